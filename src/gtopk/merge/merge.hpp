@@ -1,0 +1,40 @@
+// Sparse, merge room: two lists of entries become one; what a node of the gTop-k tree does. Commutative
+// bit for bit. It knows no ranks, no tree and no wire.
+#pragma once
+
+#include <cstddef>
+
+#include "gtopk/value/entries.hpp"
+#include "gtopk/value/growing_buffer.hpp"
+
+namespace gtopk::sparse {
+
+struct Merged {
+  std::size_t kept = 0;
+  std::size_t dropped = 0;
+  bool finite = true;  ///< false when a sum is NaN or Inf; the counts are 0 then
+};
+
+/// Working storage of merge, kept from call to call; one per concurrent merge.
+struct MergeScratch {
+  GrowingBuffer indices;
+  GrowingBuffer values;
+  GrowingBuffer keys;
+};
+
+/// Adds the values of equal indices and keeps the first k of the union in the selection order.
+/// Sums of zero are neither kept nor dropped. Both outputs are sorted by index.
+///
+/// Room: min(k, |a| + |b|) in `kept`; |a| + |b| in `dropped`, which is null when nobody wants it
+/// (Merged::dropped still counts). `kept` and `dropped` are undefined when `finite` is false.
+template <class Value, class Index>
+[[nodiscard]] Merged merge(Entries<Value, Index> a, Entries<Value, Index> b, std::size_t k,
+                           EntriesOut<Value, Index> kept, EntriesOut<Value, Index>* dropped,
+                           MergeScratch& scratch);
+
+/// The sum of two lists with nothing selected; sums of zero are kept. Room: |a| + |b|.
+template <class Value, class Index>
+[[nodiscard]] Merged unite(Entries<Value, Index> a, Entries<Value, Index> b,
+                           EntriesOut<Value, Index> kept);
+
+}  // namespace gtopk::sparse

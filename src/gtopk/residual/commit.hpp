@@ -1,0 +1,41 @@
+// Sparse, residual room: the one sweep that writes tensor and residual, after the exchange has
+// succeeded on every rank. Before it nothing has been written, so a step that fails leaves no trace.
+// It knows no ranks and no exchange.
+#pragma once
+
+#include <cstddef>
+
+#include "gtopk/types.hpp"
+#include "gtopk/value/entries.hpp"
+
+namespace gtopk::sparse {
+
+/// Whether every value / divisor rounds to a finite T. Asked before commit: an overflow in rounding
+/// must leave the residual as it was.
+template <class T, class Value, class Index>
+[[nodiscard]] bool representable(Entries<Value, Index> result, Value divisor);
+
+/// In this order:
+/// 1. residual <- gradient + residual (bitwise the acc that was selected from), tensor <- 0;
+/// 2. PutBack::kOwn: residual[i] <- 0 for i in both `own` and `result`; then, list after list, each
+///    dropped entry whose index is in `result` is added to the residual.
+///    PutBack::kMerged: residual[i] <- 0 for i in `own`; then every dropped entry is added;
+/// 3. tensor[i] <- T(value / divisor), rounded once, for (i, value) in `result`.
+///
+/// `tensor` holds the gradient on entry. `residual` may be null: then it is only step 3 on zeros.
+/// `own` is what this rank selected; `dropped` points to `dropped_lists` lists. No allocation.
+template <class T, class Value, class Index>
+void commit(T* tensor, Value* residual, std::size_t d, Entries<Value, Index> own,
+            Entries<Value, Index> result, const Entries<Value, Index>* dropped,
+            std::size_t dropped_lists, PutBack put_back, Value divisor);
+
+/// The tensor of a step that did not happen.
+template <class T>
+void fill_nan(T* tensor, std::size_t d);
+
+/// acc <- gradient + residual, for `dense`; `residual` may be null (zeros), and may be `acc` itself.
+/// Returns whether every acc is finite.
+template <class T, class Value>
+[[nodiscard]] bool accumulate(const T* gradient, const Value* residual, Value* acc, std::size_t d);
+
+}  // namespace gtopk::sparse

@@ -1,0 +1,34 @@
+// Sparse, select room: the exact selection of one rank. One reading sweep over gradient and residual
+// computes acc, finds what is not finite and compacts the candidates; the selection is then made among
+// those. It writes neither tensor nor residual, and knows no ranks.
+#pragma once
+
+#include <cstddef>
+
+#include "gtopk/value/entries.hpp"
+#include "gtopk/value/growing_buffer.hpp"
+
+namespace gtopk::sparse {
+
+struct Selection {
+  std::size_t count = 0;  ///< entries written, at most k; fewer when acc has fewer non-zeros
+  bool finite = true;     ///< false when any acc is NaN or Inf; count is 0 then
+};
+
+/// Working storage of select_exact, kept from call to call; one per concurrent selection.
+struct SelectScratch {
+  GrowingBuffer indices;
+  GrowingBuffer values;
+  GrowingBuffer keys;
+};
+
+/// The first k of acc = gradient + residual in the selection order, zeros left out, sorted by index.
+///
+/// T is float, double, Bfloat16 or Float16; Value its accumulation type; Index uint32_t (d < 2^32) or
+/// uint64_t. `residual` may be null (zeros). `out` has room for min(k, d).
+template <class T, class Value, class Index>
+[[nodiscard]] Selection select_exact(const T* gradient, const Value* residual, std::size_t d,
+                                     std::size_t k, EntriesOut<Value, Index> out,
+                                     SelectScratch& scratch);
+
+}  // namespace gtopk::sparse

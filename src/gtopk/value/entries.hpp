@@ -1,0 +1,24 @@
+// Sparse, value room: a list of entries (index, value) as two arrays, sorted by index, each index at
+// most once. Views only: who made the arrays owns them. It knows no algorithm.
+#pragma once
+
+#include <cstddef>
+
+namespace gtopk::sparse {
+
+/// What to read. Index is uint32_t, or uint64_t where d >= 2^32; Value is float or double.
+template <class Value, class Index>
+struct Entries {
+  const Index* indices = nullptr;
+  const Value* values = nullptr;
+  std::size_t size = 0;
+};
+
+/// Where to write; each function says how much room it wants. Never overlaps what is read.
+template <class Value, class Index>
+struct EntriesOut {
+  Index* indices = nullptr;
+  Value* values = nullptr;
+};
+
+}  // namespace gtopk::sparse

@@ -1,0 +1,38 @@
+// Sparse, value room: uninitialised storage that keeps its largest size, so that the second call of
+// the same shape allocates nothing. It knows no types.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <new>
+
+namespace gtopk::sparse {
+
+class GrowingBuffer {
+ public:
+  /// Room for `count` of T, aligned to a cache line; what was there before is lost when it grows.
+  template <class T>
+  [[nodiscard]] T* room(std::size_t count) {
+    const std::size_t bytes = count * sizeof(T);
+    if (bytes > size_) {
+      // The old block goes first: two large ones need not exist at once.
+      block_.reset();
+      size_ = 0;
+      block_.reset(static_cast<std::byte*>(::operator new(bytes, kAlignment)));
+      size_ = bytes;
+    }
+    return reinterpret_cast<T*>(block_.get());
+  }
+
+ private:
+  static constexpr std::align_val_t kAlignment{64};
+
+  struct Free {
+    void operator()(std::byte* block) const { ::operator delete(block, kAlignment); }
+  };
+
+  std::unique_ptr<std::byte, Free> block_;
+  std::size_t size_ = 0;
+};
+
+}  // namespace gtopk::sparse
