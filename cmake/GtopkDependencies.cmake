@@ -1,0 +1,28 @@
+# Finds the libraries of the core. UCX comes from the libucx-cu13 wheel or from the system
+# (GTOPK_UCX); either way the targets are ucx::ucp and ucx::ucs. It knows no torch.
+find_package(Threads REQUIRED)
+find_package(fmt 9 REQUIRED)
+find_package(spdlog 1.10 REQUIRED)
+find_package(hwy CONFIG REQUIRED)
+
+if(NOT TARGET hwy::hwy)
+  message(FATAL_ERROR "Highway was found in ${hwy_DIR}, but it defines no target hwy::hwy")
+endif()
+
+if(GTOPK_UCX STREQUAL "wheel")
+  gtopk_wheel_dir(libucx GTOPK_LIBUCX_DIR)
+  if(NOT GTOPK_LIBUCX_DIR)
+    message(FATAL_ERROR "No libucx wheel for ${Python_EXECUTABLE}: run tools/setup, or "
+                        "pip install libucx-cu13, or build against the system's UCX with "
+                        "-DGTOPK_UCX=system")
+  endif()
+  find_package(ucx CONFIG REQUIRED PATHS "${GTOPK_LIBUCX_DIR}/lib/cmake/ucx" NO_DEFAULT_PATH)
+elseif(GTOPK_UCX STREQUAL "system")
+  # Debian's UCX has no CMake package, only pkg-config.
+  find_package(PkgConfig REQUIRED)
+  pkg_check_modules(SYSTEM_UCX REQUIRED IMPORTED_TARGET ucx)
+  add_library(ucx::ucp ALIAS PkgConfig::SYSTEM_UCX)
+  add_library(ucx::ucs ALIAS PkgConfig::SYSTEM_UCX)
+else()
+  message(FATAL_ERROR "GTOPK_UCX is '${GTOPK_UCX}': expected wheel or system")
+endif()

@@ -1,0 +1,40 @@
+# Compiler flags that every target of this project gets: language, warnings, floating point,
+# sanitizers. It knows no target by name.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+# Hidden by default: the Python module lives in one process with torch, which carries its own fmt.
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release or RelWithDebInfo" FORCE)
+endif()
+
+# A rebuild of what was compiled before is then a copy; nothing depends on it.
+find_program(GTOPK_CCACHE ccache)
+if(GTOPK_CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${GTOPK_CCACHE}")
+endif()
+
+add_compile_options(-Wall -Wextra -Wpedantic)
+if(GTOPK_WERROR)
+  add_compile_options(-Werror)
+endif()
+
+# Results are bitwise reproducible: no path may fuse a multiply-add that another path lacks, and
+# the target stays the baseline ISA (Highway picks the kernel at run time).
+add_compile_options(-ffp-contract=off -fno-math-errno)
+
+if(GTOPK_SANITIZER STREQUAL "address")
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all
+                      -fno-omit-frame-pointer -g)
+  add_link_options(-fsanitize=address,undefined)
+elseif(GTOPK_SANITIZER STREQUAL "thread")
+  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer -g)
+  add_link_options(-fsanitize=thread)
+elseif(NOT GTOPK_SANITIZER STREQUAL "none")
+  message(FATAL_ERROR "GTOPK_SANITIZER is '${GTOPK_SANITIZER}': expected none, address or thread")
+endif()

@@ -1,0 +1,25 @@
+# Which Python the build asks where the wheels lie: the one that pip builds for, or the .venv that
+# tools/setup made, or the system's. Sets Python_EXECUTABLE; gtopk_wheel_dir() finds a package
+# without importing it, as an import of torch takes seconds and may need more than the build has.
+if(NOT Python_EXECUTABLE AND EXISTS "${PROJECT_SOURCE_DIR}/.venv/bin/python")
+  set(Python_EXECUTABLE "${PROJECT_SOURCE_DIR}/.venv/bin/python" CACHE FILEPATH
+      "Python whose site-packages hold torch and libucx")
+endif()
+if(GTOPK_TORCH)
+  find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
+else()
+  find_package(Python 3.10 COMPONENTS Interpreter)
+endif()
+
+# gtopk_wheel_dir(<package> <out>): the directory of an installed Python package, or empty.
+function(gtopk_wheel_dir package out)
+  set(found "")
+  if(Python_EXECUTABLE)
+    string(CONCAT script "import importlib.util\n"
+                         "spec = importlib.util.find_spec('${package}')\n"
+                         "print(spec.submodule_search_locations[0] if spec else '', end='')")
+    execute_process(COMMAND "${Python_EXECUTABLE}" -c "${script}" OUTPUT_VARIABLE found
+                    ERROR_VARIABLE ignored)
+  endif()
+  set(${out} "${found}" PARENT_SCOPE)
+endfunction()

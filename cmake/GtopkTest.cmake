@@ -1,0 +1,53 @@
+# gtopk_test(NAME <name> SOURCES <files> [LABELS <labels>] [TIMEOUT <s>] [LIBRARIES <targets>]
+#            [RUN_SERIAL]): a GoogleTest program whose cases ctest runs one by one, each in its own
+# process. Labels: unit, loopback, network (needs root for namespaces), slow. Sanitizer builds get
+# their options and suppressions here, so that a bare `ctest` runs as CI does.
+include(GoogleTest)
+find_package(GTest 1.12 REQUIRED)
+
+set(supp "${PROJECT_SOURCE_DIR}/tests/support/sanitizers")
+set(GTOPK_TEST_ENVIRONMENT "")
+if(GTOPK_SANITIZER STREQUAL "address")
+  set(GTOPK_TEST_ENVIRONMENT
+      "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_init_order=1"
+      "LSAN_OPTIONS=suppressions=${supp}/lsan.supp:print_suppressions=0"
+      "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1")
+elseif(GTOPK_SANITIZER STREQUAL "thread")
+  # With its memory hooks on, UCX's own thread crashes under ThreadSanitizer at exit.
+  set(GTOPK_TEST_ENVIRONMENT
+      "TSAN_OPTIONS=suppressions=${supp}/tsan.supp:halt_on_error=1:second_deadlock_stack=1"
+      "UCX_MEM_EVENTS=n")
+endif()
+
+function(gtopk_test)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "RUN_SERIAL" "NAME;TIMEOUT" "SOURCES;LABELS;LIBRARIES")
+  if(NOT arg_NAME OR NOT arg_SOURCES OR arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "gtopk_test needs NAME and SOURCES; not understood: "
+                        "'${arg_UNPARSED_ARGUMENTS}'")
+  endif()
+  if(NOT arg_LABELS)
+    set(arg_LABELS unit)
+  endif()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  set(serial OFF)
+  if(arg_RUN_SERIAL)
+    set(serial ON)
+  endif()
+  add_executable(${arg_NAME} ${arg_SOURCES})
+  target_include_directories(${arg_NAME} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
+  target_link_libraries(${arg_NAME} PRIVATE gtopk::core ${arg_LIBRARIES} GTest::gtest_main
+                                            GTest::gmock)
+  if(TARGET gtopk_test_support)
+    target_link_libraries(${arg_NAME} PRIVATE gtopk_test_support)
+  endif()
+  add_dependencies(gtopk_tests ${arg_NAME})
+  # A list inside PROPERTIES has to survive two expansions on its way into ctest's own file.
+  string(REPLACE ";" "\\;" labels "${arg_LABELS}")
+  string(REPLACE ";" "\\;" environment "${GTOPK_TEST_ENVIRONMENT}")
+  gtest_discover_tests(${arg_NAME} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+                       TEST_PREFIX "${arg_NAME}:"
+                       PROPERTIES LABELS "${labels}" TIMEOUT ${arg_TIMEOUT}
+                                  RUN_SERIAL ${serial} ENVIRONMENT "${environment}")
+endfunction()
