@@ -31,10 +31,6 @@ function(gtopk_test)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
-  set(serial OFF)
-  if(arg_RUN_SERIAL)
-    set(serial ON)
-  endif()
   add_executable(${arg_NAME} ${arg_SOURCES})
   target_include_directories(${arg_NAME} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
   target_link_libraries(${arg_NAME} PRIVATE gtopk::core ${arg_LIBRARIES} GTest::gtest_main
@@ -43,11 +39,15 @@ function(gtopk_test)
     target_link_libraries(${arg_NAME} PRIVATE gtopk_test_support)
   endif()
   add_dependencies(gtopk_tests ${arg_NAME})
-  # A list inside PROPERTIES has to survive two expansions on its way into ctest's own file.
-  string(REPLACE ";" "\\;" labels "${arg_LABELS}")
-  string(REPLACE ";" "\\;" environment "${GTOPK_TEST_ENVIRONMENT}")
   gtest_discover_tests(${arg_NAME} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-                       TEST_PREFIX "${arg_NAME}:"
-                       PROPERTIES LABELS "${labels}" TIMEOUT ${arg_TIMEOUT}
-                                  RUN_SERIAL ${serial} ENVIRONMENT "${environment}")
+                       TEST_PREFIX "${arg_NAME}:" TEST_LIST ${arg_NAME}_cases)
+  # gtest_discover_tests loses properties that are lists; ctest reads this file after its own.
+  set(properties_file "${CMAKE_CURRENT_BINARY_DIR}/${arg_NAME}_properties.cmake")
+  file(WRITE "${properties_file}"
+       "if(${arg_NAME}_cases)\n"
+       "  set_tests_properties(\${${arg_NAME}_cases} PROPERTIES LABELS \"${arg_LABELS}\"\n"
+       "    TIMEOUT ${arg_TIMEOUT} RUN_SERIAL ${arg_RUN_SERIAL}\n"
+       "    ENVIRONMENT \"${GTOPK_TEST_ENVIRONMENT}\")\n"
+       "endif()\n")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${properties_file}")
 endfunction()
