@@ -1,0 +1,28 @@
+"""Room: tools/netlab. Hosts of one machine: network namespaces joined by a shaped switch.
+
+    with netlab.Lab(hosts=4, rate="100mbit") as lab:
+        outcome = lab.run([sys.executable, "train.py"], timeout=300)
+        print(outcome.ranks[0].output, lab.counters()[0].tx_bytes)
+
+Knows Linux (unshare, nsenter, ip, tc) and the launch environment of torch.distributed; must not
+know gtopk, UCX beyond its environment variables, or torch itself: the standard library is all it
+imports. Why the shaping is what it is: docs/lab.md.
+"""
+
+from netlab.hosts import Counters, Hosts, Loopback
+from netlab.job import Job, Outcome, RankResult
+from netlab.lab import Lab, LabError
+from netlab.shape import CALIBRATED, Shape
+
+__all__ = [
+    "CALIBRATED",
+    "Counters",
+    "Hosts",
+    "Job",
+    "Lab",
+    "LabError",
+    "Loopback",
+    "Outcome",
+    "RankResult",
+    "Shape",
+]

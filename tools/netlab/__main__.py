@@ -1,0 +1,126 @@
+"""Room: tools/netlab. The command line: `netlab run` and `netlab probe`.
+
+    python -m netlab run --hosts 4 --rate 100mbit -- python train.py
+    python -m netlab probe --rate 100mbit
+
+(with tools/ on PYTHONPATH, or as `python tools/netlab …`). Knows only the package's own surface.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import signal
+import sys
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+from netlab.hosts import Hosts, Loopback  # noqa: E402
+from netlab.job import print_line  # noqa: E402
+from netlab.lab import Lab, LabError  # noqa: E402
+from netlab.probe import as_json, calibrate  # noqa: E402
+from netlab.shape import Shape  # noqa: E402
+
+
+def _make(arguments: argparse.Namespace, hosts: int) -> Hosts:
+    if arguments.rate == "loopback":
+        return Loopback(hosts)
+    shape = None
+    if arguments.rate != "none":
+        shape = Shape.of(arguments.rate, burst=arguments.burst, mtu=arguments.mtu)
+    lab = Lab(hosts, shape)
+    if lab.shape:
+        kind = "calibrated" if lab.shape.calibrated else "NOT calibrated: run `netlab probe` first"
+        print(
+            f"# {hosts} hosts at {lab.shape.rate}, MTU {lab.shape.mtu}, "
+            f"bucket {lab.shape.burst} B ({kind})",
+            file=sys.stderr,
+        )
+    return lab
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    if not command:
+        print("netlab run: no command after --", file=sys.stderr)
+        return 2
+    with _make(arguments, arguments.hosts) as hosts:
+        before = hosts.counters()
+        outcome = hosts.run(command, timeout=arguments.timeout, on_line=print_line)
+        after = hosts.counters()
+    for rank in outcome.ranks:
+        line = (
+            f"# rank {rank.rank}: exit {rank.returncode}, {rank.seconds:.2f} s, "
+            f"cpu {rank.cpu_seconds:.2f} s"
+        )
+        if before and after:
+            carried = after[rank.rank] - before[rank.rank]
+            line += f", sent {carried.tx_bytes} B, received {carried.rx_bytes} B"
+        print(line, file=sys.stderr)
+    print(
+        f"# machine's cores busy: {outcome.machine_cpu_share:.0%}"
+        + (" (timed out)" if outcome.timed_out else ""),
+        file=sys.stderr,
+    )
+    return 0 if outcome.ok else 1
+
+
+def _probe(arguments: argparse.Namespace) -> int:
+    with _make(arguments, 2) as hosts:
+        calibration = calibrate(hosts)
+        # What may travel free is the calibrated bucket, whatever bucket was asked for.
+        allowance = Shape.of(hosts.shape.rate).burst if hosts.shape else 0
+    print(calibration.table())
+    print(
+        f"alpha {calibration.alpha * 1e6:.1f} us, beta {calibration.beta * 1e9:.3f} ns/B "
+        f"({8e-6 / calibration.beta:.1f} Mbit/s), fitted to the ping-pong"
+    )
+    if arguments.json:
+        pathlib.Path(arguments.json).write_text(
+            json.dumps({"rate": arguments.rate, **as_json(calibration)}, indent=1) + "\n",
+            encoding="utf-8",
+        )
+    wrong = calibration.disagreements(allowance)
+    if wrong:
+        print("gapped and back to back differ by more than 10 %: no claim from this lab")
+        print("\n".join(wrong))
+        return 1
+    print(
+        f"gapped and back to back agree within 10 % and {allowance} B; "
+        f"within 10 % alone from {calibration.exact_from()} B on"
+    )
+    return 0
+
+
+def main() -> int:
+    """Parses the command line and returns the exit code: 0, 1 (a rank or the probe failed), 2."""
+    parser = argparse.ArgumentParser(prog="netlab", description="shaped hosts on one machine")
+    commands = parser.add_subparsers(required=True)
+    run = commands.add_parser("run", help="run a command as rank r on host r")
+    run.add_argument("--hosts", type=int, default=4)
+    run.add_argument("--rate", default="100mbit", help="100mbit, 1gbit, …, none, or loopback")
+    run.add_argument("--timeout", type=float, help="seconds until the watchdog ends the ranks")
+    run.add_argument("command", nargs=argparse.REMAINDER, help="-- CMD ARGS…")
+    run.set_defaults(action=_run, burst=None, mtu=None)
+    probe = commands.add_parser("probe", help="check the shaping and fit alpha and beta")
+    probe.add_argument("--rate", default="100mbit")
+    probe.add_argument("--burst", type=int, help="bytes, instead of the calibrated bucket")
+    probe.add_argument("--mtu", type=int, help="bytes, instead of the calibrated MTU")
+    probe.add_argument("--json", help="also write the points to this file")
+    probe.set_defaults(action=_probe)
+    arguments = parser.parse_args()
+    # SIGTERM ends us like Ctrl-C does: through the context managers.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        return arguments.action(arguments)
+    except (LabError, ValueError) as error:
+        print(f"netlab: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""Room: tools/netlab. What a set of hosts can do, whatever they are made of, and the plain one.
+
+Knows the environment in which a rank of torch.distributed starts; must not know namespaces.
+"""
+
+from __future__ import annotations
+
+import abc
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from netlab.job import Job, Outcome
+
+Command = Sequence[str] | Callable[[int], Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What a host's interface has carried since it was made, link headers and ARP included."""
+
+    tx_bytes: int
+    rx_bytes: int
+    tx_packets: int
+    rx_packets: int
+
+    def __sub__(self, other: Counters) -> Counters:
+        return Counters(
+            self.tx_bytes - other.tx_bytes,
+            self.rx_bytes - other.rx_bytes,
+            self.tx_packets - other.tx_packets,
+            self.rx_packets - other.rx_packets,
+        )
+
+
+class Hosts(abc.ABC):
+    """P hosts, numbered from 0, that run rank r of a command on host r."""
+
+    interface: str
+
+    def __init__(self, hosts: int) -> None:
+        if hosts < 1:
+            raise ValueError(f"hosts {hosts}: expected at least 1")
+        self.hosts = hosts
+        self._jobs: list[Job] = []
+
+    @abc.abstractmethod
+    def address(self, host: int) -> str:
+        """The IPv4 address at which the other hosts reach this one."""
+
+    @abc.abstractmethod
+    def enter(self, host: int) -> list[str]:
+        """The argv prefix that runs a command on `host`; the process stays the same one."""
+
+    @abc.abstractmethod
+    def free_port(self, host: int) -> int:
+        """A TCP port that nobody listens on at `host` now."""
+
+    def environment(self, rank: int, port: int) -> dict[str, str]:
+        """What rank `rank` gets on top of the caller's environment; host 0 serves the store.
+
+        UCX is held to TCP: its shared memory would cross the namespaces of one machine.
+        """
+        return {
+            "MASTER_ADDR": self.address(0),
+            "MASTER_PORT": str(port),
+            "RANK": str(rank),
+            "WORLD_SIZE": str(self.hosts),
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            "GLOO_SOCKET_IFNAME": self.interface,
+            "UCX_NET_DEVICES": self.interface,
+            "UCX_TLS": "tcp,self",
+        }
+
+    def start(
+        self,
+        command: Command,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        show: Sequence[int] = (),
+        on_line: Callable[[int, str], None] | None = None,
+    ) -> Job:
+        """Starts `command` as rank r on host r and returns at once.
+
+        command: an argv, or a function of the rank that gives one. env: added last, so it beats
+        what the lab sets. show: ranks whose output goes to the terminal as it is (progress bars)
+        and is not collected. on_line(rank, line): called from reader threads for collected lines.
+        Call it from a thread that outlives the job: the ranks die with the thread that made them.
+        """
+        port = self.free_port(0)
+        commands, envs = [], []
+        for rank in range(self.hosts):
+            argv = command(rank) if callable(command) else command
+            # The ranks' end is tied to ours, so that not even SIGKILL leaves them behind.
+            tether = ["setpriv", "--pdeathsig", "KILL", "env", "-C", cwd or os.getcwd()]
+            commands.append([*self.enter(rank), *tether, *map(str, argv)])
+            envs.append({**os.environ, **self.environment(rank, port), **(env or {})})
+        job = Job(commands, envs, show, on_line)
+        self._jobs.append(job)
+        return job
+
+    def run(
+        self,
+        command: Command,
+        *,
+        timeout: float | None = None,
+        failure_grace: float | None = 10.0,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        show: Sequence[int] = (),
+        on_line: Callable[[int, str], None] | None = None,
+    ) -> Outcome:
+        """start and Job.wait in one call."""
+        job = self.start(command, env=env, cwd=cwd, show=show, on_line=on_line)
+        return job.wait(timeout, failure_grace=failure_grace)
+
+    def counters(self) -> list[Counters] | None:
+        """Every host's interface counters now; None where hosts share one interface."""
+        return None
+
+    def close(self) -> None:
+        """Kills what still runs. Idempotent."""
+        for job in self._jobs:
+            job.stop()
+        self._jobs.clear()
+
+    def __enter__(self) -> Hosts:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Loopback(Hosts):
+    """P ranks on this host over the loopback interface: needs no root, shapes nothing."""
+
+    interface = "lo"
+    shape = None
+
+    def address(self, host: int) -> str:
+        return "127.0.0.1"
+
+    def enter(self, host: int) -> list[str]:
+        return []
+
+    def free_port(self, host: int) -> int:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return probe.getsockname()[1]
+
+    def environment(self, rank: int, port: int) -> dict[str, str]:
+        """As the base, with the local ranks of one host."""
+        local = {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(self.hosts)}
+        return {**super().environment(rank, port), **local}

@@ -1,0 +1,193 @@
+"""Room: tools/netlab. Hosts made of Linux namespaces, joined by a bridge, shaped on every link.
+
+Knows unshare, nsenter, ip and tc; must not know what runs on the hosts.
+
+Each host, and the switch between them, is a nameless set of namespaces (network, host name,
+mounts) held by one `cat` that waits on a pipe from us. Nothing is named in the machine's own
+namespace, so labs of parallel processes cannot collide; when this process ends, however it ends,
+the pipes close, the holders exit and the kernel takes the namespaces, links and shaping with them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from netlab.hosts import Counters, Hosts
+from netlab.shape import Shape
+
+# /sys of the parent shows the parent's interfaces, and UCX reads /sys/class/net; /proc/sys is per
+# namespace by itself. IPv6 is off so that only the ranks' own IPv4 traffic is on the wire.
+_HOLDER = """
+set -e
+echo "$1" > /proc/sys/kernel/hostname
+mount -t sysfs sysfs /sys
+if [ -e /etc/hosts ]; then mount --bind "$2" /etc/hosts; fi
+if [ -e /proc/sys/net/ipv6/conf/all/disable_ipv6 ]; then
+  echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6
+  echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6
+fi
+ip link set lo up
+echo ready
+exec cat > /dev/null
+"""
+
+_FREE_PORT = "import socket; s = socket.socket(); s.bind(('', 0)); print(s.getsockname()[1])"
+
+
+class LabError(RuntimeError):
+    """The lab cannot be made here, or a step of making it failed; says which and what to do."""
+
+
+class _Namespace:
+    """One holder process and the namespaces that live as long as it does."""
+
+    def __init__(self, name: str, hosts_file: str) -> None:
+        self.name = name
+        self.process = subprocess.Popen(
+            ["unshare", "-n", "-u", "-m", "--", "sh", "-c", _HOLDER, "sh", name, hosts_file],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def await_ready(self) -> None:
+        if self.process.stdout.readline() != "ready\n":
+            raise LabError(f"namespace of {self.name}: {self.process.stderr.read().strip()}")
+
+    def enter(self) -> list[str]:
+        return ["nsenter", "-t", str(self.process.pid), "-n", "-u", "-m", "--"]
+
+    def run(self, *command: str, script: str = "") -> str:
+        done = subprocess.run(
+            [*self.enter(), *command], input=script, text=True, capture_output=True, check=False
+        )
+        if done.returncode != 0:
+            raise LabError(f"{self.name}: {' '.join(command)}: {done.stderr.strip()}\n{script}")
+        return done.stdout
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+
+class Lab(Hosts):
+    """P hosts of their own, each one's egress and its switch port shaped alike.
+
+    hosts: 1…250. rate: "100mbit" and the like (see Shape.of), a Shape, or None for links as fast
+    as the machine. Interfaces are called eth0, hosts host0, host1, …, reachable by these names.
+    Needs root; raises LabError with what is missing.
+    """
+
+    interface = "eth0"
+
+    def __init__(self, hosts: int, rate: str | Shape | None = "100mbit") -> None:
+        super().__init__(hosts)
+        if hosts > 250:
+            raise ValueError(f"hosts {hosts}: at most 250 share a switch")
+        self.shape = Shape.of(rate) if isinstance(rate, str) else rate
+        if (missing := why_not()) is not None:
+            raise LabError(missing)
+        self._namespaces: list[_Namespace] = []
+        try:
+            self._build()
+        except BaseException:
+            self.close()
+            raise
+
+    def _build(self) -> None:
+        with tempfile.NamedTemporaryFile("w", prefix="netlab-hosts-") as names:
+            names.write("127.0.0.1 localhost\n")
+            names.writelines(f"{self.address(h)} host{h}\n" for h in range(self.hosts))
+            names.flush()
+            os.chmod(names.name, 0o644)
+            for name in ("switch", *(f"host{h}" for h in range(self.hosts))):
+                self._namespaces.append(_Namespace(name, names.name))
+            for namespace in self._namespaces:
+                namespace.await_ready()
+        switch = self._namespaces[0]
+        mtu = self.shape.mtu if self.shape else 1500
+        lines = ["link add switch type bridge", "link set switch up"]
+        for host in range(self.hosts):
+            pid = self._host(host).process.pid
+            lines.append(
+                f"link add port{host} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {pid}"
+            )
+            lines.append(f"link set port{host} master switch up")
+        switch.run("ip", "-batch", "-", script="\n".join(lines) + "\n")
+        if self.shape:
+            ports = "\n".join(self.shape.tc(f"port{host}") for host in range(self.hosts))
+            switch.run("tc", "-batch", "-", script=ports + "\n")
+        for host in range(self.hosts):
+            address = f"addr add {self.address(host)}/24 dev eth0\nlink set eth0 up\n"
+            self._host(host).run("ip", "-batch", "-", script=address)
+            if self.shape:
+                self._host(host).run("tc", "-batch", "-", script=self.shape.tc("eth0") + "\n")
+
+    def _host(self, host: int) -> _Namespace:
+        if not 0 <= host < self.hosts:
+            raise IndexError(f"host {host}: the lab has hosts 0 to {self.hosts - 1}")
+        return self._namespaces[1 + host]
+
+    def address(self, host: int) -> str:
+        return f"10.77.0.{host + 1}"
+
+    def enter(self, host: int) -> list[str]:
+        return self._host(host).enter()
+
+    def free_port(self, host: int) -> int:
+        return int(self._host(host).run(sys.executable, "-c", _FREE_PORT))
+
+    def counters(self) -> list[Counters]:
+        fields = ("tx_bytes", "rx_bytes", "tx_packets", "rx_packets")
+        paths = [f"/sys/class/net/eth0/statistics/{field}" for field in fields]
+        return [
+            Counters(*map(int, self._host(host).run("cat", *paths).split()))
+            for host in range(self.hosts)
+        ]
+
+    def qdiscs(self) -> list[dict]:
+        """`tc -json qdisc show` of every host's interface and then of every switch port.
+
+        options.rate is in bytes per second, options.burst in bytes.
+        """
+        show = ("tc", "-json", "qdisc", "show", "dev")
+        texts = [self._host(host).run(*show, "eth0") for host in range(self.hosts)]
+        texts += [self._namespaces[0].run(*show, f"port{host}") for host in range(self.hosts)]
+        return [json.loads(text)[0] for text in texts]
+
+    def close(self) -> None:
+        """Kills what still runs and takes the hosts down. Idempotent."""
+        super().close()
+        for namespace in self._namespaces:
+            namespace.close()
+        self._namespaces.clear()
+
+    def __enter__(self) -> Lab:
+        return self
+
+
+def why_not() -> str | None:
+    """Why no lab can be made here (one line that says what to do), or None."""
+    tools = {
+        "unshare": "util-linux",
+        "nsenter": "util-linux",
+        "setpriv": "util-linux",
+        "mount": "mount",
+        "ip": "iproute2",
+        "tc": "iproute2",
+    }
+    missing = sorted({package for tool, package in tools.items() if not shutil.which(tool)})
+    if missing:
+        return f"the network lab needs {' and '.join(missing)}: apt-get install {' '.join(missing)}"
+    if os.geteuid() != 0:
+        return "the network lab makes network namespaces, which needs root: run it with sudo"
+    return None
