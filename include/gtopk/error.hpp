@@ -1,0 +1,36 @@
+// Public surface: the one exception type, with a kind that a caller can act on.
+// It knows no transport and no torch.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace gtopk {
+
+enum class ErrorKind : std::uint8_t {
+  kInvalidArgument,  ///< found locally, before anything was sent; the group works on
+  kMismatch,         ///< ranks called with different arguments; the group works on
+  kTimeout,          ///< the operation's deadline passed
+  kPeerFailed,       ///< a rank is gone or does not answer; the group is over
+  kAborted,          ///< this process or the group was shut down
+  kTransport,        ///< the network library failed
+  kBootstrap,        ///< ranks could not find each other
+  kUnsupported,      ///< asked for something that is not there; the message names it
+};
+
+[[nodiscard]] std::string_view to_string(ErrorKind kind);
+
+/// What was expected, what was seen, on which rank, in which operation, and what to do about it.
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+
+  [[nodiscard]] ErrorKind kind() const { return kind_; }
+
+ private:
+  ErrorKind kind_;
+};
+
+}  // namespace gtopk

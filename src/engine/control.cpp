@@ -1,0 +1,99 @@
+#include "engine/control.hpp"
+
+#include "transport/base/log.hpp"
+
+namespace gtopk::engine {
+
+using transport::PeerId;
+using transport::Request;
+using transport::Status;
+
+void Control::watch(PeerId peer) {
+  for (const Slot& slot : listeners_) {
+    if (slot.peer == peer) return;
+  }
+  Slot& slot = listeners_.emplace_back();
+  slot.control = this;
+  slot.peer = peer;
+  listen(slot);
+}
+
+void Control::listen(Slot& slot) {
+  ++pending_;
+  slot.request.is_receive = true;
+  slot.request.connects = false;
+  slot.request.prepare(&Control::received, &slot);
+  const transport::Tag tag = transport::control_tag(transport_.peer(slot.peer).identity);
+  transport_.recv(slot.peer, tag, slot.wire.data(), slot.wire.size(), slot.request);
+}
+
+void Control::received(Request& request) {
+  Slot& slot = *static_cast<Slot*>(request.context());
+  --slot.control->pending_;
+  slot.control->arrived_.push_back(&slot);
+}
+
+void Control::sent(Request& request) {
+  Slot& slot = *static_cast<Slot*>(request.context());
+  --slot.control->pending_;
+  --slot.control->sending_;
+  slot.control->free_senders_.push_back(&slot);
+}
+
+void Control::send(PeerId peer, const Notice& notice) {
+  if (free_senders_.empty()) free_senders_.push_back(&senders_.emplace_back());
+  Slot& slot = *free_senders_.back();
+  free_senders_.pop_back();
+  slot.control = this;
+  slot.peer = peer;
+  encode(notice, slot.wire);
+  ++pending_;
+  ++sending_;
+  slot.request.is_receive = false;
+  slot.request.prepare(&Control::sent, &slot);
+  transport_.send(peer, transport::control_tag(transport_.self().identity), slot.wire.data(),
+                  slot.wire.size(), slot.request);
+}
+
+std::vector<std::pair<PeerId, Notice>> Control::take() {
+  std::vector<std::pair<PeerId, Notice>> notices;
+  if (arrived_.empty()) return notices;
+  std::vector<Slot*> arrived;
+  arrived.swap(arrived_);
+  for (Slot* slot : arrived) {
+    const Status status = slot->request.status();
+    if (status == Status::kOk) {
+      if (auto notice = decode({slot->wire.data(), slot->request.length()})) {
+        notices.emplace_back(slot->peer, std::move(*notice));
+      } else {
+        transport::log().error("a notice of {} bytes that this version cannot read came from pid {} on {}",
+                               slot->request.length(), transport_.peer(slot->peer).process,
+                               transport_.peer(slot->peer).host);
+      }
+    }
+    const bool again = !stopped_ && (status == Status::kOk || status == Status::kTruncated);
+    if (again) {
+      listen(*slot);
+    } else {
+      slot->ended = true;
+    }
+  }
+  return notices;
+}
+
+void Control::stop() {
+  stopped_ = true;
+  for (Slot& slot : listeners_) {
+    if (slot.request.pending()) transport_.cancel(slot.request);
+  }
+}
+
+std::vector<PeerId> Control::peers() const {
+  std::vector<PeerId> peers;
+  for (const Slot& slot : listeners_) {
+    if (!slot.ended) peers.push_back(slot.peer);
+  }
+  return peers;
+}
+
+}  // namespace gtopk::engine

@@ -1,0 +1,59 @@
+// Engine: the channel on which engines send each other notices. One receive per known peer is always posted.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/notice.hpp"
+#include "transport/base/transport.hpp"
+
+namespace gtopk::engine {
+
+class Control {
+ public:
+  explicit Control(transport::Transport& transport) : transport_(transport) {}
+  Control(const Control&) = delete;
+  Control& operator=(const Control&) = delete;
+  Control(Control&&) = delete;
+  Control& operator=(Control&&) = delete;
+  ~Control() = default;
+
+  /// Listens to a peer from now on; again is no matter.
+  void watch(transport::PeerId peer);
+  void send(transport::PeerId peer, const Notice& notice);
+  /// What has arrived since the last call, and listens again.
+  [[nodiscard]] std::vector<std::pair<transport::PeerId, Notice>> take();
+  /// Withdraws the receives. The transport must progress until quiet().
+  void stop();
+  [[nodiscard]] bool quiet() const { return pending_ == 0; }
+  [[nodiscard]] bool sending() const { return sending_ != 0; }
+  /// Peers that are listened to and have not gone.
+  [[nodiscard]] std::vector<transport::PeerId> peers() const;
+
+ private:
+  struct Slot {
+    Control* control = nullptr;
+    transport::PeerId peer = 0;
+    bool ended = false;
+    Notice::Wire wire{};
+    transport::Request request;
+  };
+
+  void listen(Slot& slot);
+  static void received(transport::Request& request);
+  static void sent(transport::Request& request);
+
+  transport::Transport& transport_;
+  std::deque<Slot> listeners_;
+  std::deque<Slot> senders_;
+  std::vector<Slot*> free_senders_;
+  std::vector<Slot*> arrived_;
+  std::size_t pending_ = 0;
+  std::size_t sending_ = 0;
+  bool stopped_ = false;
+};
+
+}  // namespace gtopk::engine

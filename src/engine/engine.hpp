@@ -1,0 +1,134 @@
+// Engine: runs every collective of a process as a coroutine over one transport, on one thread.
+// What happens when something breaks is in failure.cpp; the thread and its sleep are in engine_thread.hpp.
+#pragma once
+
+#include <coroutine>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "engine/buffer_pool.hpp"
+#include "engine/compute.hpp"
+#include "engine/control.hpp"
+#include "engine/group.hpp"
+#include "engine/operation.hpp"
+#include "transport/base/transport.hpp"
+
+namespace gtopk::engine {
+
+class Engine {
+ public:
+  /// Collectives of one group in flight at once; later ones wait. It bounds what a fast rank can pile up,
+  /// unreceived, at a slow one. The oldest unfinished one is in flight on every rank, so none starves.
+  static constexpr std::size_t kMaxInFlight = 32;
+  /// How long a rank waits for answers to its probe before it calls the silent ones dead.
+  static constexpr transport::Duration kProbeGrace = std::chrono::seconds(2);
+  /// How long a failed operation's buffers may stay in the network before its endpoints are closed by force.
+  static constexpr transport::Duration kLingerBound = std::chrono::seconds(5);
+
+  Engine(transport::Transport& transport, const transport::Clock& clock, Executor& executor);
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+  Engine(Engine&&) = delete;
+  Engine& operator=(Engine&&) = delete;
+  ~Engine();
+
+  // Any thread.
+
+  /// Numbers the operation and hands it over; its `done` is called in any case, exactly once.
+  void submit(const std::shared_ptr<Group>& group, OperationSpec spec);
+  /// Runs `work` on the engine thread, in order with submissions.
+  void post(std::function<void()> work);
+
+  // Engine thread.
+
+  /// Throws Error{kInvalidArgument, kBootstrap}.
+  std::shared_ptr<Group> add_group(GroupSpec spec);
+  /// Fails what is under way in it and forgets it.
+  void remove_group(Group& group);
+
+  /// One round of everything; true when anything happened.
+  bool step();
+  /// When step() must be called again though nothing arrives.
+  [[nodiscard]] transport::TimePoint next_timer() const { return next_timer_; }
+  [[nodiscard]] bool has_queued() const;
+
+  /// Operations under way, those that only wait for the network to let go of them included.
+  [[nodiscard]] std::size_t under_way() const { return operations_.size(); }
+  void fail_everything(const Error& cause);
+  /// Tells every connected peer that this process leaves; then farewell_said() once they said so too.
+  void say_goodbye();
+  [[nodiscard]] bool farewell_said() const;
+  /// Withdraws what is posted; step() until this returns true.
+  [[nodiscard]] bool stop_listening();
+
+  // For operations.
+  [[nodiscard]] transport::Transport& transport() const { return transport_; }
+  [[nodiscard]] const transport::Clock& clock() const { return clock_; }
+  [[nodiscard]] Executor& executor() const { return executor_; }
+  [[nodiscard]] BufferPool& pool() { return pool_; }
+  void make_ready(std::coroutine_handle<> handle, Operation& operation) {
+    ready_.push_back({handle, &operation});
+  }
+
+ private:
+  struct Ready {
+    std::coroutine_handle<> handle;
+    Operation* operation;
+  };
+  /// Messages of operations that ended early, still to be taken out of the network.
+  struct Stale {
+    std::shared_ptr<Group> group;
+    std::uint64_t sequence;
+    bool whole_group;
+    transport::TimePoint until;
+  };
+
+  bool take_queue();
+  bool resume_ready();
+  void admit(const std::shared_ptr<Group>& group, std::unique_ptr<Operation> operation);
+  void start_waiting(Group& group);
+  void start(std::unique_ptr<Operation> operation);
+  void finish(Operation& operation);
+  void forget(Operation& operation);
+
+  // failure.cpp
+  bool handle_failures();
+  bool handle_notices();
+  void handle(transport::PeerId from, const Notice& notice);
+  void handle_goodbye(transport::PeerId from);
+  void check_timers();
+  void probe(Operation& operation);
+  void conclude(Operation& operation);
+  [[nodiscard]] std::string describe_state(const Group& group, std::uint64_t sequence) const;
+  void fail_group(Group& group, const Error& cause, bool tell_others);
+  void tell_members(Group& group, const Notice& notice);
+  void mark_stale(const std::shared_ptr<Group>& group, std::uint64_t sequence, bool whole_group);
+  void sweep_stale();
+  [[nodiscard]] std::shared_ptr<Group> find_group(std::uint32_t id) const;
+
+  transport::Transport& transport_;
+  const transport::Clock& clock_;
+  Executor& executor_;
+  BufferPool pool_;
+  Control control_;
+  std::vector<std::shared_ptr<Group>> groups_;
+  std::vector<std::unique_ptr<Operation>> operations_;
+  std::vector<Ready> ready_;
+  std::vector<Ready> resuming_;
+  std::vector<Stale> stale_;
+  std::vector<std::pair<transport::PeerId, Notice>> early_;  ///< for groups not made here yet
+  std::set<transport::PeerId> departed_;
+  transport::TimePoint next_timer_{};
+
+  mutable std::mutex mutex_;
+  std::vector<std::function<void()>> queue_;
+  std::vector<std::function<void()>> taking_;
+};
+
+}  // namespace gtopk::engine

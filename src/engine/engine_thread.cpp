@@ -1,0 +1,119 @@
+#include "engine/engine_thread.hpp"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <exception>
+#include <future>
+
+#include "transport/base/log.hpp"
+
+namespace gtopk::engine {
+namespace {
+
+using transport::Duration;
+using transport::TimePoint;
+
+/// How long to look for messages, yielding the core each time, before sleeping on the transport's descriptor. Spinning
+/// without a yield costs milliseconds a round when there are more ranks than cores.
+constexpr Duration kSpin = std::chrono::microseconds(50);
+/// UCX has missed wake-ups: never sleep longer than this.
+constexpr Duration kLongestSleep = std::chrono::milliseconds(50);
+constexpr Duration kCloseBound = std::chrono::seconds(2);
+
+}  // namespace
+
+EngineThread::EngineThread(
+    const std::function<std::unique_ptr<transport::Transport>()>& make) {
+  std::promise<void> made;
+  std::future<void> ready = made.get_future();
+  thread_ = std::thread([this, &make, &made] {
+    try {
+      transport_ = make();
+      engine_ = std::make_unique<Engine>(*transport_, clock_, compute_);
+      address_ = transport_->address();
+      description_ = transport_->describe();
+    } catch (...) {
+      engine_.reset();
+      transport_.reset();
+      made.set_exception(std::current_exception());
+      return;
+    }
+    made.set_value();
+    loop();
+  });
+  pthread_setname_np(thread_.native_handle(), "gtopk-engine");
+  try {
+    ready.get();
+  } catch (...) {
+    thread_.join();
+    throw;
+  }
+}
+
+EngineThread::~EngineThread() {
+  engine_->post([this] { ending_ = true; });
+  thread_.join();
+}
+
+void EngineThread::call(const std::function<void()>& work) {
+  std::promise<void> promise;
+  std::future<void> result = promise.get_future();
+  engine_->post([&] {
+    try {
+      work();
+      promise.set_value();
+    } catch (...) {
+      promise.set_exception(std::current_exception());
+    }
+  });
+  result.get();
+}
+
+void EngineThread::idle(TimePoint idle_since) {
+  const TimePoint now = clock_.now();
+  if (now - idle_since < kSpin) {
+    sched_yield();
+    return;
+  }
+  const Duration until_timer = std::max(engine_->next_timer() - now, Duration::zero());
+  transport_->wait(std::min(kLongestSleep, until_timer));
+}
+
+void EngineThread::loop() {
+  TimePoint idle_since = clock_.now();
+  while (!ending_) {
+    if (engine_->step()) {
+      idle_since = clock_.now();
+    } else {
+      idle(idle_since);
+    }
+  }
+  leave();
+}
+
+void EngineThread::step_until(const std::function<bool()>& done, Duration at_most) {
+  const TimePoint end = clock_.now() + at_most;
+  TimePoint idle_since = clock_.now();
+  while (!done() && clock_.now() < end) {
+    if (engine_->step()) {
+      idle_since = clock_.now();
+    } else {
+      idle(idle_since);
+    }
+  }
+}
+
+void EngineThread::leave() {
+  const auto nothing_under_way = [this] { return engine_->under_way() == 0; };
+  step_until(nothing_under_way, drain);
+  engine_->fail_everything(Error(ErrorKind::kAborted, "this process leaves its process groups"));
+  step_until(nothing_under_way, drain);
+  engine_->say_goodbye();
+  step_until([this] { return engine_->farewell_said(); }, farewell);
+  step_until([this] { return engine_->stop_listening(); }, kCloseBound);
+  transport_->close(kCloseBound);
+}
+
+}  // namespace gtopk::engine

@@ -1,0 +1,55 @@
+// Engine: the thread that runs an engine over a real transport, and how it sleeps.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "engine/compute.hpp"
+#include "engine/engine.hpp"
+#include "transport/base/transport.hpp"
+
+namespace gtopk::engine {
+
+class EngineThread {
+ public:
+  /// The transport is made by `make`, on the engine's thread, which alone uses it. Rethrows what `make` throws.
+  explicit EngineThread(const std::function<std::unique_ptr<transport::Transport>()>& make);
+  EngineThread(const EngineThread&) = delete;
+  EngineThread& operator=(const EngineThread&) = delete;
+  EngineThread(EngineThread&&) = delete;
+  EngineThread& operator=(EngineThread&&) = delete;
+  /// Lets what is under way end for up to `drain`, says goodbye, closes. Never call it on the engine's thread.
+  ~EngineThread();
+
+  [[nodiscard]] Engine& engine() const { return *engine_; }
+  /// Transport::address() and describe(), taken once.
+  [[nodiscard]] const std::string& address() const { return address_; }
+  [[nodiscard]] const std::string& description() const { return description_; }
+
+  /// Runs `work` on the engine's thread and waits for its end; rethrows what it threw.
+  void call(const std::function<void()>& work);
+
+  /// How long the destructor waits for operations under way, and for the others' goodbye.
+  transport::Duration drain = std::chrono::seconds(2);
+  transport::Duration farewell = std::chrono::seconds(2);
+
+ private:
+  void loop();
+  void leave();
+  /// Steps until `done` or until `at_most` has passed.
+  void step_until(const std::function<bool()>& done, transport::Duration at_most);
+  void idle(transport::TimePoint idle_since);
+
+  // Destroyed from the last to the first: the thread is joined, then jobs still computed end, then who asked for them.
+  transport::SteadyClock clock_;
+  std::unique_ptr<transport::Transport> transport_;
+  std::unique_ptr<Engine> engine_;
+  ComputeThread compute_;
+  std::string address_;
+  std::string description_;
+  bool ending_ = false;  // engine thread
+  std::thread thread_;
+};
+
+}  // namespace gtopk::engine

@@ -1,0 +1,27 @@
+#include "engine/group.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "engine/operation.hpp"
+
+namespace gtopk::engine {
+
+Group::Group(GroupSpec spec, std::vector<transport::PeerId> peers, transport::Transport& transport)
+    : id_(spec.id), name_(std::move(spec.name)), rank_(spec.rank), peers_(std::move(peers)) {
+  members_.reserve(peers_.size());
+  for (std::uint32_t rank = 0; rank < peers_.size(); ++rank) {
+    const transport::PeerInfo& info = transport.peer(peers_[rank]);
+    members_.push_back(fmt::format("rank {} (host {}, pid {})", rank, info.host, info.process));
+  }
+}
+
+std::optional<std::uint32_t> Group::rank_of(transport::PeerId peer) const {
+  const auto found = std::find(peers_.begin(), peers_.end(), peer);
+  if (found == peers_.end()) return std::nullopt;
+  return static_cast<std::uint32_t>(found - peers_.begin());
+}
+
+}  // namespace gtopk::engine

@@ -1,0 +1,63 @@
+// Engine: a set of ranks that run collectives together, as one process sees it.
+// It knows its members, what is under way and why it ended; it knows no algorithm.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/counters.hpp"
+#include "gtopk/error.hpp"
+#include "transport/base/transport.hpp"
+
+namespace gtopk::engine {
+
+class Operation;
+
+struct GroupSpec {
+  std::uint32_t id = 0;  ///< the same on every member, unlike that of any other group of this process
+  std::string name;
+  std::uint32_t rank = 0;              ///< of this process
+  std::vector<std::string> addresses;  ///< Transport::address() of every member, by rank
+};
+
+/// The engine thread's, but for the constant part, the counters and failure_text().
+class Group {
+ public:
+  Group(GroupSpec spec, std::vector<transport::PeerId> peers, transport::Transport& transport);
+
+  [[nodiscard]] std::uint32_t id() const { return id_; }
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] std::uint32_t rank() const { return rank_; }
+  [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(peers_.size()); }
+  [[nodiscard]] transport::PeerId peer(std::uint32_t rank) const { return peers_.at(rank); }
+  /// "rank 3 (host node7, pid 4711)"
+  [[nodiscard]] const std::string& member(std::uint32_t rank) const { return members_.at(rank); }
+  [[nodiscard]] std::optional<std::uint32_t> rank_of(transport::PeerId peer) const;
+
+  Counters counters;
+
+  // Engine thread only, from here on.
+  std::uint64_t arrived = 0;                            ///< collectives handed to the engine so far
+  std::map<std::uint64_t, Operation*> running;          ///< collectives by sequence number
+  std::deque<std::unique_ptr<Operation>> waiting;       ///< for a place in flight
+  std::map<std::uint64_t, Error> aborted;               ///< by a peer, before this rank called
+  std::optional<Error> failure;                         ///< the group is over
+  std::string last_operation = "nothing";               ///< label of the newest one that started
+
+ private:
+  std::uint32_t id_;
+  std::string name_;
+  std::uint32_t rank_;
+  std::vector<transport::PeerId> peers_;
+  std::vector<std::string> members_;
+
+  friend class Engine;
+  std::uint64_t next_sequence_ = 0;  // under the engine's queue mutex
+};
+
+}  // namespace gtopk::engine

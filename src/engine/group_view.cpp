@@ -1,0 +1,91 @@
+#include "engine/group_view.hpp"
+
+#include <fmt/format.h>
+
+#include "engine/engine.hpp"
+#include "engine/group.hpp"
+
+namespace gtopk::engine {
+
+using transport::Status;
+
+bool Message::await_ready() const {
+  return !slot_->request.pending() || slot_->operation->cause().has_value();
+}
+
+std::size_t Message::await_resume() {
+  const Operation& operation = *slot_->operation;
+  if (operation.cause()) throw Error(*operation.cause());
+  const transport::Request& request = slot_->request;
+  const std::string& other = operation.group().member(slot_->rank);
+  switch (request.status()) {
+    case Status::kOk: return request.length();
+    case Status::kTruncated:
+      throw Error(ErrorKind::kMismatch,
+                  fmt::format("{} sent {} bytes, more than this rank expects", other,
+                              request.length()));
+    case Status::kPeerFailed:
+      throw Error(ErrorKind::kPeerFailed,
+                  fmt::format("{} has left or its connection is closed", other));
+    case Status::kInProgress:
+    case Status::kCancelled:
+    case Status::kFailed: break;
+  }
+  throw Error(ErrorKind::kTransport,
+              fmt::format("{} {}: {}", request.is_receive ? "receiving from" : "sending to", other,
+                          transport::to_string(request.status())));
+}
+
+void Computation::await_resume() {
+  if (operation_.cause()) throw Error(*operation_.cause());
+  if (operation_.compute_error) {
+    std::rethrow_exception(std::exchange(operation_.compute_error, nullptr));
+  }
+}
+
+std::uint32_t GroupView::rank() const { return operation_.group().rank(); }
+std::uint32_t GroupView::size() const { return operation_.group().size(); }
+std::uint64_t GroupView::sequence() const { return operation_.sequence(); }
+const std::string& GroupView::member(std::uint32_t rank) const {
+  return operation_.group().member(rank);
+}
+Counters& GroupView::counters() const { return operation_.group().counters; }
+transport::TimePoint GroupView::now() const { return operation_.engine().clock().now(); }
+
+Message GroupView::send(std::uint32_t to, std::uint32_t step, std::span<const std::byte> data,
+                        std::uint32_t chunk) {
+  const Group& group = operation_.group();
+  const transport::Tag tag =
+      transport::collective_tag(group.id(), group.rank(), operation_.sequence(), step, chunk);
+  // The transport only reads what it sends.
+  auto* const bytes = const_cast<std::byte*>(data.data());
+  return Message(operation_.post(false, to, tag, bytes, data.size()));
+}
+
+Message GroupView::recv(std::uint32_t from, std::uint32_t step, std::span<std::byte> room,
+                        std::uint32_t chunk) {
+  const transport::Tag tag = transport::collective_tag(operation_.group().id(), from,
+                                                       operation_.sequence(), step, chunk);
+  return Message(operation_.post(true, from, tag, room.data(), room.size()));
+}
+
+Message GroupView::send_tagged(std::uint32_t to, std::int32_t tag,
+                               std::span<const std::byte> data) {
+  const Group& group = operation_.group();
+  auto* const bytes = const_cast<std::byte*>(data.data());
+  return Message(operation_.post(false, to,
+                                 transport::point_to_point_tag(group.id(), group.rank(), tag),
+                                 bytes, data.size()));
+}
+
+Message GroupView::recv_tagged(std::uint32_t from, std::int32_t tag, std::span<std::byte> room) {
+  return Message(operation_.post(
+      true, from, transport::point_to_point_tag(operation_.group().id(), from, tag), room.data(),
+      room.size()));
+}
+
+std::span<std::byte> GroupView::buffer(std::size_t bytes) {
+  return {operation_.buffer(bytes), bytes};
+}
+
+}  // namespace gtopk::engine

@@ -1,0 +1,97 @@
+// Engine: what an algorithm sees of a group: ranks, messages to await, buffers, and a thread for long arithmetic.
+//
+//   Message incoming = group.recv(partner, step, room);   // posted here
+//   Message outgoing = group.send(partner, step, list);   // on its way here
+//   const std::size_t bytes = co_await incoming;          // throws gtopk::Error
+#pragma once
+
+#include <coroutine>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "engine/counters.hpp"
+#include "engine/operation.hpp"
+
+namespace gtopk::engine {
+
+/// One message under way. Awaiting gives the bytes received (sent, for a send). May be dropped unawaited: the
+/// operation keeps what the network still needs.
+class [[nodiscard]] Message {
+ public:
+  explicit Message(MessageSlot& slot) : slot_(&slot) {}
+  Message(Message&& other) noexcept : slot_(std::exchange(other.slot_, nullptr)) {}
+  Message& operator=(Message&& other) noexcept {
+    std::swap(slot_, other.slot_);
+    return *this;
+  }
+  Message(const Message&) = delete;
+  Message& operator=(const Message&) = delete;
+  ~Message() {
+    if (slot_ != nullptr) slot_->operation->release(*slot_);
+  }
+
+  [[nodiscard]] bool await_ready() const;
+  void await_suspend(std::coroutine_handle<> waiter) { slot_->waiter = waiter; }
+  std::size_t await_resume();
+
+ private:
+  MessageSlot* slot_;
+};
+
+/// Awaiting runs `work` on the engine's executor and rethrows what it threw.
+class [[nodiscard]] Computation {
+ public:
+  Computation(Operation& operation, std::function<void()> work)
+      : operation_(operation), work_(std::move(work)) {}
+  [[nodiscard]] bool await_ready() const { return false; }
+  void await_suspend(std::coroutine_handle<> waiter) {
+    operation_.compute(waiter, std::move(work_));
+  }
+  void await_resume();
+
+ private:
+  Operation& operation_;
+  std::function<void()> work_;
+};
+
+class GroupView {
+ public:
+  explicit GroupView(Operation& operation) : operation_(operation) {}
+
+  [[nodiscard]] std::uint32_t rank() const;
+  [[nodiscard]] std::uint32_t size() const;
+  [[nodiscard]] std::uint64_t sequence() const;
+  /// "rank 3 (host node7, pid 4711)"
+  [[nodiscard]] const std::string& member(std::uint32_t rank) const;
+  [[nodiscard]] Counters& counters() const;
+  [[nodiscard]] transport::TimePoint now() const;
+
+  /// A message of this collective; (sender, step, chunk) names it among those of the collective, as long as at
+  /// most 256 steps or chunks are apart.
+  [[nodiscard]] Message send(std::uint32_t to, std::uint32_t step, std::span<const std::byte> data,
+                             std::uint32_t chunk = 0);
+  [[nodiscard]] Message recv(std::uint32_t from, std::uint32_t step, std::span<std::byte> room,
+                             std::uint32_t chunk = 0);
+
+  /// A point-to-point message with the user's tag.
+  [[nodiscard]] Message send_tagged(std::uint32_t to, std::int32_t tag,
+                                    std::span<const std::byte> data);
+  [[nodiscard]] Message recv_tagged(std::uint32_t from, std::int32_t tag,
+                                    std::span<std::byte> room);
+
+  /// Memory that lives as long as the network may need it, aligned to 64 bytes, contents undefined.
+  [[nodiscard]] std::span<std::byte> buffer(std::size_t bytes);
+
+  [[nodiscard]] Computation compute(std::function<void()> work) {
+    return Computation(operation_, std::move(work));
+  }
+
+ private:
+  Operation& operation_;
+};
+
+}  // namespace gtopk::engine

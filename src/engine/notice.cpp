@@ -1,0 +1,56 @@
+#include "engine/notice.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace gtopk::engine {
+namespace {
+
+constexpr std::uint32_t kMagic = 0x4e4b5447;  // "GTKN", little-endian
+
+/// The first 32 bytes on the wire.
+struct Head {
+  std::uint32_t magic;
+  std::uint8_t kind;
+  std::uint8_t error;
+  std::uint16_t text_bytes;
+  std::uint32_t group;
+  std::uint32_t reserved;
+  std::uint64_t sequence;
+  std::uint64_t reserved_too;
+};
+static_assert(sizeof(Head) + Notice::kMaxText == Notice::kBytes);
+
+}  // namespace
+
+void encode(const Notice& notice, Notice::Wire& wire) {
+  const std::size_t length = std::min(notice.text.size(), Notice::kMaxText);
+  const Head head{kMagic,
+                  static_cast<std::uint8_t>(notice.kind),
+                  static_cast<std::uint8_t>(notice.error),
+                  static_cast<std::uint16_t>(length),
+                  notice.group,
+                  0,
+                  notice.sequence,
+                  0};
+  wire.fill(std::byte{0});
+  std::memcpy(wire.data(), &head, sizeof head);
+  std::memcpy(wire.data() + sizeof head, notice.text.data(), length);
+}
+
+std::optional<Notice> decode(std::span<const std::byte> wire) {
+  if (wire.size() != Notice::kBytes) return std::nullopt;
+  Head head{};
+  std::memcpy(&head, wire.data(), sizeof head);
+  if (head.magic != kMagic || head.text_bytes > Notice::kMaxText) return std::nullopt;
+  if (head.kind < static_cast<std::uint8_t>(NoticeKind::kAbort) ||
+      head.kind > static_cast<std::uint8_t>(NoticeKind::kGoodbye) ||
+      head.error > static_cast<std::uint8_t>(ErrorKind::kUnsupported)) {
+    return std::nullopt;
+  }
+  const auto* const text = reinterpret_cast<const char*>(wire.data() + sizeof head);
+  return Notice{static_cast<NoticeKind>(head.kind), static_cast<ErrorKind>(head.error), head.group,
+                head.sequence, std::string(text, head.text_bytes)};
+}
+
+}  // namespace gtopk::engine

@@ -1,0 +1,40 @@
+// Engine: what engines tell each other outside of any collective: this one failed, are you there, goodbye.
+// One message of fixed size each, on a tag kind of its own.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "gtopk/error.hpp"
+
+namespace gtopk::engine {
+
+enum class NoticeKind : std::uint8_t {
+  kAbort = 1,         ///< the sender's part of this operation failed: fail with the same cause
+  kGroupFailure = 2,  ///< the group is over
+  kProbe = 3,         ///< what are you doing in this operation? A living engine answers
+  kReply = 4,
+  kGoodbye = 5,       ///< the sender closes its endpoints in good order
+};
+
+struct Notice {
+  static constexpr std::size_t kBytes = 1024;
+  static constexpr std::size_t kMaxText = kBytes - 32;
+  using Wire = std::array<std::byte, kBytes>;
+
+  NoticeKind kind = NoticeKind::kGoodbye;
+  ErrorKind error = ErrorKind::kTransport;
+  std::uint32_t group = 0;
+  std::uint64_t sequence = 0;
+  std::string text;  ///< longer than kMaxText is cut
+};
+
+void encode(const Notice& notice, Notice::Wire& wire);
+/// Nothing for bytes that are no notice.
+[[nodiscard]] std::optional<Notice> decode(std::span<const std::byte> wire);
+
+}  // namespace gtopk::engine

@@ -1,0 +1,113 @@
+// Engine: one collective or point-to-point transfer under way. It owns everything that must outlive an early end:
+// the coroutine, the requests still pending in the network, the buffers they name, the caller's memory.
+//
+// An operation fails at once for its caller (fail() resumes the coroutine with the cause) and goes away
+// only when the network has let go of its buffers.
+#pragma once
+
+#include <coroutine>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/buffer_pool.hpp"
+#include "engine/task.hpp"
+#include "gtopk/error.hpp"
+#include "transport/base/clock.hpp"
+#include "transport/base/request.hpp"
+
+namespace gtopk::engine {
+
+class Engine;
+class Group;
+class GroupView;
+class Operation;
+
+/// A request with what the engine knows of it.
+struct MessageSlot {
+  transport::Request request;
+  Operation* operation = nullptr;
+  std::coroutine_handle<> waiter;
+  std::uint32_t rank = 0;     ///< the other side, in the group
+  bool orphaned = false;      ///< nobody will ask for its result
+};
+
+struct OperationSpec {
+  std::string name;  ///< as the user called it: "all_reduce(gtopk)"
+  transport::Duration timeout{};
+  std::function<Task<void>(GroupView&)> body;
+  std::function<void(std::exception_ptr)> done;  ///< engine thread, once; null means success
+  std::shared_ptr<void> keepalive;               ///< owner of the caller's memory
+  bool point_to_point = false;                   ///< takes no sequence number, ends alone
+  bool after_earlier = false;                    ///< starts when every earlier collective has ended
+};
+
+class Operation {
+ public:
+  enum class Phase : std::uint8_t { kWaiting, kRunning, kProbing, kLingering };
+
+  Operation(Engine& engine, std::shared_ptr<Group> group, std::uint64_t sequence, OperationSpec spec);
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+  Operation(Operation&&) = delete;
+  Operation& operator=(Operation&&) = delete;
+  ~Operation();
+
+  void start();
+  /// Gives the cause to whoever waits; the first cause stays.
+  void fail(const Error& cause);
+
+  [[nodiscard]] Engine& engine() const { return engine_; }
+  [[nodiscard]] Group& group() const { return *group_; }
+  [[nodiscard]] const std::shared_ptr<Group>& shared_group() const { return group_; }
+  [[nodiscard]] std::uint64_t sequence() const { return sequence_; }
+  [[nodiscard]] const OperationSpec& spec() const { return spec_; }
+  [[nodiscard]] const std::optional<Error>& cause() const { return cause_; }
+  [[nodiscard]] bool body_done() const { return body_.started() && body_.done(); }
+  /// Nothing of it is in the network or on another thread.
+  [[nodiscard]] bool quiet() const { return pending_ == 0 && computing_ == 0; }
+  /// "all_reduce(gtopk) #17 of group 'default' on rank 2"
+  [[nodiscard]] std::string label() const;
+  /// Ranks whose messages have not arrived; of those that did not take ours, if `sends`.
+  [[nodiscard]] std::vector<std::uint32_t> waits_for(bool sends) const;
+
+  // For GroupView and its awaitables.
+  MessageSlot& post(bool receive, std::uint32_t rank, transport::Tag tag, void* data,
+                    std::size_t bytes);
+  void release(MessageSlot& slot);
+  [[nodiscard]] std::byte* buffer(std::size_t bytes);
+  void compute(std::coroutine_handle<> waiter, std::function<void()> work);
+  std::exception_ptr compute_error;
+
+  // For the engine.
+  /// The body's end: what the caller is told. A cause given from outside wins over what the body threw.
+  [[nodiscard]] std::optional<Error> take_result();
+  void tell(const std::optional<Error>& result);
+  Phase phase = Phase::kWaiting;
+  transport::TimePoint deadline{};
+  std::vector<bool> answered;            ///< by rank, while probing
+  std::vector<std::string> answers;      ///< by rank, while probing
+
+ private:
+  static void completed(transport::Request& request);
+
+  Engine& engine_;
+  std::shared_ptr<Group> group_;
+  std::uint64_t sequence_;
+  OperationSpec spec_;
+  std::unique_ptr<GroupView> view_;
+  Task<void> body_;
+  std::optional<Error> cause_;
+  std::deque<MessageSlot> slots_;
+  std::vector<MessageSlot*> free_slots_;
+  std::vector<BufferPool::Buffer> buffers_;
+  std::size_t pending_ = 0;
+  std::size_t computing_ = 0;
+};
+
+}  // namespace gtopk::engine

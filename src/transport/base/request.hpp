@@ -1,0 +1,68 @@
+// Transport, base: one message in flight. It lives in the slab of the operation that posted it and keeps its
+// address until it is complete; the buffer it names must live as long.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "transport/base/status.hpp"
+#include "transport/base/tag.hpp"
+
+namespace gtopk::transport {
+
+using PeerId = std::uint32_t;
+
+class Request {
+ public:
+  /// Called once, on the engine thread, inside Transport::progress or at once inside send or recv. It may not
+  /// call the transport.
+  using Callback = void (*)(Request&);
+
+  /// Room for what the network library keeps per request (UCX 1.22 asks for 280 bytes).
+  static constexpr std::size_t kStorage = 512;
+
+  Request() = default;
+  Request(const Request&) = delete;
+  Request& operator=(const Request&) = delete;
+  Request(Request&&) = delete;
+  Request& operator=(Request&&) = delete;
+  ~Request() = default;
+
+  void prepare(Callback callback, void* context) {
+    callback_ = callback;
+    context_ = context;
+    status_ = Status::kInProgress;
+    length_ = 0;
+  }
+
+  /// By the transport, exactly once per prepare.
+  void complete(Status status, std::size_t length) {
+    status_ = status;
+    length_ = length;
+    callback_(*this);
+  }
+
+  [[nodiscard]] bool pending() const { return status_ == Status::kInProgress; }
+  [[nodiscard]] Status status() const { return status_; }
+  /// Bytes that arrived; for kTruncated the sender's true length where it is known.
+  [[nodiscard]] std::size_t length() const { return length_; }
+  [[nodiscard]] void* context() const { return context_; }
+
+  // The transport's own notes on a pending request.
+  PeerId peer = 0;
+  Tag tag = 0;
+  bool is_receive = false;
+  bool connects = true;  ///< a receive makes sure of an endpoint, see Transport::recv
+  Request* previous = nullptr;  ///< in the endpoint's list of pending requests
+  Request* next = nullptr;
+  void* transport = nullptr;
+  alignas(64) std::byte storage[kStorage];
+
+ private:
+  Callback callback_ = nullptr;
+  void* context_ = nullptr;
+  Status status_ = Status::kOk;
+  std::size_t length_ = 0;
+};
+
+}  // namespace gtopk::transport

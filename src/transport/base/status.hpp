@@ -1,0 +1,20 @@
+// Transport, base: how one message ended. A status on the data path; errors become exceptions above.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace gtopk::transport {
+
+enum class Status : std::uint8_t {
+  kOk,
+  kInProgress,
+  kCancelled,   ///< a receive withdrawn by this rank, or a send given up with its endpoint
+  kTruncated,   ///< the message was longer than the posted buffer; nothing may be read from it
+  kPeerFailed,  ///< the endpoint to the peer is broken
+  kFailed,      ///< anything else that the network library reports
+};
+
+[[nodiscard]] std::string_view to_string(Status status);
+
+}  // namespace gtopk::transport

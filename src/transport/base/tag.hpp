@@ -1,0 +1,79 @@
+// Transport, base: the 64 bits by which a receive finds its message.
+//
+//   kind 2 | group 12 | source 18 | sequence 16 | step 8 | chunk 8      collective
+//   kind 2 | group 12 | source 18 | user tag 32                         point-to-point
+//   kind 2 | sender's process identity 62                               control
+//
+// Receives always name every bit (UCX then matches by hash). Sequence, step and chunk wrap: messages of
+// one (source, tag) arrive in the order they were sent, and headers carry the whole 64-bit sequence.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace gtopk::transport {
+
+enum class TagKind : std::uint8_t { kCollective = 0, kPointToPoint = 1, kControl = 2 };
+
+using Tag = std::uint64_t;
+
+struct TagBits {
+  static constexpr unsigned kKind = 2;
+  static constexpr unsigned kGroup = 12;
+  static constexpr unsigned kSource = 18;
+  static constexpr unsigned kSequence = 16;
+  static constexpr unsigned kStep = 8;
+  static constexpr unsigned kChunk = 8;
+  static constexpr unsigned kUser = 32;
+};
+static_assert(TagBits::kKind + TagBits::kGroup + TagBits::kSource + TagBits::kSequence +
+                  TagBits::kStep + TagBits::kChunk ==
+              64);
+static_assert(TagBits::kUser == TagBits::kSequence + TagBits::kStep + TagBits::kChunk);
+
+inline constexpr std::uint32_t kMaxGroups = 1U << TagBits::kGroup;
+inline constexpr std::uint32_t kMaxRanks = 1U << TagBits::kSource;
+
+namespace detail {
+[[nodiscard]] constexpr Tag prefix(TagKind kind, std::uint32_t group, std::uint32_t source) {
+  return (static_cast<Tag>(kind) << (TagBits::kGroup + TagBits::kSource + TagBits::kUser)) |
+         (static_cast<Tag>(group & (kMaxGroups - 1)) << (TagBits::kSource + TagBits::kUser)) |
+         (static_cast<Tag>(source & (kMaxRanks - 1)) << TagBits::kUser);
+}
+}  // namespace detail
+
+/// A message of collective `sequence` of `group`, sent by group rank `source`.
+[[nodiscard]] constexpr Tag collective_tag(std::uint32_t group, std::uint32_t source,
+                                           std::uint64_t sequence, std::uint32_t step,
+                                           std::uint32_t chunk = 0) {
+  return detail::prefix(TagKind::kCollective, group, source) |
+         ((sequence & 0xffffU) << (TagBits::kStep + TagBits::kChunk)) |
+         (static_cast<Tag>(step & 0xffU) << TagBits::kChunk) | (chunk & 0xffU);
+}
+
+/// A point-to-point message with the user's tag (any 32 bits).
+[[nodiscard]] constexpr Tag point_to_point_tag(std::uint32_t group, std::uint32_t source,
+                                               std::int32_t user_tag) {
+  return detail::prefix(TagKind::kPointToPoint, group, source) |
+         static_cast<std::uint32_t>(user_tag);
+}
+
+/// A notice between two engines: abort, probe, reply, goodbye. A process has one such channel with each
+/// peer, whatever groups they share, so the sender is named by 62 bits of its process identity.
+[[nodiscard]] constexpr Tag control_tag(std::uint64_t sender_identity) {
+  return (static_cast<Tag>(TagKind::kControl) << 62U) | (sender_identity & ((Tag{1} << 62U) - 1));
+}
+
+/// Mask for clearing up after a failed collective: its messages from any source, at any step.
+[[nodiscard]] constexpr Tag any_source_mask() {
+  return detail::prefix(TagKind{3}, kMaxGroups - 1, 0) |
+         (Tag{0xffff} << (TagBits::kStep + TagBits::kChunk));
+}
+
+/// Mask for clearing up after a failed group: every collective message of it.
+[[nodiscard]] constexpr Tag group_mask() { return detail::prefix(TagKind{3}, kMaxGroups - 1, 0); }
+
+/// "collective group 3 source 1 sequence 17 step 2 chunk 0", for logs.
+[[nodiscard]] std::string describe(Tag tag);
+
+}  // namespace gtopk::transport
