@@ -1,0 +1,182 @@
+// Sparse, residual room: commit, stretch by stretch. The few entries that fall into a stretch are applied
+// while it is in the cache, so that no list is walked over memory of size d a second time.
+//
+// Stretches come from the end: the selection read tensor and residual from the front, and what it
+// read last is still in the last-level cache.
+#include "gtopk/residual/commit.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <limits>
+
+#include "gtopk/residual/sweep.hpp"
+#include "gtopk/value/accumulation.hpp"
+#include "gtopk/value/keep_denormals.hpp"
+
+namespace gtopk::sparse {
+namespace {
+
+constexpr std::size_t kStretch = 4096;
+
+/// The part of a list whose indices are at least a bound that falls from call to call.
+template <class Value, class Index>
+class Tail {
+ public:
+  Tail() = default;
+  explicit Tail(Entries<Value, Index> entries) : entries_(entries), left_(entries.size) {}
+
+  [[nodiscard]] Entries<Value, Index> take_from(std::size_t bound) {
+    const std::size_t end = left_;
+    while (left_ > 0 && entries_.indices[left_ - 1] >= bound) {
+      --left_;
+    }
+    return {entries_.indices + left_, entries_.values + left_, end - left_};
+  }
+
+ private:
+  Entries<Value, Index> entries_;
+  std::size_t left_ = 0;
+};
+
+/// Calls visit(position in a) for each entry of `a` whose index is in `b`.
+template <class Value, class Index, class Visit>
+void for_each_shared(Entries<Value, Index> a, Entries<Value, Index> b, Visit visit) {
+  std::size_t j = 0;
+  for (std::size_t i = 0; i < a.size; ++i) {
+    while (j < b.size && b.indices[j] < a.indices[i]) {
+      ++j;
+    }
+    if (j == b.size) {
+      return;
+    }
+    if (b.indices[j] == a.indices[i]) {
+      visit(i);
+    }
+  }
+}
+
+template <class Value, class Index>
+void clear_sent(Value* residual, Entries<Value, Index> own, Entries<Value, Index> result,
+                PutBack put_back) {
+  switch (put_back) {
+    case PutBack::kOwn:
+      for_each_shared(own, result, [&](std::size_t i) { residual[own.indices[i]] = 0; });
+      return;
+    case PutBack::kMerged:
+      for (std::size_t i = 0; i < own.size; ++i) {
+        residual[own.indices[i]] = 0;
+      }
+      return;
+  }
+}
+
+template <class Value, class Index>
+void return_dropped(Value* residual, Entries<Value, Index> dropped, Entries<Value, Index> result,
+                    PutBack put_back) {
+  const auto add = [&](std::size_t i) { residual[dropped.indices[i]] += dropped.values[i]; };
+  switch (put_back) {
+    case PutBack::kOwn:
+      for_each_shared(dropped, result, add);
+      return;
+    case PutBack::kMerged:
+      for (std::size_t i = 0; i < dropped.size; ++i) {
+        add(i);
+      }
+      return;
+  }
+}
+
+template <class T, class Value, class Index>
+void deliver(T* tensor, Entries<Value, Index> result, Value divisor) {
+  for (std::size_t i = 0; i < result.size; ++i) {
+    tensor[result.indices[i]] = narrow<T>(result.values[i] / divisor);
+  }
+}
+
+template <class T, class Value, class Index>
+void commit_without_residual(T* tensor, std::size_t d, Entries<Value, Index> result,
+                             Value divisor) {
+  std::fill_n(tensor, d, T{});
+  deliver(tensor, result, divisor);
+}
+
+}  // namespace
+
+template <class T, class Value, class Index>
+bool representable(Entries<Value, Index> result, Value divisor) {
+  const KeepDenormals guard;
+  bool finite = true;
+  for (std::size_t i = 0; i < result.size; ++i) {
+    const auto rounded = widen(narrow<T>(result.values[i] / divisor));
+    finite = finite && is_finite_key<Value>(magnitude_key(rounded));
+  }
+  return finite;
+}
+
+template <class T, class Value, class Index>
+void commit(T* tensor, Value* residual, std::size_t d, Entries<Value, Index> own,
+            Entries<Value, Index> result, const Entries<Value, Index>* dropped,
+            std::size_t dropped_lists, PutBack put_back, Value divisor) {
+  const KeepDenormals guard;
+  if (residual == nullptr) {
+    commit_without_residual(tensor, d, result, divisor);
+    return;
+  }
+  // A tree drops at most one list per round; beyond this many, lists are applied after the sweep,
+  // which keeps their order at every index.
+  constexpr std::size_t kSweptLists = 32;
+  std::array<Tail<Value, Index>, kSweptLists> dropped_tails;
+  const std::size_t swept = std::min(dropped_lists, kSweptLists);
+  for (std::size_t list = 0; list < swept; ++list) {
+    dropped_tails[list] = Tail<Value, Index>(dropped[list]);
+  }
+  Tail<Value, Index> own_tail(own);
+  Tail<Value, Index> result_tail(result);
+  for (std::size_t end = d; end > 0;) {
+    const std::size_t begin = (end - 1) / kStretch * kStretch;
+    absorb_stretch(tensor + begin, residual + begin, end - begin);
+    const auto result_here = result_tail.take_from(begin);
+    clear_sent(residual, own_tail.take_from(begin), result_here, put_back);
+    for (std::size_t list = 0; list < swept; ++list) {
+      return_dropped(residual, dropped_tails[list].take_from(begin), result_here, put_back);
+    }
+    deliver(tensor, result_here, divisor);
+    end = begin;
+  }
+  for (std::size_t list = swept; list < dropped_lists; ++list) {
+    return_dropped(residual, dropped[list], result, put_back);
+  }
+}
+
+template <class T>
+void fill_nan(T* tensor, std::size_t d) {
+  std::fill_n(tensor, d, narrow<T>(std::numeric_limits<Accumulation<T>>::quiet_NaN()));
+}
+
+template <class T, class Value>
+bool accumulate(const T* gradient, const Value* residual, Value* acc, std::size_t d) {
+  const KeepDenormals guard;
+  return accumulate_stretch(gradient, residual, acc, d);
+}
+
+#define GTOPK_INSTANTIATE_INDEXED(T, Value, Index)                                              \
+  template bool representable<T, Value, Index>(Entries<Value, Index>, Value);                   \
+  template void commit<T, Value, Index>(T*, Value*, std::size_t, Entries<Value, Index>,         \
+                                        Entries<Value, Index>, const Entries<Value, Index>*,    \
+                                        std::size_t, PutBack, Value);
+#define GTOPK_INSTANTIATE(T, Value)                 \
+  GTOPK_INSTANTIATE_INDEXED(T, Value, std::uint32_t) \
+  GTOPK_INSTANTIATE_INDEXED(T, Value, std::uint64_t) \
+  template void fill_nan<T>(T*, std::size_t);       \
+  template bool accumulate<T, Value>(const T*, const Value*, Value*, std::size_t);
+
+GTOPK_INSTANTIATE(float, float)
+GTOPK_INSTANTIATE(double, double)
+GTOPK_INSTANTIATE(Bfloat16, float)
+GTOPK_INSTANTIATE(Float16, float)
+
+#undef GTOPK_INSTANTIATE
+#undef GTOPK_INSTANTIATE_INDEXED
+
+}  // namespace gtopk::sparse

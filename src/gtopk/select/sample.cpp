@@ -1,0 +1,82 @@
+// Sparse, select room: the sample takes whole cache lines (a line costs the same as one element of it),
+// one from each of as many equal strata, at a place that a hash picks: a fixed stride would meet the
+// rows and channels of a weight matrix always in the same column.
+#include "gtopk/select/sample.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "gtopk/value/kth_key.hpp"
+
+namespace gtopk::sparse {
+namespace {
+
+/// Elements of the selection that the sample should meet: 4 % standard deviation if they lie alone.
+constexpr double kWantedHits = 512;
+
+/// The guess aims at more than k by a quarter and four deviations: candidates too many cost
+/// nanoseconds each, too few a second sweep. Gradients cluster, so the binomial deviation is not all.
+[[nodiscard]] std::size_t cautious_rank(double expected_hits) {
+  return static_cast<std::size_t>(1.25 * expected_hits + 4 * std::sqrt(expected_hits) + 8);
+}
+
+[[nodiscard]] std::uint64_t scrambled(std::uint64_t value) {
+  value *= 0x9E3779B97F4A7C15U;
+  value ^= value >> 32U;
+  value *= 0xD6E8FEB86659FD93U;
+  return value ^ (value >> 32U);
+}
+
+}  // namespace
+
+template <class T>
+Key<Accumulation<T>> sampled_threshold(const T* gradient, const Accumulation<T>* residual,
+                                       std::size_t d, std::size_t k, GrowingBuffer& keys) {
+  using Value = Accumulation<T>;
+  constexpr std::size_t kLine = 64 / sizeof(T);
+  constexpr std::size_t kFewestLines = 256;
+  constexpr std::size_t kSparsest = 32;  // at most every 32nd line
+  constexpr std::size_t kAhead = 16;     // lines asked for before they are read
+
+  const double density = static_cast<double>(k) / static_cast<double>(d);
+  const std::size_t all_lines = d / kLine;
+  const std::size_t lines =
+      std::min(std::max(static_cast<std::size_t>(kWantedHits / density) / kLine, kFewestLines),
+               all_lines / kSparsest);
+  const std::size_t size = lines * kLine;
+  const std::size_t rank = cautious_rank(static_cast<double>(size) * density);
+  if (rank >= size) {
+    return 1;
+  }
+  const std::size_t stratum = all_lines / lines;
+  const auto place = [&](std::size_t line) {
+    return (line * stratum + scrambled(line) % stratum) * kLine;
+  };
+  auto* sample = keys.template room<Key<Value>>(size);
+  for (std::size_t line = 0; line < lines; ++line) {
+    const std::size_t ahead = place(std::min(line + kAhead, lines - 1));
+    __builtin_prefetch(gradient + ahead);
+    if (residual != nullptr) {
+      __builtin_prefetch(residual + ahead);
+    }
+    const std::size_t from = place(line);
+    for (std::size_t i = 0; i < kLine; ++i) {
+      const Value before = residual == nullptr ? Value{0} : residual[from + i];
+      sample[line * kLine + i] = magnitude_key(accumulate_one(gradient[from + i], before));
+    }
+  }
+  const Key<Value> guess = kth_largest(sample, size, rank);
+  return std::clamp<Key<Value>>(guess, 1, MagnitudeKey<Value>::kInfinity);
+}
+
+template Key<float> sampled_threshold(const float*, const float*, std::size_t, std::size_t,
+                                      GrowingBuffer&);
+template Key<double> sampled_threshold(const double*, const double*, std::size_t, std::size_t,
+                                       GrowingBuffer&);
+template Key<float> sampled_threshold(const Bfloat16*, const float*, std::size_t, std::size_t,
+                                      GrowingBuffer&);
+template Key<float> sampled_threshold(const Float16*, const float*, std::size_t, std::size_t,
+                                      GrowingBuffer&);
+
+}  // namespace gtopk::sparse

@@ -1,0 +1,19 @@
+// Sparse, select room: a guess of the threshold from a sample. A bad guess costs time and never the
+// result. It knows no entries.
+#pragma once
+
+#include <cstddef>
+
+#include "gtopk/value/accumulation.hpp"
+#include "gtopk/value/growing_buffer.hpp"
+
+namespace gtopk::sparse {
+
+/// A key that somewhat more than k elements of acc probably reach, at least 1 and at most the key of
+/// Inf. Deterministic: it depends on the data alone. `k` >= 1.
+template <class T>
+[[nodiscard]] Key<Accumulation<T>> sampled_threshold(const T* gradient,
+                                                     const Accumulation<T>* residual, std::size_t d,
+                                                     std::size_t k, GrowingBuffer& keys);
+
+}  // namespace gtopk::sparse

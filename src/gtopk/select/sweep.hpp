@@ -1,0 +1,32 @@
+// Sparse, select room: the reading sweep over a stretch of a tensor. Its SIMD form is chosen at run
+// time. It knows no k and no tensor as a whole.
+#pragma once
+
+#include <cstddef>
+
+#include "gtopk/value/accumulation.hpp"
+
+namespace gtopk::sparse {
+
+/// Elements per call: what a call finds then fits in the first-level caches at any density.
+inline constexpr std::size_t kSweepStretch = 4096;
+
+/// Room for this many more than the stretch in the outputs: whole vectors are stored.
+inline constexpr std::size_t kSweepSlack = 64;
+
+/// What a stretch holds that is large enough; offsets are as wide as the values, which is what SIMD
+/// compaction wants.
+template <class Value>
+struct StretchCandidates {
+  Key<Value> offsets[kSweepStretch + kSweepSlack];
+  Value values[kSweepStretch + kSweepSlack];
+};
+
+/// Finds each i in [0, count) with magnitude_key(gradient[i] + residual[i]) >= threshold (at least 1:
+/// zeros never) and returns how many; `residual` may be null. NaN and Inf are found by any threshold.
+template <class T>
+[[nodiscard]] std::size_t sweep_stretch(const T* gradient, const Accumulation<T>* residual,
+                                        std::size_t count, Key<Accumulation<T>> threshold,
+                                        StretchCandidates<Accumulation<T>>& found);
+
+}  // namespace gtopk::sparse

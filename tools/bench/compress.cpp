@@ -1,0 +1,242 @@
+// Benchmark (a): the whole compress step of one rank (select exactly, compact, commit) on one thread,
+// against memcpy of the same d floats in the same run, and the merge of two selections. Prints `#` lines
+// of provenance and one aligned row per phase; --json FILE adds the raw samples.
+#include <hwy/targets.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gtopk/merge/merge.hpp"
+#include "gtopk/residual/commit.hpp"
+#include "gtopk/select/select_exact.hpp"
+#include "gtopk/types.hpp"
+#include "gtopk_version.hpp"
+
+namespace {
+
+using gtopk::sparse::Entries;
+using gtopk::sparse::EntriesOut;
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  std::size_t d = 25'557'032;  // ResNet-50's parameters
+  double density = 0.001;
+  int iterations = 40;
+  int warm_up = 3;
+  std::uint64_t seed = 1;
+  std::string json;
+};
+
+/// Milliseconds per iteration.
+struct Phase {
+  std::string name;
+  std::vector<double> samples;
+
+  [[nodiscard]] double quantile(double q) const {
+    std::vector<double> sorted = samples;
+    std::sort(sorted.begin(), sorted.end());
+    return sorted[static_cast<std::size_t>(q * static_cast<double>(sorted.size() - 1) + 0.5)];
+  }
+};
+
+template <class Work>
+double milliseconds(Work work) {
+  const auto start = Clock::now();
+  work();
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+/// Plain malloc, as torch's allocator does: page size and alignment are then what users get.
+struct Free {
+  void operator()(float* memory) const { std::free(memory); }
+};
+using Floats = std::unique_ptr<float, Free>;
+
+Floats floats(std::size_t count) {
+  void* memory = nullptr;
+  if (posix_memalign(&memory, 64, count * sizeof(float)) != 0) {
+    throw std::bad_alloc();
+  }
+  std::memset(memory, 0, count * sizeof(float));
+  return Floats(static_cast<float*>(memory));
+}
+
+struct List {
+  std::vector<std::uint32_t> indices;
+  std::vector<float> values;
+  std::size_t size = 0;
+
+  explicit List(std::size_t room) : indices(room), values(room) {}
+  [[nodiscard]] Entries<float, std::uint32_t> view() const {
+    return {indices.data(), values.data(), size};
+  }
+  [[nodiscard]] EntriesOut<float, std::uint32_t> out() { return {indices.data(), values.data()}; }
+};
+
+/// What another rank with independent data of the same kind would send.
+List other_selection(std::size_t d, std::size_t k, std::mt19937_64& random) {
+  List list(k);
+  std::uniform_int_distribution<std::uint32_t> index(0, static_cast<std::uint32_t>(d - 1));
+  std::vector<std::uint32_t> all(2 * k + 16);
+  std::generate(all.begin(), all.end(), [&] { return index(random); });
+  std::sort(all.begin(), all.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  std::shuffle(all.begin(), all.end(), random);
+  all.resize(std::min(k, all.size()));
+  std::sort(all.begin(), all.end());
+  std::exponential_distribution<float> excess(0.4F);
+  list.size = all.size();
+  list.indices = all;
+  list.values.resize(all.size());
+  std::generate(list.values.begin(), list.values.end(), [&] {
+    const float magnitude = 4.6F + excess(random);
+    return (random() & 1U) != 0 ? magnitude : -magnitude;
+  });
+  return list;
+}
+
+std::string first_line_after(const char* path, std::string_view key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(key)) {
+      return line.substr(std::min(line.find(": ") + 2, line.size()));
+    }
+  }
+  return "unknown";
+}
+
+std::string whole_line(const char* path) {
+  std::ifstream file(path);
+  std::string line;
+  return std::getline(file, line) ? line : "unknown";
+}
+
+struct Results {
+  std::size_t k = 0;
+  std::vector<Phase> phases;
+};
+
+Results measure(const Options& options) {
+  const std::size_t d = options.d;
+  const std::size_t k = gtopk::selection_size(d, options.density);
+  std::mt19937_64 random(options.seed);
+  std::normal_distribution<float> normal;
+  const Floats gradient = floats(d);
+  const Floats tensor = floats(d);
+  const Floats residual = floats(d);
+  const Floats copy = floats(d);
+  std::generate_n(gradient.get(), d, [&] { return normal(random); });
+  std::generate_n(residual.get(), d, [&] { return normal(random); });
+
+  List own(k);
+  const List other = other_selection(d, k, random);
+  List result(2 * k);
+  List dropped(2 * k);
+  gtopk::sparse::SelectScratch select_scratch;
+  gtopk::sparse::MergeScratch merge_scratch;
+  Results results{.k = k,
+                  .phases = {{"memcpy", {}},
+                             {"select", {}},
+                             {"commit", {}},
+                             {"step", {}},
+                             {"merge", {}}}};
+  const auto take = [&](std::size_t phase, int iteration, double sample) {
+    if (iteration >= 0) {
+      results.phases[phase].samples.push_back(sample);
+    }
+  };
+  for (int iteration = -options.warm_up; iteration < options.iterations; ++iteration) {
+    std::memcpy(tensor.get(), gradient.get(), d * sizeof(float));  // backward's work: not timed
+    take(0, iteration,
+         milliseconds([&] { std::memcpy(copy.get(), gradient.get(), d * sizeof(float)); }));
+
+    const double select = milliseconds([&] {
+      own.size = gtopk::sparse::select_exact(tensor.get(), residual.get(), d, k, own.out(),
+                                             select_scratch)
+                     .count;
+    });
+    auto dropped_out = dropped.out();
+    const double merge = milliseconds([&] {
+      const auto merged = gtopk::sparse::merge(own.view(), other.view(), k, result.out(),
+                                               &dropped_out, merge_scratch);
+      result.size = merged.kept;
+      dropped.size = merged.dropped;
+    });
+    const auto dropped_view = dropped.view();
+    const double commit = milliseconds([&] {
+      gtopk::sparse::commit(tensor.get(), residual.get(), d, own.view(), result.view(),
+                            &dropped_view, 1, gtopk::PutBack::kOwn, 2.0F);
+    });
+    take(1, iteration, select);
+    take(2, iteration, commit);
+    take(3, iteration, select + commit);
+    take(4, iteration, merge);
+  }
+  return results;
+}
+
+void print(const Options& options, const Results& results) {
+  std::printf("# gtopk %s, compress step: select exactly + compact + commit, float32 + residual\n",
+              gtopk::kVersion);
+  std::printf("# cpu %s, SIMD target %s, one thread, transparent huge pages %s\n",
+              first_line_after("/proc/cpuinfo", "model name").c_str(),
+              hwy::TargetName(hwy::SupportedTargets() & -hwy::SupportedTargets()),
+              whole_line("/sys/kernel/mm/transparent_hugepage/enabled").c_str());
+  std::printf("# d %zu, k %zu, density %g, seed %llu, warm-up %d left out\n", options.d, results.k,
+              options.density, static_cast<unsigned long long>(options.seed), options.warm_up);
+  std::printf("# memcpy: d floats, in turn with the step; ratio: median over memcpy's median\n");
+  std::printf("%-8s %6s %10s %10s %10s %10s %8s\n", "phase", "iters", "min(ms)", "p50(ms)",
+              "p99(ms)", "max(ms)", "ratio");
+  const double reference = results.phases.front().quantile(0.5);
+  for (const Phase& phase : results.phases) {
+    std::printf("%-8s %6zu %10.3f %10.3f %10.3f %10.3f %8.3f\n", phase.name.c_str(),
+                phase.samples.size(), phase.quantile(0), phase.quantile(0.5),
+                phase.quantile(0.99), phase.quantile(1), phase.quantile(0.5) / reference);
+  }
+}
+
+void write_json(const Options& options, const Results& results) {
+  nlohmann::json document{{"benchmark", "compress"},     {"version", gtopk::kVersion},
+                          {"d", options.d},              {"k", results.k},
+                          {"density", options.density},  {"seed", options.seed},
+                          {"unit", "ms"}};
+  for (const Phase& phase : results.phases) {
+    document["samples"][phase.name] = phase.samples;
+  }
+  const double step = results.phases[3].quantile(0.5);
+  document["step_over_memcpy"] = step / results.phases[0].quantile(0.5);
+  std::ofstream(options.json) << document.dump(1) << '\n';
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("The compress step against memcpy, one thread");
+  app.add_option("-d,--elements", options.d, "elements of the tensor")->check(CLI::PositiveNumber);
+  app.add_option("--density", options.density, "share of the elements selected");
+  app.add_option("-n,--iterations", options.iterations)->check(CLI::PositiveNumber);
+  app.add_option("-w,--warm-up", options.warm_up)->check(CLI::NonNegativeNumber);
+  app.add_option("--seed", options.seed);
+  app.add_option("--json", options.json, "file for the raw samples");
+  CLI11_PARSE(app, argc, argv);
+  const Results results = measure(options);
+  print(options, results);
+  if (!options.json.empty()) {
+    write_json(options, results);
+  }
+  return 0;
+}
