@@ -1,0 +1,63 @@
+#include "collectives/broadcast.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <deque>
+
+#include "collectives/agreement.hpp"
+#include "collectives/all_reduce.hpp"
+#include "collectives/ring.hpp"
+#include "collectives/tree.hpp"
+
+namespace gtopk::collectives {
+
+using engine::GroupView;
+using engine::Message;
+using engine::Task;
+
+Task<void> broadcast(GroupView& group, const Signature& signature, std::span<std::byte> data) {
+  co_await agree(group, signature);
+  if (data.empty() || group.size() == 1) co_return;
+
+  // Ranks counted from the root. A rank's parent is itself without its lowest set bit; its children add lower bits.
+  const std::uint32_t ranks = group.size();
+  const std::uint32_t place = (group.rank() + ranks - signature.root) % ranks;
+  const auto rank_at = [&](std::uint32_t at) { return (at + signature.root) % ranks; };
+  const std::uint32_t lowest = place == 0 ? std::bit_ceil(ranks) : (place & (~place + 1));
+  const std::uint32_t parent = rank_at(place - (place == 0 ? 0 : lowest));
+  const std::uint32_t step = Tree(ranks).end_step();
+
+  const std::size_t pieces = (data.size() + kPieceBytes - 1) / kPieceBytes;
+  const auto piece = [&](std::size_t number) {
+    const std::size_t begin = number * kPieceBytes;
+    return data.subspan(begin, std::min(kPieceBytes, data.size() - begin));
+  };
+  std::deque<Message> incoming;
+  std::deque<Message> outgoing;
+  if (place != 0) {
+    for (std::size_t number = 0; number < pieces; ++number) {
+      const auto chunk = static_cast<std::uint32_t>(number);
+      incoming.push_back(group.recv(parent, step, piece(number), chunk));
+    }
+  }
+  for (std::size_t number = 0; number < pieces; ++number) {
+    const auto chunk = static_cast<std::uint32_t>(number);
+    if (place != 0) {
+      Message& expected = incoming.front();
+      const std::size_t received = co_await expected;
+      incoming.pop_front();
+      require_length(received, piece(number).size(), group, parent);
+    }
+    for (std::uint32_t bit = lowest / 2; bit > 0; bit /= 2) {
+      if (place + bit >= ranks) continue;
+      outgoing.push_back(group.send(rank_at(place + bit), step, piece(number), chunk));
+    }
+  }
+  while (!outgoing.empty()) {
+    Message& oldest = outgoing.front();
+    co_await oldest;
+    outgoing.pop_front();
+  }
+}
+
+}  // namespace gtopk::collectives

@@ -1,0 +1,158 @@
+#include "collectives/reduction.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <type_traits>
+
+#include "gtopk/error.hpp"
+#include "gtopk/value/accumulation.hpp"
+
+namespace gtopk::collectives {
+namespace {
+
+/// Stands for torch's bool: a byte that is 0 or 1.
+struct Bool {
+  std::uint8_t byte;
+};
+
+template <class T>
+inline constexpr bool kIsHalf = std::is_same_v<T, sparse::Bfloat16> || std::is_same_v<T, sparse::Float16>;
+
+template <class T, class Op>
+void each(T* into, const T* left, const T* right, std::size_t elements, Op op) {
+  // `into` may be `left` or `right`, never shifted against them: the vectoriser may rely on it.
+#pragma GCC ivdep
+  for (std::size_t i = 0; i < elements; ++i) {
+    if constexpr (kIsHalf<T>) {
+      into[i] = sparse::narrow<T>(op(sparse::widen(left[i]), sparse::widen(right[i])));
+    } else {
+      into[i] = static_cast<T>(op(left[i], right[i]));
+    }
+  }
+}
+
+/// NaN wins, as in torch.
+struct Smaller {
+  template <class T>
+  T operator()(T a, T b) const {
+    return a != a || a < b ? a : b;
+  }
+};
+struct Larger {
+  template <class T>
+  T operator()(T a, T b) const {
+    return a != a || a > b ? a : b;
+  }
+};
+/// Integers wrap; the machine's own sum would be undefined on overflow.
+template <template <class> class Op>
+struct Wrapping {
+  template <class T>
+  T operator()(T a, T b) const {
+    if constexpr (std::is_integral_v<T>) {
+      using Wide = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
+      return static_cast<T>(Op<Wide>{}(static_cast<Wide>(a), static_cast<Wide>(b)));
+    } else {
+      return Op<T>{}(a, b);
+    }
+  }
+};
+
+template <class T>
+void reduce_as(T* into, const T* left, const T* right, std::size_t n, ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAvg: each(into, left, right, n, Wrapping<std::plus>{}); return;
+    case ReduceOp::kProduct: each(into, left, right, n, Wrapping<std::multiplies>{}); return;
+    case ReduceOp::kMin: each(into, left, right, n, Smaller{}); return;
+    case ReduceOp::kMax: each(into, left, right, n, Larger{}); return;
+    case ReduceOp::kBitAnd:
+      if constexpr (std::is_integral_v<T>) each(into, left, right, n, std::bit_and<>{});
+      return;
+    case ReduceOp::kBitOr:
+      if constexpr (std::is_integral_v<T>) each(into, left, right, n, std::bit_or<>{});
+      return;
+    case ReduceOp::kBitXor:
+      if constexpr (std::is_integral_v<T>) each(into, left, right, n, std::bit_xor<>{});
+      return;
+  }
+}
+
+void reduce_as(Bool* into, const Bool* left, const Bool* right, std::size_t n, ReduceOp op) {
+  const auto with = [&](auto rule) {
+    for (std::size_t i = 0; i < n; ++i) {
+      into[i].byte = static_cast<std::uint8_t>(rule(left[i].byte != 0, right[i].byte != 0));
+    }
+  };
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kMax:
+    case ReduceOp::kBitOr: with(std::logical_or<>{}); return;
+    case ReduceOp::kProduct:
+    case ReduceOp::kMin:
+    case ReduceOp::kBitAnd: with(std::logical_and<>{}); return;
+    case ReduceOp::kBitXor: with(std::not_equal_to<>{}); return;
+    case ReduceOp::kAvg: return;  // refused by check_reduction
+  }
+}
+
+template <class T>
+void divide_as(T* data, std::size_t n, std::uint32_t divisor) {
+  for (std::size_t i = 0; i < n; ++i) {
+    if constexpr (kIsHalf<T>) {
+      data[i] = sparse::narrow<T>(sparse::widen(data[i]) / static_cast<float>(divisor));
+    } else if constexpr (std::is_floating_point_v<T>) {
+      data[i] /= static_cast<T>(divisor);
+    } else {
+      const auto by = static_cast<std::int64_t>(divisor);
+      const auto value = static_cast<std::int64_t>(data[i]);
+      data[i] = static_cast<T>(value / by - (value % by < 0 ? 1 : 0));
+    }
+  }
+}
+
+/// Calls f with a null pointer of the element's C++ type.
+template <class F>
+void with_type(DataType type, F f) {
+  switch (type) {
+    case DataType::kFloat32: f(static_cast<float*>(nullptr)); return;
+    case DataType::kFloat64: f(static_cast<double*>(nullptr)); return;
+    case DataType::kBfloat16: f(static_cast<sparse::Bfloat16*>(nullptr)); return;
+    case DataType::kFloat16: f(static_cast<sparse::Float16*>(nullptr)); return;
+    case DataType::kUint8: f(static_cast<std::uint8_t*>(nullptr)); return;
+    case DataType::kInt8: f(static_cast<std::int8_t*>(nullptr)); return;
+    case DataType::kInt16: f(static_cast<std::int16_t*>(nullptr)); return;
+    case DataType::kInt32: f(static_cast<std::int32_t*>(nullptr)); return;
+    case DataType::kInt64: f(static_cast<std::int64_t*>(nullptr)); return;
+    case DataType::kBool: f(static_cast<Bool*>(nullptr)); return;
+  }
+}
+
+}  // namespace
+
+void check_reduction(DataType type, ReduceOp op) {
+  const bool bitwise =
+      op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor;
+  if ((bitwise && is_floating(type)) || (op == ReduceOp::kAvg && type == DataType::kBool)) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("ReduceOp.{} does not exist for {}", to_string(op), to_string(type)));
+  }
+}
+
+void reduce(void* into, const void* left, const void* right, std::size_t elements, DataType type,
+            ReduceOp op) {
+  with_type(type, [&]<class T>(T*) {
+    reduce_as(static_cast<T*>(into), static_cast<const T*>(left), static_cast<const T*>(right),
+              elements, op);
+  });
+}
+
+void divide(void* data, std::size_t elements, DataType type, std::uint32_t divisor) {
+  with_type(type, [&]<class T>(T*) {
+    if constexpr (!std::is_same_v<T, Bool>) divide_as(static_cast<T*>(data), elements, divisor);
+  });
+}
+
+}  // namespace gtopk::collectives

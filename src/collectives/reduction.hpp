@@ -1,0 +1,21 @@
+// Collectives: sums and the like of two vectors, for every element type. Half types add in float32 and round once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "gtopk/types.hpp"
+
+namespace gtopk::collectives {
+
+/// Throws Error{kInvalidArgument} for an operation that the type does not have (bitwise on floats, AVG of bool).
+void check_reduction(DataType type, ReduceOp op);
+
+/// into[i] = left[i] (op) right[i]; `into` may be either. AVG adds: divide once, at the end.
+void reduce(void* into, const void* left, const void* right, std::size_t elements, DataType type,
+            ReduceOp op);
+
+/// data[i] /= divisor, rounded once; integers towards minus infinity.
+void divide(void* data, std::size_t elements, DataType type, std::uint32_t divisor);
+
+}  // namespace gtopk::collectives
