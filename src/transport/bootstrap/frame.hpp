@@ -1,0 +1,53 @@
+// Bootstrap: the bytes of the TCP rendezvous. Little-endian:
+//   request   magic 4 | command 1 | key length 2 | value length 4 | key | value
+//   response  result 1 | value length 4 | value
+// Every length is checked before anything is read or kept. It knows no sockets.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace gtopk::bootstrap {
+
+inline constexpr std::size_t kMaxKey = 1024;
+inline constexpr std::size_t kMaxValue = std::size_t{4} << 20U;
+inline constexpr std::size_t kRequestHeader = 11;
+inline constexpr std::size_t kResponseHeader = 5;
+
+enum class Command : std::uint8_t { kSet = 1, kGet = 2, kAdd = 3 };
+enum class Result : std::uint8_t { kOk = 1, kRefused = 2 };
+
+struct RequestView {
+  Command command = Command::kGet;
+  std::string_view key;
+  std::string_view value;
+  std::size_t size = 0;  ///< bytes of the whole request
+};
+
+enum class Parse : std::uint8_t { kComplete, kIncomplete, kMalformed };
+
+/// Reads the request at the start of `bytes`; `request` views them and is set only for kComplete.
+[[nodiscard]] Parse parse_request(std::string_view bytes, RequestView& request);
+
+/// Throws Error{kBootstrap} for a key or value over the limits.
+[[nodiscard]] std::string encode_request(Command command, std::string_view key, std::string_view value);
+
+[[nodiscard]] std::string encode_response(Result result, std::string_view value);
+
+struct ResponseHeader {
+  Result result = Result::kRefused;
+  std::size_t value_length = 0;
+};
+/// Nothing when it is no response of this protocol.
+[[nodiscard]] std::optional<ResponseHeader> parse_response(
+    const std::array<char, kResponseHeader>& bytes);
+
+/// A counter's delta and sum travel as 8 bytes.
+[[nodiscard]] std::string encode_integer(std::int64_t value);
+[[nodiscard]] std::optional<std::int64_t> decode_integer(std::string_view bytes);
+
+}  // namespace gtopk::bootstrap

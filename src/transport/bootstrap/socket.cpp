@@ -1,0 +1,214 @@
+#include "transport/bootstrap/socket.hpp"
+
+#include <fmt/format.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <system_error>
+
+#include "gtopk/error.hpp"
+
+namespace gtopk::bootstrap {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+struct FreeAddresses {
+  void operator()(addrinfo* list) const { freeaddrinfo(list); }
+};
+using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
+
+std::string error_text(int code) { return std::generic_category().message(code); }
+
+Addresses resolve(const Endpoint& endpoint, int flags, std::string& reason) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* list = nullptr;
+  const int code = getaddrinfo(endpoint.host.empty() ? nullptr : endpoint.host.c_str(),
+                               std::to_string(endpoint.port).c_str(), &hints, &list);
+  if (code != 0) {
+    reason = fmt::format("the name cannot be resolved: {}", gai_strerror(code));
+    return nullptr;
+  }
+  return Addresses(list);
+}
+
+/// Milliseconds for poll(), rounded up so that a short rest does not become a busy loop.
+int poll_time(TimePoint deadline) {
+  const auto rest = std::chrono::ceil<milliseconds>(deadline - steady_clock::now());
+  return static_cast<int>(std::clamp<std::int64_t>(rest.count(), 0, 60'000));
+}
+
+/// True when `events` came before the deadline.
+bool await(int socket, short events, TimePoint deadline) {
+  for (;;) {
+    pollfd entry{.fd = socket, .events = events, .revents = 0};
+    const int ready = poll(&entry, 1, poll_time(deadline));
+    if (ready > 0) {
+      return true;
+    }
+    if (ready == 0 && steady_clock::now() >= deadline) {
+      return false;
+    }
+    if (ready < 0 && errno != EINTR) {
+      return false;
+    }
+  }
+}
+
+Descriptor open_socket(const addrinfo& address) {
+  return Descriptor(
+      socket(address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+}
+
+/// One attempt on one address; 0 or an errno.
+int try_connect(const addrinfo& address, TimePoint deadline, Descriptor& made) {
+  Descriptor socket = open_socket(address);
+  if (!socket) {
+    return errno;
+  }
+  if (connect(socket.get(), address.ai_addr, address.ai_addrlen) != 0) {
+    if (errno != EINPROGRESS) {
+      return errno;
+    }
+    if (!await(socket.get(), POLLOUT, deadline)) {
+      return ETIMEDOUT;
+    }
+    int error = 0;
+    socklen_t size = sizeof(error);
+    if (getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0) {
+      return error != 0 ? error : errno;
+    }
+  }
+  const int on = 1;
+  setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  made = std::move(socket);
+  return 0;
+}
+
+}  // namespace
+
+Descriptor::~Descriptor() {
+  if (number_ >= 0) {
+    ::close(number_);
+  }
+}
+
+std::string to_string(const Endpoint& endpoint) {
+  return fmt::format("{}:{}", endpoint.host, endpoint.port);
+}
+
+std::string describe(Duration duration) {
+  return fmt::format("{:g} s", std::chrono::duration<double>(duration).count());
+}
+
+Descriptor listen_on(const Endpoint& endpoint) {
+  std::string reason;
+  const Addresses addresses = resolve(endpoint, AI_PASSIVE, reason);
+  // An IPv6 wildcard takes IPv4 too, so that one socket serves both; it comes last in Debian's list.
+  for (const int family : {AF_INET6, AF_INET}) {
+    for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+      if (address->ai_family != family) {
+        continue;
+      }
+      Descriptor socket = open_socket(*address);
+      const int on = 1;
+      const int off = 0;
+      if (socket) {
+        setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+      }
+      if (socket && family == AF_INET6) {
+        setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+      }
+      if (socket && bind(socket.get(), address->ai_addr, address->ai_addrlen) == 0 &&
+          listen(socket.get(), SOMAXCONN) == 0) {
+        return socket;
+      }
+      reason = error_text(errno);
+    }
+  }
+  throw Error(ErrorKind::kBootstrap, fmt::format("the rendezvous cannot listen on {}: {}",
+                                                 to_string(endpoint), reason));
+}
+
+std::uint16_t local_port(const Descriptor& socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  if (getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    throw Error(ErrorKind::kBootstrap, "getsockname: " + error_text(errno));
+  }
+  return ntohs(address.ss_family == AF_INET6
+                   ? reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port
+                   : reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
+}
+
+Descriptor connect_to(const Endpoint& endpoint, Duration at_most) {
+  const TimePoint deadline = steady_clock::now() + at_most;
+  std::string reason;
+  milliseconds pause{10};
+  do {
+    const Addresses addresses = resolve(endpoint, 0, reason);
+    for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+      Descriptor socket;
+      const int error = try_connect(*address, deadline, socket);
+      if (error == 0) {
+        return socket;
+      }
+      reason = error_text(error);
+    }
+    const Duration rest = deadline - steady_clock::now();
+    if (rest > Duration::zero()) {
+      poll(nullptr, 0, poll_time(steady_clock::now() + std::min<Duration>(rest, pause)));
+    }
+    pause = std::min(pause * 2, milliseconds(250));
+  } while (steady_clock::now() < deadline);
+  throw Error(ErrorKind::kBootstrap,
+              fmt::format("no connection to the rendezvous at {} within {}: {}. Is rank 0 running, does the "
+                          "address name its host, and does the firewall let the port through?",
+                          to_string(endpoint), describe(at_most), reason));
+}
+
+Transfer send_all(const Descriptor& socket, std::string_view bytes, TimePoint deadline) {
+  while (!bytes.empty()) {
+    const ssize_t sent = send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent > 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(sent));
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      if (!await(socket.get(), POLLOUT, deadline)) {
+        return Transfer::kTimedOut;
+      }
+    } else if (errno != EINTR) {
+      return Transfer::kClosed;
+    }
+  }
+  return Transfer::kDone;
+}
+
+Transfer receive_all(const Descriptor& socket, char* into, std::size_t bytes, TimePoint deadline) {
+  while (bytes > 0) {
+    const ssize_t got = recv(socket.get(), into, bytes, 0);
+    if (got > 0) {
+      into += got;
+      bytes -= static_cast<std::size_t>(got);
+    } else if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      if (!await(socket.get(), POLLIN, deadline)) {
+        return Transfer::kTimedOut;
+      }
+    } else if (got == 0 || errno != EINTR) {
+      return Transfer::kClosed;
+    }
+  }
+  return Transfer::kDone;
+}
+
+}  // namespace gtopk::bootstrap

@@ -1,0 +1,65 @@
+// Bootstrap: the few socket calls that the rendezvous needs, as owned descriptors and deadlines. It knows
+// neither keys nor frames.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "transport/base/clock.hpp"
+
+namespace gtopk::bootstrap {
+
+using transport::Duration;
+using transport::TimePoint;
+
+/// A file descriptor that is closed with its owner.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int number) : number_(number) {}
+  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(number_, other.number_);
+    return *this;
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor();
+
+  [[nodiscard]] int get() const { return number_; }
+  explicit operator bool() const { return number_ >= 0; }
+
+ private:
+  int number_ = -1;
+};
+
+/// Where a rendezvous listens.
+struct Endpoint {
+  std::string host;
+  std::uint16_t port = 0;
+};
+
+[[nodiscard]] std::string to_string(const Endpoint& endpoint);
+
+/// Nanoseconds as a reader wants them: "30 s", "0.25 s".
+[[nodiscard]] std::string describe(Duration duration);
+
+/// A listening, non-blocking socket. An empty host means every interface; port 0 lets the system choose.
+/// Throws Error{kBootstrap}.
+[[nodiscard]] Descriptor listen_on(const Endpoint& endpoint);
+[[nodiscard]] std::uint16_t local_port(const Descriptor& socket);
+
+/// Connects, trying again while nobody listens yet. The socket is non-blocking. Throws Error{kBootstrap}.
+[[nodiscard]] Descriptor connect_to(const Endpoint& endpoint, Duration at_most);
+
+enum class Transfer : std::uint8_t { kDone, kTimedOut, kClosed };
+
+/// All of `bytes`, or why not.
+[[nodiscard]] Transfer send_all(const Descriptor& socket, std::string_view bytes, TimePoint deadline);
+/// Exactly `bytes` bytes into `into`, or why not.
+[[nodiscard]] Transfer receive_all(const Descriptor& socket, char* into, std::size_t bytes,
+                                   TimePoint deadline);
+
+}  // namespace gtopk::bootstrap

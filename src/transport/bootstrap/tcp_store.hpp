@@ -1,0 +1,38 @@
+// Bootstrap: a client of the plain TCP rendezvous, and the two halves together as programs without torch use
+// them: rank 0 serves, everybody connects.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "transport/bootstrap/key_value_store.hpp"
+#include "transport/bootstrap/launch_environment.hpp"
+#include "transport/bootstrap/rendezvous_server.hpp"
+
+namespace gtopk::bootstrap {
+
+class TcpStore final : public KeyValueStore {
+ public:
+  /// Connects at the first use, trying for `at_most`, which is also the limit of each set and add.
+  TcpStore(Endpoint server, Duration at_most);
+
+  void set(std::string_view key, std::string_view value) override;
+  [[nodiscard]] std::string get(std::string_view key, Duration at_most) override;
+  std::int64_t add(std::string_view key, std::int64_t delta) override;
+
+ private:
+  [[nodiscard]] std::string ask(Command command, std::string_view key, std::string_view value,
+                                Duration at_most);
+
+  Endpoint server_;
+  Duration at_most_;
+  Descriptor socket_;
+};
+
+/// The store of a job started by torchrun's environment. Rank 0 serves it at `environment.server` and, when its
+/// store is destroyed, keeps on serving until the others have left, but no longer than `at_most`.
+[[nodiscard]] std::unique_ptr<KeyValueStore> join_rendezvous(const LaunchEnvironment& environment,
+                                                             Duration at_most);
+
+}  // namespace gtopk::bootstrap

@@ -1,0 +1,64 @@
+// Tests of the launcher's variables: read when they make sense, named when they do not.
+#include "transport/bootstrap/launch_environment.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "gtopk/error.hpp"
+
+namespace gtopk::bootstrap {
+namespace {
+
+class LaunchEnvironmentTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    set("RANK", "2");
+    set("WORLD_SIZE", "4");
+    set("MASTER_ADDR", "host-a");
+    set("MASTER_PORT", "29500");
+  }
+  static void set(const char* name, const char* value) { setenv(name, value, 1); }
+  static std::string error() {
+    try {
+      static_cast<void>(launch_environment());
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kBootstrap);
+      return error.what();
+    }
+    return "no error";
+  }
+};
+
+TEST_F(LaunchEnvironmentTest, IsReadWhenComplete) {
+  const LaunchEnvironment environment = launch_environment();
+  EXPECT_EQ(environment.rank, 2);
+  EXPECT_EQ(environment.world_size, 4);
+  EXPECT_EQ(to_string(environment.server), "host-a:29500");
+}
+
+TEST_F(LaunchEnvironmentTest, NamesTheVariableThatIsMissing) {
+  for (const char* const name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
+    SetUp();
+    unsetenv(name);
+    EXPECT_THAT(error(), testing::HasSubstr(std::string(name) + " is not set"));
+  }
+}
+
+TEST_F(LaunchEnvironmentTest, NamesTheVariableThatMakesNoSense) {
+  set("RANK", "4");
+  EXPECT_THAT(error(), testing::HasSubstr("RANK is '4': expected a number from 0 to 3"));
+  set("RANK", "1x");
+  EXPECT_THAT(error(), testing::HasSubstr("RANK is '1x'"));
+  SetUp();
+  set("WORLD_SIZE", "0");
+  EXPECT_THAT(error(), testing::HasSubstr("WORLD_SIZE is '0'"));
+  SetUp();
+  set("MASTER_PORT", "65536");
+  EXPECT_THAT(error(), testing::HasSubstr("MASTER_PORT is '65536'"));
+}
+
+}  // namespace
+}  // namespace gtopk::bootstrap

@@ -1,0 +1,215 @@
+// Tests of the plain TCP rendezvous: its clients meet, whoever else connects, and no wait is for ever.
+#include "transport/bootstrap/tcp_store.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <latch>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gtopk/error.hpp"
+
+namespace gtopk::bootstrap {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+
+constexpr auto kLimit = 30s;  // a watchdog's
+
+RendezvousListener loopback() { return RendezvousListener(Endpoint{.host = "127.0.0.1", .port = 0}); }
+
+Endpoint at(const RendezvousServer& server) {
+  return Endpoint{.host = "127.0.0.1", .port = server.port()};
+}
+
+TimePoint in(Duration duration) { return std::chrono::steady_clock::now() + duration; }
+
+template <typename Call>
+std::string error_of(const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kBootstrap);
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(TcpStore, GetReturnsWhatAnotherClientSet) {
+  RendezvousServer server(loopback());
+  TcpStore one(at(server), kLimit);
+  TcpStore two(at(server), kLimit);
+  const std::string value("with a \0 inside", 15);
+  one.set("key", value);
+  EXPECT_EQ(two.get("key", kLimit), value);
+  one.set("key", "");
+  EXPECT_EQ(two.get("key", kLimit), "");
+}
+
+TEST(TcpStore, GetWaitsForALaterSet) {
+  RendezvousServer server(loopback());
+  std::latch asking(1);
+  std::string got;
+  std::thread reader([&] {
+    TcpStore store(at(server), kLimit);
+    store.set("other", "connected");
+    asking.count_down();
+    got = store.get("key", kLimit);
+  });
+  asking.wait();
+  TcpStore(at(server), kLimit).set("key", "value");
+  reader.join();
+  EXPECT_EQ(got, "value");
+}
+
+TEST(TcpStore, GetOfAKeyThatNobodySetsNamesKeyAndSeconds) {
+  RendezvousServer server(loopback());
+  TcpStore store(at(server), kLimit);
+  const std::string error = error_of([&] { static_cast<void>(store.get("address/3", 50ms)); });
+  EXPECT_THAT(error, HasSubstr("'address/3'"));
+  EXPECT_THAT(error, HasSubstr("0.05 s"));
+  // The late answer is not the next one's.
+  store.set("address/3", "late");
+  store.set("address/4", "four");
+  EXPECT_EQ(store.get("address/4", kLimit), "four");
+}
+
+TEST(TcpStore, AddCountsEveryCallOfEveryClient) {
+  RendezvousServer server(loopback());
+  constexpr int kClients = 8;
+  constexpr int kCalls = 50;
+  std::vector<std::vector<std::int64_t>> sums(kClients);
+  {
+    std::vector<std::jthread> threads;
+    for (auto& mine : sums) {
+      threads.emplace_back([&server, &mine] {
+        TcpStore store(at(server), kLimit);
+        for (int i = 0; i < kCalls; ++i) {
+          mine.push_back(store.add("counter", 1));
+        }
+      });
+    }
+  }
+  std::set<std::int64_t> all;
+  for (const auto& mine : sums) {
+    all.insert(mine.begin(), mine.end());
+  }
+  EXPECT_EQ(all.size(), kClients * kCalls);
+  EXPECT_EQ(*all.rbegin(), kClients * kCalls);
+  EXPECT_EQ(TcpStore(at(server), kLimit).add("counter", -400), 0);
+}
+
+TEST(TcpStore, SixtyFourRanksExchangeTheirAddresses) {
+  RendezvousServer server(loopback());
+  constexpr int kRanks = 64;
+  std::vector<int> met(kRanks);
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      threads.emplace_back([&, rank] {
+        TcpStore store(at(server), kLimit);
+        store.set("address/" + std::to_string(rank), std::string(300, static_cast<char>(rank)));
+        for (int other = 0; other < kRanks; ++other) {
+          const std::string value = store.get("address/" + std::to_string(other), kLimit);
+          met[static_cast<std::size_t>(rank)] += value == std::string(300, static_cast<char>(other)) ? 1 : 0;
+        }
+      });
+    }
+  }
+  EXPECT_THAT(met, testing::Each(kRanks));
+}
+
+TEST(TcpStore, ClientMayStartBeforeItsServer) {
+  // The port is bound, so that it stays free for the server, but nobody answers on it yet.
+  RendezvousListener listener = loopback();
+  const Endpoint endpoint{.host = "127.0.0.1", .port = listener.port()};
+  std::jthread client([&] { TcpStore(endpoint, kLimit).set("key", "early"); });
+  RendezvousServer server(std::move(listener));
+  EXPECT_EQ(TcpStore(endpoint, kLimit).get("key", kLimit), "early");
+}
+
+TEST(TcpStore, NoServerIsAnErrorThatNamesTheAddress) {
+  std::uint16_t port = 0;
+  {
+    const RendezvousListener closed = loopback();
+    port = closed.port();
+  }
+  TcpStore store(Endpoint{.host = "127.0.0.1", .port = port}, 50ms);
+  const std::string error = error_of([&] { store.set("key", "value"); });
+  EXPECT_THAT(error, HasSubstr("127.0.0.1:" + std::to_string(port)));
+  EXPECT_THAT(error, HasSubstr("within 0.05 s"));
+}
+
+TEST(TcpStore, ServerThatGoesAwayIsAnErrorAndNotAHang) {
+  auto server = std::make_unique<RendezvousServer>(loopback());
+  TcpStore store(at(*server), kLimit);
+  store.set("key", "value");
+  server.reset();
+  EXPECT_THAT(error_of([&] { static_cast<void>(store.get("none", kLimit)); }), HasSubstr("get 'none'"));
+}
+
+TEST(RendezvousServer, SurvivesStrangers) {
+  RendezvousServer server(loopback());
+  TcpStore store(at(server), kLimit);
+  store.set("key", "value");
+  std::vector<Descriptor> silent;
+  for (int i = 0; i < 20; ++i) {
+    silent.push_back(connect_to(at(server), kLimit));
+    const Descriptor stranger = connect_to(at(server), kLimit);
+    EXPECT_EQ(send_all(stranger, "GET / HTTP/1.1\r\n\r\n", in(kLimit)), Transfer::kDone);
+    char byte = 0;
+    EXPECT_EQ(receive_all(stranger, &byte, 1, in(kLimit)), Transfer::kClosed);
+    // Half a request, and away.
+    const Descriptor half = connect_to(at(server), kLimit);
+    EXPECT_EQ(send_all(half, encode_request(Command::kSet, "half", "value").substr(0, 12), in(kLimit)),
+              Transfer::kDone);
+  }
+  EXPECT_EQ(store.get("key", kLimit), "value");
+}
+
+TEST(RendezvousServer, StrangersNeverTakeAllItsPlaces) {
+  RendezvousServer server(loopback());
+  std::vector<Descriptor> silent;
+  for (int i = 0; i < 1000; ++i) {
+    silent.push_back(connect_to(at(server), kLimit));
+  }
+  std::vector<std::unique_ptr<TcpStore>> stores;
+  for (int i = 0; i < 64; ++i) {
+    stores.push_back(std::make_unique<TcpStore>(at(server), kLimit));
+    EXPECT_EQ(stores.back()->add("clients", 1), i + 1);
+  }
+}
+
+TEST(RendezvousServer, AnswersAWaitingClientThatIsGoneByForgettingIt) {
+  RendezvousServer server(loopback());
+  TcpStore store(at(server), kLimit);
+  {
+    const Descriptor impatient = connect_to(at(server), kLimit);
+    EXPECT_EQ(send_all(impatient, encode_request(Command::kGet, "key", {}), in(kLimit)), Transfer::kDone);
+  }
+  store.set("key", "value");
+  EXPECT_EQ(store.get("key", kLimit), "value");
+}
+
+TEST(JoinRendezvous, RankZeroServesUntilTheOthersHaveLeft) {
+  RendezvousListener probe(Endpoint{.host = "", .port = 0});
+  LaunchEnvironment environment{.rank = 0, .world_size = 2, .server = {"localhost", probe.port()}};
+  { const RendezvousListener freed = std::move(probe); }
+  auto first = join_rendezvous(environment, kLimit);
+  environment.rank = 1;
+  auto second = join_rendezvous(environment, kLimit);
+  second->set("from 1", "hello");
+  EXPECT_EQ(first->get("from 1", kLimit), "hello");
+  first->set("from 0", "bye");
+  std::jthread leaving([&] { first.reset(); });
+  EXPECT_EQ(second->get("from 0", kLimit), "bye");
+  second.reset();
+}
+
+}  // namespace
+}  // namespace gtopk::bootstrap
