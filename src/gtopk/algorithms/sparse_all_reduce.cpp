@@ -1,0 +1,187 @@
+#include "gtopk/algorithms/sparse_all_reduce.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "gtopk/algorithms/dense.hpp"
+#include "gtopk/algorithms/exchange.hpp"
+#include "gtopk/algorithms/gtopk.hpp"
+#include "gtopk/algorithms/gtopk_tree.hpp"
+#include "gtopk/error.hpp"
+#include "gtopk/residual/commit.hpp"
+#include "gtopk/value/accumulation.hpp"
+
+namespace gtopk::sparse {
+namespace {
+
+using collectives::Signature;
+using engine::Computation;
+using engine::GroupView;
+using engine::Task;
+
+/// Smaller sweeps are done where they are: handing them to another thread would take longer.
+constexpr std::uint64_t kInlineElements = 1U << 15U;
+
+/// Adds the time since its last call to a counter.
+class PhaseClock {
+ public:
+  explicit PhaseClock(GroupView& group) : group_(group), since_(group.now()) {}
+  void charge(std::atomic<std::uint64_t>& nanoseconds) {
+    const transport::TimePoint now = group_.now();
+    nanoseconds.fetch_add(static_cast<std::uint64_t>((now - since_).count()),
+                          std::memory_order_relaxed);
+    since_ = now;
+  }
+
+ private:
+  GroupView& group_;
+  transport::TimePoint since_;
+};
+
+template <class Value, class Index>
+Task<ListMessage<Value, Index>> walk(Algorithm algorithm, Exchange<Value, Index>& exchange,
+                                     ListMessage<Value, Index> own) {
+  if (algorithm == Algorithm::kGtopkTree) {
+    Task<ListMessage<Value, Index>> tree = gtopk_tree(exchange, own);
+    co_return co_await tree;
+  }
+  Task<ListMessage<Value, Index>> doubling = gtopk(exchange, own);
+  co_return co_await doubling;
+}
+
+template <class T, class Index>
+Task<void> run(GroupView& group, SparseCall call, Workspace& workspace) {
+  using Value = Accumulation<T>;
+  const Signature signature = signature_of(call);
+  auto* const tensor = static_cast<T*>(call.tensor);
+  auto* const residual = static_cast<Value*>(call.residual);
+  const auto d = static_cast<std::size_t>(call.d);
+  Exchange<Value, Index> exchange(group, signature, call.options.algorithm != Algorithm::kTopk,
+                                  workspace.merge);
+  PhaseClock phase(group);
+  const bool here = d <= kInlineElements;
+  const auto sweep = [&](std::function<void()> work) -> Task<void> {
+    if (here) {
+      work();
+    } else {
+      Computation beside = group.compute(std::move(work));
+      co_await beside;
+    }
+  };
+
+  ListMessage<Value, Index> own = exchange.make(signature.k);
+  Task<void> selecting = sweep([&] {
+    const Selection selected =
+        select_exact<T, Value, Index>(tensor, residual, d, signature.k, own.room(),
+                                      here ? workspace.select : workspace.select_beside);
+    exchange.seal(own, selected.count, selected.finite);
+  });
+  co_await selecting;
+  phase.charge(group.counters().compress_nanoseconds);
+
+  Task<ListMessage<Value, Index>> walking = walk(call.options.algorithm, exchange, own);
+  const ListMessage<Value, Index> result = co_await walking;
+  phase.charge(group.counters().exchange_nanoseconds);
+
+  const auto divisor = static_cast<Value>(call.options.op == ReduceOp::kAvg ? group.size() : 1);
+  Task<void> committing = sweep([&] {
+    if (!result.finite() || !representable<T, Value, Index>(result.entries(), divisor)) {
+      fill_nan(tensor, d);
+      return;
+    }
+    commit<T, Value, Index>(tensor, residual, d, own.entries(), result.entries(),
+                            exchange.dropped().data(), exchange.dropped().size(),
+                            call.options.put_back, divisor);
+  });
+  co_await committing;
+  phase.charge(group.counters().commit_nanoseconds);
+}
+
+template <class T>
+Task<void> run_for(GroupView& group, SparseCall call, Workspace& workspace) {
+  if (call.options.algorithm == Algorithm::kDense) return dense<T>(group, call);
+  if (call.d > std::numeric_limits<std::uint32_t>::max()) {
+    return run<T, std::uint64_t>(group, call, workspace);
+  }
+  return run<T, std::uint32_t>(group, call, workspace);
+}
+
+}  // namespace
+
+Signature signature_of(const SparseCall& call) {
+  const SparseOptions& options = call.options;
+  if (!is_floating(call.dtype)) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("sparse_all_reduce takes float32, float64, bfloat16 or float16, not {}",
+                            to_string(call.dtype)));
+  }
+  if (options.op != ReduceOp::kSum && options.op != ReduceOp::kAvg) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("sparse_all_reduce takes ReduceOp SUM or AVG, not {}",
+                            to_string(options.op)));
+  }
+  const bool selects = options.algorithm != Algorithm::kDense;
+  if (selects && options.k == 0 && call.d != 0) {
+    throw Error(ErrorKind::kInvalidArgument, "sparse_all_reduce needs k >= 1, seen 0");
+  }
+  Signature signature;
+  signature.collective = collectives::Collective::kSparseAllReduce;
+  signature.dtype = call.dtype;
+  signature.op = options.op;
+  signature.algorithm = options.algorithm;
+  signature.put_back = options.put_back;
+  signature.selector = options.selector;
+  signature.d = call.d;
+  signature.k = selects ? std::min(options.k, call.d) : call.d;
+  return signature;
+}
+
+Task<void> sparse_all_reduce(GroupView& group, SparseCall call, Workspace& workspace) {
+  switch (call.dtype) {
+    case DataType::kFloat32: return run_for<float>(group, call, workspace);
+    case DataType::kFloat64: return run_for<double>(group, call, workspace);
+    case DataType::kBfloat16: return run_for<Bfloat16>(group, call, workspace);
+    case DataType::kFloat16: return run_for<Float16>(group, call, workspace);
+    case DataType::kUint8:
+    case DataType::kInt8:
+    case DataType::kInt16:
+    case DataType::kInt32:
+    case DataType::kInt64:
+    case DataType::kBool: break;
+  }
+  static_cast<void>(signature_of(call));  // throws
+  return {};
+}
+
+Task<void> exchange_preselected(GroupView& group, PreselectedCall call, Workspace& workspace) {
+  using List = ListMessage<float, std::uint32_t>;
+  SparseCall as_selected;
+  as_selected.d = call.d;
+  as_selected.options = call.options;
+  const Signature signature = signature_of(as_selected);
+  if (call.count > signature.k || call.options.algorithm == Algorithm::kDense) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("{} preselected entries for k = {}, algorithm {}", call.count,
+                            signature.k, to_string(call.options.algorithm)));
+  }
+  Exchange<float, std::uint32_t> exchange(
+      group, signature, call.options.algorithm != Algorithm::kTopk, workspace.merge);
+  PhaseClock phase(group);
+  List own = exchange.make(signature.k);
+  std::memcpy(own.room().indices, call.indices, call.count * sizeof(std::uint32_t));
+  std::memcpy(own.room().values, call.values, call.count * sizeof(float));
+  exchange.seal(own, call.count, true);
+  Task<List> walking = walk(call.options.algorithm, exchange, own);
+  const List result = co_await walking;
+  const Entries<float, std::uint32_t> entries = result.entries();
+  std::memcpy(call.result_indices, entries.indices, entries.size * sizeof(std::uint32_t));
+  std::memcpy(call.result_values, entries.values, entries.size * sizeof(float));
+  *call.result_count = entries.size;
+  phase.charge(group.counters().exchange_nanoseconds);
+}
+
+}  // namespace gtopk::sparse
