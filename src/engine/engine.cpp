@@ -169,14 +169,32 @@ void Engine::finish(Operation& operation) {
   }
   if (result) transport::log().debug("{}", result->what());
   operation.tell(result);
-  if (operation.quiet()) forget(operation);
   start_waiting(group);
 }
 
-void Engine::forget(Operation& operation) {
-  const auto found = std::find_if(operations_.begin(), operations_.end(),
-                                  [&](const auto& held) { return held.get() == &operation; });
-  operations_.erase(found);
+bool Engine::idle(const Group& group) const {
+  return group.waiting.empty() && std::ranges::none_of(operations_, [&](const auto& operation) {
+           return &operation->group() == &group;
+         });
+}
+
+void Engine::when_idle(const std::shared_ptr<Group>& group, std::function<void()> then) {
+  if (idle(*group)) {
+    then();
+  } else {
+    idle_waiters_.emplace_back(group, std::move(then));
+  }
+}
+
+void Engine::forget_quiet() {
+  std::erase_if(operations_, [](const std::unique_ptr<Operation>& operation) {
+    return operation->phase == Operation::Phase::kLingering && operation->quiet();
+  });
+  std::erase_if(idle_waiters_, [&](const auto& waiter) {
+    if (!idle(*waiter.first)) return false;
+    waiter.second();
+    return true;
+  });
 }
 
 bool Engine::step() {
@@ -186,11 +204,7 @@ bool Engine::step() {
   any |= handle_failures();
   any |= resume_ready();
   if (clock_.now() >= next_timer_) check_timers();
-  if (any) {
-    std::erase_if(operations_, [](const std::unique_ptr<Operation>& operation) {
-      return operation->phase == Operation::Phase::kLingering && operation->quiet();
-    });
-  }
+  if (any) forget_quiet();
   return any;
 }
 

@@ -51,6 +51,10 @@ class Engine {
   std::shared_ptr<Group> add_group(GroupSpec spec);
   /// Fails what is under way in it and forgets it.
   void remove_group(Group& group);
+  /// Ends the group on every rank.
+  void abort_group(Group& group, const Error& cause) { fail_group(group, cause, true); }
+  /// Calls `then`, on this thread, as soon as nothing of the group is under way or waiting.
+  void when_idle(const std::shared_ptr<Group>& group, std::function<void()> then);
 
   /// One round of everything; true when anything happened.
   bool step();
@@ -95,7 +99,8 @@ class Engine {
   void start_waiting(Group& group);
   void start(std::unique_ptr<Operation> operation);
   void finish(Operation& operation);
-  void forget(Operation& operation);
+  void forget_quiet();
+  [[nodiscard]] bool idle(const Group& group) const;
 
   // failure.cpp
   bool handle_failures();
@@ -124,6 +129,7 @@ class Engine {
   std::vector<Stale> stale_;
   std::vector<std::pair<transport::PeerId, Notice>> early_;  ///< for groups not made here yet
   std::set<transport::PeerId> departed_;
+  std::vector<std::pair<std::shared_ptr<Group>, std::function<void()>>> idle_waiters_;
   transport::TimePoint next_timer_{};
 
   mutable std::mutex mutex_;

@@ -1,0 +1,35 @@
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "engine/engine_thread.hpp"
+#include "gtopk/algorithms/sparse_all_reduce.hpp"
+#include "gtopk/communicator.hpp"
+#include "transport/ucx/ucx_transport.hpp"
+
+namespace gtopk {
+
+std::shared_ptr<Process> Process::start() { return std::shared_ptr<Process>(new Process()); }
+
+Process::Process()
+    : started_by_(getpid()),
+      workspace_(std::make_unique<sparse::Workspace>()),
+      thread_(std::make_unique<engine::EngineThread>(
+          [] { return transport::make_ucx_transport(transport::UcxOptions{}); })) {}
+
+Process::~Process() {
+  // In a forked child the thread does not exist and the network belongs to the parent: leave both alone.
+  if (started_by_ != getpid()) static_cast<void>(thread_.release());
+}
+
+const std::string& Process::transport() const { return thread_->description(); }
+
+void Process::check_not_forked() const {
+  if (started_by_ == getpid()) return;
+  throw Error(ErrorKind::kInvalidArgument,
+              fmt::format("process {} was forked from process {}, which had started gtopk: a forked "
+                          "child cannot use its parent's groups; start it with spawn instead",
+                          getpid(), started_by_));
+}
+
+}  // namespace gtopk
