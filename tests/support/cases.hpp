@@ -1,0 +1,51 @@
+// Test support: random inputs of the sparse all-reduce that go where implementations break: ties,
+// signed zeros, subnormals, one element, k beyond d, cancelling values, overflow, NaN. The seed
+// alone replays a case.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <string>
+
+#include "gtopk/types.hpp"
+#include "support/reference.hpp"
+
+namespace gtopk::reference {
+
+/// The same numbers from the same seed with every standard library.
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : engine_(seed) {}
+  /// 0 … below - 1
+  [[nodiscard]] std::uint64_t below(std::uint64_t below) { return engine_() % below; }
+  [[nodiscard]] bool one_in(std::uint64_t n) { return below(n) == 0; }
+  /// In [0, 1), on a grid of 2^-53.
+  [[nodiscard]] double uniform() { return static_cast<double>(engine_() >> 11U) * 0x1p-53; }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+struct Case {
+  std::uint64_t seed = 0;
+  std::string description;  ///< what a failing test prints: seed, sizes and what is special
+  Problem problem;
+};
+
+/// A case of `type` for `ranks` ranks; op and put_back drawn, k and d small.
+[[nodiscard]] Case random_case(std::uint64_t seed, DataType type, std::uint32_t ranks,
+                               Algorithm algorithm);
+
+/// The ranks that every algorithm is tested with.
+inline constexpr std::uint32_t kRankCounts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16};
+inline constexpr DataType kFloatingTypes[] = {DataType::kFloat32, DataType::kFloat64,
+                                              DataType::kBfloat16, DataType::kFloat16};
+inline constexpr Algorithm kAlgorithms[] = {Algorithm::kGtopk, Algorithm::kGtopkTree,
+                                            Algorithm::kTopk, Algorithm::kDense};
+
+/// The case that loses mass in the published code: ranks hold (A,1) (B,2) (A,3) (C,0.5), P = 4, k =
+/// 1, A, B, C = 0, 1, 2; residuals of zeros.
+[[nodiscard]] Problem published_counterexample(DataType type, PutBack put_back, Algorithm algorithm,
+                                               ReduceOp op = ReduceOp::kSum);
+
+}  // namespace gtopk::reference

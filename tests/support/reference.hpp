@@ -1,0 +1,54 @@
+// Test support: the sparse all-reduce as its contract words it (docs/algorithms.md), one rank after
+// the other, with maps and sorts. It is what every implementation must equal bit for bit, so it
+// shares no code with src/.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "gtopk/types.hpp"
+#include "support/number.hpp"
+
+namespace gtopk::reference {
+
+/// dense sums by the tree when acc has at most so many bytes, else by the ring.
+inline constexpr std::uint64_t kDenseTreeBytes = 65536;
+
+/// What one rank brings.
+struct Input {
+  Bytes gradient;                 ///< d elements of the problem's type
+  std::optional<Bytes> residual;  ///< d elements of accumulation_type; none is zeros, discarded
+};
+
+struct Problem {
+  DataType type = DataType::kFloat32;
+  std::uint64_t d = 0;
+  SparseOptions options;
+  std::vector<Input> ranks;
+};
+
+/// The lists that one rank sends and receives, as numbers of entries, in the order of its rounds.
+/// Of `gtopk`, `gtopk-tree` and `topk`; empty for `dense` and for a step that did not happen.
+struct Lists {
+  std::vector<std::uint64_t> sent;
+  std::vector<std::uint64_t> received;
+};
+
+struct Outcome {
+  bool happened = true;                         ///< false: something was not finite
+  Bytes tensor;                                 ///< the same on every rank
+  std::vector<std::optional<Bytes>> residuals;  ///< by rank, none where none came in
+  /// F and its sums before division and rounding. Of `dense`: every index.
+  std::map<std::uint64_t, double> delivered;
+  std::vector<std::uint64_t> selected;  ///< by rank, |S_r|
+  std::vector<Lists> lists;             ///< by rank
+};
+
+[[nodiscard]] Outcome all_reduce(const Problem& problem);
+
+/// acc of one rank: gradient + residual, in accumulation_type.
+[[nodiscard]] Bytes accumulated(const Problem& problem, std::uint32_t rank);
+
+}  // namespace gtopk::reference
