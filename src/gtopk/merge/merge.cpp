@@ -1,92 +1,46 @@
-// Sparse, merge room: union of two sorted lists, cut at the k-th key, split in one stable pass. Every
-// loop is branch-free where the data would decide: indices of two ranks interleave at random, and a
-// mispredicted branch per entry costs more than all the arithmetic.
+// Sparse, merge room: the sum of two lists, cut at its k-th key.
 #include "gtopk/merge/merge.hpp"
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 
+#include "gtopk/merge/add_lists.hpp"
+#include "gtopk/merge/split.hpp"
 #include "gtopk/value/keep_denormals.hpp"
 #include "gtopk/value/kth_key.hpp"
-#include "gtopk/value/selection_order.hpp"
 
 namespace gtopk::sparse {
 namespace {
 
-template <class Value>
-[[nodiscard]] Value value_if(bool wanted, Value value) {
-  Key<Value> bits = 0;
-  std::memcpy(&bits, &value, sizeof bits);
-  bits &= Key<Value>{0} - static_cast<Key<Value>>(wanted);
-  std::memcpy(&value, &bits, sizeof bits);
-  return value;
-}
-
-/// Adds a zero where an entry has no partner, on every path: -0 becomes +0 wherever it stands.
-template <class Value, class Index>
-std::size_t add_lists(Entries<Value, Index> a, Entries<Value, Index> b,
-                      EntriesOut<Value, Index> sum) {
-  std::size_t i = 0;
-  std::size_t j = 0;
-  std::size_t size = 0;
-  while (i < a.size && j < b.size) {
-    const Index index_a = a.indices[i];
-    const Index index_b = b.indices[j];
-    const bool has_a = index_a <= index_b;
-    const bool has_b = index_b <= index_a;
-    sum.indices[size] = has_a ? index_a : index_b;
-    sum.values[size] = value_if(has_a, a.values[i]) + value_if(has_b, b.values[j]);
-    i += has_a ? 1U : 0U;
-    j += has_b ? 1U : 0U;
-    ++size;
-  }
-  for (; i < a.size; ++i, ++size) {
-    sum.indices[size] = a.indices[i];
-    sum.values[size] = a.values[i] + 0;
-  }
-  for (; j < b.size; ++j, ++size) {
-    sum.indices[size] = b.indices[j];
-    sum.values[size] = b.values[j] + 0;
-  }
-  return size;
-}
-
-/// The least key that is kept, and how many of those that have it, lowest indices first.
+/// Entries with a larger key than `key` are kept, and those that have it up to a position: of equals
+/// the lowest indices come first.
 template <class Value>
 struct Cut {
-  Key<Value> key = 1;
-  std::size_t equals = 0;
-  std::size_t larger = 0;
-  std::size_t non_zeros = 0;
-  bool finite = true;
+  Key<Value> key;
+  std::size_t equals_end;
+  std::size_t keeps;
 };
 
 template <class Value>
-Cut<Value> find_cut(const Value* values, std::size_t size, std::size_t k, Key<Value>* keys) {
-  Cut<Value> cut;
-  Key<Value> largest = 0;
-  for (std::size_t i = 0; i < size; ++i) {
-    const Key<Value> key = magnitude_key(values[i]);
-    keys[i] = key;
-    largest = std::max(largest, key);
-    cut.non_zeros += key != 0 ? 1U : 0U;
+Cut<Value> find_cut(const Value* values, std::size_t size, std::size_t k, std::size_t non_zeros,
+                    Key<Value>* keys) {
+  if (non_zeros <= k) {
+    return {.key = 1, .equals_end = size, .keeps = non_zeros};
   }
-  cut.finite = is_finite_key<Value>(largest);
-  if (!cut.finite) {
-    return cut;
+  if (k == 0) {
+    return {.key = MagnitudeKey<Value>::kInfinity, .equals_end = 0, .keeps = 0};
   }
-  if (cut.non_zeros <= k) {
-    cut.larger = cut.non_zeros;
-    cut.key = 0;
-    return cut;
+  const auto kth = kth_largest(keys, size, k);
+  if (kth.larger + kth.equal == k) {  // nearly always: nobody ties at the cut
+    return {.key = kth.key, .equals_end = size, .keeps = k};
   }
-  cut.key = k == 0 ? largest : kth_largest(keys, size, k);
-  for (std::size_t i = 0; i < size; ++i) {
-    cut.larger += magnitude_key(values[i]) > cut.key ? 1U : 0U;
+  std::size_t equals_left = k - kth.larger;
+  std::size_t end = 0;
+  while (equals_left > 0) {
+    equals_left -= magnitude_key(values[end]) == kth.key ? 1U : 0U;
+    ++end;
   }
-  cut.equals = k - cut.larger;
-  return cut;
+  return {.key = kth.key, .equals_end = end, .keeps = k};
 }
 
 }  // namespace
@@ -97,45 +51,20 @@ Merged merge(Entries<Value, Index> a, Entries<Value, Index> b, std::size_t k,
              MergeScratch& scratch) {
   const KeepDenormals guard;
   const std::size_t room = a.size + b.size;
-  const EntriesOut<Value, Index> sum{scratch.indices.room<Index>(room),
-                                     scratch.values.room<Value>(room)};
-  const std::size_t size = add_lists(a, b, sum);
-  const Cut<Value> cut =
-      find_cut(sum.values, size, k, scratch.keys.template room<Key<Value>>(room));
-  if (!cut.finite) {
+  auto* indices = scratch.indices.room<Index>(room);
+  auto* values = scratch.values.room<Value>(room);
+  auto* keys = scratch.keys.room<Key<Value>>(room);
+  const std::size_t size = add_lists(a, b, EntriesOut<Value, Index>{indices, values});
+  const KeyScan scan = scan_keys(values, size, keys);
+  if (!scan.finite) {
     return {.kept = 0, .dropped = 0, .finite = false};
   }
-  const std::size_t keeps = cut.larger + cut.equals;
-  const std::size_t drops = cut.non_zeros - keeps;
-
-  // Stores go to both outputs at every entry, and each output has room for one entry more than
-  // was counted into it until it is full; then the rest is all of the other kind.
-  std::size_t kept_size = 0;
-  std::size_t dropped_size = 0;
-  std::size_t equals_left = cut.equals;
-  std::size_t i = 0;
-  for (; kept_size < keeps; ++i) {
-    const Key<Value> key = magnitude_key(sum.values[i]);
-    const bool equal_first = key == cut.key && equals_left > 0;
-    const bool keep = key > cut.key || equal_first;
-    kept.indices[kept_size] = sum.indices[i];
-    kept.values[kept_size] = sum.values[i];
-    kept_size += keep ? 1U : 0U;
-    equals_left -= equal_first ? 1U : 0U;
-    if (dropped != nullptr) {
-      dropped->indices[dropped_size] = sum.indices[i];
-      dropped->values[dropped_size] = sum.values[i];
-      dropped_size += !keep && key != 0 ? 1U : 0U;
-    }
-  }
-  if (dropped != nullptr) {
-    for (; dropped_size < drops; ++i) {
-      dropped->indices[dropped_size] = sum.indices[i];
-      dropped->values[dropped_size] = sum.values[i];
-      dropped_size += magnitude_key(sum.values[i]) != 0 ? 1U : 0U;
-    }
-  }
-  return {.kept = keeps, .dropped = drops, .finite = true};
+  const Cut<Value> cut = find_cut(values, size, k, scan.non_zeros, keys);
+  Division division{.keeps = cut.keeps, .drops = scan.non_zeros - cut.keeps};
+  const Entries<Value, Index> sum{indices, values, size};
+  divide(sum, cut.equals_end, cut.key, kept, dropped, division);
+  divide(sum, size, cut.key + 1, kept, dropped, division);
+  return {.kept = division.kept, .dropped = division.dropped, .finite = true};
 }
 
 template <class Value, class Index>
@@ -152,9 +81,9 @@ Merged unite(Entries<Value, Index> a, Entries<Value, Index> b, EntriesOut<Value,
   return {.kept = size, .dropped = 0, .finite = true};
 }
 
-#define GTOPK_INSTANTIATE(Value, Index)                                                         \
-  template Merged merge(Entries<Value, Index>, Entries<Value, Index>, std::size_t,              \
-                        EntriesOut<Value, Index>, EntriesOut<Value, Index>*, MergeScratch&);    \
+#define GTOPK_INSTANTIATE(Value, Index)                                                      \
+  template Merged merge(Entries<Value, Index>, Entries<Value, Index>, std::size_t,           \
+                        EntriesOut<Value, Index>, EntriesOut<Value, Index>*, MergeScratch&); \
   template Merged unite(Entries<Value, Index>, Entries<Value, Index>, EntriesOut<Value, Index>);
 
 GTOPK_INSTANTIATE(float, std::uint32_t)

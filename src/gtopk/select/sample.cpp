@@ -66,7 +66,7 @@ Key<Accumulation<T>> sampled_threshold(const T* gradient, const Accumulation<T>*
       sample[line * kLine + i] = magnitude_key(accumulate_one(gradient[from + i], before));
     }
   }
-  const Key<Value> guess = kth_largest(sample, size, rank);
+  const Key<Value> guess = kth_largest(sample, size, rank).key;
   return std::clamp<Key<Value>>(guess, 1, MagnitudeKey<Value>::kInfinity);
 }
 

@@ -91,12 +91,8 @@ class Selector {
   Key<Value> keep_first_k() {
     auto* keys = keys_.template room<Key<Value>>(room_);  // by shape: it must not grow with the data
     std::transform(values_, values_ + size_, keys, magnitude_key<Value>);
-    const Key<Value> kth = kth_largest(keys, size_, k_);
-    std::size_t larger = 0;
-    for (std::size_t i = 0; i < size_; ++i) {
-      larger += magnitude_key(values_[i]) > kth ? 1U : 0U;
-    }
-    std::size_t equals_left = k_ - larger;
+    const auto [kth, larger, equal] = kth_largest(keys, size_, k_);
+    std::size_t equals_left = std::min(k_ - larger, equal);
     std::size_t kept = 0;
     for (std::size_t i = 0; i < size_; ++i) {
       const Key<Value> key = magnitude_key(values_[i]);

@@ -1,0 +1,37 @@
+// Sparse, merge room: the SIMD passes over a list of entries: what its keys are, and its division at
+// a key. Their SIMD form is chosen at run time. They know no k.
+#pragma once
+
+#include <cstddef>
+
+#include "gtopk/value/entries.hpp"
+#include "gtopk/value/selection_order.hpp"
+
+namespace gtopk::sparse {
+
+struct KeyScan {
+  std::size_t non_zeros = 0;
+  bool finite = true;
+};
+
+/// keys[i] <- magnitude_key(values[i]).
+template <class Value>
+[[nodiscard]] KeyScan scan_keys(const Value* values, std::size_t size, Key<Value>* keys);
+
+/// How far a division has come, and how many entries each side will have at the end.
+struct Division {
+  std::size_t next = 0;
+  std::size_t kept = 0;
+  std::size_t dropped = 0;
+  std::size_t keeps = 0;
+  std::size_t drops = 0;
+};
+
+/// Entries [division.next, end) with a key of at least `threshold` go to `kept`, other non-zeros to
+/// `dropped` (null: nowhere). Nothing is written past `keeps` and `drops`.
+template <class Value, class Index>
+void divide(Entries<Value, Index> entries, std::size_t end, Key<Value> threshold,
+            EntriesOut<Value, Index> kept, const EntriesOut<Value, Index>* dropped,
+            Division& division);
+
+}  // namespace gtopk::sparse
