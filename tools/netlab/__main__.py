@@ -17,11 +17,11 @@ import sys
 if __package__ in (None, ""):
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
-from netlab.hosts import Hosts, Loopback  # noqa: E402
-from netlab.job import print_line  # noqa: E402
-from netlab.lab import Lab, LabError  # noqa: E402
-from netlab.probe import as_json, calibrate  # noqa: E402
-from netlab.shape import Shape  # noqa: E402
+from netlab.hosts import Hosts, Loopback
+from netlab.job import print_line
+from netlab.lab import Lab, LabError
+from netlab.probe import as_json, calibrate
+from netlab.shape import Shape
 
 
 def _make(arguments: argparse.Namespace, hosts: int) -> Hosts:

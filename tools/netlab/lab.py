@@ -106,7 +106,11 @@ class Lab(Hosts):
     def _build(self) -> None:
         with tempfile.NamedTemporaryFile("w", prefix="netlab-hosts-") as names:
             names.write("127.0.0.1 localhost\n")
-            names.writelines(f"{self.address(h)} host{h}\n" for h in range(self.hosts))
+            for host in range(self.hosts):
+                # The second line answers those who ask for the name of an IPv4 peer that reached
+                # an IPv6 socket; a name of its own keeps `host0` an IPv4 name.
+                names.write(f"{self.address(host)} host{host}\n")
+                names.write(f"::ffff:{self.address(host)} host{host}.lab\n")
             names.flush()
             os.chmod(names.name, 0o644)
             for name in ("switch", *(f"host{h}" for h in range(self.hosts))):
