@@ -1,0 +1,97 @@
+#include "transport/ucx/address.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+
+#include "gtopk/error.hpp"
+
+namespace gtopk::transport {
+namespace {
+
+constexpr std::string_view kMagic = "GTUX";
+constexpr std::uint8_t kVersion = 1;
+
+template <typename Integer>
+void put(std::string& bytes, Integer value) {
+  for (std::size_t i = 0; i < sizeof(Integer); ++i) {
+    bytes.push_back(static_cast<char>(static_cast<std::uint64_t>(value) >> (8 * i)));
+  }
+}
+
+/// Takes fields off the front of a blob, or says which is missing.
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : rest_(bytes) {}
+
+  std::string_view bytes(std::size_t count, const char* field) {
+    if (rest_.size() < count) {
+      throw Error(
+          ErrorKind::kBootstrap,
+          fmt::format("a peer's UCX address ends inside its {}: {} bytes expected, {} there", field,
+                      count, rest_.size()));
+    }
+    const std::string_view taken = rest_.substr(0, count);
+    rest_.remove_prefix(count);
+    return taken;
+  }
+
+  template <typename Integer>
+  Integer integer(const char* field) {
+    const std::string_view taken = bytes(sizeof(Integer), field);
+    std::uint64_t value = 0;
+    for (std::size_t i = 0; i < sizeof(Integer); ++i) {
+      value |= static_cast<std::uint64_t>(static_cast<unsigned char>(taken[i])) << (8 * i);
+    }
+    return static_cast<Integer>(value);
+  }
+
+  [[nodiscard]] std::size_t left() const { return rest_.size(); }
+
+ private:
+  std::string_view rest_;
+};
+
+}  // namespace
+
+std::string encode(const UcxAddress& address) {
+  std::string bytes(kMagic);
+  put(bytes, kVersion);
+  put(bytes, address.process.identity);
+  put(bytes, address.process.process);
+  put(bytes, static_cast<std::uint16_t>(address.process.host.size()));
+  bytes += address.process.host;
+  put(bytes, static_cast<std::uint32_t>(address.worker.size()));
+  return bytes += address.worker;
+}
+
+UcxAddress decode_ucx_address(std::string_view blob) {
+  Reader reader(blob);
+  if (reader.bytes(kMagic.size(), "magic") != kMagic) {
+    throw Error(ErrorKind::kBootstrap,
+                "a peer's address is none of gtopk's UCX transport: do all ranks "
+                "run the same gtopk, with the same transport?");
+  }
+  const auto version = reader.integer<std::uint8_t>("version");
+  if (version != kVersion) {
+    throw Error(
+        ErrorKind::kBootstrap,
+        fmt::format("a peer's UCX address has version {}, this gtopk speaks {}: install the "
+                    "same gtopk on every host",
+                    version, kVersion));
+  }
+  UcxAddress address;
+  address.process.identity = reader.integer<std::uint64_t>("identity");
+  address.process.process = reader.integer<std::int64_t>("pid");
+  address.process.host = reader.bytes(reader.integer<std::uint16_t>("host length"), "host");
+  address.worker =
+      reader.bytes(reader.integer<std::uint32_t>("worker address length"), "worker address");
+  if (address.worker.empty() || reader.left() != 0) {
+    throw Error(ErrorKind::kBootstrap,
+                fmt::format("a peer's UCX address has {} bytes of worker address and {} left over",
+                            address.worker.size(), reader.left()));
+  }
+  return address;
+}
+
+}  // namespace gtopk::transport

@@ -1,0 +1,23 @@
+// Transport over UCX: what a process tells the others about itself. Little-endian:
+//   "GTUX" 4 | version 1 | identity 8 | pid 8 | host length 2 | host | worker address length 4 |
+//   worker address
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "transport/base/transport.hpp"
+
+namespace gtopk::transport {
+
+struct UcxAddress {
+  PeerInfo process;
+  std::string worker;  ///< UCX's own blob
+};
+
+[[nodiscard]] std::string encode(const UcxAddress& address);
+
+/// Throws Error{kBootstrap} that says what is wrong with the blob.
+[[nodiscard]] UcxAddress decode_ucx_address(std::string_view blob);
+
+}  // namespace gtopk::transport

@@ -1,0 +1,119 @@
+// Transport over UCX: the way out. Flush, close, say what nobody received, then worker and context;
+// every step is bounded and progresses all the time, as a peer's flush may need ours.
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "transport/base/log.hpp"
+#include "transport/ucx/transport_state.hpp"
+
+namespace gtopk::transport {
+namespace {
+
+using std::chrono::steady_clock;
+
+// Least time for the steps that need no peer, even when close() is given none.
+constexpr Duration kLocalStep = std::chrono::milliseconds(200);
+
+bool done(ucs_status_ptr_t request) {
+  return !UCS_PTR_IS_PTR(request) || ucp_request_check_status(request) != UCS_INPROGRESS;
+}
+
+}  // namespace
+
+void UcxTransport::close(Duration at_most) {
+  check_process();
+  if (std::exchange(closed_, true)) {
+    return;
+  }
+  const TimePoint deadline = steady_clock::now() + at_most;
+  flush_all(deadline);
+  const TimePoint local_deadline = std::max(deadline, steady_clock::now() + kLocalStep);
+  close_all(local_deadline);
+  drop_unmatched(local_deadline);
+  worker_.close();
+  for (UcxEndpoint& endpoint : endpoints_) {
+    while (Request* const request = endpoint.pending.first()) {
+      finish(*request, Status::kPeerFailed, 0);
+    }
+  }
+  closing_.clear();
+  dropped_.clear();
+  context_.close();
+}
+
+/// The own rank first, then onwards from a place of its own, so that not all ranks turn to the same
+/// peer at once.
+std::vector<UcxEndpoint*> UcxTransport::in_closing_order() {
+  std::vector<UcxEndpoint*> order;
+  for (UcxEndpoint& endpoint : endpoints_) {
+    if (endpoint.state() == UcxEndpoint::State::kConnected) {
+      order.push_back(&endpoint);
+    }
+  }
+  std::sort(order.begin(), order.end(), [this](const UcxEndpoint* a, const UcxEndpoint* b) {
+    return a->info().identity - self_.identity < b->info().identity - self_.identity;
+  });
+  return order;
+}
+
+void UcxTransport::flush_all(TimePoint deadline) {
+  const bool hurried = deadline <= steady_clock::now();
+  std::vector<ucs_status_ptr_t> flushes;
+  for (UcxEndpoint* const endpoint : in_closing_order()) {
+    endpoint->departure_expected = true;
+    if (!endpoint->broke()) {
+      const ucs_status_ptr_t flush = endpoint->begin_flush();
+      if (UCS_PTR_IS_PTR(flush)) {
+        flushes.push_back(flush);
+      }
+    }
+  }
+  while (!std::all_of(flushes.begin(), flushes.end(), done) && steady_clock::now() < deadline) {
+    if (!progress()) {
+      sched_yield();
+    }
+  }
+  const auto left = std::count_if(flushes.begin(), flushes.end(), [](auto f) { return !done(f); });
+  if (left > 0 && !hurried) {
+    log().warn("{} of {} endpoints still had messages on their way at the end of close's time",
+               left, flushes.size());
+  }
+  // An unfinished one is completed by the endpoint's forced end and freed by UCX then.
+  std::for_each(flushes.begin(), flushes.end(), [](auto flush) { ucp_request_free(flush); });
+}
+
+void UcxTransport::close_all(TimePoint deadline) {
+  for (UcxEndpoint* const endpoint : in_closing_order()) {
+    end(*endpoint);
+  }
+  while ((!closing_.empty() || half_arrived_) && steady_clock::now() < deadline) {
+    if (!progress()) {
+      sched_yield();
+    }
+  }
+}
+
+void UcxTransport::drop_unmatched(TimePoint deadline) {
+  constexpr int kNamed = 10;
+  int count = 0;
+  ucp_tag_recv_info_t info{};
+  while (ucp_tag_message_h message = ucp_tag_probe_nb(worker_.get(), 0, 0, 1, &info)) {
+    if (++count <= kNamed) {
+      log().warn("nobody received {}, {} bytes", transport::describe(info.sender_tag), info.length);
+    }
+    drop(message);
+  }
+  if (count > kNamed) {
+    log().warn("nobody received {} more messages", count - kNamed);
+  }
+  while (!dropped_.empty() && steady_clock::now() < deadline) {
+    if (!progress()) {
+      sched_yield();
+    }
+  }
+}
+
+}  // namespace gtopk::transport

@@ -1,0 +1,87 @@
+#include "transport/ucx/config.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <string_view>
+
+#include "gtopk/error.hpp"
+#include "transport/base/log.hpp"
+#include "transport/ucx/status.hpp"
+
+namespace gtopk::transport {
+namespace {
+
+// Measured in docs/ucx.md.
+constexpr std::array<std::pair<const char*, const char*>, 4> kDefaults = {{
+    {"TLS", "tcp,sm,self"},
+    // Without it, error mode PEER silently moves shared-memory traffic to TCP on loopback.
+    {"MM_ERROR_HANDLING", "y"},
+    {"TCP_TX_SEG_SIZE", "256K"},
+    {"TCP_RX_SEG_SIZE", "256K"},  // never below the sender's
+}};
+
+}  // namespace
+
+UcxConfig::UcxConfig(const std::vector<std::pair<std::string, std::string>>& program) {
+  ucp_config_t* config = nullptr;
+  throw_unless_ok(ucp_config_read("GTOPK", nullptr, &config), "reading UCX's configuration");
+  config_.reset(config);
+  read_environment();
+  for (const auto& [key, value] : program) {
+    choose(key, value, "program");
+  }
+  for (const auto& [key, value] : kDefaults) {
+    choose(key, value, "default");
+  }
+  for (const Setting& setting : settings_) {
+    log().debug("UCX_{}={} ({})", setting.key, setting.value, setting.source);
+  }
+}
+
+/// UCX reads UCX_<KEY> by itself, but GTOPK_UCX_<KEY> only for its upper layer: the segment sizes
+/// of TCP, say, it would overlook. So those are handed over here.
+void UcxConfig::read_environment() {
+  constexpr std::string_view kPrefix = "GTOPK_UCX_";
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    const std::size_t equals = text.find('=');
+    if (text.starts_with(kPrefix) && equals != std::string_view::npos) {
+      const std::string key(text.substr(kPrefix.size(), equals - kPrefix.size()));
+      apply(key, std::string(text.substr(equals + 1)), std::string(kPrefix) + key);
+    }
+  }
+}
+
+void UcxConfig::choose(const std::string& key, const std::string& value, const char* source) {
+  const auto same = [&key](const Setting& setting) { return setting.key == key; };
+  if (std::any_of(settings_.begin(), settings_.end(), same)) {
+    return;
+  }
+  const std::string name = "UCX_" + key;
+  if (const char* const user = std::getenv(name.c_str())) {
+    settings_.push_back({key, user, name});
+  } else {
+    apply(key, value, source);
+  }
+}
+
+void UcxConfig::apply(const std::string& key, const std::string& value, const std::string& source) {
+  const ucs_status_t status = ucp_config_modify(config_.get(), key.c_str(), value.c_str());
+  if (status != UCS_OK) {
+    throw Error(ErrorKind::kTransport, fmt::format("UCX does not take UCX_{}={} ({}): {}", key,
+                                                   value, source, ucs_status_string(status)));
+  }
+  settings_.push_back({key, value, source});
+}
+
+std::string UcxConfig::value(const std::string& key) const {
+  const auto found = std::find_if(settings_.begin(), settings_.end(),
+                                  [&key](const Setting& setting) { return setting.key == key; });
+  return found == settings_.end() ? std::string() : found->value;
+}
+
+}  // namespace gtopk::transport

@@ -1,0 +1,59 @@
+#include "transport/ucx/context.hpp"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include "gtopk/error.hpp"
+#include "transport/base/log.hpp"
+#include "transport/base/request.hpp"
+#include "transport/ucx/status.hpp"
+
+namespace gtopk::transport {
+namespace {
+
+/// Where the UCX in this process came from: the wheel's, Debian's and a user's own have the same
+/// SONAME.
+std::string loaded_library() {
+  Dl_info info{};
+  const auto* const address = reinterpret_cast<const void*>(&ucp_get_version);
+  const bool found = dladdr(address, &info) != 0 && info.dli_fname != nullptr;
+  return fmt::format("UCX {} ({})", ucp_get_version_string(), found ? info.dli_fname : "linked in");
+}
+
+}  // namespace
+
+UcxContext::UcxContext(const UcxConfig& config) : library_(loaded_library()) {
+  unsigned major = 0;
+  unsigned minor = 0;
+  unsigned release = 0;
+  ucp_get_version(&major, &minor, &release);
+  if (UCP_VERSION(major, minor) < UCP_API_VERSION) {
+    throw Error(
+        ErrorKind::kUnsupported,
+        fmt::format(
+            "{} was loaded, but gtopk was built for UCX {}.{}: put that one first (RUNPATH or "
+            "LD_LIBRARY_PATH; in Python, libucx.load_library() before anything that loads another)",
+            library_, UCP_API_MAJOR, UCP_API_MINOR));
+  }
+  ucp_params_t params{};
+  params.field_mask =
+      UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
+  params.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;
+  params.name = "gtopk";
+  params.mt_workers_shared = 0;
+  ucp_context_h context = nullptr;
+  throw_unless_ok(ucp_init(&params, config.get(), &context), "its start (ucp_init)");
+  context_.reset(context);
+
+  ucp_context_attr_t attributes{};
+  attributes.field_mask = UCP_ATTR_FIELD_REQUEST_SIZE;
+  throw_unless_ok(ucp_context_query(context, &attributes), "ucp_context_query");
+  request_size_ = attributes.request_size;
+  if (request_size_ > Request::kStorage) {
+    throw Error(ErrorKind::kUnsupported, fmt::format("{} needs {} bytes per request, gtopk has {}",
+                                                     library_, request_size_, Request::kStorage));
+  }
+  log().info("{}", library_);
+}
+
+}  // namespace gtopk::transport

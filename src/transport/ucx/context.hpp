@@ -1,0 +1,39 @@
+// Transport over UCX: the process-wide part of UCX, checked before it is trusted.
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "transport/ucx/config.hpp"
+
+namespace gtopk::transport {
+
+class UcxContext {
+ public:
+  /// Throws Error{kUnsupported} when the loaded UCX is older than the headers, or wants more room
+  /// per request than a Request has; Error{kTransport} when UCX cannot start.
+  explicit UcxContext(const UcxConfig& config);
+
+  [[nodiscard]] ucp_context_h get() const { return context_.get(); }
+  /// "UCX 1.22.0 (/.../libucp.so.0)".
+  [[nodiscard]] const std::string& library() const { return library_; }
+  /// Bytes of UCX's own request, in front of the pointer that it is handed.
+  [[nodiscard]] std::size_t request_size() const { return request_size_; }
+  void close() { context_.reset(); }
+  /// Forgets the context without touching UCX: for a process forked off the one that made it.
+  void abandon() { static_cast<void>(context_.release()); }
+
+ private:
+  struct Cleanup {
+    void operator()(ucp_context_h context) const { ucp_cleanup(context); }
+  };
+
+  std::string library_;
+  std::size_t request_size_ = 0;
+  std::unique_ptr<ucp_context, Cleanup> context_;
+};
+
+}  // namespace gtopk::transport

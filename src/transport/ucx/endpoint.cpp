@@ -1,0 +1,108 @@
+#include "transport/ucx/endpoint.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <chrono>
+#include <utility>
+
+#include "transport/base/log.hpp"
+
+namespace gtopk::transport {
+
+void PendingRequests::add(Request& request) {
+  request.previous = nullptr;
+  request.next = first_;
+  if (first_ != nullptr) {
+    first_->previous = &request;
+  }
+  first_ = &request;
+}
+
+void PendingRequests::remove(Request& request) {
+  if (request.previous != nullptr) {
+    request.previous->next = request.next;
+  } else {
+    first_ = request.next;
+  }
+  if (request.next != nullptr) {
+    request.next->previous = request.previous;
+  }
+  request.previous = nullptr;
+  request.next = nullptr;
+}
+
+bool UcxEndpoint::connect(const UcxWorker& worker) {
+  if (state_ != State::kUnconnected) {
+    return state_ == State::kConnected && failure_ == UCS_OK;
+  }
+  if (failure_ != UCS_OK) {
+    return false;
+  }
+  ucp_ep_params_t params{};
+  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                      UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.address = reinterpret_cast<const ucp_address_t*>(address_.worker.data());
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler.cb = &UcxEndpoint::on_error;
+  params.err_handler.arg = this;
+  const ucs_status_t status = ucp_ep_create(worker.get(), &params, &handle_);
+  if (status != UCS_OK) {
+    log().error(
+        "no endpoint to {} pid {}: {}. Have both ranks a UCX_TLS and UCX_NET_DEVICES in common?",
+        info().host, info().process, ucs_status_string(status));
+    handle_ = nullptr;
+    failure_ = status;
+    attention_ = true;
+    return false;
+  }
+  state_ = State::kConnected;
+  log_lanes();
+  return true;
+}
+
+void UcxEndpoint::log_lanes() const {
+  if (!log().should_log(spdlog::level::info)) {
+    return;
+  }
+  std::array<ucp_transport_entry_t, 16> lanes{};
+  ucp_ep_attr_t attributes{};
+  attributes.field_mask = UCP_EP_ATTR_FIELD_TRANSPORTS;
+  attributes.transports.entries = lanes.data();
+  attributes.transports.num_entries = lanes.size();
+  attributes.transports.entry_size = sizeof(ucp_transport_entry_t);
+  std::string names;
+  if (ucp_ep_query(handle_, &attributes) == UCS_OK) {
+    for (unsigned i = 0; i < attributes.transports.num_entries; ++i) {
+      names += fmt::format(" {}/{}", lanes[i].transport_name, lanes[i].device_name);
+    }
+  }
+  log().info("connects to {} pid {} over{}", info().host, info().process, names);
+}
+
+/// Runs inside UCX's progress: it may neither close nor cancel anything.
+void UcxEndpoint::on_error(void* endpoint, ucp_ep_h /*handle*/, ucs_status_t status) {
+  auto* const self = static_cast<UcxEndpoint*>(endpoint);
+  self->failure_ = status;
+  self->attention_ = true;
+}
+
+ucs_status_ptr_t UcxEndpoint::begin_flush() {
+  const ucp_request_param_t params{};
+  return ucp_ep_flush_nbx(handle_, &params);
+}
+
+ucs_status_ptr_t UcxEndpoint::begin_close(bool force) {
+  state_ = State::kEnded;
+  ended_at = std::chrono::steady_clock::now();
+  const ucp_ep_h handle = std::exchange(handle_, nullptr);
+  if (handle == nullptr) {
+    return nullptr;
+  }
+  ucp_request_param_t params{};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  params.flags = force ? static_cast<unsigned>(UCP_EP_CLOSE_FLAG_FORCE) : 0U;
+  return ucp_ep_close_nbx(handle, &params);
+}
+
+}  // namespace gtopk::transport

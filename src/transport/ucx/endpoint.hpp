@@ -1,0 +1,77 @@
+// Transport over UCX: one peer, the endpoint to it, and the requests that wait for it. It knows no
+// other peer.
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <string>
+
+#include "transport/base/clock.hpp"
+#include "transport/base/request.hpp"
+#include "transport/base/transport.hpp"
+#include "transport/ucx/address.hpp"
+#include "transport/ucx/worker.hpp"
+
+namespace gtopk::transport {
+
+/// Requests that UCX has not completed yet, linked through the requests themselves.
+class PendingRequests {
+ public:
+  [[nodiscard]] bool empty() const { return first_ == nullptr; }
+  [[nodiscard]] Request* first() const { return first_; }
+  void add(Request& request);
+  void remove(Request& request);
+
+ private:
+  Request* first_ = nullptr;
+};
+
+class UcxEndpoint {
+ public:
+  enum class State : std::uint8_t {
+    kUnconnected,
+    kConnected,
+    kEnded,  ///< broken, given up or closed; it never comes back
+  };
+
+  /// `attention` is set from inside UCX when the endpoint breaks.
+  UcxEndpoint(UcxAddress address, bool& attention)
+      : address_(std::move(address)), attention_(attention) {}
+  UcxEndpoint(const UcxEndpoint&) = delete;
+  UcxEndpoint& operator=(const UcxEndpoint&) = delete;
+  UcxEndpoint(UcxEndpoint&&) = delete;
+  UcxEndpoint& operator=(UcxEndpoint&&) = delete;
+  ~UcxEndpoint() = default;  // ends with its worker, unless begin_close was called before
+
+  [[nodiscard]] const PeerInfo& info() const { return address_.process; }
+  [[nodiscard]] State state() const { return state_; }
+  [[nodiscard]] ucp_ep_h handle() const { return handle_; }
+
+  /// Connects if that has not happened. False when the endpoint has ended, or cannot even begin.
+  [[nodiscard]] bool connect(const UcxWorker& worker);
+
+  /// UCX has reported a failure that nobody has acted on yet.
+  [[nodiscard]] bool broke() const { return state_ != State::kEnded && failure_ != UCS_OK; }
+  [[nodiscard]] std::string failure_reason() const { return ucs_status_string(failure_); }
+
+  /// Starts sending out what is still on its way; the answer is UCX's three-way one.
+  [[nodiscard]] ucs_status_ptr_t begin_flush();
+  /// The endpoint has ended from here on. Force also completes its sends; UCX's three-way answer.
+  [[nodiscard]] ucs_status_ptr_t begin_close(bool force);
+
+  PendingRequests pending;
+  bool departure_expected = false;
+  TimePoint ended_at{};
+
+ private:
+  static void on_error(void* endpoint, ucp_ep_h handle, ucs_status_t status);
+  void log_lanes() const;
+
+  UcxAddress address_;
+  bool& attention_;
+  ucp_ep_h handle_ = nullptr;
+  State state_ = State::kUnconnected;
+  ucs_status_t failure_ = UCS_OK;
+};
+
+}  // namespace gtopk::transport

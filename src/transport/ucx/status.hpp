@@ -1,0 +1,16 @@
+// Transport over UCX: UCX's statuses as errors on the control path and as ours on the data path.
+#pragma once
+
+#include <ucs/type/status.h>
+
+#include "transport/base/status.hpp"
+
+namespace gtopk::transport {
+
+/// Throws Error{kTransport}: "UCX failed at <what>: <its reason>".
+void throw_unless_ok(ucs_status_t status, const char* what);
+
+/// How a message ended.
+[[nodiscard]] Status message_status(ucs_status_t status);
+
+}  // namespace gtopk::transport

@@ -1,0 +1,88 @@
+// Transport over UCX: the class behind make_ucx_transport, private to this room.
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "transport/base/transport.hpp"
+#include "transport/ucx/config.hpp"
+#include "transport/ucx/context.hpp"
+#include "transport/ucx/endpoint.hpp"
+#include "transport/ucx/ucx_transport.hpp"
+#include "transport/ucx/worker.hpp"
+
+namespace gtopk::transport {
+
+class UcxTransport final : public Transport {
+ public:
+  explicit UcxTransport(const UcxOptions& options);
+  UcxTransport(const UcxTransport&) = delete;
+  UcxTransport& operator=(const UcxTransport&) = delete;
+  UcxTransport(UcxTransport&&) = delete;
+  UcxTransport& operator=(UcxTransport&&) = delete;
+  ~UcxTransport() override;
+
+  [[nodiscard]] const PeerInfo& self() const override { return self_; }
+  [[nodiscard]] std::string address() const override;
+  PeerId add_peer(std::string_view blob) override;
+  [[nodiscard]] const PeerInfo& peer(PeerId peer) const override;
+  void send(PeerId peer, Tag tag, const void* data, std::size_t bytes, Request& request) override;
+  void recv(PeerId peer, Tag tag, void* data, std::size_t bytes, Request& request) override;
+  [[nodiscard]] bool connected(PeerId peer) const override;
+  void cancel(Request& request) override;
+  void give_up(PeerId peer) override;
+  void expect_departure(PeerId peer) override;
+  std::size_t discard(Tag tag, Tag mask) override;
+  bool progress() override;
+  void wait(Duration at_most) override;
+  void wake() override;
+  [[nodiscard]] std::vector<PeerFailure> take_failures() override;
+  void close(Duration at_most) override;
+  [[nodiscard]] std::string describe() const override;
+
+ private:
+  /// A message that nobody wanted, until UCX has let go of it.
+  struct DroppedMessage {
+    bool done = false;
+    alignas(64) std::byte storage[Request::kStorage];
+  };
+
+  static void on_sent(void* ucx_request, ucs_status_t status, void* user_data);
+  static void on_received(void* ucx_request, ucs_status_t status, const ucp_tag_recv_info_t* info,
+                          void* user_data);
+  [[nodiscard]] bool begin(PeerId peer, Tag tag, bool is_receive, Request& request);
+  void finish(Request& request, Status status, std::size_t length);
+  void act_on_failures();
+  void end(UcxEndpoint& endpoint);
+  void tidy();
+  void drop(ucp_tag_message_h message);
+  void check_process() const;
+
+  [[nodiscard]] std::vector<UcxEndpoint*> in_closing_order();
+  void flush_all(TimePoint deadline);
+  void close_all(TimePoint deadline);
+  void drop_unmatched(TimePoint deadline);
+
+  UcxConfig config_;
+  UcxContext context_;
+  UcxWorker worker_;
+  PeerInfo self_;
+  bool closed_ = false;
+  bool attention_ = false;     ///< an endpoint broke
+  bool half_arrived_ = false;  ///< an ended endpoint has requests that UCX has not completed
+  std::deque<UcxEndpoint> endpoints_;  ///< by PeerId; their addresses are known to UCX
+  std::unordered_map<std::uint64_t, PeerId> known_;
+  std::vector<PeerFailure> failures_;
+  std::vector<ucs_status_ptr_t> closing_;
+  std::vector<std::unique_ptr<DroppedMessage>> dropped_;
+};
+
+}  // namespace gtopk::transport

@@ -1,0 +1,330 @@
+// Transport over UCX: messages and peers put together. Closing is in close.cpp.
+#include "transport/ucx/ucx_transport.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <climits>
+#include <random>
+#include <utility>
+
+#include "gtopk/error.hpp"
+#include "transport/base/log.hpp"
+#include "transport/ucx/status.hpp"
+#include "transport/ucx/transport_state.hpp"
+
+namespace gtopk::transport {
+namespace {
+
+// Once UCX has torn an endpoint down, how long a receive from it may stay half-arrived: UCX neither
+// completes nor cancels a receive that is matched to a message of several fragments whose sender
+// died (openucx/ucx#10874).
+constexpr Duration kAbandonAfter = std::chrono::seconds(1);
+
+constexpr Tag kEveryBit = ~Tag{0};
+
+std::string host_name() {
+  std::array<char, HOST_NAME_MAX + 1> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
+}
+
+std::uint64_t random_identity() {
+  std::random_device random;
+  return (std::uint64_t{random()} << 32U) | random();
+}
+
+/// What UCX calls the request: the end of the area in front of which it keeps its own notes.
+void* ucx_request(Request& request) { return request.storage + Request::kStorage; }
+
+ucp_request_param_t parameters(Request& request) {
+  ucp_request_param_t params{};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_REQUEST | UCP_OP_ATTR_FIELD_CALLBACK |
+                        UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  params.request = ucx_request(request);
+  params.user_data = &request;
+  params.memory_type = UCS_MEMORY_TYPE_HOST;
+  return params;
+}
+
+}  // namespace
+
+UcxTransport::UcxTransport(const UcxOptions& options)
+    : config_(options.settings),
+      context_(config_),
+      worker_(context_),
+      self_{.identity = random_identity(), .host = host_name(), .process = getpid()} {}
+
+UcxTransport::~UcxTransport() {
+  if (getpid() != self_.process) {
+    // A forked copy: what UCX would tear down is its parent's, down to the shared memory.
+    worker_.abandon();
+    context_.abandon();
+    return;
+  }
+  close(Duration::zero());
+}
+
+std::string UcxTransport::address() const {
+  return encode(UcxAddress{.process = self_, .worker = worker_.address()});
+}
+
+std::string UcxTransport::describe() const {
+  std::string line = context_.library();
+  for (const Setting& setting : config_.settings()) {
+    line += fmt::format(", {}={} ({})", setting.key, setting.value, setting.source);
+  }
+  return line;
+}
+
+PeerId UcxTransport::add_peer(std::string_view blob) {
+  check_process();
+  UcxAddress address = decode_ucx_address(blob);
+  const auto [entry, fresh] =
+      known_.try_emplace(address.process.identity, static_cast<PeerId>(endpoints_.size()));
+  if (fresh) {
+    endpoints_.emplace_back(std::move(address), attention_);
+  }
+  return entry->second;
+}
+
+const PeerInfo& UcxTransport::peer(PeerId peer) const { return endpoints_.at(peer).info(); }
+
+void UcxTransport::send(PeerId peer, Tag tag, const void* data, std::size_t bytes,
+                        Request& request) {
+  if (!begin(peer, tag, false, request)) {
+    return;
+  }
+  ucp_request_param_t params = parameters(request);
+  params.cb.send = &UcxTransport::on_sent;
+  const ucs_status_ptr_t answer =
+      ucp_tag_send_nbx(endpoints_[peer].handle(), data, bytes, tag, &params);
+  if (answer == nullptr) {
+    finish(request, Status::kOk, bytes);
+  } else if (UCS_PTR_IS_ERR(answer)) {
+    finish(request, message_status(UCS_PTR_STATUS(answer)), 0);
+  }
+}
+
+void UcxTransport::recv(PeerId peer, Tag tag, void* data, std::size_t bytes, Request& request) {
+  if (!begin(peer, tag, true, request)) {
+    return;
+  }
+  // A message that has come before its receive and is too long is answered at once, but without its
+  // length.
+  ucp_tag_recv_info_t early{};
+  static_cast<void>(ucp_tag_probe_nb(worker_.get(), tag, kEveryBit, 0, &early));
+  ucp_tag_recv_info_t info{};
+  ucp_request_param_t params = parameters(request);
+  params.op_attr_mask |= UCP_OP_ATTR_FIELD_RECV_INFO;
+  params.cb.recv = &UcxTransport::on_received;
+  params.recv_info.tag_info = &info;  // written only for an answer at once
+  const ucs_status_ptr_t answer =
+      ucp_tag_recv_nbx(worker_.get(), data, bytes, tag, kEveryBit, &params);
+  if (answer == nullptr) {
+    finish(request, Status::kOk, info.length);
+  } else if (UCS_PTR_IS_ERR(answer)) {
+    finish(request, message_status(UCS_PTR_STATUS(answer)), early.length);
+  }
+}
+
+/// Puts the request on its endpoint's list; completes it at once, and says false, when the peer is
+/// gone.
+bool UcxTransport::begin(PeerId peer, Tag tag, bool is_receive, Request& request) {
+  check_process();
+  UcxEndpoint& endpoint = endpoints_.at(peer);
+  request.peer = peer;
+  request.tag = tag;
+  request.is_receive = is_receive;
+  request.transport = this;
+  endpoint.pending.add(request);
+  // A receive that does not connect waits for a peer that may never call; an ended one will not.
+  const bool waits =
+      is_receive && !request.connects && endpoint.state() == UcxEndpoint::State::kUnconnected;
+  if (closed_ || !(waits || endpoint.connect(worker_))) {
+    finish(request, Status::kPeerFailed, 0);
+    return false;
+  }
+  return true;
+}
+
+void UcxTransport::finish(Request& request, Status status, std::size_t length) {
+  UcxEndpoint& endpoint = endpoints_[request.peer];
+  endpoint.pending.remove(request);
+  // Whatever UCX calls the end of a request on an endpoint that ended: the cause is the peer's.
+  const bool ended = endpoint.state() == UcxEndpoint::State::kEnded;
+  if (ended && (status == Status::kCancelled || status == Status::kFailed)) {
+    status = Status::kPeerFailed;
+  }
+  request.complete(status, length);
+}
+
+void UcxTransport::on_sent(void* /*ucx_request*/, ucs_status_t status, void* user_data) {
+  auto* const request = static_cast<Request*>(user_data);
+  static_cast<UcxTransport*>(request->transport)->finish(*request, message_status(status), 0);
+}
+
+void UcxTransport::on_received(void* /*ucx_request*/, ucs_status_t status,
+                               const ucp_tag_recv_info_t* info, void* user_data) {
+  auto* const request = static_cast<Request*>(user_data);
+  const bool arrived = status == UCS_OK || status == UCS_ERR_MESSAGE_TRUNCATED;
+  static_cast<UcxTransport*>(request->transport)
+      ->finish(*request, message_status(status), arrived ? info->length : 0);
+}
+
+bool UcxTransport::connected(PeerId peer) const {
+  const UcxEndpoint& endpoint = endpoints_.at(peer);
+  return endpoint.state() == UcxEndpoint::State::kConnected && !endpoint.broke();
+}
+
+void UcxTransport::cancel(Request& request) {
+  check_process();
+  if (request.pending() && request.is_receive) {
+    ucp_request_cancel(worker_.get(), ucx_request(request));
+  }
+}
+
+void UcxTransport::give_up(PeerId peer) {
+  check_process();
+  UcxEndpoint& endpoint = endpoints_.at(peer);
+  if (endpoint.state() != UcxEndpoint::State::kEnded) {
+    end(endpoint);
+  }
+}
+
+void UcxTransport::expect_departure(PeerId peer) { endpoints_.at(peer).departure_expected = true; }
+
+bool UcxTransport::progress() {
+  bool moved = worker_.progress();
+  if (attention_) {
+    moved = true;
+    act_on_failures();
+  }
+  if (!closing_.empty() || !dropped_.empty() || half_arrived_) {
+    tidy();
+  }
+  return moved;
+}
+
+void UcxTransport::wait(Duration at_most) {
+  check_process();
+  if (!attention_) {
+    worker_.wait(at_most);
+  }
+}
+
+void UcxTransport::wake() { worker_.wake(); }
+
+std::vector<PeerFailure> UcxTransport::take_failures() { return std::exchange(failures_, {}); }
+
+void UcxTransport::act_on_failures() {
+  attention_ = false;
+  for (PeerId peer = 0; peer < endpoints_.size(); ++peer) {
+    UcxEndpoint& endpoint = endpoints_[peer];
+    if (!endpoint.broke()) {
+      continue;
+    }
+    if (!endpoint.departure_expected) {
+      failures_.push_back({.peer = peer, .reason = endpoint.failure_reason()});
+      log().info("the endpoint to {} pid {} broke: {}", endpoint.info().host,
+                 endpoint.info().process, endpoint.failure_reason());
+    }
+    end(endpoint);
+  }
+}
+
+void UcxTransport::end(UcxEndpoint& endpoint) {
+  const ucs_status_ptr_t closing = endpoint.begin_close(true);
+  if (UCS_PTR_IS_PTR(closing)) {
+    closing_.push_back(closing);
+  }
+  // UCX leaves a dead peer's receives posted for ever. Each cancel completes at most its own
+  // request, at once.
+  for (Request* request = endpoint.pending.first(); request != nullptr;) {
+    Request* const next = request->next;
+    if (request->is_receive) {
+      ucp_request_cancel(worker_.get(), ucx_request(*request));
+    }
+    request = next;
+  }
+  half_arrived_ = half_arrived_ || !endpoint.pending.empty();
+}
+
+/// Looks after what completes by itself: closing endpoints, dropped messages, requests of ended
+/// endpoints.
+void UcxTransport::tidy() {
+  std::erase_if(closing_, [](ucs_status_ptr_t request) {
+    if (ucp_request_check_status(request) == UCS_INPROGRESS) {
+      return false;
+    }
+    ucp_request_free(request);
+    return true;
+  });
+  std::erase_if(dropped_,
+                [](const std::unique_ptr<DroppedMessage>& message) { return message->done; });
+  if (half_arrived_ && closing_.empty()) {
+    const TimePoint now = std::chrono::steady_clock::now();
+    half_arrived_ = false;
+    for (UcxEndpoint& endpoint : endpoints_) {
+      if (endpoint.state() != UcxEndpoint::State::kEnded || endpoint.pending.empty()) {
+        continue;
+      }
+      if (now - endpoint.ended_at < kAbandonAfter) {
+        half_arrived_ = true;
+        continue;
+      }
+      while (Request* const request = endpoint.pending.first()) {
+        log().warn("UCX never completed {} with {} pid {}", transport::describe(request->tag),
+                   endpoint.info().host, endpoint.info().process);
+        finish(*request, Status::kPeerFailed, 0);
+      }
+    }
+  }
+}
+
+std::size_t UcxTransport::discard(Tag tag, Tag mask) {
+  check_process();
+  std::size_t count = 0;
+  ucp_tag_recv_info_t info{};
+  while (ucp_tag_message_h message = ucp_tag_probe_nb(worker_.get(), tag, mask, 1, &info)) {
+    ++count;
+    drop(message);
+    log().debug("dropped {}, {} bytes", transport::describe(info.sender_tag), info.length);
+  }
+  return count;
+}
+
+/// Receives a message into nothing: UCX cuts it to the buffer's 0 bytes and its sender completes as
+/// ever.
+void UcxTransport::drop(ucp_tag_message_h message) {
+  auto& dropped = dropped_.emplace_back(std::make_unique<DroppedMessage>());
+  ucp_request_param_t params{};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_REQUEST | UCP_OP_ATTR_FIELD_CALLBACK |
+                        UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  params.request = dropped->storage + Request::kStorage;
+  params.cb.recv = [](void*, ucs_status_t, const ucp_tag_recv_info_t*, void* user_data) {
+    static_cast<DroppedMessage*>(user_data)->done = true;
+  };
+  params.user_data = dropped.get();
+  params.memory_type = UCS_MEMORY_TYPE_HOST;
+  const ucs_status_ptr_t answer =
+      ucp_tag_msg_recv_nbx(worker_.get(), dropped->storage, 0, message, &params);
+  dropped->done = dropped->done || !UCS_PTR_IS_PTR(answer);
+}
+
+void UcxTransport::check_process() const {
+  if (getpid() != self_.process) {
+    throw Error(
+        ErrorKind::kTransport,
+        fmt::format(
+            "process {} was forked from process {} after gtopk had started UCX there, and cannot "
+            "use its connections: fork before init_process_group, or start workers by spawn",
+            getpid(), self_.process));
+  }
+}
+
+std::unique_ptr<Transport> make_ucx_transport(const UcxOptions& options) {
+  return std::make_unique<UcxTransport>(options);
+}
+
+}  // namespace gtopk::transport

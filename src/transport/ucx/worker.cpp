@@ -1,0 +1,84 @@
+#include "transport/ucx/worker.hpp"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <system_error>
+
+#include "gtopk/error.hpp"
+#include "transport/ucx/status.hpp"
+
+namespace gtopk::transport {
+namespace {
+
+// UCX has missed wake-ups: no sleep is longer, whatever the descriptor says.
+constexpr Duration kLongestSleep = std::chrono::milliseconds(50);
+
+timespec to_timespec(Duration duration) {
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(duration);
+  return {.tv_sec = seconds.count(), .tv_nsec = (duration - seconds).count()};
+}
+
+}  // namespace
+
+UcxWorker::UcxWorker(const UcxContext& context) {
+  ucp_worker_params_t params{};
+  params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  params.thread_mode = UCS_THREAD_MODE_SINGLE;
+  ucp_worker_h worker = nullptr;
+  throw_unless_ok(ucp_worker_create(context.get(), &params, &worker), "ucp_worker_create");
+  worker_.reset(worker);
+  throw_unless_ok(ucp_worker_get_efd(worker, &event_descriptor_), "ucp_worker_get_efd");
+  // A descriptor of our own instead of ucp_worker_signal: it outlives the worker, so that a late
+  // wake() is harmless.
+  wake_descriptor_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake_descriptor_ < 0) {
+    throw Error(ErrorKind::kTransport, "eventfd: " + std::generic_category().message(errno));
+  }
+}
+
+UcxWorker::~UcxWorker() {
+  worker_.reset();
+  ::close(wake_descriptor_);
+}
+
+std::string UcxWorker::address() const {
+  ucp_worker_attr_t attributes{};
+  attributes.field_mask = UCP_WORKER_ATTR_FIELD_ADDRESS;
+  throw_unless_ok(ucp_worker_query(worker_.get(), &attributes), "ucp_worker_query");
+  std::string bytes(reinterpret_cast<const char*>(attributes.address), attributes.address_length);
+  ucp_worker_release_address(worker_.get(), attributes.address);
+  return bytes;
+}
+
+void UcxWorker::wait(Duration at_most) {
+  // UCX's protocol: nothing left to do, arm, and only then sleep. BUSY says that something came in
+  // between.
+  if (at_most <= Duration::zero() || progress() || ucp_worker_arm(worker_.get()) != UCS_OK) {
+    return;
+  }
+  std::array<pollfd, 2> entries = {{{.fd = event_descriptor_, .events = POLLIN, .revents = 0},
+                                    {.fd = wake_descriptor_, .events = POLLIN, .revents = 0}}};
+  const timespec time = to_timespec(std::min(at_most, kLongestSleep));
+  ppoll(entries.data(), entries.size(), &time, nullptr);
+  if (entries[1].revents != 0) {
+    eventfd_t ignored = 0;
+    eventfd_read(wake_descriptor_, &ignored);
+    // After the read: a wake() in between has not written, and what it announces is seen by whoever
+    // waits next.
+    woken_.exchange(false, std::memory_order_acq_rel);
+  }
+}
+
+void UcxWorker::wake() {
+  if (!woken_.exchange(true, std::memory_order_acq_rel)) {
+    eventfd_write(wake_descriptor_, 1);
+  }
+}
+
+}  // namespace gtopk::transport

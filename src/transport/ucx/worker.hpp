@@ -1,0 +1,52 @@
+// Transport over UCX: one worker, its progress and its sleep. It knows no peers.
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "transport/base/clock.hpp"
+#include "transport/ucx/context.hpp"
+
+namespace gtopk::transport {
+
+class UcxWorker {
+ public:
+  explicit UcxWorker(const UcxContext& context);
+  UcxWorker(const UcxWorker&) = delete;
+  UcxWorker& operator=(const UcxWorker&) = delete;
+  UcxWorker(UcxWorker&&) = delete;
+  UcxWorker& operator=(UcxWorker&&) = delete;
+  ~UcxWorker();
+
+  [[nodiscard]] ucp_worker_h get() const { return worker_.get(); }
+  /// What another process needs to reach this worker.
+  [[nodiscard]] std::string address() const;
+
+  /// True when something moved.
+  bool progress() { return ucp_worker_progress(worker_.get()) != 0; }
+  /// Sleeps until something may have moved, wake() was called, or `at_most` (never more than 50 ms)
+  /// has passed.
+  void wait(Duration at_most);
+  /// Any thread, for as long as this object lives.
+  void wake();
+
+  /// Ends the worker; wake() stays allowed and does nothing.
+  void close() { worker_.reset(); }
+  /// Forgets the worker without touching UCX: for a process forked off the one that made it.
+  void abandon() { static_cast<void>(worker_.release()); }
+
+ private:
+  struct Destroy {
+    void operator()(ucp_worker_h worker) const { ucp_worker_destroy(worker); }
+  };
+
+  int wake_descriptor_ = -1;
+  int event_descriptor_ = -1;  ///< UCX's own
+  std::atomic<bool> woken_{false};
+  std::unique_ptr<ucp_worker, Destroy> worker_;
+};
+
+}  // namespace gtopk::transport
