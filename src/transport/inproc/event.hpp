@@ -24,10 +24,10 @@ struct Sent {
 
 /// What happens to one message beside the fabric's own reordering. By default nothing.
 struct Fault {
-  bool drop = false;                  ///< never arrives; a rendezvous send stays pending
-  Duration delay{};                   ///< more of it than the others have
-  std::optional<std::size_t> length;  ///< cut to, or padded with 0xA5 to, this many bytes
-  std::optional<std::size_t> flip;    ///< the byte at this offset is inverted, if there is one
+  bool drop = false;                    ///< never arrives; a rendezvous send stays pending
+  Duration delay{};                     ///< more of it than the others have
+  std::optional<std::size_t> length{};  ///< cut to, or padded with 0xA5 to, this many bytes
+  std::optional<std::size_t> flip{};    ///< the byte at this offset is inverted, if there is one
 };
 
 /// A message takes one event (eager) or three (rendezvous: announce there, clear back, payload

@@ -165,8 +165,8 @@ void Fabric::closed(std::uint32_t rank) {
 }
 
 void Fabric::left(std::uint32_t rank) {
+  seats_[rank].port = nullptr;  // its requests may be gone already: they are not touched
   kill(rank);
-  seats_[rank].port = nullptr;
 }
 
 void Fabric::forget(std::uint32_t rank) {

@@ -1,0 +1,208 @@
+// Transport, inproc: messages that are spoilt and processes that die or stop.
+#include <gtest/gtest.h>
+
+#include "transport/inproc/ranks.hpp"
+
+namespace gtopk::transport::inproc {
+namespace {
+
+using std::chrono::milliseconds;
+
+class SpoiltMessage : public testing::TestWithParam<std::size_t> {
+ protected:
+  /// Rank 0 sends "hello" to rank 1 with this fault.
+  Call& receive_with(Fault fault) {
+    ranks.fabric.set_faults([fault](const Sent&) { return fault; });
+    Call& received = ranks.recv(1, 0, 5, 8);
+    ranks.send(0, 1, 5, "hello");
+    ranks.settle_all();
+    return received;
+  }
+  Ranks ranks{2, {.eager_below = GetParam()}};
+};
+INSTANTIATE_TEST_SUITE_P(Protocols, SpoiltMessage, testing::Values(kAllEager, kNoneEager),
+                         [](const auto& name) {
+                           return name.param == kAllEager ? "eager" : "rendezvous";
+                         });
+
+TEST_P(SpoiltMessage, a_dropped_one_never_arrives) {
+  EXPECT_TRUE(receive_with({.drop = true}).pending());
+}
+
+TEST_P(SpoiltMessage, a_shortened_one_arrives_short) {
+  EXPECT_EQ(receive_with({.length = 2}).text(), "he");
+}
+
+TEST_P(SpoiltMessage, a_lengthened_one_is_padded) {
+  EXPECT_EQ(receive_with({.length = 7}).text(), "hello\xA5\xA5");
+}
+
+TEST_P(SpoiltMessage, one_lengthened_beyond_the_room_is_truncated) {
+  const Call& received = receive_with({.length = 9});
+  EXPECT_EQ(received.status(), Status::kTruncated);
+  EXPECT_EQ(received.request.length(), 9U);
+}
+
+TEST_P(SpoiltMessage, a_flipped_byte_arrives_flipped) {
+  EXPECT_EQ(receive_with({.flip = 1}).text(), std::string("h\x9Allo"));
+}
+
+TEST_P(SpoiltMessage, a_rule_sees_ranks_tag_and_size) {
+  ranks.fabric.set_faults([](const Sent& sent) {
+    EXPECT_EQ(sent.source, 0U);
+    EXPECT_EQ(sent.destination, 1U);
+    EXPECT_EQ(sent.tag, 5U);
+    EXPECT_EQ(sent.bytes, 5U);
+    return Fault{};
+  });
+  ranks.send(0, 1, 5, "hello");
+}
+
+TEST(Kill, receives_from_the_rank_end_and_it_is_reported_once_after_the_delay) {
+  Ranks ranks(3, {.failure_delay = milliseconds(20)});
+  Call& lost = ranks.recv(1, 0, 5);
+  Call& other = ranks.recv(1, 2, 6);
+  ranks.settle();
+  ranks.fabric.kill(0);
+  ranks.settle();
+  EXPECT_TRUE(lost.pending());
+  EXPECT_TRUE(ranks.port(1).take_failures().empty());
+  ranks.fabric.advance(milliseconds(20));
+  ranks.settle();
+  EXPECT_EQ(lost.status(), Status::kPeerFailed);
+  const std::vector<PeerFailure> failures = ranks.port(1).take_failures();
+  ASSERT_EQ(failures.size(), 1U);
+  EXPECT_EQ(failures[0].peer, ranks.id(1, 0));
+  EXPECT_TRUE(ranks.port(1).take_failures().empty());
+  EXPECT_TRUE(other.pending());
+  EXPECT_EQ(ranks.send(1, 0, 7, "late").status(), Status::kPeerFailed);
+  EXPECT_EQ(ranks.recv(1, 0, 7).status(), Status::kPeerFailed);
+  EXPECT_FALSE(ranks.port(1).connected(ranks.id(1, 0)));
+}
+
+TEST(Kill, a_rendezvous_send_to_the_rank_ends_and_an_eager_one_is_not_known_to_be_lost) {
+  Ranks ranks(2, {.eager_below = 4});
+  Call& small = ranks.send(1, 0, 5, "123");
+  Call& large = ranks.send(1, 0, 6, "1234");
+  ranks.fabric.kill(0);
+  EXPECT_EQ(small.status(), Status::kOk);
+  EXPECT_TRUE(large.pending());
+  ranks.settle_all();
+  EXPECT_EQ(large.status(), Status::kPeerFailed);
+}
+
+TEST(Kill, a_message_announced_by_the_rank_never_comes) {
+  Ranks ranks(2, {.eager_below = kNoneEager});
+  Call& received = ranks.recv(1, 0, 5);
+  ranks.send(0, 1, 5, "hello");
+  ASSERT_TRUE(ranks.fabric.deliver_one());
+  ranks.port(1).progress();  // matched; rank 0 is asked for the bytes
+  ranks.fabric.kill(0);
+  ranks.settle_all();
+  EXPECT_EQ(received.status(), Status::kPeerFailed);
+}
+
+TEST(Kill, what_the_rank_sent_before_may_arrive_or_be_lost) {
+  int arrived = 0;
+  constexpr int kRuns = 40;
+  for (std::uint64_t seed = 0; seed < kRuns; ++seed) {
+    Ranks ranks(2, {.seed = seed, .failure_delay = milliseconds(0)});
+    Call& received = ranks.recv(1, 0, 5);
+    ranks.send(0, 1, 5, "hello");
+    ranks.fabric.kill(0);
+    ranks.settle_all();
+    ASSERT_FALSE(received.pending());
+    arrived += received.status() == Status::kOk ? 1 : 0;
+  }
+  EXPECT_GT(arrived, 0);
+  EXPECT_LT(arrived, kRuns);
+}
+
+TEST(Kill, a_silent_death_is_noticed_by_nobody) {
+  Ranks ranks(2);
+  Call& received = ranks.recv(1, 0, 5);
+  ranks.fabric.kill(0, Death::kSilent);
+  ranks.settle_all();
+  ranks.fabric.advance(std::chrono::hours(1));
+  ranks.settle_all();
+  EXPECT_TRUE(received.pending());
+  EXPECT_TRUE(ranks.port(1).take_failures().empty());
+  EXPECT_TRUE(ranks.port(1).connected(ranks.id(1, 0)));
+}
+
+TEST(Kill, only_ranks_with_an_endpoint_notice) {
+  Ranks ranks(3);
+  Call& quiet = ranks.recv(1, 0, 6);  // rank 1 makes one by receiving
+  ranks.fabric.kill(0);
+  ranks.settle_all();
+  EXPECT_EQ(quiet.status(), Status::kPeerFailed);
+  EXPECT_EQ(ranks.port(1).take_failures().size(), 1U);
+  EXPECT_TRUE(ranks.port(2).take_failures().empty());
+  Call& late = ranks.recv(2, 0, 7);  // and rank 2 tries to
+  ranks.settle_all();
+  EXPECT_EQ(late.status(), Status::kPeerFailed);
+  EXPECT_EQ(ranks.port(2).take_failures().size(), 1U);
+}
+
+TEST(Kill, a_receive_that_does_not_connect_is_not_told) {
+  Ranks ranks(2);
+  Call call(std::string(8, '.'));
+  call.request.connects = false;
+  ranks.port(1).recv(ranks.id(1, 0), 5, call.bytes.data(), 8, call.request);
+  EXPECT_FALSE(ranks.port(1).connected(ranks.id(1, 0)));
+  ranks.fabric.kill(0);
+  ranks.settle_all();
+  EXPECT_TRUE(call.pending());
+  ranks.send(1, 0, 6, "x");
+  EXPECT_TRUE(ranks.port(1).connected(ranks.id(1, 0)));
+  ranks.settle_all();
+  EXPECT_EQ(call.status(), Status::kPeerFailed) << "an endpoint made by another request ends it";
+}
+
+TEST(Kill, the_ranks_own_requests_end_so_that_its_owner_can_be_taken_down) {
+  Ranks ranks(2, {.eager_below = kNoneEager});
+  Call& received = ranks.recv(0, 1, 5);
+  Call& sent = ranks.send(0, 1, 6, "hello");
+  ranks.settle();
+  ranks.fabric.kill(0);
+  EXPECT_TRUE(received.pending());
+  ranks.port(0).progress();
+  EXPECT_EQ(received.status(), Status::kPeerFailed);
+  EXPECT_EQ(sent.status(), Status::kPeerFailed);
+  EXPECT_EQ(ranks.recv(0, 1, 7).status(), Status::kPeerFailed);
+  ranks.port(0).close(milliseconds(1));
+}
+
+TEST(Freeze, nothing_reaches_the_rank_and_nobody_is_told_until_it_thaws) {
+  Ranks ranks(2);
+  Call& received = ranks.recv(1, 0, 5);
+  ranks.fabric.freeze(1);
+  ranks.send(0, 1, 5, "hello");
+  ranks.settle_all();
+  ranks.fabric.advance(std::chrono::hours(1));
+  EXPECT_FALSE(ranks.fabric.deliver_one());
+  EXPECT_FALSE(ranks.port(1).progress());
+  EXPECT_TRUE(received.pending());
+  EXPECT_TRUE(ranks.port(0).take_failures().empty());
+  ranks.fabric.thaw(1);
+  ranks.settle();
+  EXPECT_EQ(received.text(), "hello");
+}
+
+TEST(Freeze, what_the_rank_sent_before_still_arrives_when_it_was_copied) {
+  Ranks ranks(2, {.eager_below = 4});
+  Call& small = ranks.recv(1, 0, 5);
+  Call& large = ranks.recv(1, 0, 6);
+  ranks.send(0, 1, 5, "123");
+  ranks.send(0, 1, 6, "1234");
+  ranks.fabric.freeze(0);
+  ranks.settle_all();
+  EXPECT_EQ(small.text(), "123");
+  EXPECT_TRUE(large.pending()) << "the rank must answer before its bytes go";
+  ranks.fabric.thaw(0);
+  ranks.settle();
+  EXPECT_EQ(large.text(), "1234");
+}
+
+}  // namespace
+}  // namespace gtopk::transport::inproc

@@ -1,0 +1,211 @@
+// Transport, inproc: what a message does when nothing goes wrong, eager and rendezvous.
+#include <gtest/gtest.h>
+
+#include "gtopk/error.hpp"
+#include "transport/inproc/ranks.hpp"
+
+namespace gtopk::transport::inproc {
+namespace {
+
+class EitherWay : public testing::TestWithParam<std::size_t> {
+ protected:
+  Ranks ranks{3, {.eager_below = GetParam()}};
+};
+INSTANTIATE_TEST_SUITE_P(Protocols, EitherWay, testing::Values(kAllEager, kNoneEager),
+                         [](const auto& name) {
+                           return name.param == kAllEager ? "eager" : "rendezvous";
+                         });
+
+TEST_P(EitherWay, a_posted_receive_gets_the_message) {
+  Call& received = ranks.recv(1, 0, 5);
+  Call& sent = ranks.send(0, 1, 5, "hello");
+  ranks.settle();
+  EXPECT_EQ(received.status(), Status::kOk);
+  EXPECT_EQ(received.text(), "hello");
+  EXPECT_EQ(sent.status(), Status::kOk);
+}
+
+TEST_P(EitherWay, a_message_waits_for_its_receive) {
+  ranks.send(0, 1, 5, "hello");
+  ranks.settle();
+  Call& received = ranks.recv(1, 0, 5);
+  ranks.settle();
+  EXPECT_EQ(received.text(), "hello");
+}
+
+TEST_P(EitherWay, a_message_without_bytes_arrives) {
+  Call& received = ranks.recv(1, 0, 5, 0);
+  ranks.send(0, 1, 5, "");
+  ranks.settle();
+  EXPECT_EQ(received.status(), Status::kOk);
+  EXPECT_EQ(received.request.length(), 0U);
+}
+
+TEST_P(EitherWay, a_rank_may_send_to_itself) {
+  Call& received = ranks.recv(2, 2, 5);
+  ranks.send(2, 2, 5, "me");
+  ranks.settle();
+  EXPECT_EQ(received.text(), "me");
+}
+
+TEST_P(EitherWay, only_the_same_tag_matches) {
+  Call& received = ranks.recv(1, 0, 5);
+  ranks.send(0, 1, 6, "six");
+  ranks.settle();
+  EXPECT_TRUE(received.pending());
+  ranks.send(0, 1, 5, "five");
+  ranks.settle();
+  EXPECT_EQ(received.text(), "five");
+}
+
+TEST_P(EitherWay, a_message_longer_than_the_room_is_truncated_and_tells_its_length) {
+  Call& received = ranks.recv(1, 0, 5, 3);
+  Call& sent = ranks.send(0, 1, 5, "hello");
+  ranks.settle();
+  EXPECT_EQ(received.status(), Status::kTruncated);
+  EXPECT_EQ(received.request.length(), 5U);
+  EXPECT_EQ(sent.status(), Status::kOk) << "the sender never learns";
+}
+
+TEST_P(EitherWay, messages_of_one_sender_and_tag_keep_their_order) {
+  std::vector<Call*> received;
+  for (int i = 0; i < 10; ++i) ranks.send(0, 1, 5, std::to_string(i));
+  for (int i = 0; i < 10; ++i) received.push_back(&ranks.recv(1, 0, 5));
+  ranks.settle();
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(received[static_cast<std::size_t>(i)]->text(), std::to_string(i));
+  }
+}
+
+TEST_P(EitherWay, a_withdrawn_receive_ends_later_and_takes_no_message) {
+  Call& withdrawn = ranks.recv(1, 0, 5);
+  ranks.port(1).cancel(withdrawn.request);
+  EXPECT_TRUE(withdrawn.pending());
+  ranks.send(0, 1, 5, "hello");
+  ranks.settle();
+  EXPECT_EQ(withdrawn.status(), Status::kCancelled);
+  Call& received = ranks.recv(1, 0, 5);
+  ranks.settle();
+  EXPECT_EQ(received.text(), "hello");
+}
+
+TEST_P(EitherWay, traffic_is_counted_exactly_and_by_kind) {
+  ranks.send(0, 1, collective_tag(0, 0, 0, 0), "12345");
+  ranks.send(0, 1, point_to_point_tag(0, 0, 9), "123");
+  ranks.recv(1, 0, collective_tag(0, 0, 0, 0));
+  ranks.settle();
+  const Traffic& sent = ranks.fabric.counters(0).of(TagKind::kCollective);
+  EXPECT_EQ(sent.messages_sent, 1U);
+  EXPECT_EQ(sent.bytes_sent, 5U);
+  EXPECT_EQ(sent.messages_received, 0U);
+  const Traffic& received = ranks.fabric.counters(1).of(TagKind::kCollective);
+  EXPECT_EQ(received.messages_received, 1U);
+  EXPECT_EQ(received.bytes_received, 5U);
+  EXPECT_EQ(ranks.fabric.counters(0).of(TagKind::kPointToPoint).bytes_sent, 3U);
+  EXPECT_EQ(ranks.fabric.counters(1).of(TagKind::kPointToPoint).messages_received, 0U);
+  EXPECT_EQ(ranks.fabric.counters(1).of(TagKind::kControl).messages_sent, 0U);
+}
+
+constexpr Tag kOneCollective = ~Tag{0xffff};  // any step and chunk
+
+TEST_P(EitherWay, discarding_takes_what_arrived_and_fits_and_lets_its_sender_go) {
+  Call& one = ranks.send(0, 1, collective_tag(0, 0, 7, 1), "one");
+  Call& two = ranks.send(0, 1, collective_tag(0, 0, 7, 2), "two");
+  ranks.send(0, 1, collective_tag(0, 0, 8, 1), "other");
+  ranks.settle();
+  EXPECT_EQ(ranks.port(1).discard(collective_tag(0, 0, 7, 0), kOneCollective), 2U);
+  ranks.settle();
+  EXPECT_EQ(one.status(), Status::kOk);
+  EXPECT_EQ(two.status(), Status::kOk);
+  Call& kept = ranks.recv(1, 0, collective_tag(0, 0, 8, 1));
+  Call& gone = ranks.recv(1, 0, collective_tag(0, 0, 7, 1));
+  ranks.settle();
+  EXPECT_EQ(kept.text(), "other");
+  EXPECT_TRUE(gone.pending());
+  EXPECT_EQ(ranks.fabric.counters(1).discarded, 2U);
+}
+
+TEST_P(EitherWay, a_message_from_another_peer_than_the_receive_names_is_counted) {
+  Call& received = ranks.recv(1, 0, 5);
+  ranks.send(2, 1, 5, "from 2");
+  ranks.settle();
+  EXPECT_EQ(received.text(), "from 2") << "networks match by tag alone";
+  EXPECT_EQ(ranks.fabric.counters(1).wrong_source, 1U);
+}
+
+TEST(Eager, the_buffer_is_free_when_send_returns) {
+  Ranks ranks(2, {.eager_below = kAllEager});
+  Call& sent = ranks.send(0, 1, 5, "hello");
+  EXPECT_EQ(sent.status(), Status::kOk);
+  sent.bytes = "XXXXX";
+  Call& received = ranks.recv(1, 0, 5);
+  ranks.settle();
+  EXPECT_EQ(received.text(), "hello");
+}
+
+TEST(Eager, a_receive_for_a_message_that_is_there_completes_at_once) {
+  Ranks ranks(2, {.eager_below = kAllEager});
+  ranks.send(0, 1, 5, "hello");
+  ranks.settle();
+  EXPECT_EQ(ranks.recv(1, 0, 5).status(), Status::kOk);
+}
+
+TEST(Rendezvous, a_send_stays_pending_until_it_is_matched) {
+  Ranks ranks(2, {.eager_below = kNoneEager});
+  Call& sent = ranks.send(0, 1, 5, "hello");
+  ranks.settle_all();
+  EXPECT_TRUE(sent.pending());
+  EXPECT_TRUE(ranks.fabric.quiet());
+  ranks.recv(1, 0, 5);
+  ranks.settle();
+  EXPECT_EQ(sent.status(), Status::kOk);
+}
+
+TEST(Rendezvous, a_buffer_reused_too_early_is_seen_by_the_receiver) {
+  Ranks ranks(2, {.eager_below = kNoneEager});
+  Call& sent = ranks.send(0, 1, 5, "hello");
+  sent.bytes.replace(0, 5, "XXXXX");
+  Call& received = ranks.recv(1, 0, 5);
+  ranks.settle();
+  EXPECT_EQ(received.text(), "XXXXX");
+}
+
+TEST(Rendezvous, a_receive_that_is_matched_cannot_be_withdrawn) {
+  Ranks ranks(2, {.eager_below = kNoneEager});
+  ranks.send(0, 1, 5, "hello");
+  ranks.settle();
+  Call& received = ranks.recv(1, 0, 5);  // matched: the bytes are still to come
+  ranks.port(1).cancel(received.request);
+  ranks.settle();
+  EXPECT_EQ(received.status(), Status::kOk);
+}
+
+TEST(Rendezvous, the_threshold_divides_messages_by_size) {
+  Ranks ranks(2, {.eager_below = 4});
+  EXPECT_FALSE(ranks.send(0, 1, 5, "123").pending());
+  EXPECT_TRUE(ranks.send(0, 1, 6, "1234").pending());
+}
+
+TEST(Address, a_peer_keeps_its_id_and_tells_who_it_is) {
+  Fabric fabric(3);
+  Transport& port = fabric.port(0);
+  const PeerId two = port.add_peer(fabric.port(2).address());
+  const PeerId self = port.add_peer(port.address());
+  EXPECT_NE(two, self);
+  EXPECT_EQ(port.add_peer(fabric.port(2).address()), two);
+  EXPECT_EQ(port.peer(two).host, "node2");
+  EXPECT_EQ(port.peer(two).identity, fabric.port(2).self().identity);
+  EXPECT_EQ(port.peer(self).process, port.self().process);
+}
+
+TEST(Address, what_is_not_of_this_fabric_is_refused) {
+  Fabric fabric(2, {.seed = 1});
+  Fabric other(3, {.seed = 2});
+  for (const std::string& blob : {std::string(), std::string("tcp:1"), other.port(0).address(),
+                                  other.port(2).address(), fabric.port(0).address() + "0"}) {
+    EXPECT_THROW(fabric.port(0).add_peer(blob), Error) << blob;
+  }
+}
+
+}  // namespace
+}  // namespace gtopk::transport::inproc

@@ -1,0 +1,97 @@
+// Tests of the in-process transport: ranks that know each other, and requests that count their
+// completions.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "transport/inproc/fabric.hpp"
+
+namespace gtopk::transport::inproc {
+
+/// A request with its own buffer. It must stay where it is, so it lives in a deque.
+class Call {
+ public:
+  explicit Call(std::string text) : bytes(std::move(text)) {
+    request.prepare([](Request& done) { ++static_cast<Call*>(done.context())->completions; }, this);
+  }
+
+  [[nodiscard]] bool pending() const { return completions == 0; }
+  [[nodiscard]] Status status() const {
+    EXPECT_LE(completions, 1);
+    return request.status();
+  }
+  /// What arrived.
+  [[nodiscard]] std::string text() const { return bytes.substr(0, request.length()); }
+
+  std::string bytes;
+  int completions = 0;
+  Request request;
+};
+
+/// P ranks; peer ids are not ranks, on purpose.
+class Ranks {
+ public:
+  explicit Ranks(std::uint32_t ranks, FabricOptions options = {}) : fabric(ranks, options) {
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+      ids_.emplace_back(ranks);
+      for (std::uint32_t i = 1; i <= ranks; ++i) {
+        const std::uint32_t other = (rank + i) % ranks;
+        ids_[rank][other] = fabric.port(rank).add_peer(fabric.port(other).address());
+      }
+    }
+  }
+
+  [[nodiscard]] PeerId id(std::uint32_t rank, std::uint32_t of) const { return ids_[rank][of]; }
+  Transport& port(std::uint32_t rank) { return fabric.port(rank); }
+
+  Call& send(std::uint32_t from, std::uint32_t to, Tag tag, std::string text) {
+    Call& call = calls_.emplace_back(std::move(text));
+    port(from).send(id(from, to), tag, call.bytes.data(), call.bytes.size(), call.request);
+    return call;
+  }
+  Call& recv(std::uint32_t at, std::uint32_t from, Tag tag, std::size_t room = 64) {
+    Call& call = calls_.emplace_back(std::string(room, '.'));
+    port(at).recv(id(at, from), tag, call.bytes.data(), room, call.request);
+    return call;
+  }
+
+  /// Delivers and progresses, in seeded order, until nothing moves at this time.
+  void settle() {
+    for (;;) {
+      bool moved = fabric.deliver_one();
+      moved = port(static_cast<std::uint32_t>(fabric.pick(fabric.size()))).progress() || moved;
+      if (moved) continue;
+      for (std::uint32_t rank = 0; rank < fabric.size(); ++rank) {
+        moved = port(rank).progress() || moved;
+      }
+      if (!moved) return;
+    }
+  }
+  /// The same, and lets time pass until nothing is under way.
+  void settle_all() {
+    do {
+      settle();
+    } while (fabric.advance_to_next());
+  }
+
+  Fabric fabric;
+
+ private:
+  std::vector<std::vector<PeerId>> ids_;
+  std::deque<Call> calls_;
+};
+
+inline constexpr std::size_t kAllEager = SIZE_MAX;
+inline constexpr std::size_t kNoneEager = 0;
+
+inline Tag tag_of(std::uint32_t source, std::uint32_t step) {
+  return collective_tag(0, source, 0, step);
+}
+
+}  // namespace gtopk::transport::inproc

@@ -1,0 +1,171 @@
+// Transport, inproc: the scheduler: what may overtake what, virtual time, and that a seed replays a
+// run.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "transport/inproc/ranks.hpp"
+
+namespace gtopk::transport::inproc {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+/// The order in which messages of different senders and tags reach rank 0.
+std::string arrival_order(FabricOptions options) {
+  Ranks ranks(4, options);
+  std::vector<Call*> received;
+  for (std::uint32_t i = 0; i < 9; ++i) {
+    const std::uint32_t source = 1 + i % 3;
+    received.push_back(&ranks.recv(0, source, tag_of(source, i)));
+    ranks.send(source, 0, tag_of(source, i), std::to_string(i));
+  }
+  std::string order;
+  while (order.size() < received.size()) {
+    if (!ranks.fabric.deliver_one() && !ranks.fabric.advance_to_next()) break;
+    ranks.port(0).progress();
+    for (Call*& call : received) {
+      if (call == nullptr || call->pending()) continue;
+      order += call->text();
+      call = nullptr;
+    }
+  }
+  return order;
+}
+
+TEST(Schedule, the_same_seed_gives_the_same_run) {
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    EXPECT_EQ(arrival_order({.seed = seed}), arrival_order({.seed = seed}));
+  }
+}
+
+TEST(Schedule, seeds_reorder_what_tags_and_senders_leave_free) {
+  std::set<std::string> orders;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) orders.insert(arrival_order({.seed = seed}));
+  EXPECT_GE(orders.size(), 15U);
+}
+
+TEST(Schedule, without_reordering_messages_arrive_as_they_were_sent) {
+  EXPECT_EQ(arrival_order({.seed = 3, .reorder = false}), "012345678");
+}
+
+TEST(Schedule, nothing_arrives_before_its_time_and_everything_by_the_latest) {
+  Ranks ranks(2, {.min_delay = microseconds(10), .max_delay = microseconds(50)});
+  const TimePoint start = ranks.fabric.clock().now();
+  std::vector<Call*> received;
+  for (std::uint32_t i = 0; i < 20; ++i) {
+    received.push_back(&ranks.recv(1, 0, tag_of(0, i)));
+    ranks.send(0, 1, tag_of(0, i), "x");
+  }
+  ranks.settle();
+  ranks.fabric.advance(microseconds(10) - Duration(1));
+  ranks.settle();
+  for (const Call* call : received) EXPECT_TRUE(call->pending());
+  ASSERT_TRUE(ranks.fabric.advance_to_next());
+  EXPECT_GE(ranks.fabric.clock().now() - start, microseconds(10));
+  ranks.settle_all();
+  EXPECT_LE(ranks.fabric.clock().now() - start, microseconds(50));
+  for (const Call* call : received) EXPECT_EQ(call->status(), Status::kOk);
+}
+
+TEST(Schedule, a_delayed_message_holds_back_its_own_stream_and_no_other) {
+  Ranks ranks(2);
+  ranks.fabric.set_faults([](const Sent& sent) {
+    return Fault{.delay = sent.number == 0 ? milliseconds(1) : milliseconds(0)};
+  });
+  Call& first = ranks.recv(1, 0, 5);
+  Call& second = ranks.recv(1, 0, 5);
+  Call& other = ranks.recv(1, 0, 6);
+  ranks.send(0, 1, 5, "first");
+  ranks.send(0, 1, 5, "second");
+  ranks.send(0, 1, 6, "other");
+  ranks.settle();
+  EXPECT_TRUE(first.pending());
+  EXPECT_TRUE(second.pending());
+  EXPECT_EQ(other.text(), "other");
+  ranks.settle_all();
+  EXPECT_EQ(first.text(), "first");
+  EXPECT_EQ(second.text(), "second");
+}
+
+TEST(Schedule, a_delivered_event_acts_only_in_progress) {
+  Ranks ranks(2);
+  Call& received = ranks.recv(1, 0, 5);
+  ranks.send(0, 1, 5, "x");
+  EXPECT_TRUE(ranks.fabric.deliver_one());
+  EXPECT_TRUE(received.pending());
+  EXPECT_FALSE(ranks.fabric.quiet());
+  EXPECT_TRUE(ranks.port(1).progress());
+  EXPECT_FALSE(received.pending());
+  EXPECT_FALSE(ranks.port(1).progress());
+  EXPECT_TRUE(ranks.fabric.quiet());
+}
+
+TEST(Wait, time_passes_only_when_there_is_nothing_else_to_do) {
+  Ranks ranks(3, {.min_delay = milliseconds(2), .max_delay = milliseconds(2)});
+  const auto since = [&, start = ranks.fabric.clock().now()] {
+    return ranks.fabric.clock().now() - start;
+  };
+  ranks.port(0).wait(milliseconds(50));
+  EXPECT_EQ(since(), milliseconds(50));
+
+  ranks.send(0, 1, 5, "x");
+  ranks.port(2).wait(milliseconds(1));
+  EXPECT_EQ(since(), milliseconds(51));
+  ranks.port(2).wait(milliseconds(50));  // until the message may arrive
+  EXPECT_EQ(since(), milliseconds(52));
+  ranks.port(2).wait(milliseconds(50));  // which it then does
+  ranks.port(2).wait(milliseconds(50));  // rank 1 has not acted on it yet
+  EXPECT_EQ(since(), milliseconds(52));
+  EXPECT_TRUE(ranks.port(1).progress());
+}
+
+TEST(Wait, a_wake_is_not_lost) {
+  Ranks ranks(1);
+  const TimePoint start = ranks.fabric.clock().now();
+  ranks.port(0).wake();
+  ranks.port(0).wait(milliseconds(50));
+  EXPECT_EQ(ranks.fabric.clock().now(), start);
+  ranks.port(0).wait(milliseconds(50));
+  EXPECT_EQ(ranks.fabric.clock().now(), start + milliseconds(50));
+}
+
+TEST(Schedule, everything_sent_is_received_once_and_in_order_in_any_schedule) {
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Ranks ranks(5, {.seed = seed,
+                    .eager_below = static_cast<std::size_t>(seed % 3) * 4,
+                    .max_delay = microseconds(seed % 2 == 0 ? 0 : 100)});
+    std::map<std::tuple<std::uint32_t, std::uint32_t, Tag>, std::vector<std::string>> expected;
+    std::map<std::tuple<std::uint32_t, std::uint32_t, Tag>, std::vector<Call*>> received;
+    for (int i = 0; i < 300; ++i) {
+      const auto from = static_cast<std::uint32_t>(ranks.fabric.pick(5));
+      const auto to = static_cast<std::uint32_t>(ranks.fabric.pick(5));
+      const Tag tag = tag_of(from, static_cast<std::uint32_t>(ranks.fabric.pick(3)));
+      const std::string text = std::to_string(i) + std::string(ranks.fabric.pick(9), '-');
+      const bool receive_first = ranks.fabric.pick(2) == 0;
+      if (receive_first) received[{from, to, tag}].push_back(&ranks.recv(to, from, tag));
+      ranks.send(from, to, tag, text);
+      expected[{from, to, tag}].push_back(text);
+      if (ranks.fabric.pick(3) == 0) ranks.settle();
+      if (!receive_first) received[{from, to, tag}].push_back(&ranks.recv(to, from, tag));
+    }
+    ranks.settle_all();
+    for (const auto& [stream, texts] : expected) {
+      for (std::size_t i = 0; i < texts.size(); ++i) {
+        ASSERT_EQ(received[stream][i]->text(), texts[i]);
+      }
+    }
+    for (std::uint32_t rank = 0; rank < 5; ++rank) {
+      ranks.port(rank).close(milliseconds(1));
+      EXPECT_TRUE(ranks.fabric.counters(rank).unexpected_at_close.empty());
+      EXPECT_EQ(ranks.fabric.counters(rank).wrong_source, 0U);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gtopk::transport::inproc
