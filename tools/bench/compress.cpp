@@ -1,6 +1,6 @@
-// Benchmark (a): the whole compress step of one rank (select exactly, compact, commit) on one thread,
-// against memcpy of the same d floats in the same run, and the merge of two selections. Prints `#` lines
-// of provenance and one aligned row per phase; --json FILE adds the raw samples.
+// Benchmark (a): the whole compress step of one rank (select exactly, compact, commit) on one
+// thread, against memcpy of the same d floats in the same run, and the merge of two selections.
+// Prints `#` lines of provenance and one aligned row per phase; --json FILE adds the raw samples.
 #include <hwy/targets.h>
 
 #include <CLI/CLI.hpp>
@@ -147,12 +147,9 @@ Results measure(const Options& options) {
   List dropped(2 * k);
   gtopk::sparse::SelectScratch select_scratch;
   gtopk::sparse::MergeScratch merge_scratch;
-  Results results{.k = k,
-                  .phases = {{"memcpy", {}},
-                             {"select", {}},
-                             {"commit", {}},
-                             {"step", {}},
-                             {"merge", {}}}};
+  Results results{
+      .k = k,
+      .phases = {{"memcpy", {}}, {"select", {}}, {"commit", {}}, {"step", {}}, {"merge", {}}}};
   const auto take = [&](std::size_t phase, int iteration, double sample) {
     if (iteration >= 0) {
       results.phases[phase].samples.push_back(sample);
@@ -164,9 +161,9 @@ Results measure(const Options& options) {
          milliseconds([&] { std::memcpy(copy.get(), gradient.get(), d * sizeof(float)); }));
 
     const double select = milliseconds([&] {
-      own.size = gtopk::sparse::select_exact(tensor.get(), residual.get(), d, k, own.out(),
-                                             select_scratch)
-                     .count;
+      own.size =
+          gtopk::sparse::select_exact(tensor.get(), residual.get(), d, k, own.out(), select_scratch)
+              .count;
     });
     auto dropped_out = dropped.out();
     const double merge = milliseconds([&] {
@@ -203,15 +200,18 @@ void print(const Options& options, const Results& results) {
   const double reference = results.phases.front().quantile(0.5);
   for (const Phase& phase : results.phases) {
     std::printf("%-8s %6zu %10.3f %10.3f %10.3f %10.3f %8.3f\n", phase.name.c_str(),
-                phase.samples.size(), phase.quantile(0), phase.quantile(0.5),
-                phase.quantile(0.99), phase.quantile(1), phase.quantile(0.5) / reference);
+                phase.samples.size(), phase.quantile(0), phase.quantile(0.5), phase.quantile(0.99),
+                phase.quantile(1), phase.quantile(0.5) / reference);
   }
 }
 
 void write_json(const Options& options, const Results& results) {
-  nlohmann::json document{{"benchmark", "compress"},     {"version", gtopk::kVersion},
-                          {"d", options.d},              {"k", results.k},
-                          {"density", options.density},  {"seed", options.seed},
+  nlohmann::json document{{"benchmark", "compress"},
+                          {"version", gtopk::kVersion},
+                          {"d", options.d},
+                          {"k", results.k},
+                          {"density", options.density},
+                          {"seed", options.seed},
                           {"unit", "ms"}};
   for (const Phase& phase : results.phases) {
     document["samples"][phase.name] = phase.samples;

@@ -14,7 +14,8 @@
 namespace gtopk::sparse {
 namespace detail {
 
-/// How many of a's entries are among the first `diagonal` of both lists (merge path: Odeh et al., 2012).
+/// How many of a's entries are among the first `diagonal` of both lists (merge path: Odeh et al.,
+/// 2012).
 template <class Value, class Index>
 [[nodiscard]] std::size_t split_diagonal(Entries<Value, Index> a, Entries<Value, Index> b,
                                          std::size_t diagonal) {

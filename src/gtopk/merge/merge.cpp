@@ -12,8 +12,8 @@
 namespace gtopk::sparse {
 namespace {
 
-/// Entries with a larger key than `key` are kept, and those that have it up to a position: of equals
-/// the lowest indices come first.
+/// Entries with a larger key than `key` are kept, and those that have it up to a position: of
+/// equals the lowest indices come first.
 template <class Value>
 struct Cut {
   Key<Value> key;

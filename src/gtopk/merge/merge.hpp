@@ -1,5 +1,5 @@
-// Sparse, merge room: two lists of entries become one; what a node of the gTop-k tree does. Commutative
-// bit for bit. It knows no ranks, no tree and no wire.
+// Sparse, merge room: two lists of entries become one; what a node of the gTop-k tree does.
+// Commutative bit for bit. It knows no ranks, no tree and no wire.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,8 @@ template <class Value, class Index>
                            EntriesOut<Value, Index> kept, EntriesOut<Value, Index>* dropped,
                            MergeScratch& scratch);
 
-/// The sum of two lists with nothing selected; sums of zero are kept. Room: |a| + |b|.
+/// The sum of two lists with nothing selected; sums of zero are kept, with either sign. Room:
+/// |a| + |b|.
 template <class Value, class Index>
 [[nodiscard]] Merged unite(Entries<Value, Index> a, Entries<Value, Index> b,
                            EntriesOut<Value, Index> kept);

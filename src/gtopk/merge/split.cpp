@@ -63,13 +63,13 @@ HWY_INLINE void divide_vectors(Entries<Value, Key<Value>> entries, std::size_t e
     hn::StoreU(hn::Compress(index, hn::RebindMask(d_indices, keep)), d_indices,
                kept.indices + at.kept);
     at.kept += hn::CountTrue(d_bits, keep);
+    const auto drop = hn::AndNot(keep, hn::Gt(key, hn::Zero(d_bits)));
     if (dropped != nullptr) {
-      const auto drop = hn::AndNot(keep, hn::Gt(key, hn::Zero(d_bits)));
       hn::StoreU(hn::Compress(value, hn::RebindMask(d, drop)), d, dropped->values + at.dropped);
       hn::StoreU(hn::Compress(index, hn::RebindMask(d_indices, drop)), d_indices,
                  dropped->indices + at.dropped);
-      at.dropped += hn::CountTrue(d_bits, drop);
     }
+    at.dropped += hn::CountTrue(d_bits, drop);
     at.next += lanes;
   }
   division = at;
@@ -87,8 +87,8 @@ void divide_float(Entries<float, std::uint32_t> entries, std::size_t end, std::u
                   const EntriesOut<float, std::uint32_t>* dropped, Division& division) {
   divide_vectors(entries, end, threshold, kept, dropped, division);
 }
-void divide_double(Entries<double, std::uint64_t> entries, std::size_t end,
-                   std::uint64_t threshold, EntriesOut<double, std::uint64_t> kept,
+void divide_double(Entries<double, std::uint64_t> entries, std::size_t end, std::uint64_t threshold,
+                   EntriesOut<double, std::uint64_t> kept,
                    const EntriesOut<double, std::uint64_t>* dropped, Division& division) {
   divide_vectors(entries, end, threshold, kept, dropped, division);
 }
@@ -118,8 +118,8 @@ template <class Value, class Index>
 void divide(Entries<Value, Index> entries, std::size_t end, Key<Value> threshold,
             EntriesOut<Value, Index> kept, const EntriesOut<Value, Index>* dropped,
             Division& division) {
-  // Index and value of one width is what SIMD compaction takes; the others are rare (float with more
-  // than 2^32 elements) or small next to their exchange (double).
+  // Index and value of one width is what SIMD compaction takes; the others are rare (float with
+  // more than 2^32 elements) or small next to their exchange (double).
   if constexpr (std::is_same_v<Value, float> && std::is_same_v<Index, std::uint32_t>) {
     HWY_DYNAMIC_DISPATCH(divide_float)(entries, end, threshold, kept, dropped, division);
   } else if constexpr (std::is_same_v<Value, double> && std::is_same_v<Index, std::uint64_t>) {

@@ -1,5 +1,5 @@
-// Sparse, merge room: the SIMD passes over a list of entries: what its keys are, and its division at
-// a key. Their SIMD form is chosen at run time. They know no k.
+// Sparse, merge room: the SIMD passes over a list of entries: what its keys are, and its division
+// at a key. Their SIMD form is chosen at run time. They know no k.
 #pragma once
 
 #include <cstddef>

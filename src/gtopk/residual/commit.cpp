@@ -1,5 +1,5 @@
-// Sparse, residual room: commit, stretch by stretch. The few entries that fall into a stretch are applied
-// while it is in the cache, so that no list is walked over memory of size d a second time.
+// Sparse, residual room: commit, stretch by stretch. The few entries that fall into a stretch are
+// applied while it is in the cache, so that no list is walked over memory of size d a second time.
 //
 // Stretches come from the end: the selection read tensor and residual from the front, and what it
 // read last is still in the last-level cache.
@@ -160,15 +160,15 @@ bool accumulate(const T* gradient, const Value* residual, Value* acc, std::size_
   return accumulate_stretch(gradient, residual, acc, d);
 }
 
-#define GTOPK_INSTANTIATE_INDEXED(T, Value, Index)                                              \
-  template bool representable<T, Value, Index>(Entries<Value, Index>, Value);                   \
-  template void commit<T, Value, Index>(T*, Value*, std::size_t, Entries<Value, Index>,         \
-                                        Entries<Value, Index>, const Entries<Value, Index>*,    \
+#define GTOPK_INSTANTIATE_INDEXED(T, Value, Index)                                           \
+  template bool representable<T, Value, Index>(Entries<Value, Index>, Value);                \
+  template void commit<T, Value, Index>(T*, Value*, std::size_t, Entries<Value, Index>,      \
+                                        Entries<Value, Index>, const Entries<Value, Index>*, \
                                         std::size_t, PutBack, Value);
-#define GTOPK_INSTANTIATE(T, Value)                 \
+#define GTOPK_INSTANTIATE(T, Value)                  \
   GTOPK_INSTANTIATE_INDEXED(T, Value, std::uint32_t) \
   GTOPK_INSTANTIATE_INDEXED(T, Value, std::uint64_t) \
-  template void fill_nan<T>(T*, std::size_t);       \
+  template void fill_nan<T>(T*, std::size_t);        \
   template bool accumulate<T, Value>(const T*, const Value*, Value*, std::size_t);
 
 GTOPK_INSTANTIATE(float, float)

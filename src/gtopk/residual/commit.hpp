@@ -1,6 +1,6 @@
 // Sparse, residual room: the one sweep that writes tensor and residual, after the exchange has
-// succeeded on every rank. Before it nothing has been written, so a step that fails leaves no trace.
-// It knows no ranks and no exchange.
+// succeeded on every rank. Before it nothing has been written, so a step that fails leaves no
+// trace. It knows no ranks and no exchange.
 #pragma once
 
 #include <cstddef>
@@ -33,8 +33,8 @@ void commit(T* tensor, Value* residual, std::size_t d, Entries<Value, Index> own
 template <class T>
 void fill_nan(T* tensor, std::size_t d);
 
-/// acc <- gradient + residual, for `dense`; `residual` may be null (zeros), and may be `acc` itself.
-/// Returns whether every acc is finite.
+/// acc <- gradient + residual, for `dense`; `residual` may be null (zeros), and may be `acc`
+/// itself. Returns whether every acc is finite.
 template <class T, class Value>
 [[nodiscard]] bool accumulate(const T* gradient, const Value* residual, Value* acc, std::size_t d);
 

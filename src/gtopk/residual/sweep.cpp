@@ -1,5 +1,5 @@
-// Sparse, residual room: the SIMD sweeps, compiled once per target and chosen at run time. One addition
-// per element: every target gives the same bits.
+// Sparse, residual room: the SIMD sweeps, compiled once per target and chosen at run time. One
+// addition per element: every target gives the same bits.
 #include "gtopk/residual/sweep.hpp"
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Sparse, residual room: the arithmetic sweeps over a stretch of tensor and residual. Their SIMD form is
-// chosen at run time. They know no entries.
+// Sparse, residual room: the arithmetic sweeps over a stretch of tensor and residual. Their SIMD
+// form is chosen at run time. They know no entries.
 #pragma once
 
 #include <cstddef>

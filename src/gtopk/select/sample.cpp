@@ -1,6 +1,6 @@
-// Sparse, select room: the sample takes whole cache lines (a line costs the same as one element of it),
-// one from each of as many equal strata, at a place that a hash picks: a fixed stride would meet the
-// rows and channels of a weight matrix always in the same column.
+// Sparse, select room: the sample takes whole cache lines (a line costs the same as one element of
+// it), one from each of as many equal strata, at a place that a hash picks: a fixed stride would
+// meet the rows and channels of a weight matrix always in the same column.
 #include "gtopk/select/sample.hpp"
 
 #include <algorithm>
@@ -16,7 +16,8 @@ namespace {
 constexpr double kWantedHits = 512;
 
 /// The guess aims at more than k by a quarter and four deviations: candidates too many cost
-/// nanoseconds each, too few a second sweep. Gradients cluster, so the binomial deviation is not all.
+/// nanoseconds each, too few a second sweep. Gradients cluster, so the binomial deviation is not
+/// all.
 [[nodiscard]] std::size_t cautious_rank(double expected_hits) {
   return static_cast<std::size_t>(1.25 * expected_hits + 4 * std::sqrt(expected_hits) + 8);
 }

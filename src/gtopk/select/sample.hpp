@@ -9,8 +9,8 @@
 
 namespace gtopk::sparse {
 
-/// A key that somewhat more than k elements of acc probably reach, at least 1 and at most the key of
-/// Inf. Deterministic: it depends on the data alone. `k` >= 1.
+/// A key that somewhat more than k elements of acc probably reach, at least 1 and at most the key
+/// of Inf. Deterministic: it depends on the data alone. `k` >= 1.
 template <class T>
 [[nodiscard]] Key<Accumulation<T>> sampled_threshold(const T* gradient,
                                                      const Accumulation<T>* residual, std::size_t d,

@@ -1,9 +1,10 @@
 // Sparse, select room: exact selection by a guessed threshold and one sweep.
 //
-// Candidates arrive in index order. When more than a bound have come, all but the first k of them in
-// the selection order go, and the threshold rises above the k-th: later equals have larger indices and
-// lose. So memory stays O(k) and the result exact for any data; the guess decides only how often that
-// happens. When the guess was too high (fewer than k found), a second sweep takes all non-zeros.
+// Candidates arrive in index order. When more than a bound have come, all but the first k of them
+// in the selection order go, and the threshold rises above the k-th: later equals have larger
+// indices and lose. So memory stays O(k) and the result exact for any data; the guess decides only
+// how often that happens. When the guess was too high (fewer than k found), a second sweep takes
+// all non-zeros.
 #include "gtopk/select/select_exact.hpp"
 
 #include <algorithm>
@@ -89,7 +90,8 @@ class Selector {
 
   // Returns the k-th key.
   Key<Value> keep_first_k() {
-    auto* keys = keys_.template room<Key<Value>>(room_);  // by shape: it must not grow with the data
+    auto* keys =
+        keys_.template room<Key<Value>>(room_);  // by shape: it must not grow with the data
     std::transform(values_, values_ + size_, keys, magnitude_key<Value>);
     const auto [kth, larger, equal] = kth_largest(keys, size_, k_);
     std::size_t equals_left = std::min(k_ - larger, equal);

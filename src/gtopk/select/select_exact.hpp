@@ -1,6 +1,6 @@
-// Sparse, select room: the exact selection of one rank. One reading sweep over gradient and residual
-// computes acc, finds what is not finite and compacts the candidates; the selection is then made among
-// those. It writes neither tensor nor residual, and knows no ranks.
+// Sparse, select room: the exact selection of one rank. One reading sweep over gradient and
+// residual computes acc, finds what is not finite and compacts the candidates; the selection is
+// then made among those. It writes neither tensor nor residual, and knows no ranks.
 #pragma once
 
 #include <cstddef>
@@ -22,10 +22,11 @@ struct SelectScratch {
   GrowingBuffer keys;
 };
 
-/// The first k of acc = gradient + residual in the selection order, zeros left out, sorted by index.
+/// The first k of acc = gradient + residual in the selection order, zeros left out, sorted by
+/// index.
 ///
-/// T is float, double, Bfloat16 or Float16; Value its accumulation type; Index uint32_t (d < 2^32) or
-/// uint64_t. `residual` may be null (zeros). `out` has room for min(k, d).
+/// T is float, double, Bfloat16 or Float16; Value its accumulation type; Index uint32_t (d < 2^32)
+/// or uint64_t. `residual` may be null (zeros). `out` has room for min(k, d).
 template <class T, class Value, class Index>
 [[nodiscard]] Selection select_exact(const T* gradient, const Value* residual, std::size_t d,
                                      std::size_t k, EntriesOut<Value, Index> out,

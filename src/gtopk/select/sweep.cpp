@@ -1,5 +1,5 @@
-// Sparse, select room: the SIMD sweep, compiled once per target and chosen at run time. Every target
-// gives the same bits: one addition per element and integer comparisons.
+// Sparse, select room: the SIMD sweep, compiled once per target and chosen at run time. Every
+// target gives the same bits: one addition per element and integer comparisons.
 #include "gtopk/select/sweep.hpp"
 
 #include <algorithm>

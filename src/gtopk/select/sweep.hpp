@@ -22,8 +22,9 @@ struct StretchCandidates {
   Value values[kSweepStretch + kSweepSlack];
 };
 
-/// Finds each i in [0, count) with magnitude_key(gradient[i] + residual[i]) >= threshold (at least 1:
-/// zeros never) and returns how many; `residual` may be null. NaN and Inf are found by any threshold.
+/// Finds each i in [0, count) with magnitude_key(gradient[i] + residual[i]) >= threshold (at least
+/// 1: zeros never) and returns how many; `residual` may be null. NaN and Inf are found by any
+/// threshold.
 template <class T>
 [[nodiscard]] std::size_t sweep_stretch(const T* gradient, const Accumulation<T>* residual,
                                         std::size_t count, Key<Accumulation<T>> threshold,

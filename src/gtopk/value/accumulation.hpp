@@ -31,8 +31,8 @@ template <class T>
   }
 }
 
-/// acc = gradient + residual, in the accumulation type. A missing residual is a zero, and still added:
-/// -0 + 0 is +0, whether the zero was stored or not.
+/// acc = gradient + residual, in the accumulation type. A missing residual is a zero, and still
+/// added: -0 + 0 is +0, whether the zero was stored or not.
 template <class T>
 [[nodiscard]] GTOPK_HOST_DEVICE inline Accumulation<T> accumulate_one(T gradient,
                                                                       Accumulation<T> residual) {

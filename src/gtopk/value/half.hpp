@@ -1,5 +1,6 @@
 // Sparse, value room: the two 16-bit floating types as storage, and their conversions, done on
-// integers so that every compiler, SIMD target and device rounds alike. No arithmetic happens in them.
+// integers so that every compiler, SIMD target and device rounds alike. No arithmetic happens in
+// them.
 #pragma once
 
 #include <cstdint>

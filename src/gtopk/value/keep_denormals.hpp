@@ -1,6 +1,6 @@
-// Sparse, value room: denormals are values like any other in here. A host program may have asked its
-// threads to flush them (torch.set_flush_denormal does, and new threads inherit it), which would make
-// one rank select differently from another. It knows no lists.
+// Sparse, value room: denormals are values like any other in here. A host program may have asked
+// its threads to flush them (torch.set_flush_denormal does, and new threads inherit it), which
+// would make one rank select differently from another. It knows no lists.
 #pragma once
 
 #include <cstdint>

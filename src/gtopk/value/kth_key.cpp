@@ -1,6 +1,6 @@
-// Sparse, value room: selection by brackets (Floyd and Rivest, 1975), with SIMD passes. A small sample
-// brackets the k-th key; one pass counts what is above and inside the bracket, a second one keeps the
-// inside; usually one round is left for nth_element. For 50,000 keys it takes a tenth of
+// Sparse, value room: selection by brackets (Floyd and Rivest, 1975), with SIMD passes. A small
+// sample brackets the k-th key; one pass counts what is above and inside the bracket, a second one
+// keeps the inside; usually one round is left for nth_element. For 50,000 keys it takes a tenth of
 // nth_element alone and a quarter of a radix histogram, whose increments wait for one another.
 #include "gtopk/value/kth_key.hpp"
 
@@ -87,10 +87,12 @@ HWY_INLINE void keep_inside(KeyType* keys, std::size_t size, Bracket<KeyType> br
 }
 
 // Highway's dispatch table takes no templates.
-BracketCounts count_32(const std::uint32_t* keys, std::size_t size, Bracket<std::uint32_t> bracket) {
+BracketCounts count_32(const std::uint32_t* keys, std::size_t size,
+                       Bracket<std::uint32_t> bracket) {
   return count(keys, size, bracket);
 }
-BracketCounts count_64(const std::uint64_t* keys, std::size_t size, Bracket<std::uint64_t> bracket) {
+BracketCounts count_64(const std::uint64_t* keys, std::size_t size,
+                       Bracket<std::uint64_t> bracket) {
   return count(keys, size, bracket);
 }
 void keep_inside_32(std::uint32_t* keys, std::size_t size, Bracket<std::uint32_t> bracket) {
@@ -112,10 +114,12 @@ HWY_EXPORT(count_64);
 HWY_EXPORT(keep_inside_32);
 HWY_EXPORT(keep_inside_64);
 
-BracketCounts count_in(const std::uint32_t* keys, std::size_t size, Bracket<std::uint32_t> bracket) {
+BracketCounts count_in(const std::uint32_t* keys, std::size_t size,
+                       Bracket<std::uint32_t> bracket) {
   return HWY_DYNAMIC_DISPATCH(count_32)(keys, size, bracket);
 }
-BracketCounts count_in(const std::uint64_t* keys, std::size_t size, Bracket<std::uint64_t> bracket) {
+BracketCounts count_in(const std::uint64_t* keys, std::size_t size,
+                       Bracket<std::uint64_t> bracket) {
   return HWY_DYNAMIC_DISPATCH(count_64)(keys, size, bracket);
 }
 void narrow_to(std::uint32_t* keys, std::size_t size, Bracket<std::uint32_t> bracket) {
@@ -171,7 +175,8 @@ KthKey<KeyType> kth_largest(KeyType* keys, std::size_t size, std::size_t k) {
   std::nth_element(keys, keys + (k - 1), keys + size, std::greater<>());
   const KeyType kth = keys[k - 1];
   // Around nth_element's place: at least as large before it, at most as large behind it.
-  const auto smaller = std::count_if(keys + k, keys + size, [kth](KeyType key) { return key < kth; });
+  const auto smaller =
+      std::count_if(keys + k, keys + size, [kth](KeyType key) { return key < kth; });
   const auto above = std::count_if(keys, keys + (k - 1), [kth](KeyType key) { return key > kth; });
   return {.key = kth,
           .larger = larger + static_cast<std::size_t>(above),

@@ -1,0 +1,72 @@
+// What `dense` and a failed step need of the residual room.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "gtopk/residual/commit.hpp"
+#include "gtopk/value/random_values.hpp"
+#include "gtopk/value/reference.hpp"
+#include "gtopk/value/seeds.hpp"
+#include "gtopk/value/simd_targets.hpp"
+
+namespace gtopk::sparse {
+namespace {
+
+template <class T>
+class Dense : public ::testing::Test {};
+using AllTypes = ::testing::Types<float, double, Bfloat16, Float16>;
+TYPED_TEST_SUITE(Dense, AllTypes);
+
+TYPED_TEST(Dense, AccumulateAddsTheResidualAndSaysWhetherAllIsFinite) {
+  using Value = Accumulation<TypeParam>;
+  testing::for_each_seed(1000, [](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const std::size_t d = random() % 300;
+    auto gradient = testing::random_values<TypeParam>(testing::random_kind(random), d, random);
+    std::vector<Value> residual;
+    if (random() % 3 != 0) {
+      residual = testing::random_values<Value>(testing::random_kind(random), d, random);
+    }
+    if (d > 0 && random() % 4 == 0) {
+      const Value bad = random() % 2 == 0 ? std::numeric_limits<Value>::infinity()
+                                          : std::numeric_limits<Value>::quiet_NaN();
+      gradient[random() % d] = narrow<TypeParam>(bad);
+    }
+    const auto expected = testing::reference_acc(gradient, residual);
+    const bool finite = testing::all_finite(expected);
+    testing::for_each_simd_target([&] {
+      std::vector<Value> acc(d);
+      EXPECT_EQ(
+          accumulate(gradient.data(), residual.empty() ? nullptr : residual.data(), acc.data(), d),
+          finite);
+      if (finite) {
+        EXPECT_TRUE(testing::same_bits(acc, expected));
+      }
+    });
+  });
+}
+
+TYPED_TEST(Dense, AccumulateMayWriteOverTheResidual) {
+  using Value = Accumulation<TypeParam>;
+  std::mt19937_64 random(1);
+  const auto gradient = testing::random_values<TypeParam>(testing::Kind::kGaussian, 77, random);
+  auto residual = testing::random_values<Value>(testing::Kind::kGaussian, 77, random);
+  const auto expected = testing::reference_acc(gradient, residual);
+  EXPECT_TRUE(accumulate(gradient.data(), residual.data(), residual.data(), residual.size()));
+  EXPECT_TRUE(testing::same_bits(residual, expected));
+}
+
+TYPED_TEST(Dense, AStepThatDidNotHappenLeavesOnlyNan) {
+  std::vector<TypeParam> tensor(33);
+  fill_nan(tensor.data(), tensor.size());
+  for (const TypeParam value : tensor) {
+    EXPECT_TRUE(std::isnan(widen(value)));
+  }
+}
+
+}  // namespace
+}  // namespace gtopk::sparse

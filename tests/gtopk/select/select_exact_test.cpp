@@ -1,0 +1,289 @@
+// Exact selection: the contract's set and values, bit for bit, on every SIMD target.
+#include "gtopk/select/select_exact.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "gtopk/select/sample.hpp"
+#include "gtopk/value/count_allocations.hpp"
+#include "gtopk/value/flush_denormals.hpp"
+#include "gtopk/value/random_values.hpp"
+#include "gtopk/value/reference.hpp"
+#include "gtopk/value/seeds.hpp"
+#include "gtopk/value/simd_targets.hpp"
+
+namespace gtopk::sparse {
+namespace {
+
+using testing::Kind;
+using testing::List;
+
+template <class ElementType, class IndexType>
+struct Types {
+  using T = ElementType;
+  using Index = IndexType;
+};
+
+template <class Param>
+class SelectExact : public ::testing::Test {
+ protected:
+  using T = typename Param::T;
+  using Index = typename Param::Index;
+  using Value = Accumulation<T>;
+
+  struct Case {
+    std::vector<T> gradient;
+    std::vector<Value> residual;  // empty: none
+    std::size_t k = 1;
+  };
+
+  static Case random_case(std::uint64_t seed, std::size_t largest) {
+    std::mt19937_64 random(seed);
+    const std::size_t d = 1 + random() % largest;
+    Case one;
+    one.gradient = testing::random_values<T>(testing::random_kind(random), d, random);
+    if (random() % 4 != 0) {
+      one.residual = testing::random_values<Value>(testing::random_kind(random), d, random);
+      if (random() % 4 == 0) {  // sums that cancel
+        for (std::size_t i = 0; i < d; i += 1 + random() % 3) {
+          one.residual[i] = -widen(one.gradient[i]);
+        }
+      }
+    }
+    one.k = random() % 5 == 0 ? d + random() % 3 : 1 + random() % d;
+    return one;
+  }
+
+  struct Outcome {
+    Selection selection;
+    List<Value, Index> list;
+  };
+
+  static Outcome select(const Case& one, SelectScratch& scratch) {
+    const std::size_t d = one.gradient.size();
+    const std::size_t room = std::min(one.k, d);
+    Outcome outcome;
+    outcome.selection =
+        select_exact(one.gradient.data(), one.residual.empty() ? nullptr : one.residual.data(), d,
+                     one.k, outcome.list.out(room), scratch);
+    outcome.list.shrink(outcome.selection.count);
+    return outcome;
+  }
+
+  static List<Value, Index> reference(const Case& one) {
+    const auto acc = testing::reference_acc(one.gradient, one.residual);
+    List<Value, Index> all;
+    for (std::size_t i = 0; i < acc.size(); ++i) {
+      all.push(static_cast<Index>(i), acc[i]);
+    }
+    return testing::reference_first(all, one.k);
+  }
+
+  void expect_reference(const Case& one) {
+    const bool finite = testing::all_finite(testing::reference_acc(one.gradient, one.residual));
+    const List<Value, Index> expected = finite ? reference(one) : List<Value, Index>{};
+    testing::for_each_simd_target([&] {
+      const Outcome outcome = select(one, scratch_);
+      EXPECT_EQ(outcome.selection.finite, finite);
+      EXPECT_TRUE(testing::same_bits(outcome.list, expected))
+          << "d " << one.gradient.size() << " k " << one.k << " selected "
+          << outcome.selection.count << " expected " << expected.indices.size();
+    });
+  }
+
+  SelectScratch scratch_;
+};
+
+using AllTypes = ::testing::Types<Types<float, std::uint32_t>, Types<float, std::uint64_t>,
+                                  Types<double, std::uint32_t>, Types<double, std::uint64_t>,
+                                  Types<Bfloat16, std::uint32_t>, Types<Bfloat16, std::uint64_t>,
+                                  Types<Float16, std::uint32_t>, Types<Float16, std::uint64_t>>;
+TYPED_TEST_SUITE(SelectExact, AllTypes);
+
+TYPED_TEST(SelectExact, SmallCasesEqualAFullSort) {
+  testing::for_each_seed(1500, [&](std::uint64_t seed) {
+    this->expect_reference(this->random_case(seed, seed % 3 == 0 ? 10 : 700));
+  });
+}
+
+TYPED_TEST(SelectExact, CasesWithASampledThresholdEqualAFullSort) {
+  testing::for_each_seed(12, [&](std::uint64_t seed) {
+    auto one = this->random_case(seed, 20'000);
+    std::mt19937_64 random(seed);
+    const std::size_t d = 40'000 + random() % 50'000;
+    one.gradient = testing::random_values<typename TypeParam::T>(
+        static_cast<Kind>(seed % static_cast<std::uint64_t>(Kind::kCount)), d, random);
+    if (!one.residual.empty()) {
+      one.residual =
+          testing::random_values<typename TestFixture::Value>(Kind::kGaussian, d, random);
+    }
+    one.k = 1 + random() % (seed % 2 == 0 ? 100 : d / 3);
+    this->expect_reference(one);
+  });
+}
+
+TYPED_TEST(SelectExact, AGuessThatIsTooHighCostsASecondSweepAndNotTheResult) {
+  // Large values fill a few cache lines: now and then the sample meets far more than its share.
+  using T = typename TypeParam::T;
+  using Value = typename TestFixture::Value;
+  const std::size_t d = 65'536;
+  const std::size_t line = 64 / sizeof(T);
+  int too_high = 0;
+  for (std::uint64_t seed = 1; seed <= 600; ++seed) {
+    std::mt19937_64 random(seed);
+    typename TestFixture::Case one;
+    one.k = 1'100;
+    one.gradient = testing::random_values<T>(Kind::kMostlyZero, d, random);
+    for (std::size_t n = 0; n < 1'024 / line; ++n) {
+      const std::size_t at = random() % (d / line) * line;
+      for (std::size_t i = at; i < at + line; ++i) {
+        one.gradient[i] = narrow<T>(static_cast<Value>(100 + random() % 100));
+      }
+    }
+    GrowingBuffer keys;
+    const auto guess = sampled_threshold<T>(one.gradient.data(), nullptr, d, one.k, keys);
+    const auto reached = static_cast<std::size_t>(
+        std::count_if(one.gradient.begin(), one.gradient.end(),
+                      [&](T value) { return magnitude_key(widen(value)) >= guess; }));
+    if (reached < one.k) {
+      ++too_high;
+      this->expect_reference(one);
+    }
+  }
+  EXPECT_GT(too_high, 0);
+}
+
+TYPED_TEST(SelectExact, ManyMoreCandidatesThanTheBoundAreCutDownOnTheWay) {
+  using T = typename TypeParam::T;
+  using Value = typename TestFixture::Value;
+  const std::size_t d = 150'000;
+  typename TestFixture::Case one;
+  one.gradient.assign(d, narrow<T>(Value{1}));  // all equal: the lowest indices win
+  one.k = 100;
+  this->expect_reference(one);
+  for (std::size_t i = 0; i < d; ++i) {  // ascending: each one displaces an earlier one
+    one.gradient[i] = narrow<T>(static_cast<Value>(1 + i / 512));
+  }
+  this->expect_reference(one);
+}
+
+TYPED_TEST(SelectExact, NothingIsSelectedFromZerosOfEitherSign) {
+  using T = typename TypeParam::T;
+  using Value = typename TestFixture::Value;
+  for (const std::size_t d : {1, 7, 64, 1000}) {
+    typename TestFixture::Case one;
+    one.k = d;
+    one.gradient.assign(d, narrow<T>(Value{-0.0}));
+    EXPECT_EQ(this->select(one, this->scratch_).selection.count, 0U);
+    one.residual.assign(d, Value{0});
+    EXPECT_EQ(this->select(one, this->scratch_).selection.count, 0U);
+  }
+}
+
+TYPED_TEST(SelectExact, OneNonFiniteElementAnywhereIsFound) {
+  using T = typename TypeParam::T;
+  using Value = typename TestFixture::Value;
+  using Limits = std::numeric_limits<Value>;
+  testing::for_each_seed(200, [&](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    auto one = this->random_case(seed, seed % 20 == 0 ? 80'000 : 600);
+    const std::size_t at = random() % one.gradient.size();
+    const Value bad[] = {Limits::quiet_NaN(), -Limits::quiet_NaN(), Limits::infinity(),
+                         -Limits::infinity()};
+    const Value value = bad[random() % 4];
+    if (!one.residual.empty() && random() % 2 == 0) {
+      one.residual[at] = value;
+    } else {
+      one.gradient[at] = narrow<T>(value);
+    }
+    this->expect_reference(one);
+  });
+}
+
+TYPED_TEST(SelectExact, AnOverflowInTheSumIsNotFinite) {
+  using T = typename TypeParam::T;
+  using Value = typename TestFixture::Value;
+  if constexpr (sizeof(T) == sizeof(Value)) {
+    typename TestFixture::Case one;
+    one.gradient = {T{1}, std::numeric_limits<T>::max(), T{2}};
+    one.residual = {Value{1}, std::numeric_limits<Value>::max(), Value{2}};
+    EXPECT_FALSE(this->select(one, this->scratch_).selection.finite);
+  } else {
+    typename TestFixture::Case one;  // the largest half is far from the largest float
+    one.gradient = {narrow<T>(Value{60'000})};
+    one.residual = {Value{60'000}};
+    EXPECT_TRUE(this->select(one, this->scratch_).selection.finite);
+  }
+}
+
+TYPED_TEST(SelectExact, ReadsOnlyAndWritesNoMoreThanItWasGivenRoomFor) {
+  testing::for_each_seed(100, [&](std::uint64_t seed) {
+    const auto one = this->random_case(seed, 500);
+    const auto before = one;
+    const std::size_t room = std::min(one.k, one.gradient.size());
+    List<typename TestFixture::Value, typename TestFixture::Index> list;
+    const auto out = list.out(room + 1);
+    list.indices[room] = 77;
+    list.values[room] = -7;
+    (void)select_exact(one.gradient.data(), one.residual.empty() ? nullptr : one.residual.data(),
+                       one.gradient.size(), one.k, out, this->scratch_);
+    EXPECT_EQ(list.indices[room], 77U);
+    EXPECT_EQ(list.values[room], -7);
+    EXPECT_TRUE(testing::same_bits(one.gradient, before.gradient));
+    EXPECT_TRUE(testing::same_bits(one.residual, before.residual));
+  });
+}
+
+TYPED_TEST(SelectExact, DenormalsAreSelectedEvenWhereTheHostFlushesThem) {
+  using Value = typename TestFixture::Value;
+  std::mt19937_64 random(1);
+  typename TestFixture::Case one;
+  one.gradient = testing::random_values<typename TypeParam::T>(Kind::kSubnormal, 300, random);
+  one.residual = testing::random_values<Value>(Kind::kSubnormal, 300, random);
+  one.k = 40;
+  const auto expected = this->reference(one);
+  ASSERT_EQ(expected.indices.size(), 40U);
+  testing::for_each_simd_target([&] {
+    const testing::FlushDenormals host;
+    const auto outcome = this->select(one, this->scratch_);
+    EXPECT_TRUE(testing::same_bits(outcome.list, expected));
+  });
+}
+
+TYPED_TEST(SelectExact, TheSteadyStateAllocatesNothing) {
+  std::mt19937_64 random(1);
+  const std::size_t d = 100'000;
+  typename TestFixture::Case one;
+  List<typename TestFixture::Value, typename TestFixture::Index> list;
+  const auto out = list.out(1000);
+  std::size_t after_first = 0;
+  for (const Kind kind : {Kind::kGaussian, Kind::kTies, Kind::kAscending, Kind::kAllEqual,
+                          Kind::kMostlyZero, Kind::kAnyFinite}) {
+    one.gradient = testing::random_values<typename TypeParam::T>(kind, d, random);
+    const std::size_t before = testing::allocations();
+    (void)select_exact<typename TypeParam::T, typename TestFixture::Value>(
+        one.gradient.data(), nullptr, d, 1000, out, this->scratch_);
+    if (kind != Kind::kGaussian) {
+      EXPECT_EQ(testing::allocations(), before);
+    } else {
+      after_first = testing::allocations() - before;
+    }
+  }
+  EXPECT_GT(after_first, 0U) << "the counter does not count";
+}
+
+TYPED_TEST(SelectExact, AnEmptyTensorHasNoEntries) {
+  const auto selection =
+      select_exact<typename TypeParam::T, typename TestFixture::Value, typename TestFixture::Index>(
+          nullptr, nullptr, 0, 1, {}, this->scratch_);
+  EXPECT_EQ(selection.count, 0U);
+  EXPECT_TRUE(selection.finite);
+}
+
+}  // namespace
+}  // namespace gtopk::sparse
