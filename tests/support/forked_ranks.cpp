@@ -104,11 +104,21 @@ std::string ForkedRank::hear() const {
 std::ostream& operator<<(std::ostream& out, const RankReport& report) {
   out << "rank " << report.rank << ' ';
   switch (report.end) {
-    case RankReport::End::kPassed: out << "passed"; break;
-    case RankReport::End::kFailed: out << "failed"; break;
-    case RankReport::End::kExited: out << "exited with status " << report.code; break;
-    case RankReport::End::kSignalled: out << "ended by signal " << report.code; break;
-    case RankReport::End::kHung: out << "hung"; break;
+    case RankReport::End::kPassed:
+      out << "passed";
+      break;
+    case RankReport::End::kFailed:
+      out << "failed";
+      break;
+    case RankReport::End::kExited:
+      out << "exited with status " << report.code;
+      break;
+    case RankReport::End::kSignalled:
+      out << "ended by signal " << report.code;
+      break;
+    case RankReport::End::kHung:
+      out << "hung";
+      break;
   }
   return report.text.empty() ? out : out << ":\n" << report.text;
 }
@@ -117,7 +127,7 @@ ForkedRanks::ForkedRanks(int size, const Body& body, const Options& options)
     : deadline_(steady_clock::now() + options.limit) {
   std::optional<bootstrap::RendezvousListener> listener(
       bootstrap::Endpoint{.host = "127.0.0.1", .port = 0});
-  const bootstrap::Endpoint rendezvous{.host = "127.0.0.1", .port = listener->port()};
+  rendezvous_ = bootstrap::Endpoint{.host = "127.0.0.1", .port = listener->port()};
   const pid_t parent = getpid();
   children_.reserve(static_cast<std::size_t>(size));
   std::fflush(nullptr);
@@ -137,11 +147,12 @@ ForkedRanks::ForkedRanks(int size, const Body& body, const Options& options)
       if (getppid() != parent) {
         _exit(1);
       }
-      // What the parent keeps open is not this rank's: an end counts only when all its holders close it.
+      // What the parent keeps open is not this rank's: an end counts only when all its holders
+      // close it.
       children_.clear();
       listener.reset();
       ours = bootstrap::Descriptor();
-      ForkedRank self(rank, size, rendezvous, theirs.get());
+      ForkedRank self(rank, size, rendezvous_, theirs.get());
       run_child(self, body, options);
     }
     Child& child = children_.emplace_back();
@@ -221,7 +232,8 @@ void ForkedRanks::signal(int rank, int number) {
 bool ForkedRanks::listen(steady_clock::time_point until) {
   std::vector<pollfd> entries;
   for (const Child& child : children_) {
-    entries.push_back({.fd = child.closed ? -1 : child.channel.get(), .events = POLLIN, .revents = 0});
+    entries.push_back(
+        {.fd = child.closed ? -1 : child.channel.get(), .events = POLLIN, .revents = 0});
   }
   const auto rest = std::chrono::ceil<std::chrono::milliseconds>(until - steady_clock::now());
   const int ready = poll(entries.data(), entries.size(),
@@ -292,7 +304,8 @@ RankReport ForkedRanks::conclude(int rank) {
   return report;
 }
 
-void run_forked_ranks(int size, const ForkedRanks::Body& body, const ForkedRanks::Options& options) {
+void run_forked_ranks(int size, const ForkedRanks::Body& body,
+                      const ForkedRanks::Options& options) {
   ForkedRanks ranks(size, body, options);
   for (const RankReport& report : ranks.join()) {
     EXPECT_TRUE(report.passed()) << report;

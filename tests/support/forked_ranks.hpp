@@ -1,5 +1,6 @@
-// Test support: ranks as real processes, forked from the test, which can be killed, stopped and made to wait for
-// one another. It knows no transport: a rank's body starts its own, and finds the others through `rendezvous`.
+// Test support: ranks as real processes, forked from the test, which can be killed, stopped and
+// made to wait for one another. It knows no transport: a rank's body starts its own, and finds the
+// others through `rendezvous`.
 //
 //   run_forked_ranks(4, [](ForkedRank& rank) {
 //     auto store = rank.store();
@@ -14,10 +15,11 @@
 //   const auto reports = ranks.join();
 //   EXPECT_TRUE(reports[0].passed()) << reports[0];
 //
-// Rules: nothing in the parent may have started UCX (or any thread that is still running) before the fork: keep forked
-// tests in a test program of their own. The rendezvous is served by the parent, so it outlives every rank. A rank that
-// is still there when the time is up is a failure: the stacks of its threads go to stderr and it is killed. Ranks die
-// with the parent. A body that returns leaves by exit(), so a crash on the way out is seen too.
+// Rules: nothing in the parent may have started UCX (or any thread that is still running) before
+// the fork: keep forked tests in a test program of their own. The rendezvous is served by the
+// parent, so it outlives every rank. A rank that is still there when the time is up is a failure:
+// the stacks of its threads go to stderr and it is killed. Ranks die with the parent. A body that
+// returns leaves by exit(), so a crash on the way out is seen too.
 #pragma once
 
 #include <sys/types.h>
@@ -53,7 +55,8 @@ class ForkedRank {
 
   /// To the parent's hear(rank); at most 64 KiB.
   void say(std::string_view text) const;
-  /// The parent's next tell(rank, ...); waits for it. Throws std::runtime_error when the parent is gone.
+  /// The parent's next tell(rank, ...); waits for it. Throws std::runtime_error when the parent is
+  /// gone.
   [[nodiscard]] std::string hear() const;
 
  private:
@@ -73,7 +76,9 @@ struct RankReport {
   std::string text;  ///< the failures, with file and line
 
   [[nodiscard]] bool passed() const { return end == End::kPassed; }
-  [[nodiscard]] bool signalled(int number) const { return end == End::kSignalled && code == number; }
+  [[nodiscard]] bool signalled(int number) const {
+    return end == End::kSignalled && code == number;
+  }
 };
 std::ostream& operator<<(std::ostream& out, const RankReport& report);
 
@@ -97,15 +102,19 @@ class ForkedRanks {
   /// Kills, by its id, each rank that is still there.
   ~ForkedRanks();
 
+  /// Where the ranks' store is served, for a test that wants to read or write it too.
+  [[nodiscard]] const bootstrap::Endpoint& rendezvous() const { return rendezvous_; }
   [[nodiscard]] pid_t process(int rank) const { return children_.at(index(rank)).process; }
 
   void tell(int rank, std::string_view text);
-  /// What the rank says next. Throws std::runtime_error when it ended, or the time is up, before it said anything.
+  /// What the rank says next. Throws std::runtime_error when it ended, or the time is up, before it
+  /// said anything.
   [[nodiscard]] std::string hear(int rank);
   /// SIGKILL, SIGSTOP, SIGCONT ...
   void signal(int rank, int number);
 
-  /// Waits for all ranks (a stopped one has to be continued or killed first) and says how each ended.
+  /// Waits for all ranks (a stopped one has to be continued or killed first) and says how each
+  /// ended.
   [[nodiscard]] std::vector<RankReport> join();
 
  private:
@@ -125,6 +134,7 @@ class ForkedRanks {
   void read_from(Child& child);
   [[nodiscard]] RankReport conclude(int rank);
 
+  bootstrap::Endpoint rendezvous_;
   std::vector<Child> children_;
   std::chrono::steady_clock::time_point deadline_;
   std::optional<bootstrap::RendezvousServer> server_;

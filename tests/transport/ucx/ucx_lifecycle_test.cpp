@@ -1,0 +1,200 @@
+// Tests of beginning and end: nothing is left behind, a fork is noticed, and a message allocates
+// nothing of ours. Nothing here may depend on what another case has left: ctest runs each in a
+// process of its own.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <new>
+#include <ostream>
+#include <sstream>
+#include <string>
+
+#include "gtopk/error.hpp"
+#include "transport/ucx/mesh.hpp"
+
+namespace {
+std::atomic<long> allocations{0};
+}
+
+// Counts what this program allocates through C++; UCX, a C library, does not come by here.
+[[gnu::noinline]] void* operator new(std::size_t size) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  if (void* const memory = std::malloc(size)) {
+    return memory;
+  }
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace gtopk::test {
+namespace {
+
+using testing::HasSubstr;
+
+std::ptrdiff_t count_entries(const char* directory) {
+  std::error_code error;
+  return std::distance(std::filesystem::directory_iterator(directory, error),
+                       std::filesystem::directory_iterator());
+}
+
+/// Shared-memory segments of System V that this process made.
+std::ptrdiff_t count_sysv_segments() {
+  std::ifstream table("/proc/sysvipc/shm");
+  std::string line;
+  std::getline(table, line);
+  std::ptrdiff_t count = 0;
+  while (std::getline(table, line)) {
+    std::istringstream fields(line);
+    long key = 0;
+    long id = 0;
+    long mode = 0;
+    long size = 0;
+    long creator = 0;
+    fields >> key >> id >> mode >> size >> creator;
+    count += creator == getpid() ? 1 : 0;
+  }
+  return count;
+}
+
+struct Resources {
+  std::ptrdiff_t descriptors = count_entries("/proc/self/fd");
+  std::ptrdiff_t threads = count_entries("/proc/self/task");
+  std::ptrdiff_t posix_segments = count_entries("/dev/shm");
+  std::ptrdiff_t sysv_segments = count_sysv_segments();
+  bool operator==(const Resources&) const = default;
+};
+
+std::ostream& operator<<(std::ostream& out, const Resources& r) {
+  return out << r.descriptors << " descriptors, " << r.threads << " threads, " << r.posix_segments
+             << " files in /dev/shm, " << r.sysv_segments << " System V segments";
+}
+
+void exchange_once(Mesh& mesh) {
+  Message out(pattern(100'000, 1));
+  Message in(std::size_t{100'000});
+  in.recv(mesh[1], mesh.ids[1][0], 1);
+  out.send(mesh[0], mesh.ids[0][1], 1);
+  ASSERT_TRUE(mesh.until([&] { return in.done() && out.done(); }));
+  ASSERT_TRUE(in.bytes == out.bytes);
+}
+
+class UcxLifecycleTest : public testing::TestWithParam<const char*> {
+ protected:
+  [[nodiscard]] static transport::UcxOptions options() {
+    return {.settings = {{"TLS", GetParam()}}};
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Transports, UcxLifecycleTest, testing::Values("tcp,self", "tcp,sm,self"),
+                         [](const auto& test) {
+                           return std::string(test.param) == "tcp,self" ? "Tcp" : "SharedMemory";
+                         });
+
+TEST_P(UcxLifecycleTest, FiftyRoundsLeaveNothingBehind) {
+  const auto round = [] {
+    Mesh mesh(2, options());
+    exchange_once(mesh);
+    for (std::size_t i = 0; i < 2; ++i) {
+      mesh[i].close(std::chrono::nanoseconds(0));
+    }
+  };
+  round();  // what UCX keeps for the whole process exists from here on
+  const Resources before;
+  for (int i = 0; i < 50; ++i) {
+    round();
+  }
+  EXPECT_EQ(Resources(), before);
+}
+
+TEST_P(UcxLifecycleTest, DestructionWithoutCloseLeavesNothingBehind) {
+  {
+    Mesh mesh(2, options());
+    exchange_once(mesh);
+  }
+  const Resources before;
+  for (int i = 0; i < 5; ++i) {
+    Mesh mesh(2, options());
+    exchange_once(mesh);
+  }
+  EXPECT_EQ(Resources(), before);
+}
+
+TEST_P(UcxLifecycleTest, MessagesOfAnySizeAllocateNothingOfOurs) {
+  Mesh mesh(2, options());
+  for (const std::size_t size : {0UL, 64UL, 20'000UL, 200'000UL, 1UL << 20U}) {
+    Message out(pattern(size, 1));
+    Message in(size);
+    const auto once = [&] {
+      in.arm();
+      out.arm();
+      in.recv(mesh[1], mesh.ids[1][0], 1);
+      out.send(mesh[0], mesh.ids[0][1], 1);
+      return mesh.until([&] { return in.done() && out.done(); });
+    };
+    ASSERT_TRUE(once());
+    const long before = allocations.load();
+    bool moved = true;
+    for (int i = 0; i < 20; ++i) {
+      moved = once() && moved;
+    }
+    const long after = allocations.load();
+    EXPECT_TRUE(moved);
+    EXPECT_EQ(after - before, 0) << size << " bytes";
+  }
+}
+
+TEST(UcxLifecycle, ForkedChildGetsAnErrorAndLeavesTheParentAlone) {
+  Mesh mesh(2);
+  exchange_once(mesh);
+  int channel[2];
+  ASSERT_EQ(pipe(channel), 0);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    std::string answer = "no error";
+    Message out("x");
+    try {
+      out.send(mesh[0], mesh.ids[0][1], 1);
+    } catch (const Error& error) {
+      answer = error.what();
+    }
+    mesh.transports.clear();  // may not tear down what the parent uses
+    const bool written = write(channel[1], answer.data(), answer.size()) > 0;
+    _exit(written ? 0 : 1);
+  }
+  close(channel[1]);
+  char answer[512] = {};
+  EXPECT_GT(read(channel[0], answer, sizeof(answer) - 1), 0);
+  close(channel[0]);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_THAT(answer, HasSubstr("was forked from process " + std::to_string(getpid())));
+  exchange_once(mesh);
+}
+
+TEST(UcxLifecycle, UnmatchedMessageIsNamedAtClose) {
+  testing::internal::CaptureStderr();
+  {
+    Mesh mesh(2);
+    exchange_once(mesh);
+    Message out("nobody wants me");
+    out.send(mesh[0], mesh.ids[0][1], transport::collective_tag(3, 1, 17, 2));
+    ASSERT_TRUE(mesh.until([&] { return out.done(); }));
+    mesh.until([] { return false; }, std::chrono::milliseconds(20));
+  }
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("nobody received collective group 3 source 1 sequence 17 step 2"));
+}
+
+}  // namespace
+}  // namespace gtopk::test
