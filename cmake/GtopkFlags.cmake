@@ -30,10 +30,10 @@ add_compile_options(-ffp-contract=off -fno-math-errno)
 
 if(GTOPK_SANITIZER STREQUAL "address")
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all
-                      -fno-omit-frame-pointer -g)
+                      -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)
 elseif(GTOPK_SANITIZER STREQUAL "thread")
-  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer -g)
+  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
   add_link_options(-fsanitize=thread)
 elseif(NOT GTOPK_SANITIZER STREQUAL "none")
   message(FATAL_ERROR "GTOPK_SANITIZER is '${GTOPK_SANITIZER}': expected none, address or thread")

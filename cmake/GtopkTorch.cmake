@@ -34,7 +34,7 @@ foreach(library IN ITEMS c10 torch_cpu torch torch_python)
 endforeach()
 
 # gtopk_torch_module(<name> SOURCES <files>): a Python extension module of the package gtopk, with
-# the core and torch. Installed into the package beside Highway's library, which no wheel brings;
+# the core and torch. Installed into the package beside the libraries that no other wheel brings;
 # torch and libucx are in the process already when Python loads the module.
 function(gtopk_torch_module name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES")
@@ -49,12 +49,20 @@ function(gtopk_torch_module name)
   add_dependencies(gtopk_python ${name})
 endfunction()
 
-# The library by its SONAME, as the module asks for it.
-get_target_property(hwy_location hwy::hwy IMPORTED_LOCATION_NONE)
-if(NOT hwy_location)
-  get_target_property(hwy_location hwy::hwy LOCATION)
-endif()
-if(hwy_location MATCHES "\\.so")
-  file(REAL_PATH "${hwy_location}" hwy_real)
-  install(PROGRAMS "${hwy_real}" DESTINATION gtopk RENAME libhwy.so.1 COMPONENT python)
-endif()
+# gtopk_bundle(<targets>): their shared libraries into the package, by SONAME, as the module asks
+# for them. An archive needs no bundling.
+function(gtopk_bundle)
+  foreach(target IN LISTS ARGN)
+    get_target_property(configurations ${target} IMPORTED_CONFIGURATIONS)
+    list(GET configurations 0 configuration)
+    get_target_property(location ${target} IMPORTED_LOCATION_${configuration})
+    get_target_property(soname ${target} IMPORTED_SONAME_${configuration})
+    if(location MATCHES "\\.so" AND soname)
+      file(REAL_PATH "${location}" location)
+      install(PROGRAMS "${location}" DESTINATION gtopk RENAME "${soname}" COMPONENT python)
+    elseif(location MATCHES "\\.so")
+      message(FATAL_ERROR "${target} is ${location}, but its package tells no SONAME")
+    endif()
+  endforeach()
+endfunction()
+gtopk_bundle(fmt::fmt spdlog::spdlog hwy::hwy)
