@@ -13,10 +13,12 @@ if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release or RelWithDebInfo" FORCE)
 endif()
 
-# A rebuild of what was compiled before is then a copy; nothing depends on it.
+# With ccache, what was compiled before is a copy, also in another build directory: it sees paths
+# relative to the project. Nothing depends on it.
 find_program(GTOPK_CCACHE ccache)
 if(GTOPK_CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${GTOPK_CCACHE}")
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}"
+      CCACHE_NOHASHDIR=1 "${GTOPK_CCACHE}")
 endif()
 
 add_compile_options(-Wall -Wextra -Wpedantic)
