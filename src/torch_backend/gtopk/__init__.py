@@ -1,0 +1,49 @@
+"""Sparse and dense gradient all-reduce over UCX for torch.distributed.
+
+``torch.distributed.init_process_group("gtopk")`` needs no import of this package; the functions
+below do. They are loaded on first use: ``import torch`` runs this file (through the entry point in
+``_autoload.py``), so nothing here may fail or take time.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from gtopk._autoload import register
+
+if TYPE_CHECKING:
+    from gtopk.collectives import sparse_all_reduce
+    from gtopk.hook import sparse_hook
+    from gtopk.state import SparseState
+    from gtopk.statistics import stats
+
+    __version__: str
+
+__all__ = ["SparseState", "__version__", "sparse_all_reduce", "sparse_hook", "stats"]
+
+_PLACES = {
+    "SparseState": "gtopk.state",
+    "sparse_all_reduce": "gtopk.collectives",
+    "sparse_hook": "gtopk.hook",
+    "stats": "gtopk.statistics",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        value: object = importlib.import_module("importlib.metadata").version("gtopk")
+    elif name in _PLACES:
+        value = getattr(importlib.import_module(_PLACES[name]), name)
+    else:
+        raise AttributeError(f"module 'gtopk' has no attribute '{name}'")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+# With TORCH_DEVICE_BACKEND_AUTOLOAD=0 torch looks for no backends: `import gtopk` does it then.
+register()

@@ -1,0 +1,50 @@
+"""The entry point that torch calls at the end of its own import: makes the name "gtopk" known.
+
+It knows no native code: that is loaded when the first process group is made. A broken installation
+must not break ``import torch``, so nothing here raises.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Backend, _DistributedBackendOptions
+
+_NAME = "gtopk"
+
+
+def register() -> None:
+    """Register the backend with torch.distributed. Idempotent; warns where it cannot."""
+    try:
+        import torch.distributed as dist
+
+        if not dist.is_available() or _NAME.upper() in dist.Backend._plugins:
+            return
+        # A list, as torch would take a str letter by letter. CUDA tensors are not there yet.
+        dist.Backend.register_backend(_NAME, _create, extended_api=True, devices=["cpu"])
+    except Exception as error:
+        # Where warnings are errors, this one stays silent rather than break somebody's import.
+        with contextlib.suppress(Warning):
+            warnings.warn(
+                f"the torch.distributed backend gtopk is not available: {error!r}", stacklevel=2
+            )
+
+
+def _create(options: _DistributedBackendOptions, backend_options: object | None) -> Backend:
+    """Meet the other ranks of a group; torch calls this from init_process_group and new_group.
+
+    Raises ImportError where the native part cannot be loaded, NotImplementedError for pg_options,
+    torch.distributed.DistBackendError where ranks do not find each other.
+    """
+    if backend_options is not None:
+        raise NotImplementedError(
+            f"gtopk: pg_options are not there yet, given {type(backend_options).__name__}"
+        )
+    from gtopk import _native
+
+    return _native.load().create_backend(
+        options.store, options.group_rank, options.group_size, options.timeout, options.group_id
+    )

@@ -1,0 +1,179 @@
+"""gtopk.sparse_all_reduce: the arguments of one call, checked before anything is sent.
+
+What the result is: docs/algorithms.md. How it is computed is the native part's business.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ReduceOp
+
+from gtopk import _native
+from gtopk.choices import check_algorithm, check_density, check_put_back, check_select, check_wire
+from gtopk.groups import backend_of
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Work
+
+# acc, merge and residual are float32 for the half types.
+ACCUMULATION = {
+    torch.float32: torch.float32,
+    torch.float64: torch.float64,
+    torch.bfloat16: torch.float32,
+    torch.float16: torch.float32,
+}
+
+
+def sparse_all_reduce(
+    tensor: torch.Tensor,
+    *,
+    k: int | None = None,
+    density: float | None = None,
+    residual: torch.Tensor | None = None,
+    algorithm: str = "gtopk",
+    select: str = "exact",
+    put_back: str = "own",
+    wire: str | None = None,
+    op: ReduceOp | ReduceOp.RedOpType = ReduceOp.SUM,
+    group: dist.ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Sum over all ranks what each selects of ``tensor + residual``, in place.
+
+    Each rank selects the k entries of largest magnitude of ``acc = tensor + residual`` (smaller
+    index first among equals, never a zero); the lists are merged along a tree of the ranks, k
+    entries being kept at each node (gTop-k: Shi et al., arXiv 1901.04359, Alg. 3). What was not
+    delivered stays in the residuals: the sum over ranks of acc is the result plus the sum of the
+    residuals, up to floating-point rounding. Collective: every rank of the group calls it, with the
+    same arguments but for the values.
+
+    Args:
+        tensor: the gradient; dense, any shape and strides, on the CPU; float32, float64, bfloat16
+            or float16. Becomes the reduced gradient, the same bits on every rank, zero where
+            nothing was delivered. A tensor that is not contiguous is copied in and out.
+        k: entries each rank selects, k >= 1; more than ``tensor.numel()`` means all.
+        density: instead of k: a share in (0, 1]; k = min(d, max(1, floor(density * d + 1/2))).
+        residual: the tensor's shape, of the accumulation type (float64 for float64, else float32).
+            Becomes what was not delivered. None is zeros, discarded afterwards.
+        algorithm: "gtopk" (recursive doubling), "gtopk-tree" (binomial tree and broadcast: the same
+            bits, less traffic in all, a longer path), "topk" (the exact sum of all selections, up
+            to k entries of each rank) or "dense" (all of acc; clears the residual).
+        select: "exact".
+        put_back: where a value goes that was selected and not delivered. "own": back to the
+            residual of the rank that selected it; "merged": to the residual of the lowest rank of
+            the tree's node that dropped it, summed.
+        wire: None: values travel in the accumulation type.
+        op: SUM, or AVG: the final sum divided by the number of ranks in the accumulation type, then
+            rounded once. Residuals are never averaged.
+        group: a process group of backend gtopk; None is the default group.
+        async_op: return at once; the tensors must not be touched until the Work is done.
+
+    Returns:
+        With async_op a Work, whose future holds ``[tensor]``; else None, when all is done. None as
+        well on a rank that is not in the group.
+
+    A NaN or infinity in any rank's acc, or an overflow, makes the tensor NaN on every rank and
+    leaves every residual as it was.
+
+    Raises:
+        ValueError: an argument that no rank may give. Nothing was sent; the group works on.
+        NotImplementedError: what the contract names and is not there yet.
+        torch.distributed.DistBackendError: from here, from ``Work.wait`` or as the future's
+            exception: ranks called with different arguments (both sides' values are named; the
+            group works on), a rank is gone, or the group's timeout has passed. Tensor and residual
+            are then as they were.
+    """
+    if dist.distributed_c10d._rank_not_in_group(group):
+        dist.distributed_c10d._warn_not_in_group("sparse_all_reduce")
+        return None
+    check_algorithm(algorithm)
+    check_select(select)
+    check_put_back(put_back)
+    check_wire(wire)
+    check_op(op)
+    check_tensor(tensor)
+    if residual is not None:
+        _check_residual(residual, tensor)
+    entries = _entries(tensor, k, density)
+    work = backend_of(group).sparse_all_reduce(
+        tensor, residual, entries, algorithm, select, put_back, ReduceOp(op)
+    )
+    if async_op:
+        return work
+    work.wait()
+    return None
+
+
+def check_tensor(tensor: torch.Tensor, what: str = "tensor") -> None:
+    """Raise ValueError unless `tensor` is a dense CPU tensor of a type that has a sparse sum.
+
+    NotImplementedError for another device.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"gtopk: {what} must be a torch.Tensor, given {type(tensor).__name__}")
+    if is_sharded(tensor):
+        raise ValueError(
+            f"gtopk: {what} is sharded over ranks ({type(tensor).__name__}): hand in its local "
+            "tensor (to_local()) and the group over which it is replicated"
+        )
+    if tensor.layout != torch.strided:
+        raise ValueError(f"gtopk: {what} must be dense, given layout {tensor.layout}")
+    if tensor.device.type != "cpu":
+        raise NotImplementedError(
+            f"gtopk: {what} is on {tensor.device}: this version works on the CPU, CUDA tensors are "
+            "not there yet; use another backend for them, or copy to the CPU"
+        )
+    if tensor.dtype not in ACCUMULATION:
+        types = ", ".join(str(dtype).removeprefix("torch.") for dtype in ACCUMULATION)
+        raise ValueError(f"gtopk: {what} must be one of {types}, given {tensor.dtype}")
+    if torch._debug_has_internal_overlap(tensor) == 1:
+        raise ValueError(
+            f"gtopk: {what} has several elements in one place (strides {tensor.stride()}), so no "
+            "result can be written to it: hand in a copy (clone())"
+        )
+
+
+def check_op(op: ReduceOp | ReduceOp.RedOpType) -> None:
+    """Raise ValueError unless `op` is SUM or AVG."""
+    if op not in (ReduceOp.SUM, ReduceOp.AVG):
+        raise ValueError(f"gtopk: op must be ReduceOp.SUM or ReduceOp.AVG, given {op}")
+
+
+def is_sharded(tensor: torch.Tensor) -> bool:
+    """Whether this is a piece of FSDP's: a DTensor (FSDP 2) or a FlatParameter (FSDP 1)."""
+    if getattr(tensor, "_is_flat_param", False):
+        return True
+    # By name along the classes: importing torch.distributed.tensor would cost a second.
+    return any(each.__name__ == "DTensor" for each in type(tensor).__mro__)
+
+
+def _check_residual(residual: torch.Tensor, tensor: torch.Tensor) -> None:
+    check_tensor(residual, "residual")
+    wanted = ACCUMULATION[tensor.dtype]
+    if residual.dtype != wanted or residual.shape != tensor.shape:
+        raise ValueError(
+            f"gtopk: residual of a {tensor.dtype} tensor must be {wanted} of shape "
+            f"{tuple(tensor.shape)}, given {residual.dtype} of shape {tuple(residual.shape)}"
+        )
+    if tensor.numel() and residual.data_ptr() == tensor.data_ptr():
+        raise ValueError("gtopk: residual and tensor must not share memory")
+
+
+def _entries(tensor: torch.Tensor, k: int | None, density: float | None) -> int:
+    if (k is None) == (density is None):
+        raise ValueError(f"gtopk: give exactly one of k and density, given k={k}, {density=}")
+    if density is not None:
+        selected: int = _native.load().selection_size(tensor.numel(), check_density(density))
+        return selected
+    try:
+        entries = operator.index(k)  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError(f"gtopk: k must be a whole number, given {k!r}") from None
+    if isinstance(k, bool) or entries < 1:
+        raise ValueError(f"gtopk: k must be at least 1, given {k!r}")
+    # k has 64 bits on the wire, and all is all.
+    return min(entries, max(1, tensor.numel()))

@@ -1,0 +1,41 @@
+"""From a torch.distributed process group to the gtopk backend behind it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from gtopk import _native
+
+if TYPE_CHECKING:
+    from gtopk._C import GtopkBackend
+
+
+def backend_of(group: dist.ProcessGroup | None) -> GtopkBackend:
+    """The gtopk backend for CPU tensors of `group` (None: the default group).
+
+    Raises RuntimeError where no process group was initialised, and ValueError where this rank is no
+    member of the group or the group communicates through another backend.
+    """
+    if group is None:
+        group = dist.distributed_c10d._get_default_group()
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise ValueError("gtopk: this rank is not a member of the group")
+    if not isinstance(group, dist.ProcessGroup):
+        raise ValueError(f"gtopk: group must be a ProcessGroup, given {type(group).__name__}")
+    native = _native.load()
+    try:
+        backend = group._get_backend(torch.device("cpu"))
+    except RuntimeError as error:
+        raise ValueError(f"gtopk: the group has no backend for CPU tensors: {error}") from error
+    # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a checking wrapper around every backend.
+    backend = getattr(backend, "wrapped_pg", backend)
+    if not isinstance(backend, native.GtopkBackend):
+        raise ValueError(
+            "gtopk: the group's backend for CPU tensors is "
+            f"'{dist.get_backend_config(group)}', not gtopk: use init_process_group('gtopk') or "
+            "new_group(backend='gtopk')"
+        )
+    return backend

@@ -1,0 +1,42 @@
+"""What a group has done so far, counted by the engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypedDict, cast
+
+from gtopk.groups import backend_of
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+
+class Statistics(TypedDict):
+    """This rank's part in a group since it was made. Bytes count headers, too."""
+
+    operations: int
+    """Operations begun: collectives, sends and receives."""
+    messages_sent: int
+    messages_received: int
+    bytes_sent: int
+    bytes_received: int
+    notices_sent: int
+    """Messages that told other ranks of an error."""
+    most_in_flight: int
+    """Operations under way at one time, at most."""
+    compress_seconds: float
+    """Selecting."""
+    exchange_seconds: float
+    """Messages and merges, of every sparse operation: those in flight at once add up."""
+    commit_seconds: float
+    """Writing results and residuals."""
+    transport: str
+    """What carries the messages, as loaded and configured."""
+
+
+def stats(group: dist.ProcessGroup | None = None) -> Statistics:
+    """Count what this rank did in `group` (None: the default group) since it was made.
+
+    Reads counters, sends nothing. Raises RuntimeError where no process group is initialised, and
+    ValueError for a group that is not of gtopk.
+    """
+    return cast("Statistics", backend_of(group).statistics())

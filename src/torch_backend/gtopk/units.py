@@ -1,0 +1,123 @@
+"""What one selection covers: from the parameters alone to units. Pure; knows no tensors, no ranks.
+
+Units never follow DDP's buckets, whose layout differs between the first step and later ones.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import torch
+
+# Bytes; or one unit per parameter (layer-wise: LAGS, Shi et al., arXiv 1911.08727); or one in all
+# (the gTop-k paper, arXiv 1901.04359: one selection, no overlap with the backward).
+UnitSize = int | Literal["parameter", "model"]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What of a parameter decides on units: its name, shape and element type."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def numel(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its gradient."""
+        return self.numel * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Parameters of one type whose gradients are exchanged together.
+
+    Flat buffers hold the parameters in the order given here, without gaps.
+    """
+
+    dtype: torch.dtype
+    large: tuple[Parameter, ...]
+    """Covered by one selection, with a residual."""
+    small: tuple[Parameter, ...]
+    """Averaged by one dense all-reduce, without one."""
+
+    @property
+    def selected_numel(self) -> int:
+        """d, the elements that the selection covers."""
+        return sum(parameter.numel for parameter in self.large)
+
+    @property
+    def dense_numel(self) -> int:
+        """Elements of the dense all-reduce."""
+        return sum(parameter.numel for parameter in self.small)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all its parameters, those selected from first."""
+        return tuple(parameter.name for parameter in (*self.large, *self.small))
+
+
+class _Open:
+    """A unit that is being filled."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self.large: list[Parameter] = []
+        self.small: list[Parameter] = []
+        self.nbytes = 0
+
+    def has_room(self, parameter: Parameter, unit: UnitSize) -> bool:
+        if unit == "model":
+            return True
+        if unit == "parameter":
+            # Small parameters have no selection: they ride with the large one after them.
+            return not self.large
+        return self.nbytes == 0 or self.nbytes + parameter.nbytes <= unit
+
+    def add(self, parameter: Parameter, min_numel: int) -> None:
+        (self.small if parameter.numel < min_numel else self.large).append(parameter)
+        self.nbytes += parameter.nbytes
+
+    def close(self) -> Unit:
+        return Unit(self.dtype, tuple(self.large), tuple(self.small))
+
+
+def check_unit(unit: object) -> None:
+    """Raise ValueError unless it is a positive number of bytes, "parameter" or "model"."""
+    if unit in ("parameter", "model"):
+        return
+    if isinstance(unit, bool) or not isinstance(unit, int) or unit < 1:
+        raise ValueError(
+            "gtopk: unit must be a positive number of bytes, 'parameter' or 'model', "
+            f"given {unit!r}"
+        )
+
+
+def units_of(parameters: Iterable[Parameter], unit: UnitSize, min_numel: int) -> tuple[Unit, ...]:
+    """Split `parameters`, in registration order, into units.
+
+    Consecutive parameters of one type are put together in reverse order, as their gradients arrive
+    in a backward, up to `unit` bytes; a parameter that is larger than that is a unit of its own.
+    With "parameter" each parameter of at least `min_numel` elements closes a unit. Parameters of
+    fewer elements than `min_numel` are small: see Unit. Units are in the order of their first
+    parameters.
+    """
+    filling: dict[torch.dtype, _Open] = {}
+    units: list[_Open] = []
+    for parameter in reversed(list(parameters)):
+        current = filling.get(parameter.dtype)
+        if current is None or not current.has_room(parameter, unit):
+            current = filling[parameter.dtype] = _Open(parameter.dtype)
+            units.append(current)
+        current.add(parameter, min_numel)
+    return tuple(each.close() for each in units)
