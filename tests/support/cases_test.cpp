@@ -9,7 +9,7 @@
 namespace gtopk::reference {
 namespace {
 
-TEST(Cases, the_seed_alone_replays_a_case) {
+TEST(Cases, TheSeedAloneReplaysACase) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     const Case one = random_case(seed, DataType::kFloat16, 5, Algorithm::kGtopk);
     const Case other = random_case(seed, DataType::kFloat16, 5, Algorithm::kGtopk);
@@ -86,7 +86,7 @@ void look_at(const Problem& problem, Seen& seen) {
   seen.dropped_on_the_way += outcome.delivered.size() < selected ? 1 : 0;
 }
 
-TEST(Cases, everything_that_breaks_implementations_comes_up_often) {
+TEST(Cases, EverythingThatBreaksImplementationsComesUpOften) {
   Seen seen;
   std::uint64_t seed = 1;
   for (const DataType type : kFloatingTypes) {

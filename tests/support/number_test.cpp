@@ -24,7 +24,7 @@ double value_of(DataType type, std::uint16_t bits) {
   return load(type, bytes, 0);
 }
 
-TEST(Number, every_half_pattern_but_nan_survives_load_and_store) {
+TEST(Number, EveryHalfPatternButNanSurvivesLoadAndStore) {
   for (const DataType type : {DataType::kBfloat16, DataType::kFloat16}) {
     for (std::uint32_t bits = 0; bits < 0x10000U; ++bits) {
       const double value = value_of(type, static_cast<std::uint16_t>(bits));
@@ -34,7 +34,7 @@ TEST(Number, every_half_pattern_but_nan_survives_load_and_store) {
   }
 }
 
-TEST(Number, bfloat16_is_the_upper_half_of_float32) {
+TEST(Number, Bfloat16IsTheUpperHalfOfFloat32) {
   for (std::uint32_t bits = 0; bits < 0x10000U; ++bits) {
     const std::uint32_t wide = bits << 16U;
     float expected = 0.0F;
@@ -48,7 +48,7 @@ TEST(Number, bfloat16_is_the_upper_half_of_float32) {
   }
 }
 
-TEST(Number, halves_have_their_known_patterns) {
+TEST(Number, HalvesHaveTheirKnownPatterns) {
   EXPECT_EQ(bits_of(DataType::kFloat16, 1.0), 0x3C00U);
   EXPECT_EQ(bits_of(DataType::kFloat16, -2.0), 0xC000U);
   EXPECT_EQ(bits_of(DataType::kFloat16, 65504.0), 0x7BFFU);
@@ -61,7 +61,7 @@ TEST(Number, halves_have_their_known_patterns) {
   EXPECT_EQ(bits_of(DataType::kBfloat16, -std::numeric_limits<double>::infinity()), 0xFF80U);
 }
 
-TEST(Number, rounding_goes_to_nearest_and_ties_to_even) {
+TEST(Number, RoundingGoesToNearestAndTiesToEven) {
   EXPECT_EQ(rounded(DataType::kFloat16, 2049.0), 2048.0);
   EXPECT_EQ(rounded(DataType::kFloat16, 2051.0), 2052.0);
   EXPECT_EQ(rounded(DataType::kFloat16, 2049.0001), 2050.0);
@@ -72,7 +72,7 @@ TEST(Number, rounding_goes_to_nearest_and_ties_to_even) {
   EXPECT_EQ(rounded(DataType::kFloat16, 0x1.0001p-25), 0x1p-24);
 }
 
-TEST(Number, float32_rounds_as_the_compiler_does) {
+TEST(Number, Float32RoundsAsTheCompilerDoes) {
   for (const double value : {0.1, 1.0 / 3.0, 0x1.000001p0, 0x1.0000011p0, 3e38, 0x1p-149, 0x1p-150,
                              0x1.8p-149, -1e-40, 16777217.0}) {
     EXPECT_EQ(rounded(DataType::kFloat32, value), static_cast<double>(static_cast<float>(value)))
@@ -80,7 +80,7 @@ TEST(Number, float32_rounds_as_the_compiler_does) {
   }
 }
 
-TEST(Number, what_is_too_large_becomes_infinite_from_half_a_step_above_the_largest) {
+TEST(Number, WhatIsTooLargeBecomesInfiniteFromHalfAStepAboveTheLargest) {
   for (const DataType type : {DataType::kFloat32, DataType::kBfloat16, DataType::kFloat16}) {
     const double half_step = largest(type) * epsilon(type) / 4.0;
     EXPECT_EQ(rounded(type, largest(type) + half_step / 2.0), largest(type)) << to_string(type);
@@ -92,7 +92,7 @@ TEST(Number, what_is_too_large_becomes_infinite_from_half_a_step_above_the_large
   EXPECT_EQ(rounded(DataType::kFloat16, -1e9), -std::numeric_limits<double>::infinity());
 }
 
-TEST(Number, difference_names_the_first_element_that_differs) {
+TEST(Number, DifferenceNamesTheFirstElementThatDiffers) {
   Bytes one = zeros(DataType::kFloat32, 4);
   Bytes other = one;
   EXPECT_EQ(difference(DataType::kFloat32, one, other), "");

@@ -54,7 +54,7 @@ INSTANTIATE_TEST_SUITE_P(Types, EveryType, testing::ValuesIn(kFloatingTypes),
 
 // (A,1) (B,2) (A,3) (C,.5), P = 4, k = 1. Node (0,1) keeps B=2 and drops A=1, to rank 0. Node (2,3)
 // keeps A=3 and drops C=.5, to rank 2. The root keeps A=3 and drops B=2, to rank 0. F = {A}.
-TEST_P(EveryType, published_counterexample_keeps_rank_0s_dropped_one_under_own) {
+TEST_P(EveryType, PublishedCounterexampleKeepsRank0sDroppedOneUnderOwn) {
   for (const Algorithm algorithm : {Algorithm::kGtopk, Algorithm::kGtopkTree}) {
     const Problem problem = published_counterexample(GetParam(), PutBack::kOwn, algorithm);
     const Outcome outcome = all_reduce(problem);
@@ -66,7 +66,7 @@ TEST_P(EveryType, published_counterexample_keeps_rank_0s_dropped_one_under_own) 
   }
 }
 
-TEST_P(EveryType, published_counterexample_leaves_each_dropped_sum_with_its_nodes_lowest_rank) {
+TEST_P(EveryType, PublishedCounterexampleLeavesEachDroppedSumWithItsNodesLowestRank) {
   for (const Algorithm algorithm : {Algorithm::kGtopk, Algorithm::kGtopkTree}) {
     const Problem problem = published_counterexample(GetParam(), PutBack::kMerged, algorithm);
     const Outcome outcome = all_reduce(problem);
@@ -76,7 +76,7 @@ TEST_P(EveryType, published_counterexample_leaves_each_dropped_sum_with_its_node
   }
 }
 
-TEST_P(EveryType, an_average_divides_the_result_and_no_residual) {
+TEST_P(EveryType, AnAverageDividesTheResultAndNoResidual) {
   const Problem problem =
       published_counterexample(GetParam(), PutBack::kOwn, Algorithm::kGtopk, ReduceOp::kAvg);
   const Outcome outcome = all_reduce(problem);
@@ -85,7 +85,7 @@ TEST_P(EveryType, an_average_divides_the_result_and_no_residual) {
             std::vector<Values>({{1, 0, 0}, {0, 2, 0}, {0, 0, 0}, {0, 0, 0.5}}));
 }
 
-TEST_P(EveryType, topk_and_dense_deliver_all_of_the_published_counterexample) {
+TEST_P(EveryType, TopkAndDenseDeliverAllOfThePublishedCounterexample) {
   for (const Algorithm algorithm : {Algorithm::kTopk, Algorithm::kDense}) {
     const Problem problem = published_counterexample(GetParam(), PutBack::kOwn, algorithm);
     const Outcome outcome = all_reduce(problem);
@@ -94,14 +94,14 @@ TEST_P(EveryType, topk_and_dense_deliver_all_of_the_published_counterexample) {
   }
 }
 
-TEST_P(EveryType, equal_magnitudes_are_selected_by_lowest_index_whatever_their_sign) {
+TEST_P(EveryType, EqualMagnitudesAreSelectedByLowestIndexWhateverTheirSign) {
   const Problem problem = problem_of(GetParam(), {{-0.0, 1.0, -1.0, 1.0}}, {.k = 2});
   const Outcome outcome = all_reduce(problem);
   EXPECT_EQ(values_of(GetParam(), outcome.tensor), Values({0.0, 1.0, -1.0, 0.0}));
   EXPECT_EQ(residuals_of(problem, outcome), std::vector<Values>({{0.0, 0.0, 0.0, 1.0}}));
 }
 
-TEST_P(EveryType, a_rank_with_fewer_non_zeros_than_k_sends_a_shorter_list) {
+TEST_P(EveryType, ARankWithFewerNonZerosThanKSendsAShorterList) {
   const Problem problem =
       problem_of(GetParam(), {{0.0, 4.0, -0.0, 0.0}, {0.0, 0.0, 0.0, 0.0}}, {.k = 3});
   const Outcome outcome = all_reduce(problem);
@@ -110,7 +110,7 @@ TEST_P(EveryType, a_rank_with_fewer_non_zeros_than_k_sends_a_shorter_list) {
   EXPECT_EQ(outcome.lists[0].received, std::vector<std::uint64_t>({0}));
 }
 
-TEST_P(EveryType, opposite_values_stay_under_own_and_vanish_under_merged) {
+TEST_P(EveryType, OppositeValuesStayUnderOwnAndVanishUnderMerged) {
   const std::vector<Values> rows = {{1.0, 0.5}, {-1.0, 0.5}};
   const Problem own = problem_of(GetParam(), rows, {.k = 1, .put_back = PutBack::kOwn});
   EXPECT_EQ(residuals_of(own, all_reduce(own)), rows);
@@ -119,7 +119,7 @@ TEST_P(EveryType, opposite_values_stay_under_own_and_vanish_under_merged) {
   EXPECT_EQ(values_of(GetParam(), all_reduce(merged).tensor), Values({0.0, 0.0}));
 }
 
-TEST_P(EveryType, topk_delivers_sums_that_cancel) {
+TEST_P(EveryType, TopkDeliversSumsThatCancel) {
   const Problem problem =
       problem_of(GetParam(), {{1.0, 0.5}, {-1.0, 0.5}}, {.k = 1, .algorithm = Algorithm::kTopk});
   const Outcome outcome = all_reduce(problem);
@@ -129,7 +129,7 @@ TEST_P(EveryType, topk_delivers_sums_that_cancel) {
 }
 
 // P = 5: ranks 0 and 1 fold; leaves are (0,1), 2, 3, 4. P = 6: (0,1), (2,3), 4, 5.
-TEST_P(EveryType, folded_ranks_merge_first_and_the_other_leaves_follow_in_order) {
+TEST_P(EveryType, FoldedRanksMergeFirstAndTheOtherLeavesFollowInOrder) {
   const Problem five =
       problem_of(GetParam(), {{4, 0, 0}, {0, 3, 0}, {0, 3, 0}, {0, 0, 5}, {0, 0, 0}},
                  {.k = 1, .put_back = PutBack::kMerged});
@@ -152,7 +152,7 @@ TEST_P(EveryType, folded_ranks_merge_first_and_the_other_leaves_follow_in_order)
       std::vector<Values>({{5, 2, 0}, {0, 0, 0}, {0, 0, 3}, {0, 0, 0}, {0, 5, 0}, {0, 0, 0}}));
 }
 
-TEST_P(EveryType, a_nan_on_one_rank_makes_every_tensor_nan_and_changes_no_residual) {
+TEST_P(EveryType, ANanOnOneRankMakesEveryTensorNanAndChangesNoResidual) {
   for (const Algorithm algorithm : kAlgorithms) {
     for (const double bad : {std::nan(""), std::numeric_limits<double>::infinity()}) {
       Problem problem =
@@ -170,7 +170,7 @@ TEST_P(EveryType, a_nan_on_one_rank_makes_every_tensor_nan_and_changes_no_residu
   }
 }
 
-TEST_P(EveryType, a_sum_that_overflows_did_not_happen) {
+TEST_P(EveryType, ASumThatOverflowsDidNotHappen) {
   const DataType acc_type = accumulation_type(GetParam());
   for (const Algorithm algorithm : kAlgorithms) {
     Problem problem = problem_of(GetParam(), {{0, 1}, {0, 1}}, {.k = 1, .algorithm = algorithm});
@@ -180,7 +180,7 @@ TEST_P(EveryType, a_sum_that_overflows_did_not_happen) {
   }
 }
 
-TEST(ReferenceRules, a_result_too_large_for_the_tensor_did_not_happen_unless_the_average_fits) {
+TEST(ReferenceRules, AResultTooLargeForTheTensorDidNotHappenUnlessTheAverageFits) {
   for (const Algorithm algorithm : kAlgorithms) {
     SparseOptions options{.k = 1, .algorithm = algorithm};
     EXPECT_FALSE(all_reduce(problem_of(DataType::kFloat16, {{65504.0}, {16.0}}, options)).happened);
@@ -193,7 +193,7 @@ TEST(ReferenceRules, a_result_too_large_for_the_tensor_did_not_happen_unless_the
   }
 }
 
-TEST(ReferenceRules, dense_adds_along_the_tree_when_small_and_along_the_ring_when_large) {
+TEST(ReferenceRules, DenseAddsAlongTheTreeWhenSmallAndAlongTheRingWhenLarge) {
   constexpr double kBig = 0x1p24;  // float32: kBig + 1 rounds back to kBig
   const std::vector<Values> small = {{kBig}, {1.0}, {1.0}, {1.0}};
   const SparseOptions options{.k = 1, .algorithm = Algorithm::kDense};
@@ -215,7 +215,7 @@ TEST(ReferenceRules, dense_adds_along_the_tree_when_small_and_along_the_ring_whe
   EXPECT_EQ(load(DataType::kFloat32, ring.tensor, d / 4), kBig + 4.0);
 }
 
-TEST(ReferenceRules, no_residual_is_a_residual_of_positive_zeros) {
+TEST(ReferenceRules, NoResidualIsAResidualOfPositiveZeros) {
   Problem problem =
       problem_of(DataType::kFloat32, {{-0.0, 1.0}}, {.k = 1, .algorithm = Algorithm::kDense});
   const Bytes with_zeros = all_reduce(problem).tensor;
@@ -226,7 +226,7 @@ TEST(ReferenceRules, no_residual_is_a_residual_of_positive_zeros) {
 
 using Counts = std::vector<std::uint64_t>;
 
-TEST(ReferenceRules, lists_sent_and_received_follow_the_rounds) {
+TEST(ReferenceRules, ListsSentAndReceivedFollowTheRounds) {
   // Disjoint single entries, k = 1: every list has one entry, so only the rounds count.
   const std::vector<Values> rows = {
       {5, 0, 0, 0, 0}, {0, 4, 0, 0, 0}, {0, 0, 3, 0, 0}, {0, 0, 0, 2, 0}, {0, 0, 0, 0, 1}};

@@ -43,7 +43,7 @@ bool all_nan(DataType type, const Bytes& bytes) {
   return true;
 }
 
-TEST(Reference, mass_is_conserved_in_every_case) {
+TEST(Reference, MassIsConservedInEveryCase) {
   for_random_cases(kAll, 7, [](Problem problem) {
     const DataType acc_type = accumulation_type(problem.type);
     for (Input& input : problem.ranks) {
@@ -79,7 +79,7 @@ TEST(Reference, mass_is_conserved_in_every_case) {
   });
 }
 
-TEST(Reference, the_tree_and_recursive_doubling_give_the_same_bits) {
+TEST(Reference, TheTreeAndRecursiveDoublingGiveTheSameBits) {
   for_random_cases({Algorithm::kGtopk}, 10, [](Problem problem) {
     const Outcome doubling = all_reduce(problem);
     problem.options.algorithm = Algorithm::kGtopkTree;
@@ -107,7 +107,7 @@ List merged(const List& left, const List& right, std::uint64_t k) {
   return kept;
 }
 
-TEST(Reference, ranks_that_exchange_lists_by_recursive_doubling_all_reach_its_result) {
+TEST(Reference, RanksThatExchangeListsByRecursiveDoublingAllReachItsResult) {
   for_random_cases({Algorithm::kGtopk}, 5, [](const Problem& problem) {
     if (problem.type != DataType::kFloat32) return;
     const Outcome outcome = all_reduce(problem);
@@ -149,7 +149,7 @@ TEST(Reference, ranks_that_exchange_lists_by_recursive_doubling_all_reach_its_re
   });
 }
 
-TEST(Reference, a_step_that_did_not_happen_leaves_nan_and_the_residuals_as_they_were) {
+TEST(Reference, AStepThatDidNotHappenLeavesNanAndTheResidualsAsTheyWere) {
   std::size_t seen = 0;
   for_random_cases(kAll, 7, [&seen](const Problem& problem) {
     const Outcome outcome = all_reduce(problem);
@@ -163,7 +163,7 @@ TEST(Reference, a_step_that_did_not_happen_leaves_nan_and_the_residuals_as_they_
   EXPECT_GT(seen, 50U);
 }
 
-TEST(Reference, a_missing_residual_is_one_of_zeros_that_nobody_sees) {
+TEST(Reference, AMissingResidualIsOneOfZerosThatNobodySees) {
   for_random_cases(kAll, 3, [](Problem problem) {
     const Outcome before = all_reduce(problem);
     for (Input& input : problem.ranks) {
@@ -178,7 +178,7 @@ TEST(Reference, a_missing_residual_is_one_of_zeros_that_nobody_sees) {
   });
 }
 
-TEST(Reference, put_back_and_op_do_not_choose_what_is_delivered) {
+TEST(Reference, PutBackAndOpDoNotChooseWhatIsDelivered) {
   for_random_cases({Algorithm::kGtopk, Algorithm::kTopk}, 3, [](Problem problem) {
     problem.options.put_back = PutBack::kOwn;
     problem.options.op = ReduceOp::kAvg;
@@ -192,7 +192,7 @@ TEST(Reference, put_back_and_op_do_not_choose_what_is_delivered) {
   });
 }
 
-TEST(Reference, the_first_two_ranks_may_change_places) {
+TEST(Reference, TheFirstTwoRanksMayChangePlaces) {
   for_random_cases({Algorithm::kGtopk, Algorithm::kTopk}, 3, [](const Problem& problem) {
     if (problem.ranks.size() < 2) return;
     Problem changed = problem;
@@ -202,7 +202,7 @@ TEST(Reference, the_first_two_ranks_may_change_places) {
   });
 }
 
-TEST(Reference, one_rank_gets_the_first_k_of_acc_and_keeps_the_rest) {
+TEST(Reference, OneRankGetsTheFirstKOfAccAndKeepsTheRest) {
   std::uint64_t seed = 1;
   for (const DataType type : kFloatingTypes) {
     for (int i = 0; i < 50; ++i) {

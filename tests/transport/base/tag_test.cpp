@@ -10,7 +10,7 @@
 namespace gtopk::transport {
 namespace {
 
-TEST(Tag, every_field_of_a_collective_message_makes_another_tag) {
+TEST(Tag, EveryFieldOfACollectiveMessageMakesAnotherTag) {
   std::set<Tag> tags;
   std::size_t made = 0;
   for (const std::uint32_t group : {0U, 1U, kMaxGroups - 1}) {
@@ -28,7 +28,7 @@ TEST(Tag, every_field_of_a_collective_message_makes_another_tag) {
   EXPECT_EQ(tags.size(), made);
 }
 
-TEST(Tag, a_field_that_wraps_touches_no_other) {
+TEST(Tag, AFieldThatWrapsTouchesNoOther) {
   EXPECT_EQ(collective_tag(1, 2, 0x10003, 4, 5), collective_tag(1, 2, 3, 4, 5));
   EXPECT_EQ(collective_tag(1, 2, 3, 256 + 4, 5), collective_tag(1, 2, 3, 4, 5));
   EXPECT_EQ(collective_tag(1, 2, 3, 4, 256 + 5), collective_tag(1, 2, 3, 4, 5));
@@ -36,7 +36,7 @@ TEST(Tag, a_field_that_wraps_touches_no_other) {
   EXPECT_EQ(collective_tag(1, kMaxRanks + 2, 3, 4), collective_tag(1, 2, 3, 4));
 }
 
-TEST(Tag, kinds_never_meet) {
+TEST(Tag, KindsNeverMeet) {
   EXPECT_NE(collective_tag(0, 0, 0, 0), point_to_point_tag(0, 0, 0));
   EXPECT_NE(collective_tag(0, 0, 0, 0), control_tag(0));
   EXPECT_NE(point_to_point_tag(0, 0, 0), control_tag(0));
@@ -46,7 +46,7 @@ TEST(Tag, kinds_never_meet) {
             static_cast<Tag>(TagKind::kPointToPoint));
 }
 
-TEST(Tag, any_32_bits_are_a_users_tag) {
+TEST(Tag, Any32BitsAreAUsersTag) {
   std::set<Tag> tags;
   for (const std::int32_t user : {0, 1, -1, std::numeric_limits<std::int32_t>::max(),
                                   std::numeric_limits<std::int32_t>::min()}) {
@@ -56,7 +56,7 @@ TEST(Tag, any_32_bits_are_a_users_tag) {
   EXPECT_NE(point_to_point_tag(3, 1, -1), point_to_point_tag(3, 2, -1));
 }
 
-TEST(Tag, a_tag_describes_itself) {
+TEST(Tag, ATagDescribesItself) {
   EXPECT_EQ(describe(collective_tag(3, 1, 17, 2, 9)),
             "collective group 3 source 1 sequence 17 step 2 chunk 9");
   EXPECT_EQ(describe(point_to_point_tag(3, 1, -7)), "point-to-point group 3 source 1 tag -7");

@@ -11,7 +11,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-TEST(GiveUp, its_requests_end_without_a_report_and_the_other_side_gets_one) {
+TEST(GiveUp, ItsRequestsEndWithoutAReportAndTheOtherSideGetsOne) {
   Ranks ranks(3, {.eager_below = kNoneEager});
   Call& received = ranks.recv(1, 0, 5);
   Call& sent = ranks.send(1, 0, 6, "hello");
@@ -30,7 +30,7 @@ TEST(GiveUp, its_requests_end_without_a_report_and_the_other_side_gets_one) {
   EXPECT_EQ(ranks.send(1, 0, 9, "x").status(), Status::kPeerFailed);
 }
 
-TEST(GiveUp, a_frozen_peer_can_be_given_up) {
+TEST(GiveUp, AFrozenPeerCanBeGivenUp) {
   Ranks ranks(2, {.eager_below = kNoneEager});
   ranks.fabric.freeze(0);
   Call& sent = ranks.send(1, 0, 5, "hello");
@@ -40,7 +40,7 @@ TEST(GiveUp, a_frozen_peer_can_be_given_up) {
   ranks.port(1).close(milliseconds(1));
 }
 
-TEST(Close, peers_hear_of_it_after_the_last_message) {
+TEST(Close, PeersHearOfItAfterTheLastMessage) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     Ranks ranks(2, {.seed = seed});
     Call& first = ranks.recv(1, 0, 5);
@@ -57,7 +57,7 @@ TEST(Close, peers_hear_of_it_after_the_last_message) {
   }
 }
 
-TEST(Close, an_expected_departure_is_not_reported_and_still_ends_requests) {
+TEST(Close, AnExpectedDepartureIsNotReportedAndStillEndsRequests) {
   Ranks ranks(2);
   Call& never = ranks.recv(1, 0, 7);
   ranks.port(1).expect_departure(ranks.id(1, 0));
@@ -67,7 +67,7 @@ TEST(Close, an_expected_departure_is_not_reported_and_still_ends_requests) {
   EXPECT_TRUE(ranks.port(1).take_failures().empty());
 }
 
-TEST(Close, messages_that_nobody_received_are_named) {
+TEST(Close, MessagesThatNobodyReceivedAreNamed) {
   for (const std::size_t eager_below : {kAllEager, kNoneEager}) {
     Ranks ranks(2, {.eager_below = eager_below});
     ranks.send(0, 1, tag_of(0, 3), "lost");
@@ -77,7 +77,7 @@ TEST(Close, messages_that_nobody_received_are_named) {
   }
 }
 
-TEST(Close, messages_that_come_too_late_are_counted) {
+TEST(Close, MessagesThatComeTooLateAreCounted) {
   Ranks ranks(2);
   ranks.send(0, 1, 5, "late");
   ranks.port(1).close(milliseconds(1));
@@ -86,7 +86,7 @@ TEST(Close, messages_that_come_too_late_are_counted) {
   EXPECT_TRUE(ranks.fabric.counters(1).unexpected_at_close.empty());
 }
 
-TEST(Close, is_refused_while_a_request_is_pending) {
+TEST(Close, IsRefusedWhileARequestIsPending) {
   Ranks ranks(2, {.eager_below = kNoneEager});
   ranks.recv(1, 0, 5);
   EXPECT_THROW(ranks.port(1).close(milliseconds(1)), std::logic_error);
@@ -95,7 +95,7 @@ TEST(Close, is_refused_while_a_request_is_pending) {
   EXPECT_THROW(others.port(0).close(milliseconds(1)), std::logic_error);
 }
 
-TEST(Close, a_port_whose_owner_lets_it_go_without_closing_has_died) {
+TEST(Close, APortWhoseOwnerLetsItGoWithoutClosingHasDied) {
   Ranks ranks(2);
   Call& received = ranks.recv(1, 0, 5);
   ranks.fabric.take_port(0).reset();
@@ -105,7 +105,7 @@ TEST(Close, a_port_whose_owner_lets_it_go_without_closing_has_died) {
   EXPECT_THROW(static_cast<void>(ranks.fabric.port(0)), std::logic_error);
 }
 
-TEST(Close, the_counters_outlive_the_port) {
+TEST(Close, TheCountersOutliveThePort) {
   Ranks ranks(2);
   const std::unique_ptr<Transport> port = ranks.fabric.take_port(0);
   EXPECT_EQ(&ranks.fabric.port(0), port.get());

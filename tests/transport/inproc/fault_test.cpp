@@ -25,29 +25,29 @@ INSTANTIATE_TEST_SUITE_P(Protocols, SpoiltMessage, testing::Values(kAllEager, kN
                            return name.param == kAllEager ? "eager" : "rendezvous";
                          });
 
-TEST_P(SpoiltMessage, a_dropped_one_never_arrives) {
+TEST_P(SpoiltMessage, ADroppedOneNeverArrives) {
   EXPECT_TRUE(receive_with({.drop = true}).pending());
 }
 
-TEST_P(SpoiltMessage, a_shortened_one_arrives_short) {
+TEST_P(SpoiltMessage, AShortenedOneArrivesShort) {
   EXPECT_EQ(receive_with({.length = 2}).text(), "he");
 }
 
-TEST_P(SpoiltMessage, a_lengthened_one_is_padded) {
+TEST_P(SpoiltMessage, ALengthenedOneIsPadded) {
   EXPECT_EQ(receive_with({.length = 7}).text(), "hello\xA5\xA5");
 }
 
-TEST_P(SpoiltMessage, one_lengthened_beyond_the_room_is_truncated) {
+TEST_P(SpoiltMessage, OneLengthenedBeyondTheRoomIsTruncated) {
   const Call& received = receive_with({.length = 9});
   EXPECT_EQ(received.status(), Status::kTruncated);
   EXPECT_EQ(received.request.length(), 9U);
 }
 
-TEST_P(SpoiltMessage, a_flipped_byte_arrives_flipped) {
+TEST_P(SpoiltMessage, AFlippedByteArrivesFlipped) {
   EXPECT_EQ(receive_with({.flip = 1}).text(), std::string("h\x9Allo"));
 }
 
-TEST_P(SpoiltMessage, a_rule_sees_ranks_tag_and_size) {
+TEST_P(SpoiltMessage, ARuleSeesRanksTagAndSize) {
   ranks.fabric.set_faults([](const Sent& sent) {
     EXPECT_EQ(sent.source, 0U);
     EXPECT_EQ(sent.destination, 1U);
@@ -58,7 +58,7 @@ TEST_P(SpoiltMessage, a_rule_sees_ranks_tag_and_size) {
   ranks.send(0, 1, 5, "hello");
 }
 
-TEST(Kill, receives_from_the_rank_end_and_it_is_reported_once_after_the_delay) {
+TEST(Kill, ReceivesFromTheRankEndAndItIsReportedOnceAfterTheDelay) {
   Ranks ranks(3, {.failure_delay = milliseconds(20)});
   Call& lost = ranks.recv(1, 0, 5);
   Call& other = ranks.recv(1, 2, 6);
@@ -80,7 +80,7 @@ TEST(Kill, receives_from_the_rank_end_and_it_is_reported_once_after_the_delay) {
   EXPECT_FALSE(ranks.port(1).connected(ranks.id(1, 0)));
 }
 
-TEST(Kill, a_rendezvous_send_to_the_rank_ends_and_an_eager_one_is_not_known_to_be_lost) {
+TEST(Kill, ARendezvousSendToTheRankEndsAndAnEagerOneIsNotKnownToBeLost) {
   Ranks ranks(2, {.eager_below = 4});
   Call& small = ranks.send(1, 0, 5, "123");
   Call& large = ranks.send(1, 0, 6, "1234");
@@ -91,7 +91,7 @@ TEST(Kill, a_rendezvous_send_to_the_rank_ends_and_an_eager_one_is_not_known_to_b
   EXPECT_EQ(large.status(), Status::kPeerFailed);
 }
 
-TEST(Kill, a_message_announced_by_the_rank_never_comes) {
+TEST(Kill, AMessageAnnouncedByTheRankNeverComes) {
   Ranks ranks(2, {.eager_below = kNoneEager});
   Call& received = ranks.recv(1, 0, 5);
   ranks.send(0, 1, 5, "hello");
@@ -102,7 +102,7 @@ TEST(Kill, a_message_announced_by_the_rank_never_comes) {
   EXPECT_EQ(received.status(), Status::kPeerFailed);
 }
 
-TEST(Kill, what_the_rank_sent_before_may_arrive_or_be_lost) {
+TEST(Kill, WhatTheRankSentBeforeMayArriveOrBeLost) {
   int arrived = 0;
   constexpr int kRuns = 40;
   for (std::uint64_t seed = 0; seed < kRuns; ++seed) {
@@ -118,7 +118,7 @@ TEST(Kill, what_the_rank_sent_before_may_arrive_or_be_lost) {
   EXPECT_LT(arrived, kRuns);
 }
 
-TEST(Kill, a_silent_death_is_noticed_by_nobody) {
+TEST(Kill, ASilentDeathIsNoticedByNobody) {
   Ranks ranks(2);
   Call& received = ranks.recv(1, 0, 5);
   ranks.fabric.kill(0, Death::kSilent);
@@ -130,7 +130,7 @@ TEST(Kill, a_silent_death_is_noticed_by_nobody) {
   EXPECT_TRUE(ranks.port(1).connected(ranks.id(1, 0)));
 }
 
-TEST(Kill, only_ranks_with_an_endpoint_notice) {
+TEST(Kill, OnlyRanksWithAnEndpointNotice) {
   Ranks ranks(3);
   Call& quiet = ranks.recv(1, 0, 6);  // rank 1 makes one by receiving
   ranks.fabric.kill(0);
@@ -144,7 +144,7 @@ TEST(Kill, only_ranks_with_an_endpoint_notice) {
   EXPECT_EQ(ranks.port(2).take_failures().size(), 1U);
 }
 
-TEST(Kill, a_receive_that_does_not_connect_is_not_told) {
+TEST(Kill, AReceiveThatDoesNotConnectIsNotTold) {
   Ranks ranks(2);
   Call call(std::string(8, '.'));
   call.request.connects = false;
@@ -159,7 +159,7 @@ TEST(Kill, a_receive_that_does_not_connect_is_not_told) {
   EXPECT_EQ(call.status(), Status::kPeerFailed) << "an endpoint made by another request ends it";
 }
 
-TEST(Kill, the_ranks_own_requests_end_so_that_its_owner_can_be_taken_down) {
+TEST(Kill, TheRanksOwnRequestsEndSoThatItsOwnerCanBeTakenDown) {
   Ranks ranks(2, {.eager_below = kNoneEager});
   Call& received = ranks.recv(0, 1, 5);
   Call& sent = ranks.send(0, 1, 6, "hello");
@@ -173,7 +173,7 @@ TEST(Kill, the_ranks_own_requests_end_so_that_its_owner_can_be_taken_down) {
   ranks.port(0).close(milliseconds(1));
 }
 
-TEST(Freeze, nothing_reaches_the_rank_and_nobody_is_told_until_it_thaws) {
+TEST(Freeze, NothingReachesTheRankAndNobodyIsToldUntilItThaws) {
   Ranks ranks(2);
   Call& received = ranks.recv(1, 0, 5);
   ranks.fabric.freeze(1);
@@ -189,7 +189,7 @@ TEST(Freeze, nothing_reaches_the_rank_and_nobody_is_told_until_it_thaws) {
   EXPECT_EQ(received.text(), "hello");
 }
 
-TEST(Freeze, what_the_rank_sent_before_still_arrives_when_it_was_copied) {
+TEST(Freeze, WhatTheRankSentBeforeStillArrivesWhenItWasCopied) {
   Ranks ranks(2, {.eager_below = 4});
   Call& small = ranks.recv(1, 0, 5);
   Call& large = ranks.recv(1, 0, 6);

@@ -16,7 +16,7 @@ INSTANTIATE_TEST_SUITE_P(Protocols, EitherWay, testing::Values(kAllEager, kNoneE
                            return name.param == kAllEager ? "eager" : "rendezvous";
                          });
 
-TEST_P(EitherWay, a_posted_receive_gets_the_message) {
+TEST_P(EitherWay, APostedReceiveGetsTheMessage) {
   Call& received = ranks.recv(1, 0, 5);
   Call& sent = ranks.send(0, 1, 5, "hello");
   ranks.settle();
@@ -25,7 +25,7 @@ TEST_P(EitherWay, a_posted_receive_gets_the_message) {
   EXPECT_EQ(sent.status(), Status::kOk);
 }
 
-TEST_P(EitherWay, a_message_waits_for_its_receive) {
+TEST_P(EitherWay, AMessageWaitsForItsReceive) {
   ranks.send(0, 1, 5, "hello");
   ranks.settle();
   Call& received = ranks.recv(1, 0, 5);
@@ -33,7 +33,7 @@ TEST_P(EitherWay, a_message_waits_for_its_receive) {
   EXPECT_EQ(received.text(), "hello");
 }
 
-TEST_P(EitherWay, a_message_without_bytes_arrives) {
+TEST_P(EitherWay, AMessageWithoutBytesArrives) {
   Call& received = ranks.recv(1, 0, 5, 0);
   ranks.send(0, 1, 5, "");
   ranks.settle();
@@ -41,14 +41,14 @@ TEST_P(EitherWay, a_message_without_bytes_arrives) {
   EXPECT_EQ(received.request.length(), 0U);
 }
 
-TEST_P(EitherWay, a_rank_may_send_to_itself) {
+TEST_P(EitherWay, ARankMaySendToItself) {
   Call& received = ranks.recv(2, 2, 5);
   ranks.send(2, 2, 5, "me");
   ranks.settle();
   EXPECT_EQ(received.text(), "me");
 }
 
-TEST_P(EitherWay, only_the_same_tag_matches) {
+TEST_P(EitherWay, OnlyTheSameTagMatches) {
   Call& received = ranks.recv(1, 0, 5);
   ranks.send(0, 1, 6, "six");
   ranks.settle();
@@ -58,7 +58,7 @@ TEST_P(EitherWay, only_the_same_tag_matches) {
   EXPECT_EQ(received.text(), "five");
 }
 
-TEST_P(EitherWay, a_message_longer_than_the_room_is_truncated_and_tells_its_length) {
+TEST_P(EitherWay, AMessageLongerThanTheRoomIsTruncatedAndTellsItsLength) {
   Call& received = ranks.recv(1, 0, 5, 3);
   Call& sent = ranks.send(0, 1, 5, "hello");
   ranks.settle();
@@ -67,7 +67,7 @@ TEST_P(EitherWay, a_message_longer_than_the_room_is_truncated_and_tells_its_leng
   EXPECT_EQ(sent.status(), Status::kOk) << "the sender never learns";
 }
 
-TEST_P(EitherWay, messages_of_one_sender_and_tag_keep_their_order) {
+TEST_P(EitherWay, MessagesOfOneSenderAndTagKeepTheirOrder) {
   std::vector<Call*> received;
   for (int i = 0; i < 10; ++i) ranks.send(0, 1, 5, std::to_string(i));
   for (int i = 0; i < 10; ++i) received.push_back(&ranks.recv(1, 0, 5));
@@ -77,7 +77,7 @@ TEST_P(EitherWay, messages_of_one_sender_and_tag_keep_their_order) {
   }
 }
 
-TEST_P(EitherWay, a_withdrawn_receive_ends_later_and_takes_no_message) {
+TEST_P(EitherWay, AWithdrawnReceiveEndsLaterAndTakesNoMessage) {
   Call& withdrawn = ranks.recv(1, 0, 5);
   ranks.port(1).cancel(withdrawn.request);
   EXPECT_TRUE(withdrawn.pending());
@@ -89,7 +89,7 @@ TEST_P(EitherWay, a_withdrawn_receive_ends_later_and_takes_no_message) {
   EXPECT_EQ(received.text(), "hello");
 }
 
-TEST_P(EitherWay, traffic_is_counted_exactly_and_by_kind) {
+TEST_P(EitherWay, TrafficIsCountedExactlyAndByKind) {
   ranks.send(0, 1, collective_tag(0, 0, 0, 0), "12345");
   ranks.send(0, 1, point_to_point_tag(0, 0, 9), "123");
   ranks.recv(1, 0, collective_tag(0, 0, 0, 0));
@@ -108,7 +108,7 @@ TEST_P(EitherWay, traffic_is_counted_exactly_and_by_kind) {
 
 constexpr Tag kOneCollective = ~Tag{0xffff};  // any step and chunk
 
-TEST_P(EitherWay, discarding_takes_what_arrived_and_fits_and_lets_its_sender_go) {
+TEST_P(EitherWay, DiscardingTakesWhatArrivedAndFitsAndLetsItsSenderGo) {
   Call& one = ranks.send(0, 1, collective_tag(0, 0, 7, 1), "one");
   Call& two = ranks.send(0, 1, collective_tag(0, 0, 7, 2), "two");
   ranks.send(0, 1, collective_tag(0, 0, 8, 1), "other");
@@ -125,7 +125,7 @@ TEST_P(EitherWay, discarding_takes_what_arrived_and_fits_and_lets_its_sender_go)
   EXPECT_EQ(ranks.fabric.counters(1).discarded, 2U);
 }
 
-TEST_P(EitherWay, a_message_from_another_peer_than_the_receive_names_is_counted) {
+TEST_P(EitherWay, AMessageFromAnotherPeerThanTheReceiveNamesIsCounted) {
   Call& received = ranks.recv(1, 0, 5);
   ranks.send(2, 1, 5, "from 2");
   ranks.settle();
@@ -133,7 +133,7 @@ TEST_P(EitherWay, a_message_from_another_peer_than_the_receive_names_is_counted)
   EXPECT_EQ(ranks.fabric.counters(1).wrong_source, 1U);
 }
 
-TEST(Eager, the_buffer_is_free_when_send_returns) {
+TEST(Eager, TheBufferIsFreeWhenSendReturns) {
   Ranks ranks(2, {.eager_below = kAllEager});
   Call& sent = ranks.send(0, 1, 5, "hello");
   EXPECT_EQ(sent.status(), Status::kOk);
@@ -143,14 +143,14 @@ TEST(Eager, the_buffer_is_free_when_send_returns) {
   EXPECT_EQ(received.text(), "hello");
 }
 
-TEST(Eager, a_receive_for_a_message_that_is_there_completes_at_once) {
+TEST(Eager, AReceiveForAMessageThatIsThereCompletesAtOnce) {
   Ranks ranks(2, {.eager_below = kAllEager});
   ranks.send(0, 1, 5, "hello");
   ranks.settle();
   EXPECT_EQ(ranks.recv(1, 0, 5).status(), Status::kOk);
 }
 
-TEST(Rendezvous, a_send_stays_pending_until_it_is_matched) {
+TEST(Rendezvous, ASendStaysPendingUntilItIsMatched) {
   Ranks ranks(2, {.eager_below = kNoneEager});
   Call& sent = ranks.send(0, 1, 5, "hello");
   ranks.settle_all();
@@ -161,7 +161,7 @@ TEST(Rendezvous, a_send_stays_pending_until_it_is_matched) {
   EXPECT_EQ(sent.status(), Status::kOk);
 }
 
-TEST(Rendezvous, a_buffer_reused_too_early_is_seen_by_the_receiver) {
+TEST(Rendezvous, ABufferReusedTooEarlyIsSeenByTheReceiver) {
   Ranks ranks(2, {.eager_below = kNoneEager});
   Call& sent = ranks.send(0, 1, 5, "hello");
   sent.bytes.replace(0, 5, "XXXXX");
@@ -170,7 +170,7 @@ TEST(Rendezvous, a_buffer_reused_too_early_is_seen_by_the_receiver) {
   EXPECT_EQ(received.text(), "XXXXX");
 }
 
-TEST(Rendezvous, a_receive_that_is_matched_cannot_be_withdrawn) {
+TEST(Rendezvous, AReceiveThatIsMatchedCannotBeWithdrawn) {
   Ranks ranks(2, {.eager_below = kNoneEager});
   ranks.send(0, 1, 5, "hello");
   ranks.settle();
@@ -180,13 +180,13 @@ TEST(Rendezvous, a_receive_that_is_matched_cannot_be_withdrawn) {
   EXPECT_EQ(received.status(), Status::kOk);
 }
 
-TEST(Rendezvous, the_threshold_divides_messages_by_size) {
+TEST(Rendezvous, TheThresholdDividesMessagesBySize) {
   Ranks ranks(2, {.eager_below = 4});
   EXPECT_FALSE(ranks.send(0, 1, 5, "123").pending());
   EXPECT_TRUE(ranks.send(0, 1, 6, "1234").pending());
 }
 
-TEST(Address, a_peer_keeps_its_id_and_tells_who_it_is) {
+TEST(Address, APeerKeepsItsIdAndTellsWhoItIs) {
   Fabric fabric(3);
   Transport& port = fabric.port(0);
   const PeerId two = port.add_peer(fabric.port(2).address());
@@ -198,7 +198,7 @@ TEST(Address, a_peer_keeps_its_id_and_tells_who_it_is) {
   EXPECT_EQ(port.peer(self).process, port.self().process);
 }
 
-TEST(Address, what_is_not_of_this_fabric_is_refused) {
+TEST(Address, WhatIsNotOfThisFabricIsRefused) {
   Fabric fabric(2, {.seed = 1});
   Fabric other(3, {.seed = 2});
   for (const std::string& blob : {std::string(), std::string("tcp:1"), other.port(0).address(),

@@ -36,23 +36,23 @@ std::string arrival_order(FabricOptions options) {
   return order;
 }
 
-TEST(Schedule, the_same_seed_gives_the_same_run) {
+TEST(Schedule, TheSameSeedGivesTheSameRun) {
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     EXPECT_EQ(arrival_order({.seed = seed}), arrival_order({.seed = seed}));
   }
 }
 
-TEST(Schedule, seeds_reorder_what_tags_and_senders_leave_free) {
+TEST(Schedule, SeedsReorderWhatTagsAndSendersLeaveFree) {
   std::set<std::string> orders;
   for (std::uint64_t seed = 0; seed < 20; ++seed) orders.insert(arrival_order({.seed = seed}));
   EXPECT_GE(orders.size(), 15U);
 }
 
-TEST(Schedule, without_reordering_messages_arrive_as_they_were_sent) {
+TEST(Schedule, WithoutReorderingMessagesArriveAsTheyWereSent) {
   EXPECT_EQ(arrival_order({.seed = 3, .reorder = false}), "012345678");
 }
 
-TEST(Schedule, nothing_arrives_before_its_time_and_everything_by_the_latest) {
+TEST(Schedule, NothingArrivesBeforeItsTimeAndEverythingByTheLatest) {
   Ranks ranks(2, {.min_delay = microseconds(10), .max_delay = microseconds(50)});
   const TimePoint start = ranks.fabric.clock().now();
   std::vector<Call*> received;
@@ -71,7 +71,7 @@ TEST(Schedule, nothing_arrives_before_its_time_and_everything_by_the_latest) {
   for (const Call* call : received) EXPECT_EQ(call->status(), Status::kOk);
 }
 
-TEST(Schedule, a_delayed_message_holds_back_its_own_stream_and_no_other) {
+TEST(Schedule, ADelayedMessageHoldsBackItsOwnStreamAndNoOther) {
   Ranks ranks(2);
   ranks.fabric.set_faults([](const Sent& sent) {
     return Fault{.delay = sent.number == 0 ? milliseconds(1) : milliseconds(0)};
@@ -91,7 +91,7 @@ TEST(Schedule, a_delayed_message_holds_back_its_own_stream_and_no_other) {
   EXPECT_EQ(second.text(), "second");
 }
 
-TEST(Schedule, a_delivered_event_acts_only_in_progress) {
+TEST(Schedule, ADeliveredEventActsOnlyInProgress) {
   Ranks ranks(2);
   Call& received = ranks.recv(1, 0, 5);
   ranks.send(0, 1, 5, "x");
@@ -104,7 +104,7 @@ TEST(Schedule, a_delivered_event_acts_only_in_progress) {
   EXPECT_TRUE(ranks.fabric.quiet());
 }
 
-TEST(Wait, time_passes_only_when_there_is_nothing_else_to_do) {
+TEST(Wait, TimePassesOnlyWhenThereIsNothingElseToDo) {
   Ranks ranks(3, {.min_delay = milliseconds(2), .max_delay = milliseconds(2)});
   const auto since = [&, start = ranks.fabric.clock().now()] {
     return ranks.fabric.clock().now() - start;
@@ -123,7 +123,7 @@ TEST(Wait, time_passes_only_when_there_is_nothing_else_to_do) {
   EXPECT_TRUE(ranks.port(1).progress());
 }
 
-TEST(Wait, a_wake_is_not_lost) {
+TEST(Wait, AWakeIsNotLost) {
   Ranks ranks(1);
   const TimePoint start = ranks.fabric.clock().now();
   ranks.port(0).wake();
@@ -133,7 +133,7 @@ TEST(Wait, a_wake_is_not_lost) {
   EXPECT_EQ(ranks.fabric.clock().now(), start + milliseconds(50));
 }
 
-TEST(Schedule, everything_sent_is_received_once_and_in_order_in_any_schedule) {
+TEST(Schedule, EverythingSentIsReceivedOnceAndInOrderInAnySchedule) {
   for (std::uint64_t seed = 0; seed < 30; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Ranks ranks(5, {.seed = seed,
