@@ -282,6 +282,7 @@ Outcome reduce(const Problem& problem) {
     outcome.selected.resize(accs.size());
   } else {
     std::vector<Entries<Value>> selections;
+    selections.reserve(accs.size());
     for (const auto& acc : accs) selections.push_back(select(acc, problem.options.k));
     const TreeResult<Value> tree = walk(selections, problem.options);
     if (!tree.finite) return nothing_happened(problem);

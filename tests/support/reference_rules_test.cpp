@@ -21,10 +21,8 @@ Bytes bytes_of(DataType type, const Values& values) {
 }
 
 Values values_of(DataType type, const Bytes& bytes) {
-  Values values;
-  for (std::size_t i = 0; i < bytes.size() / size_of(type); ++i) {
-    values.push_back(load(type, bytes, i));
-  }
+  Values values(bytes.size() / size_of(type));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = load(type, bytes, i);
   return values;
 }
 
@@ -34,6 +32,7 @@ Problem problem_of(DataType type, const std::vector<Values>& rows, SparseOptions
   problem.type = type;
   problem.d = rows.front().size();
   problem.options = options;
+  problem.ranks.reserve(rows.size());
   for (const Values& row : rows) {
     problem.ranks.push_back({bytes_of(type, row), zeros(accumulation_type(type), problem.d)});
   }
@@ -202,6 +201,7 @@ TEST(ReferenceRules, DenseAddsAlongTheTreeWhenSmallAndAlongTheRingWhenLarge) {
             kBig + 2.0);  // (kBig + 1) + (1 + 1)
 
   std::vector<Values> large;
+  large.reserve(small.size());
   for (const Values& row : small) large.emplace_back(kDenseTreeBytes / 4 + 4, row.front());
   const std::uint64_t d = large.front().size();
   const Outcome ring = all_reduce(problem_of(DataType::kFloat32, large, options));

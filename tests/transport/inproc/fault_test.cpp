@@ -12,13 +12,13 @@ class SpoiltMessage : public testing::TestWithParam<std::size_t> {
  protected:
   /// Rank 0 sends "hello" to rank 1 with this fault.
   Call& receive_with(Fault fault) {
-    ranks.fabric.set_faults([fault](const Sent&) { return fault; });
-    Call& received = ranks.recv(1, 0, 5, 8);
-    ranks.send(0, 1, 5, "hello");
-    ranks.settle_all();
+    ranks_.fabric.set_faults([fault](const Sent&) { return fault; });
+    Call& received = ranks_.recv(1, 0, 5, 8);
+    ranks_.send(0, 1, 5, "hello");
+    ranks_.settle_all();
     return received;
   }
-  Ranks ranks{2, {.eager_below = GetParam()}};
+  Ranks ranks_{2, {.eager_below = GetParam()}};
 };
 INSTANTIATE_TEST_SUITE_P(Protocols, SpoiltMessage, testing::Values(kAllEager, kNoneEager),
                          [](const auto& name) {
@@ -48,14 +48,14 @@ TEST_P(SpoiltMessage, AFlippedByteArrivesFlipped) {
 }
 
 TEST_P(SpoiltMessage, ARuleSeesRanksTagAndSize) {
-  ranks.fabric.set_faults([](const Sent& sent) {
+  ranks_.fabric.set_faults([](const Sent& sent) {
     EXPECT_EQ(sent.source, 0U);
     EXPECT_EQ(sent.destination, 1U);
     EXPECT_EQ(sent.tag, 5U);
     EXPECT_EQ(sent.bytes, 5U);
     return Fault{};
   });
-  ranks.send(0, 1, 5, "hello");
+  ranks_.send(0, 1, 5, "hello");
 }
 
 TEST(Kill, ReceivesFromTheRankEndAndItIsReportedOnceAfterTheDelay) {
