@@ -1,0 +1,79 @@
+// Torch backend: gtopk as a c10d backend. It translates tensors and options; what the collectives mean is the core's.
+// What a virtual function of c10d::Backend is not overridden here is not there yet: torch's default raises and names it.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gtopk/communicator.hpp"
+#include "torch_backend/runtime.hpp"
+#include "torch_backend/torch_headers.hpp"
+#include "torch_backend/work.hpp"
+
+namespace gtopk::torch_backend {
+
+class GtopkBackend final : public c10d::Backend {
+ public:
+  /// Meets the other ranks; blocks. Call without the GIL.
+  GtopkBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+               std::chrono::milliseconds timeout, const std::string& group_name);
+  GtopkBackend(const GtopkBackend&) = delete;
+  GtopkBackend& operator=(const GtopkBackend&) = delete;
+  GtopkBackend(GtopkBackend&&) = delete;
+  GtopkBackend& operator=(GtopkBackend&&) = delete;
+  ~GtopkBackend() override;
+
+  const std::string getBackendName() const override { return "gtopk"; }
+  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  void setTimeout(std::chrono::milliseconds timeout) override;
+
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
+                                           const c10d::AllreduceOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
+                                           const c10d::BroadcastOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs,
+                                           std::vector<at::Tensor>& inputs,
+                                           const c10d::AllgatherOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,
+                                                 const c10d::AllgatherOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int to, int tag) override;
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int from,
+                                      int tag) override;
+
+  /// See gtopk.sparse_all_reduce. `residual` may be undefined.
+  c10::intrusive_ptr<c10d::Work> sparse_all_reduce(
+      const at::Tensor& tensor, const std::optional<at::Tensor>& residual, std::uint64_t k,
+      const std::string& algorithm, const std::string& select, const std::string& put_back,
+      const c10d::ReduceOp& op, std::optional<std::chrono::milliseconds> timeout);
+
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override { return sequence_; }
+  c10d::ErrorType getError() override;
+  void abort() override;
+  void shutdown() override;
+
+  [[nodiscard]] Statistics statistics();
+  [[nodiscard]] std::string transport();
+
+ private:
+  /// The communicator, or an error that says that the group is gone.
+  [[nodiscard]] std::shared_ptr<Communicator> communicator();
+  using Start = std::function<void(Communicator&, Call)>;
+  /// Runs `start` with the Call of a new Work; translates what it throws.
+  c10::intrusive_ptr<c10d::Work> run(c10::intrusive_ptr<GtopkWork> work, bool collective,
+                                     std::chrono::milliseconds timeout, const Start& start,
+                                     std::function<void()> finally = nullptr);
+
+  std::mutex mutex_;
+  std::shared_ptr<Runtime> runtime_;
+  std::shared_ptr<Communicator> communicator_;
+  c10::intrusive_ptr<Options> options_;
+  std::atomic<uint64_t> sequence_{0};
+  std::atomic<bool> failed_{false};
+};
+
+}  // namespace gtopk::torch_backend

@@ -1,0 +1,21 @@
+// Torch backend: what all process groups of this process share. It starts with the first group and ends with the last.
+#pragma once
+
+#include <memory>
+
+#include "gtopk/communicator.hpp"
+#include "torch_backend/completer.hpp"
+
+namespace gtopk::torch_backend {
+
+struct Runtime {
+  Runtime() : process(Process::start()) {}
+
+  Completer completer;  // ends last: the process hands it what it lets go of
+  std::shared_ptr<Process> process;
+
+  /// The running one, or a new one.
+  [[nodiscard]] static std::shared_ptr<Runtime> get();
+};
+
+}  // namespace gtopk::torch_backend
