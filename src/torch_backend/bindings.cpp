@@ -1,4 +1,6 @@
 // Torch backend: the Python module gtopk._C. The Python package around it is in gtopk/.
+#include <pybind11/chrono.h>
+
 #include "torch_backend/backend.hpp"
 
 #include <mutex>

@@ -167,7 +167,8 @@ def _entries(tensor: torch.Tensor, k: int | None, density: float | None) -> int:
     if (k is None) == (density is None):
         raise ValueError(f"gtopk: give exactly one of k and density, given k={k}, {density=}")
     if density is not None:
-        selected: int = _native.load().selection_size(tensor.numel(), check_density(density))
+        density = check_density(density)
+        selected: int = _native.load().selection_size(tensor.numel(), density)
         return selected
     try:
         entries = operator.index(k)  # type: ignore[arg-type]

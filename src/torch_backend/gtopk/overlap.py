@@ -142,8 +142,8 @@ class Overlap:
             if gradient.dtype != parameter.dtype:
                 raise NotImplementedError(
                     f"gtopk: the gradient of '{name}' is reduced as {gradient.dtype}, its "
-                    f"parameter is {parameter.dtype}: DDP's mixed_precision is not there yet under the "
-                    "hook"
+                    f"parameter is {parameter.dtype}: DDP's mixed_precision is not there yet under "
+                    "the hook"
                 )
             if name not in self._exchanges[index].missing:
                 raise RuntimeError(

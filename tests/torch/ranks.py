@@ -1,0 +1,222 @@
+"""Room: tests/torch. Ranks as processes that outlive one check, as importing torch takes seconds.
+
+RankSet(P) starts P processes, each of which joins a default group of backend gtopk over a store of
+this process. run(check, *arguments) calls the function on every rank and returns their answers.
+A rank that is not done in time shows where it stands and is killed, by its own process id.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import faulthandler
+import importlib
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+HERE = pathlib.Path(__file__).resolve().parent
+WATCHDOG = 120.0
+GROUP_TIMEOUT = timedelta(seconds=60)
+
+
+class RankError(AssertionError):
+    """A check failed on a rank, or did not end."""
+
+
+@dataclasses.dataclass
+class Rank:
+    """What a check is given: who it is, and the store that it may meet the others through."""
+
+    rank: int
+    size: int
+    store: Any
+    port: int
+
+
+def environment() -> dict[str, str]:
+    """Of a rank: one thread each, as all share two cores."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+
+
+class RankSet:
+    """P processes; a context manager."""
+
+    def __init__(self, size: int, *, joins: bool = True, destroys: bool = True) -> None:
+        self.size = size
+        self._options = (joins, destroys)
+        self._processes: list[subprocess.Popen] = []
+        self._connections: list[Connection] = []
+        self._logs: list[Any] = []
+        self._start()
+
+    def _start(self) -> None:
+        import torch.distributed as dist
+
+        self.store = dist.TCPStore(
+            "127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=True
+        )
+        self._broken = False
+        for rank in range(self.size):
+            ours, theirs = socket.socketpair()
+            log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed by close()
+            numbers = [rank, self.size, self.store.port, theirs.fileno(), *self._options]
+            process = subprocess.Popen(
+                [sys.executable, str(HERE / "ranks.py"), *(str(int(each)) for each in numbers)],
+                pass_fds=[theirs.fileno()],
+                env=environment(),
+                cwd=HERE,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+            theirs.close()
+            self._processes.append(process)
+            self._connections.append(Connection(ours.detach()))
+            self._logs.append(log)
+
+    def pid(self, rank: int) -> int:
+        return self._processes[rank].pid
+
+    def run(self, check: Callable[..., Any], *arguments: Any, timeout: float = WATCHDOG) -> list:
+        """check(rank, *arguments) on every rank; RankError with every rank's traceback."""
+        if self._broken:  # by an earlier check
+            self.close()
+            self._start()
+        job = (check.__module__, check.__qualname__, arguments)
+        for connection in self._connections:
+            connection.send(job)
+        answers: dict[int, tuple[bool, Any]] = {}
+        deadline = time.monotonic() + timeout
+        while len(answers) < self.size:
+            waiting = {self._connections[r]: r for r in range(self.size) if r not in answers}
+            # The others of a rank that failed may wait for it: not for long.
+            if any(not good for good, _ in answers.values()):
+                deadline = min(deadline, time.monotonic() + 10)
+            ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
+            if not ready:
+                break
+            for connection in ready:
+                rank = waiting[connection]
+                try:
+                    answers[rank] = connection.recv()
+                except (EOFError, ConnectionError):
+                    self._broken = True
+                    code = self._processes[rank].wait()
+                    answers[rank] = (False, f"ended with code {code}\n{self._log(rank)}")
+        missing = [rank for rank in range(self.size) if rank not in answers]
+        for rank in missing:
+            answers[rank] = (False, f"not done after {timeout:g} s\n{self._stacks(rank)}")
+        if missing:
+            self._broken = True
+        failures = [
+            f"--- rank {r}: {what}" for r, (good, what) in sorted(answers.items()) if not good
+        ]
+        if failures:
+            raise RankError("\n".join(failures))
+        return [answers[rank][1] for rank in range(self.size)]
+
+    def ends(self) -> list[tuple[int, str]]:
+        """Lets every rank end; its exit code and what it said."""
+        for connection in self._connections:
+            connection.close()
+        return [
+            (process.wait(WATCHDOG), self._log(rank))
+            for rank, process in enumerate(self._processes)
+        ]
+
+    def close(self) -> None:
+        """Ends the processes that are still there, by id."""
+        for connection in self._connections:
+            connection.close()
+        for process in self._processes:
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for log in self._logs:
+            log.close()
+        self._processes, self._connections, self._logs = [], [], []
+
+    def __enter__(self) -> RankSet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _stacks(self, rank: int) -> str:
+        process = self._processes[rank]
+        process.send_signal(signal.SIGUSR1)
+        try:
+            process.wait(1)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        return self._log(rank)
+
+    def _log(self, rank: int) -> str:
+        log = self._logs[rank]
+        log.seek(0)
+        return log.read()[-6000:]
+
+
+def run_script(
+    source: str, *, timeout: float = WATCHDOG, **env: str
+) -> subprocess.CompletedProcess:
+    """A Python program of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", source],
+        env={**environment(), **env},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def serve(rank: int, size: int, port: int, descriptor: int, *options: int) -> None:
+    """A rank's life: join, run checks until the other end closes, leave."""
+    joins, destroys = options
+    faulthandler.register(signal.SIGUSR1)
+    connection = Connection(descriptor)
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    store = dist.TCPStore("127.0.0.1", port, is_master=False, use_libuv=True)
+    me = Rank(rank, size, store, port)
+    if joins:
+        dist.init_process_group(
+            "gtopk",
+            store=dist.PrefixStore("default", store),
+            rank=rank,
+            world_size=size,
+            timeout=GROUP_TIMEOUT,
+        )
+    while True:
+        try:
+            module, name, arguments = connection.recv()
+        except EOFError:
+            break
+        try:
+            answer = (True, getattr(importlib.import_module(module), name)(me, *arguments))
+        except BaseException:
+            answer = (False, traceback.format_exc())
+        connection.send(answer)
+    if destroys and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.modules["ranks"] = sys.modules["__main__"]
+    serve(*map(int, sys.argv[1:]))

@@ -1,0 +1,80 @@
+"""Room: tests/torch. A small real training under DDP, for the tests of the hook."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gtopk
+
+
+def network(seed: int = 0) -> nn.Sequential:
+    """11 parameters: five weights of more than 1024 elements, six small ones."""
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Linear(24, 64),
+        nn.Tanh(),
+        nn.Linear(64, 48),
+        nn.LayerNorm(48),
+        nn.Tanh(),
+        nn.Linear(48, 40, bias=False),
+        nn.Tanh(),
+        nn.Linear(40, 48),
+        nn.Tanh(),
+        nn.Linear(48, 40),
+    )
+
+
+def batch(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images and labels of a task that can be learnt, other ones on every rank and step."""
+    generator = torch.Generator().manual_seed(100_000 * (rank + 1) + step)
+    x = torch.randn(16, 24, generator=generator)
+    return x, (x[:, :10].argmax(1) + x[:, 10].gt(0) * 10)
+
+
+class Training:
+    """A model, its DDP and its optimizer; step() is one step of plain SGD with momentum."""
+
+    def __init__(
+        self, rank: int, *, model: nn.Module | None = None, group=None, bucket_mb: float = 0.008
+    ) -> None:
+        self.rank = rank
+        self.model = model or network()
+        # Buckets are much smaller than DDP's default: several per step.
+        self.ddp = DistributedDataParallel(
+            self.model, process_group=group, bucket_cap_mb=bucket_mb, broadcast_buffers=False
+        )
+        self.optimizer = torch.optim.SGD(self.ddp.parameters(), lr=0.05, momentum=0.9)
+        self.at = 0
+
+    def hooked(self, **arguments) -> gtopk.SparseState:
+        state = gtopk.SparseState(self.model.named_parameters(), **arguments)
+        self.ddp.register_comm_hook(state, gtopk.sparse_hook)
+        return state
+
+    def loss(self) -> torch.Tensor:
+        x, labels = batch(self.rank, self.at)
+        return nn.functional.cross_entropy(self.ddp(x), labels)
+
+    def step(self) -> float:
+        self.optimizer.zero_grad()
+        loss = self.loss()
+        loss.backward()
+        self.optimizer.step()
+        self.at += 1
+        return loss.item()
+
+
+def flat(model: nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def replicas_are_bitwise_equal(model: nn.Module) -> bool:
+    mine = flat(model).view(torch.int32)
+    first = mine.clone()
+    dist.broadcast(first, 0)
+    agree = torch.tensor(int(torch.equal(mine, first)))
+    dist.all_reduce(agree)
+    return agree.item() == dist.get_world_size()
