@@ -1,7 +1,7 @@
 // Benchmark (a): the whole compress step of one rank (select exactly, compact, commit) on one
 // thread, against memcpy of the same d floats in the same run, and the merge of two selections.
 // Prints `#` lines of provenance and one aligned row per phase; --json FILE adds the raw samples.
-#include <hwy/targets.h>
+#include <hwy/highway.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -186,11 +186,12 @@ Results measure(const Options& options) {
 }
 
 void print(const Options& options, const Results& results) {
+  const std::int64_t simd = hwy::SupportedTargets() & HWY_TARGETS;  // the lowest bit is the best
   std::printf("# gtopk %s, compress step: select exactly + compact + commit, float32 + residual\n",
               gtopk::kVersion);
   std::printf("# cpu %s, SIMD target %s, one thread, transparent huge pages %s\n",
               first_line_after("/proc/cpuinfo", "model name").c_str(),
-              hwy::TargetName(hwy::SupportedTargets() & -hwy::SupportedTargets()),
+              hwy::TargetName(simd & -simd),
               whole_line("/sys/kernel/mm/transparent_hugepage/enabled").c_str());
   std::printf("# d %zu, k %zu, density %g, seed %llu, warm-up %d left out\n", options.d, results.k,
               options.density, static_cast<unsigned long long>(options.seed), options.warm_up);

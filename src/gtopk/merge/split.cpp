@@ -7,11 +7,11 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "gtopk/merge/split.cpp"
 #include <hwy/foreach_target.h>
-#include <hwy/highway.h>
+
+#include "gtopk/value/compact-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace gtopk::sparse::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 // Keys have no sign bit, so the signed comparison, which every target has, orders them.
 template <class Value>
@@ -58,18 +58,16 @@ HWY_INLINE void divide_vectors(Entries<Value, Key<Value>> entries, std::size_t e
     const auto value = hn::LoadU(d, entries.values + at.next);
     const auto index = hn::LoadU(d_indices, entries.indices + at.next);
     const auto key = hn::And(hn::BitCast(d_bits, value), signless);
-    const auto keep = hn::Gt(key, below);
-    hn::StoreU(hn::Compress(value, hn::RebindMask(d, keep)), d, kept.values + at.kept);
-    hn::StoreU(hn::Compress(index, hn::RebindMask(d_indices, keep)), d_indices,
-               kept.indices + at.kept);
-    at.kept += hn::CountTrue(d_bits, keep);
-    const auto drop = hn::AndNot(keep, hn::Gt(key, hn::Zero(d_bits)));
+    const std::size_t keep = bits_of(d_bits, hn::Gt(key, below));
+    const std::size_t drop = bits_of(d_bits, hn::Gt(key, hn::Zero(d_bits))) & ~keep;
+    store_packed(d, value, keep, kept.values + at.kept);
+    store_packed(d_indices, index, keep, kept.indices + at.kept);
     if (dropped != nullptr) {
-      hn::StoreU(hn::Compress(value, hn::RebindMask(d, drop)), d, dropped->values + at.dropped);
-      hn::StoreU(hn::Compress(index, hn::RebindMask(d_indices, drop)), d_indices,
-                 dropped->indices + at.dropped);
+      store_packed(d, value, drop, dropped->values + at.dropped);
+      store_packed(d_indices, index, drop, dropped->indices + at.dropped);
     }
-    at.dropped += hn::CountTrue(d_bits, drop);
+    at.kept += hwy::PopCount(keep);
+    at.dropped += hwy::PopCount(drop);
     at.next += lanes;
   }
   division = at;

@@ -2,13 +2,13 @@
 // target gives the same bits: one addition per element and integer comparisons.
 #include "gtopk/select/sweep.hpp"
 
-#include <algorithm>
 #include <type_traits>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "gtopk/select/sweep.cpp"
 #include <hwy/foreach_target.h>
 
+#include "gtopk/value/compact-inl.h"
 #include "gtopk/value/load-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -76,9 +76,11 @@ class Sweep {
                               std::size_t count) const {
     HWY_ALIGN T gradient_part[hn::MaxLanes(kValues)] = {};
     HWY_ALIGN Value residual_part[hn::MaxLanes(kValues)] = {};
-    std::copy_n(gradient + at, count, gradient_part);
-    if constexpr (kHasResidual) {
-      std::copy_n(residual + at, count, residual_part);
+    for (std::size_t i = 0; i < count; ++i) {
+      gradient_part[i] = gradient[at + i];
+      if constexpr (kHasResidual) {
+        residual_part[i] = residual[at + i];
+      }
     }
     return load(gradient_part, residual_part, 0);
   }
@@ -90,14 +92,12 @@ class Sweep {
                   hn::Set(kBits, threshold_less_one_));
   }
 
-  // Compress in registers and store whole vectors: the compressing store to memory is microcode on
-  // Zen 4, ten times slower.
   HWY_INLINE void keep(Vector acc, Mask mask, std::size_t at) {
+    const std::size_t bits = bits_of(kBits, mask);
     const auto offsets = hn::Iota(kOffsets, static_cast<Key<Value>>(at));
-    hn::StoreU(hn::Compress(acc, hn::RebindMask(kValues, mask)), kValues, found_.values + size_);
-    hn::StoreU(hn::Compress(offsets, hn::RebindMask(kOffsets, mask)), kOffsets,
-               found_.offsets + size_);
-    size_ += hn::CountTrue(kBits, mask);
+    store_packed(kValues, acc, bits, found_.values + size_);
+    store_packed(kOffsets, offsets, bits, found_.offsets + size_);
+    size_ += hwy::PopCount(bits);
   }
 
   StretchCandidates<Value>& found_;

@@ -1,7 +1,7 @@
 // Sparse, value room: selection by brackets (Floyd and Rivest, 1975), with SIMD passes. A small
 // sample brackets the k-th key; one pass counts what is above and inside the bracket, a second one
 // keeps the inside; usually one round is left for nth_element. For 50,000 keys it takes a tenth of
-// nth_element alone and a quarter of a radix histogram, whose increments wait for one another.
+// nth_element alone and a third of a radix histogram, whose increments wait for one another.
 #include "gtopk/value/kth_key.hpp"
 
 #include <algorithm>
@@ -13,7 +13,8 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "gtopk/value/kth_key.cpp"
 #include <hwy/foreach_target.h>
-#include <hwy/highway.h>
+
+#include "gtopk/value/compact-inl.h"
 
 #ifndef GTOPK_VALUE_KTH_KEY_BRACKET
 #define GTOPK_VALUE_KTH_KEY_BRACKET
@@ -35,7 +36,6 @@ struct BracketCounts {
 
 HWY_BEFORE_NAMESPACE();
 namespace gtopk::sparse::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 // Keys have no sign bit, so the signed comparison, which every target has, orders them.
 template <class KeyType>
@@ -76,8 +76,9 @@ HWY_INLINE void keep_inside(KeyType* keys, std::size_t size, Bracket<KeyType> br
   for (; i + lanes <= size; i += lanes) {
     const auto key = hn::LoadU(d, from + i);
     const auto inside = hn::Not(hn::Or(hn::Gt(key, high), hn::Lt(key, low)));
-    hn::StoreU(hn::Compress(key, inside), d, from + kept);
-    kept += hn::CountTrue(d, inside);
+    const std::size_t bits = bits_of(d, inside);
+    store_packed(d, key, bits, from + kept);
+    kept += hwy::PopCount(bits);
   }
   for (; i < size; ++i) {
     const KeyType key = keys[i];
