@@ -89,6 +89,13 @@ void UcxTransport::close_all(TimePoint deadline) {
   for (UcxEndpoint* const endpoint : in_closing_order()) {
     end(*endpoint);
   }
+  for (UcxEndpoint& endpoint : endpoints_) {
+    // Given up on in the middle of a message, and left open until now.
+    const ucs_status_ptr_t closing = endpoint.begin_close();
+    if (UCS_PTR_IS_PTR(closing)) {
+      closing_.push_back(closing);
+    }
+  }
   while ((!closing_.empty() || half_arrived_) && steady_clock::now() < deadline) {
     if (!progress()) {
       sched_yield();

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <chrono>
+#include <string_view>
 #include <utility>
 
 #include "transport/base/log.hpp"
@@ -32,6 +33,15 @@ void PendingRequests::remove(Request& request) {
   request.next = nullptr;
 }
 
+bool PendingRequests::any_receive() const {
+  for (const Request* request = first_; request != nullptr; request = request->next) {
+    if (request->is_receive) {
+      return true;
+    }
+  }
+  return false;
+}
+
 bool UcxEndpoint::connect(const UcxWorker& worker) {
   if (state_ != State::kUnconnected) {
     return state_ == State::kConnected && failure_ == UCS_OK;
@@ -57,14 +67,11 @@ bool UcxEndpoint::connect(const UcxWorker& worker) {
     return false;
   }
   state_ = State::kConnected;
-  log_lanes();
+  look_at_lanes();
   return true;
 }
 
-void UcxEndpoint::log_lanes() const {
-  if (!log().should_log(spdlog::level::info)) {
-    return;
-  }
+void UcxEndpoint::look_at_lanes() {
   std::array<ucp_transport_entry_t, 16> lanes{};
   ucp_ep_attr_t attributes{};
   attributes.field_mask = UCP_EP_ATTR_FIELD_TRANSPORTS;
@@ -74,7 +81,9 @@ void UcxEndpoint::log_lanes() const {
   std::string names;
   if (ucp_ep_query(handle_, &attributes) == UCS_OK) {
     for (unsigned i = 0; i < attributes.transports.num_entries; ++i) {
-      names += fmt::format(" {}/{}", lanes[i].transport_name, lanes[i].device_name);
+      const std::string_view name = lanes[i].transport_name;
+      shares_memory_ = shares_memory_ || name == "posix" || name == "sysv" || name == "xpmem";
+      names += fmt::format(" {}/{}", name, lanes[i].device_name);
     }
   }
   log().info("connects to {} pid {} over{}", info().host, info().process, names);
@@ -92,16 +101,19 @@ ucs_status_ptr_t UcxEndpoint::begin_flush() {
   return ucp_ep_flush_nbx(handle_, &params);
 }
 
-ucs_status_ptr_t UcxEndpoint::begin_close(bool force) {
+void UcxEndpoint::mark_ended() {
   state_ = State::kEnded;
   ended_at = std::chrono::steady_clock::now();
+}
+
+ucs_status_ptr_t UcxEndpoint::begin_close() {
   const ucp_ep_h handle = std::exchange(handle_, nullptr);
   if (handle == nullptr) {
     return nullptr;
   }
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-  params.flags = force ? static_cast<unsigned>(UCP_EP_CLOSE_FLAG_FORCE) : 0U;
+  params.flags = UCP_EP_CLOSE_FLAG_FORCE;
   return ucp_ep_close_nbx(handle, &params);
 }
 

@@ -18,6 +18,7 @@ namespace gtopk::transport {
 class PendingRequests {
  public:
   [[nodiscard]] bool empty() const { return first_ == nullptr; }
+  [[nodiscard]] bool any_receive() const;
   [[nodiscard]] Request* first() const { return first_; }
   void add(Request& request);
   void remove(Request& request);
@@ -50,14 +51,20 @@ class UcxEndpoint {
   /// Connects if that has not happened. False when the endpoint has ended, or cannot even begin.
   [[nodiscard]] bool connect(const UcxWorker& worker);
 
+  /// Nothing of what the peer sent can still arrive: its connection is gone. An endpoint that was
+  /// given up on does not say so, as the peer's end of it may be open, nor does shared memory ever.
+  [[nodiscard]] bool cut_off() const { return failure_ != UCS_OK && !shares_memory_; }
+
   /// UCX has reported a failure that nobody has acted on yet.
   [[nodiscard]] bool broke() const { return state_ != State::kEnded && failure_ != UCS_OK; }
   [[nodiscard]] std::string failure_reason() const { return ucs_status_string(failure_); }
 
   /// Starts sending out what is still on its way; the answer is UCX's three-way one.
   [[nodiscard]] ucs_status_ptr_t begin_flush();
-  /// The endpoint has ended from here on. Force also completes its sends; UCX's three-way answer.
-  [[nodiscard]] ucs_status_ptr_t begin_close(bool force);
+  /// From here on nothing new is posted.
+  void mark_ended();
+  /// Tears an ended endpoint down by force, which completes its sends; UCX's three-way answer.
+  [[nodiscard]] ucs_status_ptr_t begin_close();
 
   PendingRequests pending;
   bool departure_expected = false;
@@ -65,12 +72,13 @@ class UcxEndpoint {
 
  private:
   static void on_error(void* endpoint, ucp_ep_h handle, ucs_status_t status);
-  void log_lanes() const;
+  void look_at_lanes();
 
   UcxAddress address_;
   bool& attention_;
   ucp_ep_h handle_ = nullptr;
   State state_ = State::kUnconnected;
+  bool shares_memory_ = false;
   ucs_status_t failure_ = UCS_OK;
 };
 

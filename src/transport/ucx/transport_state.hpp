@@ -31,7 +31,7 @@ class UcxTransport final : public Transport {
   ~UcxTransport() override;
 
   [[nodiscard]] const PeerInfo& self() const override { return self_; }
-  [[nodiscard]] std::string address() const override;
+  [[nodiscard]] std::string address() const override { return address_; }
   PeerId add_peer(std::string_view blob) override;
   [[nodiscard]] const PeerInfo& peer(PeerId peer) const override;
   void send(PeerId peer, Tag tag, const void* data, std::size_t bytes, Request& request) override;
@@ -63,6 +63,8 @@ class UcxTransport final : public Transport {
   void act_on_failures();
   void end(UcxEndpoint& endpoint);
   void tidy();
+  void abandon_half_arrived();
+  void fail_everything(const UcxEndpoint& cause);
   void drop(ucp_tag_message_h message);
   void check_process() const;
 
@@ -75,6 +77,7 @@ class UcxTransport final : public Transport {
   UcxContext context_;
   UcxWorker worker_;
   PeerInfo self_;
+  std::string address_;
   bool closed_ = false;
   bool attention_ = false;     ///< an endpoint broke
   bool half_arrived_ = false;  ///< an ended endpoint has requests that UCX has not completed

@@ -17,7 +17,7 @@
 namespace gtopk::transport {
 namespace {
 
-// Once UCX has torn an endpoint down, how long a receive from it may stay half-arrived: UCX neither
+// How long a receive may stay half-arrived after its endpoint's end: UCX neither
 // completes nor cancels a receive that is matched to a message of several fragments whose sender
 // died (openucx/ucx#10874).
 constexpr Duration kAbandonAfter = std::chrono::seconds(1);
@@ -53,7 +53,8 @@ UcxTransport::UcxTransport(const UcxOptions& options)
     : config_(options.settings),
       context_(config_),
       worker_(context_),
-      self_{.identity = random_identity(), .host = host_name(), .process = getpid()} {}
+      self_{.identity = random_identity(), .host = host_name(), .process = getpid()},
+      address_(encode(UcxAddress{.process = self_, .worker = worker_.address()})) {}
 
 UcxTransport::~UcxTransport() {
   if (getpid() != self_.process) {
@@ -63,10 +64,6 @@ UcxTransport::~UcxTransport() {
     return;
   }
   close(Duration::zero());
-}
-
-std::string UcxTransport::address() const {
-  return encode(UcxAddress{.process = self_, .worker = worker_.address()});
 }
 
 std::string UcxTransport::describe() const {
@@ -234,18 +231,24 @@ void UcxTransport::act_on_failures() {
 }
 
 void UcxTransport::end(UcxEndpoint& endpoint) {
-  const ucs_status_ptr_t closing = endpoint.begin_close(true);
-  if (UCS_PTR_IS_PTR(closing)) {
-    closing_.push_back(closing);
-  }
+  endpoint.mark_ended();
   // UCX leaves a dead peer's receives posted for ever. Each cancel completes at most its own
-  // request, at once.
+  // request, at once; what is pending afterwards has begun to arrive.
   for (Request* request = endpoint.pending.first(); request != nullptr;) {
     Request* const next = request->next;
     if (request->is_receive) {
       ucp_request_cancel(worker_.get(), ucx_request(*request));
     }
     request = next;
+  }
+  // A peer that was only stopped may go on one day, and UCX would write the rest of its message
+  // where the buffer was. Such a receive completes with the worker's end and not before, see
+  // abandon_half_arrived.
+  if (endpoint.cut_off() || closed_ || !endpoint.pending.any_receive()) {
+    const ucs_status_ptr_t closing = endpoint.begin_close();
+    if (UCS_PTR_IS_PTR(closing)) {
+      closing_.push_back(closing);
+    }
   }
   half_arrived_ = half_arrived_ || !endpoint.pending.empty();
 }
@@ -263,29 +266,59 @@ void UcxTransport::tidy() {
   std::erase_if(dropped_,
                 [](const std::unique_ptr<DroppedMessage>& message) { return message->done; });
   if (half_arrived_ && closing_.empty()) {
-    const TimePoint now = std::chrono::steady_clock::now();
-    half_arrived_ = false;
-    for (UcxEndpoint& endpoint : endpoints_) {
-      if (endpoint.state() != UcxEndpoint::State::kEnded || endpoint.pending.empty()) {
-        continue;
+    abandon_half_arrived();
+  }
+}
+
+void UcxTransport::abandon_half_arrived() {
+  const TimePoint now = std::chrono::steady_clock::now();
+  half_arrived_ = false;
+  for (UcxEndpoint& endpoint : endpoints_) {
+    if (endpoint.state() != UcxEndpoint::State::kEnded || endpoint.pending.empty()) {
+      continue;
+    }
+    if (now - endpoint.ended_at < kAbandonAfter) {
+      half_arrived_ = true;
+      continue;
+    }
+    if (!endpoint.cut_off()) {
+      // A stopped peer that goes on one day would have UCX write the rest of its message into
+      // memory that is not ours any more: only the worker's end prevents that.
+      if (!closed_) {
+        fail_everything(endpoint);
+        return;
       }
-      if (now - endpoint.ended_at < kAbandonAfter) {
-        half_arrived_ = true;
-        continue;
-      }
-      while (Request* const request = endpoint.pending.first()) {
-        log().warn("UCX never completed {} with {} pid {}", transport::describe(request->tag),
-                   endpoint.info().host, endpoint.info().process);
-        finish(*request, Status::kPeerFailed, 0);
-      }
+      continue;
+    }
+    while (Request* const request = endpoint.pending.first()) {
+      log().info("UCX never completed {} with {} pid {}", transport::describe(request->tag),
+                 endpoint.info().host, endpoint.info().process);
+      finish(*request, Status::kPeerFailed, 0);
     }
   }
+}
+
+void UcxTransport::fail_everything(const UcxEndpoint& cause) {
+  log().warn("UCX is shut down: {} pid {} was given up on in the middle of a message",
+             cause.info().host, cause.info().process);
+  for (PeerId peer = 0; peer < endpoints_.size(); ++peer) {
+    UcxEndpoint& endpoint = endpoints_[peer];
+    if (endpoint.state() == UcxEndpoint::State::kConnected && !endpoint.departure_expected) {
+      failures_.push_back({.peer = peer,
+                           .reason = "UCX was shut down here, as another peer was given up on in "
+                                     "the middle of a message"});
+    }
+  }
+  close(Duration::zero());
 }
 
 std::size_t UcxTransport::discard(Tag tag, Tag mask) {
   check_process();
   std::size_t count = 0;
   ucp_tag_recv_info_t info{};
+  if (closed_) {
+    return count;
+  }
   while (ucp_tag_message_h message = ucp_tag_probe_nb(worker_.get(), tag, mask, 1, &info)) {
     ++count;
     drop(message);

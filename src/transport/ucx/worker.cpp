@@ -56,12 +56,19 @@ std::string UcxWorker::address() const {
   return bytes;
 }
 
+void UcxWorker::close() {
+  worker_.reset();
+  event_descriptor_ = -1;  // was the worker's
+}
+
 void UcxWorker::wait(Duration at_most) {
   // UCX's protocol: nothing left to do, arm, and only then sleep. BUSY says that something came in
   // between.
-  if (at_most <= Duration::zero() || progress() || ucp_worker_arm(worker_.get()) != UCS_OK) {
+  if (at_most <= Duration::zero() || progress() ||
+      (worker_ != nullptr && ucp_worker_arm(worker_.get()) != UCS_OK)) {
     return;
   }
+  // poll() passes over a negative descriptor.
   std::array<pollfd, 2> entries = {{{.fd = event_descriptor_, .events = POLLIN, .revents = 0},
                                     {.fd = wake_descriptor_, .events = POLLIN, .revents = 0}}};
   const timespec time = to_timespec(std::min(at_most, kLongestSleep));

@@ -25,8 +25,8 @@ class UcxWorker {
   /// What another process needs to reach this worker.
   [[nodiscard]] std::string address() const;
 
-  /// True when something moved.
-  bool progress() { return ucp_worker_progress(worker_.get()) != 0; }
+  /// True when something moved. Like wait(), it may be called after close(), and finds nothing.
+  bool progress() { return worker_ != nullptr && ucp_worker_progress(worker_.get()) != 0; }
   /// Sleeps until something may have moved, wake() was called, or `at_most` (never more than 50 ms)
   /// has passed.
   void wait(Duration at_most);
@@ -34,7 +34,7 @@ class UcxWorker {
   void wake();
 
   /// Ends the worker; wake() stays allowed and does nothing.
-  void close() { worker_.reset(); }
+  void close();
   /// Forgets the worker without touching UCX: for a process forked off the one that made it.
   void abandon() { static_cast<void>(worker_.release()); }
 

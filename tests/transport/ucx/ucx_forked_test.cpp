@@ -250,6 +250,62 @@ TEST(UcxForked, PeerKilledInTheMiddleOfAMessageLeavesNoReceivePending) {
   EXPECT_TRUE(reports[1].signalled(SIGKILL)) << reports[1];
 }
 
+void expect_no_more_of_a_message(const ForkedRanks::Options& options) {
+  ForkedRanks ranks(
+      2,
+      [](ForkedRank& self) {
+        Job job(self);
+        constexpr std::size_t kSize = std::size_t{256} << 20U;
+        if (self.rank() == 1) {
+          Message out(kSize);
+          out.send(*job.transport, job.peers[0], 1);
+          self.say("sending");
+          job.until([&] { return out.done(); });
+          self.say("went on");
+          job.until([] { return false; });
+          return;
+        }
+        Message in(kSize);
+        in.bytes.assign(kSize, 'x');
+        in.recv(*job.transport, job.peers[1], 1);
+        ASSERT_TRUE(job.until([&] { return in.bytes.front() != 'x'; }));
+        self.say("arriving");
+        ASSERT_EQ(self.hear(), "stopped");
+        EXPECT_TRUE(in.request.pending());
+        job.transport->give_up(job.peers[1]);
+        ASSERT_TRUE(job.until([&] { return in.done(); }));
+        EXPECT_EQ(in.request.status(), Status::kPeerFailed);
+        in.bytes.assign(kSize, 'z');
+        self.say("given up");
+        ASSERT_EQ(self.hear(), "goes on");
+        job.until([] { return false; }, 300ms);
+        EXPECT_EQ(in.bytes.find_first_not_of('z'), std::string::npos);
+        job.transport->close(1s);
+      },
+      options);
+  EXPECT_EQ(ranks.hear(1), "sending");
+  EXPECT_EQ(ranks.hear(0), "arriving");
+  ranks.signal(1, SIGSTOP);
+  ranks.tell(0, "stopped");
+  EXPECT_EQ(ranks.hear(0), "given up");
+  ranks.signal(1, SIGCONT);
+  ranks.tell(0, "goes on");
+  EXPECT_THROW(static_cast<void>(ranks.hear(0)), std::runtime_error);  // it has left
+  ranks.signal(1, SIGKILL);
+  const auto reports = ranks.join();
+  EXPECT_TRUE(reports[0].passed()) << reports[0];
+}
+
+TEST_P(UcxForkedTest, StoppedPeerThatGoesOnLaterWritesNoMoreOfAFragmentedMessage) {
+  ForkedRanks::Options in_fragments = options();
+  in_fragments.environment["UCX_RNDV_THRESH"] = "inf";
+  expect_no_more_of_a_message(in_fragments);
+}
+
+TEST_P(UcxForkedTest, StoppedPeerThatGoesOnLaterWritesNoMoreOfARendezvous) {
+  expect_no_more_of_a_message(options());
+}
+
 TEST_P(UcxForkedTest, GiveUpOnAStoppedPeerCompletesEverything) {
   ForkedRanks ranks(
       2,
