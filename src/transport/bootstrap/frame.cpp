@@ -59,10 +59,12 @@ Parse parse_request(std::string_view bytes, RequestView& request) {
 
 std::string encode_request(Command command, std::string_view key, std::string_view value) {
   if (key.empty() || key.size() > kMaxKey || value.size() > kMaxValue) {
-    throw Error(ErrorKind::kBootstrap,
-                fmt::format("rendezvous: key '{}' of {} bytes with a value of {} bytes: a key has 1 to {}, a "
-                            "value at most {} bytes",
-                            key.substr(0, 64), key.size(), value.size(), kMaxKey, kMaxValue));
+    throw Error(
+        ErrorKind::kBootstrap,
+        fmt::format(
+            "rendezvous: key '{}' of {} bytes with a value of {} bytes: a key has 1 to {}, a "
+            "value at most {} bytes",
+            key.substr(0, 64), key.size(), value.size(), kMaxKey, kMaxValue));
   }
   std::string bytes;
   bytes.reserve(kRequestHeader + key.size() + value.size());

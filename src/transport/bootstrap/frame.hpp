@@ -34,7 +34,8 @@ enum class Parse : std::uint8_t { kComplete, kIncomplete, kMalformed };
 [[nodiscard]] Parse parse_request(std::string_view bytes, RequestView& request);
 
 /// Throws Error{kBootstrap} for a key or value over the limits.
-[[nodiscard]] std::string encode_request(Command command, std::string_view key, std::string_view value);
+[[nodiscard]] std::string encode_request(Command command, std::string_view key,
+                                         std::string_view value);
 
 [[nodiscard]] std::string encode_response(Result result, std::string_view value);
 

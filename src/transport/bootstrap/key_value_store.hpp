@@ -1,5 +1,6 @@
-// Bootstrap: the seam by which ranks that know nothing of each other exchange their first bytes. torch's Store,
-// the plain TCP rendezvous of this room and PMIx are implementations. It knows no transport and no torch.
+// Bootstrap: the seam by which ranks that know nothing of each other exchange their first bytes.
+// torch's Store, the plain TCP rendezvous of this room and PMIx are implementations. It knows no
+// transport and no torch.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +26,12 @@ class KeyValueStore {
   /// Sets `key`, over an earlier value if there is one. Throws Error{kBootstrap}.
   virtual void set(std::string_view key, std::string_view value) = 0;
 
-  /// The value of `key`, waiting until somebody has set it. Throws Error{kBootstrap} that names the key
-  /// and the seconds when `at_most` passes first.
+  /// The value of `key`, waiting until somebody has set it. Throws Error{kBootstrap} that names the
+  /// key and the seconds when `at_most` passes first.
   [[nodiscard]] virtual std::string get(std::string_view key, Duration at_most) = 0;
 
-  /// Adds `delta` to the counter `key` (0 before its first add) and returns the sum. Counters and values are
-  /// two dictionaries: get() does not see a counter. Throws Error{kBootstrap}.
+  /// Adds `delta` to the counter `key` (0 before its first add) and returns the sum. Counters and
+  /// values are two dictionaries: get() does not see a counter. Throws Error{kBootstrap}.
   virtual std::int64_t add(std::string_view key, std::int64_t delta) = 0;
 };
 

@@ -15,10 +15,11 @@ namespace {
 std::string_view required(const char* name) {
   const char* const value = std::getenv(name);
   if (value == nullptr || *value == '\0') {
-    throw Error(ErrorKind::kBootstrap,
-                fmt::format("{} is not set: start the ranks with torchrun, or set RANK, WORLD_SIZE, "
-                            "MASTER_ADDR and MASTER_PORT for each",
-                            name));
+    throw Error(
+        ErrorKind::kBootstrap,
+        fmt::format("{} is not set: start the ranks with torchrun, or set RANK, WORLD_SIZE, "
+                    "MASTER_ADDR and MASTER_PORT for each",
+                    name));
   }
   return value;
 }
@@ -28,8 +29,8 @@ int required_number(const char* name, int least, int most) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
-    throw Error(ErrorKind::kBootstrap, fmt::format("{} is '{}': expected a number from {} to {}", name,
-                                                   text, least, most));
+    throw Error(ErrorKind::kBootstrap, fmt::format("{} is '{}': expected a number from {} to {}",
+                                                   name, text, least, most));
   }
   return value;
 }
@@ -38,8 +39,7 @@ int required_number(const char* name, int least, int most) {
 
 LaunchEnvironment launch_environment() {
   LaunchEnvironment environment;
-  environment.world_size =
-      required_number("WORLD_SIZE", 1, static_cast<int>(transport::kMaxRanks));
+  environment.world_size = required_number("WORLD_SIZE", 1, static_cast<int>(transport::kMaxRanks));
   environment.rank = required_number("RANK", 0, environment.world_size - 1);
   environment.server.host = required("MASTER_ADDR");
   environment.server.port = static_cast<std::uint16_t>(required_number("MASTER_PORT", 1, 65535));

@@ -11,8 +11,8 @@ struct LaunchEnvironment {
   Endpoint server;  ///< rank 0's rendezvous
 };
 
-/// Reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Throws Error{kBootstrap} naming the variable that is
-/// missing or makes no sense.
+/// Reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Throws Error{kBootstrap} naming the
+/// variable that is missing or makes no sense.
 [[nodiscard]] LaunchEnvironment launch_environment();
 
 }  // namespace gtopk::bootstrap

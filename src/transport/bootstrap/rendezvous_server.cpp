@@ -52,7 +52,8 @@ void RendezvousServer::serve() {
     entries.push_back({.fd = stop_.get(), .events = POLLIN, .revents = 0});
     entries.push_back({.fd = listener_.socket_.get(), .events = POLLIN, .revents = 0});
     for (const Connection& connection : connections_) {
-      // Who waits for a key is not read from: its input stays bounded, and its end is seen all the same.
+      // Who waits for a key is not read from: its input stays bounded, and its end is seen all the
+      // same.
       short events = connection.waiting_for.empty() ? POLLIN : POLLRDHUP;
       if (!connection.output.empty()) {
         events = POLLOUT | POLLRDHUP;

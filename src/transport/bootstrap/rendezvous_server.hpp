@@ -1,5 +1,6 @@
-// Bootstrap: the server of the plain TCP rendezvous. It keeps a dictionary and a dictionary of counters in
-// memory, bounded in every direction, and drops whoever does not speak its protocol. It knows no ranks.
+// Bootstrap: the server of the plain TCP rendezvous. It keeps a dictionary and a dictionary of
+// counters in memory, bounded in every direction, and drops whoever does not speak its protocol. It
+// knows no ranks.
 #pragma once
 
 #include <atomic>
@@ -17,8 +18,8 @@
 
 namespace gtopk::bootstrap {
 
-/// A bound socket, made apart from its server: whoever forks learns the port first and starts the server's
-/// thread afterwards.
+/// A bound socket, made apart from its server: whoever forks learns the port first and starts the
+/// server's thread afterwards.
 class RendezvousListener {
  public:
   /// Port 0 lets the system choose; an empty host means every interface.

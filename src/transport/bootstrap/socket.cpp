@@ -115,9 +115,11 @@ std::string describe(Duration duration) {
 Descriptor listen_on(const Endpoint& endpoint) {
   std::string reason;
   const Addresses addresses = resolve(endpoint, AI_PASSIVE, reason);
-  // An IPv6 wildcard takes IPv4 too, so that one socket serves both; it comes last in Debian's list.
+  // An IPv6 wildcard takes IPv4 too, so that one socket serves both; it comes last in Debian's
+  // list.
   for (const int family : {AF_INET6, AF_INET}) {
-    for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+    for (const addrinfo* address = addresses.get(); address != nullptr;
+         address = address->ai_next) {
       if (address->ai_family != family) {
         continue;
       }
@@ -137,8 +139,8 @@ Descriptor listen_on(const Endpoint& endpoint) {
       reason = error_text(errno);
     }
   }
-  throw Error(ErrorKind::kBootstrap, fmt::format("the rendezvous cannot listen on {}: {}",
-                                                 to_string(endpoint), reason));
+  throw Error(ErrorKind::kBootstrap,
+              fmt::format("the rendezvous cannot listen on {}: {}", to_string(endpoint), reason));
 }
 
 std::uint16_t local_port(const Descriptor& socket) {
@@ -158,7 +160,8 @@ Descriptor connect_to(const Endpoint& endpoint, Duration at_most) {
   milliseconds pause{10};
   do {
     const Addresses addresses = resolve(endpoint, 0, reason);
-    for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+    for (const addrinfo* address = addresses.get(); address != nullptr;
+         address = address->ai_next) {
       Descriptor socket;
       const int error = try_connect(*address, deadline, socket);
       if (error == 0) {
@@ -172,10 +175,12 @@ Descriptor connect_to(const Endpoint& endpoint, Duration at_most) {
     }
     pause = std::min(pause * 2, milliseconds(250));
   } while (steady_clock::now() < deadline);
-  throw Error(ErrorKind::kBootstrap,
-              fmt::format("no connection to the rendezvous at {} within {}: {}. Is rank 0 running, does the "
-                          "address name its host, and does the firewall let the port through?",
-                          to_string(endpoint), describe(at_most), reason));
+  throw Error(
+      ErrorKind::kBootstrap,
+      fmt::format(
+          "no connection to the rendezvous at {} within {}: {}. Is rank 0 running, does the "
+          "address name its host, and does the firewall let the port through?",
+          to_string(endpoint), describe(at_most), reason));
 }
 
 Transfer send_all(const Descriptor& socket, std::string_view bytes, TimePoint deadline) {

@@ -1,5 +1,5 @@
-// Bootstrap: the few socket calls that the rendezvous needs, as owned descriptors and deadlines. It knows
-// neither keys nor frames.
+// Bootstrap: the few socket calls that the rendezvous needs, as owned descriptors and deadlines. It
+// knows neither keys nor frames.
 #pragma once
 
 #include <cstdint>
@@ -46,18 +46,20 @@ struct Endpoint {
 /// Nanoseconds as a reader wants them: "30 s", "0.25 s".
 [[nodiscard]] std::string describe(Duration duration);
 
-/// A listening, non-blocking socket. An empty host means every interface; port 0 lets the system choose.
-/// Throws Error{kBootstrap}.
+/// A listening, non-blocking socket. An empty host means every interface; port 0 lets the system
+/// choose. Throws Error{kBootstrap}.
 [[nodiscard]] Descriptor listen_on(const Endpoint& endpoint);
 [[nodiscard]] std::uint16_t local_port(const Descriptor& socket);
 
-/// Connects, trying again while nobody listens yet. The socket is non-blocking. Throws Error{kBootstrap}.
+/// Connects, trying again while nobody listens yet. The socket is non-blocking. Throws
+/// Error{kBootstrap}.
 [[nodiscard]] Descriptor connect_to(const Endpoint& endpoint, Duration at_most);
 
 enum class Transfer : std::uint8_t { kDone, kTimedOut, kClosed };
 
 /// All of `bytes`, or why not.
-[[nodiscard]] Transfer send_all(const Descriptor& socket, std::string_view bytes, TimePoint deadline);
+[[nodiscard]] Transfer send_all(const Descriptor& socket, std::string_view bytes,
+                                TimePoint deadline);
 /// Exactly `bytes` bytes into `into`, or why not.
 [[nodiscard]] Transfer receive_all(const Descriptor& socket, char* into, std::size_t bytes,
                                    TimePoint deadline);

@@ -13,14 +13,18 @@ namespace {
 
 std::string_view name(Command command) {
   switch (command) {
-    case Command::kSet: return "set";
-    case Command::kGet: return "get";
-    case Command::kAdd: return "add";
+    case Command::kSet:
+      return "set";
+    case Command::kGet:
+      return "get";
+    case Command::kAdd:
+      return "add";
   }
   return "unknown";
 }
 
-/// Rank 0: the server lives as long as its own client, and a little longer for the others' last requests.
+/// Rank 0: the server lives as long as its own client, and a little longer for the others' last
+/// requests.
 class ServedStore final : public KeyValueStore {
  public:
   ServedStore(const Endpoint& server, Duration at_most)
@@ -69,8 +73,9 @@ std::string TcpStore::get(std::string_view key, Duration at_most) {
 std::int64_t TcpStore::add(std::string_view key, std::int64_t delta) {
   const auto sum = decode_integer(ask(Command::kAdd, key, encode_integer(delta), at_most_));
   if (!sum) {
-    throw Error(ErrorKind::kBootstrap, fmt::format("rendezvous at {}: add '{}' was not answered with a number",
-                                                   to_string(server_), key));
+    throw Error(ErrorKind::kBootstrap,
+                fmt::format("rendezvous at {}: add '{}' was not answered with a number",
+                            to_string(server_), key));
   }
   return *sum;
 }
@@ -104,17 +109,21 @@ std::string TcpStore::ask(Command command, std::string_view key, std::string_vie
   // A late answer must not be taken for the next one's: the next call connects anew.
   socket_ = Descriptor();
   const auto fail = [&](std::string_view reason) {
-    return Error(ErrorKind::kBootstrap, fmt::format("rendezvous at {}: {} '{}' {}", to_string(server_),
-                                                    name(command), key, reason));
+    return Error(ErrorKind::kBootstrap,
+                 fmt::format("rendezvous at {}: {} '{}' {}", to_string(server_), name(command), key,
+                             reason));
   };
   switch (transfer) {
     case Transfer::kTimedOut:
-      throw fail(command == Command::kGet
-                     ? fmt::format("was set by nobody within {}: has a rank not started, or failed?",
-                                   describe(at_most))
-                     : fmt::format("was not answered within {}", describe(at_most)));
-    case Transfer::kClosed: throw fail("failed: the server is gone, or is no rendezvous of gtopk");
-    case Transfer::kDone: break;
+      throw fail(
+          command == Command::kGet
+              ? fmt::format("was set by nobody within {}: has a rank not started, or failed?",
+                            describe(at_most))
+              : fmt::format("was not answered within {}", describe(at_most)));
+    case Transfer::kClosed:
+      throw fail("failed: the server is gone, or is no rendezvous of gtopk");
+    case Transfer::kDone:
+      break;
   }
   throw fail("was refused: the store is full");
 }

@@ -1,5 +1,5 @@
-// Bootstrap: a client of the plain TCP rendezvous, and the two halves together as programs without torch use
-// them: rank 0 serves, everybody connects.
+// Bootstrap: a client of the plain TCP rendezvous, and the two halves together as programs without
+// torch use them: rank 0 serves, everybody connects.
 #pragma once
 
 #include <memory>
@@ -30,8 +30,9 @@ class TcpStore final : public KeyValueStore {
   Descriptor socket_;
 };
 
-/// The store of a job started by torchrun's environment. Rank 0 serves it at `environment.server` and, when its
-/// store is destroyed, keeps on serving until the others have left, but no longer than `at_most`.
+/// The store of a job started by torchrun's environment. Rank 0 serves it at `environment.server`
+/// and, when its store is destroyed, keeps on serving until the others have left, but no longer
+/// than `at_most`.
 [[nodiscard]] std::unique_ptr<KeyValueStore> join_rendezvous(const LaunchEnvironment& environment,
                                                              Duration at_most);
 

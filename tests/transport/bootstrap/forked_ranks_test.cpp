@@ -83,9 +83,8 @@ TEST(ForkedRanks, HearingARankThatEndedIsAnError) {
 }
 
 TEST(ForkedRanks, EnvironmentIsSetBeforeTheBody) {
-  run_forked_ranks(
-      1, [](ForkedRank&) { EXPECT_STREQ(std::getenv("UCX_TLS"), "tcp,self"); },
-      {.environment = {{"UCX_TLS", "tcp,self"}}});
+  run_forked_ranks(1, [](ForkedRank&) { EXPECT_STREQ(std::getenv("UCX_TLS"), "tcp,self"); },
+                   {.environment = {{"UCX_TLS", "tcp,self"}}});
 }
 
 }  // namespace

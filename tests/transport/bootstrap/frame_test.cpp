@@ -72,9 +72,11 @@ TEST(Frame, RandomBytesNeverReadPastTheirEnd) {
 
 TEST(Frame, KeysAndValuesOverTheLimitsAreNotSent) {
   EXPECT_THROW(static_cast<void>(encode_request(Command::kGet, "", {})), Error);
-  EXPECT_THROW(static_cast<void>(encode_request(Command::kGet, std::string(kMaxKey + 1, 'k'), {})), Error);
-  EXPECT_THROW(static_cast<void>(encode_request(Command::kSet, "k", std::string(kMaxValue + 1, 'v'))),
+  EXPECT_THROW(static_cast<void>(encode_request(Command::kGet, std::string(kMaxKey + 1, 'k'), {})),
                Error);
+  EXPECT_THROW(
+      static_cast<void>(encode_request(Command::kSet, "k", std::string(kMaxValue + 1, 'v'))),
+      Error);
 }
 
 TEST(Frame, IntegersKeepTheirSign) {

@@ -1,4 +1,5 @@
-// Tests of the plain TCP rendezvous: its clients meet, whoever else connects, and no wait is for ever.
+// Tests of the plain TCP rendezvous: its clients meet, whoever else connects, and no wait is for
+// ever.
 #include "transport/bootstrap/tcp_store.hpp"
 
 #include <gmock/gmock.h>
@@ -21,7 +22,9 @@ using testing::HasSubstr;
 
 constexpr auto kLimit = 30s;  // a watchdog's
 
-RendezvousListener loopback() { return RendezvousListener(Endpoint{.host = "127.0.0.1", .port = 0}); }
+RendezvousListener loopback() {
+  return RendezvousListener(Endpoint{.host = "127.0.0.1", .port = 0});
+}
 
 Endpoint at(const RendezvousServer& server) {
   return Endpoint{.host = "127.0.0.1", .port = server.port()};
@@ -116,7 +119,8 @@ TEST(TcpStore, SixtyFourRanksExchangeTheirAddresses) {
         store.set("address/" + std::to_string(rank), std::string(300, static_cast<char>(rank)));
         for (int other = 0; other < kRanks; ++other) {
           const std::string value = store.get("address/" + std::to_string(other), kLimit);
-          met[static_cast<std::size_t>(rank)] += value == std::string(300, static_cast<char>(other)) ? 1 : 0;
+          met[static_cast<std::size_t>(rank)] +=
+              value == std::string(300, static_cast<char>(other)) ? 1 : 0;
         }
       });
     }
@@ -150,7 +154,8 @@ TEST(TcpStore, ServerThatGoesAwayIsAnErrorAndNotAHang) {
   TcpStore store(at(*server), kLimit);
   store.set("key", "value");
   server.reset();
-  EXPECT_THAT(error_of([&] { static_cast<void>(store.get("none", kLimit)); }), HasSubstr("get 'none'"));
+  EXPECT_THAT(error_of([&] { static_cast<void>(store.get("none", kLimit)); }),
+              HasSubstr("get 'none'"));
 }
 
 TEST(RendezvousServer, SurvivesStrangers) {
@@ -166,8 +171,9 @@ TEST(RendezvousServer, SurvivesStrangers) {
     EXPECT_EQ(receive_all(stranger, &byte, 1, in(kLimit)), Transfer::kClosed);
     // Half a request, and away.
     const Descriptor half = connect_to(at(server), kLimit);
-    EXPECT_EQ(send_all(half, encode_request(Command::kSet, "half", "value").substr(0, 12), in(kLimit)),
-              Transfer::kDone);
+    EXPECT_EQ(
+        send_all(half, encode_request(Command::kSet, "half", "value").substr(0, 12), in(kLimit)),
+        Transfer::kDone);
   }
   EXPECT_EQ(store.get("key", kLimit), "value");
 }
@@ -190,7 +196,8 @@ TEST(RendezvousServer, AnswersAWaitingClientThatIsGoneByForgettingIt) {
   TcpStore store(at(server), kLimit);
   {
     const Descriptor impatient = connect_to(at(server), kLimit);
-    EXPECT_EQ(send_all(impatient, encode_request(Command::kGet, "key", {}), in(kLimit)), Transfer::kDone);
+    EXPECT_EQ(send_all(impatient, encode_request(Command::kGet, "key", {}), in(kLimit)),
+              Transfer::kDone);
   }
   store.set("key", "value");
   EXPECT_EQ(store.get("key", kLimit), "value");
