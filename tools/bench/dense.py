@@ -62,9 +62,7 @@ def main() -> None:
                 cpu[name].append(used)
     ratios = [a / b for a, b in zip(wall["gtopk"], wall["gloo"], strict=True)]
     if rank == 0:
-        print(
-            f"# dense all-reduce, {ranks} ranks, {arguments.elements} float32, torch {torch.__version__}"
-        )
+        print(f"# dense all-reduce, {ranks} ranks, {arguments.elements} float32")
         print(f"{'backend':>8} {'min(ms)':>9} {'p50(ms)':>9} {'max(ms)':>9} {'cpu(ms)':>9}")
         for name, seconds in wall.items():
             print(
