@@ -101,6 +101,8 @@ void UcxTransport::close_all(TimePoint deadline) {
       sched_yield();
     }
   }
+  while (worker_.progress() && steady_clock::now() < deadline) {  // what the ends have left to do
+  }
 }
 
 void UcxTransport::drop_unmatched(TimePoint deadline) {
