@@ -140,7 +140,7 @@ class RankSet:
             connection.close()
         for process in self._processes:
             try:
-                process.wait(20)
+                process.wait(0 if self._broken else 20)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

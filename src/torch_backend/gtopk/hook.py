@@ -1,17 +1,18 @@
 """gtopk.sparse_hook: the DDP communication hook. All it does is hand buckets to the state."""
 
-from __future__ import annotations
-
+# No `from __future__ import annotations`: DDP compares a hook's annotations with these types.
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
-    import torch.distributed as dist
+import torch
+import torch.distributed as dist
 
+if TYPE_CHECKING:
     from gtopk.state import SparseState
 
 
-def sparse_hook(state: SparseState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def sparse_hook(
+    state: "SparseState", bucket: dist.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
     """Exchange gradients sparsely while the backward goes on.
 
     ``ddp.register_comm_hook(state, gtopk.sparse_hook)``

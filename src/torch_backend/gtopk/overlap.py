@@ -126,6 +126,12 @@ class Overlap:
     def _sorted(self, bucket: dist.GradBucket) -> dict[int, dict[str, torch.Tensor]]:
         """Return the bucket's gradients by unit and name."""
         arrived: defaultdict[int, dict[str, torch.Tensor]] = defaultdict(dict)
+        if bucket.buffer().layout != torch.strided:
+            raise NotImplementedError(
+                f"gtopk: a gradient of shape {tuple(bucket.buffer().shape)} is sparse "
+                f"({bucket.buffer().layout}), which is not there yet under the hook: make its "
+                "module with sparse=False"
+            )
         for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
             if id(parameter) not in self._places:
                 raise ValueError(
@@ -134,11 +140,6 @@ class Overlap:
                     "model that DDP wraps, after requires_grad is set"
                 )
             name, index = self._places[id(parameter)]
-            if gradient.layout != torch.strided:
-                raise NotImplementedError(
-                    f"gtopk: the gradient of '{name}' is sparse ({gradient.layout}), which is not "
-                    "there yet under the hook: make the module with sparse=False"
-                )
             if gradient.dtype != parameter.dtype:
                 raise NotImplementedError(
                     f"gtopk: the gradient of '{name}' is reduced as {gradient.dtype}, its "
