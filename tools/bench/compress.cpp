@@ -8,10 +8,8 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
@@ -23,6 +21,7 @@
 #include "gtopk/residual/commit.hpp"
 #include "gtopk/select/select_exact.hpp"
 #include "gtopk/types.hpp"
+#include "gtopk/value/growing_buffer.hpp"
 #include "gtopk_version.hpp"
 
 namespace {
@@ -59,20 +58,19 @@ double milliseconds(Work work) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-/// Plain malloc, as torch's allocator does: page size and alignment are then what users get.
-struct Free {
-  void operator()(float* memory) const { std::free(memory); }
-};
-using Floats = std::unique_ptr<float, Free>;
-
-Floats floats(std::size_t count) {
-  void* memory = nullptr;
-  if (posix_memalign(&memory, 64, count * sizeof(float)) != 0) {
-    throw std::bad_alloc();
+/// Plain operator new, as torch's allocator uses malloc: page size and alignment are what users
+/// get. Touched here, so that no page is first met inside the clock.
+class Floats {
+ public:
+  explicit Floats(std::size_t count) : data_(memory_.room<float>(count)) {
+    std::fill_n(data_, count, 0.0F);
   }
-  std::memset(memory, 0, count * sizeof(float));
-  return Floats(static_cast<float*>(memory));
-}
+  [[nodiscard]] float* get() const { return data_; }
+
+ private:
+  gtopk::sparse::GrowingBuffer memory_;
+  float* data_;
+};
 
 struct List {
   std::vector<std::uint32_t> indices;
@@ -134,10 +132,10 @@ Results measure(const Options& options) {
   const std::size_t k = gtopk::selection_size(d, options.density);
   std::mt19937_64 random(options.seed);
   std::normal_distribution<float> normal;
-  const Floats gradient = floats(d);
-  const Floats tensor = floats(d);
-  const Floats residual = floats(d);
-  const Floats copy = floats(d);
+  const Floats gradient(d);
+  const Floats tensor(d);
+  const Floats residual(d);
+  const Floats copy(d);
   std::generate_n(gradient.get(), d, [&] { return normal(random); });
   std::generate_n(residual.get(), d, [&] { return normal(random); });
 

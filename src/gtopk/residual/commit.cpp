@@ -160,6 +160,8 @@ bool accumulate(const T* gradient, const Value* residual, Value* acc, std::size_
   return accumulate_stretch(gradient, residual, acc, d);
 }
 
+// The macros' arguments are types, which take no parentheses.
+// NOLINTBEGIN(bugprone-macro-parentheses)
 #define GTOPK_INSTANTIATE_INDEXED(T, Value, Index)                                           \
   template bool representable<T, Value, Index>(Entries<Value, Index>, Value);                \
   template void commit<T, Value, Index>(T*, Value*, std::size_t, Entries<Value, Index>,      \
@@ -178,5 +180,6 @@ GTOPK_INSTANTIATE(Float16, float)
 
 #undef GTOPK_INSTANTIATE
 #undef GTOPK_INSTANTIATE_INDEXED
+// NOLINTEND(bugprone-macro-parentheses)
 
 }  // namespace gtopk::sparse

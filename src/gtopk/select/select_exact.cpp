@@ -19,7 +19,7 @@ namespace gtopk::sparse {
 namespace {
 
 /// Tensors up to this size are not worth a sample.
-constexpr std::size_t kSmall = 32 * 1024;
+constexpr std::size_t kSmall = 32'768;
 
 template <class T, class Value, class Index>
 class Selector {

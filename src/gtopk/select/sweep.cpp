@@ -14,7 +14,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace gtopk::sparse::HWY_NAMESPACE {
 
-template <class T, bool kHasResidual>
+template <class T, bool HasResidual>
 class Sweep {
  public:
   using Value = Accumulation<T>;
@@ -64,7 +64,7 @@ class Sweep {
 
   HWY_INLINE Vector load(const T* gradient, const Value* residual, std::size_t at) const {
     const auto wide = load_wide(kValues, gradient + at);
-    if constexpr (kHasResidual) {
+    if constexpr (HasResidual) {
       return hn::Add(wide, hn::LoadU(kValues, residual + at));
     } else {
       return wide;
@@ -78,7 +78,7 @@ class Sweep {
     HWY_ALIGN Value residual_part[hn::MaxLanes(kValues)] = {};
     for (std::size_t i = 0; i < count; ++i) {
       gradient_part[i] = gradient[at + i];
-      if constexpr (kHasResidual) {
+      if constexpr (HasResidual) {
         residual_part[i] = residual[at + i];
       }
     }

@@ -79,6 +79,7 @@ class Commit : public ::testing::Test {
 
   static void run(Case& one) {
     std::vector<Entries<Value, Index>> dropped;
+    dropped.reserve(one.dropped.size());
     for (const auto& list : one.dropped) {
       dropped.push_back(list.view());
     }

@@ -167,7 +167,7 @@ TYPED_TEST(SelectExact, ManyMoreCandidatesThanTheBoundAreCutDownOnTheWay) {
   one.k = 100;
   this->expect_reference(one);
   for (std::size_t i = 0; i < d; ++i) {  // ascending: each one displaces an earlier one
-    one.gradient[i] = narrow<T>(static_cast<Value>(1 + i / 512));
+    one.gradient[i] = narrow<T>(static_cast<Value>(1 + (i >> 9U)));
   }
   this->expect_reference(one);
 }
@@ -224,7 +224,7 @@ TYPED_TEST(SelectExact, AnOverflowInTheSumIsNotFinite) {
 TYPED_TEST(SelectExact, ReadsOnlyAndWritesNoMoreThanItWasGivenRoomFor) {
   testing::for_each_seed(100, [&](std::uint64_t seed) {
     const auto one = this->random_case(seed, 500);
-    const auto before = one;
+    const auto before = this->random_case(seed, 500);
     const std::size_t room = std::min(one.k, one.gradient.size());
     List<typename TestFixture::Value, typename TestFixture::Index> list;
     const auto out = list.out(room + 1);

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <new>
 
+// What operator new is made of cannot use operator new.
+// NOLINTBEGIN(cppcoreguidelines-owning-memory,cppcoreguidelines-no-malloc)
 namespace {
 
 std::atomic<std::size_t> count{0};
@@ -35,3 +37,4 @@ void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+// NOLINTEND(cppcoreguidelines-owning-memory,cppcoreguidelines-no-malloc)
