@@ -1,0 +1,158 @@
+"""Room: examples/digits. Three trainings of one net, each rank a host of its own, compared.
+
+Dense over gloo, dense over gtopk, gTop-k over gtopk: what each costs per step, sends and reaches.
+Started by tools/demo. Knows the network lab and train.py's command line; must not know torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import shutil
+import signal
+import sys
+from dataclasses import dataclass
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+from netlab import Hosts, Lab, LabError, Loopback, Shape  # noqa: E402
+from netlab.lab import why_not  # noqa: E402
+from report import draw, table  # noqa: E402
+
+HOSTS = 4
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training: what it is called and what train.py is told."""
+
+    name: str
+    backend: str
+    density: float
+
+
+def runs(density: float) -> list[Run]:
+    """The trainings that the demo compares, the yardstick first."""
+    return [
+        Run("dense over gloo", "gloo", 0.0),
+        Run("dense over gtopk", "gtopk", 0.0),
+        Run(f"gTop-k at {density:g}", "gtopk", density),
+    ]
+
+
+def train(hosts: Hosts, run: Run, options: argparse.Namespace, *, fold: int = 0) -> list[dict]:
+    """Trains on all hosts and returns every rank's record. Raises RuntimeError with the ranks'
+    output when one fails, parameters that differ between ranks included."""
+    records = options.output / "records" / f"{run.name.replace(' ', '-')}-fold{fold}"
+    shutil.rmtree(records, ignore_errors=True)
+    command = [
+        *(sys.executable, str(ROOT / "examples/digits/train.py")),
+        *("--backend", run.backend, "--density", run.density, "--epochs", options.epochs),
+        *("--fold", fold, "--seed", fold, "--name", run.name, "--records", records),
+    ]
+    if isinstance(hosts, Lab):
+        command += ["--interface", hosts.interface]
+    print(f"demo: {run.name}: starting {hosts.hosts} ranks", flush=True)
+    # Rank 0 shows its progress bar; the others' output is kept for the case of a failure.
+    outcome = hosts.run(command, timeout=options.timeout, show=[0], cwd=str(ROOT))
+    if not outcome.ok:
+        raise RuntimeError(f"{run.name} failed\n{outcome.report()}")
+    ranks = [
+        json.loads((records / f"rank{rank}.json").read_text(encoding="utf-8"))
+        for rank in range(hosts.hosts)
+    ]
+    if len(set(ranks[0]["hashes"])) != 1:
+        raise RuntimeError(f"{run.name}: parameters differ between ranks: {ranks[0]['hashes']}")
+    return ranks
+
+
+def make_hosts(bandwidth: str) -> tuple[Hosts, str]:
+    """The hosts for `bandwidth`, and how to call them in a title."""
+    reason = why_not()
+    if bandwidth == "loopback" or reason is not None:
+        if bandwidth != "loopback":
+            print(f"demo: {reason}")
+            print("demo: going on over loopback: no link is shaped, no rank's bytes are counted;")
+            print("demo: what follows trains the same nets, but measures no network")
+        return Loopback(HOSTS), f"{HOSTS} ranks over loopback, nothing shaped"
+    if bandwidth == "none":
+        return Lab(HOSTS, None), f"{HOSTS} hosts, links not shaped"
+    shape = Shape.of(bandwidth)
+    if not shape.calibrated:
+        print(f"demo: {bandwidth} is not a calibrated rate (docs/lab.md): claim nothing from it")
+    return Lab(HOSTS, shape), f"{HOSTS} hosts, links of {bandwidth}"
+
+
+def demo(options: argparse.Namespace) -> int:
+    """The three trainings, the table and the picture."""
+    options.output.mkdir(parents=True, exist_ok=True)
+    hosts, title = make_hosts(options.bandwidth)
+    results = {}
+    with hosts:
+        print(f"demo: ResNet-20 on scikit-learn's digits, {title}, {options.epochs} epochs each")
+        for run in runs(options.density):
+            results[run.name] = train(hosts, run, options)
+    print()
+    print(table(results))
+    for name, ranks in results.items():
+        print(
+            f"{name}: all parameters bitwise equal on {len(ranks)} ranks "
+            f"(sha256 {ranks[0]['hashes'][0][:16]})"
+        )
+    picture = options.output / "loss.png"
+    draw(results, picture, title)
+    print(f"loss over wall time: {picture}")
+    return 0
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The demo's options."""
+    parser = argparse.ArgumentParser(prog="tools/demo", description=__doc__.split("\n")[2])
+    parser.add_argument(
+        "--bandwidth",
+        default="100mbit",
+        help="of every host's link: 100mbit (default), 1gbit, …; none: namespaces without shaping; "
+        "loopback: no namespaces, no root",
+    )
+    parser.add_argument("--density", type=float, default=0.01, help="of gTop-k, after the warm-up")
+    parser.add_argument("--epochs", type=int, default=24)
+    parser.add_argument("--timeout", type=float, default=900, help="seconds until a run is ended")
+    parser.add_argument(
+        "--output", type=pathlib.Path, default=ROOT / "build/demo", help="for records and picture"
+    )
+    parser.add_argument(
+        "--accuracy",
+        type=pathlib.Path,
+        nargs="?",
+        const=ROOT / "docs/results/accuracy.md",
+        metavar="FILE",
+        help="instead: 5 seeds on 5 folds, dense and gTop-k, result written as markdown "
+        "(default docs/results/accuracy.md)",
+    )
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    """Runs what was asked for; the exit code is 1 when a run fails or a claim does not hold."""
+    options = parse()
+    # SIGTERM ends the demo as Ctrl-C does: through the lab's clean-up.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        if options.accuracy:
+            from accuracy import compare_accuracy
+
+            hosts, _ = make_hosts("none" if options.bandwidth == "100mbit" else options.bandwidth)
+            with hosts:
+                return compare_accuracy(hosts, options, runs(options.density), train)
+        return demo(options)
+    except (LabError, RuntimeError, ValueError) as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
