@@ -1,6 +1,6 @@
-// Public surface: a process, and the groups of ranks in which it runs collectives. Every call is asynchronous: it
-// checks its arguments, queues the operation and returns; `done` is called once, on the engine's thread.
-// It knows no torch; src/torch_backend is one caller, the tools are others.
+// Public surface: a process, and the groups of ranks in which it runs collectives. Every call is
+// asynchronous: it checks its arguments, queues the operation and returns; `done` is called once,
+// on the engine's thread. It knows no torch; src/torch_backend is one caller, the tools are others.
 #pragma once
 
 #include <atomic>
@@ -32,9 +32,9 @@ namespace sparse {
 struct Workspace;
 }
 
-/// This process as a member of jobs: one engine thread, one UCX worker, shared by all its groups. The last owner's
-/// release ends operations under way (for at most 2 s), says goodbye to the peers, and leaves no thread, file descriptor or
-/// shared-memory segment behind.
+/// This process as a member of jobs: one engine thread, one UCX worker, shared by all its groups.
+/// The last owner's release ends operations under way (for at most 2 s), says goodbye to the peers,
+/// and leaves no thread, file descriptor or shared-memory segment behind.
 class Process {
  public:
   /// Throws Error{kTransport}.
@@ -68,30 +68,36 @@ struct Statistics {
   std::uint64_t notices_sent = 0;
   std::uint64_t most_in_flight = 0;  ///< operations at once
   double compress_seconds = 0;       ///< selecting
-  double exchange_seconds = 0;       ///< messages and merges; those of operations in flight at once add up
-  double commit_seconds = 0;         ///< writing tensor and residual
+  double exchange_seconds =
+      0;                      ///< messages and merges; those of operations in flight at once add up
+  double commit_seconds = 0;  ///< writing tensor and residual
 };
 
 /// Where and as whom a group meets.
 struct Meeting {
   bootstrap::KeyValueStore& group;  ///< keys of this group alone
-  bootstrap::KeyValueStore& job;    ///< the same for every group of the job; may be `group` when there is only one
+  bootstrap::KeyValueStore&
+      job;  ///< the same for every group of the job; may be `group` when there is only one
   std::string name = "default";
   std::uint32_t rank = 0;
   std::uint32_t size = 1;
-  std::chrono::nanoseconds timeout = std::chrono::minutes(30);  ///< of the meeting, and default of every operation
+  std::chrono::nanoseconds timeout =
+      std::chrono::minutes(30);  ///< of the meeting, and default of every operation
 };
 
 /// Per call.
 struct Call {
-  std::function<void(std::exception_ptr)> done;     ///< engine thread; null: success. It must not block
-  std::shared_ptr<void> keepalive;                  ///< owner of the memory, released when the network has let go of it
+  std::function<void(std::exception_ptr)>
+      done;  ///< engine thread; null: success. It must not block
+  std::shared_ptr<void>
+      keepalive;  ///< owner of the memory, released when the network has let go of it
   std::optional<std::chrono::nanoseconds> timeout;  ///< of this operation; the group's where absent
 };
 
-/// A group of ranks. Collectives are numbered in the order of their calls, which must be the same on every rank;
-/// several may be in flight at once. Any thread may call; memory must stay valid until `done`.
-/// Calls throw Error{kInvalidArgument} before anything is sent; `done` gets Error{kMismatch, kPeerFailed, kTimeout, kAborted, ...}.
+/// A group of ranks. Collectives are numbered in the order of their calls, which must be the same
+/// on every rank; several may be in flight at once. Any thread may call; memory must stay valid
+/// until `done`. Calls throw Error{kInvalidArgument} before anything is sent; `done` gets
+/// Error{kMismatch, kPeerFailed, kTimeout, kAborted, ...}.
 class Communicator {
  public:
   /// Meets the other ranks; blocks until all are there. Throws Error{kBootstrap, kInvalidArgument}.
@@ -109,8 +115,9 @@ class Communicator {
   void set_timeout(std::chrono::nanoseconds timeout);
 
   /// tensor: d elements of dtype, the gradient in, the reduced gradient out (zeros off the result).
-  /// residual: d elements of accumulation_type(dtype), in and out; null is a zero residual, discarded afterwards.
-  /// options.k >= 1 (larger than d means d); meaning of the result: docs/algorithms.md.
+  /// residual: d elements of accumulation_type(dtype), in and out; null is a zero residual,
+  /// discarded afterwards. options.k >= 1 (larger than d means d); meaning of the result:
+  /// docs/algorithms.md.
   void sparse_all_reduce(void* tensor, void* residual, std::uint64_t d, DataType dtype,
                          const SparseOptions& options, Call call);
 
@@ -126,12 +133,14 @@ class Communicator {
   /// Ends when every rank has called it and this rank's earlier collectives have ended.
   void barrier(Call call);
 
-  /// Matched by (sender, tag), in the order of the calls. The received length must be the expected one.
+  /// Matched by (sender, tag), in the order of the calls. The received length must be the expected
+  /// one.
   void send(std::span<const std::byte> data, std::uint32_t to, std::int32_t tag, Call call);
   void recv(std::span<std::byte> data, std::uint32_t from, std::int32_t tag, Call call);
 
-  /// gTop-k alone, of float32 entries that are selected already (ascending indices below d, at most options.k):
-  /// what is measured where selection is somebody else's. Results have room for options.k.
+  /// gTop-k alone, of float32 entries that are selected already (ascending indices below d, at most
+  /// options.k): what is measured where selection is somebody else's. Results have room for
+  /// options.k.
   struct Preselected {
     std::span<const std::uint32_t> indices;
     std::span<const float> values;
@@ -139,9 +148,11 @@ class Communicator {
     float* result_values = nullptr;
     std::uint64_t* result_count = nullptr;
   };
-  void exchange(const Preselected& entries, std::uint64_t d, const SparseOptions& options, Call call);
+  void exchange(const Preselected& entries, std::uint64_t d, const SparseOptions& options,
+                Call call);
 
-  /// Fails everything under way on this rank with Error{kAborted} and ends the group; the other ranks are told.
+  /// Fails everything under way on this rank with Error{kAborted} and ends the group; the other
+  /// ranks are told.
   void abort(const std::string& reason);
 
   [[nodiscard]] Statistics statistics() const;

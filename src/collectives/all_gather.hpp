@@ -10,8 +10,8 @@
 
 namespace gtopk::collectives {
 
-/// `rooms` has one room per rank, all of one size; the own room holds the contribution on entry. All ranks agree, then
-/// P-1 steps round the ring. Throws Error{kMismatch, kPeerFailed, ...}.
+/// `rooms` has one room per rank, all of one size; the own room holds the contribution on entry.
+/// All ranks agree, then P-1 steps round the ring. Throws Error{kMismatch, kPeerFailed, ...}.
 engine::Task<void> all_gather(engine::GroupView& group, const Signature& signature,
                               std::span<const std::span<std::byte>> rooms);
 

@@ -1,4 +1,5 @@
-// Collectives: sums and the like of two vectors, for every element type. Half types add in float32 and round once.
+// Collectives: sums and the like of two vectors, for every element type. Half types add in float32
+// and round once.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +9,8 @@
 
 namespace gtopk::collectives {
 
-/// Throws Error{kInvalidArgument} for an operation that the type does not have (bitwise on floats, AVG of bool).
+/// Throws Error{kInvalidArgument} for an operation that the type does not have (bitwise on floats,
+/// AVG of bool).
 void check_reduction(DataType type, ReduceOp op);
 
 /// into[i] = left[i] (op) right[i]; `into` may be either. AVG adds: divide once, at the end.

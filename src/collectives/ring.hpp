@@ -1,4 +1,5 @@
-// Collectives: the ring that moves large data with the least traffic, 2 d (P-1)/P elements per rank.
+// Collectives: the ring that moves large data with the least traffic, 2 d (P-1)/P elements per
+// rank.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,9 @@
 // Collectives: the one tree that every reduction walks, for any number of ranks. Pure arithmetic.
 //
-// p = 2^floor(log2 P), r = P - p. Ranks 2j and 2j+1 (j < r) fold into one leaf, which rank 2j speaks for; these r
-// leaves and then the ranks 2r..P-1, in order, are the p leaves. In round t = 0, 1, ... neighbouring
-// subtrees of 2^t leaves merge. Recursive doubling: leaf l exchanges with leaf l xor 2^t (Thakur et al. 2005).
+// p = 2^floor(log2 P), r = P - p. Ranks 2j and 2j+1 (j < r) fold into one leaf, which rank 2j
+// speaks for; these r leaves and then the ranks 2r..P-1, in order, are the p leaves. In round t =
+// 0, 1, ... neighbouring subtrees of 2^t leaves merge. Recursive doubling: leaf l exchanges with
+// leaf l xor 2^t (Thakur et al. 2005).
 #pragma once
 
 #include <bit>
@@ -23,11 +24,14 @@ class Tree {
 
   /// The rank shares a leaf with another.
   [[nodiscard]] constexpr bool folds(std::uint32_t rank) const { return rank < 2 * folded_; }
-  /// The rank is spoken for by its fold partner: it sends before round 0 and receives after the last.
+  /// The rank is spoken for by its fold partner: it sends before round 0 and receives after the
+  /// last.
   [[nodiscard]] constexpr bool folded_away(std::uint32_t rank) const {
     return folds(rank) && rank % 2 == 1;
   }
-  [[nodiscard]] static constexpr std::uint32_t fold_partner(std::uint32_t rank) { return rank ^ 1U; }
+  [[nodiscard]] static constexpr std::uint32_t fold_partner(std::uint32_t rank) {
+    return rank ^ 1U;
+  }
 
   [[nodiscard]] constexpr std::uint32_t leaf(std::uint32_t rank) const {
     return folds(rank) ? rank / 2 : rank - folded_;
@@ -44,7 +48,8 @@ class Tree {
   [[nodiscard]] constexpr bool on_left(std::uint32_t rank, std::uint32_t round) const {
     return ((leaf(rank) >> round) & 1U) == 0;
   }
-  /// The lowest rank of the node that `round` makes around the rank; it keeps what is dropped there.
+  /// The lowest rank of the node that `round` makes around the rank; it keeps what is dropped
+  /// there.
   [[nodiscard]] constexpr std::uint32_t lowest_rank(std::uint32_t rank, std::uint32_t round) const {
     return rank_of((leaf(rank) >> (round + 1)) << (round + 1));
   }

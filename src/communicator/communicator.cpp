@@ -28,8 +28,8 @@ using engine::GroupView;
 using engine::OperationSpec;
 using engine::Task;
 
-/// The group's id and every member's address. Keys carry how often this group has met before, so that a group made
-/// again under the same name does not find its predecessor's addresses.
+/// The group's id and every member's address. Keys carry how often this group has met before, so
+/// that a group made again under the same name does not find its predecessor's addresses.
 engine::GroupSpec meet(const Meeting& meeting, const std::string& address) {
   engine::GroupSpec spec;
   spec.name = meeting.name;
@@ -60,9 +60,8 @@ Communicator::Communicator(std::shared_ptr<Process> process, const Meeting& meet
     : process_(std::move(process)), timeout_nanoseconds_(meeting.timeout.count()) {
   process_->check_not_forked();
   if (meeting.rank >= meeting.size) {
-    throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("group '{}': rank {} of {} ranks", meeting.name, meeting.rank,
-                            meeting.size));
+    throw Error(ErrorKind::kInvalidArgument, fmt::format("group '{}': rank {} of {} ranks",
+                                                         meeting.name, meeting.rank, meeting.size));
   }
   engine::EngineThread& thread = *process_->thread_;
   engine::GroupSpec spec = meet(meeting, thread.address());
@@ -75,9 +74,7 @@ Communicator::~Communicator() {
   if (process_->started_by_ != getpid()) return;
   engine::EngineThread& thread = *process_->thread_;
   const auto idle = std::make_shared<std::promise<void>>();
-  thread.call([&] {
-    thread.engine().when_idle(group_, [idle] { idle->set_value(); });
-  });
+  thread.call([&] { thread.engine().when_idle(group_, [idle] { idle->set_value(); }); });
   static_cast<void>(idle->get_future().wait_for(thread.drain));
   thread.call([&] { thread.engine().remove_group(*group_); });
 }
@@ -205,14 +202,9 @@ void Communicator::recv(std::span<std::byte> data, std::uint32_t from, std::int3
 
 void Communicator::exchange(const Preselected& entries, std::uint64_t d,
                             const SparseOptions& options, Call call) {
-  const sparse::PreselectedCall preselected{entries.indices.data(),
-                                            entries.values.data(),
-                                            entries.indices.size(),
-                                            d,
-                                            options,
-                                            entries.result_indices,
-                                            entries.result_values,
-                                            entries.result_count};
+  const sparse::PreselectedCall preselected{
+      entries.indices.data(), entries.values.data(), entries.indices.size(), d, options,
+      entries.result_indices, entries.result_values, entries.result_count};
   OperationSpec spec;
   spec.name = fmt::format("exchange({})", to_string(options.algorithm));
   spec.body = [preselected, &workspace = *process_->workspace_](GroupView& group) {
@@ -226,9 +218,8 @@ void Communicator::abort(const std::string& reason) {
   engine::EngineThread& thread = *process_->thread_;
   thread.call([&] {
     thread.engine().abort_group(
-        *group_, Error(ErrorKind::kAborted,
-                       fmt::format("group '{}' was aborted by {}: {}", name(),
-                                   group_->member(rank()), reason)));
+        *group_, Error(ErrorKind::kAborted, fmt::format("group '{}' was aborted by {}: {}", name(),
+                                                        group_->member(rank()), reason)));
   });
 }
 
@@ -237,11 +228,16 @@ Statistics Communicator::statistics() const {
   const auto seconds = [](const std::atomic<std::uint64_t>& nanoseconds) {
     return static_cast<double>(nanoseconds.load()) * 1e-9;
   };
-  return {counters.operations,       counters.messages_sent,
-          counters.messages_received, counters.bytes_sent,
-          counters.bytes_received,    counters.notices_sent,
-          counters.most_in_flight,    seconds(counters.compress_nanoseconds),
-          seconds(counters.exchange_nanoseconds), seconds(counters.commit_nanoseconds)};
+  return {counters.operations,
+          counters.messages_sent,
+          counters.messages_received,
+          counters.bytes_sent,
+          counters.bytes_received,
+          counters.notices_sent,
+          counters.most_in_flight,
+          seconds(counters.compress_nanoseconds),
+          seconds(counters.exchange_nanoseconds),
+          seconds(counters.commit_nanoseconds)};
 }
 
 }  // namespace gtopk

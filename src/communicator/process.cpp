@@ -18,7 +18,8 @@ Process::Process()
           [] { return transport::make_ucx_transport(transport::UcxOptions{}); })) {}
 
 Process::~Process() {
-  // In a forked child the thread does not exist and the network belongs to the parent: leave both alone.
+  // In a forked child the thread does not exist and the network belongs to the parent: leave both
+  // alone.
   if (started_by_ != getpid()) static_cast<void>(thread_.release());
 }
 
@@ -26,10 +27,11 @@ const std::string& Process::transport() const { return thread_->description(); }
 
 void Process::check_not_forked() const {
   if (started_by_ == getpid()) return;
-  throw Error(ErrorKind::kInvalidArgument,
-              fmt::format("process {} was forked from process {}, which had started gtopk: a forked "
-                          "child cannot use its parent's groups; start it with spawn instead",
-                          getpid(), started_by_));
+  throw Error(
+      ErrorKind::kInvalidArgument,
+      fmt::format("process {} was forked from process {}, which had started gtopk: a forked "
+                  "child cannot use its parent's groups; start it with spawn instead",
+                  getpid(), started_by_));
 }
 
 }  // namespace gtopk

@@ -123,11 +123,12 @@ WorkPointer GtopkBackend::allreduce(std::vector<at::Tensor>& tensors,
                                              std::vector{at.memory}, tensors);
   const auto d = static_cast<std::uint64_t>(at.memory.numel());
   void* const data = at.memory.mutable_data_ptr();
-  return run(std::move(work), true, opts.timeout,
-             [&](Communicator& communicator, Call call) {
-               communicator.all_reduce(data, d, type, op, std::move(call));
-             },
-             at.copy_back());
+  return run(
+      std::move(work), true, opts.timeout,
+      [&](Communicator& communicator, Call call) {
+        communicator.all_reduce(data, d, type, op, std::move(call));
+      },
+      at.copy_back());
 }
 
 WorkPointer GtopkBackend::broadcast(std::vector<at::Tensor>& tensors,
@@ -135,12 +136,13 @@ WorkPointer GtopkBackend::broadcast(std::vector<at::Tensor>& tensors,
   const InPlace at(only(tensors, "broadcast"));
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::BROADCAST, "gtopk:broadcast", tensors,
                                              std::vector{at.memory}, tensors);
-  return run(std::move(work), true, opts.timeout,
-             [&](Communicator& communicator, Call call) {
-               communicator.broadcast(bytes_of(at.memory),
-                                      static_cast<std::uint32_t>(opts.rootRank), std::move(call));
-             },
-             at.copy_back());
+  return run(
+      std::move(work), true, opts.timeout,
+      [&](Communicator& communicator, Call call) {
+        communicator.broadcast(bytes_of(at.memory), static_cast<std::uint32_t>(opts.rootRank),
+                               std::move(call));
+      },
+      at.copy_back());
 }
 
 WorkPointer GtopkBackend::allgather(std::vector<std::vector<at::Tensor>>& outputs,
@@ -163,15 +165,16 @@ WorkPointer GtopkBackend::allgather(std::vector<std::vector<at::Tensor>>& output
   memory[static_cast<std::size_t>(rank_)].view(-1).copy_(input.reshape(-1));
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLGATHER, "gtopk:all_gather", inputs,
                                              memory, outputs[0]);
-  return run(std::move(work), true, opts.timeout,
-             [&](Communicator& communicator, Call call) {
-               communicator.all_gather(std::move(rooms), std::move(call));
-             },
-             [at = std::move(at)] {
-               for (const InPlace& place : at) {
-                 if (const auto copy = place.copy_back()) copy();
-               }
-             });
+  return run(
+      std::move(work), true, opts.timeout,
+      [&](Communicator& communicator, Call call) {
+        communicator.all_gather(std::move(rooms), std::move(call));
+      },
+      [at = std::move(at)] {
+        for (const InPlace& place : at) {
+          if (const auto copy = place.copy_back()) copy();
+        }
+      });
 }
 
 WorkPointer GtopkBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
@@ -187,47 +190,48 @@ WorkPointer GtopkBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
   // FSDP gathers out of the output itself: then there is nothing to copy.
   if (own.const_data_ptr() != input.const_data_ptr()) own.copy_(input.reshape(-1));
   std::vector<std::span<std::byte>> rooms;
+  rooms.reserve(static_cast<std::size_t>(size_));
   for (int rank = 0; rank < size_; ++rank) rooms.push_back(bytes_of(flat.select(0, rank)));
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::_ALLGATHER_BASE,
                                              "gtopk:_all_gather_base", std::vector{input},
                                              std::vector{at.memory}, std::vector{output});
-  return run(std::move(work), true, opts.timeout,
-             [&](Communicator& communicator, Call call) {
-               communicator.all_gather(std::move(rooms), std::move(call));
-             },
-             at.copy_back());
+  return run(
+      std::move(work), true, opts.timeout,
+      [&](Communicator& communicator, Call call) {
+        communicator.all_gather(std::move(rooms), std::move(call));
+      },
+      at.copy_back());
 }
 
 WorkPointer GtopkBackend::barrier(const c10d::BarrierOptions& opts) {
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::BARRIER, "gtopk:barrier",
                                              std::vector<at::Tensor>{}, std::vector<at::Tensor>{},
                                              std::vector<at::Tensor>{});
-  return run(std::move(work), true, opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.barrier(std::move(call));
-  });
+  return run(std::move(work), true, opts.timeout,
+             [&](Communicator& communicator, Call call) { communicator.barrier(std::move(call)); });
 }
 
 WorkPointer GtopkBackend::send(std::vector<at::Tensor>& tensors, int to, int tag) {
   const at::Tensor memory = only(tensors, "send").contiguous();
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::SEND, "gtopk:send", tensors,
                                              std::vector{memory}, std::vector<at::Tensor>{});
-  return run(std::move(work), false, c10d::kUnsetTimeout,
-             [&](Communicator& communicator, Call call) {
-               communicator.send(bytes_of(memory), static_cast<std::uint32_t>(to), tag,
-                                 std::move(call));
-             });
+  return run(
+      std::move(work), false, c10d::kUnsetTimeout, [&](Communicator& communicator, Call call) {
+        communicator.send(bytes_of(memory), static_cast<std::uint32_t>(to), tag, std::move(call));
+      });
 }
 
 WorkPointer GtopkBackend::recv(std::vector<at::Tensor>& tensors, int from, int tag) {
   const InPlace at(only(tensors, "recv"));
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::RECV, "gtopk:recv", tensors,
                                              std::vector{at.memory}, tensors);
-  return run(std::move(work), false, c10d::kUnsetTimeout,
-             [&](Communicator& communicator, Call call) {
-               communicator.recv(bytes_of(at.memory), static_cast<std::uint32_t>(from), tag,
-                                 std::move(call));
-             },
-             at.copy_back());
+  return run(
+      std::move(work), false, c10d::kUnsetTimeout,
+      [&](Communicator& communicator, Call call) {
+        communicator.recv(bytes_of(at.memory), static_cast<std::uint32_t>(from), tag,
+                          std::move(call));
+      },
+      at.copy_back());
 }
 
 WorkPointer GtopkBackend::sparse_all_reduce(const at::Tensor& tensor,
@@ -250,11 +254,11 @@ WorkPointer GtopkBackend::sparse_all_reduce(const at::Tensor& tensor,
   void* residual_data = nullptr;
   if (residual) {
     check_dense_cpu(*residual, "sparse_all_reduce's residual");
-    TORCH_CHECK_VALUE(residual->sizes() == tensor.sizes() &&
-                          data_type(*residual) == accumulation_type(type),
-                      "gtopk: the residual must be ",
-                      std::string(to_string(accumulation_type(type))), " of shape ", tensor.sizes(),
-                      "; given ", residual->dtype(), " of shape ", residual->sizes());
+    TORCH_CHECK_VALUE(
+        residual->sizes() == tensor.sizes() && data_type(*residual) == accumulation_type(type),
+        "gtopk: the residual must be ", std::string(to_string(accumulation_type(type))),
+        " of shape ", tensor.sizes(), "; given ", residual->dtype(), " of shape ",
+        residual->sizes());
     residual_at.emplace(*residual);
     held.push_back(residual_at->memory);
     residual_data = residual_at->memory.mutable_data_ptr();
@@ -272,12 +276,12 @@ WorkPointer GtopkBackend::sparse_all_reduce(const at::Tensor& tensor,
                                              tensors, std::move(held), tensors);
   const auto d = static_cast<std::uint64_t>(at.memory.numel());
   void* const data = at.memory.mutable_data_ptr();
-  return run(std::move(work), true, timeout.value_or(c10d::kUnsetTimeout),
-             [&](Communicator& communicator, Call call) {
-               communicator.sparse_all_reduce(data, residual_data, d, type, options,
-                                              std::move(call));
-             },
-             std::move(copy_back));
+  return run(
+      std::move(work), true, timeout.value_or(c10d::kUnsetTimeout),
+      [&](Communicator& communicator, Call call) {
+        communicator.sparse_all_reduce(data, residual_data, d, type, options, std::move(call));
+      },
+      std::move(copy_back));
 }
 
 Statistics GtopkBackend::statistics() { return communicator()->statistics(); }

@@ -1,5 +1,6 @@
-// Torch backend: gtopk as a c10d backend. It translates tensors and options; what the collectives mean is the core's.
-// What a virtual function of c10d::Backend is not overridden here is not there yet: torch's default raises and names it.
+// Torch backend: gtopk as a c10d backend. It translates tensors and options; what the collectives
+// mean is the core's. What a virtual function of c10d::Backend is not overridden here is not there
+// yet: torch's default raises and names it.
 #pragma once
 
 #include <memory>
@@ -41,8 +42,7 @@ class GtopkBackend final : public c10d::Backend {
                                                  const c10d::AllgatherOptions& opts) override;
   c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& opts) override;
   c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int to, int tag) override;
-  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int from,
-                                      int tag) override;
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int from, int tag) override;
 
   /// See gtopk.sparse_all_reduce. `residual` may be undefined.
   c10::intrusive_ptr<c10d::Work> sparse_all_reduce(

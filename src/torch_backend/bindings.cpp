@@ -6,8 +6,6 @@
 #include <mutex>
 #include <vector>
 
-#include <pybind11/chrono.h>
-
 #include "gtopk_version.hpp"
 
 namespace gtopk::torch_backend {
@@ -15,7 +13,8 @@ namespace {
 
 namespace py = pybind11;
 
-/// Backends that are alive, so that the process can leave its groups at exit though nobody destroyed them.
+/// Backends that are alive, so that the process can leave its groups at exit though nobody
+/// destroyed them.
 class Living {
  public:
   void add(const c10::intrusive_ptr<GtopkBackend>& backend) {
@@ -79,15 +78,14 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       "create_backend",
       [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
          std::chrono::milliseconds timeout, const std::string& group_name) {
-        auto backend =
-            c10::make_intrusive<GtopkBackend>(store, rank, size, timeout, group_name);
+        auto backend = c10::make_intrusive<GtopkBackend>(store, rank, size, timeout, group_name);
         Living::get().add(backend);
         return backend;
       },
-      py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
-      py::arg("group_name"), py::call_guard<py::gil_scoped_release>());
-  module.def("shutdown", [] { Living::get().shut_down(); },
-             py::call_guard<py::gil_scoped_release>());
+      py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("group_name"),
+      py::call_guard<py::gil_scoped_release>());
+  module.def(
+      "shutdown", [] { Living::get().shut_down(); }, py::call_guard<py::gil_scoped_release>());
   module.def("selection_size", &selection_size, py::arg("d"), py::arg("density"));
 }
 

@@ -1,5 +1,6 @@
-// Torch backend: the thread on which futures complete. Their callbacks run users' Python, which may hold the GIL for as
-// long as it likes: the engine's thread must not wait for it. Tensors are let go of here as well.
+// Torch backend: the thread on which futures complete. Their callbacks run users' Python, which may
+// hold the GIL for as long as it likes: the engine's thread must not wait for it. Tensors are let
+// go of here as well.
 #pragma once
 
 #include <condition_variable>

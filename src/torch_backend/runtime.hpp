@@ -1,4 +1,5 @@
-// Torch backend: what all process groups of this process share. It starts with the first group and ends with the last.
+// Torch backend: what all process groups of this process share. It starts with the first group and
+// ends with the last.
 #pragma once
 
 #include <memory>

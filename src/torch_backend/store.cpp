@@ -28,8 +28,8 @@ void TorchStore::set(std::string_view key, std::string_view value) {
 }
 
 std::string TorchStore::get(std::string_view key, bootstrap::Duration at_most) {
-  const auto wait = std::max(std::chrono::ceil<std::chrono::milliseconds>(at_most),
-                             std::chrono::milliseconds(1));
+  const auto wait =
+      std::max(std::chrono::ceil<std::chrono::milliseconds>(at_most), std::chrono::milliseconds(1));
   return calling(c10::str("waiting ", std::chrono::duration<double>(at_most).count(), " s for"),
                  key, [&] {
                    store_->wait({std::string(key)}, wait);

@@ -24,41 +24,61 @@ Enum named(const std::string& name, const std::array<Enum, N>& there, const char
 
 DataType data_type(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
-    case at::kFloat: return DataType::kFloat32;
-    case at::kDouble: return DataType::kFloat64;
-    case at::kBFloat16: return DataType::kBfloat16;
-    case at::kHalf: return DataType::kFloat16;
-    case at::kByte: return DataType::kUint8;
-    case at::kChar: return DataType::kInt8;
-    case at::kShort: return DataType::kInt16;
-    case at::kInt: return DataType::kInt32;
-    case at::kLong: return DataType::kInt64;
-    case at::kBool: return DataType::kBool;
-    default: break;
+    case at::kFloat:
+      return DataType::kFloat32;
+    case at::kDouble:
+      return DataType::kFloat64;
+    case at::kBFloat16:
+      return DataType::kBfloat16;
+    case at::kHalf:
+      return DataType::kFloat16;
+    case at::kByte:
+      return DataType::kUint8;
+    case at::kChar:
+      return DataType::kInt8;
+    case at::kShort:
+      return DataType::kInt16;
+    case at::kInt:
+      return DataType::kInt32;
+    case at::kLong:
+      return DataType::kInt64;
+    case at::kBool:
+      return DataType::kBool;
+    default:
+      break;
   }
   TORCH_CHECK_VALUE(false, "gtopk: no reduction of dtype ", tensor.scalar_type());
 }
 
 ReduceOp reduce_op(const c10d::ReduceOp& op) {
   switch (op.op_) {
-    case c10d::ReduceOp::SUM: return ReduceOp::kSum;
-    case c10d::ReduceOp::AVG: return ReduceOp::kAvg;
-    case c10d::ReduceOp::PRODUCT: return ReduceOp::kProduct;
-    case c10d::ReduceOp::MIN: return ReduceOp::kMin;
-    case c10d::ReduceOp::MAX: return ReduceOp::kMax;
-    case c10d::ReduceOp::BAND: return ReduceOp::kBitAnd;
-    case c10d::ReduceOp::BOR: return ReduceOp::kBitOr;
-    case c10d::ReduceOp::BXOR: return ReduceOp::kBitXor;
-    default: break;
+    case c10d::ReduceOp::SUM:
+      return ReduceOp::kSum;
+    case c10d::ReduceOp::AVG:
+      return ReduceOp::kAvg;
+    case c10d::ReduceOp::PRODUCT:
+      return ReduceOp::kProduct;
+    case c10d::ReduceOp::MIN:
+      return ReduceOp::kMin;
+    case c10d::ReduceOp::MAX:
+      return ReduceOp::kMax;
+    case c10d::ReduceOp::BAND:
+      return ReduceOp::kBitAnd;
+    case c10d::ReduceOp::BOR:
+      return ReduceOp::kBitOr;
+    case c10d::ReduceOp::BXOR:
+      return ReduceOp::kBitXor;
+    default:
+      break;
   }
   TORCH_CHECK_NOT_IMPLEMENTED(false, "gtopk: ReduceOp.PREMUL_SUM is not there yet");
 }
 
 Algorithm algorithm_named(const std::string& name) {
-  return named(name,
-               std::array{Algorithm::kGtopk, Algorithm::kGtopkTree, Algorithm::kTopk,
-                          Algorithm::kDense},
-               "algorithm", " exact rs-ag sketch auto ");
+  return named(
+      name,
+      std::array{Algorithm::kGtopk, Algorithm::kGtopkTree, Algorithm::kTopk, Algorithm::kDense},
+      "algorithm", " exact rs-ag sketch auto ");
 }
 
 PutBack put_back_named(const std::string& name) {

@@ -7,14 +7,17 @@ namespace gtopk::torch_backend {
 void rethrow_for_python(const Error& error) {
   const std::string text = std::string("gtopk: ") + error.what();
   switch (error.kind()) {
-    case ErrorKind::kInvalidArgument: TORCH_CHECK_VALUE(false, text);
-    case ErrorKind::kUnsupported: TORCH_CHECK_NOT_IMPLEMENTED(false, text);
+    case ErrorKind::kInvalidArgument:
+      TORCH_CHECK_VALUE(false, text);
+    case ErrorKind::kUnsupported:
+      TORCH_CHECK_NOT_IMPLEMENTED(false, text);
     case ErrorKind::kMismatch:
     case ErrorKind::kTimeout:
     case ErrorKind::kPeerFailed:
     case ErrorKind::kAborted:
     case ErrorKind::kTransport:
-    case ErrorKind::kBootstrap: break;
+    case ErrorKind::kBootstrap:
+      break;
   }
   C10_THROW_ERROR(DistBackendError, text);
 }
@@ -50,15 +53,17 @@ GtopkWork::GtopkWork(int rank, c10d::OpType type, const char* title,
 
 Call GtopkWork::call(Completer& completer, std::chrono::milliseconds timeout,
                      std::function<void()> finally) {
-  const auto self = c10::intrusive_ptr<GtopkWork>::unsafe_reclaim_from_nonowning(this);
+  auto self = c10::intrusive_ptr<GtopkWork>::unsafe_reclaim_from_nonowning(this);
   Call call;
   call.done = [self, &completer, finally = std::move(finally)](std::exception_ptr error) {
     self->complete(completer, std::move(error), finally);
   };
-  // Torch may drop the Work at once; the engine owns it, and with it the tensors, for as long as the network reads or
-  // writes them. It is let go of on the completer's thread, for that may run Python.
+  // Torch may drop the Work at once; the engine owns it, and with it the tensors, for as long as
+  // the network reads or writes them. It is let go of on the completer's thread, for that may run
+  // Python.
   call.keepalive = std::shared_ptr<void>(nullptr, [self, &completer](void*) mutable {
-    auto last = std::make_shared<c10::intrusive_ptr<GtopkWork>>(std::move(self));
+    auto last = std::make_shared<c10::intrusive_ptr<GtopkWork>>(self);
+    self.reset();
     completer.run([last = std::move(last)]() mutable { last.reset(); });
   });
   if (timeout != c10d::kUnsetTimeout) call.timeout = timeout;

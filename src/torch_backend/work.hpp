@@ -11,12 +11,14 @@
 
 namespace gtopk::torch_backend {
 
-/// Throws what Python expects: ValueError for bad arguments, NotImplementedError, DistBackendError for the rest.
+/// Throws what Python expects: ValueError for bad arguments, NotImplementedError, DistBackendError
+/// for the rest.
 [[noreturn]] void rethrow_for_python(const Error& error);
 
 class GtopkWork final : public c10d::Work {
  public:
-  /// `held` are tensors that must live until the network has let go of them; `result` is the future's value.
+  /// `held` are tensors that must live until the network has let go of them; `result` is the
+  /// future's value.
   GtopkWork(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs,
             std::vector<at::Tensor> held, std::vector<at::Tensor> result);
 
@@ -24,8 +26,8 @@ class GtopkWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
   uint64_t getSequencenumber() const override { return sequence_; }
 
-  /// How the core is to be called: `finally` runs on success, before anybody is told (copying results to
-  /// where the caller wants them).
+  /// How the core is to be called: `finally` runs on success, before anybody is told (copying
+  /// results to where the caller wants them).
   [[nodiscard]] Call call(Completer& completer, std::chrono::milliseconds timeout,
                           std::function<void()> finally = nullptr);
 

@@ -196,6 +196,7 @@ int measure(const Arguments& arguments) {
   std::vector<std::uint64_t> sums(ranks);
   sums[rank] = checksum(result_indices, result_values, count);
   std::vector<std::span<std::byte>> rooms;
+  rooms.reserve(sums.size());
   for (std::uint64_t& sum : sums) rooms.push_back(std::as_writable_bytes(std::span(&sum, 1)));
   run([&](gtopk::Call call) { group.all_gather(rooms, std::move(call)); });
   const auto wrong =

@@ -1,8 +1,10 @@
-// Sparse, algorithms room: gTop-k by recursive doubling (and Top-k, which is the same walk without re-selection).
+// Sparse, algorithms room: gTop-k by recursive doubling (and Top-k, which is the same walk without
+// re-selection).
 //
-// Shi et al., "A Distributed Synchronous SGD Algorithm with Global Top-k Sparsification", arXiv 1901.04359, Alg. 3, made
-// symmetric: every rank walks from its leaf to the root and merges what its partner has merged, so no broadcast follows.
-// log2 p rounds, one list of at most k entries each way; ranks beyond p fold in before and get the result after.
+// Shi et al., "A Distributed Synchronous SGD Algorithm with Global Top-k Sparsification", arXiv
+// 1901.04359, Alg. 3, made symmetric: every rank walks from its leaf to the root and merges what
+// its partner has merged, so no broadcast follows. log2 p rounds, one list of at most k entries
+// each way; ranks beyond p fold in before and get the result after.
 #pragma once
 
 #include "collectives/tree.hpp"

@@ -1,5 +1,6 @@
-// Sparse, algorithms room: gTop-k by a binomial tree and a broadcast, as the paper's own code does it: a longer
-// critical path (2 log2 P) and far less traffic in all, for oversubscribed switches. Same tree, same bits as gtopk.hpp.
+// Sparse, algorithms room: gTop-k by a binomial tree and a broadcast, as the paper's own code does
+// it: a longer critical path (2 log2 P) and far less traffic in all, for oversubscribed switches.
+// Same tree, same bits as gtopk.hpp.
 #pragma once
 
 #include "collectives/tree.hpp"
@@ -37,7 +38,8 @@ engine::Task<ListMessage<Value, Index>> gtopk_tree(Exchange<Value, Index>& excha
     mine = exchange.merge_node(mine, theirs, true);
   }
 
-  // Up: in round t the leaves with t trailing zero bits are left; the odd one of each pair hands over and waits.
+  // Up: in round t the leaves with t trailing zero bits are left; the odd one of each pair hands
+  // over and waits.
   std::uint32_t round = 0;
   for (; round < tree.rounds() && tree.on_left(rank, round); ++round) {
     const std::uint32_t partner = tree.partner(rank, round);

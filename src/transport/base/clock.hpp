@@ -1,5 +1,5 @@
-// Transport, base: time as the engine sees it. Real time for real networks, virtual time for the deterministic
-// transport, so that deadlines are tested without waiting for them.
+// Transport, base: time as the engine sees it. Real time for real networks, virtual time for the
+// deterministic transport, so that deadlines are tested without waiting for them.
 #pragma once
 
 #include <chrono>

@@ -10,8 +10,8 @@ namespace gtopk::transport {
 
 spdlog::logger& log() {
   static spdlog::logger* const logger = [] {
-    auto made = std::make_unique<spdlog::logger>(
-        "gtopk", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    auto made = std::make_unique<spdlog::logger>("gtopk",
+                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
     const char* const level = std::getenv("GTOPK_LOG_LEVEL");
     made->set_level(level == nullptr ? spdlog::level::warn : spdlog::level::from_str(level));
     made->set_pattern("[gtopk %H:%M:%S.%e %l] %v");

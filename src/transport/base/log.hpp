@@ -1,5 +1,6 @@
-// Transport, base: the process's log. One line per fact, on stderr, with the rank in front once it is known.
-// GTOPK_LOG_LEVEL (trace, debug, info, warn, error, off; default warn) chooses what is seen.
+// Transport, base: the process's log. One line per fact, on stderr, with the rank in front once it
+// is known. GTOPK_LOG_LEVEL (trace, debug, info, warn, error, off; default warn) chooses what is
+// seen.
 #pragma once
 
 #include <spdlog/logger.h>

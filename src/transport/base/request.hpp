@@ -1,5 +1,5 @@
-// Transport, base: one message in flight. It lives in the slab of the operation that posted it and keeps its
-// address until it is complete; the buffer it names must live as long.
+// Transport, base: one message in flight. It lives in the slab of the operation that posted it and
+// keeps its address until it is complete; the buffer it names must live as long.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@ using PeerId = std::uint32_t;
 
 class Request {
  public:
-  /// Called once, on the engine thread, inside Transport::progress or at once inside send or recv. It may not
-  /// call the transport.
+  /// Called once, on the engine thread, inside Transport::progress or at once inside send or recv.
+  /// It may not call the transport.
   using Callback = void (*)(Request&);
 
   /// Room for what the network library keeps per request (UCX 1.22 asks for 280 bytes).
@@ -52,7 +52,7 @@ class Request {
   PeerId peer = 0;
   Tag tag = 0;
   bool is_receive = false;
-  bool connects = true;  ///< a receive makes sure of an endpoint, see Transport::recv
+  bool connects = true;         ///< a receive makes sure of an endpoint, see Transport::recv
   Request* previous = nullptr;  ///< in the endpoint's list of pending requests
   Request* next = nullptr;
   void* transport = nullptr;

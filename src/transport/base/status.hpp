@@ -1,4 +1,5 @@
-// Transport, base: how one message ended. A status on the data path; errors become exceptions above.
+// Transport, base: how one message ended. A status on the data path; errors become exceptions
+// above.
 #pragma once
 
 #include <cstdint>

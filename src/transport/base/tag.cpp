@@ -8,12 +8,18 @@ namespace gtopk::transport {
 
 std::string_view to_string(Status status) {
   switch (status) {
-    case Status::kOk: return "ok";
-    case Status::kInProgress: return "in progress";
-    case Status::kCancelled: return "cancelled";
-    case Status::kTruncated: return "message truncated";
-    case Status::kPeerFailed: return "peer failed";
-    case Status::kFailed: return "failed";
+    case Status::kOk:
+      return "ok";
+    case Status::kInProgress:
+      return "in progress";
+    case Status::kCancelled:
+      return "cancelled";
+    case Status::kTruncated:
+      return "message truncated";
+    case Status::kPeerFailed:
+      return "peer failed";
+    case Status::kFailed:
+      return "failed";
   }
   return "unknown";
 }
@@ -27,8 +33,8 @@ std::string describe(Tag tag) {
   const Tag source = field(32, TagBits::kSource);
   switch (kind) {
     case TagKind::kCollective:
-      return fmt::format("collective group {} source {} sequence {} step {} chunk {}", group, source,
-                         field(16, TagBits::kSequence), field(8, TagBits::kStep),
+      return fmt::format("collective group {} source {} sequence {} step {} chunk {}", group,
+                         source, field(16, TagBits::kSequence), field(8, TagBits::kStep),
                          field(0, TagBits::kChunk));
     case TagKind::kPointToPoint:
       return fmt::format("point-to-point group {} source {} tag {}", group, source,

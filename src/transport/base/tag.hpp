@@ -4,8 +4,9 @@
 //   kind 2 | group 12 | source 18 | user tag 32                         point-to-point
 //   kind 2 | sender's process identity 62                               control
 //
-// Receives always name every bit (UCX then matches by hash). Sequence, step and chunk wrap: messages of
-// one (source, tag) arrive in the order they were sent, and headers carry the whole 64-bit sequence.
+// Receives always name every bit (UCX then matches by hash). Sequence, step and chunk wrap:
+// messages of one (source, tag) arrive in the order they were sent, and headers carry the whole
+// 64-bit sequence.
 #pragma once
 
 #include <cstdint>
@@ -58,8 +59,9 @@ namespace detail {
          static_cast<std::uint32_t>(user_tag);
 }
 
-/// A notice between two engines: abort, probe, reply, goodbye. A process has one such channel with each
-/// peer, whatever groups they share, so the sender is named by 62 bits of its process identity.
+/// A notice between two engines: abort, probe, reply, goodbye. A process has one such channel with
+/// each peer, whatever groups they share, so the sender is named by 62 bits of its process
+/// identity.
 [[nodiscard]] constexpr Tag control_tag(std::uint64_t sender_identity) {
   return (static_cast<Tag>(TagKind::kControl) << 62U) | (sender_identity & ((Tag{1} << 62U) - 1));
 }

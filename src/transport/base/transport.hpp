@@ -1,7 +1,8 @@
 // Transport, base: what every network looks like from above: tagged messages between processes.
 // An implementation is one folder (ucx/, inproc/); it knows no group and no algorithm.
 //
-// Everything but wake() is called on one thread, the engine's. Nothing here blocks, wait() and close() aside.
+// Everything but wake() is called on one thread, the engine's. Nothing here blocks, wait() and
+// close() aside.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,8 @@
 
 namespace gtopk::transport {
 
-/// A process as others see it. `identity` is random and never reused, so a process that starts again is another.
+/// A process as others see it. `identity` is random and never reused, so a process that starts
+/// again is another.
 struct PeerInfo {
   std::uint64_t identity = 0;
   std::string host;
@@ -43,38 +45,42 @@ class Transport {
   /// What the others need to reach this process: an opaque, self-contained blob for the bootstrap.
   [[nodiscard]] virtual std::string address() const = 0;
 
-  /// Makes a process known by its address(); the same process (this one too) always gets the same id.
-  /// Does not connect yet. Throws Error{kBootstrap} for a blob that it cannot read.
+  /// Makes a process known by its address(); the same process (this one too) always gets the same
+  /// id. Does not connect yet. Throws Error{kBootstrap} for a blob that it cannot read.
   virtual PeerId add_peer(std::string_view address) = 0;
   [[nodiscard]] virtual const PeerInfo& peer(PeerId peer) const = 0;
 
-  /// Starts one message; `request` has been prepared and completes exactly once, perhaps before the call returns.
-  /// Completion of a send means that the buffer may be reused, not that the message was received.
-  /// Both connect to the peer if that has not happened, so that a dead peer is noticed by a rank that only receives;
-  /// a receive with `request.connects` false does not (it may wait for ever for somebody who never calls).
-  /// On a failed peer the request completes with kPeerFailed.
-  virtual void send(PeerId peer, Tag tag, const void* data, std::size_t bytes, Request& request) = 0;
+  /// Starts one message; `request` has been prepared and completes exactly once, perhaps before the
+  /// call returns. Completion of a send means that the buffer may be reused, not that the message
+  /// was received. Both connect to the peer if that has not happened, so that a dead peer is
+  /// noticed by a rank that only receives; a receive with `request.connects` false does not (it may
+  /// wait for ever for somebody who never calls). On a failed peer the request completes with
+  /// kPeerFailed.
+  virtual void send(PeerId peer, Tag tag, const void* data, std::size_t bytes,
+                    Request& request) = 0;
   virtual void recv(PeerId peer, Tag tag, void* data, std::size_t bytes, Request& request) = 0;
 
   /// Whether an endpoint to the peer has been made (and has not ended).
   [[nodiscard]] virtual bool connected(PeerId peer) const = 0;
 
-  /// Withdraws a pending receive: it completes with kCancelled, or as it was if it is already matched. A pending
-  /// send stays until its endpoint ends. Completion may come later.
+  /// Withdraws a pending receive: it completes with kCancelled, or as it was if it is already
+  /// matched. A pending send stays until its endpoint ends. Completion may come later.
   virtual void cancel(Request& request) = 0;
 
-  /// Ends the endpoint to `peer` by force: each of its pending requests completes (kPeerFailed); no failure is reported.
+  /// Ends the endpoint to `peer` by force: each of its pending requests completes (kPeerFailed); no
+  /// failure is reported.
   virtual void give_up(PeerId peer) = 0;
   /// From here on a broken endpoint to `peer` is its ordinary departure, not a failure to report.
   virtual void expect_departure(PeerId peer) = 0;
 
-  /// Receives and drops messages that have arrived, match no posted receive, and fit tag under mask. Returns how many
-  /// it took up; their reception may still be under way.
+  /// Receives and drops messages that have arrived, match no posted receive, and fit tag under
+  /// mask. Returns how many it took up; their reception may still be under way.
   virtual std::size_t discard(Tag tag, Tag mask) = 0;
 
   /// Moves messages and completes requests; true when anything happened.
   virtual bool progress() = 0;
-  /// Sleeps until a message may have moved, wake() was called, or `at_most` has passed. May return early.
+  /// Sleeps until a message may have moved, wake() was called, or `at_most` has passed. May return
+  /// early.
   virtual void wait(Duration at_most) = 0;
   /// Any thread: makes a present or the next wait() return.
   virtual void wake() = 0;
@@ -82,7 +88,8 @@ class Transport {
   /// Failures noticed since the last call.
   [[nodiscard]] virtual std::vector<PeerFailure> take_failures() = 0;
 
-  /// Flushes and closes every endpoint, progressing until done or until `at_most` has passed. No request may be pending.
+  /// Flushes and closes every endpoint, progressing until done or until `at_most` has passed. No
+  /// request may be pending.
   virtual void close(Duration at_most) = 0;
 
   /// One line for logs and tools: library, version, transports in effect, device.
