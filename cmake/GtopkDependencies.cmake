@@ -19,9 +19,10 @@ if(GTOPK_UCX STREQUAL "wheel")
   endif()
   find_package(ucx CONFIG REQUIRED PATHS "${GTOPK_LIBUCX_DIR}/lib/cmake/ucx" NO_DEFAULT_PATH)
 elseif(GTOPK_UCX STREQUAL "system")
-  # Debian's UCX has no CMake package, only pkg-config.
+  # Distributions ship pkg-config's file and not always the CMake package. Below 1.17 nothing was
+  # tried; Debian 12's 1.13 cannot say which transports an endpoint uses.
   find_package(PkgConfig REQUIRED)
-  pkg_check_modules(SYSTEM_UCX REQUIRED IMPORTED_TARGET ucx)
+  pkg_check_modules(SYSTEM_UCX REQUIRED IMPORTED_TARGET ucx>=1.17)
   add_library(ucx::ucp ALIAS PkgConfig::SYSTEM_UCX)
   add_library(ucx::ucs ALIAS PkgConfig::SYSTEM_UCX)
 else()
