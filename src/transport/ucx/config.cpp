@@ -17,7 +17,9 @@ namespace {
 
 // Measured in docs/ucx.md.
 constexpr std::array<std::pair<const char*, const char*>, 4> kDefaults = {{
-    {"TLS", "tcp,sm,self"},
+    // Shared memory without its third part, cma: it has no error handling, so that UCX would only
+    // probe it.
+    {"TLS", "tcp,posix,sysv,self"},
     // Without it, error mode PEER silently moves shared-memory traffic to TCP on loopback.
     {"MM_ERROR_HANDLING", "y"},
     // Room for 256 KiB and a header in one segment: what fits is sent in one piece, four times as
