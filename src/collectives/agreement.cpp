@@ -9,6 +9,7 @@ using engine::Message;
 using engine::Task;
 
 Task<void> agree(GroupView& group, const Signature& signature) {
+  const engine::CallText text(group, [&signature] { return describe(signature); });
   const Tree tree(group.size());
   const std::uint32_t rank = group.rank();
   const std::span<std::byte> mine = group.buffer(kHeaderBytes);
@@ -22,19 +23,19 @@ Task<void> agree(GroupView& group, const Signature& signature) {
       Message question = group.send(other, Tree::fold_step(), mine);
       co_await question;
       const std::size_t bytes = co_await answer;
-      static_cast<void>(read_header(theirs.first(bytes), signature, group, other));
+      require_payload(read_header(theirs.first(bytes), signature, group, other), 0, group, other);
       co_return;
     }
     Message question = group.recv(other, Tree::fold_step(), theirs);
     const std::size_t bytes = co_await question;
-    static_cast<void>(read_header(theirs.first(bytes), signature, group, other));
+    require_payload(read_header(theirs.first(bytes), signature, group, other), 0, group, other);
   }
   for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
     const std::uint32_t other = tree.partner(rank, round);
     Message incoming = group.recv(other, Tree::round_step(round), theirs);
     Message outgoing = group.send(other, Tree::round_step(round), mine);
     const std::size_t bytes = co_await incoming;
-    static_cast<void>(read_header(theirs.first(bytes), signature, group, other));
+    require_payload(read_header(theirs.first(bytes), signature, group, other), 0, group, other);
     co_await outgoing;
   }
   if (tree.folds(rank)) {

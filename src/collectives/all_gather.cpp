@@ -12,6 +12,7 @@ using engine::Task;
 
 Task<void> all_gather(GroupView& group, const Signature& signature,
                       std::span<const std::span<std::byte>> rooms) {
+  const engine::CallText text(group, [&signature] { return describe(signature); });
   co_await agree(group, signature);
   const std::uint32_t ranks = group.size();
   const std::uint32_t next = (group.rank() + 1) % ranks;

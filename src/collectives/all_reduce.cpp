@@ -17,18 +17,19 @@ using engine::Task;
 /// Sums of the tree: left + right at every node, the same on all ranks.
 Task<void> recursive_doubling(GroupView& group, const Signature& signature, void* data,
                               std::uint64_t d, DataType type, ReduceOp op) {
+  const engine::CallText text(group, [&signature] { return describe(signature); });
   const Tree tree(group.size());
   const std::uint32_t rank = group.rank();
   const std::size_t bytes = d * size_of(type);
   std::span<std::byte> mine = group.buffer(kHeaderBytes + bytes);
   std::span<std::byte> sum = group.buffer(kHeaderBytes + bytes);
   const std::span<std::byte> theirs = group.buffer(kHeaderBytes + bytes);
-  write_header(mine, signature, group.sequence(), d);
-  write_header(sum, signature, group.sequence(), d);
+  write_header(mine, signature, group.sequence(), {.count = d});
+  write_header(sum, signature, group.sequence(), {.count = d});
   std::memcpy(mine.data() + kHeaderBytes, data, bytes);
 
   const auto check = [&](std::size_t received, std::uint32_t from) {
-    static_cast<void>(read_header(theirs.first(received), signature, group, from));
+    require_payload(read_header(theirs.first(received), signature, group, from), d, group, from);
     require_length(received - kHeaderBytes, bytes, group, from);
   };
   const auto add = [&](std::span<std::byte> left, std::span<std::byte> right) {
@@ -81,6 +82,7 @@ Task<void> all_reduce(GroupView& group, const Signature& signature, void* data, 
   if (d * size_of(type) <= kRecursiveDoublingBytes) {
     co_await recursive_doubling(group, signature, data, d, type, op);
   } else {
+    const engine::CallText text(group, [&signature] { return describe(signature); });
     co_await agree(group, signature);
     if (group.size() > 1) co_await ring_all_reduce(group, data, d, type, op);
   }

@@ -16,10 +16,12 @@ using engine::Message;
 using engine::Task;
 
 Task<void> broadcast(GroupView& group, const Signature& signature, std::span<std::byte> data) {
+  const engine::CallText text(group, [&signature] { return describe(signature); });
   co_await agree(group, signature);
   if (data.empty() || group.size() == 1) co_return;
 
-  // Ranks counted from the root. A rank's parent is itself without its lowest set bit; its children add lower bits.
+  // Ranks counted from the root. A rank's parent is itself without its lowest set bit; its children
+  // add lower bits.
   const std::uint32_t ranks = group.size();
   const std::uint32_t place = (group.rank() + ranks - signature.root) % ranks;
   const auto rank_at = [&](std::uint32_t at) { return (at + signature.root) % ranks; };

@@ -2,12 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <cmath>
 #include <functional>
 #include <type_traits>
 
 #include "gtopk/error.hpp"
 #include "gtopk/value/accumulation.hpp"
+#include "gtopk/value/keep_denormals.hpp"
 
 namespace gtopk::collectives {
 namespace {
@@ -18,12 +19,15 @@ struct Bool {
 };
 
 template <class T>
-inline constexpr bool kIsHalf = std::is_same_v<T, sparse::Bfloat16> || std::is_same_v<T, sparse::Float16>;
+inline constexpr bool kIsHalf =
+    std::is_same_v<T, sparse::Bfloat16> || std::is_same_v<T, sparse::Float16>;
 
 template <class T, class Op>
 void each(T* into, const T* left, const T* right, std::size_t elements, Op op) {
   // `into` may be `left` or `right`, never shifted against them: the vectoriser may rely on it.
+#if !defined(__clang__)
 #pragma GCC ivdep
+#endif
   for (std::size_t i = 0; i < elements; ++i) {
     if constexpr (kIsHalf<T>) {
       into[i] = sparse::narrow<T>(op(sparse::widen(left[i]), sparse::widen(right[i])));
@@ -37,13 +41,19 @@ void each(T* into, const T* left, const T* right, std::size_t elements, Op op) {
 struct Smaller {
   template <class T>
   T operator()(T a, T b) const {
-    return a != a || a < b ? a : b;
+    if constexpr (std::is_floating_point_v<T>) {
+      if (std::isnan(a)) return a;
+    }
+    return a < b ? a : b;
   }
 };
 struct Larger {
   template <class T>
   T operator()(T a, T b) const {
-    return a != a || a > b ? a : b;
+    if constexpr (std::is_floating_point_v<T>) {
+      if (std::isnan(a)) return a;
+    }
+    return a > b ? a : b;
   }
 };
 /// Integers wrap; the machine's own sum would be undefined on overflow.
@@ -64,10 +74,18 @@ template <class T>
 void reduce_as(T* into, const T* left, const T* right, std::size_t n, ReduceOp op) {
   switch (op) {
     case ReduceOp::kSum:
-    case ReduceOp::kAvg: each(into, left, right, n, Wrapping<std::plus>{}); return;
-    case ReduceOp::kProduct: each(into, left, right, n, Wrapping<std::multiplies>{}); return;
-    case ReduceOp::kMin: each(into, left, right, n, Smaller{}); return;
-    case ReduceOp::kMax: each(into, left, right, n, Larger{}); return;
+    case ReduceOp::kAvg:
+      each(into, left, right, n, Wrapping<std::plus>{});
+      return;
+    case ReduceOp::kProduct:
+      each(into, left, right, n, Wrapping<std::multiplies>{});
+      return;
+    case ReduceOp::kMin:
+      each(into, left, right, n, Smaller{});
+      return;
+    case ReduceOp::kMax:
+      each(into, left, right, n, Larger{});
+      return;
     case ReduceOp::kBitAnd:
       if constexpr (std::is_integral_v<T>) each(into, left, right, n, std::bit_and<>{});
       return;
@@ -89,12 +107,19 @@ void reduce_as(Bool* into, const Bool* left, const Bool* right, std::size_t n, R
   switch (op) {
     case ReduceOp::kSum:
     case ReduceOp::kMax:
-    case ReduceOp::kBitOr: with(std::logical_or<>{}); return;
+    case ReduceOp::kBitOr:
+      with(std::logical_or<>{});
+      return;
     case ReduceOp::kProduct:
     case ReduceOp::kMin:
-    case ReduceOp::kBitAnd: with(std::logical_and<>{}); return;
-    case ReduceOp::kBitXor: with(std::not_equal_to<>{}); return;
-    case ReduceOp::kAvg: return;  // refused by check_reduction
+    case ReduceOp::kBitAnd:
+      with(std::logical_and<>{});
+      return;
+    case ReduceOp::kBitXor:
+      with(std::not_equal_to<>{});
+      return;
+    case ReduceOp::kAvg:
+      return;  // refused by check_reduction
   }
 }
 
@@ -107,6 +132,7 @@ void divide_as(T* data, std::size_t n, std::uint32_t divisor) {
       data[i] /= static_cast<T>(divisor);
     } else {
       const auto by = static_cast<std::int64_t>(divisor);
+      // NOLINTNEXTLINE(bugprone-signed-char-misuse): int8 is a number here
       const auto value = static_cast<std::int64_t>(data[i]);
       data[i] = static_cast<T>(value / by - (value % by < 0 ? 1 : 0));
     }
@@ -117,24 +143,43 @@ void divide_as(T* data, std::size_t n, std::uint32_t divisor) {
 template <class F>
 void with_type(DataType type, F f) {
   switch (type) {
-    case DataType::kFloat32: f(static_cast<float*>(nullptr)); return;
-    case DataType::kFloat64: f(static_cast<double*>(nullptr)); return;
-    case DataType::kBfloat16: f(static_cast<sparse::Bfloat16*>(nullptr)); return;
-    case DataType::kFloat16: f(static_cast<sparse::Float16*>(nullptr)); return;
-    case DataType::kUint8: f(static_cast<std::uint8_t*>(nullptr)); return;
-    case DataType::kInt8: f(static_cast<std::int8_t*>(nullptr)); return;
-    case DataType::kInt16: f(static_cast<std::int16_t*>(nullptr)); return;
-    case DataType::kInt32: f(static_cast<std::int32_t*>(nullptr)); return;
-    case DataType::kInt64: f(static_cast<std::int64_t*>(nullptr)); return;
-    case DataType::kBool: f(static_cast<Bool*>(nullptr)); return;
+    case DataType::kFloat32:
+      f(static_cast<float*>(nullptr));
+      return;
+    case DataType::kFloat64:
+      f(static_cast<double*>(nullptr));
+      return;
+    case DataType::kBfloat16:
+      f(static_cast<sparse::Bfloat16*>(nullptr));
+      return;
+    case DataType::kFloat16:
+      f(static_cast<sparse::Float16*>(nullptr));
+      return;
+    case DataType::kUint8:
+      f(static_cast<std::uint8_t*>(nullptr));
+      return;
+    case DataType::kInt8:
+      f(static_cast<std::int8_t*>(nullptr));
+      return;
+    case DataType::kInt16:
+      f(static_cast<std::int16_t*>(nullptr));
+      return;
+    case DataType::kInt32:
+      f(static_cast<std::int32_t*>(nullptr));
+      return;
+    case DataType::kInt64:
+      f(static_cast<std::int64_t*>(nullptr));
+      return;
+    case DataType::kBool:
+      f(static_cast<Bool*>(nullptr));
+      return;
   }
 }
 
 }  // namespace
 
 void check_reduction(DataType type, ReduceOp op) {
-  const bool bitwise =
-      op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor;
+  const bool bitwise = op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor;
   if ((bitwise && is_floating(type)) || (op == ReduceOp::kAvg && type == DataType::kBool)) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("ReduceOp.{} does not exist for {}", to_string(op), to_string(type)));
@@ -143,6 +188,7 @@ void check_reduction(DataType type, ReduceOp op) {
 
 void reduce(void* into, const void* left, const void* right, std::size_t elements, DataType type,
             ReduceOp op) {
+  const sparse::KeepDenormals guard;  // a rank whose threads flush them would end with other bits
   with_type(type, [&]<class T>(T*) {
     reduce_as(static_cast<T*>(into), static_cast<const T*>(left), static_cast<const T*>(right),
               elements, op);
@@ -150,6 +196,7 @@ void reduce(void* into, const void* left, const void* right, std::size_t element
 }
 
 void divide(void* data, std::size_t elements, DataType type, std::uint32_t divisor) {
+  const sparse::KeepDenormals guard;
   with_type(type, [&]<class T>(T*) {
     if constexpr (!std::is_same_v<T, Bool>) divide_as(static_cast<T*>(data), elements, divisor);
   });

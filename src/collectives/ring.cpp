@@ -21,8 +21,9 @@ using engine::Task;
 /// Receives posted ahead of the one that is awaited.
 constexpr std::size_t kWindow = 4;
 
-/// The ring's order of messages: 2(P-1) steps of one chunk each, every chunk in `pieces` pieces. In step s rank R
-/// sends what it got in step s-1: chunk R-1-s while reducing (s < P-1), and R-1-s still while gathering.
+/// The ring's order of messages: 2(P-1) steps of one chunk each, every chunk in `pieces` pieces. In
+/// step s rank R sends what it got in step s-1: chunk R-1-s while reducing (s < P-1), and R-1-s
+/// still while gathering.
 class Schedule {
  public:
   Schedule(std::uint64_t d, std::uint32_t ranks, std::uint32_t rank, std::size_t element)
@@ -39,12 +40,12 @@ class Schedule {
 
   [[nodiscard]] std::uint64_t messages() const { return 2ULL * (ranks_ - 1) * pieces_; }
   /// Those in which what arrives is added; in the others it is final.
-  [[nodiscard]] bool reduces(std::uint64_t message) const {
-    return message / pieces_ < ranks_ - 1;
-  }
+  [[nodiscard]] bool reduces(std::uint64_t message) const { return message / pieces_ < ranks_ - 1; }
   /// A message sends what arrived this many messages earlier.
   [[nodiscard]] std::uint64_t distance() const { return pieces_; }
-  [[nodiscard]] Piece sent(std::uint64_t message) const { return piece(message, rank_ + ranks_ - 1); }
+  [[nodiscard]] Piece sent(std::uint64_t message) const {
+    return piece(message, rank_ + ranks_ - 1);
+  }
   [[nodiscard]] Piece received(std::uint64_t message) const {
     return piece(message, rank_ + ranks_ - 2);
   }
@@ -83,9 +84,8 @@ class Schedule {
 void require_length(std::size_t received, std::size_t expected, const GroupView& group,
                     std::uint32_t from) {
   if (received == expected) return;
-  throw Error(ErrorKind::kMismatch,
-              fmt::format("{} sent {} bytes where {} were agreed", group.member(from), received,
-                          expected));
+  throw Error(ErrorKind::kMismatch, fmt::format("{} sent {} bytes where {} were agreed",
+                                                group.member(from), received, expected));
 }
 
 Task<void> ring_all_reduce(GroupView& group, void* data, std::uint64_t d, DataType type,
@@ -101,7 +101,8 @@ Task<void> ring_all_reduce(GroupView& group, void* data, std::uint64_t d, DataTy
   const auto place = [&](Schedule::Piece piece) {
     return std::span<std::byte>(bytes + piece.begin * element, piece.size * element);
   };
-  // What is to be added arrives beside the tensor, in one of kWindow rooms; what is final arrives in its place.
+  // What is to be added arrives beside the tensor, in one of kWindow rooms; what is final arrives
+  // in its place.
   const std::span<std::byte> rooms = group.buffer(kWindow * schedule.longest_piece());
   const auto room = [&](std::uint64_t message) {
     const Schedule::Piece piece = schedule.received(message);
@@ -118,9 +119,10 @@ Task<void> ring_all_reduce(GroupView& group, void* data, std::uint64_t d, DataTy
 
   for (std::uint64_t message = 0; message < messages; ++message) {
     while (posted < messages && posted < message + kWindow) {
-      // A final piece lands where a send of P-1 steps ago, of the same chunk, may still read.
-      const std::uint64_t reads_until =
-          schedule.reduces(posted) ? 0 : posted + 1 - (messages / 2);
+      // A final piece lands where the send of P-1 steps ago, of the same chunk, reads: that one
+      // comes first.
+      const std::uint64_t reads_until = schedule.reduces(posted) ? 0 : posted + 1 - (messages / 2);
+      if (reads_until > sent) break;
       while (acknowledged < reads_until && !outgoing.empty()) {
         Message& oldest = outgoing.front();
         co_await oldest;
@@ -132,8 +134,8 @@ Task<void> ring_all_reduce(GroupView& group, void* data, std::uint64_t d, DataTy
       ++posted;
     }
     while (sent < messages && sent < message + schedule.distance()) {
-      outgoing.push_back(group.send(next, first_step + schedule.step(sent), place(schedule.sent(sent)),
-                                    schedule.chunk(sent)));
+      outgoing.push_back(group.send(next, first_step + schedule.step(sent),
+                                    place(schedule.sent(sent)), schedule.chunk(sent)));
       ++sent;
     }
     Message& expected = incoming.front();

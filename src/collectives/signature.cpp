@@ -26,11 +26,16 @@ Signature signature_of(const Header& header) {
 
 std::string_view to_string(Collective collective) {
   switch (collective) {
-    case Collective::kSparseAllReduce: return "sparse_all_reduce";
-    case Collective::kAllReduce: return "all_reduce";
-    case Collective::kBroadcast: return "broadcast";
-    case Collective::kAllGather: return "all_gather";
-    case Collective::kBarrier: return "barrier";
+    case Collective::kSparseAllReduce:
+      return "sparse_all_reduce";
+    case Collective::kAllReduce:
+      return "all_reduce";
+    case Collective::kBroadcast:
+      return "broadcast";
+    case Collective::kAllGather:
+      return "all_gather";
+    case Collective::kBarrier:
+      return "barrier";
   }
   return "unknown";
 }
@@ -47,30 +52,42 @@ std::string describe(const Signature& s) {
                          to_string(s.op));
     case Collective::kBroadcast:
       return fmt::format("broadcast(bytes={}, root={})", s.d, s.root);
-    case Collective::kAllGather: return fmt::format("all_gather(bytes={})", s.d);
-    case Collective::kBarrier: return "barrier()";
+    case Collective::kAllGather:
+      return fmt::format("all_gather(bytes={})", s.d);
+    case Collective::kBarrier:
+      return "barrier()";
   }
   return "unknown";
 }
 
 void write_header(std::span<std::byte> message, const Signature& signature, std::uint64_t sequence,
-                  std::uint64_t count, std::uint16_t flags) {
+                  Payload payload) {
   Header header;
-  header.flags = flags;
+  header.flags = payload.flags;
   header.collective = static_cast<std::uint8_t>(signature.collective);
   header.dtype = static_cast<std::uint8_t>(signature.dtype);
   header.op = static_cast<std::uint8_t>(signature.op);
   header.algorithm = static_cast<std::uint8_t>(signature.algorithm);
   header.put_back = static_cast<std::uint8_t>(signature.put_back);
   header.selector = static_cast<std::uint8_t>(signature.selector);
-  header.index_bytes = signature.d >> 32U != 0 ? 8 : 4;
+  header.index_bytes = payload.index_bytes;
   header.root = signature.root;
   header.sequence = sequence;
   header.d = signature.d;
   header.k = signature.k;
-  header.count = count;
+  header.count = payload.count;
   std::memset(message.data(), 0, kHeaderBytes);
   std::memcpy(message.data(), &header, sizeof header);
+}
+
+void require_payload(const Header& header, std::uint64_t count, const engine::GroupView& group,
+                     std::uint32_t from) {
+  if (header.count == count && header.flags == 0 && header.index_bytes == 0) return;
+  throw Error(
+      ErrorKind::kMismatch,
+      fmt::format("{} sent a damaged header: {} elements, flags {:04x}, {}-byte indices, "
+                  "expected {} elements",
+                  group.member(from), header.count, header.flags, header.index_bytes, count));
 }
 
 Header read_header(std::span<const std::byte> message, const Signature& mine,
@@ -89,6 +106,11 @@ Header read_header(std::span<const std::byte> message, const Signature& mine,
                             "use one gtopk version on all ranks",
                             group.member(from), header.magic, header.version, expected.magic,
                             expected.version));
+  }
+  if ((header.flags & ~Header::kNonFinite) != 0 || header.wire != 0 || header.reserved != 0) {
+    throw Error(ErrorKind::kMismatch,
+                fmt::format("{} sent a damaged header: flags {:04x}, wire {}, reserved {}",
+                            group.member(from), header.flags, header.wire, header.reserved));
   }
   const Signature theirs = signature_of(header);
   if (theirs != mine || header.sequence != group.sequence()) {

@@ -1,5 +1,5 @@
-// Collectives: what all ranks must have asked for alike, and the header that carries it. A difference is an error
-// on both sides that names both sides' values.
+// Collectives: what all ranks must have asked for alike, and the header that carries it. A
+// difference is an error on both sides that names both sides' values.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +44,8 @@ struct Signature {
 
 /// The first bytes of a message: who agrees on what, and what follows.
 struct Header {
-  static constexpr std::uint16_t kNonFinite = 1;  ///< this subtree met NaN or infinity; no entries follow
+  static constexpr std::uint16_t kNonFinite =
+      1;  ///< this subtree met NaN or infinity; no entries follow
 
   std::uint32_t magic = 0x314b5447;  // "GTK1", little-endian
   std::uint16_t version = 1;
@@ -67,12 +68,25 @@ struct Header {
 inline constexpr std::size_t kHeaderBytes = 64;
 static_assert(sizeof(Header) <= kHeaderBytes);
 
+/// What follows a header, for lists of entries.
+struct Payload {
+  std::uint64_t count = 0;
+  std::uint16_t flags = 0;
+  std::uint8_t index_bytes = 0;
+};
+
 /// Writes the first kHeaderBytes of `message`.
 void write_header(std::span<std::byte> message, const Signature& signature, std::uint64_t sequence,
-                  std::uint64_t count = 0, std::uint16_t flags = 0);
+                  Payload payload = {});
+
+/// Throws Error{kMismatch} unless the header announces `count` elements and nothing else, as
+/// messages of agreed size do.
+void require_payload(const Header& header, std::uint64_t count, const engine::GroupView& group,
+                     std::uint32_t from);
 
 /// Reads and checks the header of a message of `message.size()` bytes that `from` sent.
-/// Throws Error{kMismatch} with both sides' values when the signatures differ, or when it is no header of this version.
+/// Throws Error{kMismatch} with both sides' values when the signatures differ, or when it is no
+/// header of this version.
 [[nodiscard]] Header read_header(std::span<const std::byte> message, const Signature& mine,
                                  const engine::GroupView& group, std::uint32_t from);
 

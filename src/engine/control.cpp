@@ -66,9 +66,10 @@ std::vector<std::pair<PeerId, Notice>> Control::take() {
       if (auto notice = decode({slot->wire.data(), slot->request.length()})) {
         notices.emplace_back(slot->peer, std::move(*notice));
       } else {
-        transport::log().error("a notice of {} bytes that this version cannot read came from pid {} on {}",
-                               slot->request.length(), transport_.peer(slot->peer).process,
-                               transport_.peer(slot->peer).host);
+        transport::log().error(
+            "a notice of {} bytes that this version cannot read came from pid {} on {}",
+            slot->request.length(), transport_.peer(slot->peer).process,
+            transport_.peer(slot->peer).host);
       }
     }
     const bool again = !stopped_ && (status == Status::kOk || status == Status::kTruncated);
@@ -86,6 +87,14 @@ void Control::stop() {
   for (Slot& slot : listeners_) {
     if (slot.request.pending()) transport_.cancel(slot.request);
   }
+}
+
+std::vector<PeerId> Control::unsent() const {
+  std::vector<PeerId> peers;
+  for (const Slot& slot : senders_) {
+    if (slot.request.pending()) peers.push_back(slot.peer);
+  }
+  return peers;
 }
 
 std::vector<PeerId> Control::peers() const {

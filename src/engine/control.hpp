@@ -1,4 +1,5 @@
-// Engine: the channel on which engines send each other notices. One receive per known peer is always posted.
+// Engine: the channel on which engines send each other notices. One receive per known peer is
+// always posted.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,8 @@ class Control {
   void stop();
   [[nodiscard]] bool quiet() const { return pending_ == 0; }
   [[nodiscard]] bool sending() const { return sending_ != 0; }
+  /// Peers that have not taken a notice yet.
+  [[nodiscard]] std::vector<transport::PeerId> unsent() const;
   /// Peers that are listened to and have not gone.
   [[nodiscard]] std::vector<transport::PeerId> peers() const;
 

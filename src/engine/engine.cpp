@@ -14,16 +14,23 @@ using transport::PeerId;
 Engine::Engine(transport::Transport& transport, const transport::Clock& clock, Executor& executor)
     : transport_(transport), clock_(clock), executor_(executor), control_(transport) {}
 
-Engine::~Engine() = default;
+Engine::~Engine() {
+  const auto end = [](Operation& operation) {
+    operation.tell(
+        Error(ErrorKind::kAborted, fmt::format("{}: the engine has ended", operation.label())));
+  };
+  for (const auto& operation : operations_) end(*operation);
+  for (const auto& group : groups_) {
+    for (const auto& operation : group->waiting) end(*operation);
+    group->waiting.clear();  // groups may outlive the engine, operations may not
+  }
+}
 
 void Engine::submit(const std::shared_ptr<Group>& group, OperationSpec spec) {
   {
     const std::lock_guard lock(mutex_);
     const std::uint64_t sequence = spec.point_to_point ? 0 : group->next_sequence_++;
-    auto shared_spec = std::make_shared<OperationSpec>(std::move(spec));
-    queue_.emplace_back([this, group, sequence, shared_spec] {
-      admit(group, std::make_unique<Operation>(*this, group, sequence, std::move(*shared_spec)));
-    });
+    queue_.push_back({{}, group, sequence, std::move(spec)});
   }
   transport_.wake();
 }
@@ -31,7 +38,7 @@ void Engine::submit(const std::shared_ptr<Group>& group, OperationSpec spec) {
 void Engine::post(std::function<void()> work) {
   {
     const std::lock_guard lock(mutex_);
-    queue_.push_back(std::move(work));
+    queue_.push_back({std::move(work), {}, 0, {}});
   }
   transport_.wake();
 }
@@ -46,7 +53,14 @@ bool Engine::take_queue() {
     const std::lock_guard lock(mutex_);
     taking_.swap(queue_);
   }
-  for (std::function<void()>& work : taking_) work();
+  for (Queued& queued : taking_) {
+    if (queued.work) {
+      queued.work();
+    } else {
+      admit(queued.group, std::make_unique<Operation>(*this, queued.group, queued.sequence,
+                                                      std::move(queued.spec)));
+    }
+  }
   const bool any = !taking_.empty();
   taking_.clear();
   return any;
@@ -54,10 +68,10 @@ bool Engine::take_queue() {
 
 std::shared_ptr<Group> Engine::add_group(GroupSpec spec) {
   if (spec.id >= transport::kMaxGroups || spec.addresses.size() > transport::kMaxRanks) {
-    throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("group '{}': id {} and size {} must stay below {} and {}", spec.name,
-                            spec.id, spec.addresses.size(), transport::kMaxGroups,
-                            transport::kMaxRanks));
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        fmt::format("group '{}': id {} and size {} must stay below {} and {}", spec.name, spec.id,
+                    spec.addresses.size(), transport::kMaxGroups, transport::kMaxRanks));
   }
   if (find_group(spec.id) != nullptr) {
     throw Error(ErrorKind::kInvalidArgument,
@@ -69,6 +83,8 @@ std::shared_ptr<Group> Engine::add_group(GroupSpec spec) {
   for (std::uint32_t rank = 0; rank < peers.size(); ++rank) {
     if (rank != spec.rank) control_.watch(peers[rank]);
   }
+  // What is left of a former group of this id is not told apart from the new one's messages.
+  std::erase_if(stale_, [&](const Stale& stale) { return stale.group->id() == spec.id; });
   auto group = std::make_shared<Group>(std::move(spec), std::move(peers), transport_);
   groups_.push_back(group);
   std::vector<std::pair<PeerId, Notice>> early;
@@ -78,11 +94,12 @@ std::shared_ptr<Group> Engine::add_group(GroupSpec spec) {
 }
 
 void Engine::remove_group(Group& group) {
+  const bool tell_others = !idle(group);  // they would wait for this rank until their deadlines
   fail_group(group,
              Error(ErrorKind::kAborted,
                    fmt::format("group '{}' was destroyed on {} while this was under way",
                                group.name(), group.member(group.rank()))),
-             false);
+             tell_others);
   std::erase_if(groups_, [&](const auto& held) { return held.get() == &group; });
 }
 
@@ -90,11 +107,12 @@ void Engine::admit(const std::shared_ptr<Group>& group, std::unique_ptr<Operatio
   const std::uint64_t sequence = operation->sequence();
   const bool collective = !operation->spec().point_to_point;
   if (collective) group->arrived = sequence + 1;
-  operation->deadline = clock_.now() + operation->spec().timeout;
+  operation->called = clock_.now();
+  operation->deadline = operation->called + operation->spec().timeout;
   next_timer_ = std::min(next_timer_, operation->deadline);
   if (group->failure) {
-    operation->tell(Error(group->failure->kind(), fmt::format("{}: {}", operation->label(),
-                                                              group->failure->what())));
+    operation->tell(Error(group->failure->kind(),
+                          fmt::format("{}: {}", operation->label(), group->failure->what())));
     return;
   }
   if (collective) {
@@ -112,12 +130,20 @@ void Engine::admit(const std::shared_ptr<Group>& group, std::unique_ptr<Operatio
 }
 
 void Engine::start_waiting(Group& group) {
+  if (group.starting) return;  // one that ended at once came back here: the loop below goes on
+  group.starting = true;
+  start_those_that_may(group);
+  group.starting = false;
+}
+
+void Engine::start_those_that_may(Group& group) {
   while (!group.waiting.empty() && group.running.size() < kMaxInFlight) {
     if (group.waiting.front()->spec().after_earlier && !group.running.empty()) return;
     std::unique_ptr<Operation> operation = std::move(group.waiting.front());
     group.waiting.pop_front();
     group.running.emplace(operation->sequence(), operation.get());
-    group.last_operation = fmt::format("{} #{}", operation->spec().name, operation->sequence());
+    group.last_name = operation->spec().name;  // keeps its memory
+    group.last_sequence = operation->sequence();
     start(std::move(operation));
   }
 }
@@ -150,9 +176,11 @@ bool Engine::resume_ready() {
 
 void Engine::finish(Operation& operation) {
   Group& group = operation.group();
-  const std::shared_ptr<Group> held = operation.shared_group();  // the operation may be the last owner
+  const std::shared_ptr<Group> held =
+      operation.shared_group();  // the operation may be the last owner
   const bool caused_here = !operation.cause().has_value();
   const std::optional<Error> result = operation.take_result();
+  std::erase(asking_, &operation);
   operation.phase = Operation::Phase::kLingering;
   operation.deadline = clock_.now() + kLingerBound;
   next_timer_ = std::min(next_timer_, operation.deadline);
@@ -202,8 +230,10 @@ bool Engine::step() {
   any |= take_queue();
   any |= handle_notices();
   any |= handle_failures();
-  any |= resume_ready();
   if (clock_.now() >= next_timer_) check_timers();
+  fail_what_awaits_departed();
+  ask_questions();
+  any |= resume_ready();
   if (any) forget_quiet();
   return any;
 }
@@ -216,7 +246,7 @@ void Engine::say_goodbye() {
   for (const PeerId peer : control_.peers()) {
     if (departed_.contains(peer) || !transport_.connected(peer)) continue;
     transport_.expect_departure(peer);
-    control_.send(peer, {NoticeKind::kGoodbye, ErrorKind::kAborted, 0, 0, {}});
+    control_.send(peer, {NoticeKind::kGoodbye, ErrorKind::kAborted, 0, traffic_[peer].sent, {}});
   }
 }
 
@@ -225,6 +255,17 @@ bool Engine::farewell_said() const {
   return std::ranges::all_of(control_.peers(), [&](PeerId peer) {
     return departed_.contains(peer) || !transport_.connected(peer);
   });
+}
+
+void Engine::give_up_pending() {
+  for (const auto& operation : operations_) {
+    for (const bool sends : {false, true}) {
+      for (const std::uint32_t rank : operation->waits_for(sends)) {
+        transport_.give_up(operation->group().peer(rank));
+      }
+    }
+  }
+  for (const PeerId peer : control_.unsent()) transport_.give_up(peer);
 }
 
 bool Engine::stop_listening() {

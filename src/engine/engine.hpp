@@ -1,14 +1,15 @@
 // Engine: runs every collective of a process as a coroutine over one transport, on one thread.
-// What happens when something breaks is in failure.cpp; the thread and its sleep are in engine_thread.hpp.
+// What happens when something breaks is in failure.cpp; the thread and its sleep are in
+// engine_thread.hpp.
 #pragma once
 
 #include <coroutine>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <span>
 #include <vector>
 
@@ -23,12 +24,14 @@ namespace gtopk::engine {
 
 class Engine {
  public:
-  /// Collectives of one group in flight at once; later ones wait. It bounds what a fast rank can pile up,
-  /// unreceived, at a slow one. The oldest unfinished one is in flight on every rank, so none starves.
+  /// Collectives of one group in flight at once; later ones wait. It bounds what a fast rank can
+  /// pile up, unreceived, at a slow one. The oldest unfinished one is in flight on every rank, so
+  /// none starves.
   static constexpr std::size_t kMaxInFlight = 32;
   /// How long a rank waits for answers to its probe before it calls the silent ones dead.
   static constexpr transport::Duration kProbeGrace = std::chrono::seconds(2);
-  /// How long a failed operation's buffers may stay in the network before its endpoints are closed by force.
+  /// How long a failed operation's buffers may stay in the network before its endpoints are closed
+  /// by force.
   static constexpr transport::Duration kLingerBound = std::chrono::seconds(5);
 
   Engine(transport::Transport& transport, const transport::Clock& clock, Executor& executor);
@@ -65,25 +68,41 @@ class Engine {
   /// Operations under way, those that only wait for the network to let go of them included.
   [[nodiscard]] std::size_t under_way() const { return operations_.size(); }
   void fail_everything(const Error& cause);
-  /// Tells every connected peer that this process leaves; then farewell_said() once they said so too.
+  /// Tells every connected peer that this process leaves; then farewell_said() once they said so
+  /// too.
   void say_goodbye();
   [[nodiscard]] bool farewell_said() const;
   /// Withdraws what is posted; step() until this returns true.
   [[nodiscard]] bool stop_listening();
+  /// Ends, by force, the endpoints that still hold a request of an operation or a notice.
+  void give_up_pending();
 
   // For operations.
   [[nodiscard]] transport::Transport& transport() const { return transport_; }
   [[nodiscard]] const transport::Clock& clock() const { return clock_; }
   [[nodiscard]] Executor& executor() const { return executor_; }
   [[nodiscard]] BufferPool& pool() { return pool_; }
+  /// Storage of operations that have gone, for the next ones.
+  [[nodiscard]] std::vector<std::unique_ptr<OperationStorage>>& storages() { return storages_; }
   void make_ready(std::coroutine_handle<> handle, Operation& operation) {
     ready_.push_back({handle, &operation});
   }
+  /// The operation has a truncated message, whose sender is asked in the next step().
+  void has_question(Operation& operation) { asking_.push_back(&operation); }
+  void count_sent(transport::PeerId peer) { ++traffic_[peer].sent; }
+  void count_received(transport::PeerId peer) { ++traffic_[peer].received; }
 
  private:
   struct Ready {
     std::coroutine_handle<> handle;
     Operation* operation;
+  };
+  /// Either some work or an operation.
+  struct Queued {
+    std::function<void()> work;
+    std::shared_ptr<Group> group;
+    std::uint64_t sequence = 0;
+    OperationSpec spec;
   };
   /// Messages of operations that ended early, still to be taken out of the network.
   struct Stale {
@@ -97,6 +116,7 @@ class Engine {
   bool resume_ready();
   void admit(const std::shared_ptr<Group>& group, std::unique_ptr<Operation> operation);
   void start_waiting(Group& group);
+  void start_those_that_may(Group& group);
   void start(std::unique_ptr<Operation> operation);
   void finish(Operation& operation);
   void forget_quiet();
@@ -106,14 +126,18 @@ class Engine {
   bool handle_failures();
   bool handle_notices();
   void handle(transport::PeerId from, const Notice& notice);
-  void handle_goodbye(transport::PeerId from);
+  void ask_questions();
+  void handle_goodbye(transport::PeerId from, std::uint64_t messages);
+  void fail_what_awaits_departed();
   void check_timers();
+  void check_waiting(const Group& group, transport::TimePoint now);
   void probe(Operation& operation);
   void conclude(Operation& operation);
   [[nodiscard]] std::string describe_state(const Group& group, std::uint64_t sequence) const;
   void fail_group(Group& group, const Error& cause, bool tell_others);
   void tell_members(Group& group, const Notice& notice);
   void mark_stale(const std::shared_ptr<Group>& group, std::uint64_t sequence, bool whole_group);
+  [[nodiscard]] bool is_stale(const Group& group, std::uint64_t sequence) const;
   void sweep_stale();
   [[nodiscard]] std::shared_ptr<Group> find_group(std::uint32_t id) const;
 
@@ -121,6 +145,7 @@ class Engine {
   const transport::Clock& clock_;
   Executor& executor_;
   BufferPool pool_;
+  std::vector<std::unique_ptr<OperationStorage>> storages_;
   Control control_;
   std::vector<std::shared_ptr<Group>> groups_;
   std::vector<std::unique_ptr<Operation>> operations_;
@@ -128,13 +153,21 @@ class Engine {
   std::vector<Ready> resuming_;
   std::vector<Stale> stale_;
   std::vector<std::pair<transport::PeerId, Notice>> early_;  ///< for groups not made here yet
-  std::set<transport::PeerId> departed_;
+  /// Messages of operations, in each direction, with one peer.
+  struct PeerTraffic {
+    std::uint64_t sent = 0;
+    std::uint64_t received = 0;
+  };
+  std::map<transport::PeerId, PeerTraffic> traffic_;
+  std::map<transport::PeerId, std::uint64_t>
+      departed_;  ///< and how many messages they had sent to here
+  std::vector<Operation*> asking_;
   std::vector<std::pair<std::shared_ptr<Group>, std::function<void()>>> idle_waiters_;
   transport::TimePoint next_timer_{};
 
   mutable std::mutex mutex_;
-  std::vector<std::function<void()>> queue_;
-  std::vector<std::function<void()>> taking_;
+  std::vector<Queued> queue_;
+  std::vector<Queued> taking_;
 };
 
 }  // namespace gtopk::engine

@@ -15,8 +15,9 @@ namespace {
 using transport::Duration;
 using transport::TimePoint;
 
-/// How long to look for messages, yielding the core each time, before sleeping on the transport's descriptor. Spinning
-/// without a yield costs milliseconds a round when there are more ranks than cores.
+/// How long to look for messages, yielding the core each time, before sleeping on the transport's
+/// descriptor. Spinning without a yield costs milliseconds a round when there are more ranks than
+/// cores.
 constexpr Duration kSpin = std::chrono::microseconds(50);
 /// UCX has missed wake-ups: never sleep longer than this.
 constexpr Duration kLongestSleep = std::chrono::milliseconds(50);
@@ -24,8 +25,7 @@ constexpr Duration kCloseBound = std::chrono::seconds(2);
 
 }  // namespace
 
-EngineThread::EngineThread(
-    const std::function<std::unique_ptr<transport::Transport>()>& make) {
+EngineThread::EngineThread(const std::function<std::unique_ptr<transport::Transport>()>& make) {
   std::promise<void> made;
   std::future<void> ready = made.get_future();
   thread_ = std::thread([this, &make, &made] {
@@ -112,7 +112,13 @@ void EngineThread::leave() {
   step_until(nothing_under_way, drain);
   engine_->say_goodbye();
   step_until([this] { return engine_->farewell_said(); }, farewell);
-  step_until([this] { return engine_->stop_listening(); }, kCloseBound);
+  const auto released = [this] { return engine_->stop_listening() && engine_->under_way() == 0; };
+  step_until(released, kCloseBound);
+  if (!released()) {
+    // A stopped or dead peer keeps a message of ours: the transport closes only without any.
+    engine_->give_up_pending();
+    step_until(released, kCloseBound);
+  }
   transport_->close(kCloseBound);
 }
 

@@ -1,5 +1,6 @@
-// Engine: what happens when a rank is gone, silent, late or calls something else. Every rank that waits gets an
-// error with the same cause, and the network is cleared of what the failed operation left in it.
+// Engine: what happens when a rank is gone, silent, late or calls something else. Every rank that
+// waits gets an error with the same cause, and the network is cleared of what the failed operation
+// left in it.
 #include <algorithm>
 #include <utility>
 
@@ -20,6 +21,10 @@ constexpr transport::Duration kSweepBound = std::chrono::seconds(60);
 /// Sequence numbers have 16 bits in a tag: stop looking well before one comes round again.
 constexpr std::uint64_t kSweepSequences = 32768;
 constexpr transport::Duration kIdleTimer = std::chrono::seconds(1);
+/// How a reply to a probe begins when the rank is the one that the others wait for.
+constexpr std::string_view kNotCalled = "has not called it";
+/// Other ranks' states in the text of a time-out.
+constexpr std::size_t kStatesShown = 4;
 
 double seconds(transport::Duration duration) {
   return std::chrono::duration<double>(duration).count();
@@ -64,7 +69,7 @@ void Engine::fail_group(Group& group, const Error& cause, bool tell_others) {
 bool Engine::handle_failures() {
   const std::vector<transport::PeerFailure> failures = transport_.take_failures();
   for (const transport::PeerFailure& failure : failures) {
-    departed_.insert(failure.peer);
+    departed_.try_emplace(failure.peer, 0);
     for (const auto& group : groups_) {
       if (const auto rank = group->rank_of(failure.peer)) {
         fail_group(*group,
@@ -86,11 +91,15 @@ bool Engine::handle_notices() {
 
 void Engine::handle(PeerId from, const Notice& notice) {
   if (notice.kind == NoticeKind::kGoodbye) {
-    handle_goodbye(from);
+    handle_goodbye(from, notice.sequence);
     return;
   }
   const std::shared_ptr<Group> group = find_group(notice.group);
   if (group == nullptr || !group->rank_of(from)) {
+    if (notice.kind == NoticeKind::kProbe) {
+      control_.send(from, {NoticeKind::kReply, ErrorKind::kTimeout, notice.group, notice.sequence,
+                           "has destroyed the group or not made it yet"});
+    }
     const bool kept = notice.kind == NoticeKind::kAbort || notice.kind == NoticeKind::kGroupFailure;
     if (kept && early_.size() < transport::kMaxGroups) early_.emplace_back(from, notice);
     return;
@@ -102,6 +111,7 @@ void Engine::handle(PeerId from, const Notice& notice) {
         found->second->fail(cause);
       } else if (notice.sequence >= group->arrived) {
         group->aborted.emplace(notice.sequence, cause);
+        mark_stale(group, notice.sequence, false);  // its senders wait for somebody to take them
       } else {
         const auto waiting = std::ranges::find_if(group->waiting, [&](const auto& operation) {
           return operation->sequence() == notice.sequence;
@@ -132,18 +142,52 @@ void Engine::handle(PeerId from, const Notice& notice) {
       }
       next_timer_ = clock_.now();
       return;
-    case NoticeKind::kGoodbye: return;
+    case NoticeKind::kAsk: {
+      const auto found = group->running.find(notice.sequence);
+      const bool runs = found != group->running.end();
+      // Who has failed it said so, or was told so by one who told everybody.
+      if (group->failure ||
+          (runs ? found->second->cause().has_value() : is_stale(*group, notice.sequence))) {
+        return;
+      }
+      control_.send(from, {NoticeKind::kCall, ErrorKind::kMismatch, notice.group, notice.sequence,
+                           runs ? found->second->call() : "what has ended there"});
+      return;
+    }
+    case NoticeKind::kCall:
+      if (const auto found = group->running.find(notice.sequence); found != group->running.end()) {
+        found->second->answer(*group->rank_of(from), notice.text);
+      }
+      return;
+    case NoticeKind::kGoodbye:
+      return;
   }
 }
 
-void Engine::handle_goodbye(PeerId from) {
-  departed_.insert(from);
+void Engine::ask_questions() {
+  for (Operation* const operation : std::exchange(asking_, {})) {
+    const Group& group = operation->group();
+    for (const std::uint32_t rank : operation->take_questions()) {
+      control_.send(
+          group.peer(rank),
+          {NoticeKind::kAsk, ErrorKind::kMismatch, group.id(), operation->sequence(), {}});
+    }
+  }
+}
+
+void Engine::handle_goodbye(PeerId from, std::uint64_t messages) {
+  departed_[from] = messages;
   transport_.expect_departure(from);
-  for (const auto& group : groups_) {
-    const auto rank = group->rank_of(from);
-    if (!rank) continue;
+}
+
+void Engine::fail_what_awaits_departed() {
+  for (const auto& [from, messages] : departed_) {
+    // The goodbye may have overtaken messages; the endpoint's end decides when they never come.
+    if (traffic_[from].received < messages) continue;
     for (const auto& operation : operations_) {
-      if (&operation->group() != group.get()) continue;
+      const std::shared_ptr<Group>& group = operation->shared_group();
+      const auto rank = group->rank_of(from);
+      if (!rank || operation->cause()) continue;
       const std::vector<std::uint32_t> awaited = operation->waits_for(false);
       if (!std::ranges::binary_search(awaited, *rank)) continue;
       const Error cause(ErrorKind::kPeerFailed,
@@ -160,7 +204,7 @@ void Engine::handle_goodbye(PeerId from) {
 std::string Engine::describe_state(const Group& group, std::uint64_t sequence) const {
   if (group.failure) return fmt::format("has given up: {}", group.failure->what());
   if (sequence >= group.arrived) {
-    return fmt::format("has not called it; its last was {}", group.last_operation);
+    return fmt::format("{}; its last was {}", kNotCalled, group.last_operation());
   }
   const auto found = group.running.find(sequence);
   if (found == group.running.end()) return "has finished it or not started it";
@@ -174,10 +218,14 @@ std::string Engine::describe_state(const Group& group, std::uint64_t sequence) c
 void Engine::probe(Operation& operation) {
   const Group& group = operation.group();
   operation.phase = Operation::Phase::kProbing;
+  operation.waited = clock_.now() - operation.called;
   operation.deadline = clock_.now() + kProbeGrace;
   operation.answered.assign(group.size(), false);
   operation.answers.assign(group.size(), {});
   operation.answered[group.rank()] = true;
+  if (!operation.spec().point_to_point) {
+    operation.answers[group.rank()] = describe_state(group, operation.sequence());
+  }
   std::vector<std::uint32_t> asked;
   if (operation.spec().point_to_point) {
     asked = operation.waits_for(false);
@@ -200,17 +248,20 @@ void Engine::conclude(Operation& operation) {
   Group& group = operation.group();
   std::vector<std::string> silent;
   std::vector<std::string> states;
+  std::vector<std::string> not_called;
   for (std::uint32_t rank = 0; rank < group.size(); ++rank) {
     if (!operation.answered[rank]) {
       silent.push_back(group.member(rank));
     } else if (!operation.answers[rank].empty()) {
-      states.push_back(fmt::format("{} {}", group.member(rank), operation.answers[rank]));
+      auto& kind = operation.answers[rank].starts_with(kNotCalled) ? not_called : states;
+      kind.push_back(fmt::format("{} {}", group.member(rank), operation.answers[rank]));
     }
   }
-  const double waited = seconds(operation.spec().timeout);
+  const double waited = seconds(operation.waited);
   if (operation.spec().point_to_point) {
-    const std::string why = silent.empty() ? std::string("the other side is alive and has no match")
-                                           : fmt::format("{} does not answer", fmt::join(silent, ", "));
+    const std::string why = silent.empty()
+                                ? std::string("the other side is alive and has no match")
+                                : fmt::format("{} does not answer", fmt::join(silent, ", "));
     operation.fail(Error(ErrorKind::kTimeout, fmt::format("{}: timed out after {:.3g} s: {}",
                                                           operation.label(), waited, why)));
     return;
@@ -228,11 +279,18 @@ void Engine::conclude(Operation& operation) {
     }
     return;
   }
-  fail_group(group,
-             Error(ErrorKind::kTimeout,
-                   fmt::format("{} on {}: every rank is alive: {}", what,
-                               group.member(group.rank()), fmt::join(states, "; "))),
-             true);
+  // Who has not called is what matters, and a notice holds only so much.
+  if (states.size() > kStatesShown) {
+    const std::size_t more = states.size() - kStatesShown;
+    states.resize(kStatesShown);
+    states.push_back(fmt::format("and {} more that have called it", more));
+  }
+  states.insert(states.begin(), not_called.begin(), not_called.end());
+  fail_group(
+      group,
+      Error(ErrorKind::kTimeout, fmt::format("{} on {}: every rank is alive: {}", what,
+                                             group.member(group.rank()), fmt::join(states, "; "))),
+      true);
 }
 
 void Engine::check_timers() {
@@ -241,7 +299,8 @@ void Engine::check_timers() {
   for (std::size_t at = 0; at < operations_.size(); ++at) {
     Operation& operation = *operations_[at];
     switch (operation.phase) {
-      case Operation::Phase::kWaiting: break;
+      case Operation::Phase::kWaiting:
+        break;
       case Operation::Phase::kRunning:
         if (now >= operation.deadline && !operation.cause()) probe(operation);
         break;
@@ -262,17 +321,39 @@ void Engine::check_timers() {
         break;
     }
   }
+  for (const auto& group : groups_) check_waiting(*group, now);
   sweep_stale();
   next_timer_ = now + (stale_.empty() ? kIdleTimer : kSweepPeriod);
+  for (const auto& group : groups_) {
+    for (const auto& operation : group->waiting) {
+      if (operation->deadline > now) next_timer_ = std::min(next_timer_, operation->deadline);
+    }
+  }
   for (const auto& operation : operations_) {
     if (operation->cause() && operation->phase != Operation::Phase::kLingering) continue;
     next_timer_ = std::min(next_timer_, std::max(operation->deadline, now));
   }
 }
 
+void Engine::check_waiting(const Group& group, transport::TimePoint now) {
+  const bool late = std::ranges::any_of(
+      group.waiting, [&](const auto& operation) { return now >= operation->deadline; });
+  if (!late || group.running.empty()) return;
+  // It waits for the oldest one that runs, whose own deadline may be far away: ask about that one.
+  Operation& oldest = *group.running.begin()->second;
+  if (oldest.phase == Operation::Phase::kRunning && !oldest.cause()) probe(oldest);
+}
+
+bool Engine::is_stale(const Group& group, std::uint64_t sequence) const {
+  return std::ranges::any_of(stale_, [&](const Stale& stale) {
+    return stale.group.get() == &group && (stale.whole_group || stale.sequence == sequence);
+  });
+}
+
 void Engine::mark_stale(const std::shared_ptr<Group>& group, std::uint64_t sequence,
                         bool whole_group) {
   if (group == nullptr) return;
+  if (!whole_group && is_stale(*group, sequence)) return;
   stale_.push_back({group, sequence, whole_group, clock_.now() + kSweepBound});
   next_timer_ = std::min(next_timer_, clock_.now());
 }

@@ -18,6 +18,11 @@ Group::Group(GroupSpec spec, std::vector<transport::PeerId> peers, transport::Tr
   }
 }
 
+std::string Group::last_operation() const {
+  return last_name.empty() ? std::string("nothing")
+                           : fmt::format("{} #{}", last_name, last_sequence);
+}
+
 std::optional<std::uint32_t> Group::rank_of(transport::PeerId peer) const {
   const auto found = std::find(peers_.begin(), peers_.end(), peer);
   if (found == peers_.end()) return std::nullopt;

@@ -19,7 +19,8 @@ namespace gtopk::engine {
 class Operation;
 
 struct GroupSpec {
-  std::uint32_t id = 0;  ///< the same on every member, unlike that of any other group of this process
+  std::uint32_t id =
+      0;  ///< the same on every member, unlike that of any other group of this process
   std::string name;
   std::uint32_t rank = 0;              ///< of this process
   std::vector<std::string> addresses;  ///< Transport::address() of every member, by rank
@@ -42,12 +43,16 @@ class Group {
   Counters counters;
 
   // Engine thread only, from here on.
-  std::uint64_t arrived = 0;                            ///< collectives handed to the engine so far
-  std::map<std::uint64_t, Operation*> running;          ///< collectives by sequence number
-  std::deque<std::unique_ptr<Operation>> waiting;       ///< for a place in flight
-  std::map<std::uint64_t, Error> aborted;               ///< by a peer, before this rank called
-  std::optional<Error> failure;                         ///< the group is over
-  std::string last_operation = "nothing";               ///< label of the newest one that started
+  std::uint64_t arrived = 0;                       ///< collectives handed to the engine so far
+  std::map<std::uint64_t, Operation*> running;     ///< collectives by sequence number
+  std::deque<std::unique_ptr<Operation>> waiting;  ///< for a place in flight
+  std::map<std::uint64_t, Error> aborted;          ///< by a peer, before this rank called
+  bool starting = false;                           ///< operations that waited
+  std::optional<Error> failure;                    ///< the group is over
+  std::string last_name;                           ///< of the newest one that started
+  std::uint64_t last_sequence = 0;
+  /// "all_reduce #17", or "nothing".
+  [[nodiscard]] std::string last_operation() const;
 
  private:
   std::uint32_t id_;

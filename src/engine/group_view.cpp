@@ -10,7 +10,8 @@ namespace gtopk::engine {
 using transport::Status;
 
 bool Message::await_ready() const {
-  return !slot_->request.pending() || slot_->operation->cause().has_value();
+  const bool settled = !slot_->request.pending() && !slot_->unexplained;
+  return settled || slot_->operation->cause().has_value();
 }
 
 std::size_t Message::await_resume() {
@@ -19,25 +20,40 @@ std::size_t Message::await_resume() {
   const transport::Request& request = slot_->request;
   const std::string& other = operation.group().member(slot_->rank);
   switch (request.status()) {
-    case Status::kOk: return request.length();
-    case Status::kTruncated:
+    case Status::kOk:
+      return request.length();
+    case Status::kTruncated: {
+      const std::string sent =
+          fmt::format("{} sent {} bytes, more than {} expects", other, request.length(),
+                      operation.group().member(operation.group().rank()));
+      if (operation.spec().point_to_point) throw Error(ErrorKind::kMismatch, sent);
       throw Error(ErrorKind::kMismatch,
-                  fmt::format("{} sent {} bytes, more than this rank expects", other,
-                              request.length()));
+                  fmt::format("ranks differ: {}: {} called {} as #{}, {} called {} as #{}", sent,
+                              other, operation.others_call, operation.sequence(),
+                              operation.group().member(operation.group().rank()), operation.call(),
+                              operation.sequence()));
+    }
     case Status::kPeerFailed:
       throw Error(ErrorKind::kPeerFailed,
                   fmt::format("{} has left or its connection is closed", other));
     case Status::kInProgress:
     case Status::kCancelled:
-    case Status::kFailed: break;
+    case Status::kFailed:
+      break;
   }
   throw Error(ErrorKind::kTransport,
               fmt::format("{} {}: {}", request.is_receive ? "receiving from" : "sending to", other,
                           transport::to_string(request.status())));
 }
 
+CallText::CallText(GroupView& group, std::function<std::string()> text)
+    : operation_(group.operation_), outer_(std::exchange(operation_.call_text, std::move(text))) {}
+
+CallText::~CallText() { operation_.call_text = std::move(outer_); }
+
+// What was computed has happened, tensors may have been written: a failure of the operation
+// meanwhile is for the next message to throw, and when none follows the operation has succeeded.
 void Computation::await_resume() {
-  if (operation_.cause()) throw Error(*operation_.cause());
   if (operation_.compute_error) {
     std::rethrow_exception(std::exchange(operation_.compute_error, nullptr));
   }
@@ -64,8 +80,8 @@ Message GroupView::send(std::uint32_t to, std::uint32_t step, std::span<const st
 
 Message GroupView::recv(std::uint32_t from, std::uint32_t step, std::span<std::byte> room,
                         std::uint32_t chunk) {
-  const transport::Tag tag = transport::collective_tag(operation_.group().id(), from,
-                                                       operation_.sequence(), step, chunk);
+  const transport::Tag tag =
+      transport::collective_tag(operation_.group().id(), from, operation_.sequence(), step, chunk);
   return Message(operation_.post(true, from, tag, room.data(), room.size()));
 }
 
@@ -73,15 +89,14 @@ Message GroupView::send_tagged(std::uint32_t to, std::int32_t tag,
                                std::span<const std::byte> data) {
   const Group& group = operation_.group();
   auto* const bytes = const_cast<std::byte*>(data.data());
-  return Message(operation_.post(false, to,
-                                 transport::point_to_point_tag(group.id(), group.rank(), tag),
-                                 bytes, data.size()));
+  return Message(operation_.post(
+      false, to, transport::point_to_point_tag(group.id(), group.rank(), tag), bytes, data.size()));
 }
 
 Message GroupView::recv_tagged(std::uint32_t from, std::int32_t tag, std::span<std::byte> room) {
-  return Message(operation_.post(
-      true, from, transport::point_to_point_tag(operation_.group().id(), from, tag), room.data(),
-      room.size()));
+  return Message(operation_.post(true, from,
+                                 transport::point_to_point_tag(operation_.group().id(), from, tag),
+                                 room.data(), room.size()));
 }
 
 std::span<std::byte> GroupView::buffer(std::size_t bytes) {

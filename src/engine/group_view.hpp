@@ -1,4 +1,5 @@
-// Engine: what an algorithm sees of a group: ranks, messages to await, buffers, and a thread for long arithmetic.
+// Engine: what an algorithm sees of a group: ranks, messages to await, buffers, and a thread for
+// long arithmetic.
 //
 //   Message incoming = group.recv(partner, step, room);   // posted here
 //   Message outgoing = group.send(partner, step, list);   // on its way here
@@ -18,8 +19,8 @@
 
 namespace gtopk::engine {
 
-/// One message under way. Awaiting gives the bytes received (sent, for a send). May be dropped unawaited: the
-/// operation keeps what the network still needs.
+/// One message under way. Awaiting gives the bytes received (sent, for a send). May be dropped
+/// unawaited: the operation keeps what the network still needs.
 class [[nodiscard]] Message {
  public:
   explicit Message(MessageSlot& slot) : slot_(&slot) {}
@@ -40,6 +41,22 @@ class [[nodiscard]] Message {
 
  private:
   MessageSlot* slot_;
+};
+
+/// While it lives, `text` says what this rank called, to ranks whose calls do not fit and in
+/// time-outs.
+class [[nodiscard]] CallText {
+ public:
+  CallText(GroupView& group, std::function<std::string()> text);
+  CallText(const CallText&) = delete;
+  CallText& operator=(const CallText&) = delete;
+  CallText(CallText&&) = delete;
+  CallText& operator=(CallText&&) = delete;
+  ~CallText();
+
+ private:
+  Operation& operation_;
+  std::function<std::string()> outer_;
 };
 
 /// Awaiting runs `work` on the engine's executor and rethrows what it threw.
@@ -70,8 +87,8 @@ class GroupView {
   [[nodiscard]] Counters& counters() const;
   [[nodiscard]] transport::TimePoint now() const;
 
-  /// A message of this collective; (sender, step, chunk) names it among those of the collective, as long as at
-  /// most 256 steps or chunks are apart.
+  /// A message of this collective; (sender, step, chunk) names it among those of the collective, as
+  /// long as at most 256 steps or chunks are apart.
   [[nodiscard]] Message send(std::uint32_t to, std::uint32_t step, std::span<const std::byte> data,
                              std::uint32_t chunk = 0);
   [[nodiscard]] Message recv(std::uint32_t from, std::uint32_t step, std::span<std::byte> room,
@@ -91,6 +108,7 @@ class GroupView {
   }
 
  private:
+  friend class CallText;
   Operation& operation_;
 };
 

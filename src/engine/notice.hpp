@@ -1,5 +1,5 @@
-// Engine: what engines tell each other outside of any collective: this one failed, are you there, goodbye.
-// One message of fixed size each, on a tag kind of its own.
+// Engine: what engines tell each other outside of any collective: this one failed, are you there,
+// goodbye. One message of fixed size each, on a tag kind of its own.
 #pragma once
 
 #include <array>
@@ -18,7 +18,11 @@ enum class NoticeKind : std::uint8_t {
   kGroupFailure = 2,  ///< the group is over
   kProbe = 3,         ///< what are you doing in this operation? A living engine answers
   kReply = 4,
-  kGoodbye = 5,       ///< the sender closes its endpoints in good order
+  kGoodbye = 5,  ///< the sender leaves in good order; `sequence`: how many messages it sent to the
+                 ///< receiver
+  kAsk =
+      6,  ///< your message does not fit: what did you call? Answered only while the operation runs
+  kCall = 7,  ///< the answer: the sender's call, in words
 };
 
 struct Notice {

@@ -10,6 +10,24 @@
 #include "engine/group_view.hpp"
 
 namespace gtopk::engine {
+namespace {
+
+constexpr std::size_t kKeptStorages = Engine::kMaxInFlight;
+
+std::unique_ptr<OperationStorage> take_storage(Engine& engine) {
+  if (engine.storages().empty()) return std::make_unique<OperationStorage>();
+  std::unique_ptr<OperationStorage> storage = std::move(engine.storages().back());
+  engine.storages().pop_back();
+  return storage;
+}
+
+/// A body that refused its arguments before it became a coroutine fails like any other.
+Task<void> throwing(std::exception_ptr error) {
+  std::rethrow_exception(error);
+  co_return;
+}
+
+}  // namespace
 
 Operation::Operation(Engine& engine, std::shared_ptr<Group> group, std::uint64_t sequence,
                      OperationSpec spec)
@@ -17,11 +35,24 @@ Operation::Operation(Engine& engine, std::shared_ptr<Group> group, std::uint64_t
       group_(std::move(group)),
       sequence_(sequence),
       spec_(std::move(spec)),
-      view_(std::make_unique<GroupView>(*this)) {}
+      view_(std::make_unique<GroupView>(*this)),
+      storage_(take_storage(engine)),
+      slots_(storage_->slots),
+      free_slots_(storage_->free_slots),
+      buffers_(storage_->buffers) {}
 
 Operation::~Operation() {
   body_ = {};
   for (BufferPool::Buffer& buffer : buffers_) engine_.pool().give_back(std::move(buffer));
+  buffers_.clear();
+  // An engine that goes with messages still in the network takes their slots with it.
+  if (!quiet() || engine_.storages().size() >= kKeptStorages) return;
+  free_slots_.clear();
+  for (MessageSlot& slot : slots_) {
+    slot.operation = nullptr;
+    free_slots_.push_back(&slot);
+  }
+  engine_.storages().push_back(std::move(storage_));
 }
 
 std::string Operation::label() const {
@@ -45,7 +76,11 @@ std::vector<std::uint32_t> Operation::waits_for(bool sends) const {
 
 void Operation::start() {
   phase = Phase::kRunning;
-  body_ = spec_.body(*view_);
+  try {
+    body_ = spec_.body(*view_);
+  } catch (...) {
+    body_ = throwing(std::current_exception());
+  }
   body_.start();
 }
 
@@ -53,9 +88,20 @@ void Operation::fail(const Error& cause) {
   if (cause_ || phase == Phase::kLingering) return;
   cause_ = cause;
   for (MessageSlot& slot : slots_) {
-    if (slot.operation == nullptr || !slot.request.pending()) continue;
+    if (slot.operation == nullptr) continue;
     if (slot.waiter) engine_.make_ready(std::exchange(slot.waiter, {}), *this);
-    if (slot.request.is_receive) engine_.transport().cancel(slot.request);
+    if (slot.request.pending() && slot.request.is_receive) {
+      engine_.transport().cancel(slot.request);
+    }
+  }
+}
+
+void Operation::answer(std::uint32_t rank, const std::string& call) {
+  for (MessageSlot& slot : slots_) {
+    if (slot.operation == nullptr || !slot.unexplained || slot.rank != rank) continue;
+    slot.unexplained = false;
+    others_call = call;
+    if (slot.waiter) engine_.make_ready(std::exchange(slot.waiter, {}), *this);
   }
 }
 
@@ -73,6 +119,7 @@ MessageSlot& Operation::post(bool receive, std::uint32_t rank, transport::Tag ta
   slot->waiter = {};
   slot->rank = rank;
   slot->orphaned = false;
+  slot->unexplained = false;
   slot->request.is_receive = receive;
   slot->request.prepare(&Operation::completed, slot);
   ++pending_;
@@ -82,6 +129,7 @@ MessageSlot& Operation::post(bool receive, std::uint32_t rank, transport::Tag ta
   } else {
     group_->counters.messages_sent.fetch_add(1, std::memory_order_relaxed);
     group_->counters.bytes_sent.fetch_add(bytes, std::memory_order_relaxed);
+    engine_.count_sent(peer);
     engine_.transport().send(peer, tag, data, bytes, slot->request);
   }
   return *slot;
@@ -91,10 +139,19 @@ void Operation::completed(transport::Request& request) {
   MessageSlot& slot = *static_cast<MessageSlot*>(request.context());
   Operation& operation = *slot.operation;
   --operation.pending_;
-  if (request.is_receive && request.status() == transport::Status::kOk) {
+  const bool truncated = request.status() == transport::Status::kTruncated;
+  if (request.is_receive && (request.status() == transport::Status::kOk || truncated)) {
     Counters& counters = operation.group_->counters;
     counters.messages_received.fetch_add(1, std::memory_order_relaxed);
     counters.bytes_received.fetch_add(request.length(), std::memory_order_relaxed);
+    operation.engine_.count_received(operation.group_->peer(slot.rank));
+  }
+  if (truncated && !slot.orphaned && !operation.spec_.point_to_point && !operation.cause_) {
+    // Nothing can be read from it, so its sender must say what it is.
+    slot.unexplained = true;
+    operation.questions_.push_back(slot.rank);
+    operation.engine_.has_question(operation);
+    return;
   }
   if (slot.waiter) operation.engine_.make_ready(std::exchange(slot.waiter, {}), operation);
   if (slot.orphaned) {
@@ -104,6 +161,7 @@ void Operation::completed(transport::Request& request) {
 }
 
 void Operation::release(MessageSlot& slot) {
+  slot.unexplained = false;
   if (slot.request.pending()) {
     slot.orphaned = true;
     slot.waiter = {};
@@ -119,20 +177,19 @@ std::byte* Operation::buffer(std::size_t bytes) {
 
 void Operation::compute(std::coroutine_handle<> waiter, std::function<void()> work) {
   ++computing_;
-  engine_.executor().run(
-      {[this, work = std::move(work)] {
-         try {
-           work();
-         } catch (...) {
-           compute_error = std::current_exception();
-         }
-       },
-       [this, waiter] {
-         engine_.post([this, waiter] {
-           --computing_;
-           engine_.make_ready(waiter, *this);
-         });
-       }});
+  engine_.executor().run({[this, work = std::move(work)] {
+                            try {
+                              work();
+                            } catch (...) {
+                              compute_error = std::current_exception();
+                            }
+                          },
+                          [this, waiter] {
+                            engine_.post([this, waiter] {
+                              --computing_;
+                              engine_.make_ready(waiter, *this);
+                            });
+                          }});
 }
 
 std::optional<Error> Operation::take_result() {

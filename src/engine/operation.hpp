@@ -1,8 +1,9 @@
-// Engine: one collective or point-to-point transfer under way. It owns everything that must outlive an early end:
-// the coroutine, the requests still pending in the network, the buffers they name, the caller's memory.
+// Engine: one collective or point-to-point transfer under way. It owns everything that must outlive
+// an early end: the coroutine, the requests still pending in the network, the buffers they name,
+// the caller's memory.
 //
-// An operation fails at once for its caller (fail() resumes the coroutine with the cause) and goes away
-// only when the network has let go of its buffers.
+// An operation fails at once for its caller (fail() resumes the coroutine with the cause) and goes
+// away only when the network has let go of its buffers.
 #pragma once
 
 #include <coroutine>
@@ -13,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/buffer_pool.hpp"
@@ -33,8 +35,9 @@ struct MessageSlot {
   transport::Request request;
   Operation* operation = nullptr;
   std::coroutine_handle<> waiter;
-  std::uint32_t rank = 0;     ///< the other side, in the group
-  bool orphaned = false;      ///< nobody will ask for its result
+  std::uint32_t rank = 0;    ///< the other side, in the group
+  bool orphaned = false;     ///< nobody will ask for its result
+  bool unexplained = false;  ///< truncated, and its sender has not said yet what it called
 };
 
 struct OperationSpec {
@@ -47,11 +50,20 @@ struct OperationSpec {
   bool after_earlier = false;                    ///< starts when every earlier collective has ended
 };
 
+/// What operations keep while they are under way. It grows to what they need and is handed from one
+/// to the next, so that the steady state does not allocate it.
+struct OperationStorage {
+  std::deque<MessageSlot> slots;
+  std::vector<MessageSlot*> free_slots;
+  std::vector<BufferPool::Buffer> buffers;
+};
+
 class Operation {
  public:
   enum class Phase : std::uint8_t { kWaiting, kRunning, kProbing, kLingering };
 
-  Operation(Engine& engine, std::shared_ptr<Group> group, std::uint64_t sequence, OperationSpec spec);
+  Operation(Engine& engine, std::shared_ptr<Group> group, std::uint64_t sequence,
+            OperationSpec spec);
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
   Operation(Operation&&) = delete;
@@ -81,17 +93,30 @@ class Operation {
                     std::size_t bytes);
   void release(MessageSlot& slot);
   [[nodiscard]] std::byte* buffer(std::size_t bytes);
+  /// What this rank called, in words; the name alone when the body has not said more.
+  [[nodiscard]] std::string call() const { return call_text ? call_text() : spec_.name; }
+  std::function<std::string()> call_text;
+  /// What the sender of the truncated message said that it called.
+  std::string others_call;
   void compute(std::coroutine_handle<> waiter, std::function<void()> work);
   std::exception_ptr compute_error;
 
   // For the engine.
-  /// The body's end: what the caller is told. A cause given from outside wins over what the body threw.
+  /// Ranks whose messages did not fit, since the last call: to be asked what they called.
+  [[nodiscard]] std::vector<std::uint32_t> take_questions() {
+    return std::exchange(questions_, {});
+  }
+  void answer(std::uint32_t rank, const std::string& call);
+  /// The body's end: what the caller is told. A cause given from outside wins over what the body
+  /// threw.
   [[nodiscard]] std::optional<Error> take_result();
   void tell(const std::optional<Error>& result);
   Phase phase = Phase::kWaiting;
+  transport::TimePoint called{};
   transport::TimePoint deadline{};
-  std::vector<bool> answered;            ///< by rank, while probing
-  std::vector<std::string> answers;      ///< by rank, while probing
+  transport::Duration waited{};      ///< from the call to the probe
+  std::vector<bool> answered;        ///< by rank, while probing
+  std::vector<std::string> answers;  ///< by rank, while probing
 
  private:
   static void completed(transport::Request& request);
@@ -103,9 +128,11 @@ class Operation {
   std::unique_ptr<GroupView> view_;
   Task<void> body_;
   std::optional<Error> cause_;
-  std::deque<MessageSlot> slots_;
-  std::vector<MessageSlot*> free_slots_;
-  std::vector<BufferPool::Buffer> buffers_;
+  std::unique_ptr<OperationStorage> storage_;
+  std::deque<MessageSlot>& slots_;
+  std::vector<MessageSlot*>& free_slots_;
+  std::vector<BufferPool::Buffer>& buffers_;
+  std::vector<std::uint32_t> questions_;
   std::size_t pending_ = 0;
   std::size_t computing_ = 0;
 };

@@ -1,9 +1,12 @@
-// Engine: the coroutine type of every collective. Lazy, single-threaded, resumes its awaiter when it ends.
-// It knows no transport; what a coroutine may wait for is in group_view.hpp.
+// Engine: the coroutine type of every collective. Lazy, single-threaded, resumes its awaiter when
+// it ends. It knows no transport; what a coroutine may wait for is in group_view.hpp.
 #pragma once
 
+#include <array>
 #include <coroutine>
+#include <cstddef>
 #include <exception>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -14,7 +17,62 @@ class Task;
 
 namespace detail {
 
+/// Memory of coroutine frames that have ended, kept by the thread for the next ones: a collective's
+/// frames are the same few sizes every time.
+class FramePool {
+ public:
+  static void* take(std::size_t bytes) {
+    FramePool& pool = of_this_thread();
+    const std::size_t size_class = class_of(bytes);
+    if (size_class >= kClasses) return ::operator new(bytes);
+    Frame*& first = pool.free_[size_class];
+    if (first == nullptr) return ::operator new((size_class + 1) * kGrain);
+    return std::exchange(first, first->next);
+  }
+  static void give_back(void* memory, std::size_t bytes) noexcept {
+    const std::size_t size_class = class_of(bytes);
+    if (size_class >= kClasses) {
+      ::operator delete(memory);
+      return;
+    }
+    Frame*& first = of_this_thread().free_[size_class];
+    first = new (memory) Frame{first};
+  }
+
+  FramePool() = default;
+  FramePool(const FramePool&) = delete;
+  FramePool& operator=(const FramePool&) = delete;
+  FramePool(FramePool&&) = delete;
+  FramePool& operator=(FramePool&&) = delete;
+  ~FramePool() {
+    for (Frame*& first : free_) {
+      while (first != nullptr) ::operator delete(std::exchange(first, first->next));
+    }
+  }
+
+ private:
+  struct Frame {
+    Frame* next;
+  };
+  static constexpr std::size_t kGrain = 64;
+  static constexpr std::size_t kClasses = 64;  // up to 4 KiB
+  static std::size_t class_of(std::size_t bytes) { return (bytes - 1) / kGrain; }
+  static FramePool& of_this_thread() {
+    static thread_local FramePool pool;
+    return pool;
+  }
+  std::array<Frame*, kClasses> free_{};
+};
+
 struct PromiseBase {
+#if !defined(__SANITIZE_ADDRESS__)  // which sees a frame that is used after its end only if its
+                                    // memory is given back
+  static void* operator new(std::size_t bytes) { return FramePool::take(bytes); }
+  static void operator delete(void* frame, std::size_t bytes) noexcept {
+    FramePool::give_back(frame, bytes);
+  }
+#endif
+
   std::coroutine_handle<> continuation;
   std::exception_ptr exception;
 

@@ -5,6 +5,7 @@
 #include "collectives/all_reduce.hpp"
 #include "gtopk/residual/commit.hpp"
 #include "gtopk/value/accumulation.hpp"
+#include "gtopk/value/keep_denormals.hpp"
 
 namespace gtopk::sparse {
 namespace {
@@ -28,8 +29,8 @@ Task<void> dense(GroupView& group, SparseCall call) {
   const auto d = static_cast<std::size_t>(call.d);
   // acc has a place of its own: the gradient is still there when ranks turn out to differ.
   auto* const acc = reinterpret_cast<Value*>(group.buffer(d * sizeof(Value)).data());
-  engine::Computation accumulating = group.compute(
-      [&] { static_cast<void>(accumulate(tensor, residual, acc, d)); });
+  engine::Computation accumulating =
+      group.compute([&] { static_cast<void>(accumulate(tensor, residual, acc, d)); });
   co_await accumulating;
 
   const DataType type = accumulation_type(call.dtype);
@@ -39,6 +40,7 @@ Task<void> dense(GroupView& group, SparseCall call) {
   // A non-finite acc anywhere makes a non-finite sum, which every rank sees.
   const auto divisor = static_cast<Value>(call.options.op == ReduceOp::kAvg ? group.size() : 1);
   engine::Computation committing = group.compute([&] {
+    const KeepDenormals guard;
     bool all_finite = true;
     for (std::size_t i = 0; i < d; ++i) {
       all_finite &= finite(acc[i]) && finite(widen(narrow<T>(acc[i] / divisor)));

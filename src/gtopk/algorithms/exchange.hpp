@@ -1,17 +1,19 @@
-// Sparse, algorithms room: what the list algorithms share: rooms for lists, the merge of a node, and what nodes dropped.
-// It knows the tree's nodes, but not in which order messages walk them.
+// Sparse, algorithms room: what the list algorithms share: rooms for lists, the merge of a node,
+// and what nodes dropped. It knows the tree's nodes, but not in which order messages walk them.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <span>
 
 #include "collectives/signature.hpp"
 #include "engine/group_view.hpp"
 #include "gtopk/merge/merge.hpp"
 #include "gtopk/value/entries.hpp"
 #include "gtopk/wire/list_message.hpp"
+#include "transport/base/tag.hpp"
 
 namespace gtopk::sparse {
 
@@ -44,7 +46,8 @@ class Exchange {
     list.open(received, signature_, group_, from);
   }
 
-  /// The node above two lists. `keeps_dropped`: this rank is the node's lowest and answers for what it drops.
+  /// The node above two lists. `keeps_dropped`: this rank is the node's lowest and answers for what
+  /// it drops.
   [[nodiscard]] List merge_node(const List& mine, const List& theirs, bool keeps_dropped) {
     const Entries<Value, Index> a = mine.entries();
     const Entries<Value, Index> b = theirs.entries();
@@ -67,21 +70,25 @@ class Exchange {
     const Merged merged =
         merge(a, b, signature_.k, node.room(), keeps_dropped ? &dropped : nullptr, scratch_);
     if (keeps_dropped && merged.finite && merged.dropped != 0) {
-      dropped_.push_back({dropped.indices, dropped.values, merged.dropped});
+      dropped_.at(nodes_++) = {dropped.indices, dropped.values, merged.dropped};
     }
     seal(node, merged.kept, merged.finite);
     return node;
   }
 
   /// Partial sums for which this rank answers, from the leaves to the root.
-  [[nodiscard]] const std::vector<Entries<Value, Index>>& dropped() const { return dropped_; }
+  [[nodiscard]] std::span<const Entries<Value, Index>> dropped() const {
+    return std::span(dropped_).first(nodes_);
+  }
 
  private:
   engine::GroupView& group_;
   const collectives::Signature& signature_;
   bool reselects_;
   MergeScratch& scratch_;
-  std::vector<Entries<Value, Index>> dropped_;
+  /// One list per node at most: the fold and the rounds.
+  std::array<Entries<Value, Index>, 1 + transport::TagBits::kSource> dropped_{};
+  std::size_t nodes_ = 0;
 };
 
 }  // namespace gtopk::sparse

@@ -57,6 +57,7 @@ template <class T, class Index>
 Task<void> run(GroupView& group, SparseCall call, Workspace& workspace) {
   using Value = Accumulation<T>;
   const Signature signature = signature_of(call);
+  const engine::CallText text(group, [&signature] { return describe(signature); });
   auto* const tensor = static_cast<T*>(call.tensor);
   auto* const residual = static_cast<Value*>(call.residual);
   const auto d = static_cast<std::size_t>(call.d);
@@ -64,11 +65,11 @@ Task<void> run(GroupView& group, SparseCall call, Workspace& workspace) {
                                   workspace.merge);
   PhaseClock phase(group);
   const bool here = d <= kInlineElements;
-  const auto sweep = [&](std::function<void()> work) -> Task<void> {
+  const auto sweep = [&](auto work) -> Task<void> {
     if (here) {
       work();
     } else {
-      Computation beside = group.compute(std::move(work));
+      Computation beside = group.compute([&work] { work(); });
       co_await beside;
     }
   };
@@ -120,9 +121,9 @@ Signature signature_of(const SparseCall& call) {
                             to_string(call.dtype)));
   }
   if (options.op != ReduceOp::kSum && options.op != ReduceOp::kAvg) {
-    throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("sparse_all_reduce takes ReduceOp SUM or AVG, not {}",
-                            to_string(options.op)));
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        fmt::format("sparse_all_reduce takes ReduceOp SUM or AVG, not {}", to_string(options.op)));
   }
   const bool selects = options.algorithm != Algorithm::kDense;
   if (selects && options.k == 0 && call.d != 0) {
@@ -142,16 +143,21 @@ Signature signature_of(const SparseCall& call) {
 
 Task<void> sparse_all_reduce(GroupView& group, SparseCall call, Workspace& workspace) {
   switch (call.dtype) {
-    case DataType::kFloat32: return run_for<float>(group, call, workspace);
-    case DataType::kFloat64: return run_for<double>(group, call, workspace);
-    case DataType::kBfloat16: return run_for<Bfloat16>(group, call, workspace);
-    case DataType::kFloat16: return run_for<Float16>(group, call, workspace);
+    case DataType::kFloat32:
+      return run_for<float>(group, call, workspace);
+    case DataType::kFloat64:
+      return run_for<double>(group, call, workspace);
+    case DataType::kBfloat16:
+      return run_for<Bfloat16>(group, call, workspace);
+    case DataType::kFloat16:
+      return run_for<Float16>(group, call, workspace);
     case DataType::kUint8:
     case DataType::kInt8:
     case DataType::kInt16:
     case DataType::kInt32:
     case DataType::kInt64:
-    case DataType::kBool: break;
+    case DataType::kBool:
+      break;
   }
   static_cast<void>(signature_of(call));  // throws
   return {};
@@ -163,6 +169,7 @@ Task<void> exchange_preselected(GroupView& group, PreselectedCall call, Workspac
   as_selected.d = call.d;
   as_selected.options = call.options;
   const Signature signature = signature_of(as_selected);
+  const engine::CallText text(group, [&signature] { return describe(signature); });
   if (call.count > signature.k || call.options.algorithm == Algorithm::kDense) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("{} preselected entries for k = {}, algorithm {}", call.count,

@@ -1,5 +1,6 @@
-// Sparse, wire room: a list of entries as it travels: the header, then two arrays, the wider type first so that both
-// are aligned. Selection and merge write straight into the message; nothing is copied to send it.
+// Sparse, wire room: a list of entries as it travels: the header, then two arrays, the wider type
+// first so that both are aligned. Selection and merge write straight into the message; nothing is
+// copied to send it.
 #pragma once
 
 #include <cstddef>
@@ -47,12 +48,14 @@ class ListMessage {
         std::memmove(to.values, from.values, count_ * sizeof(Value));
       }
     }
-    collectives::write_header(storage_, signature, sequence, count_,
-                              finite ? 0 : collectives::Header::kNonFinite);
+    const std::uint16_t flags = finite ? 0 : collectives::Header::kNonFinite;
+    collectives::write_header(storage_, signature, sequence,
+                              {.count = count_, .flags = flags, .index_bytes = sizeof(Index)});
   }
 
-  /// Takes `received` bytes in storage for what `from` sent. Throws Error{kMismatch} for whatever does not fit the
-  /// signature: the values of both sides where ranks differ, the offending field where bytes are damaged.
+  /// Takes `received` bytes in storage for what `from` sent. Throws Error{kMismatch} for whatever
+  /// does not fit the signature: the values of both sides where ranks differ, the offending field
+  /// where bytes are damaged.
   void open(std::size_t received, const collectives::Signature& signature,
             const engine::GroupView& group, std::uint32_t from) {
     const collectives::Header header =
@@ -70,6 +73,8 @@ class ListMessage {
     }
     count_ = header.count;
     finite_ = (header.flags & collectives::Header::kNonFinite) == 0;
+    if (!finite_ && count_ != 0)
+      refuse(fmt::format("{} entries of a step that did not happen", count_));
     const Entries<Value, Index> list = entries();
     bool ascending = true;
     for (std::size_t i = 1; i < count_; ++i) ascending &= list.indices[i - 1] < list.indices[i];
