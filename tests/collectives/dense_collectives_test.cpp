@@ -1,0 +1,223 @@
+// Collectives: all-reduce, broadcast, all-gather and barrier over the in-process transport, for
+// many ranks, sizes, roots and arrival orders.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "collectives/all_reduce.hpp"
+#include "collectives/reduction.hpp"
+#include "collectives/tree.hpp"
+#include "support/calls.hpp"
+#include "support/cases.hpp"
+
+namespace gtopk {
+namespace {
+
+using reference::Bytes;
+using support::InprocRanks;
+using transport::inproc::FabricOptions;
+
+FabricOptions network(std::uint64_t seed) {
+  static constexpr std::size_t kEager[] = {0, 100, 1024, std::numeric_limits<std::size_t>::max()};
+  FabricOptions options;
+  options.seed = seed;
+  options.eager_below = kEager[seed % 4];
+  if (seed / 4 % 2 == 1) options.max_delay = std::chrono::microseconds(50);
+  return options;
+}
+
+/// The all-reduce as its header defines it, one rank after the other.
+Bytes defined_all_reduce(std::vector<Bytes> inputs, std::uint64_t d, DataType type, ReduceOp op) {
+  const auto ranks = static_cast<std::uint32_t>(inputs.size());
+  const std::size_t element = size_of(type);
+  const auto add = [&](Bytes& into, const Bytes& left, const Bytes& right, std::size_t begin,
+                       std::size_t size) {
+    collectives::reduce(into.data() + begin * element, left.data() + begin * element,
+                        right.data() + begin * element, size, type, op);
+  };
+  Bytes result;
+  if (d * element <= collectives::kRecursiveDoublingBytes) {
+    const collectives::Tree tree(ranks);
+    std::vector<Bytes> nodes;
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+      if (tree.folded_away(rank)) continue;
+      nodes.push_back(inputs[rank]);
+      if (tree.folds(rank)) add(nodes.back(), inputs[rank], inputs[rank + 1], 0, d);
+    }
+    while (nodes.size() > 1) {
+      for (std::size_t pair = 0; pair < nodes.size() / 2; ++pair) {
+        Bytes node = nodes[2 * pair];
+        add(node, nodes[2 * pair], nodes[2 * pair + 1], 0, d);
+        nodes[pair] = node;
+      }
+      nodes.resize(nodes.size() / 2);
+    }
+    result = nodes.front();
+  } else {
+    result = inputs.front();
+    for (std::uint32_t chunk = 0; chunk < ranks; ++chunk) {
+      const std::uint64_t begin = d * chunk / ranks;
+      const std::uint64_t size = d * (chunk + 1) / ranks - begin;
+      Bytes sum = inputs[(chunk + 1) % ranks];
+      for (std::uint32_t step = 2; step <= ranks; ++step) {
+        add(sum, sum, inputs[(chunk + step) % ranks], begin, size);
+      }
+      std::memcpy(result.data() + begin * element, sum.data() + begin * element, size * element);
+    }
+  }
+  if (op == ReduceOp::kAvg) collectives::divide(result.data(), d, type, ranks);
+  return result;
+}
+
+/// Runs it and compares every rank with the definition, bit for bit.
+void expect_all_reduce(std::uint32_t size, std::uint64_t d, DataType type, ReduceOp op,
+                       std::uint64_t seed) {
+  reference::Random random(seed);
+  std::vector<Bytes> data(size, Bytes(d * size_of(type)));
+  for (Bytes& bytes : data) {
+    if (is_floating(type)) {
+      for (std::uint64_t i = 0; i < d; ++i)
+        reference::store(type, bytes, i, 4 * random.uniform() - 2);
+    } else {
+      const std::uint64_t below = type == DataType::kBool ? 2 : 256;
+      for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.below(below));
+    }
+  }
+  const Bytes expected = defined_all_reduce(data, d, type, op);
+  InprocRanks ranks(size, network(seed));
+  const auto endings = ranks.run(
+      [&](std::uint32_t rank) { return support::all_reduce(data[rank].data(), d, type, op); });
+  for (std::uint32_t rank = 0; rank < size; ++rank) {
+    ASSERT_TRUE(endings[rank]->good()) << endings[rank]->text();
+    ASSERT_TRUE(data[rank] == expected) << "P=" << size << " d=" << d << " " << to_string(type)
+                                        << " " << to_string(op) << " seed " << seed;
+  }
+  ASSERT_TRUE(ranks.close().empty());
+}
+
+class Ranks : public ::testing::TestWithParam<std::uint32_t> {};
+
+TEST_P(Ranks, AllReduceIsItsDefinitionForEveryTypeAndOperation) {
+  for (std::uint8_t t = 0; t <= static_cast<std::uint8_t>(DataType::kBool); ++t) {
+    for (std::uint8_t o = 0; o <= static_cast<std::uint8_t>(ReduceOp::kBitXor); ++o) {
+      const auto type = static_cast<DataType>(t);
+      const auto op = static_cast<ReduceOp>(o);
+      try {
+        collectives::check_reduction(type, op);
+      } catch (const Error&) {
+        continue;
+      }
+      expect_all_reduce(GetParam(), 37, type, op, 1 + t + 16U * o);
+    }
+  }
+}
+
+TEST_P(Ranks, AllReduceIsItsDefinitionAroundTheSizeWhereTheRingBegins) {
+  const std::uint64_t last_small = collectives::kRecursiveDoublingBytes / 4;
+  std::uint64_t seed = 1;
+  for (const std::uint64_t d : {last_small - 1, last_small, last_small + 1, last_small + 5}) {
+    expect_all_reduce(GetParam(), d, DataType::kFloat32, ReduceOp::kSum, seed++);
+  }
+}
+
+TEST_P(Ranks, AllReduceIsItsDefinitionForFewElements) {
+  for (const std::uint64_t d : {0, 1, 2, 3, 15, 17}) {
+    for (std::uint64_t seed = 0; seed < 4; ++seed) {
+      expect_all_reduce(GetParam(), d, DataType::kFloat32, ReduceOp::kAvg, seed);
+    }
+  }
+}
+
+// Chunks of several pieces, none of equal length.
+TEST_P(Ranks, AllReduceIsItsDefinitionWhereChunksHaveManyPieces) {
+  if (GetParam() > 4) return;
+  const std::uint64_t d = 3 * collectives::kPieceBytes / 4 * GetParam() + 7;
+  expect_all_reduce(GetParam(), d, DataType::kFloat32, ReduceOp::kSum, 5);
+}
+
+TEST_P(Ranks, BroadcastReachesEveryRankFromEveryRoot) {
+  const std::uint32_t size = GetParam();
+  for (std::uint32_t root = 0; root < size; ++root) {
+    for (const std::size_t bytes : {0UL, 1UL, 5000UL}) {
+      std::vector<Bytes> data(size, Bytes(bytes));
+      for (std::size_t i = 0; i < bytes; ++i) data[root][i] = static_cast<std::byte>(i * 7 + root);
+      const Bytes expected = data[root];
+      InprocRanks ranks(size, network(root + bytes));
+      const auto endings =
+          ranks.run([&](std::uint32_t rank) { return support::broadcast(data[rank], root); });
+      for (std::uint32_t rank = 0; rank < size; ++rank) {
+        ASSERT_TRUE(endings[rank]->good()) << endings[rank]->text();
+        ASSERT_TRUE(data[rank] == expected) << "P=" << size << " root " << root << " rank " << rank;
+      }
+      ASSERT_TRUE(ranks.close().empty());
+    }
+  }
+}
+
+TEST_P(Ranks, AllGatherCollectsEveryRanksBytesInOrder) {
+  const std::uint32_t size = GetParam();
+  for (const std::size_t bytes : {0UL, 1UL, 3000UL}) {
+    std::vector<std::vector<Bytes>> data(size, std::vector<Bytes>(size, Bytes(bytes)));
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      for (std::size_t i = 0; i < bytes; ++i)
+        data[rank][rank][i] = static_cast<std::byte>(i + rank);
+    }
+    InprocRanks ranks(size, network(bytes));
+    const auto endings = ranks.run([&](std::uint32_t rank) {
+      std::vector<std::span<std::byte>> rooms(data[rank].begin(), data[rank].end());
+      return support::all_gather(std::move(rooms));
+    });
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      ASSERT_TRUE(endings[rank]->good()) << endings[rank]->text();
+      for (std::uint32_t other = 0; other < size; ++other) {
+        ASSERT_TRUE(data[rank][other] == data[other][other]) << "P=" << size;
+      }
+    }
+    ASSERT_TRUE(ranks.close().empty());
+  }
+}
+
+TEST_P(Ranks, NobodyLeavesABarrierBeforeTheLastHasEntered) {
+  const std::uint32_t size = GetParam();
+  for (std::uint32_t last = 0; last < size; ++last) {
+    InprocRanks ranks(size, network(last));
+    std::vector<support::SharedEnding> endings;
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      if (rank != last) endings.push_back(ranks.submit(rank, support::barrier()));
+    }
+    ranks.run_for(std::chrono::milliseconds(50));
+    for (const auto& ending : endings) ASSERT_FALSE(ending->ended);
+    endings.push_back(ranks.submit(last, support::barrier()));
+    ranks.run_all();
+    for (const auto& ending : endings) ASSERT_TRUE(ending->good()) << ending->text();
+    ASSERT_TRUE(ranks.close().empty());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, Ranks, ::testing::ValuesIn(reference::kRankCounts));
+
+TEST(LargeBroadcast, PassesPiecesOn) {
+  const std::size_t bytes = 5 * collectives::kPieceBytes / 2;
+  std::vector<Bytes> data(6, Bytes(bytes));
+  for (std::size_t i = 0; i < bytes; ++i) data[4][i] = static_cast<std::byte>(i * 31);
+  InprocRanks ranks(6);
+  const auto endings =
+      ranks.run([&](std::uint32_t rank) { return support::broadcast(data[rank], 4); });
+  for (std::uint32_t rank = 0; rank < 6; ++rank) {
+    ASSERT_TRUE(endings[rank]->good()) << endings[rank]->text();
+    EXPECT_TRUE(data[rank] == data[4]);
+  }
+}
+
+TEST(ManySeeds, TheRingGivesTheSameBitsInEveryArrivalOrder) {
+  const std::uint64_t d = collectives::kRecursiveDoublingBytes / 4 + 11;
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    expect_all_reduce(2 + static_cast<std::uint32_t>(seed % 4), d, DataType::kFloat32,
+                      ReduceOp::kSum, seed);
+  }
+}
+
+}  // namespace
+}  // namespace gtopk

@@ -1,0 +1,162 @@
+// Collectives: element-wise reductions, against the definition of each type and operation.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "collectives/reduction.hpp"
+#include "gtopk/error.hpp"
+#include "support/number.hpp"
+
+namespace gtopk::collectives {
+namespace {
+
+/// Holds every product of two 64-bit numbers.
+__extension__ using Wide = __int128;
+
+template <class T>
+std::vector<T> reduced(const std::vector<T>& left, const std::vector<T>& right, DataType type,
+                       ReduceOp op) {
+  std::vector<T> into(left.size());
+  reduce(into.data(), left.data(), right.data(), left.size(), type, op);
+  // The same in place, on either side.
+  std::vector<T> in_place = left;
+  reduce(in_place.data(), in_place.data(), right.data(), left.size(), type, op);
+  EXPECT_EQ(std::memcmp(in_place.data(), into.data(), into.size() * sizeof(T)), 0);
+  in_place = right;
+  reduce(in_place.data(), left.data(), in_place.data(), left.size(), type, op);
+  EXPECT_EQ(std::memcmp(in_place.data(), into.data(), into.size() * sizeof(T)), 0);
+  return into;
+}
+
+template <class T>
+void expect_integer_reductions(DataType type) {
+  constexpr T kMin = std::numeric_limits<T>::min();
+  constexpr T kMax = std::numeric_limits<T>::max();
+  const std::vector<T> left = {1, 2, kMax, kMin, kMax, 7, 100, 0};
+  const std::vector<T> right = {3, 2, 1, kMax, kMax, 5, 3, kMax};
+  const auto expect = [&](ReduceOp op, auto rule) {
+    const std::vector<T> seen = reduced(left, right, type, op);
+    for (std::size_t i = 0; i < left.size(); ++i) {
+      // Computed in 128 bits, cut to the type: integers wrap.
+      const auto value =
+          static_cast<T>(rule(static_cast<Wide>(left[i]), static_cast<Wide>(right[i])));
+      EXPECT_EQ(seen[i], value) << to_string(type) << " " << to_string(op) << " at " << i;
+    }
+  };
+  expect(ReduceOp::kSum, [](auto a, auto b) { return a + b; });
+  expect(ReduceOp::kAvg, [](auto a, auto b) { return a + b; });
+  expect(ReduceOp::kProduct, [](auto a, auto b) { return a * b; });
+  expect(ReduceOp::kMin, [](auto a, auto b) { return a < b ? a : b; });
+  expect(ReduceOp::kMax, [](auto a, auto b) { return a > b ? a : b; });
+  expect(ReduceOp::kBitAnd, [](auto a, auto b) { return a & b; });
+  expect(ReduceOp::kBitOr, [](auto a, auto b) { return a | b; });
+  expect(ReduceOp::kBitXor, [](auto a, auto b) { return a ^ b; });
+}
+
+TEST(Reduction, IntegersWrap) {
+  expect_integer_reductions<std::uint8_t>(DataType::kUint8);
+  expect_integer_reductions<std::int8_t>(DataType::kInt8);
+  expect_integer_reductions<std::int16_t>(DataType::kInt16);
+  expect_integer_reductions<std::int32_t>(DataType::kInt32);
+  expect_integer_reductions<std::int64_t>(DataType::kInt64);
+}
+
+TEST(Reduction, FloatsRoundOnceInTheirAccumulationType) {
+  for (const DataType type :
+       {DataType::kFloat32, DataType::kFloat64, DataType::kBfloat16, DataType::kFloat16}) {
+    reference::Bytes left = reference::zeros(type, 5);
+    reference::Bytes right = reference::zeros(type, 5);
+    const double lefts[] = {1, 0.1, reference::largest(type), -0.0, reference::smallest(type)};
+    const double rights[] = {2, 0.2, reference::largest(type), -0.0, reference::smallest(type)};
+    for (std::size_t i = 0; i < 5; ++i) {
+      reference::store(type, left, i, lefts[i]);
+      reference::store(type, right, i, rights[i]);
+    }
+    const auto expect = [&](ReduceOp op, auto rule) {
+      reference::Bytes seen = reference::zeros(type, 5);
+      reduce(seen.data(), left.data(), right.data(), 5, type, op);
+      for (std::size_t i = 0; i < 5; ++i) {
+        const double a = reference::load(type, left, i);
+        const double b = reference::load(type, right, i);
+        // The sum and the product of two halves are exact in double: one rounding to float32, one
+        // to the type.
+        const double in_float = static_cast<double>(static_cast<float>(rule(a, b)));
+        const double expected =
+            reference::rounded(type, type == DataType::kFloat64 ? rule(a, b) : in_float);
+        const double value = reference::load(type, seen, i);
+        EXPECT_EQ(value, expected) << to_string(type) << " " << to_string(op) << " at " << i;
+        EXPECT_EQ(std::signbit(value), std::signbit(expected));
+      }
+    };
+    expect(ReduceOp::kSum, [](double a, double b) { return a + b; });
+    expect(ReduceOp::kProduct, [](double a, double b) { return a * b; });
+    expect(ReduceOp::kMin, [](double a, double b) { return a < b ? a : b; });
+    expect(ReduceOp::kMax, [](double a, double b) { return a > b ? a : b; });
+  }
+}
+
+TEST(Reduction, NanWinsMinAndMaxOnBothSides) {
+  for (const DataType type :
+       {DataType::kFloat32, DataType::kFloat64, DataType::kBfloat16, DataType::kFloat16}) {
+    for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kSum}) {
+      reference::Bytes number = reference::zeros(type, 1);
+      reference::Bytes nan = reference::zeros(type, 1);
+      reference::store(type, number, 0, 1.0);
+      reference::store(type, nan, 0, std::nan(""));
+      reference::Bytes seen = reference::zeros(type, 1);
+      reduce(seen.data(), number.data(), nan.data(), 1, type, op);
+      EXPECT_TRUE(std::isnan(reference::load(type, seen, 0))) << to_string(type) << to_string(op);
+      reduce(seen.data(), nan.data(), number.data(), 1, type, op);
+      EXPECT_TRUE(std::isnan(reference::load(type, seen, 0))) << to_string(type) << to_string(op);
+    }
+  }
+}
+
+TEST(Reduction, BoolsAreTrueOrFalse) {
+  const std::vector<std::uint8_t> left = {0, 0, 1, 1};
+  const std::vector<std::uint8_t> right = {0, 1, 0, 1};
+  using Row = std::vector<std::uint8_t>;
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kBitOr}) {
+    EXPECT_EQ(reduced(left, right, DataType::kBool, op), (Row{0, 1, 1, 1})) << to_string(op);
+  }
+  for (const ReduceOp op : {ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kBitAnd}) {
+    EXPECT_EQ(reduced(left, right, DataType::kBool, op), (Row{0, 0, 0, 1})) << to_string(op);
+  }
+  EXPECT_EQ(reduced(left, right, DataType::kBool, ReduceOp::kBitXor), (Row{0, 1, 1, 0}));
+}
+
+TEST(Reduction, IntegersAreDividedTowardsMinusInfinity) {
+  std::vector<std::int32_t> values = {7, -7, 6, -6, 1, -1, 0};
+  divide(values.data(), values.size(), DataType::kInt32, 3);
+  EXPECT_EQ(values, (std::vector<std::int32_t>{2, -3, 2, -2, 0, -1, 0}));
+  std::vector<std::uint8_t> bytes = {255, 7};
+  divide(bytes.data(), bytes.size(), DataType::kUint8, 4);
+  EXPECT_EQ(bytes, (std::vector<std::uint8_t>{63, 1}));
+}
+
+TEST(Reduction, FloatsAreDividedWithOneRounding) {
+  std::vector<float> values = {1.0F, 10.0F, -0.0F};
+  divide(values.data(), values.size(), DataType::kFloat32, 3);
+  EXPECT_EQ(values[0], 1.0F / 3.0F);
+  EXPECT_EQ(values[1], 10.0F / 3.0F);
+  EXPECT_TRUE(std::signbit(values[2]));
+}
+
+TEST(Reduction, WhatATypeDoesNotHaveIsRefused) {
+  for (const DataType type :
+       {DataType::kFloat32, DataType::kFloat64, DataType::kBfloat16, DataType::kFloat16}) {
+    EXPECT_THROW(check_reduction(type, ReduceOp::kBitAnd), Error);
+    EXPECT_THROW(check_reduction(type, ReduceOp::kBitOr), Error);
+    EXPECT_THROW(check_reduction(type, ReduceOp::kBitXor), Error);
+    EXPECT_NO_THROW(check_reduction(type, ReduceOp::kAvg));
+  }
+  EXPECT_THROW(check_reduction(DataType::kBool, ReduceOp::kAvg), Error);
+  EXPECT_NO_THROW(check_reduction(DataType::kInt64, ReduceOp::kBitXor));
+}
+
+}  // namespace
+}  // namespace gtopk::collectives

@@ -1,0 +1,156 @@
+// Engine: how often the steady state allocates. Counted are the engine, the collectives and the
+// sparse algorithms; the in-process network's own bookkeeping and the test's are not.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/compute.hpp"
+#include "engine/count_allocations.hpp"
+#include "engine/engine.hpp"
+#include "support/calls.hpp"
+#include "support/cases.hpp"
+#include "transport/inproc/fabric.hpp"
+
+namespace gtopk {
+namespace {
+
+using support::Counting;
+using transport::PeerId;
+using transport::Request;
+using transport::Tag;
+
+/// A port whose own allocations are not counted.
+class Uncounted final : public transport::Transport {
+ public:
+  explicit Uncounted(transport::Transport& port) : port_(port) {}
+  [[nodiscard]] const transport::PeerInfo& self() const override { return port_.self(); }
+  [[nodiscard]] std::string address() const override { return port_.address(); }
+  PeerId add_peer(std::string_view address) override { return port_.add_peer(address); }
+  [[nodiscard]] const transport::PeerInfo& peer(PeerId peer) const override {
+    return port_.peer(peer);
+  }
+  [[nodiscard]] bool connected(PeerId peer) const override { return port_.connected(peer); }
+  void send(PeerId peer, Tag tag, const void* data, std::size_t bytes, Request& request) override {
+    const Counting off(false);
+    port_.send(peer, tag, data, bytes, request);
+  }
+  void recv(PeerId peer, Tag tag, void* data, std::size_t bytes, Request& request) override {
+    const Counting off(false);
+    port_.recv(peer, tag, data, bytes, request);
+  }
+  void cancel(Request& request) override { port_.cancel(request); }
+  void give_up(PeerId peer) override { port_.give_up(peer); }
+  void expect_departure(PeerId peer) override { port_.expect_departure(peer); }
+  std::size_t discard(Tag tag, Tag mask) override { return port_.discard(tag, mask); }
+  bool progress() override {
+    const Counting off(false);
+    return port_.progress();
+  }
+  void wait(transport::Duration at_most) override { port_.wait(at_most); }
+  void wake() override { port_.wake(); }
+  [[nodiscard]] std::vector<transport::PeerFailure> take_failures() override {
+    return port_.take_failures();
+  }
+  void close(transport::Duration at_most) override { port_.close(at_most); }
+  [[nodiscard]] std::string describe() const override { return port_.describe(); }
+
+ private:
+  transport::Transport& port_;
+};
+
+/// P engines over one fabric, stepped in turn.
+class Ranks {
+ public:
+  explicit Ranks(std::uint32_t size) : fabric_(size) {
+    std::vector<std::string> addresses;
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      ports_.push_back(std::make_unique<Uncounted>(fabric_.port(rank)));
+      engines_.push_back(
+          std::make_unique<engine::Engine>(*ports_[rank], fabric_.clock(), executor_));
+      addresses.push_back(ports_[rank]->address());
+    }
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      groups_.push_back(engines_[rank]->add_group({1, "default", rank, addresses}));
+    }
+  }
+
+  /// Allocations of one all-reduce over all ranks, from its submission to its end.
+  std::size_t all_reduce(Algorithm algorithm, std::uint64_t d, std::uint64_t k) {
+    const auto size = static_cast<std::uint32_t>(engines_.size());
+    tensors_.assign(size, std::vector<float>(d));
+    residuals_.assign(size, std::vector<float>(d));
+    std::vector<engine::OperationSpec> specs;
+    std::size_t ended = 0;
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      for (std::uint64_t i = 0; i < d; ++i) {
+        tensors_[rank][i] = static_cast<float>((i * 2654435761U + rank * 40503U) % 1000);
+      }
+      sparse::SparseCall call;
+      call.tensor = tensors_[rank].data();
+      call.residual = residuals_[rank].data();
+      call.d = d;
+      call.options.k = k;
+      call.options.algorithm = algorithm;
+      specs.push_back(support::sparse_all_reduce(call, workspaces_[rank]));
+      specs.back().timeout = std::chrono::seconds(30);
+      specs.back().done = [&ended](const std::exception_ptr& error) { ended += error ? 0 : 1; };
+    }
+    support::reset_allocations();
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      const Counting on(true);
+      engines_[rank]->submit(groups_[rank], std::move(specs[rank]));
+    }
+    while (ended < size) {
+      fabric_.deliver_one();
+      for (const auto& engine : engines_) {
+        const Counting on(true);
+        engine->step();
+      }
+    }
+    // What is left of operations goes with a further step.
+    for (int again = 0; again < 50; ++again) {
+      fabric_.deliver_one();
+      for (const auto& engine : engines_) engine->step();
+    }
+    return support::allocations();
+  }
+
+ private:
+  std::vector<std::unique_ptr<engine::Engine>> engines_;
+  std::vector<std::shared_ptr<engine::Group>> groups_;
+  engine::InlineExecutor executor_;
+  std::vector<std::vector<float>> tensors_;
+  std::vector<std::vector<float>> residuals_;
+  std::array<sparse::Workspace, 8> workspaces_;
+  std::vector<std::unique_ptr<Uncounted>> ports_;
+  transport::inproc::Fabric fabric_;  // goes first: its ports name requests
+};
+
+/// Allocations per rank of one operation in the steady state: the operation, its view and its place
+/// in the group's table; `dense` hands two sweeps to the executor as well, four more.
+std::size_t per_rank(Algorithm algorithm) { return algorithm == Algorithm::kDense ? 7 : 3; }
+
+class Allocations : public ::testing::TestWithParam<Algorithm> {};
+
+TEST_P(Allocations, OfTheSteadyStateAreAFixedNumberPerRankWhateverPAndDAndK) {
+  for (const std::uint32_t size : {1U, 2U, 3U, 4U, 8U}) {
+    for (const auto& [d, k] : {std::pair{100UL, 5UL}, {5000UL, 300UL}, {16000UL, 1600UL}}) {
+      Ranks ranks(size);
+      for (int warm_up = 0; warm_up < 4; ++warm_up) {
+        static_cast<void>(ranks.all_reduce(GetParam(), d, k));
+      }
+      for (int call = 0; call < 3; ++call) {
+        EXPECT_EQ(ranks.all_reduce(GetParam(), d, k), size * per_rank(GetParam()))
+            << "P=" << size << " d=" << d;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, Allocations, ::testing::ValuesIn(reference::kAlgorithms));
+
+}  // namespace
+}  // namespace gtopk

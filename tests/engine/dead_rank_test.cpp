@@ -1,0 +1,298 @@
+// Engine: a rank that is killed, stopped, silent or late. Every other rank gets an error that names
+// it, its host, the operation and the sequence number: at once where the network notices, else at
+// the operation's time-out.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "support/calls.hpp"
+#include "support/cases.hpp"
+
+namespace gtopk {
+namespace {
+
+using reference::Bytes;
+using support::InprocRanks;
+using support::SharedEnding;
+using transport::inproc::Death;
+using transport::inproc::FabricOptions;
+
+constexpr transport::Duration kTimeout = std::chrono::seconds(10);
+
+FabricOptions network(std::uint64_t seed) {
+  static constexpr std::size_t kEager[] = {0, 100, 1024, std::numeric_limits<std::size_t>::max()};
+  FabricOptions options;
+  options.seed = seed;
+  options.eager_below = kEager[seed % 4];
+  options.max_delay = std::chrono::microseconds(20);
+  return options;
+}
+
+/// What rank runs as operation number `which`, on memory of its own.
+struct Work {
+  explicit Work(std::uint32_t ranks) {
+    problem = reference::random_case(ranks, DataType::kFloat32, ranks, Algorithm::kGtopk).problem;
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+      tensors.push_back(support::tensor_of(problem, rank));
+      large.emplace_back(80000);
+      rooms.emplace_back(ranks, Bytes(2000));
+    }
+  }
+  engine::OperationSpec make(InprocRanks& ranks, std::uint32_t rank, std::uint64_t which) {
+    engine::OperationSpec spec;
+    switch (which % 7) {
+      case 0:
+      case 1:
+      case 2:
+        problem.options.algorithm = reference::kAlgorithms[which % 7];
+        spec = support::sparse_all_reduce(problem, tensors[rank], ranks.workspace(rank));
+        break;
+      case 3:
+        spec = support::all_reduce(large[rank].data(), large[rank].size() / 4, DataType::kInt32);
+        break;
+      case 4:
+        spec = support::broadcast(large[rank], 0);
+        break;
+      case 5:
+        spec = support::all_gather({rooms[rank].begin(), rooms[rank].end()});
+        break;
+      default:
+        spec = support::barrier();
+        break;
+    }
+    spec.timeout = kTimeout;
+    return spec;
+  }
+  reference::Problem problem;
+  std::vector<support::Tensor> tensors;
+  std::vector<Bytes> large;
+  std::vector<std::vector<Bytes>> rooms;
+};
+
+void expect_names(const SharedEnding& ending, std::uint32_t victim, std::uint64_t sequence,
+                  const std::string& operation) {
+  ASSERT_TRUE(ending->error.has_value()) << ending->text();
+  const std::string text = ending->text();
+  EXPECT_EQ(ending->error->kind(), ErrorKind::kPeerFailed) << text;
+  EXPECT_NE(text.find(fmt::format("rank {} (host node{}, pid {})", victim, victim, 1000 + victim)),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find(fmt::format("{} #{}", operation, sequence)), std::string::npos) << text;
+}
+
+/// Runs operation 0 on all, cut at a random point by `strike`, then operation 1 on the others: all
+/// of those must fail.
+void strike_in_the_middle(std::uint64_t seed,
+                          const std::function<void(InprocRanks&, std::uint32_t)>& strike,
+                          bool at_once) {
+  reference::Random random(seed);
+  const auto size = static_cast<std::uint32_t>(2 + seed % 7);
+  const auto victim = static_cast<std::uint32_t>(random.below(size));
+  InprocRanks ranks(size, network(seed));
+  Work work(size);
+  std::vector<SharedEnding> first(size);
+  for (std::uint32_t rank = 0; rank < size; ++rank) {
+    first[rank] = ranks.submit(rank, work.make(ranks, rank, seed));
+  }
+  std::uint64_t steps = random.below(1 + 60ULL * size);
+  ranks.run_until([&] { return steps-- == 0; });
+  strike(ranks, victim);
+  const transport::TimePoint struck = ranks.now();
+  Work more(size);
+  std::vector<SharedEnding> second(size);
+  std::vector<std::string> names(size);
+  for (std::uint32_t rank = 0; rank < size; ++rank) {
+    if (rank == victim) continue;
+    engine::OperationSpec spec = more.make(ranks, rank, seed + 1);
+    names[rank] = spec.name;
+    second[rank] = ranks.submit(rank, std::move(spec));
+  }
+  ranks.run_all();
+  const transport::Duration waited = ranks.now() - struck;
+  if (at_once) {
+    EXPECT_LT(waited, std::chrono::seconds(1));
+  } else {
+    EXPECT_LT(waited, kTimeout + engine::Engine::kProbeGrace + std::chrono::milliseconds(100));
+  }
+  for (std::uint32_t rank = 0; rank < size; ++rank) {
+    if (rank == victim) continue;
+    ASSERT_TRUE(first[rank]->ended);
+    if (first[rank]->error) expect_names(first[rank], victim, 0, work.make(ranks, rank, seed).name);
+    expect_names(second[rank], victim, 1, names[rank]);
+  }
+  ranks.settle();
+}
+
+TEST(DeadRank, NoticedByTheNetworkFailsEveryOtherRankAtOnce) {
+  for (std::uint64_t seed = 0; seed < 150; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    strike_in_the_middle(
+        seed, [](InprocRanks& ranks, std::uint32_t rank) { ranks.kill(rank, Death::kNoticed); },
+        true);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(DeadRank, ThatNobodyNoticesFailsEveryOtherRankAtTheTimeout) {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    strike_in_the_middle(
+        seed, [](InprocRanks& ranks, std::uint32_t rank) { ranks.kill(rank, Death::kSilent); },
+        false);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(StoppedRank, FailsEveryOtherRankAtTheTimeout) {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    strike_in_the_middle(
+        seed, [](InprocRanks& ranks, std::uint32_t rank) { ranks.freeze(rank); }, false);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(StoppedRank, ThatGoesOnInTimeIsNoMatter) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    const std::uint32_t size = 2 + seed % 5;
+    InprocRanks ranks(size, network(seed));
+    std::vector<std::int64_t> values(size, 3);
+    std::vector<SharedEnding> endings;
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      engine::OperationSpec spec = support::all_reduce(&values[rank], 1, DataType::kInt64);
+      spec.timeout = kTimeout;
+      endings.push_back(ranks.submit(rank, std::move(spec)));
+    }
+    ranks.freeze(0);
+    ranks.run_for(kTimeout / 2);
+    ranks.thaw(0);
+    ranks.run_all();
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      ASSERT_TRUE(endings[rank]->good()) << endings[rank]->text();
+      EXPECT_EQ(values[rank], 3 * static_cast<std::int64_t>(size));
+    }
+    EXPECT_TRUE(ranks.close().empty());
+  }
+}
+
+// It answers the probe, late: it lives, and the group is over for it, too.
+TEST(StoppedRank, ThatGoesOnTooLateHearsThatTheGroupIsOver) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    const std::uint32_t size = 2 + seed % 5;
+    InprocRanks ranks(size, network(seed));
+    std::vector<std::int64_t> values(size, 3);
+    std::vector<SharedEnding> endings;
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      engine::OperationSpec spec = support::all_reduce(&values[rank], 1, DataType::kInt64);
+      spec.timeout = kTimeout;
+      endings.push_back(ranks.submit(rank, std::move(spec)));
+    }
+    ranks.freeze(1);
+    ranks.run_all();
+    ranks.thaw(1);
+    // Unless all it needed had already arrived, it fails.
+    ranks.run_until([&] { return endings[1]->ended; });
+    ranks.settle();
+    const SharedEnding next = ranks.submit(1, support::all_reduce(&values[1], 1, DataType::kInt64));
+    ranks.run_all();
+    EXPECT_TRUE(next->error.has_value());
+  }
+}
+
+TEST(LateRank, IsNamedByTheTimeoutOfTheOthers) {
+  for (std::uint32_t size = 2; size <= 8; ++size) {
+    for (std::uint32_t late = 0; late < size; ++late) {
+      InprocRanks ranks(size, network(size + late));
+      ASSERT_EQ(support::group_works(ranks), "");
+      const transport::TimePoint called = ranks.now();
+      Work work(size);
+      std::vector<SharedEnding> endings;
+      for (std::uint32_t rank = 0; rank < size; ++rank) {
+        if (rank != late)
+          endings.push_back(ranks.submit(rank, work.make(ranks, rank, size + late)));
+      }
+      ranks.run_all();
+      EXPECT_GE(ranks.now() - called, kTimeout);
+      EXPECT_LT(ranks.now() - called, kTimeout + std::chrono::milliseconds(100));
+      for (const SharedEnding& ending : endings) {
+        ASSERT_TRUE(ending->error.has_value());
+        EXPECT_EQ(ending->error->kind(), ErrorKind::kTimeout) << ending->text();
+        const std::string who = fmt::format(
+            "rank {} (host node{}, pid {}) has not called it; its last was all_reduce #0", late,
+            late, 1000 + late);
+        EXPECT_NE(ending->text().find(who), std::string::npos) << ending->text();
+        EXPECT_NE(ending->text().find("#1"), std::string::npos) << ending->text();
+      }
+      // When it calls at last, it hears the same.
+      ranks.settle();
+      const SharedEnding last = ranks.submit(late, work.make(ranks, late, size + late));
+      ranks.run_all();
+      ASSERT_TRUE(last->error.has_value());
+      EXPECT_NE(last->text().find("has not called it"), std::string::npos) << last->text();
+      EXPECT_TRUE(ranks.close().empty());
+    }
+  }
+}
+
+// A barrier with a short time-out behind an operation with a long one.
+TEST(LateRank, IsNamedWhenTheOperationThatWaitsTimesOutFirst) {
+  InprocRanks ranks(3);
+  std::vector<std::int64_t> values(3);
+  std::vector<SharedEnding> endings;
+  for (const std::uint32_t rank : {0U, 1U}) {
+    engine::OperationSpec slow = support::all_reduce(&values[rank], 1, DataType::kInt64);
+    slow.timeout = std::chrono::hours(1);
+    endings.push_back(ranks.submit(rank, std::move(slow)));
+    engine::OperationSpec barrier = support::barrier();
+    barrier.timeout = kTimeout;
+    endings.push_back(ranks.submit(rank, std::move(barrier)));
+  }
+  ranks.run_all();
+  EXPECT_LT(ranks.now() - transport::TimePoint{}, kTimeout + std::chrono::seconds(3));
+  for (const SharedEnding& ending : endings) {
+    ASSERT_TRUE(ending->error.has_value());
+    EXPECT_EQ(ending->error->kind(), ErrorKind::kTimeout) << ending->text();
+    EXPECT_NE(ending->text().find("rank 2 (host node2"), std::string::npos) << ending->text();
+  }
+}
+
+TEST(LateRank, OfAPointToPointTransferFailsThatTransferAlone) {
+  InprocRanks ranks(2);
+  Bytes room(10);
+  engine::OperationSpec spec = support::recv(room, 1, 7);
+  spec.timeout = kTimeout;
+  const SharedEnding ending = ranks.submit(0, std::move(spec));
+  ranks.run_all();
+  ASSERT_TRUE(ending->error.has_value());
+  EXPECT_EQ(ending->error->kind(), ErrorKind::kTimeout) << ending->text();
+  EXPECT_NE(ending->text().find("recv(from 1, tag 7)"), std::string::npos) << ending->text();
+  EXPECT_EQ(support::group_works(ranks), "");
+  EXPECT_TRUE(ranks.close().empty());
+}
+
+TEST(DeadRank, EndsOnlyTheGroupsThatItIsIn) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    InprocRanks ranks(5, network(seed));
+    const auto pair = ranks.make_group(2, "pair", {1, 3});
+    ASSERT_EQ(support::group_works(ranks), "");
+    ranks.kill(4, Death::kNoticed);
+    Work work(5);
+    const auto endings =
+        ranks.run([&](std::uint32_t rank) { return work.make(ranks, rank, seed); });
+    for (std::uint32_t rank = 0; rank < 4; ++rank) EXPECT_TRUE(endings[rank]->error.has_value());
+    std::vector<std::int64_t> values = {1, 2};
+    const SharedEnding one =
+        ranks.submit(1, pair[0], support::all_reduce(&values[0], 1, DataType::kInt64));
+    const SharedEnding other =
+        ranks.submit(3, pair[1], support::all_reduce(&values[1], 1, DataType::kInt64));
+    ranks.run_all();
+    EXPECT_TRUE(one->good()) << one->text();
+    EXPECT_TRUE(other->good()) << other->text();
+    EXPECT_EQ(values, (std::vector<std::int64_t>{3, 3}));
+  }
+}
+
+}  // namespace
+}  // namespace gtopk

@@ -1,0 +1,239 @@
+// Engine: ranks that leave, groups that are destroyed, and engines that shut down with operations
+// under way.
+#include <gtest/gtest.h>
+
+#include <future>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "engine/engine_thread.hpp"
+#include "support/calls.hpp"
+
+namespace gtopk {
+namespace {
+
+using support::InprocRanks;
+using support::SharedEnding;
+using transport::inproc::FabricOptions;
+
+FabricOptions network(std::uint64_t seed) {
+  static constexpr std::size_t kEager[] = {0, 100, 1024, std::numeric_limits<std::size_t>::max()};
+  FabricOptions options;
+  options.seed = seed;
+  options.eager_below = kEager[seed % 4];
+  options.max_delay = std::chrono::microseconds(seed % 3 * 100);
+  return options;
+}
+
+// A rank may leave as soon as its own part has ended; its goodbye may overtake its last messages.
+TEST(Departure, RightAfterTheLastCollectiveFailsNobody) {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    const std::uint32_t size = 2 + seed % 7;
+    InprocRanks ranks(size, network(seed));
+    std::vector<std::vector<std::int64_t>> values(size, std::vector<std::int64_t>(300, 1));
+    std::vector<SharedEnding> endings;
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      endings.push_back(
+          ranks.submit(rank, support::all_reduce(values[rank].data(), 300, DataType::kInt64)));
+    }
+    for (std::uint32_t left = 0; left < size; ++left) {
+      std::uint32_t next = size;
+      ranks.run_until([&] {
+        for (std::uint32_t rank = 0; rank < size; ++rank) {
+          if (ranks.running(rank) && endings[rank]->ended) next = rank;
+        }
+        return next != size;
+      });
+      ASSERT_TRUE(endings[next]->good()) << "seed " << seed << ": " << endings[next]->text();
+      ranks.leave(next);
+    }
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      EXPECT_TRUE(ranks.fabric().counters(rank).unexpected_at_close.empty());
+    }
+  }
+}
+
+TEST(Departure, WhileOthersWaitForItIsAnErrorThatNamesIt) {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    const std::uint32_t size = 2 + seed % 5;
+    const std::uint32_t leaver = seed % size;
+    InprocRanks ranks(size, network(seed));
+    ASSERT_EQ(support::group_works(ranks), "");
+    std::vector<std::int64_t> values(size, 1);
+    std::vector<SharedEnding> endings;
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      if (rank == leaver) continue;
+      endings.push_back(
+          ranks.submit(rank, support::all_reduce(&values[rank], 1, DataType::kInt64)));
+    }
+    const transport::TimePoint before = ranks.now();
+    ranks.leave(leaver);
+    ranks.run_all();
+    EXPECT_LT(ranks.now() - before, std::chrono::seconds(3));
+    for (const SharedEnding& ending : endings) {
+      ASSERT_TRUE(ending->error.has_value());
+      EXPECT_EQ(ending->error->kind(), ErrorKind::kPeerFailed) << ending->text();
+      EXPECT_NE(ending->text().find(fmt::format("rank {} (host node{}", leaver, leaver)),
+                std::string::npos)
+          << ending->text();
+      EXPECT_NE(ending->text().find("has left"), std::string::npos) << ending->text();
+      EXPECT_NE(ending->text().find("all_reduce #1"), std::string::npos) << ending->text();
+    }
+    ranks.settle();
+  }
+}
+
+TEST(Departure, OfOneRankLeavesOtherGroupsWorking) {
+  InprocRanks ranks(3);
+  const auto pair = ranks.make_group(2, "pair", {0, 1});
+  ASSERT_EQ(support::group_works(ranks), "");
+  ranks.leave(2);
+  std::vector<std::int64_t> values = {4, 5};
+  const SharedEnding one =
+      ranks.submit(0, pair[0], support::all_reduce(&values[0], 1, DataType::kInt64));
+  const SharedEnding other =
+      ranks.submit(1, pair[1], support::all_reduce(&values[1], 1, DataType::kInt64));
+  ranks.run_all();
+  EXPECT_TRUE(one->good() && other->good());
+  EXPECT_EQ(values, (std::vector<std::int64_t>{9, 9}));
+}
+
+TEST(Shutdown, WithOperationsUnderWayEndsThemHereAndThere) {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    const std::uint32_t size = 2 + seed % 4;
+    const std::uint32_t leaver = seed % size;
+    InprocRanks ranks(size, network(seed));
+    std::vector<std::vector<reference::Bytes>> memory(size, std::vector<reference::Bytes>(40));
+    std::vector<SharedEnding> endings;
+    for (std::uint32_t number = 0; number < 40; ++number) {
+      for (std::uint32_t rank = 0; rank < size; ++rank) {
+        memory[rank][number].resize(80000);
+        // The others never call the last one: the leaver is in the middle of it.
+        if (number == 39 && rank != leaver) continue;
+        const auto ending =
+            ranks.submit(rank, support::all_reduce(memory[rank][number].data(),
+                                                   number % 2 == 0 ? 1 : 20000, DataType::kInt32));
+        if (rank == leaver && number == 39) endings.push_back(ending);
+      }
+    }
+    ranks.run_for(std::chrono::milliseconds(1));
+    ranks.leave(leaver);
+    ranks.run_all();
+    ASSERT_TRUE(endings.front()->error.has_value());
+    EXPECT_EQ(endings.front()->error->kind(), ErrorKind::kAborted) << endings.front()->text();
+    ranks.settle();
+  }
+}
+
+TEST(RemovedGroup, FailsWhatWasUnderWayOnEveryRank) {
+  InprocRanks ranks(3);
+  std::vector<std::int64_t> values(3, 1);
+  std::vector<SharedEnding> endings;
+  for (const std::uint32_t rank : {0U, 1U}) {
+    endings.push_back(ranks.submit(rank, support::all_reduce(&values[rank], 1, DataType::kInt64)));
+  }
+  ranks.run_for(std::chrono::milliseconds(5));
+  ranks.engine(0).remove_group(*ranks.group(0));
+  ranks.run_all();
+  EXPECT_LT(ranks.now() - transport::TimePoint{}, std::chrono::seconds(1));
+  for (const SharedEnding& ending : endings) {
+    ASSERT_TRUE(ending->error.has_value());
+    EXPECT_EQ(ending->error->kind(), ErrorKind::kAborted) << ending->text();
+    EXPECT_NE(ending->text().find("was destroyed on rank 0 (host node0"), std::string::npos)
+        << ending->text();
+  }
+}
+
+TEST(RemovedGroup, OfARankThatHasFinishedDisturbsNobodyAndItsIdMayBeUsedAgain) {
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    InprocRanks ranks(3, network(seed));
+    for (int round = 0; round < 3; ++round) {
+      auto groups = ranks.make_group(5, "again", {0, 1, 2});
+      std::vector<std::int64_t> values = {1, 2, 3};
+      std::vector<SharedEnding> endings;
+      for (std::uint32_t rank = 0; rank < 3; ++rank) {
+        endings.push_back(ranks.submit(rank, groups[rank],
+                                       support::all_reduce(&values[rank], 1, DataType::kInt64)));
+      }
+      for (std::uint32_t rank = 0; rank < 3; ++rank) {
+        ranks.run_until([&] { return endings[rank]->ended; });
+        ranks.engine(rank).when_idle(groups[rank], [&ranks, rank, group = groups[rank]] {
+          ranks.engine(rank).post(
+              [&ranks, rank, group] { ranks.engine(rank).remove_group(*group); });
+        });
+      }
+      ranks.run_all();
+      ranks.settle();
+      for (const SharedEnding& ending : endings) ASSERT_TRUE(ending->good()) << ending->text();
+      EXPECT_EQ(values, (std::vector<std::int64_t>{6, 6, 6}));
+    }
+    EXPECT_TRUE(ranks.close().empty());
+  }
+}
+
+TEST(AbortedGroup, EndsOnEveryRankWithTheReason) {
+  InprocRanks ranks(4);
+  std::vector<std::int64_t> values(4, 1);
+  std::vector<SharedEnding> endings;
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    endings.push_back(ranks.submit(rank, support::all_reduce(&values[rank], 1, DataType::kInt64)));
+  }
+  ranks.run_for(std::chrono::milliseconds(5));
+  ranks.engine(3).abort_group(*ranks.group(3), Error(ErrorKind::kAborted, "the reason"));
+  ranks.run_all();
+  for (const SharedEnding& ending : endings) {
+    ASSERT_TRUE(ending->error.has_value());
+    EXPECT_EQ(ending->error->kind(), ErrorKind::kAborted);
+    EXPECT_NE(ending->text().find("the reason"), std::string::npos) << ending->text();
+  }
+  EXPECT_TRUE(ranks.close().empty());
+}
+
+// The thread around an engine, with one rank: a fabric has one thread.
+TEST(EngineThread, RunsWhatIsSubmittedAndEndsWithNothingUnderWay) {
+  for (int round = 0; round < 10; ++round) {
+    transport::inproc::Fabric fabric(1);
+    std::promise<void> done;
+    std::int64_t value = 5;
+    {
+      engine::EngineThread thread([&] { return fabric.take_port(0); });
+      std::shared_ptr<engine::Group> group;
+      thread.call([&] {
+        engine::GroupSpec spec;
+        spec.id = 1;
+        spec.addresses = {thread.address()};
+        group = thread.engine().add_group(std::move(spec));
+      });
+      EXPECT_THROW(thread.call([] { throw Error(ErrorKind::kInvalidArgument, "thrown there"); }),
+                   Error);
+      engine::OperationSpec spec = support::all_reduce(&value, 1, DataType::kInt64, ReduceOp::kAvg);
+      spec.timeout = std::chrono::seconds(60);
+      spec.done = [&](const std::exception_ptr& error) {
+        if (error) {
+          done.set_exception(error);
+        } else {
+          done.set_value();
+        }
+      };
+      thread.engine().submit(group, std::move(spec));
+      done.get_future().get();
+    }
+    EXPECT_EQ(value, 5);
+  }
+}
+
+TEST(EngineThread, PassesOnWhyItsTransportCannotBeMade) {
+  const auto make = []() -> std::unique_ptr<transport::Transport> {
+    throw Error(ErrorKind::kTransport, "no network here");
+  };
+  try {
+    const engine::EngineThread thread(make);
+    FAIL() << "made without a transport";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "no network here");
+  }
+}
+
+}  // namespace
+}  // namespace gtopk

@@ -1,0 +1,222 @@
+// Engine: many operations at once: more than fit in flight, in groups that overlap, behind
+// barriers, and point-to-point transfers in order.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "support/calls.hpp"
+#include "support/cases.hpp"
+
+namespace gtopk {
+namespace {
+
+using reference::Bytes;
+using support::InprocRanks;
+using support::SharedEnding;
+using transport::inproc::FabricOptions;
+
+FabricOptions network(std::uint64_t seed) {
+  static constexpr std::size_t kEager[] = {0, 100, 1024, std::numeric_limits<std::size_t>::max()};
+  FabricOptions options;
+  options.seed = seed;
+  options.eager_below = kEager[seed % 4];
+  options.max_delay = std::chrono::microseconds(30);
+  return options;
+}
+
+TEST(InFlight, AHundredCollectivesOfOneGroupAllEndRight) {
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+    const std::uint32_t size = 2 + static_cast<std::uint32_t>(seed);
+    constexpr std::uint64_t kOperations = 100;
+    InprocRanks ranks(size, network(seed));
+    std::vector<std::vector<std::int64_t>> values(size, std::vector<std::int64_t>(kOperations));
+    std::vector<SharedEnding> endings;
+    for (std::uint64_t operation = 0; operation < kOperations; ++operation) {
+      for (std::uint32_t rank = 0; rank < size; ++rank) {
+        values[rank][operation] = static_cast<std::int64_t>(1000 * operation + rank);
+        endings.push_back(ranks.submit(
+            rank,
+            support::all_reduce(&values[rank][operation], 1, DataType::kInt64, ReduceOp::kMax)));
+      }
+    }
+    ranks.run_all();
+    for (const SharedEnding& ending : endings) ASSERT_TRUE(ending->good()) << ending->text();
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      for (std::uint64_t operation = 0; operation < kOperations; ++operation) {
+        ASSERT_EQ(values[rank][operation], static_cast<std::int64_t>(1000 * operation + size - 1));
+      }
+      const std::uint32_t most = ranks.group(rank)->counters.most_in_flight;
+      EXPECT_GT(most, 1U);
+      EXPECT_LE(most, engine::Engine::kMaxInFlight);
+      EXPECT_EQ(ranks.group(rank)->counters.in_flight, 0U);
+    }
+    EXPECT_TRUE(ranks.close().empty());
+  }
+}
+
+TEST(InFlight, DifferentProblemsAtOnceEachEqualTheReference) {
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    const std::uint32_t size = 2 + seed % 6;
+    InprocRanks ranks(size, network(seed));
+    std::vector<reference::Problem> problems;
+    for (std::uint64_t number = 0; number < 40; ++number) {
+      problems.push_back(reference::random_case(1000 * seed + number,
+                                                reference::kFloatingTypes[number % 4], size,
+                                                reference::kAlgorithms[number / 4 % 4])
+                             .problem);
+    }
+    std::vector<std::vector<support::Tensor>> tensors(size);
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      for (const auto& problem : problems)
+        tensors[rank].push_back(support::tensor_of(problem, rank));
+      for (std::size_t number = 0; number < problems.size(); ++number) {
+        ranks.submit(rank, support::sparse_all_reduce(problems[number], tensors[rank][number],
+                                                      ranks.workspace(rank)));
+      }
+    }
+    ranks.run_all();
+    for (std::size_t number = 0; number < problems.size(); ++number) {
+      const reference::Outcome expected = reference::all_reduce(problems[number]);
+      for (std::uint32_t rank = 0; rank < size; ++rank) {
+        ASSERT_EQ(reference::difference(problems[number].type, expected.tensor,
+                                        tensors[rank][number].values),
+                  "")
+            << "seed " << seed << " problem " << number << " rank " << rank;
+        ASSERT_TRUE(tensors[rank][number].residual == expected.residuals[rank]);
+      }
+    }
+    EXPECT_TRUE(ranks.close().empty());
+  }
+}
+
+TEST(InFlight, GroupsThatOverlapDoNotMixTheirMessages) {
+  const std::vector<std::vector<std::uint32_t>> members = {
+      {0, 1, 2}, {3, 2, 1}, {0, 3}, {2, 0, 1, 3}};
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    InprocRanks ranks(4, network(seed));
+    std::vector<std::vector<std::shared_ptr<engine::Group>>> groups;
+    for (std::uint32_t id = 0; id < members.size(); ++id) {
+      groups.push_back(ranks.make_group(10 + id, fmt::format("g{}", id), members[id]));
+    }
+    struct Value {
+      std::int64_t value;
+      std::int64_t expected;
+    };
+    std::deque<Value> values;
+    std::vector<SharedEnding> endings;
+    for (std::int64_t number = 0; number < 60; ++number) {
+      const auto which = static_cast<std::size_t>(ranks.fabric().pick(members.size()));
+      const auto size = static_cast<std::int64_t>(members[which].size());
+      for (std::int64_t place = 0; place < size; ++place) {
+        values.push_back({number * 100 + place, number * 100 * size + size * (size - 1) / 2});
+        const auto at = static_cast<std::size_t>(place);
+        endings.push_back(
+            ranks.submit(members[which][at], groups[which][at],
+                         support::all_reduce(&values.back().value, 1, DataType::kInt64)));
+      }
+    }
+    ranks.run_all();
+    for (const SharedEnding& ending : endings) ASSERT_TRUE(ending->good()) << ending->text();
+    for (const Value& value : values) ASSERT_EQ(value.value, value.expected);
+    EXPECT_TRUE(ranks.close().empty());
+  }
+}
+
+TEST(Barrier, EndsAfterEverythingThatWasCalledBeforeIt) {
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    const std::uint32_t size = 2 + seed % 4;
+    InprocRanks ranks(size, network(seed));
+    std::vector<std::vector<std::int64_t>> values(size, std::vector<std::int64_t>(50, 1));
+    std::vector<std::vector<SharedEnding>> earlier(size);
+    std::vector<SharedEnding> barriers;
+    std::vector<SharedEnding> later;
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      for (std::int64_t& value : values[rank]) {
+        earlier[rank].push_back(
+            ranks.submit(rank, support::all_reduce(&value, 1, DataType::kInt64)));
+      }
+      engine::OperationSpec barrier = support::barrier();
+      barriers.push_back(ranks.submit(rank, std::move(barrier)));
+      later.push_back(ranks.submit(rank, support::barrier()));
+    }
+    ranks.run_until([&] {
+      for (std::uint32_t rank = 0; rank < size; ++rank) {
+        if (!barriers[rank]->ended) continue;
+        for (const auto& of_rank : earlier) {
+          for (const SharedEnding& ending : of_rank) EXPECT_TRUE(ending->ended);
+        }
+      }
+      return HasFailure() ||
+             std::ranges::all_of(later, [](const auto& ending) { return ending->ended; });
+    });
+    EXPECT_TRUE(ranks.close().empty());
+  }
+}
+
+TEST(PointToPoint, MessagesOfOneTagArriveInTheOrderOfTheirSends) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    InprocRanks ranks(3, network(seed));
+    constexpr std::size_t kMessages = 30;
+    std::vector<Bytes> sent;
+    std::vector<Bytes> received;
+    for (std::size_t number = 0; number < kMessages; ++number) {
+      const std::size_t bytes = 1 + ranks.fabric().pick(3000);  // eager and rendezvous in turn
+      sent.emplace_back(bytes, static_cast<std::byte>(number));
+      received.emplace_back(bytes);
+    }
+    std::vector<SharedEnding> endings;
+    for (std::size_t number = 0; number < kMessages; ++number) {
+      const auto tag = static_cast<std::int32_t>(number % 3) - 1;  // any 32 bits: -1, 0, 1
+      endings.push_back(ranks.submit(0, support::send(sent[number], 1, tag)));
+      if (number % 5 == 0) ranks.run_for(std::chrono::microseconds(50));
+    }
+    for (std::size_t number = 0; number < kMessages; ++number) {
+      const auto tag = static_cast<std::int32_t>(number % 3) - 1;
+      endings.push_back(ranks.submit(1, support::recv(received[number], 0, tag)));
+    }
+    ranks.run_all();
+    for (const SharedEnding& ending : endings) ASSERT_TRUE(ending->good()) << ending->text();
+    EXPECT_TRUE(sent == received);
+    EXPECT_TRUE(ranks.close().empty());
+  }
+}
+
+TEST(PointToPoint, ANotFittingMessageFailsItsReceiveAlone) {
+  InprocRanks ranks(2);
+  Bytes large(100);
+  Bytes small(10);
+  const SharedEnding sent = ranks.submit(0, support::send(large, 1, 5));
+  const SharedEnding received = ranks.submit(1, support::recv(small, 0, 5));
+  const SharedEnding sent_small = ranks.submit(0, support::send(small, 1, 6));
+  const SharedEnding received_large = ranks.submit(1, support::recv(large, 0, 6));
+  ranks.run_all();
+  EXPECT_TRUE(sent->good() && sent_small->good());
+  for (const SharedEnding& ending : {received, received_large}) {
+    ASSERT_TRUE(ending->error.has_value());
+    EXPECT_EQ(ending->error->kind(), ErrorKind::kMismatch);
+    EXPECT_NE(ending->text().find("rank 0 (host node0"), std::string::npos) << ending->text();
+  }
+  EXPECT_EQ(support::group_works(ranks), "");
+  EXPECT_TRUE(ranks.close().empty());
+}
+
+// Sequence numbers have 16 bits in a tag and 64 in a header.
+TEST(Sequence, GoesOnBeyondWhatATagHolds) {
+  InprocRanks ranks(2, {.seed = 1, .eager_below = std::numeric_limits<std::size_t>::max()});
+  std::vector<SharedEnding> endings;
+  for (std::uint32_t batch = 0; batch < 66; ++batch) {
+    for (std::uint32_t number = 0; number < 1000; ++number) {
+      for (std::uint32_t rank = 0; rank < 2; ++rank) ranks.submit(rank, support::barrier());
+    }
+    ranks.run_all();
+  }
+  EXPECT_EQ(support::group_works(ranks), "");
+  EXPECT_TRUE(ranks.close().empty());
+}
+
+}  // namespace
+}  // namespace gtopk

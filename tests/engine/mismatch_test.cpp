@@ -1,0 +1,269 @@
+// Engine and collectives: ranks that call different things all get an error that names both sides'
+// values; then the group works on. Every difference at every rank position, for every algorithm, in
+// eager and rendezvous networks.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "support/calls.hpp"
+#include "support/cases.hpp"
+
+namespace gtopk {
+namespace {
+
+using collectives::Collective;
+using collectives::Signature;
+using reference::Bytes;
+using support::InprocRanks;
+using transport::inproc::FabricOptions;
+
+FabricOptions network(std::uint64_t seed) {
+  static constexpr std::size_t kEager[] = {0, 100, 1024, std::numeric_limits<std::size_t>::max()};
+  FabricOptions options;
+  options.seed = seed;
+  options.eager_below = kEager[seed % 4];
+  return options;
+}
+
+/// One rank's call with memory of its own, and its signature as errors print it.
+struct Call {
+  explicit Call(const sparse::SparseCall& shape)
+      : tensor(reference::zeros(shape.dtype, shape.d)), signature(sparse::signature_of(shape)) {
+    call = shape;
+    for (std::uint64_t i = 0; i < shape.d; ++i) {
+      reference::store(shape.dtype, tensor, i, 1.0 + static_cast<double>(i % 7));
+    }
+    before = tensor;
+    call.tensor = tensor.data();
+  }
+  Bytes tensor;
+  Bytes before;
+  Signature signature;
+  sparse::SparseCall call;
+};
+
+sparse::SparseCall usual(Algorithm algorithm, std::uint64_t d) {
+  sparse::SparseCall call;
+  call.d = d;
+  call.dtype = DataType::kFloat32;
+  call.options.k = 20;
+  call.options.algorithm = algorithm;
+  return call;
+}
+
+const std::map<std::string, void (*)(sparse::SparseCall&)> kDifferences = {
+    {"fewer elements", [](sparse::SparseCall& c) { c.d -= 1; }},
+    {"twice the elements", [](sparse::SparseCall& c) { c.d *= 2; }},
+    {"smaller k", [](sparse::SparseCall& c) { c.options.k = 3; }},
+    {"larger k", [](sparse::SparseCall& c) { c.options.k = 50; }},
+    {"float64", [](sparse::SparseCall& c) { c.dtype = DataType::kFloat64; }},
+    {"bfloat16", [](sparse::SparseCall& c) { c.dtype = DataType::kBfloat16; }},
+    {"AVG", [](sparse::SparseCall& c) { c.options.op = ReduceOp::kAvg; }},
+    {"merged", [](sparse::SparseCall& c) { c.options.put_back = PutBack::kMerged; }},
+    {"gtopk", [](sparse::SparseCall& c) { c.options.algorithm = Algorithm::kGtopk; }},
+    {"gtopk-tree", [](sparse::SparseCall& c) { c.options.algorithm = Algorithm::kGtopkTree; }},
+    {"topk", [](sparse::SparseCall& c) { c.options.algorithm = Algorithm::kTopk; }},
+    {"dense", [](sparse::SparseCall& c) { c.options.algorithm = Algorithm::kDense; }},
+    {"dense by the ring",
+     [](sparse::SparseCall& c) {
+       c.options.algorithm = Algorithm::kDense;
+       c.d = 20000;
+     }},
+};
+
+/// All ranks failed with both descriptions in the text, nothing was written, and the group works
+/// on.
+void expect_mismatch(InprocRanks& ranks, const std::vector<support::SharedEnding>& endings,
+                     const std::string& one, const std::string& other) {
+  for (const auto& ending : endings) {
+    ASSERT_TRUE(ending->ended);
+    ASSERT_TRUE(ending->error.has_value());
+    ASSERT_EQ(ending->error->kind(), ErrorKind::kMismatch) << ending->text();
+    ASSERT_NE(ending->text().find(one), std::string::npos) << ending->text() << "\nlacks " << one;
+    ASSERT_NE(ending->text().find(other), std::string::npos)
+        << ending->text() << "\nlacks " << other;
+    ASSERT_NE(ending->text().find("#0"), std::string::npos) << ending->text();
+  }
+  ASSERT_EQ(support::group_works(ranks), "");
+  const auto left = ranks.close();
+  ASSERT_TRUE(left.empty()) << left.front();
+}
+
+class Mismatch : public ::testing::TestWithParam<Algorithm> {};
+
+TEST_P(Mismatch, AtAnyRankIsAnErrorOnEveryRankAndTheGroupWorksOn) {
+  std::uint64_t seed = 0;
+  for (std::uint32_t size = 2; size <= 8; ++size) {
+    for (std::uint32_t odd = 0; odd < size; ++odd) {
+      for (const auto& [name, change] : kDifferences) {
+        sparse::SparseCall different = usual(GetParam(), 100);
+        change(different);
+        const std::string one = describe(sparse::signature_of(usual(GetParam(), 100)));
+        const std::string other = describe(sparse::signature_of(different));
+        if (one == other) continue;
+        SCOPED_TRACE(fmt::format("P={} rank {} differs: {}, seed {}", size, odd, name, ++seed));
+        InprocRanks ranks(size, network(seed));
+        std::vector<Call> calls;
+        for (std::uint32_t rank = 0; rank < size; ++rank) {
+          calls.emplace_back(rank == odd ? different : usual(GetParam(), 100));
+        }
+        for (Call& call : calls) call.call.tensor = call.tensor.data();
+        const auto endings = ranks.run([&](std::uint32_t rank) {
+          return support::sparse_all_reduce(calls[rank].call, ranks.workspace(rank));
+        });
+        expect_mismatch(ranks, endings, one, other);
+        for (const Call& call : calls) ASSERT_TRUE(call.tensor == call.before);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, Mismatch, ::testing::ValuesIn(reference::kAlgorithms));
+
+TEST(MismatchedCollectives, OfAnyTwoKindsAreAnErrorOnEveryRank) {
+  // Each kind once: its description and how a rank calls it.
+  struct Kind {
+    std::string text;
+    std::function<engine::OperationSpec(InprocRanks&, std::uint32_t rank, std::vector<Bytes>&)>
+        make;
+  };
+  const auto one_room = [](std::vector<Bytes>& memory, std::size_t bytes) -> Bytes& {
+    return memory.emplace_back(bytes);
+  };
+  const std::vector<Kind> kinds = {
+      {"barrier()", [](auto&, auto, auto&) { return support::barrier(); }},
+      {"all_reduce(d=10, dtype=int32, op=SUM)",
+       [&](auto&, auto, auto& memory) {
+         return support::all_reduce(one_room(memory, 40).data(), 10, DataType::kInt32);
+       }},
+      {"all_reduce(d=40000, dtype=int32, op=SUM)",
+       [&](auto&, auto, auto& memory) {
+         return support::all_reduce(one_room(memory, 160000).data(), 40000, DataType::kInt32);
+       }},
+      {"all_reduce(d=10, dtype=int32, op=MAX)",
+       [&](auto&, auto, auto& memory) {
+         return support::all_reduce(one_room(memory, 40).data(), 10, DataType::kInt32,
+                                    ReduceOp::kMax);
+       }},
+      {"broadcast(bytes=3000, root=0)",
+       [&](auto&, auto, auto& memory) { return support::broadcast(one_room(memory, 3000), 0); }},
+      {"broadcast(bytes=3000, root=1)",
+       [&](auto&, auto, auto& memory) { return support::broadcast(one_room(memory, 3000), 1); }},
+      {"all_gather(bytes=50)",
+       [&](InprocRanks& ranks, auto, auto& memory) {
+         std::vector<std::span<std::byte>> rooms;
+         for (std::uint32_t i = 0; i < ranks.size(); ++i) rooms.emplace_back(one_room(memory, 50));
+         return support::all_gather(std::move(rooms));
+       }},
+      {describe(sparse::signature_of(usual(Algorithm::kGtopkTree, 100))),
+       [&](InprocRanks& ranks, auto rank, auto& memory) {
+         sparse::SparseCall call = usual(Algorithm::kGtopkTree, 100);
+         Bytes& tensor = one_room(memory, 400);
+         for (std::uint64_t i = 0; i < 100; ++i) reference::store(call.dtype, tensor, i, 1.0);
+         call.tensor = tensor.data();
+         return support::sparse_all_reduce(call, ranks.workspace(rank));
+       }},
+  };
+  std::uint64_t seed = 0;
+  for (const std::uint32_t size : {2U, 3U, 5U, 8U}) {
+    for (std::uint32_t odd = 0; odd < size; ++odd) {
+      for (std::size_t a = 0; a < kinds.size(); ++a) {
+        for (std::size_t b = 0; b < kinds.size(); ++b) {
+          if (a == b) continue;
+          SCOPED_TRACE(fmt::format("P={} rank {} calls {}, others {}, seed {}", size, odd,
+                                   kinds[b].text, kinds[a].text, ++seed));
+          std::vector<std::vector<Bytes>> memory(size);
+          for (auto& rooms : memory) rooms.reserve(16);
+          InprocRanks ranks(size, network(seed));
+          const auto endings = ranks.run([&](std::uint32_t rank) {
+            return kinds[rank == odd ? b : a].make(ranks, rank, memory[rank]);
+          });
+          expect_mismatch(ranks, endings, kinds[a].text, kinds[b].text);
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+// Half of the ranks against the other half: the difference shows only in the last round.
+TEST(MismatchedHalves, AreAnErrorOnEveryRank) {
+  for (const std::uint32_t size : {4U, 6U, 8U, 16U}) {
+    for (const Algorithm algorithm : reference::kAlgorithms) {
+      sparse::SparseCall different = usual(algorithm, 90);
+      InprocRanks ranks(size, network(size));
+      std::vector<Call> calls;
+      for (std::uint32_t rank = 0; rank < size; ++rank) {
+        calls.emplace_back(rank < size / 2 ? usual(algorithm, 100) : different);
+      }
+      for (Call& call : calls) call.call.tensor = call.tensor.data();
+      const auto endings = ranks.run([&](std::uint32_t rank) {
+        return support::sparse_all_reduce(calls[rank].call, ranks.workspace(rank));
+      });
+      expect_mismatch(ranks, endings, describe(calls.front().signature),
+                      describe(calls.back().signature));
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(LocalMistake, IsFoundBeforeAnythingIsSentAndTheOthersAreTold) {
+  for (const std::uint32_t size : {1U, 2U, 5U}) {
+    for (std::uint32_t mistaken = 0; mistaken < size; ++mistaken) {
+      for (const bool wrong_type : {false, true}) {
+        InprocRanks ranks(size, network(mistaken));
+        std::vector<Call> calls(size, Call(usual(Algorithm::kGtopk, 100)));
+        for (Call& call : calls) call.call.tensor = call.tensor.data();
+        if (wrong_type) {
+          calls[mistaken].call.dtype = DataType::kInt32;
+        } else {
+          calls[mistaken].call.options.k = 0;
+        }
+        const auto endings = ranks.run([&](std::uint32_t rank) {
+          return support::sparse_all_reduce(calls[rank].call, ranks.workspace(rank));
+        });
+        const auto& sent = ranks.fabric().counters(mistaken).of(transport::TagKind::kCollective);
+        EXPECT_EQ(sent.messages_sent, 0U);
+        for (const auto& ending : endings) {
+          ASSERT_TRUE(ending->error.has_value());
+          EXPECT_EQ(ending->error->kind(), ErrorKind::kInvalidArgument) << ending->text();
+          EXPECT_NE(ending->text().find(fmt::format("on rank {}", mistaken)), std::string::npos)
+              << ending->text();
+        }
+        EXPECT_EQ(support::group_works(ranks), "");
+        EXPECT_TRUE(ranks.close().empty());
+      }
+    }
+  }
+}
+
+// Ranks 0 and 1 have failed long before rank 2 calls; it fails at once, and nobody waits for it.
+TEST(AbortNotice, ThatCameBeforeTheCallFailsTheCall) {
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    InprocRanks ranks(3, network(seed));
+    std::vector<Call> calls(3, Call(usual(Algorithm::kGtopk, 100)));
+    calls[1] = Call(usual(Algorithm::kGtopk, 200));
+    for (Call& call : calls) call.call.tensor = call.tensor.data();
+    std::vector<support::SharedEnding> endings;
+    for (const std::uint32_t rank : {0U, 1U}) {
+      endings.push_back(
+          ranks.submit(rank, support::sparse_all_reduce(calls[rank].call, ranks.workspace(rank))));
+    }
+    ranks.run_for(
+        std::chrono::seconds(20));  // longer than a failed operation's messages may linger
+    ASSERT_TRUE(endings[0]->error && endings[1]->error);
+    EXPECT_EQ(ranks.engine(0).under_way() + ranks.engine(1).under_way(), 0U);
+    endings.push_back(
+        ranks.submit(2, support::sparse_all_reduce(calls[2].call, ranks.workspace(2))));
+    ranks.run_all();
+    expect_mismatch(ranks, endings, "d=100", "d=200");
+  }
+}
+
+}  // namespace
+}  // namespace gtopk

@@ -1,0 +1,61 @@
+// Engine: notices as bytes, and the pool of message buffers.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "engine/buffer_pool.hpp"
+#include "engine/notice.hpp"
+
+namespace gtopk::engine {
+namespace {
+
+TEST(Notice, ComesBackAsItWasSent) {
+  for (const NoticeKind kind :
+       {NoticeKind::kAbort, NoticeKind::kGroupFailure, NoticeKind::kProbe, NoticeKind::kReply,
+        NoticeKind::kGoodbye, NoticeKind::kAsk, NoticeKind::kCall}) {
+    const Notice sent{kind, ErrorKind::kUnsupported, 4095, 0xffffffffffffffff, "why \xc3\xa9"};
+    Notice::Wire wire{};
+    encode(sent, wire);
+    const auto received = decode(wire);
+    ASSERT_TRUE(received.has_value());
+    EXPECT_EQ(received->kind, sent.kind);
+    EXPECT_EQ(received->error, sent.error);
+    EXPECT_EQ(received->group, sent.group);
+    EXPECT_EQ(received->sequence, sent.sequence);
+    EXPECT_EQ(received->text, sent.text);
+  }
+}
+
+TEST(Notice, CutsATextThatIsTooLong) {
+  Notice::Wire wire{};
+  encode({NoticeKind::kAbort, ErrorKind::kMismatch, 0, 0, std::string(5000, 'x')}, wire);
+  const auto received = decode(wire);
+  ASSERT_TRUE(received.has_value());
+  EXPECT_EQ(received->text, std::string(Notice::kMaxText, 'x'));
+}
+
+TEST(Notice, OfAnotherLengthIsNone) {
+  Notice::Wire wire{};
+  encode({}, wire);
+  EXPECT_FALSE(decode(std::span(wire).first(Notice::kBytes - 1)).has_value());
+  EXPECT_FALSE(decode({}).has_value());
+}
+
+TEST(BufferPool, GivesAlignedMemoryAndKeepsIt) {
+  BufferPool pool;
+  for (const std::size_t bytes : {0UL, 1UL, 64UL, 65UL, 5000UL, 1UL << 20U}) {
+    BufferPool::Buffer buffer = pool.take(bytes);
+    EXPECT_GE(buffer.capacity, bytes);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer.memory.get()) % BufferPool::kAlignment, 0U);
+    const std::byte* const memory = buffer.memory.get();
+    pool.give_back(std::move(buffer));
+    const std::size_t before = pool.allocations();
+    BufferPool::Buffer again = pool.take(bytes);
+    EXPECT_EQ(again.memory.get(), memory);
+    EXPECT_EQ(pool.allocations(), before);
+    pool.give_back(std::move(again));
+  }
+}
+
+}  // namespace
+}  // namespace gtopk::engine

@@ -1,0 +1,175 @@
+// Sparse, algorithms room: messages and bytes of every rank, exactly those of docs/algorithms.md:
+// by what the group counts and by what the network carried.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <limits>
+
+#include "collectives/all_reduce.hpp"
+#include "collectives/signature.hpp"
+#include "collectives/tree.hpp"
+#include "engine/group.hpp"
+#include "support/calls.hpp"
+#include "support/cases.hpp"
+
+namespace gtopk {
+namespace {
+
+using reference::Problem;
+using support::InprocRanks;
+using transport::TagKind;
+
+struct Counts {
+  std::uint64_t messages = 0;
+  std::uint64_t bytes = 0;
+  bool operator==(const Counts&) const = default;
+};
+void PrintTo(const Counts& counts, std::ostream* out) {
+  *out << counts.messages << " messages of " << counts.bytes << " bytes";
+}
+
+struct Expected {
+  Counts sent;
+  Counts received;
+};
+
+/// h + n e for each list.
+Counts of_lists(const std::vector<std::uint64_t>& lists, std::uint64_t entry) {
+  Counts counts;
+  for (const std::uint64_t entries : lists) {
+    ++counts.messages;
+    counts.bytes += collectives::kHeaderBytes + entries * entry;
+  }
+  return counts;
+}
+
+/// The number of messages that the page's table gives to a rank of the tree.
+std::uint64_t messages_of(Algorithm algorithm, std::uint32_t ranks, std::uint32_t rank) {
+  const collectives::Tree tree(ranks);
+  if (tree.folded_away(rank)) return 1;
+  const std::uint64_t fold = tree.folds(rank) ? 1 : 0;
+  if (algorithm != Algorithm::kGtopkTree) return tree.rounds() + fold;
+  const std::uint32_t leaf = tree.leaf(rank);
+  if (leaf == 0) return tree.rounds() + fold;
+  return static_cast<std::uint64_t>(std::countr_zero(leaf)) + 1 + fold;
+}
+
+std::vector<Expected> expected_counts(const Problem& problem) {
+  const auto ranks = static_cast<std::uint32_t>(problem.ranks.size());
+  const std::uint64_t element = size_of(accumulation_type(problem.type));
+  const std::uint64_t d = problem.d;
+  std::vector<Expected> expected(ranks);
+  if (ranks == 1) return expected;
+  if (problem.options.algorithm != Algorithm::kDense) {
+    const reference::Outcome outcome = reference::all_reduce(problem);
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+      expected[rank] = {of_lists(outcome.lists[rank].sent, 4 + element),
+                        of_lists(outcome.lists[rank].received, 4 + element)};
+    }
+    return expected;
+  }
+  const bool ring = d * element > collectives::kRecursiveDoublingBytes;
+  const std::uint64_t message = collectives::kHeaderBytes + (ring ? 0 : d * element);
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    const std::uint64_t messages = messages_of(Algorithm::kDense, ranks, rank);
+    expected[rank] = {{messages, messages * message}, {messages, messages * message}};
+    if (!ring) continue;
+    const auto chunk = [&](std::uint32_t index) {
+      index %= ranks;
+      return (index + 1) * d / ranks - index * d / ranks;
+    };
+    const std::uint64_t longest = (d + ranks - 1) / ranks * element;
+    const std::uint64_t pieces = std::max<std::uint64_t>(
+        1, (longest + collectives::kPieceBytes - 1) / collectives::kPieceBytes);
+    expected[rank].sent.messages += 2ULL * (ranks - 1) * pieces;
+    expected[rank].received.messages += 2ULL * (ranks - 1) * pieces;
+    expected[rank].sent.bytes += element * (2 * d - chunk(rank) - chunk(rank + 1));
+    expected[rank].received.bytes += element * (2 * d - chunk(rank + ranks - 1) - chunk(rank));
+  }
+  return expected;
+}
+
+void expect_counts(const Problem& problem, std::uint64_t seed) {
+  const auto size = static_cast<std::uint32_t>(problem.ranks.size());
+  const std::vector<Expected> expected = expected_counts(problem);
+  InprocRanks ranks(size, {.seed = seed, .eager_below = seed % 2 == 0 ? 0 : 1024UL});
+  ASSERT_EQ(support::differs_from_reference(ranks, problem), "");
+  for (std::uint32_t rank = 0; rank < size; ++rank) {
+    SCOPED_TRACE(testing::Message()
+                 << to_string(problem.options.algorithm) << " " << to_string(problem.type)
+                 << " P=" << size << " rank " << rank);
+    const engine::Counters& group = ranks.group(rank)->counters;
+    const auto& network = ranks.fabric().counters(rank).of(TagKind::kCollective);
+    EXPECT_EQ((Counts{group.messages_sent, group.bytes_sent}), expected[rank].sent);
+    EXPECT_EQ((Counts{group.messages_received, group.bytes_received}), expected[rank].received);
+    EXPECT_EQ((Counts{network.messages_sent, network.bytes_sent}), expected[rank].sent);
+    EXPECT_EQ((Counts{network.messages_received, network.bytes_received}), expected[rank].received);
+    EXPECT_EQ(group.operations, 1U);
+    EXPECT_EQ(group.notices_sent, 0U);
+    EXPECT_EQ(ranks.fabric().counters(rank).of(TagKind::kControl).messages_sent, 0U);
+  }
+  EXPECT_TRUE(ranks.close().empty());
+}
+
+/// Every rank selects exactly k, so that the bounds of the page are met.
+Problem full_problem(std::uint32_t size, Algorithm algorithm, DataType type, std::uint64_t d,
+                     std::uint64_t k) {
+  reference::Random random(size);
+  Problem problem;
+  problem.type = type;
+  problem.d = d;
+  problem.options.k = k;
+  problem.options.algorithm = algorithm;
+  for (std::uint32_t rank = 0; rank < size; ++rank) {
+    reference::Input input{reference::zeros(type, d), std::nullopt};
+    for (std::uint64_t i = 0; i < d; ++i) {
+      reference::store(type, input.gradient, i, 1.0 + random.uniform());
+    }
+    problem.ranks.push_back(std::move(input));
+  }
+  return problem;
+}
+
+class Counted : public ::testing::TestWithParam<std::tuple<std::uint32_t, Algorithm>> {};
+
+TEST_P(Counted, MessagesAndBytesOfEveryRankAreThoseOfThePage) {
+  const auto [size, algorithm] = GetParam();
+  for (const DataType type : reference::kFloatingTypes) {
+    expect_counts(full_problem(size, algorithm, type, 300, 30), 1);
+    // Shorter lists; the reference counts those of steps that happen.
+    std::uint64_t seed = size;
+    Problem problem = reference::random_case(seed, type, size, algorithm).problem;
+    while (!reference::all_reduce(problem).happened) {
+      problem = reference::random_case(++seed, type, size, algorithm).problem;
+    }
+    expect_counts(problem, 2);
+  }
+}
+
+TEST_P(Counted, MessagesFollowFromTheTreeAlone) {
+  const auto [size, algorithm] = GetParam();
+  const Problem problem = full_problem(size, algorithm, DataType::kFloat32, 300, 30);
+  const std::vector<Expected> expected = expected_counts(problem);
+  for (std::uint32_t rank = 0; rank < size; ++rank) {
+    const std::uint64_t messages = size == 1 ? 0 : messages_of(algorithm, size, rank);
+    EXPECT_EQ(expected[rank].sent.messages, messages);
+    EXPECT_EQ(expected[rank].received.messages, messages);
+    if (algorithm == Algorithm::kGtopk || algorithm == Algorithm::kGtopkTree) {
+      EXPECT_EQ(expected[rank].sent.bytes, messages * (64 + 30 * 8));  // lists of k all along
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, Counted,
+                         ::testing::Combine(::testing::ValuesIn(reference::kRankCounts),
+                                            ::testing::ValuesIn(reference::kAlgorithms)));
+
+TEST(CountedDense, TheRingSendsEachElementTwiceLessTwoChunks) {
+  for (const std::uint32_t size : {1U, 2U, 3U, 4U, 5U, 8U}) {
+    expect_counts(full_problem(size, Algorithm::kDense, DataType::kFloat32, 16385 + size, 1), size);
+  }
+  expect_counts(full_problem(3, Algorithm::kDense, DataType::kFloat64, 250001, 1), 3);
+}
+
+}  // namespace
+}  // namespace gtopk

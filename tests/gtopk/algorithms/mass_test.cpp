@@ -1,0 +1,110 @@
+// Sparse, algorithms room: what the ranks put in is what comes out, in the result and the residuals
+// together; and a step in which anything was not finite leaves no trace but NaN.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "support/calls.hpp"
+#include "support/cases.hpp"
+
+namespace gtopk {
+namespace {
+
+using support::InprocRanks;
+using support::Tensor;
+
+// Checked on what the ranks hold afterwards, not through the reference: sum(acc) = sum(delivered) +
+// sum(residual).
+TEST(Mass, IsConservedInEveryRandomCase) {
+  std::uint64_t finite_cases = 0;
+  for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
+    const auto size = reference::kRankCounts[seed % 9];
+    const Algorithm algorithm = reference::kAlgorithms[seed / 9 % 4];
+    const DataType type = seed % 2 == 0 ? DataType::kFloat32 : DataType::kFloat64;
+    reference::Case drawn = reference::random_case(seed, type, size, algorithm);
+    reference::Problem& problem = drawn.problem;
+    problem.options.op = ReduceOp::kSum;  // the result is then the delivered sum itself
+    for (reference::Input& input : problem.ranks) {
+      if (!input.residual) input.residual = reference::zeros(type, problem.d);
+    }
+    InprocRanks ranks(size, {.seed = seed});
+    std::vector<Tensor> tensors;
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      tensors.push_back(support::tensor_of(problem, rank));
+    }
+    const auto endings = ranks.run([&](std::uint32_t rank) {
+      return support::sparse_all_reduce(problem, tensors[rank], ranks.workspace(rank));
+    });
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      ASSERT_TRUE(endings[rank]->good()) << drawn.description << ": " << endings[rank]->text();
+    }
+    if (problem.d == 0 || std::isnan(reference::load(type, tensors[0].values, 0))) continue;
+    ++finite_cases;
+    std::vector<reference::Bytes> accs;
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      accs.push_back(reference::accumulated(problem, rank));
+    }
+    for (std::uint64_t i = 0; i < problem.d; ++i) {
+      // Sums of the largest doubles fit a long double.
+      long double put_in = 0;
+      long double magnitude = 0;
+      long double left = 0;
+      for (std::uint32_t rank = 0; rank < size; ++rank) {
+        const double acc = reference::load(type, accs[rank], i);
+        put_in += acc;
+        magnitude += std::fabs(acc);
+        left += reference::load(type, *tensors[rank].residual, i);
+        magnitude = std::max(magnitude, fabsl(left));
+      }
+      // Putting a dropped sum back is the one addition that may overflow after the step has
+      // happened.
+      if (!std::isfinite(left) && drawn.description.find(" huge ") != std::string::npos) continue;
+      const long double out = reference::load(type, tensors[0].values, i) + left;
+      // Each of at most 2 log2 P + P additions rounds once.
+      const long double bound =
+          64 * reference::epsilon(type) * magnitude + 64 * reference::smallest(type);
+      ASSERT_LE(fabsl(put_in - out), bound) << drawn.description << " at " << i;
+    }
+  }
+  EXPECT_GT(finite_cases, 700U);
+}
+
+class NotFinite : public ::testing::TestWithParam<std::tuple<Algorithm, DataType>> {};
+
+// At every rank and in gradient or residual alike.
+TEST_P(NotFinite, AnywhereFillsNanEverywhereAndLeavesResidualsAsTheyWere) {
+  const auto [algorithm, type] = GetParam();
+  const DataType acc_type = accumulation_type(type);
+  for (const std::uint32_t size : {1U, 2U, 3U, 6U}) {
+    for (std::uint32_t bad = 0; bad < size; ++bad) {
+      for (const double value : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {
+        for (const bool in_residual : {false, true}) {
+          reference::Problem problem = reference::random_case(size, type, size, algorithm).problem;
+          problem.options.k = 1;
+          for (reference::Input& input : problem.ranks) {
+            for (std::uint64_t i = 0; i < problem.d; ++i) {
+              reference::store(type, input.gradient, i, 1.0 + static_cast<double>(i % 3));
+            }
+            input.residual = reference::zeros(acc_type, problem.d);
+            reference::store(acc_type, *input.residual, 0, -0.0);
+          }
+          reference::Input& input = problem.ranks[bad];
+          reference::store(in_residual ? acc_type : type,
+                           in_residual ? *input.residual : input.gradient, problem.d - 1, value);
+          InprocRanks ranks(size);
+          ASSERT_EQ(support::differs_from_reference(ranks, problem), "")
+              << "P=" << size << " rank " << bad << " holds " << value;
+          ASSERT_FALSE(reference::all_reduce(problem).happened);
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, NotFinite,
+                         ::testing::Combine(::testing::ValuesIn(reference::kAlgorithms),
+                                            ::testing::ValuesIn(reference::kFloatingTypes)));
+
+}  // namespace
+}  // namespace gtopk

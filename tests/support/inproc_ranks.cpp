@@ -1,0 +1,236 @@
+// Test support: the seeded scheduler of engines, and how they leave.
+#include "support/inproc_ranks.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "transport/base/log.hpp"
+
+namespace gtopk::support {
+namespace {
+
+using engine::Engine;
+using engine::Group;
+using engine::OperationSpec;
+using transport::Duration;
+using transport::TimePoint;
+
+/// Time passes in steps of at most this while something is under way: finer than every timer of the
+/// engine.
+constexpr Duration kTick = std::chrono::microseconds(100);
+
+}  // namespace
+
+std::string Ending::text() const {
+  if (!ended) return "not ended";
+  return error ? std::string(error->what()) : std::string("ok");
+}
+
+InprocRanks::InprocRanks(std::uint32_t ranks, FabricOptions options)
+    : fabric_(std::make_unique<transport::inproc::Fabric>(ranks, options)) {
+  transport::log().set_level(spdlog::level::off);
+  seats_.resize(ranks);
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    addresses_.push_back(fabric_->port(rank).address());
+    seats_[rank].engine =
+        std::make_unique<Engine>(fabric_->port(rank), fabric_->clock(), executor_);
+  }
+  std::vector<std::uint32_t> everybody(ranks);
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) everybody[rank] = rank;
+  auto groups = make_group(1, "default", everybody);
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) seats_[rank].group = std::move(groups[rank]);
+}
+
+InprocRanks::~InprocRanks() {
+  // The ports first: they name requests of operations that may still be pending.
+  fabric_.reset();
+}
+
+std::vector<std::shared_ptr<Group>> InprocRanks::make_group(
+    std::uint32_t id, const std::string& name, const std::vector<std::uint32_t>& members) {
+  std::vector<std::shared_ptr<Group>> groups;
+  for (std::uint32_t place = 0; place < members.size(); ++place) {
+    engine::GroupSpec spec;
+    spec.id = id;
+    spec.name = name;
+    spec.rank = place;
+    for (const std::uint32_t member : members) spec.addresses.push_back(addresses_[member]);
+    groups.push_back(engine(members[place]).add_group(std::move(spec)));
+  }
+  return groups;
+}
+
+SharedEnding InprocRanks::submit(std::uint32_t rank, OperationSpec spec) {
+  return submit(rank, group(rank), std::move(spec));
+}
+
+SharedEnding InprocRanks::submit(std::uint32_t rank, const std::shared_ptr<Group>& group,
+                                 OperationSpec spec) {
+  auto ending = std::make_shared<Ending>();
+  if (spec.timeout == Duration::zero()) spec.timeout = kTimeout;
+  spec.done = [ending](const std::exception_ptr& error) {
+    if (ending->ended) throw std::logic_error("an operation ended twice");
+    ending->ended = true;
+    if (!error) return;
+    try {
+      std::rethrow_exception(error);
+    } catch (const Error& cause) {
+      ending->error = cause;
+    }
+  };
+  submitted_.push_back({rank, ending});
+  engine(rank).submit(group, std::move(spec));
+  return ending;
+}
+
+std::vector<SharedEnding> InprocRanks::run(
+    const std::function<OperationSpec(std::uint32_t)>& spec) {
+  std::vector<SharedEnding> endings;
+  for (std::uint32_t rank = 0; rank < size(); ++rank) {
+    endings.push_back(running(rank) ? submit(rank, spec(rank)) : std::make_shared<Ending>());
+  }
+  run_all();
+  return endings;
+}
+
+void InprocRanks::run_all() {
+  run_until([this] {
+    std::erase_if(submitted_, [this](const Submitted& submitted) {
+      return submitted.ending->ended || seats_[submitted.rank].dead;
+    });
+    return std::ranges::none_of(
+        submitted_, [this](const Submitted& submitted) { return running(submitted.rank); });
+  });
+}
+
+void InprocRanks::run_until(const std::function<bool()>& done) {
+  for (std::uint64_t steps = 0; !done(); ++steps) {
+    if (steps >= kStepBound) {
+      throw Hang(fmt::format("no end after {} steps, at {} of virtual time, seed {}", steps,
+                             std::chrono::duration<double>(now() - TimePoint{}).count(),
+                             fabric_->options().seed));
+    }
+    act();
+  }
+}
+
+void InprocRanks::run_for(Duration time) {
+  horizon_ = now() + time;
+  run_until([&] { return now() >= *horizon_; });
+  horizon_.reset();
+}
+
+void InprocRanks::settle() {
+  const auto nothing_under_way = [this] {
+    return fabric_->quiet() && std::ranges::all_of(seats_, [](const Seat& seat) {
+             return !seat.running || (seat.engine->under_way() == 0 && !seat.engine->has_queued());
+           });
+  };
+  run_until(nothing_under_way);
+  // What arrived for operations that had ended is swept by a timer, which may itself start the next
+  // messages.
+  const TimePoint swept = now() + std::chrono::milliseconds(3);
+  run_until([&] { return now() >= swept && nothing_under_way(); });
+}
+
+bool InprocRanks::step(std::uint32_t rank) {
+  return seats_[rank].running && seats_[rank].engine->step();
+}
+
+void InprocRanks::act() {
+  const bool delivered = fabric_->deliver_one();
+  const bool moved = step(static_cast<std::uint32_t>(fabric_->pick(size())));
+  if (delivered || moved) {
+    idle_ = 0;
+    return;
+  }
+  if (++idle_ < 3) return;
+  idle_ = 0;
+  bool any = false;
+  const auto first = static_cast<std::uint32_t>(fabric_->pick(size()));
+  for (std::uint32_t i = 0; i < size(); ++i) any |= step((first + i) % size());
+  if (!any) pass_time();
+}
+
+void InprocRanks::pass_time() {
+  Duration until = fabric_->quiet() ? Duration(std::chrono::seconds(1)) : kTick;
+  for (const Seat& seat : seats_) {
+    if (seat.running) until = std::min(until, seat.engine->next_timer() - now());
+  }
+  if (horizon_) until = std::min(until, *horizon_ - now());
+  fabric_->advance(std::max(until, Duration(1)));
+}
+
+void InprocRanks::kill(std::uint32_t rank, transport::inproc::Death death) {
+  seats_[rank].running = false;
+  seats_[rank].dead = true;
+  fabric_->kill(rank, death);
+}
+
+void InprocRanks::freeze(std::uint32_t rank) {
+  seats_[rank].running = false;
+  fabric_->freeze(rank);
+}
+
+void InprocRanks::thaw(std::uint32_t rank) {
+  seats_[rank].running = true;
+  fabric_->thaw(rank);
+}
+
+void InprocRanks::leave(std::uint32_t rank) {
+  Seat& seat = seats_[rank];
+  const auto idle = [&] { return seat.engine->under_way() == 0; };
+  const auto patiently = [&](const std::function<bool()>& done) {
+    const TimePoint end = now() + std::chrono::seconds(2);
+    run_until([&] { return done() || now() >= end; });
+  };
+  seat.engine->fail_everything(
+      Error(ErrorKind::kAborted, "this process leaves its process groups"));
+  patiently(idle);
+  seat.engine->say_goodbye();
+  patiently([&] { return seat.engine->farewell_said(); });
+  const auto released = [&] { return seat.engine->stop_listening() && idle(); };
+  patiently(released);
+  if (!released()) {
+    seat.engine->give_up_pending();
+    patiently(released);
+  }
+  fabric_->port(rank).close(Duration::zero());
+  seat.running = false;
+  seat.closed = true;
+}
+
+std::vector<std::string> InprocRanks::close() {
+  settle();
+  for (Seat& seat : seats_) {
+    if (seat.running) seat.engine->say_goodbye();
+  }
+  // Each closes as soon as it may; a peer that has no endpoint to it says nothing and is heard of
+  // when it closes.
+  run_until([this] {
+    for (std::uint32_t rank = 0; rank < size(); ++rank) {
+      Seat& seat = seats_[rank];
+      if (!seat.running || !seat.engine->farewell_said() || !seat.engine->stop_listening())
+        continue;
+      fabric_->port(rank).close(Duration::zero());
+      seat.running = false;
+      seat.closed = true;
+    }
+    return std::ranges::none_of(seats_, [](const Seat& seat) { return seat.running; });
+  });
+  std::vector<std::string> left_over;
+  for (std::uint32_t rank = 0; rank < size(); ++rank) {
+    if (!seats_[rank].closed) continue;
+    for (const transport::Tag tag : fabric_->counters(rank).unexpected_at_close) {
+      // A goodbye may reach a rank that has stopped listening, because it had nothing to do with
+      // the sender.
+      if (static_cast<transport::TagKind>(tag >> 62U) == transport::TagKind::kControl) continue;
+      left_over.push_back(fmt::format("at rank {}: {}", rank, transport::describe(tag)));
+    }
+  }
+  return left_over;
+}
+
+}  // namespace gtopk::support

@@ -1,0 +1,124 @@
+// Test support: P processes that are none: an engine each over one in-process fabric, stepped in an
+// order drawn from the fabric's seed, in virtual time. The same seed gives the same run. It knows
+// no algorithm.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "engine/compute.hpp"
+#include "engine/engine.hpp"
+#include "engine/group.hpp"
+#include "gtopk/algorithms/sparse_all_reduce.hpp"
+#include "gtopk/error.hpp"
+#include "transport/inproc/fabric.hpp"
+
+namespace gtopk::support {
+
+/// How an operation ended on one rank.
+struct Ending {
+  bool ended = false;
+  std::optional<Error> error;
+
+  [[nodiscard]] bool good() const { return ended && !error; }
+  /// The error's text, "not ended" or "ok".
+  [[nodiscard]] std::string text() const;
+};
+using SharedEnding = std::shared_ptr<const Ending>;
+
+/// The step bound was reached: what a hang looks like here.
+class Hang : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+class InprocRanks {
+ public:
+  using FabricOptions = transport::inproc::FabricOptions;
+  static constexpr transport::Duration kTimeout = std::chrono::seconds(30);
+  static constexpr std::uint64_t kStepBound = 2'000'000;
+
+  explicit InprocRanks(std::uint32_t ranks, FabricOptions options = {});
+  InprocRanks(const InprocRanks&) = delete;
+  InprocRanks& operator=(const InprocRanks&) = delete;
+  InprocRanks(InprocRanks&&) = delete;
+  InprocRanks& operator=(InprocRanks&&) = delete;
+  ~InprocRanks();
+
+  [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(seats_.size()); }
+  [[nodiscard]] transport::inproc::Fabric& fabric() { return *fabric_; }
+  [[nodiscard]] engine::Engine& engine(std::uint32_t rank) { return *seats_.at(rank).engine; }
+  [[nodiscard]] sparse::Workspace& workspace(std::uint32_t rank) {
+    return seats_.at(rank).workspace;
+  }
+  /// The group of all ranks, made with the object: id 1, name "default".
+  [[nodiscard]] const std::shared_ptr<engine::Group>& group(std::uint32_t rank) const {
+    return seats_.at(rank).group;
+  }
+  [[nodiscard]] transport::TimePoint now() const { return fabric_->clock().now(); }
+
+  /// A further group, by its members' ranks here; one handle per member, in that order.
+  std::vector<std::shared_ptr<engine::Group>> make_group(std::uint32_t id, const std::string& name,
+                                                         const std::vector<std::uint32_t>& members);
+
+  /// Hands an operation to one rank. A timeout of zero becomes kTimeout.
+  SharedEnding submit(std::uint32_t rank, engine::OperationSpec spec);
+  SharedEnding submit(std::uint32_t rank, const std::shared_ptr<engine::Group>& group,
+                      engine::OperationSpec spec);
+  /// One operation on every running rank, until each has ended. By rank; dead and frozen ones stay
+  /// "not ended".
+  std::vector<SharedEnding> run(const std::function<engine::OperationSpec(std::uint32_t)>& spec);
+
+  /// Steps until `done`. Throws Hang.
+  void run_until(const std::function<bool()>& done);
+  /// Until what was submitted has ended on every running rank.
+  void run_all();
+  /// Steps for so much virtual time.
+  void run_for(transport::Duration time);
+  /// Until the network is quiet, operations' remains are gone and stale messages swept.
+  void settle();
+
+  void kill(std::uint32_t rank, transport::inproc::Death death);
+  void freeze(std::uint32_t rank);
+  void thaw(std::uint32_t rank);
+  [[nodiscard]] bool running(std::uint32_t rank) const { return seats_.at(rank).running; }
+
+  /// One rank leaves in good order, as EngineThread does; the others keep running.
+  void leave(std::uint32_t rank);
+  /// Everybody leaves. Messages that nobody received, over all ranks, described.
+  std::vector<std::string> close();
+
+ private:
+  struct Seat {
+    std::unique_ptr<engine::Engine> engine;
+    std::shared_ptr<engine::Group> group;
+    sparse::Workspace workspace;
+    bool running = true;
+    bool dead = false;
+    bool closed = false;
+  };
+
+  bool step(std::uint32_t rank);
+  /// One seeded action, or a step of time when nothing is left to do now.
+  void act();
+  void pass_time();
+
+  std::unique_ptr<transport::inproc::Fabric> fabric_;
+  engine::InlineExecutor executor_;
+  std::vector<std::string> addresses_;
+  std::vector<Seat> seats_;
+  struct Submitted {
+    std::uint32_t rank;
+    SharedEnding ending;
+  };
+  std::vector<Submitted> submitted_;
+  std::uint32_t idle_ = 0;
+  std::optional<transport::TimePoint> horizon_;  ///< time does not jump beyond it
+};
+
+}  // namespace gtopk::support
