@@ -1,4 +1,4 @@
-"""Room: tests/torch. Sets of ranks that a module's checks share."""
+"""Room: tests/torch. The ranks that all modules' checks share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from ranks import RankSet
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def four() -> Iterator[RankSet]:
     with RankSet(4) as ranks:
         yield ranks

@@ -25,7 +25,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
-WATCHDOG = 120.0
+WATCHDOG = 300.0
 GROUP_TIMEOUT = timedelta(seconds=60)
 
 

@@ -1,0 +1,394 @@
+"""Room: tests/torch. DistributedDataParallel over the backend, plain and with gtopk.sparse_hook."""
+
+from __future__ import annotations
+
+import functools
+import io
+import math
+from contextlib import nullcontext
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Rank, RankSet
+from torch import nn
+from training import Training, flat, network, replicas_are_bitwise_equal
+
+import gtopk
+
+pytestmark = pytest.mark.loopback
+
+SMALL_UNITS = 8 * 1024  # bytes: five units, one per weight matrix
+
+
+@functools.cache
+def gloo() -> dist.ProcessGroup:
+    return dist.new_group(backend="gloo")
+
+
+def check_plain_ddp_trains_as_over_gloo(me: Rank) -> None:
+    ours, theirs = Training(me.rank), Training(me.rank, group=gloo())
+    for _ in range(20):
+        ours.step()
+        theirs.step()
+    torch.testing.assert_close(flat(ours.model), flat(theirs.model), rtol=1e-4, atol=1e-5)
+    assert replicas_are_bitwise_equal(ours.model)
+
+
+def check_density_one_trains_as_dense(me: Rank) -> None:
+    for algorithm in ("gtopk", "gtopk-tree", "topk", "dense"):
+        sparse, plain = Training(me.rank), Training(me.rank, group=gloo())
+        sparse.hooked(density=1.0, algorithm=algorithm, unit=SMALL_UNITS)
+        for _ in range(10):
+            sparse.step()
+            plain.step()
+        torch.testing.assert_close(flat(sparse.model), flat(plain.model), rtol=1e-4, atol=1e-5)
+        assert replicas_are_bitwise_equal(sparse.model)
+
+
+def check_no_gradient_mass_is_lost(me: Rank) -> None:
+    """200 steps of a training, five units: every step, sum of acc = result + sum of residuals."""
+    training = Training(me.rank)
+    state = gtopk.SparseState(
+        training.model.named_parameters(),
+        density=0.01,
+        unit=SMALL_UNITS,
+        warmup=[(0.25, 10), (0.05, 10)],
+    )
+    local: dict[str, torch.Tensor] = {}
+    names = {id(parameter): name for name, parameter in training.model.named_parameters()}
+
+    def listening(state, bucket):
+        for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+            local[names[id(parameter)]] = gradient.clone()
+        return gtopk.sparse_hook(state, bucket)
+
+    training.ddp.register_comm_hook(state, listening)
+    assert len([unit for unit in state.units if unit.large]) >= 4
+    losses, sparsity = [], []
+    for _ in range(200):
+        before = {
+            name: r.clone() for name in names.values() if (r := state.residual(name)) is not None
+        }
+        losses.append(training.step())
+        gradients = {n: p.grad.flatten().double() for n, p in training.model.named_parameters()}
+        small = [n for n in gradients if n not in before]
+        # Sums over ranks of acc, residuals and small gradients: in float64, over gloo, at once.
+        acc = torch.cat([(local[n].double() + before[n].double()).flatten() for n in before])
+        left = torch.cat([state.residual(n).double().flatten() for n in before])
+        dense = torch.cat([local[n].double().flatten() for n in small])
+        sums = torch.cat([acc, left, dense])
+        dist.all_reduce(sums, group=gloo())
+        acc, left, dense = sums.split([len(acc), len(left), len(dense)])
+        result = torch.cat([gradients[n] for n in before]) * me.size
+        torch.testing.assert_close(acc, result + left, rtol=1e-5, atol=1e-6)
+        means = torch.cat([gradients[n] for n in small])
+        torch.testing.assert_close(means, dense / me.size, rtol=1e-5, atol=1e-7)
+        sparsity.append(result.count_nonzero().item() / result.numel())
+    assert state.step == 200
+    assert sum(losses[-20:]) < 0.8 * sum(losses[:20]), "it does not learn"
+    assert max(sparsity[20:]) < 0.012
+    assert min(sparsity[:10]) > 0.2
+    assert replicas_are_bitwise_equal(training.model)
+    assert gtopk.stats()["most_in_flight"] >= 2
+
+
+def check_results_do_not_depend_on_buckets(me: Rank) -> None:
+    """DDP's buckets change after the first step and with their limit; units do not."""
+    ends = []
+    for bucket_mb in (25, 0.008, 0.002):
+        training = Training(me.rank, bucket_mb=bucket_mb)
+        training.hooked(density=0.05, unit=SMALL_UNITS)
+        for _ in range(6):
+            training.step()
+        ends.append(flat(training.model))
+    assert torch.equal(ends[0], ends[1])
+    assert torch.equal(ends[0], ends[2])
+
+
+def check_buckets_are_rebuilt_and_units_span_them(me: Rank) -> None:
+    training = Training(me.rank)
+    state = gtopk.SparseState(training.model.named_parameters(), density=0.05, unit=24 * 1024)
+    layouts: list[list[int]] = []
+
+    def listening(state, bucket):
+        if bucket.index() == 0:
+            layouts.append([])
+        layouts[-1].append(len(bucket.parameters()))
+        return gtopk.sparse_hook(state, bucket)
+
+    training.ddp.register_comm_hook(state, listening)
+    for _ in range(3):
+        training.step()
+    assert layouts[0] != layouts[1], layouts
+    assert layouts[1] == layouts[2], layouts
+    assert len(layouts[1]) > len(state.units) > 1, (layouts, len(state.units))
+    assert replicas_are_bitwise_equal(training.model)
+
+
+def check_unit_shapes(me: Rank) -> None:
+    for unit, count in (("parameter", 5), ("model", 1), (25 * 2**20, 1)):
+        training = Training(me.rank)
+        state = training.hooked(density=0.02, unit=unit)
+        assert len([each for each in state.units if each.large]) == count
+        for _ in range(3):
+            training.step()
+        assert replicas_are_bitwise_equal(training.model)
+
+
+def resumed(training: Training, saved: io.BytesIO, how: str, **arguments) -> Training:
+    """A training that goes on from what was saved, on the same rank."""
+    saved.seek(0)
+    checkpoint = torch.load(saved, weights_only=how != "pickle")
+    again = Training(training.rank, model=network(seed=99))
+    again.model.load_state_dict(checkpoint["model"])
+    again.optimizer.load_state_dict(checkpoint["optimizer"])
+    again.at = checkpoint["at"]
+    if how == "pickle":
+        state = checkpoint["state"]
+        with pytest.raises(RuntimeError, match=r"attach\(model.named_parameters\(\)\)"):
+            _ = state.overlap
+        state.attach(again.model.named_parameters())
+        again.ddp.register_comm_hook(state, gtopk.sparse_hook)
+    else:
+        again.hooked(**arguments).load_state_dict(checkpoint["state"])
+    return again
+
+
+def check_a_resumed_run_continues_bit_for_bit(me: Rank) -> None:
+    arguments = {"density": 0.02, "unit": SMALL_UNITS, "warmup": [(0.2, 3), (0.1, 4)]}
+    for how in ("state_dict", "pickle"):
+        training = Training(me.rank)
+        state = training.hooked(**arguments)
+        for _ in range(5):
+            training.step()
+        saved = io.BytesIO()
+        torch.save(
+            {
+                "model": training.model.state_dict(),
+                "optimizer": training.optimizer.state_dict(),
+                "at": training.at,
+                "state": state.state_dict() if how == "state_dict" else state,
+            },
+            saved,
+        )
+        again = resumed(training, saved, how, **arguments)
+        for _ in range(5):
+            assert training.step() == again.step()
+        assert torch.equal(flat(training.model), flat(again.model)), how
+        dist.barrier()
+
+
+def check_loading_what_does_not_fit_is_an_error(me: Rank) -> None:
+    def state(model=None, **changes):
+        arguments = {"density": 0.02, "unit": SMALL_UNITS, **changes}
+        return gtopk.SparseState((model or network()).named_parameters(), **arguments)
+
+    saved = state().state_dict()
+    state().load_state_dict(saved)
+    with pytest.raises(ValueError, match=r"density is 0.5 here and 0.02 there"):
+        state(density=0.5).load_state_dict(saved)
+    with pytest.raises(ValueError, match="unit is 'model' here"):
+        state(unit="model").load_state_dict(saved)
+    with pytest.raises(ValueError, match="other units: "):
+        state(nn.Linear(64, 64)).load_state_dict(saved)
+    other = (me.rank + 1) % 4
+    with pytest.raises(ValueError, match=f"rank {other}, this is rank {me.rank}"):
+        state().load_state_dict({**saved, "place": {"rank": other, "ranks": 4}})
+    with pytest.raises(NotImplementedError, match="one of 8 ranks, this run has 4"):
+        state().load_state_dict({**saved, "place": {"rank": me.rank, "ranks": 8}})
+    with pytest.raises(ValueError, match="format"):
+        state().load_state_dict({**saved, "format": 99})
+    renamed = {f"x{name}": value for name, value in saved["residuals"].items()}
+    with pytest.raises(ValueError, match="other parameters"):
+        state().load_state_dict({**saved, "residuals": renamed})
+    pickled = state()
+    pickled.__setstate__(pickled.__getstate__())
+    with pytest.raises(ValueError, match="the pickled state has other units"):
+        pickled.attach(nn.Linear(64, 64).named_parameters())
+
+
+def check_accumulated_gradients(me: Rank) -> None:
+    sparse, plain = Training(me.rank), Training(me.rank, group=gloo())
+    state = sparse.hooked(density=1.0, unit=SMALL_UNITS)
+    for training in (sparse, plain):
+        training.optimizer.zero_grad()
+        for micro in range(3):
+            with training.ddp.no_sync() if micro < 2 else nullcontext():
+                training.loss().backward()
+            training.at += 1
+        training.optimizer.step()
+    torch.testing.assert_close(flat(sparse.model), flat(plain.model), rtol=1e-5, atol=1e-6)
+    assert state.step == 1
+
+
+def check_parameters_of_several_types(me: Rank) -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(3)
+            self.a, self.b = nn.Linear(24, 64), nn.Linear(64, 40).double()
+            self.c, self.d = nn.Linear(40, 64).bfloat16(), nn.Linear(64, 40)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.d(self.c(self.b(self.a(x).tanh().double()).bfloat16()).float())
+
+    training = Training(me.rank, model=Mixed())
+    state = training.hooked(density=0.1, unit="model", min_numel=512)
+    assert {unit.dtype for unit in state.units} == {torch.float32, torch.float64, torch.bfloat16}
+    for _ in range(4):
+        training.step()
+    for parameter in training.model.parameters():
+        mine = parameter.detach().double()
+        first = mine.clone()
+        dist.broadcast(first, 0)
+        assert torch.equal(mine, first)
+    assert state.residual("c.weight").dtype == torch.float32
+    assert state.residual("b.weight").dtype == torch.float64
+    assert state.residual("b.bias") is None
+
+
+def check_gradients_that_are_not_contiguous(me: Rank) -> None:
+    torch.manual_seed(5)
+    model = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.Conv2d(16, 16, 3), nn.Flatten(), nn.Linear(160, 20)
+    ).to(memory_format=torch.channels_last)
+    ddp = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.01)
+    state = gtopk.SparseState(model.named_parameters(), density=1.0, unit="parameter")
+    ddp.register_comm_hook(state, gtopk.sparse_hook)
+    x = torch.randn(2, 1, 12, 3, generator=torch.Generator().manual_seed(me.rank))
+    ddp(x.contiguous(memory_format=torch.channels_last)).square().sum().backward()
+    mean = model[1].weight.grad.clone()
+    assert not model[1].weight.grad.is_contiguous()
+    model.zero_grad()
+    model(x).square().sum().backward()
+    expected = model[1].weight.grad.clone()
+    dist.all_reduce(expected, group=gloo())
+    torch.testing.assert_close(mean, expected / me.size, rtol=1e-4, atol=1e-4)
+
+
+def check_not_finite_gradients_change_no_residual(me: Rank) -> None:
+    training = Training(me.rank)
+    state = training.hooked(density=0.05, unit="model")
+    training.step()
+    before = state.state_dict()["residuals"]
+    training.optimizer.zero_grad()
+    loss = training.loss()
+    (loss * (torch.inf if me.rank == 1 else 1.0)).backward()
+    assert all(not p.grad.isfinite().any() for p in training.model.parameters() if p.numel() > 1024)
+    after = state.state_dict()["residuals"]
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    training.step()
+    assert math.isfinite(training.step())
+    assert replicas_are_bitwise_equal(training.model)
+
+
+def check_ranks_with_other_densities_raise_from_backward(me: Rank) -> None:
+    training = Training(me.rank)
+    state = gtopk.SparseState(
+        training.model.named_parameters(),
+        density=0.05,
+        warmup=[(0.1 if me.rank == 2 else 0.2, 1)],
+        unit="model",
+    )
+    training.ddp.register_comm_hook(state, gtopk.sparse_hook)
+    with pytest.raises(RuntimeError, match="k="):
+        training.loss().backward()
+    tensor = torch.ones(4)
+    dist.all_reduce(tensor)
+    assert tensor[0].item() == me.size
+
+
+def check_parameters_that_differ_from_ddps(me: Rank) -> None:
+    training = Training(me.rank)
+    state = gtopk.SparseState(list(training.model.named_parameters())[1:])
+    training.ddp.register_comm_hook(state, gtopk.sparse_hook)
+    with pytest.raises(ValueError, match=r"shape \(64, 24\) that its SparseState does not know"):
+        training.loss().backward()
+    training = Training(me.rank)
+    more = [*training.model.named_parameters(), ("extra", nn.Parameter(torch.zeros(2000)))]
+    training.ddp.register_comm_hook(gtopk.SparseState(more, unit=SMALL_UNITS), gtopk.sparse_hook)
+    with pytest.raises(ValueError, match="does not reduce 1 parameters of its SparseState: extra"):
+        training.loss().backward()
+    dist.barrier()
+
+
+def check_a_backward_that_breaks_off_is_followed_by_a_good_one(me: Rank) -> None:
+    class Breaks(torch.autograd.Function):
+        @staticmethod
+        def forward(_, x, broken):
+            Breaks.broken = broken
+            return x.clone()
+
+        @staticmethod
+        def backward(_, gradient):
+            if Breaks.broken:
+                raise ArithmeticError("broken off")
+            return gradient, None
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = network()
+
+        def forward(self, x, broken=False):
+            return self.net[2:](Breaks.apply(self.net[:2](x), broken))
+
+    training = Training(me.rank, model=Model())
+    state = training.hooked(density=0.05, unit=SMALL_UNITS)
+    x = torch.randn(4, 24)
+    with pytest.raises(ArithmeticError, match="broken off"):
+        training.ddp(x, True).sum().backward()
+    # DDP itself does not go on after this; the state does, with another DDP.
+    training.ddp.reducer._remove_autograd_hooks()
+    again = nn.parallel.DistributedDataParallel(training.model, bucket_cap_mb=0.008)
+    again.register_comm_hook(state, gtopk.sparse_hook)
+    again(x).sum().backward()
+    assert state.step == 1
+    first = training.model.net[0].weight.grad.clone()
+    dist.broadcast(first, 0)
+    assert torch.equal(first, training.model.net[0].weight.grad)
+
+
+def check_sparse_gradients_are_named(me: Rank) -> None:
+    model = nn.Sequential(nn.Embedding(100, 16, sparse=True), nn.Linear(16, 4))
+    ddp = nn.parallel.DistributedDataParallel(model, process_group=gloo())
+    state = gtopk.SparseState(model.named_parameters())
+    ddp.register_comm_hook(state, gtopk.sparse_hook)
+    with pytest.raises(NotImplementedError, match=r"shape \(100, 16\) is sparse"):
+        ddp(torch.tensor([1, 2])).sum().backward()
+    dist.barrier()
+
+
+def check_a_group_that_is_not_gtopks_is_refused(me: Rank) -> None:
+    training = Training(me.rank, group=gloo())
+    training.hooked(group=gloo())
+    with pytest.raises(ValueError, match="not gtopk"):
+        training.loss().backward()
+    dist.barrier()
+
+
+CHECKS = [
+    check_plain_ddp_trains_as_over_gloo,
+    check_density_one_trains_as_dense,
+    check_no_gradient_mass_is_lost,
+    check_results_do_not_depend_on_buckets,
+    check_buckets_are_rebuilt_and_units_span_them,
+    check_unit_shapes,
+    check_a_resumed_run_continues_bit_for_bit,
+    check_loading_what_does_not_fit_is_an_error,
+    check_accumulated_gradients,
+    check_parameters_of_several_types,
+    check_gradients_that_are_not_contiguous,
+    check_not_finite_gradients_change_no_residual,
+    check_ranks_with_other_densities_raise_from_backward,
+    check_parameters_that_differ_from_ddps,
+    check_a_backward_that_breaks_off_is_followed_by_a_good_one,
+    check_sparse_gradients_are_named,
+    check_a_group_that_is_not_gtopks_is_refused,
+]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_on_four_ranks(four: RankSet, check) -> None:
+    four.run(check)
