@@ -26,7 +26,7 @@ Task<void> recursive_doubling(GroupView& group, const Signature& signature, void
   const std::span<std::byte> theirs = group.buffer(kHeaderBytes + bytes);
   write_header(mine, signature, group.sequence(), {.count = d});
   write_header(sum, signature, group.sequence(), {.count = d});
-  std::memcpy(mine.data() + kHeaderBytes, data, bytes);
+  if (bytes != 0) std::memcpy(mine.data() + kHeaderBytes, data, bytes);
 
   const auto check = [&](std::size_t received, std::uint32_t from) {
     require_payload(read_header(theirs.first(received), signature, group, from), d, group, from);
@@ -45,7 +45,7 @@ Task<void> recursive_doubling(GroupView& group, const Signature& signature, void
     const std::size_t received = co_await result;
     check(received, other);
     co_await values;
-    std::memcpy(data, theirs.data() + kHeaderBytes, bytes);
+    if (bytes != 0) std::memcpy(data, theirs.data() + kHeaderBytes, bytes);
     co_return;
   }
   if (tree.folds(rank)) {
@@ -72,7 +72,7 @@ Task<void> recursive_doubling(GroupView& group, const Signature& signature, void
     Message result = group.send(Tree::fold_partner(rank), tree.unfold_step(), mine);
     co_await result;
   }
-  std::memcpy(data, mine.data() + kHeaderBytes, bytes);
+  if (bytes != 0) std::memcpy(data, mine.data() + kHeaderBytes, bytes);
 }
 
 }  // namespace
