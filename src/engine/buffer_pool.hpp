@@ -1,5 +1,5 @@
-// Engine: memory for messages, kept between operations so that the steady state neither allocates nor faults pages.
-// One thread, the engine's.
+// Engine: memory for messages, kept between operations so that the steady state neither allocates
+// nor faults pages. One thread, the engine's.
 #pragma once
 
 #include <array>

@@ -1,4 +1,5 @@
-// Engine: long arithmetic beside the engine thread, so that messages of other operations keep moving meanwhile.
+// Engine: long arithmetic beside the engine thread, so that messages of other operations keep
+// moving meanwhile.
 #pragma once
 
 #include <condition_variable>

@@ -6,7 +6,8 @@
 
 namespace gtopk::engine {
 
-/// Messages and bytes are those of operations (headers included); notices between engines are counted apart.
+/// Messages and bytes are those of operations (headers included); notices between engines are
+/// counted apart.
 struct Counters {
   std::atomic<std::uint64_t> operations{0};
   std::atomic<std::uint64_t> messages_sent{0};

@@ -13,13 +13,15 @@ namespace gtopk::engine {
 
 class EngineThread {
  public:
-  /// The transport is made by `make`, on the engine's thread, which alone uses it. Rethrows what `make` throws.
+  /// The transport is made by `make`, on the engine's thread, which alone uses it. Rethrows what
+  /// `make` throws.
   explicit EngineThread(const std::function<std::unique_ptr<transport::Transport>()>& make);
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;
   EngineThread(EngineThread&&) = delete;
   EngineThread& operator=(EngineThread&&) = delete;
-  /// Lets what is under way end for up to `drain`, says goodbye, closes. Never call it on the engine's thread.
+  /// Lets what is under way end for up to `drain`, says goodbye, closes. Never call it on the
+  /// engine's thread.
   ~EngineThread();
 
   [[nodiscard]] Engine& engine() const { return *engine_; }
@@ -41,7 +43,8 @@ class EngineThread {
   void step_until(const std::function<bool()>& done, transport::Duration at_most);
   void idle(transport::TimePoint idle_since);
 
-  // Destroyed from the last to the first: the thread is joined, then jobs still computed end, then who asked for them.
+  // Destroyed from the last to the first: the thread is joined, then jobs still computed end, then
+  // who asked for them.
   transport::SteadyClock clock_;
   std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<Engine> engine_;

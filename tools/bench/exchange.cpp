@@ -83,19 +83,21 @@ struct Link {
   std::vector<std::pair<double, double>> points;  // bytes, seconds
 };
 
-/// Least squares of relative errors, so that small messages count as much as large ones.
+/// alpha is what the smallest message takes. beta is the slope of the large ones, by least squares:
+/// a shaped link lets the small ones pass within its bucket, faster than its wire.
 void fit(Link& link) {
-  double w = 0, wx = 0, wy = 0, wxx = 0, wxy = 0;
+  constexpr double kLarge = 65536;
+  double n = 0, sx = 0, sy = 0, sxx = 0, sxy = 0;
   for (const auto& [x, y] : link.points) {
-    const double weight = 1 / (y * y);
-    w += weight;
-    wx += weight * x;
-    wy += weight * y;
-    wxx += weight * x * x;
-    wxy += weight * x * y;
+    if (x < kLarge) continue;
+    n += 1;
+    sx += x;
+    sy += y;
+    sxx += x * x;
+    sxy += x * y;
   }
-  link.beta = (w * wxy - wx * wy) / (w * wxx - wx * wx);
-  link.alpha = (wy - link.beta * wx) / w;
+  link.beta = (n * sxy - sx * sy) / (n * sxx - sx * sx);
+  link.alpha = link.points.front().second;
 }
 
 Link measure_link(gtopk::Communicator& group, const Arguments& arguments) {

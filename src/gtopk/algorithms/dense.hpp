@@ -1,5 +1,5 @@
-// Sparse, algorithms room: `dense`, the algorithm that sends the whole acc and leaves no residual. What sparse results
-// are compared with.
+// Sparse, algorithms room: `dense`, the algorithm that sends the whole acc and leaves no residual.
+// What sparse results are compared with.
 #pragma once
 
 #include "engine/group_view.hpp"

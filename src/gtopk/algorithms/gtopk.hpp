@@ -51,6 +51,9 @@ engine::Task<ListMessage<Value, Index>> gtopk(Exchange<Value, Index>& exchange,
     const std::size_t received = co_await incoming;
     exchange.open(theirs, received, partner);
     mine = exchange.merge_node(mine, theirs, rank == tree.lowest_rank(rank, round));
+    // What is still leaving would share the link with the next round's list, and delay the one that
+    // is waited for.
+    co_await outgoing;
   }
   if (tree.folds(rank)) {
     engine::Message outgoing = group.send(fold_partner, tree.unfold_step(), mine.bytes());

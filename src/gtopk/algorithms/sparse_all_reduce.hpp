@@ -12,7 +12,8 @@
 
 namespace gtopk::sparse {
 
-/// Working storage of a process, kept from call to call: of the engine's thread, and of the one beside it.
+/// Working storage of a process, kept from call to call: of the engine's thread, and of the one
+/// beside it.
 struct Workspace {
   SelectScratch select;
   SelectScratch select_beside;
@@ -21,8 +22,9 @@ struct Workspace {
 
 /// One rank's part. Pointers stay valid until the operation has gone.
 struct SparseCall {
-  void* tensor = nullptr;    ///< d elements of dtype: the gradient, then the result (zeros off it)
-  void* residual = nullptr;  ///< d elements of accumulation_type(dtype), or null: zeros, discarded afterwards
+  void* tensor = nullptr;  ///< d elements of dtype: the gradient, then the result (zeros off it)
+  void* residual =
+      nullptr;  ///< d elements of accumulation_type(dtype), or null: zeros, discarded afterwards
   std::uint64_t d = 0;
   DataType dtype = DataType::kFloat32;
   SparseOptions options;
@@ -31,8 +33,9 @@ struct SparseCall {
 /// What all ranks must agree on. Throws Error{kInvalidArgument} for a call that no rank may make.
 [[nodiscard]] collectives::Signature signature_of(const SparseCall& call);
 
-/// Throws Error{kMismatch, kPeerFailed, kTimeout, kAborted}; tensor and residual are then as they were.
-/// NaN or infinity on any rank, or an overflow: the tensor is NaN on every rank and the residual as it was.
+/// Throws Error{kMismatch, kPeerFailed, kTimeout, kAborted}; tensor and residual are then as they
+/// were. NaN or infinity on any rank, or an overflow: the tensor is NaN on every rank and the
+/// residual as it was.
 engine::Task<void> sparse_all_reduce(engine::GroupView& group, SparseCall call,
                                      Workspace& workspace);
 

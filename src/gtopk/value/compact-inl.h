@@ -1,5 +1,5 @@
-// Sparse, value room: left-packs the lanes of a SIMD vector that a mask picks. Compiled once per SIMD
-// target (Highway's foreach_target), hence the odd include guard.
+// Sparse, value room: left-packs the lanes of a SIMD vector that a mask picks. Compiled once per
+// SIMD target (Highway's foreach_target), hence the odd include guard.
 //
 // Highway 1.0.3 has Compress, but its tables are local constants, which g++ copies to the stack at
 // every call (1 to 2 kB: a merge took three times as long). This table is static.
@@ -38,7 +38,8 @@ HWY_INLINE void store_packed(D d, hn::Vec<D> vector, std::size_t bits, hn::TFrom
   hn::StoreU(vector, d, to);
 #else
   const hn::RebindToUnsigned<D> d_order;
-  const auto order = hn::LoadU(d_order, PackingOrders<hn::TFromD<decltype(d_order)>>::kTable.at(bits));
+  const auto order =
+      hn::LoadU(d_order, PackingOrders<hn::TFromD<decltype(d_order)>>::kTable.at(bits));
   hn::StoreU(hn::TableLookupLanes(vector, hn::IndicesFromVec(d, order)), d, to);
 #endif
 }

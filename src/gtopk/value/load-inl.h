@@ -1,7 +1,7 @@
 // Sparse, value room: loads a SIMD vector of a tensor's elements in the accumulation type. Compiled
 // once per SIMD target (Highway's foreach_target), hence the odd include guard. The half types are
-// widened on integers, exactly as value/half.hpp does: subnormal halves become normal floats without
-// touching a denormal, which some CPUs take 100 cycles for. It knows no selection.
+// widened on integers, exactly as value/half.hpp does: subnormal halves become normal floats
+// without touching a denormal, which some CPUs take 100 cycles for. It knows no selection.
 #if defined(GTOPK_VALUE_LOAD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GTOPK_VALUE_LOAD_INL_H_
 #undef GTOPK_VALUE_LOAD_INL_H_
@@ -33,7 +33,8 @@ template <class D>
 HWY_INLINE hn::Vec<D> load_wide(D d, const Bfloat16* from) {
   const hn::Rebind<std::uint32_t, D> d32;
   const hn::Rebind<std::uint16_t, D> d16;
-  const auto bits = hn::PromoteTo(d32, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(from)));
+  const auto bits =
+      hn::PromoteTo(d32, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(from)));
   return hn::BitCast(d, hn::ShiftLeft<16>(bits));
 }
 
