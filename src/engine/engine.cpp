@@ -244,7 +244,8 @@ void Engine::fail_everything(const Error& cause) {
 
 void Engine::say_goodbye() {
   for (const PeerId peer : control_.peers()) {
-    // Also to one that said it before: it waits for ours, and over shared memory sees no connection end.
+    // Also to one that said it before: it waits for ours, and over shared memory sees no connection
+    // end.
     if (!transport_.connected(peer)) continue;
     transport_.expect_departure(peer);
     control_.send(peer, {NoticeKind::kGoodbye, ErrorKind::kAborted, 0, traffic_[peer].sent, {}});

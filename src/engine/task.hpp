@@ -6,6 +6,7 @@
 #include <coroutine>
 #include <cstddef>
 #include <exception>
+#include <memory>
 #include <new>
 #include <optional>
 #include <utility>
@@ -36,7 +37,7 @@ class FramePool {
       return;
     }
     Frame*& first = of_this_thread().free_[size_class];
-    first = new (memory) Frame{first};
+    first = std::construct_at(static_cast<Frame*>(memory), Frame{first});
   }
 
   FramePool() = default;
