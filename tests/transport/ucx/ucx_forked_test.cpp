@@ -22,7 +22,6 @@ namespace gtopk::test {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::HasSubstr;
 
 /// One rank's transport, which knows all the others.
 struct Job {
