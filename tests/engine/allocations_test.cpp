@@ -86,7 +86,7 @@ class Ranks {
     std::size_t ended = 0;
     for (std::uint32_t rank = 0; rank < size; ++rank) {
       for (std::uint64_t i = 0; i < d; ++i) {
-        tensors_[rank][i] = static_cast<float>((i * 2654435761U + rank * 40503U) % 1000);
+        tensors_[rank][i] = static_cast<float>((i * 2654435761UL + rank * 40503UL) % 1000);
       }
       sparse::SparseCall call;
       call.tensor = tensors_[rank].data();

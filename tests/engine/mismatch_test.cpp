@@ -15,7 +15,6 @@
 namespace gtopk {
 namespace {
 
-using collectives::Collective;
 using collectives::Signature;
 using reference::Bytes;
 using support::InprocRanks;
