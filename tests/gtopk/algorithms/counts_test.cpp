@@ -24,7 +24,8 @@ struct Counts {
   std::uint64_t bytes = 0;
   bool operator==(const Counts&) const = default;
 };
-void PrintTo(const Counts& counts, std::ostream* out) {
+// GoogleTest finds it by this name.
+void PrintTo(const Counts& counts, std::ostream* out) {  // NOLINT(readability-identifier-naming)
   *out << counts.messages << " messages of " << counts.bytes << " bytes";
 }
 

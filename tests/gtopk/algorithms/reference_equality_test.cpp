@@ -45,7 +45,7 @@ class ReferenceEquality : public ::testing::TestWithParam<Parameters> {};
 TEST_P(ReferenceEquality, TensorAndResidualsBitForBitOnEveryRank) {
   const auto [size, algorithm, type] = GetParam();
   for (std::uint64_t number = 0; number < 8; ++number) {
-    const std::uint64_t seed = 1 + number + 1000 * size +
+    const std::uint64_t seed = 1 + number + 1000UL * size +
                                100000 * static_cast<std::uint64_t>(type) +
                                1000000 * static_cast<std::uint64_t>(algorithm);
     const reference::Case drawn = reference::random_case(seed, type, size, algorithm);
