@@ -172,8 +172,6 @@ def test_no_message_arrives_sooner_than_the_link_allows_even_after_a_pause():
         soonest = lab.shape.soonest_seconds(point.size)
         assert point.gapped >= soonest
         assert calibration.pingpong[point.size] >= soonest
-    # Seconds per byte: headers make it slower than the bare rate, a false bucket faster.
-    assert calibration.beta >= 0.98 * 8 / 1e8
 
 
 @pytest.mark.network
