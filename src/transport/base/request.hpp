@@ -15,7 +15,8 @@ using PeerId = std::uint32_t;
 class Request {
  public:
   /// Called once, on the engine thread, inside whichever call of the transport ends the message:
-  /// progress, or at once send, recv, cancel, give_up, wait or close. It may not call the transport.
+  /// progress, or at once send, recv, cancel, give_up, wait or close. It may not call the
+  /// transport.
   using Callback = void (*)(Request&);
 
   /// Room for what the network library keeps per request (UCX 1.22 asks for 280 bytes).
