@@ -225,17 +225,18 @@ void Engine::forget_quiet() {
   });
 }
 
-bool Engine::step() {
-  bool any = transport_.progress();
-  any |= take_queue();
-  any |= handle_notices();
-  any |= handle_failures();
+Engine::Step Engine::step() {
+  const bool moved = transport_.progress();
+  bool worked = take_queue();
+  worked |= handle_notices();
+  worked |= handle_failures();
   if (clock_.now() >= next_timer_) check_timers();
   fail_what_awaits_departed();
   ask_questions();
-  any |= resume_ready();
-  if (any) forget_quiet();
-  return any;
+  worked |= resume_ready();
+  if (moved || worked) forget_quiet();
+  if (worked) return Step::kWorked;
+  return moved ? Step::kBytesMoved : Step::kNothing;
 }
 
 void Engine::fail_everything(const Error& cause) {

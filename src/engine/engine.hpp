@@ -59,8 +59,13 @@ class Engine {
   /// Calls `then`, on this thread, as soon as nothing of the group is under way or waiting.
   void when_idle(const std::shared_ptr<Group>& group, std::function<void()> then);
 
-  /// One round of everything; true when anything happened.
-  bool step();
+  enum class Step : std::uint8_t {
+    kNothing,
+    kBytesMoved,  ///< and completed nothing: the middle of a long message
+    kWorked,
+  };
+  /// One round of everything.
+  Step step();
   /// When step() must be called again though nothing arrives.
   [[nodiscard]] transport::TimePoint next_timer() const { return next_timer_; }
   [[nodiscard]] bool has_queued() const;

@@ -41,7 +41,9 @@ class EngineThread {
   void leave();
   /// Steps until `done` or until `at_most` has passed.
   void step_until(const std::function<bool()>& done, transport::Duration at_most);
-  void idle(transport::TimePoint idle_since);
+  /// One step, and a pause where nothing is to be done. `worked`: when it last was.
+  void advance(transport::TimePoint& worked);
+  void idle(transport::TimePoint worked);
 
   // Destroyed from the last to the first: the thread is joined, then jobs still computed end, then
   // who asked for them.

@@ -202,6 +202,11 @@ std::optional<Error> Operation::take_result() {
     thrown = Error(ErrorKind::kTransport, error.what());
   }
   body_ = {};  // lets go of its messages; those still in the network stay with the slab
+  for (MessageSlot& slot : slots_) {
+    // Nobody will read what is received, and it may never come: its sender may have failed as well.
+    const bool waits = slot.operation != nullptr && slot.request.pending();
+    if (waits && slot.request.is_receive) engine_.transport().cancel(slot.request);
+  }
   if (!thrown) return std::nullopt;
   return cause_ ? cause_ : Error(thrown->kind(), fmt::format("{}: {}", label(), thrown->what()));
 }

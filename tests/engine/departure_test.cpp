@@ -172,6 +172,20 @@ TEST(RemovedGroup, OfARankThatHasFinishedDisturbsNobodyAndItsIdMayBeUsedAgain) {
   }
 }
 
+// Over shared memory nobody sees a connection end: a rank knows that another has left by its
+// goodbye alone.
+TEST(Goodbye, IsAlsoSaidToARankThatSaidItBefore) {
+  InprocRanks ranks(2);
+  ASSERT_EQ(support::group_works(ranks), "");
+  ranks.engine(0).say_goodbye();
+  ranks.run_for(std::chrono::milliseconds(10));
+  EXPECT_FALSE(ranks.engine(0).farewell_said());
+  ranks.engine(1).say_goodbye();
+  ranks.run_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(ranks.engine(0).farewell_said());
+  EXPECT_TRUE(ranks.engine(1).farewell_said());
+}
+
 TEST(AbortedGroup, EndsOnEveryRankWithTheReason) {
   InprocRanks ranks(4);
   std::vector<std::int64_t> values(4, 1);

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "gtopk/algorithms/departure.hpp"
 #include "support/calls.hpp"
 #include "support/cases.hpp"
 
@@ -118,6 +119,40 @@ TEST_P(Mismatch, AtAnyRankIsAnErrorOnEveryRankAndTheGroupWorksOn) {
         for (const Call& call : calls) ASSERT_TRUE(call.tensor == call.before);
         if (HasFatalFailure()) return;
       }
+    }
+  }
+}
+
+// Long lists are acknowledged, but not one that does not fit: nobody waits for that.
+TEST_P(Mismatch, OfLongListsLeavesNothingUnderWay) {
+  const std::uint64_t d = 4 * sparse::kAcknowledgedBytes;
+  std::uint64_t seed = 0;
+  for (std::uint32_t size = 2; size <= 6; ++size) {
+    for (std::uint32_t odd = 0; odd < size; ++odd) {
+      SCOPED_TRACE(fmt::format("P={} rank {} differs, seed {}", size, odd, ++seed));
+      sparse::SparseCall same = usual(GetParam(), d);
+      same.options.k = sparse::kAcknowledgedBytes;
+      sparse::SparseCall different = same;
+      different.options.put_back = PutBack::kMerged;
+      InprocRanks ranks(size, network(seed));
+      std::vector<Call> calls;
+      for (std::uint32_t rank = 0; rank < size; ++rank) {
+        calls.emplace_back(rank == odd ? different : same);
+      }
+      for (Call& call : calls) call.call.tensor = call.tensor.data();
+      const auto endings = ranks.run([&](std::uint32_t rank) {
+        return support::sparse_all_reduce(calls[rank].call, ranks.workspace(rank));
+      });
+      for (const auto& ending : endings) {
+        ASSERT_TRUE(ending->error.has_value());
+        ASSERT_EQ(ending->error->kind(), ErrorKind::kMismatch) << ending->text();
+      }
+      ASSERT_EQ(support::group_works(ranks), "");
+      ranks.settle();
+      for (std::uint32_t rank = 0; rank < size; ++rank) {
+        EXPECT_EQ(ranks.engine(rank).under_way(), 0U) << "rank " << rank;
+      }
+      EXPECT_TRUE(ranks.close().empty());
     }
   }
 }

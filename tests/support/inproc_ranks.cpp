@@ -136,7 +136,7 @@ void InprocRanks::settle() {
 }
 
 bool InprocRanks::step(std::uint32_t rank) {
-  return seats_[rank].running && seats_[rank].engine->step();
+  return seats_[rank].running && seats_[rank].engine->step() != engine::Engine::Step::kNothing;
 }
 
 void InprocRanks::act() {

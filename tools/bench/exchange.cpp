@@ -16,8 +16,10 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <fstream>
 #include <future>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <set>
@@ -37,6 +39,7 @@ struct Arguments {
   std::uint64_t k = 25'557;
   int exchanges = 200;
   int warm_up = 10;
+  int in_flight = 1;
   int ping_pongs = 20;  // per size
   std::string algorithm = "gtopk";
   std::string json;
@@ -60,20 +63,27 @@ double quantile(std::vector<double> samples, double q) {
   return samples[static_cast<std::size_t>(q * static_cast<double>(samples.size() - 1) + 0.5)];
 }
 
+/// Starts one operation.
+template <class Start>
+std::future<void> begin(Start start) {
+  auto ended = std::make_shared<std::promise<void>>();
+  gtopk::Call call;
+  call.done = [ended](const std::exception_ptr& error) {
+    if (error) {
+      ended->set_exception(error);
+    } else {
+      ended->set_value();
+    }
+  };
+  std::future<void> future = ended->get_future();
+  start(std::move(call));
+  return future;
+}
+
 /// Starts one operation and waits for it.
 template <class Start>
 void run(Start start) {
-  std::promise<void> ended;
-  gtopk::Call call;
-  call.done = [&](const std::exception_ptr& error) {
-    if (error) {
-      ended.set_exception(error);
-    } else {
-      ended.set_value();
-    }
-  };
-  start(std::move(call));
-  ended.get_future().get();
+  begin(std::move(start)).get();
 }
 
 /// One way, between ranks 0 and 1: seconds = alpha + bytes * beta.
@@ -133,11 +143,18 @@ Link measure_link(gtopk::Communicator& group, const Arguments& arguments) {
   return link;
 }
 
-std::uint64_t checksum(const std::vector<std::uint32_t>& indices, const std::vector<float>& values,
-                       std::uint64_t count) {
-  std::uint64_t sum = 1469598103934665603ULL + count;
-  for (std::uint64_t i = 0; i < count; ++i) {
-    for (const std::uint32_t word : {indices[i], std::bit_cast<std::uint32_t>(values[i])}) {
+struct Result {
+  explicit Result(std::uint64_t room) : indices(room), values(room) {}
+  std::vector<std::uint32_t> indices;
+  std::vector<float> values;
+  std::uint64_t count = 0;
+};
+
+std::uint64_t checksum(const Result& result) {
+  std::uint64_t sum = 1469598103934665603ULL + result.count;
+  for (std::uint64_t i = 0; i < result.count; ++i) {
+    for (const std::uint32_t word :
+         {result.indices[i], std::bit_cast<std::uint32_t>(result.values[i])}) {
       sum = (sum ^ word) * 1099511628211ULL;
     }
   }
@@ -170,33 +187,38 @@ int measure(const Arguments& arguments) {
   if (arguments.algorithm == "topk") options.algorithm = gtopk::Algorithm::kTopk;
   const std::uint64_t room =
       options.algorithm == gtopk::Algorithm::kTopk ? arguments.k * ranks : arguments.k;
-  std::vector<std::uint32_t> result_indices(room);
-  std::vector<float> result_values(room);
-  std::uint64_t count = 0;
-  const gtopk::Communicator::Preselected entries{indices, values, result_indices.data(),
-                                                 result_values.data(), &count};
-  const auto exchange = [&] {
-    run([&](gtopk::Call call) { group.exchange(entries, arguments.d, options, std::move(call)); });
+  std::vector<Result> results(static_cast<std::size_t>(arguments.in_flight), Result(room));
+  const auto exchange = [&](Result& result) {
+    const gtopk::Communicator::Preselected entries{indices, values, result.indices.data(),
+                                                   result.values.data(), &result.count};
+    return begin(
+        [&](gtopk::Call call) { group.exchange(entries, arguments.d, options, std::move(call)); });
   };
 
   const Link link = measure_link(group, arguments);
-  for (int i = 0; i < arguments.warm_up; ++i) exchange();
+  for (int i = 0; i < arguments.warm_up; ++i) exchange(results[0]).get();
   run([&](gtopk::Call call) { group.barrier(std::move(call)); });
   const gtopk::Statistics before = group.statistics();
   const double cpu_before = cpu_seconds();
   std::vector<double> samples;
   const auto start = Clock::now();
+  std::deque<std::pair<std::future<void>, Clock::time_point>> under_way;
   for (int i = 0; i < arguments.exchanges; ++i) {
-    const auto one = Clock::now();
-    exchange();
-    samples.push_back(seconds_since(one));
+    const auto begun = Clock::now();
+    under_way.emplace_back(exchange(results[static_cast<std::size_t>(i) % results.size()]), begun);
+    while (!under_way.empty() &&
+           (under_way.size() == results.size() || i + 1 == arguments.exchanges)) {
+      under_way.front().first.get();
+      samples.push_back(seconds_since(under_way.front().second));
+      under_way.pop_front();
+    }
   }
   const double total = seconds_since(start);
   const double cpu = cpu_seconds() - cpu_before;
   const gtopk::Statistics after = group.statistics();
 
   std::vector<std::uint64_t> sums(ranks);
-  sums[rank] = checksum(result_indices, result_values, count);
+  sums[rank] = checksum(results.back());
   std::vector<std::span<std::byte>> rooms;
   rooms.reserve(sums.size());
   for (std::uint64_t& sum : sums) rooms.push_back(std::as_writable_bytes(std::span(&sum, 1)));
@@ -215,11 +237,12 @@ int measure(const Arguments& arguments) {
                 arguments.algorithm.c_str());
     std::printf("# %s\n", process->transport().c_str());
     std::printf(
-        "# %u ranks, d %llu, k %llu, %d exchanges back to back; link: alpha %.1f us, beta %.3f "
+        "# %u ranks, d %llu, k %llu, %d exchanges back to back, %d in flight; link: alpha %.1f us, "
+        "beta %.3f "
         "ns/B\n",
         ranks, static_cast<unsigned long long>(arguments.d),
-        static_cast<unsigned long long>(arguments.k), arguments.exchanges, link.alpha * 1e6,
-        link.beta * 1e9);
+        static_cast<unsigned long long>(arguments.k), arguments.exchanges, arguments.in_flight,
+        link.alpha * 1e6, link.beta * 1e9);
     std::printf("%6s %12s %9s %9s %9s %9s %9s %9s %9s %10s %7s\n", "ranks", "bytes_sent",
                 "messages", "min(ms)", "p50(ms)", "p99(ms)", "mean(ms)", "model(ms)", "mean/mod",
                 "cpu(ms)", "#wrong");
@@ -229,6 +252,7 @@ int measure(const Arguments& arguments) {
                 wrong);
     if (!arguments.json.empty()) {
       const nlohmann::json record{{"ranks", ranks},
+                                  {"in_flight", arguments.in_flight},
                                   {"alpha_seconds", link.alpha},
                                   {"beta_seconds", link.beta},
                                   {"link", link.points},
@@ -254,6 +278,10 @@ int main(int argc, char** argv) {
   app.add_option("-d,--elements", arguments.d, "elements of the gradient")->capture_default_str();
   app.add_option("-k,--selected", arguments.k, "entries per rank")->capture_default_str();
   app.add_option("-n,--exchanges", arguments.exchanges, "measured, back to back")
+      ->capture_default_str();
+  app.add_option("-f,--in-flight", arguments.in_flight,
+                 "begun before the oldest must have ended, as the DDP hook does with its units")
+      ->check(CLI::Range(1, 16))
       ->capture_default_str();
   app.add_option("-w,--warm-up", arguments.warm_up, "not measured, first")->capture_default_str();
   app.add_option("-a,--algorithm", arguments.algorithm, "gtopk, gtopk-tree or topk")

@@ -10,6 +10,7 @@
 
 #include "collectives/signature.hpp"
 #include "engine/group_view.hpp"
+#include "gtopk/algorithms/departure.hpp"
 #include "gtopk/merge/merge.hpp"
 #include "gtopk/value/entries.hpp"
 #include "gtopk/wire/list_message.hpp"
@@ -42,8 +43,13 @@ class Exchange {
   void seal(List& list, std::size_t count, bool finite) const {
     list.seal(signature_, group_.sequence(), count, finite);
   }
-  void open(List& list, std::size_t received, std::uint32_t from) const {
+  [[nodiscard]] Departure send(std::uint32_t to, std::uint32_t step, const List& list) const {
+    return Departure(group_, to, step, list.bytes());
+  }
+  /// Checks what has arrived and acknowledges it.
+  void open(List& list, std::size_t received, std::uint32_t from, std::uint32_t step) const {
     list.open(received, signature_, group_, from);
+    Departure::acknowledge(group_, from, step, list.bytes());
   }
 
   /// The node above two lists. `keeps_dropped`: this rank is the node's lowest and answers for what

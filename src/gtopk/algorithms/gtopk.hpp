@@ -10,6 +10,7 @@
 #include "collectives/tree.hpp"
 #include "engine/group_view.hpp"
 #include "engine/task.hpp"
+#include "gtopk/algorithms/departure.hpp"
 #include "gtopk/algorithms/exchange.hpp"
 
 namespace gtopk::sparse {
@@ -27,10 +28,11 @@ engine::Task<ListMessage<Value, Index>> gtopk(Exchange<Value, Index>& exchange,
   if (tree.folded_away(rank)) {
     List result = exchange.room_for(group.size());
     engine::Message incoming = group.recv(fold_partner, tree.unfold_step(), result.storage());
-    engine::Message outgoing =
-        group.send(fold_partner, collectives::Tree::fold_step(), mine.bytes());
+    Departure outgoing = exchange.send(fold_partner, collectives::Tree::fold_step(), mine);
     const std::size_t received = co_await incoming;
-    exchange.open(result, received, fold_partner);
+    exchange.open(result, received, fold_partner, tree.unfold_step());
+    engine::Task<void> leaving = outgoing.over();
+    co_await leaving;
     co_return result;
   }
   if (tree.folds(rank)) {
@@ -38,25 +40,25 @@ engine::Task<ListMessage<Value, Index>> gtopk(Exchange<Value, Index>& exchange,
     engine::Message incoming =
         group.recv(fold_partner, collectives::Tree::fold_step(), theirs.storage());
     const std::size_t received = co_await incoming;
-    exchange.open(theirs, received, fold_partner);
+    exchange.open(theirs, received, fold_partner, collectives::Tree::fold_step());
     mine = exchange.merge_node(mine, theirs, true);
   }
   for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
     const std::uint32_t partner = tree.partner(rank, round);
+    const std::uint32_t step = collectives::Tree::round_step(round);
     List theirs = exchange.room_for(std::uint64_t{2} << round);
-    engine::Message incoming =
-        group.recv(partner, collectives::Tree::round_step(round), theirs.storage());
-    engine::Message outgoing =
-        group.send(partner, collectives::Tree::round_step(round), mine.bytes());
+    engine::Message incoming = group.recv(partner, step, theirs.storage());
+    Departure outgoing = exchange.send(partner, step, mine);
     const std::size_t received = co_await incoming;
-    exchange.open(theirs, received, partner);
+    exchange.open(theirs, received, partner, step);
     mine = exchange.merge_node(mine, theirs, rank == tree.lowest_rank(rank, round));
-    // What is still leaving would share the link with the next round's list, and delay the one that
-    // is waited for.
-    co_await outgoing;
+    engine::Task<void> leaving = outgoing.over();
+    co_await leaving;
   }
   if (tree.folds(rank)) {
-    engine::Message outgoing = group.send(fold_partner, tree.unfold_step(), mine.bytes());
+    Departure outgoing = exchange.send(fold_partner, tree.unfold_step(), mine);
+    engine::Task<void> leaving = outgoing.over();
+    co_await leaving;
   }
   co_return mine;
 }

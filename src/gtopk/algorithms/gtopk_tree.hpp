@@ -6,6 +6,7 @@
 #include "collectives/tree.hpp"
 #include "engine/group_view.hpp"
 #include "engine/task.hpp"
+#include "gtopk/algorithms/departure.hpp"
 #include "gtopk/algorithms/exchange.hpp"
 
 namespace gtopk::sparse {
@@ -23,10 +24,11 @@ engine::Task<ListMessage<Value, Index>> gtopk_tree(Exchange<Value, Index>& excha
   if (tree.folded_away(rank)) {
     List result = exchange.room_for(1);
     engine::Message incoming = group.recv(fold_partner, tree.unfold_step(), result.storage());
-    engine::Message outgoing =
-        group.send(fold_partner, collectives::Tree::fold_step(), mine.bytes());
+    Departure outgoing = exchange.send(fold_partner, collectives::Tree::fold_step(), mine);
     const std::size_t received = co_await incoming;
-    exchange.open(result, received, fold_partner);
+    exchange.open(result, received, fold_partner, tree.unfold_step());
+    engine::Task<void> leaving = outgoing.over();
+    co_await leaving;
     co_return result;
   }
   if (tree.folds(rank)) {
@@ -34,7 +36,7 @@ engine::Task<ListMessage<Value, Index>> gtopk_tree(Exchange<Value, Index>& excha
     engine::Message incoming =
         group.recv(fold_partner, collectives::Tree::fold_step(), theirs.storage());
     const std::size_t received = co_await incoming;
-    exchange.open(theirs, received, fold_partner);
+    exchange.open(theirs, received, fold_partner, collectives::Tree::fold_step());
     mine = exchange.merge_node(mine, theirs, true);
   }
 
@@ -43,32 +45,37 @@ engine::Task<ListMessage<Value, Index>> gtopk_tree(Exchange<Value, Index>& excha
   std::uint32_t round = 0;
   for (; round < tree.rounds() && tree.on_left(rank, round); ++round) {
     const std::uint32_t partner = tree.partner(rank, round);
+    const std::uint32_t step = collectives::Tree::round_step(round);
     List theirs = exchange.room_for(1);
-    engine::Message incoming =
-        group.recv(partner, collectives::Tree::round_step(round), theirs.storage());
+    engine::Message incoming = group.recv(partner, step, theirs.storage());
     const std::size_t received = co_await incoming;
-    exchange.open(theirs, received, partner);
+    exchange.open(theirs, received, partner, step);
     mine = exchange.merge_node(mine, theirs, true);
   }
   if (leaf != 0) {
     const std::uint32_t partner = tree.partner(rank, round);
     List result = exchange.room_for(1);
     engine::Message incoming = group.recv(partner, tree.down_step(round), result.storage());
-    engine::Message outgoing =
-        group.send(partner, collectives::Tree::round_step(round), mine.bytes());
+    Departure outgoing = exchange.send(partner, collectives::Tree::round_step(round), mine);
     const std::size_t received = co_await incoming;
-    exchange.open(result, received, partner);
+    exchange.open(result, received, partner, tree.down_step(round));
+    engine::Task<void> leaving = outgoing.over();
+    co_await leaving;
     mine = result;
   }
 
-  // Down: whoever it took a list from gets the result, the largest subtree first.
+  // Down: whoever it took a list from gets the result, the largest subtree first and the next when
+  // that has left: it has the longest way to go.
   while (round > 0) {
     --round;
-    engine::Message outgoing =
-        group.send(tree.partner(rank, round), tree.down_step(round), mine.bytes());
+    Departure outgoing = exchange.send(tree.partner(rank, round), tree.down_step(round), mine);
+    engine::Task<void> leaving = outgoing.over();
+    co_await leaving;
   }
   if (tree.folds(rank)) {
-    engine::Message outgoing = group.send(fold_partner, tree.unfold_step(), mine.bytes());
+    Departure outgoing = exchange.send(fold_partner, tree.unfold_step(), mine);
+    engine::Task<void> leaving = outgoing.over();
+    co_await leaving;
   }
   co_return mine;
 }

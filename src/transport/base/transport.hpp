@@ -82,7 +82,10 @@ class Transport {
   /// Sleeps until a message may have moved, wake() was called, or `at_most` has passed. May return
   /// early.
   virtual void wait(Duration at_most) = 0;
-  /// Any thread: makes a present or the next wait() return.
+  /// In the middle of long messages: lets bytes gather for `at_most`, where the kernel keeps them
+  /// meanwhile. Returns at once where looking away stops the sender.
+  virtual void rest(Duration at_most) = 0;
+  /// Any thread: makes a present or the next wait() or rest() return.
   virtual void wake() = 0;
 
   /// Failures noticed since the last call.

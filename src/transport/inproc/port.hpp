@@ -44,6 +44,7 @@ class Port final : public Transport {
   std::size_t discard(Tag tag, Tag mask) override;
   bool progress() override;
   void wait(Duration at_most) override;
+  void rest(Duration /*at_most*/) override {}
   void wake() override { woken_.store(true, std::memory_order_release); }
   [[nodiscard]] std::vector<PeerFailure> take_failures() override {
     return std::exchange(failures_, {});

@@ -53,6 +53,7 @@ class UcxEndpoint {
 
   /// Nothing of what the peer sent can still arrive: its connection is gone. An endpoint that was
   /// given up on does not say so, as the peer's end of it may be open, nor does shared memory ever.
+  [[nodiscard]] bool shares_memory() const { return shares_memory_; }
   [[nodiscard]] bool cut_off() const { return failure_ != UCS_OK && !shares_memory_; }
 
   /// UCX has reported a failure that nobody has acted on yet.

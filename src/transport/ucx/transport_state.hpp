@@ -43,6 +43,7 @@ class UcxTransport final : public Transport {
   std::size_t discard(Tag tag, Tag mask) override;
   bool progress() override;
   void wait(Duration at_most) override;
+  void rest(Duration at_most) override;
   void wake() override;
   [[nodiscard]] std::vector<PeerFailure> take_failures() override;
   void close(Duration at_most) override;

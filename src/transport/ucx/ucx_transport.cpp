@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <climits>
 #include <random>
@@ -207,6 +208,16 @@ void UcxTransport::wait(Duration at_most) {
   check_process();
   if (!attention_) {
     worker_.wait(at_most);
+  }
+}
+
+void UcxTransport::rest(Duration at_most) {
+  check_process();
+  // Shared memory holds little, and its sender waits as soon as it is full.
+  const bool streams = std::none_of(endpoints_.begin(), endpoints_.end(),
+                                    [](const UcxEndpoint& e) { return e.shares_memory(); });
+  if (streams && !attention_) {
+    worker_.rest(at_most);
   }
 }
 

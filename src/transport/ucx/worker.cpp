@@ -74,12 +74,24 @@ void UcxWorker::wait(Duration at_most) {
   const timespec time = to_timespec(std::min(at_most, kLongestSleep));
   ppoll(entries.data(), entries.size(), &time, nullptr);
   if (entries[1].revents != 0) {
-    eventfd_t ignored = 0;
-    eventfd_read(wake_descriptor_, &ignored);
-    // After the read: a wake() in between has not written, and what it announces is seen by whoever
-    // waits next.
-    woken_.exchange(false, std::memory_order_acq_rel);
+    forget_wake();
   }
+}
+
+void UcxWorker::rest(Duration at_most) {
+  pollfd entry = {.fd = wake_descriptor_, .events = POLLIN, .revents = 0};
+  const timespec time = to_timespec(at_most);
+  if (ppoll(&entry, 1, &time, nullptr) > 0) {
+    forget_wake();
+  }
+}
+
+void UcxWorker::forget_wake() {
+  eventfd_t ignored = 0;
+  eventfd_read(wake_descriptor_, &ignored);
+  // After the read: a wake() in between has not written, and what it announces is seen by whoever
+  // waits next.
+  woken_.exchange(false, std::memory_order_acq_rel);
 }
 
 void UcxWorker::wake() {

@@ -30,6 +30,8 @@ class UcxWorker {
   /// Sleeps until something may have moved, wake() was called, or `at_most` (never more than 50 ms)
   /// has passed.
   void wait(Duration at_most);
+  /// Sleeps until wake() was called or `at_most` has passed, whatever arrives.
+  void rest(Duration at_most);
   /// Any thread, for as long as this object lives.
   void wake();
 
@@ -42,6 +44,8 @@ class UcxWorker {
   struct Destroy {
     void operator()(ucp_worker_h worker) const { ucp_worker_destroy(worker); }
   };
+
+  void forget_wake();
 
   int wake_descriptor_ = -1;
   int event_descriptor_ = -1;  ///< UCX's own

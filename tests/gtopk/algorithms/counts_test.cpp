@@ -9,6 +9,7 @@
 #include "collectives/signature.hpp"
 #include "collectives/tree.hpp"
 #include "engine/group.hpp"
+#include "gtopk/algorithms/departure.hpp"
 #include "support/calls.hpp"
 #include "support/cases.hpp"
 
@@ -34,12 +35,16 @@ struct Expected {
   Counts received;
 };
 
-/// h + n e for each list.
-Counts of_lists(const std::vector<std::uint64_t>& lists, std::uint64_t entry) {
+/// h + n e for each list, and an empty message for each long one that came the other way.
+Counts of_lists(const std::vector<std::uint64_t>& lists, const std::vector<std::uint64_t>& answered,
+                std::uint64_t entry) {
   Counts counts;
   for (const std::uint64_t entries : lists) {
     ++counts.messages;
     counts.bytes += collectives::kHeaderBytes + entries * entry;
+  }
+  for (const std::uint64_t entries : answered) {
+    if (collectives::kHeaderBytes + entries * entry > sparse::kAcknowledgedBytes) ++counts.messages;
   }
   return counts;
 }
@@ -64,8 +69,9 @@ std::vector<Expected> expected_counts(const Problem& problem) {
   if (problem.options.algorithm != Algorithm::kDense) {
     const reference::Outcome outcome = reference::all_reduce(problem);
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-      expected[rank] = {of_lists(outcome.lists[rank].sent, 4 + element),
-                        of_lists(outcome.lists[rank].received, 4 + element)};
+      const reference::Lists& lists = outcome.lists[rank];
+      expected[rank] = {of_lists(lists.sent, lists.received, 4 + element),
+                        of_lists(lists.received, lists.sent, 4 + element)};
     }
     return expected;
   }
@@ -161,9 +167,32 @@ TEST_P(Counted, MessagesFollowFromTheTreeAlone) {
   }
 }
 
+class CountedLists : public Counted {};
+
+TEST_P(CountedLists, LongOnesAreAcknowledged) {
+  const auto [size, algorithm] = GetParam();
+  // 16,384 bytes are the longest list that is not.
+  constexpr std::uint64_t kLongest = (sparse::kAcknowledgedBytes - collectives::kHeaderBytes) / 8;
+  for (const std::uint64_t k : {kLongest, kLongest + 1}) {
+    const Problem problem = full_problem(size, algorithm, DataType::kFloat32, 4 * k, k);
+    expect_counts(problem, 1);
+    const std::vector<Expected> expected = expected_counts(problem);
+    for (std::uint32_t rank = 0; rank < size && algorithm != Algorithm::kTopk; ++rank) {
+      const std::uint64_t lists = size == 1 ? 0 : messages_of(algorithm, size, rank);
+      EXPECT_EQ(expected[rank].sent.messages, k > kLongest ? 2 * lists : lists);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Every, Counted,
                          ::testing::Combine(::testing::ValuesIn(reference::kRankCounts),
                                             ::testing::ValuesIn(reference::kAlgorithms)));
+
+INSTANTIATE_TEST_SUITE_P(Every, CountedLists,
+                         ::testing::Combine(::testing::ValuesIn(reference::kRankCounts),
+                                            ::testing::Values(Algorithm::kGtopk,
+                                                              Algorithm::kGtopkTree,
+                                                              Algorithm::kTopk)));
 
 TEST(CountedDense, TheRingSendsEachElementTwiceLessTwoChunks) {
   for (const std::uint32_t size : {1U, 2U, 3U, 4U, 5U, 8U}) {
