@@ -24,6 +24,7 @@ Engine::~Engine() {
     for (const auto& operation : group->waiting) end(*operation);
     group->waiting.clear();  // groups may outlive the engine, operations may not
   }
+  operations_.clear();  // one that ends may make another ready
 }
 
 void Engine::submit(const std::shared_ptr<Group>& group, OperationSpec spec) {

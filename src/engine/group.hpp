@@ -46,6 +46,7 @@ class Group {
   std::uint64_t arrived = 0;                       ///< collectives handed to the engine so far
   std::map<std::uint64_t, Operation*> running;     ///< collectives by sequence number
   std::deque<std::unique_ptr<Operation>> waiting;  ///< for a place in flight
+  std::vector<Operation*> line;                    ///< those with a Turn, the first one's it is
   std::map<std::uint64_t, Error> aborted;          ///< by a peer, before this rank called
   bool starting = false;                           ///< operations that waited
   std::optional<Error> failure;                    ///< the group is over

@@ -59,6 +59,26 @@ void Computation::await_resume() {
   }
 }
 
+Turn::Turn(GroupView& group) : operation_(group.operation_) {
+  operation_.group().line.push_back(&operation_);
+}
+
+Turn::~Turn() {
+  std::vector<Operation*>& line = operation_.group().line;
+  std::erase(line, &operation_);
+  if (line.empty()) return;
+  Operation& next = *line.front();
+  if (next.turn_waiter) next.engine().make_ready(std::exchange(next.turn_waiter, {}), next);
+}
+
+bool Turn::await_ready() const {
+  return operation_.group().line.front() == &operation_ || operation_.cause().has_value();
+}
+
+void Turn::await_resume() const {
+  if (operation_.cause()) throw Error(*operation_.cause());
+}
+
 std::uint32_t GroupView::rank() const { return operation_.group().rank(); }
 std::uint32_t GroupView::size() const { return operation_.group().size(); }
 std::uint64_t GroupView::sequence() const { return operation_.sequence(); }

@@ -75,6 +75,28 @@ class [[nodiscard]] Computation {
   std::function<void()> work_;
 };
 
+/// A place in the line of operations that want the group's links for themselves: two that share
+/// them both take twice as long, and delay whoever waits for the first. To be taken before anything
+/// is awaited: operations start in the same order on every rank, so nobody waits in a circle.
+class [[nodiscard]] Turn {
+ public:
+  explicit Turn(GroupView& group);
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  Turn(Turn&&) = delete;
+  Turn& operator=(Turn&&) = delete;
+  /// Lets the next one go on.
+  ~Turn();
+
+  // Awaiting ends when every operation before this one has given its place up.
+  [[nodiscard]] bool await_ready() const;
+  void await_suspend(std::coroutine_handle<> waiter) { operation_.turn_waiter = waiter; }
+  void await_resume() const;
+
+ private:
+  Operation& operation_;
+};
+
 class GroupView {
  public:
   explicit GroupView(Operation& operation) : operation_(operation) {}
@@ -109,6 +131,7 @@ class GroupView {
 
  private:
   friend class CallText;
+  friend class Turn;
   Operation& operation_;
 };
 

@@ -87,6 +87,7 @@ void Operation::start() {
 void Operation::fail(const Error& cause) {
   if (cause_ || phase == Phase::kLingering) return;
   cause_ = cause;
+  if (turn_waiter) engine_.make_ready(std::exchange(turn_waiter, {}), *this);
   for (MessageSlot& slot : slots_) {
     if (slot.operation == nullptr) continue;
     if (slot.waiter) engine_.make_ready(std::exchange(slot.waiter, {}), *this);

@@ -100,6 +100,7 @@ class Operation {
   std::string others_call;
   void compute(std::coroutine_handle<> waiter, std::function<void()> work);
   std::exception_ptr compute_error;
+  std::coroutine_handle<> turn_waiter;
 
   // For the engine.
   /// Ranks whose messages did not fit, since the last call: to be asked what they called.

@@ -34,6 +34,18 @@ FabricOptions network(std::uint64_t seed) {
 struct Work {
   explicit Work(std::uint32_t ranks) {
     problem = reference::random_case(ranks, DataType::kFloat32, ranks, Algorithm::kGtopk).problem;
+    // Lists of 24 kB, which take turns: two operations in a row do that.
+    long_lists.d = 9000;
+    long_lists.options.k = 3000;
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+      reference::Input input{reference::zeros(DataType::kFloat32, long_lists.d), std::nullopt};
+      for (std::uint64_t i = 0; i < long_lists.d; ++i) {
+        reference::store(DataType::kFloat32, input.gradient, i,
+                         static_cast<double>(i % 101 + rank));
+      }
+      long_lists.ranks.push_back(std::move(input));
+      long_tensors.push_back(support::tensor_of(long_lists, rank));
+    }
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
       tensors.push_back(support::tensor_of(problem, rank));
       large.emplace_back(80000);
@@ -42,11 +54,11 @@ struct Work {
   }
   engine::OperationSpec make(InprocRanks& ranks, std::uint32_t rank, std::uint64_t which) {
     engine::OperationSpec spec;
-    switch (which % 7) {
+    switch (which % 9) {
       case 0:
       case 1:
       case 2:
-        problem.options.algorithm = reference::kAlgorithms[which % 7];
+        problem.options.algorithm = reference::kAlgorithms[which % 9];
         spec = support::sparse_all_reduce(problem, tensors[rank], ranks.workspace(rank));
         break;
       case 3:
@@ -58,6 +70,11 @@ struct Work {
       case 5:
         spec = support::all_gather({rooms[rank].begin(), rooms[rank].end()});
         break;
+      case 6:
+      case 7:
+        long_lists.options.algorithm = reference::kAlgorithms[which % 9 - 6];
+        spec = support::sparse_all_reduce(long_lists, long_tensors[rank], ranks.workspace(rank));
+        break;
       default:
         spec = support::barrier();
         break;
@@ -67,6 +84,8 @@ struct Work {
   }
   reference::Problem problem;
   std::vector<support::Tensor> tensors;
+  reference::Problem long_lists;
+  std::vector<support::Tensor> long_tensors;
   std::vector<Bytes> large;
   std::vector<std::vector<Bytes>> rooms;
 };

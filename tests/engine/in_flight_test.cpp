@@ -93,6 +93,74 @@ TEST(InFlight, DifferentProblemsAtOnceEachEqualTheReference) {
   }
 }
 
+// Long lists have the links to themselves, in the order of the calls; short ones pass them by.
+TEST(InFlight, LongListsTakeTurns) {
+  constexpr std::uint64_t kLong = 3000;  // entries; of 8 bytes each
+  bool passed_by = false;
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    const std::uint32_t size = 2 + seed % 7;
+    SCOPED_TRACE(fmt::format("P={} seed {}", size, seed));
+    reference::Random random(seed);
+    InprocRanks ranks(size, network(seed));
+    std::vector<reference::Problem> problems(10);
+    for (std::size_t number = 0; number < problems.size(); ++number) {
+      reference::Problem& problem = problems[number];
+      problem.d = 3 * kLong;
+      problem.options.k = number % 3 == 2 ? 20 : kLong;
+      problem.options.algorithm = reference::kAlgorithms[number % 3];  // not dense
+      for (std::uint32_t rank = 0; rank < size; ++rank) {
+        reference::Input input{reference::zeros(problem.type, problem.d), std::nullopt};
+        for (std::uint64_t i = 0; i < problem.d; ++i) {
+          reference::store(problem.type, input.gradient, i, random.uniform() - 0.5);
+        }
+        problem.ranks.push_back(std::move(input));
+      }
+    }
+    std::vector<std::vector<support::Tensor>> tensors(size);
+    std::vector<std::vector<SharedEnding>> endings(size);
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      for (const auto& problem : problems) {
+        tensors[rank].push_back(support::tensor_of(problem, rank));
+      }
+      for (std::size_t number = 0; number < problems.size(); ++number) {
+        endings[rank].push_back(
+            ranks.submit(rank, support::sparse_all_reduce(problems[number], tensors[rank][number],
+                                                          ranks.workspace(rank))));
+      }
+    }
+    std::size_t left = problems.size() * size;
+    std::vector<std::vector<std::size_t>> order(size);
+    ranks.run_until([&] {
+      for (std::uint32_t rank = 0; rank < size; ++rank) {
+        for (std::size_t number = 0; number < problems.size(); ++number) {
+          if (endings[rank][number] == nullptr || !endings[rank][number]->ended) continue;
+          EXPECT_TRUE(endings[rank][number]->good()) << endings[rank][number]->text();
+          endings[rank][number] = nullptr;
+          order[rank].push_back(number);
+          --left;
+        }
+      }
+      return left == 0;
+    });
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      passed_by |= !std::ranges::is_sorted(order[rank]);
+      std::erase_if(order[rank], [](std::size_t number) { return number % 3 == 2; });
+      EXPECT_TRUE(std::ranges::is_sorted(order[rank])) << "rank " << rank;
+    }
+    for (std::size_t number = 0; number < problems.size(); ++number) {
+      const reference::Outcome expected = reference::all_reduce(problems[number]);
+      for (std::uint32_t rank = 0; rank < size; ++rank) {
+        ASSERT_EQ(reference::difference(problems[number].type, expected.tensor,
+                                        tensors[rank][number].values),
+                  "")
+            << "problem " << number << " rank " << rank;
+      }
+    }
+    EXPECT_TRUE(ranks.close().empty());
+  }
+  EXPECT_TRUE(passed_by);
+}
+
 TEST(InFlight, GroupsThatOverlapDoNotMixTheirMessages) {
   const std::vector<std::vector<std::uint32_t>> members = {
       {0, 1, 2}, {3, 2, 1}, {0, 3}, {2, 0, 1, 3}};

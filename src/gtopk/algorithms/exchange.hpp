@@ -30,6 +30,11 @@ class Exchange {
 
   [[nodiscard]] engine::GroupView& group() const { return group_; }
 
+  /// Whether lists may be long enough to keep a link busy.
+  [[nodiscard]] bool long_lists() const {
+    return List::bytes_for(signature_.k) > kAcknowledgedBytes;
+  }
+
   /// A list of up to `capacity` entries to write.
   [[nodiscard]] List make(std::size_t capacity) {
     return List(group_.buffer(List::bytes_for(capacity)), capacity);

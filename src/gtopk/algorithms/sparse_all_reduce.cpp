@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <limits>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -42,15 +43,24 @@ class PhaseClock {
   transport::TimePoint since_;
 };
 
+/// From this rank's selection to the result. `turn`: for long lists, this exchange's place in line.
 template <class Value, class Index>
 Task<ListMessage<Value, Index>> walk(Algorithm algorithm, Exchange<Value, Index>& exchange,
-                                     ListMessage<Value, Index> own) {
+                                     ListMessage<Value, Index> own,
+                                     std::optional<engine::Turn>& turn) {
+  if (turn) {
+    engine::Turn& mine = *turn;
+    co_await mine;
+  }
   if (algorithm == Algorithm::kGtopkTree) {
     Task<ListMessage<Value, Index>> tree = gtopk_tree(exchange, own);
-    co_return co_await tree;
+    own = co_await tree;
+  } else {
+    Task<ListMessage<Value, Index>> doubling = gtopk(exchange, own);
+    own = co_await doubling;
   }
-  Task<ListMessage<Value, Index>> doubling = gtopk(exchange, own);
-  co_return co_await doubling;
+  turn.reset();
+  co_return own;
 }
 
 template <class T, class Index>
@@ -63,6 +73,8 @@ Task<void> run(GroupView& group, SparseCall call, Workspace& workspace) {
   const auto d = static_cast<std::size_t>(call.d);
   Exchange<Value, Index> exchange(group, signature, call.options.algorithm != Algorithm::kTopk,
                                   workspace.merge);
+  std::optional<engine::Turn> turn;
+  if (exchange.long_lists()) turn.emplace(group);
   PhaseClock phase(group);
   const bool here = d <= kInlineElements;
   const auto sweep = [&](auto work) -> Task<void> {
@@ -84,7 +96,7 @@ Task<void> run(GroupView& group, SparseCall call, Workspace& workspace) {
   co_await selecting;
   phase.charge(group.counters().compress_nanoseconds);
 
-  Task<ListMessage<Value, Index>> walking = walk(call.options.algorithm, exchange, own);
+  Task<ListMessage<Value, Index>> walking = walk(call.options.algorithm, exchange, own, turn);
   const ListMessage<Value, Index> result = co_await walking;
   phase.charge(group.counters().exchange_nanoseconds);
 
@@ -177,12 +189,14 @@ Task<void> exchange_preselected(GroupView& group, PreselectedCall call, Workspac
   }
   Exchange<float, std::uint32_t> exchange(
       group, signature, call.options.algorithm != Algorithm::kTopk, workspace.merge);
+  std::optional<engine::Turn> turn;
+  if (exchange.long_lists()) turn.emplace(group);
   PhaseClock phase(group);
   List own = exchange.make(signature.k);
   std::memcpy(own.room().indices, call.indices, call.count * sizeof(std::uint32_t));
   std::memcpy(own.room().values, call.values, call.count * sizeof(float));
   exchange.seal(own, call.count, true);
-  Task<List> walking = walk(call.options.algorithm, exchange, own);
+  Task<List> walking = walk(call.options.algorithm, exchange, own, turn);
   const List result = co_await walking;
   const Entries<float, std::uint32_t> entries = result.entries();
   std::memcpy(call.result_indices, entries.indices, entries.size * sizeof(std::uint32_t));
