@@ -1,0 +1,86 @@
+#include "communicator/member.hpp"
+
+#include <exception>
+#include <stdexcept>
+
+#include <fmt/format.h>
+
+namespace gtopk::test {
+namespace {
+
+using std::chrono::steady_clock;
+
+/// Looked at where it was made: an exception that two threads hold would have its reference count
+/// in a library that ThreadSanitizer does not see into.
+Ending ending_of(const std::exception_ptr& error) {
+  if (error == nullptr) return {};
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& seen) {
+    return {seen.kind(), seen.what()};
+  }
+}
+
+std::unique_ptr<Communicator> meet(const std::shared_ptr<Process>& process,
+                                   bootstrap::KeyValueStore& group, bootstrap::KeyValueStore& job,
+                                   const std::string& name, std::uint32_t rank,
+                                   std::uint32_t size) {
+  const Meeting meeting{
+      .group = group, .job = job, .name = name, .rank = rank, .size = size, .timeout = kWatchdog};
+  return std::make_unique<Communicator>(process, meeting);
+}
+
+}  // namespace
+
+std::string name_of_transport(std::string_view tls) { return tls == kTcp ? "Tcp" : "SharedMemory"; }
+
+Call Pending::call(std::optional<std::chrono::nanoseconds> timeout,
+                   std::function<void()> then) const {
+  Call call;
+  call.timeout = timeout;
+  call.done = [state = state_, then = std::move(then)](const std::exception_ptr& error) {
+    Ending ending = ending_of(error);
+    if (then) then();
+    const std::lock_guard lock(state->mutex);
+    if (state->ending) ending = {ErrorKind::kTransport, "done was called twice"};
+    state->ending = std::move(ending);
+    state->changed.notify_all();
+  };
+  return call;
+}
+
+Ending Pending::wait(std::chrono::nanoseconds at_most) const {
+  std::unique_lock lock(state_->mutex);
+  if (!state_->changed.wait_for(lock, at_most, [&] { return state_->ending.has_value(); })) {
+    throw std::runtime_error(fmt::format("an operation has not ended after {} s",
+                                         std::chrono::duration<double>(at_most).count()));
+  }
+  return *state_->ending;
+}
+
+void wait_for_all(bootstrap::KeyValueStore& store, const std::string& place, int ranks) {
+  if (store.add(place, 1) == ranks) store.set(place, "all");
+  static_cast<void>(store.get(place, kWatchdog));
+}
+
+Member::Member(const ForkedRank& self)
+    : store_(self.store()),
+      process_(Process::start()),
+      group_(meet(process_, *store_, *store_, "default", static_cast<std::uint32_t>(self.rank()),
+                  static_cast<std::uint32_t>(self.size()))) {}
+
+Member::Member(bootstrap::KeyValueStore& job, const std::string& group, std::uint32_t rank,
+               std::uint32_t size)
+    : process_(Process::start()) {
+  PrefixStore keys(job, group + "/");
+  group_ = meet(process_, keys, job, group, rank, size);
+}
+
+std::chrono::nanoseconds Member::leave() {
+  const auto begin = steady_clock::now();
+  group_.reset();
+  process_.reset();
+  return steady_clock::now() - begin;
+}
+
+}  // namespace gtopk::test

@@ -1,0 +1,108 @@
+// Test support of this room: a forked rank as a member of a group, by the public surface alone, and
+// operations that can be waited for. It knows no case.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "gtopk/communicator.hpp"
+#include "gtopk/error.hpp"
+#include "support/forked_ranks.hpp"
+#include "transport/bootstrap/key_value_store.hpp"
+
+namespace gtopk::test {
+
+/// What no operation of these tests may take, however busy the machine.
+inline constexpr std::chrono::seconds kWatchdog{60};
+
+/// The two networks that every rank can have. Values of UCX_TLS.
+inline constexpr const char* kTcp = "tcp,self";
+inline constexpr const char* kSharedMemory = "posix,sysv,self";
+[[nodiscard]] std::string name_of_transport(std::string_view tls);
+
+/// Sanitizers make everything several times slower.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
+/// How an operation ended on this rank.
+struct Ending {
+  std::optional<ErrorKind> error;
+  std::string text;  ///< of the error
+
+  [[nodiscard]] bool good() const { return !error; }
+};
+
+/// One operation, from its call to its end.
+class Pending {
+ public:
+  Pending() : state_(std::make_shared<State>()) {}
+
+  /// What the communicator gets; `then` is called on the engine's thread.
+  [[nodiscard]] Call call(std::optional<std::chrono::nanoseconds> timeout = std::nullopt,
+                          std::function<void()> then = {}) const;
+  /// Throws std::runtime_error, which fails the rank, when the time is up first.
+  [[nodiscard]] Ending wait(std::chrono::nanoseconds at_most = kWatchdog) const;
+
+ private:
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::optional<Ending> ending;
+  };
+  std::shared_ptr<State> state_;
+};
+
+/// Keys of one group in a store of several.
+class PrefixStore final : public bootstrap::KeyValueStore {
+ public:
+  PrefixStore(bootstrap::KeyValueStore& whole, std::string prefix)
+      : whole_(whole), prefix_(std::move(prefix)) {}
+
+  void set(std::string_view key, std::string_view value) override {
+    whole_.set(prefix_ + std::string(key), value);
+  }
+  [[nodiscard]] std::string get(std::string_view key, bootstrap::Duration at_most) override {
+    return whole_.get(prefix_ + std::string(key), at_most);
+  }
+  std::int64_t add(std::string_view key, std::int64_t delta) override {
+    return whole_.add(prefix_ + std::string(key), delta);
+  }
+
+ private:
+  bootstrap::KeyValueStore& whole_;
+  std::string prefix_;
+};
+
+/// Returns when `ranks` ranks have come here.
+void wait_for_all(bootstrap::KeyValueStore& store, const std::string& place, int ranks);
+
+/// This process with UCX and its engine, and one group. Memory of operations must outlive it.
+class Member {
+ public:
+  /// In the group of all ranks of the job.
+  explicit Member(const ForkedRank& self);
+  /// In one of several groups.
+  Member(bootstrap::KeyValueStore& job, const std::string& group, std::uint32_t rank,
+         std::uint32_t size);
+
+  [[nodiscard]] Communicator& group() { return *group_; }
+  [[nodiscard]] const Process& process() const { return *process_; }
+  /// Group and process end, as at the end of a program; how long it took.
+  std::chrono::nanoseconds leave();
+
+ private:
+  std::unique_ptr<bootstrap::KeyValueStore> store_;  ///< of the group of all
+  std::shared_ptr<Process> process_;
+  std::unique_ptr<Communicator> group_;
+};
+
+}  // namespace gtopk::test

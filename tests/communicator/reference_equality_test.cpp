@@ -1,0 +1,214 @@
+// Communicator: between real processes every algorithm gives the sequential reference's tensor and
+// residuals, bit for bit on every rank, and goes on with the residuals it left. The cases, and what
+// the reference makes of them, are computed once, before the ranks are forked.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "communicator/member.hpp"
+#include "support/calls.hpp"
+#include "support/cases.hpp"
+#include "support/forked_ranks.hpp"
+
+namespace gtopk::test {
+namespace {
+
+using reference::Bytes;
+using support::Tensor;
+
+constexpr std::size_t kSteps = 2;
+/// Of each algorithm and type.
+constexpr std::uint64_t kCases = kSanitized ? 8 : 32;
+constexpr std::size_t kCombinations =
+    std::size(reference::kAlgorithms) * std::size(reference::kFloatingTypes);
+/// Steps of so many cases are under way at once.
+constexpr std::size_t kAtOnce = 16;
+
+/// A case over consecutive steps, and its right results.
+struct Scenario {
+  std::string description;
+  std::vector<reference::Problem> steps;
+  std::vector<reference::Outcome> outcomes;
+};
+
+/// The next step: each rank gets its neighbour's gradient, its own residual has stayed. What was
+/// not finite in a gradient is now, so that a step that did not happen is followed by one that may.
+reference::Problem next_step(const reference::Problem& problem, const reference::Outcome& outcome) {
+  reference::Problem next = problem;
+  for (std::size_t rank = 0; rank < next.ranks.size(); ++rank) {
+    reference::Input& input = next.ranks[rank];
+    input.gradient = problem.ranks[(rank + 1) % next.ranks.size()].gradient;
+    input.residual = outcome.residuals[rank];
+    for (std::uint64_t i = 0; i < next.d; ++i) {
+      if (!std::isfinite(reference::load(next.type, input.gradient, i))) {
+        reference::store(next.type, input.gradient, i, 1.0);
+      }
+    }
+  }
+  return next;
+}
+
+Scenario play(std::string description, reference::Problem first) {
+  Scenario scenario;
+  scenario.description = std::move(description);
+  scenario.steps.push_back(std::move(first));
+  for (;;) {
+    scenario.outcomes.push_back(reference::all_reduce(scenario.steps.back()));
+    if (scenario.steps.size() == kSteps) return scenario;
+    scenario.steps.push_back(next_step(scenario.steps.back(), scenario.outcomes.back()));
+  }
+}
+
+std::vector<Scenario> random_scenarios(std::uint32_t ranks) {
+  std::vector<Scenario> scenarios;
+  for (std::uint64_t number = 0; number < kCases; ++number) {
+    for (const Algorithm algorithm : reference::kAlgorithms) {
+      for (const DataType type : reference::kFloatingTypes) {
+        const std::uint64_t seed = 1 + number + 1000UL * ranks +
+                                   100000 * static_cast<std::uint64_t>(type) +
+                                   1000000 * static_cast<std::uint64_t>(algorithm);
+        reference::Case drawn = reference::random_case(seed, type, ranks, algorithm);
+        scenarios.push_back(play(drawn.description, std::move(drawn.problem)));
+      }
+    }
+  }
+  return scenarios;
+}
+
+/// Long enough for dense's ring, with lists of more than 64 KiB, and for the thread that sweeps
+/// long tensors.
+reference::Problem long_problem(std::uint32_t ranks, Algorithm algorithm, DataType type) {
+  reference::Problem problem;
+  problem.type = type;
+  problem.d = 40'001;
+  problem.options = {.k = 9'000,
+                     .algorithm = algorithm,
+                     .put_back = ranks % 2 == 0 ? PutBack::kOwn : PutBack::kMerged,
+                     .op = type == DataType::kFloat32 ? ReduceOp::kSum : ReduceOp::kAvg};
+  reference::Random random(ranks);
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    reference::Input input{.gradient = reference::zeros(type, problem.d),
+                           .residual = reference::zeros(accumulation_type(type), problem.d)};
+    for (std::uint64_t i = 0; i < problem.d; ++i) {
+      const double sign = random.one_in(2) ? 1.0 : -1.0;
+      reference::store(type, input.gradient, i, sign * 0.01 / (1.001 - random.uniform()));
+    }
+    problem.ranks.push_back(std::move(input));
+  }
+  return problem;
+}
+
+std::vector<Scenario> long_scenarios(std::uint32_t ranks) {
+  std::vector<Scenario> scenarios;
+  for (const Algorithm algorithm : reference::kAlgorithms) {
+    for (const DataType type : reference::kFloatingTypes) {
+      scenarios.push_back(
+          play(fmt::format("long {} {} P={}", to_string(algorithm), to_string(type), ranks),
+               long_problem(ranks, algorithm, type)));
+    }
+  }
+  return scenarios;
+}
+
+/// Empty, or what is wrong with this rank's tensor after a step.
+std::string difference(const reference::Problem& problem, const reference::Outcome& outcome,
+                       std::uint32_t rank, const Tensor& tensor) {
+  const std::string values = reference::difference(problem.type, outcome.tensor, tensor.values);
+  if (!values.empty()) return "tensor: " + values;
+  if (!tensor.residual) return {};
+  const std::string residual = reference::difference(
+      accumulation_type(problem.type), outcome.residuals[rank].value(), *tensor.residual);
+  return residual.empty() ? residual : "residual: " + residual;
+}
+
+/// A rank's body: all scenarios, step by step.
+void play_on(ForkedRank& self, const std::vector<Scenario>& scenarios, const char* tls) {
+  const auto rank = static_cast<std::uint32_t>(self.rank());
+  std::vector<Tensor> tensors(scenarios.size());
+  Member member(self);
+  EXPECT_THAT(member.process().transport(), testing::HasSubstr(fmt::format("TLS={} ", tls)));
+  for (std::size_t begin = 0; begin < scenarios.size(); begin += kAtOnce) {
+    const std::size_t end = std::min(begin + kAtOnce, scenarios.size());
+    for (std::size_t step = 0; step < kSteps; ++step) {
+      std::vector<Pending> calls(end - begin);
+      for (std::size_t i = begin; i < end; ++i) {
+        const reference::Problem& problem = scenarios[i].steps[step];
+        const reference::Input& input = problem.ranks[rank];
+        tensors[i].values = input.gradient;
+        if (step == 0) tensors[i].residual = input.residual;  // later steps: what the last one left
+        Bytes* const residual = tensors[i].residual ? &*tensors[i].residual : nullptr;
+        member.group().sparse_all_reduce(
+            tensors[i].values.data(), residual == nullptr ? nullptr : residual->data(), problem.d,
+            problem.type, problem.options, calls[i - begin].call());
+      }
+      for (std::size_t i = begin; i < end; ++i) {
+        const Ending ending = calls[i - begin].wait();
+        const std::string where = fmt::format("{}, step {}", scenarios[i].description, step);
+        ASSERT_TRUE(ending.good()) << where << ": " << ending.text;
+        ASSERT_EQ(
+            difference(scenarios[i].steps[step], scenarios[i].outcomes[step], rank, tensors[i]), "")
+            << where;
+      }
+    }
+  }
+  EXPECT_EQ(member.group().statistics().operations, kSteps * scenarios.size());
+}
+
+using Parameters = std::tuple<std::uint32_t, const char*>;
+
+std::string name_of(const testing::TestParamInfo<Parameters>& instance) {
+  const auto [ranks, tls] = instance.param;
+  return fmt::format("P{}_{}", ranks, name_of_transport(tls));
+}
+
+class Processes : public testing::TestWithParam<Parameters> {
+ protected:
+  static void expect_equality(const std::vector<Scenario>& scenarios) {
+    const auto [size, tls] = GetParam();
+    run_forked_ranks(static_cast<int>(size),
+                     [&, tls = tls](ForkedRank& self) { play_on(self, scenarios, tls); },
+                     {.limit = std::chrono::seconds(250), .environment = {{"UCX_TLS", tls}}});
+  }
+};
+class LongTensors : public Processes {};
+
+// 10 rank counts, 2 networks, 4 algorithms, 4 types, 32 random cases (8 with sanitizers) of 2 steps
+// each: 20,480 operations.
+TEST_P(Processes, GiveTheReferencesTensorAndResidualsBitForBitStepAfterStep) {
+  const std::vector<Scenario> scenarios = random_scenarios(std::get<0>(GetParam()));
+  ASSERT_EQ(scenarios.size(), kCases * kCombinations);
+  expect_equality(scenarios);
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, Processes,
+                         testing::Combine(testing::ValuesIn(reference::kRankCounts),
+                                          testing::Values(kTcp, kSharedMemory)),
+                         name_of);
+
+TEST_P(LongTensors, GiveTheReferencesTensorAndResidualsBitForBitStepAfterStep) {
+  const std::vector<Scenario> scenarios = long_scenarios(std::get<0>(GetParam()));
+  ASSERT_EQ(scenarios.size(), kCombinations);
+  for (const Scenario& scenario : scenarios) {
+    const reference::Problem& problem = scenario.steps.front();
+    ASSERT_GT(problem.d * size_of(accumulation_type(problem.type)), reference::kDenseTreeBytes);
+    if (problem.options.algorithm == Algorithm::kDense) continue;
+    for (const reference::Outcome& outcome : scenario.outcomes) {
+      ASSERT_GT(outcome.lists.front().sent.front() * 8, std::uint64_t{64} << 10U);
+    }
+  }
+  expect_equality(scenarios);
+}
+
+INSTANTIATE_TEST_SUITE_P(Some, LongTensors,
+                         testing::Combine(testing::Values(2, 3, 4, 8),
+                                          testing::Values(kTcp, kSharedMemory)),
+                         name_of);
+
+}  // namespace
+}  // namespace gtopk::test
