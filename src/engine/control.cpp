@@ -1,5 +1,7 @@
 #include "engine/control.hpp"
 
+#include <algorithm>
+
 #include "transport/base/log.hpp"
 
 namespace gtopk::engine {
@@ -63,6 +65,7 @@ std::vector<std::pair<PeerId, Notice>> Control::take() {
   for (Slot* slot : arrived) {
     const Status status = slot->request.status();
     if (status == Status::kOk) {
+      slot->heard = true;
       if (auto notice = decode({slot->wire.data(), slot->request.length()})) {
         notices.emplace_back(slot->peer, std::move(*notice));
       } else {
@@ -87,6 +90,11 @@ void Control::stop() {
   for (Slot& slot : listeners_) {
     if (slot.request.pending()) transport_.cancel(slot.request);
   }
+}
+
+bool Control::heard(PeerId peer) const {
+  return std::ranges::any_of(listeners_,
+                             [&](const Slot& slot) { return slot.peer == peer && slot.heard; });
 }
 
 std::vector<PeerId> Control::unsent() const {

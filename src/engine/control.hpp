@@ -31,6 +31,8 @@ class Control {
   void stop();
   [[nodiscard]] bool quiet() const { return pending_ == 0; }
   [[nodiscard]] bool sending() const { return sending_ != 0; }
+  /// Whether the peer has ever sent a notice.
+  [[nodiscard]] bool heard(transport::PeerId peer) const;
   /// Peers that have not taken a notice yet.
   [[nodiscard]] std::vector<transport::PeerId> unsent() const;
   /// Peers that are listened to and have not gone.
@@ -41,6 +43,7 @@ class Control {
     Control* control = nullptr;
     transport::PeerId peer = 0;
     bool ended = false;
+    bool heard = false;
     Notice::Wire wire{};
     transport::Request request;
   };

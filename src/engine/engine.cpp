@@ -247,11 +247,17 @@ void Engine::fail_everything(const Error& cause) {
 void Engine::say_goodbye() {
   for (const PeerId peer : control_.peers()) {
     // Also to one that said it before: it waits for ours, and over shared memory sees no connection
-    // end.
-    if (!transport_.connected(peer)) continue;
-    transport_.expect_departure(peer);
-    control_.send(peer, {NoticeKind::kGoodbye, ErrorKind::kAborted, 0, traffic_[peer].sent, {}});
+    // end. So does one that has told us something and never got an answer, where only it has an
+    // endpoint.
+    const bool only_it_connects = control_.heard(peer) && !departed_.contains(peer);
+    if (transport_.connected(peer) || only_it_connects) say_goodbye_to(peer);
   }
+}
+
+void Engine::say_goodbye_to(PeerId peer) {
+  if (!farewells_.insert(peer).second) return;  // said before, in answer to its own
+  transport_.expect_departure(peer);
+  control_.send(peer, {NoticeKind::kGoodbye, ErrorKind::kAborted, 0, traffic_[peer].sent, {}});
 }
 
 bool Engine::farewell_said() const {

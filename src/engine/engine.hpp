@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -133,6 +134,7 @@ class Engine {
   void handle(transport::PeerId from, const Notice& notice);
   void ask_questions();
   void handle_goodbye(transport::PeerId from, std::uint64_t messages);
+  void say_goodbye_to(transport::PeerId peer);
   void fail_what_awaits_departed();
   void check_timers();
   void check_waiting(const Group& group, transport::TimePoint now);
@@ -165,7 +167,8 @@ class Engine {
   };
   std::map<transport::PeerId, PeerTraffic> traffic_;
   std::map<transport::PeerId, std::uint64_t>
-      departed_;  ///< and how many messages they had sent to here
+      departed_;                           ///< and how many messages they had sent to here
+  std::set<transport::PeerId> farewells_;  ///< to whom this process has said goodbye
   std::vector<Operation*> asking_;
   std::vector<std::pair<std::shared_ptr<Group>, std::function<void()>>> idle_waiters_;
   transport::TimePoint next_timer_{};

@@ -178,6 +178,9 @@ void Engine::ask_questions() {
 void Engine::handle_goodbye(PeerId from, std::uint64_t messages) {
   departed_[from] = messages;
   transport_.expect_departure(from);
+  // It waits for ours. Where we have no endpoint to it, our end would not be seen over shared
+  // memory.
+  if (!transport_.connected(from)) say_goodbye_to(from);
 }
 
 void Engine::fail_what_awaits_departed() {

@@ -26,6 +26,12 @@ FabricOptions network(std::uint64_t seed) {
   return options;
 }
 
+FabricOptions eager() {
+  FabricOptions options;
+  options.eager_below = std::numeric_limits<std::size_t>::max();
+  return options;
+}
+
 // A rank may leave as soon as its own part has ended; its goodbye may overtake its last messages.
 TEST(Departure, RightAfterTheLastCollectiveFailsNobody) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
@@ -82,6 +88,28 @@ TEST(Departure, WhileOthersWaitForItIsAnErrorThatNamesIt) {
     }
     ranks.settle();
   }
+}
+
+// Over shared memory nobody sees a connection end, so each that may wait for a goodbye must get
+// one. Here rank 0 has an endpoint to rank 1, by the notice of its abort, and rank 1 has none to
+// rank 0.
+TEST(Departure, IsAnsweredAtOnceByARankThatWasOnlyToldThings) {
+  InprocRanks ranks(2, eager());
+  ranks.engine(0).abort_group(*ranks.group(0), Error(ErrorKind::kAborted, "the reason"));
+  ranks.run_for(std::chrono::milliseconds(5));
+  const transport::TimePoint before = ranks.now();
+  ranks.leave(0);
+  EXPECT_LT(ranks.now() - before, std::chrono::seconds(1));
+}
+
+TEST(Departure, IsAnnouncedByARankThatWasOnlyToldThings) {
+  InprocRanks ranks(2, eager());
+  ranks.engine(0).abort_group(*ranks.group(0), Error(ErrorKind::kAborted, "the reason"));
+  ranks.run_for(std::chrono::milliseconds(5));
+  const auto& said = ranks.fabric().counters(1).of(transport::TagKind::kControl);
+  ASSERT_EQ(said.messages_sent, 0U);
+  ranks.leave(1);
+  EXPECT_EQ(said.messages_sent, 1U);
 }
 
 TEST(Departure, OfOneRankLeavesOtherGroupsWorking) {

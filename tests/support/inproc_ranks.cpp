@@ -207,7 +207,7 @@ std::vector<std::string> InprocRanks::close() {
   for (Seat& seat : seats_) {
     if (seat.running) seat.engine->say_goodbye();
   }
-  // Each closes as soon as it may; a peer that has no endpoint to it says nothing and is heard of
+  // Each closes as soon as it may; a peer that it never told anything says nothing and is heard of
   // when it closes.
   run_until([this] {
     for (std::uint32_t rank = 0; rank < size(); ++rank) {
