@@ -143,6 +143,7 @@ class Engine {
   [[nodiscard]] std::string describe_state(const Group& group, std::uint64_t sequence) const;
   void fail_group(Group& group, const Error& cause, bool tell_others);
   void tell_members(Group& group, const Notice& notice);
+  void pass_on(Group& group, transport::PeerId from, const Notice& notice);
   void mark_stale(const std::shared_ptr<Group>& group, std::uint64_t sequence, bool whole_group);
   [[nodiscard]] bool is_stale(const Group& group, std::uint64_t sequence) const;
   void sweep_stale();

@@ -48,6 +48,18 @@ void Engine::tell_members(Group& group, const Notice& notice) {
   }
 }
 
+// This rank may leave as soon as it has failed, and its goodbye would reach those that it is
+// connected to before the notice of the one who saw the failure: they would take it for the cause.
+void Engine::pass_on(Group& group, PeerId from, const Notice& notice) {
+  for (std::uint32_t rank = 0; rank < group.size(); ++rank) {
+    const PeerId peer = group.peer(rank);
+    if (rank == group.rank() || peer == from || departed_.contains(peer)) continue;
+    if (!transport_.connected(peer)) continue;
+    control_.send(peer, notice);
+    group.counters.notices_sent.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
 void Engine::fail_group(Group& group, const Error& cause, bool tell_others) {
   if (group.failure) return;
   group.failure = cause;
@@ -108,15 +120,17 @@ void Engine::handle(PeerId from, const Notice& notice) {
     case NoticeKind::kAbort: {
       const Error cause(notice.error, notice.text);
       if (const auto found = group->running.find(notice.sequence); found != group->running.end()) {
+        if (!found->second->cause()) pass_on(*group, from, notice);
         found->second->fail(cause);
       } else if (notice.sequence >= group->arrived) {
-        group->aborted.emplace(notice.sequence, cause);
+        if (group->aborted.emplace(notice.sequence, cause).second) pass_on(*group, from, notice);
         mark_stale(group, notice.sequence, false);  // its senders wait for somebody to take them
       } else {
         const auto waiting = std::ranges::find_if(group->waiting, [&](const auto& operation) {
           return operation->sequence() == notice.sequence;
         });
         if (waiting == group->waiting.end()) return;
+        pass_on(*group, from, notice);
         (*waiting)->tell(cause);
         group->waiting.erase(waiting);
         mark_stale(group, notice.sequence, false);
@@ -124,6 +138,7 @@ void Engine::handle(PeerId from, const Notice& notice) {
       return;
     }
     case NoticeKind::kGroupFailure:
+      if (!group->failure) pass_on(*group, from, notice);
       fail_group(*group, Error(notice.error, notice.text), false);
       return;
     case NoticeKind::kProbe:

@@ -90,6 +90,68 @@ TEST(Departure, WhileOthersWaitForItIsAnErrorThatNamesIt) {
   }
 }
 
+/// The arrivals at rank 1 of what ranks 2 and 3 tell it are late, and only then.
+void let_rank_1_hear_late(InprocRanks& ranks) {
+  ranks.fabric().set_faults([](const transport::inproc::Sent& sent) {
+    transport::inproc::Fault fault;
+    const auto kind = static_cast<transport::TagKind>(sent.tag >> 62U);
+    if (kind == transport::TagKind::kControl && sent.destination == 1 && sent.source >= 2) {
+      fault.delay = std::chrono::seconds(20);
+    }
+    return fault;
+  });
+}
+
+/// In gtopk-tree among four ranks 1 talks to 0 alone, and 3 to 2 alone.
+sparse::SparseCall walk_the_tree(std::vector<float>& tensor) {
+  sparse::SparseCall call;
+  call.tensor = tensor.data();
+  call.d = tensor.size();
+  call.options = {.k = 3, .algorithm = Algorithm::kGtopkTree};
+  return call;
+}
+
+TEST(Departure, AfterARanksDeathIsNotTakenForTheCause) {
+  InprocRanks ranks(4);
+  let_rank_1_hear_late(ranks);
+  std::vector<std::vector<float>> tensors(4, std::vector<float>(10, 1.0F));
+  const auto call = [&](std::uint32_t rank) {
+    return support::sparse_all_reduce(walk_the_tree(tensors[rank]), ranks.workspace(rank));
+  };
+  for (const SharedEnding& ending : ranks.run(call)) ASSERT_TRUE(ending->good()) << ending->text();
+  std::vector<SharedEnding> endings;
+  for (const std::uint32_t rank : {0U, 1U, 2U}) endings.push_back(ranks.submit(rank, call(rank)));
+  ranks.kill(3, transport::inproc::Death::kNoticed);
+  ranks.run_until([&] { return endings[0]->ended; });
+  ranks.leave(0);
+  ranks.run_all();
+  for (const SharedEnding& ending : endings) {
+    ASSERT_TRUE(ending->error.has_value());
+    EXPECT_NE(ending->text().find("rank 3 (host node3, pid 1003) is gone"), std::string::npos)
+        << ending->text();
+  }
+}
+
+TEST(Departure, AfterAMismatchIsNotTakenForTheCause) {
+  InprocRanks ranks(4);
+  let_rank_1_hear_late(ranks);
+  std::vector<std::vector<float>> tensors(4, std::vector<float>(10, 1.0F));
+  tensors[3].resize(9);
+  std::vector<SharedEnding> endings;
+  for (std::uint32_t rank = 0; rank < 4; ++rank) {
+    endings.push_back(ranks.submit(
+        rank, support::sparse_all_reduce(walk_the_tree(tensors[rank]), ranks.workspace(rank))));
+  }
+  ranks.run_until([&] { return endings[0]->ended; });
+  ranks.leave(0);
+  ranks.run_all();
+  for (const SharedEnding& ending : endings) {
+    ASSERT_TRUE(ending->error.has_value());
+    EXPECT_EQ(ending->error->kind(), ErrorKind::kMismatch) << ending->text();
+    EXPECT_NE(ending->text().find("d=9,"), std::string::npos) << ending->text();
+  }
+}
+
 // Over shared memory nobody sees a connection end, so each that may wait for a goodbye must get
 // one. Here rank 0 has an endpoint to rank 1, by the notice of its abort, and rank 1 has none to
 // rank 0.
