@@ -60,8 +60,8 @@ constexpr std::chrono::seconds kTimeout = 2s;
 /// From an operation's call to its error: the bound of a death that the network notices, and for
 /// the others more than time-out and probe, which are 4 s.
 constexpr std::chrono::seconds kSoon = 10s;
-/// The end of group and process may wait for several things, 2 s each.
-constexpr std::chrono::seconds kLeaving = 15s;
+/// The end of group and process waits, at worst, for seven things in turn, 2 s each.
+constexpr std::chrono::seconds kLeaving = 30s;
 /// Operations before the one that the victim never calls.
 constexpr std::uint64_t kGoodOnes = 2;
 /// The stream: the victim calls so many and dies at the end of one of them.
