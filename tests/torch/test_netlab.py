@@ -251,12 +251,20 @@ def test_hosts_and_ranks_end_with_their_lab_whatever_ends_it(number):
     ranks = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
     command = [sys.executable, f"{TOOLS}/netlab", "run", "--hosts", "2", "--", *python(ranks)]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        # A shell's background job, as these tests may be, ignores SIGINT, and so do its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as netlab:
-        pids = [int(netlab.stdout.readline().split()[1]) for _ in range(2)]
-        children = pathlib.Path(f"/proc/{netlab.pid}/task/{netlab.pid}/children").read_text()
-        netlab.send_signal(number)
-        assert all(has_ended(pid, WATCHDOG) for pid in [*pids, *map(int, children.split())])
+        try:
+            pids = [int(netlab.stdout.readline().split()[1]) for _ in range(2)]
+            children = pathlib.Path(f"/proc/{netlab.pid}/task/{netlab.pid}/children").read_text()
+            netlab.send_signal(number)
+            assert all(has_ended(pid, WATCHDOG) for pid in [*pids, *map(int, children.split())])
+        finally:
+            netlab.kill()
 
 
 @pytest.mark.network
