@@ -49,7 +49,10 @@ class _Namespace:
     def __init__(self, name: str, hosts_file: str) -> None:
         self.name = name
         self.process = subprocess.Popen(
-            ["unshare", "-n", "-u", "-m", "--", "sh", "-c", _HOLDER, "sh", name, hosts_file],
+            [
+                *("unshare", "-n", "-u", "-m", "--propagation", _propagation() or "private", "--"),
+                *("sh", "-c", _HOLDER, "sh", name, hosts_file),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -194,4 +197,32 @@ def why_not() -> str | None:
         return f"the network lab needs {' and '.join(missing)}: apt-get install {' '.join(missing)}"
     if os.geteuid() != 0:
         return "the network lab makes network namespaces, which needs root: run it with sudo"
+    if _propagation() is None:
+        return (
+            "the network lab mounts files of its own, which others would see in this chroot: make "
+            "its directory a mount first, mount --bind DIR DIR && mount --make-rprivate DIR"
+        )
     return None
+
+
+def _propagation() -> str | None:
+    """How a namespace of ours keeps its mounts to itself, as unshare names it; None: it cannot.
+
+    A chroot's root is no mount point as a rule, and cannot be made private. It need not be where
+    the mounts around it are shared with nobody.
+    """
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as lines:
+        mounts = [line.split() for line in lines]
+    if any(mount[4] == "/" for mount in mounts):
+        return "private"
+    root = os.open("/", os.O_PATH)
+    try:
+        with open(f"/proc/self/fdinfo/{root}", encoding="utf-8") as lines:
+            number = next(line.split()[1] for line in lines if line.startswith("mnt_id:"))
+    finally:
+        os.close(root)
+    with open("/proc/1/mountinfo", encoding="utf-8", errors="replace") as lines:
+        around = [mount for mount in map(str.split, lines) if mount[0] == number]
+    # Optional fields, "shared:N" among them, stand between the options and a lone hyphen.
+    shared = any("shared:" in " ".join(m[6 : m.index("-", 6)]) for m in mounts + around)
+    return "unchanged" if around and not shared else None
