@@ -65,7 +65,8 @@ class _Namespace:
             raise LabError(f"namespace of {self.name}: {self.process.stderr.read().strip()}")
 
     def enter(self) -> list[str]:
-        return ["nsenter", "-t", str(self.process.pid), "-n", "-u", "-m", "--"]
+        # --root: in a chroot the namespace's root is not ours.
+        return ["nsenter", "-t", str(self.process.pid), "-n", "-u", "-m", "--root", "--"]
 
     def run(self, *command: str, script: str = "") -> str:
         done = subprocess.run(
