@@ -194,7 +194,9 @@ class Job:
 
 def print_line(rank: int, line: str) -> None:
     """An `on_line` that shows every rank's output on the terminal as it comes."""
-    print(f"[{rank}] {line}", file=sys.stdout, flush=True)
+    # One write: print() makes two, and another rank's line could come between.
+    sys.stdout.write(f"[{rank}] {line}\n")
+    sys.stdout.flush()
 
 
 def _cpu_seconds(pid: int) -> float:
