@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <limits>
 #include <numeric>
 
 #include "collectives/all_reduce.hpp"
@@ -20,12 +19,7 @@ using support::InprocRanks;
 using transport::inproc::FabricOptions;
 
 FabricOptions network(std::uint64_t seed) {
-  static constexpr std::size_t kEager[] = {0, 100, 1024, std::numeric_limits<std::size_t>::max()};
-  FabricOptions options;
-  options.seed = seed;
-  options.eager_below = kEager[seed % 4];
-  if (seed / 4 % 2 == 1) options.max_delay = std::chrono::microseconds(50);
-  return options;
+  return support::network(seed, std::chrono::microseconds(seed / 4 % 2 * 50));
 }
 
 /// The all-reduce as its header defines it, one rank after the other.

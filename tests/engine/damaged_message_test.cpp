@@ -4,8 +4,6 @@
 // that.)
 #include <gtest/gtest.h>
 
-#include <limits>
-
 #include <fmt/format.h>
 
 #include "collectives/signature.hpp"
@@ -16,20 +14,12 @@ namespace gtopk {
 namespace {
 
 using support::InprocRanks;
+using support::network;
 using support::SharedEnding;
 using support::Tensor;
 using transport::TagKind;
-using transport::inproc::FabricOptions;
 using transport::inproc::Fault;
 using transport::inproc::Sent;
-
-FabricOptions network(std::uint64_t seed) {
-  static constexpr std::size_t kEager[] = {0, 100, 1024, std::numeric_limits<std::size_t>::max()};
-  FabricOptions options;
-  options.seed = seed;
-  options.eager_below = kEager[seed % 4];
-  return options;
-}
 
 bool is_kind(const Sent& sent, TagKind kind) {
   return static_cast<TagKind>(sent.tag >> 62U) == kind;

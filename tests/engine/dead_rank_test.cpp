@@ -3,8 +3,6 @@
 // the operation's time-out.
 #include <gtest/gtest.h>
 
-#include <limits>
-
 #include <fmt/format.h>
 
 #include "support/calls.hpp"
@@ -22,12 +20,7 @@ using transport::inproc::FabricOptions;
 constexpr transport::Duration kTimeout = std::chrono::seconds(10);
 
 FabricOptions network(std::uint64_t seed) {
-  static constexpr std::size_t kEager[] = {0, 100, 1024, std::numeric_limits<std::size_t>::max()};
-  FabricOptions options;
-  options.seed = seed;
-  options.eager_below = kEager[seed % 4];
-  options.max_delay = std::chrono::microseconds(20);
-  return options;
+  return support::network(seed, std::chrono::microseconds(20));
 }
 
 /// What rank runs as operation number `which`, on memory of its own.

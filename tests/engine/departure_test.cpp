@@ -18,12 +18,7 @@ using support::SharedEnding;
 using transport::inproc::FabricOptions;
 
 FabricOptions network(std::uint64_t seed) {
-  static constexpr std::size_t kEager[] = {0, 100, 1024, std::numeric_limits<std::size_t>::max()};
-  FabricOptions options;
-  options.seed = seed;
-  options.eager_below = kEager[seed % 4];
-  options.max_delay = std::chrono::microseconds(seed % 3 * 100);
-  return options;
+  return support::network(seed, std::chrono::microseconds(seed % 3 * 100));
 }
 
 FabricOptions eager() {

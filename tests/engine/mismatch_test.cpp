@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <limits>
 #include <map>
 
 #include <fmt/format.h>
@@ -19,15 +18,7 @@ namespace {
 using collectives::Signature;
 using reference::Bytes;
 using support::InprocRanks;
-using transport::inproc::FabricOptions;
-
-FabricOptions network(std::uint64_t seed) {
-  static constexpr std::size_t kEager[] = {0, 100, 1024, std::numeric_limits<std::size_t>::max()};
-  FabricOptions options;
-  options.seed = seed;
-  options.eager_below = kEager[seed % 4];
-  return options;
-}
+using support::network;
 
 /// One rank's call with memory of its own, and its signature as errors print it.
 struct Call {

@@ -2,6 +2,8 @@
 #include "support/inproc_ranks.hpp"
 
 #include <algorithm>
+#include <array>
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -22,6 +24,16 @@ using transport::TimePoint;
 constexpr Duration kTick = std::chrono::microseconds(100);
 
 }  // namespace
+
+transport::inproc::FabricOptions network(std::uint64_t seed, transport::Duration max_delay) {
+  static constexpr std::array<std::size_t, 4> kEager = {0, 100, 1024,
+                                                        std::numeric_limits<std::size_t>::max()};
+  transport::inproc::FabricOptions options;
+  options.seed = seed;
+  options.eager_below = kEager.at(seed % 4);
+  options.max_delay = max_delay;
+  return options;
+}
 
 std::string Ending::text() const {
   if (!ended) return "not ended";

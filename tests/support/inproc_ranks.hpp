@@ -20,6 +20,10 @@
 
 namespace gtopk::support {
 
+/// A network drawn from `seed`: what it sends eagerly (nothing, short messages, all) goes by turns.
+[[nodiscard]] transport::inproc::FabricOptions network(std::uint64_t seed,
+                                                       transport::Duration max_delay = {});
+
 /// How an operation ended on one rank.
 struct Ending {
   bool ended = false;

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <limits>
 #include <string>
 #include <tuple>
 
@@ -22,12 +21,7 @@ using transport::inproc::FabricOptions;
 
 /// Eager, rendezvous or a mixture, with and without delays, by seed.
 FabricOptions network(std::uint64_t seed) {
-  static constexpr std::size_t kEager[] = {0, 100, 1024, std::numeric_limits<std::size_t>::max()};
-  FabricOptions options;
-  options.seed = seed;
-  options.eager_below = kEager[seed % 4];
-  if (seed / 4 % 2 == 1) options.max_delay = std::chrono::microseconds(50);
-  return options;
+  return support::network(seed, std::chrono::microseconds(seed / 4 % 2 * 50));
 }
 
 using Parameters = std::tuple<std::uint32_t, Algorithm, DataType>;
