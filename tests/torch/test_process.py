@@ -96,8 +96,9 @@ if __name__ == "__main__":
 
 def test_torchrun_runs_a_training(tmp_path: pathlib.Path):
     program = tmp_path / "train.py"
+    # One write per line: print() may make several, and the ranks share the output.
     program.write_text("""
-import torch, torch.distributed as dist
+import sys, torch, torch.distributed as dist
 dist.init_process_group("gtopk")
 import gtopk
 model = torch.nn.Linear(64, 64)
@@ -106,7 +107,8 @@ state = gtopk.SparseState(model.named_parameters(), density=0.01)
 ddp.register_comm_hook(state, gtopk.sparse_hook)
 for _ in range(3):
     ddp(torch.randn(4, 64)).square().sum().backward()
-print("steps", state.step, flush=True)
+sys.stdout.write(f"steps {state.step}\\n")
+sys.stdout.flush()
 """)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", "2", str(program)]
