@@ -22,10 +22,10 @@ using transport::TimePoint;
 constexpr Duration kSpin = std::chrono::microseconds(50);
 /// In the middle of a long message the engine would be woken for every packet. It rests instead,
 /// for a share of the time that the message has taken so far, which delays its end by half of that
-/// on average.
+/// on average, and saves the cores for whoever shares them (docs/performance.md).
 constexpr int kRestShare = 8;
 constexpr Duration kShortestRest = std::chrono::microseconds(10);
-constexpr Duration kLongestRest = std::chrono::microseconds(100);
+constexpr Duration kLongestRest = std::chrono::microseconds(500);
 /// UCX has missed wake-ups: never sleep longer than this.
 constexpr Duration kLongestSleep = std::chrono::milliseconds(50);
 /// Nanoseconds by which the kernel may prolong a sleep: its 50 us are longer than most rests.

@@ -232,6 +232,32 @@ def test_labs_in_use_at_the_same_time_do_not_meet():
 
 
 @pytest.mark.network
+def test_hosts_use_cubic_whatever_the_machine_does():
+    # On both ends: of a connection that was made, and of one that was taken.
+    script = """
+import os, socket
+address = ("10.77.0.1", int(os.environ["MASTER_PORT"]))
+if os.environ["RANK"] == "0":
+    with socket.create_server(address) as server:
+        link, _ = server.accept()
+else:
+    while True:
+        try:
+            link = socket.create_connection(address)
+            break
+        except ConnectionRefusedError:
+            pass
+name = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+print(name.rstrip(bytes(1)).decode())
+link.close()
+"""
+    with Lab(2, "100mbit") as lab:
+        outcome = lab.run(python(script), timeout=WATCHDOG)
+    assert outcome.ok, outcome.report()
+    assert [rank.output for rank in outcome.ranks] == ["cubic\n", "cubic\n"]
+
+
+@pytest.mark.network
 def test_the_lab_leaves_the_machines_own_network_as_it_was():
     before = subprocess.run(["ip", "-br", "link"], capture_output=True, check=True).stdout
     lab = Lab(2, "100mbit")
