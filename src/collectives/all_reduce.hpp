@@ -18,8 +18,8 @@ namespace gtopk::collectives {
 
 inline constexpr std::size_t kRecursiveDoublingBytes = 65536;
 /// A chunk travels in pieces of at most this size, so that adding one overlaps with receiving the
-/// next. Twice as much is slower over shared memory, and more would not fit into one TCP segment of
-/// UCX (docs/ucx.md).
+/// next. Half as much is slower over shared memory, and more than twice as much would not fit into
+/// one TCP segment of UCX (docs/ucx.md).
 inline constexpr std::size_t kPieceBytes = std::size_t{1} << 17U;
 
 /// First element of chunk c of d elements cut for P ranks; c = P gives d.

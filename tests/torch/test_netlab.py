@@ -95,13 +95,13 @@ def test_the_fit_recovers_alpha_and_beta_of_a_straight_line():
 def test_every_rank_gets_the_environment_of_torch_distributed():
     script = (
         "import os; print(*(os.environ[k] for k in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', "
-        "'MASTER_ADDR', 'GLOO_SOCKET_IFNAME', 'UCX_TLS')), int(os.environ['MASTER_PORT']) > 0)"
+        "'MASTER_ADDR', 'GLOO_SOCKET_IFNAME')), int(os.environ['MASTER_PORT']) > 0)"
     )
     with Loopback(3) as hosts:
         outcome = hosts.run(python(script), timeout=WATCHDOG)
     assert outcome.ok, outcome.report()
     assert [rank.output.strip() for rank in outcome.ranks] == [
-        f"{r} 3 {r} 127.0.0.1 lo tcp,self True" for r in range(3)
+        f"{r} 3 {r} 127.0.0.1 lo True" for r in range(3)
     ]
 
 
@@ -232,7 +232,8 @@ def test_labs_in_use_at_the_same_time_do_not_meet():
 
 
 @pytest.mark.network
-def test_hosts_use_cubic_whatever_the_machine_does():
+@pytest.mark.parametrize("chosen", ["cubic", "reno"])
+def test_hosts_use_the_chosen_congestion_control_whatever_the_machine_does(chosen):
     # On both ends: of a connection that was made, and of one that was taken.
     script = """
 import os, socket
@@ -251,10 +252,18 @@ name = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
 print(name.rstrip(bytes(1)).decode())
 link.close()
 """
-    with Lab(2, "100mbit") as lab:
+    options = {} if chosen == "cubic" else {"congestion_control": chosen}
+    with Lab(2, "100mbit", **options) as lab:
         outcome = lab.run(python(script), timeout=WATCHDOG)
     assert outcome.ok, outcome.report()
-    assert [rank.output for rank in outcome.ranks] == ["cubic\n", "cubic\n"]
+    assert [rank.output for rank in outcome.ranks] == [f"{chosen}\n"] * 2
+
+
+@pytest.mark.network
+def test_only_ranks_on_hosts_of_their_own_are_held_to_tcp():
+    with Lab(1, None) as lab:
+        assert lab.environment(0, 1)["UCX_TLS"] == "tcp,self"
+    assert "UCX_TLS" not in Loopback(1).environment(0, 1)
 
 
 @pytest.mark.network

@@ -58,10 +58,7 @@ class Hosts(abc.ABC):
         """A TCP port that nobody listens on at `host` now."""
 
     def environment(self, rank: int, port: int) -> dict[str, str]:
-        """What rank `rank` gets on top of the caller's environment; host 0 serves the store.
-
-        UCX is held to TCP: its shared memory would cross the namespaces of one machine.
-        """
+        """What rank `rank` gets on top of the caller's environment; host 0 serves the store."""
         return {
             "MASTER_ADDR": self.address(0),
             "MASTER_PORT": str(port),
@@ -71,7 +68,6 @@ class Hosts(abc.ABC):
             "LOCAL_WORLD_SIZE": "1",
             "GLOO_SOCKET_IFNAME": self.interface,
             "UCX_NET_DEVICES": self.interface,
-            "UCX_TLS": "tcp,self",
         }
 
     def start(
@@ -152,6 +148,6 @@ class Loopback(Hosts):
             return probe.getsockname()[1]
 
     def environment(self, rank: int, port: int) -> dict[str, str]:
-        """As the base, with the local ranks of one host."""
+        """As the base, with the local ranks of one host; UCX may use its shared memory."""
         local = {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(self.hosts)}
         return {**super().environment(rank, port), **local}

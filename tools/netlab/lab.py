@@ -38,10 +38,6 @@ exec cat > /dev/null
 
 _SUBNET = "10.77.0.0/24"
 
-# What Linux uses where nobody chose another. Times depend on it: bbr, for one, holds its window at
-# four segments for 0.2 s every ten seconds, and a sparse exchange stalls for as long.
-_CONGESTION_CONTROL = "cubic"
-
 _FREE_PORT = "import socket; s = socket.socket(); s.bind(('', 0)); print(s.getsockname()[1])"
 
 
@@ -93,17 +89,25 @@ class Lab(Hosts):
     """P hosts of their own, each one's egress and its switch port shaped alike.
 
     hosts: 1…250. rate: "100mbit" and the like (see Shape.of), a Shape, or None for links as fast
-    as the machine. Interfaces are called eth0, hosts host0, host1, …, reachable by these names.
+    as the machine. congestion_control: of TCP on every host; cubic is what Linux uses where nobody
+    chose another. Interfaces are called eth0, hosts host0, host1, …, reachable by these names.
     Needs root; raises LabError with what is missing.
     """
 
     interface = "eth0"
 
-    def __init__(self, hosts: int, rate: str | Shape | None = "100mbit") -> None:
+    def __init__(
+        self,
+        hosts: int,
+        rate: str | Shape | None = "100mbit",
+        *,
+        congestion_control: str = "cubic",
+    ) -> None:
         super().__init__(hosts)
         if hosts > 250:
             raise ValueError(f"hosts {hosts}: at most 250 share a switch")
         self.shape = Shape.of(rate) if isinstance(rate, str) else rate
+        self.congestion_control = congestion_control
         if (missing := why_not()) is not None:
             raise LabError(missing)
         self._namespaces: list[_Namespace] = []
@@ -148,7 +152,7 @@ class Lab(Hosts):
                 f"addr add {own}/24 dev eth0",
                 "link set eth0 up",
                 f"route replace {_SUBNET} dev eth0 proto kernel scope link src {own} "
-                f"congctl {_CONGESTION_CONTROL}",
+                f"congctl {self.congestion_control}",
             ]
             self._host(host).run("ip", "-batch", "-", script="\n".join(lines) + "\n")
             if self.shape:
@@ -161,6 +165,10 @@ class Lab(Hosts):
 
     def address(self, host: int) -> str:
         return f"10.77.0.{host + 1}"
+
+    def environment(self, rank: int, port: int) -> dict[str, str]:
+        """As the base; UCX is held to TCP, as its shared memory would cross the namespaces."""
+        return {**super().environment(rank, port), "UCX_TLS": "tcp,self"}
 
     def enter(self, host: int) -> list[str]:
         return self._host(host).enter()
