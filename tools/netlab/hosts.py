@@ -131,7 +131,7 @@ class Hosts(abc.ABC):
 
 
 class Loopback(Hosts):
-    """P ranks on this host over the loopback interface: needs no root, shapes nothing."""
+    """P ranks on this host: needs no root, shapes nothing. TCP takes the loopback interface."""
 
     interface = "lo"
     shape = None
