@@ -177,12 +177,24 @@ def test_no_message_arrives_sooner_than_the_link_allows_even_after_a_pause():
     assert calibration.pingpong[sizes[-1]] / sizes[-1] >= 0.98 * 8 / 1e8
 
 
+# Head of a rank's script: where rank 0 listens, and how the others reach it once it does.
+CONNECT = """
+import os, socket
+rank, address = int(os.environ["RANK"]), ("10.77.0.1", int(os.environ["MASTER_PORT"]))
+def connect():
+    while True:
+        try:
+            return socket.create_connection(address)
+        except ConnectionRefusedError:
+            pass
+"""
+
+
 @pytest.mark.network
 def test_two_senders_share_the_receivers_switch_port():
     size = 500_000
-    script = f"""
-import os, socket, time
-rank, address = int(os.environ["RANK"]), ("10.77.0.1", int(os.environ["MASTER_PORT"]))
+    script = f"""{CONNECT}
+import time
 if rank == 0:
     with socket.create_server(address) as server:
         links = [server.accept()[0] for _ in range(2)]
@@ -199,12 +211,7 @@ if rank == 0:
                     pass
         print(time.perf_counter() - start)
 else:
-    while True:
-        try:
-            link = socket.create_connection(address)
-            break
-        except ConnectionRefusedError:
-            pass
+    link = connect()
     link.recv(1)
     link.sendall(bytes({size}))
     link.recv(1)
@@ -235,19 +242,12 @@ def test_labs_in_use_at_the_same_time_do_not_meet():
 @pytest.mark.parametrize("chosen", ["cubic", "reno"])
 def test_hosts_use_the_chosen_congestion_control_whatever_the_machine_does(chosen):
     # On both ends: of a connection that was made, and of one that was taken.
-    script = """
-import os, socket
-address = ("10.77.0.1", int(os.environ["MASTER_PORT"]))
-if os.environ["RANK"] == "0":
+    script = f"""{CONNECT}
+if rank == 0:
     with socket.create_server(address) as server:
         link, _ = server.accept()
 else:
-    while True:
-        try:
-            link = socket.create_connection(address)
-            break
-        except ConnectionRefusedError:
-            pass
+    link = connect()
 name = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
 print(name.rstrip(bytes(1)).decode())
 link.close()
