@@ -207,6 +207,12 @@ TEST(StoppedRank, ThatGoesOnTooLateHearsThatTheGroupIsOver) {
     // Unless all it needed had already arrived, it fails.
     ranks.run_until([&] { return endings[1]->ended; });
     ranks.settle();
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      if (rank != 1) expect_names(endings[rank], 1, 0, "all_reduce");
+    }
+    if (endings[1]->error) {
+      EXPECT_EQ(endings[1]->error->kind(), ErrorKind::kPeerFailed) << endings[1]->text();
+    }
     const SharedEnding next = ranks.submit(1, support::all_reduce(&values[1], 1, DataType::kInt64));
     ranks.run_all();
     EXPECT_TRUE(next->error.has_value());

@@ -190,23 +190,33 @@ TEST(Shutdown, WithOperationsUnderWayEndsThemHereAndThere) {
     const std::uint32_t leaver = seed % size;
     InprocRanks ranks(size, network(seed));
     std::vector<std::vector<reference::Bytes>> memory(size, std::vector<reference::Bytes>(40));
-    std::vector<SharedEnding> endings;
+    std::vector<std::vector<SharedEnding>> endings(size);
     for (std::uint32_t number = 0; number < 40; ++number) {
       for (std::uint32_t rank = 0; rank < size; ++rank) {
         memory[rank][number].resize(80000);
         // The others never call the last one: the leaver is in the middle of it.
         if (number == 39 && rank != leaver) continue;
-        const auto ending =
+        endings[rank].push_back(
             ranks.submit(rank, support::all_reduce(memory[rank][number].data(),
-                                                   number % 2 == 0 ? 1 : 20000, DataType::kInt32));
-        if (rank == leaver && number == 39) endings.push_back(ending);
+                                                   number % 2 == 0 ? 1 : 20000, DataType::kInt32)));
       }
     }
     ranks.run_for(std::chrono::milliseconds(1));
     ranks.leave(leaver);
     ranks.run_all();
-    ASSERT_TRUE(endings.front()->error.has_value());
-    EXPECT_EQ(endings.front()->error->kind(), ErrorKind::kAborted) << endings.front()->text();
+    ASSERT_TRUE(endings[leaver].back()->error.has_value());
+    const std::string gone = fmt::format("rank {} (host node{}", leaver, leaver);
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      for (const SharedEnding& ending : endings[rank]) {
+        ASSERT_TRUE(ending->ended);
+        if (ending->good()) continue;
+        EXPECT_EQ(ending->error->kind(),
+                  rank == leaver ? ErrorKind::kAborted : ErrorKind::kPeerFailed)
+            << ending->text();
+        const std::string cause = rank == leaver ? "leaves its process groups" : gone;
+        EXPECT_NE(ending->text().find(cause), std::string::npos) << ending->text();
+      }
+    }
     ranks.settle();
   }
 }

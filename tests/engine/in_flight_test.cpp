@@ -15,6 +15,7 @@ namespace gtopk {
 namespace {
 
 using reference::Bytes;
+using reference::one_of;
 using support::InprocRanks;
 using support::SharedEnding;
 using transport::inproc::FabricOptions;
@@ -60,20 +61,23 @@ TEST(InFlight, DifferentProblemsAtOnceEachEqualTheReference) {
     std::vector<reference::Problem> problems;
     for (std::uint64_t number = 0; number < 40; ++number) {
       problems.push_back(reference::random_case(1000 * seed + number,
-                                                reference::kFloatingTypes[number % 4], size,
-                                                reference::kAlgorithms[number / 4 % 4])
+                                                one_of(reference::kFloatingTypes, number), size,
+                                                one_of(reference::kAlgorithms, number / 4))
                              .problem);
     }
     std::vector<std::vector<support::Tensor>> tensors(size);
+    std::vector<SharedEnding> endings;
     for (std::uint32_t rank = 0; rank < size; ++rank) {
       for (const auto& problem : problems)
         tensors[rank].push_back(support::tensor_of(problem, rank));
       for (std::size_t number = 0; number < problems.size(); ++number) {
-        ranks.submit(rank, support::sparse_all_reduce(problems[number], tensors[rank][number],
-                                                      ranks.workspace(rank)));
+        endings.push_back(
+            ranks.submit(rank, support::sparse_all_reduce(problems[number], tensors[rank][number],
+                                                          ranks.workspace(rank))));
       }
     }
     ranks.run_all();
+    for (const SharedEnding& ending : endings) ASSERT_TRUE(ending->good()) << ending->text();
     for (std::size_t number = 0; number < problems.size(); ++number) {
       const reference::Outcome expected = reference::all_reduce(problems[number]);
       for (std::uint32_t rank = 0; rank < size; ++rank) {
@@ -202,8 +206,7 @@ TEST(Barrier, EndsAfterEverythingThatWasCalledBeforeIt) {
         earlier[rank].push_back(
             ranks.submit(rank, support::all_reduce(&value, 1, DataType::kInt64)));
       }
-      engine::OperationSpec barrier = support::barrier();
-      barriers.push_back(ranks.submit(rank, std::move(barrier)));
+      barriers.push_back(ranks.submit(rank, support::barrier()));
       later.push_back(ranks.submit(rank, support::barrier()));
     }
     ranks.run_until([&] {
@@ -216,6 +219,13 @@ TEST(Barrier, EndsAfterEverythingThatWasCalledBeforeIt) {
       return HasFailure() ||
              std::ranges::all_of(later, [](const auto& ending) { return ending->ended; });
     });
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      for (const SharedEnding& ending : earlier[rank]) {
+        ASSERT_TRUE(ending->good()) << ending->text();
+      }
+      ASSERT_TRUE(barriers[rank]->good()) << barriers[rank]->text();
+      ASSERT_TRUE(later[rank]->good()) << later[rank]->text();
+    }
     EXPECT_TRUE(ranks.close().empty());
   }
 }
@@ -270,12 +280,15 @@ TEST(PointToPoint, ANotFittingMessageFailsItsReceiveAlone) {
 // Sequence numbers have 16 bits in a tag and 64 in a header.
 TEST(Sequence, GoesOnBeyondWhatATagHolds) {
   InprocRanks ranks(2, {.seed = 1, .eager_below = std::numeric_limits<std::size_t>::max()});
-  std::vector<SharedEnding> endings;
   for (std::uint32_t batch = 0; batch < 66; ++batch) {
+    std::vector<SharedEnding> endings;
     for (std::uint32_t number = 0; number < 1000; ++number) {
-      for (std::uint32_t rank = 0; rank < 2; ++rank) ranks.submit(rank, support::barrier());
+      for (std::uint32_t rank = 0; rank < 2; ++rank) {
+        endings.push_back(ranks.submit(rank, support::barrier()));
+      }
     }
     ranks.run_all();
+    for (const SharedEnding& ending : endings) ASSERT_TRUE(ending->good()) << ending->text();
   }
   EXPECT_EQ(support::group_works(ranks), "");
   EXPECT_TRUE(ranks.close().empty());

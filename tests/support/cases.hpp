@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <random>
 #include <string>
 
@@ -42,6 +43,12 @@ inline constexpr DataType kFloatingTypes[] = {DataType::kFloat32, DataType::kFlo
                                               DataType::kBfloat16, DataType::kFloat16};
 inline constexpr Algorithm kAlgorithms[] = {Algorithm::kGtopk, Algorithm::kGtopkTree,
                                             Algorithm::kTopk, Algorithm::kDense};
+
+/// Entry `number` of a list that is walked by turns, again from the start behind its end.
+template <typename List>
+[[nodiscard]] constexpr auto one_of(const List& list, std::uint64_t number) {
+  return std::data(list)[number % std::size(list)];
+}
 
 /// The case that loses mass in the published code: ranks hold (A,1) (B,2) (A,3) (C,0.5), P = 4, k =
 /// 1, A, B, C = 0, 1, 2; residuals of zeros.

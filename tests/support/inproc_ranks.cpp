@@ -35,11 +35,6 @@ transport::inproc::FabricOptions network(std::uint64_t seed, transport::Duration
   return options;
 }
 
-std::string Ending::text() const {
-  if (!ended) return "not ended";
-  return error ? std::string(error->what()) : std::string("ok");
-}
-
 InprocRanks::InprocRanks(std::uint32_t ranks, FabricOptions options)
     : fabric_(std::make_unique<transport::inproc::Fabric>(ranks, options)) {
   transport::log().set_level(spdlog::level::off);
@@ -56,6 +51,11 @@ InprocRanks::InprocRanks(std::uint32_t ranks, FabricOptions options)
 }
 
 InprocRanks::~InprocRanks() {
+  for (std::uint32_t rank = 0; rank < size(); ++rank) {
+    const bool frozen = !seats_[rank].running && !seats_[rank].closed;
+    if (seats_[rank].dead || frozen) endings_.forget(rank);
+  }
+  endings_.expect_examined();
   // The ports first: they name requests of operations that may still be pending.
   fabric_.reset();
 }
@@ -80,16 +80,14 @@ SharedEnding InprocRanks::submit(std::uint32_t rank, OperationSpec spec) {
 
 SharedEnding InprocRanks::submit(std::uint32_t rank, const std::shared_ptr<Group>& group,
                                  OperationSpec spec) {
-  auto ending = std::make_shared<Ending>();
+  const std::shared_ptr<Ending> ending = endings_.add(rank, spec.name);
   if (spec.timeout == Duration::zero()) spec.timeout = kTimeout;
   spec.done = [ending](const std::exception_ptr& error) {
-    if (ending->ended) throw std::logic_error("an operation ended twice");
-    ending->ended = true;
-    if (!error) return;
+    if (!error) return ending->end(std::nullopt);
     try {
       std::rethrow_exception(error);
     } catch (const Error& cause) {
-      ending->error = cause;
+      ending->end(cause);
     }
   };
   submitted_.push_back({rank, ending});

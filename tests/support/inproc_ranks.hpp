@@ -15,7 +15,7 @@
 #include "engine/engine.hpp"
 #include "engine/group.hpp"
 #include "gtopk/algorithms/sparse_all_reduce.hpp"
-#include "gtopk/error.hpp"
+#include "support/ending.hpp"
 #include "transport/inproc/fabric.hpp"
 
 namespace gtopk::support {
@@ -23,17 +23,6 @@ namespace gtopk::support {
 /// A network drawn from `seed`: what it sends eagerly (nothing, short messages, all) goes by turns.
 [[nodiscard]] transport::inproc::FabricOptions network(std::uint64_t seed,
                                                        transport::Duration max_delay = {});
-
-/// How an operation ended on one rank.
-struct Ending {
-  bool ended = false;
-  std::optional<Error> error;
-
-  [[nodiscard]] bool good() const { return ended && !error; }
-  /// The error's text, "not ended" or "ok".
-  [[nodiscard]] std::string text() const;
-};
-using SharedEnding = std::shared_ptr<const Ending>;
 
 /// The step bound was reached: what a hang looks like here.
 class Hang : public std::runtime_error {
@@ -52,6 +41,8 @@ class InprocRanks {
   InprocRanks& operator=(const InprocRanks&) = delete;
   InprocRanks(InprocRanks&&) = delete;
   InprocRanks& operator=(InprocRanks&&) = delete;
+  /// Fails the test when it has dropped an ending unseen (support/ending.hpp); a rank that is dead,
+  /// or stopped to the last, owes none.
   ~InprocRanks();
 
   [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(seats_.size()); }
@@ -71,12 +62,13 @@ class InprocRanks {
                                                          const std::vector<std::uint32_t>& members);
 
   /// Hands an operation to one rank. A timeout of zero becomes kTimeout.
-  SharedEnding submit(std::uint32_t rank, engine::OperationSpec spec);
-  SharedEnding submit(std::uint32_t rank, const std::shared_ptr<engine::Group>& group,
-                      engine::OperationSpec spec);
+  [[nodiscard]] SharedEnding submit(std::uint32_t rank, engine::OperationSpec spec);
+  [[nodiscard]] SharedEnding submit(std::uint32_t rank, const std::shared_ptr<engine::Group>& group,
+                                    engine::OperationSpec spec);
   /// One operation on every running rank, until each has ended. By rank; dead and frozen ones stay
   /// "not ended".
-  std::vector<SharedEnding> run(const std::function<engine::OperationSpec(std::uint32_t)>& spec);
+  [[nodiscard]] std::vector<SharedEnding> run(
+      const std::function<engine::OperationSpec(std::uint32_t)>& spec);
 
   /// Steps until `done`. Throws Hang.
   void run_until(const std::function<bool()>& done);
@@ -121,6 +113,7 @@ class InprocRanks {
     SharedEnding ending;
   };
   std::vector<Submitted> submitted_;
+  Endings endings_;
   std::uint32_t idle_ = 0;
   std::optional<transport::TimePoint> horizon_;  ///< time does not jump beyond it
 };

@@ -19,8 +19,9 @@ using support::Tensor;
 TEST(Mass, IsConservedInEveryRandomCase) {
   std::uint64_t finite_cases = 0;
   for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
-    const auto size = reference::kRankCounts[seed % 9];
-    const Algorithm algorithm = reference::kAlgorithms[seed / 9 % 4];
+    const auto size = reference::one_of(reference::kRankCounts, seed);
+    const Algorithm algorithm =
+        reference::one_of(reference::kAlgorithms, seed / std::size(reference::kRankCounts));
     const DataType type = seed % 2 == 0 ? DataType::kFloat32 : DataType::kFloat64;
     reference::Case drawn = reference::random_case(seed, type, size, algorithm);
     reference::Problem& problem = drawn.problem;
