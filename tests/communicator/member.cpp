@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 namespace gtopk::test {
 namespace {
@@ -34,8 +35,18 @@ std::unique_ptr<Communicator> meet(const std::shared_ptr<Process>& process,
 
 std::string name_of_transport(std::string_view tls) { return tls == kTcp ? "Tcp" : "SharedMemory"; }
 
+Pending::~Pending() {
+  const std::lock_guard lock(state_->mutex);
+  if (!state_->owed || std::uncaught_exceptions() > 0 || testing::Test::HasFailure()) return;
+  ADD_FAILURE() << "an operation was called and nobody looked how it ended";
+}
+
 Call Pending::call(std::optional<std::chrono::nanoseconds> timeout,
                    std::function<void()> then) const {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->owed = true;
+  }
   Call call;
   call.timeout = timeout;
   call.done = [state = state_, then = std::move(then)](const std::exception_ptr& error) {
@@ -51,6 +62,7 @@ Call Pending::call(std::optional<std::chrono::nanoseconds> timeout,
 
 Ending Pending::wait(std::chrono::nanoseconds at_most) const {
   std::unique_lock lock(state_->mutex);
+  state_->owed = false;
   if (!state_->changed.wait_for(lock, at_most, [&] { return state_->ending.has_value(); })) {
     throw std::runtime_error(fmt::format("an operation has not ended after {} s",
                                          std::chrono::duration<double>(at_most).count()));

@@ -41,10 +41,16 @@ struct Ending {
   [[nodiscard]] bool good() const { return !error; }
 };
 
-/// One operation, from its call to its end.
+/// One operation, from its call to its end. One that was called and never waited for fails the
+/// rank.
 class Pending {
  public:
   Pending() : state_(std::make_shared<State>()) {}
+  Pending(const Pending&) = delete;
+  Pending& operator=(const Pending&) = delete;
+  Pending(Pending&&) = delete;
+  Pending& operator=(Pending&&) = delete;
+  ~Pending();
 
   /// What the communicator gets; `then` is called on the engine's thread.
   [[nodiscard]] Call call(std::optional<std::chrono::nanoseconds> timeout = std::nullopt,
@@ -57,6 +63,7 @@ class Pending {
     std::mutex mutex;
     std::condition_variable changed;
     std::optional<Ending> ending;
+    bool owed = false;  ///< called, and not waited for yet
   };
   std::shared_ptr<State> state_;
 };

@@ -32,6 +32,10 @@ constexpr int kStackSignal = SIGUSR2;
 // The first byte of each message to the parent.
 constexpr char kSaid = 's';
 constexpr char kVerdict = 'v';  // empty: passed
+constexpr char kStack = 't';    // a thread has printed its own
+
+/// How long a thread of a hung rank may take to print its stack; a stopped one never does.
+constexpr std::chrono::seconds kStackLimit{1};
 
 void post(int channel, char kind, std::string_view text) {
   std::string message(1, kind);
@@ -58,25 +62,18 @@ class Failures final : public testing::EmptyTestEventListener {
   std::string text_;
 };
 
+/// Of a rank: what its signal handler answers on.
+volatile std::sig_atomic_t channel_to_parent = -1;
+
 extern "C" void print_stack(int /*signal*/) {
+  const int interrupted = errno;
   std::array<void*, 64> frames{};
   const int depth = backtrace(frames.data(), static_cast<int>(frames.size()));
   backtrace_symbols_fd(frames.data(), depth, STDERR_FILENO);
   const char line[] = "--\n";
   static_cast<void>(!write(STDERR_FILENO, line, sizeof(line) - 1));
-}
-
-/// Every thread of a hung rank prints its own stack, one at a time so that the lines do not mix.
-void print_stacks(pid_t process) {
-  std::error_code error;
-  const std::filesystem::path tasks = fmt::format("/proc/{}/task", process);
-  for (const auto& task : std::filesystem::directory_iterator(tasks, error)) {
-    const auto thread = static_cast<pid_t>(std::stol(task.path().filename().string()));
-    fmt::print(stderr, "stack of thread {} of hung process {}:\n", thread, process);
-    std::fflush(stderr);
-    syscall(SYS_tgkill, process, thread, kStackSignal);
-    poll(nullptr, 0, 100);
-  }
+  static_cast<void>(send(channel_to_parent, &kStack, 1, MSG_NOSIGNAL | MSG_DONTWAIT));
+  errno = interrupted;
 }
 
 }  // namespace
@@ -163,6 +160,7 @@ ForkedRanks::ForkedRanks(int size, const Body& body, const Options& options)
 }
 
 void ForkedRanks::run_child(ForkedRank& rank, const Body& body, const Options& options) {
+  channel_to_parent = rank.channel();
   struct sigaction action {};
   action.sa_handler = print_stack;
   action.sa_flags = SA_RESTART;
@@ -256,6 +254,8 @@ void ForkedRanks::read_from(Child& child) {
     message.resize(static_cast<std::size_t>(got));
     if (message[0] == kVerdict) {
       child.verdict = message.substr(1);
+    } else if (message[0] == kStack) {
+      ++child.stacks;
     } else {
       child.said.push_back(message.substr(1));
     }
@@ -275,12 +275,28 @@ std::vector<RankReport> ForkedRanks::join() {
   return reports;
 }
 
+/// Every thread of a hung rank prints its own stack, one at a time so that the lines do not mix.
+void ForkedRanks::print_stacks(Child& child) {
+  std::error_code error;
+  const std::filesystem::path tasks = fmt::format("/proc/{}/task", child.process);
+  for (const auto& task : std::filesystem::directory_iterator(tasks, error)) {
+    const auto thread = static_cast<pid_t>(std::stol(task.path().filename().string()));
+    fmt::print(stderr, "stack of thread {} of hung process {}:\n", thread, child.process);
+    std::fflush(stderr);
+    syscall(SYS_tgkill, child.process, thread, kStackSignal);
+    const int before = child.stacks;
+    const auto until = steady_clock::now() + kStackLimit;
+    while (child.stacks == before && !child.closed && listen(until)) {
+    }
+  }
+}
+
 RankReport ForkedRanks::conclude(int rank) {
   Child& child = children_.at(index(rank));
   RankReport report{.rank = rank, .text = child.verdict.value_or("")};
   if (!child.closed) {
     report.end = RankReport::End::kHung;
-    print_stacks(child.process);
+    print_stacks(child);
     kill(child.process, SIGKILL);
   }
   if (!child.reaped) {

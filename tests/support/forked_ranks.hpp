@@ -123,6 +123,7 @@ class ForkedRanks {
     bootstrap::Descriptor channel;
     std::vector<std::string> said;  ///< not heard yet, oldest first
     std::optional<std::string> verdict;
+    int stacks = 0;       ///< printed, of a hung rank
     bool closed = false;  ///< the channel has ended
     bool reaped = false;
     int status = 0;
@@ -132,6 +133,7 @@ class ForkedRanks {
   [[noreturn]] static void run_child(ForkedRank& rank, const Body& body, const Options& options);
   bool listen(std::chrono::steady_clock::time_point until);
   void read_from(Child& child);
+  void print_stacks(Child& child);
   [[nodiscard]] RankReport conclude(int rank);
 
   bootstrap::Endpoint rendezvous_;

@@ -68,13 +68,17 @@ TEST(ForkedRanks, ReportAnExitStatusAndAnEarlyExit) {
   EXPECT_EQ(reports[1].end, RankReport::End::kFailed);
 }
 
-TEST(ForkedRanks, HungRankIsReportedAndKilled) {
+TEST(ForkedRanks, HungRankIsReportedWithItsStackAndKilled) {
+  testing::internal::CaptureStderr();
   ForkedRanks ranks(2, [](ForkedRank& rank) { rank.rank() == 0 ? pause() : 0; }, {.limit = 1s});
   const pid_t hung = ranks.process(0);
   const auto reports = ranks.join();
   EXPECT_EQ(reports[0].end, RankReport::End::kHung);
   EXPECT_TRUE(reports[1].passed()) << reports[1];
   EXPECT_NE(kill(hung, 0), 0);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("stack of thread " + std::to_string(hung)));
+  EXPECT_THAT(said, HasSubstr("pause"));
 }
 
 TEST(ForkedRanks, HearingARankThatEndedIsAnError) {

@@ -99,6 +99,16 @@ class Mesh {
   bool until(const Done& done, std::chrono::nanoseconds limit = kWatchdog) {
     return progress_until([this] { return progress(); }, done, limit);
   }
+  /// What transport `from` has sent to `to` so far is there, received or not: a message that was
+  /// sent behind it is.
+  [[nodiscard]] bool arrived(std::size_t from, std::size_t to) {
+    constexpr Tag kBehind = ~Tag{0};
+    Message out("x");
+    Message in(std::size_t{1});
+    in.recv(*transports[to], ids[to][from], kBehind);
+    out.send(*transports[from], ids[from][to], kBehind);
+    return until([&] { return in.done() && out.done(); }) && in.bytes == out.bytes;
+  }
   Transport& operator[](std::size_t i) { return *transports[i]; }
 
   std::vector<std::unique_ptr<Transport>> transports;

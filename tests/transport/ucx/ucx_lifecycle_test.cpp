@@ -3,23 +3,17 @@
 // process of its own.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <new>
-#include <ostream>
-#include <sstream>
 #include <string>
 
 #include "gtopk/error.hpp"
+#include "support/held_resources.hpp"
 #include "transport/ucx/mesh.hpp"
 
 namespace {
@@ -42,61 +36,6 @@ namespace {
 
 using testing::HasSubstr;
 
-std::ptrdiff_t count_entries(const char* directory) {
-  std::error_code error;
-  return std::distance(std::filesystem::directory_iterator(directory, error),
-                       std::filesystem::directory_iterator());
-}
-
-/// Shared-memory segments of System V that this process made.
-std::ptrdiff_t count_sysv_segments() {
-  std::ifstream table("/proc/sysvipc/shm");
-  std::string line;
-  std::getline(table, line);
-  std::ptrdiff_t count = 0;
-  while (std::getline(table, line)) {
-    std::istringstream fields(line);
-    long key = 0;
-    long id = 0;
-    long mode = 0;
-    long size = 0;
-    long creator = 0;
-    fields >> key >> id >> mode >> size >> creator;
-    count += creator == getpid() ? 1 : 0;
-  }
-  return count;
-}
-
-struct Resources {
-  std::ptrdiff_t descriptors = count_entries("/proc/self/fd");
-  std::ptrdiff_t threads = count_entries("/proc/self/task");
-  std::ptrdiff_t posix_segments = count_entries("/dev/shm");
-  std::ptrdiff_t sysv_segments = count_sysv_segments();
-
-  /// No more than `before`. Other programs of this host have files in /dev/shm for moments, and
-  /// tests run side by side: only a file that stays is one that was left behind.
-  [[nodiscard]] static testing::AssertionResult return_to(const Resources& before) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    for (;;) {
-      const Resources now;
-      if (now.descriptors == before.descriptors && now.threads == before.threads &&
-          now.posix_segments <= before.posix_segments &&
-          now.sysv_segments == before.sysv_segments) {
-        return testing::AssertionSuccess();
-      }
-      if (std::chrono::steady_clock::now() > deadline) {
-        return testing::AssertionFailure() << now << "; before: " << before;
-      }
-      poll(nullptr, 0, 5);
-    }
-  }
-
-  friend std::ostream& operator<<(std::ostream& out, const Resources& r) {
-    return out << r.descriptors << " descriptors, " << r.threads << " threads, " << r.posix_segments
-               << " files in /dev/shm, " << r.sysv_segments << " System V segments";
-  }
-};
-
 void exchange_once(Mesh& mesh) {
   Message out(pattern(100'000, 1));
   Message in(std::size_t{100'000});
@@ -108,9 +47,21 @@ void exchange_once(Mesh& mesh) {
 
 class UcxLifecycleTest : public testing::TestWithParam<const char*> {
  protected:
-  [[nodiscard]] static transport::UcxOptions options() {
-    return {.settings = {{"TLS", GetParam()}}};
+  [[nodiscard]] transport::UcxOptions options() const {
+    // UCX unlinks a file at once where it can share it by a link in /proc; by name it stays to be
+    // seen.
+    return {.settings = {
+                {"TLS", GetParam()}, {"POSIX_DIR", files_.path()}, {"POSIX_USE_PROC_LINK", "n"}}};
   }
+  [[nodiscard]] testing::AssertionResult nothing_left_since(const HeldResources& before) const {
+    if (!files_.names().empty()) {
+      return testing::AssertionFailure() << "a file of shared memory: " << files_.names().front();
+    }
+    return holds_no_more_than(before);
+  }
+
+ private:
+  SharedMemoryDirectory files_;
 };
 
 INSTANTIATE_TEST_SUITE_P(Transports, UcxLifecycleTest,
@@ -119,7 +70,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, UcxLifecycleTest,
                          });
 
 TEST_P(UcxLifecycleTest, FiftyRoundsLeaveNothingBehind) {
-  const auto round = [] {
+  const auto round = [this] {
     Mesh mesh(2, options());
     exchange_once(mesh);
     for (std::size_t i = 0; i < 2; ++i) {
@@ -127,11 +78,11 @@ TEST_P(UcxLifecycleTest, FiftyRoundsLeaveNothingBehind) {
     }
   };
   round();  // what UCX keeps for the whole process exists from here on
-  const Resources before;
+  const HeldResources before;
   for (int i = 0; i < 50; ++i) {
     round();
   }
-  EXPECT_TRUE(Resources::return_to(before));
+  EXPECT_TRUE(nothing_left_since(before));
 }
 
 TEST_P(UcxLifecycleTest, DestructionWithoutCloseLeavesNothingBehind) {
@@ -139,12 +90,12 @@ TEST_P(UcxLifecycleTest, DestructionWithoutCloseLeavesNothingBehind) {
     Mesh mesh(2, options());
     exchange_once(mesh);
   }
-  const Resources before;
+  const HeldResources before;
   for (int i = 0; i < 5; ++i) {
     Mesh mesh(2, options());
     exchange_once(mesh);
   }
-  EXPECT_TRUE(Resources::return_to(before));
+  EXPECT_TRUE(nothing_left_since(before));
 }
 
 TEST_P(UcxLifecycleTest, MessagesOfAnySizeAllocateNothingOfOurs) {
@@ -208,8 +159,7 @@ TEST(UcxLifecycle, UnmatchedMessageIsNamedAtClose) {
     exchange_once(mesh);
     Message out("nobody wants me");
     out.send(mesh[0], mesh.ids[0][1], transport::collective_tag(3, 1, 17, 2));
-    ASSERT_TRUE(mesh.until([&] { return out.done(); }));
-    mesh.until([] { return false; }, std::chrono::milliseconds(20));
+    ASSERT_TRUE(mesh.arrived(0, 1));
   }
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
               HasSubstr("nobody received collective group 3 source 1 sequence 17 step 2"));
