@@ -94,16 +94,15 @@ void expect_all_reduce(std::uint32_t size, std::uint64_t d, DataType type, Reduc
 class Ranks : public ::testing::TestWithParam<std::uint32_t> {};
 
 TEST_P(Ranks, AllReduceIsItsDefinitionForEveryTypeAndOperation) {
-  for (std::uint8_t t = 0; t <= static_cast<std::uint8_t>(DataType::kBool); ++t) {
-    for (std::uint8_t o = 0; o <= static_cast<std::uint8_t>(ReduceOp::kBitXor); ++o) {
-      const auto type = static_cast<DataType>(t);
-      const auto op = static_cast<ReduceOp>(o);
+  for (const DataType type : reference::named_values<DataType>()) {
+    for (const ReduceOp op : reference::named_values<ReduceOp>()) {
       try {
         collectives::check_reduction(type, op);
       } catch (const Error&) {
         continue;
       }
-      expect_all_reduce(GetParam(), 37, type, op, 1 + t + 16U * o);
+      const auto seed = 1 + static_cast<unsigned>(type) + 16U * static_cast<unsigned>(op);
+      expect_all_reduce(GetParam(), 37, type, op, seed);
     }
   }
 }

@@ -3,6 +3,7 @@
 // eager and rendezvous networks.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 
@@ -194,6 +195,12 @@ TEST(MismatchedCollectives, OfAnyTwoKindsAreAnErrorOnEveryRank) {
          return support::sparse_all_reduce(call, ranks.workspace(rank));
        }},
   };
+  for (const auto collective : reference::named_values<collectives::Collective>()) {
+    const std::string call = fmt::format("{}(", to_string(collective));
+    EXPECT_TRUE(std::ranges::any_of(kinds, [&](const Kind& kind) {
+      return kind.text.starts_with(call);
+    })) << call;
+  }
   std::uint64_t seed = 0;
   for (const std::uint32_t size : {2U, 3U, 5U, 8U}) {
     for (std::uint32_t odd = 0; odd < size; ++odd) {

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "gtopk/types.hpp"
 #include "support/reference.hpp"
@@ -43,6 +44,17 @@ inline constexpr DataType kFloatingTypes[] = {DataType::kFloat32, DataType::kFlo
                                               DataType::kBfloat16, DataType::kFloat16};
 inline constexpr Algorithm kAlgorithms[] = {Algorithm::kGtopk, Algorithm::kGtopkTree,
                                             Algorithm::kTopk, Algorithm::kDense};
+
+/// Every value of an enumeration that has a name: a new one is among them as soon as it has one.
+template <typename Enum>
+[[nodiscard]] std::vector<Enum> named_values() {
+  std::vector<Enum> values;
+  for (unsigned value = 0; value < 256; ++value) {
+    if (to_string(static_cast<Enum>(value)) != "unknown")
+      values.push_back(static_cast<Enum>(value));
+  }
+  return values;
+}
 
 /// Entry `number` of a list that is walked by turns, again from the start behind its end.
 template <typename List>

@@ -21,6 +21,15 @@ TEST(Cases, TheSeedAloneReplaysACase) {
   }
 }
 
+// What every test walks is all there is.
+TEST(Cases, ComeInEveryAlgorithmAndFloatingTypeThatThereIs) {
+  const std::vector algorithms(std::begin(kAlgorithms), std::end(kAlgorithms));
+  EXPECT_EQ(algorithms, named_values<Algorithm>());
+  std::vector<DataType> floating = named_values<DataType>();
+  std::erase_if(floating, [](DataType type) { return !is_floating(type); });
+  EXPECT_EQ(std::vector(std::begin(kFloatingTypes), std::end(kFloatingTypes)), floating);
+}
+
 struct Seen {
   int one_element = 0;
   int k_beyond_d = 0;

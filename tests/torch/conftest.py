@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from checks import checks_of
 from ranks import RankSet
 
 
@@ -12,3 +13,9 @@ from ranks import RankSet
 def four() -> Iterator[RankSet]:
     with RankSet(4) as ranks:
         yield ranks
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "check" in metafunc.fixturenames:
+        checks = checks_of(metafunc.module)
+        metafunc.parametrize("check", checks, ids=lambda check: check.__name__)

@@ -10,6 +10,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 import torch.distributed as dist
+from gtopk.choices import ALGORITHMS
 from ranks import Rank, RankSet
 from torch import nn
 from training import Training, flat, network, replicas_are_bitwise_equal
@@ -36,7 +37,7 @@ def check_plain_ddp_trains_as_over_gloo(me: Rank) -> None:
 
 
 def check_density_one_trains_as_dense(me: Rank) -> None:
-    for algorithm in ("gtopk", "gtopk-tree", "topk", "dense"):
+    for algorithm in ALGORITHMS:
         sparse, plain = Training(me.rank), Training(me.rank, group=gloo())
         sparse.hooked(density=1.0, algorithm=algorithm, unit=SMALL_UNITS)
         for _ in range(10):
@@ -368,27 +369,5 @@ def check_a_group_that_is_not_gtopks_is_refused(me: Rank) -> None:
     dist.barrier()
 
 
-CHECKS = [
-    check_plain_ddp_trains_as_over_gloo,
-    check_density_one_trains_as_dense,
-    check_no_gradient_mass_is_lost,
-    check_results_do_not_depend_on_buckets,
-    check_buckets_are_rebuilt_and_units_span_them,
-    check_unit_shapes,
-    check_a_resumed_run_continues_bit_for_bit,
-    check_loading_what_does_not_fit_is_an_error,
-    check_accumulated_gradients,
-    check_parameters_of_several_types,
-    check_gradients_that_are_not_contiguous,
-    check_not_finite_gradients_change_no_residual,
-    check_ranks_with_other_densities_raise_from_backward,
-    check_parameters_that_differ_from_ddps,
-    check_a_backward_that_breaks_off_is_followed_by_a_good_one,
-    check_sparse_gradients_are_named,
-    check_a_group_that_is_not_gtopks_is_refused,
-]
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_on_four_ranks(four: RankSet, check) -> None:
     four.run(check)

@@ -10,6 +10,7 @@ import pytest
 import reference
 import torch
 import torch.distributed as dist
+from gtopk.choices import ALGORITHMS, PUT_BACKS
 from ranks import Rank, RankSet
 from torch.distributed import ReduceOp
 
@@ -18,7 +19,6 @@ import gtopk
 pytestmark = pytest.mark.loopback
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-ALGORITHMS = ("gtopk", "gtopk-tree", "topk", "dense")
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -81,7 +81,7 @@ def compare(me: Rank, ranks: int, **case) -> None:
 
 def check_every_combination(me: Rank, ranks: int) -> None:
     for seed, (dtype, algorithm, put_back, average) in enumerate(
-        itertools.product(DTYPES, ALGORITHMS, ("own", "merged"), (False, True))
+        itertools.product(DTYPES, ALGORITHMS, PUT_BACKS, (False, True))
     ):
         compare(
             me,
@@ -109,7 +109,7 @@ def check_random_cases(me: Rank, seed: int) -> None:
             k=rng.choice([1, 2, max(1, d // 10), d, 2 * d]),
             dtype=rng.choice(DTYPES),
             algorithm=rng.choice(ALGORITHMS),
-            put_back=rng.choice(["own", "merged"]),
+            put_back=rng.choice(PUT_BACKS),
             average=rng.random() < 0.5,
             kind=rng.choice(["normal", "ties", "sparse", "tiny", "cancel", "negative zeros"]),
         )
@@ -299,21 +299,6 @@ def check_statistics(me: Rank) -> None:
     assert "UCX" in after["transport"]
 
 
-CHECKS = [
-    check_the_first_example,
-    check_large_tensors,
-    check_not_finite,
-    check_shapes_and_strides,
-    check_density_is_k,
-    check_works_in_flight,
-    check_ranks_that_differ,
-    check_bad_arguments_of_one_rank_alone,
-    check_other_groups,
-    check_statistics,
-]
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_on_four_ranks(four: RankSet, check) -> None:
     four.run(check)
 
