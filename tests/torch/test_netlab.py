@@ -19,6 +19,7 @@ TOOLS = str(pathlib.Path(__file__).resolve().parents[2] / "tools")
 sys.path.insert(0, TOOLS)
 
 from netlab import CALIBRATED, Lab, Loopback, Shape  # noqa: E402
+from netlab import lab as lab_module  # noqa: E402
 from netlab.probe import Calibration, Point, calibrate, fit  # noqa: E402
 
 WATCHDOG = 120
@@ -87,6 +88,72 @@ def test_the_fit_recovers_alpha_and_beta_of_a_straight_line():
     alpha, beta = fit({size: 3e-5 + 8e-9 * size for size in (100, 10**5, 3 * 10**5, 10**6)})
     assert alpha == pytest.approx(3e-5)
     assert beta == pytest.approx(8e-9)
+
+
+# --- whether a lab can be made here
+
+
+def checked(*prefix: str, **env: str) -> tuple[int, str]:
+    """Exit code and line of `netlab check`, which tools/test asks too."""
+    interpreter = os.path.realpath(sys.executable)  # in a chroot .venv may not be there
+    command = [*prefix, interpreter, f"{TOOLS}/netlab", "check"]
+    done = subprocess.run(
+        command, env={**os.environ, **env}, capture_output=True, text=True, timeout=WATCHDOG
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_check_names_the_packages_that_are_missing():
+    code, said = checked(PATH="/nowhere")
+    assert code == 1
+    assert said.startswith("the network lab needs iproute2 and mount and util-linux: apt-get")
+    assert said.count("\n") == 1
+
+
+def test_the_check_asks_for_root(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(lab_module.shutil, "which", lambda tool: f"/usr/sbin/{tool}")
+    assert lab_module.why_not() == (
+        "the network lab makes network namespaces, which needs root: run it with sudo"
+    )
+
+
+@pytest.mark.network
+def test_where_labs_can_be_made_the_check_says_nothing():
+    assert checked() == (0, "")
+
+
+# Everything that / has but /tmp is mounted in the directory $1, which is a mount itself if $2 says
+# so; in a namespace of its own, so that it goes with the command.
+CHROOT = """
+set -e
+root=$1 tools=$2
+if [ "$3" = mount ]; then mount --bind "$root" "$root"; fi
+cd /
+for entry in *; do
+  if [ -L "$entry" ]; then cp -P "$entry" "$root/$entry"
+  elif [ -d "$entry" ] && [ "$entry" != tmp ]; then
+    mkdir "$root/$entry"
+    mount --rbind "$entry" "$root/$entry"
+  fi
+done
+mkdir -p -m 1777 "$root/tmp" "$root$tools"
+mount --bind "$tools" "$root$tools"
+shift 3
+exec chroot "$root" "$@"
+"""
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("kind", ["directory", "mount"])
+def test_in_a_chroot_the_check_says_whether_a_lab_can_be_made_and_what_to_do(tmp_path, kind):
+    unshare = ("unshare", "--mount", "--propagation", "private", "sh", "-c", CHROOT, "sh")
+    code, said = checked(*unshare, str(tmp_path), TOOLS, kind)
+    if kind == "mount":
+        assert (code, said) == (0, "")
+    else:
+        assert code == 1
+        assert "mount --bind DIR DIR && mount --make-rprivate DIR" in said
 
 
 # --- ranks on loopback, without root

@@ -1,5 +1,6 @@
-"""Room: tools/netlab. The command line: `netlab run` and `netlab probe`.
+"""Room: tools/netlab. The command line: `netlab run`, `netlab probe` and `netlab check`.
 
+    python -m netlab check
     python -m netlab run --hosts 4 --rate 100mbit -- python train.py
     python -m netlab probe --rate 100mbit
 
@@ -19,7 +20,7 @@ if __package__ in (None, ""):
 
 from netlab.hosts import Hosts, Loopback
 from netlab.job import print_line
-from netlab.lab import Lab, LabError
+from netlab.lab import Lab, LabError, why_not
 from netlab.probe import as_json, calibrate
 from netlab.shape import Shape
 
@@ -94,6 +95,18 @@ def _probe(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _check(_: argparse.Namespace) -> int:
+    reason = why_not()
+    if reason is None:
+        try:
+            Lab(1).close()
+        except LabError as error:
+            reason = f"the network lab cannot be made here: {error}"
+    if reason is not None:
+        print(" ".join(reason.split()))
+    return 0 if reason is None else 1
+
+
 def main() -> int:
     """Parses the command line and returns the exit code: 0, 1 (a rank or the probe failed), 2."""
     parser = argparse.ArgumentParser(prog="netlab", description="shaped hosts on one machine")
@@ -110,6 +123,8 @@ def main() -> int:
     probe.add_argument("--mtu", type=int, help="bytes, instead of the calibrated MTU")
     probe.add_argument("--json", help="also write the points to this file")
     probe.set_defaults(action=_probe)
+    check = commands.add_parser("check", help="say whether a lab can be made here, and why not")
+    check.set_defaults(action=_check)
     arguments = parser.parse_args()
     # SIGTERM ends us like Ctrl-C does: through the context managers.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
