@@ -75,9 +75,11 @@ struct Statistics {
 
 /// Where and as whom a group meets.
 struct Meeting {
-  bootstrap::KeyValueStore& group;  ///< keys of this group alone
-  bootstrap::KeyValueStore&
-      job;  ///< the same for every group of the job; may be `group` when there is only one
+  /// Keys of this group alone.
+  std::shared_ptr<bootstrap::KeyValueStore> group;
+  /// The same for every group of the job; may be `group` when there is only one. The group keeps it
+  /// to look up the addresses of ranks that this one has not talked to before.
+  std::shared_ptr<bootstrap::KeyValueStore> job;
   std::string name = "default";
   std::uint32_t rank = 0;
   std::uint32_t size = 1;
@@ -100,7 +102,8 @@ struct Call {
 /// Error{kMismatch, kPeerFailed, kTimeout, kAborted, ...}.
 class Communicator {
  public:
-  /// Meets the other ranks; blocks until all are there. Throws Error{kBootstrap, kInvalidArgument}.
+  /// Meets the other ranks; blocks until all are there. Throws Error{kBootstrap, kInvalidArgument},
+  /// with the same text on every rank that is there.
   Communicator(std::shared_ptr<Process> process, const Meeting& meeting);
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -162,6 +165,7 @@ class Communicator {
   void check_rank(std::uint32_t rank, const char* role) const;
 
   std::shared_ptr<Process> process_;
+  std::shared_ptr<bootstrap::KeyValueStore> addresses_;  // let go of here, not by the engine
   std::shared_ptr<engine::Group> group_;
   std::atomic<std::int64_t> timeout_nanoseconds_;
 };

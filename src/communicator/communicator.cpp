@@ -1,6 +1,5 @@
 #include "gtopk/communicator.hpp"
 
-#include <charconv>
 #include <future>
 #include <utility>
 
@@ -12,6 +11,7 @@
 #include "collectives/broadcast.hpp"
 #include "collectives/reduction.hpp"
 #include "collectives/ring.hpp"
+#include "communicator/meeting.hpp"
 #include "engine/engine_thread.hpp"
 #include "engine/group.hpp"
 #include "engine/group_view.hpp"
@@ -28,44 +28,77 @@ using engine::GroupView;
 using engine::OperationSpec;
 using engine::Task;
 
-/// The group's id and every member's address. Keys carry how often this group has met before, so
-/// that a group made again under the same name does not find its predecessor's addresses.
-engine::GroupSpec meet(const Meeting& meeting, const std::string& address) {
-  engine::GroupSpec spec;
-  spec.name = meeting.name;
-  spec.rank = meeting.rank;
-  const std::int64_t arrivals = meeting.group.add("gtopk/arrivals", 1);
-  const std::int64_t incarnation = (arrivals - 1) / meeting.size;
-  const auto key = [&](const std::string& what) {
-    return fmt::format("gtopk/{}/{}", incarnation, what);
-  };
-  if (meeting.rank == 0) {
-    const std::int64_t groups = meeting.job.add("gtopk/groups", 1);
-    meeting.group.set(key("id"), std::to_string(groups % transport::kMaxGroups));
+/// A published address is there: longer waits are for a store that is slow or gone.
+constexpr std::chrono::seconds kLookupBound{30};
+constexpr std::chrono::milliseconds kLookupSlice{500};
+
+std::string address_key(std::uint64_t identity) {
+  return fmt::format("gtopk/address/{:016x}", identity);
+}
+
+std::string find_address(bootstrap::KeyValueStore& store, std::uint64_t identity,
+                         const std::stop_token& stop) {
+  const std::string key = address_key(identity);
+  const auto end = std::chrono::steady_clock::now() + kLookupBound;
+  while (!stop.stop_requested() && std::chrono::steady_clock::now() < end) {
+    if (auto address = store.find(key, kLookupSlice)) return *std::move(address);
   }
-  meeting.group.set(key(fmt::format("address/{}", meeting.rank)), address);
-  const std::string id = meeting.group.get(key("id"), meeting.timeout);
-  std::from_chars(id.data(), id.data() + id.size(), spec.id);
-  for (std::uint32_t rank = 0; rank < meeting.size; ++rank) {
-    const bool own = rank == meeting.rank;
-    spec.addresses.push_back(
-        own ? address : meeting.group.get(key(fmt::format("address/{}", rank)), meeting.timeout));
-  }
-  return spec;
+  throw Error(ErrorKind::kBootstrap, stop.stop_requested()
+                                         ? std::string("this process leaves its process groups")
+                                         : fmt::format("'{}' is not in the store any more", key));
 }
 
 }  // namespace
 
 Communicator::Communicator(std::shared_ptr<Process> process, const Meeting& meeting)
-    : process_(std::move(process)), timeout_nanoseconds_(meeting.timeout.count()) {
+    : process_(std::move(process)),
+      addresses_(meeting.job),
+      timeout_nanoseconds_(meeting.timeout.count()) {
   process_->check_not_forked();
   if (meeting.rank >= meeting.size) {
     throw Error(ErrorKind::kInvalidArgument, fmt::format("group '{}': rank {} of {} ranks",
                                                          meeting.name, meeting.rank, meeting.size));
   }
   engine::EngineThread& thread = *process_->thread_;
-  engine::GroupSpec spec = meet(meeting, thread.address());
-  thread.call([&] { group_ = thread.engine().add_group(std::move(spec)); });
+  const transport::PeerInfo& self = thread.self();
+  meeting::Presence presence{.group = meeting.name,
+                             .rank = meeting.rank,
+                             .size = meeting.size,
+                             .card = thread.card(),
+                             .identity = self.identity,
+                             .process = fmt::format("host {}, pid {}", self.host, self.process),
+                             .refusal = {}};
+  thread.call([&] {
+    try {
+      presence.id = thread.engine().reserve_group_id();
+    } catch (const Error& error) {  // the others hear of it when they meet
+      presence.refusal = error;
+    }
+  });
+  try {
+    // Addresses are found under the identity of a process, which is never reused.
+    if (meeting.size > 1) meeting.job->set(address_key(self.identity), thread.address());
+    const meeting::Roll roll = meeting::meet(*meeting.group, presence, meeting.timeout);
+    engine::GroupSpec spec;
+    spec.name = meeting.name;
+    spec.rank = meeting.rank;
+    std::vector<std::uint64_t> identities;
+    for (const meeting::Member& member : roll) {
+      spec.cards.push_back(member.card);
+      spec.ids.push_back(member.id);
+      identities.push_back(member.identity);
+    }
+    spec.find_address = [store = meeting.job, identities = std::move(identities)](
+                            std::uint32_t rank, const std::stop_token& stop) {
+      return find_address(*store, identities.at(rank), stop);
+    };
+    thread.call([&] { group_ = thread.engine().add_group(std::move(spec)); });
+  } catch (...) {
+    if (!presence.refusal) {
+      thread.call([&] { thread.engine().release_group_id(presence.id); });
+    }
+    throw;
+  }
   transport::log().info("group '{}': rank {} of {}, id {}, {}", name(), rank(), size(),
                         group_->id(), thread.description());
 }

@@ -6,8 +6,8 @@
 
 namespace gtopk::engine {
 
-ComputeThread::ComputeThread() : thread_([this] { loop(); }) {
-  pthread_setname_np(thread_.native_handle(), "gtopk-compute");
+ComputeThread::ComputeThread(const char* name) : thread_([this] { loop(); }) {
+  pthread_setname_np(thread_.native_handle(), name);
 }
 
 ComputeThread::~ComputeThread() {

@@ -39,7 +39,8 @@ class InlineExecutor final : public Executor {
 /// One thread of its own, jobs in order. The destructor finishes what was handed in.
 class ComputeThread final : public Executor {
  public:
-  ComputeThread();
+  /// `name`: the thread's, at most 15 letters.
+  explicit ComputeThread(const char* name = "gtopk-compute");
   ComputeThread(const ComputeThread&) = delete;
   ComputeThread& operator=(const ComputeThread&) = delete;
   ComputeThread(ComputeThread&&) = delete;

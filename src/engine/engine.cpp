@@ -11,10 +11,18 @@ namespace gtopk::engine {
 
 using transport::PeerId;
 
-Engine::Engine(transport::Transport& transport, const transport::Clock& clock, Executor& executor)
-    : transport_(transport), clock_(clock), executor_(executor), control_(transport) {}
+Engine::Engine(transport::Transport& transport, const transport::Clock& clock, Executor& executor,
+               Lookups* lookups)
+    : transport_(transport),
+      clock_(clock),
+      executor_(executor),
+      lookups_(lookups),
+      control_(transport) {
+  if (lookups_ != nullptr) transport_.use(this);
+}
 
 Engine::~Engine() {
+  if (lookups_ != nullptr) transport_.use(nullptr);
   const auto end = [](Operation& operation) {
     operation.tell(
         Error(ErrorKind::kAborted, fmt::format("{}: the engine has ended", operation.label())));
@@ -67,25 +75,44 @@ bool Engine::take_queue() {
   return any;
 }
 
+std::uint32_t Engine::reserve_group_id() {
+  const std::optional<std::uint32_t> id = ids_.take();
+  if (!id) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("a process can be in {} groups at a time: destroy some first",
+                            transport::kMaxGroups));
+  }
+  // What is left of a former group of this number is not told apart from the new one's messages.
+  std::erase_if(stale_, [&](const Stale& stale) { return stale.group->id() == *id; });
+  std::erase_if(early_, [&](const auto& early) { return early.second.group == *id; });
+  transport_.discard(transport::collective_tag(*id, 0, 0, 0), transport::group_mask());
+  transport_.discard(transport::point_to_point_tag(*id, 0, 0), transport::group_mask());
+  return *id;
+}
+
 std::shared_ptr<Group> Engine::add_group(GroupSpec spec) {
-  if (spec.id >= transport::kMaxGroups || spec.addresses.size() > transport::kMaxRanks) {
+  const std::size_t size = spec.cards.size();
+  const bool fits =
+      std::ranges::all_of(spec.ids, [](std::uint32_t id) { return id < transport::kMaxGroups; });
+  if (!fits || size > transport::kMaxRanks || spec.ids.size() != size || spec.rank >= size) {
     throw Error(
         ErrorKind::kInvalidArgument,
-        fmt::format("group '{}': id {} and size {} must stay below {} and {}", spec.name, spec.id,
-                    spec.addresses.size(), transport::kMaxGroups, transport::kMaxRanks));
+        fmt::format("group '{}': rank {} of {} (at most {}), {} ids (one per rank, below {})",
+                    spec.name, spec.rank, size, transport::kMaxRanks, spec.ids.size(),
+                    transport::kMaxGroups));
   }
-  if (find_group(spec.id) != nullptr) {
+  const std::uint32_t id = spec.ids[spec.rank];
+  if (!ids_.taken(id) || find_group(id) != nullptr) {
     throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("group '{}': id {} is taken", spec.name, spec.id));
+                fmt::format("group '{}': id {} is {}", spec.name, id,
+                            ids_.taken(id) ? "taken" : "not reserved"));
   }
   std::vector<PeerId> peers;
-  peers.reserve(spec.addresses.size());
-  for (const std::string& address : spec.addresses) peers.push_back(transport_.add_peer(address));
+  peers.reserve(size);
+  for (const std::string& card : spec.cards) peers.push_back(transport_.add_peer(card));
   for (std::uint32_t rank = 0; rank < peers.size(); ++rank) {
     if (rank != spec.rank) control_.watch(peers[rank]);
   }
-  // What is left of a former group of this id is not told apart from the new one's messages.
-  std::erase_if(stale_, [&](const Stale& stale) { return stale.group->id() == spec.id; });
   auto group = std::make_shared<Group>(std::move(spec), std::move(peers), transport_);
   groups_.push_back(group);
   std::vector<std::pair<PeerId, Notice>> early;
@@ -101,7 +128,33 @@ void Engine::remove_group(Group& group) {
                    fmt::format("group '{}' was destroyed on {} while this was under way",
                                group.name(), group.member(group.rank()))),
              tell_others);
+  group.find_address = nullptr;
   std::erase_if(groups_, [&](const auto& held) { return held.get() == &group; });
+  ids_.give_back(group.id());
+}
+
+void Engine::look_up(PeerId peer) {
+  for (const auto& group : groups_) {
+    const auto rank = group->rank_of(peer);
+    if (!rank || !group->find_address) continue;
+    lookups_->run([find = group->find_address,
+                   rank = *rank](const std::stop_token& stop) { return find(rank, stop); },
+                  [this, peer](std::string address, std::string error) {
+                    post([this, peer, address = std::move(address), error = std::move(error)] {
+                      if (!error.empty()) {
+                        transport_.no_address(peer, error);
+                        return;
+                      }
+                      try {
+                        transport_.set_address(peer, address);
+                      } catch (const Error& unreadable) {
+                        transport_.no_address(peer, unreadable.what());
+                      }
+                    });
+                  });
+    return;
+  }
+  post([this, peer] { transport_.no_address(peer, "no group with it is left here"); });
 }
 
 void Engine::admit(const std::shared_ptr<Group>& group, std::unique_ptr<Operation> operation) {
@@ -191,8 +244,8 @@ void Engine::finish(Operation& operation) {
     if (result) {
       mark_stale(held, operation.sequence(), false);
       if (caused_here) {
-        tell_members(group, {NoticeKind::kAbort, result->kind(), group.id(), operation.sequence(),
-                             result->what()});
+        tell_members(group,
+                     {NoticeKind::kAbort, result->kind(), 0, operation.sequence(), result->what()});
       }
     }
   }

@@ -18,12 +18,14 @@
 #include "engine/compute.hpp"
 #include "engine/control.hpp"
 #include "engine/group.hpp"
+#include "engine/group_ids.hpp"
+#include "engine/lookup.hpp"
 #include "engine/operation.hpp"
 #include "transport/base/transport.hpp"
 
 namespace gtopk::engine {
 
-class Engine {
+class Engine final : public transport::AddressBook {
  public:
   /// Collectives of one group in flight at once; later ones wait. It bounds what a fast rank can
   /// pile up, unreceived, at a slow one. The oldest unfinished one is in flight on every rank, so
@@ -35,12 +37,14 @@ class Engine {
   /// by force.
   static constexpr transport::Duration kLingerBound = std::chrono::seconds(5);
 
-  Engine(transport::Transport& transport, const transport::Clock& clock, Executor& executor);
+  /// `lookups` may be null where the transport never asks for addresses.
+  Engine(transport::Transport& transport, const transport::Clock& clock, Executor& executor,
+         Lookups* lookups = nullptr);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
   Engine(Engine&&) = delete;
   Engine& operator=(Engine&&) = delete;
-  ~Engine();
+  ~Engine() override;
 
   // Any thread.
 
@@ -51,7 +55,12 @@ class Engine {
 
   // Engine thread.
 
-  /// Throws Error{kInvalidArgument, kBootstrap}.
+  /// A number for a group that this process is about to join; nothing of an earlier group of that
+  /// number is left. Throws Error{kInvalidArgument} when this process is in too many.
+  [[nodiscard]] std::uint32_t reserve_group_id();
+  /// Of a group that was not added after all; a removed group gives its own back.
+  void release_group_id(std::uint32_t id) { ids_.give_back(id); }
+  /// spec.ids[spec.rank] must be reserved. Throws Error{kInvalidArgument, kBootstrap}.
   std::shared_ptr<Group> add_group(GroupSpec spec);
   /// Fails what is under way in it and forgets it.
   void remove_group(Group& group);
@@ -82,6 +91,9 @@ class Engine {
   [[nodiscard]] bool stop_listening();
   /// Ends, by force, the endpoints that still hold a request of an operation or a notice.
   void give_up_pending();
+
+  // For the transport.
+  void look_up(transport::PeerId peer) override;
 
   // For operations.
   [[nodiscard]] transport::Transport& transport() const { return transport_; }
@@ -142,6 +154,8 @@ class Engine {
   void conclude(Operation& operation);
   [[nodiscard]] std::string describe_state(const Group& group, std::uint64_t sequence) const;
   void fail_group(Group& group, const Error& cause, bool tell_others);
+  /// Makes it a notice of that group.
+  void notify(const Group& group, std::uint32_t rank, Notice notice);
   void tell_members(Group& group, const Notice& notice);
   void pass_on(Group& group, transport::PeerId from, const Notice& notice);
   void mark_stale(const std::shared_ptr<Group>& group, std::uint64_t sequence, bool whole_group);
@@ -154,7 +168,9 @@ class Engine {
   Executor& executor_;
   BufferPool pool_;
   std::vector<std::unique_ptr<OperationStorage>> storages_;
+  Lookups* lookups_;
   Control control_;
+  GroupIds ids_;
   std::vector<std::shared_ptr<Group>> groups_;
   std::vector<std::unique_ptr<Operation>> operations_;
   std::vector<Ready> ready_;

@@ -40,8 +40,10 @@ EngineThread::EngineThread(const std::function<std::unique_ptr<transport::Transp
   thread_ = std::thread([this, &make, &made] {
     try {
       transport_ = make();
-      engine_ = std::make_unique<Engine>(*transport_, clock_, compute_);
+      engine_ = std::make_unique<Engine>(*transport_, clock_, compute_, &lookups_);
       address_ = transport_->address();
+      card_ = transport_->card();
+      self_ = transport_->self();
       description_ = transport_->describe();
     } catch (...) {
       engine_.reset();
@@ -65,6 +67,7 @@ EngineThread::EngineThread(const std::function<std::unique_ptr<transport::Transp
 EngineThread::~EngineThread() {
   engine_->post([this] { ending_ = true; });
   thread_.join();
+  lookups_.stop();
 }
 
 void EngineThread::call(const std::function<void()>& work) {

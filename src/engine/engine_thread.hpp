@@ -25,8 +25,10 @@ class EngineThread {
   ~EngineThread();
 
   [[nodiscard]] Engine& engine() const { return *engine_; }
-  /// Transport::address() and describe(), taken once.
+  /// Transport::address(), card(), self() and describe(), taken once.
   [[nodiscard]] const std::string& address() const { return address_; }
+  [[nodiscard]] const std::string& card() const { return card_; }
+  [[nodiscard]] const transport::PeerInfo& self() const { return self_; }
   [[nodiscard]] const std::string& description() const { return description_; }
 
   /// Runs `work` on the engine's thread and waits for its end; rethrows what it threw.
@@ -51,7 +53,10 @@ class EngineThread {
   std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<Engine> engine_;
   ComputeThread compute_;
+  Lookups lookups_;
   std::string address_;
+  std::string card_;
+  transport::PeerInfo self_;
   std::string description_;
   bool ending_ = false;  // engine thread
   std::thread thread_;

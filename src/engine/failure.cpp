@@ -39,11 +39,17 @@ std::shared_ptr<Group> Engine::find_group(std::uint32_t id) const {
   return nullptr;
 }
 
+void Engine::notify(const Group& group, std::uint32_t rank, Notice notice) {
+  notice.group = group.id_at(rank);
+  notice.answer_group = group.id();
+  control_.send(group.peer(rank), notice);
+}
+
 void Engine::tell_members(Group& group, const Notice& notice) {
   for (std::uint32_t rank = 0; rank < group.size(); ++rank) {
     const PeerId peer = group.peer(rank);
     if (rank == group.rank() || departed_.contains(peer)) continue;
-    control_.send(peer, notice);
+    notify(group, rank, notice);
     group.counters.notices_sent.fetch_add(1, std::memory_order_relaxed);
   }
 }
@@ -55,7 +61,7 @@ void Engine::pass_on(Group& group, PeerId from, const Notice& notice) {
     const PeerId peer = group.peer(rank);
     if (rank == group.rank() || peer == from || departed_.contains(peer)) continue;
     if (!transport_.connected(peer)) continue;
-    control_.send(peer, notice);
+    notify(group, rank, notice);
     group.counters.notices_sent.fetch_add(1, std::memory_order_relaxed);
   }
 }
@@ -64,7 +70,7 @@ void Engine::fail_group(Group& group, const Error& cause, bool tell_others) {
   if (group.failure) return;
   group.failure = cause;
   if (tell_others) {
-    tell_members(group, {NoticeKind::kGroupFailure, cause.kind(), group.id(), 0, cause.what()});
+    tell_members(group, {NoticeKind::kGroupFailure, cause.kind(), 0, 0, cause.what()});
   }
   const auto with_label = [&](const Operation& operation) {
     return Error(cause.kind(), fmt::format("{}: {}", operation.label(), cause.what()));
@@ -109,13 +115,15 @@ void Engine::handle(PeerId from, const Notice& notice) {
   const std::shared_ptr<Group> group = find_group(notice.group);
   if (group == nullptr || !group->rank_of(from)) {
     if (notice.kind == NoticeKind::kProbe) {
-      control_.send(from, {NoticeKind::kReply, ErrorKind::kTimeout, notice.group, notice.sequence,
-                           "has destroyed the group or not made it yet"});
+      control_.send(from, {NoticeKind::kReply, ErrorKind::kTimeout, notice.answer_group,
+                           notice.sequence, "has destroyed the group or not made it yet"});
     }
     const bool kept = notice.kind == NoticeKind::kAbort || notice.kind == NoticeKind::kGroupFailure;
-    if (kept && early_.size() < transport::kMaxGroups) early_.emplace_back(from, notice);
+    if (kept && ids_.taken(notice.group) && early_.size() < transport::kMaxGroups)
+      early_.emplace_back(from, notice);
     return;
   }
+  transport_.prepare(from);  // it waits for our goodbye, and then it may be late for its address
   switch (notice.kind) {
     case NoticeKind::kAbort: {
       const Error cause(notice.error, notice.text);
@@ -142,8 +150,9 @@ void Engine::handle(PeerId from, const Notice& notice) {
       fail_group(*group, Error(notice.error, notice.text), false);
       return;
     case NoticeKind::kProbe:
-      control_.send(from, {NoticeKind::kReply, ErrorKind::kTimeout, notice.group, notice.sequence,
-                           describe_state(*group, notice.sequence)});
+      notify(*group, *group->rank_of(from),
+             {NoticeKind::kReply, ErrorKind::kTimeout, 0, notice.sequence,
+              describe_state(*group, notice.sequence)});
       return;
     case NoticeKind::kReply:
       for (const auto& operation : operations_) {
@@ -165,8 +174,9 @@ void Engine::handle(PeerId from, const Notice& notice) {
           (runs ? found->second->cause().has_value() : is_stale(*group, notice.sequence))) {
         return;
       }
-      control_.send(from, {NoticeKind::kCall, ErrorKind::kMismatch, notice.group, notice.sequence,
-                           runs ? found->second->call() : "what has ended there"});
+      notify(*group, *group->rank_of(from),
+             {NoticeKind::kCall, ErrorKind::kMismatch, 0, notice.sequence,
+              runs ? found->second->call() : "what has ended there"});
       return;
     }
     case NoticeKind::kCall:
@@ -183,9 +193,7 @@ void Engine::ask_questions() {
   for (Operation* const operation : std::exchange(asking_, {})) {
     const Group& group = operation->group();
     for (const std::uint32_t rank : operation->take_questions()) {
-      control_.send(
-          group.peer(rank),
-          {NoticeKind::kAsk, ErrorKind::kMismatch, group.id(), operation->sequence(), {}});
+      notify(group, rank, {NoticeKind::kAsk, ErrorKind::kMismatch, 0, operation->sequence(), {}});
     }
   }
 }
@@ -213,8 +221,8 @@ void Engine::fail_what_awaits_departed() {
                                     operation->label(), group->member(*rank)));
       operation->fail(cause);
       if (operation->spec().point_to_point) continue;
-      tell_members(*group, {NoticeKind::kAbort, cause.kind(), group->id(), operation->sequence(),
-                            cause.what()});
+      tell_members(*group,
+                   {NoticeKind::kAbort, cause.kind(), 0, operation->sequence(), cause.what()});
     }
   }
 }
@@ -257,8 +265,7 @@ void Engine::probe(Operation& operation) {
   }
   for (const std::uint32_t rank : asked) {
     if (rank == group.rank()) continue;
-    control_.send(group.peer(rank),
-                  {NoticeKind::kProbe, ErrorKind::kTimeout, group.id(), operation.sequence(), {}});
+    notify(group, rank, {NoticeKind::kProbe, ErrorKind::kTimeout, 0, operation.sequence(), {}});
   }
 }
 
@@ -269,7 +276,10 @@ void Engine::conclude(Operation& operation) {
   std::vector<std::string> not_called;
   for (std::uint32_t rank = 0; rank < group.size(); ++rank) {
     if (!operation.answered[rank]) {
-      silent.push_back(group.member(rank));
+      const std::string unreachable = transport_.why_unreachable(group.peer(rank));
+      silent.push_back(unreachable.empty()
+                           ? group.member(rank)
+                           : fmt::format("{} ({})", group.member(rank), unreachable));
     } else if (!operation.answers[rank].empty()) {
       auto& kind = operation.answers[rank].starts_with(kNotCalled) ? not_called : states;
       kind.push_back(fmt::format("{} {}", group.member(rank), operation.answers[rank]));

@@ -10,7 +10,11 @@
 namespace gtopk::engine {
 
 Group::Group(GroupSpec spec, std::vector<transport::PeerId> peers, transport::Transport& transport)
-    : id_(spec.id), name_(std::move(spec.name)), rank_(spec.rank), peers_(std::move(peers)) {
+    : find_address(std::move(spec.find_address)),
+      ids_(std::move(spec.ids)),
+      name_(std::move(spec.name)),
+      rank_(spec.rank),
+      peers_(std::move(peers)) {
   members_.reserve(peers_.size());
   for (std::uint32_t rank = 0; rank < peers_.size(); ++rank) {
     const transport::PeerInfo& info = transport.peer(peers_[rank]);

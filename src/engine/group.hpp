@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -19,11 +21,14 @@ namespace gtopk::engine {
 class Operation;
 
 struct GroupSpec {
-  std::uint32_t id =
-      0;  ///< the same on every member, unlike that of any other group of this process
   std::string name;
-  std::uint32_t rank = 0;              ///< of this process
-  std::vector<std::string> addresses;  ///< Transport::address() of every member, by rank
+  std::uint32_t rank = 0;          ///< of this process
+  std::vector<std::string> cards;  ///< Transport::card() or address() of every member, by rank
+  /// Every member's own number of the group, from its Engine::reserve_group_id(), by rank.
+  std::vector<std::uint32_t> ids;
+  /// Finds the Transport::address() of a member; on a thread that may block. Throws. May be empty
+  /// where cards are addresses.
+  std::function<std::string(std::uint32_t rank, const std::stop_token& stop)> find_address;
 };
 
 /// The engine thread's, but for the constant part, the counters and failure_text().
@@ -31,7 +36,10 @@ class Group {
  public:
   Group(GroupSpec spec, std::vector<transport::PeerId> peers, transport::Transport& transport);
 
-  [[nodiscard]] std::uint32_t id() const { return id_; }
+  /// This process's number of the group: what others put into tags of messages to it.
+  [[nodiscard]] std::uint32_t id() const { return ids_[rank_]; }
+  /// What belongs into tags and notices to that rank.
+  [[nodiscard]] std::uint32_t id_at(std::uint32_t rank) const { return ids_[rank]; }
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] std::uint32_t rank() const { return rank_; }
   [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(peers_.size()); }
@@ -50,13 +58,15 @@ class Group {
   std::map<std::uint64_t, Error> aborted;          ///< by a peer, before this rank called
   bool starting = false;                           ///< operations that waited
   std::optional<Error> failure;                    ///< the group is over
-  std::string last_name;                           ///< of the newest one that started
+  /// See GroupSpec; empty once the group is removed.
+  std::function<std::string(std::uint32_t rank, const std::stop_token& stop)> find_address;
+  std::string last_name;  ///< of the newest one that started
   std::uint64_t last_sequence = 0;
   /// "all_reduce #17", or "nothing".
   [[nodiscard]] std::string last_operation() const;
 
  private:
-  std::uint32_t id_;
+  std::vector<std::uint32_t> ids_;
   std::string name_;
   std::uint32_t rank_;
   std::vector<transport::PeerId> peers_;

@@ -33,9 +33,14 @@ std::size_t Message::await_resume() {
                               operation.group().member(operation.group().rank()), operation.call(),
                               operation.sequence()));
     }
-    case Status::kPeerFailed:
+    case Status::kPeerFailed: {
+      const std::string unreachable = operation.engine().transport().why_unreachable(request.peer);
+      if (!unreachable.empty()) {
+        throw Error(ErrorKind::kPeerFailed, fmt::format("{}: {}", other, unreachable));
+      }
       throw Error(ErrorKind::kPeerFailed,
                   fmt::format("{} has left or its connection is closed", other));
+    }
     case Status::kInProgress:
     case Status::kCancelled:
     case Status::kFailed:
@@ -92,7 +97,7 @@ Message GroupView::send(std::uint32_t to, std::uint32_t step, std::span<const st
                         std::uint32_t chunk) {
   const Group& group = operation_.group();
   const transport::Tag tag =
-      transport::collective_tag(group.id(), group.rank(), operation_.sequence(), step, chunk);
+      transport::collective_tag(group.id_at(to), group.rank(), operation_.sequence(), step, chunk);
   // The transport only reads what it sends.
   auto* const bytes = const_cast<std::byte*>(data.data());
   return Message(operation_.post(false, to, tag, bytes, data.size()));
@@ -109,8 +114,9 @@ Message GroupView::send_tagged(std::uint32_t to, std::int32_t tag,
                                std::span<const std::byte> data) {
   const Group& group = operation_.group();
   auto* const bytes = const_cast<std::byte*>(data.data());
-  return Message(operation_.post(
-      false, to, transport::point_to_point_tag(group.id(), group.rank(), tag), bytes, data.size()));
+  return Message(operation_.post(false, to,
+                                 transport::point_to_point_tag(group.id_at(to), group.rank(), tag),
+                                 bytes, data.size()));
 }
 
 Message GroupView::recv_tagged(std::uint32_t from, std::int32_t tag, std::span<std::byte> room) {

@@ -15,9 +15,9 @@ struct Head {
   std::uint8_t error;
   std::uint16_t text_bytes;
   std::uint32_t group;
-  std::uint32_t reserved;
+  std::uint32_t answer_group;
   std::uint64_t sequence;
-  std::uint64_t reserved_too;
+  std::uint64_t reserved;
 };
 static_assert(sizeof(Head) + Notice::kMaxText == Notice::kBytes);
 
@@ -30,7 +30,7 @@ void encode(const Notice& notice, Notice::Wire& wire) {
                   static_cast<std::uint8_t>(notice.error),
                   static_cast<std::uint16_t>(length),
                   notice.group,
-                  0,
+                  notice.answer_group,
                   notice.sequence,
                   0};
   wire.fill(std::byte{0});
@@ -49,8 +49,12 @@ std::optional<Notice> decode(std::span<const std::byte> wire) {
     return std::nullopt;
   }
   const auto* const text = reinterpret_cast<const char*>(wire.data() + sizeof head);
-  return Notice{static_cast<NoticeKind>(head.kind), static_cast<ErrorKind>(head.error), head.group,
-                head.sequence, std::string(text, head.text_bytes)};
+  return Notice{static_cast<NoticeKind>(head.kind),
+                static_cast<ErrorKind>(head.error),
+                head.group,
+                head.sequence,
+                std::string(text, head.text_bytes),
+                head.answer_group};
 }
 
 }  // namespace gtopk::engine

@@ -32,9 +32,10 @@ struct Notice {
 
   NoticeKind kind = NoticeKind::kGoodbye;
   ErrorKind error = ErrorKind::kTransport;
-  std::uint32_t group = 0;
+  std::uint32_t group = 0;  ///< the receiver's number of it
   std::uint64_t sequence = 0;
-  std::string text;  ///< longer than kMaxText is cut
+  std::string text;                ///< longer than kMaxText is cut
+  std::uint32_t answer_group = 0;  ///< the sender's number of the group
 };
 
 void encode(const Notice& notice, Notice::Wire& wire);

@@ -41,12 +41,11 @@ GtopkBackend::GtopkBackend(const c10::intrusive_ptr<c10d::Store>& store, int ran
   options_->group_name = group_name;
   try {
     runtime_ = Runtime::get();
-    TorchStore group_store(store);
-    TorchStore root_store(job_store(store));
     communicator_ = std::make_shared<Communicator>(
         runtime_->process,
-        Meeting{group_store, root_store, group_name, static_cast<std::uint32_t>(rank),
-                static_cast<std::uint32_t>(size), timeout});
+        Meeting{std::make_shared<TorchStore>(store), std::make_shared<TorchStore>(job_store(store)),
+                group_name, static_cast<std::uint32_t>(rank), static_cast<std::uint32_t>(size),
+                timeout});
   } catch (const Error& error) {
     rethrow_for_python(error);
   }

@@ -1,7 +1,8 @@
 #include "torch_backend/store.hpp"
 
-#include <algorithm>
 #include <chrono>
+#include <exception>
+#include <vector>
 
 #include "gtopk/error.hpp"
 
@@ -27,15 +28,33 @@ void TorchStore::set(std::string_view key, std::string_view value) {
   });
 }
 
-std::string TorchStore::get(std::string_view key, bootstrap::Duration at_most) {
-  const auto wait =
-      std::max(std::chrono::ceil<std::chrono::milliseconds>(at_most), std::chrono::milliseconds(1));
-  return calling(c10::str("waiting ", std::chrono::duration<double>(at_most).count(), " s for"),
-                 key, [&] {
-                   store_->wait({std::string(key)}, wait);
-                   const std::vector<std::uint8_t> value = store_->get(std::string(key));
-                   return std::string(value.begin(), value.end());
-                 });
+std::optional<std::string> TorchStore::find(std::string_view key, bootstrap::Duration at_most) {
+  const std::vector<std::string> keys{std::string(key)};
+  return calling("looking for", key, [&]() -> std::optional<std::string> {
+    bool there = false;
+    if (at_most > bootstrap::Duration::zero()) {
+      try {
+        store_->wait(keys, std::chrono::ceil<std::chrono::milliseconds>(at_most));
+        there = true;
+      } catch (const std::exception&) {
+        // The time is up or the store has failed, and torch has no one exception for either: a
+        // store that has failed says so again.
+        there = store_->check(keys);
+      }
+    } else {
+      there = store_->check(keys);
+    }
+    if (!there) return std::nullopt;
+    const std::vector<std::uint8_t> value = store_->get(keys.front());
+    return std::string(value.begin(), value.end());
+  });
+}
+
+void TorchStore::remove(std::string_view key) {
+  try {
+    store_->deleteKey(std::string(key));
+  } catch (const std::exception&) {  // not every store can
+  }
 }
 
 std::int64_t TorchStore::add(std::string_view key, std::int64_t delta) {

@@ -119,10 +119,10 @@ class Seat {
         death_(death),
         rank_(static_cast<std::uint32_t>(self.rank() - death.first_seat)),
         store_(self.store()),
-        keys_(*store_, death.group + "/test/"),
+        keys_(store_, death.group + "/test/"),
         works_(kGoodOnes + kOthersCall + 1, Work(death.plan, rank_)),
         calls_(works_.size()),
-        member_(*store_, death.group, rank_, death.plan.ranks) {}
+        member_(store_, death.group, rank_, death.plan.ranks) {}
 
   void play() {
     keys_.set(fmt::format("pid/{}", rank_), std::to_string(getpid()));
@@ -240,7 +240,7 @@ class Seat {
   const Job& job_;
   const Death& death_;
   std::uint32_t rank_;
-  std::unique_ptr<bootstrap::KeyValueStore> store_;
+  std::shared_ptr<bootstrap::KeyValueStore> store_;
   PrefixStore keys_;
   std::vector<Work> works_;
   std::vector<Pending> calls_;

@@ -23,11 +23,16 @@ Ending ending_of(const std::exception_ptr& error) {
 }
 
 std::unique_ptr<Communicator> meet(const std::shared_ptr<Process>& process,
-                                   bootstrap::KeyValueStore& group, bootstrap::KeyValueStore& job,
+                                   std::shared_ptr<bootstrap::KeyValueStore> group,
+                                   std::shared_ptr<bootstrap::KeyValueStore> job,
                                    const std::string& name, std::uint32_t rank,
                                    std::uint32_t size) {
-  const Meeting meeting{
-      .group = group, .job = job, .name = name, .rank = rank, .size = size, .timeout = kWatchdog};
+  const Meeting meeting{.group = std::move(group),
+                        .job = std::move(job),
+                        .name = name,
+                        .rank = rank,
+                        .size = size,
+                        .timeout = kWatchdog};
   return std::make_unique<Communicator>(process, meeting);
 }
 
@@ -75,17 +80,16 @@ void wait_for_all(bootstrap::KeyValueStore& store, const std::string& place, int
   static_cast<void>(store.get(place, kWatchdog));
 }
 
-Member::Member(const ForkedRank& self)
-    : store_(self.store()),
-      process_(Process::start()),
-      group_(meet(process_, *store_, *store_, "default", static_cast<std::uint32_t>(self.rank()),
-                  static_cast<std::uint32_t>(self.size()))) {}
+Member::Member(const ForkedRank& self) : process_(Process::start()) {
+  const std::shared_ptr<bootstrap::KeyValueStore> store = self.store();
+  group_ = meet(process_, store, store, "default", static_cast<std::uint32_t>(self.rank()),
+                static_cast<std::uint32_t>(self.size()));
+}
 
-Member::Member(bootstrap::KeyValueStore& job, const std::string& group, std::uint32_t rank,
-               std::uint32_t size)
+Member::Member(const std::shared_ptr<bootstrap::KeyValueStore>& job, const std::string& group,
+               std::uint32_t rank, std::uint32_t size)
     : process_(Process::start()) {
-  PrefixStore keys(job, group + "/");
-  group_ = meet(process_, keys, job, group, rank, size);
+  group_ = meet(process_, std::make_shared<PrefixStore>(job, group + "/"), job, group, rank, size);
 }
 
 std::chrono::nanoseconds Member::leave() {

@@ -71,21 +71,23 @@ class Pending {
 /// Keys of one group in a store of several.
 class PrefixStore final : public bootstrap::KeyValueStore {
  public:
-  PrefixStore(bootstrap::KeyValueStore& whole, std::string prefix)
-      : whole_(whole), prefix_(std::move(prefix)) {}
+  PrefixStore(std::shared_ptr<bootstrap::KeyValueStore> whole, std::string prefix)
+      : whole_(std::move(whole)), prefix_(std::move(prefix)) {}
 
   void set(std::string_view key, std::string_view value) override {
-    whole_.set(prefix_ + std::string(key), value);
+    whole_->set(prefix_ + std::string(key), value);
   }
-  [[nodiscard]] std::string get(std::string_view key, bootstrap::Duration at_most) override {
-    return whole_.get(prefix_ + std::string(key), at_most);
+  [[nodiscard]] std::optional<std::string> find(std::string_view key,
+                                                bootstrap::Duration at_most) override {
+    return whole_->find(prefix_ + std::string(key), at_most);
   }
   std::int64_t add(std::string_view key, std::int64_t delta) override {
-    return whole_.add(prefix_ + std::string(key), delta);
+    return whole_->add(prefix_ + std::string(key), delta);
   }
+  void remove(std::string_view key) override { whole_->remove(prefix_ + std::string(key)); }
 
  private:
-  bootstrap::KeyValueStore& whole_;
+  std::shared_ptr<bootstrap::KeyValueStore> whole_;
   std::string prefix_;
 };
 
@@ -98,8 +100,8 @@ class Member {
   /// In the group of all ranks of the job.
   explicit Member(const ForkedRank& self);
   /// In one of several groups.
-  Member(bootstrap::KeyValueStore& job, const std::string& group, std::uint32_t rank,
-         std::uint32_t size);
+  Member(const std::shared_ptr<bootstrap::KeyValueStore>& job, const std::string& group,
+         std::uint32_t rank, std::uint32_t size);
 
   [[nodiscard]] Communicator& group() { return *group_; }
   [[nodiscard]] const Process& process() const { return *process_; }
@@ -107,7 +109,6 @@ class Member {
   std::chrono::nanoseconds leave();
 
  private:
-  std::unique_ptr<bootstrap::KeyValueStore> store_;  ///< of the group of all
   std::shared_ptr<Process> process_;
   std::unique_ptr<Communicator> group_;
 };

@@ -66,15 +66,17 @@ class Uncounted final : public transport::Transport {
 class Ranks {
  public:
   explicit Ranks(std::uint32_t size) : fabric_(size) {
-    std::vector<std::string> addresses;
+    std::vector<std::string> cards;
+    std::vector<std::uint32_t> ids;
     for (std::uint32_t rank = 0; rank < size; ++rank) {
       ports_.push_back(std::make_unique<Uncounted>(fabric_.port(rank)));
       engines_.push_back(
           std::make_unique<engine::Engine>(*ports_[rank], fabric_.clock(), executor_));
-      addresses.push_back(ports_[rank]->address());
+      cards.push_back(ports_[rank]->card());
+      ids.push_back(engines_[rank]->reserve_group_id());
     }
     for (std::uint32_t rank = 0; rank < size; ++rank) {
-      groups_.push_back(engines_[rank]->add_group({1, "default", rank, addresses}));
+      groups_.push_back(engines_[rank]->add_group({"default", rank, cards, ids, {}}));
     }
   }
 

@@ -293,7 +293,7 @@ TEST(LateRank, OfAPointToPointTransferFailsThatTransferAlone) {
 TEST(DeadRank, EndsOnlyTheGroupsThatItIsIn) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     InprocRanks ranks(5, network(seed));
-    const auto pair = ranks.make_group(2, "pair", {1, 3});
+    const auto pair = ranks.make_group("pair", {1, 3});
     ASSERT_EQ(support::group_works(ranks), "");
     ranks.kill(4, Death::kNoticed);
     Work work(5);

@@ -171,7 +171,7 @@ TEST(Departure, IsAnnouncedByARankThatWasOnlyToldThings) {
 
 TEST(Departure, OfOneRankLeavesOtherGroupsWorking) {
   InprocRanks ranks(3);
-  const auto pair = ranks.make_group(2, "pair", {0, 1});
+  const auto pair = ranks.make_group("pair", {0, 1});
   ASSERT_EQ(support::group_works(ranks), "");
   ranks.leave(2);
   std::vector<std::int64_t> values = {4, 5};
@@ -244,7 +244,7 @@ TEST(RemovedGroup, OfARankThatHasFinishedDisturbsNobodyAndItsIdMayBeUsedAgain) {
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     InprocRanks ranks(3, network(seed));
     for (int round = 0; round < 3; ++round) {
-      auto groups = ranks.make_group(5, "again", {0, 1, 2});
+      auto groups = ranks.make_group("again", {0, 1, 2});
       std::vector<std::int64_t> values = {1, 2, 3};
       std::vector<SharedEnding> endings;
       for (std::uint32_t rank = 0; rank < 3; ++rank) {
@@ -310,8 +310,8 @@ TEST(EngineThread, RunsWhatIsSubmittedAndEndsWithNothingUnderWay) {
       std::shared_ptr<engine::Group> group;
       thread.call([&] {
         engine::GroupSpec spec;
-        spec.id = 1;
-        spec.addresses = {thread.address()};
+        spec.cards = {thread.card()};
+        spec.ids = {thread.engine().reserve_group_id()};
         group = thread.engine().add_group(std::move(spec));
       });
       EXPECT_THROW(thread.call([] { throw Error(ErrorKind::kInvalidArgument, "thrown there"); }),

@@ -167,7 +167,7 @@ TEST(InFlight, GroupsThatOverlapDoNotMixTheirMessages) {
     InprocRanks ranks(4, network(seed));
     std::vector<std::vector<std::shared_ptr<engine::Group>>> groups;
     for (std::uint32_t id = 0; id < members.size(); ++id) {
-      groups.push_back(ranks.make_group(10 + id, fmt::format("g{}", id), members[id]));
+      groups.push_back(ranks.make_group(fmt::format("g{}", id), members[id]));
     }
     struct Value {
       std::int64_t value;

@@ -13,7 +13,7 @@ TEST(Notice, ComesBackAsItWasSent) {
   for (const NoticeKind kind :
        {NoticeKind::kAbort, NoticeKind::kGroupFailure, NoticeKind::kProbe, NoticeKind::kReply,
         NoticeKind::kGoodbye, NoticeKind::kAsk, NoticeKind::kCall}) {
-    const Notice sent{kind, ErrorKind::kUnsupported, 4095, 0xffffffffffffffff, "why \xc3\xa9"};
+    const Notice sent{kind, ErrorKind::kUnsupported, 4095, 0xffffffffffffffff, "why \xc3\xa9", 4094};
     Notice::Wire wire{};
     encode(sent, wire);
     const auto received = decode(wire);
@@ -23,6 +23,7 @@ TEST(Notice, ComesBackAsItWasSent) {
     EXPECT_EQ(received->group, sent.group);
     EXPECT_EQ(received->sequence, sent.sequence);
     EXPECT_EQ(received->text, sent.text);
+    EXPECT_EQ(received->answer_group, sent.answer_group);
   }
 }
 

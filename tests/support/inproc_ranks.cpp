@@ -43,10 +43,13 @@ InprocRanks::InprocRanks(std::uint32_t ranks, FabricOptions options)
     addresses_.push_back(fabric_->port(rank).address());
     seats_[rank].engine =
         std::make_unique<Engine>(fabric_->port(rank), fabric_->clock(), executor_);
+    for (std::uint32_t skipped = 0; skipped < rank; ++skipped) {
+      engine(rank).release_group_id(engine(rank).reserve_group_id());
+    }
   }
   std::vector<std::uint32_t> everybody(ranks);
   for (std::uint32_t rank = 0; rank < ranks; ++rank) everybody[rank] = rank;
-  auto groups = make_group(1, "default", everybody);
+  auto groups = make_group("default", everybody);
   for (std::uint32_t rank = 0; rank < ranks; ++rank) seats_[rank].group = std::move(groups[rank]);
 }
 
@@ -61,14 +64,16 @@ InprocRanks::~InprocRanks() {
 }
 
 std::vector<std::shared_ptr<Group>> InprocRanks::make_group(
-    std::uint32_t id, const std::string& name, const std::vector<std::uint32_t>& members) {
+    const std::string& name, const std::vector<std::uint32_t>& members) {
   std::vector<std::shared_ptr<Group>> groups;
+  std::vector<std::uint32_t> ids;
+  for (const std::uint32_t member : members) ids.push_back(engine(member).reserve_group_id());
   for (std::uint32_t place = 0; place < members.size(); ++place) {
     engine::GroupSpec spec;
-    spec.id = id;
     spec.name = name;
     spec.rank = place;
-    for (const std::uint32_t member : members) spec.addresses.push_back(addresses_[member]);
+    for (const std::uint32_t member : members) spec.cards.push_back(addresses_[member]);
+    spec.ids = ids;
     groups.push_back(engine(members[place]).add_group(std::move(spec)));
   }
   return groups;

@@ -51,14 +51,15 @@ class InprocRanks {
   [[nodiscard]] sparse::Workspace& workspace(std::uint32_t rank) {
     return seats_.at(rank).workspace;
   }
-  /// The group of all ranks, made with the object: id 1, name "default".
+  /// The group of all ranks, made with the object: name "default".
   [[nodiscard]] const std::shared_ptr<engine::Group>& group(std::uint32_t rank) const {
     return seats_.at(rank).group;
   }
   [[nodiscard]] transport::TimePoint now() const { return fabric_->clock().now(); }
 
-  /// A further group, by its members' ranks here; one handle per member, in that order.
-  std::vector<std::shared_ptr<engine::Group>> make_group(std::uint32_t id, const std::string& name,
+  /// A further group, by its members' ranks here; one handle per member, in that order. Members
+  /// number it differently.
+  std::vector<std::shared_ptr<engine::Group>> make_group(const std::string& name,
                                                          const std::vector<std::uint32_t>& members);
 
   /// Hands an operation to one rank. A timeout of zero becomes kTimeout.

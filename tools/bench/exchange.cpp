@@ -163,12 +163,12 @@ std::uint64_t checksum(const Result& result) {
 
 int measure(const Arguments& arguments) {
   const auto environment = gtopk::bootstrap::launch_environment();
-  const auto store = gtopk::bootstrap::join_rendezvous(environment, std::chrono::seconds(60));
+  const std::shared_ptr<gtopk::bootstrap::KeyValueStore> store =
+      gtopk::bootstrap::join_rendezvous(environment, std::chrono::seconds(60));
   const auto process = gtopk::Process::start();
   const auto rank = static_cast<std::uint32_t>(environment.rank);
   const auto ranks = static_cast<std::uint32_t>(environment.world_size);
-  gtopk::Communicator group(process,
-                            {*store, *store, "bench", rank, ranks, std::chrono::minutes(5)});
+  gtopk::Communicator group(process, {store, store, "bench", rank, ranks, std::chrono::minutes(5)});
 
   // Distinct indices, heavy-tailed values: as selections of real gradients are.
   std::mt19937_64 random(1 + rank);

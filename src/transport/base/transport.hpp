@@ -31,6 +31,21 @@ struct PeerFailure {
   std::string reason;
 };
 
+/// Who finds addresses of peers that are known by their card alone.
+class AddressBook {
+ public:
+  AddressBook() = default;
+  AddressBook(const AddressBook&) = delete;
+  AddressBook& operator=(const AddressBook&) = delete;
+  AddressBook(AddressBook&&) = delete;
+  AddressBook& operator=(AddressBook&&) = delete;
+  virtual ~AddressBook() = default;
+
+  /// Called inside send() or recv(), and must not block. It is answered later, on the engine's
+  /// thread, by Transport::set_address or no_address.
+  virtual void look_up(PeerId peer) = 0;
+};
+
 class Transport {
  public:
   Transport() = default;
@@ -44,10 +59,25 @@ class Transport {
   [[nodiscard]] virtual const PeerInfo& self() const = 0;
   /// What the others need to reach this process: an opaque, self-contained blob for the bootstrap.
   [[nodiscard]] virtual std::string address() const = 0;
+  /// Who this process is, without how to reach it: shorter than the address, or the address itself
+  /// where that is short.
+  [[nodiscard]] virtual std::string card() const { return address(); }
 
-  /// Makes a process known by its address(); the same process (this one too) always gets the same
-  /// id. Does not connect yet. Throws Error{kBootstrap} for a blob that it cannot read.
-  virtual PeerId add_peer(std::string_view address) = 0;
+  /// Makes a process known by its address() or card(); the same process (this one too) always gets
+  /// the same id. Does not connect yet. Throws Error{kBootstrap} for a blob that it cannot read.
+  virtual PeerId add_peer(std::string_view blob) = 0;
+  /// Whom to ask for the address of a peer, once, when the first message is to connect to it.
+  /// Messages to it wait in order until set_address() or no_address(). Transports whose cards are
+  /// addresses never ask.
+  virtual void use(AddressBook* /*book*/) {}
+  /// Asks for the peer's address, if that is not known, before there is a message for it.
+  virtual void prepare(PeerId /*peer*/) {}
+  /// Throws Error{kBootstrap} for a blob that it cannot read, or that is another process's.
+  virtual void set_address(PeerId /*peer*/, std::string_view /*blob*/) {}
+  /// The messages that wait for the address complete with kPeerFailed; the next one asks again.
+  virtual void no_address(PeerId /*peer*/, const std::string& /*reason*/) {}
+  /// What no_address() said last; empty when the peer's address is known or was not asked for.
+  [[nodiscard]] virtual std::string why_unreachable(PeerId /*peer*/) const { return {}; }
   [[nodiscard]] virtual const PeerInfo& peer(PeerId peer) const = 0;
 
   /// Starts one message; `request` has been prepared and completes exactly once, perhaps before the
@@ -60,7 +90,8 @@ class Transport {
                     Request& request) = 0;
   virtual void recv(PeerId peer, Tag tag, void* data, std::size_t bytes, Request& request) = 0;
 
-  /// Whether an endpoint to the peer has been made (and has not ended).
+  /// Whether an endpoint to the peer has been made, or will be as soon as its address is found (and
+  /// has not ended).
   [[nodiscard]] virtual bool connected(PeerId peer) const = 0;
 
   /// Withdraws a pending receive: it completes with kCancelled, or as it was if it is already

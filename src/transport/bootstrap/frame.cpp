@@ -42,7 +42,7 @@ Parse parse_request(std::string_view bytes, RequestView& request) {
   const std::size_t key_length = take<std::uint16_t>(bytes, 5);
   const std::size_t value_length = take<std::uint32_t>(bytes, 7);
   if (command < static_cast<std::uint8_t>(Command::kSet) ||
-      command > static_cast<std::uint8_t>(Command::kAdd) || key_length == 0 ||
+      command > static_cast<std::uint8_t>(Command::kRemove) || key_length == 0 ||
       key_length > kMaxKey || value_length > kMaxValue) {
     return Parse::kMalformed;
   }
@@ -77,11 +77,14 @@ std::string encode_request(Command command, std::string_view key, std::string_vi
 }
 
 std::string encode_response(Result result, std::string_view value) {
+  return encode_response_header(result, value.size()).append(value);
+}
+
+std::string encode_response_header(Result result, std::size_t value_length) {
   std::string bytes;
-  bytes.reserve(kResponseHeader + value.size());
   put(bytes, static_cast<std::uint8_t>(result));
-  put(bytes, static_cast<std::uint32_t>(value.size()));
-  return bytes.append(value);
+  put(bytes, static_cast<std::uint32_t>(value_length));
+  return bytes;
 }
 
 std::optional<ResponseHeader> parse_response(const std::array<char, kResponseHeader>& bytes) {
@@ -89,7 +92,7 @@ std::optional<ResponseHeader> parse_response(const std::array<char, kResponseHea
   const auto result = take<std::uint8_t>(view, 0);
   const std::size_t length = take<std::uint32_t>(view, 1);
   if (result < static_cast<std::uint8_t>(Result::kOk) ||
-      result > static_cast<std::uint8_t>(Result::kRefused) || length > kMaxValue) {
+      result > static_cast<std::uint8_t>(Result::kNothing) || length > kMaxValue) {
     return std::nullopt;
   }
   return ResponseHeader{.result = static_cast<Result>(result), .value_length = length};

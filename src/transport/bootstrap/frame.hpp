@@ -1,6 +1,7 @@
 // Bootstrap: the bytes of the TCP rendezvous. Little-endian:
 //   request   magic 4 | command 1 | key length 2 | value length 4 | key | value
 //   response  result 1 | value length 4 | value
+// A get's value is the milliseconds to wait for the key, an add's its delta, 8 bytes each.
 // Every length is checked before anything is read or kept. It knows no sockets.
 #pragma once
 
@@ -18,8 +19,12 @@ inline constexpr std::size_t kMaxValue = std::size_t{4} << 20U;
 inline constexpr std::size_t kRequestHeader = 11;
 inline constexpr std::size_t kResponseHeader = 5;
 
-enum class Command : std::uint8_t { kSet = 1, kGet = 2, kAdd = 3 };
-enum class Result : std::uint8_t { kOk = 1, kRefused = 2 };
+enum class Command : std::uint8_t { kSet = 1, kGet = 2, kAdd = 3, kRemove = 4 };
+enum class Result : std::uint8_t {
+  kOk = 1,
+  kRefused = 2,  ///< the store is full
+  kNothing = 3,  ///< nobody set the key in time
+};
 
 struct RequestView {
   Command command = Command::kGet;
@@ -38,6 +43,8 @@ enum class Parse : std::uint8_t { kComplete, kIncomplete, kMalformed };
                                          std::string_view value);
 
 [[nodiscard]] std::string encode_response(Result result, std::string_view value);
+/// The start of a response whose value of so many bytes follows by itself.
+[[nodiscard]] std::string encode_response_header(Result result, std::size_t value_length);
 
 struct ResponseHeader {
   Result result = Result::kRefused;
@@ -47,7 +54,7 @@ struct ResponseHeader {
 [[nodiscard]] std::optional<ResponseHeader> parse_response(
     const std::array<char, kResponseHeader>& bytes);
 
-/// A counter's delta and sum travel as 8 bytes.
+/// Times, a counter's delta and its sum travel as 8 bytes.
 [[nodiscard]] std::string encode_integer(std::int64_t value);
 [[nodiscard]] std::optional<std::int64_t> decode_integer(std::string_view bytes);
 

@@ -2,14 +2,18 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <chrono>
+#include <optional>
 #include <system_error>
-#include <vector>
+#include <utility>
 
 #include "gtopk/error.hpp"
 #include "transport/base/log.hpp"
@@ -17,14 +21,42 @@
 namespace gtopk::bootstrap {
 namespace {
 
-constexpr std::size_t kMaxConnections = 1024;
-constexpr std::size_t kMaxKept = std::size_t{256} << 20U;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
 constexpr std::size_t kMaxRequest = kRequestHeader + kMaxKey + kMaxValue;
+/// Without a descriptor for the next client, the server looks again this much later.
+constexpr milliseconds kAcceptPause{100};
+/// Who has said nothing for so long may be dropped for want of descriptors.
+constexpr std::chrono::seconds kSilence{1};
+constexpr std::chrono::hours kLongestWait{24 * 365};
+
+/// False where the system's limit does not let this process have more descriptors.
+bool raise_descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) {
+    return false;
+  }
+  const rlim_t before = limit.rlim_cur;
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, before * 2);
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    return false;
+  }
+  transport::log().info("rendezvous: RLIMIT_NOFILE raised from {} to {}", before, limit.rlim_cur);
+  return true;
+}
 
 }  // namespace
 
 RendezvousListener::RendezvousListener(const Endpoint& endpoint)
     : socket_(listen_on(endpoint)), port_(local_port(socket_)) {}
+
+RendezvousServer::Value::Value(std::string_view content, std::atomic<std::size_t>& kept)
+    : bytes(content), kept(kept) {
+  kept += bytes.size();
+}
+
+RendezvousServer::Value::~Value() { kept -= bytes.size(); }
 
 RendezvousServer::RendezvousServer(RendezvousListener listener)
     : listener_(std::move(listener)), stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -38,6 +70,7 @@ RendezvousServer::RendezvousServer(RendezvousListener listener)
 RendezvousServer::~RendezvousServer() {
   eventfd_write(stop_.get(), 1);
   thread_.join();
+  connections_.clear();  // before bytes_kept_, from which their values count themselves out
 }
 
 bool RendezvousServer::drain(Duration at_most) {
@@ -45,36 +78,70 @@ bool RendezvousServer::drain(Duration at_most) {
   return changed_.wait_for(lock, at_most, [this] { return clients_ == 0; });
 }
 
-void RendezvousServer::serve() {
+RendezvousServer::Load RendezvousServer::load() const {
+  return {.rounds = rounds_,
+          .bytes = bytes_kept_ + bytes_unanswered_,
+          .keys = keys_,
+          .connections = connected_};
+}
+
+std::vector<pollfd> RendezvousServer::entries() const {
   std::vector<pollfd> entries;
-  for (;;) {
-    entries.clear();
-    entries.push_back({.fd = stop_.get(), .events = POLLIN, .revents = 0});
-    entries.push_back({.fd = listener_.socket_.get(), .events = POLLIN, .revents = 0});
-    for (const Connection& connection : connections_) {
-      // Who waits for a key is not read from: its input stays bounded, and its end is seen all the
-      // same.
-      short events = connection.waiting_for.empty() ? POLLIN : POLLRDHUP;
-      if (!connection.output.empty()) {
-        events = POLLOUT | POLLRDHUP;
-      }
-      entries.push_back({.fd = connection.socket.get(), .events = events, .revents = 0});
+  entries.reserve(connections_.size() + 2);
+  entries.push_back({.fd = stop_.get(), .events = POLLIN, .revents = 0});
+  const bool accepts = accepts_again_ <= steady_clock::now();
+  entries.push_back({.fd = accepts ? listener_.socket_.get() : -1, .events = POLLIN, .revents = 0});
+  for (const Connection& connection : connections_) {
+    // Who waits for a key or does not take an answer is not read from: what is kept for it stays
+    // bounded, and its end is seen all the same.
+    short events = connection.waiting_for.empty() ? POLLIN : POLLRDHUP;
+    if (connection.has_unsent()) {
+      events = POLLOUT | POLLRDHUP;
     }
-    if (poll(entries.data(), entries.size(), -1) < 0) {
+    entries.push_back({.fd = connection.socket.get(), .events = events, .revents = 0});
+  }
+  return entries;
+}
+
+int RendezvousServer::poll_time() const {
+  const TimePoint now = steady_clock::now();
+  std::optional<TimePoint> first;
+  if (accepts_again_ > now) {
+    first = accepts_again_;
+  }
+  for (const Connection& connection : connections_) {
+    if (!connection.waiting_for.empty() && (!first || connection.waits_until < *first)) {
+      first = connection.waits_until;
+    }
+  }
+  if (!first) {
+    return -1;
+  }
+  const auto rest = std::chrono::ceil<milliseconds>(*first - now).count();
+  return static_cast<int>(std::clamp<std::int64_t>(rest, 0, 60'000));
+}
+
+void RendezvousServer::serve() {
+  for (;;) {
+    std::vector<pollfd> polled = entries();
+    ++rounds_;
+    connected_ = connections_.size();
+    if (poll(polled.data(), polled.size(), poll_time()) < 0) {
       if (errno == EINTR) {
         continue;
       }
       transport::log().error("rendezvous: poll: {}", std::generic_category().message(errno));
       return;
     }
-    if (entries[0].revents != 0) {
+    if (polled[0].revents != 0) {
       return;
     }
-    auto entry = entries.begin() + 2;
+    auto entry = polled.begin() + 2;
     for (Connection& connection : connections_) {
       const short seen = entry++->revents;
       if ((seen & POLLOUT) != 0) {
         write_to(connection);
+        answer_requests(connection);
       }
       if ((seen & POLLIN) != 0) {
         read_from(connection);
@@ -82,9 +149,22 @@ void RendezvousServer::serve() {
         connection.open = false;
       }
     }
+    answer_late_gets();
     drop_closed();
-    if (entries[1].revents != 0) {
+    if (polled[1].revents != 0) {
       accept_all();
+    }
+  }
+}
+
+void RendezvousServer::answer_late_gets() {
+  const TimePoint now = steady_clock::now();
+  for (Connection& connection : connections_) {
+    if (!connection.waiting_for.empty() && connection.waits_until <= now) {
+      connection.waiting_for.clear();
+      reply(connection, Result::kNothing, {});
+      write_to(connection);
+      answer_requests(connection);
     }
   }
 }
@@ -94,32 +174,75 @@ void RendezvousServer::accept_all() {
     Descriptor socket(
         accept4(listener_.socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket) {
-      return;
-    }
-    if (connections_.size() >= kMaxConnections) {
-      // Room is made at the cost of the oldest that never said anything sensible.
-      const auto stranger = std::find_if(connections_.begin(), connections_.end(),
-                                         [](const Connection& c) { return !c.is_client; });
-      if (stranger == connections_.end()) {
+      const bool exhausted =
+          errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+      if (errno == EINTR || errno == ECONNABORTED || (exhausted && make_room())) {
         continue;
       }
-      connections_.erase(stranger);
+      if (exhausted) {
+        // The listener stays readable, so polling it would spin. The next client waits in its
+        // queue.
+        accepts_again_ = steady_clock::now() + kAcceptPause;
+      }
+      return;
+    }
+    if (strangers_ >= kMaxStrangers) {
+      static_cast<void>(drop_stranger(TimePoint::max()));
     }
     const int on = 1;
     setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    connections_.emplace_back().socket = std::move(socket);
+    Connection& connection = connections_.emplace_back();
+    connection.socket = std::move(socket);
+    connection.since = steady_clock::now();
+    ++strangers_;
   }
 }
 
+bool RendezvousServer::make_room() {
+  const int cause = errno;
+  if (cause == EMFILE && raise_descriptor_limit()) {
+    return true;
+  }
+  if (drop_stranger(steady_clock::now() - kSilence)) {
+    return true;
+  }
+  if (accepts_again_ == TimePoint{}) {  // once
+    transport::log().warn(
+        "the rendezvous cannot serve more than {} clients at a time: {}. Raise the limit of open "
+        "files (ulimit -n) where rank 0 starts",
+        connections_.size(), std::generic_category().message(cause));
+  }
+  errno = cause;
+  return false;
+}
+
+/// Drops the oldest connection that has said nothing sensible, when it is older than that.
+bool RendezvousServer::drop_stranger(TimePoint older_than) {
+  for (auto connection = connections_.begin(); connection != connections_.end(); ++connection) {
+    if (connection->is_client || connection->since > older_than) {
+      continue;
+    }
+    read_from(*connection);  // it may have spoken since it was looked at
+    if (!connection->is_client) {
+      bytes_unanswered_ -= connection->input.size();
+      connections_.erase(connection);
+      --strangers_;
+      return true;
+    }
+  }
+  return false;
+}
+
 void RendezvousServer::read_from(Connection& connection) {
-  char buffer[16384];
-  while (connection.open && connection.input.size() <= kMaxRequest) {
-    const ssize_t got = recv(connection.socket.get(), buffer, sizeof(buffer), 0);
+  std::array<char, 16384> buffer;
+  while (connection.open && connection.waiting_for.empty() && !connection.has_unsent()) {
+    const ssize_t got = recv(connection.socket.get(), buffer.data(), buffer.size(), 0);
     if (got > 0) {
-      connection.input.append(buffer, static_cast<std::size_t>(got));
+      connection.input.append(buffer.data(), static_cast<std::size_t>(got));
+      bytes_unanswered_ += static_cast<std::size_t>(got);
       answer_requests(connection);
-      if (!connection.waiting_for.empty()) {
-        return;
+      if (bytes_unanswered_ > kMaxUnanswered || connection.input.size() > 2 * kMaxRequest) {
+        connection.open = false;
       }
     } else if (got == 0) {
       connection.open = false;
@@ -132,11 +255,27 @@ void RendezvousServer::read_from(Connection& connection) {
 }
 
 void RendezvousServer::write_to(Connection& connection) {
-  while (connection.open && !connection.output.empty()) {
-    const ssize_t sent = send(connection.socket.get(), connection.output.data(),
-                              connection.output.size(), MSG_NOSIGNAL);
-    if (sent > 0) {
-      connection.output.erase(0, static_cast<std::size_t>(sent));
+  while (connection.open && connection.has_unsent()) {
+    const std::string_view head(connection.output);
+    const std::string_view value =
+        connection.value != nullptr ? std::string_view(connection.value->bytes) : "";
+    const bool in_head = connection.sent < head.size();
+    const std::string_view first = head.substr(std::min(connection.sent, head.size()));
+    const std::string_view second = value.substr(in_head ? 0 : connection.sent - head.size());
+    std::array<iovec, 2> parts{};
+    parts[0] = {.iov_base = const_cast<char*>(first.data()), .iov_len = first.size()};
+    parts[1] = {.iov_base = const_cast<char*>(second.data()), .iov_len = second.size()};
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = parts.size();
+    const ssize_t sent = sendmsg(connection.socket.get(), &message, MSG_NOSIGNAL);
+    if (sent >= 0) {
+      connection.sent += static_cast<std::size_t>(sent);
+      if (connection.sent == head.size() + value.size()) {
+        connection.output.clear();
+        connection.value.reset();
+        connection.sent = 0;
+      }
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       return;
     } else if (errno != EINTR) {
@@ -147,7 +286,8 @@ void RendezvousServer::write_to(Connection& connection) {
 
 void RendezvousServer::answer_requests(Connection& connection) {
   std::size_t used = 0;
-  while (connection.open && connection.waiting_for.empty()) {
+  // One answer at a time: who does not read its answers is not given more of them.
+  while (connection.open && connection.waiting_for.empty() && !connection.has_unsent()) {
     RequestView request;
     const Parse parse = parse_request(std::string_view(connection.input).substr(used), request);
     if (parse == Parse::kIncomplete) {
@@ -161,70 +301,107 @@ void RendezvousServer::answer_requests(Connection& connection) {
     used += request.size;
     if (!connection.is_client) {
       connection.is_client = true;
+      --strangers_;
       const std::scoped_lock lock(mutex_);
       ++clients_;
     }
+    write_to(connection);
   }
   connection.input.erase(0, used);
-  write_to(connection);
+  bytes_unanswered_ -= used;
 }
 
 bool RendezvousServer::answer(Connection& connection, const RequestView& request) {
+  const auto number = decode_integer(request.value);
   switch (request.command) {
-    case Command::kSet: {
-      const bool kept = store(request.key, request.value);
-      connection.output += encode_response(kept ? Result::kOk : Result::kRefused, {});
+    case Command::kSet:
+      reply(connection, store(request.key, request.value) ? Result::kOk : Result::kRefused, {});
       return true;
-    }
     case Command::kGet: {
-      if (!request.value.empty()) {
+      if (!number || *number < 0) {
         return false;
       }
       const auto found = values_.find(std::string(request.key));
-      if (found == values_.end()) {
-        connection.waiting_for = request.key;
+      if (found != values_.end()) {
+        reply(connection, found->second);
+      } else if (*number == 0) {
+        reply(connection, Result::kNothing, {});
       } else {
-        connection.output += encode_response(Result::kOk, found->second);
+        connection.waiting_for = request.key;
+        connection.waits_until =
+            steady_clock::now() + std::min<milliseconds>(milliseconds(*number), kLongestWait);
       }
       return true;
     }
     case Command::kAdd: {
-      const auto delta = decode_integer(request.value);
-      if (!delta) {
+      if (!number) {
         return false;
       }
       const auto [counter, fresh] = counters_.try_emplace(std::string(request.key), 0);
-      bytes_kept_ += fresh ? request.key.size() + sizeof(*delta) : 0;
+      if (fresh) {
+        bytes_kept_ += request.key.size() + sizeof(*number);
+        ++keys_;
+      }
       // Unsigned arithmetic: a stranger's delta must not be able to overflow.
       counter->second = static_cast<std::int64_t>(static_cast<std::uint64_t>(counter->second) +
-                                                  static_cast<std::uint64_t>(*delta));
-      connection.output += encode_response(Result::kOk, encode_integer(counter->second));
+                                                  static_cast<std::uint64_t>(*number));
+      reply(connection, Result::kOk, encode_integer(counter->second));
       return bytes_kept_ <= kMaxKept;
     }
+    case Command::kRemove:
+      if (!request.value.empty()) {
+        return false;
+      }
+      forget(std::string(request.key));
+      reply(connection, Result::kOk, {});
+      return true;
   }
   return false;
 }
 
+void RendezvousServer::reply(Connection& connection, Result result, std::string_view value) {
+  connection.output = encode_response(result, value);
+}
+
+void RendezvousServer::reply(Connection& connection, std::shared_ptr<const Value> value) {
+  connection.output = encode_response_header(Result::kOk, value->bytes.size());
+  connection.value = std::move(value);
+}
+
 bool RendezvousServer::store(std::string_view key, std::string_view value) {
   const auto [entry, fresh] = values_.try_emplace(std::string(key));
-  const std::size_t before = fresh ? 0 : key.size() + entry->second.size();
-  const std::size_t kept = bytes_kept_ - before + key.size() + value.size();
-  if (kept > kMaxKept) {
+  const std::size_t before = fresh ? 0 : entry->second->bytes.size();
+  const std::size_t added = (fresh ? key.size() : 0) + value.size();
+  if (bytes_kept_ + added > kMaxKept + before) {
     if (fresh) {
       values_.erase(entry);
     }
     return false;
   }
-  bytes_kept_ = kept;
-  entry->second = value;
+  if (fresh) {
+    bytes_kept_ += key.size();
+    ++keys_;
+  }
+  entry->second = std::make_shared<const Value>(value, bytes_kept_);
   for (Connection& waiter : connections_) {
     if (waiter.waiting_for == key) {
       waiter.waiting_for.clear();
-      waiter.output += encode_response(Result::kOk, value);
+      reply(waiter, entry->second);
       write_to(waiter);
     }
   }
   return true;
+}
+
+void RendezvousServer::forget(const std::string& key) {
+  if (values_.erase(key) > 0) {
+    bytes_kept_ -= key.size();
+    --keys_;
+  }
+  if (counters_.erase(key) > 0) {
+    bytes_kept_ -= key.size() + sizeof(std::int64_t);
+    --keys_;
+  }
 }
 
 void RendezvousServer::drop_closed() {
@@ -235,7 +412,10 @@ void RendezvousServer::drop_closed() {
       continue;
     }
     gone += connection->is_client ? 1 : 0;
+    strangers_ -= connection->is_client ? 0 : 1;
+    bytes_unanswered_ -= connection->input.size();
     connection = connections_.erase(connection);
+    accepts_again_ = std::min(accepts_again_, steady_clock::now());
   }
   if (gone > 0) {
     {

@@ -5,13 +5,18 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <list>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <unordered_map>
+#include <vector>
+
+#include <poll.h>
 
 #include "transport/bootstrap/frame.hpp"
 #include "transport/bootstrap/socket.hpp"
@@ -36,6 +41,13 @@ class RendezvousListener {
 /// Serves from a thread of its own until it is destroyed.
 class RendezvousServer {
  public:
+  /// Connections that have said nothing sensible yet, at a time; the oldest ones go first.
+  static constexpr std::size_t kMaxStrangers = 1024;
+  /// Keys and values, those that somebody has still to read included.
+  static constexpr std::size_t kMaxKept = std::size_t{256} << 20U;
+  /// Requests that have not arrived whole, over all connections.
+  static constexpr std::size_t kMaxUnanswered = std::size_t{64} << 20U;
+
   explicit RendezvousServer(RendezvousListener listener);
   RendezvousServer(const RendezvousServer&) = delete;
   RendezvousServer& operator=(const RendezvousServer&) = delete;
@@ -48,31 +60,73 @@ class RendezvousServer {
   /// Waits until no client is connected; false when `at_most` passed first.
   bool drain(Duration at_most);
 
+  /// What the server has on its hands.
+  struct Load {
+    std::uint64_t rounds = 0;  ///< times that it has waited for something to do, since its start
+    std::size_t bytes = 0;     ///< of keys, values, and requests and answers under way
+    std::size_t keys = 0;      ///< values and counters
+    std::size_t connections = 0;
+  };
+  [[nodiscard]] Load load() const;
+
  private:
+  /// Counted from its making to the moment when nobody has to read it any more.
+  struct Value {
+    Value(std::string_view content, std::atomic<std::size_t>& kept);
+    Value(const Value&) = delete;
+    Value& operator=(const Value&) = delete;
+    Value(Value&&) = delete;
+    Value& operator=(Value&&) = delete;
+    ~Value();
+
+    std::string bytes;
+    std::atomic<std::size_t>& kept;
+  };
+
   struct Connection {
     Descriptor socket;
+    TimePoint since{};
     std::string input;
-    std::string output;
+    std::string output;  ///< a short answer, or what precedes `value`
+    std::shared_ptr<const Value> value;
+    std::size_t sent = 0;     ///< of the answer
     std::string waiting_for;  ///< key of a get that is not answered yet
+    TimePoint waits_until{};  ///< of that get
     bool is_client = false;   ///< has sent a whole request
     bool open = true;
+
+    [[nodiscard]] bool has_unsent() const { return !output.empty(); }
   };
 
   void serve();
+  [[nodiscard]] std::vector<pollfd> entries() const;
+  [[nodiscard]] int poll_time() const;
+  void answer_late_gets();
   void accept_all();
+  [[nodiscard]] bool make_room();
+  [[nodiscard]] bool drop_stranger(TimePoint older_than);
   void read_from(Connection& connection);
   void write_to(Connection& connection);
   void answer_requests(Connection& connection);
   [[nodiscard]] bool answer(Connection& connection, const RequestView& request);
+  static void reply(Connection& connection, Result result, std::string_view value);
+  static void reply(Connection& connection, std::shared_ptr<const Value> value);
   [[nodiscard]] bool store(std::string_view key, std::string_view value);
+  void forget(const std::string& key);
   void drop_closed();
 
   RendezvousListener listener_;
   Descriptor stop_;
   std::list<Connection> connections_;
-  std::unordered_map<std::string, std::string> values_;
+  std::atomic<std::size_t> bytes_kept_{0};  ///< before the values, which count themselves out of it
+  std::unordered_map<std::string, std::shared_ptr<const Value>> values_;
   std::unordered_map<std::string, std::int64_t> counters_;
-  std::size_t bytes_kept_ = 0;
+  std::size_t strangers_ = 0;
+  std::atomic<std::size_t> bytes_unanswered_{0};
+  std::atomic<std::size_t> keys_{0};
+  std::atomic<std::size_t> connected_{0};
+  std::atomic<std::uint64_t> rounds_{0};
+  TimePoint accepts_again_{};  ///< later than now while there is no descriptor for another client
 
   std::mutex mutex_;  ///< of clients_
   std::condition_variable changed_;

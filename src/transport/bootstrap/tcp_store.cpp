@@ -19,6 +19,8 @@ std::string_view name(Command command) {
       return "get";
     case Command::kAdd:
       return "add";
+    case Command::kRemove:
+      return "remove";
   }
   return "unknown";
 }
@@ -44,12 +46,13 @@ class ServedStore final : public KeyValueStore {
   }
 
   void set(std::string_view key, std::string_view value) override { client_->set(key, value); }
-  std::string get(std::string_view key, Duration at_most) override {
-    return client_->get(key, at_most);
+  std::optional<std::string> find(std::string_view key, Duration at_most) override {
+    return client_->find(key, at_most);
   }
   std::int64_t add(std::string_view key, std::int64_t delta) override {
     return client_->add(key, delta);
   }
+  void remove(std::string_view key) override { client_->remove(key); }
 
  private:
   Duration at_most_;
@@ -66,12 +69,22 @@ void TcpStore::set(std::string_view key, std::string_view value) {
   static_cast<void>(ask(Command::kSet, key, value, at_most_));
 }
 
-std::string TcpStore::get(std::string_view key, Duration at_most) {
-  return ask(Command::kGet, key, {}, at_most);
+std::optional<std::string> TcpStore::find(std::string_view key, Duration at_most) {
+  const auto wait = std::chrono::ceil<std::chrono::milliseconds>(at_most);
+  return ask(Command::kGet, key, encode_integer(wait.count()), at_most + at_most_);
+}
+
+void TcpStore::remove(std::string_view key) {
+  try {
+    ask(Command::kRemove, key, {}, at_most_);
+  } catch (const Error& error) {
+    transport::log().debug("{}", error.what());
+  }
 }
 
 std::int64_t TcpStore::add(std::string_view key, std::int64_t delta) {
-  const auto sum = decode_integer(ask(Command::kAdd, key, encode_integer(delta), at_most_));
+  const auto answer = ask(Command::kAdd, key, encode_integer(delta), at_most_);
+  const auto sum = decode_integer(answer.value_or(""));
   if (!sum) {
     throw Error(ErrorKind::kBootstrap,
                 fmt::format("rendezvous at {}: add '{}' was not answered with a number",
@@ -80,9 +93,10 @@ std::int64_t TcpStore::add(std::string_view key, std::int64_t delta) {
   return *sum;
 }
 
-std::string TcpStore::ask(Command command, std::string_view key, std::string_view value,
-                          Duration at_most) {
+std::optional<std::string> TcpStore::ask(Command command, std::string_view key,
+                                         std::string_view value, Duration at_most) {
   const std::string request = encode_request(command, key, value);
+  const std::scoped_lock lock(mutex_);
   const TimePoint deadline = std::chrono::steady_clock::now() + at_most;
   if (!socket_) {
     socket_ = connect_to(server_, std::min(at_most, at_most_));
@@ -106,6 +120,9 @@ std::string TcpStore::ask(Command command, std::string_view key, std::string_vie
   if (transfer == Transfer::kDone && result == Result::kOk) {
     return answer;
   }
+  if (transfer == Transfer::kDone && result == Result::kNothing && command == Command::kGet) {
+    return std::nullopt;
+  }
   // A late answer must not be taken for the next one's: the next call connects anew.
   socket_ = Descriptor();
   const auto fail = [&](std::string_view reason) {
@@ -115,11 +132,7 @@ std::string TcpStore::ask(Command command, std::string_view key, std::string_vie
   };
   switch (transfer) {
     case Transfer::kTimedOut:
-      throw fail(
-          command == Command::kGet
-              ? fmt::format("was set by nobody within {}: has a rank not started, or failed?",
-                            describe(at_most))
-              : fmt::format("was not answered within {}", describe(at_most)));
+      throw fail(fmt::format("was not answered within {}", describe(at_most)));
     case Transfer::kClosed:
       throw fail("failed: the server is gone, or is no rendezvous of gtopk");
     case Transfer::kDone:

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,15 +20,18 @@ class TcpStore final : public KeyValueStore {
   TcpStore(Endpoint server, Duration at_most);
 
   void set(std::string_view key, std::string_view value) override;
-  [[nodiscard]] std::string get(std::string_view key, Duration at_most) override;
+  [[nodiscard]] std::optional<std::string> find(std::string_view key, Duration at_most) override;
   std::int64_t add(std::string_view key, std::int64_t delta) override;
+  void remove(std::string_view key) override;
 
  private:
-  [[nodiscard]] std::string ask(Command command, std::string_view key, std::string_view value,
-                                Duration at_most);
+  /// Nothing when the server answers that it has nothing.
+  std::optional<std::string> ask(Command command, std::string_view key, std::string_view value,
+                                 Duration at_most);
 
   Endpoint server_;
   Duration at_most_;
+  std::mutex mutex_;  ///< of the socket: one question at a time
   Descriptor socket_;
 };
 

@@ -86,7 +86,7 @@ UcxAddress decode_ucx_address(std::string_view blob) {
   address.process.host = reader.bytes(reader.integer<std::uint16_t>("host length"), "host");
   address.worker =
       reader.bytes(reader.integer<std::uint32_t>("worker address length"), "worker address");
-  if (address.worker.empty() || reader.left() != 0) {
+  if (reader.left() != 0) {
     throw Error(ErrorKind::kBootstrap,
                 fmt::format("a peer's UCX address has {} bytes of worker address and {} left over",
                             address.worker.size(), reader.left()));

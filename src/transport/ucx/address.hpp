@@ -1,6 +1,7 @@
 // Transport over UCX: what a process tells the others about itself. Little-endian:
 //   "GTUX" 4 | version 1 | identity 8 | pid 8 | host length 2 | host | worker address length 4 |
 //   worker address
+// A card is the same without a worker address.
 #pragma once
 
 #include <string>
@@ -12,7 +13,7 @@ namespace gtopk::transport {
 
 struct UcxAddress {
   PeerInfo process;
-  std::string worker;  ///< UCX's own blob
+  std::string worker;  ///< UCX's own blob; empty in a card
 };
 
 [[nodiscard]] std::string encode(const UcxAddress& address);

@@ -35,6 +35,7 @@ void UcxTransport::close(Duration at_most) {
   drop_unmatched(local_deadline);
   worker_.close();
   for (UcxEndpoint& endpoint : endpoints_) {
+    endpoint.held.clear();
     while (Request* const request = endpoint.pending.first()) {
       finish(*request, Status::kPeerFailed, 0);
     }

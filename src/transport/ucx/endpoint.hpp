@@ -5,6 +5,8 @@
 #include <ucp/api/ucp.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "transport/base/clock.hpp"
 #include "transport/base/request.hpp"
@@ -25,6 +27,13 @@ class PendingRequests {
 
  private:
   Request* first_ = nullptr;
+};
+
+/// A send that waits for its peer's address.
+struct HeldSend {
+  Request* request = nullptr;
+  const void* data = nullptr;
+  std::size_t bytes = 0;
 };
 
 class UcxEndpoint {
@@ -48,7 +57,12 @@ class UcxEndpoint {
   [[nodiscard]] State state() const { return state_; }
   [[nodiscard]] ucp_ep_h handle() const { return handle_; }
 
-  /// Connects if that has not happened. False when the endpoint has ended, or cannot even begin.
+  /// False while the peer is known by its card alone.
+  [[nodiscard]] bool has_address() const { return !address_.worker.empty(); }
+  void set_worker(std::string worker) { address_.worker = std::move(worker); }
+
+  /// Connects if that has not happened; the address must be known. False when the endpoint has
+  /// ended, or cannot even begin.
   [[nodiscard]] bool connect(const UcxWorker& worker);
 
   /// Nothing of what the peer sent can still arrive: its connection is gone. An endpoint that was
@@ -68,6 +82,9 @@ class UcxEndpoint {
   [[nodiscard]] ucs_status_ptr_t begin_close();
 
   PendingRequests pending;
+  std::vector<HeldSend> held;  ///< oldest first; pending too
+  bool asked = false;          ///< somebody looks for its address
+  std::string unreachable;     ///< why the last one did not find it
   bool departure_expected = false;
   TimePoint ended_at{};
 

@@ -32,7 +32,13 @@ class UcxTransport final : public Transport {
 
   [[nodiscard]] const PeerInfo& self() const override { return self_; }
   [[nodiscard]] std::string address() const override { return address_; }
+  [[nodiscard]] std::string card() const override;
   PeerId add_peer(std::string_view blob) override;
+  void use(AddressBook* book) override { book_ = book; }
+  void prepare(PeerId peer) override;
+  void set_address(PeerId peer, std::string_view blob) override;
+  void no_address(PeerId peer, const std::string& reason) override;
+  [[nodiscard]] std::string why_unreachable(PeerId peer) const override;
   [[nodiscard]] const PeerInfo& peer(PeerId peer) const override;
   void send(PeerId peer, Tag tag, const void* data, std::size_t bytes, Request& request) override;
   void recv(PeerId peer, Tag tag, void* data, std::size_t bytes, Request& request) override;
@@ -60,6 +66,9 @@ class UcxTransport final : public Transport {
   static void on_received(void* ucx_request, ucs_status_t status, const ucp_tag_recv_info_t* info,
                           void* user_data);
   [[nodiscard]] bool begin(PeerId peer, Tag tag, bool is_receive, Request& request);
+  void ask_for_address(PeerId peer);
+  void fail_held(UcxEndpoint& endpoint);
+  void post_send(const HeldSend& send);
   void finish(Request& request, Status status, std::size_t length);
   void act_on_failures();
   void end(UcxEndpoint& endpoint);
@@ -84,6 +93,7 @@ class UcxTransport final : public Transport {
   bool half_arrived_ = false;  ///< an ended endpoint has requests that UCX has not completed
   std::deque<UcxEndpoint> endpoints_;  ///< by PeerId; their addresses are known to UCX
   std::unordered_map<std::uint64_t, PeerId> known_;
+  AddressBook* book_ = nullptr;
   std::vector<PeerFailure> failures_;
   std::vector<ucs_status_ptr_t> closing_;
   std::vector<std::unique_ptr<DroppedMessage>> dropped_;

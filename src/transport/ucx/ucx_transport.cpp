@@ -75,17 +75,6 @@ std::string UcxTransport::describe() const {
   return line;
 }
 
-PeerId UcxTransport::add_peer(std::string_view blob) {
-  check_process();
-  UcxAddress address = decode_ucx_address(blob);
-  const auto [entry, fresh] =
-      known_.try_emplace(address.process.identity, static_cast<PeerId>(endpoints_.size()));
-  if (fresh) {
-    endpoints_.emplace_back(std::move(address), attention_);
-  }
-  return entry->second;
-}
-
 const PeerInfo& UcxTransport::peer(PeerId peer) const { return endpoints_.at(peer).info(); }
 
 void UcxTransport::send(PeerId peer, Tag tag, const void* data, std::size_t bytes,
@@ -93,12 +82,23 @@ void UcxTransport::send(PeerId peer, Tag tag, const void* data, std::size_t byte
   if (!begin(peer, tag, false, request)) {
     return;
   }
+  UcxEndpoint& endpoint = endpoints_[peer];
+  const HeldSend send{.request = &request, .data = data, .bytes = bytes};
+  if (endpoint.state() == UcxEndpoint::State::kUnconnected) {
+    endpoint.held.push_back(send);
+    return;
+  }
+  post_send(send);
+}
+
+void UcxTransport::post_send(const HeldSend& send) {
+  Request& request = *send.request;
   ucp_request_param_t params = parameters(request);
   params.cb.send = &UcxTransport::on_sent;
-  const ucs_status_ptr_t answer =
-      ucp_tag_send_nbx(endpoints_[peer].handle(), data, bytes, tag, &params);
+  const ucs_status_ptr_t answer = ucp_tag_send_nbx(endpoints_[request.peer].handle(), send.data,
+                                                   send.bytes, request.tag, &params);
   if (answer == nullptr) {
-    finish(request, Status::kOk, bytes);
+    finish(request, Status::kOk, send.bytes);
   } else if (UCS_PTR_IS_ERR(answer)) {
     finish(request, message_status(UCS_PTR_STATUS(answer)), 0);
   }
@@ -137,8 +137,13 @@ bool UcxTransport::begin(PeerId peer, Tag tag, bool is_receive, Request& request
   request.transport = this;
   endpoint.pending.add(request);
   // A receive that does not connect waits for a peer that may never call; an ended one will not.
-  const bool waits =
+  bool waits =
       is_receive && !request.connects && endpoint.state() == UcxEndpoint::State::kUnconnected;
+  if (!waits && !closed_ && !endpoint.has_address() &&
+      endpoint.state() == UcxEndpoint::State::kUnconnected) {
+    ask_for_address(peer);
+    waits = true;
+  }
   if (closed_ || !(waits || endpoint.connect(worker_))) {
     finish(request, Status::kPeerFailed, 0);
     return false;
@@ -172,7 +177,8 @@ void UcxTransport::on_received(void* /*ucx_request*/, ucs_status_t status,
 
 bool UcxTransport::connected(PeerId peer) const {
   const UcxEndpoint& endpoint = endpoints_.at(peer);
-  return endpoint.state() == UcxEndpoint::State::kConnected && !endpoint.broke();
+  const bool soon = endpoint.state() == UcxEndpoint::State::kUnconnected && endpoint.asked;
+  return soon || (endpoint.state() == UcxEndpoint::State::kConnected && !endpoint.broke());
 }
 
 void UcxTransport::cancel(Request& request) {
@@ -243,6 +249,7 @@ void UcxTransport::act_on_failures() {
 
 void UcxTransport::end(UcxEndpoint& endpoint) {
   endpoint.mark_ended();
+  fail_held(endpoint);
   // UCX leaves a dead peer's receives posted for ever. Each cancel completes at most its own
   // request, at once; what is pending afterwards has begun to arrive.
   for (Request* request = endpoint.pending.first(); request != nullptr;) {

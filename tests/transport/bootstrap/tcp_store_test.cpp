@@ -82,6 +82,46 @@ TEST(TcpStore, GetOfAKeyThatNobodySetsNamesKeyAndSeconds) {
   EXPECT_EQ(store.get("address/4", kLimit), "four");
 }
 
+TEST(TcpStore, FindWaitsNoLongerThanItIsTold) {
+  RendezvousServer server(loopback());
+  TcpStore store(at(server), kLimit);
+  EXPECT_EQ(store.find("key", 0s), std::nullopt);
+  EXPECT_EQ(store.find("key", 20ms), std::nullopt);
+  store.set("key", "value");
+  EXPECT_EQ(store.find("key", 0s), "value");
+}
+
+TEST(TcpStore, RemovedKeysAreAsIfNeverSet) {
+  RendezvousServer server(loopback());
+  TcpStore store(at(server), kLimit);
+  const std::size_t before = server.load().bytes;
+  store.set("key", "value");
+  EXPECT_EQ(store.add("key", 3), 3);
+  store.remove("key");
+  store.remove("never there");
+  EXPECT_EQ(store.find("key", 0s), std::nullopt);
+  EXPECT_EQ(server.load().keys, 0U);
+  EXPECT_EQ(server.load().bytes, before);
+  EXPECT_EQ(store.add("key", 1), 1);
+}
+
+TEST(TcpStore, MayBeUsedByManyThreadsAtOnce) {
+  RendezvousServer server(loopback());
+  TcpStore store(at(server), kLimit);
+  {
+    std::vector<std::jthread> threads;
+    for (int thread = 0; thread < 4; ++thread) {
+      threads.emplace_back([&store, thread] {
+        for (int round = 0; round < 50; ++round) {
+          const std::string key = std::to_string(thread) + "/" + std::to_string(round);
+          store.set(key, key);
+          EXPECT_EQ(store.get(key, kLimit), key);
+        }
+      });
+    }
+  }
+}
+
 TEST(TcpStore, AddCountsEveryCallOfEveryClient) {
   RendezvousServer server(loopback());
   constexpr int kClients = 8;
@@ -156,51 +196,6 @@ TEST(TcpStore, ServerThatGoesAwayIsAnErrorAndNotAHang) {
   server.reset();
   EXPECT_THAT(error_of([&] { static_cast<void>(store.get("none", kLimit)); }),
               HasSubstr("get 'none'"));
-}
-
-TEST(RendezvousServer, SurvivesStrangers) {
-  RendezvousServer server(loopback());
-  TcpStore store(at(server), kLimit);
-  store.set("key", "value");
-  std::vector<Descriptor> silent;
-  for (int i = 0; i < 20; ++i) {
-    silent.push_back(connect_to(at(server), kLimit));
-    const Descriptor stranger = connect_to(at(server), kLimit);
-    EXPECT_EQ(send_all(stranger, "GET / HTTP/1.1\r\n\r\n", in(kLimit)), Transfer::kDone);
-    char byte = 0;
-    EXPECT_EQ(receive_all(stranger, &byte, 1, in(kLimit)), Transfer::kClosed);
-    // Half a request, and away.
-    const Descriptor half = connect_to(at(server), kLimit);
-    EXPECT_EQ(
-        send_all(half, encode_request(Command::kSet, "half", "value").substr(0, 12), in(kLimit)),
-        Transfer::kDone);
-  }
-  EXPECT_EQ(store.get("key", kLimit), "value");
-}
-
-TEST(RendezvousServer, StrangersNeverTakeAllItsPlaces) {
-  RendezvousServer server(loopback());
-  std::vector<Descriptor> silent;
-  for (int i = 0; i < 1000; ++i) {
-    silent.push_back(connect_to(at(server), kLimit));
-  }
-  std::vector<std::unique_ptr<TcpStore>> stores;
-  for (int i = 0; i < 64; ++i) {
-    stores.push_back(std::make_unique<TcpStore>(at(server), kLimit));
-    EXPECT_EQ(stores.back()->add("clients", 1), i + 1);
-  }
-}
-
-TEST(RendezvousServer, AnswersAWaitingClientThatIsGoneByForgettingIt) {
-  RendezvousServer server(loopback());
-  TcpStore store(at(server), kLimit);
-  {
-    const Descriptor impatient = connect_to(at(server), kLimit);
-    EXPECT_EQ(send_all(impatient, encode_request(Command::kGet, "key", {}), in(kLimit)),
-              Transfer::kDone);
-  }
-  store.set("key", "value");
-  EXPECT_EQ(store.get("key", kLimit), "value");
 }
 
 TEST(JoinRendezvous, RankZeroServesUntilTheOthersHaveLeft) {

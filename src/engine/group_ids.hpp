@@ -1,0 +1,25 @@
+// Engine: the numbers by which this process tells its groups apart in tags. Each process draws its
+// own; the others learn them when the group meets.
+#pragma once
+
+#include <bitset>
+#include <cstdint>
+#include <optional>
+
+#include "transport/base/tag.hpp"
+
+namespace gtopk::engine {
+
+class GroupIds {
+ public:
+  /// A free one, going round, so that it comes back as late as may be; nothing when all are taken.
+  [[nodiscard]] std::optional<std::uint32_t> take();
+  void give_back(std::uint32_t id) { taken_.reset(id); }
+  [[nodiscard]] bool taken(std::uint32_t id) const { return id < taken_.size() && taken_.test(id); }
+
+ private:
+  std::bitset<transport::kMaxGroups> taken_;
+  std::uint32_t next_ = 0;
+};
+
+}  // namespace gtopk::engine

@@ -1,0 +1,177 @@
+// Communicator: ranks look up the addresses of those that they talk to, and of nobody else. Ranks
+// are processes in the sense of this library, each with UCX and an engine of its own, in one
+// program.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "communicator/member.hpp"
+#include "gtopk/communicator.hpp"
+#include "support/memory_store.hpp"
+#include "transport/base/tag.hpp"
+
+namespace gtopk::test {
+namespace {
+
+using support::MemoryStore;
+using support::RankStore;
+using support::StoreCall;
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+
+/// One rank, and what it does in the store.
+struct Seat {
+  std::atomic<int> lookups{0};
+  std::atomic<int> calls{0};
+  std::atomic<bool> store_fails{false};
+  std::shared_ptr<Process> process = Process::start();
+  std::unique_ptr<Communicator> group;
+  std::optional<Error> error;
+};
+
+class Job {
+ public:
+  explicit Job(std::uint32_t ranks) : seats_(ranks) {}
+
+  /// All ranks meet as a group of that name; `error` is set where one does not.
+  void meet(const std::string& name, std::vector<std::unique_ptr<Communicator>>* kept = nullptr) {
+    std::vector<std::jthread> threads;
+    for (std::uint32_t rank = 0; rank < seats_.size(); ++rank) {
+      threads.emplace_back([this, name, rank] {
+        Seat& seat = seats_[rank];
+        auto store = std::make_shared<RankStore>(whole_, [&seat](const StoreCall& call) {
+          ++seat.calls;
+          if (!call.key.starts_with("gtopk/address/") || call.kind != StoreCall::Kind::kFind)
+            return;
+          ++seat.lookups;
+          if (seat.store_fails) throw Error(ErrorKind::kBootstrap, "the store is gone");
+        });
+        try {
+          auto group = std::make_unique<Communicator>(
+              seat.process, Meeting{.group = std::make_shared<PrefixStore>(store, name + "/"),
+                                    .job = store,
+                                    .name = name,
+                                    .rank = rank,
+                                    .size = static_cast<std::uint32_t>(seats_.size()),
+                                    .timeout = kWatchdog});
+          seat.group = std::move(group);
+        } catch (const Error& error) {
+          seat.error = error;
+        }
+      });
+    }
+    threads.clear();
+    if (kept == nullptr) return;
+    for (Seat& seat : seats_) kept->push_back(std::move(seat.group));
+  }
+
+  std::vector<Ending> all_reduce(Algorithm algorithm) {
+    std::vector<std::vector<float>> tensors(seats_.size(), std::vector<float>(1000, 1.0F));
+    std::vector<Pending> pending(seats_.size());
+    for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
+      seats_[rank].group->sparse_all_reduce(tensors[rank].data(), nullptr, 1000, DataType::kFloat32,
+                                            {.k = 10, .algorithm = algorithm},
+                                            pending[rank].call());
+    }
+    std::vector<Ending> endings;
+    for (const Pending& each : pending) endings.push_back(each.wait());
+    return endings;
+  }
+
+  template <typename Of>
+  std::vector<int> each(const Of& of) {
+    std::vector<int> numbers;
+    for (Seat& seat : seats_) numbers.push_back(of(seat));
+    return numbers;
+  }
+
+  std::vector<Seat>& seats() { return seats_; }
+
+ private:
+  std::shared_ptr<MemoryStore> whole_ = std::make_shared<MemoryStore>();
+  std::vector<Seat> seats_;
+};
+
+int lookups(const Seat& seat) { return seat.lookups; }
+int calls(const Seat& seat) { return seat.calls; }
+
+TEST(Lookup, EachRankLooksUpThoseItTalksToOnceAndNobodyElse) {
+  Job job(8);
+  job.meet("first");
+  EXPECT_THAT(job.each(lookups), Each(0));
+  for (int round = 0; round < 3; ++round) {
+    for (const Ending& ending : job.all_reduce(Algorithm::kGtopk)) {
+      EXPECT_TRUE(ending.good()) << ending.text;
+    }
+    EXPECT_THAT(job.each(lookups), Each(3));  // its partners at distance 1, 2 and 4
+  }
+  std::vector<std::unique_ptr<Communicator>> kept;
+  job.meet("second", &kept);
+  const auto before = job.each(calls);
+  // Whoever leaves asks the store nothing more.
+  for (auto& group : kept) group.reset();
+  for (Seat& seat : job.seats()) seat.group.reset();
+  for (Seat& seat : job.seats()) seat.process.reset();
+  EXPECT_EQ(job.each(calls), before);
+  EXPECT_THAT(job.each(lookups), Each(3));
+}
+
+TEST(Lookup, InAStoreThatIsGoneIsAnErrorThatSaysSo) {
+  Job job(2);
+  job.meet("group");
+  for (Seat& seat : job.seats()) seat.store_fails = true;
+  for (const Ending& ending : job.all_reduce(Algorithm::kGtopk)) {
+    EXPECT_EQ(ending.error, ErrorKind::kPeerFailed);
+    EXPECT_THAT(ending.text,
+                AllOf(HasSubstr("address could not be looked up"), HasSubstr("the store is gone")));
+  }
+  for (Seat& seat : job.seats()) seat.store_fails = false;
+  for (const Ending& ending : job.all_reduce(Algorithm::kGtopk)) {
+    EXPECT_TRUE(ending.good()) << ending.text;
+  }
+}
+
+TEST(Lookup, OneGroupTooManyIsTheSameErrorOnEveryRankAndTheOthersWorkOn) {
+  Job job(3);
+  job.meet("works on");
+  std::vector<std::unique_ptr<Communicator>> works_on;
+  const auto store = std::make_shared<MemoryStore>();
+  std::vector<std::unique_ptr<Communicator>> alone;
+  for (std::uint32_t number = 1; number < transport::kMaxGroups; ++number) {
+    alone.push_back(std::make_unique<Communicator>(
+        job.seats()[1].process,
+        Meeting{.group = store, .job = store, .name = "alone", .timeout = kWatchdog}));
+  }
+  for (Seat& seat : job.seats()) works_on.push_back(std::move(seat.group));
+  job.meet("too many");
+  for (Seat& seat : job.seats()) {
+    ASSERT_TRUE(seat.error.has_value());
+    EXPECT_THAT(seat.error->what(), AllOf(HasSubstr("rank 1"), HasSubstr("4096 groups at a time"),
+                                          HasSubstr("too many")));
+    seat.error.reset();
+  }
+  alone.resize(alone.size() / 2);
+  job.meet("fits again");
+  for (const Ending& ending : job.all_reduce(Algorithm::kTopk)) {
+    EXPECT_TRUE(ending.good()) << ending.text;
+  }
+  for (std::size_t rank = 0; rank < works_on.size(); ++rank) {
+    job.seats()[rank].group = std::move(works_on[rank]);
+  }
+  for (const Ending& ending : job.all_reduce(Algorithm::kGtopkTree)) {
+    EXPECT_TRUE(ending.good()) << ending.text;
+  }
+}
+
+}  // namespace
+}  // namespace gtopk::test

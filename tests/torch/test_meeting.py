@@ -1,0 +1,71 @@
+"""Room: tests/torch. Ranks find each other whatever former lives of theirs left in the store."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from ranks import WATCHDOG, Rank, RankSet, environment
+
+pytestmark = pytest.mark.loopback
+
+GROUPS = 4200  # more than a process can be in at a time
+
+
+def test_five_restarts_of_a_rank_that_dies_before_it_meets(tmp_path: pathlib.Path):
+    program = tmp_path / "restarts.py"
+    # One write per line: print() may make several, and the ranks share the output.
+    program.write_text("""
+import os, sys, torch, torch.distributed as dist
+
+class Dying:
+    "Rank 1 for torch: waits until rank 0 has begun to meet, and dies before it meets."
+    def create_backend(self, store, *_):
+        store.wait(["gtopk/arrivals"])
+        os._exit(1)
+
+if os.environ["RANK"] == "1" and int(os.environ["TORCHELASTIC_RESTART_COUNT"]) < 5:
+    from gtopk import _native
+    _native.load = Dying
+dist.init_process_group("gtopk")
+ones = torch.ones(3)
+dist.all_reduce(ones)
+dist.destroy_process_group()
+dist.init_process_group("gtopk")
+dist.all_reduce(ones)
+sys.stdout.write(f"{ones.tolist()}\\n")
+sys.stdout.flush()
+""")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "--max-restarts", "5", "--monitor-interval", "0.05"]
+    done = subprocess.run(
+        [*command, str(program)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "[4.0, 4.0, 4.0]\n" * 2), done.stderr
+
+
+def check_groups_in_turn(me: Rank) -> None:
+    import torch
+    import torch.distributed as dist
+
+    own = torch.ones(1)
+    for number in range(GROUPS):
+        group = dist.new_group([0, 1], use_local_synchronization=True)
+        if number % 100 == 0:
+            dist.all_reduce(own, group=group)
+        dist.destroy_process_group(group)
+    assert own.item() == 2.0 ** (GROUPS // 100)
+
+
+def test_more_groups_in_turn_than_a_process_can_be_in_at_a_time():
+    with RankSet(2) as ranks:
+        keys = ranks.store.num_keys()
+        ranks.run(check_groups_in_turn)
+        assert ranks.store.num_keys() - keys < 20 * GROUPS
