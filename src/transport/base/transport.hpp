@@ -74,7 +74,8 @@ class Transport {
   virtual void prepare(PeerId /*peer*/) {}
   /// Throws Error{kBootstrap} for a blob that it cannot read, or that is another process's.
   virtual void set_address(PeerId /*peer*/, std::string_view /*blob*/) {}
-  /// The messages that wait for the address complete with kPeerFailed; the next one asks again.
+  /// The messages that wait for the address, and receives that would connect, complete with
+  /// kPeerFailed; the next one asks again.
   virtual void no_address(PeerId /*peer*/, const std::string& /*reason*/) {}
   /// What no_address() said last; empty when the peer's address is known or was not asked for.
   [[nodiscard]] virtual std::string why_unreachable(PeerId /*peer*/) const { return {}; }

@@ -71,6 +71,15 @@ void UcxTransport::no_address(PeerId peer, const std::string& reason) {
   endpoint.asked = false;
   endpoint.unreachable = fmt::format("its address could not be looked up: {}", reason);
   fail_held(endpoint);
+  // Whoever waits for the peer would wait until its deadline, the peer's message perhaps being one
+  // that it cannot send either.
+  for (Request* request = endpoint.pending.first(); request != nullptr;) {
+    Request* const next = request->next;
+    if (request->connects) {
+      cancel(*request);
+    }
+    request = next;
+  }
 }
 
 void UcxTransport::fail_held(UcxEndpoint& endpoint) {

@@ -137,12 +137,13 @@ bool UcxTransport::begin(PeerId peer, Tag tag, bool is_receive, Request& request
   request.transport = this;
   endpoint.pending.add(request);
   // A receive that does not connect waits for a peer that may never call; an ended one will not.
-  bool waits =
-      is_receive && !request.connects && endpoint.state() == UcxEndpoint::State::kUnconnected;
-  if (!waits && !closed_ && !endpoint.has_address() &&
-      endpoint.state() == UcxEndpoint::State::kUnconnected) {
-    ask_for_address(peer);
-    waits = true;
+  bool waits = false;
+  if (endpoint.state() == UcxEndpoint::State::kUnconnected && !closed_) {
+    waits = is_receive && !request.connects;
+    if (!waits && !endpoint.has_address()) {
+      ask_for_address(peer);
+      waits = true;
+    }
   }
   if (closed_ || !(waits || endpoint.connect(worker_))) {
     finish(request, Status::kPeerFailed, 0);
@@ -155,7 +156,8 @@ void UcxTransport::finish(Request& request, Status status, std::size_t length) {
   UcxEndpoint& endpoint = endpoints_[request.peer];
   endpoint.pending.remove(request);
   // Whatever UCX calls the end of a request on an endpoint that ended: the cause is the peer's.
-  const bool ended = endpoint.state() == UcxEndpoint::State::kEnded;
+  const bool ended =
+      endpoint.state() == UcxEndpoint::State::kEnded || !endpoint.unreachable.empty();
   if (ended && (status == Status::kCancelled || status == Status::kFailed)) {
     status = Status::kPeerFailed;
   }
