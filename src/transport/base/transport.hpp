@@ -17,12 +17,21 @@
 
 namespace gtopk::transport {
 
+/// Where on its machine a process runs, as far as it could find out. Namespaces are inode numbers.
+struct Place {
+  std::string boot;  ///< the kernel's boot id, equal on one machine; empty: nothing is known
+  std::uint64_t process_namespace = 0;
+  std::uint64_t network_namespace = 0;
+  std::uint64_t started = 0;  ///< the process, in clock ticks after boot
+};
+
 /// A process as others see it. `identity` is random and never reused, so a process that starts
 /// again is another.
 struct PeerInfo {
   std::uint64_t identity = 0;
   std::string host;
   std::int64_t process = 0;  ///< its pid
+  Place place;
 };
 
 /// The transport found out, outside any request, that a peer is gone. Reported once per peer.

@@ -10,13 +10,25 @@ namespace gtopk::transport {
 namespace {
 
 constexpr std::string_view kMagic = "GTUX";
-constexpr std::uint8_t kVersion = 1;
+constexpr std::uint8_t kVersion = 2;
 
 template <typename Integer>
 void put(std::string& bytes, Integer value) {
   for (std::size_t i = 0; i < sizeof(Integer); ++i) {
     bytes.push_back(static_cast<char>(static_cast<std::uint64_t>(value) >> (8 * i)));
   }
+}
+
+void put(std::string& bytes, std::string_view text) {
+  put(bytes, static_cast<std::uint16_t>(text.size()));
+  bytes += text;
+}
+
+void put(std::string& bytes, const Place& place) {
+  put(bytes, std::string_view(place.boot));
+  put(bytes, place.process_namespace);
+  put(bytes, place.network_namespace);
+  put(bytes, place.started);
 }
 
 /// Takes fields off the front of a blob, or says which is missing.
@@ -46,6 +58,15 @@ class Reader {
     return static_cast<Integer>(value);
   }
 
+  Place place() {
+    Place place;
+    place.boot = bytes(integer<std::uint16_t>("boot id length"), "boot id");
+    place.process_namespace = integer<std::uint64_t>("process namespace");
+    place.network_namespace = integer<std::uint64_t>("network namespace");
+    place.started = integer<std::uint64_t>("start time");
+    return place;
+  }
+
   [[nodiscard]] std::size_t left() const { return rest_.size(); }
 
  private:
@@ -59,8 +80,8 @@ std::string encode(const UcxAddress& address) {
   put(bytes, kVersion);
   put(bytes, address.process.identity);
   put(bytes, address.process.process);
-  put(bytes, static_cast<std::uint16_t>(address.process.host.size()));
-  bytes += address.process.host;
+  put(bytes, std::string_view(address.process.host));
+  put(bytes, address.process.place);
   put(bytes, static_cast<std::uint32_t>(address.worker.size()));
   return bytes += address.worker;
 }
@@ -84,6 +105,7 @@ UcxAddress decode_ucx_address(std::string_view blob) {
   address.process.identity = reader.integer<std::uint64_t>("identity");
   address.process.process = reader.integer<std::int64_t>("pid");
   address.process.host = reader.bytes(reader.integer<std::uint16_t>("host length"), "host");
+  address.process.place = reader.place();
   address.worker =
       reader.bytes(reader.integer<std::uint32_t>("worker address length"), "worker address");
   if (reader.left() != 0) {

@@ -1,5 +1,6 @@
 // Transport over UCX: what a process tells the others about itself. Little-endian:
-//   "GTUX" 4 | version 1 | identity 8 | pid 8 | host length 2 | host | worker address length 4 |
+//   "GTUX" 4 | version 1 | identity 8 | pid 8 | host length 2 | host | boot length 2 | boot |
+//   process namespace 8 | network namespace 8 | started 8 | worker address length 4 |
 //   worker address
 // A card is the same without a worker address.
 #pragma once

@@ -42,13 +42,16 @@ bool PendingRequests::any_receive() const {
   return false;
 }
 
-bool UcxEndpoint::connect(const UcxWorker& worker) {
-  if (state_ != State::kUnconnected) {
-    return state_ == State::kConnected && failure_ == UCS_OK;
+bool PendingRequests::any_awaited() const {
+  for (const Request* request = first_; request != nullptr; request = request->next) {
+    if (!request->is_receive || request->connects) {
+      return true;
+    }
   }
-  if (failure_ != UCS_OK) {
-    return false;
-  }
+  return false;
+}
+
+bool UcxEndpoint::connect(const UcxWorker& worker, const Place& here) {
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER;
@@ -67,11 +70,11 @@ bool UcxEndpoint::connect(const UcxWorker& worker) {
     return false;
   }
   state_ = State::kConnected;
-  look_at_lanes();
+  look_at_lanes(here);
   return true;
 }
 
-void UcxEndpoint::look_at_lanes() {
+void UcxEndpoint::look_at_lanes(const Place& here) {
   std::array<ucp_transport_entry_t, 16> lanes{};
   ucp_ep_attr_t attributes{};
   attributes.field_mask = UCP_EP_ATTR_FIELD_TRANSPORTS;
@@ -86,7 +89,19 @@ void UcxEndpoint::look_at_lanes() {
       names += fmt::format(" {}/{}", name, lanes[i].device_name);
     }
   }
-  log().info("connects to {} pid {} over{}", info().host, info().process, names);
+  const Place& there = info().place;
+  wakes_ = !shares_memory_ || here.network_namespace == there.network_namespace ||
+           here.network_namespace == 0 || there.network_namespace == 0;
+  log().info("connects to {} pid {} over{}{}", info().host, info().process, names,
+             wakes_ ? "" : "; in another network namespace: no wake-ups");
+}
+
+void UcxEndpoint::process_has_ended() {
+  process_ended_ = true;
+  if (failure_ == UCS_OK) {
+    failure_ = UCS_ERR_CONNECTION_RESET;
+  }
+  attention_ = true;
 }
 
 /// Runs inside UCX's progress: it may neither close nor cancel anything.

@@ -21,6 +21,8 @@ class PendingRequests {
  public:
   [[nodiscard]] bool empty() const { return first_ == nullptr; }
   [[nodiscard]] bool any_receive() const;
+  /// Any but receives that do not connect, which may wait for ever.
+  [[nodiscard]] bool any_awaited() const;
   [[nodiscard]] Request* first() const { return first_; }
   void add(Request& request);
   void remove(Request& request);
@@ -61,18 +63,29 @@ class UcxEndpoint {
   [[nodiscard]] bool has_address() const { return !address_.worker.empty(); }
   void set_worker(std::string worker) { address_.worker = std::move(worker); }
 
-  /// Connects if that has not happened; the address must be known. False when the endpoint has
-  /// ended, or cannot even begin.
-  [[nodiscard]] bool connect(const UcxWorker& worker);
+  /// Connects an unconnected endpoint, whose address must be known. False when it cannot even
+  /// begin.
+  [[nodiscard]] bool connect(const UcxWorker& worker, const Place& here);
+  [[nodiscard]] bool usable() const { return state_ == State::kConnected && failure_ == UCS_OK; }
 
-  /// Nothing of what the peer sent can still arrive: its connection is gone. An endpoint that was
-  /// given up on does not say so, as the peer's end of it may be open, nor does shared memory ever.
   [[nodiscard]] bool shares_memory() const { return shares_memory_; }
-  [[nodiscard]] bool cut_off() const { return failure_ != UCS_OK && !shares_memory_; }
+  /// What the peer sends ends this process's sleep. Shared memory has no wake-ups of its own, and
+  /// those that UCX sends beside it do not cross from one network namespace to another.
+  [[nodiscard]] bool wakes() const { return wakes_; }
+  /// Nothing of what the peer sent can still arrive: its connection or its process is gone. An
+  /// endpoint that was given up on does not say so, as the peer's end of it may be open.
+  [[nodiscard]] bool cut_off() const {
+    return process_ended_ || (failure_ != UCS_OK && !shares_memory_);
+  }
+
+  /// The peer's process is no more, and what it sent has been taken up: the endpoint breaks.
+  void process_has_ended();
 
   /// UCX has reported a failure that nobody has acted on yet.
   [[nodiscard]] bool broke() const { return state_ != State::kEnded && failure_ != UCS_OK; }
-  [[nodiscard]] std::string failure_reason() const { return ucs_status_string(failure_); }
+  [[nodiscard]] std::string failure_reason() const {
+    return process_ended_ ? "its process has ended" : ucs_status_string(failure_);
+  }
 
   /// Starts sending out what is still on its way; the answer is UCX's three-way one.
   [[nodiscard]] ucs_status_ptr_t begin_flush();
@@ -90,13 +103,15 @@ class UcxEndpoint {
 
  private:
   static void on_error(void* endpoint, ucp_ep_h handle, ucs_status_t status);
-  void look_at_lanes();
+  void look_at_lanes(const Place& here);
 
   UcxAddress address_;
   bool& attention_;
   ucp_ep_h handle_ = nullptr;
   State state_ = State::kUnconnected;
   bool shares_memory_ = false;
+  bool wakes_ = true;
+  bool process_ended_ = false;
   ucs_status_t failure_ = UCS_OK;
 };
 

@@ -58,7 +58,7 @@ void UcxTransport::set_address(PeerId peer, std::string_view blob) {
     return;
   }
   endpoint.set_worker(std::move(address.worker));
-  if (!endpoint.connect(worker_)) {
+  if (!connect(peer)) {
     return;  // it is marked as broken, and its messages end with it
   }
   for (const HeldSend& send : std::exchange(endpoint.held, {})) {

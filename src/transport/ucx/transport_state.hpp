@@ -16,6 +16,7 @@
 #include "transport/ucx/config.hpp"
 #include "transport/ucx/context.hpp"
 #include "transport/ucx/endpoint.hpp"
+#include "transport/ucx/neighbours.hpp"
 #include "transport/ucx/ucx_transport.hpp"
 #include "transport/ucx/worker.hpp"
 
@@ -65,11 +66,14 @@ class UcxTransport final : public Transport {
   static void on_sent(void* ucx_request, ucs_status_t status, void* user_data);
   static void on_received(void* ucx_request, ucs_status_t status, const ucp_tag_recv_info_t* info,
                           void* user_data);
+  [[nodiscard]] bool connect(PeerId peer);
   [[nodiscard]] bool begin(PeerId peer, Tag tag, bool is_receive, Request& request);
   void ask_for_address(PeerId peer);
   void fail_held(UcxEndpoint& endpoint);
   void post_send(const HeldSend& send);
   void finish(Request& request, Status status, std::size_t length);
+  [[nodiscard]] Duration nap(Duration at_most);
+  void look_at_neighbours();
   void act_on_failures();
   void end(UcxEndpoint& endpoint);
   void tidy();
@@ -88,6 +92,12 @@ class UcxTransport final : public Transport {
   UcxWorker worker_;
   PeerInfo self_;
   std::string address_;
+  Neighbours neighbours_;
+  std::vector<PeerId> ended_neighbours_;  ///< what they have sent is still taken up
+  unsigned turns_ = 0;                    ///< of progress()
+  bool some_do_not_wake_ = false;         ///< of the endpoints
+  bool napping_ = false;                  ///< nothing has moved since the first of a row of naps
+  TimePoint napping_since_{};
   bool closed_ = false;
   bool attention_ = false;     ///< an endpoint broke
   bool half_arrived_ = false;  ///< an ended endpoint has requests that UCX has not completed

@@ -12,6 +12,7 @@
 
 #include "gtopk/error.hpp"
 #include "transport/base/log.hpp"
+#include "transport/ucx/place.hpp"
 #include "transport/ucx/status.hpp"
 #include "transport/ucx/transport_state.hpp"
 
@@ -22,6 +23,15 @@ namespace {
 // completes nor cancels a receive that is matched to a message of several fragments whose sender
 // died (openucx/ucx#10874).
 constexpr Duration kAbandonAfter = std::chrono::seconds(1);
+
+// Sleeps while a peer is awaited that cannot end them: a share of the time that nothing has moved
+// for, so that they prolong it by that share at most.
+constexpr int kNapShare = 8;
+constexpr Duration kShortestNap = std::chrono::microseconds(50);
+constexpr Duration kLongestNap = std::chrono::milliseconds(1);
+
+// Whoever is too busy to sleep looks at its neighbours every so many turns.
+constexpr unsigned kTurnsPerLook = 4096;
 
 constexpr Tag kEveryBit = ~Tag{0};
 
@@ -54,8 +64,12 @@ UcxTransport::UcxTransport(const UcxOptions& options)
     : config_(options.settings),
       context_(config_),
       worker_(context_),
-      self_{.identity = random_identity(), .host = host_name(), .process = getpid()},
-      address_(encode(UcxAddress{.process = self_, .worker = worker_.address()})) {}
+      self_{.identity = random_identity(),
+            .host = host_name(),
+            .process = getpid(),
+            .place = place_of_this_process()},
+      address_(encode(UcxAddress{.process = self_, .worker = worker_.address()})),
+      neighbours_(self_) {}
 
 UcxTransport::~UcxTransport() {
   if (getpid() != self_.process) {
@@ -145,11 +159,30 @@ bool UcxTransport::begin(PeerId peer, Tag tag, bool is_receive, Request& request
       waits = true;
     }
   }
-  if (closed_ || !(waits || endpoint.connect(worker_))) {
+  if (closed_ || !(waits || endpoint.usable() || connect(peer))) {
     finish(request, Status::kPeerFailed, 0);
     return false;
   }
   return true;
+}
+
+/// False when the peer is gone.
+bool UcxTransport::connect(PeerId peer) {
+  UcxEndpoint& endpoint = endpoints_[peer];
+  if (endpoint.state() != UcxEndpoint::State::kUnconnected || endpoint.broke()) {
+    return false;
+  }
+  if (!neighbours_.watch(peer, endpoint.info())) {
+    endpoint.process_has_ended();
+    return false;
+  }
+  const bool begun = endpoint.connect(worker_, self_.place);
+  if (!endpoint.shares_memory()) {
+    neighbours_.forget(peer);
+  }
+  some_do_not_wake_ = some_do_not_wake_ || !endpoint.wakes();
+  worker_.expect_connection();
+  return begun;
 }
 
 void UcxTransport::finish(Request& request, Status status, std::size_t length) {
@@ -202,6 +235,16 @@ void UcxTransport::expect_departure(PeerId peer) { endpoints_.at(peer).departure
 
 bool UcxTransport::progress() {
   bool moved = worker_.progress();
+  napping_ = napping_ && !moved;
+  if (++turns_ % kTurnsPerLook == 0) {
+    look_at_neighbours();
+  }
+  if (!moved && !ended_neighbours_.empty()) {
+    // Whoever called before has seen all that they sent, a goodbye perhaps.
+    for (const PeerId peer : std::exchange(ended_neighbours_, {})) {
+      endpoints_[peer].process_has_ended();
+    }
+  }
   if (attention_) {
     moved = true;
     act_on_failures();
@@ -214,9 +257,35 @@ bool UcxTransport::progress() {
 
 void UcxTransport::wait(Duration at_most) {
   check_process();
-  if (!attention_) {
-    worker_.wait(at_most);
+  if (at_most <= Duration::zero() || attention_ || progress()) {
+    return;
   }
+  if (worker_.sleep(nap(at_most), neighbours_.descriptor())) {
+    look_at_neighbours();
+  }
+}
+
+/// How long to sleep: short, where somebody is awaited who cannot wake this process.
+Duration UcxTransport::nap(Duration at_most) {
+  if (!some_do_not_wake_ ||
+      std::none_of(endpoints_.begin(), endpoints_.end(), [](const UcxEndpoint& endpoint) {
+        return !endpoint.wakes() && endpoint.pending.any_awaited();
+      })) {
+    napping_ = false;
+    return at_most;
+  }
+  const TimePoint now = std::chrono::steady_clock::now();
+  if (!napping_) {
+    napping_ = true;
+    napping_since_ = now;
+  }
+  return std::min(at_most,
+                  std::clamp((now - napping_since_) / kNapShare, kShortestNap, kLongestNap));
+}
+
+void UcxTransport::look_at_neighbours() {
+  const std::vector<PeerId> ended = neighbours_.take_ended();
+  ended_neighbours_.insert(ended_neighbours_.end(), ended.begin(), ended.end());
 }
 
 void UcxTransport::rest(Duration at_most) {
@@ -265,6 +334,7 @@ void UcxTransport::end(UcxEndpoint& endpoint) {
   // where the buffer was. Such a receive completes with the worker's end and not before, see
   // abandon_half_arrived.
   if (endpoint.cut_off() || closed_ || !endpoint.pending.any_receive()) {
+    neighbours_.forget(known_.at(endpoint.info().identity));
     const ucs_status_ptr_t closing = endpoint.begin_close();
     if (UCS_PTR_IS_PTR(closing)) {
       closing_.push_back(closing);

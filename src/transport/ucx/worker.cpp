@@ -27,6 +27,7 @@ timespec to_timespec(Duration duration) {
 }  // namespace
 
 UcxWorker::UcxWorker(const UcxContext& context) {
+  const std::vector<ino_t> listened_before = listening_sockets();
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   params.thread_mode = UCS_THREAD_MODE_SINGLE;
@@ -40,10 +41,11 @@ UcxWorker::UcxWorker(const UcxContext& context) {
   if (wake_descriptor_ < 0) {
     throw Error(ErrorKind::kTransport, "eventfd: " + std::generic_category().message(errno));
   }
+  sockets_.emplace(event_descriptor_, listened_before, address());
 }
 
 UcxWorker::~UcxWorker() {
-  worker_.reset();
+  close();
   ::close(wake_descriptor_);
 }
 
@@ -57,24 +59,35 @@ std::string UcxWorker::address() const {
 }
 
 void UcxWorker::close() {
+  sockets_.reset();
   worker_.reset();
   event_descriptor_ = -1;  // was the worker's
 }
 
-void UcxWorker::wait(Duration at_most) {
+bool UcxWorker::sleep(Duration at_most, int also) {
+  if (sockets_) {
+    sockets_->mark(std::chrono::steady_clock::now());
+  }
   // UCX's protocol: nothing left to do, arm, and only then sleep. BUSY says that something came in
   // between.
-  if (at_most <= Duration::zero() || progress() ||
-      (worker_ != nullptr && ucp_worker_arm(worker_.get()) != UCS_OK)) {
-    return;
+  if (worker_ != nullptr && ucp_worker_arm(worker_.get()) != UCS_OK) {
+    return false;
   }
   // poll() passes over a negative descriptor.
-  std::array<pollfd, 2> entries = {{{.fd = event_descriptor_, .events = POLLIN, .revents = 0},
-                                    {.fd = wake_descriptor_, .events = POLLIN, .revents = 0}}};
+  std::array<pollfd, 3> entries = {{{.fd = event_descriptor_, .events = POLLIN, .revents = 0},
+                                    {.fd = wake_descriptor_, .events = POLLIN, .revents = 0},
+                                    {.fd = also, .events = POLLIN, .revents = 0}}};
   const timespec time = to_timespec(std::min(at_most, kLongestSleep));
   ppoll(entries.data(), entries.size(), &time, nullptr);
   if (entries[1].revents != 0) {
     forget_wake();
+  }
+  return entries[2].revents != 0;
+}
+
+void UcxWorker::expect_connection() {
+  if (sockets_) {
+    sockets_->expect_another();
   }
 }
 

@@ -5,10 +5,12 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "transport/base/clock.hpp"
 #include "transport/ucx/context.hpp"
+#include "transport/ucx/own_sockets.hpp"
 
 namespace gtopk::transport {
 
@@ -25,15 +27,19 @@ class UcxWorker {
   /// What another process needs to reach this worker.
   [[nodiscard]] std::string address() const;
 
-  /// True when something moved. Like wait(), it may be called after close(), and finds nothing.
+  /// True when something moved. Like sleep(), it may be called after close(), and finds nothing.
   bool progress() { return worker_ != nullptr && ucp_worker_progress(worker_.get()) != 0; }
-  /// Sleeps until something may have moved, wake() was called, or `at_most` (never more than 50 ms)
-  /// has passed.
-  void wait(Duration at_most);
+  /// After a progress() that found nothing: sleeps until something may have moved, wake() was
+  /// called, or `at_most` (never more than 50 ms) has passed. True when `also`, a descriptor or -1,
+  /// has become readable, which ends the sleep, too.
+  [[nodiscard]] bool sleep(Duration at_most, int also);
   /// Sleeps until wake() was called or `at_most` has passed, whatever arrives.
   void rest(Duration at_most);
   /// Any thread, for as long as this object lives.
   void wake();
+
+  /// A connection is being made.
+  void expect_connection();
 
   /// Ends the worker; wake() stays allowed and does nothing.
   void close();
@@ -51,6 +57,7 @@ class UcxWorker {
   int event_descriptor_ = -1;  ///< UCX's own
   std::atomic<bool> woken_{false};
   std::unique_ptr<ucp_worker, Destroy> worker_;
+  std::optional<OwnSockets> sockets_;  ///< goes before the worker closes them
 };
 
 }  // namespace gtopk::transport

@@ -1,0 +1,96 @@
+#include "transport/ucx/neighbours.hpp"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <system_error>
+
+#include "transport/base/log.hpp"
+#include "transport/ucx/place.hpp"
+
+namespace gtopk::transport {
+namespace {
+
+// Glibc has a function for it from 2.36 on. The descriptor closes on exec.
+int open_process(pid_t process) { return static_cast<int>(syscall(SYS_pidfd_open, process, 0)); }
+
+bool has_ended(int process) {
+  pollfd entry = {.fd = process, .events = POLLIN, .revents = 0};
+  return poll(&entry, 1, 0) > 0;
+}
+
+}  // namespace
+
+Neighbours::~Neighbours() {
+  for (const auto& [peer, descriptor] : watched_) {
+    close(descriptor);
+  }
+  if (all_ >= 0) {
+    close(all_);
+  }
+}
+
+bool Neighbours::visible(const PeerInfo& process) const {
+  const Place& here = self_.place;
+  const Place& there = process.place;
+  return !here.boot.empty() && here.boot == there.boot && here.process_namespace != 0 &&
+         here.process_namespace == there.process_namespace && there.started != 0 &&
+         process.process != self_.process;
+}
+
+bool Neighbours::watch(PeerId peer, const PeerInfo& process) {
+  if (!visible(process) || watched_.contains(peer)) {
+    return true;
+  }
+  const auto id = static_cast<pid_t>(process.process);
+  const int descriptor = open_process(id);
+  if (descriptor < 0) {
+    if (errno == ESRCH) {
+      return false;
+    }
+    log().debug("pid {} cannot be watched: {}", id, std::generic_category().message(errno));
+    return true;
+  }
+  // Its number may have gone to another process meanwhile.
+  const std::uint64_t started = start_of(id);
+  const bool ended = has_ended(descriptor) || (started != 0 && started != process.place.started);
+  if (all_ < 0) {
+    all_ = epoll_create1(EPOLL_CLOEXEC);
+  }
+  epoll_event event = {.events = EPOLLIN, .data = {.u32 = peer}};
+  if (ended || started == 0 || epoll_ctl(all_, EPOLL_CTL_ADD, descriptor, &event) != 0) {
+    close(descriptor);
+    return !ended;
+  }
+  watched_.emplace(peer, descriptor);
+  return true;
+}
+
+void Neighbours::forget(PeerId peer) {
+  if (const auto entry = watched_.find(peer); entry != watched_.end()) {
+    // By name: a forked child may hold a copy, and then closing ours does not end the watch.
+    epoll_ctl(all_, EPOLL_CTL_DEL, entry->second, nullptr);
+    close(entry->second);
+    watched_.erase(entry);
+  }
+}
+
+std::vector<PeerId> Neighbours::take_ended() {
+  std::vector<PeerId> ended;
+  if (watched_.empty()) {
+    return ended;
+  }
+  std::array<epoll_event, 16> events{};
+  const int count = epoll_wait(all_, events.data(), static_cast<int>(events.size()), 0);
+  for (int i = 0; i < count; ++i) {
+    ended.push_back(events.at(static_cast<std::size_t>(i)).data.u32);
+    forget(ended.back());
+  }
+  return ended;
+}
+
+}  // namespace gtopk::transport

@@ -1,0 +1,209 @@
+#include "transport/ucx/own_sockets.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+namespace gtopk::transport {
+namespace {
+
+constexpr Duration kShortestPause = std::chrono::milliseconds(1);
+constexpr Duration kLongestPause = std::chrono::seconds(1);
+/// UCX's set holds one for each network interface, which holds the sockets.
+constexpr int kNesting = 2;
+
+// What follows is called in a forked child: nothing allocates or locks.
+
+/// The number behind `key` in a line of /proc.
+template <typename Number>
+std::optional<Number> field(std::string_view line, std::string_view key, int base) {
+  std::size_t at = line.find(key);
+  if (at == std::string_view::npos) {
+    return std::nullopt;
+  }
+  at = line.find_first_not_of(' ', at + key.size());
+  if (at == std::string_view::npos) {
+    return std::nullopt;
+  }
+  Number number{};
+  const char* const end = line.data() + line.size();
+  const auto result = std::from_chars(line.data() + at, end, number, base);
+  return result.ec == std::errc() ? std::optional(number) : std::nullopt;
+}
+
+int open_description(int descriptor) {
+  constexpr std::string_view kDirectory = "/proc/self/fdinfo/";
+  std::array<char, 48> path{};
+  std::memcpy(path.data(), kDirectory.data(), kDirectory.size());
+  std::to_chars(path.data() + kDirectory.size(), path.data() + path.size() - 1, descriptor);
+  return open(path.data(), O_RDONLY | O_CLOEXEC);
+}
+
+/// UCX may have closed a descriptor, and its number may have become another file's.
+bool is_file(int descriptor, ino_t inode, struct stat& entry) {
+  return fstat(descriptor, &entry) == 0 && entry.st_ino == inode;
+}
+
+/// Calls `visit` with each descriptor of this process that the epoll set `set` holds, and with
+/// those of the sets among them. A forked child's set is its parent's: what it lists may be what
+/// the parent has opened meanwhile.
+template <typename Visit>
+void visit_members(int set, int nesting, const Visit& visit) {
+  const int file = open_description(set);
+  if (file < 0) {
+    return;
+  }
+  std::array<char, 1024> buffer{};
+  std::size_t held = 0;
+  ssize_t count = 0;
+  while ((count = read(file, buffer.data() + held, buffer.size() - held)) > 0) {
+    held += static_cast<std::size_t>(count);
+    std::string_view rest(buffer.data(), held);
+    for (std::size_t end = 0; (end = rest.find('\n')) != std::string_view::npos;) {
+      const std::string_view line = rest.substr(0, end);
+      rest.remove_prefix(end + 1);
+      const auto member = field<int>(line, "tfd:", 10);
+      const auto inode = field<ino_t>(line, "ino:", 16);
+      struct stat entry {};
+      if (!member || !inode || !is_file(*member, *inode, entry)) {
+        continue;
+      }
+      visit(*member, S_ISSOCK(entry.st_mode));
+      if (!S_ISSOCK(entry.st_mode) && nesting > 1) {
+        visit_members(*member, nesting - 1, visit);
+      }
+    }
+    held = rest.size();
+    std::memmove(buffer.data(), rest.data(), held);
+  }
+  close(file);
+}
+
+// From here on, the process itself.
+
+void close_on_exec(int descriptor) { fcntl(descriptor, F_SETFD, FD_CLOEXEC); }
+
+template <typename Visit>
+void visit_listeners(const Visit& visit) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir("/proc/self/fd"), &closedir);
+  if (directory == nullptr) {
+    return;
+  }
+  while (const dirent* const entry = readdir(directory.get())) {
+    const int descriptor = std::atoi(entry->d_name);  // 0 for those that are no number
+    int listens = 0;
+    socklen_t size = sizeof(listens);
+    sockaddr_storage address{};
+    socklen_t length = sizeof(address);
+    if (getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0 ||
+        getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+      continue;
+    }
+    struct stat facts {};
+    in_port_t port = 0;  // at the same place in both families
+    if (address.ss_family == AF_INET) {
+      port = reinterpret_cast<const sockaddr_in*>(&address)->sin_port;
+    } else if (address.ss_family == AF_INET6) {
+      port = reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port;
+    }
+    if (port != 0 && fstat(descriptor, &facts) == 0) {
+      visit(descriptor, facts.st_ino, port);
+    }
+  }
+}
+
+}  // namespace
+
+/// Those of every worker of this process, for the handlers of fork(), which take no argument.
+struct ForkHandlers {
+  std::mutex mutex;  ///< held over a fork, so that the child finds a whole list
+  std::vector<const OwnSockets*> all;
+
+  /// Made once, never destroyed: a fork may come at any time.
+  static ForkHandlers& of_this_process() {
+    static ForkHandlers* const handlers = [] {
+      pthread_atfork([] { of_this_process().mutex.lock(); },
+                     [] { of_this_process().mutex.unlock(); }, &ForkHandlers::in_child);
+      return new ForkHandlers;
+    }();
+    return *handlers;
+  }
+
+  static void in_child() {
+    ForkHandlers& handlers = of_this_process();
+    for (const OwnSockets* const sockets : handlers.all) {
+      sockets->close_all();
+    }
+    handlers.all.clear();
+    handlers.mutex.unlock();
+  }
+};
+
+std::vector<ino_t> listening_sockets() {
+  std::vector<ino_t> inodes;
+  visit_listeners([&](int, ino_t inode, in_port_t) { inodes.push_back(inode); });
+  return inodes;
+}
+
+OwnSockets::OwnSockets(int event_descriptor, const std::vector<ino_t>& before,
+                       std::string_view address)
+    : event_descriptor_(event_descriptor) {
+  close_on_exec(event_descriptor);
+  visit_listeners([&](int descriptor, ino_t inode, in_port_t port) {
+    // Another thread may have begun to listen meanwhile, for something else.
+    const std::string_view bytes(reinterpret_cast<const char*>(&port), sizeof(port));
+    if (std::find(before.begin(), before.end(), inode) == before.end() &&
+        address.find(bytes) != std::string_view::npos) {
+      close_on_exec(descriptor);
+      listeners_.push_back({.descriptor = descriptor, .inode = inode});
+    }
+  });
+  ForkHandlers& handlers = ForkHandlers::of_this_process();
+  const std::lock_guard lock(handlers.mutex);
+  handlers.all.push_back(this);
+}
+
+OwnSockets::~OwnSockets() {
+  ForkHandlers& handlers = ForkHandlers::of_this_process();
+  const std::lock_guard lock(handlers.mutex);
+  std::erase(handlers.all, this);
+}
+
+void OwnSockets::mark(TimePoint now) {
+  if (now < next_look_ && pause_ != Duration::zero()) {
+    return;
+  }
+  visit_members(event_descriptor_, kNesting, [](int member, bool) { close_on_exec(member); });
+  pause_ = std::clamp(2 * pause_, kShortestPause, kLongestPause);
+  next_look_ = now + pause_;
+}
+
+void OwnSockets::close_all() const {
+  visit_members(event_descriptor_, kNesting, [](int member, bool is_socket) {
+    if (is_socket) {
+      close(member);
+    }
+  });
+  for (const auto& [descriptor, inode] : listeners_) {
+    struct stat entry {};
+    if (is_file(descriptor, inode, entry)) {
+      close(descriptor);
+    }
+  }
+}
+
+}  // namespace gtopk::transport

@@ -1,0 +1,18 @@
+// Transport over UCX: where on its machine a process runs, read from /proc.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+
+#include "transport/base/transport.hpp"
+
+namespace gtopk::transport {
+
+/// What cannot be read stays empty; all of it where /proc shows another process namespace.
+[[nodiscard]] Place place_of_this_process();
+
+/// When the process started, in clock ticks after boot; 0: /proc does not show it.
+[[nodiscard]] std::uint64_t start_of(pid_t process);
+
+}  // namespace gtopk::transport

@@ -1,0 +1,97 @@
+// Test support of this room: a forked rank's transport, which knows those of all the others.
+#pragma once
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sched.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "support/forked_ranks.hpp"
+#include "transport/ucx/mesh.hpp"
+
+namespace gtopk::test {
+
+/// One rank's transport, which knows all the others.
+struct Job {
+  /// `before_ucx` runs when the rank has its line to the others and no UCX yet.
+  explicit Job(
+      ForkedRank& rank, const std::function<void()>& before_ucx = [] {})
+      : store(rank.store()), rank(rank.rank()), size(rank.size()) {
+    store->add("started", 1);  // connects
+    before_ucx();
+    transport = transport::make_ucx_transport();
+    store->set(fmt::format("address/{}", rank.rank()), transport->address());
+    for (int other = 0; other < size; ++other) {
+      peers.push_back(transport->add_peer(store->get(fmt::format("address/{}", other), kWatchdog)));
+    }
+  }
+
+  template <typename Done>
+  bool until(const Done& done, std::chrono::nanoseconds limit = kWatchdog) {
+    return progress_until(
+        [this] {
+          const bool moved = transport->progress();
+          if (!moved) {
+            transport->wait(std::chrono::milliseconds(1));
+          }
+          return moved;
+        },
+        done, limit);
+  }
+
+  /// Progresses until nothing moves any more by itself; true when anything has.
+  bool settle() {
+    constexpr int kStill = 1000;
+    bool moved = false;
+    for (int still = 0; still < kStill; ++still) {
+      if (transport->progress()) {
+        moved = true;
+        still = 0;
+      } else {
+        sched_yield();
+      }
+    }
+    return moved;
+  }
+
+  /// Progresses until the parent speaks, or kills.
+  void serve(ForkedRank& self) {
+    pollfd channel = {.fd = self.channel(), .events = POLLIN, .revents = 0};
+    ASSERT_TRUE(until([&] { return poll(&channel, 1, 0) != 0; }));
+  }
+  /// Settles as often as the parent asks for it, and answers whether anything moved.
+  void settle_on_request(ForkedRank& self) {
+    while (self.hear() == "settle") self.say(settle() ? "moved" : "still");
+  }
+
+  /// All ranks have come this far. Progresses meanwhile, as a peer may need this rank's.
+  void meet(const std::string& name) {
+    const std::int64_t all = size;
+    std::int64_t here = store->add(name, 1);
+    ASSERT_TRUE(until([&] { return (here = store->add(name, 0)) >= all; }));
+  }
+
+  /// The orderly way out.
+  void leave() {
+    for (const PeerId peer : peers) {
+      transport->expect_departure(peer);
+    }
+    meet("leave");
+    transport->close(kWatchdog);
+  }
+
+  std::unique_ptr<bootstrap::KeyValueStore> store;
+  std::unique_ptr<Transport> transport;
+  int rank;
+  int size;
+  std::vector<PeerId> peers;
+};
+
+}  // namespace gtopk::test

@@ -1,0 +1,393 @@
+// Tests of the UCX transport between ranks of one machine: a death in shared memory, children that
+// outlive the rank that started them, and ranks that share memory but no network.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <spawn.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <filesystem>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "support/forked_ranks.hpp"
+#include "transport/ucx/job.hpp"
+#include "transport/ucx/mesh.hpp"
+
+namespace gtopk::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr const char* kTcp = "tcp,self";
+constexpr const char* kSharedMemory = "posix,sysv,self";
+/// Nothing here is waited for that long unless it never comes: UCX itself looks at shared memory
+/// every 20 s, and at a TCP connection that somebody still holds never.
+constexpr auto kSoon = 8s;
+
+ForkedRanks::Options over(const char* tls) {
+  return {.limit = 100s, .environment = {{"UCX_TLS", tls}}};
+}
+
+void exchange_a_message(Job& job, PeerId other) {
+  Message out("x");
+  Message in(std::size_t{1});
+  in.recv(*job.transport, other, 1);
+  out.send(*job.transport, other, 1);
+  ASSERT_TRUE(job.until([&] { return in.done() && out.done(); }));
+}
+
+void expect_to_be_told(Job& job, PeerId victim, Message& waiting) {
+  std::vector<transport::PeerFailure> failures;
+  ASSERT_TRUE(job.until(
+      [&] {
+        for (auto& failure : job.transport->take_failures()) {
+          failures.push_back(std::move(failure));
+        }
+        return !failures.empty() && waiting.done();
+      },
+      kSoon));
+  EXPECT_EQ(waiting.request.status(), Status::kPeerFailed);
+  EXPECT_EQ(waiting.completions, 1);
+  ASSERT_EQ(failures.size(), 1U);
+  EXPECT_EQ(failures[0].peer, victim);
+  EXPECT_FALSE(failures[0].reason.empty());
+  EXPECT_FALSE(job.transport->connected(victim));
+}
+
+// The victim stays a zombie until join(): its process id is not free, and /proc still shows it.
+TEST(UcxNeighbours, KilledPeerIsReportedOverSharedMemoryAndTheLivingWorkOn) {
+  ForkedRanks ranks(
+      3,
+      [](ForkedRank& self) {
+        Job job(self);
+        if (self.rank() == 2) {
+          exchange_a_message(job, job.peers[0]);
+          exchange_a_message(job, job.peers[1]);
+          self.say("met");
+          job.until([] { return false; });
+          return;
+        }
+        exchange_a_message(job, job.peers[2]);
+        Message waiting(std::size_t{100});
+        waiting.recv(*job.transport, job.peers[2], 2);
+        expect_to_be_told(job, job.peers[2], waiting);
+        const PeerId other = job.peers[static_cast<std::size_t>(1 - self.rank())];
+        exchange_a_message(job, other);
+        job.transport->expect_departure(other);
+        job.size = 2;  // of those that live
+        job.meet("leave");
+        EXPECT_TRUE(job.transport->take_failures().empty());
+        job.transport->close(kWatchdog);
+      },
+      over(kSharedMemory));
+  EXPECT_EQ(ranks.hear(2), "met");
+  ranks.signal(2, SIGKILL);
+  const auto reports = ranks.join();
+  EXPECT_TRUE(reports[0].passed()) << reports[0];
+  EXPECT_TRUE(reports[1].passed()) << reports[1];
+  EXPECT_TRUE(reports[2].signalled(SIGKILL)) << reports[2];
+}
+
+TEST(UcxNeighbours, PeerThatHasEndedBeforeTheFirstMessageIsReportedOverSharedMemory) {
+  ForkedRanks ranks(
+      2,
+      [](ForkedRank& self) {
+        Job job(self);
+        if (self.rank() == 1) {
+          self.say("known");
+          static_cast<void>(self.hear());
+        }
+        ASSERT_EQ(self.hear(), "killed");
+        Message waiting(std::size_t{100});
+        waiting.recv(*job.transport, job.peers[1], 2);
+        expect_to_be_told(job, job.peers[1], waiting);
+        job.transport->close(1s);
+      },
+      over(kSharedMemory));
+  EXPECT_EQ(ranks.hear(1), "known");
+  ranks.signal(1, SIGKILL);
+  ranks.tell(0, "killed");
+  const auto reports = ranks.join();
+  EXPECT_TRUE(reports[0].passed()) << reports[0];
+}
+
+// What a rank has sent arrives, however soon it ends afterwards, and before its end is told.
+TEST(UcxNeighbours, MessagesSentJustBeforeDeathArriveBeforeTheDeathIsReported) {
+  constexpr int kMessages = 40;
+  ForkedRanks ranks(
+      2,
+      [](ForkedRank& self) {
+        Job job(self);
+        const PeerId other = job.peers[static_cast<std::size_t>(1 - self.rank())];
+        exchange_a_message(job, other);
+        std::vector<std::unique_ptr<Message>> messages;
+        for (Tag tag = 10; tag < 10 + kMessages; ++tag) {
+          messages.push_back(std::make_unique<Message>(self.rank() == 1 ? pattern(1000, 1)
+                                                                        : std::string(1000, '\0')));
+          if (self.rank() == 0) {
+            messages.back()->recv(*job.transport, other, tag);
+          }
+        }
+        if (self.rank() == 1) {
+          ASSERT_EQ(self.hear(), "send and die");
+          for (Tag tag = 10; tag < 10 + kMessages; ++tag) {
+            messages[tag - 10]->send(*job.transport, other, tag);
+          }
+          ASSERT_TRUE(std::all_of(messages.begin(), messages.end(),
+                                  [](const auto& m) { return m->done(); }));
+          kill(getpid(), SIGKILL);
+        }
+        self.say("posted");
+        ASSERT_EQ(self.hear(), "dead");
+        std::vector<transport::PeerFailure> failures;
+        ASSERT_TRUE(job.until(
+            [&] {
+              failures = job.transport->take_failures();
+              return !failures.empty();
+            },
+            kSoon));
+        for (const auto& message : messages) {
+          EXPECT_EQ(message->request.status(), Status::kOk);
+          EXPECT_TRUE(message->bytes == pattern(1000, 1));
+        }
+        job.transport->close(1s);
+      },
+      over(kSharedMemory));
+  EXPECT_EQ(ranks.hear(0), "posted");
+  ranks.tell(1, "send and die");
+  EXPECT_THROW(static_cast<void>(ranks.hear(1)), std::runtime_error);  // it is dead
+  ranks.tell(0, "dead");
+  const auto reports = ranks.join();
+  EXPECT_TRUE(reports[0].passed()) << reports[0];
+  EXPECT_TRUE(reports[1].signalled(SIGKILL)) << reports[1];
+}
+
+// --- children that outlive their parent
+
+/// The network sockets of this process that a program it starts would hold too.
+std::ptrdiff_t sockets_open_on_exec() {
+  std::ptrdiff_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int descriptor = std::stoi(entry.path().filename());
+    int domain = 0;
+    socklen_t size = sizeof(domain);
+    if (getsockopt(descriptor, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_INET &&
+        (fcntl(descriptor, F_GETFD) & FD_CLOEXEC) == 0) {
+      ++count;
+    }
+  }
+  return count;
+}
+
+enum class Child : std::uint8_t { kForked, kExecuted };
+
+/// Starts a child that lives until the other end of `lifeline` closes.
+void start(Child kind, int lifeline, int channel) {
+  if (kind == Child::kForked) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      close(channel);
+      char ignored = 0;
+      const bool ended = read(lifeline, &ignored, 1) == 0;
+      exit(ended ? 0 : 1);  // with all exit handlers, as a program would
+    }
+    return;
+  }
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, lifeline, STDIN_FILENO);
+  std::string name = "cat";
+  std::array<char*, 2> arguments = {name.data(), nullptr};
+  pid_t child = 0;
+  ASSERT_EQ(posix_spawnp(&child, "cat", &actions, nullptr, arguments.data(), environ), 0);
+  posix_spawn_file_actions_destroy(&actions);
+}
+
+class ChildOfARank : public testing::TestWithParam<Child> {};
+
+INSTANTIATE_TEST_SUITE_P(Kinds, ChildOfARank, testing::Values(Child::kForked, Child::kExecuted),
+                         [](const auto& test) {
+                           return test.param == Child::kForked ? "Forked" : "Executed";
+                         });
+
+TEST_P(ChildOfARank, OutlivesItAndTheOthersAreToldOverTcp) {
+  std::array<int, 2> lifeline{};
+  ASSERT_EQ(pipe(lifeline.data()), 0);
+  ForkedRanks ranks(
+      3,
+      [&](ForkedRank& self) {
+        close(lifeline[1]);
+        Job job(self);
+        if (self.rank() == 1) {
+          exchange_a_message(job, job.peers[0]);
+          // A program that starts others does so long after its connections were made.
+          ASSERT_TRUE(GetParam() == Child::kForked ||
+                      job.until([] { return sockets_open_on_exec() == 0; }));
+          start(GetParam(), lifeline[0], self.channel());
+          self.say("has a child");
+          job.until([] { return false; });
+          return;
+        }
+        Message waiting(std::size_t{100});
+        if (self.rank() == 0) {  // has a connection
+          exchange_a_message(job, job.peers[1]);
+          waiting.recv(*job.transport, job.peers[1], 2);
+        }
+        self.say("met");
+        ASSERT_EQ(self.hear(), "killed");
+        if (self.rank() == 2) {  // would make one
+          waiting.recv(*job.transport, job.peers[1], 2);
+        }
+        expect_to_be_told(job, job.peers[1], waiting);
+        job.transport->close(1s);
+      },
+      over(kTcp));
+  close(lifeline[0]);
+  EXPECT_EQ(ranks.hear(0), "met");
+  EXPECT_EQ(ranks.hear(2), "met");
+  EXPECT_EQ(ranks.hear(1), "has a child");
+  ranks.signal(1, SIGKILL);
+  ranks.tell(0, "killed");
+  ranks.tell(2, "killed");
+  const auto reports = ranks.join();
+  close(lifeline[1]);
+  EXPECT_TRUE(reports[0].passed()) << reports[0];
+  EXPECT_TRUE(reports[2].passed()) << reports[2];
+}
+
+TEST(UcxNeighbours, ForkedChildThatExitsLeavesTheConnectionsOfItsParentAlone) {
+  run_forked_ranks(
+      2,
+      [](ForkedRank& self) {
+        Job job(self);
+        const PeerId other = job.peers[static_cast<std::size_t>(1 - self.rank())];
+        exchange_a_message(job, other);
+        const pid_t child = fork();
+        ASSERT_GE(child, 0);
+        if (child == 0) {
+          close(self.channel());
+          exit(0);
+        }
+        int status = -1;
+        ASSERT_EQ(waitpid(child, &status, 0), child);
+        EXPECT_EQ(status, 0);
+        exchange_a_message(job, other);
+        job.leave();
+        EXPECT_TRUE(job.transport->take_failures().empty());
+      },
+      over("tcp,posix,sysv,self"));
+}
+
+// --- memory shared, the network not: two containers of one machine
+
+bool enter_own_network() {
+  return unshare(CLONE_NEWNET) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0;
+}
+
+bool own_network_can_be_had() {
+  const pid_t child = fork();
+  if (child == 0) {
+    _exit(enter_own_network() ? 0 : 1);
+  }
+  int status = -1;
+  return waitpid(child, &status, 0) == child && status == 0;
+}
+
+/// As the engine waits: in the transport's longest sleep, until there is something.
+template <typename Done>
+bool sleep_until(Transport& transport, const Done& done, std::chrono::nanoseconds limit) {
+  return progress_until(
+      [&] {
+        const bool moved = transport.progress();
+        if (!moved) {
+          transport.wait(50ms);
+        }
+        return moved;
+      },
+      done, limit);
+}
+
+// Neither can wake the other: UCX's wake-ups are sockets of a network namespace. A round trip that
+// sleeps its 50 ms twice would take 20 s for all.
+TEST(UcxNeighbours, RoundTripsAcrossNetworkNamespacesDoNotSleepUntilSomebodyElseWakesThem) {
+  if (!own_network_can_be_had()) {
+    GTEST_SKIP() << "this process may not make network namespaces: run it as root";
+  }
+  constexpr int kRoundTrips = 200;
+  run_forked_ranks(
+      2,
+      [](ForkedRank& self) {
+        Job job(self, [] { ASSERT_TRUE(enter_own_network()); });
+        const PeerId other = job.peers[static_cast<std::size_t>(1 - self.rank())];
+        exchange_a_message(job, other);
+        const auto begin = std::chrono::steady_clock::now();
+        for (int i = 0; i < kRoundTrips; ++i) {
+          for (const std::size_t size : {std::size_t{8}, std::size_t{100'000}}) {
+            Message in(size);
+            in.recv(*job.transport, other, 2);
+            Message out(pattern(size, static_cast<unsigned>(i)));
+            if (self.rank() == 0) {
+              out.send(*job.transport, other, 2);
+            }
+            ASSERT_TRUE(sleep_until(*job.transport, [&] { return in.done(); }, kWatchdog));
+            if (self.rank() == 1) {
+              out.send(*job.transport, other, 2);
+            }
+            ASSERT_TRUE(sleep_until(*job.transport, [&] { return out.done(); }, kWatchdog));
+            ASSERT_TRUE(in.bytes == out.bytes);
+          }
+        }
+        EXPECT_LT(std::chrono::steady_clock::now() - begin, kSoon);
+        job.leave();
+        EXPECT_TRUE(job.transport->take_failures().empty());
+      },
+      over(kSharedMemory));
+}
+
+TEST(UcxNeighbours, NothingButAnIdleReceiveAcrossNetworkNamespacesSleepsOn) {
+  if (!own_network_can_be_had()) {
+    GTEST_SKIP() << "this process may not make network namespaces: run it as root";
+  }
+  run_forked_ranks(
+      2,
+      [](ForkedRank& self) {
+        Job job(self, [] { ASSERT_TRUE(enter_own_network()); });
+        const PeerId other = job.peers[static_cast<std::size_t>(1 - self.rank())];
+        exchange_a_message(job, other);
+        job.meet("met");
+        Message idle(std::size_t{8});
+        idle.request.connects = false;
+        idle.recv(*job.transport, other, 2);
+        job.transport->wait(1ms);
+        const auto sleeps = [&](int waits) {
+          rusage before{};
+          rusage after{};
+          getrusage(RUSAGE_THREAD, &before);
+          for (const auto end = std::chrono::steady_clock::now() + waits * 50ms;
+               std::chrono::steady_clock::now() < end;) {
+            job.transport->wait(50ms);
+          }
+          getrusage(RUSAGE_THREAD, &after);
+          return after.ru_nvcsw - before.ru_nvcsw;
+        };
+        EXPECT_LT(sleeps(5), 40);  // in steps of a millisecond: 250 and more
+        job.transport->cancel(idle.request);
+        ASSERT_TRUE(job.until([&] { return idle.done(); }));
+        job.leave();
+      },
+      over(kSharedMemory));
+}
+
+}  // namespace
+}  // namespace gtopk::test
