@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import re
+import typing
 
+import numpy as np
 import pytest
 import tomllib
 import torch
@@ -80,10 +83,45 @@ def test_bad_tensors_are_value_errors(tensor, message):
         gtopk.sparse_all_reduce(tensor, k=1)
 
 
-def test_residual_and_tensor_may_not_be_one():
-    tensor = torch.ones(8)
+def memory() -> torch.Tensor:
+    return torch.ones(64)
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        lambda m: (m[:8], m[:8]),
+        lambda m: (m[:8], m[7:15]),
+        lambda m: (m[4:12], m[:8]),
+        lambda m: (m[:8].view(2, 4), m[6:14].view(2, 4)),
+        lambda m: (m[0:16:2], m[14:30:2]),
+        lambda m: (m.view(8, 8)[:, 0], m.view(8, 8)[1]),
+        lambda m: (m.view(8, 8)[:4, :4], m.view(8, 8)[3:7, 3:7]),
+        lambda m: (m.view(torch.bfloat16)[14:22], m[:8]),
+        lambda m: (torch.from_numpy(m.numpy())[:8], m[1:9]),
+    ],
+)
+def test_residual_and_tensor_may_not_share_memory(views):
+    tensor, residual = views(memory())
     with pytest.raises(ValueError, match="share memory"):
-        gtopk.sparse_all_reduce(tensor, k=1, residual=tensor)
+        gtopk.sparse_all_reduce(tensor, k=1, residual=residual)
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        lambda m: (m[:8], m[8:16]),
+        lambda m: (m[0:16:2], m[1:17:2]),
+        lambda m: (m.view(8, 8)[:, :4], m.view(8, 8)[:, 4:]),
+        lambda m: (m.view(torch.bfloat16)[:8], m[4:12]),
+        lambda m: (m[:0], m[:0]),
+    ],
+)
+def test_residual_and_tensor_may_lie_side_by_side_in_one_memory(views):
+    # All is well with the arguments: what is missing is a group.
+    tensor, residual = views(memory())
+    with pytest.raises(ValueError, match="process group has not been initialized"):
+        gtopk.sparse_all_reduce(tensor, k=1, residual=residual)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -131,6 +169,8 @@ def test_arguments_of_the_state_that_are_not_there_are_named(name, value):
         ({"min_numel": -1}, "min_numel"),
         ({"warmup": [0.1]}, "warmup must be pairs"),
         ({"warmup": [(0.0, 5)]}, "warmup's density"),
+        ({"warmup": [("sparse", 5)]}, r"in \(0, 1\] or 'dense', given 'sparse'"),
+        ({"unit": [1]}, "unit must be"),
         ({"warmup": [(0.1, -5)]}, "steps must be"),
         ({"warmup": [(0.1, 2.5)]}, "steps must be"),
     ],
@@ -144,6 +184,75 @@ def test_a_state_of_no_parameters_is_refused():
     model = nn.Linear(4, 4).requires_grad_(False)
     with pytest.raises(ValueError, match="no parameter that requires a gradient"):
         state(model)
+
+
+def units_of(made: gtopk.SparseState) -> list[tuple[str, ...]]:
+    return [unit.names for unit in made.units]
+
+
+def test_a_module_and_a_dict_serve_as_named_parameters():
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    wanted = units_of(gtopk.SparseState(model.named_parameters()))
+    assert units_of(gtopk.SparseState(model)) == wanted
+    assert units_of(gtopk.SparseState(dict(model.named_parameters()))) == wanted
+
+
+def test_tied_parameters_count_once_under_their_first_name():
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    model[1].weight = model[0].weight
+    every = gtopk.SparseState(model.named_parameters(remove_duplicate=False))
+    assert (
+        units_of(every) == units_of(gtopk.SparseState(model)) == [("0.weight", "1.bias", "0.bias")]
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (lambda model: model.parameters(), "given Parameter"),
+        (lambda model: list(model.parameters()), "given Parameter"),
+        (lambda model: model.weight, "given Parameter"),
+        (lambda _: "weight", "given str"),
+        (lambda _: None, "given NoneType"),
+        (lambda _: ["ab"], "given str"),
+        (lambda model: [(model.weight, "weight")], r"given \(Parameter, str\)"),
+        (lambda model: model.named_modules(), r"given \(str, Linear\)"),
+    ],
+)
+def test_what_is_no_named_parameter_gets_an_error_with_what_is_wanted(given, said):
+    with pytest.raises(ValueError, match=rf"model\.named_parameters\(\).*{said}"):
+        gtopk.SparseState(given(nn.Linear(64, 64)))
+
+
+def test_numbers_of_numpy_are_numbers():
+    made = state(
+        density=np.float32(0.25),
+        unit=np.int64(2**20),
+        min_numel=np.int32(10),
+        warmup=[(np.float16(0.5), np.int8(3))],
+    )
+    assert json.dumps(made.config.as_dict())
+    assert (made.density, made.config.density) == (0.5, 0.25)
+    with pytest.raises(ValueError, match="process group has not been initialized"):
+        gtopk.sparse_all_reduce(torch.ones(8), k=np.int64(2))
+    with pytest.raises(ValueError, match="process group has not been initialized"):
+        gtopk.sparse_all_reduce(torch.ones(8), density=np.float32(0.25))
+
+
+def public() -> list:
+    members = [getattr(gtopk, name) for name in gtopk.__all__ if name != "__version__"]
+    methods = [
+        value.fget if isinstance(value, property) else value
+        for name, value in vars(gtopk.SparseState).items()
+        if name == "__init__" or not name.startswith("_")
+    ]
+    return [each for each in (*members, *methods) if callable(each)]
+
+
+@pytest.mark.parametrize("function", public(), ids=lambda each: each.__qualname__)
+def test_type_hints_of_public_names_can_be_read(function):
+    hints = typing.get_type_hints(function)
+    assert isinstance(function, type) or "return" in hints
 
 
 def test_frozen_parameters_are_in_no_unit():
@@ -194,11 +303,21 @@ def test_without_warm_up_the_density_is_that_of_every_step():
     assert {config().density_at(step) for step in range(5)} == {0.01}
 
 
-def test_a_saved_configuration_that_differs_is_named_with_both_values():
-    saved = config().as_dict()
-    config().check_equal(saved)
-    with pytest.raises(ValueError, match=r"density is 0.02 here and 0.01 there; unit is 7 here"):
-        config(density=0.02, unit=7).check_equal(saved)
+def test_a_phase_of_the_warm_up_may_be_dense():
+    warm = config(density=0.01, warmup=[("dense", 2), (np.float32(0.25), np.int64(1))])
+    assert [warm.density_at(step) for step in range(4)] == ["dense", "dense", 0.25, 0.01]
+
+
+def test_a_density_that_is_set_holds_for_all_steps_to_come():
+    made = state(warmup=[("dense", 5)])
+    assert made.density == "dense"
+    made.density = 0.5
+    assert made.density == 0.5
+    assert made.config.warmup == ()
+    for wrong in (0, 1.5, "dense", None):
+        with pytest.raises(ValueError, match="density must be a number"):
+            made.density = wrong
+    assert made.density == 0.5
 
 
 # --- versions
@@ -216,6 +335,7 @@ def test_the_package_says_its_version_and_its_names():
     assert f"torch=={major}.{minor}.*" in pinned
     cmake = (ROOT / "CMakeLists.txt").read_text()
     assert f"project(gtopk VERSION {gtopk.__version__} " in cmake
-    assert {"sparse_all_reduce", "SparseState", "sparse_hook", "stats"} <= set(dir(gtopk))
+    names = {"SparseState", "attach", "sparse_all_reduce", "sparse_hook", "stats"}
+    assert names <= set(dir(gtopk))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         gtopk.nothing  # noqa: B018

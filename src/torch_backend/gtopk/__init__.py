@@ -14,16 +14,24 @@ from gtopk._autoload import register
 
 if TYPE_CHECKING:
     from gtopk.collectives import sparse_all_reduce
-    from gtopk.hook import sparse_hook
+    from gtopk.hook import attach, sparse_hook
     from gtopk.state import SparseState
     from gtopk.statistics import stats
 
     __version__: str
 
-__all__ = ["SparseState", "__version__", "sparse_all_reduce", "sparse_hook", "stats"]
+__all__ = [
+    "SparseState",
+    "__version__",
+    "attach",
+    "sparse_all_reduce",
+    "sparse_hook",
+    "stats",
+]
 
 _PLACES = {
     "SparseState": "gtopk.state",
+    "attach": "gtopk.hook",
     "sparse_all_reduce": "gtopk.collectives",
     "sparse_hook": "gtopk.hook",
     "stats": "gtopk.statistics",

@@ -1,15 +1,93 @@
-"""What a saved state says about where it belongs: units as plain values, rank and ranks."""
+"""A saved state as plain values: written here, and read with every doubt about it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 import torch.distributed as dist
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from gtopk.choices import check_whole
 
+if TYPE_CHECKING:
+    from gtopk.config import Config
     from gtopk.units import Unit
+
+_FORMAT = 1
+
+
+class IncompatibleKeys(NamedTuple):
+    """What loading a state passed over, by the parameters' names."""
+
+    missing_keys: list[str]
+    """Have a residual here, and none in the saved state that fits: theirs stayed as it was."""
+    unexpected_keys: list[str]
+    """Have one in the saved state, and none here that it fits."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A saved state that has been read; see write()."""
+
+    units: list[dict[str, Any]]
+    step: int
+    place: Mapping[str, int] | None
+    residuals: Mapping[str, torch.Tensor]
+
+
+def write(
+    config: Config,
+    units: Sequence[Unit],
+    step: int,
+    group: dist.ProcessGroup | None,
+    residuals: Mapping[str, torch.Tensor],
+) -> dict[str, Any]:
+    """Return a copy of it all. The configuration is there to be looked at."""
+    return {
+        "format": _FORMAT,
+        "config": config.as_dict(),
+        "units": layout(units),
+        "step": step,
+        "place": place(group),
+        "residuals": {name: view.clone() for name, view in residuals.items()},
+    }
+
+
+def read(saved: object) -> Saved:
+    """Raise ValueError that names the first key without which, or with whose value, it is none."""
+    _check(isinstance(saved, Mapping), "it is no dict", saved)
+    assert isinstance(saved, Mapping)
+    for key in ("format", "units", "step", "place", "residuals"):
+        _check(key in saved, f"it has no '{key}'", list(saved))
+    if saved["format"] != _FORMAT:
+        raise ValueError(f"gtopk: the saved state has format {saved['format']!r}, not {_FORMAT}")
+    units, where, residuals = saved["units"], saved["place"], saved["residuals"]
+    _check(
+        isinstance(units, (list, tuple)) and all(_is_unit(each) for each in units),
+        "'units' must be a list of what a unit holds",
+        units,
+    )
+    check_whole(saved["step"], "the saved state's 'step'", 0)
+    _check(
+        where is None
+        or (
+            isinstance(where, Mapping)
+            and all(isinstance(where.get(key), int) for key in ("rank", "ranks"))
+        ),
+        "'place' must be None or hold 'rank' and 'ranks'",
+        where,
+    )
+    _check(isinstance(residuals, Mapping), "'residuals' must be a dict", residuals)
+    for name, residual in residuals.items():
+        _check(isinstance(name, str), "a name in 'residuals' is no string", name)
+        _check(
+            isinstance(residual, torch.Tensor) and residual.layout == torch.strided,
+            f"the residual of '{name}' must be a dense tensor",
+            residual,
+        )
+    return Saved(list(units), int(saved["step"]), where, residuals)
 
 
 def layout(units: Sequence[Unit]) -> list[dict[str, Any]]:
@@ -40,6 +118,18 @@ def check_units(mine: Sequence[Unit], saved: Sequence[Mapping[str, Any]], whose:
     )
 
 
+def check_parameters(mine: Sequence[Unit], saved: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ValueError that names the first parameter that only one side has, or has otherwise."""
+    here, there = _parameters(layout(mine)), _parameters(saved)
+    for name in [*here, *there]:
+        if here.get(name) != there.get(name):
+            raise ValueError(
+                f"gtopk: the saved state is of other parameters: '{name}' is "
+                f"{here.get(name, 'nothing')} here and {there.get(name, 'nothing')} there; "
+                "strict=False loads what fits"
+            )
+
+
 def place(group: dist.ProcessGroup | None) -> dict[str, int] | None:
     """Rank and ranks, where they are known."""
     if not dist.is_available() or not dist.is_initialized():
@@ -60,3 +150,36 @@ def check_place(saved: Mapping[str, int] | None, mine: Mapping[str, int] | None)
         f"gtopk: the saved state is that of rank {saved['rank']}, this is rank {mine['rank']}: "
         "every rank loads its own"
     )
+
+
+def _parameters(units: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Name each parameter's shape, type and kind, whatever the units are."""
+    return {
+        name: f"{list(shape)} {unit['dtype']} {kind}"
+        for unit in units
+        for kind in ("large", "small")
+        for name, shape in unit[kind]
+    }
+
+
+def _is_unit(unit: object) -> bool:
+    return (
+        isinstance(unit, Mapping)
+        and isinstance(unit.get("dtype"), str)
+        and all(
+            isinstance(unit.get(kind), (list, tuple))
+            and all(
+                isinstance(each, (list, tuple))
+                and len(each) == 2
+                and isinstance(each[0], str)
+                and isinstance(each[1], (list, tuple))
+                for each in unit[kind]
+            )
+            for kind in ("large", "small")
+        )
+    )
+
+
+def _check(holds: bool, what: str, given: object) -> None:
+    if not holds:
+        raise ValueError(f"gtopk: this is no saved SparseState: {what}; given {given!r:.200}")

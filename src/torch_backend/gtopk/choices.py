@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numbers
+import operator
+
 ALGORITHMS = ("gtopk", "gtopk-tree", "topk", "dense")
 SELECTORS = ("exact",)
 PUT_BACKS = ("own", "merged")
@@ -35,11 +38,23 @@ def check_wire(wire: str | None) -> None:
         _check("wire", wire, (None,))
 
 
-def check_density(density: float, name: str = "density") -> float:
-    """Return the share as a float; raise ValueError unless 0 < density <= 1."""
-    if isinstance(density, bool) or not isinstance(density, (int, float)) or not 0 < density <= 1:
+def check_density(density: object, name: str = "density") -> float:
+    """Return the share, any real number, as a float; raise ValueError unless 0 < density <= 1."""
+    # NumPy's floats are registered as numbers.Real; float32's is no float.
+    if not isinstance(density, numbers.Real) or isinstance(density, bool) or not 0 < density <= 1:
         raise ValueError(f"gtopk: {name} must be a number in (0, 1], given {density!r}")
     return float(density)
+
+
+def check_whole(number: object, name: str, least: int) -> int:
+    """Return the number, of any integer type, as an int; raise ValueError unless >= `least`."""
+    try:
+        whole = operator.index(number)  # type: ignore[arg-type]
+    except TypeError:
+        whole = least - 1
+    if isinstance(number, bool) or whole < least:
+        raise ValueError(f"gtopk: {name} must be a whole number, {least} or more, given {number!r}")
+    return whole
 
 
 def _check(what: str, name: object, there: tuple[str | None, ...]) -> None:

@@ -6,18 +6,15 @@ What the result is: docs/algorithms.md. How it is computed is the native part's 
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp
+from torch.distributed.distributed_c10d import Work
 
 from gtopk import _native
 from gtopk.choices import check_algorithm, check_density, check_put_back, check_select, check_wire
 from gtopk.groups import backend_of
-
-if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Work
 
 # acc, merge and residual are float32 for the half types.
 ACCUMULATION = {
@@ -159,8 +156,37 @@ def _check_residual(residual: torch.Tensor, tensor: torch.Tensor) -> None:
             f"gtopk: residual of a {tensor.dtype} tensor must be {wanted} of shape "
             f"{tuple(tensor.shape)}, given {residual.dtype} of shape {tuple(residual.shape)}"
         )
-    if tensor.numel() and residual.data_ptr() == tensor.data_ptr():
+    if _share_memory(residual, tensor):
         raise ValueError("gtopk: residual and tensor must not share memory")
+
+
+def _share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether a byte of one is a byte of the other; memory between elements is nobody's."""
+    (first_a, last_a), (first_b, last_b) = _range(a), _range(b)
+    if first_a >= last_b or first_b >= last_a:
+        return False
+    # Seldom: a map of the bytes from the first to the last, on which both are drawn.
+    first = min(first_a, first_b)
+    taken = torch.zeros(max(last_a, last_b) - first, dtype=torch.bool)
+    _bytes(taken, a, first_a - first).fill_(True)
+    return bool(_bytes(taken, b, first_b - first).any())
+
+
+def _range(tensor: torch.Tensor) -> tuple[int, int]:
+    """Addresses of the first byte and behind the last; alike for a tensor of no elements."""
+    first = tensor.data_ptr()
+    if not tensor.numel():
+        return first, first
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    elements = 1 + sum((size - 1) * stride for size, stride in steps)
+    return first, first + elements * tensor.element_size()
+
+
+def _bytes(memory: torch.Tensor, tensor: torch.Tensor, offset: int) -> torch.Tensor:
+    """View the bytes that `tensor` has, one element each, in `memory` from `offset` on."""
+    size = tensor.element_size()
+    strides = [stride * size for stride in tensor.stride()]
+    return memory.as_strided([*tensor.shape, size], [*strides, 1], offset)
 
 
 def _entries(tensor: torch.Tensor, k: int | None, density: float | None) -> int:

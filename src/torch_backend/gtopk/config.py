@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
-from gtopk.choices import check_algorithm, check_density, check_put_back, check_select, check_wire
+from gtopk.choices import (
+    check_algorithm,
+    check_density,
+    check_put_back,
+    check_select,
+    check_whole,
+    check_wire,
+)
 from gtopk.units import UnitSize, check_unit
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+# What a warm-up phase says: a share, or everything.
+Density = float | Literal["dense"]
+Warmup = Sequence[tuple[Density, int]]
 
 
 @dataclass(frozen=True)
@@ -23,22 +32,22 @@ class Config:
     select: str
     put_back: str
     wire: str | None
-    warmup: tuple[tuple[float, int], ...]
+    warmup: tuple[tuple[Density, int], ...]
     min_numel: int
 
     def __post_init__(self) -> None:
         """Raise ValueError, or NotImplementedError for what is not there yet."""
-        check_density(self.density)
-        check_unit(self.unit)
+        # Numbers of NumPy's become Python's, which can be saved and compared anywhere.
+        object.__setattr__(self, "density", check_density(self.density))
+        object.__setattr__(self, "unit", check_unit(self.unit))
         check_algorithm(self.algorithm)
         check_select(self.select)
         check_put_back(self.put_back)
         check_wire(self.wire)
         object.__setattr__(self, "warmup", _checked_warmup(self.warmup))
-        if not isinstance(self.min_numel, int) or self.min_numel < 0:
-            raise ValueError(f"gtopk: min_numel must be 0 or more, given {self.min_numel!r}")
+        object.__setattr__(self, "min_numel", check_whole(self.min_numel, "min_numel", 0))
 
-    def density_at(self, step: int) -> float:
+    def density_at(self, step: int) -> Density:
         """Return the density of the step-th backward (from 0), through the warm-up and after it."""
         for density, steps in self.warmup:
             if step < steps:
@@ -46,32 +55,33 @@ class Config:
             step -= steps
         return self.density
 
-    def check_equal(self, saved: Mapping[str, Any]) -> None:
-        """Raise ValueError that names what `saved` (of an as_dict()) says otherwise."""
-        mine = self.as_dict()
-        differences = [
-            f"{key} is {mine.get(key)!r} here and {saved.get(key)!r} there"
-            for key in sorted({*mine, *saved})
-            if mine.get(key) != saved.get(key)
-        ]
-        if differences:
-            raise ValueError(
-                "gtopk: the saved state is of another configuration: " + "; ".join(differences)
-            )
+    def with_density(self, density: float) -> Config:
+        """Return the same with this density in every step: no warm-up is left."""
+        return dataclasses.replace(self, density=density, warmup=())
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values only, to be saved."""
+        """Return plain values only, to be saved and compared."""
         return {**dataclasses.asdict(self), "warmup": [list(phase) for phase in self.warmup]}
 
 
-def _checked_warmup(warmup: object) -> tuple[tuple[float, int], ...]:
-    shape = f"gtopk: warmup must be pairs (density, steps), given {warmup!r}"
+def _checked_warmup(warmup: object) -> tuple[tuple[Density, int], ...]:
     try:
         phases = [(density, steps) for density, steps in warmup]  # type: ignore[attr-defined]
     except (TypeError, ValueError):
-        raise ValueError(shape) from None
-    for density, steps in phases:
-        check_density(density, "warmup's density")
-        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
-            raise ValueError(f"{shape}: steps must be whole numbers, 0 or more")
-    return tuple((float(density), steps) for density, steps in phases)
+        raise ValueError(
+            f"gtopk: warmup must be pairs (density, steps) or ('dense', steps), given {warmup!r}"
+        ) from None
+    return tuple(
+        (_phase(density), check_whole(steps, "warmup's steps", 0)) for density, steps in phases
+    )
+
+
+def _phase(density: object) -> Density:
+    if isinstance(density, str) and density == "dense":
+        return "dense"
+    try:
+        return check_density(density)
+    except ValueError:
+        raise ValueError(
+            f"gtopk: warmup's density must be a number in (0, 1] or 'dense', given {density!r}"
+        ) from None

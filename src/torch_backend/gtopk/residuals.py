@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gtopk.checkpoint import IncompatibleKeys
 from gtopk.collectives import ACCUMULATION
 
 if TYPE_CHECKING:
@@ -52,22 +53,29 @@ class Residuals:
             residuals.update(zip((each.name for each in unit.large), views, strict=True))
         return residuals
 
-    def load(self, saved: Mapping[str, torch.Tensor]) -> None:
-        """Copy all in, or raise ValueError where names, shapes or types differ and copy none."""
+    def load(self, saved: Mapping[str, torch.Tensor], *, strict: bool) -> IncompatibleKeys:
+        """Copy in those whose name, shape and type are known here.
+
+        strict: raise ValueError unless that is all of both sides, and copy none.
+        """
         mine = self.by_parameter()
-        if mine.keys() != saved.keys():
+        fit = [name for name, view in mine.items() if name in saved and _fits(view, saved[name])]
+        missing = sorted(mine.keys() - fit)
+        unexpected = sorted(saved.keys() - fit)
+        if strict and (missing or unexpected):
             raise ValueError(
                 "gtopk: the saved residuals are those of other parameters: "
-                f"{sorted(mine.keys() ^ saved.keys())} are on one side alone"
+                f"{missing} miss one that fits, {unexpected} are not expected; strict=False loads "
+                "the others"
             )
-        for name, view in mine.items():
-            if saved[name].shape != view.shape or saved[name].dtype != view.dtype:
-                raise ValueError(
-                    f"gtopk: the residual of '{name}' is {view.dtype} {tuple(view.shape)} here, "
-                    f"{saved[name].dtype} {tuple(saved[name].shape)} in the saved state"
-                )
-        for name, view in mine.items():
-            view.copy_(saved[name])
+        with torch.no_grad():
+            for name in fit:
+                mine[name].copy_(saved[name])
+        return IncompatibleKeys(missing, unexpected)
+
+
+def _fits(mine: torch.Tensor, saved: torch.Tensor) -> bool:
+    return mine.shape == saved.shape and mine.dtype == saved.dtype
 
 
 def slots(flat: torch.Tensor, parameters: Sequence[Parameter]) -> list[torch.Tensor]:

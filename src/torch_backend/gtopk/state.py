@@ -5,29 +5,33 @@ It knows units and residuals; when gradients arrive and travel is overlap.py's b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
-from gtopk.checkpoint import check_place, check_units, layout, place
-from gtopk.collectives import check_tensor, is_sharded
-from gtopk.config import Config
+import torch
+import torch.distributed as dist
+
+from gtopk.checkpoint import (
+    IncompatibleKeys,
+    check_parameters,
+    check_place,
+    check_units,
+    layout,
+    place,
+    read,
+    write,
+)
+from gtopk.config import Config, Density, Warmup
 from gtopk.overlap import Overlap
+from gtopk.parameters import NamedParameters, trained_parameters
 from gtopk.residuals import Residuals
 from gtopk.units import Parameter, Unit, UnitSize, units_of
-
-if TYPE_CHECKING:
-    import torch
-    import torch.distributed as dist
-
-    NamedParameters = Iterable[tuple[str, torch.Tensor]]
-
-_FORMAT = 1
 
 
 class SparseState:
     """State of ``gtopk.sparse_hook``, to be made alike on every rank.
 
-    ``ddp.register_comm_hook(SparseState(model.named_parameters()), gtopk.sparse_hook)``
+    ``gtopk.attach(ddp, density=…)`` makes one for a DDP and registers the hook.
 
     Gradients are exchanged in units, which follow from the parameters alone (units.py) and start
     as soon as their last gradient has arrived. Parameters of fewer than `min_numel` elements are
@@ -36,9 +40,16 @@ class SparseState:
     buffer per unit, into which each gradient is copied once and from which the result is copied
     back once.
 
+    A unit whose gradients are not finite on some rank, small ones included, is not exchanged: its
+    result is NaN everywhere, its residuals stay. What was delivered and reaches no ``.grad`` goes
+    back into the first rank's residual: DDP drops it for a parameter that no rank used
+    (find_unused_parameters), and a backward that raises drops all of it. Such a backward is no
+    step.
+
     Args:
-        named_parameters: ``model.named_parameters()`` of the model that DDP wraps; those that
-            require a gradient count. Float32, float64, bfloat16 or float16, on the CPU.
+        named_parameters: ``model.named_parameters()`` of the model that DDP wraps, or the model;
+            those that require a gradient count, tied ones once. Float32, float64, bfloat16 or
+            float16, on the CPU.
         density: the share of each unit's elements that travels, in (0, 1].
         unit: bytes of consecutive parameters in reverse registration order; or "parameter"; or
             "model".
@@ -46,8 +57,9 @@ class SparseState:
         put_back: "own" or "merged".
         select: "exact".
         wire: None.
-        warmup: pairs (density, steps), used one after the other before `density`. A step is one
-            backward through the hook; those under ``no_sync()`` do not count.
+        warmup: pairs (density, steps), used one after the other before `density`. A density of
+            "dense" is the algorithm "dense": all of acc travels, the residual is cleared. A step is
+            one backward through the hook; those under ``no_sync()`` do not count.
         min_numel: see above.
         momentum: 0; others are not there yet, and so are the next three arguments.
         clip_norm: None.
@@ -70,7 +82,7 @@ class SparseState:
         put_back: str = "own",
         select: str = "exact",
         wire: str | None = None,
-        warmup: Sequence[tuple[float, int]] = (),
+        warmup: Warmup = (),
         min_numel: int = 1024,
         momentum: float = 0.0,
         clip_norm: float | None = None,
@@ -92,40 +104,48 @@ class SparseState:
             select=select,
             put_back=put_back,
             wire=wire,
-            warmup=warmup,  # type: ignore[arg-type]  # the Config makes tuples of them
+            warmup=warmup,  # type: ignore[arg-type]  # the Config makes tuples of it
             min_numel=min_numel,
         )
         self.step = 0
-        """Backwards so far."""
-        parameters = _checked(named_parameters)
+        """Backwards so far, those that raised left out."""
+        parameters = trained_parameters(named_parameters)
         self.units: tuple[Unit, ...] = _units(parameters, self.config)
         self.group = group
         self._residuals = Residuals(self.units)
         self._overlap: Overlap | None = Overlap(self, parameters)
 
     @property
-    def density(self) -> float:
-        """Of the next backward."""
+    def density(self) -> Density:
+        """Of the next backward: a share in (0, 1], or "dense" in a phase of the warm-up.
+
+        Set it, alike on all ranks, for all backwards to come: what is left of the warm-up is
+        dropped. Raises ValueError for what is not in (0, 1].
+        """
         return self.config.density_at(self.step)
+
+    @density.setter
+    def density(self, density: float) -> None:
+        self.config = self.config.with_density(density)
 
     @property
     def overlap(self) -> Overlap:
-        """Gradients under way. Raises RuntimeError after unpickling, until attach() is called."""
+        """Gradients under way. Raises RuntimeError for a copy, until bind() is called."""
         if self._overlap is None:
             raise RuntimeError(
-                "gtopk: this SparseState came out of a pickle and does not know its model: call "
-                "state.attach(model.named_parameters()) first"
+                "gtopk: this SparseState is a copy, or came out of a pickle, and does not know its "
+                "model: call state.bind(model.named_parameters()) first"
             )
         return self._overlap
 
-    def attach(
+    def bind(
         self, named_parameters: NamedParameters, group: dist.ProcessGroup | None = None
     ) -> None:
-        """Give a state that was unpickled its model and process group again.
+        """Give a state that was copied or unpickled a model and a process group.
 
         Raises ValueError unless the parameters make the units that the state was saved with.
         """
-        parameters = _checked(named_parameters)
+        parameters = trained_parameters(named_parameters)
         check_units(_units(parameters, self.config), layout(self.units), "the pickled state")
         self.group = group
         self._overlap = Overlap(self, parameters)
@@ -147,72 +167,69 @@ class SparseState:
 
         Residuals are training state: save every rank's own. Not to be called during a backward.
         """
-        return {
-            "format": _FORMAT,
-            "config": self.config.as_dict(),
-            "units": layout(self.units),
-            "step": self.step,
-            "place": place(self.group),
-            "residuals": {
-                name: view.clone() for name, view in self._residuals.by_parameter().items()
-            },
-        }
+        self._settle()
+        residuals = self._residuals.by_parameter()
+        return write(self.config, self.units, self.step, self.group, residuals)
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken, bit for bit: on the same rank of as many ranks.
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True
+    ) -> IncompatibleKeys:
+        """Continue where `state_dict` was taken, on the same rank of as many ranks.
 
-        Raises ValueError where configuration, units or rank differ, and NotImplementedError where
-        the number of ranks does; the state is then as it was.
+        Residuals and step are loaded; the configuration stays this state's. Where that is the one
+        that was saved, the run continues bit for bit; density, warm-up, unit and algorithm may be
+        others.
+
+        Args:
+            state_dict: of state_dict().
+            strict: the parameters must be those of the saved state, in name, shape, type and being
+                large or small. False loads the residuals whose name, shape and type are known here
+                and leaves the others as they are.
+
+        Returns:
+            ``(missing_keys, unexpected_keys)``: parameters whose residual was not loaded, and saved
+            ones that nothing here takes. Both are empty with strict.
+
+        Raises:
+            ValueError: it is no saved state, or one of other parameters or another rank.
+            NotImplementedError: it is one of another number of ranks.
+
+        After an error the state is as it was.
         """
-        if state_dict.get("format") != _FORMAT:
-            raise ValueError(
-                f"gtopk: the saved state has format {state_dict.get('format')!r}, not {_FORMAT}"
-            )
-        self.config.check_equal(state_dict["config"])
-        check_units(self.units, state_dict["units"], "the saved state")
-        check_place(state_dict["place"], place(self.group))
-        self._residuals.load(state_dict["residuals"])
-        self.step = state_dict["step"]
+        saved = read(state_dict)
+        if strict:
+            check_parameters(self.units, saved.units)
+        check_place(saved.place, place(self.group))
+        self._settle()
+        incompatible = self._residuals.load(saved.residuals, strict=strict)
+        self.step = saved.step
+        return incompatible
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what belongs to this process: the model, the group and gradients under way."""
+        self._settle()
+        # Copies: a view would be pickled with all of its unit, once for each parameter.
+        views = self._residuals.by_parameter()
         return {
             "config": self.config,
             "units": self.units,
             "step": self.step,
-            "residuals": self._residuals.by_parameter(),
+            "residuals": {name: view.clone() for name, view in views.items()},
         }
 
     def __setstate__(self, pickled: dict[str, Any]) -> None:
-        """See attach()."""
+        """See bind()."""
         self.config = pickled["config"]
         self.units = pickled["units"]
         self.step = pickled["step"]
         self.group = None
         self._residuals = Residuals(self.units)
-        self._residuals.load(pickled["residuals"])
+        self._residuals.load(pickled["residuals"], strict=True)
         self._overlap = None
 
-
-def _checked(named_parameters: NamedParameters) -> dict[str, torch.Tensor]:
-    """Return those that require a gradient, by name, in registration order."""
-    found: dict[str, torch.Tensor] = {}
-    for name, parameter in named_parameters:
-        if not parameter.requires_grad:
-            continue
-        if is_sharded(parameter):
-            raise ValueError(
-                f"gtopk: parameter '{name}' is sharded by FSDP ({type(parameter).__name__}): its "
-                "gradient is reduced in pieces that a selection cannot cover. Use "
-                "DistributedDataParallel with gtopk.sparse_hook, or FSDP without gtopk"
-            )
-        check_tensor(parameter, f"parameter '{name}'")
-        if name in found:
-            raise ValueError(f"gtopk: two parameters have the name '{name}'")
-        found[name] = parameter
-    if not found:
-        raise ValueError("gtopk: named_parameters holds no parameter that requires a gradient")
-    return found
+    def _settle(self) -> None:
+        if self._overlap is not None:
+            self._overlap.settle()
 
 
 def _units(parameters: Mapping[str, torch.Tensor], config: Config) -> tuple[Unit, ...]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict, cast
+from typing import TypedDict, cast
+
+import torch.distributed as dist
 
 from gtopk.groups import backend_of
-
-if TYPE_CHECKING:
-    import torch.distributed as dist
 
 
 class Statistics(TypedDict):

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
+
+from gtopk.choices import check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -92,15 +94,17 @@ class _Open:
         return Unit(self.dtype, tuple(self.large), tuple(self.small))
 
 
-def check_unit(unit: object) -> None:
-    """Raise ValueError unless it is a positive number of bytes, "parameter" or "model"."""
-    if unit in ("parameter", "model"):
-        return
-    if isinstance(unit, bool) or not isinstance(unit, int) or unit < 1:
+def check_unit(unit: object) -> UnitSize:
+    """Return it; raise ValueError unless it is a positive number of bytes or one of the names."""
+    if isinstance(unit, str) and unit in ("parameter", "model"):
+        return cast("UnitSize", unit)
+    try:
+        return check_whole(unit, "unit", 1)
+    except ValueError:
         raise ValueError(
             "gtopk: unit must be a positive number of bytes, 'parameter' or 'model', "
             f"given {unit!r}"
-        )
+        ) from None
 
 
 def units_of(parameters: Iterable[Parameter], unit: UnitSize, min_numel: int) -> tuple[Unit, ...]:

@@ -1,0 +1,69 @@
+"""What DistributedDataParallel does by itself, and does not tell a hook.
+
+A hook is handed buckets and no word of who calls it; and DDP, told to expect parameters that are
+not used, leaves the .grad of one that no rank used as it is, whatever the hook returned for it.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+
+def ddps_around(state: object, parameter: torch.Tensor) -> list[DistributedDataParallel]:
+    """Find the DDPs that have `state` as their hook's; else those that reduce `parameter`.
+
+    Looks at every object of the process: some ten milliseconds, to be spent once.
+    """
+    found = [each for each in gc.get_objects() if issubclass(type(each), DistributedDataParallel)]
+    hooked = [each for each in found if any(of is state for _, of in each._comm_hooks)]
+    return hooked or [
+        each for each in found if any(of is parameter for of in each.module.parameters())
+    ]
+
+
+def check_group(ddps: Sequence[DistributedDataParallel], group: dist.ProcessGroup | None) -> None:
+    """Raise ValueError where the DDPs reduce over other ranks than those of `group`."""
+    ranks = dist.get_process_group_ranks(group)
+    reduced = [dist.get_process_group_ranks(each.process_group) for each in ddps]
+    if reduced and ranks not in reduced:
+        raise ValueError(
+            f"gtopk: DDP reduces over {_said(reduced[0])}, its SparseState over {_said(ranks)}: "
+            "make the state with gtopk.attach(ddp, density=…), or hand the process group that DDP "
+            "was given to it as group="
+        )
+
+
+def may_drop(ddps: Sequence[DistributedDataParallel]) -> bool:
+    """Whether results may be dropped; those of an unknown DDP may."""
+    return not ddps or any(each.find_unused_parameters or each.static_graph for each in ddps)
+
+
+def version(parameter: torch.Tensor) -> int | None:
+    """Count how often .grad was written so far; None where there is none."""
+    return None if parameter.grad is None else parameter.grad._version
+
+
+def has_dropped(parameter: torch.Tensor, before: int | None, bucket: torch.Tensor) -> bool:
+    """Whether DDP has left .grad alone in a backward that is over.
+
+    before: the version when the gradient arrived; bucket: its place in DDP's bucket. With
+    gradient_as_bucket_view .grad may lie there: then it holds what the hook returned.
+    """
+    gradient = parameter.grad
+    if gradient is None:
+        return True
+    return gradient._version == before and gradient.data_ptr() != bucket.data_ptr()
+
+
+def _said(ranks: Sequence[int]) -> str:
+    more = ", ..." if len(ranks) > 8 else ""
+    return f"ranks {', '.join(str(each) for each in ranks[:8])}{more}"

@@ -1,0 +1,75 @@
+"""Are all ranks' states alike? A hash is compared first; where it differs, the texts say how."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gtopk.config import Config
+    from gtopk.units import Unit
+
+# What is said of a state, in its order: ("density is", "0.01").
+Line = tuple[str, str]
+
+
+def description(config: Config, units: Sequence[Unit], step: int) -> list[Line]:
+    """Say all that must be alike on every rank."""
+    lines = [(f"{name} is", repr(value)) for name, value in config.as_dict().items()]
+    lines.append(("step is", str(step)))
+    for i, unit in enumerate(units):
+        for covered, parameters in (("selected", unit.large), ("averaged", unit.small)):
+            lines.extend(
+                (f"unit {i} holds", f"'{each.name}' {list(each.shape)} {each.dtype} {covered}")
+                for each in parameters
+            )
+    return lines
+
+
+def check_alike(lines: Sequence[Line], group: dist.ProcessGroup | None) -> None:
+    """Raise ValueError on every rank unless all of them hand in the same lines. Collective.
+
+    The error names the first line that differs, here and on the lowest rank that differs from here.
+    """
+    text = json.dumps(lines).encode()
+    mine = _tensor(hashlib.sha256(text).digest())
+    hashes = _gathered(mine, group)
+    other = next((i for i, each in enumerate(hashes) if not torch.equal(each, mine)), None)
+    if other is None:
+        return
+    lengths = [int(each) for each in _gathered(torch.tensor([len(text)]), group)]
+    texts = _gathered(_tensor(text.ljust(max(lengths))), group)
+    theirs = [tuple(line) for line in json.loads(bytes(texts[other].tolist()))]
+    rank = dist.get_process_group_ranks(group)[other]
+    raise ValueError(
+        "gtopk: the ranks' SparseStates are not alike: "
+        f"{first_difference(lines, theirs, f'rank {rank}')}. Make models and states in the same "
+        "way on every rank, and load the checkpoint of one step"
+    )
+
+
+def first_difference(mine: Sequence[Line], theirs: Sequence[Line], whose: str) -> str:
+    """Name the first line that differs, in both wordings."""
+    pairs = itertools.zip_longest(mine, theirs, fillvalue=("nothing", "more"))
+    (what, value), (other_what, other_value) = next(pair for pair in pairs if pair[0] != pair[1])
+    if what == other_what:
+        return f"{what} {value} here and {other_value} on {whose}"
+    return f"{what} {value} here and {other_what} {other_value} on {whose}"
+
+
+def _tensor(text: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8)
+
+
+def _gathered(mine: torch.Tensor, group: dist.ProcessGroup | None) -> list[torch.Tensor]:
+    """Return every rank's tensor, in the order of the group's ranks."""
+    parts = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(parts, mine, group=group)
+    return parts

@@ -1,0 +1,309 @@
+"""Room: tests/torch. Under DDP no gradient is lost: what reaches no .grad is in a residual."""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Rank, RankSet
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from training import Training, batch, gloo, network, replicas_are_bitwise_equal
+
+import gtopk
+
+pytestmark = pytest.mark.loopback
+
+SMALL_UNITS = 8 * 1024
+
+
+class Ledger:
+    """Registers the hook and says, for each backward, whether sum of acc = delivered + residuals.
+
+    Delivered is what .grad holds afterwards, times the ranks; nothing where it holds nothing.
+    """
+
+    def __init__(self, ddp: DistributedDataParallel, state: gtopk.SparseState) -> None:
+        self.state = state
+        self.parameters = {
+            name: parameter
+            for name, parameter in ddp.module.named_parameters()
+            if state.residual(name) is not None
+        }
+        self.arrived: dict[str, torch.Tensor] = {}
+        names = {id(parameter): name for name, parameter in ddp.module.named_parameters()}
+
+        def listening(state, bucket):
+            for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+                self.arrived[names[id(parameter)]] = gradient.clone()
+            return gtopk.sparse_hook(state, bucket)
+
+        ddp.register_comm_hook(state, listening)
+
+    def open(self) -> None:
+        self.arrived.clear()
+        self.before = {name: self.state.residual(name).clone() for name in self.parameters}
+
+    def check(self, *, delivered: bool = True) -> None:
+        """delivered: whether .grad is somebody's; else nothing has been delivered."""
+        acc, end = [], []
+        for name, parameter in self.parameters.items():
+            gradient = self.arrived.get(name, torch.zeros(()))
+            acc.append((gradient.double() + self.before[name].double()).flatten())
+            left = self.state.residual(name).double().clone()
+            if delivered and parameter.grad is not None:
+                left += parameter.grad.double()
+            end.append(left.flatten())
+        sums = torch.stack([torch.cat(acc), torch.cat(end)])
+        dist.all_reduce(sums, group=gloo())
+        torch.testing.assert_close(sums[0], sums[1], rtol=1e-5, atol=1e-6)
+
+
+class Conditional(nn.Module):
+    """Three branches, of which each backward names those it goes through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.first = nn.Linear(24, 64)
+        self.always, self.one, self.nobody = (nn.Linear(64, 64) for _ in range(3))
+        self.last = nn.Linear(64, 40)
+
+    def forward(self, x: torch.Tensor, branches: tuple[str, ...]) -> torch.Tensor:
+        x = self.first(x).tanh()
+        return self.last(sum(getattr(self, branch)(x) for branch in branches).tanh())
+
+
+def check_unused_parameters(
+    me: Rank,
+    steps: int,
+    *,
+    zero: str = "none",
+    micro: int = 1,
+    used_every: int = 10,
+    dtype: torch.dtype = torch.float32,
+    **ddp_arguments,
+) -> None:
+    """Rank 1 alone goes through `one`; through `nobody` all go every `used_every` steps."""
+    model = Conditional().to(dtype)
+    ddp = DistributedDataParallel(model, bucket_cap_mb=0.02, **ddp_arguments)
+    state = gtopk.SparseState(model.named_parameters(), density=0.05, unit=40 * 1024)
+    ledger = Ledger(ddp, state)
+    generator = torch.Generator().manual_seed(me.rank)
+    for name in ledger.parameters:
+        state.residual(name).normal_(generator=generator)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
+    dropped = 0
+    for step in range(steps):
+        branches = ["always"]
+        branches += ["one"] if me.rank == 1 else []
+        branches += ["nobody"] if step % used_every == used_every - 1 else []
+        if zero != "never":
+            optimizer.zero_grad(set_to_none=zero == "none")
+        for i in range(micro):
+            with ddp.no_sync() if i < micro - 1 else nullcontext():
+                x, labels = batch(me.rank, step * micro + i)
+                if i == micro - 1:
+                    ledger.open()
+                output = ddp(x.to(dtype), tuple(branches))
+                nn.functional.cross_entropy(output, labels).backward()
+        ledger.check()
+        dropped += model.nobody.weight.grad is None
+        optimizer.step()
+    assert state.step == steps
+    if zero == "none":
+        assert dropped == steps - steps // used_every
+
+
+def check_no_mass_is_lost_to_parameters_that_nobody_uses(me: Rank) -> None:
+    check_unused_parameters(me, 60, find_unused_parameters=True)
+
+
+def check_no_mass_is_lost_however_gradients_are_kept(me: Rank) -> None:
+    for view in (False, True):
+        for zero in ("none", "zero", "never"):
+            for micro in (1, 2):
+                check_unused_parameters(
+                    me,
+                    4,
+                    zero=zero,
+                    micro=micro,
+                    used_every=3,
+                    find_unused_parameters=True,
+                    gradient_as_bucket_view=view,
+                )
+        check_unused_parameters(
+            me, 4, used_every=99, static_graph=True, gradient_as_bucket_view=view
+        )
+
+
+def check_what_was_dropped_is_back_in_the_first_ranks_residual(me: Rank) -> None:
+    model = Conditional()
+    ddp = DistributedDataParallel(model, find_unused_parameters=True)
+    state = gtopk.SparseState(model.named_parameters(), density=1.0, unit="model")
+    ddp.register_comm_hook(state, gtopk.sparse_hook)
+    state.residual("nobody.weight").fill_(me.rank + 1.0)
+    ddp(batch(me.rank, 0)[0], ("always",)).sum().backward()
+    assert model.nobody.weight.grad is None
+    expected = torch.full((64, 64), 10.0 if me.rank == 0 else 0.0)
+    assert torch.equal(state.residual("nobody.weight"), expected)
+
+
+def check_a_backward_that_breaks_off_loses_nothing_and_a_good_one_follows(me: Rank) -> None:
+    class Breaks(torch.autograd.Function):
+        @staticmethod
+        def forward(_, x, broken):
+            Breaks.broken = broken
+            return x.clone()
+
+        @staticmethod
+        def backward(_, gradient):
+            if Breaks.broken:
+                raise ArithmeticError("broken off")
+            return gradient, None
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = network()
+
+        def forward(self, x, broken=False):
+            return self.net[2:](Breaks.apply(self.net[:2](x), broken))
+
+    training = Training(me.rank, model=Model())
+    state = gtopk.SparseState(training.model.named_parameters(), density=0.05, unit="parameter")
+    ledger = Ledger(training.ddp, state)
+    generator = torch.Generator().manual_seed(me.rank)
+    for name in ledger.parameters:
+        state.residual(name).normal_(generator=generator)
+    x = torch.randn(4, 24)
+    # All is in one bucket in DDP's first backward.
+    training.ddp(x).sum().backward()
+    training.optimizer.zero_grad()
+    ledger.open()
+    with pytest.raises(ArithmeticError, match="broken off"):
+        training.ddp(x, True).sum().backward()
+    arrived = sum(name in ledger.arrived for name in ledger.parameters)
+    assert 1 <= arrived < 5, arrived
+    assert state.state_dict()["step"] == 1
+    # Units that had not all their gradients have not seen any.
+    for unit in state.units:
+        if not ledger.arrived.keys() >= set(unit.names):
+            for name in unit.names:
+                ledger.arrived.pop(name, None)
+    ledger.check(delivered=False)
+    # DDP itself does not go on after this; the state does, with another DDP.
+    training.ddp.reducer._remove_autograd_hooks()
+    again = DistributedDataParallel(training.model, bucket_cap_mb=0.008)
+    ledger = Ledger(again, state)
+    training.optimizer.zero_grad()
+    ledger.open()
+    again(x).sum().backward()
+    ledger.check()
+    assert state.step == 2
+    first = training.model.net[0].weight.grad.clone()
+    dist.broadcast(first, 0)
+    assert torch.equal(first, training.model.net[0].weight.grad)
+
+
+def check_a_backward_that_fails_is_no_step(me: Rank) -> None:
+    training = Training(me.rank)
+    state = training.hooked(density=0.05, unit="model")
+    training.step()
+    before = state.state_dict()
+    state.density = 0.5 if me.rank == 2 else 0.05
+    with pytest.raises(RuntimeError, match="k="):
+        training.loss().backward()
+    after = state.state_dict()
+    assert state.step == after["step"] == 1
+    assert all(
+        torch.equal(before["residuals"][n], after["residuals"][n]) for n in ledger_names(state)
+    )
+    tensor = torch.ones(4)
+    dist.all_reduce(tensor)
+    assert tensor[0].item() == me.size
+
+
+def ledger_names(state: gtopk.SparseState) -> list[str]:
+    return [each.name for unit in state.units for each in unit.large]
+
+
+def check_a_unit_that_is_not_finite_does_not_happen(me: Rank) -> None:
+    """In no part of it, whichever part it is that is not finite, and on how many ranks."""
+    cases = [
+        ("3.bias", {1: math.nan}),
+        ("0.bias", {3: math.inf}),
+        ("0.weight", {0: math.nan}),
+        # Finite on each rank; the sum is not, which shows after the large part has gone.
+        ("9.bias", dict.fromkeys(range(4), 2e38)),
+        ("9.weight", dict.fromkeys(range(4), 2e38)),
+    ]
+    training = Training(me.rank)
+    state = training.hooked(density=0.05, unit="model")
+    training.step()
+    spoil: list[tuple[str, float]] = []
+    for name, parameter in training.model.named_parameters():
+        parameter.register_hook(
+            lambda gradient, name=name: (
+                torch.full_like(gradient, spoil[0][1]) if spoil and spoil[0][0] == name else None
+            )
+        )
+    for name, values in cases:
+        before = state.state_dict()["residuals"]
+        spoil[:] = [(name, values[me.rank])] if me.rank in values else []
+        training.optimizer.zero_grad()
+        training.loss().backward()
+        for other, parameter in training.model.named_parameters():
+            assert parameter.grad.isnan().all(), (name, other)
+        after = state.state_dict()["residuals"]
+        for other in before:
+            assert torch.equal(before[other].view(torch.int32), after[other].view(torch.int32))
+        spoil.clear()
+        assert math.isfinite(training.step())
+    assert replicas_are_bitwise_equal(training.model)
+
+
+def check_units_stand_alone_when_one_is_not_finite(me: Rank) -> None:
+    training = Training(me.rank)
+    state = training.hooked(density=0.05, unit=SMALL_UNITS)
+    spoilt = next(unit for unit in state.units if "3.bias" in unit.names)
+    assert spoilt.large
+    training.model[3].bias.register_hook(lambda g: g * math.nan if me.rank == 2 else g)
+    training.loss().backward()
+    for name, parameter in training.model.named_parameters():
+        assert parameter.grad.isnan().all() == (name in spoilt.names), name
+
+
+def check_small_gradients_of_a_half_type_are_summed_in_float32(me: Rank) -> None:
+    model = nn.Linear(32, 40).half()
+    ddp = DistributedDataParallel(model)
+    ddp.register_comm_hook(gtopk.SparseState(model.named_parameters()), gtopk.sparse_hook)
+    model.bias.register_hook(lambda g: torch.full_like(g, 60_000.0 - 32 * me.rank))
+    ddp(torch.ones(1, 32).half()).sum().backward()
+    assert model.bias.grad.unique().tolist() == [59_968.0]  # the even one beside 59,952
+
+
+def check_no_mass_is_lost_in_half_types(me: Rank) -> None:
+    """But for a result's last rounding, which is outside of the sum."""
+    model = Conditional().bfloat16()
+    ddp = DistributedDataParallel(model, find_unused_parameters=True)
+    state = gtopk.SparseState(model.named_parameters(), density=0.05, unit="model")
+    ddp.register_comm_hook(state, gtopk.sparse_hook)
+    residual = state.residual("nobody.weight")
+    residual.copy_(torch.randn(64, 64, generator=torch.Generator().manual_seed(me.rank)))
+    sums = [residual.clone()]
+    for step in range(4):
+        ddp(batch(me.rank, step)[0].bfloat16(), ("always",)).sum().backward()
+        sums.append(residual.clone())
+    for each in sums:
+        dist.all_reduce(each, group=gloo())
+    # Partial sums of up to some 8 are rounded to eight bits.
+    for each in sums[1:]:
+        torch.testing.assert_close(sums[0], each, rtol=0, atol=8 * 2**-8)
+
+
+def test_on_four_ranks(four: RankSet, check) -> None:
+    four.run(check)

@@ -1,0 +1,166 @@
+"""Room: tests/torch. What of a saved SparseState can be loaded where. No processes, no group."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import gtopk
+
+
+def model(*, frozen: tuple[str, ...] = (), last: int = 40) -> nn.Sequential:
+    made = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 48), nn.Linear(48, last))
+    for name, parameter in made.named_parameters():
+        parameter.requires_grad_(name not in frozen)
+    return made
+
+
+def state(of: nn.Module | None = None, *, seed: int | None = None, **arguments):
+    made = gtopk.SparseState(of or model(), **{"density": 0.02, **arguments})
+    if seed is not None:
+        generator = torch.Generator().manual_seed(seed)
+        for unit in made.units:
+            for each in unit.large:
+                made.residual(each.name).normal_(generator=generator)
+    return made
+
+
+def residuals(of: gtopk.SparseState) -> dict[str, torch.Tensor]:
+    return of.state_dict()["residuals"]
+
+
+def test_a_saved_state_is_a_copy_that_loads_back():
+    first = state(seed=1)
+    first.step = 7
+    saved = first.state_dict()
+    first.residual("0.weight").zero_()
+    second = state(seed=2)
+    assert second.load_state_dict(saved) == ([], [])
+    assert second.step == 7
+    assert all(
+        torch.equal(residuals(second)[name], each) for name, each in saved["residuals"].items()
+    )
+    assert second.residual("0.weight").any()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"density": 0.5},
+        {"warmup": [("dense", 10), (0.1, 5)]},
+        {"unit": "parameter"},
+        {"unit": 20 * 1024},
+        {"algorithm": "topk", "put_back": "merged"},
+    ],
+)
+def test_another_configuration_loads_and_stays(changes):
+    saved = state(seed=1, unit="model").state_dict()
+    other = state(seed=2, **{"unit": "model", **changes})
+    config = other.config
+    for strict in (True, False):
+        assert other.load_state_dict(saved, strict) == ([], [])
+        assert other.config == config
+        assert all(torch.equal(residuals(other)[n], each) for n, each in saved["residuals"].items())
+
+
+def test_a_layer_that_was_frozen_loads_as_missing_and_one_that_is_frozen_now_as_unexpected():
+    saved = state(model(frozen=("0.weight",)), seed=1).state_dict()
+    other = state(model(frozen=("1.weight",)), seed=2)
+    before = residuals(other)
+    with pytest.raises(
+        ValueError, match=r"'0\.weight' is \[64, 64\] torch.float32 large here and n"
+    ):
+        other.load_state_dict(saved)
+    assert torch.equal(residuals(other)["2.weight"], before["2.weight"])
+    told = other.load_state_dict(saved, strict=False)
+    assert told == (["0.weight"], ["1.weight"])
+    assert (told.missing_keys, told.unexpected_keys) == told
+    assert torch.equal(residuals(other)["0.weight"], before["0.weight"])
+    assert torch.equal(residuals(other)["2.weight"], saved["residuals"]["2.weight"])
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (lambda: model(last=60), r"'2\.weight' is \[60, 48\] .* here and \[40, 48\] "),
+        (
+            lambda: model().double(),
+            r"torch\.float64 large here and \[40, 48\] torch\.float32 large",
+        ),
+    ],
+)
+def test_a_parameter_of_another_shape_or_type_does_not_fit(other, message):
+    saved = state(seed=1).state_dict()
+    made = state(other(), seed=2)
+    before = residuals(made)
+    with pytest.raises(ValueError, match=message):
+        made.load_state_dict(saved)
+    told = made.load_state_dict(saved, strict=False)
+    assert "2.weight" in told.missing_keys
+    assert "2.weight" in told.unexpected_keys
+    assert torch.equal(residuals(made)["2.weight"], before["2.weight"])
+
+
+def test_a_small_parameter_that_had_a_residual_is_unexpected():
+    saved = state(seed=1).state_dict()
+    other = state(seed=2, min_numel=2000)
+    with pytest.raises(ValueError, match=r"'2\.weight' is .* small here and .* large there"):
+        other.load_state_dict(saved)
+    assert other.load_state_dict(saved, strict=False) == ([], ["2.weight"])
+
+
+BROKEN = [
+    *((lambda saved, key=key: saved.pop(key), f"it has no '{key}'") for key in
+      ("format", "units", "step", "place", "residuals")),
+    (lambda saved: saved.update(format=99), "format 99, not 1"),
+    (lambda saved: saved.update(step="7"), "'step' must be a whole number"),
+    (lambda saved: saved.update(step=-1), "'step' must be a whole number"),
+    (lambda saved: saved.update(units=None), "'units' must be a list"),
+    (lambda saved: saved.update(units=[{"dtype": "torch.float32"}]), "'units' must be a list"),
+    (lambda saved: saved.update(units=[{**saved["units"][0], "large": ["a"]}]), "'units' must be"),
+    (lambda saved: saved.update(place={"rank": 0}), "'place' must be None or hold"),
+    (lambda saved: saved.update(place=3), "'place' must be None or hold"),
+    (lambda saved: saved.update(residuals=[1]), "'residuals' must be a dict"),
+    (lambda saved: saved["residuals"].update({"0.weight": 1.0}), "residual of '0.weight' must be"),
+    (lambda saved: saved["residuals"].update({3: torch.zeros(1)}), "is no string"),
+    (
+        lambda saved: saved["residuals"].update({"0.weight": torch.zeros(64, 64).to_sparse()}),
+        "residual of '0.weight' must be a dense tensor",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("breaks", "message"), BROKEN, ids=[message for _, message in BROKEN])
+def test_a_broken_dict_is_named_and_changes_nothing(breaks, message):
+    saved = state(seed=1).state_dict()
+    breaks(saved)
+    made = state(seed=2)
+    before = residuals(made)
+    for strict in (True, False):
+        with pytest.raises(ValueError, match=message):
+            made.load_state_dict(saved, strict)
+    assert made.step == 0
+    assert all(torch.equal(residuals(made)[name], before[name]) for name in before)
+
+
+def test_what_is_no_dict_is_refused():
+    with pytest.raises(ValueError, match="it is no dict"):
+        state().load_state_dict([("format", 1)])
+
+
+def test_residuals_that_miss_one_of_their_own_units_load_only_when_that_is_asked_for():
+    saved = state(seed=1).state_dict()
+    del saved["residuals"]["1.weight"]
+    made = state(seed=2)
+    with pytest.raises(ValueError, match=r"\['1\.weight'\] miss one that fits"):
+        made.load_state_dict(saved)
+    assert made.load_state_dict(saved, strict=False) == (["1.weight"], [])
+
+
+def test_a_state_saved_by_torch_loads_with_weights_only(tmp_path):
+    first = state(seed=1)
+    torch.save(first.state_dict(), tmp_path / "state.pt")
+    second = state()
+    second.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert all(torch.equal(residuals(second)[n], each) for n, each in residuals(first).items())
