@@ -46,10 +46,7 @@ def train(options: argparse.Namespace) -> dict:
         import gtopk
 
         warmup = [(density, round(share * steps)) for density, share in WARMUP]
-        state = gtopk.SparseState(
-            model.named_parameters(), density=options.density, unit=UNIT_BYTES, warmup=warmup
-        )
-        ddp.register_comm_hook(state, gtopk.sparse_hook)
+        gtopk.attach(ddp, options.density, unit=UNIT_BYTES, warmup=warmup)
         last = ("", steps - sum(count for _, count in warmup))
         phases = [*((f"warm-up at {density}", count) for density, count in warmup), last]
 

@@ -40,6 +40,26 @@ def check_density_one_trains_as_dense(me: Rank) -> None:
         assert replicas_are_bitwise_equal(sparse.model)
 
 
+def check_a_dense_phase_trains_as_dense_and_leaves_nothing(me: Rank) -> None:
+    sparse, plain = Training(me.rank), Training(me.rank, group=gloo())
+    state = sparse.hooked(density=0.02, unit=SMALL_UNITS, warmup=[("dense", 5), (0.2, 2)])
+    densities = []
+    for _ in range(5):
+        densities.append(state.density)
+        sparse.step()
+        plain.step()
+    assert densities == ["dense"] * 5
+    torch.testing.assert_close(flat(sparse.model), flat(plain.model), rtol=1e-4, atol=1e-5)
+    # Nothing was left behind, and no memory taken for it.
+    assert all(state.unit_residual_is_zero(i) for i in range(len(state.units)))
+    assert state.density == 0.2
+    for _ in range(3):
+        sparse.step()
+    assert state.density == 0.02
+    assert any(residual.any() for residual in state.state_dict()["residuals"].values())
+    assert replicas_are_bitwise_equal(sparse.model)
+
+
 def check_no_gradient_mass_is_lost(me: Rank) -> None:
     """200 steps of a training, five units: every step, sum of acc = result + sum of residuals."""
     training = Training(me.rank)

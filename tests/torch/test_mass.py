@@ -152,6 +152,20 @@ def check_what_was_dropped_is_back_in_the_first_ranks_residual(me: Rank) -> None
     assert torch.equal(state.residual("nobody.weight"), expected)
 
 
+def check_a_dense_phase_delivers_what_residuals_hold(me: Rank) -> None:
+    training = Training(me.rank)
+    state = gtopk.SparseState(training.model, density=0.05, warmup=[("dense", 2)])
+    ledger = Ledger(training.ddp, state)
+    for name in ledger.parameters:
+        state.residual(name).fill_(me.rank + 1.0)
+    for _ in range(3):
+        ledger.open()
+        training.step()
+        ledger.check()
+        left = [state.residual(name).any().item() for name in ledger.parameters]
+        assert any(left) == (state.step == 3)
+
+
 def check_a_backward_that_breaks_off_loses_nothing_and_a_good_one_follows(me: Rank) -> None:
     class Breaks(torch.autograd.Function):
         @staticmethod

@@ -228,9 +228,11 @@ class Overlap:
             density = state.density
             dense = density == "dense"
             k = elements if dense else _native.load().selection_size(elements, density)
+            # Dense from the first step on leaves nothing behind: no memory to sweep, or to take.
+            none = dense and state.unit_residual_is_zero(exchange.index)
             work = backend.sparse_all_reduce(
                 buffers.gradient,
-                state.unit_residual(exchange.index),
+                None if none else state.unit_residual(exchange.index),
                 k,
                 "dense" if dense else config.algorithm,
                 config.select,

@@ -34,6 +34,10 @@ class Residuals:
             self._flat[index] = flat
         return flat
 
+    def is_zero(self, index: int) -> bool:
+        """Whether a unit's residual was never asked for."""
+        return self._flat[index] is None
+
     def of_parameter(self, name: str) -> torch.Tensor | None:
         """Return a view in the parameter's shape; None for a small one; KeyError if unknown."""
         if name in self._small:

@@ -162,6 +162,10 @@ class SparseState:
         """Return the flat residual of ``units[index]``, which the native part writes."""
         return self._residuals.of_unit(index)
 
+    def unit_residual_is_zero(self, index: int) -> bool:
+        """Whether nothing has been left undelivered yet, so that there is no memory for it."""
+        return self._residuals.is_zero(index)
+
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of what a resumed run needs: this rank's alone, without communication.
 
