@@ -1,0 +1,154 @@
+"""Room: tests/torch. Units end on any threads, at any time. No processes: a backend made up."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+import gtopk
+from gtopk import overlap
+
+WATCHDOG = 60
+
+
+class Work:
+    """An operation that ends when the test says so, on the thread that says it."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+        self.future: torch.futures.Future = torch.futures.Future()
+
+    def get_future(self) -> torch.futures.Future:
+        return self.future
+
+    def wait(self) -> None:
+        raise RuntimeError("aborted")  # for whoever waits; its end may still be to come
+
+    def end(self, error: Exception | None = None) -> None:
+        if error:
+            self.future.set_exception(error)
+        else:
+            self.tensor.mul_(2)
+            self.future.set_result([self.tensor])
+
+
+class Backend:
+    """Doubles what it is given."""
+
+    def __init__(self) -> None:
+        self.works: list[Work] = []
+
+    def rank(self) -> int:
+        return 0
+
+    def size(self) -> int:
+        return 2
+
+    def sparse_all_reduce(self, tensor: torch.Tensor, *_: object) -> Work:
+        self.works.append(Work(tensor))
+        return self.works[-1]
+
+    def allreduce(self, tensors: list[torch.Tensor], _: object) -> Work:
+        return self.sparse_all_reduce(tensors[0])
+
+
+class Bucket:
+    """What DDP hands to a hook: gradients that lie one after the other in a buffer."""
+
+    def __init__(self, at: int, of: int, parameters: list[nn.Parameter], value: float) -> None:
+        self._at, self._of, self._parameters = at, of, parameters
+        self._buffer = torch.full((sum(each.numel() for each in parameters),), value)
+
+    def index(self) -> int:
+        return self._at
+
+    def is_last(self) -> bool:
+        return self._at == self._of - 1
+
+    def parameters(self) -> list[nn.Parameter]:
+        return self._parameters
+
+    def buffer(self) -> torch.Tensor:
+        return self._buffer
+
+    def gradients(self) -> list[torch.Tensor]:
+        pieces = self._buffer.split([each.numel() for each in self._parameters])
+        return [p.view_as(of) for p, of in zip(pieces, self._parameters, strict=True)]
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> Backend:
+    made = Backend()
+    monkeypatch.setattr(overlap, "backend_of", lambda _: made)
+    monkeypatch.setattr(overlap, "check_group", lambda *_: None)
+    monkeypatch.setattr(overlap, "check_alike", lambda *_: None)
+    return made
+
+
+def test_units_that_end_at_one_time_on_many_threads_complete_every_bucket(backend: Backend):
+    # Each unit has a large and a small part and spans two buckets, each bucket four units.
+    parameters = [nn.Parameter(torch.zeros(size)) for _ in range(8) for size in (2000, 10)]
+    named = [(f"p{i}", each) for i, each in enumerate(parameters)]
+    state = gtopk.SparseState(named, unit=2 * 2010 * 4)
+    assert len(state.units) == 4
+    for step in range(50):
+        buckets = [Bucket(i, 2, parameters[i::2], step + 1.0) for i in range(2)]
+        backend.works.clear()
+        futures = [state.overlap.arrive(each) for each in buckets]
+        assert len(backend.works) == 8
+        together = threading.Barrier(8)
+
+        def end(work: Work, together: threading.Barrier = together) -> None:
+            together.wait(WATCHDOG)
+            work.end()
+
+        threads = [threading.Thread(target=end, args=(each,)) for each in backend.works]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(WATCHDOG)
+        for bucket, future in zip(buckets, futures, strict=True):
+            assert future.done()
+            assert future.value() is bucket.buffer()
+            assert bucket.buffer().unique().tolist() == [2 * (step + 1.0)]
+    assert state.step == 50
+
+
+def test_the_late_end_of_a_backward_that_broke_off_leaves_the_next_alone(backend: Backend):
+    parameters = [nn.Parameter(torch.zeros(2000)) for _ in range(4)]
+    named = [(f"p{i}", each) for i, each in enumerate(parameters)]
+    state = gtopk.SparseState(named, unit=4000 * 4)  # two units, each in two buckets of three
+    first = state.overlap.arrive(Bucket(0, 3, parameters[2:], 1.0))
+    (late,) = backend.works
+    buckets = [Bucket(0, 2, parameters[1:], 5.0), Bucket(1, 2, parameters[:1], 5.0)]
+    futures: list[torch.futures.Future] = []
+    beginning = threading.Thread(target=lambda: futures.append(state.overlap.arrive(buckets[0])))
+    beginning.start()
+    late.end(ConnectionError("late"))
+    beginning.join(WATCHDOG)
+    with pytest.raises(RuntimeError, match="late"):
+        first.wait()
+    futures.append(state.overlap.arrive(buckets[1]))
+    for work in backend.works[1:]:
+        work.end()
+    for bucket, future in zip(buckets, futures, strict=True):
+        assert future.wait() is bucket.buffer()
+        assert bucket.buffer().unique().tolist() == [10.0]
+    assert state.step == 1
+
+
+def test_one_part_that_fails_fails_the_buckets_of_its_unit_alone(backend: Backend):
+    parameters = [nn.Parameter(torch.zeros(size)) for size in (2000, 10, 2000, 10)]
+    named = [(f"p{i}", each) for i, each in enumerate(parameters)]
+    state = gtopk.SparseState(named, unit=2010 * 4)
+    buckets = [Bucket(0, 2, parameters[2:], 3.0), Bucket(1, 2, parameters[:2], 3.0)]
+    futures = [state.overlap.arrive(each) for each in buckets]
+    ends = [None, ConnectionError("gone"), None, None]
+    for work, error in zip(backend.works, ends, strict=True):
+        work.end(error)
+    with pytest.raises(RuntimeError, match="gone"):
+        futures[0].wait()
+    assert futures[1].wait().unique().tolist() == [6.0]
