@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from contextlib import nullcontext
 
@@ -149,6 +150,23 @@ def check_what_was_dropped_is_back_in_the_first_ranks_residual(me: Rank) -> None
     ddp(batch(me.rank, 0)[0], ("always",)).sum().backward()
     assert model.nobody.weight.grad is None
     expected = torch.full((64, 64), 10.0 if me.rank == 0 else 0.0)
+    assert torch.equal(state.residual("nobody.weight"), expected)
+
+
+def check_a_state_that_moves_to_another_ddp_learns_what_that_one_drops(me: Rank) -> None:
+    model = Conditional()
+    state = gtopk.SparseState(model.named_parameters(), density=1.0)
+    for find_unused in (False, True):
+        ddp = DistributedDataParallel(model, find_unused_parameters=find_unused)
+        ddp.register_comm_hook(state, gtopk.sparse_hook)
+        model.zero_grad()
+        state.residual("nobody.weight").fill_(1.0)
+        branches = ("always",) if find_unused else ("always", "one", "nobody")
+        ddp(batch(me.rank, 0)[0], branches).sum().backward()
+        ddp.reducer._remove_autograd_hooks()
+        del ddp
+        gc.collect()
+    expected = torch.full((64, 64), 4.0 if me.rank == 0 else 0.0)
     assert torch.equal(state.residual("nobody.weight"), expected)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     import torch.distributed as dist
     from torch._C._distributed_c10d import Work
+    from torch.nn.parallel import DistributedDataParallel
 
     from gtopk._C import GtopkBackend
     from gtopk.state import SparseState
@@ -48,6 +50,7 @@ class Overlap:
         self._changed = threading.Condition()  # of what threads share: see _done()
         self._backend: GtopkBackend | None = None
         self._compared = False
+        self._ddps: list[weakref.ref[DistributedDataParallel]] = []
         self._may_drop = True
         self._open = False  # gradients of a backward have arrived, and its end was not seen
 
@@ -132,11 +135,14 @@ class Overlap:
         self.settle()
         state = self._state
         self._backend = backend_of(state.group)
-        if not self._compared:
+        # A DDP that is gone has given its place to another.
+        if not self._compared or any(each() is None for each in self._ddps):
             ddps = ddps_around(state, bucket.parameters()[0])
             check_group(ddps, state.group)
-            check_alike(description(state.config, state.units, state.step), state.group)
             self._may_drop = may_drop(ddps)
+            self._ddps = [weakref.ref(each) for each in ddps]
+        if not self._compared:
+            check_alike(description(state.config, state.units, state.step), state.group)
             self._compared = True
         self._exchanges = [Exchange(i, unit) for i, unit in enumerate(state.units)]
         self._open = True
