@@ -127,11 +127,14 @@ class Communicator {
   /// data: d elements, in place.
   void all_reduce(void* data, std::uint64_t d, DataType dtype, ReduceOp op, Call call);
 
-  /// The root's bytes to all, in place.
-  void broadcast(std::span<std::byte> data, std::uint32_t root, Call call);
+  /// The root's bytes to all, in place. dtype: what they are, compared between the ranks.
+  void broadcast(std::span<std::byte> data, std::uint32_t root, Call call,
+                 DataType dtype = DataType::kUint8);
 
-  /// rooms: one per rank, all of one size; the own one holds this rank's bytes on entry.
-  void all_gather(std::vector<std::span<std::byte>> rooms, Call call);
+  /// rooms: one per rank, all of one size; the own one holds this rank's bytes on entry. dtype as
+  /// above.
+  void all_gather(std::vector<std::span<std::byte>> rooms, Call call,
+                  DataType dtype = DataType::kUint8);
 
   /// Ends when every rank has called it and this rank's earlier collectives have ended.
   void barrier(Call call);
@@ -157,6 +160,9 @@ class Communicator {
   /// Fails everything under way on this rank with Error{kAborted} and ends the group; the other
   /// ranks are told.
   void abort(const std::string& reason);
+
+  /// Why the group is over, where it is. Asks the engine's thread.
+  [[nodiscard]] std::optional<ErrorKind> failure() const;
 
   [[nodiscard]] Statistics statistics() const;
 

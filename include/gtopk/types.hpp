@@ -23,6 +23,11 @@ enum class DataType : std::uint8_t {
   kBool,
 };
 
+/// A type that the core has no name for and that is only moved: `code`, below 128, is the caller's.
+[[nodiscard]] constexpr DataType opaque_type(std::uint8_t code) {
+  return static_cast<DataType>(code | 128U);
+}
+
 /// Reduction of a dense all-reduce; sparse ones take kSum and kAvg.
 enum class ReduceOp : std::uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBitAnd, kBitOr, kBitXor };
 

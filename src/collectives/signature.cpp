@@ -22,6 +22,12 @@ Signature signature_of(const Header& header) {
           header.k};
 }
 
+std::string name_of(DataType type) {
+  const auto code = static_cast<std::uint8_t>(type);
+  if (type != opaque_type(code)) return std::string(to_string(type));
+  return fmt::format("opaque({})", code & 127U);
+}
+
 }  // namespace
 
 std::string_view to_string(Collective collective) {
@@ -51,9 +57,9 @@ std::string describe(const Signature& s) {
       return fmt::format("all_reduce(d={}, dtype={}, op={})", s.d, to_string(s.dtype),
                          to_string(s.op));
     case Collective::kBroadcast:
-      return fmt::format("broadcast(bytes={}, root={})", s.d, s.root);
+      return fmt::format("broadcast(bytes={}, dtype={}, root={})", s.d, name_of(s.dtype), s.root);
     case Collective::kAllGather:
-      return fmt::format("all_gather(bytes={})", s.d);
+      return fmt::format("all_gather(bytes={}, dtype={})", s.d, name_of(s.dtype));
     case Collective::kBarrier:
       return "barrier()";
   }

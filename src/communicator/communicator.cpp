@@ -161,10 +161,12 @@ void Communicator::all_reduce(void* data, std::uint64_t d, DataType dtype, Reduc
   submit(std::move(spec), std::move(call));
 }
 
-void Communicator::broadcast(std::span<std::byte> data, std::uint32_t root, Call call) {
+void Communicator::broadcast(std::span<std::byte> data, std::uint32_t root, Call call,
+                             DataType dtype) {
   check_rank(root, "the root");
   Signature signature;
   signature.collective = Collective::kBroadcast;
+  signature.dtype = dtype;
   signature.root = root;
   signature.d = data.size();
   OperationSpec spec;
@@ -173,7 +175,7 @@ void Communicator::broadcast(std::span<std::byte> data, std::uint32_t root, Call
   submit(std::move(spec), std::move(call));
 }
 
-void Communicator::all_gather(std::vector<std::span<std::byte>> rooms, Call call) {
+void Communicator::all_gather(std::vector<std::span<std::byte>> rooms, Call call, DataType dtype) {
   if (rooms.size() != size()) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("all_gather wants one room per rank: {} expected, {} given", size(),
@@ -187,6 +189,7 @@ void Communicator::all_gather(std::vector<std::span<std::byte>> rooms, Call call
   }
   Signature signature;
   signature.collective = Collective::kAllGather;
+  signature.dtype = dtype;
   signature.d = rooms.front().size();
   OperationSpec spec;
   spec.name = "all_gather";
@@ -254,6 +257,15 @@ void Communicator::abort(const std::string& reason) {
         *group_, Error(ErrorKind::kAborted, fmt::format("group '{}' was aborted by {}: {}", name(),
                                                         group_->member(rank()), reason)));
   });
+}
+
+std::optional<ErrorKind> Communicator::failure() const {
+  process_->check_not_forked();
+  std::optional<ErrorKind> kind;
+  process_->thread_->call([&] {
+    if (group_->failure) kind = group_->failure->kind();
+  });
+  return kind;
 }
 
 Statistics Communicator::statistics() const {

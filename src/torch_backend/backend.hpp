@@ -50,30 +50,42 @@ class GtopkBackend final : public c10d::Backend {
       const std::string& algorithm, const std::string& select, const std::string& put_back,
       const c10d::ReduceOp& op, std::optional<std::chrono::milliseconds> timeout);
 
+  /// COMM_ERROR or TIMEOUT once the group is over, as is one that an operation found a rank gone in.
+  /// A mismatch, which a group survives, is none.
+  c10d::ErrorType getError() override;
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
-  c10d::ErrorType getError() override;
   void abort() override;
   void shutdown() override;
+  void release_resources() override { shutdown(); }  // when nobody holds it but weakly
 
   [[nodiscard]] Statistics statistics();
   [[nodiscard]] std::string transport();
 
  private:
-  /// The communicator, or an error that says that the group is gone.
-  [[nodiscard]] std::shared_ptr<Communicator> communicator();
+  /// What belongs to a member of the group until it leaves. Whoever uses the communicator holds it
+  /// all: operations end through the runtime's completer.
+  struct Membership {
+    std::shared_ptr<Runtime> runtime;
+    Communicator communicator;  // ends first
+  };
+
+  /// What this rank holds of the group, or an error that says that the group is gone.
+  [[nodiscard]] std::shared_ptr<Membership> membership();
+  /// Throws unless this rank is still a member; call with mutex_ held.
+  void check_member() const;
+  void check_not_forked() const;
   using Start = std::function<void(Communicator&, Call)>;
   /// Runs `start` with the Call of a new Work; translates what it throws.
-  c10::intrusive_ptr<c10d::Work> run(c10::intrusive_ptr<GtopkWork> work, bool collective,
-                                     std::chrono::milliseconds timeout, const Start& start,
-                                     std::function<void()> finally = nullptr);
+  c10::intrusive_ptr<c10d::Work> run(c10::intrusive_ptr<GtopkWork> work,
+                                     std::chrono::milliseconds timeout, const Start& start);
 
-  std::mutex mutex_;
-  std::shared_ptr<Runtime> runtime_;
-  std::shared_ptr<Communicator> communicator_;
+  std::mutex mutex_;  // also numbers operations in the order in which the core does
+  std::shared_ptr<Membership> membership_;
   c10::intrusive_ptr<Options> options_;
   std::atomic<uint64_t> sequence_{0};
-  std::atomic<bool> failed_{false};
+  std::shared_ptr<GroupError> error_;
+  int forks_;
 };
 
 }  // namespace gtopk::torch_backend

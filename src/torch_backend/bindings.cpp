@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gtopk_version.hpp"
+#include "torch_backend/forks.hpp"
 
 namespace gtopk::torch_backend {
 namespace {
@@ -14,33 +15,34 @@ namespace {
 namespace py = pybind11;
 
 /// Backends that are alive, so that the process can leave its groups at exit though nobody
-/// destroyed them.
-class Living {
- public:
-  void add(const c10::intrusive_ptr<GtopkBackend>& backend) {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(backends_, [](const auto& weak) { return weak.expired(); });
-    backends_.emplace_back(backend);
-  }
-  void shut_down() {
-    std::vector<c10::weak_intrusive_ptr<GtopkBackend>> backends;
-    {
-      const std::lock_guard lock(mutex_);
-      backends.swap(backends_);
-    }
-    for (const auto& weak : backends) {
-      if (const auto backend = weak.lock()) backend->shutdown();
-    }
-  }
-  static Living& get() {
-    static Living living;
-    return living;
-  }
+/// destroyed them. Guarded by process_mutex().
+std::vector<c10::weak_intrusive_ptr<GtopkBackend>>& living() {
+  static std::vector<c10::weak_intrusive_ptr<GtopkBackend>> backends;
+  return backends;
+}
 
- private:
-  std::mutex mutex_;
-  std::vector<c10::weak_intrusive_ptr<GtopkBackend>> backends_;
-};
+c10::intrusive_ptr<GtopkBackend> create_backend(const c10::intrusive_ptr<c10d::Store>& store,
+                                                int rank, int size,
+                                                std::chrono::milliseconds timeout,
+                                                const std::string& group_name) {
+  auto backend = c10::make_intrusive<GtopkBackend>(store, rank, size, timeout, group_name);
+  const std::lock_guard lock(process_mutex());
+  std::erase_if(living(), [](const auto& weak) { return weak.expired(); });
+  living().emplace_back(backend);
+  return backend;
+}
+
+/// Leaves every group. In a forked child the parent's are left alone.
+void shut_down() {
+  std::vector<c10::weak_intrusive_ptr<GtopkBackend>> backends;
+  {
+    const std::lock_guard lock(process_mutex());
+    backends.swap(living());
+  }
+  for (const auto& weak : backends) {
+    if (const auto backend = weak.lock()) backend->shutdown();
+  }
+}
 
 py::dict statistics(GtopkBackend& backend) {
   const Statistics s = backend.statistics();
@@ -74,18 +76,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def("statistics", &statistics)
       .def("_shutdown", &GtopkBackend::shutdown);
 
-  module.def(
-      "create_backend",
-      [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-         std::chrono::milliseconds timeout, const std::string& group_name) {
-        auto backend = c10::make_intrusive<GtopkBackend>(store, rank, size, timeout, group_name);
-        Living::get().add(backend);
-        return backend;
-      },
-      py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("group_name"),
-      py::call_guard<py::gil_scoped_release>());
-  module.def(
-      "shutdown", [] { Living::get().shut_down(); }, py::call_guard<py::gil_scoped_release>());
+  module.def("create_backend", &create_backend, py::arg("store"), py::arg("rank"), py::arg("size"),
+             py::arg("timeout"), py::arg("group_name"), py::call_guard<py::gil_scoped_release>());
+  module.def("shutdown", &shut_down, py::call_guard<py::gil_scoped_release>());
   module.def("selection_size", &selection_size, py::arg("d"), py::arg("density"));
 }
 

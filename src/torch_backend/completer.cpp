@@ -2,50 +2,158 @@
 
 #include <pthread.h>
 
+#include <chrono>
+#include <condition_variable>
+#include <deque>
 #include <exception>
+#include <list>
+#include <mutex>
+#include <system_error>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "torch_backend/torch_headers.hpp"
 
 namespace gtopk::torch_backend {
+namespace {
 
-Completer::Completer() : thread_([this] { loop(); }) {
-  pthread_setname_np(thread_.native_handle(), "gtopk-futures");
+using Job = std::function<void()>;
+
+/// How long the end waits for callbacks that are still running.
+constexpr std::chrono::seconds kLastCallbacks(3);
+/// Threads that stay when there is nothing to do: one to take a job, one to watch meanwhile.
+constexpr std::size_t kWatchers = 2;
+
+void run_logged(const Job& job) {
+  try {
+    job();
+  } catch (const std::exception& error) {
+    LOG(ERROR) << "gtopk: a future's callback threw: " << error.what();
+  }
+}
+
+/// For jobs that nobody waits for: what they hold may be Python's, which may be gone.
+template <class T>
+void leak(T&& left_over) {
+  static_cast<void>(std::make_unique<T>(std::forward<T>(left_over)).release());
+}
+
+}  // namespace
+
+struct Completer::Crew : std::enable_shared_from_this<Crew> {
+  struct Member {
+    std::thread thread;
+    bool left = false;
+  };
+
+  std::mutex mutex;
+  std::condition_variable changed;  // jobs, ending
+  std::condition_variable left;     // a member
+  std::deque<Job> jobs;
+  std::list<Member> members;
+  std::size_t watching = 0;  // waiting for a job, or on the way there
+  bool ending = false;
+  bool abandoned = false;  // nobody waits for the jobs that are still running
+
+  /// Adds a thread that watches the queue; call with the mutex held.
+  void hire();
+  void work(Member& me);
+  /// Whether only the calling thread is left of the crew; call with the mutex held.
+  [[nodiscard]] bool all_others_left() const;
+
+  /// The crew that the calling thread belongs to.
+  static const Crew*& of_this_thread() {
+    thread_local const Crew* crew = nullptr;
+    return crew;
+  }
+};
+
+void Completer::Crew::hire() {
+  members.remove_if([](Member& member) {
+    if (member.left && member.thread.joinable()) member.thread.join();
+    return member.left;
+  });
+  Member& member = members.emplace_back();
+  try {
+    member.thread = std::thread([crew = shared_from_this(), &member] { crew->work(member); });
+    pthread_setname_np(member.thread.native_handle(), "gtopk-futures");
+    ++watching;
+  } catch (const std::system_error& error) {
+    members.pop_back();
+    LOG(ERROR) << "gtopk: no thread for futures' callbacks: " << error.what()
+               << "; one that waits for another future may hang";
+  }
+}
+
+void Completer::Crew::work(Member& me) {
+  of_this_thread() = this;
+  std::unique_lock lock(mutex);
+  for (;;) {
+    changed.wait(lock, [this] { return ending || !jobs.empty(); });
+    --watching;
+    if (jobs.empty()) break;
+    Job job = std::move(jobs.front());
+    jobs.pop_front();
+    if (watching == 0) hire();
+    lock.unlock();
+    run_logged(job);
+    lock.lock();
+    if (abandoned) {
+      leak(std::move(job));
+      break;
+    }
+    lock.unlock();
+    job = nullptr;
+    lock.lock();
+    if (watching >= kWatchers) break;
+    ++watching;
+  }
+  me.left = true;
+  left.notify_all();
+}
+
+bool Completer::Crew::all_others_left() const {
+  const bool one_of_them = of_this_thread() == this;
+  std::size_t there = 0;
+  for (const Member& member : members) there += member.left ? 0 : 1;
+  return there == (one_of_them ? 1 : 0);
+}
+
+Completer::Completer() : crew_(std::make_shared<Crew>()) {
+  const std::lock_guard lock(crew_->mutex);
+  crew_->hire();
 }
 
 Completer::~Completer() {
-  {
-    const std::lock_guard lock(mutex_);
-    ending_ = true;
+  Crew& crew = *crew_;
+  std::vector<std::thread> ended;
+  std::unique_lock lock(crew.mutex);
+  crew.ending = true;
+  crew.changed.notify_all();
+  if (!crew.left.wait_for(lock, kLastCallbacks, [&] { return crew.all_others_left(); })) {
+    crew.abandoned = true;
+    leak(std::move(crew.jobs));
+    LOG(WARNING) << "gtopk: a future's callback is still running " << kLastCallbacks.count()
+                 << " s after the last process group was left; it is not waited for any longer";
   }
-  changed_.notify_one();
-  thread_.join();
-}
-
-void Completer::run(std::function<void()> job) {
-  {
-    const std::lock_guard lock(mutex_);
-    jobs_.push_back(std::move(job));
-  }
-  changed_.notify_one();
-}
-
-void Completer::loop() {
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    changed_.wait(lock, [this] { return ending_ || !jobs_.empty(); });
-    if (jobs_.empty()) return;
-    std::function<void()> job = std::move(jobs_.front());
-    jobs_.pop_front();
-    lock.unlock();
-    try {
-      job();
-    } catch (const std::exception& error) {
-      LOG(ERROR) << "gtopk: a future's callback threw: " << error.what();
+  for (Crew::Member& member : crew.members) {
+    if (member.left) {
+      ended.push_back(std::move(member.thread));
+    } else {
+      member.thread.detach();
     }
-    job = nullptr;
-    lock.lock();
   }
+  lock.unlock();
+  for (std::thread& thread : ended) thread.join();
+}
+
+void Completer::run(Job job) {
+  {
+    const std::lock_guard lock(crew_->mutex);
+    crew_->jobs.push_back(std::move(job));
+  }
+  crew_->changed.notify_one();
 }
 
 }  // namespace gtopk::torch_backend

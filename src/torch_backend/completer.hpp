@@ -1,13 +1,13 @@
-// Torch backend: the thread on which futures complete. Their callbacks run users' Python, which may
-// hold the GIL for as long as it likes: the engine's thread must not wait for it. Tensors are let
-// go of here as well.
+// Torch backend: threads for what the engine's thread must not do: copy results to where the caller
+// wants them, complete futures, let go of tensors. Futures' callbacks run users' Python, which may
+// hold the GIL for as long as it likes, or wait for another future.
+//
+// So no job waits for another: whoever takes one first makes sure that another thread watches the
+// queue. Jobs start in the order in which they were handed in; several may run at once.
 #pragma once
 
-#include <condition_variable>
-#include <deque>
 #include <functional>
-#include <mutex>
-#include <thread>
+#include <memory>
 
 namespace gtopk::torch_backend {
 
@@ -18,20 +18,17 @@ class Completer {
   Completer& operator=(const Completer&) = delete;
   Completer(Completer&&) = delete;
   Completer& operator=(Completer&&) = delete;
-  /// Finishes what was handed in. The caller must not hold the GIL.
+  /// Waits until what was handed in has ended, for at most 3 s; a job that goes on (a callback that
+  /// waits for ever) is left to itself. May be called by a job, which then is not waited for. The
+  /// caller must not hold the GIL.
   ~Completer();
 
-  /// Any thread. Jobs run in order; what they throw is logged.
+  /// Any thread; does not wait. What jobs throw is logged.
   void run(std::function<void()> job);
 
  private:
-  void loop();
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> jobs_;
-  bool ending_ = false;
-  std::thread thread_;
+  struct Crew;
+  std::shared_ptr<Crew> crew_;  // the threads own it as well: one may outlive the completer
 };
 
 }  // namespace gtopk::torch_backend

@@ -2,16 +2,20 @@
 
 #include <mutex>
 
+#include "torch_backend/forks.hpp"
+
 namespace gtopk::torch_backend {
 
 std::shared_ptr<Runtime> Runtime::get() {
-  static std::mutex mutex;
   static std::weak_ptr<Runtime> running;
-  const std::lock_guard lock(mutex);
+  static int started_after = 0;  // forks
+  const std::lock_guard lock(process_mutex());
+  if (!running.expired()) check_not_forked_since(started_after);
   std::shared_ptr<Runtime> runtime = running.lock();
   if (runtime == nullptr) {
     runtime = std::make_shared<Runtime>();
     running = runtime;
+    started_after = forks();
   }
   return runtime;
 }

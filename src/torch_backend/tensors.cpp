@@ -1,6 +1,10 @@
 #include "torch_backend/tensors.hpp"
 
+#include <algorithm>
 #include <array>
+#include <charconv>
+#include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace gtopk::torch_backend {
@@ -20,10 +24,8 @@ Enum named(const std::string& name, const std::array<Enum, N>& there, const char
   TORCH_CHECK_VALUE(false, "gtopk: ", what, "='", name, "' is unknown; there are: ", names);
 }
 
-}  // namespace
-
-DataType data_type(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
+std::optional<DataType> named_type(at::ScalarType type) {
+  switch (type) {
     case at::kFloat:
       return DataType::kFloat32;
     case at::kDouble:
@@ -45,9 +47,35 @@ DataType data_type(const at::Tensor& tensor) {
     case at::kBool:
       return DataType::kBool;
     default:
-      break;
+      return std::nullopt;
   }
-  TORCH_CHECK_VALUE(false, "gtopk: no reduction of dtype ", tensor.scalar_type());
+}
+
+}  // namespace
+
+DataType data_type(const at::Tensor& tensor) {
+  const std::optional<DataType> type = named_type(tensor.scalar_type());
+  TORCH_CHECK_VALUE(type, "gtopk: no reduction of dtype ", tensor.scalar_type());
+  return *type;
+}
+
+DataType type_to_move(const at::Tensor& tensor) {
+  const at::ScalarType type = tensor.scalar_type();
+  return named_type(type).value_or(opaque_type(static_cast<std::uint8_t>(type)));
+}
+
+std::string with_names_of_types(std::string text) {
+  static constexpr std::string_view kStart = "opaque(";
+  for (std::size_t at = text.find(kStart); at != std::string::npos; at = text.find(kStart, at)) {
+    const std::size_t end = text.find(')', at);
+    int number = static_cast<int>(at::ScalarType::NumOptions);
+    const char* const digits = text.data() + at + kStart.size();
+    std::from_chars(digits, text.data() + std::min(end, text.size()), number);
+    if (end == std::string::npos || number >= static_cast<int>(at::ScalarType::NumOptions)) break;
+    const auto type = static_cast<at::ScalarType>(number);
+    text.replace(at, end + 1 - at, c10::toString(type));
+  }
+  return text;
 }
 
 ReduceOp reduce_op(const c10d::ReduceOp& op) {
@@ -101,10 +129,6 @@ const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* what)
                     " given");
   check_dense_cpu(tensors.front(), what);
   return tensors.front();
-}
-
-std::span<std::byte> bytes_of(const at::Tensor& tensor) {
-  return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
 }
 
 }  // namespace gtopk::torch_backend

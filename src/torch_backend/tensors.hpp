@@ -1,8 +1,6 @@
-// Torch backend: tensors as the core sees them: type, and contiguous bytes.
+// Torch backend: tensors' types and options as the core names them.
 #pragma once
 
-#include <cstddef>
-#include <span>
 #include <string>
 
 #include "gtopk/types.hpp"
@@ -12,6 +10,10 @@ namespace gtopk::torch_backend {
 
 /// Throws ValueError for a type that has no reduction here.
 [[nodiscard]] DataType data_type(const at::Tensor& tensor);
+/// For moving, not reducing: every type. What the core has no name for keeps torch's number.
+[[nodiscard]] DataType type_to_move(const at::Tensor& tensor);
+/// The core's message with torch's names in the place of torch's numbers.
+[[nodiscard]] std::string with_names_of_types(std::string text);
 /// Throws NotImplementedError for PREMUL_SUM.
 [[nodiscard]] ReduceOp reduce_op(const c10d::ReduceOp& op);
 /// Throws ValueError, or NotImplementedError for names that are not there yet.
@@ -22,8 +24,5 @@ namespace gtopk::torch_backend {
 /// The only tensor of a list, checked: dense, on the CPU. `what` names the call in errors.
 [[nodiscard]] const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* what);
 void check_dense_cpu(const at::Tensor& tensor, const char* what);
-
-/// Memory of a contiguous tensor.
-[[nodiscard]] std::span<std::byte> bytes_of(const at::Tensor& tensor);
 
 }  // namespace gtopk::torch_backend

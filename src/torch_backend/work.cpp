@@ -1,11 +1,15 @@
 #include "torch_backend/work.hpp"
 
+#include <algorithm>
 #include <utility>
+
+#include "torch_backend/forks.hpp"
+#include "torch_backend/tensors.hpp"
 
 namespace gtopk::torch_backend {
 
 void rethrow_for_python(const Error& error) {
-  const std::string text = std::string("gtopk: ") + error.what();
+  const std::string text = "gtopk: " + with_names_of_types(error.what());
   switch (error.kind()) {
     case ErrorKind::kInvalidArgument:
       TORCH_CHECK_VALUE(false, text);
@@ -22,14 +26,38 @@ void rethrow_for_python(const Error& error) {
   C10_THROW_ERROR(DistBackendError, text);
 }
 
+c10d::ErrorType error_type(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kTimeout:
+      return c10d::ErrorType::TIMEOUT;
+    case ErrorKind::kPeerFailed:
+    case ErrorKind::kAborted:
+    case ErrorKind::kTransport:
+      return c10d::ErrorType::COMM_ERROR;
+    case ErrorKind::kInvalidArgument:  // the group works on after these
+    case ErrorKind::kMismatch:
+    case ErrorKind::kBootstrap:
+    case ErrorKind::kUnsupported:
+      break;
+  }
+  return c10d::ErrorType::SUCCESS;
+}
+
 namespace {
 
-std::exception_ptr for_python(const std::exception_ptr& error) {
+/// What Python is to see; notes in `group` what ended the group.
+std::exception_ptr for_python(const std::exception_ptr& error, bool point_to_point,
+                              GroupError& group) {
   if (!error) return nullptr;
   try {
     try {
       std::rethrow_exception(error);
     } catch (const Error& known) {
+      // A send or receive that finds no match in time ends alone.
+      if (!point_to_point || known.kind() != ErrorKind::kTimeout) {
+        auto none = c10d::ErrorType::SUCCESS;
+        group.compare_exchange_strong(none, error_type(known.kind()));
+      }
       rethrow_for_python(known);
     }
   } catch (...) {
@@ -37,55 +65,143 @@ std::exception_ptr for_python(const std::exception_ptr& error) {
   }
 }
 
-c10::intrusive_ptr<c10::ivalue::Future> future_of_tensors() {
-  return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+/// Where tensors go that this thread must not be the one to free, as that may run Python.
+Completer*& let_go_through() {
+  thread_local Completer* completer = nullptr;
+  return completer;
 }
 
 }  // namespace
 
 GtopkWork::GtopkWork(int rank, c10d::OpType type, const char* title,
-                     const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> held,
+                     const std::vector<at::Tensor>& inputs, std::vector<Contiguous> memory,
                      std::vector<at::Tensor> result)
     : Work(rank, type, title, inputs),
-      held_(std::move(held)),
+      memory_(std::move(memory)),
       result_(std::move(result)),
-      future_(future_of_tensors()) {}
+      forks_(forks()) {}
 
-Call GtopkWork::call(Completer& completer, std::chrono::milliseconds timeout,
-                     std::function<void()> finally) {
+GtopkWork::~GtopkWork() {
+  Completer* const completer = let_go_through();
+  if (completer == nullptr || (memory_.empty() && result_.empty() && !future_)) return;
+  struct Held {
+    std::vector<Contiguous> memory;
+    std::vector<at::Tensor> result;
+    c10::intrusive_ptr<Future> future;
+  };
+  completer->run([held = std::make_shared<Held>(std::move(memory_), std::move(result_),
+                                                std::move(future_))]() mutable { held.reset(); });
+}
+
+bool GtopkWork::isCompleted() {
+  const std::lock_guard lock(mutex_);
+  return ended();
+}
+
+bool GtopkWork::wait(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  const auto has_ended = [this] { return ended(); };
+  if (!ended() && forks_ != forks()) {
+    try {
+      check_not_forked_since(forks_);
+    } catch (const Error& error) {
+      rethrow_for_python(error);
+    }
+  }
+  if (timeout == kNoTimeout) {
+    cv_.wait(lock, has_ended);
+  } else {
+    TORCH_CHECK(cv_.wait_for(lock, timeout, has_ended), "Operation timed out!");
+  }
+  if (exception_) std::rethrow_exception(exception_);
+  return true;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::getFuture() {
+  const std::lock_guard lock(mutex_);
+  if (!future_) {
+    future_ = c10::make_intrusive<Future>(c10::ListType::ofTensors());
+    if (completed_) {
+      complete(*future_);
+    } else {
+      // The first of its callbacks: who waits for the Work goes on before the others run.
+      future_->addCallback(
+          [this](Future&) {
+            { const std::lock_guard set(mutex_); }
+            cv_.notify_all();
+          },
+          false);
+    }
+  }
+  return future_;
+}
+
+Call GtopkWork::call(Completer& completer, std::chrono::milliseconds timeout, uint64_t sequence,
+                     std::shared_ptr<GroupError> group_error) {
+  sequence_ = sequence;
+  group_error_ = std::move(group_error);
   auto self = c10::intrusive_ptr<GtopkWork>::unsafe_reclaim_from_nonowning(this);
   Call call;
-  call.done = [self, &completer, finally = std::move(finally)](std::exception_ptr error) {
-    self->complete(completer, std::move(error), finally);
+  call.done = [self, &completer](const std::exception_ptr& error) {
+    self->operation_ended(completer, error);
   };
   // Torch may drop the Work at once; the engine owns it, and with it the tensors, for as long as
-  // the network reads or writes them. It is let go of on the completer's thread, for that may run
-  // Python.
+  // the network reads or writes them.
   call.keepalive = std::shared_ptr<void>(nullptr, [self, &completer](void*) mutable {
-    auto last = std::make_shared<c10::intrusive_ptr<GtopkWork>>(self);
+    let_go_through() = &completer;
     self.reset();
-    completer.run([last = std::move(last)]() mutable { last.reset(); });
+    let_go_through() = nullptr;
   });
   if (timeout != c10d::kUnsetTimeout) call.timeout = timeout;
   return call;
 }
 
-void GtopkWork::complete(Completer& completer, std::exception_ptr error,
-                         const std::function<void()>& finally) {
-  if (!error && finally) {
-    const at::NoGradGuard no_grad;
-    finally();
-  }
-  error = for_python(error);
-  finish(error);
+void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& error) noexcept {
   auto self = c10::intrusive_ptr<GtopkWork>::unsafe_reclaim_from_nonowning(this);
-  completer.run([self = std::move(self), error = std::move(error)] {
-    if (error) {
-      self->future_->setError(error);
-    } else {
-      self->future_->markCompleted(c10::IValue(self->result_));
+  const bool copies = std::ranges::any_of(memory_, &Contiguous::is_copy);
+  if (!error && copies) {
+    completer.run([self] { self->copy_back(); });
+    return;
+  }
+  if (end(for_python(error, c10d::isP2POp(opType_), *group_error_))) {
+    completer.run([self] { self->complete(*self->future_); });
+  }
+}
+
+void GtopkWork::copy_back() {
+  std::exception_ptr error;
+  try {
+    for (const Contiguous& each : memory_) each.copy_back();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  if (const auto future = end(error)) complete(*future);
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::end(std::exception_ptr error) {
+  c10::intrusive_ptr<Future> future;
+  {
+    const std::lock_guard lock(mutex_);
+    completed_ = true;
+    exception_ = std::move(error);
+    const auto end_of_profile = std::exchange(recordFunctionEndCallback_, nullptr);
+    try {
+      if (end_of_profile) end_of_profile();
+    } catch (const std::exception& failure) {
+      LOG(ERROR) << "gtopk: the profiler threw at the end of an operation: " << failure.what();
     }
-  });
+    future = future_;
+  }
+  cv_.notify_all();
+  return future;
+}
+
+void GtopkWork::complete(Future& future) const {
+  if (exception_) {
+    future.setError(exception_);
+  } else {
+    future.markCompleted(c10::IValue(result_));
+  }
 }
 
 }  // namespace gtopk::torch_backend

@@ -1,12 +1,13 @@
-// Torch backend: one operation as torch sees it: a Work to wait for, with a future.
+// Torch backend: one operation as torch sees it: a Work to wait for, with a future for who asks.
 #pragma once
 
-#include <functional>
+#include <atomic>
 #include <memory>
 #include <vector>
 
 #include "gtopk/communicator.hpp"
 #include "torch_backend/completer.hpp"
+#include "torch_backend/contiguous.hpp"
 #include "torch_backend/torch_headers.hpp"
 
 namespace gtopk::torch_backend {
@@ -15,32 +16,52 @@ namespace gtopk::torch_backend {
 /// for the rest.
 [[noreturn]] void rethrow_for_python(const Error& error);
 
+/// What ended a group, as Backend::getError() says it. The first cause stays.
+using GroupError = std::atomic<c10d::ErrorType>;
+[[nodiscard]] c10d::ErrorType error_type(ErrorKind kind);
+
 class GtopkWork final : public c10d::Work {
  public:
-  /// `held` are tensors that must live until the network has let go of them; `result` is the
-  /// future's value.
+  /// `memory` must live until the network has let go of it, and is copied back on success;
+  /// `result` is the future's value.
   GtopkWork(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs,
-            std::vector<at::Tensor> held, std::vector<at::Tensor> result);
+            std::vector<Contiguous> memory, std::vector<at::Tensor> result);
+  GtopkWork(const GtopkWork&) = delete;
+  GtopkWork& operator=(const GtopkWork&) = delete;
+  GtopkWork(GtopkWork&&) = delete;
+  GtopkWork& operator=(GtopkWork&&) = delete;
+  ~GtopkWork() override;
 
+  // A Work has ended when its results are in place and the value of its future, where somebody
+  // asked for one, is set. The future's callbacks run after that: they may wait for the Work.
+  bool isCompleted() override;
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   std::vector<at::Tensor> result() override { return result_; }
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   uint64_t getSequencenumber() const override { return sequence_; }
 
-  /// How the core is to be called: `finally` runs on success, before anybody is told (copying
-  /// results to where the caller wants them).
+  /// How the core is to be called, as operation `sequence` of a group whose end is noted in
+  /// `group_error`.
   [[nodiscard]] Call call(Completer& completer, std::chrono::milliseconds timeout,
-                          std::function<void()> finally = nullptr);
-
-  void set_sequence(uint64_t sequence) { sequence_ = sequence; }
+                          uint64_t sequence, std::shared_ptr<GroupError> group_error);
 
  private:
-  void complete(Completer& completer, std::exception_ptr error,
-                const std::function<void()>& finally);
+  using Future = c10::ivalue::Future;
 
-  std::vector<at::Tensor> held_;
+  [[nodiscard]] bool ended() const { return completed_ && (!future_ || future_->completed()); }
+  /// The engine's thread: neither throws nor copies.
+  void operation_ended(Completer& completer, const std::exception_ptr& error) noexcept;
+  void copy_back();
+  /// Wakes who waits; the future that is to be completed next, if any.
+  [[nodiscard]] c10::intrusive_ptr<Future> end(std::exception_ptr error);
+  void complete(Future& future) const;
+
+  std::vector<Contiguous> memory_;
   std::vector<at::Tensor> result_;
-  c10::intrusive_ptr<c10::ivalue::Future> future_;
+  c10::intrusive_ptr<Future> future_;  // under mutex_
+  std::shared_ptr<GroupError> group_error_;
   uint64_t sequence_ = 0;
+  int forks_;
 };
 
 }  // namespace gtopk::torch_backend

@@ -45,6 +45,8 @@ def _create(options: _DistributedBackendOptions, backend_options: object | None)
         )
     from gtopk import _native
 
-    return _native.load().create_backend(
+    native = _native.load()
+    _native.leave_at_exit()
+    return native.create_backend(
         options.store, options.group_rank, options.group_size, options.timeout, options.group_id
     )

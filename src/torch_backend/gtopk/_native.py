@@ -9,10 +9,14 @@ import atexit
 import functools
 import importlib
 import importlib.metadata
+import multiprocessing.util
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+_leaves: int | None = None  # the process that leave_at_exit() was called in
 
 
 @functools.cache
@@ -33,9 +37,23 @@ def load() -> ModuleType:
             "it is to run with (pip install --force-reinstall gtopk)"
         ) from error
     check_torch(module.torch_version, torch.__version__)
-    # Before torch and the interpreter come down: leaves the groups that nobody destroyed.
-    atexit.register(module.shutdown)
     return module
+
+
+def leave_at_exit() -> None:
+    """Leave the groups that nobody destroyed before torch and the interpreter come down.
+
+    Idempotent, once per process: children of multiprocessing forget what their parent registered,
+    and run no atexit functions, as they end by os._exit().
+    """
+    global _leaves
+    if _leaves == os.getpid():
+        return
+    _leaves = os.getpid()
+    shutdown = load().shutdown
+    atexit.register(shutdown)
+    # Any priority: what has none is never run at exit.
+    multiprocessing.util.Finalize(None, shutdown, exitpriority=0)
 
 
 def check_torch(built: str, loaded: str) -> None:

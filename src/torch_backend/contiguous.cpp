@@ -1,0 +1,63 @@
+#include "torch_backend/contiguous.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+namespace gtopk::torch_backend {
+namespace {
+
+/// Whether two elements may be one place in memory: false only where each dimension steps over all
+/// that the shorter steps reach.
+bool may_overlap(const at::Tensor& tensor) {
+  if (tensor.numel() < 2 || tensor.is_non_overlapping_and_dense()) return false;
+  c10::SmallVector<std::pair<std::int64_t, std::int64_t>, 5> steps;
+  for (std::int64_t dimension = 0; dimension < tensor.dim(); ++dimension) {
+    if (tensor.size(dimension) > 1) {
+      steps.emplace_back(tensor.stride(dimension), tensor.size(dimension));
+    }
+  }
+  std::sort(steps.begin(), steps.end());
+  std::int64_t reach = 0;
+  for (const auto& [stride, size] : steps) {
+    if (stride <= reach) return true;
+    reach += stride * (size - 1);
+  }
+  return false;
+}
+
+}  // namespace
+
+std::span<std::byte> Contiguous::bytes() const {
+  return {static_cast<std::byte*>(memory.mutable_data_ptr()), memory.nbytes()};
+}
+
+std::span<const std::byte> Contiguous::read() const {
+  return {static_cast<const std::byte*>(memory.const_data_ptr()), memory.nbytes()};
+}
+
+void Contiguous::copy_back() const {
+  const BelowAutograd below;
+  if (is_copy()) tensor.copy_(memory);
+}
+
+Contiguous contiguous(const at::Tensor& tensor) {
+  const BelowAutograd below;
+  // Conjugated and negated views are marked as such only: their memory holds other values.
+  const bool lazy = tensor.is_conj() || tensor.is_neg();
+  return {tensor, lazy ? tensor.clone(at::MemoryFormat::Contiguous) : tensor.contiguous()};
+}
+
+Contiguous writable(const at::Tensor& tensor, const char* what) {
+  TORCH_CHECK_VALUE(!may_overlap(tensor), "gtopk: ", what, " would write to a tensor of shape ",
+                    tensor.sizes(), " and strides ", tensor.strides(),
+                    ", whose elements share memory (expand() makes such tensors): clone() it");
+  return contiguous(tensor);
+}
+
+void copy_elements(const at::Tensor& to, const at::Tensor& from) {
+  const BelowAutograd below;
+  to.view(-1).copy_(from.reshape(-1));
+}
+
+}  // namespace gtopk::torch_backend

@@ -1,0 +1,139 @@
+"""Room: tests/torch. Forks: children leave what is the parent's alone; ranks may be children."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from ranks import WATCHDOG, environment, run_script
+
+pytestmark = pytest.mark.loopback
+
+ALONE = """
+import os, sys
+import torch, torch.distributed as dist
+dist.init_process_group("gtopk", store=dist.HashStore(), rank=0, world_size=1)
+dist.all_reduce(torch.ones(3))
+def ended(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+"""
+
+
+def ended_well(script: str, said: str) -> None:
+    """Exit code 0, and not a word but `said`."""
+    done = run_script(script, timeout=60)
+    assert (done.returncode, done.stdout.strip(), done.stderr.strip()) == (0, said, "")
+
+
+@pytest.mark.parametrize("way", ["sys.exit()", "dist.destroy_process_group(); sys.exit()"])
+def test_a_forked_child_exits_as_processes_do(way):
+    script = f"""
+{ALONE}
+kept = dist.all_reduce(torch.ones(3), async_op=True).get_future().then(lambda done: done.value())
+child = os.fork()
+if child == 0:
+    {way}
+assert ended(child) == 0
+# Nor does its end take anything from the parent.
+dist.all_reduce(torch.ones(3))
+group = dist.new_group([0])
+dist.all_reduce(torch.ones(3), group=group)
+print("parent works on")
+"""
+    ended_well(script, "parent works on")
+
+
+def test_a_forked_child_is_told_what_it_cannot_do():
+    script = f"""
+{ALONE}
+import gtopk
+backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+work = backend.recv([torch.ones(3)], 0, 0)
+def init():
+    dist.destroy_process_group()
+    dist.init_process_group("gtopk", store=dist.HashStore(), rank=0, world_size=1)
+child = os.fork()
+if child == 0:
+    calls = [lambda: dist.all_reduce(torch.ones(3)), lambda: dist.barrier(),
+             lambda: gtopk.sparse_all_reduce(torch.ones(3), k=1), lambda: gtopk.stats(),
+             work.wait, backend.abort, backend.get_error, init]
+    for number, call in enumerate(calls):
+        try:
+            call()
+            os._exit(10 + number)
+        except ValueError as error:
+            if "was forked" not in str(error) or "spawn" not in str(error):
+                os._exit(20 + number)
+    sys.exit(0)
+assert ended(child) == 0
+backend.send([torch.ones(3)], 0, 0)
+work.wait()
+print("parent works on")
+"""
+    ended_well(script, "parent works on")
+
+
+def test_multiprocessings_forked_children_leave_the_group_alone():
+    script = f"""
+{ALONE}
+import multiprocessing as mp
+def child():
+    import gtopk
+    torch.ones(3).sum()
+children = [mp.get_context("fork").Process(target=child) for _ in range(3)]
+for each in children: each.start()
+dist.all_reduce(torch.ones(3))
+for each in children: each.join()
+print([each.exitcode for each in children])
+"""
+    ended_well(script, "[0, 0, 0]")
+
+
+def test_ranks_that_are_forked_children_say_goodbye(tmp_path: pathlib.Path):
+    # Rank 0 ends at once; rank 1 finds it gone long before any deadline. Nobody destroys the group.
+    program = tmp_path / "ranks.py"
+    program.write_text("""
+import sys, time
+import torch, torch.distributed as dist
+import multiprocessing as mp
+
+def rank_main(rank, path, started):
+    dist.init_process_group("gtopk", init_method=f"file://{path}", rank=rank, world_size=2)
+    dist.all_reduce(torch.ones(3))
+    if rank == 0:
+        return
+    try:
+        dist.all_reduce(torch.ones(3))
+    except dist.DistBackendError as error:
+        print("has left" in str(error), flush=True)
+
+if __name__ == "__main__":
+    context = mp.get_context("fork")
+    ranks = [context.Process(target=rank_main, args=(rank, sys.argv[1], None)) for rank in (0, 1)]
+    for each in ranks: each.start()
+    for each in ranks: each.join()
+    print([each.exitcode for each in ranks])
+""")
+    command = [sys.executable, str(program), str(tmp_path / "store")]
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=WATCHDOG, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n[0, 0]\n", "")
+
+
+def test_a_child_may_join_after_its_parent_has_left():
+    script = f"""
+{ALONE}
+dist.destroy_process_group()
+child = os.fork()
+if child == 0:
+    dist.init_process_group("gtopk", store=dist.HashStore(), rank=0, world_size=1)
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    dist.destroy_process_group()
+    sys.exit(0 if tensor.tolist() == [1.0] * 3 else 1)
+print(ended(child))
+"""
+    ended_well(script, "0")

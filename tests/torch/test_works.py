@@ -1,0 +1,423 @@
+"""Room: tests/torch. Works and futures: who waits for whom, what ends when, what is an error."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Rank, RankSet, run_script
+from torch.distributed import ReduceOp
+from torch.futures import Future
+
+import gtopk
+
+pytestmark = pytest.mark.loopback
+
+ALONE = """
+import torch, torch.distributed as dist
+dist.init_process_group("gtopk", store=dist.HashStore(), rank=0, world_size=1)
+"""
+
+
+def started(numel: int = 3) -> dist.Work:
+    return dist.all_reduce(torch.ones(numel), async_op=True)
+
+
+def group_works(me: Rank) -> None:
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [me.size] * 3
+
+
+# --- callbacks that wait
+
+
+def check_nested_waits(me: Rank, depth: int) -> None:
+    """Every callback starts another collective and waits for it, and for that one's callback."""
+
+    def deeper(left: int) -> int:
+        if left == 0:
+            return 0
+        future = started().get_future()
+        return 1 + future.then(lambda _: deeper(left - 1)).wait()
+
+    assert deeper(depth) == depth
+    group_works(me)
+
+
+def check_callback_that_blocks(me: Rank) -> None:
+    """While one callback waits, later collectives complete: futures, copies and their callbacks."""
+    release = Future()
+    blocked = started().get_future().then(lambda _: release.wait())
+    for _ in range(50):
+        strided = torch.ones(3, 4)[:, ::2]
+        assert dist.all_reduce(strided, async_op=True).get_future().then(
+            lambda done: done.value()[0].sum().item()
+        ).wait() == 6 * me.size
+    assert not blocked.done()
+    release.set_result(7)
+    assert blocked.wait() == 7
+
+
+def check_callback_that_waits_for_its_own_work(me: Rank) -> None:
+    for _ in range(100):
+        work = started()
+        future = work.get_future()
+        assert future.then(lambda _, work=work: work.wait() and work.is_completed()).wait()
+
+
+def check_futures_callbacks_start_in_order(me: Rank) -> None:
+    seen: list[int] = []
+    lock = threading.Lock()
+    futures = []
+    for number in range(20):
+        # Each of the callbacks waits for the one before: in any other order one would hang.
+        def callback(_: object, number: int = number) -> None:
+            if number:
+                futures[number - 1].wait()
+            with lock:
+                seen.append(number)
+
+        futures.append(started().get_future().then(callback))
+    futures[-1].wait()
+    assert seen == list(range(20))
+
+
+def test_callbacks_may_wait(four):
+    four.run(check_nested_waits, 20)
+    four.run(check_callback_that_blocks)
+    four.run(check_callback_that_waits_for_its_own_work)
+    four.run(check_futures_callbacks_start_in_order)
+
+
+def check_destroy_in_a_callback(me: Rank) -> None:
+    for incarnation in range(3):
+        dist.init_process_group(
+            "gtopk",
+            store=dist.PrefixStore(f"destroyed{incarnation}", me.store),
+            rank=me.rank,
+            world_size=me.size,
+        )
+        works = [started() for _ in range(3)]
+        destroyed = works[-1].get_future().then(lambda _: dist.destroy_process_group())
+        destroyed.wait()
+        assert not dist.is_initialized()
+
+
+def test_a_callback_may_destroy_the_group():
+    with RankSet(2, joins=False) as ranks:
+        ranks.run(check_destroy_in_a_callback)
+        assert ranks.ends() == [(0, "")] * 2
+
+
+def test_the_process_exits_though_a_callback_waits_for_ever():
+    for ending in ("", "dist.destroy_process_group()"):
+        script = f"""
+{ALONE}
+never = torch.futures.Future()
+entered = torch.futures.Future()
+def wait(_):
+    entered.set_result(None)
+    never.wait()
+kept = dist.all_reduce(torch.ones(3), async_op=True).get_future().then(wait)
+entered.wait()
+{ending}
+print("end", flush=True)
+"""
+        done = run_script(script, timeout=60)
+        assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
+        assert "a future's callback is still running 3 s after" in done.stderr
+
+
+# --- a Work and its future
+
+
+def check_value_after_wait(me: Rank, rounds: int) -> None:
+    tensor = torch.ones(1)
+    for number in range(rounds):
+        work = dist.all_reduce(tensor, ReduceOp.MAX, async_op=True)
+        if number % 2:
+            work.get_future()  # asked for before the end, or after it
+        if number % 3:
+            work.wait()
+        else:
+            while not work.is_completed():
+                pass
+        assert work.get_future().value()[0] is tensor
+        assert work.get_future().done()
+
+
+def check_errors_of_works(me: Rank) -> None:
+    for early in (False, True):
+        work = dist.all_reduce(torch.ones(3 + me.rank), async_op=True)
+        if early:
+            work.get_future()
+        with pytest.raises(dist.DistBackendError, match="ranks differ"):
+            work.wait()
+        assert work.is_completed()
+        assert not work.is_success()
+        with pytest.raises(dist.DistBackendError, match="ranks differ"):
+            work.get_future().value()
+    group_works(me)
+
+
+def check_wait_keeps_its_bound(me: Rank) -> None:
+    work = None
+    if me.rank == 0:
+        work = started()
+        with pytest.raises(RuntimeError, match="timed out"):
+            work.wait(timedelta(milliseconds=1))
+        assert not work.is_completed()
+        me.store.set("bound/kept", "yes")
+    else:
+        me.store.wait(["bound/kept"])
+        work = started()
+    assert work.wait(timedelta(seconds=60))
+
+
+def check_sequence_numbers(me: Rank) -> None:
+    """The callback sees the number though the operation may have ended before the call returned."""
+    before = -1
+    for _ in range(200):
+        work = started(1)
+        number = work.get_future().then(lambda _, work=work: work.boxed().get_sequence_number())
+        del number
+        before = before + 1
+    dist.barrier()
+
+
+def test_a_works_end_and_its_futures_value_are_one(four):
+    four.run(check_value_after_wait, 10_000)
+    four.run(check_errors_of_works)
+    four.run(check_wait_keeps_its_bound)
+
+
+# --- autograd and inference mode
+
+
+def gathered_gradient(me: Rank, group: dist.ProcessGroup, flat: bool, outputs: str) -> list[float]:
+    mine = torch.full((3,), 1.0 + me.rank, requires_grad=True)
+    whole = torch.zeros(3 * me.size)
+    if outputs == "of a graph":
+        whole = torch.zeros(3 * me.size, requires_grad=True) * 1.0
+    room = list(whole.chunk(me.size)) if outputs != "apart" else list(whole.clone().view(-1, 3))
+    if flat:
+        dist.all_gather_into_tensor(whole, mine, group=group)
+        room = list(whole.view(me.size, 3))
+    else:
+        dist.all_gather(room, mine, group=group)
+    assert [each[0].item() for each in room] == [1.0 + rank for rank in range(me.size)]
+    sum((each.detach() * mine).sum() for each in room).backward()
+    gradient = mine.grad.tolist()
+    mine.grad = None
+    loss = sum((each * mine).sum() for each in room)
+    loss.backward()
+    return gradient + mine.grad.tolist()
+
+
+def check_no_graph_is_recorded(me: Rank) -> None:
+    gloo = dist.new_group(backend="gloo")
+    for flat, outputs in ((False, "apart"), (False, "chunks"), (True, "flat")):
+        ours = gathered_gradient(me, dist.group.WORLD, flat, outputs)
+        assert ours == gathered_gradient(me, gloo, flat, outputs), (flat, outputs)
+        assert ours == [float(sum(range(1, me.size + 1)))] * 6
+    for strided in (False, True):
+        leaf = torch.ones(4, 2, requires_grad=True)
+        tensor = leaf.t() if strided else leaf
+        dist.all_reduce(tensor)
+        dist.broadcast(tensor, 0)
+        assert leaf.tolist() == [[float(me.size)] * 2] * 4
+        assert leaf.is_leaf
+        product = leaf * 2
+        saved = product._version
+        dist.all_reduce(product)
+        assert product._version == saved
+        product.sum().backward()
+        assert leaf.grad.tolist() == [[2.0] * 2] * 4
+        leaf.grad = None
+    dist.destroy_process_group(gloo)
+
+
+def check_inference_mode(me: Rank) -> None:
+    with torch.inference_mode():
+        made_there = torch.ones(3, 4)
+    made_here = torch.ones(3, 4)
+
+    def collectives(tensor: torch.Tensor) -> None:
+        for view in (tensor, tensor[:, ::2], tensor.t()):
+            view.fill_(1.0) if torch.is_inference_mode_enabled() or not tensor.is_inference() else 0
+            before = view.clone()
+            dist.all_reduce(view)
+            assert torch.equal(view, before * me.size)
+            dist.broadcast(view, 1)
+            dist.all_gather([view] + [torch.empty_like(view) for _ in range(me.size - 1)], view) if (
+                me.rank == 0
+            ) else dist.all_gather([torch.empty_like(view) for _ in range(me.size)], view)
+            gtopk.sparse_all_reduce(view, density=1.0, residual=torch.zeros_like(view))
+            dist.all_reduce(view, ReduceOp.MAX)
+
+    for tensor in (made_there, made_here):
+        collectives(tensor)
+        with torch.inference_mode():
+            collectives(tensor)
+
+
+def check_overlapping_outputs(me: Rank) -> None:
+    overlapping = [torch.ones(1).expand(4), torch.arange(6.0).unfold(0, 3, 1)]
+    peer = (me.rank + 1) % me.size
+    for tensor in overlapping:
+        room = [torch.empty(tensor.shape) for _ in range(me.size)]
+        for call in (
+            lambda tensor=tensor: dist.all_reduce(tensor),
+            lambda tensor=tensor: dist.broadcast(tensor, 0),
+            lambda tensor=tensor, room=room: dist.all_gather([tensor, *room[1:]], room[0]),
+            lambda tensor=tensor: dist.recv(tensor, peer),
+            lambda tensor=tensor: gtopk.sparse_all_reduce(tensor, k=1),
+            lambda tensor=tensor, room=room: gtopk.sparse_all_reduce(
+                room[0], k=1, residual=tensor
+            ),
+        ):
+            with pytest.raises(ValueError, match="share memory"):
+                call()
+        # For reading, nothing is wrong with them.
+        dist.all_gather(room, tensor)
+        assert all(torch.equal(each, tensor) for each in room)
+    # Not overlapping, though neither dense nor sorted by stride.
+    for tensor in (torch.ones(6, 6)[::2, ::3].t(), torch.ones(1, 3).expand(1, 3), torch.ones(0)):
+        dist.all_reduce(tensor)
+    group_works(me)
+
+
+def check_lazy_views(me: Rank) -> None:
+    """Conjugated and negated views hold other values than their memory does."""
+    value = torch.tensor([1 + 2j, 3 - 1j])
+    view = value.clone().conj()
+    dist.broadcast(view, 0)
+    assert torch.equal(view, value.conj())
+    room = [torch.zeros(2, dtype=value.dtype) for _ in range(me.size)]
+    dist.all_gather(room, value.conj())
+    assert all(torch.equal(each, value.conj().resolve_conj()) for each in room)
+    flat = torch.zeros(2 * me.size, dtype=value.dtype)
+    dist.all_gather_into_tensor(flat, value.conj())
+    assert torch.equal(flat, value.conj().resolve_conj().repeat(me.size))
+    negated = value.clone().conj().imag
+    dist.all_reduce(negated)
+    assert negated.tolist() == [-2.0 * me.size, 1.0 * me.size]
+
+
+def test_nothing_is_recorded_and_inference_tensors_work(four):
+    four.run(check_no_graph_is_recorded)
+    four.run(check_inference_mode)
+    four.run(check_overlapping_outputs)
+    four.run(check_lazy_views)
+
+
+# --- what differs between ranks, and what is said of it
+
+
+def check_dtypes_must_agree(me: Rank) -> None:
+    pairs = [
+        (torch.float32, torch.int32, "float32", "int32"),
+        (torch.bfloat16, torch.float16, "bfloat16", "float16"),
+        (torch.complex64, torch.float64, "ComplexFloat", "float64"),
+        (torch.float8_e4m3fn, torch.float8_e5m2, "Float8_e4m3fn", "Float8_e5m2"),
+    ]
+    for one, other, first, second in pairs:
+        mine = one if me.rank == 1 else other
+        tensor = torch.zeros(4).to(mine)
+        room = [torch.zeros(4).to(mine) for _ in range(me.size)]
+        flat = torch.zeros(4 * me.size).to(mine)
+        for call in (
+            lambda tensor=tensor: dist.broadcast(tensor, 0),
+            lambda tensor=tensor, room=room: dist.all_gather(room, tensor),
+            lambda tensor=tensor, flat=flat: dist.all_gather_into_tensor(flat, tensor),
+        ):
+            with pytest.raises(dist.DistBackendError, match="ranks differ") as raised:
+                call()
+            for name in (first, second):
+                assert f"dtype={name}" in str(raised.value)
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    assert backend.get_error() == torch._C._distributed_c10d.ErrorType.SUCCESS
+    for dtype in (torch.complex128, torch.float8_e5m2, torch.uint16):
+        tensor = torch.full((4,), 1.0 + me.rank).to(dtype)
+        dist.broadcast(tensor, 2)
+        assert tensor.to(torch.complex128).tolist() == [3.0] * 4
+    group_works(me)
+
+
+def test_broadcast_and_all_gather_name_both_sides_dtypes(four):
+    four.run(check_dtypes_must_agree)
+
+
+def error_of(group: dist.ProcessGroup) -> str:
+    return group._get_backend(torch.device("cpu")).get_error().name
+
+
+def check_get_error(me: Rank) -> None:
+    slow = dist.new_group(timeout=timedelta(milliseconds=300))
+    aborted = dist.new_group()
+    if me.rank == 0:
+        with pytest.raises(dist.DistBackendError, match="timed out"):
+            dist.irecv(torch.ones(1), 1, group=slow).wait()  # alone: the group works on
+        assert error_of(slow) == "SUCCESS"
+    dist.barrier()
+    dist.barrier(slow)
+    if me.rank == 0:
+        with pytest.raises(dist.DistBackendError, match="timed out"):
+            dist.all_reduce(torch.ones(1), group=slow)
+    dist.barrier()
+    # Ranks that had nothing under way know it as well, and still do.
+    assert error_of(slow) == "TIMEOUT"
+    if me.rank == 1:
+        aborted._get_backend(torch.device("cpu")).abort()
+    with pytest.raises(dist.DistBackendError, match="abort"):
+        dist.barrier(aborted)
+    assert error_of(aborted) == "COMM_ERROR"
+    assert error_of(slow) == "TIMEOUT"
+    assert error_of(dist.group.WORLD) == "SUCCESS"
+    group_works(me)
+
+
+def test_get_error_says_what_ended_the_group():
+    with RankSet(2) as ranks:
+        ranks.run(check_get_error)
+
+
+def check_statistics_while_others_leave(me: Rank) -> None:
+    """statistics() and abort() use the group while it is destroyed by another thread."""
+    for number in range(20):
+        group = dist.new_group([me.rank], use_local_synchronization=True, group_desc=str(number))
+        backend = group._get_backend(torch.device("cpu"))
+        begin = threading.Barrier(3)
+        over = threading.Event()
+
+        def read(backend=backend, begin=begin, over=over) -> None:
+            begin.wait()
+            while not over.is_set():
+                try:
+                    backend.statistics()
+                except dist.DistBackendError as error:
+                    assert "has been destroyed" in str(error)
+                    return
+
+        def abort(backend=backend, begin=begin) -> None:
+            begin.wait()
+            backend.abort()
+
+        threads = [threading.Thread(target=each) for each in (read, abort)]
+        for thread in threads:
+            thread.start()
+        begin.wait()
+        dist.destroy_process_group(group)
+        over.set()
+        for thread in threads:
+            thread.join()
+    group_works(me)
+
+
+def test_statistics_and_abort_while_another_thread_leaves():
+    with RankSet(1) as ranks:
+        ranks.run(check_statistics_while_others_leave)
