@@ -83,11 +83,6 @@ class Buffers:
         # Every element of a step that was not is NaN: one will do.
         return not (self.gradient.numel() and math.isnan(self.gradient[0].item()))
 
-    def gather_not_finite(self) -> None:
-        """After it: make the small part NaN where the large one is."""
-        if not self.happened():
-            self.small.fill_(math.nan)
-
 
 class Exchange:
     """One unit in one backward."""
@@ -118,7 +113,9 @@ class Exchange:
         self.missing.difference_update(gradients)
 
     def copy_back(self) -> None:
-        """Copy results to where the gradients came from."""
+        """Copy results to where the gradients came from; NaN if the large part is that."""
         assert self.buffers is not None
+        if not self.delivered:
+            self.buffers.small.fill_(math.nan)
         views = [self.buffers.views[name] for name in self.into]
         torch._foreach_copy_(list(self.into.values()), views)

@@ -97,6 +97,7 @@ class Overlap:
             if exchange.delivered:
                 for parameter in self._state.units[exchange.index].large:
                     self._put_back(exchange, parameter.name, None)
+        self._exchanges = []  # lets go of DDP's buckets
 
     def _sorted(self, bucket: dist.GradBucket) -> dict[int, dict[str, torch.Tensor]]:
         """Return the bucket's gradients by unit and name."""
@@ -171,9 +172,10 @@ class Overlap:
         """The backward has ended well: the step counts, and DDP has taken what it takes."""
         self._open = False
         self._state.step += 1
+        exchanges, self._exchanges = self._exchanges, []  # lets go of DDP's buckets
         if not self._may_drop:
             return
-        for exchange in self._exchanges:
+        for exchange in exchanges:
             if not exchange.delivered:
                 continue
             for parameter in self._state.units[exchange.index].large:
@@ -263,7 +265,7 @@ class Overlap:
         buffers = exchange.buffers
         assert buffers is not None
         with self._changed:
-            # Read before the dense part can be overwritten, and whatever that part comes to.
+            # Even if the other part fails: settle() puts back what this one delivered.
             if first and error is None:
                 exchange.delivered = buffers.happened()
             exchange.error = exchange.error or error
@@ -273,7 +275,6 @@ class Overlap:
         if exchange.error is None:
             try:
                 with torch.no_grad():
-                    buffers.gather_not_finite()
                     exchange.copy_back()
             except Exception as failure:
                 exchange.error = failure
