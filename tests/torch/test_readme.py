@@ -11,7 +11,8 @@ import pytest
 import torch
 from ranks import WATCHDOG, environment
 
-README = (pathlib.Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.loopback
@@ -43,3 +44,20 @@ def test_the_script_runs_under_torchrun_learns_and_leaves_checkpoints(tmp_path: 
 def test_lines_fit_into_a_hundred_columns_but_for_tables():
     lines = [line for line in README.splitlines() if not line.startswith("|")]
     assert [line for line in lines if len(line) > 100] == []
+
+
+@pytest.mark.loopback
+def test_the_ladders_script_measures_every_setting():
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples/ladder.py"), "--parameters", "80000", "--steps", "1"],
+        env={**environment(), **alone},
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"(\S+)\s+\d+\.\d ms", done.stdout) == [
+        *("DDP", "dense", "0.25", "0.1", "0.05", "0.01", "0.001")
+    ]
