@@ -196,9 +196,9 @@ WorkPointer GtopkBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
   const Contiguous mine = contiguous(input);
   // FSDP gathers out of the output itself: then there is nothing to copy.
   if (own.data() != mine.memory.const_data_ptr()) std::ranges::copy(mine.read(), own.begin());
-  auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::_ALLGATHER_BASE,
-                                             "gtopk:_all_gather_base", std::vector{input},
-                                             std::vector{at}, std::vector{output});
+  auto work =
+      c10::make_intrusive<GtopkWork>(rank_, OpType::_ALLGATHER_BASE, "gtopk:_all_gather_base",
+                                     std::vector{input}, std::vector{at}, std::vector{output});
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
     communicator.all_gather(std::move(rooms), std::move(call), type_to_move(input));
   });

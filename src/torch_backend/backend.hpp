@@ -50,8 +50,8 @@ class GtopkBackend final : public c10d::Backend {
       const std::string& algorithm, const std::string& select, const std::string& put_back,
       const c10d::ReduceOp& op, std::optional<std::chrono::milliseconds> timeout);
 
-  /// COMM_ERROR or TIMEOUT once the group is over, as is one that an operation found a rank gone in.
-  /// A mismatch, which a group survives, is none.
+  /// COMM_ERROR or TIMEOUT once the group is over, as is one that an operation found a rank gone
+  /// in. A mismatch, which a group survives, is none.
   c10d::ErrorType getError() override;
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return sequence_; }

@@ -8,6 +8,7 @@
 
 #include "gtopk_version.hpp"
 #include "torch_backend/forks.hpp"
+#include "torch_backend/work.hpp"
 
 namespace gtopk::torch_backend {
 namespace {
@@ -73,8 +74,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
            py::arg("residual"), py::arg("k"), py::arg("algorithm"), py::arg("select"),
            py::arg("put_back"), py::arg("op"), py::arg("timeout") = py::none(),
            py::call_guard<py::gil_scoped_release>())
+      .def("get_error", &GtopkBackend::getError, py::call_guard<py::gil_scoped_release>())
       .def("statistics", &statistics)
       .def("_shutdown", &GtopkBackend::shutdown);
+
+  py::class_<GtopkWork, c10d::Work, c10::intrusive_ptr<GtopkWork>>(module, "GtopkWork")
+      .def("_get_sequence_number", &GtopkWork::getSequencenumber);
 
   module.def("create_backend", &create_backend, py::arg("store"), py::arg("rank"), py::arg("size"),
              py::arg("timeout"), py::arg("group_name"), py::call_guard<py::gil_scoped_release>());

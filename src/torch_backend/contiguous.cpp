@@ -49,9 +49,9 @@ Contiguous contiguous(const at::Tensor& tensor) {
 }
 
 Contiguous writable(const at::Tensor& tensor, const char* what) {
-  TORCH_CHECK_VALUE(!may_overlap(tensor), "gtopk: ", what, " would write to a tensor of shape ",
-                    tensor.sizes(), " and strides ", tensor.strides(),
-                    ", whose elements share memory (expand() makes such tensors): clone() it");
+  TORCH_CHECK_VALUE(!may_overlap(tensor), "gtopk: ", what, " of a tensor that has several ",
+                    "elements in one place (sizes ", tensor.sizes(), ", strides ", tensor.strides(),
+                    "), so no result can be written to it: hand in a copy (clone())");
   return contiguous(tensor);
 }
 

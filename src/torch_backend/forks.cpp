@@ -14,11 +14,12 @@ namespace {
 std::mutex shared_mutex;
 std::atomic<int> count{0};
 
-[[maybe_unused]] const int registered = pthread_atfork([] { shared_mutex.lock(); }, [] { shared_mutex.unlock(); },
-                                      [] {
-                                        ++count;
-                                        shared_mutex.unlock();
-                                      });
+[[maybe_unused]] const int registered =
+    pthread_atfork([] { shared_mutex.lock(); }, [] { shared_mutex.unlock(); },
+                   [] {
+                     ++count;
+                     shared_mutex.unlock();
+                   });
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// Torch backend: what a fork leaves to the child. Threads do not survive it, and the network belongs
-// to the parent: a child leaks what it inherited of both.
+// Torch backend: what a fork leaves to the child. Threads do not survive it, and the network
+// belongs to the parent: a child leaks what it inherited of both.
 #pragma once
 
 #include <mutex>

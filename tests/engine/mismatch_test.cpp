@@ -176,15 +176,29 @@ TEST(MismatchedCollectives, OfAnyTwoKindsAreAnErrorOnEveryRank) {
          return support::all_reduce(one_room(memory, 40).data(), 10, DataType::kInt32,
                                     ReduceOp::kMax);
        }},
-      {"broadcast(bytes=3000, root=0)",
+      {"broadcast(bytes=3000, dtype=uint8, root=0)",
        [&](auto&, auto, auto& memory) { return support::broadcast(one_room(memory, 3000), 0); }},
-      {"broadcast(bytes=3000, root=1)",
+      {"broadcast(bytes=3000, dtype=uint8, root=1)",
        [&](auto&, auto, auto& memory) { return support::broadcast(one_room(memory, 3000), 1); }},
-      {"all_gather(bytes=50)",
+      {"broadcast(bytes=3000, dtype=float32, root=0)",
+       [&](auto&, auto, auto& memory) {
+         return support::broadcast(one_room(memory, 3000), 0, DataType::kFloat32);
+       }},
+      {"broadcast(bytes=3000, dtype=opaque(9), root=0)",
+       [&](auto&, auto, auto& memory) {
+         return support::broadcast(one_room(memory, 3000), 0, opaque_type(9));
+       }},
+      {"all_gather(bytes=50, dtype=uint8)",
        [&](InprocRanks& ranks, auto, auto& memory) {
          std::vector<std::span<std::byte>> rooms;
          for (std::uint32_t i = 0; i < ranks.size(); ++i) rooms.emplace_back(one_room(memory, 50));
          return support::all_gather(std::move(rooms));
+       }},
+      {"all_gather(bytes=50, dtype=bfloat16)",
+       [&](InprocRanks& ranks, auto, auto& memory) {
+         std::vector<std::span<std::byte>> rooms;
+         for (std::uint32_t i = 0; i < ranks.size(); ++i) rooms.emplace_back(one_room(memory, 50));
+         return support::all_gather(std::move(rooms), DataType::kBfloat16);
        }},
       {describe(sparse::signature_of(usual(Algorithm::kGtopkTree, 100))),
        [&](InprocRanks& ranks, auto rank, auto& memory) {

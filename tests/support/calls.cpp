@@ -42,8 +42,9 @@ OperationSpec all_reduce(void* data, std::uint64_t d, DataType type, ReduceOp op
   return spec;
 }
 
-OperationSpec broadcast(std::span<std::byte> data, std::uint32_t root) {
+OperationSpec broadcast(std::span<std::byte> data, std::uint32_t root, DataType type) {
   Signature signature;
+  signature.dtype = type;
   signature.collective = Collective::kBroadcast;
   signature.root = root;
   signature.d = data.size();
@@ -53,8 +54,9 @@ OperationSpec broadcast(std::span<std::byte> data, std::uint32_t root) {
   return spec;
 }
 
-OperationSpec all_gather(std::vector<std::span<std::byte>> rooms) {
+OperationSpec all_gather(std::vector<std::span<std::byte>> rooms, DataType type) {
   Signature signature;
+  signature.dtype = type;
   signature.collective = Collective::kAllGather;
   signature.d = rooms.front().size();
   OperationSpec spec;

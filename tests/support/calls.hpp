@@ -21,8 +21,10 @@ namespace gtopk::support {
                                                       sparse::Workspace& workspace);
 [[nodiscard]] engine::OperationSpec all_reduce(void* data, std::uint64_t d, DataType type,
                                                ReduceOp op = ReduceOp::kSum);
-[[nodiscard]] engine::OperationSpec broadcast(std::span<std::byte> data, std::uint32_t root);
-[[nodiscard]] engine::OperationSpec all_gather(std::vector<std::span<std::byte>> rooms);
+[[nodiscard]] engine::OperationSpec broadcast(std::span<std::byte> data, std::uint32_t root,
+                                              DataType type = DataType::kUint8);
+[[nodiscard]] engine::OperationSpec all_gather(std::vector<std::span<std::byte>> rooms,
+                                               DataType type = DataType::kUint8);
 [[nodiscard]] engine::OperationSpec barrier();
 [[nodiscard]] engine::OperationSpec send(std::span<const std::byte> data, std::uint32_t to,
                                          std::int32_t tag);
