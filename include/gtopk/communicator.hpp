@@ -109,7 +109,8 @@ class Communicator {
   Communicator& operator=(const Communicator&) = delete;
   Communicator(Communicator&&) = delete;
   Communicator& operator=(Communicator&&) = delete;
-  /// Lets what is under way end, for at most 2 s, and fails the rest with Error{kAborted}.
+  /// Lets what is under way end, for at most 2 s, and fails the rest with Error{kAborted}. Groups
+  /// that are destroyed one right after the other share the 2 s.
   ~Communicator();
 
   [[nodiscard]] std::uint32_t rank() const;
@@ -144,14 +145,14 @@ class Communicator {
   void send(std::span<const std::byte> data, std::uint32_t to, std::int32_t tag, Call call);
   void recv(std::span<std::byte> data, std::uint32_t from, std::int32_t tag, Call call);
 
-  /// gTop-k alone, of float32 entries that are selected already (ascending indices below d, at most
-  /// options.k): what is measured where selection is somebody else's. Results have room for
-  /// options.k.
+  /// A sparse all-reduce of float32 entries that are selected already (ascending indices below d,
+  /// at most options.k): what is measured where selection is somebody else's. The result has up to
+  /// min(d, k) entries, that of `topk` up to min(d, k * ranks): both spans need room for as many.
   struct Preselected {
     std::span<const std::uint32_t> indices;
     std::span<const float> values;
-    std::uint32_t* result_indices = nullptr;
-    float* result_values = nullptr;
+    std::span<std::uint32_t> result_indices;
+    std::span<float> result_values;
     std::uint64_t* result_count = nullptr;
   };
   void exchange(const Preselected& entries, std::uint64_t d, const SparseOptions& options,

@@ -6,6 +6,7 @@
 #include <functional>
 #include <type_traits>
 
+#include "collectives/signature.hpp"
 #include "gtopk/error.hpp"
 #include "gtopk/value/accumulation.hpp"
 #include "gtopk/value/keep_denormals.hpp"
@@ -179,6 +180,8 @@ void with_type(DataType type, F f) {
 }  // namespace
 
 void check_reduction(DataType type, ReduceOp op) {
+  check_known(type, "data type");
+  check_known(op, "reduction");
   const bool bitwise = op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor;
   if ((bitwise && is_floating(type)) || (op == ReduceOp::kAvg && type == DataType::kBool)) {
     throw Error(ErrorKind::kInvalidArgument,

@@ -46,6 +46,10 @@ std::string_view to_string(Collective collective) {
   return "unknown";
 }
 
+void refuse_unknown(unsigned value, std::string_view what) {
+  throw Error(ErrorKind::kInvalidArgument, fmt::format("there is no {} number {}", what, value));
+}
+
 std::string describe(const Signature& s) {
   switch (s.collective) {
     case Collective::kSparseAllReduce:

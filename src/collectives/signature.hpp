@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "gtopk/types.hpp"
 
@@ -38,6 +39,15 @@ struct Signature {
 
   bool operator==(const Signature&) const = default;
 };
+
+[[noreturn]] void refuse_unknown(unsigned value, std::string_view what);
+
+/// Throws Error{kInvalidArgument} for a number that stands for none of the enumeration's values, as
+/// a cast can make it.
+template <class Enumeration>
+void check_known(Enumeration value, std::string_view what) {
+  if (to_string(value) == "unknown") refuse_unknown(static_cast<unsigned>(value), what);
+}
 
 /// "sparse_all_reduce(algorithm=gtopk, d=100, k=5, dtype=float32, op=SUM, put_back=own)"
 [[nodiscard]] std::string describe(const Signature& signature);

@@ -1,6 +1,5 @@
 #include "gtopk/communicator.hpp"
 
-#include <future>
 #include <utility>
 
 #include <fmt/format.h>
@@ -10,11 +9,11 @@
 #include "collectives/all_reduce.hpp"
 #include "collectives/broadcast.hpp"
 #include "collectives/reduction.hpp"
-#include "collectives/ring.hpp"
 #include "communicator/meeting.hpp"
 #include "engine/engine_thread.hpp"
 #include "engine/group.hpp"
 #include "engine/group_view.hpp"
+#include "engine/point_to_point.hpp"
 #include "gtopk/algorithms/sparse_all_reduce.hpp"
 #include "transport/base/log.hpp"
 #include "transport/bootstrap/key_value_store.hpp"
@@ -106,9 +105,7 @@ Communicator::Communicator(std::shared_ptr<Process> process, const Meeting& meet
 Communicator::~Communicator() {
   if (process_->started_by_ != getpid()) return;
   engine::EngineThread& thread = *process_->thread_;
-  const auto idle = std::make_shared<std::promise<void>>();
-  thread.call([&] { thread.engine().when_idle(group_, [idle] { idle->set_value(); }); });
-  static_cast<void>(idle->get_future().wait_for(thread.drain));
+  thread.let_end(group_);
   thread.call([&] { thread.engine().remove_group(*group_); });
 }
 
@@ -215,10 +212,7 @@ void Communicator::send(std::span<const std::byte> data, std::uint32_t to, std::
   OperationSpec spec;
   spec.name = fmt::format("send(to {}, tag {})", to, tag);
   spec.point_to_point = true;
-  spec.body = [=](GroupView& group) -> Task<void> {
-    engine::Message outgoing = group.send_tagged(to, tag, data);
-    co_await outgoing;
-  };
+  spec.body = [=](GroupView& group) { return engine::send(group, to, tag, data); };
   submit(std::move(spec), std::move(call));
 }
 
@@ -228,19 +222,16 @@ void Communicator::recv(std::span<std::byte> data, std::uint32_t from, std::int3
   OperationSpec spec;
   spec.name = fmt::format("recv(from {}, tag {})", from, tag);
   spec.point_to_point = true;
-  spec.body = [=](GroupView& group) -> Task<void> {
-    engine::Message incoming = group.recv_tagged(from, tag, data);
-    const std::size_t received = co_await incoming;
-    collectives::require_length(received, data.size(), group, from);
-  };
+  spec.body = [=](GroupView& group) { return engine::recv(group, from, tag, data); };
   submit(std::move(spec), std::move(call));
 }
 
 void Communicator::exchange(const Preselected& entries, std::uint64_t d,
                             const SparseOptions& options, Call call) {
   const sparse::PreselectedCall preselected{
-      entries.indices.data(), entries.values.data(), entries.indices.size(), d, options,
-      entries.result_indices, entries.result_values, entries.result_count};
+      entries.indices,       entries.values,      d, options, entries.result_indices,
+      entries.result_values, entries.result_count};
+  sparse::check_preselected(preselected, size());
   OperationSpec spec;
   spec.name = fmt::format("exchange({})", to_string(options.algorithm));
   spec.body = [preselected, &workspace = *process_->workspace_](GroupView& group) {

@@ -34,7 +34,8 @@ class BufferPool {
  private:
   static constexpr std::size_t kClasses = 48;
   static constexpr std::size_t kKeptPerClass = 16;
-  std::array<std::vector<Buffer>, kClasses> free_;  // by log2 of the capacity
+  static constexpr std::size_t kKeptBytes = std::size_t{1} << 20U;  ///< or as many as fit in here
+  std::array<std::vector<Buffer>, kClasses> free_;                  // by log2 of the capacity
   std::size_t allocations_ = 0;
 };
 

@@ -17,7 +17,8 @@ Engine::Engine(transport::Transport& transport, const transport::Clock& clock, E
       clock_(clock),
       executor_(executor),
       lookups_(lookups),
-      control_(transport) {
+      control_(transport),
+      stale_(transport) {
   if (lookups_ != nullptr) transport_.use(this);
 }
 
@@ -83,10 +84,9 @@ std::uint32_t Engine::reserve_group_id() {
                             transport::kMaxGroups));
   }
   // What is left of a former group of this number is not told apart from the new one's messages.
-  std::erase_if(stale_, [&](const Stale& stale) { return stale.group->id() == *id; });
-  std::erase_if(early_, [&](const auto& early) { return early.second.group == *id; });
-  transport_.discard(transport::collective_tag(*id, 0, 0, 0), transport::group_mask());
-  transport_.discard(transport::point_to_point_tag(*id, 0, 0), transport::group_mask());
+  stale_.forget_group(*id);
+  stale_.discard_group(*id);
+  std::erase_if(early_, [&](const Early& early) { return early.notice.group == *id; });
   return *id;
 }
 
@@ -115,19 +115,20 @@ std::shared_ptr<Group> Engine::add_group(GroupSpec spec) {
   }
   auto group = std::make_shared<Group>(std::move(spec), std::move(peers), transport_);
   groups_.push_back(group);
-  std::vector<std::pair<PeerId, Notice>> early;
-  early.swap(early_);
-  for (const auto& [from, notice] : early) handle(from, notice);
+  for (const Early& early : std::exchange(early_, {})) handle(early.from, early.notice);
   return group;
 }
 
 void Engine::remove_group(Group& group) {
-  const bool tell_others = !idle(group);  // they would wait for this rank until their deadlines
-  fail_group(group,
-             Error(ErrorKind::kAborted,
-                   fmt::format("group '{}' was destroyed on {} while this was under way",
-                               group.name(), group.member(group.rank()))),
-             tell_others);
+  const Error cause(ErrorKind::kAborted,
+                    fmt::format("group '{}' was destroyed on {} while this was under way",
+                                group.name(), group.member(group.rank())));
+  if (!idle(group)) {
+    fail_group(group, cause, true);  // the others would wait for this rank until their deadlines
+  } else if (!group.failure) {
+    group.failure = cause;  // of what is called from now on
+    stale_.discard_group(group.id());
+  }
   group.find_address = nullptr;
   std::erase_if(groups_, [&](const auto& held) { return held.get() == &group; });
   ids_.give_back(group.id());
@@ -173,7 +174,7 @@ void Engine::admit(const std::shared_ptr<Group>& group, std::unique_ptr<Operatio
     if (const auto found = group->aborted.find(sequence); found != group->aborted.end()) {
       operation->tell(found->second);
       group->aborted.erase(found);
-      mark_stale(group, sequence, false);
+      discard_when_it_comes(*group, sequence);
       return;
     }
     group->waiting.push_back(std::move(operation));
@@ -235,18 +236,25 @@ void Engine::finish(Operation& operation) {
   const bool caused_here = !operation.cause().has_value();
   const std::optional<Error> result = operation.take_result();
   std::erase(asking_, &operation);
+  std::erase_if(deserted_, [&](const auto& deserted) { return deserted.first == &operation; });
   operation.phase = Operation::Phase::kLingering;
-  operation.deadline = clock_.now() + kLingerBound;
+  operation.deadline = clock_.now() + kLingerBound - kProbeGrace;
   next_timer_ = std::min(next_timer_, operation.deadline);
   group.counters.in_flight.fetch_sub(1, std::memory_order_relaxed);
   if (!operation.spec().point_to_point) {
     group.running.erase(operation.sequence());
     if (result) {
-      mark_stale(held, operation.sequence(), false);
+      discard_when_it_comes(group, operation.sequence());
       if (caused_here) {
         tell_members(group,
                      {NoticeKind::kAbort, result->kind(), 0, operation.sequence(), result->what()});
       }
+    }
+  } else if (result) {
+    if (operation.transfer && !operation.quiet()) withdraw(group, *operation.transfer);
+    if (operation.announced) {
+      stale_.add_payload(group.id(), *operation.announced, clock_.now());
+      next_timer_ = std::min(next_timer_, stale_.next_sweep());
     }
   }
   if (result) transport::log().debug("{}", result->what());
@@ -281,11 +289,15 @@ void Engine::forget_quiet() {
 
 Engine::Step Engine::step() {
   const bool moved = transport_.progress();
+  if (moved) {
+    stale_.moved();
+    next_timer_ = std::min(next_timer_, stale_.next_sweep());
+  }
   bool worked = take_queue();
   worked |= handle_notices();
   worked |= handle_failures();
   if (clock_.now() >= next_timer_) check_timers();
-  fail_what_awaits_departed();
+  worked |= fail_deserted();
   ask_questions();
   worked |= resume_ready();
   if (moved || worked) forget_quiet();
@@ -310,7 +322,7 @@ void Engine::say_goodbye() {
 void Engine::say_goodbye_to(PeerId peer) {
   if (!farewells_.insert(peer).second) return;  // said before, in answer to its own
   transport_.expect_departure(peer);
-  control_.send(peer, {NoticeKind::kGoodbye, ErrorKind::kAborted, 0, traffic_[peer].sent, {}});
+  control_.send(peer, {NoticeKind::kGoodbye, ErrorKind::kAborted, 0, 0, {}});
 }
 
 bool Engine::farewell_said() const {

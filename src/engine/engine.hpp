@@ -1,6 +1,6 @@
 // Engine: runs every collective of a process as a coroutine over one transport, on one thread.
-// What happens when something breaks is in failure.cpp; the thread and its sleep are in
-// engine_thread.hpp.
+// What happens when something breaks is in failure.cpp, what the clock tells in deadlines.cpp; the
+// thread and its sleep are in engine_thread.hpp.
 #pragma once
 
 #include <coroutine>
@@ -21,6 +21,7 @@
 #include "engine/group_ids.hpp"
 #include "engine/lookup.hpp"
 #include "engine/operation.hpp"
+#include "engine/stale_messages.hpp"
 #include "transport/base/transport.hpp"
 
 namespace gtopk::engine {
@@ -33,8 +34,8 @@ class Engine final : public transport::AddressBook {
   static constexpr std::size_t kMaxInFlight = 32;
   /// How long a rank waits for answers to its probe before it calls the silent ones dead.
   static constexpr transport::Duration kProbeGrace = std::chrono::seconds(2);
-  /// How long a failed operation's buffers may stay in the network before its endpoints are closed
-  /// by force.
+  /// How long a failed operation's buffers may stay in the network, at peers that answer nothing,
+  /// before the endpoints to those are closed by force.
   static constexpr transport::Duration kLingerBound = std::chrono::seconds(5);
 
   /// `lookups` may be null where the transport never asks for addresses.
@@ -107,8 +108,13 @@ class Engine final : public transport::AddressBook {
   }
   /// The operation has a truncated message, whose sender is asked in the next step().
   void has_question(Operation& operation) { asking_.push_back(&operation); }
-  void count_sent(transport::PeerId peer) { ++traffic_[peer].sent; }
-  void count_received(transport::PeerId peer) { ++traffic_[peer].received; }
+  /// The peer has gone, in order or not.
+  [[nodiscard]] bool has_left(transport::PeerId peer) const { return departed_.contains(peer); }
+  /// The operation waited for a message of that rank, which has left without sending it; it fails
+  /// in the next step().
+  void is_deserted(Operation& operation, std::uint32_t rank) {
+    deserted_.emplace_back(&operation, rank);
+  }
 
  private:
   struct Ready {
@@ -122,12 +128,11 @@ class Engine final : public transport::AddressBook {
     std::uint64_t sequence = 0;
     OperationSpec spec;
   };
-  /// Messages of operations that ended early, still to be taken out of the network.
-  struct Stale {
-    std::shared_ptr<Group> group;
-    std::uint64_t sequence;
-    bool whole_group;
-    transport::TimePoint until;
+  /// A notice for a group that is not made here yet.
+  struct Early {
+    transport::PeerId from;
+    Notice notice;
+    transport::TimePoint came;
   };
 
   bool take_queue();
@@ -144,23 +149,27 @@ class Engine final : public transport::AddressBook {
   bool handle_failures();
   bool handle_notices();
   void handle(transport::PeerId from, const Notice& notice);
+  void handle_early(transport::PeerId from, const Notice& notice);
   void ask_questions();
-  void handle_goodbye(transport::PeerId from, std::uint64_t messages);
+  void handle_goodbye(transport::PeerId from);
   void say_goodbye_to(transport::PeerId peer);
-  void fail_what_awaits_departed();
+  bool fail_deserted();
+  void withdraw(Group& group, const Transfer& transfer);
+  void handle_withdrawal(Group& group, const Withdrawal& withdrawal);
+  void fail_group(Group& group, const Error& cause, bool tell_others);
+  /// Makes it a notice of that group.
+  void tell(Group& group, std::uint32_t rank, Notice notice);
+  void tell_members(Group& group, const Notice& notice);
+  void pass_on(Group& group, transport::PeerId from, const Notice& notice);
+  void discard_when_it_comes(const Group& group, std::uint64_t sequence);
+
+  // deadlines.cpp
   void check_timers();
+  void check_lingering(Operation& operation, transport::TimePoint now);
   void check_waiting(const Group& group, transport::TimePoint now);
   void probe(Operation& operation);
   void conclude(Operation& operation);
   [[nodiscard]] std::string describe_state(const Group& group, std::uint64_t sequence) const;
-  void fail_group(Group& group, const Error& cause, bool tell_others);
-  /// Makes it a notice of that group.
-  void notify(const Group& group, std::uint32_t rank, Notice notice);
-  void tell_members(Group& group, const Notice& notice);
-  void pass_on(Group& group, transport::PeerId from, const Notice& notice);
-  void mark_stale(const std::shared_ptr<Group>& group, std::uint64_t sequence, bool whole_group);
-  [[nodiscard]] bool is_stale(const Group& group, std::uint64_t sequence) const;
-  void sweep_stale();
   [[nodiscard]] std::shared_ptr<Group> find_group(std::uint32_t id) const;
 
   transport::Transport& transport_;
@@ -175,16 +184,11 @@ class Engine final : public transport::AddressBook {
   std::vector<std::unique_ptr<Operation>> operations_;
   std::vector<Ready> ready_;
   std::vector<Ready> resuming_;
-  std::vector<Stale> stale_;
-  std::vector<std::pair<transport::PeerId, Notice>> early_;  ///< for groups not made here yet
-  /// Messages of operations, in each direction, with one peer.
-  struct PeerTraffic {
-    std::uint64_t sent = 0;
-    std::uint64_t received = 0;
-  };
-  std::map<transport::PeerId, PeerTraffic> traffic_;
-  std::map<transport::PeerId, std::uint64_t>
-      departed_;                           ///< and how many messages they had sent to here
+  StaleMessages stale_;
+  std::vector<Early> early_;
+  std::set<transport::PeerId> departed_;
+  std::vector<std::pair<Operation*, std::uint32_t>> deserted_;  ///< and by which rank
+  std::map<transport::PeerId, transport::TimePoint> heard_;     ///< its last notice
   std::set<transport::PeerId> farewells_;  ///< to whom this process has said goodbye
   std::vector<Operation*> asking_;
   std::vector<std::pair<std::shared_ptr<Group>, std::function<void()>>> idle_waiters_;

@@ -84,6 +84,15 @@ void EngineThread::call(const std::function<void()>& work) {
   result.get();
 }
 
+void EngineThread::let_end(const std::shared_ptr<Group>& group) {
+  const auto idle = std::make_shared<std::promise<void>>();
+  std::future<void> ended = idle->get_future();
+  call([&] { engine_->when_idle(group, [idle] { idle->set_value(); }); });
+  const TimePoint until = grace_.begin(clock_.now(), drain);
+  const bool in_vain = ended.wait_until(until) == std::future_status::timeout;
+  grace_.end(clock_.now(), in_vain);
+}
+
 void EngineThread::advance(TimePoint& worked) {
   switch (engine_->step()) {
     case Engine::Step::kWorked:

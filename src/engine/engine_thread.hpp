@@ -7,6 +7,7 @@
 
 #include "engine/compute.hpp"
 #include "engine/engine.hpp"
+#include "engine/grace.hpp"
 #include "transport/base/transport.hpp"
 
 namespace gtopk::engine {
@@ -34,7 +35,12 @@ class EngineThread {
   /// Runs `work` on the engine's thread and waits for its end; rethrows what it threw.
   void call(const std::function<void()>& work);
 
-  /// How long the destructor waits for operations under way, and for the others' goodbye.
+  /// Waits until nothing of the group is under way, for `drain` at most, which groups that are
+  /// stuck share. Never call it on the engine's thread.
+  void let_end(const std::shared_ptr<Group>& group);
+
+  /// How long let_end() and the destructor wait for operations under way, and for the others'
+  /// goodbye.
   transport::Duration drain = std::chrono::seconds(2);
   transport::Duration farewell = std::chrono::seconds(2);
 
@@ -58,6 +64,7 @@ class EngineThread {
   std::string card_;
   transport::PeerInfo self_;
   std::string description_;
+  Grace grace_;
   bool ending_ = false;  // engine thread
   std::thread thread_;
 };

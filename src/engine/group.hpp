@@ -8,11 +8,14 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <stop_token>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/counters.hpp"
+#include "engine/receive_lines.hpp"
 #include "gtopk/error.hpp"
 #include "transport/base/transport.hpp"
 
@@ -57,7 +60,11 @@ class Group {
   std::vector<Operation*> line;                    ///< those with a Turn, the first one's it is
   std::map<std::uint64_t, Error> aborted;          ///< by a peer, before this rank called
   bool starting = false;                           ///< operations that waited
-  std::optional<Error> failure;                    ///< the group is over
+  std::uint32_t next_serial = 0;                   ///< of a point-to-point message sent
+  ReceiveLines receive_lines;
+  /// Messages, by sender and serial, that their senders have given up and no receive has met yet.
+  std::set<std::pair<std::uint32_t, std::uint32_t>> withdrawn;
+  std::optional<Error> failure;  ///< the group is over
   /// See GroupSpec; empty once the group is removed.
   std::function<std::string(std::uint32_t rank, const std::stop_token& stop)> find_address;
   std::string last_name;  ///< of the newest one that started

@@ -10,7 +10,7 @@ namespace gtopk::engine {
 using transport::Status;
 
 bool Message::await_ready() const {
-  const bool settled = !slot_->request.pending() && !slot_->unexplained;
+  const bool settled = !slot_->request.pending() && !slot_->unexplained && !slot_->deserted;
   return settled || slot_->operation->cause().has_value();
 }
 
@@ -84,6 +84,33 @@ void Turn::await_resume() const {
   if (operation_.cause()) throw Error(*operation_.cause());
 }
 
+ReceiveTurn::ReceiveTurn(GroupView& group, std::uint32_t from, std::int32_t tag)
+    : operation_(group.operation_), from_(from) {
+  place_.operation = &operation_;
+  operation_.group().receive_lines.enter(place_, from, tag);
+}
+
+ReceiveTurn::~ReceiveTurn() {
+  Operation* const next = operation_.group().receive_lines.leave(place_);
+  if (next != nullptr && next->turn_waiter) {
+    next->engine().make_ready(std::exchange(next->turn_waiter, {}), *next);
+  }
+}
+
+bool ReceiveTurn::await_ready() const {
+  return ReceiveLines::is_first(place_) || operation_.cause().has_value();
+}
+
+void ReceiveTurn::await_suspend(std::coroutine_handle<> waiter) {
+  operation_.turn_waiter = waiter;
+  operation_.in_line_for = from_;
+}
+
+void ReceiveTurn::await_resume() {
+  operation_.in_line_for.reset();
+  if (operation_.cause()) throw Error(*operation_.cause());
+}
+
 std::uint32_t GroupView::rank() const { return operation_.group().rank(); }
 std::uint32_t GroupView::size() const { return operation_.group().size(); }
 std::uint64_t GroupView::sequence() const { return operation_.sequence(); }
@@ -96,33 +123,56 @@ transport::TimePoint GroupView::now() const { return operation_.engine().clock()
 Message GroupView::send(std::uint32_t to, std::uint32_t step, std::span<const std::byte> data,
                         std::uint32_t chunk) {
   const Group& group = operation_.group();
-  const transport::Tag tag =
-      transport::collective_tag(group.id_at(to), group.rank(), operation_.sequence(), step, chunk);
-  // The transport only reads what it sends.
-  auto* const bytes = const_cast<std::byte*>(data.data());
-  return Message(operation_.post(false, to, tag, bytes, data.size()));
+  return Message(operation_.send(
+      to,
+      transport::collective_tag(group.id_at(to), group.rank(), operation_.sequence(), step, chunk),
+      data));
 }
 
 Message GroupView::recv(std::uint32_t from, std::uint32_t step, std::span<std::byte> room,
                         std::uint32_t chunk) {
   const transport::Tag tag =
       transport::collective_tag(operation_.group().id(), from, operation_.sequence(), step, chunk);
-  return Message(operation_.post(true, from, tag, room.data(), room.size()));
+  return Message(operation_.recv(from, tag, room));
 }
 
-Message GroupView::send_tagged(std::uint32_t to, std::int32_t tag,
+std::uint32_t GroupView::begin_transfer(std::uint32_t to) {
+  const std::uint32_t serial = operation_.group().next_serial++;
+  operation_.transfer = {to, serial};
+  return serial;
+}
+
+Message GroupView::send_header(std::uint32_t to, std::int32_t tag,
                                std::span<const std::byte> data) {
   const Group& group = operation_.group();
-  auto* const bytes = const_cast<std::byte*>(data.data());
-  return Message(operation_.post(false, to,
-                                 transport::point_to_point_tag(group.id_at(to), group.rank(), tag),
-                                 bytes, data.size()));
+  return Message(
+      operation_.send(to, transport::point_to_point_tag(group.id_at(to), group.rank(), tag), data));
 }
 
-Message GroupView::recv_tagged(std::uint32_t from, std::int32_t tag, std::span<std::byte> room) {
-  return Message(operation_.post(true, from,
-                                 transport::point_to_point_tag(operation_.group().id(), from, tag),
-                                 room.data(), room.size()));
+Message GroupView::recv_header(std::uint32_t from, std::int32_t tag, std::span<std::byte> room) {
+  return Message(operation_.recv(
+      from, transport::point_to_point_tag(operation_.group().id(), from, tag), room));
+}
+
+Message GroupView::send_payload(std::uint32_t to, std::uint32_t serial,
+                                std::span<const std::byte> data) {
+  const Group& group = operation_.group();
+  return Message(
+      operation_.send(to, transport::payload_tag(group.id_at(to), group.rank(), serial), data));
+}
+
+Message GroupView::recv_payload(std::uint32_t from, std::uint32_t serial,
+                                std::span<std::byte> room) {
+  return Message(
+      operation_.recv(from, transport::payload_tag(operation_.group().id(), from, serial), room));
+}
+
+void GroupView::expect_payload(std::uint32_t from, std::uint32_t serial) {
+  operation_.announced = transport::payload_tag(operation_.group().id(), from, serial);
+}
+
+bool GroupView::take_withdrawn(std::uint32_t from, std::uint32_t serial) {
+  return operation_.group().withdrawn.erase({from, serial}) != 0;
 }
 
 std::span<std::byte> GroupView::buffer(std::size_t bytes) {

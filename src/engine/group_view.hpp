@@ -16,6 +16,7 @@
 
 #include "engine/counters.hpp"
 #include "engine/operation.hpp"
+#include "engine/receive_lines.hpp"
 
 namespace gtopk::engine {
 
@@ -97,6 +98,27 @@ class [[nodiscard]] Turn {
   Operation& operation_;
 };
 
+/// A place in line among the receives of one sender and tag. Awaiting ends when it is the first.
+class [[nodiscard]] ReceiveTurn {
+ public:
+  ReceiveTurn(GroupView& group, std::uint32_t from, std::int32_t tag);
+  ReceiveTurn(const ReceiveTurn&) = delete;
+  ReceiveTurn& operator=(const ReceiveTurn&) = delete;
+  ReceiveTurn(ReceiveTurn&&) = delete;
+  ReceiveTurn& operator=(ReceiveTurn&&) = delete;
+  /// Lets the next one go on.
+  ~ReceiveTurn();
+
+  [[nodiscard]] bool await_ready() const;
+  void await_suspend(std::coroutine_handle<> waiter);
+  void await_resume();
+
+ private:
+  Operation& operation_;
+  std::uint32_t from_;
+  ReceiveLines::Place place_;
+};
+
 class GroupView {
  public:
   explicit GroupView(Operation& operation) : operation_(operation) {}
@@ -116,11 +138,22 @@ class GroupView {
   [[nodiscard]] Message recv(std::uint32_t from, std::uint32_t step, std::span<std::byte> room,
                              std::uint32_t chunk = 0);
 
-  /// A point-to-point message with the user's tag.
-  [[nodiscard]] Message send_tagged(std::uint32_t to, std::int32_t tag,
+  // The parts of a point-to-point message; engine/point_to_point.hpp puts them together.
+  /// The serial number of a message to that rank. Should the operation fail with it not taken, the
+  /// receiver is told to pass over it.
+  [[nodiscard]] std::uint32_t begin_transfer(std::uint32_t to);
+  [[nodiscard]] Message send_header(std::uint32_t to, std::int32_t tag,
                                     std::span<const std::byte> data);
-  [[nodiscard]] Message recv_tagged(std::uint32_t from, std::int32_t tag,
+  [[nodiscard]] Message recv_header(std::uint32_t from, std::int32_t tag,
                                     std::span<std::byte> room);
+  [[nodiscard]] Message send_payload(std::uint32_t to, std::uint32_t serial,
+                                     std::span<const std::byte> data);
+  [[nodiscard]] Message recv_payload(std::uint32_t from, std::uint32_t serial,
+                                     std::span<std::byte> room);
+  /// Should the operation fail before it has that payload, it is discarded when it comes.
+  void expect_payload(std::uint32_t from, std::uint32_t serial);
+  /// Whether the sender has given that message up. Says so once.
+  [[nodiscard]] bool take_withdrawn(std::uint32_t from, std::uint32_t serial);
 
   /// Memory that lives as long as the network may need it, aligned to 64 bytes, contents undefined.
   [[nodiscard]] std::span<std::byte> buffer(std::size_t bytes);
@@ -132,6 +165,7 @@ class GroupView {
  private:
   friend class CallText;
   friend class Turn;
+  friend class ReceiveTurn;
   Operation& operation_;
 };
 

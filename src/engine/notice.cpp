@@ -44,7 +44,7 @@ std::optional<Notice> decode(std::span<const std::byte> wire) {
   std::memcpy(&head, wire.data(), sizeof head);
   if (head.magic != kMagic || head.text_bytes > Notice::kMaxText) return std::nullopt;
   if (head.kind < static_cast<std::uint8_t>(NoticeKind::kAbort) ||
-      head.kind > static_cast<std::uint8_t>(NoticeKind::kCall) ||
+      head.kind > static_cast<std::uint8_t>(NoticeKind::kWithdraw) ||
       head.error > static_cast<std::uint8_t>(ErrorKind::kUnsupported)) {
     return std::nullopt;
   }

@@ -18,11 +18,11 @@ enum class NoticeKind : std::uint8_t {
   kGroupFailure = 2,  ///< the group is over
   kProbe = 3,         ///< what are you doing in this operation? A living engine answers
   kReply = 4,
-  kGoodbye = 5,  ///< the sender leaves in good order; `sequence`: how many messages it sent to the
-                 ///< receiver
+  kGoodbye = 5,  ///< the sender leaves in good order, and has sent all it will
   kAsk =
       6,  ///< your message does not fit: what did you call? Answered only while the operation runs
-  kCall = 7,  ///< the answer: the sender's call, in words
+  kCall = 7,      ///< the answer: the sender's call, in words
+  kWithdraw = 8,  ///< the sender has given a point-to-point message up; `sequence`: Withdrawal
 };
 
 struct Notice {
@@ -36,6 +36,19 @@ struct Notice {
   std::uint64_t sequence = 0;
   std::string text;                ///< longer than kMaxText is cut
   std::uint32_t answer_group = 0;  ///< the sender's number of the group
+};
+
+/// Which message, in the 64 bits of Notice::sequence.
+struct Withdrawal {
+  std::uint32_t source;  ///< rank of the sender in the group
+  std::uint32_t serial;
+
+  [[nodiscard]] std::uint64_t packed() const {
+    return (static_cast<std::uint64_t>(source) << 32U) | serial;
+  }
+  [[nodiscard]] static Withdrawal unpacked(std::uint64_t bits) {
+    return {static_cast<std::uint32_t>(bits >> 32U), static_cast<std::uint32_t>(bits)};
+  }
 };
 
 void encode(const Notice& notice, Notice::Wire& wire);

@@ -21,6 +21,9 @@ std::unique_ptr<OperationStorage> take_storage(Engine& engine) {
   return storage;
 }
 
+/// More room for the list of buffers than any but a huge operation needs.
+constexpr std::size_t kKeptBuffers = 1024;
+
 /// A body that refused its arguments before it became a coroutine fails like any other.
 Task<void> throwing(std::exception_ptr error) {
   std::rethrow_exception(error);
@@ -28,6 +31,15 @@ Task<void> throwing(std::exception_ptr error) {
 }
 
 }  // namespace
+
+bool OperationStorage::recycle() {
+  // An engine that goes with messages still in the network takes their slots with it.
+  if (!slots.none_in_use()) return false;
+  slots.trim();
+  buffers.clear();
+  if (buffers.capacity() > kKeptBuffers) buffers.shrink_to_fit();
+  return true;
+}
 
 Operation::Operation(Engine& engine, std::shared_ptr<Group> group, std::uint64_t sequence,
                      OperationSpec spec)
@@ -38,21 +50,14 @@ Operation::Operation(Engine& engine, std::shared_ptr<Group> group, std::uint64_t
       view_(std::make_unique<GroupView>(*this)),
       storage_(take_storage(engine)),
       slots_(storage_->slots),
-      free_slots_(storage_->free_slots),
       buffers_(storage_->buffers) {}
 
 Operation::~Operation() {
   body_ = {};
   for (BufferPool::Buffer& buffer : buffers_) engine_.pool().give_back(std::move(buffer));
-  buffers_.clear();
-  // An engine that goes with messages still in the network takes their slots with it.
-  if (!quiet() || engine_.storages().size() >= kKeptStorages) return;
-  free_slots_.clear();
-  for (MessageSlot& slot : slots_) {
-    slot.operation = nullptr;
-    free_slots_.push_back(&slot);
+  if (engine_.storages().size() < kKeptStorages && storage_->recycle()) {
+    engine_.storages().push_back(std::move(storage_));
   }
-  engine_.storages().push_back(std::move(storage_));
 }
 
 std::string Operation::label() const {
@@ -65,10 +70,10 @@ std::string Operation::label() const {
 
 std::vector<std::uint32_t> Operation::waits_for(bool sends) const {
   std::vector<std::uint32_t> ranks;
-  for (const MessageSlot& slot : slots_) {
-    if (slot.operation == nullptr || !slot.request.pending()) continue;
-    if (slot.request.is_receive != sends) ranks.push_back(slot.rank);
-  }
+  if (in_line_for && !sends) ranks.push_back(*in_line_for);
+  slots_.for_each([&](const MessageSlot& slot) {
+    if (slot.request.pending() && slot.request.is_receive != sends) ranks.push_back(slot.rank);
+  });
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   return ranks;
@@ -88,52 +93,69 @@ void Operation::fail(const Error& cause) {
   if (cause_ || phase == Phase::kLingering) return;
   cause_ = cause;
   if (turn_waiter) engine_.make_ready(std::exchange(turn_waiter, {}), *this);
-  for (MessageSlot& slot : slots_) {
-    if (slot.operation == nullptr) continue;
+  slots_.for_each([&](MessageSlot& slot) {
     if (slot.waiter) engine_.make_ready(std::exchange(slot.waiter, {}), *this);
     if (slot.request.pending() && slot.request.is_receive) {
       engine_.transport().cancel(slot.request);
     }
-  }
+  });
 }
 
 void Operation::answer(std::uint32_t rank, const std::string& call) {
-  for (MessageSlot& slot : slots_) {
-    if (slot.operation == nullptr || !slot.unexplained || slot.rank != rank) continue;
+  slots_.for_each([&](MessageSlot& slot) {
+    if (!slot.unexplained || slot.rank != rank) return;
     slot.unexplained = false;
     others_call = call;
     if (slot.waiter) engine_.make_ready(std::exchange(slot.waiter, {}), *this);
-  }
+  });
 }
 
-MessageSlot& Operation::post(bool receive, std::uint32_t rank, transport::Tag tag, void* data,
-                             std::size_t bytes) {
+void Operation::sender_left(std::uint32_t rank) {
+  slots_.for_each([&](MessageSlot& slot) {
+    if (slot.rank == rank && slot.request.is_receive) withdraw_from_departed(slot);
+  });
+}
+
+/// A receive that is matched goes on; one that is not ends as cancelled, perhaps at once.
+void Operation::withdraw_from_departed(MessageSlot& slot) {
+  if (!slot.request.pending()) return;
+  slot.deserted = true;
+  engine_.transport().cancel(slot.request);
+}
+
+bool Operation::receives(transport::Tag tag) const {
+  bool found = false;
+  slots_.for_each([&](const MessageSlot& slot) {
+    found = found || (slot.request.pending() && slot.request.is_receive && slot.request.tag == tag);
+  });
+  return found;
+}
+
+MessageSlot& Operation::take_slot(bool receive, std::uint32_t rank) {
   if (cause_) throw Error(*cause_);
-  MessageSlot* slot = nullptr;
-  if (free_slots_.empty()) {
-    slot = &slots_.emplace_back();
-  } else {
-    slot = free_slots_.back();
-    free_slots_.pop_back();
-  }
-  slot->operation = this;
-  slot->waiter = {};
-  slot->rank = rank;
-  slot->orphaned = false;
-  slot->unexplained = false;
-  slot->request.is_receive = receive;
-  slot->request.prepare(&Operation::completed, slot);
+  MessageSlot& slot = slots_.take(*this);
+  slot.rank = rank;
+  slot.request.is_receive = receive;
+  slot.request.prepare(&Operation::completed, &slot);
   ++pending_;
-  const transport::PeerId peer = group_->peer(rank);
-  if (receive) {
-    engine_.transport().recv(peer, tag, data, bytes, slot->request);
-  } else {
-    group_->counters.messages_sent.fetch_add(1, std::memory_order_relaxed);
-    group_->counters.bytes_sent.fetch_add(bytes, std::memory_order_relaxed);
-    engine_.count_sent(peer);
-    engine_.transport().send(peer, tag, data, bytes, slot->request);
-  }
-  return *slot;
+  return slot;
+}
+
+MessageSlot& Operation::send(std::uint32_t to, transport::Tag tag,
+                             std::span<const std::byte> data) {
+  MessageSlot& slot = take_slot(false, to);
+  group_->counters.messages_sent.fetch_add(1, std::memory_order_relaxed);
+  group_->counters.bytes_sent.fetch_add(data.size(), std::memory_order_relaxed);
+  engine_.transport().send(group_->peer(to), tag, data.data(), data.size(), slot.request);
+  return slot;
+}
+
+MessageSlot& Operation::recv(std::uint32_t from, transport::Tag tag, std::span<std::byte> room) {
+  MessageSlot& slot = take_slot(true, from);
+  const transport::PeerId peer = group_->peer(from);
+  engine_.transport().recv(peer, tag, room.data(), room.size(), slot.request);
+  if (engine_.has_left(peer)) withdraw_from_departed(slot);
+  return slot;
 }
 
 void Operation::completed(transport::Request& request) {
@@ -145,7 +167,6 @@ void Operation::completed(transport::Request& request) {
     Counters& counters = operation.group_->counters;
     counters.messages_received.fetch_add(1, std::memory_order_relaxed);
     counters.bytes_received.fetch_add(request.length(), std::memory_order_relaxed);
-    operation.engine_.count_received(operation.group_->peer(slot.rank));
   }
   if (truncated && !slot.orphaned && !operation.spec_.point_to_point && !operation.cause_) {
     // Nothing can be read from it, so its sender must say what it is.
@@ -154,11 +175,13 @@ void Operation::completed(transport::Request& request) {
     operation.engine_.has_question(operation);
     return;
   }
-  if (slot.waiter) operation.engine_.make_ready(std::exchange(slot.waiter, {}), operation);
-  if (slot.orphaned) {
-    slot.operation = nullptr;
-    operation.free_slots_.push_back(&slot);
+  slot.deserted = slot.deserted && request.status() == transport::Status::kCancelled;
+  if (slot.deserted && !slot.orphaned && !operation.cause_) {
+    operation.engine_.is_deserted(operation, slot.rank);
+    return;
   }
+  if (slot.waiter) operation.engine_.make_ready(std::exchange(slot.waiter, {}), operation);
+  if (slot.orphaned) operation.slots_.give_back(slot);
 }
 
 void Operation::release(MessageSlot& slot) {
@@ -168,8 +191,7 @@ void Operation::release(MessageSlot& slot) {
     slot.waiter = {};
     return;
   }
-  slot.operation = nullptr;
-  free_slots_.push_back(&slot);
+  slots_.give_back(slot);
 }
 
 std::byte* Operation::buffer(std::size_t bytes) {
@@ -203,11 +225,12 @@ std::optional<Error> Operation::take_result() {
     thrown = Error(ErrorKind::kTransport, error.what());
   }
   body_ = {};  // lets go of its messages; those still in the network stay with the slab
-  for (MessageSlot& slot : slots_) {
+  slots_.for_each([&](MessageSlot& slot) {
     // Nobody will read what is received, and it may never come: its sender may have failed as well.
-    const bool waits = slot.operation != nullptr && slot.request.pending();
-    if (waits && slot.request.is_receive) engine_.transport().cancel(slot.request);
-  }
+    if (slot.request.pending() && slot.request.is_receive) {
+      engine_.transport().cancel(slot.request);
+    }
+  });
   if (!thrown) return std::nullopt;
   return cause_ ? cause_ : Error(thrown->kind(), fmt::format("{}: {}", label(), thrown->what()));
 }

@@ -9,15 +9,16 @@
 #include <coroutine>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/buffer_pool.hpp"
+#include "engine/message_slots.hpp"
 #include "engine/task.hpp"
 #include "gtopk/error.hpp"
 #include "transport/base/clock.hpp"
@@ -30,16 +31,6 @@ class Group;
 class GroupView;
 class Operation;
 
-/// A request with what the engine knows of it.
-struct MessageSlot {
-  transport::Request request;
-  Operation* operation = nullptr;
-  std::coroutine_handle<> waiter;
-  std::uint32_t rank = 0;    ///< the other side, in the group
-  bool orphaned = false;     ///< nobody will ask for its result
-  bool unexplained = false;  ///< truncated, and its sender has not said yet what it called
-};
-
 struct OperationSpec {
   std::string name;  ///< as the user called it: "all_reduce(gtopk)"
   transport::Duration timeout{};
@@ -51,11 +42,20 @@ struct OperationSpec {
 };
 
 /// What operations keep while they are under way. It grows to what they need and is handed from one
-/// to the next, so that the steady state does not allocate it.
+/// to the next, so that the steady state does not allocate it; what one large operation grew it to
+/// goes with that.
 struct OperationStorage {
-  std::deque<MessageSlot> slots;
-  std::vector<MessageSlot*> free_slots;
+  MessageSlots slots;
   std::vector<BufferPool::Buffer> buffers;
+
+  /// Whether another operation may have it; gives what is beyond the bound back.
+  [[nodiscard]] bool recycle();
+};
+
+/// A point-to-point message that the operation sends.
+struct Transfer {
+  std::uint32_t to;  ///< rank in the group
+  std::uint32_t serial;
 };
 
 class Operation {
@@ -89,9 +89,12 @@ class Operation {
   [[nodiscard]] std::vector<std::uint32_t> waits_for(bool sends) const;
 
   // For GroupView and its awaitables.
-  MessageSlot& post(bool receive, std::uint32_t rank, transport::Tag tag, void* data,
-                    std::size_t bytes);
+  MessageSlot& send(std::uint32_t to, transport::Tag tag, std::span<const std::byte> data);
+  MessageSlot& recv(std::uint32_t from, transport::Tag tag, std::span<std::byte> room);
   void release(MessageSlot& slot);
+  std::optional<Transfer> transfer;
+  /// The payload that the header received by the operation has announced.
+  std::optional<transport::Tag> announced;
   [[nodiscard]] std::byte* buffer(std::size_t bytes);
   /// What this rank called, in words; the name alone when the body has not said more.
   [[nodiscard]] std::string call() const { return call_text ? call_text() : spec_.name; }
@@ -101,6 +104,7 @@ class Operation {
   void compute(std::coroutine_handle<> waiter, std::function<void()> work);
   std::exception_ptr compute_error;
   std::coroutine_handle<> turn_waiter;
+  std::optional<std::uint32_t> in_line_for;  ///< the rank whose message an earlier receive awaits
 
   // For the engine.
   /// Ranks whose messages did not fit, since the last call: to be asked what they called.
@@ -108,6 +112,9 @@ class Operation {
     return std::exchange(questions_, {});
   }
   void answer(std::uint32_t rank, const std::string& call);
+  /// Withdraws what waits for messages of that rank, which has left: all that it had sent has come.
+  void sender_left(std::uint32_t rank);
+  [[nodiscard]] bool receives(transport::Tag tag) const;
   /// The body's end: what the caller is told. A cause given from outside wins over what the body
   /// threw.
   [[nodiscard]] std::optional<Error> take_result();
@@ -115,12 +122,16 @@ class Operation {
   Phase phase = Phase::kWaiting;
   transport::TimePoint called{};
   transport::TimePoint deadline{};
-  transport::Duration waited{};      ///< from the call to the probe
+  transport::Duration waited{};  ///< from the call to the probe
+  std::optional<transport::TimePoint>
+      asked;                         ///< while lingering: whoever does not take its message
   std::vector<bool> answered;        ///< by rank, while probing
   std::vector<std::string> answers;  ///< by rank, while probing
 
  private:
+  MessageSlot& take_slot(bool receive, std::uint32_t rank);
   static void completed(transport::Request& request);
+  void withdraw_from_departed(MessageSlot& slot);
 
   Engine& engine_;
   std::shared_ptr<Group> group_;
@@ -130,8 +141,7 @@ class Operation {
   Task<void> body_;
   std::optional<Error> cause_;
   std::unique_ptr<OperationStorage> storage_;
-  std::deque<MessageSlot>& slots_;
-  std::vector<MessageSlot*>& free_slots_;
+  MessageSlots& slots_;
   std::vector<BufferPool::Buffer>& buffers_;
   std::vector<std::uint32_t> questions_;
   std::size_t pending_ = 0;

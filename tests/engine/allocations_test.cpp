@@ -101,12 +101,37 @@ class Ranks {
       specs.back().timeout = std::chrono::seconds(30);
       specs.back().done = [&ended](const std::exception_ptr& error) { ended += error ? 0 : 1; };
     }
-    support::reset_allocations();
-    for (std::uint32_t rank = 0; rank < size; ++rank) {
-      const Counting on(true);
-      engines_[rank]->submit(groups_[rank], std::move(specs[rank]));
+    return run(std::move(specs), ended);
+  }
+
+  /// Allocations of a message from rank 0 to rank 1, `in_flight` of them at once.
+  std::size_t point_to_point(std::size_t bytes, std::size_t in_flight) {
+    std::size_t ended = 0;
+    std::vector<engine::OperationSpec> specs;
+    sent_.resize(bytes);
+    received_.assign(in_flight, std::vector<std::byte>(bytes));
+    for (std::size_t number = 0; number < in_flight; ++number) {
+      const auto tag = static_cast<std::int32_t>(number / 2);
+      specs.push_back(support::send(sent_, 1, tag));
+      specs.push_back(support::recv(received_[number], 0, tag));
     }
-    while (ended < size) {
+    for (engine::OperationSpec& spec : specs) {
+      spec.timeout = std::chrono::seconds(30);
+      spec.done = [&ended](const std::exception_ptr& error) { ended += error ? 0 : 1; };
+    }
+    return run(std::move(specs), ended);
+  }
+
+ private:
+  /// The operations of ranks 0, 1, … in turn.
+  std::size_t run(std::vector<engine::OperationSpec> specs, const std::size_t& ended) {
+    support::reset_allocations();
+    for (std::size_t number = 0; number < specs.size(); ++number) {
+      const std::size_t rank = number % engines_.size();
+      const Counting on(true);
+      engines_[rank]->submit(groups_[rank], std::move(specs[number]));
+    }
+    while (ended < specs.size()) {
       fabric_.deliver_one();
       for (const auto& engine : engines_) {
         const Counting on(true);
@@ -121,12 +146,13 @@ class Ranks {
     return support::allocations();
   }
 
- private:
   std::vector<std::unique_ptr<engine::Engine>> engines_;
   std::vector<std::shared_ptr<engine::Group>> groups_;
   engine::InlineExecutor executor_;
   std::vector<std::vector<float>> tensors_;
   std::vector<std::vector<float>> residuals_;
+  std::vector<std::byte> sent_;
+  std::vector<std::vector<std::byte>> received_;
   std::array<sparse::Workspace, 8> workspaces_;
   std::vector<std::unique_ptr<Uncounted>> ports_;
   transport::inproc::Fabric fabric_;  // goes first: its ports name requests
@@ -158,6 +184,26 @@ TEST_P(Allocations, OfTheSteadyStateAreAFixedNumberPerRankWhateverPAndDAndK) {
           kFramesAreReused ? size * per_rank(GetParam()) : ranks.all_reduce(GetParam(), d, k);
       for (int call = 0; call < 3; ++call) {
         EXPECT_EQ(ranks.all_reduce(GetParam(), d, k), expected) << "P=" << size << " d=" << d;
+      }
+    }
+  }
+}
+
+/// The operation and its view.
+constexpr std::size_t kPerTransfer = 2;
+
+TEST(PointToPointAllocations, OfTheSteadyStateAreThoseOfTheOperationsAlone) {
+  for (const std::size_t bytes : {0UL, 100UL, 8000UL, 100'000UL}) {
+    for (const std::size_t in_flight : {1UL, 2UL, 30UL}) {
+      Ranks ranks(2);
+      for (int warm_up = 0; warm_up < 20; ++warm_up) {
+        static_cast<void>(ranks.point_to_point(bytes, in_flight));
+      }
+      const std::size_t expected =
+          kFramesAreReused ? 2 * in_flight * kPerTransfer : ranks.point_to_point(bytes, in_flight);
+      for (int call = 0; call < 3; ++call) {
+        EXPECT_EQ(ranks.point_to_point(bytes, in_flight), expected)
+            << bytes << " bytes, " << in_flight << " in flight";
       }
     }
   }

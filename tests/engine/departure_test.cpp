@@ -281,6 +281,59 @@ TEST(Goodbye, IsAlsoSaidToARankThatSaidItBefore) {
   EXPECT_TRUE(ranks.engine(1).farewell_said());
 }
 
+// Over shared memory nobody sees a connection end, and here nobody's ends: the goodbye must do.
+class LeftMessage : public testing::TestWithParam<std::size_t> {
+ protected:
+  /// Rank 1 has sent a message of tag 5 that nobody has received, and says goodbye.
+  void SetUp() override {
+    ASSERT_EQ(support::group_works(ranks_), "");
+    const SharedEnding sent = ranks_.submit(1, support::send(unreceived_, 0, 5));
+    ranks_.run_all();
+    ASSERT_TRUE(sent->good()) << sent->text();
+    ranks_.engine(1).say_goodbye();
+  }
+  void expect_left(const SharedEnding& ending) {
+    ASSERT_TRUE(ending->error.has_value());
+    EXPECT_EQ(ending->error->kind(), ErrorKind::kPeerFailed) << ending->text();
+    EXPECT_NE(ending->text().find("rank 1 (host node1, pid 1001) has left"), std::string::npos)
+        << ending->text();
+    EXPECT_LT(ranks_.now() - begin_, std::chrono::seconds(1));
+  }
+
+  InprocRanks ranks_{2, eager()};
+  transport::TimePoint begin_ = ranks_.now();
+  const reference::Bytes unreceived_ = reference::Bytes(GetParam(), std::byte{42});
+  reference::Bytes room_ = reference::Bytes(GetParam());
+};
+
+TEST_P(LeftMessage, KeepsNobodyWaitingForMore) {
+  std::int64_t value = 1;
+  const SharedEnding collective =
+      ranks_.submit(0, support::all_reduce(&value, 1, DataType::kInt64));
+  const SharedEnding receive = ranks_.submit(0, support::recv(room_, 1, 6));
+  ranks_.run_all();
+  expect_left(collective);
+  expect_left(receive);
+}
+
+TEST_P(LeftMessage, IsStillThereToBeReceivedAndNothingElseIs) {
+  ranks_.run_for(std::chrono::milliseconds(5));
+  std::int64_t value = 1;
+  const SharedEnding none = ranks_.submit(0, support::recv(room_, 1, 6));
+  const SharedEnding collective =
+      ranks_.submit(0, support::all_reduce(&value, 1, DataType::kInt64));
+  const SharedEnding there = ranks_.submit(0, support::recv(room_, 1, 5));
+  const SharedEnding again = ranks_.submit(0, support::recv(room_, 1, 5));
+  ranks_.run_all();
+  expect_left(none);
+  expect_left(collective);
+  EXPECT_TRUE(there->good()) << there->text();
+  EXPECT_TRUE(room_ == unreceived_);
+  expect_left(again);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, LeftMessage, testing::Values(0, 10, 100'000));
+
 TEST(AbortedGroup, EndsOnEveryRankWithTheReason) {
   InprocRanks ranks(4);
   std::vector<std::int64_t> values(4, 1);

@@ -12,8 +12,9 @@ namespace {
 TEST(Notice, ComesBackAsItWasSent) {
   for (const NoticeKind kind :
        {NoticeKind::kAbort, NoticeKind::kGroupFailure, NoticeKind::kProbe, NoticeKind::kReply,
-        NoticeKind::kGoodbye, NoticeKind::kAsk, NoticeKind::kCall}) {
-    const Notice sent{kind, ErrorKind::kUnsupported, 4095, 0xffffffffffffffff, "why \xc3\xa9", 4094};
+        NoticeKind::kGoodbye, NoticeKind::kAsk, NoticeKind::kCall, NoticeKind::kWithdraw}) {
+    const Notice sent{kind, ErrorKind::kUnsupported, 4095, 0xffffffffffffffff, "why \xc3\xa9",
+                      4094};
     Notice::Wire wire{};
     encode(sent, wire);
     const auto received = decode(wire);
@@ -25,6 +26,13 @@ TEST(Notice, ComesBackAsItWasSent) {
     EXPECT_EQ(received->text, sent.text);
     EXPECT_EQ(received->answer_group, sent.answer_group);
   }
+}
+
+TEST(Notice, HoldsAWithdrawalInItsSequence) {
+  const Withdrawal sent{(1U << 18U) - 1, 0xfffffffeU};
+  const Withdrawal received = Withdrawal::unpacked(sent.packed());
+  EXPECT_EQ(received.source, sent.source);
+  EXPECT_EQ(received.serial, sent.serial);
 }
 
 TEST(Notice, CutsATextThatIsTooLong) {

@@ -8,8 +8,8 @@
 #include "collectives/all_gather.hpp"
 #include "collectives/all_reduce.hpp"
 #include "collectives/broadcast.hpp"
-#include "collectives/ring.hpp"
 #include "engine/group_view.hpp"
+#include "engine/point_to_point.hpp"
 
 namespace gtopk::support {
 
@@ -17,7 +17,6 @@ using collectives::Collective;
 using collectives::Signature;
 using engine::GroupView;
 using engine::OperationSpec;
-using engine::Task;
 
 OperationSpec sparse_all_reduce(const sparse::SparseCall& call, sparse::Workspace& workspace) {
   OperationSpec spec;
@@ -81,10 +80,7 @@ OperationSpec send(std::span<const std::byte> data, std::uint32_t to, std::int32
   OperationSpec spec;
   spec.name = fmt::format("send(to {}, tag {})", to, tag);
   spec.point_to_point = true;
-  spec.body = [=](GroupView& group) -> Task<void> {
-    engine::Message outgoing = group.send_tagged(to, tag, data);
-    co_await outgoing;
-  };
+  spec.body = [=](GroupView& group) { return engine::send(group, to, tag, data); };
   return spec;
 }
 
@@ -92,11 +88,7 @@ OperationSpec recv(std::span<std::byte> data, std::uint32_t from, std::int32_t t
   OperationSpec spec;
   spec.name = fmt::format("recv(from {}, tag {})", from, tag);
   spec.point_to_point = true;
-  spec.body = [=](GroupView& group) -> Task<void> {
-    engine::Message incoming = group.recv_tagged(from, tag, data);
-    const std::size_t received = co_await incoming;
-    collectives::require_length(received, data.size(), group, from);
-  };
+  spec.body = [=](GroupView& group) { return engine::recv(group, from, tag, data); };
   return spec;
 }
 

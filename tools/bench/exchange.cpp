@@ -189,8 +189,8 @@ int measure(const Arguments& arguments) {
       options.algorithm == gtopk::Algorithm::kTopk ? arguments.k * ranks : arguments.k;
   std::vector<Result> results(static_cast<std::size_t>(arguments.in_flight), Result(room));
   const auto exchange = [&](Result& result) {
-    const gtopk::Communicator::Preselected entries{indices, values, result.indices.data(),
-                                                   result.values.data(), &result.count};
+    const gtopk::Communicator::Preselected entries{indices, values, result.indices, result.values,
+                                                   &result.count};
     return begin(
         [&](gtopk::Call call) { group.exchange(entries, arguments.d, options, std::move(call)); });
   };

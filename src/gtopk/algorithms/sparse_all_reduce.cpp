@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <optional>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -127,6 +128,11 @@ Task<void> run_for(GroupView& group, SparseCall call, Workspace& workspace) {
 
 Signature signature_of(const SparseCall& call) {
   const SparseOptions& options = call.options;
+  collectives::check_known(call.dtype, "data type");
+  collectives::check_known(options.op, "reduction");
+  collectives::check_known(options.algorithm, "algorithm");
+  collectives::check_known(options.selector, "selector");
+  collectives::check_known(options.put_back, "put_back");
   if (!is_floating(call.dtype)) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("sparse_all_reduce takes float32, float64, bfloat16 or float16, not {}",
@@ -175,32 +181,70 @@ Task<void> sparse_all_reduce(GroupView& group, SparseCall call, Workspace& works
   return {};
 }
 
+namespace {
+
+Signature signature_of(const PreselectedCall& call) {
+  SparseCall selected;
+  selected.d = call.d;
+  selected.options = call.options;
+  return signature_of(selected);
+}
+
+}  // namespace
+
+void check_preselected(const PreselectedCall& call, std::uint32_t ranks) {
+  const Signature signature = signature_of(call);
+  const std::string_view algorithm = to_string(call.options.algorithm);
+  if (call.options.algorithm == Algorithm::kDense) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "exchange takes gtopk, gtopk-tree or topk: dense selects nothing");
+  }
+  if (call.d > std::numeric_limits<std::uint32_t>::max()) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("exchange takes indices of 32 bits, d = {} needs more", call.d));
+  }
+  if (call.indices.size() > signature.k || call.values.size() != call.indices.size()) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("exchange({}) of k = {}: {} indices and {} values given", algorithm,
+                            signature.k, call.indices.size(), call.values.size()));
+  }
+  const bool all = call.options.algorithm == Algorithm::kTopk;
+  const std::uint64_t lists = all ? ranks : 1;
+  const std::uint64_t largest =
+      signature.k > call.d / lists ? call.d : signature.k * lists;  // without overflow
+  if (call.result_indices.size() < largest || call.result_values.size() < largest) {
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        fmt::format("exchange({}) of k = {} among {} ranks has up to {} entries; results have room "
+                    "for {} indices and {} values",
+                    algorithm, signature.k, ranks, largest, call.result_indices.size(),
+                    call.result_values.size()));
+  }
+}
+
 Task<void> exchange_preselected(GroupView& group, PreselectedCall call, Workspace& workspace) {
   using List = ListMessage<float, std::uint32_t>;
-  SparseCall as_selected;
-  as_selected.d = call.d;
-  as_selected.options = call.options;
-  const Signature signature = signature_of(as_selected);
+  const Signature signature = signature_of(call);
   const engine::CallText text(group, [&signature] { return describe(signature); });
-  if (call.count > signature.k || call.options.algorithm == Algorithm::kDense) {
-    throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("{} preselected entries for k = {}, algorithm {}", call.count,
-                            signature.k, to_string(call.options.algorithm)));
-  }
   Exchange<float, std::uint32_t> exchange(
       group, signature, call.options.algorithm != Algorithm::kTopk, workspace.merge);
   std::optional<engine::Turn> turn;
   if (exchange.long_lists()) turn.emplace(group);
   PhaseClock phase(group);
   List own = exchange.make(signature.k);
-  std::memcpy(own.room().indices, call.indices, call.count * sizeof(std::uint32_t));
-  std::memcpy(own.room().values, call.values, call.count * sizeof(float));
-  exchange.seal(own, call.count, true);
+  const std::size_t count = call.indices.size();
+  if (count != 0) {
+    std::memcpy(own.room().indices, call.indices.data(), count * sizeof(std::uint32_t));
+    std::memcpy(own.room().values, call.values.data(), count * sizeof(float));
+  }
+  exchange.seal(own, count, true);
   Task<List> walking = walk(call.options.algorithm, exchange, own, turn);
   const List result = co_await walking;
   const Entries<float, std::uint32_t> entries = result.entries();
-  std::memcpy(call.result_indices, entries.indices, entries.size * sizeof(std::uint32_t));
-  std::memcpy(call.result_values, entries.values, entries.size * sizeof(float));
+  if (entries.size != 0) {
+    std::memcpy(call.result_indices.data(), entries.indices, entries.size * sizeof(std::uint32_t));
+    std::memcpy(call.result_values.data(), entries.values, entries.size * sizeof(float));
+  }
   *call.result_count = entries.size;
   phase.charge(group.counters().exchange_nanoseconds);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "collectives/signature.hpp"
 #include "engine/group_view.hpp"
@@ -41,15 +42,16 @@ engine::Task<void> sparse_all_reduce(engine::GroupView& group, SparseCall call,
 
 /// The collective alone, for lists that are already selected: `own` in, the result out.
 struct PreselectedCall {
-  const std::uint32_t* indices = nullptr;  ///< ascending, below d
-  const float* values = nullptr;
-  std::uint64_t count = 0;  ///< at most k
+  std::span<const std::uint32_t> indices;  ///< ascending, below d; at most k
+  std::span<const float> values;           ///< as many
   std::uint64_t d = 0;
   SparseOptions options;
-  std::uint32_t* result_indices = nullptr;  ///< room for k
-  float* result_values = nullptr;
+  std::span<std::uint32_t> result_indices;  ///< room for the largest result, as result_values
+  std::span<float> result_values;
   std::uint64_t* result_count = nullptr;
 };
+/// Throws Error{kInvalidArgument} for a call that no rank may make.
+void check_preselected(const PreselectedCall& call, std::uint32_t ranks);
 engine::Task<void> exchange_preselected(engine::GroupView& group, PreselectedCall call,
                                         Workspace& workspace);
 

@@ -45,13 +45,14 @@ class Request {
 
   [[nodiscard]] bool pending() const { return status_ == Status::kInProgress; }
   [[nodiscard]] Status status() const { return status_; }
-  /// Bytes that arrived; for kTruncated the sender's true length where it is known.
+  /// Bytes that arrived, or were sent; for kTruncated the sender's true length where it is known.
   [[nodiscard]] std::size_t length() const { return length_; }
   [[nodiscard]] void* context() const { return context_; }
 
   // The transport's own notes on a pending request.
   PeerId peer = 0;
   Tag tag = 0;
+  std::size_t bytes = 0;  ///< of the buffer of a send
   bool is_receive = false;
   bool connects = true;         ///< a receive makes sure of an endpoint, see Transport::recv
   Request* previous = nullptr;  ///< in the endpoint's list of pending requests

@@ -41,6 +41,9 @@ std::string describe(Tag tag) {
                          static_cast<std::int32_t>(field(0, TagBits::kUser)));
     case TagKind::kControl:
       return fmt::format("control sender {:016x}", field(0, 62));
+    case TagKind::kPayload:
+      return fmt::format("payload group {} source {} serial {}", group, source,
+                         field(0, TagBits::kUser));
   }
   return fmt::format("tag {:016x}", tag);
 }

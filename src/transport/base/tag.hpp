@@ -1,7 +1,8 @@
 // Transport, base: the 64 bits by which a receive finds its message.
 //
 //   kind 2 | group 12 | source 18 | sequence 16 | step 8 | chunk 8      collective
-//   kind 2 | group 12 | source 18 | user tag 32                         point-to-point
+//   kind 2 | group 12 | source 18 | user tag 32                         point-to-point header
+//   kind 2 | group 12 | source 18 | serial 32                           point-to-point payload
 //   kind 2 | sender's process identity 62                               control
 //
 // Receives always name every bit (UCX then matches by hash). Sequence, step and chunk wrap:
@@ -9,12 +10,19 @@
 // 64-bit sequence.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
 namespace gtopk::transport {
 
-enum class TagKind : std::uint8_t { kCollective = 0, kPointToPoint = 1, kControl = 2 };
+enum class TagKind : std::uint8_t {
+  kCollective = 0,
+  kPointToPoint = 1,
+  kControl = 2,
+  kPayload = 3,
+};
+inline constexpr std::size_t kTagKinds = 4;
 
 using Tag = std::uint64_t;
 
@@ -43,6 +51,10 @@ namespace detail {
 }
 }  // namespace detail
 
+[[nodiscard]] constexpr TagKind kind_of(Tag tag) {
+  return static_cast<TagKind>(tag >> (64U - TagBits::kKind));
+}
+
 /// A message of collective `sequence` of `group`, sent by group rank `source`.
 [[nodiscard]] constexpr Tag collective_tag(std::uint32_t group, std::uint32_t source,
                                            std::uint64_t sequence, std::uint32_t step,
@@ -52,11 +64,19 @@ namespace detail {
          (static_cast<Tag>(step & 0xffU) << TagBits::kChunk) | (chunk & 0xffU);
 }
 
-/// A point-to-point message with the user's tag (any 32 bits).
+/// The header of a point-to-point message, or all of a short one, with the user's tag (any 32
+/// bits).
 [[nodiscard]] constexpr Tag point_to_point_tag(std::uint32_t group, std::uint32_t source,
                                                std::int32_t user_tag) {
   return detail::prefix(TagKind::kPointToPoint, group, source) |
          static_cast<std::uint32_t>(user_tag);
+}
+
+/// The payload of a long point-to-point message: `serial` counts those of its sender in the group,
+/// so that no two under way have the same tag.
+[[nodiscard]] constexpr Tag payload_tag(std::uint32_t group, std::uint32_t source,
+                                        std::uint32_t serial) {
+  return detail::prefix(TagKind::kPayload, group, source) | serial;
 }
 
 /// A notice between two engines: abort, probe, reply, goodbye. A process has one such channel with
@@ -66,14 +86,20 @@ namespace detail {
   return (static_cast<Tag>(TagKind::kControl) << 62U) | (sender_identity & ((Tag{1} << 62U) - 1));
 }
 
-/// Mask for clearing up after a failed collective: its messages from any source, at any step.
-[[nodiscard]] constexpr Tag any_source_mask() {
-  return detail::prefix(TagKind{3}, kMaxGroups - 1, 0) |
-         (Tag{0xffff} << (TagBits::kStep + TagBits::kChunk));
+/// Any message of that kind of the group, under group_mask().
+[[nodiscard]] constexpr Tag group_tag(TagKind kind, std::uint32_t group) {
+  return detail::prefix(kind, group, 0);
 }
 
-/// Mask for clearing up after a failed group: every collective message of it.
-[[nodiscard]] constexpr Tag group_mask() { return detail::prefix(TagKind{3}, kMaxGroups - 1, 0); }
+/// Mask for clearing up after a failed group: every message of it of one kind.
+[[nodiscard]] constexpr Tag group_mask() {
+  return detail::prefix(TagKind{kTagKinds - 1}, kMaxGroups - 1, 0);
+}
+
+/// Mask for clearing up after a failed collective: its messages from any source, at any step.
+[[nodiscard]] constexpr Tag any_source_mask() {
+  return group_mask() | (Tag{0xffff} << (TagBits::kStep + TagBits::kChunk));
+}
 
 /// "collective group 3 source 1 sequence 17 step 2 chunk 0", for logs.
 [[nodiscard]] std::string describe(Tag tag);

@@ -95,7 +95,9 @@ class Transport {
   /// was received. Both connect to the peer if that has not happened, so that a dead peer is
   /// noticed by a rank that only receives; a receive with `request.connects` false does not (it may
   /// wait for ever for somebody who never calls). On a failed peer the request completes with
-  /// kPeerFailed.
+  /// kPeerFailed. Messages of one sender are matched with receives in the order in which they were
+  /// sent; of a control message this is relied upon: when one arrives, every message that its
+  /// sender sent before has found its receive or lies there unexpected.
   virtual void send(PeerId peer, Tag tag, const void* data, std::size_t bytes,
                     Request& request) = 0;
   virtual void recv(PeerId peer, Tag tag, void* data, std::size_t bytes, Request& request) = 0;

@@ -47,18 +47,21 @@ std::vector<std::deque<Event>::iterator> Fabric::candidates(bool at_any_time) {
   std::vector<std::deque<Event>::iterator> found;
   std::set<std::tuple<std::uint32_t, std::uint32_t, Tag>> streams;
   std::set<std::pair<std::uint32_t, std::uint32_t>> pairs;
+  std::set<std::pair<std::uint32_t, std::uint32_t>> pairs_with_messages;
   for (auto event = under_way_.begin(); event != under_way_.end(); ++event) {
     using Stage = Event::Stage;
     const bool is_message = event->stage == Stage::kEager || event->stage == Stage::kAnnounce;
-    // Both sets are filled for every event, ready or not: what waits holds back what follows it.
+    // The sets are filled for every event, ready or not: what waits holds back what follows it.
     const bool first_of_stream =
         !is_message || streams.emplace(event->source, event->destination, event->tag).second;
     const bool first_of_pair = pairs.emplace(event->source, event->destination).second;
+    const bool first_message =
+        !is_message || pairs_with_messages.emplace(event->source, event->destination).second;
+    const bool control = is_message && kind_of(event->tag) == TagKind::kControl;
     if (!running(seats_[event->destination])) continue;
     if (!at_any_time && event->ready > clock_.time) continue;
-    if (!first_of_stream || (event->stage == Stage::kEnd && event->last && !first_of_pair)) {
-      continue;
-    }
+    if (!first_of_stream || (control && !first_message)) continue;
+    if (event->stage == Stage::kEnd && event->last && !first_of_pair) continue;
     found.push_back(event);
   }
   return found;

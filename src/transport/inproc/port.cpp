@@ -294,6 +294,7 @@ std::size_t Port::discard(Tag tag, Tag mask) {
     stream = unexpected_.erase(stream);
   }
   seat().counters.discarded += taken;
+  seat().counters.discards += 1;
   return taken;
 }
 

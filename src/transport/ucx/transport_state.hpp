@@ -95,6 +95,7 @@ class UcxTransport final : public Transport {
   Neighbours neighbours_;
   std::vector<PeerId> ended_neighbours_;  ///< what they have sent is still taken up
   unsigned turns_ = 0;                    ///< of progress()
+  bool moved_in_wait_ = false;            ///< which the next progress() says
   bool some_do_not_wake_ = false;         ///< of the endpoints
   bool napping_ = false;                  ///< nothing has moved since the first of a row of naps
   TimePoint napping_since_{};

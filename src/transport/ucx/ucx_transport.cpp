@@ -97,6 +97,7 @@ void UcxTransport::send(PeerId peer, Tag tag, const void* data, std::size_t byte
     return;
   }
   UcxEndpoint& endpoint = endpoints_[peer];
+  request.bytes = bytes;
   const HeldSend send{.request = &request, .data = data, .bytes = bytes};
   if (endpoint.state() == UcxEndpoint::State::kUnconnected) {
     endpoint.held.push_back(send);
@@ -199,7 +200,8 @@ void UcxTransport::finish(Request& request, Status status, std::size_t length) {
 
 void UcxTransport::on_sent(void* /*ucx_request*/, ucs_status_t status, void* user_data) {
   auto* const request = static_cast<Request*>(user_data);
-  static_cast<UcxTransport*>(request->transport)->finish(*request, message_status(status), 0);
+  static_cast<UcxTransport*>(request->transport)
+      ->finish(*request, message_status(status), status == UCS_OK ? request->bytes : 0);
 }
 
 void UcxTransport::on_received(void* /*ucx_request*/, ucs_status_t status,
@@ -235,6 +237,7 @@ void UcxTransport::expect_departure(PeerId peer) { endpoints_.at(peer).departure
 
 bool UcxTransport::progress() {
   bool moved = worker_.progress();
+  moved = std::exchange(moved_in_wait_, false) || moved;
   napping_ = napping_ && !moved;
   if (++turns_ % kTurnsPerLook == 0) {
     look_at_neighbours();
@@ -257,7 +260,11 @@ bool UcxTransport::progress() {
 
 void UcxTransport::wait(Duration at_most) {
   check_process();
-  if (at_most <= Duration::zero() || attention_ || progress()) {
+  if (at_most <= Duration::zero() || attention_) {
+    return;
+  }
+  moved_in_wait_ = progress();
+  if (moved_in_wait_) {
     return;
   }
   if (worker_.sleep(nap(at_most), neighbours_.descriptor())) {

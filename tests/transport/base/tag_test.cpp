@@ -44,6 +44,8 @@ TEST(Tag, KindsNeverMeet) {
             static_cast<Tag>(TagKind::kControl));
   EXPECT_EQ(point_to_point_tag(kMaxGroups - 1, kMaxRanks - 1, -1) >> 62U,
             static_cast<Tag>(TagKind::kPointToPoint));
+  EXPECT_EQ(kind_of(payload_tag(kMaxGroups - 1, kMaxRanks - 1, ~0U)), TagKind::kPayload);
+  EXPECT_NE(payload_tag(0, 0, 0), point_to_point_tag(0, 0, 0));
 }
 
 TEST(Tag, Any32BitsAreAUsersTag) {
@@ -60,6 +62,7 @@ TEST(Tag, ATagDescribesItself) {
   EXPECT_EQ(describe(collective_tag(3, 1, 17, 2, 9)),
             "collective group 3 source 1 sequence 17 step 2 chunk 9");
   EXPECT_EQ(describe(point_to_point_tag(3, 1, -7)), "point-to-point group 3 source 1 tag -7");
+  EXPECT_EQ(describe(payload_tag(3, 1, 4000000000U)), "payload group 3 source 1 serial 4000000000");
   EXPECT_EQ(describe(control_tag(0xabcU)), "control sender 0000000000000abc");
 }
 

@@ -92,6 +92,15 @@ TEST_P(EitherWay, AWithdrawnReceiveEndsLaterAndTakesNoMessage) {
   EXPECT_EQ(received.text(), "hello");
 }
 
+TEST_P(EitherWay, ACompletedSendSaysItsLength) {
+  const Call& sent = ranks_.send(0, 1, 5, "hello");
+  const Call& received = ranks_.recv(1, 0, 5);
+  ranks_.settle();
+  EXPECT_EQ(sent.status(), Status::kOk);
+  EXPECT_EQ(sent.request.length(), 5U);
+  EXPECT_EQ(received.request.length(), 5U);
+}
+
 TEST_P(EitherWay, TrafficIsCountedExactlyAndByKind) {
   ranks_.send(0, 1, collective_tag(0, 0, 0, 0), "12345");
   ranks_.send(0, 1, point_to_point_tag(0, 0, 9), "123");

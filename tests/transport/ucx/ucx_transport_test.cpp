@@ -58,6 +58,7 @@ TEST_P(UcxTransportTest, MessageArrivesWhicheverSideStartsFirst) {
       EXPECT_EQ(out.request.status(), Status::kOk);
       EXPECT_EQ(in.request.status(), Status::kOk);
       EXPECT_EQ(in.request.length(), size);
+      EXPECT_EQ(out.request.length(), size);
       EXPECT_TRUE(in.bytes == out.bytes);
       EXPECT_EQ(out.completions, 1);
       EXPECT_EQ(in.completions, 1);

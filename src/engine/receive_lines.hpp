@@ -1,0 +1,46 @@
+// Engine: who is next among receives of one sender and tag. One header is looked for at a time: a
+// receive that passes over a message which its sender has given up looks for another, and must not
+// fall behind those that were called after it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+namespace gtopk::engine {
+
+class Operation;
+
+class ReceiveLines {
+ public:
+  struct Line;
+  /// One receive; it keeps its address while it stands in line.
+  struct Place {
+    Operation* operation = nullptr;
+    Line* line = nullptr;
+    std::uint64_t key = 0;
+    Place* previous = nullptr;
+    Place* next = nullptr;
+  };
+  struct Line {
+    Place* first = nullptr;
+    Place* last = nullptr;
+  };
+
+  void enter(Place& place, std::uint32_t source, std::int32_t tag);
+  /// Returns who is first from then on, if that has changed.
+  Operation* leave(Place& place);
+  [[nodiscard]] static bool is_first(const Place& place) { return place.line->first == &place; }
+  [[nodiscard]] std::size_t size() const { return lines_.size(); }
+
+ private:
+  /// Nodes of lines that have ended, for the next ones: the steady state allocates none.
+  static constexpr std::size_t kSpare = 64;
+
+  using Lines = std::unordered_map<std::uint64_t, Line>;
+  Lines lines_;  ///< none is empty
+  std::vector<Lines::node_type> spare_;
+};
+
+}  // namespace gtopk::engine

@@ -1,0 +1,330 @@
+// Engine: point-to-point messages of every size, and those that their sender or their receiver
+// gives up: they are passed over and disturb nobody.
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include "engine/point_to_point.hpp"
+#include "support/calls.hpp"
+
+namespace gtopk {
+namespace {
+
+using reference::Bytes;
+using support::InprocRanks;
+using support::SharedEnding;
+using transport::TagKind;
+
+constexpr std::int32_t kTag = 7;
+constexpr std::size_t kLong = 100'000;
+
+transport::inproc::FabricOptions network(std::uint64_t seed) {
+  return support::network(seed, std::chrono::microseconds(seed % 3 * 100));
+}
+
+engine::OperationSpec within(engine::OperationSpec spec, transport::Duration timeout) {
+  spec.timeout = timeout;
+  return spec;
+}
+
+/// A message that nobody receives, that its sender gives up, and of which the receiver knows that.
+void give_up_a_send(InprocRanks& ranks, const Bytes& data) {
+  const SharedEnding ending =
+      ranks.submit(0, within(support::send(data, 1, kTag), std::chrono::seconds(1)));
+  ranks.run_until([&] { return ending->ended; });
+  ASSERT_FALSE(ending->good()) << data.size() << " bytes were sent eagerly";
+  EXPECT_EQ(ending->error->kind(), ErrorKind::kTimeout) << ending->text();
+  ranks.run_for(std::chrono::milliseconds(5));
+}
+
+TEST(PointToPoint, OfEverySizeArrives) {
+  constexpr std::size_t kShort = engine::kShortPayloadBytes;
+  for (const std::size_t bytes : {0UL, 1UL, 1000UL, kShort - 1, kShort, kShort + 1, kLong}) {
+    for (std::uint64_t seed = 0; seed < 8; ++seed) {
+      SCOPED_TRACE(fmt::format("{} bytes, seed {}", bytes, seed));
+      InprocRanks ranks(2, network(seed));
+      Bytes sent(bytes, std::byte{42});
+      Bytes received(bytes);
+      const SharedEnding out = ranks.submit(0, support::send(sent, 1, kTag));
+      const SharedEnding in = ranks.submit(1, support::recv(received, 0, kTag));
+      ranks.run_all();
+      ASSERT_TRUE(out->good() && in->good()) << out->text() << ", " << in->text();
+      EXPECT_TRUE(sent == received);
+      const auto& counters = ranks.fabric().counters(0);
+      EXPECT_EQ(counters.of(TagKind::kPointToPoint).messages_sent, 1U);
+      EXPECT_EQ(counters.of(TagKind::kPayload).messages_sent, bytes > kShort ? 1U : 0U);
+      EXPECT_EQ(counters.of(TagKind::kControl).messages_sent, 0U);
+      EXPECT_TRUE(ranks.close().empty());
+    }
+  }
+}
+
+TEST(PointToPoint, ToTheOwnRankArrivesOrIsGivenUp) {
+  InprocRanks ranks(2);
+  const Bytes sent(kLong, std::byte{42});
+  Bytes received(kLong);
+  const SharedEnding lost =
+      ranks.submit(0, within(support::send(Bytes(kLong), 0, kTag), std::chrono::seconds(1)));
+  ranks.run_all();
+  ASSERT_TRUE(lost->error.has_value());
+  EXPECT_EQ(lost->error->kind(), ErrorKind::kTimeout) << lost->text();
+  const SharedEnding out = ranks.submit(0, support::send(sent, 0, kTag));
+  const SharedEnding in = ranks.submit(0, support::recv(received, 0, kTag));
+  ranks.run_all();
+  EXPECT_TRUE(out->good() && in->good()) << out->text() << ", " << in->text();
+  EXPECT_TRUE(sent == received);
+  ranks.settle();
+  EXPECT_TRUE(ranks.close().empty());
+}
+
+TEST(PointToPoint, ThatIsNotTakenInTimeLeavesEveryGroupOfTheTwoRanksWorking) {
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    auto options = network(seed);
+    options.eager_below = std::min<std::size_t>(options.eager_below, 1024);
+    InprocRanks ranks(2, options);
+    const auto side = ranks.make_group(2, "side", {0, 1});
+    const Bytes data(kLong);
+    const SharedEnding sent =
+        ranks.submit(0, side[0], within(support::send(data, 1, kTag), std::chrono::seconds(1)));
+    ranks.run_all();
+    ASSERT_TRUE(sent->error.has_value());
+    EXPECT_EQ(sent->error->kind(), ErrorKind::kTimeout) << sent->text();
+    ranks.run_for(4 * engine::Engine::kLingerBound);
+    EXPECT_EQ(support::group_works(ranks), "");
+    EXPECT_TRUE(ranks.fabric().port(0).connected(ranks.group(0)->peer(1)));
+  }
+}
+
+TEST(PointToPoint, ThatIsNotTakenInTimeLeavesTheNetworkAtOnce) {
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    auto options = network(seed);
+    options.eager_below = 1024;
+    InprocRanks ranks(2, options);
+    const Bytes data(kLong);
+    give_up_a_send(ranks, data);
+    if (HasFatalFailure()) return;
+    ranks.run_for(std::chrono::milliseconds(10));
+    EXPECT_EQ(ranks.engine(0).under_way(), 0U);
+  }
+}
+
+TEST(PointToPoint, ThatItsSenderGaveUpIsPassedOver) {
+  for (std::uint64_t seed = 0; seed < 24; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    auto options = network(seed);
+    options.eager_below = std::min<std::size_t>(options.eager_below, 1024);
+    InprocRanks ranks(2, options);
+    const Bytes before(500, std::byte{1});
+    const Bytes given_up(kLong, std::byte{2});
+    const Bytes after(kLong, std::byte{3});
+    std::vector<SharedEnding> endings = {ranks.submit(0, support::send(before, 1, kTag))};
+    give_up_a_send(ranks, given_up);
+    give_up_a_send(ranks, Bytes(2 * kLong));
+    if (HasFatalFailure()) return;
+    endings.push_back(ranks.submit(0, support::send(after, 1, kTag)));
+    Bytes first(before.size());
+    Bytes second(after.size());
+    endings.push_back(ranks.submit(1, support::recv(first, 0, kTag)));
+    endings.push_back(ranks.submit(1, support::recv(second, 0, kTag)));
+    ranks.run_all();
+    for (const SharedEnding& ending : endings) ASSERT_TRUE(ending->good()) << ending->text();
+    EXPECT_TRUE(first == before);
+    EXPECT_TRUE(second == after);
+    EXPECT_TRUE(ranks.group(1)->withdrawn.empty());
+    EXPECT_TRUE(ranks.close().empty());
+  }
+}
+
+TEST(PointToPoint, ThatItsSenderGaveUpChangesNotTheOrderOfTheOthers) {
+  for (std::uint64_t seed = 0; seed < 24; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    auto options = network(seed);
+    options.eager_below = std::min<std::size_t>(options.eager_below, 1024);
+    InprocRanks ranks(2, options);
+    give_up_a_send(ranks, Bytes(kLong));
+    if (HasFatalFailure()) return;
+    constexpr std::size_t kMessages = 12;
+    std::vector<Bytes> sent;
+    std::vector<Bytes> received;
+    std::vector<SharedEnding> endings;
+    for (std::size_t number = 0; number < kMessages; ++number) {
+      sent.emplace_back(number % 2 == 0 ? 20 : kLong, static_cast<std::byte>(number));
+      received.emplace_back(sent.back().size());
+    }
+    for (std::size_t number = 0; number < kMessages; ++number) {
+      // Some come before they are waited for, some after.
+      if (number == 3) {
+        for (Bytes& room : received)
+          endings.push_back(ranks.submit(1, support::recv(room, 0, kTag)));
+      }
+      endings.push_back(ranks.submit(0, support::send(sent[number], 1, kTag)));
+      ranks.run_for(std::chrono::microseconds(ranks.fabric().pick(200)));
+    }
+    ranks.run_all();
+    for (const SharedEnding& ending : endings) ASSERT_TRUE(ending->good()) << ending->text();
+    EXPECT_TRUE(sent == received);
+    EXPECT_EQ(ranks.group(1)->receive_lines.size(), 0U);
+    EXPECT_TRUE(ranks.close().empty());
+  }
+}
+
+// In line behind another receive, its time passes as ever.
+TEST(PointToPoint, ReceivesThatAreGivenUpMakeWayForThoseBehindThem) {
+  InprocRanks ranks(2);
+  std::vector<Bytes> rooms(4, Bytes(10));
+  std::vector<SharedEnding> received;
+  for (const int seconds : {5, 1, 20, 20}) {
+    received.push_back(ranks.submit(
+        1, within(support::recv(rooms[received.size()], 0, kTag), std::chrono::seconds(seconds))));
+  }
+  ranks.run_until([&] { return received[1]->ended; });
+  EXPECT_FALSE(received[0]->ended);
+  ranks.run_until([&] { return received[0]->ended; });
+  for (const std::size_t late : {0U, 1U}) {
+    EXPECT_EQ(received[late]->error->kind(), ErrorKind::kTimeout) << received[late]->text();
+    EXPECT_NE(received[late]->text().find("is alive"), std::string::npos) << received[late]->text();
+  }
+  const Bytes first(10, std::byte{1});
+  const Bytes second(10, std::byte{2});
+  ranks.submit(0, support::send(first, 1, kTag));
+  ranks.submit(0, support::send(second, 1, kTag));
+  ranks.run_all();
+  EXPECT_TRUE(received[2]->good() && received[3]->good());
+  EXPECT_TRUE(rooms[2] == first && rooms[3] == second);
+  EXPECT_TRUE(ranks.close().empty());
+}
+
+// Whatever the moment: the receiver has the whole message, or passes over it and gets the next.
+TEST(PointToPoint, ThatIsGivenUpWhileItIsReceivedIsReceivedWholeOrPassedOver) {
+  std::size_t received_whole = 0;
+  constexpr std::uint64_t kSeeds = 200;
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    auto options = support::network(seed, std::chrono::milliseconds(3));
+    options.eager_below = std::min<std::size_t>(options.eager_below, 1024);
+    InprocRanks ranks(2, options);
+    const Bytes given_up(kLong, std::byte{2});
+    const Bytes next(kLong, std::byte{3});
+    const SharedEnding lost =
+        ranks.submit(0, within(support::send(given_up, 1, kTag), std::chrono::milliseconds(10)));
+    Bytes room(kLong);
+    ranks.run_for(std::chrono::milliseconds(1 + ranks.fabric().pick(20)));
+    const SharedEnding in = ranks.submit(1, support::recv(room, 0, kTag));
+    ranks.run_until([&] { return lost->ended; });
+    const SharedEnding out = ranks.submit(0, support::send(next, 1, kTag));
+    ranks.run_until([&] { return in->ended; });
+    ASSERT_TRUE(in->good()) << in->text();
+    const bool whole = room == given_up;
+    ASSERT_TRUE(whole || room == next);
+    EXPECT_TRUE(whole || !lost->good());
+    received_whole += whole ? 1 : 0;
+    if (whole) {
+      const SharedEnding again = ranks.submit(1, support::recv(room, 0, kTag));
+      ranks.run_all();
+      ASSERT_TRUE(again->good()) << again->text();
+      EXPECT_TRUE(room == next);
+    }
+    ranks.run_all();
+    EXPECT_TRUE(out->good()) << out->text();
+    ranks.settle();
+    EXPECT_TRUE(ranks.close().empty());
+  }
+  EXPECT_GT(received_whole, 0U);
+  EXPECT_LT(received_whole, kSeeds);
+}
+
+TEST(PointToPoint, ThatDoesNotFitIsAnErrorWithBothSizesAndLetsItsSenderGo) {
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    for (const auto& [sent, expected] : {std::pair{100UL, 10UL},
+                                         {10UL, 100UL},
+                                         {kLong, 10UL},
+                                         {10UL, kLong},
+                                         {kLong, kLong + 1}}) {
+      SCOPED_TRACE(fmt::format("seed {}: {} bytes into {}", seed, sent, expected));
+      InprocRanks ranks(2, network(seed));
+      const Bytes data(sent);
+      Bytes room(expected);
+      const SharedEnding out = ranks.submit(0, support::send(data, 1, kTag));
+      const SharedEnding in = ranks.submit(1, support::recv(room, 0, kTag));
+      ranks.run_all();
+      EXPECT_TRUE(out->good()) << out->text();
+      ASSERT_TRUE(in->error.has_value());
+      EXPECT_EQ(in->error->kind(), ErrorKind::kMismatch) << in->text();
+      EXPECT_NE(in->text().find(fmt::format("rank 0 (host node0, pid 1000) sent {} bytes, rank 1 "
+                                            "(host node1, pid 1001) expects {}",
+                                            sent, expected)),
+                std::string::npos)
+          << in->text();
+      EXPECT_EQ(support::group_works(ranks), "");
+      EXPECT_TRUE(ranks.close().empty());
+    }
+  }
+}
+
+TEST(PointToPoint, WhosePayloadComesAfterItsReceiverGaveUpIsDiscarded) {
+  InprocRanks ranks(2);
+  ranks.fabric().set_faults([](const transport::inproc::Sent& sent) {
+    transport::inproc::Fault fault;
+    if (transport::kind_of(sent.tag) == TagKind::kPayload) fault.delay = std::chrono::seconds(10);
+    return fault;
+  });
+  const Bytes data(kLong);
+  Bytes room(kLong);
+  const SharedEnding out = ranks.submit(0, support::send(data, 1, kTag));
+  const SharedEnding in =
+      ranks.submit(1, within(support::recv(room, 0, kTag), std::chrono::seconds(1)));
+  ranks.run_all();
+  EXPECT_TRUE(out->good()) << out->text();
+  ASSERT_TRUE(in->error.has_value());
+  EXPECT_EQ(in->error->kind(), ErrorKind::kTimeout) << in->text();
+  ranks.settle();
+  EXPECT_TRUE(ranks.close().empty());
+}
+
+// A message that waits, header and all, for a receiver that lives: nothing but its own time passes.
+TEST(PointToPoint, ThatALivingRankDoesNotTakeKeepsNoConnectionFromLiving) {
+  InprocRanks ranks(2, {.eager_below = 0});
+  const Bytes given_up(10, std::byte{1});
+  give_up_a_send(ranks, given_up);
+  if (HasFatalFailure()) return;
+  ranks.run_for(20 * engine::Engine::kLingerBound);
+  EXPECT_EQ(ranks.engine(0).under_way(), 1U);
+  EXPECT_EQ(support::group_works(ranks), "");
+  const Bytes next(10, std::byte{2});
+  Bytes room(10);
+  const SharedEnding out = ranks.submit(0, support::send(next, 1, kTag));
+  const SharedEnding in = ranks.submit(1, support::recv(room, 0, kTag));
+  ranks.run_all();
+  EXPECT_TRUE(out->good() && in->good()) << out->text() << ", " << in->text();
+  EXPECT_TRUE(room == next);
+  EXPECT_TRUE(ranks.close().empty());
+}
+
+TEST(PointToPoint, ThatAStoppedRankDoesNotTakeEndsTheConnectionToIt) {
+  InprocRanks ranks(2);
+  const Bytes data(kLong);
+  ranks.freeze(1);
+  give_up_a_send(ranks, data);
+  if (HasFatalFailure()) return;
+  ranks.run_for(2 * engine::Engine::kLingerBound);
+  EXPECT_EQ(ranks.engine(0).under_way(), 0U);
+}
+
+TEST(PointToPoint, ThatIsGivenUpForAGroupThatIsGoneThereLeavesTheNetwork) {
+  InprocRanks ranks(2);
+  const auto side = ranks.make_group(2, "side", {0, 1});
+  ranks.engine(1).remove_group(*side[1]);
+  const Bytes data(kLong);
+  const SharedEnding sent =
+      ranks.submit(0, side[0], within(support::send(data, 1, kTag), std::chrono::seconds(1)));
+  ranks.run_all();
+  EXPECT_FALSE(sent->good());
+  ranks.run_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(ranks.engine(0).under_way(), 0U);
+  EXPECT_EQ(support::group_works(ranks), "");
+}
+
+}  // namespace
+}  // namespace gtopk
