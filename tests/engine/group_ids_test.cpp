@@ -10,6 +10,7 @@
 
 #include "engine/group_ids.hpp"
 #include "engine/group_view.hpp"
+#include "engine/point_to_point.hpp"
 #include "support/calls.hpp"
 #include "support/inproc_ranks.hpp"
 
@@ -109,20 +110,12 @@ TEST(Groups, MoreThanTheLimitAtATimeAreAnErrorAndTheOthersWorkOn) {
   EXPECT_TRUE(ranks.close().empty());
 }
 
-/// Takes all other numbers, so that this one is the next.
-void leave_only(engine::Engine& engine, std::uint32_t number) {
-  while (engine.reserve_group_id() != number) {
-  }
-  engine.release_group_id(number);
-}
-
 engine::OperationSpec send(std::int64_t& value) {
   engine::OperationSpec spec;
   spec.name = "send";
   spec.point_to_point = true;
-  spec.body = [&value](engine::GroupView& view) -> engine::Task<void> {
-    engine::Message message = view.send_tagged(1, 5, std::as_bytes(std::span(&value, 1)));
-    co_await message;
+  spec.body = [&value](engine::GroupView& view) {
+    return engine::send(view, 1, 5, std::as_bytes(std::span(&value, 1)));
   };
   return spec;
 }
@@ -131,9 +124,8 @@ engine::OperationSpec receive(std::int64_t& value) {
   engine::OperationSpec spec;
   spec.name = "recv";
   spec.point_to_point = true;
-  spec.body = [&value](engine::GroupView& view) -> engine::Task<void> {
-    engine::Message message = view.recv_tagged(0, 5, std::as_writable_bytes(std::span(&value, 1)));
-    co_await message;
+  spec.body = [&value](engine::GroupView& view) {
+    return engine::recv(view, 0, 5, std::as_writable_bytes(std::span(&value, 1)));
   };
   return spec;
 }
@@ -147,7 +139,7 @@ TEST(Groups, MessagesThatNobodyReceivedNeverReachTheNextGroupOfThatNumber) {
     ranks.submit(0, groups[0], send(old));
     ranks.run_for(std::chrono::milliseconds(5));
     remove(ranks, groups, {0, 1});
-    leave_only(ranks.engine(1), number);
+    ranks.next_group_is(1, number);
     groups = ranks.make_group("second", {0, 1});
     ASSERT_EQ(groups[1]->id(), number);
     std::int64_t sent = 7;
@@ -168,7 +160,7 @@ TEST(Groups, ANoticeForAGroupThatIsGoneDoesNotEndTheNextOneOfThatNumber) {
   ranks.engine(0).abort_group(*groups[0], Error(ErrorKind::kAborted, "the first one's end"));
   ranks.settle();
   ranks.engine(0).remove_group(*groups[0]);
-  leave_only(ranks.engine(1), number);
+  ranks.next_group_is(1, number);
   groups = ranks.make_group("second", {0, 1});
   ASSERT_EQ(groups[1]->id(), number);
   expect_works(ranks, groups, {0, 1});

@@ -83,7 +83,7 @@ TEST(PointToPoint, ThatIsNotTakenInTimeLeavesEveryGroupOfTheTwoRanksWorking) {
     auto options = network(seed);
     options.eager_below = std::min<std::size_t>(options.eager_below, 1024);
     InprocRanks ranks(2, options);
-    const auto side = ranks.make_group(2, "side", {0, 1});
+    const auto side = ranks.make_group("side", {0, 1});
     const Bytes data(kLong);
     const SharedEnding sent =
         ranks.submit(0, side[0], within(support::send(data, 1, kTag), std::chrono::seconds(1)));
@@ -314,7 +314,7 @@ TEST(PointToPoint, ThatAStoppedRankDoesNotTakeEndsTheConnectionToIt) {
 
 TEST(PointToPoint, ThatIsGivenUpForAGroupThatIsGoneThereLeavesTheNetwork) {
   InprocRanks ranks(2);
-  const auto side = ranks.make_group(2, "side", {0, 1});
+  const auto side = ranks.make_group("side", {0, 1});
   ranks.engine(1).remove_group(*side[1]);
   const Bytes data(kLong);
   const SharedEnding sent =

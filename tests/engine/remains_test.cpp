@@ -115,7 +115,7 @@ std::uint64_t actions_in_an_idle_minute(InprocRanks& ranks) {
 
 TEST(IdleProcess, SleepsAsEverWhenAGroupHasFailed) {
   InprocRanks ranks(3);
-  const auto group = ranks.make_group(2, "failed", {0, 1, 2});
+  const auto group = ranks.make_group("failed", {0, 1, 2});
   ranks.engine(0).abort_group(*group[0], Error(ErrorKind::kAborted, "the reason"));
   ranks.settle();
   const std::uint64_t before = sweeps(ranks);
@@ -139,7 +139,7 @@ TEST(IdleProcess, SleepsAsEverWhenAnOperationHasFailed) {
 TEST(RemovedGroup, ThatEndedInOrderIsNotSweptFor) {
   InprocRanks ranks(2);
   for (std::uint32_t number = 0; number < 50; ++number) {
-    const auto group = ranks.make_group(2 + number, "one of many", {0, 1});
+    const auto group = ranks.make_group("one of many", {0, 1});
     for (std::uint32_t rank = 0; rank < 2; ++rank) ranks.engine(rank).remove_group(*group[rank]);
   }
   ranks.settle();
@@ -155,14 +155,15 @@ TEST(RemovedGroup, ThatEndedInOrderIsNotSweptFor) {
 TEST(RemovedGroup, TakesItsUnreceivedMessagesWithIt) {
   for (const std::size_t bytes : {10UL, 100'000UL}) {
     InprocRanks ranks(2, {.eager_below = std::size_t{1} << 30U});
-    auto group = ranks.make_group(2, "first", {0, 1});
+    auto group = ranks.make_group("first", {0, 1});
     const reference::Bytes lost(bytes, std::byte{1});
     const SharedEnding sent = ranks.submit(0, group[0], support::send(lost, 1, 7));
     ranks.run_all();
     EXPECT_TRUE(sent->good());
     ranks.settle();
     for (std::uint32_t rank = 0; rank < 2; ++rank) ranks.engine(rank).remove_group(*group[rank]);
-    group = ranks.make_group(2, "second", {0, 1});
+    for (std::uint32_t rank = 0; rank < 2; ++rank) ranks.next_group_is(rank, group[rank]->id());
+    group = ranks.make_group("second", {0, 1});
     const reference::Bytes data(bytes, std::byte{2});
     reference::Bytes room(bytes);
     ranks.submit(0, group[0], support::send(data, 1, 7));

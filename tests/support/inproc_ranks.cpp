@@ -63,6 +63,12 @@ InprocRanks::~InprocRanks() {
   fabric_.reset();
 }
 
+void InprocRanks::next_group_is(std::uint32_t rank, std::uint32_t number) {
+  while (engine(rank).reserve_group_id() != number) {
+  }
+  engine(rank).release_group_id(number);
+}
+
 std::vector<std::shared_ptr<Group>> InprocRanks::make_group(
     const std::string& name, const std::vector<std::uint32_t>& members) {
   std::vector<std::shared_ptr<Group>> groups;

@@ -62,6 +62,9 @@ class InprocRanks {
   std::vector<std::shared_ptr<engine::Group>> make_group(const std::string& name,
                                                          const std::vector<std::uint32_t>& members);
 
+  /// The next group of that rank gets this number: all others are taken.
+  void next_group_is(std::uint32_t rank, std::uint32_t number);
+
   /// Hands an operation to one rank. A timeout of zero becomes kTimeout.
   [[nodiscard]] SharedEnding submit(std::uint32_t rank, engine::OperationSpec spec);
   [[nodiscard]] SharedEnding submit(std::uint32_t rank, const std::shared_ptr<engine::Group>& group,
