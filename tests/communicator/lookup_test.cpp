@@ -42,6 +42,22 @@ struct Seat {
 class Job {
  public:
   explicit Job(std::uint32_t ranks) : seats_(ranks) {}
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+  Job(Job&&) = delete;
+  Job& operator=(Job&&) = delete;
+  ~Job() { leave(); }
+
+  /// All at once, as each waits a little for the others' goodbye.
+  void leave() {
+    std::vector<std::jthread> threads;
+    for (Seat& seat : seats_) {
+      threads.emplace_back([&seat] {
+        seat.group.reset();
+        seat.process.reset();
+      });
+    }
+  }
 
   /// All ranks meet as a group of that name; `error` is set where one does not.
   void meet(const std::string& name, std::vector<std::unique_ptr<Communicator>>* kept = nullptr) {
@@ -120,8 +136,7 @@ TEST(Lookup, EachRankLooksUpThoseItTalksToOnceAndNobodyElse) {
   const auto before = job.each(calls);
   // Whoever leaves asks the store nothing more.
   for (auto& group : kept) group.reset();
-  for (Seat& seat : job.seats()) seat.group.reset();
-  for (Seat& seat : job.seats()) seat.process.reset();
+  job.leave();
   EXPECT_EQ(job.each(calls), before);
   EXPECT_THAT(job.each(lookups), Each(3));
 }
@@ -160,7 +175,7 @@ TEST(Lookup, OneGroupTooManyIsTheSameErrorOnEveryRankAndTheOthersWorkOn) {
                                           HasSubstr("too many")));
     seat.error.reset();
   }
-  alone.resize(alone.size() / 2);
+  alone.clear();
   job.meet("fits again");
   for (const Ending& ending : job.all_reduce(Algorithm::kTopk)) {
     EXPECT_TRUE(ending.good()) << ending.text;

@@ -11,7 +11,7 @@ from ranks import WATCHDOG, Rank, RankSet, environment
 
 pytestmark = pytest.mark.loopback
 
-GROUPS = 4200  # more than a process can be in at a time
+GROUPS = 5000  # a process can be in 4,096 at a time
 
 
 def test_five_restarts_of_a_rank_that_dies_before_it_meets(tmp_path: pathlib.Path):
@@ -52,20 +52,21 @@ sys.stdout.flush()
 
 
 def check_groups_in_turn(me: Rank) -> None:
+    """Mostly groups of one rank, as torch takes milliseconds for two to agree on a group."""
     import torch
     import torch.distributed as dist
 
-    own = torch.ones(1)
+    together = torch.ones(1)
     for number in range(GROUPS):
-        group = dist.new_group([0, 1], use_local_synchronization=True)
-        if number % 100 == 0:
-            dist.all_reduce(own, group=group)
+        both = number % 50 == 0
+        members = [0, 1] if both else [me.rank]
+        group = dist.new_group(members, use_local_synchronization=True)
+        if both:
+            dist.all_reduce(together, group=group)
         dist.destroy_process_group(group)
-    assert own.item() == 2.0 ** (GROUPS // 100)
+    assert together.item() == 2.0 ** (GROUPS // 50)
 
 
 def test_more_groups_in_turn_than_a_process_can_be_in_at_a_time():
     with RankSet(2) as ranks:
-        keys = ranks.store.num_keys()
         ranks.run(check_groups_in_turn)
-        assert ranks.store.num_keys() - keys < 20 * GROUPS
