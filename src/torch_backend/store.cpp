@@ -1,13 +1,18 @@
 #include "torch_backend/store.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
+#include <thread>
 #include <vector>
 
 #include "gtopk/error.hpp"
 
 namespace gtopk::torch_backend {
 namespace {
+
+constexpr std::chrono::microseconds kFirstPause{200};
+constexpr std::chrono::milliseconds kLongestPause{100};
 
 /// Calls torch's store; its errors become ours, with the key.
 template <class F>
@@ -30,21 +35,17 @@ void TorchStore::set(std::string_view key, std::string_view value) {
 
 std::optional<std::string> TorchStore::find(std::string_view key, bootstrap::Duration at_most) {
   const std::vector<std::string> keys{std::string(key)};
+  const auto end = std::chrono::steady_clock::now() + at_most;
+  // torch's own wait() holds a lock that keeps other threads from the store, and writes warnings to
+  // stderr when its time is up.
+  std::chrono::nanoseconds pause = kFirstPause;
   return calling("looking for", key, [&]() -> std::optional<std::string> {
-    bool there = false;
-    if (at_most > bootstrap::Duration::zero()) {
-      try {
-        store_->wait(keys, std::chrono::ceil<std::chrono::milliseconds>(at_most));
-        there = true;
-      } catch (const std::exception&) {
-        // The time is up or the store has failed, and torch has no one exception for either: a
-        // store that has failed says so again.
-        there = store_->check(keys);
-      }
-    } else {
-      there = store_->check(keys);
+    while (!store_->check(keys)) {
+      const std::chrono::nanoseconds rest = end - std::chrono::steady_clock::now();
+      if (rest <= rest.zero()) return std::nullopt;
+      std::this_thread::sleep_for(std::min(pause, rest));
+      pause = std::min<std::chrono::nanoseconds>(pause * 2, kLongestPause);
     }
-    if (!there) return std::nullopt;
     const std::vector<std::uint8_t> value = store_->get(keys.front());
     return std::string(value.begin(), value.end());
   });
