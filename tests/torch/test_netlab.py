@@ -172,6 +172,13 @@ def test_every_rank_gets_the_environment_of_torch_distributed():
     ]
 
 
+def test_a_variable_that_is_none_is_taken_away():
+    with Loopback(1) as hosts:
+        script = "import os; print('RANK' in os.environ, 'WORLD_SIZE' in os.environ)"
+        outcome = hosts.run(python(script), timeout=WATCHDOG, env={"RANK": None})
+    assert outcome.ranks[0].output == "False True\n", outcome.report()
+
+
 def test_exit_codes_signals_and_output_come_back_by_rank():
     with Loopback(2) as hosts:
         script = "import os, sys; r = os.environ['RANK']; print('here', r); sys.exit(7 * int(r))"

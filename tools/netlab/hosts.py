@@ -74,7 +74,7 @@ class Hosts(abc.ABC):
         self,
         command: Command,
         *,
-        env: Mapping[str, str] | None = None,
+        env: Mapping[str, str | None] | None = None,
         cwd: str | None = None,
         show: Sequence[int] = (),
         on_line: Callable[[int, str], None] | None = None,
@@ -82,8 +82,9 @@ class Hosts(abc.ABC):
         """Starts `command` as rank r on host r and returns at once.
 
         command: an argv, or a function of the rank that gives one. env: added last, so it beats
-        what the lab sets. show: ranks whose output goes to the terminal as it is (progress bars)
-        and is not collected. on_line(rank, line): called from reader threads for collected lines.
+        what the lab sets; None takes a variable away. show: ranks whose output goes to the terminal
+        as it is (progress bars) and is not collected. on_line(rank, line): called from reader
+        threads for collected lines.
         Call it from a thread that outlives the job: the ranks die with the thread that made them.
         """
         port = self.free_port(0)
@@ -93,7 +94,8 @@ class Hosts(abc.ABC):
             # The ranks' end is tied to ours, so that not even SIGKILL leaves them behind.
             tether = ["setpriv", "--pdeathsig", "KILL", "env", "-C", cwd or os.getcwd()]
             commands.append([*self.enter(rank), *tether, *map(str, argv)])
-            envs.append({**os.environ, **self.environment(rank, port), **(env or {})})
+            chosen = {**os.environ, **self.environment(rank, port), **(env or {})}
+            envs.append({key: value for key, value in chosen.items() if value is not None})
         job = Job(commands, envs, show, on_line)
         self._jobs.append(job)
         return job
@@ -104,7 +106,7 @@ class Hosts(abc.ABC):
         *,
         timeout: float | None = None,
         failure_grace: float | None = 10.0,
-        env: Mapping[str, str] | None = None,
+        env: Mapping[str, str | None] | None = None,
         cwd: str | None = None,
         show: Sequence[int] = (),
         on_line: Callable[[int, str], None] | None = None,

@@ -46,6 +46,15 @@ void exchange_a_message(Job& job, PeerId other) {
   ASSERT_TRUE(job.until([&] { return in.done() && out.done(); }));
 }
 
+/// Descriptors of processes that this one holds: one for each connected peer in shared memory.
+std::ptrdiff_t watched_processes() {
+  const std::filesystem::directory_iterator open_files("/proc/self/fd");
+  return std::count_if(begin(open_files), end(open_files), [](const auto& entry) {
+    std::error_code gone;
+    return read_symlink(entry.path(), gone).string().find("pidfd") != std::string::npos;
+  });
+}
+
 void expect_to_be_told(Job& job, PeerId victim, Message& waiting) {
   std::vector<transport::PeerFailure> failures;
   ASSERT_TRUE(job.until(
@@ -80,14 +89,18 @@ TEST(UcxNeighbours, KilledPeerIsReportedOverSharedMemoryAndTheLivingWorkOn) {
         exchange_a_message(job, job.peers[2]);
         Message waiting(std::size_t{100});
         waiting.recv(*job.transport, job.peers[2], 2);
+        EXPECT_EQ(watched_processes(), 1);
         expect_to_be_told(job, job.peers[2], waiting);
+        EXPECT_EQ(watched_processes(), 0);
         const PeerId other = job.peers[static_cast<std::size_t>(1 - self.rank())];
         exchange_a_message(job, other);
+        EXPECT_EQ(watched_processes(), 1);
         job.transport->expect_departure(other);
         job.size = 2;  // of those that live
         job.meet("leave");
         EXPECT_TRUE(job.transport->take_failures().empty());
         job.transport->close(kWatchdog);
+        EXPECT_EQ(watched_processes(), 0);
       },
       over(kSharedMemory));
   EXPECT_EQ(ranks.hear(2), "met");
@@ -243,6 +256,7 @@ TEST_P(ChildOfARank, OutlivesItAndTheOthersAreToldOverTcp) {
         if (self.rank() == 0) {  // has a connection
           exchange_a_message(job, job.peers[1]);
           waiting.recv(*job.transport, job.peers[1], 2);
+          EXPECT_EQ(watched_processes(), 0);  // TCP needs none
         }
         self.say("met");
         ASSERT_EQ(self.hear(), "killed");
