@@ -124,7 +124,7 @@ class Caller {
     for (std::uint64_t i = 0; i < shape.d; ++i) {
       reference::store(shape.type, *tensor, i, 1.0 + static_cast<double>(i % 7));
     }
-    const Bytes before = *tensor;
+    const Bytes before(tensor->begin(), tensor->end());
     const Pending pending;
     Call call = pending.call();
     call.keepalive = tensor;  // a failed operation's messages may still be on their way

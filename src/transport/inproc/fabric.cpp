@@ -70,11 +70,11 @@ std::vector<std::deque<Event>::iterator> Fabric::candidates(bool at_any_time) {
 bool Fabric::deliver_one() {
   const auto ready = candidates(false);
   if (ready.empty()) return false;
-  auto chosen = options_.reorder
-                    ? ready[pick(ready.size())]
-                    : *std::min_element(ready.begin(), ready.end(), [](auto left, auto right) {
-                        return left->ready < right->ready;
-                      });
+  auto chosen = options_.reorder ? ready[pick(ready.size())]
+                                 : *std::min_element(ready.begin(), ready.end(),
+                                                     [](const auto& left, const auto& right) {
+                                                       return left->ready < right->ready;
+                                                     });
   Event event = std::move(*chosen);
   under_way_.erase(chosen);
   Seat& seat = seats_[event.destination];
@@ -96,9 +96,9 @@ bool Fabric::deliver_one() {
 bool Fabric::advance_to_next() {
   const auto coming = candidates(true);
   if (coming.empty()) return false;
-  const auto next = *std::min_element(coming.begin(), coming.end(), [](auto left, auto right) {
-    return left->ready < right->ready;
-  });
+  const auto next = *std::min_element(
+      coming.begin(), coming.end(),
+      [](const auto& left, const auto& right) { return left->ready < right->ready; });
   clock_.time = std::max(clock_.time, next->ready);
   return true;
 }

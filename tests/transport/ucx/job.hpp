@@ -47,7 +47,7 @@ struct Job {
   }
 
   /// Progresses until nothing moves any more by itself; true when anything has.
-  bool settle() {
+  bool settle() const {
     constexpr int kStill = 1000;
     bool moved = false;
     for (int still = 0; still < kStill; ++still) {
@@ -67,7 +67,7 @@ struct Job {
     ASSERT_TRUE(until([&] { return poll(&channel, 1, 0) != 0; }));
   }
   /// Settles as often as the parent asks for it, and answers whether anything moved.
-  void settle_on_request(ForkedRank& self) {
+  void settle_on_request(ForkedRank& self) const {
     while (self.hear() == "settle") self.say(settle() ? "moved" : "still");
   }
 
