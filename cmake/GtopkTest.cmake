@@ -1,8 +1,9 @@
 # gtopk_test(NAME <name> SOURCES <files> [LABELS <labels>] [TIMEOUT <s>] [LIBRARIES <targets>]
-#            [RUN_SERIAL]): a GoogleTest program whose cases ctest runs one by one, each in its own
-# process. Labels: unit, loopback, network (needs root for namespaces), slow. Sanitizer builds get
-# their options and suppressions here, so that a bare `ctest` runs as CI does.
-include(GoogleTest)
+#            [SHARDS <n>] [RUN_SERIAL]): a GoogleTest program, which ctest runs as a whole, or in n
+# parts side by side; a process for each of some 1,500 cases would take longer than the cases do.
+# Each part writes what became of its cases to reports/<name>.xml, where tools/test counts them.
+# Labels: unit, loopback, network (needs root for namespaces), slow. Sanitizer builds get their
+# options and suppressions here, so that a bare `ctest` runs as CI does.
 find_package(GTest 1.12 REQUIRED)
 
 set(GTOPK_TEST_LABELS unit loopback network slow)  # as tools/test knows them
@@ -21,7 +22,7 @@ elseif(GTOPK_SANITIZER STREQUAL "thread")
 endif()
 
 function(gtopk_test)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "RUN_SERIAL" "NAME;TIMEOUT" "SOURCES;LABELS;LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "RUN_SERIAL" "NAME;TIMEOUT;SHARDS" "SOURCES;LABELS;LIBRARIES")
   if(NOT arg_NAME OR NOT arg_SOURCES OR arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "gtopk_test needs NAME and SOURCES; not understood: "
                         "'${arg_UNPARSED_ARGUMENTS}'")
@@ -40,7 +41,10 @@ function(gtopk_test)
     set_property(GLOBAL APPEND PROPERTY GTOPK_TEST_SOURCES "${source}")
   endforeach()
   if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 120)
+    set(arg_TIMEOUT 300)
+  endif()
+  if(NOT arg_SHARDS)
+    set(arg_SHARDS 1)
   endif()
   add_executable(${arg_NAME} ${arg_SOURCES})
   target_include_directories(${arg_NAME} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
@@ -50,15 +54,17 @@ function(gtopk_test)
     target_link_libraries(${arg_NAME} PRIVATE gtopk_test_support)
   endif()
   add_dependencies(gtopk_tests ${arg_NAME})
-  gtest_discover_tests(${arg_NAME} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-                       TEST_PREFIX "${arg_NAME}:" TEST_LIST ${arg_NAME}_cases)
-  # gtest_discover_tests loses properties that are lists; ctest reads this file after its own.
-  set(properties_file "${CMAKE_CURRENT_BINARY_DIR}/${arg_NAME}_properties.cmake")
-  file(WRITE "${properties_file}"
-       "if(${arg_NAME}_cases)\n"
-       "  set_tests_properties(\${${arg_NAME}_cases} PROPERTIES LABELS \"${arg_LABELS}\"\n"
-       "    TIMEOUT ${arg_TIMEOUT} RUN_SERIAL ${arg_RUN_SERIAL}\n"
-       "    ENVIRONMENT \"${GTOPK_TEST_ENVIRONMENT}\")\n"
-       "endif()\n")
-  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${properties_file}")
+  foreach(shard RANGE 1 ${arg_SHARDS})
+    set(entry "${arg_NAME}")
+    if(arg_SHARDS GREATER 1)
+      string(APPEND entry ".${shard}")
+    endif()
+    math(EXPR index "${shard} - 1")
+    add_test(NAME ${entry} COMMAND ${arg_NAME})
+    set_tests_properties(${entry} PROPERTIES
+      LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT} COST ${arg_TIMEOUT}  # the longest first
+      RUN_SERIAL ${arg_RUN_SERIAL}
+      ENVIRONMENT "GTEST_OUTPUT=xml:${PROJECT_BINARY_DIR}/reports/${entry}.xml;\
+GTEST_TOTAL_SHARDS=${arg_SHARDS};GTEST_SHARD_INDEX=${index};${GTOPK_TEST_ENVIRONMENT}")
+  endforeach()
 endfunction()

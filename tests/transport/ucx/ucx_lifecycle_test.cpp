@@ -1,6 +1,5 @@
 // Tests of beginning and end: nothing is left behind, a fork is noticed, and a message allocates
-// nothing of ours. Nothing here may depend on what another case has left: ctest runs each in a
-// process of its own.
+// nothing of ours. Cases share a process, so each counts from what it found.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
