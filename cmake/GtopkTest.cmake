@@ -22,7 +22,8 @@ elseif(GTOPK_SANITIZER STREQUAL "thread")
 endif()
 
 function(gtopk_test)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "RUN_SERIAL" "NAME;TIMEOUT;SHARDS" "SOURCES;LABELS;LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "RUN_SERIAL" "NAME;TIMEOUT;SHARDS"
+                        "SOURCES;LABELS;LIBRARIES")
   if(NOT arg_NAME OR NOT arg_SOURCES OR arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "gtopk_test needs NAME and SOURCES; not understood: "
                         "'${arg_UNPARSED_ARGUMENTS}'")
