@@ -37,19 +37,22 @@ GtopkBackend::GtopkBackend(const c10::intrusive_ptr<c10d::Store>& store, int ran
   // Whoever is the last to let go of it waits for others' callbacks. In a forked child it is
   // leaked: its threads are not there, and its network is the parent's.
   const auto leave = [forks_before = forks_](Membership* membership) {
-    if (forks_before != forks()) return;
+    std::unique_ptr<Membership> last(membership);
+    if (forks_before != forks()) {
+      static_cast<void>(last.release());
+      return;
+    }
     const WithoutGil without_gil;
-    delete membership;
+    last.reset();
   };
   try {
-    std::shared_ptr<Runtime> runtime = Runtime::get();
     const Meeting meeting{std::make_shared<TorchStore>(store),
                           std::make_shared<TorchStore>(job_store(store)),
                           group_name,
                           static_cast<std::uint32_t>(rank),
                           static_cast<std::uint32_t>(size),
                           timeout};
-    membership_.reset(new Membership{runtime, {runtime->process, meeting}}, leave);
+    membership_.reset(std::make_unique<Membership>(Runtime::get(), meeting).release(), leave);
   } catch (const Error& error) {
     rethrow_for_python(error);
   }

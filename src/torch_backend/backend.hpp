@@ -66,6 +66,9 @@ class GtopkBackend final : public c10d::Backend {
   /// What belongs to a member of the group until it leaves. Whoever uses the communicator holds it
   /// all: operations end through the runtime's completer.
   struct Membership {
+    Membership(std::shared_ptr<Runtime> running, const Meeting& meeting)
+        : runtime(std::move(running)), communicator(runtime->process, meeting) {}
+
     std::shared_ptr<Runtime> runtime;
     Communicator communicator;  // ends first
   };
