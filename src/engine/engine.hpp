@@ -108,6 +108,9 @@ class Engine final : public transport::AddressBook {
   }
   /// The operation has a truncated message, whose sender is asked in the next step().
   void has_question(Operation& operation) { asking_.push_back(&operation); }
+  /// Of a point-to-point message. One count for all groups: a withdrawal that comes late cannot
+  /// mean a message of the next group of that number.
+  [[nodiscard]] std::uint32_t take_serial() { return next_serial_++; }
   /// The peer has gone, in order or not.
   [[nodiscard]] bool has_left(transport::PeerId peer) const { return departed_.contains(peer); }
   /// The operation waited for a message of that rank, which has left without sending it; it fails
@@ -193,6 +196,7 @@ class Engine final : public transport::AddressBook {
   std::vector<Operation*> asking_;
   std::vector<std::pair<std::shared_ptr<Group>, std::function<void()>>> idle_waiters_;
   transport::TimePoint next_timer_{};
+  std::uint32_t next_serial_ = 0;
 
   mutable std::mutex mutex_;
   std::vector<Queued> queue_;

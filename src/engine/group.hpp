@@ -60,7 +60,6 @@ class Group {
   std::vector<Operation*> line;                    ///< those with a Turn, the first one's it is
   std::map<std::uint64_t, Error> aborted;          ///< by a peer, before this rank called
   bool starting = false;                           ///< operations that waited
-  std::uint32_t next_serial = 0;                   ///< of a point-to-point message sent
   ReceiveLines receive_lines;
   /// Messages, by sender and serial, that their senders have given up and no receive has met yet.
   std::set<std::pair<std::uint32_t, std::uint32_t>> withdrawn;

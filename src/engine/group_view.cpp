@@ -137,7 +137,7 @@ Message GroupView::recv(std::uint32_t from, std::uint32_t step, std::span<std::b
 }
 
 std::uint32_t GroupView::begin_transfer(std::uint32_t to) {
-  const std::uint32_t serial = operation_.group().next_serial++;
+  const std::uint32_t serial = operation_.engine().take_serial();
   operation_.transfer = {to, serial};
   return serial;
 }

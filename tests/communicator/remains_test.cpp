@@ -50,8 +50,6 @@ TEST_P(Remains, ARankThatLeftAnUnreceivedMessageIsMissedAtOnce) {
       2,
       [](ForkedRank& self) {
         std::vector<std::byte> unreceived(100'000, std::byte{42});
-        std::vector<std::byte> room(unreceived.size());
-        const auto store = self.store();
         Member member(self);
         ASSERT_TRUE(sum(member.group()).good());
         const Pending waits;
@@ -77,49 +75,42 @@ TEST_P(Remains, ARankThatLeftAnUnreceivedMessageIsMissedAtOnce) {
 }
 
 // Over 267 KiB a message waits at its sender until it is received.
-TEST_P(Remains, ASendThatIsGivenUpLeavesEveryGroupOfTheTwoRanksWorking) {
+TEST_P(Remains, ASendThatIsGivenUpLeavesTheTwoRanksWorking) {
   run_forked_ranks(
       2,
       [](ForkedRank& self) {
-        std::vector<std::byte> data(4U << 20U, std::byte{42});
+        std::vector<std::byte> given_up(4U << 20U, std::byte{42});
+        std::vector<std::byte> next(given_up.size(), std::byte{43});
+        std::vector<std::byte> room(given_up.size());
         const auto store = self.store();
         Member member(self);
-        {
-          PrefixStore keys(*store, "side/");
-          const auto rank = static_cast<std::uint32_t>(self.rank());
-          // Both groups are of the same two processes.
-          Communicator& all = member.group();
-          ASSERT_TRUE(sum(all).good());
-          if (rank == 0) {
-            std::promise<void> released;
-            auto keepalive = std::shared_ptr<void>(
-                &released, [](void* it) { static_cast<std::promise<void>*>(it)->set_value(); });
-            std::future<void> let_go = released.get_future();
-            const Pending sent;
-            Call call = sent.call(200ms);
-            call.keepalive = std::move(keepalive);
-            all.send(data, 1, 7, std::move(call));
-            EXPECT_EQ(sent.wait().error, ErrorKind::kTimeout);
-            // The network has let go of the memory.
-            ASSERT_EQ(let_go.wait_for(kWatchdog), std::future_status::ready);
-          }
-          wait_for_all(*store, "given up", 2);
-          const Ending after = sum(all);
-          EXPECT_TRUE(after.good()) << after.text;
-          // And what is sent next under that tag is what is received.
-          std::vector<std::byte> next(data.size(), std::byte{43});
-          const Pending moved;
-          if (rank == 0) {
-            all.send(next, 1, 7, moved.call());
-          } else {
-            all.recv(data, 0, 7, moved.call());
-          }
-          const Ending ending = moved.wait();
-          EXPECT_TRUE(ending.good()) << ending.text;
-          if (rank == 1) {
-            EXPECT_TRUE(data == next);
-          }
+        Communicator& group = member.group();
+        ASSERT_TRUE(sum(group).good());
+        if (self.rank() == 0) {
+          std::promise<void> released;
+          std::future<void> let_go = released.get_future();
+          const Pending sent;
+          Call call = sent.call(200ms);
+          call.keepalive = std::shared_ptr<void>(
+              &released, [](void* it) { static_cast<std::promise<void>*>(it)->set_value(); });
+          group.send(given_up, 1, 7, std::move(call));
+          EXPECT_EQ(sent.wait().error, ErrorKind::kTimeout);
+          // The network lets go of the memory.
+          ASSERT_EQ(let_go.wait_for(kWatchdog), std::future_status::ready);
         }
+        wait_for_all(*store, "given up", 2);
+        const Ending after = sum(group);
+        EXPECT_TRUE(after.good()) << after.text;
+        // What is sent next under that tag is what is received.
+        const Pending moved;
+        if (self.rank() == 0) {
+          group.send(next, 1, 7, moved.call());
+        } else {
+          group.recv(room, 0, 7, moved.call());
+        }
+        const Ending ending = moved.wait();
+        EXPECT_TRUE(ending.good()) << ending.text;
+        EXPECT_TRUE(self.rank() == 0 || room == next);
         member.leave();
       },
       options());
@@ -127,15 +118,17 @@ TEST_P(Remains, ASendThatIsGivenUpLeavesEveryGroupOfTheTwoRanksWorking) {
 
 TEST(StuckGroups, AreDestroyedTogetherInTheTimeOfOne) {
   run_forked_ranks(1, [](ForkedRank& self) {
-    const auto store = self.store();
+    const std::shared_ptr<bootstrap::KeyValueStore> store = self.store();
     const auto process = Process::start();
     std::vector<std::byte> room(10);
     std::vector<Pending> stuck(20);
     std::vector<std::unique_ptr<Communicator>> groups;
     for (std::size_t number = 0; number < stuck.size(); ++number) {
-      PrefixStore keys(*store, fmt::format("group{}/", number));
+      const std::string name = fmt::format("group{}", number);
       groups.push_back(std::make_unique<Communicator>(
-          process, Meeting{.group = keys, .job = *store, .name = fmt::format("group{}", number)}));
+          process, Meeting{.group = std::make_shared<PrefixStore>(store, name + "/"),
+                           .job = store,
+                           .name = name}));
       groups.back()->recv(room, 0, 7, stuck[number].call());  // from itself, never sent
     }
     const auto begin = steady_clock::now();

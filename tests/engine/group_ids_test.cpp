@@ -136,19 +136,23 @@ TEST(Groups, MessagesThatNobodyReceivedNeverReachTheNextGroupOfThatNumber) {
     auto groups = ranks.make_group("first", {0, 1});
     const std::uint32_t number = groups[1]->id();
     std::int64_t old = 666;
-    ranks.submit(0, groups[0], send(old));
+    const SharedEnding lost = ranks.submit(0, groups[0], send(old));
     ranks.run_for(std::chrono::milliseconds(5));
-    remove(ranks, groups, {0, 1});
+    // A message that waits to be taken is given up with its group.
+    for (std::uint32_t rank = 0; rank < 2; ++rank) ranks.engine(rank).remove_group(*groups[rank]);
+    ranks.settle();
     ranks.next_group_is(1, number);
     groups = ranks.make_group("second", {0, 1});
     ASSERT_EQ(groups[1]->id(), number);
     std::int64_t sent = 7;
     std::int64_t got = 0;
-    ranks.submit(0, groups[0], send(sent));
+    const SharedEnding taken = ranks.submit(0, groups[0], send(sent));
     const SharedEnding ending = ranks.submit(1, groups[1], receive(got));
-    ranks.run_until([&] { return ending->ended; });
+    ranks.run_until([&] { return ending->ended && taken->ended; });
     EXPECT_TRUE(ending->good()) << ending->text();
+    EXPECT_TRUE(taken->good()) << taken->text();
     EXPECT_EQ(got, 7);
+    lost->ignore("it may have been on its way or not when its group was removed");
   }
 }
 

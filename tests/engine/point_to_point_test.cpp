@@ -188,9 +188,10 @@ TEST(PointToPoint, ReceivesThatAreGivenUpMakeWayForThoseBehindThem) {
   }
   const Bytes first(10, std::byte{1});
   const Bytes second(10, std::byte{2});
-  ranks.submit(0, support::send(first, 1, kTag));
-  ranks.submit(0, support::send(second, 1, kTag));
+  const SharedEnding sent_first = ranks.submit(0, support::send(first, 1, kTag));
+  const SharedEnding sent_second = ranks.submit(0, support::send(second, 1, kTag));
   ranks.run_all();
+  EXPECT_TRUE(sent_first->good() && sent_second->good());
   EXPECT_TRUE(received[2]->good() && received[3]->good());
   EXPECT_TRUE(rooms[2] == first && rooms[3] == second);
   EXPECT_TRUE(ranks.close().empty());
@@ -219,6 +220,7 @@ TEST(PointToPoint, ThatIsGivenUpWhileItIsReceivedIsReceivedWholeOrPassedOver) {
     const bool whole = room == given_up;
     ASSERT_TRUE(whole || room == next);
     EXPECT_TRUE(whole || !lost->good());
+    lost->ignore("a message that is received whole may have been given up or not");
     received_whole += whole ? 1 : 0;
     if (whole) {
       const SharedEnding again = ranks.submit(1, support::recv(room, 0, kTag));

@@ -166,9 +166,10 @@ TEST(RemovedGroup, TakesItsUnreceivedMessagesWithIt) {
     group = ranks.make_group("second", {0, 1});
     const reference::Bytes data(bytes, std::byte{2});
     reference::Bytes room(bytes);
-    ranks.submit(0, group[0], support::send(data, 1, 7));
+    const SharedEnding taken = ranks.submit(0, group[0], support::send(data, 1, 7));
     const SharedEnding received = ranks.submit(1, group[1], support::recv(room, 0, 7));
     ranks.run_all();
+    EXPECT_TRUE(taken->good()) << taken->text();
     ASSERT_TRUE(received->good()) << received->text();
     EXPECT_TRUE(room == data);
     EXPECT_TRUE(ranks.close().empty());

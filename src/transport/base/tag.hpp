@@ -72,8 +72,8 @@ namespace detail {
          static_cast<std::uint32_t>(user_tag);
 }
 
-/// The payload of a long point-to-point message: `serial` counts those of its sender in the group,
-/// so that no two under way have the same tag.
+/// The payload of a long point-to-point message: `serial` counts those of its sender, so that no
+/// two under way have the same tag.
 [[nodiscard]] constexpr Tag payload_tag(std::uint32_t group, std::uint32_t source,
                                         std::uint32_t serial) {
   return detail::prefix(TagKind::kPayload, group, source) | serial;
