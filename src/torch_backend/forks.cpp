@@ -14,7 +14,7 @@ namespace {
 std::mutex shared_mutex;
 std::atomic<int> count{0};
 
-[[maybe_unused]] const int registered =
+[[maybe_unused]] const int kRegistered =
     pthread_atfork([] { shared_mutex.lock(); }, [] { shared_mutex.unlock(); },
                    [] {
                      ++count;
