@@ -177,7 +177,7 @@ TEST(RemovedGroup, TakesItsUnreceivedMessagesWithIt) {
 }
 
 /// How long each of those that begin at `begins`, and wait in vain, waits.
-std::vector<std::int64_t> waits(std::vector<std::int64_t> gaps) {
+std::vector<std::int64_t> waits(const std::vector<std::int64_t>& gaps) {
   using std::chrono::milliseconds;
   engine::Grace grace;
   transport::TimePoint now{std::chrono::hours(1)};
