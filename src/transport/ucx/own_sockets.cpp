@@ -138,7 +138,7 @@ struct ForkHandlers {
     static ForkHandlers* const handlers = [] {
       pthread_atfork([] { of_this_process().mutex.lock(); },
                      [] { of_this_process().mutex.unlock(); }, &ForkHandlers::in_child);
-      return new ForkHandlers;
+      return std::make_unique<ForkHandlers>().release();
     }();
     return *handlers;
   }

@@ -1,4 +1,5 @@
-// Transport over UCX: messages and peers put together. Closing is in close.cpp.
+// Transport over UCX: messages and peers put together. Progress and sleep are in waiting.cpp, the
+// way out in close.cpp.
 #include "transport/ucx/ucx_transport.hpp"
 
 #include <fmt/format.h>
@@ -23,15 +24,6 @@ namespace {
 // completes nor cancels a receive that is matched to a message of several fragments whose sender
 // died (openucx/ucx#10874).
 constexpr Duration kAbandonAfter = std::chrono::seconds(1);
-
-// Sleeps while a peer is awaited that cannot end them: a share of the time that nothing has moved
-// for, so that they prolong it by that share at most.
-constexpr int kNapShare = 8;
-constexpr Duration kShortestNap = std::chrono::microseconds(50);
-constexpr Duration kLongestNap = std::chrono::milliseconds(1);
-
-// Whoever is too busy to sleep looks at its neighbours every so many turns.
-constexpr unsigned kTurnsPerLook = 4096;
 
 constexpr Tag kEveryBit = ~Tag{0};
 
@@ -234,78 +226,6 @@ void UcxTransport::give_up(PeerId peer) {
 }
 
 void UcxTransport::expect_departure(PeerId peer) { endpoints_.at(peer).departure_expected = true; }
-
-bool UcxTransport::progress() {
-  bool moved = worker_.progress();
-  moved = std::exchange(moved_in_wait_, false) || moved;
-  napping_ = napping_ && !moved;
-  if (++turns_ % kTurnsPerLook == 0) {
-    look_at_neighbours();
-  }
-  if (!moved && !ended_neighbours_.empty()) {
-    // Whoever called before has seen all that they sent, a goodbye perhaps.
-    for (const PeerId peer : std::exchange(ended_neighbours_, {})) {
-      endpoints_[peer].process_has_ended();
-    }
-  }
-  if (attention_) {
-    moved = true;
-    act_on_failures();
-  }
-  if (!closing_.empty() || !dropped_.empty() || half_arrived_) {
-    tidy();
-  }
-  return moved;
-}
-
-void UcxTransport::wait(Duration at_most) {
-  check_process();
-  if (at_most <= Duration::zero() || attention_) {
-    return;
-  }
-  moved_in_wait_ = progress();
-  if (moved_in_wait_) {
-    return;
-  }
-  if (worker_.sleep(nap(at_most), neighbours_.descriptor())) {
-    look_at_neighbours();
-  }
-}
-
-/// How long to sleep: short, where somebody is awaited who cannot wake this process.
-Duration UcxTransport::nap(Duration at_most) {
-  if (!some_do_not_wake_ ||
-      std::none_of(endpoints_.begin(), endpoints_.end(), [](const UcxEndpoint& endpoint) {
-        return !endpoint.wakes() && endpoint.pending.any_awaited();
-      })) {
-    napping_ = false;
-    return at_most;
-  }
-  const TimePoint now = std::chrono::steady_clock::now();
-  if (!napping_) {
-    napping_ = true;
-    napping_since_ = now;
-  }
-  return std::min(at_most,
-                  std::clamp((now - napping_since_) / kNapShare, kShortestNap, kLongestNap));
-}
-
-void UcxTransport::look_at_neighbours() {
-  const std::vector<PeerId> ended = neighbours_.take_ended();
-  ended_neighbours_.insert(ended_neighbours_.end(), ended.begin(), ended.end());
-}
-
-void UcxTransport::rest(Duration at_most) {
-  check_process();
-  // Shared memory holds little, and its sender waits as soon as it is full.
-  const bool streams = std::none_of(endpoints_.begin(), endpoints_.end(),
-                                    [](const UcxEndpoint& e) { return e.shares_memory(); });
-  if (streams && !attention_) {
-    worker_.rest(at_most);
-  }
-}
-
-void UcxTransport::wake() { worker_.wake(); }
 
 std::vector<PeerFailure> UcxTransport::take_failures() { return std::exchange(failures_, {}); }
 

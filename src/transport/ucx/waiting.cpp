@@ -1,0 +1,96 @@
+// Transport over UCX: progress, and the sleep when there is none. What ends a sleep: UCX, wake(),
+// the end of a neighbour's process, or, where a peer can do none of these, a short time.
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "transport/ucx/transport_state.hpp"
+
+namespace gtopk::transport {
+namespace {
+
+// Sleeps while a peer is awaited that cannot end them: a share of the time that nothing has moved
+// for, so that they prolong it by that share at most.
+constexpr int kNapShare = 8;
+constexpr Duration kShortestNap = std::chrono::microseconds(50);
+constexpr Duration kLongestNap = std::chrono::milliseconds(1);
+
+// Whoever is too busy to sleep looks at its neighbours every so many turns.
+constexpr unsigned kTurnsPerLook = 4096;
+
+}  // namespace
+
+bool UcxTransport::progress() {
+  bool moved = worker_.progress();
+  moved = std::exchange(moved_in_wait_, false) || moved;
+  napping_ = napping_ && !moved;
+  if (!moved && !ended_neighbours_.empty()) {
+    // They ended before this call, which has found nothing more of theirs, and whoever calls has
+    // seen what came before, a goodbye perhaps.
+    for (const PeerId peer : std::exchange(ended_neighbours_, {})) {
+      endpoints_[peer].process_has_ended();
+    }
+  }
+  if (++turns_ % kTurnsPerLook == 0) {
+    look_at_neighbours();
+  }
+  if (attention_) {
+    moved = true;
+    act_on_failures();
+  }
+  if (!closing_.empty() || !dropped_.empty() || half_arrived_) {
+    tidy();
+  }
+  return moved;
+}
+
+void UcxTransport::wait(Duration at_most) {
+  check_process();
+  if (at_most <= Duration::zero() || attention_) {
+    return;
+  }
+  moved_in_wait_ = progress();
+  if (moved_in_wait_) {
+    return;
+  }
+  if (worker_.sleep(nap(at_most), neighbours_.descriptor())) {
+    look_at_neighbours();
+  }
+}
+
+/// How long to sleep: short, where somebody is awaited who cannot wake this process.
+Duration UcxTransport::nap(Duration at_most) {
+  if (!some_do_not_wake_ ||
+      std::none_of(endpoints_.begin(), endpoints_.end(), [](const UcxEndpoint& endpoint) {
+        return !endpoint.wakes() && endpoint.pending.any_awaited();
+      })) {
+    napping_ = false;
+    return at_most;
+  }
+  const TimePoint now = std::chrono::steady_clock::now();
+  if (!napping_) {
+    napping_ = true;
+    napping_since_ = now;
+  }
+  return std::min(at_most,
+                  std::clamp((now - napping_since_) / kNapShare, kShortestNap, kLongestNap));
+}
+
+void UcxTransport::look_at_neighbours() {
+  const std::vector<PeerId> ended = neighbours_.take_ended();
+  ended_neighbours_.insert(ended_neighbours_.end(), ended.begin(), ended.end());
+}
+
+void UcxTransport::rest(Duration at_most) {
+  check_process();
+  // Shared memory holds little, and its sender waits as soon as it is full.
+  const bool streams = std::none_of(endpoints_.begin(), endpoints_.end(),
+                                    [](const UcxEndpoint& e) { return e.shares_memory(); });
+  if (streams && !attention_) {
+    worker_.rest(at_most);
+  }
+}
+
+void UcxTransport::wake() { worker_.wake(); }
+
+}  // namespace gtopk::transport
