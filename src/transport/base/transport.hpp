@@ -31,7 +31,7 @@ struct PeerInfo {
   std::uint64_t identity = 0;
   std::string host;
   std::int64_t process = 0;  ///< its pid
-  Place place;
+  Place place{};
 };
 
 /// The transport found out, outside any request, that a peer is gone. Reported once per peer.
