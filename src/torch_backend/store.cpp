@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gtopk/error.hpp"
+#include "transport/base/log.hpp"
 
 namespace gtopk::torch_backend {
 namespace {
@@ -42,7 +43,7 @@ std::optional<std::string> TorchStore::find(std::string_view key, bootstrap::Dur
   return calling("looking for", key, [&]() -> std::optional<std::string> {
     while (!store_->check(keys)) {
       const std::chrono::nanoseconds rest = end - std::chrono::steady_clock::now();
-      if (rest <= rest.zero()) return std::nullopt;
+      if (rest <= std::chrono::nanoseconds::zero()) return std::nullopt;
       std::this_thread::sleep_for(std::min(pause, rest));
       pause = std::min<std::chrono::nanoseconds>(pause * 2, kLongestPause);
     }
@@ -54,7 +55,8 @@ std::optional<std::string> TorchStore::find(std::string_view key, bootstrap::Dur
 void TorchStore::remove(std::string_view key) {
   try {
     store_->deleteKey(std::string(key));
-  } catch (const std::exception&) {  // not every store can
+  } catch (const std::exception& error) {  // not every store can
+    transport::log().debug("the store keeps '{}': {}", key, error.what());
   }
 }
 

@@ -10,13 +10,15 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <optional>
+
+#include "transport/base/log.hpp"
 
 namespace gtopk::transport {
 namespace {
@@ -126,32 +128,21 @@ void visit_listeners(const Visit& visit) {
   }
 }
 
-}  // namespace
+/// Those of every worker of this process, for the handler of fork(), which takes no argument.
+/// Without a lock: a fork must not wait for a thread that starts a worker, which may wait for the
+/// fork.
+constexpr std::size_t kWorkers = 256;
+std::array<std::atomic<const OwnSockets*>, kWorkers> of_this_process{};
 
-/// Those of every worker of this process, for the handlers of fork(), which take no argument.
-struct ForkHandlers {
-  std::mutex mutex;  ///< held over a fork, so that the child finds a whole list
-  std::vector<const OwnSockets*> all;
-
-  /// Made once, never destroyed: a fork may come at any time.
-  static ForkHandlers& of_this_process() {
-    static ForkHandlers* const handlers = [] {
-      pthread_atfork([] { of_this_process().mutex.lock(); },
-                     [] { of_this_process().mutex.unlock(); }, &ForkHandlers::in_child);
-      return std::make_unique<ForkHandlers>().release();
-    }();
-    return *handlers;
-  }
-
-  static void in_child() {
-    ForkHandlers& handlers = of_this_process();
-    for (const OwnSockets* const sockets : handlers.all) {
+void close_in_child() {
+  for (auto& place : of_this_process) {
+    if (const OwnSockets* const sockets = place.exchange(nullptr)) {
       sockets->close_all();
     }
-    handlers.all.clear();
-    handlers.mutex.unlock();
   }
-};
+}
+
+}  // namespace
 
 std::vector<ino_t> listening_sockets() {
   std::vector<ino_t> inodes;
@@ -172,15 +163,22 @@ OwnSockets::OwnSockets(int event_descriptor, const std::vector<ino_t>& before,
       listeners_.push_back({.descriptor = descriptor, .inode = inode});
     }
   });
-  ForkHandlers& handlers = ForkHandlers::of_this_process();
-  const std::lock_guard lock(handlers.mutex);
-  handlers.all.push_back(this);
+  static const int registered = pthread_atfork(nullptr, nullptr, &close_in_child);
+  const bool kept = std::ranges::any_of(of_this_process, [this](auto& place) {
+    const OwnSockets* nobody = nullptr;
+    return place.compare_exchange_strong(nobody, this);
+  });
+  if (registered != 0 || !kept) {
+    log().warn("forked children of this process will hold its connections: {}",
+               kept ? "no fork handler" : "too many workers");
+  }
 }
 
 OwnSockets::~OwnSockets() {
-  ForkHandlers& handlers = ForkHandlers::of_this_process();
-  const std::lock_guard lock(handlers.mutex);
-  std::erase(handlers.all, this);
+  for (auto& place : of_this_process) {
+    const OwnSockets* self = this;
+    place.compare_exchange_strong(self, nullptr);
+  }
 }
 
 void OwnSockets::mark(TimePoint now) {

@@ -34,11 +34,10 @@ class OwnSockets {
   void expect_another() { pause_ = {}; }
   /// Marks close-on-exec what there is, when it is time to look. Not for the path of each message.
   void mark(TimePoint now);
-
- private:
-  friend struct ForkHandlers;
+  /// Called in a forked child: neither allocates nor locks.
   void close_all() const;
 
+ private:
   struct Listener {
     int descriptor;
     ino_t inode;
