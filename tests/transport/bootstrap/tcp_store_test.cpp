@@ -30,8 +30,6 @@ Endpoint at(const RendezvousServer& server) {
   return Endpoint{.host = "127.0.0.1", .port = server.port()};
 }
 
-TimePoint in(Duration duration) { return std::chrono::steady_clock::now() + duration; }
-
 template <typename Call>
 std::string error_of(const Call& call) {
   try {
