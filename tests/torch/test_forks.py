@@ -123,4 +123,7 @@ if __name__ == "__main__":
     done = subprocess.run(
         command, env=environment(), capture_output=True, text=True, timeout=WATCHDOG, check=False
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n[0, 0]\n", "")
+    assert (done.returncode, done.stdout) == (0, "True\n[0, 0]\n"), done.stderr
+    # Rank 0 may say that it did not take rank 1's message, if that comes before it is gone.
+    others = [each for each in done.stderr.splitlines() if "warning] nobody received" not in each]
+    assert others == []
