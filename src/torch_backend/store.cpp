@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "gtopk/error.hpp"
-#include "transport/base/log.hpp"
 
 namespace gtopk::torch_backend {
 namespace {
@@ -56,7 +55,7 @@ void TorchStore::remove(std::string_view key) {
   try {
     store_->deleteKey(std::string(key));
   } catch (const std::exception& error) {  // not every store can
-    transport::log().debug("the store keeps '{}': {}", key, error.what());
+    LOG(INFO) << "gtopk: the store keeps '" << key << "': " << error.what();
   }
 }
 
