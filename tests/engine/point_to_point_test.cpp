@@ -61,10 +61,11 @@ TEST(PointToPoint, OfEverySizeArrives) {
 
 TEST(PointToPoint, ToTheOwnRankArrivesOrIsGivenUp) {
   InprocRanks ranks(2);
+  const Bytes given_up(kLong);
   const Bytes sent(kLong, std::byte{42});
   Bytes received(kLong);
   const SharedEnding lost =
-      ranks.submit(0, within(support::send(Bytes(kLong), 0, kTag), std::chrono::seconds(1)));
+      ranks.submit(0, within(support::send(given_up, 0, kTag), std::chrono::seconds(1)));
   ranks.run_all();
   ASSERT_TRUE(lost->error.has_value());
   EXPECT_EQ(lost->error->kind(), ErrorKind::kTimeout) << lost->text();

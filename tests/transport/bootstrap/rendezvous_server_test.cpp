@@ -168,6 +168,9 @@ TEST(RendezvousServer, ServesElevenHundredRanks) {
   }
 }
 
+// AddressSanitizer takes a pipe to look at an object, and here no descriptor is left.
+#if !defined(__SANITIZE_ADDRESS__)
+
 TEST(RendezvousServer, RestsAtTheLimitOfDescriptorsAndServesTheNextOneWhenSomebodyLeaves) {
   test::run_forked_ranks(1, [](test::ForkedRank&) {
     RendezvousServer server(loopback());
@@ -222,6 +225,8 @@ TEST(RendezvousServer, DropsStrangersBeforeItLetsARankWaitForADescriptor) {
     EXPECT_EQ(receive_all(stranger, &byte, 1, in(kLimit)), Transfer::kClosed);
   });
 }
+
+#endif
 
 TEST(RendezvousServer, RaisesItsOwnLimitOfDescriptorsWhereTheSystemLetsIt) {
   test::run_forked_ranks(1, [](test::ForkedRank&) {

@@ -3,9 +3,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/lsan_interface.h>
-#endif
 #include <poll.h>
 #include <sched.h>
 
@@ -355,14 +352,6 @@ TEST_P(UcxForkedTest, ExpectedDepartureIsNoFailure) {
 
 /// Reachable to the end, so that no sanitizer calls it a leak.
 [[gnu::used]] Job* never_destroyed = nullptr;
-
-/// What UCX allocates from here on, and is meant to be left behind, is no leak: it is reachable
-/// from memory that LeakSanitizer does not look into.
-void leave_allocations_behind() {
-#if defined(__SANITIZE_ADDRESS__)
-  __lsan_disable();
-#endif
-}
 
 TEST_P(UcxForkedTest, LeavingWithoutCloseIsQuietAndExitsWithZero) {
   run_forked_ranks(

@@ -284,6 +284,7 @@ TEST(UcxNeighbours, ForkedChildThatExitsLeavesTheConnectionsOfItsParentAlone) {
   run_forked_ranks(
       2,
       [](ForkedRank& self) {
+        leave_allocations_behind();  // by the child
         Job job(self);
         const PeerId other = job.peers[static_cast<std::size_t>(1 - self.rank())];
         exchange_a_message(job, other);
