@@ -18,7 +18,8 @@ endif()
 find_program(GTOPK_CCACHE ccache)
 if(GTOPK_CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}"
-      CCACHE_NOHASHDIR=1 "${GTOPK_CCACHE}")
+      CCACHE_NOHASHDIR=1 "CCACHE_SLOPPINESS=pch_defines,time_macros" "${GTOPK_CCACHE}")
+  add_compile_options(-fpch-preprocess)  # without it ccache passes by what has precompiled headers
 endif()
 
 add_compile_options(-Wall -Wextra -Wpedantic)

@@ -5,11 +5,7 @@ if(NOT Python_EXECUTABLE AND EXISTS "${PROJECT_SOURCE_DIR}/.venv/bin/python")
   set(Python_EXECUTABLE "${PROJECT_SOURCE_DIR}/.venv/bin/python" CACHE FILEPATH
       "Python whose site-packages hold torch and libucx")
 endif()
-if(GTOPK_TORCH)
-  find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
-else()
-  find_package(Python 3.10 COMPONENTS Interpreter)
-endif()
+find_package(Python 3.10 COMPONENTS Interpreter)
 
 # gtopk_wheel_dir(<package> <out>): the directory of an installed Python package, or empty.
 function(gtopk_wheel_dir package out)

@@ -1,55 +1,66 @@
-# LibTorch out of the installed torch wheel, and the Python module that is built with it.
-# find_package(Torch) is not used: it wants nvcc for a CUDA build of torch, and this module has no
-# CUDA of its own. Target gtopk::torch carries headers (pybind11's among them: the module must
-# share torch's pybind11 internals) and libraries.
-gtopk_wheel_dir(torch GTOPK_TORCH_DIR)
-if(NOT GTOPK_TORCH_DIR)
-  message(FATAL_ERROR "No torch wheel for ${Python_EXECUTABLE}: run tools/setup, or pip install "
-                      "torch, or configure with -DGTOPK_TORCH=OFF")
+# A library of the backend for each minor version of torch: c10d's virtual tables differ. It knows
+# torch's headers alone, and no Python: find_package(Torch) would want nvcc, and a library that is
+# linked with empty stand-ins for torch's needs no wheel of 540 MB. What is not in torch after all
+# shows when the library is loaded.
+#
+# GTOPK_TORCH_HEADERS names the include directories, one per minor version (tools/torch prints
+# them); without it torch is looked for among the wheels of Python. pip hands options to CMake and
+# not to what writes the wheel's metadata, so that the environment may name them as well.
+set(GTOPK_TORCH_HEADERS "" CACHE STRING "Include directories of torch, one per minor version")
+if(DEFINED ENV{GTOPK_TORCH_HEADERS})
+  set_property(CACHE GTOPK_TORCH_HEADERS PROPERTY VALUE "$ENV{GTOPK_TORCH_HEADERS}")
 endif()
-file(STRINGS "${GTOPK_TORCH_DIR}/version.py" torch_version REGEX "^__version__ = ")
-string(REGEX REPLACE ".*'([^']+)'.*" "\\1" torch_version "${torch_version}")
-message(STATUS "torch ${torch_version} at ${GTOPK_TORCH_DIR}")
-
-# The wheel says which libstdc++ ABI it was built with; a module with the other one cannot load.
-file(STRINGS "${GTOPK_TORCH_DIR}/share/cmake/Torch/TorchConfig.cmake" torch_abi
-     REGEX "_GLIBCXX_USE_CXX11_ABI=")
-if(torch_abi MATCHES "_GLIBCXX_USE_CXX11_ABI=([01])")
-  set(torch_abi "_GLIBCXX_USE_CXX11_ABI=${CMAKE_MATCH_1}")
-else()
-  set(torch_abi "_GLIBCXX_USE_CXX11_ABI=1")
+set(GTOPK_TORCH_INCLUDES ${GTOPK_TORCH_HEADERS})
+if(NOT GTOPK_TORCH_INCLUDES)
+  gtopk_wheel_dir(torch torch_dir)
+  if(NOT torch_dir)
+    message(FATAL_ERROR "No torch wheel for ${Python_EXECUTABLE}: run tools/setup, or pip install "
+                        "torch, or configure with -DGTOPK_TORCH=OFF")
+  endif()
+  set(GTOPK_TORCH_INCLUDES "${torch_dir}/include")
 endif()
 
-add_library(gtopk_torch INTERFACE)
-add_library(gtopk::torch ALIAS gtopk_torch)
-target_include_directories(gtopk_torch SYSTEM INTERFACE
-                           "${GTOPK_TORCH_DIR}/include"
-                           "${GTOPK_TORCH_DIR}/include/torch/csrc/api/include")
-target_compile_definitions(gtopk_torch INTERFACE "${torch_abi}")
-foreach(library IN ITEMS c10 torch_cpu torch torch_python)
-  add_library(gtopk_torch_${library} SHARED IMPORTED)
-  set_target_properties(gtopk_torch_${library} PROPERTIES IMPORTED_LOCATION
-                        "${GTOPK_TORCH_DIR}/lib/lib${library}.so")
-  target_link_libraries(gtopk_torch INTERFACE gtopk_torch_${library})
+# Stand-ins with torch's SONAMEs: torch loads its libraries for itself alone, so that who wants
+# their symbols must name them.
+file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/torch/empty.cpp" CONTENT "")
+foreach(library IN ITEMS c10 torch_cpu)
+  add_library(gtopk_stand_in_${library} SHARED "${PROJECT_BINARY_DIR}/torch/empty.cpp")
+  set_target_properties(gtopk_stand_in_${library} PROPERTIES OUTPUT_NAME ${library}
+                        LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/torch")
 endforeach()
 
-# gtopk_torch_module(<name> SOURCES <files>): a Python extension module of the package gtopk, with
-# the core and torch. Installed into the package beside the libraries that no other wheel brings;
-# torch and libucx are in the process already when Python loads the module.
-function(gtopk_torch_module name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES")
-  Python_add_library(${name} MODULE WITH_SOABI ${arg_SOURCES})
-  target_link_libraries(${name} PRIVATE gtopk::core gtopk::torch)
-  target_compile_definitions(${name} PRIVATE "TORCH_EXTENSION_NAME=${name}")
-  set_target_properties(${name} PROPERTIES INSTALL_RPATH "$ORIGIN")
-  install(TARGETS ${name} LIBRARY DESTINATION gtopk COMPONENT python)
-  if(NOT TARGET gtopk_python)
-    add_custom_target(gtopk_python)
-  endif()
-  add_dependencies(gtopk_python ${name})
+# gtopk_torch_libraries(SOURCES <files>): _torch_2_11.so and so on, of the package gtopk, with the
+# core in them. Installed beside the libraries that no other wheel brings; torch and libucx are in
+# the process already when Python loads one. As one translation unit, since torch's headers take
+# longer to compile than all sources; clang-tidy's preset takes them one by one.
+function(gtopk_torch_libraries)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES")
+  add_custom_target(gtopk_python)
+  foreach(include IN LISTS GTOPK_TORCH_INCLUDES)
+    file(STRINGS "${include}/torch/headeronly/version.h" lines REGEX "_VERSION_M(AJ|IN)OR ")
+    if(NOT lines MATCHES "MAJOR ([0-9]+).*MINOR ([0-9]+)")
+      message(FATAL_ERROR "No version of torch in ${include}/torch/headeronly/version.h")
+    endif()
+    set(name "torch_${CMAKE_MATCH_1}_${CMAKE_MATCH_2}")
+    message(STATUS "torch ${CMAKE_MATCH_1}.${CMAKE_MATCH_2}: ${include}")
+    add_library(gtopk_${name} MODULE ${arg_SOURCES})
+    target_include_directories(gtopk_${name} SYSTEM PRIVATE "${include}")
+    # torch's errors tell the file: by its name in the project or in torch, not on this machine.
+    target_compile_options(gtopk_${name} PRIVATE "-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/="
+                                                 "-fmacro-prefix-map=${include}/=")
+    target_link_libraries(gtopk_${name} PRIVATE gtopk::core -Wl,--no-as-needed
+                          gtopk_stand_in_torch_cpu gtopk_stand_in_c10)
+    if(NOT DEFINED CMAKE_UNITY_BUILD)
+      set_target_properties(gtopk_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
+    endif()
+    set_target_properties(gtopk_${name} PROPERTIES PREFIX "" OUTPUT_NAME "_${name}"
+                          INSTALL_RPATH "$ORIGIN" BUILD_WITH_INSTALL_RPATH ON)
+    install(TARGETS gtopk_${name} LIBRARY DESTINATION gtopk COMPONENT python)
+    add_dependencies(gtopk_python gtopk_${name})
+  endforeach()
 endfunction()
 
-# gtopk_bundle(<targets>): their shared libraries into the package, by SONAME, as the module asks
+# gtopk_bundle(<targets>): their shared libraries into the package, by SONAME, as the libraries ask
 # for them. An archive needs no bundling.
 function(gtopk_bundle)
   foreach(target IN LISTS ARGN)

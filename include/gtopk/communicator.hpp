@@ -5,32 +5,26 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
-#include <vector>
 
+#include "gtopk/collective.hpp"
+#include "gtopk/collectives.hpp"
+#include "gtopk/directory.hpp"
 #include "gtopk/error.hpp"
+#include "gtopk/metrics.hpp"
 #include "gtopk/types.hpp"
 
 namespace gtopk {
 
-namespace bootstrap {
-class KeyValueStore;
-}
 namespace engine {
 class Group;
 class EngineThread;
-struct OperationSpec;
 }  // namespace engine
-namespace sparse {
-struct Workspace;
-}
 
 /// This process as a member of jobs: one engine thread, one UCX worker, shared by all its groups.
 /// The last owner's release ends operations under way (for at most 2 s), says goodbye to the peers,
@@ -54,32 +48,15 @@ class Process {
   void check_not_forked() const;
 
   std::int64_t started_by_;  // pid
-  std::unique_ptr<sparse::Workspace> workspace_;
   std::unique_ptr<engine::EngineThread> thread_;
-};
-
-/// What a group has done since it was made. Bytes and messages are this rank's, headers included.
-struct Statistics {
-  std::uint64_t operations = 0;
-  std::uint64_t messages_sent = 0;
-  std::uint64_t messages_received = 0;
-  std::uint64_t bytes_sent = 0;
-  std::uint64_t bytes_received = 0;
-  std::uint64_t notices_sent = 0;
-  std::uint64_t most_in_flight = 0;  ///< operations at once
-  double compress_seconds = 0;       ///< selecting
-  double exchange_seconds =
-      0;                      ///< messages and merges; those of operations in flight at once add up
-  double commit_seconds = 0;  ///< writing tensor and residual
 };
 
 /// Where and as whom a group meets.
 struct Meeting {
-  /// Keys of this group alone.
-  std::shared_ptr<bootstrap::KeyValueStore> group;
-  /// The same for every group of the job; may be `group` when there is only one. The group keeps it
-  /// to look up the addresses of ranks that this one has not talked to before.
-  std::shared_ptr<bootstrap::KeyValueStore> job;
+  /// The job's, which any number of groups may share: directory_over() of a store, or one of your
+  /// own. The group keeps it to look up the addresses of ranks that this one has not talked to
+  /// before. A group of one needs none.
+  std::shared_ptr<Directory> directory{};
   std::string name = "default";
   std::uint32_t rank = 0;
   std::uint32_t size = 1;
@@ -89,11 +66,12 @@ struct Meeting {
 
 /// Per call.
 struct Call {
-  std::function<void(std::exception_ptr)>
-      done;  ///< engine thread; null: success. It must not block
-  std::shared_ptr<void>
-      keepalive;  ///< owner of the memory, released when the network has let go of it
-  std::optional<std::chrono::nanoseconds> timeout;  ///< of this operation; the group's where absent
+  /// Engine thread; null: success. It must not block.
+  std::function<void(std::exception_ptr)> done{};
+  /// Owner of the memory, released when the network has let go of it.
+  std::shared_ptr<void> keepalive{};
+  /// Of this operation; the group's where absent.
+  std::optional<std::chrono::nanoseconds> timeout{};
 };
 
 /// A group of ranks. Collectives are numbered in the order of their calls, which must be the same
@@ -102,8 +80,8 @@ struct Call {
 /// Error{kMismatch, kPeerFailed, kTimeout, kAborted, ...}.
 class Communicator {
  public:
-  /// Meets the other ranks; blocks until all are there. Throws Error{kBootstrap, kInvalidArgument},
-  /// with the same text on every rank that is there.
+  /// Meets the other ranks; blocks until all are there. Throws Error{kBootstrap, kInvalidArgument};
+  /// over a store, with the same text on every rank that is there.
   Communicator(std::shared_ptr<Process> process, const Meeting& meeting);
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -118,45 +96,9 @@ class Communicator {
   [[nodiscard]] const std::string& name() const;
   void set_timeout(std::chrono::nanoseconds timeout);
 
-  /// tensor: d elements of dtype, the gradient in, the reduced gradient out (zeros off the result).
-  /// residual: d elements of accumulation_type(dtype), in and out; null is a zero residual,
-  /// discarded afterwards. options.k >= 1 (larger than d means d); meaning of the result:
-  /// docs/algorithms.md.
-  void sparse_all_reduce(void* tensor, void* residual, std::uint64_t d, DataType dtype,
-                         const SparseOptions& options, Call call);
-
-  /// data: d elements, in place.
-  void all_reduce(void* data, std::uint64_t d, DataType dtype, ReduceOp op, Call call);
-
-  /// The root's bytes to all, in place. dtype: what they are, compared between the ranks.
-  void broadcast(std::span<std::byte> data, std::uint32_t root, Call call,
-                 DataType dtype = DataType::kUint8);
-
-  /// rooms: one per rank, all of one size; the own one holds this rank's bytes on entry. dtype as
-  /// above.
-  void all_gather(std::vector<std::span<std::byte>> rooms, Call call,
-                  DataType dtype = DataType::kUint8);
-
-  /// Ends when every rank has called it and this rank's earlier collectives have ended.
-  void barrier(Call call);
-
-  /// Matched by (sender, tag), in the order of the calls. The received length must be the expected
-  /// one.
-  void send(std::span<const std::byte> data, std::uint32_t to, std::int32_t tag, Call call);
-  void recv(std::span<std::byte> data, std::uint32_t from, std::int32_t tag, Call call);
-
-  /// A sparse all-reduce of float32 entries that are selected already (ascending indices below d,
-  /// at most options.k): what is measured where selection is somebody else's. The result has up to
-  /// min(d, k) entries, that of `topk` up to min(d, k * ranks): both spans need room for as many.
-  struct Preselected {
-    std::span<const std::uint32_t> indices;
-    std::span<const float> values;
-    std::span<std::uint32_t> result_indices;
-    std::span<float> result_values;
-    std::uint64_t* result_count = nullptr;
-  };
-  void exchange(const Preselected& entries, std::uint64_t d, const SparseOptions& options,
-                Call call);
+  /// Queues the collective and returns its number among the group's, 0 for a point-to-point
+  /// message.
+  std::uint64_t run(Collective collective, Call call);
 
   /// Fails everything under way on this rank with Error{kAborted} and ends the group; the other
   /// ranks are told.
@@ -168,11 +110,8 @@ class Communicator {
   [[nodiscard]] Statistics statistics() const;
 
  private:
-  void submit(engine::OperationSpec spec, Call call);
-  void check_rank(std::uint32_t rank, const char* role) const;
-
   std::shared_ptr<Process> process_;
-  std::shared_ptr<bootstrap::KeyValueStore> addresses_;  // let go of here, not by the engine
+  std::shared_ptr<Directory> directory_;  // let go of here, not by the engine
   std::shared_ptr<engine::Group> group_;
   std::atomic<std::int64_t> timeout_nanoseconds_;
 };

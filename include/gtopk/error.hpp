@@ -20,7 +20,27 @@ enum class ErrorKind : std::uint8_t {
   kUnsupported,      ///< asked for something that is not there; the message names it
 };
 
-[[nodiscard]] std::string_view to_string(ErrorKind kind);
+[[nodiscard]] constexpr std::string_view to_string(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kInvalidArgument:
+      return "invalid argument";
+    case ErrorKind::kMismatch:
+      return "mismatch";
+    case ErrorKind::kTimeout:
+      return "timeout";
+    case ErrorKind::kPeerFailed:
+      return "peer failed";
+    case ErrorKind::kAborted:
+      return "aborted";
+    case ErrorKind::kTransport:
+      return "transport";
+    case ErrorKind::kBootstrap:
+      return "bootstrap";
+    case ErrorKind::kUnsupported:
+      return "unsupported";
+  }
+  return "unknown";
+}
 
 /// What was expected, what was seen, on which rank, in which operation, and what to do about it.
 class Error : public std::runtime_error {

@@ -2,10 +2,13 @@
 // It knows no transport, no torch and no CUDA.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace gtopk {
 
@@ -28,23 +31,21 @@ enum class DataType : std::uint8_t {
   return static_cast<DataType>(code | 128U);
 }
 
+/// A piece of a tensor that lies in several.
+struct Segment {
+  void* data = nullptr;
+  std::uint64_t size = 0;  ///< elements
+};
+
 /// Reduction of a dense all-reduce; sparse ones take kSum and kAvg.
 enum class ReduceOp : std::uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBitAnd, kBitOr, kBitXor };
-
-/// How the ranks' selections become one result; each name's definition is in docs/algorithms.md.
-enum class Algorithm : std::uint8_t { kGtopk, kGtopkTree, kTopk, kDense };
 
 /// Where a value goes that was selected and not delivered.
 enum class PutBack : std::uint8_t { kOwn, kMerged };
 
-/// How each rank finds its k largest entries.
-enum class Selector : std::uint8_t { kExact };
-
 [[nodiscard]] std::string_view to_string(DataType type);
 [[nodiscard]] std::string_view to_string(ReduceOp op);
-[[nodiscard]] std::string_view to_string(Algorithm algorithm);
 [[nodiscard]] std::string_view to_string(PutBack put_back);
-[[nodiscard]] std::string_view to_string(Selector selector);
 
 /// Bytes of one element.
 [[nodiscard]] std::size_t size_of(DataType type);
@@ -57,14 +58,61 @@ enum class Selector : std::uint8_t { kExact };
 
 /// k = min(d, max(1, floor(density * d + 1/2))), and 0 only for d = 0.
 [[nodiscard]] std::uint64_t selection_size(std::uint64_t d, double density);
+/// The same of each block of `block` >= 1 elements, the last one perhaps shorter, and their sum.
+[[nodiscard]] std::uint64_t selection_size(std::uint64_t d, double density, std::uint64_t block);
+
+/// What a selector keeps from one step of a tensor to the next, beside the residual. Zeros: nothing
+/// yet. What the numbers mean is the selector's business.
+struct SelectorState {
+  std::array<double, 4> numbers{};
+};
 
 /// What a sparse all-reduce is asked to do; see docs/algorithms.md.
 struct SparseOptions {
-  std::uint64_t k = 0;  ///< entries each rank selects, 1 <= k; larger than d means d
-  Algorithm algorithm = Algorithm::kGtopk;
-  Selector selector = Selector::kExact;
+  /// Entries each rank selects, 1 <= k; larger than d means d. 0: `density` is given.
+  std::uint64_t k = 0;
+  /// How the ranks' selections become one result: a name out of algorithms().
+  std::string algorithm = "gtopk";
+  /// How each rank finds its largest entries: a name out of selectors().
+  std::string selector = "exact";
+  /// How lists of entries travel: a name out of wires().
+  std::string wire = "lossless";
   PutBack put_back = PutBack::kOwn;
   ReduceOp op = ReduceOp::kSum;
+  /// Of `random-k`: what indices are drawn from, the same on all ranks. None: the number of the
+  /// call in its group, so that each call draws others.
+  std::optional<std::uint64_t> seed = std::nullopt;
+  /// In the place of k: a share in (0, 1], of which k = selection_size(d, density). 0: k is given.
+  double density = 0;
+  /// Elements of a block, for the selector `block`.
+  std::uint64_t block = 4096;
+  /// Read when the step selects and written when it has happened, for selectors that remember;
+  /// valid until `done`. Null: each step starts anew.
+  SelectorState* state = nullptr;
 };
+
+/// Where a sparse all-reduce notes what it delivered, for a caller whose tensor may be overwritten
+/// before it knows whether to keep the result: the entries of the final set and their sums, before
+/// the division by the ranks and the rounding to the tensor's type. A step that did not happen
+/// writes nothing.
+struct Delivered {
+  /// Of `room` elements; untouched by `dense`, whose entries are all, in order.
+  std::int64_t* indices = nullptr;
+  /// `room` elements of the accumulation type; null: nothing is noted.
+  void* values = nullptr;
+  /// At least as many as the result may have: s, the most that a rank selects (k, or what
+  /// docs/algorithms.md says of the selector); of `topk` s * ranks, of `dense` d; and d at most.
+  std::uint64_t room = 0;
+};
+
+/// A name that an option can have, and what it means in one line.
+struct Choice {
+  std::string_view name;
+  std::string_view description;
+};
+/// What there is, in the order of docs/algorithms.md.
+[[nodiscard]] std::vector<Choice> algorithms();
+[[nodiscard]] std::vector<Choice> selectors();
+[[nodiscard]] std::vector<Choice> wires();
 
 }  // namespace gtopk

@@ -1,32 +1,66 @@
-#include "collectives/all_gather.hpp"
+// Collectives: every rank's bytes to all: all ranks agree, then P-1 steps round the ring.
+#include <fmt/format.h>
 
-#include "collectives/agreement.hpp"
-#include "collectives/ring.hpp"
-#include "collectives/tree.hpp"
+#include <memory>
+#include <utility>
 
-namespace gtopk::collectives {
+#include "gtopk/collectives.hpp"
+#include "gtopk/error.hpp"
+#include "src/collectives/all_reduce.hpp"
+#include "src/collectives/header.hpp"
+#include "src/collectives/tree.hpp"
+
+namespace gtopk {
+namespace {
 
 using engine::GroupView;
 using engine::Message;
 using engine::Task;
 
-Task<void> all_gather(GroupView& group, const Signature& signature,
-                      std::span<const std::span<std::byte>> rooms) {
-  const engine::CallText text(group, [&signature] { return describe(signature); });
-  co_await agree(group, signature);
+Task<void> gather(GroupView& group, std::span<const std::span<std::byte>> rooms) {
+  co_await collectives::agree(group);
   const std::uint32_t ranks = group.size();
   const std::uint32_t next = (group.rank() + 1) % ranks;
   const std::uint32_t previous = (group.rank() + ranks - 1) % ranks;
-  const std::uint32_t first_step = Tree(ranks).end_step();
+  const std::uint32_t first_step = collectives::Tree(ranks).end_step();
   for (std::uint32_t step = 0; step + 1 < ranks; ++step) {
     const std::span<std::byte> passed_on = rooms[(group.rank() + ranks - step) % ranks];
     const std::span<std::byte> arriving = rooms[(previous + ranks - step) % ranks];
     Message incoming = group.recv(previous, first_step + step, arriving);
     Message outgoing = group.send(next, first_step + step, passed_on);
     const std::size_t received = co_await incoming;
-    require_length(received, arriving.size(), group, previous);
+    collectives::require_length(received, arriving.size(), group, previous);
     co_await outgoing;
   }
 }
 
-}  // namespace gtopk::collectives
+void check_rooms(std::span<const std::span<std::byte>> rooms, const GroupShape& group) {
+  if (rooms.size() != group.size) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("all_gather wants one room per rank: {} expected, {} given", group.size,
+                            rooms.size()));
+  }
+  for (const auto& room : rooms) {
+    if (room.size() != rooms.front().size()) {
+      throw Error(ErrorKind::kInvalidArgument,
+                  fmt::format("all_gather wants rooms of one size: {} and {} bytes given",
+                              rooms.front().size(), room.size()));
+    }
+  }
+}
+
+}  // namespace
+
+Collective all_gather(std::vector<std::span<std::byte>> rooms, DataType dtype) {
+  Collective collective;
+  collective.name = "all_gather";
+  collective.agreement = Agreement("all_gather")
+                             .number("bytes", rooms.empty() ? 0 : rooms.front().size())
+                             .type("dtype", dtype);
+  const auto held = std::make_shared<const std::vector<std::span<std::byte>>>(std::move(rooms));
+  collective.check = [held](const GroupShape& group) { check_rooms(*held, group); };
+  collective.body = [held](GroupView& group) { return gather(group, *held); };
+  return collective;
+}
+
+}  // namespace gtopk

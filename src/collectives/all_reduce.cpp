@@ -1,11 +1,15 @@
-#include "collectives/all_reduce.hpp"
+#include "src/collectives/all_reduce.hpp"
 
 #include <cstring>
+#include <optional>
+#include <utility>
 
-#include "collectives/agreement.hpp"
-#include "collectives/reduction.hpp"
-#include "collectives/ring.hpp"
-#include "collectives/tree.hpp"
+#include "gtopk/collectives.hpp"
+#include "src/collectives/fold.hpp"
+#include "src/collectives/header.hpp"
+#include "src/collectives/reduction.hpp"
+#include "src/collectives/ring.hpp"
+#include "src/collectives/tree.hpp"
 
 namespace gtopk::collectives {
 namespace {
@@ -14,79 +18,170 @@ using engine::GroupView;
 using engine::Message;
 using engine::Task;
 
-/// Sums of the tree: left + right at every node, the same on all ranks.
-Task<void> recursive_doubling(GroupView& group, const Signature& signature, void* data,
-                              std::uint64_t d, DataType type, ReduceOp op) {
-  const engine::CallText text(group, [&signature] { return describe(signature); });
-  const Tree tree(group.size());
-  const std::uint32_t rank = group.rank();
-  const std::size_t bytes = d * size_of(type);
-  std::span<std::byte> mine = group.buffer(kHeaderBytes + bytes);
-  std::span<std::byte> sum = group.buffer(kHeaderBytes + bytes);
-  const std::span<std::byte> theirs = group.buffer(kHeaderBytes + bytes);
-  write_header(mine, signature, group.sequence(), {.count = d});
-  write_header(sum, signature, group.sequence(), {.count = d});
-  if (bytes != 0) std::memcpy(mine.data() + kHeaderBytes, data, bytes);
+/// Messages of d values each, the header in front; what the walk merges lies in two of them by
+/// turns. Without values it is the ranks' agreement.
+class ValueExchange {
+ public:
+  using Item = std::span<std::byte>;
 
-  const auto check = [&](std::size_t received, std::uint32_t from) {
-    require_payload(read_header(theirs.first(received), signature, group, from), d, group, from);
-    require_length(received - kHeaderBytes, bytes, group, from);
-  };
-  const auto add = [&](std::span<std::byte> left, std::span<std::byte> right) {
-    reduce(sum.data() + kHeaderBytes, left.data() + kHeaderBytes, right.data() + kHeaderBytes, d,
-           type, op);
-    std::swap(sum, mine);
-  };
-
-  if (tree.folded_away(rank)) {
-    const std::uint32_t other = Tree::fold_partner(rank);
-    Message result = group.recv(other, tree.unfold_step(), theirs);
-    Message values = group.send(other, Tree::fold_step(), mine);
-    const std::size_t received = co_await result;
-    check(received, other);
-    co_await values;
-    if (bytes != 0) std::memcpy(data, theirs.data() + kHeaderBytes, bytes);
-    co_return;
-  }
-  if (tree.folds(rank)) {
-    const std::uint32_t other = Tree::fold_partner(rank);
-    Message values = group.recv(other, Tree::fold_step(), theirs);
-    const std::size_t received = co_await values;
-    check(received, other);
-    add(mine, theirs);
-  }
-  for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
-    const std::uint32_t other = tree.partner(rank, round);
-    Message incoming = group.recv(other, Tree::round_step(round), theirs);
-    Message outgoing = group.send(other, Tree::round_step(round), mine);
-    const std::size_t received = co_await incoming;
-    check(received, other);
-    co_await outgoing;  // `sum` becomes the next message: nothing may still be read from it
-    if (tree.on_left(rank, round)) {
-      add(mine, theirs);
-    } else {
-      add(theirs, mine);
+  ValueExchange(GroupView& group, const void* data, std::uint64_t d, DataType type, ReduceOp op)
+      : group_(group),
+        d_(d),
+        bytes_(d * size_of(type)),
+        type_(type),
+        op_(op),
+        mine_(message()),
+        sum_(bytes_ == 0 ? mine_ : message()),
+        theirs_(group.buffer(kHeaderBytes + bytes_)) {
+    if (bytes_ != 0) {
+      std::memcpy(values(mine_), data, bytes_);
     }
   }
-  if (tree.folds(rank)) {
-    Message result = group.send(Tree::fold_partner(rank), tree.unfold_step(), mine);
-    co_await result;
+
+  [[nodiscard]] Item mine() const { return mine_; }
+  [[nodiscard]] static std::byte* values(Item message) { return message.data() + kHeaderBytes; }
+
+  Task<Item> swap(std::uint32_t partner, Steps steps, Item mine, std::uint64_t /*ranks*/) {
+    Task<void> departing = departed();
+    co_await departing;
+    Message incoming = group_.recv(partner, steps.received, theirs_);
+    leaving_.emplace(group_.send(partner, steps.sent, mine));
+    const std::size_t received = co_await incoming;
+    Task<void> checking = check(received, partner);
+    co_await checking;
+    co_return theirs_;
   }
-  if (bytes != 0) std::memcpy(data, mine.data() + kHeaderBytes, bytes);
+
+  Task<Item> receive(std::uint32_t from, std::uint32_t step, std::uint64_t /*ranks*/) {
+    Message incoming = group_.recv(from, step, theirs_);
+    const std::size_t received = co_await incoming;
+    Task<void> checking = check(received, from);
+    co_await checking;
+    co_return theirs_;
+  }
+
+  Task<void> send(std::uint32_t to, std::uint32_t step, Item item) {
+    Task<void> departing = departed();
+    co_await departing;
+    leaving_.emplace(group_.send(to, step, item));
+  }
+
+  /// left + right, in this order. What a merge made is sent once and departed before the next but
+  /// one overwrites it.
+  Item merge(Item left, Item right, std::uint32_t /*speaker*/) {
+    if (bytes_ != 0) {
+      reduce(values(sum_), values(left), values(right), d_, type_, op_);
+      std::swap(sum_, mine_);
+    }
+    return mine_;
+  }
+
+  /// Ends when what was sent last has left.
+  Task<void> departed() {
+    if (leaving_) {
+      Message& leaving = *leaving_;
+      co_await leaving;
+      leaving_.reset();
+    }
+  }
+
+ private:
+  Item message() {
+    const Item room = group_.buffer(kHeaderBytes + bytes_);
+    write_header(room, group_, {.count = d_});
+    return room;
+  }
+
+  Task<void> check(std::size_t received, std::uint32_t from) {
+    Task<Header> reading = read_header(theirs_.first(received), group_, from);
+    const Header header = co_await reading;
+    require_payload(header, d_, group_, from);
+    require_length(received - kHeaderBytes, bytes_, group_, from);
+  }
+
+  GroupView& group_;
+  std::uint64_t d_;
+  std::size_t bytes_;
+  DataType type_;
+  ReduceOp op_;
+  Item mine_;
+  Item sum_;
+  Item theirs_;
+  std::optional<Message> leaving_;
+};
+
+/// Sums of the tree: left + right at every node, the same on all ranks.
+Task<ValueExchange::Item> rounds(ValueExchange& exchange, const Tree& tree, std::uint32_t rank,
+                                 ValueExchange::Item mine) {
+  for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
+    const std::uint32_t partner = tree.partner(rank, round);
+    const std::uint32_t step = Tree::round_step(round);
+    Task<ValueExchange::Item> swapping = exchange.swap(partner, {step, step}, mine, 2U << round);
+    const ValueExchange::Item theirs = co_await swapping;
+    const bool left = tree.on_left(rank, round);
+    mine = exchange.merge(left ? mine : theirs, left ? theirs : mine, 0);
+  }
+  co_return mine;
+}
+
+Task<void> recursive_doubling(GroupView& group, void* data, std::uint64_t d, DataType type,
+                              ReduceOp op) {
+  ValueExchange exchange(group, data, d, type, op);
+  const Tree tree(group.size());
+  Task<ValueExchange::Item> walking = folded(exchange, tree, group.rank(), exchange.mine(), rounds);
+  const ValueExchange::Item result = co_await walking;
+  Task<void> departing = exchange.departed();
+  co_await departing;
+  const std::size_t bytes = d * size_of(type);
+  if (bytes != 0) {
+    std::memcpy(data, ValueExchange::values(result), bytes);
+  }
 }
 
 }  // namespace
 
-Task<void> all_reduce(GroupView& group, const Signature& signature, void* data, std::uint64_t d,
-                      DataType type, ReduceOp op) {
+Task<void> agree(GroupView& group) {
+  return recursive_doubling(group, nullptr, 0, DataType::kUint8, ReduceOp::kSum);
+}
+
+Task<void> reduce_over_ranks(GroupView& group, void* data, std::uint64_t d, DataType type,
+                             ReduceOp op) {
   if (d * size_of(type) <= kRecursiveDoublingBytes) {
-    co_await recursive_doubling(group, signature, data, d, type, op);
+    co_await recursive_doubling(group, data, d, type, op);
   } else {
-    const engine::CallText text(group, [&signature] { return describe(signature); });
-    co_await agree(group, signature);
-    if (group.size() > 1) co_await ring_all_reduce(group, data, d, type, op);
+    co_await agree(group);
+    if (group.size() > 1) {
+      co_await ring_all_reduce(group, data, d, type, op);
+    }
   }
-  if (op == ReduceOp::kAvg) divide(data, d, type, group.size());
+  if (op == ReduceOp::kAvg) {
+    divide(data, d, type, group.size());
+  }
 }
 
 }  // namespace gtopk::collectives
+
+namespace gtopk {
+
+Collective all_reduce(void* data, std::uint64_t d, DataType dtype, ReduceOp op) {
+  collectives::check_reduction(dtype, op);
+  Collective collective;
+  collective.name = "all_reduce";
+  collective.agreement =
+      Agreement("all_reduce").number("d", d).type("dtype", dtype).word("op", to_string(op));
+  collective.body = [=](engine::GroupView& group) {
+    return collectives::reduce_over_ranks(group, data, d, dtype, op);
+  };
+  return collective;
+}
+
+Collective barrier() {
+  Collective collective;
+  collective.name = "barrier";
+  collective.agreement = Agreement("barrier");
+  collective.ordering = Ordering::kAfterEarlier;
+  collective.body = [](engine::GroupView& group) { return collectives::agree(group); };
+  return collective;
+}
+
+}  // namespace gtopk

@@ -10,9 +10,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "collectives/signature.hpp"
-#include "engine/group_view.hpp"
-#include "engine/task.hpp"
+#include "gtopk/types.hpp"
+#include "src/engine/group_view.hpp"
+#include "src/engine/task.hpp"
 
 namespace gtopk::collectives {
 
@@ -29,10 +29,14 @@ inline constexpr std::size_t kPieceBytes = std::size_t{1} << 17U;
   return (d / ranks) * chunk + (d % ranks) * chunk / ranks;
 }
 
-/// In place over data[0..d) of `signature.dtype`; AVG divides at the end. `signature` is what all
-/// ranks must agree on. `type` is the type that travels; for a plain all_reduce it is
-/// signature.dtype. Throws Error{kMismatch, kPeerFailed, kTimeout, kAborted}.
-engine::Task<void> all_reduce(engine::GroupView& group, const Signature& signature, void* data,
-                              std::uint64_t d, DataType type, ReduceOp op);
+/// The body of an all-reduce, for whatever collective: in place over data[0..d) of `type`; AVG
+/// divides at the end. Throws Error{kMismatch, kPeerFailed, kTimeout, kAborted}.
+engine::Task<void> reduce_over_ranks(engine::GroupView& group, void* data, std::uint64_t d,
+                                     DataType type, ReduceOp op);
+
+/// A rank that comes through knows that every rank of the group has called the same; so it is a
+/// barrier, too. Messages per rank: log2 p (plus the fold), a header each. Steps: those of the
+/// tree. Throws Error{kMismatch}.
+engine::Task<void> agree(engine::GroupView& group);
 
 }  // namespace gtopk::collectives

@@ -1,30 +1,34 @@
-#include "collectives/broadcast.hpp"
+// Collectives: one rank's bytes to all: all ranks agree, then a binomial tree from the root, in
+// pieces that are passed on as they arrive. At most log2 P + 1 sends of the data per rank, P-1 over
+// all.
 
 #include <algorithm>
 #include <bit>
 #include <deque>
 
-#include "collectives/agreement.hpp"
-#include "collectives/all_reduce.hpp"
-#include "collectives/ring.hpp"
-#include "collectives/tree.hpp"
+#include "gtopk/collectives.hpp"
+#include "src/collectives/all_reduce.hpp"
+#include "src/collectives/header.hpp"
+#include "src/collectives/tree.hpp"
 
-namespace gtopk::collectives {
+namespace gtopk {
+namespace {
 
+using collectives::kPieceBytes;
+using collectives::Tree;
 using engine::GroupView;
 using engine::Message;
 using engine::Task;
 
-Task<void> broadcast(GroupView& group, const Signature& signature, std::span<std::byte> data) {
-  const engine::CallText text(group, [&signature] { return describe(signature); });
-  co_await agree(group, signature);
+Task<void> broadcast_from(GroupView& group, std::uint32_t root, std::span<std::byte> data) {
+  co_await collectives::agree(group);
   if (data.empty() || group.size() == 1) co_return;
 
   // Ranks counted from the root. A rank's parent is itself without its lowest set bit; its children
   // add lower bits.
   const std::uint32_t ranks = group.size();
-  const std::uint32_t place = (group.rank() + ranks - signature.root) % ranks;
-  const auto rank_at = [&](std::uint32_t at) { return (at + signature.root) % ranks; };
+  const std::uint32_t place = (group.rank() + ranks - root) % ranks;
+  const auto rank_at = [&](std::uint32_t at) { return (at + root) % ranks; };
   const std::uint32_t lowest = place == 0 ? std::bit_ceil(ranks) : (place & (~place + 1));
   const std::uint32_t parent = rank_at(place - (place == 0 ? 0 : lowest));
   const std::uint32_t step = Tree(ranks).end_step();
@@ -48,7 +52,7 @@ Task<void> broadcast(GroupView& group, const Signature& signature, std::span<std
       Message& expected = incoming.front();
       const std::size_t received = co_await expected;
       incoming.pop_front();
-      require_length(received, piece(number).size(), group, parent);
+      collectives::require_length(received, piece(number).size(), group, parent);
     }
     for (std::uint32_t bit = lowest / 2; bit > 0; bit /= 2) {
       if (place + bit >= ranks) continue;
@@ -62,4 +66,16 @@ Task<void> broadcast(GroupView& group, const Signature& signature, std::span<std
   }
 }
 
-}  // namespace gtopk::collectives
+}  // namespace
+
+Collective broadcast(std::span<std::byte> data, std::uint32_t root, DataType dtype) {
+  Collective collective;
+  collective.name = "broadcast";
+  collective.agreement =
+      Agreement("broadcast").number("bytes", data.size()).type("dtype", dtype).number("root", root);
+  collective.check = [root](const GroupShape& group) { group.check_rank(root, "the root"); };
+  collective.body = [=](GroupView& group) { return broadcast_from(group, root, data); };
+  return collective;
+}
+
+}  // namespace gtopk

@@ -1,4 +1,4 @@
-#include "collectives/reduction.hpp"
+#include "src/collectives/reduction.hpp"
 
 #include <fmt/format.h>
 
@@ -6,22 +6,40 @@
 #include <functional>
 #include <type_traits>
 
-#include "collectives/signature.hpp"
 #include "gtopk/error.hpp"
-#include "gtopk/value/accumulation.hpp"
-#include "gtopk/value/keep_denormals.hpp"
+#include "src/numbers/accumulation.hpp"
+#include "src/numbers/check_known.hpp"
+#include "src/numbers/element_types.hpp"
+#include "src/numbers/keep_denormals.hpp"
+
+namespace gtopk {
+
+std::string_view to_string(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return "SUM";
+    case ReduceOp::kAvg:
+      return "AVG";
+    case ReduceOp::kProduct:
+      return "PRODUCT";
+    case ReduceOp::kMin:
+      return "MIN";
+    case ReduceOp::kMax:
+      return "MAX";
+    case ReduceOp::kBitAnd:
+      return "BAND";
+    case ReduceOp::kBitOr:
+      return "BOR";
+    case ReduceOp::kBitXor:
+      return "BXOR";
+  }
+  return "unknown";
+}
+
+}  // namespace gtopk
 
 namespace gtopk::collectives {
 namespace {
-
-/// Stands for torch's bool: a byte that is 0 or 1.
-struct Bool {
-  std::uint8_t byte;
-};
-
-template <class T>
-inline constexpr bool kIsHalf =
-    std::is_same_v<T, sparse::Bfloat16> || std::is_same_v<T, sparse::Float16>;
 
 template <class T, class Op>
 void each(T* into, const T* left, const T* right, std::size_t elements, Op op) {
@@ -31,7 +49,7 @@ void each(T* into, const T* left, const T* right, std::size_t elements, Op op) {
 #endif
   for (std::size_t i = 0; i < elements; ++i) {
     if constexpr (kIsHalf<T>) {
-      into[i] = sparse::narrow<T>(op(sparse::widen(left[i]), sparse::widen(right[i])));
+      into[i] = narrow<T>(op(widen(left[i]), widen(right[i])));
     } else {
       into[i] = static_cast<T>(op(left[i], right[i]));
     }
@@ -128,7 +146,7 @@ template <class T>
 void divide_as(T* data, std::size_t n, std::uint32_t divisor) {
   for (std::size_t i = 0; i < n; ++i) {
     if constexpr (kIsHalf<T>) {
-      data[i] = sparse::narrow<T>(sparse::widen(data[i]) / static_cast<float>(divisor));
+      data[i] = narrow<T>(widen(data[i]) / static_cast<float>(divisor));
     } else if constexpr (std::is_floating_point_v<T>) {
       data[i] /= static_cast<T>(divisor);
     } else {
@@ -137,43 +155,6 @@ void divide_as(T* data, std::size_t n, std::uint32_t divisor) {
       const auto value = static_cast<std::int64_t>(data[i]);
       data[i] = static_cast<T>(value / by - (value % by < 0 ? 1 : 0));
     }
-  }
-}
-
-/// Calls f with a null pointer of the element's C++ type.
-template <class F>
-void with_type(DataType type, F f) {
-  switch (type) {
-    case DataType::kFloat32:
-      f(static_cast<float*>(nullptr));
-      return;
-    case DataType::kFloat64:
-      f(static_cast<double*>(nullptr));
-      return;
-    case DataType::kBfloat16:
-      f(static_cast<sparse::Bfloat16*>(nullptr));
-      return;
-    case DataType::kFloat16:
-      f(static_cast<sparse::Float16*>(nullptr));
-      return;
-    case DataType::kUint8:
-      f(static_cast<std::uint8_t*>(nullptr));
-      return;
-    case DataType::kInt8:
-      f(static_cast<std::int8_t*>(nullptr));
-      return;
-    case DataType::kInt16:
-      f(static_cast<std::int16_t*>(nullptr));
-      return;
-    case DataType::kInt32:
-      f(static_cast<std::int32_t*>(nullptr));
-      return;
-    case DataType::kInt64:
-      f(static_cast<std::int64_t*>(nullptr));
-      return;
-    case DataType::kBool:
-      f(static_cast<Bool*>(nullptr));
-      return;
   }
 }
 
@@ -191,16 +172,16 @@ void check_reduction(DataType type, ReduceOp op) {
 
 void reduce(void* into, const void* left, const void* right, std::size_t elements, DataType type,
             ReduceOp op) {
-  const sparse::KeepDenormals guard;  // a rank whose threads flush them would end with other bits
-  with_type(type, [&]<class T>(T*) {
+  const KeepDenormals guard;  // a rank whose threads flush them would end with other bits
+  visit_type(type, [&]<class T>() {
     reduce_as(static_cast<T*>(into), static_cast<const T*>(left), static_cast<const T*>(right),
               elements, op);
   });
 }
 
 void divide(void* data, std::size_t elements, DataType type, std::uint32_t divisor) {
-  const sparse::KeepDenormals guard;
-  with_type(type, [&]<class T>(T*) {
+  const KeepDenormals guard;
+  visit_type(type, [&]<class T>() {
     if constexpr (!std::is_same_v<T, Bool>) divide_as(static_cast<T*>(data), elements, divisor);
   });
 }

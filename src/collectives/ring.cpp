@@ -1,4 +1,4 @@
-#include "collectives/ring.hpp"
+#include "src/collectives/ring.hpp"
 
 #include <algorithm>
 #include <deque>
@@ -6,10 +6,11 @@
 
 #include <fmt/format.h>
 
-#include "collectives/all_reduce.hpp"
-#include "collectives/reduction.hpp"
-#include "collectives/tree.hpp"
 #include "gtopk/error.hpp"
+#include "src/collectives/all_reduce.hpp"
+#include "src/collectives/header.hpp"
+#include "src/collectives/reduction.hpp"
+#include "src/collectives/tree.hpp"
 
 namespace gtopk::collectives {
 namespace {
@@ -80,13 +81,6 @@ class Schedule {
 };
 
 }  // namespace
-
-void require_length(std::size_t received, std::size_t expected, const GroupView& group,
-                    std::uint32_t from) {
-  if (received == expected) return;
-  throw Error(ErrorKind::kMismatch, fmt::format("{} sent {} bytes where {} were agreed",
-                                                group.member(from), received, expected));
-}
 
 Task<void> ring_all_reduce(GroupView& group, void* data, std::uint64_t d, DataType type,
                            ReduceOp op) {

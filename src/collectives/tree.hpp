@@ -21,6 +21,7 @@ class Tree {
     return static_cast<std::uint32_t>(std::countr_zero(leaves_));
   }
   [[nodiscard]] constexpr std::uint32_t leaves() const { return leaves_; }
+  [[nodiscard]] constexpr std::uint32_t ranks() const { return leaves_ + folded_; }
 
   /// The rank shares a leaf with another.
   [[nodiscard]] constexpr bool folds(std::uint32_t rank) const { return rank < 2 * folded_; }

@@ -2,20 +2,18 @@
 
 #include <fmt/format.h>
 
-#include "engine/engine_thread.hpp"
-#include "gtopk/algorithms/sparse_all_reduce.hpp"
 #include "gtopk/communicator.hpp"
-#include "transport/ucx/ucx_transport.hpp"
+#include "src/engine/engine_thread.hpp"
+#include "src/transport/ucx/ucx_transport.hpp"
 
 namespace gtopk {
 
 std::shared_ptr<Process> Process::start() { return std::shared_ptr<Process>(new Process()); }
 
 Process::Process()
-    : started_by_(getpid()),
-      workspace_(std::make_unique<sparse::Workspace>()),
-      thread_(std::make_unique<engine::EngineThread>(
-          [] { return transport::make_ucx_transport(transport::UcxOptions{}); })) {}
+    : started_by_(getpid()), thread_(std::make_unique<engine::EngineThread>([] {
+        return transport::make_ucx_transport(transport::UcxOptions{});
+      })) {}
 
 Process::~Process() {
   // In a forked child the thread does not exist and the network belongs to the parent: leave both

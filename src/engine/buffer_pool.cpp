@@ -1,4 +1,4 @@
-#include "engine/buffer_pool.hpp"
+#include "src/engine/buffer_pool.hpp"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "engine/compute.hpp"
+#include "src/engine/compute.hpp"
 
 #include <pthread.h>
 

@@ -1,8 +1,8 @@
-#include "engine/control.hpp"
+#include "src/engine/control.hpp"
 
 #include <algorithm>
 
-#include "transport/base/log.hpp"
+#include "src/transport/base/log.hpp"
 
 namespace gtopk::engine {
 

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/notice.hpp"
-#include "transport/base/transport.hpp"
+#include "src/engine/notice.hpp"
+#include "src/transport/base/transport.hpp"
 
 namespace gtopk::engine {
 

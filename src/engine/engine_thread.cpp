@@ -1,4 +1,4 @@
-#include "engine/engine_thread.hpp"
+#include "src/engine/engine_thread.hpp"
 
 #include <pthread.h>
 #include <sched.h>
@@ -8,7 +8,7 @@
 #include <exception>
 #include <future>
 
-#include "transport/base/log.hpp"
+#include "src/transport/base/log.hpp"
 
 namespace gtopk::engine {
 namespace {

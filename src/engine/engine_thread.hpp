@@ -5,10 +5,10 @@
 #include <memory>
 #include <thread>
 
-#include "engine/compute.hpp"
-#include "engine/engine.hpp"
-#include "engine/grace.hpp"
-#include "transport/base/transport.hpp"
+#include "src/engine/compute.hpp"
+#include "src/engine/engine.hpp"
+#include "src/engine/grace.hpp"
+#include "src/transport/base/transport.hpp"
 
 namespace gtopk::engine {
 

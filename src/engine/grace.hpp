@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <mutex>
 
-#include "transport/base/clock.hpp"
+#include "src/transport/base/clock.hpp"
 
 namespace gtopk::engine {
 

@@ -1,11 +1,11 @@
-#include "engine/group.hpp"
+#include "src/engine/group.hpp"
 
 #include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "engine/operation.hpp"
+#include "src/engine/operation.hpp"
 
 namespace gtopk::engine {
 
@@ -23,8 +23,8 @@ Group::Group(GroupSpec spec, std::vector<transport::PeerId> peers, transport::Tr
 }
 
 std::string Group::last_operation() const {
-  return last_name.empty() ? std::string("nothing")
-                           : fmt::format("{} #{}", last_name, last_sequence);
+  return last_name_.empty() ? std::string("nothing")
+                            : fmt::format("{} #{}", last_name_, last_sequence_);
 }
 
 std::optional<std::uint32_t> Group::rank_of(transport::PeerId peer) const {

@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "engine/counters.hpp"
-#include "engine/receive_lines.hpp"
 #include "gtopk/error.hpp"
-#include "transport/base/transport.hpp"
+#include "src/engine/metrics.hpp"
+#include "src/engine/receive_lines.hpp"
+#include "src/transport/base/transport.hpp"
 
 namespace gtopk::engine {
 
@@ -34,7 +34,7 @@ struct GroupSpec {
   std::function<std::string(std::uint32_t rank, const std::stop_token& stop)> find_address;
 };
 
-/// The engine thread's, but for the constant part, the counters and failure_text().
+/// The engine thread's, but for the constant part and the metrics.
 class Group {
  public:
   Group(GroupSpec spec, std::vector<transport::PeerId> peers, transport::Transport& transport);
@@ -51,25 +51,29 @@ class Group {
   [[nodiscard]] const std::string& member(std::uint32_t rank) const { return members_.at(rank); }
   [[nodiscard]] std::optional<std::uint32_t> rank_of(transport::PeerId peer) const;
 
-  Counters counters;
+  Metrics metrics;
 
   // Engine thread only, from here on.
-  std::uint64_t arrived = 0;                       ///< collectives handed to the engine so far
-  std::map<std::uint64_t, Operation*> running;     ///< collectives by sequence number
-  std::deque<std::unique_ptr<Operation>> waiting;  ///< for a place in flight
-  std::vector<Operation*> line;                    ///< those with a Turn, the first one's it is
-  std::map<std::uint64_t, Error> aborted;          ///< by a peer, before this rank called
-  bool starting = false;                           ///< operations that waited
-  ReceiveLines receive_lines;
+
+  /// Collectives handed to the engine so far.
+  [[nodiscard]] std::uint64_t arrived() const { return arrived_; }
+  /// Operations that run.
+  [[nodiscard]] std::uint32_t in_flight() const { return in_flight_; }
+  /// The newest one that started: "all_reduce #17", or "nothing".
+  [[nodiscard]] std::string last_operation() const;
+
+  // Failures'.
+
+  /// The group is over.
+  std::optional<Error> failure;
+  /// By a peer, before this rank called.
+  std::map<std::uint64_t, Error> aborted;
   /// Messages, by sender and serial, that their senders have given up and no receive has met yet.
   std::set<std::pair<std::uint32_t, std::uint32_t>> withdrawn;
-  std::optional<Error> failure;  ///< the group is over
+
+  ReceiveLines receive_lines;
   /// See GroupSpec; empty once the group is removed.
   std::function<std::string(std::uint32_t rank, const std::stop_token& stop)> find_address;
-  std::string last_name;  ///< of the newest one that started
-  std::uint64_t last_sequence = 0;
-  /// "all_reduce #17", or "nothing".
-  [[nodiscard]] std::string last_operation() const;
 
  private:
   std::vector<std::uint32_t> ids_;
@@ -78,8 +82,20 @@ class Group {
   std::vector<transport::PeerId> peers_;
   std::vector<std::string> members_;
 
-  friend class Engine;
-  std::uint64_t next_sequence_ = 0;  // under the engine's queue mutex
+  friend class Scheduler;
+  std::uint64_t next_sequence_ = 0;  // under the queue's mutex
+  std::uint64_t arrived_ = 0;
+  std::uint32_t in_flight_ = 0;
+  /// Collectives by sequence number.
+  std::map<std::uint64_t, Operation*> running_;
+  /// For a place in flight.
+  std::deque<std::unique_ptr<Operation>> waiting_;
+  /// Those with a Turn, the first one's it is.
+  std::vector<Operation*> line_;
+  /// Operations that waited.
+  bool starting_ = false;
+  std::string last_name_;
+  std::uint64_t last_sequence_ = 0;
 };
 
 }  // namespace gtopk::engine

@@ -1,4 +1,4 @@
-#include "engine/group_ids.hpp"
+#include "src/engine/group_ids.hpp"
 
 namespace gtopk::engine {
 

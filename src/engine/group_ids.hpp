@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "transport/base/tag.hpp"
+#include "src/transport/base/tag.hpp"
 
 namespace gtopk::engine {
 

@@ -1,9 +1,9 @@
-#include "engine/group_view.hpp"
+#include "src/engine/group_view.hpp"
 
 #include <fmt/format.h>
 
-#include "engine/engine.hpp"
-#include "engine/group.hpp"
+#include "src/engine/engine.hpp"
+#include "src/engine/group.hpp"
 
 namespace gtopk::engine {
 
@@ -26,7 +26,7 @@ std::size_t Message::await_resume() {
       const std::string sent =
           fmt::format("{} sent {} bytes, more than {} expects", other, request.length(),
                       operation.group().member(operation.group().rank()));
-      if (operation.spec().point_to_point) throw Error(ErrorKind::kMismatch, sent);
+      if (operation.spec().point_to_point()) throw Error(ErrorKind::kMismatch, sent);
       throw Error(ErrorKind::kMismatch,
                   fmt::format("ranks differ: {}: {} called {} as #{}, {} called {} as #{}", sent,
                               other, operation.others_call, operation.sequence(),
@@ -51,10 +51,10 @@ std::size_t Message::await_resume() {
                           transport::to_string(request.status())));
 }
 
-CallText::CallText(GroupView& group, std::function<std::string()> text)
-    : operation_(group.operation_), outer_(std::exchange(operation_.call_text, std::move(text))) {}
-
-CallText::~CallText() { operation_.call_text = std::move(outer_); }
+std::string OthersCall::await_resume() const {
+  if (operation_.cause()) throw Error(*operation_.cause());
+  return operation_.others_call;
+}
 
 // What was computed has happened, tensors may have been written: a failure of the operation
 // meanwhile is for the next message to throw, and when none follows the operation has succeeded.
@@ -64,20 +64,12 @@ void Computation::await_resume() {
   }
 }
 
-Turn::Turn(GroupView& group) : operation_(group.operation_) {
-  operation_.group().line.push_back(&operation_);
-}
+Turn::Turn(GroupView& group) : operation_(group.operation_) { Scheduler::enter_line(operation_); }
 
-Turn::~Turn() {
-  std::vector<Operation*>& line = operation_.group().line;
-  std::erase(line, &operation_);
-  if (line.empty()) return;
-  Operation& next = *line.front();
-  if (next.turn_waiter) next.engine().make_ready(std::exchange(next.turn_waiter, {}), next);
-}
+Turn::~Turn() { operation_.engine().scheduler().leave_line(operation_); }
 
 bool Turn::await_ready() const {
-  return operation_.group().line.front() == &operation_ || operation_.cause().has_value();
+  return Scheduler::has_turn(operation_) || operation_.cause().has_value();
 }
 
 void Turn::await_resume() const {
@@ -117,8 +109,6 @@ std::uint64_t GroupView::sequence() const { return operation_.sequence(); }
 const std::string& GroupView::member(std::uint32_t rank) const {
   return operation_.group().member(rank);
 }
-Counters& GroupView::counters() const { return operation_.group().counters; }
-transport::TimePoint GroupView::now() const { return operation_.engine().clock().now(); }
 
 Message GroupView::send(std::uint32_t to, std::uint32_t step, std::span<const std::byte> data,
                         std::uint32_t chunk) {

@@ -12,11 +12,11 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
-#include "engine/counters.hpp"
-#include "engine/operation.hpp"
-#include "engine/receive_lines.hpp"
+#include "src/engine/operation.hpp"
+#include "src/engine/receive_lines.hpp"
 
 namespace gtopk::engine {
 
@@ -44,20 +44,17 @@ class [[nodiscard]] Message {
   MessageSlot* slot_;
 };
 
-/// While it lives, `text` says what this rank called, to ranks whose calls do not fit and in
-/// time-outs.
-class [[nodiscard]] CallText {
+/// Awaiting asks another rank what it called as this collective, in words.
+class [[nodiscard]] OthersCall {
  public:
-  CallText(GroupView& group, std::function<std::string()> text);
-  CallText(const CallText&) = delete;
-  CallText& operator=(const CallText&) = delete;
-  CallText(CallText&&) = delete;
-  CallText& operator=(CallText&&) = delete;
-  ~CallText();
+  OthersCall(Operation& operation, std::uint32_t rank) : operation_(operation), rank_(rank) {}
+  [[nodiscard]] bool await_ready() const { return operation_.cause().has_value(); }
+  void await_suspend(std::coroutine_handle<> waiter) { operation_.ask(rank_, waiter); }
+  [[nodiscard]] std::string await_resume() const;
 
  private:
   Operation& operation_;
-  std::function<std::string()> outer_;
+  std::uint32_t rank_;
 };
 
 /// Awaiting runs `work` on the engine's executor and rethrows what it threw.
@@ -126,10 +123,15 @@ class GroupView {
   [[nodiscard]] std::uint32_t rank() const;
   [[nodiscard]] std::uint32_t size() const;
   [[nodiscard]] std::uint64_t sequence() const;
+  /// Of what all ranks must agree on; and that in words.
+  [[nodiscard]] std::uint64_t fingerprint() const { return operation_.fingerprint(); }
+  [[nodiscard]] std::string call() const { return operation_.call(); }
+  /// What another rank called, in words.
+  [[nodiscard]] OthersCall called_by(std::uint32_t rank) { return {operation_, rank}; }
   /// "rank 3 (host node7, pid 4711)"
   [[nodiscard]] const std::string& member(std::uint32_t rank) const;
-  [[nodiscard]] Counters& counters() const;
-  [[nodiscard]] transport::TimePoint now() const;
+  /// From here on the operation is in that phase, for observers; `phase` must live for ever.
+  void enter(std::string_view phase) { operation_.enter(phase); }
 
   /// A message of this collective; (sender, step, chunk) names it among those of the collective, as
   /// long as at most 256 steps or chunks are apart.
@@ -163,7 +165,6 @@ class GroupView {
   }
 
  private:
-  friend class CallText;
   friend class Turn;
   friend class ReceiveTurn;
   Operation& operation_;

@@ -1,4 +1,4 @@
-#include "engine/lookup.hpp"
+#include "src/engine/lookup.hpp"
 
 #include <exception>
 #include <memory>

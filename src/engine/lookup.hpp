@@ -7,7 +7,7 @@
 #include <stop_token>
 #include <string>
 
-#include "engine/compute.hpp"
+#include "src/engine/compute.hpp"
 
 namespace gtopk::engine {
 

@@ -1,4 +1,4 @@
-#include "engine/message_slots.hpp"
+#include "src/engine/message_slots.hpp"
 
 namespace gtopk::engine {
 

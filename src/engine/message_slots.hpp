@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "transport/base/request.hpp"
+#include "src/transport/base/request.hpp"
 
 namespace gtopk::engine {
 

@@ -1,4 +1,4 @@
-#include "engine/notice.hpp"
+#include "src/engine/notice.hpp"
 
 #include <algorithm>
 #include <cstring>

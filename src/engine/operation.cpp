@@ -1,13 +1,13 @@
-#include "engine/operation.hpp"
+#include "src/engine/operation.hpp"
 
 #include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "engine/engine.hpp"
-#include "engine/group.hpp"
-#include "engine/group_view.hpp"
+#include "src/engine/engine.hpp"
+#include "src/engine/group.hpp"
+#include "src/engine/group_view.hpp"
 
 namespace gtopk::engine {
 namespace {
@@ -42,11 +42,13 @@ bool OperationStorage::recycle() {
 }
 
 Operation::Operation(Engine& engine, std::shared_ptr<Group> group, std::uint64_t sequence,
-                     OperationSpec spec)
+                     transport::TimePoint queued, OperationSpec spec)
     : engine_(engine),
       group_(std::move(group)),
       sequence_(sequence),
+      queued_(queued),
       spec_(std::move(spec)),
+      fingerprint_(spec_.agreement.fingerprint()),
       view_(std::make_unique<GroupView>(*this)),
       storage_(take_storage(engine)),
       slots_(storage_->slots),
@@ -61,7 +63,7 @@ Operation::~Operation() {
 }
 
 std::string Operation::label() const {
-  if (spec_.point_to_point) {
+  if (spec_.point_to_point()) {
     return fmt::format("{} of group '{}' on rank {}", spec_.name, group_->name(), group_->rank());
   }
   return fmt::format("{} #{} of group '{}' on rank {}", spec_.name, sequence_, group_->name(),
@@ -80,7 +82,10 @@ std::vector<std::uint32_t> Operation::waits_for(bool sends) const {
 }
 
 void Operation::start() {
-  phase = Phase::kRunning;
+  state = State::kRunning;
+  ran_ = true;
+  started_ = engine_.clock().now();
+  engine_.observers().started(event(started_));
   try {
     body_ = spec_.body(*view_);
   } catch (...) {
@@ -90,9 +95,10 @@ void Operation::start() {
 }
 
 void Operation::fail(const Error& cause) {
-  if (cause_ || phase == Phase::kLingering) return;
+  if (cause_ || state == State::kLingering) return;
   cause_ = cause;
   if (turn_waiter) engine_.make_ready(std::exchange(turn_waiter, {}), *this);
+  if (answer_waiter_) engine_.make_ready(std::exchange(answer_waiter_, {}), *this);
   slots_.for_each([&](MessageSlot& slot) {
     if (slot.waiter) engine_.make_ready(std::exchange(slot.waiter, {}), *this);
     if (slot.request.pending() && slot.request.is_receive) {
@@ -101,7 +107,17 @@ void Operation::fail(const Error& cause) {
   });
 }
 
+void Operation::ask(std::uint32_t rank, std::coroutine_handle<> waiter) {
+  answer_waiter_ = waiter;
+  questions_.push_back(rank);
+  engine_.has_question(*this);
+}
+
 void Operation::answer(std::uint32_t rank, const std::string& call) {
+  if (answer_waiter_) {
+    others_call = call;
+    engine_.make_ready(std::exchange(answer_waiter_, {}), *this);
+  }
   slots_.for_each([&](MessageSlot& slot) {
     if (!slot.unexplained || slot.rank != rank) return;
     slot.unexplained = false;
@@ -144,8 +160,8 @@ MessageSlot& Operation::take_slot(bool receive, std::uint32_t rank) {
 MessageSlot& Operation::send(std::uint32_t to, transport::Tag tag,
                              std::span<const std::byte> data) {
   MessageSlot& slot = take_slot(false, to);
-  group_->counters.messages_sent.fetch_add(1, std::memory_order_relaxed);
-  group_->counters.bytes_sent.fetch_add(data.size(), std::memory_order_relaxed);
+  group_->metrics.add(Metric::kMessagesSent);
+  group_->metrics.add(Metric::kBytesSent, data.size());
   engine_.transport().send(group_->peer(to), tag, data.data(), data.size(), slot.request);
   return slot;
 }
@@ -164,11 +180,11 @@ void Operation::completed(transport::Request& request) {
   --operation.pending_;
   const bool truncated = request.status() == transport::Status::kTruncated;
   if (request.is_receive && (request.status() == transport::Status::kOk || truncated)) {
-    Counters& counters = operation.group_->counters;
-    counters.messages_received.fetch_add(1, std::memory_order_relaxed);
-    counters.bytes_received.fetch_add(request.length(), std::memory_order_relaxed);
+    Metrics& metrics = operation.group_->metrics;
+    metrics.add(Metric::kMessagesReceived);
+    metrics.add(Metric::kBytesReceived, request.length());
   }
-  if (truncated && !slot.orphaned && !operation.spec_.point_to_point && !operation.cause_) {
+  if (truncated && !slot.orphaned && !operation.spec_.point_to_point() && !operation.cause_) {
     // Nothing can be read from it, so its sender must say what it is.
     slot.unexplained = true;
     operation.questions_.push_back(slot.rank);
@@ -235,7 +251,31 @@ std::optional<Error> Operation::take_result() {
   return cause_ ? cause_ : Error(thrown->kind(), fmt::format("{}: {}", label(), thrown->what()));
 }
 
+void Operation::enter(std::string_view phase) {
+  const transport::TimePoint now = engine_.clock().now();
+  engine_.observers().phase(event(now), phase);
+  phase_ = phase;
+  phase_began_ = now;
+}
+
+OperationEvent Operation::event(transport::TimePoint at) const {
+  return {.group = *group_,
+          .name = spec_.name,
+          .sequence = sequence_,
+          .point_to_point = spec_.point_to_point(),
+          .queued = queued_,
+          .started = started_,
+          .ran = ran_,
+          .phase = phase_,
+          .phase_began = phase_began_,
+          .in_flight = group_->in_flight(),
+          .at = at};
+}
+
 void Operation::tell(const std::optional<Error>& result) {
+  if (!std::exchange(told_, true) && !engine_.observers().empty()) {
+    engine_.observers().ended(event(engine_.clock().now()), result ? &*result : nullptr);
+  }
   const auto done = std::exchange(spec_.done, nullptr);
   if (done) done(result ? std::make_exception_ptr(*result) : nullptr);
 }

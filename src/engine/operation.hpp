@@ -14,15 +14,18 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "engine/buffer_pool.hpp"
-#include "engine/message_slots.hpp"
-#include "engine/task.hpp"
+#include "gtopk/collective.hpp"
 #include "gtopk/error.hpp"
-#include "transport/base/clock.hpp"
-#include "transport/base/request.hpp"
+#include "src/engine/buffer_pool.hpp"
+#include "src/engine/message_slots.hpp"
+#include "src/engine/observer.hpp"
+#include "src/engine/task.hpp"
+#include "src/transport/base/clock.hpp"
+#include "src/transport/base/request.hpp"
 
 namespace gtopk::engine {
 
@@ -31,14 +34,19 @@ class Group;
 class GroupView;
 class Operation;
 
-struct OperationSpec {
-  std::string name;  ///< as the user called it: "all_reduce(gtopk)"
+/// A collective, and who called it.
+struct OperationSpec : Collective {
+  OperationSpec() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor): what is called is the collective
+  OperationSpec(Collective collective) : Collective(std::move(collective)) {}
+
   transport::Duration timeout{};
-  std::function<Task<void>(GroupView&)> body;
-  std::function<void(std::exception_ptr)> done;  ///< engine thread, once; null means success
-  std::shared_ptr<void> keepalive;               ///< owner of the caller's memory
-  bool point_to_point = false;                   ///< takes no sequence number, ends alone
-  bool after_earlier = false;                    ///< starts when every earlier collective has ended
+  /// Called on the engine's thread, once; null means success.
+  std::function<void(std::exception_ptr)> done;
+  /// Owner of the caller's memory.
+  std::shared_ptr<void> keepalive;
+
+  [[nodiscard]] bool point_to_point() const { return ordering == Ordering::kUnnumbered; }
 };
 
 /// What operations keep while they are under way. It grows to what they need and is handed from one
@@ -60,10 +68,11 @@ struct Transfer {
 
 class Operation {
  public:
-  enum class Phase : std::uint8_t { kWaiting, kRunning, kProbing, kLingering };
+  enum class State : std::uint8_t { kWaiting, kRunning, kProbing, kLingering };
 
+  /// `queued`: when it was called.
   Operation(Engine& engine, std::shared_ptr<Group> group, std::uint64_t sequence,
-            OperationSpec spec);
+            transport::TimePoint queued, OperationSpec spec);
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
   Operation(Operation&&) = delete;
@@ -96,10 +105,17 @@ class Operation {
   /// The payload that the header received by the operation has announced.
   std::optional<transport::Tag> announced;
   [[nodiscard]] std::byte* buffer(std::size_t bytes);
-  /// What this rank called, in words; the name alone when the body has not said more.
-  [[nodiscard]] std::string call() const { return call_text ? call_text() : spec_.name; }
-  std::function<std::string()> call_text;
-  /// What the sender of the truncated message said that it called.
+  /// Says that a phase begins; `phase` must live for ever.
+  void enter(std::string_view phase);
+  /// What this rank called, in words.
+  [[nodiscard]] std::string call() const {
+    return spec_.agreement.empty() ? spec_.name : spec_.agreement.text();
+  }
+  /// Of what this rank called.
+  [[nodiscard]] std::uint64_t fingerprint() const { return fingerprint_; }
+  /// Asks that rank what it called; resumes the waiter when others_call is there.
+  void ask(std::uint32_t rank, std::coroutine_handle<> waiter);
+  /// What the rank that was asked last said that it called.
   std::string others_call;
   void compute(std::coroutine_handle<> waiter, std::function<void()> work);
   std::exception_ptr compute_error;
@@ -118,8 +134,11 @@ class Operation {
   /// The body's end: what the caller is told. A cause given from outside wins over what the body
   /// threw.
   [[nodiscard]] std::optional<Error> take_result();
+  /// Its caller and the observers, once.
   void tell(const std::optional<Error>& result);
-  Phase phase = Phase::kWaiting;
+  /// The operation as observers see it, at a time.
+  [[nodiscard]] OperationEvent event(transport::TimePoint at) const;
+  State state = State::kWaiting;
   transport::TimePoint called{};
   transport::TimePoint deadline{};
   transport::Duration waited{};  ///< from the call to the probe
@@ -136,7 +155,14 @@ class Operation {
   Engine& engine_;
   std::shared_ptr<Group> group_;
   std::uint64_t sequence_;
+  transport::TimePoint queued_;
+  transport::TimePoint started_{};
+  bool ran_ = false;
+  bool told_ = false;
+  std::string_view phase_;
+  transport::TimePoint phase_began_{};
   OperationSpec spec_;
+  std::uint64_t fingerprint_;
   std::unique_ptr<GroupView> view_;
   Task<void> body_;
   std::optional<Error> cause_;
@@ -144,6 +170,7 @@ class Operation {
   MessageSlots& slots_;
   std::vector<BufferPool::Buffer>& buffers_;
   std::vector<std::uint32_t> questions_;
+  std::coroutine_handle<> answer_waiter_;
   std::size_t pending_ = 0;
   std::size_t computing_ = 0;
 };

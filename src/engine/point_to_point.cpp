@@ -1,4 +1,4 @@
-#include "engine/point_to_point.hpp"
+#include "src/engine/point_to_point.hpp"
 
 #include <cstring>
 #include <optional>

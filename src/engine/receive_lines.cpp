@@ -1,4 +1,4 @@
-#include "engine/receive_lines.hpp"
+#include "src/engine/receive_lines.hpp"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "engine/stale_messages.hpp"
+#include "src/engine/stale_messages.hpp"
 
 #include <algorithm>
 

@@ -9,9 +9,9 @@
 #include <functional>
 #include <vector>
 
-#include "transport/base/clock.hpp"
-#include "transport/base/tag.hpp"
-#include "transport/base/transport.hpp"
+#include "src/transport/base/clock.hpp"
+#include "src/transport/base/tag.hpp"
+#include "src/transport/base/transport.hpp"
 
 namespace gtopk::engine {
 

@@ -1,12 +1,13 @@
-#include "torch_backend/backend.hpp"
+#include "src/torch_backend/backend.hpp"
 
 #include <algorithm>
 #include <utility>
 
-#include "torch_backend/contiguous.hpp"
-#include "torch_backend/forks.hpp"
-#include "torch_backend/store.hpp"
-#include "torch_backend/tensors.hpp"
+#include "src/torch_backend/contiguous.hpp"
+#include "src/torch_backend/forks.hpp"
+#include "src/torch_backend/gil.hpp"
+#include "src/torch_backend/store.hpp"
+#include "src/torch_backend/tensors.hpp"
 
 namespace gtopk::torch_backend {
 namespace {
@@ -14,22 +15,53 @@ namespace {
 using c10d::OpType;
 using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 
-/// Releases the GIL where this thread holds it: what follows waits for threads that may want it.
-class WithoutGil {
- public:
-  WithoutGil() {
-    if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) released_.emplace();
-  }
+std::atomic<std::int64_t> backends_made{0};
 
- private:
-  std::optional<pybind11::gil_scoped_release> released_;
-};
+/// A vector that one tensor is, of any strides, or that several make, each contiguous.
+std::vector<Contiguous> pieces(const std::vector<at::Tensor>& tensors) {
+  static constexpr const char* kWhat = "sparse_all_reduce";
+  if (tensors.size() == 1) {
+    return {writable(only(tensors, kWhat), kWhat)};
+  }
+  TORCH_CHECK_VALUE(!tensors.empty(), "gtopk: sparse_all_reduce of no tensors");
+  std::vector<Contiguous> at;
+  for (const at::Tensor& tensor : tensors) {
+    check_dense_cpu(tensor, kWhat);
+    TORCH_CHECK_VALUE(tensor.dtype() == tensors.front().dtype(),
+                      "gtopk: sparse_all_reduce of several tensors takes one dtype, given ",
+                      tensors.front().dtype(), " and ", tensor.dtype());
+    TORCH_CHECK_VALUE(tensor.is_contiguous() && !tensor.is_neg(),
+                      "gtopk: sparse_all_reduce of several tensors takes contiguous ones, given "
+                      "one of sizes ",
+                      tensor.sizes(), ", strides ", tensor.strides());
+    at.push_back({tensor, tensor});
+  }
+  return at;
+}
+
+/// {}, or {indices, values} of as many elements; `dense` has no indices to note.
+Delivered room_to_note(const std::vector<at::Tensor>& delivered, DataType type,
+                       const std::string& algorithm) {
+  if (delivered.empty()) {
+    return {};
+  }
+  const bool fits = delivered.size() == 2 && delivered[0].scalar_type() == at::kLong &&
+                    data_type(delivered[1]) == accumulation_type(type) &&
+                    delivered[0].is_contiguous() && delivered[1].is_contiguous() &&
+                    (algorithm == "dense" || delivered[0].numel() == delivered[1].numel());
+  TORCH_CHECK_VALUE(fits,
+                    "gtopk: what is delivered is noted in two contiguous tensors of one size, "
+                    "indices of int64 and values of the accumulation type");
+  return {delivered[0].mutable_data_ptr<std::int64_t>(), delivered[1].mutable_data_ptr(),
+          static_cast<std::uint64_t>(delivered[1].numel())};
+}
 
 }  // namespace
 
 GtopkBackend::GtopkBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                            std::chrono::milliseconds timeout, const std::string& group_name)
     : Backend(rank, size),
+      number_(backends_made++),
       options_(c10::make_intrusive<Options>("gtopk", timeout)),
       error_(std::make_shared<GroupError>(c10d::ErrorType::SUCCESS)),
       forks_(forks()) {
@@ -46,12 +78,11 @@ GtopkBackend::GtopkBackend(const c10::intrusive_ptr<c10d::Store>& store, int ran
     last.reset();
   };
   try {
-    const Meeting meeting{std::make_shared<TorchStore>(store),
-                          std::make_shared<TorchStore>(job_store(store)),
-                          group_name,
-                          static_cast<std::uint32_t>(rank),
-                          static_cast<std::uint32_t>(size),
-                          timeout};
+    const Meeting meeting{.directory = directory_of(store),
+                          .name = group_name,
+                          .rank = static_cast<std::uint32_t>(rank),
+                          .size = static_cast<std::uint32_t>(size),
+                          .timeout = timeout};
     membership_.reset(std::make_unique<Membership>(Runtime::get(), meeting).release(), leave);
   } catch (const Error& error) {
     rethrow_for_python(error);
@@ -144,7 +175,7 @@ WorkPointer GtopkBackend::allreduce(std::vector<at::Tensor>& tensors,
                                              std::vector{at}, tensors);
   const auto d = static_cast<std::uint64_t>(at.memory.numel());
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.all_reduce(at.bytes().data(), d, type, op, std::move(call));
+    communicator.run(all_reduce(at.bytes().data(), d, type, op), std::move(call));
   });
 }
 
@@ -154,8 +185,9 @@ WorkPointer GtopkBackend::broadcast(std::vector<at::Tensor>& tensors,
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::BROADCAST, "gtopk:broadcast", tensors,
                                              std::vector{at}, tensors);
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.broadcast(at.bytes(), static_cast<std::uint32_t>(opts.rootRank), std::move(call),
-                           type_to_move(at.memory));
+    communicator.run(gtopk::broadcast(at.bytes(), static_cast<std::uint32_t>(opts.rootRank),
+                                      type_to_move(at.memory)),
+                     std::move(call));
   });
 }
 
@@ -178,7 +210,7 @@ WorkPointer GtopkBackend::allgather(std::vector<std::vector<at::Tensor>>& output
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLGATHER, "gtopk:all_gather", inputs,
                                              std::move(at), outputs[0]);
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.all_gather(std::move(rooms), std::move(call), type_to_move(input));
+    communicator.run(all_gather(std::move(rooms), type_to_move(input)), std::move(call));
   });
 }
 
@@ -203,7 +235,7 @@ WorkPointer GtopkBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
       c10::make_intrusive<GtopkWork>(rank_, OpType::_ALLGATHER_BASE, "gtopk:_all_gather_base",
                                      std::vector{input}, std::vector{at}, std::vector{output});
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.all_gather(std::move(rooms), std::move(call), type_to_move(input));
+    communicator.run(all_gather(std::move(rooms), type_to_move(input)), std::move(call));
   });
 }
 
@@ -211,8 +243,9 @@ WorkPointer GtopkBackend::barrier(const c10d::BarrierOptions& opts) {
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::BARRIER, "gtopk:barrier",
                                              std::vector<at::Tensor>{}, std::vector<Contiguous>{},
                                              std::vector<at::Tensor>{});
-  return run(std::move(work), opts.timeout,
-             [&](Communicator& communicator, Call call) { communicator.barrier(std::move(call)); });
+  return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
+    communicator.run(gtopk::barrier(), std::move(call));
+  });
 }
 
 WorkPointer GtopkBackend::send(std::vector<at::Tensor>& tensors, int to, int tag) {
@@ -222,7 +255,7 @@ WorkPointer GtopkBackend::send(std::vector<at::Tensor>& tensors, int to, int tag
                                              std::vector{Contiguous{at.memory, at.memory}},
                                              std::vector<at::Tensor>{});
   return run(std::move(work), c10d::kUnsetTimeout, [&](Communicator& communicator, Call call) {
-    communicator.send(at.read(), static_cast<std::uint32_t>(to), tag, std::move(call));
+    communicator.run(gtopk::send(at.read(), static_cast<std::uint32_t>(to), tag), std::move(call));
   });
 }
 
@@ -231,44 +264,57 @@ WorkPointer GtopkBackend::recv(std::vector<at::Tensor>& tensors, int from, int t
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::RECV, "gtopk:recv", tensors,
                                              std::vector{at}, tensors);
   return run(std::move(work), c10d::kUnsetTimeout, [&](Communicator& communicator, Call call) {
-    communicator.recv(at.bytes(), static_cast<std::uint32_t>(from), tag, std::move(call));
+    communicator.run(gtopk::recv(at.bytes(), static_cast<std::uint32_t>(from), tag),
+                     std::move(call));
   });
 }
 
-WorkPointer GtopkBackend::sparse_all_reduce(const at::Tensor& tensor,
+WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tensors,
                                             const std::optional<at::Tensor>& residual,
                                             std::uint64_t k, const std::string& algorithm,
-                                            const std::string& select, const std::string& put_back,
-                                            const c10d::ReduceOp& op,
-                                            std::optional<std::chrono::milliseconds> timeout) {
-  const std::vector<at::Tensor> tensors{tensor};
-  std::vector<Contiguous> at{writable(only(tensors, "sparse_all_reduce"), "sparse_all_reduce")};
-  const DataType type = data_type(tensor);
+                                            const std::string& select, const std::string& wire,
+                                            const std::string& put_back, const c10d::ReduceOp& op,
+                                            std::optional<std::chrono::milliseconds> timeout,
+                                            const std::vector<at::Tensor>& delivered) {
+  std::vector<Contiguous> at = pieces(tensors);
+  std::vector<Segment> segments;
+  std::uint64_t d = 0;
+  for (const Contiguous& piece : at) {
+    segments.push_back({piece.bytes().data(), static_cast<std::uint64_t>(piece.memory.numel())});
+    d += segments.back().size;
+  }
+  const DataType type = data_type(tensors.front());
   SparseOptions options;
   options.k = k;
-  options.algorithm = algorithm_named(algorithm);
-  options.selector = selector_named(select);
+  options.algorithm = algorithm;
+  options.selector = select;
+  options.wire = wire;
   options.put_back = put_back_named(put_back);
   options.op = reduce_op(op);
+  void* residual_data = nullptr;
   if (residual) {
     static constexpr const char* kWhat = "sparse_all_reduce's residual";
     check_dense_cpu(*residual, kWhat);
-    TORCH_CHECK_VALUE(
-        residual->sizes() == tensor.sizes() && data_type(*residual) == accumulation_type(type),
-        "gtopk: the residual must be ", std::string(to_string(accumulation_type(type))),
-        " of shape ", tensor.sizes(), "; given ", residual->dtype(), " of shape ",
-        residual->sizes());
-    at.push_back(writable(*residual, kWhat));
+    const auto flat = static_cast<std::int64_t>(d);
+    const at::IntArrayRef shape = tensors.size() == 1 ? tensors.front().sizes() : flat;
+    TORCH_CHECK_VALUE((residual->sizes() == shape || residual->sizes() == at::IntArrayRef(flat)) &&
+                          data_type(*residual) == accumulation_type(type),
+                      "gtopk: the residual must be ",
+                      std::string(to_string(accumulation_type(type))), " of shape ", shape,
+                      "; given ", residual->dtype(), " of shape ", residual->sizes());
+    residual_data = at.emplace_back(writable(*residual, kWhat)).bytes().data();
   }
-  const auto d = static_cast<std::uint64_t>(tensor.numel());
-  void* const data = at.front().bytes().data();
-  void* const residual_data = residual ? at.back().bytes().data() : nullptr;
+  const Delivered note = room_to_note(delivered, type, options.algorithm);
+  for (const at::Tensor& each : delivered) {
+    at.push_back({each, each});
+  }
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLREDUCE, "gtopk:sparse_all_reduce",
                                              tensors, std::move(at), tensors);
   return run(std::move(work), timeout.value_or(c10d::kUnsetTimeout),
              [&](Communicator& communicator, Call call) {
-               communicator.sparse_all_reduce(data, residual_data, d, type, options,
-                                              std::move(call));
+               communicator.run(gtopk::sparse_all_reduce(std::move(segments), residual_data, type,
+                                                         options, note),
+                                std::move(call));
              });
 }
 

@@ -3,6 +3,10 @@
 // yet: torch's default raises and names it.
 #pragma once
 
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -10,9 +14,9 @@
 #include <vector>
 
 #include "gtopk/communicator.hpp"
-#include "torch_backend/runtime.hpp"
-#include "torch_backend/torch_headers.hpp"
-#include "torch_backend/work.hpp"
+#include "src/torch_backend/runtime.hpp"
+#include "src/torch_backend/torch_headers.hpp"
+#include "src/torch_backend/work.hpp"
 
 namespace gtopk::torch_backend {
 
@@ -44,11 +48,14 @@ class GtopkBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int to, int tag) override;
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int from, int tag) override;
 
-  /// See gtopk.sparse_all_reduce. `residual` may be undefined.
+  /// See gtopk.sparse_all_reduce. Several tensors are one vector in pieces, each contiguous; the
+  /// residual is then of one dimension. `delivered`: {indices, values} to note the result in, see
+  /// gtopk::Delivered; int64 and the accumulation type.
   c10::intrusive_ptr<c10d::Work> sparse_all_reduce(
-      const at::Tensor& tensor, const std::optional<at::Tensor>& residual, std::uint64_t k,
-      const std::string& algorithm, const std::string& select, const std::string& put_back,
-      const c10d::ReduceOp& op, std::optional<std::chrono::milliseconds> timeout);
+      const std::vector<at::Tensor>& tensors, const std::optional<at::Tensor>& residual,
+      std::uint64_t k, const std::string& algorithm, const std::string& select,
+      const std::string& wire, const std::string& put_back, const c10d::ReduceOp& op,
+      std::optional<std::chrono::milliseconds> timeout, const std::vector<at::Tensor>& delivered);
 
   /// COMM_ERROR or TIMEOUT once the group is over, as is one that an operation found a rank gone
   /// in. A mismatch, which a group survives, is none.
@@ -59,6 +66,8 @@ class GtopkBackend final : public c10d::Backend {
   void shutdown() override;
   void release_resources() override { shutdown(); }  // when nobody holds it but weakly
 
+  /// Of this process's backends no other has it, nor ever had.
+  [[nodiscard]] std::int64_t number() const { return number_; }
   [[nodiscard]] Statistics statistics();
   [[nodiscard]] std::string transport();
 
@@ -83,6 +92,7 @@ class GtopkBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> run(c10::intrusive_ptr<GtopkWork> work,
                                      std::chrono::milliseconds timeout, const Start& start);
 
+  const std::int64_t number_;
   std::mutex mutex_;  // also numbers operations in the order in which the core does
   std::shared_ptr<Membership> membership_;
   c10::intrusive_ptr<Options> options_;

@@ -1,4 +1,4 @@
-#include "torch_backend/completer.hpp"
+#include "src/torch_backend/completer.hpp"
 
 #include <pthread.h>
 
@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "torch_backend/torch_headers.hpp"
+#include "src/torch_backend/torch_headers.hpp"
 
 namespace gtopk::torch_backend {
 namespace {

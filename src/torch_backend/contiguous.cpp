@@ -1,4 +1,4 @@
-#include "torch_backend/contiguous.hpp"
+#include "src/torch_backend/contiguous.hpp"
 
 #include <algorithm>
 #include <cstdint>

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <span>
 
-#include "torch_backend/torch_headers.hpp"
+#include "src/torch_backend/torch_headers.hpp"
 
 namespace gtopk::torch_backend {
 

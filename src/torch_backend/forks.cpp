@@ -1,4 +1,4 @@
-#include "torch_backend/forks.hpp"
+#include "src/torch_backend/forks.hpp"
 
 #include <pthread.h>
 #include <unistd.h>

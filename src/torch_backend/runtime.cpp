@@ -1,8 +1,8 @@
-#include "torch_backend/runtime.hpp"
+#include "src/torch_backend/runtime.hpp"
 
 #include <mutex>
 
-#include "torch_backend/forks.hpp"
+#include "src/torch_backend/forks.hpp"
 
 namespace gtopk::torch_backend {
 

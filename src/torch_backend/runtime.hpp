@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "gtopk/communicator.hpp"
-#include "torch_backend/completer.hpp"
+#include "src/torch_backend/completer.hpp"
 
 namespace gtopk::torch_backend {
 

@@ -1,4 +1,4 @@
-#include "torch_backend/store.hpp"
+#include "src/torch_backend/store.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -33,7 +33,8 @@ void TorchStore::set(std::string_view key, std::string_view value) {
   });
 }
 
-std::optional<std::string> TorchStore::find(std::string_view key, bootstrap::Duration at_most) {
+std::optional<std::string> TorchStore::find(std::string_view key,
+                                            std::chrono::nanoseconds at_most) {
   const std::vector<std::string> keys{std::string(key)};
   const auto end = std::chrono::steady_clock::now() + at_most;
   // torch's own wait() holds a lock that keeps other threads from the store, and writes warnings to
@@ -63,11 +64,13 @@ std::int64_t TorchStore::add(std::string_view key, std::int64_t delta) {
   return calling("adding to", key, [&] { return store_->add(std::string(key), delta); });
 }
 
-c10::intrusive_ptr<c10d::Store> job_store(const c10::intrusive_ptr<c10d::Store>& group_store) {
+std::shared_ptr<Directory> directory_of(const c10::intrusive_ptr<c10d::Store>& group_store) {
+  auto job_store = group_store;
   if (auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(group_store.get())) {
-    return prefixed->getUnderlyingNonPrefixStore();
+    job_store = prefixed->getUnderlyingNonPrefixStore();
   }
-  return group_store;
+  return directory_over(std::make_shared<TorchStore>(group_store),
+                        std::make_shared<TorchStore>(job_store));
 }
 
 }  // namespace gtopk::torch_backend

@@ -1,7 +1,6 @@
-#include "torch_backend/tensors.hpp"
+#include "src/torch_backend/tensors.hpp"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstdint>
 #include <optional>
@@ -9,20 +8,6 @@
 
 namespace gtopk::torch_backend {
 namespace {
-
-template <class Enum, std::size_t N>
-Enum named(const std::string& name, const std::array<Enum, N>& there, const char* what,
-           const char* planned) {
-  std::string names;
-  for (const Enum candidate : there) {
-    if (name == to_string(candidate)) return candidate;
-    names += (names.empty() ? "" : ", ") + std::string(to_string(candidate));
-  }
-  const bool later = std::string_view(planned).find(" " + name + " ") != std::string_view::npos;
-  TORCH_CHECK_NOT_IMPLEMENTED(!later, "gtopk: ", what, "='", name,
-                              "' is not there yet; there are: ", names);
-  TORCH_CHECK_VALUE(false, "gtopk: ", what, "='", name, "' is unknown; there are: ", names);
-}
 
 std::optional<DataType> named_type(at::ScalarType type) {
   switch (type) {
@@ -102,19 +87,11 @@ ReduceOp reduce_op(const c10d::ReduceOp& op) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, "gtopk: ReduceOp.PREMUL_SUM is not there yet");
 }
 
-Algorithm algorithm_named(const std::string& name) {
-  return named(
-      name,
-      std::array{Algorithm::kGtopk, Algorithm::kGtopkTree, Algorithm::kTopk, Algorithm::kDense},
-      "algorithm", " exact rs-ag sketch auto ");
-}
-
 PutBack put_back_named(const std::string& name) {
-  return named(name, std::array{PutBack::kOwn, PutBack::kMerged}, "put_back", "");
-}
-
-Selector selector_named(const std::string& name) {
-  return named(name, std::array{Selector::kExact}, "select", " gaussian sampled threshold ");
+  for (const PutBack put_back : {PutBack::kOwn, PutBack::kMerged}) {
+    if (name == to_string(put_back)) return put_back;
+  }
+  TORCH_CHECK_VALUE(false, "gtopk: unknown put_back '", name, "'; available: own, merged");
 }
 
 void check_dense_cpu(const at::Tensor& tensor, const char* what) {

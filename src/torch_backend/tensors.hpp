@@ -4,7 +4,7 @@
 #include <string>
 
 #include "gtopk/types.hpp"
-#include "torch_backend/torch_headers.hpp"
+#include "src/torch_backend/torch_headers.hpp"
 
 namespace gtopk::torch_backend {
 
@@ -16,10 +16,8 @@ namespace gtopk::torch_backend {
 [[nodiscard]] std::string with_names_of_types(std::string text);
 /// Throws NotImplementedError for PREMUL_SUM.
 [[nodiscard]] ReduceOp reduce_op(const c10d::ReduceOp& op);
-/// Throws ValueError, or NotImplementedError for names that are not there yet.
-[[nodiscard]] Algorithm algorithm_named(const std::string& name);
+/// Throws ValueError.
 [[nodiscard]] PutBack put_back_named(const std::string& name);
-[[nodiscard]] Selector selector_named(const std::string& name);
 
 /// The only tensor of a list, checked: dense, on the CPU. `what` names the call in errors.
 [[nodiscard]] const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* what);

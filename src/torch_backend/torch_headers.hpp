@@ -1,10 +1,14 @@
-// Torch backend: torch's headers, which take longer to compile than everything else here.
-// Precompiled once.
+// Torch backend: torch's headers, which take longer to compile than everything else here. All of
+// them do without Python's.
 #pragma once
 
-#include <torch/extension.h>
+#include <ATen/ATen.h>
+#include <torch/headeronly/version.h>
+#include <torch/library.h>
+
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>

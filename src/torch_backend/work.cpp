@@ -1,10 +1,13 @@
-#include "torch_backend/work.hpp"
+#include "src/torch_backend/work.hpp"
+
+#include <sched.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
-#include "torch_backend/forks.hpp"
-#include "torch_backend/tensors.hpp"
+#include "src/torch_backend/forks.hpp"
+#include "src/torch_backend/tensors.hpp"
 
 namespace gtopk::torch_backend {
 
@@ -65,6 +68,18 @@ std::exception_ptr for_python(const std::exception_ptr& error, bool point_to_poi
   }
 }
 
+/// How long a waiter looks for the end, yielding its core each time, before it sleeps: to wake a
+/// sleeper takes longer than a small collective.
+constexpr std::chrono::microseconds kSpin(50);
+
+/// Returns when the operation is over or has not ended within kSpin.
+void await_soon(const std::atomic<bool>& over) {
+  const auto end = std::chrono::steady_clock::now() + kSpin;
+  while (!over.load(std::memory_order_acquire) && std::chrono::steady_clock::now() < end) {
+    sched_yield();
+  }
+}
+
 /// Where tensors go that this thread must not be the one to free, as that may run Python.
 Completer*& let_go_through() {
   thread_local Completer* completer = nullptr;
@@ -99,6 +114,7 @@ bool GtopkWork::isCompleted() {
 }
 
 bool GtopkWork::wait(std::chrono::milliseconds timeout) {
+  await_soon(over_);
   std::unique_lock lock(mutex_);
   const auto has_ended = [this] { return ended(); };
   if (!ended() && forks_ != forks()) {
@@ -192,6 +208,7 @@ c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::end(std::exception_ptr error)
     }
     future = future_;
   }
+  over_.store(true, std::memory_order_release);
   cv_.notify_all();
   return future;
 }

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "gtopk/communicator.hpp"
-#include "torch_backend/completer.hpp"
-#include "torch_backend/contiguous.hpp"
-#include "torch_backend/torch_headers.hpp"
+#include "src/torch_backend/completer.hpp"
+#include "src/torch_backend/contiguous.hpp"
+#include "src/torch_backend/torch_headers.hpp"
 
 namespace gtopk::torch_backend {
 
@@ -61,6 +61,8 @@ class GtopkWork final : public c10d::Work {
   c10::intrusive_ptr<Future> future_;  // under mutex_
   std::shared_ptr<GroupError> group_error_;
   uint64_t sequence_ = 0;
+  /// The operation has ended: for those that look without the mutex.
+  std::atomic<bool> over_{false};
   int forks_;
 };
 

@@ -5,11 +5,11 @@
 #include <cstring>
 #include <numeric>
 
-#include "collectives/all_reduce.hpp"
-#include "collectives/reduction.hpp"
-#include "collectives/tree.hpp"
-#include "support/calls.hpp"
-#include "support/cases.hpp"
+#include "src/collectives/all_reduce.hpp"
+#include "src/collectives/reduction.hpp"
+#include "src/collectives/tree.hpp"
+#include "tests/support/calls.hpp"
+#include "tests/support/cases.hpp"
 
 namespace gtopk {
 namespace {
@@ -82,7 +82,7 @@ void expect_all_reduce(std::uint32_t size, std::uint64_t d, DataType type, Reduc
   const Bytes expected = defined_all_reduce(data, d, type, op);
   InprocRanks ranks(size, network(seed));
   const auto endings = ranks.run(
-      [&](std::uint32_t rank) { return support::all_reduce(data[rank].data(), d, type, op); });
+      [&](std::uint32_t rank) { return gtopk::all_reduce(data[rank].data(), d, type, op); });
   for (std::uint32_t rank = 0; rank < size; ++rank) {
     ASSERT_TRUE(endings[rank]->good()) << endings[rank]->text();
     ASSERT_TRUE(data[rank] == expected) << "P=" << size << " d=" << d << " " << to_string(type)
@@ -139,7 +139,7 @@ TEST_P(Ranks, BroadcastReachesEveryRankFromEveryRoot) {
       const Bytes expected = data[root];
       InprocRanks ranks(size, network(root + bytes));
       const auto endings =
-          ranks.run([&](std::uint32_t rank) { return support::broadcast(data[rank], root); });
+          ranks.run([&](std::uint32_t rank) { return gtopk::broadcast(data[rank], root); });
       for (std::uint32_t rank = 0; rank < size; ++rank) {
         ASSERT_TRUE(endings[rank]->good()) << endings[rank]->text();
         ASSERT_TRUE(data[rank] == expected) << "P=" << size << " root " << root << " rank " << rank;
@@ -160,7 +160,7 @@ TEST_P(Ranks, AllGatherCollectsEveryRanksBytesInOrder) {
     InprocRanks ranks(size, network(bytes));
     const auto endings = ranks.run([&](std::uint32_t rank) {
       std::vector<std::span<std::byte>> rooms(data[rank].begin(), data[rank].end());
-      return support::all_gather(std::move(rooms));
+      return gtopk::all_gather(std::move(rooms));
     });
     for (std::uint32_t rank = 0; rank < size; ++rank) {
       ASSERT_TRUE(endings[rank]->good()) << endings[rank]->text();
@@ -178,11 +178,11 @@ TEST_P(Ranks, NobodyLeavesABarrierBeforeTheLastHasEntered) {
     InprocRanks ranks(size, network(last));
     std::vector<support::SharedEnding> endings;
     for (std::uint32_t rank = 0; rank < size; ++rank) {
-      if (rank != last) endings.push_back(ranks.submit(rank, support::barrier()));
+      if (rank != last) endings.push_back(ranks.submit(rank, gtopk::barrier()));
     }
     ranks.run_for(std::chrono::milliseconds(50));
     for (const auto& ending : endings) ASSERT_FALSE(ending->ended);
-    endings.push_back(ranks.submit(last, support::barrier()));
+    endings.push_back(ranks.submit(last, gtopk::barrier()));
     ranks.run_all();
     for (const auto& ending : endings) ASSERT_TRUE(ending->good()) << ending->text();
     ASSERT_TRUE(ranks.close().empty());
@@ -197,7 +197,7 @@ TEST(LargeBroadcast, PassesPiecesOn) {
   for (std::size_t i = 0; i < bytes; ++i) data[4][i] = static_cast<std::byte>(i * 31);
   InprocRanks ranks(6);
   const auto endings =
-      ranks.run([&](std::uint32_t rank) { return support::broadcast(data[rank], 4); });
+      ranks.run([&](std::uint32_t rank) { return gtopk::broadcast(data[rank], 4); });
   for (std::uint32_t rank = 0; rank < 6; ++rank) {
     ASSERT_TRUE(endings[rank]->good()) << endings[rank]->text();
     EXPECT_TRUE(data[rank] == data[4]);

@@ -7,9 +7,9 @@
 #include <limits>
 #include <vector>
 
-#include "collectives/reduction.hpp"
 #include "gtopk/error.hpp"
-#include "support/number.hpp"
+#include "src/collectives/reduction.hpp"
+#include "tests/support/number.hpp"
 
 namespace gtopk::collectives {
 namespace {

@@ -4,7 +4,7 @@
 #include <set>
 #include <vector>
 
-#include "collectives/tree.hpp"
+#include "src/collectives/tree.hpp"
 
 namespace gtopk::collectives {
 namespace {

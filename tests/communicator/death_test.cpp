@@ -17,9 +17,10 @@
 
 #include <fmt/format.h>
 
-#include "communicator/member.hpp"
-#include "communicator/work.hpp"
-#include "support/forked_ranks.hpp"
+#include "src/transport/bootstrap/prefix_store.hpp"
+#include "tests/communicator/member.hpp"
+#include "tests/communicator/work.hpp"
+#include "tests/support/forked_ranks.hpp"
 
 namespace gtopk::test {
 namespace {
@@ -121,7 +122,7 @@ class Seat {
         death_(death),
         rank_(static_cast<std::uint32_t>(self.rank() - death.first_seat)),
         store_(self.store()),
-        keys_(store_, death.group + "/test/"),
+        keys_(*store_, death.group + "/test/"),
         works_(kGoodOnes + kOthersCall + 1, Work(death.plan, rank_)),
         calls_(works_.size()),
         member_(store_, death.group, rank_, death.plan.ranks) {}
@@ -242,8 +243,8 @@ class Seat {
   const Job& job_;
   const Death& death_;
   std::uint32_t rank_;
-  std::shared_ptr<bootstrap::KeyValueStore> store_;
-  PrefixStore keys_;
+  std::shared_ptr<KeyValueStore> store_;
+  bootstrap::PrefixStore keys_;
   std::vector<Work> works_;
   std::vector<Pending> calls_;
   Member member_;

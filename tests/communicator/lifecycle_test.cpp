@@ -9,9 +9,9 @@
 
 #include <fmt/format.h>
 
-#include "communicator/member.hpp"
-#include "support/forked_ranks.hpp"
-#include "support/held_resources.hpp"
+#include "tests/communicator/member.hpp"
+#include "tests/support/forked_ranks.hpp"
+#include "tests/support/held_resources.hpp"
 
 namespace gtopk::test {
 namespace {
@@ -23,10 +23,10 @@ void live_once(ForkedRank& self, int round) {
   std::vector<float> tensor(20'000, static_cast<float>(1 + self.rank()));
   Member member(self);
   const Pending pending;
-  const SparseOptions options{.k = 5'000,
-                              .algorithm = round % 2 == 0 ? Algorithm::kGtopk : Algorithm::kDense};
-  member.group().sparse_all_reduce(tensor.data(), nullptr, tensor.size(), DataType::kFloat32,
-                                   options, pending.call());
+  const SparseOptions options{.k = 5'000, .algorithm = round % 2 == 0 ? "gtopk" : "dense"};
+  member.group().run(
+      gtopk::sparse_all_reduce(tensor.data(), nullptr, tensor.size(), DataType::kFloat32, options),
+      pending.call());
   const Ending ending = pending.wait();
   ASSERT_TRUE(ending.good()) << ending.text;
   ASSERT_EQ(tensor.front(), 3.0F);

@@ -14,10 +14,10 @@
 
 #include <fmt/format.h>
 
-#include "communicator/member.hpp"
 #include "gtopk/communicator.hpp"
-#include "support/memory_store.hpp"
-#include "transport/base/tag.hpp"
+#include "src/transport/base/tag.hpp"
+#include "tests/communicator/member.hpp"
+#include "tests/support/memory_store.hpp"
 
 namespace gtopk::test {
 namespace {
@@ -74,8 +74,7 @@ class Job {
         });
         try {
           auto group = std::make_unique<Communicator>(
-              seat.process, Meeting{.group = std::make_shared<PrefixStore>(store, name + "/"),
-                                    .job = store,
+              seat.process, Meeting{.directory = directory_over(store),
                                     .name = name,
                                     .rank = rank,
                                     .size = static_cast<std::uint32_t>(seats_.size()),
@@ -91,13 +90,14 @@ class Job {
     for (Seat& seat : seats_) kept->push_back(std::move(seat.group));
   }
 
-  std::vector<Ending> all_reduce(Algorithm algorithm) {
+  std::vector<Ending> all_reduce(const std::string& algorithm) {
     std::vector<std::vector<float>> tensors(seats_.size(), std::vector<float>(1000, 1.0F));
     std::vector<Pending> pending(seats_.size());
     for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
-      seats_[rank].group->sparse_all_reduce(tensors[rank].data(), nullptr, 1000, DataType::kFloat32,
-                                            {.k = 10, .algorithm = algorithm},
-                                            pending[rank].call());
+      seats_[rank].group->run(
+          gtopk::sparse_all_reduce(tensors[rank].data(), nullptr, 1000, DataType::kFloat32,
+                                   {.k = 10, .algorithm = algorithm}),
+          pending[rank].call());
     }
     std::vector<Ending> endings;
     for (const Pending& each : pending) endings.push_back(each.wait());
@@ -126,7 +126,7 @@ TEST(Lookup, EachRankLooksUpThoseItTalksToOnceAndNobodyElse) {
   job.meet("first");
   EXPECT_THAT(job.each(lookups), Each(0));
   for (int round = 0; round < 3; ++round) {
-    for (const Ending& ending : job.all_reduce(Algorithm::kGtopk)) {
+    for (const Ending& ending : job.all_reduce("gtopk")) {
       EXPECT_TRUE(ending.good()) << ending.text;
     }
     EXPECT_THAT(job.each(lookups), Each(3));  // its partners at distance 1, 2 and 4
@@ -145,13 +145,13 @@ TEST(Lookup, InAStoreThatIsGoneIsAnErrorThatSaysSo) {
   Job job(2);
   job.meet("group");
   for (Seat& seat : job.seats()) seat.store_fails = true;
-  for (const Ending& ending : job.all_reduce(Algorithm::kGtopk)) {
+  for (const Ending& ending : job.all_reduce("gtopk")) {
     EXPECT_EQ(ending.error, ErrorKind::kPeerFailed);
     EXPECT_THAT(ending.text,
                 AllOf(HasSubstr("address could not be looked up"), HasSubstr("the store is gone")));
   }
   for (Seat& seat : job.seats()) seat.store_fails = false;
-  for (const Ending& ending : job.all_reduce(Algorithm::kGtopk)) {
+  for (const Ending& ending : job.all_reduce("gtopk")) {
     EXPECT_TRUE(ending.good()) << ending.text;
   }
 }
@@ -160,12 +160,11 @@ TEST(Lookup, OneGroupTooManyIsTheSameErrorOnEveryRankAndTheOthersWorkOn) {
   Job job(3);
   job.meet("works on");
   std::vector<std::unique_ptr<Communicator>> works_on;
-  const auto store = std::make_shared<MemoryStore>();
   std::vector<std::unique_ptr<Communicator>> alone;
   for (std::uint32_t number = 1; number < transport::kMaxGroups; ++number) {
     alone.push_back(std::make_unique<Communicator>(
         job.seats()[1].process,
-        Meeting{.group = store, .job = store, .name = "alone", .timeout = kWatchdog}));
+        Meeting{.directory = nullptr, .name = "alone", .timeout = kWatchdog}));
   }
   for (Seat& seat : job.seats()) works_on.push_back(std::move(seat.group));
   job.meet("too many");
@@ -177,13 +176,13 @@ TEST(Lookup, OneGroupTooManyIsTheSameErrorOnEveryRankAndTheOthersWorkOn) {
   }
   alone.clear();
   job.meet("fits again");
-  for (const Ending& ending : job.all_reduce(Algorithm::kTopk)) {
+  for (const Ending& ending : job.all_reduce("topk")) {
     EXPECT_TRUE(ending.good()) << ending.text;
   }
   for (std::size_t rank = 0; rank < works_on.size(); ++rank) {
     job.seats()[rank].group = std::move(works_on[rank]);
   }
-  for (const Ending& ending : job.all_reduce(Algorithm::kGtopkTree)) {
+  for (const Ending& ending : job.all_reduce("gtopk-tree")) {
     EXPECT_TRUE(ending.good()) << ending.text;
   }
 }

@@ -1,4 +1,4 @@
-#include "communicator/member.hpp"
+#include "tests/communicator/member.hpp"
 
 #include <exception>
 #include <stdexcept>
@@ -20,20 +20,6 @@ Ending ending_of(const std::exception_ptr& error) {
   } catch (const Error& seen) {
     return {seen.kind(), seen.what()};
   }
-}
-
-std::unique_ptr<Communicator> meet(const std::shared_ptr<Process>& process,
-                                   std::shared_ptr<bootstrap::KeyValueStore> group,
-                                   std::shared_ptr<bootstrap::KeyValueStore> job,
-                                   const std::string& name, std::uint32_t rank,
-                                   std::uint32_t size) {
-  const Meeting meeting{.group = std::move(group),
-                        .job = std::move(job),
-                        .name = name,
-                        .rank = rank,
-                        .size = size,
-                        .timeout = kWatchdog};
-  return std::make_unique<Communicator>(process, meeting);
 }
 
 }  // namespace
@@ -75,22 +61,23 @@ Ending Pending::wait(std::chrono::nanoseconds at_most) const {
   return *state_->ending;
 }
 
-void wait_for_all(bootstrap::KeyValueStore& store, const std::string& place, int ranks) {
+void wait_for_all(KeyValueStore& store, const std::string& place, int ranks) {
   if (store.add(place, 1) == ranks) store.set(place, "all");
   static_cast<void>(store.get(place, kWatchdog));
 }
 
-Member::Member(const ForkedRank& self) : process_(Process::start()) {
-  const std::shared_ptr<bootstrap::KeyValueStore> store = self.store();
-  group_ = meet(process_, store, store, "default", static_cast<std::uint32_t>(self.rank()),
-                static_cast<std::uint32_t>(self.size()));
-}
+Member::Member(const ForkedRank& self)
+    : Member(self.store(), "default", static_cast<std::uint32_t>(self.rank()),
+             static_cast<std::uint32_t>(self.size())) {}
 
-Member::Member(const std::shared_ptr<bootstrap::KeyValueStore>& job, const std::string& group,
+Member::Member(const std::shared_ptr<KeyValueStore>& job, const std::string& group,
                std::uint32_t rank, std::uint32_t size)
-    : process_(Process::start()) {
-  group_ = meet(process_, std::make_shared<PrefixStore>(job, group + "/"), job, group, rank, size);
-}
+    : process_(Process::start()),
+      group_(std::make_unique<Communicator>(process_, Meeting{.directory = directory_over(job),
+                                                              .name = group,
+                                                              .rank = rank,
+                                                              .size = size,
+                                                              .timeout = kWatchdog})) {}
 
 std::chrono::nanoseconds Member::leave() {
   const auto begin = steady_clock::now();

@@ -13,8 +13,9 @@
 
 #include "gtopk/communicator.hpp"
 #include "gtopk/error.hpp"
-#include "support/forked_ranks.hpp"
-#include "transport/bootstrap/key_value_store.hpp"
+#include "gtopk/key_value_store.hpp"
+#include "tests/support/forked_ranks.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace gtopk::test {
 
@@ -27,11 +28,7 @@ inline constexpr const char* kSharedMemory = "posix,sysv,self";
 [[nodiscard]] std::string name_of_transport(std::string_view tls);
 
 /// Sanitizers make everything several times slower.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
+using support::kSanitized;
 
 /// How an operation ended on this rank.
 struct Ending {
@@ -68,31 +65,8 @@ class Pending {
   std::shared_ptr<State> state_;
 };
 
-/// Keys of one group in a store of several.
-class PrefixStore final : public bootstrap::KeyValueStore {
- public:
-  PrefixStore(std::shared_ptr<bootstrap::KeyValueStore> whole, std::string prefix)
-      : whole_(std::move(whole)), prefix_(std::move(prefix)) {}
-
-  void set(std::string_view key, std::string_view value) override {
-    whole_->set(prefix_ + std::string(key), value);
-  }
-  [[nodiscard]] std::optional<std::string> find(std::string_view key,
-                                                bootstrap::Duration at_most) override {
-    return whole_->find(prefix_ + std::string(key), at_most);
-  }
-  std::int64_t add(std::string_view key, std::int64_t delta) override {
-    return whole_->add(prefix_ + std::string(key), delta);
-  }
-  void remove(std::string_view key) override { whole_->remove(prefix_ + std::string(key)); }
-
- private:
-  std::shared_ptr<bootstrap::KeyValueStore> whole_;
-  std::string prefix_;
-};
-
 /// Returns when `ranks` ranks have come here.
-void wait_for_all(bootstrap::KeyValueStore& store, const std::string& place, int ranks);
+void wait_for_all(KeyValueStore& store, const std::string& place, int ranks);
 
 /// This process with UCX and its engine, and one group. Memory of operations must outlive it.
 class Member {
@@ -100,8 +74,8 @@ class Member {
   /// In the group of all ranks of the job.
   explicit Member(const ForkedRank& self);
   /// In one of several groups.
-  Member(const std::shared_ptr<bootstrap::KeyValueStore>& job, const std::string& group,
-         std::uint32_t rank, std::uint32_t size);
+  Member(const std::shared_ptr<KeyValueStore>& job, const std::string& group, std::uint32_t rank,
+         std::uint32_t size);
 
   [[nodiscard]] Communicator& group() { return *group_; }
   [[nodiscard]] const Process& process() const { return *process_; }

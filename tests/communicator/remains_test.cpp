@@ -12,8 +12,8 @@
 
 #include <fmt/format.h>
 
-#include "communicator/member.hpp"
-#include "support/forked_ranks.hpp"
+#include "tests/communicator/member.hpp"
+#include "tests/support/forked_ranks.hpp"
 
 namespace gtopk::test {
 namespace {
@@ -41,7 +41,7 @@ INSTANTIATE_TEST_SUITE_P(Every, Remains,
 Ending sum(Communicator& group) {
   std::int32_t value = 1;
   const Pending pending;
-  group.all_reduce(&value, 1, DataType::kInt32, ReduceOp::kSum, pending.call());
+  group.run(gtopk::all_reduce(&value, 1, DataType::kInt32, ReduceOp::kSum), pending.call());
   return pending.wait();
 }
 
@@ -55,10 +55,11 @@ TEST_P(Remains, ARankThatLeftAnUnreceivedMessageIsMissedAtOnce) {
         const Pending waits;
         std::int32_t value = 1;
         if (self.rank() == 0) {
-          member.group().all_reduce(&value, 1, DataType::kInt32, ReduceOp::kSum, waits.call());
+          member.group().run(gtopk::all_reduce(&value, 1, DataType::kInt32, ReduceOp::kSum),
+                             waits.call());
         } else {
           const Pending sent;
-          member.group().send(unreceived, 0, 7, sent.call());
+          member.group().run(gtopk::send(unreceived, 0, 7), sent.call());
           ASSERT_TRUE(sent.wait().good());
           EXPECT_LT(member.leave(), kSoon);
           return;
@@ -93,7 +94,7 @@ TEST_P(Remains, ASendThatIsGivenUpLeavesTheTwoRanksWorking) {
           Call call = sent.call(200ms);
           call.keepalive = std::shared_ptr<void>(
               &released, [](void* it) { static_cast<std::promise<void>*>(it)->set_value(); });
-          group.send(given_up, 1, 7, std::move(call));
+          group.run(gtopk::send(given_up, 1, 7), std::move(call));
           EXPECT_EQ(sent.wait().error, ErrorKind::kTimeout);
           // The network lets go of the memory.
           ASSERT_EQ(let_go.wait_for(kWatchdog), std::future_status::ready);
@@ -104,9 +105,9 @@ TEST_P(Remains, ASendThatIsGivenUpLeavesTheTwoRanksWorking) {
         // What is sent next under that tag is what is received.
         const Pending moved;
         if (self.rank() == 0) {
-          group.send(next, 1, 7, moved.call());
+          group.run(gtopk::send(next, 1, 7), moved.call());
         } else {
-          group.recv(room, 0, 7, moved.call());
+          group.run(gtopk::recv(room, 0, 7), moved.call());
         }
         const Ending ending = moved.wait();
         EXPECT_TRUE(ending.good()) << ending.text;
@@ -117,19 +118,15 @@ TEST_P(Remains, ASendThatIsGivenUpLeavesTheTwoRanksWorking) {
 }
 
 TEST(StuckGroups, AreDestroyedTogetherInTheTimeOfOne) {
-  run_forked_ranks(1, [](ForkedRank& self) {
-    const std::shared_ptr<bootstrap::KeyValueStore> store = self.store();
+  run_forked_ranks(1, [](const ForkedRank&) {
     const auto process = Process::start();
     std::vector<std::byte> room(10);
     std::vector<Pending> stuck(20);
     std::vector<std::unique_ptr<Communicator>> groups;
     for (std::size_t number = 0; number < stuck.size(); ++number) {
       const std::string name = fmt::format("group{}", number);
-      groups.push_back(std::make_unique<Communicator>(
-          process, Meeting{.group = std::make_shared<PrefixStore>(store, name + "/"),
-                           .job = store,
-                           .name = name}));
-      groups.back()->recv(room, 0, 7, stuck[number].call());  // from itself, never sent
+      groups.push_back(std::make_unique<Communicator>(process, Meeting{.name = name}));
+      groups.back()->run(gtopk::recv(room, 0, 7), stuck[number].call());  // from itself, never sent
     }
     const auto begin = steady_clock::now();
     groups.clear();
@@ -148,11 +145,11 @@ TEST(Exchange, OfTopkHasRoomForWhatAllRanksSelected) {
     std::vector<std::uint32_t> result_indices(2 * kSelected);
     std::vector<float> result_values(2 * kSelected);
     std::uint64_t count = 0;
-    const SparseOptions options{.k = kSelected, .algorithm = Algorithm::kTopk};
-    Communicator::Preselected entries{indices, values, result_indices, result_values, &count};
+    const SparseOptions options{.k = kSelected, .algorithm = "topk"};
+    Preselected entries{indices, values, result_indices, result_values, &count};
     entries.result_values = std::span(result_values).first(2 * kSelected - 1);
     try {
-      member.group().exchange(entries, 1000, options, {});
+      member.group().run(gtopk::exchange(entries, 1000, options), {});
       ADD_FAILURE() << "a result of up to 6 entries in a room for 5";
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
@@ -161,7 +158,7 @@ TEST(Exchange, OfTopkHasRoomForWhatAllRanksSelected) {
     }
     entries.result_values = result_values;
     const Pending pending;
-    member.group().exchange(entries, 1000, options, pending.call());
+    member.group().run(gtopk::exchange(entries, 1000, options), pending.call());
     const Ending ending = pending.wait();
     ASSERT_TRUE(ending.good()) << ending.text;
     EXPECT_EQ(count, 2 * kSelected);

@@ -1,11 +1,11 @@
-#include "communicator/work.hpp"
+#include "tests/communicator/work.hpp"
 
 #include <optional>
 #include <span>
 
 #include <fmt/format.h>
 
-#include "support/cases.hpp"
+#include "tests/support/cases.hpp"
 
 namespace gtopk::test {
 namespace {
@@ -15,16 +15,16 @@ constexpr std::uint64_t kSelected = 5'000;
 constexpr std::size_t kNumbers = 150'000;  // 600,000 bytes, several pieces
 constexpr std::uint32_t kRoot = 0;
 
-std::optional<Algorithm> algorithm_of(Kind kind) {
+std::optional<std::string> algorithm_of(Kind kind) {
   switch (kind) {
     case Kind::kGtopk:
-      return Algorithm::kGtopk;
+      return "gtopk";
     case Kind::kGtopkTree:
-      return Algorithm::kGtopkTree;
+      return "gtopk-tree";
     case Kind::kTopk:
-      return Algorithm::kTopk;
+      return "topk";
     case Kind::kDense:
-      return Algorithm::kDense;
+      return "dense";
     case Kind::kAllReduce:
     case Kind::kBarrier:
     case Kind::kBroadcast:
@@ -49,7 +49,7 @@ std::int32_t result(Kind kind, std::uint32_t ranks, std::size_t index) {
 
 std::string name_of_operation(Kind kind) {
   if (const auto algorithm = algorithm_of(kind)) {
-    return fmt::format("sparse_all_reduce({})", to_string(*algorithm));
+    return fmt::format("sparse_all_reduce({})", *algorithm);
   }
   if (kind == Kind::kAllReduce) return "all_reduce";
   return kind == Kind::kBarrier ? "barrier" : "broadcast";
@@ -85,15 +85,17 @@ Work::Work(const Plan& plan, std::uint32_t rank) : plan_(&plan), rank_(rank) {
 void Work::submit(Communicator& group, Call call) {
   if (sparse()) {
     const reference::Problem& problem = plan_->problem;
-    group.sparse_all_reduce(tensor_.values.data(), tensor_.residual->data(), problem.d,
-                            problem.type, problem.options, std::move(call));
+    group.run(gtopk::sparse_all_reduce(tensor_.values.data(), tensor_.residual->data(), problem.d,
+                                       problem.type, problem.options),
+              std::move(call));
   } else if (plan_->kind == Kind::kAllReduce) {
-    group.all_reduce(numbers_.data(), numbers_.size(), DataType::kInt32, ReduceOp::kSum,
-                     std::move(call));
+    group.run(gtopk::all_reduce(numbers_.data(), numbers_.size(), DataType::kInt32, ReduceOp::kSum),
+              std::move(call));
   } else if (plan_->kind == Kind::kBroadcast) {
-    group.broadcast(std::as_writable_bytes(std::span(numbers_)), kRoot, std::move(call));
+    group.run(gtopk::broadcast(std::as_writable_bytes(std::span(numbers_)), kRoot),
+              std::move(call));
   } else {
-    group.barrier(std::move(call));
+    group.run(gtopk::barrier(), std::move(call));
   }
 }
 

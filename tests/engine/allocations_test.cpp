@@ -7,12 +7,13 @@
 #include <utility>
 #include <vector>
 
-#include "engine/compute.hpp"
-#include "engine/count_allocations.hpp"
-#include "engine/engine.hpp"
-#include "support/calls.hpp"
-#include "support/cases.hpp"
-#include "transport/inproc/fabric.hpp"
+#include "src/engine/compute.hpp"
+#include "src/engine/engine.hpp"
+#include "src/gtopk/algorithms/sparse_all_reduce.hpp"
+#include "src/transport/inproc/fabric.hpp"
+#include "tests/engine/count_allocations.hpp"
+#include "tests/support/calls.hpp"
+#include "tests/support/cases.hpp"
 
 namespace gtopk {
 namespace {
@@ -81,7 +82,7 @@ class Ranks {
   }
 
   /// Allocations of one all-reduce over all ranks, from its submission to its end.
-  std::size_t all_reduce(Algorithm algorithm, std::uint64_t d, std::uint64_t k) {
+  std::size_t all_reduce(const std::string& algorithm, std::uint64_t d, std::uint64_t k) {
     const auto size = static_cast<std::uint32_t>(engines_.size());
     tensors_.assign(size, std::vector<float>(d));
     residuals_.assign(size, std::vector<float>(d));
@@ -97,7 +98,7 @@ class Ranks {
       call.d = d;
       call.options.k = k;
       call.options.algorithm = algorithm;
-      specs.push_back(support::sparse_all_reduce(call, workspaces_[rank]));
+      specs.push_back(sparse::collective(call));
       specs.back().timeout = std::chrono::seconds(30);
       specs.back().done = [&ended](const std::exception_ptr& error) { ended += error ? 0 : 1; };
     }
@@ -112,8 +113,8 @@ class Ranks {
     received_.assign(in_flight, std::vector<std::byte>(bytes));
     for (std::size_t number = 0; number < in_flight; ++number) {
       const auto tag = static_cast<std::int32_t>(number / 2);
-      specs.push_back(support::send(sent_, 1, tag));
-      specs.push_back(support::recv(received_[number], 0, tag));
+      specs.push_back(gtopk::send(sent_, 1, tag));
+      specs.push_back(gtopk::recv(received_[number], 0, tag));
     }
     for (engine::OperationSpec& spec : specs) {
       spec.timeout = std::chrono::seconds(30);
@@ -153,7 +154,6 @@ class Ranks {
   std::vector<std::vector<float>> residuals_;
   std::vector<std::byte> sent_;
   std::vector<std::vector<std::byte>> received_;
-  std::array<sparse::Workspace, 8> workspaces_;
   std::vector<std::unique_ptr<Uncounted>> ports_;
   transport::inproc::Fabric fabric_;  // goes first: its ports name requests
 };
@@ -165,10 +165,13 @@ constexpr bool kFramesAreReused = true;
 #endif
 
 /// Allocations per rank of one operation in the steady state: the operation, its view and its place
-/// in the group's table; `dense` hands two sweeps to the executor as well, four more.
-std::size_t per_rank(Algorithm algorithm) { return algorithm == Algorithm::kDense ? 7 : 3; }
+/// in the group's table; those that make no lists hand two sweeps to the executor as well, four
+/// more.
+std::size_t per_rank(const std::string& algorithm) {
+  return reference::sends_lists(algorithm) ? 3 : 7;
+}
 
-class Allocations : public ::testing::TestWithParam<Algorithm> {};
+class Allocations : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Allocations, OfTheSteadyStateAreAFixedNumberPerRankWhateverPAndDAndK) {
   for (const std::uint32_t size : {1U, 2U, 3U, 4U, 8U}) {
@@ -209,7 +212,7 @@ TEST(PointToPointAllocations, OfTheSteadyStateAreThoseOfTheOperationsAlone) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, Allocations, ::testing::ValuesIn(reference::kAlgorithms));
+INSTANTIATE_TEST_SUITE_P(Every, Allocations, ::testing::ValuesIn(reference::algorithms()));
 
 }  // namespace
 }  // namespace gtopk

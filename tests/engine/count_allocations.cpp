@@ -1,4 +1,4 @@
-#include "engine/count_allocations.hpp"
+#include "tests/engine/count_allocations.hpp"
 
 #include <cstdlib>
 #include <new>

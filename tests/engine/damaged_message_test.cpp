@@ -6,9 +6,9 @@
 
 #include <fmt/format.h>
 
-#include "collectives/signature.hpp"
-#include "support/calls.hpp"
-#include "support/cases.hpp"
+#include "src/collectives/header.hpp"
+#include "tests/support/calls.hpp"
+#include "tests/support/cases.hpp"
 
 namespace gtopk {
 namespace {
@@ -41,7 +41,7 @@ struct Damage {
 
 /// Runs one sparse all-reduce under the damage. Says what is wrong with how it went; `must_fail`:
 /// some rank notices.
-std::string run_damaged(std::uint64_t seed, Algorithm algorithm, std::uint32_t size,
+std::string run_damaged(std::uint64_t seed, const std::string& algorithm, std::uint32_t size,
                         const std::shared_ptr<Damage>& damage, bool structure) {
   reference::Problem problem;
   reference::Random random(seed);
@@ -63,9 +63,8 @@ std::string run_damaged(std::uint64_t seed, Algorithm algorithm, std::uint32_t s
   for (std::uint32_t rank = 0; rank < size; ++rank) {
     tensors.push_back(support::tensor_of(problem, rank));
   }
-  const auto endings = ranks.run([&](std::uint32_t rank) {
-    return support::sparse_all_reduce(problem, tensors[rank], ranks.workspace(rank));
-  });
+  const auto endings = ranks.run(
+      [&](std::uint32_t rank) { return support::sparse_all_reduce(problem, tensors[rank]); });
   bool noticed = false;
   for (std::uint32_t rank = 0; rank < size; ++rank) {
     if (!endings[rank]->ended) return "a rank has not ended";
@@ -88,7 +87,7 @@ std::string run_damaged(std::uint64_t seed, Algorithm algorithm, std::uint32_t s
   return left.empty() ? std::string() : left.front();
 }
 
-class DamagedMessage : public ::testing::TestWithParam<Algorithm> {};
+class DamagedMessage : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(DamagedMessage, OfAnotherLengthIsNoticedAndTheGroupWorksOn) {
   std::uint64_t seed = 0;
@@ -133,7 +132,7 @@ TEST_P(DamagedMessage, AlteredAnywhereHangsNobodyAndBreaksNoMemory) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, DamagedMessage, ::testing::ValuesIn(reference::kAlgorithms));
+INSTANTIATE_TEST_SUITE_P(Every, DamagedMessage, ::testing::ValuesIn(reference::algorithms()));
 
 TEST(LostMessage, EndsEveryRankAtTheTimeoutWithWhoWaitsForWhom) {
   for (std::uint64_t seed = 0; seed < 30; ++seed) {
@@ -144,9 +143,8 @@ TEST(LostMessage, EndsEveryRankAtTheTimeoutWithWhoWaitsForWhom) {
     damage->fault.drop = true;
     ranks.fabric().set_faults([damage](const Sent& sent) { return (*damage)(sent); });
     std::vector<std::int64_t> values(size, 1);
-    const auto endings = ranks.run([&](std::uint32_t rank) {
-      return support::all_reduce(&values[rank], 1, DataType::kInt64);
-    });
+    const auto endings = ranks.run(
+        [&](std::uint32_t rank) { return gtopk::all_reduce(&values[rank], 1, DataType::kInt64); });
     ASSERT_TRUE(damage->done);
     bool failed = false;
     for (const SharedEnding& ending : endings) {
@@ -186,8 +184,8 @@ TEST(DamagedNotice, DelaysAnErrorUntilTheTimeoutAndHangsNobody) {
     });
     std::vector<std::vector<std::int64_t>> values(size, std::vector<std::int64_t>(100));
     const auto endings = ranks.run([&](std::uint32_t rank) {
-      return support::all_reduce(values[rank].data(), rank == seed % size ? 100 : 1,
-                                 DataType::kInt64);
+      return gtopk::all_reduce(values[rank].data(), rank == seed % size ? 100 : 1,
+                               DataType::kInt64);
     });
     for (const SharedEnding& ending : endings) EXPECT_TRUE(ending->error.has_value()) << seed;
   }

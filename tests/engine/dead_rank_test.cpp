@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
-#include "support/calls.hpp"
-#include "support/cases.hpp"
+#include "tests/support/calls.hpp"
+#include "tests/support/cases.hpp"
 
 namespace gtopk {
 namespace {
@@ -26,7 +26,7 @@ FabricOptions network(std::uint64_t seed) {
 /// What rank runs as operation number `which`, on memory of its own.
 struct Work {
   explicit Work(std::uint32_t ranks) {
-    problem = reference::random_case(ranks, DataType::kFloat32, ranks, Algorithm::kGtopk).problem;
+    problem = reference::random_case(ranks, DataType::kFloat32, ranks, "gtopk").problem;
     // Lists of 24 kB, which take turns: two operations in a row do that.
     long_lists.d = 9000;
     long_lists.options.k = 3000;
@@ -45,31 +45,31 @@ struct Work {
       rooms.emplace_back(ranks, Bytes(2000));
     }
   }
-  engine::OperationSpec make(InprocRanks& ranks, std::uint32_t rank, std::uint64_t which) {
+  engine::OperationSpec make(std::uint32_t rank, std::uint64_t which) {
     engine::OperationSpec spec;
     switch (which % 9) {
       case 0:
       case 1:
       case 2:
-        problem.options.algorithm = reference::kAlgorithms[which % 9];
-        spec = support::sparse_all_reduce(problem, tensors[rank], ranks.workspace(rank));
+        problem.options.algorithm = reference::algorithms()[which % 9];
+        spec = support::sparse_all_reduce(problem, tensors[rank]);
         break;
       case 3:
-        spec = support::all_reduce(large[rank].data(), large[rank].size() / 4, DataType::kInt32);
+        spec = gtopk::all_reduce(large[rank].data(), large[rank].size() / 4, DataType::kInt32);
         break;
       case 4:
-        spec = support::broadcast(large[rank], 0);
+        spec = gtopk::broadcast(large[rank], 0);
         break;
       case 5:
-        spec = support::all_gather({rooms[rank].begin(), rooms[rank].end()});
+        spec = gtopk::all_gather({rooms[rank].begin(), rooms[rank].end()});
         break;
       case 6:
       case 7:
-        long_lists.options.algorithm = reference::kAlgorithms[which % 9 - 6];
-        spec = support::sparse_all_reduce(long_lists, long_tensors[rank], ranks.workspace(rank));
+        long_lists.options.algorithm = reference::algorithms()[which % 9 - 6];
+        spec = support::sparse_all_reduce(long_lists, long_tensors[rank]);
         break;
       default:
-        spec = support::barrier();
+        spec = gtopk::barrier();
         break;
     }
     spec.timeout = kTimeout;
@@ -106,7 +106,7 @@ void strike_in_the_middle(std::uint64_t seed,
   Work work(size);
   std::vector<SharedEnding> first(size);
   for (std::uint32_t rank = 0; rank < size; ++rank) {
-    first[rank] = ranks.submit(rank, work.make(ranks, rank, seed));
+    first[rank] = ranks.submit(rank, work.make(rank, seed));
   }
   std::uint64_t steps = random.below(1 + 60ULL * size);
   ranks.run_until([&] { return steps-- == 0; });
@@ -117,7 +117,7 @@ void strike_in_the_middle(std::uint64_t seed,
   std::vector<std::string> names(size);
   for (std::uint32_t rank = 0; rank < size; ++rank) {
     if (rank == victim) continue;
-    engine::OperationSpec spec = more.make(ranks, rank, seed + 1);
+    engine::OperationSpec spec = more.make(rank, seed + 1);
     names[rank] = spec.name;
     second[rank] = ranks.submit(rank, std::move(spec));
   }
@@ -131,7 +131,7 @@ void strike_in_the_middle(std::uint64_t seed,
   for (std::uint32_t rank = 0; rank < size; ++rank) {
     if (rank == victim) continue;
     ASSERT_TRUE(first[rank]->ended);
-    if (first[rank]->error) expect_names(first[rank], victim, 0, work.make(ranks, rank, seed).name);
+    if (first[rank]->error) expect_names(first[rank], victim, 0, work.make(rank, seed).name);
     expect_names(second[rank], victim, 1, names[rank]);
   }
   ranks.settle();
@@ -173,7 +173,7 @@ TEST(StoppedRank, ThatGoesOnInTimeIsNoMatter) {
     std::vector<std::int64_t> values(size, 3);
     std::vector<SharedEnding> endings;
     for (std::uint32_t rank = 0; rank < size; ++rank) {
-      engine::OperationSpec spec = support::all_reduce(&values[rank], 1, DataType::kInt64);
+      engine::OperationSpec spec = gtopk::all_reduce(&values[rank], 1, DataType::kInt64);
       spec.timeout = kTimeout;
       endings.push_back(ranks.submit(rank, std::move(spec)));
     }
@@ -197,7 +197,7 @@ TEST(StoppedRank, ThatGoesOnTooLateHearsThatTheGroupIsOver) {
     std::vector<std::int64_t> values(size, 3);
     std::vector<SharedEnding> endings;
     for (std::uint32_t rank = 0; rank < size; ++rank) {
-      engine::OperationSpec spec = support::all_reduce(&values[rank], 1, DataType::kInt64);
+      engine::OperationSpec spec = gtopk::all_reduce(&values[rank], 1, DataType::kInt64);
       spec.timeout = kTimeout;
       endings.push_back(ranks.submit(rank, std::move(spec)));
     }
@@ -213,7 +213,7 @@ TEST(StoppedRank, ThatGoesOnTooLateHearsThatTheGroupIsOver) {
     if (endings[1]->error) {
       EXPECT_EQ(endings[1]->error->kind(), ErrorKind::kPeerFailed) << endings[1]->text();
     }
-    const SharedEnding next = ranks.submit(1, support::all_reduce(&values[1], 1, DataType::kInt64));
+    const SharedEnding next = ranks.submit(1, gtopk::all_reduce(&values[1], 1, DataType::kInt64));
     ranks.run_all();
     EXPECT_TRUE(next->error.has_value());
   }
@@ -228,8 +228,7 @@ TEST(LateRank, IsNamedByTheTimeoutOfTheOthers) {
       Work work(size);
       std::vector<SharedEnding> endings;
       for (std::uint32_t rank = 0; rank < size; ++rank) {
-        if (rank != late)
-          endings.push_back(ranks.submit(rank, work.make(ranks, rank, size + late)));
+        if (rank != late) endings.push_back(ranks.submit(rank, work.make(rank, size + late)));
       }
       ranks.run_all();
       EXPECT_GE(ranks.now() - called, kTimeout);
@@ -245,7 +244,7 @@ TEST(LateRank, IsNamedByTheTimeoutOfTheOthers) {
       }
       // When it calls at last, it hears the same.
       ranks.settle();
-      const SharedEnding last = ranks.submit(late, work.make(ranks, late, size + late));
+      const SharedEnding last = ranks.submit(late, work.make(late, size + late));
       ranks.run_all();
       ASSERT_TRUE(last->error.has_value());
       EXPECT_NE(last->text().find("has not called it"), std::string::npos) << last->text();
@@ -260,10 +259,10 @@ TEST(LateRank, IsNamedWhenTheOperationThatWaitsTimesOutFirst) {
   std::vector<std::int64_t> values(3);
   std::vector<SharedEnding> endings;
   for (const std::uint32_t rank : {0U, 1U}) {
-    engine::OperationSpec slow = support::all_reduce(&values[rank], 1, DataType::kInt64);
+    engine::OperationSpec slow = gtopk::all_reduce(&values[rank], 1, DataType::kInt64);
     slow.timeout = std::chrono::hours(1);
     endings.push_back(ranks.submit(rank, std::move(slow)));
-    engine::OperationSpec barrier = support::barrier();
+    engine::OperationSpec barrier = gtopk::barrier();
     barrier.timeout = kTimeout;
     endings.push_back(ranks.submit(rank, std::move(barrier)));
   }
@@ -279,7 +278,7 @@ TEST(LateRank, IsNamedWhenTheOperationThatWaitsTimesOutFirst) {
 TEST(LateRank, OfAPointToPointTransferFailsThatTransferAlone) {
   InprocRanks ranks(2);
   Bytes room(10);
-  engine::OperationSpec spec = support::recv(room, 1, 7);
+  engine::OperationSpec spec = gtopk::recv(room, 1, 7);
   spec.timeout = kTimeout;
   const SharedEnding ending = ranks.submit(0, std::move(spec));
   ranks.run_all();
@@ -297,14 +296,13 @@ TEST(DeadRank, EndsOnlyTheGroupsThatItIsIn) {
     ASSERT_EQ(support::group_works(ranks), "");
     ranks.kill(4, Death::kNoticed);
     Work work(5);
-    const auto endings =
-        ranks.run([&](std::uint32_t rank) { return work.make(ranks, rank, seed); });
+    const auto endings = ranks.run([&](std::uint32_t rank) { return work.make(rank, seed); });
     for (std::uint32_t rank = 0; rank < 4; ++rank) EXPECT_TRUE(endings[rank]->error.has_value());
     std::vector<std::int64_t> values = {1, 2};
     const SharedEnding one =
-        ranks.submit(1, pair[0], support::all_reduce(&values[0], 1, DataType::kInt64));
+        ranks.submit(1, pair[0], gtopk::all_reduce(&values[0], 1, DataType::kInt64));
     const SharedEnding other =
-        ranks.submit(3, pair[1], support::all_reduce(&values[1], 1, DataType::kInt64));
+        ranks.submit(3, pair[1], gtopk::all_reduce(&values[1], 1, DataType::kInt64));
     ranks.run_all();
     EXPECT_TRUE(one->good()) << one->text();
     EXPECT_TRUE(other->good()) << other->text();

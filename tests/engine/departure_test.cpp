@@ -7,8 +7,9 @@
 
 #include <fmt/format.h>
 
-#include "engine/engine_thread.hpp"
-#include "support/calls.hpp"
+#include "src/engine/engine_thread.hpp"
+#include "src/gtopk/algorithms/sparse_all_reduce.hpp"
+#include "tests/support/calls.hpp"
 
 namespace gtopk {
 namespace {
@@ -36,7 +37,7 @@ TEST(Departure, RightAfterTheLastCollectiveFailsNobody) {
     std::vector<SharedEnding> endings;
     for (std::uint32_t rank = 0; rank < size; ++rank) {
       endings.push_back(
-          ranks.submit(rank, support::all_reduce(values[rank].data(), 300, DataType::kInt64)));
+          ranks.submit(rank, gtopk::all_reduce(values[rank].data(), 300, DataType::kInt64)));
     }
     for (std::uint32_t left = 0; left < size; ++left) {
       std::uint32_t next = size;
@@ -65,8 +66,7 @@ TEST(Departure, WhileOthersWaitForItIsAnErrorThatNamesIt) {
     std::vector<SharedEnding> endings;
     for (std::uint32_t rank = 0; rank < size; ++rank) {
       if (rank == leaver) continue;
-      endings.push_back(
-          ranks.submit(rank, support::all_reduce(&values[rank], 1, DataType::kInt64)));
+      endings.push_back(ranks.submit(rank, gtopk::all_reduce(&values[rank], 1, DataType::kInt64)));
     }
     const transport::TimePoint before = ranks.now();
     ranks.leave(leaver);
@@ -102,7 +102,7 @@ sparse::SparseCall walk_the_tree(std::vector<float>& tensor) {
   sparse::SparseCall call;
   call.tensor = tensor.data();
   call.d = tensor.size();
-  call.options = {.k = 3, .algorithm = Algorithm::kGtopkTree};
+  call.options = {.k = 3, .algorithm = "gtopk-tree"};
   return call;
 }
 
@@ -111,7 +111,7 @@ TEST(Departure, AfterARanksDeathIsNotTakenForTheCause) {
   let_rank_1_hear_late(ranks);
   std::vector<std::vector<float>> tensors(4, std::vector<float>(10, 1.0F));
   const auto call = [&](std::uint32_t rank) {
-    return support::sparse_all_reduce(walk_the_tree(tensors[rank]), ranks.workspace(rank));
+    return sparse::collective(walk_the_tree(tensors[rank]));
   };
   for (const SharedEnding& ending : ranks.run(call)) ASSERT_TRUE(ending->good()) << ending->text();
   std::vector<SharedEnding> endings;
@@ -134,8 +134,7 @@ TEST(Departure, AfterAMismatchIsNotTakenForTheCause) {
   tensors[3].resize(9);
   std::vector<SharedEnding> endings;
   for (std::uint32_t rank = 0; rank < 4; ++rank) {
-    endings.push_back(ranks.submit(
-        rank, support::sparse_all_reduce(walk_the_tree(tensors[rank]), ranks.workspace(rank))));
+    endings.push_back(ranks.submit(rank, sparse::collective(walk_the_tree(tensors[rank]))));
   }
   ranks.run_until([&] { return endings[0]->ended; });
   ranks.leave(0);
@@ -176,9 +175,9 @@ TEST(Departure, OfOneRankLeavesOtherGroupsWorking) {
   ranks.leave(2);
   std::vector<std::int64_t> values = {4, 5};
   const SharedEnding one =
-      ranks.submit(0, pair[0], support::all_reduce(&values[0], 1, DataType::kInt64));
+      ranks.submit(0, pair[0], gtopk::all_reduce(&values[0], 1, DataType::kInt64));
   const SharedEnding other =
-      ranks.submit(1, pair[1], support::all_reduce(&values[1], 1, DataType::kInt64));
+      ranks.submit(1, pair[1], gtopk::all_reduce(&values[1], 1, DataType::kInt64));
   ranks.run_all();
   EXPECT_TRUE(one->good() && other->good());
   EXPECT_EQ(values, (std::vector<std::int64_t>{9, 9}));
@@ -197,8 +196,8 @@ TEST(Shutdown, WithOperationsUnderWayEndsThemHereAndThere) {
         // The others never call the last one: the leaver is in the middle of it.
         if (number == 39 && rank != leaver) continue;
         endings[rank].push_back(
-            ranks.submit(rank, support::all_reduce(memory[rank][number].data(),
-                                                   number % 2 == 0 ? 1 : 20000, DataType::kInt32)));
+            ranks.submit(rank, gtopk::all_reduce(memory[rank][number].data(),
+                                                 number % 2 == 0 ? 1 : 20000, DataType::kInt32)));
       }
     }
     ranks.run_for(std::chrono::milliseconds(1));
@@ -226,7 +225,7 @@ TEST(RemovedGroup, FailsWhatWasUnderWayOnEveryRank) {
   std::vector<std::int64_t> values(3, 1);
   std::vector<SharedEnding> endings;
   for (const std::uint32_t rank : {0U, 1U}) {
-    endings.push_back(ranks.submit(rank, support::all_reduce(&values[rank], 1, DataType::kInt64)));
+    endings.push_back(ranks.submit(rank, gtopk::all_reduce(&values[rank], 1, DataType::kInt64)));
   }
   ranks.run_for(std::chrono::milliseconds(5));
   ranks.engine(0).remove_group(*ranks.group(0));
@@ -249,7 +248,7 @@ TEST(RemovedGroup, OfARankThatHasFinishedDisturbsNobodyAndItsIdMayBeUsedAgain) {
       std::vector<SharedEnding> endings;
       for (std::uint32_t rank = 0; rank < 3; ++rank) {
         endings.push_back(ranks.submit(rank, groups[rank],
-                                       support::all_reduce(&values[rank], 1, DataType::kInt64)));
+                                       gtopk::all_reduce(&values[rank], 1, DataType::kInt64)));
       }
       for (std::uint32_t rank = 0; rank < 3; ++rank) {
         ranks.run_until([&] { return endings[rank]->ended; });
@@ -287,7 +286,7 @@ class LeftMessage : public testing::TestWithParam<std::size_t> {
   /// Rank 1 has sent a message of tag 5 that nobody has received, and says goodbye.
   void SetUp() override {
     ASSERT_EQ(support::group_works(ranks_), "");
-    const SharedEnding sent = ranks_.submit(1, support::send(unreceived_, 0, 5));
+    const SharedEnding sent = ranks_.submit(1, gtopk::send(unreceived_, 0, 5));
     ranks_.run_all();
     ASSERT_TRUE(sent->good()) << sent->text();
     ranks_.engine(1).say_goodbye();
@@ -308,9 +307,8 @@ class LeftMessage : public testing::TestWithParam<std::size_t> {
 
 TEST_P(LeftMessage, KeepsNobodyWaitingForMore) {
   std::int64_t value = 1;
-  const SharedEnding collective =
-      ranks_.submit(0, support::all_reduce(&value, 1, DataType::kInt64));
-  const SharedEnding receive = ranks_.submit(0, support::recv(room_, 1, 6));
+  const SharedEnding collective = ranks_.submit(0, gtopk::all_reduce(&value, 1, DataType::kInt64));
+  const SharedEnding receive = ranks_.submit(0, gtopk::recv(room_, 1, 6));
   ranks_.run_all();
   expect_left(collective);
   expect_left(receive);
@@ -319,11 +317,10 @@ TEST_P(LeftMessage, KeepsNobodyWaitingForMore) {
 TEST_P(LeftMessage, IsStillThereToBeReceivedAndNothingElseIs) {
   ranks_.run_for(std::chrono::milliseconds(5));
   std::int64_t value = 1;
-  const SharedEnding none = ranks_.submit(0, support::recv(room_, 1, 6));
-  const SharedEnding collective =
-      ranks_.submit(0, support::all_reduce(&value, 1, DataType::kInt64));
-  const SharedEnding there = ranks_.submit(0, support::recv(room_, 1, 5));
-  const SharedEnding again = ranks_.submit(0, support::recv(room_, 1, 5));
+  const SharedEnding none = ranks_.submit(0, gtopk::recv(room_, 1, 6));
+  const SharedEnding collective = ranks_.submit(0, gtopk::all_reduce(&value, 1, DataType::kInt64));
+  const SharedEnding there = ranks_.submit(0, gtopk::recv(room_, 1, 5));
+  const SharedEnding again = ranks_.submit(0, gtopk::recv(room_, 1, 5));
   ranks_.run_all();
   expect_left(none);
   expect_left(collective);
@@ -339,7 +336,7 @@ TEST(AbortedGroup, EndsOnEveryRankWithTheReason) {
   std::vector<std::int64_t> values(4, 1);
   std::vector<SharedEnding> endings;
   for (std::uint32_t rank = 0; rank < 3; ++rank) {
-    endings.push_back(ranks.submit(rank, support::all_reduce(&values[rank], 1, DataType::kInt64)));
+    endings.push_back(ranks.submit(rank, gtopk::all_reduce(&values[rank], 1, DataType::kInt64)));
   }
   ranks.run_for(std::chrono::milliseconds(5));
   ranks.engine(3).abort_group(*ranks.group(3), Error(ErrorKind::kAborted, "the reason"));
@@ -369,7 +366,7 @@ TEST(EngineThread, RunsWhatIsSubmittedAndEndsWithNothingUnderWay) {
       });
       EXPECT_THROW(thread.call([] { throw Error(ErrorKind::kInvalidArgument, "thrown there"); }),
                    Error);
-      engine::OperationSpec spec = support::all_reduce(&value, 1, DataType::kInt64, ReduceOp::kAvg);
+      engine::OperationSpec spec = gtopk::all_reduce(&value, 1, DataType::kInt64, ReduceOp::kAvg);
       spec.timeout = std::chrono::seconds(60);
       spec.done = [&](const std::exception_ptr& error) {
         if (error) {

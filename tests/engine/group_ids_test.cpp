@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "engine/group_ids.hpp"
-#include "engine/group_view.hpp"
-#include "engine/point_to_point.hpp"
-#include "support/calls.hpp"
-#include "support/inproc_ranks.hpp"
+#include "src/engine/group_ids.hpp"
+#include "src/engine/group_view.hpp"
+#include "src/engine/point_to_point.hpp"
+#include "tests/support/calls.hpp"
+#include "tests/support/inproc_ranks.hpp"
 
 namespace gtopk {
 namespace {
@@ -52,7 +52,7 @@ void expect_works(InprocRanks& ranks, const std::vector<std::shared_ptr<engine::
   for (std::size_t place = 0; place < members.size(); ++place) {
     endings.push_back(
         ranks.submit(members[place], groups[place],
-                     support::all_reduce(&values[place], 1, DataType::kInt64, ReduceOp::kSum)));
+                     gtopk::all_reduce(&values[place], 1, DataType::kInt64, ReduceOp::kSum)));
   }
   ranks.run_all();
   for (std::size_t place = 0; place < members.size(); ++place) {
@@ -113,7 +113,7 @@ TEST(Groups, MoreThanTheLimitAtATimeAreAnErrorAndTheOthersWorkOn) {
 engine::OperationSpec send(std::int64_t& value) {
   engine::OperationSpec spec;
   spec.name = "send";
-  spec.point_to_point = true;
+  spec.ordering = Ordering::kUnnumbered;
   spec.body = [&value](engine::GroupView& view) {
     return engine::send(view, 1, 5, std::as_bytes(std::span(&value, 1)));
   };
@@ -123,7 +123,7 @@ engine::OperationSpec send(std::int64_t& value) {
 engine::OperationSpec receive(std::int64_t& value) {
   engine::OperationSpec spec;
   spec.name = "recv";
-  spec.point_to_point = true;
+  spec.ordering = Ordering::kUnnumbered;
   spec.body = [&value](engine::GroupView& view) {
     return engine::recv(view, 0, 5, std::as_writable_bytes(std::span(&value, 1)));
   };

@@ -8,8 +8,8 @@
 
 #include <fmt/format.h>
 
-#include "support/calls.hpp"
-#include "support/cases.hpp"
+#include "tests/support/calls.hpp"
+#include "tests/support/cases.hpp"
 
 namespace gtopk {
 namespace {
@@ -34,9 +34,8 @@ TEST(InFlight, AHundredCollectivesOfOneGroupAllEndRight) {
     for (std::uint64_t operation = 0; operation < kOperations; ++operation) {
       for (std::uint32_t rank = 0; rank < size; ++rank) {
         values[rank][operation] = static_cast<std::int64_t>(1000 * operation + rank);
-        endings.push_back(ranks.submit(
-            rank,
-            support::all_reduce(&values[rank][operation], 1, DataType::kInt64, ReduceOp::kMax)));
+        endings.push_back(ranks.submit(rank, gtopk::all_reduce(&values[rank][operation], 1,
+                                                               DataType::kInt64, ReduceOp::kMax)));
       }
     }
     ranks.run_all();
@@ -45,10 +44,10 @@ TEST(InFlight, AHundredCollectivesOfOneGroupAllEndRight) {
       for (std::uint64_t operation = 0; operation < kOperations; ++operation) {
         ASSERT_EQ(values[rank][operation], static_cast<std::int64_t>(1000 * operation + size - 1));
       }
-      const std::uint32_t most = ranks.group(rank)->counters.most_in_flight;
+      const std::uint64_t most = ranks.group(rank)->metrics.count(Metric::kMostInFlight);
       EXPECT_GT(most, 1U);
       EXPECT_LE(most, engine::Engine::kMaxInFlight);
-      EXPECT_EQ(ranks.group(rank)->counters.in_flight, 0U);
+      EXPECT_EQ(ranks.group(rank)->in_flight(), 0U);
     }
     EXPECT_TRUE(ranks.close().empty());
   }
@@ -62,7 +61,7 @@ TEST(InFlight, DifferentProblemsAtOnceEachEqualTheReference) {
     for (std::uint64_t number = 0; number < 40; ++number) {
       problems.push_back(reference::random_case(1000 * seed + number,
                                                 one_of(reference::kFloatingTypes, number), size,
-                                                one_of(reference::kAlgorithms, number / 4))
+                                                one_of(reference::algorithms(), number / 4))
                              .problem);
     }
     std::vector<std::vector<support::Tensor>> tensors(size);
@@ -71,9 +70,8 @@ TEST(InFlight, DifferentProblemsAtOnceEachEqualTheReference) {
       for (const auto& problem : problems)
         tensors[rank].push_back(support::tensor_of(problem, rank));
       for (std::size_t number = 0; number < problems.size(); ++number) {
-        endings.push_back(
-            ranks.submit(rank, support::sparse_all_reduce(problems[number], tensors[rank][number],
-                                                          ranks.workspace(rank))));
+        endings.push_back(ranks.submit(
+            rank, support::sparse_all_reduce(problems[number], tensors[rank][number])));
       }
     }
     ranks.run_all();
@@ -106,7 +104,8 @@ TEST(InFlight, LongListsTakeTurns) {
       reference::Problem& problem = problems[number];
       problem.d = 3 * kLong;
       problem.options.k = number % 3 == 2 ? 20 : kLong;
-      problem.options.algorithm = reference::kAlgorithms[number % 3];  // not dense
+      problem.options.wire = "raw";
+      problem.options.algorithm = reference::algorithms()[number % 3];  // not dense
       for (std::uint32_t rank = 0; rank < size; ++rank) {
         reference::Input input{reference::zeros(problem.type, problem.d), std::nullopt};
         for (std::uint64_t i = 0; i < problem.d; ++i) {
@@ -122,9 +121,8 @@ TEST(InFlight, LongListsTakeTurns) {
         tensors[rank].push_back(support::tensor_of(problem, rank));
       }
       for (std::size_t number = 0; number < problems.size(); ++number) {
-        endings[rank].push_back(
-            ranks.submit(rank, support::sparse_all_reduce(problems[number], tensors[rank][number],
-                                                          ranks.workspace(rank))));
+        endings[rank].push_back(ranks.submit(
+            rank, support::sparse_all_reduce(problems[number], tensors[rank][number])));
       }
     }
     std::size_t left = problems.size() * size;
@@ -183,7 +181,7 @@ TEST(InFlight, GroupsThatOverlapDoNotMixTheirMessages) {
         const auto at = static_cast<std::size_t>(place);
         endings.push_back(
             ranks.submit(members[which][at], groups[which][at],
-                         support::all_reduce(&values.back().value, 1, DataType::kInt64)));
+                         gtopk::all_reduce(&values.back().value, 1, DataType::kInt64)));
       }
     }
     ranks.run_all();
@@ -203,11 +201,10 @@ TEST(Barrier, EndsAfterEverythingThatWasCalledBeforeIt) {
     std::vector<SharedEnding> later;
     for (std::uint32_t rank = 0; rank < size; ++rank) {
       for (std::int64_t& value : values[rank]) {
-        earlier[rank].push_back(
-            ranks.submit(rank, support::all_reduce(&value, 1, DataType::kInt64)));
+        earlier[rank].push_back(ranks.submit(rank, gtopk::all_reduce(&value, 1, DataType::kInt64)));
       }
-      barriers.push_back(ranks.submit(rank, support::barrier()));
-      later.push_back(ranks.submit(rank, support::barrier()));
+      barriers.push_back(ranks.submit(rank, gtopk::barrier()));
+      later.push_back(ranks.submit(rank, gtopk::barrier()));
     }
     ranks.run_until([&] {
       for (std::uint32_t rank = 0; rank < size; ++rank) {
@@ -244,12 +241,12 @@ TEST(PointToPoint, MessagesOfOneTagArriveInTheOrderOfTheirSends) {
     std::vector<SharedEnding> endings;
     for (std::size_t number = 0; number < kMessages; ++number) {
       const auto tag = static_cast<std::int32_t>(number % 3) - 1;  // any 32 bits: -1, 0, 1
-      endings.push_back(ranks.submit(0, support::send(sent[number], 1, tag)));
+      endings.push_back(ranks.submit(0, gtopk::send(sent[number], 1, tag)));
       if (number % 5 == 0) ranks.run_for(std::chrono::microseconds(50));
     }
     for (std::size_t number = 0; number < kMessages; ++number) {
       const auto tag = static_cast<std::int32_t>(number % 3) - 1;
-      endings.push_back(ranks.submit(1, support::recv(received[number], 0, tag)));
+      endings.push_back(ranks.submit(1, gtopk::recv(received[number], 0, tag)));
     }
     ranks.run_all();
     for (const SharedEnding& ending : endings) ASSERT_TRUE(ending->good()) << ending->text();
@@ -262,10 +259,10 @@ TEST(PointToPoint, ANotFittingMessageFailsItsReceiveAlone) {
   InprocRanks ranks(2);
   Bytes large(100);
   Bytes small(10);
-  const SharedEnding sent = ranks.submit(0, support::send(large, 1, 5));
-  const SharedEnding received = ranks.submit(1, support::recv(small, 0, 5));
-  const SharedEnding sent_small = ranks.submit(0, support::send(small, 1, 6));
-  const SharedEnding received_large = ranks.submit(1, support::recv(large, 0, 6));
+  const SharedEnding sent = ranks.submit(0, gtopk::send(large, 1, 5));
+  const SharedEnding received = ranks.submit(1, gtopk::recv(small, 0, 5));
+  const SharedEnding sent_small = ranks.submit(0, gtopk::send(small, 1, 6));
+  const SharedEnding received_large = ranks.submit(1, gtopk::recv(large, 0, 6));
   ranks.run_all();
   EXPECT_TRUE(sent->good() && sent_small->good());
   for (const SharedEnding& ending : {received, received_large}) {
@@ -284,7 +281,7 @@ TEST(Sequence, GoesOnBeyondWhatATagHolds) {
     std::vector<SharedEnding> endings;
     for (std::uint32_t number = 0; number < 1000; ++number) {
       for (std::uint32_t rank = 0; rank < 2; ++rank) {
-        endings.push_back(ranks.submit(rank, support::barrier()));
+        endings.push_back(ranks.submit(rank, gtopk::barrier()));
       }
     }
     ranks.run_all();

@@ -9,22 +9,27 @@
 
 #include <fmt/format.h>
 
-#include "gtopk/algorithms/departure.hpp"
-#include "support/calls.hpp"
-#include "support/cases.hpp"
+#include "src/gtopk/algorithms/departure.hpp"
+#include "src/gtopk/algorithms/sparse_all_reduce.hpp"
+#include "tests/support/calls.hpp"
+#include "tests/support/cases.hpp"
 
 namespace gtopk {
 namespace {
 
-using collectives::Signature;
 using reference::Bytes;
 using support::InprocRanks;
 using support::network;
 
-/// One rank's call with memory of its own, and its signature as errors print it.
+/// What errors print of a call.
+std::string text_of(const sparse::SparseCall& call) {
+  return sparse::agreement(call, sparse::plan(call)).text();
+}
+
+/// One rank's call with memory of its own, and the text that errors print of it.
 struct Call {
   explicit Call(const sparse::SparseCall& shape)
-      : tensor(reference::zeros(shape.dtype, shape.d)), signature(sparse::signature_of(shape)) {
+      : tensor(reference::zeros(shape.dtype, shape.d)), text(text_of(shape)) {
     call = shape;
     for (std::uint64_t i = 0; i < shape.d; ++i) {
       reference::store(shape.dtype, tensor, i, 1.0 + static_cast<double>(i % 7));
@@ -34,11 +39,11 @@ struct Call {
   }
   Bytes tensor;
   Bytes before;
-  Signature signature;
+  std::string text;
   sparse::SparseCall call;
 };
 
-sparse::SparseCall usual(Algorithm algorithm, std::uint64_t d) {
+sparse::SparseCall usual(const std::string& algorithm, std::uint64_t d) {
   sparse::SparseCall call;
   call.d = d;
   call.dtype = DataType::kFloat32;
@@ -56,13 +61,18 @@ const std::map<std::string, void (*)(sparse::SparseCall&)> kDifferences = {
     {"bfloat16", [](sparse::SparseCall& c) { c.dtype = DataType::kBfloat16; }},
     {"AVG", [](sparse::SparseCall& c) { c.options.op = ReduceOp::kAvg; }},
     {"merged", [](sparse::SparseCall& c) { c.options.put_back = PutBack::kMerged; }},
-    {"gtopk", [](sparse::SparseCall& c) { c.options.algorithm = Algorithm::kGtopk; }},
-    {"gtopk-tree", [](sparse::SparseCall& c) { c.options.algorithm = Algorithm::kGtopkTree; }},
-    {"topk", [](sparse::SparseCall& c) { c.options.algorithm = Algorithm::kTopk; }},
-    {"dense", [](sparse::SparseCall& c) { c.options.algorithm = Algorithm::kDense; }},
+    {"gtopk", [](sparse::SparseCall& c) { c.options.algorithm = "gtopk"; }},
+    {"gtopk-tree", [](sparse::SparseCall& c) { c.options.algorithm = "gtopk-tree"; }},
+    {"topk", [](sparse::SparseCall& c) { c.options.algorithm = "topk"; }},
+    {"dense", [](sparse::SparseCall& c) { c.options.algorithm = "dense"; }},
+    {"rs-ag", [](sparse::SparseCall& c) { c.options.algorithm = "rs-ag"; }},
+    {"random-k", [](sparse::SparseCall& c) { c.options.algorithm = "random-k"; }},
+    {"another seed", [](sparse::SparseCall& c) { c.options.seed = 5; }},
+    {"true-topk", [](sparse::SparseCall& c) { c.options.algorithm = "true-topk"; }},
+    {"exact", [](sparse::SparseCall& c) { c.options.algorithm = "exact"; }},
     {"dense by the ring",
      [](sparse::SparseCall& c) {
-       c.options.algorithm = Algorithm::kDense;
+       c.options.algorithm = "dense";
        c.d = 20000;
      }},
 };
@@ -85,7 +95,7 @@ void expect_mismatch(InprocRanks& ranks, const std::vector<support::SharedEnding
   ASSERT_TRUE(left.empty()) << left.front();
 }
 
-class Mismatch : public ::testing::TestWithParam<Algorithm> {};
+class Mismatch : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Mismatch, AtAnyRankIsAnErrorOnEveryRankAndTheGroupWorksOn) {
   std::uint64_t seed = 0;
@@ -94,8 +104,8 @@ TEST_P(Mismatch, AtAnyRankIsAnErrorOnEveryRankAndTheGroupWorksOn) {
       for (const auto& [name, change] : kDifferences) {
         sparse::SparseCall different = usual(GetParam(), 100);
         change(different);
-        const std::string one = describe(sparse::signature_of(usual(GetParam(), 100)));
-        const std::string other = describe(sparse::signature_of(different));
+        const std::string one = text_of(usual(GetParam(), 100));
+        const std::string other = text_of(different);
         if (one == other) continue;
         SCOPED_TRACE(fmt::format("P={} rank {} differs: {}, seed {}", size, odd, name, ++seed));
         InprocRanks ranks(size, network(seed));
@@ -104,9 +114,8 @@ TEST_P(Mismatch, AtAnyRankIsAnErrorOnEveryRankAndTheGroupWorksOn) {
           calls.emplace_back(rank == odd ? different : usual(GetParam(), 100));
         }
         for (Call& call : calls) call.call.tensor = call.tensor.data();
-        const auto endings = ranks.run([&](std::uint32_t rank) {
-          return support::sparse_all_reduce(calls[rank].call, ranks.workspace(rank));
-        });
+        const auto endings =
+            ranks.run([&](std::uint32_t rank) { return sparse::collective(calls[rank].call); });
         expect_mismatch(ranks, endings, one, other);
         for (const Call& call : calls) ASSERT_TRUE(call.tensor == call.before);
         if (HasFatalFailure()) return;
@@ -132,9 +141,8 @@ TEST_P(Mismatch, OfLongListsLeavesNothingUnderWay) {
         calls.emplace_back(rank == odd ? different : same);
       }
       for (Call& call : calls) call.call.tensor = call.tensor.data();
-      const auto endings = ranks.run([&](std::uint32_t rank) {
-        return support::sparse_all_reduce(calls[rank].call, ranks.workspace(rank));
-      });
+      const auto endings =
+          ranks.run([&](std::uint32_t rank) { return sparse::collective(calls[rank].call); });
       for (const auto& ending : endings) {
         ASSERT_TRUE(ending->error.has_value());
         ASSERT_EQ(ending->error->kind(), ErrorKind::kMismatch) << ending->text();
@@ -149,7 +157,7 @@ TEST_P(Mismatch, OfLongListsLeavesNothingUnderWay) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, Mismatch, ::testing::ValuesIn(reference::kAlgorithms));
+INSTANTIATE_TEST_SUITE_P(Every, Mismatch, ::testing::ValuesIn(reference::algorithms()));
 
 TEST(MismatchedCollectives, OfAnyTwoKindsAreAnErrorOnEveryRank) {
   // Each kind once: its description and how a rank calls it.
@@ -162,59 +170,53 @@ TEST(MismatchedCollectives, OfAnyTwoKindsAreAnErrorOnEveryRank) {
     return memory.emplace_back(bytes);
   };
   const std::vector<Kind> kinds = {
-      {"barrier()", [](auto&, auto, auto&) { return support::barrier(); }},
+      {"barrier()", [](auto&, auto, auto&) { return gtopk::barrier(); }},
       {"all_reduce(d=10, dtype=int32, op=SUM)",
        [&](auto&, auto, auto& memory) {
-         return support::all_reduce(one_room(memory, 40).data(), 10, DataType::kInt32);
+         return gtopk::all_reduce(one_room(memory, 40).data(), 10, DataType::kInt32);
        }},
       {"all_reduce(d=40000, dtype=int32, op=SUM)",
        [&](auto&, auto, auto& memory) {
-         return support::all_reduce(one_room(memory, 160000).data(), 40000, DataType::kInt32);
+         return gtopk::all_reduce(one_room(memory, 160000).data(), 40000, DataType::kInt32);
        }},
       {"all_reduce(d=10, dtype=int32, op=MAX)",
        [&](auto&, auto, auto& memory) {
-         return support::all_reduce(one_room(memory, 40).data(), 10, DataType::kInt32,
-                                    ReduceOp::kMax);
+         return gtopk::all_reduce(one_room(memory, 40).data(), 10, DataType::kInt32,
+                                  ReduceOp::kMax);
        }},
       {"broadcast(bytes=3000, dtype=uint8, root=0)",
-       [&](auto&, auto, auto& memory) { return support::broadcast(one_room(memory, 3000), 0); }},
+       [&](auto&, auto, auto& memory) { return gtopk::broadcast(one_room(memory, 3000), 0); }},
       {"broadcast(bytes=3000, dtype=uint8, root=1)",
-       [&](auto&, auto, auto& memory) { return support::broadcast(one_room(memory, 3000), 1); }},
+       [&](auto&, auto, auto& memory) { return gtopk::broadcast(one_room(memory, 3000), 1); }},
       {"broadcast(bytes=3000, dtype=float32, root=0)",
        [&](auto&, auto, auto& memory) {
-         return support::broadcast(one_room(memory, 3000), 0, DataType::kFloat32);
+         return gtopk::broadcast(one_room(memory, 3000), 0, DataType::kFloat32);
        }},
       {"broadcast(bytes=3000, dtype=opaque(9), root=0)",
        [&](auto&, auto, auto& memory) {
-         return support::broadcast(one_room(memory, 3000), 0, opaque_type(9));
+         return gtopk::broadcast(one_room(memory, 3000), 0, opaque_type(9));
        }},
       {"all_gather(bytes=50, dtype=uint8)",
        [&](InprocRanks& ranks, auto, auto& memory) {
          std::vector<std::span<std::byte>> rooms;
          for (std::uint32_t i = 0; i < ranks.size(); ++i) rooms.emplace_back(one_room(memory, 50));
-         return support::all_gather(std::move(rooms));
+         return gtopk::all_gather(std::move(rooms));
        }},
       {"all_gather(bytes=50, dtype=bfloat16)",
        [&](InprocRanks& ranks, auto, auto& memory) {
          std::vector<std::span<std::byte>> rooms;
          for (std::uint32_t i = 0; i < ranks.size(); ++i) rooms.emplace_back(one_room(memory, 50));
-         return support::all_gather(std::move(rooms), DataType::kBfloat16);
+         return gtopk::all_gather(std::move(rooms), DataType::kBfloat16);
        }},
-      {describe(sparse::signature_of(usual(Algorithm::kGtopkTree, 100))),
-       [&](InprocRanks& ranks, auto rank, auto& memory) {
-         sparse::SparseCall call = usual(Algorithm::kGtopkTree, 100);
+      {text_of(usual("gtopk-tree", 100)),
+       [&](InprocRanks& /*ranks*/, auto /*rank*/, auto& memory) {
+         sparse::SparseCall call = usual("gtopk-tree", 100);
          Bytes& tensor = one_room(memory, 400);
          for (std::uint64_t i = 0; i < 100; ++i) reference::store(call.dtype, tensor, i, 1.0);
          call.tensor = tensor.data();
-         return support::sparse_all_reduce(call, ranks.workspace(rank));
+         return sparse::collective(call);
        }},
   };
-  for (const auto collective : reference::named_values<collectives::Collective>()) {
-    const std::string call = fmt::format("{}(", to_string(collective));
-    EXPECT_TRUE(std::ranges::any_of(kinds, [&](const Kind& kind) {
-      return kind.text.starts_with(call);
-    })) << call;
-  }
   std::uint64_t seed = 0;
   for (const std::uint32_t size : {2U, 3U, 5U, 8U}) {
     for (std::uint32_t odd = 0; odd < size; ++odd) {
@@ -240,7 +242,7 @@ TEST(MismatchedCollectives, OfAnyTwoKindsAreAnErrorOnEveryRank) {
 // Half of the ranks against the other half: the difference shows only in the last round.
 TEST(MismatchedHalves, AreAnErrorOnEveryRank) {
   for (const std::uint32_t size : {4U, 6U, 8U, 16U}) {
-    for (const Algorithm algorithm : reference::kAlgorithms) {
+    for (const std::string& algorithm : reference::algorithms()) {
       sparse::SparseCall different = usual(algorithm, 90);
       InprocRanks ranks(size, network(size));
       std::vector<Call> calls;
@@ -248,30 +250,36 @@ TEST(MismatchedHalves, AreAnErrorOnEveryRank) {
         calls.emplace_back(rank < size / 2 ? usual(algorithm, 100) : different);
       }
       for (Call& call : calls) call.call.tensor = call.tensor.data();
-      const auto endings = ranks.run([&](std::uint32_t rank) {
-        return support::sparse_all_reduce(calls[rank].call, ranks.workspace(rank));
-      });
-      expect_mismatch(ranks, endings, describe(calls.front().signature),
-                      describe(calls.back().signature));
+      const auto endings =
+          ranks.run([&](std::uint32_t rank) { return sparse::collective(calls[rank].call); });
+      expect_mismatch(ranks, endings, calls.front().text, calls.back().text);
       if (HasFatalFailure()) return;
     }
   }
 }
 
+engine::Task<void> refuse() {
+  throw Error(ErrorKind::kInvalidArgument, "a mistake");
+  co_return;
+}
+
+/// What a body finds wrong that the call's check could not.
 TEST(LocalMistake, IsFoundBeforeAnythingIsSentAndTheOthersAreTold) {
   for (const std::uint32_t size : {1U, 2U, 5U}) {
     for (std::uint32_t mistaken = 0; mistaken < size; ++mistaken) {
-      for (const bool wrong_type : {false, true}) {
+      for (const bool in_a_coroutine : {false, true}) {
         InprocRanks ranks(size, network(mistaken));
-        std::vector<Call> calls(size, Call(usual(Algorithm::kGtopk, 100)));
+        std::vector<Call> calls(size, Call(usual("gtopk", 100)));
         for (Call& call : calls) call.call.tensor = call.tensor.data();
-        if (wrong_type) {
-          calls[mistaken].call.dtype = DataType::kInt32;
-        } else {
-          calls[mistaken].call.options.k = 0;
-        }
         const auto endings = ranks.run([&](std::uint32_t rank) {
-          return support::sparse_all_reduce(calls[rank].call, ranks.workspace(rank));
+          Collective call = sparse::collective(calls[rank].call);
+          if (rank == mistaken) {
+            call.body = [=](engine::GroupView&) -> engine::Task<void> {
+              if (in_a_coroutine) return refuse();
+              throw Error(ErrorKind::kInvalidArgument, "a mistake");
+            };
+          }
+          return call;
         });
         const auto& sent = ranks.fabric().counters(mistaken).of(transport::TagKind::kCollective);
         EXPECT_EQ(sent.messages_sent, 0U);
@@ -292,20 +300,18 @@ TEST(LocalMistake, IsFoundBeforeAnythingIsSentAndTheOthersAreTold) {
 TEST(AbortNotice, ThatCameBeforeTheCallFailsTheCall) {
   for (std::uint64_t seed = 0; seed < 8; ++seed) {
     InprocRanks ranks(3, network(seed));
-    std::vector<Call> calls(3, Call(usual(Algorithm::kGtopk, 100)));
-    calls[1] = Call(usual(Algorithm::kGtopk, 200));
+    std::vector<Call> calls(3, Call(usual("gtopk", 100)));
+    calls[1] = Call(usual("gtopk", 200));
     for (Call& call : calls) call.call.tensor = call.tensor.data();
     std::vector<support::SharedEnding> endings;
     for (const std::uint32_t rank : {0U, 1U}) {
-      endings.push_back(
-          ranks.submit(rank, support::sparse_all_reduce(calls[rank].call, ranks.workspace(rank))));
+      endings.push_back(ranks.submit(rank, sparse::collective(calls[rank].call)));
     }
     ranks.run_for(
         std::chrono::seconds(20));  // longer than a failed operation's messages may linger
     ASSERT_TRUE(endings[0]->error && endings[1]->error);
     EXPECT_EQ(ranks.engine(0).under_way() + ranks.engine(1).under_way(), 0U);
-    endings.push_back(
-        ranks.submit(2, support::sparse_all_reduce(calls[2].call, ranks.workspace(2))));
+    endings.push_back(ranks.submit(2, sparse::collective(calls[2].call)));
     ranks.run_all();
     expect_mismatch(ranks, endings, "d=100", "d=200");
   }

@@ -3,8 +3,8 @@
 
 #include <set>
 
-#include "engine/buffer_pool.hpp"
-#include "engine/notice.hpp"
+#include "src/engine/buffer_pool.hpp"
+#include "src/engine/notice.hpp"
 
 namespace gtopk::engine {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include "engine/point_to_point.hpp"
-#include "support/calls.hpp"
+#include "src/engine/point_to_point.hpp"
+#include "tests/support/calls.hpp"
 
 namespace gtopk {
 namespace {
@@ -30,7 +30,7 @@ engine::OperationSpec within(engine::OperationSpec spec, transport::Duration tim
 /// A message that nobody receives, that its sender gives up, and of which the receiver knows that.
 void give_up_a_send(InprocRanks& ranks, const Bytes& data) {
   const SharedEnding ending =
-      ranks.submit(0, within(support::send(data, 1, kTag), std::chrono::seconds(1)));
+      ranks.submit(0, within(gtopk::send(data, 1, kTag), std::chrono::seconds(1)));
   ranks.run_until([&] { return ending->ended; });
   ASSERT_FALSE(ending->good()) << data.size() << " bytes were sent eagerly";
   EXPECT_EQ(ending->error->kind(), ErrorKind::kTimeout) << ending->text();
@@ -45,8 +45,8 @@ TEST(PointToPoint, OfEverySizeArrives) {
       InprocRanks ranks(2, network(seed));
       Bytes sent(bytes, std::byte{42});
       Bytes received(bytes);
-      const SharedEnding out = ranks.submit(0, support::send(sent, 1, kTag));
-      const SharedEnding in = ranks.submit(1, support::recv(received, 0, kTag));
+      const SharedEnding out = ranks.submit(0, gtopk::send(sent, 1, kTag));
+      const SharedEnding in = ranks.submit(1, gtopk::recv(received, 0, kTag));
       ranks.run_all();
       ASSERT_TRUE(out->good() && in->good()) << out->text() << ", " << in->text();
       EXPECT_TRUE(sent == received);
@@ -65,12 +65,12 @@ TEST(PointToPoint, ToTheOwnRankArrivesOrIsGivenUp) {
   const Bytes sent(kLong, std::byte{42});
   Bytes received(kLong);
   const SharedEnding lost =
-      ranks.submit(0, within(support::send(given_up, 0, kTag), std::chrono::seconds(1)));
+      ranks.submit(0, within(gtopk::send(given_up, 0, kTag), std::chrono::seconds(1)));
   ranks.run_all();
   ASSERT_TRUE(lost->error.has_value());
   EXPECT_EQ(lost->error->kind(), ErrorKind::kTimeout) << lost->text();
-  const SharedEnding out = ranks.submit(0, support::send(sent, 0, kTag));
-  const SharedEnding in = ranks.submit(0, support::recv(received, 0, kTag));
+  const SharedEnding out = ranks.submit(0, gtopk::send(sent, 0, kTag));
+  const SharedEnding in = ranks.submit(0, gtopk::recv(received, 0, kTag));
   ranks.run_all();
   EXPECT_TRUE(out->good() && in->good()) << out->text() << ", " << in->text();
   EXPECT_TRUE(sent == received);
@@ -87,7 +87,7 @@ TEST(PointToPoint, ThatIsNotTakenInTimeLeavesEveryGroupOfTheTwoRanksWorking) {
     const auto side = ranks.make_group("side", {0, 1});
     const Bytes data(kLong);
     const SharedEnding sent =
-        ranks.submit(0, side[0], within(support::send(data, 1, kTag), std::chrono::seconds(1)));
+        ranks.submit(0, side[0], within(gtopk::send(data, 1, kTag), std::chrono::seconds(1)));
     ranks.run_all();
     ASSERT_TRUE(sent->error.has_value());
     EXPECT_EQ(sent->error->kind(), ErrorKind::kTimeout) << sent->text();
@@ -120,15 +120,15 @@ TEST(PointToPoint, ThatItsSenderGaveUpIsPassedOver) {
     const Bytes before(500, std::byte{1});
     const Bytes given_up(kLong, std::byte{2});
     const Bytes after(kLong, std::byte{3});
-    std::vector<SharedEnding> endings = {ranks.submit(0, support::send(before, 1, kTag))};
+    std::vector<SharedEnding> endings = {ranks.submit(0, gtopk::send(before, 1, kTag))};
     give_up_a_send(ranks, given_up);
     give_up_a_send(ranks, Bytes(2 * kLong));
     if (HasFatalFailure()) return;
-    endings.push_back(ranks.submit(0, support::send(after, 1, kTag)));
+    endings.push_back(ranks.submit(0, gtopk::send(after, 1, kTag)));
     Bytes first(before.size());
     Bytes second(after.size());
-    endings.push_back(ranks.submit(1, support::recv(first, 0, kTag)));
-    endings.push_back(ranks.submit(1, support::recv(second, 0, kTag)));
+    endings.push_back(ranks.submit(1, gtopk::recv(first, 0, kTag)));
+    endings.push_back(ranks.submit(1, gtopk::recv(second, 0, kTag)));
     ranks.run_all();
     for (const SharedEnding& ending : endings) ASSERT_TRUE(ending->good()) << ending->text();
     EXPECT_TRUE(first == before);
@@ -157,10 +157,9 @@ TEST(PointToPoint, ThatItsSenderGaveUpChangesNotTheOrderOfTheOthers) {
     for (std::size_t number = 0; number < kMessages; ++number) {
       // Some come before they are waited for, some after.
       if (number == 3) {
-        for (Bytes& room : received)
-          endings.push_back(ranks.submit(1, support::recv(room, 0, kTag)));
+        for (Bytes& room : received) endings.push_back(ranks.submit(1, gtopk::recv(room, 0, kTag)));
       }
-      endings.push_back(ranks.submit(0, support::send(sent[number], 1, kTag)));
+      endings.push_back(ranks.submit(0, gtopk::send(sent[number], 1, kTag)));
       ranks.run_for(std::chrono::microseconds(ranks.fabric().pick(200)));
     }
     ranks.run_all();
@@ -178,7 +177,7 @@ TEST(PointToPoint, ReceivesThatAreGivenUpMakeWayForThoseBehindThem) {
   std::vector<SharedEnding> received;
   for (const int seconds : {5, 1, 20, 20}) {
     received.push_back(ranks.submit(
-        1, within(support::recv(rooms[received.size()], 0, kTag), std::chrono::seconds(seconds))));
+        1, within(gtopk::recv(rooms[received.size()], 0, kTag), std::chrono::seconds(seconds))));
   }
   ranks.run_until([&] { return received[1]->ended; });
   EXPECT_FALSE(received[0]->ended);
@@ -189,8 +188,8 @@ TEST(PointToPoint, ReceivesThatAreGivenUpMakeWayForThoseBehindThem) {
   }
   const Bytes first(10, std::byte{1});
   const Bytes second(10, std::byte{2});
-  const SharedEnding sent_first = ranks.submit(0, support::send(first, 1, kTag));
-  const SharedEnding sent_second = ranks.submit(0, support::send(second, 1, kTag));
+  const SharedEnding sent_first = ranks.submit(0, gtopk::send(first, 1, kTag));
+  const SharedEnding sent_second = ranks.submit(0, gtopk::send(second, 1, kTag));
   ranks.run_all();
   EXPECT_TRUE(sent_first->good() && sent_second->good());
   EXPECT_TRUE(received[2]->good() && received[3]->good());
@@ -210,12 +209,12 @@ TEST(PointToPoint, ThatIsGivenUpWhileItIsReceivedIsReceivedWholeOrPassedOver) {
     const Bytes given_up(kLong, std::byte{2});
     const Bytes next(kLong, std::byte{3});
     const SharedEnding lost =
-        ranks.submit(0, within(support::send(given_up, 1, kTag), std::chrono::milliseconds(10)));
+        ranks.submit(0, within(gtopk::send(given_up, 1, kTag), std::chrono::milliseconds(10)));
     Bytes room(kLong);
     ranks.run_for(std::chrono::milliseconds(1 + ranks.fabric().pick(20)));
-    const SharedEnding in = ranks.submit(1, support::recv(room, 0, kTag));
+    const SharedEnding in = ranks.submit(1, gtopk::recv(room, 0, kTag));
     ranks.run_until([&] { return lost->ended; });
-    const SharedEnding out = ranks.submit(0, support::send(next, 1, kTag));
+    const SharedEnding out = ranks.submit(0, gtopk::send(next, 1, kTag));
     ranks.run_until([&] { return in->ended; });
     ASSERT_TRUE(in->good()) << in->text();
     const bool whole = room == given_up;
@@ -224,7 +223,7 @@ TEST(PointToPoint, ThatIsGivenUpWhileItIsReceivedIsReceivedWholeOrPassedOver) {
     lost->ignore("a message that is received whole may have been given up or not");
     received_whole += whole ? 1 : 0;
     if (whole) {
-      const SharedEnding again = ranks.submit(1, support::recv(room, 0, kTag));
+      const SharedEnding again = ranks.submit(1, gtopk::recv(room, 0, kTag));
       ranks.run_all();
       ASSERT_TRUE(again->good()) << again->text();
       EXPECT_TRUE(room == next);
@@ -249,8 +248,8 @@ TEST(PointToPoint, ThatDoesNotFitIsAnErrorWithBothSizesAndLetsItsSenderGo) {
       InprocRanks ranks(2, network(seed));
       const Bytes data(sent);
       Bytes room(expected);
-      const SharedEnding out = ranks.submit(0, support::send(data, 1, kTag));
-      const SharedEnding in = ranks.submit(1, support::recv(room, 0, kTag));
+      const SharedEnding out = ranks.submit(0, gtopk::send(data, 1, kTag));
+      const SharedEnding in = ranks.submit(1, gtopk::recv(room, 0, kTag));
       ranks.run_all();
       EXPECT_TRUE(out->good()) << out->text();
       ASSERT_TRUE(in->error.has_value());
@@ -275,9 +274,9 @@ TEST(PointToPoint, WhosePayloadComesAfterItsReceiverGaveUpIsDiscarded) {
   });
   const Bytes data(kLong);
   Bytes room(kLong);
-  const SharedEnding out = ranks.submit(0, support::send(data, 1, kTag));
+  const SharedEnding out = ranks.submit(0, gtopk::send(data, 1, kTag));
   const SharedEnding in =
-      ranks.submit(1, within(support::recv(room, 0, kTag), std::chrono::seconds(1)));
+      ranks.submit(1, within(gtopk::recv(room, 0, kTag), std::chrono::seconds(1)));
   ranks.run_all();
   EXPECT_TRUE(out->good()) << out->text();
   ASSERT_TRUE(in->error.has_value());
@@ -297,8 +296,8 @@ TEST(PointToPoint, ThatALivingRankDoesNotTakeKeepsNoConnectionFromLiving) {
   EXPECT_EQ(support::group_works(ranks), "");
   const Bytes next(10, std::byte{2});
   Bytes room(10);
-  const SharedEnding out = ranks.submit(0, support::send(next, 1, kTag));
-  const SharedEnding in = ranks.submit(1, support::recv(room, 0, kTag));
+  const SharedEnding out = ranks.submit(0, gtopk::send(next, 1, kTag));
+  const SharedEnding in = ranks.submit(1, gtopk::recv(room, 0, kTag));
   ranks.run_all();
   EXPECT_TRUE(out->good() && in->good()) << out->text() << ", " << in->text();
   EXPECT_TRUE(room == next);
@@ -321,7 +320,7 @@ TEST(PointToPoint, ThatIsGivenUpForAGroupThatIsGoneThereLeavesTheNetwork) {
   ranks.engine(1).remove_group(*side[1]);
   const Bytes data(kLong);
   const SharedEnding sent =
-      ranks.submit(0, side[0], within(support::send(data, 1, kTag), std::chrono::seconds(1)));
+      ranks.submit(0, side[0], within(gtopk::send(data, 1, kTag), std::chrono::seconds(1)));
   ranks.run_all();
   EXPECT_FALSE(sent->good());
   ranks.run_for(std::chrono::milliseconds(10));

@@ -7,9 +7,9 @@
 
 #include <fmt/format.h>
 
-#include "engine/grace.hpp"
-#include "engine/group_view.hpp"
-#include "support/calls.hpp"
+#include "src/engine/grace.hpp"
+#include "src/engine/group_view.hpp"
+#include "tests/support/calls.hpp"
 
 namespace gtopk {
 namespace {
@@ -69,7 +69,7 @@ TEST(Storage, OfASmallOperationIsAllKept) {
 TEST(Slots, AreWalkedAsFarAsTheyAreInUseAndInOrder) {
   MessageSlots slots;
   InprocRanks ranks(1);
-  engine::Operation operation(ranks.engine(0), ranks.group(0), 0, {});
+  engine::Operation operation(ranks.engine(0), ranks.group(0), 0, {}, {});
   std::vector<MessageSlot*> taken;
   for (std::uint32_t number = 0; number < 1000; ++number) {
     taken.push_back(&slots.take(operation));
@@ -127,7 +127,7 @@ TEST(IdleProcess, SleepsAsEverWhenAnOperationHasFailed) {
   InprocRanks ranks(3);
   std::vector<std::int64_t> values(3, 1);
   const auto endings = ranks.run([&](std::uint32_t rank) {
-    return support::all_reduce(&values[rank], rank, DataType::kInt32);  // they differ
+    return gtopk::all_reduce(&values[rank], rank, DataType::kInt32);  // they differ
   });
   for (const SharedEnding& ending : endings) EXPECT_FALSE(ending->good());
   ranks.settle();
@@ -157,7 +157,7 @@ TEST(RemovedGroup, TakesItsUnreceivedMessagesWithIt) {
     InprocRanks ranks(2, {.eager_below = std::size_t{1} << 30U});
     auto group = ranks.make_group("first", {0, 1});
     const reference::Bytes lost(bytes, std::byte{1});
-    const SharedEnding sent = ranks.submit(0, group[0], support::send(lost, 1, 7));
+    const SharedEnding sent = ranks.submit(0, group[0], gtopk::send(lost, 1, 7));
     ranks.run_all();
     EXPECT_TRUE(sent->good());
     ranks.settle();
@@ -166,8 +166,8 @@ TEST(RemovedGroup, TakesItsUnreceivedMessagesWithIt) {
     group = ranks.make_group("second", {0, 1});
     const reference::Bytes data(bytes, std::byte{2});
     reference::Bytes room(bytes);
-    const SharedEnding taken = ranks.submit(0, group[0], support::send(data, 1, 7));
-    const SharedEnding received = ranks.submit(1, group[1], support::recv(room, 0, 7));
+    const SharedEnding taken = ranks.submit(0, group[0], gtopk::send(data, 1, 7));
+    const SharedEnding received = ranks.submit(1, group[1], gtopk::recv(room, 0, 7));
     ranks.run_all();
     EXPECT_TRUE(taken->good()) << taken->text();
     ASSERT_TRUE(received->good()) << received->text();

@@ -1,6 +1,6 @@
 // Test support: the case generator. A case is a kind of values, a kind of support, and sometimes
 // one thing gone wrong.
-#include "support/cases.hpp"
+#include "tests/support/cases.hpp"
 
 #include <algorithm>
 #include <array>
@@ -61,11 +61,11 @@ struct Shape {
   std::uint64_t k;
 };
 
-Shape draw_shape(Random& random, Algorithm algorithm, DataType type) {
+Shape draw_shape(Random& random, const std::string& algorithm, DataType type) {
   static constexpr std::array<std::uint64_t, 18> kSizes = {1,  2,  3,  5,  7,  8,  9,   15,  16,
                                                            17, 31, 33, 64, 65, 97, 128, 257, 1000};
   std::uint64_t d = kSizes.at(random.below(kSizes.size()));
-  if (algorithm == Algorithm::kDense && random.one_in(12)) {
+  if ((algorithm == "dense" || algorithm == "true-topk") && random.one_in(12)) {
     // Around the size at which dense turns to the ring.
     d = kDenseTreeBytes / size_of(accumulation_type(type)) + random.below(3) - 1;
   }
@@ -115,7 +115,33 @@ std::string spoil(Random& random, Problem& problem) {
 
 }  // namespace
 
-Case random_case(std::uint64_t seed, DataType type, std::uint32_t ranks, Algorithm algorithm) {
+std::vector<std::string> algorithms() {
+  std::vector<std::string> names;
+  for (const Choice& choice : gtopk::algorithms()) {
+    names.emplace_back(choice.name);
+  }
+  return names;
+}
+
+std::vector<std::string> wires() {
+  std::vector<std::string> names;
+  for (const Choice& choice : gtopk::wires()) {
+    names.emplace_back(choice.name);
+  }
+  return names;
+}
+
+bool sends_lists(const std::string& algorithm) {
+  return algorithm != "dense" && algorithm != "random-k" && algorithm != "true-topk";
+}
+
+std::uint64_t number_of(const std::string& algorithm) {
+  const std::vector<std::string> all = algorithms();
+  return static_cast<std::uint64_t>(std::ranges::find(all, algorithm) - all.begin());
+}
+
+Case random_case(std::uint64_t seed, DataType type, std::uint32_t ranks,
+                 const std::string& algorithm) {
   Random random(seed);
   const DataType acc_type = accumulation_type(type);
   const auto values = static_cast<Values>(random.below(kValueNames.size()));
@@ -131,6 +157,7 @@ Case random_case(std::uint64_t seed, DataType type, std::uint32_t ranks, Algorit
   problem.d = shape.d;
   problem.options.k = shape.k;
   problem.options.algorithm = algorithm;
+  if (algorithm == "random-k") problem.options.seed = seed;
   problem.options.put_back = random.one_in(2) ? PutBack::kOwn : PutBack::kMerged;
   problem.options.op = random.one_in(2) ? ReduceOp::kSum : ReduceOp::kAvg;
 
@@ -158,14 +185,14 @@ Case random_case(std::uint64_t seed, DataType type, std::uint32_t ranks, Algorit
   }
   const std::string spoiled = random.one_in(12) ? spoil(random, problem) : std::string();
   made.description = fmt::format("seed {}: {} {} P={} d={} k={} {} put_back={}, {} {}{}", seed,
-                                 to_string(algorithm), to_string(type), ranks, shape.d, shape.k,
+                                 algorithm, to_string(type), ranks, shape.d, shape.k,
                                  to_string(problem.options.op), to_string(problem.options.put_back),
                                  kValueNames.at(static_cast<std::size_t>(values)),
                                  kSupportNames.at(static_cast<std::size_t>(support)), spoiled);
   return made;
 }
 
-Problem published_counterexample(DataType type, PutBack put_back, Algorithm algorithm,
+Problem published_counterexample(DataType type, PutBack put_back, const std::string& algorithm,
                                  ReduceOp op) {
   struct Entry {
     std::uint64_t index;

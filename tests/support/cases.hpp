@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "gtopk/types.hpp"
-#include "support/reference.hpp"
+#include "tests/support/reference.hpp"
 
 namespace gtopk::reference {
 
@@ -36,14 +36,20 @@ struct Case {
 
 /// A case of `type` for `ranks` ranks; op and put_back drawn, k and d small.
 [[nodiscard]] Case random_case(std::uint64_t seed, DataType type, std::uint32_t ranks,
-                               Algorithm algorithm);
+                               const std::string& algorithm);
 
 /// The ranks that every algorithm is tested with.
 inline constexpr std::uint32_t kRankCounts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16};
 inline constexpr DataType kFloatingTypes[] = {DataType::kFloat32, DataType::kFloat64,
                                               DataType::kBfloat16, DataType::kFloat16};
-inline constexpr Algorithm kAlgorithms[] = {Algorithm::kGtopk, Algorithm::kGtopkTree,
-                                            Algorithm::kTopk, Algorithm::kDense};
+/// Every algorithm of the registry, by name.
+[[nodiscard]] std::vector<std::string> algorithms();
+/// Whether ranks send selections of their own; else it goes by an all-reduce of values.
+[[nodiscard]] bool sends_lists(const std::string& algorithm);
+/// Its place among them, for seeds.
+[[nodiscard]] std::uint64_t number_of(const std::string& algorithm);
+/// Every wire of the registry, by name.
+[[nodiscard]] std::vector<std::string> wires();
 
 /// Every value of an enumeration that has a name: a new one is among them as soon as it has one.
 template <typename Enum>
@@ -64,7 +70,8 @@ template <typename List>
 
 /// The case that loses mass in the published code: ranks hold (A,1) (B,2) (A,3) (C,0.5), P = 4, k =
 /// 1, A, B, C = 0, 1, 2; residuals of zeros.
-[[nodiscard]] Problem published_counterexample(DataType type, PutBack put_back, Algorithm algorithm,
+[[nodiscard]] Problem published_counterexample(DataType type, PutBack put_back,
+                                               const std::string& algorithm,
                                                ReduceOp op = ReduceOp::kSum);
 
 }  // namespace gtopk::reference

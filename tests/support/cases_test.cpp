@@ -1,6 +1,7 @@
 // Test support: the generator replays from its seed and does reach the cases it exists for.
-#include "support/cases.hpp"
+#include "tests/support/cases.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,8 +12,8 @@ namespace {
 
 TEST(Cases, TheSeedAloneReplaysACase) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
-    const Case one = random_case(seed, DataType::kFloat16, 5, Algorithm::kGtopk);
-    const Case other = random_case(seed, DataType::kFloat16, 5, Algorithm::kGtopk);
+    const Case one = random_case(seed, DataType::kFloat16, 5, "gtopk");
+    const Case other = random_case(seed, DataType::kFloat16, 5, "gtopk");
     EXPECT_EQ(one.description, other.description);
     for (std::size_t rank = 0; rank < 5; ++rank) {
       EXPECT_EQ(one.problem.ranks[rank].gradient, other.problem.ranks[rank].gradient);
@@ -23,8 +24,8 @@ TEST(Cases, TheSeedAloneReplaysACase) {
 
 // What every test walks is all there is.
 TEST(Cases, ComeInEveryAlgorithmAndFloatingTypeThatThereIs) {
-  const std::vector algorithms(std::begin(kAlgorithms), std::end(kAlgorithms));
-  EXPECT_EQ(algorithms, named_values<Algorithm>());
+  EXPECT_THAT(algorithms(), ::testing::IsSupersetOf({"gtopk", "gtopk-tree", "topk", "dense",
+                                                     "rs-ag", "exact", "random-k", "true-topk"}));
   std::vector<DataType> floating = named_values<DataType>();
   std::erase_if(floating, [](DataType type) { return !is_floating(type); });
   EXPECT_EQ(std::vector(std::begin(kFloatingTypes), std::end(kFloatingTypes)), floating);
@@ -101,7 +102,7 @@ TEST(Cases, EverythingThatBreaksImplementationsComesUpOften) {
   for (const DataType type : kFloatingTypes) {
     for (const std::uint32_t ranks : kRankCounts) {
       for (int i = 0; i < 25; ++i) {
-        look_at(random_case(seed++, type, ranks, Algorithm::kGtopk).problem, seen);
+        look_at(random_case(seed++, type, ranks, "gtopk").problem, seen);
       }
     }
   }

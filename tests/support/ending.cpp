@@ -1,4 +1,4 @@
-#include "support/ending.hpp"
+#include "tests/support/ending.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

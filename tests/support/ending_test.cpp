@@ -1,13 +1,13 @@
 // Test support: an ending that a test drops unseen fails it, and looking too early is not looking.
-#include "support/ending.hpp"
+#include "tests/support/ending.hpp"
 
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
 #include <stdexcept>
 
-#include "support/calls.hpp"
-#include "support/inproc_ranks.hpp"
+#include "tests/support/calls.hpp"
+#include "tests/support/inproc_ranks.hpp"
 
 namespace gtopk::support {
 namespace {

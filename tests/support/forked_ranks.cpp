@@ -1,4 +1,4 @@
-#include "support/forked_ranks.hpp"
+#include "tests/support/forked_ranks.hpp"
 
 #include <execinfo.h>
 #include <fmt/format.h>
@@ -78,7 +78,7 @@ extern "C" void print_stack(int /*signal*/) {
 
 }  // namespace
 
-std::unique_ptr<bootstrap::KeyValueStore> ForkedRank::store() const {
+std::unique_ptr<KeyValueStore> ForkedRank::store() const {
   return std::make_unique<bootstrap::TcpStore>(rendezvous_, std::chrono::seconds(60));
 }
 

@@ -35,7 +35,7 @@
 #include <string_view>
 #include <vector>
 
-#include "transport/bootstrap/tcp_store.hpp"
+#include "src/transport/bootstrap/tcp_store.hpp"
 
 namespace gtopk::test {
 
@@ -49,7 +49,7 @@ class ForkedRank {
   [[nodiscard]] int size() const { return size_; }
   [[nodiscard]] const bootstrap::Endpoint& rendezvous() const { return rendezvous_; }
   /// A client of the rendezvous.
-  [[nodiscard]] std::unique_ptr<bootstrap::KeyValueStore> store() const;
+  [[nodiscard]] std::unique_ptr<KeyValueStore> store() const;
   /// The descriptor behind say() and hear().
   [[nodiscard]] int channel() const { return channel_; }
 

@@ -1,4 +1,4 @@
-#include "support/held_resources.hpp"
+#include "tests/support/held_resources.hpp"
 
 #include <sched.h>
 #include <unistd.h>

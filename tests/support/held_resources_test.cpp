@@ -1,5 +1,5 @@
 // Test support: a leak of this process is seen, and what another process holds is not.
-#include "support/held_resources.hpp"
+#include "tests/support/held_resources.hpp"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
 // Test support: the seeded scheduler of engines, and how they leave.
-#include "support/inproc_ranks.hpp"
+#include "tests/support/inproc_ranks.hpp"
 
 #include <algorithm>
 #include <array>
@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "transport/base/log.hpp"
+#include "src/transport/base/log.hpp"
 
 namespace gtopk::support {
 namespace {

@@ -11,12 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "engine/compute.hpp"
-#include "engine/engine.hpp"
-#include "engine/group.hpp"
-#include "gtopk/algorithms/sparse_all_reduce.hpp"
-#include "support/ending.hpp"
-#include "transport/inproc/fabric.hpp"
+#include "src/engine/compute.hpp"
+#include "src/engine/engine.hpp"
+#include "src/engine/group.hpp"
+#include "src/transport/inproc/fabric.hpp"
+#include "tests/support/ending.hpp"
 
 namespace gtopk::support {
 
@@ -48,9 +47,6 @@ class InprocRanks {
   [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(seats_.size()); }
   [[nodiscard]] transport::inproc::Fabric& fabric() { return *fabric_; }
   [[nodiscard]] engine::Engine& engine(std::uint32_t rank) { return *seats_.at(rank).engine; }
-  [[nodiscard]] sparse::Workspace& workspace(std::uint32_t rank) {
-    return seats_.at(rank).workspace;
-  }
   /// The group of all ranks, made with the object: name "default".
   [[nodiscard]] const std::shared_ptr<engine::Group>& group(std::uint32_t rank) const {
     return seats_.at(rank).group;
@@ -97,7 +93,6 @@ class InprocRanks {
   struct Seat {
     std::unique_ptr<engine::Engine> engine;
     std::shared_ptr<engine::Group> group;
-    sparse::Workspace workspace;
     bool running = true;
     bool dead = false;
     bool closed = false;

@@ -1,4 +1,4 @@
-#include "support/memory_store.hpp"
+#include "tests/support/memory_store.hpp"
 
 namespace gtopk::support {
 
@@ -8,7 +8,8 @@ void MemoryStore::set(std::string_view key, std::string_view value) {
   changed_.notify_all();
 }
 
-std::optional<std::string> MemoryStore::find(std::string_view key, bootstrap::Duration at_most) {
+std::optional<std::string> MemoryStore::find(std::string_view key,
+                                             std::chrono::nanoseconds at_most) {
   std::unique_lock lock(mutex_);
   const auto there = [&] { return values_.contains(key); };
   if (!changed_.wait_for(lock, at_most, there)) return std::nullopt;

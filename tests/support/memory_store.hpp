@@ -18,15 +18,15 @@
 #include <string_view>
 #include <utility>
 
-#include "transport/bootstrap/key_value_store.hpp"
+#include "gtopk/key_value_store.hpp"
 
 namespace gtopk::support {
 
-class MemoryStore final : public bootstrap::KeyValueStore {
+class MemoryStore final : public KeyValueStore {
  public:
   void set(std::string_view key, std::string_view value) override;
   [[nodiscard]] std::optional<std::string> find(std::string_view key,
-                                                bootstrap::Duration at_most) override;
+                                                std::chrono::nanoseconds at_most) override;
   std::int64_t add(std::string_view key, std::int64_t delta) override;
   void remove(std::string_view key) override;
 
@@ -52,10 +52,10 @@ struct StoreCall {
 
 /// The whole store as one rank sees it. `before` is called, on the rank's thread, before each of
 /// its calls, and may throw; cut_off() throws Killed in a call that waits.
-class RankStore final : public bootstrap::KeyValueStore {
+class RankStore final : public KeyValueStore {
  public:
   using Before = std::function<void(const StoreCall&)>;
-  RankStore(std::shared_ptr<bootstrap::KeyValueStore> whole, Before before)
+  RankStore(std::shared_ptr<KeyValueStore> whole, Before before)
       : whole_(std::move(whole)), before_(std::move(before)) {}
 
   void set(std::string_view key, std::string_view value) override {
@@ -63,12 +63,12 @@ class RankStore final : public bootstrap::KeyValueStore {
     whole_->set(key, value);
   }
   [[nodiscard]] std::optional<std::string> find(std::string_view key,
-                                                bootstrap::Duration at_most) override {
+                                                std::chrono::nanoseconds at_most) override {
     before_({StoreCall::Kind::kFind, key});
     const auto end = std::chrono::steady_clock::now() + at_most;
     for (;;) {
       const auto rest = end - std::chrono::steady_clock::now();
-      auto value = whole_->find(key, std::clamp<bootstrap::Duration>(rest, {}, kPart));
+      auto value = whole_->find(key, std::clamp<std::chrono::nanoseconds>(rest, {}, kPart));
       if (cut_off_) throw Killed();
       if (value || rest <= kPart) return value;
     }
@@ -86,7 +86,7 @@ class RankStore final : public bootstrap::KeyValueStore {
  private:
   static constexpr std::chrono::milliseconds kPart{2};
 
-  std::shared_ptr<bootstrap::KeyValueStore> whole_;
+  std::shared_ptr<KeyValueStore> whole_;
   Before before_;
   std::atomic<bool> cut_off_{false};
 };

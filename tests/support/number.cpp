@@ -1,5 +1,5 @@
 // Test support: conversions between bytes and double, from the definition of the formats.
-#include "support/number.hpp"
+#include "tests/support/number.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // Test support: the reference's own conversions, against the definitions of the formats.
-#include "support/number.hpp"
+#include "tests/support/number.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,16 +1,17 @@
 // Test support: the reference, top to bottom in the order of docs/algorithms.md.
-#include "support/reference.hpp"
+#include "tests/support/reference.hpp"
+#include "tests/support/reference_selectors.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
 
+#include "tests/support/reference_parts.hpp"
+#include "tests/support/reference_regions.hpp"
+
 namespace gtopk::reference {
 namespace {
-
-template <class Value>
-using Entries = std::map<std::uint64_t, Value>;
 
 /// acc = gradient + residual: one addition in Value. The gradient is exact in Value.
 template <class Value>
@@ -26,124 +27,25 @@ std::vector<Value> accumulate(const Problem& problem, const Input& input) {
   return acc;
 }
 
-/// |value| descending, then index ascending.
+/// gTop-k and topk: the lists go up the tree; topk drops nothing, and rounds no sums.
 template <class Value>
-bool comes_before(const std::pair<std::uint64_t, Value>& left,
-                  const std::pair<std::uint64_t, Value>& right) {
-  if (std::fabs(left.second) != std::fabs(right.second)) {
-    return std::fabs(left.second) > std::fabs(right.second);
-  }
-  return left.first < right.first;
-}
-
-/// The entries in the selection order. Zeros are not entries.
-template <class Value>
-std::vector<std::pair<std::uint64_t, Value>> in_order(const Entries<Value>& entries) {
-  std::vector<std::pair<std::uint64_t, Value>> sorted;
-  for (const auto& [index, value] : entries) {
-    if (value != Value{0}) sorted.emplace_back(index, value);
-  }
-  std::sort(sorted.begin(), sorted.end(), comes_before<Value>);
-  return sorted;
-}
-
-/// S_r: the first k of acc.
-template <class Value>
-Entries<Value> select(const std::vector<Value>& acc, std::uint64_t k) {
-  Entries<Value> all;
-  for (std::uint64_t i = 0; i < acc.size(); ++i) all[i] = acc[i];
-  Entries<Value> selection;
-  for (const auto& [index, value] : in_order(all)) {
-    if (selection.size() == k) break;
-    selection[index] = value;
-  }
-  return selection;
-}
-
-/// The sums of two lists; an index of one of them keeps its value.
-template <class Value>
-Entries<Value> united(const Entries<Value>& left, const Entries<Value>& right) {
-  Entries<Value> sums = left;
-  for (const auto& [index, value] : right) {
-    const auto [place, is_new] = sums.emplace(index, value);
-    if (!is_new) place->second = place->second + value;
-  }
-  return sums;
-}
-
-template <class Value>
-bool all_finite(const Entries<Value>& entries) {
-  return std::all_of(entries.begin(), entries.end(),
-                     [](const auto& entry) { return std::isfinite(entry.second); });
-}
-
-/// What a node of the tree dropped, and the rank that keeps it.
-template <class Value>
-struct Dropped {
-  std::uint32_t rank = 0;
-  std::uint64_t index = 0;
-  Value value = 0;
-};
-
-/// A subtree: the ranks in it are those of `leaves` consecutive leaves, from `leaf` on.
-template <class Value>
-struct Subtree {
-  std::uint32_t lowest_rank = 0;
-  Entries<Value> entries;
-};
-
-template <class Value>
-struct TreeResult {
-  Entries<Value> root;
-  std::vector<Dropped<Value>> dropped;  ///< leaf to root
-  std::vector<Lists> lists;
-  bool finite = true;
-};
-
-/// The shape of the tree, from P alone.
-struct Shape {
-  explicit Shape(std::uint32_t ranks) : leaves(1) {
-    while (2 * leaves <= ranks) leaves *= 2;
-    folded = ranks - leaves;
-  }
-  [[nodiscard]] std::uint32_t rank_of(std::uint32_t leaf) const {
-    return leaf < folded ? 2 * leaf : leaf + folded;
-  }
-  std::uint32_t leaves;  ///< p
-  std::uint32_t folded;  ///< r: ranks 2j and 2j + 1, j < r, share leaf j
-};
-
-/// Who sends the list of which size to whom, next to the arithmetic.
-void count(std::vector<Lists>& lists, std::uint32_t from, std::uint32_t to, std::uint64_t entries) {
-  lists[from].sent.push_back(entries);
-  lists[to].received.push_back(entries);
-}
-
-/// gTop-k and topk: the lists go up the tree; topk drops nothing.
-template <class Value>
-TreeResult<Value> walk(const std::vector<Entries<Value>>& selections,
-                       const SparseOptions& options) {
+TreeResult<Value> walk(std::vector<Entries<Value>>& selections, const SparseOptions& options) {
   const auto ranks = static_cast<std::uint32_t>(selections.size());
   const Shape shape(ranks);
-  const bool reselects = options.algorithm != Algorithm::kTopk;
-  const bool doubling = options.algorithm != Algorithm::kGtopkTree;
+  const bool reselects = options.algorithm != "topk";
+  const bool doubling = options.algorithm != "gtopk-tree";
   TreeResult<Value> result;
   result.lists.resize(ranks);
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    round(selections[rank], rank, true, options, result);
+  }
 
   const auto merge = [&](const Subtree<Value>& left, const Subtree<Value>& right) {
     Subtree<Value> node{left.lowest_rank, united(left.entries, right.entries)};
     result.finite = result.finite && all_finite(node.entries);
     if (!result.finite || !reselects) return node;
-    const auto sorted = in_order(node.entries);
-    node.entries.clear();
-    for (std::size_t place = 0; place < sorted.size(); ++place) {
-      const auto& [index, value] = sorted[place];
-      if (place < options.k) {
-        node.entries[index] = value;
-      } else {
-        result.dropped.push_back({node.lowest_rank, index, value});
-      }
-    }
+    reselect(node.entries, options.k, node.lowest_rank, result.dropped);
+    round(node.entries, node.lowest_rank, false, options, result);
     return node;
   };
 
@@ -190,7 +92,7 @@ void put_back(std::vector<Value>& acc, std::uint32_t rank, const Entries<Value>&
               const TreeResult<Value>& tree, const SparseOptions& options) {
   const bool own = options.put_back == PutBack::kOwn;
   for (const auto& [index, value] : selection) {
-    if (!own || options.algorithm == Algorithm::kTopk || tree.root.contains(index)) {
+    if (!own || options.algorithm == "topk" || tree.root.contains(index)) {
       acc[index] = Value{0};
     }
   }
@@ -230,6 +132,41 @@ Value dense_sum(const std::vector<std::vector<Value>>& accs, std::uint64_t i, st
   return sum;
 }
 
+std::uint64_t mixed(std::uint64_t x) {
+  x ^= x >> 30U;
+  x *= 0xBF58476D1CE4E5B9;
+  x ^= x >> 27U;
+  x *= 0x94D049BB133111EB;
+  x ^= x >> 31U;
+  return x;
+}
+
+/// `random-k` sums what every rank has at the drawn indices, `true-topk` everything, of which it
+/// delivers the first k. What is delivered is cleared everywhere.
+template <class Value>
+Entries<Value> control(std::vector<std::vector<Value>>& accs, const Problem& problem) {
+  const std::uint64_t k = std::min(problem.options.k, problem.d);
+  Entries<Value> sums;
+  if (problem.options.algorithm == "true-topk") {
+    for (std::uint64_t i = 0; i < problem.d; ++i) sums[i] = dense_sum(accs, i, problem.d);
+    if (!all_finite(sums)) return sums;
+    std::vector<Dropped<Value>> rest;
+    reselect(sums, k, 0, rest);
+  } else {
+    const std::uint64_t seed = problem.options.seed.value_or(problem.number);
+    const std::vector<std::uint64_t> indices = drawn_indices(seed, problem.d, k);
+    std::vector<std::vector<Value>> drawn(accs.size());
+    for (std::size_t rank = 0; rank < accs.size(); ++rank) {
+      for (const std::uint64_t index : indices) drawn[rank].push_back(accs[rank][index]);
+    }
+    for (std::uint64_t i = 0; i < k; ++i) sums[indices[i]] = dense_sum(drawn, i, k);
+  }
+  for (std::vector<Value>& acc : accs) {
+    for (const auto& [index, sum] : sums) acc[index] = Value{0};
+  }
+  return sums;
+}
+
 /// T(value / divisor) on F; whether all of that is finite.
 template <class Value>
 bool write(const Problem& problem, const Entries<Value>& sums, Bytes& tensor) {
@@ -250,7 +187,10 @@ Outcome nothing_happened(const Problem& problem) {
   for (std::uint64_t i = 0; i < problem.d; ++i) {
     store(problem.type, outcome.tensor, i, std::numeric_limits<double>::quiet_NaN());
   }
-  for (const Input& input : problem.ranks) outcome.residuals.push_back(input.residual);
+  for (const Input& input : problem.ranks) {
+    outcome.residuals.push_back(input.residual);
+    outcome.states.push_back(input.state);
+  }
   return outcome;
 }
 
@@ -274,17 +214,29 @@ Outcome reduce(const Problem& problem) {
 
   Outcome outcome;
   Entries<Value> sums;
-  if (problem.options.algorithm == Algorithm::kDense) {
+  for (const Input& input : problem.ranks) outcome.states.push_back(input.state);
+  if (problem.options.algorithm == "dense") {
     for (std::uint64_t i = 0; i < problem.d; ++i) sums[i] = dense_sum(accs, i, problem.d);
     if (!all_finite(sums)) return nothing_happened(problem);
     for (std::vector<Value>& acc : accs) acc.assign(acc.size(), Value{0});
     outcome.lists.resize(accs.size());
     outcome.selected.resize(accs.size());
+  } else if (problem.options.algorithm == "random-k" || problem.options.algorithm == "true-topk") {
+    sums = control(accs, problem);
+    if (!all_finite(sums)) return nothing_happened(problem);
+    outcome.lists.resize(accs.size());
+    outcome.selected.resize(accs.size());
   } else {
     std::vector<Entries<Value>> selections;
     selections.reserve(accs.size());
-    for (const auto& acc : accs) selections.push_back(select(acc, problem.options.k));
-    const TreeResult<Value> tree = walk(selections, problem.options);
+    for (std::size_t rank = 0; rank < accs.size(); ++rank) {
+      selections.push_back(select(accs[rank], problem.options, outcome.states[rank]));
+    }
+    SparseOptions options = problem.options;
+    options.k = entries_wanted(options, problem.d);
+    const TreeResult<Value> tree = by_regions(options.algorithm)
+                                       ? walk_regions(selections, options, problem.d)
+                                       : walk(selections, options);
     if (!tree.finite) return nothing_happened(problem);
     sums = tree.root;
     outcome.lists = tree.lists;
@@ -305,6 +257,29 @@ Outcome reduce(const Problem& problem) {
 }
 
 }  // namespace
+
+std::vector<std::uint64_t> drawn_indices(std::uint64_t seed, std::uint64_t d, std::uint64_t k) {
+  unsigned bits = 0;  // of half an index
+  while (bits < 32 && (std::uint64_t{1} << (2 * bits)) < d) ++bits;
+  const std::uint64_t half = std::uint64_t{1} << bits;
+  std::vector<std::uint64_t> indices;
+  for (std::uint64_t element = 0; element < k; ++element) {
+    std::uint64_t at = element;
+    do {
+      std::uint64_t high = at / half;
+      std::uint64_t low = at % half;
+      for (std::uint64_t round = 1; round <= 6; ++round) {
+        const std::uint64_t key = mixed(seed + round * 0x9E3779B97F4A7C15);
+        high ^= mixed(key ^ low) % half;
+        std::swap(high, low);
+      }
+      at = high * half + low;
+    } while (at >= d);
+    indices.push_back(at);
+  }
+  std::sort(indices.begin(), indices.end());
+  return indices;
+}
 
 Outcome all_reduce(const Problem& problem) {
   return accumulation_type(problem.type) == DataType::kFloat64 ? reduce<double>(problem)

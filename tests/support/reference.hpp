@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "gtopk/types.hpp"
-#include "support/number.hpp"
+#include "tests/support/number.hpp"
 
 namespace gtopk::reference {
 
@@ -20,6 +20,7 @@ inline constexpr std::uint64_t kDenseTreeBytes = 65536;
 struct Input {
   Bytes gradient;                 ///< d elements of the problem's type
   std::optional<Bytes> residual;  ///< d elements of accumulation_type; none is zeros, discarded
+  SelectorState state{};          ///< what the last step left
 };
 
 struct Problem {
@@ -27,13 +28,22 @@ struct Problem {
   std::uint64_t d = 0;
   SparseOptions options;
   std::vector<Input> ranks;
+  /// Of the call in its group: what `random-k` draws from where options.seed is none.
+  std::uint64_t number = 0;
 };
 
+/// k indices below d, those that `random-k` draws from a seed.
+[[nodiscard]] std::vector<std::uint64_t> drawn_indices(std::uint64_t seed, std::uint64_t d,
+                                                       std::uint64_t k);
+
 /// The lists that one rank sends and receives, as numbers of entries, in the order of its rounds.
-/// Of `gtopk`, `gtopk-tree` and `topk`; empty for `dense` and for a step that did not happen.
+/// Empty for algorithms that send none, like `dense`, and for a step that did not happen.
 struct Lists {
   std::vector<std::uint64_t> sent;
   std::vector<std::uint64_t> received;
+  /// Beside them, as many from every partner as go to it: messages that leaves agree by, as numbers
+  /// of 64-bit words.
+  std::vector<std::uint64_t> words;
 };
 
 struct Outcome {
@@ -42,6 +52,7 @@ struct Outcome {
   std::vector<std::optional<Bytes>> residuals;  ///< by rank, none where none came in
   /// F and its sums before division and rounding. Of `dense`: every index.
   std::map<std::uint64_t, double> delivered;
+  std::vector<SelectorState> states;    ///< by rank, what this step left
   std::vector<std::uint64_t> selected;  ///< by rank, |S_r|
   std::vector<Lists> lists;             ///< by rank
 };

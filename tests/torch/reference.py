@@ -12,6 +12,8 @@ import numpy as np
 import torch
 
 DENSE_TREE_BYTES = 65536
+# All but random-k, whose result depends on the number of the call.
+ALGORITHMS = ("gtopk", "gtopk-tree", "topk", "dense", "rs-ag", "exact", "true-topk")
 
 
 @dataclasses.dataclass
@@ -48,9 +50,21 @@ def sparse_all_reduce(
     if algorithm == "dense":
         total = _dense_sum(accs)
         after = [np.zeros_like(acc) for acc in accs]
+    elif algorithm == "true-topk":
+        found = _first(dict(enumerate(_dense_sum(accs))), k)
+        total = np.zeros_like(accs[0])
+        after = [acc.copy() for acc in accs]
+        for index, value in found.items():
+            total[index] = value
+            for left in after:
+                left[index] = 0
     else:
         selections = [_first(dict(enumerate(acc)), k) for acc in accs]
-        root, dropped = _walk(selections, k, reselects=algorithm != "topk")
+        if algorithm in ("rs-ag", "exact"):
+            d = len(accs[0])
+            root, dropped = _regions(selections, min(k, d), d, exact=algorithm == "exact")
+        else:
+            root, dropped = _walk(selections, k, reselects=algorithm != "topk")
         total = np.zeros_like(accs[0])
         for index, value in root.items():
             total[index] = value
@@ -117,6 +131,76 @@ def _walk(
     while len(level) > 1:
         level = [merge(level[i], level[i + 1]) for i in range(0, len(level), 2)]
     return level[0][1], dropped
+
+
+def _regions(
+    selections: list[dict[int, np.floating]], k: int, d: int, *, exact: bool
+) -> tuple[dict[int, np.floating], list[tuple[int, int, np.floating]]]:
+    """What all regions have together, and what was dropped, as `_walk` gives it."""
+    dropped: list[tuple[int, int, np.floating]] = []
+
+    def merge(left, right, most, keeper):
+        union = dict(left)
+        for index, value in right.items():
+            union[index] = union[index] + value if index in union else value
+        if exact:
+            return union
+        kept = _first(union, most)
+        if keeper is not None:
+            dropped.extend((keeper, i, v) for i, v in union.items() if v != 0 and i not in kept)
+        return kept
+
+    leaves, p = _shape(len(selections))
+    held = []
+    for members in leaves:
+        entries = selections[members[0]]
+        for other in members[1:]:
+            entries = merge(entries, selections[other], k, members[0])
+        held.append(entries)
+    count = 1  # regions
+    while 2 * count <= p and (exact or 2 * count <= k):
+        count *= 2
+    borders = [0]
+    for cut in range(1, count):
+        begins = [
+            sorted(entries)[cut * len(entries) // count] if entries and k < d else cut * d // count
+            for entries in held
+        ]
+        borders.append(sum(begins) // p)
+    borders.append(d)
+
+    ranges = [(0, count)] * p
+    distance = 1
+    while distance < p:
+        before, held = held, []
+        for leaf in range(p):
+            first, width = ranges[leaf]
+            keeper: int | None = leaves[leaf][0]
+            if distance < count:
+                width //= 2
+                first += width if leaf & distance else 0
+            elif leaf & ~(2 * distance - 1) | leaf & (count - 1) != leaf:
+                keeper = None  # a lower leaf makes the same node
+            ranges[leaf] = (first, width)
+
+            def here(entries, low=borders[first], high=borders[first + width]):
+                return {i: v for i, v in entries.items() if low <= i < high}
+
+            most = (first + width) * k // count - first * k // count
+            theirs = before[leaf ^ distance]
+            held.append(merge(here(before[leaf]), here(theirs), most, keeper))
+        distance *= 2
+
+    result: dict[int, np.floating] = {}
+    for entries in held:
+        result.update(entries)
+    if exact:
+        every, result = result, _first(result, k)
+        for leaf, entries in enumerate(held):
+            dropped.extend(
+                (leaves[leaf][0], i, every[i]) for i in entries if i not in result and every[i] != 0
+            )
+    return result, dropped
 
 
 def _dense_sum(accs: list[np.ndarray]) -> np.ndarray:

@@ -49,7 +49,8 @@ def test_a_forked_child_is_told_what_it_cannot_do():
     script = f"""
 {ALONE}
 import gtopk
-backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+from gtopk.groups import backend_of
+backend = backend_of(None)
 work = backend.recv([torch.ones(3)], 0, 0)
 def init():
     dist.destroy_process_group()
@@ -92,19 +93,21 @@ print([each.exitcode for each in children])
 
 
 def test_ranks_that_are_forked_children_work_and_say_goodbye(tmp_path: pathlib.Path):
-    # Rank 0 ends at once; rank 1 finds it gone long before any deadline. Nobody destroys the group.
-    # The parent has left the one that it had.
+    # Rank 0 ends at once; rank 1 finds it gone long before any deadline, and sends it nothing while
+    # it leaves, which rank 0 could not tell from a message lost. Nobody destroys the group. The
+    # parent has left the one that it had.
     program = tmp_path / "ranks.py"
     program.write_text("""
 import sys
 import torch, torch.distributed as dist
 import multiprocessing as mp
 
-def rank_main(rank, path):
+def rank_main(rank, path, gone):
     dist.init_process_group("gtopk", init_method=f"file://{path}", rank=rank, world_size=2)
     dist.all_reduce(torch.ones(3))
     if rank == 0:
         return
+    gone.wait()
     try:
         dist.all_reduce(torch.ones(3))
     except dist.DistBackendError as error:
@@ -114,9 +117,12 @@ if __name__ == "__main__":
     dist.init_process_group("gtopk", store=dist.HashStore(), rank=0, world_size=1)
     dist.destroy_process_group()
     context = mp.get_context("fork")
-    ranks = [context.Process(target=rank_main, args=(rank, sys.argv[1])) for rank in (0, 1)]
+    gone = context.Event()
+    ranks = [context.Process(target=rank_main, args=(rank, sys.argv[1], gone)) for rank in (0, 1)]
     for each in ranks: each.start()
-    for each in ranks: each.join()
+    ranks[0].join()
+    gone.set()
+    ranks[1].join()
     print([each.exitcode for each in ranks])
 """)
     command = [sys.executable, str(program), str(tmp_path / "store")]
@@ -124,6 +130,6 @@ if __name__ == "__main__":
         command, env=environment(), capture_output=True, text=True, timeout=WATCHDOG, check=False
     )
     assert (done.returncode, done.stdout) == (0, "True\n[0, 0]\n"), done.stderr
-    # Rank 0 may say that it did not take rank 1's message, if that comes before it is gone.
-    others = [each for each in done.stderr.splitlines() if "warning] nobody received" not in each]
-    assert others == []
+    # From 2.15 on torch's flight recorder remarks that rank 1 was rank 0 of the group before.
+    expected = "FlightRecorderHook: global rank changed from 0 to 1;"
+    assert [line for line in done.stderr.splitlines() if expected not in line] == []

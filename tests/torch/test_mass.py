@@ -9,6 +9,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 import torch.distributed as dist
+from gtopk.choices import algorithms
 from ranks import Rank, RankSet
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -35,17 +36,20 @@ class Ledger:
             if state.residual(name) is not None
         }
         self.arrived: dict[str, torch.Tensor] = {}
+        self.buffers: list[torch.Tensor] = []
         names = {id(parameter): name for name, parameter in ddp.module.named_parameters()}
 
         def listening(state, bucket):
             for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
                 self.arrived[names[id(parameter)]] = gradient.clone()
+            self.buffers.append(bucket.buffer())
             return gtopk.sparse_hook(state, bucket)
 
         ddp.register_comm_hook(state, listening)
 
     def open(self) -> None:
         self.arrived.clear()
+        self.buffers.clear()
         self.before = {name: self.state.residual(name).clone() for name in self.parameters}
 
     def check(self, *, delivered: bool = True) -> None:
@@ -239,6 +243,44 @@ def check_a_backward_that_breaks_off_loses_nothing_and_a_good_one_follows(me: Ra
     first = training.model.net[0].weight.grad.clone()
     dist.broadcast(first, 0)
     assert torch.equal(first, training.model.net[0].weight.grad)
+
+
+def check_what_a_broken_backward_delivered_does_not_hang_on_ddps_buckets(me: Rank) -> None:
+    """They are DDP's, and may be written before anybody hears that the backward broke off."""
+    for algorithm, warmup in [*((each, ()) for each in algorithms()), ("gtopk", [("dense", 9)])]:
+        training = Training(me.rank)
+        arguments = {"density": 0.05, "unit": SMALL_UNITS, "algorithm": algorithm}
+        state = gtopk.SparseState(training.model, warmup=warmup, **arguments)
+        ledger = Ledger(training.ddp, state)
+        generator = torch.Generator().manual_seed(me.rank)
+        for name in ledger.parameters:
+            state.residual(name).normal_(generator=generator)
+
+        def breaks(_):
+            raise ArithmeticError("broken off")
+
+        training.step()
+        training.optimizer.zero_grad()
+        ledger.open()
+        broken = training.model[0].weight.register_hook(breaks)
+        with pytest.raises(ArithmeticError, match="broken off"):
+            training.loss().backward()
+        broken.remove()
+        for exchange in state.overlap._exchanges:
+            for work in list(exchange.works):
+                work.wait()
+        for buffer in ledger.buffers:
+            buffer.fill_(7.0)
+        assert state.state_dict()["step"] == 1
+        delivered = 0
+        for unit in state.units:
+            if ledger.arrived.keys() >= set(unit.names):
+                delivered += bool(unit.large)
+            else:
+                for name in unit.names:
+                    ledger.arrived.pop(name, None)
+        assert delivered >= 1
+        ledger.check(delivered=False)
 
 
 def check_a_backward_that_fails_is_no_step(me: Rank) -> None:

@@ -17,8 +17,8 @@ WATCHDOG = 60
 class Work:
     """An operation that ends when the test says so, on the thread that says it."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        self.tensors = tensors
         self.future: torch.futures.Future = torch.futures.Future()
 
     def get_future(self) -> torch.futures.Future:
@@ -31,8 +31,8 @@ class Work:
         if error:
             self.future.set_exception(error)
         else:
-            self.tensor.mul_(2)
-            self.future.set_result([self.tensor])
+            torch._foreach_mul_(self.tensors, 2)
+            self.future.set_result(self.tensors)
 
 
 class Backend:
@@ -47,12 +47,12 @@ class Backend:
     def size(self) -> int:
         return 2
 
-    def sparse_all_reduce(self, tensor: torch.Tensor, *_: object) -> Work:
-        self.works.append(Work(tensor))
+    def sparse_all_reduce(self, tensors: list[torch.Tensor], *_: object, **__: object) -> Work:
+        self.works.append(Work(tensors))
         return self.works[-1]
 
     def allreduce(self, tensors: list[torch.Tensor], _: object) -> Work:
-        return self.sparse_all_reduce(tensors[0])
+        return self.sparse_all_reduce(tensors)
 
 
 class Bucket:

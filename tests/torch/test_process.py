@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.machinery
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
 import pytest
+import torch
+from gtopk.groups import backend_of
 from ranks import WATCHDOG, Rank, RankSet, environment, run_script
 
 import gtopk
@@ -31,7 +33,7 @@ def test_the_backend_is_found_without_an_import():
     script = f"""
 import sys
 import torch, torch.distributed as dist
-assert "gtopk._C" not in sys.modules, "nothing native before it is needed"
+assert "gtopk._native" not in sys.modules, "nothing native before it is needed"
 assert "libucx" not in sys.modules
 {ALONE}
 assert dist.get_backend() == "gtopk"
@@ -52,6 +54,16 @@ import gtopk
 print(dist.get_backend())
 """
     ended_well(script, "gtopk", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+
+
+def test_by_name_torch_finds_it_without_autoloading():
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14):
+        pytest.skip("torch looks backends up by name from 2.14 on")
+    script = f"""
+{ALONE}
+print(dist.get_backend(), dist.is_backend_available("gtopk"))
+"""
+    ended_well(script, "gtopk True", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
 
 
 def test_gtopk_may_be_imported_before_torch():
@@ -202,12 +214,15 @@ def check_use_after_destroy(me: Rank) -> None:
     import torch
     import torch.distributed as dist
 
-    backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+    group = dist.group.WORLD
+    backend = backend_of(group)
     dist.destroy_process_group()
     with pytest.raises(dist.DistBackendError, match="has been destroyed"):
         backend.sparse_all_reduce(
-            torch.ones(3), None, 1, "gtopk", "exact", "own", dist.ReduceOp.SUM
+            [torch.ones(3)], None, 1, "gtopk", "exact", "raw", "own", dist.ReduceOp.SUM
         )
+    with pytest.raises(dist.DistBackendError, match=r"'(0|default_pg)' has been"):
+        gtopk.sparse_all_reduce(torch.ones(3), k=1, group=group)
     with pytest.raises(ValueError, match=r"(?i)default process group has not been initialized"):
         gtopk.sparse_all_reduce(torch.ones(3), k=1)
 
@@ -220,15 +235,15 @@ def test_a_destroyed_group_says_that_it_is_gone():
 # --- broken
 
 
-def broken_install(folder: pathlib.Path, native: str | None) -> dict[str, str]:
-    """A copy of the package that stands before the installed one, with another native module."""
+def broken_install(folder: pathlib.Path, library: str | None) -> dict[str, str]:
+    """A copy of the package that stands before the installed one, with another library."""
     package = folder / "gtopk"
     package.mkdir()
     for source in pathlib.Path(gtopk.__file__).parent.glob("*.py"):
         (package / source.name).write_text(source.read_text())
-    if native is not None:
-        suffix = importlib.machinery.EXTENSION_SUFFIXES[0]
-        (package / f"_C{suffix}").write_text(native)
+    if library is not None:
+        major, minor = torch.__version__.split(".")[:2]
+        (package / f"_torch_{major}_{minor}.so").write_text(library)
     information = folder / "gtopk-0.0.0.dist-info"
     information.mkdir()
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: gtopk\nVersion: 0.0.0\n")
@@ -238,13 +253,43 @@ def broken_install(folder: pathlib.Path, native: str | None) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(paths)}
 
 
-@pytest.mark.parametrize("native", [None, "not a library"], ids=["missing", "not a library"])
-def test_a_broken_install_imports_torch_and_says_at_init_what_is_wrong(tmp_path, native):
-    env = broken_install(tmp_path, native)
+@pytest.mark.parametrize(
+    ("library", "said"),
+    [
+        (None, r"no library for torch \S+; there are libraries for: none"),
+        ("not a library", r"the library _torch_\d_\d+\.so cannot be loaded"),
+    ],
+    ids=["missing", "not a library"],
+)
+def test_a_broken_install_imports_torch_and_says_at_init_what_is_wrong(tmp_path, library, said):
+    env = broken_install(tmp_path, library)
     ended_well("import torch; print(torch.ones(2).sum().item())", "2.0", **env)
     done = run_script(ALONE, **env)
     assert done.returncode == 1
-    assert "ImportError: gtopk: the native module cannot be loaded" in done.stderr
+    assert re.search(f"^ImportError: gtopk: {said}", done.stderr, re.MULTILINE), done.stderr
+
+
+def test_a_torch_that_there_is_no_library_for_is_refused_in_one_line_and_nothing_is_loaded():
+    script = f"""
+import torch, torch.distributed as dist
+torch.__version__ = "2.99.0+cpu"
+try:
+    {ALONE.splitlines()[-1]}
+except ImportError as error:
+    print(error)
+print(any("gtopk" in line for line in open("/proc/self/maps")))
+"""
+    done = run_script(script)
+    assert done.returncode == 0, done.stderr
+    message, loaded = done.stdout.splitlines()
+    versions = re.fullmatch(
+        r"gtopk: no library for torch 2\.99\.0\+cpu; there are libraries for: ([0-9., ]+)\. "
+        "Install one of these versions of torch, or a gtopk that was built for this one",
+        message,
+    )
+    assert versions, message
+    assert ".".join(torch.__version__.split(".")[:2]) in versions[1].split(", ")
+    assert loaded == "False"
 
 
 def test_a_registration_that_fails_is_a_warning(tmp_path):

@@ -10,7 +10,10 @@ import pytest
 import reference
 import torch
 import torch.distributed as dist
-from gtopk.choices import ALGORITHMS, PUT_BACKS
+from gtopk.choices import PUT_BACKS, algorithms, selectors
+from gtopk.collectives import ACCUMULATION
+from gtopk.groups import backend_of
+from gtopk.statistics import Statistics
 from ranks import Rank, RankSet
 from torch.distributed import ReduceOp
 
@@ -81,7 +84,7 @@ def compare(me: Rank, ranks: int, **case) -> None:
 
 def check_every_combination(me: Rank, ranks: int) -> None:
     for seed, (dtype, algorithm, put_back, average) in enumerate(
-        itertools.product(DTYPES, ALGORITHMS, PUT_BACKS, (False, True))
+        itertools.product(DTYPES, reference.ALGORITHMS, PUT_BACKS, (False, True))
     ):
         compare(
             me,
@@ -108,7 +111,7 @@ def check_random_cases(me: Rank, seed: int) -> None:
             d=d,
             k=rng.choice([1, 2, max(1, d // 10), d, 2 * d]),
             dtype=rng.choice(DTYPES),
-            algorithm=rng.choice(ALGORITHMS),
+            algorithm=rng.choice(reference.ALGORITHMS),
             put_back=rng.choice(PUT_BACKS),
             average=rng.random() < 0.5,
             kind=rng.choice(["normal", "ties", "sparse", "tiny", "cancel", "negative zeros"]),
@@ -116,7 +119,7 @@ def check_random_cases(me: Rank, seed: int) -> None:
 
 
 def check_large_tensors(me: Rank) -> None:
-    for algorithm in ALGORITHMS:
+    for algorithm in reference.ALGORITHMS:
         compare(
             me,
             4,
@@ -150,7 +153,7 @@ def check_the_first_example(me: Rank) -> None:
 
 
 def check_not_finite(me: Rank) -> None:
-    for algorithm, bad in itertools.product(ALGORITHMS, (torch.nan, torch.inf, -torch.inf)):
+    for algorithm, bad in itertools.product(algorithms(), (torch.nan, torch.inf, -torch.inf)):
         tensor = torch.arange(50.0)
         if me.rank == 3:
             tensor[7] = bad
@@ -190,6 +193,113 @@ def check_shapes_and_strides(me: Rank) -> None:
     empty = torch.empty(0, 3)
     gtopk.sparse_all_reduce(empty, k=1)
     gtopk.sparse_all_reduce(empty, density=0.5, residual=torch.empty(0, 3))
+
+
+def check_a_list_of_tensors_is_one_vector(me: Rank) -> None:
+    """Cut anywhere, on each rank elsewhere, at odd addresses too."""
+    generator = torch.Generator().manual_seed(me.rank)
+    for algorithm, dtype in itertools.product(reference.ALGORITHMS, DTYPES):
+        for d in (1, 700, 50_000):  # the last one's sweeps are beside the engine's thread
+            whole = torch.randn(d, generator=generator).to(dtype)
+            residual = torch.randn(d, generator=generator).to(ACCUMULATION[dtype])
+            at = sorted(torch.randint(0, d + 1, (5,), generator=generator).tolist())
+            memory = torch.empty(d + 7, dtype=dtype)
+            pieces = list(memory[7:].tensor_split(at))
+            torch._foreach_copy_(pieces, list(whole.tensor_split(at)))
+            pieces[2] = pieces[2].clone()
+            residual_of_pieces = residual.clone()
+            arguments = {"density": 0.02, "algorithm": algorithm, "op": ReduceOp.AVG}
+            gtopk.sparse_all_reduce(whole, residual=residual, **arguments)
+            work = gtopk.sparse_all_reduce(
+                pieces, residual=residual_of_pieces, async_op=True, **arguments
+            )
+            results = work.get_future().wait()
+            assert [each.data_ptr() for each in results] == [each.data_ptr() for each in pieces]
+            assert torch.equal(torch.cat(pieces), whole), (algorithm, dtype, d)
+            assert torch.equal(residual_of_pieces, residual), (algorithm, dtype, d)
+    # One of one piece, in any shape; and nothing at all.
+    matrix, residual = torch.full((2, 3), float(me.rank)), torch.zeros(6)
+    gtopk.sparse_all_reduce([matrix], k=6, residual=residual)
+    assert bool((matrix == 6).all())
+    gtopk.sparse_all_reduce([torch.empty(0), torch.empty(2, 0)], k=1, residual=torch.empty(0))
+
+
+def check_random_k_draws_other_indices_in_every_call(me: Rank) -> None:
+    """The same on every rank; what is not drawn stays in the residual."""
+    gradient = torch.arange(1.0, 1001.0) * (me.rank + 1)
+    seen = []
+    for _ in range(2):
+        tensor, residual = gradient.clone(), torch.zeros(1000)
+        gtopk.sparse_all_reduce(tensor, k=50, residual=residual, algorithm="random-k")
+        drawn = tensor.nonzero().flatten()
+        assert len(drawn) == 50
+        assert torch.equal(tensor[drawn], (drawn + 1.0) * 10)  # 1 + 2 + 3 + 4
+        expected = gradient.clone()
+        expected[drawn] = 0
+        assert torch.equal(residual, expected)
+        seen.append(drawn.tolist())
+    assert seen[0] != seen[1]
+
+
+def check_every_wire_loses_nothing(me: Rank) -> None:
+    """Result and residuals together are what went in; a coarser wire sends fewer bytes."""
+    gradient = torch.randn(20_000, generator=torch.Generator().manual_seed(me.rank))
+    total = gradient.double()
+    dist.all_reduce(total)
+    sent, results = {}, {}
+    for wire in ("raw", None, "bf16", "fp16", "int8"):
+        tensor, residual = gradient.clone(), torch.zeros(20_000)
+        before = gtopk.stats()["bytes_sent"]
+        gtopk.sparse_all_reduce(tensor, k=500, residual=residual, wire=wire)
+        sent[wire], results[wire] = gtopk.stats()["bytes_sent"] - before, tensor
+        left = residual.double()
+        dist.all_reduce(left)
+        assert torch.allclose(tensor.double() + left, total, atol=1e-5), wire
+    assert torch.equal(results[None], results["raw"])  # coding changes no result
+    assert torch.equal(results["bf16"], results["bf16"].bfloat16().float())
+    assert sent["raw"] == 2 * (64 + 500 * 8)
+    assert sent[None] < 0.75 * sent["raw"]
+    assert sent["int8"] < min(sent["bf16"], sent["fp16"])
+    assert max(sent["bf16"], sent["fp16"]) < 0.5 * sent["raw"]
+
+
+def check_every_selector_loses_nothing(me: Rank) -> None:
+    """Approximations too, from halves and from a tensor that is not contiguous; all send some."""
+    for select, dtype in itertools.product(selectors(), (torch.float32, torch.bfloat16)):
+        generator = torch.Generator().manual_seed(me.rank)
+        tensor = torch.randn(200, 100, generator=generator).to(dtype).t()
+        acc = tensor.double()
+        total = acc.clone()
+        dist.all_reduce(total)
+        residual = torch.zeros(100, 200)
+        gtopk.sparse_all_reduce(tensor, density=0.01, residual=residual, select=select)
+        assert 0 < tensor.count_nonzero() <= 4 * -(-200 // 3), select
+        left = residual.double()
+        dist.all_reduce(left)
+        # What is delivered is rounded once more, to the tensor's type.
+        epsilon = torch.finfo(dtype).eps
+        assert torch.allclose(tensor.double() + left, total, atol=1e-5, rtol=epsilon), select
+
+
+def check_what_was_delivered_is_noted_beside(me: Rank) -> None:
+    backend = backend_of(None)
+
+    def call(tensors, delivered, algorithm="topk"):
+        arguments = (None, 2, algorithm, "exact", "raw", "own", ReduceOp(ReduceOp.AVG))
+        backend.sparse_all_reduce(tensors, *arguments, delivered=delivered).wait()
+
+    tensor = torch.zeros(20, dtype=torch.bfloat16)
+    tensor[me.rank], tensor[10] = 1 + 2**-7, 1.0
+    indices, values = torch.zeros(8, dtype=torch.int64), torch.zeros(8)
+    call([tensor[:7], tensor[7:]], [indices, values])
+    assert indices.tolist() == [0, 1, 2, 3, 10, 0, 0, 0]
+    assert values.tolist() == [1 + 2**-7] * 4 + [4.0] + [0.0] * 3
+    for wrong in ([values], [values, values], [indices[:7], values], [indices[::2], values[::2]]):
+        with pytest.raises(ValueError, match="noted in two contiguous tensors"):
+            call([tensor], wrong)
+    with pytest.raises(ValueError, match="delivers up to 8 entries; there is room to note 7"):
+        call([tensor], [indices[:7], values[:7]])
+    works_on(me)
 
 
 def check_density_is_k(me: Rank) -> None:
@@ -285,7 +395,7 @@ def check_statistics(me: Rank) -> None:
     group = dist.new_group([0, 1, 2, 3])
     before = gtopk.stats(group)
     for _ in range(3):
-        gtopk.sparse_all_reduce(torch.randn(1000), k=10, group=group)
+        gtopk.sparse_all_reduce(torch.randn(1000), k=10, wire="raw", group=group)
     after = gtopk.stats(group)
     assert after["operations"] - before["operations"] == 3
     # P = 4: two rounds, a header of 64 bytes and ten entries of 8 each.
@@ -297,6 +407,7 @@ def check_statistics(me: Rank) -> None:
     assert after["most_in_flight"] >= 1
     assert all(after[f"{phase}_seconds"] > 0 for phase in ("compress", "exchange", "commit"))
     assert "UCX" in after["transport"]
+    assert list(after) == list(Statistics.__annotations__)  # the core's table, and the transport
 
 
 def test_on_four_ranks(four: RankSet, check) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from gtopk.backend import sequence_number
 from gtopk.groups import backend_of
 from ranks import Rank, RankSet, run_script
 from torch.distributed import ReduceOp
@@ -204,12 +205,12 @@ def check_sequence_numbers(me: Rank) -> None:
     """A callback sees the number though the operation may have ended before the call returned."""
     backend = backend_of(dist.group.WORLD)
     options = dist.AllreduceOptions()
-    first = backend.allreduce([torch.ones(1)], options)._get_sequence_number()
+    first = sequence_number(backend.allreduce([torch.ones(1)], options))
     for after in range(1, 100):
-        assert backend.allreduce([torch.ones(1)], options)._get_sequence_number() == first + after
+        assert sequence_number(backend.allreduce([torch.ones(1)], options)) == first + after
     with pytest.raises(dist.DistBackendError, match=f"#{first + 100} .*ranks differ"):
         dist.all_reduce(torch.ones(3 + me.rank))
-    assert backend.barrier(dist.BarrierOptions())._get_sequence_number() == first + 101
+    assert sequence_number(backend.barrier(dist.BarrierOptions())) == first + 101
 
 
 def test_a_works_end_and_its_futures_value_are_one(two):

@@ -1,5 +1,6 @@
-// Benchmark (a): the whole compress step of one rank (select exactly, compact, commit) on one
-// thread, against memcpy of the same d floats in the same run, and the merge of two selections.
+// Benchmark (a): the whole compress step of one rank (select, exactly unless --select says
+// otherwise, compact, commit) on one thread, against memcpy of the same d floats in the same run,
+// and the merge of two selections.
 // Prints `#` lines of provenance and one aligned row per phase; --json FILE adds the raw samples.
 #include <hwy/highway.h>
 
@@ -17,12 +18,12 @@
 #include <string_view>
 #include <vector>
 
-#include "gtopk/merge/merge.hpp"
-#include "gtopk/residual/commit.hpp"
-#include "gtopk/select/select_exact.hpp"
 #include "gtopk/types.hpp"
-#include "gtopk/value/growing_buffer.hpp"
 #include "gtopk_version.hpp"
+#include "src/gtopk/merge/merge.hpp"
+#include "src/gtopk/residual/commit.hpp"
+#include "src/gtopk/select/selector.hpp"
+#include "src/gtopk/value/growing_buffer.hpp"
 
 namespace {
 
@@ -33,6 +34,8 @@ using Clock = std::chrono::steady_clock;
 struct Options {
   std::size_t d = 25'557'032;  // ResNet-50's parameters
   double density = 0.001;
+  std::string select = "exact";
+  std::size_t block = 4096;
   int iterations = 40;
   int warm_up = 3;
   std::uint64_t seed = 1;
@@ -124,12 +127,17 @@ std::string whole_line(const char* path) {
 
 struct Results {
   std::size_t k = 0;
+  std::size_t selected = 0;  ///< in the last iteration
   std::vector<Phase> phases;
 };
 
 Results measure(const Options& options) {
   const std::size_t d = options.d;
-  const std::size_t k = gtopk::selection_size(d, options.density);
+  const gtopk::sparse::SelectorRow& selector =
+      gtopk::sparse::selector_registry().find(options.select);
+  const std::size_t k = selector.per_block
+                            ? gtopk::selection_size(d, options.density, options.block)
+                            : gtopk::selection_size(d, options.density);
   std::mt19937_64 random(options.seed);
   std::normal_distribution<float> normal;
   const Floats gradient(d);
@@ -139,10 +147,14 @@ Results measure(const Options& options) {
   std::generate_n(gradient.get(), d, [&] { return normal(random); });
   std::generate_n(residual.get(), d, [&] { return normal(random); });
 
-  List own(k);
+  List own(selector.most_of(d, k));
   const List other = other_selection(d, k, random);
-  List result(2 * k);
-  List dropped(2 * k);
+  List result(3 * k);
+  List dropped(3 * k);
+  gtopk::sparse::List own_list;
+  own_list.indices = reinterpret_cast<std::byte*>(own.indices.data());
+  own_list.values = reinterpret_cast<std::byte*>(own.values.data());
+  gtopk::SelectorState state;
   gtopk::sparse::SelectScratch select_scratch;
   gtopk::sparse::MergeScratch merge_scratch;
   Results results{
@@ -159,10 +171,20 @@ Results measure(const Options& options) {
          milliseconds([&] { std::memcpy(copy.get(), gradient.get(), d * sizeof(float)); }));
 
     const double select = milliseconds([&] {
-      own.size =
-          gtopk::sparse::select_exact(tensor.get(), residual.get(), d, k, own.out(), select_scratch)
-              .count;
+      const auto selection = selector.select({.tensor = tensor.get(),
+                                              .residual = residual.get(),
+                                              .d = d,
+                                              .dtype = gtopk::DataType::kFloat32,
+                                              .k = k,
+                                              .entry = {},
+                                              .density = options.density,
+                                              .block = options.block,
+                                              .state = state},
+                                             own_list, select_scratch);
+      own.size = selection.count;
+      state = selection.next;
     });
+    results.selected = own.size;
     auto dropped_out = dropped.out();
     const double merge = milliseconds([&] {
       const auto merged = gtopk::sparse::merge(own.view(), other.view(), k, result.out(),
@@ -172,8 +194,9 @@ Results measure(const Options& options) {
     });
     const auto dropped_view = dropped.view();
     const double commit = milliseconds([&] {
-      gtopk::sparse::commit(tensor.get(), residual.get(), d, own.view(), result.view(),
-                            &dropped_view, 1, gtopk::PutBack::kOwn, 2.0F);
+      gtopk::sparse::commit<float, float, std::uint32_t>(tensor.get(), residual.get(), d,
+                                                         own.view(), result.view(), &dropped_view,
+                                                         1, gtopk::PutBack::kOwn, 2.0F);
     });
     take(1, iteration, select);
     take(2, iteration, commit);
@@ -185,14 +208,15 @@ Results measure(const Options& options) {
 
 void print(const Options& options, const Results& results) {
   const std::int64_t simd = hwy::SupportedTargets() & HWY_TARGETS;  // the lowest bit is the best
-  std::printf("# gtopk %s, compress step: select exactly + compact + commit, float32 + residual\n",
-              gtopk::kVersion);
+  std::printf("# gtopk %s, compress step: select (%s) + compact + commit, float32 + residual\n",
+              gtopk::kVersion, options.select.c_str());
   std::printf("# cpu %s, SIMD target %s, one thread, transparent huge pages %s\n",
               first_line_after("/proc/cpuinfo", "model name").c_str(),
               hwy::TargetName(simd & -simd),
               whole_line("/sys/kernel/mm/transparent_hugepage/enabled").c_str());
-  std::printf("# d %zu, k %zu, density %g, seed %llu, warm-up %d left out\n", options.d, results.k,
-              options.density, static_cast<unsigned long long>(options.seed), options.warm_up);
+  std::printf("# d %zu, k %zu, selected at last %zu, density %g, seed %llu, warm-up %d left out\n",
+              options.d, results.k, results.selected, options.density,
+              static_cast<unsigned long long>(options.seed), options.warm_up);
   std::printf("# memcpy: d floats, in turn with the step; ratio: median over memcpy's median\n");
   std::printf("%-8s %6s %10s %10s %10s %10s %8s\n", "phase", "iters", "min(ms)", "p50(ms)",
               "p99(ms)", "max(ms)", "ratio");
@@ -209,6 +233,8 @@ void write_json(const Options& options, const Results& results) {
                           {"version", gtopk::kVersion},
                           {"d", options.d},
                           {"k", results.k},
+                          {"select", options.select},
+                          {"selected", results.selected},
                           {"density", options.density},
                           {"seed", options.seed},
                           {"unit", "ms"}};
@@ -227,6 +253,11 @@ int main(int argc, char** argv) {
   CLI::App app("The compress step against memcpy, one thread");
   app.add_option("-d,--elements", options.d, "elements of the tensor")->check(CLI::PositiveNumber);
   app.add_option("--density", options.density, "share of the elements selected");
+  std::vector<std::string> names;
+  for (const gtopk::Choice& choice : gtopk::selectors()) names.emplace_back(choice.name);
+  app.add_option("--select", options.select, "selector")->check(CLI::IsMember(names));
+  app.add_option("--block", options.block, "elements per block, of the selector block")
+      ->check(CLI::PositiveNumber);
   app.add_option("-n,--iterations", options.iterations)->check(CLI::PositiveNumber);
   app.add_option("-w,--warm-up", options.warm_up)->check(CLI::NonNegativeNumber);
   app.add_option("--seed", options.seed);

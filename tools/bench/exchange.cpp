@@ -27,8 +27,8 @@
 #include <vector>
 
 #include "gtopk/communicator.hpp"
+#include "gtopk/launch.hpp"
 #include "gtopk_version.hpp"
-#include "transport/bootstrap/tcp_store.hpp"
 
 namespace {
 
@@ -42,6 +42,7 @@ struct Arguments {
   int in_flight = 1;
   int ping_pongs = 20;  // per size
   std::string algorithm = "gtopk";
+  std::string wire = "lossless";
   std::string json;
 };
 
@@ -121,10 +122,14 @@ Link measure_link(gtopk::Communicator& group, const Arguments& arguments) {
     for (int i = 0; i < arguments.ping_pongs && group.rank() < 2; ++i) {
       const auto start = Clock::now();
       const auto send = [&] {
-        run([&](gtopk::Call call) { group.send(data, 1 - group.rank(), 0, std::move(call)); });
+        run([&](gtopk::Call call) {
+          group.run(gtopk::send(data, 1 - group.rank(), 0), std::move(call));
+        });
       };
       const auto recv = [&] {
-        run([&](gtopk::Call call) { group.recv(data, 1 - group.rank(), 0, std::move(call)); });
+        run([&](gtopk::Call call) {
+          group.run(gtopk::recv(data, 1 - group.rank(), 0), std::move(call));
+        });
       };
       if (group.rank() == 0) {
         send();
@@ -137,7 +142,7 @@ Link measure_link(gtopk::Communicator& group, const Arguments& arguments) {
     }
     if (!samples.empty())
       link.points.emplace_back(static_cast<double>(size), quantile(samples, 0.5));
-    run([&](gtopk::Call call) { group.barrier(std::move(call)); });
+    run([&](gtopk::Call call) { group.run(gtopk::barrier(), std::move(call)); });
   }
   if (!link.points.empty()) fit(link);
   return link;
@@ -162,13 +167,17 @@ std::uint64_t checksum(const Result& result) {
 }
 
 int measure(const Arguments& arguments) {
-  const auto environment = gtopk::bootstrap::launch_environment();
-  const std::shared_ptr<gtopk::bootstrap::KeyValueStore> store =
-      gtopk::bootstrap::join_rendezvous(environment, std::chrono::seconds(60));
+  const auto environment = gtopk::launch_environment();
+  const auto directory =
+      gtopk::directory_over(gtopk::join_rendezvous(environment, std::chrono::seconds(60)));
   const auto process = gtopk::Process::start();
-  const auto rank = static_cast<std::uint32_t>(environment.rank);
-  const auto ranks = static_cast<std::uint32_t>(environment.world_size);
-  gtopk::Communicator group(process, {store, store, "bench", rank, ranks, std::chrono::minutes(5)});
+  const std::uint32_t rank = environment.rank;
+  const std::uint32_t ranks = environment.world_size;
+  gtopk::Communicator group(process, {.directory = directory,
+                                      .name = "bench",
+                                      .rank = rank,
+                                      .size = ranks,
+                                      .timeout = std::chrono::minutes(5)});
 
   // Distinct indices, heavy-tailed values: as selections of real gradients are.
   std::mt19937_64 random(1 + rank);
@@ -183,21 +192,20 @@ int measure(const Arguments& arguments) {
 
   gtopk::SparseOptions options;
   options.k = arguments.k;
-  if (arguments.algorithm == "gtopk-tree") options.algorithm = gtopk::Algorithm::kGtopkTree;
-  if (arguments.algorithm == "topk") options.algorithm = gtopk::Algorithm::kTopk;
-  const std::uint64_t room =
-      options.algorithm == gtopk::Algorithm::kTopk ? arguments.k * ranks : arguments.k;
+  options.algorithm = arguments.algorithm;
+  options.wire = arguments.wire;
+  const std::uint64_t room = options.algorithm == "topk" ? arguments.k * ranks : arguments.k;
   std::vector<Result> results(static_cast<std::size_t>(arguments.in_flight), Result(room));
   const auto exchange = [&](Result& result) {
-    const gtopk::Communicator::Preselected entries{indices, values, result.indices, result.values,
-                                                   &result.count};
-    return begin(
-        [&](gtopk::Call call) { group.exchange(entries, arguments.d, options, std::move(call)); });
+    const gtopk::Preselected entries{indices, values, result.indices, result.values, &result.count};
+    return begin([&](gtopk::Call call) {
+      group.run(gtopk::exchange(entries, arguments.d, options), std::move(call));
+    });
   };
 
   const Link link = measure_link(group, arguments);
   for (int i = 0; i < arguments.warm_up; ++i) exchange(results[0]).get();
-  run([&](gtopk::Call call) { group.barrier(std::move(call)); });
+  run([&](gtopk::Call call) { group.run(gtopk::barrier(), std::move(call)); });
   const gtopk::Statistics before = group.statistics();
   const double cpu_before = cpu_seconds();
   std::vector<double> samples;
@@ -222,7 +230,7 @@ int measure(const Arguments& arguments) {
   std::vector<std::span<std::byte>> rooms;
   rooms.reserve(sums.size());
   for (std::uint64_t& sum : sums) rooms.push_back(std::as_writable_bytes(std::span(&sum, 1)));
-  run([&](gtopk::Call call) { group.all_gather(rooms, std::move(call)); });
+  run([&](gtopk::Call call) { group.run(gtopk::all_gather(rooms), std::move(call)); });
   const auto wrong =
       std::count_if(sums.begin(), sums.end(), [&](auto sum) { return sum != sums[0]; });
 
@@ -233,8 +241,8 @@ int measure(const Arguments& arguments) {
     const double rounds = std::log2(static_cast<double>(std::bit_ceil(ranks)));
     const double model = link.alpha * rounds + bytes * link.beta;
     const double mean = total / n;
-    std::printf("# gtopk %s, exchange of preselected lists, algorithm %s\n", gtopk::kVersion,
-                arguments.algorithm.c_str());
+    std::printf("# gtopk %s, exchange of preselected lists, algorithm %s, wire %s\n",
+                gtopk::kVersion, arguments.algorithm.c_str(), arguments.wire.c_str());
     std::printf("# %s\n", process->transport().c_str());
     std::printf(
         "# %u ranks, d %llu, k %llu, %d exchanges back to back, %d in flight; link: alpha %.1f us, "
@@ -284,8 +292,10 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 16))
       ->capture_default_str();
   app.add_option("-w,--warm-up", arguments.warm_up, "not measured, first")->capture_default_str();
-  app.add_option("-a,--algorithm", arguments.algorithm, "gtopk, gtopk-tree or topk")
-      ->check(CLI::IsMember({"gtopk", "gtopk-tree", "topk"}))
+  app.add_option("-a,--algorithm", arguments.algorithm, "gtopk, gtopk-tree, topk, rs-ag or exact")
+      ->check(CLI::IsMember({"gtopk", "gtopk-tree", "topk", "rs-ag", "exact"}))
+      ->capture_default_str();
+  app.add_option("--wire", arguments.wire, "how lists travel: raw, lossless, bf16, …")
       ->capture_default_str();
   app.add_option("--json", arguments.json, "write samples and figures to this file (rank 0)");
   CLI11_PARSE(app, argc, argv);

@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "gtopk_version.hpp"
-#include "transport/bootstrap/tcp_store.hpp"
-#include "transport/ucx/ucx_transport.hpp"
+#include "src/transport/bootstrap/tcp_store.hpp"
+#include "src/transport/ucx/ucx_transport.hpp"
 
 namespace {
 

@@ -1,11 +1,16 @@
-#include "gtopk/algorithms/dense.hpp"
+// Sparse, algorithms room: `dense`, which sends the whole acc and leaves no residual: what sparse
+// results are compared with. acc travels in the accumulation type; collectives/all_reduce.hpp has
+// the order of summation.
 
 #include <algorithm>
 
-#include "collectives/all_reduce.hpp"
-#include "gtopk/residual/commit.hpp"
-#include "gtopk/value/accumulation.hpp"
-#include "gtopk/value/keep_denormals.hpp"
+#include "src/collectives/all_reduce.hpp"
+#include "src/gtopk/algorithms/algorithm.hpp"
+#include "src/gtopk/residual/commit.hpp"
+#include "src/gtopk/value/selection_order.hpp"
+#include "src/numbers/accumulation.hpp"
+#include "src/numbers/element_types.hpp"
+#include "src/numbers/keep_denormals.hpp"
 
 namespace gtopk::sparse {
 namespace {
@@ -18,23 +23,20 @@ bool finite(Value value) {
   return is_finite_key<Value>(magnitude_key(value));
 }
 
-}  // namespace
-
 template <class T>
-Task<void> dense(GroupView& group, SparseCall call) {
+Task<void> dense_as(GroupView& group, SparseCall call) {
   using Value = Accumulation<T>;
-  const collectives::Signature signature = signature_of(call);
-  auto* const tensor = static_cast<T*>(call.tensor);
+  const Segments<T> tensor(call.tensor);
   auto* const residual = static_cast<Value*>(call.residual);
   const auto d = static_cast<std::size_t>(call.d);
   // acc has a place of its own: the gradient is still there when ranks turn out to differ.
   auto* const acc = reinterpret_cast<Value*>(group.buffer(d * sizeof(Value)).data());
   engine::Computation accumulating =
-      group.compute([&] { static_cast<void>(accumulate(tensor, residual, acc, d)); });
+      group.compute([&] { static_cast<void>(accumulate<T, Value>(tensor, residual, acc, d)); });
   co_await accumulating;
 
   const DataType type = accumulation_type(call.dtype);
-  Task<void> reducing = collectives::all_reduce(group, signature, acc, d, type, ReduceOp::kSum);
+  Task<void> reducing = collectives::reduce_over_ranks(group, acc, d, type, ReduceOp::kSum);
   co_await reducing;
 
   // A non-finite acc anywhere makes a non-finite sum, which every rank sees.
@@ -49,15 +51,30 @@ Task<void> dense(GroupView& group, SparseCall call) {
       fill_nan(tensor, d);
       return;
     }
-    for (std::size_t i = 0; i < d; ++i) tensor[i] = narrow<T>(acc[i] / divisor);
+    for_each_segment(tensor, d, [&](T* data, std::size_t begin, std::size_t end) {
+      for (std::size_t i = begin; i < end; ++i) {
+        data[i - begin] = narrow<T>(acc[i] / divisor);
+      }
+    });
     if (residual != nullptr) std::fill_n(residual, d, Value{0});
+    if (call.delivered.values != nullptr) {
+      std::copy_n(acc, d, static_cast<Value*>(call.delivered.values));
+    }
   });
   co_await committing;
 }
 
-template Task<void> dense<float>(GroupView&, SparseCall);
-template Task<void> dense<double>(GroupView&, SparseCall);
-template Task<void> dense<Bfloat16>(GroupView&, SparseCall);
-template Task<void> dense<Float16>(GroupView&, SparseCall);
+Task<void> dense(GroupView& group, SparseCall call) {
+  Task<void> body;
+  visit_floating(call.dtype, [&]<class T>() { body = dense_as<T>(group, call); });
+  return body;
+}
+
+}  // namespace
+
+const AlgorithmRow kDense{.name = "dense",
+                          .description = "everything travels, nothing is left behind",
+                          .bounded = false,
+                          .whole = dense};
 
 }  // namespace gtopk::sparse

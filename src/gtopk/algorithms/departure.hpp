@@ -12,8 +12,8 @@
 #include <span>
 #include <utility>
 
-#include "engine/group_view.hpp"
-#include "engine/task.hpp"
+#include "src/engine/group_view.hpp"
+#include "src/engine/task.hpp"
 
 namespace gtopk::sparse {
 

@@ -1,26 +1,27 @@
-#include "gtopk/algorithms/sparse_all_reduce.hpp"
-
-#include <algorithm>
-#include <chrono>
-#include <cstring>
-#include <limits>
-#include <optional>
-#include <string_view>
+#include "src/gtopk/algorithms/sparse_all_reduce.hpp"
 
 #include <fmt/format.h>
 
-#include "gtopk/algorithms/dense.hpp"
-#include "gtopk/algorithms/exchange.hpp"
-#include "gtopk/algorithms/gtopk.hpp"
-#include "gtopk/algorithms/gtopk_tree.hpp"
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "gtopk/collectives.hpp"
 #include "gtopk/error.hpp"
-#include "gtopk/residual/commit.hpp"
-#include "gtopk/value/accumulation.hpp"
+#include "src/gtopk/algorithms/delivery.hpp"
+#include "src/gtopk/residual/commit.hpp"
+#include "src/numbers/accumulation.hpp"
+#include "src/numbers/check_known.hpp"
+#include "src/numbers/element_types.hpp"
 
 namespace gtopk::sparse {
 namespace {
 
-using collectives::Signature;
 using engine::Computation;
 using engine::GroupView;
 using engine::Task;
@@ -28,111 +29,100 @@ using engine::Task;
 /// Smaller sweeps are done where they are: handing them to another thread would take longer.
 constexpr std::uint64_t kInlineElements = 1U << 15U;
 
-/// Adds the time since its last call to a counter.
-class PhaseClock {
+/// Working storage, kept from call to call: of the engine's thread and of the one beside it.
+struct Workspace {
+  SelectScratch select;
+  MergeScratch merge;
+};
+Workspace& workspace_of_this_thread() {
+  static thread_local Workspace workspace;
+  return workspace;
+}
+
+/// Long lists exchange one operation after the other; short ones pass them by. The place in line is
+/// taken before anything is awaited, and given up when the last list has left.
+class ExchangePhase {
  public:
-  explicit PhaseClock(GroupView& group) : group_(group), since_(group.now()) {}
-  void charge(std::atomic<std::uint64_t>& nanoseconds) {
-    const transport::TimePoint now = group_.now();
-    nanoseconds.fetch_add(static_cast<std::uint64_t>((now - since_).count()),
-                          std::memory_order_relaxed);
-    since_ = now;
+  ExchangePhase(GroupView& group, const Plan& plan)
+      : plan_(plan), exchange_(group, plan.lists, workspace_of_this_thread().merge) {
+    if (exchange_.long_lists()) {
+      turn_.emplace(group);
+    }
+  }
+
+  [[nodiscard]] ListExchange& lists() { return exchange_; }
+
+  Task<List> run(List own) {
+    if (turn_) {
+      engine::Turn& mine = *turn_;
+      co_await mine;
+    }
+    Task<List> walking = plan_.algorithm->walk(exchange_, own);
+    const List result = co_await walking;
+    Task<void> departing = exchange_.departed();
+    co_await departing;
+    turn_.reset();
+    co_return result;
   }
 
  private:
-  GroupView& group_;
-  transport::TimePoint since_;
+  const Plan& plan_;
+  ListExchange exchange_;
+  std::optional<engine::Turn> turn_;
 };
 
-/// From this rank's selection to the result. `turn`: for long lists, this exchange's place in line.
-template <class Value, class Index>
-Task<ListMessage<Value, Index>> walk(Algorithm algorithm, Exchange<Value, Index>& exchange,
-                                     ListMessage<Value, Index> own,
-                                     std::optional<engine::Turn>& turn) {
-  if (turn) {
-    engine::Turn& mine = *turn;
-    co_await mine;
-  }
-  if (algorithm == Algorithm::kGtopkTree) {
-    Task<ListMessage<Value, Index>> tree = gtopk_tree(exchange, own);
-    own = co_await tree;
-  } else {
-    Task<ListMessage<Value, Index>> doubling = gtopk(exchange, own);
-    own = co_await doubling;
-  }
-  turn.reset();
-  co_return own;
+Selection select(const SparseCall& call, const Plan& plan, const List& own) {
+  const SelectorState* const last = call.options.state;
+  return plan.selector->select({.tensor = call.tensor,
+                                .residual = call.residual,
+                                .d = call.d,
+                                .dtype = call.dtype,
+                                .k = plan.lists.k,
+                                .entry = plan.lists.type,
+                                .density = call.options.density,
+                                .block = call.options.block,
+                                .state = last == nullptr ? SelectorState{} : *last},
+                               own, workspace_of_this_thread().select);
 }
 
 template <class T, class Index>
-Task<void> run(GroupView& group, SparseCall call, Workspace& workspace) {
+bool commit_as(const SparseCall& call, std::uint32_t divisor, const List& own, const List& result,
+               std::span<const List> dropped) {
   using Value = Accumulation<T>;
-  const Signature signature = signature_of(call);
-  const engine::CallText text(group, [&signature] { return describe(signature); });
-  auto* const tensor = static_cast<T*>(call.tensor);
-  auto* const residual = static_cast<Value*>(call.residual);
-  const auto d = static_cast<std::size_t>(call.d);
-  Exchange<Value, Index> exchange(group, signature, call.options.algorithm != Algorithm::kTopk,
-                                  workspace.merge);
-  std::optional<engine::Turn> turn;
-  if (exchange.long_lists()) turn.emplace(group);
-  PhaseClock phase(group);
-  const bool here = d <= kInlineElements;
-  const auto sweep = [&](auto work) -> Task<void> {
-    if (here) {
-      work();
-    } else {
-      Computation beside = group.compute([&work] { work(); });
-      co_await beside;
-    }
-  };
-
-  ListMessage<Value, Index> own = exchange.make(signature.k);
-  Task<void> selecting = sweep([&] {
-    const Selection selected =
-        select_exact<T, Value, Index>(tensor, residual, d, signature.k, own.room(),
-                                      here ? workspace.select : workspace.select_beside);
-    exchange.seal(own, selected.count, selected.finite);
-  });
-  co_await selecting;
-  phase.charge(group.counters().compress_nanoseconds);
-
-  Task<ListMessage<Value, Index>> walking = walk(call.options.algorithm, exchange, own, turn);
-  const ListMessage<Value, Index> result = co_await walking;
-  phase.charge(group.counters().exchange_nanoseconds);
-
-  const auto divisor = static_cast<Value>(call.options.op == ReduceOp::kAvg ? group.size() : 1);
-  Task<void> committing = sweep([&] {
-    if (!result.finite() || !representable<T, Value, Index>(result.entries(), divisor)) {
-      fill_nan(tensor, d);
-      return;
-    }
-    commit<T, Value, Index>(tensor, residual, d, own.entries(), result.entries(),
-                            exchange.dropped().data(), exchange.dropped().size(),
-                            call.options.put_back, divisor);
-  });
-  co_await committing;
-  phase.charge(group.counters().commit_nanoseconds);
-}
-
-template <class T>
-Task<void> run_for(GroupView& group, SparseCall call, Workspace& workspace) {
-  if (call.options.algorithm == Algorithm::kDense) return dense<T>(group, call);
-  if (call.d > std::numeric_limits<std::uint32_t>::max()) {
-    return run<T, std::uint64_t>(group, call, workspace);
+  const Segments<T> tensor(call.tensor);
+  const auto delivered = result.entries<Value, Index>();
+  if (!result.finite || !representable<T, Value, Index>(delivered, static_cast<Value>(divisor))) {
+    fill_nan(tensor, call.d);
+    return false;
   }
-  return run<T, std::uint32_t>(group, call, workspace);
+  std::array<Entries<Value, Index>, kMostDropped> put_back;
+  std::ranges::transform(dropped, put_back.begin(),
+                         [](const List& list) { return list.entries<Value, Index>(); });
+  commit<T, Value, Index>(tensor, static_cast<Value*>(call.residual), call.d,
+                          own.entries<Value, Index>(), delivered, put_back.data(), dropped.size(),
+                          call.options.put_back, static_cast<Value>(divisor));
+  note(call.delivered, delivered);
+  return true;
 }
 
-}  // namespace
+/// Whether the step has happened.
+bool commit(const SparseCall& call, const Plan& plan, std::uint32_t ranks, const List& own,
+            const List& result, std::span<const List> dropped) {
+  const std::uint32_t divisor = call.options.op == ReduceOp::kAvg ? ranks : 1;
+  bool happened = false;
+  visit_floating(call.dtype, [&]<class T>() {
+    happened = plan.lists.type.index_bytes == 8
+                   ? commit_as<T, std::uint64_t>(call, divisor, own, result, dropped)
+                   : commit_as<T, std::uint32_t>(call, divisor, own, result, dropped);
+  });
+  return happened;
+}
 
-Signature signature_of(const SparseCall& call) {
+void check(const SparseCall& call) {
   const SparseOptions& options = call.options;
-  collectives::check_known(call.dtype, "data type");
-  collectives::check_known(options.op, "reduction");
-  collectives::check_known(options.algorithm, "algorithm");
-  collectives::check_known(options.selector, "selector");
-  collectives::check_known(options.put_back, "put_back");
+  check_known(call.dtype, "data type");
+  check_known(options.op, "reduction");
+  check_known(options.put_back, "put_back");
   if (!is_floating(call.dtype)) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("sparse_all_reduce takes float32, float64, bfloat16 or float16, not {}",
@@ -143,110 +133,251 @@ Signature signature_of(const SparseCall& call) {
         ErrorKind::kInvalidArgument,
         fmt::format("sparse_all_reduce takes ReduceOp SUM or AVG, not {}", to_string(options.op)));
   }
-  const bool selects = options.algorithm != Algorithm::kDense;
-  if (selects && options.k == 0 && call.d != 0) {
+}
+
+/// k of one rank's selection, however it was asked for.
+std::uint64_t entries_wanted(const SparseCall& call, const Plan& plan) {
+  const SparseOptions& options = call.options;
+  if (!plan.algorithm->takes_k()) return call.d;
+  const bool per_block = plan.selects_per_block();
+  if (per_block && plan.algorithm->bounded) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("select '{}' has a k of each block, which '{}' would undo by selecting "
+                            "again from all: use an algorithm that does not, such as topk",
+                            plan.selector->name, plan.algorithm->name));
+  }
+  if (per_block && options.block == 0) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("select '{}' needs block >= 1, seen 0", plan.selector->name));
+  }
+  if (options.k != 0 && (per_block || options.density != 0)) {
+    throw Error(ErrorKind::kInvalidArgument,
+                per_block ? fmt::format("select '{}' takes a density and no k, seen k = {}",
+                                        plan.selector->name, options.k)
+                          : fmt::format("sparse_all_reduce takes k or a density, seen k = {} and "
+                                        "density = {}",
+                                        options.k, options.density));
+  }
+  if (options.k != 0) return std::min(options.k, call.d);
+  if (options.density == 0 && !per_block) {
+    if (call.d == 0) return 0;
     throw Error(ErrorKind::kInvalidArgument, "sparse_all_reduce needs k >= 1, seen 0");
   }
-  Signature signature;
-  signature.collective = collectives::Collective::kSparseAllReduce;
-  signature.dtype = call.dtype;
-  signature.op = options.op;
-  signature.algorithm = options.algorithm;
-  signature.put_back = options.put_back;
-  signature.selector = options.selector;
-  signature.d = call.d;
-  signature.k = selects ? std::min(options.k, call.d) : call.d;
-  return signature;
-}
-
-Task<void> sparse_all_reduce(GroupView& group, SparseCall call, Workspace& workspace) {
-  switch (call.dtype) {
-    case DataType::kFloat32:
-      return run_for<float>(group, call, workspace);
-    case DataType::kFloat64:
-      return run_for<double>(group, call, workspace);
-    case DataType::kBfloat16:
-      return run_for<Bfloat16>(group, call, workspace);
-    case DataType::kFloat16:
-      return run_for<Float16>(group, call, workspace);
-    case DataType::kUint8:
-    case DataType::kInt8:
-    case DataType::kInt16:
-    case DataType::kInt32:
-    case DataType::kInt64:
-    case DataType::kBool:
-      break;
+  if (!(options.density > 0 && options.density <= 1)) {
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        fmt::format("sparse_all_reduce needs a density in (0, 1], seen {}", options.density));
   }
-  static_cast<void>(signature_of(call));  // throws
-  return {};
-}
-
-namespace {
-
-Signature signature_of(const PreselectedCall& call) {
-  SparseCall selected;
-  selected.d = call.d;
-  selected.options = call.options;
-  return signature_of(selected);
+  return per_block ? selection_size(call.d, options.density, options.block)
+                   : selection_size(call.d, options.density);
 }
 
 }  // namespace
 
-void check_preselected(const PreselectedCall& call, std::uint32_t ranks) {
-  const Signature signature = signature_of(call);
-  const std::string_view algorithm = to_string(call.options.algorithm);
-  if (call.options.algorithm == Algorithm::kDense) {
-    throw Error(ErrorKind::kInvalidArgument,
-                "exchange takes gtopk, gtopk-tree or topk: dense selects nothing");
+Plan plan(const SparseCall& call) {
+  check(call);
+  const SparseOptions& options = call.options;
+  Plan plan;
+  plan.algorithm = &algorithm_registry().find(options.algorithm);
+  plan.selector = &selector_registry().find(options.selector);
+  plan.codec = &codec_registry().find(options.wire);
+  const bool wide = call.d > std::numeric_limits<std::uint32_t>::max();
+  plan.lists.type = {accumulation_type(call.dtype), wide ? 8U : 4U};
+  plan.lists.d = call.d;
+  plan.lists.k = entries_wanted(call, plan);
+  plan.lists.leaf =
+      plan.algorithm->selects() ? plan.selector->most_of(call.d, plan.lists.k) : plan.lists.k;
+  plan.lists.reselects = plan.algorithm->reselects;
+  plan.lists.codec = &plan.codec->codec;
+  return plan;
+}
+
+Agreement agreement(const SparseCall& call, const Plan& plan) {
+  Agreement agreement("sparse_all_reduce");
+  agreement.word("algorithm", plan.algorithm->name)
+      .number("d", call.d)
+      .number("k", plan.lists.k)
+      .type("dtype", call.dtype)
+      .word("op", to_string(call.options.op))
+      .word("put_back", to_string(call.options.put_back))
+      .word("select", plan.selector->name)
+      .word("wire", plan.codec->name);
+  if (plan.algorithm->draws) {
+    call.options.seed ? agreement.number("seed", *call.options.seed)
+                      : agreement.word("seed", "the call's number");
   }
-  if (call.d > std::numeric_limits<std::uint32_t>::max()) {
+  if (plan.selects_per_block()) agreement.number("block", call.options.block);
+  return agreement;
+}
+
+Task<void> sparse_all_reduce(GroupView& group, SparseCall call, Plan plan) {
+  if (!plan.algorithm->selects()) {
+    call.options.k = plan.lists.k;  // however it was asked for
+    Task<void> whole = plan.algorithm->whole(group, call);
+    co_await whole;
+    co_return;
+  }
+  ExchangePhase exchange(group, plan);
+  group.enter("compress");
+  const auto sweep = [&](auto work) -> Task<void> {
+    if (call.d <= kInlineElements) {
+      work();
+    } else {
+      Computation beside = group.compute([&work] { work(); });
+      co_await beside;
+    }
+  };
+
+  List own = exchange.lists().make(plan.lists.leaf);
+  Selection selected;
+  Task<void> selecting = sweep([&] { selected = select(call, plan, own); });
+  co_await selecting;
+  exchange.lists().close_selection(own, selected.count, selected.finite);
+  group.enter("exchange");
+
+  Task<List> exchanging = exchange.run(own);
+  const List result = co_await exchanging;
+  group.enter("commit");
+
+  Task<void> committing = sweep([&] {
+    const bool happened = commit(call, plan, group.size(), own, result, exchange.lists().dropped());
+    if (happened && call.options.state != nullptr) *call.options.state = selected.next;
+  });
+  co_await committing;
+}
+
+namespace {
+
+void check_room(const Plan& plan, const Delivered& delivered, std::uint32_t ranks) {
+  const std::uint64_t largest = plan.most_entries(ranks);
+  if (delivered.values != nullptr && delivered.room < largest) {
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        fmt::format("sparse_all_reduce({}) among {} ranks delivers up to {} entries; there is "
+                    "room to note {}",
+                    plan.algorithm->name, ranks, largest, delivered.room));
+  }
+}
+
+}  // namespace
+
+Collective collective(const SparseCall& call) {
+  const Plan plan = sparse::plan(call);
+  Collective collective;
+  collective.name = fmt::format("sparse_all_reduce({})", plan.algorithm->name);
+  collective.agreement = agreement(call, plan);
+  if (call.delivered.values != nullptr) {
+    collective.check = [plan, delivered = call.delivered](const GroupShape& group) {
+      check_room(plan, delivered, group.size);
+    };
+  }
+  collective.body = [call, plan](GroupView& group) { return sparse_all_reduce(group, call, plan); };
+  return collective;
+}
+
+namespace {
+
+/// What can be said of it without a group.
+Plan plan_preselected(const SparseCall& call, const Preselected& entries) {
+  const Plan plan = sparse::plan(call);
+  if (!plan.algorithm->selects()) {
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        fmt::format("exchange takes lists of entries: {} selects nothing", plan.algorithm->name));
+  }
+  if (plan.lists.type.index_bytes != sizeof(std::uint32_t)) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("exchange takes indices of 32 bits, d = {} needs more", call.d));
   }
-  if (call.indices.size() > signature.k || call.values.size() != call.indices.size()) {
-    throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("exchange({}) of k = {}: {} indices and {} values given", algorithm,
-                            signature.k, call.indices.size(), call.values.size()));
+  if (entries.indices.size() > plan.lists.k || entries.values.size() != entries.indices.size()) {
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        fmt::format("exchange({}) of k = {}: {} indices and {} values given", plan.algorithm->name,
+                    plan.lists.k, entries.indices.size(), entries.values.size()));
   }
-  const bool all = call.options.algorithm == Algorithm::kTopk;
-  const std::uint64_t lists = all ? ranks : 1;
-  const std::uint64_t largest =
-      signature.k > call.d / lists ? call.d : signature.k * lists;  // without overflow
-  if (call.result_indices.size() < largest || call.result_values.size() < largest) {
+  return plan;
+}
+
+void check_room(const Plan& plan, const Preselected& entries, std::uint32_t ranks) {
+  const std::uint64_t largest = plan.most_entries(ranks);
+  if (entries.result_indices.size() < largest || entries.result_values.size() < largest) {
     throw Error(
         ErrorKind::kInvalidArgument,
         fmt::format("exchange({}) of k = {} among {} ranks has up to {} entries; results have room "
                     "for {} indices and {} values",
-                    algorithm, signature.k, ranks, largest, call.result_indices.size(),
-                    call.result_values.size()));
+                    plan.algorithm->name, plan.lists.k, ranks, largest,
+                    entries.result_indices.size(), entries.result_values.size()));
   }
 }
 
-Task<void> exchange_preselected(GroupView& group, PreselectedCall call, Workspace& workspace) {
-  using List = ListMessage<float, std::uint32_t>;
-  const Signature signature = signature_of(call);
-  const engine::CallText text(group, [&signature] { return describe(signature); });
-  Exchange<float, std::uint32_t> exchange(
-      group, signature, call.options.algorithm != Algorithm::kTopk, workspace.merge);
-  std::optional<engine::Turn> turn;
-  if (exchange.long_lists()) turn.emplace(group);
-  PhaseClock phase(group);
-  List own = exchange.make(signature.k);
-  const std::size_t count = call.indices.size();
-  if (count != 0) {
-    std::memcpy(own.room().indices, call.indices.data(), count * sizeof(std::uint32_t));
-    std::memcpy(own.room().values, call.values.data(), count * sizeof(float));
-  }
-  exchange.seal(own, count, true);
-  Task<List> walking = walk(call.options.algorithm, exchange, own, turn);
-  const List result = co_await walking;
-  const Entries<float, std::uint32_t> entries = result.entries();
-  if (entries.size != 0) {
-    std::memcpy(call.result_indices.data(), entries.indices, entries.size * sizeof(std::uint32_t));
-    std::memcpy(call.result_values.data(), entries.values, entries.size * sizeof(float));
-  }
-  *call.result_count = entries.size;
-  phase.charge(group.counters().exchange_nanoseconds);
+Task<void> exchange_preselected(GroupView& group, Preselected entries, Plan plan) {
+  ExchangePhase exchange(group, plan);
+  group.enter("exchange");
+  List own = exchange.lists().make(plan.lists.k);
+  const auto room = own.room<float, std::uint32_t>();
+  std::ranges::copy(entries.indices, room.indices);
+  std::ranges::copy(entries.values, room.values);
+  exchange.lists().close_selection(own, entries.indices.size(), true);
+  Task<List> exchanging = exchange.run(own);
+  const List result = co_await exchanging;
+  const auto delivered = result.entries<float, std::uint32_t>();
+  std::copy_n(delivered.indices, delivered.size, entries.result_indices.begin());
+  std::copy_n(delivered.values, delivered.size, entries.result_values.begin());
+  *entries.result_count = delivered.size;
 }
 
+}  // namespace
 }  // namespace gtopk::sparse
+
+namespace gtopk {
+
+std::string_view to_string(PutBack put_back) {
+  switch (put_back) {
+    case PutBack::kOwn:
+      return "own";
+    case PutBack::kMerged:
+      return "merged";
+  }
+  return "unknown";
+}
+
+Collective sparse_all_reduce(void* tensor, void* residual, std::uint64_t d, DataType dtype,
+                             const SparseOptions& options) {
+  return sparse::collective({tensor, residual, d, dtype, options, {}});
+}
+
+Collective sparse_all_reduce(std::vector<Segment> tensor, void* residual, DataType dtype,
+                             const SparseOptions& options, const Delivered& delivered) {
+  const auto pieces = std::make_shared<const std::vector<Segment>>(std::move(tensor));
+  sparse::SparseCall call;
+  call.tensor = sparse::Segments<void>(std::span<const Segment>(*pieces));
+  call.residual = residual;
+  for (const Segment& piece : *pieces) call.d += piece.size;
+  call.dtype = dtype;
+  call.options = options;
+  call.delivered = delivered;
+  Collective collective = sparse::collective(call);
+  collective.body = [pieces, body = std::move(collective.body)](engine::GroupView& group) {
+    return body(group);
+  };
+  return collective;
+}
+
+Collective exchange(const Preselected& entries, std::uint64_t d, const SparseOptions& options) {
+  sparse::SparseCall call;
+  call.d = d;
+  call.options = options;
+  const sparse::Plan plan = sparse::plan_preselected(call, entries);
+  Collective collective;
+  collective.name = fmt::format("exchange({})", plan.algorithm->name);
+  collective.agreement = sparse::agreement(call, plan);
+  collective.check = [plan, entries](const GroupShape& group) {
+    sparse::check_room(plan, entries, group.size);
+  };
+  collective.body = [plan, entries](engine::GroupView& group) {
+    return sparse::exchange_preselected(group, entries, plan);
+  };
+  return collective;
+}
+
+}  // namespace gtopk

@@ -1,58 +1,43 @@
-// Sparse, algorithms room: the whole way of one gradient: select, exchange, commit.
+// Sparse, algorithms room: the whole way of one gradient: plan, select, exchange, commit.
 #pragma once
 
-#include <cstdint>
-#include <span>
-
-#include "collectives/signature.hpp"
-#include "engine/group_view.hpp"
-#include "engine/task.hpp"
-#include "gtopk/merge/merge.hpp"
-#include "gtopk/select/select_exact.hpp"
-#include "gtopk/types.hpp"
+#include "gtopk/collective.hpp"
+#include "src/engine/group_view.hpp"
+#include "src/engine/task.hpp"
+#include "src/gtopk/algorithms/algorithm.hpp"
+#include "src/gtopk/select/selector.hpp"
 
 namespace gtopk::sparse {
 
-/// Working storage of a process, kept from call to call: of the engine's thread, and of the one
-/// beside it.
-struct Workspace {
-  SelectScratch select;
-  SelectScratch select_beside;
-  MergeScratch merge;
+/// What follows from a call's arguments alone, the same on every rank that made the same call.
+struct Plan {
+  const AlgorithmRow* algorithm = nullptr;
+  const SelectorRow* selector = nullptr;
+  const CodecRow* codec = nullptr;
+  ListPlan lists;
+
+  /// Whether k is of each block of a rank's selection.
+  [[nodiscard]] bool selects_per_block() const {
+    return algorithm->selects() && selector->per_block;
+  }
+  /// That the result among so many ranks can have. One rank's selection is its result.
+  [[nodiscard]] std::uint64_t most_entries(std::uint32_t ranks) const {
+    if (!algorithm->bounded) return lists.entries_of(ranks);
+    return ranks == 1 ? lists.leaf : lists.k;
+  }
 };
 
-/// One rank's part. Pointers stay valid until the operation has gone.
-struct SparseCall {
-  void* tensor = nullptr;  ///< d elements of dtype: the gradient, then the result (zeros off it)
-  void* residual =
-      nullptr;  ///< d elements of accumulation_type(dtype), or null: zeros, discarded afterwards
-  std::uint64_t d = 0;
-  DataType dtype = DataType::kFloat32;
-  SparseOptions options;
-};
+/// Throws Error{kInvalidArgument} for a call that no rank may make.
+[[nodiscard]] Plan plan(const SparseCall& call);
+/// What all ranks must agree on.
+[[nodiscard]] Agreement agreement(const SparseCall& call, const Plan& plan);
 
-/// What all ranks must agree on. Throws Error{kInvalidArgument} for a call that no rank may make.
-[[nodiscard]] collectives::Signature signature_of(const SparseCall& call);
+/// The call as a value; see gtopk/collectives.hpp. Throws Error{kInvalidArgument}.
+[[nodiscard]] Collective collective(const SparseCall& call);
 
 /// Throws Error{kMismatch, kPeerFailed, kTimeout, kAborted}; tensor and residual are then as they
 /// were. NaN or infinity on any rank, or an overflow: the tensor is NaN on every rank and the
 /// residual as it was.
-engine::Task<void> sparse_all_reduce(engine::GroupView& group, SparseCall call,
-                                     Workspace& workspace);
-
-/// The collective alone, for lists that are already selected: `own` in, the result out.
-struct PreselectedCall {
-  std::span<const std::uint32_t> indices;  ///< ascending, below d; at most k
-  std::span<const float> values;           ///< as many
-  std::uint64_t d = 0;
-  SparseOptions options;
-  std::span<std::uint32_t> result_indices;  ///< room for the largest result, as result_values
-  std::span<float> result_values;
-  std::uint64_t* result_count = nullptr;
-};
-/// Throws Error{kInvalidArgument} for a call that no rank may make.
-void check_preselected(const PreselectedCall& call, std::uint32_t ranks);
-engine::Task<void> exchange_preselected(engine::GroupView& group, PreselectedCall call,
-                                        Workspace& workspace);
+engine::Task<void> sparse_all_reduce(engine::GroupView& group, SparseCall call, Plan plan);
 
 }  // namespace gtopk::sparse

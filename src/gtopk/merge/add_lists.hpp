@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "gtopk/value/entries.hpp"
-#include "gtopk/value/selection_order.hpp"
+#include "src/gtopk/value/entries.hpp"
+#include "src/gtopk/value/selection_order.hpp"
 
 namespace gtopk::sparse {
 namespace detail {

@@ -1,13 +1,13 @@
 // Sparse, merge room: the sum of two lists, cut at its k-th key.
-#include "gtopk/merge/merge.hpp"
+#include "src/gtopk/merge/merge.hpp"
 
 #include <algorithm>
 #include <cstdint>
 
-#include "gtopk/merge/add_lists.hpp"
-#include "gtopk/merge/split.hpp"
-#include "gtopk/value/keep_denormals.hpp"
-#include "gtopk/value/kth_key.hpp"
+#include "src/gtopk/merge/add_lists.hpp"
+#include "src/gtopk/merge/split.hpp"
+#include "src/gtopk/value/kth_key.hpp"
+#include "src/numbers/keep_denormals.hpp"
 
 namespace gtopk::sparse {
 namespace {
@@ -68,6 +68,25 @@ Merged merge(Entries<Value, Index> a, Entries<Value, Index> b, std::size_t k,
 }
 
 template <class Value, class Index>
+Merged cut(Entries<Value, Index> entries, Key<Value> key, std::size_t equals,
+           EntriesOut<Value, Index> kept, EntriesOut<Value, Index> dropped) {
+  Merged merged;
+  for (std::size_t i = 0; i < entries.size; ++i) {
+    const Key<Value> here = magnitude_key(entries.values[i]);
+    const bool tied = here == key && equals > 0;
+    const bool keep = here > key || tied;
+    if (here == 0) continue;
+    equals -= tied ? 1U : 0U;
+    const EntriesOut<Value, Index>& side = keep ? kept : dropped;
+    std::size_t& size = keep ? merged.kept : merged.dropped;
+    side.indices[size] = entries.indices[i];
+    side.values[size] = entries.values[i];
+    ++size;
+  }
+  return merged;
+}
+
+template <class Value, class Index>
 Merged unite(Entries<Value, Index> a, Entries<Value, Index> b, EntriesOut<Value, Index> kept) {
   const KeepDenormals guard;
   const std::size_t size = add_lists(a, b, kept);
@@ -81,9 +100,11 @@ Merged unite(Entries<Value, Index> a, Entries<Value, Index> b, EntriesOut<Value,
   return {.kept = size, .dropped = 0, .finite = true};
 }
 
-#define GTOPK_INSTANTIATE(Value, Index)                                                      \
-  template Merged merge(Entries<Value, Index>, Entries<Value, Index>, std::size_t,           \
-                        EntriesOut<Value, Index>, EntriesOut<Value, Index>*, MergeScratch&); \
+#define GTOPK_INSTANTIATE(Value, Index)                                                         \
+  template Merged merge(Entries<Value, Index>, Entries<Value, Index>, std::size_t,              \
+                        EntriesOut<Value, Index>, EntriesOut<Value, Index>*, MergeScratch&);    \
+  template Merged cut(Entries<Value, Index>, Key<Value>, std::size_t, EntriesOut<Value, Index>, \
+                      EntriesOut<Value, Index>);                                                \
   template Merged unite(Entries<Value, Index>, Entries<Value, Index>, EntriesOut<Value, Index>);
 
 GTOPK_INSTANTIATE(float, std::uint32_t)

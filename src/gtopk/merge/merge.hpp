@@ -4,8 +4,9 @@
 
 #include <cstddef>
 
-#include "gtopk/value/entries.hpp"
-#include "gtopk/value/growing_buffer.hpp"
+#include "src/gtopk/value/entries.hpp"
+#include "src/gtopk/value/growing_buffer.hpp"
+#include "src/gtopk/value/selection_order.hpp"
 
 namespace gtopk::sparse {
 
@@ -31,6 +32,12 @@ template <class Value, class Index>
 [[nodiscard]] Merged merge(Entries<Value, Index> a, Entries<Value, Index> b, std::size_t k,
                            EntriesOut<Value, Index> kept, EntriesOut<Value, Index>* dropped,
                            MergeScratch& scratch);
+
+/// A list cut at a key that is known already: entries with a larger key are kept, and the first
+/// `equals` of those that have it; other non-zeros are dropped. Room: |entries| in both outputs.
+template <class Value, class Index>
+[[nodiscard]] Merged cut(Entries<Value, Index> entries, Key<Value> key, std::size_t equals,
+                         EntriesOut<Value, Index> kept, EntriesOut<Value, Index> dropped);
 
 /// The sum of two lists with nothing selected; sums of zero are kept, with either sign. Room:
 /// |a| + |b|.

@@ -1,14 +1,14 @@
 // Sparse, merge room: the SIMD passes, compiled once per target and chosen at run time.
-#include "gtopk/merge/split.hpp"
+#include "src/gtopk/merge/split.hpp"
 
 #include <cstdint>
 #include <type_traits>
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "gtopk/merge/split.cpp"
+#define HWY_TARGET_INCLUDE "src/gtopk/merge/split.cpp"
 #include <hwy/foreach_target.h>
 
-#include "gtopk/value/compact-inl.h"
+#include "src/gtopk/value/compact-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace gtopk::sparse::HWY_NAMESPACE {

@@ -4,8 +4,8 @@
 
 #include <cstddef>
 
-#include "gtopk/value/entries.hpp"
-#include "gtopk/value/selection_order.hpp"
+#include "src/gtopk/value/entries.hpp"
+#include "src/gtopk/value/selection_order.hpp"
 
 namespace gtopk::sparse {
 

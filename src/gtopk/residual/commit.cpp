@@ -3,16 +3,17 @@
 //
 // Stretches come from the end: the selection read tensor and residual from the front, and what it
 // read last is still in the last-level cache.
-#include "gtopk/residual/commit.hpp"
+#include "src/gtopk/residual/commit.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <limits>
 
-#include "gtopk/residual/sweep.hpp"
-#include "gtopk/value/accumulation.hpp"
-#include "gtopk/value/keep_denormals.hpp"
+#include "src/gtopk/residual/sweep.hpp"
+#include "src/gtopk/value/selection_order.hpp"
+#include "src/numbers/accumulation.hpp"
+#include "src/numbers/keep_denormals.hpp"
 
 namespace gtopk::sparse {
 namespace {
@@ -87,18 +88,26 @@ void return_dropped(Value* residual, Entries<Value, Index> dropped, Entries<Valu
   }
 }
 
+/// `tensor` is where element `begin` lies, in one piece with all that `result` names.
 template <class T, class Value, class Index>
-void deliver(T* tensor, Entries<Value, Index> result, Value divisor) {
+void deliver(T* tensor, std::size_t begin, Entries<Value, Index> result, Value divisor) {
   for (std::size_t i = 0; i < result.size; ++i) {
-    tensor[result.indices[i]] = narrow<T>(result.values[i] / divisor);
+    tensor[result.indices[i] - begin] = narrow<T>(result.values[i] / divisor);
   }
 }
 
 template <class T, class Value, class Index>
-void commit_without_residual(T* tensor, std::size_t d, Entries<Value, Index> result,
+void commit_without_residual(Segments<T> tensor, std::size_t d, Entries<Value, Index> result,
                              Value divisor) {
-  std::fill_n(tensor, d, T{});
-  deliver(tensor, result, divisor);
+  Tail<Value, Index> tail(result);
+  SegmentCursor<T> cursor(tensor);
+  for (std::size_t end = d; end > 0;) {
+    cursor.go_to(end - 1);
+    const std::size_t begin = cursor.begin();
+    std::fill_n(cursor.at(begin), end - begin, T{});
+    deliver(cursor.at(begin), begin, tail.take_from(begin), divisor);
+    end = begin;
+  }
 }
 
 }  // namespace
@@ -115,7 +124,7 @@ bool representable(Entries<Value, Index> result, Value divisor) {
 }
 
 template <class T, class Value, class Index>
-void commit(T* tensor, Value* residual, std::size_t d, Entries<Value, Index> own,
+void commit(Segments<T> tensor, Value* residual, std::size_t d, Entries<Value, Index> own,
             Entries<Value, Index> result, const Entries<Value, Index>* dropped,
             std::size_t dropped_lists, PutBack put_back, Value divisor) {
   const KeepDenormals guard;
@@ -133,15 +142,18 @@ void commit(T* tensor, Value* residual, std::size_t d, Entries<Value, Index> own
   }
   Tail<Value, Index> own_tail(own);
   Tail<Value, Index> result_tail(result);
+  SegmentCursor<T> cursor(tensor);
   for (std::size_t end = d; end > 0;) {
-    const std::size_t begin = (end - 1) / kStretch * kStretch;
-    absorb_stretch(tensor + begin, residual + begin, end - begin);
+    cursor.go_to(end - 1);
+    const std::size_t begin = std::max((end - 1) / kStretch * kStretch, cursor.begin());
+    T* const tensor_here = cursor.at(begin);
+    absorb_stretch(tensor_here, residual + begin, end - begin);
     const auto result_here = result_tail.take_from(begin);
     clear_sent(residual, own_tail.take_from(begin), result_here, put_back);
     for (std::size_t list = 0; list < swept; ++list) {
       return_dropped(residual, dropped_tails[list].take_from(begin), result_here, put_back);
     }
-    deliver(tensor, result_here, divisor);
+    deliver(tensor_here, begin, result_here, divisor);
     end = begin;
   }
   for (std::size_t list = swept; list < dropped_lists; ++list) {
@@ -150,28 +162,35 @@ void commit(T* tensor, Value* residual, std::size_t d, Entries<Value, Index> own
 }
 
 template <class T>
-void fill_nan(T* tensor, std::size_t d) {
-  std::fill_n(tensor, d, narrow<T>(std::numeric_limits<Accumulation<T>>::quiet_NaN()));
+void fill_nan(Segments<T> tensor, std::size_t d) {
+  for_each_segment(tensor, d, [](T* data, std::size_t begin, std::size_t end) {
+    std::fill_n(data, end - begin, narrow<T>(std::numeric_limits<Accumulation<T>>::quiet_NaN()));
+  });
 }
 
 template <class T, class Value>
-bool accumulate(const T* gradient, const Value* residual, Value* acc, std::size_t d) {
+bool accumulate(Segments<const T> gradient, const Value* residual, Value* acc, std::size_t d) {
   const KeepDenormals guard;
-  return accumulate_stretch(gradient, residual, acc, d);
+  bool finite = true;
+  for_each_segment(gradient, d, [&](const T* data, std::size_t begin, std::size_t end) {
+    finite &= accumulate_stretch(data, residual == nullptr ? nullptr : residual + begin,
+                                 acc + begin, end - begin);
+  });
+  return finite;
 }
 
 // The macros' arguments are types, which take no parentheses.
 // NOLINTBEGIN(bugprone-macro-parentheses)
-#define GTOPK_INSTANTIATE_INDEXED(T, Value, Index)                                           \
-  template bool representable<T, Value, Index>(Entries<Value, Index>, Value);                \
-  template void commit<T, Value, Index>(T*, Value*, std::size_t, Entries<Value, Index>,      \
-                                        Entries<Value, Index>, const Entries<Value, Index>*, \
+#define GTOPK_INSTANTIATE_INDEXED(T, Value, Index)                                               \
+  template bool representable<T, Value, Index>(Entries<Value, Index>, Value);                    \
+  template void commit<T, Value, Index>(Segments<T>, Value*, std::size_t, Entries<Value, Index>, \
+                                        Entries<Value, Index>, const Entries<Value, Index>*,     \
                                         std::size_t, PutBack, Value);
-#define GTOPK_INSTANTIATE(T, Value)                  \
-  GTOPK_INSTANTIATE_INDEXED(T, Value, std::uint32_t) \
-  GTOPK_INSTANTIATE_INDEXED(T, Value, std::uint64_t) \
-  template void fill_nan<T>(T*, std::size_t);        \
-  template bool accumulate<T, Value>(const T*, const Value*, Value*, std::size_t);
+#define GTOPK_INSTANTIATE(T, Value)                    \
+  GTOPK_INSTANTIATE_INDEXED(T, Value, std::uint32_t)   \
+  GTOPK_INSTANTIATE_INDEXED(T, Value, std::uint64_t)   \
+  template void fill_nan<T>(Segments<T>, std::size_t); \
+  template bool accumulate<T, Value>(Segments<const T>, const Value*, Value*, std::size_t);
 
 GTOPK_INSTANTIATE(float, float)
 GTOPK_INSTANTIATE(double, double)

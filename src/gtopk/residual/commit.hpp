@@ -6,7 +6,8 @@
 #include <cstddef>
 
 #include "gtopk/types.hpp"
-#include "gtopk/value/entries.hpp"
+#include "src/gtopk/value/entries.hpp"
+#include "src/gtopk/value/segments.hpp"
 
 namespace gtopk::sparse {
 
@@ -22,20 +23,22 @@ template <class T, class Value, class Index>
 ///    PutBack::kMerged: residual[i] <- 0 for i in `own`; then every dropped entry is added;
 /// 3. tensor[i] <- T(value / divisor), rounded once, for (i, value) in `result`.
 ///
-/// `tensor` holds the gradient on entry. `residual` may be null: then it is only step 3 on zeros.
+/// `tensor` holds the gradient on entry; into which pieces it is cut does not show in the result.
+/// `residual` may be null: then it is only step 3 on zeros.
 /// `own` is what this rank selected; `dropped` points to `dropped_lists` lists. No allocation.
 template <class T, class Value, class Index>
-void commit(T* tensor, Value* residual, std::size_t d, Entries<Value, Index> own,
+void commit(Segments<T> tensor, Value* residual, std::size_t d, Entries<Value, Index> own,
             Entries<Value, Index> result, const Entries<Value, Index>* dropped,
             std::size_t dropped_lists, PutBack put_back, Value divisor);
 
 /// The tensor of a step that did not happen.
 template <class T>
-void fill_nan(T* tensor, std::size_t d);
+void fill_nan(Segments<T> tensor, std::size_t d);
 
 /// acc <- gradient + residual, for `dense`; `residual` may be null (zeros), and may be `acc`
 /// itself. Returns whether every acc is finite.
 template <class T, class Value>
-[[nodiscard]] bool accumulate(const T* gradient, const Value* residual, Value* acc, std::size_t d);
+[[nodiscard]] bool accumulate(Segments<const T> gradient, const Value* residual, Value* acc,
+                              std::size_t d);
 
 }  // namespace gtopk::sparse

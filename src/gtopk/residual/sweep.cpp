@@ -1,15 +1,16 @@
 // Sparse, residual room: the SIMD sweeps, compiled once per target and chosen at run time. One
 // addition per element: every target gives the same bits.
-#include "gtopk/residual/sweep.hpp"
+#include "src/gtopk/residual/sweep.hpp"
 
 #include <cstdint>
 #include <type_traits>
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "gtopk/residual/sweep.cpp"
+#define HWY_TARGET_INCLUDE "src/gtopk/residual/sweep.cpp"
 #include <hwy/foreach_target.h>
 
-#include "gtopk/value/load-inl.h"
+#include "src/gtopk/value/load-inl.h"
+#include "src/gtopk/value/selection_order.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace gtopk::sparse::HWY_NAMESPACE {

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "gtopk/value/accumulation.hpp"
+#include "src/numbers/accumulation.hpp"
 
 namespace gtopk::sparse {
 

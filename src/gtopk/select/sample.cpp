@@ -1,13 +1,13 @@
 // Sparse, select room: the sample takes whole cache lines (a line costs the same as one element of
 // it), one from each of as many equal strata, at a place that a hash picks: a fixed stride would
 // meet the rows and channels of a weight matrix always in the same column.
-#include "gtopk/select/sample.hpp"
+#include "src/gtopk/select/sample.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 
-#include "gtopk/value/kth_key.hpp"
+#include "src/gtopk/value/kth_key.hpp"
 
 namespace gtopk::sparse {
 namespace {
@@ -32,7 +32,7 @@ constexpr double kWantedHits = 512;
 }  // namespace
 
 template <class T>
-Key<Accumulation<T>> sampled_threshold(const T* gradient, const Accumulation<T>* residual,
+Key<Accumulation<T>> sampled_threshold(Segments<const T> gradient, const Accumulation<T>* residual,
                                        std::size_t d, std::size_t k, GrowingBuffer& keys) {
   using Value = Accumulation<T>;
   constexpr std::size_t kLine = 64 / sizeof(T);
@@ -55,29 +55,40 @@ Key<Accumulation<T>> sampled_threshold(const T* gradient, const Accumulation<T>*
     return (line * stratum + scrambled(line) % stratum) * kLine;
   };
   auto* sample = keys.template room<Key<Value>>(size);
+  SegmentCursor<const T> here(gradient);
+  SegmentCursor<const T> there(gradient);
   for (std::size_t line = 0; line < lines; ++line) {
     const std::size_t ahead = place(std::min(line + kAhead, lines - 1));
-    __builtin_prefetch(gradient + ahead);
+    there.go_to(ahead);
+    __builtin_prefetch(there.at(ahead));
     if (residual != nullptr) {
       __builtin_prefetch(residual + ahead);
     }
-    const std::size_t from = place(line);
-    for (std::size_t i = 0; i < kLine; ++i) {
-      const Value before = residual == nullptr ? Value{0} : residual[from + i];
-      sample[line * kLine + i] = magnitude_key(accumulate_one(gradient[from + i], before));
+    // A line may lie in several pieces.
+    const std::size_t to = place(line) + kLine;
+    for (std::size_t from = place(line); from < to;) {
+      here.go_to(from);
+      const T* const elements = here.at(from);
+      const std::size_t count = std::min(here.end(), to) - from;
+      auto* const out = sample + line * kLine + (from + kLine - to);
+      for (std::size_t i = 0; i < count; ++i) {
+        const Value before = residual == nullptr ? Value{0} : residual[from + i];
+        out[i] = magnitude_key(accumulate_one(elements[i], before));
+      }
+      from += count;
     }
   }
   const Key<Value> guess = kth_largest(sample, size, rank).key;
   return std::clamp<Key<Value>>(guess, 1, MagnitudeKey<Value>::kInfinity);
 }
 
-template Key<float> sampled_threshold(const float*, const float*, std::size_t, std::size_t,
+template Key<float> sampled_threshold(Segments<const float>, const float*, std::size_t, std::size_t,
                                       GrowingBuffer&);
-template Key<double> sampled_threshold(const double*, const double*, std::size_t, std::size_t,
-                                       GrowingBuffer&);
-template Key<float> sampled_threshold(const Bfloat16*, const float*, std::size_t, std::size_t,
-                                      GrowingBuffer&);
-template Key<float> sampled_threshold(const Float16*, const float*, std::size_t, std::size_t,
-                                      GrowingBuffer&);
+template Key<double> sampled_threshold(Segments<const double>, const double*, std::size_t,
+                                       std::size_t, GrowingBuffer&);
+template Key<float> sampled_threshold(Segments<const Bfloat16>, const float*, std::size_t,
+                                      std::size_t, GrowingBuffer&);
+template Key<float> sampled_threshold(Segments<const Float16>, const float*, std::size_t,
+                                      std::size_t, GrowingBuffer&);
 
 }  // namespace gtopk::sparse

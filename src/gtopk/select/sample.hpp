@@ -4,15 +4,17 @@
 
 #include <cstddef>
 
-#include "gtopk/value/accumulation.hpp"
-#include "gtopk/value/growing_buffer.hpp"
+#include "src/gtopk/value/growing_buffer.hpp"
+#include "src/gtopk/value/segments.hpp"
+#include "src/gtopk/value/selection_order.hpp"
+#include "src/numbers/accumulation.hpp"
 
 namespace gtopk::sparse {
 
 /// A key that somewhat more than k elements of acc probably reach, at least 1 and at most the key
-/// of Inf. Deterministic: it depends on the data alone. `k` >= 1.
+/// of Inf. Deterministic: it depends on the data alone, not on the pieces it lies in. `k` >= 1.
 template <class T>
-[[nodiscard]] Key<Accumulation<T>> sampled_threshold(const T* gradient,
+[[nodiscard]] Key<Accumulation<T>> sampled_threshold(Segments<const T> gradient,
                                                      const Accumulation<T>* residual, std::size_t d,
                                                      std::size_t k, GrowingBuffer& keys);
 

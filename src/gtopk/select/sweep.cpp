@@ -1,15 +1,15 @@
 // Sparse, select room: the SIMD sweep, compiled once per target and chosen at run time. Every
 // target gives the same bits: one addition per element and integer comparisons.
-#include "gtopk/select/sweep.hpp"
+#include "src/gtopk/select/sweep.hpp"
 
 #include <type_traits>
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "gtopk/select/sweep.cpp"
+#define HWY_TARGET_INCLUDE "src/gtopk/select/sweep.cpp"
 #include <hwy/foreach_target.h>
 
-#include "gtopk/value/compact-inl.h"
-#include "gtopk/value/load-inl.h"
+#include "src/gtopk/value/compact-inl.h"
+#include "src/gtopk/value/load-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace gtopk::sparse::HWY_NAMESPACE {

@@ -4,7 +4,8 @@
 
 #include <cstddef>
 
-#include "gtopk/value/accumulation.hpp"
+#include "src/gtopk/value/selection_order.hpp"
+#include "src/numbers/accumulation.hpp"
 
 namespace gtopk::sparse {
 

@@ -15,7 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "gtopk/value/compact_table.hpp"
+#include "src/gtopk/value/compact_table.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace gtopk::sparse::HWY_NAMESPACE {

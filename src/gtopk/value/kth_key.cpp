@@ -2,7 +2,7 @@
 // sample brackets the k-th key; one pass counts what is above and inside the bracket, a second one
 // keeps the inside; usually one round is left for nth_element. For 50,000 keys it takes a tenth of
 // nth_element alone and a third of a radix histogram, whose increments wait for one another.
-#include "gtopk/value/kth_key.hpp"
+#include "src/gtopk/value/kth_key.hpp"
 
 #include <algorithm>
 #include <array>
@@ -11,10 +11,10 @@
 #include <functional>
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "gtopk/value/kth_key.cpp"
+#define HWY_TARGET_INCLUDE "src/gtopk/value/kth_key.cpp"
 #include <hwy/foreach_target.h>
 
-#include "gtopk/value/compact-inl.h"
+#include "src/gtopk/value/compact-inl.h"
 
 #ifndef GTOPK_VALUE_KTH_KEY_BRACKET
 #define GTOPK_VALUE_KTH_KEY_BRACKET

@@ -13,7 +13,7 @@
 
 #include <cstdint>
 
-#include "gtopk/value/half.hpp"
+#include "src/numbers/half.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace gtopk::sparse::HWY_NAMESPACE {

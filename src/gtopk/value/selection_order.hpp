@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "gtopk/value/host_device.hpp"
+#include "src/numbers/host_device.hpp"
 
 namespace gtopk::sparse {
 

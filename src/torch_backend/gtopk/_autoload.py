@@ -1,4 +1,7 @@
-"""The entry point that torch calls at the end of its own import: makes the name "gtopk" known.
+"""The entry point that torch calls: makes the name "gtopk" known.
+
+As an entry point of torch.backends it is called at the end of ``import torch``; as one of
+torch.distributed.backends (torch 2.14 and up) when a backend is asked for by name.
 
 It knows no native code: that is loaded when the first process group is made. A broken installation
 must not break ``import torch``, so nothing here raises.
@@ -36,17 +39,18 @@ def register() -> None:
 def _create(options: _DistributedBackendOptions, backend_options: object | None) -> Backend:
     """Meet the other ranks of a group; torch calls this from init_process_group and new_group.
 
-    Raises ImportError where the native part cannot be loaded, NotImplementedError for pg_options,
-    torch.distributed.DistBackendError where ranks do not find each other.
+    Raises ImportError where the native part cannot be loaded, NotImplementedError for pg_options
+    and for groups that can be reconfigured, torch.distributed.DistBackendError where ranks do not
+    find each other.
     """
     if backend_options is not None:
         raise NotImplementedError(
             f"gtopk: pg_options are not there yet, given {type(backend_options).__name__}"
         )
+    if getattr(options, "enable_reconfigure", False):  # of torch 2.14 and up
+        raise NotImplementedError("gtopk: groups that can be reconfigured are not there yet")
     from gtopk import _native
 
-    native = _native.load()
-    _native.leave_at_exit()
-    return native.create_backend(
+    return _native.create_backend(
         options.store, options.group_rank, options.group_size, options.timeout, options.group_id
     )

@@ -1,4 +1,4 @@
-"""Loads the native module gtopk._C, once, behind the UCX that it is to use.
+"""Loads the library that is made for the torch that is loaded, once, behind the UCX it is to use.
 
 It must not be imported by ``_autoload`` before a process group is asked for.
 """
@@ -7,37 +7,95 @@ from __future__ import annotations
 
 import atexit
 import functools
-import importlib
-import importlib.metadata
 import multiprocessing.util
 import os
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from types import ModuleType
+    from collections.abc import Iterable
+    from datetime import timedelta
 
+    from torch._C._distributed_c10d import Backend, ProcessGroup, Store
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
 _leaves: int | None = None  # the process that leave_at_exit() was called in
 
 
 @functools.cache
-def load() -> ModuleType:
-    """Load the native module.
+def load() -> Any:
+    """Load the library; return its operators, ``torch.ops.gtopk`` (operators.cpp).
 
-    Raises ImportError that says what is missing, or of another version than it was built with.
+    Raises ImportError that says what is missing, or for which versions of torch there is a library.
     """
     import torch
 
+    name = library_for(torch.__version__, os.listdir(_HERE))
     _load_ucx()
     try:
-        module = importlib.import_module("gtopk._C")
-    except ImportError as error:
+        torch.ops.load_library(os.path.join(_HERE, name))
+    except OSError as error:
         raise ImportError(
-            f"gtopk: the native module cannot be loaded: {error}. Loaded: torch "
-            f"{torch.__version__}; wanted: {_wanted_torch()}. Install gtopk again with the torch "
-            "it is to run with (pip install --force-reinstall gtopk)"
+            f"gtopk: the library {name} cannot be loaded: {error}. Loaded: torch "
+            f"{torch.__version__}. Install gtopk again (pip install --force-reinstall gtopk)"
         ) from error
-    check_torch(module.torch_version, torch.__version__)
-    return module
+    return torch.ops.gtopk
+
+
+def library_for(torch: str, files: Iterable[str]) -> str:
+    """The file among `files` that is made for this version of torch.
+
+    Of its minor version, exactly: c10d's virtual tables change with every one, and a library of
+    another may load all the same. Patch versions keep them. Raises ImportError where there is none.
+    """
+    there = sorted(
+        tuple(map(int, found.groups()))
+        for found in (re.fullmatch(r"_torch_(\d+)_(\d+)\.so", each) for each in files)
+        if found
+    )
+    major, minor = map(int, torch.split(".")[:2])
+    if (major, minor) not in there:
+        versions = ", ".join(f"{each[0]}.{each[1]}" for each in there) or "none"
+        raise ImportError(
+            f"gtopk: no library for torch {torch}; there are libraries for: {versions}. Install "
+            "one of these versions of torch, or a gtopk that was built for this one"
+        )
+    return f"_torch_{major}_{minor}.so"
+
+
+def create_backend(store: Store, rank: int, size: int, timeout: timedelta, name: str) -> Backend:
+    """Meet the other ranks of the group `name`; blocks.
+
+    Raises ImportError as load() does, torch.distributed.DistBackendError where ranks do not find
+    each other.
+    """
+    import torch
+
+    native = load()
+    leave_at_exit()
+    # Operators take no Backend and return none: a group carries it.
+    carrier = _carrier(store, rank, size)
+    milliseconds = round(timeout.total_seconds() * 1000)
+    native.create_backend(carrier.boxed(), milliseconds, name)
+    return carrier._get_backend(torch.device("cpu"))
+
+
+def number_of(group: ProcessGroup, backend: Backend) -> int | None:
+    """The number by which operators know the backend of `group`; None for another than gtopk's.
+
+    It may lie behind a wrapper in the group.
+    """
+    import torch
+    from torch.distributed import HashStore, ProcessGroup
+
+    device = torch.device("cpu")
+    if group._get_backend(device) is not backend:
+        carrier = _carrier(HashStore(), backend.rank(), backend.size())
+        carrier.bound_device_id = group.bound_device_id  # which registering gives the backend
+        carrier._register_backend(device, ProcessGroup.BackendType.CUSTOM, backend)
+        group = carrier
+    number: int | None = load().number_of(group.boxed())
+    return number
 
 
 def leave_at_exit() -> None:
@@ -56,17 +114,10 @@ def leave_at_exit() -> None:
     multiprocessing.util.Finalize(None, shutdown, exitpriority=0)
 
 
-def check_torch(built: str, loaded: str) -> None:
-    """Raise ImportError unless both are of one minor version.
+def _carrier(store: Store, rank: int, size: int) -> ProcessGroup:
+    from torch.distributed import ProcessGroup
 
-    c10d's virtual tables change with every minor version of torch; patch versions keep them.
-    """
-    if built.split(".")[:2] != loaded.split(".")[:2]:
-        raise ImportError(
-            f"gtopk: built with torch {built}, loaded is torch {loaded}: they must agree in the "
-            f"first two numbers. Install torch=={'.'.join(built.split('.')[:2])}.*, or build gtopk "
-            "with this torch"
-        )
+    return ProcessGroup(store, rank, size)
 
 
 def _load_ucx() -> None:
@@ -77,12 +128,3 @@ def _load_ucx() -> None:
     except ModuleNotFoundError:
         return
     libucx.load_library()
-
-
-def _wanted_torch() -> str:
-    """The requirement on torch in the package's metadata, for messages."""
-    try:
-        requirements = importlib.metadata.requires("gtopk") or []
-    except importlib.metadata.PackageNotFoundError:
-        requirements = []
-    return next((each for each in requirements if each.startswith("torch")), "unknown")

@@ -5,26 +5,41 @@ from __future__ import annotations
 import numbers
 import operator
 
-ALGORITHMS = ("gtopk", "gtopk-tree", "topk", "dense")
-SELECTORS = ("exact",)
+from gtopk import _native
+
 PUT_BACKS = ("own", "merged")
 
 _PLANNED = {
-    "algorithm": ("exact", "rs-ag", "sketch", "auto"),
-    "select": ("gaussian", "sampled", "threshold"),
+    "algorithm": ("sketch", "hierarchical", "auto"),
+    "select": ("threshold", "block"),  # the core has them; here they want a state and a density
     "put_back": (),
-    "wire": ("bf16", "fp16"),
+    "wire": ("2bit", "sign"),
 }
+
+
+def algorithms() -> tuple[str, ...]:
+    """Return the names of the algorithms that there are."""
+    return tuple(_native.load().algorithms())
+
+
+def selectors() -> tuple[str, ...]:
+    """Return the names of the selectors that there are."""
+    return tuple(each for each in _native.load().selectors() if each not in _PLANNED["select"])
+
+
+def wires() -> tuple[str, ...]:
+    """Return the names of the wires that there are."""
+    return tuple(_native.load().wires())
 
 
 def check_algorithm(algorithm: str) -> None:
     """Raise ValueError for an unknown name, NotImplementedError for one that is not there yet."""
-    _check("algorithm", algorithm, ALGORITHMS)
+    _check("algorithm", algorithm, algorithms())
 
 
 def check_select(select: str) -> None:
     """Raise ValueError for an unknown name, NotImplementedError for one that is not there yet."""
-    _check("select", select, SELECTORS)
+    _check("select", select, selectors())
 
 
 def check_put_back(put_back: str) -> None:
@@ -35,7 +50,12 @@ def check_put_back(put_back: str) -> None:
 def check_wire(wire: str | None) -> None:
     """Raise ValueError for an unknown wire format, NotImplementedError for one not there yet."""
     if wire is not None:
-        _check("wire", wire, (None,))
+        _check("wire", wire, (None, *wires()))
+
+
+def wire_named(wire: str | None) -> str:
+    """Return the core's name of a wire: None rounds nothing."""
+    return "lossless" if wire is None else wire
 
 
 def check_density(density: object, name: str = "density") -> float:

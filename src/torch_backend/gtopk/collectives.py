@@ -5,7 +5,9 @@ What the result is: docs/algorithms.md. How it is computed is the native part's 
 
 from __future__ import annotations
 
+import itertools
 import operator
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -13,7 +15,14 @@ from torch.distributed import ReduceOp
 from torch.distributed.distributed_c10d import Work
 
 from gtopk import _native
-from gtopk.choices import check_algorithm, check_density, check_put_back, check_select, check_wire
+from gtopk.choices import (
+    check_algorithm,
+    check_density,
+    check_put_back,
+    check_select,
+    check_wire,
+    wire_named,
+)
 from gtopk.groups import backend_of
 
 # acc, merge and residual are float32 for the half types.
@@ -26,7 +35,7 @@ ACCUMULATION = {
 
 
 def sparse_all_reduce(
-    tensor: torch.Tensor,
+    tensor: torch.Tensor | Sequence[torch.Tensor],
     *,
     k: int | None = None,
     density: float | None = None,
@@ -51,27 +60,39 @@ def sparse_all_reduce(
     Args:
         tensor: the gradient; dense, any shape and strides, on the CPU; float32, float64, bfloat16
             or float16. Becomes the reduced gradient, the same bits on every rank, zero where
-            nothing was delivered. A tensor that is not contiguous is copied in and out.
+            nothing was delivered. A tensor that is not contiguous is copied in and out. A list of
+            tensors of one dtype, each contiguous, is one vector of all their elements, in this
+            order: nothing is copied, and ranks may cut it differently.
         k: entries each rank selects, k >= 1; more than ``tensor.numel()`` means all.
         density: instead of k: a share in (0, 1]; k = min(d, max(1, floor(density * d + 1/2))).
-        residual: the tensor's shape, of the accumulation type (float64 for float64, else float32).
+        residual: the tensor's shape (of a list: one dimension, all elements), of the accumulation
+            type (float64 for float64, else float32).
             Becomes what was not delivered. None is zeros, discarded afterwards.
         algorithm: "gtopk" (recursive doubling), "gtopk-tree" (binomial tree and broadcast: the same
             bits, less traffic in all, a longer path), "topk" (the exact sum of all selections, up
-            to k entries of each rank) or "dense" (all of acc; clears the residual).
-        select: "exact".
+            to k entries of each rank), "dense" (all of acc; clears the residual), "rs-ag" (regions
+            reduced, re-selected and gathered: O(k) on the wire whatever the number of ranks) or
+            "exact" (the exact top k of the sum of all selections). Two are controls: "random-k" (k
+            indices that all ranks draw alike, others in every call) and "true-topk" (the exact top
+            k of the sum of all acc, at the price of "dense").
+        select: "exact", or one that approximates it and selects up to ceil(4k/3) entries:
+            "gaussian" (a normal quantile of mean and deviation, corrected) or "sampled" (the top of
+            a sample of 1 %, corrected).
         put_back: where a value goes that was selected and not delivered. "own": back to the
             residual of the rank that selected it; "merged": to the residual of the lowest rank of
             the tree's node that dropped it, summed.
-        wire: None: values travel in the accumulation type.
+        wire: how lists travel, their indices always coded without loss. None: values as they are,
+            in the accumulation type; "bf16", "fp16" (saturating) or "int8" (a scale for
+            each 256 entries): rounded; what that loses goes
+            to a residual. "raw": nothing is coded, for a network that is faster than coding.
         op: SUM, or AVG: the final sum divided by the number of ranks in the accumulation type, then
             rounded once. Residuals are never averaged.
         group: a process group of backend gtopk; None is the default group.
         async_op: return at once; the tensors must not be touched until the Work is done.
 
     Returns:
-        With async_op a Work, whose future holds ``[tensor]``; else None, when all is done. None as
-        well on a rank that is not in the group.
+        With async_op a Work, whose future holds ``[tensor]``, or the list; else None, when all is
+        done. None as well on a rank that is not in the group.
 
     A NaN or infinity in any rank's acc, or an overflow, makes the tensor NaN on every rank and
     leaves every residual as it was.
@@ -92,12 +113,14 @@ def sparse_all_reduce(
     check_put_back(put_back)
     check_wire(wire)
     check_op(op)
-    check_tensor(tensor)
+    pieces = _pieces(tensor)
+    d = sum(each.numel() for each in pieces)
     if residual is not None:
-        _check_residual(residual, tensor)
-    entries = _entries(tensor, k, density)
+        one = isinstance(tensor, torch.Tensor)
+        _check_residual(residual, pieces, pieces[0].shape if one else torch.Size([d]))
+    entries = _entries(d, k, density)
     work = backend_of(group).sparse_all_reduce(
-        tensor, residual, entries, algorithm, select, put_back, ReduceOp(op)
+        pieces, residual, entries, algorithm, select, wire_named(wire), put_back, ReduceOp(op)
     )
     if async_op:
         return work
@@ -148,15 +171,44 @@ def is_sharded(tensor: torch.Tensor) -> bool:
     return any(each.__name__ == "DTensor" for each in type(tensor).__mro__)
 
 
-def _check_residual(residual: torch.Tensor, tensor: torch.Tensor) -> None:
+def _pieces(tensor: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Check what is to be reduced; return its pieces."""
+    if not isinstance(tensor, (list, tuple)):
+        check_tensor(tensor)  # type: ignore[arg-type]  # a Sequence that is no list is refused
+        return [tensor]  # type: ignore[list-item]
+    if not tensor:
+        raise ValueError("gtopk: tensor is a list of no tensors")
+    for i, each in enumerate(tensor):
+        check_tensor(each, f"tensor[{i}]")
+        if each.dtype != tensor[0].dtype:
+            raise ValueError(
+                f"gtopk: the tensors of a list must be of one dtype: tensor[0] is "
+                f"{tensor[0].dtype}, tensor[{i}] is {each.dtype}"
+            )
+        if not each.is_contiguous() or each.is_neg():
+            raise ValueError(
+                f"gtopk: the tensors of a list must be contiguous, tensor[{i}] has shape "
+                f"{tuple(each.shape)} and strides {each.stride()}: hand in tensor.contiguous()"
+            )
+    in_memory = sorted((_range(each), i) for i, each in enumerate(tensor) if each.numel())
+    for ((_, end), i), ((begin, _), j) in itertools.pairwise(in_memory):
+        if begin < end:
+            raise ValueError(f"gtopk: tensor[{min(i, j)}] and tensor[{max(i, j)}] share memory")
+    return list(tensor)
+
+
+def _check_residual(
+    residual: torch.Tensor, pieces: Sequence[torch.Tensor], shape: torch.Size
+) -> None:
     check_tensor(residual, "residual")
-    wanted = ACCUMULATION[tensor.dtype]
-    if residual.dtype != wanted or residual.shape != tensor.shape:
+    dtype = pieces[0].dtype
+    wanted = ACCUMULATION[dtype]
+    if residual.dtype != wanted or residual.shape != shape:
         raise ValueError(
-            f"gtopk: residual of a {tensor.dtype} tensor must be {wanted} of shape "
-            f"{tuple(tensor.shape)}, given {residual.dtype} of shape {tuple(residual.shape)}"
+            f"gtopk: residual of a {dtype} tensor must be {wanted} of shape "
+            f"{tuple(shape)}, given {residual.dtype} of shape {tuple(residual.shape)}"
         )
-    if _share_memory(residual, tensor):
+    if any(_share_memory(residual, each) for each in pieces):
         raise ValueError("gtopk: residual and tensor must not share memory")
 
 
@@ -189,12 +241,12 @@ def _bytes(memory: torch.Tensor, tensor: torch.Tensor, offset: int) -> torch.Ten
     return memory.as_strided([*tensor.shape, size], [*strides, 1], offset)
 
 
-def _entries(tensor: torch.Tensor, k: int | None, density: float | None) -> int:
+def _entries(d: int, k: int | None, density: float | None) -> int:
     if (k is None) == (density is None):
         raise ValueError(f"gtopk: give exactly one of k and density, given k={k}, {density=}")
     if density is not None:
         density = check_density(density)
-        selected: int = _native.load().selection_size(tensor.numel(), density)
+        selected: int = _native.load().selection_size(d, density)
         return selected
     try:
         entries = operator.index(k)  # type: ignore[arg-type]
@@ -203,4 +255,4 @@ def _entries(tensor: torch.Tensor, k: int | None, density: float | None) -> int:
     if isinstance(k, bool) or entries < 1:
         raise ValueError(f"gtopk: k must be at least 1, given {k!r}")
     # k has 64 bits on the wire, and all is all.
-    return min(entries, max(1, tensor.numel()))
+    return min(entries, max(1, d))

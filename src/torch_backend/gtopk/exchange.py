@@ -1,4 +1,8 @@
-"""One unit in one backward, its memory, and the buckets that wait for it. Knows no group."""
+"""One unit in one backward, its memory, and the buckets that wait for it. Knows no group.
+
+The large part is exchanged where it lies, in DDP's buckets. The small part is put together in a
+buffer of its own, in the accumulation type.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from gtopk.collectives import ACCUMULATION
-from gtopk.residuals import slots
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Sequence
 
     import torch.distributed as dist
     from torch._C._distributed_c10d import Work
 
-    from gtopk.units import Unit
+    from gtopk.places import Share
 
 
 class Bucket:
@@ -49,21 +52,85 @@ class Bucket:
         self._begin.set_result(None)
 
 
-class Buffers:
-    """The flat memory of one unit, kept from backward to backward, with a view per parameter.
+class Note:
+    """What a sparse all-reduce delivered, kept beside the tensor: DDP may write over its buckets.
+
+    Sums over the ranks, in the accumulation type. Its memory is kept from backward to backward.
+    """
+
+    def __init__(self, room: int, dtype: torch.dtype, *, dense: bool) -> None:
+        """Make room for the gradient's type; dense: for all elements, in order."""
+        self.dense = dense
+        self.indices = torch.empty(0 if dense else room, dtype=torch.int64)
+        self.values = torch.empty(room, dtype=ACCUMULATION[dtype])
+
+    def fits(self, room: int, *, dense: bool) -> bool:
+        """Whether it has this room."""
+        return (self.values.numel(), self.dense) == (room, dense)
+
+    def clear(self) -> None:
+        """Before the exchange: a result may be shorter than the room. Zeros add nothing."""
+        if not self.dense:
+            self.indices.zero_()
+            self.values.zero_()
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Return its memory: indices and values."""
+        return [self.indices, self.values]
+
+    def add_to(self, residual: torch.Tensor) -> None:
+        """Give it back."""
+        if self.dense:
+            residual.add_(self.values)
+        else:
+            residual.index_add_(0, self.indices, self.values)
+
+
+class Exchange:
+    """One unit in one backward.
 
     A unit is one step: both parts are exchanged at once, and when one of them is not finite,
     neither has happened. The sparse exchange finds out for itself, and commits nothing; the dense
     one must not be the only one that is not finite.
     """
 
-    def __init__(self, unit: Unit) -> None:
-        """Take the memory. Small gradients are summed in the accumulation type."""
-        self.gradient = torch.empty(unit.selected_numel, dtype=unit.dtype, device="cpu")
-        accumulation = ACCUMULATION[unit.dtype]
-        self.small = torch.empty(unit.dense_numel, dtype=accumulation, device="cpu")
-        views = [*slots(self.gradient, unit.large), *slots(self.small, unit.small)]
-        self.views = dict(zip(unit.names, views, strict=True))
+    def __init__(self, index: int, names: Collection[str]) -> None:
+        """Nothing has arrived yet of the unit's parameters."""
+        self.index = index
+        self.missing = set(names)
+        self.large: list[torch.Tensor] = []
+        """When all has arrived: pieces of DDP's buckets, in the order of the unit."""
+        self.small = torch.empty(0)
+        """Likewise, in one piece."""
+        self.buckets: list[Bucket] = []
+        self.into: dict[str, torch.Tensor] = {}
+        """Of each parameter that DDP may drop its place in DDP's buckets."""
+        self.versions: dict[str, int | None] = {}
+        """Of each parameter that DDP may drop, its .grad's when it arrived."""
+        self.works: list[Work] = []
+        self.under_way = 0
+        self.ended = True
+        self.error: Exception | None = None
+        self.delivered = False
+        """The residual has changed: what left it is in the large part, and noted."""
+        self.note: Note | None = None
+        """On the rank that answers for what DDP drops."""
+        self._large: list[tuple[int, torch.Tensor]] = []  # by the position of its first parameter
+        self._small: list[tuple[int, torch.Tensor]] = []
+
+    def take(self, share: Share, pieces: Sequence[torch.Tensor], bucket: Bucket) -> None:
+        """Note what of the unit has arrived, in which pieces of the bucket."""
+        self._large += [(position, pieces[i]) for position, i in share.large]
+        self._small += [(position, pieces[i]) for position, i in share.small]
+        self.buckets.append(bucket)
+        self.missing -= share.names
+
+    def gather(self, small: torch.Tensor) -> None:
+        """All has arrived: put it into the order of the unit, the small part into `small`."""
+        self.large = [piece for piece in _in_order(self._large) if piece.numel()]
+        self.small = small
+        if small.numel():
+            torch.cat(_in_order(self._small), out=small)
 
     def spread_not_finite(self, ranks: int) -> None:
         """Before the exchange: make the large part not finite where the small one is not.
@@ -76,46 +143,23 @@ class Buffers:
         most = torch.finfo(self.small.dtype).max / (2 * ranks)
         if not torch.linalg.vector_norm(self.small, math.inf).item() <= most:
             self.small.fill_(math.nan)
-            self.gradient[:1].fill_(math.nan)
+            if self.large:
+                self.large[0][:1].fill_(math.nan)
 
     def happened(self) -> bool:
         """After the exchange: whether the large part was finite, everywhere."""
         # Every element of a step that was not is NaN: one will do.
-        return not (self.gradient.numel() and math.isnan(self.gradient[0].item()))
+        return not (self.large and math.isnan(self.large[0][0].item()))
 
-
-class Exchange:
-    """One unit in one backward."""
-
-    def __init__(self, index: int, unit: Unit) -> None:
-        """Nothing has arrived yet."""
-        self.index = index
-        self.missing = set(unit.names)
-        self.buffers: Buffers | None = None
-        self.buckets: list[Bucket] = []
-        self.into: dict[str, torch.Tensor] = {}
-        """Of each parameter its place in DDP's buckets."""
-        self.versions: dict[str, int | None] = {}
-        """Of each parameter that DDP may drop, its .grad's when it arrived."""
-        self.works: list[Work] = []
-        self.under_way = 0
-        self.ended = True
-        self.error: Exception | None = None
-        self.delivered = False
-        """The residual has changed: what left it is in the buffers."""
-
-    def take(self, gradients: Mapping[str, torch.Tensor], buffers: Buffers, bucket: Bucket) -> None:
-        """Copy gradients in."""
-        self.buffers = buffers
-        torch._foreach_copy_([buffers.views[name] for name in gradients], list(gradients.values()))
-        self.into.update(gradients)
-        self.buckets.append(bucket)
-        self.missing.difference_update(gradients)
-
-    def copy_back(self) -> None:
-        """Copy results to where the gradients came from; NaN if the large part is that."""
-        assert self.buffers is not None
+    def scatter(self) -> None:
+        """Copy the small part to where it came from; NaN if the large part is that."""
+        if not self.small.numel():
+            return
         if not self.delivered:
-            self.buffers.small.fill_(math.nan)
-        views = [self.buffers.views[name] for name in self.into]
-        torch._foreach_copy_(list(self.into.values()), views)
+            self.small.fill_(math.nan)
+        places = _in_order(self._small)
+        torch._foreach_copy_(places, list(self.small.split([each.numel() for each in places])))
+
+
+def _in_order(pieces: Sequence[tuple[int, torch.Tensor]]) -> list[torch.Tensor]:
+    return [piece for _, piece in sorted(pieces, key=lambda each: each[0])]

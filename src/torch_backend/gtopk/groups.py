@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import weakref
 
 import torch
 import torch.distributed as dist
 
 from gtopk import _native
+from gtopk.backend import GtopkBackend
 
-if TYPE_CHECKING:
-    from gtopk._C import GtopkBackend
+# Finding one takes some microseconds, and a group keeps its backend.
+_found: weakref.WeakKeyDictionary[dist.ProcessGroup, GtopkBackend] = weakref.WeakKeyDictionary()
 
 
 def backend_of(group: dist.ProcessGroup | None) -> GtopkBackend:
@@ -25,17 +26,24 @@ def backend_of(group: dist.ProcessGroup | None) -> GtopkBackend:
         raise ValueError("gtopk: this rank is not a member of the group")
     if not isinstance(group, dist.ProcessGroup):
         raise ValueError(f"gtopk: group must be a ProcessGroup, given {type(group).__name__}")
-    native = _native.load()
+    backend = _found.get(group)
+    if backend is None:
+        backend = _found[group] = _find(group)
+    return backend
+
+
+def _find(group: dist.ProcessGroup) -> GtopkBackend:
     try:
         backend = group._get_backend(torch.device("cpu"))
     except RuntimeError as error:
         raise ValueError(f"gtopk: the group has no backend for CPU tensors: {error}") from error
     # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a checking wrapper around every backend.
     backend = getattr(backend, "wrapped_pg", backend)
-    if not isinstance(backend, native.GtopkBackend):
+    number = _native.number_of(group, backend)
+    if number is None:
         raise ValueError(
             "gtopk: the group's backend for CPU tensors is "
             f"'{dist.get_backend_config(group)}', not gtopk: use init_process_group('gtopk') or "
             "new_group(backend='gtopk')"
         )
-    return backend
+    return GtopkBackend(backend, number)

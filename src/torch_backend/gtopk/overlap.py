@@ -4,8 +4,8 @@ It knows when things happen; what is selected and where residuals lie is SparseS
 
 Threads: hooks call arrive() one after the other, on the thread of the backward, and so does the
 backward's end call _finish(). Operations end on the backend's threads, several at once perhaps,
-which copy results back and complete the buckets' futures. Nothing waits there, and no lock is held
-while a future is completed: its callbacks run users' code.
+which copy small results back and complete the buckets' futures. Nothing waits there, and no lock is
+held while a future is completed: its callbacks run users' code.
 """
 
 from __future__ import annotations
@@ -13,40 +13,69 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch.distributed import AllreduceOptions, ReduceOp
 
 from gtopk import _native
+from gtopk.choices import wire_named
+from gtopk.collectives import ACCUMULATION
 from gtopk.ddp import check_group, ddps_around, has_dropped, may_drop, version
-from gtopk.exchange import Bucket, Buffers, Exchange
+from gtopk.exchange import Bucket, Exchange, Note
 from gtopk.fingerprint import check_alike, description
 from gtopk.groups import backend_of
+from gtopk.places import layout_of, places_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import torch.distributed as dist
     from torch._C._distributed_c10d import Work
     from torch.nn.parallel import DistributedDataParallel
 
-    from gtopk._C import GtopkBackend
-    from gtopk.state import SparseState
+    from gtopk.backend import GtopkBackend
+    from gtopk.config import Config, Density
+    from gtopk.places import Layout
+    from gtopk.units import Unit
+
+
+class State(Protocol):
+    """What is asked of a SparseState."""
+
+    config: Config
+    step: int
+    units: tuple[Unit, ...]
+    group: dist.ProcessGroup | None
+
+    @property
+    def density(self) -> Density:
+        """Of the next backward."""
+
+    def residual(self, name: str) -> torch.Tensor | None:
+        """Return the parameter's residual as a view."""
+
+    def unit_residual(self, index: int) -> torch.Tensor:
+        """Return the flat residual of ``units[index]``."""
+
+    def unit_residual_is_zero(self, index: int) -> bool:
+        """Whether nothing has been left undelivered yet."""
 
 
 class Overlap:
     """The units of one SparseState between a gradient's arrival and its result's."""
 
-    def __init__(self, state: SparseState, parameters: Mapping[str, torch.Tensor]) -> None:
-        """Take the parameters of `state`, by name; buffers are made when gradients arrive."""
+    def __init__(self, state: State, parameters: Mapping[str, torch.Tensor]) -> None:
+        """Take the parameters of `state`, by name; memory is taken when gradients arrive."""
         self._state = state
         self._parameters = dict(parameters)  # held, so that their ids stay theirs
-        unit_of = {name: i for i, unit in enumerate(state.units) for name in unit.names}
-        self._places = {id(p): (name, unit_of[name]) for name, p in self._parameters.items()}
+        places = places_of(state.units)
+        self._places = {id(p): places[name] for name, p in self._parameters.items()}
+        self._layouts: dict[tuple[int, ...], Layout] = {}  # by the ids of a bucket's parameters
+        self._names = [frozenset(unit.names) for unit in state.units]
         self._exchanges: list[Exchange] = []
-        self._buffers: list[Buffers | None] = [None] * len(state.units)
+        self._small: list[torch.Tensor | None] = [None] * len(state.units)  # their memory
+        self._notes: list[Note | None] = [None] * len(state.units)
         self._changed = threading.Condition()  # of what threads share: see _done()
         self._backend: GtopkBackend | None = None
         self._compared = False
@@ -57,25 +86,27 @@ class Overlap:
     def arrive(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Take the gradients of a bucket in; start every unit that they complete.
 
-        The future holds the bucket's buffer, averaged, when all its units are done and copied back.
+        The future holds the bucket's buffer, averaged, when all its units are done.
         """
         if bucket.index() == 0:
             self._begin(bucket)
-        arrived = self._sorted(bucket)
-        waiting = Bucket(bucket, len(arrived))
+        layout = self._layout(bucket)
+        waiting = Bucket(bucket, len(layout.shares))
         complete = []
         with torch.no_grad():
-            for index, gradients in arrived.items():
-                exchange = self._exchanges[index]
-                exchange.take(gradients, self._buffers_of(index), waiting)
+            pieces = bucket.buffer().split(layout.sizes)
+            for share in layout.shares:
+                exchange = self._exchanges[share.unit]
+                exchange.take(share, pieces, waiting)
                 if not exchange.missing:
                     complete.append(exchange)
             # All ranks must call collectives in one order: that of the units, bucket by bucket.
-            for exchange in sorted(complete, key=lambda each: each.index):
+            for exchange in complete:
+                exchange.gather(self._small_of(exchange.index))
                 self._start(exchange)
         if bucket.is_last():
             self._end()
-        if not arrived:
+        if not layout.shares:
             waiting.complete()
         return waiting.future
 
@@ -94,43 +125,55 @@ class Overlap:
         with self._changed:
             self._changed.wait_for(lambda: all(each.ended for each in self._exchanges))
         for exchange in self._exchanges:
-            if exchange.delivered:
-                for parameter in self._state.units[exchange.index].large:
-                    self._put_back(exchange, parameter.name, None)
+            # Not out of DDP's buckets, which may have been written since.
+            if exchange.delivered and exchange.note is not None:
+                exchange.note.add_to(self._state.unit_residual(exchange.index))
         self._exchanges = []  # lets go of DDP's buckets
 
-    def _sorted(self, bucket: dist.GradBucket) -> dict[int, dict[str, torch.Tensor]]:
-        """Return the bucket's gradients by unit and name."""
-        arrived: defaultdict[int, dict[str, torch.Tensor]] = defaultdict(dict)
-        if bucket.buffer().layout != torch.strided:
+    def _layout(self, bucket: dist.GradBucket) -> Layout:
+        """Find out which units' gradients the bucket holds, and where, and that they may come."""
+        buffer, parameters = bucket.buffer(), bucket.parameters()
+        if buffer.layout != torch.strided:
             raise NotImplementedError(
-                f"gtopk: a gradient of shape {tuple(bucket.buffer().shape)} is sparse "
-                f"({bucket.buffer().layout}), which is not there yet under the hook: make its "
+                f"gtopk: a gradient of shape {tuple(buffer.shape)} is sparse "
+                f"({buffer.layout}), which is not there yet under the hook: make its "
                 "module with sparse=False"
             )
-        for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+        ids = tuple(map(id, parameters))
+        layout = self._layouts.get(ids)
+        if layout is None:
+            layout = self._layouts[ids] = self._new_layout(parameters)
+        if parameters and buffer.dtype != parameters[0].dtype:  # a bucket has one type
+            raise NotImplementedError(
+                f"gtopk: the gradient of '{self._places[ids[0]].name}' is reduced as "
+                f"{buffer.dtype}, its parameter is {parameters[0].dtype}: DDP's mixed_precision is "
+                "not there yet under the hook"
+            )
+        for share in layout.shares:
+            missing = self._exchanges[share.unit].missing
+            if not share.names <= missing:
+                name = min(share.names - missing)
+                raise RuntimeError(
+                    f"gtopk: the gradient of '{name}' came twice in one backward: every DDP needs "
+                    "a SparseState of its own"
+                )
+        if self._may_drop:
+            for parameter, gradient in zip(parameters, bucket.gradients(), strict=True):
+                place = self._places[id(parameter)]
+                exchange = self._exchanges[place.unit]
+                exchange.into[place.name] = gradient
+                exchange.versions[place.name] = version(parameter)
+        return layout
+
+    def _new_layout(self, parameters: Sequence[torch.Tensor]) -> Layout:
+        for parameter in parameters:
             if id(parameter) not in self._places:
                 raise ValueError(
                     f"gtopk: DDP reduces a parameter of shape {tuple(parameter.shape)} that its "
                     "SparseState does not know: make the state with gtopk.attach(ddp, density=…), "
                     "after requires_grad is set"
                 )
-            name, index = self._places[id(parameter)]
-            if gradient.dtype != parameter.dtype:
-                raise NotImplementedError(
-                    f"gtopk: the gradient of '{name}' is reduced as {gradient.dtype}, its "
-                    f"parameter is {parameter.dtype}: DDP's mixed_precision is not there yet under "
-                    "the hook"
-                )
-            if name not in self._exchanges[index].missing:
-                raise RuntimeError(
-                    f"gtopk: the gradient of '{name}' came twice in one backward: every DDP needs "
-                    "a SparseState of its own"
-                )
-            arrived[index][name] = gradient
-            if self._may_drop:
-                self._exchanges[index].versions[name] = version(parameter)
-        return arrived
+        return layout_of(self._places[id(each)] for each in parameters)
 
     def _begin(self, bucket: dist.GradBucket) -> None:
         self.settle()
@@ -145,7 +188,7 @@ class Overlap:
         if not self._compared:
             check_alike(description(state.config, state.units, state.step), state.group)
             self._compared = True
-        self._exchanges = [Exchange(i, unit) for i, unit in enumerate(state.units)]
+        self._exchanges = [Exchange(i, names) for i, names in enumerate(self._names)]
         self._open = True
 
     def _end(self) -> None:
@@ -193,19 +236,35 @@ class Overlap:
         residual = self._state.residual(name)
         assert residual is not None
         assert self._backend is not None
-        assert exchange.buffers is not None
         with torch.no_grad():
             if kept is not None:
                 residual.sub_(kept)
             if self._backend.rank() == 0:
-                mean = exchange.buffers.views[name].to(residual.dtype)
+                mean = exchange.into[name].to(residual.dtype)
                 residual.add_(mean, alpha=self._backend.size())
 
-    def _buffers_of(self, index: int) -> Buffers:
-        buffers = self._buffers[index]
-        if buffers is None:
-            buffers = self._buffers[index] = Buffers(self._state.units[index])
-        return buffers
+    def _small_of(self, index: int) -> torch.Tensor:
+        """Return the memory of a unit's small part, kept from backward to backward."""
+        small = self._small[index]
+        if small is None:
+            unit = self._state.units[index]
+            small = torch.empty(unit.dense_numel, dtype=ACCUMULATION[unit.dtype], device="cpu")
+            self._small[index] = small
+        return small
+
+    def _note_of(self, exchange: Exchange, algorithm: str, k: int) -> Note:
+        """Return a note with room for the result, cleared."""
+        assert self._backend is not None
+        unit = self._state.units[exchange.index]
+        dense = algorithm == "dense"
+        leaf = k if self._state.config.select == "exact" else (4 * k + 2) // 3  # approximations
+        most = leaf * self._backend.size() if algorithm == "topk" else leaf
+        room = unit.selected_numel if dense else min(unit.selected_numel, most)
+        note = self._notes[exchange.index]
+        if note is None or not note.fits(room, dense=dense):
+            note = self._notes[exchange.index] = Note(room, unit.dtype, dense=dense)
+        note.clear()
+        return note
 
     def _start(self, exchange: Exchange) -> None:
         works: list[Work] = []
@@ -227,31 +286,34 @@ class Overlap:
     def _submit(self, exchange: Exchange, works: list[Work]) -> None:
         """Start the unit's operations; `works` gets them as they are started, the sparse first."""
         state, backend, config = self._state, self._backend, self._state.config
-        buffers = exchange.buffers
         assert backend is not None
-        assert buffers is not None
-        buffers.spread_not_finite(backend.size())
-        elements = buffers.gradient.numel()
+        exchange.spread_not_finite(backend.size())
+        elements = state.units[exchange.index].selected_numel
         if elements:
             density = state.density
             dense = density == "dense"
+            algorithm = "dense" if dense else config.algorithm
             k = elements if dense else _native.load().selection_size(elements, density)
             # Dense from the first step on leaves nothing behind: no memory to sweep, or to take.
             none = dense and state.unit_residual_is_zero(exchange.index)
+            if backend.rank() == 0:
+                exchange.note = self._note_of(exchange, algorithm, k)
             work = backend.sparse_all_reduce(
-                buffers.gradient,
+                exchange.large,
                 None if none else state.unit_residual(exchange.index),
                 k,
-                "dense" if dense else config.algorithm,
+                algorithm,
                 config.select,
+                wire_named(config.wire),
                 config.put_back,
                 ReduceOp(ReduceOp.AVG),
+                delivered=exchange.note.tensors() if exchange.note is not None else [],
             )
             works.append(work)
-        if buffers.small.numel() or not works:
+        if exchange.small.numel() or not works:
             options = AllreduceOptions()
             options.reduceOp = ReduceOp.AVG
-            works.append(backend.allreduce([buffers.small], options))
+            works.append(backend.allreduce([exchange.small], options))
 
     def _done(
         self, exchange: Exchange, done: torch.futures.Future[list[torch.Tensor]], first: bool
@@ -262,12 +324,10 @@ class Overlap:
             done.value()
         except Exception as failure:
             error = failure
-        buffers = exchange.buffers
-        assert buffers is not None
         with self._changed:
             # Even if the other part fails: settle() puts back what this one delivered.
             if first and error is None:
-                exchange.delivered = buffers.happened()
+                exchange.delivered = exchange.happened()
             exchange.error = exchange.error or error
             exchange.under_way -= 1
             if exchange.under_way:
@@ -275,12 +335,13 @@ class Overlap:
         if exchange.error is None:
             try:
                 with torch.no_grad():
-                    exchange.copy_back()
+                    exchange.scatter()
             except Exception as failure:
                 exchange.error = failure
-        if exchange.error is not None and self._buffers[exchange.index] is buffers:
-            # After an error the network may still hold them: the next backward gets others.
-            self._buffers[exchange.index] = None
+        if exchange.error is not None and self._small[exchange.index] is exchange.small:
+            # After an error the network may still hold it: the next backward gets another.
+            self._small[exchange.index] = None
+            self._notes[exchange.index] = None
         with self._changed:
             exchange.works = []
             exchange.ended = True

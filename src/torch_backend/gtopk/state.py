@@ -36,9 +36,9 @@ class SparseState:
     Gradients are exchanged in units, which follow from the parameters alone (units.py) and start
     as soon as their last gradient has arrived. Parameters of fewer than `min_numel` elements are
     averaged densely, one all-reduce per unit, and have no residual. Memory per rank: the residuals
-    (the accumulation type of each large parameter: 4 bytes an element, 8 for float64) and one flat
-    buffer per unit, into which each gradient is copied once and from which the result is copied
-    back once.
+    (the accumulation type of each large parameter: 4 bytes an element, 8 for float64). Large
+    gradients are read and written where they lie, in DDP's buckets; small ones are put together.
+    The first rank notes what was delivered, k entries a unit, until the backward has ended.
 
     A unit whose gradients are not finite on some rank, small ones included, is not exchanged: its
     result is NaN everywhere, its residuals stay. What was delivered and reaches no ``.grad`` goes
@@ -55,8 +55,8 @@ class SparseState:
             "model".
         algorithm: of ``gtopk.sparse_all_reduce``; so are `put_back`, `select` and `wire`.
         put_back: "own" or "merged".
-        select: "exact".
-        wire: None.
+        select: "exact", "gaussian" or "sampled".
+        wire: None, "bf16", "fp16", "int8" or "raw".
         warmup: pairs (density, steps), used one after the other before `density`. A density of
             "dense" is the algorithm "dense": all of acc travels, the residual is cleared. A step is
             one backward through the hook; those under ``no_sync()`` do not count.

@@ -22,6 +22,10 @@ class Statistics(TypedDict):
     """Messages that told other ranks of an error."""
     most_in_flight: int
     """Operations under way at one time, at most."""
+    queue_seconds: float
+    """From the calls of operations to their starts."""
+    run_seconds: float
+    """From the starts of operations to their ends: those in flight at once add up."""
     compress_seconds: float
     """Selecting."""
     exchange_seconds: float

@@ -44,7 +44,7 @@ class Parameter:
 class Unit:
     """Parameters of one type whose gradients are exchanged together.
 
-    Flat buffers hold the parameters in the order given here, without gaps.
+    As a vector it is its parameters in the order given here.
     """
 
     dtype: torch.dtype

@@ -1,4 +1,4 @@
-#include "transport/base/log.hpp"
+#include "src/transport/base/log.hpp"
 
 #include <cstdlib>
 #include <memory>

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "transport/base/status.hpp"
-#include "transport/base/tag.hpp"
+#include "src/transport/base/status.hpp"
+#include "src/transport/base/tag.hpp"
 
 namespace gtopk::transport {
 

@@ -1,8 +1,8 @@
-#include "transport/base/tag.hpp"
+#include "src/transport/base/tag.hpp"
 
 #include <fmt/format.h>
 
-#include "transport/base/status.hpp"
+#include "src/transport/base/status.hpp"
 
 namespace gtopk::transport {
 

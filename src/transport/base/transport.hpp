@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
-#include "transport/base/clock.hpp"
-#include "transport/base/request.hpp"
-#include "transport/base/tag.hpp"
+#include "src/transport/base/clock.hpp"
+#include "src/transport/base/request.hpp"
+#include "src/transport/base/tag.hpp"
 
 namespace gtopk::transport {
 

@@ -1,4 +1,4 @@
-#include "transport/bootstrap/frame.hpp"
+#include "src/transport/bootstrap/frame.hpp"
 
 #include <fmt/format.h>
 

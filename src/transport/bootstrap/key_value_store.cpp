@@ -1,19 +1,19 @@
-#include "transport/bootstrap/key_value_store.hpp"
+#include "gtopk/key_value_store.hpp"
 
 #include <fmt/format.h>
 
 #include "gtopk/error.hpp"
-#include "transport/bootstrap/socket.hpp"
+#include "src/transport/bootstrap/socket.hpp"
 
-namespace gtopk::bootstrap {
+namespace gtopk {
 
-std::string KeyValueStore::get(std::string_view key, Duration at_most) {
+std::string KeyValueStore::get(std::string_view key, std::chrono::nanoseconds at_most) {
   if (std::optional<std::string> value = find(key, at_most)) {
     return *std::move(value);
   }
   throw Error(ErrorKind::kBootstrap,
               fmt::format("'{}' was set by nobody within {}: has a rank not started, or failed?",
-                          key, describe(at_most)));
+                          key, bootstrap::describe(at_most)));
 }
 
-}  // namespace gtopk::bootstrap
+}  // namespace gtopk

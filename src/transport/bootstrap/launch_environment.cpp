@@ -1,4 +1,4 @@
-#include "transport/bootstrap/launch_environment.hpp"
+#include "gtopk/launch.hpp"
 
 #include <fmt/format.h>
 
@@ -7,9 +7,9 @@
 #include <string_view>
 
 #include "gtopk/error.hpp"
-#include "transport/base/tag.hpp"
+#include "src/transport/base/tag.hpp"
 
-namespace gtopk::bootstrap {
+namespace gtopk {
 namespace {
 
 std::string_view required(const char* name) {
@@ -24,9 +24,9 @@ std::string_view required(const char* name) {
   return value;
 }
 
-int required_number(const char* name, int least, int most) {
+std::uint32_t required_number(const char* name, std::uint32_t least, std::uint32_t most) {
   const std::string_view text = required(name);
-  int value = 0;
+  std::uint32_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
     throw Error(ErrorKind::kBootstrap, fmt::format("{} is '{}': expected a number from {} to {}",
@@ -39,11 +39,11 @@ int required_number(const char* name, int least, int most) {
 
 LaunchEnvironment launch_environment() {
   LaunchEnvironment environment;
-  environment.world_size = required_number("WORLD_SIZE", 1, static_cast<int>(transport::kMaxRanks));
+  environment.world_size = required_number("WORLD_SIZE", 1, transport::kMaxRanks);
   environment.rank = required_number("RANK", 0, environment.world_size - 1);
-  environment.server.host = required("MASTER_ADDR");
-  environment.server.port = static_cast<std::uint16_t>(required_number("MASTER_PORT", 1, 65535));
+  environment.host = required("MASTER_ADDR");
+  environment.port = static_cast<std::uint16_t>(required_number("MASTER_PORT", 1, 65535));
   return environment;
 }
 
-}  // namespace gtopk::bootstrap
+}  // namespace gtopk

@@ -1,4 +1,4 @@
-#include "transport/bootstrap/rendezvous_server.hpp"
+#include "src/transport/bootstrap/rendezvous_server.hpp"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "gtopk/error.hpp"
-#include "transport/base/log.hpp"
+#include "src/transport/base/log.hpp"
 
 namespace gtopk::bootstrap {
 namespace {

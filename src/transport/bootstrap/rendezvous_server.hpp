@@ -18,8 +18,8 @@
 
 #include <poll.h>
 
-#include "transport/bootstrap/frame.hpp"
-#include "transport/bootstrap/socket.hpp"
+#include "src/transport/bootstrap/frame.hpp"
+#include "src/transport/bootstrap/socket.hpp"
 
 namespace gtopk::bootstrap {
 

@@ -1,4 +1,4 @@
-#include "transport/bootstrap/socket.hpp"
+#include "src/transport/bootstrap/socket.hpp"
 
 #include <fmt/format.h>
 #include <netdb.h>

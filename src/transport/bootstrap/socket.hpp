@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "transport/base/clock.hpp"
+#include "src/transport/base/clock.hpp"
 
 namespace gtopk::bootstrap {
 

@@ -1,4 +1,4 @@
-#include "transport/bootstrap/tcp_store.hpp"
+#include "src/transport/bootstrap/tcp_store.hpp"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,8 @@
 #include <optional>
 
 #include "gtopk/error.hpp"
-#include "transport/base/log.hpp"
+#include "gtopk/launch.hpp"
+#include "src/transport/base/log.hpp"
 
 namespace gtopk::bootstrap {
 namespace {
@@ -141,12 +142,15 @@ std::optional<std::string> TcpStore::ask(Command command, std::string_view key,
   throw fail("was refused: the store is full");
 }
 
+}  // namespace gtopk::bootstrap
+
+namespace gtopk {
+
 std::unique_ptr<KeyValueStore> join_rendezvous(const LaunchEnvironment& environment,
-                                               Duration at_most) {
-  if (environment.rank == 0) {
-    return std::make_unique<ServedStore>(environment.server, at_most);
-  }
-  return std::make_unique<TcpStore>(environment.server, at_most);
+                                               std::chrono::nanoseconds at_most) {
+  const bootstrap::Endpoint server{.host = environment.host, .port = environment.port};
+  if (environment.rank == 0) return std::make_unique<bootstrap::ServedStore>(server, at_most);
+  return std::make_unique<bootstrap::TcpStore>(server, at_most);
 }
 
-}  // namespace gtopk::bootstrap
+}  // namespace gtopk

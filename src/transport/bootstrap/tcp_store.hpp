@@ -1,5 +1,5 @@
-// Bootstrap: a client of the plain TCP rendezvous, and the two halves together as programs without
-// torch use them: rank 0 serves, everybody connects.
+// Bootstrap: a client of the plain TCP rendezvous. join_rendezvous (gtopk/launch.hpp) puts the two
+// halves together: rank 0 serves, everybody connects.
 #pragma once
 
 #include <memory>
@@ -8,9 +8,8 @@
 #include <string>
 #include <string_view>
 
-#include "transport/bootstrap/key_value_store.hpp"
-#include "transport/bootstrap/launch_environment.hpp"
-#include "transport/bootstrap/rendezvous_server.hpp"
+#include "gtopk/key_value_store.hpp"
+#include "src/transport/bootstrap/rendezvous_server.hpp"
 
 namespace gtopk::bootstrap {
 
@@ -34,11 +33,5 @@ class TcpStore final : public KeyValueStore {
   std::mutex mutex_;  ///< of the socket: one question at a time
   Descriptor socket_;
 };
-
-/// The store of a job started by torchrun's environment. Rank 0 serves it at `environment.server`
-/// and, when its store is destroyed, keeps on serving until the others have left, but no longer
-/// than `at_most`.
-[[nodiscard]] std::unique_ptr<KeyValueStore> join_rendezvous(const LaunchEnvironment& environment,
-                                                             Duration at_most);
 
 }  // namespace gtopk::bootstrap

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "transport/base/clock.hpp"
-#include "transport/base/tag.hpp"
+#include "src/transport/base/clock.hpp"
+#include "src/transport/base/tag.hpp"
 
 namespace gtopk::transport::inproc {
 

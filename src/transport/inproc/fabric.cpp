@@ -1,6 +1,6 @@
 // Transport, inproc: the scheduler. It decides what arrives next and what never does; it matches
 // nothing.
-#include "transport/inproc/fabric.hpp"
+#include "src/transport/inproc/fabric.hpp"
 
 #include <algorithm>
 #include <set>
@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "transport/inproc/port.hpp"
+#include "src/transport/inproc/port.hpp"
 
 namespace gtopk::transport::inproc {
 

@@ -20,10 +20,10 @@
 #include <string>
 #include <vector>
 
-#include "transport/base/clock.hpp"
-#include "transport/base/tag.hpp"
-#include "transport/base/transport.hpp"
-#include "transport/inproc/event.hpp"
+#include "src/transport/base/clock.hpp"
+#include "src/transport/base/tag.hpp"
+#include "src/transport/base/transport.hpp"
+#include "src/transport/inproc/event.hpp"
 
 namespace gtopk::transport::inproc {
 

@@ -1,7 +1,7 @@
 // Transport, inproc: matching, completion and the end of endpoints. Bytes are copied one message at
 // a time, straight between the callers' buffers, so that a sanitizer sees whoever gives one too
 // small or too early away.
-#include "transport/inproc/port.hpp"
+#include "src/transport/inproc/port.hpp"
 
 #include <algorithm>
 #include <charconv>

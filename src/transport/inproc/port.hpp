@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "transport/base/transport.hpp"
-#include "transport/inproc/event.hpp"
-#include "transport/inproc/fabric.hpp"
+#include "src/transport/base/transport.hpp"
+#include "src/transport/inproc/event.hpp"
+#include "src/transport/inproc/fabric.hpp"
 
 namespace gtopk::transport::inproc {
 

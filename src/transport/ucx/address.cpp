@@ -1,4 +1,4 @@
-#include "transport/ucx/address.hpp"
+#include "src/transport/ucx/address.hpp"
 
 #include <fmt/format.h>
 

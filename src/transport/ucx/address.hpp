@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "transport/base/transport.hpp"
+#include "src/transport/base/transport.hpp"
 
 namespace gtopk::transport {
 

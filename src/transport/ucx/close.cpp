@@ -6,8 +6,8 @@
 #include <chrono>
 #include <utility>
 
-#include "transport/base/log.hpp"
-#include "transport/ucx/transport_state.hpp"
+#include "src/transport/base/log.hpp"
+#include "src/transport/ucx/transport_state.hpp"
 
 namespace gtopk::transport {
 namespace {

@@ -1,4 +1,4 @@
-#include "transport/ucx/config.hpp"
+#include "src/transport/ucx/config.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -9,14 +9,14 @@
 #include <string_view>
 
 #include "gtopk/error.hpp"
-#include "transport/base/log.hpp"
-#include "transport/ucx/status.hpp"
+#include "src/transport/base/log.hpp"
+#include "src/transport/ucx/status.hpp"
 
 namespace gtopk::transport {
 namespace {
 
 // Measured in docs/ucx.md.
-constexpr std::array<std::pair<const char*, const char*>, 4> kDefaults = {{
+constexpr std::array<std::pair<const char*, const char*>, 5> kDefaults = {{
     // Shared memory without its third part, cma: it has no error handling, so that UCX would only
     // probe it.
     {"TLS", "tcp,posix,sysv,self"},
@@ -26,6 +26,9 @@ constexpr std::array<std::pair<const char*, const char*>, 4> kDefaults = {{
     // fast as in 64K.
     {"TCP_TX_SEG_SIZE", "272K"},
     {"TCP_RX_SEG_SIZE", "272K"},  // never below the sender's
+    // A connect that waits stops every other peer's progress; and when it is reset before its first
+    // message, UCX 1.22 destroys an endpoint that it goes on using.
+    {"TCP_CONN_NB", "y"},
 }};
 
 }  // namespace

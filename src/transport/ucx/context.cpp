@@ -1,12 +1,12 @@
-#include "transport/ucx/context.hpp"
+#include "src/transport/ucx/context.hpp"
 
 #include <dlfcn.h>
 #include <fmt/format.h>
 
 #include "gtopk/error.hpp"
-#include "transport/base/log.hpp"
-#include "transport/base/request.hpp"
-#include "transport/ucx/status.hpp"
+#include "src/transport/base/log.hpp"
+#include "src/transport/base/request.hpp"
+#include "src/transport/ucx/status.hpp"
 
 namespace gtopk::transport {
 namespace {

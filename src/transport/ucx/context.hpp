@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "transport/ucx/config.hpp"
+#include "src/transport/ucx/config.hpp"
 
 namespace gtopk::transport {
 

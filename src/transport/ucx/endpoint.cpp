@@ -1,4 +1,4 @@
-#include "transport/ucx/endpoint.hpp"
+#include "src/transport/ucx/endpoint.hpp"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "transport/base/log.hpp"
+#include "src/transport/base/log.hpp"
 
 namespace gtopk::transport {
 

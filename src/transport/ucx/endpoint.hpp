@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "transport/base/clock.hpp"
-#include "transport/base/request.hpp"
-#include "transport/base/transport.hpp"
-#include "transport/ucx/address.hpp"
-#include "transport/ucx/worker.hpp"
+#include "src/transport/base/clock.hpp"
+#include "src/transport/base/request.hpp"
+#include "src/transport/base/transport.hpp"
+#include "src/transport/ucx/address.hpp"
+#include "src/transport/ucx/worker.hpp"
 
 namespace gtopk::transport {
 

@@ -1,4 +1,4 @@
-#include "transport/ucx/neighbours.hpp"
+#include "src/transport/ucx/neighbours.hpp"
 
 #include <poll.h>
 #include <sys/epoll.h>
@@ -9,8 +9,8 @@
 #include <cerrno>
 #include <system_error>
 
-#include "transport/base/log.hpp"
-#include "transport/ucx/place.hpp"
+#include "src/transport/base/log.hpp"
+#include "src/transport/ucx/place.hpp"
 
 namespace gtopk::transport {
 namespace {

@@ -7,8 +7,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "transport/base/request.hpp"
-#include "transport/base/transport.hpp"
+#include "src/transport/base/request.hpp"
+#include "src/transport/base/transport.hpp"
 
 namespace gtopk::transport {
 

@@ -1,4 +1,4 @@
-#include "transport/ucx/own_sockets.hpp"
+#include "src/transport/ucx/own_sockets.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -18,7 +18,7 @@
 #include <memory>
 #include <optional>
 
-#include "transport/base/log.hpp"
+#include "src/transport/base/log.hpp"
 
 namespace gtopk::transport {
 namespace {
@@ -55,9 +55,11 @@ int open_description(int descriptor) {
   return open(path.data(), O_RDONLY | O_CLOEXEC);
 }
 
-/// UCX may have closed a descriptor, and its number may have become another file's.
+/// UCX may have closed a descriptor, and its number may have become another file's. Not by fstat():
+/// ThreadSanitizer takes a descriptor for memory that whoever opened it has written, and knows
+/// nothing of the epoll set through which this thread has found it.
 bool is_file(int descriptor, ino_t inode, struct stat& entry) {
-  return fstat(descriptor, &entry) == 0 && entry.st_ino == inode;
+  return fstatat(descriptor, "", &entry, AT_EMPTY_PATH) == 0 && entry.st_ino == inode;
 }
 
 /// Calls `visit` with each descriptor of this process that the epoll set `set` holds, and with

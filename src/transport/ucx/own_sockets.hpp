@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "transport/base/clock.hpp"
+#include "src/transport/base/clock.hpp"
 
 namespace gtopk::transport {
 

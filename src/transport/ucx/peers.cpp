@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "gtopk/error.hpp"
-#include "transport/ucx/transport_state.hpp"
+#include "src/transport/ucx/transport_state.hpp"
 
 namespace gtopk::transport {
 

@@ -1,4 +1,4 @@
-#include "transport/ucx/place.hpp"
+#include "src/transport/ucx/place.hpp"
 
 #include <fmt/format.h>
 #include <sys/stat.h>

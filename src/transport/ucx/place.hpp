@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "transport/base/transport.hpp"
+#include "src/transport/base/transport.hpp"
 
 namespace gtopk::transport {
 

@@ -1,4 +1,4 @@
-#include "transport/ucx/status.hpp"
+#include "src/transport/ucx/status.hpp"
 
 #include <fmt/format.h>
 

@@ -3,7 +3,7 @@
 
 #include <ucs/type/status.h>
 
-#include "transport/base/status.hpp"
+#include "src/transport/base/status.hpp"
 
 namespace gtopk::transport {
 

@@ -12,13 +12,13 @@
 #include <unordered_map>
 #include <vector>
 
-#include "transport/base/transport.hpp"
-#include "transport/ucx/config.hpp"
-#include "transport/ucx/context.hpp"
-#include "transport/ucx/endpoint.hpp"
-#include "transport/ucx/neighbours.hpp"
-#include "transport/ucx/ucx_transport.hpp"
-#include "transport/ucx/worker.hpp"
+#include "src/transport/base/transport.hpp"
+#include "src/transport/ucx/config.hpp"
+#include "src/transport/ucx/context.hpp"
+#include "src/transport/ucx/endpoint.hpp"
+#include "src/transport/ucx/neighbours.hpp"
+#include "src/transport/ucx/ucx_transport.hpp"
+#include "src/transport/ucx/worker.hpp"
 
 namespace gtopk::transport {
 

@@ -1,6 +1,6 @@
 // Transport over UCX: messages and peers put together. Progress and sleep are in waiting.cpp, the
 // way out in close.cpp.
-#include "transport/ucx/ucx_transport.hpp"
+#include "src/transport/ucx/ucx_transport.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -12,10 +12,10 @@
 #include <utility>
 
 #include "gtopk/error.hpp"
-#include "transport/base/log.hpp"
-#include "transport/ucx/place.hpp"
-#include "transport/ucx/status.hpp"
-#include "transport/ucx/transport_state.hpp"
+#include "src/transport/base/log.hpp"
+#include "src/transport/ucx/place.hpp"
+#include "src/transport/ucx/status.hpp"
+#include "src/transport/ucx/transport_state.hpp"
 
 namespace gtopk::transport {
 namespace {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "transport/base/transport.hpp"
+#include "src/transport/base/transport.hpp"
 
 namespace gtopk::transport {
 

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <utility>
 
-#include "transport/ucx/transport_state.hpp"
+#include "src/transport/ucx/transport_state.hpp"
 
 namespace gtopk::transport {
 namespace {

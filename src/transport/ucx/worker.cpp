@@ -1,4 +1,4 @@
-#include "transport/ucx/worker.hpp"
+#include "src/transport/ucx/worker.hpp"
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -11,7 +11,7 @@
 #include <system_error>
 
 #include "gtopk/error.hpp"
-#include "transport/ucx/status.hpp"
+#include "src/transport/ucx/status.hpp"
 
 namespace gtopk::transport {
 namespace {
@@ -68,9 +68,13 @@ bool UcxWorker::sleep(Duration at_most, int also) {
   if (sockets_) {
     sockets_->mark(std::chrono::steady_clock::now());
   }
+  if (!may_sleep()) {
+    return false;
+  }
   // UCX's protocol: nothing left to do, arm, and only then sleep. BUSY says that something came in
   // between.
   if (worker_ != nullptr && ucp_worker_arm(worker_.get()) != UCS_OK) {
+    asleep_.store(false);
     return false;
   }
   // poll() passes over a negative descriptor.
@@ -79,6 +83,7 @@ bool UcxWorker::sleep(Duration at_most, int also) {
                                     {.fd = also, .events = POLLIN, .revents = 0}}};
   const timespec time = to_timespec(std::min(at_most, kLongestSleep));
   ppoll(entries.data(), entries.size(), &time, nullptr);
+  asleep_.store(false);
   if (entries[1].revents != 0) {
     forget_wake();
   }
@@ -92,11 +97,28 @@ void UcxWorker::expect_connection() {
 }
 
 void UcxWorker::rest(Duration at_most) {
+  if (!may_sleep()) {
+    return;
+  }
   pollfd entry = {.fd = wake_descriptor_, .events = POLLIN, .revents = 0};
   const timespec time = to_timespec(at_most);
-  if (ppoll(&entry, 1, &time, nullptr) > 0) {
+  const int ready = ppoll(&entry, 1, &time, nullptr);
+  asleep_.store(false);
+  if (ready > 0) {
     forget_wake();
   }
+}
+
+bool UcxWorker::may_sleep() {
+  // In one order with wake(), which does it the other way round: it sees the sleep, or this sees
+  // it.
+  asleep_.store(true);
+  if (woken_.load()) {
+    asleep_.store(false);
+    forget_wake();
+    return false;
+  }
+  return true;
 }
 
 void UcxWorker::forget_wake() {
@@ -108,7 +130,7 @@ void UcxWorker::forget_wake() {
 }
 
 void UcxWorker::wake() {
-  if (!woken_.exchange(true, std::memory_order_acq_rel)) {
+  if (!woken_.exchange(true) && asleep_.load()) {
     eventfd_write(wake_descriptor_, 1);
   }
 }

@@ -8,9 +8,9 @@
 #include <optional>
 #include <string>
 
-#include "transport/base/clock.hpp"
-#include "transport/ucx/context.hpp"
-#include "transport/ucx/own_sockets.hpp"
+#include "src/transport/base/clock.hpp"
+#include "src/transport/ucx/context.hpp"
+#include "src/transport/ucx/own_sockets.hpp"
 
 namespace gtopk::transport {
 
@@ -51,11 +51,15 @@ class UcxWorker {
     void operator()(ucp_worker_h worker) const { ucp_worker_destroy(worker); }
   };
 
+  /// To be called before a sleep; false: wake() was called, and there is none.
+  [[nodiscard]] bool may_sleep();
   void forget_wake();
 
   int wake_descriptor_ = -1;
   int event_descriptor_ = -1;  ///< UCX's own
   std::atomic<bool> woken_{false};
+  /// Only then does wake() cost a system call.
+  std::atomic<bool> asleep_{false};
   std::unique_ptr<ucp_worker, Destroy> worker_;
   std::optional<OwnSockets> sockets_;  ///< goes before the worker closes them
 };

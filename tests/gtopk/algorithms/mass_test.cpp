@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "support/calls.hpp"
-#include "support/cases.hpp"
+#include "tests/support/calls.hpp"
+#include "tests/support/cases.hpp"
 
 namespace gtopk {
 namespace {
@@ -20,11 +20,13 @@ TEST(Mass, IsConservedInEveryRandomCase) {
   std::uint64_t finite_cases = 0;
   for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
     const auto size = reference::one_of(reference::kRankCounts, seed);
-    const Algorithm algorithm =
-        reference::one_of(reference::kAlgorithms, seed / std::size(reference::kRankCounts));
+    const std::string& algorithm =
+        reference::one_of(reference::algorithms(), seed / std::size(reference::kRankCounts));
     const DataType type = seed % 2 == 0 ? DataType::kFloat32 : DataType::kFloat64;
     reference::Case drawn = reference::random_case(seed, type, size, algorithm);
     reference::Problem& problem = drawn.problem;
+    const std::vector<std::string> wires = reference::wires();
+    problem.options.wire = wires[seed / 7 % wires.size()];
     problem.options.op = ReduceOp::kSum;  // the result is then the delivered sum itself
     for (reference::Input& input : problem.ranks) {
       if (!input.residual) input.residual = reference::zeros(type, problem.d);
@@ -34,9 +36,8 @@ TEST(Mass, IsConservedInEveryRandomCase) {
     for (std::uint32_t rank = 0; rank < size; ++rank) {
       tensors.push_back(support::tensor_of(problem, rank));
     }
-    const auto endings = ranks.run([&](std::uint32_t rank) {
-      return support::sparse_all_reduce(problem, tensors[rank], ranks.workspace(rank));
-    });
+    const auto endings = ranks.run(
+        [&](std::uint32_t rank) { return support::sparse_all_reduce(problem, tensors[rank]); });
     for (std::uint32_t rank = 0; rank < size; ++rank) {
       ASSERT_TRUE(endings[rank]->good()) << drawn.description << ": " << endings[rank]->text();
     }
@@ -71,7 +72,7 @@ TEST(Mass, IsConservedInEveryRandomCase) {
   EXPECT_GT(finite_cases, 700U);
 }
 
-class NotFinite : public ::testing::TestWithParam<std::tuple<Algorithm, DataType>> {};
+class NotFinite : public ::testing::TestWithParam<std::tuple<std::string, DataType>> {};
 
 // At every rank and in gradient or residual alike.
 TEST_P(NotFinite, AnywhereFillsNanEverywhereAndLeavesResidualsAsTheyWere) {
@@ -104,7 +105,7 @@ TEST_P(NotFinite, AnywhereFillsNanEverywhereAndLeavesResidualsAsTheyWere) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, NotFinite,
-                         ::testing::Combine(::testing::ValuesIn(reference::kAlgorithms),
+                         ::testing::Combine(::testing::ValuesIn(reference::algorithms()),
                                             ::testing::ValuesIn(reference::kFloatingTypes)));
 
 }  // namespace

@@ -10,8 +10,9 @@
 
 #include <fmt/format.h>
 
-#include "support/calls.hpp"
-#include "support/cases.hpp"
+#include "tests/support/calls.hpp"
+#include "tests/support/cases.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace gtopk {
 namespace {
@@ -24,49 +25,62 @@ FabricOptions network(std::uint64_t seed) {
   return support::network(seed, std::chrono::microseconds(seed / 4 % 2 * 50));
 }
 
-using Parameters = std::tuple<std::uint32_t, Algorithm, DataType>;
+using Parameters = std::tuple<std::uint32_t, std::string, DataType>;
 
 std::string name_of(const ::testing::TestParamInfo<Parameters>& instance) {
   const auto [size, algorithm, type] = instance.param;
-  std::string name = fmt::format("P{}_{}_{}", size, to_string(algorithm), to_string(type));
+  std::string name = fmt::format("P{}_{}_{}", size, algorithm, to_string(type));
   std::ranges::replace(name, '-', '_');
   return name;
 }
 
+/// Sanitizers take some fifteen times as long, most of it in the reference.
+constexpr std::uint64_t kCases = support::kSanitized ? 2 : 8;
+
 class ReferenceEquality : public ::testing::TestWithParam<Parameters> {};
 
-// 160 combinations, 8 random cases each, put_back and op drawn: 1280 cases.
+// Every combination with 8 random cases (2 with sanitizers), put_back and op drawn, the wires by
+// turns.
 TEST_P(ReferenceEquality, TensorAndResidualsBitForBitOnEveryRank) {
   const auto [size, algorithm, type] = GetParam();
-  for (std::uint64_t number = 0; number < 8; ++number) {
+  for (std::uint64_t number = 0; number < kCases; ++number) {
     const std::uint64_t seed = 1 + number + 1000UL * size +
                                100000 * static_cast<std::uint64_t>(type) +
-                               1000000 * static_cast<std::uint64_t>(algorithm);
-    const reference::Case drawn = reference::random_case(seed, type, size, algorithm);
+                               1000000 * reference::number_of(algorithm);
+    reference::Case drawn = reference::random_case(seed, type, size, algorithm);
+    const std::vector<std::string> wires = reference::wires();
+    const std::string& wire = drawn.problem.options.wire =
+        wires[(number + size + static_cast<std::uint64_t>(type)) % wires.size()];
     InprocRanks ranks(size, network(seed));
-    ASSERT_EQ(support::differs_from_reference(ranks, drawn.problem), "") << drawn.description;
+    ASSERT_EQ(support::differs_from_reference(ranks, drawn.problem), "")
+        << drawn.description << ", " << wire;
     ASSERT_TRUE(ranks.close().empty()) << drawn.description;
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, ReferenceEquality,
                          ::testing::Combine(::testing::ValuesIn(reference::kRankCounts),
-                                            ::testing::ValuesIn(reference::kAlgorithms),
+                                            ::testing::ValuesIn(reference::algorithms()),
                                             ::testing::ValuesIn(reference::kFloatingTypes)),
                          name_of);
 
-TEST(Equality, EveryPutBackAndOpForEveryRankCount) {
+TEST(Equality, EveryPutBackOpAndWireForEveryRankCount) {
   for (const std::uint32_t size : reference::kRankCounts) {
-    for (const Algorithm algorithm : reference::kAlgorithms) {
-      for (const PutBack put_back : {PutBack::kOwn, PutBack::kMerged}) {
-        for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg}) {
-          reference::Case drawn =
-              reference::random_case(77 + size, DataType::kFloat32, size, algorithm);
-          drawn.problem.options.put_back = put_back;
-          drawn.problem.options.op = op;
-          InprocRanks ranks(size, network(size));
-          ASSERT_EQ(support::differs_from_reference(ranks, drawn.problem), "")
-              << drawn.description << " now " << to_string(put_back) << " " << to_string(op);
+    if (support::kSanitized && size > 5) continue;
+    for (const std::string& algorithm : reference::algorithms()) {
+      for (const std::string& wire : reference::wires()) {
+        for (const PutBack put_back : {PutBack::kOwn, PutBack::kMerged}) {
+          for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg}) {
+            reference::Case drawn =
+                reference::random_case(77 + size, DataType::kFloat32, size, algorithm);
+            drawn.problem.options.wire = wire;
+            drawn.problem.options.put_back = put_back;
+            drawn.problem.options.op = op;
+            InprocRanks ranks(size, network(size));
+            ASSERT_EQ(support::differs_from_reference(ranks, drawn.problem), "")
+                << drawn.description << " now " << to_string(put_back) << " " << to_string(op)
+                << " " << wire;
+          }
         }
       }
     }
@@ -74,7 +88,7 @@ TEST(Equality, EveryPutBackAndOpForEveryRankCount) {
 }
 
 TEST(Equality, HoldsForManyArrivalOrdersOfOneCase) {
-  for (const Algorithm algorithm : reference::kAlgorithms) {
+  for (const std::string& algorithm : reference::algorithms()) {
     const reference::Case drawn = reference::random_case(5, DataType::kFloat32, 7, algorithm);
     for (std::uint64_t seed = 0; seed < 40; ++seed) {
       InprocRanks ranks(7, network(seed));
@@ -85,7 +99,7 @@ TEST(Equality, HoldsForManyArrivalOrdersOfOneCase) {
 }
 
 TEST(Equality, HoldsAboveTheSizeAtWhichSweepsMoveToAnotherThread) {
-  for (const Algorithm algorithm : reference::kAlgorithms) {
+  for (const std::string& algorithm : reference::algorithms()) {
     reference::Random random(9);
     reference::Problem problem;
     problem.d = 40000;
@@ -101,13 +115,13 @@ TEST(Equality, HoldsAboveTheSizeAtWhichSweepsMoveToAnotherThread) {
       problem.ranks.push_back(std::move(input));
     }
     InprocRanks ranks(3);
-    EXPECT_EQ(support::differs_from_reference(ranks, problem), "") << to_string(algorithm);
+    EXPECT_EQ(support::differs_from_reference(ranks, problem), "") << algorithm;
   }
 }
 
 // The residual of one call is the next one's: 20 steps, as a training run makes them.
 TEST(Equality, HoldsOverConsecutiveStepsWithOneResidual) {
-  for (const Algorithm algorithm : reference::kAlgorithms) {
+  for (const std::string& algorithm : reference::algorithms()) {
     const std::uint32_t size = 5;
     InprocRanks ranks(size, network(3));
     std::vector<std::optional<reference::Bytes>> residuals(
@@ -118,6 +132,7 @@ TEST(Equality, HoldsOverConsecutiveStepsWithOneResidual) {
       problem.d = 100;
       problem.options.k = 7;
       problem.options.algorithm = algorithm;
+      problem.number = step;
       problem.options.put_back = step % 2 == 0 ? PutBack::kOwn : PutBack::kMerged;
       for (std::uint32_t rank = 0; rank < size; ++rank) {
         reference::Input input{reference::zeros(problem.type, problem.d), residuals[rank]};
@@ -127,7 +142,7 @@ TEST(Equality, HoldsOverConsecutiveStepsWithOneResidual) {
         problem.ranks.push_back(std::move(input));
       }
       ASSERT_EQ(support::differs_from_reference(ranks, problem), "")
-          << to_string(algorithm) << " step " << step;
+          << algorithm << " step " << step;
       residuals = reference::all_reduce(problem).residuals;
     }
     EXPECT_TRUE(ranks.close().empty());
@@ -136,13 +151,13 @@ TEST(Equality, HoldsOverConsecutiveStepsWithOneResidual) {
 
 TEST(Equality, AnEmptyTensorIsNoMatter) {
   for (const std::uint32_t size : {1U, 2U, 3U, 5U}) {
-    for (const Algorithm algorithm : reference::kAlgorithms) {
+    for (const std::string& algorithm : reference::algorithms()) {
       reference::Problem problem;
       problem.options.k = 0;
       problem.options.algorithm = algorithm;
       problem.ranks.resize(size);
       InprocRanks ranks(size);
-      EXPECT_EQ(support::differs_from_reference(ranks, problem), "") << to_string(algorithm);
+      EXPECT_EQ(support::differs_from_reference(ranks, problem), "") << algorithm;
       EXPECT_TRUE(ranks.close().empty());
     }
   }

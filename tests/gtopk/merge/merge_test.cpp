@@ -1,5 +1,5 @@
 // Merge and unite: the contract's set and sums, bit for bit, commutative, on every SIMD target.
-#include "gtopk/merge/merge.hpp"
+#include "src/gtopk/merge/merge.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,12 +8,13 @@
 #include <random>
 #include <utility>
 
-#include "gtopk/value/count_allocations.hpp"
-#include "gtopk/value/flush_denormals.hpp"
-#include "gtopk/value/random_values.hpp"
-#include "gtopk/value/reference.hpp"
-#include "gtopk/value/seeds.hpp"
-#include "gtopk/value/simd_targets.hpp"
+#include "src/gtopk/value/selection_order.hpp"
+#include "tests/gtopk/value/count_allocations.hpp"
+#include "tests/gtopk/value/random_values.hpp"
+#include "tests/gtopk/value/reference.hpp"
+#include "tests/gtopk/value/seeds.hpp"
+#include "tests/gtopk/value/simd_targets.hpp"
+#include "tests/numbers/flush_denormals.hpp"
 
 namespace gtopk::sparse {
 namespace {

@@ -1,6 +1,6 @@
 // Commit: tensor and residual after the exchange, against the contract's rules applied one index at
 // a time, bit for bit, on every SIMD target.
-#include "gtopk/residual/commit.hpp"
+#include "src/gtopk/residual/commit.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,24 +10,20 @@
 #include <random>
 #include <vector>
 
-#include "gtopk/value/count_allocations.hpp"
-#include "gtopk/value/flush_denormals.hpp"
-#include "gtopk/value/random_values.hpp"
-#include "gtopk/value/reference.hpp"
-#include "gtopk/value/seeds.hpp"
-#include "gtopk/value/simd_targets.hpp"
+#include "tests/gtopk/value/all_types.hpp"
+#include "tests/gtopk/value/count_allocations.hpp"
+#include "tests/gtopk/value/cut.hpp"
+#include "tests/gtopk/value/random_values.hpp"
+#include "tests/gtopk/value/reference.hpp"
+#include "tests/gtopk/value/seeds.hpp"
+#include "tests/gtopk/value/simd_targets.hpp"
+#include "tests/numbers/flush_denormals.hpp"
 
 namespace gtopk::sparse {
 namespace {
 
 using testing::Kind;
 using testing::List;
-
-template <class ElementType, class IndexType>
-struct Types {
-  using T = ElementType;
-  using Index = IndexType;
-};
 
 template <class Param>
 class Commit : public ::testing::Test {
@@ -77,15 +73,18 @@ class Commit : public ::testing::Test {
     return one;
   }
 
-  static void run(Case& one) {
+  static void run(Case& one) { run(one, one.tensor.data()); }
+
+  // `tensor`: where it lies.
+  static void run(Case& one, Segments<T> tensor) {
     std::vector<Entries<Value, Index>> dropped;
     dropped.reserve(one.dropped.size());
     for (const auto& list : one.dropped) {
       dropped.push_back(list.view());
     }
-    commit(one.tensor.data(), one.residual.empty() ? nullptr : one.residual.data(),
-           one.tensor.size(), one.own.view(), one.result.view(), dropped.data(), dropped.size(),
-           one.put_back, one.divisor);
+    commit<T, Value, Index>(tensor, one.residual.empty() ? nullptr : one.residual.data(),
+                            one.tensor.size(), one.own.view(), one.result.view(), dropped.data(),
+                            dropped.size(), one.put_back, one.divisor);
   }
 
   // The rules of put_back as the contract words them, one index after the other.
@@ -118,11 +117,7 @@ class Commit : public ::testing::Test {
   }
 };
 
-using AllTypes = ::testing::Types<Types<float, std::uint32_t>, Types<float, std::uint64_t>,
-                                  Types<double, std::uint32_t>, Types<double, std::uint64_t>,
-                                  Types<Bfloat16, std::uint32_t>, Types<Bfloat16, std::uint64_t>,
-                                  Types<Float16, std::uint32_t>, Types<Float16, std::uint64_t>>;
-TYPED_TEST_SUITE(Commit, AllTypes);
+TYPED_TEST_SUITE(Commit, testing::AllTypes);
 
 TYPED_TEST(Commit, FollowsTheRulesOfPutBackAtEveryIndex) {
   testing::for_each_seed(1500, [&](std::uint64_t seed) {
@@ -133,6 +128,24 @@ TYPED_TEST(Commit, FollowsTheRulesOfPutBackAtEveryIndex) {
       this->run(committed);
       EXPECT_TRUE(testing::same_bits(committed.residual, expected.residual));
       EXPECT_TRUE(testing::same_bits(committed.tensor, expected.tensor));
+    });
+  });
+}
+
+TYPED_TEST(Commit, WhichPiecesTheTensorLiesInDoesNotShow) {
+  testing::for_each_seed(400, [&](std::uint64_t seed) {
+    const auto one = this->random_case(seed);
+    std::mt19937_64 random(seed);
+    const std::size_t longest = 1 + random() % (seed % 20 == 0 ? 10'000 : 200);
+    const auto lengths = testing::random_cuts(one.tensor.size(), longest, random);
+    auto expected = one;
+    this->run(expected);
+    testing::for_each_simd_target([&] {
+      auto committed = one;
+      const testing::Cut<typename TypeParam::T> cut(one.tensor, lengths, random);
+      this->run(committed, cut.segments());
+      EXPECT_TRUE(testing::same_bits(committed.residual, expected.residual));
+      EXPECT_TRUE(testing::same_bits(cut.joined(), expected.tensor));
     });
   });
 }
@@ -193,8 +206,9 @@ TYPED_TEST(Commit, AllocatesNothing) {
   const auto dropped = one.own;
   const auto dropped_view = dropped.view();
   const std::size_t before = testing::allocations();
-  commit(one.tensor.data(), one.residual.data(), one.residual.size(), one.own.view(),
-         one.result.view(), &dropped_view, 1, one.put_back, one.divisor);
+  commit<typename TypeParam::T, typename TestFixture::Value, typename TestFixture::Index>(
+      one.tensor.data(), one.residual.data(), one.residual.size(), one.own.view(),
+      one.result.view(), &dropped_view, 1, one.put_back, one.divisor);
   EXPECT_EQ(testing::allocations(), before);
 }
 

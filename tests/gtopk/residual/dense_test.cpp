@@ -7,11 +7,12 @@
 #include <random>
 #include <vector>
 
-#include "gtopk/residual/commit.hpp"
-#include "gtopk/value/random_values.hpp"
-#include "gtopk/value/reference.hpp"
-#include "gtopk/value/seeds.hpp"
-#include "gtopk/value/simd_targets.hpp"
+#include "src/gtopk/residual/commit.hpp"
+#include "tests/gtopk/value/cut.hpp"
+#include "tests/gtopk/value/random_values.hpp"
+#include "tests/gtopk/value/reference.hpp"
+#include "tests/gtopk/value/seeds.hpp"
+#include "tests/gtopk/value/simd_targets.hpp"
 
 namespace gtopk::sparse {
 namespace {
@@ -40,12 +41,20 @@ TYPED_TEST(Dense, AccumulateAddsTheResidualAndSaysWhetherAllIsFinite) {
     const bool finite = testing::all_finite(expected);
     testing::for_each_simd_target([&] {
       std::vector<Value> acc(d);
-      EXPECT_EQ(
-          accumulate(gradient.data(), residual.empty() ? nullptr : residual.data(), acc.data(), d),
-          finite);
+      EXPECT_EQ((accumulate<TypeParam, Value>)(gradient.data(),
+                                               residual.empty() ? nullptr : residual.data(),
+                                               acc.data(), d),
+                finite);
       if (finite) {
         EXPECT_TRUE(testing::same_bits(acc, expected));
       }
+      const testing::Cut<TypeParam> cut(gradient, testing::random_cuts(d, 100, random), random);
+      std::vector<Value> acc_of_pieces(d);
+      EXPECT_EQ((accumulate<TypeParam, Value>(cut.segments(),
+                                              residual.empty() ? nullptr : residual.data(),
+                                              acc_of_pieces.data(), d)),
+                finite);
+      EXPECT_TRUE(testing::same_bits(acc_of_pieces, acc));
     });
   });
 }
@@ -56,16 +65,21 @@ TYPED_TEST(Dense, AccumulateMayWriteOverTheResidual) {
   const auto gradient = testing::random_values<TypeParam>(testing::Kind::kGaussian, 77, random);
   auto residual = testing::random_values<Value>(testing::Kind::kGaussian, 77, random);
   const auto expected = testing::reference_acc(gradient, residual);
-  EXPECT_TRUE(accumulate(gradient.data(), residual.data(), residual.data(), residual.size()));
+  EXPECT_TRUE((accumulate<TypeParam, Value>(gradient.data(), residual.data(), residual.data(),
+                                            residual.size())));
   EXPECT_TRUE(testing::same_bits(residual, expected));
 }
 
 TYPED_TEST(Dense, AStepThatDidNotHappenLeavesOnlyNan) {
   std::vector<TypeParam> tensor(33);
-  fill_nan(tensor.data(), tensor.size());
+  fill_nan<TypeParam>(tensor.data(), tensor.size());
   for (const TypeParam value : tensor) {
     EXPECT_TRUE(std::isnan(widen(value)));
   }
+  std::mt19937_64 random(1);
+  const testing::Cut<TypeParam> cut(std::vector<TypeParam>(33), {5, 0, 27, 1}, random);
+  fill_nan<TypeParam>(cut.segments(), 33);
+  EXPECT_TRUE(testing::same_bits(cut.joined(), tensor));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Exact selection: the contract's set and values, bit for bit, on every SIMD target.
-#include "gtopk/select/select_exact.hpp"
+#include "src/gtopk/select/select_exact.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,25 +9,21 @@
 #include <random>
 #include <vector>
 
-#include "gtopk/select/sample.hpp"
-#include "gtopk/value/count_allocations.hpp"
-#include "gtopk/value/flush_denormals.hpp"
-#include "gtopk/value/random_values.hpp"
-#include "gtopk/value/reference.hpp"
-#include "gtopk/value/seeds.hpp"
-#include "gtopk/value/simd_targets.hpp"
+#include "src/gtopk/select/sample.hpp"
+#include "tests/gtopk/value/all_types.hpp"
+#include "tests/gtopk/value/count_allocations.hpp"
+#include "tests/gtopk/value/cut.hpp"
+#include "tests/gtopk/value/random_values.hpp"
+#include "tests/gtopk/value/reference.hpp"
+#include "tests/gtopk/value/seeds.hpp"
+#include "tests/gtopk/value/simd_targets.hpp"
+#include "tests/numbers/flush_denormals.hpp"
 
 namespace gtopk::sparse {
 namespace {
 
 using testing::Kind;
 using testing::List;
-
-template <class ElementType, class IndexType>
-struct Types {
-  using T = ElementType;
-  using Index = IndexType;
-};
 
 template <class Param>
 class SelectExact : public ::testing::Test {
@@ -68,9 +64,9 @@ class SelectExact : public ::testing::Test {
     const std::size_t d = one.gradient.size();
     const std::size_t room = std::min(one.k, d);
     Outcome outcome;
-    outcome.selection =
-        select_exact(one.gradient.data(), one.residual.empty() ? nullptr : one.residual.data(), d,
-                     one.k, outcome.list.out(room), scratch);
+    outcome.selection = select_exact<T, Value, Index>(
+        one.gradient.data(), one.residual.empty() ? nullptr : one.residual.data(), d, one.k,
+        outcome.list.out(room), scratch);
     outcome.list.shrink(outcome.selection.count);
     return outcome;
   }
@@ -96,14 +92,28 @@ class SelectExact : public ::testing::Test {
     });
   }
 
+  void expect_same_of_pieces(const Case& one, const std::vector<std::size_t>& lengths,
+                             std::mt19937_64& random) {
+    const Outcome expected = select(one, scratch_);
+    const testing::Cut<T> cut(one.gradient, lengths, random);
+    const std::size_t d = one.gradient.size();
+    testing::for_each_simd_target([&] {
+      List<Value, Index> list;
+      const Selection selection = select_exact<T, Value, Index>(
+          cut.segments(), one.residual.empty() ? nullptr : one.residual.data(), d, one.k,
+          list.out(std::min(one.k, d)), scratch_);
+      list.shrink(selection.count);
+      EXPECT_EQ(selection.finite, expected.selection.finite);
+      EXPECT_TRUE(testing::same_bits(list, expected.list))
+          << "d " << d << " k " << one.k << ", " << lengths.size() << " pieces";
+      EXPECT_TRUE(testing::same_bits(cut.joined(), one.gradient)) << "it only reads";
+    });
+  }
+
   SelectScratch scratch_;
 };
 
-using AllTypes = ::testing::Types<Types<float, std::uint32_t>, Types<float, std::uint64_t>,
-                                  Types<double, std::uint32_t>, Types<double, std::uint64_t>,
-                                  Types<Bfloat16, std::uint32_t>, Types<Bfloat16, std::uint64_t>,
-                                  Types<Float16, std::uint32_t>, Types<Float16, std::uint64_t>>;
-TYPED_TEST_SUITE(SelectExact, AllTypes);
+TYPED_TEST_SUITE(SelectExact, testing::AllTypes);
 
 TYPED_TEST(SelectExact, SmallCasesEqualAFullSort) {
   testing::for_each_seed(1500, [&](std::uint64_t seed) {
@@ -156,6 +166,36 @@ TYPED_TEST(SelectExact, AGuessThatIsTooHighCostsASecondSweepAndNotTheResult) {
     }
   }
   EXPECT_GT(too_high, 0);
+}
+
+TYPED_TEST(SelectExact, WhichPiecesTheGradientLiesInDoesNotShow) {
+  testing::for_each_seed(400, [&](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    auto one = this->random_case(seed, seed % 20 == 0 ? 120'000 : 700);
+    if (random() % 8 == 0) {
+      one.gradient[random() % one.gradient.size()] = narrow<typename TypeParam::T>(
+          std::numeric_limits<typename TestFixture::Value>::quiet_NaN());
+    }
+    const std::size_t longest = 1 + random() % (seed % 20 == 0 ? 30'000 : 200);
+    this->expect_same_of_pieces(one, testing::random_cuts(one.gradient.size(), longest, random),
+                                random);
+  });
+}
+
+TYPED_TEST(SelectExact, PiecesThatAreShorterThanACacheLineGiveTheSameSample) {
+  using T = typename TypeParam::T;
+  std::mt19937_64 random(1);
+  const std::size_t d = 100'000;
+  for (const std::size_t length : {1, 3, 15, 16, 17, 4096, 99'999}) {
+    const auto gradient = testing::random_values<T>(Kind::kGaussian, d, random);
+    std::vector<std::size_t> lengths(d / length, length);
+    lengths.push_back(d % length);
+    const testing::Cut<T> cut(gradient, lengths, random);
+    GrowingBuffer keys;
+    const auto expected = sampled_threshold<T>(gradient.data(), nullptr, d, 500, keys);
+    EXPECT_GT(expected, 1U);
+    EXPECT_EQ(sampled_threshold<T>(cut.segments(), nullptr, d, 500, keys), expected);
+  }
 }
 
 TYPED_TEST(SelectExact, ManyMoreCandidatesThanTheBoundAreCutDownOnTheWay) {
@@ -230,8 +270,10 @@ TYPED_TEST(SelectExact, ReadsOnlyAndWritesNoMoreThanItWasGivenRoomFor) {
     const auto out = list.out(room + 1);
     list.indices[room] = 77;
     list.values[room] = -7;
-    (void)select_exact(one.gradient.data(), one.residual.empty() ? nullptr : one.residual.data(),
-                       one.gradient.size(), one.k, out, this->scratch_);
+    (void)select_exact<typename TypeParam::T, typename TestFixture::Value,
+                       typename TestFixture::Index>(
+        one.gradient.data(), one.residual.empty() ? nullptr : one.residual.data(),
+        one.gradient.size(), one.k, out, this->scratch_);
     EXPECT_EQ(list.indices[room], 77U);
     EXPECT_EQ(list.values[room], -7);
     EXPECT_TRUE(testing::same_bits(one.gradient, before.gradient));
@@ -266,8 +308,9 @@ TYPED_TEST(SelectExact, TheSteadyStateAllocatesNothing) {
                           Kind::kMostlyZero, Kind::kAnyFinite}) {
     one.gradient = testing::random_values<typename TypeParam::T>(kind, d, random);
     const std::size_t before = testing::allocations();
-    (void)select_exact<typename TypeParam::T, typename TestFixture::Value>(
-        one.gradient.data(), nullptr, d, 1000, out, this->scratch_);
+    (void)select_exact<typename TypeParam::T, typename TestFixture::Value,
+                       typename TestFixture::Index>(one.gradient.data(), nullptr, d, 1000, out,
+                                                    this->scratch_);
     if (kind != Kind::kGaussian) {
       EXPECT_EQ(testing::allocations(), before);
     } else {

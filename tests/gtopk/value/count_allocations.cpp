@@ -1,5 +1,5 @@
 // Tests of the sparse rooms: a global operator new that counts.
-#include "gtopk/value/count_allocations.hpp"
+#include "tests/gtopk/value/count_allocations.hpp"
 
 #include <atomic>
 #include <cstdlib>

@@ -1,5 +1,5 @@
 // The k-th largest key and its neighbours' counts, against a full sort, on every SIMD target.
-#include "gtopk/value/kth_key.hpp"
+#include "src/gtopk/value/kth_key.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,10 +9,10 @@
 #include <random>
 #include <vector>
 
-#include "gtopk/value/random_values.hpp"
-#include "gtopk/value/seeds.hpp"
-#include "gtopk/value/selection_order.hpp"
-#include "gtopk/value/simd_targets.hpp"
+#include "src/gtopk/value/selection_order.hpp"
+#include "tests/gtopk/value/random_values.hpp"
+#include "tests/gtopk/value/seeds.hpp"
+#include "tests/gtopk/value/simd_targets.hpp"
 
 namespace gtopk::sparse {
 namespace {

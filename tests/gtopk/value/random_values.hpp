@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "gtopk/value/accumulation.hpp"
+#include "src/numbers/accumulation.hpp"
 
 namespace gtopk::sparse::testing {
 

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "gtopk/value/accumulation.hpp"
-#include "gtopk/value/entries.hpp"
+#include "src/gtopk/value/entries.hpp"
+#include "src/numbers/accumulation.hpp"
 
 namespace gtopk::sparse::testing {
 

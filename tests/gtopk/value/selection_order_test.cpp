@@ -1,5 +1,5 @@
 // The selection order: magnitudes as integers, ties by index.
-#include "gtopk/value/selection_order.hpp"
+#include "src/gtopk/value/selection_order.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <limits>
 #include <random>
 
-#include "gtopk/value/random_values.hpp"
-#include "gtopk/value/seeds.hpp"
+#include "tests/gtopk/value/random_values.hpp"
+#include "tests/gtopk/value/seeds.hpp"
 
 namespace gtopk::sparse {
 namespace {

@@ -1,5 +1,5 @@
 // Transport, base: tags tell apart whatever a receive must tell apart.
-#include "transport/base/tag.hpp"
+#include "src/transport/base/tag.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Tests of the test support: a forked rank's end is reported as what it was.
-#include "support/forked_ranks.hpp"
+#include "tests/support/forked_ranks.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Tests of the rendezvous' bytes: what is written is read, and nothing else is believed.
-#include "transport/bootstrap/frame.hpp"
+#include "src/transport/bootstrap/frame.hpp"
 
 #include <gtest/gtest.h>
 

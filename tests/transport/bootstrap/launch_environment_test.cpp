@@ -1,5 +1,5 @@
 // Tests of the launcher's variables: read when they make sense, named when they do not.
-#include "transport/bootstrap/launch_environment.hpp"
+#include "gtopk/launch.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 #include "gtopk/error.hpp"
 
-namespace gtopk::bootstrap {
+namespace gtopk {
 namespace {
 
 class LaunchEnvironmentTest : public testing::Test {
@@ -34,9 +34,10 @@ class LaunchEnvironmentTest : public testing::Test {
 
 TEST_F(LaunchEnvironmentTest, IsReadWhenComplete) {
   const LaunchEnvironment environment = launch_environment();
-  EXPECT_EQ(environment.rank, 2);
-  EXPECT_EQ(environment.world_size, 4);
-  EXPECT_EQ(to_string(environment.server), "host-a:29500");
+  EXPECT_EQ(environment.rank, 2U);
+  EXPECT_EQ(environment.world_size, 4U);
+  EXPECT_EQ(environment.host, "host-a");
+  EXPECT_EQ(environment.port, 29500);
 }
 
 TEST_F(LaunchEnvironmentTest, NamesTheVariableThatIsMissing) {
@@ -61,4 +62,4 @@ TEST_F(LaunchEnvironmentTest, NamesTheVariableThatMakesNoSense) {
 }
 
 }  // namespace
-}  // namespace gtopk::bootstrap
+}  // namespace gtopk

@@ -1,6 +1,6 @@
 // Tests of the rendezvous' server: neither strangers nor clients that do not read nor a lack of
 // descriptors keep it from serving the others, and what it holds is bounded.
-#include "transport/bootstrap/rendezvous_server.hpp"
+#include "src/transport/bootstrap/rendezvous_server.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,13 +8,15 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "support/forked_ranks.hpp"
-#include "transport/bootstrap/tcp_store.hpp"
+#include "src/transport/base/log.hpp"
+#include "src/transport/bootstrap/tcp_store.hpp"
+#include "tests/support/forked_ranks.hpp"
 
 namespace gtopk::bootstrap {
 namespace {
@@ -168,11 +170,30 @@ TEST(RendezvousServer, ServesElevenHundredRanks) {
   }
 }
 
-// AddressSanitizer takes a pipe to look at an object, and here no descriptor is left.
-#if !defined(__SANITIZE_ADDRESS__)
+/// The next descriptor is the last that this process gets; `for_good`, and nobody can change that.
+void leave_one_descriptor(bool for_good) {
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const Descriptor next(dup(0));
+  limit.rlim_cur = static_cast<rlim_t>(next.get()) + 1;
+  if (for_good) {
+    limit.rlim_max = limit.rlim_cur;
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+/// Plays `scene` in a process of its own, first as a rehearsal with descriptors to spare: UBSan
+/// needs two to look at the first object of a type, and remembers the type.
+void play_short_of_descriptors(const std::function<void(bool rehearsal)>& scene) {
+  test::run_forked_ranks(1, [&](test::ForkedRank&) {
+    transport::log().warn("{}: what follows is {}", "rehearsal", 1);
+    scene(true);
+    scene(false);
+  });
+}
 
 TEST(RendezvousServer, RestsAtTheLimitOfDescriptorsAndServesTheNextOneWhenSomebodyLeaves) {
-  test::run_forked_ranks(1, [](test::ForkedRank&) {
+  play_short_of_descriptors([](bool rehearsal) {
     RendezvousServer server(loopback());
     std::vector<std::unique_ptr<TcpStore>> clients;
     for (int i = 0; i < 8; ++i) {
@@ -180,11 +201,9 @@ TEST(RendezvousServer, RestsAtTheLimitOfDescriptorsAndServesTheNextOneWhenSomebo
       clients.back()->set("key", "value");
     }
     ASSERT_TRUE(await([&] { return server.load().connections == clients.size(); }));
-    rlimit limit{};
-    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    const Descriptor last(dup(0));
-    limit.rlim_cur = limit.rlim_max = static_cast<rlim_t>(last.get()) + 2;
-    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    if (!rehearsal) {
+      leave_one_descriptor(true);
+    }
     // It takes the last descriptor: there is none to accept it with.
     const Descriptor waiting = connect_to(at(server), kLimit);
     EXPECT_EQ(
@@ -208,38 +227,39 @@ TEST(RendezvousServer, RestsAtTheLimitOfDescriptorsAndServesTheNextOneWhenSomebo
 }
 
 TEST(RendezvousServer, DropsStrangersBeforeItLetsARankWaitForADescriptor) {
-  test::run_forked_ranks(1, [](test::ForkedRank&) {
+  play_short_of_descriptors([](bool rehearsal) {
     RendezvousServer server(loopback());
     TcpStore store(at(server), kLimit);
     store.set("key", "value");
     const Descriptor stranger = connect_to(at(server), kLimit);
     ASSERT_TRUE(await([&] { return server.load().connections == 2; }));
-    const Descriptor last(dup(0));
-    rlimit limit{};
-    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    limit.rlim_cur = limit.rlim_max = static_cast<rlim_t>(last.get()) + 2;
-    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    if (!rehearsal) {
+      leave_one_descriptor(true);
+    }
     TcpStore late(at(server), kLimit);
     EXPECT_EQ(late.get("key", kLimit), "value");
     char byte = 0;
-    EXPECT_EQ(receive_all(stranger, &byte, 1, in(kLimit)), Transfer::kClosed);
+    if (rehearsal) {
+      EXPECT_EQ(receive_all(stranger, &byte, 1, in(0s)), Transfer::kTimedOut);  // may stay
+    } else {
+      EXPECT_EQ(receive_all(stranger, &byte, 1, in(kLimit)), Transfer::kClosed);
+    }
   });
 }
 
-#endif
-
 TEST(RendezvousServer, RaisesItsOwnLimitOfDescriptorsWhereTheSystemLetsIt) {
-  test::run_forked_ranks(1, [](test::ForkedRank&) {
+  play_short_of_descriptors([](bool rehearsal) {
     RendezvousServer server(loopback());
-    const Descriptor last(dup(0));
-    rlimit limit{};
-    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    limit.rlim_cur = static_cast<rlim_t>(last.get()) + 2;
-    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    rlimit before{};
+    if (!rehearsal) {
+      leave_one_descriptor(false);
+    }
+    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
     TcpStore store(at(server), kLimit);  // its socket is the last that is allowed
     store.set("key", "value");
-    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    EXPECT_GT(limit.rlim_cur, static_cast<rlim_t>(last.get()) + 2);
+    rlimit after{};
+    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &after), 0);
+    EXPECT_TRUE(rehearsal || after.rlim_cur > before.rlim_cur);
   });
 }
 

@@ -1,6 +1,6 @@
 // Tests of the plain TCP rendezvous: its clients meet, whoever else connects, and no wait is for
 // ever.
-#include "transport/bootstrap/tcp_store.hpp"
+#include "src/transport/bootstrap/tcp_store.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "gtopk/error.hpp"
+#include "gtopk/launch.hpp"
 
 namespace gtopk::bootstrap {
 namespace {
@@ -197,7 +198,8 @@ TEST(TcpStore, ServerThatGoesAwayIsAnErrorAndNotAHang) {
 
 TEST(JoinRendezvous, RankZeroServesUntilTheOthersHaveLeft) {
   RendezvousListener probe(Endpoint{.host = "", .port = 0});
-  LaunchEnvironment environment{.rank = 0, .world_size = 2, .server = {"localhost", probe.port()}};
+  LaunchEnvironment environment{
+      .rank = 0, .world_size = 2, .host = "localhost", .port = probe.port()};
   { const RendezvousListener freed = std::move(probe); }
   auto first = join_rendezvous(environment, kLimit);
   environment.rank = 1;

@@ -1,7 +1,7 @@
 // Transport, inproc: messages that are spoilt and processes that die or stop.
 #include <gtest/gtest.h>
 
-#include "transport/inproc/ranks.hpp"
+#include "tests/transport/inproc/ranks.hpp"
 
 namespace gtopk::transport::inproc {
 namespace {
@@ -11,9 +11,9 @@ using std::chrono::milliseconds;
 class SpoiltMessage : public testing::TestWithParam<std::size_t> {
  protected:
   /// Rank 0 sends "hello" to rank 1 with this fault.
-  Call& receive_with(Fault fault) {
+  Message& receive_with(Fault fault) {
     ranks_.fabric.set_faults([fault](const Sent&) { return fault; });
-    Call& received = ranks_.recv(1, 0, 5, 8);
+    Message& received = ranks_.recv(1, 0, 5, 8);
     ranks_.send(0, 1, 5, "hello");
     ranks_.settle_all();
     return received;
@@ -38,7 +38,7 @@ TEST_P(SpoiltMessage, ALengthenedOneIsPadded) {
 }
 
 TEST_P(SpoiltMessage, OneLengthenedBeyondTheRoomIsTruncated) {
-  const Call& received = receive_with({.length = 9});
+  const Message& received = receive_with({.length = 9});
   EXPECT_EQ(received.status(), Status::kTruncated);
   EXPECT_EQ(received.request.length(), 9U);
 }
@@ -60,8 +60,8 @@ TEST_P(SpoiltMessage, ARuleSeesRanksTagAndSize) {
 
 TEST(Kill, ReceivesFromTheRankEndAndItIsReportedOnceAfterTheDelay) {
   Ranks ranks(3, {.failure_delay = milliseconds(20)});
-  Call& lost = ranks.recv(1, 0, 5);
-  Call& other = ranks.recv(1, 2, 6);
+  Message& lost = ranks.recv(1, 0, 5);
+  Message& other = ranks.recv(1, 2, 6);
   ranks.settle();
   ranks.fabric.kill(0);
   ranks.settle();
@@ -82,8 +82,8 @@ TEST(Kill, ReceivesFromTheRankEndAndItIsReportedOnceAfterTheDelay) {
 
 TEST(Kill, ARendezvousSendToTheRankEndsAndAnEagerOneIsNotKnownToBeLost) {
   Ranks ranks(2, {.eager_below = 4});
-  Call& small = ranks.send(1, 0, 5, "123");
-  Call& large = ranks.send(1, 0, 6, "1234");
+  Message& small = ranks.send(1, 0, 5, "123");
+  Message& large = ranks.send(1, 0, 6, "1234");
   ranks.fabric.kill(0);
   EXPECT_EQ(small.status(), Status::kOk);
   EXPECT_TRUE(large.pending());
@@ -93,7 +93,7 @@ TEST(Kill, ARendezvousSendToTheRankEndsAndAnEagerOneIsNotKnownToBeLost) {
 
 TEST(Kill, AMessageAnnouncedByTheRankNeverComes) {
   Ranks ranks(2, {.eager_below = kNoneEager});
-  Call& received = ranks.recv(1, 0, 5);
+  Message& received = ranks.recv(1, 0, 5);
   ranks.send(0, 1, 5, "hello");
   ASSERT_TRUE(ranks.fabric.deliver_one());
   ranks.port(1).progress();  // matched; rank 0 is asked for the bytes
@@ -107,7 +107,7 @@ TEST(Kill, WhatTheRankSentBeforeMayArriveOrBeLost) {
   constexpr int kRuns = 40;
   for (std::uint64_t seed = 0; seed < kRuns; ++seed) {
     Ranks ranks(2, {.seed = seed, .failure_delay = milliseconds(0)});
-    Call& received = ranks.recv(1, 0, 5);
+    Message& received = ranks.recv(1, 0, 5);
     ranks.send(0, 1, 5, "hello");
     ranks.fabric.kill(0);
     ranks.settle_all();
@@ -120,7 +120,7 @@ TEST(Kill, WhatTheRankSentBeforeMayArriveOrBeLost) {
 
 TEST(Kill, ASilentDeathIsNoticedByNobody) {
   Ranks ranks(2);
-  Call& received = ranks.recv(1, 0, 5);
+  Message& received = ranks.recv(1, 0, 5);
   ranks.fabric.kill(0, Death::kSilent);
   ranks.settle_all();
   ranks.fabric.advance(std::chrono::hours(1));
@@ -132,13 +132,13 @@ TEST(Kill, ASilentDeathIsNoticedByNobody) {
 
 TEST(Kill, OnlyRanksWithAnEndpointNotice) {
   Ranks ranks(3);
-  Call& quiet = ranks.recv(1, 0, 6);  // rank 1 makes one by receiving
+  Message& quiet = ranks.recv(1, 0, 6);  // rank 1 makes one by receiving
   ranks.fabric.kill(0);
   ranks.settle_all();
   EXPECT_EQ(quiet.status(), Status::kPeerFailed);
   EXPECT_EQ(ranks.port(1).take_failures().size(), 1U);
   EXPECT_TRUE(ranks.port(2).take_failures().empty());
-  Call& late = ranks.recv(2, 0, 7);  // and rank 2 tries to
+  Message& late = ranks.recv(2, 0, 7);  // and rank 2 tries to
   ranks.settle_all();
   EXPECT_EQ(late.status(), Status::kPeerFailed);
   EXPECT_EQ(ranks.port(2).take_failures().size(), 1U);
@@ -146,7 +146,7 @@ TEST(Kill, OnlyRanksWithAnEndpointNotice) {
 
 TEST(Kill, AReceiveThatDoesNotConnectIsNotTold) {
   Ranks ranks(2);
-  Call call(std::string(8, '.'));
+  Message call(std::string(8, '.'));
   call.request.connects = false;
   ranks.port(1).recv(ranks.id(1, 0), 5, call.bytes.data(), 8, call.request);
   EXPECT_FALSE(ranks.port(1).connected(ranks.id(1, 0)));
@@ -161,8 +161,8 @@ TEST(Kill, AReceiveThatDoesNotConnectIsNotTold) {
 
 TEST(Kill, TheRanksOwnRequestsEndSoThatItsOwnerCanBeTakenDown) {
   Ranks ranks(2, {.eager_below = kNoneEager});
-  Call& received = ranks.recv(0, 1, 5);
-  Call& sent = ranks.send(0, 1, 6, "hello");
+  Message& received = ranks.recv(0, 1, 5);
+  Message& sent = ranks.send(0, 1, 6, "hello");
   ranks.settle();
   ranks.fabric.kill(0);
   EXPECT_TRUE(received.pending());
@@ -175,7 +175,7 @@ TEST(Kill, TheRanksOwnRequestsEndSoThatItsOwnerCanBeTakenDown) {
 
 TEST(Freeze, NothingReachesTheRankAndNobodyIsToldUntilItThaws) {
   Ranks ranks(2);
-  Call& received = ranks.recv(1, 0, 5);
+  Message& received = ranks.recv(1, 0, 5);
   ranks.fabric.freeze(1);
   ranks.send(0, 1, 5, "hello");
   ranks.settle_all();
@@ -191,8 +191,8 @@ TEST(Freeze, NothingReachesTheRankAndNobodyIsToldUntilItThaws) {
 
 TEST(Freeze, WhatTheRankSentBeforeStillArrivesWhenItWasCopied) {
   Ranks ranks(2, {.eager_below = 4});
-  Call& small = ranks.recv(1, 0, 5);
-  Call& large = ranks.recv(1, 0, 6);
+  Message& small = ranks.recv(1, 0, 5);
+  Message& large = ranks.recv(1, 0, 6);
   ranks.send(0, 1, 5, "123");
   ranks.send(0, 1, 6, "1234");
   ranks.fabric.freeze(0);

@@ -1,5 +1,4 @@
-// Tests of the in-process transport: ranks that know each other, and requests that count their
-// completions.
+// Tests of the in-process transport: ranks that know each other, and their messages.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,29 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "transport/inproc/fabric.hpp"
+#include "src/transport/inproc/fabric.hpp"
+#include "tests/transport/suite/message.hpp"
 
 namespace gtopk::transport::inproc {
 
-/// A request with its own buffer. It must stay where it is, so it lives in a deque.
-class Call {
- public:
-  explicit Call(std::string text) : bytes(std::move(text)) {
-    request.prepare([](Request& done) { ++static_cast<Call*>(done.context())->completions; }, this);
-  }
-
-  [[nodiscard]] bool pending() const { return completions == 0; }
-  [[nodiscard]] Status status() const {
-    EXPECT_LE(completions, 1);
-    return request.status();
-  }
-  /// What arrived.
-  [[nodiscard]] std::string text() const { return bytes.substr(0, request.length()); }
-
-  std::string bytes;
-  int completions = 0;
-  Request request;
-};
+using test::Message;
 
 /// P ranks; peer ids are not ranks, on purpose.
 class Ranks {
@@ -50,13 +32,13 @@ class Ranks {
   [[nodiscard]] PeerId id(std::uint32_t rank, std::uint32_t of) const { return ids_[rank][of]; }
   Transport& port(std::uint32_t rank) { return fabric.port(rank); }
 
-  Call& send(std::uint32_t from, std::uint32_t to, Tag tag, std::string text) {
-    Call& call = calls_.emplace_back(std::move(text));
+  Message& send(std::uint32_t from, std::uint32_t to, Tag tag, std::string text) {
+    Message& call = calls_.emplace_back(std::move(text));
     port(from).send(id(from, to), tag, call.bytes.data(), call.bytes.size(), call.request);
     return call;
   }
-  Call& recv(std::uint32_t at, std::uint32_t from, Tag tag, std::size_t room = 64) {
-    Call& call = calls_.emplace_back(std::string(room, '.'));
+  Message& recv(std::uint32_t at, std::uint32_t from, Tag tag, std::size_t room = 64) {
+    Message& call = calls_.emplace_back(std::string(room, '.'));
     port(at).recv(id(at, from), tag, call.bytes.data(), room, call.request);
     return call;
   }
@@ -84,7 +66,7 @@ class Ranks {
 
  private:
   std::vector<std::vector<PeerId>> ids_;
-  std::deque<Call> calls_;
+  std::deque<Message> calls_;
 };
 
 inline constexpr std::size_t kAllEager = SIZE_MAX;

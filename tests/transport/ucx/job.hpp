@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
-#include "support/forked_ranks.hpp"
-#include "transport/ucx/mesh.hpp"
+#include "tests/support/forked_ranks.hpp"
+#include "tests/transport/ucx/mesh.hpp"
 
 namespace gtopk::test {
 
@@ -98,7 +98,7 @@ struct Job {
     transport->close(kWatchdog);
   }
 
-  std::unique_ptr<bootstrap::KeyValueStore> store;
+  std::unique_ptr<KeyValueStore> store;
   std::unique_ptr<Transport> transport;
   int rank;
   int size;

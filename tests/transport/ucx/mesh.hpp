@@ -1,27 +1,23 @@
-// Test support of this room: UCX transports in one process and one thread, which all know each
-// other, and messages that remember what became of them.
+// Test support of this room: UCX transports in one process and one thread. They go through the
+// suite of tests/transport/suite, and know each other in the tests of this room.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <sched.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
-#include "transport/ucx/ucx_transport.hpp"
+#include "src/transport/ucx/ucx_transport.hpp"
+#include "tests/transport/suite/message.hpp"
+#include "tests/transport/suite/network.hpp"
 
 namespace gtopk::test {
-
-using transport::PeerId;
-using transport::Request;
-using transport::Status;
-using transport::Tag;
-using transport::Transport;
-
-inline constexpr std::chrono::seconds kWatchdog{30};
 
 /// Calls `progress` until `done()`; false when the watchdog was faster.
 template <typename Progress, typename Done>
@@ -39,80 +35,68 @@ bool progress_until(const Progress& progress, const Done& done,
   return true;
 }
 
-/// A message and its request; counts how often it was completed.
-struct Message {
-  std::string bytes;
-  Request request;
-  int completions = 0;
-
-  explicit Message(std::string content) : bytes(std::move(content)) { arm(); }
-  explicit Message(std::size_t size) : Message(std::string(size, '\0')) {}
-
-  void arm() {
-    request.prepare([](Request& r) { ++static_cast<Message*>(r.context())->completions; }, this);
-  }
-  void send(Transport& transport, PeerId peer, Tag tag) {
-    transport.send(peer, tag, bytes.data(), bytes.size(), request);
-  }
-  void recv(Transport& transport, PeerId peer, Tag tag) {
-    transport.recv(peer, tag, bytes.data(), bytes.size(), request);
-  }
-  [[nodiscard]] bool done() const { return !request.pending(); }
-};
-
-/// Content that shows every shift and every lost byte.
-inline std::string pattern(std::size_t size, unsigned seed) {
-  std::string bytes(size, '\0');
-  unsigned state = seed * 2654435761U + 1;
-  for (char& byte : bytes) {
-    state = state * 1664525U + 1013904223U;
-    byte = static_cast<char>(state >> 24U);
-  }
-  return bytes;
-}
-
-/// `size` transports; ids[i][j] is what i calls j.
-class Mesh {
+class UcxNetwork : public Network {
  public:
-  explicit Mesh(std::size_t size, const transport::UcxOptions& options = {}) {
-    std::vector<std::string> addresses;
+  UcxNetwork(std::size_t size, const transport::UcxOptions& options) {
     for (std::size_t i = 0; i < size; ++i) {
       transports.push_back(transport::make_ucx_transport(options));
-      addresses.push_back(transports.back()->address());
-    }
-    ids.resize(size);
-    for (std::size_t i = 0; i < size; ++i) {
-      for (const std::string& address : addresses) {
-        ids[i].push_back(transports[i]->add_peer(address));
-      }
     }
   }
 
-  bool progress() {
+  [[nodiscard]] std::size_t size() const override { return transports.size(); }
+  [[nodiscard]] Transport& operator[](std::size_t end) override { return *transports[end]; }
+
+  bool move() override { return move_all_but(size()); }
+  bool more_may_come() override {
+    sched_yield();
+    return true;
+  }
+  [[nodiscard]] transport::TimePoint now() const override {
+    return std::chrono::steady_clock::now();
+  }
+  /// Over TCP a flush needs the other ends' progress.
+  void close(std::size_t end) override {
+    std::atomic<bool> closed{false};
+    std::thread closing([&] {
+      transports[end]->close(kWatchdog);
+      closed = true;
+    });
+    while (!closed) {
+      if (!move_all_but(end)) {
+        sched_yield();
+      }
+    }
+    closing.join();
+  }
+
+  std::vector<std::unique_ptr<Transport>> transports;
+
+ private:
+  bool move_all_but(std::size_t left_alone) {
     bool moved = false;
-    for (const auto& transport : transports) {
-      moved = transport->progress() || moved;
+    for (std::size_t end = 0; end < size(); ++end) {
+      if (end != left_alone) {
+        moved = transports[end]->progress() || moved;
+      }
     }
     return moved;
   }
-  template <typename Done>
-  bool until(const Done& done, std::chrono::nanoseconds limit = kWatchdog) {
-    return progress_until([this] { return progress(); }, done, limit);
-  }
-  /// What transport `from` has sent to `to` so far is there, received or not: a message that was
-  /// sent behind it is.
-  [[nodiscard]] bool arrived(std::size_t from, std::size_t to) {
-    constexpr Tag kBehind = ~Tag{0};
-    Message out("x");
-    Message in(std::size_t{1});
-    in.recv(*transports[to], ids[to][from], kBehind);
-    out.send(*transports[from], ids[from][to], kBehind);
-    return until([&] { return in.done() && out.done(); }) && in.bytes == out.bytes;
-  }
-  Transport& operator[](std::size_t i) { return *transports[i]; }
-
-  std::vector<std::unique_ptr<Transport>> transports;
-  std::vector<std::vector<PeerId>> ids;
 };
+
+/// `size` transports, which all know each other.
+class Mesh final : public UcxNetwork {
+ public:
+  explicit Mesh(std::size_t size, const transport::UcxOptions& options = {})
+      : UcxNetwork(size, options) {
+    introduce();
+  }
+};
+
+[[nodiscard]] inline auto ucx_network(const char* transports) {
+  return [transports](std::size_t size, std::uint64_t /*seed*/) {
+    return std::make_unique<UcxNetwork>(size,
+                                        transport::UcxOptions{.settings = {{"TLS", transports}}});
+  };
+}
 
 }  // namespace gtopk::test

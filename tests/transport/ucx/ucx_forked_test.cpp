@@ -13,22 +13,14 @@
 #include <string>
 #include <vector>
 
-#include "support/forked_ranks.hpp"
-#include "transport/ucx/job.hpp"
-#include "transport/ucx/mesh.hpp"
+#include "tests/support/forked_ranks.hpp"
+#include "tests/transport/ucx/job.hpp"
+#include "tests/transport/ucx/mesh.hpp"
 
 namespace gtopk::test {
 namespace {
 
 using namespace std::chrono_literals;
-
-std::vector<std::size_t> all_sizes() {
-  std::vector<std::size_t> sizes = {0};
-  for (std::size_t power = 1; power <= std::size_t{4} << 20U; power *= 2) {
-    sizes.insert(sizes.end(), {power - (power > 2 ? 1 : 0), power, power + 1});
-  }
-  return sizes;
-}
 
 class UcxForkedTest : public testing::TestWithParam<const char*> {
  protected:
@@ -49,7 +41,7 @@ TEST_P(UcxForkedTest, EverySizeTravelsThereAndBackUnchanged) {
       [](ForkedRank& self) {
         Job job(self);
         const PeerId other = job.peers[static_cast<std::size_t>(1 - self.rank())];
-        for (const std::size_t size : all_sizes()) {
+        for (const std::size_t size : sizes_around_limits()) {
           const std::string sent = pattern(size, static_cast<unsigned>(size));
           Message out(self.rank() == 0 ? sent : std::string(size, '\0'));
           Message in(size);

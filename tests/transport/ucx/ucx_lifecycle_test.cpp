@@ -12,8 +12,8 @@
 #include <string>
 
 #include "gtopk/error.hpp"
-#include "support/held_resources.hpp"
-#include "transport/ucx/mesh.hpp"
+#include "tests/support/held_resources.hpp"
+#include "tests/transport/ucx/mesh.hpp"
 
 namespace {
 std::atomic<long> allocations{0};

@@ -19,9 +19,9 @@
 #include <string>
 #include <vector>
 
-#include "support/forked_ranks.hpp"
-#include "transport/ucx/job.hpp"
-#include "transport/ucx/mesh.hpp"
+#include "tests/support/forked_ranks.hpp"
+#include "tests/transport/ucx/job.hpp"
+#include "tests/transport/ucx/mesh.hpp"
 
 namespace gtopk::test {
 namespace {

@@ -1,0 +1,64 @@
+// Public surface: the collectives that are there, each as a value for Communicator::run. They throw
+// Error{kInvalidArgument} for what no rank may call; memory must stay valid until `done`.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "gtopk/collective.hpp"
+#include "gtopk/types.hpp"
+
+namespace gtopk {
+
+/// data: d elements, in place.
+[[nodiscard]] Collective all_reduce(void* data, std::uint64_t d, DataType dtype,
+                                    ReduceOp op = ReduceOp::kSum);
+
+/// The root's bytes to all, in place. dtype: what they are, compared between the ranks.
+[[nodiscard]] Collective broadcast(std::span<std::byte> data, std::uint32_t root,
+                                   DataType dtype = DataType::kUint8);
+
+/// rooms: one per rank, all of one size; the own one holds this rank's bytes on entry. dtype as
+/// above.
+[[nodiscard]] Collective all_gather(std::vector<std::span<std::byte>> rooms,
+                                    DataType dtype = DataType::kUint8);
+
+/// Ends when every rank has called it and this rank's earlier collectives have ended.
+[[nodiscard]] Collective barrier();
+
+/// Matched by (sender, tag), in the order of the calls. The received length must be the expected
+/// one.
+[[nodiscard]] Collective send(std::span<const std::byte> data, std::uint32_t to, std::int32_t tag);
+[[nodiscard]] Collective recv(std::span<std::byte> data, std::uint32_t from, std::int32_t tag);
+
+/// tensor: d elements of dtype, the gradient in, the reduced gradient out (zeros off the result).
+/// residual: d elements of accumulation_type(dtype), in and out; null is a zero residual, discarded
+/// afterwards. options.k >= 1 (larger than d means d); what the result means: docs/algorithms.md.
+[[nodiscard]] Collective sparse_all_reduce(void* tensor, void* residual, std::uint64_t d,
+                                           DataType dtype, const SparseOptions& options);
+
+/// The same of a tensor that lies in several pieces, in this order: one vector, with one residual.
+/// delivered: where the result is noted beside.
+[[nodiscard]] Collective sparse_all_reduce(std::vector<Segment> tensor, void* residual,
+                                           DataType dtype, const SparseOptions& options,
+                                           const Delivered& delivered = {});
+
+/// Entries that are selected already, and room for the result. Both result spans need room for as
+/// many entries as the algorithm can deliver: min(d, k), that of `topk` min(d, k * ranks).
+struct Preselected {
+  /// Ascending, below d; at most options.k.
+  std::span<const std::uint32_t> indices;
+  /// As many.
+  std::span<const float> values;
+  std::span<std::uint32_t> result_indices;
+  std::span<float> result_values;
+  std::uint64_t* result_count = nullptr;
+};
+
+/// The exchange of a sparse all-reduce of float32 alone: what is measured where selection is
+/// somebody else's.
+[[nodiscard]] Collective exchange(const Preselected& entries, std::uint64_t d,
+                                  const SparseOptions& options);
+}  // namespace gtopk

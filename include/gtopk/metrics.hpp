@@ -1,0 +1,98 @@
+// Public surface: what a group counts of what it does, in one table: names, units, what each
+// figure means and how those of several groups or ranks make one. C++'s Statistics, Python's
+// gtopk.stats() and the docs are read from it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace gtopk {
+
+/// What a group has done since it was made. Bytes and messages are this rank's, headers included.
+/// What each figure is: kMetrics.
+struct Statistics {
+  std::uint64_t operations = 0;
+  std::uint64_t messages_sent = 0;
+  std::uint64_t messages_received = 0;
+  std::uint64_t bytes_sent = 0;
+  std::uint64_t bytes_received = 0;
+  std::uint64_t notices_sent = 0;
+  std::uint64_t most_in_flight = 0;
+  double queue_seconds = 0;
+  double run_seconds = 0;
+  double compress_seconds = 0;
+  double exchange_seconds = 0;
+  double commit_seconds = 0;
+};
+
+/// Rows of kMetrics.
+enum class Metric : std::uint8_t {
+  kOperations,
+  kMessagesSent,
+  kMessagesReceived,
+  kBytesSent,
+  kBytesReceived,
+  kNoticesSent,
+  kMostInFlight,
+  kQueueSeconds,
+  kRunSeconds,
+  kCompressSeconds,
+  kExchangeSeconds,
+  kCommitSeconds,
+};
+
+/// How the figures of several groups, ranks or spans of time make one.
+enum class Adding : std::uint8_t { kSum, kMaximum };
+
+struct MetricInfo {
+  std::string_view name;
+  std::string_view unit;  ///< in UCUM's letters: "1", "By", "s"
+  std::string_view description;
+  Adding adding;
+  /// Where its figure stands: one of the two, the other is null.
+  std::uint64_t Statistics::*count;
+  double Statistics::*seconds;
+  /// The phase of operations whose time it is, where it is one's.
+  std::string_view phase;
+};
+
+/// By Metric.
+inline constexpr std::array<MetricInfo, 12> kMetrics = {{
+    {"operations", "1", "Operations begun: collectives, sends and receives.", Adding::kSum,
+     &Statistics::operations, nullptr, ""},
+    {"messages_sent", "1", "Messages of operations that this rank sent.", Adding::kSum,
+     &Statistics::messages_sent, nullptr, ""},
+    {"messages_received", "1", "Messages of operations that this rank received.", Adding::kSum,
+     &Statistics::messages_received, nullptr, ""},
+    {"bytes_sent", "By", "Bytes of the messages sent, headers included.", Adding::kSum,
+     &Statistics::bytes_sent, nullptr, ""},
+    {"bytes_received", "By", "Bytes of the messages received, headers included.", Adding::kSum,
+     &Statistics::bytes_received, nullptr, ""},
+    {"notices_sent", "1", "Messages that told other ranks of an error, or asked them for one.",
+     Adding::kSum, &Statistics::notices_sent, nullptr, ""},
+    {"most_in_flight", "1", "Operations under way at one time, at most.", Adding::kMaximum,
+     &Statistics::most_in_flight, nullptr, ""},
+    {"queue_seconds", "s", "From the calls of operations to their starts.", Adding::kSum, nullptr,
+     &Statistics::queue_seconds, ""},
+    {"run_seconds", "s",
+     "From the starts of operations to their ends; those in flight at once add up.", Adding::kSum,
+     nullptr, &Statistics::run_seconds, ""},
+    {"compress_seconds", "s", "Selecting.", Adding::kSum, nullptr, &Statistics::compress_seconds,
+     "compress"},
+    {"exchange_seconds", "s",
+     "Messages and merges of sparse operations; those in flight at once add up.", Adding::kSum,
+     nullptr, &Statistics::exchange_seconds, "exchange"},
+    {"commit_seconds", "s", "Writing results and residuals.", Adding::kSum, nullptr,
+     &Statistics::commit_seconds, "commit"},
+}};
+
+[[nodiscard]] constexpr const MetricInfo& info(Metric metric) {
+  return kMetrics[static_cast<std::size_t>(metric)];
+}
+
+static_assert(info(Metric::kOperations).name == "operations");
+static_assert(info(Metric::kCommitSeconds).name == "commit_seconds");
+
+}  // namespace gtopk

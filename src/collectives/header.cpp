@@ -1,0 +1,82 @@
+#include "src/collectives/header.hpp"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <string>
+
+#include "gtopk/error.hpp"
+
+namespace gtopk::collectives {
+
+using engine::GroupView;
+using engine::Task;
+
+void write_header(std::span<std::byte> message, const GroupView& group, Payload payload) {
+  Header header;
+  header.flags = payload.flags;
+  header.fingerprint = group.fingerprint();
+  header.sequence = group.sequence();
+  header.index_bytes = payload.index_bytes;
+  header.count = payload.count;
+  std::memset(message.data(), 0, kHeaderBytes);
+  std::memcpy(message.data(), &header, sizeof header);
+}
+
+Task<Header> read_header(std::span<const std::byte> message, GroupView& group, std::uint32_t from) {
+  Header header;
+  if (message.size() < kHeaderBytes) {
+    throw Error(ErrorKind::kMismatch,
+                fmt::format("{} sent {} bytes where a header of {} was expected",
+                            group.member(from), message.size(), kHeaderBytes));
+  }
+  std::memcpy(&header, message.data(), sizeof header);
+  const Header expected;
+  if (header.magic != expected.magic || header.version != expected.version) {
+    throw Error(ErrorKind::kMismatch,
+                fmt::format("{} speaks wire format {:08x} version {}, this rank {:08x} version {}: "
+                            "use one gtopk version on all ranks",
+                            group.member(from), header.magic, header.version, expected.magic,
+                            expected.version));
+  }
+  if ((header.flags & ~(Header::kNonFinite | Header::kUnrounded)) != 0 || header.reserved != 0 ||
+      header.sequence != group.sequence()) {
+    throw Error(
+        ErrorKind::kMismatch,
+        fmt::format("{} sent a damaged header: #{}, flags {:04x}, reserved {}; expected #{}",
+                    group.member(from), header.sequence, header.flags, header.reserved,
+                    group.sequence()));
+  }
+  if (header.fingerprint == group.fingerprint()) co_return header;
+
+  engine::OthersCall asking = group.called_by(from);
+  const std::string theirs = co_await asking;
+  if (theirs == group.call()) {
+    throw Error(ErrorKind::kMismatch,
+                fmt::format("{} sent a damaged header: fingerprint {:016x}, expected {:016x}",
+                            group.member(from), header.fingerprint, group.fingerprint()));
+  }
+  throw Error(ErrorKind::kMismatch,
+              fmt::format("ranks differ: {} called {} as #{}, {} called {} as #{}",
+                          group.member(from), theirs, header.sequence, group.member(group.rank()),
+                          group.call(), group.sequence()));
+}
+
+void require_payload(const Header& header, std::uint64_t count, const GroupView& group,
+                     std::uint32_t from) {
+  if (header.count == count && header.flags == 0 && header.index_bytes == 0) return;
+  throw Error(
+      ErrorKind::kMismatch,
+      fmt::format("{} sent a damaged header: {} elements, flags {:04x}, {}-byte indices, "
+                  "expected {} elements",
+                  group.member(from), header.count, header.flags, header.index_bytes, count));
+}
+
+void require_length(std::size_t received, std::size_t expected, const GroupView& group,
+                    std::uint32_t from) {
+  if (received == expected) return;
+  throw Error(ErrorKind::kMismatch, fmt::format("{} sent {} bytes where {} were agreed",
+                                                group.member(from), received, expected));
+}
+
+}  // namespace gtopk::collectives

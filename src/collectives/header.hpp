@@ -1,0 +1,61 @@
+// Collectives: the header in front of the first messages of a collective: what its sender called,
+// as a fingerprint, and what follows. A difference is an error on both sides that names both calls.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "src/engine/group_view.hpp"
+#include "src/engine/task.hpp"
+
+namespace gtopk::collectives {
+
+struct Header {
+  /// This subtree met NaN or infinity; no entries follow.
+  static constexpr std::uint16_t kNonFinite = 1;
+  /// Values travel as they are, although the call's wire rounds them: they are sums that it leaves
+  /// alone.
+  static constexpr std::uint16_t kUnrounded = 2;
+
+  std::uint32_t magic = 0x324b5447;  // "GTK2", little-endian
+  std::uint16_t version = 2;
+  std::uint16_t flags = 0;
+  std::uint64_t fingerprint = 0;
+  std::uint64_t sequence = 0;
+  /// Of an index of a list of entries: 4 or 8; 0 when no entries can follow.
+  std::uint32_t index_bytes = 0;
+  std::uint32_t reserved = 0;
+  /// Elements or entries that follow.
+  std::uint64_t count = 0;
+};
+inline constexpr std::size_t kHeaderBytes = 64;
+static_assert(sizeof(Header) <= kHeaderBytes);
+
+/// What follows a header.
+struct Payload {
+  std::uint64_t count = 0;
+  std::uint16_t flags = 0;
+  std::uint32_t index_bytes = 0;
+};
+
+/// Writes the first kHeaderBytes of `message`, for what the group's operation has called.
+void write_header(std::span<std::byte> message, const engine::GroupView& group,
+                  Payload payload = {});
+
+/// Reads the header of a message of `message.size()` bytes that `from` sent. Throws
+/// Error{kMismatch} when it is no header of this version, or with both sides' calls when they
+/// differ, for which it asks the sender.
+engine::Task<Header> read_header(std::span<const std::byte> message, engine::GroupView& group,
+                                 std::uint32_t from);
+
+/// Throws Error{kMismatch} unless the header announces `count` elements and nothing else, as
+/// messages of agreed size do.
+void require_payload(const Header& header, std::uint64_t count, const engine::GroupView& group,
+                     std::uint32_t from);
+
+/// Throws Error{kMismatch} unless a message of agreed length has that.
+void require_length(std::size_t received, std::size_t expected, const engine::GroupView& group,
+                    std::uint32_t from);
+
+}  // namespace gtopk::collectives

@@ -1,0 +1,92 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "gtopk/collective.hpp"
+#include "gtopk/error.hpp"
+#include "src/numbers/element_types.hpp"
+
+namespace gtopk {
+namespace {
+
+/// The finalizer of SplitMix64 (Steele, Lea and Flood 2014): every bit in reaches every bit out.
+std::uint64_t mix(std::uint64_t state, std::uint64_t value) {
+  std::uint64_t z = (state ^ value) + 0x9e3779b97f4a7c15ULL;
+  z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9ULL;
+  z = (z ^ (z >> 27U)) * 0x94d049bb133111ebULL;
+  return z ^ (z >> 31U);
+}
+
+std::uint64_t mix(std::uint64_t state, std::string_view text) {
+  state = mix(state, text.size());
+  for (std::size_t at = 0; at < text.size(); at += sizeof(std::uint64_t)) {
+    std::uint64_t piece = 0;
+    std::memcpy(&piece, text.data() + at, std::min(sizeof piece, text.size() - at));
+    state = mix(state, piece);
+  }
+  return state;
+}
+
+}  // namespace
+
+Agreement& Agreement::add(const Field& field) {
+  if (size_ == kMaxFields) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("{} has more than {} fields to agree on", collective_, kMaxFields));
+  }
+  fields_[size_++] = field;
+  return *this;
+}
+
+Agreement& Agreement::number(std::string_view name, std::uint64_t value) {
+  return add({.name = name, .word = {}, .number = value, .has_number = true});
+}
+
+Agreement& Agreement::word(std::string_view name, std::string_view value) {
+  return add({.name = name, .word = value});
+}
+
+Agreement& Agreement::type(std::string_view name, DataType value) {
+  const auto code = static_cast<std::uint8_t>(value);
+  if (value == opaque_type(code)) {
+    return add({.name = name, .word = "opaque", .number = code & 127U, .has_number = true});
+  }
+  return word(name, to_string(value));
+}
+
+std::uint64_t Agreement::fingerprint() const {
+  std::uint64_t state = mix(0, collective_);
+  for (const Field& field : std::span(fields_).first(size_)) {
+    state = mix(mix(mix(state, field.name), field.word), field.number);
+  }
+  return state;
+}
+
+std::string Agreement::text() const {
+  std::string text(collective_);
+  const char* separator = "(";
+  for (const Field& field : std::span(fields_).first(size_)) {
+    text += fmt::format("{}{}=", separator, field.name);
+    if (!field.has_number) {
+      text += field.word;
+    } else if (field.word.empty()) {
+      text += fmt::to_string(field.number);
+    } else {
+      text += fmt::format("{}({})", field.word, field.number);
+    }
+    separator = ", ";
+  }
+  return text + (size_ == 0 ? "()" : ")");
+}
+
+void GroupShape::check_rank(std::uint32_t other, std::string_view role) const {
+  if (other >= size) {
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        fmt::format("{} is rank {}, group '{}' has ranks 0..{}", role, other, name, size - 1));
+  }
+}
+
+}  // namespace gtopk

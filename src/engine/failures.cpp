@@ -1,0 +1,262 @@
+#include "src/engine/failures.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace gtopk::engine {
+namespace {
+
+using transport::PeerId;
+
+/// A notice for a group that is not made here is kept so long: its other members made it already.
+constexpr transport::Duration kEarlyBound = std::chrono::seconds(60);
+
+}  // namespace
+
+void Failures::fail_group(Group& group, const Error& cause, bool tell_others) {
+  if (group.failure) {
+    return;
+  }
+  group.failure = cause;
+  if (tell_others) {
+    membership_.tell_members(group, {NoticeKind::kGroupFailure, cause.kind(), 0, 0, cause.what()});
+  }
+  scheduler_.fail(group, cause);
+  stale_.add_group(group.id(), clock_.now());
+}
+
+void Failures::peer_failed(const transport::PeerFailure& failure) {
+  membership_.departed(failure.peer);
+  for (const auto& group : groups_.all()) {
+    if (const auto rank = group->rank_of(failure.peer)) {
+      fail_group(*group,
+                 Error(ErrorKind::kPeerFailed,
+                       fmt::format("{} is gone: {} (noticed by rank {})", group->member(*rank),
+                                   failure.reason, group->rank())),
+                 true);
+    }
+  }
+}
+
+std::optional<Error> Failures::refusal(const Operation& operation) {
+  Group& group = operation.group();
+  if (group.failure) {
+    return Error(group.failure->kind(),
+                 fmt::format("{}: {}", operation.label(), group.failure->what()));
+  }
+  if (operation.spec().point_to_point()) {
+    return std::nullopt;
+  }
+  const auto found = group.aborted.find(operation.sequence());
+  if (found == group.aborted.end()) {
+    return std::nullopt;
+  }
+  Error cause = found->second;
+  group.aborted.erase(found);
+  discard_when_it_comes(group, operation.sequence());
+  return cause;
+}
+
+void Failures::operation_ended(Operation& operation, const Scheduler::Outcome& outcome) {
+  Group& group = operation.group();
+  std::erase(asking_, &operation);
+  std::erase_if(deserted_, [&](const auto& deserted) { return deserted.first == &operation; });
+  if (!outcome.error) {
+    return;
+  }
+  if (operation.spec().point_to_point()) {
+    if (operation.transfer && !operation.quiet()) {
+      withdraw(group, *operation.transfer);
+    }
+    if (operation.announced) {
+      stale_.add_payload(group.id(), *operation.announced, clock_.now());
+    }
+    return;
+  }
+  discard_when_it_comes(group, operation.sequence());
+  if (outcome.caused_here) {
+    membership_.tell_members(group, {NoticeKind::kAbort, outcome.error->kind(), 0,
+                                     operation.sequence(), outcome.error->what()});
+  }
+}
+
+void Failures::handle(Group& group, PeerId from, const Notice& notice) {
+  switch (notice.kind) {
+    case NoticeKind::kAbort:
+      handle_abort(group, from, notice);
+      return;
+    case NoticeKind::kGroupFailure:
+      if (!group.failure) {
+        membership_.pass_on(group, from, notice);
+      }
+      fail_group(group, Error(notice.error, notice.text), false);
+      return;
+    case NoticeKind::kAsk:
+      handle_ask(group, from, notice);
+      return;
+    case NoticeKind::kCall:
+      if (Operation* const operation = Scheduler::running(group, notice.sequence)) {
+        operation->answer(*group.rank_of(from), notice.text);
+      }
+      return;
+    case NoticeKind::kWithdraw:
+      handle_withdrawal(group, Withdrawal::unpacked(notice.sequence));
+      return;
+    case NoticeKind::kProbe:
+    case NoticeKind::kReply:
+    case NoticeKind::kGoodbye:
+      return;
+  }
+}
+
+void Failures::handle_abort(Group& group, PeerId from, const Notice& notice) {
+  const Error cause(notice.error, notice.text);
+  if (Operation* const operation = Scheduler::running(group, notice.sequence)) {
+    if (!operation->cause()) {
+      membership_.pass_on(group, from, notice);
+    }
+    operation->fail(cause);
+  } else if (notice.sequence >= group.arrived()) {
+    if (group.aborted.emplace(notice.sequence, cause).second) {
+      membership_.pass_on(group, from, notice);
+    }
+    discard_when_it_comes(group, notice.sequence);
+  } else if (Scheduler::waits(group, notice.sequence)) {
+    membership_.pass_on(group, from, notice);
+    Scheduler::end_waiting(group, notice.sequence, cause);
+    discard_when_it_comes(group, notice.sequence);
+  }
+}
+
+void Failures::handle_ask(Group& group, PeerId from, const Notice& notice) {
+  const Operation* const operation = Scheduler::running(group, notice.sequence);
+  // Who has failed it said so, or was told so by one who told everybody.
+  if (group.failure ||
+      (operation != nullptr ? operation->cause().has_value()
+                            : stale_.has_collective(group.id(), notice.sequence))) {
+    return;
+  }
+  membership_.tell(group, *group.rank_of(from),
+                   {NoticeKind::kCall, ErrorKind::kMismatch, 0, notice.sequence,
+                    operation != nullptr ? operation->call() : "what has ended there"});
+}
+
+void Failures::handle_early(PeerId from, const Notice& notice) {
+  const transport::TimePoint now = clock_.now();
+  const bool gone = groups_.find(notice.group) == nullptr;  // else the sender means an earlier one
+  std::erase_if(early_, [&](const Early& early) { return now - early.came >= kEarlyBound; });
+  switch (notice.kind) {
+    case NoticeKind::kProbe:
+      membership_.tell_peer(from, {NoticeKind::kReply, ErrorKind::kTimeout, notice.answer_group,
+                                   notice.sequence, "has destroyed the group or not made it yet"});
+      return;
+    // What it is about may have come, and its sender may wait for somebody to take it.
+    case NoticeKind::kAbort:
+      if (gone) {
+        stale_.add_collective(notice.group, notice.sequence, now);
+      }
+      break;
+    case NoticeKind::kGroupFailure:
+      if (gone) {
+        stale_.add_group(notice.group, now);
+      }
+      break;
+    case NoticeKind::kWithdraw: {
+      const Withdrawal withdrawal = Withdrawal::unpacked(notice.sequence);
+      const transport::Tag tag =
+          transport::payload_tag(notice.group, withdrawal.source, withdrawal.serial);
+      if (gone) {
+        stale_.add_payload(notice.group, tag, now);
+      }
+      break;
+    }
+    case NoticeKind::kReply:
+    case NoticeKind::kGoodbye:
+    case NoticeKind::kAsk:
+    case NoticeKind::kCall:
+      return;
+  }
+  const bool joining = gone && groups_.taken(notice.group);
+  if (joining && early_.size() < transport::kMaxGroups) {
+    early_.push_back({from, notice, now});
+  }
+}
+
+std::vector<std::pair<PeerId, Notice>> Failures::take_early() {
+  std::vector<std::pair<PeerId, Notice>> notices;
+  for (Early& early : std::exchange(early_, {})) {
+    notices.emplace_back(early.from, std::move(early.notice));
+  }
+  return notices;
+}
+
+void Failures::forget_group(std::uint32_t id) {
+  // What is left of a former group of this number is not told apart from the new one's messages.
+  stale_.forget_group(id);
+  stale_.discard_group(id);
+  std::erase_if(early_, [&](const Early& early) { return early.notice.group == id; });
+}
+
+void Failures::withdraw(Group& group, const Transfer& transfer) {
+  const Withdrawal withdrawal{group.rank(), transfer.serial};
+  if (transfer.to == group.rank()) {
+    handle_withdrawal(group, withdrawal);
+  } else if (!membership_.has_left(group.peer(transfer.to))) {
+    membership_.tell(group, transfer.to,
+                     {NoticeKind::kWithdraw, ErrorKind::kAborted, 0, withdrawal.packed(), {}});
+  }
+}
+
+void Failures::handle_withdrawal(Group& group, const Withdrawal& withdrawal) {
+  const transport::Tag tag =
+      transport::payload_tag(group.id(), withdrawal.source, withdrawal.serial);
+  // Under way to its receiver, the message gets there: its sender keeps the memory until then.
+  const bool taken = std::ranges::any_of(
+      scheduler_.operations(), [&](const auto& operation) { return operation->receives(tag); });
+  // A receive that failed has taken the header.
+  if (taken || stale_.has_payload(group.id(), tag)) {
+    return;
+  }
+  group.withdrawn.emplace(withdrawal.source, withdrawal.serial);
+  stale_.add_payload(group.id(), tag, clock_.now());
+}
+
+void Failures::ask_questions() {
+  for (Operation* const operation : std::exchange(asking_, {})) {
+    for (const std::uint32_t rank : operation->take_questions()) {
+      membership_.tell(operation->group(), rank,
+                       {NoticeKind::kAsk, ErrorKind::kMismatch, 0, operation->sequence(), {}});
+    }
+  }
+}
+
+bool Failures::fail_deserted() {
+  if (deserted_.empty()) {
+    return false;
+  }
+  const auto deserted = std::exchange(deserted_, {});
+  for (const auto& [operation, rank] : deserted) {
+    if (operation->cause()) {
+      continue;
+    }
+    Group& group = operation->group();
+    const Error cause(ErrorKind::kPeerFailed,
+                      fmt::format("{}: {} has left (it destroyed its process group or exited)",
+                                  operation->label(), group.member(rank)));
+    operation->fail(cause);
+    if (operation->spec().point_to_point()) {
+      continue;
+    }
+    membership_.tell_members(
+        group, {NoticeKind::kAbort, cause.kind(), 0, operation->sequence(), cause.what()});
+  }
+  return true;
+}
+
+/// Its senders may wait for somebody to take them.
+void Failures::discard_when_it_comes(const Group& group, std::uint64_t sequence) {
+  stale_.add_collective(group.id(), sequence, clock_.now());
+}
+
+}  // namespace gtopk::engine

@@ -1,0 +1,84 @@
+// Engine: what happens when a rank is gone, has failed or calls something else. Every rank that
+// waits gets an error with the same cause, and the network is cleared of what the failed operation
+// left in it. What time alone tells is in probes.hpp.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "gtopk/error.hpp"
+#include "src/engine/group_table.hpp"
+#include "src/engine/membership.hpp"
+#include "src/engine/notice.hpp"
+#include "src/engine/scheduler.hpp"
+#include "src/engine/stale_messages.hpp"
+
+namespace gtopk::engine {
+
+class Failures {
+ public:
+  Failures(const transport::Clock& clock, GroupTable& groups, Scheduler& scheduler,
+           Membership& membership, StaleMessages& stale)
+      : clock_(clock),
+        groups_(groups),
+        scheduler_(scheduler),
+        membership_(membership),
+        stale_(stale) {}
+
+  /// Ends the group here, and on the other ranks if `tell_others`. The first cause stays.
+  void fail_group(Group& group, const Error& cause, bool tell_others);
+  /// Fails every group that the peer is in.
+  void peer_failed(const transport::PeerFailure& failure);
+  /// Why a collective or message that was just called ends without having run.
+  [[nodiscard]] std::optional<Error> refusal(const Operation& operation);
+  /// Tells the other ranks of an operation's end, where they must know.
+  void operation_ended(Operation& operation, const Scheduler::Outcome& outcome);
+
+  /// kAbort, kGroupFailure, kAsk, kCall, kWithdraw.
+  void handle(Group& group, transport::PeerId from, const Notice& notice);
+  /// Of a group that is not made here, or is gone.
+  void handle_early(transport::PeerId from, const Notice& notice);
+  /// Notices that came before their group was made.
+  [[nodiscard]] std::vector<std::pair<transport::PeerId, Notice>> take_early();
+  /// The number is a new group's.
+  void forget_group(std::uint32_t id);
+
+  /// The operation has a truncated message, whose sender is asked by ask_questions().
+  void has_question(Operation& operation) { asking_.push_back(&operation); }
+  void ask_questions();
+  /// The operation waited for a message of that rank, which has left without sending it; it fails
+  /// in fail_deserted().
+  void is_deserted(Operation& operation, std::uint32_t rank) {
+    deserted_.emplace_back(&operation, rank);
+  }
+  /// Whether there was any.
+  bool fail_deserted();
+
+ private:
+  /// A notice of a group that is not made here yet.
+  struct Early {
+    transport::PeerId from;
+    Notice notice;
+    transport::TimePoint came;
+  };
+
+  void handle_abort(Group& group, transport::PeerId from, const Notice& notice);
+  void handle_ask(Group& group, transport::PeerId from, const Notice& notice);
+  void withdraw(Group& group, const Transfer& transfer);
+  void handle_withdrawal(Group& group, const Withdrawal& withdrawal);
+  void discard_when_it_comes(const Group& group, std::uint64_t sequence);
+
+  const transport::Clock& clock_;
+  GroupTable& groups_;
+  Scheduler& scheduler_;
+  Membership& membership_;
+  StaleMessages& stale_;
+  std::vector<Operation*> asking_;
+  /// And by which rank.
+  std::vector<std::pair<Operation*, std::uint32_t>> deserted_;
+  std::vector<Early> early_;
+};
+
+}  // namespace gtopk::engine

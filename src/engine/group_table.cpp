@@ -1,0 +1,55 @@
+#include "src/engine/group_table.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "src/engine/operation.hpp"
+#include "src/transport/base/tag.hpp"
+
+namespace gtopk::engine {
+
+std::shared_ptr<Group> GroupTable::make(GroupSpec spec, transport::Transport& transport) {
+  const std::size_t size = spec.cards.size();
+  const bool fits =
+      std::ranges::all_of(spec.ids, [](std::uint32_t id) { return id < transport::kMaxGroups; });
+  if (!fits || size > transport::kMaxRanks || spec.ids.size() != size || spec.rank >= size) {
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        fmt::format("group '{}': rank {} of {} (at most {}), {} ids (one per rank, below {})",
+                    spec.name, spec.rank, size, transport::kMaxRanks, spec.ids.size(),
+                    transport::kMaxGroups));
+  }
+  const std::uint32_t id = spec.ids[spec.rank];
+  if (!ids_.taken(id) || find(id) != nullptr) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("group '{}': id {} is {}", spec.name, id,
+                            ids_.taken(id) ? "taken" : "not reserved"));
+  }
+  std::vector<transport::PeerId> peers;
+  peers.reserve(size);
+  for (const std::string& card : spec.cards) {
+    peers.push_back(transport.add_peer(card));
+  }
+  auto group = std::make_shared<Group>(std::move(spec), std::move(peers), transport);
+  groups_.push_back(group);
+  return group;
+}
+
+void GroupTable::remove(const Group& group) {
+  const std::uint32_t id = group.id();
+  std::erase_if(groups_, [&](const auto& held) { return held.get() == &group; });
+  ids_.give_back(id);
+}
+
+std::shared_ptr<Group> GroupTable::find(std::uint32_t id) const {
+  for (const auto& group : groups_) {
+    if (group->id() == id) {
+      return group;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace gtopk::engine

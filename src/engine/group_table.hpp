@@ -1,0 +1,39 @@
+// Engine: the groups that this process is in, by the numbers that it gave them. It knows nothing of
+// what runs in them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "src/engine/group.hpp"
+#include "src/engine/group_ids.hpp"
+#include "src/transport/base/transport.hpp"
+
+namespace gtopk::engine {
+
+class GroupTable {
+ public:
+  /// A number that no group of this process has; nothing when all are taken.
+  [[nodiscard]] std::optional<std::uint32_t> reserve() { return ids_.take(); }
+  /// Of a group that was not made after all.
+  void release(std::uint32_t id) { ids_.give_back(id); }
+  /// Reserved, whether the group is made or not.
+  [[nodiscard]] bool taken(std::uint32_t id) const { return ids_.taken(id); }
+
+  /// Makes a group whose number is reserved. Throws Error{kInvalidArgument} for a spec that does
+  /// not fit, Error{kBootstrap} for a card that cannot be read.
+  std::shared_ptr<Group> make(GroupSpec spec, transport::Transport& transport);
+  /// Gives its number back.
+  void remove(const Group& group);
+
+  [[nodiscard]] std::shared_ptr<Group> find(std::uint32_t id) const;
+  [[nodiscard]] const std::vector<std::shared_ptr<Group>>& all() const { return groups_; }
+
+ private:
+  GroupIds ids_;
+  std::vector<std::shared_ptr<Group>> groups_;
+};
+
+}  // namespace gtopk::engine

@@ -1,0 +1,97 @@
+#include "src/engine/membership.hpp"
+
+#include <algorithm>
+
+namespace gtopk::engine {
+
+using transport::PeerId;
+
+void Membership::watch(const Group& group) {
+  for (std::uint32_t rank = 0; rank < group.size(); ++rank) {
+    if (rank != group.rank()) {
+      control_.watch(group.peer(rank));
+    }
+  }
+}
+
+std::vector<std::pair<PeerId, Notice>> Membership::take_notices() {
+  auto notices = control_.take();
+  for (const auto& [from, notice] : notices) {
+    heard_[from] = clock_.now();
+  }
+  return notices;
+}
+
+bool Membership::heard_since(PeerId peer, transport::TimePoint time) const {
+  const auto heard = heard_.find(peer);
+  return heard != heard_.end() && heard->second >= time;
+}
+
+void Membership::tell(Group& group, std::uint32_t rank, Notice notice) {
+  notice.group = group.id_at(rank);
+  notice.answer_group = group.id();
+  control_.send(group.peer(rank), notice);
+  group.metrics.add(Metric::kNoticesSent);
+}
+
+void Membership::tell_members(Group& group, const Notice& notice) {
+  for (std::uint32_t rank = 0; rank < group.size(); ++rank) {
+    if (rank != group.rank() && !has_left(group.peer(rank))) {
+      tell(group, rank, notice);
+    }
+  }
+}
+
+// This rank may leave as soon as it has failed, and its goodbye would reach those that it is
+// connected to before the notice of the one who saw the failure: they would take it for the cause.
+void Membership::pass_on(Group& group, PeerId from, const Notice& notice) {
+  for (std::uint32_t rank = 0; rank < group.size(); ++rank) {
+    const PeerId peer = group.peer(rank);
+    if (rank != group.rank() && peer != from && !has_left(peer) && transport_.connected(peer)) {
+      tell(group, rank, notice);
+    }
+  }
+}
+
+void Membership::say_goodbye() {
+  for (const PeerId peer : control_.peers()) {
+    // Also to one that said it before: it waits for ours, and over shared memory sees no connection
+    // end. So does one that has told us something and never got an answer, where only it has an
+    // endpoint.
+    const bool only_it_connects = control_.heard(peer) && !has_left(peer);
+    if (transport_.connected(peer) || only_it_connects) {
+      say_goodbye_to(peer);
+    }
+  }
+}
+
+void Membership::return_goodbye(PeerId peer) {
+  // It waits for ours. Where we have no endpoint to it, our end would not be seen over shared
+  // memory.
+  if (!transport_.connected(peer)) {
+    say_goodbye_to(peer);
+  }
+}
+
+void Membership::say_goodbye_to(PeerId peer) {
+  if (!farewells_.insert(peer).second) {
+    return;  // said before, in answer to its own
+  }
+  transport_.expect_departure(peer);
+  control_.send(peer, {NoticeKind::kGoodbye, ErrorKind::kAborted, 0, 0, {}});
+}
+
+bool Membership::farewell_said() const {
+  if (control_.sending()) {
+    return false;
+  }
+  return std::ranges::all_of(
+      control_.peers(), [&](PeerId peer) { return has_left(peer) || !transport_.connected(peer); });
+}
+
+bool Membership::stop_listening() {
+  control_.stop();
+  return control_.quiet();
+}
+
+}  // namespace gtopk::engine

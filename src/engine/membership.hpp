@@ -1,0 +1,69 @@
+// Engine: which peers are there: what they said last, who has left, and how this process says
+// goodbye. Notices to other engines are sent here; what they mean is in failures.hpp and
+// probes.hpp.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "src/engine/control.hpp"
+#include "src/engine/group.hpp"
+#include "src/engine/notice.hpp"
+#include "src/transport/base/clock.hpp"
+#include "src/transport/base/transport.hpp"
+
+namespace gtopk::engine {
+
+class Membership {
+ public:
+  Membership(transport::Transport& transport, const transport::Clock& clock)
+      : transport_(transport), clock_(clock), control_(transport) {}
+
+  /// Listens to every other member of the group.
+  void watch(const Group& group);
+  /// What the peers have said since the last call.
+  [[nodiscard]] std::vector<std::pair<transport::PeerId, Notice>> take_notices();
+  /// Whether the peer has said anything at `time` or later.
+  [[nodiscard]] bool heard_since(transport::PeerId peer, transport::TimePoint time) const;
+
+  // Notices of a group are counted as its own.
+  void tell(Group& group, std::uint32_t rank, Notice notice);
+  /// Every other member that has not left.
+  void tell_members(Group& group, const Notice& notice);
+  /// The members that this process is connected to, `from` aside.
+  void pass_on(Group& group, transport::PeerId from, const Notice& notice);
+  /// A notice of a group that is not made here.
+  void tell_peer(transport::PeerId peer, const Notice& notice) { control_.send(peer, notice); }
+
+  /// The peer is gone, in order or not.
+  void departed(transport::PeerId peer) { departed_.insert(peer); }
+  [[nodiscard]] bool has_left(transport::PeerId peer) const { return departed_.contains(peer); }
+
+  /// Tells every connected peer that this process leaves; then farewell_said() once they said so
+  /// too.
+  void say_goodbye();
+  /// The answer to a peer's goodbye, where it would not see the end of this process.
+  void return_goodbye(transport::PeerId peer);
+  [[nodiscard]] bool farewell_said() const;
+  /// Peers that have not taken a notice yet.
+  [[nodiscard]] std::vector<transport::PeerId> unsent() const { return control_.unsent(); }
+  /// Withdraws what is posted; the transport must progress until this returns true.
+  [[nodiscard]] bool stop_listening();
+
+ private:
+  void say_goodbye_to(transport::PeerId peer);
+
+  transport::Transport& transport_;
+  const transport::Clock& clock_;
+  Control control_;
+  std::set<transport::PeerId> departed_;
+  /// When each peer's last notice came.
+  std::map<transport::PeerId, transport::TimePoint> heard_;
+  /// To whom this process has said goodbye.
+  std::set<transport::PeerId> farewells_;
+};
+
+}  // namespace gtopk::engine

@@ -1,0 +1,58 @@
+// Engine: what is found out by the clock: operations that are late, ranks that do not answer, and
+// messages that nobody takes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "src/engine/failures.hpp"
+#include "src/engine/group_table.hpp"
+#include "src/engine/membership.hpp"
+#include "src/engine/scheduler.hpp"
+#include "src/transport/base/transport.hpp"
+
+namespace gtopk::engine {
+
+class Probes {
+ public:
+  /// How long a rank waits for answers to its probe before it calls the silent ones dead.
+  static constexpr transport::Duration kProbeGrace = std::chrono::seconds(2);
+  /// How long a failed operation's buffers may stay in the network, at peers that answer nothing,
+  /// before the endpoints to those are closed by force.
+  static constexpr transport::Duration kLingerBound = std::chrono::seconds(5);
+
+  Probes(transport::Transport& transport, const transport::Clock& clock, const GroupTable& groups,
+         Scheduler& scheduler, Membership& membership, Failures& failures)
+      : transport_(transport),
+        clock_(clock),
+        groups_(groups),
+        scheduler_(scheduler),
+        membership_(membership),
+        failures_(failures) {}
+
+  /// Looks at every deadline: asks about what is late, concludes from what was answered.
+  void check_deadlines(transport::TimePoint now);
+  /// The operation has ended, and the network may still hold its buffers.
+  void begin_lingering(Operation& operation);
+
+  /// Answers a peer's probe.
+  void answer(Group& group, transport::PeerId from, std::uint64_t sequence);
+  /// A peer has answered one of ours.
+  void take_answer(const Group& group, transport::PeerId from, const Notice& notice);
+
+ private:
+  void check_lingering(Operation& operation, transport::TimePoint now);
+  void check_waiting(const Group& group, transport::TimePoint now);
+  void probe(Operation& operation);
+  void conclude(Operation& operation);
+  [[nodiscard]] static std::string describe_state(const Group& group, std::uint64_t sequence);
+
+  transport::Transport& transport_;
+  const transport::Clock& clock_;
+  const GroupTable& groups_;
+  Scheduler& scheduler_;
+  Membership& membership_;
+  Failures& failures_;
+};
+
+}  // namespace gtopk::engine

@@ -1,0 +1,259 @@
+#include "src/engine/scheduler.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "src/transport/base/log.hpp"
+
+namespace gtopk::engine {
+namespace {
+
+/// Timers are looked at this often though nothing is due.
+constexpr transport::Duration kIdleTimer = std::chrono::seconds(1);
+
+}  // namespace
+
+Scheduler::~Scheduler() {
+  const auto end = [](Operation& operation) {
+    operation.tell(
+        Error(ErrorKind::kAborted, fmt::format("{}: the engine has ended", operation.label())));
+  };
+  for (const auto& operation : operations_) {
+    end(*operation);
+  }
+  for (const auto& group : groups_.all()) {
+    for (const auto& operation : group->waiting_) {
+      end(*operation);
+    }
+    group->waiting_.clear();  // groups may outlive the engine, operations may not
+  }
+  operations_.clear();  // one that ends may make another ready
+}
+
+std::uint64_t Scheduler::submit(const std::shared_ptr<Group>& group, OperationSpec spec) {
+  const transport::TimePoint now = clock_.now();
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t sequence = spec.point_to_point() ? 0 : group->next_sequence_++;
+  queue_.push_back({{}, {group, sequence, now, std::move(spec)}});
+  return sequence;
+}
+
+void Scheduler::post(std::function<void()> work) {
+  const std::lock_guard lock(mutex_);
+  queue_.push_back({std::move(work), {}});
+}
+
+bool Scheduler::has_queued() const {
+  const std::lock_guard lock(mutex_);
+  return !queue_.empty();
+}
+
+bool Scheduler::take_queue() {
+  {
+    const std::lock_guard lock(mutex_);
+    taking_.swap(queue_);
+  }
+  for (Entry& entry : taking_) {
+    if (entry.work) {
+      entry.work();
+      continue;
+    }
+    if (!entry.call.spec.point_to_point()) {
+      entry.call.group->arrived_ = entry.call.sequence + 1;
+    }
+    hooks_.called(entry.call);
+  }
+  const bool any = !taking_.empty();
+  taking_.clear();
+  return any;
+}
+
+void Scheduler::admit(std::unique_ptr<Operation> operation) {
+  if (operation->spec().point_to_point()) {
+    start(std::move(operation));
+    return;
+  }
+  Group& group = operation->group();
+  group.waiting_.push_back(std::move(operation));
+  start_waiting(group);
+}
+
+void Scheduler::start_waiting(Group& group) {
+  if (group.starting_) {
+    return;  // one that ended at once came back here: the loop below goes on
+  }
+  group.starting_ = true;
+  start_those_that_may(group);
+  group.starting_ = false;
+}
+
+void Scheduler::start_those_that_may(Group& group) {
+  while (!group.waiting_.empty() && group.running_.size() < kMaxInFlight) {
+    if (group.waiting_.front()->spec().ordering == Ordering::kAfterEarlier &&
+        !group.running_.empty()) {
+      return;
+    }
+    std::unique_ptr<Operation> operation = std::move(group.waiting_.front());
+    group.waiting_.pop_front();
+    group.running_.emplace(operation->sequence(), operation.get());
+    group.last_name_ = operation->spec().name;  // keeps its memory
+    group.last_sequence_ = operation->sequence();
+    start(std::move(operation));
+  }
+}
+
+void Scheduler::start(std::unique_ptr<Operation> held) {
+  Operation& operation = *held;
+  operations_.push_back(std::move(held));
+  ++operation.group().in_flight_;
+  operation.start();
+  if (operation.body_done()) {
+    finish(operation);
+  }
+}
+
+bool Scheduler::resume_ready() {
+  if (ready_.empty()) {
+    return false;
+  }
+  while (!ready_.empty()) {
+    resuming_.swap(ready_);
+    for (const Ready& ready : resuming_) {
+      ready.handle.resume();
+      if (ready.operation->body_done()) {
+        finish(*ready.operation);
+      }
+    }
+    resuming_.clear();
+  }
+  return true;
+}
+
+void Scheduler::finish(Operation& operation) {
+  Group& group = operation.group();
+  const std::shared_ptr<Group> held =
+      operation.shared_group();  // the operation may be the last owner
+  Outcome outcome;
+  outcome.caused_here = !operation.cause().has_value();
+  outcome.error = operation.take_result();
+  operation.state = Operation::State::kLingering;
+  --group.in_flight_;
+  if (!operation.spec().point_to_point()) {
+    group.running_.erase(operation.sequence());
+  }
+  hooks_.ended(operation, outcome);
+  if (outcome.error) {
+    transport::log().debug("{}", outcome.error->what());
+  }
+  operation.tell(outcome.error);
+  start_waiting(group);
+}
+
+bool Scheduler::idle(const Group& group) const {
+  return group.waiting_.empty() && std::ranges::none_of(operations_, [&](const auto& operation) {
+           return &operation->group() == &group;
+         });
+}
+
+void Scheduler::when_idle(const std::shared_ptr<Group>& group, std::function<void()> then) {
+  if (idle(*group)) {
+    then();
+  } else {
+    idle_waiters_.emplace_back(group, std::move(then));
+  }
+}
+
+void Scheduler::forget_quiet() {
+  std::erase_if(operations_, [](const std::unique_ptr<Operation>& operation) {
+    return operation->state == Operation::State::kLingering && operation->quiet();
+  });
+  std::erase_if(idle_waiters_, [&](const auto& waiter) {
+    if (!idle(*waiter.first)) {
+      return false;
+    }
+    waiter.second();
+    return true;
+  });
+}
+
+Operation* Scheduler::running(const Group& group, std::uint64_t sequence) {
+  const auto found = group.running_.find(sequence);
+  return found == group.running_.end() ? nullptr : found->second;
+}
+
+Operation* Scheduler::oldest_running(const Group& group) {
+  return group.running_.empty() ? nullptr : group.running_.begin()->second;
+}
+
+bool Scheduler::waits(const Group& group, std::uint64_t sequence) {
+  return std::ranges::any_of(
+      group.waiting_, [&](const auto& operation) { return operation->sequence() == sequence; });
+}
+
+bool Scheduler::any_waits_too_long(const Group& group, transport::TimePoint now) {
+  return std::ranges::any_of(group.waiting_,
+                             [&](const auto& operation) { return now >= operation->deadline; });
+}
+
+void Scheduler::end_waiting(Group& group, std::uint64_t sequence, const Error& cause) {
+  const auto waiting = std::ranges::find_if(
+      group.waiting_, [&](const auto& operation) { return operation->sequence() == sequence; });
+  if (waiting != group.waiting_.end()) {
+    (*waiting)->tell(cause);
+    group.waiting_.erase(waiting);
+  }
+}
+
+void Scheduler::fail(Group& group, const Error& cause) {
+  const auto with_label = [&](const Operation& operation) {
+    return Error(cause.kind(), fmt::format("{}: {}", operation.label(), cause.what()));
+  };
+  std::deque<std::unique_ptr<Operation>> waiting;
+  waiting.swap(group.waiting_);
+  for (const auto& operation : operations_) {
+    if (&operation->group() == &group) {
+      operation->fail(with_label(*operation));
+    }
+  }
+  for (const auto& operation : waiting) {
+    operation->tell(with_label(*operation));
+  }
+}
+
+void Scheduler::enter_line(Operation& operation) { operation.group().line_.push_back(&operation); }
+
+void Scheduler::leave_line(Operation& operation) {
+  std::vector<Operation*>& line = operation.group().line_;
+  std::erase(line, &operation);
+  if (line.empty()) {
+    return;
+  }
+  Operation& next = *line.front();
+  if (next.turn_waiter) {
+    make_ready(std::exchange(next.turn_waiter, {}), next);
+  }
+}
+
+bool Scheduler::has_turn(const Operation& operation) {
+  return operation.group().line_.front() == &operation;
+}
+
+void Scheduler::plan_timers(transport::TimePoint now) {
+  next_timer_ = now + kIdleTimer;
+  for (const auto& group : groups_.all()) {
+    for (const auto& operation : group->waiting_) {
+      if (operation->deadline > now) {
+        wake_by(operation->deadline);
+      }
+    }
+  }
+  for (const auto& operation : operations_) {
+    if (operation->cause() && operation->state != Operation::State::kLingering) {
+      continue;
+    }
+    wake_by(std::max(operation->deadline, now));
+  }
+}
+
+}  // namespace gtopk::engine

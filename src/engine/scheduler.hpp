@@ -1,0 +1,141 @@
+// Engine: what runs when: the queue of calls, the bound on operations in flight, coroutines that
+// are ready, turns, and the next timer. It knows no network; whoever makes it decides what becomes
+// of a call, and is told of every end.
+#pragma once
+
+#include <coroutine>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "gtopk/error.hpp"
+#include "src/engine/group_table.hpp"
+#include "src/engine/operation.hpp"
+#include "src/transport/base/clock.hpp"
+
+namespace gtopk::engine {
+
+class Scheduler {
+ public:
+  /// Collectives of one group in flight at once; later ones wait. It bounds what a fast rank can
+  /// pile up, unreceived, at a slow one. The oldest unfinished one is in flight on every rank, so
+  /// none starves.
+  static constexpr std::size_t kMaxInFlight = 32;
+
+  /// A call on its way to the engine's thread.
+  struct Queued {
+    std::shared_ptr<Group> group;
+    std::uint64_t sequence = 0;
+    transport::TimePoint time{};
+    OperationSpec spec;
+  };
+  /// How an operation's body ended.
+  struct Outcome {
+    std::optional<Error> error;
+    /// Nobody told this rank to fail it.
+    bool caused_here = false;
+  };
+  struct Hooks {
+    /// Every call, in order; it comes back by way of admit(), or ends at once.
+    std::function<void(Queued&)> called;
+    /// An operation that ran, before its caller is told.
+    std::function<void(Operation&, const Outcome&)> ended;
+  };
+
+  Scheduler(const transport::Clock& clock, const GroupTable& groups, Hooks hooks)
+      : clock_(clock), groups_(groups), hooks_(std::move(hooks)) {}
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+  Scheduler(Scheduler&&) = delete;
+  Scheduler& operator=(Scheduler&&) = delete;
+  /// Ends what is left, with Error{kAborted}.
+  ~Scheduler();
+
+  // Any thread.
+
+  /// Numbers the operation and returns its number among the group's collectives; see
+  /// Engine::submit.
+  std::uint64_t submit(const std::shared_ptr<Group>& group, OperationSpec spec);
+  void post(std::function<void()> work);
+  [[nodiscard]] bool has_queued() const;
+
+  // Engine thread: the parts of a step. Each says whether it did anything.
+
+  bool take_queue();
+  bool resume_ready();
+  /// Forgets operations that the network has let go of, and calls those that wait for it.
+  void forget_quiet();
+
+  /// Starts the operation as soon as it may.
+  void admit(std::unique_ptr<Operation> operation);
+  void make_ready(std::coroutine_handle<> handle, Operation& operation) {
+    ready_.push_back({handle, &operation});
+  }
+  /// Calls `then`, on this thread, as soon as nothing of the group is under way or waiting.
+  void when_idle(const std::shared_ptr<Group>& group, std::function<void()> then);
+  [[nodiscard]] bool idle(const Group& group) const;
+
+  /// Under way, those that only wait for the network to let go of them included.
+  [[nodiscard]] const std::vector<std::unique_ptr<Operation>>& operations() const {
+    return operations_;
+  }
+  /// A collective that runs, or null.
+  [[nodiscard]] static Operation* running(const Group& group, std::uint64_t sequence);
+  [[nodiscard]] static Operation* oldest_running(const Group& group);
+  /// Whether a collective waits for its place in flight.
+  [[nodiscard]] static bool waits(const Group& group, std::uint64_t sequence);
+  /// Whether one that waits for its place in flight is late.
+  [[nodiscard]] static bool any_waits_too_long(const Group& group, transport::TimePoint now);
+  /// Ends one that waits for its place in flight.
+  static void end_waiting(Group& group, std::uint64_t sequence, const Error& cause);
+  /// Fails what is under way in the group, and ends what waits.
+  void fail(Group& group, const Error& cause);
+
+  // Turns: a line of operations in each group, the first of which has the links for itself.
+  static void enter_line(Operation& operation);
+  /// Lets the next one go on.
+  void leave_line(Operation& operation);
+  [[nodiscard]] static bool has_turn(const Operation& operation);
+
+  // Timers.
+  [[nodiscard]] transport::TimePoint next_timer() const { return next_timer_; }
+  /// Something is due then.
+  void wake_by(transport::TimePoint time) { next_timer_ = std::min(next_timer_, time); }
+  /// After the timers that were due have been looked at: the next deadline of any operation.
+  void plan_timers(transport::TimePoint now);
+
+ private:
+  struct Ready {
+    std::coroutine_handle<> handle;
+    Operation* operation;
+  };
+  /// Either some work or a call.
+  struct Entry {
+    std::function<void()> work;
+    Queued call;
+  };
+
+  void start_waiting(Group& group);
+  void start_those_that_may(Group& group);
+  void start(std::unique_ptr<Operation> operation);
+  void finish(Operation& operation);
+
+  const transport::Clock& clock_;
+  const GroupTable& groups_;
+  Hooks hooks_;
+  std::vector<std::unique_ptr<Operation>> operations_;
+  std::vector<Ready> ready_;
+  std::vector<Ready> resuming_;
+  std::vector<std::pair<std::shared_ptr<Group>, std::function<void()>>> idle_waiters_;
+  transport::TimePoint next_timer_{};
+
+  mutable std::mutex mutex_;
+  std::vector<Entry> queue_;
+  std::vector<Entry> taking_;
+};
+
+}  // namespace gtopk::engine

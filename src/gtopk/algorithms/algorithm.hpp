@@ -1,0 +1,65 @@
+// Sparse, algorithms room: what an algorithm of the sparse all-reduce is: a row of the registry.
+// One that merges lists gives the walk from a rank's selection to the result; one that works on acc
+// itself gives all of it. A new one is a file and a row of registry.cpp.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "gtopk/types.hpp"
+#include "src/engine/group_view.hpp"
+#include "src/engine/task.hpp"
+#include "src/gtopk/algorithms/list_exchange.hpp"
+#include "src/gtopk/value/registry.hpp"
+#include "src/gtopk/value/segments.hpp"
+
+namespace gtopk::sparse {
+
+/// One rank's part. Pointers stay valid until the operation has gone.
+struct SparseCall {
+  /// d elements of dtype, in one piece or several: the gradient, then the result (zeros off it).
+  Segments<void> tensor;
+  /// d elements of accumulation_type(dtype), or null: zeros, discarded afterwards.
+  void* residual = nullptr;
+  std::uint64_t d = 0;
+  DataType dtype = DataType::kFloat32;
+  SparseOptions options;
+  Delivered delivered;
+};
+
+struct AlgorithmRow {
+  /// From this rank's selection to the result, the same bits on every rank.
+  using Walk = engine::Task<List> (*)(ListExchange& exchange, List mine);
+  /// From gradient and residual to both written; options.k is k, by a density, too.
+  using Whole = engine::Task<void> (*)(engine::GroupView& group, SparseCall call);
+
+  std::string_view name;
+  std::string_view description;
+  /// A node keeps the first k of its union; else all of it.
+  bool reselects = true;
+  /// The result has at most k entries; else up to k of every rank, or without a k all d.
+  bool bounded = true;
+  Walk walk = nullptr;
+  /// Draws from options.seed, which ranks then agree on.
+  bool draws = false;
+  /// Where there is no walk: no rank selects entries of its own.
+  Whole whole = nullptr;
+
+  [[nodiscard]] bool selects() const { return walk != nullptr; }
+  /// Whether k means anything.
+  [[nodiscard]] bool takes_k() const { return selects() || bounded; }
+};
+
+/// The rows of registry.cpp, and what was added.
+[[nodiscard]] Registry<AlgorithmRow>& algorithm_registry();
+
+extern const AlgorithmRow kGtopk;
+extern const AlgorithmRow kGtopkTree;
+extern const AlgorithmRow kTopk;
+extern const AlgorithmRow kDense;
+extern const AlgorithmRow kRsAg;
+extern const AlgorithmRow kExactTopk;
+extern const AlgorithmRow kRandomK;
+extern const AlgorithmRow kTrueTopk;
+
+}  // namespace gtopk::sparse

@@ -1,0 +1,123 @@
+// Sparse, algorithms room: `exact`: the exact top k of the sum of all selections, which gTop-k
+// (arXiv 1901.04359) approximates.
+//
+// Recursive halving without re-selection leaves each leaf the exact sums of one region. The k-th
+// largest key of all regions is then found digit by digit from histograms that the leaves add up;
+// each leaf cuts its region there, and the regions are gathered. Sums have the bits of `topk`.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "gtopk/error.hpp"
+#include "src/collectives/fold.hpp"
+#include "src/gtopk/algorithms/algorithm.hpp"
+#include "src/gtopk/algorithms/leaf_sum.hpp"
+#include "src/gtopk/algorithms/regions.hpp"
+#include "src/gtopk/value/selection_order.hpp"
+
+namespace gtopk::sparse {
+namespace {
+
+using collectives::Tree;
+using engine::Task;
+
+constexpr std::uint32_t kDigitBits = 8;
+constexpr std::uint64_t kDigits = 1U << kDigitBits;
+
+/// Where the regions are cut: entries with a larger key are in the result, and `equals` of this
+/// region's that have it.
+struct Cut {
+  std::uint64_t key = 0;
+  std::uint64_t equals = 0;
+};
+
+/// How many non-zeros whose key begins with `prefix` have which digit next, `shift` bits above the
+/// key's end.
+void count_digits(EntryType type, const List& list, std::uint64_t prefix, std::uint32_t shift,
+                  std::span<std::uint64_t> counts) {
+  std::ranges::fill(counts, 0);
+  visit_entry(type, [&]<class Value, class Index>() {
+    const Entries<Value, Index> entries = list.entries<Value, Index>();
+    for (std::size_t i = 0; i < entries.size; ++i) {
+      const std::uint64_t key = magnitude_key(entries.values[i]);
+      const std::uint64_t digits = key >> shift;
+      if (key != 0 && digits / kDigits == prefix) ++counts[digits % kDigits];
+    }
+  });
+}
+
+std::span<std::uint64_t> numbers(ListExchange& exchange) {
+  std::byte* const room = exchange.group().buffer(kDigits * sizeof(std::uint64_t)).data();
+  return {reinterpret_cast<std::uint64_t*>(room), kDigits};
+}
+
+/// The k-th largest key of all leaves' lists; its ties go by region, lower ones first. With fewer
+/// non-zeros than k it is zero.
+Task<Cut> find_cut(ListExchange& exchange, const Tree& tree, List mine, std::uint32_t first_step) {
+  const EntryType type = exchange.plan().type;
+  LeafSum counting(exchange.group(), tree, kDigits);
+  const std::span<std::uint64_t> own = numbers(exchange);
+  const std::span<std::uint64_t> below = numbers(exchange);
+  std::uint64_t mine_equal = 0;
+  std::uint64_t below_equal = 0;
+  std::uint64_t key = 0;
+  std::uint64_t wanted = exchange.plan().k;  // of the keys that begin like `key`
+  for (auto shift = static_cast<std::uint32_t>(8 * type.value_bytes()); shift > 0;) {
+    shift -= kDigitBits;
+    count_digits(type, mine, key, shift, counting.words());
+    std::ranges::copy(counting.words(), own.begin());
+    Task<void> summing = counting.sum(first_step, below);
+    co_await summing;
+    first_step += tree.rounds();
+    std::uint64_t digit = kDigits - 1;
+    for (; digit > 0 && counting.words()[digit] < wanted; --digit) {
+      wanted -= counting.words()[digit];
+    }
+    key = key * kDigits + digit;
+    mine_equal = own[digit];
+    below_equal = below[digit];
+  }
+  co_return Cut{key, std::min(mine_equal, wanted - std::min(wanted, below_equal))};
+}
+
+Task<List> rounds(ListExchange& exchange, const Tree& tree, std::uint32_t /*rank*/, List mine) {
+  std::uint32_t step = Tree::round_step(0);
+  Task<Regions> agreeing = agree_on_regions(exchange, tree, mine, tree.rounds(), step);
+  const Regions regions = co_await agreeing;
+  step += tree.rounds();
+  RegionWalk walk(exchange, tree, regions);
+
+  // Reduce and scatter: the exact sums of one region.
+  for (std::uint32_t round = 0; round < tree.rounds(); ++round, ++step) {
+    Task<List> halving = walk.halve(mine, round, step, 2ULL << round);
+    mine = co_await halving;
+  }
+
+  Task<Cut> finding = find_cut(exchange, tree, mine, step);
+  const Cut cut = co_await finding;
+  step += tree.rounds() * static_cast<std::uint32_t>(exchange.plan().type.value_bytes());
+  mine = exchange.cut(mine, cut.key, cut.equals);
+  if (mine.size > exchange.plan().k) {
+    throw Error(ErrorKind::kMismatch,
+                fmt::format("leaves disagree: {} entries of one region are among the first {}",
+                            mine.size, exchange.plan().k));
+  }
+
+  // Gather.
+  for (std::uint32_t round = tree.rounds(); round-- > 0; ++step) {
+    Task<List> joining = walk.join(mine, round, step);
+    mine = co_await joining;
+  }
+  co_return mine;
+}
+
+Task<List> exact(ListExchange& exchange, List mine) { return walk_tree(exchange, mine, rounds); }
+
+}  // namespace
+
+const AlgorithmRow kExactTopk{.name = "exact",
+                              .description = "the exact top k of the sum of all selections",
+                              .reselects = false,
+                              .walk = exact};
+
+}  // namespace gtopk::sparse

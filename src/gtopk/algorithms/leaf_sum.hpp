@@ -1,0 +1,43 @@
+// Sparse, algorithms room: sums of unsigned integers over the leaves of the tree, by recursive
+// doubling: the numbers that all leaves must agree on (where regions are cut, how many keys are
+// how large). It knows no lists.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "src/collectives/tree.hpp"
+#include "src/engine/group_view.hpp"
+#include "src/engine/task.hpp"
+
+namespace gtopk::sparse {
+
+/// One leaf's part, for the rank that speaks for it. May be used again and again; a sum takes as
+/// many steps as the tree has rounds, one message of all words each.
+class LeafSum {
+ public:
+  LeafSum(engine::GroupView& group, const collectives::Tree& tree, std::size_t words);
+
+  /// What this leaf adds; afterwards the sums, the same on every leaf.
+  [[nodiscard]] std::span<std::uint64_t> words() const { return words_of(mine_); }
+
+  /// The nearest leaf first. Throws Error{kMismatch} for what no rank of this call would have sent.
+  engine::Task<void> sum(std::uint32_t first_step);
+  /// The farthest leaf first, as regions join (regions.hpp). below: beside it, the sums over those
+  /// leaves alone whose regions lie below this leaf's.
+  engine::Task<void> sum(std::uint32_t first_step, std::span<std::uint64_t> below);
+
+ private:
+  [[nodiscard]] std::span<std::uint64_t> words_of(std::span<std::byte> message) const;
+  /// The partner's words.
+  engine::Task<std::span<const std::uint64_t>> swap(std::uint32_t round, std::uint32_t step);
+
+  engine::GroupView& group_;
+  const collectives::Tree& tree_;
+  std::size_t size_;
+  std::span<std::byte> mine_;
+  std::span<std::byte> theirs_;
+};
+
+}  // namespace gtopk::sparse

@@ -1,0 +1,221 @@
+#include "src/gtopk/algorithms/list_exchange.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "gtopk/error.hpp"
+#include "src/collectives/header.hpp"
+#include "src/gtopk/wire/coded.hpp"
+
+namespace gtopk::sparse {
+
+using collectives::Header;
+using collectives::Steps;
+using engine::Message;
+using engine::Task;
+
+static_assert(kFrontBytes == collectives::kHeaderBytes);
+
+std::size_t ListPlan::message_bytes(std::uint64_t ranks) const {
+  const std::uint64_t entries = entries_of(ranks);
+  const std::size_t bytes = codec->message_bytes(type, entries, d);
+  return codec->rounds() ? std::max(bytes, kLossless.codec.message_bytes(type, entries, d)) : bytes;
+}
+
+Rounded ListExchange::round(const List& list, std::size_t count, bool answers,
+                            bool zeros_are_lost) {
+  if (!plan_.codec->rounds()) {
+    return {.kept = count};
+  }
+  List lost;
+  if (answers) {
+    lost = make(count);  // never sent: only its room is used
+  }
+  const Rounded rounded =
+      plan_.codec->round(plan_.type, list, count, answers ? &lost : nullptr, zeros_are_lost);
+  if (rounded.finite && rounded.lost != 0) {
+    lost.size = rounded.lost;
+    dropped_.at(lists_dropped_++) = lost;
+  }
+  return rounded;
+}
+
+void ListExchange::close_selection(List& list, std::size_t count, bool finite) {
+  // An entry that is rounded to zero is not sent, and so is not cleared.
+  const Rounded rounded = round(list, finite ? count : 0, true, false);
+  list.rounded = true;
+  close(list, rounded.kept, finite && rounded.finite);
+}
+
+void ListExchange::close(List& list, std::size_t count, bool finite) const {
+  list.finite = finite;
+  plan_.codec->close(plan_.type, list, finite ? count : 0);
+}
+
+Task<List> ListExchange::swap(std::uint32_t partner, Steps steps, List mine, std::uint64_t ranks) {
+  Task<void> departing = departed();
+  co_await departing;
+  const std::span<std::byte> room = message_room(ranks);
+  Message incoming = group_.recv(partner, steps.received, room);
+  post(partner, steps.sent, mine);
+  const std::size_t received = co_await incoming;
+  Task<List> opening = open(room.first(received), partner, steps.received, ranks);
+  const List theirs = co_await opening;
+  co_return theirs;
+}
+
+Task<List> ListExchange::receive(std::uint32_t from, std::uint32_t step, std::uint64_t ranks) {
+  const std::span<std::byte> room = message_room(ranks);
+  Message incoming = group_.recv(from, step, room);
+  const std::size_t received = co_await incoming;
+  Task<List> opening = open(room.first(received), from, step, ranks);
+  const List theirs = co_await opening;
+  co_return theirs;
+}
+
+Task<void> ListExchange::send(std::uint32_t to, std::uint32_t step, List list) {
+  Task<void> departing = departed();
+  co_await departing;
+  post(to, step, list);
+}
+
+Task<void> ListExchange::departed() {
+  if (leaving_) {
+    Task<void> leaving = leaving_->over();
+    co_await leaving;
+    leaving_.reset();
+  }
+}
+
+void ListExchange::post(std::uint32_t to, std::uint32_t step, const List& list) {
+  const bool unrounded = plan_.codec->rounds() && !list.rounded;
+  const Codec& codec = unrounded ? kLossless.codec : *plan_.codec;
+  const std::span<std::byte> message = codec.encode(plan_.type, list, plan_.d, *this);
+  const auto flags = static_cast<std::uint16_t>((list.finite ? 0 : Header::kNonFinite) |
+                                                (unrounded ? Header::kUnrounded : 0));
+  collectives::write_header(
+      message, group_, {.count = list.size, .flags = flags, .index_bytes = plan_.type.index_bytes});
+  leaving_.emplace(group_, to, step, message);
+}
+
+Task<List> ListExchange::open(std::span<std::byte> message, std::uint32_t from, std::uint32_t step,
+                              std::uint64_t ranks) {
+  Task<Header> reading = collectives::read_header(message, group_, from);
+  const Header header = co_await reading;
+  List list;
+  try {
+    const bool finite = (header.flags & Header::kNonFinite) == 0;
+    if (!finite && header.count != 0) {
+      throw Damaged(fmt::format("{} entries of a step that did not happen", header.count));
+    }
+    const bool unrounded = (header.flags & Header::kUnrounded) != 0;
+    if (unrounded && !plan_.codec->rounds()) {
+      throw Damaged("values that a lossless wire would not have rounded");
+    }
+    const Codec& codec = unrounded ? kLossless.codec : *plan_.codec;
+    list = codec.decode(plan_.type, {header.count, header.index_bytes, finite}, message,
+                        plan_.entries_of(ranks), plan_.d, *this);
+    list.finite = finite;
+    list.rounded = !unrounded;
+  } catch (const Damaged& damaged) {
+    throw Error(ErrorKind::kMismatch,
+                fmt::format("{} sent a damaged list: {}", group_.member(from), damaged.what()));
+  }
+  Departure::acknowledge(group_, from, step, message);
+  co_return list;
+}
+
+List ListExchange::merge(const List& left, const List& right, std::uint32_t speaker,
+                         std::uint64_t keep) {
+  const std::size_t both = left.size + right.size;
+  List node = make(plan_.reselects ? std::min<std::size_t>(keep, both) : both);
+  node.rounded = plan_.reselects;
+  if (!left.finite || !right.finite) {
+    close(node, 0, false);
+    return node;
+  }
+  const bool answers = speaker == group_.rank();
+  visit_entry(plan_.type, [&]<class Value, class Index>() {
+    const Entries<Value, Index> a = left.entries<Value, Index>();
+    const Entries<Value, Index> b = right.entries<Value, Index>();
+    const EntriesOut<Value, Index> kept = node.room<Value, Index>();
+    if (!plan_.reselects) {
+      const Merged merged = unite(a, b, kept);
+      close(node, merged.kept, merged.finite);
+      return;
+    }
+    Merged merged;
+    if (!answers) {
+      merged = sparse::merge<Value, Index>(a, b, keep, kept, nullptr, scratch_);
+    } else {
+      List list = make(both);  // never sent: only its room is used
+      EntriesOut<Value, Index> dropped = list.room<Value, Index>();
+      merged = sparse::merge<Value, Index>(a, b, keep, kept, &dropped, scratch_);
+      if (merged.finite && merged.dropped != 0) {
+        list.size = merged.dropped;
+        dropped_.at(lists_dropped_++) = list;
+      }
+    }
+    const Rounded rounded = round(node, merged.finite ? merged.kept : 0, answers, true);
+    close(node, rounded.kept, merged.finite && rounded.finite);
+  });
+  return node;
+}
+
+List ListExchange::cut(const List& list, std::uint64_t key, std::uint64_t equals) {
+  List kept = make(list.size);
+  List rest = make(list.size);  // never sent: only its room is used
+  visit_entry(plan_.type, [&]<class Value, class Index>() {
+    const Merged merged =
+        sparse::cut<Value, Index>(list.entries<Value, Index>(), static_cast<Key<Value>>(key),
+                                  equals, kept.room<Value, Index>(), rest.room<Value, Index>());
+    if (merged.dropped != 0) {
+      rest.size = merged.dropped;
+      dropped_.at(lists_dropped_++) = rest;
+    }
+    kept.rounded = list.rounded && plan_.codec->parts_are_rounded();
+    close(kept, merged.kept, list.finite);
+  });
+  return kept;
+}
+
+List ListExchange::part(const List& list, std::uint64_t begin, std::uint64_t end) const {
+  List part = list;
+  visit_entry(plan_.type, [&]<class Value, class Index>() {
+    const Entries<Value, Index> entries = list.entries<Value, Index>();
+    const Index* const last = entries.indices + entries.size;
+    const Index* const from = std::lower_bound(entries.indices, last, begin);
+    part.size = static_cast<std::size_t>(std::lower_bound(from, last, end) - from);
+    const auto skipped = static_cast<std::size_t>(from - entries.indices);
+    part.indices += skipped * sizeof(Index);
+    part.values += skipped * sizeof(Value);
+  });
+  part.capacity = part.size;
+  part.memory = {};
+  return part;
+}
+
+List ListExchange::copied(const List& part) {
+  List copy = joined(part, {});
+  copy.rounded = part.rounded && plan_.codec->parts_are_rounded();
+  return copy;
+}
+
+List ListExchange::joined(const List& low, const List& high) {
+  List both = make(low.size + high.size);
+  visit_entry(plan_.type, [&]<class Value, class Index>() {
+    const EntriesOut<Value, Index> room = both.room<Value, Index>();
+    const Entries<Value, Index> first = low.entries<Value, Index>();
+    const Entries<Value, Index> second = high.entries<Value, Index>();
+    std::copy_n(first.indices, first.size, room.indices);
+    std::copy_n(first.values, first.size, room.values);
+    std::copy_n(second.indices, second.size, room.indices + first.size);
+    std::copy_n(second.values, second.size, room.values + first.size);
+  });
+  both.rounded = low.rounded && high.rounded && plan_.codec->parts_are_rounded();
+  close(both, low.size + high.size, low.finite && high.finite);
+  return both;
+}
+
+}  // namespace gtopk::sparse

@@ -1,0 +1,136 @@
+// Sparse, algorithms room: what the list algorithms are written with: a swap with a partner, the
+// merge of a node, and what nodes dropped. It knows neither the tree nor the order of a walk.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "src/collectives/fold.hpp"
+#include "src/engine/group_view.hpp"
+#include "src/engine/task.hpp"
+#include "src/gtopk/algorithms/departure.hpp"
+#include "src/gtopk/merge/merge.hpp"
+#include "src/gtopk/value/list.hpp"
+#include "src/gtopk/wire/codec.hpp"
+#include "src/transport/base/tag.hpp"
+
+namespace gtopk::sparse {
+
+/// One exchange, as all ranks agreed on it.
+struct ListPlan {
+  EntryType type;
+  std::uint64_t d = 0;
+  /// Entries that a node keeps at most when it re-selects.
+  std::uint64_t k = 0;
+  /// Entries that one rank selects at most: k, or somewhat more where its selector approximates.
+  std::uint64_t leaf = 0;
+  /// A node keeps the first k of its union (gTop-k), else all of it (Top-k).
+  bool reselects = true;
+  const Codec* codec = nullptr;
+
+  /// The most entries of a list that stands for so many ranks.
+  [[nodiscard]] std::uint64_t entries_of(std::uint64_t ranks) const {
+    if (reselects) {
+      return leaf;
+    }
+    return leaf > d / ranks ? d : leaf * ranks;
+  }
+  /// The most bytes of its message.
+  [[nodiscard]] std::size_t message_bytes(std::uint64_t ranks) const;
+};
+
+/// Of its own selection what rounding lost, and of every node (the fold and the rounds) that and
+/// what it dropped.
+inline constexpr std::size_t kMostDropped = 1 + 2 * (1 + transport::TagBits::kSource);
+
+class ListExchange final : private Rooms {
+ public:
+  ListExchange(engine::GroupView& group, const ListPlan& plan, MergeScratch& scratch)
+      : group_(group), plan_(plan), scratch_(scratch) {}
+
+  [[nodiscard]] engine::GroupView& group() const { return group_; }
+  [[nodiscard]] const ListPlan& plan() const { return plan_; }
+  /// Whether lists may be long enough to keep a link busy.
+  [[nodiscard]] bool long_lists() const {
+    return plan_.codec->message_bytes(plan_.type, plan_.leaf, plan_.d) > kAcknowledgedBytes;
+  }
+
+  /// A list of up to `capacity` entries to write, and its end. Not finite: it has no entries.
+  [[nodiscard]] List make(std::size_t capacity) {
+    return plan_.codec->make(plan_.type, capacity, *this);
+  }
+  void close(List& list, std::size_t count, bool finite) const;
+  /// The end of what this rank has selected: rounded as the wire does, for which it answers.
+  void close_selection(List& list, std::size_t count, bool finite);
+
+  /// Sends `mine` and gives what comes in return, which stands for `ranks` ranks. Throws
+  /// Error{kMismatch} for what no rank of this call would have sent.
+  engine::Task<List> swap(std::uint32_t partner, collectives::Steps steps, List mine,
+                          std::uint64_t ranks);
+  engine::Task<List> receive(std::uint32_t from, std::uint32_t step, std::uint64_t ranks);
+  /// Ends when the list is on its way; the next message waits until it has left the link.
+  engine::Task<void> send(std::uint32_t to, std::uint32_t step, List list);
+  /// Ends when what was sent last has left this rank, as far as can be known.
+  engine::Task<void> departed();
+
+  /// The node above two lists; the same bits in either order. `speaker`, the lowest rank below it,
+  /// answers for what the node drops and for what rounding loses of it. Sums that are not selected
+  /// from are not rounded either.
+  [[nodiscard]] List merge(const List& left, const List& right, std::uint32_t speaker) {
+    return merge(left, right, speaker, plan_.k);
+  }
+  /// Likewise, of a node that keeps the first `keep` of its union.
+  [[nodiscard]] List merge(const List& left, const List& right, std::uint32_t speaker,
+                           std::uint64_t keep);
+
+  /// The entries with indices in [begin, end), where they lie: to be merged, not to be sent.
+  [[nodiscard]] List part(const List& list, std::uint64_t begin, std::uint64_t end) const;
+  /// The same entries in a list of their own, which can be sent.
+  [[nodiscard]] List copied(const List& part);
+  /// The entries of two lists, all indices of `low` below those of `high`.
+  [[nodiscard]] List joined(const List& low, const List& high);
+
+  /// Entries with a larger key than `key` (value/selection_order.hpp) and the first `equals` of
+  /// those that have it; this rank answers for the others.
+  [[nodiscard]] List cut(const List& list, std::uint64_t key, std::uint64_t equals);
+
+  /// What this rank answers for, from the leaves to the root: partial sums, and what rounding lost.
+  [[nodiscard]] std::span<const List> dropped() const {
+    return std::span(dropped_).first(lists_dropped_);
+  }
+
+ private:
+  std::span<std::byte> room(std::size_t bytes) override { return group_.buffer(bytes); }
+  [[nodiscard]] std::span<std::byte> message_room(std::uint64_t ranks) {
+    return group_.buffer(plan_.message_bytes(ranks));
+  }
+  /// Rounds a finite list before it is closed; what is lost is put back where this rank answers
+  /// for it.
+  [[nodiscard]] Rounded round(const List& list, std::size_t count, bool answers,
+                              bool zeros_are_lost);
+  void post(std::uint32_t to, std::uint32_t step, const List& list);
+  /// Checks what has arrived and acknowledges it.
+  engine::Task<List> open(std::span<std::byte> message, std::uint32_t from, std::uint32_t step,
+                          std::uint64_t ranks);
+
+  engine::GroupView& group_;
+  ListPlan plan_;
+  MergeScratch& scratch_;
+  std::optional<Departure> leaving_;
+  std::array<List, kMostDropped> dropped_{};
+  std::size_t lists_dropped_ = 0;
+};
+
+/// A walk of one rank for each leaf of the tree, for any number of ranks; see collectives/fold.hpp.
+template <class Rounds>
+engine::Task<List> walk_tree(ListExchange& exchange, List mine, Rounds rounds) {
+  const collectives::Tree tree(exchange.group().size());
+  engine::Task<List> walking = folded(exchange, tree, exchange.group().rank(), mine, rounds);
+  const List result = co_await walking;
+  co_return result;
+}
+
+}  // namespace gtopk::sparse

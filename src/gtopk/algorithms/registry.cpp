@@ -1,0 +1,16 @@
+#include "src/gtopk/algorithms/algorithm.hpp"
+
+namespace gtopk {
+
+std::vector<Choice> algorithms() { return sparse::algorithm_registry().choices(); }
+
+namespace sparse {
+
+Registry<AlgorithmRow>& algorithm_registry() {
+  static Registry<AlgorithmRow> registry("algorithm", {&kGtopk, &kGtopkTree, &kTopk, &kDense,
+                                                       &kRsAg, &kExactTopk, &kRandomK, &kTrueTopk});
+  return registry;
+}
+
+}  // namespace sparse
+}  // namespace gtopk

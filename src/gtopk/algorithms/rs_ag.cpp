@@ -1,0 +1,69 @@
+// Sparse, algorithms room: `rs-ag`: regions reduced and re-selected, then gathered: O(k) on the
+// wire whatever P.
+//
+// Of the family of Ok-Topk (Li and Hoefler, PPoPP 2022: regions balanced by where the ranks'
+// entries lie) and SparDL (Zhao et al., ICDE 2024, arXiv 2304.00737: every merge re-selects, and
+// what it drops stays with who merged). Unlike both: recursive halving along the tree, exact
+// re-selection, and ties by index.
+#include <algorithm>
+#include <bit>
+
+#include "src/collectives/fold.hpp"
+#include "src/gtopk/algorithms/algorithm.hpp"
+#include "src/gtopk/algorithms/regions.hpp"
+
+namespace gtopk::sparse {
+namespace {
+
+using collectives::Tree;
+using engine::Task;
+
+/// A region has one entry at least: with fewer than p of them, the last rounds merge as in gtopk.
+std::uint32_t splits_for(std::uint64_t k, const Tree& tree) {
+  return std::min(tree.rounds(), k == 0 ? 0 : static_cast<std::uint32_t>(std::bit_width(k)) - 1);
+}
+
+Task<List> rounds(ListExchange& exchange, const Tree& tree, std::uint32_t rank, List mine) {
+  const std::uint32_t splits = splits_for(exchange.plan().k, tree);
+  std::uint32_t step = Tree::round_step(0);
+  Task<Regions> agreeing = agree_on_regions(exchange, tree, mine, splits, step);
+  const Regions regions = co_await agreeing;
+  step += tree.rounds();
+  RegionWalk walk(exchange, tree, regions);
+
+  // Reduce and scatter: after round t a node is half as wide, and keeps what its regions may have.
+  std::uint32_t round = 0;
+  for (; round < splits; ++round, ++step) {
+    Task<List> halving = walk.halve(mine, round, step, 1);
+    mine = co_await halving;
+  }
+  for (; round < tree.rounds(); ++round, ++step) {
+    Task<List> swapping = exchange.swap(tree.partner(rank, round), {step, step}, mine, 1);
+    const List theirs = co_await swapping;
+    // The leaves of this node that have the same region, the lowest of them first.
+    const std::uint32_t region_bits = (1U << splits) - 1;
+    const std::uint32_t lowest =
+        ((tree.leaf(rank) >> (round + 1)) << (round + 1)) | (tree.leaf(rank) & region_bits);
+    mine = exchange.merge(mine, theirs, tree.rank_of(lowest), regions.entries(walk.range()));
+  }
+
+  // Gather.
+  for (round = splits; round-- > 0; ++step) {
+    Task<List> joining = walk.join(mine, round, step);
+    mine = co_await joining;
+  }
+  co_return mine;
+}
+
+Task<List> reduced_by_regions(ListExchange& exchange, List mine) {
+  return walk_tree(exchange, mine, rounds);
+}
+
+}  // namespace
+
+const AlgorithmRow kRsAg{
+    .name = "rs-ag",
+    .description = "regions reduced and re-selected, then gathered: O(k) on the wire whatever P",
+    .walk = reduced_by_regions};
+
+}  // namespace gtopk::sparse

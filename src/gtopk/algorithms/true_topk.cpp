@@ -1,0 +1,72 @@
+// Sparse, algorithms room: `true-topk`, a control: the exact top k of the sum of all acc, what
+// every sparse all-reduce approximates, at the price of `dense`. (SketchedSGD's trueTopk, Ivkin et
+// al., NeurIPS 2019.) Residuals lose what was delivered and keep the rest.
+#include <limits>
+
+#include "src/collectives/all_reduce.hpp"
+#include "src/gtopk/algorithms/delivery.hpp"
+#include "src/gtopk/select/select_exact.hpp"
+#include "src/numbers/element_types.hpp"
+
+namespace gtopk::sparse {
+namespace {
+
+using engine::Computation;
+using engine::GroupView;
+using engine::Task;
+
+SelectScratch& scratch_of_this_thread() {
+  static thread_local SelectScratch scratch;
+  return scratch;
+}
+
+template <class T, class Index>
+Task<void> true_topk_as(GroupView& group, SparseCall call) {
+  using Value = Accumulation<T>;
+  const auto d = static_cast<std::size_t>(call.d);
+  const auto k = static_cast<std::size_t>(std::min(call.options.k, call.d));
+  auto* const sum = reinterpret_cast<Value*>(group.buffer(d * sizeof(Value)).data());
+  group.enter("compress");
+  Computation accumulating = group.compute([&] {
+    static_cast<void>(accumulate<T, Value>(Segments<T>(call.tensor),
+                                           static_cast<const Value*>(call.residual), sum, d));
+  });
+  co_await accumulating;
+
+  group.enter("exchange");
+  const DataType type = accumulation_type(call.dtype);
+  Task<void> reducing = collectives::reduce_over_ranks(group, sum, d, type, ReduceOp::kSum);
+  co_await reducing;
+
+  // A non-finite acc anywhere makes a non-finite sum, which every rank sees.
+  const EntriesOut<Value, Index> room = entries_room<Value, Index>(group, k);
+  group.enter("commit");
+  Computation delivering = group.compute([&] {
+    const Selection selection = select_exact<Value, Value, Index>(
+        Segments<const Value>(sum), nullptr, d, k, room, scratch_of_this_thread());
+    if (!selection.finite) {
+      fill_nan(Segments<T>(call.tensor), d);
+      return;
+    }
+    deliver_alike<T, Index>(call, group.size(), {room.indices, room.values, selection.count});
+  });
+  co_await delivering;
+}
+
+Task<void> true_topk(GroupView& group, SparseCall call) {
+  Task<void> body;
+  visit_floating(call.dtype, [&]<class T>() {
+    body = call.d > std::numeric_limits<std::uint32_t>::max()
+               ? true_topk_as<T, std::uint64_t>(group, call)
+               : true_topk_as<T, std::uint32_t>(group, call);
+  });
+  return body;
+}
+
+}  // namespace
+
+const AlgorithmRow kTrueTopk{.name = "true-topk",
+                             .description = "a control: the exact top k of the sum of all acc",
+                             .whole = true_topk};
+
+}  // namespace gtopk::sparse

@@ -1,0 +1,92 @@
+// Sparse, select room: the row of `block`: every block of b elements sends its own largest. What
+// SparseLoCo and DeMo select: no layer is left out, and an index within a block is short.
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "src/gtopk/select/candidates.hpp"
+#include "src/gtopk/select/selector.hpp"
+#include "src/numbers/keep_denormals.hpp"
+
+namespace gtopk::sparse {
+namespace {
+
+/// Where the next block begins to look, so that most blocks are swept once and find few candidates
+/// too many. A block that has fewer there is swept again, out of the cache. Only time depends on
+/// it.
+template <class Value>
+class Guess {
+ public:
+  [[nodiscard]] Key<Value> threshold() const { return threshold_; }
+  /// For the same block once more, and again.
+  [[nodiscard]] std::array<Key<Value>, 3> lower() const {
+    return {below(threshold_, kOctave / 4), below(threshold_, kOctave), 1};
+  }
+
+  /// A first sweep has found `count` of k entries. What is not finite is found by any threshold.
+  void found(std::size_t count, std::size_t k) {
+    if (count > 4 * k) {
+      threshold_ = std::min(threshold_ + kOctave / 16, MagnitudeKey<Value>::kInfinity);
+    }
+  }
+  /// It was not enough: `smallest` is what was sent at last, 1 where everything was.
+  void missed(Key<Value> smallest) { threshold_ = below(smallest, kOctave / 8); }
+
+ private:
+  /// One step of the exponent, as a distance of keys: half the magnitude.
+  static constexpr Key<Value> kOctave = Key<Value>{1} << (std::numeric_limits<Value>::digits - 1);
+
+  static Key<Value> below(Key<Value> key, Key<Value> distance) {
+    return key > distance ? key - distance : 1;
+  }
+
+  Key<Value> threshold_ = 1;
+};
+
+Selection select(const SelectionInput& input, const List& out, SelectScratch& scratch) {
+  const KeepDenormals guard;
+  return visit_selection(input, [&]<class T, class Index>() -> Selection {
+    using Value = Accumulation<T>;
+    if (input.d == 0) return {};
+    const auto d = static_cast<std::size_t>(input.d);
+    const auto block = static_cast<std::size_t>(std::min(input.block, input.d));
+    const auto k_of = [&](std::size_t length) {
+      return static_cast<std::size_t>(selection_size(length, input.density));
+    };
+    Candidates<T, Index> candidates(Segments<T>(input.tensor),
+                                    static_cast<const Value*>(input.residual), block, k_of(block),
+                                    scratch);
+    auto room = out.room<Value, Index>();
+    Guess<Value> guess;
+    Selection selection;
+    for (std::size_t begin = 0, end = 0; begin < d; begin = end) {
+      end = begin + std::min(block, d - begin);
+      const std::size_t k = end - begin == block ? k_of(block) : k_of(end - begin);
+      candidates.start(guess.threshold());
+      if (!candidates.sweep(begin, end)) return {.finite = false};
+      guess.found(candidates.size(), k);
+      const bool missed = candidates.size() < k || candidates.first_threshold() == 1;
+      for (const Key<Value> threshold : guess.lower()) {
+        if (candidates.size() >= k || candidates.first_threshold() == 1) break;
+        candidates.start(threshold);
+        if (!candidates.sweep(begin, end)) return {.finite = false};
+      }
+      if (candidates.size() > k) (void)candidates.keep_first(k);
+      if (missed) guess.missed(candidates.size() < k ? 1 : candidates.smallest());
+      const std::size_t count = candidates.write(room);
+      room.indices += count;
+      room.values += count;
+      selection.count += count;
+    }
+    return selection;
+  });
+}
+
+}  // namespace
+
+const SelectorRow kBlock{.name = "block",
+                         .description = "the largest of every block of elements, by a density",
+                         .select = select,
+                         .per_block = true};
+
+}  // namespace gtopk::sparse

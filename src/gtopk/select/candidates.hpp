@@ -1,0 +1,168 @@
+// Sparse, select room: the candidates of a selection: one sweep over gradient and residual keeps
+// the first entries of acc in the selection order that reach a threshold.
+//
+// Candidates arrive in index order. When more than a bound have come, all but the first `keep` of
+// them in the selection order go, and the threshold rises above the last of those: later equals
+// have larger indices and lose. So memory stays O(keep) for any data and any threshold, and the
+// threshold decides only how often that happens. It knows no selector.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "src/gtopk/select/sample.hpp"
+#include "src/gtopk/select/select_exact.hpp"
+#include "src/gtopk/select/sweep.hpp"
+#include "src/gtopk/value/entries.hpp"
+#include "src/gtopk/value/growing_buffer.hpp"
+#include "src/gtopk/value/kth_key.hpp"
+#include "src/gtopk/value/segments.hpp"
+#include "src/gtopk/value/selection_order.hpp"
+#include "src/numbers/accumulation.hpp"
+
+namespace gtopk::sparse {
+
+/// The smallest key, at least 1, of a magnitude that reaches the threshold: every non-zero one for
+/// a threshold of 0 or less, none that is finite for NaN.
+template <class Value>
+[[nodiscard]] Key<Value> key_reaching(double threshold) {
+  constexpr Key<Value> kInfinity = MagnitudeKey<Value>::kInfinity;
+  if (threshold <= 0) return 1;
+  if (!(threshold <= static_cast<double>(std::numeric_limits<Value>::max()))) return kInfinity;
+  const auto nearest = static_cast<Value>(threshold);
+  const Key<Value> key = magnitude_key(nearest);
+  return std::max<Key<Value>>(1, static_cast<double>(nearest) < threshold ? key + 1 : key);
+}
+
+template <class T, class Index>
+class Candidates {
+ public:
+  using Value = Accumulation<T>;
+
+  /// Of any sweep the first `keep` >= 1 entries are known. `span`: the most elements that are swept
+  /// before the next start().
+  Candidates(Segments<const T> gradient, const Value* residual, std::size_t span, std::size_t keep,
+             SelectScratch& scratch)
+      : cursor_(gradient),
+        residual_(residual),
+        keep_(keep),
+        bound_(keep + std::max(keep, kFewest)),
+        room_(std::min(bound_ + kSweepStretch, span)),
+        indices_(scratch.indices.room<Index>(room_)),
+        values_(scratch.values.room<Value>(room_)),
+        keys_(scratch.keys) {
+    static_cast<void>(keys_.room<Key<Value>>(room_));  // by shape: it must not grow with the data
+  }
+
+  /// Forgets what was found; entries below `threshold` (at least 1) are passed over from now on.
+  void start(Key<Value> threshold) {
+    size_ = 0;
+    first_threshold_ = threshold;
+    threshold_ = threshold;
+  }
+
+  /// Goes over [begin, end) of acc, which lies behind everything swept since start(). False when
+  /// something is not finite.
+  [[nodiscard]] bool sweep(std::size_t begin, std::size_t end) {
+    StretchCandidates<Value> found;
+    for (std::size_t stretch_end = 0; begin < end; begin = stretch_end) {
+      cursor_.go_to(begin);
+      stretch_end = std::min({begin + kSweepStretch, cursor_.end(), end});
+      const std::size_t count =
+          sweep_stretch(cursor_.at(begin), residual_ == nullptr ? nullptr : residual_ + begin,
+                        stretch_end - begin, threshold_, found);
+      Key<Value> largest = 0;
+      for (std::size_t i = 0; i < count; ++i) {
+        largest = std::max(largest, magnitude_key(found.values[i]));
+        indices_[size_ + i] = static_cast<Index>(begin + found.offsets[i]);
+        values_[size_ + i] = found.values[i];
+      }
+      if (!is_finite_key<Value>(largest)) {
+        return false;
+      }
+      size_ += count;
+      if (size_ > bound_) {
+        threshold_ = keep_first(keep_) + 1;
+      }
+    }
+    return true;
+  }
+
+  [[nodiscard]] std::size_t size() const { return size_; }
+  /// What start() was told.
+  [[nodiscard]] Key<Value> first_threshold() const { return first_threshold_; }
+
+  /// How many entries reach `key` >= first_threshold(): exact below `keep`, else at least that.
+  [[nodiscard]] std::size_t reaching(Key<Value> key) const {
+    return static_cast<std::size_t>(std::count_if(
+        values_, values_ + size_, [key](Value value) { return magnitude_key(value) >= key; }));
+  }
+
+  /// Drops what does not reach `key`.
+  void keep_reaching(Key<Value> key) {
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < size_; ++i) {
+      const bool reaches = magnitude_key(values_[i]) >= key;
+      indices_[kept] = indices_[i];
+      values_[kept] = values_[i];
+      kept += reaches ? 1U : 0U;
+    }
+    size_ = kept;
+  }
+
+  /// Drops all but the first k <= keep in the selection order, k < size(). Returns the k-th key.
+  Key<Value> keep_first(std::size_t k) {
+    auto* keys = keys_.room<Key<Value>>(room_);
+    std::transform(values_, values_ + size_, keys, magnitude_key<Value>);
+    const auto [kth, larger, equal] = kth_largest(keys, size_, k);
+    std::size_t equals_left = std::min(k - larger, equal);
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < size_; ++i) {
+      const Key<Value> key = magnitude_key(values_[i]);
+      const bool equal_first = key == kth && equals_left > 0;
+      indices_[kept] = indices_[i];
+      values_[kept] = values_[i];
+      kept += key > kth || equal_first ? 1U : 0U;
+      equals_left -= equal_first ? 1U : 0U;
+    }
+    size_ = kept;
+    return kth;
+  }
+
+  /// The smallest key held, of size() >= 1.
+  [[nodiscard]] Key<Value> smallest() const {
+    Key<Value> smallest = magnitude_key(values_[0]);
+    for (std::size_t i = 1; i < size_; ++i) {
+      smallest = std::min(smallest, magnitude_key(values_[i]));
+    }
+    return smallest;
+  }
+
+  /// Writes what is held, ascending by index; returns how many.
+  std::size_t write(EntriesOut<Value, Index> out) const {
+    std::copy_n(indices_, size_, out.indices);
+    std::copy_n(values_, size_, out.values);
+    return size_;
+  }
+
+ private:
+  /// Rather than cut every few entries down to fewer.
+  static constexpr std::size_t kFewest = 32'768;
+
+  SegmentCursor<const T> cursor_;
+  const Value* residual_;
+  std::size_t keep_;
+  std::size_t bound_;  // of the candidates held
+  std::size_t room_;   // and one stretch more
+  Index* indices_;
+  Value* values_;
+  GrowingBuffer& keys_;
+  std::size_t size_ = 0;
+  Key<Value> first_threshold_ = 1;
+  Key<Value> threshold_ = 1;
+};
+
+}  // namespace gtopk::sparse

@@ -1,0 +1,23 @@
+// Sparse, select room: the row of `exact`, for every type.
+#include "src/gtopk/select/selector.hpp"
+#include "src/numbers/accumulation.hpp"
+
+namespace gtopk::sparse {
+namespace {
+
+Selection select(const SelectionInput& input, const List& out, SelectScratch& scratch) {
+  return visit_selection(input, [&]<class T, class Index>() {
+    using Value = Accumulation<T>;
+    return select_exact<T, Value, Index>(Segments<T>(input.tensor),
+                                         static_cast<const Value*>(input.residual), input.d,
+                                         input.k, out.room<Value, Index>(), scratch);
+  });
+}
+
+}  // namespace
+
+const SelectorRow kExact{.name = "exact",
+                         .description = "the k largest magnitudes, ties by the lower index",
+                         .select = select};
+
+}  // namespace gtopk::sparse

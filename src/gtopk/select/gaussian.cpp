@@ -1,0 +1,67 @@
+// Sparse, select room: the row of `gaussian`: a threshold from mean and deviation of acc, as if it
+// were normal, corrected where it is not.
+//
+// Shi et al., "Understanding Top-k Sparsification in Distributed Deep Learning", arXiv 1911.08772,
+// Alg. 1 (Gaussian-k): t = mean + deviation * z, z the two-sided normal quantile of k/d; at most
+// three times t is halved for fewer than 2k/3 entries or multiplied by 1.5 for more than 4k/3.
+#include <cmath>
+
+#include "src/gtopk/select/moments.hpp"
+#include "src/gtopk/select/selector.hpp"
+#include "src/gtopk/select/threshold_search.hpp"
+#include "src/numbers/keep_denormals.hpp"
+
+namespace gtopk::sparse {
+namespace {
+
+/// The z at which erfc(z / sqrt(2)), the share of a normal distribution beyond z on both sides,
+/// falls below `share`: 64 halvings of [0, 40], which holds every share a double can name.
+double two_sided_quantile(double share) {
+  double low = 0;
+  double high = 40;
+  for (int halving = 0; halving < 64; ++halving) {
+    const double middle = (low + high) / 2;
+    if (std::erfc(middle / std::sqrt(2.0)) < share) {
+      high = middle;
+    } else {
+      low = middle;
+    }
+  }
+  return low;
+}
+
+template <class T>
+double first_threshold(const SelectionInput& input) {
+  const auto d = static_cast<double>(input.d);
+  const Moments sums =
+      moments<T>(Segments<T>(input.tensor), static_cast<const Accumulation<T>*>(input.residual),
+                 static_cast<std::size_t>(input.d));
+  const double mean = sums.sum / d;
+  const double variance = sums.squares / d - mean * mean;
+  const double deviation = variance > 0 ? std::sqrt(variance) : 0;  // rounding may leave less
+  return mean + deviation * two_sided_quantile(static_cast<double>(input.k) / d);
+}
+
+Selection select(const SelectionInput& input, const List& out, SelectScratch& scratch) {
+  const KeepDenormals guard;
+  return visit_selection(input, [&]<class T, class Index>() -> Selection {
+    if (input.d == 0) return {};
+    ThresholdSearch<T, Index> search(input, scratch);
+    if (!search.search(first_threshold<T>(input), Correction{})) return {.finite = false};
+    const auto room = out.room<Accumulation<T>, Index>();
+    // A rank that found nothing might find nothing for ever.
+    return search.count() == 0 ? search.exact(room) : search.reaching(room);
+  });
+}
+
+}  // namespace
+
+const SelectorRow kGaussian{
+    .name = "gaussian",
+    .description =
+        "what reaches the normal quantile of mean and deviation, corrected three times "
+        "at most; up to 4k/3",
+    .select = select,
+    .most = four_thirds};
+
+}  // namespace gtopk::sparse

@@ -1,0 +1,30 @@
+// Sparse, select room: the sums that mean and deviation of acc follow from, in one fixed order. It
+// knows no threshold.
+#pragma once
+
+#include <cstddef>
+
+#include "src/gtopk/value/segments.hpp"
+#include "src/numbers/accumulation.hpp"
+
+namespace gtopk::sparse {
+
+struct Moments {
+  double sum = 0;
+  double squares = 0;
+};
+
+/// The order of summation, whatever the SIMD target and the pieces: acc is cut into chunks of
+/// kMomentsChunk elements, from the first on. Within a chunk element i is added to partial sum
+/// i mod kMomentsPartials, ascending by i; then partial j + w is added to partial j for w = 8, 4,
+/// 2, 1. What the chunks come to is added one after the other. All in double, each element widened
+/// first, each product and each sum rounded once.
+inline constexpr std::size_t kMomentsChunk = 4096;
+inline constexpr std::size_t kMomentsPartials = 16;
+
+/// Of acc = gradient + residual; `residual` may be null.
+template <class T>
+[[nodiscard]] Moments moments(Segments<const T> gradient, const Accumulation<T>* residual,
+                              std::size_t d);
+
+}  // namespace gtopk::sparse

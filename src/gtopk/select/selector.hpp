@@ -1,0 +1,82 @@
+// Sparse, select room: what a selector is: a row of the registry. It finds the entries that a rank
+// sends; which ones, and how many at most, is its definition. A new one is a file and a row of
+// registry.cpp.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string_view>
+
+#include "gtopk/types.hpp"
+#include "src/gtopk/select/select_exact.hpp"
+#include "src/gtopk/value/list.hpp"
+#include "src/gtopk/value/registry.hpp"
+#include "src/gtopk/value/segments.hpp"
+#include "src/numbers/element_types.hpp"
+
+namespace gtopk::sparse {
+
+/// Whose largest entries are wanted: acc = gradient + residual.
+struct SelectionInput {
+  /// d elements of dtype.
+  Segments<void> tensor;
+  /// d elements of accumulation_type(dtype), or null: zeros.
+  const void* residual = nullptr;
+  std::uint64_t d = 0;
+  DataType dtype = DataType::kFloat32;
+  std::uint64_t k = 0;
+  EntryType entry;
+  /// The share that k follows from, and the elements of a block: of selectors that go by blocks.
+  double density = 0;
+  std::uint64_t block = 0;
+  /// What the last step left; zeros: nothing.
+  SelectorState state{};
+};
+
+struct SelectorRow {
+  /// Writes the entries into `out`, which has room for most(d, k), ascending. Pure, but for the
+  /// scratch.
+  using Select = Selection (*)(const SelectionInput& input, const List& out,
+                               SelectScratch& scratch);
+  using Most = std::uint64_t (*)(std::uint64_t d, std::uint64_t k);
+
+  std::string_view name;
+  std::string_view description;
+  Select select;
+  /// The most entries that it returns; null: k.
+  Most most = nullptr;
+  /// Every block of `block` elements has a k of its own: a density must be given, and nodes that
+  /// re-select by one k for all would undo it.
+  bool per_block = false;
+
+  [[nodiscard]] std::uint64_t most_of(std::uint64_t d, std::uint64_t k) const {
+    return most == nullptr ? k : most(d, k);
+  }
+};
+
+/// min(d, ceil(4k/3)), k <= d: what an approximate selection is cut to.
+[[nodiscard]] constexpr std::uint64_t four_thirds(std::uint64_t d, std::uint64_t k) {
+  return k + std::min(d - k, k / 3 + (k % 3 == 0 ? 0 : 1));
+}
+
+/// Calls select.operator()<T, Index>() with the types of the call.
+template <class Select>
+Selection visit_selection(const SelectionInput& input, Select select) {
+  Selection selection;
+  visit_floating(input.dtype, [&]<class T>() {
+    selection = input.entry.index_bytes == 8 ? select.template operator()<T, std::uint64_t>()
+                                             : select.template operator()<T, std::uint32_t>();
+  });
+  return selection;
+}
+
+/// The rows of registry.cpp, and what was added.
+[[nodiscard]] Registry<SelectorRow>& selector_registry();
+
+extern const SelectorRow kExact;
+extern const SelectorRow kGaussian;
+extern const SelectorRow kSampled;
+extern const SelectorRow kThreshold;
+extern const SelectorRow kBlock;
+
+}  // namespace gtopk::sparse

@@ -1,0 +1,112 @@
+// Sparse, select room: what the approximate selectors share: a threshold that is moved until the
+// number of entries that reach it lies within bounds. It knows not where the threshold comes from.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "src/gtopk/select/candidates.hpp"
+#include "src/gtopk/select/select_exact.hpp"
+#include "src/gtopk/select/selector.hpp"
+#include "src/gtopk/value/entries.hpp"
+#include "src/gtopk/value/segments.hpp"
+#include "src/gtopk/value/selection_order.hpp"
+#include "src/numbers/accumulation.hpp"
+
+namespace gtopk::sparse {
+
+/// Counts n with least * k <= unit * n <= most * k are within bounds. Fewer: the threshold is
+/// multiplied by `down`; more: by `up`.
+struct Correction {
+  std::uint64_t unit = 3;
+  std::uint64_t least = 2;
+  std::uint64_t most = 4;
+  double down = 0.5;
+  double up = 1.5;
+  /// Corrections at most, before the count is accepted as it is.
+  int times = 3;
+  /// A sweep begins at the threshold times this, so that corrections down to there need no other.
+  double ahead = 0.5;
+
+  [[nodiscard]] bool too_few(std::size_t count, std::size_t k) const {
+    return unit * count < least * k;
+  }
+  [[nodiscard]] bool too_many(std::size_t count, std::size_t k) const {
+    return unit * count > most * k;
+  }
+};
+
+/// One selection. Counts are those of all of acc, though at most four_thirds(d, k) entries and one
+/// more are kept: that many are too many, however many there are.
+template <class T, class Index>
+class ThresholdSearch {
+ public:
+  using Value = Accumulation<T>;
+
+  ThresholdSearch(const SelectionInput& input, SelectScratch& scratch)
+      : d_(static_cast<std::size_t>(input.d)),
+        k_(static_cast<std::size_t>(input.k)),
+        most_(static_cast<std::size_t>(four_thirds(input.d, input.k))),
+        candidates_(Segments<T>(input.tensor), static_cast<const Value*>(input.residual), d_,
+                    most_ + 1, scratch) {}
+
+  /// Moves the threshold by at most correction.times steps. False when something is not finite.
+  [[nodiscard]] bool search(double threshold, const Correction& correction) {
+    threshold_ = threshold;
+    for (int left = correction.times;; --left) {
+      if (!count(left == 0 ? 1 : correction.ahead)) return false;
+      const bool few = correction.too_few(count_, k_);
+      within_ = !few && !correction.too_many(count_, k_);
+      if (within_ || left == 0) return true;
+      threshold_ *= few ? correction.down : correction.up;
+    }
+  }
+
+  [[nodiscard]] double threshold() const { return threshold_; }
+  /// How many entries reach the threshold; exact up to four_thirds(d, k), else more than that.
+  [[nodiscard]] std::size_t count() const { return count_; }
+  /// Whether the last count was within bounds.
+  [[nodiscard]] bool within() const { return within_; }
+
+  /// The entries that reach the threshold, the first four_thirds(d, k) of them.
+  [[nodiscard]] Selection reaching(EntriesOut<Value, Index> out) {
+    candidates_.keep_reaching(key_reaching<Value>(threshold_));
+    if (candidates_.size() > most_) (void)candidates_.keep_first(most_);
+    return {.count = candidates_.write(out)};
+  }
+
+  /// The first k, from what a search has found where that is enough.
+  [[nodiscard]] Selection exact(EntriesOut<Value, Index> out) {
+    if (candidates_.size() < k_ && candidates_.first_threshold() > 1) {
+      candidates_.start(1);
+      if (!candidates_.sweep(0, d_)) return {.finite = false};
+    }
+    if (candidates_.size() > k_) (void)candidates_.keep_first(k_);
+    return {.count = candidates_.write(out)};
+  }
+
+ private:
+  /// Counts what reaches the threshold, by a sweep where the last one passed over such entries.
+  [[nodiscard]] bool count(double ahead) {
+    const Key<Value> key = key_reaching<Value>(threshold_);
+    if (!swept_ || key < candidates_.first_threshold()) {
+      candidates_.start(std::min(key, key_reaching<Value>(threshold_ * ahead)));
+      if (!candidates_.sweep(0, d_)) return false;
+      swept_ = true;
+    }
+    count_ = candidates_.reaching(key);
+    return true;
+  }
+
+  std::size_t d_;
+  std::size_t k_;
+  std::size_t most_;
+  Candidates<T, Index> candidates_;
+  bool swept_ = false;
+  double threshold_ = 0;
+  std::size_t count_ = 0;
+  bool within_ = false;
+};
+
+}  // namespace gtopk::sparse

@@ -1,0 +1,68 @@
+// Sparse, value room: a list of entries in memory, whose element and index types its user need not
+// see: algorithms pass lists on, and those who compute ask for the typed view. It knows no message.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "gtopk/types.hpp"
+#include "src/gtopk/value/entries.hpp"
+
+namespace gtopk::sparse {
+
+/// Of what an entry is made.
+struct EntryType {
+  /// kFloat32 or kFloat64.
+  DataType value = DataType::kFloat32;
+  /// 4, or 8 where d >= 2^32.
+  std::uint32_t index_bytes = 4;
+
+  [[nodiscard]] std::size_t value_bytes() const { return value == DataType::kFloat64 ? 8 : 4; }
+  [[nodiscard]] std::size_t bytes() const { return value_bytes() + index_bytes; }
+};
+
+/// Calls f.operator()<Value, Index>().
+template <class F>
+void visit_entry(EntryType type, F f) {
+  if (type.value == DataType::kFloat64) {
+    type.index_bytes == 8 ? f.template operator()<double, std::uint64_t>()
+                          : f.template operator()<double, std::uint32_t>();
+  } else {
+    type.index_bytes == 8 ? f.template operator()<float, std::uint64_t>()
+                          : f.template operator()<float, std::uint32_t>();
+  }
+}
+
+/// Indices ascending, each at most once. A view: the operation owns the memory.
+struct List {
+  std::span<std::byte> memory;
+  std::byte* indices = nullptr;
+  std::byte* values = nullptr;
+  std::size_t capacity = 0;
+  std::size_t size = 0;
+  /// False: a rank below met NaN or infinity. It has no entries then.
+  bool finite = true;
+  /// Its values are what the wire can have of them.
+  bool rounded = false;
+
+  template <class Value, class Index>
+  [[nodiscard]] Entries<Value, Index> entries() const {
+    return {reinterpret_cast<const Index*>(indices), reinterpret_cast<const Value*>(values), size};
+  }
+  /// Where `capacity` entries may be written.
+  template <class Value, class Index>
+  [[nodiscard]] EntriesOut<Value, Index> room() const {
+    return {reinterpret_cast<Index*>(indices), reinterpret_cast<Value*>(values)};
+  }
+};
+
+/// Two arrays of `count` entries from `first` on, which is aligned to 64 bytes: the wider type
+/// first so that both are aligned.
+inline void lay_out(EntryType type, List& list, std::byte* first, std::size_t count) {
+  const bool values_first = type.value_bytes() >= type.index_bytes;
+  list.values = values_first ? first : first + count * type.index_bytes;
+  list.indices = values_first ? first + count * type.value_bytes() : first;
+}
+
+}  // namespace gtopk::sparse

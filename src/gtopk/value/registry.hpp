@@ -1,0 +1,71 @@
+// Sparse, value room: rows by name. What is written into a registry's first rows is always there;
+// a trial adds its own. It knows nothing of what a row does.
+#pragma once
+
+#include <algorithm>
+#include <initializer_list>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "gtopk/error.hpp"
+#include "gtopk/types.hpp"
+
+namespace gtopk::sparse {
+
+/// Row has `name` and `description`, and lives as long as the program.
+template <class Row>
+class Registry {
+ public:
+  /// `what`: of what a row is one, as the option is called.
+  Registry(std::string_view what, std::initializer_list<const Row*> rows)
+      : what_(what), rows_(rows) {}
+
+  /// Throws Error{kInvalidArgument} for a name that is not there, with those that are.
+  [[nodiscard]] const Row& find(std::string_view name) const {
+    const std::lock_guard lock(mutex_);
+    const auto row = std::ranges::find(rows_, name, &Row::name);
+    if (row == rows_.end()) {
+      throw Error(ErrorKind::kInvalidArgument, fmt::format("unknown {} '{}'; available: {}", what_,
+                                                           name, fmt::join(names(), ", ")));
+    }
+    return **row;
+  }
+
+  [[nodiscard]] std::vector<Choice> choices() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<Choice> choices;
+    choices.reserve(rows_.size());
+    for (const Row* row : rows_) {
+      choices.push_back({row->name, row->description});
+    }
+    return choices;
+  }
+
+  /// A row more, or another of the same name in its place.
+  void add(const Row& row) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(rows_, [&](const Row* other) { return other->name == row.name; });
+    rows_.push_back(&row);
+  }
+
+ private:
+  [[nodiscard]] std::vector<std::string_view> names() const {
+    std::vector<std::string_view> names;
+    names.reserve(rows_.size());
+    for (const Row* row : rows_) {
+      names.push_back(row->name);
+    }
+    return names;
+  }
+
+  std::string_view what_;
+  mutable std::mutex mutex_;
+  std::vector<const Row*> rows_;
+};
+
+}  // namespace gtopk::sparse

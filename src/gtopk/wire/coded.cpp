@@ -1,0 +1,344 @@
+#include "src/gtopk/wire/coded.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <type_traits>
+
+#include "src/gtopk/value/selection_order.hpp"
+#include "src/gtopk/wire/rice.hpp"
+#include "src/numbers/accumulation.hpp"
+#include "src/numbers/keep_denormals.hpp"
+
+namespace gtopk::sparse {
+namespace {
+
+/// Values as a message has them. `Stored` is of one value, one behind the other; `pack` loses
+/// nothing of a value that is rounded.
+struct AsTheyAre {
+  static constexpr bool kRounds = false;
+  template <class Value>
+  using Stored = Value;
+  template <class Value>
+  static Value pack(Value value) {
+    return value;
+  }
+  template <class Value>
+  static Value unpack(Value stored) {
+    return stored;
+  }
+};
+
+/// Rounded to a half type; what exceeds the largest float16 becomes that.
+template <class Half>
+struct Rounded16 {
+  static constexpr bool kRounds = true;
+  template <class Value>
+  using Stored = Half;
+  template <class Value>
+  static Half pack(Value value) {
+    if constexpr (std::is_same_v<Half, Float16>) {
+      constexpr Value kLargest = 65504;
+      value = std::clamp(value, -kLargest, kLargest);
+    }
+    return narrow<Half>(static_cast<float>(value));
+  }
+  template <class Value>
+  static Value unpack(Half stored) {
+    return widen(stored);
+  }
+};
+
+/// What a list's entries become: those that are left, and what is lost of each.
+template <class Value, class Index>
+class Rounding {
+ public:
+  Rounding(EntriesOut<Value, Index> list, EntriesOut<Value, Index> lost, bool zeros_are_lost)
+      : list_(list), lost_(lost), zeros_are_lost_(zeros_are_lost) {}
+
+  /// Entry i becomes `kept`; entries come in order.
+  void take(std::size_t i, Value kept) {
+    const Index index = list_.indices[i];
+    const Value rest = list_.values[i] - kept;
+    rounded_.finite = rounded_.finite && is_finite_key<Value>(magnitude_key(kept));
+    if (lost_.indices != nullptr && rest != 0 && (kept != 0 || zeros_are_lost_)) {
+      lost_.indices[rounded_.lost] = index;
+      lost_.values[rounded_.lost] = rest;
+      ++rounded_.lost;
+    }
+    if (kept != 0) {
+      list_.indices[rounded_.kept] = index;
+      list_.values[rounded_.kept] = kept;
+      ++rounded_.kept;
+    }
+  }
+
+  [[nodiscard]] Rounded rounded() const { return rounded_; }
+
+ private:
+  EntriesOut<Value, Index> list_;
+  EntriesOut<Value, Index> lost_;
+  bool zeros_are_lost_;
+  Rounded rounded_;
+};
+
+/// Each value by itself.
+template <class Each>
+struct OneByOne {
+  static constexpr bool kRounds = Each::kRounds;
+  static constexpr bool kByBlocks = false;
+  template <class Value>
+  using Stored = typename Each::template Stored<Value>;
+
+  template <class Value>
+  static std::size_t bytes(std::size_t count) {
+    return count * sizeof(Stored<Value>);
+  }
+  template <class Value>
+  static void write(const Value* values, std::size_t count, std::byte* out) {
+    auto* const stored = reinterpret_cast<Stored<Value>*>(out);
+    for (std::size_t i = 0; i < count; ++i) {
+      stored[i] = Each::pack(values[i]);
+    }
+  }
+  template <class Value>
+  static void read(const std::byte* bytes, std::size_t count, Value* values) {
+    const auto* const stored = reinterpret_cast<const Stored<Value>*>(bytes);
+    for (std::size_t i = 0; i < count; ++i) {
+      values[i] = Each::template unpack<Value>(stored[i]);
+    }
+  }
+  template <class Value, class Index>
+  static void round(EntriesOut<Value, Index> list, std::size_t count,
+                    Rounding<Value, Index>& rounding) {
+    for (std::size_t i = 0; i < count; ++i) {
+      rounding.take(i, Each::template unpack<Value>(Each::pack(list.values[i])));
+    }
+  }
+};
+
+/// An integer q of -127 to 127 for each value, times 2^e of its block: the least e for which the
+/// block's largest is at most 127 2^e. A block is 256 entries of the rounded list, the last may be
+/// shorter; what is rounded to zero counts to the block in which it would have been.
+struct AsInt8 {
+  static constexpr bool kRounds = true;
+  static constexpr bool kByBlocks = true;
+  static constexpr std::size_t kBlock = 256;
+  static constexpr int kMost = 127;
+  using Exponent = std::int16_t;
+
+  static std::size_t blocks_of(std::size_t count) { return (count + kBlock - 1) / kBlock; }
+
+  template <class Value>
+  static int exponent_of(Value largest) {
+    const int e = std::ilogb(largest) - 6;
+    return std::scalbn(largest, -e) <= kMost ? e : e + 1;
+  }
+  /// 2^e and its inverse. Every e of a float, and what it scales, is a normal double, so that one
+  /// multiplication is exact; of a double it may not be.
+  template <class Value>
+  class Scale {
+   public:
+    explicit Scale(int e) : e_(e), up_(std::scalbn(1.0, e)), down_(std::scalbn(1.0, -e)) {}
+
+    /// To nearest, ties to even, of at most 127 in magnitude.
+    [[nodiscard]] double quotient(Value value) const {
+      constexpr double kToWhole = 0x1.8p52;  // added, it leaves no room for a fraction
+      return (exactly(value, down_, -e_) + kToWhole) - kToWhole;
+    }
+    [[nodiscard]] Value times(double q) const { return static_cast<Value>(exactly(q, up_, e_)); }
+
+   private:
+    static double exactly(double value, double factor, int e) {
+      return std::is_same_v<Value, float> ? value * factor : std::scalbn(value, e);
+    }
+
+    int e_;
+    double up_;
+    double down_;
+  };
+
+  template <class Value>
+  static std::size_t bytes(std::size_t count) {
+    return blocks_of(count) * sizeof(Exponent) + count;
+  }
+  template <class Value>
+  static void write(const Value* values, std::size_t count, std::byte* out) {
+    std::byte* const quotients = out + blocks_of(count) * sizeof(Exponent);
+    for (std::size_t begin = 0; begin < count; begin += kBlock) {
+      const std::size_t end = std::min(begin + kBlock, count);
+      Value largest = 0;
+      for (std::size_t i = begin; i < end; ++i) {
+        largest = std::max(largest, std::fabs(values[i]));
+      }
+      const auto e = static_cast<Exponent>(exponent_of(largest));
+      std::memcpy(out + begin / kBlock * sizeof e, &e, sizeof e);
+      const Scale<Value> scale(e);
+      for (std::size_t i = begin; i < end; ++i) {
+        quotients[i] = static_cast<std::byte>(static_cast<std::int8_t>(scale.quotient(values[i])));
+      }
+    }
+  }
+  template <class Value>
+  static void read(const std::byte* bytes, std::size_t count, Value* values) {
+    const std::byte* const quotients = bytes + blocks_of(count) * sizeof(Exponent);
+    for (std::size_t begin = 0; begin < count; begin += kBlock) {
+      const std::size_t end = std::min(begin + kBlock, count);
+      Exponent e = 0;
+      std::memcpy(&e, bytes + begin / kBlock * sizeof e, sizeof e);
+      const Scale<Value> scale(e);
+      double largest = 0;
+      bool exact = true;
+      for (std::size_t i = begin; i < end; ++i) {
+        const double q = std::to_integer<std::int8_t>(quotients[i]);
+        values[i] = scale.times(q);
+        exact = exact && q != 0 && q >= -kMost && scale.quotient(values[i]) == q;
+        largest = std::max(largest, std::fabs(q));
+      }
+      if (!exact || largest <= kMost / 2.0) {
+        throw Damaged("values that no block of int8 has");
+      }
+    }
+  }
+  template <class Value, class Index>
+  static void round(EntriesOut<Value, Index> list, std::size_t count,
+                    Rounding<Value, Index>& rounding) {
+    for (std::size_t begin = 0; begin < count;) {
+      // As many entries as leave a block's worth.
+      std::size_t end = begin;
+      std::size_t left = 0;
+      Value largest = 0;
+      int e = 0;
+      Scale<Value> scale(e);
+      for (; end < count && left < kBlock; ++end) {
+        const Value magnitude = std::fabs(list.values[end]);
+        if (magnitude > largest) {
+          largest = magnitude;
+          if (const int wider = exponent_of(largest); end == begin || wider != e) {
+            e = wider;
+            scale = Scale<Value>(e);
+            left = static_cast<std::size_t>(
+                std::count_if(list.values + begin, list.values + end,
+                              [&scale](Value value) { return scale.quotient(value) != 0; }));
+          }
+        }
+        left += scale.quotient(magnitude) != 0 ? 1 : 0;
+      }
+      for (; begin < end; ++begin) {
+        rounding.take(begin, scale.times(scale.quotient(list.values[begin])));
+      }
+    }
+  }
+};
+
+template <class Values>
+class Coded final : public Codec {
+ public:
+  List make(EntryType type, std::size_t capacity, Rooms& rooms) const override {
+    List list;
+    list.memory = rooms.room(capacity * type.bytes());
+    list.capacity = capacity;
+    lay_out(type, list, list.memory.data(), capacity);
+    return list;
+  }
+
+  void close(EntryType /*type*/, List& list, std::size_t count) const override {
+    list.size = count;
+  }
+
+  [[nodiscard]] bool rounds() const override { return Values::kRounds; }
+  [[nodiscard]] bool parts_are_rounded() const override { return !Values::kByBlocks; }
+
+  Rounded round(EntryType type, const List& list, std::size_t count, const List* lost,
+                bool zeros_are_lost) const override {
+    if constexpr (!Values::kRounds) {
+      return Codec::round(type, list, count, lost, zeros_are_lost);
+    } else {
+      const KeepDenormals guard;
+      Rounded rounded;
+      visit_entry(type, [&]<class Value, class Index>() {
+        using Out = EntriesOut<Value, Index>;
+        const Out entries = list.room<Value, Index>();
+        Rounding<Value, Index> rounding(
+            entries, lost == nullptr ? Out{} : lost->room<Value, Index>(), zeros_are_lost);
+        Values::round(entries, count, rounding);
+        rounded = rounding.rounded();
+      });
+      return rounded;
+    }
+  }
+
+  std::size_t message_bytes(EntryType type, std::size_t capacity, std::uint64_t d) const override {
+    return kFrontBytes + value_bytes(type, capacity) + rice::room_for(capacity, d);
+  }
+
+  std::span<std::byte> encode(EntryType type, const List& list, std::uint64_t d,
+                              Rooms& rooms) const override {
+    const std::span<std::byte> room = rooms.room(message_bytes(type, list.size, d));
+    std::byte* const values = room.data() + kFrontBytes;
+    std::byte* const code = values + value_bytes(type, list.size);
+    std::size_t code_bytes = 0;
+    const KeepDenormals guard;
+    visit_entry(type, [&]<class Value, class Index>() {
+      const Entries<Value, Index> entries = list.entries<Value, Index>();
+      Values::write(entries.values, entries.size, values);
+      code_bytes = rice::encode(entries.indices, entries.size, code);
+    });
+    return room.first(static_cast<std::size_t>(code - room.data()) + code_bytes);
+  }
+
+  List decode(EntryType type, const ListHeader& says, std::span<std::byte> message,
+              std::size_t capacity, std::uint64_t d, Rooms& rooms) const override {
+    if (says.index_bytes != type.index_bytes) {
+      throw Damaged(
+          fmt::format("{}-byte indices, expected {}", says.index_bytes, type.index_bytes));
+    }
+    // The count first: what it is multiplied by must not wrap around.
+    if (says.count > capacity || message.size() < kFrontBytes + value_bytes(type, says.count)) {
+      throw Damaged(
+          fmt::format("{} entries in {} bytes, expected at most {} entries and {} bytes "
+                      "for the values of so many",
+                      says.count, message.size(), capacity,
+                      says.count > capacity ? 0 : value_bytes(type, says.count)));
+    }
+    const std::byte* const values = message.data() + kFrontBytes;
+    const std::span<const std::byte> code =
+        message.subspan(kFrontBytes + value_bytes(type, says.count));
+    List list = make(type, says.count, rooms);
+    const KeepDenormals guard;
+    visit_entry(type, [&]<class Value, class Index>() {
+      const EntriesOut<Value, Index> room = list.room<Value, Index>();
+      rice::decode(code, room.indices, says.count, d);
+      Values::read(values, says.count, room.values);
+    });
+    list.size = says.count;
+    return list;
+  }
+
+ private:
+  static std::size_t value_bytes(EntryType type, std::size_t count) {
+    std::size_t bytes = 0;
+    visit_entry(type,
+                [&]<class Value, class Index>() { bytes = Values::template bytes<Value>(count); });
+    return bytes;
+  }
+};
+
+const Coded<OneByOne<AsTheyAre>> kLosslessCodec{};
+const Coded<OneByOne<Rounded16<Bfloat16>>> kBf16Codec{};
+const Coded<OneByOne<Rounded16<Float16>>> kFp16Codec{};
+const Coded<AsInt8> kInt8Codec{};
+
+}  // namespace
+
+const CodecRow kLossless{"lossless", "indices coded, values as they are", kLosslessCodec};
+const CodecRow kBf16{"bf16", "indices coded, values rounded to bfloat16", kBf16Codec};
+const CodecRow kFp16{"fp16", "indices coded, values rounded to float16", kFp16Codec};
+const CodecRow kInt8{"int8", "indices coded, values as 8-bit integers times a scale per block",
+                     kInt8Codec};
+
+}  // namespace gtopk::sparse

@@ -1,0 +1,18 @@
+// Sparse, wire room: codecs whose messages have their indices coded (rice.hpp) and their values in
+// one of several formats.
+#pragma once
+
+#include "src/gtopk/wire/codec.hpp"
+
+namespace gtopk::sparse {
+
+/// Values as they are.
+extern const CodecRow kLossless;
+/// Values rounded to bfloat16; too large ones are an overflow: the step did not happen.
+extern const CodecRow kBf16;
+/// Values rounded to float16; too large ones become the largest, the rest of them is lost.
+extern const CodecRow kFp16;
+/// Values as integers of -127 to 127 times a power of two for each block of 256 entries.
+extern const CodecRow kInt8;
+
+}  // namespace gtopk::sparse

@@ -1,0 +1,12 @@
+// Sparse, wire room: `raw`: indices and values as they lie in memory. Selection and merge write
+// straight into the message; nothing is copied to send it.
+#pragma once
+
+#include "src/gtopk/wire/codec.hpp"
+
+namespace gtopk::sparse {
+
+/// The row of `raw`.
+extern const CodecRow kRaw;
+
+}  // namespace gtopk::sparse

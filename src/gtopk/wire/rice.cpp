@@ -1,0 +1,266 @@
+#include "src/gtopk/wire/rice.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "src/gtopk/wire/codec.hpp"
+
+namespace gtopk::sparse::rice {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "bits fill bytes from the lowest");
+
+constexpr std::size_t kBlock = 256;
+constexpr std::size_t kWord = sizeof(std::uint64_t);
+constexpr std::uint32_t kWordBits = 64;
+
+std::size_t blocks_of(std::size_t count) { return (count + kBlock - 1) / kBlock; }
+std::size_t bytes_of(std::uint64_t bits) { return static_cast<std::size_t>((bits + 7) / 8); }
+
+/// Of a block of n entries, the last of which is the `reach`-th index after the block before. Half
+/// an index less than the mean is where b and b + 1 take as many bits.
+std::uint32_t parameter(std::uint64_t reach, std::size_t n) {
+  const std::uint64_t mean = std::max<std::uint64_t>((reach - n / 2) / n, 1);
+  return static_cast<std::uint32_t>(std::bit_width(mean)) - 1;
+}
+
+std::uint64_t low_mask(std::uint32_t bits) { return (std::uint64_t{1} << bits) - 1; }
+
+/// A stream of bits to write, in whole words: up to 8 bytes beyond the last bit are written to.
+class Writer {
+ public:
+  explicit Writer(std::byte* out) : out_(out) {}
+
+  /// bits < 64.
+  void put(std::uint64_t value, std::uint32_t bits) {
+    word_ |= value << fill_;
+    fill_ += bits;
+    if (fill_ >= kWordBits) {
+      flush();
+      fill_ -= kWordBits;
+      word_ = fill_ == 0 ? 0 : value >> (bits - fill_);
+    }
+  }
+
+  /// So many zeros and a one.
+  void unary(std::uint64_t zeros) {
+    std::uint64_t at = fill_ + zeros;
+    for (; at >= kWordBits; at -= kWordBits) {
+      flush();
+      word_ = 0;
+    }
+    word_ |= std::uint64_t{1} << at;
+    fill_ = static_cast<std::uint32_t>(at) + 1;
+    if (fill_ == kWordBits) {
+      flush();
+      word_ = 0;
+      fill_ = 0;
+    }
+  }
+
+  /// How many bytes there are.
+  std::size_t end() {
+    std::memcpy(out_ + words_ * kWord, &word_, kWord);
+    return words_ * kWord + bytes_of(fill_);
+  }
+
+ private:
+  void flush() {
+    std::memcpy(out_ + words_ * kWord, &word_, kWord);
+    ++words_;
+  }
+
+  std::byte* out_;
+  std::size_t words_ = 0;
+  std::uint64_t word_ = 0;
+  std::uint32_t fill_ = 0;
+};
+
+/// Up to 8 bytes from `at`, zeros beyond the end.
+std::uint64_t load(std::span<const std::byte> bytes, std::size_t at) {
+  std::uint64_t word = 0;
+  if (at + kWord <= bytes.size()) {
+    std::memcpy(&word, bytes.data() + at, kWord);
+  } else if (at < bytes.size()) {
+    std::memcpy(&word, bytes.data() + at, bytes.size() - at);
+  }
+  return word;
+}
+
+/// Up to 56 bits from bit `at` on; `bytes` go on for 8 bytes behind the byte where they begin.
+std::uint64_t take_near(std::span<const std::byte> bytes, std::uint64_t at, std::uint64_t mask) {
+  std::uint64_t word = 0;
+  std::memcpy(&word, bytes.data() + at / 8, kWord);
+  return (word >> at % 8) & mask;
+}
+
+/// Up to 63 bits from bit `at` on.
+std::uint64_t take(std::span<const std::byte> bytes, std::uint64_t at, std::uint64_t mask) {
+  const auto byte = static_cast<std::size_t>(at / 8);
+  const auto shift = static_cast<std::uint32_t>(at % 8);
+  std::uint64_t value = load(bytes, byte) >> shift;
+  if (shift != 0) {
+    value |= load(bytes, byte + kWord) << (kWordBits - shift);
+  }
+  return value & mask;
+}
+
+/// A stream of zeros and ones to read the ones of.
+class Ones {
+ public:
+  explicit Ones(std::span<const std::byte> bits) : bits_(bits), word_(load(bits, 0)) {}
+
+  /// False: there is none left.
+  bool next(std::uint64_t& zeros) {
+    while (word_ == 0) {
+      byte_ += kWord;
+      if (byte_ >= bits_.size()) {
+        return false;
+      }
+      word_ = load(bits_, byte_);
+    }
+    const std::uint64_t one =
+        std::uint64_t{byte_} * 8 + static_cast<std::uint64_t>(std::countr_zero(word_));
+    word_ &= word_ - 1;
+    zeros = one - behind_;
+    behind_ = one + 1;
+    return true;
+  }
+
+  /// Where the last one ended.
+  [[nodiscard]] std::uint64_t behind() const { return behind_; }
+
+ private:
+  std::span<const std::byte> bits_;
+  std::uint64_t word_;
+  std::size_t byte_ = 0;
+  std::uint64_t behind_ = 0;
+};
+
+[[noreturn]] void damaged(const char* what) {
+  throw Damaged(fmt::format("indices that are no code: {}", what));
+}
+
+/// The bits behind a stream's last one are zeros, and fewer than a byte.
+bool ends_in(std::span<const std::byte> stream, std::uint64_t bits) {
+  if (stream.size() != bytes_of(bits)) {
+    return false;
+  }
+  const auto used = static_cast<std::uint32_t>(bits % 8);
+  return used == 0 || (std::to_integer<unsigned>(stream.back()) >> used) == 0;
+}
+
+}  // namespace
+
+std::size_t room_for(std::size_t count, std::uint64_t d) {
+  if (count == 0) {
+    return kWord;
+  }
+  // n log2(d / n) low bits at most, over all blocks, and 3 n high ones.
+  const auto bits = static_cast<std::uint64_t>(std::bit_width(d / count)) + 4;
+  return blocks_of(count) + bytes_of(bits * count) + 3 * kWord;
+}
+
+template <class Index>
+std::size_t encode(const Index* indices, std::size_t count, std::byte* out) {
+  const std::size_t blocks = blocks_of(count);
+  // The first index that may come next, at the start of the low bits, and again of the high ones.
+  std::uint64_t next = 0;
+  Writer low(out + blocks);
+  for (std::size_t block = 0; block < blocks; ++block) {
+    const std::size_t begin = block * kBlock;
+    const std::size_t end = std::min(begin + kBlock, count);
+    const std::uint32_t bits = parameter(indices[end - 1] + std::uint64_t{1} - next, end - begin);
+    out[block] = static_cast<std::byte>(bits);
+    const std::uint64_t mask = low_mask(bits);
+    for (std::size_t i = begin; i < end; ++i) {
+      low.put((indices[i] - next) & mask, bits);
+      next = indices[i] + std::uint64_t{1};
+    }
+  }
+  const std::size_t front = blocks + low.end();
+  Writer high(out + front);
+  next = 0;
+  for (std::size_t block = 0; block < blocks; ++block) {
+    const auto bits = std::to_integer<std::uint32_t>(out[block]);
+    const std::size_t end = std::min((block + 1) * kBlock, count);
+    for (std::size_t i = block * kBlock; i < end; ++i) {
+      high.unary((indices[i] - next) >> bits);
+      next = indices[i] + std::uint64_t{1};
+    }
+  }
+  return front + high.end();
+}
+
+template <class Index>
+void decode(std::span<const std::byte> code, Index* indices, std::size_t count, std::uint64_t d) {
+  const std::size_t blocks = blocks_of(count);
+  if (code.size() < blocks) {
+    damaged("too short");
+  }
+  const std::span<const std::byte> parameters = code.first(blocks);
+  std::uint64_t low_bits = 0;
+  for (std::size_t block = 0; block < blocks; ++block) {
+    const auto bits = std::to_integer<std::uint32_t>(parameters[block]);
+    if (bits >= kWordBits) {
+      damaged("more than 63 low bits");
+    }
+    low_bits += bits * std::uint64_t{std::min(kBlock, count - block * kBlock)};
+  }
+  if (bytes_of(low_bits) > code.size() - blocks) {
+    damaged("too short");
+  }
+  const std::span<const std::byte> streams = code.subspan(blocks);
+  if (!ends_in(streams.first(bytes_of(low_bits)), low_bits)) {
+    damaged("low bits behind the last");
+  }
+
+  Ones ones(streams.subspan(bytes_of(low_bits)));
+  std::uint64_t next = 0;  // the first index that may come next
+  std::uint64_t at = 0;    // in the low bits
+  std::uint64_t zeros = 0;
+  for (std::size_t block = 0; block < blocks; ++block) {
+    const auto bits = std::to_integer<std::uint32_t>(parameters[block]);
+    const std::uint64_t mask = low_mask(bits);
+    const std::size_t begin = block * kBlock;
+    const std::size_t end = std::min(begin + kBlock, count);
+    const std::uint64_t block_begin = next;
+    const bool near =
+        bits <= kWordBits - 8 && (at + (end - begin) * bits) / 8 + kWord <= streams.size();
+    for (std::size_t i = begin; i < end; ++i) {
+      if (!ones.next(zeros)) {
+        damaged("fewer than there should be");
+      }
+      if (next >= d || zeros > (d - 1 - next) >> bits) {
+        damaged("beyond the end");
+      }
+      const std::uint64_t gap =
+          (zeros << bits) | (near ? take_near(streams, at, mask) : take(streams, at, mask));
+      at += bits;
+      if (gap > d - 1 - next) {
+        damaged("beyond the end");
+      }
+      indices[i] = static_cast<Index>(next + gap);
+      next += gap + 1;
+    }
+    if (bits != parameter(next - block_begin, end - begin)) {
+      damaged("low bits as nobody would choose them");
+    }
+  }
+  if (ones.next(zeros)) {
+    damaged("more than there should be");
+  }
+  if (streams.size() - bytes_of(low_bits) != bytes_of(ones.behind())) {
+    damaged("bytes behind the last");
+  }
+}
+
+template std::size_t encode(const std::uint32_t*, std::size_t, std::byte*);
+template std::size_t encode(const std::uint64_t*, std::size_t, std::byte*);
+template void decode(std::span<const std::byte>, std::uint32_t*, std::size_t, std::uint64_t);
+template void decode(std::span<const std::byte>, std::uint64_t*, std::size_t, std::uint64_t);
+
+}  // namespace gtopk::sparse::rice

@@ -1,0 +1,32 @@
+// Sparse, wire room: ascending indices as bits. What lies between two of them is coded after Golomb
+// and Rice, with a parameter for each block of entries: close to the entropy of indices chosen at
+// random, and a bitmap where every second index or more is there. It knows no values.
+//
+//   parameters   one byte b for each block of 256 entries, the last may be shorter
+//   low bits     of each gap its b lowest bits, one after the other
+//   high bits    of each gap the rest in unary: so many zeros and a one
+//
+// A gap is the number of indices left out since the entry before; b = floor(log2(mean gap + 1/2))
+// of its block, at least 0. Rice, "Some practical universal noiseless coding techniques", JPL
+// 79-22, 1979. Bits fill bytes from the lowest; both streams end with zeros up to a whole byte.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace gtopk::sparse::rice {
+
+/// Bytes that encode() may write to for up to `count` indices below d: a few more than it says.
+[[nodiscard]] std::size_t room_for(std::size_t count, std::uint64_t d);
+
+/// Returns how many bytes of `out` are the code.
+template <class Index>
+[[nodiscard]] std::size_t encode(const Index* indices, std::size_t count, std::byte* out);
+
+/// Reads nothing but `code`. Throws Damaged unless it is what encode() writes for `count` indices
+/// that ascend below d; `indices` are undefined then.
+template <class Index>
+void decode(std::span<const std::byte> code, Index* indices, std::size_t count, std::uint64_t d);
+
+}  // namespace gtopk::sparse::rice

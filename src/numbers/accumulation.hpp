@@ -1,0 +1,41 @@
+// Numbers: in which type a tensor's elements are accumulated, how they get there and how
+// the result is rounded back. Shared by CPU and GPU. It knows no lists.
+#pragma once
+
+#include <type_traits>
+
+#include "src/numbers/half.hpp"
+#include "src/numbers/host_device.hpp"
+
+namespace gtopk {
+
+/// The type of acc, merge and residual: float for the half types, else the tensor's own.
+template <class T>
+using Accumulation = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+[[nodiscard]] GTOPK_HOST_DEVICE inline float widen(float value) { return value; }
+[[nodiscard]] GTOPK_HOST_DEVICE inline double widen(double value) { return value; }
+[[nodiscard]] GTOPK_HOST_DEVICE inline float widen(Bfloat16 value) { return to_float(value); }
+[[nodiscard]] GTOPK_HOST_DEVICE inline float widen(Float16 value) { return to_float(value); }
+
+/// Rounds once, to nearest, ties to even.
+template <class T>
+[[nodiscard]] GTOPK_HOST_DEVICE inline T narrow(Accumulation<T> value) {
+  if constexpr (std::is_same_v<T, Bfloat16>) {
+    return to_bfloat16(value);
+  } else if constexpr (std::is_same_v<T, Float16>) {
+    return to_float16(value);
+  } else {
+    return value;
+  }
+}
+
+/// acc = gradient + residual, in the accumulation type. A missing residual is a zero, and still
+/// added: -0 + 0 is +0, whether the zero was stored or not.
+template <class T>
+[[nodiscard]] GTOPK_HOST_DEVICE inline Accumulation<T> accumulate_one(T gradient,
+                                                                      Accumulation<T> residual) {
+  return widen(gradient) + residual;
+}
+
+}  // namespace gtopk

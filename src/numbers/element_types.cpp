@@ -1,0 +1,50 @@
+#include "src/numbers/element_types.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+namespace gtopk {
+
+std::string_view to_string(DataType type) {
+  std::string_view name = "unknown";
+  visit_row(type, [&](const auto& row) { name = row.name; });
+  return name;
+}
+
+std::string name_of(DataType type) {
+  const auto code = static_cast<std::uint8_t>(type);
+  if (type != opaque_type(code)) {
+    return std::string(to_string(type));
+  }
+  return fmt::format("opaque({})", code & 127U);
+}
+
+std::size_t size_of(DataType type) {
+  std::size_t size = 0;
+  visit_type(type, [&]<class T>() { size = sizeof(T); });
+  return size;
+}
+
+bool is_floating(DataType type) {
+  return visit_floating(type, []<class T>() {});
+}
+
+DataType accumulation_type(DataType type) {
+  return type == DataType::kBfloat16 || type == DataType::kFloat16 ? DataType::kFloat32 : type;
+}
+
+std::uint64_t selection_size(std::uint64_t d, double density) {
+  const auto rounded =
+      static_cast<std::uint64_t>(std::floor(density * static_cast<double>(d) + 0.5));
+  return std::min<std::uint64_t>(d, std::max<std::uint64_t>(1, rounded));
+}
+
+std::uint64_t selection_size(std::uint64_t d, double density, std::uint64_t block) {
+  const std::uint64_t whole = d / block;
+  const std::uint64_t of_whole = whole == 0 ? 0 : whole * selection_size(block, density);
+  return of_whole + selection_size(d % block, density);
+}
+
+}  // namespace gtopk

@@ -1,0 +1,76 @@
+// Numbers: the one table of element types: a row per DataType, in its order. A type that is added
+// here can be named, sized, moved and visited; which operations take it is theirs to say.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+
+#include "gtopk/types.hpp"
+#include "src/numbers/half.hpp"
+
+namespace gtopk {
+
+/// One byte, zero or not.
+struct Bool {
+  std::uint8_t byte;
+};
+
+template <class T>
+struct Element {
+  using Type = T;
+  DataType type;
+  std::string_view name;
+};
+
+inline constexpr std::tuple kElementTypes{
+    Element<float>{DataType::kFloat32, "float32"},
+    Element<double>{DataType::kFloat64, "float64"},
+    Element<Bfloat16>{DataType::kBfloat16, "bfloat16"},
+    Element<Float16>{DataType::kFloat16, "float16"},
+    Element<std::uint8_t>{DataType::kUint8, "uint8"},
+    Element<std::int8_t>{DataType::kInt8, "int8"},
+    Element<std::int16_t>{DataType::kInt16, "int16"},
+    Element<std::int32_t>{DataType::kInt32, "int32"},
+    Element<std::int64_t>{DataType::kInt64, "int64"},
+    Element<Bool>{DataType::kBool, "bool"},
+};
+
+template <class T>
+inline constexpr bool kIsHalf = std::is_same_v<T, Bfloat16> || std::is_same_v<T, Float16>;
+template <class T>
+inline constexpr bool kIsFloating = std::is_floating_point_v<T> || kIsHalf<T>;
+
+/// Calls f with the row of `type`; false, and no call, where there is none.
+template <class F>
+constexpr bool visit_row(DataType type, F f) {
+  return std::apply(
+      [&](const auto&... rows) { return ((rows.type == type && (f(rows), true)) || ...); },
+      kElementTypes);
+}
+
+/// Calls f.operator()<T>() with the C++ type of `type`; false, and no call, where it has no row.
+template <class F>
+bool visit_type(DataType type, F f) {
+  return visit_row(type, [&]<class T>(const Element<T>&) { f.template operator()<T>(); });
+}
+
+/// Likewise for the types that can be accumulated: float, double and the half types.
+template <class F>
+bool visit_floating(DataType type, F f) {
+  bool floating = false;
+  visit_row(type, [&]<class T>(const Element<T>&) {
+    if constexpr (kIsFloating<T>) {
+      floating = true;
+      f.template operator()<T>();
+    }
+  });
+  return floating;
+}
+
+/// The name of a type of the table, or "opaque(n)" for one that the core only moves.
+[[nodiscard]] std::string name_of(DataType type);
+
+}  // namespace gtopk

@@ -1,0 +1,9 @@
+// Numbers: the mark of functions that the CPU and the GPU share, so that both give the
+// same bits. It knows neither of them.
+#pragma once
+
+#ifdef __CUDACC__
+#define GTOPK_HOST_DEVICE __host__ __device__
+#else
+#define GTOPK_HOST_DEVICE
+#endif

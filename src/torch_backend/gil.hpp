@@ -1,0 +1,21 @@
+// Torch backend: Python's lock. No Python header is included, so that one library serves every
+// version of Python.
+#pragma once
+
+namespace gtopk::torch_backend {
+
+/// Releases the GIL where this thread holds it: what follows waits for threads that may want it.
+class WithoutGil {
+ public:
+  WithoutGil();
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+  WithoutGil(WithoutGil&&) = delete;
+  WithoutGil& operator=(WithoutGil&&) = delete;
+  ~WithoutGil();
+
+ private:
+  void* released_ = nullptr;  // the thread's state; null where it did not hold the GIL
+};
+
+}  // namespace gtopk::torch_backend

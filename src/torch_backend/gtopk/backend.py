@@ -1,0 +1,81 @@
+"""One group's backend: torch's own view of it, and what gtopk's has beyond that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch._C._distributed_c10d import ErrorType
+from torch.distributed.distributed_c10d import Work
+
+from gtopk import _native
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import timedelta
+
+    import torch
+    from torch._C._distributed_c10d import Backend
+    from torch.distributed import ReduceOp
+
+
+class GtopkBackend:
+    """What torch's Backend has (allreduce, send, abort, …) is its, too."""
+
+    def __init__(self, backend: Backend, number: int) -> None:
+        """Hold a backend of gtopk, and the number by which operators know it."""
+        self._backend = backend
+        self._number = number
+        self._operators = _native.load()
+
+    def __getattr__(self, name: str) -> Any:
+        """Of torch's Backend."""
+        return getattr(self._backend, name)
+
+    def sparse_all_reduce(
+        self,
+        tensors: Sequence[torch.Tensor],
+        residual: torch.Tensor | None,
+        k: int,
+        algorithm: str,
+        select: str,
+        wire: str,
+        put_back: str,
+        op: ReduceOp | ReduceOp.RedOpType,
+        timeout: timedelta | None = None,
+        delivered: Sequence[torch.Tensor] = (),
+    ) -> Work:
+        """See gtopk.sparse_all_reduce; the future's value is `tensors`.
+
+        delivered: [indices, values] (int64, the accumulation type), where the result's entries and
+        their sums are noted; as many as the result may have. "dense" notes all elements in order
+        and leaves indices alone.
+        """
+        work = self._operators.sparse_all_reduce(
+            self._number,
+            tensors,
+            residual,
+            k,
+            algorithm,
+            select,
+            wire,
+            put_back,
+            int(getattr(op, "op", op)),  # SUM itself is no ReduceOp, but what one holds
+            None if timeout is None else round(timeout.total_seconds() * 1000),
+            delivered,
+        )
+        return Work.unbox(work)
+
+    def statistics(self) -> dict[str, int | float | str]:
+        """See gtopk.stats."""
+        counts, seconds, transport = self._operators.statistics(self._number)
+        return {**counts, **seconds, "transport": transport}
+
+    def get_error(self) -> ErrorType:
+        """SUCCESS, or what ended the group: TIMEOUT or COMM_ERROR."""
+        return ErrorType(self._operators.get_error(self._number))
+
+
+def sequence_number(work: Work) -> int:
+    """Of a Work of gtopk's: its collective's in the group."""
+    number: int = _native.load().sequence_number(work.boxed())
+    return number

@@ -1,0 +1,163 @@
+// Torch backend: what Python calls, as operators torch.ops.gtopk.*. A class of pybind11's would
+// need a library per version of Python, too. The Python package around them is in gtopk/.
+//
+// Operators name a backend by its number: what torch hands to Python is its own c10d.Backend, which
+// has none of our methods and may lie behind a wrapper (TORCH_DISTRIBUTED_DEBUG=DETAIL).
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "src/torch_backend/backend.hpp"
+#include "src/torch_backend/forks.hpp"
+#include "src/torch_backend/torch_headers.hpp"
+#include "src/torch_backend/work.hpp"
+
+namespace gtopk::torch_backend {
+namespace {
+
+using GroupPointer = c10::intrusive_ptr<c10d::ProcessGroup>;
+using BackendPointer = c10::intrusive_ptr<GtopkBackend>;
+
+/// Backends that are alive, by number. Guarded by process_mutex().
+std::map<std::int64_t, c10::weak_intrusive_ptr<GtopkBackend>>& living() {
+  static std::map<std::int64_t, c10::weak_intrusive_ptr<GtopkBackend>> backends;
+  return backends;
+}
+
+/// Never null: throws DistBackendError for a backend that is gone.
+BackendPointer numbered(std::int64_t number) {
+  BackendPointer backend;
+  {
+    const std::lock_guard lock(process_mutex());
+    const auto at = living().find(number);
+    if (at != living().end()) backend = at->second.lock();
+  }
+  if (!backend) {
+    rethrow_for_python(Error(ErrorKind::kAborted, "the process group has been destroyed"));
+  }
+  return backend;
+}
+
+std::string torch_version() { return TORCH_VERSION; }
+
+/// Meets the other ranks of `group`, and puts a backend into its place for CPU tensors.
+void create_backend(const GroupPointer& group, std::int64_t timeout_ms, const std::string& name) {
+  auto backend =
+      c10::make_intrusive<GtopkBackend>(group->getStore(), group->getRank(), group->getSize(),
+                                        std::chrono::milliseconds(timeout_ms), name);
+  {
+    const std::lock_guard lock(process_mutex());
+    std::erase_if(living(), [](const auto& each) { return each.second.expired(); });
+    living().emplace(backend->number(), backend);
+  }
+  group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM,
+                    c10::intrusive_ptr<c10d::Backend>(std::move(backend)));
+}
+
+/// The number of the group's backend for CPU tensors, where that is gtopk's.
+std::optional<std::int64_t> number_of(const GroupPointer& group) {
+  const c10::intrusive_ptr<c10d::Backend> backend = group->getBackend(c10::DeviceType::CPU);
+  const auto* const ours = dynamic_cast<const GtopkBackend*>(backend.get());
+  return ours != nullptr ? std::optional(ours->number()) : std::nullopt;
+}
+
+c10::intrusive_ptr<c10d::Work> sparse_all_reduce(std::int64_t backend,
+                                                 const std::vector<at::Tensor>& tensors,
+                                                 const std::optional<at::Tensor>& residual,
+                                                 std::int64_t k, const std::string& algorithm,
+                                                 const std::string& select, const std::string& wire,
+                                                 const std::string& put_back, std::int64_t op,
+                                                 std::optional<std::int64_t> timeout_ms,
+                                                 const std::vector<at::Tensor>& delivered) {
+  std::optional<std::chrono::milliseconds> timeout;
+  if (timeout_ms) timeout.emplace(*timeout_ms);
+  TORCH_CHECK_VALUE(k >= 0, "gtopk: k must not be negative, given ", k);
+  return numbered(backend)->sparse_all_reduce(
+      tensors, residual, static_cast<std::uint64_t>(k), algorithm, select, wire, put_back,
+      c10d::ReduceOp(static_cast<c10d::ReduceOp::RedOpType>(op)), timeout, delivered);
+}
+
+using Counts = c10::Dict<std::string, std::int64_t>;
+using Seconds = c10::Dict<std::string, double>;
+
+std::tuple<Counts, Seconds, std::string> statistics(std::int64_t number) {
+  const BackendPointer backend = numbered(number);
+  const Statistics s = backend->statistics();
+  Counts counts;
+  Seconds seconds;
+  for (const MetricInfo& metric : kMetrics) {
+    const std::string name(metric.name);
+    if (metric.count != nullptr) {
+      counts.insert(name, static_cast<std::int64_t>(s.*metric.count));
+    } else {
+      seconds.insert(name, s.*metric.seconds);
+    }
+  }
+  return {std::move(counts), std::move(seconds), backend->transport()};
+}
+
+std::int64_t get_error(std::int64_t backend) {
+  return static_cast<std::int64_t>(numbered(backend)->getError());
+}
+
+std::int64_t sequence_number(const c10::intrusive_ptr<c10d::Work>& work) {
+  return static_cast<std::int64_t>(work->getSequencenumber());
+}
+
+/// Leaves every group, so that the process can exit though nobody destroyed them. In a forked child
+/// the parent's are left alone.
+void shut_down() {
+  std::vector<BackendPointer> backends;
+  {
+    const std::lock_guard lock(process_mutex());
+    for (const auto& [number, weak] : living()) {
+      if (auto backend = weak.lock()) backends.push_back(std::move(backend));
+    }
+  }
+  for (const BackendPointer& backend : backends) backend->shutdown();
+}
+
+std::int64_t selected(std::int64_t d, double density) {
+  return static_cast<std::int64_t>(selection_size(static_cast<std::uint64_t>(d), density));
+}
+
+/// Names and what they mean, in order.
+c10::Dict<std::string, std::string> described(const std::vector<Choice>& choices) {
+  c10::Dict<std::string, std::string> described;
+  for (const Choice& choice : choices) {
+    described.insert(std::string(choice.name), std::string(choice.description));
+  }
+  return described;
+}
+
+TORCH_LIBRARY(gtopk, library) {
+  library.def("torch_version() -> str", &torch_version);
+  library.def(
+      "create_backend(__torch__.torch.classes.c10d.ProcessGroup group, int timeout_ms, str name) "
+      "-> ()",
+      &create_backend);
+  library.def("number_of(__torch__.torch.classes.c10d.ProcessGroup group) -> int?", &number_of);
+  library.def(
+      "sparse_all_reduce(int backend, Tensor(a!)[] tensors, Tensor(b!)? residual, int k, "
+      "str algorithm, str select, str wire, str put_back, int op, int? timeout_ms, "
+      "Tensor(c!)[] delivered) "
+      "-> __torch__.torch.classes.c10d.Work",
+      &sparse_all_reduce);
+  library.def("statistics(int backend) -> (Dict(str, int), Dict(str, float), str)", &statistics);
+  library.def("get_error(int backend) -> int", &get_error);
+  library.def("sequence_number(__torch__.torch.classes.c10d.Work work) -> int", &sequence_number);
+  library.def("shutdown() -> ()", &shut_down);
+  library.def("selection_size(int d, float density) -> int", &selected);
+  library.def("algorithms() -> Dict(str, str)", +[] { return described(algorithms()); });
+  library.def("selectors() -> Dict(str, str)", +[] { return described(selectors()); });
+  library.def("wires() -> Dict(str, str)", +[] { return described(wires()); });
+}
+
+}  // namespace
+}  // namespace gtopk::torch_backend

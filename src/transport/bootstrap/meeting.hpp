@@ -1,0 +1,32 @@
+// Bootstrap: how ranks that know nothing of each other become a group, over a store that may be
+// full of what former incarnations left behind. It knows no transport, and not what is on a card.
+//
+// Every rank draws a nonce, and nothing that is read counts unless it is tied to one drawn now:
+//
+//   rank r   slot = add(arrivals, 1); set(arrival/slot, rank, nonce r)
+//   rank 0   reads the slots as they fill; set(ping/<nonce r>, nonce 0)
+//   rank r   set(alive/<nonce 0>/<nonce r>, its card)
+//   rank 0   when all ranks have answered: set(first, the next slot), set(table/<nonce 0>, all)
+//   rank r   looks for itself in the table; removes its keys, and the last one the table
+//
+// Arrivals of the dead get no answer, slots that nobody filled are passed by, and a rank that waits
+// for a table notices when another rank 0 asks. Whatever a living rank has against the meeting
+// (another size, another version, too many groups) goes into the table as the one error of all.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "gtopk/directory.hpp"
+#include "gtopk/key_value_store.hpp"
+#include "src/transport/base/clock.hpp"
+
+namespace gtopk::meeting {
+
+using Roll = std::vector<std::string>;  ///< cards, by rank
+
+/// Blocks until every rank is there. Throws the same Error on all that are: kBootstrap, or what a
+/// rank refused with; after `at_most` one that says which ranks have not arrived.
+[[nodiscard]] Roll meet(KeyValueStore& store, const Presence& self, transport::Duration at_most);
+
+}  // namespace gtopk::meeting

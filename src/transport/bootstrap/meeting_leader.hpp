@@ -1,0 +1,64 @@
+// Bootstrap: rank 0's side of a meeting.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/transport/bootstrap/meeting.hpp"
+#include "src/transport/bootstrap/meeting_record.hpp"
+#include "src/transport/bootstrap/patience.hpp"
+
+namespace gtopk::meeting {
+
+class Leader {
+ public:
+  Leader(KeyValueStore& store, const Presence& self, transport::Duration at_most);
+  [[nodiscard]] Roll meet();
+
+ private:
+  /// Someone who took a slot; a dead one never answers.
+  struct Guest {
+    std::int64_t slot = 0;
+    Arrival arrival;
+    bool answered = false;
+    bool doubted = false;  ///< was waited for in vain: look for another first
+  };
+  /// A slot that was taken and not filled when it was looked at.
+  struct Hole {
+    std::int64_t slot = 0;
+    bool waited_for = false;
+  };
+
+  void read_slots();
+  [[nodiscard]] bool read_slot(std::int64_t slot, transport::Duration at_most);
+  void ask_everybody();
+  [[nodiscard]] bool listen(Guest& guest, transport::Duration at_most);
+  void weigh(const Guest& guest, const Answer& answer);
+  void wait_for_somebody();
+  [[nodiscard]] Guest* likely_next();
+  [[nodiscard]] std::vector<std::uint32_t> missing() const;
+  [[nodiscard]] bool complete() const;
+  void tell_who_is_missing();
+  void fail(const Error& cause);
+  void publish(const Table& table);
+  void clean_up();
+
+  KeyValueStore& store_;
+  const Presence& self_;
+  Patience patience_;
+  Nonce nonce_;
+  std::int64_t next_slot_ = 1;
+  std::vector<Guest> guests_;
+  std::map<std::uint32_t, std::size_t> newest_;  ///< by rank: who of it arrived last
+  std::vector<Hole> holes_;
+  std::map<std::uint32_t, std::pair<std::int64_t, Answer>> answers_;  ///< by rank: slot, answer
+  std::uint32_t expected_;  ///< ranks, the most that any living one was started with
+  std::optional<Error> failure_;
+  transport::TimePoint failed_at_{};
+  std::vector<std::uint32_t> told_missing_;
+};
+
+}  // namespace gtopk::meeting

@@ -1,0 +1,141 @@
+#include "src/transport/bootstrap/meeting_record.hpp"
+
+#include <limits>
+#include <random>
+
+#include <fmt/format.h>
+
+#include "src/transport/base/tag.hpp"
+#include "src/transport/bootstrap/record.hpp"
+
+namespace gtopk::meeting {
+namespace {
+
+using bootstrap::put;
+using bootstrap::RecordReader;
+
+RecordReader reader_of(std::string_view key, std::string_view bytes) {
+  return {fmt::format("the store's '{}'", key), bytes};
+}
+
+}  // namespace
+
+Nonce draw_nonce() {
+  std::random_device random;
+  return (Nonce{random()} << 32U) | random();
+}
+
+std::string encode(const Arrival& arrival) {
+  std::string bytes;
+  put(bytes, arrival.rank);
+  put(bytes, arrival.nonce);
+  return bytes;
+}
+
+Arrival decode_arrival(std::string_view key, std::string_view bytes) {
+  RecordReader reader = reader_of(key, bytes);
+  Arrival arrival;
+  arrival.rank = reader.number32(transport::kMaxRanks - 1);
+  arrival.nonce = reader.number();
+  reader.expect_end();
+  return arrival;
+}
+
+std::string encode(const Answer& answer) {
+  const Presence& presence = answer.presence;
+  std::string bytes;
+  put(bytes, answer.version);
+  put(bytes, answer.nonce);
+  put(bytes, presence.rank);
+  put(bytes, presence.size);
+  put(bytes, presence.card);
+  put(bytes, presence.process);
+  put(bytes, presence.refusal);
+  return bytes;
+}
+
+Answer decode_answer(std::string_view key, std::string_view bytes) {
+  RecordReader reader = reader_of(key, bytes);
+  Answer answer;
+  answer.version = reader.number();
+  answer.nonce = reader.number();
+  if (answer.version != kVersion) return answer;
+  Presence& presence = answer.presence;
+  presence.rank = reader.number32(transport::kMaxRanks - 1);
+  presence.size = reader.number32(transport::kMaxRanks);
+  presence.card = reader.field();
+  presence.process = reader.field();
+  presence.refusal = reader.error();
+  reader.expect_end();
+  return answer;
+}
+
+std::string encode(const Table& table) {
+  std::string bytes;
+  put(bytes, kVersion);
+  put(bytes, table.failure);
+  put(bytes, table.roll.size());
+  for (std::size_t rank = 0; rank < table.roll.size(); ++rank) {
+    put(bytes, table.nonces[rank]);
+    put(bytes, table.roll[rank]);
+  }
+  return bytes;
+}
+
+Table decode_table(std::string_view key, std::string_view bytes) {
+  RecordReader reader = reader_of(key, bytes);
+  Table table;
+  if (const std::uint64_t version = reader.number(); version != kVersion) {
+    table.failure =
+        Error(ErrorKind::kBootstrap,
+              fmt::format("rank 0 meets by version {} of gtopk's protocol, this rank by "
+                          "{}: install the same gtopk on every host",
+                          version, kVersion));
+    return table;
+  }
+  table.failure = reader.error();
+  const std::uint32_t size = reader.number32(transport::kMaxRanks);
+  for (std::uint32_t rank = 0; rank < size; ++rank) {
+    table.nonces.push_back(reader.number());
+    table.roll.emplace_back(reader.field());
+  }
+  reader.expect_end();
+  return table;
+}
+
+std::string encode(Nonce nonce) {
+  std::string bytes;
+  put(bytes, nonce);
+  return bytes;
+}
+
+Nonce decode_nonce(std::string_view key, std::string_view bytes) {
+  RecordReader reader = reader_of(key, bytes);
+  const Nonce nonce = reader.number();
+  reader.expect_end();
+  return nonce;
+}
+
+std::int64_t decode_slot(std::string_view key, std::string_view bytes) {
+  RecordReader reader = reader_of(key, bytes);
+  const std::uint64_t slot = reader.number(std::numeric_limits<std::int64_t>::max());
+  reader.expect_end();
+  return static_cast<std::int64_t>(slot);
+}
+
+std::string describe_missing(std::string_view ranks, std::uint32_t size) {
+  const bool several = ranks.find(',') != std::string_view::npos;
+  return fmt::format("{} {} of {} {} not arrived in time", several ? "ranks" : "rank", ranks, size,
+                     several ? "have" : "has");
+}
+
+std::string arrival_key(std::int64_t slot) { return fmt::format("gtopk/arrival/{}", slot); }
+std::string ping_key(Nonce rank) { return fmt::format("gtopk/ping/{:016x}", rank); }
+std::string alive_key(Nonce leader, Nonce rank) {
+  return fmt::format("gtopk/alive/{:016x}/{:016x}", leader, rank);
+}
+std::string table_key(Nonce leader) { return fmt::format("gtopk/table/{:016x}", leader); }
+std::string missing_key(Nonce leader) { return fmt::format("gtopk/missing/{:016x}", leader); }
+std::string readers_key(Nonce leader) { return fmt::format("gtopk/readers/{:016x}", leader); }
+
+}  // namespace gtopk::meeting

@@ -1,0 +1,43 @@
+// Bootstrap: how long to wait in the store at a time: short at first, so that what happens
+// elsewhere is seen soon, then longer, so that thousands of ranks may wait at one store.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "src/transport/base/clock.hpp"
+
+namespace gtopk::meeting {
+
+class Patience {
+ public:
+  Patience(transport::Duration at_most, transport::Duration first, transport::Duration longest)
+      : end_(std::chrono::steady_clock::now() + std::min<transport::Duration>(at_most, kForever)),
+        first_(first),
+        longest_(longest),
+        slice_(first) {}
+
+  [[nodiscard]] bool over() const { return std::chrono::steady_clock::now() >= end_; }
+  /// The next wait, never beyond the end.
+  [[nodiscard]] transport::Duration slice() const {
+    const transport::Duration rest = end_ - std::chrono::steady_clock::now();
+    return std::clamp<transport::Duration>(rest, std::chrono::milliseconds(1), slice_);
+  }
+  void waited_in_vain() {
+    slice_ = std::min(slice_ * 2, longest_);
+    // Stores hold a lock while they wait: another thread that meets over the same one gets it now.
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  void heard_something() { slice_ = first_; }
+
+ private:
+  static constexpr std::chrono::hours kForever{24 * 365};
+
+  transport::TimePoint end_;
+  transport::Duration first_;
+  transport::Duration longest_;
+  transport::Duration slice_;
+};
+
+}  // namespace gtopk::meeting

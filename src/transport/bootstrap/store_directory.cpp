@@ -1,0 +1,57 @@
+// Bootstrap: a directory in a key-value store.
+#include <memory>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "gtopk/key_value_store.hpp"
+#include "src/transport/bootstrap/meeting.hpp"
+#include "src/transport/bootstrap/prefix_store.hpp"
+
+namespace gtopk {
+namespace {
+
+class StoreDirectory final : public Directory {
+ public:
+  StoreDirectory(std::shared_ptr<KeyValueStore> group, std::shared_ptr<KeyValueStore> job)
+      : group_(std::move(group)), job_(std::move(job)) {}
+
+  void publish(std::string_view name, std::string_view address) override {
+    job_->set(name, address);
+  }
+
+  std::optional<std::string> lookup(std::string_view name,
+                                    std::chrono::nanoseconds at_most) override {
+    return job_->find(name, at_most);
+  }
+
+  std::vector<std::string> meet(const Presence& self, std::chrono::nanoseconds at_most) override {
+    if (group_) return meeting::meet(*group_, self, at_most);
+    bootstrap::PrefixStore group(*job_, fmt::format("{}/", self.group));
+    return meeting::meet(group, self, at_most);
+  }
+
+ private:
+  std::shared_ptr<KeyValueStore> group_;  ///< null: each group's keys begin with its name
+  std::shared_ptr<KeyValueStore> job_;
+};
+
+void check(const std::shared_ptr<KeyValueStore>& store) {
+  if (!store) throw Error(ErrorKind::kInvalidArgument, "a directory needs a store: null was given");
+}
+
+}  // namespace
+
+std::shared_ptr<Directory> directory_over(std::shared_ptr<KeyValueStore> job) {
+  check(job);
+  return std::make_shared<StoreDirectory>(nullptr, std::move(job));
+}
+
+std::shared_ptr<Directory> directory_over(std::shared_ptr<KeyValueStore> group,
+                                          std::shared_ptr<KeyValueStore> job) {
+  check(group);
+  check(job);
+  return std::make_shared<StoreDirectory>(std::move(group), std::move(job));
+}
+
+}  // namespace gtopk

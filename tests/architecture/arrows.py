@@ -1,0 +1,99 @@
+"""Room: tests of the architecture. Who needs whom: as the sources say, and as the picture does."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import re
+
+Arrows = dict[str, set[str]]  # from each room to those that it needs
+
+ROOT = pathlib.Path(__file__).parents[2]
+PICTURE = ROOT / "docs" / "architecture.md"
+PACKAGE = ROOT / "src" / "torch_backend" / "gtopk"
+
+
+def picture(name: str, page: str) -> Arrows:
+    """The fenced block ``name`` of a page: "room -> room, room", or "room" where it needs none.
+
+    A line that begins with a space goes on with the one before.
+    """
+    found = re.search(rf"^```{name}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    if found is None:
+        raise ValueError(f"there is no block ```{name} in the page")
+    arrows: Arrows = {}
+    for line in re.sub(r"\n +", " ", found[1]).splitlines():
+        room, _, needed = (part.strip() for part in line.partition("->"))
+        if room in arrows:
+            raise ValueError(f"{room} has two lines in the block {name}")
+        arrows[room] = {each.strip() for each in needed.split(",") if each.strip()}
+    return arrows
+
+
+def room_of(path: str) -> str | None:
+    """The room of a C++ file, by its path from the root or as an #include names it."""
+    if path.startswith(("include/gtopk/", "gtopk/")):
+        return "include"
+    found = re.match(r"src/(transport/\w+|\w+)/", path)
+    return found and found[1]
+
+
+def includes() -> Arrows:
+    """Between the rooms of the C++ sources."""
+    arrows: Arrows = {}
+    for folder in ("include", "src"):
+        for file in (ROOT / folder).rglob("*.[ch]pp"):
+            room = room_of(file.relative_to(ROOT).as_posix())
+            if room is None:
+                raise ValueError(f"{file} is in no room")
+            needed = re.findall(r'^\s*#\s*include "([^"]+)"', file.read_text(), re.MULTILINE)
+            # What the build writes (the version) is in no room.
+            rooms = {room_of(each) for each in needed} - {None, room}
+            arrows.setdefault(room, set()).update(str(each) for each in rooms)
+    return arrows
+
+
+def imported(tree: ast.AST, modules: set[str]) -> set[str]:
+    """Which modules of the package a module imports, also those of which it needs types alone."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        found.update(name.removeprefix("gtopk.") for name in names if name.startswith("gtopk."))
+    return found & modules
+
+
+def imports() -> Arrows:
+    """Between the modules of the Python package."""
+    modules = {file.stem for pattern in ("*.py", "*.pyi") for file in PACKAGE.glob(pattern)}
+    return {
+        file.stem: imported(ast.parse(file.read_text()), modules - {file.stem})
+        for file in PACKAGE.glob("*.py*")
+        if file.suffix in (".py", ".pyi")
+    }
+
+
+def complaints(
+    drawn: Arrows, real: Arrows, back: frozenset[tuple[str, str]] = frozenset()
+) -> list[str]:
+    """What is wrong with a picture. Each room stands below those it needs, but for ``back``."""
+    found = [f"{room} is not in the picture" for room in sorted(real.keys() - drawn.keys())]
+    found += [f"{room} is in the picture only" for room in sorted(drawn.keys() - real.keys())]
+    above: set[str] = set()
+    for room, needed in drawn.items():
+        needs = real.get(room, set())
+        found += [f"{room} -> {each} is not in the picture" for each in sorted(needs - needed)]
+        found += [f"{room} -> {each} is in the picture only" for each in sorted(needed - needs)]
+        upwards = {each for each in needed - above if (room, each) not in back}
+        found += [f"{room} -> {each}, which stands no higher" for each in sorted(upwards)]
+        above.add(room)
+    found += [
+        f"{room} -> {each} is no exception any more"
+        for room, each in sorted(back)
+        if each not in drawn.get(room, set())
+    ]
+    return found

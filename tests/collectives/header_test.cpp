@@ -1,0 +1,162 @@
+// Collectives: what ranks agree on, its fingerprint, and the header that carries that.
+#include "src/collectives/header.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gtopk/collectives.hpp"
+#include "gtopk/error.hpp"
+#include "src/engine/task.hpp"
+#include "src/gtopk/algorithms/sparse_all_reduce.hpp"
+#include "tests/support/inproc_ranks.hpp"
+
+namespace gtopk::collectives {
+namespace {
+
+using ::testing::HasSubstr;
+using Message = std::array<std::byte, kHeaderBytes>;
+
+Agreement of_sparse(const std::function<void(sparse::SparseCall&)>& change) {
+  sparse::SparseCall call;
+  call.d = 1000;
+  call.options.k = 10;
+  change(call);
+  return sparse::agreement(call, sparse::plan(call));
+}
+
+TEST(Agreement, SaysNameAndFieldsInOrder) {
+  EXPECT_EQ(Agreement("barrier").text(), "barrier()");
+  EXPECT_EQ(Agreement("all_reduce")
+                .number("d", 3)
+                .type("dtype", DataType::kBfloat16)
+                .word("op", to_string(ReduceOp::kSum))
+                .text(),
+            "all_reduce(d=3, dtype=bfloat16, op=SUM)");
+  EXPECT_EQ(Agreement("x").type("dtype", opaque_type(9)).text(), "x(dtype=opaque(9))");
+}
+
+TEST(Agreement, TakesSoManyFieldsAndNoMore) {
+  Agreement agreement("x");
+  for (std::size_t i = 0; i < Agreement::kMaxFields; ++i) agreement.number("n", i);
+  EXPECT_THROW(agreement.number("n", 0), Error);
+}
+
+TEST(Agreement, HasAnotherFingerprintForEveryDifference) {
+  const std::vector<Agreement> all = {
+      {},
+      Agreement("barrier"),
+      Agreement("barrier").number("", 0),
+      Agreement("x").number("a", 1),
+      Agreement("x").number("b", 1),
+      Agreement("x").number("a", 2),
+      Agreement("x").number("a", 1).number("b", 2),
+      Agreement("x").number("a", 2).number("b", 1),
+      Agreement("x").word("a", "1"),
+      Agreement("x").word("a", "12345678"),
+      Agreement("x").word("a", "123456789"),
+      Agreement("x").word("a", "12345678").word("9", ""),
+      Agreement("x").type("a", DataType::kInt8),
+      Agreement("x").type("a", opaque_type(1)),
+      Agreement("x").type("a", opaque_type(2)),
+      of_sparse([](auto&) {}),
+      of_sparse([](auto& c) { c.d += 1; }),
+      of_sparse([](auto& c) { c.options.k += 1; }),
+      of_sparse([](auto& c) { c.dtype = DataType::kFloat64; }),
+      of_sparse([](auto& c) { c.options.op = ReduceOp::kAvg; }),
+      of_sparse([](auto& c) { c.options.algorithm = "topk"; }),
+      of_sparse([](auto& c) { c.options.put_back = PutBack::kMerged; }),
+  };
+  std::set<std::uint64_t> fingerprints;
+  for (const Agreement& agreement : all) fingerprints.insert(agreement.fingerprint());
+  EXPECT_EQ(fingerprints.size(), all.size());
+}
+
+// It travels: another process, compiler or machine must make the same number of it.
+TEST(Agreement, HasTheSameFingerprintEverywhere) {
+  EXPECT_EQ(Agreement("all_reduce")
+                .number("d", 3)
+                .type("dtype", DataType::kFloat32)
+                .word("op", "SUM")
+                .fingerprint(),
+            10358638087539468246ULL);
+}
+
+TEST(Agreement, CountsTheTypeOfWhatIsOnlyMoved) {
+  std::array<std::byte, 8> data{};
+  EXPECT_NE(broadcast(data, 0, DataType::kFloat32).agreement.fingerprint(),
+            broadcast(data, 0, DataType::kInt32).agreement.fingerprint());
+  EXPECT_NE(all_gather({data, data}, DataType::kFloat32).agreement.fingerprint(),
+            all_gather({data, data}, DataType::kInt32).agreement.fingerprint());
+}
+
+/// An operation's view of rank 1 of 3, without an operation under way.
+class HeaderTest : public ::testing::Test {
+ protected:
+  support::InprocRanks ranks_{3};
+  engine::Operation operation_{ranks_.engine(1), ranks_.group(1), 7, {}, barrier()};
+  engine::GroupView view_{operation_};
+
+  /// What is read, or why not. Nobody is asked for his call: fingerprints are equal.
+  std::string refusal(std::span<const std::byte> message, Header* header = nullptr) {
+    engine::Task<Header> reading = read_header(message, view_, 2);
+    reading.start();
+    EXPECT_TRUE(reading.done());
+    try {
+      const Header read = reading.take();
+      if (header != nullptr) *header = read;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kMismatch);
+      return error.what();
+    }
+    return {};
+  }
+};
+
+TEST_F(HeaderTest, CarriesEveryFieldUnchanged) {
+  Message message{};
+  write_header(message, view_, {.count = 99, .flags = Header::kNonFinite, .index_bytes = 8});
+  Header header;
+  EXPECT_EQ(refusal(message, &header), "");
+  EXPECT_EQ(header.count, 99U);
+  EXPECT_EQ(header.flags, Header::kNonFinite);
+  EXPECT_EQ(header.index_bytes, 8U);
+  EXPECT_EQ(header.sequence, 7U);
+  EXPECT_EQ(header.fingerprint, Agreement("barrier").fingerprint());
+}
+
+TEST_F(HeaderTest, AShortMessageIsRefused) {
+  Message message{};
+  write_header(message, view_);
+  for (std::size_t bytes = 0; bytes < kHeaderBytes; ++bytes) {
+    EXPECT_FALSE(refusal(std::span(message).first(bytes)).empty()) << bytes;
+  }
+}
+
+TEST_F(HeaderTest, AnotherFormatOrVersionIsNamed) {
+  Message message{};
+  write_header(message, view_);
+  message[0] ^= std::byte{1};
+  EXPECT_THAT(refusal(message), HasSubstr("wire format"));
+  message[0] ^= std::byte{1};
+  message[4] = std::byte{9};
+  EXPECT_THAT(refusal(message), HasSubstr("version 9"));
+}
+
+TEST_F(HeaderTest, AnotherNumberOrMeaninglessBytesAreDamage) {
+  for (const std::size_t at :
+       {offsetof(Header, sequence), offsetof(Header, flags) + 1, offsetof(Header, reserved)}) {
+    Message message{};
+    write_header(message, view_);
+    message.at(at) ^= std::byte{2};
+    EXPECT_THAT(refusal(message), HasSubstr("damaged header")) << at;
+  }
+}
+
+}  // namespace
+}  // namespace gtopk::collectives

@@ -1,0 +1,23 @@
+// Test support of this room: every element type with every width of index, for typed tests.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+
+#include "src/numbers/half.hpp"
+
+namespace gtopk::sparse::testing {
+
+template <class ElementType, class IndexType>
+struct Types {
+  using T = ElementType;
+  using Index = IndexType;
+};
+
+using AllTypes = ::testing::Types<Types<float, std::uint32_t>, Types<float, std::uint64_t>,
+                                  Types<double, std::uint32_t>, Types<double, std::uint64_t>,
+                                  Types<Bfloat16, std::uint32_t>, Types<Bfloat16, std::uint64_t>,
+                                  Types<Float16, std::uint32_t>, Types<Float16, std::uint64_t>>;
+
+}  // namespace gtopk::sparse::testing

@@ -1,0 +1,132 @@
+"""Room: tests/torch. The wheel that tools/wheel built: for whom it is, and what it brings along."""
+
+from __future__ import annotations
+
+import configparser
+import email
+import pathlib
+import re
+import subprocess
+import zipfile
+
+import pytest
+import torch
+from torch_requirement import requirement
+from wheel_platform import manylinux, platform, wanted
+
+import gtopk
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUNDLED = {"libfmt", "libspdlog", "libhwy"}
+# What every process that runs it has: torch, UCX, and what manylinux promises.
+FOUND = {"libtorch_cpu", "libc10", "libucp", "libucs"}
+PROMISED = {"libstdc++", "libm", "libgcc_s", "libc", "ld-linux-x86-64", "ld-linux-aarch64"}
+
+
+@pytest.fixture(scope="module")
+def wheel() -> pathlib.Path:
+    built = list((ROOT / "dist").glob("gtopk-*.whl"))
+    assert len(built) == 1, f"tools/wheel leaves one wheel in dist/: {built}"
+    return built[0]
+
+
+@pytest.fixture(scope="module")
+def unpacked(wheel, tmp_path_factory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+def libraries(unpacked: pathlib.Path) -> list[pathlib.Path]:
+    return sorted((unpacked / "gtopk").glob("_torch_*.so"))
+
+
+def minors(unpacked: pathlib.Path) -> list[tuple[int, int]]:
+    names = [re.fullmatch(r"_torch_(\d+)_(\d+)\.so", each.name) for each in libraries(unpacked)]
+    return [(int(found[1]), int(found[2])) for found in names if found]
+
+
+def information(unpacked: pathlib.Path, file: str) -> str:
+    (folder,) = unpacked.glob("gtopk-*.dist-info")
+    return (folder / file).read_text()
+
+
+def dynamic(library: pathlib.Path, tag: str) -> list[str]:
+    said = subprocess.run(
+        ["readelf", "--wide", "-d", library], capture_output=True, text=True, check=True
+    ).stdout
+    return re.findall(rf"\({tag}\).*\[(.*)\]", said)
+
+
+def test_it_is_for_every_python_and_for_the_systems_that_its_symbols_allow(wheel, unpacked):
+    name = wheel.stem.split("-")
+    assert name[2:4] == ["py3", "none"]
+    tags = email.message_from_string(information(unpacked, "WHEEL")).get_all("Tag")
+    assert tags == ["-".join(name[2:])]
+    assert name[4] == platform(wheel)
+    assert not [each for each in unpacked.rglob("*.so*") if "cpython" in each.name]
+
+
+def test_it_requires_the_versions_of_torch_that_it_has_libraries_for(unpacked):
+    metadata = email.message_from_string(information(unpacked, "METADATA"))
+    requires = [each.replace(" ", "") for each in metadata.get_all("Requires-Dist")]
+    torches, ucx = sorted(requires, reverse=True)
+    assert sorted(torches.removeprefix("torch").split(",")) == sorted(
+        requirement(minors(unpacked)).removeprefix("torch").split(",")
+    )
+    assert ucx.startswith("libucx-cu13")
+    assert metadata["Requires-Python"].replace(" ", "") in (">=3.10,<3.15", "<3.15,>=3.10")
+    assert metadata["Version"] == gtopk.__version__
+    major, minor = torch.__version__.split(".")[:2]
+    assert (int(major), int(minor)) in minors(unpacked)
+
+
+def test_the_requirement_names_these_versions_and_no_others():
+    assert requirement([(2, 11)]) == "torch==2.11.*"
+    assert requirement([(2, 15), (2, 11), (2, 13), (2, 12), (2, 14)]) == "torch>=2.11,<2.16"
+    assert requirement([(2, 11), (2, 15), (2, 13)]) == "torch>=2.11,<2.16,!=2.12.*,!=2.14.*"
+
+
+def test_both_ways_in_which_torch_looks_for_a_backend_lead_to_it(unpacked):
+    entries = configparser.ConfigParser()
+    entries.read_string(information(unpacked, "entry_points.txt"))
+    assert {name: dict(entries[name]) for name in entries.sections()} == {
+        "torch.backends": {"gtopk": "gtopk._autoload:register"},
+        "torch.distributed.backends": {"gtopk": "gtopk._autoload:register"},
+    }
+
+
+def test_its_libraries_find_each_other_and_nothing_of_the_machine_that_built_them(unpacked):
+    for library in libraries(unpacked):
+        assert dynamic(library, "R(?:UN)?PATH") == ["$ORIGIN"], library.name
+        needed = {each.split(".so")[0] for each in dynamic(library, "NEEDED")}
+        assert needed >= FOUND, library.name
+        bundled = {each for each in needed if each in BUNDLED}
+        assert needed <= FOUND | PROMISED | bundled, library.name
+        for name in dynamic(library, "NEEDED"):
+            if name.split(".so")[0] in bundled:
+                assert (unpacked / "gtopk" / name).is_file(), name
+        # Torch is Python's to load, and Python is the process.
+        assert not [each for each in needed if "python" in each], library.name
+    for file in (unpacked / "gtopk").iterdir():
+        assert str(ROOT).encode() not in file.read_bytes(), file.name
+
+
+def test_it_is_small(wheel, unpacked):
+    for library in libraries(unpacked):
+        assert library.stat().st_size < 3 * 2**20, library.name
+    assert wheel.stat().st_size < (1 + len(libraries(unpacked))) * 2**20
+
+
+def test_the_platform_is_that_of_the_newest_symbol():
+    assert manylinux({"GLIBC": (2, 34), "GLIBCXX": (3, 4, 30)}) == "manylinux_2_35"
+    assert manylinux({"GLIBC": (2, 38), "GLIBCXX": (3, 4, 30)}) == "manylinux_2_38"
+    assert manylinux({"GLIBC": (2, 17), "GLIBCXX": (3, 4, 20)}) == "manylinux_2_28"
+    assert manylinux({"GLIBC": (2, 38), "GLIBCXX": (3, 4, 99)}) is None
+
+
+def test_symbols_of_all_its_libraries_count(wheel):
+    newest = wanted(wheel)
+    assert newest["GLIBC"] >= (2, 14)
+    assert newest["GLIBCXX"] >= (3, 4, 21)

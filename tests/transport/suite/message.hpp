@@ -1,0 +1,70 @@
+// Test support of the transports: a message that remembers what became of it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/transport/base/transport.hpp"
+
+namespace gtopk::test {
+
+using transport::PeerId;
+using transport::Request;
+using transport::Status;
+using transport::Tag;
+using transport::Transport;
+
+/// A message, or the room for one, and its request. It must stay where it is while that is pending.
+struct Message {
+  std::string bytes;
+  Request request;
+  int completions = 0;
+
+  explicit Message(std::string content) : bytes(std::move(content)) { arm(); }
+  explicit Message(std::size_t size) : Message(std::string(size, '\0')) {}
+
+  void arm() {
+    request.prepare([](Request& r) { ++static_cast<Message*>(r.context())->completions; }, this);
+  }
+  void send(Transport& transport, PeerId peer, Tag tag) {
+    transport.send(peer, tag, bytes.data(), bytes.size(), request);
+  }
+  void recv(Transport& transport, PeerId peer, Tag tag) {
+    transport.recv(peer, tag, bytes.data(), bytes.size(), request);
+  }
+  [[nodiscard]] bool done() const { return !request.pending(); }
+  [[nodiscard]] bool pending() const { return request.pending(); }
+  [[nodiscard]] Status status() const {
+    EXPECT_LE(completions, 1);
+    return request.status();
+  }
+  /// What arrived.
+  [[nodiscard]] std::string text() const { return bytes.substr(0, request.length()); }
+};
+
+/// Content that shows every shift and every lost byte.
+inline std::string pattern(std::size_t size, unsigned seed) {
+  std::string bytes(size, '\0');
+  unsigned state = seed * 2654435761U + 1;
+  for (char& byte : bytes) {
+    state = state * 1664525U + 1013904223U;
+    byte = static_cast<char>(state >> 24U);
+  }
+  return bytes;
+}
+
+/// No byte, and every power of two up to 4 MiB with its neighbours: whatever limit a transport has
+/// between its protocols lies between two of them.
+inline std::vector<std::size_t> sizes_around_limits() {
+  std::vector<std::size_t> sizes = {0};
+  for (std::size_t power = 1; power <= std::size_t{4} << 20U; power *= 2) {
+    sizes.insert(sizes.end(), {power - (power > 2 ? 1 : 0), power, power + 1});
+  }
+  return sizes;
+}
+
+}  // namespace gtopk::test

@@ -1,0 +1,99 @@
+// Test support of the transports: what a transport brings to be run through the suite: some ends
+// in one thread, how to move what is under way between them, and one row in networks.cpp.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/transport/base/transport.hpp"
+#include "tests/transport/suite/message.hpp"
+
+namespace gtopk::test {
+
+/// Whatever is not there by then never comes.
+inline constexpr std::chrono::seconds kWatchdog{30};
+
+class Network {
+ public:
+  Network() = default;
+  Network(const Network&) = delete;
+  Network& operator=(const Network&) = delete;
+  Network(Network&&) = delete;
+  Network& operator=(Network&&) = delete;
+  virtual ~Network() = default;
+
+  [[nodiscard]] virtual std::size_t size() const = 0;
+  [[nodiscard]] virtual Transport& operator[](std::size_t end) = 0;
+
+  /// Moves what can move now; false when nothing did.
+  virtual bool move() = 0;
+  /// Nothing moved: false when nothing ever will by itself.
+  virtual bool more_may_come() = 0;
+  /// The time that wait() takes.
+  [[nodiscard]] virtual transport::TimePoint now() const = 0;
+  /// Closes one end while the others move on, as their engines do.
+  virtual void close(std::size_t end) = 0;
+
+  /// Everybody gets to know everybody's address.
+  void introduce() {
+    ids.resize(size());
+    for (std::size_t at = 0; at < size(); ++at) {
+      // Ids of peers are not their places, on purpose.
+      ids[at].resize(size());
+      for (std::size_t i = 1; i <= size(); ++i) {
+        const std::size_t of = (at + i) % size();
+        ids[at][of] = (*this)[at].add_peer((*this)[of].address());
+      }
+    }
+  }
+
+  /// Moves until `done()`; false when that does not come.
+  template <typename Done>
+  [[nodiscard]] bool until(const Done& done) {
+    const auto deadline = std::chrono::steady_clock::now() + kWatchdog;
+    while (!done()) {
+      if ((!move() && !more_may_come()) || std::chrono::steady_clock::now() > deadline) {
+        return done();
+      }
+    }
+    return true;
+  }
+
+  /// What `from` has sent to `to` so far is there, received or not: a notice behind it is.
+  [[nodiscard]] bool arrived(std::size_t from, std::size_t to) {
+    constexpr Tag kBehind = transport::control_tag(~std::uint64_t{0});
+    Message out("x");
+    Message in(std::size_t{1});
+    in.recv((*this)[to], ids[to][from], kBehind);
+    out.send((*this)[from], ids[from][to], kBehind);
+    return until([&] { return in.done() && out.done(); }) && in.bytes == out.bytes;
+  }
+
+  /// ids[i][j] is what i calls j.
+  std::vector<std::vector<PeerId>> ids;
+};
+
+/// A row of the suite.
+struct NetworkKind {
+  std::string name;
+  /// `seed` draws the order of events where that is not the kernel's.
+  std::function<std::unique_ptr<Network>(std::size_t size, std::uint64_t seed)> make;
+  /// How many seeds are worth a run where chance plays a part.
+  std::uint64_t seeds = 1;
+  /// An end is told when another one ends in the same process.
+  bool tells_of_ends = true;
+  /// Cards are shorter than addresses, and the address book is asked for those.
+  bool asks_for_addresses = false;
+};
+
+/// Every transport.
+[[nodiscard]] const std::vector<NetworkKind>& networks();
+/// Those of which `trait` holds.
+[[nodiscard]] std::vector<NetworkKind> networks_that(bool NetworkKind::*trait);
+
+}  // namespace gtopk::test

@@ -1,0 +1,49 @@
+// Every transport: what ends a wait.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "tests/transport/suite/every_transport.hpp"
+
+namespace gtopk::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+class Waiting : public EveryTransport {};
+INSTANTIATE_TEST_SUITE_P(Every, Waiting, testing::ValuesIn(networks()), name_of);
+
+TEST_P(Waiting, AWakeFromAnotherThreadEndsIt) {
+  begin(1);
+  for (int round = 0; round < 100; ++round) {
+    std::atomic<bool> called{false};
+    std::thread waker([&] {
+      called = true;
+      end(0).wake();
+    });
+    const auto deadline = std::chrono::steady_clock::now() + kWatchdog;
+    while (!called && std::chrono::steady_clock::now() < deadline) {
+      end(0).wait(10s);
+    }
+    waker.join();
+    ASSERT_TRUE(called);
+  }
+}
+
+TEST_P(Waiting, AWakeBeforeItIsNotLost) {
+  begin(1);
+  while (network().move()) {
+  }
+  // Sleeps are cut to 50 ms; of twenty that were not woken, each would take that long.
+  const transport::TimePoint begin = network().now();
+  for (int round = 0; round < 20; ++round) {
+    end(0).wake();
+    end(0).wait(10s);
+  }
+  EXPECT_LT(network().now() - begin, 1s);
+}
+
+}  // namespace
+}  // namespace gtopk::test

@@ -1,0 +1,106 @@
+// Every transport: receives that are withdrawn, messages that nobody wants any more, and endpoints
+// that are given up.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+
+#include "src/transport/base/tag.hpp"
+#include "tests/transport/suite/every_transport.hpp"
+
+namespace gtopk::test {
+namespace {
+
+using transport::any_source_mask;
+using transport::collective_tag;
+
+class Withdrawal : public EveryTransport {};
+INSTANTIATE_TEST_SUITE_P(Every, Withdrawal, testing::ValuesIn(networks()), name_of);
+
+TEST_P(Withdrawal, AWithdrawnReceiveTakesNoMessage) {
+  begin(2);
+  Message& withdrawn = recv(1, 0, 5, 8);
+  end(1).cancel(withdrawn.request);
+  ASSERT_TRUE(done({&withdrawn}));
+  EXPECT_EQ(withdrawn.status(), Status::kCancelled);
+  end(1).cancel(withdrawn.request);  // once more is harmless
+  const Message& out = send(0, 1, 5, "message!");
+  const Message& in = recv(1, 0, 5, 8);
+  ASSERT_TRUE(all_done());
+  EXPECT_EQ(in.bytes, out.bytes);
+}
+
+TEST_P(Withdrawal, OneOfSeveralReceivesLeavesTheOthersTheirOrder) {
+  begin(2);
+  const Message& first = recv(1, 0, 5, 8);
+  Message& withdrawn = recv(1, 0, 5, 8);
+  const Message& second = recv(1, 0, 5, 8);
+  end(1).cancel(withdrawn.request);
+  ASSERT_TRUE(done({&withdrawn}));
+  send(0, 1, 5, "one");
+  send(0, 1, 5, "two");
+  ASSERT_TRUE(all_done());
+  EXPECT_EQ(withdrawn.status(), Status::kCancelled);
+  EXPECT_EQ(first.text(), "one");
+  EXPECT_EQ(second.text(), "two");
+}
+
+TEST_P(Withdrawal, AReceiveThatIsMatchedEndsAsItWouldHave) {
+  begin(2);
+  for (const std::size_t size : {5UL, 70'000UL, 1UL << 20U}) {
+    send(0, 1, 5, pattern(size, 1));
+    ASSERT_TRUE(network().arrived(0, 1));
+    Message& in = recv(1, 0, 5, size);
+    end(1).cancel(in.request);
+    ASSERT_TRUE(all_done());
+    EXPECT_EQ(in.status(), Status::kOk) << size << " bytes";
+    EXPECT_TRUE(in.bytes == pattern(size, 1));
+  }
+}
+
+TEST_P(Withdrawal, DiscardDropsWhatFitsTheMaskAndNothingElseAndLetsItsSenderGo) {
+  begin(2);
+  constexpr std::uint32_t kSteps = 3;
+  for (std::uint32_t step = 0; step < kSteps; ++step) {
+    send(0, 1, collective_tag(1, 0, 10, step), pattern(std::size_t{100'000} * 5 * step, step));
+  }
+  send(0, 1, collective_tag(1, 0, 11, 0), "kept");
+  ASSERT_TRUE(network().arrived(0, 1));
+  EXPECT_EQ(end(1).discard(collective_tag(1, 0, 10, 0), any_source_mask()), kSteps);
+  EXPECT_EQ(end(1).discard(collective_tag(1, 0, 10, 0), any_source_mask()), 0U);
+  Message& gone = recv(1, 0, collective_tag(1, 0, 10, 0), 4);
+  const Message& kept = recv(1, 0, collective_tag(1, 0, 11, 0), 4);
+  ASSERT_TRUE(network().arrived(0, 1));
+  EXPECT_TRUE(gone.pending());
+  end(1).cancel(gone.request);
+  ASSERT_TRUE(all_done()) << "the senders of what was dropped, too";
+  EXPECT_EQ(kept.text(), "kept");
+}
+
+TEST_P(Withdrawal, GiveUpEndsEveryRequestWithThePeerReportsNothingAndLeavesTheOthers) {
+  begin(3);
+  recv(0, 1, 1, 1);
+  send(1, 0, 1, "x");
+  recv(0, 2, 1, 1);
+  send(2, 0, 1, "x");
+  ASSERT_TRUE(all_done());  // connected
+  Message& waiting = recv(0, 1, 2, 8);
+  Message& other = recv(0, 2, 2, 8);
+  Message& large = send(0, 1, 3, std::string(std::size_t{32} << 20U, 'x'));
+  const bool large_was_done = large.done();  // taken at once, where everything is
+  end(0).give_up(id(0, 1));
+  ASSERT_TRUE(done({&waiting, &large}));
+  EXPECT_EQ(waiting.status(), Status::kPeerFailed);
+  EXPECT_EQ(large.status(), large_was_done ? Status::kOk : Status::kPeerFailed);
+  EXPECT_FALSE(end(0).connected(id(0, 1)));
+  EXPECT_EQ(send(0, 1, 4, "y").status(), Status::kPeerFailed);
+  EXPECT_EQ(recv(0, 1, 4, 1).status(), Status::kPeerFailed);
+  EXPECT_TRUE(end(0).take_failures().empty());
+  EXPECT_TRUE(other.pending());
+  send(2, 0, 2, "still on");
+  ASSERT_TRUE(done({&other}));
+  EXPECT_EQ(other.text(), "still on");
+}
+
+}  // namespace
+}  // namespace gtopk::test

@@ -1,0 +1,60 @@
+"""For which Linux a wheel is: the manylinux tag by the symbol versions that its libraries want.
+
+A tag manylinux_2_N promises glibc 2.N, and the libstdc++ that comes with distributions of that age:
+the table is auditwheel's policy. auditwheel itself would copy torch and UCX into the wheel.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+Version = tuple[int, ...]
+
+# The first glibc 2.N whose distributions have this GLIBCXX.
+LIBSTDCXX: dict[Version, int] = {
+    (3, 4, 24): 28,
+    (3, 4, 28): 31,
+    (3, 4, 29): 34,
+    (3, 4, 30): 35,
+    (3, 4, 32): 38,
+    (3, 4, 33): 40,
+}
+
+
+def wanted(wheel: pathlib.Path) -> dict[str, Version]:
+    """The newest GLIBC and GLIBCXX that a library of the wheel asks for."""
+    newest: dict[str, Version] = {}
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if ".so" not in pathlib.PurePath(name).name:
+                continue
+            command = ["objdump", "-T", archive.extract(name, folder)]
+            symbols = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            for family, numbers in re.findall(r"\b(GLIBC|GLIBCXX)_([0-9.]+)", symbols):
+                version = tuple(map(int, numbers.split(".")))
+                newest[family] = max(newest.get(family, (0,)), version)
+    return newest
+
+
+def manylinux(versions: dict[str, Version]) -> str | None:
+    """The tag without the machine; None where libstdc++ is newer than the table."""
+    fitting = [glibc for has, glibc in LIBSTDCXX.items() if has >= versions.get("GLIBCXX", (0,))]
+    if not fitting:
+        return None
+    return f"manylinux_2_{max(min(fitting), versions.get('GLIBC', (2, 0))[1])}"
+
+
+def platform(wheel: pathlib.Path) -> str:
+    """The platform tag that the wheel may have; the one that it has where none can be told."""
+    given = wheel.stem.split("-")[-1]
+    tag = manylinux(wanted(wheel))
+    return given if tag is None else re.sub(r"^(many)?linux(_2_\d+)?", tag, given)
+
+
+if __name__ == "__main__":
+    print(platform(pathlib.Path(sys.argv[1])))
