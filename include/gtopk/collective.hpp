@@ -24,7 +24,7 @@ class GroupView;
 /// other side where fingerprints differ. Names and words must outlive the program's groups.
 class Agreement {
  public:
-  static constexpr std::size_t kMaxFields = 12;
+  static constexpr std::size_t kMaxFields = 16;
 
   Agreement() = default;
   explicit Agreement(std::string_view collective) : collective_(collective) {}

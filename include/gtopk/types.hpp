@@ -5,12 +5,15 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace gtopk {
+
+class Gate;
 
 /// Element type of a tensor. The sparse collectives take the four floating types.
 enum class DataType : std::uint8_t {
@@ -89,6 +92,11 @@ struct SparseOptions {
   /// Read when the step selects and written when it has happened, for selectors that remember;
   /// valid until `done`. Null: each step starts anew.
   SelectorState* state = nullptr;
+  /// What the result is multiplied by before it is rounded to the tensor's type, finite and above
+  /// 0: the loss scale, where gradients came in divided by it. Residuals know nothing of it.
+  double scale = 1;
+  /// Waited for between exchange and commit: see gtopk/gate.hpp. Null: the call stands alone.
+  std::shared_ptr<Gate> gate = nullptr;
 };
 
 /// Where a sparse all-reduce notes what it delivered, for a caller whose tensor may be overwritten

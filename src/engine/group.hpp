@@ -88,6 +88,8 @@ class Group {
   std::uint32_t in_flight_ = 0;
   /// Collectives by sequence number.
   std::map<std::uint64_t, Operation*> running_;
+  /// Of these, those that wait at a gate.
+  std::size_t at_gate_ = 0;
   /// For a place in flight.
   std::deque<std::unique_ptr<Operation>> waiting_;
   /// Those with a Turn, the first one's it is.

@@ -1,5 +1,7 @@
 #include "src/engine/group_view.hpp"
 
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "src/engine/engine.hpp"
@@ -101,6 +103,47 @@ void ReceiveTurn::await_suspend(std::coroutine_handle<> waiter) {
 void ReceiveTurn::await_resume() {
   operation_.in_line_for.reset();
   if (operation_.cause()) throw Error(*operation_.cause());
+}
+
+AtGate::AtGate(GroupView& group, Gate& gate)
+    : operation_(group.operation_), gate_(gate), here_(std::make_shared<AtGate*>(this)) {}
+
+AtGate::~AtGate() { leave(); }
+
+bool AtGate::await_ready() const {
+  return gate_.verdict().has_value() || operation_.cause().has_value();
+}
+
+void AtGate::await_suspend(std::coroutine_handle<> waiter) {
+  operation_.gate_waiter = waiter;
+  Engine& engine = operation_.engine();
+  const auto decided = [&engine, weak = std::weak_ptr<AtGate*>(here_)] {
+    engine.post([weak] {
+      const auto here = weak.lock();
+      if (!here) return;
+      Operation& operation = (*here)->operation_;
+      if (operation.gate_waiter) {
+        operation.engine().make_ready(std::exchange(operation.gate_waiter, {}), operation);
+      }
+    });
+  };
+  waits_ = gate_.when_decided(decided);
+  engine.scheduler().wait_at_gate(operation_);
+}
+
+void AtGate::leave() {
+  if (!waits_) return;
+  gate_.forget(*waits_);
+  waits_.reset();
+  Scheduler::leave_gate(operation_);
+}
+
+// A verdict holds for all: whoever fails after it has committed all the same, and whoever fails
+// before it takes the others along.
+bool AtGate::await_resume() const {
+  const bool happened = gate_.shut();
+  if (!happened && operation_.cause()) throw Error(*operation_.cause());
+  return happened;
 }
 
 std::uint32_t GroupView::rank() const { return operation_.group().rank(); }

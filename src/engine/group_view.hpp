@@ -10,11 +10,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "gtopk/gate.hpp"
 #include "src/engine/operation.hpp"
 #include "src/engine/receive_lines.hpp"
 
@@ -116,6 +119,32 @@ class [[nodiscard]] ReceiveTurn {
   ReceiveLines::Place place_;
 };
 
+/// What has arrived at a gate. Awaiting gives its verdict: whether the whole step has happened.
+/// Operations that wait there give their places in flight to later ones, which the gate may be
+/// waiting for.
+class [[nodiscard]] AtGate {
+ public:
+  AtGate(GroupView& group, Gate& gate);
+  AtGate(const AtGate&) = delete;
+  AtGate& operator=(const AtGate&) = delete;
+  AtGate(AtGate&&) = delete;
+  AtGate& operator=(AtGate&&) = delete;
+  ~AtGate();
+
+  [[nodiscard]] bool await_ready() const;
+  void await_suspend(std::coroutine_handle<> waiter);
+  [[nodiscard]] bool await_resume() const;
+
+ private:
+  void leave();
+
+  Operation& operation_;
+  Gate& gate_;
+  std::optional<Gate::Waiters::iterator> waits_;
+  /// Goes with this: what the gate has posted finds out whether anybody is still there.
+  std::shared_ptr<AtGate*> here_;
+};
+
 class GroupView {
  public:
   explicit GroupView(Operation& operation) : operation_(operation) {}
@@ -167,6 +196,7 @@ class GroupView {
  private:
   friend class Turn;
   friend class ReceiveTurn;
+  friend class AtGate;
   Operation& operation_;
 };
 

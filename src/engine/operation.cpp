@@ -98,6 +98,7 @@ void Operation::fail(const Error& cause) {
   if (cause_ || state == State::kLingering) return;
   cause_ = cause;
   if (turn_waiter) engine_.make_ready(std::exchange(turn_waiter, {}), *this);
+  if (gate_waiter) engine_.make_ready(std::exchange(gate_waiter, {}), *this);
   if (answer_waiter_) engine_.make_ready(std::exchange(answer_waiter_, {}), *this);
   slots_.for_each([&](MessageSlot& slot) {
     if (slot.waiter) engine_.make_ready(std::exchange(slot.waiter, {}), *this);

@@ -120,6 +120,7 @@ class Operation {
   void compute(std::coroutine_handle<> waiter, std::function<void()> work);
   std::exception_ptr compute_error;
   std::coroutine_handle<> turn_waiter;
+  std::coroutine_handle<> gate_waiter;
   std::optional<std::uint32_t> in_line_for;  ///< the rank whose message an earlier receive awaits
 
   // For the engine.

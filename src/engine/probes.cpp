@@ -36,6 +36,10 @@ std::string Probes::describe_state(const Group& group, std::uint64_t sequence) {
     return "has finished it or not started it";
   }
   const Operation& operation = *found;
+  if (operation.gate_waiter) {
+    return fmt::format("is in {} #{}, waiting at its gate for the rest of the step",
+                       operation.spec().name, sequence);
+  }
   const std::vector<std::uint32_t> awaited = operation.waits_for(false);
   if (awaited.empty()) {
     return fmt::format("is in {} #{}", operation.spec().name, sequence);

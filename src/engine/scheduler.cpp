@@ -89,7 +89,7 @@ void Scheduler::start_waiting(Group& group) {
 }
 
 void Scheduler::start_those_that_may(Group& group) {
-  while (!group.waiting_.empty() && group.running_.size() < kMaxInFlight) {
+  while (!group.waiting_.empty() && group.running_.size() - group.at_gate_ < kMaxInFlight) {
     if (group.waiting_.front()->spec().ordering == Ordering::kAfterEarlier &&
         !group.running_.empty()) {
       return;
@@ -238,6 +238,14 @@ void Scheduler::leave_line(Operation& operation) {
 bool Scheduler::has_turn(const Operation& operation) {
   return operation.group().line_.front() == &operation;
 }
+
+void Scheduler::wait_at_gate(Operation& operation) {
+  ++operation.group().at_gate_;
+  // Not from within the operation, which is about to be suspended.
+  post([this, group = operation.shared_group()] { start_waiting(*group); });
+}
+
+void Scheduler::leave_gate(Operation& operation) { --operation.group().at_gate_; }
 
 void Scheduler::plan_timers(transport::TimePoint now) {
   next_timer_ = now + kIdleTimer;

@@ -23,7 +23,7 @@ class Scheduler {
  public:
   /// Collectives of one group in flight at once; later ones wait. It bounds what a fast rank can
   /// pile up, unreceived, at a slow one. The oldest unfinished one is in flight on every rank, so
-  /// none starves.
+  /// none starves. Those that wait at a gate do not count.
   static constexpr std::size_t kMaxInFlight = 32;
 
   /// A call on its way to the engine's thread.
@@ -100,6 +100,11 @@ class Scheduler {
   /// Lets the next one go on.
   void leave_line(Operation& operation);
   [[nodiscard]] static bool has_turn(const Operation& operation);
+
+  // Gates: an operation that waits at one has nothing more to exchange, and gives up its place in
+  // flight.
+  void wait_at_gate(Operation& operation);
+  static void leave_gate(Operation& operation);
 
   // Timers.
   [[nodiscard]] transport::TimePoint next_timer() const { return next_timer_; }

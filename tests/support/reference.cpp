@@ -170,11 +170,13 @@ Entries<Value> control(std::vector<std::vector<Value>>& accs, const Problem& pro
 /// T(value / divisor) on F; whether all of that is finite.
 template <class Value>
 bool write(const Problem& problem, const Entries<Value>& sums, Bytes& tensor) {
-  const auto ranks = static_cast<Value>(problem.ranks.size());
+  const SparseOptions& options = problem.options;
+  const double mean_of =
+      options.op == ReduceOp::kAvg ? static_cast<double>(problem.ranks.size()) : 1;
+  const auto divisor = static_cast<Value>(mean_of / options.scale);
   bool finite = true;
   for (const auto& [index, sum] : sums) {
-    const Value value = problem.options.op == ReduceOp::kAvg ? sum / ranks : sum;
-    store(problem.type, tensor, index, value);
+    store(problem.type, tensor, index, sum / divisor);
     finite = finite && std::isfinite(load(problem.type, tensor, index));
   }
   return finite;

@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string_view>
 
 #include "gtopk/types.hpp"
 #include "src/engine/group_view.hpp"
 #include "src/engine/task.hpp"
 #include "src/gtopk/algorithms/list_exchange.hpp"
+#include "src/gtopk/algorithms/step_gate.hpp"
 #include "src/gtopk/value/registry.hpp"
 #include "src/gtopk/value/segments.hpp"
 
@@ -25,6 +27,8 @@ struct SparseCall {
   DataType dtype = DataType::kFloat32;
   SparseOptions options;
   Delivered delivered;
+  /// The place at options.gate, if there is one.
+  std::shared_ptr<StepGate> gate = nullptr;
 };
 
 struct AlgorithmRow {

@@ -21,24 +21,41 @@ void note(const Delivered& delivered, Entries<Value, Index> result) {
   }
 }
 
-/// `result`: indices that every rank has sent acc at, and the sums. Residuals are cleared there;
-/// NaN where a sum, divided and rounded, is not finite.
+/// What sums are divided by: the ranks for a mean, and the scale taken out again.
+template <class Value>
+[[nodiscard]] Value divisor_of(const SparseOptions& options, std::uint32_t ranks) {
+  return static_cast<Value>((options.op == ReduceOp::kAvg ? ranks : 1) / options.scale);
+}
+
+/// Commits `result`: indices that every rank has sent acc at, and the sums. Residuals are cleared
+/// there; NaN, and no residual changed, unless every value, divided and rounded, is finite.
 template <class T, class Index>
-void deliver_alike(const SparseCall& call, std::uint32_t ranks,
-                   Entries<Accumulation<T>, Index> result) {
+engine::Task<void> deliver_alike(engine::GroupView& group, const SparseCall& call,
+                                 Entries<Accumulation<T>, Index> result, bool finite = true) {
   using Value = Accumulation<T>;
-  const Segments<T> tensor(call.tensor);
-  const auto divisor = static_cast<Value>(call.options.op == ReduceOp::kAvg ? ranks : 1);
-  const bool finite = std::all_of(result.values, result.values + result.size, [](Value value) {
-    return is_finite_key<Value>(magnitude_key(value));
+  const auto divisor = divisor_of<Value>(call.options, group.size());
+  engine::Computation checking = group.compute([&] {
+    finite = finite &&
+             std::all_of(result.values, result.values + result.size,
+                         [](Value value) { return is_finite_key<Value>(magnitude_key(value)); }) &&
+             representable<T, Value, Index>(result, divisor);
   });
-  if (!finite || !representable<T, Value, Index>(result, divisor)) {
-    fill_nan(tensor, call.d);
-    return;
-  }
-  commit<T, Value, Index>(tensor, static_cast<Value*>(call.residual), call.d, result, result,
-                          nullptr, 0, call.options.put_back, divisor);
-  note(call.delivered, result);
+  co_await checking;
+  engine::Task<bool> passing = pass(group, call.gate.get(), finite);
+  const bool happened = co_await passing;
+
+  group.enter("commit");
+  engine::Computation committing = group.compute([&] {
+    const Segments<T> tensor(call.tensor);
+    if (!happened) {
+      fill_nan(tensor, call.d);
+      return;
+    }
+    commit<T, Value, Index>(tensor, static_cast<Value*>(call.residual), call.d, result, result,
+                            nullptr, 0, call.options.put_back, divisor);
+    note(call.delivered, result);
+  });
+  co_await committing;
 }
 
 /// Room for entries of the algorithms that make no lists.

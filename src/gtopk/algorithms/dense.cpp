@@ -6,6 +6,7 @@
 
 #include "src/collectives/all_reduce.hpp"
 #include "src/gtopk/algorithms/algorithm.hpp"
+#include "src/gtopk/algorithms/delivery.hpp"
 #include "src/gtopk/residual/commit.hpp"
 #include "src/gtopk/value/selection_order.hpp"
 #include "src/numbers/accumulation.hpp"
@@ -40,14 +41,21 @@ Task<void> dense_as(GroupView& group, SparseCall call) {
   co_await reducing;
 
   // A non-finite acc anywhere makes a non-finite sum, which every rank sees.
-  const auto divisor = static_cast<Value>(call.options.op == ReduceOp::kAvg ? group.size() : 1);
-  engine::Computation committing = group.compute([&] {
+  const auto divisor = divisor_of<Value>(call.options, group.size());
+  bool all_finite = true;
+  engine::Computation checking = group.compute([&] {
     const KeepDenormals guard;
-    bool all_finite = true;
     for (std::size_t i = 0; i < d; ++i) {
       all_finite &= finite(acc[i]) && finite(widen(narrow<T>(acc[i] / divisor)));
     }
-    if (!all_finite) {
+  });
+  co_await checking;
+  Task<bool> passing = pass(group, call.gate.get(), all_finite);
+  const bool happened = co_await passing;
+
+  engine::Computation committing = group.compute([&] {
+    const KeepDenormals guard;
+    if (!happened) {
       fill_nan(tensor, d);
       return;
     }

@@ -65,9 +65,7 @@ Task<void> random_k_as(GroupView& group, SparseCall call) {
       collectives::reduce_over_ranks(group, drawn.values, k, type, ReduceOp::kSum);
   co_await reducing;
 
-  group.enter("commit");
-  Computation delivering = group.compute(
-      [&] { deliver_alike<T, Index>(call, group.size(), {drawn.indices, drawn.values, k}); });
+  Task<void> delivering = deliver_alike<T, Index>(group, call, {drawn.indices, drawn.values, k});
   co_await delivering;
 }
 

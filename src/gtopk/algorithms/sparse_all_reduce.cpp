@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -85,37 +87,55 @@ Selection select(const SparseCall& call, const Plan& plan, const List& own) {
                                own, workspace_of_this_thread().select);
 }
 
+/// Calls visit<T, Index>() with the types of the call's tensor and lists.
+template <class Visit>
+void visit_types(const SparseCall& call, const Plan& plan, const Visit& visit) {
+  visit_floating(call.dtype, [&]<class T>() {
+    if (plan.lists.type.index_bytes == 8) {
+      visit.template operator()<T, std::uint64_t>();
+    } else {
+      visit.template operator()<T, std::uint32_t>();
+    }
+  });
+}
+
 template <class T, class Index>
-bool commit_as(const SparseCall& call, std::uint32_t divisor, const List& own, const List& result,
+void commit_as(const SparseCall& call, std::uint32_t ranks, const List& own, const List& result,
                std::span<const List> dropped) {
   using Value = Accumulation<T>;
   const Segments<T> tensor(call.tensor);
   const auto delivered = result.entries<Value, Index>();
-  if (!result.finite || !representable<T, Value, Index>(delivered, static_cast<Value>(divisor))) {
-    fill_nan(tensor, call.d);
-    return false;
-  }
   std::array<Entries<Value, Index>, kMostDropped> put_back;
   std::ranges::transform(dropped, put_back.begin(),
                          [](const List& list) { return list.entries<Value, Index>(); });
   commit<T, Value, Index>(tensor, static_cast<Value*>(call.residual), call.d,
                           own.entries<Value, Index>(), delivered, put_back.data(), dropped.size(),
-                          call.options.put_back, static_cast<Value>(divisor));
+                          call.options.put_back, divisor_of<Value>(call.options, ranks));
   note(call.delivered, delivered);
-  return true;
 }
 
-/// Whether the step has happened.
-bool commit(const SparseCall& call, const Plan& plan, std::uint32_t ranks, const List& own,
-            const List& result, std::span<const List> dropped) {
-  const std::uint32_t divisor = call.options.op == ReduceOp::kAvg ? ranks : 1;
-  bool happened = false;
-  visit_floating(call.dtype, [&]<class T>() {
-    happened = plan.lists.type.index_bytes == 8
-                   ? commit_as<T, std::uint64_t>(call, divisor, own, result, dropped)
-                   : commit_as<T, std::uint32_t>(call, divisor, own, result, dropped);
+/// Whether every value of the result, divided and rounded, is finite.
+bool finite(const SparseCall& call, const Plan& plan, std::uint32_t ranks, const List& result) {
+  if (!result.finite) return false;
+  bool fits = false;
+  visit_types(call, plan, [&]<class T, class Index>() {
+    using Value = Accumulation<T>;
+    fits = representable<T, Value, Index>(result.entries<Value, Index>(),
+                                          divisor_of<Value>(call.options, ranks));
   });
-  return happened;
+  return fits;
+}
+
+/// Writes tensor and residual; NaN, and no residual, unless the step has happened.
+void commit(const SparseCall& call, const Plan& plan, std::uint32_t ranks, const List& own,
+            const List& result, std::span<const List> dropped, bool happened) {
+  visit_types(call, plan, [&]<class T, class Index>() {
+    if (!happened) {
+      fill_nan(Segments<T>(call.tensor), call.d);
+      return;
+    }
+    commit_as<T, Index>(call, ranks, own, result, dropped);
+  });
 }
 
 void check(const SparseCall& call) {
@@ -127,6 +147,11 @@ void check(const SparseCall& call) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("sparse_all_reduce takes float32, float64, bfloat16 or float16, not {}",
                             to_string(call.dtype)));
+  }
+  if (!(options.scale > 0 && std::isfinite(options.scale))) {
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        fmt::format("sparse_all_reduce needs a finite scale above 0, seen {}", options.scale));
   }
   if (options.op != ReduceOp::kSum && options.op != ReduceOp::kAvg) {
     throw Error(
@@ -207,10 +232,19 @@ Agreement agreement(const SparseCall& call, const Plan& plan) {
                       : agreement.word("seed", "the call's number");
   }
   if (plan.selects_per_block()) agreement.number("block", call.options.block);
+  if (call.options.scale != 1) {
+    const double scale = call.options.scale;
+    const auto whole = static_cast<std::uint64_t>(std::min(scale, 0x1p63));
+    static_cast<double>(whole) == scale
+        ? agreement.number("scale", whole)
+        : agreement.number("bits of the scale", std::bit_cast<std::uint64_t>(scale));
+  }
+  if (call.options.gate) agreement.number("gate", call.options.gate->arrivals());
   return agreement;
 }
 
 Task<void> sparse_all_reduce(GroupView& group, SparseCall call, Plan plan) {
+  const GiveUpGate unless_it_arrives(call.gate.get());
   if (!plan.algorithm->selects()) {
     call.options.k = plan.lists.k;  // however it was asked for
     Task<void> whole = plan.algorithm->whole(group, call);
@@ -237,10 +271,12 @@ Task<void> sparse_all_reduce(GroupView& group, SparseCall call, Plan plan) {
 
   Task<List> exchanging = exchange.run(own);
   const List result = co_await exchanging;
-  group.enter("commit");
+  Task<bool> passing = pass(group, call.gate.get(), finite(call, plan, group.size(), result));
+  const bool happened = co_await passing;
 
+  group.enter("commit");
   Task<void> committing = sweep([&] {
-    const bool happened = commit(call, plan, group.size(), own, result, exchange.lists().dropped());
+    commit(call, plan, group.size(), own, result, exchange.lists().dropped(), happened);
     if (happened && call.options.state != nullptr) *call.options.state = selected.next;
   });
   co_await committing;
@@ -261,7 +297,8 @@ void check_room(const Plan& plan, const Delivered& delivered, std::uint32_t rank
 
 }  // namespace
 
-Collective collective(const SparseCall& call) {
+Collective collective(SparseCall call) {
+  if (call.options.gate) call.gate = std::make_shared<StepGate>(call.options.gate);
   const Plan plan = sparse::plan(call);
   Collective collective;
   collective.name = fmt::format("sparse_all_reduce({})", plan.algorithm->name);
@@ -271,7 +308,9 @@ Collective collective(const SparseCall& call) {
       check_room(plan, delivered, group.size);
     };
   }
-  collective.body = [call, plan](GroupView& group) { return sparse_all_reduce(group, call, plan); };
+  collective.body = [call = std::move(call), plan](GroupView& group) {
+    return sparse_all_reduce(group, call, plan);
+  };
   return collective;
 }
 
@@ -343,7 +382,7 @@ std::string_view to_string(PutBack put_back) {
 
 Collective sparse_all_reduce(void* tensor, void* residual, std::uint64_t d, DataType dtype,
                              const SparseOptions& options) {
-  return sparse::collective({tensor, residual, d, dtype, options, {}});
+  return sparse::collective({tensor, residual, d, dtype, options, {}, {}});
 }
 
 Collective sparse_all_reduce(std::vector<Segment> tensor, void* residual, DataType dtype,
@@ -356,7 +395,7 @@ Collective sparse_all_reduce(std::vector<Segment> tensor, void* residual, DataTy
   call.dtype = dtype;
   call.options = options;
   call.delivered = delivered;
-  Collective collective = sparse::collective(call);
+  Collective collective = sparse::collective(std::move(call));
   collective.body = [pieces, body = std::move(collective.body)](engine::GroupView& group) {
     return body(group);
   };

@@ -33,7 +33,7 @@ struct Plan {
 [[nodiscard]] Agreement agreement(const SparseCall& call, const Plan& plan);
 
 /// The call as a value; see gtopk/collectives.hpp. Throws Error{kInvalidArgument}.
-[[nodiscard]] Collective collective(const SparseCall& call);
+[[nodiscard]] Collective collective(SparseCall call);
 
 /// Throws Error{kMismatch, kPeerFailed, kTimeout, kAborted}; tensor and residual are then as they
 /// were. NaN or infinity on any rank, or an overflow: the tensor is NaN on every rank and the

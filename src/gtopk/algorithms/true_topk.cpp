@@ -41,15 +41,14 @@ Task<void> true_topk_as(GroupView& group, SparseCall call) {
   // A non-finite acc anywhere makes a non-finite sum, which every rank sees.
   const EntriesOut<Value, Index> room = entries_room<Value, Index>(group, k);
   group.enter("commit");
-  Computation delivering = group.compute([&] {
-    const Selection selection = select_exact<Value, Value, Index>(
-        Segments<const Value>(sum), nullptr, d, k, room, scratch_of_this_thread());
-    if (!selection.finite) {
-      fill_nan(Segments<T>(call.tensor), d);
-      return;
-    }
-    deliver_alike<T, Index>(call, group.size(), {room.indices, room.values, selection.count});
+  Selection selection;
+  Computation selecting = group.compute([&] {
+    selection = select_exact<Value, Value, Index>(Segments<const Value>(sum), nullptr, d, k, room,
+                                                  scratch_of_this_thread());
   });
+  co_await selecting;
+  Task<void> delivering = deliver_alike<T, Index>(
+      group, call, {room.indices, room.values, selection.count}, selection.finite);
   co_await delivering;
 }
 
