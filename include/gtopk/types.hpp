@@ -46,9 +46,17 @@ enum class ReduceOp : std::uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBitAnd, 
 /// Where a value goes that was selected and not delivered.
 enum class PutBack : std::uint8_t { kOwn, kMerged };
 
+/// What a result must be; each is content with those above it.
+enum class Semantics : std::uint8_t {
+  kExactSum,  ///< at each index delivered, the sum of all that was selected there
+  kGtopk,     ///< gTop-k's: partial sums may be left behind on the way up the tree
+  kAny,       ///< that of any algorithm which loses no mass
+};
+
 [[nodiscard]] std::string_view to_string(DataType type);
 [[nodiscard]] std::string_view to_string(ReduceOp op);
 [[nodiscard]] std::string_view to_string(PutBack put_back);
+[[nodiscard]] std::string_view to_string(Semantics semantics);
 
 /// Bytes of one element.
 [[nodiscard]] std::size_t size_of(DataType type);

@@ -10,6 +10,7 @@
 #include "gtopk/types.hpp"
 #include "src/engine/group_view.hpp"
 #include "src/engine/task.hpp"
+#include "src/gtopk/algorithms/critical_path.hpp"
 #include "src/gtopk/algorithms/list_exchange.hpp"
 #include "src/gtopk/algorithms/step_gate.hpp"
 #include "src/gtopk/value/registry.hpp"
@@ -36,6 +37,8 @@ struct AlgorithmRow {
   using Walk = engine::Task<List> (*)(ListExchange& exchange, List mine);
   /// From gradient and residual to both written; options.k is k, by a density, too.
   using Whole = engine::Task<void> (*)(engine::GroupView& group, SparseCall call);
+  /// The critical path of a call; a pure function.
+  using Cost = void (*)(CriticalPath& path);
 
   std::string_view name;
   std::string_view description;
@@ -48,6 +51,10 @@ struct AlgorithmRow {
   bool draws = false;
   /// Where there is no walk: no rank selects entries of its own.
   Whole whole = nullptr;
+  /// Null: `auto` never takes it.
+  Cost cost = nullptr;
+  /// The strictest semantics that the result keeps.
+  Semantics keeps = Semantics::kAny;
 
   [[nodiscard]] bool selects() const { return walk != nullptr; }
   /// Whether k means anything.

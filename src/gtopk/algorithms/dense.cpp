@@ -78,11 +78,18 @@ Task<void> dense(GroupView& group, SparseCall call) {
   return body;
 }
 
+void cost(CriticalPath& path) {
+  path.sweep();
+  path.reduce(path.shape().d);
+}
+
 }  // namespace
 
 const AlgorithmRow kDense{.name = "dense",
                           .description = "everything travels, nothing is left behind",
                           .bounded = false,
-                          .whole = dense};
+                          .whole = dense,
+                          .cost = cost,
+                          .keeps = Semantics::kExactSum};
 
 }  // namespace gtopk::sparse

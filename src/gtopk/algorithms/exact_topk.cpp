@@ -113,11 +113,46 @@ Task<List> rounds(ListExchange& exchange, const Tree& tree, std::uint32_t /*rank
 
 Task<List> exact(ListExchange& exchange, List mine) { return walk_tree(exchange, mine, rounds); }
 
+/// Balanced regions and disjoint selections.
+void cost(CriticalPath& path) {
+  const std::uint64_t k = path.shape().k;
+  const Tree& tree = path.tree();
+  path.sweep();
+  if (path.folds()) {
+    path.list(k, Holds::kSelection);
+    path.merge(2 * k);
+  }
+  const auto words = [&](std::uint64_t count) {
+    for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
+      path.message(sizeof(std::uint64_t) * count);
+    }
+  };
+  words(tree.leaves() - 1);  // the cuts
+  for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
+    // What a leaf has before the round is the union of 2^round of its parts as long.
+    const std::uint64_t sent = path.united(path.ranks_below(round)) >> (round + 1);
+    path.list(sent, round == 0 && !path.folds() ? Holds::kPart : Holds::kSums);
+    path.merge(2 * sent);
+  }
+  const std::uint64_t region = path.united(tree.ranks()) >> tree.rounds();
+  for (std::size_t digit = 0; digit < path.shape().type.value_bytes(); ++digit) {
+    path.add(region);
+    words(kDigits);
+  }
+  path.merge(region);  // the cut
+  for (std::uint32_t round = tree.rounds(); round-- > 0;) {
+    path.list(k >> (round + 1), Holds::kSums);
+  }
+  if (path.folds()) path.list(k, Holds::kSums);
+}
+
 }  // namespace
 
 const AlgorithmRow kExactTopk{.name = "exact",
                               .description = "the exact top k of the sum of all selections",
                               .reselects = false,
-                              .walk = exact};
+                              .walk = exact,
+                              .cost = cost,
+                              .keeps = Semantics::kExactSum};
 
 }  // namespace gtopk::sparse

@@ -29,16 +29,48 @@ Task<List> recursive_doubling(ListExchange& exchange, List mine) {
   return walk_tree(exchange, mine, rounds);
 }
 
+/// Fold, L rounds, unfold: k entries in each list.
+void gtopk_cost(CriticalPath& path) {
+  const std::uint64_t k = path.shape().k;
+  path.sweep();
+  const std::uint32_t nodes = path.tree().rounds() + (path.folds() ? 1 : 0);
+  for (std::uint32_t node = 0; node < nodes; ++node) {
+    path.list(k, Holds::kSelection);
+    path.merge(2 * k);
+  }
+  if (path.folds()) path.list(k, Holds::kSelection);
+}
+
+/// The same rounds; a list has all that was selected below its node.
+void topk_cost(CriticalPath& path) {
+  path.sweep();
+  if (path.folds()) {
+    path.list(path.united(1), Holds::kSelection);
+    path.merge(2 * path.united(1));
+  }
+  const collectives::Tree& tree = path.tree();
+  for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
+    const bool selection = round == 0 && !path.folds();
+    path.list(path.united(path.ranks_below(round)), selection ? Holds::kSelection : Holds::kSums);
+    path.merge(path.united(path.ranks_below(round + 1)));
+  }
+  if (path.folds()) path.list(path.united(tree.ranks()), Holds::kSums);
+}
+
 }  // namespace
 
 const AlgorithmRow kGtopk{.name = "gtopk",
                           .description = "gTop-k by recursive doubling: log2 P rounds of k entries",
-                          .walk = recursive_doubling};
+                          .walk = recursive_doubling,
+                          .cost = gtopk_cost,
+                          .keeps = Semantics::kGtopk};
 
 const AlgorithmRow kTopk{.name = "topk",
                          .description = "the union of all selections: up to P k entries",
                          .reselects = false,
                          .bounded = false,
-                         .walk = recursive_doubling};
+                         .walk = recursive_doubling,
+                         .cost = topk_cost,
+                         .keeps = Semantics::kExactSum};
 
 }  // namespace gtopk::sparse

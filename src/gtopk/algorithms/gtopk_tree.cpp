@@ -41,12 +41,26 @@ Task<List> binomial_tree(ListExchange& exchange, List mine) {
   return walk_tree(exchange, mine, up_and_down);
 }
 
+/// Up and down: 2 L lists of k entries, and those of fold and unfold.
+void cost(CriticalPath& path) {
+  const std::uint64_t k = path.shape().k;
+  path.sweep();
+  const std::uint32_t nodes = path.tree().rounds() + (path.folds() ? 1 : 0);
+  for (std::uint32_t node = 0; node < nodes; ++node) {
+    path.list(k, Holds::kSelection);
+    path.merge(2 * k);
+    path.list(k, Holds::kSelection);  // on the way down
+  }
+}
+
 }  // namespace
 
 const AlgorithmRow kGtopkTree{
     .name = "gtopk-tree",
     .description =
         "gTop-k by a binomial tree and a broadcast: less traffic in all, twice the steps",
-    .walk = binomial_tree};
+    .walk = binomial_tree,
+    .cost = cost,
+    .keeps = Semantics::kGtopk};
 
 }  // namespace gtopk::sparse

@@ -59,11 +59,35 @@ Task<List> reduced_by_regions(ListExchange& exchange, List mine) {
   return walk_tree(exchange, mine, rounds);
 }
 
+/// Balanced regions: a leaf sends half of what it has, and gathers it again.
+void cost(CriticalPath& path) {
+  const std::uint64_t k = path.shape().k;
+  const Tree& tree = path.tree();
+  const std::uint32_t splits = splits_for(k, tree);
+  path.sweep();
+  if (path.folds()) {
+    path.list(k, Holds::kSelection);
+    path.merge(2 * k);
+  }
+  for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
+    path.message(sizeof(std::uint64_t) * ((1ULL << splits) - 1));  // the cuts
+  }
+  for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
+    const bool halves = round < splits;
+    const std::uint64_t sent = k >> (halves ? round + 1 : splits);
+    path.list(sent, halves ? Holds::kPart : Holds::kSelection);
+    path.merge(2 * sent);
+  }
+  for (std::uint32_t round = splits; round-- > 0;) path.list(k >> (round + 1), Holds::kPart);
+  if (path.folds()) path.list(k, splits > 0 ? Holds::kPart : Holds::kSelection);
+}
+
 }  // namespace
 
 const AlgorithmRow kRsAg{
     .name = "rs-ag",
     .description = "regions reduced and re-selected, then gathered: O(k) on the wire whatever P",
-    .walk = reduced_by_regions};
+    .walk = reduced_by_regions,
+    .cost = cost};
 
 }  // namespace gtopk::sparse

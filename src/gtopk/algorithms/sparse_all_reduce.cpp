@@ -380,6 +380,18 @@ std::string_view to_string(PutBack put_back) {
   return "unknown";
 }
 
+std::string_view to_string(Semantics semantics) {
+  switch (semantics) {
+    case Semantics::kExactSum:
+      return "exact_sum";
+    case Semantics::kGtopk:
+      return "gtopk";
+    case Semantics::kAny:
+      return "any";
+  }
+  return "unknown";
+}
+
 Collective sparse_all_reduce(void* tensor, void* residual, std::uint64_t d, DataType dtype,
                              const SparseOptions& options) {
   return sparse::collective({tensor, residual, d, dtype, options, {}, {}});

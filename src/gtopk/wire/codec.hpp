@@ -70,6 +70,13 @@ class Codec {
   /// The most bytes that a message of up to `capacity` entries below d can have.
   [[nodiscard]] virtual std::size_t message_bytes(EntryType type, std::size_t capacity,
                                                   std::uint64_t d) const = 0;
+  /// Whether entries are coded, which takes time for each of them.
+  [[nodiscard]] virtual bool codes() const { return true; }
+  /// The bytes that a message of so many entries has for random indices: an estimate, for planning.
+  [[nodiscard]] virtual double expected_bytes(EntryType type, std::uint64_t entries,
+                                              std::uint64_t d) const {
+    return static_cast<double>(message_bytes(type, entries, d));
+  }
   /// The message of a closed list, with kFrontBytes in front for the caller to fill.
   [[nodiscard]] virtual std::span<std::byte> encode(EntryType type, const List& list,
                                                     std::uint64_t d, Rooms& rooms) const = 0;

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "src/gtopk/value/selection_order.hpp"
+#include "src/gtopk/wire/entropy.hpp"
 #include "src/gtopk/wire/rice.hpp"
 #include "src/numbers/accumulation.hpp"
 #include "src/numbers/keep_denormals.hpp"
@@ -274,6 +275,13 @@ class Coded final : public Codec {
 
   std::size_t message_bytes(EntryType type, std::size_t capacity, std::uint64_t d) const override {
     return kFrontBytes + value_bytes(type, capacity) + rice::room_for(capacity, d);
+  }
+
+  /// log2 C(d, n) bits for the indices; the code takes 1 to 2 % more.
+  double expected_bytes(EntryType type, std::uint64_t entries, std::uint64_t d) const override {
+    if (entries == 0) return kFrontBytes;
+    return static_cast<double>(kFrontBytes + value_bytes(type, entries)) +
+           static_cast<double>(entries) * bits_of_index(entries, d) / 8;
   }
 
   std::span<std::byte> encode(EntryType type, const List& list, std::uint64_t d,

@@ -43,6 +43,8 @@ class Raw final : public Codec {
     }
   }
 
+  [[nodiscard]] bool codes() const override { return false; }
+
   std::size_t message_bytes(EntryType type, std::size_t capacity,
                             std::uint64_t /*d*/) const override {
     return kFrontBytes + capacity * type.bytes();

@@ -1,0 +1,44 @@
+// Public surface: what a sparse all-reduce is predicted to cost with each algorithm, and which one
+// `auto` takes. docs/algorithms.md has the model.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace gtopk {
+
+/// What things cost on a job: messages on its links, arithmetic on its slowest rank. Nanoseconds.
+struct Costs {
+  double message = 0;  ///< alpha: a message of no bytes, one way
+  double byte = 0;     ///< beta: each byte of a message
+  double select = 0;   ///< selecting, for each element of the tensor
+  double code = 0;     ///< encoding or decoding, for each entry of a list
+  double merge = 0;    ///< merging, for each entry of the two lists
+  double add = 0;      ///< summing densely, for each element
+  double commit = 0;   ///< writing tensor and residual, for each element
+};
+
+/// Of one algorithm, for one call.
+struct Prediction {
+  std::string algorithm;
+  double seconds = 0;
+  /// On the critical path.
+  std::uint64_t messages = 0;
+  double bytes = 0;
+};
+
+/// What was chosen and why.
+struct PlanReport {
+  std::string algorithm;
+  std::string reason;
+  /// Of every algorithm that was considered, in the order of the registry.
+  std::vector<Prediction> predictions;
+  Costs costs;
+  /// The number of the group's collective that measured the costs.
+  std::uint64_t measured_by = 0;
+  /// What the call took on this rank, from the choice to its end; 0: it has not run.
+  double actual_seconds = 0;
+};
+
+}  // namespace gtopk

@@ -1,0 +1,32 @@
+// Sparse, plan room: the cheapest of several algorithms, and the reason in words. A pure function:
+// the same on all ranks that bring the same numbers.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gtopk/plan.hpp"
+#include "src/gtopk/plan/work.hpp"
+
+namespace gtopk::sparse {
+
+struct Candidate {
+  std::string_view algorithm;
+  Work work;
+};
+
+struct Chosen {
+  /// Of the candidates: the cheapest, the first of equals.
+  std::size_t index = 0;
+  std::string reason;
+  /// In the order of the candidates.
+  std::vector<Prediction> predictions;
+};
+
+/// At least one candidate.
+[[nodiscard]] Chosen choose(std::span<const Candidate> candidates, const Costs& costs);
+
+}  // namespace gtopk::sparse

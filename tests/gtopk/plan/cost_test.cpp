@@ -1,0 +1,188 @@
+// Sparse, plan room: the cost functions of the algorithms count the messages and bytes that the
+// network counts, and price what a codec sends.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "src/collectives/header.hpp"
+#include "src/collectives/tree.hpp"
+#include "src/engine/group.hpp"
+#include "src/gtopk/algorithms/algorithm.hpp"
+#include "src/gtopk/wire/entropy.hpp"
+#include "tests/support/calls.hpp"
+#include "tests/support/cases.hpp"
+
+namespace gtopk::sparse {
+namespace {
+
+using collectives::kHeaderBytes;
+using collectives::Tree;
+using support::InprocRanks;
+
+constexpr std::uint64_t kEntry = 8;
+
+/// No index is selected twice, every region has as many entries, and nodes keep those of the lower
+/// rank: entry i of rank r has index i P + r and a magnitude that falls with the rank.
+reference::Problem disjoint(std::uint32_t ranks, const std::string& algorithm, std::uint64_t k,
+                            std::uint64_t d) {
+  reference::Problem problem;
+  problem.type = DataType::kFloat32;
+  problem.d = d;
+  problem.options.k = k;
+  problem.options.algorithm = algorithm;
+  problem.options.wire = "raw";
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    reference::Input input{reference::zeros(problem.type, d), std::nullopt};
+    for (std::uint64_t i = 0; i < k && i * ranks + rank < d; ++i) {
+      reference::store(problem.type, input.gradient, i * ranks + rank, ranks - rank);
+    }
+    problem.ranks.push_back(std::move(input));
+  }
+  return problem;
+}
+
+Work predicted(const reference::Problem& problem) {
+  CriticalPath path({.ranks = static_cast<std::uint32_t>(problem.ranks.size()),
+                     .d = problem.d,
+                     .k = problem.options.k,
+                     .type = {DataType::kFloat32, 4},
+                     .codec = &codec_registry().find(problem.options.wire).codec});
+  algorithm_registry().find(problem.options.algorithm).cost(path);
+  return path.work();
+}
+
+struct Counted {
+  std::uint64_t messages = 0;
+  std::uint64_t bytes = 0;
+};
+
+/// What the critical path has of what the network carried: the messages that rank 0 sends, and
+/// rank 1's to it where they fold; in a tree also those that rank 0 waits for.
+Counted counted(const reference::Problem& problem) {
+  const auto size = static_cast<std::uint32_t>(problem.ranks.size());
+  InprocRanks ranks(size);
+  EXPECT_EQ(support::differs_from_reference(ranks, problem), "");
+  const Statistics first = ranks.group(0)->metrics.read();
+  Counted path{first.messages_sent, first.bytes_sent};
+  if (problem.options.algorithm == "gtopk-tree") {
+    path.messages += first.messages_received;
+    path.bytes += first.bytes_received;
+  } else if (Tree(size).folds(0)) {
+    const Statistics second = ranks.group(1)->metrics.read();
+    const bool ring = problem.options.algorithm == "dense" && problem.d > 16384;
+    path.messages += ring ? 1 : second.messages_sent;
+    path.bytes += ring ? kHeaderBytes : second.bytes_sent;
+  }
+  EXPECT_TRUE(ranks.close().empty());
+  return path;
+}
+
+std::vector<std::string> priced() {
+  std::vector<std::string> names;
+  for (const Choice& choice : algorithm_registry().choices()) {
+    if (algorithm_registry().find(choice.name).cost != nullptr) names.emplace_back(choice.name);
+  }
+  return names;
+}
+
+class CostOf : public ::testing::TestWithParam<std::tuple<std::uint32_t, std::string>> {};
+
+TEST_P(CostOf, RawListsWithoutOverlapIsWhatTheNetworkCounts) {
+  const auto [size, algorithm] = GetParam();
+  // Cuts lie between the ranks' indices, so that a list by regions may have an entry more or less.
+  const bool regions = algorithm == "rs-ag" || algorithm == "exact";
+  constexpr std::uint64_t kEntries = 64;  // of which every leaf of 16 has as many
+  const reference::Problem problem = disjoint(size, algorithm, kEntries, kEntries * size);
+  const Work work = predicted(problem);
+  const Counted path = counted(problem);
+  EXPECT_EQ(work.messages, path.messages);
+  const double slack = regions ? static_cast<double>(kEntry * 2 * Tree(size).rounds()) : 0;
+  EXPECT_NEAR(work.bytes, static_cast<double>(path.bytes), slack);
+  EXPECT_EQ(work.selected, problem.d);
+  EXPECT_EQ(work.committed, problem.d);
+  EXPECT_EQ(work.coded, 0U);
+}
+
+TEST_P(CostOf, FewerEntriesThanLeavesIsWhatTheNetworkCounts) {
+  const auto [size, algorithm] = GetParam();
+  if (algorithm == "rs-ag" || algorithm == "exact") {
+    EXPECT_EQ(predicted(disjoint(size, algorithm, 1, 64)).messages,
+              counted(disjoint(size, algorithm, 1, 64)).messages);
+    return;
+  }
+  const reference::Problem problem = disjoint(size, algorithm, 1, 64);
+  EXPECT_EQ(predicted(problem).messages, counted(problem).messages);
+  EXPECT_EQ(predicted(problem).bytes, static_cast<double>(counted(problem).bytes));
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, CostOf,
+                         ::testing::Combine(::testing::ValuesIn(reference::kRankCounts),
+                                            ::testing::ValuesIn(priced())));
+
+class CostOfLong : public ::testing::TestWithParam<std::uint32_t> {};
+
+TEST_P(CostOfLong, ListsHasTheirAcknowledgements) {
+  const std::uint32_t size = GetParam();
+  const reference::Problem problem = disjoint(size, "gtopk", 2048, 2048ULL * size);
+  EXPECT_EQ(predicted(problem).messages, counted(problem).messages);
+  EXPECT_EQ(predicted(problem).bytes, static_cast<double>(counted(problem).bytes));
+}
+
+TEST_P(CostOfLong, DenseIsTheRings) {
+  const std::uint32_t size = GetParam();
+  const reference::Problem problem = disjoint(size, "dense", 1, 16640);
+  EXPECT_EQ(predicted(problem).messages, counted(problem).messages);
+  EXPECT_EQ(predicted(problem).bytes, static_cast<double>(counted(problem).bytes));
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, CostOfLong, ::testing::Values(1U, 2U, 3U, 4U, 5U, 8U));
+
+TEST(Controls, HaveNoCostAndAreNeverPlanned) {
+  const std::vector<std::string> names = priced();
+  EXPECT_EQ(std::ranges::count(names, "random-k"), 0);
+  EXPECT_EQ(std::ranges::count(names, "true-topk"), 0);
+  EXPECT_GE(names.size(), 6U);
+}
+
+TEST(IndexBits, AreThoseOfTheEntropyFormula) {
+  for (const auto& [n, d] :
+       {std::pair{1ULL, 2ULL}, std::pair{10ULL, 10000ULL}, std::pair{999ULL, 1000ULL},
+        std::pair{25'000ULL, 25'000'000ULL}, std::pair{1ULL, 1ULL << 40U}}) {
+    const auto there = static_cast<double>(n);
+    const auto all = static_cast<double>(d);
+    const double expected =
+        std::log2(all / there) - (all - there) / there * std::log1p(-there / all) / std::log(2.0);
+    EXPECT_NEAR(bits_of_index(n, d), expected, 1e-3) << n << " of " << d;
+  }
+  EXPECT_EQ(bits_of_index(7, 7), 0);
+  EXPECT_NEAR(bits_of_index(1'000, 1'000'000), 11.41, 0.01);
+}
+
+TEST(ExpectedBytes, OfACodecAreWithinThreePercentOfWhatRandomIndicesTake) {
+  constexpr std::uint64_t kD = 1 << 18;
+  constexpr std::uint64_t kN = kD / 64;
+  // Gaps as of a Poisson process: an index is there with a probability of 1/64.
+  reference::Random random(1);
+  reference::Problem problem = disjoint(2, "gtopk", kN, kD);
+  for (reference::Input& input : problem.ranks) {
+    input.gradient = reference::zeros(problem.type, kD);
+    for (std::uint64_t i = 0; i < kN;) {
+      const std::uint64_t at = random.below(kD);
+      if (reference::load(problem.type, input.gradient, at) != 0) continue;
+      reference::store(problem.type, input.gradient, at, 1.0 + random.uniform());
+      ++i;
+    }
+  }
+  for (const char* wire : {"lossless", "bf16", "fp16", "int8"}) {
+    problem.options.wire = wire;
+    const Work work = predicted(problem);
+    InprocRanks ranks(2);
+    EXPECT_EQ(support::differs_from_reference(ranks, problem), "");
+    const auto sent = static_cast<double>(ranks.group(0)->metrics.read().bytes_sent);
+    EXPECT_NEAR(work.bytes, sent, 0.03 * sent) << wire;
+    EXPECT_EQ(work.coded, 2 * kN);
+  }
+}
+
+}  // namespace
+}  // namespace gtopk::sparse
