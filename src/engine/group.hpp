@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "gtopk/error.hpp"
+#include "src/engine/keepsakes.hpp"
 #include "src/engine/metrics.hpp"
 #include "src/engine/receive_lines.hpp"
 #include "src/transport/base/transport.hpp"
@@ -71,6 +72,7 @@ class Group {
   /// Messages, by sender and serial, that their senders have given up and no receive has met yet.
   std::set<std::pair<std::uint32_t, std::uint32_t>> withdrawn;
 
+  Keepsakes keepsakes;
   ReceiveLines receive_lines;
   /// See GroupSpec; empty once the group is removed.
   std::function<std::string(std::uint32_t rank, const std::stop_token& stop)> find_address;

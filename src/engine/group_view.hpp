@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "gtopk/gate.hpp"
+#include "src/engine/keepsakes.hpp"
 #include "src/engine/operation.hpp"
 #include "src/engine/receive_lines.hpp"
 
@@ -155,10 +156,16 @@ class GroupView {
   /// Of what all ranks must agree on; and that in words.
   [[nodiscard]] std::uint64_t fingerprint() const { return operation_.fingerprint(); }
   [[nodiscard]] std::string call() const { return operation_.call(); }
+  /// From here on all ranks must agree on this as well: what the call has been found to mean.
+  void agree_on(const Agreement& agreement) { operation_.agree_on(agreement); }
   /// What another rank called, in words.
   [[nodiscard]] OthersCall called_by(std::uint32_t rank) { return {operation_, rank}; }
   /// "rank 3 (host node7, pid 4711)"
   [[nodiscard]] const std::string& member(std::uint32_t rank) const;
+  /// What collectives keep with the group.
+  [[nodiscard]] Keepsakes& keepsakes() const;
+  /// By the engine's clock.
+  [[nodiscard]] transport::TimePoint now() const;
   /// From here on the operation is in that phase, for observers; `phase` must live for ever.
   void enter(std::string_view phase) { operation_.enter(phase); }
 

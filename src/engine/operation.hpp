@@ -111,6 +111,10 @@ class Operation {
   [[nodiscard]] std::string call() const {
     return spec_.agreement.empty() ? spec_.name : spec_.agreement.text();
   }
+  void agree_on(const Agreement& agreement) {
+    spec_.agreement = agreement;
+    fingerprint_ = agreement.fingerprint();
+  }
   /// Of what this rank called.
   [[nodiscard]] std::uint64_t fingerprint() const { return fingerprint_; }
   /// Asks that rank what it called; resumes the waiter when others_call is there.

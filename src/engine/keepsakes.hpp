@@ -1,0 +1,25 @@
+// Engine: what collectives keep with a group from one call to the next: an object of each type,
+// made when it is first asked for. It knows none of these types.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <typeindex>
+
+namespace gtopk::engine {
+
+/// The engine thread's.
+class Keepsakes {
+ public:
+  template <class T>
+  [[nodiscard]] T& of() {
+    std::shared_ptr<void>& kept = kept_[std::type_index(typeid(T))];
+    if (!kept) kept = std::make_shared<T>();
+    return *static_cast<T*>(kept.get());
+  }
+
+ private:
+  std::map<std::type_index, std::shared_ptr<void>> kept_;
+};
+
+}  // namespace gtopk::engine

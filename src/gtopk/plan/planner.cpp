@@ -1,0 +1,26 @@
+#include "src/gtopk/plan/planner.hpp"
+
+#include "src/gtopk/plan/links.hpp"
+
+namespace gtopk::sparse {
+
+using engine::Task;
+
+Planner& planner_of(engine::GroupView& group) { return group.keepsakes().of<Planner>(); }
+
+Task<void> know_costs(engine::GroupView& group, std::unique_ptr<engine::Turn>& turn, bool anew) {
+  Planner& planner = planner_of(group);
+  if (!anew && planner.knows(group.sequence())) co_return;
+  group.enter("plan");
+  turn = std::make_unique<engine::Turn>(group);
+  engine::Turn& mine = *turn;
+  co_await mine;
+  // The operation before may have measured them. Where it failed, it did so on every rank: a rank
+  // comes through only when all have taken part.
+  if (!anew && planner.knows(group.sequence())) co_return;
+  Task<Costs> measuring = measure_costs(group);
+  planner.costs = co_await measuring;
+  planner.measured_by = group.sequence();
+}
+
+}  // namespace gtopk::sparse
