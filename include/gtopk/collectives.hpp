@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gtopk/collective.hpp"
+#include "gtopk/plan.hpp"
 #include "gtopk/types.hpp"
 
 namespace gtopk {
@@ -44,6 +45,11 @@ namespace gtopk {
 [[nodiscard]] Collective sparse_all_reduce(std::vector<Segment> tensor, void* residual,
                                            DataType dtype, const SparseOptions& options,
                                            const Delivered& delivered = {});
+
+/// What `auto` would choose for d elements of dtype with these options, whose algorithm is not
+/// looked at. Every rank gets the same report. anew: costs are measured now, known or not.
+[[nodiscard]] Collective plan(std::uint64_t d, DataType dtype, const SparseOptions& options,
+                              PlanReport& report, bool anew = false);
 
 /// Entries that are selected already, and room for the result. Both result spans need room for as
 /// many entries as the algorithm can deliver: min(d, k), that of `topk` min(d, k * ranks).

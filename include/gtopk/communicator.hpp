@@ -17,6 +17,7 @@
 #include "gtopk/directory.hpp"
 #include "gtopk/error.hpp"
 #include "gtopk/metrics.hpp"
+#include "gtopk/plan.hpp"
 #include "gtopk/types.hpp"
 
 namespace gtopk {
@@ -108,6 +109,8 @@ class Communicator {
   [[nodiscard]] std::optional<ErrorKind> failure() const;
 
   [[nodiscard]] Statistics statistics() const;
+  /// Of the `auto` that ended last, where one has. Asks the engine's thread.
+  [[nodiscard]] std::optional<PlanReport> last_plan() const;
 
  private:
   std::shared_ptr<Process> process_;

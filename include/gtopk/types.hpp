@@ -82,7 +82,8 @@ struct SelectorState {
 struct SparseOptions {
   /// Entries each rank selects, 1 <= k; larger than d means d. 0: `density` is given.
   std::uint64_t k = 0;
-  /// How the ranks' selections become one result: a name out of algorithms().
+  /// How the ranks' selections become one result: a name out of algorithms(), or `auto`: the
+  /// cheapest of those that keep `semantics`, by costs measured on this job (gtopk/plan.hpp).
   std::string algorithm = "gtopk";
   /// How each rank finds its largest entries: a name out of selectors().
   std::string selector = "exact";
@@ -100,6 +101,8 @@ struct SparseOptions {
   /// Read when the step selects and written when it has happened, for selectors that remember;
   /// valid until `done`. Null: each step starts anew.
   SelectorState* state = nullptr;
+  /// What the result must be. It rules algorithms out; one that is named and ruled out is an error.
+  Semantics semantics = Semantics::kAny;
   /// What the result is multiplied by before it is rounded to the tensor's type, finite and above
   /// 0: the loss scale, where gradients came in divided by it. Residuals know nothing of it.
   double scale = 1;

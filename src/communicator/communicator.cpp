@@ -149,6 +149,13 @@ std::optional<ErrorKind> Communicator::failure() const {
   return kind;
 }
 
+std::optional<PlanReport> Communicator::last_plan() const {
+  process_->check_not_forked();
+  PlanReport report;
+  process_->thread_->call([&] { report = group_->keepsakes.of<PlanReport>(); });
+  return report.algorithm.empty() ? std::nullopt : std::optional(std::move(report));
+}
+
 Statistics Communicator::statistics() const { return group_->metrics.read(); }
 
 }  // namespace gtopk

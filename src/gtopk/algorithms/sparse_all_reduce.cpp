@@ -15,6 +15,7 @@
 
 #include "gtopk/collectives.hpp"
 #include "gtopk/error.hpp"
+#include "src/gtopk/algorithms/automatic.hpp"
 #include "src/gtopk/algorithms/delivery.hpp"
 #include "src/gtopk/residual/commit.hpp"
 #include "src/numbers/accumulation.hpp"
@@ -42,12 +43,17 @@ Workspace& workspace_of_this_thread() {
 }
 
 /// Long lists exchange one operation after the other; short ones pass them by. The place in line is
-/// taken before anything is awaited, and given up when the last list has left.
+/// taken before anything is awaited, here or by who hands it in, and given up when the last list
+/// has left.
 class ExchangePhase {
  public:
-  ExchangePhase(GroupView& group, const Plan& plan)
-      : plan_(plan), exchange_(group, plan.lists, workspace_of_this_thread().merge) {
-    if (exchange_.long_lists()) {
+  ExchangePhase(GroupView& group, const Plan& plan, std::unique_ptr<engine::Turn> turn)
+      : plan_(plan),
+        exchange_(group, plan.lists, workspace_of_this_thread().merge),
+        handed_in_(std::move(turn)) {
+    if (!exchange_.long_lists()) {
+      handed_in_.reset();
+    } else if (!handed_in_) {
       turn_.emplace(group);
     }
   }
@@ -64,6 +70,7 @@ class ExchangePhase {
     Task<void> departing = exchange_.departed();
     co_await departing;
     turn_.reset();
+    handed_in_.reset();
     co_return result;
   }
 
@@ -71,6 +78,7 @@ class ExchangePhase {
   const Plan& plan_;
   ListExchange exchange_;
   std::optional<engine::Turn> turn_;
+  std::unique_ptr<engine::Turn> handed_in_;  // its operation has it already
 };
 
 Selection select(const SparseCall& call, const Plan& plan, const List& own) {
@@ -143,6 +151,7 @@ void check(const SparseCall& call) {
   check_known(call.dtype, "data type");
   check_known(options.op, "reduction");
   check_known(options.put_back, "put_back");
+  check_known(options.semantics, "semantics");
   if (!is_floating(call.dtype)) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("sparse_all_reduce takes float32, float64, bfloat16 or float16, not {}",
@@ -206,6 +215,12 @@ Plan plan(const SparseCall& call) {
   plan.algorithm = &algorithm_registry().find(options.algorithm);
   plan.selector = &selector_registry().find(options.selector);
   plan.codec = &codec_registry().find(options.wire);
+  if (plan.algorithm->keeps > options.semantics) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("semantics '{}' rules out algorithm '{}', which keeps '{}'",
+                            to_string(options.semantics), plan.algorithm->name,
+                            to_string(plan.algorithm->keeps)));
+  }
   const bool wide = call.d > std::numeric_limits<std::uint32_t>::max();
   plan.lists.type = {accumulation_type(call.dtype), wide ? 8U : 4U};
   plan.lists.d = call.d;
@@ -217,9 +232,9 @@ Plan plan(const SparseCall& call) {
   return plan;
 }
 
-Agreement agreement(const SparseCall& call, const Plan& plan) {
+Agreement agreement(const SparseCall& call, const Plan& plan, std::string_view algorithm) {
   Agreement agreement("sparse_all_reduce");
-  agreement.word("algorithm", plan.algorithm->name)
+  agreement.word("algorithm", algorithm)
       .number("d", call.d)
       .number("k", plan.lists.k)
       .type("dtype", call.dtype)
@@ -243,15 +258,17 @@ Agreement agreement(const SparseCall& call, const Plan& plan) {
   return agreement;
 }
 
-Task<void> sparse_all_reduce(GroupView& group, SparseCall call, Plan plan) {
+Task<void> sparse_all_reduce(GroupView& group, SparseCall call, Plan plan,
+                             std::unique_ptr<engine::Turn> turn) {
   const GiveUpGate unless_it_arrives(call.gate.get());
   if (!plan.algorithm->selects()) {
+    turn.reset();
     call.options.k = plan.lists.k;  // however it was asked for
     Task<void> whole = plan.algorithm->whole(group, call);
     co_await whole;
     co_return;
   }
-  ExchangePhase exchange(group, plan);
+  ExchangePhase exchange(group, plan, std::move(turn));
   group.enter("compress");
   const auto sweep = [&](auto work) -> Task<void> {
     if (call.d <= kInlineElements) {
@@ -299,6 +316,7 @@ void check_room(const Plan& plan, const Delivered& delivered, std::uint32_t rank
 
 Collective collective(SparseCall call) {
   if (call.options.gate) call.gate = std::make_shared<StepGate>(call.options.gate);
+  if (call.options.algorithm == kAuto) return automatic(call);
   const Plan plan = sparse::plan(call);
   Collective collective;
   collective.name = fmt::format("sparse_all_reduce({})", plan.algorithm->name);
@@ -309,7 +327,7 @@ Collective collective(SparseCall call) {
     };
   }
   collective.body = [call = std::move(call), plan](GroupView& group) {
-    return sparse_all_reduce(group, call, plan);
+    return sparse_all_reduce(group, call, plan, nullptr);
   };
   return collective;
 }
@@ -318,6 +336,9 @@ namespace {
 
 /// What can be said of it without a group.
 Plan plan_preselected(const SparseCall& call, const Preselected& entries) {
+  if (call.options.algorithm == kAuto) {
+    throw Error(ErrorKind::kInvalidArgument, "exchange takes the name of an algorithm, not 'auto'");
+  }
   const Plan plan = sparse::plan(call);
   if (!plan.algorithm->selects()) {
     throw Error(
@@ -350,7 +371,7 @@ void check_room(const Plan& plan, const Preselected& entries, std::uint32_t rank
 }
 
 Task<void> exchange_preselected(GroupView& group, Preselected entries, Plan plan) {
-  ExchangePhase exchange(group, plan);
+  ExchangePhase exchange(group, plan, nullptr);
   group.enter("exchange");
   List own = exchange.lists().make(plan.lists.k);
   const auto room = own.room<float, std::uint32_t>();

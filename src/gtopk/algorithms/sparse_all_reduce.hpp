@@ -1,6 +1,9 @@
 // Sparse, algorithms room: the whole way of one gradient: plan, select, exchange, commit.
 #pragma once
 
+#include <memory>
+#include <string_view>
+
 #include "gtopk/collective.hpp"
 #include "src/engine/group_view.hpp"
 #include "src/engine/task.hpp"
@@ -29,15 +32,20 @@ struct Plan {
 
 /// Throws Error{kInvalidArgument} for a call that no rank may make.
 [[nodiscard]] Plan plan(const SparseCall& call);
-/// What all ranks must agree on.
-[[nodiscard]] Agreement agreement(const SparseCall& call, const Plan& plan);
+/// What all ranks must agree on; algorithm: as the call names it.
+[[nodiscard]] Agreement agreement(const SparseCall& call, const Plan& plan,
+                                  std::string_view algorithm);
+[[nodiscard]] inline Agreement agreement(const SparseCall& call, const Plan& plan) {
+  return agreement(call, plan, plan.algorithm->name);
+}
 
 /// The call as a value; see gtopk/collectives.hpp. Throws Error{kInvalidArgument}.
 [[nodiscard]] Collective collective(SparseCall call);
 
 /// Throws Error{kMismatch, kPeerFailed, kTimeout, kAborted}; tensor and residual are then as they
 /// were. NaN or infinity on any rank, or an overflow: the tensor is NaN on every rank and the
-/// residual as it was.
-engine::Task<void> sparse_all_reduce(engine::GroupView& group, SparseCall call, Plan plan);
+/// residual as it was. turn: the operation's place in line where it has one already, or null.
+engine::Task<void> sparse_all_reduce(engine::GroupView& group, SparseCall call, Plan plan,
+                                     std::unique_ptr<engine::Turn> turn);
 
 }  // namespace gtopk::sparse

@@ -1,0 +1,156 @@
+#include "src/gtopk/algorithms/automatic.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "gtopk/collectives.hpp"
+#include "gtopk/error.hpp"
+#include "src/collectives/all_reduce.hpp"
+#include "src/gtopk/plan/choose.hpp"
+#include "src/gtopk/plan/planner.hpp"
+#include "src/numbers/check_known.hpp"
+
+namespace gtopk::sparse {
+namespace {
+
+using engine::GroupView;
+using engine::Task;
+
+struct Decision {
+  std::size_t index = 0;
+  PlanReport report;
+};
+
+/// A pure function of what all ranks have agreed on.
+Decision decide(const std::vector<Plan>& plans, std::uint32_t ranks, const Planner& planner) {
+  std::vector<Candidate> candidates;
+  for (const Plan& plan : plans) {
+    CriticalPath path({.ranks = ranks,
+                       .d = plan.lists.d,
+                       .k = plan.lists.k,
+                       .type = plan.lists.type,
+                       .codec = plan.lists.codec});
+    plan.algorithm->cost(path);
+    candidates.push_back({plan.algorithm->name, path.work()});
+  }
+  Chosen chosen = choose(candidates, *planner.costs);
+  Decision decision;
+  decision.index = chosen.index;
+  decision.report.algorithm = candidates[chosen.index].algorithm;
+  decision.report.reason = std::move(chosen.reason);
+  decision.report.predictions = std::move(chosen.predictions);
+  decision.report.costs = *planner.costs;
+  decision.report.measured_by = planner.measured_by;
+  return decision;
+}
+
+/// Before anything is chosen. The list algorithms' k; d and the like are the same for all.
+Agreement asked(const SparseCall& call, const std::vector<Plan>& plans) {
+  const auto of_lists =
+      std::ranges::find_if(plans, [](const Plan& plan) { return plan.algorithm->takes_k(); });
+  const Plan& plan = of_lists == plans.end() ? plans.front() : *of_lists;
+  return agreement(call, plan, kAuto).word("semantics", to_string(call.options.semantics));
+}
+
+Task<void> reduce_automatically(GroupView& group, SparseCall call, std::vector<Plan> plans) {
+  const GiveUpGate unless_it_arrives(call.gate.get());
+  std::unique_ptr<engine::Turn> turn;
+  Task<void> knowing = know_costs(group, turn, false);
+  co_await knowing;
+  const Planner& planner = planner_of(group);
+  Decision decision = decide(plans, group.size(), planner);
+  const Plan& plan = plans[decision.index];
+  group.agree_on(asked(call, plans)
+                     .word("chosen", plan.algorithm->name)
+                     .number("costs_of", planner.measured_by));
+
+  const transport::TimePoint begin = group.now();
+  Task<void> reducing = sparse_all_reduce(group, call, plan, std::move(turn));
+  co_await reducing;
+  decision.report.actual_seconds = std::chrono::duration<double>(group.now() - begin).count();
+  group.keepsakes().of<PlanReport>() = std::move(decision.report);  // Communicator::last_plan()
+}
+
+Task<void> plan_only(GroupView& group, std::vector<Plan> plans, PlanReport& report, bool anew) {
+  std::unique_ptr<engine::Turn> turn;
+  Task<void> knowing = know_costs(group, turn, anew);
+  co_await knowing;
+  // Ranks that ask for different plans are told, whether or not anything was measured.
+  Task<void> agreeing = collectives::agree(group);
+  co_await agreeing;
+  report = decide(plans, group.size(), planner_of(group)).report;
+}
+
+}  // namespace
+
+std::vector<Plan> candidates(const SparseCall& call) {
+  std::vector<Plan> plans;
+  const SparseOptions& options = call.options;
+  check_known(options.semantics, "semantics");
+  // What is wrong with the call whatever the algorithm: asked of one that takes every selector.
+  SparseCall as = call;
+  as.options.semantics = Semantics::kAny;
+  as.options.algorithm = kTopk.name;
+  const bool per_block = plan(as).selects_per_block();
+  for (const Choice& choice : algorithm_registry().choices()) {
+    const AlgorithmRow& row = algorithm_registry().find(choice.name);
+    if (row.cost == nullptr || row.keeps > options.semantics) continue;
+    if (per_block && row.selects() && row.bounded) continue;  // it would select again
+    as.options.algorithm = choice.name;
+    plans.push_back(plan(as));
+  }
+  if (plans.empty()) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("algorithm 'auto' with semantics '{}' and select '{}': no algorithm "
+                            "keeps both; allow more, such as semantics 'any'",
+                            to_string(options.semantics), options.selector));
+  }
+  return plans;
+}
+
+Collective automatic(const SparseCall& call) {
+  if (call.delivered.values != nullptr) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "what is delivered cannot be noted by algorithm 'auto', which may deliver anything "
+                "from k entries to all: name an algorithm, such as the one that plan() chooses");
+  }
+  const std::vector<Plan> plans = candidates(call);
+  Collective collective;
+  collective.name = "sparse_all_reduce(auto)";
+  collective.agreement = asked(call, plans);
+  collective.body = [call, plans](GroupView& group) {
+    return reduce_automatically(group, call, plans);
+  };
+  return collective;
+}
+
+Collective planning(const SparseCall& call, PlanReport& report, bool anew) {
+  const std::vector<Plan> plans = candidates(call);
+  Collective collective;
+  collective.name = "plan";
+  // Of the fields of a sparse all-reduce all but the name.
+  collective.agreement = asked(call, plans).word("only", anew ? "plan, anew" : "plan");
+  collective.body = [plans, &report, anew](GroupView& group) {
+    return plan_only(group, plans, report, anew);
+  };
+  return collective;
+}
+
+}  // namespace gtopk::sparse
+
+namespace gtopk {
+
+Collective plan(std::uint64_t d, DataType dtype, const SparseOptions& options, PlanReport& report,
+                bool anew) {
+  sparse::SparseCall call;
+  call.d = d;
+  call.dtype = dtype;
+  call.options = options;
+  return sparse::planning(call, report, anew);
+}
+
+}  // namespace gtopk
