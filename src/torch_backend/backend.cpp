@@ -275,7 +275,8 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
                                             const std::string& select, const std::string& wire,
                                             const std::string& put_back, const c10d::ReduceOp& op,
                                             std::optional<std::chrono::milliseconds> timeout,
-                                            const std::vector<at::Tensor>& delivered) {
+                                            const std::vector<at::Tensor>& delivered,
+                                            const std::string& semantics) {
   std::vector<Contiguous> at = pieces(tensors);
   std::vector<Segment> segments;
   std::uint64_t d = 0;
@@ -290,6 +291,7 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
   options.selector = select;
   options.wire = wire;
   options.put_back = put_back_named(put_back);
+  options.semantics = semantics_named(semantics);
   options.op = reduce_op(op);
   void* residual_data = nullptr;
   if (residual) {
@@ -316,6 +318,28 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
                                                          options, note),
                                 std::move(call));
              });
+}
+
+PlanReport GtopkBackend::plan(std::uint64_t d, const at::Tensor& like, const SparseOptions& options,
+                              bool anew) {
+  const DataType type = data_type(like);
+  // The operation's as well, which may go on when waiting for it has ended.
+  const auto report = std::make_shared<PlanReport>();
+  auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::UNKNOWN, "gtopk:plan",
+                                             std::vector<at::Tensor>{}, std::vector<Contiguous>{},
+                                             std::vector<at::Tensor>{});
+  const WorkPointer running =
+      run(std::move(work), c10d::kUnsetTimeout, [&](Communicator& communicator, Call call) {
+        call.keepalive = std::make_shared<std::pair<std::shared_ptr<void>, decltype(report)>>(
+            std::move(call.keepalive), report);
+        communicator.run(gtopk::plan(d, type, options, *report, anew), std::move(call));
+      });
+  running->wait();
+  return *report;
+}
+
+std::optional<PlanReport> GtopkBackend::last_plan() {
+  return membership()->communicator.last_plan();
 }
 
 Statistics GtopkBackend::statistics() { return membership()->communicator.statistics(); }

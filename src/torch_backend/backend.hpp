@@ -55,7 +55,14 @@ class GtopkBackend final : public c10d::Backend {
       const std::vector<at::Tensor>& tensors, const std::optional<at::Tensor>& residual,
       std::uint64_t k, const std::string& algorithm, const std::string& select,
       const std::string& wire, const std::string& put_back, const c10d::ReduceOp& op,
-      std::optional<std::chrono::milliseconds> timeout, const std::vector<at::Tensor>& delivered);
+      std::optional<std::chrono::milliseconds> timeout, const std::vector<at::Tensor>& delivered,
+      const std::string& semantics);
+
+  /// See gtopk.plan; `like` has the type of what is to be reduced. Blocks.
+  [[nodiscard]] PlanReport plan(std::uint64_t d, const at::Tensor& like,
+                                const SparseOptions& options, bool anew);
+  /// Of the `auto` that ended last.
+  [[nodiscard]] std::optional<PlanReport> last_plan();
 
   /// COMM_ERROR or TIMEOUT once the group is over, as is one that an operation found a rank gone
   /// in. A mismatch, which a group survives, is none.

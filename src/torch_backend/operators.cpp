@@ -67,20 +67,18 @@ std::optional<std::int64_t> number_of(const GroupPointer& group) {
   return ours != nullptr ? std::optional(ours->number()) : std::nullopt;
 }
 
-c10::intrusive_ptr<c10d::Work> sparse_all_reduce(std::int64_t backend,
-                                                 const std::vector<at::Tensor>& tensors,
-                                                 const std::optional<at::Tensor>& residual,
-                                                 std::int64_t k, const std::string& algorithm,
-                                                 const std::string& select, const std::string& wire,
-                                                 const std::string& put_back, std::int64_t op,
-                                                 std::optional<std::int64_t> timeout_ms,
-                                                 const std::vector<at::Tensor>& delivered) {
+c10::intrusive_ptr<c10d::Work> sparse_all_reduce(
+    std::int64_t backend, const std::vector<at::Tensor>& tensors,
+    const std::optional<at::Tensor>& residual, std::int64_t k, const std::string& algorithm,
+    const std::string& select, const std::string& wire, const std::string& put_back,
+    std::int64_t op, std::optional<std::int64_t> timeout_ms,
+    const std::vector<at::Tensor>& delivered, const std::string& semantics) {
   std::optional<std::chrono::milliseconds> timeout;
   if (timeout_ms) timeout.emplace(*timeout_ms);
   TORCH_CHECK_VALUE(k >= 0, "gtopk: k must not be negative, given ", k);
   return numbered(backend)->sparse_all_reduce(
       tensors, residual, static_cast<std::uint64_t>(k), algorithm, select, wire, put_back,
-      c10d::ReduceOp(static_cast<c10d::ReduceOp::RedOpType>(op)), timeout, delivered);
+      c10d::ReduceOp(static_cast<c10d::ReduceOp::RedOpType>(op)), timeout, delivered, semantics);
 }
 
 using Counts = c10::Dict<std::string, std::int64_t>;
@@ -100,6 +98,54 @@ std::tuple<Counts, Seconds, std::string> statistics(std::int64_t number) {
     }
   }
   return {std::move(counts), std::move(seconds), backend->transport()};
+}
+
+/// Algorithm ("" where there is no plan), reason; by algorithm seconds, messages and bytes; costs
+/// by name, in nanoseconds; the collective that measured them; what the call took.
+using Plan =
+    std::tuple<std::string, std::string, Seconds, Counts, Seconds, Seconds, std::int64_t, double>;
+
+Plan told(const PlanReport& report) {
+  Seconds seconds;
+  Counts messages;
+  Seconds bytes;
+  for (const Prediction& prediction : report.predictions) {
+    seconds.insert(prediction.algorithm, prediction.seconds);
+    messages.insert(prediction.algorithm, static_cast<std::int64_t>(prediction.messages));
+    bytes.insert(prediction.algorithm, prediction.bytes);
+  }
+  Seconds costs;
+  costs.insert("message", report.costs.message);
+  costs.insert("byte", report.costs.byte);
+  costs.insert("select", report.costs.select);
+  costs.insert("code", report.costs.code);
+  costs.insert("merge", report.costs.merge);
+  costs.insert("add", report.costs.add);
+  costs.insert("commit", report.costs.commit);
+  return {report.algorithm,
+          report.reason,
+          std::move(seconds),
+          std::move(messages),
+          std::move(bytes),
+          std::move(costs),
+          static_cast<std::int64_t>(report.measured_by),
+          report.actual_seconds};
+}
+
+Plan plan(std::int64_t backend, std::int64_t d, const at::Tensor& like, std::int64_t k,
+          const std::string& select, const std::string& wire, const std::string& semantics,
+          bool anew) {
+  TORCH_CHECK_VALUE(d >= 0 && k >= 0, "gtopk: d and k must not be negative, given ", d, " and ", k);
+  SparseOptions options;
+  options.k = static_cast<std::uint64_t>(k);
+  options.selector = select;
+  options.wire = wire;
+  options.semantics = semantics_named(semantics);
+  return told(numbered(backend)->plan(static_cast<std::uint64_t>(d), like, options, anew));
+}
+
+Plan last_plan(std::int64_t backend) {
+  return told(numbered(backend)->last_plan().value_or(PlanReport()));
 }
 
 std::int64_t get_error(std::int64_t backend) {
@@ -146,10 +192,21 @@ TORCH_LIBRARY(gtopk, library) {
   library.def(
       "sparse_all_reduce(int backend, Tensor(a!)[] tensors, Tensor(b!)? residual, int k, "
       "str algorithm, str select, str wire, str put_back, int op, int? timeout_ms, "
-      "Tensor(c!)[] delivered) "
+      "Tensor(c!)[] delivered, str semantics) "
       "-> __torch__.torch.classes.c10d.Work",
       &sparse_all_reduce);
   library.def("statistics(int backend) -> (Dict(str, int), Dict(str, float), str)", &statistics);
+  library.def(
+      "plan(int backend, int d, Tensor like, int k, str select, str wire, str semantics, bool "
+      "anew) "
+      "-> (str, str, Dict(str, float), Dict(str, int), Dict(str, float), Dict(str, float), int, "
+      "float)",
+      &plan);
+  library.def(
+      "last_plan(int backend) "
+      "-> (str, str, Dict(str, float), Dict(str, int), Dict(str, float), Dict(str, float), int, "
+      "float)",
+      &last_plan);
   library.def("get_error(int backend) -> int", &get_error);
   library.def("sequence_number(__torch__.torch.classes.c10d.Work work) -> int", &sequence_number);
   library.def("shutdown() -> ()", &shut_down);

@@ -94,6 +94,14 @@ PutBack put_back_named(const std::string& name) {
   TORCH_CHECK_VALUE(false, "gtopk: unknown put_back '", name, "'; available: own, merged");
 }
 
+Semantics semantics_named(const std::string& name) {
+  for (const Semantics semantics : {Semantics::kExactSum, Semantics::kGtopk, Semantics::kAny}) {
+    if (name == to_string(semantics)) return semantics;
+  }
+  TORCH_CHECK_VALUE(false, "gtopk: unknown semantics '", name,
+                    "'; available: exact_sum, gtopk, any");
+}
+
 void check_dense_cpu(const at::Tensor& tensor, const char* what) {
   TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == at::kStrided, "gtopk: ", what, " of a ",
                               tensor.layout(), " tensor is not there yet");

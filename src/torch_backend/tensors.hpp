@@ -18,6 +18,8 @@ namespace gtopk::torch_backend {
 [[nodiscard]] ReduceOp reduce_op(const c10d::ReduceOp& op);
 /// Throws ValueError.
 [[nodiscard]] PutBack put_back_named(const std::string& name);
+/// Throws ValueError.
+[[nodiscard]] Semantics semantics_named(const std::string& name);
 
 /// The only tensor of a list, checked: dense, on the CPU. `what` names the call in errors.
 [[nodiscard]] const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* what);

@@ -54,6 +54,7 @@ def state(model: nn.Module | None = None, **arguments) -> gtopk.SparseState:
         ({"density": "0.1"}, "given '0.1'"),
         ({"k": 1, "algorithm": "ring"}, r"algorithm='ring' is unknown; there are: 'gtopk', "),
         ({"k": 1, "select": "all"}, "select='all' is unknown"),
+        ({"k": 1, "semantics": "exact"}, "semantics='exact' is unknown; there are: 'exact_sum', "),
         ({"k": 1, "put_back": "none"}, "put_back='none' is unknown; there are: 'own', 'merged'"),
         ({"k": 1, "wire": "int4"}, "wire='int4' is unknown"),
         ({"k": 1, "op": ReduceOp.MAX}, "op must be ReduceOp.SUM or ReduceOp.AVG"),
@@ -138,7 +139,7 @@ def test_the_residual_of_a_half_type_is_float32(dtype):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("algorithm", each) for each in ("sketch", "hierarchical", "auto")),
+        *(("algorithm", each) for each in ("sketch", "hierarchical")),
         *(("select", each) for each in ("threshold", "block")),
         *(("wire", each) for each in ("2bit", "sign")),
     ],
@@ -149,6 +150,25 @@ def test_what_the_contract_names_and_is_not_there_raises_an_error_that_names_it(
         gtopk.sparse_all_reduce(torch.ones(8), k=1, **{name: value})
     with pytest.raises(NotImplementedError, match=message):
         state(**{name: value})
+
+
+def test_a_state_takes_no_auto_yet_and_says_what_to_do():
+    with pytest.raises(NotImplementedError, match=r"name the algorithm that gtopk\.plan"):
+        state(algorithm="auto")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"d": 0, "k": 1}, "d must be a whole number, 1 or more, given 0"),
+        ({"d": 100}, "exactly one of k and density"),
+        ({"d": 100, "k": 1, "semantics": "all"}, "semantics='all' is unknown"),
+        ({"d": 100, "k": 1, "dtype": torch.int32}, "tensor of dtype must be one of float32"),
+    ],
+)
+def test_bad_arguments_of_plan_are_value_errors(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        gtopk.plan(**arguments)
 
 
 def test_a_tensor_elsewhere_than_on_the_cpu_gets_an_error_that_says_so():

@@ -15,6 +15,7 @@ from gtopk._autoload import register
 if TYPE_CHECKING:
     from gtopk.collectives import sparse_all_reduce
     from gtopk.hook import attach, sparse_hook
+    from gtopk.planning import plan
     from gtopk.state import SparseState
     from gtopk.statistics import stats
 
@@ -24,6 +25,7 @@ __all__ = [
     "SparseState",
     "__version__",
     "attach",
+    "plan",
     "sparse_all_reduce",
     "sparse_hook",
     "stats",
@@ -32,6 +34,7 @@ __all__ = [
 _PLACES = {
     "SparseState": "gtopk.state",
     "attach": "gtopk.hook",
+    "plan": "gtopk.planning",
     "sparse_all_reduce": "gtopk.collectives",
     "sparse_hook": "gtopk.hook",
     "stats": "gtopk.statistics",

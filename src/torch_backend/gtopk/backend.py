@@ -43,6 +43,7 @@ class GtopkBackend:
         op: ReduceOp | ReduceOp.RedOpType,
         timeout: timedelta | None = None,
         delivered: Sequence[torch.Tensor] = (),
+        semantics: str = "any",
     ) -> Work:
         """See gtopk.sparse_all_reduce; the future's value is `tensors`.
 
@@ -62,8 +63,23 @@ class GtopkBackend:
             int(getattr(op, "op", op)),  # SUM itself is no ReduceOp, but what one holds
             None if timeout is None else round(timeout.total_seconds() * 1000),
             delivered,
+            semantics,
         )
         return Work.unbox(work)
+
+    def plan(
+        self, d: int, like: torch.Tensor, k: int, select: str, wire: str, semantics: str, anew: bool
+    ) -> tuple[Any, ...]:
+        """See gtopk.plan; as the operator tells it."""
+        told: tuple[Any, ...] = self._operators.plan(
+            self._number, d, like, k, select, wire, semantics, anew
+        )
+        return told
+
+    def last_plan(self) -> tuple[Any, ...]:
+        """Of the "auto" that ended last, likewise; the first is "" where there is none."""
+        told: tuple[Any, ...] = self._operators.last_plan(self._number)
+        return told
 
     def statistics(self) -> dict[str, int | float | str]:
         """See gtopk.stats."""

@@ -8,11 +8,13 @@ import operator
 from gtopk import _native
 
 PUT_BACKS = ("own", "merged")
+SEMANTICS = ("exact_sum", "gtopk", "any")
 
 _PLANNED = {
-    "algorithm": ("sketch", "hierarchical", "auto"),
+    "algorithm": ("sketch", "hierarchical"),
     "select": ("threshold", "block"),  # the core has them; here they want a state and a density
     "put_back": (),
+    "semantics": (),
     "wire": ("2bit", "sign"),
 }
 
@@ -34,7 +36,12 @@ def wires() -> tuple[str, ...]:
 
 def check_algorithm(algorithm: str) -> None:
     """Raise ValueError for an unknown name, NotImplementedError for one that is not there yet."""
-    _check("algorithm", algorithm, algorithms())
+    _check("algorithm", algorithm, (*algorithms(), "auto"))
+
+
+def check_semantics(semantics: str) -> None:
+    """Raise ValueError for an unknown name."""
+    _check("semantics", semantics, SEMANTICS)
 
 
 def check_select(select: str) -> None:

@@ -20,6 +20,7 @@ from gtopk.choices import (
     check_density,
     check_put_back,
     check_select,
+    check_semantics,
     check_wire,
     wire_named,
 )
@@ -44,6 +45,7 @@ def sparse_all_reduce(
     select: str = "exact",
     put_back: str = "own",
     wire: str | None = None,
+    semantics: str = "any",
     op: ReduceOp | ReduceOp.RedOpType = ReduceOp.SUM,
     group: dist.ProcessGroup | None = None,
     async_op: bool = False,
@@ -74,7 +76,9 @@ def sparse_all_reduce(
             reduced, re-selected and gathered: O(k) on the wire whatever the number of ranks) or
             "exact" (the exact top k of the sum of all selections). Two are controls: "random-k" (k
             indices that all ranks draw alike, others in every call) and "true-topk" (the exact top
-            k of the sum of all acc, at the price of "dense").
+            k of the sum of all acc, at the price of "dense"). "auto" is the one of these that is
+            cheapest on this job and keeps `semantics`; ``gtopk.plan`` and ``gtopk.stats()["plan"]``
+            say which, and why. The first "auto" of a group measures that.
         select: "exact", or one that approximates it and selects up to ceil(4k/3) entries:
             "gaussian" (a normal quantile of mean and deviation, corrected) or "sampled" (the top of
             a sample of 1 %, corrected).
@@ -85,6 +89,10 @@ def sparse_all_reduce(
             in the accumulation type; "bf16", "fp16" (saturating) or "int8" (a scale for
             each 256 entries): rounded; what that loses goes
             to a residual. "raw": nothing is coded, for a network that is faster than coding.
+        semantics: what the result must be. "exact_sum": at each index delivered the sum of all that
+            was selected there ("topk", "exact", "dense"); "gtopk": that, or gTop-k's; "any":
+            whatever loses no gradient mass. It decides what "auto" chooses from; an algorithm that
+            is named must keep it.
         op: SUM, or AVG: the final sum divided by the number of ranks in the accumulation type, then
             rounded once. Residuals are never averaged.
         group: a process group of backend gtopk; None is the default group.
@@ -112,15 +120,24 @@ def sparse_all_reduce(
     check_select(select)
     check_put_back(put_back)
     check_wire(wire)
+    check_semantics(semantics)
     check_op(op)
     pieces = _pieces(tensor)
     d = sum(each.numel() for each in pieces)
     if residual is not None:
         one = isinstance(tensor, torch.Tensor)
         _check_residual(residual, pieces, pieces[0].shape if one else torch.Size([d]))
-    entries = _entries(d, k, density)
+    entries = entries_wanted(d, k, density)
     work = backend_of(group).sparse_all_reduce(
-        pieces, residual, entries, algorithm, select, wire_named(wire), put_back, ReduceOp(op)
+        pieces,
+        residual,
+        entries,
+        algorithm,
+        select,
+        wire_named(wire),
+        put_back,
+        ReduceOp(op),
+        semantics=semantics,
     )
     if async_op:
         return work
@@ -241,7 +258,8 @@ def _bytes(memory: torch.Tensor, tensor: torch.Tensor, offset: int) -> torch.Ten
     return memory.as_strided([*tensor.shape, size], [*strides, 1], offset)
 
 
-def _entries(d: int, k: int | None, density: float | None) -> int:
+def entries_wanted(d: int, k: int | None, density: float | None) -> int:
+    """Return k of d elements, however it was asked for; raise ValueError for what nobody may."""
     if (k is None) == (density is None):
         raise ValueError(f"gtopk: give exactly one of k and density, given k={k}, {density=}")
     if density is not None:

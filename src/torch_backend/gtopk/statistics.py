@@ -7,6 +7,7 @@ from typing import TypedDict, cast
 import torch.distributed as dist
 
 from gtopk.groups import backend_of
+from gtopk.planning import Plan, told
 
 
 class Statistics(TypedDict):
@@ -34,6 +35,8 @@ class Statistics(TypedDict):
     """Writing results and residuals."""
     transport: str
     """What carries the messages, as loaded and configured."""
+    plan: Plan | None
+    """Of the algorithm="auto" that ended last: what it chose, why, and what that took."""
 
 
 def stats(group: dist.ProcessGroup | None = None) -> Statistics:
@@ -42,4 +45,5 @@ def stats(group: dist.ProcessGroup | None = None) -> Statistics:
     Reads counters, sends nothing. Raises RuntimeError where no process group is initialised, and
     ValueError for a group that is not of gtopk.
     """
-    return cast("Statistics", backend_of(group).statistics())
+    backend = backend_of(group)
+    return cast("Statistics", {**backend.statistics(), "plan": told(backend.last_plan())})

@@ -1,0 +1,113 @@
+"""gtopk.plan: which algorithm `auto` takes for a call, and why.
+
+What is predicted, and from what: docs/algorithms.md. It is computed by the native part.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+import torch
+import torch.distributed as dist
+
+from gtopk.choices import check_select, check_semantics, check_whole, check_wire, wire_named
+from gtopk.collectives import check_tensor, entries_wanted
+from gtopk.groups import backend_of
+
+
+class Prediction(TypedDict):
+    """What a call would cost with one algorithm."""
+
+    seconds: float
+    messages: int
+    """On the critical path."""
+    bytes: float
+    """Of these messages."""
+
+
+class Plan(TypedDict):
+    """What was chosen for a call, and why: the same on all ranks but for `actual_seconds`."""
+
+    algorithm: str
+    reason: str
+    predictions: dict[str, Prediction]
+    """By algorithm, of all that the semantics allow."""
+    costs: dict[str, float]
+    """Nanoseconds, as measured on this job: for each message, byte, and element or entry."""
+    measured_by: int
+    """The number of the group's collective that measured the costs."""
+    actual_seconds: float
+    """What the call took on this rank, from the choice to its end; 0 for one that has not run."""
+
+
+def plan(
+    d: int,
+    *,
+    k: int | None = None,
+    density: float | None = None,
+    dtype: torch.dtype = torch.float32,
+    select: str = "exact",
+    wire: str | None = None,
+    semantics: str = "any",
+    group: dist.ProcessGroup | None = None,
+    refresh: bool = False,
+) -> Plan | None:
+    """Predict what a sparse all-reduce of d elements costs with each algorithm.
+
+    Collective: every rank of the group calls it, with the same arguments. The group's first plan,
+    or first call with algorithm="auto", measures links and arithmetic; that takes some 20
+    milliseconds, and more on slow links.
+
+    Args:
+        d: elements of the tensor, 1 or more.
+        k: see gtopk.sparse_all_reduce, also for the other arguments that it has.
+        density: instead of k.
+        dtype: of the tensor.
+        select: see there.
+        wire: see there.
+        semantics: see there.
+        group: a process group of backend gtopk; None is the default group.
+        refresh: measure again now. Costs are measured again by themselves when the group has had
+            10,000 collectives since.
+
+    Returns:
+        The plan; None on a rank that is not in the group.
+
+    Raises:
+        ValueError: an argument that no rank may give.
+        torch.distributed.DistBackendError: ranks asked for different plans, a rank is gone, or the
+            group's timeout has passed.
+    """
+    if dist.distributed_c10d._rank_not_in_group(group):
+        dist.distributed_c10d._warn_not_in_group("plan")
+        return None
+    check_select(select)
+    check_wire(wire)
+    check_semantics(semantics)
+    elements = check_whole(d, "d", 1)
+    like = torch.empty(0, dtype=dtype)
+    check_tensor(like, "a tensor of dtype")
+    entries = entries_wanted(elements, k, density)
+    return told(
+        backend_of(group).plan(
+            elements, like, entries, select, wire_named(wire), semantics, bool(refresh)
+        )
+    )
+
+
+def told(by_operator: tuple[Any, ...]) -> Plan | None:
+    """Return what operators tell of a plan by name; None where there is none."""
+    algorithm, reason, seconds, messages, size, costs, measured_by, actual = by_operator
+    if not algorithm:
+        return None
+    return {
+        "algorithm": algorithm,
+        "reason": reason,
+        "predictions": {
+            name: {"seconds": seconds[name], "messages": messages[name], "bytes": size[name]}
+            for name in seconds
+        },
+        "costs": dict(costs),
+        "measured_by": measured_by,
+        "actual_seconds": actual,
+    }
