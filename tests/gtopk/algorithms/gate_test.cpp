@@ -247,6 +247,30 @@ TEST(Gate, WithoutItsLastArrivalIsATimeOutThatSaysSo) {
   }
 }
 
+TEST(Gate, HoldsForWhatThePlannerChooses) {
+  for (const bool happened : {true, false}) {
+    InprocRanks ranks(2);
+    std::vector<std::vector<float>> tensors(2, {1, 2, 3, 4});
+    std::vector<std::vector<float>> residuals(2, std::vector<float>(4, 0.5F));
+    std::vector<std::shared_ptr<Gate>> gates;
+    std::vector<SharedEnding> endings;
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      SparseOptions options{.k = 1, .algorithm = "auto", .semantics = Semantics::kGtopk};
+      options.gate = gates.emplace_back(std::make_shared<Gate>(2));
+      endings.push_back(
+          ranks.submit(rank, sparse_all_reduce(tensors[rank].data(), residuals[rank].data(), 4,
+                                               DataType::kFloat32, options)));
+    }
+    for (const auto& gate : gates) gate->arrive(happened);
+    ranks.run_all();
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      EXPECT_TRUE(endings[rank]->good()) << endings[rank]->text();
+      EXPECT_EQ(std::isnan(tensors[rank][0]), !happened);
+      EXPECT_EQ(residuals[rank] == std::vector<float>(4, 0.5F), !happened);
+    }
+  }
+}
+
 TEST(Gate, OfNoArrivalsIsAnError) { EXPECT_THROW(Gate(0), Error); }
 
 }  // namespace
