@@ -123,16 +123,18 @@ std::vector<std::string> algorithms() {
   return names;
 }
 
-std::vector<std::string> wires() {
-  std::vector<std::string> names;
-  for (const Choice& choice : gtopk::wires()) {
-    names.emplace_back(choice.name);
-  }
-  return names;
-}
-
 bool sends_lists(const std::string& algorithm) {
   return algorithm != "dense" && algorithm != "random-k" && algorithm != "true-topk";
+}
+
+std::vector<std::string> wires(const std::string& algorithm) {
+  const bool reselects = sends_lists(algorithm) && algorithm != "topk" && algorithm != "exact";
+  std::vector<std::string> names;
+  for (const Choice& choice : gtopk::wires()) {
+    const bool ties = choice.name == "2bit" || choice.name == "sign";
+    if (!reselects || !ties) names.emplace_back(choice.name);
+  }
+  return names;
 }
 
 std::uint64_t number_of(const std::string& algorithm) {

@@ -48,8 +48,8 @@ inline constexpr DataType kFloatingTypes[] = {DataType::kFloat32, DataType::kFlo
 [[nodiscard]] bool sends_lists(const std::string& algorithm);
 /// Its place among them, for seeds.
 [[nodiscard]] std::uint64_t number_of(const std::string& algorithm);
-/// Every wire of the registry, by name.
-[[nodiscard]] std::vector<std::string> wires();
+/// Every wire of the registry that the algorithm takes, by name.
+[[nodiscard]] std::vector<std::string> wires(const std::string& algorithm);
 
 /// Every value of an enumeration that has a name: a new one is among them as soon as it has one.
 template <typename Enum>

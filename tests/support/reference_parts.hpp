@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -63,10 +64,63 @@ std::vector<Value> multiples(const std::vector<Value>& values) {
   return rounded;
 }
 
+/// The mean of magnitudes that lie in [least, most]: summed in order, in double, of their 2^-9
+/// where that would overflow.
+inline double mean_of(const std::vector<double>& magnitudes, double least, double most) {
+  const auto mean_by = [&](double scale) {
+    double sum = 0;
+    for (const double magnitude : magnitudes) sum += magnitude / scale;
+    return sum / static_cast<double>(magnitudes.size()) * scale;
+  };
+  const double mean = std::isfinite(mean_by(1)) ? mean_by(1) : mean_by(0x1p9);
+  return std::min(std::max(mean, least), most);
+}
+
+/// A scale: 24 bits of a mean, cut.
+template <class Value>
+Value scale_of(double mean) {
+  double unit = std::numeric_limits<double>::denorm_min();
+  while (mean / unit >= 0x1p24) unit *= 2;
+  return static_cast<Value>(std::floor(mean / unit) * unit);
+}
+
+/// What `sign` and `2bit` have of the entries of a block: their sign times the mean magnitude of
+/// all, or of those on the same side of that mean.
+template <class Value>
+std::vector<Value> signed_means(const std::vector<Value>& block, bool two_means) {
+  std::vector<double> all;
+  for (const Value value : block) all.push_back(std::fabs(value));
+  const auto [least, most] = std::minmax_element(all.begin(), all.end());
+  const double mean = mean_of(all, *least, *most);
+  std::vector<double> low;
+  std::vector<double> high;
+  for (const double magnitude : all) {
+    (two_means && magnitude > mean ? high : low).push_back(magnitude);
+  }
+  const Value scale_low = scale_of<Value>(two_means ? mean_of(low, *least, mean) : mean);
+  const Value scale_high = high.empty() ? Value{0} : scale_of<Value>(mean_of(high, mean, *most));
+  std::vector<Value> rounded;
+  for (const Value value : block) {
+    const Value scale = two_means && std::fabs(value) > mean ? scale_high : scale_low;
+    rounded.push_back(std::signbit(value) ? -scale : scale);
+  }
+  return rounded;
+}
+
 /// What a wire has of a list's values: of int8 in blocks, each as long as leaves 256 entries.
 template <class Value>
 std::vector<Value> on_wire(const std::string& wire, const std::vector<Value>& values) {
   std::vector<Value> all;
+  if (wire == "2bit" || wire == "sign") {
+    for (std::size_t begin = 0; begin < values.size(); begin += 256) {
+      const auto first = values.begin() + static_cast<std::ptrdiff_t>(begin);
+      const auto length = std::min<std::size_t>(256, values.size() - begin);
+      const std::vector<Value> kept = signed_means(
+          std::vector<Value>(first, first + static_cast<std::ptrdiff_t>(length)), wire == "2bit");
+      all.insert(all.end(), kept.begin(), kept.end());
+    }
+    return all;
+  }
   if (wire != "int8") {
     for (const Value value : values) all.push_back(on_wire(wire, value));
     return all;
@@ -134,7 +188,10 @@ inline void count(std::vector<Lists>& lists, std::uint32_t from, std::uint32_t t
 template <class Value>
 void round(Entries<Value>& entries, std::uint32_t rank, bool selection,
            const SparseOptions& options, TreeResult<Value>& result) {
-  if (options.wire != "bf16" && options.wire != "fp16" && options.wire != "int8") return;
+  if (options.wire != "bf16" && options.wire != "fp16" && options.wire != "int8" &&
+      options.wire != "2bit" && options.wire != "sign") {
+    return;
+  }
   std::vector<Value> values;
   for (const auto& [index, value] : entries) values.push_back(value);
   const std::vector<Value> on_the_wire = on_wire(options.wire, values);

@@ -141,7 +141,6 @@ def test_the_residual_of_a_half_type_is_float32(dtype):
     [
         *(("algorithm", each) for each in ("sketch", "hierarchical")),
         *(("select", each) for each in ("threshold", "block")),
-        *(("wire", each) for each in ("2bit", "sign")),
     ],
 )
 def test_what_the_contract_names_and_is_not_there_raises_an_error_that_names_it(name, value):

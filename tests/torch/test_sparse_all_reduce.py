@@ -263,6 +263,29 @@ def check_every_wire_loses_nothing(me: Rank) -> None:
     assert max(sent["bf16"], sent["fp16"]) < 0.5 * sent["raw"]
 
 
+def check_the_coarsest_wires_lose_nothing_and_send_least(me: Rank) -> None:
+    """Selections alone are rounded: the first of two rounds of "topk"."""
+    gradient = torch.randn(20_000, generator=torch.Generator().manual_seed(me.rank))
+    total = gradient.double()
+    dist.all_reduce(total)
+    sent = {}
+    for wire in ("int8", "2bit", "sign"):
+        tensor, residual = gradient.clone(), torch.zeros(20_000)
+        before = gtopk.stats()["bytes_sent"]
+        gtopk.sparse_all_reduce(tensor, k=500, residual=residual, wire=wire, algorithm="topk")
+        sent[wire] = gtopk.stats()["bytes_sent"] - before
+        left = residual.double()
+        dist.all_reduce(left)
+        assert torch.allclose(tensor.double() + left, total, atol=1e-5), wire
+    # Of 500 entries 1 byte each, 2 bits or 1, and the scales of two blocks: 2 bytes, 8 or 4.
+    assert sent["int8"] - sent["2bit"] == 500 + 4 - (125 + 16)
+    assert sent["2bit"] - sent["sign"] == (125 + 16) - (63 + 8)
+    for wire, algorithm in itertools.product(("2bit", "sign"), ("gtopk", "gtopk-tree", "rs-ag")):
+        with pytest.raises(ValueError, match=f"'{wire}' makes many .* '{algorithm}' .*: topk, ex"):
+            gtopk.sparse_all_reduce(torch.ones(9), k=1, wire=wire, algorithm=algorithm)
+    works_on(me)
+
+
 def check_every_selector_loses_nothing(me: Rank) -> None:
     """Approximations too, from halves and from a tensor that is not contiguous; all send some."""
     for select, dtype in itertools.product(selectors(), (torch.float32, torch.bfloat16)):

@@ -110,6 +110,8 @@ void measure(const sparse::CodecRow& row, std::uint64_t d,
   const auto each = static_cast<double>(k);
   const double value_bits = row.name == "bf16" || row.name == "fp16" ? 16
                             : row.name == "int8"                     ? 8 + 16.0 / 256
+                            : row.name == "2bit"                     ? 2 + 64.0 / 256
+                            : row.name == "sign"                     ? 1 + 32.0 / 256
                                                                      : 32;
   std::printf("%10s %9.5f %9zu %8.2f %8.2f %8.2f %8.2f %8.2f %8.2f %8.2f %7.3f\n",
               std::string(row.name).c_str(), each / static_cast<double>(d), k,

@@ -1,6 +1,7 @@
 #include "src/gtopk/algorithms/sparse_all_reduce.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -11,7 +12,10 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "gtopk/collectives.hpp"
 #include "gtopk/error.hpp"
@@ -169,6 +173,26 @@ void check(const SparseCall& call) {
   }
 }
 
+/// The names of the algorithms that exchange lists and never select from merged ones.
+std::string algorithms_without_reselection() {
+  std::vector<std::string_view> names;
+  for (const Choice& choice : algorithm_registry().choices()) {
+    const AlgorithmRow& row = algorithm_registry().find(choice.name);
+    if (row.selects() && !row.reselects) names.push_back(choice.name);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+void check_wire(const Plan& plan) {
+  if (plan.algorithm->selects() && plan.algorithm->reselects && plan.codec->codec.ties()) {
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        fmt::format("wire '{}' makes many values of a list equal, between which '{}' would "
+                    "select by index alone; algorithms that do not select again: {}",
+                    plan.codec->name, plan.algorithm->name, algorithms_without_reselection()));
+  }
+}
+
 /// k of one rank's selection, however it was asked for.
 std::uint64_t entries_wanted(const SparseCall& call, const Plan& plan) {
   const SparseOptions& options = call.options;
@@ -224,6 +248,7 @@ Plan plan(const SparseCall& call) {
   const bool wide = call.d > std::numeric_limits<std::uint32_t>::max();
   plan.lists.type = {accumulation_type(call.dtype), wide ? 8U : 4U};
   plan.lists.d = call.d;
+  check_wire(plan);
   plan.lists.k = entries_wanted(call, plan);
   plan.lists.leaf =
       plan.algorithm->selects() ? plan.selector->most_of(call.d, plan.lists.k) : plan.lists.k;

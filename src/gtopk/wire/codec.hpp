@@ -59,6 +59,9 @@ class Codec {
   [[nodiscard]] virtual bool rounds() const { return false; }
   /// Whether a part of a rounded list is rounded, too.
   [[nodiscard]] virtual bool parts_are_rounded() const { return true; }
+  /// Whether many values of a list become alike: a node that selected from them would go by their
+  /// indices.
+  [[nodiscard]] virtual bool ties() const { return false; }
   /// Rounds the first `count` entries of a list, not closed yet, to what a message has of them;
   /// rounding what is rounded changes nothing. The differences go into `lost`, which has room for
   /// `count`, where it is not null; those of entries that become zero only if `zeros_are_lost`.

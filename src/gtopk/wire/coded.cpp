@@ -9,9 +9,10 @@
 #include <cstring>
 #include <type_traits>
 
-#include "src/gtopk/value/selection_order.hpp"
 #include "src/gtopk/wire/entropy.hpp"
+#include "src/gtopk/wire/levels.hpp"
 #include "src/gtopk/wire/rice.hpp"
+#include "src/gtopk/wire/rounding.hpp"
 #include "src/numbers/accumulation.hpp"
 #include "src/numbers/keep_denormals.hpp"
 
@@ -54,44 +55,12 @@ struct Rounded16 {
   }
 };
 
-/// What a list's entries become: those that are left, and what is lost of each.
-template <class Value, class Index>
-class Rounding {
- public:
-  Rounding(EntriesOut<Value, Index> list, EntriesOut<Value, Index> lost, bool zeros_are_lost)
-      : list_(list), lost_(lost), zeros_are_lost_(zeros_are_lost) {}
-
-  /// Entry i becomes `kept`; entries come in order.
-  void take(std::size_t i, Value kept) {
-    const Index index = list_.indices[i];
-    const Value rest = list_.values[i] - kept;
-    rounded_.finite = rounded_.finite && is_finite_key<Value>(magnitude_key(kept));
-    if (lost_.indices != nullptr && rest != 0 && (kept != 0 || zeros_are_lost_)) {
-      lost_.indices[rounded_.lost] = index;
-      lost_.values[rounded_.lost] = rest;
-      ++rounded_.lost;
-    }
-    if (kept != 0) {
-      list_.indices[rounded_.kept] = index;
-      list_.values[rounded_.kept] = kept;
-      ++rounded_.kept;
-    }
-  }
-
-  [[nodiscard]] Rounded rounded() const { return rounded_; }
-
- private:
-  EntriesOut<Value, Index> list_;
-  EntriesOut<Value, Index> lost_;
-  bool zeros_are_lost_;
-  Rounded rounded_;
-};
-
 /// Each value by itself.
 template <class Each>
 struct OneByOne {
   static constexpr bool kRounds = Each::kRounds;
   static constexpr bool kByBlocks = false;
+  static constexpr bool kTies = false;
   template <class Value>
   using Stored = typename Each::template Stored<Value>;
 
@@ -128,6 +97,7 @@ struct OneByOne {
 struct AsInt8 {
   static constexpr bool kRounds = true;
   static constexpr bool kByBlocks = true;
+  static constexpr bool kTies = false;
   static constexpr std::size_t kBlock = 256;
   static constexpr int kMost = 127;
   using Exponent = std::int16_t;
@@ -253,6 +223,7 @@ class Coded final : public Codec {
 
   [[nodiscard]] bool rounds() const override { return Values::kRounds; }
   [[nodiscard]] bool parts_are_rounded() const override { return !Values::kByBlocks; }
+  [[nodiscard]] bool ties() const override { return Values::kTies; }
 
   Rounded round(EntryType type, const List& list, std::size_t count, const List* lost,
                 bool zeros_are_lost) const override {
@@ -340,6 +311,8 @@ const Coded<OneByOne<AsTheyAre>> kLosslessCodec{};
 const Coded<OneByOne<Rounded16<Bfloat16>>> kBf16Codec{};
 const Coded<OneByOne<Rounded16<Float16>>> kFp16Codec{};
 const Coded<AsInt8> kInt8Codec{};
+const Coded<AsLevels<2>> k2BitCodec{};
+const Coded<AsLevels<1>> kSignCodec{};
 
 }  // namespace
 
@@ -348,5 +321,9 @@ const CodecRow kBf16{"bf16", "indices coded, values rounded to bfloat16", kBf16C
 const CodecRow kFp16{"fp16", "indices coded, values rounded to float16", kFp16Codec};
 const CodecRow kInt8{"int8", "indices coded, values as 8-bit integers times a scale per block",
                      kInt8Codec};
+const CodecRow k2Bit{"2bit", "indices coded, signs and one of two magnitudes of their block",
+                     k2BitCodec};
+const CodecRow kSign{"sign", "indices coded, signs times the mean magnitude of their block",
+                     kSignCodec};
 
 }  // namespace gtopk::sparse

@@ -15,7 +15,7 @@ _PLANNED = {
     "select": ("threshold", "block"),  # the core has them; here they want a state and a density
     "put_back": (),
     "semantics": (),
-    "wire": ("2bit", "sign"),
+    "wire": (),
 }
 
 

@@ -86,9 +86,11 @@ def sparse_all_reduce(
             residual of the rank that selected it; "merged": to the residual of the lowest rank of
             the tree's node that dropped it, summed.
         wire: how lists travel, their indices always coded without loss. None: values as they are,
-            in the accumulation type; "bf16", "fp16" (saturating) or "int8" (a scale for
-            each 256 entries): rounded; what that loses goes
-            to a residual. "raw": nothing is coded, for a network that is faster than coding.
+            in the accumulation type; "bf16", "fp16" (saturating), "int8", "2bit" or "sign" (the
+            last three with scales for each 256 entries): rounded; what that loses goes to a
+            residual. "2bit" and "sign" make many values equal: only "topk" and "exact" take them,
+            which never select from what was rounded. "raw": nothing is coded, for a network that
+            is faster than coding.
         semantics: what the result must be. "exact_sum": at each index delivered the sum of all that
             was selected there ("topk", "exact", "dense"); "gtopk": that, or gTop-k's; "any":
             whatever loses no gradient mass. It decides what "auto" chooses from; an algorithm that

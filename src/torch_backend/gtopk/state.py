@@ -56,7 +56,7 @@ class SparseState:
         algorithm: of ``gtopk.sparse_all_reduce``; so are `put_back`, `select` and `wire`.
         put_back: "own" or "merged".
         select: "exact", "gaussian" or "sampled".
-        wire: None, "bf16", "fp16", "int8" or "raw".
+        wire: None, "bf16", "fp16", "int8", "2bit", "sign" or "raw".
         warmup: pairs (density, steps), used one after the other before `density`. A density of
             "dense" is the algorithm "dense": all of acc travels, the residual is cleared. A step is
             one backward through the hook; those under ``no_sync()`` do not count.

@@ -52,6 +52,27 @@ TEST(Arguments, ThatStandForNothingAreRefused) {
             "there is no reduction number 8");
 }
 
+TEST(Arguments, WiresWhoseValuesTieAreRefusedWhereNodesSelectAgain) {
+  const auto with = [](const char* wire, const char* algorithm) {
+    return refusal_of([&](SparseCall& call) {
+      call.options.wire = wire;
+      call.options.algorithm = algorithm;
+    });
+  };
+  for (const char* const wire : {"2bit", "sign"}) {
+    for (const char* const algorithm : {"gtopk", "gtopk-tree", "rs-ag"}) {
+      EXPECT_EQ(with(wire, algorithm),
+                std::string("wire '") + wire + "' makes many values of a list equal, between " +
+                    "which '" + algorithm + "' would select by index alone; algorithms that do " +
+                    "not select again: topk, exact");
+    }
+    for (const char* const algorithm : {"topk", "exact", "dense", "random-k", "true-topk"}) {
+      EXPECT_EQ(with(wire, algorithm), "");
+    }
+  }
+  EXPECT_EQ(with("int8", "gtopk"), "");
+}
+
 /// An exchange of k = 3 among 4 ranks, with room for `room` entries.
 std::string refusal_of_room(const std::string& algorithm, std::uint64_t d, std::size_t room,
                             std::size_t given = 3) {

@@ -25,7 +25,7 @@ TEST(Mass, IsConservedInEveryRandomCase) {
     const DataType type = seed % 2 == 0 ? DataType::kFloat32 : DataType::kFloat64;
     reference::Case drawn = reference::random_case(seed, type, size, algorithm);
     reference::Problem& problem = drawn.problem;
-    const std::vector<std::string> wires = reference::wires();
+    const std::vector<std::string> wires = reference::wires(algorithm);
     problem.options.wire = wires[seed / 7 % wires.size()];
     problem.options.op = ReduceOp::kSum;  // the result is then the delivered sum itself
     for (reference::Input& input : problem.ranks) {

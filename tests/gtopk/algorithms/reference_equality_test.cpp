@@ -48,7 +48,7 @@ TEST_P(ReferenceEquality, TensorAndResidualsBitForBitOnEveryRank) {
                                100000 * static_cast<std::uint64_t>(type) +
                                1000000 * reference::number_of(algorithm);
     reference::Case drawn = reference::random_case(seed, type, size, algorithm);
-    const std::vector<std::string> wires = reference::wires();
+    const std::vector<std::string> wires = reference::wires(algorithm);
     const std::string& wire = drawn.problem.options.wire =
         wires[(number + size + static_cast<std::uint64_t>(type)) % wires.size()];
     InprocRanks ranks(size, network(seed));
@@ -68,7 +68,7 @@ TEST(Equality, EveryPutBackOpAndWireForEveryRankCount) {
   for (const std::uint32_t size : reference::kRankCounts) {
     if (support::kSanitized && size > 5) continue;
     for (const std::string& algorithm : reference::algorithms()) {
-      for (const std::string& wire : reference::wires()) {
+      for (const std::string& wire : reference::wires(algorithm)) {
         for (const PutBack put_back : {PutBack::kOwn, PutBack::kMerged}) {
           for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg}) {
             reference::Case drawn =
