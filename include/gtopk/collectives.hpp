@@ -51,6 +51,11 @@ namespace gtopk {
 [[nodiscard]] Collective plan(std::uint64_t d, DataType dtype, const SparseOptions& options,
                               PlanReport& report, bool anew = false);
 
+/// The most entries that a sparse all-reduce of d elements among so many ranks delivers: the room
+/// that Delivered needs.
+[[nodiscard]] std::uint64_t most_delivered(std::uint64_t d, const SparseOptions& options,
+                                           std::uint32_t ranks);
+
 /// Entries that are selected already, and room for the result. Both result spans need room for as
 /// many entries as the algorithm can deliver: min(d, k), that of `topk` min(d, k * ranks).
 struct Preselected {

@@ -119,8 +119,9 @@ struct Delivered {
   std::int64_t* indices = nullptr;
   /// `room` elements of the accumulation type; null: nothing is noted.
   void* values = nullptr;
-  /// At least as many as the result may have: s, the most that a rank selects (k, or what
-  /// docs/algorithms.md says of the selector); of `topk` s * ranks, of `dense` d; and d at most.
+  /// At least as many as the result may have, most_delivered(): s, the most that a rank selects (k,
+  /// or what docs/algorithms.md says of the selector); of `topk` s * ranks, of `dense` d; and d at
+  /// most.
   std::uint64_t room = 0;
 };
 

@@ -1,6 +1,7 @@
 #include "src/torch_backend/backend.hpp"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "src/torch_backend/contiguous.hpp"
@@ -54,6 +55,20 @@ Delivered room_to_note(const std::vector<at::Tensor>& delivered, DataType type,
                     "indices of int64 and values of the accumulation type");
   return {delivered[0].mutable_data_ptr<std::int64_t>(), delivered[1].mutable_data_ptr(),
           static_cast<std::uint64_t>(delivered[1].numel())};
+}
+
+/// A selector's state in the memory of a tensor.
+SelectorState* numbers_of(const at::Tensor& state) {
+  static constexpr auto kNumbers =
+      static_cast<std::int64_t>(std::tuple_size_v<decltype(SelectorState::numbers)>);
+  static_assert(sizeof(SelectorState) == kNumbers * sizeof(double));
+  static constexpr const char* kWhat = "sparse_all_reduce's state";
+  check_dense_cpu(state, kWhat);
+  TORCH_CHECK_VALUE(state.scalar_type() == at::kDouble && state.is_contiguous() &&
+                        state.sizes() == at::IntArrayRef(kNumbers),
+                    "gtopk: a selector's state must be a contiguous float64 tensor of shape [",
+                    kNumbers, "]; given ", state.dtype(), " of shape ", state.sizes());
+  return reinterpret_cast<SelectorState*>(state.mutable_data_ptr<double>());
 }
 
 }  // namespace
@@ -271,12 +286,10 @@ WorkPointer GtopkBackend::recv(std::vector<at::Tensor>& tensors, int from, int t
 
 WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tensors,
                                             const std::optional<at::Tensor>& residual,
-                                            std::uint64_t k, const std::string& algorithm,
-                                            const std::string& select, const std::string& wire,
-                                            const std::string& put_back, const c10d::ReduceOp& op,
+                                            SparseOptions options,
                                             std::optional<std::chrono::milliseconds> timeout,
                                             const std::vector<at::Tensor>& delivered,
-                                            const std::string& semantics) {
+                                            const std::optional<at::Tensor>& state) {
   std::vector<Contiguous> at = pieces(tensors);
   std::vector<Segment> segments;
   std::uint64_t d = 0;
@@ -285,14 +298,6 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
     d += segments.back().size;
   }
   const DataType type = data_type(tensors.front());
-  SparseOptions options;
-  options.k = k;
-  options.algorithm = algorithm;
-  options.selector = select;
-  options.wire = wire;
-  options.put_back = put_back_named(put_back);
-  options.semantics = semantics_named(semantics);
-  options.op = reduce_op(op);
   void* residual_data = nullptr;
   if (residual) {
     static constexpr const char* kWhat = "sparse_all_reduce's residual";
@@ -309,6 +314,10 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
   const Delivered note = room_to_note(delivered, type, options.algorithm);
   for (const at::Tensor& each : delivered) {
     at.push_back({each, each});
+  }
+  if (state) {
+    options.state = numbers_of(*state);
+    at.push_back({*state, *state});
   }
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLREDUCE, "gtopk:sparse_all_reduce",
                                              tensors, std::move(at), tensors);

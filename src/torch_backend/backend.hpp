@@ -50,13 +50,14 @@ class GtopkBackend final : public c10d::Backend {
 
   /// See gtopk.sparse_all_reduce. Several tensors are one vector in pieces, each contiguous; the
   /// residual is then of one dimension. `delivered`: {indices, values} to note the result in, see
-  /// gtopk::Delivered; int64 and the accumulation type.
-  c10::intrusive_ptr<c10d::Work> sparse_all_reduce(
-      const std::vector<at::Tensor>& tensors, const std::optional<at::Tensor>& residual,
-      std::uint64_t k, const std::string& algorithm, const std::string& select,
-      const std::string& wire, const std::string& put_back, const c10d::ReduceOp& op,
-      std::optional<std::chrono::milliseconds> timeout, const std::vector<at::Tensor>& delivered,
-      const std::string& semantics);
+  /// gtopk::Delivered; int64 and the accumulation type. `state`: the numbers of a SelectorState, in
+  /// the place of options.state.
+  c10::intrusive_ptr<c10d::Work> sparse_all_reduce(const std::vector<at::Tensor>& tensors,
+                                                   const std::optional<at::Tensor>& residual,
+                                                   SparseOptions options,
+                                                   std::optional<std::chrono::milliseconds> timeout,
+                                                   const std::vector<at::Tensor>& delivered,
+                                                   const std::optional<at::Tensor>& state);
 
   /// See gtopk.plan; `like` has the type of what is to be reduced. Blocks.
   [[nodiscard]] PlanReport plan(std::uint64_t d, const at::Tensor& like,

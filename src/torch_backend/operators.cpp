@@ -13,8 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "gtopk/collectives.hpp"
 #include "src/torch_backend/backend.hpp"
 #include "src/torch_backend/forks.hpp"
+#include "src/torch_backend/tensors.hpp"
 #include "src/torch_backend/torch_headers.hpp"
 #include "src/torch_backend/work.hpp"
 
@@ -67,18 +69,49 @@ std::optional<std::int64_t> number_of(const GroupPointer& group) {
   return ours != nullptr ? std::optional(ours->number()) : std::nullopt;
 }
 
+SparseOptions options_of(std::int64_t k, double density, std::int64_t block,
+                         const std::string& algorithm, const std::string& select,
+                         const std::string& wire) {
+  TORCH_CHECK_VALUE(k >= 0, "gtopk: k must not be negative, given ", k);
+  TORCH_CHECK_VALUE(block >= 1, "gtopk: block must be at least 1, given ", block);
+  SparseOptions options;
+  options.k = static_cast<std::uint64_t>(k);
+  options.density = density;
+  options.block = static_cast<std::uint64_t>(block);
+  options.algorithm = algorithm;
+  options.selector = select;
+  options.wire = wire;
+  return options;
+}
+
+/// ValueError for what no rank may ask for, with a group or without.
+std::int64_t most(std::int64_t d, std::int64_t ranks, std::int64_t k, double density,
+                  std::int64_t block, const std::string& algorithm, const std::string& select,
+                  const std::string& wire) {
+  try {
+    return static_cast<std::int64_t>(most_delivered(
+        static_cast<std::uint64_t>(d), options_of(k, density, block, algorithm, select, wire),
+        static_cast<std::uint32_t>(ranks)));
+  } catch (const Error& error) {
+    rethrow_for_python(error);
+  }
+}
+
 c10::intrusive_ptr<c10d::Work> sparse_all_reduce(
     std::int64_t backend, const std::vector<at::Tensor>& tensors,
-    const std::optional<at::Tensor>& residual, std::int64_t k, const std::string& algorithm,
-    const std::string& select, const std::string& wire, const std::string& put_back,
-    std::int64_t op, std::optional<std::int64_t> timeout_ms,
-    const std::vector<at::Tensor>& delivered, const std::string& semantics) {
+    const std::optional<at::Tensor>& residual, std::int64_t k, double density, std::int64_t block,
+    const std::string& algorithm, const std::string& select, const std::string& wire,
+    const std::string& put_back, std::int64_t op, std::optional<std::int64_t> timeout_ms,
+    const std::vector<at::Tensor>& delivered, const std::optional<at::Tensor>& state,
+    const std::string& semantics) {
   std::optional<std::chrono::milliseconds> timeout;
   if (timeout_ms) timeout.emplace(*timeout_ms);
-  TORCH_CHECK_VALUE(k >= 0, "gtopk: k must not be negative, given ", k);
-  return numbered(backend)->sparse_all_reduce(
-      tensors, residual, static_cast<std::uint64_t>(k), algorithm, select, wire, put_back,
-      c10d::ReduceOp(static_cast<c10d::ReduceOp::RedOpType>(op)), timeout, delivered, semantics);
+  SparseOptions options = options_of(k, density, block, algorithm, select, wire);
+  options.put_back = put_back_named(put_back);
+  options.semantics = semantics_named(semantics);
+  options.op = reduce_op(c10d::ReduceOp(static_cast<c10d::ReduceOp::RedOpType>(op)));
+  return numbered(backend)->sparse_all_reduce(tensors, residual, std::move(options), timeout,
+                                              delivered, state);
 }
 
 using Counts = c10::Dict<std::string, std::int64_t>;
@@ -133,13 +166,10 @@ Plan told(const PlanReport& report) {
 }
 
 Plan plan(std::int64_t backend, std::int64_t d, const at::Tensor& like, std::int64_t k,
-          const std::string& select, const std::string& wire, const std::string& semantics,
-          bool anew) {
-  TORCH_CHECK_VALUE(d >= 0 && k >= 0, "gtopk: d and k must not be negative, given ", d, " and ", k);
-  SparseOptions options;
-  options.k = static_cast<std::uint64_t>(k);
-  options.selector = select;
-  options.wire = wire;
+          double density, std::int64_t block, const std::string& select, const std::string& wire,
+          const std::string& semantics, bool anew) {
+  TORCH_CHECK_VALUE(d >= 0, "gtopk: d must not be negative, given ", d);
+  SparseOptions options = options_of(k, density, block, "auto", select, wire);
   options.semantics = semantics_named(semantics);
   return told(numbered(backend)->plan(static_cast<std::uint64_t>(d), like, options, anew));
 }
@@ -169,10 +199,6 @@ void shut_down() {
   for (const BackendPointer& backend : backends) backend->shutdown();
 }
 
-std::int64_t selected(std::int64_t d, double density) {
-  return static_cast<std::int64_t>(selection_size(static_cast<std::uint64_t>(d), density));
-}
-
 /// Names and what they mean, in order.
 c10::Dict<std::string, std::string> described(const std::vector<Choice>& choices) {
   c10::Dict<std::string, std::string> described;
@@ -191,14 +217,18 @@ TORCH_LIBRARY(gtopk, library) {
   library.def("number_of(__torch__.torch.classes.c10d.ProcessGroup group) -> int?", &number_of);
   library.def(
       "sparse_all_reduce(int backend, Tensor(a!)[] tensors, Tensor(b!)? residual, int k, "
-      "str algorithm, str select, str wire, str put_back, int op, int? timeout_ms, "
-      "Tensor(c!)[] delivered, str semantics) "
+      "float density, int block, str algorithm, str select, str wire, str put_back, int op, "
+      "int? timeout_ms, Tensor(c!)[] delivered, Tensor(d!)? state, str semantics) "
       "-> __torch__.torch.classes.c10d.Work",
       &sparse_all_reduce);
+  library.def(
+      "most_delivered(int d, int ranks, int k, float density, int block, str algorithm, "
+      "str select, str wire) -> int",
+      &most);
   library.def("statistics(int backend) -> (Dict(str, int), Dict(str, float), str)", &statistics);
   library.def(
-      "plan(int backend, int d, Tensor like, int k, str select, str wire, str semantics, bool "
-      "anew) "
+      "plan(int backend, int d, Tensor like, int k, float density, int block, str select, "
+      "str wire, str semantics, bool anew) "
       "-> (str, str, Dict(str, float), Dict(str, int), Dict(str, float), Dict(str, float), int, "
       "float)",
       &plan);
@@ -210,7 +240,6 @@ TORCH_LIBRARY(gtopk, library) {
   library.def("get_error(int backend) -> int", &get_error);
   library.def("sequence_number(__torch__.torch.classes.c10d.Work work) -> int", &sequence_number);
   library.def("shutdown() -> ()", &shut_down);
-  library.def("selection_size(int d, float density) -> int", &selected);
   library.def("algorithms() -> Dict(str, str)", +[] { return described(algorithms()); });
   library.def("selectors() -> Dict(str, str)", +[] { return described(selectors()); });
   library.def("wires() -> Dict(str, str)", +[] { return described(wires()); });

@@ -26,6 +26,7 @@ def config(**changes) -> Config:
         "unit": "model",
         "algorithm": "gtopk",
         "select": "exact",
+        "block": 4096,
         "put_back": "own",
         "wire": None,
         "warmup": (),
@@ -53,6 +54,7 @@ def state(model: nn.Module | None = None, **arguments) -> gtopk.SparseState:
         ({"density": float("nan")}, "given nan"),
         ({"density": "0.1"}, "given '0.1'"),
         ({"k": 1, "algorithm": "ring"}, r"algorithm='ring' is unknown; there are: 'gtopk', "),
+        ({"k": 1, "block": 1.5}, "block must be a whole number, 1 or more, given 1.5"),
         ({"k": 1, "select": "all"}, "select='all' is unknown"),
         ({"k": 1, "semantics": "exact"}, "semantics='exact' is unknown; there are: 'exact_sum', "),
         ({"k": 1, "put_back": "none"}, "put_back='none' is unknown; there are: 'own', 'merged'"),
@@ -60,6 +62,10 @@ def state(model: nn.Module | None = None, **arguments) -> gtopk.SparseState:
         ({"k": 1, "op": ReduceOp.MAX}, "op must be ReduceOp.SUM or ReduceOp.AVG"),
         ({"k": 1, "residual": torch.zeros(9)}, r"shape \(8,\), given torch.float32 of shape \(9,"),
         ({"k": 1, "residual": torch.zeros(8).double()}, "must be torch.float32"),
+        ({"k": 1, "state": torch.zeros(4)}, r"state must be .*float64 of shape \(4,\), given .*32"),
+        ({"k": 1, "state": torch.zeros(5).double()}, r"of shape \(4,\), given .* of shape \(5,\)"),
+        ({"k": 1, "state": torch.zeros(8).double()[::2]}, r"contiguous .* strides \(2,\)"),
+        ({"k": 1, "state": [0.0] * 4}, "state must be a torch.Tensor, given list"),
         ({"k": 1, "residual": [0.0] * 8}, "residual must be a torch.Tensor, given list"),
     ],
 )
@@ -140,7 +146,6 @@ def test_the_residual_of_a_half_type_is_float32(dtype):
     ("name", "value"),
     [
         *(("algorithm", each) for each in ("sketch", "hierarchical")),
-        *(("select", each) for each in ("threshold", "block")),
     ],
 )
 def test_what_the_contract_names_and_is_not_there_raises_an_error_that_names_it(name, value):
@@ -196,6 +201,10 @@ def test_arguments_of_the_state_that_are_not_there_are_named(name, value):
         ({"unit": [1]}, "unit must be"),
         ({"warmup": [(0.1, -5)]}, "steps must be"),
         ({"warmup": [(0.1, 2.5)]}, "steps must be"),
+        ({"select": "block", "block": 0}, "block must be a whole number, 1 or more, given 0"),
+        ({"select": "block"}, "'gtopk' would undo by selecting again from all.*such as topk"),
+        ({"wire": "2bit"}, "'gtopk' would select by index alone.*: topk, exact"),
+        ({"wire": "sign", "algorithm": "rs-ag"}, "'sign'.*'rs-ag'.*: topk, exact"),
     ],
 )
 def test_bad_arguments_of_the_state_are_value_errors(arguments, message):

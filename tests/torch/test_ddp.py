@@ -170,8 +170,13 @@ def resumed(training: Training, saved: io.BytesIO, how: str, **arguments) -> Tra
 
 
 def check_a_resumed_run_continues_bit_for_bit(me: Rank) -> None:
-    arguments = {"density": 0.02, "unit": SMALL_UNITS, "warmup": [(0.2, 3), (0.1, 4)]}
-    for how in ("state_dict", "pickle"):
+    for how, select in (
+        ("state_dict", "exact"),
+        ("state_dict", "threshold"),
+        ("pickle", "threshold"),
+    ):
+        arguments = {"density": 0.02, "unit": SMALL_UNITS, "warmup": [(0.2, 3), (0.1, 4)]}
+        arguments["select"] = select
         training = Training(me.rank)
         state = training.hooked(**arguments)
         for _ in range(5):
@@ -189,7 +194,9 @@ def check_a_resumed_run_continues_bit_for_bit(me: Rank) -> None:
         again = resumed(training, saved, how, **arguments)
         for _ in range(5):
             assert training.step() == again.step()
-        assert torch.equal(flat(training.model), flat(again.model)), how
+        assert torch.equal(flat(training.model), flat(again.model)), (how, select)
+        kept = [state.unit_selector_state(i)[0].item() for i in range(len(state.units))]
+        assert any(kept) == (select == "threshold")
         dist.barrier()
 
 

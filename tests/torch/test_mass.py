@@ -9,7 +9,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 import torch.distributed as dist
-from gtopk.choices import algorithms
+from gtopk.choices import algorithms, selectors
 from ranks import Rank, RankSet
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -377,6 +377,23 @@ def check_no_mass_is_lost_in_half_types(me: Rank) -> None:
     # Partial sums of up to some 8 are rounded to eight bits.
     for each in sums[1:]:
         torch.testing.assert_close(sums[0], each, rtol=0, atol=8 * 2**-8)
+
+
+def check_no_mass_is_lost_by_any_selector_or_coarse_wire(me: Rank) -> None:
+    """Five units, of which the first rank notes what was delivered."""
+    wires = [{"wire": wire} for wire in ("2bit", "sign")]
+    for arguments in [{"select": select, "block": 100} for select in selectors()] + wires:
+        training = Training(me.rank)
+        state = gtopk.SparseState(
+            training.model, density=0.02, unit=SMALL_UNITS, algorithm="topk", **arguments
+        )
+        ledger = Ledger(training.ddp, state)
+        for _ in range(3):
+            ledger.open()
+            training.step()
+            ledger.check()
+        assert replicas_are_bitwise_equal(training.model)
+        assert any(each.any() for each in state.state_dict()["residuals"].values())
 
 
 def test_on_four_ranks(four: RankSet, check) -> None:

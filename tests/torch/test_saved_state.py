@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -62,6 +64,45 @@ def test_another_configuration_loads_and_stays(changes):
         assert other.load_state_dict(saved, strict) == ([], [])
         assert other.config == config
         assert all(torch.equal(residuals(other)[n], each) for n, each in saved["residuals"].items())
+
+
+def keeps(of: gtopk.SparseState) -> list[list[float]]:
+    return [of.unit_selector_state(i).tolist() for i in range(len(of.units))]
+
+
+def threshold_state(**arguments) -> gtopk.SparseState:
+    """One whose selector has kept something."""
+    made = state(**{"select": "threshold", "unit": "parameter", **arguments})
+    for i in range(len(made.units)):
+        made.unit_selector_state(i)[0] = i + 0.5
+    return made
+
+
+def test_what_the_selector_kept_is_saved_and_loads_back():
+    first = threshold_state()
+    saved, kept = first.state_dict(), keeps(first)
+    first.unit_selector_state(0).zero_()  # saved is a copy
+    second = state(select="threshold", unit="parameter")
+    second.load_state_dict(saved)
+    assert keeps(second) == kept
+    third = pickle.loads(pickle.dumps(second))
+    assert keeps(third) == kept
+
+
+@pytest.mark.parametrize("changes", [{"select": "exact"}, {"unit": "model"}])
+def test_another_selector_or_other_units_start_anew(changes):
+    saved = threshold_state().state_dict()
+    other = threshold_state(**changes)
+    assert other.load_state_dict(saved) == ([], [])
+    assert not any(map(any, keeps(other)))
+
+
+def test_a_state_that_was_saved_before_selectors_kept_anything_loads():
+    saved = threshold_state().state_dict()
+    del saved["selector"]
+    other = threshold_state()
+    other.load_state_dict(saved)
+    assert not any(map(any, keeps(other)))
 
 
 def test_a_layer_that_was_frozen_loads_as_missing_and_one_that_is_frozen_now_as_unexpected():
@@ -127,6 +168,16 @@ BROKEN = [
     (
         lambda saved: saved["residuals"].update({"0.weight": torch.zeros(64, 64).to_sparse()}),
         "residual of '0.weight' must be a dense tensor",
+    ),
+    (lambda saved: saved.update(selector=[]), "'selector' must hold the name 'select' and a list"),
+    (lambda saved: saved["selector"]["states"].pop(), "a state for each of 1 units, has 0"),
+    (
+        lambda saved: saved["selector"].update(states=[torch.zeros(5, dtype=torch.float64)]),
+        "of unit 0 must be torch.float64 of shape \\[4\\]; given 'torch.float64 of shape \\[5\\]'",
+    ),
+    (
+        lambda saved: saved["selector"].update(states=[torch.zeros(4)]),
+        "of unit 0 must be torch.float64 of shape \\[4\\]; given 'torch.float32 of shape",
     ),
 ]  # fmt: skip
 

@@ -295,13 +295,79 @@ def check_every_selector_loses_nothing(me: Rank) -> None:
         total = acc.clone()
         dist.all_reduce(total)
         residual = torch.zeros(100, 200)
-        gtopk.sparse_all_reduce(tensor, density=0.01, residual=residual, select=select)
-        assert 0 < tensor.count_nonzero() <= 4 * -(-200 // 3), select
+        algorithm = "topk" if select == "block" else "gtopk"
+        gtopk.sparse_all_reduce(
+            tensor, density=0.01, residual=residual, select=select, algorithm=algorithm
+        )
+        most = 200 * me.size if algorithm == "topk" else 4 * -(-200 // 3)
+        assert 0 < tensor.count_nonzero() <= most, select
         left = residual.double()
         dist.all_reduce(left)
         # What is delivered is rounded once more, to the tensor's type.
         epsilon = torch.finfo(dtype).eps
         assert torch.allclose(tensor.double() + left, total, atol=1e-5, rtol=epsilon), select
+
+
+def check_every_block_is_heard(me: Rank) -> None:
+    """One entry of each of ten blocks, though the largest of all lie in the first."""
+    generator = torch.Generator().manual_seed(me.rank)
+    gradient = torch.rand(950, generator=generator) + 0.5
+    gradient[:100] += 100
+    tensor, residual = gradient.clone(), torch.zeros(950)
+    arguments = {"select": "block", "algorithm": "topk"}
+    gtopk.sparse_all_reduce(tensor, density=0.01, residual=residual, block=100, **arguments)
+    expected = gradient.clone()
+    for begin in range(0, 950, 100):
+        expected[begin + gradient[begin : begin + 100].argmax()] = 0
+    assert torch.equal(residual, expected)
+    sum_of_sent = gradient - residual
+    dist.all_reduce(sum_of_sent)
+    assert torch.equal(tensor != 0, sum_of_sent != 0)
+    assert torch.allclose(tensor, sum_of_sent)
+    with pytest.raises(ValueError, match="'block' takes a density and no k, seen k = 5"):
+        gtopk.sparse_all_reduce(tensor, k=5, **arguments)
+    with pytest.raises(ValueError, match=r"'gtopk' would undo .* such as topk"):
+        gtopk.sparse_all_reduce(tensor, density=0.01, select="block")
+    with pytest.raises(dist.DistBackendError, match=r"block=1000[01].*block=1000[01]"):
+        gtopk.sparse_all_reduce(tensor, density=0.01, block=10_000 + me.rank // 3, **arguments)
+    works_on(me)
+
+
+def check_a_threshold_is_kept_from_step_to_step(me: Rank) -> None:
+    """By a step that happened, and by no other; each rank has its own."""
+    generator = torch.Generator().manual_seed(me.rank)
+    residual, state = torch.zeros(5000), torch.zeros(4, dtype=torch.float64)
+    arguments = {"k": 100, "algorithm": "topk", "select": "threshold", "state": state}
+    counts = []
+    for step in range(6):
+        gradient = torch.randn(5000, generator=generator)
+        acc = gradient + residual
+        gtopk.sparse_all_reduce(gradient, residual=residual, **arguments)
+        sent = acc[residual != acc].abs()
+        threshold = state[0].item()
+        assert sent.numel() == (acc.abs().double() >= threshold).sum() > 0
+        if step == 0:  # exactly k, as nothing was kept
+            assert (sent.numel(), sent.min().item()) == (100, threshold)
+        counts.append(sent.numel())
+    assert all(67 <= count <= 133 for count in counts)
+    assert any(count != 100 for count in counts)
+    every = [torch.empty_like(state) for _ in range(me.size)]
+    dist.all_gather(every, state)
+    assert len({each[0].item() for each in every}) == me.size
+    before = state.clone()
+    spoiled = torch.full((5000,), float("nan") if me.rank == 2 else 1.0)
+    gtopk.sparse_all_reduce(spoiled, residual=residual, **arguments)
+    with pytest.raises(dist.DistBackendError, match=r"k=9[89].*k=9[89]"):
+        gtopk.sparse_all_reduce(gradient, **{**arguments, "k": 98 + me.rank // 2})
+    assert torch.equal(state, before)
+    with pytest.raises(ValueError, match="share memory"):
+        gtopk.sparse_all_reduce(state, **arguments)
+    call = backend_of(None).sparse_all_reduce
+    names = ("topk", "threshold", "raw", "own", ReduceOp.SUM)
+    for wrong in (torch.zeros(3).double(), torch.zeros(4), torch.zeros(8).double()[::2]):
+        with pytest.raises(ValueError, match=r"contiguous float64 tensor of shape \[4\]"):
+            call([torch.ones(9)], None, 1, *names, state=wrong)
+    works_on(me)
 
 
 def check_what_was_delivered_is_noted_beside(me: Rank) -> None:

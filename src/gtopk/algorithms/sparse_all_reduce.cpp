@@ -460,6 +460,13 @@ Collective sparse_all_reduce(std::vector<Segment> tensor, void* residual, DataTy
   return collective;
 }
 
+std::uint64_t most_delivered(std::uint64_t d, const SparseOptions& options, std::uint32_t ranks) {
+  sparse::SparseCall call;
+  call.d = d;
+  call.options = options;
+  return sparse::plan(call).most_entries(ranks);
+}
+
 Collective exchange(const Preselected& entries, std::uint64_t d, const SparseOptions& options) {
   sparse::SparseCall call;
   call.d = d;

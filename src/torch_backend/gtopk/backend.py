@@ -43,9 +43,15 @@ class GtopkBackend:
         op: ReduceOp | ReduceOp.RedOpType,
         timeout: timedelta | None = None,
         delivered: Sequence[torch.Tensor] = (),
+        *,
+        density: float = 0.0,
+        block: int = 4096,
+        state: torch.Tensor | None = None,
         semantics: str = "any",
     ) -> Work:
         """See gtopk.sparse_all_reduce; the future's value is `tensors`.
+
+        k: 0 where a density is given.
 
         delivered: [indices, values] (int64, the accumulation type), where the result's entries and
         their sums are noted; as many as the result may have. "dense" notes all elements in order
@@ -56,6 +62,8 @@ class GtopkBackend:
             tensors,
             residual,
             k,
+            density,
+            block,
             algorithm,
             select,
             wire,
@@ -63,16 +71,26 @@ class GtopkBackend:
             int(getattr(op, "op", op)),  # SUM itself is no ReduceOp, but what one holds
             None if timeout is None else round(timeout.total_seconds() * 1000),
             delivered,
+            state,
             semantics,
         )
         return Work.unbox(work)
 
     def plan(
-        self, d: int, like: torch.Tensor, k: int, select: str, wire: str, semantics: str, anew: bool
+        self,
+        d: int,
+        like: torch.Tensor,
+        k: int,
+        density: float,
+        block: int,
+        select: str,
+        wire: str,
+        semantics: str,
+        anew: bool,
     ) -> tuple[Any, ...]:
-        """See gtopk.plan; as the operator tells it."""
+        """See gtopk.plan; as the operator tells it. k: 0 where a density is given."""
         told: tuple[Any, ...] = self._operators.plan(
-            self._number, d, like, k, select, wire, semantics, anew
+            self._number, d, like, k, density, block, select, wire, semantics, anew
         )
         return told
 

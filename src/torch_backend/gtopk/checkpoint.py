@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from gtopk.choices import check_whole
+from gtopk.collectives import is_selector_state, new_selector_state
 
 if TYPE_CHECKING:
     from gtopk.config import Config
@@ -35,6 +36,14 @@ class Saved:
     step: int
     place: Mapping[str, int] | None
     residuals: Mapping[str, torch.Tensor]
+    select: str | None
+    selector_states: list[torch.Tensor]
+    """What that selector kept, one per unit; none of a state that was saved without."""
+
+    def selector_states_for(self, config: Config, mine: Sequence[Unit]) -> list[torch.Tensor]:
+        """Return them where the same selector goes on with the same units; else none."""
+        same = self.select == config.select and self.units == layout(mine)
+        return self.selector_states if same else []
 
 
 def write(
@@ -43,6 +52,7 @@ def write(
     step: int,
     group: dist.ProcessGroup | None,
     residuals: Mapping[str, torch.Tensor],
+    selector_states: Sequence[torch.Tensor],
 ) -> dict[str, Any]:
     """Return a copy of it all. The configuration is there to be looked at."""
     return {
@@ -52,6 +62,7 @@ def write(
         "step": step,
         "place": place(group),
         "residuals": {name: view.clone() for name, view in residuals.items()},
+        "selector": {"select": config.select, "states": list(selector_states)},
     }
 
 
@@ -87,7 +98,35 @@ def read(saved: object) -> Saved:
             f"the residual of '{name}' must be a dense tensor",
             residual,
         )
-    return Saved(list(units), int(saved["step"]), where, residuals)
+    select, states = _selector(saved.get("selector"), len(units))
+    return Saved(list(units), int(saved["step"]), where, residuals, select, states)
+
+
+def _selector(saved: object, units: int) -> tuple[str | None, list[torch.Tensor]]:
+    """Read what a selector kept; a state that was saved before there was such a thing has none."""
+    if saved is None:
+        return None, []
+    _check(
+        isinstance(saved, Mapping)
+        and isinstance(saved.get("select"), str)
+        and isinstance(saved.get("states"), (list, tuple)),
+        "'selector' must hold the name 'select' and a list 'states'",
+        saved,
+    )
+    assert isinstance(saved, Mapping)
+    states = list(saved["states"])
+    _check(
+        len(states) == units,
+        f"'selector' must have a state for each of {units} units, has {len(states)}",
+        states,
+    )
+    for i, state in enumerate(states):
+        _check(
+            is_selector_state(state),
+            f"the selector's state of unit {i} must be {_said(new_selector_state())}",
+            _said(state),
+        )
+    return saved["select"], states
 
 
 def layout(units: Sequence[Unit]) -> list[dict[str, Any]]:
@@ -178,6 +217,12 @@ def _is_unit(unit: object) -> bool:
             for kind in ("large", "small")
         )
     )
+
+
+def _said(tensor: object) -> str:
+    if not isinstance(tensor, torch.Tensor):
+        return repr(tensor)
+    return f"{tensor.dtype} of shape {list(tensor.shape)}"
 
 
 def _check(holds: bool, what: str, given: object) -> None:

@@ -7,12 +7,15 @@ import operator
 
 from gtopk import _native
 
+# The core's numbers have 64 bits, and more than all is all.
+MOST = 2**63 - 1
+
 PUT_BACKS = ("own", "merged")
 SEMANTICS = ("exact_sum", "gtopk", "any")
 
 _PLANNED = {
     "algorithm": ("sketch", "hierarchical"),
-    "select": ("threshold", "block"),  # the core has them; here they want a state and a density
+    "select": (),
     "put_back": (),
     "semantics": (),
     "wire": (),
@@ -26,7 +29,7 @@ def algorithms() -> tuple[str, ...]:
 
 def selectors() -> tuple[str, ...]:
     """Return the names of the selectors that there are."""
-    return tuple(each for each in _native.load().selectors() if each not in _PLANNED["select"])
+    return tuple(_native.load().selectors())
 
 
 def wires() -> tuple[str, ...]:
@@ -47,6 +50,26 @@ def check_semantics(semantics: str) -> None:
 def check_select(select: str) -> None:
     """Raise ValueError for an unknown name, NotImplementedError for one that is not there yet."""
     _check("select", select, selectors())
+
+
+def most_delivered(
+    d: int,
+    ranks: int,
+    *,
+    density: float,
+    block: int,
+    algorithm: str,
+    select: str,
+    wire: str | None,
+) -> int:
+    """Return how many entries a result of d elements has at most.
+
+    Raise ValueError for names that are there each, and do not go together.
+    """
+    most: int = _native.load().most_delivered(
+        d, ranks, 0, density, block, algorithm, select, wire_named(wire)
+    )
+    return most
 
 
 def check_put_back(put_back: str) -> None:
@@ -82,6 +105,11 @@ def check_whole(number: object, name: str, least: int) -> int:
     if isinstance(number, bool) or whole < least:
         raise ValueError(f"gtopk: {name} must be a whole number, {least} or more, given {number!r}")
     return whole
+
+
+def check_block(block: object) -> int:
+    """Return a block's elements as the core takes them; raise ValueError unless 1 or more."""
+    return min(check_whole(block, "block", 1), MOST)
 
 
 def _check(what: str, name: object, there: tuple[str | None, ...]) -> None:

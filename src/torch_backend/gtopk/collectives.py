@@ -14,9 +14,10 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 from torch.distributed.distributed_c10d import Work
 
-from gtopk import _native
 from gtopk.choices import (
+    MOST,
     check_algorithm,
+    check_block,
     check_density,
     check_put_back,
     check_select,
@@ -34,6 +35,9 @@ ACCUMULATION = {
     torch.float16: torch.float32,
 }
 
+# Of a selector's state, as the core has them.
+_STATE_NUMBERS = 4
+
 
 def sparse_all_reduce(
     tensor: torch.Tensor | Sequence[torch.Tensor],
@@ -41,8 +45,10 @@ def sparse_all_reduce(
     k: int | None = None,
     density: float | None = None,
     residual: torch.Tensor | None = None,
+    state: torch.Tensor | None = None,
     algorithm: str = "gtopk",
     select: str = "exact",
+    block: int = 4096,
     put_back: str = "own",
     wire: str | None = None,
     semantics: str = "any",
@@ -70,6 +76,9 @@ def sparse_all_reduce(
         residual: the tensor's shape (of a list: one dimension, all elements), of the accumulation
             type (float64 for float64, else float32).
             Becomes what was not delivered. None is zeros, discarded afterwards.
+        state: of select="threshold": what it keeps from one step of this tensor to the next, on
+            this rank alone; float64 of shape (4,), zeros at first. Written by a step that happened;
+            other selectors write zeros. None: each step starts anew.
         algorithm: "gtopk" (recursive doubling), "gtopk-tree" (binomial tree and broadcast: the same
             bits, less traffic in all, a longer path), "topk" (the exact sum of all selections, up
             to k entries of each rank), "dense" (all of acc; clears the residual), "rs-ag" (regions
@@ -80,8 +89,13 @@ def sparse_all_reduce(
             cheapest on this job and keeps `semantics`; ``gtopk.plan`` and ``gtopk.stats()["plan"]``
             say which, and why. The first "auto" of a group measures that.
         select: "exact", or one that approximates it and selects up to ceil(4k/3) entries:
-            "gaussian" (a normal quantile of mean and deviation, corrected) or "sampled" (the top of
-            a sample of 1 %, corrected).
+            "gaussian" (a normal quantile of mean and deviation, corrected), "sampled" (the top of a
+            sample of 1 %, corrected) or "threshold" (last step's threshold, corrected, as long as
+            2k/3 to 4k/3 entries reach it; else, and without a `state`, as "exact"). Or "block",
+            which selects from each `block` elements apart; it asks for a density, and for an
+            algorithm that does not select again from all: "topk".
+        block: of select="block": elements of a block, the last one perhaps shorter. Each has a k of
+            its own, min(its length, max(1, floor(density * its length + 1/2))).
         put_back: where a value goes that was selected and not delivered. "own": back to the
             residual of the rank that selected it; "merged": to the residual of the lowest rank of
             the tree's node that dropped it, summed.
@@ -123,13 +137,16 @@ def sparse_all_reduce(
     check_put_back(put_back)
     check_wire(wire)
     check_semantics(semantics)
+    elements = check_block(block)
     check_op(op)
     pieces = _pieces(tensor)
     d = sum(each.numel() for each in pieces)
     if residual is not None:
         one = isinstance(tensor, torch.Tensor)
         _check_residual(residual, pieces, pieces[0].shape if one else torch.Size([d]))
-    entries = entries_wanted(d, k, density)
+    if state is not None:
+        _check_state(state, [*pieces, *([] if residual is None else [residual])])
+    entries, share = entries_wanted(k, density)
     work = backend_of(group).sparse_all_reduce(
         pieces,
         residual,
@@ -140,6 +157,9 @@ def sparse_all_reduce(
         put_back,
         ReduceOp(op),
         semantics=semantics,
+        density=share,
+        block=elements,
+        state=state,
     )
     if async_op:
         return work
@@ -231,6 +251,32 @@ def _check_residual(
         raise ValueError("gtopk: residual and tensor must not share memory")
 
 
+def new_selector_state() -> torch.Tensor:
+    """Return what a selector keeps when nothing has happened yet."""
+    return torch.zeros(_STATE_NUMBERS, dtype=torch.float64, device="cpu")
+
+
+def is_selector_state(state: object) -> bool:
+    """Whether `state` has the type and the shape of one."""
+    return (
+        isinstance(state, torch.Tensor)
+        and state.layout == torch.strided
+        and state.dtype == torch.float64
+        and state.shape == (_STATE_NUMBERS,)
+    )
+
+
+def _check_state(state: torch.Tensor, others: Sequence[torch.Tensor]) -> None:
+    check_tensor(state, "state")
+    if not is_selector_state(state) or not state.is_contiguous():
+        raise ValueError(
+            f"gtopk: state must be contiguous torch.float64 of shape ({_STATE_NUMBERS},), given "
+            f"{state.dtype} of shape {tuple(state.shape)} and strides {state.stride()}"
+        )
+    if any(_share_memory(state, each) for each in others):
+        raise ValueError("gtopk: state must not share memory with tensor or residual")
+
+
 def _share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether a byte of one is a byte of the other; memory between elements is nobody's."""
     (first_a, last_a), (first_b, last_b) = _range(a), _range(b)
@@ -260,19 +306,16 @@ def _bytes(memory: torch.Tensor, tensor: torch.Tensor, offset: int) -> torch.Ten
     return memory.as_strided([*tensor.shape, size], [*strides, 1], offset)
 
 
-def entries_wanted(d: int, k: int | None, density: float | None) -> int:
-    """Return k of d elements, however it was asked for; raise ValueError for what nobody may."""
+def entries_wanted(k: int | None, density: float | None) -> tuple[int, float]:
+    """Return k and the density as the core takes them: 0 is the one that is not given."""
     if (k is None) == (density is None):
         raise ValueError(f"gtopk: give exactly one of k and density, given k={k}, {density=}")
     if density is not None:
-        density = check_density(density)
-        selected: int = _native.load().selection_size(d, density)
-        return selected
+        return 0, check_density(density)
     try:
         entries = operator.index(k)  # type: ignore[arg-type]
     except TypeError:
         raise ValueError(f"gtopk: k must be a whole number, given {k!r}") from None
     if isinstance(k, bool) or entries < 1:
         raise ValueError(f"gtopk: k must be at least 1, given {k!r}")
-    # k has 64 bits on the wire, and all is all.
-    return min(entries, max(1, d))
+    return min(entries, MOST), 0.0

@@ -9,11 +9,13 @@ from typing import Any, Literal
 
 from gtopk.choices import (
     check_algorithm,
+    check_block,
     check_density,
     check_put_back,
     check_select,
     check_whole,
     check_wire,
+    most_delivered,
 )
 from gtopk.units import UnitSize, check_unit
 
@@ -30,6 +32,7 @@ class Config:
     unit: UnitSize
     algorithm: str
     select: str
+    block: int
     put_back: str
     wire: str | None
     warmup: tuple[tuple[Density, int], ...]
@@ -50,8 +53,22 @@ class Config:
         check_select(self.select)
         check_put_back(self.put_back)
         check_wire(self.wire)
+        object.__setattr__(self, "block", check_block(self.block))
+        self.most_delivered(1, 1, self.density)  # do they go together?
         object.__setattr__(self, "warmup", _checked_warmup(self.warmup))
         object.__setattr__(self, "min_numel", check_whole(self.min_numel, "min_numel", 0))
+
+    def most_delivered(self, d: int, ranks: int, density: float) -> int:
+        """Return how many entries a unit's result has at most; ValueError where there is none."""
+        return most_delivered(
+            d,
+            ranks,
+            density=density,
+            block=self.block,
+            algorithm=self.algorithm,
+            select=self.select,
+            wire=self.wire,
+        )
 
     def density_at(self, step: int) -> Density:
         """Return the density of the step-th backward (from 0), through the warm-up and after it."""

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch.distributed import AllreduceOptions, ReduceOp
 
-from gtopk import _native
 from gtopk.choices import wire_named
 from gtopk.collectives import ACCUMULATION
 from gtopk.ddp import check_group, ddps_around, has_dropped, may_drop, version
@@ -60,6 +59,9 @@ class State(Protocol):
 
     def unit_residual_is_zero(self, index: int) -> bool:
         """Whether nothing has been left undelivered yet."""
+
+    def unit_selector_state(self, index: int) -> torch.Tensor:
+        """Return what the selector of ``units[index]`` keeps."""
 
 
 class Overlap:
@@ -252,14 +254,14 @@ class Overlap:
             self._small[index] = small
         return small
 
-    def _note_of(self, exchange: Exchange, algorithm: str, k: int) -> Note:
+    def _note_of(self, exchange: Exchange, density: Density) -> Note:
         """Return a note with room for the result, cleared."""
         assert self._backend is not None
-        unit = self._state.units[exchange.index]
-        dense = algorithm == "dense"
-        leaf = k if self._state.config.select == "exact" else (4 * k + 2) // 3  # approximations
-        most = leaf * self._backend.size() if algorithm == "topk" else leaf
-        room = unit.selected_numel if dense else min(unit.selected_numel, most)
+        unit, config = self._state.units[exchange.index], self._state.config
+        room = unit.selected_numel
+        dense = density == "dense" or config.algorithm == "dense"
+        if density != "dense":
+            room = config.most_delivered(room, self._backend.size(), density)
         note = self._notes[exchange.index]
         if note is None or not note.fits(room, dense=dense):
             note = self._notes[exchange.index] = Note(room, unit.dtype, dense=dense)
@@ -292,22 +294,23 @@ class Overlap:
         if elements:
             density = state.density
             dense = density == "dense"
-            algorithm = "dense" if dense else config.algorithm
-            k = elements if dense else _native.load().selection_size(elements, density)
             # Dense from the first step on leaves nothing behind: no memory to sweep, or to take.
             none = dense and state.unit_residual_is_zero(exchange.index)
             if backend.rank() == 0:
-                exchange.note = self._note_of(exchange, algorithm, k)
+                exchange.note = self._note_of(exchange, density)
             work = backend.sparse_all_reduce(
                 exchange.large,
                 None if none else state.unit_residual(exchange.index),
-                k,
-                algorithm,
+                0,
+                "dense" if dense else config.algorithm,
                 config.select,
                 wire_named(config.wire),
                 config.put_back,
                 ReduceOp(ReduceOp.AVG),
                 delivered=exchange.note.tensors() if exchange.note is not None else [],
+                density=0.0 if density == "dense" else density,
+                block=config.block,
+                state=state.unit_selector_state(exchange.index),
             )
             works.append(work)
         if exchange.small.numel() or not works:

@@ -10,7 +10,14 @@ from typing import Any, TypedDict
 import torch
 import torch.distributed as dist
 
-from gtopk.choices import check_select, check_semantics, check_whole, check_wire, wire_named
+from gtopk.choices import (
+    check_block,
+    check_select,
+    check_semantics,
+    check_whole,
+    check_wire,
+    wire_named,
+)
 from gtopk.collectives import check_tensor, entries_wanted
 from gtopk.groups import backend_of
 
@@ -47,6 +54,7 @@ def plan(
     density: float | None = None,
     dtype: torch.dtype = torch.float32,
     select: str = "exact",
+    block: int = 4096,
     wire: str | None = None,
     semantics: str = "any",
     group: dist.ProcessGroup | None = None,
@@ -64,6 +72,7 @@ def plan(
         density: instead of k.
         dtype: of the tensor.
         select: see there.
+        block: see there.
         wire: see there.
         semantics: see there.
         group: a process group of backend gtopk; None is the default group.
@@ -85,12 +94,21 @@ def plan(
     check_wire(wire)
     check_semantics(semantics)
     elements = check_whole(d, "d", 1)
+    per_block = check_block(block)
     like = torch.empty(0, dtype=dtype)
     check_tensor(like, "a tensor of dtype")
-    entries = entries_wanted(elements, k, density)
+    entries, share = entries_wanted(k, density)
     return told(
         backend_of(group).plan(
-            elements, like, entries, select, wire_named(wire), semantics, bool(refresh)
+            elements,
+            like,
+            entries,
+            share,
+            per_block,
+            select,
+            wire_named(wire),
+            semantics,
+            bool(refresh),
         )
     )
 

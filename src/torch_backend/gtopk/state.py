@@ -25,6 +25,7 @@ from gtopk.config import Config, Density, Warmup
 from gtopk.overlap import Overlap
 from gtopk.parameters import NamedParameters, trained_parameters
 from gtopk.residuals import Residuals
+from gtopk.selections import SelectorStates
 from gtopk.units import Parameter, Unit, UnitSize, units_of
 
 
@@ -53,9 +54,12 @@ class SparseState:
         density: the share of each unit's elements that travels, in (0, 1].
         unit: bytes of consecutive parameters in reverse registration order; or "parameter"; or
             "model".
-        algorithm: of ``gtopk.sparse_all_reduce``; so are `put_back`, `select` and `wire`.
+        algorithm: of ``gtopk.sparse_all_reduce``; so are `put_back`, `select`, `block` and
+            `wire`.
         put_back: "own" or "merged".
-        select: "exact", "gaussian" or "sampled".
+        select: "exact", "gaussian", "sampled", "threshold" or "block". What "threshold" keeps
+            from step to step, each unit's own, is saved with the residuals.
+        block: of select="block": elements of a block, counted from the first of each unit.
         wire: None, "bf16", "fp16", "int8", "2bit", "sign" or "raw".
         warmup: pairs (density, steps), used one after the other before `density`. A density of
             "dense" is the algorithm "dense": all of acc travels, the residual is cleared. A step is
@@ -81,6 +85,7 @@ class SparseState:
         algorithm: str = "gtopk",
         put_back: str = "own",
         select: str = "exact",
+        block: int = 4096,
         wire: str | None = None,
         warmup: Warmup = (),
         min_numel: int = 1024,
@@ -102,6 +107,7 @@ class SparseState:
             unit=unit,
             algorithm=algorithm,
             select=select,
+            block=block,
             put_back=put_back,
             wire=wire,
             warmup=warmup,  # type: ignore[arg-type]  # the Config makes tuples of it
@@ -113,6 +119,7 @@ class SparseState:
         self.units: tuple[Unit, ...] = _units(parameters, self.config)
         self.group = group
         self._residuals = Residuals(self.units)
+        self._selector_states = SelectorStates(len(self.units))
         self._overlap: Overlap | None = Overlap(self, parameters)
 
     @property
@@ -166,6 +173,10 @@ class SparseState:
         """Whether nothing has been left undelivered yet, so that there is no memory for it."""
         return self._residuals.is_zero(index)
 
+    def unit_selector_state(self, index: int) -> torch.Tensor:
+        """Return what the selector of ``units[index]`` keeps, which the native part writes."""
+        return self._selector_states.of_unit(index)
+
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of what a resumed run needs: this rank's alone, without communication.
 
@@ -173,7 +184,8 @@ class SparseState:
         """
         self._settle()
         residuals = self._residuals.by_parameter()
-        return write(self.config, self.units, self.step, self.group, residuals)
+        kept = self._selector_states.copies()
+        return write(self.config, self.units, self.step, self.group, residuals, kept)
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True
@@ -182,7 +194,8 @@ class SparseState:
 
         Residuals and step are loaded; the configuration stays this state's. Where that is the one
         that was saved, the run continues bit for bit; density, warm-up, unit and algorithm may be
-        others.
+        others. What the selector kept is loaded where selector and units are those that were
+        saved; else it starts anew.
 
         Args:
             state_dict: of state_dict().
@@ -206,6 +219,7 @@ class SparseState:
         check_place(saved.place, place(self.group))
         self._settle()
         incompatible = self._residuals.load(saved.residuals, strict=strict)
+        self._selector_states.load(saved.selector_states_for(self.config, self.units))
         self.step = saved.step
         return incompatible
 
@@ -219,6 +233,7 @@ class SparseState:
             "units": self.units,
             "step": self.step,
             "residuals": {name: view.clone() for name, view in views.items()},
+            "selector_states": self._selector_states.copies(),
         }
 
     def __setstate__(self, pickled: dict[str, Any]) -> None:
@@ -229,6 +244,8 @@ class SparseState:
         self.group = None
         self._residuals = Residuals(self.units)
         self._residuals.load(pickled["residuals"], strict=True)
+        self._selector_states = SelectorStates(len(self.units))
+        self._selector_states.load(pickled["selector_states"])
         self._overlap = None
 
     def _settle(self) -> None:

@@ -73,6 +73,19 @@ TEST(Arguments, WiresWhoseValuesTieAreRefusedWhereNodesSelectAgain) {
   EXPECT_EQ(with("int8", "gtopk"), "");
 }
 
+TEST(Arguments, SayHowManyEntriesTheResultHasAtMost) {
+  EXPECT_EQ(most_delivered(100, {.k = 3}, 4), 3U);
+  EXPECT_EQ(most_delivered(100, {.k = 3, .selector = "sampled"}, 4), 3U);
+  EXPECT_EQ(most_delivered(100, {.k = 3, .selector = "sampled"}, 1), 4U);
+  EXPECT_EQ(most_delivered(100, {.k = 3, .algorithm = "topk"}, 4), 12U);
+  EXPECT_EQ(most_delivered(10, {.k = 3, .algorithm = "topk"}, 4), 10U);
+  EXPECT_EQ(most_delivered(100, {.algorithm = "dense"}, 4), 100U);
+  const SparseOptions blocks{
+      .algorithm = "topk", .selector = "block", .density = 0.05, .block = 25};
+  EXPECT_EQ(most_delivered(100, blocks, 3), 12U);
+  EXPECT_NE(refusal([] { static_cast<void>(most_delivered(100, {}, 4)); }), "");
+}
+
 /// An exchange of k = 3 among 4 ranks, with room for `room` entries.
 std::string refusal_of_room(const std::string& algorithm, std::uint64_t d, std::size_t room,
                             std::size_t given = 3) {
