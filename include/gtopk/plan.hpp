@@ -14,7 +14,8 @@ struct Costs {
   double byte = 0;     ///< beta: each byte of a message
   double select = 0;   ///< selecting, for each element of the tensor
   double code = 0;     ///< encoding or decoding, for each entry of a list
-  double merge = 0;    ///< merging, for each entry of the two lists
+  double merge = 0;    ///< merging with re-selection, for each entry of the two lists
+  double unite = 0;    ///< merging without it
   double add = 0;      ///< summing densely, for each element
   double commit = 0;   ///< writing tensor and residual, for each element
 };

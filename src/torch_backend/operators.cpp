@@ -153,6 +153,7 @@ Plan told(const PlanReport& report) {
   costs.insert("select", report.costs.select);
   costs.insert("code", report.costs.code);
   costs.insert("merge", report.costs.merge);
+  costs.insert("unite", report.costs.unite);
   costs.insert("add", report.costs.add);
   costs.insert("commit", report.costs.commit);
   return {report.algorithm,

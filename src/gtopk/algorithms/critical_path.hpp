@@ -48,8 +48,9 @@ class CriticalPath {
   void list(std::uint64_t entries, Holds holds);
   /// A header and `bytes` behind it.
   void message(std::uint64_t bytes);
-  /// A node above two lists of so many entries in all.
+  /// A node above two lists of so many entries in all, which selects again or keeps all.
   void merge(std::uint64_t entries) { work_.merged += entries; }
+  void unite(std::uint64_t entries) { work_.united += entries; }
   void add(std::uint64_t elements) { work_.added += elements; }
   /// collectives::reduce_over_ranks of so many values of the accumulation type.
   void reduce(std::uint64_t values);

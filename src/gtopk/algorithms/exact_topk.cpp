@@ -120,7 +120,7 @@ void cost(CriticalPath& path) {
   path.sweep();
   if (path.folds()) {
     path.list(k, Holds::kSelection);
-    path.merge(2 * k);
+    path.unite(2 * k);
   }
   const auto words = [&](std::uint64_t count) {
     for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
@@ -132,14 +132,14 @@ void cost(CriticalPath& path) {
     // What a leaf has before the round is the union of 2^round of its parts as long.
     const std::uint64_t sent = path.united(path.ranks_below(round)) >> (round + 1);
     path.list(sent, round == 0 && !path.folds() ? Holds::kPart : Holds::kSums);
-    path.merge(2 * sent);
+    path.unite(2 * sent);
   }
   const std::uint64_t region = path.united(tree.ranks()) >> tree.rounds();
   for (std::size_t digit = 0; digit < path.shape().type.value_bytes(); ++digit) {
     path.add(region);
     words(kDigits);
   }
-  path.merge(region);  // the cut
+  path.unite(region);  // the cut
   for (std::uint32_t round = tree.rounds(); round-- > 0;) {
     path.list(k >> (round + 1), Holds::kSums);
   }

@@ -46,13 +46,13 @@ void topk_cost(CriticalPath& path) {
   path.sweep();
   if (path.folds()) {
     path.list(path.united(1), Holds::kSelection);
-    path.merge(2 * path.united(1));
+    path.unite(2 * path.united(1));
   }
   const collectives::Tree& tree = path.tree();
   for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
     const bool selection = round == 0 && !path.folds();
     path.list(path.united(path.ranks_below(round)), selection ? Holds::kSelection : Holds::kSums);
-    path.merge(path.united(path.ranks_below(round + 1)));
+    path.unite(path.united(path.ranks_below(round + 1)));
   }
   if (path.folds()) path.list(path.united(tree.ranks()), Holds::kSums);
 }

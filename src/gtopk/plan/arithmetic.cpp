@@ -125,6 +125,10 @@ void measure_arithmetic(Costs& costs) {
     static_cast<void>(merge<float, Index>(selected.entries(count), other.entries(count), kSelected,
                                           kept.out(), &drop, merging));
   });
+  costs.unite = nanoseconds_each(2 * kSelected, [&] {
+    static_cast<void>(
+        unite<float, Index>(selected.entries(count), other.entries(count), kept.out()));
+  });
   costs.add = nanoseconds_each(kElements, [&] {
     collectives::reduce(residual.data(), residual.data(), tensor.data(), kElements,
                         DataType::kFloat32, ReduceOp::kSum);

@@ -102,8 +102,8 @@ Task<Costs> measure_costs(GroupView& group) {
 
   std::vector<double> all = alphas;
   all.insert(all.end(), betas.begin(), betas.end());
-  constexpr std::array kArithmetic = {&Costs::select, &Costs::code, &Costs::merge, &Costs::add,
-                                      &Costs::commit};
+  constexpr std::array kArithmetic = {&Costs::select, &Costs::code, &Costs::merge,
+                                      &Costs::unite,  &Costs::add,  &Costs::commit};
   for (double Costs::*const cost : kArithmetic) all.push_back(costs.*cost);
   Task<void> reducing = collectives::reduce_over_ranks(group, all.data(), all.size(),
                                                        DataType::kFloat64, ReduceOp::kMax);

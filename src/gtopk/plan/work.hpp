@@ -15,7 +15,8 @@ struct Work {
   double bytes = 0;             ///< of these messages, headers included
   std::uint64_t selected = 0;   ///< elements that are selected from
   std::uint64_t coded = 0;      ///< entries encoded or decoded
-  std::uint64_t merged = 0;     ///< entries of the lists that are merged
+  std::uint64_t merged = 0;     ///< entries of lists that are merged and selected from again
+  std::uint64_t united = 0;     ///< entries of lists that are merged only
   std::uint64_t added = 0;      ///< elements summed densely
   std::uint64_t committed = 0;  ///< elements written in the end
 };
@@ -23,7 +24,7 @@ struct Work {
 struct Nanoseconds {
   double latency = 0;    ///< messages alpha
   double transfer = 0;   ///< bytes beta
-  double computing = 0;  ///< select, code, merge, add, commit
+  double computing = 0;  ///< select, code, merge, unite, add, commit
 
   [[nodiscard]] double total() const { return latency + transfer + computing; }
 };
@@ -35,8 +36,8 @@ struct Nanoseconds {
   return {.latency = times(work.messages, costs.message),
           .transfer = work.bytes * costs.byte,
           .computing = times(work.selected, costs.select) + times(work.coded, costs.code) +
-                       times(work.merged, costs.merge) + times(work.added, costs.add) +
-                       times(work.committed, costs.commit)};
+                       times(work.merged, costs.merge) + times(work.united, costs.unite) +
+                       times(work.added, costs.add) + times(work.committed, costs.commit)};
 }
 
 }  // namespace gtopk::sparse

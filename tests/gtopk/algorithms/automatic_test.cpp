@@ -24,8 +24,14 @@ using support::SharedEnding;
 using support::Tensor;
 
 /// 50 us and 1 Gbit/s; 1 ns for whatever is computed.
-constexpr Costs kEthernet{
-    .message = 50e3, .byte = 8, .select = 1, .code = 1, .merge = 1, .add = 1, .commit = 1};
+constexpr Costs kEthernet{.message = 50e3,
+                          .byte = 8,
+                          .select = 1,
+                          .code = 1,
+                          .merge = 1,
+                          .unite = 1,
+                          .add = 1,
+                          .commit = 1};
 
 void give_costs(InprocRanks& ranks, const Costs& costs) {
   for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {

@@ -20,6 +20,7 @@ TEST(Price, IsEachCountTimesItsCost) {
                   .selected = 3,
                   .coded = 5,
                   .merged = 7,
+                  .united = 4,
                   .added = 11,
                   .committed = 13};
   const Costs costs{.message = 1000,
@@ -27,13 +28,14 @@ TEST(Price, IsEachCountTimesItsCost) {
                     .select = 1,
                     .code = 10,
                     .merge = 100,
+                    .unite = 50,
                     .add = 1000,
                     .commit = 10000};
   const Nanoseconds price = sparse::price(work, costs);
   EXPECT_EQ(price.latency, 2000);
   EXPECT_EQ(price.transfer, 21);
-  EXPECT_EQ(price.computing, 3 + 50 + 700 + 11000 + 130000);
-  EXPECT_EQ(price.total(), 2000 + 21 + 141753);
+  EXPECT_EQ(price.computing, 3 + 50 + 700 + 200 + 11000 + 130000);
+  EXPECT_EQ(price.total(), 2000 + 21 + 141953);
 }
 
 TEST(Choose, TakesLatencyForShortListsAndBytesForLongOnes) {
