@@ -20,7 +20,8 @@ constexpr std::uint64_t kEntries[] = {10, 5'000, kElements};
 std::vector<float> gradient(std::uint32_t rank) {
   std::vector<float> values(kElements);
   for (std::uint64_t i = 0; i < kElements; ++i) {
-    values[i] = static_cast<float>((i * 7919 + rank * 104'729) % 100'003) - 50'000.0F;
+    values[i] =
+        static_cast<float>((i * 7919 + std::uint64_t{rank} * 104'729) % 100'003) - 50'000.0F;
   }
   return values;
 }

@@ -63,8 +63,8 @@ def plan(
     """Predict what a sparse all-reduce of d elements costs with each algorithm.
 
     Collective: every rank of the group calls it, with the same arguments. The group's first plan,
-    or first call with algorithm="auto", measures links and arithmetic; that takes some 20
-    milliseconds, and more on slow links.
+    or first call with algorithm="auto", measures links and arithmetic; that takes tens
+    of milliseconds, and more on slow links.
 
     Args:
         d: elements of the tensor, 1 or more.
