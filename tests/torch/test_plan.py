@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 import torch.distributed as dist
 from gtopk.choices import SEMANTICS
 from gtopk.planning import Plan
 from ranks import Rank, RankSet
+from training import Training
 
 import gtopk
 
@@ -71,6 +74,23 @@ def check_ranks_that_differ_are_told(me: Rank) -> None:
     with pytest.raises(dist.DistBackendError, match=r"k=5[\s\S]*k=6|k=6[\s\S]*k=5"):
         gtopk.plan(100, k=5 + odd)
     reduce(me, k=5, algorithm="auto")
+
+
+def warnings_of_a_warmup(me: Rank) -> list[str]:
+    training = Training(me.rank)
+    training.hooked(density=0.05, unit="model", warmup=[(1.0, 1), ("dense", 1), (0.001, 1)])
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(4):
+            training.step()
+    return [str(each.message) for each in seen if "gtopk:" in str(each.message)]
+
+
+def test_a_density_of_the_warmup_that_is_dearer_than_dense_is_told_once(four: RankSet) -> None:
+    first, *others = four.run(warnings_of_a_warmup)
+    assert others == [[], [], []]
+    assert len(first) == 1
+    assert "density=1.0 in the warm-up is predicted to cost more than dense" in first[0]
 
 
 def test_auto_is_what_it_chooses_and_all_ranks_choose_alike(four: RankSet) -> None:

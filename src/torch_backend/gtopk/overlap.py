@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch.distributed import AllreduceOptions, ReduceOp
 
+from gtopk.advice import warn_of_dear_phases
 from gtopk.choices import wire_named
 from gtopk.collectives import ACCUMULATION
 from gtopk.ddp import check_group, ddps_around, has_dropped, may_drop, version
@@ -189,6 +190,7 @@ class Overlap:
             self._ddps = [weakref.ref(each) for each in ddps]
         if not self._compared:
             check_alike(description(state.config, state.units, state.step), state.group)
+            warn_of_dear_phases(state.config, state.units, state.step, state.group)
             self._compared = True
         self._exchanges = [Exchange(i, names) for i, names in enumerate(self._names)]
         self._open = True

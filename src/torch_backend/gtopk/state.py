@@ -63,7 +63,9 @@ class SparseState:
         wire: None, "bf16", "fp16", "int8", "2bit", "sign" or "raw".
         warmup: pairs (density, steps), used one after the other before `density`. A density of
             "dense" is the algorithm "dense": all of acc travels, the residual is cleared. A step is
-            one backward through the hook; those under ``no_sync()`` do not count.
+            one backward through the hook; those under ``no_sync()`` do not count. The first
+            backward warns, on the first rank, of densities that are predicted to cost more than
+            "dense" (``gtopk.plan``).
         min_numel: see above.
         momentum: 0; others are not there yet, and so are the next three arguments.
         clip_norm: None.

@@ -1,0 +1,55 @@
+"""Tells when a phase of a SparseState's warm-up would cost more than sending everything."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterator, Sequence
+
+import torch.distributed as dist
+
+from gtopk.config import Config
+from gtopk.planning import plan
+from gtopk.units import Unit
+
+
+def warn_of_dear_phases(
+    config: Config, units: Sequence[Unit], step: int, group: dist.ProcessGroup | None
+) -> None:
+    """Warn, on the group's first rank, of each density to come that costs more than dense.
+
+    Predicted for the largest unit. Collective where the warm-up has densities left at `step`:
+    all ranks call it with the same arguments.
+    """
+    densities = dict.fromkeys(_densities_left(config, step))
+    unit = max(units, key=lambda each: each.selected_numel)
+    if not densities or not unit.selected_numel or dist.get_world_size(group) == 1:
+        return
+    for density in densities:
+        planned = plan(
+            unit.selected_numel,
+            density=density,
+            dtype=unit.dtype,
+            select=config.select,
+            wire=config.wire,
+            group=group,
+        )
+        assert planned is not None
+        predictions = planned["predictions"]
+        if config.algorithm not in predictions:  # a control
+            return
+        sparse, dense = (predictions[each]["seconds"] for each in (config.algorithm, "dense"))
+        if sparse > dense and dist.get_rank(group) == 0:
+            warnings.warn(
+                f"gtopk: density={density} in the warm-up is predicted to cost more than dense: "
+                f"{1e3 * sparse:.3g} ms and not {1e3 * dense:.3g} for {unit.selected_numel} "
+                'elements: use ("dense", steps) for that phase, or a lower density',
+                stacklevel=2,
+            )
+
+
+def _densities_left(config: Config, step: int) -> Iterator[float]:
+    ends = itertools.accumulate(steps for _, steps in config.warmup)
+    for (density, steps), end in zip(config.warmup, ends, strict=True):
+        if density != "dense" and steps and end > step:
+            yield density
