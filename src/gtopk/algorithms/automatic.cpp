@@ -95,19 +95,22 @@ std::vector<Plan> candidates(const SparseCall& call) {
   SparseCall as = call;
   as.options.semantics = Semantics::kAny;
   as.options.algorithm = kTopk.name;
-  const bool per_block = plan(as).selects_per_block();
+  const Plan of_topk = plan(as);
+  const bool per_block = of_topk.selects_per_block();
+  const bool ties = of_topk.codec->codec.ties();
   for (const Choice& choice : algorithm_registry().choices()) {
     const AlgorithmRow& row = algorithm_registry().find(choice.name);
     if (row.cost == nullptr || row.keeps > options.semantics) continue;
     if (per_block && row.selects() && row.bounded) continue;  // it would select again
+    if (ties && row.selects() && row.reselects) continue;
     as.options.algorithm = choice.name;
     plans.push_back(plan(as));
   }
   if (plans.empty()) {
     throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("algorithm 'auto' with semantics '{}' and select '{}': no algorithm "
-                            "keeps both; allow more, such as semantics 'any'",
-                            to_string(options.semantics), options.selector));
+                fmt::format("algorithm 'auto' with semantics '{}', select '{}' and wire '{}': no "
+                            "algorithm keeps them all; allow more, such as semantics 'any'",
+                            to_string(options.semantics), options.selector, options.wire));
   }
   return plans;
 }

@@ -13,8 +13,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -142,21 +144,23 @@ struct AsLevels {
         : values_(values), count_(count), limit_(limit), scale_(scale) {
       for (std::size_t i = 0; i < count; ++i) {
         const double magnitude = std::fabs(values[i]);
-        const auto is_larger = static_cast<double>(magnitude > limit);  // and no branch
-        small_ += magnitude * scale * (1 - is_larger);
-        large_ += magnitude * scale * is_larger;
-        larger_ += is_larger;
+        // A mask, and no branch: which side a value is on cannot be predicted.
+        const std::uint64_t larger = magnitude > limit ? 1 : 0;
+        const auto bits = std::bit_cast<std::uint64_t>(magnitude * scale);
+        small_ += std::bit_cast<double>(bits & (larger - 1));
+        large_ += std::bit_cast<double>(bits & (0 - larger));
+        larger_ += larger;
       }
     }
 
     /// Magnitudes that lie in [least, most] have a mean that does, whatever rounding does.
     [[nodiscard]] double mean_of_small(double least, double most) const {
       if (std::isinf(small_)) return scaled_down().mean_of_small(least, most);
-      return std::clamp(small_ / (static_cast<double>(count_) - larger_) / scale_, least, most);
+      return std::clamp(small_ / static_cast<double>(count_ - larger_) / scale_, least, most);
     }
     [[nodiscard]] double mean_of_large(double least, double most) const {
       if (std::isinf(large_)) return scaled_down().mean_of_large(least, most);
-      return std::clamp(large_ / larger_ / scale_, least, most);
+      return std::clamp(large_ / static_cast<double>(larger_) / scale_, least, most);
     }
 
    private:
@@ -169,7 +173,7 @@ struct AsLevels {
     double scale_;
     double small_ = 0;
     double large_ = 0;
-    double larger_ = 0;
+    std::size_t larger_ = 0;
   };
 
   /// The levels of a block's values, none of which is zero.

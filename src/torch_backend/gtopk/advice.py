@@ -31,6 +31,7 @@ def warn_of_dear_phases(
             density=density,
             dtype=unit.dtype,
             select=config.select,
+            block=config.block,
             wire=config.wire,
             group=group,
         )
