@@ -5,7 +5,9 @@
 // has none of our methods and may lie behind a wrapper (TORCH_DISTRIBUTED_DEBUG=DETAIL).
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "gtopk/collectives.hpp"
+#include "gtopk/gate.hpp"
 #include "src/torch_backend/backend.hpp"
 #include "src/torch_backend/forks.hpp"
 #include "src/torch_backend/tensors.hpp"
@@ -97,18 +100,31 @@ std::int64_t most(std::int64_t d, std::int64_t ranks, std::int64_t k, double den
   }
 }
 
+/// torch.classes.gtopk.Gate.
+struct TorchGate : torch::CustomClassHolder {
+  explicit TorchGate(std::int64_t arrivals) {
+    TORCH_CHECK_VALUE(arrivals >= 1 && arrivals <= std::numeric_limits<std::uint32_t>::max(),
+                      "gtopk: a gate needs arrivals >= 1, given ", arrivals);
+    gate = std::make_shared<Gate>(static_cast<std::uint32_t>(arrivals));
+  }
+  std::shared_ptr<Gate> gate;
+};
+using GatePointer = c10::intrusive_ptr<TorchGate>;
+
 c10::intrusive_ptr<c10d::Work> sparse_all_reduce(
     std::int64_t backend, const std::vector<at::Tensor>& tensors,
     const std::optional<at::Tensor>& residual, std::int64_t k, double density, std::int64_t block,
     const std::string& algorithm, const std::string& select, const std::string& wire,
     const std::string& put_back, std::int64_t op, std::optional<std::int64_t> timeout_ms,
     const std::vector<at::Tensor>& delivered, const std::optional<at::Tensor>& state,
-    const std::string& semantics) {
+    const std::string& semantics, double scale, const std::optional<GatePointer>& gate) {
   std::optional<std::chrono::milliseconds> timeout;
   if (timeout_ms) timeout.emplace(*timeout_ms);
   SparseOptions options = options_of(k, density, block, algorithm, select, wire);
   options.put_back = put_back_named(put_back);
   options.semantics = semantics_named(semantics);
+  options.scale = scale;
+  if (gate) options.gate = (*gate)->gate;
   options.op = reduce_op(c10d::ReduceOp(static_cast<c10d::ReduceOp::RedOpType>(op)));
   return numbered(backend)->sparse_all_reduce(tensors, residual, std::move(options), timeout,
                                               delivered, state);
@@ -211,6 +227,11 @@ c10::Dict<std::string, std::string> described(const std::vector<Choice>& choices
 
 TORCH_LIBRARY(gtopk, library) {
   library.def("torch_version() -> str", &torch_version);
+  library.class_<TorchGate>("Gate")
+      .def(torch::init<std::int64_t>())
+      .def("arrive",
+           [](const GatePointer& self, bool happened) { self->gate->arrive(happened); })
+      .def("shut", [](const GatePointer& self) { return self->gate->shut(); });
   library.def(
       "create_backend(__torch__.torch.classes.c10d.ProcessGroup group, int timeout_ms, str name) "
       "-> ()",
@@ -219,7 +240,8 @@ TORCH_LIBRARY(gtopk, library) {
   library.def(
       "sparse_all_reduce(int backend, Tensor(a!)[] tensors, Tensor(b!)? residual, int k, "
       "float density, int block, str algorithm, str select, str wire, str put_back, int op, "
-      "int? timeout_ms, Tensor(c!)[] delivered, Tensor(d!)? state, str semantics) "
+      "int? timeout_ms, Tensor(c!)[] delivered, Tensor(d!)? state, str semantics, "
+      "float scale, __torch__.torch.classes.gtopk.Gate? gate) "
       "-> __torch__.torch.classes.c10d.Work",
       &sparse_all_reduce);
   library.def(

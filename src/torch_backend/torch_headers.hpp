@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <torch/custom_class.h>
 #include <torch/headeronly/version.h>
 #include <torch/library.h>
 

@@ -42,6 +42,14 @@ def load() -> Any:
     return torch.ops.gtopk
 
 
+def gate(arrivals: int) -> Any:
+    """Make a gate for so many arrivals (gtopk/gate.hpp): arrive(happened), shut()."""
+    import torch
+
+    load()
+    return torch.classes.gtopk.Gate(arrivals)
+
+
 def library_for(torch: str, files: Iterable[str]) -> str:
     """The file among `files` that is made for this version of torch.
 

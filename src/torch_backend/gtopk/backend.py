@@ -48,6 +48,8 @@ class GtopkBackend:
         block: int = 4096,
         state: torch.Tensor | None = None,
         semantics: str = "any",
+        scale: float = 1.0,
+        gate: torch.ScriptObject | None = None,
     ) -> Work:
         """See gtopk.sparse_all_reduce; the future's value is `tensors`.
 
@@ -56,6 +58,9 @@ class GtopkBackend:
         delivered: [indices, values] (int64, the accumulation type), where the result's entries and
         their sums are noted; as many as the result may have. "dense" notes all elements in order
         and leaves indices alone.
+
+        scale: what the result is multiplied by before it is rounded; the residual knows nothing of
+        it. gate: of _native.gate(); the operation commits when all that arrive there have happened.
         """
         work = self._operators.sparse_all_reduce(
             self._number,
@@ -73,6 +78,8 @@ class GtopkBackend:
             delivered,
             state,
             semantics,
+            scale,
+            gate,
         )
         return Work.unbox(work)
 

@@ -78,6 +78,13 @@ class Note:
         """Return its memory: indices and values."""
         return [self.indices, self.values]
 
+    def forget(self, begin: int, end: int) -> None:
+        """Of the elements from `begin` to `end` nothing was delivered after all."""
+        if self.dense:
+            self.values[begin:end].zero_()
+        else:
+            self.values[(self.indices >= begin) & (self.indices < end)] = 0
+
     def add_to(self, residual: torch.Tensor) -> None:
         """Give it back."""
         if self.dense:
@@ -94,9 +101,20 @@ class Exchange:
     one must not be the only one that is not finite.
     """
 
-    def __init__(self, index: int, names: Collection[str]) -> None:
-        """Nothing has arrived yet of the unit's parameters."""
+    def __init__(
+        self,
+        index: int,
+        names: Collection[str],
+        scale: float = 1.0,
+        gate: torch.ScriptObject | None = None,
+    ) -> None:
+        """Nothing has arrived yet of the unit's parameters.
+
+        scale: what the results are multiplied by; gate: at which the unit waits for others.
+        """
         self.index = index
+        self.scale = scale
+        self.gate = gate
         self.missing = set(names)
         self.large: list[torch.Tensor] = []
         """When all has arrived: pieces of DDP's buckets, in the order of the unit."""
@@ -135,12 +153,13 @@ class Exchange:
     def spread_not_finite(self, ranks: int) -> None:
         """Before the exchange: make the large part not finite where the small one is not.
 
-        Nor may the small part's sum overflow, which would show when the large part has committed:
-        what could not be summed over this many ranks counts as not finite.
+        Nor may the small part's sum overflow, or its result under the scale, which would show when
+        the large part has committed: what could not be summed over this many ranks counts as not
+        finite.
         """
         if not self.small.numel():
             return
-        most = torch.finfo(self.small.dtype).max / (2 * ranks)
+        most = torch.finfo(self.small.dtype).max / (2 * ranks * max(1.0, self.scale))
         if not torch.linalg.vector_norm(self.small, math.inf).item() <= most:
             self.small.fill_(math.nan)
             if self.large:
@@ -151,12 +170,19 @@ class Exchange:
         # Every element of a step that was not is NaN: one will do.
         return not (self.large and math.isnan(self.large[0][0].item()))
 
+    def let_go(self) -> None:
+        """After the backward: of DDP's buckets, and of what is in them."""
+        self.large, self._large, self._small = [], [], []
+        self.into, self.buckets = {}, []
+
     def scatter(self) -> None:
         """Copy the small part to where it came from; NaN if the large part is that."""
         if not self.small.numel():
             return
         if not self.delivered:
             self.small.fill_(math.nan)
+        elif self.scale != 1:
+            self.small.mul_(self.scale)
         places = _in_order(self._small)
         torch._foreach_copy_(places, list(self.small.split([each.numel() for each in places])))
 

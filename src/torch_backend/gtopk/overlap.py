@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch.distributed import AllreduceOptions, ReduceOp
 
+from gtopk import _native
 from gtopk.advice import warn_of_dear_phases
 from gtopk.choices import wire_named
 from gtopk.collectives import ACCUMULATION
@@ -26,6 +27,7 @@ from gtopk.exchange import Bucket, Exchange, Note
 from gtopk.fingerprint import check_alike, description
 from gtopk.groups import backend_of
 from gtopk.places import layout_of, places_of
+from gtopk.scaling import scale_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from gtopk.backend import GtopkBackend
     from gtopk.config import Config, Density
     from gtopk.places import Layout
+    from gtopk.scaling import Scaler
     from gtopk.units import Unit
 
 
@@ -47,6 +50,7 @@ class State(Protocol):
     step: int
     units: tuple[Unit, ...]
     group: dist.ProcessGroup | None
+    scaler: Scaler | None
 
     @property
     def density(self) -> Density:
@@ -85,18 +89,30 @@ class Overlap:
         self._ddps: list[weakref.ref[DistributedDataParallel]] = []
         self._may_drop = True
         self._open = False  # gradients of a backward have arrived, and its end was not seen
+        self._scale = 1.0  # what the gradients of this backward were multiplied by
+        self._gate: torch.ScriptObject | None = None  # at which its units wait for one another
+        self._last: list[Exchange] = []  # what the last backward delivered, noted on this rank
 
     def arrive(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Take the gradients of a bucket in; start every unit that they complete.
 
         The future holds the bucket's buffer, averaged, when all its units are done.
         """
+        try:
+            return self._arrive(bucket)
+        except BaseException:
+            self._shut_gate()
+            raise
+
+    def _arrive(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         if bucket.index() == 0:
             self._begin(bucket)
         layout = self._layout(bucket)
         waiting = Bucket(bucket, len(layout.shares))
         complete = []
         with torch.no_grad():
+            if self._scale != 1:
+                bucket.buffer().div_(self._scale)
             pieces = bucket.buffer().split(layout.sizes)
             for share in layout.shares:
                 exchange = self._exchanges[share.unit]
@@ -121,6 +137,7 @@ class Overlap:
         if not self._open:
             return
         self._open = False
+        self._shut_gate()
         for exchange in self._exchanges:
             for work in list(exchange.works):
                 with contextlib.suppress(Exception):
@@ -132,6 +149,19 @@ class Overlap:
             if exchange.delivered and exchange.note is not None:
                 exchange.note.add_to(self._state.unit_residual(exchange.index))
         self._exchanges = []  # lets go of DDP's buckets
+
+    def skip(self) -> None:
+        """Give what the last backward delivered back to where residuals are kept; once."""
+        self.settle()
+        last, self._last = self._last, []
+        for exchange in last:
+            assert exchange.note is not None
+            exchange.note.add_to(self._state.unit_residual(exchange.index))
+
+    def _shut_gate(self) -> None:
+        """Nothing more will arrive: units that wait for others do not commit."""
+        if self._gate is not None:
+            self._gate.shut()
 
     def _layout(self, bucket: dist.GradBucket) -> Layout:
         """Find out which units' gradients the bucket holds, and where, and that they may come."""
@@ -192,7 +222,13 @@ class Overlap:
             check_alike(description(state.config, state.units, state.step), state.group)
             warn_of_dear_phases(state.config, state.units, state.step, state.group)
             self._compared = True
-        self._exchanges = [Exchange(i, names) for i, names in enumerate(self._names)]
+        scaler = state.scaler
+        self._scale = 1.0 if scaler is None else scale_of(scaler)
+        self._gate = None if scaler is None else _native.gate(len(self._names))
+        self._last = []
+        self._exchanges = [
+            Exchange(i, names, self._scale, self._gate) for i, names in enumerate(self._names)
+        ]
         self._open = True
 
     def _end(self) -> None:
@@ -220,16 +256,21 @@ class Overlap:
         self._open = False
         self._state.step += 1
         exchanges, self._exchanges = self._exchanges, []  # lets go of DDP's buckets
-        if not self._may_drop:
-            return
         for exchange in exchanges:
             if not exchange.delivered:
                 continue
-            for parameter in self._state.units[exchange.index].large:
-                name = parameter.name
+            begin = 0
+            for parameter in self._state.units[exchange.index].large if self._may_drop else ():
+                name, end = parameter.name, begin + parameter.numel
                 mine = self._parameters[name]
                 if has_dropped(mine, exchange.versions[name], exchange.into[name]):
                     self._put_back(exchange, name, mine.grad)
+                    if exchange.note is not None:
+                        exchange.note.forget(begin, end)
+                begin = end
+            exchange.let_go()
+            if exchange.note is not None:
+                self._last.append(exchange)
 
     def _put_back(self, exchange: Exchange, name: str, kept: torch.Tensor | None) -> None:
         """Undo a delivery that reached no .grad, in the sum over ranks.
@@ -242,10 +283,10 @@ class Overlap:
         assert self._backend is not None
         with torch.no_grad():
             if kept is not None:
-                residual.sub_(kept)
+                residual.sub_(kept, alpha=1 / exchange.scale)
             if self._backend.rank() == 0:
                 mean = exchange.into[name].to(residual.dtype)
-                residual.add_(mean, alpha=self._backend.size())
+                residual.add_(mean, alpha=self._backend.size() / exchange.scale)
 
     def _small_of(self, index: int) -> torch.Tensor:
         """Return the memory of a unit's small part, kept from backward to backward."""
@@ -276,6 +317,7 @@ class Overlap:
             self._submit(exchange, works)
         except Exception as error:
             exchange.error = error
+            self._shut_gate()
             raise
         finally:
             exchange.works = works
@@ -313,6 +355,8 @@ class Overlap:
                 density=0.0 if density == "dense" else density,
                 block=config.block,
                 state=state.unit_selector_state(exchange.index),
+                scale=exchange.scale,
+                gate=exchange.gate,
             )
             works.append(work)
         if exchange.small.numel() or not works:
@@ -337,6 +381,9 @@ class Overlap:
             exchange.under_way -= 1
             if exchange.under_way:
                 return
+        if exchange.gate is not None and not exchange.large:
+            finite = exchange.error is None and bool(exchange.small.isfinite().all())
+            exchange.gate.arrive(finite)  # no operation of the unit's does
         if exchange.error is None:
             try:
                 with torch.no_grad():

@@ -25,6 +25,7 @@ from gtopk.config import Config, Density, Warmup
 from gtopk.overlap import Overlap
 from gtopk.parameters import NamedParameters, trained_parameters
 from gtopk.residuals import Residuals
+from gtopk.scaling import Scaler, check_scaler
 from gtopk.selections import SelectorStates
 from gtopk.units import Parameter, Unit, UnitSize, units_of
 
@@ -42,10 +43,10 @@ class SparseState:
     The first rank notes what was delivered, k entries a unit, until the backward has ended.
 
     A unit whose gradients are not finite on some rank, small ones included, is not exchanged: its
-    result is NaN everywhere, its residuals stay. What was delivered and reaches no ``.grad`` goes
-    back into the first rank's residual: DDP drops it for a parameter that no rank used
-    (find_unused_parameters), and a backward that raises drops all of it. Such a backward is no
-    step.
+    result is NaN everywhere, its residuals stay; with `scaler` this holds for all of them. What was
+    delivered and reaches no ``.grad`` goes back into the first rank's residual: DDP drops it for a
+    parameter that no rank used (find_unused_parameters), and a backward that raises drops all of
+    it. Such a backward is no step.
 
     Args:
         named_parameters: ``model.named_parameters()`` of the model that DDP wraps, or the model;
@@ -67,10 +68,14 @@ class SparseState:
             backward warns, on the first rank, of densities that are predicted to cost more than
             "dense" (``gtopk.plan``).
         min_numel: see above.
-        momentum: 0; others are not there yet, and so are the next three arguments.
+        momentum: 0; others are not there yet, and so are the next two arguments.
         clip_norm: None.
         accumulate: "gradient".
-        scaler: None.
+        scaler: the ``torch.amp.GradScaler`` that scales the loss. Gradients are then divided by its
+            scale when they arrive and results multiplied by it, so that residuals are free of it
+            and a scale that changes moves nothing; and all units wait for one another: one whose
+            gradients are not finite, on any rank, and no unit of that backward has happened. Not
+            for float16 parameters, which a GradScaler does not take.
         group: the process group that DDP was given; None is the default group.
 
     Raises:
@@ -94,7 +99,7 @@ class SparseState:
         momentum: float = 0.0,
         clip_norm: float | None = None,
         accumulate: str = "gradient",
-        scaler: object | None = None,
+        scaler: Scaler | None = None,
         group: dist.ProcessGroup | None = None,
     ) -> None:
         """See the class."""
@@ -102,7 +107,6 @@ class SparseState:
             momentum=(momentum, 0.0),
             clip_norm=(clip_norm, None),
             accumulate=(accumulate, "gradient"),
-            scaler=(scaler, None),
         )
         self.config = Config(
             density=density,
@@ -120,6 +124,9 @@ class SparseState:
         parameters = trained_parameters(named_parameters)
         self.units: tuple[Unit, ...] = _units(parameters, self.config)
         self.group = group
+        check_scaler(scaler, self.units)
+        self.scaler = scaler
+        """The argument; neither saved nor copied with the state. Set it between two backwards."""
         self._residuals = Residuals(self.units)
         self._selector_states = SelectorStates(len(self.units))
         self._overlap: Overlap | None = Overlap(self, parameters)
@@ -158,6 +165,16 @@ class SparseState:
         check_units(_units(parameters, self.config), layout(self.units), "the pickled state")
         self.group = group
         self._overlap = Overlap(self, parameters)
+
+    def skip(self) -> None:
+        """Take back what the last backward delivered: for a step that you do not take.
+
+        It goes to the first rank's residual; to be called on every rank, after the backward and
+        before the next. Nothing happens where nothing was delivered, as when gradients were not
+        finite, and when it is called again. Gradients of small parameters, which have no residual,
+        are lost with the step.
+        """
+        self.overlap.skip()
 
     def residual(self, name: str) -> torch.Tensor | None:
         """Return the parameter's residual as a view: its shape, the accumulation type.
@@ -244,6 +261,7 @@ class SparseState:
         self.units = pickled["units"]
         self.step = pickled["step"]
         self.group = None
+        self.scaler = None
         self._residuals = Residuals(self.units)
         self._residuals.load(pickled["residuals"], strict=True)
         self._selector_states = SelectorStates(len(self.units))

@@ -1,0 +1,44 @@
+"""Loss scaling: what of a GradScaler a SparseState needs."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gtopk.units import Unit
+
+
+class Scaler(Protocol):
+    """What is asked of torch.amp.GradScaler."""
+
+    def get_scale(self) -> float:
+        """Return what the loss is multiplied by; 1 where scaling is not enabled."""
+
+
+def check_scaler(scaler: object, units: Sequence[Unit]) -> None:
+    """Raise ValueError for what is no scaler of these units; None is none."""
+    if scaler is None:
+        return
+    if not callable(getattr(scaler, "get_scale", None)):
+        raise ValueError(
+            "gtopk: scaler must be a torch.amp.GradScaler, or have its get_scale(), given "
+            f"{type(scaler).__name__}"
+        )
+    if any(unit.dtype == torch.float16 for unit in units):
+        raise ValueError(
+            "gtopk: scaler= with float16 parameters, whose gradients GradScaler does not unscale: "
+            "keep the parameters in float32 and compute under torch.autocast"
+        )
+
+
+def scale_of(scaler: Scaler) -> float:
+    """Return the scale of the backward that is under way. Raises ValueError for no such number."""
+    scale = float(scaler.get_scale())
+    if not (scale > 0 and math.isfinite(scale)):
+        raise ValueError(f"gtopk: a loss scale must be finite and above 0, the scaler's is {scale}")
+    return scale
