@@ -135,7 +135,7 @@ Collective planning(const SparseCall& call, PlanReport& report, bool anew) {
   const std::vector<Plan> plans = candidates(call);
   Collective collective;
   collective.name = "plan";
-  // Of the fields of a sparse all-reduce all but the name.
+  // As errors print it: the call that is planned, and that it is only planned.
   collective.agreement = asked(call, plans).word("only", anew ? "plan, anew" : "plan");
   collective.body = [plans, &report, anew](GroupView& group) {
     return plan_only(group, plans, report, anew);

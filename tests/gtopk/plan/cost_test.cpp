@@ -121,14 +121,14 @@ INSTANTIATE_TEST_SUITE_P(Every, CostOf,
 
 class CostOfLong : public ::testing::TestWithParam<std::uint32_t> {};
 
-TEST_P(CostOfLong, ListsHasTheirAcknowledgements) {
+TEST_P(CostOfLong, ListsIncludesTheirAcknowledgements) {
   const std::uint32_t size = GetParam();
   const reference::Problem problem = disjoint(size, "gtopk", 2048, 2048ULL * size);
   EXPECT_EQ(predicted(problem).messages, counted(problem).messages);
   EXPECT_EQ(predicted(problem).bytes, static_cast<double>(counted(problem).bytes));
 }
 
-TEST_P(CostOfLong, DenseIsTheRings) {
+TEST_P(CostOfLong, DenseTensorsIsThatOfTheRing) {
   const std::uint32_t size = GetParam();
   const reference::Problem problem = disjoint(size, "dense", 1, 16640);
   EXPECT_EQ(predicted(problem).messages, counted(problem).messages);
