@@ -24,8 +24,10 @@ class ValueExchange {
  public:
   using Item = std::span<std::byte>;
 
-  ValueExchange(GroupView& group, const void* data, std::uint64_t d, DataType type, ReduceOp op)
+  ValueExchange(GroupView& group, const void* data, std::uint64_t d, DataType type, ReduceOp op,
+                std::uint32_t first_step)
       : group_(group),
+        first_step_(first_step),
         d_(d),
         bytes_(d * size_of(type)),
         type_(type),
@@ -44,8 +46,8 @@ class ValueExchange {
   Task<Item> swap(std::uint32_t partner, Steps steps, Item mine, std::uint64_t /*ranks*/) {
     Task<void> departing = departed();
     co_await departing;
-    Message incoming = group_.recv(partner, steps.received, theirs_);
-    leaving_.emplace(group_.send(partner, steps.sent, mine));
+    Message incoming = group_.recv(partner, first_step_ + steps.received, theirs_);
+    leaving_.emplace(group_.send(partner, first_step_ + steps.sent, mine));
     const std::size_t received = co_await incoming;
     Task<void> checking = check(received, partner);
     co_await checking;
@@ -53,7 +55,7 @@ class ValueExchange {
   }
 
   Task<Item> receive(std::uint32_t from, std::uint32_t step, std::uint64_t /*ranks*/) {
-    Message incoming = group_.recv(from, step, theirs_);
+    Message incoming = group_.recv(from, first_step_ + step, theirs_);
     const std::size_t received = co_await incoming;
     Task<void> checking = check(received, from);
     co_await checking;
@@ -63,7 +65,7 @@ class ValueExchange {
   Task<void> send(std::uint32_t to, std::uint32_t step, Item item) {
     Task<void> departing = departed();
     co_await departing;
-    leaving_.emplace(group_.send(to, step, item));
+    leaving_.emplace(group_.send(to, first_step_ + step, item));
   }
 
   /// left + right, in this order. What a merge made is sent once and departed before the next but
@@ -100,6 +102,7 @@ class ValueExchange {
   }
 
   GroupView& group_;
+  std::uint32_t first_step_;
   std::uint64_t d_;
   std::size_t bytes_;
   DataType type_;
@@ -125,8 +128,8 @@ Task<ValueExchange::Item> rounds(ValueExchange& exchange, const Tree& tree, std:
 }
 
 Task<void> recursive_doubling(GroupView& group, void* data, std::uint64_t d, DataType type,
-                              ReduceOp op) {
-  ValueExchange exchange(group, data, d, type, op);
+                              ReduceOp op, std::uint32_t first_step) {
+  ValueExchange exchange(group, data, d, type, op, first_step);
   const Tree tree(group.size());
   Task<ValueExchange::Item> walking = folded(exchange, tree, group.rank(), exchange.mine(), rounds);
   const ValueExchange::Item result = co_await walking;
@@ -138,20 +141,24 @@ Task<void> recursive_doubling(GroupView& group, void* data, std::uint64_t d, Dat
   }
 }
 
-}  // namespace
-
-Task<void> agree(GroupView& group) {
-  return recursive_doubling(group, nullptr, 0, DataType::kUint8, ReduceOp::kSum);
+/// A rank that comes through knows that every rank has called the same.
+Task<void> agree_from(GroupView& group, std::uint32_t first_step) {
+  return recursive_doubling(group, nullptr, 0, DataType::kUint8, ReduceOp::kSum, first_step);
 }
 
+}  // namespace
+
+Task<void> agree(GroupView& group) { return agree_from(group, 0); }
+
 Task<void> reduce_over_ranks(GroupView& group, void* data, std::uint64_t d, DataType type,
-                             ReduceOp op) {
+                             ReduceOp op, std::uint32_t first_step) {
   if (d * size_of(type) <= kRecursiveDoublingBytes) {
-    co_await recursive_doubling(group, data, d, type, op);
+    co_await recursive_doubling(group, data, d, type, op, first_step);
   } else {
-    co_await agree(group);
+    co_await agree_from(group, first_step);
     if (group.size() > 1) {
-      co_await ring_all_reduce(group, data, d, type, op);
+      co_await ring_all_reduce(group, data, d, type, op,
+                               first_step + Tree(group.size()).end_step());
     }
   }
   if (op == ReduceOp::kAvg) {

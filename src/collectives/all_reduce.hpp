@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "gtopk/types.hpp"
+#include "src/collectives/tree.hpp"
 #include "src/engine/group_view.hpp"
 #include "src/engine/task.hpp"
 
@@ -30,9 +31,15 @@ inline constexpr std::size_t kPieceBytes = std::size_t{1} << 17U;
 }
 
 /// The body of an all-reduce, for whatever collective: in place over data[0..d) of `type`; AVG
-/// divides at the end. Throws Error{kMismatch, kPeerFailed, kTimeout, kAborted}.
+/// divides at the end. `first_step`: of its messages, for a collective that reduces more than once.
+/// Throws Error{kMismatch, kPeerFailed, kTimeout, kAborted}.
 engine::Task<void> reduce_over_ranks(engine::GroupView& group, void* data, std::uint64_t d,
-                                     DataType type, ReduceOp op);
+                                     DataType type, ReduceOp op, std::uint32_t first_step = 0);
+
+/// Steps that one reduction takes at most: the tree's, then the ring's.
+[[nodiscard]] constexpr std::uint32_t reduction_steps(std::uint32_t ranks) {
+  return Tree(ranks).end_step() + 2 * (ranks - 1);
+}
 
 /// A rank that comes through knows that every rank of the group has called the same; so it is a
 /// barrier, too. Messages per rank: log2 p (plus the fold), a header each. Steps: those of the

@@ -10,7 +10,6 @@
 #include "src/collectives/all_reduce.hpp"
 #include "src/collectives/header.hpp"
 #include "src/collectives/reduction.hpp"
-#include "src/collectives/tree.hpp"
 
 namespace gtopk::collectives {
 namespace {
@@ -83,13 +82,12 @@ class Schedule {
 }  // namespace
 
 Task<void> ring_all_reduce(GroupView& group, void* data, std::uint64_t d, DataType type,
-                           ReduceOp op) {
+                           ReduceOp op, std::uint32_t first_step) {
   const std::uint32_t ranks = group.size();
   const std::uint32_t next = (group.rank() + 1) % ranks;
   const std::uint32_t previous = (group.rank() + ranks - 1) % ranks;
   const std::size_t element = size_of(type);
   const Schedule schedule(d, ranks, group.rank(), element);
-  const std::uint32_t first_step = Tree(ranks).end_step();
   auto* const bytes = static_cast<std::byte*>(data);
 
   const auto place = [&](Schedule::Piece piece) {

@@ -10,8 +10,8 @@
 
 namespace gtopk::collectives {
 
-/// In place; P >= 2; all ranks have agreed on d, type and op.
+/// In place; P >= 2; all ranks have agreed on d, type and op. Takes 2(P-1) steps.
 engine::Task<void> ring_all_reduce(engine::GroupView& group, void* data, std::uint64_t d,
-                                   DataType type, ReduceOp op);
+                                   DataType type, ReduceOp op, std::uint32_t first_step);
 
 }  // namespace gtopk::collectives
