@@ -67,26 +67,34 @@ class Candidates {
   /// Goes over [begin, end) of acc, which lies behind everything swept since start(). False when
   /// something is not finite.
   [[nodiscard]] bool sweep(std::size_t begin, std::size_t end) {
-    StretchCandidates<Value> found;
     for (std::size_t stretch_end = 0; begin < end; begin = stretch_end) {
       cursor_.go_to(begin);
       stretch_end = std::min({begin + kSweepStretch, cursor_.end(), end});
-      const std::size_t count =
-          sweep_stretch(cursor_.at(begin), residual_ == nullptr ? nullptr : residual_ + begin,
-                        stretch_end - begin, threshold_, found);
-      Key<Value> largest = 0;
-      for (std::size_t i = 0; i < count; ++i) {
-        largest = std::max(largest, magnitude_key(found.values[i]));
-        indices_[size_ + i] = static_cast<Index>(begin + found.offsets[i]);
-        values_[size_ + i] = found.values[i];
-      }
-      if (!is_finite_key<Value>(largest)) {
+      if (!take(cursor_.at(begin), residual_ == nullptr ? nullptr : residual_ + begin, begin,
+                stretch_end - begin)) {
         return false;
       }
-      size_ += count;
-      if (size_ > bound_) {
-        threshold_ = keep_first(keep_) + 1;
-      }
+    }
+    return true;
+  }
+
+  /// The same of at most kSweepStretch elements of acc that lie at hand, from element `begin` on.
+  [[nodiscard]] bool take(const T* gradient, const Value* residual, std::size_t begin,
+                          std::size_t count) {
+    StretchCandidates<Value> found;
+    const std::size_t large = sweep_stretch(gradient, residual, count, threshold_, found);
+    Key<Value> largest = 0;
+    for (std::size_t i = 0; i < large; ++i) {
+      largest = std::max(largest, magnitude_key(found.values[i]));
+      indices_[size_ + i] = static_cast<Index>(begin + found.offsets[i]);
+      values_[size_ + i] = found.values[i];
+    }
+    if (!is_finite_key<Value>(largest)) {
+      return false;
+    }
+    size_ += large;
+    if (size_ > bound_) {
+      threshold_ = keep_first(keep_) + 1;
     }
     return true;
   }
