@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "src/gtopk/algorithms/mix.hpp"
+
 namespace gtopk::sparse {
 
 class Permutation {
@@ -16,7 +18,7 @@ class Permutation {
   Permutation(std::uint64_t seed, std::uint64_t d)
       : d_(d), half_bits_((static_cast<unsigned>(std::bit_width(d - 1)) + 1) / 2) {
     for (std::size_t round = 0; round < kRounds; ++round) {
-      keys_[round] = mix(seed + (round + 1) * kStep);
+      keys_[round] = drawn(seed, round + 1);
     }
   }
 
@@ -30,14 +32,6 @@ class Permutation {
 
  private:
   static constexpr std::size_t kRounds = 6;
-  static constexpr std::uint64_t kStep = 0x9E3779B97F4A7C15;  // 2^64 / golden ratio
-
-  /// SplitMix64's output function (Steele et al., 2014).
-  static std::uint64_t mix(std::uint64_t bits) {
-    bits = (bits ^ (bits >> 30U)) * 0xBF58476D1CE4E5B9;
-    bits = (bits ^ (bits >> 27U)) * 0x94D049BB133111EB;
-    return bits ^ (bits >> 31U);
-  }
 
   [[nodiscard]] std::uint64_t network(std::uint64_t element) const {
     const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;

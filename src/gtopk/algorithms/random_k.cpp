@@ -1,11 +1,11 @@
 // Sparse, algorithms room: `random-k`, a control: k indices drawn from a seed that all ranks share
 // (Stich et al., NeurIPS 2018), so that values travel alone, by a dense all-reduce of k of them.
 #include <algorithm>
-#include <array>
 #include <limits>
 
 #include "src/collectives/all_reduce.hpp"
 #include "src/gtopk/algorithms/delivery.hpp"
+#include "src/gtopk/algorithms/gather.hpp"
 #include "src/gtopk/algorithms/permutation.hpp"
 #include "src/numbers/element_types.hpp"
 
@@ -25,27 +25,6 @@ void draw(std::uint64_t seed, std::size_t d, std::size_t k, Index* indices) {
   std::sort(indices, indices + k);
 }
 
-/// acc at k ascending indices; all NaN when any acc is not finite, drawn or not.
-template <class T, class Index>
-void take(const SparseCall& call, const Index* indices, std::size_t k, Accumulation<T>* values) {
-  using Value = Accumulation<T>;
-  constexpr std::size_t kStretch = 4096;
-  const auto* const residual = static_cast<const Value*>(call.residual);
-  std::array<Value, kStretch> acc;
-  std::size_t taken = 0;
-  bool finite = true;
-  SegmentCursor<T> cursor{Segments<T>(call.tensor)};
-  for (std::size_t begin = 0, end = 0; begin < call.d; begin = end) {
-    cursor.go_to(begin);
-    end = std::min({begin + kStretch, cursor.end(), static_cast<std::size_t>(call.d)});
-    finite &= accumulate<T, Value>(Segments<const T>(cursor.at(begin)),
-                                   residual == nullptr ? nullptr : residual + begin, acc.data(),
-                                   end - begin);
-    for (; taken < k && indices[taken] < end; ++taken) values[taken] = acc[indices[taken] - begin];
-  }
-  if (!finite) std::fill_n(values, k, std::numeric_limits<Value>::quiet_NaN());
-}
-
 template <class T, class Index>
 Task<void> random_k_as(GroupView& group, SparseCall call) {
   using Value = Accumulation<T>;
@@ -55,7 +34,7 @@ Task<void> random_k_as(GroupView& group, SparseCall call) {
   Computation drawing = group.compute([&] {
     draw(call.options.seed.value_or(group.sequence()), static_cast<std::size_t>(call.d), k,
          drawn.indices);
-    take<T>(call, drawn.indices, k, drawn.values);
+    gather<T>(call, drawn.indices, k, drawn.values);
   });
   co_await drawing;
 
