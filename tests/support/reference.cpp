@@ -9,6 +9,7 @@
 
 #include "tests/support/reference_parts.hpp"
 #include "tests/support/reference_regions.hpp"
+#include "tests/support/reference_sketch.hpp"
 
 namespace gtopk::reference {
 namespace {
@@ -141,25 +142,58 @@ std::uint64_t mixed(std::uint64_t x) {
   return x;
 }
 
-/// `random-k` sums what every rank has at the drawn indices, `true-topk` everything, of which it
-/// delivers the first k. What is delivered is cleared everywhere.
+/// The sums of acc at these indices, as of `count` values.
 template <class Value>
-Entries<Value> control(std::vector<std::vector<Value>>& accs, const Problem& problem) {
-  const std::uint64_t k = std::min(problem.options.k, problem.d);
+Entries<Value> sums_at(const std::vector<std::vector<Value>>& accs,
+                       const std::vector<std::uint64_t>& indices, std::uint64_t count) {
+  std::vector<std::vector<Value>> values(accs.size());
+  for (std::size_t rank = 0; rank < accs.size(); ++rank) {
+    for (const std::uint64_t index : indices) values[rank].push_back(accs[rank][index]);
+  }
   Entries<Value> sums;
-  if (problem.options.algorithm == "true-topk") {
+  for (std::uint64_t i = 0; i < indices.size(); ++i) {
+    sums[indices[i]] = dense_sum(values, i, count);
+  }
+  return sums;
+}
+
+/// What `sketch` looks at exactly; where a cell is not finite, that cell.
+template <class Value>
+Entries<Value> heavy_sums(const std::vector<std::vector<Value>>& accs, const SketchShape& shape,
+                          std::uint64_t seed) {
+  const auto places = all_places(accs.front().size(), seed, shape.columns);
+  std::vector<std::vector<Value>> sketches;
+  for (const std::vector<Value>& acc : accs) {
+    sketches.push_back(sketched(acc, places, shape.cells()));
+  }
+  std::vector<Value> sketch;
+  for (std::uint64_t cell = 0; cell < shape.cells(); ++cell) {
+    sketch.push_back(dense_sum(sketches, cell, shape.cells()));
+    if (!std::isfinite(sketch.back())) return {{0, sketch.back()}};
+  }
+  return sums_at(accs, heaviest(sketch, places, shape.second), shape.second);
+}
+
+/// Where ranks select nothing of their own: `random-k` sums what every rank has at the drawn
+/// indices; of `true-topk` and `sketch` the first k are delivered, of everything or of the
+/// heaviest. What is delivered is cleared everywhere.
+template <class Value>
+Entries<Value> alike(std::vector<std::vector<Value>>& accs, const Problem& problem) {
+  const std::uint64_t k = std::min(problem.options.k, problem.d);
+  const std::uint64_t seed = problem.options.seed.value_or(problem.number);
+  const SketchShape shape(problem.d, k);
+  Entries<Value> sums;
+  if (problem.options.algorithm == "random-k") {
+    sums = sums_at(accs, drawn_indices(seed, problem.d, k), k);
+  } else if (problem.options.algorithm == "sketch" && !shape.dense) {
+    sums = heavy_sums(accs, shape, seed);
+  } else {
     for (std::uint64_t i = 0; i < problem.d; ++i) sums[i] = dense_sum(accs, i, problem.d);
-    if (!all_finite(sums)) return sums;
+  }
+  if (!all_finite(sums)) return sums;
+  if (problem.options.algorithm != "random-k") {
     std::vector<Dropped<Value>> rest;
     reselect(sums, k, 0, rest);
-  } else {
-    const std::uint64_t seed = problem.options.seed.value_or(problem.number);
-    const std::vector<std::uint64_t> indices = drawn_indices(seed, problem.d, k);
-    std::vector<std::vector<Value>> drawn(accs.size());
-    for (std::size_t rank = 0; rank < accs.size(); ++rank) {
-      for (const std::uint64_t index : indices) drawn[rank].push_back(accs[rank][index]);
-    }
-    for (std::uint64_t i = 0; i < k; ++i) sums[indices[i]] = dense_sum(drawn, i, k);
   }
   for (std::vector<Value>& acc : accs) {
     for (const auto& [index, sum] : sums) acc[index] = Value{0};
@@ -223,8 +257,9 @@ Outcome reduce(const Problem& problem) {
     for (std::vector<Value>& acc : accs) acc.assign(acc.size(), Value{0});
     outcome.lists.resize(accs.size());
     outcome.selected.resize(accs.size());
-  } else if (problem.options.algorithm == "random-k" || problem.options.algorithm == "true-topk") {
-    sums = control(accs, problem);
+  } else if (problem.options.algorithm == "random-k" || problem.options.algorithm == "true-topk" ||
+             problem.options.algorithm == "sketch") {
+    sums = alike(accs, problem);
     if (!all_finite(sums)) return nothing_happened(problem);
     outcome.lists.resize(accs.size());
     outcome.selected.resize(accs.size());
@@ -260,6 +295,10 @@ Outcome reduce(const Problem& problem) {
 
 }  // namespace
 
+std::uint64_t drawn_number(std::uint64_t seed, std::uint64_t i) {
+  return mixed(seed + i * 0x9E3779B97F4A7C15);
+}
+
 std::vector<std::uint64_t> drawn_indices(std::uint64_t seed, std::uint64_t d, std::uint64_t k) {
   unsigned bits = 0;  // of half an index
   while (bits < 32 && (std::uint64_t{1} << (2 * bits)) < d) ++bits;
@@ -271,7 +310,7 @@ std::vector<std::uint64_t> drawn_indices(std::uint64_t seed, std::uint64_t d, st
       std::uint64_t high = at / half;
       std::uint64_t low = at % half;
       for (std::uint64_t round = 1; round <= 6; ++round) {
-        const std::uint64_t key = mixed(seed + round * 0x9E3779B97F4A7C15);
+        const std::uint64_t key = drawn_number(seed, round);
         high ^= mixed(key ^ low) % half;
         std::swap(high, low);
       }

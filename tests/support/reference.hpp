@@ -36,6 +36,22 @@ struct Problem {
 [[nodiscard]] std::vector<std::uint64_t> drawn_indices(std::uint64_t seed, std::uint64_t d,
                                                        std::uint64_t k);
 
+/// Number i = 1, 2, ... of those that a seed gives.
+[[nodiscard]] std::uint64_t drawn_number(std::uint64_t seed, std::uint64_t i);
+
+/// What `sketch` sums over the ranks, as numbers of values.
+struct SketchShape {
+  static constexpr std::uint64_t kRows = 5;
+
+  SketchShape(std::uint64_t d, std::uint64_t k)
+      : columns(10 * k), second(8 * k), dense(kRows * columns + second >= d) {}
+  [[nodiscard]] std::uint64_t cells() const { return kRows * columns; }
+
+  std::uint64_t columns;
+  std::uint64_t second;  ///< exact values, in the second round
+  bool dense;            ///< in the place of both, acc
+};
+
 /// The lists that one rank sends and receives, as numbers of entries, in the order of its rounds.
 /// Empty for algorithms that send none, like `dense`, and for a step that did not happen.
 struct Lists {
