@@ -91,8 +91,8 @@ struct SparseOptions {
   std::string wire = "lossless";
   PutBack put_back = PutBack::kOwn;
   ReduceOp op = ReduceOp::kSum;
-  /// Of `random-k`: what indices are drawn from, the same on all ranks. None: the number of the
-  /// call in its group, so that each call draws others.
+  /// What `random-k` draws its indices from and `sketch` its hashes, the same on all ranks. None:
+  /// the number of the call in its group, so that each call draws others.
   std::optional<std::uint64_t> seed = std::nullopt;
   /// In the place of k: a share in (0, 1], of which k = selection_size(d, density). 0: k is given.
   double density = 0;

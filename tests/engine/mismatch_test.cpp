@@ -67,6 +67,7 @@ const std::map<std::string, void (*)(sparse::SparseCall&)> kDifferences = {
     {"dense", [](sparse::SparseCall& c) { c.options.algorithm = "dense"; }},
     {"rs-ag", [](sparse::SparseCall& c) { c.options.algorithm = "rs-ag"; }},
     {"random-k", [](sparse::SparseCall& c) { c.options.algorithm = "random-k"; }},
+    {"sketch", [](sparse::SparseCall& c) { c.options.algorithm = "sketch"; }},
     {"another seed", [](sparse::SparseCall& c) { c.options.seed = 5; }},
     {"true-topk", [](sparse::SparseCall& c) { c.options.algorithm = "true-topk"; }},
     {"exact", [](sparse::SparseCall& c) { c.options.algorithm = "exact"; }},

@@ -69,6 +69,11 @@ Shape draw_shape(Random& random, const std::string& algorithm, DataType type) {
     // Around the size at which dense turns to the ring.
     d = kDenseTreeBytes / size_of(accumulation_type(type)) + random.below(3) - 1;
   }
+  if (algorithm == "sketch" && !random.one_in(4)) {
+    // Few of so many that a sketch is smaller than they are.
+    const std::uint64_t k = 1 + random.below(5);
+    return {60 * k + random.below(100), k};
+  }
   const std::array<std::uint64_t, 7> counts = {
       1, 2, 1 + d / 50, 1 + d / 10, 1 + d / 3, d, d + 1 + random.below(5)};
   return {d, counts.at(random.below(counts.size()))};
@@ -124,7 +129,8 @@ std::vector<std::string> algorithms() {
 }
 
 bool sends_lists(const std::string& algorithm) {
-  return algorithm != "dense" && algorithm != "random-k" && algorithm != "true-topk";
+  return algorithm != "dense" && algorithm != "random-k" && algorithm != "true-topk" &&
+         algorithm != "sketch";
 }
 
 std::vector<std::string> wires(const std::string& algorithm) {
@@ -159,7 +165,7 @@ Case random_case(std::uint64_t seed, DataType type, std::uint32_t ranks,
   problem.d = shape.d;
   problem.options.k = shape.k;
   problem.options.algorithm = algorithm;
-  if (algorithm == "random-k") problem.options.seed = seed;
+  if (algorithm == "random-k" || algorithm == "sketch") problem.options.seed = seed;
   problem.options.put_back = random.one_in(2) ? PutBack::kOwn : PutBack::kMerged;
   problem.options.op = random.one_in(2) ? ReduceOp::kSum : ReduceOp::kAvg;
 

@@ -241,6 +241,21 @@ def check_random_k_draws_other_indices_in_every_call(me: Rank) -> None:
     assert seen[0] != seen[1]
 
 
+def check_sketch_delivers_exactly_what_is_heavy_in_the_sum(me: Rank) -> None:
+    """The largest of the sum, which is nobody's largest; what is not delivered stays."""
+    gradient = torch.randn(20_000, generator=torch.Generator().manual_seed(me.rank))
+    gradient[5000:5010] = 100.0
+    gradient[me.rank * 10 : (me.rank + 1) * 10] = 150.0
+    for _ in range(2):
+        tensor, residual = gradient.clone(), torch.zeros(20_000)
+        gtopk.sparse_all_reduce(tensor, k=10, residual=residual, algorithm="sketch")
+        assert tensor.nonzero().flatten().tolist() == list(range(5000, 5010))
+        assert bool((tensor[5000:5010] == 400.0).all())  # 4 x 100: no estimate
+        expected = gradient.clone()
+        expected[5000:5010] = 0
+        assert torch.equal(residual, expected)
+
+
 def check_every_wire_loses_nothing(me: Rank) -> None:
     """Result and residuals together are what went in; a coarser wire sends fewer bytes."""
     gradient = torch.randn(20_000, generator=torch.Generator().manual_seed(me.rank))

@@ -38,15 +38,15 @@ void gather(const SparseCall& call, const Index* indices, std::size_t count,
             Accumulation<T>* values) {
   using Value = Accumulation<T>;
   std::size_t taken = 0;
-  bool all_finite = true;
+  bool spoiled = false;
   for_each_stretch_of_acc<T, 4096>(
       call, [&](std::size_t begin, const Value* acc, std::size_t length, bool finite) {
-        all_finite &= finite;
+        spoiled |= !finite;
         for (; taken < count && indices[taken] < begin + length; ++taken) {
           values[taken] = acc[indices[taken] - begin];
         }
       });
-  if (!all_finite) std::fill_n(values, count, std::numeric_limits<Value>::quiet_NaN());
+  if (spoiled) std::fill_n(values, count, std::numeric_limits<Value>::quiet_NaN());
 }
 
 }  // namespace gtopk::sparse

@@ -7,8 +7,9 @@ std::vector<Choice> algorithms() { return sparse::algorithm_registry().choices()
 namespace sparse {
 
 Registry<AlgorithmRow>& algorithm_registry() {
-  static Registry<AlgorithmRow> registry("algorithm", {&kGtopk, &kGtopkTree, &kTopk, &kDense,
-                                                       &kRsAg, &kExactTopk, &kRandomK, &kTrueTopk});
+  static Registry<AlgorithmRow> registry(
+      "algorithm", {&kGtopk, &kGtopkTree, &kTopk, &kDense, &kRsAg, &kExactTopk, &kSketch, &kRandomK,
+                    &kTrueTopk});
   return registry;
 }
 

@@ -82,12 +82,14 @@ def sparse_all_reduce(
         algorithm: "gtopk" (recursive doubling), "gtopk-tree" (binomial tree and broadcast: the same
             bits, less traffic in all, a longer path), "topk" (the exact sum of all selections, up
             to k entries of each rank), "dense" (all of acc; clears the residual), "rs-ag" (regions
-            reduced, re-selected and gathered: O(k) on the wire whatever the number of ranks) or
-            "exact" (the exact top k of the sum of all selections). Two are controls: "random-k" (k
-            indices that all ranks draw alike, others in every call) and "true-topk" (the exact top
-            k of the sum of all acc, at the price of "dense"). "auto" is the one of these that is
-            cheapest on this job and keeps `semantics`; ``gtopk.plan`` and ``gtopk.stats()["plan"]``
-            say which, and why. The first "auto" of a group measures that.
+            reduced, re-selected and gathered: O(k) on the wire whatever the number of ranks),
+            "exact" (the exact top k of the sum of all selections) or "sketch" (SketchedSGD: what is
+            heaviest in the sum of all acc, found in summed count-sketches, then summed exactly; no
+            indices travel, but 58k values do). Two are controls: "random-k" (k indices that all
+            ranks draw alike, others in every call) and "true-topk" (the exact top k of the sum of
+            all acc, at the price of "dense"). "auto" is the one of these that is cheapest on this
+            job and keeps `semantics`; ``gtopk.plan`` and ``gtopk.stats()["plan"]`` say which, and
+            why. The first "auto" of a group measures that.
         select: "exact", or one that approximates it and selects up to ceil(4k/3) entries:
             "gaussian" (a normal quantile of mean and deviation, corrected), "sampled" (the top of a
             sample of 1 %, corrected) or "threshold" (last step's threshold, corrected, as long as

@@ -41,7 +41,7 @@ TEST(Arguments, ThatStandForNothingAreRefused) {
             "there is no reduction number 77");
   EXPECT_EQ(refusal_of([](SparseCall& call) { call.options.algorithm = "gtop"; }),
             "unknown algorithm 'gtop'; available: gtopk, gtopk-tree, topk, dense, rs-ag, exact, "
-            "random-k, true-topk");
+            "sketch, random-k, true-topk");
   EXPECT_EQ(refusal_of([](SparseCall& call) { call.options.put_back = PutBack{2}; }),
             "there is no put_back number 2");
   EXPECT_EQ(refusal_of([](SparseCall& call) { call.options.selector = "best"; }),
@@ -111,7 +111,7 @@ TEST(Arguments, OfAnExchangeWhoseResultMayNotFitAreRefused) {
   EXPECT_EQ(refusal_of_room("topk", 100, 11),
             "exchange(topk) of k = 3 among 4 ranks has up to 12 entries; results have room for 11 "
             "indices and 11 values");
-  for (const char* const algorithm : {"dense", "random-k", "true-topk"}) {
+  for (const char* const algorithm : {"dense", "sketch", "random-k", "true-topk"}) {
     EXPECT_NE(refusal_of_room(algorithm, 100, 100), "");
   }
   EXPECT_NE(refusal_of_room("gtopk", 100, 100, 4), "");

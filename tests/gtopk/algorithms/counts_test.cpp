@@ -73,28 +73,17 @@ std::uint64_t messages_of(const std::string& algorithm, std::uint32_t ranks, std
   return static_cast<std::uint64_t>(std::countr_zero(leaf)) + 1 + fold;
 }
 
-std::vector<Expected> expected_counts(const Problem& problem) {
-  const auto ranks = static_cast<std::uint32_t>(problem.ranks.size());
-  const std::uint64_t element = size_of(accumulation_type(problem.type));
-  // What is reduced densely.
-  const std::uint64_t d =
-      problem.options.algorithm == "random-k" ? std::min(problem.options.k, problem.d) : problem.d;
-  std::vector<Expected> expected(ranks);
-  if (ranks == 1) return expected;
-  if (reference::sends_lists(problem.options.algorithm)) {
-    const reference::Outcome outcome = reference::all_reduce(problem);
-    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-      const reference::Lists& lists = outcome.lists[rank];
-      expected[rank] = {of_lists(lists.sent, lists.received, 4 + element, lists.words),
-                        of_lists(lists.received, lists.sent, 4 + element, lists.words)};
-    }
-    return expected;
-  }
+/// What one dense all-reduce of d elements takes, added to what is there.
+void add_reduction(std::vector<Expected>& expected, std::uint64_t d, std::uint64_t element) {
+  const auto ranks = static_cast<std::uint32_t>(expected.size());
   const bool ring = d * element > collectives::kRecursiveDoublingBytes;
   const std::uint64_t message = collectives::kHeaderBytes + (ring ? 0 : d * element);
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     const std::uint64_t messages = messages_of("dense", ranks, rank, 0);
-    expected[rank] = {{messages, messages * message}, {messages, messages * message}};
+    for (Counts* const counts : {&expected[rank].sent, &expected[rank].received}) {
+      counts->messages += messages;
+      counts->bytes += messages * message;
+    }
     if (!ring) continue;
     const auto chunk = [&](std::uint32_t index) {
       index %= ranks;
@@ -107,6 +96,31 @@ std::vector<Expected> expected_counts(const Problem& problem) {
     expected[rank].received.messages += 2ULL * (ranks - 1) * pieces;
     expected[rank].sent.bytes += element * (2 * d - chunk(rank) - chunk(rank + 1));
     expected[rank].received.bytes += element * (2 * d - chunk(rank + ranks - 1) - chunk(rank));
+  }
+}
+
+std::vector<Expected> expected_counts(const Problem& problem) {
+  const auto ranks = static_cast<std::uint32_t>(problem.ranks.size());
+  const std::uint64_t element = size_of(accumulation_type(problem.type));
+  const std::string& algorithm = problem.options.algorithm;
+  const std::uint64_t k = std::min(problem.options.k, problem.d);
+  std::vector<Expected> expected(ranks);
+  if (ranks == 1) return expected;
+  if (reference::sends_lists(algorithm)) {
+    const reference::Outcome outcome = reference::all_reduce(problem);
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+      const reference::Lists& lists = outcome.lists[rank];
+      expected[rank] = {of_lists(lists.sent, lists.received, 4 + element, lists.words),
+                        of_lists(lists.received, lists.sent, 4 + element, lists.words)};
+    }
+    return expected;
+  }
+  const reference::SketchShape sketch(problem.d, k);
+  if (algorithm == "sketch" && !sketch.dense) {
+    add_reduction(expected, sketch.cells(), element);
+    add_reduction(expected, sketch.second, element);
+  } else {
+    add_reduction(expected, algorithm == "random-k" ? k : problem.d, element);
   }
   return expected;
 }
@@ -224,6 +238,23 @@ TEST(CountedDense, TheRingSendsEachElementTwiceLessTwoChunks) {
     expect_counts(full_problem(size, "dense", DataType::kFloat32, 16385 + size, 1), size);
   }
   expect_counts(full_problem(3, "dense", DataType::kFloat64, 250001, 1), 3);
+}
+
+// 58 k values in two all-reduces, where that is fewer than d; else d in one.
+TEST(CountedSketch, SendsItsCellsAndThenTheValuesOfTheHeaviest) {
+  for (const std::uint32_t size : {1U, 2U, 3U, 4U, 5U, 8U}) {
+    for (const std::uint64_t d : {58UL, 59UL}) {
+      const Problem problem = full_problem(size, "sketch", DataType::kFloat32, d, 1);
+      expect_counts(problem, size);
+      const Expected rank_0 = expected_counts(problem)[0];
+      const std::uint64_t messages = size == 1 ? 0 : messages_of("dense", size, 0, 0);
+      EXPECT_EQ(rank_0.sent,
+                (d == 58 ? Counts{messages, messages * (64 + 4 * 58)}
+                         : Counts{2 * messages, messages * (64 + 4 * 50 + 64 + 4 * 8)}));
+    }
+  }
+  expect_counts(full_problem(3, "sketch", DataType::kFloat32, 20000, 330), 3);  // cells by the ring
+  expect_counts(full_problem(3, "sketch", DataType::kFloat64, 60000, 1030), 4);  // values, too
 }
 
 }  // namespace

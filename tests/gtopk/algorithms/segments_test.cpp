@@ -147,7 +147,7 @@ TEST(TensorInPieces, TooLittleRoomForWhatIsDeliveredIsRefused) {
             "note 9");
   EXPECT_EQ(refusal("topk", 30), "");
   EXPECT_NE(refusal("topk", 29), "");
-  for (const char* const algorithm : {"rs-ag", "exact", "random-k", "true-topk"}) {
+  for (const char* const algorithm : {"rs-ag", "exact", "sketch", "random-k", "true-topk"}) {
     EXPECT_EQ(refusal(algorithm, 10), "");
     EXPECT_NE(refusal(algorithm, 9), "");
   }
