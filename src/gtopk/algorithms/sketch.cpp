@@ -21,7 +21,7 @@ using engine::Computation;
 using engine::GroupView;
 using engine::Task;
 
-/// c / k, the ratio that the authors' code starts with: 500,000 columns for k = 50,000.
+/// c / k, as CommEfficient, the authors' later code, starts with: 500,000 columns for k = 50,000.
 constexpr std::uint64_t kColumnsPerEntry = 10;
 /// p2: so many times k elements have their exact values summed; by measurement.
 constexpr std::uint64_t kHeavyPerEntry = 8;
