@@ -27,25 +27,23 @@ template <class Value>
   return static_cast<Value>((options.op == ReduceOp::kAvg ? ranks : 1) / options.scale);
 }
 
-/// Commits `result`: indices that every rank has sent acc at, and the sums. Residuals are cleared
-/// there; NaN, and no residual changed, unless every value, divided and rounded, is finite.
+/// Indices that every rank has sent acc at, and the sums; whether nothing that was not finite
+/// showed while they were found.
 template <class T, class Index>
-engine::Task<void> deliver_alike(engine::GroupView& group, const SparseCall& call,
-                                 Entries<Accumulation<T>, Index> result, bool finite = true) {
+struct Found {
+  Entries<Accumulation<T>, Index> result;
+  bool finite = true;
+};
+
+/// Commits what find(), a Found<T, Index>, finds on the executor: residuals are cleared there. NaN,
+/// and no residual changed, unless every value, divided and rounded, is finite.
+template <class T, class Index, class Find>
+engine::Task<void> deliver_alike(engine::GroupView& group, const SparseCall& call, Find find) {
   using Value = Accumulation<T>;
   const auto divisor = divisor_of<Value>(call.options, group.size());
-  engine::Computation checking = group.compute([&] {
-    finite = finite &&
-             std::all_of(result.values, result.values + result.size,
-                         [](Value value) { return is_finite_key<Value>(magnitude_key(value)); }) &&
-             representable<T, Value, Index>(result, divisor);
-  });
-  co_await checking;
-  engine::Task<bool> passing = pass(group, call.gate.get(), finite);
-  const bool happened = co_await passing;
-
-  group.enter("commit");
-  engine::Computation committing = group.compute([&] {
+  Entries<Value, Index> result;
+  bool happened = false;
+  const auto finish = [&] {
     const Segments<T> tensor(call.tensor);
     if (!happened) {
       fill_nan(tensor, call.d);
@@ -54,8 +52,27 @@ engine::Task<void> deliver_alike(engine::GroupView& group, const SparseCall& cal
     commit<T, Value, Index>(tensor, static_cast<Value*>(call.residual), call.d, result, result,
                             nullptr, 0, call.options.put_back, divisor);
     note(call.delivered, result);
+  };
+
+  group.enter("commit");
+  engine::Computation finding = group.compute([&] {
+    const Found<T, Index> found = find();
+    result = found.result;
+    happened =
+        found.finite &&
+        std::all_of(result.values, result.values + result.size,
+                    [](Value value) { return is_finite_key<Value>(magnitude_key(value)); }) &&
+        representable<T, Value, Index>(result, divisor);
+    if (!call.gate) finish();
   });
-  co_await committing;
+  co_await finding;
+  if (!call.gate) co_return;
+
+  engine::Task<bool> passing = pass(group, call.gate.get(), happened);
+  happened = co_await passing;
+  group.enter("commit");
+  engine::Computation finishing = group.compute([&] { finish(); });
+  co_await finishing;
 }
 
 /// Room for entries of the algorithms that make no lists.

@@ -42,18 +42,8 @@ Task<void> dense_as(GroupView& group, SparseCall call) {
 
   // A non-finite acc anywhere makes a non-finite sum, which every rank sees.
   const auto divisor = divisor_of<Value>(call.options, group.size());
-  bool all_finite = true;
-  engine::Computation checking = group.compute([&] {
-    const KeepDenormals guard;
-    for (std::size_t i = 0; i < d; ++i) {
-      all_finite &= finite(acc[i]) && finite(widen(narrow<T>(acc[i] / divisor)));
-    }
-  });
-  co_await checking;
-  Task<bool> passing = pass(group, call.gate.get(), all_finite);
-  const bool happened = co_await passing;
-
-  engine::Computation committing = group.compute([&] {
+  bool happened = true;
+  const auto finish = [&] {
     const KeepDenormals guard;
     if (!happened) {
       fill_nan(tensor, d);
@@ -68,8 +58,21 @@ Task<void> dense_as(GroupView& group, SparseCall call) {
     if (call.delivered.values != nullptr) {
       std::copy_n(acc, d, static_cast<Value*>(call.delivered.values));
     }
+  };
+  engine::Computation checking = group.compute([&] {
+    const KeepDenormals guard;
+    for (std::size_t i = 0; i < d; ++i) {
+      happened &= finite(acc[i]) && finite(widen(narrow<T>(acc[i] / divisor)));
+    }
+    if (!call.gate) finish();
   });
-  co_await committing;
+  co_await checking;
+  if (!call.gate) co_return;
+
+  Task<bool> passing = pass(group, call.gate.get(), happened);
+  happened = co_await passing;
+  engine::Computation finishing = group.compute([&] { finish(); });
+  co_await finishing;
 }
 
 Task<void> dense(GroupView& group, SparseCall call) {

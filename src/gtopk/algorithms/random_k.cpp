@@ -44,7 +44,8 @@ Task<void> random_k_as(GroupView& group, SparseCall call) {
       collectives::reduce_over_ranks(group, drawn.values, k, type, ReduceOp::kSum);
   co_await reducing;
 
-  Task<void> delivering = deliver_alike<T, Index>(group, call, {drawn.indices, drawn.values, k});
+  Task<void> delivering = deliver_alike<T, Index>(
+      group, call, [&] { return Found<T, Index>{{drawn.indices, drawn.values, k}}; });
   co_await delivering;
 }
 

@@ -99,19 +99,16 @@ Task<void> sketch_as(GroupView& group, SparseCall call) {
   co_await summing_values;
 
   const EntriesOut<Value, Index> room = entries_room<Value, Index>(group, k);
-  group.enter("compress");
-  Selection selection;
-  Computation selecting = group.compute([&] {
-    selection = select_exact<Value, Value, Index>(Segments<const Value>(heaviest.values), nullptr,
-                                                  most, k, room, scratch_of_this_thread());
-    if (!selection.finite) return;
-    // Places among the heaviest, which ascend as their indices do.
-    std::transform(room.indices, room.indices + selection.count, room.indices,
-                   [&](Index place) { return heaviest.indices[place]; });
+  Task<void> delivering = deliver_alike<T, Index>(group, call, [&] {
+    const Selection selection = select_exact<Value, Value, Index>(
+        Segments<const Value>(heaviest.values), nullptr, most, k, room, scratch_of_this_thread());
+    if (selection.finite) {
+      // Places among the heaviest, which ascend as their indices do.
+      std::transform(room.indices, room.indices + selection.count, room.indices,
+                     [&](Index place) { return heaviest.indices[place]; });
+    }
+    return Found<T, Index>{{room.indices, room.values, selection.count}, selection.finite};
   });
-  co_await selecting;
-  Task<void> delivering = deliver_alike<T, Index>(
-      group, call, {room.indices, room.values, selection.count}, selection.finite);
   co_await delivering;
 }
 

@@ -40,15 +40,11 @@ Task<void> true_topk_as(GroupView& group, SparseCall call) {
 
   // A non-finite acc anywhere makes a non-finite sum, which every rank sees.
   const EntriesOut<Value, Index> room = entries_room<Value, Index>(group, k);
-  group.enter("commit");
-  Selection selection;
-  Computation selecting = group.compute([&] {
-    selection = select_exact<Value, Value, Index>(Segments<const Value>(sum), nullptr, d, k, room,
-                                                  scratch_of_this_thread());
+  Task<void> delivering = deliver_alike<T, Index>(group, call, [&] {
+    const Selection selection = select_exact<Value, Value, Index>(
+        Segments<const Value>(sum), nullptr, d, k, room, scratch_of_this_thread());
+    return Found<T, Index>{{room.indices, room.values, selection.count}, selection.finite};
   });
-  co_await selecting;
-  Task<void> delivering = deliver_alike<T, Index>(
-      group, call, {room.indices, room.values, selection.count}, selection.finite);
   co_await delivering;
 }
 
