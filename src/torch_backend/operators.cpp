@@ -229,8 +229,7 @@ TORCH_LIBRARY(gtopk, library) {
   library.def("torch_version() -> str", &torch_version);
   library.class_<TorchGate>("Gate")
       .def(torch::init<std::int64_t>())
-      .def("arrive",
-           [](const GatePointer& self, bool happened) { self->gate->arrive(happened); })
+      .def("arrive", [](const GatePointer& self, bool happened) { self->gate->arrive(happened); })
       .def("shut", [](const GatePointer& self) { return self->gate->shut(); });
   library.def(
       "create_backend(__torch__.torch.classes.c10d.ProcessGroup group, int timeout_ms, str name) "

@@ -14,7 +14,7 @@ PUT_BACKS = ("own", "merged")
 SEMANTICS = ("exact_sum", "gtopk", "any")
 
 _PLANNED = {
-    "algorithm": ("sketch", "hierarchical"),
+    "algorithm": ("hierarchical",),
     "select": (),
     "put_back": (),
     "semantics": (),
