@@ -341,11 +341,12 @@ TEST(AutoArguments, AreCheckedBeforeAnythingIsSent) {
   EXPECT_EQ(refused(call), "");
 }
 
-TEST(AutoArguments, TheCandidatesAreThoseThatKeepTheSemanticsAndTakeTheSelector) {
-  const auto names = [](Semantics semantics, const std::string& selector) {
+TEST(AutoArguments, TheCandidatesAreThoseThatKeepTheSemanticsAndTakeSelectorAndWire) {
+  const auto names = [](Semantics semantics, const std::string& selector,
+                        const std::string& wire = "lossless") {
     sparse::SparseCall call;
     call.d = 10'000;
-    call.options = {.algorithm = "auto", .selector = selector, .density = 0.01};
+    call.options = {.algorithm = "auto", .selector = selector, .wire = wire, .density = 0.01};
     call.options.semantics = semantics;
     std::vector<std::string> names;
     for (const sparse::Plan& plan : sparse::candidates(call)) {
@@ -360,6 +361,7 @@ TEST(AutoArguments, TheCandidatesAreThoseThatKeepTheSemanticsAndTakeTheSelector)
   EXPECT_EQ(names(Semantics::kAny, "gaussian"),
             (Names{"gtopk", "gtopk-tree", "topk", "dense", "rs-ag", "exact"}));
   EXPECT_EQ(names(Semantics::kAny, "block"), (Names{"topk", "dense"}));
+  EXPECT_EQ(names(Semantics::kAny, "exact", "2bit"), (Names{"topk", "dense", "exact"}));
 }
 
 }  // namespace
