@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -13,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/torch_backend/forks.hpp"
 #include "src/torch_backend/torch_headers.hpp"
 
 namespace gtopk::torch_backend {
@@ -33,6 +35,21 @@ void run_logged(const Job& job) {
   }
 }
 
+/// Threads that are left to themselves because they ended their own completer, in a callback that
+/// left the last group: they still have to come back from it, through Python.
+struct Stragglers {
+  std::mutex mutex;
+  std::condition_variable gone;
+  std::size_t count = 0;
+  std::atomic<int> counted_after = 0;  // forks
+};
+
+/// Never destroyed: threads may end after the process's statics.
+Stragglers& stragglers() {
+  static Stragglers* const all = std::make_unique<Stragglers>().release();
+  return *all;
+}
+
 /// For jobs that nobody waits for: what they hold may be Python's, which may be gone.
 template <class T>
 void leak(T&& left_over) {
@@ -45,6 +62,7 @@ struct Completer::Crew : std::enable_shared_from_this<Crew> {
   struct Member {
     std::thread thread;
     bool left = false;
+    bool straggles = false;
   };
 
   std::mutex mutex;
@@ -111,6 +129,11 @@ void Completer::Crew::work(Member& me) {
   }
   me.left = true;
   left.notify_all();
+  if (me.straggles) {
+    const std::lock_guard counting(stragglers().mutex);
+    --stragglers().count;
+    stragglers().gone.notify_all();
+  }
 }
 
 bool Completer::Crew::all_others_left() const {
@@ -141,11 +164,24 @@ Completer::~Completer() {
     if (member.left) {
       ended.push_back(std::move(member.thread));
     } else {
+      if (!crew.abandoned) {
+        const std::lock_guard counting(stragglers().mutex);
+        member.straggles = true;
+        ++stragglers().count;
+        stragglers().counted_after = forks();
+      }
       member.thread.detach();
     }
   }
   lock.unlock();
   for (std::thread& thread : ended) thread.join();
+}
+
+void Completer::wait_for_stragglers() {
+  Stragglers& all = stragglers();
+  if (all.counted_after != forks()) return;  // they are the parent's, and so may be the lock
+  std::unique_lock lock(all.mutex);
+  all.gone.wait_for(lock, kLastCallbacks, [&] { return all.count == 0; });
 }
 
 void Completer::run(Job job) {

@@ -23,6 +23,11 @@ class Completer {
   /// caller must not hold the GIL.
   ~Completer();
 
+  /// At the process's end: waits, for at most 3 s, until no thread is on its way back from a
+  /// callback in which its completer ended: taking the GIL of an interpreter that is gone would end
+  /// the process. The caller must not hold the GIL.
+  static void wait_for_stragglers();
+
   /// Any thread; does not wait. What jobs throw is logged.
   void run(std::function<void()> job);
 

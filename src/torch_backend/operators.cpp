@@ -18,6 +18,7 @@
 #include "gtopk/collectives.hpp"
 #include "gtopk/gate.hpp"
 #include "src/torch_backend/backend.hpp"
+#include "src/torch_backend/completer.hpp"
 #include "src/torch_backend/forks.hpp"
 #include "src/torch_backend/tensors.hpp"
 #include "src/torch_backend/torch_headers.hpp"
@@ -214,6 +215,8 @@ void shut_down() {
     }
   }
   for (const BackendPointer& backend : backends) backend->shutdown();
+  backends.clear();
+  Completer::wait_for_stragglers();
 }
 
 /// Names and what they mean, in order.

@@ -63,7 +63,8 @@ class Pair:
             models.append(DistributedDataParallel(nn.Sequential(*each[:-1]), **view))
         self.plain, self.hooked = models
         self.plain.register_comm_hook(None, noop_hook)
-        gtopk.attach(self.hooked, arguments.density)
+        scaler = torch.amp.GradScaler("cpu") if arguments.scaler else None
+        gtopk.attach(self.hooked, arguments.density, scaler=scaler)
         self.x = torch.randn(arguments.batch, width)
         self.elements = sum(each.numel() for each in self.plain.parameters())
         self.turns = 0
@@ -153,6 +154,7 @@ def main() -> None:
     parser.add_argument("--small-width", type=int, default=16)
     parser.add_argument("--small-layers", type=int, default=60)
     parser.add_argument("--bucket-view", action="store_true", help="gradient_as_bucket_view of DDP")
+    parser.add_argument("--scaler", action="store_true", help="under a loss scale")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gtopk")
