@@ -61,12 +61,12 @@ class [[nodiscard]] OthersCall {
   std::uint32_t rank_;
 };
 
-/// Awaiting runs `work` on the engine's executor and rethrows what it threw.
+/// Awaiting runs `work`, if there is any, on the engine's executor and rethrows what it threw.
 class [[nodiscard]] Computation {
  public:
   Computation(Operation& operation, std::function<void()> work)
       : operation_(operation), work_(std::move(work)) {}
-  [[nodiscard]] bool await_ready() const { return false; }
+  [[nodiscard]] bool await_ready() const { return !work_; }
   void await_suspend(std::coroutine_handle<> waiter) {
     operation_.compute(waiter, std::move(work_));
   }
@@ -199,6 +199,15 @@ class GroupView {
   [[nodiscard]] Computation compute(std::function<void()> work) {
     return Computation(operation_, std::move(work));
   }
+  /// Work on so many elements. On few of them it is done here and now: handing it to another thread
+  /// would take longer.
+  template <class Work>
+  [[nodiscard]] Computation compute(std::uint64_t elements, Work work) {
+    if (elements > kFewElements) return compute(std::move(work));
+    work();
+    return Computation(operation_, nullptr);
+  }
+  static constexpr std::uint64_t kFewElements = 1U << 15U;
 
  private:
   friend class Turn;

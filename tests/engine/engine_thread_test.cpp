@@ -6,6 +6,7 @@
 #include <future>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gtopk/collectives.hpp"
@@ -17,33 +18,51 @@
 namespace gtopk {
 namespace {
 
+/// An engine on a thread of its own, with a group of this one rank.
+class Alone {
+ public:
+  Alone() {
+    thread_.call([this] {
+      engine::GroupSpec spec;
+      spec.cards = {thread_.card()};
+      spec.ids = {thread_.engine().reserve_group_id()};
+      group_ = thread_.engine().add_group(std::move(spec));
+    });
+  }
+
+  [[nodiscard]] engine::EngineThread& thread() { return thread_; }
+
+  /// How the collective will have ended.
+  [[nodiscard]] std::future<void> submit(Collective collective) {
+    const auto done = std::make_shared<std::promise<void>>();
+    engine::OperationSpec spec = std::move(collective);
+    spec.timeout = std::chrono::seconds(60);
+    spec.done = [done](const std::exception_ptr& error) {
+      if (error) {
+        done->set_exception(error);
+      } else {
+        done->set_value();
+      }
+    };
+    thread_.engine().submit(group_, std::move(spec));
+    return done->get_future();
+  }
+
+ private:
+  transport::inproc::Fabric fabric_{1};
+  engine::EngineThread thread_{[this] { return fabric_.take_port(0); }};
+  std::shared_ptr<engine::Group> group_;
+};
+
 TEST(EngineThread, RunsWhatIsSubmittedAndEndsWithNothingUnderWay) {
   for (int round = 0; round < 10; ++round) {
-    transport::inproc::Fabric fabric(1);
-    std::promise<void> done;
     std::int64_t value = 5;
     {
-      engine::EngineThread thread([&] { return fabric.take_port(0); });
-      std::shared_ptr<engine::Group> group;
-      thread.call([&] {
-        engine::GroupSpec spec;
-        spec.cards = {thread.card()};
-        spec.ids = {thread.engine().reserve_group_id()};
-        group = thread.engine().add_group(std::move(spec));
-      });
-      EXPECT_THROW(thread.call([] { throw Error(ErrorKind::kInvalidArgument, "thrown there"); }),
-                   Error);
-      engine::OperationSpec spec = gtopk::all_reduce(&value, 1, DataType::kInt64, ReduceOp::kAvg);
-      spec.timeout = std::chrono::seconds(60);
-      spec.done = [&](const std::exception_ptr& error) {
-        if (error) {
-          done.set_exception(error);
-        } else {
-          done.set_value();
-        }
-      };
-      thread.engine().submit(group, std::move(spec));
-      done.get_future().get();
+      Alone alone;
+      EXPECT_THROW(
+          alone.thread().call([] { throw Error(ErrorKind::kInvalidArgument, "thrown there"); }),
+          Error);
+      alone.submit(gtopk::all_reduce(&value, 1, DataType::kInt64, ReduceOp::kAvg)).get();
     }
     EXPECT_EQ(value, 5);
   }
@@ -52,39 +71,22 @@ TEST(EngineThread, RunsWhatIsSubmittedAndEndsWithNothingUnderWay) {
 // Arrivals come from any thread, before, while and after the operation waits.
 TEST(EngineThread, MeetsOthersAtAGate) {
   for (int round = 0; round < 50; ++round) {
-    transport::inproc::Fabric fabric(1);
-    engine::EngineThread thread([&] { return fabric.take_port(0); });
-    std::shared_ptr<engine::Group> group;
-    thread.call([&] {
-      engine::GroupSpec spec;
-      spec.cards = {thread.card()};
-      spec.ids = {thread.engine().reserve_group_id()};
-      group = thread.engine().add_group(std::move(spec));
-    });
+    Alone alone;
     const bool happened = round % 2 == 0;
     std::vector<float> tensor = {1, 2, 3};
     SparseOptions options{.k = 1};
     options.gate = std::make_shared<Gate>(3);
-    std::promise<void> done;
-    engine::OperationSpec spec =
-        gtopk::sparse_all_reduce(tensor.data(), nullptr, 3, DataType::kFloat32, options);
-    spec.timeout = std::chrono::seconds(60);
-    spec.done = [&](const std::exception_ptr& error) {
-      if (error) {
-        done.set_exception(error);
-      } else {
-        done.set_value();
-      }
-    };
     std::jthread other([&] { options.gate->arrive(true); });
-    thread.engine().submit(group, std::move(spec));
-    if (round % 3 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::future<void> done = alone.submit(
+        gtopk::sparse_all_reduce(tensor.data(), nullptr, 3, DataType::kFloat32, options));
+    // By then it has been started.
+    if (round % 3 == 0) alone.thread().call([] {});
     if (happened) {
       options.gate->arrive(true);
     } else {
       options.gate->shut();
     }
-    done.get_future().get();
+    done.get();
     EXPECT_EQ(std::isnan(tensor[0]), !happened);
     if (happened) {
       EXPECT_EQ(tensor, (std::vector<float>{0, 0, 3}));

@@ -42,37 +42,28 @@ engine::Task<void> deliver_alike(engine::GroupView& group, const SparseCall& cal
   using Value = Accumulation<T>;
   const auto divisor = divisor_of<Value>(call.options, group.size());
   Entries<Value, Index> result;
-  bool happened = false;
-  const auto finish = [&] {
-    const Segments<T> tensor(call.tensor);
-    if (!happened) {
-      fill_nan(tensor, call.d);
-      return;
-    }
-    commit<T, Value, Index>(tensor, static_cast<Value*>(call.residual), call.d, result, result,
-                            nullptr, 0, call.options.put_back, divisor);
-    note(call.delivered, result);
-  };
-
-  group.enter("commit");
-  engine::Computation finding = group.compute([&] {
-    const Found<T, Index> found = find();
-    result = found.result;
-    happened =
-        found.finite &&
-        std::all_of(result.values, result.values + result.size,
-                    [](Value value) { return is_finite_key<Value>(magnitude_key(value)); }) &&
-        representable<T, Value, Index>(result, divisor);
-    if (!call.gate) finish();
-  });
-  co_await finding;
-  if (!call.gate) co_return;
-
-  engine::Task<bool> passing = pass(group, call.gate.get(), happened);
-  happened = co_await passing;
-  group.enter("commit");
-  engine::Computation finishing = group.compute([&] { finish(); });
-  co_await finishing;
+  engine::Task<void> settling = settle(
+      group, call.gate.get(), call.d,
+      [&] {
+        const Found<T, Index> found = find();
+        result = found.result;
+        return found.finite &&
+               std::all_of(
+                   result.values, result.values + result.size,
+                   [](Value value) { return is_finite_key<Value>(magnitude_key(value)); }) &&
+               representable<T, Value, Index>(result, divisor);
+      },
+      [&](bool happened) {
+        const Segments<T> tensor(call.tensor);
+        if (!happened) {
+          fill_nan(tensor, call.d);
+          return;
+        }
+        commit<T, Value, Index>(tensor, static_cast<Value*>(call.residual), call.d, result, result,
+                                nullptr, 0, call.options.put_back, divisor);
+        note(call.delivered, result);
+      });
+  co_await settling;
 }
 
 /// Room for entries of the algorithms that make no lists.

@@ -32,47 +32,48 @@ Task<void> dense_as(GroupView& group, SparseCall call) {
   const auto d = static_cast<std::size_t>(call.d);
   // acc has a place of its own: the gradient is still there when ranks turn out to differ.
   auto* const acc = reinterpret_cast<Value*>(group.buffer(d * sizeof(Value)).data());
-  engine::Computation accumulating =
-      group.compute([&] { static_cast<void>(accumulate<T, Value>(tensor, residual, acc, d)); });
+  group.enter("compress");
+  engine::Computation accumulating = group.compute(
+      call.d, [&] { static_cast<void>(accumulate<T, Value>(tensor, residual, acc, d)); });
   co_await accumulating;
 
+  group.enter("exchange");
   const DataType type = accumulation_type(call.dtype);
   Task<void> reducing = collectives::reduce_over_ranks(group, acc, d, type, ReduceOp::kSum);
   co_await reducing;
 
   // A non-finite acc anywhere makes a non-finite sum, which every rank sees.
   const auto divisor = divisor_of<Value>(call.options, group.size());
-  bool happened = true;
-  const auto finish = [&] {
-    const KeepDenormals guard;
-    if (!happened) {
-      fill_nan(tensor, d);
-      return;
-    }
-    for_each_segment(tensor, d, [&](T* data, std::size_t begin, std::size_t end) {
-      for (std::size_t i = begin; i < end; ++i) {
-        data[i - begin] = narrow<T>(acc[i] / divisor);
-      }
-    });
-    if (residual != nullptr) std::fill_n(residual, d, Value{0});
-    if (call.delivered.values != nullptr) {
-      std::copy_n(acc, d, static_cast<Value*>(call.delivered.values));
-    }
+  const auto fits = [&](Value sum) {
+    return finite(sum) && finite(widen(narrow<T>(sum / divisor)));
   };
-  engine::Computation checking = group.compute([&] {
-    const KeepDenormals guard;
-    for (std::size_t i = 0; i < d; ++i) {
-      happened &= finite(acc[i]) && finite(widen(narrow<T>(acc[i] / divisor)));
-    }
-    if (!call.gate) finish();
-  });
-  co_await checking;
-  if (!call.gate) co_return;
-
-  Task<bool> passing = pass(group, call.gate.get(), happened);
-  happened = co_await passing;
-  engine::Computation finishing = group.compute([&] { finish(); });
-  co_await finishing;
+  Task<void> settling = settle(
+      group, call.gate.get(), call.d,
+      [&] {
+        const KeepDenormals guard;
+        bool all = true;
+        for (std::size_t i = 0; i < d; ++i) {
+          all &= fits(acc[i]);
+        }
+        return all;
+      },
+      [&](bool happened) {
+        const KeepDenormals guard;
+        if (!happened) {
+          fill_nan(tensor, d);
+          return;
+        }
+        for_each_segment(tensor, d, [&](T* data, std::size_t begin, std::size_t end) {
+          for (std::size_t i = begin; i < end; ++i) {
+            data[i - begin] = narrow<T>(acc[i] / divisor);
+          }
+        });
+        if (residual != nullptr) std::fill_n(residual, d, Value{0});
+        if (call.delivered.values != nullptr) {
+          std::copy_n(acc, d, static_cast<Value*>(call.delivered.values));
+        }
+      });
+  co_await settling;
 }
 
 Task<void> dense(GroupView& group, SparseCall call) {

@@ -31,7 +31,7 @@ Task<void> random_k_as(GroupView& group, SparseCall call) {
   const auto k = static_cast<std::size_t>(std::min(call.options.k, call.d));
   const EntriesOut<Value, Index> drawn = entries_room<Value, Index>(group, k);
   group.enter("compress");
-  Computation drawing = group.compute([&] {
+  Computation drawing = group.compute(call.d, [&] {
     draw(call.options.seed.value_or(group.sequence()), static_cast<std::size_t>(call.d), k,
          drawn.indices);
     gather<T>(call, drawn.indices, k, drawn.values);

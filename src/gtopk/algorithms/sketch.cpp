@@ -69,7 +69,9 @@ Task<void> sketch_as(GroupView& group, SparseCall call) {
       reinterpret_cast<Value*>(group.buffer(sketch.cells() * sizeof(Value)).data()),
       sketch.cells());
   group.enter("compress");
-  Computation sketching = group.compute([&] { accumulate_sketch<T>(call, sketch, cells); });
+  const std::uint64_t touched = call.d * CountSketch::kRows;
+  Computation sketching =
+      group.compute(touched, [&] { accumulate_sketch<T>(call, sketch, cells); });
   co_await sketching;
 
   group.enter("exchange");
@@ -81,7 +83,7 @@ Task<void> sketch_as(GroupView& group, SparseCall call) {
   const EntriesOut<Value, Index> heaviest = entries_room<Value, Index>(group, most);
   std::size_t found = 0;
   group.enter("compress");
-  Computation unsketching = group.compute([&] {
+  Computation unsketching = group.compute(touched, [&] {
     if (!all_finite(std::span<const Value>(cells))) {
       std::fill_n(heaviest.values, most, std::numeric_limits<Value>::quiet_NaN());
       return;

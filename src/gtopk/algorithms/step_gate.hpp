@@ -1,6 +1,8 @@
-// Sparse, algorithms room: a call's place at the gate of its step, between exchange and commit.
+// Sparse, algorithms room: whether a call happens: a call's place at the gate of its step, between
+// exchange and commit.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -47,16 +49,35 @@ class GiveUpGate {
   StepGate* place_;
 };
 
-/// Whether the call may commit. `happened`: its own part was finite on every rank; with a gate, the
-/// whole step must have been. Null: there is no gate.
-[[nodiscard]] inline engine::Task<bool> pass(engine::GroupView& group, StepGate* place,
+/// Whether the whole step happened, of which this call did or did not.
+[[nodiscard]] inline engine::Task<bool> pass(engine::GroupView& group, StepGate& place,
                                              bool happened) {
-  if (place == nullptr) co_return happened;
   group.enter("gate");
-  place->arrive(happened);
-  engine::AtGate gate(group, place->gate());
+  place.arrive(happened);
+  engine::AtGate gate(group, place.gate());
   const bool all_happened = co_await gate;
   co_return all_happened;
+}
+
+/// The end of a call on so many elements. decide(): whether its own part was finite on every rank;
+/// finish(happened) writes the result, or NaN. Both are one sweep where no gate lies between them.
+template <class Decide, class Finish>
+engine::Task<void> settle(engine::GroupView& group, StepGate* place, std::uint64_t elements,
+                          Decide decide, Finish finish) {
+  group.enter("commit");
+  if (place == nullptr) {
+    engine::Computation settling = group.compute(elements, [&] { finish(decide()); });
+    co_await settling;
+    co_return;
+  }
+  bool happened = false;
+  engine::Computation deciding = group.compute(elements, [&] { happened = decide(); });
+  co_await deciding;
+  engine::Task<bool> passing = pass(group, *place, happened);
+  happened = co_await passing;
+  group.enter("commit");
+  engine::Computation finishing = group.compute(elements, [&] { finish(happened); });
+  co_await finishing;
 }
 
 }  // namespace gtopk::sparse

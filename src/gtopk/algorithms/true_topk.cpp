@@ -27,7 +27,7 @@ Task<void> true_topk_as(GroupView& group, SparseCall call) {
   const auto k = static_cast<std::size_t>(std::min(call.options.k, call.d));
   auto* const sum = reinterpret_cast<Value*>(group.buffer(d * sizeof(Value)).data());
   group.enter("compress");
-  Computation accumulating = group.compute([&] {
+  Computation accumulating = group.compute(call.d, [&] {
     static_cast<void>(accumulate<T, Value>(Segments<T>(call.tensor),
                                            static_cast<const Value*>(call.residual), sum, d));
   });

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -34,6 +35,7 @@ class Step {
   }
 
   [[nodiscard]] Gate& gate(std::uint32_t rank) { return *gates_[rank]; }
+  [[nodiscard]] std::shared_ptr<Gate> shared_gate(std::uint32_t rank) { return gates_[rank]; }
 
   /// One more part.
   void run(InprocRanks& ranks, const reference::Problem& problem) {
@@ -93,6 +95,28 @@ class Step {
   std::vector<std::shared_ptr<Gate>> gates_;
   std::vector<Part> parts_;
 };
+
+/// One more call on every rank, of ten ones each; `options_of`: of a rank's call.
+struct Ones {
+  template <class OptionsOf>
+  Ones(InprocRanks& ranks, OptionsOf options_of)
+      : tensors(ranks.size(), std::vector<float>(10, 1.0F)) {
+    for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
+      endings.push_back(
+          ranks.submit(rank, sparse_all_reduce(tensors[rank].data(), nullptr, tensors[rank].size(),
+                                               DataType::kFloat32, options_of(rank))));
+    }
+  }
+
+  std::vector<std::vector<float>> tensors;
+  std::vector<SharedEnding> endings;
+};
+
+SparseOptions with_gate(std::uint64_t k, std::shared_ptr<Gate> gate) {
+  SparseOptions options{.k = k};
+  options.gate = std::move(gate);
+  return options;
+}
 
 reference::Problem finite_problem(std::uint64_t seed, std::uint32_t ranks) {
   for (;; seed += 1000) {
@@ -177,10 +201,8 @@ TEST(Gate, APartThatIsNeverRunHasNotHappened) {
   step.run(ranks, finite_problem(3, 2));
   std::vector<float> tensor(4, 1.0F);
   for (std::uint32_t rank = 0; rank < 2; ++rank) {
-    SparseOptions options{.k = 1};
-    options.gate = std::shared_ptr<Gate>(std::shared_ptr<Gate>(), &step.gate(rank));
-    const Collective unused =
-        sparse_all_reduce(tensor.data(), nullptr, 4, DataType::kFloat32, options);
+    const Collective unused = sparse_all_reduce(tensor.data(), nullptr, 4, DataType::kFloat32,
+                                                with_gate(1, step.shared_gate(rank)));
   }
   ranks.run_all();
   EXPECT_EQ(step.differs(false), "");
@@ -192,17 +214,11 @@ TEST(Gate, APartThatFailsHasNotHappened) {
   InprocRanks ranks(3);
   Step step(3, 2);
   step.run(ranks, finite_problem(2, 3));
-  std::vector<std::vector<float>> tensors(3, std::vector<float>(10, 1.0F));
-  std::vector<SharedEnding> endings;
-  for (std::uint32_t rank = 0; rank < 3; ++rank) {
-    SparseOptions options{.k = rank + 1};
-    options.gate = std::shared_ptr<Gate>(std::shared_ptr<Gate>(), &step.gate(rank));
-    endings.push_back(ranks.submit(
-        rank, sparse_all_reduce(tensors[rank].data(), nullptr, 10, DataType::kFloat32, options)));
-  }
+  const Ones other(ranks,
+                   [&](std::uint32_t rank) { return with_gate(rank + 1, step.shared_gate(rank)); });
   ranks.run_all();
   EXPECT_EQ(step.differs(false), "");
-  for (const SharedEnding& ending : endings) {
+  for (const SharedEnding& ending : other.endings) {
     ASSERT_TRUE(ending->error.has_value());
     EXPECT_EQ(ending->error->kind(), ErrorKind::kMismatch) << ending->text();
   }
@@ -211,16 +227,10 @@ TEST(Gate, APartThatFailsHasNotHappened) {
 
 TEST(Gate, RanksWithGatesOfDifferentSizesDiffer) {
   InprocRanks ranks(2);
-  std::vector<std::vector<float>> tensors(2, std::vector<float>(10, 1.0F));
-  std::vector<SharedEnding> endings;
-  for (std::uint32_t rank = 0; rank < 2; ++rank) {
-    SparseOptions options{.k = 1};
-    options.gate = std::make_shared<Gate>(1 + rank);
-    endings.push_back(ranks.submit(
-        rank, sparse_all_reduce(tensors[rank].data(), nullptr, 10, DataType::kFloat32, options)));
-  }
+  const Ones calls(
+      ranks, [](std::uint32_t rank) { return with_gate(1, std::make_shared<Gate>(1 + rank)); });
   ranks.run_all();
-  for (const SharedEnding& ending : endings) {
+  for (const SharedEnding& ending : calls.endings) {
     EXPECT_THAT(ending->text(), AllOf(HasSubstr("gate=1"), HasSubstr("gate=2")));
   }
 }
@@ -228,22 +238,17 @@ TEST(Gate, RanksWithGatesOfDifferentSizesDiffer) {
 // Nothing waits for ever: the operation's own deadline holds at the gate, too.
 TEST(Gate, WithoutItsLastArrivalIsATimeOutThatSaysSo) {
   InprocRanks ranks(2);
-  std::vector<std::vector<float>> tensors(2, std::vector<float>(10, 1.0F));
   std::vector<std::shared_ptr<Gate>> gates;
-  std::vector<SharedEnding> endings;
-  for (std::uint32_t rank = 0; rank < 2; ++rank) {
-    SparseOptions options{.k = 1};
-    options.gate = gates.emplace_back(std::make_shared<Gate>(2));
-    endings.push_back(ranks.submit(
-        rank, sparse_all_reduce(tensors[rank].data(), nullptr, 10, DataType::kFloat32, options)));
-  }
+  const Ones calls(ranks, [&](std::uint32_t) {
+    return with_gate(1, gates.emplace_back(std::make_shared<Gate>(2)));
+  });
   ranks.run_all();
   for (std::uint32_t rank = 0; rank < 2; ++rank) {
     EXPECT_THAT(
-        endings[rank]->text(),
+        calls.endings[rank]->text(),
         AllOf(HasSubstr("timed out"), HasSubstr("waiting at its gate for the rest of the step")));
     EXPECT_EQ(gates[rank]->verdict(), false);
-    EXPECT_EQ(tensors[rank], std::vector<float>(10, 1.0F));
+    EXPECT_EQ(calls.tensors[rank], std::vector<float>(10, 1.0F));
   }
 }
 

@@ -1,0 +1,61 @@
+// Sparse, algorithms room: the phase between select and commit: an algorithm's walk from this
+// rank's list to the result, in its turn.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "src/engine/group_view.hpp"
+#include "src/engine/task.hpp"
+#include "src/gtopk/algorithms/call_plan.hpp"
+#include "src/gtopk/algorithms/list_exchange.hpp"
+
+namespace gtopk::sparse {
+
+/// Long lists exchange one operation after the other; short ones pass them by. The place in line is
+/// taken before anything is awaited, here or by who hands it in, and given up when the last list
+/// has left.
+class ExchangePhase {
+ public:
+  ExchangePhase(engine::GroupView& group, const Plan& plan, std::unique_ptr<engine::Turn> turn)
+      : plan_(plan),
+        exchange_(group, plan.lists, scratch_of_this_thread()),
+        handed_in_(std::move(turn)) {
+    if (!exchange_.long_lists()) {
+      handed_in_.reset();
+    } else if (!handed_in_) {
+      turn_.emplace(group);
+    }
+  }
+
+  [[nodiscard]] ListExchange& lists() { return exchange_; }
+
+  engine::Task<List> run(List own) {
+    if (turn_) {
+      engine::Turn& mine = *turn_;
+      co_await mine;
+    }
+    engine::Task<List> walking = plan_.algorithm->walk(exchange_, own);
+    const List result = co_await walking;
+    engine::Task<void> departing = exchange_.departed();
+    co_await departing;
+    turn_.reset();
+    handed_in_.reset();
+    co_return result;
+  }
+
+ private:
+  /// Kept from call to call.
+  static MergeScratch& scratch_of_this_thread() {
+    static thread_local MergeScratch scratch;
+    return scratch;
+  }
+
+  const Plan& plan_;
+  ListExchange exchange_;
+  std::optional<engine::Turn> turn_;
+  std::unique_ptr<engine::Turn> handed_in_;  // its operation has it already
+};
+
+}  // namespace gtopk::sparse

@@ -1,0 +1,93 @@
+// Sparse, algorithms room: `exchange`: the exchange alone, of entries that somebody else selected.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "gtopk/collectives.hpp"
+#include "gtopk/error.hpp"
+#include "src/gtopk/algorithms/automatic.hpp"
+#include "src/gtopk/algorithms/call_plan.hpp"
+#include "src/gtopk/algorithms/exchange_phase.hpp"
+
+namespace gtopk::sparse {
+namespace {
+
+using engine::GroupView;
+using engine::Task;
+
+/// What can be said of it without a group.
+Plan plan_preselected(const SparseCall& call, const Preselected& entries) {
+  if (call.options.algorithm == kAuto) {
+    throw Error(ErrorKind::kInvalidArgument, "exchange takes the name of an algorithm, not 'auto'");
+  }
+  const Plan plan = sparse::plan(call);
+  if (!plan.algorithm->selects()) {
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        fmt::format("exchange takes lists of entries: {} selects nothing", plan.algorithm->name));
+  }
+  if (plan.lists.type.index_bytes != sizeof(std::uint32_t)) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("exchange takes indices of 32 bits, d = {} needs more", call.d));
+  }
+  if (entries.indices.size() > plan.lists.k || entries.values.size() != entries.indices.size()) {
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        fmt::format("exchange({}) of k = {}: {} indices and {} values given", plan.algorithm->name,
+                    plan.lists.k, entries.indices.size(), entries.values.size()));
+  }
+  return plan;
+}
+
+void check_room(const Plan& plan, const Preselected& entries, std::uint32_t ranks) {
+  const std::uint64_t largest = plan.most_entries(ranks);
+  if (entries.result_indices.size() < largest || entries.result_values.size() < largest) {
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        fmt::format("exchange({}) of k = {} among {} ranks has up to {} entries; results have room "
+                    "for {} indices and {} values",
+                    plan.algorithm->name, plan.lists.k, ranks, largest,
+                    entries.result_indices.size(), entries.result_values.size()));
+  }
+}
+
+Task<void> exchange_preselected(GroupView& group, Preselected entries, Plan plan) {
+  ExchangePhase exchange(group, plan, nullptr);
+  group.enter("exchange");
+  List own = exchange.lists().make(plan.lists.k);
+  const auto room = own.room<float, std::uint32_t>();
+  std::ranges::copy(entries.indices, room.indices);
+  std::ranges::copy(entries.values, room.values);
+  exchange.lists().close_selection(own, entries.indices.size(), true);
+  Task<List> exchanging = exchange.run(own);
+  const List result = co_await exchanging;
+  const auto delivered = result.entries<float, std::uint32_t>();
+  std::copy_n(delivered.indices, delivered.size, entries.result_indices.begin());
+  std::copy_n(delivered.values, delivered.size, entries.result_values.begin());
+  *entries.result_count = delivered.size;
+}
+
+}  // namespace
+}  // namespace gtopk::sparse
+
+namespace gtopk {
+
+Collective exchange(const Preselected& entries, std::uint64_t d, const SparseOptions& options) {
+  sparse::SparseCall call;
+  call.d = d;
+  call.options = options;
+  const sparse::Plan plan = sparse::plan_preselected(call, entries);
+  Collective collective;
+  collective.name = fmt::format("exchange({})", plan.algorithm->name);
+  collective.agreement = sparse::agreement(call, plan);
+  collective.check = [plan, entries](const GroupShape& group) {
+    sparse::check_room(plan, entries, group.size);
+  };
+  collective.body = [plan, entries](engine::GroupView& group) {
+    return sparse::exchange_preselected(group, entries, plan);
+  };
+  return collective;
+}
+
+}  // namespace gtopk
