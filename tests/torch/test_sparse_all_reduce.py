@@ -10,11 +10,11 @@ import pytest
 import reference
 import torch
 import torch.distributed as dist
-from gtopk.choices import PUT_BACKS, algorithms, selectors
+from gtopk.choices import PUT_BACKS, algorithms
 from gtopk.collectives import ACCUMULATION
 from gtopk.groups import backend_of
 from gtopk.statistics import Statistics
-from ranks import Rank, RankSet
+from ranks import Rank, RankSet, works_on
 from torch.distributed import ReduceOp
 
 import gtopk
@@ -224,167 +224,6 @@ def check_a_list_of_tensors_is_one_vector(me: Rank) -> None:
     gtopk.sparse_all_reduce([torch.empty(0), torch.empty(2, 0)], k=1, residual=torch.empty(0))
 
 
-def check_random_k_draws_other_indices_in_every_call(me: Rank) -> None:
-    """The same on every rank; what is not drawn stays in the residual."""
-    gradient = torch.arange(1.0, 1001.0) * (me.rank + 1)
-    seen = []
-    for _ in range(2):
-        tensor, residual = gradient.clone(), torch.zeros(1000)
-        gtopk.sparse_all_reduce(tensor, k=50, residual=residual, algorithm="random-k")
-        drawn = tensor.nonzero().flatten()
-        assert len(drawn) == 50
-        assert torch.equal(tensor[drawn], (drawn + 1.0) * 10)  # 1 + 2 + 3 + 4
-        expected = gradient.clone()
-        expected[drawn] = 0
-        assert torch.equal(residual, expected)
-        seen.append(drawn.tolist())
-    assert seen[0] != seen[1]
-
-
-def check_sketch_delivers_exactly_what_is_heavy_in_the_sum(me: Rank) -> None:
-    """The largest of the sum, which is nobody's largest; what is not delivered stays."""
-    gradient = torch.randn(20_000, generator=torch.Generator().manual_seed(me.rank))
-    gradient[5000:5010] = 100.0
-    gradient[me.rank * 10 : (me.rank + 1) * 10] = 150.0
-    for _ in range(2):
-        tensor, residual = gradient.clone(), torch.zeros(20_000)
-        gtopk.sparse_all_reduce(tensor, k=10, residual=residual, algorithm="sketch")
-        assert tensor.nonzero().flatten().tolist() == list(range(5000, 5010))
-        assert bool((tensor[5000:5010] == 400.0).all())  # 4 x 100: no estimate
-        expected = gradient.clone()
-        expected[5000:5010] = 0
-        assert torch.equal(residual, expected)
-
-
-def check_every_wire_loses_nothing(me: Rank) -> None:
-    """Result and residuals together are what went in; a coarser wire sends fewer bytes."""
-    gradient = torch.randn(20_000, generator=torch.Generator().manual_seed(me.rank))
-    total = gradient.double()
-    dist.all_reduce(total)
-    sent, results = {}, {}
-    for wire in ("raw", None, "bf16", "fp16", "int8"):
-        tensor, residual = gradient.clone(), torch.zeros(20_000)
-        before = gtopk.stats()["bytes_sent"]
-        gtopk.sparse_all_reduce(tensor, k=500, residual=residual, wire=wire)
-        sent[wire], results[wire] = gtopk.stats()["bytes_sent"] - before, tensor
-        left = residual.double()
-        dist.all_reduce(left)
-        assert torch.allclose(tensor.double() + left, total, atol=1e-5), wire
-    assert torch.equal(results[None], results["raw"])  # coding changes no result
-    assert torch.equal(results["bf16"], results["bf16"].bfloat16().float())
-    assert sent["raw"] == 2 * (64 + 500 * 8)
-    assert sent[None] < 0.75 * sent["raw"]
-    assert sent["int8"] < min(sent["bf16"], sent["fp16"])
-    assert max(sent["bf16"], sent["fp16"]) < 0.5 * sent["raw"]
-
-
-def check_the_coarsest_wires_lose_nothing_and_send_least(me: Rank) -> None:
-    """Selections alone are rounded: the first of two rounds of "topk"."""
-    gradient = torch.randn(20_000, generator=torch.Generator().manual_seed(me.rank))
-    total = gradient.double()
-    dist.all_reduce(total)
-    sent = {}
-    for wire in ("int8", "2bit", "sign"):
-        tensor, residual = gradient.clone(), torch.zeros(20_000)
-        before = gtopk.stats()["bytes_sent"]
-        gtopk.sparse_all_reduce(tensor, k=500, residual=residual, wire=wire, algorithm="topk")
-        sent[wire] = gtopk.stats()["bytes_sent"] - before
-        left = residual.double()
-        dist.all_reduce(left)
-        assert torch.allclose(tensor.double() + left, total, atol=1e-5), wire
-    # Of 500 entries 1 byte each, 2 bits or 1, and the scales of two blocks: 2 bytes, 8 or 4.
-    assert sent["int8"] - sent["2bit"] == 500 + 4 - (125 + 16)
-    assert sent["2bit"] - sent["sign"] == (125 + 16) - (63 + 8)
-    for wire, algorithm in itertools.product(("2bit", "sign"), ("gtopk", "gtopk-tree", "rs-ag")):
-        with pytest.raises(ValueError, match=f"'{wire}' makes many .* '{algorithm}' .*: topk, ex"):
-            gtopk.sparse_all_reduce(torch.ones(9), k=1, wire=wire, algorithm=algorithm)
-    works_on(me)
-
-
-def check_every_selector_loses_nothing(me: Rank) -> None:
-    """Approximations too, from halves and from a tensor that is not contiguous; all send some."""
-    for select, dtype in itertools.product(selectors(), (torch.float32, torch.bfloat16)):
-        generator = torch.Generator().manual_seed(me.rank)
-        tensor = torch.randn(200, 100, generator=generator).to(dtype).t()
-        acc = tensor.double()
-        total = acc.clone()
-        dist.all_reduce(total)
-        residual = torch.zeros(100, 200)
-        algorithm = "topk" if select == "block" else "gtopk"
-        gtopk.sparse_all_reduce(
-            tensor, density=0.01, residual=residual, select=select, algorithm=algorithm
-        )
-        most = 200 * me.size if algorithm == "topk" else 4 * -(-200 // 3)
-        assert 0 < tensor.count_nonzero() <= most, select
-        left = residual.double()
-        dist.all_reduce(left)
-        # What is delivered is rounded once more, to the tensor's type.
-        epsilon = torch.finfo(dtype).eps
-        assert torch.allclose(tensor.double() + left, total, atol=1e-5, rtol=epsilon), select
-
-
-def check_every_block_is_heard(me: Rank) -> None:
-    """One entry of each of ten blocks, though the largest of all lie in the first."""
-    generator = torch.Generator().manual_seed(me.rank)
-    gradient = torch.rand(950, generator=generator) + 0.5
-    gradient[:100] += 100
-    tensor, residual = gradient.clone(), torch.zeros(950)
-    arguments = {"select": "block", "algorithm": "topk"}
-    gtopk.sparse_all_reduce(tensor, density=0.01, residual=residual, block=100, **arguments)
-    expected = gradient.clone()
-    for begin in range(0, 950, 100):
-        expected[begin + gradient[begin : begin + 100].argmax()] = 0
-    assert torch.equal(residual, expected)
-    sum_of_sent = gradient - residual
-    dist.all_reduce(sum_of_sent)
-    assert torch.equal(tensor != 0, sum_of_sent != 0)
-    assert torch.allclose(tensor, sum_of_sent)
-    with pytest.raises(ValueError, match="'block' takes a density and no k, seen k = 5"):
-        gtopk.sparse_all_reduce(tensor, k=5, **arguments)
-    with pytest.raises(ValueError, match=r"'gtopk' would undo .* such as topk"):
-        gtopk.sparse_all_reduce(tensor, density=0.01, select="block")
-    with pytest.raises(dist.DistBackendError, match=r"block=1000[01].*block=1000[01]"):
-        gtopk.sparse_all_reduce(tensor, density=0.01, block=10_000 + me.rank // 3, **arguments)
-    works_on(me)
-
-
-def check_a_threshold_is_kept_from_step_to_step(me: Rank) -> None:
-    """By a step that happened, and by no other; each rank has its own."""
-    generator = torch.Generator().manual_seed(me.rank)
-    residual, state = torch.zeros(5000), torch.zeros(4, dtype=torch.float64)
-    arguments = {"k": 100, "algorithm": "topk", "select": "threshold", "state": state}
-    counts = []
-    for step in range(6):
-        gradient = torch.randn(5000, generator=generator)
-        acc = gradient + residual
-        gtopk.sparse_all_reduce(gradient, residual=residual, **arguments)
-        sent = acc[residual != acc].abs()
-        threshold = state[0].item()
-        assert sent.numel() == (acc.abs().double() >= threshold).sum() > 0
-        if step == 0:  # exactly k, as nothing was kept
-            assert (sent.numel(), sent.min().item()) == (100, threshold)
-        counts.append(sent.numel())
-    assert all(67 <= count <= 133 for count in counts)
-    assert any(count != 100 for count in counts)
-    every = [torch.empty_like(state) for _ in range(me.size)]
-    dist.all_gather(every, state)
-    assert len({each[0].item() for each in every}) == me.size
-    before = state.clone()
-    spoiled = torch.full((5000,), float("nan") if me.rank == 2 else 1.0)
-    gtopk.sparse_all_reduce(spoiled, residual=residual, **arguments)
-    with pytest.raises(dist.DistBackendError, match=r"k=9[89].*k=9[89]"):
-        gtopk.sparse_all_reduce(gradient, **{**arguments, "k": 98 + me.rank // 2})
-    assert torch.equal(state, before)
-    with pytest.raises(ValueError, match="share memory"):
-        gtopk.sparse_all_reduce(state, **arguments)
-    call = backend_of(None).sparse_all_reduce
-    names = ("topk", "threshold", "raw", "own", ReduceOp.SUM)
-    for wrong in (torch.zeros(3).double(), torch.zeros(4), torch.zeros(8).double()[::2]):
-        with pytest.raises(ValueError, match=r"contiguous float64 tensor of shape \[4\]"):
-            call([torch.ones(9)], None, 1, *names, state=wrong)
-    works_on(me)
-
-
 def check_what_was_delivered_is_noted_beside(me: Rank) -> None:
     backend = backend_of(None)
 
@@ -460,12 +299,6 @@ def check_ranks_that_differ(me: Rank) -> None:
     with pytest.raises(dist.DistBackendError, match="k="):
         work.get_future().wait()
     works_on(me)
-
-
-def works_on(me: Rank) -> None:
-    tensor = torch.full((10,), float(me.rank))
-    gtopk.sparse_all_reduce(tensor, k=10)
-    assert bool((tensor == 6).all())
 
 
 def check_bad_arguments_of_one_rank_alone(me: Rank) -> None:
