@@ -91,11 +91,12 @@ SparseOptions options_of(std::int64_t k, double density, std::int64_t block,
 /// ValueError for what no rank may ask for, with a group or without.
 std::int64_t most(std::int64_t d, std::int64_t ranks, std::int64_t k, double density,
                   std::int64_t block, const std::string& algorithm, const std::string& select,
-                  const std::string& wire) {
+                  const std::string& wire, const std::string& semantics) {
+  SparseOptions options = options_of(k, density, block, algorithm, select, wire);
+  options.semantics = semantics_named(semantics);
   try {
-    return static_cast<std::int64_t>(most_delivered(
-        static_cast<std::uint64_t>(d), options_of(k, density, block, algorithm, select, wire),
-        static_cast<std::uint32_t>(ranks)));
+    return static_cast<std::int64_t>(most_delivered(static_cast<std::uint64_t>(d), options,
+                                                    static_cast<std::uint32_t>(ranks)));
   } catch (const Error& error) {
     rethrow_for_python(error);
   }
@@ -248,7 +249,7 @@ TORCH_LIBRARY(gtopk, library) {
       &sparse_all_reduce);
   library.def(
       "most_delivered(int d, int ranks, int k, float density, int block, str algorithm, "
-      "str select, str wire) -> int",
+      "str select, str wire, str semantics) -> int",
       &most);
   library.def("statistics(int backend) -> (Dict(str, int), Dict(str, float), str)", &statistics);
   library.def(

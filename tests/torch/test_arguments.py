@@ -25,6 +25,7 @@ def config(**changes) -> Config:
         "density": 0.01,
         "unit": "model",
         "algorithm": "gtopk",
+        "semantics": "any",
         "select": "exact",
         "block": 4096,
         "put_back": "own",
@@ -154,9 +155,13 @@ def test_what_the_contract_names_and_is_not_there_raises_an_error_that_names_it(
         state(**{name: value})
 
 
-def test_a_state_takes_no_auto_yet_and_says_what_to_do():
-    with pytest.raises(NotImplementedError, match=r"name the algorithm that gtopk\.plan"):
-        state(algorithm="auto")
+def test_a_state_holds_its_algorithm_to_its_semantics():
+    assert state(algorithm="auto", semantics="exact_sum").choices == []
+    state(algorithm="topk", semantics="exact_sum")
+    with pytest.raises(ValueError, match="'exact_sum' rules out algorithm 'gtopk'"):
+        state(algorithm="gtopk", semantics="exact_sum")
+    with pytest.raises(ValueError, match="semantics='all' is unknown"):
+        state(algorithm="auto", semantics="all")
 
 
 @pytest.mark.parametrize(

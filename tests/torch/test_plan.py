@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 
 import pytest
@@ -10,7 +11,7 @@ import torch.distributed as dist
 from gtopk.choices import SEMANTICS
 from gtopk.planning import Plan
 from ranks import Rank, RankSet
-from training import Training
+from training import Training, flat, gloo
 
 import gtopk
 
@@ -84,6 +85,70 @@ def warnings_of_a_warmup(me: Rank) -> list[str]:
         for _ in range(4):
             training.step()
     return [str(each.message) for each in seen if "gtopk:" in str(each.message)]
+
+
+def check_a_state_keeps_what_auto_chose_for_it(me: Rank) -> None:
+    """Bit for bit a run with the algorithms by name; a resumed run asks for no plan."""
+    arguments = {"density": 0.01, "unit": "model"}
+    automatic = Training(me.rank)
+    state = automatic.hooked(algorithm="auto", semantics="gtopk", **arguments)
+    automatic.steps(3)
+    (choice,) = state.choices
+    assert (choice.unit, choice.density) == (0, 0.01)
+    assert choice.algorithm in KEPT_BY["gtopk"]
+    saved, model = state.state_dict(), copy.deepcopy(automatic.model)
+    gathered = [None] * me.size
+    dist.all_gather_object(gathered, choice, group=gloo())
+    assert gathered == [choice] * me.size
+
+    named = Training(me.rank)
+    named.hooked(algorithm=choice.algorithm, **arguments)
+    named.steps(3)
+    assert torch.equal(flat(automatic.model), flat(named.model))
+
+    # Resumed, it goes by what was saved, though that be no algorithm that would be chosen.
+    other = "gtopk-tree" if choice.algorithm != "gtopk-tree" else "gtopk"
+    saved["auto"]["choices"] = [[0, 0.01, other, "saved"]]
+    resumed, by_name = (Training(me.rank, model=copy.deepcopy(model)) for _ in range(2))
+    state = resumed.hooked(algorithm="auto", semantics="gtopk", **arguments)
+    expected = by_name.hooked(algorithm=other, **arguments)
+    for each in (state, expected):
+        each.load_state_dict(saved)
+    planned = gtopk.stats()["plan"]
+    resumed.steps(2)
+    by_name.steps(2)
+    assert gtopk.stats()["plan"] == planned
+    assert [each.algorithm for each in state.choices] == [other]
+    assert torch.equal(flat(resumed.model), flat(by_name.model))
+    # Another density is another choice; a dense phase is none.
+    state.density = 0.3
+    resumed.steps(1)
+    assert [each.density for each in state.choices] == [0.01, 0.3]
+
+
+def check_units_have_choices_of_their_own(me: Rank) -> None:
+    training = Training(me.rank)
+    state = training.hooked(
+        density=0.01, algorithm="auto", unit="parameter", warmup=[("dense", 1), (0.25, 1)]
+    )
+    training.steps(1)
+    assert state.choices == []
+    training.steps(2)
+    selected = [i for i, unit in enumerate(state.units) if unit.selected_numel]
+    assert [(each.density, each.unit) for each in state.choices] == [
+        (density, unit) for density in (0.25, 0.01) for unit in selected
+    ]
+
+
+def check_states_that_chose_otherwise_are_told(me: Rank) -> None:
+    training = Training(me.rank)
+    state = training.hooked(density=0.01, algorithm="auto", unit="model")
+    saved = state.state_dict()
+    saved["auto"]["choices"] = [[0, 0.01, "dense" if me.rank == 1 else "topk", ""]]
+    state.load_state_dict(saved)
+    with pytest.raises(ValueError, match=r"algorithm of unit 0 at density=0\.01 is '(topk|dense)'"):
+        training.step()
+    dist.barrier()
 
 
 def test_a_density_of_the_warmup_that_is_dearer_than_dense_is_told_once(four: RankSet) -> None:

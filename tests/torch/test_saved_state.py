@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 import torch
+from gtopk.pinned import Choice
 from torch import nn
 
 import gtopk
@@ -105,6 +106,46 @@ def test_a_state_that_was_saved_before_selectors_kept_anything_loads():
     assert not any(map(any, keeps(other)))
 
 
+def automatic_state(**arguments) -> gtopk.SparseState:
+    """One in which "auto" has chosen, for two densities."""
+    made = state(**{"algorithm": "auto", "unit": "parameter", "select": "exact", **arguments})
+    of_units = [Choice(i, 0.02, f"{'rs-ag' if i else 'topk'}", "cheap") for i in range(3)]
+    saved = made.state_dict()
+    saved["auto"]["choices"] = [[0, 0.5, "dense", "cheap"], *map(list, of_units)]
+    made.load_state_dict(saved)
+    return made
+
+
+def test_what_auto_chose_is_saved_and_loads_back():
+    first = automatic_state()
+    assert [each.algorithm for each in first.choices] == ["dense", "topk", "rs-ag", "rs-ag"]
+    second = state(algorithm="auto", unit="parameter")
+    second.load_state_dict(first.state_dict())
+    assert second.choices == first.choices
+    assert [second.unit_algorithm(i) for i in range(3)] == ["topk", "rs-ag", "rs-ag"]
+    third = pickle.loads(pickle.dumps(second))
+    assert third.choices == first.choices
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"algorithm": "gtopk"}, {"unit": "model"}, {"wire": "bf16"}, {"semantics": "exact_sum"}],
+)
+def test_what_auto_chose_for_something_else_is_dropped(changes):
+    saved = automatic_state().state_dict()
+    other = state(**{"algorithm": "auto", "unit": "parameter", **changes})
+    assert other.load_state_dict(saved) == ([], [])
+    assert other.choices == []
+
+
+def test_a_state_that_was_saved_before_auto_could_choose_loads():
+    saved = automatic_state().state_dict()
+    del saved["auto"]
+    other = automatic_state()
+    other.load_state_dict(saved)
+    assert other.choices == []
+
+
 def test_a_layer_that_was_frozen_loads_as_missing_and_one_that_is_frozen_now_as_unexpected():
     saved = state(model(frozen=("0.weight",)), seed=1).state_dict()
     other = state(model(frozen=("1.weight",)), seed=2)
@@ -178,6 +219,11 @@ BROKEN = [
     (
         lambda saved: saved["selector"].update(states=[torch.zeros(4)]),
         "of unit 0 must be torch.float64 of shape \\[4\\]; given 'torch.float32 of shape",
+    ),
+    (lambda saved: saved.update(auto=3), "'auto' must hold a dict 'asked' and a list 'choices'"),
+    *(
+        (lambda saved, broken=broken: saved["auto"].update(choices=[broken]), "a unit below 1")
+        for broken in ([1, 0.5, "topk", ""], [0, 0.5, "best", ""], [0, "0.5", "topk", ""], [0], 7)
     ),
 ]  # fmt: skip
 

@@ -74,6 +74,10 @@ class Training:
         self.at += 1
         return loss.item()
 
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.step()
+
 
 def flat(model: nn.Module) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])

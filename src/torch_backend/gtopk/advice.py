@@ -18,9 +18,11 @@ def warn_of_dear_phases(
 ) -> None:
     """Warn, on the group's first rank, of each density to come that costs more than dense.
 
-    Predicted for the largest unit. Collective where the warm-up has densities left at `step`:
-    all ranks call it with the same arguments.
+    Predicted for the largest unit; `auto` takes dense there. Collective where the warm-up has
+    densities left at `step`: all ranks call it with the same arguments.
     """
+    if config.automatic:
+        return
     densities = dict.fromkeys(_densities_left(config, step))
     unit = max(units, key=lambda each: each.selected_numel)
     if not densities or not unit.selected_numel or dist.get_world_size(group) == 1:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from gtopk.choices import check_whole
+from gtopk.choices import algorithms, check_whole
 from gtopk.collectives import is_selector_state, new_selector_state
+from gtopk.pinned import Choice
 
 if TYPE_CHECKING:
     from gtopk.config import Config
@@ -39,11 +40,20 @@ class Saved:
     select: str | None
     selector_states: list[torch.Tensor]
     """What that selector kept, one per unit; none of a state that was saved without."""
+    asked: Mapping[str, object]
+    """What `auto` went by."""
+    choices: list[Choice]
+    """What it chose; none of another algorithm."""
 
     def selector_states_for(self, config: Config, mine: Sequence[Unit]) -> list[torch.Tensor]:
         """Return them where the same selector goes on with the same units; else none."""
         same = self.select == config.select and self.units == layout(mine)
         return self.selector_states if same else []
+
+    def choices_for(self, config: Config, mine: Sequence[Unit]) -> list[Choice]:
+        """Return them where the same is asked of the same units; else none."""
+        same = self.asked == _asked(config) and self.units == layout(mine)
+        return self.choices if same else []
 
 
 def write(
@@ -53,6 +63,7 @@ def write(
     group: dist.ProcessGroup | None,
     residuals: Mapping[str, torch.Tensor],
     selector_states: Sequence[torch.Tensor],
+    choices: Sequence[Choice],
 ) -> dict[str, Any]:
     """Return a copy of it all. The configuration is there to be looked at."""
     return {
@@ -63,6 +74,7 @@ def write(
         "place": place(group),
         "residuals": {name: view.clone() for name, view in residuals.items()},
         "selector": {"select": config.select, "states": list(selector_states)},
+        "auto": {"asked": _asked(config), "choices": [list(each) for each in choices]},
     }
 
 
@@ -99,7 +111,8 @@ def read(saved: object) -> Saved:
             residual,
         )
     select, states = _selector(saved.get("selector"), len(units))
-    return Saved(list(units), int(saved["step"]), where, residuals, select, states)
+    asked, choices = _auto(saved.get("auto"), len(units))
+    return Saved(list(units), int(saved["step"]), where, residuals, select, states, asked, choices)
 
 
 def _selector(saved: object, units: int) -> tuple[str | None, list[torch.Tensor]]:
@@ -127,6 +140,40 @@ def _selector(saved: object, units: int) -> tuple[str | None, list[torch.Tensor]
             _said(state),
         )
     return saved["select"], states
+
+
+def _asked(config: Config) -> dict[str, object]:
+    """Say what of the configuration decides on what `auto` chooses."""
+    names = ("algorithm", "semantics", "select", "block", "wire")
+    return {name: getattr(config, name) for name in names}
+
+
+def _auto(saved: object, units: int) -> tuple[Mapping[str, object], list[Choice]]:
+    """Read what `auto` chose; a state that was saved before it could has nothing."""
+    if saved is None:
+        return {}, []
+    _check(
+        isinstance(saved, Mapping)
+        and isinstance(saved.get("asked"), Mapping)
+        and isinstance(saved.get("choices"), (list, tuple)),
+        "'auto' must hold a dict 'asked' and a list 'choices'",
+        saved,
+    )
+    assert isinstance(saved, Mapping)
+    for choice in saved["choices"]:
+        _check(
+            isinstance(choice, (list, tuple))
+            and len(choice) == len(Choice._fields)
+            and isinstance(choice[0], int)
+            and 0 <= choice[0] < units
+            and isinstance(choice[1], float)
+            and choice[2] in algorithms()
+            and isinstance(choice[3], str),
+            f"a choice of 'auto' must be a unit below {units}, a density, the name of an algorithm "
+            "and a reason",
+            choice,
+        )
+    return saved["asked"], [Choice(*each) for each in saved["choices"]]
 
 
 def layout(units: Sequence[Unit]) -> list[dict[str, Any]]:

@@ -61,13 +61,14 @@ def most_delivered(
     algorithm: str,
     select: str,
     wire: str | None,
+    semantics: str,
 ) -> int:
     """Return how many entries a result of d elements has at most.
 
     Raise ValueError for names that are there each, and do not go together.
     """
     most: int = _native.load().most_delivered(
-        d, ranks, 0, density, block, algorithm, select, wire_named(wire)
+        d, ranks, 0, density, block, algorithm, select, wire_named(wire), semantics
     )
     return most
 

@@ -13,6 +13,7 @@ from gtopk.choices import (
     check_density,
     check_put_back,
     check_select,
+    check_semantics,
     check_whole,
     check_wire,
     most_delivered,
@@ -31,6 +32,7 @@ class Config:
     density: float
     unit: UnitSize
     algorithm: str
+    semantics: str
     select: str
     block: int
     put_back: str
@@ -44,30 +46,32 @@ class Config:
         object.__setattr__(self, "density", check_density(self.density))
         object.__setattr__(self, "unit", check_unit(self.unit))
         check_algorithm(self.algorithm)
-        if self.algorithm == "auto":
-            # A resumed run must repeat what was chosen, which no checkpoint holds yet.
-            raise NotImplementedError(
-                "gtopk: algorithm='auto' is not there yet for a SparseState: name the algorithm "
-                "that gtopk.plan(...) chooses"
-            )
+        check_semantics(self.semantics)
         check_select(self.select)
         check_put_back(self.put_back)
         check_wire(self.wire)
         object.__setattr__(self, "block", check_block(self.block))
-        self.most_delivered(1, 1, self.density)  # do they go together?
+        # Do they go together? What `auto` may choose always has topk in it.
+        self.most_delivered(1, 1, self.density, "topk" if self.automatic else self.algorithm)
         object.__setattr__(self, "warmup", _checked_warmup(self.warmup))
         object.__setattr__(self, "min_numel", check_whole(self.min_numel, "min_numel", 0))
 
-    def most_delivered(self, d: int, ranks: int, density: float) -> int:
+    @property
+    def automatic(self) -> bool:
+        """Whether algorithms are chosen unit by unit."""
+        return self.algorithm == "auto"
+
+    def most_delivered(self, d: int, ranks: int, density: float, algorithm: str) -> int:
         """Return how many entries a unit's result has at most; ValueError where there is none."""
         return most_delivered(
             d,
             ranks,
             density=density,
             block=self.block,
-            algorithm=self.algorithm,
+            algorithm=algorithm,
             select=self.select,
             wire=self.wire,
+            semantics=self.semantics,
         )
 
     def density_at(self, step: int) -> Density:

@@ -11,16 +11,19 @@ import torch
 import torch.distributed as dist
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from gtopk.config import Config
+    from gtopk.pinned import Choice
     from gtopk.units import Unit
 
 # What is said of a state, in its order: ("density is", "0.01").
 Line = tuple[str, str]
 
 
-def description(config: Config, units: Sequence[Unit], step: int) -> list[Line]:
+def description(
+    config: Config, units: Sequence[Unit], step: int, choices: Iterable[Choice]
+) -> list[Line]:
     """Say all that must be alike on every rank."""
     lines = [(f"{name} is", repr(value)) for name, value in config.as_dict().items()]
     lines.append(("step is", str(step)))
@@ -30,6 +33,10 @@ def description(config: Config, units: Sequence[Unit], step: int) -> list[Line]:
                 (f"unit {i} holds", f"'{each.name}' {list(each.shape)} {each.dtype} {covered}")
                 for each in parameters
             )
+    lines.extend(
+        (f"the algorithm of unit {each.unit} at density={each.density} is", repr(each.algorithm))
+        for each in choices
+    )
     return lines
 
 

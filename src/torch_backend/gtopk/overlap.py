@@ -24,7 +24,7 @@ from gtopk.choices import wire_named
 from gtopk.collectives import ACCUMULATION
 from gtopk.ddp import check_group, ddps_around, has_dropped, may_drop, version
 from gtopk.exchange import Bucket, Exchange, Note
-from gtopk.fingerprint import check_alike, description
+from gtopk.fingerprint import check_alike
 from gtopk.groups import backend_of
 from gtopk.places import layout_of, places_of
 from gtopk.scaling import scale_of
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from gtopk.backend import GtopkBackend
     from gtopk.config import Config, Density
+    from gtopk.fingerprint import Line
     from gtopk.places import Layout
     from gtopk.scaling import Scaler
     from gtopk.units import Unit
@@ -67,6 +68,15 @@ class State(Protocol):
 
     def unit_selector_state(self, index: int) -> torch.Tensor:
         """Return what the selector of ``units[index]`` keeps."""
+
+    def choose_algorithms(self) -> None:
+        """Collective: know every unit's algorithm of the next backward."""
+
+    def unit_algorithm(self, index: int) -> str:
+        """Return the algorithm of ``units[index]`` in the next backward."""
+
+    def description(self) -> list[Line]:
+        """Say all that must be alike on every rank."""
 
 
 class Overlap:
@@ -219,9 +229,10 @@ class Overlap:
             self._may_drop = may_drop(ddps)
             self._ddps = [weakref.ref(each) for each in ddps]
         if not self._compared:
-            check_alike(description(state.config, state.units, state.step), state.group)
+            check_alike(state.description(), state.group)
             warn_of_dear_phases(state.config, state.units, state.step, state.group)
             self._compared = True
+        state.choose_algorithms()
         scaler = state.scaler
         self._scale = 1.0 if scaler is None else scale_of(scaler)
         self._gate = None if scaler is None else _native.gate(len(self._names))
@@ -297,14 +308,14 @@ class Overlap:
             self._small[index] = small
         return small
 
-    def _note_of(self, exchange: Exchange, density: Density) -> Note:
+    def _note_of(self, exchange: Exchange, density: Density, algorithm: str) -> Note:
         """Return a note with room for the result, cleared."""
         assert self._backend is not None
         unit, config = self._state.units[exchange.index], self._state.config
         room = unit.selected_numel
-        dense = density == "dense" or config.algorithm == "dense"
+        dense = algorithm == "dense"
         if density != "dense":
-            room = config.most_delivered(room, self._backend.size(), density)
+            room = config.most_delivered(room, self._backend.size(), density, algorithm)
         note = self._notes[exchange.index]
         if note is None or not note.fits(room, dense=dense):
             note = self._notes[exchange.index] = Note(room, unit.dtype, dense=dense)
@@ -337,16 +348,16 @@ class Overlap:
         elements = state.units[exchange.index].selected_numel
         if elements:
             density = state.density
-            dense = density == "dense"
+            algorithm = state.unit_algorithm(exchange.index)
             # Dense from the first step on leaves nothing behind: no memory to sweep, or to take.
-            none = dense and state.unit_residual_is_zero(exchange.index)
+            none = algorithm == "dense" and state.unit_residual_is_zero(exchange.index)
             if backend.rank() == 0:
-                exchange.note = self._note_of(exchange, density)
+                exchange.note = self._note_of(exchange, density, algorithm)
             work = backend.sparse_all_reduce(
                 exchange.large,
                 None if none else state.unit_residual(exchange.index),
                 0,
-                "dense" if dense else config.algorithm,
+                algorithm,
                 config.select,
                 wire_named(config.wire),
                 config.put_back,

@@ -22,8 +22,10 @@ from gtopk.checkpoint import (
     write,
 )
 from gtopk.config import Config, Density, Warmup
+from gtopk.fingerprint import Line, description
 from gtopk.overlap import Overlap
 from gtopk.parameters import NamedParameters, trained_parameters
+from gtopk.pinned import Choice, Pinned
 from gtopk.residuals import Residuals
 from gtopk.scaling import Scaler, check_scaler
 from gtopk.selections import SelectorStates
@@ -55,8 +57,10 @@ class SparseState:
         density: the share of each unit's elements that travels, in (0, 1].
         unit: bytes of consecutive parameters in reverse registration order; or "parameter"; or
             "model".
-        algorithm: of ``gtopk.sparse_all_reduce``; so are `put_back`, `select`, `block` and
-            `wire`.
+        algorithm: of ``gtopk.sparse_all_reduce``; so are `semantics`, `put_back`, `select`,
+            `block` and `wire`. "auto" chooses for each unit, at the first backward of each density;
+            what it chose, see `choices`, is kept and saved with the residuals.
+        semantics: "exact_sum", "gtopk" or "any".
         put_back: "own" or "merged".
         select: "exact", "gaussian", "sampled", "threshold" or "block". What "threshold" keeps
             from step to step, each unit's own, is saved with the residuals.
@@ -90,6 +94,7 @@ class SparseState:
         *,
         unit: UnitSize = 25 * 2**20,
         algorithm: str = "gtopk",
+        semantics: str = "any",
         put_back: str = "own",
         select: str = "exact",
         block: int = 4096,
@@ -112,6 +117,7 @@ class SparseState:
             density=density,
             unit=unit,
             algorithm=algorithm,
+            semantics=semantics,
             select=select,
             block=block,
             put_back=put_back,
@@ -129,6 +135,7 @@ class SparseState:
         """The argument; neither saved nor copied with the state. Set it between two backwards."""
         self._residuals = Residuals(self.units)
         self._selector_states = SelectorStates(len(self.units))
+        self._pinned = Pinned()
         self._overlap: Overlap | None = Overlap(self, parameters)
 
     @property
@@ -196,6 +203,29 @@ class SparseState:
         """Return what the selector of ``units[index]`` keeps, which the native part writes."""
         return self._selector_states.of_unit(index)
 
+    @property
+    def choices(self) -> list[Choice]:
+        """What "auto" has chosen so far: (unit, density, algorithm, reason), alike on all ranks."""
+        return self._pinned.choices()
+
+    def choose_algorithms(self) -> None:
+        """Choose those of the next backward, where they are to be chosen. Collective."""
+        density = self.density
+        if self.config.automatic and density != "dense":
+            self._pinned.choose(self.config, self.units, density, self.group)
+
+    def unit_algorithm(self, index: int) -> str:
+        """Return the algorithm of ``units[index]`` in the next backward."""
+        density = self.density
+        if density == "dense":
+            return density
+        config = self.config
+        return self._pinned.algorithm(index, density) if config.automatic else config.algorithm
+
+    def description(self) -> list[Line]:
+        """Say all that must be alike on every rank."""
+        return description(self.config, self.units, self.step, self.choices)
+
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of what a resumed run needs: this rank's alone, without communication.
 
@@ -204,7 +234,7 @@ class SparseState:
         self._settle()
         residuals = self._residuals.by_parameter()
         kept = self._selector_states.copies()
-        return write(self.config, self.units, self.step, self.group, residuals, kept)
+        return write(self.config, self.units, self.step, self.group, residuals, kept, self.choices)
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True
@@ -213,8 +243,8 @@ class SparseState:
 
         Residuals and step are loaded; the configuration stays this state's. Where that is the one
         that was saved, the run continues bit for bit; density, warm-up, unit and algorithm may be
-        others. What the selector kept is loaded where selector and units are those that were
-        saved; else it starts anew.
+        others. What the selector kept and what "auto" chose are loaded where units and what they
+        were asked are those that were saved; else they start anew.
 
         Args:
             state_dict: of state_dict().
@@ -239,6 +269,7 @@ class SparseState:
         self._settle()
         incompatible = self._residuals.load(saved.residuals, strict=strict)
         self._selector_states.load(saved.selector_states_for(self.config, self.units))
+        self._pinned = Pinned(saved.choices_for(self.config, self.units))
         self.step = saved.step
         return incompatible
 
@@ -253,6 +284,7 @@ class SparseState:
             "step": self.step,
             "residuals": {name: view.clone() for name, view in views.items()},
             "selector_states": self._selector_states.copies(),
+            "choices": self.choices,
         }
 
     def __setstate__(self, pickled: dict[str, Any]) -> None:
@@ -266,6 +298,7 @@ class SparseState:
         self._residuals.load(pickled["residuals"], strict=True)
         self._selector_states = SelectorStates(len(self.units))
         self._selector_states.load(pickled["selector_states"])
+        self._pinned = Pinned(pickled["choices"])
         self._overlap = None
 
     def _settle(self) -> None:
