@@ -106,6 +106,10 @@ struct SparseOptions {
   /// What the result is multiplied by before it is rounded to the tensor's type, finite and above
   /// 0: the loss scale, where gradients came in divided by it. Residuals know nothing of it.
   double scale = 1;
+  /// d elements of the accumulation type, or null: the caller's momentum, which is already in the
+  /// gradient. Zero afterwards at each index of whose residual what this rank sent was cleared;
+  /// `dense` leaves it alone. Momentum factor masking of DGC (Lin et al., arXiv 1712.01887).
+  void* momentum = nullptr;
   /// Waited for between exchange and commit: see gtopk/gate.hpp. Null: the call stands alone.
   std::shared_ptr<Gate> gate = nullptr;
 };

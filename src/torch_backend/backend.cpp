@@ -289,7 +289,8 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
                                             SparseOptions options,
                                             std::optional<std::chrono::milliseconds> timeout,
                                             const std::vector<at::Tensor>& delivered,
-                                            const std::optional<at::Tensor>& state) {
+                                            const std::optional<at::Tensor>& state,
+                                            const std::optional<at::Tensor>& momentum) {
   std::vector<Contiguous> at = pieces(tensors);
   std::vector<Segment> segments;
   std::uint64_t d = 0;
@@ -298,19 +299,21 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
     d += segments.back().size;
   }
   const DataType type = data_type(tensors.front());
-  void* residual_data = nullptr;
-  if (residual) {
-    static constexpr const char* kWhat = "sparse_all_reduce's residual";
-    check_dense_cpu(*residual, kWhat);
+  // What is accumulated beside the tensor, in the memory of `kept`.
+  const auto accumulated = [&](const at::Tensor& kept, const char* name) -> void* {
+    const std::string what = std::string("sparse_all_reduce's ") + name;
+    check_dense_cpu(kept, what.c_str());
     const auto flat = static_cast<std::int64_t>(d);
     const at::IntArrayRef shape = tensors.size() == 1 ? tensors.front().sizes() : flat;
-    TORCH_CHECK_VALUE((residual->sizes() == shape || residual->sizes() == at::IntArrayRef(flat)) &&
-                          data_type(*residual) == accumulation_type(type),
-                      "gtopk: the residual must be ",
+    TORCH_CHECK_VALUE((kept.sizes() == shape || kept.sizes() == at::IntArrayRef(flat)) &&
+                          data_type(kept) == accumulation_type(type),
+                      "gtopk: the ", name, " must be ",
                       std::string(to_string(accumulation_type(type))), " of shape ", shape,
-                      "; given ", residual->dtype(), " of shape ", residual->sizes());
-    residual_data = at.emplace_back(writable(*residual, kWhat)).bytes().data();
-  }
+                      "; given ", kept.dtype(), " of shape ", kept.sizes());
+    return at.emplace_back(writable(kept, what.c_str())).bytes().data();
+  };
+  void* const residual_data = residual ? accumulated(*residual, "residual") : nullptr;
+  if (momentum) options.momentum = accumulated(*momentum, "momentum");
   const Delivered note = room_to_note(delivered, type, options.algorithm);
   for (const at::Tensor& each : delivered) {
     at.push_back({each, each});

@@ -51,13 +51,15 @@ class GtopkBackend final : public c10d::Backend {
   /// See gtopk.sparse_all_reduce. Several tensors are one vector in pieces, each contiguous; the
   /// residual is then of one dimension. `delivered`: {indices, values} to note the result in, see
   /// gtopk::Delivered; int64 and the accumulation type. `state`: the numbers of a SelectorState, in
-  /// the place of options.state.
+  /// the place of options.state. `momentum`: in the place of options.momentum, shaped like the
+  /// residual.
   c10::intrusive_ptr<c10d::Work> sparse_all_reduce(const std::vector<at::Tensor>& tensors,
                                                    const std::optional<at::Tensor>& residual,
                                                    SparseOptions options,
                                                    std::optional<std::chrono::milliseconds> timeout,
                                                    const std::vector<at::Tensor>& delivered,
-                                                   const std::optional<at::Tensor>& state);
+                                                   const std::optional<at::Tensor>& state,
+                                                   const std::optional<at::Tensor>& momentum);
 
   /// See gtopk.plan; `like` has the type of what is to be reduced. Blocks.
   [[nodiscard]] PlanReport plan(std::uint64_t d, const at::Tensor& like,

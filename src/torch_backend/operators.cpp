@@ -95,8 +95,8 @@ std::int64_t most(std::int64_t d, std::int64_t ranks, std::int64_t k, double den
   SparseOptions options = options_of(k, density, block, algorithm, select, wire);
   options.semantics = semantics_named(semantics);
   try {
-    return static_cast<std::int64_t>(most_delivered(static_cast<std::uint64_t>(d), options,
-                                                    static_cast<std::uint32_t>(ranks)));
+    return static_cast<std::int64_t>(
+        most_delivered(static_cast<std::uint64_t>(d), options, static_cast<std::uint32_t>(ranks)));
   } catch (const Error& error) {
     rethrow_for_python(error);
   }
@@ -119,7 +119,8 @@ c10::intrusive_ptr<c10d::Work> sparse_all_reduce(
     const std::string& algorithm, const std::string& select, const std::string& wire,
     const std::string& put_back, std::int64_t op, std::optional<std::int64_t> timeout_ms,
     const std::vector<at::Tensor>& delivered, const std::optional<at::Tensor>& state,
-    const std::string& semantics, double scale, const std::optional<GatePointer>& gate) {
+    const std::string& semantics, double scale, const std::optional<GatePointer>& gate,
+    const std::optional<at::Tensor>& momentum) {
   std::optional<std::chrono::milliseconds> timeout;
   if (timeout_ms) timeout.emplace(*timeout_ms);
   SparseOptions options = options_of(k, density, block, algorithm, select, wire);
@@ -129,7 +130,7 @@ c10::intrusive_ptr<c10d::Work> sparse_all_reduce(
   if (gate) options.gate = (*gate)->gate;
   options.op = reduce_op(c10d::ReduceOp(static_cast<c10d::ReduceOp::RedOpType>(op)));
   return numbered(backend)->sparse_all_reduce(tensors, residual, std::move(options), timeout,
-                                              delivered, state);
+                                              delivered, state, momentum);
 }
 
 using Counts = c10::Dict<std::string, std::int64_t>;
@@ -244,7 +245,7 @@ TORCH_LIBRARY(gtopk, library) {
       "sparse_all_reduce(int backend, Tensor(a!)[] tensors, Tensor(b!)? residual, int k, "
       "float density, int block, str algorithm, str select, str wire, str put_back, int op, "
       "int? timeout_ms, Tensor(c!)[] delivered, Tensor(d!)? state, str semantics, "
-      "float scale, __torch__.torch.classes.gtopk.Gate? gate) "
+      "float scale, __torch__.torch.classes.gtopk.Gate? gate, Tensor(e!)? momentum) "
       "-> __torch__.torch.classes.c10d.Work",
       &sparse_all_reduce);
   library.def(

@@ -61,6 +61,9 @@ engine::Task<void> deliver_alike(engine::GroupView& group, const SparseCall& cal
         }
         commit<T, Value, Index>(tensor, static_cast<Value*>(call.residual), call.d, result, result,
                                 nullptr, 0, call.options.put_back, divisor);
+        if (call.options.momentum != nullptr) {
+          mask(static_cast<Value*>(call.options.momentum), result, result, call.options.put_back);
+        }
         note(call.delivered, result);
       });
   co_await settling;

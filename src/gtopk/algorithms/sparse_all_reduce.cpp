@@ -64,9 +64,13 @@ void commit_as(const SparseCall& call, std::uint32_t ranks, const List& own, con
   std::array<Entries<Value, Index>, kMostDropped> put_back;
   std::ranges::transform(dropped, put_back.begin(),
                          [](const List& list) { return list.entries<Value, Index>(); });
-  commit<T, Value, Index>(tensor, static_cast<Value*>(call.residual), call.d,
-                          own.entries<Value, Index>(), delivered, put_back.data(), dropped.size(),
-                          call.options.put_back, divisor_of<Value>(call.options, ranks));
+  const auto sent = own.entries<Value, Index>();
+  commit<T, Value, Index>(tensor, static_cast<Value*>(call.residual), call.d, sent, delivered,
+                          put_back.data(), dropped.size(), call.options.put_back,
+                          divisor_of<Value>(call.options, ranks));
+  if (call.options.momentum != nullptr) {
+    mask(static_cast<Value*>(call.options.momentum), sent, delivered, call.options.put_back);
+  }
   note(call.delivered, delivered);
 }
 

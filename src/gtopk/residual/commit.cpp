@@ -57,16 +57,17 @@ void for_each_shared(Entries<Value, Index> a, Entries<Value, Index> b, Visit vis
   }
 }
 
+/// `kept`: the residual, or the momentum.
 template <class Value, class Index>
-void clear_sent(Value* residual, Entries<Value, Index> own, Entries<Value, Index> result,
+void clear_sent(Value* kept, Entries<Value, Index> own, Entries<Value, Index> result,
                 PutBack put_back) {
   switch (put_back) {
     case PutBack::kOwn:
-      for_each_shared(own, result, [&](std::size_t i) { residual[own.indices[i]] = 0; });
+      for_each_shared(own, result, [&](std::size_t i) { kept[own.indices[i]] = 0; });
       return;
     case PutBack::kMerged:
       for (std::size_t i = 0; i < own.size; ++i) {
-        residual[own.indices[i]] = 0;
+        kept[own.indices[i]] = 0;
       }
       return;
   }
@@ -161,6 +162,12 @@ void commit(Segments<T> tensor, Value* residual, std::size_t d, Entries<Value, I
   }
 }
 
+template <class Value, class Index>
+void mask(Value* momentum, Entries<Value, Index> own, Entries<Value, Index> result,
+          PutBack put_back) {
+  clear_sent(momentum, own, result, put_back);
+}
+
 template <class T>
 void fill_nan(Segments<T> tensor, std::size_t d) {
   for_each_segment(tensor, d, [](T* data, std::size_t begin, std::size_t end) {
@@ -186,6 +193,8 @@ bool accumulate(Segments<const T> gradient, const Value* residual, Value* acc, s
   template void commit<T, Value, Index>(Segments<T>, Value*, std::size_t, Entries<Value, Index>, \
                                         Entries<Value, Index>, const Entries<Value, Index>*,     \
                                         std::size_t, PutBack, Value);
+#define GTOPK_INSTANTIATE_MASK(Value, Index) \
+  template void mask<Value, Index>(Value*, Entries<Value, Index>, Entries<Value, Index>, PutBack);
 #define GTOPK_INSTANTIATE(T, Value)                    \
   GTOPK_INSTANTIATE_INDEXED(T, Value, std::uint32_t)   \
   GTOPK_INSTANTIATE_INDEXED(T, Value, std::uint64_t)   \
@@ -196,7 +205,12 @@ GTOPK_INSTANTIATE(float, float)
 GTOPK_INSTANTIATE(double, double)
 GTOPK_INSTANTIATE(Bfloat16, float)
 GTOPK_INSTANTIATE(Float16, float)
+GTOPK_INSTANTIATE_MASK(float, std::uint32_t)
+GTOPK_INSTANTIATE_MASK(float, std::uint64_t)
+GTOPK_INSTANTIATE_MASK(double, std::uint32_t)
+GTOPK_INSTANTIATE_MASK(double, std::uint64_t)
 
+#undef GTOPK_INSTANTIATE_MASK
 #undef GTOPK_INSTANTIATE
 #undef GTOPK_INSTANTIATE_INDEXED
 // NOLINTEND(bugprone-macro-parentheses)

@@ -31,6 +31,11 @@ void commit(Segments<T> tensor, Value* residual, std::size_t d, Entries<Value, I
             Entries<Value, Index> result, const Entries<Value, Index>* dropped,
             std::size_t dropped_lists, PutBack put_back, Value divisor);
 
+/// momentum[i] <- 0 wherever commit() clears the residual of what this rank has sent.
+template <class Value, class Index>
+void mask(Value* momentum, Entries<Value, Index> own, Entries<Value, Index> result,
+          PutBack put_back);
+
 /// The tensor of a step that did not happen.
 template <class T>
 void fill_nan(Segments<T> tensor, std::size_t d);

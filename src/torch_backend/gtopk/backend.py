@@ -50,6 +50,7 @@ class GtopkBackend:
         semantics: str = "any",
         scale: float = 1.0,
         gate: torch.ScriptObject | None = None,
+        momentum: torch.Tensor | None = None,
     ) -> Work:
         """See gtopk.sparse_all_reduce; the future's value is `tensors`.
 
@@ -61,6 +62,7 @@ class GtopkBackend:
 
         scale: what the result is multiplied by before it is rounded; the residual knows nothing of
         it. gate: of _native.gate(); the operation commits when all that arrive there have happened.
+        momentum: shaped like the residual; zero afterwards where what this rank sent was cleared.
         """
         work = self._operators.sparse_all_reduce(
             self._number,
@@ -80,6 +82,7 @@ class GtopkBackend:
             semantics,
             scale,
             gate,
+            momentum,
         )
         return Work.unbox(work)
 

@@ -44,6 +44,8 @@ class Saved:
     """What `auto` went by."""
     choices: list[Choice]
     """What it chose; none of another algorithm."""
+    momenta: Mapping[str, torch.Tensor]
+    """None of a state without."""
 
     def selector_states_for(self, config: Config, mine: Sequence[Unit]) -> list[torch.Tensor]:
         """Return them where the same selector goes on with the same units; else none."""
@@ -64,6 +66,7 @@ def write(
     residuals: Mapping[str, torch.Tensor],
     selector_states: Sequence[torch.Tensor],
     choices: Sequence[Choice],
+    momenta: Mapping[str, torch.Tensor],
 ) -> dict[str, Any]:
     """Return a copy of it all. The configuration is there to be looked at."""
     return {
@@ -75,6 +78,7 @@ def write(
         "residuals": {name: view.clone() for name, view in residuals.items()},
         "selector": {"select": config.select, "states": list(selector_states)},
         "auto": {"asked": _asked(config), "choices": [list(each) for each in choices]},
+        "momenta": {name: view.clone() for name, view in momenta.items()},
     }
 
 
@@ -102,17 +106,26 @@ def read(saved: object) -> Saved:
         "'place' must be None or hold 'rank' and 'ranks'",
         where,
     )
-    _check(isinstance(residuals, Mapping), "'residuals' must be a dict", residuals)
-    for name, residual in residuals.items():
-        _check(isinstance(name, str), "a name in 'residuals' is no string", name)
-        _check(
-            isinstance(residual, torch.Tensor) and residual.layout == torch.strided,
-            f"the residual of '{name}' must be a dense tensor",
-            residual,
-        )
+    _check_tensors(residuals, "residual", "residuals")
+    momenta = saved.get("momenta", {})  # a state that was saved before there were any has none
+    _check_tensors(momenta, "momentum", "momenta")
     select, states = _selector(saved.get("selector"), len(units))
     asked, choices = _auto(saved.get("auto"), len(units))
-    return Saved(list(units), int(saved["step"]), where, residuals, select, states, asked, choices)
+    return Saved(
+        list(units), int(saved["step"]), where, residuals, select, states, asked, choices, momenta
+    )
+
+
+def _check_tensors(tensors: object, one: str, all_of_them: str) -> None:
+    _check(isinstance(tensors, Mapping), f"'{all_of_them}' must be a dict", tensors)
+    assert isinstance(tensors, Mapping)
+    for name, tensor in tensors.items():
+        _check(isinstance(name, str), f"a name in '{all_of_them}' is no string", name)
+        _check(
+            isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided,
+            f"the {one} of '{name}' must be a dense tensor",
+            tensor,
+        )
 
 
 def _selector(saved: object, units: int) -> tuple[str | None, list[torch.Tensor]]:

@@ -97,6 +97,17 @@ def check_density(density: object, name: str = "density") -> float:
     return float(density)
 
 
+def check_momentum(momentum: object) -> float:
+    """Return the momentum as a float; raise ValueError unless 0 <= momentum < 1."""
+    if (
+        not isinstance(momentum, numbers.Real)
+        or isinstance(momentum, bool)
+        or not 0 <= momentum < 1
+    ):
+        raise ValueError(f"gtopk: momentum must be a number in [0, 1), given {momentum!r}")
+    return float(momentum)
+
+
 def check_whole(number: object, name: str, least: int) -> int:
     """Return the number, of any integer type, as an int; raise ValueError unless >= `least`."""
     try:

@@ -11,6 +11,7 @@ from gtopk.choices import (
     check_algorithm,
     check_block,
     check_density,
+    check_momentum,
     check_put_back,
     check_select,
     check_semantics,
@@ -39,6 +40,8 @@ class Config:
     wire: str | None
     warmup: tuple[tuple[Density, int], ...]
     min_numel: int
+    momentum: float
+    nesterov: bool
 
     def __post_init__(self) -> None:
         """Raise ValueError, or NotImplementedError for what is not there yet."""
@@ -55,6 +58,10 @@ class Config:
         self.most_delivered(1, 1, self.density, "topk" if self.automatic else self.algorithm)
         object.__setattr__(self, "warmup", _checked_warmup(self.warmup))
         object.__setattr__(self, "min_numel", check_whole(self.min_numel, "min_numel", 0))
+        object.__setattr__(self, "momentum", check_momentum(self.momentum))
+        object.__setattr__(self, "nesterov", bool(self.nesterov))
+        if self.nesterov and not self.momentum:
+            raise ValueError("gtopk: nesterov=True needs a momentum above 0")
 
     @property
     def automatic(self) -> bool:

@@ -166,9 +166,11 @@ class Exchange:
                 self.large[0][:1].fill_(math.nan)
 
     def happened(self) -> bool:
-        """After the exchange: whether the large part was finite, everywhere."""
+        """After the exchange: whether the unit was finite, everywhere."""
+        if not self.large:
+            return bool(self.small.isfinite().all())
         # Every element of a step that was not is NaN: one will do.
-        return not (self.large and math.isnan(self.large[0][0].item()))
+        return not math.isnan(self.large[0][0].item())
 
     def let_go(self) -> None:
         """After the backward: of DDP's buckets, and of what is in them."""

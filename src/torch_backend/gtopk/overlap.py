@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from gtopk.backend import GtopkBackend
     from gtopk.config import Config, Density
     from gtopk.fingerprint import Line
+    from gtopk.momenta import Momenta
     from gtopk.places import Layout
     from gtopk.scaling import Scaler
     from gtopk.units import Unit
@@ -52,6 +53,7 @@ class State(Protocol):
     units: tuple[Unit, ...]
     group: dist.ProcessGroup | None
     scaler: Scaler | None
+    momenta: Momenta
 
     @property
     def density(self) -> Density:
@@ -144,21 +146,31 @@ class Overlap:
 
         Nobody has seen what its units delivered: it goes back to where residuals are kept.
         """
-        if not self._open:
+        if not self._exchanges:
             return
-        self._open = False
-        self._shut_gate()
+        broken, self._open = self._open, False
+        if broken:
+            self._shut_gate()
         for exchange in self._exchanges:
             for work in list(exchange.works):
                 with contextlib.suppress(Exception):
                     work.wait()
         with self._changed:
             self._changed.wait_for(lambda: all(each.ended for each in self._exchanges))
+        self._keep_momenta()
         for exchange in self._exchanges:
             # Not out of DDP's buckets, which may have been written since.
-            if exchange.delivered and exchange.note is not None:
+            if broken and exchange.delivered and exchange.note is not None:
                 exchange.note.add_to(self._state.unit_residual(exchange.index))
         self._exchanges = []  # lets go of DDP's buckets
+
+    def _keep_momenta(self) -> None:
+        """All has ended: momenta go on where a step happened; with a gate, all or none."""
+        momenta = self._state.momenta
+        together = self._gate is None or all(each.delivered for each in self._exchanges)
+        for exchange in self._exchanges if momenta and together else ():
+            if exchange.delivered:
+                momenta.keep(exchange.index)
 
     def skip(self) -> None:
         """Give what the last backward delivered back to where residuals are kept; once."""
@@ -266,6 +278,7 @@ class Overlap:
         """The backward has ended well: the step counts, and DDP has taken what it takes."""
         self._open = False
         self._state.step += 1
+        self._keep_momenta()
         exchanges, self._exchanges = self._exchanges, []  # lets go of DDP's buckets
         for exchange in exchanges:
             if not exchange.delivered:
@@ -294,7 +307,9 @@ class Overlap:
         assert self._backend is not None
         with torch.no_grad():
             if kept is not None:
-                residual.sub_(kept, alpha=1 / exchange.scale)
+                mine = kept.to(residual.dtype) / exchange.scale
+                momenta = self._state.momenta
+                residual.sub_(mine, alpha=momenta.forget(name, mine) if momenta else 1)
             if self._backend.rank() == 0:
                 mean = exchange.into[name].to(residual.dtype)
                 residual.add_(mean, alpha=self._backend.size() / exchange.scale)
@@ -345,6 +360,9 @@ class Overlap:
         state, backend, config = self._state, self._backend, self._state.config
         assert backend is not None
         exchange.spread_not_finite(backend.size())
+        momentum = None
+        if state.momenta:
+            momentum = state.momenta.correct(exchange.index, exchange.large, exchange.small)
         elements = state.units[exchange.index].selected_numel
         if elements:
             density = state.density
@@ -368,6 +386,7 @@ class Overlap:
                 state=state.unit_selector_state(exchange.index),
                 scale=exchange.scale,
                 gate=exchange.gate,
+                momentum=momentum,
             )
             works.append(work)
         if exchange.small.numel() or not works:
@@ -393,8 +412,7 @@ class Overlap:
             if exchange.under_way:
                 return
         if exchange.gate is not None and not exchange.large:
-            finite = exchange.error is None and bool(exchange.small.isfinite().all())
-            exchange.gate.arrive(finite)  # no operation of the unit's does
+            exchange.gate.arrive(exchange.delivered)  # no operation of the unit's does
         if exchange.error is None:
             try:
                 with torch.no_grad():

@@ -63,7 +63,7 @@ class Residuals:
         strict: raise ValueError unless that is all of both sides, and copy none.
         """
         mine = self.by_parameter()
-        fit = [name for name, view in mine.items() if name in saved and _fits(view, saved[name])]
+        fit = _fitting(mine, saved)
         missing = sorted(mine.keys() - fit)
         unexpected = sorted(saved.keys() - fit)
         if strict and (missing or unexpected):
@@ -72,14 +72,23 @@ class Residuals:
                 f"{missing} miss one that fits, {unexpected} are not expected; strict=False loads "
                 "the others"
             )
-        with torch.no_grad():
-            for name in fit:
-                mine[name].copy_(saved[name])
+        load_into(mine, saved)
         return IncompatibleKeys(missing, unexpected)
 
 
-def _fits(mine: torch.Tensor, saved: torch.Tensor) -> bool:
-    return mine.shape == saved.shape and mine.dtype == saved.dtype
+def _fitting(mine: Mapping[str, torch.Tensor], saved: Mapping[str, torch.Tensor]) -> list[str]:
+    return [
+        name
+        for name, view in mine.items()
+        if name in saved and (view.shape, view.dtype) == (saved[name].shape, saved[name].dtype)
+    ]
+
+
+def load_into(mine: Mapping[str, torch.Tensor], saved: Mapping[str, torch.Tensor]) -> None:
+    """Copy in those whose name, shape and type are known here."""
+    with torch.no_grad():
+        for name in _fitting(mine, saved):
+            mine[name].copy_(saved[name])
 
 
 def slots(flat: torch.Tensor, parameters: Sequence[Parameter]) -> list[torch.Tensor]:

@@ -23,6 +23,7 @@ from gtopk.checkpoint import (
 )
 from gtopk.config import Config, Density, Warmup
 from gtopk.fingerprint import Line, description
+from gtopk.momenta import Momenta
 from gtopk.overlap import Overlap
 from gtopk.parameters import NamedParameters, trained_parameters
 from gtopk.pinned import Choice, Pinned
@@ -72,8 +73,13 @@ class SparseState:
             backward warns, on the first rank, of densities that are predicted to cost more than
             "dense" (``gtopk.plan``).
         min_numel: see above.
-        momentum: 0; others are not there yet, and so are the next two arguments.
-        clip_norm: None.
+        momentum: m in [0, 1): what is accumulated is each rank's momentum u <- m u + g and not its
+            gradient g, and u is cleared where an entry has been sent (DGC, Lin et al., arXiv
+            1712.01887: momentum correction and momentum factor masking). In the optimizer's place:
+            give that one none. It takes memory twice over, small parameters included; for half
+            types what is accumulated is rounded to the gradient's.
+        nesterov: g + m u is accumulated instead of u.
+        clip_norm: None; others are not there yet, and so is the next argument.
         accumulate: "gradient".
         scaler: the ``torch.amp.GradScaler`` that scales the loss. Gradients are then divided by its
             scale when they arrive and results multiplied by it, so that residuals are free of it
@@ -102,6 +108,7 @@ class SparseState:
         warmup: Warmup = (),
         min_numel: int = 1024,
         momentum: float = 0.0,
+        nesterov: bool = False,
         clip_norm: float | None = None,
         accumulate: str = "gradient",
         scaler: Scaler | None = None,
@@ -109,7 +116,6 @@ class SparseState:
     ) -> None:
         """See the class."""
         _check_not_there_yet(
-            momentum=(momentum, 0.0),
             clip_norm=(clip_norm, None),
             accumulate=(accumulate, "gradient"),
         )
@@ -124,6 +130,8 @@ class SparseState:
             wire=wire,
             warmup=warmup,  # type: ignore[arg-type]  # the Config makes tuples of it
             min_numel=min_numel,
+            momentum=momentum,
+            nesterov=nesterov,
         )
         self.step = 0
         """Backwards so far, those that raised left out."""
@@ -134,6 +142,8 @@ class SparseState:
         self.scaler = scaler
         """The argument; neither saved nor copied with the state. Set it between two backwards."""
         self._residuals = Residuals(self.units)
+        self.momenta = Momenta(self.units, self.config.momentum, nesterov=self.config.nesterov)
+        """What overlap.py advances."""
         self._selector_states = SelectorStates(len(self.units))
         self._pinned = Pinned()
         self._overlap: Overlap | None = Overlap(self, parameters)
@@ -191,6 +201,14 @@ class SparseState:
         """
         return self._residuals.of_parameter(name)
 
+    def momentum(self, name: str) -> torch.Tensor | None:
+        """Return the parameter's momentum as a view: its shape, the accumulation type.
+
+        None without `momentum=`. Not to be touched during a backward. Raises KeyError for a name
+        that the state does not know.
+        """
+        return self.momenta.by_parameter()[name] if self.momenta else None
+
     def unit_residual(self, index: int) -> torch.Tensor:
         """Return the flat residual of ``units[index]``, which the native part writes."""
         return self._residuals.of_unit(index)
@@ -234,7 +252,16 @@ class SparseState:
         self._settle()
         residuals = self._residuals.by_parameter()
         kept = self._selector_states.copies()
-        return write(self.config, self.units, self.step, self.group, residuals, kept, self.choices)
+        return write(
+            self.config,
+            self.units,
+            self.step,
+            self.group,
+            residuals,
+            kept,
+            self.choices,
+            self.momenta.by_parameter(),
+        )
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True
@@ -244,7 +271,8 @@ class SparseState:
         Residuals and step are loaded; the configuration stays this state's. Where that is the one
         that was saved, the run continues bit for bit; density, warm-up, unit and algorithm may be
         others. What the selector kept and what "auto" chose are loaded where units and what they
-        were asked are those that were saved; else they start anew.
+        were asked are those that were saved; else they start anew. So does the momentum of a
+        parameter that the saved state has none of.
 
         Args:
             state_dict: of state_dict().
@@ -270,6 +298,7 @@ class SparseState:
         incompatible = self._residuals.load(saved.residuals, strict=strict)
         self._selector_states.load(saved.selector_states_for(self.config, self.units))
         self._pinned = Pinned(saved.choices_for(self.config, self.units))
+        self.momenta.load(saved.momenta)
         self.step = saved.step
         return incompatible
 
@@ -285,6 +314,7 @@ class SparseState:
             "residuals": {name: view.clone() for name, view in views.items()},
             "selector_states": self._selector_states.copies(),
             "choices": self.choices,
+            "momenta": {name: each.clone() for name, each in self.momenta.by_parameter().items()},
         }
 
     def __setstate__(self, pickled: dict[str, Any]) -> None:
@@ -299,6 +329,8 @@ class SparseState:
         self._selector_states = SelectorStates(len(self.units))
         self._selector_states.load(pickled["selector_states"])
         self._pinned = Pinned(pickled["choices"])
+        self.momenta = Momenta(self.units, self.config.momentum, nesterov=self.config.nesterov)
+        self.momenta.load(pickled["momenta"])
         self._overlap = None
 
     def _settle(self) -> None:

@@ -200,6 +200,23 @@ TYPED_TEST(Commit, DenormalsAreKeptEvenWhereTheHostFlushesThem) {
   });
 }
 
+TYPED_TEST(Commit, MaskClearsWhereTheResidualOfWhatWasSentIsCleared) {
+  using Value = typename TestFixture::Value;
+  using Index = typename TestFixture::Index;
+  testing::for_each_seed(200, [&](std::uint64_t seed) {
+    const auto one = this->random_case(seed);
+    std::vector<Value> momentum(one.tensor.size(), Value{1});
+    mask(momentum.data(), one.own.view(), one.result.view(), one.put_back);
+    for (std::size_t i = 0; i < momentum.size(); ++i) {
+      const auto in = [i](const auto& list) {
+        return std::ranges::find(list.indices, static_cast<Index>(i)) != list.indices.end();
+      };
+      const bool cleared = in(one.own) && (one.put_back == PutBack::kMerged || in(one.result));
+      ASSERT_EQ(momentum[i], cleared ? Value{0} : Value{1}) << i;
+    }
+  });
+}
+
 TYPED_TEST(Commit, AllocatesNothing) {
   auto one = this->random_case(20);
   one.residual.resize(one.tensor.size());

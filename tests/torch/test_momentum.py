@@ -1,0 +1,210 @@
+"""Room: tests/torch. Momentum correction: ``SparseState(momentum=…, nesterov=…)``."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+
+import pytest
+import reference
+import torch
+import torch.distributed as dist
+from ranks import Rank, RankSet
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from training import Training, flat, gloo, replicas_are_bitwise_equal
+
+import gtopk
+
+pytestmark = pytest.mark.loopback
+
+D, SMALL, K = 500, 10, 10
+
+
+class Linear(nn.Module):
+    """The gradient of its sum is what it is given."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.small = nn.Parameter(torch.zeros(SMALL, dtype=dtype))
+        self.large = nn.Parameter(torch.zeros(D, dtype=dtype))
+
+    def forward(self, gradient: torch.Tensor) -> torch.Tensor:
+        return self.large @ gradient[:D] + self.small @ gradient[D:]
+
+
+def gradient(rank: int, step: int, dtype: torch.dtype) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1000 * rank + step)
+    return torch.randn(D + SMALL, generator=generator).to(dtype)
+
+
+class Simulation:
+    """All ranks' momenta and residuals, step by step, with the sequential reference."""
+
+    def __init__(self, ranks: int, dtype: torch.dtype, nesterov: bool) -> None:
+        wide = reference.accumulation(dtype)
+        self.momenta = [torch.zeros(D + SMALL, dtype=wide) for _ in range(ranks)]
+        self.residuals = [torch.zeros(D, dtype=wide) for _ in range(ranks)]
+        self.nesterov = nesterov
+
+    def step(self, gradients: list[torch.Tensor], algorithm: str, put_back: str) -> torch.Tensor:
+        given = []
+        for i, g in enumerate(gradients):
+            self.momenta[i] = u = torch.add(g, self.momenta[i], alpha=0.9)
+            given.append(torch.add(g, u, alpha=0.9) if self.nesterov else u)
+        large = [c[:D].to(g.dtype) for c, g in zip(given, gradients, strict=True)]
+        outcome = reference.sparse_all_reduce(
+            large, self.residuals, K, algorithm, put_back, average=True
+        )
+        for u, c, residual in zip(self.momenta, large, self.residuals, strict=True):
+            if algorithm == "dense":
+                continue
+            acc = (c.to(residual.dtype) + residual).abs()
+            sent = torch.zeros(D, dtype=torch.bool)
+            sent[acc.argsort(descending=True, stable=True)[:K]] = True
+            u[:D][sent & (outcome.tensor != 0) if put_back == "own" else sent] = 0
+        self.residuals = outcome.residuals
+        small = torch.stack([c[D:] for c in given]).mean(0)
+        return torch.cat([outcome.tensor, small.to(outcome.tensor.dtype)])
+
+
+def check_fifty_steps_are_those_of_the_paper(me: Rank) -> None:
+    """Bit for bit but for the small ones, whose mean is summed in another order."""
+    cases = itertools.product(("gtopk", "topk"), ("own", "merged"), (False, True))
+    for ranks in range(1, 5):
+        group = dist.new_group(list(range(ranks)))
+        if me.rank >= ranks:
+            continue
+        for algorithm, put_back, nesterov in cases if ranks == 4 else [("gtopk", "own", False)]:
+            dtype = torch.bfloat16 if nesterov and put_back == "own" else torch.float32
+            model = Linear(dtype)
+            ddp = DistributedDataParallel(model, process_group=group)
+            state = gtopk.attach(
+                ddp,
+                density=K / D,
+                momentum=0.9,
+                nesterov=nesterov,
+                algorithm=algorithm,
+                put_back=put_back,
+                warmup=[("dense", 3)],
+                min_numel=100,
+            )
+            simulation = Simulation(ranks, dtype, nesterov)
+            for step in range(50):
+                every = [gradient(rank, step, dtype) for rank in range(ranks)]
+                model.zero_grad()
+                ddp(every[me.rank]).backward()
+                expected = simulation.step(every, "dense" if step < 3 else algorithm, put_back)
+                seen = torch.cat([model.large.grad, model.small.grad])
+                assert torch.equal(seen[:D], expected[:D]), (algorithm, put_back, nesterov, step)
+                assert torch.allclose(seen[D:], expected[D:], rtol=1e-2, atol=1e-5)
+            mine = simulation.momenta[me.rank]
+            assert torch.equal(state.momentum("large"), mine[:D])
+            assert torch.equal(state.momentum("small"), mine[D:])
+            assert torch.equal(state.residual("large"), simulation.residuals[me.rank])
+
+
+def check_a_dense_phase_is_sgd_with_momentum(me: Rank) -> None:
+    for nesterov in (False, True):
+        plain, corrected = Training(me.rank), Training(me.rank)
+        arguments = {"lr": 0.05, "momentum": 0.9, "nesterov": nesterov}
+        plain.optimizer = torch.optim.SGD(plain.ddp.parameters(), **arguments)
+        corrected.optimizer = torch.optim.SGD(corrected.ddp.parameters(), lr=0.05)
+        corrected.hooked(momentum=0.9, nesterov=nesterov, warmup=[("dense", 100)])
+        for _ in range(20):
+            plain.step()
+            corrected.step()
+        assert torch.allclose(flat(plain.model), flat(corrected.model), atol=1e-5)
+        assert replicas_are_bitwise_equal(corrected.model)
+
+
+def momenta(state: gtopk.SparseState) -> dict[str, torch.Tensor]:
+    return state.state_dict()["momenta"]
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
+
+
+def check_a_step_that_is_not_finite_moves_no_momentum(me: Rank) -> None:
+    """Of its unit; with a scaler, of none, those included that have nothing but small ones."""
+    for scaler in (None, torch.amp.GradScaler("cpu", init_scale=1024.0)):
+        training = Training(me.rank)
+        state = training.hooked(density=0.05, momentum=0.9, unit="parameter", scaler=scaler)
+        scale = scaler.scale if scaler else (lambda loss: loss)
+        scale(training.loss()).backward()
+        before = momenta(state)
+        assert all(each.any() for each in before.values())
+        training.optimizer.zero_grad()
+        spoiled = training.model[0].weight
+        handle = spoiled.register_hook(lambda grad: grad * (math.nan if me.rank == 1 else 1.0))
+        scale(training.loss()).backward()
+        handle.remove()
+        after = momenta(state)
+        moved = {name for name in after if not torch.equal(before[name], after[name])}
+        assert "0.weight" not in moved
+        assert bool(moved) == (scaler is None)
+        assert all(each.isfinite().all() for each in after.values())
+
+
+def check_a_run_that_is_resumed_goes_on_bit_for_bit(me: Rank) -> None:
+    arguments = {"density": 0.02, "momentum": 0.9, "unit": "parameter", "select": "threshold"}
+    first = Training(me.rank)
+    state = first.hooked(**arguments)
+    first.steps(5)
+    saved, pickled = state.state_dict(), copy.deepcopy(state)
+    resumed, copied = (Training(me.rank, model=copy.deepcopy(first.model)) for _ in range(2))
+    for each in (resumed, copied):
+        each.optimizer.load_state_dict(copy.deepcopy(first.optimizer.state_dict()))
+        each.at = first.at
+    other = resumed.hooked(**arguments)
+    other.load_state_dict(saved)
+    pickled.bind(copied.model.named_parameters())
+    copied.ddp.register_comm_hook(pickled, gtopk.sparse_hook)
+    for each in (first, resumed, copied):
+        each.steps(5)
+        assert torch.equal(flat(each.model), flat(first.model))
+    assert same(momenta(state), momenta(other))
+    assert same(momenta(state), momenta(pickled))
+    # Saved without a momentum: it starts from zero. Loaded without one: it is left out.
+    none = Training(me.rank).hooked(density=0.02, unit="parameter")
+    assert none.state_dict()["momenta"] == {}
+    assert none.momentum("0.weight") is None
+    assert none.load_state_dict(saved) == ([], [])
+    other.load_state_dict(none.state_dict())
+    assert not any(each.any() for each in momenta(other).values())
+
+
+def check_what_comes_again_has_not_happened_yet(me: Rank) -> None:
+    """A gradient that was accumulated and that DDP drops is in the momentum once, not twice."""
+    model = nn.ModuleDict({"used": nn.Linear(64, 64, bias=False), "other": nn.Linear(64, 64)})
+    ddp = DistributedDataParallel(model, find_unused_parameters=True)
+    ddp.forward = lambda x, both: model["used"](x) + (model["other"](x) if both else 0)
+    training = model["other"].weight
+    state = gtopk.attach(ddp, density=1.0, momentum=0.5, algorithm="dense", min_numel=1)
+    x = torch.full((1, 64), me.rank + 1.0)
+    with ddp.no_sync():
+        nn.Module.__call__(ddp, x, True).sum().backward()
+    kept = training.grad.clone()
+    nn.Module.__call__(ddp, x, False).sum().backward()
+    assert torch.equal(training.grad, kept)
+    before = state.momentum("other.weight").clone()
+    total = state.residual("other.weight").double() + training.grad
+    dist.all_reduce(total, group=gloo())
+    expected = kept.double()
+    dist.all_reduce(expected, group=gloo())
+    assert torch.allclose(total, expected)
+    assert not before.any()
+
+
+@pytest.mark.parametrize("momentum", [-0.1, 1.0, True, "0.9", math.nan])
+def test_a_momentum_that_makes_no_sense_is_refused(momentum) -> None:
+    with pytest.raises(ValueError, match=r"momentum must be a number in \[0, 1\)"):
+        gtopk.SparseState(Linear(torch.float32).named_parameters(), momentum=momentum)
+    with pytest.raises(ValueError, match="nesterov=True needs a momentum above 0"):
+        gtopk.SparseState(Linear(torch.float32).named_parameters(), nesterov=True)
+
+
+def test_on_four_ranks(four: RankSet, check) -> None:
+    four.run(check)
