@@ -15,7 +15,8 @@ namespace gtopk {
 
 class Gate;
 
-/// Element type of a tensor. The sparse collectives take the four floating types.
+/// Element type of a tensor. The sparse collectives take the four floating types. A complex number
+/// is two floats, the real part first.
 enum class DataType : std::uint8_t {
   kFloat32,
   kFloat64,
@@ -27,6 +28,11 @@ enum class DataType : std::uint8_t {
   kInt32,
   kInt64,
   kBool,
+  kUint16,
+  kUint32,
+  kUint64,
+  kComplex64,
+  kComplex128,
 };
 
 /// A type that the core has no name for and that is only moved: `code`, below 128, is the caller's.
@@ -63,6 +69,9 @@ enum class Semantics : std::uint8_t {
 
 /// float32, float64, bfloat16, float16.
 [[nodiscard]] bool is_floating(DataType type);
+
+/// complex64, complex128.
+[[nodiscard]] bool is_complex(DataType type);
 
 /// The type of acc, merge and residual: float32 for the half types, else the type itself.
 [[nodiscard]] DataType accumulation_type(DataType type);

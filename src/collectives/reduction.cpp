@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <complex>
 #include <functional>
 #include <type_traits>
 
@@ -89,6 +90,14 @@ struct Wrapping {
   }
 };
 
+/// (a + ib)(c + id) as it is defined: the library's own would look for infinities among NaN.
+struct ComplexProduct {
+  template <class T>
+  std::complex<T> operator()(std::complex<T> a, std::complex<T> b) const {
+    return {a.real() * b.real() - a.imag() * b.imag(), a.real() * b.imag() + a.imag() * b.real()};
+  }
+};
+
 template <class T>
 void reduce_as(T* into, const T* left, const T* right, std::size_t n, ReduceOp op) {
   switch (op) {
@@ -143,12 +152,36 @@ void reduce_as(Bool* into, const Bool* left, const Bool* right, std::size_t n, R
 }
 
 template <class T>
+void reduce_as(std::complex<T>* into, const std::complex<T>* left, const std::complex<T>* right,
+               std::size_t n, ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAvg:
+      each(into, left, right, n, std::plus<>{});
+      return;
+    case ReduceOp::kProduct:
+      each(into, left, right, n, ComplexProduct{});
+      return;
+    case ReduceOp::kMin:
+    case ReduceOp::kMax:
+    case ReduceOp::kBitAnd:
+    case ReduceOp::kBitOr:
+    case ReduceOp::kBitXor:
+      return;  // refused by check_reduction
+  }
+}
+
+template <class T>
 void divide_as(T* data, std::size_t n, std::uint32_t divisor) {
   for (std::size_t i = 0; i < n; ++i) {
     if constexpr (kIsHalf<T>) {
       data[i] = narrow<T>(widen(data[i]) / static_cast<float>(divisor));
     } else if constexpr (std::is_floating_point_v<T>) {
       data[i] /= static_cast<T>(divisor);
+    } else if constexpr (kIsComplex<T>) {
+      data[i] /= static_cast<typename T::value_type>(divisor);
+    } else if constexpr (std::is_unsigned_v<T>) {
+      data[i] = static_cast<T>(data[i] / divisor);
     } else {
       const auto by = static_cast<std::int64_t>(divisor);
       // NOLINTNEXTLINE(bugprone-signed-char-misuse): int8 is a number here
@@ -164,7 +197,10 @@ void check_reduction(DataType type, ReduceOp op) {
   check_known(type, "data type");
   check_known(op, "reduction");
   const bool bitwise = op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor;
-  if ((bitwise && is_floating(type)) || (op == ReduceOp::kAvg && type == DataType::kBool)) {
+  const bool ordered = op == ReduceOp::kMin || op == ReduceOp::kMax;
+  const bool complex = is_complex(type);
+  if ((bitwise && (is_floating(type) || complex)) || (ordered && complex) ||
+      (op == ReduceOp::kAvg && type == DataType::kBool)) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("ReduceOp.{} does not exist for {}", to_string(op), to_string(type)));
   }

@@ -9,8 +9,8 @@
 
 namespace gtopk::collectives {
 
-/// Throws Error{kInvalidArgument} for an operation that the type does not have (bitwise on floats,
-/// AVG of bool).
+/// Throws Error{kInvalidArgument} for an operation that the type does not have (bitwise on floats
+/// and complex numbers, MIN and MAX of complex numbers, AVG of bool).
 void check_reduction(DataType type, ReduceOp op);
 
 /// into[i] = left[i] (op) right[i]; `into` may be either. AVG adds: divide once, at the end.

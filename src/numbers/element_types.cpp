@@ -31,6 +31,12 @@ bool is_floating(DataType type) {
   return visit_floating(type, []<class T>() {});
 }
 
+bool is_complex(DataType type) {
+  bool complex = false;
+  visit_type(type, [&]<class T>() { complex = kIsComplex<T>; });
+  return complex;
+}
+
 DataType accumulation_type(DataType type) {
   return type == DataType::kBfloat16 || type == DataType::kFloat16 ? DataType::kFloat32 : type;
 }

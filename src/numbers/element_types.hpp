@@ -2,6 +2,7 @@
 // here can be named, sized, moved and visited; which operations take it is theirs to say.
 #pragma once
 
+#include <complex>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -36,12 +37,20 @@ inline constexpr std::tuple kElementTypes{
     Element<std::int32_t>{DataType::kInt32, "int32"},
     Element<std::int64_t>{DataType::kInt64, "int64"},
     Element<Bool>{DataType::kBool, "bool"},
+    Element<std::uint16_t>{DataType::kUint16, "uint16"},
+    Element<std::uint32_t>{DataType::kUint32, "uint32"},
+    Element<std::uint64_t>{DataType::kUint64, "uint64"},
+    Element<std::complex<float>>{DataType::kComplex64, "complex64"},
+    Element<std::complex<double>>{DataType::kComplex128, "complex128"},
 };
 
 template <class T>
 inline constexpr bool kIsHalf = std::is_same_v<T, Bfloat16> || std::is_same_v<T, Float16>;
 template <class T>
 inline constexpr bool kIsFloating = std::is_floating_point_v<T> || kIsHalf<T>;
+template <class T>
+inline constexpr bool kIsComplex =
+    std::is_same_v<T, std::complex<float>> || std::is_same_v<T, std::complex<double>>;
 
 /// Calls f with the row of `type`; false, and no call, where there is none.
 template <class F>

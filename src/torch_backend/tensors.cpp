@@ -31,6 +31,16 @@ std::optional<DataType> named_type(at::ScalarType type) {
       return DataType::kInt64;
     case at::kBool:
       return DataType::kBool;
+    case at::kUInt16:
+      return DataType::kUint16;
+    case at::kUInt32:
+      return DataType::kUint32;
+    case at::kUInt64:
+      return DataType::kUint64;
+    case at::kComplexFloat:
+      return DataType::kComplex64;
+    case at::kComplexDouble:
+      return DataType::kComplex128;
     default:
       return std::nullopt;
   }

@@ -71,9 +71,12 @@ void expect_all_reduce(std::uint32_t size, std::uint64_t d, DataType type, Reduc
   reference::Random random(seed);
   std::vector<Bytes> data(size, Bytes(d * size_of(type)));
   for (Bytes& bytes : data) {
-    if (is_floating(type)) {
-      for (std::uint64_t i = 0; i < d; ++i)
-        reference::store(type, bytes, i, 4 * random.uniform() - 2);
+    if (is_floating(type) || is_complex(type)) {
+      const DataType part = type == DataType::kComplex64    ? DataType::kFloat32
+                            : type == DataType::kComplex128 ? DataType::kFloat64
+                                                            : type;
+      for (std::uint64_t i = 0; i < bytes.size() / size_of(part); ++i)
+        reference::store(part, bytes, i, 4 * random.uniform() - 2);
     } else {
       const std::uint64_t below = type == DataType::kBool ? 2 : 256;
       for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.below(below));

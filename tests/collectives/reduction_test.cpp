@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <complex>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -63,6 +64,9 @@ TEST(Reduction, IntegersWrap) {
   expect_integer_reductions<std::int16_t>(DataType::kInt16);
   expect_integer_reductions<std::int32_t>(DataType::kInt32);
   expect_integer_reductions<std::int64_t>(DataType::kInt64);
+  expect_integer_reductions<std::uint16_t>(DataType::kUint16);
+  expect_integer_reductions<std::uint32_t>(DataType::kUint32);
+  expect_integer_reductions<std::uint64_t>(DataType::kUint64);
 }
 
 TEST(Reduction, FloatsRoundOnceInTheirAccumulationType) {
@@ -116,6 +120,33 @@ TEST(Reduction, NanWinsMinAndMaxOnBothSides) {
   }
 }
 
+template <class T>
+void expect_complex_reductions(DataType type) {
+  using Number = std::complex<T>;
+  const T large = std::numeric_limits<T>::max();
+  const std::vector<Number> left = {{1, 2}, {T(0.1), -3}, {large, 0}, {0, 1}};
+  const std::vector<Number> right = {{3, -5}, {T(0.2), T(0.7)}, {2, 1}, {0, 1}};
+  const std::vector<Number> sums = reduced(left, right, type, ReduceOp::kSum);
+  EXPECT_EQ(sums, reduced(left, right, type, ReduceOp::kAvg));
+  const std::vector<Number> products = reduced(left, right, type, ReduceOp::kProduct);
+  for (std::size_t i = 0; i < left.size(); ++i) {
+    const auto [a, b] = std::pair(left[i].real(), left[i].imag());
+    const auto [c, d] = std::pair(right[i].real(), right[i].imag());
+    EXPECT_EQ(sums[i].real(), a + c) << i;
+    EXPECT_EQ(sums[i].imag(), b + d) << i;
+    EXPECT_EQ(products[i].real(), a * c - b * d) << i;
+    EXPECT_EQ(products[i].imag(), a * d + b * c) << i;
+  }
+  std::vector<Number> values = {{1, 10}, {-7, 0}};
+  divide(values.data(), values.size(), type, 3);
+  EXPECT_EQ(values, (std::vector<Number>{{T(1) / 3, T(10) / 3}, {T(-7) / 3, 0}}));
+}
+
+TEST(Reduction, ComplexNumbersAddMultiplyAndAreDividedByTheirParts) {
+  expect_complex_reductions<float>(DataType::kComplex64);
+  expect_complex_reductions<double>(DataType::kComplex128);
+}
+
 TEST(Reduction, BoolsAreTrueOrFalse) {
   const std::vector<std::uint8_t> left = {0, 0, 1, 1};
   const std::vector<std::uint8_t> right = {0, 1, 0, 1};
@@ -136,6 +167,10 @@ TEST(Reduction, IntegersAreDividedTowardsMinusInfinity) {
   std::vector<std::uint8_t> bytes = {255, 7};
   divide(bytes.data(), bytes.size(), DataType::kUint8, 4);
   EXPECT_EQ(bytes, (std::vector<std::uint8_t>{63, 1}));
+  // More than an int64 holds.
+  std::vector<std::uint64_t> large = {~std::uint64_t{0}, std::uint64_t{1} << 63U};
+  divide(large.data(), large.size(), DataType::kUint64, 2);
+  EXPECT_EQ(large, (std::vector<std::uint64_t>{~std::uint64_t{0} >> 1U, std::uint64_t{1} << 62U}));
 }
 
 TEST(Reduction, FloatsAreDividedWithOneRounding) {
@@ -153,6 +188,15 @@ TEST(Reduction, WhatATypeDoesNotHaveIsRefused) {
     EXPECT_THROW(check_reduction(type, ReduceOp::kBitOr), Error);
     EXPECT_THROW(check_reduction(type, ReduceOp::kBitXor), Error);
     EXPECT_NO_THROW(check_reduction(type, ReduceOp::kAvg));
+  }
+  for (const DataType type : {DataType::kComplex64, DataType::kComplex128}) {
+    for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kBitAnd, ReduceOp::kBitOr,
+                              ReduceOp::kBitXor}) {
+      EXPECT_THROW(check_reduction(type, op), Error) << to_string(op);
+    }
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kProduct}) {
+      EXPECT_NO_THROW(check_reduction(type, op)) << to_string(op);
+    }
   }
   EXPECT_THROW(check_reduction(DataType::kBool, ReduceOp::kAvg), Error);
   EXPECT_NO_THROW(check_reduction(DataType::kInt64, ReduceOp::kBitXor));

@@ -31,6 +31,17 @@ TEST(ElementTypes, OfFloatingKindAreFour) {
   EXPECT_EQ(bytes, 4U + 8U + 2U + 2U);
 }
 
+TEST(ElementTypes, OfComplexKindAreTwo) {
+  std::size_t bytes = 0;
+  for (unsigned code = 0; code < 256; ++code) {
+    const auto type = static_cast<DataType>(code);
+    if (!is_complex(type)) continue;
+    EXPECT_FALSE(is_floating(type)) << code;
+    bytes += size_of(type);
+  }
+  EXPECT_EQ(bytes, 8U + 16U);
+}
+
 TEST(ElementTypes, AnUnknownOneIsNeitherVisitedNorSized) {
   const auto unknown = static_cast<DataType>(127);
   EXPECT_FALSE(visit_type(unknown, []<class T>() { FAIL(); }));

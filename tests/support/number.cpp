@@ -39,6 +39,11 @@ Format format_of(DataType type) {
     case DataType::kInt32:
     case DataType::kInt64:
     case DataType::kBool:
+    case DataType::kUint16:
+    case DataType::kUint32:
+    case DataType::kUint64:
+    case DataType::kComplex64:
+    case DataType::kComplex128:
       break;
   }
   throw std::invalid_argument("the reference knows the four floating types only");

@@ -46,8 +46,8 @@ TEST(Arguments, ThatStandForNothingAreRefused) {
             "there is no put_back number 2");
   EXPECT_EQ(refusal_of([](SparseCall& call) { call.options.selector = "best"; }),
             "unknown selector 'best'; available: exact, gaussian, sampled, threshold, block");
-  EXPECT_EQ(refusal([] { collectives::check_reduction(DataType{10}, ReduceOp::kSum); }),
-            "there is no data type number 10");
+  EXPECT_EQ(refusal([] { collectives::check_reduction(DataType{15}, ReduceOp::kSum); }),
+            "there is no data type number 15");
   EXPECT_EQ(refusal([] { collectives::check_reduction(DataType::kInt32, ReduceOp{8}); }),
             "there is no reduction number 8");
 }
