@@ -15,6 +15,9 @@ pytestmark = pytest.mark.loopback
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+COMPLEX = (torch.complex64, torch.complex128)
+NOT_GLOOS = {torch.int16: torch.int32, **dict.fromkeys(UNSIGNED, torch.int64)}
 # Both sides of the step from recursive doubling to the ring, and sizes that P does not divide.
 SIZES = (0, 1, 7, 4097, 100_003)
 
@@ -29,6 +32,8 @@ def drawn(rank: int, numel: int, dtype: torch.dtype, seed: int = 0) -> torch.Ten
     generator = torch.Generator().manual_seed(1000 * seed + rank)
     if dtype.is_floating_point:
         return torch.randn(numel, generator=generator, dtype=torch.float64).to(dtype)
+    if dtype.is_complex:
+        return torch.randn(numel, generator=generator, dtype=torch.complex128).to(dtype)
     if dtype == torch.bool:
         return torch.randint(0, 2, (numel,), generator=generator).bool()
     return torch.randint(0, 7, (numel,), generator=generator).to(dtype)
@@ -36,7 +41,7 @@ def drawn(rank: int, numel: int, dtype: torch.dtype, seed: int = 0) -> torch.Ten
 
 def all_reduced(rank: int, dtype: torch.dtype, op: ReduceOp, numel: int) -> None:
     mine = drawn(rank, numel, dtype)
-    theirs = mine.to(torch.int32) if dtype == torch.int16 else mine.clone()  # gloo has no int16
+    theirs = mine.to(NOT_GLOOS.get(dtype, dtype), copy=True)
     dist.all_reduce(mine, op)
     dist.all_reduce(theirs, op, group=gloo())
     theirs = theirs.to(dtype)
@@ -55,10 +60,33 @@ def check_all_reduce_of_floats(me: Rank) -> None:
 
 
 def check_all_reduce_of_integers(me: Rank) -> None:
-    for dtype in INTEGERS:
+    for dtype in (*INTEGERS, *UNSIGNED):
         for op in (ReduceOp.SUM, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX):
             for numel in SIZES:
                 all_reduced(me.rank, dtype, op, numel)
+
+
+def check_all_reduce_of_complex_numbers(me: Rank) -> None:
+    """By torch.distributed, which sees them as pairs of floats, and as they are by the backend."""
+    group = dist.distributed_c10d._get_default_group()
+    for dtype in COMPLEX:
+        tolerance = 8 * torch.finfo(dtype).eps
+        close = functools.partial(torch.testing.assert_close, rtol=tolerance, atol=tolerance)
+        for numel in SIZES:
+            each = torch.stack([drawn(rank, numel, dtype) for rank in range(me.size)])
+            for op, expected in (
+                (ReduceOp.SUM, each.sum(0)),
+                (ReduceOp.AVG, each.mean(0)),
+                (ReduceOp.PRODUCT, each.prod(0)),
+            ):
+                direct = drawn(me.rank, numel, dtype)
+                group.allreduce([direct], op).wait()
+                close(direct, expected)
+                if op == ReduceOp.PRODUCT:  # torch.distributed itself refuses it
+                    continue
+                viewed = drawn(me.rank, numel, dtype)
+                dist.all_reduce(viewed, op)
+                close(viewed, expected)
 
 
 def check_average(me: Rank) -> None:
@@ -292,8 +320,12 @@ def usable(me: Rank, group: dist.ProcessGroup | None = None) -> None:
 def check_bad_calls(me: Rank) -> None:
     with pytest.raises(ValueError, match="BAND"):
         dist.all_reduce(torch.ones(4), ReduceOp.BAND)
-    with pytest.raises(ValueError, match=r"(?i)complex"):
-        dist.distributed_c10d._get_default_group().allreduce([torch.ones(4, dtype=torch.cfloat)])
+    direct = dist.distributed_c10d._get_default_group().allreduce
+    for op in (ReduceOp.MIN, ReduceOp.MAX, ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR):
+        with pytest.raises(ValueError, match=rf"{op.name} does not exist for complex64"):
+            direct([torch.ones(4, dtype=torch.cfloat)], op)
+    with pytest.raises(ValueError, match="no reduction of dtype Float8_e5m2"):
+        direct([torch.ones(4).to(torch.float8_e5m2)])
     with pytest.raises(ValueError, match="outputs like the input"):
         dist.all_gather([torch.empty(5) for _ in range(me.size)], torch.ones(4))
     usable(me)

@@ -349,7 +349,7 @@ def check_dtypes_must_agree(me: Rank) -> None:
     pairs = [
         (torch.float32, torch.int32, "float32", "int32"),
         (torch.bfloat16, torch.float16, "bfloat16", "float16"),
-        (torch.uint16, torch.float16, "UInt16", "float16"),
+        (torch.uint16, torch.float16, "uint16", "float16"),
         (torch.float8_e4m3fn, torch.float8_e5m2, "Float8_e4m3fn", "Float8_e5m2"),
     ]
     for one, other, first, second in pairs:
