@@ -13,9 +13,10 @@
 
 namespace gtopk {
 
-/// data: d elements, in place.
+/// data: d elements, in place. factor: of kPremulSum, this rank's own; it is rounded to the
+/// accumulation type, and each product once to dtype.
 [[nodiscard]] Collective all_reduce(void* data, std::uint64_t d, DataType dtype,
-                                    ReduceOp op = ReduceOp::kSum);
+                                    ReduceOp op = ReduceOp::kSum, double factor = 1);
 
 /// The root's bytes to all, in place. dtype: what they are, compared between the ranks.
 [[nodiscard]] Collective broadcast(std::span<std::byte> data, std::uint32_t root,

@@ -47,7 +47,17 @@ struct Segment {
 };
 
 /// Reduction of a dense all-reduce; sparse ones take kSum and kAvg.
-enum class ReduceOp : std::uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBitAnd, kBitOr, kBitXor };
+enum class ReduceOp : std::uint8_t {
+  kSum,
+  kAvg,
+  kProduct,
+  kMin,
+  kMax,
+  kBitAnd,
+  kBitOr,
+  kBitXor,
+  kPremulSum,  ///< the sum of each rank's elements times a factor of its own
+};
 
 /// Where a value goes that was selected and not delivered.
 enum class PutBack : std::uint8_t { kOwn, kMerged };

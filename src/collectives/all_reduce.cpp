@@ -4,7 +4,10 @@
 #include <optional>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "gtopk/collectives.hpp"
+#include "gtopk/error.hpp"
 #include "src/collectives/fold.hpp"
 #include "src/collectives/header.hpp"
 #include "src/collectives/reduction.hpp"
@@ -25,7 +28,7 @@ class ValueExchange {
   using Item = std::span<std::byte>;
 
   ValueExchange(GroupView& group, const void* data, std::uint64_t d, DataType type, ReduceOp op,
-                std::uint32_t first_step)
+                std::uint32_t first_step, double factor)
       : group_(group),
         first_step_(first_step),
         d_(d),
@@ -37,6 +40,7 @@ class ValueExchange {
         theirs_(group.buffer(kHeaderBytes + bytes_)) {
     if (bytes_ != 0) {
       std::memcpy(values(mine_), data, bytes_);
+      if (op == ReduceOp::kPremulSum) multiply(values(mine_), d, type, factor);
     }
   }
 
@@ -128,8 +132,8 @@ Task<ValueExchange::Item> rounds(ValueExchange& exchange, const Tree& tree, std:
 }
 
 Task<void> recursive_doubling(GroupView& group, void* data, std::uint64_t d, DataType type,
-                              ReduceOp op, std::uint32_t first_step) {
-  ValueExchange exchange(group, data, d, type, op, first_step);
+                              ReduceOp op, std::uint32_t first_step, double factor) {
+  ValueExchange exchange(group, data, d, type, op, first_step, factor);
   const Tree tree(group.size());
   Task<ValueExchange::Item> walking = folded(exchange, tree, group.rank(), exchange.mine(), rounds);
   const ValueExchange::Item result = co_await walking;
@@ -143,7 +147,7 @@ Task<void> recursive_doubling(GroupView& group, void* data, std::uint64_t d, Dat
 
 /// A rank that comes through knows that every rank has called the same.
 Task<void> agree_from(GroupView& group, std::uint32_t first_step) {
-  return recursive_doubling(group, nullptr, 0, DataType::kUint8, ReduceOp::kSum, first_step);
+  return recursive_doubling(group, nullptr, 0, DataType::kUint8, ReduceOp::kSum, first_step, 1);
 }
 
 }  // namespace
@@ -151,11 +155,12 @@ Task<void> agree_from(GroupView& group, std::uint32_t first_step) {
 Task<void> agree(GroupView& group) { return agree_from(group, 0); }
 
 Task<void> reduce_over_ranks(GroupView& group, void* data, std::uint64_t d, DataType type,
-                             ReduceOp op, std::uint32_t first_step) {
+                             ReduceOp op, std::uint32_t first_step, double factor) {
   if (d * size_of(type) <= kRecursiveDoublingBytes) {
-    co_await recursive_doubling(group, data, d, type, op, first_step);
+    co_await recursive_doubling(group, data, d, type, op, first_step, factor);
   } else {
     co_await agree_from(group, first_step);
+    if (op == ReduceOp::kPremulSum) multiply(data, d, type, factor);
     if (group.size() > 1) {
       co_await ring_all_reduce(group, data, d, type, op,
                                first_step + Tree(group.size()).end_step());
@@ -170,14 +175,19 @@ Task<void> reduce_over_ranks(GroupView& group, void* data, std::uint64_t d, Data
 
 namespace gtopk {
 
-Collective all_reduce(void* data, std::uint64_t d, DataType dtype, ReduceOp op) {
+Collective all_reduce(void* data, std::uint64_t d, DataType dtype, ReduceOp op, double factor) {
   collectives::check_reduction(dtype, op);
+  if (op != ReduceOp::kPremulSum && factor != 1) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("a factor, {}, goes with ReduceOp.PREMUL_SUM alone, not {}", factor,
+                            to_string(op)));
+  }
   Collective collective;
   collective.name = "all_reduce";
   collective.agreement =
       Agreement("all_reduce").number("d", d).type("dtype", dtype).word("op", to_string(op));
   collective.body = [=](engine::GroupView& group) {
-    return collectives::reduce_over_ranks(group, data, d, dtype, op);
+    return collectives::reduce_over_ranks(group, data, d, dtype, op, 0, factor);
   };
   return collective;
 }

@@ -32,9 +32,11 @@ inline constexpr std::size_t kPieceBytes = std::size_t{1} << 17U;
 
 /// The body of an all-reduce, for whatever collective: in place over data[0..d) of `type`; AVG
 /// divides at the end. `first_step`: of its messages, for a collective that reduces more than once.
-/// Throws Error{kMismatch, kPeerFailed, kTimeout, kAborted}.
+/// `factor`: of PREMUL_SUM, by which this rank's data is multiplied first. Throws Error{kMismatch,
+/// kPeerFailed, kTimeout, kAborted}.
 engine::Task<void> reduce_over_ranks(engine::GroupView& group, void* data, std::uint64_t d,
-                                     DataType type, ReduceOp op, std::uint32_t first_step = 0);
+                                     DataType type, ReduceOp op, std::uint32_t first_step = 0,
+                                     double factor = 1);
 
 /// Steps that one reduction takes at most: the tree's, then the ring's.
 [[nodiscard]] constexpr std::uint32_t reduction_steps(std::uint32_t ranks) {

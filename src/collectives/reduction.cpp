@@ -33,6 +33,8 @@ std::string_view to_string(ReduceOp op) {
       return "BOR";
     case ReduceOp::kBitXor:
       return "BXOR";
+    case ReduceOp::kPremulSum:
+      return "PREMUL_SUM";
   }
   return "unknown";
 }
@@ -103,6 +105,7 @@ void reduce_as(T* into, const T* left, const T* right, std::size_t n, ReduceOp o
   switch (op) {
     case ReduceOp::kSum:
     case ReduceOp::kAvg:
+    case ReduceOp::kPremulSum:
       each(into, left, right, n, Wrapping<std::plus>{});
       return;
     case ReduceOp::kProduct:
@@ -147,6 +150,7 @@ void reduce_as(Bool* into, const Bool* left, const Bool* right, std::size_t n, R
       with(std::not_equal_to<>{});
       return;
     case ReduceOp::kAvg:
+    case ReduceOp::kPremulSum:
       return;  // refused by check_reduction
   }
 }
@@ -157,6 +161,7 @@ void reduce_as(std::complex<T>* into, const std::complex<T>* left, const std::co
   switch (op) {
     case ReduceOp::kSum:
     case ReduceOp::kAvg:
+    case ReduceOp::kPremulSum:
       each(into, left, right, n, std::plus<>{});
       return;
     case ReduceOp::kProduct:
@@ -191,6 +196,19 @@ void divide_as(T* data, std::size_t n, std::uint32_t divisor) {
   }
 }
 
+template <class T>
+void multiply_as(T* data, std::size_t n, double factor) {
+  for (std::size_t i = 0; i < n; ++i) {
+    if constexpr (kIsHalf<T>) {
+      data[i] = narrow<T>(widen(data[i]) * static_cast<float>(factor));
+    } else if constexpr (kIsComplex<T>) {
+      data[i] *= static_cast<typename T::value_type>(factor);
+    } else {
+      data[i] *= static_cast<T>(factor);
+    }
+  }
+}
+
 }  // namespace
 
 void check_reduction(DataType type, ReduceOp op) {
@@ -200,7 +218,8 @@ void check_reduction(DataType type, ReduceOp op) {
   const bool ordered = op == ReduceOp::kMin || op == ReduceOp::kMax;
   const bool complex = is_complex(type);
   if ((bitwise && (is_floating(type) || complex)) || (ordered && complex) ||
-      (op == ReduceOp::kAvg && type == DataType::kBool)) {
+      (op == ReduceOp::kAvg && type == DataType::kBool) ||
+      (op == ReduceOp::kPremulSum && !is_floating(type) && !complex)) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("ReduceOp.{} does not exist for {}", to_string(op), to_string(type)));
   }
@@ -219,6 +238,15 @@ void divide(void* data, std::size_t elements, DataType type, std::uint32_t divis
   const KeepDenormals guard;
   visit_type(type, [&]<class T>() {
     if constexpr (!std::is_same_v<T, Bool>) divide_as(static_cast<T*>(data), elements, divisor);
+  });
+}
+
+void multiply(void* data, std::size_t elements, DataType type, double factor) {
+  const KeepDenormals guard;
+  visit_type(type, [&]<class T>() {
+    if constexpr (kIsFloating<T> || kIsComplex<T>) {
+      multiply_as(static_cast<T*>(data), elements, factor);
+    }
   });
 }
 

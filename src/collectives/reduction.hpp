@@ -10,14 +10,19 @@
 namespace gtopk::collectives {
 
 /// Throws Error{kInvalidArgument} for an operation that the type does not have (bitwise on floats
-/// and complex numbers, MIN and MAX of complex numbers, AVG of bool).
+/// and complex numbers, MIN and MAX of complex numbers, AVG of bool, PREMUL_SUM of integers).
 void check_reduction(DataType type, ReduceOp op);
 
 /// into[i] = left[i] (op) right[i]; `into` may be either. AVG adds: divide once, at the end.
+/// PREMUL_SUM adds: multiply each rank's input once, before.
 void reduce(void* into, const void* left, const void* right, std::size_t elements, DataType type,
             ReduceOp op);
 
 /// data[i] /= divisor, rounded once; integers towards minus infinity.
 void divide(void* data, std::size_t elements, DataType type, std::uint32_t divisor);
+
+/// data[i] *= factor, which is rounded to the accumulation type; the product is rounded once.
+/// Floating and complex types.
+void multiply(void* data, std::size_t elements, DataType type, double factor);
 
 }  // namespace gtopk::collectives

@@ -185,12 +185,12 @@ WorkPointer GtopkBackend::allreduce(std::vector<at::Tensor>& tensors,
                                     const c10d::AllreduceOptions& opts) {
   const Contiguous at = writable(only(tensors, "all_reduce"), "all_reduce");
   const DataType type = data_type(at.memory);
-  const ReduceOp op = reduce_op(opts.reduceOp);
+  const auto [op, factor] = reduction(opts.reduceOp);
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLREDUCE, "gtopk:all_reduce", tensors,
                                              std::vector{at}, tensors);
   const auto d = static_cast<std::uint64_t>(at.memory.numel());
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(all_reduce(at.bytes().data(), d, type, op), std::move(call));
+    communicator.run(all_reduce(at.bytes().data(), d, type, op, factor), std::move(call));
   });
 }
 

@@ -91,10 +91,27 @@ ReduceOp reduce_op(const c10d::ReduceOp& op) {
       return ReduceOp::kBitOr;
     case c10d::ReduceOp::BXOR:
       return ReduceOp::kBitXor;
+    case c10d::ReduceOp::PREMUL_SUM:
+      TORCH_CHECK_NOT_IMPLEMENTED(false, "gtopk: ReduceOp.PREMUL_SUM is for all_reduce alone");
     default:
       break;
   }
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "gtopk: ReduceOp.PREMUL_SUM is not there yet");
+  TORCH_CHECK_VALUE(false, "gtopk: there is no reduction number ", static_cast<int>(op.op_));
+}
+
+Reduction reduction(const c10d::ReduceOp& op) {
+  if (op.op_ != c10d::ReduceOp::PREMUL_SUM) return {reduce_op(op)};
+  TORCH_CHECK_VALUE(op.supplement_,
+                    "gtopk: ReduceOp.PREMUL_SUM has no factor: make it by "
+                    "torch.distributed._make_nccl_premul_sum(factor)");
+  // The one kind of supplement that there is, whatever its name.
+  const auto* const given = static_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+  const at::Tensor& factor = given->tensor_factor;
+  if (!factor.defined()) return {ReduceOp::kPremulSum, given->double_factor};
+  TORCH_CHECK_VALUE(factor.numel() == 1 && !factor.is_complex(),
+                    "gtopk: the factor of ReduceOp.PREMUL_SUM must be one real number; given ",
+                    factor.dtype(), " of shape ", factor.sizes());
+  return {ReduceOp::kPremulSum, factor.item<double>()};
 }
 
 PutBack put_back_named(const std::string& name) {

@@ -14,8 +14,15 @@ namespace gtopk::torch_backend {
 [[nodiscard]] DataType type_to_move(const at::Tensor& tensor);
 /// The core's message with torch's names in the place of torch's numbers.
 [[nodiscard]] std::string with_names_of_types(std::string text);
-/// Throws NotImplementedError for PREMUL_SUM.
+/// Throws NotImplementedError for PREMUL_SUM, which has a factor as well.
 [[nodiscard]] ReduceOp reduce_op(const c10d::ReduceOp& op);
+
+struct Reduction {
+  ReduceOp op = ReduceOp::kSum;
+  double factor = 1;  ///< of PREMUL_SUM: what this rank's elements are multiplied by first
+};
+/// Of PREMUL_SUM, too; a factor in a tensor is read now. Throws ValueError.
+[[nodiscard]] Reduction reduction(const c10d::ReduceOp& op);
 /// Throws ValueError.
 [[nodiscard]] PutBack put_back_named(const std::string& name);
 /// Throws ValueError.

@@ -22,6 +22,11 @@ FabricOptions network(std::uint64_t seed) {
   return support::network(seed, std::chrono::microseconds(seed / 4 % 2 * 50));
 }
 
+/// What a rank multiplies by in PREMUL_SUM, each by another factor.
+double factor_of(std::uint32_t rank, ReduceOp op) {
+  return op == ReduceOp::kPremulSum ? 1 / (rank + 1.5) : 1;
+}
+
 /// The all-reduce as its header defines it, one rank after the other.
 Bytes defined_all_reduce(std::vector<Bytes> inputs, std::uint64_t d, DataType type, ReduceOp op) {
   const auto ranks = static_cast<std::uint32_t>(inputs.size());
@@ -31,6 +36,11 @@ Bytes defined_all_reduce(std::vector<Bytes> inputs, std::uint64_t d, DataType ty
     collectives::reduce(into.data() + begin * element, left.data() + begin * element,
                         right.data() + begin * element, size, type, op);
   };
+  if (op == ReduceOp::kPremulSum) {
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+      collectives::multiply(inputs[rank].data(), d, type, factor_of(rank, op));
+    }
+  }
   Bytes result;
   if (d * element <= collectives::kRecursiveDoublingBytes) {
     const collectives::Tree tree(ranks);
@@ -84,8 +94,9 @@ void expect_all_reduce(std::uint32_t size, std::uint64_t d, DataType type, Reduc
   }
   const Bytes expected = defined_all_reduce(data, d, type, op);
   InprocRanks ranks(size, network(seed));
-  const auto endings = ranks.run(
-      [&](std::uint32_t rank) { return gtopk::all_reduce(data[rank].data(), d, type, op); });
+  const auto endings = ranks.run([&](std::uint32_t rank) {
+    return gtopk::all_reduce(data[rank].data(), d, type, op, factor_of(rank, op));
+  });
   for (std::uint32_t rank = 0; rank < size; ++rank) {
     ASSERT_TRUE(endings[rank]->good()) << endings[rank]->text();
     ASSERT_TRUE(data[rank] == expected) << "P=" << size << " d=" << d << " " << to_string(type)
@@ -124,6 +135,11 @@ TEST_P(Ranks, AllReduceIsItsDefinitionForFewElements) {
       expect_all_reduce(GetParam(), d, DataType::kFloat32, ReduceOp::kAvg, seed);
     }
   }
+}
+
+TEST_P(Ranks, EachRanksFactorGoesWithItsOwnInputAlsoInTheRing) {
+  const std::uint64_t d = collectives::kRecursiveDoublingBytes / 2 + 3;
+  expect_all_reduce(GetParam(), d, DataType::kBfloat16, ReduceOp::kPremulSum, 1);
 }
 
 // Chunks of several pieces, none of equal length.
@@ -190,6 +206,16 @@ TEST_P(Ranks, NobodyLeavesABarrierBeforeTheLastHasEntered) {
     for (const auto& ending : endings) ASSERT_TRUE(ending->good()) << ending->text();
     ASSERT_TRUE(ranks.close().empty());
   }
+}
+
+TEST(AllReduce, RefusesAFactorThatItsOperationDoesNotTake) {
+  float value = 1;
+  EXPECT_THROW(
+      static_cast<void>(gtopk::all_reduce(&value, 1, DataType::kFloat32, ReduceOp::kSum, 2)),
+      Error);
+  EXPECT_THROW(
+      static_cast<void>(gtopk::all_reduce(&value, 1, DataType::kInt32, ReduceOp::kPremulSum, 2)),
+      Error);
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, Ranks, ::testing::ValuesIn(reference::kRankCounts));

@@ -181,6 +181,34 @@ TEST(Reduction, FloatsAreDividedWithOneRounding) {
   EXPECT_TRUE(std::signbit(values[2]));
 }
 
+TEST(Reduction, AFactorIsRoundedToTheAccumulationTypeAndTheProductOnce) {
+  const double factor = 1.0 / 3;
+  for (const DataType type :
+       {DataType::kFloat32, DataType::kFloat64, DataType::kBfloat16, DataType::kFloat16}) {
+    const std::vector<double> values = {3, -0.0, 0.1, reference::largest(type),
+                                        9 * reference::smallest(type)};
+    reference::Bytes data = reference::zeros(type, values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) reference::store(type, data, i, values[i]);
+    const reference::Bytes before = data;
+    multiply(data.data(), values.size(), type, factor);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const double value = reference::load(type, before, i);
+      // The product of a half and a float32 is exact in double: one rounding to float32, one to
+      // the type.
+      const double narrow = static_cast<double>(
+          static_cast<float>(value * static_cast<double>(static_cast<float>(factor))));
+      const double expected =
+          reference::rounded(type, type == DataType::kFloat64 ? value * factor : narrow);
+      EXPECT_EQ(reference::load(type, data, i), expected) << to_string(type) << " at " << i;
+      EXPECT_EQ(std::signbit(reference::load(type, data, i)), std::signbit(expected));
+    }
+  }
+  std::vector<std::complex<float>> numbers = {{3, -1}, {0, 0.5F}};
+  multiply(numbers.data(), numbers.size(), DataType::kComplex64, factor);
+  const auto third = static_cast<float>(factor);
+  EXPECT_EQ(numbers, (std::vector<std::complex<float>>{{3 * third, -third}, {0, 0.5F * third}}));
+}
+
 TEST(Reduction, WhatATypeDoesNotHaveIsRefused) {
   for (const DataType type :
        {DataType::kFloat32, DataType::kFloat64, DataType::kBfloat16, DataType::kFloat16}) {
@@ -190,13 +218,19 @@ TEST(Reduction, WhatATypeDoesNotHaveIsRefused) {
     EXPECT_NO_THROW(check_reduction(type, ReduceOp::kAvg));
   }
   for (const DataType type : {DataType::kComplex64, DataType::kComplex128}) {
-    for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kBitAnd, ReduceOp::kBitOr,
-                              ReduceOp::kBitXor}) {
+    for (const ReduceOp op :
+         {ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kBitAnd, ReduceOp::kBitOr, ReduceOp::kBitXor}) {
       EXPECT_THROW(check_reduction(type, op), Error) << to_string(op);
     }
     for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kProduct}) {
       EXPECT_NO_THROW(check_reduction(type, op)) << to_string(op);
     }
+  }
+  for (const DataType type : {DataType::kBool, DataType::kInt8, DataType::kUint64}) {
+    EXPECT_THROW(check_reduction(type, ReduceOp::kPremulSum), Error) << to_string(type);
+  }
+  for (const DataType type : {DataType::kFloat16, DataType::kFloat64, DataType::kComplex64}) {
+    EXPECT_NO_THROW(check_reduction(type, ReduceOp::kPremulSum)) << to_string(type);
   }
   EXPECT_THROW(check_reduction(DataType::kBool, ReduceOp::kAvg), Error);
   EXPECT_NO_THROW(check_reduction(DataType::kInt64, ReduceOp::kBitXor));

@@ -99,6 +99,26 @@ def check_average(me: Rank) -> None:
         torch.testing.assert_close(mine, expected, rtol=tolerance, atol=tolerance)
 
 
+def check_sums_of_what_was_multiplied(me: Rank) -> None:
+    """PREMUL_SUM: a factor of each rank's own, a number or a tensor."""
+    factors = [1.0 / (rank + 1.5) for rank in range(me.size)]
+    for dtype in (*FLOATS, *COMPLEX):
+        tolerance = 8 * torch.finfo(dtype).eps
+        for numel in SIZES:
+            wide = [
+                factors[r] * drawn(r, numel, dtype).to(torch.complex128) for r in range(me.size)
+            ]
+            expected = torch.stack(wide).sum(0)
+            expected = (expected if dtype.is_complex else expected.real).to(dtype)
+            for factor in (
+                factors[me.rank],
+                torch.tensor(factors[me.rank : me.rank + 1], dtype=torch.float64),
+            ):
+                mine = drawn(me.rank, numel, dtype)
+                dist.all_reduce(mine, dist._make_nccl_premul_sum(factor))
+                torch.testing.assert_close(mine, expected, rtol=tolerance, atol=tolerance)
+
+
 def check_bitwise_and_bool(me: Rank) -> None:
     for op, fold in ((ReduceOp.BAND, "and"), (ReduceOp.BOR, "or"), (ReduceOp.BXOR, "xor")):
         mine = drawn(me.rank, 100, torch.int64)
@@ -306,8 +326,6 @@ def check_what_is_not_there_names_itself(me: Rank) -> None:
         assert "gtopk" in str(caught.value), (name, str(caught.value))
     with pytest.raises(NotImplementedError, match="all_reduce of a Sparse"):
         dist.all_reduce(torch.ones(4).to_sparse())
-    with pytest.raises(NotImplementedError, match="PREMUL_SUM"):
-        dist.all_reduce(tensor, dist._make_nccl_premul_sum(2.0))
     usable(me)
 
 
@@ -324,6 +342,10 @@ def check_bad_calls(me: Rank) -> None:
     for op in (ReduceOp.MIN, ReduceOp.MAX, ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR):
         with pytest.raises(ValueError, match=rf"{op.name} does not exist for complex64"):
             direct([torch.ones(4, dtype=torch.cfloat)], op)
+    with pytest.raises(ValueError, match="PREMUL_SUM does not exist for int64"):
+        dist.all_reduce(torch.ones(4, dtype=torch.int64), dist._make_nccl_premul_sum(2.0))
+    with pytest.raises(ValueError, match="must be one real number; given c10::complex"):
+        dist.all_reduce(torch.ones(4), dist._make_nccl_premul_sum(torch.ones(1).cfloat()))
     with pytest.raises(ValueError, match="no reduction of dtype Float8_e5m2"):
         direct([torch.ones(4).to(torch.float8_e5m2)])
     with pytest.raises(ValueError, match="outputs like the input"):

@@ -48,8 +48,8 @@ TEST(Arguments, ThatStandForNothingAreRefused) {
             "unknown selector 'best'; available: exact, gaussian, sampled, threshold, block");
   EXPECT_EQ(refusal([] { collectives::check_reduction(DataType{15}, ReduceOp::kSum); }),
             "there is no data type number 15");
-  EXPECT_EQ(refusal([] { collectives::check_reduction(DataType::kInt32, ReduceOp{8}); }),
-            "there is no reduction number 8");
+  EXPECT_EQ(refusal([] { collectives::check_reduction(DataType::kInt32, ReduceOp{9}); }),
+            "there is no reduction number 9");
 }
 
 TEST(Arguments, WiresWhoseValuesTieAreRefusedWhereNodesSelectAgain) {
