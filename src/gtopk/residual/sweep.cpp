@@ -9,11 +9,13 @@
 #define HWY_TARGET_INCLUDE "src/gtopk/residual/sweep.cpp"
 #include <hwy/foreach_target.h>
 
-#include "src/gtopk/value/load-inl.h"
 #include "src/gtopk/value/selection_order.hpp"
+#include "src/numbers/wide-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace gtopk::sparse::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+using gtopk::HWY_NAMESPACE::load_wide;
 
 template <class T>
 HWY_INLINE void absorb(T* tensor, Accumulation<T>* residual, std::size_t count) {

@@ -9,10 +9,12 @@
 #define HWY_TARGET_INCLUDE "src/gtopk/select/moments.cpp"
 #include <hwy/foreach_target.h>
 
-#include "src/gtopk/value/load-inl.h"
+#include "src/numbers/wide-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace gtopk::sparse::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+using gtopk::HWY_NAMESPACE::load_wide;
 
 template <class T>
 class ChunkMoments {

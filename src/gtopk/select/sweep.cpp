@@ -9,10 +9,12 @@
 #include <hwy/foreach_target.h>
 
 #include "src/gtopk/value/compact-inl.h"
-#include "src/gtopk/value/load-inl.h"
+#include "src/numbers/wide-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace gtopk::sparse::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+using gtopk::HWY_NAMESPACE::load_wide;
 
 template <class T, bool HasResidual>
 class Sweep {

@@ -1,0 +1,332 @@
+// Collectives: the loops of reduction.hpp, compiled once per SIMD target and chosen at run time.
+// One operation and one rounding per element: every target gives the same bits. Floating types go
+// by Highway's vectors, integers by loops that the compiler turns into vectors.
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "src/collectives/reduction.hpp"
+#include "src/numbers/accumulation.hpp"
+#include "src/numbers/element_types.hpp"
+#include "src/numbers/keep_denormals.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "src/collectives/reduction_loops.cpp"
+#include <hwy/foreach_target.h>
+
+#include "src/numbers/wide-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace gtopk::collectives::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+using gtopk::HWY_NAMESPACE::load_wide;
+using gtopk::HWY_NAMESPACE::store_narrow;
+
+// --- of vectors of floats
+
+struct Sum {
+  template <class D>
+  HWY_INLINE hn::Vec<D> operator()(D /*d*/, hn::Vec<D> a, hn::Vec<D> b) const {
+    return hn::Add(a, b);
+  }
+};
+struct Product {
+  template <class D>
+  HWY_INLINE hn::Vec<D> operator()(D /*d*/, hn::Vec<D> a, hn::Vec<D> b) const {
+    return hn::Mul(a, b);
+  }
+};
+/// NaN wins, as in torch: of two the first.
+struct Smaller {
+  template <class D>
+  HWY_INLINE hn::Vec<D> operator()(D /*d*/, hn::Vec<D> a, hn::Vec<D> b) const {
+    return hn::IfThenElse(hn::Or(hn::Lt(a, b), hn::IsNaN(a)), a, b);
+  }
+};
+struct Larger {
+  template <class D>
+  HWY_INLINE hn::Vec<D> operator()(D /*d*/, hn::Vec<D> a, hn::Vec<D> b) const {
+    return hn::IfThenElse(hn::Or(hn::Gt(a, b), hn::IsNaN(a)), a, b);
+  }
+};
+
+/// into[i] = op(left[i], right[i]); what is left over behind the last whole vector is one, too.
+template <class T, class Op>
+HWY_INLINE void each_float(T* into, const T* left, const T* right, std::size_t n, Op op) {
+  const hn::ScalableTag<Accumulation<T>> d;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto at = [&](const T* a, const T* b, T* to)
+                      HWY_ATTR { store_narrow(d, op(d, load_wide(d, a), load_wide(d, b)), to); };
+  std::size_t i = 0;
+  for (; i + 4 * lanes <= n; i += 4 * lanes) {
+    at(left + i, right + i, into + i);
+    at(left + i + lanes, right + i + lanes, into + i + lanes);
+    at(left + i + 2 * lanes, right + i + 2 * lanes, into + i + 2 * lanes);
+    at(left + i + 3 * lanes, right + i + 3 * lanes, into + i + 3 * lanes);
+  }
+  for (; i + lanes <= n; i += lanes) {
+    at(left + i, right + i, into + i);
+  }
+  if (i < n) {
+    T rest[2][hn::MaxLanes(d)] = {};
+    std::memcpy(rest[0], left + i, (n - i) * sizeof(T));
+    std::memcpy(rest[1], right + i, (n - i) * sizeof(T));
+    at(rest[0], rest[1], rest[0]);
+    std::memcpy(into + i, rest[0], (n - i) * sizeof(T));
+  }
+}
+
+template <class T>
+HWY_INLINE void reduce_floats(T* into, const T* left, const T* right, std::size_t n, ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAvg:
+    case ReduceOp::kPremulSum:
+      each_float(into, left, right, n, Sum{});
+      return;
+    case ReduceOp::kProduct:
+      each_float(into, left, right, n, Product{});
+      return;
+    case ReduceOp::kMin:
+      each_float(into, left, right, n, Smaller{});
+      return;
+    case ReduceOp::kMax:
+      each_float(into, left, right, n, Larger{});
+      return;
+    case ReduceOp::kBitAnd:
+    case ReduceOp::kBitOr:
+    case ReduceOp::kBitXor:
+      return;  // refused by check_reduction
+  }
+}
+
+// --- of complex numbers, which add by their parts
+
+/// (a + ib)(c + id) as it is defined: the library's own would look for infinities among NaN.
+template <class T>
+HWY_INLINE void multiply_complex(T* into, const T* left, const T* right, std::size_t n) {
+  using Part = typename T::value_type;
+  for (std::size_t i = 0; i < n; ++i) {
+    const Part a = left[i].real();
+    const Part b = left[i].imag();
+    const Part c = right[i].real();
+    const Part d = right[i].imag();
+    into[i] = T(a * c - b * d, a * d + b * c);
+  }
+}
+
+// --- of integers, which wrap: the machine's own sum would be undefined on overflow
+
+template <class T, class Op>
+HWY_INLINE void each_integer(T* into, const T* left, const T* right, std::size_t n, Op op) {
+  using Wide = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
+  // `into` may be `left` or `right`, never shifted against them: the vectoriser may rely on it.
+#if !defined(__clang__)
+#pragma GCC ivdep
+#endif
+  for (std::size_t i = 0; i < n; ++i) {
+    into[i] = static_cast<T>(op(static_cast<Wide>(left[i]), static_cast<Wide>(right[i])));
+  }
+}
+
+template <class T>
+HWY_INLINE void pick_integer(T* into, const T* left, const T* right, std::size_t n, bool smaller) {
+#if !defined(__clang__)
+#pragma GCC ivdep
+#endif
+  for (std::size_t i = 0; i < n; ++i) {
+    into[i] = (left[i] < right[i]) == smaller ? left[i] : right[i];
+  }
+}
+
+template <class T>
+HWY_INLINE void reduce_integers(T* into, const T* left, const T* right, std::size_t n,
+                                ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAvg:
+      each_integer(into, left, right, n, [](auto a, auto b) HWY_ATTR { return a + b; });
+      return;
+    case ReduceOp::kProduct:
+      each_integer(into, left, right, n, [](auto a, auto b) HWY_ATTR { return a * b; });
+      return;
+    case ReduceOp::kMin:
+      pick_integer(into, left, right, n, true);
+      return;
+    case ReduceOp::kMax:
+      pick_integer(into, left, right, n, false);
+      return;
+    case ReduceOp::kBitAnd:
+      each_integer(into, left, right, n, [](auto a, auto b) HWY_ATTR { return a & b; });
+      return;
+    case ReduceOp::kBitOr:
+      each_integer(into, left, right, n, [](auto a, auto b) HWY_ATTR { return a | b; });
+      return;
+    case ReduceOp::kBitXor:
+      each_integer(into, left, right, n, [](auto a, auto b) HWY_ATTR { return a ^ b; });
+      return;
+    case ReduceOp::kPremulSum:
+      return;  // refused by check_reduction
+  }
+}
+
+// --- of truth, any byte but zero
+
+template <class Op>
+HWY_INLINE void each_bool(Bool* into, const Bool* left, const Bool* right, std::size_t n, Op op) {
+#if !defined(__clang__)
+#pragma GCC ivdep
+#endif
+  for (std::size_t i = 0; i < n; ++i) {
+    into[i].byte = static_cast<std::uint8_t>(op(left[i].byte != 0, right[i].byte != 0));
+  }
+}
+
+HWY_INLINE void reduce_bools(Bool* into, const Bool* left, const Bool* right, std::size_t n,
+                             ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kMax:
+    case ReduceOp::kBitOr:
+      each_bool(into, left, right, n, [](bool a, bool b) HWY_ATTR { return a | b; });
+      return;
+    case ReduceOp::kProduct:
+    case ReduceOp::kMin:
+    case ReduceOp::kBitAnd:
+      each_bool(into, left, right, n, [](bool a, bool b) HWY_ATTR { return a & b; });
+      return;
+    case ReduceOp::kBitXor:
+      each_bool(into, left, right, n, [](bool a, bool b) HWY_ATTR { return a != b; });
+      return;
+    case ReduceOp::kAvg:
+    case ReduceOp::kPremulSum:
+      return;  // refused by check_reduction
+  }
+}
+
+// --- of one vector and a number
+
+struct DividedBy {
+  double divisor;
+  template <class D>
+  HWY_INLINE hn::Vec<D> operator()(D d, hn::Vec<D> a) const {
+    return hn::Div(a, hn::Set(d, static_cast<hn::TFromD<D>>(divisor)));
+  }
+};
+struct Times {
+  double factor;
+  template <class D>
+  HWY_INLINE hn::Vec<D> operator()(D d, hn::Vec<D> a) const {
+    return hn::Mul(a, hn::Set(d, static_cast<hn::TFromD<D>>(factor)));
+  }
+};
+
+template <class T, class Op>
+HWY_INLINE void scale_floats(T* data, std::size_t n, Op op) {
+  const hn::ScalableTag<Accumulation<T>> d;
+  const std::size_t lanes = hn::Lanes(d);
+  std::size_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    store_narrow(d, op(d, load_wide(d, data + i)), data + i);
+  }
+  if (i < n) {
+    T rest[hn::MaxLanes(d)] = {};
+    std::memcpy(rest, data + i, (n - i) * sizeof(T));
+    store_narrow(d, op(d, load_wide(d, rest)), rest);
+    std::memcpy(data + i, rest, (n - i) * sizeof(T));
+  }
+}
+
+/// Of floats, and of complex numbers by their parts.
+template <class T, class Op>
+HWY_INLINE void scale(T* data, std::size_t n, Op op) {
+  if constexpr (kIsFloating<T>) {
+    scale_floats(data, n, op);
+  } else if constexpr (kIsComplex<T>) {
+    scale_floats(reinterpret_cast<typename T::value_type*>(data), 2 * n, op);
+  }
+}
+
+/// Towards minus infinity.
+template <class T>
+HWY_INLINE void divide_integers(T* data, std::size_t n, std::uint32_t divisor) {
+  for (std::size_t i = 0; i < n; ++i) {
+    if constexpr (std::is_unsigned_v<T>) {
+      data[i] = static_cast<T>(data[i] / divisor);
+    } else {
+      const auto by = static_cast<std::int64_t>(divisor);
+      // NOLINTNEXTLINE(bugprone-signed-char-misuse): int8 is a number here
+      const auto value = static_cast<std::int64_t>(data[i]);
+      data[i] = static_cast<T>(value / by - (value % by < 0 ? 1 : 0));
+    }
+  }
+}
+
+// Highway's dispatch table takes no templates.
+void reduce_any(void* into, const void* left, const void* right, std::size_t n, DataType type,
+                ReduceOp op) {
+  visit_type(type, [&]<class T>() HWY_ATTR {
+    auto* const to = static_cast<T*>(into);
+    const auto* const a = static_cast<const T*>(left);
+    const auto* const b = static_cast<const T*>(right);
+    if constexpr (kIsFloating<T>) {
+      reduce_floats(to, a, b, n, op);
+    } else if constexpr (kIsComplex<T>) {
+      using Part = typename T::value_type;
+      if (op == ReduceOp::kProduct) {
+        multiply_complex(to, a, b, n);
+      } else {
+        reduce_floats(reinterpret_cast<Part*>(to), reinterpret_cast<const Part*>(a),
+                      reinterpret_cast<const Part*>(b), 2 * n, op);
+      }
+    } else if constexpr (std::is_same_v<T, Bool>) {
+      reduce_bools(to, a, b, n, op);
+    } else {
+      reduce_integers(to, a, b, n, op);
+    }
+  });
+}
+
+void divide_any(void* data, std::size_t n, DataType type, std::uint32_t divisor) {
+  visit_type(type, [&]<class T>() HWY_ATTR {
+    if constexpr (std::is_integral_v<T>) {
+      divide_integers(static_cast<T*>(data), n, divisor);
+    } else {
+      scale(static_cast<T*>(data), n, DividedBy{static_cast<double>(divisor)});
+    }
+  });
+}
+
+void multiply_any(void* data, std::size_t n, DataType type, double factor) {
+  visit_type(type, [&]<class T>() HWY_ATTR { scale(static_cast<T*>(data), n, Times{factor}); });
+}
+
+}  // namespace gtopk::collectives::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace gtopk::collectives {
+
+HWY_EXPORT(reduce_any);
+HWY_EXPORT(divide_any);
+HWY_EXPORT(multiply_any);
+
+void reduce(void* into, const void* left, const void* right, std::size_t elements, DataType type,
+            ReduceOp op) {
+  const KeepDenormals guard;  // a rank whose threads flush them would end with other bits
+  HWY_DYNAMIC_DISPATCH(reduce_any)(into, left, right, elements, type, op);
+}
+
+void divide(void* data, std::size_t elements, DataType type, std::uint32_t divisor) {
+  const KeepDenormals guard;
+  HWY_DYNAMIC_DISPATCH(divide_any)(data, elements, type, divisor);
+}
+
+void multiply(void* data, std::size_t elements, DataType type, double factor) {
+  const KeepDenormals guard;
+  HWY_DYNAMIC_DISPATCH(multiply_any)(data, elements, type, factor);
+}
+
+}  // namespace gtopk::collectives
+#endif  // HWY_ONCE
