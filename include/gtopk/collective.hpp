@@ -6,8 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "gtopk/types.hpp"
 
@@ -32,6 +35,9 @@ class Agreement {
   Agreement& number(std::string_view name, std::uint64_t value);
   Agreement& word(std::string_view name, std::string_view value);
   Agreement& type(std::string_view name, DataType value);
+  /// A list, as one number where all of it are the same, however many. One list that is not, at
+  /// most.
+  Agreement& numbers(std::string_view name, std::span<const std::uint64_t> values);
 
   /// Equal for equal agreements, the same in every process.
   [[nodiscard]] std::uint64_t fingerprint() const;
@@ -46,12 +52,14 @@ class Agreement {
     std::string_view word;
     std::uint64_t number = 0;
     bool has_number = false;
+    bool has_list = false;  ///< list_, of which the number is a fingerprint
   };
   Agreement& add(const Field& field);
 
   std::string_view collective_;
   std::array<Field, kMaxFields> fields_{};
   std::size_t size_ = 0;
+  std::shared_ptr<const std::vector<std::uint64_t>> list_;
 };
 
 enum class Ordering : std::uint8_t {

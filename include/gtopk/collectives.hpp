@@ -27,8 +27,17 @@ namespace gtopk {
 [[nodiscard]] Collective all_gather(std::vector<std::span<std::byte>> rooms,
                                     DataType dtype = DataType::kUint8);
 
+/// parts: one per rank, in order, of any sizes that all ranks have alike; left as they are. output:
+/// the reduction of part `rank`, as large as that; it may be that part itself.
+[[nodiscard]] Collective reduce_scatter(std::vector<Segment> parts, Segment output, DataType dtype,
+                                        ReduceOp op = ReduceOp::kSum);
+
 /// Ends when every rank has called it and this rank's earlier collectives have ended.
 [[nodiscard]] Collective barrier();
+
+/// `one` of several tensors that lie side by side in its memory: ranks must agree on the sizes of
+/// each as well.
+[[nodiscard]] Collective coalesced(Collective one, std::span<const std::uint64_t> sizes);
 
 /// Matched by (sender, tag), in the order of the calls. The received length must be the expected
 /// one.

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
@@ -29,6 +30,15 @@ std::uint64_t mix(std::uint64_t state, std::string_view text) {
   return state;
 }
 
+/// So many numbers of a list are in an error's text; the rest shows in a fingerprint.
+constexpr std::size_t kListed = 8;
+
+std::string text_of(std::span<const std::uint64_t> list, std::uint64_t fingerprint) {
+  if (list.size() <= kListed) return fmt::format("[{}]", fmt::join(list, ", "));
+  return fmt::format("[{}, ... {} in all, fingerprint {:016x}]",
+                     fmt::join(list.first(kListed), ", "), list.size(), fingerprint);
+}
+
 }  // namespace
 
 Agreement& Agreement::add(const Field& field) {
@@ -42,6 +52,21 @@ Agreement& Agreement::add(const Field& field) {
 
 Agreement& Agreement::number(std::string_view name, std::uint64_t value) {
   return add({.name = name, .word = {}, .number = value, .has_number = true});
+}
+
+Agreement& Agreement::numbers(std::string_view name, std::span<const std::uint64_t> values) {
+  if (values.empty()) return number(name, 0);
+  if (std::ranges::all_of(values, [&](std::uint64_t value) { return value == values.front(); })) {
+    return number(name, values.front());
+  }
+  if (list_ != nullptr) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("{} has more than one list to agree on", collective_));
+  }
+  list_ = std::make_shared<const std::vector<std::uint64_t>>(values.begin(), values.end());
+  std::uint64_t fingerprint = 0;
+  for (const std::uint64_t value : values) fingerprint = mix(fingerprint, value);
+  return add({.name = name, .word = {}, .number = fingerprint, .has_list = true});
 }
 
 Agreement& Agreement::word(std::string_view name, std::string_view value) {
@@ -69,7 +94,9 @@ std::string Agreement::text() const {
   const char* separator = "(";
   for (const Field& field : std::span(fields_).first(size_)) {
     text += fmt::format("{}{}=", separator, field.name);
-    if (!field.has_number) {
+    if (field.has_list) {
+      text += text_of(*list_, field.number);
+    } else if (!field.has_number) {
       text += field.word;
     } else if (field.word.empty()) {
       text += fmt::to_string(field.number);

@@ -2,12 +2,9 @@
 // many ranks, sizes, roots and arrival orders.
 #include <gtest/gtest.h>
 
-#include <cstring>
-#include <numeric>
-
 #include "src/collectives/all_reduce.hpp"
 #include "src/collectives/reduction.hpp"
-#include "src/collectives/tree.hpp"
+#include "tests/collectives/definitions.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
 
@@ -27,72 +24,19 @@ double factor_of(std::uint32_t rank, ReduceOp op) {
   return op == ReduceOp::kPremulSum ? 1 / (rank + 1.5) : 1;
 }
 
-/// The all-reduce as its header defines it, one rank after the other.
-Bytes defined_all_reduce(std::vector<Bytes> inputs, std::uint64_t d, DataType type, ReduceOp op) {
-  const auto ranks = static_cast<std::uint32_t>(inputs.size());
-  const std::size_t element = size_of(type);
-  const auto add = [&](Bytes& into, const Bytes& left, const Bytes& right, std::size_t begin,
-                       std::size_t size) {
-    collectives::reduce(into.data() + begin * element, left.data() + begin * element,
-                        right.data() + begin * element, size, type, op);
-  };
-  if (op == ReduceOp::kPremulSum) {
-    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-      collectives::multiply(inputs[rank].data(), d, type, factor_of(rank, op));
-    }
-  }
-  Bytes result;
-  if (d * element <= collectives::kRecursiveDoublingBytes) {
-    const collectives::Tree tree(ranks);
-    std::vector<Bytes> nodes;
-    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-      if (tree.folded_away(rank)) continue;
-      nodes.push_back(inputs[rank]);
-      if (tree.folds(rank)) add(nodes.back(), inputs[rank], inputs[rank + 1], 0, d);
-    }
-    while (nodes.size() > 1) {
-      for (std::size_t pair = 0; pair < nodes.size() / 2; ++pair) {
-        Bytes node = nodes[2 * pair];
-        add(node, nodes[2 * pair], nodes[2 * pair + 1], 0, d);
-        nodes[pair] = node;
-      }
-      nodes.resize(nodes.size() / 2);
-    }
-    result = nodes.front();
-  } else {
-    result = inputs.front();
-    for (std::uint32_t chunk = 0; chunk < ranks; ++chunk) {
-      const std::uint64_t begin = d * chunk / ranks;
-      const std::uint64_t size = d * (chunk + 1) / ranks - begin;
-      Bytes sum = inputs[(chunk + 1) % ranks];
-      for (std::uint32_t step = 2; step <= ranks; ++step) {
-        add(sum, sum, inputs[(chunk + step) % ranks], begin, size);
-      }
-      std::memcpy(result.data() + begin * element, sum.data() + begin * element, size * element);
-    }
-  }
-  if (op == ReduceOp::kAvg) collectives::divide(result.data(), d, type, ranks);
-  return result;
-}
-
 /// Runs it and compares every rank with the definition, bit for bit.
 void expect_all_reduce(std::uint32_t size, std::uint64_t d, DataType type, ReduceOp op,
                        std::uint64_t seed) {
   reference::Random random(seed);
-  std::vector<Bytes> data(size, Bytes(d * size_of(type)));
-  for (Bytes& bytes : data) {
-    if (is_floating(type) || is_complex(type)) {
-      const DataType part = type == DataType::kComplex64    ? DataType::kFloat32
-                            : type == DataType::kComplex128 ? DataType::kFloat64
-                                                            : type;
-      for (std::uint64_t i = 0; i < bytes.size() / size_of(part); ++i)
-        reference::store(part, bytes, i, 4 * random.uniform() - 2);
-    } else {
-      const std::uint64_t below = type == DataType::kBool ? 2 : 256;
-      for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.below(below));
+  std::vector<Bytes> data;
+  while (data.size() < size) data.push_back(test::random_elements(random, d, type));
+  std::vector<Bytes> multiplied = data;
+  if (op == ReduceOp::kPremulSum) {
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      collectives::multiply(multiplied[rank].data(), d, type, factor_of(rank, op));
     }
   }
-  const Bytes expected = defined_all_reduce(data, d, type, op);
+  const Bytes expected = test::defined_all_reduce(multiplied, d, type, op);
   InprocRanks ranks(size, network(seed));
   const auto endings = ranks.run([&](std::uint32_t rank) {
     return gtopk::all_reduce(data[rank].data(), d, type, op, factor_of(rank, op));

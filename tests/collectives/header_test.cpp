@@ -41,6 +41,27 @@ TEST(Agreement, SaysNameAndFieldsInOrder) {
   EXPECT_EQ(Agreement("x").type("dtype", opaque_type(9)).text(), "x(dtype=opaque(9))");
 }
 
+TEST(Agreement, SaysAListAsOneNumberWhereAllAreAlike) {
+  const auto text = [](const std::vector<std::uint64_t>& list) {
+    return Agreement("x").numbers("d", list).number("n", 7).text();
+  };
+  EXPECT_EQ(text({}), "x(d=0, n=7)");
+  EXPECT_EQ(text({4, 4, 4}), "x(d=4, n=7)");
+  EXPECT_EQ(text({4, 5, 4}), "x(d=[4, 5, 4], n=7)");
+  std::vector<std::uint64_t> many(100, 1);
+  many.back() = 2;
+  EXPECT_THAT(text(many), HasSubstr("d=[1, 1, 1, 1, 1, 1, 1, 1, ... 100 in all, fingerprint "));
+  std::vector<std::uint64_t> others = many;
+  others.back() = 3;
+  EXPECT_NE(text(many), text(others));
+}
+
+TEST(Agreement, TakesOneListAndNoMore) {
+  Agreement agreement("x");
+  agreement.numbers("a", std::vector<std::uint64_t>{1, 2});
+  EXPECT_THROW(agreement.numbers("b", std::vector<std::uint64_t>{1, 2}), Error);
+}
+
 TEST(Agreement, TakesSoManyFieldsAndNoMore) {
   Agreement agreement("x");
   for (std::size_t i = 0; i < Agreement::kMaxFields; ++i) agreement.number("n", i);
@@ -64,6 +85,9 @@ TEST(Agreement, HasAnotherFingerprintForEveryDifference) {
       Agreement("x").type("a", DataType::kInt8),
       Agreement("x").type("a", opaque_type(1)),
       Agreement("x").type("a", opaque_type(2)),
+      Agreement("x").numbers("a", std::vector<std::uint64_t>{1, 2}),
+      Agreement("x").numbers("a", std::vector<std::uint64_t>{2, 1}),
+      Agreement("x").numbers("a", std::vector<std::uint64_t>{1, 2, 0}),
       of_sparse([](auto&) {}),
       of_sparse([](auto& c) { c.d += 1; }),
       of_sparse([](auto& c) { c.options.k += 1; }),

@@ -1,0 +1,16 @@
+// Collectives: one call for several tensors. They travel as one, so that a list costs the rounds of
+// one collective, takes one number, and is one agreement: ranks with lists of different lengths
+// hear of it at once.
+#include <utility>
+
+#include "gtopk/collectives.hpp"
+
+namespace gtopk {
+
+Collective coalesced(Collective one, std::span<const std::uint64_t> sizes) {
+  one.name += "_coalesced";
+  one.agreement.number("tensors", sizes.size()).numbers("sizes", sizes);
+  return one;
+}
+
+}  // namespace gtopk

@@ -1,0 +1,31 @@
+// Test support of this room: what reductions over ranks give, one rank after the other, in the
+// order of summation that the headers in src/collectives state; and inputs for them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "gtopk/types.hpp"
+#include "tests/support/cases.hpp"
+#include "tests/support/reference.hpp"
+
+namespace gtopk::test {
+
+/// d elements: floats in [-2, 2), any integers, true or false.
+[[nodiscard]] reference::Bytes random_elements(reference::Random& random, std::uint64_t d,
+                                               DataType type);
+
+/// left + right at every node of the tree. AVG adds.
+[[nodiscard]] reference::Bytes tree_sum(const std::vector<reference::Bytes>& inputs,
+                                        std::uint64_t d, DataType type, ReduceOp op);
+
+/// The ring's sum of chunk c, elements begin .. begin + size: of ranks c+1, c+2, ..., c. AVG adds.
+[[nodiscard]] reference::Bytes ring_sum(const std::vector<reference::Bytes>& inputs,
+                                        std::uint32_t chunk, std::uint64_t begin,
+                                        std::uint64_t size, DataType type, ReduceOp op);
+
+/// The all-reduce as its header defines it.
+[[nodiscard]] reference::Bytes defined_all_reduce(const std::vector<reference::Bytes>& inputs,
+                                                  std::uint64_t d, DataType type, ReduceOp op);
+
+}  // namespace gtopk::test

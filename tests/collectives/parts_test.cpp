@@ -1,0 +1,242 @@
+// Collectives: those whose ranks hold parts of what is reduced or moved, over the in-process
+// transport: parts of many sizes, equal and not, empty ones among them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "src/collectives/all_reduce.hpp"
+#include "src/collectives/reduction.hpp"
+#include "tests/collectives/definitions.hpp"
+#include "tests/support/calls.hpp"
+#include "tests/support/cases.hpp"
+
+namespace gtopk {
+namespace {
+
+using reference::Bytes;
+using support::InprocRanks;
+using ::testing::HasSubstr;
+
+using Sizes = std::vector<std::uint64_t>;
+
+transport::inproc::FabricOptions network(std::uint64_t seed) {
+  return support::network(seed, std::chrono::microseconds(seed / 4 % 2 * 50));
+}
+
+std::uint64_t before(const Sizes& sizes, std::uint32_t part) {
+  std::uint64_t sum = 0;
+  for (std::uint32_t i = 0; i < part; ++i) sum += sizes[i];
+  return sum;
+}
+
+std::uint64_t total(const Sizes& sizes) {
+  return before(sizes, static_cast<std::uint32_t>(sizes.size()));
+}
+
+/// Sizes about `mean`: equal ones, then unequal ones with empty parts in between.
+std::vector<Sizes> layouts(std::uint32_t ranks, std::uint64_t mean) {
+  Sizes uneven;
+  for (std::uint32_t part = 0; part < ranks; ++part) {
+    uneven.push_back(part % 3 == 1 ? 0 : mean / (1 + part % 2) + 5 * part);
+  }
+  Sizes last_alone(ranks - 1, 0);
+  last_alone.push_back(mean * ranks);
+  return {Sizes(ranks, mean), uneven, last_alone};
+}
+
+std::vector<Segment> segments(Bytes& bytes, const Sizes& sizes, DataType type) {
+  std::vector<Segment> parts;
+  for (std::uint32_t part = 0; part < sizes.size(); ++part) {
+    parts.push_back({bytes.data() + before(sizes, part) * size_of(type), sizes[part]});
+  }
+  return parts;
+}
+
+void expect_good(const std::vector<support::SharedEnding>& endings) {
+  for (const auto& ending : endings) ASSERT_TRUE(ending->good()) << ending->text();
+}
+
+/// Every rank's part of the reduction, as the header of reduce_scatter defines it.
+std::vector<Bytes> defined_reduce_scatter(const std::vector<Bytes>& inputs, const Sizes& sizes,
+                                          DataType type, ReduceOp op) {
+  const auto ranks = static_cast<std::uint32_t>(inputs.size());
+  const std::size_t element = size_of(type);
+  const bool tree = total(sizes) * element <= collectives::kRecursiveDoublingBytes;
+  const Bytes all = tree ? test::tree_sum(inputs, total(sizes), type, op) : Bytes{};
+  std::vector<Bytes> parts;
+  for (std::uint32_t part = 0; part < ranks; ++part) {
+    const std::uint64_t begin = before(sizes, part);
+    Bytes sum(sizes[part] * element);
+    if (!tree) {
+      sum = test::ring_sum(inputs, part, begin, sizes[part], type, op);
+    } else if (!sum.empty()) {
+      std::memcpy(sum.data(), all.data() + begin * element, sum.size());
+    }
+    if (op == ReduceOp::kAvg) collectives::divide(sum.data(), sizes[part], type, ranks);
+    parts.push_back(sum);
+  }
+  return parts;
+}
+
+/// Runs it and compares every rank with the definition, bit for bit.
+void expect_reduce_scatter(const Sizes& sizes, DataType type, ReduceOp op, std::uint64_t seed) {
+  SCOPED_TRACE(fmt::format("P={} {} {} elements, {}, seed {}", sizes.size(), total(sizes),
+                           to_string(type), to_string(op), seed));
+  const auto size = static_cast<std::uint32_t>(sizes.size());
+  reference::Random random(seed);
+  std::vector<Bytes> inputs;
+  while (inputs.size() < size) {
+    inputs.push_back(test::random_elements(random, total(sizes), type));
+  }
+  const std::vector<Bytes> untouched = inputs;
+  const std::vector<Bytes> expected = defined_reduce_scatter(inputs, sizes, type, op);
+  std::vector<Bytes> outputs;
+  for (const std::uint64_t part : sizes) outputs.emplace_back(part * size_of(type));
+  InprocRanks ranks(size, network(seed));
+  const auto endings = ranks.run([&](std::uint32_t rank) {
+    return gtopk::reduce_scatter(segments(inputs[rank], sizes, type),
+                                 {outputs[rank].data(), sizes[rank]}, type, op);
+  });
+  expect_good(endings);
+  for (std::uint32_t rank = 0; rank < size; ++rank) {
+    ASSERT_TRUE(outputs[rank] == expected[rank]) << "rank " << rank;
+    ASSERT_TRUE(inputs[rank] == untouched[rank]) << "rank " << rank;
+  }
+  ASSERT_TRUE(ranks.close().empty());
+}
+
+class Parts : public ::testing::TestWithParam<std::uint32_t> {};
+
+TEST_P(Parts, ReduceScatterIsItsDefinitionForEveryTypeAndOperation) {
+  for (const DataType type : reference::named_values<DataType>()) {
+    for (const ReduceOp op : reference::named_values<ReduceOp>()) {
+      try {
+        collectives::check_reduction(type, op);
+      } catch (const Error&) {
+        continue;
+      }
+      const auto seed = 1 + static_cast<unsigned>(type) + 16U * static_cast<unsigned>(op);
+      expect_reduce_scatter(layouts(GetParam(), 9)[1], type, op, seed);
+    }
+  }
+}
+
+TEST_P(Parts, ReduceScatterIsItsDefinitionOnBothSidesOfTheRingForEveryLayout) {
+  const std::uint64_t small = collectives::kRecursiveDoublingBytes / 4 / GetParam() / 2;
+  std::uint64_t seed = 0;
+  for (const std::uint64_t mean : {std::uint64_t{0}, std::uint64_t{1}, small, 4 * small}) {
+    for (const Sizes& sizes : layouts(GetParam(), mean)) {
+      expect_reduce_scatter(sizes, DataType::kFloat32, ReduceOp::kSum, ++seed);
+      expect_reduce_scatter(sizes, DataType::kBfloat16, ReduceOp::kAvg, ++seed);
+    }
+  }
+}
+
+// Parts of several pieces, and of different numbers of them.
+TEST_P(Parts, ReduceScatterIsItsDefinitionWherePartsHaveManyPieces) {
+  if (GetParam() > 5) return;
+  const std::uint64_t mean = 7 * collectives::kPieceBytes / 4;
+  std::uint64_t seed = 0;
+  for (const Sizes& sizes : layouts(GetParam(), mean)) {
+    expect_reduce_scatter(sizes, DataType::kFloat32, ReduceOp::kSum, ++seed);
+  }
+}
+
+TEST_P(Parts, ReduceScatterWritesIntoItsOwnPart) {
+  const std::uint32_t size = GetParam();
+  for (const std::uint64_t d : {std::uint64_t{3}, collectives::kRecursiveDoublingBytes / 4}) {
+    const Sizes sizes(size, d);
+    reference::Random random(d);
+    std::vector<Bytes> inputs;
+    while (inputs.size() < size) {
+      inputs.push_back(test::random_elements(random, total(sizes), DataType::kFloat32));
+    }
+    const auto expected = defined_reduce_scatter(inputs, sizes, DataType::kFloat32, ReduceOp::kSum);
+    InprocRanks ranks(size, network(d));
+    expect_good(ranks.run([&](std::uint32_t rank) {
+      const std::vector<Segment> parts = segments(inputs[rank], sizes, DataType::kFloat32);
+      return gtopk::reduce_scatter(parts, parts[rank], DataType::kFloat32);
+    }));
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      const auto begin = inputs[rank].begin() + static_cast<std::ptrdiff_t>(rank * d * 4);
+      ASSERT_TRUE(std::equal(expected[rank].begin(), expected[rank].end(), begin));
+    }
+    ASSERT_TRUE(ranks.close().empty());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, Parts, ::testing::Values(1, 2, 3, 4, 5, 8));
+
+/// One rank calls `odd`, the others `usual`: all fail, both texts are in each error, and the group
+/// works on.
+void expect_mismatch(std::uint32_t size, const std::function<Collective(std::uint32_t)>& usual,
+                     const std::function<Collective(std::uint32_t)>& odd,
+                     const std::vector<std::string>& texts) {
+  for (std::uint32_t odd_rank = 0; odd_rank < size; ++odd_rank) {
+    SCOPED_TRACE(fmt::format("P={}, rank {} differs", size, odd_rank));
+    InprocRanks ranks(size, network(odd_rank));
+    const auto endings =
+        ranks.run([&](std::uint32_t rank) { return rank == odd_rank ? odd(rank) : usual(rank); });
+    for (const auto& ending : endings) {
+      ASSERT_TRUE(ending->ended);
+      ASSERT_TRUE(ending->error.has_value());
+      ASSERT_EQ(ending->error->kind(), ErrorKind::kMismatch) << ending->text();
+      for (const std::string& text : texts) ASSERT_THAT(ending->text(), HasSubstr(text));
+    }
+    ASSERT_EQ(support::group_works(ranks), "");
+    ASSERT_TRUE(ranks.close().empty());
+  }
+}
+
+TEST(PartsThatDiffer, OfReduceScatterAreAnErrorOnEveryRank) {
+  for (const std::uint64_t d : {std::uint64_t{8}, std::uint64_t{30'000}}) {
+    std::vector<Bytes> memory(4, Bytes(5 * d * 4));
+    const auto call = [&](const Sizes& sizes, DataType type, ReduceOp op) {
+      return [&memory, sizes, type, op](std::uint32_t rank) {
+        std::vector<Segment> parts = segments(memory[rank], sizes, type);
+        return gtopk::reduce_scatter(parts, parts[rank], type, op);
+      };
+    };
+    const auto usual = call(Sizes(4, d), DataType::kFloat32, ReduceOp::kSum);
+    expect_mismatch(4, usual, call({d, d, d, d + 1}, DataType::kFloat32, ReduceOp::kSum),
+                    {fmt::format("(d={},", d), fmt::format("(d=[{0}, {0}, {0}, {1}],", d, d + 1)});
+    expect_mismatch(4, usual, call(Sizes(4, d), DataType::kInt32, ReduceOp::kSum),
+                    {"dtype=float32", "dtype=int32"});
+    expect_mismatch(4, usual, call(Sizes(4, d), DataType::kFloat32, ReduceOp::kMax),
+                    {"op=SUM", "op=MAX"});
+    expect_mismatch(4, usual, [](std::uint32_t) { return gtopk::barrier(); },
+                    {"reduce_scatter(", "barrier()"});
+  }
+}
+
+TEST(PartsThatDiffer, FromWhatTheGroupWantsAreRefused) {
+  InprocRanks ranks(3);
+  Bytes memory(64);
+  const GroupShape shape{.name = "default", .rank = 1, .size = 3};
+  const auto refusal = [&](const Collective& collective) -> std::string {
+    try {
+      collective.check(shape);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+      return error.what();
+    }
+    return "taken";
+  };
+  const auto parts = segments(memory, {2, 3, 4}, DataType::kFloat32);
+  EXPECT_EQ(refusal(reduce_scatter(parts, parts[1], DataType::kFloat32)), "taken");
+  EXPECT_THAT(refusal(reduce_scatter({parts[0], parts[1]}, parts[1], DataType::kFloat32)),
+              HasSubstr("3 expected, 2 given"));
+  EXPECT_THAT(refusal(reduce_scatter(parts, parts[0], DataType::kFloat32)),
+              HasSubstr("part 1, of 3 elements; given 2"));
+}
+
+}  // namespace
+}  // namespace gtopk
