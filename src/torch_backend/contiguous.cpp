@@ -48,10 +48,14 @@ Contiguous contiguous(const at::Tensor& tensor) {
   return {tensor, lazy ? tensor.clone(at::MemoryFormat::Contiguous) : tensor.contiguous()};
 }
 
-Contiguous writable(const at::Tensor& tensor, const char* what) {
+void check_writable(const at::Tensor& tensor, const char* what) {
   TORCH_CHECK_VALUE(!may_overlap(tensor), "gtopk: ", what, " of a tensor that has several ",
                     "elements in one place (sizes ", tensor.sizes(), ", strides ", tensor.strides(),
                     "), so no result can be written to it: hand in a copy (clone())");
+}
+
+Contiguous writable(const at::Tensor& tensor, const char* what) {
+  check_writable(tensor, what);
   return contiguous(tensor);
 }
 

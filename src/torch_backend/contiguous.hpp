@@ -30,6 +30,9 @@ struct Contiguous {
 /// For writing, too. Throws ValueError where elements of the tensor share memory.
 [[nodiscard]] Contiguous writable(const at::Tensor& tensor, const char* what);
 
+/// Throws ValueError as writable() does.
+void check_writable(const at::Tensor& tensor, const char* what);
+
 /// `from` into `to`, of as many elements.
 void copy_elements(const at::Tensor& to, const at::Tensor& from);
 

@@ -312,10 +312,6 @@ def check_what_is_not_there_names_itself(me: Rank) -> None:
         "reduce": lambda: dist.reduce(tensor, 0),
         "gather": lambda: dist.gather(tensor, parts if me.rank == 0 else None),
         "scatter": lambda: dist.scatter(tensor, parts if me.rank == 0 else None),
-        "reduce_scatter": lambda: dist.reduce_scatter(tensor, parts),
-        "_reduce_scatter_base|reduce_scatter_single": lambda: dist.reduce_scatter_tensor(
-            torch.ones(1), tensor
-        ),
         "alltoall": lambda: dist.all_to_all(parts, [torch.ones(4) for _ in parts]),
         "alltoall_base|all_to_all_single": lambda: dist.all_to_all_single(tensor, torch.ones(4)),
         "recvAnysource": lambda: dist.recv(tensor),

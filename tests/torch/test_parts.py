@@ -1,0 +1,159 @@
+"""Room: tests/torch. Collectives whose ranks hold parts, on all four ranks and on three of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Rank, RankSet
+from test_collectives import FLOATS, INTEGERS, drawn, usable
+from torch.distributed import ReduceOp
+
+pytestmark = pytest.mark.loopback
+
+functional = torch.ops._c10d_functional
+
+# Elements of a part. All-reduce of 4 parts: by the tree up to 16 KiB each, then by the ring.
+SIZES = (0, 1, 7, 50_003)
+
+
+def name() -> str:
+    """By which functional collectives know the group of all ranks."""
+    return dist.group.WORLD.group_name
+
+
+def groups(me: Rank) -> Iterator[tuple[dist.ProcessGroup, int]]:
+    """The group and its size: all ranks, which are themselves there, then the first three."""
+    yield dist.group.WORLD, 4
+    three = dist.new_group([0, 1, 2])
+    if me.rank < 3:
+        yield three, 3
+        dist.destroy_process_group(three)
+
+
+def reduced(parts: list[torch.Tensor], op: ReduceOp, dtype: torch.dtype) -> torch.Tensor:
+    """The reduction over dimension 0, in a wide type."""
+    wide = torch.stack(parts).to(torch.float64 if dtype.is_floating_point else torch.int64)
+    if op == ReduceOp.AVG:
+        return wide.mean(0) if dtype.is_floating_point else wide.sum(0) // len(parts)
+    if op == ReduceOp.MAX:
+        return wide.amax(0)
+    return wide.sum(0)
+
+
+def close(mine: torch.Tensor, expected: torch.Tensor) -> None:
+    expected = expected.to(mine.dtype).view_as(mine)
+    if mine.dtype.is_floating_point:
+        tolerance = 8 * torch.finfo(mine.dtype).eps
+        torch.testing.assert_close(mine, expected, rtol=tolerance, atol=4 * tolerance)
+    else:
+        assert torch.equal(mine, expected)
+
+
+def check_reduce_scatter(me: Rank) -> None:
+    for group, size in groups(me):
+        for dtype in (*FLOATS, *INTEGERS):
+            for op in (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.MAX):
+                for numel in SIZES if dtype in (torch.float32, torch.bfloat16) else SIZES[:3]:
+                    inputs = [drawn(rank, size * numel, dtype) for rank in range(size)]
+                    parts = [
+                        list(whole.split(numel) if numel else [whole] * size) for whole in inputs
+                    ]
+                    expected = reduced([each[me.rank] for each in parts], op, dtype)
+                    flat = torch.empty(numel, dtype=dtype)
+                    dist.reduce_scatter_tensor(flat, inputs[me.rank], op, group=group)
+                    close(flat, expected)
+                    listed = torch.empty(numel, dtype=dtype)
+                    dist.reduce_scatter(listed, parts[me.rank], op, group=group)
+                    assert torch.equal(listed, flat)
+                    assert torch.equal(inputs[me.rank], drawn(me.rank, size * numel, dtype))
+
+
+def check_reduce_scatter_of_uneven_parts(me: Rank) -> None:
+    for group, size in groups(me):
+        for unit in (1, 20_000):
+            sizes = [unit * part for part in range(size)]
+            inputs = [drawn(rank, sum(sizes), torch.float32) for rank in range(size)]
+            output = torch.empty(sizes[me.rank])
+            dist.reduce_scatter(output, list(inputs[me.rank].split(sizes)), group=group)
+            close(output, sum(whole.split(sizes)[me.rank] for whole in inputs))
+
+
+def check_reduce_scatter_is_a_part_of_all_reduce(me: Rank) -> None:
+    for numel in (4, 400_000):
+        whole = drawn(me.rank, numel, torch.float32)
+        part = torch.empty(numel // 4)
+        dist.reduce_scatter_tensor(part, whole)
+        dist.all_reduce(whole)
+        assert torch.equal(part, whole.chunk(4)[me.rank])
+
+
+def check_reduce_scatter_of_strided_and_shaped_tensors(me: Rank) -> None:
+    columns = torch.full((6, 5), float(me.rank)).t()[:4]  # (4, 6), not contiguous
+    output = torch.zeros(6, 2)[:, 0]
+    dist.reduce_scatter_tensor(output, columns)
+    assert output.tolist() == [6.0] * 6
+    scalar = torch.tensor(0.0)
+    dist.reduce_scatter(scalar, [torch.tensor(float(part)) for part in range(4)])
+    assert scalar.item() == 4.0 * me.rank
+    in_place = torch.arange(8.0)
+    dist.reduce_scatter_tensor(in_place[2 * me.rank : 2 * me.rank + 2], in_place)
+    assert in_place[2 * me.rank].item() == 8.0 * me.rank
+
+
+def check_reduce_scatter_of_several_tensors_in_one_work(me: Rank) -> None:
+    shapes = [(3,), (0,), (2, 5), (1000, 7)]
+    inputs = [torch.full((4 * shape[0], *shape[1:]), 1.0 + me.rank) for shape in shapes]
+    outputs = [torch.empty(shape) for shape in shapes]
+    dist.group.WORLD.reduce_scatter_tensor_coalesced(outputs, inputs).wait()
+    for output in outputs:
+        assert bool((output == 10.0).all()), output
+    # As DTensor calls it.
+    for op, value in (("sum", 10.0), ("avg", 2.5)):
+        for given in (inputs[2:], inputs[:1]):
+            for output in functional.reduce_scatter_tensor_coalesced(given, op, 4, name()):
+                assert bool((functional.wait_tensor(output) == value).all()), (op, output)
+
+
+def check_parts_that_do_not_fit(me: Rank) -> None:
+    four = [torch.ones(3) for _ in range(4)]
+    wrong = {
+        "one per rank, given 3": lambda: dist.reduce_scatter(torch.ones(3), four[:3]),
+        "an output like input": lambda: dist.reduce_scatter(torch.ones(2), four),
+        r"one dtype|different dtypes": lambda: dist.reduce_scatter(
+            torch.ones(3, dtype=torch.float64), four
+        ),
+        "4 x 2 of float": lambda: dist.reduce_scatter_tensor(torch.ones(2), torch.ones(7)),
+        "BAND": lambda: dist.reduce_scatter(torch.ones(3), four, ReduceOp.BAND),
+    }
+    for words, call in wrong.items():
+        with pytest.raises(ValueError, match=words):
+            call()
+    usable(me)
+
+
+def check_ranks_with_other_parts(me: Rank) -> None:
+    odd = me.rank == 1
+    calls = {
+        ("d=3", "d=5"): lambda: dist.reduce_scatter_tensor(
+            torch.ones(5 if odd else 3), torch.ones(20 if odd else 12)
+        ),
+        ("d=[", "d=2"): lambda: dist.reduce_scatter(
+            torch.ones(2), [torch.ones(3 if odd and part == 3 else 2) for part in range(4)]
+        ),
+        ("op=SUM", "op=MAX"): lambda: dist.reduce_scatter_tensor(
+            torch.ones(1), torch.ones(4), ReduceOp.MAX if odd else ReduceOp.SUM
+        ),
+    }
+    for both, call in calls.items():
+        with pytest.raises(dist.DistBackendError) as caught:
+            call()
+        for value in both:
+            assert value in str(caught.value), (value, str(caught.value))
+        usable(me)
+
+
+def test_on_four_ranks(four: RankSet, check) -> None:
+    four.run(check)
