@@ -22,8 +22,8 @@ namespace gtopk {
 [[nodiscard]] Collective broadcast(std::span<std::byte> data, std::uint32_t root,
                                    DataType dtype = DataType::kUint8);
 
-/// rooms: one per rank, all of one size; the own one holds this rank's bytes on entry. dtype as
-/// above.
+/// rooms: one per rank, of any sizes that all ranks have alike; the own one holds this rank's bytes
+/// on entry. dtype as above.
 [[nodiscard]] Collective all_gather(std::vector<std::span<std::byte>> rooms,
                                     DataType dtype = DataType::kUint8);
 

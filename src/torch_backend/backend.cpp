@@ -216,12 +216,14 @@ WorkPointer GtopkBackend::allgather(std::vector<std::vector<at::Tensor>>& output
   std::vector<std::span<std::byte>> rooms;
   for (const at::Tensor& output : outputs[0]) {
     check_dense_cpu(output, "all_gather");
-    TORCH_CHECK_VALUE(output.numel() == input.numel() && output.dtype() == input.dtype(),
-                      "gtopk: all_gather wants outputs like the input (", input.numel(), " of ",
-                      input.dtype(), "), given ", output.numel(), " of ", output.dtype());
+    TORCH_CHECK_VALUE(output.dtype() == input.dtype(), "gtopk: all_gather wants outputs of the ",
+                      "input's dtype (", input.dtype(), "), given ", output.dtype());
     rooms.push_back(at.emplace_back(writable(output, "all_gather")).bytes());
   }
-  copy_elements(at[static_cast<std::size_t>(rank_)].memory, input);
+  const at::Tensor& own = at[static_cast<std::size_t>(rank_)].memory;
+  TORCH_CHECK_VALUE(own.numel() == input.numel(), "gtopk: all_gather wants output ", rank_,
+                    " like the input, of ", input.numel(), " elements, given ", own.numel());
+  copy_elements(own, input);
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLGATHER, "gtopk:all_gather", inputs,
                                              std::move(at), outputs[0]);
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {

@@ -1,6 +1,9 @@
 // Torch backend: the collectives of c10d that take several tensors and give one Work. The tensors
 // are laid side by side, and travel as one.
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -60,7 +63,157 @@ struct SideBySide {
   std::vector<Contiguous> at;
 };
 
+/// Tensors of any types that every rank has one of each of, as bytes in P rooms of one size, in
+/// which they lie where their elements are aligned.
+class Rooms {
+ public:
+  Rooms(const std::vector<at::Tensor>& inputs, int rank, int size, const char* what)
+      : inputs_(inputs), size_(size) {
+    std::int64_t end = 0;
+    for (const at::Tensor& input : inputs) {
+      check_dense_cpu(input, what);
+      begins_.push_back(end);
+      end += (static_cast<std::int64_t>(input.nbytes()) + kAlignment - 1) / kAlignment * kAlignment;
+    }
+    const BelowAutograd below;
+    memory_ = at::zeros({size, end}, at::kByte);  // what lies in between travels, too
+    for (std::size_t i = 0; i < inputs.size(); ++i) rows(i)[rank].copy_(inputs[i].reshape(-1));
+  }
+
+  /// Of input i, one row per rank.
+  [[nodiscard]] at::Tensor rows(std::size_t i) const {
+    const BelowAutograd below;
+    const at::Tensor& input = inputs_[i];
+    return memory_.narrow(1, begins_[i], static_cast<std::int64_t>(input.nbytes()))
+        .view(input.scalar_type())
+        .view({size_, input.numel()});
+  }
+
+  [[nodiscard]] std::vector<std::span<std::byte>> spans() const {
+    std::vector<std::span<std::byte>> rooms;
+    const std::span<std::byte> all{static_cast<std::byte*>(memory_.mutable_data_ptr()),
+                                   memory_.nbytes()};
+    const std::size_t room = all.size() / static_cast<std::size_t>(size_);
+    for (int rank = 0; rank < size_; ++rank) {
+      rooms.push_back(all.subspan(static_cast<std::size_t>(rank) * room, room));
+    }
+    return rooms;
+  }
+
+ private:
+  static constexpr std::int64_t kAlignment = 16;  // of the widest element
+
+  const std::vector<at::Tensor>& inputs_;
+  int size_;
+  std::vector<std::int64_t> begins_;
+  at::Tensor memory_;
+};
+
+/// The output as P rows of one size each, in its own memory.
+at::Tensor rows_of(const at::Tensor& output, int size, const char* what) {
+  const BelowAutograd below;
+  if (output.is_contiguous()) return output.view({size, output.numel() / size});
+  TORCH_CHECK_VALUE(output.size(0) % size == 0, "gtopk: ", what, " wants an output that is ",
+                    "contiguous or has a multiple of ", size, " rows, given sizes ", output.sizes(),
+                    ", strides ", output.strides());
+  return output.unflatten(0, {size, output.size(0) / size});
+}
+
+/// The type that is agreed on: theirs, where all have one.
+DataType type_of_all(const std::vector<at::Tensor>& tensors) {
+  const DataType type = type_to_move(tensors.front());
+  const auto alike = [&](const at::Tensor& each) { return type_to_move(each) == type; };
+  return std::ranges::all_of(tensors, alike) ? type : DataType::kUint8;
+}
+
+/// Bytes of each.
+std::vector<std::uint64_t> bytes_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::uint64_t> sizes;
+  for (const at::Tensor& tensor : tensors) sizes.push_back(tensor.nbytes());
+  return sizes;
+}
+
 }  // namespace
+
+WorkPointer GtopkBackend::allreduce_coalesced(std::vector<at::Tensor>& tensors,
+                                              const c10d::AllreduceCoalescedOptions& opts) {
+  static constexpr const char* kWhat = "all_reduce_coalesced";
+  check_one_dtype(tensors, kWhat);
+  const DataType type = data_type(tensors.front());
+  const ReduceOp op = reduce_op(opts.reduceOp);
+  SideBySide all(tensors, kWhat);
+  for (const Contiguous& each : all.at) copy_elements(each.memory, each.tensor);
+  void* const data = all.memory.mutable_data_ptr();
+  const auto d = static_cast<std::uint64_t>(all.memory.numel());
+  auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLREDUCE_COALESCED, "gtopk:all_reduce",
+                                             tensors, std::move(all.at), tensors);
+  return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
+    communicator.run(coalesced(gtopk::all_reduce(data, d, type, op), sizes_of(tensors)),
+                     std::move(call));
+  });
+}
+
+WorkPointer GtopkBackend::allgather_coalesced(std::vector<std::vector<at::Tensor>>& outputs,
+                                              std::vector<at::Tensor>& inputs,
+                                              const c10d::AllgatherOptions& opts) {
+  static constexpr const char* kWhat = "all_gather_coalesced";
+  TORCH_CHECK_VALUE(!inputs.empty(), "gtopk: ", kWhat, " of no tensors");
+  TORCH_CHECK_VALUE(outputs.size() == static_cast<std::size_t>(size_), "gtopk: ", kWhat, " wants ",
+                    size_, " lists of outputs, one per rank, given ", outputs.size());
+  const Rooms rooms(inputs, rank_, size_, kWhat);
+  std::vector<Contiguous> at;
+  std::vector<at::Tensor> result;
+  for (std::size_t rank = 0; rank < outputs.size(); ++rank) {
+    check_as_many(outputs[rank], inputs, kWhat);
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const at::Tensor& output = outputs[rank][i];
+      check_dense_cpu(output, kWhat);
+      check_writable(output, kWhat);
+      TORCH_CHECK_VALUE(output.numel() == inputs[i].numel() && output.dtype() == inputs[i].dtype(),
+                        "gtopk: ", kWhat, " wants output ", i, " of rank ", rank, " like input ", i,
+                        " (", inputs[i].numel(), " of ", inputs[i].dtype(), "), given ",
+                        output.numel(), " of ", output.dtype());
+      const BelowAutograd below;
+      const auto row = static_cast<std::int64_t>(rank);
+      at.push_back({output, rooms.rows(i)[row].view(output.sizes())});
+      result.push_back(output);
+    }
+  }
+  auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLGATHER_COALESCED, "gtopk:all_gather",
+                                             inputs, std::move(at), std::move(result));
+  return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
+    communicator.run(coalesced(all_gather(rooms.spans(), type_of_all(inputs)), bytes_of(inputs)),
+                     std::move(call));
+  });
+}
+
+WorkPointer GtopkBackend::allgather_into_tensor_coalesced(std::vector<at::Tensor>& outputs,
+                                                          std::vector<at::Tensor>& inputs,
+                                                          const c10d::AllgatherOptions& opts) {
+  static constexpr const char* kWhat = "all_gather_into_tensor_coalesced";
+  TORCH_CHECK_VALUE(!inputs.empty(), "gtopk: ", kWhat, " of no tensors");
+  check_as_many(outputs, inputs, kWhat);
+  const Rooms rooms(inputs, rank_, size_, kWhat);
+  std::vector<Contiguous> at;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    check_dense_cpu(outputs[i], kWhat);
+    check_writable(outputs[i], kWhat);
+    TORCH_CHECK_VALUE(
+        outputs[i].numel() == inputs[i].numel() * size_ && outputs[i].dtype() == inputs[i].dtype(),
+        "gtopk: ", kWhat, " wants ", size_, " x ", inputs[i].numel(), " of ", inputs[i].dtype(),
+        " as output ", i, ", given ", outputs[i].numel(), " of ", outputs[i].dtype());
+    const at::Tensor rows = rows_of(outputs[i], size_, kWhat);
+    const BelowAutograd below;
+    at.push_back({rows, rooms.rows(i).view(rows.sizes())});
+  }
+  auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::COALESCED,
+                                             "gtopk:all_gather_into_tensor_coalesced", inputs,
+                                             std::move(at), outputs);
+  return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
+    communicator.run(coalesced(all_gather(rooms.spans(), type_of_all(inputs)), bytes_of(inputs)),
+                     std::move(call));
+  });
+}
 
 WorkPointer GtopkBackend::reduce_scatter_tensor_coalesced(std::vector<at::Tensor>& outputs,
                                                           std::vector<at::Tensor>& inputs,

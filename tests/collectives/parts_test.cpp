@@ -173,6 +173,27 @@ TEST_P(Parts, ReduceScatterWritesIntoItsOwnPart) {
   }
 }
 
+TEST_P(Parts, AllGatherCollectsPartsOfAnySizes) {
+  const std::uint32_t size = GetParam();
+  for (const Sizes& sizes : layouts(size, 1000)) {
+    Bytes expected(total(sizes));
+    for (std::size_t i = 0; i < expected.size(); ++i) expected[i] = static_cast<std::byte>(i * 7);
+    std::vector<Bytes> data(size, Bytes(expected.size()));
+    InprocRanks ranks(size, network(total(sizes)));
+    expect_good(ranks.run([&](std::uint32_t rank) {
+      std::vector<std::span<std::byte>> rooms;
+      for (std::uint32_t part = 0; part < size; ++part) {
+        rooms.push_back(std::span(data[rank]).subspan(before(sizes, part), sizes[part]));
+      }
+      std::copy_n(expected.begin() + static_cast<std::ptrdiff_t>(before(sizes, rank)), sizes[rank],
+                  rooms[rank].begin());
+      return gtopk::all_gather(rooms);
+    }));
+    for (const Bytes& bytes : data) ASSERT_TRUE(bytes == expected);
+    ASSERT_TRUE(ranks.close().empty());
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Every, Parts, ::testing::Values(1, 2, 3, 4, 5, 8));
 
 /// One rank calls `odd`, the others `usual`: all fail, both texts are in each error, and the group
@@ -215,6 +236,35 @@ TEST(PartsThatDiffer, OfReduceScatterAreAnErrorOnEveryRank) {
     expect_mismatch(4, usual, [](std::uint32_t) { return gtopk::barrier(); },
                     {"reduce_scatter(", "barrier()"});
   }
+}
+
+TEST(PartsThatDiffer, OfAllGatherAreAnErrorOnEveryRank) {
+  std::vector<Bytes> memory(3, Bytes(64));
+  const auto call = [&](const Sizes& sizes) {
+    return [&memory, sizes](std::uint32_t rank) {
+      std::vector<std::span<std::byte>> rooms;
+      for (std::uint32_t part = 0; part < sizes.size(); ++part) {
+        rooms.push_back(std::span(memory[rank]).subspan(before(sizes, part), sizes[part]));
+      }
+      return gtopk::all_gather(rooms);
+    };
+  };
+  expect_mismatch(3, call({4, 4, 4}), call({4, 5, 4}), {"bytes=4,", "bytes=[4, 5, 4],"});
+  expect_mismatch(3, call({1, 2, 3}), call({3, 2, 1}), {"bytes=[1, 2, 3],", "bytes=[3, 2, 1],"});
+}
+
+// As many elements in all, in other tensors.
+TEST(PartsThatDiffer, OfAListAreAnErrorOnEveryRank) {
+  std::vector<Bytes> memory(3, Bytes(64));
+  const auto call = [&](const Sizes& sizes) {
+    return [&memory, sizes](std::uint32_t rank) {
+      return coalesced(gtopk::all_reduce(memory[rank].data(), total(sizes), DataType::kFloat32),
+                       sizes);
+    };
+  };
+  expect_mismatch(3, call({4, 4}), call({3, 5}),
+                  {"(d=8, dtype=float32, op=SUM, tensors=2, sizes=4)", "sizes=[3, 5])"});
+  expect_mismatch(3, call({8}), call({4, 4}), {"tensors=1", "tensors=2"});
 }
 
 TEST(PartsThatDiffer, FromWhatTheGroupWantsAreRefused) {

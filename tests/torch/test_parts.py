@@ -117,6 +117,66 @@ def check_reduce_scatter_of_several_tensors_in_one_work(me: Rank) -> None:
                 assert bool((functional.wait_tensor(output) == value).all()), (op, output)
 
 
+def check_all_gather_of_uneven_parts(me: Rank) -> None:
+    for group, size in groups(me):
+        for dtype in (torch.float32, torch.uint8, torch.complex64):
+            parts = [drawn(rank, 100 * rank + rank % 2, torch.float32) for rank in range(size)]
+            parts = [part.to(dtype) for part in parts]
+            outputs = [torch.empty_like(part) for part in parts]
+            dist.all_gather(outputs, parts[me.rank], group=group)
+            assert all(map(torch.equal, outputs, parts))
+
+
+def check_all_reduce_of_several_tensors_in_one_work(me: Rank) -> None:
+    for group, size in groups(me):
+        for op, scale in ((ReduceOp.SUM, size), (ReduceOp.AVG, 1.0), (ReduceOp.MAX, 1.0)):
+            shapes = [(), (3,), (0, 2), (5, 4), (30_000,)]
+            tensors = [torch.full(shape, 1.5 + i) for i, shape in enumerate(shapes)]
+            tensors.append(torch.full((4, 6), 7.0).t())
+            expected = [scale * tensor for tensor in tensors]
+            work = group.allreduce_coalesced(tensors, options_of(op))
+            work.wait()
+            assert all(map(torch.equal, tensors, expected))
+            assert [each.data_ptr() for each in work.result()] == [t.data_ptr() for t in tensors]
+    ones = [torch.ones(3), torch.ones(2, 2)]
+    for output in functional.all_reduce_coalesced(ones, "sum", name()):
+        assert bool((functional.wait_tensor(output) == 4.0).all())
+
+
+def options_of(op: ReduceOp) -> dist.AllreduceCoalescedOptions:
+    options = dist.AllreduceCoalescedOptions()
+    options.reduceOp = op
+    return options
+
+
+def check_all_gather_of_several_tensors_in_one_work(me: Rank) -> None:
+    for group, size in groups(me):
+        # Of types that cannot lie behind one another without a gap.
+        dtypes = (torch.uint8, torch.float64, torch.bool, torch.complex64, torch.float16)
+        shapes = ((3,), (2, 3), (), (0, 4), (5,))
+
+        def given(rank: int, dtypes: tuple = dtypes, shapes: tuple = shapes) -> list[torch.Tensor]:
+            pairs = zip(shapes, dtypes, strict=True)
+            return [torch.full(shape, rank + 1, dtype=dtype) for shape, dtype in pairs]
+
+        listed = [[torch.zeros_like(each) for each in given(0)] for _ in range(size)]
+        group.allgather_coalesced(listed, given(me.rank)).wait()
+        for rank in range(size):
+            assert all(map(torch.equal, listed[rank], given(rank))), rank
+        # Concatenated, one not contiguous.
+        inputs = [torch.full((2, 3), me.rank + 1.0), torch.full((1,), me.rank, dtype=torch.int8)]
+        outputs = [torch.zeros(2 * size, 6)[:, ::2], torch.zeros(size, dtype=torch.int8)]
+        group.allgather_into_tensor_coalesced(outputs, inputs).wait()
+        assert outputs[0][:, 1].tolist() == [1.0 + row // 2 for row in range(2 * size)]
+        assert outputs[1].tolist() == list(range(size))
+    for sizes in ((2, 3), (2,)):
+        tensors = [torch.full((each,), float(me.rank)) for each in sizes]
+        gathered = functional.all_gather_into_tensor_coalesced(tensors, 4, name())
+        for output, each in zip(gathered, sizes, strict=True):
+            expected = torch.arange(4.0).repeat_interleave(each)
+            assert torch.equal(functional.wait_tensor(output), expected)
+
+
 def check_parts_that_do_not_fit(me: Rank) -> None:
     four = [torch.ones(3) for _ in range(4)]
     wrong = {
@@ -143,6 +203,13 @@ def check_ranks_with_other_parts(me: Rank) -> None:
         ("d=[", "d=2"): lambda: dist.reduce_scatter(
             torch.ones(2), [torch.ones(3 if odd and part == 3 else 2) for part in range(4)]
         ),
+        ("bytes=4,", "bytes=[4, 8, 4, 4]"): lambda: dist.all_gather(
+            [torch.ones(2 if odd and part == 1 else 1) for part in range(4)],
+            torch.ones(2 if odd else 1),
+        ),
+        ("sizes=2)", "sizes=[3, 1])"): lambda: dist.group.WORLD.allreduce_coalesced(
+            [torch.ones(3), torch.ones(1)] if odd else [torch.ones(2), torch.ones(2)]
+        ).wait(),
         ("op=SUM", "op=MAX"): lambda: dist.reduce_scatter_tensor(
             torch.ones(1), torch.ones(4), ReduceOp.MAX if odd else ReduceOp.SUM
         ),
