@@ -32,6 +32,28 @@ namespace gtopk {
 [[nodiscard]] Collective reduce_scatter(std::vector<Segment> parts, Segment output, DataType dtype,
                                         ReduceOp op = ReduceOp::kSum);
 
+/// data: d elements; the root's become the reduction, the others' stay as they are.
+[[nodiscard]] Collective reduce(void* data, std::uint64_t d, std::uint32_t root, DataType dtype,
+                                ReduceOp op = ReduceOp::kSum);
+
+/// Each rank's bytes, of any size, to the root. rooms: on the root one per rank, as large as what
+/// that sends; none elsewhere. The own one may be `data` itself. dtype as above.
+[[nodiscard]] Collective gather(std::span<const std::byte> data,
+                                std::vector<std::span<std::byte>> rooms, std::uint32_t root,
+                                DataType dtype = DataType::kUint8);
+
+/// The root's parts, of any sizes, each to its rank. parts: on the root one per rank; none
+/// elsewhere. room: as large as this rank's part; on the root it may be that part itself.
+[[nodiscard]] Collective scatter(std::vector<std::span<const std::byte>> parts,
+                                 std::span<std::byte> room, std::uint32_t root,
+                                 DataType dtype = DataType::kUint8);
+
+/// parts: by rank, of any sizes, what it is sent. rooms: by rank, as large as what that sends here.
+/// They must not overlap.
+[[nodiscard]] Collective all_to_all(std::vector<std::span<const std::byte>> parts,
+                                    std::vector<std::span<std::byte>> rooms,
+                                    DataType dtype = DataType::kUint8);
+
 /// Ends when every rank has called it and this rank's earlier collectives have ended.
 [[nodiscard]] Collective barrier();
 

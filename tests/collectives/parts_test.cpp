@@ -194,6 +194,118 @@ TEST_P(Parts, AllGatherCollectsPartsOfAnySizes) {
   }
 }
 
+TEST_P(Parts, ReduceGivesTheRootTheBitsOfTheAllReduceAndLeavesTheOthersAlone) {
+  const std::uint32_t size = GetParam();
+  const std::uint64_t last_small = collectives::kRecursiveDoublingBytes / 4;
+  for (std::uint32_t root = 0; root < size; ++root) {
+    for (const std::uint64_t d : {std::uint64_t{0}, std::uint64_t{3}, last_small, last_small + 7}) {
+      const ReduceOp op = d % 2 == 0 ? ReduceOp::kSum : ReduceOp::kAvg;
+      SCOPED_TRACE(fmt::format("P={} root {} d={} {}", size, root, d, to_string(op)));
+      reference::Random random(d + root);
+      std::vector<Bytes> inputs;
+      while (inputs.size() < size) {
+        inputs.push_back(test::random_elements(random, d, DataType::kFloat32));
+      }
+      std::vector<Bytes> data = inputs;
+      InprocRanks ranks(size, network(d + root));
+      expect_good(ranks.run([&](std::uint32_t rank) {
+        return gtopk::reduce(data[rank].data(), d, root, DataType::kFloat32, op);
+      }));
+      inputs[root] = test::defined_all_reduce(inputs, d, DataType::kFloat32, op);
+      for (std::uint32_t rank = 0; rank < size; ++rank) {
+        ASSERT_TRUE(data[rank] == inputs[rank]) << "rank " << rank;
+      }
+      ASSERT_TRUE(ranks.close().empty());
+    }
+  }
+}
+
+std::vector<std::span<std::byte>> spans(Bytes& bytes, const Sizes& sizes) {
+  std::vector<std::span<std::byte>> parts;
+  for (std::uint32_t part = 0; part < sizes.size(); ++part) {
+    parts.push_back(std::span(bytes).subspan(before(sizes, part), sizes[part]));
+  }
+  return parts;
+}
+
+std::vector<std::span<const std::byte>> constant(const std::vector<std::span<std::byte>>& spans) {
+  return {spans.begin(), spans.end()};
+}
+
+Bytes counted(std::uint64_t bytes, std::uint64_t from) {
+  Bytes made(bytes);
+  for (std::uint64_t i = 0; i < bytes; ++i) made[i] = static_cast<std::byte>((i + from) * 31 >> 3U);
+  return made;
+}
+
+TEST_P(Parts, GatherAndScatterMovePartsOfAnySizesForEveryRoot) {
+  const std::uint32_t size = GetParam();
+  for (std::uint32_t root = 0; root < size; ++root) {
+    for (const std::uint64_t mean : {1UL, 20'000UL}) {
+      for (const Sizes& sizes : layouts(size, mean)) {
+        SCOPED_TRACE(fmt::format("P={} root {} mean {}", size, root, mean));
+        Bytes all = counted(total(sizes), root);
+        const auto parts = spans(all, sizes);
+        Bytes gathered(all.size());
+        std::vector<Bytes> got;
+        for (const std::uint64_t each : sizes) got.emplace_back(each);
+        InprocRanks ranks(size, network(root + mean));
+        expect_good(ranks.run([&](std::uint32_t rank) {
+          std::vector<std::span<std::byte>> rooms;
+          if (rank == root) rooms = spans(gathered, sizes);
+          return gtopk::gather(parts[rank], rooms, root);
+        }));
+        ASSERT_TRUE(gathered == all);
+        expect_good(ranks.run([&](std::uint32_t rank) {
+          std::vector<std::span<const std::byte>> given;
+          if (rank == root) given = constant(parts);
+          return gtopk::scatter(given, got[rank], root);
+        }));
+        for (std::uint32_t rank = 0; rank < size; ++rank) {
+          ASSERT_TRUE(std::ranges::equal(got[rank], parts[rank])) << "rank " << rank;
+        }
+        ASSERT_TRUE(ranks.close().empty());
+      }
+    }
+  }
+}
+
+/// Bytes from one rank to another: some of none, no two rows or columns alike.
+std::uint64_t pair_size(std::uint32_t from, std::uint32_t to, std::uint64_t unit) {
+  return (from + 2 * to) % 3 == 0 ? 0 : unit * (1 + from) + to;
+}
+
+TEST_P(Parts, AllToAllMovesPartsOfAnySizes) {
+  const std::uint32_t size = GetParam();
+  for (const std::uint64_t unit : {0UL, 1UL, 9'000UL}) {
+    std::vector<Bytes> given;
+    std::vector<Bytes> got;
+    std::vector<Sizes> sent(size);
+    std::vector<Sizes> expected(size);
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      for (std::uint32_t other = 0; other < size; ++other) {
+        sent[rank].push_back(pair_size(rank, other, unit));
+        expected[rank].push_back(pair_size(other, rank, unit));
+      }
+      given.push_back(counted(total(sent[rank]), 1000 * rank));
+      got.emplace_back(total(expected[rank]));
+    }
+    InprocRanks ranks(size, network(unit));
+    expect_good(ranks.run([&](std::uint32_t rank) {
+      return gtopk::all_to_all(constant(spans(given[rank], sent[rank])),
+                               spans(got[rank], expected[rank]));
+    }));
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      for (std::uint32_t from = 0; from < size; ++from) {
+        ASSERT_TRUE(std::ranges::equal(spans(got[rank], expected[rank])[from],
+                                       spans(given[from], sent[from])[rank]))
+            << "P=" << size << " from " << from << " to " << rank;
+      }
+    }
+    ASSERT_TRUE(ranks.close().empty());
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Every, Parts, ::testing::Values(1, 2, 3, 4, 5, 8));
 
 /// One rank calls `odd`, the others `usual`: all fail, both texts are in each error, and the group
@@ -267,6 +379,71 @@ TEST(PartsThatDiffer, OfAListAreAnErrorOnEveryRank) {
   expect_mismatch(3, call({8}), call({4, 4}), {"tensors=1", "tensors=2"});
 }
 
+TEST(PartsThatDiffer, OfReduceAreAnErrorOnEveryRank) {
+  for (const std::uint64_t d : {std::uint64_t{8}, std::uint64_t{30'000}}) {
+    std::vector<Bytes> memory(3, Bytes(4 * d + 4));
+    const auto call = [&](std::uint64_t elements, std::uint32_t root) {
+      return [&memory, elements, root](std::uint32_t rank) {
+        return gtopk::reduce(memory[rank].data(), elements, root, DataType::kFloat32);
+      };
+    };
+    expect_mismatch(3, call(d, 0), call(d, 2), {"root=0)", "root=2)"});
+    expect_mismatch(3, call(d, 1), call(d + 1, 1),
+                    {fmt::format("d={},", d), fmt::format("d={},", d + 1)});
+  }
+}
+
+// Lengths are each pair's own business, and yet every rank hears of two that differ, before
+// anything has been moved.
+TEST(PartsThatDiffer, OfWhatIsMovedAreAnErrorOnEveryRank) {
+  constexpr std::uint32_t kRanks = 4;
+  for (const std::uint64_t bytes : {std::uint64_t{40}, std::uint64_t{100'000}}) {
+    std::vector<Bytes> memory(kRanks, Bytes(kRanks * (bytes + 8)));
+    std::vector<Bytes> rooms(kRanks, Bytes(kRanks * (bytes + 8), std::byte{7}));
+    const std::vector<Bytes> untouched = rooms;
+    const auto gather = [&](std::uint64_t mine, std::uint64_t room) {
+      return [&, mine, room](std::uint32_t rank) {
+        std::vector<std::span<std::byte>> list;
+        Sizes sizes(kRanks, room);
+        sizes[1] = mine;
+        if (rank == 1) list = spans(rooms[rank], sizes);
+        return gtopk::gather(std::span(memory[rank]).first(mine), list, 1);
+      };
+    };
+    expect_mismatch(kRanks, gather(bytes, bytes),
+                    [&](std::uint32_t rank) {
+                      return rank == 1 ? gather(bytes, bytes + 8)(rank)
+                                       : gather(bytes + 8, bytes)(rank);
+                    },
+                    {"ranks differ: rank ", "bytes to rank 1", "expects "});
+    const auto scatter = [&](std::uint64_t part, std::uint64_t mine) {
+      return [&, part, mine](std::uint32_t rank) {
+        std::vector<std::span<const std::byte>> list;
+        Sizes sizes(kRanks, part);
+        sizes[2] = mine;
+        if (rank == 2) list = constant(spans(memory[rank], sizes));
+        return gtopk::scatter(list, std::span(rooms[rank]).first(mine), 2);
+      };
+    };
+    expect_mismatch(kRanks, scatter(bytes, bytes),
+                    [&](std::uint32_t rank) {
+                      return rank == 2 ? scatter(bytes - 8, bytes)(rank)
+                                       : scatter(bytes, bytes - 8)(rank);
+                    },
+                    {"ranks differ: rank 2", "expects "});
+    const auto exchange = [&](std::uint64_t each) {
+      return [&, each](std::uint32_t rank) {
+        Sizes sizes(kRanks, each);
+        return gtopk::all_to_all(constant(spans(memory[rank], sizes)), spans(rooms[rank], sizes));
+      };
+    };
+    expect_mismatch(
+        kRanks, exchange(bytes), exchange(bytes + 8),
+        {"ranks differ: rank ", fmt::format("{} ", bytes), fmt::format("{} ", bytes + 8)});
+    EXPECT_TRUE(rooms == untouched);
+  }
+}
+
 TEST(PartsThatDiffer, FromWhatTheGroupWantsAreRefused) {
   InprocRanks ranks(3);
   Bytes memory(64);
@@ -286,6 +463,24 @@ TEST(PartsThatDiffer, FromWhatTheGroupWantsAreRefused) {
               HasSubstr("3 expected, 2 given"));
   EXPECT_THAT(refusal(reduce_scatter(parts, parts[0], DataType::kFloat32)),
               HasSubstr("part 1, of 3 elements; given 2"));
+
+  const auto rooms = spans(memory, {2, 3, 4});
+  const auto given = constant(rooms);
+  EXPECT_EQ(refusal(gather(rooms[1], rooms, 1)), "taken");
+  EXPECT_EQ(refusal(gather(rooms[1], {}, 0)), "taken");
+  EXPECT_THAT(refusal(gather(rooms[1], rooms, 0)), HasSubstr("0 expected on rank 1, 3 given"));
+  EXPECT_THAT(refusal(gather(rooms[1], {}, 1)), HasSubstr("3 expected on rank 1, 0 given"));
+  EXPECT_THAT(refusal(gather(rooms[0], rooms, 1)), HasSubstr("2 bytes, and 3 in its room"));
+  EXPECT_THAT(refusal(gather(rooms[0], {}, 3)), HasSubstr("the root is rank 3"));
+  EXPECT_EQ(refusal(scatter(given, rooms[1], 1)), "taken");
+  EXPECT_EQ(refusal(scatter({}, rooms[1], 2)), "taken");
+  EXPECT_THAT(refusal(scatter(given, rooms[1], 2)), HasSubstr("0 expected on rank 1, 3 given"));
+  EXPECT_THAT(refusal(scatter({}, rooms[1], 1)), HasSubstr("3 expected on rank 1, 0 given"));
+  EXPECT_THAT(refusal(scatter(given, rooms[2], 1)), HasSubstr("4 bytes, and 3 in its part"));
+  EXPECT_EQ(refusal(all_to_all(given, rooms)), "taken");
+  EXPECT_THAT(refusal(all_to_all({given[0]}, rooms)), HasSubstr("1 parts and 3 rooms given"));
+  EXPECT_THAT(refusal(all_to_all({given[0], given[2], given[1]}, rooms)),
+              HasSubstr("4 bytes sent, 3 expected"));
 }
 
 }  // namespace

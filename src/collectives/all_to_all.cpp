@@ -1,0 +1,106 @@
+// Collectives: every rank's parts to the ranks they are for. All ranks agree on the lengths, then
+// each message goes straight to its receiver: every byte travels once. In round s a rank sends to
+// rank + s, so that no two send to the same one; a few rounds overlap, so that short messages do
+// not wait for one another.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "gtopk/collectives.hpp"
+#include "gtopk/error.hpp"
+#include "src/collectives/header.hpp"
+#include "src/collectives/lengths.hpp"
+#include "src/collectives/tree.hpp"
+
+namespace gtopk {
+namespace {
+
+using engine::GroupView;
+using engine::Message;
+using engine::Task;
+
+/// Sends of one rank that are under way at once.
+constexpr std::size_t kWindow = 8;
+
+struct Parts {
+  std::vector<std::span<const std::byte>> sent;
+  std::vector<std::span<std::byte>> rooms;
+};
+
+Task<void> exchange(GroupView& group, const Parts& parts) {
+  const std::uint32_t ranks = group.size();
+  const std::uint32_t rank = group.rank();
+  std::vector<std::uint64_t> sent;
+  std::vector<std::uint64_t> expected;
+  for (std::uint32_t other = 0; other < ranks; ++other) {
+    sent.push_back(parts.sent[other].size());
+    expected.push_back(parts.rooms[other].size());
+  }
+  co_await collectives::agree_on_lengths(group, sent, expected);
+
+  std::ranges::copy(parts.sent[rank], parts.rooms[rank].begin());
+  const std::uint32_t step = collectives::Tree(ranks).end_step();
+  std::vector<Message> incoming;
+  for (std::uint32_t round = 1; round < ranks; ++round) {
+    const std::uint32_t from = (rank + ranks - round) % ranks;
+    incoming.push_back(group.recv(from, step, parts.rooms[from]));
+  }
+  std::deque<Message> outgoing;
+  for (std::uint32_t round = 1; round < ranks; ++round) {
+    if (outgoing.size() == kWindow) {
+      Message& oldest = outgoing.front();
+      co_await oldest;
+      outgoing.pop_front();
+    }
+    const std::uint32_t to = (rank + round) % ranks;
+    outgoing.push_back(group.send(to, step, parts.sent[to]));
+  }
+  for (std::uint32_t round = 1; round < ranks; ++round) {
+    const std::uint32_t from = (rank + ranks - round) % ranks;
+    Message& message = incoming[round - 1];
+    const std::size_t received = co_await message;
+    collectives::require_length(received, parts.rooms[from].size(), group, from);
+  }
+  while (!outgoing.empty()) {
+    Message& oldest = outgoing.front();
+    co_await oldest;
+    outgoing.pop_front();
+  }
+}
+
+void check_parts(const Parts& parts, const GroupShape& group) {
+  if (parts.sent.size() != group.size || parts.rooms.size() != group.size) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("all_to_all wants one part and one room per rank: {} expected, {} "
+                            "parts and {} rooms given",
+                            group.size, parts.sent.size(), parts.rooms.size()));
+  }
+  if (parts.sent[group.rank].size() != parts.rooms[group.rank].size()) {
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        fmt::format("all_to_all of rank {} to itself: {} bytes sent, {} expected", group.rank,
+                    parts.sent[group.rank].size(), parts.rooms[group.rank].size()));
+  }
+}
+
+}  // namespace
+
+Collective all_to_all(std::vector<std::span<const std::byte>> parts,
+                      std::vector<std::span<std::byte>> rooms, DataType dtype) {
+  Collective collective;
+  collective.name = "all_to_all";
+  collective.agreement = Agreement("all_to_all").type("dtype", dtype);
+  const auto held = std::make_shared<const Parts>(Parts{std::move(parts), std::move(rooms)});
+  collective.check = [held](const GroupShape& group) { check_parts(*held, group); };
+  collective.body = [held](GroupView& group) { return exchange(group, *held); };
+  return collective;
+}
+
+}  // namespace gtopk

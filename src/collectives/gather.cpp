@@ -1,0 +1,133 @@
+// Collectives: every rank's bytes to one, and one rank's parts to all. All ranks agree on the
+// lengths, then each message goes straight to its receiver. A tree would take log P messages on the
+// root's path in the place of P-1, but pass most bytes through several ranks; the root's link,
+// which must carry all of them once, is what counts, and its messages are under way at once.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "gtopk/collectives.hpp"
+#include "gtopk/error.hpp"
+#include "src/collectives/header.hpp"
+#include "src/collectives/lengths.hpp"
+#include "src/collectives/tree.hpp"
+
+namespace gtopk {
+namespace {
+
+using engine::GroupView;
+using engine::Message;
+using engine::Task;
+using Lengths = std::vector<std::uint64_t>;
+
+Task<void> gather_to(GroupView& group, std::uint32_t root, std::span<const std::byte> data,
+                     std::span<const std::span<std::byte>> rooms) {
+  Lengths sent(group.size());
+  Lengths expected(group.size());
+  sent[root] = data.size();
+  for (std::uint32_t from = 0; from < rooms.size(); ++from) expected[from] = rooms[from].size();
+  co_await collectives::agree_on_lengths(group, sent, expected);
+
+  const std::uint32_t step = collectives::Tree(group.size()).end_step();
+  if (group.rank() != root) {
+    Message outgoing = group.send(root, step, data);
+    co_await outgoing;
+    co_return;
+  }
+  std::vector<Message> incoming;
+  for (std::uint32_t from = 0; from < group.size(); ++from) {
+    if (from != root) incoming.push_back(group.recv(from, step, rooms[from]));
+  }
+  if (data.data() != rooms[root].data()) std::ranges::copy(data, rooms[root].begin());
+  for (std::uint32_t from = 0; from < group.size(); ++from) {
+    if (from == root) continue;
+    Message& message = incoming[from < root ? from : from - 1];
+    const std::size_t received = co_await message;
+    collectives::require_length(received, rooms[from].size(), group, from);
+  }
+}
+
+Task<void> scatter_from(GroupView& group, std::uint32_t root,
+                        std::span<const std::span<const std::byte>> parts,
+                        std::span<std::byte> room) {
+  Lengths sent(group.size());
+  Lengths expected(group.size());
+  for (std::uint32_t to = 0; to < parts.size(); ++to) sent[to] = parts[to].size();
+  expected[root] = room.size();
+  co_await collectives::agree_on_lengths(group, sent, expected);
+
+  const std::uint32_t step = collectives::Tree(group.size()).end_step();
+  if (group.rank() != root) {
+    Message incoming = group.recv(root, step, room);
+    const std::size_t received = co_await incoming;
+    collectives::require_length(received, room.size(), group, root);
+    co_return;
+  }
+  std::vector<Message> outgoing;
+  for (std::uint32_t to = 0; to < group.size(); ++to) {
+    if (to != root) outgoing.push_back(group.send(to, step, parts[to]));
+  }
+  if (parts[root].data() != room.data()) std::ranges::copy(parts[root], room.begin());
+  for (Message& message : outgoing) co_await message;
+}
+
+/// `own`: bytes of what this rank hands in, or gets; by_rank: those at the root.
+void check_list(std::string_view name, std::string_view one, std::uint32_t root, std::size_t own,
+                const Lengths& by_rank, const GroupShape& group) {
+  group.check_rank(root, "the root");
+  const std::size_t wanted = group.rank == root ? group.size : 0;
+  if (by_rank.size() != wanted) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("{} wants one {} per rank on the root, rank {}, and none elsewhere: {} "
+                            "expected on rank {}, {} given",
+                            name, one, root, wanted, group.rank, by_rank.size()));
+  }
+  if (group.rank == root && by_rank[root] != own) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("{} of the root, rank {}, with itself: {} bytes, and {} in its {}",
+                            name, root, own, by_rank[root], one));
+  }
+}
+
+Lengths lengths(const auto& spans) {
+  Lengths sizes;
+  for (const auto& span : spans) sizes.push_back(span.size());
+  return sizes;
+}
+
+}  // namespace
+
+Collective gather(std::span<const std::byte> data, std::vector<std::span<std::byte>> rooms,
+                  std::uint32_t root, DataType dtype) {
+  Collective collective;
+  collective.name = "gather";
+  collective.agreement = Agreement("gather").type("dtype", dtype).number("root", root);
+  const auto held = std::make_shared<const std::vector<std::span<std::byte>>>(std::move(rooms));
+  collective.check = [=](const GroupShape& group) {
+    check_list("gather", "room", root, data.size(), lengths(*held), group);
+  };
+  collective.body = [=](GroupView& group) { return gather_to(group, root, data, *held); };
+  return collective;
+}
+
+Collective scatter(std::vector<std::span<const std::byte>> parts, std::span<std::byte> room,
+                   std::uint32_t root, DataType dtype) {
+  Collective collective;
+  collective.name = "scatter";
+  collective.agreement = Agreement("scatter").type("dtype", dtype).number("root", root);
+  const auto held =
+      std::make_shared<const std::vector<std::span<const std::byte>>>(std::move(parts));
+  collective.check = [=](const GroupShape& group) {
+    check_list("scatter", "part", root, room.size(), lengths(*held), group);
+  };
+  collective.body = [=](GroupView& group) { return scatter_from(group, root, *held, room); };
+  return collective;
+}
+
+}  // namespace gtopk

@@ -1,0 +1,74 @@
+#include "src/collectives/lengths.hpp"
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstring>
+#include <deque>
+
+#include "gtopk/error.hpp"
+#include "src/collectives/all_reduce.hpp"
+#include "src/collectives/header.hpp"
+#include "src/collectives/tree.hpp"
+
+namespace gtopk::collectives {
+namespace {
+
+using engine::GroupView;
+using engine::Message;
+using engine::Task;
+
+/// Of a pair of ranks. The finalizer of SplitMix64 (Steele, Lea and Flood 2014).
+std::uint64_t hash(std::uint32_t from, std::uint32_t to) {
+  std::uint64_t z = (std::uint64_t{from} << 32U | to) + 0x9e3779b97f4a7c15ULL;
+  z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9ULL;
+  z = (z ^ (z >> 27U)) * 0x94d049bb133111ebULL;
+  return z ^ (z >> 31U);
+}
+
+/// Tells every rank what is sent to it. Whoever expects something else throws, and is waited for by
+/// the others until they are told.
+Task<void> find_difference(GroupView& group, std::span<const std::uint64_t> sent,
+                           std::span<const std::uint64_t> expected, std::uint32_t first_step) {
+  constexpr std::size_t kNumber = sizeof(std::uint64_t);
+  const std::span<std::byte> mine = group.buffer(sent.size_bytes());
+  const std::span<std::byte> theirs = group.buffer(expected.size_bytes());
+  std::memcpy(mine.data(), sent.data(), sent.size_bytes());
+  std::deque<Message> outgoing;
+  for (std::uint32_t to = 0; to < group.size(); ++to) {
+    if (to == group.rank()) continue;
+    outgoing.push_back(group.send(to, first_step, mine.subspan(to * kNumber, kNumber)));
+  }
+  for (std::uint32_t from = 0; from < group.size(); ++from) {
+    if (from == group.rank()) continue;
+    const std::span<std::byte> room = theirs.subspan(from * kNumber, kNumber);
+    Message incoming = group.recv(from, first_step, room);
+    const std::size_t received = co_await incoming;
+    require_length(received, kNumber, group, from);
+    std::uint64_t number = 0;
+    std::memcpy(&number, room.data(), kNumber);
+    if (number == expected[from]) continue;
+    throw Error(
+        ErrorKind::kMismatch,
+        fmt::format("ranks differ: {} sends {} bytes to {}, which expects {} from it",
+                    group.member(from), number, group.member(group.rank()), expected[from]));
+  }
+  co_await reduce_over_ranks(group, nullptr, 0, DataType::kUint8, ReduceOp::kSum, first_step + 1);
+}
+
+}  // namespace
+
+Task<void> agree_on_lengths(GroupView& group, std::span<const std::uint64_t> sent,
+                            std::span<const std::uint64_t> expected) {
+  std::uint64_t balance = 0;  // modulo 2^64, as int64 adds
+  for (std::uint32_t other = 0; other < group.size(); ++other) {
+    balance += sent[other] * hash(group.rank(), other);
+    balance -= expected[other] * hash(other, group.rank());
+  }
+  co_await reduce_over_ranks(group, &balance, 1, DataType::kInt64, ReduceOp::kSum);
+  if (balance != 0) {
+    co_await find_difference(group, sent, expected, Tree(group.size()).end_step());
+  }
+}
+
+}  // namespace gtopk::collectives

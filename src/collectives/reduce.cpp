@@ -1,0 +1,98 @@
+// Collectives: a reduction that one rank gets, with the bits of the all-reduce.
+//
+// Up to kRecursiveDoublingBytes: the all-reduce, whose result the others drop. A tree towards the
+// root would have to be walked after all ranks have agreed, which takes as many rounds again.
+// Larger: agree, reduce-scatter by the ring, and a gather of the chunks (Rabenseifner 2004): the
+// root receives less than 2 d elements, every other rank d, where a tree's inner nodes receive log
+// P times d.
+#include <cstring>
+#include <vector>
+
+#include "gtopk/collectives.hpp"
+#include "src/collectives/all_reduce.hpp"
+#include "src/collectives/header.hpp"
+#include "src/collectives/reduce_scatter.hpp"
+#include "src/collectives/reduction.hpp"
+#include "src/collectives/tree.hpp"
+
+namespace gtopk {
+namespace {
+
+using collectives::chunk_begin;
+using engine::GroupView;
+using engine::Message;
+using engine::Task;
+
+Task<void> by_all_reduce(GroupView& group, std::uint32_t root, void* data, std::uint64_t d,
+                         DataType type, ReduceOp op) {
+  void* into = data;
+  if (group.rank() != root) {  // whose own values are left as they are
+    const std::size_t bytes = d * size_of(type);
+    into = group.buffer(bytes).data();
+    if (bytes != 0) std::memcpy(into, data, bytes);
+  }
+  co_await collectives::reduce_over_ranks(group, into, d, type, op);
+}
+
+Task<void> by_ring(GroupView& group, std::uint32_t root, void* data, std::uint64_t d, DataType type,
+                   ReduceOp op) {
+  co_await collectives::agree(group);
+  const std::uint32_t ranks = group.size();
+  const std::size_t element = size_of(type);
+  auto* const bytes = static_cast<std::byte*>(data);
+  std::vector<Segment> chunks;
+  for (std::uint32_t chunk = 0; chunk < ranks; ++chunk) {
+    const std::uint64_t begin = chunk_begin(d, ranks, chunk);
+    chunks.push_back({bytes + begin * element, chunk_begin(d, ranks, chunk + 1) - begin});
+  }
+  const auto place = [&](std::uint32_t chunk) {
+    return std::span(static_cast<std::byte*>(chunks[chunk].data), chunks[chunk].size * element);
+  };
+  const std::uint32_t rank = group.rank();
+  const std::uint32_t first_step = collectives::Tree(ranks).end_step();
+  const std::span<std::byte> sum = rank == root ? place(rank) : group.buffer(place(rank).size());
+  co_await collectives::ring_reduce_scatter(group, chunks, sum.data(), type, op, first_step);
+  if (op == ReduceOp::kAvg) collectives::divide(sum.data(), chunks[rank].size, type, ranks);
+
+  const std::uint32_t step = first_step + ranks - 1;
+  if (rank != root) {
+    Message outgoing = group.send(root, step, sum);
+    co_await outgoing;
+    co_return;
+  }
+  std::vector<Message> incoming;
+  for (std::uint32_t from = 0; from < ranks; ++from) {
+    if (from != root) incoming.push_back(group.recv(from, step, place(from)));
+  }
+  for (std::uint32_t from = 0; from < ranks; ++from) {
+    if (from == root) continue;
+    Message& message = incoming[from < root ? from : from - 1];
+    const std::size_t received = co_await message;
+    collectives::require_length(received, place(from).size(), group, from);
+  }
+}
+
+Task<void> reduce_to(GroupView& group, std::uint32_t root, void* data, std::uint64_t d,
+                     DataType type, ReduceOp op) {
+  const bool small = d * size_of(type) <= collectives::kRecursiveDoublingBytes;
+  if (small || group.size() == 1) return by_all_reduce(group, root, data, d, type, op);
+  return by_ring(group, root, data, d, type, op);
+}
+
+}  // namespace
+
+Collective reduce(void* data, std::uint64_t d, std::uint32_t root, DataType dtype, ReduceOp op) {
+  collectives::check_reduction(dtype, op);
+  Collective collective;
+  collective.name = "reduce";
+  collective.agreement = Agreement("reduce")
+                             .number("d", d)
+                             .type("dtype", dtype)
+                             .word("op", to_string(op))
+                             .number("root", root);
+  collective.check = [root](const GroupShape& group) { group.check_rank(root, "the root"); };
+  collective.body = [=](GroupView& group) { return reduce_to(group, root, data, d, dtype, op); };
+  return collective;
+}
+
+}  // namespace gtopk
