@@ -1,4 +1,7 @@
 // Torch backend: the collectives of c10d whose ranks hold parts of what is reduced or moved.
+#include <cstddef>
+#include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -39,6 +42,53 @@ void check_list(const std::vector<at::Tensor>& tensors, int size, at::ScalarType
     TORCH_CHECK_VALUE(tensor.scalar_type() == dtype, "gtopk: ", what,
                       " wants tensors of one dtype, given ", dtype, " and ", tensor.scalar_type());
   }
+}
+
+/// The list that the root of a gather or scatter hands in; others have none.
+std::vector<at::Tensor> list_on_root(const std::vector<std::vector<at::Tensor>>& lists, bool root,
+                                     at::ScalarType dtype, int size, const char* what) {
+  if (!root) {
+    TORCH_CHECK_VALUE(lists.empty() || (lists.size() == 1 && lists.front().empty()),
+                      "gtopk: ", what, " takes a list of tensors on the root alone");
+    return {};
+  }
+  TORCH_CHECK_VALUE(lists.size() == 1, "gtopk: ", what, " wants one list of tensors on the root, ",
+                    "given ", lists.size());
+  check_list(lists.front(), size, dtype, what);
+  return lists.front();
+}
+
+/// One piece per rank of a tensor that is cut along its first dimension: into as many rows as
+/// `splits` says, or equal numbers of them.
+std::vector<std::span<std::byte>> split_rows(const Contiguous& at, int size,
+                                             const std::vector<int64_t>& splits,
+                                             const char* which) {
+  const at::IntArrayRef shape = at.memory.sizes();
+  TORCH_CHECK_VALUE(!shape.empty(), "gtopk: all_to_all_single wants an ", which,
+                    " of one dimension or more, given a scalar");
+  const std::int64_t rows = shape[0];
+  std::vector<int64_t> counts = splits;
+  if (splits.empty()) {
+    TORCH_CHECK_VALUE(rows % size == 0, "gtopk: all_to_all_single without split sizes wants an ",
+                      which, " whose rows ", size, " ranks divide, given ", rows);
+    counts.assign(static_cast<std::size_t>(size), rows / size);
+  }
+  std::int64_t sum = 0;
+  for (const int64_t count : counts) {
+    TORCH_CHECK_VALUE(count >= 0, "gtopk: all_to_all_single with an ", which, " split of ", count);
+    sum += count;
+  }
+  TORCH_CHECK_VALUE(counts.size() == static_cast<std::size_t>(size) && sum == rows,
+                    "gtopk: all_to_all_single wants ", size, " ", which, " splits that add up to ",
+                    rows, " rows, given ", counts);
+  const std::size_t row = rows == 0 ? 0 : at.bytes().size() / static_cast<std::size_t>(rows);
+  std::vector<std::span<std::byte>> pieces;
+  std::size_t begin = 0;
+  for (const int64_t count : counts) {
+    pieces.push_back(at.bytes().subspan(begin, static_cast<std::size_t>(count) * row));
+    begin += pieces.back().size();
+  }
+  return pieces;
 }
 
 }  // namespace
@@ -88,6 +138,114 @@ WorkPointer GtopkBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& i
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
     communicator.run(gtopk::reduce_scatter(equal_segments(whole, size_), segment(result), type, op),
                      std::move(call));
+  });
+}
+
+WorkPointer GtopkBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                        std::vector<int64_t>& output_splits,
+                                        std::vector<int64_t>& input_splits,
+                                        const c10d::AllToAllOptions& opts) {
+  static constexpr const char* kWhat = "all_to_all_single";
+  check_dense_cpu(input, kWhat);
+  check_dense_cpu(output, kWhat);
+  TORCH_CHECK_VALUE(output.dtype() == input.dtype(), "gtopk: ", kWhat,
+                    " wants tensors of one dtype, given ", input.dtype(), " and ", output.dtype());
+  const Contiguous sent = held(contiguous(input));
+  const Contiguous received = writable(output, kWhat);
+  std::vector<std::span<std::byte>> parts = split_rows(sent, size_, input_splits, "input");
+  std::vector<std::span<std::byte>> rooms = split_rows(received, size_, output_splits, "output");
+  auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLTOALL_BASE, "gtopk:all_to_all",
+                                             std::vector{input}, std::vector{sent, received},
+                                             std::vector{output});
+  return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
+    communicator.run(
+        all_to_all({parts.begin(), parts.end()}, std::move(rooms), type_to_move(input)),
+        std::move(call));
+  });
+}
+
+WorkPointer GtopkBackend::alltoall(std::vector<at::Tensor>& outputs,
+                                   std::vector<at::Tensor>& inputs,
+                                   const c10d::AllToAllOptions& opts) {
+  static constexpr const char* kWhat = "all_to_all";
+  TORCH_CHECK_VALUE(!inputs.empty(), "gtopk: ", kWhat, " of no tensors");
+  check_list(inputs, size_, inputs.front().scalar_type(), kWhat);
+  check_list(outputs, size_, inputs.front().scalar_type(), kWhat);
+  std::vector<Contiguous> at;
+  std::vector<std::span<const std::byte>> parts;
+  std::vector<std::span<std::byte>> rooms;
+  for (const at::Tensor& input : inputs) {
+    parts.push_back(at.emplace_back(held(contiguous(input))).read());
+  }
+  for (const at::Tensor& output : outputs) {
+    rooms.push_back(at.emplace_back(writable(output, kWhat)).bytes());
+  }
+  auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLTOALL, "gtopk:all_to_all", inputs,
+                                             std::move(at), outputs);
+  return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
+    communicator.run(all_to_all(std::move(parts), std::move(rooms), type_to_move(inputs.front())),
+                     std::move(call));
+  });
+}
+
+WorkPointer GtopkBackend::reduce(std::vector<at::Tensor>& tensors,
+                                 const c10d::ReduceOptions& opts) {
+  const at::Tensor& tensor = only(tensors, "reduce");
+  const DataType type = data_type(tensor);
+  const ReduceOp op = reduce_op(opts.reduceOp);
+  const bool root = rank_ == opts.rootRank;
+  const Contiguous at = root ? writable(tensor, "reduce") : held(contiguous(tensor));
+  auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::REDUCE, "gtopk:reduce", tensors,
+                                             std::vector{at}, tensors);
+  const Segment data = segment(at);
+  return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
+    communicator.run(
+        gtopk::reduce(data.data, data.size, static_cast<std::uint32_t>(opts.rootRank), type, op),
+        std::move(call));
+  });
+}
+
+WorkPointer GtopkBackend::gather(std::vector<std::vector<at::Tensor>>& outputs,
+                                 std::vector<at::Tensor>& inputs, const c10d::GatherOptions& opts) {
+  static constexpr const char* kWhat = "gather";
+  const at::Tensor& input = only(inputs, kWhat);
+  const std::vector<at::Tensor> list =
+      list_on_root(outputs, rank_ == opts.rootRank, input.scalar_type(), size_, kWhat);
+  const Contiguous sent = held(contiguous(input));
+  std::vector<Contiguous> at{sent};
+  std::vector<std::span<std::byte>> rooms;
+  for (const at::Tensor& output : list) {
+    rooms.push_back(at.emplace_back(writable(output, kWhat)).bytes());
+  }
+  auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::GATHER, "gtopk:gather", inputs,
+                                             std::move(at), list);
+  return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
+    communicator.run(gtopk::gather(sent.read(), std::move(rooms),
+                                   static_cast<std::uint32_t>(opts.rootRank), type_to_move(input)),
+                     std::move(call));
+  });
+}
+
+WorkPointer GtopkBackend::scatter(std::vector<at::Tensor>& outputs,
+                                  std::vector<std::vector<at::Tensor>>& inputs,
+                                  const c10d::ScatterOptions& opts) {
+  static constexpr const char* kWhat = "scatter";
+  const at::Tensor& output = only(outputs, kWhat);
+  const std::vector<at::Tensor> list =
+      list_on_root(inputs, rank_ == opts.rootRank, output.scalar_type(), size_, kWhat);
+  const Contiguous received = writable(output, kWhat);
+  std::vector<Contiguous> at{received};
+  std::vector<std::span<const std::byte>> parts;
+  for (const at::Tensor& input : list) {
+    parts.push_back(at.emplace_back(held(contiguous(input))).read());
+  }
+  auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::SCATTER, "gtopk:scatter", list,
+                                             std::move(at), outputs);
+  return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
+    communicator.run(
+        gtopk::scatter(std::move(parts), received.bytes(),
+                       static_cast<std::uint32_t>(opts.rootRank), type_to_move(output)),
+        std::move(call));
   });
 }
 

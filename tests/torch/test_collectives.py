@@ -307,19 +307,8 @@ def check_works_from_several_threads(me: Rank) -> None:
 
 def check_what_is_not_there_names_itself(me: Rank) -> None:
     tensor = torch.ones(4)
-    parts = [torch.ones(4) for _ in range(me.size)]
-    calls = {
-        "reduce": lambda: dist.reduce(tensor, 0),
-        "gather": lambda: dist.gather(tensor, parts if me.rank == 0 else None),
-        "scatter": lambda: dist.scatter(tensor, parts if me.rank == 0 else None),
-        "alltoall": lambda: dist.all_to_all(parts, [torch.ones(4) for _ in parts]),
-        "alltoall_base|all_to_all_single": lambda: dist.all_to_all_single(tensor, torch.ones(4)),
-        "recvAnysource": lambda: dist.recv(tensor),
-    }
-    for name, call in calls.items():
-        with pytest.raises((RuntimeError, NotImplementedError), match=f"(?i){name}") as caught:
-            call()
-        assert "gtopk" in str(caught.value), (name, str(caught.value))
+    with pytest.raises((RuntimeError, NotImplementedError), match=r"gtopk.*recvAnysource"):
+        dist.recv(tensor)
     with pytest.raises(NotImplementedError, match="all_reduce of a Sparse"):
         dist.all_reduce(torch.ones(4).to_sparse())
     usable(me)

@@ -177,6 +177,138 @@ def check_all_gather_of_several_tensors_in_one_work(me: Rank) -> None:
             assert torch.equal(functional.wait_tensor(output), expected)
 
 
+def check_all_to_all_of_equal_parts(me: Rank) -> None:
+    for group, size in groups(me):
+        for dtype in (*FLOATS, *INTEGERS, torch.bool, torch.complex64):
+            for numel in (0, 1, 5000):
+                inputs = [
+                    drawn(rank, size * numel, torch.float32).to(dtype) for rank in range(size)
+                ]
+                parts = [each.view(size, numel) for each in inputs]
+                expected = torch.stack([part[me.rank] for part in parts])
+                flat = torch.empty(size * numel, dtype=dtype)
+                dist.all_to_all_single(flat, inputs[me.rank], group=group)
+                assert torch.equal(flat, expected.view(-1)), (dtype, numel)
+                listed = [torch.empty(numel, dtype=dtype) for _ in range(size)]
+                dist.all_to_all(listed, list(parts[me.rank]), group=group)
+                assert torch.equal(torch.stack(listed), expected), (dtype, numel)
+
+
+def check_all_to_all_of_uneven_parts(me: Rank) -> None:
+    for group, size in groups(me):
+        for unit in (0, 1, 3000):
+            # Rows from one rank to another, some of none.
+            rows = [[unit * ((2 * a + b) % 3) for b in range(size)] for a in range(size)]
+            sent = [
+                [torch.full((n, 2), 10.0 * a + b) for b, n in enumerate(rows[a])]
+                for a in range(size)
+            ]
+            expected = [sent[a][me.rank] for a in range(size)]
+            lengths = [len(part) for part in expected]
+            single = torch.empty(sum(lengths), 2)
+            dist.all_to_all_single(
+                single, torch.cat(sent[me.rank]), lengths, rows[me.rank], group=group
+            )
+            assert torch.equal(single, torch.cat(expected))
+            listed = [torch.empty_like(part) for part in expected]
+            dist.all_to_all(listed, sent[me.rank], group=group)
+            assert all(map(torch.equal, listed, expected))
+            strided = torch.zeros(sum(lengths), 4)[:, 1::2]
+            turned = torch.cat(sent[me.rank]).t().contiguous().t()
+            dist.all_to_all_single(strided, turned, lengths, rows[me.rank], group=group)
+            assert torch.equal(strided, torch.cat(expected))
+
+
+def check_reduce(me: Rank) -> None:
+    for group, size in groups(me):
+        for dtype in (torch.float32, torch.bfloat16, torch.int16):
+            for op in (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.MAX):
+                for numel in (0, 1, 1000, 100_003):
+                    root = numel % size
+                    inputs = [drawn(rank, numel, dtype) for rank in range(size)]
+                    mine = inputs[me.rank].clone()
+                    dist.reduce(mine, root, op, group=group)
+                    if me.rank == root:
+                        close(mine, reduced(inputs, op, dtype))
+                    else:
+                        assert torch.equal(mine, inputs[me.rank])
+    scalar, strided = torch.tensor(2.0), torch.zeros(3, 4).t()
+    strided += me.rank
+    dist.reduce(scalar, 2)
+    dist.reduce(strided, 3)
+    assert scalar.item() == (8.0 if me.rank == 2 else 2.0)
+    assert bool((strided == (6.0 if me.rank == 3 else me.rank)).all())
+
+
+def check_gather_and_scatter(me: Rank) -> None:
+    for group, size in groups(me):
+        for root in range(size):
+            for numel in (0, 1, 50_000):
+                for uneven in (False, True):
+                    parts = [
+                        torch.full((numel + (rank if uneven else 0),), 1 + rank, dtype=torch.int32)
+                        for rank in range(size)
+                    ]
+                    rooms = [torch.zeros_like(part) for part in parts] if me.rank == root else None
+                    dist.gather(parts[me.rank], rooms, root, group=group)
+                    assert rooms is None or all(map(torch.equal, rooms, parts))
+                    got = torch.zeros_like(parts[me.rank])
+                    dist.scatter(got, parts if me.rank == root else None, root, group=group)
+                    assert torch.equal(got, parts[me.rank])
+    columns = torch.zeros(5, 8)
+    rooms = [columns[:, 2 * rank] for rank in range(4)] if me.rank == 1 else None
+    dist.gather(torch.full((5, 2), float(me.rank))[:, 0], rooms, 1)
+    if me.rank == 1:
+        assert columns[:, ::2].tolist() == [[0.0, 1.0, 2.0, 3.0]] * 5
+        assert not columns[:, 1::2].any()
+
+
+def check_objects_of_one_rank(me: Rank) -> None:
+    gathered = [None] * 4 if me.rank == 3 else None
+    dist.gather_object({"rank": me.rank, "pad": "x" * me.rank}, gathered, dst=3)
+    assert gathered is None or [each["rank"] for each in gathered] == [0, 1, 2, 3]
+    got = [None]
+    dist.scatter_object_list(got, ["a", {"b": 2}, None, [3]] if me.rank == 0 else None, src=0)
+    assert got == [["a", {"b": 2}, None, [3]][me.rank]]
+
+
+def check_a_group_of_one(me: Rank) -> None:
+    alone = [dist.new_group([rank]) for rank in range(4)][me.rank]
+    three = torch.arange(3.0)
+    outputs = [torch.zeros(3) for _ in range(7)]
+    dist.reduce_scatter_tensor(outputs[0], three, ReduceOp.AVG, group=alone)
+    dist.reduce_scatter(outputs[1], [three], group=alone)
+    dist.all_to_all_single(outputs[2], three, group=alone)
+    dist.all_to_all([outputs[3]], [three], group=alone)
+    dist.gather(three, [outputs[4]], me.rank, group=alone)
+    dist.scatter(outputs[5], [three], me.rank, group=alone)
+    outputs[6].copy_(three)
+    dist.reduce(outputs[6], me.rank, ReduceOp.AVG, group=alone)
+    assert all(torch.equal(output, three) for output in outputs)
+    dist.destroy_process_group(alone)
+
+
+def check_profiler_titles(me: Rank) -> None:
+    one, four = torch.ones(1), torch.ones(4)
+    parts, lists = list(torch.ones(4).split(1)), [[torch.ones(1)] for _ in range(4)]
+    calls = {
+        "reduce_scatter": lambda: dist.reduce_scatter(one, parts),
+        "_reduce_scatter_base": lambda: dist.reduce_scatter_tensor(one, four),
+        "reduce": lambda: dist.reduce(one, 0),
+        "gather": lambda: dist.gather(one, parts if me.rank == 0 else None),
+        "scatter": lambda: dist.scatter(one, parts if me.rank == 0 else None),
+        "all_to_all": lambda: dist.all_to_all_single(torch.ones(4), four),
+        "all_reduce": lambda: dist.group.WORLD.allreduce_coalesced([one]).wait(),
+        "all_gather": lambda: dist.group.WORLD.allgather_coalesced(lists, [one]).wait(),
+    }
+    for title, call in calls.items():
+        with torch.autograd.profiler.profile(record_shapes=True) as profile:
+            call()
+        events = [each for each in profile.function_events if each.name == f"gtopk:{title}"]
+        assert len(events) == 1, (title, [each.name for each in profile.function_events])
+        assert events[0].is_async
+
+
 def check_parts_that_do_not_fit(me: Rank) -> None:
     four = [torch.ones(3) for _ in range(4)]
     wrong = {
@@ -186,12 +318,27 @@ def check_parts_that_do_not_fit(me: Rank) -> None:
             torch.ones(3, dtype=torch.float64), four
         ),
         "4 x 2 of float": lambda: dist.reduce_scatter_tensor(torch.ones(2), torch.ones(7)),
+        "rows 4 ranks divide": lambda: dist.all_to_all_single(torch.ones(6), torch.ones(6)),
+        "add up to 4 rows": lambda: dist.all_to_all_single(
+            torch.ones(4), torch.ones(4), [1] * 4, [2, 2, 2, 2]
+        ),
+        "input split of -1": lambda: dist.all_to_all_single(
+            torch.ones(4), torch.ones(4), [1] * 4, [-1, 3, 1, 1]
+        ),
+        "rank 0 to itself|rank 1 to itself|rank 2 to itself|rank 3 to itself": lambda: (
+            dist.all_to_all([torch.ones(2) for _ in range(4)], four)
+        ),
+        "one per rank, given 2": lambda: dist.all_to_all(four[:2], four[:2]),
         "BAND": lambda: dist.reduce_scatter(torch.ones(3), four, ReduceOp.BAND),
     }
     for words, call in wrong.items():
         with pytest.raises(ValueError, match=words):
             call()
     usable(me)
+
+
+def parts_on_root(me: Rank) -> list[torch.Tensor] | None:
+    return [torch.ones(1) for _ in range(4)] if me.rank == 0 else None
 
 
 def check_ranks_with_other_parts(me: Rank) -> None:
@@ -210,6 +357,23 @@ def check_ranks_with_other_parts(me: Rank) -> None:
         ("sizes=2)", "sizes=[3, 1])"): lambda: dist.group.WORLD.allreduce_coalesced(
             [torch.ones(3), torch.ones(1)] if odd else [torch.ones(2), torch.ones(2)]
         ).wait(),
+        ("sends 8 bytes", "expects 4 from it"): lambda: dist.gather(
+            torch.ones(2 if odd else 1),
+            parts_on_root(me),
+        ),
+        ("sends 4 bytes to rank 1", "expects 8 from it"): lambda: dist.scatter(
+            torch.ones(2 if odd else 1),
+            parts_on_root(me),
+        ),
+        ("bytes to rank", "from it"): lambda: dist.all_to_all_single(
+            torch.ones(8 if odd else 4), torch.ones(8 if odd else 4)
+        ),
+        ("root=0", "root=2"): lambda: dist.reduce(torch.ones(3), 2 if odd else 0),
+        ("gather(", "scatter("): lambda: (
+            dist.scatter(torch.ones(1), None, 0)
+            if odd
+            else dist.gather(torch.ones(1), parts_on_root(me), 0)
+        ),
         ("op=SUM", "op=MAX"): lambda: dist.reduce_scatter_tensor(
             torch.ones(1), torch.ones(4), ReduceOp.MAX if odd else ReduceOp.SUM
         ),
