@@ -65,6 +65,8 @@ namespace gtopk {
 /// one.
 [[nodiscard]] Collective send(std::span<const std::byte> data, std::uint32_t to, std::int32_t tag);
 [[nodiscard]] Collective recv(std::span<std::byte> data, std::uint32_t from, std::int32_t tag);
+/// From whichever rank sends first with that tag, which is told by `from`.
+[[nodiscard]] Collective recv_any(std::span<std::byte> data, std::int32_t tag, std::uint32_t& from);
 
 /// tensor: d elements of dtype, the gradient in, the reduced gradient out (zeros off the result).
 /// residual: d elements of accumulation_type(dtype), in and out; null is a zero residual, discarded

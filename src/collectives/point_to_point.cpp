@@ -7,6 +7,16 @@
 #include "gtopk/collectives.hpp"
 
 namespace gtopk {
+namespace {
+
+engine::Task<void> receive_from_any(engine::GroupView& group, std::int32_t tag,
+                                    std::span<std::byte> data, std::uint32_t* from) {
+  engine::Task<std::uint32_t> receiving = engine::recv_any(group, tag, data);
+  const std::uint32_t sender = co_await receiving;
+  *from = sender;
+}
+
+}  // namespace
 
 Collective send(std::span<const std::byte> data, std::uint32_t to, std::int32_t tag) {
   Collective collective;
@@ -23,6 +33,16 @@ Collective recv(std::span<std::byte> data, std::uint32_t from, std::int32_t tag)
   collective.ordering = Ordering::kUnnumbered;
   collective.check = [from](const GroupShape& group) { group.check_rank(from, "the sender"); };
   collective.body = [=](engine::GroupView& group) { return engine::recv(group, from, tag, data); };
+  return collective;
+}
+
+Collective recv_any(std::span<std::byte> data, std::int32_t tag, std::uint32_t& from) {
+  Collective collective;
+  collective.name = fmt::format("recv(from any rank, tag {})", tag);
+  collective.ordering = Ordering::kUnnumbered;
+  collective.body = [data, tag, to = &from](engine::GroupView& group) {
+    return receive_from_any(group, tag, data, to);
+  };
   return collective;
 }
 

@@ -1,8 +1,11 @@
 #include "src/engine/engine.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
+
+#include "src/engine/group_view.hpp"
 
 namespace gtopk::engine {
 
@@ -181,6 +184,20 @@ void Engine::check_timers() {
   scheduler_.plan_timers(now);
 }
 
+bool Engine::is_watched_like(const AnySender& sender) const {
+  return std::ranges::any_of(any_senders_,
+                             [&](const AnySender* each) { return each->waits_like(sender); });
+}
+
+void Engine::look_for_any_sender() {
+  for (AnySender* const sender : any_senders_) {
+    Operation& operation = sender->operation();
+    if (operation.turn_waiter && sender->look()) {
+      make_ready(std::exchange(operation.turn_waiter, {}), operation);
+    }
+  }
+}
+
 Engine::Step Engine::step() {
   const bool moved = transport_.progress();
   if (moved) {
@@ -192,6 +209,7 @@ Engine::Step Engine::step() {
   if (clock_.now() >= next_timer()) {
     check_timers();
   }
+  look_for_any_sender();
   worked |= failures_.fail_deserted();
   failures_.ask_questions();
   worked |= scheduler_.resume_ready();

@@ -28,6 +28,8 @@
 
 namespace gtopk::engine {
 
+class AnySender;
+
 class Engine final : public transport::AddressBook {
  public:
   static constexpr std::size_t kMaxInFlight = Scheduler::kMaxInFlight;
@@ -114,6 +116,12 @@ class Engine final : public transport::AddressBook {
   /// mean a message of the next group of that number.
   [[nodiscard]] std::uint32_t take_serial() { return next_serial_++; }
   [[nodiscard]] bool has_left(transport::PeerId peer) const { return membership_.has_left(peer); }
+  /// Waits for a message from any sender: looked after in every step, in the order of the calls.
+  void watch(AnySender& sender) {
+    if (std::ranges::count(any_senders_, &sender) == 0) any_senders_.push_back(&sender);
+  }
+  void forget(const AnySender& sender) { std::erase(any_senders_, &sender); }
+  [[nodiscard]] bool is_watched_like(const AnySender& sender) const;
   /// See Failures.
   void has_question(Operation& operation) { failures_.has_question(operation); }
   void is_deserted(Operation& operation, std::uint32_t rank) {
@@ -122,6 +130,7 @@ class Engine final : public transport::AddressBook {
 
  private:
   void admit(Scheduler::Queued& call);
+  void look_for_any_sender();
   bool handle_failures();
   bool handle_notices();
   void handle(transport::PeerId from, const Notice& notice);
@@ -133,6 +142,7 @@ class Engine final : public transport::AddressBook {
   Executor& executor_;
   Lookups* lookups_;
   std::uint32_t next_serial_ = 0;
+  std::vector<AnySender*> any_senders_;
 
   // Each part knows those above it; operations, which the scheduler owns, give back to the pools.
   BufferPool pool_;

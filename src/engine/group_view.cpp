@@ -105,6 +105,52 @@ void ReceiveTurn::await_resume() {
   if (operation_.cause()) throw Error(*operation_.cause());
 }
 
+Operation& AnySender::group_operation(GroupView& group) { return group.operation_; }
+
+AnySender::~AnySender() { operation_.engine().forget(*this); }
+
+bool AnySender::waits_like(const AnySender& other) const {
+  return tag_ == other.tag_ && &operation_.group() == &other.operation_.group();
+}
+
+bool AnySender::lies_there(std::uint32_t rank) const {
+  const Group& group = operation_.group();
+  const transport::Tag tag = transport::point_to_point_tag(group.id(), rank, tag_);
+  return !group.receive_lines.any(rank, tag_) && operation_.engine().transport().lies_there(tag);
+}
+
+bool AnySender::look() {
+  const Group& group = operation_.group();
+  const Engine& engine = operation_.engine();
+  found_.reset();
+  bool others = group.size() == 1;
+  for (std::uint32_t rank = 0; rank < group.size(); ++rank) {
+    if (lies_there(rank)) {
+      found_ = rank;
+      return true;
+    }
+    others = others || (rank != group.rank() && !engine.has_left(group.peer(rank)));
+  }
+  deserted_ = !others;
+  return deserted_;
+}
+
+bool AnySender::await_ready() {
+  if (operation_.cause()) return true;
+  return !operation_.engine().is_watched_like(*this) && look();
+}
+
+void AnySender::await_suspend(std::coroutine_handle<> waiter) {
+  operation_.turn_waiter = waiter;
+  operation_.engine().watch(*this);
+}
+
+std::uint32_t AnySender::await_resume() {
+  if (operation_.cause()) throw Error(*operation_.cause());
+  if (!found_) throw Error(ErrorKind::kPeerFailed, "every other rank of the group has left");
+  return *found_;
+}
+
 AtGate::AtGate(GroupView& group, Gate& gate)
     : operation_(group.operation_), gate_(gate), here_(std::make_shared<AtGate*>(this)) {}
 

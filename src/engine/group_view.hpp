@@ -120,6 +120,43 @@ class [[nodiscard]] ReceiveTurn {
   ReceiveLines::Place place_;
 };
 
+/// A place among those who wait for a message under a tag from whoever sends one first. Awaiting
+/// gives a rank whose message lies there for no other receive, the lowest of several. Of those who
+/// wait for it the first is resumed first; for who comes second it is no longer there, and it may
+/// be awaited again.
+class [[nodiscard]] AnySender {
+ public:
+  AnySender(GroupView& group, std::int32_t tag) : operation_(group_operation(group)), tag_(tag) {}
+  AnySender(const AnySender&) = delete;
+  AnySender& operator=(const AnySender&) = delete;
+  AnySender(AnySender&&) = delete;
+  AnySender& operator=(AnySender&&) = delete;
+  ~AnySender();
+
+  [[nodiscard]] bool await_ready();
+  void await_suspend(std::coroutine_handle<> waiter);
+  /// Throws Error{kPeerFailed} where all other ranks have left.
+  [[nodiscard]] std::uint32_t await_resume();
+
+  /// Whether what was found still lies there.
+  [[nodiscard]] bool still_there() const { return lies_there(found_.value()); }
+
+  // For the engine.
+  /// Whether there is something to resume for.
+  [[nodiscard]] bool look();
+  [[nodiscard]] Operation& operation() const { return operation_; }
+  [[nodiscard]] bool waits_like(const AnySender& other) const;
+
+ private:
+  [[nodiscard]] bool lies_there(std::uint32_t rank) const;
+  static Operation& group_operation(GroupView& group);
+
+  Operation& operation_;
+  std::int32_t tag_;
+  std::optional<std::uint32_t> found_;
+  bool deserted_ = false;
+};
+
 /// What has arrived at a gate. Awaiting gives its verdict: whether the whole step has happened.
 /// Operations that wait there give their places in flight to later ones, which the gate may be
 /// waiting for.
@@ -212,6 +249,7 @@ class GroupView {
  private:
   friend class Turn;
   friend class ReceiveTurn;
+  friend class AnySender;
   friend class AtGate;
   Operation& operation_;
 };

@@ -39,6 +39,26 @@ TransferHeader read_header(std::span<const std::byte> message, const GroupView& 
                           group.member(from), message.size()));
 }
 
+/// What a header announces: it has come with it in `message`, or follows.
+Task<void> take_payload(GroupView& group, std::uint32_t from, TransferHeader header,
+                        std::span<const std::byte> message, std::span<std::byte> room) {
+  const bool follows = !travels_with_header(header.bytes);
+  if (follows) group.expect_payload(from, header.serial);
+  if (header.bytes != room.size()) {
+    throw Error(ErrorKind::kMismatch,
+                fmt::format("{} sent {} bytes, {} expects {}", group.member(from), header.bytes,
+                            group.member(group.rank()), room.size()));
+  }
+  if (follows) {
+    Message payload = group.recv_payload(from, header.serial, room);
+    const std::size_t received = co_await payload;
+    if (received == room.size()) co_return;
+    throw Error(ErrorKind::kMismatch, fmt::format("{} announced {} bytes and sent {}",
+                                                  group.member(from), room.size(), received));
+  }
+  if (!room.empty()) std::memcpy(room.data(), message.data() + sizeof header, room.size());
+}
+
 }  // namespace
 
 Task<void> send(GroupView& group, std::uint32_t to, std::int32_t tag,
@@ -63,10 +83,10 @@ Task<void> send(GroupView& group, std::uint32_t to, std::int32_t tag,
 }
 
 Task<void> recv(GroupView& group, std::uint32_t from, std::int32_t tag, std::span<std::byte> room) {
+  const std::span<std::byte> message = group.buffer(kShortMessageBytes);
   std::optional<ReceiveTurn> turn(std::in_place, group, from, tag);
   ReceiveTurn& mine = *turn;
   co_await mine;
-  const std::span<std::byte> message = group.buffer(kShortMessageBytes);
   TransferHeader header;
   do {
     Message head = group.recv_header(from, tag, message);
@@ -74,22 +94,33 @@ Task<void> recv(GroupView& group, std::uint32_t from, std::int32_t tag, std::spa
     header = read_header(message.first(received), group, from);
   } while (group.take_withdrawn(from, header.serial));
   turn.reset();
+  Task<void> receiving = take_payload(group, from, header, message, room);
+  co_await receiving;
+}
 
-  const bool follows = !travels_with_header(header.bytes);
-  if (follows) group.expect_payload(from, header.serial);
-  if (header.bytes != room.size()) {
-    throw Error(ErrorKind::kMismatch,
-                fmt::format("{} sent {} bytes, {} expects {}", group.member(from), header.bytes,
-                            group.member(group.rank()), room.size()));
+Task<std::uint32_t> recv_any(GroupView& group, std::int32_t tag, std::span<std::byte> room) {
+  const std::span<std::byte> message = group.buffer(kShortMessageBytes);
+  for (;;) {
+    std::optional<AnySender> place(std::in_place, group, tag);
+    AnySender& sender = *place;
+    std::uint32_t from = 0;
+    do {
+      const std::uint32_t found = co_await sender;
+      from = found;
+    } while (!sender.still_there());
+    place.reset();
+    std::optional<ReceiveTurn> turn(std::in_place, group, from, tag);
+    ReceiveTurn& mine = *turn;
+    co_await mine;
+    Message head = group.recv_header(from, tag, message);
+    const std::size_t received = co_await head;
+    const TransferHeader header = read_header(message.first(received), group, from);
+    turn.reset();
+    if (group.take_withdrawn(from, header.serial)) continue;
+    Task<void> receiving = take_payload(group, from, header, message, room);
+    co_await receiving;
+    co_return from;
   }
-  if (follows) {
-    Message payload = group.recv_payload(from, header.serial, room);
-    const std::size_t received = co_await payload;
-    if (received == room.size()) co_return;
-    throw Error(ErrorKind::kMismatch, fmt::format("{} announced {} bytes and sent {}",
-                                                  group.member(from), room.size(), received));
-  }
-  if (!room.empty()) std::memcpy(room.data(), message.data() + sizeof header, room.size());
 }
 
 }  // namespace gtopk::engine

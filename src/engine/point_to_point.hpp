@@ -30,4 +30,8 @@ Task<void> send(GroupView& group, std::uint32_t to, std::int32_t tag,
 /// one sender and tag are received in the order in which they were sent.
 Task<void> recv(GroupView& group, std::uint32_t from, std::int32_t tag, std::span<std::byte> room);
 
+/// The same of whichever rank sends first, which it gives; this one's own messages count. Messages
+/// that a receive of their sender waits for are left to that.
+Task<std::uint32_t> recv_any(GroupView& group, std::int32_t tag, std::span<std::byte> room);
+
 }  // namespace gtopk::engine

@@ -99,7 +99,9 @@ void Probes::conclude(Operation& operation) {
   }
   const double waited = seconds(operation.waited);
   if (operation.spec().point_to_point()) {
-    const std::string why = silent.empty()
+    const bool of_any = operation.waits_for(false).empty() && operation.waits_for(true).empty();
+    const std::string why = of_any ? std::string("no rank has sent a match")
+                            : silent.empty()
                                 ? std::string("the other side is alive and has no match")
                                 : fmt::format("{} does not answer", fmt::join(silent, ", "));
     operation.fail(Error(ErrorKind::kTimeout, fmt::format("{}: timed out after {:.3g} s: {}",

@@ -5,7 +5,7 @@
 namespace gtopk::engine {
 
 void ReceiveLines::enter(Place& place, std::uint32_t source, std::int32_t tag) {
-  place.key = (static_cast<std::uint64_t>(source) << 32U) | static_cast<std::uint32_t>(tag);
+  place.key = key_of(source, tag);
   auto found = lines_.find(place.key);
   if (found == lines_.end()) {
     if (spare_.empty()) {

@@ -32,9 +32,17 @@ class ReceiveLines {
   /// Returns who is first from then on, if that has changed.
   Operation* leave(Place& place);
   [[nodiscard]] static bool is_first(const Place& place) { return place.line->first == &place; }
+  /// Whether a receive of that sender and tag is in line.
+  [[nodiscard]] bool any(std::uint32_t source, std::int32_t tag) const {
+    return lines_.contains(key_of(source, tag));
+  }
   [[nodiscard]] std::size_t size() const { return lines_.size(); }
 
  private:
+  static std::uint64_t key_of(std::uint32_t source, std::int32_t tag) {
+    return (static_cast<std::uint64_t>(source) << 32U) | static_cast<std::uint32_t>(tag);
+  }
+
   /// Nodes of lines that have ended, for the next ones: the steady state allocates none.
   static constexpr std::size_t kSpare = 64;
 

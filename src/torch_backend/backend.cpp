@@ -280,9 +280,20 @@ WorkPointer GtopkBackend::recv(std::vector<at::Tensor>& tensors, int from, int t
   const Contiguous at = writable(only(tensors, "recv"), "recv");
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::RECV, "gtopk:recv", tensors,
                                              std::vector{at}, tensors);
+  work->source() = static_cast<std::uint32_t>(from);
   return run(std::move(work), c10d::kUnsetTimeout, [&](Communicator& communicator, Call call) {
     communicator.run(gtopk::recv(at.bytes(), static_cast<std::uint32_t>(from), tag),
                      std::move(call));
+  });
+}
+
+WorkPointer GtopkBackend::recvAnysource(std::vector<at::Tensor>& tensors, int tag) {
+  const Contiguous at = writable(only(tensors, "recv"), "recv");
+  auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::RECVANYSOURCE, "gtopk:recvAnySource",
+                                             tensors, std::vector{at}, tensors);
+  std::uint32_t& source = work->source();  // the engine owns the Work until the operation has gone
+  return run(std::move(work), c10d::kUnsetTimeout, [&](Communicator& communicator, Call call) {
+    communicator.run(recv_any(at.bytes(), tag, source), std::move(call));
   });
 }
 

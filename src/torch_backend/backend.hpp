@@ -78,6 +78,7 @@ class GtopkBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& opts) override;
   c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int to, int tag) override;
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int from, int tag) override;
+  c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
 
   /// See gtopk.sparse_all_reduce. Several tensors are one vector in pieces, each contiguous; the
   /// residual is then of one dimension. `delivered`: {indices, values} to note the result in, see

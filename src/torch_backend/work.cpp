@@ -152,6 +152,12 @@ c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::getFuture() {
   return future_;
 }
 
+int GtopkWork::sourceRank() const {
+  TORCH_CHECK_VALUE(opType_ == c10d::OpType::RECV || opType_ == c10d::OpType::RECVANYSOURCE,
+                    "gtopk: only a receive has a source rank");
+  return static_cast<int>(source_);
+}
+
 Call GtopkWork::call(Completer& completer, std::chrono::milliseconds timeout, uint64_t sequence,
                      std::shared_ptr<GroupError> group_error) {
   sequence_ = sequence;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -38,7 +39,12 @@ class GtopkWork final : public c10d::Work {
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   std::vector<at::Tensor> result() override { return result_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  /// Of a receive.
+  int sourceRank() const override;
   uint64_t getSequencenumber() const override { return sequence_; }
+
+  /// Where the core tells who sent what is received; for a sender that is known, it is set.
+  [[nodiscard]] std::uint32_t& source() { return source_; }
 
   /// How the core is to be called, as operation `sequence` of a group whose end is noted in
   /// `group_error`.
@@ -61,6 +67,7 @@ class GtopkWork final : public c10d::Work {
   c10::intrusive_ptr<Future> future_;  // under mutex_
   std::shared_ptr<GroupError> group_error_;
   uint64_t sequence_ = 0;
+  std::uint32_t source_ = 0;
   /// The operation has ended: for those that look without the mutex.
   std::atomic<bool> over_{false};
   int forks_;

@@ -116,6 +116,8 @@ class Transport {
   /// From here on a broken endpoint to `peer` is its ordinary departure, not a failure to report.
   virtual void expect_departure(PeerId peer) = 0;
 
+  /// Whether a message with that tag has arrived for which no receive is posted.
+  [[nodiscard]] virtual bool lies_there(Tag tag) = 0;
   /// Receives and drops messages that have arrived, match no posted receive, and fit tag under
   /// mask. Returns how many it took up; their reception may still be under way.
   virtual std::size_t discard(Tag tag, Tag mask) = 0;

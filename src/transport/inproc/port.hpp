@@ -41,6 +41,7 @@ class Port final : public Transport {
   void cancel(Request& request) override;
   void give_up(PeerId peer) override;
   void expect_departure(PeerId peer) override { peers_.at(peer).departure_expected = true; }
+  [[nodiscard]] bool lies_there(Tag tag) override { return unexpected_.contains(tag); }
   std::size_t discard(Tag tag, Tag mask) override;
   bool progress() override;
   void wait(Duration at_most) override;

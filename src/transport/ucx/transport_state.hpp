@@ -47,6 +47,7 @@ class UcxTransport final : public Transport {
   void cancel(Request& request) override;
   void give_up(PeerId peer) override;
   void expect_departure(PeerId peer) override;
+  [[nodiscard]] bool lies_there(Tag tag) override;
   std::size_t discard(Tag tag, Tag mask) override;
   bool progress() override;
   void wait(Duration at_most) override;

@@ -329,6 +329,12 @@ void UcxTransport::fail_everything(const UcxEndpoint& cause) {
   close(Duration::zero());
 }
 
+bool UcxTransport::lies_there(Tag tag) {
+  check_process();
+  ucp_tag_recv_info_t info{};
+  return !closed_ && ucp_tag_probe_nb(worker_.get(), tag, kEveryBit, 0, &info) != nullptr;
+}
+
 std::size_t UcxTransport::discard(Tag tag, Tag mask) {
   check_process();
   std::size_t count = 0;
