@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "gtopk/collective.hpp"
 #include "gtopk/collectives.hpp"
@@ -63,6 +64,10 @@ struct Meeting {
   std::uint32_t size = 1;
   std::chrono::nanoseconds timeout =
       std::chrono::minutes(30);  ///< of the meeting, and default of every operation
+  /// Names this rank's host: ranks that give equal names share one, whatever machine they run on.
+  /// Empty: ranks share a host that have the kernel's boot id and IPC namespace in common.
+  /// GTOPK_HOST in the environment goes before both. At most 255 bytes.
+  std::string host{};
 };
 
 /// Per call.
@@ -95,6 +100,8 @@ class Communicator {
   [[nodiscard]] std::uint32_t rank() const;
   [[nodiscard]] std::uint32_t size() const;
   [[nodiscard]] const std::string& name() const;
+  /// By rank, the number of its host; hosts are numbered in the order of their lowest ranks.
+  [[nodiscard]] std::vector<std::uint32_t> hosts() const;
   void set_timeout(std::chrono::nanoseconds timeout);
 
   /// Queues the collective and returns its number among the group's, 0 for a point-to-point

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "src/communicator/host_name.hpp"
 #include "src/communicator/member_card.hpp"
 #include "src/engine/engine_thread.hpp"
 #include "src/engine/group.hpp"
@@ -57,9 +58,11 @@ Communicator::Communicator(std::shared_ptr<Process> process, const Meeting& meet
                  .id = 0,
                  .transport = thread.card(),
                  .process = fmt::format("host {}, pid {}", self.host, self.process),
+                 .host = {},
                  .refusal = {}};
   thread.call([&] {
     try {
+      own.host = host_name(self, meeting.host);
       own.id = thread.engine().reserve_group_id();
     } catch (const Error& error) {  // the others hear of it when they meet
       own.refusal = error;
@@ -86,6 +89,7 @@ Communicator::Communicator(std::shared_ptr<Process> process, const Meeting& meet
     for (const MemberCard& member : members) {
       spec.cards.push_back(member.transport);
       spec.ids.push_back(member.id);
+      spec.hosts.push_back(member.host);
       identities.push_back(member.identity);
     }
     spec.find_address = [directory = directory_, identities = std::move(identities)](
@@ -99,8 +103,10 @@ Communicator::Communicator(std::shared_ptr<Process> process, const Meeting& meet
     }
     throw;
   }
-  transport::log().info("group '{}': rank {} of {}, id {}, {}", name(), rank(), size(),
-                        group_->id(), thread.description());
+  const engine::HostMap& hosts = group_->hosts();
+  transport::log().info("group '{}': rank {} of {}, id {}, on host {} of {} ('{}'), {}", name(),
+                        rank(), size(), group_->id(), hosts.host_of(rank()), hosts.hosts(),
+                        own.host, thread.description());
 }
 
 Communicator::~Communicator() {
@@ -113,6 +119,14 @@ Communicator::~Communicator() {
 std::uint32_t Communicator::rank() const { return group_->rank(); }
 std::uint32_t Communicator::size() const { return group_->size(); }
 const std::string& Communicator::name() const { return group_->name(); }
+
+std::vector<std::uint32_t> Communicator::hosts() const {
+  std::vector<std::uint32_t> hosts;
+  for (std::uint32_t rank = 0; rank < size(); ++rank) {
+    hosts.push_back(group_->hosts().host_of(rank));
+  }
+  return hosts;
+}
 
 void Communicator::set_timeout(std::chrono::nanoseconds timeout) {
   timeout_nanoseconds_ = timeout.count();

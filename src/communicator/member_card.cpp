@@ -9,7 +9,7 @@ namespace gtopk {
 namespace {
 
 /// In front of every card, so that other versions can be told.
-constexpr std::uint64_t kVersion = 1;
+constexpr std::uint64_t kVersion = 2;
 
 MemberCard decode(const std::string& bytes, const Presence& self, std::size_t rank) {
   bootstrap::RecordReader reader(fmt::format("group '{}': the card of rank {}", self.group, rank),
@@ -25,6 +25,7 @@ MemberCard decode(const std::string& bytes, const Presence& self, std::size_t ra
   card.id = reader.number32(transport::kMaxGroups - 1);
   card.transport = reader.field();
   card.process = reader.field();
+  card.host = reader.field();
   card.refusal = reader.error();
   reader.expect_end();
   return card;
@@ -39,6 +40,7 @@ std::string encode(const MemberCard& card) {
   bootstrap::put(bytes, card.id);
   bootstrap::put(bytes, card.transport);
   bootstrap::put(bytes, card.process);
+  bootstrap::put(bytes, card.host);
   bootstrap::put(bytes, card.refusal);
   return bytes;
 }

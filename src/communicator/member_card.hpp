@@ -18,6 +18,7 @@ struct MemberCard {
   std::uint32_t id = 0;          ///< its own number of the group
   std::string transport;         ///< Transport::card()
   std::string process;           ///< "host node7, pid 4711"
+  std::string host;              ///< as host_name() calls it: equal where ranks share a host
   std::optional<Error> refusal;  ///< why it cannot be in the group
 };
 

@@ -14,7 +14,8 @@ Group::Group(GroupSpec spec, std::vector<transport::PeerId> peers, transport::Tr
       ids_(std::move(spec.ids)),
       name_(std::move(spec.name)),
       rank_(spec.rank),
-      peers_(std::move(peers)) {
+      peers_(std::move(peers)),
+      hosts_(spec.hosts.empty() ? HostMap::apart(size()) : HostMap(spec.hosts)) {
   members_.reserve(peers_.size());
   for (std::uint32_t rank = 0; rank < peers_.size(); ++rank) {
     const transport::PeerInfo& info = transport.peer(peers_[rank]);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "gtopk/error.hpp"
+#include "src/engine/host_map.hpp"
 #include "src/engine/keepsakes.hpp"
 #include "src/engine/metrics.hpp"
 #include "src/engine/receive_lines.hpp"
@@ -33,6 +34,8 @@ struct GroupSpec {
   /// Finds the Transport::address() of a member; on a thread that may block. Throws. May be empty
   /// where cards are addresses.
   std::function<std::string(std::uint32_t rank, const std::stop_token& stop)> find_address;
+  /// The name of every member's host, by rank; none: each is on a host of its own.
+  std::vector<std::string> hosts{};
 };
 
 /// The engine thread's, but for the constant part and the metrics.
@@ -51,6 +54,7 @@ class Group {
   /// "rank 3 (host node7, pid 4711)"
   [[nodiscard]] const std::string& member(std::uint32_t rank) const { return members_.at(rank); }
   [[nodiscard]] std::optional<std::uint32_t> rank_of(transport::PeerId peer) const;
+  [[nodiscard]] const HostMap& hosts() const { return hosts_; }
 
   Metrics metrics;
 
@@ -83,6 +87,7 @@ class Group {
   std::uint32_t rank_;
   std::vector<transport::PeerId> peers_;
   std::vector<std::string> members_;
+  HostMap hosts_;
 
   friend class Scheduler;
   std::uint64_t next_sequence_ = 0;  // under the queue's mutex

@@ -14,12 +14,15 @@ std::shared_ptr<Group> GroupTable::make(GroupSpec spec, transport::Transport& tr
   const std::size_t size = spec.cards.size();
   const bool fits =
       std::ranges::all_of(spec.ids, [](std::uint32_t id) { return id < transport::kMaxGroups; });
-  if (!fits || size > transport::kMaxRanks || spec.ids.size() != size || spec.rank >= size) {
+  const bool hosts_fit = spec.hosts.empty() || spec.hosts.size() == size;
+  if (!fits || !hosts_fit || size > transport::kMaxRanks || spec.ids.size() != size ||
+      spec.rank >= size) {
     throw Error(
         ErrorKind::kInvalidArgument,
-        fmt::format("group '{}': rank {} of {} (at most {}), {} ids (one per rank, below {})",
+        fmt::format("group '{}': rank {} of {} (at most {}), {} ids (one per rank, below {}), {} "
+                    "names of hosts (one per rank, or none)",
                     spec.name, spec.rank, size, transport::kMaxRanks, spec.ids.size(),
-                    transport::kMaxGroups));
+                    transport::kMaxGroups, spec.hosts.size()));
   }
   const std::uint32_t id = spec.ids[spec.rank];
   if (!ids_.taken(id) || find(id) != nullptr) {

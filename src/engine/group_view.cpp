@@ -195,6 +195,7 @@ bool AtGate::await_resume() const {
 std::uint32_t GroupView::rank() const { return operation_.group().rank(); }
 std::uint32_t GroupView::size() const { return operation_.group().size(); }
 std::uint64_t GroupView::sequence() const { return operation_.sequence(); }
+const HostMap& GroupView::hosts() const { return operation_.group().hosts(); }
 Keepsakes& GroupView::keepsakes() const { return operation_.group().keepsakes; }
 transport::TimePoint GroupView::now() const { return operation_.engine().clock().now(); }
 const std::string& GroupView::member(std::uint32_t rank) const {

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "gtopk/gate.hpp"
+#include "src/engine/host_map.hpp"
 #include "src/engine/keepsakes.hpp"
 #include "src/engine/operation.hpp"
 #include "src/engine/receive_lines.hpp"
@@ -199,6 +200,8 @@ class GroupView {
   [[nodiscard]] OthersCall called_by(std::uint32_t rank) { return {operation_, rank}; }
   /// "rank 3 (host node7, pid 4711)"
   [[nodiscard]] const std::string& member(std::uint32_t rank) const;
+  /// Which ranks share a host, the same on every rank.
+  [[nodiscard]] const HostMap& hosts() const;
   /// What collectives keep with the group.
   [[nodiscard]] Keepsakes& keepsakes() const;
   /// By the engine's clock.

@@ -66,18 +66,19 @@ void wait_for_all(KeyValueStore& store, const std::string& place, int ranks) {
   static_cast<void>(store.get(place, kWatchdog));
 }
 
-Member::Member(const ForkedRank& self)
+Member::Member(const ForkedRank& self, const std::string& host)
     : Member(self.store(), "default", static_cast<std::uint32_t>(self.rank()),
-             static_cast<std::uint32_t>(self.size())) {}
+             static_cast<std::uint32_t>(self.size()), host) {}
 
 Member::Member(const std::shared_ptr<KeyValueStore>& job, const std::string& group,
-               std::uint32_t rank, std::uint32_t size)
+               std::uint32_t rank, std::uint32_t size, const std::string& host)
     : process_(Process::start()),
       group_(std::make_unique<Communicator>(process_, Meeting{.directory = directory_over(job),
                                                               .name = group,
                                                               .rank = rank,
                                                               .size = size,
-                                                              .timeout = kWatchdog})) {}
+                                                              .timeout = kWatchdog,
+                                                              .host = host})) {}
 
 std::chrono::nanoseconds Member::leave() {
   const auto begin = steady_clock::now();

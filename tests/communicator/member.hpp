@@ -71,11 +71,11 @@ void wait_for_all(KeyValueStore& store, const std::string& place, int ranks);
 /// This process with UCX and its engine, and one group. Memory of operations must outlive it.
 class Member {
  public:
-  /// In the group of all ranks of the job.
-  explicit Member(const ForkedRank& self);
+  /// In the group of all ranks of the job. host: as in Meeting.
+  explicit Member(const ForkedRank& self, const std::string& host = {});
   /// In one of several groups.
   Member(const std::shared_ptr<KeyValueStore>& job, const std::string& group, std::uint32_t rank,
-         std::uint32_t size);
+         std::uint32_t size, const std::string& host = {});
 
   [[nodiscard]] Communicator& group() { return *group_; }
   [[nodiscard]] const Process& process() const { return *process_; }

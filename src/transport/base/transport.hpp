@@ -22,7 +22,8 @@ struct Place {
   std::string boot;  ///< the kernel's boot id, equal on one machine; empty: nothing is known
   std::uint64_t process_namespace = 0;
   std::uint64_t network_namespace = 0;
-  std::uint64_t started = 0;  ///< the process, in clock ticks after boot
+  std::uint64_t ipc_namespace = 0;  ///< whose members can share memory
+  std::uint64_t started = 0;        ///< the process, in clock ticks after boot
 };
 
 /// A process as others see it. `identity` is random and never reused, so a process that starts

@@ -10,7 +10,7 @@ namespace gtopk::transport {
 namespace {
 
 constexpr std::string_view kMagic = "GTUX";
-constexpr std::uint8_t kVersion = 2;
+constexpr std::uint8_t kVersion = 3;
 
 template <typename Integer>
 void put(std::string& bytes, Integer value) {
@@ -28,6 +28,7 @@ void put(std::string& bytes, const Place& place) {
   put(bytes, std::string_view(place.boot));
   put(bytes, place.process_namespace);
   put(bytes, place.network_namespace);
+  put(bytes, place.ipc_namespace);
   put(bytes, place.started);
 }
 
@@ -63,6 +64,7 @@ class Reader {
     place.boot = bytes(integer<std::uint16_t>("boot id length"), "boot id");
     place.process_namespace = integer<std::uint64_t>("process namespace");
     place.network_namespace = integer<std::uint64_t>("network namespace");
+    place.ipc_namespace = integer<std::uint64_t>("IPC namespace");
     place.started = integer<std::uint64_t>("start time");
     return place;
   }

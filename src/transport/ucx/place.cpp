@@ -36,6 +36,7 @@ Place place_of_this_process() {
   std::ifstream("/proc/sys/kernel/random/boot_id") >> place.boot;
   place.process_namespace = namespace_of_this_thread("pid");
   place.network_namespace = namespace_of_this_thread("net");
+  place.ipc_namespace = namespace_of_this_thread("ipc");
   place.started = start_of(getpid());
   return place;
 }

@@ -1,0 +1,18 @@
+// Communicator: what a rank calls its host, so that the ranks of a group can tell who shares one.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "src/transport/base/transport.hpp"
+
+namespace gtopk {
+
+inline constexpr std::size_t kMostHostBytes = 255;
+
+/// Equal for processes that share a host: GTOPK_HOST in the environment, else `told`, else boot id
+/// and IPC namespace. A process that cannot read these is a host of its own. Throws
+/// Error{kInvalidArgument} for a name that is too long.
+[[nodiscard]] std::string host_name(const transport::PeerInfo& self, const std::string& told);
+
+}  // namespace gtopk

@@ -1,0 +1,41 @@
+// Engine: which ranks of a group share a host. Pure arithmetic; it knows no transport, and not how
+// a host got its name.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace gtopk::engine {
+
+/// Hosts are numbered in the order of their lowest ranks.
+class HostMap {
+ public:
+  /// The name of each rank's host, by rank. Equal names are one host.
+  explicit HostMap(std::span<const std::string> names);
+  /// Each rank on a host of its own.
+  [[nodiscard]] static HostMap apart(std::uint32_t ranks);
+
+  [[nodiscard]] std::uint32_t ranks() const { return static_cast<std::uint32_t>(host_of_.size()); }
+  [[nodiscard]] std::uint32_t hosts() const {
+    return static_cast<std::uint32_t>(begin_.size() - 1);
+  }
+  [[nodiscard]] std::uint32_t host_of(std::uint32_t rank) const { return host_of_.at(rank); }
+  /// Ascending.
+  [[nodiscard]] std::span<const std::uint32_t> ranks_of(std::uint32_t host) const {
+    return std::span(by_host_).subspan(begin_.at(host), begin_.at(host + 1) - begin_[host]);
+  }
+  /// The lowest rank of a host.
+  [[nodiscard]] std::uint32_t leader(std::uint32_t host) const { return ranks_of(host).front(); }
+
+ private:
+  /// Numbers of hosts, by rank.
+  explicit HostMap(std::vector<std::uint32_t> host_of);
+
+  std::vector<std::uint32_t> host_of_;
+  std::vector<std::uint32_t> by_host_;  ///< ranks, host after host
+  std::vector<std::uint32_t> begin_;    ///< where each host begins in by_host_, and its end
+};
+
+}  // namespace gtopk::engine
