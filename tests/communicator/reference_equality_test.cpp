@@ -17,6 +17,7 @@
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
 #include "tests/support/forked_ranks.hpp"
+#include "tests/support/hosts.hpp"
 
 namespace gtopk::test {
 namespace {
@@ -141,7 +142,7 @@ std::string difference(const reference::Problem& problem, const reference::Outco
 void play_on(ForkedRank& self, const std::vector<Scenario>& scenarios, const char* tls) {
   const auto rank = static_cast<std::uint32_t>(self.rank());
   std::vector<Tensor> tensors(scenarios.size());
-  Member member(self);
+  Member member(self, support::usual_hosts(static_cast<std::uint32_t>(self.size())).at(rank));
   EXPECT_THAT(member.process().transport(), testing::HasSubstr(fmt::format("TLS={} ", tls)));
   for (std::size_t begin = 0; begin < scenarios.size(); begin += kAtOnce) {
     const std::size_t end = std::min(begin + kAtOnce, scenarios.size());

@@ -15,6 +15,7 @@
 #include "tests/engine/count_allocations.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
+#include "tests/support/hosts.hpp"
 
 namespace gtopk {
 namespace {
@@ -79,7 +80,8 @@ class Ranks {
       ids.push_back(engines_[rank]->reserve_group_id());
     }
     for (std::uint32_t rank = 0; rank < size; ++rank) {
-      groups_.push_back(engines_[rank]->add_group({"default", rank, cards, ids, {}}));
+      groups_.push_back(
+          engines_[rank]->add_group({"default", rank, cards, ids, {}, support::usual_hosts(size)}));
     }
   }
 

@@ -34,7 +34,7 @@ struct Damage {
 
   Fault operator()(const Sent& sent) {
     if (!is_kind(sent, TagKind::kCollective) || seen++ != target) return {};
-    done = true;
+    done = fault.length != sent.bytes;  // else it is as long already
     return fault;
   }
 };

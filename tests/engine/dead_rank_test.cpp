@@ -45,13 +45,17 @@ struct Work {
       rooms.emplace_back(ranks, Bytes(2000));
     }
   }
+  /// gtopk, gtopk-tree and topk; in the place of the last two, every other time, hierarchical.
+  static std::string name_of(std::uint64_t place, std::uint64_t turn) {
+    return place > 0 && turn % 2 == 1 ? "hierarchical" : reference::algorithms()[place];
+  }
   engine::OperationSpec make(std::uint32_t rank, std::uint64_t which) {
     engine::OperationSpec spec;
     switch (which % 9) {
       case 0:
       case 1:
       case 2:
-        problem.options.algorithm = reference::algorithms()[which % 9];
+        problem.options.algorithm = name_of(which % 9, which / 9);
         spec = support::sparse_all_reduce(problem, tensors[rank]);
         break;
       case 3:
@@ -65,7 +69,7 @@ struct Work {
         break;
       case 6:
       case 7:
-        long_lists.options.algorithm = reference::algorithms()[which % 9 - 6];
+        long_lists.options.algorithm = name_of(which % 9 - 6, which / 9);
         spec = support::sparse_all_reduce(long_lists, long_tensors[rank]);
         break;
       default:

@@ -71,6 +71,7 @@ const std::map<std::string, void (*)(sparse::SparseCall&)> kDifferences = {
     {"another seed", [](sparse::SparseCall& c) { c.options.seed = 5; }},
     {"true-topk", [](sparse::SparseCall& c) { c.options.algorithm = "true-topk"; }},
     {"exact", [](sparse::SparseCall& c) { c.options.algorithm = "exact"; }},
+    {"hierarchical", [](sparse::SparseCall& c) { c.options.algorithm = "hierarchical"; }},
     {"dense by the ring",
      [](sparse::SparseCall& c) {
        c.options.algorithm = "dense";

@@ -26,7 +26,7 @@ TEST(Cases, TheSeedAloneReplaysACase) {
 TEST(Cases, ComeInEveryAlgorithmAndFloatingTypeThatThereIs) {
   EXPECT_THAT(algorithms(),
               ::testing::IsSupersetOf({"gtopk", "gtopk-tree", "topk", "dense", "rs-ag", "exact",
-                                       "sketch", "random-k", "true-topk"}));
+                                       "hierarchical", "sketch", "random-k", "true-topk"}));
   std::vector<DataType> floating = named_values<DataType>();
   std::erase_if(floating, [](DataType type) { return !is_floating(type); });
   EXPECT_EQ(std::vector(std::begin(kFloatingTypes), std::end(kFloatingTypes)), floating);

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "src/transport/base/log.hpp"
+#include "tests/support/hosts.hpp"
 
 namespace gtopk::support {
 namespace {
@@ -35,8 +36,9 @@ transport::inproc::FabricOptions network(std::uint64_t seed, transport::Duration
   return options;
 }
 
-InprocRanks::InprocRanks(std::uint32_t ranks, FabricOptions options)
-    : fabric_(std::make_unique<transport::inproc::Fabric>(ranks, options)) {
+InprocRanks::InprocRanks(std::uint32_t ranks, FabricOptions options, std::vector<std::string> hosts)
+    : fabric_(std::make_unique<transport::inproc::Fabric>(ranks, options)),
+      hosts_(hosts.empty() ? usual_hosts(ranks) : std::move(hosts)) {
   transport::log().set_level(spdlog::level::off);
   seats_.resize(ranks);
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
@@ -78,7 +80,10 @@ std::vector<std::shared_ptr<Group>> InprocRanks::make_group(
     engine::GroupSpec spec;
     spec.name = name;
     spec.rank = place;
-    for (const std::uint32_t member : members) spec.cards.push_back(addresses_[member]);
+    for (const std::uint32_t member : members) {
+      spec.cards.push_back(addresses_[member]);
+      spec.hosts.push_back(hosts_.at(member));
+    }
     spec.ids = ids;
     groups.push_back(engine(members[place]).add_group(std::move(spec)));
   }

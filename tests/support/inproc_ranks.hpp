@@ -35,7 +35,9 @@ class InprocRanks {
   static constexpr transport::Duration kTimeout = std::chrono::seconds(30);
   static constexpr std::uint64_t kStepBound = 2'000'000;
 
-  explicit InprocRanks(std::uint32_t ranks, FabricOptions options = {});
+  /// hosts: their names, by rank; none: usual_hosts().
+  explicit InprocRanks(std::uint32_t ranks, FabricOptions options = {},
+                       std::vector<std::string> hosts = {});
   InprocRanks(const InprocRanks&) = delete;
   InprocRanks& operator=(const InprocRanks&) = delete;
   InprocRanks(InprocRanks&&) = delete;
@@ -51,6 +53,8 @@ class InprocRanks {
   [[nodiscard]] const std::shared_ptr<engine::Group>& group(std::uint32_t rank) const {
     return seats_.at(rank).group;
   }
+  /// The name of every rank's host.
+  [[nodiscard]] const std::vector<std::string>& hosts() const { return hosts_; }
   [[nodiscard]] transport::TimePoint now() const { return fabric_->clock().now(); }
 
   /// A further group, by its members' ranks here; one handle per member, in that order. Members
@@ -106,6 +110,7 @@ class InprocRanks {
   std::unique_ptr<transport::inproc::Fabric> fabric_;
   engine::InlineExecutor executor_;
   std::vector<std::string> addresses_;
+  std::vector<std::string> hosts_;
   std::vector<Seat> seats_;
   struct Submitted {
     std::uint32_t rank;

@@ -7,6 +7,8 @@
 #include <limits>
 #include <utility>
 
+#include "tests/support/hosts.hpp"
+#include "tests/support/reference_hosts.hpp"
 #include "tests/support/reference_parts.hpp"
 #include "tests/support/reference_regions.hpp"
 #include "tests/support/reference_sketch.hpp"
@@ -28,18 +30,15 @@ std::vector<Value> accumulate(const Problem& problem, const Input& input) {
   return acc;
 }
 
-/// gTop-k and topk: the lists go up the tree; topk drops nothing, and rounds no sums.
+/// The lists go up the tree; topk drops nothing, and rounds no sums. What the tree calls its ranks
+/// are `nodes`, each with the rank that speaks for it.
 template <class Value>
-TreeResult<Value> walk(std::vector<Entries<Value>>& selections, const SparseOptions& options) {
-  const auto ranks = static_cast<std::uint32_t>(selections.size());
-  const Shape shape(ranks);
+void climb(const std::vector<Subtree<Value>>& nodes, const SparseOptions& options,
+           TreeResult<Value>& result) {
+  const Shape shape(static_cast<std::uint32_t>(nodes.size()));
   const bool reselects = options.algorithm != "topk";
   const bool doubling = options.algorithm != "gtopk-tree";
-  TreeResult<Value> result;
-  result.lists.resize(ranks);
-  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-    round(selections[rank], rank, true, options, result);
-  }
+  const auto speaker = [&](std::uint32_t leaf) { return nodes[shape.rank_of(leaf)].lowest_rank; };
 
   const auto merge = [&](const Subtree<Value>& left, const Subtree<Value>& right) {
     Subtree<Value> node{left.lowest_rank, united(left.entries, right.entries)};
@@ -52,11 +51,12 @@ TreeResult<Value> walk(std::vector<Entries<Value>>& selections, const SparseOpti
 
   std::vector<Subtree<Value>> subtrees;
   for (std::uint32_t leaf = 0; leaf < shape.leaves; ++leaf) {
-    const std::uint32_t rank = shape.rank_of(leaf);
-    subtrees.push_back({rank, selections[rank]});
+    const Subtree<Value>& node = nodes[shape.rank_of(leaf)];
+    subtrees.push_back(node);
     if (leaf >= shape.folded) continue;
-    count(result.lists, rank + 1, rank, selections[rank + 1].size());
-    subtrees.back() = merge(subtrees.back(), {rank + 1, selections[rank + 1]});
+    const Subtree<Value>& other = nodes[shape.rank_of(leaf) + 1];
+    count(result.lists, other.lowest_rank, node.lowest_rank, other.entries.size());
+    subtrees.back() = merge(node, other);
   }
   for (std::uint32_t width = 1; width < shape.leaves; width *= 2) {
     std::vector<Subtree<Value>> wider;
@@ -64,8 +64,8 @@ TreeResult<Value> walk(std::vector<Entries<Value>>& selections, const SparseOpti
       const Subtree<Value>& left = subtrees[at];
       const Subtree<Value>& right = subtrees[at + 1];
       for (std::uint32_t i = 0; i < (doubling ? width : 1); ++i) {
-        const std::uint32_t low = shape.rank_of(at * width + i);
-        const std::uint32_t high = shape.rank_of((at + 1) * width + i);
+        const std::uint32_t low = speaker(at * width + i);
+        const std::uint32_t high = speaker((at + 1) * width + i);
         if (doubling) count(result.lists, low, high, left.entries.size());
         count(result.lists, high, low, right.entries.size());
       }
@@ -77,12 +77,56 @@ TreeResult<Value> walk(std::vector<Entries<Value>>& selections, const SparseOpti
   if (!doubling) {
     for (std::uint32_t width = shape.leaves / 2; width >= 1; width /= 2) {
       for (std::uint32_t leaf = 0; leaf < shape.leaves; leaf += 2 * width) {
-        count(result.lists, shape.rank_of(leaf), shape.rank_of(leaf + width), result.root.size());
+        count(result.lists, speaker(leaf), speaker(leaf + width), result.root.size());
       }
     }
   }
   for (std::uint32_t leaf = 0; leaf < shape.folded; ++leaf) {
-    count(result.lists, 2 * leaf, 2 * leaf + 1, result.root.size());
+    count(result.lists, speaker(leaf), nodes[2 * leaf + 1].lowest_rank, result.root.size());
+  }
+}
+
+/// A header to each partner of the tree of all ranks.
+void announce(std::vector<Lists>& lists) {
+  const Shape shape(static_cast<std::uint32_t>(lists.size()));
+  for (std::uint32_t leaf = 0; leaf < shape.leaves; ++leaf) {
+    Lists& speaker = lists[shape.rank_of(leaf)];
+    for (std::uint32_t width = 1; width < shape.leaves; width *= 2) speaker.words.push_back(0);
+    if (leaf >= shape.folded) continue;
+    speaker.words.push_back(0);
+    lists[shape.rank_of(leaf) + 1].words.push_back(0);
+  }
+}
+
+/// gTop-k and topk, and gTop-k between hosts.
+template <class Value>
+TreeResult<Value> walk(std::vector<Entries<Value>>& selections, const SparseOptions& options,
+                       const std::vector<std::string>& hosts) {
+  const auto ranks = static_cast<std::uint32_t>(selections.size());
+  TreeResult<Value> result;
+  result.lists.resize(ranks);
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    round(selections[rank], rank, true, options, result);
+  }
+  std::vector<Subtree<Value>> nodes;
+  if (options.algorithm != "hierarchical") {
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) nodes.push_back({rank, selections[rank]});
+    climb(nodes, options, result);
+    return result;
+  }
+  const auto by_host = ranks_by_host(hosts.empty() ? support::usual_hosts(ranks) : hosts);
+  for (const auto& members : by_host) {
+    nodes.push_back(host_node(members, selections, options, result));
+  }
+  climb(nodes, options, result);
+  if (by_host.size() == ranks) return result;
+  announce(result.lists);
+  for (const auto& members : by_host) {
+    for (const std::uint32_t rank : members) {
+      if (rank != members.front()) {
+        count(result.lists, members.front(), rank, result.root.size());
+      }
+    }
   }
   return result;
 }
@@ -273,7 +317,7 @@ Outcome reduce(const Problem& problem) {
     options.k = entries_wanted(options, problem.d);
     const TreeResult<Value> tree = by_regions(options.algorithm)
                                        ? walk_regions(selections, options, problem.d)
-                                       : walk(selections, options);
+                                       : walk(selections, options, problem.hosts);
     if (!tree.finite) return nothing_happened(problem);
     sums = tree.root;
     outcome.lists = tree.lists;

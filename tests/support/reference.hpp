@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "gtopk/types.hpp"
@@ -30,6 +31,8 @@ struct Problem {
   std::vector<Input> ranks;
   /// Of the call in its group: what `random-k` draws from where options.seed is none.
   std::uint64_t number = 0;
+  /// The name of each rank's host; none: support::usual_hosts().
+  std::vector<std::string> hosts{};
 };
 
 /// k indices below d, those that `random-k` draws from a seed.

@@ -13,7 +13,7 @@ import torch
 
 DENSE_TREE_BYTES = 65536
 # All but random-k, whose result depends on the number of the call.
-ALGORITHMS = ("gtopk", "gtopk-tree", "topk", "dense", "rs-ag", "exact", "true-topk")
+ALGORITHMS = "gtopk gtopk-tree topk dense rs-ag exact hierarchical true-topk".split()
 
 
 @dataclasses.dataclass
@@ -33,8 +33,10 @@ def sparse_all_reduce(
     algorithm: str = "gtopk",
     put_back: str = "own",
     average: bool = False,
+    hosts: list[int] | None = None,
 ) -> Outcome:
-    """All ranks' parts at once; tensors are 1-d. No residuals are zeros, returned all the same."""
+    """All ranks' parts at once; tensors are 1-d. No residuals are zeros, returned all the same.
+    hosts: each rank's, by their numbers, which ascend with their lowest ranks; None: one of all."""
     dtype, shape = gradients[0].dtype, gradients[0].shape
     wide = accumulation(dtype)
     if residuals is None:
@@ -63,6 +65,8 @@ def sparse_all_reduce(
         if algorithm in ("rs-ag", "exact"):
             d = len(accs[0])
             root, dropped = _regions(selections, min(k, d), d, exact=algorithm == "exact")
+        elif algorithm == "hierarchical":
+            root, dropped = _hosts(selections, k, hosts or [0] * len(selections))
         else:
             root, dropped = _walk(selections, k, reselects=algorithm != "topk")
         total = np.zeros_like(accs[0])
@@ -101,6 +105,26 @@ def _shape(ranks: int) -> tuple[list[list[int]], int]:
     folded = ranks - p
     pairs = [[2 * j, 2 * j + 1] for j in range(folded)]
     return pairs + [[rank] for rank in range(2 * folded, ranks)], p
+
+
+def _hosts(
+    selections: list[dict[int, np.floating]], k: int, hosts: list[int]
+) -> tuple[dict[int, np.floating], list[tuple[int, int, np.floating]]]:
+    """Each host's lists are added in the order of its ranks and cut; the results go up the tree."""
+    dropped: list[tuple[int, int, np.floating]] = []
+    leaders, sums = [], []
+    for host in range(max(hosts) + 1):
+        ranks = [rank for rank in range(len(hosts)) if hosts[rank] == host]
+        total = dict(selections[ranks[0]])
+        for rank in ranks[1:]:
+            for index, value in selections[rank].items():
+                total[index] = total[index] + value if index in total else value
+        kept = _first(total, k)
+        dropped.extend((ranks[0], i, v) for i, v in total.items() if v != 0 and i not in kept)
+        leaders.append(ranks[0])
+        sums.append(kept)
+    root, between = _walk(sums, k, reselects=True)
+    return root, dropped + [(leaders[host], i, v) for host, i, v in between]
 
 
 def _walk(

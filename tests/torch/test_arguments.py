@@ -145,18 +145,6 @@ def test_the_residual_of_a_half_type_is_float32(dtype):
         gtopk.sparse_all_reduce(tensor, k=1, residual=torch.zeros(8, dtype=dtype))
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("algorithm", "hierarchical")],
-)
-def test_what_the_contract_names_and_is_not_there_raises_an_error_that_names_it(name, value):
-    message = re.escape(f"{name}='{value}' is not there yet")
-    with pytest.raises(NotImplementedError, match=message):
-        gtopk.sparse_all_reduce(torch.ones(8), k=1, **{name: value})
-    with pytest.raises(NotImplementedError, match=message):
-        state(**{name: value})
-
-
 def test_a_state_holds_its_algorithm_to_its_semantics():
     assert state(algorithm="auto", semantics="exact_sum").choices == []
     state(algorithm="topk", semantics="exact_sum")

@@ -70,6 +70,7 @@ extern const AlgorithmRow kTopk;
 extern const AlgorithmRow kDense;
 extern const AlgorithmRow kRsAg;
 extern const AlgorithmRow kExactTopk;
+extern const AlgorithmRow kHierarchical;
 extern const AlgorithmRow kSketch;
 extern const AlgorithmRow kRandomK;
 extern const AlgorithmRow kTrueTopk;

@@ -5,28 +5,16 @@
 // 1901.04359, Alg. 3, made symmetric: every rank walks from its leaf to the root and merges what
 // its partner has merged, so no broadcast follows. log2 p rounds, one list of at most k entries
 // each way; ranks beyond p fold in before and get the result after.
-#include "src/collectives/fold.hpp"
 #include "src/gtopk/algorithms/algorithm.hpp"
+#include "src/gtopk/algorithms/doubling.hpp"
 
 namespace gtopk::sparse {
 namespace {
 
-using collectives::Tree;
 using engine::Task;
 
-Task<List> rounds(ListExchange& exchange, const Tree& tree, std::uint32_t rank, List mine) {
-  for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
-    const std::uint32_t partner = tree.partner(rank, round);
-    const std::uint32_t step = Tree::round_step(round);
-    Task<List> swapping = exchange.swap(partner, {step, step}, mine, 2ULL << round);
-    const List theirs = co_await swapping;
-    mine = exchange.merge(mine, theirs, tree.lowest_rank(rank, round));
-  }
-  co_return mine;
-}
-
 Task<List> recursive_doubling(ListExchange& exchange, List mine) {
-  return walk_tree(exchange, mine, rounds);
+  return walk_tree(exchange, mine, doubling<ListExchange>);
 }
 
 /// Fold, L rounds, unfold: k entries in each list.

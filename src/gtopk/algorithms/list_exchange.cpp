@@ -126,11 +126,26 @@ Task<List> ListExchange::open(std::span<std::byte> message, std::uint32_t from, 
   co_return list;
 }
 
+List ListExchange::unite(const List& left, const List& right) {
+  List sum = make(left.size + right.size);
+  if (!left.finite || !right.finite) {
+    close(sum, 0, false);
+    return sum;
+  }
+  visit_entry(plan_.type, [&]<class Value, class Index>() {
+    const Merged merged = sparse::unite<Value, Index>(
+        left.entries<Value, Index>(), right.entries<Value, Index>(), sum.room<Value, Index>());
+    close(sum, merged.kept, merged.finite);
+  });
+  return sum;
+}
+
 List ListExchange::merge(const List& left, const List& right, std::uint32_t speaker,
                          std::uint64_t keep) {
+  if (!plan_.reselects) return unite(left, right);
   const std::size_t both = left.size + right.size;
-  List node = make(plan_.reselects ? std::min<std::size_t>(keep, both) : both);
-  node.rounded = plan_.reselects;
+  List node = make(std::min<std::size_t>(keep, both));
+  node.rounded = true;
   if (!left.finite || !right.finite) {
     close(node, 0, false);
     return node;
@@ -140,11 +155,6 @@ List ListExchange::merge(const List& left, const List& right, std::uint32_t spea
     const Entries<Value, Index> a = left.entries<Value, Index>();
     const Entries<Value, Index> b = right.entries<Value, Index>();
     const EntriesOut<Value, Index> kept = node.room<Value, Index>();
-    if (!plan_.reselects) {
-      const Merged merged = unite(a, b, kept);
-      close(node, merged.kept, merged.finite);
-      return;
-    }
     Merged merged;
     if (!answers) {
       merged = sparse::merge<Value, Index>(a, b, keep, kept, nullptr, scratch_);

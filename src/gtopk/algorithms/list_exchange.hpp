@@ -43,7 +43,8 @@ struct ListPlan {
 };
 
 /// Of its own selection what rounding lost, and of every node (the fold and the rounds) that and
-/// what it dropped.
+/// what it dropped. A host's node takes the place of a round: where two ranks share a host, fewer
+/// hosts than ranks fold and go round.
 inline constexpr std::size_t kMostDropped = 1 + 2 * (1 + transport::TagBits::kSource);
 
 class ListExchange final : private Rooms {
@@ -85,6 +86,9 @@ class ListExchange final : private Rooms {
   /// Likewise, of a node that keeps the first `keep` of its union.
   [[nodiscard]] List merge(const List& left, const List& right, std::uint32_t speaker,
                            std::uint64_t keep);
+
+  /// The sum of two lists, all of it and as it is: to be merged, or sent where nodes do not select.
+  [[nodiscard]] List unite(const List& left, const List& right);
 
   /// The entries with indices in [begin, end), where they lie: to be merged, not to be sent.
   [[nodiscard]] List part(const List& list, std::uint64_t begin, std::uint64_t end) const;

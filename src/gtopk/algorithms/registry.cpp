@@ -8,8 +8,8 @@ namespace sparse {
 
 Registry<AlgorithmRow>& algorithm_registry() {
   static Registry<AlgorithmRow> registry(
-      "algorithm", {&kGtopk, &kGtopkTree, &kTopk, &kDense, &kRsAg, &kExactTopk, &kSketch, &kRandomK,
-                    &kTrueTopk});
+      "algorithm", {&kGtopk, &kGtopkTree, &kTopk, &kDense, &kRsAg, &kExactTopk, &kHierarchical,
+                    &kSketch, &kRandomK, &kTrueTopk});
   return registry;
 }
 

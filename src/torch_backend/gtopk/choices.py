@@ -1,4 +1,4 @@
-"""The names that arguments can take: which are there, and which are not there yet."""
+"""The names that arguments can take."""
 
 from __future__ import annotations
 
@@ -12,14 +12,6 @@ MOST = 2**63 - 1
 
 PUT_BACKS = ("own", "merged")
 SEMANTICS = ("exact_sum", "gtopk", "any")
-
-_PLANNED = {
-    "algorithm": ("hierarchical",),
-    "select": (),
-    "put_back": (),
-    "semantics": (),
-    "wire": (),
-}
 
 
 def algorithms() -> tuple[str, ...]:
@@ -38,7 +30,7 @@ def wires() -> tuple[str, ...]:
 
 
 def check_algorithm(algorithm: str) -> None:
-    """Raise ValueError for an unknown name, NotImplementedError for one that is not there yet."""
+    """Raise ValueError for an unknown name."""
     _check("algorithm", algorithm, (*algorithms(), "auto"))
 
 
@@ -48,7 +40,7 @@ def check_semantics(semantics: str) -> None:
 
 
 def check_select(select: str) -> None:
-    """Raise ValueError for an unknown name, NotImplementedError for one that is not there yet."""
+    """Raise ValueError for an unknown name."""
     _check("select", select, selectors())
 
 
@@ -79,7 +71,7 @@ def check_put_back(put_back: str) -> None:
 
 
 def check_wire(wire: str | None) -> None:
-    """Raise ValueError for an unknown wire format, NotImplementedError for one not there yet."""
+    """Raise ValueError for an unknown wire format."""
     if wire is not None:
         _check("wire", wire, (None, *wires()))
 
@@ -128,6 +120,4 @@ def _check(what: str, name: object, there: tuple[str | None, ...]) -> None:
     if name in there:
         return
     names = ", ".join(repr(each) for each in there)
-    if name in _PLANNED[what]:
-        raise NotImplementedError(f"gtopk: {what}={name!r} is not there yet; there are: {names}")
     raise ValueError(f"gtopk: {what}={name!r} is unknown; there are: {names}")

@@ -83,9 +83,12 @@ def sparse_all_reduce(
             bits, less traffic in all, a longer path), "topk" (the exact sum of all selections, up
             to k entries of each rank), "dense" (all of acc; clears the residual), "rs-ag" (regions
             reduced, re-selected and gathered: O(k) on the wire whatever the number of ranks),
-            "exact" (the exact top k of the sum of all selections) or "sketch" (SketchedSGD: what is
-            heaviest in the sum of all acc, found in summed count-sketches, then summed exactly; no
-            indices travel, but 58k values do). Two are controls: "random-k" (k indices that all
+            "exact" (the exact top k of the sum of all selections), "hierarchical" (the exact sum of
+            the selections inside each host, then gTop-k between hosts: one list of k entries leaves
+            a host, whatever ranks it has; GTOPK_HOST in the environment names a rank's host) or
+            "sketch" (SketchedSGD: what is heaviest in the sum of all acc, found in summed
+            count-sketches, then summed exactly; no indices travel, but 58k values do). Two are
+            controls: "random-k" (k indices that all
             ranks draw alike, others in every call) and "true-topk" (the exact top k of the sum of
             all acc, at the price of "dense"). "auto" is the one of these that is cheapest on this
             job and keeps `semantics`; ``gtopk.plan`` and ``gtopk.stats()["plan"]`` say which, and

@@ -9,9 +9,11 @@
 #include "src/collectives/header.hpp"
 #include "src/collectives/tree.hpp"
 #include "src/engine/group.hpp"
+#include "src/engine/host_map.hpp"
 #include "src/gtopk/algorithms/departure.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
+#include "tests/support/hosts.hpp"
 #include "tests/support/sanitized.hpp"
 
 namespace gtopk {
@@ -56,9 +58,15 @@ Counts of_lists(const std::vector<std::uint64_t>& lists, const std::vector<std::
 }
 
 /// The number of messages that the page's table gives to a rank of the tree, for lists of k of
-/// float32.
+/// float32. Of `hierarchical` those with lists.
 std::uint64_t messages_of(const std::string& algorithm, std::uint32_t ranks, std::uint32_t rank,
-                          std::uint64_t k) {
+                          std::uint64_t k, const std::vector<std::string>& hosts = {}) {
+  if (algorithm == "hierarchical") {
+    const engine::HostMap map(hosts.empty() ? support::usual_hosts(ranks) : hosts);
+    const std::uint32_t host = map.host_of(rank);
+    if (map.leader(host) != rank) return 1;
+    return map.ranks_of(host).size() - 1 + messages_of("gtopk", map.hosts(), host, k);
+  }
   const collectives::Tree tree(ranks);
   if (tree.folded_away(rank)) return 1;
   const std::uint64_t fold = tree.folds(rank) ? 1 : 0;
@@ -71,6 +79,14 @@ std::uint64_t messages_of(const std::string& algorithm, std::uint32_t ranks, std
   const std::uint32_t leaf = tree.leaf(rank);
   if (leaf == 0) return tree.rounds() + fold;
   return static_cast<std::uint64_t>(std::countr_zero(leaf)) + 1 + fold;
+}
+
+/// The headers that `hierarchical` sends beside its lists: none where each rank is a host.
+std::uint64_t announcements_of(const std::string& algorithm, std::uint32_t ranks,
+                               std::uint32_t rank, const std::vector<std::string>& hosts = {}) {
+  const engine::HostMap map(hosts.empty() ? support::usual_hosts(ranks) : hosts);
+  const bool announces = algorithm == "hierarchical" && map.hosts() < ranks;
+  return announces ? messages_of("gtopk", ranks, rank, 0) : 0;
 }
 
 /// What one dense all-reduce of d elements takes, added to what is there.
@@ -129,7 +145,7 @@ void expect_counts(Problem problem, std::uint64_t seed) {
   problem.options.wire = "raw";  // whose bytes follow from a list's length
   const auto size = static_cast<std::uint32_t>(problem.ranks.size());
   const std::vector<Expected> expected = expected_counts(problem);
-  InprocRanks ranks(size, {.seed = seed, .eager_below = seed % 2 == 0 ? 0 : 1024UL});
+  InprocRanks ranks(size, {.seed = seed, .eager_below = seed % 2 == 0 ? 0 : 1024UL}, problem.hosts);
   ASSERT_EQ(support::differs_from_reference(ranks, problem), "");
   for (std::uint32_t rank = 0; rank < size; ++rank) {
     SCOPED_TRACE(testing::Message() << problem.options.algorithm << " " << to_string(problem.type)
@@ -166,6 +182,11 @@ Problem full_problem(std::uint32_t size, const std::string& algorithm, DataType 
   return problem;
 }
 
+/// Every list has k entries where every selection has.
+bool keeps_k(const std::string& algorithm) {
+  return algorithm == "gtopk" || algorithm == "gtopk-tree" || algorithm == "hierarchical";
+}
+
 class Counted : public ::testing::TestWithParam<std::tuple<std::uint32_t, std::string>> {};
 
 TEST_P(Counted, MessagesAndBytesOfEveryRankAreThoseOfThePage) {
@@ -187,11 +208,14 @@ TEST_P(Counted, MessagesFollowFromTheTreeAlone) {
   const Problem problem = full_problem(size, algorithm, DataType::kFloat32, 300, 30);
   const std::vector<Expected> expected = expected_counts(problem);
   for (std::uint32_t rank = 0; rank < size; ++rank) {
-    const std::uint64_t messages = size == 1 ? 0 : messages_of(algorithm, size, rank, 30);
+    const std::uint64_t lists = size == 1 ? 0 : messages_of(algorithm, size, rank, 30);
+    const std::uint64_t headers = announcements_of(algorithm, size, rank);
+    const std::uint64_t messages = lists + headers;
     EXPECT_EQ(expected[rank].sent.messages, messages);
     EXPECT_EQ(expected[rank].received.messages, messages);
-    if (algorithm == "gtopk" || algorithm == "gtopk-tree") {
-      EXPECT_EQ(expected[rank].sent.bytes, messages * (64 + 30 * 8));  // lists of k all along
+    if (keeps_k(algorithm)) {
+      EXPECT_EQ(expected[rank].sent.bytes,
+                64 * headers + lists * (64 + 30 * 8));  // lists of k all along
     }
   }
 }
@@ -207,9 +231,10 @@ TEST_P(CountedLists, LongOnesAreAcknowledged) {
     expect_counts(problem, 1);
     const std::vector<Expected> expected = expected_counts(problem);
     // Of those whose every list has k entries.
-    for (std::uint32_t rank = 0; rank < size && algorithm.starts_with("gtopk"); ++rank) {
+    for (std::uint32_t rank = 0; rank < size && keeps_k(algorithm); ++rank) {
       const std::uint64_t lists = size == 1 ? 0 : messages_of(algorithm, size, rank, k);
-      EXPECT_EQ(expected[rank].sent.messages, k > kLongest ? 2 * lists : lists);
+      EXPECT_EQ(expected[rank].sent.messages,
+                announcements_of(algorithm, size, rank) + (k > kLongest ? 2 * lists : lists));
     }
   }
 }
@@ -229,7 +254,28 @@ std::vector<std::uint32_t> rank_counts() {
 INSTANTIATE_TEST_SUITE_P(Every, CountedLists,
                          ::testing::Combine(::testing::ValuesIn(rank_counts()),
                                             ::testing::Values("gtopk", "gtopk-tree", "topk",
-                                                              "rs-ag", "exact")));
+                                                              "rs-ag", "exact", "hierarchical")));
+
+// A host's other ranks send one list each, to its leader; leaders do among themselves what gtopk
+// does among as many ranks.
+TEST(CountedHosts, SendWhatGtopkSendsAmongTheirLeadersWhateverRanksTheyHave) {
+  for (const auto& [hosts, each] :
+       {std::pair{2U, 4U}, {4U, 2U}, {1U, 5U}, {5U, 1U}, {3U, 3U}, {5U, 2U}}) {
+    Problem problem = full_problem(hosts * each, "hierarchical", DataType::kFloat32, 300, 30);
+    problem.hosts = support::hosts_of(hosts * each, each);
+    expect_counts(problem, hosts);
+    const std::vector<Expected> expected = expected_counts(problem);
+    for (std::uint32_t rank = 0; rank < hosts * each; ++rank) {
+      const std::uint64_t lists =
+          messages_of("hierarchical", hosts * each, rank, 30, problem.hosts);
+      const std::uint64_t headers =
+          announcements_of("hierarchical", hosts * each, rank, problem.hosts);
+      EXPECT_EQ(expected[rank].sent,
+                (Counts{headers + lists, 64 * headers + lists * (64 + 30 * 8)}));
+      EXPECT_EQ(expected[rank].received, expected[rank].sent);
+    }
+  }
+}
 
 TEST(CountedDense, TheRingSendsEachElementTwiceLessTwoChunks) {
   expect_counts(full_problem(3, "true-topk", DataType::kFloat32, 16400, 5), 3);

@@ -1,0 +1,76 @@
+// Sparse, algorithms room: what a rank has called, told to its partners in the tree of all ranks by
+// a walk that goes other ways.
+//
+// Walks along that tree find out by themselves when ranks have called differently: each waits for
+// its partners, in the same order. A rank that went another way would leave them waiting, and they
+// it, until both time out. All headers leave at once, so that this costs one message's time.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "src/collectives/header.hpp"
+#include "src/collectives/tree.hpp"
+#include "src/engine/group_view.hpp"
+#include "src/engine/task.hpp"
+#include "src/transport/base/tag.hpp"
+
+namespace gtopk::sparse {
+
+class Announcement {
+ public:
+  /// Sends a header wherever a walk along the tree sends something, under the same steps.
+  explicit Announcement(engine::GroupView& group)
+      : group_(group), mine_(group.buffer(collectives::kHeaderBytes)) {
+    using collectives::Tree;
+    collectives::write_header(mine_, group);
+    const Tree tree(group.size());
+    const std::uint32_t rank = group.rank();
+    const std::uint32_t folding = Tree::fold_partner(rank);
+    if (tree.folded_away(rank)) {
+      swap(folding, Tree::fold_step(), tree.unfold_step());
+      return;
+    }
+    if (tree.folds(rank)) swap(folding, tree.unfold_step(), Tree::fold_step());
+    for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
+      swap(tree.partner(rank, round), Tree::round_step(round), Tree::round_step(round));
+    }
+  }
+
+  /// Ends when all partners have announced the same. Throws Error{kMismatch}.
+  engine::Task<void> heard() {
+    for (Partner& partner : std::span(partners_).first(count_)) {
+      engine::Message& incoming = *partner.incoming;
+      const std::size_t received = co_await incoming;
+      engine::Task<collectives::Header> reading =
+          collectives::read_header(partner.room.first(received), group_, partner.rank);
+      const collectives::Header header = co_await reading;
+      collectives::require_payload(header, 0, group_, partner.rank);
+    }
+  }
+
+ private:
+  struct Partner {
+    std::uint32_t rank = 0;
+    std::span<std::byte> room;
+    std::optional<engine::Message> incoming;
+  };
+
+  void swap(std::uint32_t rank, std::uint32_t sent, std::uint32_t received) {
+    Partner& partner = partners_.at(count_++);
+    partner.rank = rank;
+    partner.room = group_.buffer(collectives::kHeaderBytes);
+    partner.incoming.emplace(group_.recv(rank, received, partner.room));
+    const engine::Message outgoing = group_.send(rank, sent, mine_);
+  }
+
+  engine::GroupView& group_;
+  std::span<std::byte> mine_;
+  std::array<Partner, 1 + transport::TagBits::kSource> partners_;  // of the fold and the rounds
+  std::size_t count_ = 0;
+};
+
+}  // namespace gtopk::sparse
