@@ -13,7 +13,7 @@ import torch
 
 DENSE_TREE_BYTES = 65536
 # All but random-k, whose result depends on the number of the call.
-ALGORITHMS = "gtopk gtopk-tree topk dense rs-ag exact hierarchical true-topk".split()
+ALGORITHMS = ["gtopk", "gtopk-tree", "topk", "dense", "rs-ag", "exact", "hierarchical", "true-topk"]
 
 
 @dataclasses.dataclass

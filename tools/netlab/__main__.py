@@ -25,13 +25,15 @@ from netlab.probe import as_json, calibrate
 from netlab.shape import Shape
 
 
-def _make(arguments: argparse.Namespace, hosts: int) -> Hosts:
+def _make(arguments: argparse.Namespace, hosts: int, ranks_per_host: int = 1) -> Hosts:
     if arguments.rate == "loopback":
+        if ranks_per_host != 1:
+            raise ValueError("ranks per host: loopback is one host, name its ranks by --hosts")
         return Loopback(hosts)
     shape = None
     if arguments.rate != "none":
         shape = Shape.of(arguments.rate, burst=arguments.burst, mtu=arguments.mtu)
-    lab = Lab(hosts, shape)
+    lab = Lab(hosts, shape, ranks_per_host=ranks_per_host)
     if lab.shape:
         kind = "calibrated" if lab.shape.calibrated else "NOT calibrated: run `netlab probe` first"
         print(
@@ -47,7 +49,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if not command:
         print("netlab run: no command after --", file=sys.stderr)
         return 2
-    with _make(arguments, arguments.hosts) as hosts:
+    with _make(arguments, arguments.hosts, arguments.ranks_per_host) as hosts:
         before = hosts.counters()
         outcome = hosts.run(command, timeout=arguments.timeout, on_line=print_line)
         after = hosts.counters()
@@ -56,10 +58,13 @@ def _run(arguments: argparse.Namespace) -> int:
             f"# rank {rank.rank}: exit {rank.returncode}, {rank.seconds:.2f} s, "
             f"cpu {rank.cpu_seconds:.2f} s"
         )
-        if before and after:
-            carried = after[rank.rank] - before[rank.rank]
-            line += f", sent {carried.tx_bytes} B, received {carried.rx_bytes} B"
         print(line, file=sys.stderr)
+    for host, (then, now) in enumerate(zip(before or (), after or (), strict=True)):
+        carried = now - then
+        print(
+            f"# host {host}: sent {carried.tx_bytes} B, received {carried.rx_bytes} B",
+            file=sys.stderr,
+        )
     print(
         f"# machine's cores busy: {outcome.machine_cpu_share:.0%}"
         + (" (timed out)" if outcome.timed_out else ""),
@@ -111,8 +116,11 @@ def main() -> int:
     """Parses the command line and returns the exit code: 0, 1 (a rank or the probe failed), 2."""
     parser = argparse.ArgumentParser(prog="netlab", description="shaped hosts on one machine")
     commands = parser.add_subparsers(required=True)
-    run = commands.add_parser("run", help="run a command as rank r on host r")
+    run = commands.add_parser("run", help="run a command as the ranks of all hosts")
     run.add_argument("--hosts", type=int, default=4)
+    run.add_argument(
+        "--ranks-per-host", type=int, default=1, help="which share its memory and link"
+    )
     run.add_argument("--rate", default="100mbit", help="100mbit, 1gbit, …, none, or loopback")
     run.add_argument("--timeout", type=float, help="seconds until the watchdog ends the ranks")
     run.add_argument("command", nargs=argparse.REMAINDER, help="-- CMD ARGS…")

@@ -35,15 +35,24 @@ class Counters:
 
 
 class Hosts(abc.ABC):
-    """P hosts, numbered from 0, that run rank r of a command on host r."""
+    """Hosts, numbered from 0, that run so many ranks of a command each: rank r on host
+    r // ranks_per_host."""
 
     interface: str
 
-    def __init__(self, hosts: int) -> None:
+    def __init__(self, hosts: int, ranks_per_host: int = 1) -> None:
         if hosts < 1:
             raise ValueError(f"hosts {hosts}: expected at least 1")
+        if ranks_per_host < 1:
+            raise ValueError(f"ranks_per_host {ranks_per_host}: expected at least 1")
         self.hosts = hosts
+        self.ranks_per_host = ranks_per_host
         self._jobs: list[Job] = []
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks a command runs as."""
+        return self.hosts * self.ranks_per_host
 
     @abc.abstractmethod
     def address(self, host: int) -> str:
@@ -63,9 +72,9 @@ class Hosts(abc.ABC):
             "MASTER_ADDR": self.address(0),
             "MASTER_PORT": str(port),
             "RANK": str(rank),
-            "WORLD_SIZE": str(self.hosts),
-            "LOCAL_RANK": "0",
-            "LOCAL_WORLD_SIZE": "1",
+            "WORLD_SIZE": str(self.ranks),
+            "LOCAL_RANK": str(rank % self.ranks_per_host),
+            "LOCAL_WORLD_SIZE": str(self.ranks_per_host),
             "GLOO_SOCKET_IFNAME": self.interface,
             "UCX_NET_DEVICES": self.interface,
         }
@@ -79,7 +88,7 @@ class Hosts(abc.ABC):
         show: Sequence[int] = (),
         on_line: Callable[[int, str], None] | None = None,
     ) -> Job:
-        """Starts `command` as rank r on host r and returns at once.
+        """Starts `command` as every rank and returns at once.
 
         command: an argv, or a function of the rank that gives one. env: added last, so it beats
         what the lab sets; None takes a variable away. show: ranks whose output goes to the terminal
@@ -89,11 +98,12 @@ class Hosts(abc.ABC):
         """
         port = self.free_port(0)
         commands, envs = [], []
-        for rank in range(self.hosts):
+        for rank in range(self.ranks):
             argv = command(rank) if callable(command) else command
             # The ranks' end is tied to ours, so that not even SIGKILL leaves them behind.
             tether = ["setpriv", "--pdeathsig", "KILL", "env", "-C", cwd or os.getcwd()]
-            commands.append([*self.enter(rank), *tether, *map(str, argv)])
+            host = rank // self.ranks_per_host
+            commands.append([*self.enter(host), *tether, *map(str, argv)])
             chosen = {**os.environ, **self.environment(rank, port), **(env or {})}
             envs.append({key: value for key, value in chosen.items() if value is not None})
         job = Job(commands, envs, show, on_line)

@@ -2,7 +2,7 @@
 
 Knows unshare, nsenter, ip and tc; must not know what runs on the hosts.
 
-Each host, and the switch between them, is a nameless set of namespaces (network, host name,
+Each host, and the switch between them, is a nameless set of namespaces (network, host name, IPC,
 mounts) held by one `cat` that waits on a pipe from us. Nothing is named in the machine's own
 namespace, so labs of parallel processes cannot collide; when this process ends, however it ends,
 the pipes close, the holders exit and the kernel takes the namespaces, links and shaping with them.
@@ -20,12 +20,15 @@ import tempfile
 from netlab.hosts import Counters, Hosts
 from netlab.shape import Shape
 
+# Ranks of a host share memory with nobody else: System V's is per IPC namespace, POSIX's lies in a
+# /dev/shm of its own.
 # /sys of the parent shows the parent's interfaces, and UCX reads /sys/class/net; /proc/sys is per
 # namespace by itself. IPv6 is off so that only the ranks' own IPv4 traffic is on the wire.
 _HOLDER = """
 set -e
 echo "$1" > /proc/sys/kernel/hostname
 mount -t sysfs sysfs /sys
+mount -t tmpfs tmpfs /dev/shm
 if [ -e /etc/hosts ]; then mount --bind "$2" /etc/hosts; fi
 if [ -e /proc/sys/net/ipv6/conf/all/disable_ipv6 ]; then
   echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6
@@ -52,7 +55,16 @@ class _Namespace:
         self.name = name
         self.process = subprocess.Popen(
             [
-                *("unshare", "-n", "-u", "-m", "--propagation", _propagation() or "private", "--"),
+                *(
+                    "unshare",
+                    "-n",
+                    "-u",
+                    "-i",
+                    "-m",
+                    "--propagation",
+                    _propagation() or "private",
+                    "--",
+                ),
                 *("sh", "-c", _HOLDER, "sh", name, hosts_file),
             ],
             stdin=subprocess.PIPE,
@@ -68,7 +80,7 @@ class _Namespace:
 
     def enter(self) -> list[str]:
         # --root: in a chroot the namespace's root is not ours.
-        return ["nsenter", "-t", str(self.process.pid), "-n", "-u", "-m", "--root", "--"]
+        return ["nsenter", "-t", str(self.process.pid), "-n", "-u", "-i", "-m", "--root", "--"]
 
     def run(self, *command: str, script: str = "") -> str:
         done = subprocess.run(
@@ -88,10 +100,11 @@ class _Namespace:
 class Lab(Hosts):
     """P hosts of their own, each one's egress and its switch port shaped alike.
 
-    hosts: 1…250. rate: "100mbit" and the like (see Shape.of), a Shape, or None for links as fast
-    as the machine. congestion_control: of TCP on every host; cubic is what Linux uses where nobody
-    chose another. Interfaces are called eth0, hosts host0, host1, …, reachable by these names.
-    Needs root; raises LabError with what is missing.
+    hosts: 1…250. ranks_per_host: they reach each other through shared memory, and other hosts over
+    the one link of theirs. rate: "100mbit" and the like (see Shape.of), a Shape, or None for links
+    as fast as the machine. congestion_control: of TCP on every host; cubic is what Linux uses where
+    nobody chose another. Interfaces are called eth0, hosts host0, host1, …, reachable by these
+    names. Needs root; raises LabError with what is missing.
     """
 
     interface = "eth0"
@@ -101,9 +114,10 @@ class Lab(Hosts):
         hosts: int,
         rate: str | Shape | None = "100mbit",
         *,
+        ranks_per_host: int = 1,
         congestion_control: str = "cubic",
     ) -> None:
-        super().__init__(hosts)
+        super().__init__(hosts, ranks_per_host)
         if hosts > 250:
             raise ValueError(f"hosts {hosts}: at most 250 share a switch")
         self.shape = Shape.of(rate) if isinstance(rate, str) else rate
@@ -167,8 +181,9 @@ class Lab(Hosts):
         return f"10.77.0.{host + 1}"
 
     def environment(self, rank: int, port: int) -> dict[str, str]:
-        """As the base; UCX is held to TCP, as its shared memory would cross the namespaces."""
-        return {**super().environment(rank, port), "UCX_TLS": "tcp,self"}
+        """As the base; UCX is held to TCP, and shared memory where a host has several ranks."""
+        transports = "tcp,self" if self.ranks_per_host == 1 else "tcp,sm,self"
+        return {**super().environment(rank, port), "UCX_TLS": transports}
 
     def enter(self, host: int) -> list[str]:
         return self._host(host).enter()
