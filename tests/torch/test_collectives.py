@@ -342,7 +342,6 @@ def check_works_from_several_threads(me: Rank) -> None:
 
 
 def check_what_is_not_there_names_itself(me: Rank) -> None:
-    tensor = torch.ones(4)
     with pytest.raises(NotImplementedError, match="all_reduce of a Sparse"):
         dist.all_reduce(torch.ones(4).to_sparse())
     usable(me)
