@@ -74,6 +74,7 @@ Collective reduce_scatter(std::vector<Segment> parts, Segment output, DataType d
   Collective collective;
   collective.name = "reduce_scatter";
   std::vector<std::uint64_t> sizes;
+  sizes.reserve(parts.size());
   for (const Segment& part : parts) sizes.push_back(part.size);
   collective.agreement = Agreement("reduce_scatter")
                              .numbers("d", sizes)

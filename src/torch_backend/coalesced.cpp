@@ -36,6 +36,7 @@ void check_as_many(const std::vector<at::Tensor>& outputs, const std::vector<at:
 
 std::vector<std::uint64_t> sizes_of(const std::vector<at::Tensor>& tensors) {
   std::vector<std::uint64_t> sizes;
+  sizes.reserve(tensors.size());
   for (const at::Tensor& tensor : tensors) {
     sizes.push_back(static_cast<std::uint64_t>(tensor.numel()));
   }
@@ -94,6 +95,7 @@ class Rooms {
     const std::span<std::byte> all{static_cast<std::byte*>(memory_.mutable_data_ptr()),
                                    memory_.nbytes()};
     const std::size_t room = all.size() / static_cast<std::size_t>(size_);
+    rooms.reserve(static_cast<std::size_t>(size_));
     for (int rank = 0; rank < size_; ++rank) {
       rooms.push_back(all.subspan(static_cast<std::size_t>(rank) * room, room));
     }
@@ -129,6 +131,7 @@ DataType type_of_all(const std::vector<at::Tensor>& tensors) {
 /// Bytes of each.
 std::vector<std::uint64_t> bytes_of(const std::vector<at::Tensor>& tensors) {
   std::vector<std::uint64_t> sizes;
+  sizes.reserve(tensors.size());
   for (const at::Tensor& tensor : tensors) sizes.push_back(tensor.nbytes());
   return sizes;
 }
@@ -241,6 +244,7 @@ WorkPointer GtopkBackend::reduce_scatter_tensor_coalesced(std::vector<at::Tensor
   const Contiguous all = contiguous(side_by_side());
   std::vector<Segment> parts;
   const auto elements = static_cast<std::uint64_t>(results.memory.numel());
+  parts.reserve(static_cast<std::size_t>(size_));
   for (int rank = 0; rank < size_; ++rank) {
     parts.push_back(
         {all.bytes().data() + static_cast<std::size_t>(rank) * results.memory.nbytes(), elements});

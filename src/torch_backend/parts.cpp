@@ -25,6 +25,7 @@ Segment segment(const Contiguous& at) {
 /// `count` segments of one size.
 std::vector<Segment> equal_segments(const Contiguous& at, int count) {
   std::vector<Segment> parts;
+  parts.reserve(static_cast<std::size_t>(count));
   const std::size_t bytes = at.bytes().size() / static_cast<std::size_t>(count);
   const auto elements = static_cast<std::uint64_t>(at.memory.numel() / count);
   for (int part = 0; part < count; ++part) {
@@ -174,6 +175,8 @@ WorkPointer GtopkBackend::alltoall(std::vector<at::Tensor>& outputs,
   std::vector<Contiguous> at;
   std::vector<std::span<const std::byte>> parts;
   std::vector<std::span<std::byte>> rooms;
+  parts.reserve(inputs.size());
+  rooms.reserve(outputs.size());
   for (const at::Tensor& input : inputs) {
     parts.push_back(at.emplace_back(held(contiguous(input))).read());
   }
@@ -214,6 +217,7 @@ WorkPointer GtopkBackend::gather(std::vector<std::vector<at::Tensor>>& outputs,
   const Contiguous sent = held(contiguous(input));
   std::vector<Contiguous> at{sent};
   std::vector<std::span<std::byte>> rooms;
+  rooms.reserve(list.size());
   for (const at::Tensor& output : list) {
     rooms.push_back(at.emplace_back(writable(output, kWhat)).bytes());
   }
@@ -236,6 +240,7 @@ WorkPointer GtopkBackend::scatter(std::vector<at::Tensor>& outputs,
   const Contiguous received = writable(output, kWhat);
   std::vector<Contiguous> at{received};
   std::vector<std::span<const std::byte>> parts;
+  parts.reserve(list.size());
   for (const at::Tensor& input : list) {
     parts.push_back(at.emplace_back(held(contiguous(input))).read());
   }

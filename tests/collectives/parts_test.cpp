@@ -45,7 +45,7 @@ std::uint64_t total(const Sizes& sizes) {
 std::vector<Sizes> layouts(std::uint32_t ranks, std::uint64_t mean) {
   Sizes uneven;
   for (std::uint32_t part = 0; part < ranks; ++part) {
-    uneven.push_back(part % 3 == 1 ? 0 : mean / (1 + part % 2) + 5 * part);
+    uneven.push_back(part % 3 == 1 ? 0 : mean / (1 + part % 2) + std::uint64_t{5} * part);
   }
   Sizes last_alone(ranks - 1, 0);
   last_alone.push_back(mean * ranks);
@@ -287,7 +287,7 @@ TEST_P(Parts, AllToAllMovesPartsOfAnySizes) {
         sent[rank].push_back(pair_size(rank, other, unit));
         expected[rank].push_back(pair_size(other, rank, unit));
       }
-      given.push_back(counted(total(sent[rank]), 1000 * rank));
+      given.push_back(counted(total(sent[rank]), std::uint64_t{1000} * rank));
       got.emplace_back(total(expected[rank]));
     }
     InprocRanks ranks(size, network(unit));
