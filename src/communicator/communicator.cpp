@@ -122,6 +122,7 @@ const std::string& Communicator::name() const { return group_->name(); }
 
 std::vector<std::uint32_t> Communicator::hosts() const {
   std::vector<std::uint32_t> hosts;
+  hosts.reserve(size());
   for (std::uint32_t rank = 0; rank < size(); ++rank) {
     hosts.push_back(group_->hosts().host_of(rank));
   }
