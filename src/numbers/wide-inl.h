@@ -1,7 +1,8 @@
-// Numbers: SIMD vectors of a tensor's elements in the accumulation type: loaded, and stored with one
-// rounding. Compiled once per SIMD target (Highway's foreach_target), hence the odd include guard.
-// The half types are converted to the bit as half.hpp does, by F16C or on integers: subnormal halves
-// become normal floats without touching a denormal, which some CPUs take 100 cycles for.
+// Numbers: SIMD vectors of a tensor's elements in the accumulation type: loaded, and stored with
+// one rounding. Compiled once per SIMD target (Highway's foreach_target), hence the odd include
+// guard. The half types are converted to the bit as half.hpp does, by F16C or on integers:
+// subnormal halves become normal floats without touching a denormal, which some CPUs take 100
+// cycles for.
 #if defined(GTOPK_NUMBERS_WIDE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GTOPK_NUMBERS_WIDE_INL_H_
 #undef GTOPK_NUMBERS_WIDE_INL_H_
