@@ -15,8 +15,9 @@
 namespace gtopk::collectives {
 namespace {
 
-/// Holds every product of two 64-bit numbers.
+/// Hold every sum of two 64-bit numbers, and every product.
 __extension__ using Wide = __int128;
+__extension__ using WideProduct = unsigned __int128;
 
 template <class T>
 std::vector<T> reduced(const std::vector<T>& left, const std::vector<T>& right, DataType type,
@@ -50,7 +51,8 @@ void expect_integer_reductions(DataType type) {
   };
   expect(ReduceOp::kSum, [](auto a, auto b) { return a + b; });
   expect(ReduceOp::kAvg, [](auto a, auto b) { return a + b; });
-  expect(ReduceOp::kProduct, [](auto a, auto b) { return a * b; });
+  expect(ReduceOp::kProduct,
+         [](auto a, auto b) { return static_cast<WideProduct>(a) * static_cast<WideProduct>(b); });
   expect(ReduceOp::kMin, [](auto a, auto b) { return a < b ? a : b; });
   expect(ReduceOp::kMax, [](auto a, auto b) { return a > b ? a : b; });
   expect(ReduceOp::kBitAnd, [](auto a, auto b) { return a & b; });
