@@ -15,6 +15,7 @@
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
 #include "tests/support/forked_ranks.hpp"
+#include "tests/support/hosts.hpp"
 
 namespace gtopk::test {
 namespace {
@@ -119,7 +120,9 @@ std::vector<Agreed> agreed_operations(std::uint32_t ranks) {
 class Caller {
  public:
   Caller(ForkedRank& self, const std::vector<Agreed>& agreed)
-      : rank_(static_cast<std::uint32_t>(self.rank())), agreed_(agreed), member_(self) {}
+      : rank_(static_cast<std::uint32_t>(self.rank())),
+        agreed_(agreed),
+        member_(self, support::usual_hosts(static_cast<std::uint32_t>(self.size())).at(rank_)) {}
 
   void disagree(const Mismatch& mismatch) {
     const Shape& shape = rank_ == mismatch.odd_rank ? mismatch.odd : mismatch.usual;

@@ -49,7 +49,9 @@ TEST(HostMap, HasEachRankOnceAndLeadersAscend) {
       ASSERT_FALSE(members.empty());
       EXPECT_TRUE(std::ranges::is_sorted(members));
       EXPECT_EQ(map.leader(host), members.front());
-      if (host > 0) EXPECT_LT(map.leader(host - 1), map.leader(host));
+      if (host > 0) {
+        EXPECT_LT(map.leader(host - 1), map.leader(host));
+      }
       for (const std::uint32_t rank : members) {
         EXPECT_EQ(map.host_of(rank), host);
         EXPECT_EQ(names[rank], names[members.front()]);
