@@ -28,13 +28,14 @@ namespace gtopk {
                                     DataType dtype = DataType::kUint8);
 
 /// parts: one per rank, in order, of any sizes that all ranks have alike; left as they are. output:
-/// the reduction of part `rank`, as large as that; it may be that part itself.
+/// the reduction of part `rank`, as large as that; it may be that part itself. factor: as above.
 [[nodiscard]] Collective reduce_scatter(std::vector<Segment> parts, Segment output, DataType dtype,
-                                        ReduceOp op = ReduceOp::kSum);
+                                        ReduceOp op = ReduceOp::kSum, double factor = 1);
 
-/// data: d elements; the root's become the reduction, the others' stay as they are.
+/// data: d elements; the root's become the reduction, the others' stay as they are. factor: as
+/// above.
 [[nodiscard]] Collective reduce(void* data, std::uint64_t d, std::uint32_t root, DataType dtype,
-                                ReduceOp op = ReduceOp::kSum);
+                                ReduceOp op = ReduceOp::kSum, double factor = 1);
 
 /// Each rank's bytes, of any size, to the root. rooms: on the root one per rank, as large as what
 /// that sends; none elsewhere. The own one may be `data` itself. dtype as above.

@@ -176,12 +176,7 @@ Task<void> reduce_over_ranks(GroupView& group, void* data, std::uint64_t d, Data
 namespace gtopk {
 
 Collective all_reduce(void* data, std::uint64_t d, DataType dtype, ReduceOp op, double factor) {
-  collectives::check_reduction(dtype, op);
-  if (op != ReduceOp::kPremulSum && factor != 1) {
-    throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("a factor, {}, goes with ReduceOp.PREMUL_SUM alone, not {}", factor,
-                            to_string(op)));
-  }
+  collectives::check_reduction(dtype, op, factor);
   Collective collective;
   collective.name = "all_reduce";
   collective.agreement =

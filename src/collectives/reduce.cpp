@@ -24,18 +24,18 @@ using engine::Message;
 using engine::Task;
 
 Task<void> by_all_reduce(GroupView& group, std::uint32_t root, void* data, std::uint64_t d,
-                         DataType type, ReduceOp op) {
+                         DataType type, ReduceOp op, double factor) {
   void* into = data;
   if (group.rank() != root) {  // whose own values are left as they are
     const std::size_t bytes = d * size_of(type);
     into = group.buffer(bytes).data();
     if (bytes != 0) std::memcpy(into, data, bytes);
   }
-  co_await collectives::reduce_over_ranks(group, into, d, type, op);
+  co_await collectives::reduce_over_ranks(group, into, d, type, op, 0, factor);
 }
 
 Task<void> by_ring(GroupView& group, std::uint32_t root, void* data, std::uint64_t d, DataType type,
-                   ReduceOp op) {
+                   ReduceOp op, double factor) {
   co_await collectives::agree(group);
   const std::uint32_t ranks = group.size();
   const std::size_t element = size_of(type);
@@ -48,10 +48,19 @@ Task<void> by_ring(GroupView& group, std::uint32_t root, void* data, std::uint64
   const auto place = [&](std::uint32_t chunk) {
     return std::span(static_cast<std::byte*>(chunks[chunk].data), chunks[chunk].size * element);
   };
+  std::vector<Segment> values = chunks;
+  if (op == ReduceOp::kPremulSum) {  // beside the data, which is left as it is
+    const std::span<std::byte> multiplied = group.buffer(d * element);
+    std::memcpy(multiplied.data(), bytes, multiplied.size());
+    collectives::multiply(multiplied.data(), d, type, factor);
+    for (std::uint32_t chunk = 0; chunk < ranks; ++chunk) {
+      values[chunk].data = multiplied.data() + chunk_begin(d, ranks, chunk) * element;
+    }
+  }
   const std::uint32_t rank = group.rank();
   const std::uint32_t first_step = collectives::Tree(ranks).end_step();
   const std::span<std::byte> sum = rank == root ? place(rank) : group.buffer(place(rank).size());
-  co_await collectives::ring_reduce_scatter(group, chunks, sum.data(), type, op, first_step);
+  co_await collectives::ring_reduce_scatter(group, values, sum.data(), type, op, first_step);
   if (op == ReduceOp::kAvg) collectives::divide(sum.data(), chunks[rank].size, type, ranks);
 
   const std::uint32_t step = first_step + ranks - 1;
@@ -73,16 +82,17 @@ Task<void> by_ring(GroupView& group, std::uint32_t root, void* data, std::uint64
 }
 
 Task<void> reduce_to(GroupView& group, std::uint32_t root, void* data, std::uint64_t d,
-                     DataType type, ReduceOp op) {
+                     DataType type, ReduceOp op, double factor) {
   const bool small = d * size_of(type) <= collectives::kRecursiveDoublingBytes;
-  if (small || group.size() == 1) return by_all_reduce(group, root, data, d, type, op);
-  return by_ring(group, root, data, d, type, op);
+  if (small || group.size() == 1) return by_all_reduce(group, root, data, d, type, op, factor);
+  return by_ring(group, root, data, d, type, op, factor);
 }
 
 }  // namespace
 
-Collective reduce(void* data, std::uint64_t d, std::uint32_t root, DataType dtype, ReduceOp op) {
-  collectives::check_reduction(dtype, op);
+Collective reduce(void* data, std::uint64_t d, std::uint32_t root, DataType dtype, ReduceOp op,
+                  double factor) {
+  collectives::check_reduction(dtype, op, factor);
   Collective collective;
   collective.name = "reduce";
   collective.agreement = Agreement("reduce")
@@ -91,7 +101,9 @@ Collective reduce(void* data, std::uint64_t d, std::uint32_t root, DataType dtyp
                              .word("op", to_string(op))
                              .number("root", root);
   collective.check = [root](const GroupShape& group) { group.check_rank(root, "the root"); };
-  collective.body = [=](GroupView& group) { return reduce_to(group, root, data, d, dtype, op); };
+  collective.body = [=](GroupView& group) {
+    return reduce_to(group, root, data, d, dtype, op, factor);
+  };
   return collective;
 }
 

@@ -25,30 +25,43 @@ std::uint64_t total(std::span<const Segment> parts) {
   return elements;
 }
 
-/// An all-reduce of the parts side by side, of which this rank keeps its own.
-Task<void> by_all_reduce(GroupView& group, std::span<const Segment> parts, Segment output,
-                         DataType type, ReduceOp op) {
+/// The parts side by side, in memory of their own.
+std::vector<Segment> copied(GroupView& group, std::span<const Segment> parts, DataType type) {
   const std::size_t element = size_of(type);
-  const std::span<std::byte> all = group.buffer(total(parts) * element);
-  std::size_t at = 0;
-  std::size_t own = 0;
-  for (std::uint32_t rank = 0; rank < group.size(); ++rank) {
-    const std::size_t bytes = parts[rank].size * element;
-    if (rank == group.rank()) own = at;
-    if (bytes != 0) std::memcpy(all.data() + at, parts[rank].data, bytes);
+  std::byte* at = group.buffer(total(parts) * element).data();
+  std::vector<Segment> copies;
+  for (const Segment& part : parts) {
+    const std::size_t bytes = part.size * element;
+    if (bytes != 0) std::memcpy(at, part.data, bytes);
+    copies.push_back({at, part.size});
     at += bytes;
   }
-  co_await collectives::reduce_over_ranks(group, all.data(), total(parts), type, op);
-  if (output.size != 0) std::memcpy(output.data, all.data() + own, output.size * element);
+  return copies;
+}
+
+/// An all-reduce of the parts side by side, of which this rank keeps its own.
+Task<void> by_all_reduce(GroupView& group, std::span<const Segment> parts, Segment output,
+                         DataType type, ReduceOp op, double factor) {
+  const std::vector<Segment> all = copied(group, parts, type);
+  co_await collectives::reduce_over_ranks(group, all.front().data, total(parts), type, op, 0,
+                                          factor);
+  const Segment own = all[group.rank()];
+  if (own.size != 0) std::memcpy(output.data, own.data, own.size * size_of(type));
 }
 
 Task<void> reduce_to_parts(GroupView& group, std::span<const Segment> parts, Segment output,
-                           DataType type, ReduceOp op) {
+                           DataType type, ReduceOp op, double factor) {
   if (group.size() == 1 || total(parts) * size_of(type) <= collectives::kRecursiveDoublingBytes) {
-    co_await by_all_reduce(group, parts, output, type, op);
+    co_await by_all_reduce(group, parts, output, type, op, factor);
     co_return;
   }
   co_await collectives::agree(group);
+  std::vector<Segment> multiplied;
+  if (op == ReduceOp::kPremulSum) {
+    multiplied = copied(group, parts, type);
+    collectives::multiply(multiplied.front().data, total(parts), type, factor);
+    parts = multiplied;
+  }
   co_await collectives::ring_reduce_scatter(group, parts, output.data, type, op,
                                             collectives::Tree(group.size()).end_step());
   if (op == ReduceOp::kAvg) collectives::divide(output.data, output.size, type, group.size());
@@ -69,8 +82,9 @@ void check_parts(std::span<const Segment> parts, Segment output, const GroupShap
 
 }  // namespace
 
-Collective reduce_scatter(std::vector<Segment> parts, Segment output, DataType dtype, ReduceOp op) {
-  collectives::check_reduction(dtype, op);
+Collective reduce_scatter(std::vector<Segment> parts, Segment output, DataType dtype, ReduceOp op,
+                          double factor) {
+  collectives::check_reduction(dtype, op, factor);
   Collective collective;
   collective.name = "reduce_scatter";
   std::vector<std::uint64_t> sizes;
@@ -83,7 +97,7 @@ Collective reduce_scatter(std::vector<Segment> parts, Segment output, DataType d
   const auto held = std::make_shared<const std::vector<Segment>>(std::move(parts));
   collective.check = [held, output](const GroupShape& group) { check_parts(*held, output, group); };
   collective.body = [=](GroupView& group) {
-    return reduce_to_parts(group, *held, output, dtype, op);
+    return reduce_to_parts(group, *held, output, dtype, op, factor);
   };
   return collective;
 }

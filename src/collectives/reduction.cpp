@@ -35,7 +35,7 @@ std::string_view to_string(ReduceOp op) {
 
 namespace gtopk::collectives {
 
-void check_reduction(DataType type, ReduceOp op) {
+void check_reduction(DataType type, ReduceOp op, double factor) {
   check_known(type, "data type");
   check_known(op, "reduction");
   const bool bitwise = op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor;
@@ -46,6 +46,11 @@ void check_reduction(DataType type, ReduceOp op) {
       (op == ReduceOp::kPremulSum && !is_floating(type) && !complex)) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("ReduceOp.{} does not exist for {}", to_string(op), to_string(type)));
+  }
+  if (op != ReduceOp::kPremulSum && factor != 1) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("a factor, {}, goes with ReduceOp.PREMUL_SUM alone, not {}", factor,
+                            to_string(op)));
   }
 }
 

@@ -10,8 +10,9 @@
 namespace gtopk::collectives {
 
 /// Throws Error{kInvalidArgument} for an operation that the type does not have (bitwise on floats
-/// and complex numbers, MIN and MAX of complex numbers, AVG of bool, PREMUL_SUM of integers).
-void check_reduction(DataType type, ReduceOp op);
+/// and complex numbers, MIN and MAX of complex numbers, AVG of bool, PREMUL_SUM of integers), and
+/// for a factor other than 1 with any but PREMUL_SUM.
+void check_reduction(DataType type, ReduceOp op, double factor = 1);
 
 /// into[i] = left[i] (op) right[i]; `into` may be either. AVG adds: divide once, at the end.
 /// PREMUL_SUM adds: multiply each rank's input once, before.

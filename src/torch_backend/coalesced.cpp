@@ -143,7 +143,7 @@ WorkPointer GtopkBackend::allreduce_coalesced(std::vector<at::Tensor>& tensors,
   static constexpr const char* kWhat = "all_reduce_coalesced";
   check_one_dtype(tensors, kWhat);
   const DataType type = data_type(tensors.front());
-  const ReduceOp op = reduce_op(opts.reduceOp);
+  const auto [op, factor] = reduction(opts.reduceOp);
   SideBySide all(tensors, kWhat);
   for (const Contiguous& each : all.at) copy_elements(each.memory, each.tensor);
   void* const data = all.memory.mutable_data_ptr();
@@ -151,7 +151,7 @@ WorkPointer GtopkBackend::allreduce_coalesced(std::vector<at::Tensor>& tensors,
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLREDUCE_COALESCED, "gtopk:all_reduce",
                                              tensors, std::move(all.at), tensors);
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(coalesced(gtopk::all_reduce(data, d, type, op), sizes_of(tensors)),
+    communicator.run(coalesced(gtopk::all_reduce(data, d, type, op, factor), sizes_of(tensors)),
                      std::move(call));
   });
 }
@@ -226,7 +226,7 @@ WorkPointer GtopkBackend::reduce_scatter_tensor_coalesced(std::vector<at::Tensor
   check_one_dtype(inputs, kWhat);
   check_as_many(outputs, inputs, kWhat);
   const DataType type = data_type(outputs.front());
-  const ReduceOp op = reduce_op(opts.reduceOp);
+  const auto [op, factor] = reduction(opts.reduceOp);
   std::vector<at::Tensor> rows;  // one per rank
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     TORCH_CHECK_VALUE(
@@ -256,9 +256,9 @@ WorkPointer GtopkBackend::reduce_scatter_tensor_coalesced(std::vector<at::Tensor
                                              "gtopk:reduce_scatter_tensor_coalesced", inputs,
                                              std::move(at), outputs);
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(
-        coalesced(gtopk::reduce_scatter(std::move(parts), own, type, op), sizes_of(outputs)),
-        std::move(call));
+    communicator.run(coalesced(gtopk::reduce_scatter(std::move(parts), own, type, op, factor),
+                               sizes_of(outputs)),
+                     std::move(call));
   });
 }
 

@@ -106,7 +106,7 @@ WorkPointer GtopkBackend::reduce_scatter(std::vector<at::Tensor>& outputs,
   TORCH_CHECK_VALUE(output.numel() == own.numel(), "gtopk: reduce_scatter wants an output like ",
                     "input ", rank_, ", of ", own.numel(), " elements, given ", output.numel());
   const DataType type = data_type(output);
-  const ReduceOp op = reduce_op(opts.reduceOp);
+  const auto [op, factor] = reduction(opts.reduceOp);
   const Contiguous result = writable(output, kWhat);
   std::vector<Contiguous> at{result};
   std::vector<Segment> parts;
@@ -116,7 +116,7 @@ WorkPointer GtopkBackend::reduce_scatter(std::vector<at::Tensor>& outputs,
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::REDUCE_SCATTER, "gtopk:reduce_scatter",
                                              inputs[0], std::move(at), outputs);
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(gtopk::reduce_scatter(std::move(parts), segment(result), type, op),
+    communicator.run(gtopk::reduce_scatter(std::move(parts), segment(result), type, op, factor),
                      std::move(call));
   });
 }
@@ -130,15 +130,16 @@ WorkPointer GtopkBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& i
                     "gtopk: reduce_scatter_tensor wants ", size_, " x ", output.numel(), " of ",
                     output.dtype(), " as input, given ", input.numel(), " of ", input.dtype());
   const DataType type = data_type(output);
-  const ReduceOp op = reduce_op(opts.reduceOp);
+  const auto [op, factor] = reduction(opts.reduceOp);
   const Contiguous result = writable(output, kWhat);
   const Contiguous whole = held(contiguous(input));
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::_REDUCE_SCATTER_BASE,
                                              "gtopk:_reduce_scatter_base", std::vector{input},
                                              std::vector{result, whole}, std::vector{output});
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(gtopk::reduce_scatter(equal_segments(whole, size_), segment(result), type, op),
-                     std::move(call));
+    communicator.run(
+        gtopk::reduce_scatter(equal_segments(whole, size_), segment(result), type, op, factor),
+        std::move(call));
   });
 }
 
@@ -195,16 +196,16 @@ WorkPointer GtopkBackend::reduce(std::vector<at::Tensor>& tensors,
                                  const c10d::ReduceOptions& opts) {
   const at::Tensor& tensor = only(tensors, "reduce");
   const DataType type = data_type(tensor);
-  const ReduceOp op = reduce_op(opts.reduceOp);
+  const auto [op, factor] = reduction(opts.reduceOp);
   const bool root = rank_ == opts.rootRank;
   const Contiguous at = root ? writable(tensor, "reduce") : held(contiguous(tensor));
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::REDUCE, "gtopk:reduce", tensors,
                                              std::vector{at}, tensors);
   const Segment data = segment(at);
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(
-        gtopk::reduce(data.data, data.size, static_cast<std::uint32_t>(opts.rootRank), type, op),
-        std::move(call));
+    communicator.run(gtopk::reduce(data.data, data.size, static_cast<std::uint32_t>(opts.rootRank),
+                                   type, op, factor),
+                     std::move(call));
   });
 }
 

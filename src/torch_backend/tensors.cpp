@@ -92,7 +92,7 @@ ReduceOp reduce_op(const c10d::ReduceOp& op) {
     case c10d::ReduceOp::BXOR:
       return ReduceOp::kBitXor;
     case c10d::ReduceOp::PREMUL_SUM:
-      TORCH_CHECK_NOT_IMPLEMENTED(false, "gtopk: ReduceOp.PREMUL_SUM is for all_reduce alone");
+      TORCH_CHECK_NOT_IMPLEMENTED(false, "gtopk: no PREMUL_SUM in a sparse all-reduce");
     default:
       break;
   }

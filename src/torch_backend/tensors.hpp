@@ -14,7 +14,7 @@ namespace gtopk::torch_backend {
 [[nodiscard]] DataType type_to_move(const at::Tensor& tensor);
 /// The core's message with torch's names in the place of torch's numbers.
 [[nodiscard]] std::string with_names_of_types(std::string text);
-/// Throws NotImplementedError for PREMUL_SUM, which has a factor as well.
+/// Throws NotImplementedError for PREMUL_SUM, which has a factor as well: see reduction().
 [[nodiscard]] ReduceOp reduce_op(const c10d::ReduceOp& op);
 
 struct Reduction {

@@ -26,6 +26,19 @@ Bytes random_elements(reference::Random& random, std::uint64_t d, DataType type)
   return bytes;
 }
 
+double factor_of(std::uint32_t rank, ReduceOp op) {
+  return op == ReduceOp::kPremulSum ? 1 / (rank + 1.5) : 1;
+}
+
+std::vector<Bytes> multiplied(std::vector<Bytes> inputs, DataType type, ReduceOp op) {
+  if (op != ReduceOp::kPremulSum) return inputs;
+  for (std::uint32_t rank = 0; rank < inputs.size(); ++rank) {
+    Bytes& input = inputs[rank];
+    collectives::multiply(input.data(), input.size() / size_of(type), type, factor_of(rank, op));
+  }
+  return inputs;
+}
+
 Bytes tree_sum(const std::vector<Bytes>& inputs, std::uint64_t d, DataType type, ReduceOp op) {
   const auto ranks = static_cast<std::uint32_t>(inputs.size());
   const collectives::Tree tree(ranks);

@@ -15,6 +15,12 @@ namespace gtopk::test {
 [[nodiscard]] reference::Bytes random_elements(reference::Random& random, std::uint64_t d,
                                                DataType type);
 
+/// What a rank multiplies by in PREMUL_SUM, each by another factor; 1 in others.
+[[nodiscard]] double factor_of(std::uint32_t rank, ReduceOp op);
+/// Every rank's elements times its factor.
+[[nodiscard]] std::vector<reference::Bytes> multiplied(std::vector<reference::Bytes> inputs,
+                                                       DataType type, ReduceOp op);
+
 /// left + right at every node of the tree. AVG adds.
 [[nodiscard]] reference::Bytes tree_sum(const std::vector<reference::Bytes>& inputs,
                                         std::uint64_t d, DataType type, ReduceOp op);

@@ -19,27 +19,16 @@ FabricOptions network(std::uint64_t seed) {
   return support::network(seed, std::chrono::microseconds(seed / 4 % 2 * 50));
 }
 
-/// What a rank multiplies by in PREMUL_SUM, each by another factor.
-double factor_of(std::uint32_t rank, ReduceOp op) {
-  return op == ReduceOp::kPremulSum ? 1 / (rank + 1.5) : 1;
-}
-
 /// Runs it and compares every rank with the definition, bit for bit.
 void expect_all_reduce(std::uint32_t size, std::uint64_t d, DataType type, ReduceOp op,
                        std::uint64_t seed) {
   reference::Random random(seed);
   std::vector<Bytes> data;
   while (data.size() < size) data.push_back(test::random_elements(random, d, type));
-  std::vector<Bytes> multiplied = data;
-  if (op == ReduceOp::kPremulSum) {
-    for (std::uint32_t rank = 0; rank < size; ++rank) {
-      collectives::multiply(multiplied[rank].data(), d, type, factor_of(rank, op));
-    }
-  }
-  const Bytes expected = test::defined_all_reduce(multiplied, d, type, op);
+  const Bytes expected = test::defined_all_reduce(test::multiplied(data, type, op), d, type, op);
   InprocRanks ranks(size, network(seed));
   const auto endings = ranks.run([&](std::uint32_t rank) {
-    return gtopk::all_reduce(data[rank].data(), d, type, op, factor_of(rank, op));
+    return gtopk::all_reduce(data[rank].data(), d, type, op, test::factor_of(rank, op));
   });
   for (std::uint32_t rank = 0; rank < size; ++rank) {
     ASSERT_TRUE(endings[rank]->good()) << endings[rank]->text();

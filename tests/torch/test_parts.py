@@ -240,6 +240,30 @@ def check_reduce(me: Rank) -> None:
     assert bool((strided == (6.0 if me.rank == 3 else me.rank)).all())
 
 
+def check_a_factor_of_each_ranks_own(me: Rank) -> None:
+    """PREMUL_SUM, below the ring's sizes and above: 1/1 + 2/2 + 3/3 + 4/4 times what all have."""
+    op = dist._make_nccl_premul_sum(1 / (me.rank + 1))
+    for numel in (3, 50_000):
+        every = torch.arange(4 * numel).remainder(100).float()
+        mine = every * (me.rank + 1)
+        given = mine.clone()
+        part = every[me.rank * numel : (me.rank + 1) * numel]
+        output = torch.empty(numel)
+        dist.reduce_scatter_tensor(output, mine, op)
+        torch.testing.assert_close(output, 4 * part)
+        dist.reduce_scatter(output.zero_(), list(mine.split(numel)), op)
+        torch.testing.assert_close(output, 4 * part)
+        group = dist.distributed_c10d._get_default_group()
+        options = dist.AllreduceCoalescedOptions()
+        options.reduceOp = op
+        two = [mine[:1].clone(), mine[1:].clone()]
+        group.allreduce_coalesced(two, options).wait()
+        torch.testing.assert_close(torch.cat(two), 4 * every)
+        assert torch.equal(mine, given)
+        dist.reduce(mine, 2, op)
+        torch.testing.assert_close(mine, 4 * every if me.rank == 2 else given)
+
+
 def check_gather_and_scatter(me: Rank) -> None:
     for group, size in groups(me):
         for root in range(size):
