@@ -10,6 +10,7 @@
 #include "src/collectives/all_reduce.hpp"
 #include "src/collectives/header.hpp"
 #include "src/collectives/tree.hpp"
+#include "src/numbers/mix.hpp"
 
 namespace gtopk::collectives {
 namespace {
@@ -18,12 +19,9 @@ using engine::GroupView;
 using engine::Message;
 using engine::Task;
 
-/// Of a pair of ranks. The finalizer of SplitMix64 (Steele, Lea and Flood 2014).
+/// Of a pair of ranks.
 std::uint64_t hash(std::uint32_t from, std::uint32_t to) {
-  std::uint64_t z = (std::uint64_t{from} << 32U | to) + 0x9e3779b97f4a7c15ULL;
-  z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9ULL;
-  z = (z ^ (z >> 27U)) * 0x94d049bb133111ebULL;
-  return z ^ (z >> 31U);
+  return drawn(std::uint64_t{from} << 32U | to, 1);
 }
 
 /// Tells every rank what is sent to it. Whoever expects something else throws, and is waited for by

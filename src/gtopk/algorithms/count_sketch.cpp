@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <bit>
 
-#include "src/gtopk/algorithms/mix.hpp"
 #include "src/gtopk/value/selection_order.hpp"
 #include "src/numbers/keep_denormals.hpp"
+#include "src/numbers/mix.hpp"
 
 namespace gtopk::sparse {
 namespace {

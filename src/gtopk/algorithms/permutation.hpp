@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "src/gtopk/algorithms/mix.hpp"
+#include "src/numbers/mix.hpp"
 
 namespace gtopk::sparse {
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import torch.distributed as dist
 
 from gtopk.config import Config
-from gtopk.planning import plan
+from gtopk.pinned import plan_of
 from gtopk.units import Unit
 
 
@@ -28,17 +28,7 @@ def warn_of_dear_phases(
     if not densities or not unit.selected_numel or dist.get_world_size(group) == 1:
         return
     for density in densities:
-        planned = plan(
-            unit.selected_numel,
-            density=density,
-            dtype=unit.dtype,
-            select=config.select,
-            block=config.block,
-            wire=config.wire,
-            group=group,
-        )
-        assert planned is not None
-        predictions = planned["predictions"]
+        predictions = plan_of(config, unit, density, group)["predictions"]
         if config.algorithm not in predictions:  # a control
             return
         sparse, dense = (predictions[each]["seconds"] for each in (config.algorithm, "dense"))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
     from gtopk.config import Config
+    from gtopk.planning import Plan
     from gtopk.units import Unit
 
 
@@ -26,6 +27,22 @@ class Choice(NamedTuple):
     density: float
     algorithm: str
     reason: str
+
+
+def plan_of(config: Config, unit: Unit, density: float, group: dist.ProcessGroup | None) -> Plan:
+    """Plan the exchange of a unit. Collective."""
+    planned = plan(
+        unit.selected_numel,
+        density=density,
+        dtype=unit.dtype,
+        select=config.select,
+        block=config.block,
+        wire=config.wire,
+        semantics=config.semantics,
+        group=group,
+    )
+    assert planned is not None  # a rank of the group
+    return planned
 
 
 class Pinned:
@@ -53,17 +70,7 @@ class Pinned:
                 continue
             shape = (unit.selected_numel, unit.dtype)
             if shape not in by_shape:
-                planned = plan(
-                    unit.selected_numel,
-                    density=density,
-                    dtype=unit.dtype,
-                    select=config.select,
-                    block=config.block,
-                    wire=config.wire,
-                    semantics=config.semantics,
-                    group=group,
-                )
-                assert planned is not None
+                planned = plan_of(config, unit, density, group)
                 by_shape[shape] = Choice(index, density, planned["algorithm"], planned["reason"])
             self._choices[index, density] = by_shape[shape]._replace(unit=index)
 

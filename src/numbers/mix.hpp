@@ -1,9 +1,9 @@
-// Sparse, algorithms room: numbers drawn from a seed that ranks share, the same on every machine.
+// Numbers: drawn from a seed that ranks share, the same on every machine; hashes.
 #pragma once
 
 #include <cstdint>
 
-namespace gtopk::sparse {
+namespace gtopk {
 
 /// SplitMix64's output function (Steele et al., 2014).
 [[nodiscard]] constexpr std::uint64_t mix(std::uint64_t bits) {
@@ -18,4 +18,4 @@ namespace gtopk::sparse {
   return mix(seed + i * kStep);
 }
 
-}  // namespace gtopk::sparse
+}  // namespace gtopk
