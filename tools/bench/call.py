@@ -1,6 +1,7 @@
 """Benchmark: calls as torch makes them.
 
-The whole sparse all-reduce: select, exchange and write back. With --small, all_reduce of 8 bytes:
+The whole sparse all-reduce: select, exchange and write back, by several algorithms by turns if
+--algorithm is given more than once. With --small, all_reduce of 8 bytes:
 five runs paired with gloo, and where each microsecond goes.
 
 Runs on every rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set; `tools/bench/run call`
@@ -97,6 +98,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--elements", type=int, default=500_000)
     parser.add_argument("-k", type=int, default=25_557)
+    parser.add_argument("--algorithm", action="append", help="gtopk; repeat it to compare")
     parser.add_argument("-n", "--calls", type=int, help="50, of --small 2,000 a run")
     parser.add_argument("--small", action="store_true", help="all_reduce of 8 bytes, beside gloo")
     parser.add_argument("--runs", type=int, default=5, help="paired runs of --small")
@@ -106,29 +108,32 @@ def main() -> None:
     if arguments.small:
         measure_small(arguments.calls or 2000, arguments.runs)
     else:
-        measure_sparse(arguments.elements, arguments.k, arguments.calls or 50)
+        algorithms = arguments.algorithm or ["gtopk"]
+        measure_sparse(arguments.elements, arguments.k, arguments.calls or 50, algorithms)
     dist.destroy_process_group()
 
 
-def measure_sparse(elements: int, k: int, calls: int) -> None:
+def measure_sparse(elements: int, k: int, calls: int, algorithms: list[str]) -> None:
     """Print the times of the sparse all-reduce."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     generator = torch.Generator().manual_seed(1 + rank)
     gradient = torch.randn(elements, generator=generator)
-    residual = torch.zeros(elements)
-    seconds = []
+    residuals = {each: torch.zeros(elements) for each in algorithms}
+    seconds: dict[str, list[float]] = {each: [] for each in algorithms}
     for call in range(calls + 5):
-        tensor = gradient.clone()
-        dist.barrier()
-        start = time.perf_counter()
-        gtopk.sparse_all_reduce(tensor, k=k, residual=residual)
-        if call >= 5:  # the first connect
-            seconds.append(time.perf_counter() - start)
+        for algorithm in algorithms:
+            tensor = gradient.clone()
+            dist.barrier()
+            start = time.perf_counter()
+            gtopk.sparse_all_reduce(tensor, k=k, residual=residuals[algorithm], algorithm=algorithm)
+            if call >= 5:  # the first connect
+                seconds[algorithm].append(time.perf_counter() - start)
     if rank == 0:
-        print(f"# sparse_all_reduce, {ranks} ranks, d {elements}, k {k}")
-        print(f"{'min(ms)':>9} {'p50(ms)':>9} {'max(ms)':>9}")
-        row = (min(seconds), statistics.median(seconds), max(seconds))
-        print(" ".join(f"{value * 1e3:9.2f}" for value in row))
+        print(f"# sparse_all_reduce, {ranks} ranks, d {elements}, k {k}, {calls} calls each")
+        print(f"{'min(ms)':>9} {'p50(ms)':>9} {'max(ms)':>9}  algorithm")
+        for algorithm, taken in seconds.items():
+            row = (min(taken), statistics.median(taken), max(taken))
+            print(" ".join(f"{value * 1e3:9.2f}" for value in row), f" {algorithm}")
 
 
 if __name__ == "__main__":
