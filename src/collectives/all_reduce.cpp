@@ -4,10 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "gtopk/collectives.hpp"
-#include "gtopk/error.hpp"
 #include "src/collectives/fold.hpp"
 #include "src/collectives/header.hpp"
 #include "src/collectives/reduction.hpp"
