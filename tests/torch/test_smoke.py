@@ -93,9 +93,7 @@ def check_errors_keep_their_types(me: Rank) -> None:
         dist.all_reduce(torch.ones(3 + me.rank))
     with pytest.raises(dist.DistBackendError, match=r"ranks differ.*k=[12].*k=[12]"):
         gtopk.sparse_all_reduce(torch.ones(3), k=1 + me.rank)
-    with pytest.raises(
-        ValueError, match="bfloat16 or float16, not complex64"
-    ):
+    with pytest.raises(ValueError, match="bfloat16 or float16, not complex64"):
         backend_of(None).sparse_all_reduce(
             [torch.ones(3, dtype=torch.cfloat)],
             None,

@@ -1,0 +1,92 @@
+"""Room: tests/torch. Hosts of several ranks in the network lab: what ranks of one host share."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+
+import pytest
+
+TOOLS = str(pathlib.Path(__file__).resolve().parents[2] / "tools")
+sys.path.insert(0, TOOLS)
+
+from netlab import Lab  # noqa: E402
+
+WATCHDOG = 120
+
+
+def python(script: str) -> list[str]:
+    return [sys.executable, "-c", script]
+
+
+@pytest.mark.network
+def test_ranks_of_a_host_share_its_names_and_its_memory_with_nobody_else():
+    script = """
+import os, pathlib
+rank, local = os.environ["RANK"], os.environ["LOCAL_RANK"]
+pathlib.Path(f"/dev/shm/netlab-{rank}").touch()
+print(os.uname().nodename, local, os.environ["WORLD_SIZE"], os.environ["LOCAL_WORLD_SIZE"],
+      os.environ["UCX_TLS"], os.stat("/proc/self/ns/ipc").st_ino)
+"""
+    with Lab(2, None, ranks_per_host=2) as lab:
+        outcome = lab.run(python(script), timeout=WATCHDOG)
+        assert outcome.ok, outcome.report()
+        listing = "import os; print(sorted(f for f in os.listdir('/dev/shm') if 'netlab' in f))"
+        seen = lab.run(python(listing), timeout=WATCHDOG)
+    names, locals_, worlds, local_worlds, transports, spaces = zip(
+        *(rank.output.split() for rank in outcome.ranks), strict=True
+    )
+    assert names == ("host0", "host0", "host1", "host1")
+    assert locals_ == ("0", "1", "0", "1")
+    assert set(worlds) == {"4"}
+    assert set(local_worlds) == {"2"}
+    assert set(transports) == {"tcp,sm,self"}
+    assert spaces[0] == spaces[1] != spaces[2] == spaces[3]
+    here = str(os.stat("/proc/self/ns/ipc").st_ino)
+    assert here not in spaces
+    first, second = "['netlab-0', 'netlab-1']\n", "['netlab-2', 'netlab-3']\n"
+    assert [rank.output for rank in seen.ranks] == [first, first, second, second]
+    assert not [name for name in os.listdir("/dev/shm") if name.startswith("netlab-")]
+
+
+HIERARCHICAL = """
+import torch, torch.distributed as dist, gtopk, reference
+torch.set_num_threads(1)
+dist.init_process_group("gtopk")
+rank, ranks = dist.get_rank(), dist.get_world_size()
+d, k, hosts = 20_000, 8_000, [0, 0, 1, 1]
+residual, residuals = torch.zeros(d), None
+sent = 0
+for step in range(2):
+    gradients = [torch.randn(d, generator=torch.Generator().manual_seed(10 * step + r))
+                 for r in range(ranks)]
+    expected = reference.sparse_all_reduce(gradients, residuals, k, "hierarchical", hosts=hosts)
+    residuals, tensor = expected.residuals, gradients[rank].clone()
+    dist.barrier()
+    before = gtopk.stats()["bytes_sent"]
+    gtopk.sparse_all_reduce(tensor, k=k, residual=residual, algorithm="hierarchical", wire="raw")
+    sent += gtopk.stats()["bytes_sent"] - before
+    same = [torch.equal(tensor.view(torch.int32), expected.tensor.view(torch.int32)),
+            torch.equal(residual.view(torch.int32), residuals[rank].view(torch.int32))]
+    assert all(same), (rank, step, same)
+print(sent)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.network
+def test_of_two_hosts_with_two_ranks_each_the_leaders_lists_alone_cross_the_wire():
+    path = os.pathsep.join([str(pathlib.Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    with Lab(2, None, ranks_per_host=2) as lab:
+        outcome = lab.run(python(HIERARCHICAL), timeout=WATCHDOG, env={"PYTHONPATH": path})
+        counters = lab.counters()
+    assert outcome.ok, outcome.report()
+    lists = 2 * (64 + 8 * 8_000)  # of k entries, in both steps
+    headers = 2 * 2 * 64  # to the partners in the tree, two for each rank
+    # A leader sends its host's list and the result.
+    leader, other = headers + 2 * lists, headers + lists
+    assert [int(rank.output) for rank in outcome.ranks] == [leader, other, leader, other]
+    # One of the three lists of a host: packets have headers, and ranks meet over the same wire.
+    for host in counters:
+        assert lists < host.tx_bytes < 1.1 * lists + 50_000
