@@ -27,11 +27,12 @@ LIBSTDCXX: dict[Version, int] = {
 
 
 def wanted(wheel: pathlib.Path) -> dict[str, Version]:
-    """The newest GLIBC and GLIBCXX that a library of the wheel asks for."""
+    """The newest GLIBC and GLIBCXX that a library or program of the wheel asks for."""
     newest: dict[str, Version] = {}
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
-            if ".so" not in pathlib.PurePath(name).name:
+            path = pathlib.PurePath(name)
+            if ".so" not in path.name and path.parent.name != "bin":
                 continue
             command = ["objdump", "-T", archive.extract(name, folder)]
             symbols = subprocess.run(command, capture_output=True, text=True, check=True).stdout

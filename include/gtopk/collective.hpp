@@ -24,7 +24,7 @@ class GroupView;
 
 /// What every rank of a group must have asked for alike: a collective's name and its named fields,
 /// in order. A fingerprint of it travels with the first messages; the text is fetched from the
-/// other side where fingerprints differ. Names and words must outlive the program's groups.
+/// other side where fingerprints differ. Names and words must live as long as the program.
 class Agreement {
  public:
   static constexpr std::size_t kMaxFields = 16;
@@ -44,6 +44,10 @@ class Agreement {
   /// "all_reduce(d=100, dtype=float32, op=SUM)"
   [[nodiscard]] std::string text() const;
   [[nodiscard]] bool empty() const { return collective_.empty(); }
+  /// Of the field of that name: its number or list; none where there is no such field of numbers.
+  [[nodiscard]] std::vector<std::uint64_t> numbers_of(std::string_view name) const;
+  /// Likewise its word, or empty.
+  [[nodiscard]] std::string_view word_of(std::string_view name) const;
 
  private:
   struct Field {
@@ -55,6 +59,7 @@ class Agreement {
     bool has_list = false;  ///< list_, of which the number is a fingerprint
   };
   Agreement& add(const Field& field);
+  [[nodiscard]] const Field* find(std::string_view name) const;
 
   std::string_view collective_;
   std::array<Field, kMaxFields> fields_{};
@@ -87,6 +92,8 @@ struct Collective {
   std::string name;
   Agreement agreement;
   Ordering ordering = Ordering::kConcurrent;
+  /// What this rank hands in or has room for, for records, where the agreement does not say it.
+  std::uint64_t bytes = 0;
   /// What can only be checked in a group; throws Error{kInvalidArgument}. May be empty.
   std::function<void(const GroupShape&)> check;
   /// Runs on the engine's thread; src/engine/group_view.hpp says what it can do.

@@ -58,6 +58,35 @@ namespace gtopk {
 /// Ends when every rank has called it and this rank's earlier collectives have ended.
 [[nodiscard]] Collective barrier();
 
+/// The same, called "monitored_barrier": for who wants ranks that mix the two up to hear of it.
+[[nodiscard]] Collective monitored_barrier();
+
+/// One rank's part of a sparse tensor in coordinate format: entries with a row of values each.
+struct CooEntries {
+  /// Where each lies, as one number: indices in row-major order of the sparse dimensions.
+  /// Ascending, none twice.
+  std::span<const std::uint64_t> places;
+  const void* values = nullptr;  ///< as many rows
+};
+/// What the shape of it is, in which all ranks must agree.
+struct CooShape {
+  std::vector<std::uint64_t> sizes;  ///< of the whole tensor
+  std::uint32_t sparse_dimensions = 0;
+  DataType dtype = DataType::kFloat32;
+
+  /// Elements of a row: the product of the dense sizes.
+  [[nodiscard]] std::uint64_t row() const;
+};
+/// The sum: the union of all ranks' places, ascending.
+struct CooSum {
+  std::vector<std::uint64_t> places;
+  std::vector<std::byte> values;
+};
+
+/// The exact sum over ranks of their entries, any number on each; rows of one place add up in the
+/// order of the ranks. sum: written when all of it is there.
+[[nodiscard]] Collective coo_all_reduce(CooEntries entries, const CooShape& shape, CooSum& sum);
+
 /// `one` of several tensors that lie side by side in its memory: ranks must agree on the sizes of
 /// each as well.
 [[nodiscard]] Collective coalesced(Collective one, std::span<const std::uint64_t> sizes);

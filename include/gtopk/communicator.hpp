@@ -27,13 +27,15 @@ namespace engine {
 class Group;
 class EngineThread;
 }  // namespace engine
+class FlightRecording;
 
 /// This process as a member of jobs: one engine thread, one UCX worker, shared by all its groups.
 /// The last owner's release ends operations under way (for at most 2 s), says goodbye to the peers,
 /// and leaves no thread, file descriptor or shared-memory segment behind.
 class Process {
  public:
-  /// Throws Error{kTransport}.
+  /// Throws Error{kTransport, kInvalidArgument}, the latter for an environment variable of ours
+  /// that makes no sense.
   [[nodiscard]] static std::shared_ptr<Process> start();
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
@@ -44,12 +46,17 @@ class Process {
   /// "UCX 1.22.0, transports ..., devices ...", as loaded and configured.
   [[nodiscard]] const std::string& transport() const;
 
+  /// The last operations of all its groups (GTOPK_FLIGHT_RECORDER of them), as JSON: what was
+  /// called, has started and ended, and how. Any thread. docs/flight_recorder.md has the fields.
+  [[nodiscard]] std::string flight_record() const;
+
  private:
   friend class Communicator;
   Process();
   void check_not_forked() const;
 
   std::int64_t started_by_;  // pid
+  std::unique_ptr<FlightRecording> flight_;
   std::unique_ptr<engine::EngineThread> thread_;
 };
 

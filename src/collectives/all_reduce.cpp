@@ -184,13 +184,22 @@ Collective all_reduce(void* data, std::uint64_t d, DataType dtype, ReduceOp op, 
   return collective;
 }
 
-Collective barrier() {
+namespace {
+
+/// `name` must live as long as the program.
+Collective barrier_called(std::string_view name) {
   Collective collective;
-  collective.name = "barrier";
-  collective.agreement = Agreement("barrier");
+  collective.name = name;
+  collective.agreement = Agreement(name);
   collective.ordering = Ordering::kAfterEarlier;
   collective.body = [](engine::GroupView& group) { return collectives::agree(group); };
   return collective;
 }
+
+}  // namespace
+
+Collective barrier() { return barrier_called("barrier"); }
+
+Collective monitored_barrier() { return barrier_called("monitored_barrier"); }
 
 }  // namespace gtopk

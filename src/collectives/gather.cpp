@@ -107,6 +107,7 @@ Collective gather(std::span<const std::byte> data, std::vector<std::span<std::by
                   std::uint32_t root, DataType dtype) {
   Collective collective;
   collective.name = "gather";
+  collective.bytes = data.size();
   collective.agreement = Agreement("gather").type("dtype", dtype).number("root", root);
   const auto held = std::make_shared<const std::vector<std::span<std::byte>>>(std::move(rooms));
   collective.check = [=](const GroupShape& group) {
@@ -120,6 +121,7 @@ Collective scatter(std::vector<std::span<const std::byte>> parts, std::span<std:
                    std::uint32_t root, DataType dtype) {
   Collective collective;
   collective.name = "scatter";
+  collective.bytes = room.size();
   collective.agreement = Agreement("scatter").type("dtype", dtype).number("root", root);
   const auto held =
       std::make_shared<const std::vector<std::span<const std::byte>>>(std::move(parts));

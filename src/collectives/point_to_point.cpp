@@ -22,6 +22,7 @@ Collective send(std::span<const std::byte> data, std::uint32_t to, std::int32_t 
   Collective collective;
   collective.name = fmt::format("send(to {}, tag {})", to, tag);
   collective.ordering = Ordering::kUnnumbered;
+  collective.bytes = data.size();
   collective.check = [to](const GroupShape& group) { group.check_rank(to, "the receiver"); };
   collective.body = [=](engine::GroupView& group) { return engine::send(group, to, tag, data); };
   return collective;
@@ -31,6 +32,7 @@ Collective recv(std::span<std::byte> data, std::uint32_t from, std::int32_t tag)
   Collective collective;
   collective.name = fmt::format("recv(from {}, tag {})", from, tag);
   collective.ordering = Ordering::kUnnumbered;
+  collective.bytes = data.size();
   collective.check = [from](const GroupShape& group) { group.check_rank(from, "the sender"); };
   collective.body = [=](engine::GroupView& group) { return engine::recv(group, from, tag, data); };
   return collective;
@@ -40,6 +42,7 @@ Collective recv_any(std::span<std::byte> data, std::int32_t tag, std::uint32_t& 
   Collective collective;
   collective.name = fmt::format("recv(from any rank, tag {})", tag);
   collective.ordering = Ordering::kUnnumbered;
+  collective.bytes = data.size();
   collective.body = [data, tag, to = &from](engine::GroupView& group) {
     return receive_from_any(group, tag, data, to);
   };

@@ -1,8 +1,10 @@
-// Collectives: the ring that moves large data with the least traffic, 2 d (P-1)/P elements per
-// rank.
+// Collectives: the rings that move large data with the least traffic: 2 d (P-1)/P elements per rank
+// to reduce, what the others have to gather.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "gtopk/types.hpp"
 #include "src/engine/group_view.hpp"
@@ -13,5 +15,11 @@ namespace gtopk::collectives {
 /// In place; P >= 2; all ranks have agreed on d, type and op. Takes 2(P-1) steps.
 engine::Task<void> ring_all_reduce(engine::GroupView& group, void* data, std::uint64_t d,
                                    DataType type, ReduceOp op, std::uint32_t first_step);
+
+/// rooms: one per rank, of sizes that all ranks have agreed on; the own one holds this rank's
+/// bytes. Takes P-1 steps.
+engine::Task<void> ring_all_gather(engine::GroupView& group,
+                                   std::span<const std::span<std::byte>> rooms,
+                                   std::uint32_t first_step);
 
 }  // namespace gtopk::collectives

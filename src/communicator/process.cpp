@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "gtopk/communicator.hpp"
+#include "src/communicator/flight_recording.hpp"
 #include "src/engine/engine_thread.hpp"
 #include "src/transport/ucx/ucx_transport.hpp"
 
@@ -13,12 +14,21 @@ std::shared_ptr<Process> Process::start() { return std::shared_ptr<Process>(new 
 Process::Process()
     : started_by_(getpid()), thread_(std::make_unique<engine::EngineThread>([] {
         return transport::make_ucx_transport(transport::UcxOptions{});
-      })) {}
+      })) {
+  flight_ = std::make_unique<FlightRecording>(flight_settings(), *thread_);
+}
 
 Process::~Process() {
   // In a forked child the thread does not exist and the network belongs to the parent: leave both
   // alone.
-  if (started_by_ != getpid()) static_cast<void>(thread_.release());
+  if (started_by_ == getpid()) return;
+  static_cast<void>(thread_.release());
+  static_cast<void>(flight_.release());
+}
+
+std::string Process::flight_record() const {
+  check_not_forked();
+  return flight_->record();
 }
 
 const std::string& Process::transport() const { return thread_->description(); }

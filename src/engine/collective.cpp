@@ -89,6 +89,24 @@ std::uint64_t Agreement::fingerprint() const {
   return state;
 }
 
+const Agreement::Field* Agreement::find(std::string_view name) const {
+  const auto fields = std::span(fields_).first(size_);
+  const auto at = std::ranges::find(fields, name, &Field::name);
+  return at == fields.end() ? nullptr : &*at;
+}
+
+std::vector<std::uint64_t> Agreement::numbers_of(std::string_view name) const {
+  const Field* const field = find(name);
+  if (field == nullptr) return {};
+  if (field->has_list) return *list_;
+  return field->has_number ? std::vector{field->number} : std::vector<std::uint64_t>{};
+}
+
+std::string_view Agreement::word_of(std::string_view name) const {
+  const Field* const field = find(name);
+  return field == nullptr ? std::string_view() : field->word;
+}
+
 std::string Agreement::text() const {
   std::string text(collective_);
   const char* separator = "(";

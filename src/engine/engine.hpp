@@ -115,6 +115,8 @@ class Engine final : public transport::AddressBook {
   /// Of a point-to-point message. One count for all groups: a withdrawal that comes late cannot
   /// mean a message of the next group of that number.
   [[nodiscard]] std::uint32_t take_serial() { return next_serial_++; }
+  /// Of an operation, among all of this engine's.
+  [[nodiscard]] std::uint64_t take_number() { return next_number_++; }
   [[nodiscard]] bool has_left(transport::PeerId peer) const { return membership_.has_left(peer); }
   /// Waits for a message from any sender: looked after in every step, in the order of the calls.
   void watch(AnySender& sender) {
@@ -142,6 +144,7 @@ class Engine final : public transport::AddressBook {
   Executor& executor_;
   Lookups* lookups_;
   std::uint32_t next_serial_ = 0;
+  std::uint64_t next_number_ = 0;
   std::vector<AnySender*> any_senders_;
 
   // Each part knows those above it; operations, which the scheduler owns, give back to the pools.

@@ -12,20 +12,20 @@ namespace gtopk::engine {
 Group::Group(GroupSpec spec, std::vector<transport::PeerId> peers, transport::Transport& transport)
     : find_address(std::move(spec.find_address)),
       ids_(std::move(spec.ids)),
-      name_(std::move(spec.name)),
-      rank_(spec.rank),
       peers_(std::move(peers)),
       hosts_(spec.hosts.empty() ? HostMap::apart(size()) : HostMap(spec.hosts)) {
-  members_.reserve(peers_.size());
+  GroupIdentity identity{std::move(spec.name), spec.rank, {}};
+  identity.members.reserve(peers_.size());
   for (std::uint32_t rank = 0; rank < peers_.size(); ++rank) {
     const transport::PeerInfo& info = transport.peer(peers_[rank]);
-    members_.push_back(fmt::format("rank {} (host {}, pid {})", rank, info.host, info.process));
+    identity.members.push_back(
+        fmt::format("rank {} (host {}, pid {})", rank, info.host, info.process));
   }
+  identity_ = std::make_shared<const GroupIdentity>(std::move(identity));
 }
 
 std::string Group::last_operation() const {
-  return last_name_.empty() ? std::string("nothing")
-                            : fmt::format("{} #{}", last_name_, last_sequence_);
+  return last_name_.empty() ? std::string() : fmt::format("{} #{}", last_name_, last_sequence_);
 }
 
 std::optional<std::uint32_t> Group::rank_of(transport::PeerId peer) const {

@@ -38,21 +38,31 @@ struct GroupSpec {
   std::vector<std::string> hosts{};
 };
 
+/// Whose group it is, for who remembers it when it is gone.
+struct GroupIdentity {
+  std::string name;
+  std::uint32_t rank = 0;            ///< of this process
+  std::vector<std::string> members;  ///< "rank 3 (host node7, pid 4711)", by rank
+};
+
 /// The engine thread's, but for the constant part and the metrics.
 class Group {
  public:
   Group(GroupSpec spec, std::vector<transport::PeerId> peers, transport::Transport& transport);
 
   /// This process's number of the group: what others put into tags of messages to it.
-  [[nodiscard]] std::uint32_t id() const { return ids_[rank_]; }
+  [[nodiscard]] std::uint32_t id() const { return ids_[rank()]; }
   /// What belongs into tags and notices to that rank.
   [[nodiscard]] std::uint32_t id_at(std::uint32_t rank) const { return ids_[rank]; }
-  [[nodiscard]] const std::string& name() const { return name_; }
-  [[nodiscard]] std::uint32_t rank() const { return rank_; }
+  [[nodiscard]] const std::string& name() const { return identity_->name; }
+  [[nodiscard]] const std::shared_ptr<const GroupIdentity>& identity() const { return identity_; }
+  [[nodiscard]] std::uint32_t rank() const { return identity_->rank; }
   [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(peers_.size()); }
   [[nodiscard]] transport::PeerId peer(std::uint32_t rank) const { return peers_.at(rank); }
   /// "rank 3 (host node7, pid 4711)"
-  [[nodiscard]] const std::string& member(std::uint32_t rank) const { return members_.at(rank); }
+  [[nodiscard]] const std::string& member(std::uint32_t rank) const {
+    return identity_->members.at(rank);
+  }
   [[nodiscard]] std::optional<std::uint32_t> rank_of(transport::PeerId peer) const;
   [[nodiscard]] const HostMap& hosts() const { return hosts_; }
 
@@ -64,7 +74,7 @@ class Group {
   [[nodiscard]] std::uint64_t arrived() const { return arrived_; }
   /// Operations that run.
   [[nodiscard]] std::uint32_t in_flight() const { return in_flight_; }
-  /// The newest one that started: "all_reduce #17", or "nothing".
+  /// The newest one that started: "all_reduce #17", or empty.
   [[nodiscard]] std::string last_operation() const;
 
   // Failures'.
@@ -83,10 +93,8 @@ class Group {
 
  private:
   std::vector<std::uint32_t> ids_;
-  std::string name_;
-  std::uint32_t rank_;
   std::vector<transport::PeerId> peers_;
-  std::vector<std::string> members_;
+  std::shared_ptr<const GroupIdentity> identity_;
   HostMap hosts_;
 
   friend class Scheduler;

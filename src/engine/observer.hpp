@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "gtopk/collective.hpp"
 #include "gtopk/error.hpp"
 #include "src/transport/base/clock.hpp"
 
@@ -17,8 +18,15 @@ class Group;
 /// An operation at the moment of an event. Views are valid during the call.
 struct OperationEvent {
   Group& group;
+  /// Of the operation: 0, 1, 2, ... in the order in which the engine is told of their calls.
+  std::uint64_t number;
   /// As the user called it: "all_reduce".
   std::string_view name;
+  /// What ranks must agree on; empty for a point-to-point message.
+  const Agreement& agreement;
+  /// What this rank hands in or has room for, where the agreement does not say it.
+  std::uint64_t bytes;
+  transport::Duration timeout;
   /// Of the collective in its group; 0 for a point-to-point message.
   std::uint64_t sequence;
   bool point_to_point;

@@ -45,6 +45,7 @@ Operation::Operation(Engine& engine, std::shared_ptr<Group> group, std::uint64_t
                      transport::TimePoint queued, OperationSpec spec)
     : engine_(engine),
       group_(std::move(group)),
+      number_(engine.take_number()),
       sequence_(sequence),
       queued_(queued),
       spec_(std::move(spec)),
@@ -62,12 +63,12 @@ Operation::~Operation() {
   }
 }
 
+std::string Operation::title() const {
+  return spec_.point_to_point() ? spec_.name : fmt::format("{} #{}", spec_.name, sequence_);
+}
+
 std::string Operation::label() const {
-  if (spec_.point_to_point()) {
-    return fmt::format("{} of group '{}' on rank {}", spec_.name, group_->name(), group_->rank());
-  }
-  return fmt::format("{} #{} of group '{}' on rank {}", spec_.name, sequence_, group_->name(),
-                     group_->rank());
+  return fmt::format("{} of group '{}' on rank {}", title(), group_->name(), group_->rank());
 }
 
 std::vector<std::uint32_t> Operation::waits_for(bool sends) const {
@@ -261,7 +262,11 @@ void Operation::enter(std::string_view phase) {
 
 OperationEvent Operation::event(transport::TimePoint at) const {
   return {.group = *group_,
+          .number = number_,
           .name = spec_.name,
+          .agreement = spec_.agreement,
+          .bytes = spec_.bytes,
+          .timeout = spec_.timeout,
           .sequence = sequence_,
           .point_to_point = spec_.point_to_point(),
           .queued = queued_,

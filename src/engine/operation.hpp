@@ -92,6 +92,8 @@ class Operation {
   [[nodiscard]] bool body_done() const { return body_.started() && body_.done(); }
   /// Nothing of it is in the network or on another thread.
   [[nodiscard]] bool quiet() const { return pending_ == 0 && computing_ == 0; }
+  /// "all_reduce(gtopk) #17", or "recv(from 1, tag 7)"
+  [[nodiscard]] std::string title() const;
   /// "all_reduce(gtopk) #17 of group 'default' on rank 2"
   [[nodiscard]] std::string label() const;
   /// Ranks whose messages have not arrived; of those that did not take ours, if `sends`.
@@ -159,6 +161,7 @@ class Operation {
 
   Engine& engine_;
   std::shared_ptr<Group> group_;
+  std::uint64_t number_;
   std::uint64_t sequence_;
   transport::TimePoint queued_;
   transport::TimePoint started_{};

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
+#include <span>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -14,9 +17,49 @@ namespace {
 using transport::PeerId;
 
 /// How a reply to a probe begins when the rank is the one that the others wait for.
-constexpr std::string_view kNotCalled = "has not called it";
-/// Other ranks' states in the text of a time-out.
+constexpr std::string_view kNeverEntered = "never entered";
+/// Other ranks' states in the text of a time-out, of each kind.
 constexpr std::size_t kStatesShown = 4;
+/// In the place of a collective's number, in the probe of a point-to-point message: what is asked
+/// is what the rank is doing at all.
+constexpr std::uint64_t kNoCollective = std::numeric_limits<std::uint64_t>::max();
+
+std::uint64_t probed(const Operation& operation) {
+  return operation.spec().point_to_point() ? kNoCollective : operation.sequence();
+}
+
+/// "all_reduce #17, waiting for rank 3"
+std::string describe(const Operation& operation) {
+  std::string text = operation.title();
+  if (operation.gate_waiter) {
+    return text + ", waiting at its gate for the rest of the step";
+  }
+  const std::vector<std::uint32_t> awaited = operation.waits_for(false);
+  if (!awaited.empty() && !operation.spec().point_to_point()) {
+    text += fmt::format(", waiting for rank {}", fmt::join(awaited, ", "));
+  }
+  return text;
+}
+
+/// Ranks, and in words what each is doing.
+struct States {
+  std::vector<std::uint32_t> ranks;
+  std::vector<std::string> words;
+
+  void add(std::uint32_t rank, std::string state) {
+    ranks.push_back(rank);
+    words.push_back(std::move(state));
+  }
+  /// Appends the first kStatesShown, and the ranks of the others with what they have in common.
+  void tell(std::vector<std::string>& texts, std::string_view in_common) const {
+    const std::size_t shown = std::min(words.size(), kStatesShown);
+    texts.insert(texts.end(), words.begin(), words.begin() + static_cast<std::ptrdiff_t>(shown));
+    if (shown < words.size()) {
+      texts.push_back(
+          fmt::format("rank {} {}", fmt::join(std::span(ranks).subspan(shown), ", "), in_common));
+    }
+  }
+};
 
 double seconds(transport::Duration duration) {
   return std::chrono::duration<double>(duration).count();
@@ -24,28 +67,41 @@ double seconds(transport::Duration duration) {
 
 }  // namespace
 
-std::string Probes::describe_state(const Group& group, std::uint64_t sequence) {
+/// What this process is doing: in the group, else in another one, else what it did last.
+std::string Probes::describe_place(const Group& group) const {
+  if (const Operation* const oldest = Scheduler::oldest_running(group)) {
+    return fmt::format("it is in {}", describe(*oldest));
+  }
+  for (const bool here : {true, false}) {
+    for (const auto& operation : scheduler_.operations()) {
+      if (operation->state == Operation::State::kLingering ||
+          (&operation->group() == &group) != here) {
+        continue;
+      }
+      return fmt::format("it is in {}", here ? describe(*operation) : operation->label());
+    }
+  }
+  return group.last_operation().empty()
+             ? std::string("it has called no collective of the group yet")
+             : fmt::format("its last was {}, which has ended", group.last_operation());
+}
+
+std::string Probes::describe_state(const Group& group, std::uint64_t sequence) const {
   if (group.failure) {
     return fmt::format("has given up: {}", group.failure->what());
   }
+  if (sequence == kNoCollective) {
+    return describe_place(group);
+  }
   if (sequence >= group.arrived()) {
-    return fmt::format("{}; its last was {}", kNotCalled, group.last_operation());
+    return fmt::format("{}; {}", kNeverEntered, describe_place(group));
   }
-  const Operation* const found = Scheduler::running(group, sequence);
-  if (found == nullptr) {
-    return "has finished it or not started it";
+  if (const Operation* const found = Scheduler::running(group, sequence)) {
+    return fmt::format("is in {}", describe(*found));
   }
-  const Operation& operation = *found;
-  if (operation.gate_waiter) {
-    return fmt::format("is in {} #{}, waiting at its gate for the rest of the step",
-                       operation.spec().name, sequence);
-  }
-  const std::vector<std::uint32_t> awaited = operation.waits_for(false);
-  if (awaited.empty()) {
-    return fmt::format("is in {} #{}", operation.spec().name, sequence);
-  }
-  return fmt::format("is in {} #{}, waiting for rank {}", operation.spec().name, sequence,
-                     fmt::join(awaited, ", "));
+  return Scheduler::waits(group, sequence)
+             ? fmt::format("has called it and not started it; {}", describe_place(group))
+             : "has finished it";
 }
 
 void Probes::probe(Operation& operation) {
@@ -77,15 +133,27 @@ void Probes::probe(Operation& operation) {
       continue;
     }
     membership_.tell(group, rank,
-                     {NoticeKind::kProbe, ErrorKind::kTimeout, 0, operation.sequence(), {}});
+                     {NoticeKind::kProbe, ErrorKind::kTimeout, 0, probed(operation), {}});
   }
+}
+
+void Probes::conclude_transfer(Operation& operation, const std::vector<std::string>& silent,
+                               const std::vector<std::string>& alive) {
+  const bool of_any = operation.waits_for(false).empty() && operation.waits_for(true).empty();
+  const std::string why = of_any ? std::string("no rank has sent a match")
+                          : silent.empty()
+                              ? fmt::format("{}", fmt::join(alive, "; "))
+                              : fmt::format("{} does not answer", fmt::join(silent, ", "));
+  operation.fail(
+      Error(ErrorKind::kTimeout, fmt::format("{}: timed out after {:.3g} s: {}", operation.label(),
+                                             seconds(operation.waited), why)));
 }
 
 void Probes::conclude(Operation& operation) {
   Group& group = operation.group();
   std::vector<std::string> silent;
-  std::vector<std::string> states;
-  std::vector<std::string> not_called;
+  States states;
+  States never_entered;
   for (std::uint32_t rank = 0; rank < group.size(); ++rank) {
     if (!operation.answered[rank]) {
       const std::string unreachable = transport_.why_unreachable(group.peer(rank));
@@ -93,23 +161,25 @@ void Probes::conclude(Operation& operation) {
                            ? group.member(rank)
                            : fmt::format("{} ({})", group.member(rank), unreachable));
     } else if (!operation.answers[rank].empty()) {
-      auto& kind = operation.answers[rank].starts_with(kNotCalled) ? not_called : states;
-      kind.push_back(fmt::format("{} {}", group.member(rank), operation.answers[rank]));
+      std::string_view answer = operation.answers[rank];
+      if (operation.spec().point_to_point()) {
+        states.add(rank,
+                   fmt::format("{} is alive and has no match; {}", group.member(rank), answer));
+      } else if (answer.starts_with(kNeverEntered)) {
+        answer.remove_prefix(kNeverEntered.size());
+        never_entered.add(rank, fmt::format("{} {} {}{}", group.member(rank), kNeverEntered,
+                                            operation.title(), answer));
+      } else {
+        states.add(rank, fmt::format("{} {}", group.member(rank), answer));
+      }
     }
   }
-  const double waited = seconds(operation.waited);
   if (operation.spec().point_to_point()) {
-    const bool of_any = operation.waits_for(false).empty() && operation.waits_for(true).empty();
-    const std::string why = of_any ? std::string("no rank has sent a match")
-                            : silent.empty()
-                                ? std::string("the other side is alive and has no match")
-                                : fmt::format("{} does not answer", fmt::join(silent, ", "));
-    operation.fail(Error(ErrorKind::kTimeout, fmt::format("{}: timed out after {:.3g} s: {}",
-                                                          operation.label(), waited, why)));
+    conclude_transfer(operation, silent, states.words);
     return;
   }
-  const std::string what = fmt::format("{} #{} timed out after {:.3g} s", operation.spec().name,
-                                       operation.sequence(), waited);
+  const std::string what =
+      fmt::format("{} timed out after {:.3g} s", operation.title(), seconds(operation.waited));
   if (!silent.empty()) {
     failures_.fail_group(
         group,
@@ -124,17 +194,14 @@ void Probes::conclude(Operation& operation) {
     }
     return;
   }
-  // Who has not called is what matters, and a notice holds only so much.
-  if (states.size() > kStatesShown) {
-    const std::size_t more = states.size() - kStatesShown;
-    states.resize(kStatesShown);
-    states.push_back(fmt::format("and {} more that have called it", more));
-  }
-  states.insert(states.begin(), not_called.begin(), not_called.end());
+  // Who never entered is what matters, and a notice holds only so much.
+  std::vector<std::string> told;
+  never_entered.tell(told, "never entered it either");
+  states.tell(told, "has called it");
   failures_.fail_group(
       group,
       Error(ErrorKind::kTimeout, fmt::format("{} on {}: every rank is alive: {}", what,
-                                             group.member(group.rank()), fmt::join(states, "; "))),
+                                             group.member(group.rank()), fmt::join(told, "; "))),
       true);
 }
 
@@ -185,7 +252,7 @@ void Probes::answer(Group& group, PeerId from, std::uint64_t sequence) {
 void Probes::take_answer(const Group& group, PeerId from, const Notice& notice) {
   for (const auto& operation : scheduler_.operations()) {
     if (&operation->group() != &group || operation->state != Operation::State::kProbing ||
-        operation->sequence() != notice.sequence) {
+        probed(*operation) != notice.sequence) {
       continue;
     }
     const std::uint32_t rank = *group.rank_of(from);

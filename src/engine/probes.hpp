@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "src/engine/failures.hpp"
 #include "src/engine/group_table.hpp"
@@ -45,7 +46,10 @@ class Probes {
   void check_waiting(const Group& group, transport::TimePoint now);
   void probe(Operation& operation);
   void conclude(Operation& operation);
-  [[nodiscard]] static std::string describe_state(const Group& group, std::uint64_t sequence);
+  [[nodiscard]] std::string describe_state(const Group& group, std::uint64_t sequence) const;
+  [[nodiscard]] std::string describe_place(const Group& group) const;
+  void conclude_transfer(Operation& operation, const std::vector<std::string>& silent,
+                         const std::vector<std::string>& alive);
 
   transport::Transport& transport_;
   const transport::Clock& clock_;

@@ -12,6 +12,16 @@ namespace {
 /// Timers are looked at this often though nothing is due.
 constexpr transport::Duration kIdleTimer = std::chrono::seconds(1);
 
+/// "; it was waiting for rank 3 (host b, pid 17)", where it was for any.
+std::string waited_for(const Operation& operation) {
+  const Group& group = operation.group();
+  std::string text;
+  for (const std::uint32_t rank : operation.waits_for(false)) {
+    text += fmt::format("{}{}", text.empty() ? "; it was waiting for " : ", ", group.member(rank));
+  }
+  return text;
+}
+
 }  // namespace
 
 Scheduler::~Scheduler() {
@@ -207,7 +217,10 @@ void Scheduler::end_waiting(Group& group, std::uint64_t sequence, const Error& c
 
 void Scheduler::fail(Group& group, const Error& cause) {
   const auto with_label = [&](const Operation& operation) {
-    return Error(cause.kind(), fmt::format("{}: {}", operation.label(), cause.what()));
+    return Error(
+        cause.kind(),
+        fmt::format("{}: {}{}", operation.label(), cause.what(),
+                    cause.kind() == ErrorKind::kAborted ? waited_for(operation) : std::string()));
   };
   std::deque<std::unique_ptr<Operation>> waiting;
   waiting.swap(group.waiting_);

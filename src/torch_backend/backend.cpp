@@ -178,11 +178,14 @@ WorkPointer GtopkBackend::run(c10::intrusive_ptr<GtopkWork> work, std::chrono::m
     rethrow_for_python(error);
   }
   if (collective) ++sequence_;
+  window_.note(work);
   return work;
 }
 
 WorkPointer GtopkBackend::allreduce(std::vector<at::Tensor>& tensors,
                                     const c10d::AllreduceOptions& opts) {
+  const ClosesOnError closing(window_);
+  if (tensors.size() == 1 && tensors.front().is_sparse()) return allreduce_coo(tensors, opts);
   const Contiguous at = writable(only(tensors, "all_reduce"), "all_reduce");
   const DataType type = data_type(at.memory);
   const auto [op, factor] = reduction(opts.reduceOp);
@@ -196,6 +199,7 @@ WorkPointer GtopkBackend::allreduce(std::vector<at::Tensor>& tensors,
 
 WorkPointer GtopkBackend::broadcast(std::vector<at::Tensor>& tensors,
                                     const c10d::BroadcastOptions& opts) {
+  const ClosesOnError closing(window_);
   const Contiguous at = writable(only(tensors, "broadcast"), "broadcast");
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::BROADCAST, "gtopk:broadcast", tensors,
                                              std::vector{at}, tensors);
@@ -209,6 +213,7 @@ WorkPointer GtopkBackend::broadcast(std::vector<at::Tensor>& tensors,
 WorkPointer GtopkBackend::allgather(std::vector<std::vector<at::Tensor>>& outputs,
                                     std::vector<at::Tensor>& inputs,
                                     const c10d::AllgatherOptions& opts) {
+  const ClosesOnError closing(window_);
   const at::Tensor& input = only(inputs, "all_gather");
   TORCH_CHECK_VALUE(outputs.size() == 1 && outputs[0].size() == static_cast<std::size_t>(size_),
                     "gtopk: all_gather wants one list of ", size_, " output tensors");
@@ -233,6 +238,7 @@ WorkPointer GtopkBackend::allgather(std::vector<std::vector<at::Tensor>>& output
 
 WorkPointer GtopkBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                           const c10d::AllgatherOptions& opts) {
+  const ClosesOnError closing(window_);
   check_dense_cpu(input, "all_gather_into_tensor");
   check_dense_cpu(output, "all_gather_into_tensor");
   TORCH_CHECK_VALUE(output.numel() == input.numel() * size_ && output.dtype() == input.dtype(),
@@ -257,6 +263,7 @@ WorkPointer GtopkBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
 }
 
 WorkPointer GtopkBackend::barrier(const c10d::BarrierOptions& opts) {
+  const ClosesOnError closing(window_);
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::BARRIER, "gtopk:barrier",
                                              std::vector<at::Tensor>{}, std::vector<Contiguous>{},
                                              std::vector<at::Tensor>{});
@@ -265,7 +272,26 @@ WorkPointer GtopkBackend::barrier(const c10d::BarrierOptions& opts) {
   });
 }
 
+void GtopkBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait_all_ranks*/) {
+  auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::BARRIER, "gtopk:monitored_barrier",
+                                             std::vector<at::Tensor>{}, std::vector<Contiguous>{},
+                                             std::vector<at::Tensor>{});
+  const WorkPointer running =
+      run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
+        communicator.run(monitored_barrier(), std::move(call));
+      });
+  const WithoutGil without_gil;
+  running->wait();
+}
+
+void GtopkBackend::startCoalescing() { window_.open(); }
+
+WorkPointer GtopkBackend::endCoalescing() {
+  return c10::make_intrusive<CoalescedWork>(rank_, window_.close());
+}
+
 WorkPointer GtopkBackend::send(std::vector<at::Tensor>& tensors, int to, int tag) {
+  const ClosesOnError closing(window_);
   const Contiguous at = contiguous(only(tensors, "send"));
   // Held only: nothing is to be copied back.
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::SEND, "gtopk:send", tensors,
@@ -277,6 +303,7 @@ WorkPointer GtopkBackend::send(std::vector<at::Tensor>& tensors, int to, int tag
 }
 
 WorkPointer GtopkBackend::recv(std::vector<at::Tensor>& tensors, int from, int tag) {
+  const ClosesOnError closing(window_);
   const Contiguous at = writable(only(tensors, "recv"), "recv");
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::RECV, "gtopk:recv", tensors,
                                              std::vector{at}, tensors);
@@ -288,6 +315,7 @@ WorkPointer GtopkBackend::recv(std::vector<at::Tensor>& tensors, int from, int t
 }
 
 WorkPointer GtopkBackend::recvAnysource(std::vector<at::Tensor>& tensors, int tag) {
+  const ClosesOnError closing(window_);
   const Contiguous at = writable(only(tensors, "recv"), "recv");
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::RECVANYSOURCE, "gtopk:recvAnySource",
                                              tensors, std::vector{at}, tensors);
@@ -304,6 +332,7 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
                                             const std::vector<at::Tensor>& delivered,
                                             const std::optional<at::Tensor>& state,
                                             const std::optional<at::Tensor>& momentum) {
+  const ClosesOnError closing(window_);
   std::vector<Contiguous> at = pieces(tensors);
   std::vector<Segment> segments;
   std::uint64_t d = 0;
@@ -370,5 +399,9 @@ std::optional<PlanReport> GtopkBackend::last_plan() {
 Statistics GtopkBackend::statistics() { return membership()->communicator.statistics(); }
 
 std::string GtopkBackend::transport() { return membership()->runtime->process->transport(); }
+
+std::string GtopkBackend::flight_record() {
+  return membership()->runtime->process->flight_record();
+}
 
 }  // namespace gtopk::torch_backend

@@ -16,6 +16,7 @@
 #include "gtopk/communicator.hpp"
 #include "src/torch_backend/runtime.hpp"
 #include "src/torch_backend/torch_headers.hpp"
+#include "src/torch_backend/window.hpp"
 #include "src/torch_backend/work.hpp"
 
 namespace gtopk::torch_backend {
@@ -76,9 +77,19 @@ class GtopkBackend final : public c10d::Backend {
                                          std::vector<std::vector<at::Tensor>>& inputs,
                                          const c10d::ScatterOptions& opts) override;
   c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& opts) override;
+  /// A barrier whose time-out names all ranks that did not come, on every rank that did; so there
+  /// is nothing more to wait for with `wait_all_ranks`. Blocks.
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
   c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int to, int tag) override;
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int from, int tag) override;
   c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
+
+  // A window: what is called in it starts at once, and endCoalescing() gives one Work for all of
+  // it. A start inside a window goes on with that, and the first end closes it. An operation that
+  // raises closes it as well: those before it go on by themselves.
+  bool supportsCoalescing() const override { return true; }
+  void startCoalescing() override;
+  c10::intrusive_ptr<c10d::Work> endCoalescing() override;
 
   /// See gtopk.sparse_all_reduce. Several tensors are one vector in pieces, each contiguous; the
   /// residual is then of one dimension. `delivered`: {indices, values} to note the result in, see
@@ -112,6 +123,8 @@ class GtopkBackend final : public c10d::Backend {
   [[nodiscard]] std::int64_t number() const { return number_; }
   [[nodiscard]] Statistics statistics();
   [[nodiscard]] std::string transport();
+  /// See Process::flight_record(): of all groups of this process.
+  [[nodiscard]] std::string flight_record();
 
  private:
   /// What belongs to a member of the group until it leaves. Whoever uses the communicator holds it
@@ -129,6 +142,9 @@ class GtopkBackend final : public c10d::Backend {
   /// Throws unless this rank is still a member; call with mutex_ held.
   void check_member() const;
   void check_not_forked() const;
+  /// Of sparse COO tensors.
+  c10::intrusive_ptr<c10d::Work> allreduce_coo(std::vector<at::Tensor>& tensors,
+                                               const c10d::AllreduceOptions& opts);
   using Start = std::function<void(Communicator&, Call)>;
   /// Runs `start` with the Call of a new Work; translates what it throws.
   c10::intrusive_ptr<c10d::Work> run(c10::intrusive_ptr<GtopkWork> work,
@@ -139,6 +155,7 @@ class GtopkBackend final : public c10d::Backend {
   std::shared_ptr<Membership> membership_;
   c10::intrusive_ptr<Options> options_;
   std::atomic<uint64_t> sequence_{0};
+  Window window_;
   std::shared_ptr<GroupError> error_;
   int forks_;
 };

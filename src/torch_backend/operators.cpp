@@ -50,10 +50,21 @@ BackendPointer numbered(std::int64_t number) {
   return backend;
 }
 
+std::vector<BackendPointer> living_backends() {
+  std::vector<BackendPointer> backends;
+  const std::lock_guard lock(process_mutex());
+  for (const auto& [number, weak] : living()) {
+    if (auto backend = weak.lock()) backends.push_back(std::move(backend));
+  }
+  return backends;
+}
+
 std::string torch_version() { return TORCH_VERSION; }
 
 /// Meets the other ranks of `group`, and puts a backend into its place for CPU tensors.
-void create_backend(const GroupPointer& group, std::int64_t timeout_ms, const std::string& name) {
+/// Its number.
+std::int64_t create_backend(const GroupPointer& group, std::int64_t timeout_ms,
+                            const std::string& name) {
   auto backend =
       c10::make_intrusive<GtopkBackend>(group->getStore(), group->getRank(), group->getSize(),
                                         std::chrono::milliseconds(timeout_ms), name);
@@ -62,8 +73,10 @@ void create_backend(const GroupPointer& group, std::int64_t timeout_ms, const st
     std::erase_if(living(), [](const auto& each) { return each.second.expired(); });
     living().emplace(backend->number(), backend);
   }
+  const std::int64_t number = backend->number();
   group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM,
                     c10::intrusive_ptr<c10d::Backend>(std::move(backend)));
+  return number;
 }
 
 /// The number of the group's backend for CPU tensors, where that is gtopk's.
@@ -198,6 +211,19 @@ Plan last_plan(std::int64_t backend) {
   return told(numbered(backend)->last_plan().value_or(PlanReport()));
 }
 
+/// Of the whole process; empty where it is in no group.
+std::string flight_record() {
+  std::vector<BackendPointer> backends = living_backends();
+  for (const BackendPointer& backend : backends) {
+    try {
+      return backend->flight_record();
+    } catch (const c10::DistBackendError&) {  // it has left its group
+      continue;
+    }
+  }
+  return {};
+}
+
 std::int64_t get_error(std::int64_t backend) {
   return static_cast<std::int64_t>(numbered(backend)->getError());
 }
@@ -209,13 +235,7 @@ std::int64_t sequence_number(const c10::intrusive_ptr<c10d::Work>& work) {
 /// Leaves every group, so that the process can exit though nobody destroyed them. In a forked child
 /// the parent's are left alone.
 void shut_down() {
-  std::vector<BackendPointer> backends;
-  {
-    const std::lock_guard lock(process_mutex());
-    for (const auto& [number, weak] : living()) {
-      if (auto backend = weak.lock()) backends.push_back(std::move(backend));
-    }
-  }
+  std::vector<BackendPointer> backends = living_backends();
   for (const BackendPointer& backend : backends) backend->shutdown();
   backends.clear();
   Completer::wait_for_stragglers();
@@ -238,7 +258,7 @@ TORCH_LIBRARY(gtopk, library) {
       .def("shut", [](const GatePointer& self) { return self->gate->shut(); });
   library.def(
       "create_backend(__torch__.torch.classes.c10d.ProcessGroup group, int timeout_ms, str name) "
-      "-> ()",
+      "-> int",
       &create_backend);
   library.def("number_of(__torch__.torch.classes.c10d.ProcessGroup group) -> int?", &number_of);
   library.def(
@@ -264,6 +284,7 @@ TORCH_LIBRARY(gtopk, library) {
       "-> (str, str, Dict(str, float), Dict(str, int), Dict(str, float), Dict(str, float), int, "
       "float)",
       &last_plan);
+  library.def("flight_record() -> str", &flight_record);
   library.def("get_error(int backend) -> int", &get_error);
   library.def("sequence_number(__torch__.torch.classes.c10d.Work work) -> int", &sequence_number);
   library.def("shutdown() -> ()", &shut_down);

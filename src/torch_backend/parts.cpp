@@ -97,6 +97,7 @@ std::vector<std::span<std::byte>> split_rows(const Contiguous& at, int size,
 WorkPointer GtopkBackend::reduce_scatter(std::vector<at::Tensor>& outputs,
                                          std::vector<std::vector<at::Tensor>>& inputs,
                                          const c10d::ReduceScatterOptions& opts) {
+  const ClosesOnError closing(window_);
   static constexpr const char* kWhat = "reduce_scatter";
   const at::Tensor& output = only(outputs, kWhat);
   TORCH_CHECK_VALUE(inputs.size() == 1, "gtopk: reduce_scatter takes one list of inputs, given ",
@@ -123,6 +124,7 @@ WorkPointer GtopkBackend::reduce_scatter(std::vector<at::Tensor>& outputs,
 
 WorkPointer GtopkBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                const c10d::ReduceScatterOptions& opts) {
+  const ClosesOnError closing(window_);
   static constexpr const char* kWhat = "reduce_scatter_tensor";
   check_dense_cpu(input, kWhat);
   check_dense_cpu(output, kWhat);
@@ -147,6 +149,7 @@ WorkPointer GtopkBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                         std::vector<int64_t>& output_splits,
                                         std::vector<int64_t>& input_splits,
                                         const c10d::AllToAllOptions& opts) {
+  const ClosesOnError closing(window_);
   static constexpr const char* kWhat = "all_to_all_single";
   check_dense_cpu(input, kWhat);
   check_dense_cpu(output, kWhat);
@@ -169,6 +172,7 @@ WorkPointer GtopkBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
 WorkPointer GtopkBackend::alltoall(std::vector<at::Tensor>& outputs,
                                    std::vector<at::Tensor>& inputs,
                                    const c10d::AllToAllOptions& opts) {
+  const ClosesOnError closing(window_);
   static constexpr const char* kWhat = "all_to_all";
   TORCH_CHECK_VALUE(!inputs.empty(), "gtopk: ", kWhat, " of no tensors");
   check_list(inputs, size_, inputs.front().scalar_type(), kWhat);
@@ -194,6 +198,7 @@ WorkPointer GtopkBackend::alltoall(std::vector<at::Tensor>& outputs,
 
 WorkPointer GtopkBackend::reduce(std::vector<at::Tensor>& tensors,
                                  const c10d::ReduceOptions& opts) {
+  const ClosesOnError closing(window_);
   const at::Tensor& tensor = only(tensors, "reduce");
   const DataType type = data_type(tensor);
   const auto [op, factor] = reduction(opts.reduceOp);
@@ -211,6 +216,7 @@ WorkPointer GtopkBackend::reduce(std::vector<at::Tensor>& tensors,
 
 WorkPointer GtopkBackend::gather(std::vector<std::vector<at::Tensor>>& outputs,
                                  std::vector<at::Tensor>& inputs, const c10d::GatherOptions& opts) {
+  const ClosesOnError closing(window_);
   static constexpr const char* kWhat = "gather";
   const at::Tensor& input = only(inputs, kWhat);
   const std::vector<at::Tensor> list =
@@ -234,6 +240,7 @@ WorkPointer GtopkBackend::gather(std::vector<std::vector<at::Tensor>>& outputs,
 WorkPointer GtopkBackend::scatter(std::vector<at::Tensor>& outputs,
                                   std::vector<std::vector<at::Tensor>>& inputs,
                                   const c10d::ScatterOptions& opts) {
+  const ClosesOnError closing(window_);
   static constexpr const char* kWhat = "scatter";
   const at::Tensor& output = only(outputs, kWhat);
   const std::vector<at::Tensor> list =

@@ -98,14 +98,16 @@ GtopkWork::GtopkWork(int rank, c10d::OpType type, const char* title,
 
 GtopkWork::~GtopkWork() {
   Completer* const completer = let_go_through();
-  if (completer == nullptr || (memory_.empty() && result_.empty() && !future_)) return;
+  if (completer == nullptr || (memory_.empty() && result_.empty() && !finish_ && !future_)) return;
   struct Held {
     std::vector<Contiguous> memory;
     std::vector<at::Tensor> result;
+    std::function<void()> finish;
     c10::intrusive_ptr<Future> future;
   };
-  completer->run([held = std::make_shared<Held>(std::move(memory_), std::move(result_),
-                                                std::move(future_))]() mutable { held.reset(); });
+  completer->run(
+      [held = std::make_shared<Held>(std::move(memory_), std::move(result_), std::move(finish_),
+                                     std::move(future_))]() mutable { held.reset(); });
 }
 
 bool GtopkWork::isCompleted() {
@@ -180,7 +182,7 @@ Call GtopkWork::call(Completer& completer, std::chrono::milliseconds timeout, ui
 
 void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& error) noexcept {
   auto self = c10::intrusive_ptr<GtopkWork>::unsafe_reclaim_from_nonowning(this);
-  const bool copies = std::ranges::any_of(memory_, &Contiguous::is_copy);
+  const bool copies = finish_ || std::ranges::any_of(memory_, &Contiguous::is_copy);
   if (!error && copies) {
     completer.run([self] { self->copy_back(); });
     return;
@@ -194,6 +196,7 @@ void GtopkWork::copy_back() {
   std::exception_ptr error;
   try {
     for (const Contiguous& each : memory_) each.copy_back();
+    if (const auto finish = std::exchange(finish_, nullptr)) finish();
   } catch (...) {
     error = std::current_exception();
   }

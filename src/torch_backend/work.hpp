@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -43,6 +44,9 @@ class GtopkWork final : public c10d::Work {
   int sourceRank() const override;
   uint64_t getSequencenumber() const override { return sequence_; }
 
+  /// On success this runs after what is copied back, and before anybody is told. Once, before the
+  /// operation is started.
+  void at_end(std::function<void()> finish) { finish_ = std::move(finish); }
   /// Where the core tells who sent what is received; for a sender that is known, it is set.
   [[nodiscard]] std::uint32_t& source() { return source_; }
 
@@ -64,6 +68,7 @@ class GtopkWork final : public c10d::Work {
 
   std::vector<Contiguous> memory_;
   std::vector<at::Tensor> result_;
+  std::function<void()> finish_;
   c10::intrusive_ptr<Future> future_;  // under mutex_
   std::shared_ptr<GroupError> group_error_;
   uint64_t sequence_ = 0;

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "gtopk/types.hpp"
+#include "src/reference/reference.hpp"
 #include "tests/support/cases.hpp"
-#include "tests/support/reference.hpp"
 
 namespace gtopk::test {
 

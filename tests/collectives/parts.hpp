@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "gtopk/types.hpp"
+#include "src/reference/reference.hpp"
 #include "tests/support/calls.hpp"
-#include "tests/support/reference.hpp"
 
 namespace gtopk::test {
 

@@ -10,7 +10,7 @@
 
 #include "gtopk/error.hpp"
 #include "src/collectives/reduction.hpp"
-#include "tests/support/number.hpp"
+#include "src/reference/number.hpp"
 
 namespace gtopk::collectives {
 namespace {

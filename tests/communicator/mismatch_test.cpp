@@ -11,11 +11,11 @@
 
 #include <fmt/format.h>
 
+#include "src/reference/hosts.hpp"
 #include "tests/communicator/member.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
 #include "tests/support/forked_ranks.hpp"
-#include "tests/support/hosts.hpp"
 
 namespace gtopk::test {
 namespace {

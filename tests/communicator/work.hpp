@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "gtopk/communicator.hpp"
+#include "src/reference/reference.hpp"
 #include "tests/support/calls.hpp"
-#include "tests/support/reference.hpp"
 
 namespace gtopk::test {
 

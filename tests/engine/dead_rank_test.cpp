@@ -1,6 +1,7 @@
 // Engine: a rank that is killed, stopped, silent or late. Every other rank gets an error that names
 // it, its host, the operation and the sequence number: at once where the network notices, else at
 // the operation's time-out.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -241,17 +242,17 @@ TEST(LateRank, IsNamedByTheTimeoutOfTheOthers) {
         ASSERT_TRUE(ending->error.has_value());
         EXPECT_EQ(ending->error->kind(), ErrorKind::kTimeout) << ending->text();
         const std::string who = fmt::format(
-            "rank {} (host node{}, pid {}) has not called it; its last was all_reduce #0", late,
-            late, 1000 + late);
+            "rank {} (host node{}, pid {}) never entered {} #1; its last was all_reduce #0, which "
+            "has ended",
+            late, late, 1000 + late, work.make(0, size + late).name);
         EXPECT_NE(ending->text().find(who), std::string::npos) << ending->text();
-        EXPECT_NE(ending->text().find("#1"), std::string::npos) << ending->text();
       }
       // When it calls at last, it hears the same.
       ranks.settle();
       const SharedEnding last = ranks.submit(late, work.make(late, size + late));
       ranks.run_all();
       ASSERT_TRUE(last->error.has_value());
-      EXPECT_NE(last->text().find("has not called it"), std::string::npos) << last->text();
+      EXPECT_NE(last->text().find("never entered"), std::string::npos) << last->text();
       EXPECT_TRUE(ranks.close().empty());
     }
   }
@@ -279,6 +280,94 @@ TEST(LateRank, IsNamedWhenTheOperationThatWaitsTimesOutFirst) {
   }
 }
 
+/// Ranks 0 and 1 of three time out in the group's all-reduce #1 while rank 2 runs `instead` in
+/// `place`, or nothing; what they are told.
+std::vector<std::string> told_of_rank_2(InprocRanks& ranks,
+                                        const std::function<SharedEnding(InprocRanks&)>& instead) {
+  EXPECT_EQ(support::group_works(ranks), "");
+  const SharedEnding other = instead(ranks);
+  std::vector<std::int64_t> values(2);
+  std::vector<SharedEnding> endings;
+  for (const std::uint32_t rank : {0U, 1U}) {
+    engine::OperationSpec spec = gtopk::all_reduce(&values[rank], 1, DataType::kInt64);
+    spec.timeout = kTimeout;
+    endings.push_back(ranks.submit(rank, std::move(spec)));
+  }
+  ranks.run_until([&] { return endings[0]->ended && endings[1]->ended; });
+  ranks.settle();
+  other->ignore("it waits for what nobody does");
+  return {endings[0]->text(), endings[1]->text()};
+}
+
+engine::OperationSpec lasting(engine::OperationSpec spec) {
+  spec.timeout = std::chrono::hours(1);
+  return spec;
+}
+
+TEST(LateRank, IsSaidToBeInAMessageThatItWaitsFor) {
+  InprocRanks ranks(3);
+  Bytes room(10);
+  const auto texts = told_of_rank_2(
+      ranks, [&](InprocRanks& all) { return all.submit(2, lasting(gtopk::recv(room, 0, 7))); });
+  for (const std::string& text : texts) {
+    EXPECT_THAT(text, ::testing::HasSubstr("of group 'default'"));
+    EXPECT_THAT(text, ::testing::HasSubstr("rank 2 (host node2, pid 1002) never entered "
+                                           "all_reduce #1; it is in recv(from 0, tag 7)"));
+  }
+}
+
+TEST(LateRank, IsSaidToBeInACollectiveOfAnotherGroup) {
+  InprocRanks ranks(3);
+  const auto pair = ranks.make_group("pair", {0, 2});
+  const auto texts = told_of_rank_2(
+      ranks, [&](InprocRanks& all) { return all.submit(2, pair[1], lasting(gtopk::barrier())); });
+  for (const std::string& text : texts) {
+    EXPECT_THAT(text,
+                ::testing::HasSubstr("rank 2 (host node2, pid 1002) never entered all_reduce #1; "
+                                     "it is in barrier #0 of group 'pair' on rank 1"));
+  }
+}
+
+TEST(LateRank, ThatHasCalledNothingIsSaidTo) {
+  InprocRanks ranks(2);
+  std::int64_t value = 0;
+  engine::OperationSpec spec = gtopk::all_reduce(&value, 1, DataType::kInt64);
+  spec.timeout = kTimeout;
+  const SharedEnding ending = ranks.submit(0, std::move(spec));
+  ranks.run_all();
+  ASSERT_TRUE(ending->error.has_value());
+  EXPECT_THAT(ending->text(),
+              ::testing::HasSubstr("rank 1 (host node1, pid 1001) never entered all_reduce #0; it "
+                                   "has called no collective of the group yet"));
+}
+
+TEST(LateRank, SeveralOfThemAreNamedFourInFull) {
+  InprocRanks ranks(8);
+  std::int64_t value = 0;
+  engine::OperationSpec spec = gtopk::all_reduce(&value, 1, DataType::kInt64);
+  spec.timeout = kTimeout;
+  const SharedEnding ending = ranks.submit(0, std::move(spec));
+  ranks.run_all();
+  ASSERT_TRUE(ending->error.has_value());
+  for (const char* const part :
+       {"rank 1 (host", "rank 4 (host", "rank 5, 6, 7 never entered it either"}) {
+    EXPECT_THAT(ending->text(), ::testing::HasSubstr(part));
+  }
+}
+
+TEST(AbortedGroup, SaysWhomEachOperationWasWaitingFor) {
+  InprocRanks ranks(2);
+  std::int64_t value = 0;
+  const SharedEnding ending = ranks.submit(0, gtopk::all_reduce(&value, 1, DataType::kInt64));
+  ranks.run_for(std::chrono::milliseconds(1));
+  ranks.engine(0).abort_group(*ranks.group(0), Error(ErrorKind::kAborted, "enough"));
+  ranks.run_until([&] { return ending->ended; });
+  ASSERT_TRUE(ending->error.has_value());
+  EXPECT_EQ(ending->text(),
+            "all_reduce #0 of group 'default' on rank 0: enough; it was waiting for rank 1 (host "
+            "node1, pid 1001)");
+}
+
 TEST(LateRank, OfAPointToPointTransferFailsThatTransferAlone) {
   InprocRanks ranks(2);
   Bytes room(10);
@@ -288,7 +377,10 @@ TEST(LateRank, OfAPointToPointTransferFailsThatTransferAlone) {
   ranks.run_all();
   ASSERT_TRUE(ending->error.has_value());
   EXPECT_EQ(ending->error->kind(), ErrorKind::kTimeout) << ending->text();
-  EXPECT_NE(ending->text().find("recv(from 1, tag 7)"), std::string::npos) << ending->text();
+  EXPECT_EQ(ending->text(),
+            "recv(from 1, tag 7) of group 'default' on rank 0: timed out after 10 s: rank 1 (host "
+            "node1, pid 1001) is alive and has no match; it has called no collective of the group "
+            "yet");
   EXPECT_EQ(support::group_works(ranks), "");
   EXPECT_TRUE(ranks.close().empty());
 }

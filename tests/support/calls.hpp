@@ -9,8 +9,8 @@
 #include "gtopk/collectives.hpp"
 #include "gtopk/types.hpp"
 #include "src/gtopk/algorithms/sparse_all_reduce.hpp"
+#include "src/reference/reference.hpp"
 #include "tests/support/inproc_ranks.hpp"
-#include "tests/support/reference.hpp"
 
 namespace gtopk::support {
 

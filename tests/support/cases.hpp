@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "gtopk/types.hpp"
-#include "tests/support/reference.hpp"
+#include "src/reference/reference.hpp"
 
 namespace gtopk::reference {
 

@@ -8,8 +8,8 @@
 
 #include <fmt/format.h>
 
+#include "src/reference/hosts.hpp"
 #include "src/transport/base/log.hpp"
-#include "tests/support/hosts.hpp"
 
 namespace gtopk::support {
 namespace {
@@ -39,7 +39,7 @@ transport::inproc::FabricOptions network(std::uint64_t seed, transport::Duration
 InprocRanks::InprocRanks(std::uint32_t ranks, FabricOptions options, std::vector<std::string> hosts)
     : fabric_(std::make_unique<transport::inproc::Fabric>(ranks, options)),
       hosts_(hosts.empty() ? usual_hosts(ranks) : std::move(hosts)) {
-  transport::log().set_level(spdlog::level::off);
+  transport::log().set_level(transport::LogLevel::kOff);
   seats_.resize(ranks);
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     addresses_.push_back(fabric_->port(rank).address());

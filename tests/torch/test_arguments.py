@@ -33,6 +33,8 @@ def config(**changes) -> Config:
         "min_numel": 1024,
         "momentum": 0.0,
         "nesterov": False,
+        "clip_norm": None,
+        "clip": "model",
     }
     return Config(**{**values, **changes})
 
@@ -174,7 +176,7 @@ def test_a_tensor_elsewhere_than_on_the_cpu_gets_an_error_that_says_so():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("clip_norm", 1.0), ("accumulate", "update")],
+    [("accumulate", "update")],
 )
 def test_arguments_of_the_state_that_are_not_there_are_named(name, value):
     with pytest.raises(NotImplementedError, match=rf"SparseState\({name}="):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import gtopk
-from gtopk import overlap
+from gtopk import buckets, overlap
 
 WATCHDOG = 60
 
@@ -82,8 +82,9 @@ class Bucket:
 @pytest.fixture
 def backend(monkeypatch: pytest.MonkeyPatch) -> Backend:
     made = Backend()
-    monkeypatch.setattr(overlap, "backend_of", lambda _: made)
-    monkeypatch.setattr(overlap, "check_group", lambda *_: None)
+    for module in (buckets, overlap):
+        monkeypatch.setattr(module, "backend_of", lambda _: made)
+    monkeypatch.setattr(buckets, "check_group", lambda *_: None)
     monkeypatch.setattr(overlap, "check_alike", lambda *_: None)
     return made
 
@@ -95,9 +96,9 @@ def test_units_that_end_at_one_time_on_many_threads_complete_every_bucket(backen
     state = gtopk.SparseState(named, unit=2 * 2010 * 4)
     assert len(state.units) == 4
     for step in range(50):
-        buckets = [Bucket(i, 2, parameters[i::2], step + 1.0) for i in range(2)]
+        handed_in = [Bucket(i, 2, parameters[i::2], step + 1.0) for i in range(2)]
         backend.works.clear()
-        futures = [state.overlap.arrive(each) for each in buckets]
+        futures = [state.overlap.arrive(each) for each in handed_in]
         assert len(backend.works) == 8
         together = threading.Barrier(8)
 
@@ -110,7 +111,7 @@ def test_units_that_end_at_one_time_on_many_threads_complete_every_bucket(backen
             thread.start()
         for thread in threads:
             thread.join(WATCHDOG)
-        for bucket, future in zip(buckets, futures, strict=True):
+        for bucket, future in zip(handed_in, futures, strict=True):
             assert future.done()
             assert future.value() is bucket.buffer()
             assert bucket.buffer().unique().tolist() == [2 * (step + 1.0)]
@@ -123,18 +124,18 @@ def test_the_late_end_of_a_backward_that_broke_off_leaves_the_next_alone(backend
     state = gtopk.SparseState(named, unit=4000 * 4)  # two units, each in two buckets of three
     first = state.overlap.arrive(Bucket(0, 3, parameters[2:], 1.0))
     (late,) = backend.works
-    buckets = [Bucket(0, 2, parameters[1:], 5.0), Bucket(1, 2, parameters[:1], 5.0)]
+    handed_in = [Bucket(0, 2, parameters[1:], 5.0), Bucket(1, 2, parameters[:1], 5.0)]
     futures: list[torch.futures.Future] = []
-    beginning = threading.Thread(target=lambda: futures.append(state.overlap.arrive(buckets[0])))
+    beginning = threading.Thread(target=lambda: futures.append(state.overlap.arrive(handed_in[0])))
     beginning.start()
     late.end(ConnectionError("late"))
     beginning.join(WATCHDOG)
     with pytest.raises(RuntimeError, match="late"):
         first.wait()
-    futures.append(state.overlap.arrive(buckets[1]))
+    futures.append(state.overlap.arrive(handed_in[1]))
     for work in backend.works[1:]:
         work.end()
-    for bucket, future in zip(buckets, futures, strict=True):
+    for bucket, future in zip(handed_in, futures, strict=True):
         assert future.wait() is bucket.buffer()
         assert bucket.buffer().unique().tolist() == [10.0]
     assert state.step == 1
@@ -144,8 +145,8 @@ def test_one_part_that_fails_fails_the_buckets_of_its_unit_alone(backend: Backen
     parameters = [nn.Parameter(torch.zeros(size)) for size in (2000, 10, 2000, 10)]
     named = [(f"p{i}", each) for i, each in enumerate(parameters)]
     state = gtopk.SparseState(named, unit=2010 * 4)
-    buckets = [Bucket(0, 2, parameters[2:], 3.0), Bucket(1, 2, parameters[:2], 3.0)]
-    futures = [state.overlap.arrive(each) for each in buckets]
+    handed_in = [Bucket(0, 2, parameters[2:], 3.0), Bucket(1, 2, parameters[:2], 3.0)]
+    futures = [state.overlap.arrive(each) for each in handed_in]
     ends = [None, ConnectionError("gone"), None, None]
     for work, error in zip(backend.works, ends, strict=True):
         work.end(error)

@@ -42,6 +42,10 @@ def libraries(unpacked: pathlib.Path) -> list[pathlib.Path]:
     return sorted((unpacked / "gtopk").glob("_torch_*.so"))
 
 
+def programs(unpacked: pathlib.Path) -> list[pathlib.Path]:
+    return sorted((unpacked / "gtopk_programs" / "bin").iterdir())
+
+
 def minors(unpacked: pathlib.Path) -> list[tuple[int, int]]:
     names = [re.fullmatch(r"_torch_(\d+)_(\d+)\.so", each.name) for each in libraries(unpacked)]
     return [(int(found[1]), int(found[2])) for found in names if found]
@@ -92,6 +96,11 @@ def test_both_ways_in_which_torch_looks_for_a_backend_lead_to_it(unpacked):
     entries = configparser.ConfigParser()
     entries.read_string(information(unpacked, "entry_points.txt"))
     assert {name: dict(entries[name]) for name in entries.sections()} == {
+        "console_scripts": {
+            "gtopk-allreduce": "gtopk_programs:allreduce",
+            "gtopk-info": "gtopk_programs:info",
+            "gtopk-pingpong": "gtopk_programs:pingpong",
+        },
         "torch.backends": {"gtopk": "gtopk._autoload:register"},
         "torch.distributed.backends": {"gtopk": "gtopk._autoload:register"},
     }
@@ -109,14 +118,21 @@ def test_its_libraries_find_each_other_and_nothing_of_the_machine_that_built_the
                 assert (unpacked / "gtopk" / name).is_file(), name
         # Torch is Python's to load, and Python is the process.
         assert not [each for each in needed if "python" in each], library.name
-    for file in (unpacked / "gtopk").iterdir():
-        assert str(ROOT).encode() not in file.read_bytes(), file.name
+    for program in programs(unpacked):
+        assert dynamic(program, "R(?:UN)?PATH") == ["$ORIGIN/../../gtopk:$ORIGIN/../../libucx/lib"]
+        needed = {each.split(".so")[0] for each in dynamic(program, "NEEDED")}
+        assert needed <= {"libucp", "libucs"} | PROMISED | BUNDLED, program.name
+    for file in [*(unpacked / "gtopk").iterdir(), *programs(unpacked)]:
+        if file.is_file():
+            assert str(ROOT).encode() not in file.read_bytes(), file.name
 
 
 def test_it_is_small(wheel, unpacked):
     for library in libraries(unpacked):
         assert library.stat().st_size < 3 * 2**20, library.name
-    assert wheel.stat().st_size < (1 + len(libraries(unpacked))) * 2**20
+    for program in programs(unpacked):
+        assert program.stat().st_size < 5 * 2**20, program.name
+    assert wheel.stat().st_size < (3 + len(libraries(unpacked))) * 2**20
 
 
 def test_the_platform_is_that_of_the_newest_symbol():

@@ -46,13 +46,24 @@ class Training:
     """A model, its DDP and its optimizer; step() is one step of plain SGD with momentum."""
 
     def __init__(
-        self, rank: int, *, model: nn.Module | None = None, group=None, bucket_mb: float = 0.008
+        self,
+        rank: int,
+        *,
+        model: nn.Module | None = None,
+        group=None,
+        bucket_mb: float = 0.008,
+        **options,
     ) -> None:
+        """options: of DDP."""
         self.rank = rank
         self.model = model or network()
         # Buckets are much smaller than DDP's default: several per step.
         self.ddp = DistributedDataParallel(
-            self.model, process_group=group, bucket_cap_mb=bucket_mb, broadcast_buffers=False
+            self.model,
+            process_group=group,
+            bucket_cap_mb=bucket_mb,
+            broadcast_buffers=False,
+            **options,
         )
         self.optimizer = torch.optim.SGD(self.ddp.parameters(), lr=0.05, momentum=0.9)
         self.at = 0

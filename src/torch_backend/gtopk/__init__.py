@@ -13,28 +13,50 @@ from typing import TYPE_CHECKING
 from gtopk._autoload import register
 
 if TYPE_CHECKING:
+    from gtopk.alone import Backend, create_backend
     from gtopk.collectives import sparse_all_reduce
     from gtopk.hook import attach, sparse_hook
+    from gtopk.launch import launch_env
+    from gtopk.optimizer import DistributedOptimizer
     from gtopk.planning import plan
+    from gtopk.recorder import flight_recorder
+    from gtopk.saving import load, save
+    from gtopk.shards import fsdp_hook
     from gtopk.state import SparseState
     from gtopk.statistics import stats
 
     __version__: str
 
 __all__ = [
+    "Backend",
+    "DistributedOptimizer",
     "SparseState",
     "__version__",
     "attach",
+    "create_backend",
+    "flight_recorder",
+    "fsdp_hook",
+    "launch_env",
+    "load",
     "plan",
+    "save",
     "sparse_all_reduce",
     "sparse_hook",
     "stats",
 ]
 
 _PLACES = {
+    "Backend": "gtopk.alone",
+    "DistributedOptimizer": "gtopk.optimizer",
     "SparseState": "gtopk.state",
     "attach": "gtopk.hook",
+    "create_backend": "gtopk.alone",
+    "flight_recorder": "gtopk.recorder",
+    "fsdp_hook": "gtopk.shards",
+    "launch_env": "gtopk.launch",
+    "load": "gtopk.saving",
     "plan": "gtopk.planning",
+    "save": "gtopk.saving",
     "sparse_all_reduce": "gtopk.collectives",
     "sparse_hook": "gtopk.hook",
     "stats": "gtopk.statistics",

@@ -1,4 +1,4 @@
-"""The entry point that torch calls: makes the name "gtopk" known.
+"""The entry point that torch calls: makes the name "gtopk" known, and ``pmix://``.
 
 As an entry point of torch.backends it is called at the end of ``import torch``; as one of
 torch.distributed.backends (torch 2.14 and up) when a backend is asked for by name.
@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Backend, _DistributedBackendOptions
+    from collections.abc import Iterator
+
+    from torch._C._distributed_c10d import Backend, Store, _DistributedBackendOptions
 
 _NAME = "gtopk"
 
@@ -28,12 +30,20 @@ def register() -> None:
             return
         # A list, as torch would take a str letter by letter. CUDA tensors are not there yet.
         dist.Backend.register_backend(_NAME, _create, extended_api=True, devices=["cpu"])
+        dist.register_rendezvous_handler("pmix", _meet_by_pmix)
     except Exception as error:
         # Where warnings are errors, this one stays silent rather than break somebody's import.
         with contextlib.suppress(Warning):
             warnings.warn(
                 f"the torch.distributed backend gtopk is not available: {error!r}", stacklevel=2
             )
+
+
+def _meet_by_pmix(url: str, **options: Any) -> Iterator[tuple[Store, int, int]]:
+    """Of ``init_process_group(init_method="pmix://")``; see gtopk.launch_env."""
+    from gtopk import launch
+
+    yield from launch.meet_by_pmix(url, **options)
 
 
 def _create(options: _DistributedBackendOptions, backend_options: object | None) -> Backend:
@@ -51,6 +61,7 @@ def _create(options: _DistributedBackendOptions, backend_options: object | None)
         raise NotImplementedError("gtopk: groups that can be reconfigured are not there yet")
     from gtopk import _native
 
-    return _native.create_backend(
+    backend, _ = _native.create_backend(
         options.store, options.group_rank, options.group_size, options.timeout, options.group_id
     )
+    return backend

@@ -71,8 +71,10 @@ def library_for(torch: str, files: Iterable[str]) -> str:
     return f"_torch_{major}_{minor}.so"
 
 
-def create_backend(store: Store, rank: int, size: int, timeout: timedelta, name: str) -> Backend:
-    """Meet the other ranks of the group `name`; blocks.
+def create_backend(
+    store: Store, rank: int, size: int, timeout: timedelta, name: str
+) -> tuple[Backend, int]:
+    """Meet the other ranks of the group `name`; blocks. The backend, and its number for operators.
 
     Raises ImportError as load() does, torch.distributed.DistBackendError where ranks do not find
     each other.
@@ -84,8 +86,8 @@ def create_backend(store: Store, rank: int, size: int, timeout: timedelta, name:
     # Operators take no Backend and return none: a group carries it.
     carrier = _carrier(store, rank, size)
     milliseconds = round(timeout.total_seconds() * 1000)
-    native.create_backend(carrier.boxed(), milliseconds, name)
-    return carrier._get_backend(torch.device("cpu"))
+    number: int = native.create_backend(carrier.boxed(), milliseconds, name)
+    return carrier._get_backend(torch.device("cpu")), number
 
 
 def number_of(group: ProcessGroup, backend: Backend) -> int | None:

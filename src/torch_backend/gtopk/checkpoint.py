@@ -62,7 +62,7 @@ def write(
     config: Config,
     units: Sequence[Unit],
     step: int,
-    group: dist.ProcessGroup | None,
+    place: Mapping[str, int] | None,
     residuals: Mapping[str, torch.Tensor],
     selector_states: Sequence[torch.Tensor],
     choices: Sequence[Choice],
@@ -74,7 +74,7 @@ def write(
         "config": config.as_dict(),
         "units": layout(units),
         "step": step,
-        "place": place(group),
+        "place": place,
         "residuals": {name: view.clone() for name, view in residuals.items()},
         "selector": {"select": config.select, "states": list(selector_states)},
         "auto": {"asked": _asked(config), "choices": [list(each) for each in choices]},
@@ -237,13 +237,20 @@ def place(group: dist.ProcessGroup | None) -> dict[str, int] | None:
 
 
 def check_place(saved: Mapping[str, int] | None, mine: Mapping[str, int] | None) -> None:
-    """Raise ValueError for another rank's state, NotImplementedError for other ranks' number."""
+    """Raise ValueError for the state of another rank, or of another number of ranks."""
     if saved is None or mine is None or saved == mine:
         return
+    shards = [f"{each.get('shard')} of {each.get('shards')}" for each in (saved, mine)]
+    if shards[0] != shards[1]:
+        raise ValueError(
+            f"gtopk: the saved state is that of shard {shards[0]}, this is shard {shards[1]}: "
+            "residuals of shards are not cut anew"
+        )
     if saved["ranks"] != mine["ranks"]:
-        raise NotImplementedError(
+        raise ValueError(
             f"gtopk: the saved state is that of one of {saved['ranks']} ranks, this run has "
-            f"{mine['ranks']}: redistributing residuals over other ranks is not there yet"
+            f"{mine['ranks']}: gtopk.save and gtopk.load hold those of all ranks, and share them "
+            "out among others"
         )
     raise ValueError(
         f"gtopk: the saved state is that of rank {saved['rank']}, this is rank {mine['rank']}: "

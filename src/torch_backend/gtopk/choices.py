@@ -10,6 +10,7 @@ from gtopk import _native
 # The core's numbers have 64 bits, and more than all is all.
 MOST = 2**63 - 1
 
+CLIPS = ("model", "unit")
 PUT_BACKS = ("own", "merged")
 SEMANTICS = ("exact_sum", "gtopk", "any")
 
@@ -98,6 +99,20 @@ def check_momentum(momentum: object) -> float:
     ):
         raise ValueError(f"gtopk: momentum must be a number in [0, 1), given {momentum!r}")
     return float(momentum)
+
+
+def check_clipping(clip_norm: object, clip: str) -> float | None:
+    """Return the norm as a float, or None; raise ValueError unless it is above 0."""
+    _check("clip", clip, CLIPS)
+    if clip_norm is None:
+        return None
+    if (
+        not isinstance(clip_norm, numbers.Real)
+        or isinstance(clip_norm, bool)
+        or not 0 < clip_norm < float("inf")
+    ):
+        raise ValueError(f"gtopk: clip_norm must be a finite number above 0, given {clip_norm!r}")
+    return float(clip_norm)
 
 
 def check_whole(number: object, name: str, least: int) -> int:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from gtopk.choices import (
     check_algorithm,
     check_block,
+    check_clipping,
     check_density,
     check_momentum,
     check_put_back,
@@ -42,6 +43,8 @@ class Config:
     min_numel: int
     momentum: float
     nesterov: bool
+    clip_norm: float | None
+    clip: str
 
     def __post_init__(self) -> None:
         """Raise ValueError, or NotImplementedError for what is not there yet."""
@@ -60,6 +63,7 @@ class Config:
         object.__setattr__(self, "min_numel", check_whole(self.min_numel, "min_numel", 0))
         object.__setattr__(self, "momentum", check_momentum(self.momentum))
         object.__setattr__(self, "nesterov", bool(self.nesterov))
+        object.__setattr__(self, "clip_norm", check_clipping(self.clip_norm, self.clip))
         if self.nesterov and not self.momentum:
             raise ValueError("gtopk: nesterov=True needs a momentum above 0")
 

@@ -10,6 +10,7 @@ import gc
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 if TYPE_CHECKING:
@@ -45,6 +46,19 @@ def check_group(ddps: Sequence[DistributedDataParallel], group: dist.ProcessGrou
 def may_drop(ddps: Sequence[DistributedDataParallel]) -> bool:
     """Whether results may be dropped; those of an unknown DDP may."""
     return not ddps or any(each.find_unused_parameters or each.static_graph for each in ddps)
+
+
+def with_sparse_gradients(module: nn.Module) -> set[int]:
+    """Return the ids of parameters whose gradients DDP takes for sparse COO.
+
+    It goes by the first module that has a parameter.
+    """
+    sparse: dict[int, bool] = {}
+    for each in module.modules():
+        is_sparse = isinstance(each, (nn.Embedding, nn.EmbeddingBag)) and each.sparse
+        for parameter in each.parameters(recurse=False):
+            sparse.setdefault(id(parameter), is_sparse)
+    return {each for each, is_sparse in sparse.items() if is_sparse}
 
 
 def version(parameter: torch.Tensor) -> int | None:

@@ -1,7 +1,7 @@
 """One unit in one backward, its memory, and the buckets that wait for it. Knows no group.
 
-The large part is exchanged where it lies, in DDP's buckets. The small part is put together in a
-buffer of its own, in the accumulation type.
+The large part is exchanged where it lies, in DDP's buckets for example. The small part is put
+together in a buffer of its own, in the accumulation type.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from gtopk.collectives import ACCUMULATION
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    import torch.distributed as dist
     from torch._C._distributed_c10d import Work
 
     from gtopk.places import Share
@@ -25,12 +24,11 @@ if TYPE_CHECKING:
 class Bucket:
     """A bucket of DDP's whose future is not complete: how many units it still waits for."""
 
-    def __init__(self, bucket: dist.GradBucket, units: int) -> None:
-        """Wait for `units` units."""
+    def __init__(self, buffer: torch.Tensor, units: int) -> None:
+        """Wait for `units` units; buffer: the bucket's."""
         self.waits_for = units
         self.error: Exception | None = None
         self._begin: torch.futures.Future[None] = torch.futures.Future()
-        buffer = bucket.buffer()
 
         # Raised in a callback, for that is what makes an error of a future that C++ understands:
         # set_exception() of Python's future stores it as a value.
@@ -117,7 +115,7 @@ class Exchange:
         self.gate = gate
         self.missing = set(names)
         self.large: list[torch.Tensor] = []
-        """When all has arrived: pieces of DDP's buckets, in the order of the unit."""
+        """When all has arrived: pieces of what arrived, in the order of the unit."""
         self.small = torch.empty(0)
         """Likewise, in one piece."""
         self.buckets: list[Bucket] = []
@@ -125,6 +123,8 @@ class Exchange:
         """Of each parameter that DDP may drop its place in DDP's buckets."""
         self.versions: dict[str, int | None] = {}
         """Of each parameter that DDP may drop, its .grad's when it arrived."""
+        self.clipped = 1.0
+        """What its gradients were multiplied by on this rank."""
         self.works: list[Work] = []
         self.under_way = 0
         self.ended = True
@@ -136,11 +136,12 @@ class Exchange:
         self._large: list[tuple[int, torch.Tensor]] = []  # by the position of its first parameter
         self._small: list[tuple[int, torch.Tensor]] = []
 
-    def take(self, share: Share, pieces: Sequence[torch.Tensor], bucket: Bucket) -> None:
-        """Note what of the unit has arrived, in which pieces of the bucket."""
+    def take(self, share: Share, pieces: Sequence[torch.Tensor], bucket: Bucket | None) -> None:
+        """Note what of the unit has arrived, in which pieces of what has arrived."""
         self._large += [(position, pieces[i]) for position, i in share.large]
         self._small += [(position, pieces[i]) for position, i in share.small]
-        self.buckets.append(bucket)
+        if bucket is not None:
+            self.buckets.append(bucket)
         self.missing -= share.names
 
     def gather(self, small: torch.Tensor) -> None:
@@ -173,7 +174,7 @@ class Exchange:
         return not math.isnan(self.large[0][0].item())
 
     def let_go(self) -> None:
-        """After the backward: of DDP's buckets, and of what is in them."""
+        """After the backward: of the gradients, and of the buckets that they lie in."""
         self.large, self._large, self._small = [], [], []
         self.into, self.buckets = {}, []
 

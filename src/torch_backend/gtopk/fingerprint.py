@@ -51,15 +51,26 @@ def check_alike(lines: Sequence[Line], group: dist.ProcessGroup | None) -> None:
     other = next((i for i, each in enumerate(hashes) if not torch.equal(each, mine)), None)
     if other is None:
         return
-    lengths = [int(each) for each in _gathered(torch.tensor([len(text)]), group)]
-    texts = _gathered(_tensor(text.ljust(max(lengths))), group)
-    theirs = [tuple(line) for line in json.loads(bytes(texts[other].tolist()))]
+    theirs = [tuple(line) for line in json.loads(_texts(text, group)[other])]
     rank = dist.get_process_group_ranks(group)[other]
     raise ValueError(
         "gtopk: the ranks' SparseStates are not alike: "
         f"{first_difference(lines, theirs, f'rank {rank}')}. Make models and states in the same "
         "way on every rank, and load the checkpoint of one step"
     )
+
+
+def check_nobody_failed(failure: Exception | None, group: dist.ProcessGroup | None) -> None:
+    """Raise on every rank where one has failed: its own error, or one that names it. Collective."""
+    mine = "" if failure is None else str(failure) or type(failure).__name__
+    texts = _texts(mine.encode(), group)
+    if failure is not None:
+        raise failure
+    failed = next((i for i, text in enumerate(texts) if text.strip()), None)
+    if failed is not None:
+        rank = dist.get_process_group_ranks(group)[failed]
+        text = texts[failed].decode(errors="replace").strip().removeprefix("gtopk: ")
+        raise RuntimeError(f"gtopk: rank {rank} failed: {text}")
 
 
 def first_difference(mine: Sequence[Line], theirs: Sequence[Line], whose: str) -> str:
@@ -69,6 +80,13 @@ def first_difference(mine: Sequence[Line], theirs: Sequence[Line], whose: str) -
     if what == other_what:
         return f"{what} {value} here and {other_value} on {whose}"
     return f"{what} {value} here and {other_what} {other_value} on {whose}"
+
+
+def _texts(mine: bytes, group: dist.ProcessGroup | None) -> list[bytes]:
+    """Return every rank's text, filled up with spaces."""
+    lengths = [int(each) for each in _gathered(torch.tensor([len(mine)]), group)]
+    parts = _gathered(_tensor(mine.ljust(max(1, *lengths))), group)
+    return [bytes(each.tolist()) for each in parts]
 
 
 def _tensor(text: bytes) -> torch.Tensor:

@@ -7,6 +7,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from gtopk.buckets import BucketOverlap
+from gtopk.ddp import with_sparse_gradients
 from gtopk.state import SparseState
 
 
@@ -26,11 +28,18 @@ def sparse_hook(state: SparseState, bucket: dist.GradBucket) -> torch.futures.Fu
         exception, which DDP raises from ``backward()``.
 
     Raises:
-        ValueError: DDP and the state hold different parameters, the ranks' states differ, or the
-            state's group is not gtopk's or has other ranks than DDP's.
-        NotImplementedError: sparse gradients, and DDP's mixed_precision.
+        ValueError: DDP and the state hold different parameters, but for those whose gradients are
+            sparse COO, which are summed exactly and are not to be the state's; the ranks' states
+            differ, or the state's group is not gtopk's or has other ranks than DDP's.
+        NotImplementedError: DDP's mixed_precision.
     """
-    return state.overlap.arrive(bucket)
+    overlap = state.overlap
+    if not isinstance(overlap, BucketOverlap):
+        raise ValueError(
+            "gtopk: this SparseState belongs to a DistributedOptimizer or to FSDP: make another "
+            "one for the DDP, with gtopk.attach(ddp, density=…)"
+        )
+    return overlap.arrive(bucket)
 
 
 def attach(ddp: DistributedDataParallel, density: float = 0.001, **arguments: Any) -> SparseState:
@@ -43,12 +52,17 @@ def attach(ddp: DistributedDataParallel, density: float = 0.001, **arguments: An
         density: of SparseState.
         arguments: the others of SparseState, but for the parameters and the group.
 
+    Sparse COO gradients, of ``nn.Embedding(sparse=True)`` for example, are summed exactly, and
+    their parameters are not the state's.
+
     Returns:
         The state: residuals, to be saved with a checkpoint, and the density, which can be set.
 
     Raises:
         ValueError: `ddp` is no DistributedDataParallel; and as SparseState.
-        NotImplementedError: as SparseState.
+        NotImplementedError: as SparseState; sparse COO gradients together with momentum, clip_norm
+            or scaler; and DDP's mixed_precision, whose own hook casts on an accelerator's streams:
+            compute under torch.autocast.
         RuntimeError: `ddp` has a communication hook already.
     """
     if not isinstance(ddp, DistributedDataParallel):
@@ -56,8 +70,27 @@ def attach(ddp: DistributedDataParallel, density: float = 0.001, **arguments: An
             "gtopk: attach takes the DistributedDataParallel around the model, given "
             f"{type(ddp).__name__}"
         )
-    ignored = ddp.parameters_to_ignore
-    parameters = [each for each in ddp.module.named_parameters() if each[0] not in ignored]
+    if ddp.mixed_precision is not None:
+        raise NotImplementedError(
+            "gtopk: this DDP has mixed_precision=, whose own hook casts on an accelerator's "
+            "streams, which is not there yet: make it without, and compute under torch.autocast"
+        )
+    left_out = _left_out(ddp, arguments)
+    parameters = [each for each in ddp.module.named_parameters() if each[0] not in left_out]
     state = SparseState(parameters, density, group=ddp.process_group, **arguments)
     ddp.register_comm_hook(state, sparse_hook)
     return state
+
+
+def _left_out(ddp: DistributedDataParallel, arguments: dict[str, Any]) -> set[str]:
+    """Name the parameters that DDP does not reduce, or whose gradients travel as they are."""
+    ids = with_sparse_gradients(ddp.module)
+    sparse = {name for name, each in ddp.module.named_parameters() if id(each) in ids}
+    sparse -= set(ddp.parameters_to_ignore)
+    asked = [name for name in ("momentum", "clip_norm", "scaler") if arguments.get(name)]
+    if sparse and asked:
+        raise NotImplementedError(
+            f"gtopk: the gradient of '{min(sparse)}' is sparse COO, and {asked[0]}= with such "
+            "gradients is not there yet: make its module with sparse=False"
+        )
+    return sparse | set(ddp.parameters_to_ignore)

@@ -1,18 +1,19 @@
-"""One backward: gradients arrive bucket by bucket, units leave as soon as they are complete.
+"""One backward: gradients arrive piece by piece, units leave as soon as they are complete.
 
-It knows when things happen; what is selected and where residuals lie is SparseState's.
+It knows when things happen; what is selected and where residuals lie is SparseState's. Who hands
+gradients in, and who waits for the results: buckets.py (DDP), gradients.py (an optimizer) and
+shards.py (FSDP).
 
-Threads: hooks call arrive() one after the other, on the thread of the backward, and so does the
-backward's end call _finish(). Operations end on the backend's threads, several at once perhaps,
-which copy small results back and complete the buckets' futures. Nothing waits there, and no lock is
-held while a future is completed: its callbacks run users' code.
+Threads: gradients arrive one after the other, on the thread of the backward, and so does the
+backward's end. Operations end on the backend's threads, several at once perhaps, which copy small
+results back and complete the buckets' futures. Nothing waits there, and no lock is held while a
+future is completed: its callbacks run users' code.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-import weakref
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -21,23 +22,22 @@ from torch.distributed import AllreduceOptions, ReduceOp
 from gtopk import _native
 from gtopk.advice import warn_of_dear_phases
 from gtopk.choices import wire_named
+from gtopk.clipping import clip
 from gtopk.collectives import ACCUMULATION
-from gtopk.ddp import check_group, ddps_around, has_dropped, may_drop, version
-from gtopk.exchange import Bucket, Exchange, Note
+from gtopk.exchange import Exchange, Note
 from gtopk.fingerprint import check_alike
 from gtopk.groups import backend_of
-from gtopk.places import layout_of, places_of
 from gtopk.scaling import scale_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     import torch.distributed as dist
     from torch._C._distributed_c10d import Work
-    from torch.nn.parallel import DistributedDataParallel
 
     from gtopk.backend import GtopkBackend
     from gtopk.config import Config, Density
+    from gtopk.exchange import Bucket
     from gtopk.fingerprint import Line
     from gtopk.momenta import Momenta
     from gtopk.places import Layout
@@ -84,62 +84,120 @@ class State(Protocol):
 class Overlap:
     """The units of one SparseState between a gradient's arrival and its result's."""
 
-    def __init__(self, state: State, parameters: Mapping[str, torch.Tensor]) -> None:
-        """Take the parameters of `state`, by name; memory is taken when gradients arrive."""
+    def __init__(self, state: State, units: Sequence[Unit]) -> None:
+        """Belong to `state`, whose units these are; memory is taken when gradients arrive."""
         self._state = state
-        self._parameters = dict(parameters)  # held, so that their ids stay theirs
-        places = places_of(state.units)
-        self._places = {id(p): places[name] for name, p in self._parameters.items()}
-        self._layouts: dict[tuple[int, ...], Layout] = {}  # by the ids of a bucket's parameters
-        self._names = [frozenset(unit.names) for unit in state.units]
+        self._names = [frozenset(unit.names) for unit in units]
         self._exchanges: list[Exchange] = []
-        self._small: list[torch.Tensor | None] = [None] * len(state.units)  # their memory
-        self._notes: list[Note | None] = [None] * len(state.units)
+        self._small: list[torch.Tensor | None] = [None] * len(units)  # their memory
+        self._notes: list[Note | None] = [None] * len(units)
         self._changed = threading.Condition()  # of what threads share: see _done()
         self._backend: GtopkBackend | None = None
         self._compared = False
-        self._ddps: list[weakref.ref[DistributedDataParallel]] = []
-        self._may_drop = True
         self._open = False  # gradients of a backward have arrived, and its end was not seen
         self._scale = 1.0  # what the gradients of this backward were multiplied by
         self._gate: torch.ScriptObject | None = None  # at which its units wait for one another
+        self._held: list[Exchange] = []  # complete, until the norm of all gradients is known
         self._last: list[Exchange] = []  # what the last backward delivered, noted on this rank
 
-    def arrive(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Take the gradients of a bucket in; start every unit that they complete.
+    def compare(self) -> None:
+        """Raise ValueError on every rank unless the ranks' states are alike. Collective, once."""
+        if not self._compared:
+            state = self._state
+            backend_of(state.group)
+            check_alike(state.description(), state.group)
+            warn_of_dear_phases(state.config, state.units, state.step, state.group)
+            self._compared = True
 
-        The future holds the bucket's buffer, averaged, when all its units are done.
-        """
-        try:
-            return self._arrive(bucket)
-        except BaseException:
-            self._shut_gate()
-            raise
+    def _begin(self) -> None:
+        """The first gradient of a backward is there."""
+        self.settle()
+        state = self._state
+        self._backend = backend_of(state.group)
+        self.compare()
+        state.choose_algorithms()
+        scaler = state.scaler
+        self._scale = 1.0 if scaler is None else scale_of(scaler)
+        self._gate = None if scaler is None else _native.gate(len(self._names))
+        self._last, self._held = [], []
+        self._exchanges = [
+            Exchange(i, names, self._scale, self._gate) for i, names in enumerate(self._names)
+        ]
+        self._open = True
 
-    def _arrive(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        if bucket.index() == 0:
-            self._begin(bucket)
-        layout = self._layout(bucket)
-        waiting = Bucket(bucket, len(layout.shares))
+    def _take(self, layout: Layout, buffer: torch.Tensor, waiting: Bucket | None = None) -> None:
+        """Gradients have arrived in `buffer`: start the units that they complete."""
         complete = []
         with torch.no_grad():
             if self._scale != 1:
-                bucket.buffer().div_(self._scale)
-            pieces = bucket.buffer().split(layout.sizes)
+                buffer.div_(self._scale)
+            pieces = buffer.split(layout.sizes)
             for share in layout.shares:
                 exchange = self._exchanges[share.unit]
                 exchange.take(share, pieces, waiting)
                 if not exchange.missing:
                     complete.append(exchange)
-            # All ranks must call collectives in one order: that of the units, bucket by bucket.
-            for exchange in complete:
+            ready = self._ready(complete)
+            for exchange in ready:
                 exchange.gather(self._small_of(exchange.index))
+            for exchange in self._clipped(ready):
                 self._start(exchange)
-        if bucket.is_last():
-            self._end()
-        if not layout.shares:
-            waiting.complete()
-        return waiting.future
+
+    def _ready(self, complete: list[Exchange]) -> list[Exchange]:
+        """Return which exchanges start now that these are complete, in their order.
+
+        All ranks must call collectives in one order: where gradients arrive in one order on all of
+        them, that of the units will do.
+        """
+        return complete
+
+    def _clipped(self, ready: list[Exchange]) -> list[Exchange]:
+        """Clip what is ready; return what starts now: with the whole model's norm all, or none."""
+        assert self._backend is not None
+        config, ranks = self._state.config, self._backend.size()
+        if config.clip_norm is None:
+            return ready
+        if config.clip == "unit":
+            for exchange in ready:
+                clip([exchange], config.clip_norm, ranks)
+            return ready
+        self._held += ready
+        if len(self._held) < len(self._exchanges):
+            return []
+        ready, self._held = self._held, []
+        clip(ready, config.clip_norm, ranks)
+        return ready
+
+    def _check_new(self, layout: Layout, why: str) -> None:
+        """Raise RuntimeError where a gradient has arrived before."""
+        for share in layout.shares:
+            missing = self._exchanges[share.unit].missing
+            if not share.names <= missing:
+                name = min(share.names - missing)
+                raise RuntimeError(f"gtopk: the gradient of '{name}' came twice {why}")
+
+    def _wait(self) -> None:
+        """Until nothing of this backward is under way."""
+        for exchange in self._exchanges:
+            for work in list(exchange.works):
+                with contextlib.suppress(Exception):
+                    work.wait()
+        with self._changed:
+            self._changed.wait_for(lambda: all(each.ended for each in self._exchanges))
+
+    def _close(self) -> list[Exchange]:
+        """The backward has ended well: the step counts. Returns what was exchanged."""
+        self._open = False
+        self._state.step += 1
+        self._keep_momenta()
+        exchanges, self._exchanges = self._exchanges, []
+        return exchanges
+
+    def _remember(self, exchange: Exchange) -> None:
+        """Keep what was delivered and noted, for skip(); let go of the gradients."""
+        exchange.let_go()
+        if exchange.delivered and exchange.note is not None:
+            self._last.append(exchange)
 
     def settle(self) -> None:
         """Bring a backward that broke off to an end: nothing of it is under way or lost after this.
@@ -151,18 +209,13 @@ class Overlap:
         broken, self._open = self._open, False
         if broken:
             self._shut_gate()
-        for exchange in self._exchanges:
-            for work in list(exchange.works):
-                with contextlib.suppress(Exception):
-                    work.wait()
-        with self._changed:
-            self._changed.wait_for(lambda: all(each.ended for each in self._exchanges))
+        self._wait()
         self._keep_momenta()
         for exchange in self._exchanges:
-            # Not out of DDP's buckets, which may have been written since.
+            # Not out of the gradients, which may have been written since.
             if broken and exchange.delivered and exchange.note is not None:
                 exchange.note.add_to(self._state.unit_residual(exchange.index))
-        self._exchanges = []  # lets go of DDP's buckets
+        self._exchanges = []  # lets go of the gradients
 
     def _keep_momenta(self) -> None:
         """All has ended: momenta go on where a step happened; with a gate, all or none."""
@@ -184,135 +237,6 @@ class Overlap:
         """Nothing more will arrive: units that wait for others do not commit."""
         if self._gate is not None:
             self._gate.shut()
-
-    def _layout(self, bucket: dist.GradBucket) -> Layout:
-        """Find out which units' gradients the bucket holds, and where, and that they may come."""
-        buffer, parameters = bucket.buffer(), bucket.parameters()
-        if buffer.layout != torch.strided:
-            raise NotImplementedError(
-                f"gtopk: a gradient of shape {tuple(buffer.shape)} is sparse "
-                f"({buffer.layout}), which is not there yet under the hook: make its "
-                "module with sparse=False"
-            )
-        ids = tuple(map(id, parameters))
-        layout = self._layouts.get(ids)
-        if layout is None:
-            layout = self._layouts[ids] = self._new_layout(parameters)
-        if parameters and buffer.dtype != parameters[0].dtype:  # a bucket has one type
-            raise NotImplementedError(
-                f"gtopk: the gradient of '{self._places[ids[0]].name}' is reduced as "
-                f"{buffer.dtype}, its parameter is {parameters[0].dtype}: DDP's mixed_precision is "
-                "not there yet under the hook"
-            )
-        for share in layout.shares:
-            missing = self._exchanges[share.unit].missing
-            if not share.names <= missing:
-                name = min(share.names - missing)
-                raise RuntimeError(
-                    f"gtopk: the gradient of '{name}' came twice in one backward: every DDP needs "
-                    "a SparseState of its own"
-                )
-        if self._may_drop:
-            for parameter, gradient in zip(parameters, bucket.gradients(), strict=True):
-                place = self._places[id(parameter)]
-                exchange = self._exchanges[place.unit]
-                exchange.into[place.name] = gradient
-                exchange.versions[place.name] = version(parameter)
-        return layout
-
-    def _new_layout(self, parameters: Sequence[torch.Tensor]) -> Layout:
-        for parameter in parameters:
-            if id(parameter) not in self._places:
-                raise ValueError(
-                    f"gtopk: DDP reduces a parameter of shape {tuple(parameter.shape)} that its "
-                    "SparseState does not know: make the state with gtopk.attach(ddp, density=…), "
-                    "after requires_grad is set"
-                )
-        return layout_of(self._places[id(each)] for each in parameters)
-
-    def _begin(self, bucket: dist.GradBucket) -> None:
-        self.settle()
-        state = self._state
-        self._backend = backend_of(state.group)
-        # A DDP that is gone has given its place to another.
-        if not self._compared or any(each() is None for each in self._ddps):
-            ddps = ddps_around(state, bucket.parameters()[0])
-            check_group(ddps, state.group)
-            self._may_drop = may_drop(ddps)
-            self._ddps = [weakref.ref(each) for each in ddps]
-        if not self._compared:
-            check_alike(state.description(), state.group)
-            warn_of_dear_phases(state.config, state.units, state.step, state.group)
-            self._compared = True
-        state.choose_algorithms()
-        scaler = state.scaler
-        self._scale = 1.0 if scaler is None else scale_of(scaler)
-        self._gate = None if scaler is None else _native.gate(len(self._names))
-        self._last = []
-        self._exchanges = [
-            Exchange(i, names, self._scale, self._gate) for i, names in enumerate(self._names)
-        ]
-        self._open = True
-
-    def _end(self) -> None:
-        """After the last bucket: every unit is on its way."""
-        missing = [name for each in self._exchanges for name in sorted(each.missing)]
-        if missing:
-            raise ValueError(
-                f"gtopk: DDP does not reduce {len(missing)} parameters of its SparseState: "
-                f"{', '.join(missing[:5])}{', ...' if len(missing) > 5 else ''}. Make the state "
-                "with gtopk.attach(ddp, density=…), after requires_grad is set"
-            )
-        if torch._C._current_graph_task_id() == -1:
-            # Not in a backward: under DDP's join() a rank without data calls the hook for the
-            # others' sake, and drops all results.
-            self._open = False
-            self._state.step += 1
-            return
-        # DDP waits for the futures and writes .grad in a callback of the backward's, which it
-        # queues after this one: the callback that this one queues comes after it.
-        engine = torch.autograd.Variable._execution_engine
-        engine.queue_callback(lambda: engine.queue_callback(self._finish))
-
-    def _finish(self) -> None:
-        """The backward has ended well: the step counts, and DDP has taken what it takes."""
-        self._open = False
-        self._state.step += 1
-        self._keep_momenta()
-        exchanges, self._exchanges = self._exchanges, []  # lets go of DDP's buckets
-        for exchange in exchanges:
-            if not exchange.delivered:
-                continue
-            begin = 0
-            for parameter in self._state.units[exchange.index].large if self._may_drop else ():
-                name, end = parameter.name, begin + parameter.numel
-                mine = self._parameters[name]
-                if has_dropped(mine, exchange.versions[name], exchange.into[name]):
-                    self._put_back(exchange, name, mine.grad)
-                    if exchange.note is not None:
-                        exchange.note.forget(begin, end)
-                begin = end
-            exchange.let_go()
-            if exchange.note is not None:
-                self._last.append(exchange)
-
-    def _put_back(self, exchange: Exchange, name: str, kept: torch.Tensor | None) -> None:
-        """Undo a delivery that reached no .grad, in the sum over ranks.
-
-        What was delivered goes to the first rank. kept: the .grad that took part on this rank and
-        is still there for another backward; it leaves this rank's residual.
-        """
-        residual = self._state.residual(name)
-        assert residual is not None
-        assert self._backend is not None
-        with torch.no_grad():
-            if kept is not None:
-                mine = kept.to(residual.dtype) / exchange.scale
-                momenta = self._state.momenta
-                residual.sub_(mine, alpha=momenta.forget(name, mine) if momenta else 1)
-            if self._backend.rank() == 0:
-                mean = exchange.into[name].to(residual.dtype)
-                residual.add_(mean, alpha=self._backend.size() / exchange.scale)
 
     def _small_of(self, index: int) -> torch.Tensor:
         """Return the memory of a unit's small part, kept from backward to backward."""

@@ -21,14 +21,15 @@ def trained_parameters(named_parameters: NamedParameters) -> dict[str, torch.Ten
     """
     found: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
-    for name, parameter in _pairs(named_parameters):
+    for name, parameter in pairs_of(named_parameters):
         if not parameter.requires_grad or id(parameter) in seen:
             continue
         if is_sharded(parameter):
             raise ValueError(
                 f"gtopk: parameter '{name}' is sharded by FSDP ({type(parameter).__name__}): its "
-                "gradient is reduced in pieces that a selection cannot cover. Use "
-                "DistributedDataParallel with gtopk.attach, or FSDP without gtopk"
+                "gradient is reduced in pieces. Between replicas of FSDP2's shards use "
+                "gtopk.fsdp_hook(model, replicate_group, density=…); without FSDP, "
+                "DistributedDataParallel with gtopk.attach"
             )
         check_tensor(parameter, f"parameter '{name}'")
         if name in found:
@@ -40,7 +41,8 @@ def trained_parameters(named_parameters: NamedParameters) -> dict[str, torch.Ten
     return found
 
 
-def _pairs(given: NamedParameters) -> Iterable[tuple[str, torch.Tensor]]:
+def pairs_of(given: NamedParameters) -> Iterable[tuple[str, torch.Tensor]]:
+    """Return names and parameters; raise ValueError for what holds no such pairs."""
     if isinstance(given, nn.parallel.DistributedDataParallel):
         raise ValueError(
             "gtopk: a SparseState takes the parameters of the model that DDP wraps; "

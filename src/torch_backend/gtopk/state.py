@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from gtopk.buckets import BucketOverlap
 from gtopk.checkpoint import (
     IncompatibleKeys,
     check_parameters,
@@ -79,8 +80,13 @@ class SparseState:
             give that one none. It takes memory twice over, small parameters included; for half
             types what is accumulated is rounded to the gradient's.
         nesterov: g + m u is accumulated instead of u.
-        clip_norm: None; others are not there yet, and so is the next argument.
-        accumulate: "gradient".
+        clip_norm: c: before anything is accumulated each rank's gradient is scaled down to the norm
+            c / sqrt(P), P being the number of ranks (DGC's local clipping). Residuals, and what is
+            delivered, may be larger. None clips nothing.
+        clip: of what the norm is taken, small parameters included. "model": of all gradients, so
+            that units wait until the last has arrived, and no exchange runs beside the backward.
+            "unit": of each unit alone, which then has c / sqrt(P) to itself, and starts as ever.
+        accumulate: "gradient"; others are not there yet.
         scaler: the ``torch.amp.GradScaler`` that scales the loss. Gradients are then divided by its
             scale when they arrive and results multiplied by it, so that residuals are free of it
             and a scale that changes moves nothing; and all units wait for one another: one whose
@@ -110,13 +116,13 @@ class SparseState:
         momentum: float = 0.0,
         nesterov: bool = False,
         clip_norm: float | None = None,
+        clip: str = "model",
         accumulate: str = "gradient",
         scaler: Scaler | None = None,
         group: dist.ProcessGroup | None = None,
     ) -> None:
         """See the class."""
         _check_not_there_yet(
-            clip_norm=(clip_norm, None),
             accumulate=(accumulate, "gradient"),
         )
         self.config = Config(
@@ -132,12 +138,17 @@ class SparseState:
             min_numel=min_numel,
             momentum=momentum,
             nesterov=nesterov,
+            clip_norm=clip_norm,
+            clip=clip,
         )
         self.step = 0
         """Backwards so far, those that raised left out."""
-        parameters = trained_parameters(named_parameters)
-        self.units: tuple[Unit, ...] = _units(parameters, self.config)
         self.group = group
+        self.shard: tuple[int, int] | None = None
+        """Which of how many shards of the model this is the state of; None for all of it."""
+        self.units: tuple[Unit, ...]
+        self._overlap: Overlap | None
+        self.units, self._overlap = self._arrange(named_parameters)
         check_scaler(scaler, self.units)
         self.scaler = scaler
         """The argument; neither saved nor copied with the state. Set it between two backwards."""
@@ -146,7 +157,6 @@ class SparseState:
         """What overlap.py advances."""
         self._selector_states = SelectorStates(len(self.units))
         self._pinned = Pinned()
-        self._overlap: Overlap | None = Overlap(self, parameters)
 
     @property
     def density(self) -> Density:
@@ -163,13 +173,20 @@ class SparseState:
 
     @property
     def overlap(self) -> Overlap:
-        """Gradients under way. Raises RuntimeError for a copy, until bind() is called."""
+        """Gradients under way; set where another than DDP hands them in.
+
+        Raises RuntimeError for a copy, until bind() is called.
+        """
         if self._overlap is None:
             raise RuntimeError(
                 "gtopk: this SparseState is a copy, or came out of a pickle, and does not know its "
                 "model: call state.bind(model.named_parameters()) first"
             )
         return self._overlap
+
+    @overlap.setter
+    def overlap(self, overlap: Overlap) -> None:
+        self._overlap = overlap
 
     def bind(
         self, named_parameters: NamedParameters, group: dist.ProcessGroup | None = None
@@ -178,10 +195,10 @@ class SparseState:
 
         Raises ValueError unless the parameters make the units that the state was saved with.
         """
-        parameters = trained_parameters(named_parameters)
-        check_units(_units(parameters, self.config), layout(self.units), "the pickled state")
+        units, overlap = self._arrange(named_parameters)
+        check_units(units, layout(self.units), "the pickled state")
         self.group = group
-        self._overlap = Overlap(self, parameters)
+        self._overlap = overlap
 
     def skip(self) -> None:
         """Take back what the last backward delivered: for a step that you do not take.
@@ -247,7 +264,8 @@ class SparseState:
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of what a resumed run needs: this rank's alone, without communication.
 
-        Residuals are training state: save every rank's own. Not to be called during a backward.
+        Residuals are training state: save every rank's own, or all ranks' with gtopk.save. Not to
+        be called during a backward.
         """
         self._settle()
         residuals = self._residuals.by_parameter()
@@ -256,7 +274,7 @@ class SparseState:
             self.config,
             self.units,
             self.step,
-            self.group,
+            self.place(),
             residuals,
             kept,
             self.choices,
@@ -285,15 +303,15 @@ class SparseState:
             ones that nothing here takes. Both are empty with strict.
 
         Raises:
-            ValueError: it is no saved state, or one of other parameters or another rank.
-            NotImplementedError: it is one of another number of ranks.
+            ValueError: it is no saved state, or one of other parameters, another rank or another
+                number of ranks (gtopk.load takes those).
 
         After an error the state is as it was.
         """
         saved = read(state_dict)
         if strict:
             check_parameters(self.units, saved.units)
-        check_place(saved.place, place(self.group))
+        check_place(saved.place, self.place())
         self._settle()
         incompatible = self._residuals.load(saved.residuals, strict=strict)
         self._selector_states.load(saved.selector_states_for(self.config, self.units))
@@ -323,6 +341,7 @@ class SparseState:
         self.units = pickled["units"]
         self.step = pickled["step"]
         self.group = None
+        self.shard = None
         self.scaler = None
         self._residuals = Residuals(self.units)
         self._residuals.load(pickled["residuals"], strict=True)
@@ -333,14 +352,23 @@ class SparseState:
         self.momenta.load(pickled["momenta"])
         self._overlap = None
 
+    def place(self) -> dict[str, int] | None:
+        """Say whose state this is, as it is saved: None where there are no ranks."""
+        found = place(self.group)
+        if found is None or self.shard is None:
+            return found
+        return {**found, "shard": self.shard[0], "shards": self.shard[1]}
+
+    def _arrange(self, named_parameters: NamedParameters) -> tuple[tuple[Unit, ...], Overlap]:
+        """Make units of the parameters, and what hears of their gradients."""
+        parameters = trained_parameters(named_parameters)
+        described = [Parameter(name, tuple(p.shape), p.dtype) for name, p in parameters.items()]
+        units = units_of(described, self.config.unit, self.config.min_numel)
+        return units, BucketOverlap(self, units, parameters)
+
     def _settle(self) -> None:
         if self._overlap is not None:
             self._overlap.settle()
-
-
-def _units(parameters: Mapping[str, torch.Tensor], config: Config) -> tuple[Unit, ...]:
-    described = [Parameter(name, tuple(p.shape), p.dtype) for name, p in parameters.items()]
-    return units_of(described, config.unit, config.min_numel)
 
 
 def _check_not_there_yet(**arguments: tuple[object, object]) -> None:

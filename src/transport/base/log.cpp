@@ -2,26 +2,74 @@
 
 #include <cstdlib>
 #include <memory>
+#include <string>
 
+#include <spdlog/logger.h>
 #include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
 
 namespace gtopk::transport {
+namespace {
 
-spdlog::logger& log() {
-  static spdlog::logger* const logger = [] {
-    auto made = std::make_unique<spdlog::logger>("gtopk",
-                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
-    const char* const level = std::getenv("GTOPK_LOG_LEVEL");
-    made->set_level(level == nullptr ? spdlog::level::warn : spdlog::level::from_str(level));
-    made->set_pattern("[gtopk %H:%M:%S.%e %l] %v");
-    return made.release();
+spdlog::level::level_enum of_spdlog(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarn:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
+    case LogLevel::kOff:
+      break;
+  }
+  return spdlog::level::off;
+}
+
+/// As the environment says.
+void set_level(spdlog::logger& logger) {
+  logger.set_level(spdlog::level::warn);
+  const char* const wanted = std::getenv("GTOPK_LOG_LEVEL");
+  if (wanted == nullptr) return;
+  const auto level = spdlog::level::from_str(wanted);
+  // It answers off to a name that it does not know.
+  if (level != spdlog::level::off || std::string_view(wanted) == "off") {
+    logger.set_level(level);
+    return;
+  }
+  logger.warn(
+      fmt::format("GTOPK_LOG_LEVEL is '{}': expected trace, debug, info, warn, error, "
+                  "critical or off; it stays at warn",
+                  wanted));
+}
+
+spdlog::logger& logger() {
+  static spdlog::logger* const made = [] {
+    auto making = std::make_unique<spdlog::logger>(
+        "gtopk", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    making->set_pattern("[gtopk %H:%M:%S.%e %l] %v");
+    set_level(*making);
+    return making.release();
   }();
-  return *logger;
+  return *made;
+}
+
+}  // namespace
+
+void Log::set_level(LogLevel level) { logger().set_level(of_spdlog(level)); }
+
+void Log::write(LogLevel level, fmt::string_view text, fmt::format_args args) {
+  const auto as = of_spdlog(level);
+  if (logger().should_log(as)) logger().log(as, fmt::vformat(text, args));
+}
+
+Log& log() {
+  static Log the_log;
+  return the_log;
 }
 
 void set_log_rank(int rank) {
-  log().set_pattern("[gtopk %H:%M:%S.%e %l rank " + std::to_string(rank) + "] %v");
+  logger().set_pattern("[gtopk %H:%M:%S.%e %l rank " + std::to_string(rank) + "] %v");
 }
 
 }  // namespace gtopk::transport

@@ -1,14 +1,47 @@
 // Transport, base: the process's log. One line per fact, on stderr, with the rank in front once it
-// is known. GTOPK_LOG_LEVEL (trace, debug, info, warn, error, off; default warn) chooses what is
-// seen.
+// is known. GTOPK_LOG_LEVEL (trace, debug, info, warn, error, critical, off; default warn) chooses
+// what is seen.
 #pragma once
 
-#include <spdlog/logger.h>
+#include <cstdint>
+#include <string_view>
+
+#include <fmt/format.h>
 
 namespace gtopk::transport {
 
-/// The logger; made on first use, never destroyed (threads may log while the process exits).
-[[nodiscard]] spdlog::logger& log();
+enum class LogLevel : std::uint8_t { kDebug, kInfo, kWarn, kError, kOff };
+
+/// What formats a line is compiled once, in write(): spdlog's own functions would compile it again
+/// into every file that logs.
+class Log {
+ public:
+  template <class... Args>
+  void debug(fmt::format_string<Args...> text, Args&&... args) {
+    write(LogLevel::kDebug, text, fmt::make_format_args(args...));
+  }
+  template <class... Args>
+  void info(fmt::format_string<Args...> text, Args&&... args) {
+    write(LogLevel::kInfo, text, fmt::make_format_args(args...));
+  }
+  template <class... Args>
+  void warn(fmt::format_string<Args...> text, Args&&... args) {
+    write(LogLevel::kWarn, text, fmt::make_format_args(args...));
+  }
+  template <class... Args>
+  void error(fmt::format_string<Args...> text, Args&&... args) {
+    write(LogLevel::kError, text, fmt::make_format_args(args...));
+  }
+
+  /// Nothing below it is written.
+  void set_level(LogLevel level);
+
+ private:
+  void write(LogLevel level, fmt::string_view text, fmt::format_args args);
+};
+
+/// Made on first use, never destroyed: threads may log while the process exits.
+[[nodiscard]] Log& log();
 
 /// Names this rank in every later line.
 void set_log_rank(int rank);

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <chrono>
 #include <optional>
@@ -46,6 +47,13 @@ bool raise_descriptor_limit() {
   return true;
 }
 
+/// Strangers cannot fill the log.
+void log_refusal(std::string_view address, std::size_t so_far) {
+  if (!std::has_single_bit(so_far)) return;
+  transport::log().warn("rendezvous: refused {}, which does not know the job's secret ({} so far)",
+                        address, so_far);
+}
+
 }  // namespace
 
 RendezvousListener::RendezvousListener(const Endpoint& endpoint)
@@ -58,8 +66,10 @@ RendezvousServer::Value::Value(std::string_view content, std::atomic<std::size_t
 
 RendezvousServer::Value::~Value() { kept -= bytes.size(); }
 
-RendezvousServer::RendezvousServer(RendezvousListener listener)
-    : listener_(std::move(listener)), stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+RendezvousServer::RendezvousServer(RendezvousListener listener, std::string secret)
+    : listener_(std::move(listener)),
+      secret_(std::move(secret)),
+      stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!stop_) {
     throw Error(ErrorKind::kBootstrap,
                 "the rendezvous has no eventfd: " + std::generic_category().message(errno));
@@ -82,7 +92,8 @@ RendezvousServer::Load RendezvousServer::load() const {
   return {.rounds = rounds_,
           .bytes = bytes_kept_ + bytes_unanswered_,
           .keys = keys_,
-          .connections = connected_};
+          .connections = connected_,
+          .refused = refused_};
 }
 
 std::vector<pollfd> RendezvousServer::entries() const {
@@ -106,17 +117,13 @@ std::vector<pollfd> RendezvousServer::entries() const {
 int RendezvousServer::poll_time() const {
   const TimePoint now = steady_clock::now();
   std::optional<TimePoint> first;
-  if (accepts_again_ > now) {
-    first = accepts_again_;
-  }
+  if (accepts_again_ > now) first = accepts_again_;
   for (const Connection& connection : connections_) {
     if (!connection.waiting_for.empty() && (!first || connection.waits_until < *first)) {
       first = connection.waits_until;
     }
   }
-  if (!first) {
-    return -1;
-  }
+  if (!first) return -1;
   const auto rest = std::chrono::ceil<milliseconds>(*first - now).count();
   return static_cast<int>(std::clamp<std::int64_t>(rest, 0, 60'000));
 }
@@ -127,15 +134,11 @@ void RendezvousServer::serve() {
     ++rounds_;
     connected_ = connections_.size();
     if (poll(polled.data(), polled.size(), poll_time()) < 0) {
-      if (errno == EINTR) {
-        continue;
-      }
+      if (errno == EINTR) continue;
       transport::log().error("rendezvous: poll: {}", std::generic_category().message(errno));
       return;
     }
-    if (polled[0].revents != 0) {
-      return;
-    }
+    if (polled[0].revents != 0) return;
     auto entry = polled.begin() + 2;
     for (Connection& connection : connections_) {
       const short seen = entry++->revents;
@@ -194,6 +197,7 @@ void RendezvousServer::accept_all() {
     Connection& connection = connections_.emplace_back();
     connection.socket = std::move(socket);
     connection.since = steady_clock::now();
+    if (!secret_.empty()) connection.handshake.emplace(secret_);
     ++strangers_;
   }
 }
@@ -284,27 +288,48 @@ void RendezvousServer::write_to(Connection& connection) {
   }
 }
 
+/// From now on it is no stranger.
+void RendezvousServer::welcome(Connection& connection) {
+  if (std::exchange(connection.is_client, true)) return;
+  --strangers_;
+  const std::scoped_lock lock(mutex_);
+  ++clients_;
+}
+
+bool RendezvousServer::shake_hands(Connection& connection) {
+  const std::size_t before = connection.input.size();
+  const auto admission = connection.handshake->receive(connection.input, connection.output);
+  const std::size_t used = before - connection.input.size();
+  bytes_unanswered_ -= used;
+  if (admission == ServerHandshake::Admission::kAdmitted) {
+    connection.handshake.reset();
+    welcome(connection);
+  }
+  if (admission == ServerHandshake::Admission::kRefused) {
+    connection.open = false;
+    log_refusal(peer_address(connection.socket), ++refused_);
+  }
+  write_to(connection);
+  return used > 0;
+}
+
 void RendezvousServer::answer_requests(Connection& connection) {
+  while (connection.handshake) {
+    if (!connection.open || connection.has_unsent() || !shake_hands(connection)) return;
+  }
   std::size_t used = 0;
   // One answer at a time: who does not read its answers is not given more of them.
   while (connection.open && connection.waiting_for.empty() && !connection.has_unsent()) {
     RequestView request;
     const Parse parse = parse_request(std::string_view(connection.input).substr(used), request);
-    if (parse == Parse::kIncomplete) {
-      break;
-    }
+    if (parse == Parse::kIncomplete) break;
     if (parse == Parse::kMalformed || !answer(connection, request)) {
       transport::log().debug("rendezvous: dropped a connection that does not speak its protocol");
       connection.open = false;
       break;
     }
     used += request.size;
-    if (!connection.is_client) {
-      connection.is_client = true;
-      --strangers_;
-      const std::scoped_lock lock(mutex_);
-      ++clients_;
-    }
+    welcome(connection);
     write_to(connection);
   }
   connection.input.erase(0, used);
@@ -318,9 +343,7 @@ bool RendezvousServer::answer(Connection& connection, const RequestView& request
       reply(connection, store(request.key, request.value) ? Result::kOk : Result::kRefused, {});
       return true;
     case Command::kGet: {
-      if (!number || *number < 0) {
-        return false;
-      }
+      if (!number || *number < 0) return false;
       const auto found = values_.find(std::string(request.key));
       if (found != values_.end()) {
         reply(connection, found->second);
@@ -334,9 +357,7 @@ bool RendezvousServer::answer(Connection& connection, const RequestView& request
       return true;
     }
     case Command::kAdd: {
-      if (!number) {
-        return false;
-      }
+      if (!number) return false;
       const auto [counter, fresh] = counters_.try_emplace(std::string(request.key), 0);
       if (fresh) {
         bytes_kept_ += request.key.size() + sizeof(*number);
@@ -349,9 +370,7 @@ bool RendezvousServer::answer(Connection& connection, const RequestView& request
       return bytes_kept_ <= kMaxKept;
     }
     case Command::kRemove:
-      if (!request.value.empty()) {
-        return false;
-      }
+      if (!request.value.empty()) return false;
       forget(std::string(request.key));
       reply(connection, Result::kOk, {});
       return true;

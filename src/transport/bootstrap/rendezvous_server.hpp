@@ -10,6 +10,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -19,6 +20,7 @@
 #include <poll.h>
 
 #include "src/transport/bootstrap/frame.hpp"
+#include "src/transport/bootstrap/handshake.hpp"
 #include "src/transport/bootstrap/socket.hpp"
 
 namespace gtopk::bootstrap {
@@ -48,7 +50,8 @@ class RendezvousServer {
   /// Requests that have not arrived whole, over all connections.
   static constexpr std::size_t kMaxUnanswered = std::size_t{64} << 20U;
 
-  explicit RendezvousServer(RendezvousListener listener);
+  /// With a secret, who does not prove to know it is dropped, and that is logged.
+  explicit RendezvousServer(RendezvousListener listener, std::string secret = {});
   RendezvousServer(const RendezvousServer&) = delete;
   RendezvousServer& operator=(const RendezvousServer&) = delete;
   RendezvousServer(RendezvousServer&&) = delete;
@@ -66,6 +69,7 @@ class RendezvousServer {
     std::size_t bytes = 0;     ///< of keys, values, and requests and answers under way
     std::size_t keys = 0;      ///< values and counters
     std::size_t connections = 0;
+    std::size_t refused = 0;  ///< that did not know the secret, since its start
   };
   [[nodiscard]] Load load() const;
 
@@ -89,10 +93,11 @@ class RendezvousServer {
     std::string input;
     std::string output;  ///< a short answer, or what precedes `value`
     std::shared_ptr<const Value> value;
-    std::size_t sent = 0;     ///< of the answer
-    std::string waiting_for;  ///< key of a get that is not answered yet
-    TimePoint waits_until{};  ///< of that get
-    bool is_client = false;   ///< has sent a whole request
+    std::size_t sent = 0;                      ///< of the answer
+    std::string waiting_for;                   ///< key of a get that is not answered yet
+    TimePoint waits_until{};                   ///< of that get
+    bool is_client = false;                    ///< has sent a whole request or proved itself
+    std::optional<ServerHandshake> handshake;  ///< while it still has to prove that it is welcome
     bool open = true;
 
     [[nodiscard]] bool has_unsent() const { return !output.empty(); }
@@ -108,6 +113,9 @@ class RendezvousServer {
   void read_from(Connection& connection);
   void write_to(Connection& connection);
   void answer_requests(Connection& connection);
+  void welcome(Connection& connection);
+  /// False where it waits for more.
+  [[nodiscard]] bool shake_hands(Connection& connection);
   [[nodiscard]] bool answer(Connection& connection, const RequestView& request);
   static void reply(Connection& connection, Result result, std::string_view value);
   static void reply(Connection& connection, std::shared_ptr<const Value> value);
@@ -116,6 +124,7 @@ class RendezvousServer {
   void drop_closed();
 
   RendezvousListener listener_;
+  std::string secret_;  ///< empty: everybody is welcome
   Descriptor stop_;
   std::list<Connection> connections_;
   std::atomic<std::size_t> bytes_kept_{0};  ///< before the values, which count themselves out of it
@@ -126,6 +135,7 @@ class RendezvousServer {
   std::atomic<std::size_t> keys_{0};
   std::atomic<std::size_t> connected_{0};
   std::atomic<std::uint64_t> rounds_{0};
+  std::atomic<std::size_t> refused_{0};
   TimePoint accepts_again_{};  ///< later than now while there is no descriptor for another client
 
   std::mutex mutex_;  ///< of clients_

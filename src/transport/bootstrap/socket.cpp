@@ -1,6 +1,7 @@
 #include "src/transport/bootstrap/socket.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -9,9 +10,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <memory>
 #include <system_error>
+#include <vector>
 
 #include "gtopk/error.hpp"
 
@@ -20,6 +23,9 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
+
+/// What an address may take to answer in the first round, while others are still to be tried.
+constexpr std::chrono::seconds kFirstPatience{1};
 
 struct FreeAddresses {
   void operator()(addrinfo* list) const { freeaddrinfo(list); }
@@ -96,6 +102,34 @@ int try_connect(const addrinfo& address, TimePoint deadline, Descriptor& made) {
   return 0;
 }
 
+/// What came of one round of attempts.
+struct Round {
+  std::string reasons;
+  bool final = false;
+};
+
+/// One attempt on each address of one endpoint.
+Descriptor try_all_addresses(const Endpoint& endpoint, Duration patience, TimePoint deadline,
+                             const Greeting& greet, Round& round) {
+  std::string reason;
+  const Addresses addresses = resolve(endpoint, 0, reason);
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+    const TimePoint until = std::min<TimePoint>(deadline, steady_clock::now() + patience);
+    Descriptor socket;
+    const int error = try_connect(*address, until, socket);
+    reason = error != 0 ? error_text(error) : "";
+    if (error == 0) {
+      const std::optional<Refusal> refusal = greet ? greet(socket, until) : std::nullopt;
+      if (!refusal) return socket;
+      reason = refusal->reason;
+      round.final = round.final || refusal->final;
+    }
+  }
+  round.reasons +=
+      fmt::format("{}{}: {}", round.reasons.empty() ? "" : "; ", to_string(endpoint), reason);
+  return {};
+}
+
 }  // namespace
 
 Descriptor::~Descriptor() {
@@ -105,7 +139,16 @@ Descriptor::~Descriptor() {
 }
 
 std::string to_string(const Endpoint& endpoint) {
-  return fmt::format("{}:{}", endpoint.host, endpoint.port);
+  if (endpoint.host.find(':') == std::string::npos) {
+    return fmt::format("{}:{}", endpoint.host, endpoint.port);
+  }
+  return fmt::format("[{}]:{}", endpoint.host, endpoint.port);  // IPv6
+}
+
+std::string to_string(std::span<const Endpoint> ways) {
+  std::vector<std::string> texts;
+  for (const Endpoint& way : ways) texts.push_back(to_string(way));
+  return fmt::format("{}", fmt::join(texts, " or "));
 }
 
 std::string describe(Duration duration) {
@@ -154,33 +197,46 @@ std::uint16_t local_port(const Descriptor& socket) {
                    : reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
 }
 
-Descriptor connect_to(const Endpoint& endpoint, Duration at_most) {
+std::string peer_address(const Descriptor& socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  std::array<char, NI_MAXHOST> text{};
+  if (getpeername(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
+      getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, text.data(), text.size(),
+                  nullptr, 0, NI_NUMERICHOST) != 0) {
+    return {};
+  }
+  return text.data();
+}
+
+Descriptor connect_to(std::span<const Endpoint> ways, Duration at_most, const Greeting& greet) {
   const TimePoint deadline = steady_clock::now() + at_most;
-  std::string reason;
+  Round round;
   milliseconds pause{10};
+  Duration patience = kFirstPatience;
   do {
-    const Addresses addresses = resolve(endpoint, 0, reason);
-    for (const addrinfo* address = addresses.get(); address != nullptr;
-         address = address->ai_next) {
-      Descriptor socket;
-      const int error = try_connect(*address, deadline, socket);
-      if (error == 0) {
+    round = Round();
+    for (const Endpoint& way : ways) {
+      if (Descriptor socket = try_all_addresses(way, patience, deadline, greet, round)) {
         return socket;
       }
-      reason = error_text(error);
+    }
+    if (round.final) {
+      throw Error(ErrorKind::kBootstrap, "no way to the rendezvous: " + round.reasons);
     }
     const Duration rest = deadline - steady_clock::now();
     if (rest > Duration::zero()) {
       poll(nullptr, 0, poll_time(steady_clock::now() + std::min<Duration>(rest, pause)));
     }
     pause = std::min(pause * 2, milliseconds(250));
+    patience *= 2;
   } while (steady_clock::now() < deadline);
   throw Error(
       ErrorKind::kBootstrap,
       fmt::format(
-          "no connection to the rendezvous at {} within {}: {}. Is rank 0 running, does the "
-          "address name its host, and does the firewall let the port through?",
-          to_string(endpoint), describe(at_most), reason));
+          "no connection to the rendezvous within {}: {}. Is rank 0 running, does the address name "
+          "its host, and does the firewall let the port through?",
+          describe(at_most), round.reasons));
 }
 
 Transfer send_all(const Descriptor& socket, std::string_view bytes, TimePoint deadline) {

@@ -3,6 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -42,6 +45,8 @@ struct Endpoint {
 };
 
 [[nodiscard]] std::string to_string(const Endpoint& endpoint);
+/// "10.0.0.1:29400 or [fd00::1]:29400".
+[[nodiscard]] std::string to_string(std::span<const Endpoint> ways);
 
 /// Nanoseconds as a reader wants them: "30 s", "0.25 s".
 [[nodiscard]] std::string describe(Duration duration);
@@ -50,10 +55,26 @@ struct Endpoint {
 /// choose. Throws Error{kBootstrap}.
 [[nodiscard]] Descriptor listen_on(const Endpoint& endpoint);
 [[nodiscard]] std::uint16_t local_port(const Descriptor& socket);
+/// In digits; "" of a socket that is not connected.
+[[nodiscard]] std::string peer_address(const Descriptor& socket);
 
-/// Connects, trying again while nobody listens yet. The socket is non-blocking. Throws
-/// Error{kBootstrap}.
-[[nodiscard]] Descriptor connect_to(const Endpoint& endpoint, Duration at_most);
+/// Why a connection is not the one that was meant.
+struct Refusal {
+  std::string reason;
+  bool final = false;  ///< who answered there always will be another
+};
+using Greeting = std::function<std::optional<Refusal>(const Descriptor& socket, TimePoint end)>;
+
+/// Connects to whichever answers first of the ways to one server, in their order, trying again
+/// while nobody listens yet; an address that does not answer at all holds up the others for a
+/// second at first. `greet` is called with each connection: where it refuses, the next way is
+/// tried. The socket is non-blocking. Throws Error{kBootstrap} that says
+/// what came of each, at once where it was final of one of them and no other way was right.
+[[nodiscard]] Descriptor connect_to(std::span<const Endpoint> ways, Duration at_most,
+                                    const Greeting& greet = {});
+[[nodiscard]] inline Descriptor connect_to(const Endpoint& endpoint, Duration at_most) {
+  return connect_to(std::span(&endpoint, 1), at_most);
+}
 
 enum class Transfer : std::uint8_t { kDone, kTimedOut, kClosed };
 

@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <chrono>
 #include <optional>
+#include <thread>
+#include <utility>
 
 #include "gtopk/error.hpp"
-#include "gtopk/launch.hpp"
 #include "src/transport/base/log.hpp"
+#include "src/transport/bootstrap/handshake.hpp"
+#include "src/transport/bootstrap/sha256.hpp"
 
 namespace gtopk::bootstrap {
 namespace {
@@ -26,24 +30,53 @@ std::string_view name(Command command) {
   return "unknown";
 }
 
+/// Between attempts at a server that turns this client away: some 0.3 s in all.
+constexpr std::chrono::milliseconds kFirstPause{5};
+constexpr std::chrono::milliseconds kLastPause{160};
+
+/// What came of a request.
+struct Exchange {
+  Transfer transfer = Transfer::kClosed;
+  bool begun = false;  ///< some of an answer came
+  Result result = Result::kRefused;
+  std::string answer;
+};
+
+Exchange exchange_on(const Descriptor& socket, std::string_view request, TimePoint deadline) {
+  Exchange done;
+  std::array<char, kResponseHeader> header{};
+  done.transfer = send_all(socket, request, deadline);
+  if (done.transfer != Transfer::kDone) return done;
+  done.transfer = receive_all(socket, header.data(), header.size(), deadline);
+  if (done.transfer != Transfer::kDone) return done;
+  done.begun = true;
+  const auto parsed = parse_response(header);
+  if (!parsed) {
+    done.transfer = Transfer::kClosed;
+    return done;
+  }
+  done.result = parsed->result;
+  done.answer.resize(parsed->value_length);
+  done.transfer = receive_all(socket, done.answer.data(), done.answer.size(), deadline);
+  return done;
+}
+
 /// Rank 0: the server lives as long as its own client, and a little longer for the others' last
 /// requests.
 class ServedStore final : public KeyValueStore {
  public:
-  ServedStore(const Endpoint& server, Duration at_most)
+  ServedStore(RendezvousListener listener, Duration at_most, const std::string& secret)
       : at_most_(at_most),
-        server_(std::in_place, RendezvousListener(Endpoint{.host = "", .port = server.port})),
-        client_(std::in_place, Endpoint{.host = "localhost", .port = server_->port()}, at_most) {}
+        server_(std::in_place, std::move(listener), secret),
+        client_(std::in_place, std::vector{Endpoint{.host = "localhost", .port = server_->port()}},
+                at_most, secret) {}
   ServedStore(const ServedStore&) = delete;
   ServedStore& operator=(const ServedStore&) = delete;
   ServedStore(ServedStore&&) = delete;
   ServedStore& operator=(ServedStore&&) = delete;
   ~ServedStore() override {
     client_.reset();
-    if (!server_->drain(at_most_)) {
-      transport::log().warn("the rendezvous closes after {} with clients still connected",
-                            describe(at_most_));
-    }
+    if (!server_->drain(at_most_)) warn_of_clients(at_most_);
   }
 
   void set(std::string_view key, std::string_view value) override { client_->set(key, value); }
@@ -64,7 +97,20 @@ class ServedStore final : public KeyValueStore {
 }  // namespace
 
 TcpStore::TcpStore(Endpoint server, Duration at_most)
-    : server_(std::move(server)), at_most_(at_most) {}
+    : TcpStore(std::vector{std::move(server)}, at_most) {}
+
+TcpStore::TcpStore(std::vector<Endpoint> ways, Duration at_most, std::string secret)
+    : ways_(std::move(ways)), secret_(std::move(secret)), at_most_(at_most) {}
+
+void warn_of_clients(Duration waited) {
+  transport::log().warn("the rendezvous closes after {} with clients still connected",
+                        describe(waited));
+}
+
+std::unique_ptr<KeyValueStore> serve(RendezvousListener listener, Duration at_most,
+                                     const std::string& secret) {
+  return std::make_unique<ServedStore>(std::move(listener), at_most, secret);
+}
 
 void TcpStore::set(std::string_view key, std::string_view value) {
   static_cast<void>(ask(Command::kSet, key, value, at_most_));
@@ -89,9 +135,35 @@ std::int64_t TcpStore::add(std::string_view key, std::int64_t delta) {
   if (!sum) {
     throw Error(ErrorKind::kBootstrap,
                 fmt::format("rendezvous at {}: add '{}' was not answered with a number",
-                            to_string(server_), key));
+                            to_string(ways_), key));
   }
   return *sum;
+}
+
+Greeting TcpStore::greeting() const {
+  if (secret_.empty()) return {};
+  return [secret = secret_](const Descriptor& socket, TimePoint end) -> std::optional<Refusal> {
+    const ClientHandshake handshake(secret);
+    std::array<char, kChallengeBytes> challenge{};
+    if (send_all(socket, handshake.hello(), end) != Transfer::kDone ||
+        receive_all(socket, challenge.data(), challenge.size(), end) != Transfer::kDone) {
+      return Refusal{.reason = "who listens there did not prove to know a secret (GTOPK_SECRET)"};
+    }
+    const auto reply = handshake.reply_to({challenge.data(), challenge.size()});
+    // A wrong proof, too, so that the server can log who had another secret.
+    const std::string proof = reply.value_or(std::string(kDigestBytes, '\0'));
+    const bool sent = send_all(socket, proof, end) == Transfer::kDone;
+    if (!reply) {
+      return Refusal{.reason = "who listens there has another secret (GTOPK_SECRET)",
+                     .final = true};
+    }
+    return sent ? std::nullopt : std::optional(Refusal{.reason = "the connection was closed"});
+  };
+}
+
+std::string TcpStore::server_address() {
+  const std::scoped_lock lock(mutex_);
+  return socket_ ? peer_address(socket_) : "";
 }
 
 std::optional<std::string> TcpStore::ask(Command command, std::string_view key,
@@ -99,43 +171,39 @@ std::optional<std::string> TcpStore::ask(Command command, std::string_view key,
   const std::string request = encode_request(command, key, value);
   const std::scoped_lock lock(mutex_);
   const TimePoint deadline = std::chrono::steady_clock::now() + at_most;
-  if (!socket_) {
-    socket_ = connect_to(server_, std::min(at_most, at_most_));
+  Exchange exchange;
+  for (auto pause = kFirstPause;; pause *= 2) {
+    const bool fresh = !socket_;
+    if (fresh) socket_ = connect_to(ways_, std::min(at_most, at_most_), greeting());
+    exchange = exchange_on(socket_, request, deadline);
+    // A server that is besieged by strangers may have taken a new connection for one of them before
+    // the request came: it has not read one that it does not answer.
+    const bool turned_away = fresh && exchange.transfer == Transfer::kClosed && !exchange.begun;
+    if (!turned_away || pause > kLastPause) break;
+    socket_ = Descriptor();
+    std::this_thread::sleep_for(pause);
   }
-  std::array<char, kResponseHeader> header{};
-  std::string answer;
-  Result result = Result::kRefused;
-  Transfer transfer = send_all(socket_, request, deadline);
-  if (transfer == Transfer::kDone) {
-    transfer = receive_all(socket_, header.data(), header.size(), deadline);
+  const bool done = exchange.transfer == Transfer::kDone;
+  if (done && exchange.result == Result::kOk) {
+    return std::move(exchange.answer);
   }
-  if (transfer == Transfer::kDone) {
-    if (const auto parsed = parse_response(header)) {
-      result = parsed->result;
-      answer.resize(parsed->value_length);
-      transfer = receive_all(socket_, answer.data(), answer.size(), deadline);
-    } else {
-      transfer = Transfer::kClosed;
-    }
-  }
-  if (transfer == Transfer::kDone && result == Result::kOk) {
-    return answer;
-  }
-  if (transfer == Transfer::kDone && result == Result::kNothing && command == Command::kGet) {
+  if (done && exchange.result == Result::kNothing && command == Command::kGet) {
     return std::nullopt;
   }
   // A late answer must not be taken for the next one's: the next call connects anew.
   socket_ = Descriptor();
   const auto fail = [&](std::string_view reason) {
-    return Error(ErrorKind::kBootstrap,
-                 fmt::format("rendezvous at {}: {} '{}' {}", to_string(server_), name(command), key,
-                             reason));
+    return Error(ErrorKind::kBootstrap, fmt::format("rendezvous at {}: {} '{}' {}",
+                                                    to_string(ways_), name(command), key, reason));
   };
-  switch (transfer) {
+  switch (exchange.transfer) {
     case Transfer::kTimedOut:
       throw fail(fmt::format("was not answered within {}", describe(at_most)));
     case Transfer::kClosed:
-      throw fail("failed: the server is gone, or is no rendezvous of gtopk");
+      throw fail(secret_.empty()
+                     ? "failed: the server is gone, or is no rendezvous of gtopk, or wants a "
+                       "secret (GTOPK_SECRET)"
+                     : "failed: the server is gone, or is no rendezvous of gtopk");
     case Transfer::kDone:
       break;
   }
@@ -143,14 +211,3 @@ std::optional<std::string> TcpStore::ask(Command command, std::string_view key,
 }
 
 }  // namespace gtopk::bootstrap
-
-namespace gtopk {
-
-std::unique_ptr<KeyValueStore> join_rendezvous(const LaunchEnvironment& environment,
-                                               std::chrono::nanoseconds at_most) {
-  const bootstrap::Endpoint server{.host = environment.host, .port = environment.port};
-  if (environment.rank == 0) return std::make_unique<bootstrap::ServedStore>(server, at_most);
-  return std::make_unique<bootstrap::TcpStore>(server, at_most);
-}
-
-}  // namespace gtopk

@@ -3,9 +3,7 @@
 #include "src/transport/inproc/fabric.hpp"
 
 #include <algorithm>
-#include <set>
 #include <stdexcept>
-#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -43,32 +41,30 @@ std::unique_ptr<Transport> Fabric::take_port(std::uint32_t rank) {
   return std::move(seat.owned);
 }
 
-std::vector<std::deque<Event>::iterator> Fabric::candidates(bool at_any_time) {
-  std::vector<std::deque<Event>::iterator> found;
-  std::set<std::tuple<std::uint32_t, std::uint32_t, Tag>> streams;
-  std::set<std::pair<std::uint32_t, std::uint32_t>> pairs;
-  std::set<std::pair<std::uint32_t, std::uint32_t>> pairs_with_messages;
+const std::vector<std::deque<Event>::iterator>& Fabric::candidates(bool at_any_time) {
+  candidates_.clear();
+  for (Seen* seen : {&streams_, &pairs_, &pairs_with_messages_}) seen->begin(under_way_.size());
   for (auto event = under_way_.begin(); event != under_way_.end(); ++event) {
     using Stage = Event::Stage;
     const bool is_message = event->stage == Stage::kEager || event->stage == Stage::kAnnounce;
+    const Stream pair{.source = event->source, .destination = event->destination};
     // The sets are filled for every event, ready or not: what waits holds back what follows it.
     const bool first_of_stream =
-        !is_message || streams.emplace(event->source, event->destination, event->tag).second;
-    const bool first_of_pair = pairs.emplace(event->source, event->destination).second;
-    const bool first_message =
-        !is_message || pairs_with_messages.emplace(event->source, event->destination).second;
+        !is_message || streams_.add({event->source, event->destination, event->tag});
+    const bool first_of_pair = pairs_.add(pair);
+    const bool first_message = !is_message || pairs_with_messages_.add(pair);
     const bool control = is_message && kind_of(event->tag) == TagKind::kControl;
     if (!running(seats_[event->destination])) continue;
     if (!at_any_time && event->ready > clock_.time) continue;
     if (!first_of_stream || (control && !first_message)) continue;
     if (event->stage == Stage::kEnd && event->last && !first_of_pair) continue;
-    found.push_back(event);
+    candidates_.push_back(event);
   }
-  return found;
+  return candidates_;
 }
 
 bool Fabric::deliver_one() {
-  const auto ready = candidates(false);
+  const auto& ready = candidates(false);
   if (ready.empty()) return false;
   auto chosen = options_.reorder ? ready[pick(ready.size())]
                                  : *std::min_element(ready.begin(), ready.end(),
@@ -94,7 +90,7 @@ bool Fabric::deliver_one() {
 }
 
 bool Fabric::advance_to_next() {
-  const auto coming = candidates(true);
+  const auto& coming = candidates(true);
   if (coming.empty()) return false;
   const auto next = *std::min_element(
       coming.begin(), coming.end(),

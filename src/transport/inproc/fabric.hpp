@@ -24,6 +24,7 @@
 #include "src/transport/base/tag.hpp"
 #include "src/transport/base/transport.hpp"
 #include "src/transport/inproc/event.hpp"
+#include "src/transport/inproc/seen.hpp"
 
 namespace gtopk::transport::inproc {
 
@@ -152,7 +153,8 @@ class Fabric {
     return seat.presence != Presence::kDead && seat.presence != Presence::kSilentlyDead &&
            !seat.frozen;
   }
-  [[nodiscard]] std::vector<std::deque<Event>::iterator> candidates(bool at_any_time);
+  /// What may arrive next, now or at any time. Valid until the next call.
+  [[nodiscard]] const std::vector<std::deque<Event>::iterator>& candidates(bool at_any_time);
   void forget(std::uint32_t rank);
 
   FabricOptions options_;
@@ -161,6 +163,8 @@ class Fabric {
   std::uint64_t messages_ = 0;
   std::function<Fault(const Sent&)> rule_;
   std::deque<Event> under_way_;  ///< in the order in which they were posted
+  std::vector<std::deque<Event>::iterator> candidates_;
+  Seen streams_, pairs_, pairs_with_messages_;
   std::deque<Seat> seats_;
 };
 

@@ -11,8 +11,8 @@
 #include <span>
 #include <vector>
 
+#include "src/reference/reference_sketch.hpp"
 #include "tests/support/cases.hpp"
-#include "tests/support/reference_sketch.hpp"
 
 namespace gtopk::sparse {
 namespace {

@@ -11,9 +11,9 @@
 #include "src/engine/group.hpp"
 #include "src/engine/host_map.hpp"
 #include "src/gtopk/algorithms/departure.hpp"
+#include "src/reference/hosts.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
-#include "tests/support/hosts.hpp"
 #include "tests/support/sanitized.hpp"
 
 namespace gtopk {

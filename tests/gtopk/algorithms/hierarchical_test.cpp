@@ -8,9 +8,9 @@
 #include <tuple>
 #include <vector>
 
+#include "src/reference/hosts.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
-#include "tests/support/hosts.hpp"
 #include "tests/support/sanitized.hpp"
 
 namespace gtopk {

@@ -10,9 +10,9 @@
 #include "gtopk/collectives.hpp"
 #include "gtopk/error.hpp"
 #include "src/gtopk/algorithms/sparse_all_reduce.hpp"
+#include "src/reference/reference_selectors.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
-#include "tests/support/reference_selectors.hpp"
 
 namespace gtopk {
 namespace {

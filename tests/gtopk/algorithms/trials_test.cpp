@@ -10,9 +10,9 @@
 #include "gtopk/collectives.hpp"
 #include "src/engine/group_view.hpp"
 #include "src/engine/task.hpp"
+#include "src/reference/reference_selectors.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
-#include "tests/support/reference_selectors.hpp"
 
 namespace gtopk {
 namespace {

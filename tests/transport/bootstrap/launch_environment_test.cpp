@@ -19,6 +19,7 @@ class LaunchEnvironmentTest : public testing::Test {
     set("WORLD_SIZE", "4");
     set("MASTER_ADDR", "host-a");
     set("MASTER_PORT", "29500");
+    unsetenv("TORCHELASTIC_USE_AGENT_STORE");
   }
   static void set(const char* name, const char* value) { setenv(name, value, 1); }
   static std::string error() {
@@ -38,6 +39,15 @@ TEST_F(LaunchEnvironmentTest, IsReadWhenComplete) {
   EXPECT_EQ(environment.world_size, 4U);
   EXPECT_EQ(environment.host, "host-a");
   EXPECT_EQ(environment.port, 29500);
+}
+
+TEST_F(LaunchEnvironmentTest, LeavesMasterPortToTorchrunsAgentWhereThatServesAStoreThere) {
+  set("TORCHELASTIC_USE_AGENT_STORE", "True");
+  EXPECT_EQ(launch_environment().port, 29502);
+  set("MASTER_PORT", "65535");
+  EXPECT_THAT(error(), testing::HasSubstr("MASTER_PORT is '65535': expected a number from 1"));
+  set("TORCHELASTIC_USE_AGENT_STORE", "False");
+  EXPECT_EQ(launch_environment().port, 65535);
 }
 
 TEST_F(LaunchEnvironmentTest, NamesTheVariableThatIsMissing) {

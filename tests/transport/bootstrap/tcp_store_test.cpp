@@ -12,13 +12,18 @@
 #include <thread>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "gtopk/error.hpp"
 #include "gtopk/launch.hpp"
+#include "src/transport/bootstrap/own_addresses.hpp"
+#include "tests/transport/bootstrap/error_of.hpp"
 
 namespace gtopk::bootstrap {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr auto kLimit = 30s;  // a watchdog's
@@ -31,17 +36,6 @@ Endpoint at(const RendezvousServer& server) {
   return Endpoint{.host = "127.0.0.1", .port = server.port()};
 }
 
-template <typename Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kBootstrap);
-    return error.what();
-  }
-  return "no error";
-}
-
 TEST(TcpStore, GetReturnsWhatAnotherClientSet) {
   RendezvousServer server(loopback());
   TcpStore one(at(server), kLimit);
@@ -51,6 +45,34 @@ TEST(TcpStore, GetReturnsWhatAnotherClientSet) {
   EXPECT_EQ(two.get("key", kLimit), value);
   one.set("key", "");
   EXPECT_EQ(two.get("key", kLimit), "");
+}
+
+TEST(TcpStore, ReachesAServerUnderEachOfItsHostsAddresses) {
+  RendezvousServer server(RendezvousListener(Endpoint{.host = "", .port = 0}));
+  const std::vector<std::string> addresses = own_addresses();
+  ASSERT_FALSE(addresses.empty());
+  for (const std::string& address : addresses) {
+    TcpStore store(Endpoint{.host = address, .port = server.port()}, kLimit);
+    EXPECT_EQ(store.add("connected under " + address, 1), 1);
+  }
+}
+
+TEST(TcpStore, TriesTheNextWayToItsServerWhereOneLeadsNowhere) {
+  RendezvousServer server(loopback());
+  const std::uint16_t closed = loopback().port();
+  const Endpoint nobody{.host = "127.0.0.1", .port = closed};
+  // 198.51.100.0/24 is nobody's: what is sent there is refused here, or lost on the way.
+  const Endpoint nowhere{.host = "198.51.100.1", .port = server.port()};
+  TcpStore store({nobody, nowhere, at(server)}, kLimit);
+  EXPECT_EQ(store.add("here", 1), 1);
+}
+
+TEST(TcpStore, SaysWhatCameOfEachWayToItsServer) {
+  const std::uint16_t closed = loopback().port();
+  TcpStore store({{.host = "127.0.0.1", .port = closed}, {.host = "::1", .port = closed}}, 50ms);
+  EXPECT_THAT(error_of([&] { store.set("key", ""); }),
+              AllOf(HasSubstr(fmt::format("127.0.0.1:{}: Connection refused", closed)),
+                    HasSubstr(fmt::format("[::1]:{}: ", closed)), HasSubstr("within 0.05 s")));
 }
 
 TEST(TcpStore, GetWaitsForALaterSet) {

@@ -1,0 +1,99 @@
+#include "src/communicator/flight_files.hpp"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <fstream>
+#include <system_error>
+#include <utility>
+
+#include "gtopk/error.hpp"
+#include "src/transport/base/log.hpp"
+
+namespace gtopk {
+namespace {
+
+/// More requests than can be made: added to a request, it ends the thread.
+constexpr eventfd_t kEnd = eventfd_t{1} << 62U;
+
+// A signal handler sees nothing else. A forked child has the handler and not the thread, and must
+// not wake its parent's.
+std::atomic<int> signalled{-1};
+std::atomic<pid_t> owner{0};
+static_assert(std::atomic<int>::is_always_lock_free);
+
+void on_signal(int /*number*/) {
+  const int before = errno;
+  if (owner == getpid()) eventfd_write(signalled, 1);
+  errno = before;
+}
+
+}  // namespace
+
+FlightFiles::FlightFiles(const FlightFilesSpec& spec, const std::string& file,
+                         std::function<std::string()> record)
+    : spec_(spec),
+      file_(std::filesystem::path(spec.directory) / file),
+      record_(std::move(record)),
+      wake_(eventfd(0, EFD_CLOEXEC)) {
+  if (!wake_) {
+    throw Error(ErrorKind::kTransport,
+                "the flight recorder has no eventfd: " + std::generic_category().message(errno));
+  }
+  thread_ = std::thread([this] { loop(); });
+  if (spec_.signal != 0) take_signal();
+}
+
+FlightFiles::~FlightFiles() {
+  if (spec_.signal != 0) give_signal_back();
+  eventfd_write(wake_.get(), kEnd);
+  thread_.join();
+}
+
+void FlightFiles::take_signal() {
+  struct sigaction taken {};
+  taken.sa_handler = on_signal;
+  taken.sa_flags = SA_RESTART;
+  signalled = wake_.get();
+  owner = getpid();
+  sigaction(spec_.signal, &taken, &before_);  // of a signal that can be taken, it cannot fail
+}
+
+void FlightFiles::give_signal_back() const {
+  sigaction(spec_.signal, &before_, nullptr);
+  owner = 0;
+}
+
+void FlightFiles::write_soon() const { eventfd_write(wake_.get(), 1); }
+
+void FlightFiles::loop() {
+  for (eventfd_t asked = 0; asked < kEnd;) {
+    if (eventfd_read(wake_.get(), &asked) != 0) continue;  // interrupted by a signal
+    if (asked % kEnd != 0) write();
+  }
+}
+
+/// Whoever reads the directory never meets half a file.
+void FlightFiles::write() const {
+  try {
+    std::filesystem::create_directories(file_.parent_path());
+    std::filesystem::path unfinished = file_;
+    unfinished += ".part";
+    std::ofstream stream;
+    stream.exceptions(std::ofstream::badbit | std::ofstream::failbit);
+    stream.open(unfinished);
+    stream << record_();
+    stream.close();
+    std::filesystem::rename(unfinished, file_);
+    transport::log().warn("the flight record of this process is in {}", file_.string());
+  } catch (const std::exception& error) {
+    transport::log().error("the flight record of this process cannot be written to {}: {}",
+                           file_.string(), error.what());
+  }
+}
+
+}  // namespace gtopk

@@ -1,0 +1,51 @@
+// Communicator: writes the flight record of this process to a file when an operation fails or a
+// signal comes, on a thread of its own. It knows no engine.
+#pragma once
+
+#include <csignal>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "src/transport/bootstrap/socket.hpp"
+
+namespace gtopk {
+
+struct FlightFilesSpec {
+  std::string directory;  ///< made where it is missing
+  int signal = 0;         ///< 0: none
+};
+
+class FlightFiles {
+ public:
+  /// `record` is called on the thread that writes, for what is to be in the file of that name.
+  /// Takes the signal, which no other FlightFiles of the process may have. Throws
+  /// Error{kTransport}.
+  FlightFiles(const FlightFilesSpec& spec, const std::string& file,
+              std::function<std::string()> record);
+  FlightFiles(const FlightFiles&) = delete;
+  FlightFiles& operator=(const FlightFiles&) = delete;
+  FlightFiles(FlightFiles&&) = delete;
+  FlightFiles& operator=(FlightFiles&&) = delete;
+  /// Writes what was asked for, and gives the signal back.
+  ~FlightFiles();
+
+  /// Asks for a file. Any thread; does not block.
+  void write_soon() const;
+
+ private:
+  void loop();
+  void write() const;
+  void take_signal();
+  void give_signal_back() const;
+
+  const FlightFilesSpec spec_;
+  const std::filesystem::path file_;
+  const std::function<std::string()> record_;
+  struct sigaction before_ {};  ///< of the signal
+  bootstrap::Descriptor wake_;  ///< eventfd: 1 for each file asked for, kEnd to end
+  std::thread thread_;
+};
+
+}  // namespace gtopk

@@ -1,0 +1,37 @@
+// Communicator: the flight recorder of a process, as its environment asks for it.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "src/communicator/flight_files.hpp"
+#include "src/engine/engine_thread.hpp"
+#include "src/engine/flight_recorder.hpp"
+
+namespace gtopk {
+
+struct FlightSettings {
+  std::size_t capacity = 2000;           ///< operations; 0: nothing is recorded
+  std::optional<FlightFilesSpec> files;  ///< none: nothing is written
+};
+
+/// GTOPK_FLIGHT_RECORDER, _DIR and _SIGNAL of the environment. Throws Error{kInvalidArgument}.
+[[nodiscard]] FlightSettings flight_settings();
+
+class FlightRecording {
+ public:
+  /// From now on what the thread's engine does is recorded. This must outlive the thread.
+  FlightRecording(const FlightSettings& settings, engine::EngineThread& thread);
+
+  [[nodiscard]] std::string record() const;
+
+ private:
+  /// What to add to the engine's time points to have the time since 1970.
+  transport::Duration wall_;
+  std::optional<engine::FlightRecorder> recorder_;
+  std::optional<FlightFiles> files_;  // its thread ends first
+};
+
+}  // namespace gtopk

@@ -1,0 +1,381 @@
+// Reference: the reference, top to bottom in the order of docs/algorithms.md.
+#include "src/reference/reference.hpp"
+#include "src/reference/reference_selectors.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "src/reference/hosts.hpp"
+#include "src/reference/reference_hosts.hpp"
+#include "src/reference/reference_parts.hpp"
+#include "src/reference/reference_regions.hpp"
+#include "src/reference/reference_sketch.hpp"
+
+namespace gtopk::reference {
+namespace {
+
+/// acc = gradient + residual: one addition in Value. The gradient is exact in Value.
+template <class Value>
+std::vector<Value> accumulate(const Problem& problem, const Input& input) {
+  const DataType acc_type = accumulation_type(problem.type);
+  std::vector<Value> acc(problem.d);
+  for (std::uint64_t i = 0; i < problem.d; ++i) {
+    const auto gradient = static_cast<Value>(load(problem.type, input.gradient, i));
+    const auto residual =
+        input.residual ? static_cast<Value>(load(acc_type, *input.residual, i)) : Value{0};
+    acc[i] = gradient + residual;
+  }
+  return acc;
+}
+
+/// The lists go up the tree; topk drops nothing, and rounds no sums. What the tree calls its ranks
+/// are `nodes`, each with the rank that speaks for it.
+template <class Value>
+void climb(const std::vector<Subtree<Value>>& nodes, const SparseOptions& options,
+           TreeResult<Value>& result) {
+  const Shape shape(static_cast<std::uint32_t>(nodes.size()));
+  const bool reselects = options.algorithm != "topk";
+  const bool doubling = options.algorithm != "gtopk-tree";
+  const auto speaker = [&](std::uint32_t leaf) { return nodes[shape.rank_of(leaf)].lowest_rank; };
+
+  const auto merge = [&](const Subtree<Value>& left, const Subtree<Value>& right) {
+    Subtree<Value> node{left.lowest_rank, united(left.entries, right.entries)};
+    result.finite = result.finite && all_finite(node.entries);
+    if (!result.finite || !reselects) return node;
+    reselect(node.entries, options.k, node.lowest_rank, result.dropped);
+    round(node.entries, node.lowest_rank, false, options, result);
+    return node;
+  };
+
+  std::vector<Subtree<Value>> subtrees;
+  for (std::uint32_t leaf = 0; leaf < shape.leaves; ++leaf) {
+    const Subtree<Value>& node = nodes[shape.rank_of(leaf)];
+    subtrees.push_back(node);
+    if (leaf >= shape.folded) continue;
+    const Subtree<Value>& other = nodes[shape.rank_of(leaf) + 1];
+    count(result.lists, other.lowest_rank, node.lowest_rank, other.entries.size());
+    subtrees.back() = merge(node, other);
+  }
+  for (std::uint32_t width = 1; width < shape.leaves; width *= 2) {
+    std::vector<Subtree<Value>> wider;
+    for (std::uint32_t at = 0; at < subtrees.size(); at += 2) {
+      const Subtree<Value>& left = subtrees[at];
+      const Subtree<Value>& right = subtrees[at + 1];
+      for (std::uint32_t i = 0; i < (doubling ? width : 1); ++i) {
+        const std::uint32_t low = speaker(at * width + i);
+        const std::uint32_t high = speaker((at + 1) * width + i);
+        if (doubling) count(result.lists, low, high, left.entries.size());
+        count(result.lists, high, low, right.entries.size());
+      }
+      wider.push_back(merge(left, right));
+    }
+    subtrees = std::move(wider);
+  }
+  result.root = subtrees.front().entries;
+  if (!doubling) {
+    for (std::uint32_t width = shape.leaves / 2; width >= 1; width /= 2) {
+      for (std::uint32_t leaf = 0; leaf < shape.leaves; leaf += 2 * width) {
+        count(result.lists, speaker(leaf), speaker(leaf + width), result.root.size());
+      }
+    }
+  }
+  for (std::uint32_t leaf = 0; leaf < shape.folded; ++leaf) {
+    count(result.lists, speaker(leaf), nodes[2 * leaf + 1].lowest_rank, result.root.size());
+  }
+}
+
+/// A header to each partner of the tree of all ranks.
+void announce(std::vector<Lists>& lists) {
+  const Shape shape(static_cast<std::uint32_t>(lists.size()));
+  for (std::uint32_t leaf = 0; leaf < shape.leaves; ++leaf) {
+    Lists& speaker = lists[shape.rank_of(leaf)];
+    for (std::uint32_t width = 1; width < shape.leaves; width *= 2) speaker.words.push_back(0);
+    if (leaf >= shape.folded) continue;
+    speaker.words.push_back(0);
+    lists[shape.rank_of(leaf) + 1].words.push_back(0);
+  }
+}
+
+/// gTop-k and topk, and gTop-k between hosts.
+template <class Value>
+TreeResult<Value> walk(std::vector<Entries<Value>>& selections, const SparseOptions& options,
+                       const std::vector<std::string>& hosts) {
+  const auto ranks = static_cast<std::uint32_t>(selections.size());
+  TreeResult<Value> result;
+  result.lists.resize(ranks);
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    round(selections[rank], rank, true, options, result);
+  }
+  std::vector<Subtree<Value>> nodes;
+  if (options.algorithm != "hierarchical") {
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) nodes.push_back({rank, selections[rank]});
+    climb(nodes, options, result);
+    return result;
+  }
+  const auto by_host = ranks_by_host(hosts.empty() ? support::usual_hosts(ranks) : hosts);
+  for (const auto& members : by_host) {
+    nodes.push_back(host_node(members, selections, options, result));
+  }
+  climb(nodes, options, result);
+  if (by_host.size() == ranks) return result;
+  announce(result.lists);
+  for (const auto& members : by_host) {
+    for (const std::uint32_t rank : members) {
+      if (rank != members.front()) {
+        count(result.lists, members.front(), rank, result.root.size());
+      }
+    }
+  }
+  return result;
+}
+
+/// What stays with one rank: acc, without what was delivered or sent, and with what nodes dropped.
+template <class Value>
+void put_back(std::vector<Value>& acc, std::uint32_t rank, const Entries<Value>& selection,
+              const TreeResult<Value>& tree, const SparseOptions& options) {
+  const bool own = options.put_back == PutBack::kOwn;
+  for (const auto& [index, value] : selection) {
+    if (!own || options.algorithm == "topk" || tree.root.contains(index)) {
+      acc[index] = Value{0};
+    }
+  }
+  for (const Dropped<Value>& dropped : tree.dropped) {
+    if (dropped.rank != rank) continue;
+    if (!own || tree.root.contains(dropped.index)) acc[dropped.index] += dropped.value;
+  }
+}
+
+/// The sum of element i over all ranks, in the order that dense defines.
+template <class Value>
+Value dense_sum(const std::vector<std::vector<Value>>& accs, std::uint64_t i, std::uint64_t d) {
+  const auto ranks = static_cast<std::uint32_t>(accs.size());
+  if (d * sizeof(Value) <= kDenseTreeBytes) {
+    const Shape shape(ranks);
+    std::vector<Value> sums;
+    for (std::uint32_t leaf = 0; leaf < shape.leaves; ++leaf) {
+      const std::uint32_t rank = shape.rank_of(leaf);
+      sums.push_back(leaf < shape.folded ? accs[rank][i] + accs[rank + 1][i] : accs[rank][i]);
+    }
+    while (sums.size() > 1) {
+      for (std::size_t pair = 0; pair < sums.size() / 2; ++pair) {
+        sums[pair] = sums[2 * pair] + sums[2 * pair + 1];
+      }
+      sums.resize(sums.size() / 2);
+    }
+    return sums.front();
+  }
+  // floor(c d / P) without an intermediate product that could overflow.
+  const auto begin_of = [&](std::uint64_t chunk) {
+    return chunk * (d / ranks) + chunk * (d % ranks) / ranks;
+  };
+  std::uint32_t chunk = 0;
+  while (i >= begin_of(chunk + 1)) ++chunk;
+  Value sum = accs[(chunk + 1) % ranks][i];
+  for (std::uint32_t step = 2; step <= ranks; ++step) sum += accs[(chunk + step) % ranks][i];
+  return sum;
+}
+
+std::uint64_t mixed(std::uint64_t x) {
+  x ^= x >> 30U;
+  x *= 0xBF58476D1CE4E5B9;
+  x ^= x >> 27U;
+  x *= 0x94D049BB133111EB;
+  x ^= x >> 31U;
+  return x;
+}
+
+/// The sums of acc at these indices, as of `count` values.
+template <class Value>
+Entries<Value> sums_at(const std::vector<std::vector<Value>>& accs,
+                       const std::vector<std::uint64_t>& indices, std::uint64_t count) {
+  std::vector<std::vector<Value>> values(accs.size());
+  for (std::size_t rank = 0; rank < accs.size(); ++rank) {
+    for (const std::uint64_t index : indices) values[rank].push_back(accs[rank][index]);
+  }
+  Entries<Value> sums;
+  for (std::uint64_t i = 0; i < indices.size(); ++i) {
+    sums[indices[i]] = dense_sum(values, i, count);
+  }
+  return sums;
+}
+
+/// What `sketch` looks at exactly; where a cell is not finite, that cell.
+template <class Value>
+Entries<Value> heavy_sums(const std::vector<std::vector<Value>>& accs, const SketchShape& shape,
+                          std::uint64_t seed) {
+  const auto places = all_places(accs.front().size(), seed, shape.columns);
+  std::vector<std::vector<Value>> sketches;
+  for (const std::vector<Value>& acc : accs) {
+    sketches.push_back(sketched(acc, places, shape.cells()));
+  }
+  std::vector<Value> sketch;
+  for (std::uint64_t cell = 0; cell < shape.cells(); ++cell) {
+    sketch.push_back(dense_sum(sketches, cell, shape.cells()));
+    if (!std::isfinite(sketch.back())) return {{0, sketch.back()}};
+  }
+  return sums_at(accs, heaviest(sketch, places, shape.second), shape.second);
+}
+
+/// Where ranks select nothing of their own: `random-k` sums what every rank has at the drawn
+/// indices; of `true-topk` and `sketch` the first k are delivered, of everything or of the
+/// heaviest. What is delivered is cleared everywhere.
+template <class Value>
+Entries<Value> alike(std::vector<std::vector<Value>>& accs, const Problem& problem) {
+  const std::uint64_t k = entries_wanted(problem.options, problem.d);
+  const std::uint64_t seed = problem.options.seed.value_or(problem.number);
+  const SketchShape shape(problem.d, k);
+  Entries<Value> sums;
+  if (problem.options.algorithm == "random-k") {
+    sums = sums_at(accs, drawn_indices(seed, problem.d, k), k);
+  } else if (problem.options.algorithm == "sketch" && !shape.dense) {
+    sums = heavy_sums(accs, shape, seed);
+  } else {
+    for (std::uint64_t i = 0; i < problem.d; ++i) sums[i] = dense_sum(accs, i, problem.d);
+  }
+  if (!all_finite(sums)) return sums;
+  if (problem.options.algorithm != "random-k") {
+    std::vector<Dropped<Value>> rest;
+    reselect(sums, k, 0, rest);
+  }
+  for (std::vector<Value>& acc : accs) {
+    for (const auto& [index, sum] : sums) acc[index] = Value{0};
+  }
+  return sums;
+}
+
+/// T(value / divisor) on F; whether all of that is finite.
+template <class Value>
+bool write(const Problem& problem, const Entries<Value>& sums, Bytes& tensor) {
+  const SparseOptions& options = problem.options;
+  const double mean_of =
+      options.op == ReduceOp::kAvg ? static_cast<double>(problem.ranks.size()) : 1;
+  const auto divisor = static_cast<Value>(mean_of / options.scale);
+  bool finite = true;
+  for (const auto& [index, sum] : sums) {
+    store(problem.type, tensor, index, sum / divisor);
+    finite = finite && std::isfinite(load(problem.type, tensor, index));
+  }
+  return finite;
+}
+
+Outcome nothing_happened(const Problem& problem) {
+  Outcome outcome;
+  outcome.happened = false;
+  outcome.tensor = zeros(problem.type, problem.d);
+  for (std::uint64_t i = 0; i < problem.d; ++i) {
+    store(problem.type, outcome.tensor, i, std::numeric_limits<double>::quiet_NaN());
+  }
+  for (const Input& input : problem.ranks) {
+    outcome.residuals.push_back(input.residual);
+    outcome.states.push_back(input.state);
+  }
+  return outcome;
+}
+
+template <class Value>
+Bytes as_bytes(DataType type, const std::vector<Value>& values) {
+  Bytes bytes = zeros(type, values.size());
+  for (std::uint64_t i = 0; i < values.size(); ++i) store(type, bytes, i, values[i]);
+  return bytes;
+}
+
+template <class Value>
+Outcome reduce(const Problem& problem) {
+  const DataType acc_type = accumulation_type(problem.type);
+  std::vector<std::vector<Value>> accs;
+  for (const Input& input : problem.ranks) {
+    accs.push_back(accumulate<Value>(problem, input));
+    const bool finite = std::all_of(accs.back().begin(), accs.back().end(),
+                                    [](Value value) { return std::isfinite(value); });
+    if (!finite) return nothing_happened(problem);
+  }
+
+  Outcome outcome;
+  Entries<Value> sums;
+  for (const Input& input : problem.ranks) outcome.states.push_back(input.state);
+  if (problem.options.algorithm == "dense") {
+    for (std::uint64_t i = 0; i < problem.d; ++i) sums[i] = dense_sum(accs, i, problem.d);
+    if (!all_finite(sums)) return nothing_happened(problem);
+    for (std::vector<Value>& acc : accs) acc.assign(acc.size(), Value{0});
+    outcome.lists.resize(accs.size());
+    outcome.selected.resize(accs.size());
+  } else if (problem.options.algorithm == "random-k" || problem.options.algorithm == "true-topk" ||
+             problem.options.algorithm == "sketch") {
+    sums = alike(accs, problem);
+    if (!all_finite(sums)) return nothing_happened(problem);
+    outcome.lists.resize(accs.size());
+    outcome.selected.resize(accs.size());
+  } else {
+    std::vector<Entries<Value>> selections;
+    selections.reserve(accs.size());
+    for (std::size_t rank = 0; rank < accs.size(); ++rank) {
+      selections.push_back(select(accs[rank], problem.options, outcome.states[rank]));
+    }
+    SparseOptions options = problem.options;
+    options.k = entries_wanted(options, problem.d);
+    const TreeResult<Value> tree = by_regions(options.algorithm)
+                                       ? walk_regions(selections, options, problem.d)
+                                       : walk(selections, options, problem.hosts);
+    if (!tree.finite) return nothing_happened(problem);
+    sums = tree.root;
+    outcome.lists = tree.lists;
+    for (std::uint32_t rank = 0; rank < accs.size(); ++rank) {
+      outcome.selected.push_back(selections[rank].size());
+      put_back(accs[rank], rank, selections[rank], tree, problem.options);
+    }
+  }
+
+  outcome.tensor = zeros(problem.type, problem.d);
+  if (!write(problem, sums, outcome.tensor)) return nothing_happened(problem);
+  outcome.delivered.insert(sums.begin(), sums.end());
+  for (std::size_t rank = 0; rank < accs.size(); ++rank) {
+    outcome.residuals.emplace_back();
+    if (problem.ranks[rank].residual) outcome.residuals.back() = as_bytes(acc_type, accs[rank]);
+  }
+  return outcome;
+}
+
+}  // namespace
+
+std::uint64_t drawn_number(std::uint64_t seed, std::uint64_t i) {
+  return mixed(seed + i * 0x9E3779B97F4A7C15);
+}
+
+std::vector<std::uint64_t> drawn_indices(std::uint64_t seed, std::uint64_t d, std::uint64_t k) {
+  unsigned bits = 0;  // of half an index
+  while (bits < 32 && (std::uint64_t{1} << (2 * bits)) < d) ++bits;
+  const std::uint64_t half = std::uint64_t{1} << bits;
+  std::vector<std::uint64_t> indices;
+  for (std::uint64_t element = 0; element < k; ++element) {
+    std::uint64_t at = element;
+    do {
+      std::uint64_t high = at / half;
+      std::uint64_t low = at % half;
+      for (std::uint64_t round = 1; round <= 6; ++round) {
+        const std::uint64_t key = drawn_number(seed, round);
+        high ^= mixed(key ^ low) % half;
+        std::swap(high, low);
+      }
+      at = high * half + low;
+    } while (at >= d);
+    indices.push_back(at);
+  }
+  std::sort(indices.begin(), indices.end());
+  return indices;
+}
+
+Outcome all_reduce(const Problem& problem) {
+  return accumulation_type(problem.type) == DataType::kFloat64 ? reduce<double>(problem)
+                                                               : reduce<float>(problem);
+}
+
+Bytes accumulated(const Problem& problem, std::uint32_t rank) {
+  const DataType type = accumulation_type(problem.type);
+  return type == DataType::kFloat64
+             ? as_bytes(type, accumulate<double>(problem, problem.ranks[rank]))
+             : as_bytes(type, accumulate<float>(problem, problem.ranks[rank]));
+}
+
+}  // namespace gtopk::reference

@@ -1,0 +1,51 @@
+// Reference: the algorithm of the reference that goes by hosts, `hierarchical`: the lists of each
+// host, added up. Part of the reference; nothing else includes it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "src/reference/reference_parts.hpp"
+
+namespace gtopk::reference {
+
+/// Ranks by host, ascending; hosts in the order of their lowest ranks.
+inline std::vector<std::vector<std::uint32_t>> ranks_by_host(
+    const std::vector<std::string>& hosts) {
+  std::vector<std::vector<std::uint32_t>> grouped;
+  for (std::uint32_t rank = 0; rank < hosts.size(); ++rank) {
+    const auto same = std::find_if(grouped.begin(), grouped.end(), [&](const auto& ranks) {
+      return hosts[ranks.front()] == hosts[rank];
+    });
+    if (same == grouped.end()) {
+      grouped.push_back({rank});
+    } else {
+      same->push_back(rank);
+    }
+  }
+  return grouped;
+}
+
+/// The sum of a host's lists in the order of its ranks, its first k, which are rounded; the lowest
+/// rank answers for the rest. One rank's list is the host's.
+template <class Value>
+Subtree<Value> host_node(const std::vector<std::uint32_t>& ranks,
+                         const std::vector<Entries<Value>>& selections,
+                         const SparseOptions& options, TreeResult<Value>& result) {
+  Subtree<Value> node{ranks.front(), selections[ranks.front()]};
+  if (ranks.size() == 1) return node;
+  for (const std::uint32_t rank : ranks) {
+    if (rank == ranks.front()) continue;
+    count(result.lists, rank, ranks.front(), selections[rank].size());
+    node.entries = united(node.entries, selections[rank]);
+  }
+  result.finite = result.finite && all_finite(node.entries);
+  if (!result.finite) return node;
+  reselect(node.entries, options.k, node.lowest_rank, result.dropped);
+  round(node.entries, node.lowest_rank, false, options, result);
+  return node;
+}
+
+}  // namespace gtopk::reference

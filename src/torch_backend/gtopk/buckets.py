@@ -1,0 +1,183 @@
+"""What DDP hands in: gradients in buckets, each of which waits for its units.
+
+DDP knows nothing of units: what it drops, and a backward that broke off, is found out here.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING
+
+import torch
+from torch.distributed import AllreduceOptions
+
+from gtopk.ddp import check_group, ddps_around, has_dropped, may_drop, version
+from gtopk.exchange import Bucket
+from gtopk.groups import backend_of
+from gtopk.overlap import Overlap
+from gtopk.places import layout_of, places_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    from gtopk.exchange import Exchange
+    from gtopk.overlap import State
+    from gtopk.places import Layout
+    from gtopk.units import Unit
+
+
+class BucketOverlap(Overlap):
+    """The units of the parameters of a DDP."""
+
+    def __init__(
+        self, state: State, units: Sequence[Unit], parameters: Mapping[str, torch.Tensor]
+    ) -> None:
+        """Take the units of `state`, and their parameters by name."""
+        super().__init__(state, units)
+        self._parameters = dict(parameters)  # held, so that their ids stay theirs
+        places = places_of(units)
+        self._places = {id(p): places[name] for name, p in self._parameters.items()}
+        self._layouts: dict[tuple[int, ...], Layout] = {}  # by the ids of a bucket's parameters
+        self._ddps: list[weakref.ref[DistributedDataParallel]] = []
+        self._may_drop = True
+
+    def arrive(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Take the gradients of a bucket in; start every unit that they complete.
+
+        The future holds the bucket's buffer, averaged, when all its units are done.
+        """
+        try:
+            return self._arrive(bucket)
+        except BaseException:
+            self._shut_gate()
+            raise
+
+    def _arrive(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        if bucket.index() == 0:
+            self._find_ddp(bucket.parameters()[0])
+            self._begin()
+        if bucket.buffer().layout == torch.strided:
+            layout = self._layout(bucket)
+            waiting = Bucket(bucket.buffer(), len(layout.shares))
+            self._take(layout, bucket.buffer(), waiting)
+            if not layout.shares:
+                waiting.complete()
+            future = waiting.future
+        else:
+            future = self._exact(bucket)
+        if bucket.is_last():
+            self._end()
+        return future
+
+    def _exact(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Average the bucket's one gradient, which is sparse COO, over the ranks as it is."""
+        gradient, parameter = bucket.buffer(), bucket.parameters()[0]
+        place = self._places.get(id(parameter))
+        if place is not None:
+            raise ValueError(
+                f"gtopk: the gradient of '{place.name}' is sparse ({gradient.layout}), and its "
+                "SparseState has the parameter: make the state with gtopk.attach(ddp, density=…), "
+                "or leave out what is not to be selected from"
+            )
+        assert self._backend is not None
+        ranks = self._backend.size()
+        work = self._backend.allreduce([gradient], AllreduceOptions())
+        return work.get_future().then(lambda done: done.value()[0].div_(ranks))
+
+    def _layout(self, bucket: dist.GradBucket) -> Layout:
+        """Find out which units' gradients the bucket holds, and where, and that they may come."""
+        buffer, parameters = bucket.buffer(), bucket.parameters()
+        ids = tuple(map(id, parameters))
+        layout = self._layouts.get(ids)
+        if layout is None:
+            layout = self._layouts[ids] = self._new_layout(parameters)
+        if parameters and buffer.dtype != parameters[0].dtype:  # a bucket has one type
+            raise NotImplementedError(
+                f"gtopk: the gradient of '{self._places[ids[0]].name}' is reduced as "
+                f"{buffer.dtype}, its parameter is {parameters[0].dtype}: DDP's mixed_precision is "
+                "not there yet under the hook"
+            )
+        self._check_new(layout, "in one backward: every DDP needs a SparseState of its own")
+        if self._may_drop:
+            for parameter, gradient in zip(parameters, bucket.gradients(), strict=True):
+                place = self._places[id(parameter)]
+                exchange = self._exchanges[place.unit]
+                exchange.into[place.name] = gradient
+                exchange.versions[place.name] = version(parameter)
+        return layout
+
+    def _new_layout(self, parameters: Sequence[torch.Tensor]) -> Layout:
+        for parameter in parameters:
+            if id(parameter) not in self._places:
+                raise ValueError(
+                    f"gtopk: DDP reduces a parameter of shape {tuple(parameter.shape)} that its "
+                    "SparseState does not know: make the state with gtopk.attach(ddp, density=…), "
+                    "after requires_grad is set"
+                )
+        return layout_of(self._places[id(each)] for each in parameters)
+
+    def _find_ddp(self, parameter: torch.Tensor) -> None:
+        # A DDP that is gone has given its place to another.
+        if not self._compared or any(each() is None for each in self._ddps):
+            ddps = ddps_around(self._state, parameter)
+            backend_of(self._state.group)
+            check_group(ddps, self._state.group)
+            self._may_drop = may_drop(ddps)
+            self._ddps = [weakref.ref(each) for each in ddps]
+
+    def _end(self) -> None:
+        """After the last bucket: every unit is on its way."""
+        missing = [name for each in self._exchanges for name in sorted(each.missing)]
+        if missing:
+            raise ValueError(
+                f"gtopk: DDP does not reduce {len(missing)} parameters of its SparseState: "
+                f"{', '.join(missing[:5])}{', ...' if len(missing) > 5 else ''}. Make the state "
+                "with gtopk.attach(ddp, density=…), after requires_grad is set"
+            )
+        if torch._C._current_graph_task_id() == -1:
+            # Not in a backward: under DDP's join() a rank without data calls the hook for the
+            # others' sake, and drops all results.
+            self._open = False
+            self._state.step += 1
+            return
+        # DDP waits for the futures and writes .grad in a callback of the backward's, which it
+        # queues after this one: the callback that this one queues comes after it.
+        engine = torch.autograd.Variable._execution_engine
+        engine.queue_callback(lambda: engine.queue_callback(self._finish))
+
+    def _finish(self) -> None:
+        """The backward has ended well, and DDP has taken what it takes."""
+        for exchange in self._close():
+            if not exchange.delivered:
+                continue
+            begin = 0
+            for parameter in self._state.units[exchange.index].large if self._may_drop else ():
+                name, end = parameter.name, begin + parameter.numel
+                mine = self._parameters[name]
+                if has_dropped(mine, exchange.versions[name], exchange.into[name]):
+                    self._put_back(exchange, name, mine.grad)
+                    if exchange.note is not None:
+                        exchange.note.forget(begin, end)
+                begin = end
+            self._remember(exchange)
+
+    def _put_back(self, exchange: Exchange, name: str, kept: torch.Tensor | None) -> None:
+        """Undo a delivery that reached no .grad, in the sum over ranks.
+
+        What was delivered goes to the first rank. kept: the .grad that took part on this rank and
+        is still there for another backward; it leaves this rank's residual.
+        """
+        residual = self._state.residual(name)
+        assert residual is not None
+        assert self._backend is not None
+        with torch.no_grad():
+            if kept is not None:
+                mine = kept.to(residual.dtype) / exchange.scale * exchange.clipped
+                momenta = self._state.momenta
+                residual.sub_(mine, alpha=momenta.forget(name, mine) if momenta else 1)
+            if self._backend.rank() == 0:
+                mean = exchange.into[name].to(residual.dtype)
+                residual.add_(mean, alpha=self._backend.size() / exchange.scale)

@@ -1,0 +1,36 @@
+"""Local clipping: before anything is accumulated, gradients are scaled down to a norm.
+
+Deep Gradient Compression (Lin et al., arXiv 1712.01887), section 3.2: each of P ranks clips its own
+gradient at c / sqrt(P), so that the sum over ranks of independent gradients has about the norm that
+clipping it at c would leave. Residuals hold what was clipped, and are not clipped again. Knows no
+ranks but their number, and no exchange but what it holds.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gtopk.exchange import Exchange
+
+
+def clip(exchanges: Sequence[Exchange], clip_norm: float, ranks: int) -> None:
+    """Scale the gradients of all of these, together, down to ``clip_norm / sqrt(ranks)``.
+
+    The norm is that of all their elements, in double. One that is not finite clips nothing: such a
+    step does not happen.
+    """
+    pieces = [piece for each in exchanges for piece in (*each.large, each.small) if piece.numel()]
+    norms = [torch.linalg.vector_norm(piece, dtype=torch.float64).item() for piece in pieces]
+    norm, most = math.hypot(*norms), clip_norm / math.sqrt(ranks)
+    if not math.isfinite(norm) or norm <= most:
+        return
+    for piece in pieces:
+        piece.mul_(most / norm)
+    for each in exchanges:
+        each.clipped = most / norm

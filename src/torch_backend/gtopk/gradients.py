@@ -1,0 +1,178 @@
+"""Gradients that lie in .grad, for training without DDP: units leave while the backward goes on.
+
+It knows parameters and their hooks; the optimizer that steps with the results is optimizer.py's.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING
+
+import torch
+
+from gtopk.overlap import Overlap
+from gtopk.places import layout_of, places_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch.utils.hooks import RemovableHandle
+
+    from gtopk.exchange import Exchange
+    from gtopk.overlap import State
+
+
+class GradientOverlap(Overlap):
+    """The units of parameters whose gradients are exchanged where autograd puts them.
+
+    A parameter's gradient is complete after `passes` backwards have reached it; when those of all
+    parameters are, the backward waits for the results. finish() exchanges the others as they are,
+    and zeros for those that there are none of.
+    """
+
+    def __init__(self, state: State, parameters: Mapping[str, torch.Tensor], passes: int) -> None:
+        """Take the parameters of `state`, by name."""
+        super().__init__(state, state.units)
+        self._parameters = dict(parameters)
+        self._passes = passes
+        places = places_of(state.units)
+        self._layouts = {name: layout_of([places[name]]) for name in self._parameters}
+        self._strides = {
+            name: torch.empty_like(each, device="meta").stride()
+            for name, each in self._parameters.items()
+        }
+        self._seen = dict.fromkeys(self._parameters, 0)
+        self._complete: dict[int, Exchange] = {}  # not started: an earlier unit is not complete
+        self._started = 0  # units
+        self._backwards: set[int] = set()  # autograd's numbers of those that have not ended
+
+    def listen(self) -> None:
+        """Hear of the parameters' gradients from now on, as long as this object lives."""
+        itself = weakref.ref(self)
+        handles = [
+            each.register_post_accumulate_grad_hook(lambda _, name=name: _arrive_at(itself, name))
+            for name, each in self._parameters.items()
+        ]
+        weakref.finalize(self, _remove, handles).atexit = False
+
+    @property
+    def under_way(self) -> bool:
+        """Whether gradients have arrived of a step that is not finished."""
+        return self._open
+
+    @property
+    def in_backward(self) -> bool:
+        """Whether a backward has not ended: one that raised never does."""
+        return bool(self._backwards)
+
+    def arrive(self, name: str) -> None:
+        """One more backward has reached the parameter's gradient."""
+        backward = torch._C._current_graph_task_id()
+        if backward not in self._backwards:  # more than one: a backward inside another
+            self._backwards.add(backward)
+            engine = torch.autograd.Variable._execution_engine
+            engine.queue_callback(lambda: self._end(backward))
+        self._seen[name] += 1
+        if self._seen[name] > self._passes:
+            raise RuntimeError(
+                f"gtopk: the gradient of '{name}' was computed more than "
+                f"backward_passes_per_step={self._passes} times before step() or synchronize(), or "
+                "again after a backward that raised, without zero_grad()"
+            )
+        if self._seen[name] == self._passes:
+            self._exchange(name)
+
+    def finish(self) -> None:
+        """End the step: exchange what has not arrived as well, and wait. Collective.
+
+        Raises the first error of its exchanges; no step was made then. RuntimeError in a backward.
+        """
+        if self.in_backward:
+            raise RuntimeError(
+                "gtopk: a backward is going on, or the last one raised: zero_grad() first"
+            )
+        for name, seen in self._seen.items():
+            if seen < self._passes:
+                self._exchange(name)
+        self._wait()
+        error = next((each.error for each in self._exchanges if each.error), None)
+        if error is not None:
+            self.give_up()
+            raise error
+        for exchange in self._close():
+            self._remember(exchange)
+        self._forget()
+
+    def give_up(self) -> None:
+        """Begin anew: what has arrived is forgotten, what was delivered goes to the residuals."""
+        super().settle()
+        self._forget()
+
+    def settle(self) -> None:
+        """See Overlap. RuntimeError where gradients have arrived and all goes well so far."""
+        if self._open and not self.in_backward:
+            raise RuntimeError(
+                "gtopk: gradients have arrived that were not exchanged yet: call step() or "
+                "synchronize() first"
+            )
+        if self._open:
+            self.give_up()
+
+    def _forget(self) -> None:
+        """The next gradient begins a step."""
+        self._seen = dict.fromkeys(self._parameters, 0)
+        self._complete, self._started = {}, 0
+        self._backwards.clear()
+
+    def _end(self, backward: int) -> None:
+        """A backward has ended well."""
+        self._backwards.discard(backward)
+        if self._open and self._started == len(self._exchanges) and not self._backwards:
+            self.finish()
+
+    def _exchange(self, name: str) -> None:
+        try:
+            if not self._open:
+                self._begin()
+            layout = self._layouts[name]
+            self._check_new(layout, "in one step")
+            self._take(layout, self._flat(name))
+        except BaseException:
+            self._shut_gate()
+            raise
+
+    def _ready(self, complete: list[Exchange]) -> list[Exchange]:
+        """Gradients may arrive in another order on another rank: units start in their own."""
+        self._complete.update({each.index: each for each in complete})
+        ready = []
+        while self._started in self._complete:
+            ready.append(self._complete.pop(self._started))
+            self._started += 1
+        return ready
+
+    def _flat(self, name: str) -> torch.Tensor:
+        """Return the gradient's elements as they lie in memory, in the parameter's layout."""
+        parameter = self._parameters[name]
+        gradient = parameter.grad
+        if gradient is None:
+            gradient = parameter.grad = torch.zeros_like(parameter)
+        if gradient.layout != torch.strided:
+            raise NotImplementedError(
+                f"gtopk: the gradient of '{name}' is sparse ({gradient.layout}), which is not "
+                "there yet: make its module with sparse=False"
+            )
+        if gradient.stride() != self._strides[name]:
+            laid_out = torch.empty_like(parameter.detach())
+            gradient = parameter.grad = laid_out.copy_(gradient.detach())
+        return gradient.detach().as_strided((gradient.numel(),), (1,))
+
+
+def _remove(handles: Sequence[RemovableHandle]) -> None:
+    for each in handles:
+        each.remove()
+
+
+def _arrive_at(overlap: weakref.ref[GradientOverlap], name: str) -> None:
+    alive = overlap()
+    if alive is not None:
+        alive.arrive(name)

@@ -1,0 +1,200 @@
+"""gtopk.DistributedOptimizer: exchanges gradients before an optimizer steps, without DDP."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from gtopk.choices import check_whole
+from gtopk.gradients import GradientOverlap
+from gtopk.parameters import NamedParameters, pairs_of
+from gtopk.state import SparseState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+
+class DistributedOptimizer(torch.optim.Optimizer):
+    """An optimizer whose gradients are exchanged sparsely, as by ``gtopk.attach`` under DDP.
+
+    ``optimizer = gtopk.DistributedOptimizer(SGD(model.parameters(), lr=0.1), model, density=0.01)``
+
+    Made alike on every rank, collectively: states are compared, then rank 0's parameters are sent
+    to all, and with a module in the place of named_parameters its buffers, too. Each parameter's
+    gradient counts as complete when `backward_passes_per_step` backwards have reached it (they add
+    up in ``.grad``), and a unit leaves when it is complete and those before it have left. The
+    backward that completes the last gradient returns when all have their results. A parameter that
+    some backward did not reach is exchanged by step() or synchronize(), as it is or as zeros; its
+    ``.grad`` is then the result, zeros where nothing was delivered. Where that can happen, call
+    synchronize() before you read or clip gradients.
+
+    All else, param_groups, state and defaults too, is the optimizer's that was given.
+
+    Args:
+        optimizer: of parameters that are all among `named_parameters`.
+        named_parameters: ``model.named_parameters()``, or the model. What of it the optimizer does
+            not have is not exchanged.
+        density: of SparseState.
+        backward_passes_per_step: how many backwards reach each parameter before a step, 1 or more.
+        group: a process group of backend gtopk; None is the default group.
+        arguments: the others of SparseState.
+
+    Raises:
+        ValueError: as SparseState, also where the ranks differ; parameters without a name.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        named_parameters: NamedParameters,
+        density: float = 0.001,
+        *,
+        backward_passes_per_step: int = 1,
+        group: dist.ProcessGroup | None = None,
+        **arguments: Any,
+    ) -> None:
+        """See the class."""
+        passes = check_whole(backward_passes_per_step, "backward_passes_per_step", 1)
+        self._optimizer = optimizer
+        parameters = _named(optimizer, named_parameters)
+        self.sparse_state = SparseState(parameters, density, group=group, **arguments)
+        """Residuals, step, density and skip()."""
+        trained = {name: each for name, each in parameters.items() if each.requires_grad}
+        self._overlap = GradientOverlap(self.sparse_state, trained, passes)
+        self.sparse_state.overlap = self._overlap
+        self._synchronizes = True
+        self._synchronized = 0  # the state's step up to which step() has used gradients
+        self._overlap.compare()
+        buffers = named_parameters.buffers() if isinstance(named_parameters, nn.Module) else ()
+        for each in (*parameters.values(), *buffers):
+            dist.broadcast(each.detach(), group=group, group_src=0)
+        self._overlap.listen()
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The optimizer's. What reads gradients from here (a GradScaler) finds them exchanged."""
+        if self._overlap.under_way and not self._overlap.in_backward:
+            self.synchronize()
+        return self._optimizer.param_groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        """The optimizer's."""
+        return self._optimizer.state
+
+    def __getattr__(self, name: str) -> Any:
+        """Of the optimizer that was given."""
+        if name == "_optimizer":  # of a copy, which has none
+            raise AttributeError(name)
+        return getattr(self._optimizer, name)
+
+    def __repr__(self) -> str:
+        """Say whose it is."""
+        return f"DistributedOptimizer({self._optimizer!r})"
+
+    def __reduce__(self) -> Any:
+        """Refuse to be copied or pickled: another rank's process knows nothing of the hooks."""
+        raise TypeError("gtopk: a DistributedOptimizer cannot be copied: save its state_dict()")
+
+    def synchronize(self) -> None:
+        """Exchange what has not been exchanged, and wait until every gradient has its result.
+
+        Collective. Nothing happens where the backward has done it.
+        """
+        if self._overlap.under_way or self._synchronized == self.sparse_state.step:
+            self._overlap.finish()
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Let step() leave gradients as they are: after synchronize(), or for a local step."""
+        self._synchronizes = False
+        try:
+            yield
+        finally:
+            self._synchronizes = True
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Synchronize, then step.
+
+        With a closure the optimizer sees exchanged gradients after each call of it, and the mean of
+        the ranks' losses in the place of this rank's, so that a line search decides alike.
+        """
+        if closure is not None:
+            result = self._optimizer.step(lambda: self._evaluate(closure))
+        else:
+            if self._synchronizes:
+                self.synchronize()
+            result = self._optimizer.step()
+        self._synchronized = self.sparse_state.step
+        return result
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """See torch; a backward that raised is given up, and so are passes that went before.
+
+        Raises RuntimeError while gradients are under way.
+        """
+        if self._overlap.under_way and not self._overlap.in_backward:
+            raise RuntimeError(
+                "gtopk: zero_grad() between a backward and its step() or synchronize(), while "
+                "gradients are under way"
+            )
+        self._overlap.give_up()
+        self._synchronized = self.sparse_state.step
+        self._optimizer.zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuse: units follow from the parameters that were there in the beginning."""
+        raise ValueError(
+            "gtopk: add_param_group to the optimizer first, then make a DistributedOptimizer of it"
+        )
+
+    def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
+        """Return the optimizer's, and under "gtopk" the SparseState's: this rank's own."""
+        return {**self._optimizer.state_dict(), "gtopk": self.sparse_state.state_dict()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # type: ignore[override]
+        """Take both; of a plain optimizer's state the residuals stay as they are."""
+        if "gtopk" in state_dict:
+            self.sparse_state.load_state_dict(state_dict["gtopk"])
+        plain = {name: each for name, each in state_dict.items() if name != "gtopk"}
+        self._optimizer.load_state_dict(plain)
+        self._synchronized = self.sparse_state.step
+
+    def _evaluate(self, closure: Callable[[], Any]) -> Any:
+        with torch.enable_grad():
+            loss = closure()
+        if not self._synchronizes:
+            return loss
+        self.synchronize()
+        self._synchronized = self.sparse_state.step
+        if loss is None:
+            return None
+        mean = torch.as_tensor(loss, dtype=torch.float64).detach().clone()
+        dist.all_reduce(mean, dist.ReduceOp.AVG, group=self.sparse_state.group)
+        return mean.to(loss.dtype) if isinstance(loss, torch.Tensor) else mean.item()
+
+
+def _named(
+    optimizer: torch.optim.Optimizer, named_parameters: NamedParameters
+) -> dict[str, torch.Tensor]:
+    """Return the optimizer's parameters by name, in the order of `named_parameters`."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ValueError(
+            f"gtopk: optimizer must be a torch.optim.Optimizer, given {type(optimizer).__name__}"
+        )
+    if isinstance(optimizer, DistributedOptimizer):
+        raise ValueError("gtopk: this is a DistributedOptimizer already")
+    its = {id(each): each for group in optimizer.param_groups for each in group["params"]}
+    found = {name: each for name, each in pairs_of(named_parameters) if id(each) in its}
+    known = {id(each) for each in found.values()}
+    missing = [each for number, each in its.items() if number not in known]
+    if missing:
+        raise ValueError(
+            f"gtopk: {len(missing)} parameters of the optimizer are not among named_parameters, "
+            f"the first of shape {tuple(missing[0].shape)}"
+        )
+    return found

@@ -1,0 +1,24 @@
+"""What this process did last in its groups, remembered by the engine."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gtopk import _native
+
+
+def flight_recorder() -> dict[str, Any]:
+    """Read the flight recorder: the last operations of all gtopk groups of this process.
+
+    Returns {"version", "pg_config", "pg_status", "entries"}, whose fields docs/flight_recorder.md
+    explains; the names are PyTorch's where its own recorder has the same. Sends nothing and waits
+    for nothing, so that it can be called while operations hang. GTOPK_FLIGHT_RECORDER in the
+    environment says how many operations are remembered (2,000), 0 for none. Raises RuntimeError
+    where this process is in no group of gtopk.
+    """
+    record = _native.load().flight_record()
+    if not record:
+        raise RuntimeError("gtopk: this process is in no group of gtopk, so nothing is recorded")
+    told: dict[str, Any] = json.loads(record)
+    return told

@@ -1,0 +1,206 @@
+"""gtopk.save and gtopk.load: all ranks' states in one folder, by torch.distributed.checkpoint.
+
+Each rank writes its own tensors; what is alike on all ranks is written once, as JSON. Where another
+number of ranks loads them, the residuals of rank r of P go to rank r mod P', and so do momenta.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from gtopk.checkpoint import IncompatibleKeys
+from gtopk.fingerprint import check_alike, check_nobody_failed
+from gtopk.state import SparseState
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.metadata import Metadata
+
+_SHARED = "gtopk"
+_TENSORS = ("residuals", "momenta")
+
+
+def save(state: SparseState, path: str | os.PathLike[str]) -> None:
+    """Write all ranks' states into the folder `path`; collective over the state's group.
+
+    A checkpoint of ``torch.distributed.checkpoint``: a rank that is killed on the way leaves a
+    folder without ``.metadata``, which is written last, and gtopk.load refuses it. Give each step a
+    folder of its own. All ranks must see one file system. Not to be called during a backward.
+
+    Raises:
+        ValueError: the ranks' states differ, or the folder holds a checkpoint already.
+        torch.distributed.checkpoint.CheckpointException: it could not be written.
+    """
+    import torch.distributed.checkpoint as dcp
+
+    group, where, path = state.group, _place(state), _folder(state, path)
+    failure = None
+    if os.path.exists(os.path.join(path, ".metadata")):
+        failure = ValueError(f"gtopk: {path} holds a checkpoint already: give each one a folder")
+    _agree(failure, state)
+    saved = state.state_dict()
+    mine = {
+        _key(where["rank"], kind, name): tensor
+        for kind in _TENSORS
+        for name, tensor in saved.pop(kind).items()
+    }
+    selector = saved.pop("selector")
+    for i, kept in enumerate(selector["states"]):
+        mine[_key(where["rank"], "selector", str(i))] = kept
+    del saved["place"]
+    shared = {**saved, "ranks": where["ranks"], "select": selector["select"]}
+    mine[_SHARED] = torch.frombuffer(bytearray(json.dumps(shared).encode()), dtype=torch.uint8)
+    with _quiet():
+        dcp.save(mine, checkpoint_id=path, process_group=group, no_dist=not dist.is_initialized())
+
+
+def load(
+    state: SparseState, path: str | os.PathLike[str], *, strict: bool = True
+) -> IncompatibleKeys:
+    """Continue where gtopk.save was called; collective over the state's group.
+
+    On as many ranks the run goes on bit for bit, as with ``state.load_state_dict``, whose rules for
+    `strict`, configuration and errors are those here. On P' ranks in the place of P rank r' takes
+    the sum of the residuals of the saved ranks r', r' + P', ..., added in this order, and of their
+    momenta: their sums over all ranks are those that were saved, up to rounding; with more ranks
+    than before the new ones begin with zeros. What the selector kept and what "auto" chose start
+    anew then.
+
+    Returns:
+        As ``state.load_state_dict``.
+
+    Raises:
+        ValueError: it is no checkpoint of a SparseState, or one of other parameters.
+        FileNotFoundError: there is none, or one that was not finished.
+        RuntimeError: another rank could not read it; its error is named. No rank has loaded it.
+    """
+    failure, saved = None, {}
+    try:
+        saved = _read(_folder(state, path), state.place(), _place(state))
+    except Exception as error:
+        failure = error
+    _agree(failure, state)
+    incompatible = state.load_state_dict(saved, strict)
+    _agree(None, state)
+    return incompatible
+
+
+def _agree(failure: Exception | None, state: SparseState) -> None:
+    """Raise on every rank where one has failed, or where states differ."""
+    if dist.is_initialized():
+        check_nobody_failed(failure, state.group)
+        check_alike(state.description(), state.group)
+    elif failure is not None:
+        raise failure
+
+
+def _place(state: SparseState) -> Mapping[str, int]:
+    return state.place() or {"rank": 0, "ranks": 1}
+
+
+def _folder(state: SparseState, path: str | os.PathLike[str]) -> str:
+    """Each shard has a checkpoint of its own, of its replicas."""
+    if state.shard is None:
+        return os.fspath(path)
+    number, shards = state.shard
+    return os.path.join(path, f"shard-{number}-of-{shards}")
+
+
+def _read(
+    path: str | os.PathLike[str], known: Mapping[str, int] | None, where: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return what a state_dict() of this rank would be; known: its "place"."""
+    metadata = _metadata(path)
+    shared = _read_shared(path, metadata)
+    ranks = shared.pop("ranks")
+    select = shared.pop("select")
+    saved = {**shared, "place": known, **{kind: {} for kind in _TENSORS}}
+    for rank in range(where["rank"], ranks, where["ranks"]):
+        for kind in _TENSORS:
+            _add(saved[kind], _tensors(path, metadata, rank, kind))
+    if ranks == where["ranks"]:
+        kept = _tensors(path, metadata, where["rank"], "selector")
+        saved["selector"] = {"select": select, "states": [kept[i] for i in sorted(kept, key=int)]}
+        return saved
+    del saved["auto"]
+    if not saved["residuals"]:  # there were fewer ranks: this one has none of theirs
+        for kind in _TENSORS:
+            saved[kind] = _tensors(path, metadata, 0, kind)
+            for tensor in saved[kind].values():
+                tensor.zero_()
+    return saved
+
+
+def _add(sums: dict[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> None:
+    for name, tensor in tensors.items():
+        if name in sums:
+            sums[name].add_(tensor)
+        else:
+            sums[name] = tensor
+
+
+def _metadata(path: str | os.PathLike[str]) -> Metadata:
+    from torch.distributed.checkpoint import FileSystemReader
+
+    if not os.path.exists(os.path.join(path, ".metadata")):
+        raise FileNotFoundError(
+            f"gtopk: {path} holds no checkpoint, or one that was not finished: there is no "
+            ".metadata in it, which is written last"
+        )
+    return FileSystemReader(path).read_metadata()
+
+
+def _read_shared(path: str | os.PathLike[str], metadata: Metadata) -> dict[str, Any]:
+    found = _load(path, metadata, [_SHARED])
+    if not found:
+        raise ValueError(f"gtopk: {path} is no checkpoint of gtopk.save: it has no '{_SHARED}'")
+    shared = json.loads(bytes(found[_SHARED].tolist()))
+    if not isinstance(shared, dict) or not {"ranks", "select"} <= shared.keys():
+        raise ValueError(f"gtopk: {path} is no checkpoint of gtopk.save, given {shared!r:.200}")
+    return shared
+
+
+def _tensors(
+    path: str | os.PathLike[str], metadata: Metadata, rank: int, kind: str
+) -> dict[str, torch.Tensor]:
+    """Return those of a saved rank, by the names they had there."""
+    begin = _key(rank, kind, "")
+    names = [key for key in metadata.state_dict_metadata if key.startswith(begin)]
+    return {key[len(begin) :]: each for key, each in _load(path, metadata, names).items()}
+
+
+def _load(
+    path: str | os.PathLike[str], metadata: Metadata, keys: list[str]
+) -> dict[str, torch.Tensor]:
+    """Read these tensors, as far as they are there. Local: other ranks read others."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+    there = {key: metadata.state_dict_metadata.get(key) for key in keys}
+    tensors = {
+        key: torch.empty(each.size, dtype=each.properties.dtype)
+        for key, each in there.items()
+        if isinstance(each, TensorStorageMetadata)
+    }
+    if tensors:
+        with _quiet():
+            dcp.load(tensors, checkpoint_id=path, no_dist=True)
+    return tensors
+
+
+def _key(rank: int, kind: str, name: str) -> str:
+    return f"{rank}/{kind}/{name}"
+
+
+class _quiet(warnings.catch_warnings):  # noqa: N801  # a context manager, read as a verb
+    """Without DCP's warnings that it works on one process alone, as it is told to."""
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")

@@ -1,0 +1,52 @@
+// Torch backend: what Python asks the launcher's PMIx server, as operators torch.ops.gtopk.*. The
+// Python around them is gtopk/launch.py.
+#include "gtopk/launch.hpp"
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "src/torch_backend/torch_headers.hpp"
+#include "src/torch_backend/work.hpp"
+
+namespace gtopk::torch_backend {
+namespace {
+
+std::optional<std::int64_t> integer(std::optional<std::uint32_t> number) {
+  return number ? std::optional<std::int64_t>(*number) : std::nullopt;
+}
+
+/// Rank, ranks, and where PMIx says so rank and ranks on this host.
+using Place = std::tuple<std::int64_t, std::int64_t, std::optional<std::int64_t>,
+                         std::optional<std::int64_t>>;
+
+Place pmix_place() {
+  try {
+    const LaunchEnvironment environment = pmix_environment();
+    return {environment.rank, environment.world_size, integer(environment.local_rank),
+            integer(environment.local_world_size)};
+  } catch (const Error& error) {
+    rethrow_for_python(error);
+  }
+}
+
+/// Rank 0 gives the port of torch's store, the others 0; all get where they reach it.
+std::tuple<std::string, std::int64_t> find_torch_store(std::int64_t port, std::int64_t timeout_ms) {
+  try {
+    const ServiceAddress found =
+        find_service(static_cast<std::uint16_t>(port), std::chrono::milliseconds(timeout_ms));
+    return {found.host, found.port};
+  } catch (const Error& error) {
+    rethrow_for_python(error);
+  }
+}
+
+TORCH_LIBRARY_FRAGMENT(gtopk, library) {
+  library.def("pmix_place() -> (int, int, int?, int?)", &pmix_place);
+  library.def("find_torch_store(int port, int timeout_ms) -> (str, int)", &find_torch_store);
+}
+
+}  // namespace
+}  // namespace gtopk::torch_backend

@@ -1,0 +1,80 @@
+// Bootstrap: the few functions of OpenPMIx that gtopk calls, out of a library that is loaded when a
+// launcher offers PMIx. What is declared here is the binary interface that OpenPMIx 4 and 5 have in
+// common (PMIx Standard, stable since 4.0), so that gtopk neither needs PMIx's headers nor depends
+// on the library: the same wheel starts with and without it. It knows no job.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace gtopk::bootstrap::pmix {
+
+using Status = int;
+inline constexpr Status kSuccess = 0;
+
+using Rank = std::uint32_t;
+inline constexpr Rank kWildcard = UINT32_MAX - 1;  ///< of keys that belong to the whole job
+
+struct Process {
+  std::array<char, 256> job{};
+  Rank rank = 0;
+};
+
+enum class Type : std::uint16_t {
+  kBool = 1,
+  kInt = 6,
+  kUint16 = 13,
+  kUint32 = 14,
+  kByteObject = 27,
+};
+
+struct Bytes {
+  const char* data;
+  std::size_t size;
+};
+
+struct Value {
+  Type type{};
+  union {
+    bool flag;
+    int integer;
+    std::uint16_t uint16;
+    std::uint32_t uint32;
+    Bytes bytes;
+    std::array<void*, 3> largest{};  ///< of what the standard's union holds: two pointers, a char
+  };
+};
+
+struct Info {
+  std::array<char, 512> key{};
+  std::uint32_t flags = 0;
+  Value value;
+};
+
+static_assert(sizeof(Process) == 260 && sizeof(Value) == 32 && sizeof(Info) == 552,
+              "the layout of PMIx on 64-bit machines");
+
+inline constexpr std::uint8_t kGlobal = 3;  ///< a value's scope: for every process of the job
+
+/// `value` is the library's and gone when the callback returns.
+using GetCallback = void (*)(Status status, Value* value, void* data);
+
+/// Called as PMIx's documentation of the function of that name says.
+struct Library {
+  Status (*init)(Process* self, const Info* infos, std::size_t count);
+  Status (*finalize)(const Info* infos, std::size_t count);
+  Status (*put)(std::uint8_t scope, const char* key, Value* value);
+  Status (*commit)();
+  Status (*get_nb)(const Process* process, const char* key, const Info* infos, std::size_t count,
+                   GetCallback callback, void* data);
+  const char* (*error_string)(Status status);
+  const char* (*get_version)();
+};
+
+/// Loads libpmix.so.2, or what GTOPK_PMIX_LIBRARY names; it stays loaded. Throws Error{kBootstrap}
+/// that says what is missing.
+[[nodiscard]] Library load();
+
+}  // namespace gtopk::bootstrap::pmix

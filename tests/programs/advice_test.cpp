@@ -1,0 +1,105 @@
+// Tests of gtopk-info's advice: each of its rules, and that it says nothing of what is well.
+#include "tools/programs/info/advice.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace gtopk::programs::info {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+/// Of which nothing is to be said.
+Machine well() {
+  return {.name = "a",
+          .kernel = "Linux",
+          .cores = 4,
+          .cores_allowed = 4,
+          .memory = 8ULL << 30U,
+          .open_files = {1024, 1048576},
+          .locked_memory = {UINT64_MAX, UINT64_MAX},
+          .shared_memory = 1ULL << 30U,
+          .congestion_control = "cubic",
+          .interfaces = {{.name = "lo", .up = true, .loopback = true, .addresses = {"127.0.0.1"}},
+                         {.name = "eth0", .up = true, .addresses = {"10.0.0.1"}},
+                         {.name = "eth1", .up = false, .addresses = {"10.0.1.1"}},
+                         {.name = "ifb0", .up = true}},
+          .ucx_libraries = {"/opt/libucp.so.0"}};
+}
+
+TEST(Advice, IsNoneForWhatIsWell) {
+  EXPECT_THAT(advice(well()), IsEmpty());
+  Machine machine = well();
+  machine.environment = {{"UCX_NET_DEVICES", "eth0"},
+                         {"UCX_TLS", "tcp,sm,self"},
+                         {"GTOPK_LOG_LEVEL", "info"},
+                         {"GTOPK_UCX_MAX_RNDV_RAILS", "1"},
+                         {"RANK", "0"}};
+  machine.rdma_devices = {"mlx5_0"};
+  machine.ucx_has_rdma = true;
+  EXPECT_THAT(advice(machine), IsEmpty());
+}
+
+TEST(Advice, OnInterfacesAsksForOne) {
+  Machine machine = well();
+  machine.interfaces[2].up = true;
+  EXPECT_THAT(advice(machine), ElementsAre(HasSubstr("2 interfaces are up (eth0, eth1)")));
+  machine.environment["GTOPK_UCX_NET_DEVICES"] = "eth1";
+  EXPECT_THAT(advice(machine), IsEmpty());
+  machine.environment["GTOPK_UCX_NET_DEVICES"] = "all";
+  EXPECT_THAT(advice(machine), IsEmpty());
+}
+
+TEST(Advice, NamesChosenDevicesThatAreMissingOrDown) {
+  Machine machine = well();
+  machine.rdma_devices = {"mlx5_0"};
+  machine.ucx_has_rdma = true;
+  machine.environment["UCX_NET_DEVICES"] = "eth0,mlx5_0:1,eth9,eth1";
+  EXPECT_THAT(advice(machine), ElementsAre(HasSubstr("names eth9, which is not here"),
+                                           HasSubstr("names eth1, which is down")));
+}
+
+TEST(Advice, OnTransports) {
+  Machine machine = well();
+  machine.environment["UCX_TLS"] = "tcp,self";
+  EXPECT_THAT(advice(machine), ElementsAre(HasSubstr("has no shared memory")));
+  machine.environment["GTOPK_UCX_TLS"] = "^rc";  // goes before the other
+  EXPECT_THAT(advice(machine), IsEmpty());
+  machine.rdma_devices = {"mlx5_0"};
+  machine.ucx_libraries.emplace_back("/usr/lib/libucp.so.0");
+  EXPECT_THAT(advice(machine), ElementsAre(HasSubstr("no transport for them"),
+                                           HasSubstr("/opt/libucp.so.0, /usr/lib/libucp.so.0")));
+}
+
+TEST(Advice, OnLimits) {
+  Machine machine = well();
+  machine.open_files.hard = 256;
+  machine.shared_memory = 64ULL << 20U;
+  machine.cores_allowed = 1;
+  EXPECT_THAT(advice(machine),
+              ElementsAre(HasSubstr("at most 256 open files"), HasSubstr("/dev/shm holds 64 MiB"),
+                          HasSubstr("on 1 of 4 cores")));
+  machine = well();
+  machine.locked_memory.hard = 8 << 20U;
+  EXPECT_THAT(advice(machine), IsEmpty());
+  machine.rdma_devices = {"mlx5_0"};
+  machine.ucx_has_rdma = true;
+  EXPECT_THAT(advice(machine), ElementsAre(HasSubstr("locked memory is limited")));
+}
+
+TEST(Advice, OnCongestionControlAndVariablesThatNobodyReads) {
+  Machine machine = well();
+  machine.congestion_control = "bbr";
+  machine.environment["GTOPK_LOGLEVEL"] = "info";
+  EXPECT_THAT(advice(machine), ElementsAre(HasSubstr("is bbr"),
+                                           HasSubstr("GTOPK_LOGLEVEL is set, and gtopk reads no")));
+}
+
+}  // namespace
+}  // namespace gtopk::programs::info

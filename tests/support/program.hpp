@@ -1,0 +1,52 @@
+// Test support: a program as a process of its own: what it printed, what it said on stderr, and how
+// it ended. It dies with the test.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gtopk::test {
+
+/// What became of a program.
+struct Ended {
+  int code = -1;  ///< exit code; 128 + the signal where one ended it
+  std::string out;
+  std::string err;
+};
+
+class Program {
+ public:
+  using Variables = std::vector<std::pair<std::string, std::string>>;
+
+  /// read: false where nobody reads its stdout, as behind `| head` when that has ended.
+  Program(const std::string& path, const std::vector<std::string>& arguments,
+          const Variables& environment = {}, bool read = true);
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+  Program(Program&& other) noexcept
+      : process_(std::exchange(other.process_, -1)),
+        out_(std::exchange(other.out_, -1)),
+        err_(std::exchange(other.err_, -1)) {}
+  Program& operator=(Program&&) = delete;
+  ~Program();
+
+  [[nodiscard]] pid_t process() const { return process_; }
+  /// What it has printed so far.
+  [[nodiscard]] std::string out() const;
+  /// Waits for its end.
+  [[nodiscard]] Ended join();
+
+ private:
+  pid_t process_ = -1;
+  int out_ = -1;  // files in memory
+  int err_ = -1;
+};
+
+/// A port at which nobody listens now.
+[[nodiscard]] std::uint16_t free_port();
+
+}  // namespace gtopk::test

@@ -1,0 +1,123 @@
+"""Room: tests/torch. A Slurm of one machine and one user, for as long as a test: munge, controller
+and node daemon as children of this process, with files and ports of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sinfo")
+STARTS_WITHIN = 30.0  # seconds
+
+CONFIGURATION = """
+ClusterName=one
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CredType=cred/munge
+SlurmctldPort={controller_port}
+SlurmdPort={node_port}
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmdSpoolDir={folder}/spool
+StateSaveLocation={folder}/state
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+ReturnToService=2
+SchedulerType=sched/builtin
+SelectType=select/cons_tres
+SlurmdParameters=config_overrides
+NodeName={host} NodeAddr=127.0.0.1 CPUs=8 State=UNKNOWN
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+def why_not() -> str:
+    """What keeps such a Slurm from being made here; "" where nothing does."""
+    missing = [name for name in PROGRAMS if _path(name) is None]
+    if missing:
+        packages = "apt-get install --no-install-recommends slurmctld slurmd slurm-client munge"
+        return f"not there: {', '.join(missing)} ({packages})"
+    return "" if os.geteuid() == 0 else "slurmd needs root"
+
+
+@contextlib.contextmanager
+def one_machine() -> Iterator[dict[str, str]]:
+    """The variables with which srun finds it."""
+    # No user but this one may write above munge's socket, so that it cannot be pytest's folder.
+    with (
+        tempfile.TemporaryDirectory(prefix="gtopk-slurm-") as name,
+        contextlib.ExitStack() as stack,
+    ):
+        folder = pathlib.Path(name)
+        folder.chmod(0o755)
+        for each in ("spool", "state"):
+            (folder / each).mkdir()
+        key = folder / "munge.key"
+        key.write_bytes(os.urandom(1024))
+        key.chmod(0o400)
+        configuration = folder / "slurm.conf"
+        with socket.socket() as one, socket.socket() as other:
+            one.bind(("127.0.0.1", 0))
+            other.bind(("127.0.0.1", 0))
+            configuration.write_text(
+                CONFIGURATION.format(
+                    host=socket.gethostname().split(".")[0],
+                    folder=folder,
+                    controller_port=one.getsockname()[1],
+                    node_port=other.getsockname()[1],
+                )
+            )
+        variables = {**os.environ, "SLURM_CONF": str(configuration)}
+        munge = [f"--key-file={key}", f"--socket={folder}/munge.socket", "--foreground", "--force"]
+        munge += [f"--{each}-file={folder}/munge.{each}" for each in ("pid", "log", "seed")]
+        for words in (["munged", *munge], ["slurmctld", "-D", "-c"], ["slurmd", "-D"]):
+            stack.enter_context(_daemon(words, variables, folder))
+        _await_idle_node(variables, folder)
+        yield variables
+
+
+@contextlib.contextmanager
+def _daemon(words: list[str], variables: dict[str, str], folder: pathlib.Path) -> Iterator[None]:
+    path = _path(words[0])
+    with (folder / f"{words[0]}.log").open("w") as log:
+        process = subprocess.Popen(
+            [str(path), *words[1:]], env=variables, stdout=log, stderr=subprocess.STDOUT
+        )
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _await_idle_node(variables: dict[str, str], folder: pathlib.Path) -> None:
+    end = time.monotonic() + STARTS_WITHIN
+    state = ""
+    while state != "idle":
+        if time.monotonic() > end:
+            logs = "\n".join(log.read_text() for log in folder.glob("*.log"))
+            raise RuntimeError(f"Slurm's node is '{state}' after {STARTS_WITHIN} s:\n{logs}")
+        time.sleep(0.1)
+        asked = ["sinfo", "--noheader", "--format=%t"]
+        state = subprocess.run(asked, env=variables, capture_output=True, text=True).stdout.strip()
+
+
+def _path(program: str) -> str | None:
+    # Daemons are not in everybody's PATH.
+    return shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")

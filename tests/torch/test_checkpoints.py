@@ -1,0 +1,261 @@
+"""Room: tests/torch. ``gtopk.save`` and ``gtopk.load``: runs that are killed, and other ranks."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pathlib
+import random
+import signal
+import tempfile
+from contextlib import nullcontext
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Rank, RankError, RankSet
+from torch import nn
+from training import Training, batch, flat, network, replicas_are_bitwise_equal
+
+import gtopk
+
+pytestmark = pytest.mark.loopback
+
+ARGUMENTS = {
+    "density": 0.02,
+    "unit": 8 * 1024,
+    "momentum": 0.9,
+    "warmup": [("dense", 2), (0.1, 3)],
+    "select": "threshold",
+}
+
+
+class Mixed(Training):
+    """Under autocast, with a scale that overflows now and then, and momentum before the sum."""
+
+    def __init__(self, rank: int, *, seed: int = 0, group=None) -> None:
+        super().__init__(rank, model=network(seed), group=group)
+        self.optimizer = torch.optim.SGD(self.ddp.parameters(), lr=0.05)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**124, growth_interval=3)
+        self.state = gtopk.attach(self.ddp, scaler=self.scaler, **ARGUMENTS)
+
+    def step(self) -> float:
+        self.optimizer.zero_grad()
+        x, labels = batch(self.rank, self.at)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = nn.functional.cross_entropy(self.ddp(x).float(), labels)
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.at += 1
+        return loss.item()
+
+    def parts(self) -> dict:
+        return {"model": self.model, "optimizer": self.optimizer, "scaler": self.scaler}
+
+    def save(self, folder: pathlib.Path) -> None:
+        """The rank's own in a file, and the residuals of all: what is complete has both."""
+        to = folder / str(self.at)
+        to.mkdir(exist_ok=True)
+        torch.save(
+            {name: part.state_dict() for name, part in self.parts().items()}, to / f"{self.rank}.pt"
+        )
+        gtopk.save(self.state, to / "gtopk")
+
+    def load(self, folder: pathlib.Path) -> None:
+        """The last that is complete; where there is none, nothing."""
+        there = [int(each.parent.parent.name) for each in folder.glob("*/gtopk/.metadata")]
+        if not there:
+            return
+        self.at = max(there)
+        saved = torch.load(folder / str(self.at) / f"{self.rank}.pt", weights_only=True)
+        for name, part in self.parts().items():
+            part.load_state_dict(saved[name])
+        gtopk.load(self.state, folder / str(self.at) / "gtopk")
+
+    def everything(self) -> list[torch.Tensor]:
+        saved = self.state.state_dict()
+        kept = [
+            *saved["residuals"].values(),
+            *saved["momenta"].values(),
+            *saved["selector"]["states"],
+        ]
+        return [flat(self.model).clone(), torch.tensor(self.scaler.get_scale()), *kept]
+
+
+def equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return len(one) == len(other) and all(map(torch.equal, one, other))
+
+
+def shared_folder(me: Rank) -> tempfile.TemporaryDirectory | pathlib.Path:
+    """One folder of all ranks, which the first one removes when it lets go of it."""
+    made = tempfile.TemporaryDirectory() if me.rank == 0 else None
+    name = [made.name if made else None]
+    dist.broadcast_object_list(name)
+    return made or pathlib.Path(name[0])
+
+
+def path_of(folder: tempfile.TemporaryDirectory | pathlib.Path) -> pathlib.Path:
+    return pathlib.Path(
+        getattr(folder, "name", "") if not isinstance(folder, pathlib.Path) else folder
+    )
+
+
+def check_a_run_goes_on_bit_for_bit_from_any_step(me: Rank) -> None:
+    folder = shared_folder(me)
+    undisturbed = Mixed(me.rank)
+    stops = sorted(random.Random(7).sample(range(1, 12), 3))
+    losses, scales = [], []
+    for step in range(12):
+        scales.append(undisturbed.scaler.get_scale())
+        if step in stops:
+            undisturbed.save(path_of(folder))
+            again = Mixed(me.rank, seed=99)
+            again.load(path_of(folder))
+            resumed = (step, again)
+        losses.append(undisturbed.step())
+        if step + 1 in (*stops, 12) and step >= stops[0]:
+            begin, again = resumed
+            assert [again.step() for _ in range(begin, step + 1)] == losses[begin:]
+            assert equal(again.everything(), undisturbed.everything()), (begin, step)
+    assert any(after < before for before, after in itertools.pairwise(scales)), "none overflowed"
+    assert undisturbed.state.step == 12
+    dist.barrier()
+
+
+def sums(state: gtopk.SparseState, kind: str) -> dict[str, torch.Tensor]:
+    """Over the ranks of the state's group, in float64."""
+    mine = {name: each.double() for name, each in state.state_dict()[kind].items()}
+    for each in mine.values():
+        dist.all_reduce(each, group=state.group)
+    return mine
+
+
+def check_other_ranks_share_what_was_saved(me: Rank) -> None:
+    """4 -> 3 -> 4 and 2 -> 4: the sums over the ranks are kept, and training goes on."""
+    groups = {ranks: dist.new_group(list(range(ranks))) for ranks in (2, 3, 4)}
+    for chain in ((4, 3, 4), (2, 4)):
+        folder = shared_folder(me)
+        model = network().state_dict()
+        for number, ranks in enumerate(chain):
+            group = groups[ranks]
+            if me.rank < ranks:
+                training = Training(me.rank, group=group)
+                training.model.load_state_dict(model)
+                state = training.hooked(density=0.02, momentum=0.9, group=group)
+                if number:
+                    before = {
+                        kind: torch.load(path_of(folder) / kind)
+                        for kind in ("residuals", "momenta")
+                    }
+                    assert gtopk.load(state, path_of(folder) / str(number - 1)) == ([], [])
+                    for kind, expected in before.items():
+                        seen = sums(state, kind)
+                        assert seen.keys() == expected.keys()
+                        for name, each in expected.items():
+                            torch.testing.assert_close(seen[name], each, rtol=1e-6, atol=1e-7)
+                    empty = me.rank >= chain[number - 1]
+                    assert state.residual("0.weight").any().item() != empty
+                    assert state.step == 5 * number
+                training.at = 5 * number
+                training.steps(5)
+                gtopk.save(state, path_of(folder) / str(number))
+                summed = {kind: sums(state, kind) for kind in ("residuals", "momenta")}
+                if me.rank == 0:
+                    for kind, each in summed.items():
+                        torch.save(each, path_of(folder) / kind)
+                model = training.model.state_dict()
+            dist.barrier()
+            weights = [model]
+            dist.broadcast_object_list(weights)
+            model = weights[0]
+        assert chain[-1] < me.size or replicas_are_bitwise_equal(training.model)
+        dist.barrier()
+
+
+def check_what_cannot_be_loaded_is_named_on_every_rank(me: Rank) -> None:
+    folder = shared_folder(me)
+    path = path_of(folder)
+    state = gtopk.SparseState(network().named_parameters())
+    with pytest.raises(FileNotFoundError, match="no checkpoint, or one that was not finished"):
+        gtopk.load(state, path / "nothing")
+    gtopk.save(state, path / "saved")
+    with pytest.raises(ValueError, match="holds a checkpoint already"):
+        gtopk.save(state, path / "saved")
+    # A file system that one rank does not see.
+    there = path / ("saved" if me.rank != 2 else "elsewhere")
+    state.residual("0.weight").fill_(1)
+    with pytest.raises((FileNotFoundError, RuntimeError)) as told:
+        gtopk.load(state, there)
+    assert isinstance(told.value, RuntimeError) == (me.rank != 2)
+    assert "elsewhere" in str(told.value)
+    assert state.residual("0.weight").all()
+    import torch.distributed.checkpoint as dcp
+
+    dcp.save({"weight": torch.zeros(3)}, checkpoint_id=path / "foreign")
+    with pytest.raises(ValueError, match=r"is no checkpoint of gtopk\.save: it has no 'gtopk'"):
+        gtopk.load(state, path / "foreign")
+    other = gtopk.SparseState(nn.Linear(64, 64).named_parameters())
+    with pytest.raises(ValueError, match="the saved state is of other parameters"):
+        gtopk.load(other, path / "saved")
+    assert gtopk.load(other, path / "saved", strict=False).missing_keys == ["weight"]
+    state.step = me.rank
+    with pytest.raises(ValueError, match="step is"):
+        gtopk.save(state, path / "differs")
+    dist.barrier()
+
+
+def test_on_four_ranks(four: RankSet, check) -> None:
+    four.run(check)
+
+
+def test_one_process_without_a_group(tmp_path) -> None:
+    state = gtopk.SparseState(network().named_parameters(), select="threshold")
+    state.residual("0.weight").normal_()
+    state.unit_selector_state(0)[0] = 3
+    gtopk.save(state, tmp_path / "saved")
+    other = gtopk.SparseState(network().named_parameters(), select="threshold")
+    gtopk.load(other, tmp_path / "saved")
+    assert torch.equal(state.residual("0.weight"), other.residual("0.weight"))
+    assert other.unit_selector_state(0)[0] == 3
+
+
+STEPS, KILLS = 60, 20
+
+
+def run_until_killed(me: Rank, folder: str, seed: int) -> list[bytes]:
+    """Resume, train and save after every step; seed: of who dies when, 0 for nobody."""
+    training = Mixed(me.rank)
+    training.load(pathlib.Path(folder))
+    chance = random.Random(seed)
+    dies = training.at + chance.randrange(3) if seed else STEPS
+    moment, victim = chance.choice(("backward", "save", "step")), chance.randrange(me.size)
+
+    def die(*_: object) -> None:
+        if training.at == dies + (moment == "save") and me.rank == victim:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if moment == "backward":
+        training.model[5].weight.register_hook(die)
+    while training.at < STEPS:
+        if moment == "step":
+            die()
+        training.step()
+        # What has been written is synchronised: before .metadata, which makes it count.
+        with mock.patch("os.fsync", die) if moment == "save" else nullcontext():
+            training.save(pathlib.Path(folder))
+    return [each.numpy().tobytes() for each in training.everything()]
+
+
+@pytest.mark.long
+def test_twenty_runs_that_are_killed_end_as_one_that_is_not(four: RankSet, tmp_path) -> None:
+    for name in ("undisturbed", "killed"):
+        (tmp_path / name).mkdir()
+    expected = four.run(run_until_killed, str(tmp_path / "undisturbed"), 0)
+    with RankSet(4) as ranks:
+        for seed in range(1, KILLS + 1):
+            with pytest.raises(RankError, match="ended with code -9"):
+                ranks.run(run_until_killed, str(tmp_path / "killed"), seed)
+        ended = ranks.run(run_until_killed, str(tmp_path / "killed"), 0)
+    assert ended == expected

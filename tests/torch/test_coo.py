@@ -1,0 +1,168 @@
+"""Room: tests/torch. All-reduce of sparse COO tensors, and sparse embeddings under DDP."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Rank, RankSet
+from test_collectives import usable
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gtopk
+
+pytestmark = pytest.mark.loopback
+
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def drawn(
+    rank: int, sparse: tuple[int, ...], dense: tuple[int, ...], nnz: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """A rank's tensor, the same for everybody who asks; uncoalesced, as indices come twice."""
+    generator = torch.Generator().manual_seed(rank)
+    indices = [torch.randint(size, (nnz,), generator=generator) for size in sparse]
+    values = torch.randint(0, 20, (nnz, *dense), generator=generator).to(dtype)
+    return torch.sparse_coo_tensor(
+        torch.stack(indices), values, (*sparse, *dense), check_invariants=True
+    )
+
+
+def expect_sum(
+    me: Rank, sparse: tuple[int, ...], dense: tuple[int, ...], nnz: list[int], dtype: torch.dtype
+) -> None:
+    tensors = [drawn(rank, sparse, dense, nnz[rank], dtype) for rank in range(me.size)]
+    wide = torch.float64 if dtype.is_floating_point else torch.int64
+    expected = sum(tensor.to(wide).to_dense() for tensor in tensors)
+    mine = tensors[me.rank]
+    indices = {tuple(each) for tensor in tensors for each in tensor._indices().T.tolist()}
+    dist.all_reduce(mine)
+    assert mine.is_coalesced()
+    assert mine.dtype == dtype
+    assert mine.shape == (*sparse, *dense)
+    # Small whole numbers: exact in every floating type, and modulo 2^n in integers.
+    assert torch.equal(mine.to_dense(), expected.to(dtype))
+    assert {tuple(each) for each in mine.indices().T.tolist()} == indices
+
+
+def check_sums_of_every_type(me: Rank) -> None:
+    for dtype in (*FLOATS, *INTEGERS):
+        expect_sum(me, (50,), (), [10, 0, 3, 60], dtype)
+
+
+def check_hybrid_and_of_several_dimensions(me: Rank) -> None:
+    expect_sum(me, (50,), (3, 2), [10, 0, 3, 60], torch.float32)
+    expect_sum(me, (7, 3, 5), (), [10, 1, 0, 60], torch.float32)
+    expect_sum(me, (7, 3), (4,), [10, 1, 3, 60], torch.int64)
+    expect_sum(me, (5,), (0,), [1, 0, 3, 2], torch.float32)
+
+
+def check_of_no_entries_and_of_many(me: Rank) -> None:
+    expect_sum(me, (50,), (4,), [0] * 4, torch.float32)
+    expect_sum(me, (5000,), (16,), [4000, 0, 3000, 5000], torch.float32)
+
+
+def check_gloo_has_the_same(me: Rank) -> None:
+    gloo = dist.new_group(backend="gloo")
+    for dense in ((), (3,)):
+        mine = drawn(me.rank, (50,), dense, 5 + me.rank, torch.float32)
+        theirs = mine.clone()
+        dist.all_reduce(mine)
+        dist.all_reduce(theirs, group=gloo)
+        assert torch.equal(mine.to_dense(), theirs.to_dense())
+    dist.destroy_process_group(gloo)
+
+
+def check_many_at_once_and_their_futures(me: Rank) -> None:
+    tensors = [drawn(me.rank, (50,), (2,), 5 + i, torch.float32) for i in range(20)]
+    before = [tensor.to_dense() for tensor in tensors]
+    futures = [dist.all_reduce(tensor, async_op=True).get_future() for tensor in tensors]
+    for future, tensor, dense in zip(futures, tensors, before, strict=True):
+        dist.all_reduce(dense)
+        assert torch.equal(future.wait()[0].to_dense(), dense)
+        assert torch.equal(tensor.to_dense(), dense)
+
+
+def check_ranks_that_differ_hear_of_both(me: Rank) -> None:
+    size = 50 + (me.rank == 2)
+    with pytest.raises(dist.DistBackendError, match=r"sizes=5[01].*sizes=5[01]"):
+        dist.all_reduce(drawn(me.rank, (size,), (), 3, torch.float32))
+    other = drawn(me.rank, (6, 4), (), 3, torch.float32)
+    if me.rank == 1:
+        other = drawn(me.rank, (6,), (4,), 3, torch.float32)
+    with pytest.raises(dist.DistBackendError, match=r"sparse_dim=[12].*sparse_dim=[12]"):
+        dist.all_reduce(other)
+    with pytest.raises(dist.DistBackendError, match="ranks differ"):
+        dist.all_reduce(torch.ones(5).to_sparse() if me.rank == 3 else torch.ones(5))
+    usable(me)
+
+
+def check_bad_calls_send_nothing(me: Rank) -> None:
+    tensor = drawn(me.rank, (50,), (), 3, torch.float32)
+    before = tensor.to_dense()
+    for op in (dist.ReduceOp.AVG, dist.ReduceOp.MAX, dist.ReduceOp.PRODUCT):
+        with pytest.raises(ValueError, match="takes SUM, given"):
+            dist.all_reduce(tensor, op)
+    assert torch.equal(tensor.to_dense(), before)
+    usable(me)
+
+
+class Words(nn.Module):
+    """A sum of embeddings, and a dense layer."""
+
+    def __init__(self) -> None:
+        """The same on every rank."""
+        super().__init__()
+        torch.manual_seed(3)
+        self.words = nn.Embedding(40, 8, sparse=True)
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Classes of a list of words."""
+        return self.out(self.words(x).sum(1))
+
+
+def trained(me: Rank, group: dist.ProcessGroup, *, attached: bool = False) -> torch.Tensor:
+    model = Words()
+    ddp = DistributedDataParallel(model, process_group=group)
+    if attached:
+        state = gtopk.attach(ddp, density=1.0, min_numel=1)
+        assert {name for unit in state.units for name in unit.names} == {"out.weight", "out.bias"}
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    for step in range(5):
+        generator = torch.Generator().manual_seed(10 * step + me.rank)
+        x = torch.randint(40, (4, 3 + me.rank), generator=generator)
+        labels = torch.randint(3, (4,), generator=generator)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(ddp(x), labels).backward()
+        assert model.words.weight.grad.is_sparse
+        optimizer.step()
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def check_sparse_embeddings_under_ddp_train_as_over_gloo(me: Rank) -> None:
+    gloo = dist.new_group(backend="gloo")
+    theirs = trained(me, gloo)
+    for attached in (False, True):
+        mine = trained(me, dist.group.WORLD, attached=attached)
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+        all_ranks = [torch.empty_like(mine) for _ in range(me.size)]
+        dist.all_gather(all_ranks, mine)
+        assert all(torch.equal(mine, each) for each in all_ranks)
+    dist.destroy_process_group(gloo)
+
+
+def check_what_sparse_gradients_do_not_go_with_is_refused(me: Rank) -> None:
+    ddp = DistributedDataParallel(Words())
+    for options in ({"momentum": 0.9}, {"clip_norm": 1.0}, {"scaler": torch.amp.GradScaler("cpu")}):
+        with pytest.raises(
+            NotImplementedError, match=rf"'words.weight' is sparse COO, and {next(iter(options))}="
+        ):
+            gtopk.attach(ddp, density=0.1, **options)
+    usable(me)
+
+
+def test_on_four_ranks(four: RankSet, check) -> None:
+    four.run(check)

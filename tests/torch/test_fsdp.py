@@ -1,0 +1,298 @@
+"""Room: tests/torch. ``gtopk.fsdp_hook``: FSDP2 on two shards, two replicas of each."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Rank, RankSet
+from test_parallel import loss_of, network, trained_alone, whole
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+import gtopk
+
+pytestmark = pytest.mark.loopback
+
+
+class Training:
+    """A model whose layers are sharded, each a unit, and a last one of what is left."""
+
+    def __init__(
+        self,
+        me: Rank,
+        *,
+        model: nn.Module | None = None,
+        dense=False,
+        policy=None,
+        lr=0.1,
+        **arguments,
+    ):
+        self.rank, self.at = me.rank, 0
+        self.mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+        self.model = model or network()
+        options = {"mesh": self.mesh if dense else self.mesh["shard"]}
+        options["mp_policy"] = policy or MixedPrecisionPolicy()
+        for layer in list(self.model)[2:-1]:
+            if isinstance(layer, nn.Linear):
+                fully_shard(layer, **options)
+        fully_shard(self.model, **options)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr)
+        self.replicas = self.mesh["replicate"].get_group()
+        if not dense:
+            self.state = gtopk.fsdp_hook(
+                self.model, self.mesh["replicate"], **{"min_numel": 30, **arguments}
+            )
+
+    def loss(self) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(100 * self.at + self.rank)
+        return loss_of(self.model, torch.randn(8, 24, generator=generator))
+
+    def backward(self) -> float:
+        loss = self.loss()
+        loss.backward()
+        self.at += 1
+        return loss.item()
+
+    def step(self) -> float:
+        self.optimizer.zero_grad()
+        loss = self.backward()
+        self.optimizer.step()
+        return loss
+
+    def shards(self) -> list[torch.Tensor]:
+        return [each.to_local().detach().clone() for each in self.model.parameters()]
+
+    def replicas_are_bitwise_equal(self) -> bool:
+        mine = torch.cat([each.flatten() for each in self.shards()])
+        parts = [torch.empty_like(mine) for _ in range(2)]
+        dist.all_gather(parts, mine, group=self.replicas)
+        return torch.equal(*parts)
+
+
+def equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return len(one) == len(other) and all(map(torch.equal, one, other))
+
+
+def check_density_one_trains_as_dense(me: Rank) -> None:
+    expected = trained_alone(me.size).state_dict()
+    for arguments in ({"density": 1.0}, {"warmup": [("dense", 5)]}):
+        training = Training(me, **arguments)
+        for _ in range(3):
+            training.step()
+        for name, value in whole(training.model).items():
+            torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=1e-6)
+        assert training.replicas_are_bitwise_equal()
+        assert training.state.step == 3
+    units = [set(each.names) for each in training.state.units]
+    assert units == [
+        {f"{i}.{kind}" for i in of for kind in ("weight", "bias")} for of in ((2,), (0, 4))
+    ]
+
+
+def with_norm() -> nn.Sequential:
+    """In the last unit small parameters come before large ones and after them."""
+    torch.manual_seed(5)
+    return nn.Sequential(
+        nn.LayerNorm(24), nn.Linear(24, 36), nn.ReLU(), nn.Linear(36, 20), nn.LayerNorm(20)
+    )
+
+
+def check_no_gradient_mass_is_lost(me: Rank) -> None:
+    """Also where FSDP reads results at once: a .grad that is there, a type that is cast."""
+    for policy, times in (
+        (None, 1),
+        (None, 2),
+        (MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32), 1),
+        (MixedPrecisionPolicy(param_dtype=torch.bfloat16), 1),
+    ):
+        training = Training(me, model=with_norm(), policy=policy, density=0.1)
+        state = training.state
+        arrived: dict[int, torch.Tensor] = {}
+        arrive = state.overlap.arrive
+
+        def listening(index: int, output: torch.Tensor, arrived=arrived, arrive=arrive) -> None:
+            arrived[index] = output.clone()
+            arrive(index, output)
+
+        state.overlap.arrive = listening
+        for _ in range(3):
+            training.optimizer.zero_grad()
+            given = {}
+            before = state.state_dict()["residuals"]
+            for _ in range(times):
+                training.backward()
+                for index, unit in enumerate(state.units):
+                    sizes = {each.name: each.numel for each in (*unit.large, *unit.small)}
+                    order = [n for n, _ in training.model.named_parameters() if n in sizes]
+                    parts = arrived[index].double().split([sizes[name] for name in order])
+                    for name, mine in zip(order, parts, strict=True):
+                        given[name] = given.get(name, 0) + mine
+            after = state.state_dict()["residuals"]
+            loose = 3e-2 if policy and policy.reduce_dtype is None else 1e-5
+            for name, parameter in training.model.named_parameters():
+                grad = parameter.grad.to_local().flatten().double()
+                acc = given[name] + before.get(name, 0)
+                dist.all_reduce(acc, group=training.replicas)
+                left = after[name].double() if name in after else torch.zeros_like(given[name])
+                dist.all_reduce(left, group=training.replicas)
+                n = grad.numel()
+                torch.testing.assert_close(2 * grad + left[:n], acc[:n], rtol=loose, atol=loose)
+                assert not left[n:].any()
+            training.optimizer.step()
+        assert training.replicas_are_bitwise_equal()
+        assert any(each.any() for each in after.values())
+        assert state.step == 3 * times
+
+
+def check_replicas_begin_alike_and_stay_so(me: Rank) -> None:
+    torch.manual_seed(me.rank)
+    model = nn.Sequential(nn.Linear(24, 40), nn.ReLU(), nn.Linear(40, 6))
+    training = Training(me, model=model, density=0.05, algorithm="rs-ag", wire="bf16", momentum=0.9)
+    assert training.replicas_are_bitwise_equal()
+    losses = [training.step() for _ in range(30)]
+    assert training.replicas_are_bitwise_equal()
+    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+
+
+def check_a_step_that_is_not_finite_or_skipped(me: Rank) -> None:
+    training = Training(me, density=0.1)
+    training.step()
+    before = training.state.state_dict()["residuals"]
+    with torch.no_grad():
+        x = torch.full((8, 24), math.nan if me.rank == 3 else 1.0)
+    training.optimizer.zero_grad()
+    loss_of(training.model, x).backward()
+    after = training.state.state_dict()["residuals"]
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert all(
+        each.grad.to_local().isnan().any() or not each.grad.to_local().numel()
+        for each in training.model.parameters()
+        if each.numel() > 100
+    )
+    training.optimizer.zero_grad()
+    training.backward()
+    unskipped = training.state.state_dict()["residuals"]
+    training.state.skip()
+    skipped = training.state.state_dict()["residuals"]
+    moved = any(not torch.equal(unskipped[name], skipped[name]) for name in skipped)
+    assert moved == (me.rank < 2)  # the first replica's
+
+
+def check_a_run_that_is_resumed_goes_on_bit_for_bit(me: Rank) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    made = tempfile.TemporaryDirectory() if me.rank == 0 else None
+    folder = [made.name if made else None]
+    dist.broadcast_object_list(folder)
+    arguments = {"density": 0.05, "momentum": 0.9, "select": "threshold"}
+    first = Training(me, **arguments)
+    for _ in range(4):
+        first.step()
+    replica = f"{folder[0]}/replica-{me.rank // 2}"
+    shards = first.mesh["shard"].get_group()
+    dcp.save(first.model.state_dict(), checkpoint_id=replica, process_group=shards)
+    gtopk.save(first.state, f"{folder[0]}/gtopk")
+    again = Training(me, model=network(), **arguments)
+    with torch.no_grad():
+        for each in again.model.parameters():
+            each.zero_()
+    saved = again.model.state_dict()
+    dcp.load(saved, checkpoint_id=replica, process_group=shards)
+    again.model.load_state_dict(saved)
+    assert gtopk.load(again.state, f"{folder[0]}/gtopk") == ([], [])
+    again.at = first.at
+    for _ in range(4):
+        assert first.step() == again.step()
+    assert equal(first.shards(), again.shards())
+    one, other = first.state.state_dict(), again.state.state_dict()
+    for kind in ("residuals", "momenta"):
+        assert equal([*one[kind].values()], [*other[kind].values()])
+    assert one["place"] == {"rank": me.rank // 2, "ranks": 2, "shard": me.rank % 2, "shards": 2}
+    one["place"]["shard"] = 1 - one["place"]["shard"]
+    with pytest.raises(ValueError, match=f"that of shard {1 - me.rank % 2} of 2, this is shard"):
+        again.state.load_state_dict(one)
+    dist.barrier()
+    if made:
+        made.cleanup()
+
+
+def check_what_it_cannot_take_is_named(me: Rank) -> None:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    replicas, shards = mesh["replicate"], mesh["shard"]
+    with pytest.raises(ValueError, match=r"a model that fully_shard was called on \(FSDP2\)"):
+        gtopk.fsdp_hook(network(), replicas)
+    with pytest.raises(ValueError, match="is replicated by FSDP itself"):
+        gtopk.fsdp_hook(fully_shard(network(), mesh=mesh), replicas)
+    model = fully_shard(network(), mesh=shards)
+    with pytest.raises(ValueError, match="or a mesh of one dimension"):
+        gtopk.fsdp_hook(model, mesh)
+    with pytest.raises(ValueError, match="holds another shard of the same replica"):
+        gtopk.fsdp_hook(model, shards)
+    with pytest.raises(ValueError, match="takes no unit="):
+        gtopk.fsdp_hook(model, replicas, unit="model")
+    with pytest.raises(NotImplementedError, match=r"fsdp_hook\(scaler=\)"):
+        gtopk.fsdp_hook(model, replicas, scaler=torch.amp.GradScaler("cpu"))
+    with pytest.raises(ValueError, match="not gtopk"):
+        gtopk.fsdp_hook(model, gloo_replicas(me))
+    with pytest.raises(ValueError, match="is sharded by FSDP"):
+        gtopk.SparseState(model.named_parameters())
+    dist.barrier()
+
+
+def gloo_replicas(me: Rank) -> dist.ProcessGroup:
+    groups = [dist.new_group([shard, shard + 2], backend="gloo") for shard in (0, 1)]
+    return groups[me.rank % 2]
+
+
+def digits(rank: int) -> tuple[torch.Tensor, ...]:
+    """Every third image for the test; of the others each rank a fourth."""
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    x = torch.tensor(data.data, dtype=torch.float32) / 16
+    y = torch.tensor(data.target)
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(1))
+    test, train = order[::3], order[1::3]
+    mine = torch.cat([train, order[2::3]])[rank::4]
+    return x[mine], y[mine], x[test], y[test]
+
+
+def check_digits(me: Rank, seed: int) -> dict[bool, float]:
+    """Accuracy of dense training, and of sparse."""
+    x, y, test_x, test_y = digits(me.rank)
+    accuracy = {}
+    for dense in (True, False):
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 10))
+        training = Training(
+            me, model=model, dense=dense, lr=0.5, density=0.02, warmup=[("dense", 20)]
+        )
+        generator = torch.Generator().manual_seed(4 * seed + me.rank)
+        for _ in range(300):
+            batch = torch.randint(len(y), (32,), generator=generator)
+            training.optimizer.zero_grad()
+            nn.functional.cross_entropy(training.model(x[batch]), y[batch]).backward()
+            training.optimizer.step()
+        if not dense:
+            assert training.replicas_are_bitwise_equal()
+        with torch.no_grad():
+            accuracy[dense] = (training.model(test_x).argmax(1) == test_y).double().mean().item()
+    return accuracy
+
+
+@pytest.mark.long
+def test_digits_are_learnt_within_a_point_of_dense(four: RankSet) -> None:
+    of_seeds = [four.run(check_digits, seed)[0] for seed in range(5)]
+    dense, sparse = (sum(each[kind] for each in of_seeds) / 5 for kind in (True, False))
+    print(f"dense {dense:.4f}, sparse {sparse:.4f}; {of_seeds}")
+    assert dense > 0.9
+    assert sparse > dense - 0.01, of_seeds
+
+
+def test_on_four_ranks(four: RankSet, check) -> None:
+    four.run(check)

@@ -1,0 +1,356 @@
+"""Room: tests/torch. ``gtopk.DistributedOptimizer``: training without DDP."""
+
+from __future__ import annotations
+
+import copy
+import gc
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Rank, RankSet
+from torch import nn
+from training import Training, batch, flat, gloo, network, replicas_are_bitwise_equal
+
+import gtopk
+
+pytestmark = pytest.mark.loopback
+
+SMALL_UNITS = 8 * 1024  # bytes: five units, one per weight matrix
+
+
+class Plain:
+    """The training of training.py without DDP."""
+
+    def __init__(self, rank: int, *, seed: int = 0, model: nn.Module | None = None, **arguments):
+        self.rank, self.at = rank, 0
+        self.model = model or network(seed)
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
+        self.optimizer = gtopk.DistributedOptimizer(optimizer, self.model, **arguments)
+        self.state = self.optimizer.sparse_state
+
+    def loss(self) -> torch.Tensor:
+        x, labels = batch(self.rank, self.at)
+        self.at += 1
+        return nn.functional.cross_entropy(self.model(x), labels)
+
+    def step(self) -> float:
+        self.optimizer.zero_grad()
+        loss = self.loss()
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.step()
+
+
+def total(state: gtopk.SparseState) -> dict[str, torch.Tensor]:
+    sums = {name: each.double() for name, each in state.state_dict()["residuals"].items()}
+    for each in sums.values():
+        dist.all_reduce(each, group=gloo())
+    return sums
+
+
+def check_every_bit_is_that_of_ddp(me: Rank) -> None:
+    for arguments in (
+        {"density": 0.05, "unit": SMALL_UNITS, "warmup": [("dense", 2), (0.2, 2)]},
+        {"density": 0.02, "unit": "model", "algorithm": "rs-ag", "momentum": 0.9},
+        {"density": 0.1, "unit": "parameter", "wire": "bf16", "select": "threshold"},
+    ):
+        hooked, plain = Training(me.rank), Plain(me.rank, **arguments)
+        state = hooked.hooked(**arguments)
+        for _ in range(8):
+            assert hooked.step() == plain.step()
+        assert torch.equal(flat(hooked.model), flat(plain.model)), arguments
+        one, other = state.state_dict(), plain.state.state_dict()
+        for kind in ("residuals", "momenta"):
+            assert one[kind].keys() == other[kind].keys()
+            assert all(torch.equal(one[kind][n], other[kind][n]) for n in one[kind])
+    assert gtopk.stats()["most_in_flight"] >= 2
+
+
+def check_rank_0_gives_the_first_parameters(me: Rank) -> None:
+    model = nn.Sequential(nn.Linear(24, 64), nn.BatchNorm1d(64), nn.Linear(64, 40))
+    with torch.no_grad():
+        for each in (*model.parameters(), model[1].running_mean):
+            each.fill_(me.rank + 1)
+    Plain(me.rank, model=model)
+    assert all((each == 1).all() for each in (*model.parameters(), model[1].running_mean))
+
+
+def check_passes_add_up_before_they_are_exchanged(me: Rank) -> None:
+    """As DDP with no_sync() for all but the last."""
+    arguments = {"density": 0.05, "unit": SMALL_UNITS}
+    hooked = Training(me.rank)
+    hooked.hooked(**arguments)
+    plain = Plain(me.rank, backward_passes_per_step=3, **arguments)
+    for _ in range(3):
+        hooked.optimizer.zero_grad()
+        for micro in range(3):
+            hooked.ddp.require_backward_grad_sync = micro == 2
+            hooked.loss().backward()
+            hooked.at += 1
+        hooked.optimizer.step()
+        plain.optimizer.zero_grad()
+        for _ in range(3):
+            assert not plain.optimizer._overlap.under_way
+            plain.loss().backward()
+        plain.optimizer.step()
+    assert torch.equal(flat(hooked.model), flat(plain.model))
+    assert plain.state.step == 3
+
+
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.layers = nn.ModuleDict({name: nn.Linear(40, 40) for name in "abc"})
+
+    def forward(self, x: torch.Tensor, names: str) -> torch.Tensor:
+        return sum(self.layers[name](x).square().sum() for name in names)
+
+
+def check_gradients_that_are_missing_or_in_another_order(me: Rank) -> None:
+    """No mass is lost; a rank without any gradient takes part all the same."""
+    model = Branches()
+    plain = torch.optim.SGD(
+        [
+            {"params": model.layers["a"].parameters()},
+            {"params": [*model.layers["b"].parameters()]},
+            {"params": model.layers["c"].parameters(), "lr": 0.0},
+        ],
+        lr=1e-4,
+    )
+    optimizer = gtopk.DistributedOptimizer(
+        plain, model.named_parameters(), density=0.1, unit="parameter"
+    )
+    x = torch.randn(8, 40, generator=torch.Generator().manual_seed(me.rank))
+    fixed = model.layers["c"].weight.clone()
+    for names in (("abc", "cba", "bac", "acb"), ("ab", "a", "", "b"), ("", "", "", "a")):
+        before = total(optimizer.sparse_state)
+        mine = {
+            name: torch.zeros(p.shape, dtype=torch.double) for name, p in model.named_parameters()
+        }
+        if names[me.rank]:
+            loss = model(x, names[me.rank])
+            used = {n: p for n, p in model.named_parameters() if n.split(".")[1] in names[me.rank]}
+            for name, grad in zip(used, torch.autograd.grad(loss, [*used.values()]), strict=True):
+                mine[name] = grad.double()
+            optimizer.zero_grad()
+            model(x, names[me.rank]).backward()
+        else:
+            optimizer.zero_grad()
+        optimizer.step()
+        after = total(optimizer.sparse_state)
+        for name, parameter in model.named_parameters():
+            dist.all_reduce(mine[name], group=gloo())
+            seen = parameter.grad.double() * me.size + after.get(name, 0)
+            torch.testing.assert_close(seen, mine[name] + before.get(name, 0), rtol=1e-4, atol=1e-4)
+    assert optimizer.sparse_state.step == 3
+    assert torch.equal(fixed, model.layers["c"].weight)
+    assert replicas_are_bitwise_equal(model)
+
+
+def check_a_scaler_finds_exchanged_gradients(me: Rank) -> None:
+    """Also where a parameter got none, without a word of synchronize()."""
+    model = Branches()
+    scales = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=3)
+    sgd = torch.optim.SGD(model.parameters(), lr=1e-4)
+    optimizer = gtopk.DistributedOptimizer(sgd, model, density=0.1, scaler=scales)
+    x = torch.randn(8, 40, generator=torch.Generator().manual_seed(me.rank))
+    before = flat(model).clone()
+    skipped = 0
+    for step in range(12):
+        scale = scales.get_scale()
+        optimizer.zero_grad()
+        scales.scale(model(x, "abc" if step % 2 else "ac")).backward()
+        scales.step(optimizer)
+        scales.update()
+        skipped += scales.get_scale() < scale
+    assert 0 < skipped < 12
+    assert flat(model).isfinite().all()
+    assert not torch.equal(before, flat(model))
+    assert replicas_are_bitwise_equal(model)
+
+
+def check_clipping_between_synchronize_and_step(me: Rank) -> None:
+    training = Plain(me.rank, density=0.05)
+    before = flat(training.model).clone()
+    training.loss().backward()
+    training.optimizer.synchronize()
+    nn.utils.clip_grad_norm_(training.model.parameters(), 1e-3)
+    with training.optimizer.skip_synchronize():
+        training.optimizer.step()
+    moved = flat(training.model) - before
+    torch.testing.assert_close(moved.norm().item(), 0.05 * 1e-3, rtol=1e-3, atol=0)
+    assert training.state.step == 1
+    assert replicas_are_bitwise_equal(training.model)
+
+
+def check_a_closure_sees_all_ranks(me: Rank) -> None:
+    """A line search decides alike on all ranks: the mean of the losses, exchanged gradients."""
+    model = network()
+    inner = torch.optim.LBFGS(model.parameters(), max_iter=5, line_search_fn="strong_wolfe")
+    optimizer = gtopk.DistributedOptimizer(inner, model, density=0.5)
+    losses = []
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        x, labels = batch(me.rank, 0)
+        loss = nn.functional.cross_entropy(model(x), labels)
+        loss.backward()
+        losses.append(loss.item())
+        return loss
+
+    first = optimizer.step(closure)
+    mean = torch.tensor(losses[0], dtype=torch.double)
+    dist.all_reduce(mean, group=gloo())
+    torch.testing.assert_close(first.item(), mean.item() / me.size, rtol=1e-5, atol=0)
+    assert len(losses) > 2
+    assert optimizer.sparse_state.step == len(losses)
+    assert replicas_are_bitwise_equal(model)
+
+
+def check_a_run_that_is_resumed_goes_on_bit_for_bit(me: Rank) -> None:
+    arguments = {"density": 0.02, "momentum": 0.9, "unit": "parameter"}
+    first = Plain(me.rank, **arguments)
+    first.steps(4)
+    saved = copy.deepcopy((first.model.state_dict(), first.optimizer.state_dict()))
+    again = Plain(me.rank, seed=9, **arguments)
+    again.at = first.at
+    again.model.load_state_dict(saved[0])
+    again.optimizer.load_state_dict(saved[1])
+    schedulers = [torch.optim.lr_scheduler.StepLR(each.optimizer, 2) for each in (first, again)]
+    for _ in range(4):
+        assert first.step() == again.step()
+        for each in schedulers:
+            each.step()
+    assert first.optimizer.param_groups[0]["lr"] < 0.05
+    assert torch.equal(flat(first.model), flat(again.model))
+    plain = torch.optim.SGD(first.model.parameters(), lr=0.05, momentum=0.9)
+    plain.load_state_dict(first.optimizer.state_dict())  # which passes over the residuals
+    again.optimizer.load_state_dict(plain.state_dict())
+    with pytest.raises(TypeError, match="cannot be copied"):
+        copy.deepcopy(first.optimizer)
+
+
+def check_habits_that_would_race_are_refused(me: Rank) -> None:
+    model = Branches()
+    optimizer = gtopk.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    x = torch.ones(1, 40)
+    model(x, "ab").backward()
+    with pytest.raises(RuntimeError, match="while gradients are under way"):
+        optimizer.zero_grad()
+    with pytest.raises(RuntimeError, match="step\\(\\) or synchronize\\(\\) first"):
+        optimizer.sparse_state.state_dict()
+    optimizer.step()
+    optimizer.zero_grad()
+    model(x, "ab").backward()
+    with pytest.raises(RuntimeError, match="more than backward_passes_per_step=1 times"):
+        model(x, "a").backward()
+    optimizer.zero_grad()  # the second one raised
+    with pytest.raises(ValueError, match="add_param_group to the optimizer first"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3))]})
+    model(x, "abc").backward()
+    optimizer.step()
+    assert optimizer.sparse_state.step == 2
+    assert replicas_are_bitwise_equal(model)
+
+
+def check_a_backward_that_raises_is_no_step(me: Rank) -> None:
+    training = Plain(me.rank, density=0.05, unit=SMALL_UNITS)
+    training.step()
+    before = total(training.state)
+    parameters = dict(training.model.named_parameters())
+    training.optimizer.zero_grad()
+    mine = torch.autograd.grad(training.loss(), [*parameters.values()])
+
+    def broken(gradient: torch.Tensor) -> None:
+        raise RuntimeError("broken on purpose")
+
+    handle = parameters["0.weight"].register_hook(broken)
+    training.at -= 1
+    with pytest.raises(RuntimeError, match="broken on purpose"):
+        training.loss().backward()
+    with pytest.raises(RuntimeError, match="zero_grad\\(\\) first"):
+        training.optimizer.step()
+    handle.remove()
+    training.optimizer.zero_grad()
+    after = total(training.state)
+    assert training.state.step == 1
+    # What had been exchanged by then has gone back: all but the last unit.
+    for (name, _), gradient in zip(parameters.items(), mine, strict=True):
+        if name in before:
+            dist.all_reduce(gradient, group=gloo())
+            expected = before[name] + (0 if name == "0.weight" else gradient.double())
+            torch.testing.assert_close(after[name], expected, rtol=1e-4, atol=1e-5)
+    training.step()
+    assert replicas_are_bitwise_equal(training.model)
+
+
+def check_checkpointed_segments_and_gradients_in_another_layout(me: Rank) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    torch.manual_seed(5)
+    model = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.Conv2d(16, 16, 3), nn.Flatten(), nn.Linear(160, 20)
+    ).to(memory_format=torch.channels_last)
+    alone = copy.deepcopy(model)
+    sgd = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = gtopk.DistributedOptimizer(sgd, model, density=1.0, unit="parameter")
+    x = torch.randn(2, 1, 12, 3, generator=torch.Generator().manual_seed(me.rank))
+    x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
+    for reentrant in (True, False):
+        optimizer.zero_grad()
+        y = checkpoint(model[:2], x, use_reentrant=reentrant)
+        model[2:](y).square().sum().backward()
+        optimizer.synchronize()
+        alone.zero_grad()
+        alone(x).square().sum().backward()
+        for mine, expected in zip(model.parameters(), alone.parameters(), strict=True):
+            dist.all_reduce(expected.grad, group=gloo())
+            torch.testing.assert_close(mine.grad, expected.grad / me.size, rtol=1e-4, atol=1e-4)
+    assert optimizer.sparse_state.step == 2
+
+
+def check_nothing_stays_behind(me: Rank) -> None:
+    training = Plain(me.rank, density=0.05)
+    training.step()
+    model = training.model
+    assert all(each._post_accumulate_grad_hooks for each in model.parameters())
+    del training
+    gc.collect()
+    assert not any(each._post_accumulate_grad_hooks for each in model.parameters())
+
+
+def check_ranks_that_differ_are_told(me: Rank) -> None:
+    model = network()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="density is"):
+        gtopk.DistributedOptimizer(sgd, model, density=0.1 if me.rank else 0.2)
+    with pytest.raises(
+        ValueError,
+        match=r"4 parameters of .* are not among named_parameters, the first of shape \(64, 24\)",
+    ):
+        gtopk.DistributedOptimizer(sgd, model[3:].named_parameters())
+    with pytest.raises(ValueError, match=r"must be a torch\.optim.Optimizer, given Sequential"):
+        gtopk.DistributedOptimizer(model, model)
+    with pytest.raises(ValueError, match="backward_passes_per_step must be a whole number"):
+        gtopk.DistributedOptimizer(sgd, model, backward_passes_per_step=0)
+    with pytest.raises(ValueError, match="not gtopk"):
+        gtopk.DistributedOptimizer(sgd, model, group=gloo())
+    optimizer = gtopk.DistributedOptimizer(sgd, model)
+    with pytest.raises(ValueError, match="is a DistributedOptimizer already"):
+        gtopk.DistributedOptimizer(optimizer, model)
+    training = Training(me.rank, model=model)
+    training.ddp.register_comm_hook(optimizer.sparse_state, gtopk.sparse_hook)
+    del optimizer  # whose hooks are on the parameters still
+    with pytest.raises(ValueError, match="belongs to a DistributedOptimizer"):
+        training.loss().backward()
+    dist.barrier()
+
+
+def test_on_four_ranks(four: RankSet, check) -> None:
+    four.run(check)

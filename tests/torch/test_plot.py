@@ -1,0 +1,81 @@
+"""Room: tests/torch. tools/plot on what the programs write."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+from matplotlib import pyplot
+from plot_samples import lines_of, main
+
+ALLREDUCE = {
+    "program": "gtopk-allreduce",
+    "rows": [
+        {
+            "algorithm": algorithm,
+            "select": "exact",
+            "wire": "lossless",
+            "dtype": "float32",
+            "put_back": "own",
+            "n": n,
+            "model_seconds": None if algorithm == "hierarchical" else n / 1e6,
+            "samples_seconds": [3 * n / 1e6, n / 1e6, 2 * n / 1e6],
+        }
+        for algorithm in ("gtopk", "hierarchical")
+        for n in (400, 100)
+    ],
+}
+PINGPONG = {
+    "program": "gtopk-pingpong",
+    "rows": [
+        {"layer": layer, "bytes": size, "samples_seconds": [1e-6, 2e-6]}
+        for layer in ("messages", "calls")
+        for size in (8, 64)
+    ],
+}
+
+
+def written(path: pathlib.Path, record: object) -> str:
+    path.write_text(json.dumps(record))
+    return str(path)
+
+
+def test_rows_are_lines_named_by_what_differs():
+    lines = lines_of({"mine": ALLREDUCE})
+    assert list(lines) == ["gtopk", "hierarchical"]
+    assert [(point.size, point.model) for point in lines["gtopk"]] == [(100, 1e-4), (400, 4e-4)]
+    assert lines["gtopk"][0].seconds == [1e-4, 2e-4, 3e-4]
+    assert list(lines_of({"mine": PINGPONG})) == ["messages", "calls"]
+    of_two = lines_of({"old": ALLREDUCE, "new": ALLREDUCE})
+    assert list(of_two)[::2] == ["old: gtopk", "new: gtopk"]
+
+
+@pytest.mark.parametrize("record", [ALLREDUCE, PINGPONG], ids=lambda record: record["program"])
+def test_a_picture_is_drawn(record, tmp_path, capsys):
+    assert main([written(tmp_path / "run.json", record)]) == 0
+    picture = tmp_path / "run.png"
+    assert capsys.readouterr().out == f"{picture}\n"
+    height, width, _ = pyplot.imread(picture).shape
+    assert height > 500
+    assert width > 500
+    pyplot.close("all")
+
+
+def test_what_cannot_be_drawn_is_one_line(tmp_path, capsys):
+    allreduce = written(tmp_path / "a.json", ALLREDUCE)
+    pingpong = written(tmp_path / "b.json", PINGPONG)
+    (tmp_path / "other").mkdir()
+    for files, said in (
+        ([str(tmp_path / "none.json")], "cannot be read"),
+        ([written(tmp_path / "c.json", [1])], "expected what gtopk-allreduce or gtopk-pingpong"),
+        ([written(tmp_path / "d.json", {**PINGPONG, "rows": []})], "has no rows"),
+        ([allreduce, pingpong], "gtopk-allreduce and gtopk-pingpong have no picture in common"),
+        ([allreduce, written(tmp_path / "other" / "a.json", ALLREDUCE)], "two files have one name"),
+        ([allreduce, "-o", str(tmp_path / "no" / "a.png")], "No such file or directory"),
+    ):
+        assert main(files) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1
+    pyplot.close("all")

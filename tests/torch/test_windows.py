@@ -1,0 +1,178 @@
+"""Room: tests/torch. Coalescing windows: several operations, one Work."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Rank, RankSet
+from test_collectives import usable
+
+pytestmark = pytest.mark.loopback
+
+CPU = torch.device("cpu")
+
+
+def world() -> dist.ProcessGroup:
+    return dist.distributed_c10d._get_default_group()
+
+
+def ring(me: Rank, count: int = 1) -> tuple[list[dist.P2POp], list[torch.Tensor]]:
+    """Messages to the next rank and from the one before, and where they arrive."""
+    right, left = (me.rank + 1) % me.size, (me.rank - 1) % me.size
+    rooms = [torch.empty(3) for _ in range(count)]
+    calls = [
+        dist.P2POp(dist.isend, torch.full((3,), float(10 * me.rank + i)), right)
+        for i in range(count)
+    ]
+    return calls + [dist.P2POp(dist.irecv, room, left) for room in rooms], rooms
+
+
+def arrived(me: Rank, rooms: list[torch.Tensor]) -> bool:
+    left = (me.rank - 1) % me.size
+    return all(bool((room == 10 * left + i).all()) for i, room in enumerate(rooms))
+
+
+def check_batches_of_messages_are_one_work(me: Rank) -> None:
+    for count in (1, 5):
+        calls, rooms = ring(me, count)
+        works = dist.batch_isend_irecv(calls)
+        assert len(works) == 1
+        works[0].wait()
+        assert works[0].is_completed()
+        assert arrived(me, rooms)
+
+
+def check_a_batch_waited_for_by_its_future(me: Rank) -> None:
+    calls, rooms = ring(me, 3)
+    (work,) = dist.batch_isend_irecv(calls)
+    future = work.get_future()
+    assert future is not None
+    received = future.then(lambda done: [each.sum().item() for each in done.value()]).wait()
+    left = (me.rank - 1) % me.size
+    assert received == [3 * (10 * left + i) for i in range(3)]
+    assert arrived(me, rooms)
+
+
+def check_all_reduces_together(me: Rank) -> None:
+    for device in (None, CPU):
+        tensors = [torch.full((n,), float(me.rank)) for n in (1, 50, 20_000)]
+        with dist._coalescing_manager(device=device, async_ops=True) as manager:
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+        manager.wait()
+        assert all(bool((tensor == 6).all()) for tensor in tensors)
+
+
+def check_gathers_and_reduce_scatters_together(me: Rank) -> None:
+    for device in (None, CPU):
+        wholes = [torch.empty(4 * n) for n in (1, 50)]
+        with dist._coalescing_manager(device=device, async_ops=True) as manager:
+            for whole in wholes:
+                part = torch.full((len(whole) // 4,), float(me.rank))
+                dist.all_gather_into_tensor(whole, part)
+        manager.wait()
+        for whole in wholes:
+            assert whole.view(4, -1).mean(1).tolist() == [0, 1, 2, 3]
+        parts = [torch.empty(n) for n in (1, 50)]
+        with dist._coalescing_manager(device=device, async_ops=True) as manager:
+            for part in parts:
+                whole = torch.arange(4.0).repeat_interleave(len(part)) + me.rank
+                dist.reduce_scatter_tensor(part, whole)
+        manager.wait()
+        assert all(bool((part == 4 * me.rank + 6).all()) for part in parts)
+
+
+def check_synchronous_windows_have_ended(me: Rank) -> None:
+    tensor = torch.full((7,), float(me.rank))
+    with dist._coalescing_manager(device=CPU):
+        dist.all_reduce(tensor)
+    assert bool((tensor == 6).all())
+
+
+def check_different_operations_in_one_window(me: Rank) -> None:
+    group, tensor, other = world(), torch.ones(4), torch.full((2,), float(me.rank))
+    room = torch.empty(2)
+    group._start_coalescing(CPU)
+    group.allreduce([tensor])
+    group.broadcast(other, 2)
+    group.send([torch.full((2,), float(me.rank))], (me.rank + 1) % 4, 5)
+    group.recv([room], (me.rank - 1) % 4, 5)
+    work = group._end_coalescing(CPU)
+    results = work.get_future().wait()
+    assert [each.tolist() for each in results] == [
+        [4.0] * 4,
+        [2.0] * 2,
+        [float((me.rank - 1) % 4)] * 2,
+    ]
+    assert [each.data_ptr() for each in results] == [
+        each.data_ptr() for each in (tensor, other, room)
+    ]
+
+
+def check_empty_and_nested_windows(me: Rank) -> None:
+    group = world()
+    group._start_coalescing(CPU)
+    work = group._end_coalescing(CPU)
+    assert work.is_completed()
+    assert work.wait()
+    assert work.get_future().wait() == []
+    tensors = [torch.ones(3), torch.ones(3)]
+    group._start_coalescing(CPU)
+    group.allreduce([tensors[0]])
+    group._start_coalescing(CPU)
+    group.allreduce([tensors[1]])
+    assert len(group._end_coalescing(CPU).get_future().wait()) == 2
+    assert group._end_coalescing(CPU).is_completed()
+    assert all(each.tolist() == [4.0] * 3 for each in tensors)
+
+
+def check_an_error_leaves_the_window(me: Rank) -> None:
+    group, tensor = world(), torch.ones(3)
+    group._start_coalescing(CPU)
+    started = group.allreduce([tensor])
+    with pytest.raises(ValueError, match="several elements"):
+        group.broadcast(torch.ones(1).expand(3), 0)
+    later = torch.ones(3)
+    after = group.allreduce([later])
+    assert group._end_coalescing(CPU).get_future().wait() == []  # nothing is open any more
+    started.wait()
+    after.wait()
+    assert tensor.tolist() == later.tolist() == [4.0] * 3
+    usable(me)
+
+
+def check_one_that_fails_fails_the_work_and_no_other(me: Rank) -> None:
+    group = world()
+    good, also_good = torch.ones(3), torch.ones(3)
+    group._start_coalescing(CPU)
+    group.allreduce([good])
+    group.allreduce([torch.ones(3 + me.rank)])
+    group.allreduce([also_good])
+    work = group._end_coalescing(CPU)
+    with pytest.raises(dist.DistBackendError, match="ranks differ"):
+        work.wait()
+    assert good.tolist() == also_good.tolist() == [4.0] * 3
+    with pytest.raises(RuntimeError, match="ranks differ"):
+        work.get_future().wait()
+    usable(me)
+
+
+def check_a_wait_with_a_time_out_ends(me: Rank) -> None:
+    calls, _ = ring(me)
+    if me.rank == 0:
+        (work,) = dist.batch_isend_irecv(calls)
+        with pytest.raises(RuntimeError, match="timed out"):
+            work.wait(timedelta(milliseconds=200))
+        dist.barrier()
+        work.wait()
+    else:
+        dist.barrier()
+        dist.batch_isend_irecv(calls)[0].wait()
+    usable(me)
+
+
+def test_on_four_ranks(four: RankSet, check) -> None:
+    four.run(check)

@@ -1,0 +1,23 @@
+// Tests of the bootstrap: what a call that must fail says.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "gtopk/error.hpp"
+
+namespace gtopk::bootstrap {
+
+template <typename Call>
+std::string error_of(const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kBootstrap);
+    return error.what();
+  }
+  return "no error";
+}
+
+}  // namespace gtopk::bootstrap

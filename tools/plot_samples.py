@@ -1,0 +1,146 @@
+"""Draws what gtopk-allreduce and gtopk-pingpong wrote with --json. Called by tools/plot.
+
+A line is the median of each size's samples, the band around it reaches from the least to the 99th
+percentile. Predictions by the model are dashed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import statistics
+import sys
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Told apart by eyes of every kind (Okabe and Ito's palette).
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
+# What may tell one line of gtopk-allreduce from another, and is named where it does.
+_SETTINGS = ("algorithm", "select", "wire", "dtype", "put_back")
+
+
+class Point(NamedTuple):
+    """Of one size."""
+
+    size: int
+    seconds: list[float]
+    model: float | None
+
+
+Lines = dict[str, list[Point]]
+
+
+class BadFileError(Exception):
+    """Says which file holds nothing that can be drawn, and why."""
+
+
+def read(path: pathlib.Path) -> dict[str, Any]:
+    """A program's record. Raises BadFileError."""
+    try:
+        record = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise BadFileError(f"{path} cannot be read: {error}") from None
+    program = record.get("program") if isinstance(record, dict) else None
+    if program not in _DRAWN_BY:
+        names = " or ".join(_DRAWN_BY)
+        raise BadFileError(f"{path}: expected what {names} wrote with --json")
+    if not record["rows"]:
+        raise BadFileError(f"{path} has no rows")
+    return record
+
+
+def lines_of(records: dict[str, dict[str, Any]]) -> Lines:
+    """The records' rows as lines, by name: of what differs between them."""
+    rows = [(name, row) for name, record in records.items() for row in record["rows"]]
+    keys = ("layer",) if "layer" in rows[0][1] else _SETTINGS
+    told = [key for key in keys if len({row[key] for _, row in rows}) > 1] or [keys[0]]
+    lines: Lines = defaultdict(list)
+    for name, row in rows:
+        words = [str(row[key]) for key in told]
+        if len(records) > 1:
+            words.insert(0, f"{name}:")
+        size = row["bytes"] if "bytes" in row else row["n"]
+        point = Point(size, sorted(row["samples_seconds"]), row.get("model_seconds"))
+        lines[" ".join(words)].append(point)
+    return {name: sorted(points) for name, points in lines.items()}
+
+
+def draw_times(axes: Axes, lines: Lines) -> None:
+    """Microseconds over size, both logarithmic."""
+    for number, (name, points) in enumerate(lines.items()):
+        colour = _COLOURS[number % len(_COLOURS)]
+        sizes = [point.size for point in points]
+        least = [1e6 * point.seconds[0] for point in points]
+        most = [1e6 * point.seconds[int(0.99 * (len(point.seconds) - 1))] for point in points]
+        axes.fill_between(sizes, least, most, color=colour, alpha=0.12, linewidth=0)
+        medians = [1e6 * statistics.median(point.seconds) for point in points]
+        axes.plot(sizes, medians, marker="o", markersize=3, color=colour, label=name)
+        modelled = [(point.size, 1e6 * point.model) for point in points if point.model]
+        if modelled:
+            axes.plot(*zip(*modelled, strict=True), linestyle="--", linewidth=0.8, color=colour)
+    axes.set(xscale="log", yscale="log")
+    axes.grid(visible=True, which="major", alpha=0.3)
+    axes.legend(fontsize="small")
+
+
+def draw_allreduce(lines: Lines) -> None:
+    """Time of a step over elements."""
+    _, axes = pyplot.subplots(figsize=(7, 5))
+    draw_times(axes, lines)
+    axes.set(title="all-reduce", xlabel="elements", ylabel="µs per step (dashed: the model)")
+
+
+def draw_pingpong(lines: Lines) -> None:
+    """Time and bandwidth of a message over bytes."""
+    _, (times, bandwidths) = pyplot.subplots(1, 2, figsize=(12, 5))
+    draw_times(times, lines)
+    times.set(title="ping-pong", xlabel="bytes", ylabel="µs, one way")
+    for number, (name, points) in enumerate(lines.items()):
+        sizes = [point.size for point in points]
+        speeds = [point.size / statistics.median(point.seconds) / 1e9 for point in points]
+        colour = _COLOURS[number % len(_COLOURS)]
+        bandwidths.plot(sizes, speeds, marker="o", markersize=3, color=colour, label=name)
+    bandwidths.set(title="bandwidth", xlabel="bytes", ylabel="GB/s (1e9 bytes)")
+    bandwidths.set(xscale="log", yscale="log")
+    bandwidths.grid(visible=True, which="major", alpha=0.3)
+
+
+_DRAWN_BY = {"gtopk-allreduce": draw_allreduce, "gtopk-pingpong": draw_pingpong}
+
+
+def main(arguments: list[str]) -> int:
+    """Exit code: 0, or 2 where there is nothing to draw."""
+    parser = argparse.ArgumentParser(prog="tools/plot", description=__doc__)
+    parser.add_argument("files", nargs="+", type=pathlib.Path, help="of one of the programs")
+    parser.add_argument("-o", "--output", type=pathlib.Path, help="a PNG; default: FILE.png")
+    options = parser.parse_args(arguments)
+    output = options.output or options.files[0].with_suffix(".png")
+    try:
+        records = {path.stem: read(path) for path in options.files}
+        programs = {record["program"] for record in records.values()}
+        if len(programs) > 1:
+            raise BadFileError(f"{' and '.join(sorted(programs))} have no picture in common")
+        if len(records) < len(options.files):
+            raise BadFileError("two files have one name, by which their lines would be told apart")
+        _DRAWN_BY[programs.pop()](lines_of(records))
+        pyplot.tight_layout()
+        pyplot.savefig(output, dpi=150, format="png")
+    except (BadFileError, OSError) as error:
+        print(f"plot: {error}", file=sys.stderr)
+        return 2
+    print(output)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,77 @@
+#include "tools/programs/allreduce/measure.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+#include "gtopk/collectives.hpp"
+#include "tools/programs/allreduce/data.hpp"
+
+namespace gtopk::programs::allreduce {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// What the steps alone have added to the group's figures.
+struct Spent {
+  void add(const Statistics& before, const Statistics& after) {
+    bytes += static_cast<double>(after.bytes_sent - before.bytes_sent);
+    select += after.compress_seconds - before.compress_seconds;
+    exchange += after.exchange_seconds - before.exchange_seconds;
+    commit += after.commit_seconds - before.commit_seconds;
+  }
+  double bytes = 0;
+  double select = 0;
+  double exchange = 0;
+  double commit = 0;
+};
+
+std::vector<double> slowest(const std::vector<std::vector<double>>& by_rank) {
+  std::vector<double> most = by_rank.front();
+  for (const std::vector<double>& one : by_rank) {
+    for (std::size_t i = 0; i < most.size(); ++i) most[i] = std::max(most[i], one[i]);
+  }
+  return most;
+}
+
+}  // namespace
+
+Measurement measure(Job& job, const Setting& setting, const Options& options) {
+  Tensor tensor(setting.dtype, setting.n, job.rank());
+  SparseOptions sparse = setting.sparse;
+  sparse.state = &tensor.state;
+  std::vector<double> mine;
+  Spent spent;
+  for (std::uint32_t step = 0; step < options.warm_up + options.steps; ++step) {
+    tensor.refill();
+    job.barrier();
+    const Statistics before = job.group().statistics();
+    const auto begin = Clock::now();
+    job.run(sparse_all_reduce(tensor.values.data(), tensor.residual.data(), setting.n,
+                              setting.dtype, sparse));
+    const std::chrono::duration<double> taken = Clock::now() - begin;
+    if (step < options.warm_up) continue;
+    mine.push_back(taken.count());
+    spent.add(before, job.group().statistics());
+  }
+  double total = 0;
+  for (const double seconds : mine) total += seconds;
+  Measurement measured{.seconds = slowest(job.gathered(mine)),
+                       .select_share = spent.select / total,
+                       .exchange_share = spent.exchange / total,
+                       .commit_share = spent.commit / total,
+                       .checksum = checksum(tensor.values)};
+  for (const std::vector<double>& one : job.gathered(std::vector<double>{spent.bytes})) {
+    measured.bytes_sent = std::max(measured.bytes_sent, one.front() / options.steps);
+  }
+  return measured;
+}
+
+std::optional<double> predicted_seconds(Job& job, const Setting& setting, PlanReport& report) {
+  job.run(plan(setting.n, setting.dtype, setting.sparse, report));
+  for (const Prediction& prediction : report.predictions) {
+    if (prediction.algorithm == setting.sparse.algorithm) return prediction.seconds;
+  }
+  return std::nullopt;
+}
+
+}  // namespace gtopk::programs::allreduce

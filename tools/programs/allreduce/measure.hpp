@@ -1,0 +1,35 @@
+// gtopk-allreduce: one row's steps, timed. It prints nothing.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "gtopk/metrics.hpp"
+#include "gtopk/plan.hpp"
+#include "tools/programs/allreduce/options.hpp"
+#include "tools/programs/job.hpp"
+
+namespace gtopk::programs::allreduce {
+
+struct Measurement {
+  /// By step, the seconds of the rank that took longest, from its call to its end; all ranks have
+  /// left a barrier before.
+  std::vector<double> seconds;
+  /// Of the rank that sends most, in one step, headers included.
+  double bytes_sent = 0;
+  /// This rank's shares of its time, from 0 to 1.
+  double select_share = 0;
+  double exchange_share = 0;
+  double commit_share = 0;
+  std::uint64_t checksum = 0;  ///< of this rank's last tensor
+};
+
+[[nodiscard]] Measurement measure(Job& job, const Setting& setting, const Options& options);
+
+/// What the library predicts for the setting by the costs that it has measured on this job; none
+/// where its algorithm has no model.
+[[nodiscard]] std::optional<double> predicted_seconds(Job& job, const Setting& setting,
+                                                      PlanReport& report);
+
+}  // namespace gtopk::programs::allreduce

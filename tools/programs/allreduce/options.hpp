@@ -1,0 +1,54 @@
+// gtopk-allreduce: what is measured, as the command line says it. It knows no rank.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "gtopk/types.hpp"
+#include "tools/programs/job.hpp"
+
+namespace gtopk::programs::allreduce {
+
+struct Options {
+  JobOptions job{};
+  std::uint64_t begin = 64UL << 10U;  ///< elements
+  std::uint64_t end = 1UL << 20U;
+  double factor = 4;
+  std::uint32_t steps = 20;
+  std::uint32_t warm_up = 5;
+  double density = 0.001;
+  std::uint64_t k = 0;  ///< 0: by density
+  std::string algorithms = "gtopk";
+  std::string selectors = "exact";
+  std::string wires = "lossless";
+  std::string dtypes = "float32";
+  std::string put_back = "own";
+  std::string op = "sum";
+  bool check = false;
+  bool verbose = false;
+  std::string json{};
+};
+
+void add_options(CLI::App& app, Options& options);
+
+/// One row of the table: how, and of how many elements.
+struct Setting {
+  std::uint64_t n = 0;
+  DataType dtype = DataType::kFloat32;
+  SparseOptions sparse{};
+};
+
+struct Settings {
+  std::vector<Setting> rows;
+  /// What was asked for by `all` or a list and does not go together, and why.
+  std::vector<std::string> left_out;
+};
+
+/// Every size with every type, selector, wire and algorithm; `dense` before the others, which are
+/// compared with it. Throws UsageError, also where nothing is left.
+[[nodiscard]] Settings settings(const Options& options);
+
+}  // namespace gtopk::programs::allreduce

@@ -1,0 +1,45 @@
+// gtopk-allreduce: what rank 0 prints and writes down. It knows no group.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "tools/programs/allreduce/measure.hpp"
+#include "tools/programs/allreduce/options.hpp"
+
+namespace gtopk::programs::allreduce {
+
+struct Row {
+  Setting setting;
+  Measurement measured;
+  std::optional<double> model{};       ///< seconds
+  std::optional<double> mass_error{};  ///< with --check
+  std::uint64_t wrong = 0;             ///< elements with --check, else ranks
+};
+
+class Report {
+ public:
+  explicit Report(const Options& options) : options_(&options) {}
+
+  /// Lines of provenance; each false when nobody reads stdout any more.
+  [[nodiscard]] bool begin(const std::vector<std::string>& lines);
+  [[nodiscard]] bool add(const Row& row);
+  /// alpha and beta of the job's links, after the rows.
+  [[nodiscard]] bool end(const Costs& costs);
+  [[nodiscard]] std::string json() const { return record_.dump(1); }
+
+ private:
+  [[nodiscard]] std::optional<double> dense_over(const Row& row, double p50);
+
+  const Options* options_;
+  nlohmann::json record_;
+  /// p50 of dense, by elements and type.
+  std::map<std::pair<std::uint64_t, DataType>, double> dense_;
+};
+
+}  // namespace gtopk::programs::allreduce

@@ -1,0 +1,142 @@
+#include "tools/programs/info/advice.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <CLI/CLI.hpp>
+
+namespace gtopk::programs::info {
+namespace {
+
+using Sentences = std::vector<std::string>;
+
+/// A setting of UCX's as gtopk reads it: its own variable goes first.
+std::optional<std::string> setting(const Machine& machine, const std::string& name) {
+  for (const char* const prefix : {"GTOPK_UCX_", "UCX_"}) {
+    const auto found = machine.environment.find(prefix + name);
+    if (found != machine.environment.end()) return found->second;
+  }
+  return std::nullopt;
+}
+
+void about_interfaces(const Machine& machine, Sentences& said) {
+  Sentences usable;
+  for (const Interface& each : machine.interfaces) {
+    if (each.up && !each.loopback && !each.addresses.empty()) usable.push_back(each.name);
+  }
+  const auto chosen = setting(machine, "NET_DEVICES");
+  if (!chosen && usable.size() > 1) {
+    said.push_back(fmt::format(
+        "{} interfaces are up ({}), and UCX considers all of them: UCX_NET_DEVICES={} names the "
+        "one that joins the hosts",
+        usable.size(), fmt::join(usable, ", "), usable.front()));
+  }
+  if (!chosen || *chosen == "all") return;
+  for (const std::string& device : CLI::detail::split(*chosen, ',')) {
+    const std::string name = device.substr(0, device.find(':'));  // a port may follow
+    const auto is_it = [&](const Interface& each) { return each.name == name; };
+    const auto interface =
+        std::find_if(machine.interfaces.begin(), machine.interfaces.end(), is_it);
+    const bool is_rdma = std::find(machine.rdma_devices.begin(), machine.rdma_devices.end(),
+                                   name) != machine.rdma_devices.end();
+    if (interface == machine.interfaces.end() && !is_rdma) {
+      said.push_back(fmt::format("UCX_NET_DEVICES names {}, which is not here", device));
+    } else if (interface != machine.interfaces.end() && !interface->up) {
+      said.push_back(fmt::format("UCX_NET_DEVICES names {}, which is down", device));
+    }
+  }
+}
+
+void about_transports(const Machine& machine, Sentences& said) {
+  const auto chosen = setting(machine, "TLS");
+  if (chosen && !chosen->starts_with('^')) {
+    constexpr std::array kShared = {"all", "sm", "shm", "mm", "posix", "sysv"};
+    const auto names = CLI::detail::split(*chosen, ',');
+    const bool shared = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+      return std::find(kShared.begin(), kShared.end(), name) != kShared.end();
+    });
+    if (!shared) {
+      said.push_back(fmt::format(
+          "UCX_TLS={} has no shared memory: ranks of one host will not use it", *chosen));
+    }
+  }
+  if (!machine.rdma_devices.empty() && !machine.ucx_has_rdma) {
+    said.push_back(fmt::format(
+        "there are RDMA devices ({}), and this UCX has no transport for them: build against a UCX "
+        "of your own (-DGTOPK_UCX=system)",
+        fmt::join(machine.rdma_devices, ", ")));
+  }
+  if (machine.ucx_libraries.size() > 1) {
+    said.push_back(fmt::format("two UCX libraries are in one process, which will crash: {}",
+                               fmt::join(machine.ucx_libraries, ", ")));
+  }
+}
+
+void about_limits(const Machine& machine, Sentences& said) {
+  constexpr std::uint64_t kFewFiles = 1024;
+  constexpr std::uint64_t kLittleShared = 64ULL << 20U;  // what containers get by default
+  if (machine.open_files.hard < kFewFiles) {
+    said.push_back(fmt::format(
+        "at most {} open files: every rank that this one talks to takes one or more (ulimit -n)",
+        machine.open_files.hard));
+  }
+  if (machine.shared_memory <= kLittleShared) {
+    said.push_back(
+        fmt::format("/dev/shm holds {} MiB, where UCX keeps what ranks of one host share: a "
+                    "container gets more by --shm-size or --ipc=host",
+                    machine.shared_memory >> 20U));
+  }
+  if (!machine.rdma_devices.empty() && machine.locked_memory.hard != UINT64_MAX) {
+    said.push_back(
+        "locked memory is limited, and RDMA registers what it sends: ulimit -l unlimited");
+  }
+  if (machine.cores_allowed == 1 && machine.cores > 1) {
+    said.push_back(
+        fmt::format("this process may run on 1 of {} cores: its engine thread takes turns with it",
+                    machine.cores));
+  }
+}
+
+void about_tcp(const Machine& machine, Sentences& said) {
+  if (machine.congestion_control == "bbr") {
+    said.emplace_back(
+        "TCP's congestion control is bbr, under which single exchanges take up to twice as long: "
+        "sysctl net.ipv4.tcp_congestion_control=cubic");
+  }
+}
+
+void about_variables(const Machine& machine, Sentences& said) {
+  constexpr std::array kKnown = {"GTOPK_LOG_LEVEL",
+                                 "GTOPK_HOST",
+                                 "GTOPK_FLIGHT_RECORDER",
+                                 "GTOPK_FLIGHT_RECORDER_DIR",
+                                 "GTOPK_FLIGHT_RECORDER_SIGNAL",
+                                 "GTOPK_SECRET",
+                                 "GTOPK_SECRET_FILE",
+                                 "GTOPK_PMIX_LIBRARY"};
+  for (const auto& [name, value] : machine.environment) {
+    if (!name.starts_with("GTOPK_") || name.starts_with("GTOPK_UCX_")) continue;
+    if (std::find(kKnown.begin(), kKnown.end(), name) != kKnown.end()) continue;
+    said.push_back(fmt::format("{} is set, and gtopk reads no such variable; it reads {}", name,
+                               fmt::join(kKnown, ", ")));
+  }
+}
+
+}  // namespace
+
+Sentences advice(const Machine& machine) {
+  Sentences said;
+  about_interfaces(machine, said);
+  about_transports(machine, said);
+  about_limits(machine, said);
+  about_tcp(machine, said);
+  about_variables(machine, said);
+  return said;
+}
+
+}  // namespace gtopk::programs::info

@@ -1,0 +1,177 @@
+#include "tools/programs/info/machine.hpp"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <memory>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace gtopk::programs::info {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Empty where there is no such file.
+std::string first_line(const fs::path& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+std::vector<std::string> entries(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code none;
+  for (const fs::directory_entry& each : fs::directory_iterator(folder, none)) {
+    names.push_back(each.path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Limit limit_of(__rlimit_resource_t resource) {
+  rlimit limit{};
+  if (getrlimit(resource, &limit) != 0) return {};
+  const auto number = [](rlim_t value) {
+    return value == RLIM_INFINITY ? std::numeric_limits<std::uint64_t>::max() : value;
+  };
+  return {.soft = number(limit.rlim_cur), .hard = number(limit.rlim_max)};
+}
+
+/// Empty for an address that says nothing to other hosts.
+std::string address_of(const sockaddr* address) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const void* number = nullptr;
+  if (address->sa_family == AF_INET) {
+    number = &reinterpret_cast<const sockaddr_in*>(address)->sin_addr;
+  } else if (address->sa_family == AF_INET6) {
+    const auto* const six = &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+    if (!IN6_IS_ADDR_LINKLOCAL(six)) number = six;
+  }
+  if (number == nullptr) return {};
+  return inet_ntop(address->sa_family, number, text.data(), text.size()) == nullptr ? ""
+                                                                                    : text.data();
+}
+
+std::optional<std::uint64_t> megabits_of(const std::string& interface) {
+  const std::string text = first_line(fs::path("/sys/class/net") / interface / "speed");
+  // -1, or nothing at all, where the driver has none to tell.
+  if (text.empty() || text.front() == '-') return std::nullopt;
+  return std::stoull(text);
+}
+
+std::vector<Interface> interfaces_here() {
+  std::vector<Interface> found;
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return found;
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, freeifaddrs);
+  for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
+    auto known = std::find_if(found.begin(), found.end(), [&](const Interface& interface) {
+      return interface.name == each->ifa_name;
+    });
+    if (known == found.end()) {
+      known = found.insert(found.end(), {.name = each->ifa_name,
+                                         .up = (each->ifa_flags & IFF_UP) != 0 &&
+                                               (each->ifa_flags & IFF_RUNNING) != 0,
+                                         .loopback = (each->ifa_flags & IFF_LOOPBACK) != 0,
+                                         .megabits = megabits_of(each->ifa_name)});
+    }
+    if (each->ifa_addr == nullptr) continue;
+    if (std::string address = address_of(each->ifa_addr); !address.empty()) {
+      known->addresses.push_back(std::move(address));
+    }
+  }
+  return found;
+}
+
+std::map<std::string, std::string> environment_here() {
+  constexpr std::array kPrefixes = {"UCX_", "GTOPK_", "PMIX_RANK", "PMIX_NAMESPACE"};
+  constexpr std::array kNames = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"};
+  std::map<std::string, std::string> found;
+  for (char** each = environ; *each != nullptr; ++each) {
+    const std::string_view line(*each);
+    const std::string_view name = line.substr(0, line.find('='));
+    const bool wanted = std::any_of(kPrefixes.begin(), kPrefixes.end(),
+                                    [&](const char* prefix) { return name.starts_with(prefix); }) ||
+                        std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+    if (!wanted || name.size() == line.size()) continue;
+    found[std::string(name)] =
+        name == "GTOPK_SECRET" ? "(set)" : std::string(line.substr(name.size() + 1));
+  }
+  return found;
+}
+
+std::vector<std::string> libraries_here(std::string_view name) {
+  std::vector<std::string> found;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    const std::size_t slash = line.find('/');
+    if (slash == std::string::npos) continue;
+    const std::string path = line.substr(slash);
+    if (!fs::path(path).filename().string().starts_with(name)) continue;
+    if (std::find(found.begin(), found.end(), path) == found.end()) found.push_back(path);
+  }
+  return found;
+}
+
+bool has_rdma(const std::string& libucp) {
+  const auto modules = entries(fs::path(libucp).parent_path() / "ucx");
+  return std::any_of(modules.begin(), modules.end(),
+                     [](const std::string& name) { return name.starts_with("libuct_ib"); });
+}
+
+std::uint32_t allowed_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? static_cast<std::uint32_t>(CPU_COUNT(&set))
+                                                     : 0;
+}
+
+std::uint64_t room_in(const char* folder) {
+  struct statvfs room {};
+  return statvfs(folder, &room) == 0 ? std::uint64_t{room.f_blocks} * room.f_frsize : 0;
+}
+
+std::uint64_t configured(int what) {
+  return static_cast<std::uint64_t>(std::max(sysconf(what), 0L));
+}
+
+}  // namespace
+
+Machine this_machine() {
+  utsname kernel{};
+  uname(&kernel);
+  Machine machine{.name = kernel.nodename,
+                  .kernel = fmt::format("{} {} {}", kernel.sysname, kernel.release, kernel.machine),
+                  .cores = static_cast<std::uint32_t>(configured(_SC_NPROCESSORS_ONLN)),
+                  .cores_allowed = allowed_cores(),
+                  .memory = configured(_SC_PHYS_PAGES) * configured(_SC_PAGESIZE),
+                  .open_files = limit_of(RLIMIT_NOFILE),
+                  .locked_memory = limit_of(RLIMIT_MEMLOCK),
+                  .shared_memory = room_in("/dev/shm"),
+                  .congestion_control = first_line("/proc/sys/net/ipv4/tcp_congestion_control"),
+                  .interfaces = interfaces_here(),
+                  .rdma_devices = entries("/sys/class/infiniband"),
+                  .gpus = entries("/proc/driver/nvidia/gpus"),
+                  .environment = environment_here(),
+                  .ucx_libraries = libraries_here("libucp.so"),
+                  .ucx_has_rdma = false};
+  machine.ucx_has_rdma = !machine.ucx_libraries.empty() && has_rdma(machine.ucx_libraries.front());
+  return machine;
+}
+
+}  // namespace gtopk::programs::info

@@ -1,0 +1,48 @@
+// gtopk-info: what there is on this machine and in this process, as the kernel tells it. It judges
+// nothing.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace gtopk::programs::info {
+
+struct Interface {
+  std::string name;
+  bool up = false;  ///< and running: a cable is in
+  bool loopback = false;
+  std::vector<std::string> addresses{};     ///< IPv4, and IPv6 beyond the link
+  std::optional<std::uint64_t> megabits{};  ///< per second, where the driver says it
+};
+
+struct Limit {
+  std::uint64_t soft = 0;  ///< UINT64_MAX: none
+  std::uint64_t hard = 0;
+};
+
+struct Machine {
+  std::string name;
+  std::string kernel;
+  std::uint32_t cores = 0;          ///< online
+  std::uint32_t cores_allowed = 0;  ///< for this process
+  std::uint64_t memory = 0;         ///< bytes
+  Limit open_files{};
+  Limit locked_memory{};            ///< bytes
+  std::uint64_t shared_memory = 0;  ///< bytes that /dev/shm can hold
+  std::string congestion_control;
+  std::vector<Interface> interfaces{};
+  std::vector<std::string> rdma_devices{};
+  std::vector<std::string> gpus{};
+  /// UCX_…, GTOPK_… and what launchers set. Of a secret only that it is set.
+  std::map<std::string, std::string> environment{};
+  std::vector<std::string> ucx_libraries{};  ///< paths of every libucp in this process
+  bool ucx_has_rdma = false;                 ///< the first of them comes with libuct_ib
+};
+
+/// Of this process, after UCX was loaded.
+[[nodiscard]] Machine this_machine();
+
+}  // namespace gtopk::programs::info

@@ -1,0 +1,95 @@
+// Programs: who this rank is, by hand or by whatever launcher started it, and the group of all
+// ranks, called and waited for. It knows no measurement.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "gtopk/communicator.hpp"
+#include "gtopk/launch.hpp"
+
+namespace gtopk::programs {
+
+/// What the command line says of the job.
+struct JobOptions {
+  std::optional<std::uint32_t> rank{};
+  std::optional<std::uint32_t> ranks{};
+  std::string rendezvous{};  ///< HOST:PORT
+  double timeout = 60;       ///< seconds
+};
+
+void add_job_options(CLI::App& app, JobOptions& options);
+
+/// The time-out of the meeting and of each operation. Throws UsageError.
+[[nodiscard]] std::chrono::nanoseconds timeout_of(const JobOptions& options);
+
+/// "10.0.0.1:29600", "[::1]:29600". Throws UsageError.
+[[nodiscard]] LaunchEnvironment rendezvous_at(const std::string& text);
+
+/// The first of these that says it: --rank and --ranks; RANK and WORLD_SIZE (torchrun); the
+/// variables of Open MPI's mpirun; those of srun; PMIx. The rendezvous is --rendezvous, or
+/// MASTER_ADDR and MASTER_PORT, or told by PMIx. Where nothing is said, one rank alone. Throws
+/// UsageError, Error{kBootstrap}.
+[[nodiscard]] LaunchEnvironment launched(const JobOptions& options);
+
+/// The store in which the ranks meet; null where there is one rank. Errors name this rank from here
+/// on.
+[[nodiscard]] std::shared_ptr<KeyValueStore> join(const LaunchEnvironment& environment,
+                                                  std::chrono::nanoseconds timeout);
+
+/// This rank in the group of all ranks.
+class Job {
+ public:
+  /// Meets the others. Throws as Communicator does.
+  Job(const LaunchEnvironment& environment, std::chrono::nanoseconds timeout,
+      const std::shared_ptr<KeyValueStore>& store);
+
+  [[nodiscard]] std::uint32_t rank() const { return group_->rank(); }
+  [[nodiscard]] std::uint32_t size() const { return group_->size(); }
+  [[nodiscard]] Communicator& group() { return *group_; }
+  /// "UCX 1.22.0, transports ..."
+  [[nodiscard]] const std::string& transport() const { return process_->transport(); }
+  /// By rank, the name of its machine as the kernel has it.
+  [[nodiscard]] const std::vector<std::string>& machines() const { return machines_; }
+
+  /// Throws what the operation ended with.
+  void run(Collective collective);
+  [[nodiscard]] std::future<void> begin(Collective collective);
+  void barrier() { run(gtopk::barrier()); }
+  /// Rank 0's answer, on every rank.
+  [[nodiscard]] bool agree(bool value);
+
+  /// Each rank's values, by rank; as many of each.
+  template <class T>
+  [[nodiscard]] std::vector<std::vector<T>> gathered(const std::vector<T>& mine) {
+    std::vector<std::vector<T>> all(size(), std::vector<T>(mine.size()));
+    all[rank()] = mine;
+    std::vector<std::span<std::byte>> rooms;
+    rooms.reserve(all.size());
+    for (std::vector<T>& one : all) rooms.push_back(std::as_writable_bytes(std::span(one)));
+    run(gtopk::all_gather(std::move(rooms)));
+    return all;
+  }
+
+ private:
+  std::shared_ptr<Process> process_;
+  std::unique_ptr<Communicator> group_;
+  std::vector<std::string> machines_;
+};
+
+/// This machine's name, as the kernel has it.
+[[nodiscard]] std::string machine_name();
+
+/// "4 ranks on 2 hosts: a (0, 1), b (2, 3)"
+[[nodiscard]] std::string described_hosts(const Job& job, const std::vector<std::uint32_t>& hosts);
+
+}  // namespace gtopk::programs

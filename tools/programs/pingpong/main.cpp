@@ -1,0 +1,105 @@
+// gtopk-pingpong: latency and bandwidth between two ranks, of the transport alone and through a
+// group's calls, with no Python and no torch.
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "gtopk_version.hpp"
+#include "tools/programs/pingpong/measure.hpp"
+#include "tools/programs/pingpong/options.hpp"
+#include "tools/programs/pingpong/report.hpp"
+#include "tools/programs/pingpong/wire.hpp"
+#include "tools/programs/program.hpp"
+
+namespace gtopk::programs::pingpong {
+namespace {
+
+/// The other rank's name for its machine.
+std::string peer_machine(const Ends& ends) {
+  const auto key = [](std::uint32_t rank) { return fmt::format("machine of rank {}", rank); };
+  ends.store->set(key(ends.environment.rank), machine_name());
+  return ends.store->get(key(1 - ends.environment.rank), ends.timeout);
+}
+
+/// Both ranks do what the one that measures was told.
+Plan agreed_plan(const Ends& ends, const Plan& plan, bool measures) {
+  if (measures) ends.store->set("plan", to_text(plan));
+  const auto told = ends.store->find("plan", ends.timeout);
+  if (!told) {
+    throw std::runtime_error(fmt::format("no other rank has come to port {} within {:g} s",
+                                         ends.environment.port,
+                                         std::chrono::duration<double>(ends.timeout).count()));
+  }
+  return plan_from(*told);
+}
+
+std::vector<std::string> provenance(const Ends& ends, const Plan& plan) {
+  std::string what = "there and back, halved";
+  if (plan.mode == "exchange") what = "both ways at once";
+  if (plan.mode == "bw") what = fmt::format("{} messages one way, then 1 byte back", plan.window);
+  return {fmt::format("gtopk {}, gtopk-pingpong", kVersion),
+          fmt::format("from {} to {}; {} cores here", machine_name(), peer_machine(ends),
+                      sysconf(_SC_NPROCESSORS_ONLN)),
+          fmt::format("{}: {}; times of one message one way, bw of p50; {} rounds to warm up; "
+                      "GB = 1e9 bytes",
+                      plan.mode, what, plan.warm_up)};
+}
+
+/// All sizes over one layer. False when nobody reads any more.
+bool play(Wire& wire, const std::string& layer, const Plan& plan, Report* report,
+          std::uint64_t& wrong) {
+  Player player(wire, plan, report != nullptr);
+  bool read = report == nullptr || report->line(fmt::format("{}: {}", layer, wire.describe()));
+  for (const std::uint64_t bytes : sizes_between(plan.begin, plan.end, plan.factor)) {
+    if (!player.agree(read)) return false;
+    player.reserve(bytes);
+    const std::uint64_t wrong_here = plan.check ? player.check() : 0;
+    wrong += wrong_here;
+    const std::vector<double> seconds = player.measure();
+    if (report != nullptr) read = report->add({layer, bytes, seconds, wrong_here});
+  }
+  return player.agree(read);
+}
+
+int run(const Options& options) {
+  check_plan(options.plan);
+  const Role role = role_of(options);
+  const JsonFile json(role.measures ? options.json : std::string());
+  const std::chrono::nanoseconds timeout = timeout_of(options.job);
+  const Ends ends{role.environment, join(role.environment, timeout), timeout};
+  const Plan plan = agreed_plan(ends, options.plan, role.measures);
+  Report report(plan);
+  if (role.measures) {
+    static_cast<void>(report.begin(provenance(ends, plan)));
+  } else {
+    static_cast<void>(peer_machine(ends));
+  }
+  std::uint64_t wrong = 0;
+  for (const std::string& layer : layers_of(plan)) {
+    const std::unique_ptr<Wire> wire =
+        layer == "messages" ? message_wire(ends, plan.chunk) : call_wire(ends);
+    if (!play(*wire, layer, plan, role.measures ? &report : nullptr, wrong)) return kFine;
+  }
+  if (role.measures) {
+    static_cast<void>(report.end());
+    json.write(report.json());
+  }
+  return wrong == 0 ? kFine : kFailed;
+}
+
+}  // namespace
+}  // namespace gtopk::programs::pingpong
+
+int main(int argc, char** argv) {
+  CLI::App app("Times messages between two ranks.", "gtopk-pingpong");
+  gtopk::programs::pingpong::Options options;
+  gtopk::programs::pingpong::add_options(app, options);
+  return gtopk::programs::run_program(app, argc, argv,
+                                      [&] { return gtopk::programs::pingpong::run(options); });
+}

@@ -1,0 +1,41 @@
+// gtopk-pingpong: rounds of messages of one size over a wire, timed on the rank that measures. It
+// prints nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "tools/programs/pingpong/options.hpp"
+#include "tools/programs/pingpong/wire.hpp"
+
+namespace gtopk::programs::pingpong {
+
+/// One of the two ranks.
+class Player {
+ public:
+  Player(Wire& wire, const Plan& plan, bool measures)
+      : wire_(&wire), plan_(&plan), measures_(measures) {}
+
+  /// Room for messages of so many bytes.
+  void reserve(std::uint64_t bytes);
+  /// By round, the seconds that one message takes one way.
+  [[nodiscard]] std::vector<double> measure();
+  /// Bytes that did not arrive as they were sent, of three rounds on both ranks.
+  [[nodiscard]] std::uint64_t check();
+  /// The answer of the rank that measures.
+  [[nodiscard]] bool agree(bool value);
+
+ private:
+  void round();
+  void window();
+  [[nodiscard]] std::uint64_t wrong_bytes(std::uint64_t seed) const;
+
+  Wire* wire_;
+  const Plan* plan_;
+  bool measures_;
+  std::vector<std::byte> sent_;
+  std::vector<std::byte> received_;
+};
+
+}  // namespace gtopk::programs::pingpong

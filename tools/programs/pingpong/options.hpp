@@ -1,0 +1,58 @@
+// gtopk-pingpong: what is measured, as the command line says it. It knows no network.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "tools/programs/job.hpp"
+
+namespace gtopk::programs::pingpong {
+
+/// What the two ranks must do alike: the one that measures says it to the other.
+struct Plan {
+  std::uint64_t begin = 8;  ///< bytes
+  std::uint64_t end = 4UL << 20U;
+  double factor = 2;
+  std::uint32_t rounds = 1000;
+  std::uint32_t warm_up = 50;
+  std::string mode = "lat";
+  std::uint32_t window = 64;
+  std::string layers = "all";
+  std::uint64_t chunk = 0;  ///< bytes; 0: each message whole
+  bool check = false;
+};
+
+struct Options {
+  JobOptions job{};
+  Plan plan{};
+  std::string server{};      ///< HOST:PORT: this is the client
+  std::uint32_t listen = 0;  ///< port: this is the server
+  std::string json{};
+};
+
+void add_options(CLI::App& app, Options& options);
+
+/// Throws UsageError.
+void check_plan(const Plan& plan);
+
+/// Which two ranks there are, and whether this one measures.
+struct Role {
+  LaunchEnvironment environment;
+  bool measures = false;
+};
+[[nodiscard]] Role role_of(const Options& options);
+
+/// For the other rank.
+[[nodiscard]] std::string to_text(const Plan& plan);
+[[nodiscard]] Plan plan_from(const std::string& text);
+
+/// "messages", "calls", in this order.
+[[nodiscard]] std::vector<std::string> layers_of(const Plan& plan);
+
+/// Rounds of messages of so many bytes: a tenth above 64 KiB, ten at least.
+[[nodiscard]] std::uint32_t rounds_of(const Plan& plan, std::uint64_t bytes);
+
+}  // namespace gtopk::programs::pingpong

@@ -1,0 +1,42 @@
+// gtopk-pingpong: what the rank that measures prints and writes down. It knows no network.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "tools/programs/pingpong/options.hpp"
+
+namespace gtopk::programs::pingpong {
+
+struct Row {
+  std::string layer;
+  std::uint64_t bytes = 0;
+  std::vector<double> seconds;  ///< one message, one way
+  std::uint64_t wrong = 0;
+};
+
+class Report {
+ public:
+  explicit Report(const Plan& plan) : plan_(&plan) {}
+
+  /// False when nobody reads stdout any more, like the others.
+  [[nodiscard]] bool begin(const std::vector<std::string>& lines);
+  [[nodiscard]] bool line(const std::string& text) const;
+  [[nodiscard]] bool add(const Row& row);
+  /// alpha and beta of each layer, of --mode lat and exchange.
+  [[nodiscard]] bool end();
+  [[nodiscard]] std::string json() const { return record_.dump(1); }
+
+ private:
+  const Plan* plan_;
+  nlohmann::json record_;
+  /// By layer, bytes and p50.
+  std::map<std::string, std::vector<std::pair<double, double>>> points_;
+};
+
+}  // namespace gtopk::programs::pingpong
