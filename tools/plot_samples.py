@@ -1,12 +1,14 @@
 """Draws what gtopk-allreduce and gtopk-pingpong wrote with --json. Called by tools/plot.
 
 A line is the median of each size's samples, the band around it reaches from the least to the 99th
-percentile. Predictions by the model are dashed.
+percentile. Predictions by the model are dashed. Also a SparseState's layers (docs/tuning.md): when
+each is ready and travels, and at which density.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import pathlib
 import statistics
@@ -38,6 +40,7 @@ class Point(NamedTuple):
 
 
 Lines = dict[str, list[Point]]
+Records = dict[str, dict[str, Any]]
 
 
 class BadFileError(Exception):
@@ -59,7 +62,7 @@ def read(path: pathlib.Path) -> dict[str, Any]:
     return record
 
 
-def lines_of(records: dict[str, dict[str, Any]]) -> Lines:
+def lines_of(records: Records) -> Lines:
     """The records' rows as lines, by name: of what differs between them."""
     rows = [(name, row) for name, record in records.items() for row in record["rows"]]
     keys = ("layer",) if "layer" in rows[0][1] else _SETTINGS
@@ -93,15 +96,17 @@ def draw_times(axes: Axes, lines: Lines) -> None:
     axes.legend(fontsize="small")
 
 
-def draw_allreduce(lines: Lines) -> None:
+def draw_allreduce(records: Records) -> None:
     """Time of a step over elements."""
+    lines = lines_of(records)
     _, axes = pyplot.subplots(figsize=(7, 5))
     draw_times(axes, lines)
     axes.set(title="all-reduce", xlabel="elements", ylabel="µs per step (dashed: the model)")
 
 
-def draw_pingpong(lines: Lines) -> None:
+def draw_pingpong(records: Records) -> None:
     """Time and bandwidth of a message over bytes."""
+    lines = lines_of(records)
     _, (times, bandwidths) = pyplot.subplots(1, 2, figsize=(12, 5))
     draw_times(times, lines)
     times.set(title="ping-pong", xlabel="bytes", ylabel="µs, one way")
@@ -115,7 +120,32 @@ def draw_pingpong(lines: Lines) -> None:
     bandwidths.grid(visible=True, which="major", alpha=0.3)
 
 
-_DRAWN_BY = {"gtopk-allreduce": draw_allreduce, "gtopk-pingpong": draw_pingpong}
+def draw_layers(records: Records) -> None:
+    """Layers from top to bottom: waiting is pale, travelling is full; beside it their density."""
+    _, (times, densities) = pyplot.subplots(1, 2, figsize=(12, 5), sharey=True)
+    names = []
+    for colour, (name, record) in zip(itertools.cycle(_COLOURS), records.items()):
+        for row in record["rows"]:
+            at = len(names)
+            names.append(f"{row['names'][0]} (+{len(row['names']) - 1})"[-40:])
+            ready, starts, seconds = (1e3 * row[key] for key in ("ready", "starts", "seconds"))
+            times.barh(at, starts - ready, left=ready, color=colour, alpha=0.3)
+            times.barh(at, seconds, left=starts, color=colour, label=name)
+            densities.plot(row["density"], at, marker="o", color=colour)
+            name = None  # one entry of the legend
+    times.set(title="predicted", xlabel="ms after the backward's first unit")
+    times.set_yticks(range(len(names)), names, fontsize=6)
+    times.invert_yaxis()
+    times.legend()
+    densities.set(title="density", xscale="log")
+    densities.grid(visible=True, which="major", alpha=0.3)
+
+
+_DRAWN_BY = {
+    "gtopk-allreduce": draw_allreduce,
+    "gtopk-pingpong": draw_pingpong,
+    "gtopk-layers": draw_layers,
+}
 
 
 def main(arguments: list[str]) -> int:
@@ -132,7 +162,7 @@ def main(arguments: list[str]) -> int:
             raise BadFileError(f"{' and '.join(sorted(programs))} have no picture in common")
         if len(records) < len(options.files):
             raise BadFileError("two files have one name, by which their lines would be told apart")
-        _DRAWN_BY[programs.pop()](lines_of(records))
+        _DRAWN_BY[programs.pop()](records)
         pyplot.tight_layout()
         pyplot.savefig(output, dpi=150, format="png")
     except (BadFileError, OSError) as error:

@@ -175,18 +175,18 @@ def test_a_tensor_elsewhere_than_on_the_cpu_gets_an_error_that_says_so():
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("accumulate", "update")],
-)
-def test_arguments_of_the_state_that_are_not_there_are_named(name, value):
-    with pytest.raises(NotImplementedError, match=rf"SparseState\({name}="):
-        state(**{name: value})
-
-
-@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"density": 2}, "density"),
+        ({"density": "adapted"}, r"density must be a number in \(0, 1\], given 'adapted'"),
+        ({"density": "adaptive", "unit": "model"}, "unit='model' has none: unit='parameter'"),
+        ({"density": "adaptive", "clip_norm": 1.0}, "clip='unit'"),
+        ({"density_bounds": (0.1, 0.01)}, r"smallest and the largest .* given \(0.1, 0.01\)"),
+        ({"density_bounds": 0.1}, "smallest and the largest"),
+        ({"accumulate": "updates"}, "accumulate='updates' is unknown"),
+        ({"accumulate": "update"}, "needs optimizer=, which has the learning rates"),
+        ({"accumulate": "update", "optimizer": 0.1}, "a torch.optim.Optimizer, given float"),
+        ({"optimizer": 0.1}, "optimizer= is of accumulate='update'"),
         ({"unit": "layer"}, "unit must be"),
         ({"min_numel": -1}, "min_numel"),
         ({"scaler": object()}, "scaler must be a torch.amp.GradScaler, .* given object"),

@@ -35,6 +35,21 @@ PINGPONG = {
     ],
 }
 
+LAYERS = {
+    "program": "gtopk-layers",
+    "rows": [
+        {
+            "names": [f"{i}.weight", f"{i}.bias"],
+            "elements": 100,
+            "ready": i / 100,
+            "starts": i / 80,
+            "seconds": 0.02,
+            "density": 0.01 * (1 + i),
+        }
+        for i in range(3)
+    ],
+}
+
 
 def written(path: pathlib.Path, record: object) -> str:
     path.write_text(json.dumps(record))
@@ -51,7 +66,9 @@ def test_rows_are_lines_named_by_what_differs():
     assert list(of_two)[::2] == ["old: gtopk", "new: gtopk"]
 
 
-@pytest.mark.parametrize("record", [ALLREDUCE, PINGPONG], ids=lambda record: record["program"])
+@pytest.mark.parametrize(
+    "record", [ALLREDUCE, PINGPONG, LAYERS], ids=lambda record: record["program"]
+)
 def test_a_picture_is_drawn(record, tmp_path, capsys):
     assert main([written(tmp_path / "run.json", record)]) == 0
     picture = tmp_path / "run.png"

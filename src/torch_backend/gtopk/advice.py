@@ -28,7 +28,9 @@ def warn_of_dear_phases(
     if not densities or not unit.selected_numel or dist.get_world_size(group) == 1:
         return
     for density in densities:
-        predictions = plan_of(config, unit, density, group)["predictions"]
+        predictions = plan_of(config, unit.selected_numel, unit.dtype, density, group)[
+            "predictions"
+        ]
         if config.algorithm not in predictions:  # a control
             return
         sparse, dense = (predictions[each]["seconds"] for each in (config.algorithm, "dense"))

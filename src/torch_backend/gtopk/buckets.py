@@ -15,7 +15,7 @@ from gtopk.ddp import check_group, ddps_around, has_dropped, may_drop, version
 from gtopk.exchange import Bucket
 from gtopk.groups import backend_of
 from gtopk.overlap import Overlap
-from gtopk.places import layout_of, places_of
+from gtopk.places import layout_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from gtopk.exchange import Exchange
     from gtopk.overlap import State
-    from gtopk.places import Layout
+    from gtopk.places import Layout, Place
     from gtopk.units import Unit
 
 
@@ -36,13 +36,14 @@ class BucketOverlap(Overlap):
         self, state: State, units: Sequence[Unit], parameters: Mapping[str, torch.Tensor]
     ) -> None:
         """Take the units of `state`, and their parameters by name."""
-        super().__init__(state, units)
         self._parameters = dict(parameters)  # held, so that their ids stay theirs
-        places = places_of(units)
-        self._places = {id(p): places[name] for name, p in self._parameters.items()}
-        self._layouts: dict[tuple[int, ...], Layout] = {}  # by the ids of a bucket's parameters
+        super().__init__(state, units)
         self._ddps: list[weakref.ref[DistributedDataParallel]] = []
         self._may_drop = True
+
+    def _arranged(self, places: Mapping[str, Place]) -> None:
+        self._places = {id(p): places[name] for name, p in self._parameters.items()}
+        self._layouts: dict[tuple[int, ...], Layout] = {}  # by the ids of a bucket's parameters
 
     def arrive(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Take the gradients of a bucket in; start every unit that they complete.
@@ -142,6 +143,7 @@ class BucketOverlap(Overlap):
             # others' sake, and drops all results.
             self._open = False
             self._state.step += 1
+            self.stopwatch.end()
             return
         # DDP waits for the futures and writes .grad in a callback of the backward's, which it
         # queues after this one: the callback that this one queues comes after it.
@@ -176,8 +178,10 @@ class BucketOverlap(Overlap):
         with torch.no_grad():
             if kept is not None:
                 mine = kept.to(residual.dtype) / exchange.scale * exchange.clipped
+                mine *= exchange.rate(name)
                 momenta = self._state.momenta
                 residual.sub_(mine, alpha=momenta.forget(name, mine) if momenta else 1)
             if self._backend.rank() == 0:
                 mean = exchange.into[name].to(residual.dtype)
-                residual.add_(mean, alpha=self._backend.size() / exchange.scale)
+                ranks, rate = self._backend.size(), exchange.rate(name)
+                residual.add_(mean, alpha=ranks / exchange.scale * rate)

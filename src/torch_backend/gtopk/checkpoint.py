@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from gtopk.adaptive import Layer
 from gtopk.choices import algorithms, check_whole
 from gtopk.collectives import is_selector_state, new_selector_state
 from gtopk.pinned import Choice
@@ -46,6 +47,16 @@ class Saved:
     """What it chose; none of another algorithm."""
     momenta: Mapping[str, torch.Tensor]
     """None of a state without."""
+    accumulate: str
+    bounds: object
+    """Between which densities layers were chosen."""
+    layers: list[Layer]
+    """What "adaptive" chose; none of another density."""
+
+    def layers_for(self, config: Config) -> list[Layer]:
+        """Return them where they are asked for, within the same bounds; else none."""
+        same = config.adaptive and self.bounds == list(config.density_bounds)
+        return self.layers if same else []
 
     def selector_states_for(self, config: Config, mine: Sequence[Unit]) -> list[torch.Tensor]:
         """Return them where the same selector goes on with the same units; else none."""
@@ -67,6 +78,7 @@ def write(
     selector_states: Sequence[torch.Tensor],
     choices: Sequence[Choice],
     momenta: Mapping[str, torch.Tensor],
+    layers: Sequence[Layer],
 ) -> dict[str, Any]:
     """Return a copy of it all. The configuration is there to be looked at."""
     return {
@@ -79,6 +91,10 @@ def write(
         "selector": {"select": config.select, "states": list(selector_states)},
         "auto": {"asked": _asked(config), "choices": [list(each) for each in choices]},
         "momenta": {name: view.clone() for name, view in momenta.items()},
+        "adaptive": {
+            "bounds": list(config.density_bounds),
+            "layers": [[list(each.names), *each[1:]] for each in layers],
+        },
     }
 
 
@@ -111,8 +127,22 @@ def read(saved: object) -> Saved:
     _check_tensors(momenta, "momentum", "momenta")
     select, states = _selector(saved.get("selector"), len(units))
     asked, choices = _auto(saved.get("auto"), len(units))
+    told = saved.get("config")
+    accumulate = told.get("accumulate", "gradient") if isinstance(told, Mapping) else "gradient"
+    bounds, layers = _adaptive(saved.get("adaptive"))
     return Saved(
-        list(units), int(saved["step"]), where, residuals, select, states, asked, choices, momenta
+        list(units),
+        int(saved["step"]),
+        where,
+        residuals,
+        select,
+        states,
+        asked,
+        choices,
+        momenta,
+        accumulate,
+        bounds,
+        layers,
     )
 
 
@@ -189,6 +219,31 @@ def _auto(saved: object, units: int) -> tuple[Mapping[str, object], list[Choice]
     return saved["asked"], [Choice(*each) for each in saved["choices"]]
 
 
+def _adaptive(saved: object) -> tuple[object, list[Layer]]:
+    """Read what an adaptive density chose; a state that was saved before it could has nothing."""
+    if saved is None:
+        return None, []
+    _check(
+        isinstance(saved, Mapping) and isinstance(saved.get("layers"), (list, tuple)),
+        "'adaptive' must hold 'bounds' and a list 'layers'",
+        saved,
+    )
+    assert isinstance(saved, Mapping)
+    for layer in saved["layers"]:
+        _check(
+            isinstance(layer, (list, tuple))
+            and len(layer) == len(Layer._fields)
+            and isinstance(layer[0], (list, tuple))
+            and all(isinstance(name, str) for name in layer[0])
+            and isinstance(layer[1], int)
+            and all(isinstance(each, (int, float)) for each in layer[2:])
+            and 0 < layer[-1] <= 1,
+            "a layer of 'adaptive' must be names, elements, three times and a density in (0, 1]",
+            layer,
+        )
+    return saved.get("bounds"), [Layer(tuple(each[0]), *each[1:]) for each in saved["layers"]]
+
+
 def layout(units: Sequence[Unit]) -> list[dict[str, Any]]:
     """Units as plain values, to be saved and compared."""
     return [
@@ -256,6 +311,15 @@ def check_place(saved: Mapping[str, int] | None, mine: Mapping[str, int] | None)
         f"gtopk: the saved state is that of rank {saved['rank']}, this is rank {mine['rank']}: "
         "every rank loads its own"
     )
+
+
+def check_accumulate(saved: str, config: Config) -> None:
+    """Raise ValueError where residuals were gradients and are to be updates, or the reverse."""
+    if saved != config.accumulate:
+        raise ValueError(
+            f"gtopk: the saved state has accumulate={saved!r}, this one {config.accumulate!r}: "
+            "residuals of one are no residuals of the other"
+        )
 
 
 def _parameters(units: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from gtopk import _native
 # The core's numbers have 64 bits, and more than all is all.
 MOST = 2**63 - 1
 
+ACCUMULATES = ("gradient", "update")
 CLIPS = ("model", "unit")
 PUT_BACKS = ("own", "merged")
 SEMANTICS = ("exact_sum", "gtopk", "any")
@@ -88,6 +89,26 @@ def check_density(density: object, name: str = "density") -> float:
     if not isinstance(density, numbers.Real) or isinstance(density, bool) or not 0 < density <= 1:
         raise ValueError(f"gtopk: {name} must be a number in (0, 1], given {density!r}")
     return float(density)
+
+
+def check_density_bounds(bounds: object) -> tuple[float, float]:
+    """Return them as floats; raise ValueError unless 0 < smallest <= largest <= 1."""
+    try:
+        least, most = bounds  # type: ignore[misc]
+        found = check_density(least), check_density(most)
+    except (TypeError, ValueError):
+        found = (1.0, 0.0)
+    if found[0] > found[1]:
+        raise ValueError(
+            "gtopk: density_bounds must be the smallest and the largest density, in (0, 1], given "
+            f"{bounds!r}"
+        )
+    return found
+
+
+def check_accumulate(accumulate: str) -> None:
+    """Raise ValueError for an unknown name."""
+    _check("accumulate", accumulate, ACCUMULATES)
 
 
 def check_momentum(momentum: object) -> float:

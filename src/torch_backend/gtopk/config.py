@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gtopk.choices import (
+    check_accumulate,
     check_algorithm,
     check_block,
     check_clipping,
     check_density,
+    check_density_bounds,
     check_momentum,
     check_put_back,
     check_select,
@@ -24,6 +26,8 @@ from gtopk.units import UnitSize, check_unit
 
 # What a warm-up phase says: a share, or everything.
 Density = float | Literal["dense"]
+# What a state is given: a share, or one that is found for each unit (adaptive.py).
+Share = float | Literal["adaptive"]
 Warmup = Sequence[tuple[Density, int]]
 
 
@@ -31,7 +35,8 @@ Warmup = Sequence[tuple[Density, int]]
 class Config:
     """The arguments of SparseState that decide on results; see there."""
 
-    density: float
+    density: Share
+    density_bounds: tuple[float, float]
     unit: UnitSize
     algorithm: str
     semantics: str
@@ -45,11 +50,14 @@ class Config:
     nesterov: bool
     clip_norm: float | None
     clip: str
+    accumulate: str
 
     def __post_init__(self) -> None:
         """Raise ValueError, or NotImplementedError for what is not there yet."""
         # Numbers of NumPy's become Python's, which can be saved and compared anywhere.
-        object.__setattr__(self, "density", check_density(self.density))
+        object.__setattr__(self, "density_bounds", check_density_bounds(self.density_bounds))
+        if not self.adaptive:
+            object.__setattr__(self, "density", check_density(self.density))
         object.__setattr__(self, "unit", check_unit(self.unit))
         check_algorithm(self.algorithm)
         check_semantics(self.semantics)
@@ -58,7 +66,9 @@ class Config:
         check_wire(self.wire)
         object.__setattr__(self, "block", check_block(self.block))
         # Do they go together? What `auto` may choose always has topk in it.
-        self.most_delivered(1, 1, self.density, "topk" if self.automatic else self.algorithm)
+        self.most_delivered(
+            1, 1, self.density_bounds[0], "topk" if self.automatic else self.algorithm
+        )
         object.__setattr__(self, "warmup", _checked_warmup(self.warmup))
         object.__setattr__(self, "min_numel", check_whole(self.min_numel, "min_numel", 0))
         object.__setattr__(self, "momentum", check_momentum(self.momentum))
@@ -66,6 +76,27 @@ class Config:
         object.__setattr__(self, "clip_norm", check_clipping(self.clip_norm, self.clip))
         if self.nesterov and not self.momentum:
             raise ValueError("gtopk: nesterov=True needs a momentum above 0")
+        check_accumulate(self.accumulate)
+        if self.adaptive:
+            self._check_adaptive()
+
+    def _check_adaptive(self) -> None:
+        """Raise ValueError where nothing travels beside the backward."""
+        if self.unit == "model":
+            raise ValueError(
+                "gtopk: density='adaptive' chooses for units that travel beside the backward; "
+                "unit='model' has none: unit='parameter', or a number of bytes"
+            )
+        if self.clip_norm is not None and self.clip == "model":
+            raise ValueError(
+                "gtopk: density='adaptive' with clip_norm= and clip='model', with which nothing "
+                "travels beside the backward: clip='unit'"
+            )
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether densities are chosen unit by unit."""
+        return self.density == "adaptive"
 
     @property
     def automatic(self) -> bool:
@@ -85,7 +116,7 @@ class Config:
             semantics=self.semantics,
         )
 
-    def density_at(self, step: int) -> Density:
+    def density_at(self, step: int) -> Density | Share:
         """Return the density of the step-th backward (from 0), through the warm-up and after it."""
         for density, steps in self.warmup:
             if step < steps:
@@ -93,13 +124,17 @@ class Config:
             step -= steps
         return self.density
 
-    def with_density(self, density: float) -> Config:
+    def with_density(self, density: Share) -> Config:
         """Return the same with this density in every step: no warm-up is left."""
         return dataclasses.replace(self, density=density, warmup=())
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values only, to be saved and compared."""
-        return {**dataclasses.asdict(self), "warmup": [list(phase) for phase in self.warmup]}
+        return {
+            **dataclasses.asdict(self),
+            "density_bounds": list(self.density_bounds),
+            "warmup": [list(phase) for phase in self.warmup],
+        }
 
 
 def _checked_warmup(warmup: object) -> tuple[tuple[Density, int], ...]:

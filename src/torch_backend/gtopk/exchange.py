@@ -14,11 +14,12 @@ import torch
 from gtopk.collectives import ACCUMULATION
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from torch._C._distributed_c10d import Work
 
     from gtopk.places import Share
+    from gtopk.units import Unit
 
 
 class Bucket:
@@ -105,14 +106,19 @@ class Exchange:
         names: Collection[str],
         scale: float = 1.0,
         gate: torch.ScriptObject | None = None,
+        rates: Mapping[str, float] | None = None,
     ) -> None:
         """Nothing has arrived yet of the unit's parameters.
 
-        scale: what the results are multiplied by; gate: at which the unit waits for others.
+        scale: what the results are multiplied by; gate: at which the unit waits for others; rates:
+        what each parameter's gradient is multiplied by before it is accumulated, and its result is
+        divided by.
         """
         self.index = index
         self.scale = scale
         self.gate = gate
+        self._rates = rates
+        self._rated: list[tuple[torch.Tensor, float]] = []  # parts of rates that differ
         self.missing = set(names)
         self.large: list[torch.Tensor] = []
         """When all has arrived: pieces of what arrived, in the order of the unit."""
@@ -151,6 +157,37 @@ class Exchange:
         if small.numel():
             torch.cat(_in_order(self._small), out=small)
 
+    def to_updates(self, unit: Unit) -> None:
+        """Before the exchange, of `unit`: gradients become updates where there are rates.
+
+        One rate for all of them is undone with the scale, several part by part.
+        """
+        rates = self._rates
+        if rates is None:
+            return
+        parts = [*self.large, self.small] if self.small.numel() else self.large
+        if len(set(rates.values())) == 1:
+            rate = next(iter(rates.values()))
+            for part in parts:
+                part.mul_(rate)
+            self.scale /= rate
+            self._rates = None
+            return
+        parameters = [each for each in (*unit.large, *unit.small) if each.numel]
+        at = 0
+        for part in parts:
+            begin = 0
+            while begin < part.numel():
+                end = begin + parameters[at].numel
+                self._rated.append((part[begin:end], rates[parameters[at].name]))
+                begin, at = end, at + 1
+        for part, rate in self._rated:
+            part.mul_(rate)
+
+    def rate(self, name: str) -> float:
+        """Return what a parameter's result was divided by, beside the scale."""
+        return 1.0 if self._rates is None else self._rates[name]
+
     def spread_not_finite(self, ranks: int) -> None:
         """Before the exchange: make the large part not finite where the small one is not.
 
@@ -176,16 +213,19 @@ class Exchange:
     def let_go(self) -> None:
         """After the backward: of the gradients, and of the buckets that they lie in."""
         self.large, self._large, self._small = [], [], []
-        self.into, self.buckets = {}, []
+        self.into, self.buckets, self._rated = {}, [], []
 
     def scatter(self) -> None:
         """Copy the small part to where it came from; NaN if the large part is that."""
+        if self.small.numel():
+            if not self.delivered:
+                self.small.fill_(math.nan)
+            elif self.scale != 1:
+                self.small.mul_(self.scale)
+        for part, rate in self._rated:
+            part.div_(rate)
         if not self.small.numel():
             return
-        if not self.delivered:
-            self.small.fill_(math.nan)
-        elif self.scale != 1:
-            self.small.mul_(self.scale)
         places = _in_order(self._small)
         torch._foreach_copy_(places, list(self.small.split([each.numel() for each in places])))
 

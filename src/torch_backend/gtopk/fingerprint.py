@@ -13,6 +13,7 @@ import torch.distributed as dist
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from gtopk.adaptive import Layer
     from gtopk.config import Config
     from gtopk.pinned import Choice
     from gtopk.units import Unit
@@ -22,7 +23,11 @@ Line = tuple[str, str]
 
 
 def description(
-    config: Config, units: Sequence[Unit], step: int, choices: Iterable[Choice]
+    config: Config,
+    units: Sequence[Unit],
+    step: int,
+    choices: Iterable[Choice],
+    layers: Iterable[Layer],
 ) -> list[Line]:
     """Say all that must be alike on every rank."""
     lines = [(f"{name} is", repr(value)) for name, value in config.as_dict().items()]
@@ -36,6 +41,10 @@ def description(
     lines.extend(
         (f"the algorithm of unit {each.unit} at density={each.density} is", repr(each.algorithm))
         for each in choices
+    )
+    lines.extend(
+        (f"the adaptive density of unit {i} is", repr(each.density))
+        for i, each in enumerate(layers)
     )
     return lines
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gtopk.overlap import Overlap
-from gtopk.places import layout_of, places_of
+from gtopk.places import layout_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from gtopk.exchange import Exchange
     from gtopk.overlap import State
+    from gtopk.places import Place
 
 
 class GradientOverlap(Overlap):
@@ -32,11 +33,9 @@ class GradientOverlap(Overlap):
 
     def __init__(self, state: State, parameters: Mapping[str, torch.Tensor], passes: int) -> None:
         """Take the parameters of `state`, by name."""
-        super().__init__(state, state.units)
         self._parameters = dict(parameters)
+        super().__init__(state, state.units)
         self._passes = passes
-        places = places_of(state.units)
-        self._layouts = {name: layout_of([places[name]]) for name in self._parameters}
         self._strides = {
             name: torch.empty_like(each, device="meta").stride()
             for name, each in self._parameters.items()
@@ -45,6 +44,9 @@ class GradientOverlap(Overlap):
         self._complete: dict[int, Exchange] = {}  # not started: an earlier unit is not complete
         self._started = 0  # units
         self._backwards: set[int] = set()  # autograd's numbers of those that have not ended
+
+    def _arranged(self, places: Mapping[str, Place]) -> None:
+        self._layouts = {name: layout_of([places[name]]) for name in self._parameters}
 
     def listen(self) -> None:
         """Hear of the parameters' gradients from now on, as long as this object lives."""

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from gtopk.buckets import BucketOverlap
+from gtopk.config import Share
 from gtopk.ddp import with_sparse_gradients
 from gtopk.state import SparseState
 
@@ -42,7 +43,7 @@ def sparse_hook(state: SparseState, bucket: dist.GradBucket) -> torch.futures.Fu
     return overlap.arrive(bucket)
 
 
-def attach(ddp: DistributedDataParallel, density: float = 0.001, **arguments: Any) -> SparseState:
+def attach(ddp: DistributedDataParallel, density: Share = 0.001, **arguments: Any) -> SparseState:
     """Exchange the gradients of `ddp` sparsely from now on.
 
     ``state = gtopk.attach(DistributedDataParallel(model), density=0.001)``

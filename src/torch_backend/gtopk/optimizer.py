@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from gtopk.choices import check_whole
+from gtopk.config import Share
 from gtopk.gradients import GradientOverlap
 from gtopk.parameters import NamedParameters, pairs_of
 from gtopk.state import SparseState
@@ -51,7 +52,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self,
         optimizer: torch.optim.Optimizer,
         named_parameters: NamedParameters,
-        density: float = 0.001,
+        density: Share = 0.001,
         *,
         backward_passes_per_step: int = 1,
         group: dist.ProcessGroup | None = None,
@@ -61,6 +62,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         passes = check_whole(backward_passes_per_step, "backward_passes_per_step", 1)
         self._optimizer = optimizer
         parameters = _named(optimizer, named_parameters)
+        if arguments.get("accumulate") == "update":
+            arguments.setdefault("optimizer", optimizer)
         self.sparse_state = SparseState(parameters, density, group=group, **arguments)
         """Residuals, step, density and skip()."""
         trained = {name: each for name, each in parameters.items() if each.requires_grad}

@@ -20,6 +20,7 @@ import torch
 from torch.distributed import AllreduceOptions, ReduceOp
 
 from gtopk import _native
+from gtopk.adaptive import Stopwatch
 from gtopk.advice import warn_of_dear_phases
 from gtopk.choices import wire_named
 from gtopk.clipping import clip
@@ -27,10 +28,12 @@ from gtopk.collectives import ACCUMULATION
 from gtopk.exchange import Exchange, Note
 from gtopk.fingerprint import check_alike
 from gtopk.groups import backend_of
+from gtopk.layers import check_predicted
+from gtopk.places import places_of
 from gtopk.scaling import scale_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import torch.distributed as dist
     from torch._C._distributed_c10d import Work
@@ -40,7 +43,8 @@ if TYPE_CHECKING:
     from gtopk.exchange import Bucket
     from gtopk.fingerprint import Line
     from gtopk.momenta import Momenta
-    from gtopk.places import Layout
+    from gtopk.places import Layout, Place
+    from gtopk.rates import Rates
     from gtopk.scaling import Scaler
     from gtopk.units import Unit
 
@@ -53,11 +57,11 @@ class State(Protocol):
     units: tuple[Unit, ...]
     group: dist.ProcessGroup | None
     scaler: Scaler | None
+    rates: Rates | None
     momenta: Momenta
 
-    @property
-    def density(self) -> Density:
-        """Of the next backward."""
+    def unit_density(self, index: int) -> Density:
+        """Return the density of ``units[index]`` in the next backward."""
 
     def residual(self, name: str) -> torch.Tensor | None:
         """Return the parameter's residual as a view."""
@@ -71,8 +75,8 @@ class State(Protocol):
     def unit_selector_state(self, index: int) -> torch.Tensor:
         """Return what the selector of ``units[index]`` keeps."""
 
-    def choose_algorithms(self) -> None:
-        """Collective: know every unit's algorithm of the next backward."""
+    def choose(self) -> None:
+        """Collective: know every unit's density and algorithm of the next backward."""
 
     def unit_algorithm(self, index: int) -> str:
         """Return the algorithm of ``units[index]`` in the next backward."""
@@ -84,13 +88,14 @@ class State(Protocol):
 class Overlap:
     """The units of one SparseState between a gradient's arrival and its result's."""
 
+    merges = True
+    """Whether units may become one."""
+
     def __init__(self, state: State, units: Sequence[Unit]) -> None:
         """Belong to `state`, whose units these are; memory is taken when gradients arrive."""
         self._state = state
-        self._names = [frozenset(unit.names) for unit in units]
         self._exchanges: list[Exchange] = []
-        self._small: list[torch.Tensor | None] = [None] * len(units)  # their memory
-        self._notes: list[Note | None] = [None] * len(units)
+        self.rearrange(units)
         self._changed = threading.Condition()  # of what threads share: see _done()
         self._backend: GtopkBackend | None = None
         self._compared = False
@@ -98,7 +103,18 @@ class Overlap:
         self._scale = 1.0  # what the gradients of this backward were multiplied by
         self._gate: torch.ScriptObject | None = None  # at which its units wait for one another
         self._held: list[Exchange] = []  # complete, until the norm of all gradients is known
+
+    def rearrange(self, units: Sequence[Unit]) -> None:
+        """The state has these units from now on, of the same parameters; between two backwards."""
+        self._names = [frozenset(unit.names) for unit in units]
+        self._small: list[torch.Tensor | None] = [None] * len(units)  # their memory
+        self._notes: list[Note | None] = [None] * len(units)
         self._last: list[Exchange] = []  # what the last backward delivered, noted on this rank
+        self.stopwatch = Stopwatch(len(units))
+        self._arranged(places_of(units))
+
+    def _arranged(self, places: Mapping[str, Place]) -> None:
+        """Know where parameters belong."""
 
     def compare(self) -> None:
         """Raise ValueError on every rank unless the ranks' states are alike. Collective, once."""
@@ -106,6 +122,7 @@ class Overlap:
             state = self._state
             backend_of(state.group)
             check_alike(state.description(), state.group)
+            check_predicted(state.config, state.units, state.group)
             warn_of_dear_phases(state.config, state.units, state.step, state.group)
             self._compared = True
 
@@ -115,14 +132,16 @@ class Overlap:
         state = self._state
         self._backend = backend_of(state.group)
         self.compare()
-        state.choose_algorithms()
-        scaler = state.scaler
+        state.choose()
+        scaler, rates = state.scaler, state.rates
         self._scale = 1.0 if scaler is None else scale_of(scaler)
         self._gate = None if scaler is None else _native.gate(len(self._names))
         self._last, self._held = [], []
         self._exchanges = [
-            Exchange(i, names, self._scale, self._gate) for i, names in enumerate(self._names)
+            Exchange(i, names, self._scale, self._gate, rates.of(names) if rates else None)
+            for i, names in enumerate(self._names)
         ]
+        self.stopwatch.begin()
         self._open = True
 
     def _take(self, layout: Layout, buffer: torch.Tensor, waiting: Bucket | None = None) -> None:
@@ -136,6 +155,7 @@ class Overlap:
                 exchange = self._exchanges[share.unit]
                 exchange.take(share, pieces, waiting)
                 if not exchange.missing:
+                    self.stopwatch.complete(share.unit)
                     complete.append(exchange)
             ready = self._ready(complete)
             for exchange in ready:
@@ -189,6 +209,7 @@ class Overlap:
         """The backward has ended well: the step counts. Returns what was exchanged."""
         self._open = False
         self._state.step += 1
+        self.stopwatch.end()
         self._keep_momenta()
         exchanges, self._exchanges = self._exchanges, []
         return exchanges
@@ -283,13 +304,14 @@ class Overlap:
         """Start the unit's operations; `works` gets them as they are started, the sparse first."""
         state, backend, config = self._state, self._backend, self._state.config
         assert backend is not None
+        exchange.to_updates(state.units[exchange.index])
         exchange.spread_not_finite(backend.size())
         momentum = None
         if state.momenta:
             momentum = state.momenta.correct(exchange.index, exchange.large, exchange.small)
         elements = state.units[exchange.index].selected_numel
         if elements:
-            density = state.density
+            density = state.unit_density(exchange.index)
             algorithm = state.unit_algorithm(exchange.index)
             # Dense from the first step on leaves nothing behind: no memory to sweep, or to take.
             none = algorithm == "dense" and state.unit_residual_is_zero(exchange.index)

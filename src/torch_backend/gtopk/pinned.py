@@ -13,6 +13,7 @@ from gtopk.planning import plan
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    import torch
     import torch.distributed as dist
 
     from gtopk.config import Config
@@ -29,12 +30,26 @@ class Choice(NamedTuple):
     reason: str
 
 
-def plan_of(config: Config, unit: Unit, density: float, group: dist.ProcessGroup | None) -> Plan:
-    """Plan the exchange of a unit. Collective."""
+class Predicted(NamedTuple):
+    """Of a unit's exchange, in seconds."""
+
+    seconds: float
+    startup: float
+    """Of these what it takes whatever it sends: its messages."""
+
+
+def plan_of(
+    config: Config,
+    elements: int,
+    dtype: torch.dtype,
+    density: float,
+    group: dist.ProcessGroup | None,
+) -> Plan:
+    """Plan the exchange of a unit of so many elements. Collective."""
     planned = plan(
-        unit.selected_numel,
+        elements,
         density=density,
-        dtype=unit.dtype,
+        dtype=dtype,
         select=config.select,
         block=config.block,
         wire=config.wire,
@@ -43,6 +58,29 @@ def plan_of(config: Config, unit: Unit, density: float, group: dist.ProcessGroup
     )
     assert planned is not None  # a rank of the group
     return planned
+
+
+def predicted(
+    config: Config,
+    elements: int,
+    dtype: torch.dtype,
+    density: float,
+    group: dist.ProcessGroup | None,
+) -> Predicted:
+    """Predict the exchange by the configured algorithm. Collective.
+
+    Raises ValueError for an algorithm that has no prediction.
+    """
+    planned = plan_of(config, elements, dtype, density, group)
+    algorithm = planned["algorithm"] if config.automatic else config.algorithm
+    found = planned["predictions"].get(algorithm)
+    if found is None:
+        raise ValueError(
+            f"gtopk: density='adaptive' needs to know what an exchange costs, and {algorithm!r} "
+            f"has no prediction; there are: {', '.join(planned['predictions'])}"
+        )
+    startup = found["messages"] * planned["costs"]["message"] * 1e-9
+    return Predicted(found["seconds"], startup)
 
 
 class Pinned:
@@ -56,21 +94,21 @@ class Pinned:
         self,
         config: Config,
         units: Sequence[Unit],
-        density: float,
+        densities: Sequence[float],
         group: dist.ProcessGroup | None,
     ) -> None:
-        """Choose for each unit that has no choice at this density yet.
+        """Choose for each unit that has no choice at its density yet.
 
         Collective where there is one: all ranks call it with the same arguments, and have the same
         choices.
         """
         by_shape: dict[tuple[object, ...], Choice] = {}  # units of a shape have one plan
-        for index, unit in enumerate(units):
+        for index, (unit, density) in enumerate(zip(units, densities, strict=True)):
             if not unit.selected_numel or (index, density) in self._choices:
                 continue
-            shape = (unit.selected_numel, unit.dtype)
+            shape = (unit.selected_numel, unit.dtype, density)
             if shape not in by_shape:
-                planned = plan_of(config, unit, density, group)
+                planned = plan_of(config, unit.selected_numel, unit.dtype, density, group)
                 by_shape[shape] = Choice(index, density, planned["algorithm"], planned["reason"])
             self._choices[index, density] = by_shape[shape]._replace(unit=index)
 

@@ -38,6 +38,11 @@ class Residuals:
         """Whether a unit's residual was never asked for."""
         return self._flat[index] is None
 
+    @property
+    def all_zero(self) -> bool:
+        """Whether no unit's residual was ever asked for."""
+        return all(each is None for each in self._flat)
+
     def of_parameter(self, name: str) -> torch.Tensor | None:
         """Return a view in the parameter's shape; None for a small one; KeyError if unknown."""
         if name in self._small:

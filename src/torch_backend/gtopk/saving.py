@@ -69,8 +69,8 @@ def load(
     `strict`, configuration and errors are those here. On P' ranks in the place of P rank r' takes
     the sum of the residuals of the saved ranks r', r' + P', ..., added in this order, and of their
     momenta: their sums over all ranks are those that were saved, up to rounding; with more ranks
-    than before the new ones begin with zeros. What the selector kept and what "auto" chose start
-    anew then.
+    than before the new ones begin with zeros. What the selector kept, what "auto" and what
+    "adaptive" chose start anew then.
 
     Returns:
         As ``state.load_state_dict``.
@@ -129,6 +129,7 @@ def _read(
         saved["selector"] = {"select": select, "states": [kept[i] for i in sorted(kept, key=int)]}
         return saved
     del saved["auto"]
+    saved.pop("adaptive", None)
     if not saved["residuals"]:  # there were fewer ranks: this one has none of theirs
         for kind in _TENSORS:
             saved[kind] = _tensors(path, metadata, 0, kind)

@@ -14,8 +14,9 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from gtopk.collectives import ACCUMULATION, check_tensor
+from gtopk.config import Share
 from gtopk.overlap import Overlap
-from gtopk.places import layout_of, places_of
+from gtopk.places import layout_of
 from gtopk.state import SparseState
 from gtopk.units import Parameter, Unit
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from gtopk.overlap import State
     from gtopk.parameters import NamedParameters
+    from gtopk.places import Place
 
 # Of FSDP2's, which torch does not name in public: its group of a module's parameters.
 _Group = Any
@@ -32,7 +34,7 @@ _Group = Any
 def fsdp_hook(
     model: nn.Module,
     replicate_group: dist.ProcessGroup | DeviceMesh,
-    density: float = 0.001,
+    density: Share = 0.001,
     **arguments: Any,
 ) -> SparseState:
     """Exchange the gradients of `model`, which FSDP2 shards, sparsely between replicas.
@@ -95,7 +97,7 @@ class ShardState(SparseState):
         modules: Sequence[tuple[nn.Module, _Group]],
         names: Mapping[int, str],
         group: dist.ProcessGroup,
-        density: float,
+        density: Share,
         arguments: Mapping[str, Any],
     ) -> None:
         """See fsdp_hook(); names: of the sharded parameters, by id."""
@@ -125,6 +127,14 @@ class ShardState(SparseState):
         )
         return units, ShardOverlap(self, units, [group for _, group in self._modules])
 
+    def _rated(self, named_parameters: NamedParameters) -> Mapping[str, torch.Tensor]:
+        return {
+            self._names[id(each.sharded_param)]: each.sharded_param
+            for _, group in self._modules
+            for each in group.fsdp_params
+            if each.sharded_param.requires_grad
+        }
+
     def _unit_of(self, parameters: Sequence[Any]) -> Unit:
         described = []
         for each in parameters:
@@ -146,15 +156,19 @@ class ShardState(SparseState):
 class ShardOverlap(Overlap):
     """The units of FSDP's modules."""
 
+    merges = False  # each arrives by itself
+
     def __init__(self, state: State, units: Sequence[Unit], groups: Sequence[_Group]) -> None:
         """Take the units, and the group of FSDP's that each is made of."""
-        super().__init__(state, units)
-        places = places_of(units)
         self._groups = groups
-        self._layouts = [
-            layout_of(places[name] for name in _in_order(unit, group, state))
-            for unit, group in zip(units, groups, strict=True)
+        self._orders = [
+            _in_order(unit, group, state) for unit, group in zip(units, groups, strict=True)
         ]
+        super().__init__(state, units)
+
+    def _arranged(self, places: Mapping[str, Place]) -> None:
+        # FSDP's modules keep their numbers, in whatever order units are in by now.
+        self._layouts = [layout_of(places[name] for name in names) for names in self._orders]
 
     def arrive(self, index: int, output: torch.Tensor) -> None:
         """FSDP has reduced a unit's gradients over the shards; what lies here is to be averaged."""

@@ -5,15 +5,17 @@ It knows units and residuals; when gradients arrive and travel is overlap.py's b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from gtopk.adaptive import Layer
 from gtopk.buckets import BucketOverlap
 from gtopk.checkpoint import (
     IncompatibleKeys,
+    check_accumulate,
     check_parameters,
     check_place,
     check_units,
@@ -22,12 +24,14 @@ from gtopk.checkpoint import (
     read,
     write,
 )
-from gtopk.config import Config, Density, Warmup
+from gtopk.config import Config, Density, Share, Warmup
 from gtopk.fingerprint import Line, description
+from gtopk.layers import adapt, units_of_layers
 from gtopk.momenta import Momenta
 from gtopk.overlap import Overlap
-from gtopk.parameters import NamedParameters, trained_parameters
+from gtopk.parameters import NamedParameters, pairs_of, trained_parameters
 from gtopk.pinned import Choice, Pinned
+from gtopk.rates import rates_of
 from gtopk.residuals import Residuals
 from gtopk.scaling import Scaler, check_scaler
 from gtopk.selections import SelectorStates
@@ -56,7 +60,14 @@ class SparseState:
         named_parameters: ``model.named_parameters()`` of the model that DDP wraps, or the model;
             those that require a gradient count, tied ones once. Float32, float64, bfloat16 or
             float16, on the CPU.
-        density: the share of each unit's elements that travels, in (0, 1].
+        density: the share of each unit's elements that travels, in (0, 1]; or "adaptive"
+            (LAGS-SGD, Shi et al., arXiv 1911.08727): each unit sends as much as is predicted to
+            travel while the backward computes the next one, and units are merged where waiting for
+            the next costs less than starting an exchange (OMGS-SGD). The first backwards after the
+            second are measured, five of them, in the warm-up if there is one; those after it have
+            the smallest density until then. What was chosen, see `layers`, is alike on all ranks,
+            is kept, and is saved with the residuals; setting the density again chooses anew.
+        density_bounds: the smallest and the largest density that "adaptive" chooses.
         unit: bytes of consecutive parameters in reverse registration order; or "parameter"; or
             "model".
         algorithm: of ``gtopk.sparse_all_reduce``; so are `semantics`, `put_back`, `select`,
@@ -86,7 +97,11 @@ class SparseState:
         clip: of what the norm is taken, small parameters included. "model": of all gradients, so
             that units wait until the last has arrived, and no exchange runs beside the backward.
             "unit": of each unit alone, which then has c / sqrt(P) to itself, and starts as ever.
-        accumulate: "gradient"; others are not there yet.
+        accumulate: "gradient"; or "update": each gradient is multiplied by the learning rate that
+            its parameter has in `optimizer`, and results are divided by it, so that residuals are
+            steps that were not taken and keep their size when the rate changes (LAGS-SGD and
+            gTop-k's papers). Rates must be above 0.
+        optimizer: of accumulate="update": where the rates are. A DistributedOptimizer has its own.
         scaler: the ``torch.amp.GradScaler`` that scales the loss. Gradients are then divided by its
             scale when they arrive and results multiplied by it, so that residuals are free of it
             and a scale that changes moves nothing; and all units wait for one another: one whose
@@ -96,14 +111,15 @@ class SparseState:
 
     Raises:
         ValueError: an argument that makes no sense, and parameters sharded by FSDP.
-        NotImplementedError: what the contract names and is not there yet.
+        NotImplementedError: parameters that are not on the CPU.
     """
 
     def __init__(
         self,
         named_parameters: NamedParameters,
-        density: float = 0.001,
+        density: Share = 0.001,
         *,
+        density_bounds: tuple[float, float] = (0.001, 0.1),
         unit: UnitSize = 25 * 2**20,
         algorithm: str = "gtopk",
         semantics: str = "any",
@@ -118,15 +134,14 @@ class SparseState:
         clip_norm: float | None = None,
         clip: str = "model",
         accumulate: str = "gradient",
+        optimizer: torch.optim.Optimizer | None = None,
         scaler: Scaler | None = None,
         group: dist.ProcessGroup | None = None,
     ) -> None:
         """See the class."""
-        _check_not_there_yet(
-            accumulate=(accumulate, "gradient"),
-        )
         self.config = Config(
             density=density,
+            density_bounds=density_bounds,
             unit=unit,
             algorithm=algorithm,
             semantics=semantics,
@@ -140,6 +155,7 @@ class SparseState:
             nesterov=nesterov,
             clip_norm=clip_norm,
             clip=clip,
+            accumulate=accumulate,
         )
         self.step = 0
         """Backwards so far, those that raised left out."""
@@ -148,7 +164,13 @@ class SparseState:
         """Which of how many shards of the model this is the state of; None for all of it."""
         self.units: tuple[Unit, ...]
         self._overlap: Overlap | None
-        self.units, self._overlap = self._arrange(named_parameters)
+        parameters = list(pairs_of(named_parameters))
+        self.units, self._overlap = self._arrange(parameters)
+        self._unmerged = self.units
+        self.layers: list[Layer] = []
+        """What density="adaptive" has chosen, one for each unit; none before, and for another."""
+        self.rates = rates_of(accumulate, optimizer, self._rated(parameters))
+        """Of accumulate="update"; neither saved nor copied with the state."""
         check_scaler(scaler, self.units)
         self.scaler = scaler
         """The argument; neither saved nor copied with the state. Set it between two backwards."""
@@ -159,17 +181,26 @@ class SparseState:
         self._pinned = Pinned()
 
     @property
-    def density(self) -> Density:
-        """Of the next backward: a share in (0, 1], or "dense" in a phase of the warm-up.
+    def density(self) -> Density | Share:
+        """Of the next backward: in (0, 1], "adaptive", or "dense" in a phase of the warm-up.
 
         Set it, alike on all ranks, for all backwards to come: what is left of the warm-up is
-        dropped. Raises ValueError for what is not in (0, 1].
+        dropped. Raises ValueError for what is not in (0, 1] and not "adaptive".
         """
         return self.config.density_at(self.step)
 
     @density.setter
-    def density(self, density: float) -> None:
+    def density(self, density: Share) -> None:
+        self._settle()
         self.config = self.config.with_density(density)
+        self._adopt([])
+
+    def unit_density(self, index: int) -> Density:
+        """Return the density of ``units[index]`` in the next backward."""
+        density = self.density
+        if density != "adaptive":
+            return density
+        return self.layers[index].density if self.layers else self.config.density_bounds[0]
 
     @property
     def overlap(self) -> Overlap:
@@ -189,16 +220,23 @@ class SparseState:
         self._overlap = overlap
 
     def bind(
-        self, named_parameters: NamedParameters, group: dist.ProcessGroup | None = None
+        self,
+        named_parameters: NamedParameters,
+        group: dist.ProcessGroup | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         """Give a state that was copied or unpickled a model and a process group.
 
-        Raises ValueError unless the parameters make the units that the state was saved with.
+        optimizer: as in the beginning. Raises ValueError unless the parameters make the units that
+        the state was saved with.
         """
-        units, overlap = self._arrange(named_parameters)
-        check_units(units, layout(self.units), "the pickled state")
+        parameters = list(pairs_of(named_parameters))
+        units, overlap = self._arrange(parameters)
+        check_units(units, layout(self._unmerged), "the pickled state")
+        self.rates = rates_of(self.config.accumulate, optimizer, self._rated(parameters))
         self.group = group
         self._overlap = overlap
+        overlap.rearrange(self.units)
 
     def skip(self) -> None:
         """Take back what the last backward delivered: for a step that you do not take.
@@ -243,15 +281,20 @@ class SparseState:
         """What "auto" has chosen so far: (unit, density, algorithm, reason), alike on all ranks."""
         return self._pinned.choices()
 
-    def choose_algorithms(self) -> None:
-        """Choose those of the next backward, where they are to be chosen. Collective."""
+    def choose(self) -> None:
+        """Choose densities and algorithms of the next backward, if they are to be. Collective."""
         density = self.density
+        if density == "adaptive" and not self.layers:
+            ready, merges = self.overlap.stopwatch.ready(), self.overlap.merges
+            if ready is not None:
+                self._adopt(adapt(self.config, self.units, ready, self.group, merges=merges))
         if self.config.automatic and density != "dense":
-            self._pinned.choose(self.config, self.units, density, self.group)
+            densities = [float(self.unit_density(i)) for i in range(len(self.units))]
+            self._pinned.choose(self.config, self.units, densities, self.group)
 
     def unit_algorithm(self, index: int) -> str:
         """Return the algorithm of ``units[index]`` in the next backward."""
-        density = self.density
+        density = self.unit_density(index)
         if density == "dense":
             return density
         config = self.config
@@ -259,7 +302,7 @@ class SparseState:
 
     def description(self) -> list[Line]:
         """Say all that must be alike on every rank."""
-        return description(self.config, self.units, self.step, self.choices)
+        return description(self.config, self.units, self.step, self.choices, self.layers)
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of what a resumed run needs: this rank's alone, without communication.
@@ -279,6 +322,7 @@ class SparseState:
             kept,
             self.choices,
             self.momenta.by_parameter(),
+            self.layers,
         )
 
     def load_state_dict(
@@ -288,9 +332,9 @@ class SparseState:
 
         Residuals and step are loaded; the configuration stays this state's. Where that is the one
         that was saved, the run continues bit for bit; density, warm-up, unit and algorithm may be
-        others. What the selector kept and what "auto" chose are loaded where units and what they
-        were asked are those that were saved; else they start anew. So does the momentum of a
-        parameter that the saved state has none of.
+        others. What the selector kept and what "auto" and "adaptive" chose are loaded where units
+        and what they were asked are those that were saved; else they start anew. So does the
+        momentum of a parameter that the saved state has none of.
 
         Args:
             state_dict: of state_dict().
@@ -303,8 +347,8 @@ class SparseState:
             ones that nothing here takes. Both are empty with strict.
 
         Raises:
-            ValueError: it is no saved state, or one of other parameters, another rank or another
-                number of ranks (gtopk.load takes those).
+            ValueError: it is no saved state, or one of other parameters, another `accumulate`,
+                another rank or another number of ranks (gtopk.load takes those).
 
         After an error the state is as it was.
         """
@@ -312,7 +356,9 @@ class SparseState:
         if strict:
             check_parameters(self.units, saved.units)
         check_place(saved.place, self.place())
+        check_accumulate(saved.accumulate, self.config)
         self._settle()
+        self._adopt(saved.layers_for(self.config))
         incompatible = self._residuals.load(saved.residuals, strict=strict)
         self._selector_states.load(saved.selector_states_for(self.config, self.units))
         self._pinned = Pinned(saved.choices_for(self.config, self.units))
@@ -332,6 +378,8 @@ class SparseState:
             "residuals": {name: view.clone() for name, view in views.items()},
             "selector_states": self._selector_states.copies(),
             "choices": self.choices,
+            "unmerged": self._unmerged,
+            "layers": self.layers,
             "momenta": {name: each.clone() for name, each in self.momenta.by_parameter().items()},
         }
 
@@ -343,6 +391,9 @@ class SparseState:
         self.group = None
         self.shard = None
         self.scaler = None
+        self.rates = None
+        self._unmerged = pickled["unmerged"]
+        self.layers = pickled["layers"]
         self._residuals = Residuals(self.units)
         self._residuals.load(pickled["residuals"], strict=True)
         self._selector_states = SelectorStates(len(self.units))
@@ -366,14 +417,30 @@ class SparseState:
         units = units_of(described, self.config.unit, self.config.min_numel)
         return units, BucketOverlap(self, units, parameters)
 
+    def _rated(self, named_parameters: NamedParameters) -> Mapping[str, torch.Tensor]:
+        """Return the parameters as the optimizer has them, by the names that units have."""
+        return trained_parameters(named_parameters)
+
+    def _adopt(self, layers: Sequence[Layer]) -> None:
+        """Go on with these layers and the units that they make; with none: as in the beginning."""
+        units = units_of_layers(self._unmerged, layers) if layers else self._unmerged
+        if units is None:  # other units than these layers were made of
+            units, layers = self._unmerged, []
+        self.layers = list(layers)
+        if units == self.units:
+            return
+        residuals, momenta = self._residuals, self.momenta
+        self.units = units
+        self._residuals = Residuals(units)
+        if not residuals.all_zero:
+            self._residuals.load(residuals.by_parameter(), strict=True)
+        self.momenta = Momenta(units, self.config.momentum, nesterov=self.config.nesterov)
+        self.momenta.load(momenta.by_parameter())
+        self._selector_states = SelectorStates(len(units))
+        self._pinned = Pinned()
+        if self._overlap is not None:
+            self._overlap.rearrange(units)
+
     def _settle(self) -> None:
         if self._overlap is not None:
             self._overlap.settle()
-
-
-def _check_not_there_yet(**arguments: tuple[object, object]) -> None:
-    for name, (given, there) in arguments.items():
-        if given != there:
-            raise NotImplementedError(
-                f"gtopk: SparseState({name}={given!r}) is not there yet; only {there!r} is"
-            )

@@ -1,0 +1,151 @@
+"""Which density each unit gets, and which are merged, from times alone. Pure; knows no ranks.
+
+Layer-wise Adaptive Gradient Sparsification (LAGS-SGD: Shi et al., arXiv 1911.08727): a layer sends
+as much as travels while the backward computes the next one. OMGS-SGD (Shi et al., INFOCOM 2020) and
+MG-WFBP before it (arXiv 1811.11141): a layer waits for the next one where that costs less than
+starting an exchange of its own.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+_UNSETTLED = 2  # DDP lays its buckets out anew after the first backward
+MEASURED = 5  # backwards
+
+
+class Piece(NamedTuple):
+    """A unit before the choice."""
+
+    elements: int
+    kind: object
+    """Only those of one kind can be merged."""
+    ready: float
+    """Seconds from the backward's first complete unit to this one."""
+
+
+class Layer(NamedTuple):
+    """What was chosen for one unit. Seconds count from the backward's first complete unit."""
+
+    names: tuple[str, ...]
+    """Its parameters, those selected from first."""
+    elements: int
+    """That the selection covers."""
+    ready: float
+    """When its gradients are complete, on the slowest rank."""
+    starts: float
+    """When its exchange starts: those before it have ended."""
+    seconds: float
+    """That its exchange is predicted to take."""
+    density: float
+
+
+class Choice(NamedTuple):
+    """Pieces that become one unit, by number."""
+
+    members: tuple[int, ...]
+    starts: float
+    seconds: float
+    density: float
+
+
+def choose(
+    pieces: Sequence[Piece],
+    startup: float,
+    cost: Callable[[int, object, float], float],
+    bounds: tuple[float, float],
+    *,
+    merges: bool = True,
+) -> list[Choice]:
+    """Choose densities, in the order in which pieces are ready.
+
+    One exchange runs at a time, and should have ended when the next unit is ready: a unit gets the
+    largest density between `bounds` with which it has, or the smallest. The last one has nothing to
+    hide behind. A piece waits for the next, and is merged with it, where that one is ready less
+    than `startup` seconds after the first could start.
+
+    Args:
+        pieces: in any order.
+        startup: seconds that an exchange takes whatever it sends.
+        cost: seconds of an exchange of so many elements, of this kind, at this density; the larger,
+            the higher the density.
+        bounds: the smallest and the largest density.
+        merges: whether pieces may be merged.
+    """
+    order = sorted(range(len(pieces)), key=lambda i: (pieces[i].ready, i))
+    choices: list[Choice] = []
+    members: list[int] = []
+    free = 0.0
+    for i, following in zip(order, [*order[1:], None], strict=True):
+        members.append(i)
+        begins = max(pieces[i].ready, free)
+        ends = begins  # of what it can hide behind
+        if following is not None:
+            ends = pieces[following].ready
+            alike = pieces[following].kind == pieces[i].kind
+            if merges and alike and ends - begins < startup:
+                continue
+        elements = sum(pieces[j].elements for j in members)
+
+        def seconds(density: float, elements: int = elements, i: int = i) -> float:
+            return cost(elements, pieces[i].kind, density) if elements else startup
+
+        density = _largest(seconds, ends - begins, *bounds)
+        took = seconds(density)
+        choices.append(Choice(tuple(members), begins, took, density))
+        free = begins + took
+        members = []
+    return choices
+
+
+def _largest(seconds: Callable[[float], float], budget: float, least: float, most: float) -> float:
+    """Return the largest density of at most `budget` seconds, to a 256th of the way in logs."""
+    if seconds(most) <= budget:
+        return most
+    if seconds(least) > budget:
+        return least
+    low, high, ratio = 0, 256, most / least
+    while high - low > 1:
+        middle = (low + high) // 2
+        if seconds(least * ratio ** (middle / 256)) <= budget:
+            low = middle
+        else:
+            high = middle
+    return float(least * ratio ** (low / 256))
+
+
+class Stopwatch:
+    """When units were complete, in the last backwards of this rank."""
+
+    def __init__(self, units: int, clock: Callable[[], float] = time.perf_counter) -> None:
+        """Nothing has been seen."""
+        self._units = units
+        self._clock = clock
+        self._backwards = 0
+        self._now: dict[int, float] = {}
+        self._seen: list[list[float]] = []
+
+    def begin(self) -> None:
+        """A backward begins."""
+        self._now = {}
+
+    def complete(self, unit: int) -> None:
+        """A unit's last gradient has arrived."""
+        self._now[unit] = self._clock()
+
+    def end(self) -> None:
+        """The backward has ended well; one in which a unit sat out does not count."""
+        self._backwards += 1
+        if self._backwards > _UNSETTLED and len(self._now) == self._units:
+            first = min(self._now.values())
+            self._seen = [*self._seen, [self._now[i] - first for i in range(self._units)]]
+            self._seen = self._seen[-MEASURED:]
+
+    def ready(self) -> list[float] | None:
+        """Return each unit's seconds after the first, medians; None before there are enough."""
+        if len(self._seen) < MEASURED:
+            return None
+        return [statistics.median(each) for each in zip(*self._seen, strict=True)]

@@ -1,0 +1,89 @@
+"""density="adaptive": what was measured on all ranks becomes the units and densities of a state.
+
+What is chosen, and from what, is adaptive.py's; what an exchange costs is the planner's.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from gtopk.adaptive import Layer, Piece, choose
+from gtopk.pinned import predicted
+from gtopk.units import Unit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gtopk.config import Config
+
+
+def adapt(
+    config: Config,
+    units: Sequence[Unit],
+    ready: Sequence[float],
+    group: dist.ProcessGroup | None,
+    *,
+    merges: bool,
+) -> list[Layer]:
+    """Choose layers, alike on all ranks. Collective.
+
+    ready: each unit's seconds on this rank; the slowest rank's count.
+    """
+    slowest = torch.tensor(ready, dtype=torch.float64)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX, group=group)
+    pieces = [
+        Piece(unit.selected_numel, unit.dtype, seconds)
+        for unit, seconds in zip(units, slowest.tolist(), strict=True)
+    ]
+    least = config.density_bounds[0]
+
+    @functools.cache
+    def cost(elements: int, dtype: object, density: float) -> float:
+        assert isinstance(dtype, torch.dtype)
+        return predicted(config, elements, dtype, density, group).seconds
+
+    largest = max(units, key=lambda each: each.selected_numel)
+    startup = predicted(config, largest.selected_numel, largest.dtype, least, group).startup
+    chosen = choose(pieces, startup, cost, config.density_bounds, merges=merges)
+    layers = []
+    for each in chosen if merges else sorted(chosen):  # who cannot merge keeps their numbers
+        unit = merged([units[i] for i in each.members])
+        at = max(pieces[i].ready for i in each.members)
+        layers.append(
+            Layer(unit.names, unit.selected_numel, at, each.starts, each.seconds, each.density)
+        )
+    return layers
+
+
+def check_predicted(config: Config, units: Sequence[Unit], group: dist.ProcessGroup | None) -> None:
+    """Raise ValueError, on all ranks, where an adaptive density finds no costs. Collective then."""
+    largest = max(units, key=lambda each: each.selected_numel)
+    if config.adaptive and largest.selected_numel:
+        density = config.density_bounds[0]
+        predicted(config, largest.selected_numel, largest.dtype, density, group)
+
+
+def merged(units: Sequence[Unit]) -> Unit:
+    """Return one unit of these."""
+    return Unit(
+        units[0].dtype,
+        tuple(each for unit in units for each in unit.large),
+        tuple(each for unit in units for each in unit.small),
+    )
+
+
+def units_of_layers(units: Sequence[Unit], layers: Sequence[Layer]) -> tuple[Unit, ...] | None:
+    """Put units together as the layers have them; None unless each is whole and in one layer."""
+    home = {name: unit for unit in units for name in unit.names}
+    made = []
+    for layer in layers:
+        known = [home[name] for name in layer.names if name in home]
+        unit = merged(list(dict.fromkeys(known))) if known else None
+        if unit is None or unit.names != tuple(layer.names):
+            return None
+        made.append(unit)
+    return tuple(made) if sum(len(unit.names) for unit in made) == len(home) else None

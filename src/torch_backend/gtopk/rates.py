@@ -1,0 +1,69 @@
+"""accumulate="update": learning rates by parameter, read from the optimizer. Knows no exchange."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import torch
+
+
+def rates_of(
+    accumulate: str,
+    optimizer: torch.optim.Optimizer | None,
+    parameters: Mapping[str, torch.Tensor],
+) -> Rates | None:
+    """Return the rates that `accumulate` asks for; raise ValueError where an argument is too many.
+
+    Or too few.
+    """
+    if (accumulate == "update") != (optimizer is not None):
+        raise ValueError(
+            "gtopk: accumulate='update' needs optimizer=, which has the learning rates"
+            if optimizer is None
+            else "gtopk: optimizer= is of accumulate='update'"
+        )
+    return None if optimizer is None else Rates(optimizer, parameters)
+
+
+class Rates:
+    """What each parameter's gradient is multiplied by before it is accumulated."""
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]
+    ) -> None:
+        """Find the parameters in the optimizer; raise ValueError for one that it does not have."""
+        if not isinstance(getattr(optimizer, "param_groups", None), list):
+            raise ValueError(
+                "gtopk: accumulate='update' reads learning rates from optimizer=, which must be a "
+                f"torch.optim.Optimizer, given {type(optimizer).__name__}"
+            )
+        self._optimizer = optimizer
+        # By number: load_state_dict() of an optimizer puts others in the place of its groups.
+        home = {
+            id(each): i
+            for i, group in enumerate(optimizer.param_groups)
+            for each in group["params"]
+        }
+        missing = [name for name, each in parameters.items() if id(each) not in home]
+        if missing:
+            raise ValueError(
+                f"gtopk: accumulate='update' reads learning rates from the optimizer, which does "
+                f"not have '{missing[0]}' ({len(missing)} parameters in all)"
+            )
+        self._group = {name: home[id(each)] for name, each in parameters.items()}
+
+    def of(self, names: Iterable[str]) -> dict[str, float]:
+        """Return them as they are now; raise ValueError for one by which nothing would be moved."""
+        rates = {}
+        for name in names:
+            number = self._group[name]
+            rate = float(self._optimizer.param_groups[number]["lr"])
+            if not (rate > 0 and math.isfinite(rate)):
+                raise ValueError(
+                    f"gtopk: accumulate='update' with lr={rate} in group {number} of the "
+                    f"optimizer ('{name}'): a step of that rate would throw away what it is "
+                    "handed. Begin a schedule above 0"
+                )
+            rates[name] = rate
+        return rates
