@@ -22,6 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 def config(**changes) -> Config:
     values = {
         "density": 0.01,
+        "density_bounds": (0.001, 0.1),
         "unit": "model",
         "algorithm": "gtopk",
         "semantics": "any",
@@ -35,6 +36,7 @@ def config(**changes) -> Config:
         "nesterov": False,
         "clip_norm": None,
         "clip": "model",
+        "accumulate": "gradient",
     }
     return Config(**{**values, **changes})
 

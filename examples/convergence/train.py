@@ -1,0 +1,162 @@
+"""Room: examples/convergence. Trains small nets under every way to exchange gradients.
+
+    torchrun --nproc-per-node 4 examples/convergence/train.py --task digits --into runs.jsonl
+    python examples/convergence/table.py runs.jsonl
+
+Every run is one line of JSON: score, loss, bytes sent, and how good the selections were, over time.
+A run that the file has already is not repeated, so that what was stopped can go on. Real ranks and
+DDP: nothing is simulated. All methods see the same nets, batches and optimizer for a seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from methods import METHODS, PLAIN
+from tasks import SHARDS, TASKS, Task
+from torch.nn.parallel import DistributedDataParallel
+from tqdm import tqdm
+
+import gtopk
+
+DENSE_SHARE = 0.1  # of all steps, in the beginning
+
+
+class Run(NamedTuple):
+    """What decides on a run. density: None for methods that have none."""
+
+    task: str
+    ranks: int
+    shards: str
+    method: str
+    density: float | None
+    seed: int
+    steps: int
+
+
+class Quality(NamedTuple):
+    """How good a step's selection was, of all ranks; acc is gradient plus residual.
+
+    With m entries delivered, `recall` is the share of the first m of the sum of all acc that were
+    among them; `contraction` is |sum - delivered|^2 / |sum|^2, 1 - m/d at most for a selection that
+    is no worse than a random one; `residual` is the root of the mean of the ranks' |residual|^2.
+    """
+
+    recall: float
+    contraction: float
+    residual: float
+
+
+def quality(model: torch.nn.Module, state: gtopk.SparseState) -> Quality:
+    """Measure the step whose results are in .grad. Collective, and not for every step: dense."""
+    delivered, left = [], []
+    for name, parameter in model.named_parameters():
+        residual = state.residual(name)
+        if residual is not None:
+            delivered.append(parameter.grad.detach().flatten() * dist.get_world_size())
+            left.append(residual.flatten().clone())
+    result, rests = torch.cat(delivered), torch.cat(left)
+    square = rests.square().sum()
+    dist.all_reduce(square, dist.ReduceOp.AVG)
+    dist.all_reduce(rests)
+    acc = result + rests
+    found = result != 0
+    first = acc.abs().topk(max(1, int(found.sum()))).indices
+    return Quality(
+        found[first].double().mean().item(),
+        (rests.square().sum() / acc.square().sum()).item(),
+        square.sqrt().item(),
+    )
+
+
+def train(run: Run, task: Task) -> dict:
+    """Do one run; return its record, alike on all ranks."""
+    ddp = DistributedDataParallel(task.model)
+    dense_steps = round(DENSE_SHARE * run.steps)
+    state = METHODS[run.method](ddp, run.density or 1.0, dense_steps)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=task.lr, momentum=0.9)
+    # Up for a tenth of the steps, then down to a tenth of the rate.
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda at: min((at + 1) / max(1, dense_steps), 1 - 0.9 * at / run.steps)
+    )
+    before, points = gtopk.stats()["bytes_sent"], []
+    sampling = 0  # bytes that measuring itself has sent
+    for step in range(1, run.steps + 1):
+        inputs, targets = task.batch()
+        loss = task.loss(ddp(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        if step % max(1, run.steps // 12) == 0 or step == run.steps:
+            sent = gtopk.stats()["bytes_sent"]
+            numbers = torch.tensor([loss.item(), float(sent - before - sampling)])
+            dist.all_reduce(numbers, dist.ReduceOp.AVG)
+            point = {"step": step, "loss": numbers[0].item(), "bytes": numbers[1].item()}
+            if state is not None and step > dense_steps:
+                point |= quality(task.model, state)._asdict()
+            sampling += gtopk.stats()["bytes_sent"] - sent
+            optimizer.step()
+            points.append(point | {"score": task.score(task.model)})
+        else:
+            optimizer.step()
+        schedule.step()
+    record = {**run._asdict(), "unit": task.unit, "lower": task.lower, "points": points}
+    if run.method == "adaptive" and state is not None:
+        record["layers"] = [layer._asdict() for layer in state.layers]
+    return record
+
+
+def runs(options: argparse.Namespace, ranks: int) -> Iterator[Run]:
+    """All that is asked for: seed by seed, so that what is done is comparable at any time."""
+    for seed, shards in itertools.product(range(options.seeds), options.shards):
+        for method in options.methods:
+            for density in (None,) if method in PLAIN else options.densities:
+                yield Run(options.task, ranks, shards, method, density, seed, options.steps)
+
+
+def done(into: pathlib.Path) -> set[Run]:
+    """Read which runs the file has."""
+    if not into.exists():
+        return set()
+    lines = into.read_text(encoding="utf-8").splitlines()
+    return {Run(*(json.loads(line)[name] for name in Run._fields)) for line in lines}
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--task", choices=TASKS, default="digits")
+    parser.add_argument("--shards", nargs="+", choices=SHARDS, default=list(SHARDS))
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--densities", nargs="+", type=float, default=[0.01, 0.001])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=240)
+    parser.add_argument("--into", type=pathlib.Path, required=True, help="file of JSON lines")
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    """Do what is asked for and not in the file yet."""
+    options = parse()
+    torch.set_num_threads(1)
+    dist.init_process_group("gtopk")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    found = [done(options.into) if rank == 0 else None]
+    dist.broadcast_object_list(found)
+    left = [run for run in runs(options, ranks) if run not in found[0]]
+    for run in tqdm(left, disable=rank != 0, mininterval=10):
+        record = train(run, TASKS[run.task](rank, ranks, run.shards, run.seed))
+        if rank == 0:
+            with options.into.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
