@@ -10,6 +10,9 @@ if(GTOPK_PROGRAMS OR GTOPK_BENCH)
   find_package(CLI11 2.1 REQUIRED)
 endif()
 
+# Its headers alone: the library is loaded at run time (src/transport/topology).
+find_path(GTOPK_HWLOC_INCLUDE hwloc.h REQUIRED)
+
 if(NOT TARGET hwy::hwy)
   message(FATAL_ERROR "Highway was found in ${hwy_DIR}, but it defines no target hwy::hwy")
 endif()

@@ -46,6 +46,10 @@ class Process {
   /// "UCX 1.22.0, transports ..., devices ...", as loaded and configured.
   [[nodiscard]] const std::string& transport() const;
 
+  /// Where its engine's thread runs, and why: "cores 0-15, node 0: eth0 is near cores 0-15",
+  /// "not bound: ...". docs/environment.md has GTOPK_BIND.
+  [[nodiscard]] const std::string& placement() const;
+
   /// The last operations of all its groups (GTOPK_FLIGHT_RECORDER of them), as JSON: what was
   /// called, has started and ended, and how. Any thread. docs/flight_recorder.md has the fields.
   [[nodiscard]] std::string flight_record() const;
@@ -56,6 +60,7 @@ class Process {
   void check_not_forked() const;
 
   std::int64_t started_by_;  // pid
+  std::string placement_;
   std::unique_ptr<FlightRecording> flight_;
   std::unique_ptr<engine::EngineThread> thread_;
 };

@@ -5,16 +5,20 @@
 #include "gtopk/communicator.hpp"
 #include "src/communicator/flight_recording.hpp"
 #include "src/engine/engine_thread.hpp"
+#include "src/transport/topology/placement.hpp"
 #include "src/transport/ucx/ucx_transport.hpp"
 
 namespace gtopk {
 
 std::shared_ptr<Process> Process::start() { return std::shared_ptr<Process>(new Process()); }
 
-Process::Process()
-    : started_by_(getpid()), thread_(std::make_unique<engine::EngineThread>([] {
-        return transport::make_ucx_transport(transport::UcxOptions{});
-      })) {
+Process::Process() : started_by_(getpid()) {
+  const topology::Placement placement = topology::placement_here();
+  placement_ = placement.text;
+  thread_ = std::make_unique<engine::EngineThread>([&placement] {
+    topology::bind_this_thread(placement);
+    return transport::make_ucx_transport(transport::UcxOptions{});
+  });
   flight_ = std::make_unique<FlightRecording>(flight_settings(), *thread_);
 }
 
@@ -32,6 +36,8 @@ std::string Process::flight_record() const {
 }
 
 const std::string& Process::transport() const { return thread_->description(); }
+
+const std::string& Process::placement() const { return placement_; }
 
 void Process::check_not_forked() const {
   if (started_by_ == getpid()) return;

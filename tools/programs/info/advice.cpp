@@ -113,6 +113,7 @@ void about_tcp(const Machine& machine, Sentences& said) {
 void about_variables(const Machine& machine, Sentences& said) {
   constexpr std::array kKnown = {"GTOPK_LOG_LEVEL",
                                  "GTOPK_HOST",
+                                 "GTOPK_BIND",
                                  "GTOPK_FLIGHT_RECORDER",
                                  "GTOPK_FLIGHT_RECORDER_DIR",
                                  "GTOPK_FLIGHT_RECORDER_SIGNAL",

@@ -1,0 +1,25 @@
+// Topology: sets of cores, as the kernel numbers them, and how people write them. It knows no
+// machine.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gtopk::topology {
+
+/// Ascending, none twice.
+using Cores = std::vector<std::uint32_t>;
+
+[[nodiscard]] Cores common(const Cores& a, const Cores& b);
+/// Whether all of `some` are among `all`.
+[[nodiscard]] bool includes(const Cores& all, const Cores& some);
+
+/// "0-3,8"; "none".
+[[nodiscard]] std::string to_text(const Cores& cores);
+
+/// Of "0-3,8". Throws Error{kInvalidArgument} for anything else, and beyond core 65,535.
+[[nodiscard]] Cores cores_from(std::string_view text);
+
+}  // namespace gtopk::topology

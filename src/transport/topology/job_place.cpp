@@ -1,0 +1,87 @@
+#include "src/transport/topology/job_place.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+#include <vector>
+
+namespace gtopk::topology {
+namespace {
+
+struct Pair {
+  const char* rank;
+  const char* size;
+};
+constexpr std::array kLaunchers = {
+    Pair{"LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    Pair{"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    Pair{"MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    Pair{"SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"},
+};
+
+std::optional<std::uint32_t> number(std::string_view text) {
+  std::uint32_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::vector<std::string> parts(const std::string& text) {
+  std::vector<std::string> found;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t comma = std::min(text.find(',', at), text.size());
+    if (comma > at) found.push_back(text.substr(at, comma - at));
+    at = comma + 1;
+  }
+  return found;
+}
+
+std::vector<std::string> interfaces(const Variables& variables) {
+  auto text = variables("GTOPK_UCX_NET_DEVICES");
+  if (!text) text = variables("UCX_NET_DEVICES");
+  std::vector<std::string> found;
+  if (!text) return found;
+  for (const std::string& each : parts(*text)) {
+    if (each == "all" || each.front() == '^') return {};
+    found.push_back(each.substr(0, each.find(':')));  // a port may follow
+  }
+  return found;
+}
+
+std::optional<std::vector<std::uint32_t>> gpus(const Variables& variables) {
+  const auto text = variables("CUDA_VISIBLE_DEVICES");
+  if (!text) return std::nullopt;
+  std::vector<std::uint32_t> found;
+  for (const std::string& each : parts(*text)) {
+    const auto value = number(each);
+    if (!value) break;  // as CUDA does
+    found.push_back(*value);
+  }
+  return found;
+}
+
+}  // namespace
+
+JobPlace job_place(const Variables& variables) {
+  JobPlace place{.interfaces = interfaces(variables), .gpus = gpus(variables)};
+  for (const Pair& launcher : kLaunchers) {
+    const auto rank = variables(launcher.rank);
+    const auto value = rank ? number(*rank) : std::nullopt;
+    if (!value) continue;
+    place.local_rank = *value;
+    const auto size = variables(launcher.size);
+    place.local_size = std::max(size ? number(*size).value_or(1) : 1, *value + 1);
+    break;
+  }
+  return place;
+}
+
+std::optional<std::string> variable_here(const char* name) {
+  const char* const value = std::getenv(name);
+  if (value == nullptr) return std::nullopt;
+  return value;
+}
+
+}  // namespace gtopk::topology
