@@ -154,14 +154,83 @@ def check_sparse_embeddings_under_ddp_train_as_over_gloo(me: Rank) -> None:
     dist.destroy_process_group(gloo)
 
 
-def check_what_sparse_gradients_do_not_go_with_is_refused(me: Rank) -> None:
+def check_momentum_with_sparse_gradients_is_refused(me: Rank) -> None:
     ddp = DistributedDataParallel(Words())
-    for options in ({"momentum": 0.9}, {"clip_norm": 1.0}, {"scaler": torch.amp.GradScaler("cpu")}):
-        with pytest.raises(
-            NotImplementedError, match=rf"'words.weight' is sparse COO, and {next(iter(options))}="
-        ):
-            gtopk.attach(ddp, density=0.1, **options)
+    with pytest.raises(NotImplementedError, match=r"'words.weight' is sparse COO, and momentum="):
+        gtopk.attach(ddp, density=0.1, momentum=0.9)
     usable(me)
+
+
+class Given(nn.Module):
+    """Two embeddings and a weight; the gradients of its sum are what is said."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Embedding(20, 3, sparse=True)
+        self.other = nn.Embedding(20, 3, sparse=True)
+        self.weight = nn.Parameter(torch.zeros(60))
+
+    def forward(self, x: torch.Tensor, scales: list[float]) -> torch.Tensor:
+        a, b, c = scales
+        return a * self.one(x).sum() + b * self.other(x).sum() + c * self.weight.sum()
+
+
+def gradients(model: Given) -> list[torch.Tensor]:
+    return [each.grad.to_dense() for each in (model.one.weight, model.other.weight, model.weight)]
+
+
+def check_sparse_gradients_are_clipped_with_the_others(me: Rank) -> None:
+    """Words come twice in a gradient: their sum is the element that the norm is of."""
+    words = torch.tensor([me.rank, 7, 7, 11])
+    scales = [1.0, 2.0 + me.rank, 0.5]
+    plain = Given()
+    plain(words, scales).backward()
+    mine = gradients(plain)
+    norms = torch.stack([each.norm() for each in mine])
+    most = 1.0 / me.size**0.5
+    for clip in ("model", "unit"):
+        for scaler in (None, torch.amp.GradScaler("cpu", init_scale=4.0)):
+            ddp = DistributedDataParallel(Given())
+            gtopk.attach(ddp, density=1.0, clip_norm=1.0, clip=clip, min_numel=1, scaler=scaler)
+            factors = most / (norms if clip == "unit" else norms.norm().expand(3))
+            expected = [f.clamp(max=1) * g for f, g in zip(factors, mine, strict=True)]
+            for each in expected:
+                dist.all_reduce(each, dist.ReduceOp.AVG)
+            for _ in range(2):
+                ddp.zero_grad()
+                loss = ddp(words, scales)
+                (loss if scaler is None else 4.0 * loss).backward()
+                assert ddp.module.one.weight.grad.is_sparse
+                for seen, wanted in zip(gradients(ddp.module), expected, strict=True):
+                    seen = seen if scaler is None else seen / 4
+                    torch.testing.assert_close(seen, wanted, rtol=1e-5, atol=1e-6)
+
+
+def check_one_gradient_that_is_not_finite_stops_all_of_a_scaled_step(me: Rank) -> None:
+    """On one rank, a sparse one or the weight's: with a scaler no residual has moved."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    ddp = DistributedDataParallel(Given())
+    state = gtopk.attach(ddp, density=0.1, scaler=scaler, min_numel=1)
+    words = torch.tensor([me.rank, 7, 7, 11])
+    for scales in (
+        [1.0, 2.0, 0.5],
+        *torch.eye(3).mul(torch.inf).nan_to_num(1.0, torch.inf).tolist(),
+    ):
+        before = state.residual("weight").clone()
+        bad = max(scales) == torch.inf
+        ddp.zero_grad()
+        ddp(words, scales if me.rank == 2 else [1.0, 2.0, 0.5]).backward()
+        # Zeros beside NaN are places where no rank has a word.
+        assert all(bool(each.isnan().any()) == bad for each in gradients(ddp.module)), scales
+        for each in ddp.module.parameters():
+            values = each.grad._values() if each.grad.is_sparse else each.grad
+            assert bool(values.isfinite().all()) != bad
+            assert bool(values.isnan().all()) == bad
+        assert torch.equal(state.residual("weight"), before) == bad
+    alone = DistributedDataParallel(Given())
+    gtopk.attach(alone, density=0.1, min_numel=1)
+    alone(words, [1.0, torch.inf, 1.0]).backward()  # without a scaler each stands alone
+    assert all(bool(each.isfinite().all()) for each in gradients(alone.module)[::2])
 
 
 def test_on_four_ranks(four: RankSet, check) -> None:

@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch.distributed import AllreduceOptions
 
-from gtopk.ddp import check_group, ddps_around, has_dropped, may_drop, version
-from gtopk.exchange import Bucket
+from gtopk.ddp import (
+    check_group,
+    ddps_around,
+    has_dropped,
+    may_drop,
+    sparse_gradients,
+    version,
+)
+from gtopk.exchange import Bucket, ExactBucket
 from gtopk.groups import backend_of
 from gtopk.overlap import Overlap
 from gtopk.places import layout_of
@@ -40,6 +47,7 @@ class BucketOverlap(Overlap):
         super().__init__(state, units)
         self._ddps: list[weakref.ref[DistributedDataParallel]] = []
         self._may_drop = True
+        self._exact_seen = 0  # of this backward
 
     def _arranged(self, places: Mapping[str, Place]) -> None:
         self._places = {id(p): places[name] for name, p in self._parameters.items()}
@@ -60,6 +68,7 @@ class BucketOverlap(Overlap):
         if bucket.index() == 0:
             self._find_ddp(bucket.parameters()[0])
             self._begin()
+            self._exact_seen = 0
         if bucket.buffer().layout == torch.strided:
             layout = self._layout(bucket)
             waiting = Bucket(bucket.buffer(), len(layout.shares))
@@ -83,10 +92,45 @@ class BucketOverlap(Overlap):
                 "SparseState has the parameter: make the state with gtopk.attach(ddp, density=…), "
                 "or leave out what is not to be selected from"
             )
+        self._exact_seen += 1
+        if self._exact_seen > self._exact_parts:  # of a DDP that was not found
+            raise ValueError(
+                f"gtopk: DDP reduces {self._exact_seen} gradients that are sparse COO, and has "
+                f"{self._exact_parts} modules that make such: give these sparse=True"
+            )
+        waiting = ExactBucket(gradient, self._exchanges if self._gate is not None else [])
+        with torch.no_grad():
+            self._start_all([], [waiting])
+        return waiting.future
+
+    def _start_exact(self, bucket: ExactBucket) -> None:
         assert self._backend is not None
-        ranks = self._backend.size()
-        work = self._backend.allreduce([gradient], AllreduceOptions())
-        return work.get_future().then(lambda done: done.value()[0].div_(ranks))
+        with self._changed:  # units end on other threads
+            for exchange in bucket.exchanges:
+                if exchange.finished:
+                    bucket.ends(exchange.error)
+                else:
+                    exchange.buckets.append(bucket)
+        work = self._backend.allreduce([bucket.gradient], AllreduceOptions())
+        work.get_future().add_done_callback(lambda done: self._exact_done(bucket, done))
+
+    def _exact_done(
+        self, bucket: ExactBucket, done: torch.futures.Future[list[torch.Tensor]]
+    ) -> None:
+        """Sums are there: those of a backward with a gate count as one of its parts."""
+        assert self._backend is not None
+        error: Exception | None = None
+        try:
+            with torch.no_grad():
+                done.value()[0].div_(self._backend.size())
+        except Exception as failure:
+            error = failure
+        if self._gate is not None:
+            self._gate.arrive(error is None and bucket.finite())
+        with self._changed:
+            last = bucket.ends(error)
+        if last:
+            bucket.complete()
 
     def _layout(self, bucket: dist.GradBucket) -> Layout:
         """Find out which units' gradients the bucket holds, and where, and that they may come."""
@@ -127,6 +171,7 @@ class BucketOverlap(Overlap):
             backend_of(self._state.group)
             check_group(ddps, self._state.group)
             self._may_drop = may_drop(ddps)
+            self._exact_parts = max(map(sparse_gradients, ddps), default=0)
             self._ddps = [weakref.ref(each) for each in ddps]
 
     def _end(self) -> None:

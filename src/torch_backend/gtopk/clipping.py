@@ -16,17 +16,24 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gtopk.exchange import Exchange
+    from gtopk.exchange import ExactBucket, Exchange
 
 
-def clip(exchanges: Sequence[Exchange], clip_norm: float, ranks: int) -> None:
+def clip(
+    exchanges: Sequence[Exchange],
+    clip_norm: float,
+    ranks: int,
+    exact: Sequence[ExactBucket] = (),
+    scale: float = 1.0,
+) -> None:
     """Scale the gradients of all of these, together, down to ``clip_norm / sqrt(ranks)``.
 
     The norm is that of all their elements, in double. One that is not finite clips nothing: such a
-    step does not happen.
+    step does not happen. exact: sparse COO gradients, still multiplied by `scale`.
     """
     pieces = [piece for each in exchanges for piece in (*each.large, each.small) if piece.numel()]
     norms = [torch.linalg.vector_norm(piece, dtype=torch.float64).item() for piece in pieces]
+    norms += [each.norm() / scale for each in exact]
     norm, most = math.hypot(*norms), clip_norm / math.sqrt(ranks)
     if not math.isfinite(norm) or norm <= most:
         return
@@ -34,3 +41,5 @@ def clip(exchanges: Sequence[Exchange], clip_norm: float, ranks: int) -> None:
         piece.mul_(most / norm)
     for each in exchanges:
         each.clipped = most / norm
+    for apart in exact:
+        apart.multiply(most / norm)

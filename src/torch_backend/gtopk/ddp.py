@@ -61,6 +61,14 @@ def with_sparse_gradients(module: nn.Module) -> set[int]:
     return {each for each, is_sparse in sparse.items() if is_sparse}
 
 
+def sparse_gradients(ddp: DistributedDataParallel) -> int:
+    """Count the parameters whose gradients DDP reduces as sparse COO."""
+    ids = with_sparse_gradients(ddp.module)
+    named = ddp.module.named_parameters()
+    left_out = set(ddp.parameters_to_ignore)
+    return sum(id(p) in ids and p.requires_grad and name not in left_out for name, p in named)
+
+
 def version(parameter: torch.Tensor) -> int | None:
     """Count how often .grad was written so far; None where there is none."""
     return None if parameter.grad is None else parameter.grad._version

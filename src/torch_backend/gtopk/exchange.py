@@ -51,6 +51,40 @@ class Bucket:
         self._begin.set_result(None)
 
 
+class ExactBucket(Bucket):
+    """A bucket of one gradient that is sparse COO, which is averaged as it is.
+
+    It waits for its own all-reduce and for `exchanges`: where one of them has not happened, neither
+    has this.
+    """
+
+    def __init__(self, gradient: torch.Tensor, exchanges: Sequence[Exchange]) -> None:
+        """Wait for these."""
+        super().__init__(gradient, 1 + len(exchanges))
+        self.gradient = gradient
+        self.exchanges = exchanges
+
+    def norm(self) -> float:
+        """Of this rank's gradient, in double: entries of one place are one element."""
+        values = self.gradient.coalesce().values()
+        return torch.linalg.vector_norm(values, dtype=torch.float64).item()
+
+    def multiply(self, factor: float) -> None:
+        """Scale this rank's gradient."""
+        self.gradient._values().mul_(factor)
+
+    def finite(self) -> bool:
+        """Whether all of it is: after the all-reduce the same on all ranks."""
+        return bool(self.gradient._values().isfinite().all())
+
+    def complete(self) -> None:
+        """Run the future's callbacks, here."""
+        if self.error is None and not all(each.delivered for each in self.exchanges):
+            with torch.no_grad():
+                self.gradient._values().fill_(math.nan)
+        super().complete()
+
+
 class Note:
     """What a sparse all-reduce delivered, kept beside the tensor: DDP may write over its buckets.
 
@@ -134,6 +168,8 @@ class Exchange:
         self.works: list[Work] = []
         self.under_way = 0
         self.ended = True
+        self.finished = False
+        """After the last of its operations."""
         self.error: Exception | None = None
         self.delivered = False
         """The residual has changed: what left it is in the large part, and noted."""

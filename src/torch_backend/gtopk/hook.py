@@ -53,17 +53,18 @@ def attach(ddp: DistributedDataParallel, density: Share = 0.001, **arguments: An
         density: of SparseState.
         arguments: the others of SparseState, but for the parameters and the group.
 
-    Sparse COO gradients, of ``nn.Embedding(sparse=True)`` for example, are summed exactly, and
-    their parameters are not the state's.
+    Sparse COO gradients, of ``nn.Embedding(sparse=True)`` for example, are averaged exactly, and
+    their parameters are not the state's. They count for `clip_norm` (with clip="unit" each is one),
+    and with `scaler` they are NaN where one of the units is not finite, and the reverse.
 
     Returns:
         The state: residuals, to be saved with a checkpoint, and the density, which can be set.
 
     Raises:
         ValueError: `ddp` is no DistributedDataParallel; and as SparseState.
-        NotImplementedError: as SparseState; sparse COO gradients together with momentum, clip_norm
-            or scaler; and DDP's mixed_precision, whose own hook casts on an accelerator's streams:
-            compute under torch.autocast.
+        NotImplementedError: as SparseState; sparse COO gradients together with momentum, which
+            would make them dense; and DDP's mixed_precision, whose own hook casts on an
+            accelerator's streams: compute under torch.autocast.
         RuntimeError: `ddp` has a communication hook already.
     """
     if not isinstance(ddp, DistributedDataParallel):
@@ -88,10 +89,9 @@ def _left_out(ddp: DistributedDataParallel, arguments: dict[str, Any]) -> set[st
     ids = with_sparse_gradients(ddp.module)
     sparse = {name for name, each in ddp.module.named_parameters() if id(each) in ids}
     sparse -= set(ddp.parameters_to_ignore)
-    asked = [name for name in ("momentum", "clip_norm", "scaler") if arguments.get(name)]
-    if sparse and asked:
+    if sparse and arguments.get("momentum"):
         raise NotImplementedError(
-            f"gtopk: the gradient of '{min(sparse)}' is sparse COO, and {asked[0]}= with such "
-            "gradients is not there yet: make its module with sparse=False"
+            f"gtopk: the gradient of '{min(sparse)}' is sparse COO, and momentum= would make it "
+            "dense: make its module with sparse=False, or leave momentum to the optimizer"
         )
     return sparse | set(ddp.parameters_to_ignore)

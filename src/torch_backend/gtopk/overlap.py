@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from gtopk.backend import GtopkBackend
     from gtopk.config import Config, Density
-    from gtopk.exchange import Bucket
+    from gtopk.exchange import Bucket, ExactBucket
     from gtopk.fingerprint import Line
     from gtopk.momenta import Momenta
     from gtopk.places import Layout, Place
@@ -102,7 +102,10 @@ class Overlap:
         self._open = False  # gradients of a backward have arrived, and its end was not seen
         self._scale = 1.0  # what the gradients of this backward were multiplied by
         self._gate: torch.ScriptObject | None = None  # at which its units wait for one another
-        self._held: list[Exchange] = []  # complete, until the norm of all gradients is known
+        self._exact_parts = 0  # gradients of a backward that no unit has
+        # Complete, until the norm of all gradients is known.
+        self._held: list[Exchange] = []
+        self._held_exact: list[ExactBucket] = []
 
     def rearrange(self, units: Sequence[Unit]) -> None:
         """The state has these units from now on, of the same parameters; between two backwards."""
@@ -135,8 +138,9 @@ class Overlap:
         state.choose()
         scaler, rates = state.scaler, state.rates
         self._scale = 1.0 if scaler is None else scale_of(scaler)
-        self._gate = None if scaler is None else _native.gate(len(self._names))
-        self._last, self._held = [], []
+        parts = len(self._names) + self._exact_parts
+        self._gate = None if scaler is None else _native.gate(parts)
+        self._last, self._held, self._held_exact = [], [], []
         self._exchanges = [
             Exchange(i, names, self._scale, self._gate, rates.of(names) if rates else None)
             for i, names in enumerate(self._names)
@@ -160,8 +164,7 @@ class Overlap:
             ready = self._ready(complete)
             for exchange in ready:
                 exchange.gather(self._small_of(exchange.index))
-            for exchange in self._clipped(ready):
-                self._start(exchange)
+            self._start_all(ready)
 
     def _ready(self, complete: list[Exchange]) -> list[Exchange]:
         """Return which exchanges start now that these are complete, in their order.
@@ -171,22 +174,40 @@ class Overlap:
         """
         return complete
 
-    def _clipped(self, ready: list[Exchange]) -> list[Exchange]:
+    def _start_all(self, ready: list[Exchange], exact: list[ExactBucket] | None = None) -> None:
+        """Start what is ready and clipped."""
+        starting, apart = self._clipped(ready, exact or [])
+        for each in apart:
+            self._start_exact(each)
+        for exchange in starting:
+            self._start(exchange)
+
+    def _start_exact(self, bucket: ExactBucket) -> None:
+        """Average a gradient that no unit has."""
+        raise NotImplementedError
+
+    def _clipped(
+        self, ready: list[Exchange], exact: list[ExactBucket]
+    ) -> tuple[list[Exchange], list[ExactBucket]]:
         """Clip what is ready; return what starts now: with the whole model's norm all, or none."""
         assert self._backend is not None
         config, ranks = self._state.config, self._backend.size()
         if config.clip_norm is None:
-            return ready
+            return ready, exact
         if config.clip == "unit":
             for exchange in ready:
                 clip([exchange], config.clip_norm, ranks)
-            return ready
+            for each in exact:
+                clip([], config.clip_norm, ranks, [each], self._scale)
+            return ready, exact
         self._held += ready
-        if len(self._held) < len(self._exchanges):
-            return []
-        ready, self._held = self._held, []
-        clip(ready, config.clip_norm, ranks)
-        return ready
+        self._held_exact += exact
+        wanted = len(self._exchanges) + self._exact_parts
+        if len(self._held) + len(self._held_exact) < wanted:
+            return [], []
+        ready, exact, self._held, self._held_exact = self._held, self._held_exact, [], []
+        clip(ready, config.clip_norm, ranks, exact, self._scale)
+        return ready, exact
 
     def _check_new(self, layout: Layout, why: str) -> None:
         """Raise RuntimeError where a gradient has arrived before."""
@@ -371,7 +392,7 @@ class Overlap:
             self._notes[exchange.index] = None
         with self._changed:
             exchange.works = []
-            exchange.ended = True
+            exchange.ended = exchange.finished = True
             self._changed.notify_all()
             complete = [each for each in exchange.buckets if each.ends(exchange.error)]
         for bucket in complete:
