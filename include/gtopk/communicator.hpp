@@ -17,6 +17,7 @@
 #include "gtopk/collectives.hpp"
 #include "gtopk/directory.hpp"
 #include "gtopk/error.hpp"
+#include "gtopk/gate.hpp"
 #include "gtopk/metrics.hpp"
 #include "gtopk/plan.hpp"
 #include "gtopk/types.hpp"
@@ -90,6 +91,11 @@ struct Call {
   std::shared_ptr<void> keepalive{};
   /// Of this operation; the group's where absent.
   std::optional<std::chrono::nanoseconds> timeout{};
+  /// Decided when the memory holds what is to be sent (a copy from a device has ended); where it
+  /// decides that nothing happened, the operation fails with Error{kAborted}. Later collectives of
+  /// the group start behind this one all the same, in the order of the calls; messages from rank to
+  /// rank do not wait. Null: it is there now.
+  std::shared_ptr<Gate> input{};
 };
 
 /// A group of ranks. Collectives are numbered in the order of their calls, which must be the same

@@ -142,7 +142,7 @@ std::uint64_t Communicator::run(Collective collective, Call call) {
   spec.timeout = call.timeout.value_or(std::chrono::nanoseconds(timeout_nanoseconds_.load()));
   spec.done = std::move(call.done);
   spec.keepalive = std::move(call.keepalive);
-  return process_->thread_->engine().submit(group_, std::move(spec));
+  return process_->thread_->engine().submit(group_, std::move(spec), std::move(call.input));
 }
 
 void Communicator::abort(const std::string& reason) {

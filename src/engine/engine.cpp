@@ -41,8 +41,17 @@ Engine::~Engine() {
   }
 }
 
-std::uint64_t Engine::submit(const std::shared_ptr<Group>& group, OperationSpec spec) {
-  const std::uint64_t sequence = scheduler_.submit(group, std::move(spec));
+std::uint64_t Engine::submit(const std::shared_ptr<Group>& group, OperationSpec spec,
+                             std::shared_ptr<Gate> input) {
+  if (input) {
+    spec.body = [input, body = std::move(spec.body)](GroupView& view) {
+      if (!input->shut()) {
+        throw Error(ErrorKind::kAborted, "its input has not come from the device");
+      }
+      return body(view);
+    };
+  }
+  const std::uint64_t sequence = scheduler_.submit(group, std::move(spec), std::move(input));
   transport_.wake();
   return sequence;
 }
@@ -63,7 +72,13 @@ void Engine::admit(Scheduler::Queued& call) {
     operation->tell(cause);
     return;
   }
-  scheduler_.admit(std::move(operation));
+  std::unique_ptr<AwaitedInput> input;
+  if (call.input) {
+    input = std::make_unique<AwaitedInput>(call.input, [this, group = call.group] {
+      post([this, group] { scheduler_.input_came(*group); });
+    });
+  }
+  scheduler_.admit(std::move(operation), std::move(input));
 }
 
 std::uint32_t Engine::reserve_group_id() {

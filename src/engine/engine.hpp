@@ -49,7 +49,9 @@ class Engine final : public transport::AddressBook {
 
   /// Numbers the operation and hands it over; its `done` is called in any case, exactly once.
   /// Returns its number among the group's collectives, 0 for a point-to-point message.
-  std::uint64_t submit(const std::shared_ptr<Group>& group, OperationSpec spec);
+  /// input: see gtopk::Call.
+  std::uint64_t submit(const std::shared_ptr<Group>& group, OperationSpec spec,
+                       std::shared_ptr<Gate> input = nullptr);
   /// Runs `work` on the engine thread, in order with submissions.
   void post(std::function<void()> work);
   [[nodiscard]] bool has_queued() const { return scheduler_.has_queued(); }

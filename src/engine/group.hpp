@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "gtopk/error.hpp"
+#include "src/engine/awaited_input.hpp"
 #include "src/engine/host_map.hpp"
 #include "src/engine/keepsakes.hpp"
 #include "src/engine/metrics.hpp"
@@ -107,6 +108,10 @@ class Group {
   std::size_t at_gate_ = 0;
   /// For a place in flight.
   std::deque<std::unique_ptr<Operation>> waiting_;
+  /// Of these, by number, what is on its way into their memory.
+  std::map<std::uint64_t, std::unique_ptr<AwaitedInput>> inputs_;
+  /// Messages whose input is on its way, in the order of the calls.
+  std::deque<std::pair<std::unique_ptr<Operation>, std::unique_ptr<AwaitedInput>>> held_;
   /// Those with a Turn, the first one's it is.
   std::vector<Operation*> line_;
   /// Operations that waited.

@@ -293,7 +293,8 @@ void Probes::check_lingering(Operation& operation, transport::TimePoint now) {
   operation.deadline = now + kLingerBound - kProbeGrace;
 }
 
-void Probes::check_waiting(const Group& group, transport::TimePoint now) {
+void Probes::check_waiting(Group& group, transport::TimePoint now) {
+  Scheduler::give_up_late_inputs(group, now);
   // It waits for the oldest one that runs, whose own deadline may be far away: ask about that one.
   Operation* const oldest = Scheduler::oldest_running(group);
   if (oldest != nullptr && Scheduler::any_waits_too_long(group, now) &&

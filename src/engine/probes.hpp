@@ -43,7 +43,7 @@ class Probes {
 
  private:
   void check_lingering(Operation& operation, transport::TimePoint now);
-  void check_waiting(const Group& group, transport::TimePoint now);
+  void check_waiting(Group& group, transport::TimePoint now);
   void probe(Operation& operation);
   void conclude(Operation& operation);
   [[nodiscard]] std::string describe_state(const Group& group, std::uint64_t sequence) const;

@@ -36,16 +36,22 @@ Scheduler::~Scheduler() {
     for (const auto& operation : group->waiting_) {
       end(*operation);
     }
+    for (const auto& [operation, input] : group->held_) {
+      end(*operation);
+    }
+    group->inputs_.clear();
+    group->held_.clear();
     group->waiting_.clear();  // groups may outlive the engine, operations may not
   }
   operations_.clear();  // one that ends may make another ready
 }
 
-std::uint64_t Scheduler::submit(const std::shared_ptr<Group>& group, OperationSpec spec) {
+std::uint64_t Scheduler::submit(const std::shared_ptr<Group>& group, OperationSpec spec,
+                                std::shared_ptr<Gate> input) {
   const transport::TimePoint now = clock_.now();
   const std::lock_guard lock(mutex_);
   const std::uint64_t sequence = spec.point_to_point() ? 0 : group->next_sequence_++;
-  queue_.push_back({{}, {group, sequence, now, std::move(spec)}});
+  queue_.push_back({{}, {group, sequence, now, std::move(spec), std::move(input)}});
   return sequence;
 }
 
@@ -79,14 +85,46 @@ bool Scheduler::take_queue() {
   return any;
 }
 
-void Scheduler::admit(std::unique_ptr<Operation> operation) {
+void Scheduler::admit(std::unique_ptr<Operation> operation, std::unique_ptr<AwaitedInput> input) {
+  Group& group = operation->group();
   if (operation->spec().point_to_point()) {
-    start(std::move(operation));
+    if (input == nullptr) {
+      start(std::move(operation));
+    } else {
+      group.held_.emplace_back(std::move(operation), std::move(input));
+      input_came(group);
+    }
     return;
   }
-  Group& group = operation->group();
+  if (input != nullptr) {
+    group.inputs_.emplace(operation->sequence(), std::move(input));
+  }
   group.waiting_.push_back(std::move(operation));
   start_waiting(group);
+}
+
+void Scheduler::input_came(Group& group) {
+  // In the order of the calls, as messages of one tag must be sent.
+  while (!group.held_.empty() && group.held_.front().second->decided()) {
+    std::unique_ptr<Operation> operation = std::move(group.held_.front().first);
+    group.held_.pop_front();
+    start(std::move(operation));
+  }
+  start_waiting(group);
+}
+
+void Scheduler::give_up_late_inputs(Group& group, transport::TimePoint now) {
+  for (const auto& [operation, input] : group.held_) {
+    if (now >= operation->deadline) {
+      input->give_up();
+    }
+  }
+  if (!group.waiting_.empty() && now >= group.waiting_.front()->deadline) {
+    const auto input = group.inputs_.find(group.waiting_.front()->sequence());
+    if (input != group.inputs_.end()) {
+      input->second->give_up();
+    }
+  }
 }
 
 void Scheduler::start_waiting(Group& group) {
@@ -103,6 +141,13 @@ void Scheduler::start_those_that_may(Group& group) {
     if (group.waiting_.front()->spec().ordering == Ordering::kAfterEarlier &&
         !group.running_.empty()) {
       return;
+    }
+    const auto input = group.inputs_.find(group.waiting_.front()->sequence());
+    if (input != group.inputs_.end()) {
+      if (!input->second->decided()) {
+        return;
+      }
+      group.inputs_.erase(input);
     }
     std::unique_ptr<Operation> operation = std::move(group.waiting_.front());
     group.waiting_.pop_front();
@@ -161,9 +206,9 @@ void Scheduler::finish(Operation& operation) {
 }
 
 bool Scheduler::idle(const Group& group) const {
-  return group.waiting_.empty() && std::ranges::none_of(operations_, [&](const auto& operation) {
-           return &operation->group() == &group;
-         });
+  return group.waiting_.empty() && group.held_.empty() &&
+         std::ranges::none_of(operations_,
+                              [&](const auto& operation) { return &operation->group() == &group; });
 }
 
 void Scheduler::when_idle(const std::shared_ptr<Group>& group, std::function<void()> then) {
@@ -212,6 +257,7 @@ void Scheduler::end_waiting(Group& group, std::uint64_t sequence, const Error& c
   if (waiting != group.waiting_.end()) {
     (*waiting)->tell(cause);
     group.waiting_.erase(waiting);
+    group.inputs_.erase(sequence);
   }
 }
 
@@ -224,6 +270,11 @@ void Scheduler::fail(Group& group, const Error& cause) {
   };
   std::deque<std::unique_ptr<Operation>> waiting;
   waiting.swap(group.waiting_);
+  for (auto& [operation, input] : group.held_) {
+    waiting.push_back(std::move(operation));
+  }
+  group.held_.clear();
+  group.inputs_.clear();
   for (const auto& operation : operations_) {
     if (&operation->group() == &group) {
       operation->fail(with_label(*operation));
@@ -264,6 +315,11 @@ void Scheduler::plan_timers(transport::TimePoint now) {
   next_timer_ = now + kIdleTimer;
   for (const auto& group : groups_.all()) {
     for (const auto& operation : group->waiting_) {
+      if (operation->deadline > now) {
+        wake_by(operation->deadline);
+      }
+    }
+    for (const auto& [operation, input] : group->held_) {
       if (operation->deadline > now) {
         wake_by(operation->deadline);
       }

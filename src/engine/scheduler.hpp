@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "gtopk/error.hpp"
+#include "gtopk/gate.hpp"
+#include "src/engine/awaited_input.hpp"
 #include "src/engine/group_table.hpp"
 #include "src/engine/operation.hpp"
 #include "src/transport/base/clock.hpp"
@@ -32,6 +34,7 @@ class Scheduler {
     std::uint64_t sequence = 0;
     transport::TimePoint time{};
     OperationSpec spec;
+    std::shared_ptr<Gate> input;
   };
   /// How an operation's body ended.
   struct Outcome {
@@ -59,7 +62,8 @@ class Scheduler {
 
   /// Numbers the operation and returns its number among the group's collectives; see
   /// Engine::submit.
-  std::uint64_t submit(const std::shared_ptr<Group>& group, OperationSpec spec);
+  std::uint64_t submit(const std::shared_ptr<Group>& group, OperationSpec spec,
+                       std::shared_ptr<Gate> input);
   void post(std::function<void()> work);
   [[nodiscard]] bool has_queued() const;
 
@@ -70,8 +74,12 @@ class Scheduler {
   /// Forgets operations that the network has let go of, and calls those that wait for it.
   void forget_quiet();
 
-  /// Starts the operation as soon as it may.
-  void admit(std::unique_ptr<Operation> operation);
+  /// Starts the operation as soon as it may. Null: its input is there.
+  void admit(std::unique_ptr<Operation> operation, std::unique_ptr<AwaitedInput> input = nullptr);
+  /// Starts what waited for input that is there now.
+  void input_came(Group& group);
+  /// What has waited too long for its input runs without.
+  static void give_up_late_inputs(Group& group, transport::TimePoint now);
   void make_ready(std::coroutine_handle<> handle, Operation& operation) {
     ready_.push_back({handle, &operation});
   }

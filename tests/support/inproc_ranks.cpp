@@ -90,12 +90,13 @@ std::vector<std::shared_ptr<Group>> InprocRanks::make_group(
   return groups;
 }
 
-SharedEnding InprocRanks::submit(std::uint32_t rank, OperationSpec spec) {
-  return submit(rank, group(rank), std::move(spec));
+SharedEnding InprocRanks::submit(std::uint32_t rank, OperationSpec spec,
+                                 std::shared_ptr<Gate> input) {
+  return submit(rank, group(rank), std::move(spec), std::move(input));
 }
 
 SharedEnding InprocRanks::submit(std::uint32_t rank, const std::shared_ptr<Group>& group,
-                                 OperationSpec spec) {
+                                 OperationSpec spec, std::shared_ptr<Gate> input) {
   const std::shared_ptr<Ending> ending = endings_.add(rank, spec.name);
   if (spec.timeout == Duration::zero()) spec.timeout = kTimeout;
   spec.done = [ending](const std::exception_ptr& error) {
@@ -107,7 +108,7 @@ SharedEnding InprocRanks::submit(std::uint32_t rank, const std::shared_ptr<Group
     }
   };
   submitted_.push_back({rank, ending});
-  engine(rank).submit(group, std::move(spec));
+  engine(rank).submit(group, std::move(spec), std::move(input));
   return ending;
 }
 

@@ -66,9 +66,11 @@ class InprocRanks {
   void next_group_is(std::uint32_t rank, std::uint32_t number);
 
   /// Hands an operation to one rank. A timeout of zero becomes kTimeout.
-  [[nodiscard]] SharedEnding submit(std::uint32_t rank, engine::OperationSpec spec);
+  [[nodiscard]] SharedEnding submit(std::uint32_t rank, engine::OperationSpec spec,
+                                    std::shared_ptr<Gate> input = nullptr);
   [[nodiscard]] SharedEnding submit(std::uint32_t rank, const std::shared_ptr<engine::Group>& group,
-                                    engine::OperationSpec spec);
+                                    engine::OperationSpec spec,
+                                    std::shared_ptr<Gate> input = nullptr);
   /// One operation on every running rank, until each has ended. By rank; dead and frozen ones stay
   /// "not ended".
   [[nodiscard]] std::vector<SharedEnding> run(

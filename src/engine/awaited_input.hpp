@@ -1,0 +1,32 @@
+// Engine: input of an operation that is still on its way into the caller's memory, from a device.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "gtopk/gate.hpp"
+
+namespace gtopk::engine {
+
+/// While this lives, `then` is called when the gate is decided, on the deciding thread.
+class AwaitedInput {
+ public:
+  AwaitedInput(std::shared_ptr<Gate> gate, std::function<void()> then)
+      : gate_(std::move(gate)), waiter_(gate_->when_decided(std::move(then))) {}
+  AwaitedInput(const AwaitedInput&) = delete;
+  AwaitedInput& operator=(const AwaitedInput&) = delete;
+  AwaitedInput(AwaitedInput&&) = delete;
+  AwaitedInput& operator=(AwaitedInput&&) = delete;
+  ~AwaitedInput() { gate_->forget(waiter_); }
+
+  [[nodiscard]] bool decided() const { return gate_->verdict().has_value(); }
+  /// The operation is to run without, and to fail.
+  void give_up() { gate_->shut(); }
+
+ private:
+  std::shared_ptr<Gate> gate_;
+  Gate::Waiters::iterator waiter_;
+};
+
+}  // namespace gtopk::engine

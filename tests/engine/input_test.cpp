@@ -1,0 +1,160 @@
+// Engine: operations whose input is still on its way (from a device) when they are called.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "gtopk/collectives.hpp"
+#include "gtopk/gate.hpp"
+#include "src/engine/engine.hpp"
+#include "tests/support/calls.hpp"
+#include "tests/support/cases.hpp"
+
+namespace gtopk {
+namespace {
+
+using support::InprocRanks;
+using support::SharedEnding;
+using testing::HasSubstr;
+
+constexpr std::uint32_t kRanks = 3;
+
+engine::OperationSpec sum(std::int64_t& value) {
+  return all_reduce(&value, 1, DataType::kInt64, ReduceOp::kSum);
+}
+
+std::shared_ptr<Gate> on_its_way() { return std::make_shared<Gate>(1); }
+
+TEST(Input, NothingIsReadBeforeItIsThere) {
+  InprocRanks ranks(kRanks, support::network(1));
+  std::vector<std::int64_t> values(kRanks, -1000);
+  std::vector<std::shared_ptr<Gate>> inputs;
+  std::vector<SharedEnding> endings;
+  for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+    inputs.push_back(on_its_way());
+    endings.push_back(ranks.submit(rank, sum(values[rank]), inputs[rank]));
+  }
+  ranks.run_for(std::chrono::seconds(1));
+  for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+    EXPECT_FALSE(endings[rank]->ended);
+    values[rank] = rank + 1;
+    inputs[rank]->arrive(true);
+  }
+  ranks.run_all();
+  for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+    EXPECT_TRUE(endings[rank]->good()) << endings[rank]->text();
+    EXPECT_EQ(values[rank], 6);
+  }
+  EXPECT_TRUE(ranks.close().empty());
+}
+
+// Ranks whose inputs come in different orders would take their turns in different orders, too.
+TEST(Input, LaterCollectivesStartBehindIt) {
+  InprocRanks ranks(kRanks, support::network(2));
+  std::vector<std::int64_t> first(kRanks, 1);
+  std::vector<std::int64_t> second(kRanks, 10);
+  std::vector<SharedEnding> endings;
+  const auto late = on_its_way();
+  const auto early = on_its_way();
+  for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+    endings.push_back(ranks.submit(rank, sum(first[rank]), rank == 0 ? late : nullptr));
+    endings.push_back(ranks.submit(rank, sum(second[rank]), rank == 0 ? early : nullptr));
+  }
+  early->arrive(true);
+  ranks.run_for(std::chrono::seconds(1));
+  EXPECT_EQ(ranks.group(0)->in_flight(), 0U);
+  for (const SharedEnding& ending : endings) EXPECT_FALSE(ending->ended);
+  late->arrive(true);
+  ranks.run_all();
+  for (const SharedEnding& ending : endings) EXPECT_TRUE(ending->good()) << ending->text();
+  for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+    EXPECT_EQ(first[rank], 3);
+    EXPECT_EQ(second[rank], 30);
+  }
+  EXPECT_TRUE(ranks.close().empty());
+}
+
+TEST(Input, MessagesPassIt) {
+  InprocRanks ranks(2, support::network(3));
+  std::int64_t reduced[2] = {1, 2};
+  std::int64_t sent = 7;
+  std::int64_t received = 0;
+  const auto input = on_its_way();
+  const auto message_input = on_its_way();
+  const SharedEnding collective = ranks.submit(0, sum(reduced[0]), input);
+  const SharedEnding others = ranks.submit(1, sum(reduced[1]));
+  const SharedEnding sending =
+      ranks.submit(0, send(std::as_bytes(std::span(&sent, 1)), 1, 5), message_input);
+  const SharedEnding receiving =
+      ranks.submit(1, recv(std::as_writable_bytes(std::span(&received, 1)), 0, 5));
+  ranks.run_for(std::chrono::seconds(1));
+  EXPECT_FALSE(receiving->ended);
+  sent = 8;
+  message_input->arrive(true);
+  ranks.run_until([&] { return receiving->ended && sending->ended; });
+  EXPECT_EQ(received, 8);
+  EXPECT_FALSE(collective->ended);
+  input->arrive(true);
+  ranks.run_all();
+  for (const SharedEnding& ending : {collective, others, sending, receiving}) {
+    EXPECT_TRUE(ending->good()) << ending->text();
+  }
+  EXPECT_EQ(reduced[0], 3);
+  EXPECT_TRUE(ranks.close().empty());
+}
+
+TEST(Input, ThatCannotBeReadFailsTheOperationOnEveryRankAndTheGroupWorksOn) {
+  InprocRanks ranks(kRanks, support::network(4));
+  std::vector<std::int64_t> values(kRanks, 1);
+  const auto input = on_its_way();
+  std::vector<SharedEnding> endings;
+  for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+    endings.push_back(ranks.submit(rank, sum(values[rank]), rank == 1 ? input : nullptr));
+  }
+  ranks.run_for(std::chrono::seconds(1));
+  input->arrive(false);
+  ranks.run_all();
+  for (const SharedEnding& ending : endings) {
+    EXPECT_FALSE(ending->good());
+    EXPECT_THAT(ending->text(), HasSubstr("its input has not come from the device"));
+  }
+  EXPECT_EQ(support::group_works(ranks), "");
+}
+
+TEST(Input, ThatNeverComesIsATimeOutThatSaysSo) {
+  InprocRanks ranks(kRanks, support::network(5));
+  std::vector<std::int64_t> values(kRanks, 1);
+  const auto input = on_its_way();
+  std::vector<SharedEnding> endings;
+  for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+    endings.push_back(ranks.submit(rank, sum(values[rank]), rank == 2 ? input : nullptr));
+  }
+  std::int64_t later = 5;  // behind it: it ends with the group
+  const SharedEnding behind = ranks.submit(2, sum(later));
+  ranks.run_all();
+  for (const SharedEnding& ending : endings) {
+    EXPECT_FALSE(ending->good());
+    EXPECT_THAT(ending->text(), HasSubstr("its input has not come from the device"));
+  }
+  EXPECT_FALSE(behind->good());
+  input->arrive(true);  // nobody is there any more
+}
+
+TEST(Input, OfAGroupThatEndsMeanwhileIsNobodysAnyMore) {
+  const auto input = on_its_way();
+  std::int64_t value = 1;
+  {
+    InprocRanks ranks(1, support::network(6));
+    const SharedEnding ending = ranks.submit(0, sum(value), input);
+    ranks.run_for(std::chrono::milliseconds(1));
+    EXPECT_FALSE(ending->ended);
+    ranks.leave(0);
+    EXPECT_FALSE(ending->good());
+    EXPECT_THAT(ending->text(), HasSubstr("was destroyed"));
+  }
+  input->arrive(true);
+}
+
+}  // namespace
+}  // namespace gtopk
