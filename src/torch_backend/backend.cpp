@@ -27,7 +27,7 @@ std::vector<Contiguous> pieces(const std::vector<at::Tensor>& tensors) {
   TORCH_CHECK_VALUE(!tensors.empty(), "gtopk: sparse_all_reduce of no tensors");
   std::vector<Contiguous> at;
   for (const at::Tensor& tensor : tensors) {
-    check_dense_cpu(tensor, kWhat);
+    check_dense(tensor, kWhat);
     TORCH_CHECK_VALUE(tensor.dtype() == tensors.front().dtype(),
                       "gtopk: sparse_all_reduce of several tensors takes one dtype, given ",
                       tensors.front().dtype(), " and ", tensor.dtype());
@@ -35,14 +35,15 @@ std::vector<Contiguous> pieces(const std::vector<at::Tensor>& tensors) {
                       "gtopk: sparse_all_reduce of several tensors takes contiguous ones, given "
                       "one of sizes ",
                       tensor.sizes(), ", strides ", tensor.strides());
-    at.push_back({tensor, tensor});
+    at.push_back(contiguous(tensor));
   }
   return at;
 }
 
-/// {}, or {indices, values} of as many elements; `dense` has no indices to note.
+/// {}, or {indices, values} of as many elements; `dense` has no indices to note. Their memory is
+/// added to `at`.
 Delivered room_to_note(const std::vector<at::Tensor>& delivered, DataType type,
-                       const std::string& algorithm) {
+                       const std::string& algorithm, std::vector<Contiguous>& at) {
   if (delivered.empty()) {
     return {};
   }
@@ -53,8 +54,14 @@ Delivered room_to_note(const std::vector<at::Tensor>& delivered, DataType type,
   TORCH_CHECK_VALUE(fits,
                     "gtopk: what is delivered is noted in two contiguous tensors of one size, "
                     "indices of int64 and values of the accumulation type");
-  return {delivered[0].mutable_data_ptr<std::int64_t>(), delivered[1].mutable_data_ptr(),
-          static_cast<std::uint64_t>(delivered[1].numel())};
+  for (const at::Tensor& each : delivered) {
+    check_dense(each, "sparse_all_reduce");
+    at.push_back(contiguous(each));
+  }
+  const at::Tensor& indices = at[at.size() - 2].memory;
+  const at::Tensor& values = at.back().memory;
+  return {indices.mutable_data_ptr<std::int64_t>(), values.mutable_data_ptr(),
+          static_cast<std::uint64_t>(values.numel())};
 }
 
 /// A selector's state in the memory of a tensor.
@@ -63,11 +70,12 @@ SelectorState* numbers_of(const at::Tensor& state) {
       static_cast<std::int64_t>(std::tuple_size_v<decltype(SelectorState::numbers)>);
   static_assert(sizeof(SelectorState) == kNumbers * sizeof(double));
   static constexpr const char* kWhat = "sparse_all_reduce's state";
-  check_dense_cpu(state, kWhat);
-  TORCH_CHECK_VALUE(state.scalar_type() == at::kDouble && state.is_contiguous() &&
-                        state.sizes() == at::IntArrayRef(kNumbers),
+  check_dense(state, kWhat);
+  TORCH_CHECK_VALUE(state.device().is_cpu() && state.scalar_type() == at::kDouble &&
+                        state.is_contiguous() && state.sizes() == at::IntArrayRef(kNumbers),
                     "gtopk: a selector's state must be a contiguous float64 tensor of shape [",
-                    kNumbers, "]; given ", state.dtype(), " of shape ", state.sizes());
+                    kNumbers, "] on the CPU; given ", state.dtype(), " of shape ", state.sizes(),
+                    " on ", state.device());
   return reinterpret_cast<SelectorState*>(state.mutable_data_ptr<double>());
 }
 
@@ -172,14 +180,25 @@ WorkPointer GtopkBackend::run(c10::intrusive_ptr<GtopkWork> work, std::chrono::m
   const std::lock_guard lock(mutex_);
   check_member();
   try {
-    start(membership_->communicator, work->call(membership_->runtime->completer, timeout,
-                                                collective ? sequence_.load() : 0, error_));
+    Call call = work->call(membership_->runtime->completer, timeout,
+                           collective ? sequence_.load() : 0, error_, unseen_);
+    if (work->retrieveOpType() == OpType::SEND) keep_order(call);
+    start(membership_->communicator, std::move(call));
   } catch (const Error& error) {
     rethrow_for_python(error);
   }
+  work->begin();
   if (collective) ++sequence_;
   window_.note(work);
   return work;
+}
+
+void GtopkBackend::keep_order(Call& call) {
+  if (call.input) {
+    last_sent_ = call.input;
+  } else if (last_sent_ && !last_sent_->verdict()) {
+    call.input = last_sent_;
+  }
 }
 
 WorkPointer GtopkBackend::allreduce(std::vector<at::Tensor>& tensors,
@@ -200,7 +219,9 @@ WorkPointer GtopkBackend::allreduce(std::vector<at::Tensor>& tensors,
 WorkPointer GtopkBackend::broadcast(std::vector<at::Tensor>& tensors,
                                     const c10d::BroadcastOptions& opts) {
   const ClosesOnError closing(window_);
-  const Contiguous at = writable(only(tensors, "broadcast"), "broadcast");
+  const at::Tensor& tensor = only(tensors, "broadcast");
+  const Contiguous at =
+      rank_ == opts.rootRank ? writable(tensor, "broadcast") : room(tensor, "broadcast");
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::BROADCAST, "gtopk:broadcast", tensors,
                                              std::vector{at}, tensors);
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
@@ -220,10 +241,10 @@ WorkPointer GtopkBackend::allgather(std::vector<std::vector<at::Tensor>>& output
   std::vector<Contiguous> at;
   std::vector<std::span<std::byte>> rooms;
   for (const at::Tensor& output : outputs[0]) {
-    check_dense_cpu(output, "all_gather");
+    check_dense(output, "all_gather");
     TORCH_CHECK_VALUE(output.dtype() == input.dtype(), "gtopk: all_gather wants outputs of the ",
                       "input's dtype (", input.dtype(), "), given ", output.dtype());
-    rooms.push_back(at.emplace_back(writable(output, "all_gather")).bytes());
+    rooms.push_back(at.emplace_back(room(output, "all_gather")).bytes());
   }
   const at::Tensor& own = at[static_cast<std::size_t>(rank_)].memory;
   TORCH_CHECK_VALUE(own.numel() == input.numel(), "gtopk: all_gather wants output ", rank_,
@@ -239,21 +260,25 @@ WorkPointer GtopkBackend::allgather(std::vector<std::vector<at::Tensor>>& output
 WorkPointer GtopkBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                           const c10d::AllgatherOptions& opts) {
   const ClosesOnError closing(window_);
-  check_dense_cpu(input, "all_gather_into_tensor");
-  check_dense_cpu(output, "all_gather_into_tensor");
+  check_dense(input, "all_gather_into_tensor");
+  check_dense(output, "all_gather_into_tensor");
   TORCH_CHECK_VALUE(output.numel() == input.numel() * size_ && output.dtype() == input.dtype(),
                     "gtopk: all_gather_into_tensor wants ", size_, " x ", input.numel(), " of ",
                     input.dtype(), " as output, given ", output.numel(), " of ", output.dtype());
-  const Contiguous at = writable(output, "all_gather_into_tensor");
+  const Contiguous at = room(output, "all_gather_into_tensor");
   std::vector<std::span<std::byte>> rooms;
   const std::size_t room = at.bytes().size() / static_cast<std::size_t>(size_);
   for (std::size_t begin = 0; rooms.size() < static_cast<std::size_t>(size_); begin += room) {
     rooms.push_back(at.bytes().subspan(begin, room));
   }
   const std::span<std::byte> own = rooms[static_cast<std::size_t>(rank_)];
-  const Contiguous mine = contiguous(input);
-  // FSDP gathers out of the output itself: then there is nothing to copy.
-  if (own.data() != mine.memory.const_data_ptr()) std::ranges::copy(mine.read(), own.begin());
+  if (at.is_staged()) {
+    copy_elements(at.memory.view(-1).narrow(0, rank_ * input.numel(), input.numel()), input);
+  } else {
+    const Contiguous mine = contiguous(input);
+    // FSDP gathers out of the output itself: then there is nothing to copy.
+    if (own.data() != mine.memory.const_data_ptr()) std::ranges::copy(mine.read(), own.begin());
+  }
   auto work =
       c10::make_intrusive<GtopkWork>(rank_, OpType::_ALLGATHER_BASE, "gtopk:_all_gather_base",
                                      std::vector{input}, std::vector{at}, std::vector{output});
@@ -304,7 +329,7 @@ WorkPointer GtopkBackend::send(std::vector<at::Tensor>& tensors, int to, int tag
 
 WorkPointer GtopkBackend::recv(std::vector<at::Tensor>& tensors, int from, int tag) {
   const ClosesOnError closing(window_);
-  const Contiguous at = writable(only(tensors, "recv"), "recv");
+  const Contiguous at = room(only(tensors, "recv"), "recv");
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::RECV, "gtopk:recv", tensors,
                                              std::vector{at}, tensors);
   work->source() = static_cast<std::uint32_t>(from);
@@ -316,7 +341,7 @@ WorkPointer GtopkBackend::recv(std::vector<at::Tensor>& tensors, int from, int t
 
 WorkPointer GtopkBackend::recvAnysource(std::vector<at::Tensor>& tensors, int tag) {
   const ClosesOnError closing(window_);
-  const Contiguous at = writable(only(tensors, "recv"), "recv");
+  const Contiguous at = room(only(tensors, "recv"), "recv");
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::RECVANYSOURCE, "gtopk:recvAnySource",
                                              tensors, std::vector{at}, tensors);
   std::uint32_t& source = work->source();  // the engine owns the Work until the operation has gone
@@ -344,7 +369,10 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
   // What is accumulated beside the tensor, in the memory of `kept`.
   const auto accumulated = [&](const at::Tensor& kept, const char* name) -> void* {
     const std::string what = std::string("sparse_all_reduce's ") + name;
-    check_dense_cpu(kept, what.c_str());
+    check_dense(kept, what.c_str());
+    TORCH_CHECK_VALUE(kept.device() == tensors.front().device(), "gtopk: the ", name,
+                      " must be on ", tensors.front().device(), " like the tensor, given one on ",
+                      kept.device());
     const auto flat = static_cast<std::int64_t>(d);
     const at::IntArrayRef shape = tensors.size() == 1 ? tensors.front().sizes() : flat;
     TORCH_CHECK_VALUE((kept.sizes() == shape || kept.sizes() == at::IntArrayRef(flat)) &&
@@ -356,10 +384,7 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
   };
   void* const residual_data = residual ? accumulated(*residual, "residual") : nullptr;
   if (momentum) options.momentum = accumulated(*momentum, "momentum");
-  const Delivered note = room_to_note(delivered, type, options.algorithm);
-  for (const at::Tensor& each : delivered) {
-    at.push_back({each, each});
-  }
+  const Delivered note = room_to_note(delivered, type, options.algorithm, at);
   if (state) {
     options.state = numbers_of(*state);
     at.push_back({*state, *state});

@@ -145,6 +145,8 @@ class GtopkBackend final : public c10d::Backend {
   /// Of sparse COO tensors.
   c10::intrusive_ptr<c10d::Work> allreduce_coo(std::vector<at::Tensor>& tensors,
                                                const c10d::AllreduceOptions& opts);
+  /// A message of the host's is sent behind an earlier one that is still on its way from a device.
+  void keep_order(Call& call);
   using Start = std::function<void(Communicator&, Call)>;
   /// Runs `start` with the Call of a new Work; translates what it throws.
   c10::intrusive_ptr<c10d::Work> run(c10::intrusive_ptr<GtopkWork> work,
@@ -157,6 +159,8 @@ class GtopkBackend final : public c10d::Backend {
   std::atomic<uint64_t> sequence_{0};
   Window window_;
   std::shared_ptr<GroupError> error_;
+  std::shared_ptr<UnseenError> unseen_ = std::make_shared<UnseenError>();
+  std::shared_ptr<Gate> last_sent_;  // the input of the last send from a device; under mutex_
   int forks_;
 };
 

@@ -20,7 +20,7 @@ using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 void check_one_dtype(const std::vector<at::Tensor>& tensors, const char* what) {
   TORCH_CHECK_VALUE(!tensors.empty(), "gtopk: ", what, " of no tensors");
   for (const at::Tensor& tensor : tensors) {
-    check_dense_cpu(tensor, what);
+    check_dense(tensor, what);
     TORCH_CHECK_VALUE(tensor.dtype() == tensors.front().dtype(), "gtopk: ", what,
                       " takes tensors of one dtype, given ", tensors.front().dtype(), " and ",
                       tensor.dtype());
@@ -52,7 +52,7 @@ struct SideBySide {
       check_writable(tensor, what);
       elements += tensor.numel();
     }
-    memory = at::empty({elements}, tensors.front().options());
+    memory = host_memory({elements}, tensors.front().scalar_type(), tensors.front().device());
     std::int64_t begin = 0;
     for (const at::Tensor& tensor : tensors) {
       at.push_back({tensor, memory.narrow(0, begin, tensor.numel()).view(tensor.sizes())});
@@ -72,13 +72,14 @@ class Rooms {
       : inputs_(inputs), size_(size) {
     std::int64_t end = 0;
     for (const at::Tensor& input : inputs) {
-      check_dense_cpu(input, what);
+      check_dense(input, what);
       begins_.push_back(end);
       end += (static_cast<std::int64_t>(input.nbytes()) + kAlignment - 1) / kAlignment * kAlignment;
     }
     const BelowAutograd below;
-    memory_ = at::zeros({size, end}, at::kByte);  // what lies in between travels, too
-    for (std::size_t i = 0; i < inputs.size(); ++i) rows(i)[rank].copy_(inputs[i].reshape(-1));
+    memory_ = host_memory({size, end}, at::kByte, inputs.front().device());
+    memory_.zero_();  // what lies in between travels, too
+    for (std::size_t i = 0; i < inputs.size(); ++i) copy_elements(rows(i)[rank], inputs[i]);
   }
 
   /// Of input i, one row per rank.
@@ -172,7 +173,7 @@ WorkPointer GtopkBackend::allgather_coalesced(std::vector<std::vector<at::Tensor
     check_as_many(outputs[rank], inputs, kWhat);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       const at::Tensor& output = outputs[rank][i];
-      check_dense_cpu(output, kWhat);
+      check_dense(output, kWhat);
       check_writable(output, kWhat);
       TORCH_CHECK_VALUE(output.numel() == inputs[i].numel() && output.dtype() == inputs[i].dtype(),
                         "gtopk: ", kWhat, " wants output ", i, " of rank ", rank, " like input ", i,
@@ -202,7 +203,7 @@ WorkPointer GtopkBackend::allgather_into_tensor_coalesced(std::vector<at::Tensor
   const Rooms rooms(inputs, rank_, size_, kWhat);
   std::vector<Contiguous> at;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    check_dense_cpu(outputs[i], kWhat);
+    check_dense(outputs[i], kWhat);
     check_writable(outputs[i], kWhat);
     TORCH_CHECK_VALUE(
         outputs[i].numel() == inputs[i].numel() * size_ && outputs[i].dtype() == inputs[i].dtype(),

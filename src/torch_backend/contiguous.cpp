@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "src/torch_backend/device_lanes.hpp"
+
 namespace gtopk::torch_backend {
 namespace {
 
@@ -26,6 +28,11 @@ bool may_overlap(const at::Tensor& tensor) {
   return false;
 }
 
+/// Of a tensor on a device.
+Contiguous room_of(const at::Tensor& tensor) {
+  return {tensor, host_memory(tensor.sizes(), tensor.scalar_type(), tensor.device())};
+}
+
 }  // namespace
 
 std::span<std::byte> Contiguous::bytes() const {
@@ -43,6 +50,11 @@ void Contiguous::copy_back() const {
 
 Contiguous contiguous(const at::Tensor& tensor) {
   const BelowAutograd below;
+  if (!tensor.device().is_cpu()) {
+    const Contiguous staged = room_of(tensor);
+    copy_elements(staged.memory, tensor);
+    return staged;
+  }
   // Conjugated and negated views are marked as such only: their memory holds other values.
   const bool lazy = tensor.is_conj() || tensor.is_neg();
   return {tensor, lazy ? tensor.clone(at::MemoryFormat::Contiguous) : tensor.contiguous()};
@@ -59,7 +71,17 @@ Contiguous writable(const at::Tensor& tensor, const char* what) {
   return contiguous(tensor);
 }
 
+Contiguous room(const at::Tensor& tensor, const char* what) {
+  if (tensor.device().is_cpu()) return writable(tensor, what);
+  check_writable(tensor, what);
+  return room_of(tensor);
+}
+
 void copy_elements(const at::Tensor& to, const at::Tensor& from) {
+  if (!from.device().is_cpu()) {
+    Lanes::of(from.device()).read(to, from);
+    return;
+  }
   const BelowAutograd below;
   to.view(-1).copy_(from.reshape(-1));
 }

@@ -39,7 +39,7 @@ void check_list(const std::vector<at::Tensor>& tensors, int size, at::ScalarType
   TORCH_CHECK_VALUE(tensors.size() == static_cast<std::size_t>(size), "gtopk: ", what, " wants ",
                     size, " tensors in its list, one per rank, given ", tensors.size());
   for (const at::Tensor& tensor : tensors) {
-    check_dense_cpu(tensor, what);
+    check_dense(tensor, what);
     TORCH_CHECK_VALUE(tensor.scalar_type() == dtype, "gtopk: ", what,
                       " wants tensors of one dtype, given ", dtype, " and ", tensor.scalar_type());
   }
@@ -108,7 +108,7 @@ WorkPointer GtopkBackend::reduce_scatter(std::vector<at::Tensor>& outputs,
                     "input ", rank_, ", of ", own.numel(), " elements, given ", output.numel());
   const DataType type = data_type(output);
   const auto [op, factor] = reduction(opts.reduceOp);
-  const Contiguous result = writable(output, kWhat);
+  const Contiguous result = room(output, kWhat);
   std::vector<Contiguous> at{result};
   std::vector<Segment> parts;
   for (const at::Tensor& input : inputs[0]) {
@@ -126,14 +126,14 @@ WorkPointer GtopkBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& i
                                                const c10d::ReduceScatterOptions& opts) {
   const ClosesOnError closing(window_);
   static constexpr const char* kWhat = "reduce_scatter_tensor";
-  check_dense_cpu(input, kWhat);
-  check_dense_cpu(output, kWhat);
+  check_dense(input, kWhat);
+  check_dense(output, kWhat);
   TORCH_CHECK_VALUE(input.numel() == output.numel() * size_ && output.dtype() == input.dtype(),
                     "gtopk: reduce_scatter_tensor wants ", size_, " x ", output.numel(), " of ",
                     output.dtype(), " as input, given ", input.numel(), " of ", input.dtype());
   const DataType type = data_type(output);
   const auto [op, factor] = reduction(opts.reduceOp);
-  const Contiguous result = writable(output, kWhat);
+  const Contiguous result = room(output, kWhat);
   const Contiguous whole = held(contiguous(input));
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::_REDUCE_SCATTER_BASE,
                                              "gtopk:_reduce_scatter_base", std::vector{input},
@@ -151,12 +151,12 @@ WorkPointer GtopkBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                         const c10d::AllToAllOptions& opts) {
   const ClosesOnError closing(window_);
   static constexpr const char* kWhat = "all_to_all_single";
-  check_dense_cpu(input, kWhat);
-  check_dense_cpu(output, kWhat);
+  check_dense(input, kWhat);
+  check_dense(output, kWhat);
   TORCH_CHECK_VALUE(output.dtype() == input.dtype(), "gtopk: ", kWhat,
                     " wants tensors of one dtype, given ", input.dtype(), " and ", output.dtype());
   const Contiguous sent = held(contiguous(input));
-  const Contiguous received = writable(output, kWhat);
+  const Contiguous received = room(output, kWhat);
   std::vector<std::span<std::byte>> parts = split_rows(sent, size_, input_splits, "input");
   std::vector<std::span<std::byte>> rooms = split_rows(received, size_, output_splits, "output");
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLTOALL_BASE, "gtopk:all_to_all",
@@ -186,7 +186,7 @@ WorkPointer GtopkBackend::alltoall(std::vector<at::Tensor>& outputs,
     parts.push_back(at.emplace_back(held(contiguous(input))).read());
   }
   for (const at::Tensor& output : outputs) {
-    rooms.push_back(at.emplace_back(writable(output, kWhat)).bytes());
+    rooms.push_back(at.emplace_back(room(output, kWhat)).bytes());
   }
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLTOALL, "gtopk:all_to_all", inputs,
                                              std::move(at), outputs);
@@ -226,7 +226,7 @@ WorkPointer GtopkBackend::gather(std::vector<std::vector<at::Tensor>>& outputs,
   std::vector<std::span<std::byte>> rooms;
   rooms.reserve(list.size());
   for (const at::Tensor& output : list) {
-    rooms.push_back(at.emplace_back(writable(output, kWhat)).bytes());
+    rooms.push_back(at.emplace_back(room(output, kWhat)).bytes());
   }
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::GATHER, "gtopk:gather", inputs,
                                              std::move(at), list);
@@ -245,7 +245,7 @@ WorkPointer GtopkBackend::scatter(std::vector<at::Tensor>& outputs,
   const at::Tensor& output = only(outputs, kWhat);
   const std::vector<at::Tensor> list =
       list_on_root(inputs, rank_ == opts.rootRank, output.scalar_type(), size_, kWhat);
-  const Contiguous received = writable(output, kWhat);
+  const Contiguous received = room(output, kWhat);
   std::vector<Contiguous> at{received};
   std::vector<std::span<const std::byte>> parts;
   parts.reserve(list.size());

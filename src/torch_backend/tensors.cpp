@@ -6,6 +6,8 @@
 #include <optional>
 #include <string_view>
 
+#include "src/torch_backend/device_lanes.hpp"
+
 namespace gtopk::torch_backend {
 namespace {
 
@@ -129,17 +131,18 @@ Semantics semantics_named(const std::string& name) {
                     "'; available: exact_sum, gtopk, any");
 }
 
-void check_dense_cpu(const at::Tensor& tensor, const char* what) {
+void check_dense(const at::Tensor& tensor, const char* what) {
   TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == at::kStrided, "gtopk: ", what, " of a ",
                               tensor.layout(), " tensor is not there yet");
-  TORCH_CHECK_NOT_IMPLEMENTED(tensor.device().is_cpu(), "gtopk: ", what, " of a tensor on ",
-                              tensor.device(), " is not there yet; this version works on the CPU");
+  TORCH_CHECK_NOT_IMPLEMENTED(tensor.device().is_cpu() || is_served(tensor.device()),
+                              "gtopk: ", what, " of a tensor on ", tensor.device(),
+                              " is not there yet; this version takes tensors of the CPU and CUDA");
 }
 
 const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* what) {
   TORCH_CHECK_VALUE(tensors.size() == 1, "gtopk: ", what, " takes one tensor, ", tensors.size(),
                     " given");
-  check_dense_cpu(tensors.front(), what);
+  check_dense(tensors.front(), what);
   return tensors.front();
 }
 

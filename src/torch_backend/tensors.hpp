@@ -28,8 +28,9 @@ struct Reduction {
 /// Throws ValueError.
 [[nodiscard]] Semantics semantics_named(const std::string& name);
 
-/// The only tensor of a list, checked: dense, on the CPU. `what` names the call in errors.
+/// The only tensor of a list, checked: dense, on the CPU or a device that is served. `what` names
+/// the call in errors.
 [[nodiscard]] const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* what);
-void check_dense_cpu(const at::Tensor& tensor, const char* what);
+void check_dense(const at::Tensor& tensor, const char* what);
 
 }  // namespace gtopk::torch_backend

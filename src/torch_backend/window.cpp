@@ -1,5 +1,7 @@
 #include "src/torch_backend/window.hpp"
 
+#include <c10/core/StreamGuard.h>
+
 #include <algorithm>
 #include <atomic>
 #include <memory>
@@ -19,12 +21,20 @@ struct Gathering {
 };
 
 void complete(const Gathering& gathering) {
+  // What the whole notes is a stream, of each device, that has waited for the parts.
+  std::vector<c10::Stream> streams;
+  for (const c10::Device device : gathering.whole->devices()) {
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    streams.push_back(guard.getStreamFromGlobalPool(device));
+  }
+  const c10::MultiStreamGuard on_streams(streams);
   std::vector<at::Tensor> result;
   for (const FuturePointer& part : gathering.parts) {
     if (part->hasError()) {
       gathering.whole->setError(part->exception_ptr());
       return;
     }
+    part->wait();  // its streams, as it is complete
     const std::vector<at::Tensor> tensors = part->value().toTensorVector();
     result.insert(result.end(), tensors.begin(), tensors.end());
   }
@@ -83,10 +93,16 @@ std::vector<at::Tensor> CoalescedWork::result() {
 FuturePointer CoalescedWork::getFuture() {
   const std::lock_guard lock(mutex_);
   if (future_) return future_;
-  future_ = c10::make_intrusive<Future>(c10::ListType::ofTensors());
   const auto gathering = std::make_shared<Gathering>();
+  std::vector<c10::Device> devices;
+  for (const auto& work : works_) {
+    gathering->parts.push_back(work->getFuture());
+    for (const c10::Device device : gathering->parts.back()->devices()) {
+      if (std::ranges::find(devices, device) == devices.end()) devices.push_back(device);
+    }
+  }
+  future_ = c10::make_intrusive<Future>(c10::ListType::ofTensors(), std::move(devices));
   gathering->whole = future_;
-  for (const auto& work : works_) gathering->parts.push_back(work->getFuture());
   gathering->left = works_.size() + 1;
   const auto one_less = [gathering] {
     if (--gathering->left == 0) complete(*gathering);

@@ -1,5 +1,6 @@
 #include "src/torch_backend/work.hpp"
 
+#include <c10/core/StreamGuard.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -94,28 +95,51 @@ GtopkWork::GtopkWork(int rank, c10d::OpType type, const char* title,
     : Work(rank, type, title, inputs),
       memory_(std::move(memory)),
       result_(std::move(result)),
+      device_(DeviceCall::of(inputs, memory_, result_)),
       forks_(forks()) {}
 
 GtopkWork::~GtopkWork() {
   Completer* const completer = let_go_through();
-  if (completer == nullptr || (memory_.empty() && result_.empty() && !finish_ && !future_)) return;
+  const bool empty = memory_.empty() && result_.empty() && !finish_ && !future_ && !device_;
+  if (completer == nullptr || empty) return;
   struct Held {
     std::vector<Contiguous> memory;
     std::vector<at::Tensor> result;
     std::function<void()> finish;
     c10::intrusive_ptr<Future> future;
+    std::unique_ptr<DeviceCall> device;
   };
-  completer->run(
-      [held = std::make_shared<Held>(std::move(memory_), std::move(result_), std::move(finish_),
-                                     std::move(future_))]() mutable { held.reset(); });
+  completer->run([held = std::make_shared<Held>(std::move(memory_), std::move(result_),
+                                                std::move(finish_), std::move(future_),
+                                                std::move(device_))]() mutable { held.reset(); });
 }
 
 bool GtopkWork::isCompleted() {
   const std::lock_guard lock(mutex_);
-  return ended();
+  return ended() && (!device_ || exception_ || device_->has_results());
+}
+
+bool GtopkWork::wait_on_stream() {
+  device_->block_current_stream();
+  {
+    const std::lock_guard lock(mutex_);
+    if (completed_) raise();
+  }
+  unseen_->raise();
+  return true;
+}
+
+void GtopkWork::raise() const {
+  if (!exception_) return;
+  if (device_) unseen_->forget(exception_);
+  std::rethrow_exception(exception_);
 }
 
 bool GtopkWork::wait(std::chrono::milliseconds timeout) {
+  const bool asks_who = opType_ == c10d::OpType::RECVANYSOURCE;  // the caller does, right behind
+  if (device_ && device_->copies_ahead() && timeout == kNoTimeout && !asks_who) {
+    return wait_on_stream();
+  }
   await_soon(over_);
   std::unique_lock lock(mutex_);
   const auto has_ended = [this] { return ended(); };
@@ -131,14 +155,17 @@ bool GtopkWork::wait(std::chrono::milliseconds timeout) {
   } else {
     TORCH_CHECK(cv_.wait_for(lock, timeout, has_ended), "Operation timed out!");
   }
-  if (exception_) std::rethrow_exception(exception_);
+  raise();
+  if (device_) device_->block_current_stream();
   return true;
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::getFuture() {
   const std::lock_guard lock(mutex_);
   if (!future_) {
-    future_ = c10::make_intrusive<Future>(c10::ListType::ofTensors());
+    std::vector<c10::Device> devices;
+    if (device_) devices.push_back(device_->device());
+    future_ = c10::make_intrusive<Future>(c10::ListType::ofTensors(), std::move(devices));
     if (completed_) {
       complete(*future_);
     } else {
@@ -161,11 +188,13 @@ int GtopkWork::sourceRank() const {
 }
 
 Call GtopkWork::call(Completer& completer, std::chrono::milliseconds timeout, uint64_t sequence,
-                     std::shared_ptr<GroupError> group_error) {
+                     std::shared_ptr<GroupError> group_error, std::shared_ptr<UnseenError> unseen) {
   sequence_ = sequence;
   group_error_ = std::move(group_error);
+  unseen_ = std::move(unseen);
   auto self = c10::intrusive_ptr<GtopkWork>::unsafe_reclaim_from_nonowning(this);
   Call call;
+  if (device_) call.input = device_->input();
   call.done = [self, &completer](const std::exception_ptr& error) {
     self->operation_ended(completer, error);
   };
@@ -180,9 +209,15 @@ Call GtopkWork::call(Completer& completer, std::chrono::milliseconds timeout, ui
   return call;
 }
 
+void GtopkWork::begin() {
+  if (device_) device_->begin(memory_);
+}
+
 void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& error) noexcept {
   auto self = c10::intrusive_ptr<GtopkWork>::unsafe_reclaim_from_nonowning(this);
-  const bool copies = finish_ || std::ranges::any_of(memory_, &Contiguous::is_copy);
+  if (device_) device_->ended();
+  const bool on_device = device_ && !device_->copies_ahead();
+  const bool copies = finish_ || on_device || std::ranges::any_of(memory_, &Contiguous::is_copy);
   if (!error && copies) {
     completer.run([self] { self->copy_back(); });
     return;
@@ -196,6 +231,7 @@ void GtopkWork::copy_back() {
   std::exception_ptr error;
   try {
     for (const Contiguous& each : memory_) each.copy_back();
+    if (device_ && !device_->copies_ahead()) device_->copy_back(memory_);
     if (const auto finish = std::exchange(finish_, nullptr)) finish();
   } catch (...) {
     error = std::current_exception();
@@ -216,6 +252,8 @@ c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::end(std::exception_ptr error)
       LOG(ERROR) << "gtopk: the profiler threw at the end of an operation: " << failure.what();
     }
     future = future_;
+    // Nobody may come to ask this one: the next wait() in the group raises it.
+    if (exception_ && device_ && device_->copies_ahead() && !future) unseen_->note(exception_);
   }
   over_.store(true, std::memory_order_release);
   cv_.notify_all();
@@ -223,6 +261,9 @@ c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::end(std::exception_ptr error)
 }
 
 void GtopkWork::complete(Future& future) const {
+  // What the future notes is the stream that has the results.
+  c10::OptionalStreamGuard on_stream;
+  if (device_) on_stream.reset_stream(device_->stream());
   if (exception_) {
     future.setError(exception_);
   } else {

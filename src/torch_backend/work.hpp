@@ -10,6 +10,7 @@
 #include "gtopk/communicator.hpp"
 #include "src/torch_backend/completer.hpp"
 #include "src/torch_backend/contiguous.hpp"
+#include "src/torch_backend/device_call.hpp"
 #include "src/torch_backend/torch_headers.hpp"
 
 namespace gtopk::torch_backend {
@@ -36,6 +37,8 @@ class GtopkWork final : public c10d::Work {
 
   // A Work has ended when its results are in place and the value of its future, where somebody
   // asked for one, is set. The future's callbacks run after that: they may wait for the Work.
+  // On a device, wait() lets the current stream wait, and blocks only where a time is given or
+  // GTOPK_BLOCKING_WAIT says so; the future is set when the network has done its part.
   bool isCompleted() override;
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   std::vector<at::Tensor> result() override { return result_; }
@@ -51,9 +54,12 @@ class GtopkWork final : public c10d::Work {
   [[nodiscard]] std::uint32_t& source() { return source_; }
 
   /// How the core is to be called, as operation `sequence` of a group whose end is noted in
-  /// `group_error`.
+  /// `group_error`; `unseen`: see UnseenError.
   [[nodiscard]] Call call(Completer& completer, std::chrono::milliseconds timeout,
-                          uint64_t sequence, std::shared_ptr<GroupError> group_error);
+                          uint64_t sequence, std::shared_ptr<GroupError> group_error,
+                          std::shared_ptr<UnseenError> unseen);
+  /// The core has been called.
+  void begin();
 
  private:
   using Future = c10::ivalue::Future;
@@ -65,12 +71,17 @@ class GtopkWork final : public c10d::Work {
   /// Wakes who waits; the future that is to be completed next, if any.
   [[nodiscard]] c10::intrusive_ptr<Future> end(std::exception_ptr error);
   void complete(Future& future) const;
+  [[nodiscard]] bool wait_on_stream();
+  /// What went wrong, where something did; with mutex_ held.
+  void raise() const;
 
   std::vector<Contiguous> memory_;
   std::vector<at::Tensor> result_;
   std::function<void()> finish_;
-  c10::intrusive_ptr<Future> future_;  // under mutex_
+  c10::intrusive_ptr<Future> future_;   // under mutex_
+  std::unique_ptr<DeviceCall> device_;  // null on the CPU
   std::shared_ptr<GroupError> group_error_;
+  std::shared_ptr<UnseenError> unseen_;
   uint64_t sequence_ = 0;
   std::uint32_t source_ = 0;
   /// The operation has ended: for those that look without the mutex.

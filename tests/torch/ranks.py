@@ -51,9 +51,13 @@ def environment() -> dict[str, str]:
 class RankSet:
     """P processes; a context manager."""
 
-    def __init__(self, size: int, *, joins: bool = True, destroys: bool = True) -> None:
+    def __init__(
+        self, size: int, *, joins: bool = True, destroys: bool = True, device: str = ""
+    ) -> None:
+        """device: the library of the fake one (fake/__init__.py), which the group then serves."""
         self.size = size
         self._options = (joins, destroys)
+        self._device = device
         self._processes: list[subprocess.Popen] = []
         self._connections: list[Connection] = []
         self._logs: list[Any] = []
@@ -73,7 +77,7 @@ class RankSet:
             process = subprocess.Popen(
                 [sys.executable, str(HERE / "ranks.py"), *(str(int(each)) for each in numbers)],
                 pass_fds=[theirs.fileno()],
-                env=environment(),
+                env=environment() | ({"GTOPK_CUDA_DRIVER": self._device} if self._device else {}),
                 cwd=HERE,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -204,11 +208,17 @@ def serve(rank: int, size: int, port: int, descriptor: int, *options: int) -> No
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    served = "gtopk"
+    if "GTOPK_CUDA_DRIVER" in os.environ:
+        import fake
+
+        fake.use()
+        served = "cpu:gtopk,fake:gtopk"
     store = dist.TCPStore("127.0.0.1", port, is_master=False, use_libuv=True)
     me = Rank(rank, size, store, port)
     if joins:
         dist.init_process_group(
-            "gtopk",
+            served,
             store=dist.PrefixStore("default", store),
             rank=rank,
             world_size=size,

@@ -82,3 +82,19 @@ def test_every_parameter_is_in_exactly_one_unit(unit):
 def test_a_unit_that_makes_no_sense_is_refused(unit):
     with pytest.raises(ValueError, match="unit must be"):
         check_unit(unit)
+
+
+def test_a_unit_is_of_one_device_and_alike_on_any():
+    def parameters(*devices: str | None) -> list[Parameter]:
+        return [
+            Parameter(f"p{i}", (10,), torch.float32, torch.device(each) if each else None)
+            for i, each in enumerate(devices)
+        ]
+
+    apart = units_of(parameters("meta", "cpu", "meta"), "model", 1)
+    assert [unit.names for unit in apart] == [("p2", "p0"), ("p1",)]
+    assert [unit.device for unit in apart] == [torch.device("meta"), torch.device("cpu")]
+    (here,) = units_of(parameters(None, None), "model", 1)
+    (there,) = units_of(parameters("meta", "meta"), "model", 1)
+    assert here == there
+    assert here.device == "cpu"

@@ -28,8 +28,8 @@ def register() -> None:
 
         if not dist.is_available() or _NAME.upper() in dist.Backend._plugins:
             return
-        # A list, as torch would take a str letter by letter. CUDA tensors are not there yet.
-        dist.Backend.register_backend(_NAME, _create, extended_api=True, devices=["cpu"])
+        # A list, as torch would take a str letter by letter.
+        dist.Backend.register_backend(_NAME, _create, extended_api=True, devices=["cpu", "cuda"])
         dist.register_rendezvous_handler("pmix", _meet_by_pmix)
     except Exception as error:
         # Where warnings are errors, this one stays silent rather than break somebody's import.

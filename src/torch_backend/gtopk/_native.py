@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import timedelta
 
+    import torch
     from torch._C._distributed_c10d import Backend, ProcessGroup, Store
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -90,19 +91,19 @@ def create_backend(
     return carrier._get_backend(torch.device("cpu")), number
 
 
-def number_of(group: ProcessGroup, backend: Backend) -> int | None:
+def number_of(group: ProcessGroup, backend: Backend, device: torch.device) -> int | None:
     """The number by which operators know the backend of `group`; None for another than gtopk's.
 
-    It may lie behind a wrapper in the group.
+    It may lie behind a wrapper in the group. device: that `group` has it for.
     """
     import torch
     from torch.distributed import HashStore, ProcessGroup
 
-    device = torch.device("cpu")
-    if group._get_backend(device) is not backend:
+    cpu = torch.device("cpu")
+    if device != cpu or group._get_backend(cpu) is not backend:
         carrier = _carrier(HashStore(), backend.rank(), backend.size())
         carrier.bound_device_id = group.bound_device_id  # which registering gives the backend
-        carrier._register_backend(device, ProcessGroup.BackendType.CUSTOM, backend)
+        carrier._register_backend(cpu, ProcessGroup.BackendType.CUSTOM, backend)
         group = carrier
     number: int | None = load().number_of(group.boxed())
     return number

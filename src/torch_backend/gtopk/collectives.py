@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import os
 from collections.abc import Sequence
 
 import torch
@@ -172,10 +173,10 @@ def sparse_all_reduce(
     return None
 
 
-def check_tensor(tensor: torch.Tensor, what: str = "tensor") -> None:
-    """Raise ValueError unless `tensor` is a dense CPU tensor of a type that has a sparse sum.
+def check_tensor(tensor: torch.Tensor, what: str = "tensor", *, cpu: bool = False) -> None:
+    """Raise ValueError unless `tensor` is a dense one of a type that has a sparse sum.
 
-    NotImplementedError for another device.
+    NotImplementedError for a device that is not served. cpu: no other than the CPU is.
     """
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"gtopk: {what} must be a torch.Tensor, given {type(tensor).__name__}")
@@ -186,10 +187,11 @@ def check_tensor(tensor: torch.Tensor, what: str = "tensor") -> None:
         )
     if tensor.layout != torch.strided:
         raise ValueError(f"gtopk: {what} must be dense, given layout {tensor.layout}")
-    if tensor.device.type != "cpu":
+    if tensor.device.type != "cpu" and (cpu or not is_served(tensor.device)):
+        devices = "the CPU" if cpu else "the CPU and of CUDA"
         raise NotImplementedError(
-            f"gtopk: {what} is on {tensor.device}: this version works on the CPU, CUDA tensors are "
-            "not there yet; use another backend for them, or copy to the CPU"
+            f"gtopk: {what} is on {tensor.device}: this version takes tensors of {devices} here; "
+            "use another backend for it, or copy it to the CPU"
         )
     if tensor.dtype not in ACCUMULATION:
         types = ", ".join(str(dtype).removeprefix("torch.") for dtype in ACCUMULATION)
@@ -199,6 +201,14 @@ def check_tensor(tensor: torch.Tensor, what: str = "tensor") -> None:
             f"gtopk: {what} has several elements in one place (strides {tensor.stride()}), so no "
             "result can be written to it: hand in a copy (clone())"
         )
+
+
+def is_served(device: torch.device) -> bool:
+    """Whether tensors on the device are taken: the CPU's, CUDA's, and those of tests (docs)."""
+    if device.type in ("cpu", "cuda"):
+        return True
+    mine = torch._C._get_privateuse1_backend_name()
+    return device.type == mine and "GTOPK_CUDA_DRIVER" in os.environ
 
 
 def check_op(op: ReduceOp | ReduceOp.RedOpType) -> None:
@@ -224,6 +234,11 @@ def _pieces(tensor: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]
         raise ValueError("gtopk: tensor is a list of no tensors")
     for i, each in enumerate(tensor):
         check_tensor(each, f"tensor[{i}]")
+        if each.device != tensor[0].device:
+            raise ValueError(
+                f"gtopk: the tensors of a list must be on one device: tensor[0] is on "
+                f"{tensor[0].device}, tensor[{i}] on {each.device}"
+            )
         if each.dtype != tensor[0].dtype:
             raise ValueError(
                 f"gtopk: the tensors of a list must be of one dtype: tensor[0] is "
@@ -252,6 +267,11 @@ def _check_residual(
             f"gtopk: residual of a {dtype} tensor must be {wanted} of shape "
             f"{tuple(shape)}, given {residual.dtype} of shape {tuple(residual.shape)}"
         )
+    if residual.device != pieces[0].device:
+        raise ValueError(
+            f"gtopk: residual must be on {pieces[0].device} like the tensor, given one on "
+            f"{residual.device}"
+        )
     if any(_share_memory(residual, each) for each in pieces):
         raise ValueError("gtopk: residual and tensor must not share memory")
 
@@ -272,7 +292,7 @@ def is_selector_state(state: object) -> bool:
 
 
 def _check_state(state: torch.Tensor, others: Sequence[torch.Tensor]) -> None:
-    check_tensor(state, "state")
+    check_tensor(state, "state", cpu=True)
     if not is_selector_state(state) or not state.is_contiguous():
         raise ValueError(
             f"gtopk: state must be contiguous torch.float64 of shape ({_STATE_NUMBERS},), given "

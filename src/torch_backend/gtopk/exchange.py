@@ -29,7 +29,9 @@ class Bucket:
         """Wait for `units` units; buffer: the bucket's."""
         self.waits_for = units
         self.error: Exception | None = None
-        self._begin: torch.futures.Future[None] = torch.futures.Future()
+        # On a device the buffer is ready when Exchange.scatter() returns: nothing is left to order.
+        devices = [] if buffer.device.type == "cpu" else [buffer.device]
+        self._begin: torch.futures.Future[None] = torch.futures.Future(devices=devices)
 
         # Raised in a callback, for that is what makes an error of a future that C++ understands:
         # set_exception() of Python's future stores it as a value.
@@ -91,11 +93,13 @@ class Note:
     Sums over the ranks, in the accumulation type. Its memory is kept from backward to backward.
     """
 
-    def __init__(self, room: int, dtype: torch.dtype, *, dense: bool) -> None:
+    def __init__(
+        self, room: int, dtype: torch.dtype, device: torch.device | str, *, dense: bool
+    ) -> None:
         """Make room for the gradient's type; dense: for all elements, in order."""
         self.dense = dense
-        self.indices = torch.empty(0 if dense else room, dtype=torch.int64)
-        self.values = torch.empty(room, dtype=ACCUMULATION[dtype])
+        self.indices = torch.empty(0 if dense else room, dtype=torch.int64, device=device)
+        self.values = torch.empty(room, dtype=ACCUMULATION[dtype], device=device)
 
     def fits(self, room: int, *, dense: bool) -> bool:
         """Whether it has this room."""
@@ -252,7 +256,16 @@ class Exchange:
         self.into, self.buckets, self._rated = {}, [], []
 
     def scatter(self) -> None:
-        """Copy the small part to where it came from; NaN if the large part is that."""
+        """Copy the small part to where it came from; NaN if the large part is that.
+
+        Blocks until that has happened, on a device: who waits for buckets knows no stream of ours.
+        """
+        self._scatter()
+        device = (self.large[0] if self.large else self.small).device
+        if device.type != "cpu":
+            torch.accelerator.current_stream(device).synchronize()
+
+    def _scatter(self) -> None:
         if self.small.numel():
             if not self.delivered:
                 self.small.fill_(math.nan)

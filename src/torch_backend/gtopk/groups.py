@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 
-import torch
 import torch.distributed as dist
 
 from gtopk import _native
@@ -15,7 +14,7 @@ _found: weakref.WeakKeyDictionary[dist.ProcessGroup, GtopkBackend] = weakref.Wea
 
 
 def backend_of(group: dist.ProcessGroup | None) -> GtopkBackend:
-    """The gtopk backend for CPU tensors of `group` (None: the default group).
+    """The gtopk backend of `group` (None: the default group), whatever devices it serves.
 
     Raises RuntimeError where no process group was initialised, and ValueError where this rank is no
     member of the group or the group communicates through another backend.
@@ -33,17 +32,14 @@ def backend_of(group: dist.ProcessGroup | None) -> GtopkBackend:
 
 
 def _find(group: dist.ProcessGroup) -> GtopkBackend:
-    try:
-        backend = group._get_backend(torch.device("cpu"))
-    except RuntimeError as error:
-        raise ValueError(f"gtopk: the group has no backend for CPU tensors: {error}") from error
-    # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a checking wrapper around every backend.
-    backend = getattr(backend, "wrapped_pg", backend)
-    number = _native.number_of(group, backend)
-    if number is None:
-        raise ValueError(
-            "gtopk: the group's backend for CPU tensors is "
-            f"'{dist.get_backend_config(group)}', not gtopk: use init_process_group('gtopk') or "
-            "new_group(backend='gtopk')"
-        )
-    return GtopkBackend(backend, number)
+    for device in sorted(group._device_types, key=str):
+        backend = group._get_backend(device)
+        # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a checking wrapper around every backend.
+        backend = getattr(backend, "wrapped_pg", backend)
+        number = _native.number_of(group, backend, device)
+        if number is not None:
+            return GtopkBackend(backend, number)
+    raise ValueError(
+        f"gtopk: the group's backend is '{dist.get_backend_config(group)}', not gtopk: use "
+        "init_process_group('gtopk') or new_group(backend='gtopk')"
+    )

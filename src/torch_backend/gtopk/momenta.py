@@ -80,7 +80,7 @@ class Momenta:
         if flat is None:
             unit = self._units[index]
             numel = unit.selected_numel + unit.dense_numel
-            flat = torch.zeros(numel, dtype=ACCUMULATION[unit.dtype], device="cpu")
+            flat = torch.zeros(numel, dtype=ACCUMULATION[unit.dtype], device=unit.device)
             self._flat[index] = flat
         return flat
 

@@ -285,7 +285,8 @@ class Overlap:
         small = self._small[index]
         if small is None:
             unit = self._state.units[index]
-            small = torch.empty(unit.dense_numel, dtype=ACCUMULATION[unit.dtype], device="cpu")
+            dtype = ACCUMULATION[unit.dtype]
+            small = torch.empty(unit.dense_numel, dtype=dtype, device=unit.device)
             self._small[index] = small
         return small
 
@@ -299,7 +300,7 @@ class Overlap:
             room = config.most_delivered(room, self._backend.size(), density, algorithm)
         note = self._notes[exchange.index]
         if note is None or not note.fits(room, dense=dense):
-            note = self._notes[exchange.index] = Note(room, unit.dtype, dense=dense)
+            note = self._notes[exchange.index] = Note(room, unit.dtype, unit.device, dense=dense)
         note.clear()
         return note
 

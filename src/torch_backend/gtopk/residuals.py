@@ -30,7 +30,8 @@ class Residuals:
         flat = self._flat[index]
         if flat is None:
             unit = self._units[index]
-            flat = torch.zeros(unit.selected_numel, dtype=ACCUMULATION[unit.dtype], device="cpu")
+            dtype = ACCUMULATION[unit.dtype]
+            flat = torch.zeros(unit.selected_numel, dtype=dtype, device=unit.device)
             self._flat[index] = flat
         return flat
 

@@ -140,7 +140,7 @@ class ShardState(SparseState):
         for each in parameters:
             name = self._names[id(each.sharded_param)]
             local = each.sharded_param.to_local().detach()
-            check_tensor(local, f"parameter '{name}'")
+            check_tensor(local, f"parameter '{name}'", cpu=True)
             policy = each.mp_policy
             dtype = policy.reduce_dtype or policy.param_dtype or local.dtype
             numel = each.padded_sharded_param_size.numel()

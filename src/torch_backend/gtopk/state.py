@@ -413,7 +413,7 @@ class SparseState:
     def _arrange(self, named_parameters: NamedParameters) -> tuple[tuple[Unit, ...], Overlap]:
         """Make units of the parameters, and what hears of their gradients."""
         parameters = trained_parameters(named_parameters)
-        described = [Parameter(name, tuple(p.shape), p.dtype) for name, p in parameters.items()]
+        described = [Parameter(n, tuple(p.shape), p.dtype, p.device) for n, p in parameters.items()]
         units = units_of(described, self.config.unit, self.config.min_numel)
         return units, BucketOverlap(self, units, parameters)
 

@@ -6,7 +6,7 @@ Units never follow DDP's buckets, whose layout differs between the first step an
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, cast
 
 from gtopk.choices import check_whole
@@ -28,6 +28,8 @@ class Parameter:
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
+    device: torch.device | None = field(default=None, compare=False)
+    """None is the CPU. Ranks need not be alike in it, nor is it saved."""
 
     @property
     def numel(self) -> int:
@@ -52,6 +54,11 @@ class Unit:
     """Covered by one selection, with a residual."""
     small: tuple[Parameter, ...]
     """Averaged by one dense all-reduce, without one."""
+
+    @property
+    def device(self) -> torch.device | str:
+        """Where its gradients are."""
+        return (*self.large, *self.small)[0].device or "cpu"
 
     @property
     def selected_numel(self) -> int:
@@ -110,18 +117,20 @@ def check_unit(unit: object) -> UnitSize:
 def units_of(parameters: Iterable[Parameter], unit: UnitSize, min_numel: int) -> tuple[Unit, ...]:
     """Split `parameters`, in registration order, into units.
 
-    Consecutive parameters of one type are put together in reverse order, as their gradients arrive
-    in a backward, up to `unit` bytes; a parameter that is larger than that is a unit of its own.
+    Consecutive parameters of one type and device are put together in reverse order, as their
+    gradients arrive in a backward, up to `unit` bytes; a parameter that is larger than that is a
+    unit of its own.
     With "parameter" each parameter of at least `min_numel` elements closes a unit. Parameters of
     fewer elements than `min_numel` are small: see Unit. Units are in the order of their first
     parameters.
     """
-    filling: dict[torch.dtype, _Open] = {}
+    filling: dict[tuple[torch.dtype, torch.device | None], _Open] = {}
     units: list[_Open] = []
     for parameter in reversed(list(parameters)):
-        current = filling.get(parameter.dtype)
+        kind = (parameter.dtype, parameter.device)
+        current = filling.get(kind)
         if current is None or not current.has_room(parameter, unit):
-            current = filling[parameter.dtype] = _Open(parameter.dtype)
+            current = filling[kind] = _Open(parameter.dtype)
             units.append(current)
         current.add(parameter, min_numel)
     return tuple(each.close() for each in units)

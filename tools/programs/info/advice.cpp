@@ -119,7 +119,9 @@ void about_variables(const Machine& machine, Sentences& said) {
                                  "GTOPK_FLIGHT_RECORDER_SIGNAL",
                                  "GTOPK_SECRET",
                                  "GTOPK_SECRET_FILE",
-                                 "GTOPK_PMIX_LIBRARY"};
+                                 "GTOPK_PMIX_LIBRARY",
+                                 "GTOPK_CUDA_DRIVER",
+                                 "GTOPK_BLOCKING_WAIT"};
   for (const auto& [name, value] : machine.environment) {
     if (!name.starts_with("GTOPK_") || name.starts_with("GTOPK_UCX_")) continue;
     if (std::find(kKnown.begin(), kKnown.end(), name) != kKnown.end()) continue;

@@ -1,0 +1,114 @@
+#include "src/torch_backend/device_call.hpp"
+
+#include <c10/core/StreamGuard.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+namespace gtopk::torch_backend {
+namespace {
+
+bool blocking_wait() {
+  const char* const said = std::getenv("GTOPK_BLOCKING_WAIT");
+  const std::string_view value = said != nullptr ? said : "";
+  TORCH_CHECK_VALUE(value.empty() || value == "0" || value == "1",
+                    "gtopk: GTOPK_BLOCKING_WAIT must be 0 or 1, given '", value, "'");
+  return value == "1";
+}
+
+}  // namespace
+
+void UnseenError::note(std::exception_ptr error) {
+  const std::lock_guard lock(mutex_);
+  if (!error_) error_ = std::move(error);
+}
+
+void UnseenError::raise() {
+  std::exception_ptr error;
+  {
+    const std::lock_guard lock(mutex_);
+    error = std::exchange(error_, nullptr);
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+void UnseenError::forget(const std::exception_ptr& error) {
+  const std::lock_guard lock(mutex_);
+  if (error_ == error) error_ = nullptr;
+}
+
+std::unique_ptr<DeviceCall> DeviceCall::of(const std::vector<at::Tensor>& inputs,
+                                           const std::vector<Contiguous>& memory,
+                                           const std::vector<at::Tensor>& results) {
+  std::optional<c10::Device> device;
+  const auto look = [&](const at::Tensor& tensor) {
+    if (!device) device = tensor.device();
+    TORCH_CHECK_VALUE(tensor.device() == *device, "gtopk: an operation takes tensors of one ",
+                      "device, given some on ", *device, " and ", tensor.device());
+  };
+  for (const at::Tensor& each : inputs) look(each);
+  for (const at::Tensor& each : results) look(each);
+  for (const Contiguous& each : memory) {
+    if (!device) device = each.tensor.device();
+  }
+  if (!device || device->is_cpu()) return nullptr;
+  return std::make_unique<DeviceCall>(*device);
+}
+
+DeviceCall::DeviceCall(c10::Device device)
+    : lanes_(Lanes::of(device)),
+      ahead_(!blocking_wait()),
+      ticket_(lanes_.take_ticket()),
+      called_(device.type()),
+      written_(device.type()) {
+  try {
+    called_.record(lanes_.current());
+    lanes_.refuse_capture();
+  } catch (...) {
+    lanes_.redeem(ticket_);
+    throw;
+  }
+}
+
+DeviceCall::~DeviceCall() {
+  if (!redeemed_) lanes_.redeem(ticket_);  // it was never queued
+}
+
+void DeviceCall::begin(const std::vector<Contiguous>& memory) {
+  lanes_.arrive_behind_reads(input_);
+  if (!ahead_) return;
+  const c10::Stream writing = stream();
+  called_.block(writing);
+  lanes_.wait_for(ticket_);
+  write(memory);
+}
+
+void DeviceCall::copy_back(const std::vector<Contiguous>& memory) {
+  called_.block(stream());
+  write(memory);
+}
+
+void DeviceCall::write(const std::vector<Contiguous>& memory) {
+  const BelowAutograd below;
+  const c10::Stream writing = stream();
+  const c10::StreamGuard on_writing(writing);
+  for (const Contiguous& each : memory) {
+    if (!each.is_staged()) continue;
+    each.tensor.copy_(each.memory, /*non_blocking=*/true);
+    lanes_.in_use_on(each.tensor, writing);
+  }
+  written_.record(writing);
+}
+
+void DeviceCall::ended() noexcept {
+  redeemed_ = true;
+  lanes_.redeem(ticket_);
+}
+
+void DeviceCall::block_current_stream() const { written_.block(lanes_.current()); }
+
+bool DeviceCall::has_results() const { return written_.query(); }
+
+}  // namespace gtopk::torch_backend

@@ -1,0 +1,30 @@
+// Torch backend: the calls to a device's driver that torch has no name for. The driver is loaded
+// when the first tensor on a device is handed in, so that this library loads on a machine without
+// one; the types and functions are declared here rather than taken from the driver's headers.
+#pragma once
+
+#include <cstdint>
+
+namespace gtopk::torch_backend {
+
+struct DeviceDriver {
+  using Stream = void*;  ///< CUstream
+  using Result = int;    ///< CUresult; 0 is success
+
+  /// The stream goes on when *address - value, as a signed number, is at least 0 (flags 0).
+  Result (*wait_value)(Stream stream, std::uint64_t address, std::uint32_t value, unsigned flags);
+  /// Calls it on a thread of the driver's, behind what the stream was given before. It must not
+  /// call the driver.
+  Result (*launch_host_function)(Stream stream, void (*function)(void*), void* argument);
+  Result (*is_capturing)(Stream stream, int* status);
+  Result (*error_name)(Result error, const char** name);
+
+  /// "CUDA_ERROR_INVALID_VALUE (1)"
+  [[nodiscard]] const char* name_of(Result error) const;
+
+  /// Loads the library that GTOPK_CUDA_DRIVER names, else libcuda.so.1, once. Throws
+  /// DistBackendError that says what is missing.
+  [[nodiscard]] static const DeviceDriver& get();
+};
+
+}  // namespace gtopk::torch_backend

@@ -1,0 +1,146 @@
+#include "src/torch_backend/device_lanes.hpp"
+
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <new>
+
+#include "src/torch_backend/contiguous.hpp"
+
+namespace gtopk::torch_backend {
+namespace {
+
+/// Operations whose results wait on streams of their own; more share them.
+constexpr std::size_t kLanes = 8;
+/// A page of flags.
+constexpr std::int64_t kFlagsAtOnce = 1024;
+
+std::atomic<std::uint32_t>* flags_in(const at::Tensor& page) {
+  static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::int32_t));
+  static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
+  return reinterpret_cast<std::atomic<std::uint32_t>*>(page.mutable_data_ptr<std::int32_t>());
+}
+
+}  // namespace
+
+bool is_served(c10::Device device) {
+  // Another make of device is served where somebody names a driver that answers the same calls.
+  return device.is_cuda() ||
+         (device.is_privateuseone() && std::getenv("GTOPK_CUDA_DRIVER") != nullptr);
+}
+
+at::Tensor host_memory(at::IntArrayRef sizes, at::ScalarType type, c10::Device copied_with) {
+  const auto options = at::TensorOptions().dtype(type).device(at::kCPU);
+  return at::empty(sizes, options.pinned_memory(!copied_with.is_cpu()));
+}
+
+Lanes& Lanes::of(c10::Device device) {
+  // Never destroyed: their streams may wait for a flag when the process's statics end.
+  static std::mutex mutex;
+  static auto* const all = new std::map<c10::DeviceIndex, std::unique_ptr<Lanes>>();
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<Lanes>& lanes = (*all)[device.index()];
+  if (!lanes) lanes.reset(new Lanes(device));
+  return *lanes;
+}
+
+Lanes::Lanes(c10::Device device)
+    : device_(device),
+      guard_(device.type()),
+      driver_(DeviceDriver::get()),
+      reading_(guard_.getStreamFromGlobalPool(device, /*isHighPriority=*/true)) {
+  while (lanes_.size() < kLanes) {
+    lanes_.push_back({guard_.getStreamFromGlobalPool(device, /*isHighPriority=*/true)});
+  }
+}
+
+void Lanes::check(DeviceDriver::Result result, const char* what) const {
+  TORCH_CHECK_WITH(DistBackendError, result == 0, "gtopk: the driver of ", device_, " cannot ",
+                   what, ": ", driver_.name_of(result), " (", result, ")");
+}
+
+void Lanes::refuse_capture() const {
+  int status = 0;
+  const DeviceDriver::Result result =
+      driver_.is_capturing(guard_.getStreamNativeHandle(current()), &status);
+  // The legacy stream answers with an error while another one is captured.
+  static constexpr DeviceDriver::Result kCapturedElsewhere = 906;
+  TORCH_CHECK_NOT_IMPLEMENTED(status == 0 && result != kCapturedElsewhere,
+                              "gtopk: no collective can be captured into a CUDA graph: its ",
+                              "messages are the host's. Call it outside of the graph");
+  check(result, "tell whether a graph is captured");
+}
+
+void Lanes::in_use_on(const at::Tensor& tensor, c10::Stream stream) const {
+  guard_.recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
+}
+
+void Lanes::read(const at::Tensor& to, const at::Tensor& from) {
+  const BelowAutograd below;
+  c10::Event called(device_.type());
+  called.record(current());
+  refuse_capture();
+  called.block(reading_);
+  const c10::StreamGuard on_reading(reading_);
+  to.view(-1).copy_(from.reshape(-1), /*non_blocking=*/true);
+  in_use_on(from, reading_);
+}
+
+void Lanes::arrive_behind_reads(const std::shared_ptr<Gate>& gate) noexcept {
+  auto held = std::make_unique<std::shared_ptr<Gate>>(gate);
+  const auto arrive = [](void* argument) {
+    const std::unique_ptr<std::shared_ptr<Gate>> arrived(
+        static_cast<std::shared_ptr<Gate>*>(argument));
+    (*arrived)->arrive(true);
+  };
+  const DeviceDriver::Result result =
+      driver_.launch_host_function(guard_.getStreamNativeHandle(reading_), arrive, held.get());
+  if (result == 0) {
+    static_cast<void>(held.release());
+    return;
+  }
+  LOG(ERROR) << "gtopk: the driver of " << device_
+             << " cannot call back: " << driver_.name_of(result) << " (" << result << ")";
+  gate->arrive(false);
+}
+
+Lanes::Ticket Lanes::take_ticket() {
+  std::unique_lock lock(mutex_);
+  while (free_flags_.empty()) {
+    // The driver is never called with the mutex held: it may wait for a result, and the engine's
+    // thread for the mutex.
+    lock.unlock();
+    const at::Tensor page = host_memory({kFlagsAtOnce}, at::kInt, device_);
+    std::atomic<std::uint32_t>* const flags = flags_in(page.zero_());
+    lock.lock();
+    pages_.push_back(page);
+    for (std::int64_t flag = 0; flag < kFlagsAtOnce; ++flag) {
+      free_flags_.push_back({flags + flag, 0});
+    }
+  }
+  const auto lane = std::ranges::min_element(lanes_, {}, &Lane::operations);
+  ++lane->operations;
+  const Flag flag = free_flags_.back();
+  free_flags_.pop_back();
+  return {flag.number, flag.last + 1, lane->stream,
+          static_cast<std::size_t>(lane - lanes_.begin())};
+}
+
+void Lanes::redeem(const Ticket& ticket) noexcept {
+  // Who comes to wait for it later finds this number, or one that is greater.
+  ticket.flag->store(ticket.value, std::memory_order_release);
+  const std::lock_guard lock(mutex_);
+  --lanes_[ticket.lane].operations;
+  free_flags_.push_back({ticket.flag, ticket.value});
+}
+
+void Lanes::wait_for(const Ticket& ticket) {
+  check(driver_.wait_value(guard_.getStreamNativeHandle(ticket.stream),
+                           reinterpret_cast<std::uint64_t>(ticket.flag), ticket.value, 0),
+        "let a stream wait for a number in memory");
+}
+
+}  // namespace gtopk::torch_backend

@@ -1,0 +1,91 @@
+// Torch backend: the streams of one device on which tensors are copied between its memory and the
+// pinned memory that the core reads and writes.
+//
+// There is one stream on which everything is read, so that inputs arrive in the order of the calls,
+// and some on which results are written, each of which may wait for a network: so reading never
+// waits for a result. Nothing here waits for a device, and only those threads call it that the
+// caller brings, or a completer's: never the engine's, as a driver's locks may be held by a thread
+// that waits for a result.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "gtopk/gate.hpp"
+#include "src/torch_backend/device_driver.hpp"
+#include "src/torch_backend/torch_headers.hpp"
+
+namespace gtopk::torch_backend {
+
+/// Whether tensors there are copied to be reduced: CUDA, or what stands in for it in tests.
+[[nodiscard]] bool is_served(c10::Device device);
+
+/// Memory of the host's, pinned where it is for copies from or to a device.
+[[nodiscard]] at::Tensor host_memory(at::IntArrayRef sizes, at::ScalarType type,
+                                     c10::Device copied_with);
+
+class Lanes {
+ public:
+  /// Made at the first call, for as long as the process lives. Throws what torch and
+  /// DeviceDriver::get() throw.
+  [[nodiscard]] static Lanes& of(c10::Device device);
+
+  /// A number in pinned memory that one operation counts up, once, and a stream that waits for it.
+  struct Ticket {
+    std::atomic<std::uint32_t>* flag = nullptr;
+    std::uint32_t value = 0;
+    c10::Stream stream;
+    std::size_t lane = 0;
+  };
+
+  /// Copies `from`, on the device, to pinned memory of as many elements, behind what the caller's
+  /// current stream has been given. Throws NotImplementedError while a graph is captured.
+  void read(const at::Tensor& to, const at::Tensor& from);
+  /// Decides the gate when all that has been read so far has arrived; as not happened, if that
+  /// cannot be found out.
+  void arrive_behind_reads(const std::shared_ptr<Gate>& gate) noexcept;
+
+  /// Throws NotImplementedError while a graph is captured. On a thread that has called the runtime.
+  void refuse_capture() const;
+
+  [[nodiscard]] Ticket take_ticket();
+  /// What waits for the ticket goes on, now or when it comes to wait. Any thread; no driver.
+  void redeem(const Ticket& ticket) noexcept;
+  /// Behind this its stream goes on once the ticket is redeemed.
+  void wait_for(const Ticket& ticket);
+
+  /// The caller's current stream.
+  [[nodiscard]] c10::Stream current() const { return guard_.getStream(device_); }
+  /// The caching allocator may reuse the tensor's memory once the stream has come so far.
+  void in_use_on(const at::Tensor& tensor, c10::Stream stream) const;
+  [[nodiscard]] c10::Device device() const { return device_; }
+
+ private:
+  explicit Lanes(c10::Device device);
+  void check(DeviceDriver::Result result, const char* what) const;
+
+  struct Lane {
+    c10::Stream stream;
+    std::size_t operations = 0;
+  };
+  struct Flag {
+    std::atomic<std::uint32_t>* number;
+    std::uint32_t last;
+  };
+
+  const c10::Device device_;
+  const c10::impl::VirtualGuardImpl guard_;
+  const DeviceDriver& driver_;
+  const c10::Stream reading_;
+
+  std::mutex mutex_;
+  std::vector<Lane> lanes_;
+  std::vector<Flag> free_flags_;
+  std::vector<at::Tensor> pages_;  // of flags
+};
+
+}  // namespace gtopk::torch_backend

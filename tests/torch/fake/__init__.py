@@ -1,0 +1,62 @@
+"""Room: tests/torch. A device that is none (device.hpp), for ranks of their own processes.
+
+build() compiles it, once per source and torch; use() makes it torch's device "fake" in this
+process, which has to have GTOPK_CUDA_DRIVER name it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+import types
+
+HERE = pathlib.Path(__file__).resolve().parent
+SOURCES = [HERE / "device.cpp", HERE / "torch_device.cpp"]
+
+
+def build(cache: pathlib.Path) -> str:
+    """The shared library; compiled if `cache` does not have it."""
+    import torch
+
+    texts = [path.read_bytes() for path in [*SOURCES, HERE / "device.hpp"]]
+    name = hashlib.sha256(b"".join([torch.__version__.encode(), *texts])).hexdigest()[:16]
+    library = cache / f"fake_device_{name}.so"
+    if not library.exists():
+        torch_dir = pathlib.Path(torch.__file__).parent
+        compiler = [os.environ.get("CXX", "c++")]
+        if shutil.which("ccache"):
+            compiler.insert(0, "ccache")
+        cache.mkdir(parents=True, exist_ok=True)
+        made = library.with_suffix(f".{os.getpid()}")
+        subprocess.run(
+            [
+                *compiler,
+                *("-std=c++20", "-O1", "-fPIC", "-shared", "-pthread"),
+                *("-isystem", str(torch_dir / "include")),
+                *map(str, SOURCES),
+                *("-o", str(made)),
+                *("-L", str(torch_dir / "lib"), "-lc10", "-ltorch_cpu"),
+            ],
+            check=True,
+        )
+        made.rename(library)
+    return str(library)
+
+
+def use() -> None:
+    """Load it, and give torch the functions of a device's module."""
+    import torch
+
+    torch.ops.load_library(os.environ["GTOPK_CUDA_DRIVER"])
+    module = types.ModuleType("torch.fake")
+    module.is_available = lambda: True
+    module.is_initialized = lambda: True
+    module._is_in_bad_fork = lambda: False
+    module._lazy_init = lambda: None
+    module.device_count = lambda: 1
+    module.current_device = lambda: 0
+    module.set_device = lambda device: None
+    torch._register_device_module("fake", module)

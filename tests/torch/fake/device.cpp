@@ -1,0 +1,270 @@
+#include "device.hpp"
+
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace fake {
+
+class Stream {
+ public:
+  struct Task {
+    std::function<void()> run;
+    std::function<bool()> may_run;
+  };
+  std::deque<Task> tasks;  // under the device's mutex
+  std::atomic<std::uint64_t> given{0};
+  std::atomic<std::uint64_t> done{0};
+};
+
+namespace {
+
+/// Numbers in memory that streams wait for are written without a word.
+constexpr std::chrono::microseconds kPoll(50);
+
+struct Device {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::array<Stream, kStreams> streams;
+  std::map<std::string, std::int64_t> counts;
+  std::atomic<std::int64_t> releases{0};
+  std::int64_t holds = 0;
+  std::atomic<bool> capturing{false};
+  std::minstd_rand random{1};
+
+  Device() {
+    std::thread([this] { work(); }).detach();
+  }
+
+  /// One task after the other, each of a stream drawn at random among those that have one which may
+  /// run.
+  void work() {
+    for (;;) {
+      Stream* chosen = nullptr;
+      Stream::Task task;
+      {
+        const std::lock_guard lock(mutex);
+        const std::size_t first = random() % streams.size();
+        for (std::size_t i = 0; i < streams.size() && chosen == nullptr; ++i) {
+          Stream& each = streams[(first + i) % streams.size()];
+          if (each.tasks.empty()) continue;
+          const auto& may_run = each.tasks.front().may_run;
+          if (!may_run || may_run()) chosen = &each;
+        }
+        if (chosen != nullptr) task = std::move(chosen->tasks.front());
+      }
+      if (chosen == nullptr) {
+        std::unique_lock lock(mutex);
+        changed.wait_for(lock, kPoll);
+        continue;
+      }
+      task.run();
+      {
+        const std::lock_guard lock(mutex);
+        chosen->tasks.pop_front();
+      }
+      ++chosen->done;
+    }
+  }
+};
+
+Device& device() {
+  static Device* const one = new Device;  // its thread never ends
+  return *one;
+}
+
+constexpr std::size_t kArena = 1ULL << 30U;
+constexpr int kPoison = 0xEE;
+
+struct Block {
+  std::size_t bytes = 0;
+  bool pinned = false;
+  const Stream* on = nullptr;
+  std::vector<std::pair<const Stream*, std::uint64_t>> users;
+};
+
+struct Arena {
+  std::mutex mutex;
+  std::byte* locked = nullptr;
+  std::byte* open = nullptr;
+  std::size_t taken = 0;
+  std::map<const void*, Block> blocks;                      // that are taken
+  std::multimap<std::pair<bool, std::size_t>, void*> free;  // by kind and size
+  std::vector<std::pair<void*, Block>> waiting;             // given back, in use on a stream
+
+  Arena() {
+    const int file = memfd_create("fake device", 0);
+    if (file < 0 || ftruncate(file, kArena) != 0) std::abort();
+    locked = static_cast<std::byte*>(mmap(nullptr, kArena, PROT_NONE, MAP_SHARED, file, 0));
+    open =
+        static_cast<std::byte*>(mmap(nullptr, kArena, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
+    if (locked == MAP_FAILED || open == MAP_FAILED) std::abort();
+  }
+
+  void settle() {
+    std::erase_if(waiting, [this](auto& each) {
+      for (const auto& [stream, until] : each.second.users) {
+        if (stream->done < until) return false;
+      }
+      reuse(each.first, each.second);
+      return true;
+    });
+  }
+
+  void reuse(void* memory, const Block& block) {
+    void* const at = block.pinned ? memory : open + (static_cast<std::byte*>(memory) - locked);
+    std::memset(at, kPoison, block.bytes);
+    free.emplace(std::pair(block.pinned, block.bytes), memory);
+  }
+};
+
+Arena& arena() {
+  static Arena* const one = new Arena;
+  return *one;
+}
+
+}  // namespace
+
+Stream& stream(int number) { return device().streams.at(static_cast<std::size_t>(number)); }
+
+int number_of(const Stream& stream) { return static_cast<int>(&stream - device().streams.data()); }
+
+void enqueue(Stream& stream, std::function<void()> task, std::function<bool()> may_run) {
+  const std::lock_guard lock(device().mutex);
+  ++stream.given;
+  stream.tasks.push_back({std::move(task), std::move(may_run)});
+  device().changed.notify_one();
+}
+
+std::uint64_t given(const Stream& stream) { return stream.given; }
+std::uint64_t done(const Stream& stream) { return stream.done; }
+
+void synchronize(Stream& stream) {
+  const std::uint64_t until = stream.given;
+  while (stream.done < until) sched_yield();
+}
+
+void* Memory::take(std::size_t bytes, bool pinned, const Stream* on) {
+  std::size_t size = 64;
+  while (size < bytes) size *= 2;
+  Arena& all = arena();
+  const std::lock_guard lock(all.mutex);
+  all.settle();
+  void* memory = nullptr;
+  if (const auto found = all.free.find({pinned, size}); found != all.free.end()) {
+    memory = found->second;
+    all.free.erase(found);
+  } else if (pinned) {
+    memory = std::aligned_alloc(64, size);
+  } else {
+    if (all.taken + size > kArena) std::abort();
+    memory = all.locked + all.taken;
+    all.taken += size;
+  }
+  all.blocks[memory] = {size, pinned, on, {}};
+  return memory;
+}
+
+void Memory::give_back(void* memory) {
+  Arena& all = arena();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.blocks.find(memory);
+  if (found == all.blocks.end()) std::abort();
+  Block& block = found->second;
+  if (block.on != nullptr) block.users.emplace_back(block.on, block.on->given.load());
+  all.waiting.emplace_back(memory, std::move(block));
+  all.blocks.erase(found);
+  all.settle();
+}
+
+void Memory::in_use_on(const void* memory, const Stream& stream) {
+  Arena& all = arena();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.blocks.upper_bound(memory);
+  if (found == all.blocks.begin()) return;
+  std::prev(found)->second.users.emplace_back(&stream, stream.given.load());
+}
+
+bool Memory::is_pinned(const void* memory) {
+  Arena& all = arena();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.blocks.upper_bound(memory);
+  if (found == all.blocks.begin()) return false;
+  const auto& [begin, block] = *std::prev(found);
+  return block.pinned && memory < static_cast<const std::byte*>(begin) + block.bytes;
+}
+
+void* Memory::behind(const void* device_memory) {
+  return arena().open + (static_cast<const std::byte*>(device_memory) - arena().locked);
+}
+
+void count(const std::string& what) {
+  const std::lock_guard lock(device().mutex);
+  ++device().counts[what];
+}
+
+std::map<std::string, std::int64_t> counts() {
+  const std::lock_guard lock(device().mutex);
+  return device().counts;
+}
+
+void hold(Stream& stream) {
+  std::int64_t number = 0;
+  {
+    const std::lock_guard lock(device().mutex);
+    number = ++device().holds;
+  }
+  enqueue(stream, [] {}, [number] { return device().releases >= number; });
+}
+
+void release() { ++device().releases; }
+
+void capture(bool on) { device().capturing = on; }
+
+}  // namespace fake
+
+// The driver's functions that gtopk calls, as GTOPK_CUDA_DRIVER finds them.
+extern "C" {
+
+int cuStreamWaitValue32_v2(void* on, std::uint64_t address, std::uint32_t value, unsigned flags) {
+  fake::count("wait_value");
+  if (flags != 0) return 1;
+  const auto* const flag = reinterpret_cast<const std::atomic<std::uint32_t>*>(address);
+  fake::enqueue(
+      *static_cast<fake::Stream*>(on), [] {},
+      [flag, value] {
+        return static_cast<std::int32_t>(flag->load(std::memory_order_acquire) - value) >= 0;
+      });
+  return 0;
+}
+
+int cuLaunchHostFunc(void* on, void (*function)(void*), void* argument) {
+  fake::count("host_function");
+  fake::enqueue(*static_cast<fake::Stream*>(on), [function, argument] { function(argument); });
+  return 0;
+}
+
+int cuStreamIsCapturing(void*, int* status) {
+  *status = fake::device().capturing ? 1 : 0;
+  return 0;
+}
+
+int cuGetErrorName(int, const char** name) {
+  *name = "CUDA_ERROR_OF_A_FAKE";
+  return 0;
+}
+}

@@ -1,0 +1,435 @@
+"""Room: tests/torch. Tensors on a device, which here is a fake one (fake/device.hpp).
+
+Its memory crashes who reads it without a copy, and its streams run when they like. Nothing here has
+seen a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import fake
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Rank, RankSet, run_script
+from torch.nn.parallel import DistributedDataParallel
+
+import gtopk
+
+pytestmark = pytest.mark.loopback
+
+SIZE = 2
+FAKE = "fake"
+
+
+@pytest.fixture(scope="module")
+def library(pytestconfig: pytest.Config) -> str:
+    return fake.build(pathlib.Path(pytestconfig.rootpath, "build", "fake"))
+
+
+@pytest.fixture(scope="module")
+def two(library: str) -> Iterator[RankSet]:
+    with RankSet(SIZE, device=library) as ranks:
+        yield ranks
+
+
+def test_on_two_ranks(two: RankSet, check: Callable) -> None:
+    two.run(check, timeout=90.0)
+
+
+def values(me: Rank, n: int = 12, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(7 + me.rank)
+    return (torch.randn(n, generator=generator) * 100).to(dtype)
+
+
+def fill(tensor: torch.Tensor, value: float) -> torch.Tensor:
+    """Hand the device a copy that fills the tensor, behind what its stream has."""
+    source = torch.full(tensor.shape, value, dtype=tensor.dtype).pin_memory()
+    return tensor.copy_(source, non_blocking=True)
+
+
+def read_later(tensor: torch.Tensor) -> torch.Tensor:
+    """What the tensor holds when the current stream has come so far; synchronize() before."""
+    room = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return room.copy_(tensor, non_blocking=True)
+
+
+def synchronize() -> None:
+    """Until the current stream has done its work."""
+    torch.zeros(1).to(FAKE).cpu()
+
+
+def meet(me: Rank, name: str) -> None:
+    """By the store alone."""
+    store = dist.PrefixStore(name, me.store)
+    store.set(str(me.rank), "here")
+    store.wait([str(rank) for rank in range(me.size)], timedelta(seconds=60))
+
+
+# Each: from tensors, all on one device, to results on the same one.
+def _all_reduce(me: Rank, to: Callable) -> list[torch.Tensor]:
+    done = []
+    for dtype in (torch.float32, torch.int64, torch.bfloat16):
+        tensor = to(values(me, dtype=dtype))
+        dist.all_reduce(tensor)
+        done.append(tensor)
+    strided = to(values(me)).view(3, 4).t()
+    dist.all_reduce(strided, op=dist.ReduceOp.MAX)
+    return [*done, strided]
+
+
+def _rooted(me: Rank, to: Callable) -> list[torch.Tensor]:
+    sent, reduced = to(values(me)), to(values(me))
+    dist.broadcast(sent, 1)
+    dist.reduce(reduced, 0)
+    gathered = [to(torch.zeros(12)) for _ in range(me.size)] if me.rank == 1 else []
+    dist.gather(to(values(me)), gathered or None, dst=1)
+    parts = [to(values(me) + i) for i in range(me.size)] if me.rank == 0 else None
+    mine = to(torch.zeros(12))
+    dist.scatter(mine, parts, src=0)
+    return [sent, mine, *gathered, *([reduced] if me.rank == 0 else [])]
+
+
+def _gathered(me: Rank, to: Callable) -> list[torch.Tensor]:
+    listed = [to(torch.zeros(12)) for _ in range(me.size)]
+    dist.all_gather(listed, to(values(me)))
+    whole = to(torch.zeros(12 * me.size))
+    dist.all_gather_into_tensor(whole, to(values(me)))
+    inside = to(values(me, 24))  # the input is a part of the output, as FSDP's is
+    dist.all_gather_into_tensor(inside, inside[12 * me.rank : 12 * (me.rank + 1)])
+    return [*listed, whole, inside]
+
+
+def _scattered(me: Rank, to: Callable) -> list[torch.Tensor]:
+    part, listed = to(torch.zeros(6)), to(torch.zeros(6))
+    dist.reduce_scatter_tensor(part, to(values(me)))
+    dist.reduce_scatter(listed, [to(values(me, 6)), to(values(me, 6) + 1)])
+    single = to(torch.zeros(4 + me.rank * 4))
+    dist.all_to_all_single(
+        single, to(values(me, 6)), [2 + 2 * me.rank] * 2 if me.rank else [2, 2], [2, 4]
+    )
+    rooms = [to(torch.zeros(3)) for _ in range(me.size)]
+    dist.all_to_all(rooms, [to(values(me, 3)), to(values(me, 3) * 2)])
+    return [part, listed, single, *rooms]
+
+
+def _coalesced(me: Rank, to: Callable) -> list[torch.Tensor]:
+    reduced = [to(values(me, 5)), to(values(me, 8))]
+    dist.all_reduce_coalesced(reduced)
+    with dist._coalescing_manager():
+        rooms = [to(torch.zeros(10)), to(torch.zeros(6))]
+        for room, n in zip(rooms, (5, 3), strict=True):
+            dist.all_gather_into_tensor(room, to(values(me, n)))
+    with dist._coalescing_manager():
+        parts = [to(torch.zeros(5)), to(torch.zeros(3))]
+        for part, n in zip(parts, (10, 6), strict=True):
+            dist.reduce_scatter_tensor(part, to(values(me, n)))
+    return [*reduced, *rooms, *parts]
+
+
+def _messages(me: Rank, to: Callable) -> list[torch.Tensor]:
+    other = 1 - me.rank
+    sent = dist.isend(to(values(me)), other, tag=3)
+    received, any_one = to(torch.zeros(12)), to(torch.zeros(3))
+    dist.recv(received, other, tag=3)
+    sent.wait()
+    sent = dist.isend(to(values(me, 3)), other, tag=4)
+    assert dist.recv(any_one, tag=4) == other
+    sent.wait()
+    return [received, any_one]
+
+
+def _sparse(me: Rank, to: Callable) -> list[torch.Tensor]:
+    done = []
+    for dtype in (torch.float32, torch.bfloat16):
+        for algorithm in ("gtopk", "topk", "dense", "rs-ag"):
+            tensor, residual = to(values(me, 200, dtype)), to(values(me, 200) / 7)
+            gtopk.sparse_all_reduce(tensor, k=9, residual=residual, algorithm=algorithm)
+            done += [tensor, residual]
+    pieces, residual = [to(values(me, 30)), to(values(me, 50))], to(torch.zeros(80))
+    gtopk.sparse_all_reduce(pieces, density=0.1, residual=residual, wire="bf16")
+    return [*done, *pieces, residual]
+
+
+CALLS = [
+    _all_reduce,
+    _rooted,
+    _gathered,
+    _scattered,
+    _coalesced,
+    _messages,
+    _sparse,
+]
+
+
+def check_results_are_those_of_the_cpu_bit_for_bit(me: Rank) -> None:
+    for call in CALLS:
+        expected = call(me, lambda tensor: tensor)
+        seen = call(me, lambda tensor: tensor.to(FAKE))
+        assert all(each.device.type == FAKE for each in seen)
+        for one, other in zip(expected, seen, strict=True):
+            assert torch.equal(one, other.cpu()), call.__name__
+
+
+def check_work_is_ordered_behind_the_current_stream_and_wait_holds_it_up_and_not_the_host(
+    me: Rank,
+) -> None:
+    tensor = torch.zeros(1000).to(FAKE)
+    torch.ops.fake.hold()
+    fill(tensor, 1.0 + me.rank)  # once the device is released
+    work = dist.all_reduce(tensor, async_op=True)
+    work.wait()
+    after = read_later(tensor)
+    fill(tensor, -1.0)  # behind the result
+    assert not work.is_completed()
+    meet(me, "nothing has been sent")
+    torch.ops.fake.release()
+    synchronize()
+    assert after.tolist() == [3.0] * 1000
+    assert work.is_completed()
+    assert tensor.cpu().tolist() == [-1.0] * 1000
+
+
+def check_wait_does_not_wait_for_other_ranks(me: Rank) -> None:
+    tensor = torch.full((10,), 1.0 + me.rank).to(FAKE)
+    if me.rank == 1:
+        me.store.wait(["rank 0 has waited"], timedelta(seconds=60))
+    works = []
+    for _ in range(3):
+        works.append(dist.all_reduce(tensor, async_op=True))
+        works[-1].wait()
+    after = read_later(tensor)
+    if me.rank == 0:
+        assert not works[0].is_completed()
+        me.store.set("rank 0 has waited", "yes")
+    synchronize()
+    assert after.tolist() == [12.0] * 10
+
+
+def check_tensors_live_until_the_device_has_read_and_written_them(me: Rank) -> None:
+    other = 1 - me.rank
+    torch.ops.fake.hold()
+    tensor = torch.empty(5000, device=FAKE)
+    fill(tensor, 5.0 + me.rank)
+    dist.isend(tensor, other, tag=8)
+    del tensor
+    fill(torch.empty(5000, device=FAKE), 99.0)  # where it was, if it were gone
+    received = torch.empty(5000, device=FAKE)
+    work = dist.irecv(received, other, tag=8)
+    torch.ops.fake.release()
+    work.wait()
+    assert received.cpu().tolist() == [5.0 + other] * 5000
+    # Nobody holds what is reduced here, and nobody waits for it.
+    for _ in range(20):
+        dist.all_reduce(torch.ones(3000).to(FAKE), async_op=True)
+    dist.barrier()
+
+
+def check_futures_carry_the_device(me: Rank) -> None:
+    tensor = torch.empty(100, device=FAKE)
+    torch.ops.fake.hold()
+    fill(tensor, 2.0)
+    future = dist.all_reduce(tensor, async_op=True).get_future()
+    doubled = future.then(lambda done: done.value()[0] * 2)
+    assert not future.done()
+    torch.ops.fake.release()
+    before = torch.ops.fake.set_stream(7)
+    assert doubled.wait().cpu().tolist() == [8.0] * 100
+    assert future.wait()[0].cpu().tolist() == [4.0] * 100
+    torch.ops.fake.set_stream(before)
+    # of several operations at once
+    with dist._coalescing_manager(device=torch.device(FAKE), async_ops=True) as window:
+        dist.all_reduce(tensor)
+    window.wait()
+    assert tensor.cpu().tolist() == [8.0] * 100
+
+
+def check_streams_and_groups_overlap(me: Rank) -> None:
+    groups = [dist.new_group(backend="cpu:gtopk,fake:gtopk") for _ in range(3)]
+    tensors = [torch.empty(400, device=FAKE) for _ in groups]
+    results = []
+    for i, (group, tensor) in enumerate(zip(groups, tensors, strict=True)):
+        before = torch.ops.fake.set_stream(20 + i)
+        fill(tensor, float(i))
+        work = dist.all_reduce(tensor, group=group, async_op=True)
+        work.wait()
+        results.append(read_later(tensor))
+        synchronize()
+        torch.ops.fake.set_stream(before)
+    for i, result in enumerate(results):
+        assert result.tolist() == [2.0 * i] * 400
+    for group in groups:
+        dist.destroy_process_group(group)
+
+
+def check_nothing_is_synchronised(me: Rank) -> None:
+    tensor, residual = torch.ones(500).to(FAKE), torch.zeros(500).to(FAKE)
+    before = torch.ops.fake.counts()
+    for _ in range(10):
+        dist.all_reduce(tensor, async_op=True).wait()
+        gtopk.sparse_all_reduce(tensor, k=5, residual=residual)
+        dist.broadcast(tensor, 0)
+    made = {
+        name: count - before.get(name, 0)
+        for name, count in torch.ops.fake.counts().items()
+        if count != before.get(name, 0)
+    }
+    copies = 10 * (2 + 4 + (2 if me.rank == 0 else 1))
+    assert made == {"copy": copies, "wait_value": 30, "host_function": 30}
+    synchronize()
+
+
+def check_receives_may_end_in_any_order(me: Rank) -> None:
+    rooms = [torch.empty(10, device=FAKE) for _ in range(6)]
+    if me.rank == 0:
+        works = [dist.irecv(room, 1, tag=tag) for tag, room in enumerate(rooms)]
+        for tag in reversed(range(6)):
+            works[tag].wait()
+            assert rooms[tag].cpu().tolist() == [float(tag)] * 10
+            dist.send(rooms[tag], 1, tag=100)  # only now the next one is sent
+    else:
+        for tag in reversed(range(6)):
+            dist.send(torch.full((10,), float(tag)).to(FAKE), 0, tag=tag)
+            dist.recv(rooms[tag], 0, tag=100)
+    dist.barrier()
+
+
+def check_a_message_of_the_hosts_does_not_overtake_one_of_the_device(me: Rank) -> None:
+    if me.rank == 0:
+        tensor = torch.empty(10, device=FAKE)
+        torch.ops.fake.hold()
+        fill(tensor, 1.0)
+        works = [dist.isend(tensor, 1, tag=2), dist.isend(torch.full((10,), 2.0), 1, tag=2)]
+        torch.ops.fake.release()
+        for work in works:
+            work.wait()
+    else:
+        first, second = torch.zeros(10), torch.zeros(10)
+        dist.recv(first, 0, tag=2)
+        dist.recv(second, 0, tag=2)
+        assert (first[0].item(), second[0].item()) == (1.0, 2.0)
+    dist.barrier()
+
+
+def check_an_error_that_nobody_waits_for_is_raised_by_the_next_wait(me: Rank) -> None:
+    wrong = torch.ones(10 + me.rank).to(FAKE)
+    work = dist.all_reduce(wrong, async_op=True)
+    late = dist.all_reduce(torch.ones(3).to(FAKE), async_op=True)
+    dist.barrier()  # which starts when both have ended
+    with pytest.raises(dist.DistBackendError, match=r"d=1[01].*d=1[01]"):
+        late.wait()
+    late.wait()
+    with pytest.raises(dist.DistBackendError, match=r"d=1[01].*d=1[01]"):
+        work.wait()
+    with pytest.raises(dist.DistBackendError, match="d=1"):
+        dist.all_reduce(wrong, async_op=True).get_future().wait()
+    with pytest.raises(dist.DistBackendError, match="d=1"):
+        dist.all_reduce(wrong, async_op=True).wait(timedelta(seconds=30))
+    right = torch.ones(3).to(FAKE)
+    dist.all_reduce(right)
+    assert right.cpu().tolist() == [2.0] * 3
+
+
+def check_a_blocking_wait_raises_what_went_wrong(me: Rank) -> None:
+
+    os.environ["GTOPK_BLOCKING_WAIT"] = "1"
+    try:
+        with pytest.raises(dist.DistBackendError, match="d=1"):
+            dist.all_reduce(torch.ones(10 + me.rank).to(FAKE))
+        for call in CALLS:
+            expected = call(me, lambda tensor: tensor)
+            seen = call(me, lambda tensor: tensor.to(FAKE))
+            for one, other in zip(expected, seen, strict=True):
+                assert torch.equal(one, other.cpu()), call.__name__
+        os.environ["GTOPK_BLOCKING_WAIT"] = "yes"
+        with pytest.raises(ValueError, match="GTOPK_BLOCKING_WAIT must be 0 or 1, given 'yes'"):
+            dist.all_reduce(torch.ones(3).to(FAKE))
+    finally:
+        del os.environ["GTOPK_BLOCKING_WAIT"]
+
+
+def check_bad_arguments_are_errors_here_and_the_group_works_on(me: Rank) -> None:
+    there, here = torch.ones(4).to(FAKE), torch.ones(4)
+    with pytest.raises(ValueError, match="takes tensors of one device, given some on"):
+        dist.all_to_all([there, here], [here, there])
+    with pytest.raises(ValueError, match="residual must be on fake:0 like the tensor"):
+        gtopk.sparse_all_reduce(there, k=1, residual=here)
+    with pytest.raises(ValueError, match="must be on one device"):
+        gtopk.sparse_all_reduce([there, here], k=1)
+    state = torch.zeros(4, dtype=torch.float64).to(FAKE)
+    with pytest.raises(NotImplementedError, match="state is on fake:0"):
+        gtopk.sparse_all_reduce(there, k=1, select="threshold", state=state)
+    torch.ops.fake.capture(True)
+    try:
+        for call in (dist.all_reduce, lambda tensor: dist.irecv(tensor, 1 - me.rank)):
+            with pytest.raises(NotImplementedError, match="captured into a CUDA graph"):
+                call(there)
+    finally:
+        torch.ops.fake.capture(False)
+    work = there.clone()
+    dist.all_reduce(work)
+    assert work.cpu().tolist() == [2.0] * 4
+
+
+def trained(me: Rank, device: str, start: Callable) -> list[torch.Tensor]:
+    """Parameters, and what the state keeps, after some steps of DDP there."""
+    torch.manual_seed(1)
+    net = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.ReLU(), torch.nn.Linear(30, 4))
+    ddp = DistributedDataParallel(net.to(device), bucket_cap_mb=0.001)
+    kept = start(ddp)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    for step in range(4):
+        generator = torch.Generator().manual_seed(100 * me.rank + step)
+        optimizer.zero_grad()
+        ddp(torch.randn(8, 20, generator=generator).to(device)).square().mean().backward()
+        optimizer.step()
+    return [*(each.detach() for each in net.parameters()), *kept()]
+
+
+def _plain(ddp: DistributedDataParallel) -> Callable:
+    return list
+
+
+def _attached(ddp: DistributedDataParallel) -> Callable:
+    state = gtopk.attach(ddp, density=0.1, momentum=0.9, min_numel=8, unit=2000, clip_norm=1.0)
+
+    def kept() -> list[torch.Tensor]:
+        residuals = [state.residual(name) for name, _ in ddp.module.named_parameters()]
+        return [each.clone() for each in residuals if each is not None]
+
+    return kept
+
+
+def check_ddp_trains_as_on_the_cpu_bit_for_bit(me: Rank) -> None:
+    for start in (_plain, _attached):
+        expected, seen = trained(me, "cpu", start), trained(me, FAKE, start)
+        assert len(expected) == len(seen) >= 4
+        for one, other in zip(expected, seen, strict=True):
+            assert other.device.type == FAKE
+            assert torch.equal(one, other.cpu()), start.__name__
+
+
+def test_a_driver_that_is_missing_is_named(library: str) -> None:
+    script = """
+import os, torch, torch.distributed as dist, fake
+fake.use()
+os.environ["GTOPK_CUDA_DRIVER"] = "/nowhere/libcuda.so.1"
+dist.init_process_group("cpu:gtopk,fake:gtopk", store=dist.HashStore(), rank=0, world_size=1)
+tensor = torch.ones(3)
+dist.all_reduce(tensor)
+try:
+    dist.all_reduce(tensor.to("fake"))
+except dist.DistBackendError as error:
+    print(error)
+dist.destroy_process_group()
+"""
+    here = str(pathlib.Path(__file__).parent)
+    path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = run_script(script, GTOPK_CUDA_DRIVER=library, PYTHONPATH=path)
+    assert done.returncode == 0, done.stderr
+    assert "/nowhere/libcuda.so.1 cannot be used" in done.stdout
+    assert "GTOPK_CUDA_DRIVER" in done.stdout
