@@ -78,7 +78,10 @@ def quality(model: torch.nn.Module, state: gtopk.SparseState) -> Quality:
 
 def train(run: Run, task: Task) -> dict:
     """Do one run; return its record, alike on all ranks."""
-    ddp = DistributedDataParallel(task.model)
+    # What arrives in one bucket of DDP's arrives at one time: "adaptive" tells layers apart.
+    ddp = DistributedDataParallel(
+        task.model, bucket_cap_mb=0.01 if run.method == "adaptive" else None
+    )
     dense_steps = round(DENSE_SHARE * run.steps)
     state = METHODS[run.method](ddp, run.density or 1.0, dense_steps)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=task.lr, momentum=0.9)

@@ -1,0 +1,246 @@
+"""Benchmark: a training step under each way to use gtopk, by turns, in one run.
+
+The net is an MLP whose layers differ in size. Every setting has a model, an optimizer and a state
+of its own; a turn runs one step of each, in an order that goes round. Beside the wall time, what
+the core spent selecting and committing, and what is predicted: the step without any exchange
+(`no_sync`) plus what the planner says of an exchange that starts when the backward has ended
+("model"), or of what is left of those beside the backward when it has ended ("layer-wise").
+
+Runs on every rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set; `tools/bench/run ways
+--hosts 4 --rate 100mbit` starts it. Rank 0 prints the rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import pathlib
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from gtopk.adaptive import Piece, choose
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gtopk
+
+SIZES = (256, 1536, 512, 256, 1024, 64)
+WARM_UP = 9  # adaptive densities are chosen in the eighth
+
+
+def network(net: str) -> tuple[nn.Module, tuple[int, ...]]:
+    """Return a model and the shape of one input.
+
+    layers: 1.6 million parameters in five layers of 66 to 787 thousand. demo: that of tools/demo.
+    """
+    torch.manual_seed(0)
+    if net == "demo":
+        sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples/digits"))
+        from model import ResNet20
+
+        return ResNet20(), (1, 8, 8)
+    layers: list[nn.Module] = []
+    for before, after in itertools.pairwise(SIZES):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers[:-1]), SIZES[:1]
+
+
+def wrapped(way: Way) -> DistributedDataParallel:
+    """DDP in small buckets: what lies in one bucket arrives at one time."""
+    return DistributedDataParallel(way.net, bucket_cap_mb=way.bucket)
+
+
+class Way:
+    """One setting: forward, backward and step."""
+
+    def __init__(self, net: str, batch: int, bucket: float, make: Callable[[Way], None]) -> None:
+        """bucket: DDP's, in MiB; make: sets `call`, `optimizer` and what else differs."""
+        self.net, shape = network(net)
+        self.bucket = bucket
+        self.elements = sum(each.numel() for each in self.net.parameters())
+        self.x = torch.randn(batch, *shape)
+        self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.net.parameters(), lr=1e-3)
+        self.call: nn.Module = self.net
+        self.state: gtopk.SparseState | None = None
+        self.scaler: torch.amp.GradScaler | None = None
+        self.seconds: list[float] = []
+        self.core: list[float] = []
+        make(self)
+
+    def step(self) -> None:
+        """Time one."""
+        dist.barrier()
+        core, begin = _core_seconds(), time.perf_counter()
+        self.optimizer.zero_grad()
+        loss = self.call(self.x).square().mean()
+        if self.scaler is None:
+            loss.backward()
+            self.optimizer.step()
+        else:
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        self.seconds.append(time.perf_counter() - begin)
+        self.core.append(_core_seconds() - core)
+
+
+def _core_seconds() -> float:
+    now = gtopk.stats()
+    return float(now["compress_seconds"] + now["commit_seconds"])
+
+
+def alone(way: Way) -> None:
+    """Compute, and nothing else."""
+    ddp = wrapped(way)
+
+    class Quiet(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with ddp.no_sync():
+                return ddp(x)
+
+    way.call = Quiet()
+
+
+def dense(way: Way) -> None:
+    """DDP's own."""
+    way.call = wrapped(way)
+
+
+def attached(**arguments: object) -> Callable[[Way], None]:
+    """gtopk.attach."""
+
+    def make(way: Way) -> None:
+        way.call = wrapped(way)
+        way.state = gtopk.attach(way.call, **arguments)
+
+    return make
+
+
+def scaled(density: float) -> Callable[[Way], None]:
+    """The same under a loss scale."""
+
+    def make(way: Way) -> None:
+        way.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        attached(density=density, scaler=way.scaler)(way)
+
+    return make
+
+
+def optimized(density: float) -> Callable[[Way], None]:
+    """gtopk.DistributedOptimizer."""
+
+    def make(way: Way) -> None:
+        way.optimizer = gtopk.DistributedOptimizer(way.optimizer, way.net, density)
+        way.state = way.optimizer.sparse_state
+
+    return make
+
+
+def sharded(density: float) -> Callable[[Way], None]:
+    """gtopk.fsdp_hook, every rank a replica: what it costs without a fast group."""
+
+    def make(way: Way) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        names = ("replicate", "shard")
+        mesh = init_device_mesh("cpu", (dist.get_world_size(), 1), mesh_dim_names=names)
+        way.call = fully_shard(way.net, mesh=mesh["shard"])
+        way.optimizer = torch.optim.SGD(way.net.parameters(), lr=1e-3)
+        way.state = gtopk.fsdp_hook(way.net, mesh["replicate"], density=density)
+
+    return make
+
+
+def predictions(ways: dict[str, Way], density: float) -> dict[str, float]:
+    """Milliseconds of exchange that the backward does not hide, by the planner. Collective."""
+
+    def cost(elements: int, kind: object, at: float) -> float:
+        planned = gtopk.plan(elements, density=at)
+        assert planned is not None
+        return planned["predictions"]["gtopk"]["seconds"]
+
+    left = {}
+    for name in ("model", "default unit"):
+        if name in ways:
+            units = ways[name].state.units
+            left[name] = sum(cost(unit.selected_numel, None, density) for unit in units)
+    if "layer-wise" in ways:
+        # When layers are ready is what its state measured, on the slowest rank.
+        state = ways["layer-wise"].state
+        ready = torch.tensor(state.overlap.stopwatch.ready(), dtype=torch.float64)
+        dist.all_reduce(ready, dist.ReduceOp.MAX)
+        pieces = [
+            Piece(unit.selected_numel, unit.dtype, at)
+            for unit, at in zip(state.units, ready.tolist(), strict=True)
+        ]
+        last = choose(pieces, 0.0, cost, (density, density), merges=False)[-1]
+        left["layer-wise"] = last.starts + last.seconds - max(each.ready for each in pieces)
+    if "adaptive" in ways:
+        layers = ways["adaptive"].state.layers
+        end = layers[-1].starts + layers[-1].seconds
+        left["adaptive"] = end - max(each.ready for each in layers)
+    return {name: 1e3 * seconds for name, seconds in left.items()}
+
+
+def main() -> None:
+    """Measure."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("-n", "--turns", type=int, default=21)
+    parser.add_argument("--density", type=float, default=0.01)
+    parser.add_argument("--ways", nargs="+", help="only these; default: all")
+    parser.add_argument("--bucket", type=float, default=0.1, help="bucket_cap_mb of DDP")
+    parser.add_argument("--net", choices=("layers", "demo"), default="layers")
+    parser.add_argument("--batch", type=int, default=256)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("gtopk")
+    density = arguments.density
+    bounds = (density / 4, 4 * density)
+    makers = {
+        "no_sync": alone,
+        "dense": dense,
+        "model": attached(density=density, unit="model"),
+        "layer-wise": attached(density=density, unit="parameter"),
+        "adaptive": attached(density="adaptive", density_bounds=bounds, unit="parameter"),
+        "default unit": attached(density=density),
+        "scaler": scaled(density),
+        "optimizer": optimized(density),
+        "fsdp_hook": sharded(density),
+    }
+    ways = {
+        name: Way(arguments.net, arguments.batch, arguments.bucket, make)
+        for name, make in makers.items()
+        if not arguments.ways or name in ("no_sync", *arguments.ways)
+    }
+    for turn in range(arguments.turns + WARM_UP):
+        names = list(ways)
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            ways[name].step()
+    for way in ways.values():
+        way.seconds, way.core = way.seconds[WARM_UP:], way.core[WARM_UP:]
+    slowest = torch.tensor([way.seconds for way in ways.values()])
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    left = predictions(ways, density)
+    if dist.get_rank() == 0:
+        compute = 1e3 * statistics.median(slowest[0].tolist())
+        print(f"# {ways['no_sync'].elements} parameters, density {density}")
+        heads = ("ms a step, slowest rank", "p50", "min", "core p50", "core min", "predicted")
+        print("{:24} {:>9} {:>9} {:>9} {:>9} {:>9}".format(*heads))
+        for (name, way), seconds in zip(ways.items(), slowest.tolist(), strict=True):
+            times = (statistics.median(seconds), min(seconds))
+            core = (statistics.median(way.core), min(way.core))
+            said = f"{compute + left[name]:9.1f}" if name in left else ""
+            told = " ".join(f"{1e3 * each:9.2f}" for each in (*times, *core))
+            print(f"{name:24} {told} {said}")
+        for layer in ways["adaptive"].state.layers if "adaptive" in ways else ():
+            print(f"# {layer.names[0]} (+{len(layer.names) - 1}): density {layer.density:.4g}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
