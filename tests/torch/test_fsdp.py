@@ -43,6 +43,8 @@ class Training:
         fully_shard(self.model, **options)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr)
         self.replicas = self.mesh["replicate"].get_group()
+        if arguments.get("accumulate") == "update":
+            arguments["optimizer"] = self.optimizer
         if not dense:
             self.state = gtopk.fsdp_hook(
                 self.model, self.mesh["replicate"], **{"min_numel": 30, **arguments}
@@ -92,6 +94,36 @@ def check_density_one_trains_as_dense(me: Rank) -> None:
     assert units == [
         {f"{i}.{kind}" for i in of for kind in ("weight", "bias")} for of in ((2,), (0, 4))
     ]
+
+
+def check_modules_choose_their_densities(me: Rank) -> None:
+    """Each for itself: FSDP reduces them one by one. Alike on the replicas of a shard."""
+    training = Training(me, density="adaptive", density_bounds=(0.05, 0.5))
+    before = training.state.units
+    for _ in range(9):
+        training.step()
+    layers = training.state.layers
+    assert training.state.units == before
+    assert [each.names for each in layers] == [unit.names for unit in before]
+    both: list = [None, None]
+    dist.all_gather_object(both, layers, group=training.replicas)
+    assert both[0] == both[1]
+    assert max(layers, key=lambda each: each.ready).density == 0.05  # nothing to hide behind
+    assert training.replicas_are_bitwise_equal()
+
+
+def check_residuals_of_updates_train_alike_at_one_rate(me: Rank) -> None:
+    """A rate that is a power of two is exact, there and back."""
+    found = []
+    for accumulate in ("gradient", "update"):
+        training = Training(me, density=0.1, accumulate=accumulate, lr=0.125)
+        for _ in range(6):
+            training.step()
+        residual = training.state.residual("2.weight").clone()
+        found.append((training.shards(), residual * (8 if accumulate == "update" else 1)))
+    assert equal(found[0][0], found[1][0])
+    assert found[0][1].any()
+    assert torch.equal(found[0][1], found[1][1])
 
 
 def with_norm() -> nn.Sequential:
