@@ -1,8 +1,9 @@
-"""Draws what gtopk-allreduce and gtopk-pingpong wrote with --json. Called by tools/plot.
+"""Draws what the programs wrote with --json. Called by tools/plot.
 
-A line is the median of each size's samples, the band around it reaches from the least to the 99th
-percentile. Predictions by the model are dashed. Also a SparseState's layers (docs/tuning.md): when
-each is ready and travels, and at which density.
+Of gtopk-allreduce and gtopk-pingpong a line is the median of each size's samples, the band around
+it reaches from the least to the 99th percentile. Predictions by the model are dashed. Of
+gtopk-info --doctor the matrices of latency and bandwidth between hosts. Also a SparseState's layers
+(docs/tuning.md): when each is ready and travels, and at which density.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import pathlib
 import statistics
 import sys
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
 # What may tell one line of gtopk-allreduce from another, and is named where it does.
 _SETTINGS = ("algorithm", "select", "wire", "dtype", "put_back")
+
+_MOST_WITH_FIGURES = 12  # hosts in a picture, beyond which only colours can be told apart
+
+_PAPER = {"facecolor": "white", "alpha": 0.7, "linewidth": 0}  # behind figures on any colour
 
 
 class Point(NamedTuple):
@@ -141,10 +147,54 @@ def draw_layers(records: Records) -> None:
     densities.grid(visible=True, which="major", alpha=0.3)
 
 
+def matrices(record: dict[str, Any]) -> tuple[list[list[float]], list[list[float]]]:
+    """Microseconds and GB/s from each host (row) to each (column); NaN where there is no figure."""
+    hosts = range(len(record["hosts"]))
+    latencies = [[math.nan for _ in hosts] for _ in hosts]
+    bandwidths = [[math.nan for _ in hosts] for _ in hosts]
+    for row in record["rows"]:
+        if "error" in row:
+            continue
+        one, other = row["hosts"]
+        latencies[one][other] = latencies[other][one] = 1e6 * row["latency_seconds"]
+        bandwidths[other][one] = row["bytes_per_second"][1] / 1e9
+        bandwidths[one][other] = row["bytes_per_second"][0] / 1e9
+    return latencies, bandwidths
+
+
+def draw_matrix(axes: Axes, values: list[list[float]], names: list[str], title: str) -> None:
+    """One cell for each row and column; figures in the cells where there is room."""
+    axes.set_facecolor("#dddddd")  # seen where there is no figure
+    shown = axes.imshow(values, cmap="viridis")
+    pyplot.colorbar(shown, ax=axes)
+    axes.set_xticks(range(len(names)), names, rotation=90)
+    axes.set_yticks(range(len(names)), names)
+    axes.set(title=title, xlabel="to", ylabel="from")
+    if len(names) > _MOST_WITH_FIGURES:
+        return
+    for row, line in enumerate(values):
+        for column, value in enumerate(line):
+            if not math.isnan(value):
+                axes.text(column, row, f"{value:.3g}", ha="center", va="center", bbox=_PAPER)
+
+
+def draw_doctor(records: Records) -> None:
+    """Latency and bandwidth from each host to each. Raises BadFileError for several records."""
+    if len(records) > 1:
+        raise BadFileError("gtopk-info --doctor: one file makes one picture")
+    (record,) = records.values()
+    _, (left, right) = pyplot.subplots(1, 2, figsize=(12, 5))
+    names = [f"{number} {host['machine']}" for number, host in enumerate(record["hosts"])]
+    latencies, bandwidths = matrices(record)
+    draw_matrix(left, latencies, names, "latency, µs one way")
+    draw_matrix(right, bandwidths, names, "bandwidth, GB/s (1e9 bytes)")
+
+
 _DRAWN_BY = {
     "gtopk-allreduce": draw_allreduce,
     "gtopk-pingpong": draw_pingpong,
     "gtopk-layers": draw_layers,
+    "gtopk-info --doctor": draw_doctor,
 }
 
 

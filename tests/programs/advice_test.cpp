@@ -30,7 +30,21 @@ Machine well() {
                          {.name = "eth0", .up = true, .addresses = {"10.0.0.1"}},
                          {.name = "eth1", .up = false, .addresses = {"10.0.1.1"}},
                          {.name = "ifb0", .up = true}},
-          .ucx_libraries = {"/opt/libucp.so.0"}};
+          .ucx_libraries = {"/opt/libucp.so.0"},
+          .topology = {.source = "hwloc",
+                       .cores = {0, 1, 2, 3},
+                       .allowed = {0, 1, 2, 3},
+                       .nodes = {{.number = 0, .cores = {0, 1, 2, 3}}}}};
+}
+
+/// Two nodes, with a NIC each.
+Machine two_nodes() {
+  Machine machine = well();
+  machine.topology.nodes = {{.number = 0, .cores = {0, 1}}, {.number = 1, .cores = {2, 3}}};
+  machine.topology.nics = {{.name = "eth0", .near = {0, 1}}, {.name = "eth1", .near = {2, 3}}};
+  machine.topology.gpus = {{.name = "GPU 0", .near = {2, 3}}};
+  machine.plan = topology::plan(machine.topology, {});
+  return machine;
 }
 
 TEST(Advice, IsNoneForWhatIsWell) {
@@ -63,6 +77,24 @@ TEST(Advice, NamesChosenDevicesThatAreMissingOrDown) {
   machine.environment["UCX_NET_DEVICES"] = "eth0,mlx5_0:1,eth9,eth1";
   EXPECT_THAT(advice(machine), ElementsAre(HasSubstr("names eth9, which is not here"),
                                            HasSubstr("names eth1, which is down")));
+}
+
+TEST(Advice, OnNicsWithoutAnAddressAndOnThoseNearOtherCores) {
+  Machine machine = well();
+  machine.interfaces[2] = {.name = "eth1", .up = true, .card = true};
+  EXPECT_THAT(advice(machine), ElementsAre(HasSubstr("eth1 is up and has no address")));
+  EXPECT_THAT(
+      advice(two_nodes()),
+      ElementsAre(HasSubstr("this rank's NIC would be eth1 (near the same cores with GPU 0): "
+                            "UCX_NET_DEVICES=eth1 chooses it")));
+  machine = two_nodes();
+  machine.environment["UCX_NET_DEVICES"] = "eth0";
+  machine.topology.allowed = {2, 3};
+  machine.plan = topology::plan(machine.topology, {.interfaces = {"eth0"}});
+  EXPECT_THAT(advice(machine), ElementsAre(HasSubstr("eth0 is near cores 0-1, and this process may "
+                                                     "run on 2-3 alone")));
+  machine.topology = {.source = "hwloc 2 is not here", .allowed = {0}};
+  EXPECT_THAT(advice(machine), ElementsAre(HasSubstr("not bound: hwloc 2 is not here")));
 }
 
 TEST(Advice, OnTransports) {

@@ -71,6 +71,17 @@ TEST(Allreduce, LeavesOutOfAListWhatDoesNotGoTogetherAndSaysWhy) {
                                HasSubstr("        topk     exact      sign")));
 }
 
+TEST(Allreduce, TellsWhereTheRanksAre) {
+  const auto ended =
+      joined(started_by_hand(ALLREDUCE, 2, {"-b", "1000", "-e", "1000", "-n", "2", "--topology"}));
+  EXPECT_EQ(ended[0].code, 0) << ended[0].err;
+  EXPECT_EQ(ended[1].code, 0) << ended[1].err;
+  for (const char* const rank : {"# rank 0 on ", "# rank 1 on "}) {
+    EXPECT_THAT(ended[0].out,
+                testing::ContainsRegex(std::string(rank) + ".*, cores [0-9].*; engine thread "));
+  }
+}
+
 TEST(Allreduce, EndsQuietlyOnAllRanksWhenNobodyReads) {
   const std::string rendezvous = fmt::format("127.0.0.1:{}", free_port());
   const auto rank = [&](const char* number, bool read) {

@@ -1,13 +1,19 @@
-// Tests of gtopk-info as a process: what it found is so, in both its forms.
+// Tests of gtopk-info as a process: what it found is so, in both its forms; and its doctor.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "gtopk/types.hpp"
+#include "src/transport/topology/probe.hpp"
+#include "tests/programs/started.hpp"
 #include "tests/support/program.hpp"
 
 namespace gtopk::test {
@@ -19,6 +25,24 @@ using testing::StartsWith;
 
 const Program::Variables kVariables = {
     {"GTOPK_SECRET", "nobody may read this"}, {"UCX_NET_DEVICES", "lo"}, {"GTOPK_NO_SUCH", "1"}};
+
+/// Ranks by hand, of which each names its host; the first `count` of them, with a variable each.
+std::vector<Program> started_on(const std::vector<std::string>& hosts,
+                                const std::vector<std::string>& arguments, std::size_t count = 99,
+                                const Program::Variables& each = {}) {
+  const std::string rendezvous = fmt::format("127.0.0.1:{}", free_port());
+  std::vector<Program> all;
+  for (std::size_t rank = 0; rank < std::min(count, hosts.size()); ++rank) {
+    std::vector<std::string> words = {"--rank",       std::to_string(rank),
+                                      "--ranks",      std::to_string(hosts.size()),
+                                      "--rendezvous", rendezvous};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    Program::Variables variables = {{"GTOPK_HOST", hosts[rank]}};
+    if (rank < each.size()) variables.push_back(each[rank]);
+    all.emplace_back(INFO, words, variables);
+  }
+  return all;
+}
 
 TEST(Info, TellsTheLibraryTheHostAndTheEnvironment) {
   const Ended ended = Program(INFO, {}, kVariables).join();
@@ -48,10 +72,119 @@ TEST(Info, SaysTheSameAsJson) {
   EXPECT_THAT(record["advice"].dump(), HasSubstr("GTOPK_NO_SUCH"));
 }
 
-TEST(Info, RefusesWhatItDoesNotKnow) {
+TEST(Info, TellsTheTopologyAndThePlan) {
+  const Ended ended = Program(INFO, {"--json"}, {{"GTOPK_BIND", "none"}}).join();
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  const auto record = nlohmann::json::parse(ended.out);
+  EXPECT_THAT(record["topology"]["source"].get<std::string>(), HasSubstr("hwloc 2."));
+  EXPECT_FALSE(record["topology"]["nodes"].empty());
+  EXPECT_EQ(record["topology"]["cores_allowed"].size(), record["cores_allowed"]);
+  EXPECT_EQ(record["plan"]["binding"], "not bound: GTOPK_BIND=none");
+  EXPECT_TRUE(record["revision"].is_string());
+}
+
+TEST(Info, BindsToTheCoresThatItIsTold) {
+  const std::string core = std::to_string(topology::allowed_here().back());
+  const Ended ended = Program(INFO, {}, {{"GTOPK_BIND", core}}).join();
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("engine thread    cores " + core + ": GTOPK_BIND says so"));
+}
+
+TEST(Info, RefusesToBindToNonsense) {
+  for (const auto& [value, said] : std::vector<std::pair<std::string, std::string>>{
+           {"everywhere", "expected auto, none, or a list of cores"},
+           {"60000", "this process may run on cores"}}) {
+    const Ended ended = Program(INFO, {}, {{"GTOPK_BIND", value}}).join();
+    EXPECT_EQ(ended.code, 1);
+    EXPECT_THAT(ended.err, StartsWith("gtopk-info: GTOPK_BIND is '" + value + "'"));
+    EXPECT_THAT(ended.err, HasSubstr(said));
+  }
+}
+
+TEST(Info, PlansForAnotherMachine) {
+  const std::string file = std::string(MACHINES) + "/two_sockets.xml";
+  const Program::Variables chosen = {{"UCX_NET_DEVICES", "eth1"}};
+  Ended ended = Program(INFO, {"--topology", file}, chosen).join();
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  for (const char* const line :
+       {"  NIC eth0         0000:11:00.0, near cores 0-7, RDMA device mlx5_0\n",
+        "  GPU 0            0000:12:00.0, near cores 0-7; eth0 below one PCIe switch\n",
+        "plan of local rank 3 of 4\n",
+        "  engine thread    cores 8-15, node 1: eth1 is near cores 8-15\n"}) {
+    EXPECT_THAT(ended.out, HasSubstr(line));
+  }
+  ended = Program(INFO, {"--topology", file, "--local-ranks", "2", "--json"}).join();
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  const auto record = nlohmann::json::parse(ended.out);
+  ASSERT_EQ(record["plans"].size(), 2U);
+  EXPECT_EQ(record["plans"][1]["nic"], "eth0");
+  ended = Program(INFO, {"--topology", "/no/such.xml"}).join();
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.err, StartsWith("gtopk-info: /no/such.xml is no machine of hwloc's"));
+}
+
+TEST(Doctor, TestsEachTwoHosts) {
+  // Three hosts, the first of two ranks, by name: all ranks are on this machine.
+  const auto ended = joined(started_on({"a", "a", "b", "c"}, {"--doctor", "--json"}));
+  for (const Ended& one : ended) EXPECT_EQ(one.code, 0) << one.err;
+  const auto record = nlohmann::json::parse(ended[0].out);
+  EXPECT_EQ(record["program"], "gtopk-info --doctor");
+  EXPECT_EQ(record["ranks"], 4);
+  ASSERT_EQ(record["hosts"].size(), 3U);
+  EXPECT_EQ(record["hosts"][1]["machine"], "b");
+  ASSERT_EQ(record["rows"].size(), 4U);  // a by itself, a-b, a-c, b-c
+  for (const auto& row : record["rows"]) {
+    EXPECT_THAT(row["transports"].get<std::string>(), HasSubstr("/")) << row;
+    EXPECT_GT(row["latency_seconds"], 0) << row;
+    EXPECT_GT(row["bytes_per_second"][0], 0) << row;
+    EXPECT_GT(row["bytes_per_second"][1], 0) << row;
+  }
+  for (std::size_t rank = 1; rank < ended.size(); ++rank) EXPECT_EQ(ended[rank].out, "");
+}
+
+TEST(Doctor, PrintsMatrices) {
+  const auto ended = joined(started_on({"a", "b"}, {"--doctor"}));
+  EXPECT_EQ(ended[0].code, 0) << ended[0].err;
+  for (const char* const part : {"gtopk-info --doctor: 2 ranks, 2 hosts", "latency(us)", "bw(GB/s)",
+                                 "\ntransports\n    0 - 1   "}) {
+    EXPECT_THAT(ended[0].out, HasSubstr(part));
+  }
+}
+
+TEST(Doctor, NamesRanksThatHaveNotCome) {
+  auto programs = started_on({"a", "b", "c"}, {"--doctor", "--timeout", "2"}, 2);
+  const auto ended = joined(std::move(programs));
+  EXPECT_EQ(ended[0].code, 1) << ended[0].err;
+  EXPECT_THAT(ended[0].out, HasSubstr("failed\n  - rank 2 of 3 has not come"));
+  EXPECT_THAT(ended[0].out, HasSubstr("\ntransports\n    0 - 1   "));
+  EXPECT_EQ(ended[1].code, 0) << ended[1].err;
+}
+
+TEST(Doctor, NamesLinksThatDoNotWork) {
+  // What these two can use they have not in common.
+  const auto ended = joined(started_on({"a", "b"}, {"--doctor", "--timeout", "3"}, 2,
+                                       {{"UCX_TLS", "posix,self"}, {"UCX_TLS", "tcp,self"}}));
+  EXPECT_EQ(ended[0].code, 1) << ended[0].out;
+  EXPECT_THAT(ended[0].out, HasSubstr("failed\n  - host 0 (a) and host 1 (b), by ranks 0 and 1: "));
+  EXPECT_EQ(ended[1].code, 0) << ended[1].err;
+}
+
+TEST(Doctor, WantsTwoRanks) {
   const Ended ended = Program(INFO, {"--doctor"}).join();
   EXPECT_EQ(ended.code, 2);
-  EXPECT_THAT(ended.err, StartsWith("gtopk-info: "));
+  EXPECT_THAT(ended.err, StartsWith("gtopk-info: --doctor tests pairs of ranks, and there is one"));
+}
+
+TEST(Info, RefusesWhatItDoesNotKnow) {
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"--nurse"},
+                                             {"--doctor", "--topology", "a.xml"},
+                                             {"--doctor", "--rank", "0"},
+                                             {"--topology", "a.xml", "--local-ranks", "2000"}}) {
+    const Ended ended = Program(INFO, arguments).join();
+    EXPECT_EQ(ended.code, 2);
+    EXPECT_THAT(ended.err, StartsWith("gtopk-info: "));
+  }
 }
 
 }  // namespace

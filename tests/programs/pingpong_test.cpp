@@ -11,6 +11,7 @@ namespace gtopk::test {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 constexpr std::size_t kSizes = 4;  // 1, 64, 4096 and 200,000 bytes
@@ -54,6 +55,17 @@ TEST(Pingpong, TheServerDoesWhatTheClientWasTold) {
   const Ended served = server.join();
   EXPECT_EQ(served.code, 0) << served.err;
   EXPECT_EQ(served.out, "");
+}
+
+TEST(Pingpong, TellsWhereBothRanksAre) {
+  std::vector<std::string> arguments = {"--topology", "--layer", "messages"};
+  arguments.insert(arguments.end(), kShort.begin(), kShort.end());
+  const auto ended = joined(started_by_hand(PINGPONG, 2, arguments));
+  EXPECT_EQ(ended[0].code, 0) << ended[0].err;
+  for (const char* const rank : {"# rank 0 on ", "# rank 1 on "}) {
+    EXPECT_THAT(ended[0].out,
+                ContainsRegex(std::string(rank) + ".*, cores [0-9].*; engine thread .*; NIC .*: "));
+  }
 }
 
 TEST(Pingpong, EndsQuietlyOnBothSidesWhenNobodyReads) {

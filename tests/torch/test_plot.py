@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import pathlib
 
 import pytest
 from matplotlib import pyplot
-from plot_samples import lines_of, main
+from plot_samples import lines_of, main, matrices
 
 ALLREDUCE = {
     "program": "gtopk-allreduce",
@@ -32,6 +33,14 @@ PINGPONG = {
         {"layer": layer, "bytes": size, "samples_seconds": [1e-6, 2e-6]}
         for layer in ("messages", "calls")
         for size in (8, 64)
+    ],
+}
+DOCTOR = {
+    "program": "gtopk-info --doctor",
+    "hosts": [{"machine": "a", "ranks": [0, 2]}, {"machine": "b", "ranks": [1]}],
+    "rows": [
+        {"hosts": [0, 0], "latency_seconds": 1e-6, "bytes_per_second": [4e9, 5e9]},
+        {"hosts": [0, 1], "latency_seconds": 2e-5, "bytes_per_second": [1e9, 2e9]},
     ],
 }
 
@@ -67,7 +76,7 @@ def test_rows_are_lines_named_by_what_differs():
 
 
 @pytest.mark.parametrize(
-    "record", [ALLREDUCE, PINGPONG, LAYERS], ids=lambda record: record["program"]
+    "record", [ALLREDUCE, PINGPONG, LAYERS, DOCTOR], ids=lambda record: record["program"]
 )
 def test_a_picture_is_drawn(record, tmp_path, capsys):
     assert main([written(tmp_path / "run.json", record)]) == 0
@@ -79,14 +88,27 @@ def test_a_picture_is_drawn(record, tmp_path, capsys):
     pyplot.close("all")
 
 
+def test_matrices_go_from_the_row_to_the_column():
+    latencies, bandwidths = matrices(DOCTOR)
+    assert latencies[0] == pytest.approx([1, 20])
+    assert latencies[1][0] == pytest.approx(20)
+    assert math.isnan(latencies[1][1])
+    assert bandwidths[0] == pytest.approx([4, 1])
+    assert bandwidths[1][0] == pytest.approx(2)
+    failed = {**DOCTOR, "rows": [{"hosts": [0, 1], "error": "no answer"}]}
+    assert math.isnan(matrices(failed)[1][0][1])
+
+
 def test_what_cannot_be_drawn_is_one_line(tmp_path, capsys):
     allreduce = written(tmp_path / "a.json", ALLREDUCE)
     pingpong = written(tmp_path / "b.json", PINGPONG)
+    doctor = written(tmp_path / "d2.json", DOCTOR)
     (tmp_path / "other").mkdir()
     for files, said in (
         ([str(tmp_path / "none.json")], "cannot be read"),
         ([written(tmp_path / "c.json", [1])], "expected what gtopk-allreduce or gtopk-pingpong"),
         ([written(tmp_path / "d.json", {**PINGPONG, "rows": []})], "has no rows"),
+        ([doctor, written(tmp_path / "e.json", DOCTOR)], "one file makes one picture"),
         ([allreduce, pingpong], "gtopk-allreduce and gtopk-pingpong have no picture in common"),
         ([allreduce, written(tmp_path / "other" / "a.json", ALLREDUCE)], "two files have one name"),
         ([allreduce, "-o", str(tmp_path / "no" / "a.png")], "No such file or directory"),

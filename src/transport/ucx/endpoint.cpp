@@ -1,9 +1,11 @@
 #include "src/transport/ucx/endpoint.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <chrono>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -81,18 +83,19 @@ void UcxEndpoint::look_at_lanes(const Place& here) {
   attributes.transports.entries = lanes.data();
   attributes.transports.num_entries = lanes.size();
   attributes.transports.entry_size = sizeof(ucp_transport_entry_t);
-  std::string names;
+  std::set<std::string> names;
   if (ucp_ep_query(handle_, &attributes) == UCS_OK) {
     for (unsigned i = 0; i < attributes.transports.num_entries; ++i) {
       const std::string_view name = lanes[i].transport_name;
       shares_memory_ = shares_memory_ || name == "posix" || name == "sysv" || name == "xpmem";
-      names += fmt::format(" {}/{}", name, lanes[i].device_name);
+      names.insert(fmt::format("{}/{}", name, lanes[i].device_name));
     }
   }
+  lanes_ = fmt::format("{}", fmt::join(names, ", "));
   const Place& there = info().place;
   wakes_ = !shares_memory_ || here.network_namespace == there.network_namespace ||
            here.network_namespace == 0 || there.network_namespace == 0;
-  log().info("connects to {} pid {} over{}{}", info().host, info().process, names,
+  log().info("connects to {} pid {} over {}{}", info().host, info().process, lanes_,
              wakes_ ? "" : "; in another network namespace: no wake-ups");
 }
 

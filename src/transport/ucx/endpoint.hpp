@@ -68,6 +68,8 @@ class UcxEndpoint {
   [[nodiscard]] bool connect(const UcxWorker& worker, const Place& here);
   [[nodiscard]] bool usable() const { return state_ == State::kConnected && failure_ == UCS_OK; }
 
+  /// "posix/memory, tcp/eth0": what UCX has chosen for it; empty before it connects.
+  [[nodiscard]] const std::string& lanes() const { return lanes_; }
   [[nodiscard]] bool shares_memory() const { return shares_memory_; }
   /// What the peer sends ends this process's sleep. Shared memory has no wake-ups of its own, and
   /// those that UCX sends beside it do not cross from one network namespace to another.
@@ -109,6 +111,7 @@ class UcxEndpoint {
   bool& attention_;
   ucp_ep_h handle_ = nullptr;
   State state_ = State::kUnconnected;
+  std::string lanes_;
   bool shares_memory_ = false;
   bool wakes_ = true;
   bool process_ended_ = false;

@@ -56,6 +56,7 @@ class UcxTransport final : public Transport {
   [[nodiscard]] std::vector<PeerFailure> take_failures() override;
   void close(Duration at_most) override;
   [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] const std::string& lanes(PeerId peer) const { return endpoints_.at(peer).lanes(); }
 
  private:
   /// A message that nobody wanted, until UCX has let go of it.

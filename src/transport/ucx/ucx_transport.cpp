@@ -379,6 +379,10 @@ void UcxTransport::check_process() const {
   }
 }
 
+std::string lanes(const Transport& transport, PeerId peer) {
+  return dynamic_cast<const UcxTransport&>(transport).lanes(peer);
+}
+
 std::unique_ptr<Transport> make_ucx_transport(const UcxOptions& options) {
   return std::make_unique<UcxTransport>(options);
 }

@@ -25,4 +25,8 @@ struct UcxOptions {
 [[nodiscard]] std::unique_ptr<Transport> make_ucx_transport(
     const UcxOptions& options = UcxOptions());
 
+/// Over what a transport of make_ucx_transport() reaches a peer: "posix/memory, tcp/eth0", as UCX
+/// tells; empty before they are connected.
+[[nodiscard]] std::string lanes(const Transport& transport, PeerId peer);
+
 }  // namespace gtopk::transport

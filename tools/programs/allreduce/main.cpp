@@ -12,6 +12,7 @@
 #include "tools/programs/allreduce/measure.hpp"
 #include "tools/programs/allreduce/options.hpp"
 #include "tools/programs/allreduce/report.hpp"
+#include "tools/programs/placement.hpp"
 #include "tools/programs/program.hpp"
 
 namespace gtopk::programs::allreduce {
@@ -28,6 +29,9 @@ std::vector<std::string> provenance(Job& job, const Options& options, const Sett
       options.check ? "#wrong: elements of tensors and residuals that are not the sequential "
                       "reference's"
                     : "#wrong: ranks whose tensor is not rank 0's (--check compares elements)"};
+  if (options.topology) {
+    for (const std::string& one : placements(job)) lines.push_back(one);
+  }
   for (const std::string& one : settings.left_out) lines.push_back("left out: " + one);
   return lines;
 }
@@ -41,7 +45,8 @@ int run(const Options& options) {
   Job job(environment, timeout, join(environment, timeout));
 
   Report report(options);
-  bool read = !prints || report.begin(provenance(job, options, settings));
+  const std::vector<std::string> lines = provenance(job, options, settings);  // asks all ranks
+  bool read = !prints || report.begin(lines);
   PlanReport plan;
   std::uint64_t wrong = 0;
   for (const Setting& setting : settings.rows) {

@@ -133,6 +133,8 @@ void add_options(CLI::App& app, Options& options) {
                "compare tensor and residual of two steps, bit for bit, with the sequential "
                "reference, before each row is measured");
   app.add_option("--json", options.json, "write settings and every sample to this file (rank 0)");
+  app.add_flag("--topology", options.topology,
+               "print where each rank is: host, cores, binding, NIC");
   app.add_flag("-v,--verbose", options.verbose,
                "also the shares of selecting, exchanging, committing");
   add_job_options(app, options.job);

@@ -29,6 +29,7 @@ struct Options {
   std::string op = "sum";
   bool check = false;
   bool verbose = false;
+  bool topology = false;
   std::string json{};
 };
 

@@ -52,6 +52,36 @@ void about_interfaces(const Machine& machine, Sentences& said) {
   }
 }
 
+void about_nics(const Machine& machine, Sentences& said) {
+  const auto chosen = setting(machine, "NET_DEVICES");
+  for (const Interface& each : machine.interfaces) {
+    if (!each.card || !each.up || !each.addresses.empty()) continue;
+    said.push_back(fmt::format(
+        "{} is up and has no address, without which UCX cannot use it over TCP: give it one, or "
+        "leave it alone if it is a bond's or a bridge's",
+        each.name));
+  }
+  const topology::Topology& topology = machine.topology;
+  if (topology.cores.empty()) {
+    said.push_back(fmt::format(
+        "which cores are near the NIC is not known, and the engine's thread not bound: {}",
+        topology.source));
+    return;
+  }
+  if (topology.nodes.size() < 2 || machine.plan.nic.empty()) return;
+  const auto nic =
+      std::find_if(topology.nics.begin(), topology.nics.end(),
+                   [&](const topology::Device& each) { return each.name == machine.plan.nic; });
+  if (!chosen && !machine.plan.nic_is_certain) {
+    said.push_back(fmt::format("this rank's NIC would be {} ({}): UCX_NET_DEVICES={} chooses it",
+                               nic->name, machine.plan.why_nic, nic->name));
+  } else if (topology::common(nic->near, topology.allowed).empty()) {
+    said.push_back(fmt::format(
+        "{} is near cores {}, and this process may run on {} alone: messages cross the machine",
+        nic->name, topology::to_text(nic->near), topology::to_text(topology.allowed)));
+  }
+}
+
 void about_transports(const Machine& machine, Sentences& said) {
   const auto chosen = setting(machine, "TLS");
   if (chosen && !chosen->starts_with('^')) {
@@ -135,6 +165,7 @@ void about_variables(const Machine& machine, Sentences& said) {
 Sentences advice(const Machine& machine) {
   Sentences said;
   about_interfaces(machine, said);
+  about_nics(machine, said);
   about_transports(machine, said);
   about_limits(machine, said);
   about_tcp(machine, said);

@@ -20,6 +20,9 @@
 
 #include <fmt/format.h>
 
+#include "src/transport/topology/job_place.hpp"
+#include "src/transport/topology/probe.hpp"
+
 namespace gtopk::programs::info {
 namespace {
 
@@ -84,11 +87,13 @@ std::vector<Interface> interfaces_here() {
       return interface.name == each->ifa_name;
     });
     if (known == found.end()) {
-      known = found.insert(found.end(), {.name = each->ifa_name,
-                                         .up = (each->ifa_flags & IFF_UP) != 0 &&
-                                               (each->ifa_flags & IFF_RUNNING) != 0,
-                                         .loopback = (each->ifa_flags & IFF_LOOPBACK) != 0,
-                                         .megabits = megabits_of(each->ifa_name)});
+      known = found.insert(
+          found.end(),
+          {.name = each->ifa_name,
+           .up = (each->ifa_flags & IFF_UP) != 0 && (each->ifa_flags & IFF_RUNNING) != 0,
+           .loopback = (each->ifa_flags & IFF_LOOPBACK) != 0,
+           .card = fs::exists(fs::path("/sys/class/net") / each->ifa_name / "device"),
+           .megabits = megabits_of(each->ifa_name)});
     }
     if (each->ifa_addr == nullptr) continue;
     if (std::string address = address_of(each->ifa_addr); !address.empty()) {
@@ -169,8 +174,11 @@ Machine this_machine() {
                   .gpus = entries("/proc/driver/nvidia/gpus"),
                   .environment = environment_here(),
                   .ucx_libraries = libraries_here("libucp.so"),
-                  .ucx_has_rdma = false};
+                  .ucx_has_rdma = false,
+                  .topology = topology::probe_this_machine(),
+                  .place = topology::job_place(topology::variable_here)};
   machine.ucx_has_rdma = !machine.ucx_libraries.empty() && has_rdma(machine.ucx_libraries.front());
+  machine.plan = topology::plan(machine.topology, machine.place);
   return machine;
 }
 

@@ -1,5 +1,5 @@
-// gtopk-info: what there is on this machine and in this process, as the kernel tells it. It judges
-// nothing.
+// gtopk-info: what there is on this machine and in this process, as the kernel and hwloc tell it.
+// It judges nothing.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,16 @@
 #include <string>
 #include <vector>
 
+#include "src/transport/topology/plan.hpp"
+#include "src/transport/topology/topology.hpp"
+
 namespace gtopk::programs::info {
 
 struct Interface {
   std::string name;
   bool up = false;  ///< and running: a cable is in
   bool loopback = false;
+  bool card = false;                        ///< there is a device behind it
   std::vector<std::string> addresses{};     ///< IPv4, and IPv6 beyond the link
   std::optional<std::uint64_t> megabits{};  ///< per second, where the driver says it
 };
@@ -40,6 +44,9 @@ struct Machine {
   std::map<std::string, std::string> environment{};
   std::vector<std::string> ucx_libraries{};  ///< paths of every libucp in this process
   bool ucx_has_rdma = false;                 ///< the first of them comes with libuct_ib
+  topology::Topology topology{};
+  topology::JobPlace place{};  ///< of this rank on its host
+  topology::Plan plan{};       ///< for it
 };
 
 /// Of this process, after UCX was loaded.

@@ -14,8 +14,13 @@
 
 #include "gtopk/communicator.hpp"
 #include "gtopk/types.hpp"
+#include "gtopk_revision.hpp"
 #include "gtopk_version.hpp"
+#include "src/transport/topology/job_place.hpp"
+#include "src/transport/topology/probe.hpp"
 #include "tools/programs/info/advice.hpp"
+#include "tools/programs/info/doctor.hpp"
+#include "tools/programs/info/layout.hpp"
 #include "tools/programs/info/machine.hpp"
 #include "tools/programs/program.hpp"
 
@@ -29,10 +34,6 @@ std::vector<std::string> names_of(const std::vector<Choice>& choices) {
   return names;
 }
 
-std::string gibibytes(std::uint64_t bytes) {
-  return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1 << 30U));
-}
-
 std::string number(std::uint64_t limit) {
   return limit == std::numeric_limits<std::uint64_t>::max() ? "unlimited" : std::to_string(limit);
 }
@@ -41,20 +42,31 @@ std::string listed(const std::vector<std::string>& names) {
   return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
 }
 
+/// " (0123456ab)"; nothing where it was not built from a git checkout.
+std::string revision() {
+  return *kRevision == '\0' ? std::string() : fmt::format(" ({})", kRevision);
+}
+
 std::string line_of(const Interface& interface) {
   const std::string speed = interface.megabits ? fmt::format("{} Mbit/s", *interface.megabits) : "";
   return fmt::format("  {:<16} {:<5} {:>14}  {}", interface.name, interface.up ? "up" : "down",
                      interface.loopback ? "loopback" : speed, fmt::join(interface.addresses, ", "));
 }
 
-std::vector<std::string> text_of(const Machine& machine, const std::string& ucx,
+/// What the process says of itself.
+struct Said {
+  std::string ucx;
+  std::string binding;
+};
+
+std::vector<std::string> text_of(const Machine& machine, const Said& process,
                                  const std::vector<std::string>& advices) {
   std::vector<std::string> lines = {
-      fmt::format("gtopk {}", kVersion),
+      fmt::format("gtopk {}{}", kVersion, revision()),
       fmt::format("  algorithms       {}", fmt::join(names_of(algorithms()), ", ")),
       fmt::format("  selectors        {}", fmt::join(names_of(selectors()), ", ")),
       fmt::format("  wires            {}", fmt::join(names_of(wires()), ", ")),
-      ucx,
+      process.ucx,
       fmt::format("host {}, {}", machine.name, machine.kernel),
       fmt::format("  cores            {}, {} of them for this process", machine.cores,
                   machine.cores_allowed),
@@ -68,6 +80,10 @@ std::vector<std::string> text_of(const Machine& machine, const std::string& ucx,
       fmt::format("  GPUs             {}", listed(machine.gpus)),
       "interfaces"};
   for (const Interface& each : machine.interfaces) lines.push_back(line_of(each));
+  for (const std::string& line : layout_text(machine.topology)) lines.push_back(line);
+  lines.push_back(fmt::format("plan of local rank {} of {}", machine.place.local_rank,
+                              machine.place.local_size));
+  for (const std::string& line : layout_text(machine.plan, process.binding)) lines.push_back(line);
   lines.emplace_back(machine.environment.empty() ? "environment: nothing that matters here"
                                                  : "environment");
   for (const auto& [name, value] : machine.environment) {
@@ -86,7 +102,7 @@ nlohmann::json limit_json(const Limit& limit) {
   return {{"soft", value(limit.soft)}, {"hard", value(limit.hard)}};
 }
 
-nlohmann::json json_of(const Machine& machine, const std::string& ucx,
+nlohmann::json json_of(const Machine& machine, const Said& process,
                        const std::vector<std::string>& advices) {
   nlohmann::json interfaces = nlohmann::json::array();
   for (const Interface& each : machine.interfaces) {
@@ -99,10 +115,11 @@ nlohmann::json json_of(const Machine& machine, const std::string& ucx,
   }
   return {{"program", "gtopk-info"},
           {"version", kVersion},
+          {"revision", kRevision},
           {"algorithms", names_of(algorithms())},
           {"selectors", names_of(selectors())},
           {"wires", names_of(wires())},
-          {"ucx", ucx},
+          {"ucx", process.ucx},
           {"ucx_libraries", machine.ucx_libraries},
           {"host", machine.name},
           {"kernel", machine.kernel},
@@ -116,22 +133,60 @@ nlohmann::json json_of(const Machine& machine, const std::string& ucx,
           {"rdma_devices", machine.rdma_devices},
           {"gpus", machine.gpus},
           {"interfaces", std::move(interfaces)},
+          {"topology", layout_json(machine.topology)},
+          {"plan", layout_json(machine.plan, process.binding)},
           {"environment", machine.environment},
           {"advice", advices}};
 }
 
-int run(bool json) {
+struct Options {
+  bool json = false;
+  bool doctor = false;
+  std::string topology{};  ///< a file of hwloc's
+  std::uint32_t local_ranks = 0;
+  JobOptions job{};
+};
+
+void add_options(CLI::App& app, Options& options) {
+  app.add_flag("--json", options.json, "all of it as JSON");
+  auto* const doctor = app.add_flag(
+      "--doctor", options.doctor,
+      "run by all ranks of a job: tests each two hosts, one pair of ranks for each, no host in two "
+      "tests at once; rank 0 prints transports, latencies and bandwidths");
+  app.add_option("--topology", options.topology,
+                 "FILE.xml of hwloc's (`lstopo FILE.xml`): the plan for that machine")
+      ->excludes(doctor);
+  app.add_option("--local-ranks", options.local_ranks,
+                 "ranks on the machine of --topology; 0: one for each GPU")
+      ->check(CLI::Range(0U, 1024U))
+      ->capture_default_str();
+  add_job_options(app, options.job);
+  app.footer(
+      "Without options: this process, this machine, and advice.\n\nExit code: 0; 1 for an error, "
+      "with --doctor also where a rank has not come or a link\ndoes not work; 2 for what makes no "
+      "sense.\n");
+}
+
+int print(const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) {
+    if (!print_line(line)) break;
+  }
+  return kFine;
+}
+
+int run(const Options& options) {
+  if (options.doctor) return doctor(options.job, options.json);
+  if (!options.topology.empty()) {
+    return print(planned_elsewhere(topology::probe_file(options.topology),
+                                   topology::job_place(topology::variable_here),
+                                   options.local_ranks, options.json));
+  }
   const auto process = Process::start();
   const Machine machine = this_machine();
   const std::vector<std::string> advices = advice(machine);
-  if (json) {
-    static_cast<void>(print_line(json_of(machine, process->transport(), advices).dump(2)));
-    return kFine;
-  }
-  for (const std::string& line : text_of(machine, process->transport(), advices)) {
-    if (!print_line(line)) return kFine;
-  }
-  return kFine;
+  const Said said{process->transport(), process->placement()};
+  if (options.json) return print({json_of(machine, said, advices).dump(2)});
+  return print(text_of(machine, said, advices));
 }
 
 }  // namespace
@@ -139,8 +194,8 @@ int run(bool json) {
 
 int main(int argc, char** argv) {
   CLI::App app("Says what gtopk finds on this machine, with advice.", "gtopk-info");
-  bool json = false;
-  app.add_flag("--json", json, "all of it as JSON");
+  gtopk::programs::info::Options options;
+  gtopk::programs::info::add_options(app, options);
   return gtopk::programs::run_program(app, argc, argv,
-                                      [&] { return gtopk::programs::info::run(json); });
+                                      [&] { return gtopk::programs::info::run(options); });
 }

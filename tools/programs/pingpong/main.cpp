@@ -15,16 +15,34 @@
 #include "tools/programs/pingpong/options.hpp"
 #include "tools/programs/pingpong/report.hpp"
 #include "tools/programs/pingpong/wire.hpp"
+#include "tools/programs/placement.hpp"
 #include "tools/programs/program.hpp"
 
 namespace gtopk::programs::pingpong {
 namespace {
 
-/// The other rank's name for its machine.
-std::string peer_machine(const Ends& ends) {
-  const auto key = [](std::uint32_t rank) { return fmt::format("machine of rank {}", rank); };
-  ends.store->set(key(ends.environment.rank), machine_name());
+/// What the other rank says to the same question.
+std::string exchanged(const Ends& ends, const char* what, const std::string& mine) {
+  const auto key = [&](std::uint32_t rank) { return fmt::format("{} of rank {}", what, rank); };
+  ends.store->set(key(ends.environment.rank), mine);
   return ends.store->get(key(1 - ends.environment.rank), ends.timeout);
+}
+
+/// What both ranks know before they measure.
+struct Both {
+  std::string peer_machine{};
+  std::vector<std::string> placements{};  ///< of --topology
+};
+
+Both told(const Ends& ends, const Plan& plan) {
+  Both both{.peer_machine = exchanged(ends, "machine", machine_name())};
+  if (plan.topology) {
+    const std::string mine = placement_of(ends.environment.rank);
+    const std::string theirs = exchanged(ends, "place", mine);
+    both.placements = {ends.environment.rank == 0 ? mine : theirs,
+                       ends.environment.rank == 0 ? theirs : mine};
+  }
+  return both;
 }
 
 /// Both ranks do what the one that measures was told.
@@ -39,16 +57,19 @@ Plan agreed_plan(const Ends& ends, const Plan& plan, bool measures) {
   return plan_from(*told);
 }
 
-std::vector<std::string> provenance(const Ends& ends, const Plan& plan) {
+std::vector<std::string> provenance(const Both& both, const Plan& plan) {
   std::string what = "there and back, halved";
   if (plan.mode == "exchange") what = "both ways at once";
   if (plan.mode == "bw") what = fmt::format("{} messages one way, then 1 byte back", plan.window);
-  return {fmt::format("gtopk {}, gtopk-pingpong", kVersion),
-          fmt::format("from {} to {}; {} cores here", machine_name(), peer_machine(ends),
-                      sysconf(_SC_NPROCESSORS_ONLN)),
-          fmt::format("{}: {}; times of one message one way, bw of p50; {} rounds to warm up; "
-                      "GB = 1e9 bytes",
-                      plan.mode, what, plan.warm_up)};
+  std::vector<std::string> lines = {
+      fmt::format("gtopk {}, gtopk-pingpong", kVersion),
+      fmt::format("from {} to {}; {} cores here", machine_name(), both.peer_machine,
+                  sysconf(_SC_NPROCESSORS_ONLN)),
+      fmt::format("{}: {}; times of one message one way, bw of p50; {} rounds to warm up; "
+                  "GB = 1e9 bytes",
+                  plan.mode, what, plan.warm_up)};
+  lines.insert(lines.end(), both.placements.begin(), both.placements.end());
+  return lines;
 }
 
 /// All sizes over one layer. False when nobody reads any more.
@@ -75,11 +96,8 @@ int run(const Options& options) {
   const Ends ends{role.environment, join(role.environment, timeout), timeout};
   const Plan plan = agreed_plan(ends, options.plan, role.measures);
   Report report(plan);
-  if (role.measures) {
-    static_cast<void>(report.begin(provenance(ends, plan)));
-  } else {
-    static_cast<void>(peer_machine(ends));
-  }
+  const Both both = told(ends, plan);
+  if (role.measures) static_cast<void>(report.begin(provenance(both, plan)));
   std::uint64_t wrong = 0;
   for (const std::string& layer : layers_of(plan)) {
     const std::unique_ptr<Wire> wire =

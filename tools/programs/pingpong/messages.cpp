@@ -56,12 +56,13 @@ class MessageWire final : public Wire {
       wait_for(requests_[i], deadline);
       if (requests_[i].status() != Status::kOk) {
         throw std::runtime_error(
-            fmt::format("a message ended with '{}'", to_string(requests_[i].status())));
+            fmt::format("a message ended with '{}'{}", to_string(requests_[i].status()), reason()));
       }
     }
     used_ = 0;
   }
   [[nodiscard]] std::string describe() const override { return transport_->describe(); }
+  [[nodiscard]] std::string lanes() const override { return transport::lanes(*transport_, peer_); }
 
  private:
   template <class Start>
@@ -77,6 +78,12 @@ class MessageWire final : public Wire {
     Request& request = requests_[used_++];
     request.prepare([](Request&) {}, nullptr);
     return request;
+  }
+  /// Why the peer is gone, where the transport knows.
+  std::string reason() {
+    transport_->progress();
+    const auto failures = transport_->take_failures();
+    return failures.empty() ? std::string() : ": " + failures.front().reason;
   }
   void wait_for(const Request& request, Clock::time_point deadline) {
     constexpr std::uint32_t kLooks = 1024;  // between two looks at the clock

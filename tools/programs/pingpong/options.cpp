@@ -50,6 +50,8 @@ void add_options(CLI::App& app, Options& options) {
            "send each message of layer `messages` in parts of so many "
            "bytes; 0: whole");
   app.add_flag("--check", plan.check, "compare every byte of three rounds before each row");
+  app.add_flag("--topology", plan.topology,
+               "print where both ranks are: host, cores, binding, NIC");
   app.add_option("--json", options.json, "write every sample to this file");
   add_job_options(app, options.job);
   app.footer(fmt::format(
@@ -101,8 +103,8 @@ Role role_of(const Options& options) {
 }
 
 std::string to_text(const Plan& plan) {
-  return nlohmann::json{plan.begin, plan.end,    plan.factor, plan.rounds, plan.warm_up,
-                        plan.mode,  plan.window, plan.layers, plan.chunk,  plan.check}
+  return nlohmann::json{plan.begin,  plan.end,    plan.factor, plan.rounds, plan.warm_up, plan.mode,
+                        plan.window, plan.layers, plan.chunk,  plan.check,  plan.topology}
       .dump();
 }
 
@@ -119,6 +121,7 @@ Plan plan_from(const std::string& text) {
   plan.layers = fields.at(7);
   plan.chunk = fields.at(8);
   plan.check = fields.at(9);
+  plan.topology = fields.at(10);
   return plan;
 }
 

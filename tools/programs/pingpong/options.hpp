@@ -23,6 +23,7 @@ struct Plan {
   std::string layers = "all";
   std::uint64_t chunk = 0;  ///< bytes; 0: each message whole
   bool check = false;
+  bool topology = false;
 };
 
 struct Options {

@@ -31,6 +31,9 @@ class Wire {
   virtual void finish() = 0;
   /// "UCX 1.22.0, transports ..."
   [[nodiscard]] virtual std::string describe() const = 0;
+  /// Over what UCX reaches the other rank, once a message has been sent: "tcp/eth0". Empty where
+  /// that is not told.
+  [[nodiscard]] virtual std::string lanes() const { return {}; }
 };
 
 /// How the two find each other.

@@ -1,0 +1,257 @@
+#include "tools/programs/info/doctor.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "gtopk_version.hpp"
+#include "src/communicator/host_name.hpp"
+#include "src/transport/bootstrap/prefix_store.hpp"
+#include "src/transport/ucx/place.hpp"
+#include "tools/programs/info/findings.hpp"
+#include "tools/programs/info/pairs.hpp"
+#include "tools/programs/pingpong/measure.hpp"
+#include "tools/programs/pingpong/wire.hpp"
+#include "tools/programs/program.hpp"
+#include "tools/programs/samples.hpp"
+
+namespace gtopk::programs::info {
+namespace {
+
+using nlohmann::json;
+using std::chrono::nanoseconds;
+using Clock = std::chrono::steady_clock;
+
+/// A link that has not moved a message by then does not work.
+constexpr nanoseconds kLongestMessage = std::chrono::seconds(10);
+/// Beside the messages: both sides start UCX, and close it in vain for 5 s where the other is gone.
+constexpr nanoseconds kAround = std::chrono::seconds(15);
+
+constexpr std::uint64_t kShort = 8;
+constexpr std::uint64_t kLong = 256UL << 10U;
+const pingpong::Plan kLatency = {.rounds = 200, .warm_up = 20, .mode = "lat"};
+/// Ten of rounds of a size above 64 KiB.
+const pingpong::Plan kBandwidth = {.rounds = 100, .warm_up = 1, .mode = "bw", .window = 8};
+
+Member this_member() {
+  const char* const named = std::getenv("GTOPK_HOST");
+  const transport::Place place = transport::place_of_this_process();
+  transport::PeerInfo self{.host = machine_name(), .place = place};
+  return {.version = kVersion,
+          .machine = named != nullptr && *named != '\0' ? named : machine_name(),
+          .host = host_name(self, ""),
+          .boot = place.boot,
+          .network = place.network_namespace,
+          .ipc = place.ipc_namespace};
+}
+
+std::string to_text(const Member& member) {
+  return json{member.version, member.machine, member.host, member.boot, member.network, member.ipc}
+      .dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+Member member_from(const json& fields) {
+  return {.version = fields.at(0),
+          .machine = fields.at(1),
+          .host = fields.at(2),
+          .boot = fields.at(3),
+          .network = fields.at(4),
+          .ipc = fields.at(5)};
+}
+
+/// What one rank of a pair has measured: the lower one latency and the way forth, the other the
+/// way back.
+struct Half {
+  std::string transports{};
+  double latency = 0;
+  double bandwidth = 0;
+  std::string error{};
+};
+
+class Doctor {
+ public:
+  explicit Doctor(const JobOptions& options)
+      : timeout_(timeout_of(options)), environment_(launched(options)) {
+    if (environment_.world_size < 2) {
+      throw UsageError(
+          "--doctor tests pairs of ranks, and there is one: start several by a launcher, or by "
+          "hand with --rank, --ranks and --rendezvous");
+    }
+    store_ = join(environment_, timeout_);
+  }
+
+  [[nodiscard]] std::uint32_t rank() const { return environment_.rank; }
+
+  Examined examine() {
+    meet();
+    const std::vector<Round> rounds = rounds_of(job_.hosts);
+    for (std::size_t number = 0; number < rounds.size(); ++number) {
+      begin_together(number);
+      for (const Pair& pair : rounds[number]) {
+        if (pair.from == rank() || pair.to == rank()) report(pair, measured(pair));
+      }
+      if (rank() != 0) continue;
+      const auto until = Clock::now() + link_limit() + kAround;
+      for (const Pair& pair : rounds[number]) job_.pairs.push_back(collected(pair, until));
+    }
+    const auto by_hosts = [](const Tested& a, const Tested& b) {
+      return std::pair(a.pair.from_host, a.pair.to_host) <
+             std::pair(b.pair.from_host, b.pair.to_host);
+    };
+    std::sort(job_.pairs.begin(), job_.pairs.end(), by_hosts);
+    begin_together(rounds.size());  // nobody leaves before all have been told to
+    return job_;
+  }
+
+ private:
+  /// Rank 0 waits for all, and tells the others who has come.
+  void meet() {
+    store_->set(fmt::format("doctor/member/{}", rank()), to_text(this_member()));
+    std::vector<std::string> texts(environment_.world_size);
+    if (rank() == 0) {
+      const auto until = Clock::now() + timeout_;
+      for (std::uint32_t each = 0; each < texts.size(); ++each) {
+        const nanoseconds left = std::max<nanoseconds>(until - Clock::now(), nanoseconds{0});
+        texts[each] = store_->find(fmt::format("doctor/member/{}", each), left).value_or("");
+      }
+      store_->set("doctor/roster", json(texts).dump());
+    } else {
+      json::parse(store_->get("doctor/roster", timeout_ + kAround)).get_to(texts);
+      if (texts[rank()].empty()) {
+        throw std::runtime_error("this rank came too late: the others go on without it");
+      }
+    }
+    std::vector<std::string> names;
+    std::vector<std::string> machines;
+    for (const std::string& text : texts) {
+      job_.members.push_back(text.empty() ? Member{} : member_from(json::parse(text)));
+      names.push_back(job_.members.back().host);
+      machines.push_back(job_.members.back().machine);
+    }
+    job_.hosts = hosts_of(names, machines);
+  }
+
+  [[nodiscard]] nanoseconds link_limit() const { return std::min(timeout_, kLongestMessage); }
+
+  /// All ranks leave this after rank 0 has collected what the last round gave.
+  void begin_together(std::size_t round) {
+    const std::string key = fmt::format("doctor/round/{}", round);
+    if (rank() == 0) {
+      store_->set(key, "");
+    } else {
+      // Every message of a round may take as long as it may.
+      static_cast<void>(store_->get(key, timeout_ + 2 * (link_limit() + kAround)));
+    }
+  }
+
+  Half measured(const Pair& pair) {
+    const bool lower = rank() == pair.from;
+    pingpong::Ends ends{environment_,
+                        std::make_shared<bootstrap::PrefixStore>(
+                            *store_, fmt::format("doctor/pair/{}/{}/", pair.from, pair.to)),
+                        link_limit()};
+    ends.environment.rank = lower ? 0 : 1;
+    Half half;
+    try {
+      const std::unique_ptr<pingpong::Wire> wire = pingpong::message_wire(ends, 0);
+      pingpong::Player latency(*wire, kLatency, lower);
+      latency.reserve(kShort);
+      half.latency = summary(latency.measure()).p50;
+      half.transports = wire->lanes();
+      for (const bool forth : {true, false}) {
+        pingpong::Player bandwidth(*wire, kBandwidth, forth == lower);
+        bandwidth.reserve(kLong);
+        const double seconds = summary(bandwidth.measure()).p50;
+        if (forth == lower) half.bandwidth = static_cast<double>(kLong) / seconds;
+      }
+    } catch (const std::exception& error) {
+      half.error = error.what();
+    }
+    return half;
+  }
+
+  static std::string key_of(const Pair& pair, std::uint32_t rank) {
+    return fmt::format("doctor/tested/{}/{}/{}", pair.from, pair.to, rank);
+  }
+
+  void report(const Pair& pair, const Half& half) {
+    const json fields = {half.transports, half.latency, half.bandwidth, half.error};
+    store_->set(key_of(pair, rank()), fields.dump(-1, ' ', false, json::error_handler_t::replace));
+  }
+
+  /// Nothing of a rank that does not answer by then.
+  std::optional<Half> half_of(const Pair& pair, std::uint32_t rank, Clock::time_point until) {
+    const nanoseconds left = std::max<nanoseconds>(until - Clock::now(), nanoseconds{0});
+    const auto text = store_->find(key_of(pair, rank), left);
+    if (!text) return std::nullopt;
+    const json fields = json::parse(*text);
+    return Half{fields.at(0), fields.at(1), fields.at(2), fields.at(3)};
+  }
+
+  Tested collected(const Pair& pair, Clock::time_point until) {
+    const auto lower = half_of(pair, pair.from, until);
+    const auto upper = half_of(pair, pair.to, until);
+    Tested tested{.pair = pair};
+    if (!lower || !upper) {
+      std::vector<std::uint32_t> silent;
+      if (!lower) silent.push_back(pair.from);
+      if (!upper) silent.push_back(pair.to);
+      tested.error = fmt::format("no answer from rank{} {}", silent.size() == 1 ? "" : "s",
+                                 fmt::join(silent, " and "));
+    } else if (!lower->error.empty()) {
+      tested.error = lower->error;
+    } else if (!upper->error.empty()) {
+      tested.error = upper->error;
+    } else {
+      tested.transports = lower->transports;
+      tested.latency = lower->latency;
+      tested.forth = lower->bandwidth;
+      tested.back = upper->bandwidth;
+    }
+    return tested;
+  }
+
+  nanoseconds timeout_;
+  LaunchEnvironment environment_;
+  std::shared_ptr<KeyValueStore> store_;
+  Examined job_;
+};
+
+}  // namespace
+
+int doctor(const JobOptions& options, bool as_json) {
+  Doctor doctor(options);
+  const Examined job = doctor.examine();
+  if (doctor.rank() != 0) return kFine;
+  const int code = failures(job).empty() ? kFine : kFailed;
+  if (as_json) {
+    static_cast<void>(print_line(json_of(job).dump(2)));
+    return code;
+  }
+  std::vector<std::string> lines = {
+      fmt::format("# gtopk {}, gtopk-info --doctor: {} ranks, {} host{}", kVersion,
+                  job.members.size(), job.hosts.size(), job.hosts.size() == 1 ? "" : "s"),
+      fmt::format("# latency: {} bytes one way, p50 of {}; bw: {} messages of {} KiB, from the "
+                  "row's host to the column's; GB = 1e9 bytes",
+                  kShort, kLatency.rounds, kBandwidth.window, kLong >> 10U),
+      "# two hosts by the lowest rank of each, one host by its two lowest; no host is in two tests "
+      "at once"};
+  for (const std::string& line : text_of(job)) lines.push_back(line);
+  for (const std::string& line : lines) {
+    if (!print_line(line)) break;
+  }
+  return code;
+}
+
+}  // namespace gtopk::programs::info

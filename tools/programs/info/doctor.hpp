@@ -1,0 +1,12 @@
+// gtopk-info --doctor: all ranks of a job test the links between their hosts, pair by pair.
+#pragma once
+
+#include "tools/programs/job.hpp"
+
+namespace gtopk::programs::info {
+
+/// Rank 0 prints, as text or as JSON. The exit code: kFailed where a rank has not come or a pair
+/// could not be tested. Throws UsageError, Error.
+[[nodiscard]] int doctor(const JobOptions& options, bool json);
+
+}  // namespace gtopk::programs::info

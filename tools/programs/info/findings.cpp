@@ -1,0 +1,221 @@
+#include "tools/programs/info/findings.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "gtopk_version.hpp"
+
+namespace gtopk::programs::info {
+namespace {
+
+using Sentences = std::vector<std::string>;
+using Cells = std::map<std::pair<std::uint32_t, std::uint32_t>, double>;
+
+/// A link whose figures are worse than the median by this factor is named.
+constexpr double kFar = 2;
+constexpr std::size_t kFewestLinks = 3;  // of which a median says something
+
+std::string name_of(const Examined& job, std::uint32_t host) {
+  return fmt::format("{} ({})", host, job.hosts[host].machine);
+}
+
+/// Of what was measured, from the row's host to the column's.
+Cells latencies(const Examined& job) {
+  Cells cells;
+  for (const Tested& each : job.pairs) {
+    if (!each.error.empty()) continue;
+    cells[{each.pair.from_host, each.pair.to_host}] = each.latency;
+    cells[{each.pair.to_host, each.pair.from_host}] = each.latency;
+  }
+  return cells;
+}
+
+Cells bandwidths(const Examined& job) {
+  Cells cells;
+  for (const Tested& each : job.pairs) {
+    if (!each.error.empty()) continue;
+    cells[{each.pair.to_host, each.pair.from_host}] = each.back;
+    cells[{each.pair.from_host, each.pair.to_host}] = each.forth;
+  }
+  return cells;
+}
+
+/// Between different hosts; nothing where there are too few.
+std::optional<double> median_of(const Cells& cells) {
+  std::vector<double> values;
+  for (const auto& [hosts, value] : cells) {
+    if (hosts.first != hosts.second) values.push_back(value);
+  }
+  if (values.size() < kFewestLinks) return std::nullopt;
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+void about_links(const Examined& job, Sentences& said) {
+  const Cells latency = latencies(job);
+  const Cells bandwidth = bandwidths(job);
+  const auto usual_latency = median_of(latency);
+  const auto usual_bandwidth = median_of(bandwidth);
+  for (const auto& [hosts, value] : latency) {
+    if (usual_latency && hosts.first < hosts.second && value > kFar * *usual_latency) {
+      said.push_back(
+          fmt::format("hosts {} and {}: latency {:.1f} us, and {:.1f} us is the median of all",
+                      name_of(job, hosts.first), name_of(job, hosts.second), value * 1e6,
+                      *usual_latency * 1e6));
+    }
+  }
+  for (const auto& [hosts, value] : bandwidth) {
+    if (usual_bandwidth && hosts.first != hosts.second && value * kFar < *usual_bandwidth) {
+      said.push_back(
+          fmt::format("from host {} to host {}: {:.4f} GB/s, and {:.4f} GB/s is the median of all",
+                      name_of(job, hosts.first), name_of(job, hosts.second), value * 1e-9,
+                      *usual_bandwidth * 1e-9));
+    }
+  }
+}
+
+/// Containers of one machine that do not share all that they could.
+void about_containers(const Examined& job, Sentences& said) {
+  for (std::uint32_t a = 0; a < job.hosts.size(); ++a) {
+    const Member& first = job.members[job.hosts[a].ranks.front()];
+    for (const std::uint32_t rank : job.hosts[a].ranks) {
+      const Member& other = job.members[rank];
+      if (other.network == first.network || other.network == 0 || first.network == 0) continue;
+      said.push_back(fmt::format(
+          "ranks {} and {} of host {} share memory and no network: UCX cannot wake one for what "
+          "the other sends, so that both keep looking for it. Give their containers one network "
+          "(docker: --network=host)",
+          job.hosts[a].ranks.front(), rank, name_of(job, a)));
+      break;
+    }
+    for (std::uint32_t b = a + 1; b < job.hosts.size(); ++b) {
+      const Member& second = job.members[job.hosts[b].ranks.front()];
+      if (first.boot.empty() || first.boot != second.boot) continue;
+      if (first.ipc == second.ipc || first.ipc == 0 || second.ipc == 0) continue;
+      said.push_back(fmt::format(
+          "hosts {} and {} are one machine whose ranks share no memory: one IPC namespace "
+          "(docker: --ipc=host; Kubernetes: hostIPC) would let them",
+          name_of(job, a), name_of(job, b)));
+    }
+  }
+}
+
+std::vector<std::string> matrix(const Examined& job, const Cells& cells, const char* title,
+                                const std::function<std::string(double)>& text) {
+  std::string line = fmt::format("{:>13}", title);
+  for (std::uint32_t to = 0; to < job.hosts.size(); ++to) line += fmt::format(" {:>9}", to);
+  std::vector<std::string> lines = {line};
+  for (std::uint32_t from = 0; from < job.hosts.size(); ++from) {
+    line = fmt::format("{:>13}", from);
+    for (std::uint32_t to = 0; to < job.hosts.size(); ++to) {
+      const auto found = cells.find({from, to});
+      const bool alone = from == to && job.hosts[from].ranks.size() == 1;
+      line += fmt::format(" {:>9}", found != cells.end() ? text(found->second)
+                                    : alone              ? "-"
+                                                         : "failed");
+    }
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+}  // namespace
+
+std::vector<std::uint32_t> absent(const Examined& job) {
+  std::vector<std::uint32_t> ranks;
+  for (std::uint32_t rank = 0; rank < job.members.size(); ++rank) {
+    if (job.members[rank].version.empty()) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+std::vector<std::string> failures(const Examined& job) {
+  Sentences said;
+  if (const auto ranks = absent(job); !ranks.empty()) {
+    said.push_back(fmt::format("rank{} {} of {} {} not come", ranks.size() == 1 ? "" : "s",
+                               fmt::join(ranks, ", "), job.members.size(),
+                               ranks.size() == 1 ? "has" : "have"));
+  }
+  for (std::uint32_t rank = 0; rank < job.members.size(); ++rank) {
+    const std::string& version = job.members[rank].version;
+    if (version.empty() || version == job.members[0].version) continue;
+    said.push_back(fmt::format("rank {} ({}) has gtopk {}, and rank 0 has {}", rank,
+                               job.members[rank].machine, version, job.members[0].version));
+  }
+  for (const Tested& each : job.pairs) {
+    if (each.error.empty()) continue;
+    said.push_back(fmt::format("host {} and host {}, by ranks {} and {}: {}",
+                               name_of(job, each.pair.from_host), name_of(job, each.pair.to_host),
+                               each.pair.from, each.pair.to, each.error));
+  }
+  return said;
+}
+
+std::vector<std::string> findings(const Examined& job) {
+  Sentences said;
+  about_links(job, said);
+  about_containers(job, said);
+  return said;
+}
+
+std::vector<std::string> text_of(const Examined& job) {
+  std::vector<std::string> lines = {"hosts"};
+  for (std::uint32_t host = 0; host < job.hosts.size(); ++host) {
+    lines.push_back(fmt::format("  {:<3} {}: rank{} {}", host, job.hosts[host].machine,
+                                job.hosts[host].ranks.size() == 1 ? "" : "s",
+                                fmt::join(job.hosts[host].ranks, ", ")));
+  }
+  const auto append = [&](const std::vector<std::string>& more) {
+    lines.emplace_back();
+    lines.insert(lines.end(), more.begin(), more.end());
+  };
+  append(matrix(job, latencies(job), "latency(us)",
+                [](double seconds) { return fmt::format("{:.2f}", seconds * 1e6); }));
+  append(matrix(job, bandwidths(job), "bw(GB/s)",
+                [](double rate) { return fmt::format("{:.4f}", rate * 1e-9); }));
+  lines.emplace_back();
+  lines.emplace_back("transports");
+  for (const Tested& each : job.pairs) {
+    lines.push_back(fmt::format("  {:>3} - {:<3} {}", each.pair.from_host, each.pair.to_host,
+                                each.error.empty() ? each.transports : "failed"));
+  }
+  const auto list = [&](const char* title, const Sentences& sentences) {
+    if (!sentences.empty()) lines.emplace_back(title);
+    for (const std::string& each : sentences) lines.push_back("  - " + each);
+  };
+  list("failed", failures(job));
+  list("advice", findings(job));
+  return lines;
+}
+
+nlohmann::json json_of(const Examined& job) {
+  nlohmann::json hosts = nlohmann::json::array();
+  for (const Host& each : job.hosts) {
+    hosts.push_back({{"machine", each.machine}, {"ranks", each.ranks}});
+  }
+  nlohmann::json rows = nlohmann::json::array();
+  for (const Tested& each : job.pairs) {
+    nlohmann::json row = {{"hosts", {each.pair.from_host, each.pair.to_host}},
+                          {"ranks", {each.pair.from, each.pair.to}}};
+    if (each.error.empty()) {
+      row.update({{"transports", each.transports},
+                  {"latency_seconds", each.latency},
+                  {"bytes_per_second", {each.forth, each.back}}});
+    } else {
+      row["error"] = each.error;
+    }
+    rows.push_back(std::move(row));
+  }
+  return {
+      {"program", "gtopk-info --doctor"}, {"version", kVersion},    {"ranks", job.members.size()},
+      {"hosts", std::move(hosts)},        {"absent", absent(job)},  {"rows", std::move(rows)},
+      {"failed", failures(job)},          {"advice", findings(job)}};
+}
+
+}  // namespace gtopk::programs::info

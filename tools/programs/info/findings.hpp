@@ -1,0 +1,50 @@
+// gtopk-info --doctor: what the tests of all pairs say together. Pure functions of what was
+// measured.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tools/programs/info/pairs.hpp"
+
+namespace gtopk::programs::info {
+
+/// One rank, as it tells the others.
+struct Member {
+  std::string version;  ///< of gtopk; empty: the rank has not come
+  std::string machine;
+  std::string host;           ///< ranks of equal names share one
+  std::string boot;           ///< equal on one machine; empty: unknown
+  std::uint64_t network = 0;  ///< namespace; 0: unknown
+  std::uint64_t ipc = 0;      ///< likewise
+};
+
+struct Tested {
+  Pair pair{};
+  std::string transports{};  ///< "tcp/eth0"
+  double latency = 0;        ///< seconds, one way
+  double forth = 0;          ///< bytes per second, from `from` to `to`
+  double back = 0;
+  std::string error{};  ///< empty: all of it was measured
+};
+
+struct Examined {
+  std::vector<Member> members;  ///< by rank
+  std::vector<Host> hosts;
+  std::vector<Tested> pairs;
+};
+
+/// Ranks that have not come.
+[[nodiscard]] std::vector<std::uint32_t> absent(const Examined& job);
+/// What has failed, a sentence for each.
+[[nodiscard]] std::vector<std::string> failures(const Examined& job);
+/// What works, and could be better.
+[[nodiscard]] std::vector<std::string> findings(const Examined& job);
+
+/// Matrices of latency and bandwidth, and the transports.
+[[nodiscard]] std::vector<std::string> text_of(const Examined& job);
+[[nodiscard]] nlohmann::json json_of(const Examined& job);
+
+}  // namespace gtopk::programs::info

@@ -1,0 +1,32 @@
+// gtopk-info: a machine's nodes, NICs and GPUs, and the plan of ranks on it, as text and as JSON.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "src/transport/topology/plan.hpp"
+#include "src/transport/topology/topology.hpp"
+
+namespace gtopk::programs::info {
+
+/// "23.5 GiB"
+[[nodiscard]] std::string gibibytes(std::uint64_t bytes);
+
+/// Beside each GPU the NICs that are nearest to it.
+[[nodiscard]] std::vector<std::string> layout_text(const topology::Topology& machine);
+/// binding: what is done, where that is not what the plan says.
+[[nodiscard]] std::vector<std::string> layout_text(const topology::Plan& plan,
+                                                   const std::string& binding);
+
+[[nodiscard]] nlohmann::json layout_json(const topology::Topology& machine);
+[[nodiscard]] nlohmann::json layout_json(const topology::Plan& plan, const std::string& binding);
+
+/// gtopk-info --topology: of each of so many ranks on another machine; 0: one for each GPU. job:
+/// what the environment says of interfaces and GPUs.
+[[nodiscard]] std::vector<std::string> planned_elsewhere(const topology::Topology& machine,
+                                                         topology::JobPlace job,
+                                                         std::uint32_t ranks, bool json);
+
+}  // namespace gtopk::programs::info
