@@ -39,8 +39,10 @@ std::vector<std::string> parts(const std::string& text) {
 }
 
 std::vector<std::string> interfaces(const Variables& variables) {
-  auto text = variables("GTOPK_UCX_NET_DEVICES");
-  if (!text) text = variables("UCX_NET_DEVICES");
+  std::optional<std::string> text;
+  for (const char* const prefix : {"GTOPK_UCX_", "UCX_"}) {
+    if (!text) text = variables((prefix + std::string("NET_DEVICES")).c_str());
+  }
   std::vector<std::string> found;
   if (!text) return found;
   for (const std::string& each : parts(*text)) {
