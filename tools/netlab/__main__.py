@@ -25,7 +25,9 @@ from netlab.probe import as_json, calibrate
 from netlab.shape import Shape
 
 
-def _make(arguments: argparse.Namespace, hosts: int, ranks_per_host: int = 1) -> Hosts:
+def _make(
+    arguments: argparse.Namespace, hosts: int, ranks_per_host: int = 1, *, in_turn: bool = False
+) -> Hosts:
     if arguments.rate == "loopback":
         if ranks_per_host != 1:
             raise ValueError("ranks per host: loopback is one host, name its ranks by --hosts")
@@ -33,7 +35,7 @@ def _make(arguments: argparse.Namespace, hosts: int, ranks_per_host: int = 1) ->
     shape = None
     if arguments.rate != "none":
         shape = Shape.of(arguments.rate, burst=arguments.burst, mtu=arguments.mtu)
-    lab = Lab(hosts, shape, ranks_per_host=ranks_per_host)
+    lab = Lab(hosts, shape, ranks_per_host=ranks_per_host, in_turn=in_turn)
     if lab.shape:
         kind = "calibrated" if lab.shape.calibrated else "NOT calibrated: run `netlab probe` first"
         print(
@@ -49,7 +51,9 @@ def _run(arguments: argparse.Namespace) -> int:
     if not command:
         print("netlab run: no command after --", file=sys.stderr)
         return 2
-    with _make(arguments, arguments.hosts, arguments.ranks_per_host) as hosts:
+    with _make(
+        arguments, arguments.hosts, arguments.ranks_per_host, in_turn=arguments.in_turn
+    ) as hosts:
         before = hosts.counters()
         outcome = hosts.run(command, timeout=arguments.timeout, on_line=print_line)
         after = hosts.counters()
@@ -121,6 +125,7 @@ def main() -> int:
     run.add_argument(
         "--ranks-per-host", type=int, default=1, help="which share its memory and link"
     )
+    run.add_argument("--in-turn", action="store_true", help="rank r is on host r mod hosts")
     run.add_argument("--rate", default="100mbit", help="100mbit, 1gbit, …, none, or loopback")
     run.add_argument("--timeout", type=float, help="seconds until the watchdog ends the ranks")
     run.add_argument("command", nargs=argparse.REMAINDER, help="-- CMD ARGS…")

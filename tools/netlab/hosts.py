@@ -36,23 +36,32 @@ class Counters:
 
 class Hosts(abc.ABC):
     """Hosts, numbered from 0, that run so many ranks of a command each: rank r on host
-    r // ranks_per_host."""
+    r // ranks_per_host, or, dealt out in turn, on host r % hosts."""
 
     interface: str
 
-    def __init__(self, hosts: int, ranks_per_host: int = 1) -> None:
+    def __init__(self, hosts: int, ranks_per_host: int = 1, *, in_turn: bool = False) -> None:
         if hosts < 1:
             raise ValueError(f"hosts {hosts}: expected at least 1")
         if ranks_per_host < 1:
             raise ValueError(f"ranks_per_host {ranks_per_host}: expected at least 1")
         self.hosts = hosts
         self.ranks_per_host = ranks_per_host
+        self.in_turn = in_turn
         self._jobs: list[Job] = []
 
     @property
     def ranks(self) -> int:
         """How many ranks a command runs as."""
         return self.hosts * self.ranks_per_host
+
+    def host_of(self, rank: int) -> int:
+        """The host that a rank runs on."""
+        return rank % self.hosts if self.in_turn else rank // self.ranks_per_host
+
+    def local_rank(self, rank: int) -> int:
+        """Its place among the ranks of its host, in their order."""
+        return rank // self.hosts if self.in_turn else rank % self.ranks_per_host
 
     @abc.abstractmethod
     def address(self, host: int) -> str:
@@ -73,7 +82,7 @@ class Hosts(abc.ABC):
             "MASTER_PORT": str(port),
             "RANK": str(rank),
             "WORLD_SIZE": str(self.ranks),
-            "LOCAL_RANK": str(rank % self.ranks_per_host),
+            "LOCAL_RANK": str(self.local_rank(rank)),
             "LOCAL_WORLD_SIZE": str(self.ranks_per_host),
             "GLOO_SOCKET_IFNAME": self.interface,
             "UCX_NET_DEVICES": self.interface,
@@ -102,8 +111,7 @@ class Hosts(abc.ABC):
             argv = command(rank) if callable(command) else command
             # The ranks' end is tied to ours, so that not even SIGKILL leaves them behind.
             tether = ["setpriv", "--pdeathsig", "KILL", "env", "-C", cwd or os.getcwd()]
-            host = rank // self.ranks_per_host
-            commands.append([*self.enter(host), *tether, *map(str, argv)])
+            commands.append([*self.enter(self.host_of(rank)), *tether, *map(str, argv)])
             chosen = {**os.environ, **self.environment(rank, port), **(env or {})}
             envs.append({key: value for key, value in chosen.items() if value is not None})
         job = Job(commands, envs, show, on_line)

@@ -101,10 +101,11 @@ class Lab(Hosts):
     """P hosts of their own, each one's egress and its switch port shaped alike.
 
     hosts: 1…250. ranks_per_host: they reach each other through shared memory, and other hosts over
-    the one link of theirs. rate: "100mbit" and the like (see Shape.of), a Shape, or None for links
-    as fast as the machine. congestion_control: of TCP on every host; cubic is what Linux uses where
-    nobody chose another. Interfaces are called eth0, hosts host0, host1, …, reachable by these
-    names. Needs root; raises LabError with what is missing.
+    the one link of theirs. in_turn: ranks are dealt out one by one; else neighbours share a host.
+    rate: "100mbit" and the like (see Shape.of), a Shape, or None for links as fast as the machine.
+    congestion_control: of TCP on every host; cubic is what Linux uses where nobody chose another.
+    Interfaces are called eth0, hosts host0, host1, …, reachable by these names. Needs root; raises
+    LabError with what is missing.
     """
 
     interface = "eth0"
@@ -115,9 +116,10 @@ class Lab(Hosts):
         rate: str | Shape | None = "100mbit",
         *,
         ranks_per_host: int = 1,
+        in_turn: bool = False,
         congestion_control: str = "cubic",
     ) -> None:
-        super().__init__(hosts, ranks_per_host)
+        super().__init__(hosts, ranks_per_host, in_turn=in_turn)
         if hosts > 250:
             raise ValueError(f"hosts {hosts}: at most 250 share a switch")
         self.shape = Shape.of(rate) if isinstance(rate, str) else rate
