@@ -8,16 +8,24 @@
 
 namespace gtopk {
 
+/// What a message costs on its way between two ranks, nanoseconds.
+struct LinkCosts {
+  double message = 0;  ///< alpha: of no bytes, one way
+  double byte = 0;     ///< beta: each byte of it
+};
+
 /// What things cost on a job: messages on its links, arithmetic on its slowest rank. Nanoseconds.
 struct Costs {
-  double message = 0;  ///< alpha: a message of no bytes, one way
-  double byte = 0;     ///< beta: each byte of a message
-  double select = 0;   ///< selecting, for each element of the tensor
-  double code = 0;     ///< encoding or decoding, for each entry of a list
-  double merge = 0;    ///< merging with re-selection, for each entry of the two lists
-  double unite = 0;    ///< merging without it
-  double add = 0;      ///< summing densely, for each element
-  double commit = 0;   ///< writing tensor and residual, for each element
+  /// Between ranks of one host. Zero where no host has two.
+  LinkCosts within{};
+  /// Between ranks of different hosts, one rank of a host at a time. Zero where there is one host.
+  LinkCosts between{};
+  double select = 0;  ///< selecting, for each element of the tensor
+  double code = 0;    ///< encoding or decoding, for each entry of a list
+  double merge = 0;   ///< merging with re-selection, for each entry of the two lists
+  double unite = 0;   ///< merging without it
+  double add = 0;     ///< summing densely, for each element
+  double commit = 0;  ///< writing tensor and residual, for each element
 };
 
 /// Of one algorithm, for one call.
@@ -27,6 +35,8 @@ struct Prediction {
   /// On the critical path.
   std::uint64_t messages = 0;
   double bytes = 0;
+  /// Meanwhile on the link between hosts of the host that sends most: bytes of all its ranks.
+  double host_bytes = 0;
 };
 
 /// What was chosen and why.

@@ -12,6 +12,7 @@
 #include "src/reference/reference_parts.hpp"
 #include "src/reference/reference_regions.hpp"
 #include "src/reference/reference_sketch.hpp"
+#include "src/reference/reference_tree.hpp"
 
 namespace gtopk::reference {
 namespace {
@@ -28,62 +29,6 @@ std::vector<Value> accumulate(const Problem& problem, const Input& input) {
     acc[i] = gradient + residual;
   }
   return acc;
-}
-
-/// The lists go up the tree; topk drops nothing, and rounds no sums. What the tree calls its ranks
-/// are `nodes`, each with the rank that speaks for it.
-template <class Value>
-void climb(const std::vector<Subtree<Value>>& nodes, const SparseOptions& options,
-           TreeResult<Value>& result) {
-  const Shape shape(static_cast<std::uint32_t>(nodes.size()));
-  const bool reselects = options.algorithm != "topk";
-  const bool doubling = options.algorithm != "gtopk-tree";
-  const auto speaker = [&](std::uint32_t leaf) { return nodes[shape.rank_of(leaf)].lowest_rank; };
-
-  const auto merge = [&](const Subtree<Value>& left, const Subtree<Value>& right) {
-    Subtree<Value> node{left.lowest_rank, united(left.entries, right.entries)};
-    result.finite = result.finite && all_finite(node.entries);
-    if (!result.finite || !reselects) return node;
-    reselect(node.entries, options.k, node.lowest_rank, result.dropped);
-    round(node.entries, node.lowest_rank, false, options, result);
-    return node;
-  };
-
-  std::vector<Subtree<Value>> subtrees;
-  for (std::uint32_t leaf = 0; leaf < shape.leaves; ++leaf) {
-    const Subtree<Value>& node = nodes[shape.rank_of(leaf)];
-    subtrees.push_back(node);
-    if (leaf >= shape.folded) continue;
-    const Subtree<Value>& other = nodes[shape.rank_of(leaf) + 1];
-    count(result.lists, other.lowest_rank, node.lowest_rank, other.entries.size());
-    subtrees.back() = merge(node, other);
-  }
-  for (std::uint32_t width = 1; width < shape.leaves; width *= 2) {
-    std::vector<Subtree<Value>> wider;
-    for (std::uint32_t at = 0; at < subtrees.size(); at += 2) {
-      const Subtree<Value>& left = subtrees[at];
-      const Subtree<Value>& right = subtrees[at + 1];
-      for (std::uint32_t i = 0; i < (doubling ? width : 1); ++i) {
-        const std::uint32_t low = speaker(at * width + i);
-        const std::uint32_t high = speaker((at + 1) * width + i);
-        if (doubling) count(result.lists, low, high, left.entries.size());
-        count(result.lists, high, low, right.entries.size());
-      }
-      wider.push_back(merge(left, right));
-    }
-    subtrees = std::move(wider);
-  }
-  result.root = subtrees.front().entries;
-  if (!doubling) {
-    for (std::uint32_t width = shape.leaves / 2; width >= 1; width /= 2) {
-      for (std::uint32_t leaf = 0; leaf < shape.leaves; leaf += 2 * width) {
-        count(result.lists, speaker(leaf), speaker(leaf + width), result.root.size());
-      }
-    }
-  }
-  for (std::uint32_t leaf = 0; leaf < shape.folded; ++leaf) {
-    count(result.lists, speaker(leaf), nodes[2 * leaf + 1].lowest_rank, result.root.size());
-  }
 }
 
 /// A header to each partner of the tree of all ranks.
@@ -109,23 +54,35 @@ TreeResult<Value> walk(std::vector<Entries<Value>>& selections, const SparseOpti
     round(selections[rank], rank, true, options, result);
   }
   std::vector<Subtree<Value>> nodes;
-  if (options.algorithm != "hierarchical") {
+  if (options.algorithm != "hierarchical" && options.algorithm != "gtopk-placed") {
+    const Exchange way = options.algorithm == "gtopk-tree" ? Exchange::kUpAndDown : Exchange::kBoth;
     for (std::uint32_t rank = 0; rank < ranks; ++rank) nodes.push_back({rank, selections[rank]});
-    climb(nodes, options, result);
+    result.root = climb(nodes, options, way, result).entries;
+    descend(nodes, way, result);
     return result;
   }
   const auto by_host = ranks_by_host(hosts.empty() ? support::usual_hosts(ranks) : hosts);
-  for (const auto& members : by_host) {
-    nodes.push_back(host_node(members, selections, options, result));
+  const bool placed = options.algorithm == "gtopk-placed";
+  const Exchange inside = by_host.size() == 1 ? Exchange::kBoth : Exchange::kUpAndDown;
+  std::vector<std::vector<Subtree<Value>>> members;
+  for (const auto& host : by_host) {
+    members.emplace_back();
+    for (const std::uint32_t rank : host) members.back().push_back({rank, selections[rank]});
+    nodes.push_back(placed ? climb(members.back(), options, inside, result)
+                           : host_node(host, selections, options, result));
   }
-  climb(nodes, options, result);
-  if (by_host.size() == ranks) return result;
-  announce(result.lists);
-  for (const auto& members : by_host) {
-    for (const std::uint32_t rank : members) {
-      if (rank != members.front()) {
-        count(result.lists, members.front(), rank, result.root.size());
-      }
+  result.root = climb(nodes, options, Exchange::kBoth, result).entries;
+  descend(nodes, Exchange::kBoth, result);
+  const bool as_gtopk = by_host.size() == ranks || (placed && by_host.size() == 1);
+  if (!as_gtopk) announce(result.lists);
+  for (std::size_t host = 0; host < by_host.size(); ++host) {
+    if (placed) {
+      descend(members[host], inside, result);
+      continue;
+    }
+    for (const std::uint32_t rank : by_host[host]) {
+      const std::uint32_t leader = by_host[host].front();
+      if (rank != leader) count(result.lists, leader, rank, result.root.size());
     }
   }
   return result;

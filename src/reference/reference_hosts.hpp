@@ -1,4 +1,4 @@
-// Reference: the algorithm of the reference that goes by hosts, `hierarchical`: the lists of each
+// Reference: what goes by hosts: which ranks share one; and of `hierarchical` the lists of each
 // host, added up. Part of the reference; nothing else includes it.
 #pragma once
 

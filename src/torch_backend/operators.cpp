@@ -165,36 +165,37 @@ std::tuple<Counts, Seconds, std::string> statistics(std::int64_t number) {
   return {std::move(counts), std::move(seconds), backend->transport()};
 }
 
-/// Algorithm ("" where there is no plan), reason; by algorithm seconds, messages and bytes; costs
-/// by name, in nanoseconds; the collective that measured them; what the call took.
-using Plan =
-    std::tuple<std::string, std::string, Seconds, Counts, Seconds, Seconds, std::int64_t, double>;
+/// Algorithm ("" where there is no plan), reason; by algorithm seconds, messages, bytes and bytes
+/// of a host; costs by name, in nanoseconds; the collective that measured them; what the call took.
+using Plan = std::tuple<std::string, std::string, Seconds, Counts, Seconds, Seconds, Seconds,
+                        std::int64_t, double>;
 
 Plan told(const PlanReport& report) {
   Seconds seconds;
   Counts messages;
   Seconds bytes;
+  Seconds host_bytes;
   for (const Prediction& prediction : report.predictions) {
     seconds.insert(prediction.algorithm, prediction.seconds);
     messages.insert(prediction.algorithm, static_cast<std::int64_t>(prediction.messages));
     bytes.insert(prediction.algorithm, prediction.bytes);
+    host_bytes.insert(prediction.algorithm, prediction.host_bytes);
   }
   Seconds costs;
-  costs.insert("message", report.costs.message);
-  costs.insert("byte", report.costs.byte);
+  costs.insert("message_within", report.costs.within.message);
+  costs.insert("byte_within", report.costs.within.byte);
+  costs.insert("message_between", report.costs.between.message);
+  costs.insert("byte_between", report.costs.between.byte);
   costs.insert("select", report.costs.select);
   costs.insert("code", report.costs.code);
   costs.insert("merge", report.costs.merge);
   costs.insert("unite", report.costs.unite);
   costs.insert("add", report.costs.add);
   costs.insert("commit", report.costs.commit);
-  return {report.algorithm,
-          report.reason,
-          std::move(seconds),
-          std::move(messages),
-          std::move(bytes),
-          std::move(costs),
-          static_cast<std::int64_t>(report.measured_by),
+  return {report.algorithm,     report.reason,
+          std::move(seconds),   std::move(messages),
+          std::move(bytes),     std::move(host_bytes),
+          std::move(costs),     static_cast<std::int64_t>(report.measured_by),
           report.actual_seconds};
 }
 
@@ -276,13 +277,13 @@ TORCH_LIBRARY(gtopk, library) {
   library.def(
       "plan(int backend, int d, Tensor like, int k, float density, int block, str select, "
       "str wire, str semantics, bool anew) "
-      "-> (str, str, Dict(str, float), Dict(str, int), Dict(str, float), Dict(str, float), int, "
-      "float)",
+      "-> (str, str, Dict(str, float), Dict(str, int), Dict(str, float), Dict(str, float), "
+      "Dict(str, float), int, float)",
       &plan);
   library.def(
       "last_plan(int backend) "
-      "-> (str, str, Dict(str, float), Dict(str, int), Dict(str, float), Dict(str, float), int, "
-      "float)",
+      "-> (str, str, Dict(str, float), Dict(str, int), Dict(str, float), Dict(str, float), "
+      "Dict(str, float), int, float)",
       &last_plan);
   library.def("flight_record() -> str", &flight_record);
   library.def("get_error(int backend) -> int", &get_error);

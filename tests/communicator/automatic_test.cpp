@@ -44,8 +44,10 @@ void choose_alike(ForkedRank& self) {
     const std::optional<PlanReport> plan = member.group().last_plan();
     ASSERT_TRUE(plan.has_value());
     EXPECT_GT(plan->actual_seconds, 0);
-    EXPECT_GT(plan->costs.message, 0);
-    EXPECT_GT(plan->costs.byte, 0);
+    EXPECT_GT(plan->costs.within.message, 0);  // all ranks are on this host
+    EXPECT_GT(plan->costs.within.byte, 0);
+    EXPECT_EQ(plan->costs.between.message, 0);
+    EXPECT_EQ(plan->costs.between.byte, 0);
     EXPECT_EQ(plan->measured_by, 0U);
     // Ranks that had chosen differently would be told so here.
     std::vector<float> named = gradient(self.rank());

@@ -46,9 +46,11 @@ struct Work {
       rooms.emplace_back(ranks, Bytes(2000));
     }
   }
-  /// gtopk, gtopk-tree and topk; in the place of the last two, every other time, hierarchical.
+  /// gtopk, gtopk-tree and topk; in the place of the last two, every other time, what goes by
+  /// hosts.
   static std::string name_of(std::uint64_t place, std::uint64_t turn) {
-    return place > 0 && turn % 2 == 1 ? "hierarchical" : reference::algorithms()[place];
+    if (place == 0 || turn % 2 == 0) return reference::algorithms()[place];
+    return place == 1 ? "hierarchical" : "gtopk-placed";
   }
   engine::OperationSpec make(std::uint32_t rank, std::uint64_t which) {
     engine::OperationSpec spec;

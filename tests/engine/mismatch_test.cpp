@@ -72,6 +72,7 @@ const std::map<std::string, void (*)(sparse::SparseCall&)> kDifferences = {
     {"true-topk", [](sparse::SparseCall& c) { c.options.algorithm = "true-topk"; }},
     {"exact", [](sparse::SparseCall& c) { c.options.algorithm = "exact"; }},
     {"hierarchical", [](sparse::SparseCall& c) { c.options.algorithm = "hierarchical"; }},
+    {"gtopk-placed", [](sparse::SparseCall& c) { c.options.algorithm = "gtopk-placed"; }},
     {"dense by the ring",
      [](sparse::SparseCall& c) {
        c.options.algorithm = "dense";

@@ -24,9 +24,10 @@ TEST(Cases, TheSeedAloneReplaysACase) {
 
 // What every test walks is all there is.
 TEST(Cases, ComeInEveryAlgorithmAndFloatingTypeThatThereIs) {
-  EXPECT_THAT(algorithms(),
-              ::testing::IsSupersetOf({"gtopk", "gtopk-tree", "topk", "dense", "rs-ag", "exact",
-                                       "hierarchical", "sketch", "random-k", "true-topk"}));
+  EXPECT_THAT(
+      algorithms(),
+      ::testing::IsSupersetOf({"gtopk", "gtopk-tree", "topk", "dense", "rs-ag", "exact",
+                               "hierarchical", "gtopk-placed", "sketch", "random-k", "true-topk"}));
   std::vector<DataType> floating = named_values<DataType>();
   std::erase_if(floating, [](DataType type) { return !is_floating(type); });
   EXPECT_EQ(std::vector(std::begin(kFloatingTypes), std::end(kFloatingTypes)), floating);

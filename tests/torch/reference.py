@@ -13,7 +13,10 @@ import torch
 
 DENSE_TREE_BYTES = 65536
 # All but random-k, whose result depends on the number of the call.
-ALGORITHMS = ["gtopk", "gtopk-tree", "topk", "dense", "rs-ag", "exact", "hierarchical", "true-topk"]
+ALGORITHMS = [
+    *("gtopk", "gtopk-tree", "topk", "dense", "rs-ag", "exact", "hierarchical", "gtopk-placed"),
+    "true-topk",
+]
 
 
 @dataclasses.dataclass
@@ -66,7 +69,9 @@ def sparse_all_reduce(
             d = len(accs[0])
             root, dropped = _regions(selections, min(k, d), d, exact=algorithm == "exact")
         elif algorithm == "hierarchical":
-            root, dropped = _hosts(selections, k, hosts or [0] * len(selections))
+            root, dropped = _hosts(selections, k, hosts or [0] * len(selections), exact=True)
+        elif algorithm == "gtopk-placed":
+            root, dropped = _hosts(selections, k, hosts or [0] * len(selections), exact=False)
         else:
             root, dropped = _walk(selections, k, reselects=algorithm != "topk")
         total = np.zeros_like(accs[0])
@@ -108,13 +113,21 @@ def _shape(ranks: int) -> tuple[list[list[int]], int]:
 
 
 def _hosts(
-    selections: list[dict[int, np.floating]], k: int, hosts: list[int]
+    selections: list[dict[int, np.floating]], k: int, hosts: list[int], *, exact: bool
 ) -> tuple[dict[int, np.floating], list[tuple[int, int, np.floating]]]:
-    """Each host's lists are added in the order of its ranks and cut; the results go up the tree."""
+    """Each host's lists are added in the order of its ranks and cut, or else go up a tree; the
+    results go up a tree of the hosts.
+    """
     dropped: list[tuple[int, int, np.floating]] = []
     leaders, sums = [], []
     for host in range(max(hosts) + 1):
         ranks = [rank for rank in range(len(hosts)) if hosts[rank] == host]
+        if not exact:
+            kept, inside = _walk([selections[rank] for rank in ranks], k, reselects=True)
+            dropped.extend((ranks[place], i, v) for place, i, v in inside)
+            leaders.append(ranks[0])
+            sums.append(kept)
+            continue
         total = dict(selections[ranks[0]])
         for rank in ranks[1:]:
             for index, value in selections[rank].items():

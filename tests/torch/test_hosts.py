@@ -50,22 +50,35 @@ print(os.uname().nodename, local, os.environ["WORLD_SIZE"], os.environ["LOCAL_WO
     assert not [name for name in os.listdir("/dev/shm") if name.startswith("netlab-")]
 
 
-HIERARCHICAL = """
+@pytest.mark.network
+def test_ranks_can_be_dealt_to_the_hosts_in_turn():
+    script = "import os; print(os.uname().nodename, os.environ['LOCAL_RANK'])"
+    with Lab(2, None, ranks_per_host=3, in_turn=True) as lab:
+        outcome = lab.run(python(script), timeout=WATCHDOG)
+    assert outcome.ok, outcome.report()
+    assert [rank.output.split() for rank in outcome.ranks] == [
+        [f"host{rank % 2}", str(rank // 2)] for rank in range(6)
+    ]
+
+
+BY_HOSTS = """
+import sys
 import torch, torch.distributed as dist, gtopk, reference
 torch.set_num_threads(1)
 dist.init_process_group("gtopk")
 rank, ranks = dist.get_rank(), dist.get_world_size()
-d, k, hosts = 20_000, 8_000, [0, 0, 1, 1]
+algorithm, hosts = sys.argv[1], [int(host) for host in sys.argv[2]]
+d, k = 20_000, 8_000
 residual, residuals = torch.zeros(d), None
 sent = 0
 for step in range(2):
     gradients = [torch.randn(d, generator=torch.Generator().manual_seed(10 * step + r))
                  for r in range(ranks)]
-    expected = reference.sparse_all_reduce(gradients, residuals, k, "hierarchical", hosts=hosts)
+    expected = reference.sparse_all_reduce(gradients, residuals, k, algorithm, hosts=hosts)
     residuals, tensor = expected.residuals, gradients[rank].clone()
     dist.barrier()
     before = gtopk.stats()["bytes_sent"]
-    gtopk.sparse_all_reduce(tensor, k=k, residual=residual, algorithm="hierarchical", wire="raw")
+    gtopk.sparse_all_reduce(tensor, k=k, residual=residual, algorithm=algorithm, wire="raw")
     sent += gtopk.stats()["bytes_sent"] - before
     same = [torch.equal(tensor.view(torch.int32), expected.tensor.view(torch.int32)),
             torch.equal(residual.view(torch.int32), residuals[rank].view(torch.int32))]
@@ -76,17 +89,22 @@ dist.destroy_process_group()
 
 
 @pytest.mark.network
-def test_of_two_hosts_with_two_ranks_each_the_leaders_lists_alone_cross_the_wire():
+@pytest.mark.parametrize(
+    ("algorithm", "hosts"), [("hierarchical", "0011"), ("gtopk-placed", "0101")]
+)
+def test_of_two_hosts_with_two_ranks_each_the_leaders_lists_alone_cross_the_wire(algorithm, hosts):
     path = os.pathsep.join([str(pathlib.Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    with Lab(2, None, ranks_per_host=2) as lab:
-        outcome = lab.run(python(HIERARCHICAL), timeout=WATCHDOG, env={"PYTHONPATH": path})
+    command = [*python(BY_HOSTS), algorithm, hosts]
+    with Lab(2, None, ranks_per_host=2, in_turn=hosts == "0101") as lab:
+        outcome = lab.run(command, timeout=WATCHDOG, env={"PYTHONPATH": path})
         counters = lab.counters()
     assert outcome.ok, outcome.report()
     lists = 2 * (64 + 8 * 8_000)  # of k entries, in both steps
     headers = 2 * 2 * 64  # to the partners in the tree, two for each rank
     # A leader sends its host's list and the result.
     leader, other = headers + 2 * lists, headers + lists
-    assert [int(rank.output) for rank in outcome.ranks] == [leader, other, leader, other]
+    sent = {rank: leader if hosts.index(hosts[rank]) == rank else other for rank in range(4)}
+    assert {rank.rank: int(rank.output) for rank in outcome.ranks} == sent
     # One of the three lists of a host: packets have headers, and ranks meet over the same wire.
     for host in counters:
         assert lists < host.tx_bytes < 1.1 * lists + 50_000

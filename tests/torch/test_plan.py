@@ -19,9 +19,9 @@ pytestmark = pytest.mark.loopback
 
 KEPT_BY = {
     "exact_sum": {"topk", "dense", "exact"},
-    "gtopk": {"topk", "dense", "exact", "gtopk", "gtopk-tree"},
-    "any": {"topk", "dense", "exact", "gtopk", "gtopk-tree", "rs-ag"},
+    "gtopk": {"topk", "dense", "exact", "gtopk", "gtopk-tree", "hierarchical", "gtopk-placed"},
 }
+KEPT_BY["any"] = {*KEPT_BY["gtopk"], "rs-ag"}
 
 
 def gradient(rank: int) -> torch.Tensor:
@@ -185,6 +185,9 @@ def test_a_plan_is_the_same_on_all_ranks_and_measured_anew_on_demand(four: RankS
     assert raw["predictions"]["gtopk"]["bytes"] == 2 * (64 + 80_000)
     assert anew["predictions"]["gtopk"]["bytes"] < coded["predictions"]["gtopk"]["bytes"]
     assert coded["predictions"]["gtopk"]["bytes"] < raw["predictions"]["gtopk"]["bytes"]
+    # All ranks share a host.
+    assert coded["costs"]["byte_within"] > 0 == coded["costs"]["byte_between"]
+    assert {each["host_bytes"] for each in raw["predictions"].values()} == {0}
     # Dense knows no wire.
     assert len({plan["predictions"]["dense"]["bytes"] for plan in every[0]}) == 1
 

@@ -71,6 +71,7 @@ extern const AlgorithmRow kDense;
 extern const AlgorithmRow kRsAg;
 extern const AlgorithmRow kExactTopk;
 extern const AlgorithmRow kHierarchical;
+extern const AlgorithmRow kGtopkPlaced;
 extern const AlgorithmRow kSketch;
 extern const AlgorithmRow kRandomK;
 extern const AlgorithmRow kTrueTopk;

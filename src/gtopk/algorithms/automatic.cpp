@@ -26,10 +26,10 @@ struct Decision {
 };
 
 /// A pure function of what all ranks have agreed on.
-Decision decide(const std::vector<Plan>& plans, std::uint32_t ranks, const Planner& planner) {
+Decision decide(const std::vector<Plan>& plans, const Planner& planner) {
   std::vector<Candidate> candidates;
   for (const Plan& plan : plans) {
-    CriticalPath path({.ranks = ranks,
+    CriticalPath path({.routes = &*planner.routes,
                        .d = plan.lists.d,
                        .k = plan.lists.k,
                        .type = plan.lists.type,
@@ -62,7 +62,7 @@ Task<void> reduce_automatically(GroupView& group, SparseCall call, std::vector<P
   Task<void> knowing = know_costs(group, turn, false);
   co_await knowing;
   const Planner& planner = planner_of(group);
-  Decision decision = decide(plans, group.size(), planner);
+  Decision decision = decide(plans, planner);
   const Plan& plan = plans[decision.index];
   group.agree_on(asked(call, plans)
                      .word("chosen", plan.algorithm->name)
@@ -82,7 +82,7 @@ Task<void> plan_only(GroupView& group, std::vector<Plan> plans, PlanReport& repo
   // Ranks that ask for different plans are told, whether or not anything was measured.
   Task<void> agreeing = collectives::agree(group);
   co_await agreeing;
-  report = decide(plans, group.size(), planner_of(group)).report;
+  report = decide(plans, planner_of(group)).report;
 }
 
 }  // namespace

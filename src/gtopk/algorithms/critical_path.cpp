@@ -13,7 +13,7 @@ using collectives::kHeaderBytes;
 
 std::uint64_t CriticalPath::ranks_below(std::uint32_t round) const {
   const std::uint64_t leaves = 1ULL << round;
-  return leaves + std::min<std::uint64_t>(leaves, tree_.ranks() - tree_.leaves());
+  return leaves + std::min<std::uint64_t>(leaves, tree().ranks() - tree().leaves());
 }
 
 std::uint64_t CriticalPath::united(std::uint64_t ranks) const {
@@ -25,42 +25,56 @@ void CriticalPath::sweep() {
   work_.committed += shape_.d;
 }
 
-void CriticalPath::list(std::uint64_t entries, Holds holds) {
+void CriticalPath::carry(std::uint64_t messages, double bytes, Route route) {
+  Traffic& traffic = route.crossing == 0 ? work_.within : work_.between;
+  traffic.messages += messages;
+  traffic.bytes += bytes;
+  work_.host_bytes += bytes * route.crossing;
+}
+
+void CriticalPath::list(std::uint64_t entries, Holds holds, Route route) {
   const Codec& own = *shape_.codec;
   const bool as_it_is = own.rounds() && (holds == Holds::kSums ||
                                          (holds == Holds::kPart && !own.parts_are_rounded()));
   const Codec& codec = as_it_is ? kLossless.codec : own;
   const double bytes = codec.expected_bytes(shape_.type, entries, shape_.d);
-  ++work_.messages;
-  work_.bytes += bytes;
-  if (bytes > static_cast<double>(kAcknowledgedBytes)) ++work_.messages;
+  carry(bytes > static_cast<double>(kAcknowledgedBytes) ? 2 : 1, bytes, route);
   if (codec.codes()) work_.coded += 2 * entries;  // on either side
 }
 
-void CriticalPath::message(std::uint64_t bytes) {
-  ++work_.messages;
-  work_.bytes += static_cast<double>(kHeaderBytes + bytes);
+void CriticalPath::message(std::uint64_t bytes, Route route) {
+  carry(1, static_cast<double>(kHeaderBytes + bytes), route);
+}
+
+void CriticalPath::doubling(const collectives::Tree& tree, Route route) {
+  const std::uint32_t nodes = tree.rounds() + (tree.folds(0) ? 1 : 0);
+  for (std::uint32_t i = 0; i < nodes; ++i) node(shape_.k, route);
+  if (tree.folds(0)) list(shape_.k, Holds::kSelection, route);
 }
 
 void CriticalPath::reduce(std::uint64_t values) {
   const std::uint64_t bytes = values * shape_.type.value_bytes();
   const bool ring = bytes > collectives::kRecursiveDoublingBytes;
-  const std::uint32_t nodes = tree_.rounds() + (folds() ? 1 : 0);
-  for (std::uint32_t i = 0; i < nodes + (folds() ? 1U : 0U); ++i) message(ring ? 0 : bytes);
+  const std::uint64_t sent = ring ? 0 : bytes;
+  if (folds()) message(sent, routes().fold());
+  for (std::uint32_t round = 0; round < tree().rounds(); ++round) {
+    message(sent, routes().swap(round));
+  }
+  if (folds()) message(sent, routes().fold());
   if (!ring) {
-    add(nodes * values);
+    add((tree().rounds() + (folds() ? 1 : 0)) * values);
     return;
   }
-  const std::uint32_t ranks = tree_.ranks();
+  const std::uint32_t ranks = tree().ranks();
   if (ranks == 1) return;
   // Pieces of a chunk follow each other without waiting: alpha is paid once for each chunk.
   const auto chunk = [&](std::uint32_t index) {
     return collectives::chunk_begin(values, ranks, index + 1) -
            collectives::chunk_begin(values, ranks, index);
   };
-  work_.messages += 2ULL * (ranks - 1);
-  work_.bytes +=
-      static_cast<double>((2 * values - chunk(0) - chunk(1)) * shape_.type.value_bytes());
+  carry(2ULL * (ranks - 1),
+        static_cast<double>((2 * values - chunk(0) - chunk(1)) * shape_.type.value_bytes()),
+        routes().ring());
   add(values - chunk(0));
 }
 

@@ -1,12 +1,14 @@
 // Sparse, algorithms room: what the cost functions of algorithms are written with: the critical
 // path of one call, step by step. It is the way of rank 0, which speaks for the largest subtree,
-// and where ranks fold that of rank 1 to it and back. Pure arithmetic; lists are as long as they
-// get when no two ranks select the same index.
+// and where ranks fold that of rank 1 to it and back; a step in which any message goes to another
+// host is one between hosts. Pure arithmetic; lists are as long as they get when no two ranks
+// select the same index.
 #pragma once
 
 #include <cstdint>
 
 #include "src/collectives/tree.hpp"
+#include "src/gtopk/plan/routes.hpp"
 #include "src/gtopk/plan/work.hpp"
 #include "src/gtopk/value/list.hpp"
 #include "src/gtopk/wire/codec.hpp"
@@ -15,7 +17,7 @@ namespace gtopk::sparse {
 
 /// What a plan depends on, the same on all ranks.
 struct CostShape {
-  std::uint32_t ranks = 1;
+  const Routes* routes = nullptr;
   std::uint64_t d = 0;
   std::uint64_t k = 0;
   EntryType type;
@@ -31,12 +33,13 @@ enum class Holds : std::uint8_t {
 
 class CriticalPath {
  public:
-  explicit CriticalPath(const CostShape& shape) : shape_(shape), tree_(shape.ranks) {}
+  explicit CriticalPath(const CostShape& shape) : shape_(shape) {}
 
   [[nodiscard]] const CostShape& shape() const { return shape_; }
-  [[nodiscard]] const collectives::Tree& tree() const { return tree_; }
+  [[nodiscard]] const Routes& routes() const { return *shape_.routes; }
+  [[nodiscard]] const collectives::Tree& tree() const { return routes().tree(); }
   /// Whether some ranks share a leaf, rank 0 among them.
-  [[nodiscard]] bool folds() const { return tree_.folds(0); }
+  [[nodiscard]] bool folds() const { return tree().folds(0); }
   /// Ranks in the subtree of rank 0 before `round`.
   [[nodiscard]] std::uint64_t ranks_below(std::uint32_t round) const;
   /// The most entries of a union of so many selections.
@@ -45,9 +48,16 @@ class CriticalPath {
   /// One reading sweep at the start and one writing sweep at the end.
   void sweep();
   /// A list on its way, with the acknowledgement of a long one.
-  void list(std::uint64_t entries, Holds holds);
+  void list(std::uint64_t entries, Holds holds, Route route);
   /// A header and `bytes` behind it.
-  void message(std::uint64_t bytes);
+  void message(std::uint64_t bytes, Route route);
+  /// A list of k entries from a partner, merged with one as long.
+  void node(std::uint64_t k, Route route) {
+    list(k, Holds::kSelection, route);
+    merge(2 * k);
+  }
+  /// gTop-k by recursive doubling along a tree of which every step takes the same route.
+  void doubling(const collectives::Tree& tree, Route route);
   /// A node above two lists of so many entries in all, which selects again or keeps all.
   void merge(std::uint64_t entries) { work_.merged += entries; }
   void unite(std::uint64_t entries) { work_.united += entries; }
@@ -58,8 +68,9 @@ class CriticalPath {
   [[nodiscard]] const Work& work() const { return work_; }
 
  private:
+  void carry(std::uint64_t messages, double bytes, Route route);
+
   CostShape shape_;
-  collectives::Tree tree_;
   Work work_;
 };
 

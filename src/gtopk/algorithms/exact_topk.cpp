@@ -119,19 +119,20 @@ void cost(CriticalPath& path) {
   const Tree& tree = path.tree();
   path.sweep();
   if (path.folds()) {
-    path.list(k, Holds::kSelection);
+    path.list(k, Holds::kSelection, path.routes().fold());
     path.unite(2 * k);
   }
   const auto words = [&](std::uint64_t count) {
     for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
-      path.message(sizeof(std::uint64_t) * count);
+      path.message(sizeof(std::uint64_t) * count, path.routes().swap(round));
     }
   };
   words(tree.leaves() - 1);  // the cuts
   for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
     // What a leaf has before the round is the union of 2^round of its parts as long.
     const std::uint64_t sent = path.united(path.ranks_below(round)) >> (round + 1);
-    path.list(sent, round == 0 && !path.folds() ? Holds::kPart : Holds::kSums);
+    path.list(sent, round == 0 && !path.folds() ? Holds::kPart : Holds::kSums,
+              path.routes().swap(round));
     path.unite(2 * sent);
   }
   const std::uint64_t region = path.united(tree.ranks()) >> tree.rounds();
@@ -141,9 +142,9 @@ void cost(CriticalPath& path) {
   }
   path.unite(region);  // the cut
   for (std::uint32_t round = tree.rounds(); round-- > 0;) {
-    path.list(k >> (round + 1), Holds::kSums);
+    path.list(k >> (round + 1), Holds::kSums, path.routes().swap(round));
   }
-  if (path.folds()) path.list(k, Holds::kSums);
+  if (path.folds()) path.list(k, Holds::kSums, path.routes().fold());
 }
 
 }  // namespace

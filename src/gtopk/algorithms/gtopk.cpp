@@ -20,29 +20,32 @@ Task<List> recursive_doubling(ListExchange& exchange, List mine) {
 /// Fold, L rounds, unfold: k entries in each list.
 void gtopk_cost(CriticalPath& path) {
   const std::uint64_t k = path.shape().k;
+  const Routes& routes = path.routes();
   path.sweep();
-  const std::uint32_t nodes = path.tree().rounds() + (path.folds() ? 1 : 0);
-  for (std::uint32_t node = 0; node < nodes; ++node) {
-    path.list(k, Holds::kSelection);
-    path.merge(2 * k);
+  if (path.folds()) path.node(k, routes.fold());
+  for (std::uint32_t round = 0; round < path.tree().rounds(); ++round) {
+    path.node(k, routes.swap(round));
   }
-  if (path.folds()) path.list(k, Holds::kSelection);
+  if (path.folds()) path.list(k, Holds::kSelection, routes.fold());
 }
 
 /// The same rounds; a list has all that was selected below its node.
 void topk_cost(CriticalPath& path) {
   path.sweep();
   if (path.folds()) {
-    path.list(path.united(1), Holds::kSelection);
+    path.list(path.united(1), Holds::kSelection, path.routes().fold());
     path.unite(2 * path.united(1));
   }
   const collectives::Tree& tree = path.tree();
   for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
     const bool selection = round == 0 && !path.folds();
-    path.list(path.united(path.ranks_below(round)), selection ? Holds::kSelection : Holds::kSums);
+    path.list(path.united(path.ranks_below(round)), selection ? Holds::kSelection : Holds::kSums,
+              path.routes().swap(round));
     path.unite(path.united(path.ranks_below(round + 1)));
   }
-  if (path.folds()) path.list(path.united(tree.ranks()), Holds::kSums);
+  if (path.folds()) {
+    path.list(path.united(tree.ranks()), Holds::kSums, path.routes().fold());
+  }
 }
 
 }  // namespace

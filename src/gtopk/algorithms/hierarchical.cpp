@@ -4,45 +4,18 @@
 // Two levels as in hierarchical all-reduces (MSTopK and HiTopKComm: Shi et al., MLSys 2021, dense
 // inside a host), here of lists on both. A host's leader is its lowest rank; host h is rank h of a
 // tree of hosts.
-#include "src/collectives/fold.hpp"
 #include "src/engine/host_map.hpp"
 #include "src/gtopk/algorithms/algorithm.hpp"
 #include "src/gtopk/algorithms/announcement.hpp"
 #include "src/gtopk/algorithms/doubling.hpp"
+#include "src/gtopk/algorithms/leaders.hpp"
 
 namespace gtopk::sparse {
 namespace {
 
-using collectives::Steps;
 using collectives::Tree;
 using engine::HostMap;
 using engine::Task;
-
-/// An exchange in which hosts stand for their leaders.
-class Leaders {
- public:
-  Leaders(ListExchange& exchange, const HostMap& hosts, std::uint32_t first_step)
-      : exchange_(exchange), hosts_(hosts), first_step_(first_step) {}
-
-  Task<List> swap(std::uint32_t host, Steps steps, List mine, std::uint64_t hosts) {
-    const Steps behind{.sent = first_step_ + steps.sent, .received = first_step_ + steps.received};
-    return exchange_.swap(hosts_.leader(host), behind, mine, hosts);
-  }
-  Task<List> receive(std::uint32_t host, std::uint32_t step, std::uint64_t hosts) {
-    return exchange_.receive(hosts_.leader(host), first_step_ + step, hosts);
-  }
-  Task<void> send(std::uint32_t host, std::uint32_t step, List list) {
-    return exchange_.send(hosts_.leader(host), first_step_ + step, list);
-  }
-  List merge(const List& left, const List& right, std::uint32_t lowest_host) {
-    return exchange_.merge(left, right, hosts_.leader(lowest_host));
-  }
-
- private:
-  ListExchange& exchange_;
-  const HostMap& hosts_;
-  std::uint32_t first_step_;
-};
 
 Task<List> by_hosts(ListExchange& exchange, List mine) {
   const HostMap& hosts = exchange.group().hosts();
@@ -75,10 +48,7 @@ Task<List> by_hosts(ListExchange& exchange, List mine) {
         other == others.back() ? exchange.merge(mine, theirs, rank) : exchange.unite(mine, theirs);
   }
 
-  // Between hosts.
-  Leaders leaders(exchange, hosts, down + 1);
-  const Tree tree(hosts.hosts());
-  Task<List> walking = collectives::folded(leaders, tree, host, mine, doubling<Leaders>);
+  Task<List> walking = between_hosts(exchange, down + 1, mine);
   mine = co_await walking;
 
   for (const std::uint32_t other : others) {
@@ -88,12 +58,32 @@ Task<List> by_hosts(ListExchange& exchange, List mine) {
   co_return mine;
 }
 
+/// Of the leader of the largest host, which takes its host's lists one after the other.
+void cost(CriticalPath& path) {
+  const Routes& routes = path.routes();
+  if (routes.hosts() == path.tree().ranks()) return kGtopk.cost(path);
+  const std::uint64_t k = path.shape().k;
+  const std::uint32_t others = routes.largest_host() - 1;
+  path.sweep();
+  path.message(0, routes.everything());
+  for (std::uint32_t other = 1; other <= others; ++other) {
+    path.list(k, Holds::kSelection, kWithin);
+    const std::uint64_t entries = path.united(other) + k;
+    other == others ? path.merge(entries) : path.unite(entries);
+  }
+  path.doubling(Tree(routes.hosts()), kOneOfEachHost);
+  for (std::uint32_t other = 1; other <= others; ++other) {
+    path.list(k, Holds::kSelection, kWithin);
+  }
+}
+
 }  // namespace
 
 const AlgorithmRow kHierarchical{
     .name = "hierarchical",
     .description = "the exact sum inside each host, then gTop-k between hosts",
     .walk = by_hosts,
+    .cost = cost,
     .keeps = Semantics::kGtopk};
 
 }  // namespace gtopk::sparse

@@ -44,7 +44,8 @@ struct ListPlan {
 
 /// Of its own selection what rounding lost, and of every node (the fold and the rounds) that and
 /// what it dropped. A host's node takes the place of a round: where two ranks share a host, fewer
-/// hosts than ranks fold and go round.
+/// hosts than ranks fold and go round. Nor have the two trees of `gtopk-placed` more levels: of m
+/// ranks and H hosts, both of them folding, log2 m + log2 H stays below log2 mH by one.
 inline constexpr std::size_t kMostDropped = 1 + 2 * (1 + transport::TagBits::kSource);
 
 class ListExchange final : private Rooms {

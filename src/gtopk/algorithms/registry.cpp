@@ -9,7 +9,7 @@ namespace sparse {
 Registry<AlgorithmRow>& algorithm_registry() {
   static Registry<AlgorithmRow> registry(
       "algorithm", {&kGtopk, &kGtopkTree, &kTopk, &kDense, &kRsAg, &kExactTopk, &kHierarchical,
-                    &kSketch, &kRandomK, &kTrueTopk});
+                    &kGtopkPlaced, &kSketch, &kRandomK, &kTrueTopk});
   return registry;
 }
 

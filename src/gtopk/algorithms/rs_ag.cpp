@@ -65,21 +65,23 @@ void cost(CriticalPath& path) {
   const Tree& tree = path.tree();
   const std::uint32_t splits = splits_for(k, tree);
   path.sweep();
-  if (path.folds()) {
-    path.list(k, Holds::kSelection);
-    path.merge(2 * k);
-  }
+  if (path.folds()) path.node(k, path.routes().fold());
   for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
-    path.message(sizeof(std::uint64_t) * ((1ULL << splits) - 1));  // the cuts
+    // The cuts.
+    path.message(sizeof(std::uint64_t) * ((1ULL << splits) - 1), path.routes().swap(round));
   }
   for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
     const bool halves = round < splits;
     const std::uint64_t sent = k >> (halves ? round + 1 : splits);
-    path.list(sent, halves ? Holds::kPart : Holds::kSelection);
+    path.list(sent, halves ? Holds::kPart : Holds::kSelection, path.routes().swap(round));
     path.merge(2 * sent);
   }
-  for (std::uint32_t round = splits; round-- > 0;) path.list(k >> (round + 1), Holds::kPart);
-  if (path.folds()) path.list(k, splits > 0 ? Holds::kPart : Holds::kSelection);
+  for (std::uint32_t round = splits; round-- > 0;) {
+    path.list(k >> (round + 1), Holds::kPart, path.routes().swap(round));
+  }
+  if (path.folds()) {
+    path.list(k, splits > 0 ? Holds::kPart : Holds::kSelection, path.routes().fold());
+  }
 }
 
 }  // namespace

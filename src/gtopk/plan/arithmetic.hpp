@@ -1,5 +1,6 @@
 // Sparse, plan room: what selecting, coding, merging and the like cost on this machine, timed for
-// float32 by running each of them. It knows no ranks.
+// float32 by running each of them, at the pace at which its cores are shared now. It knows no
+// ranks.
 #pragma once
 
 #include "gtopk/plan.hpp"

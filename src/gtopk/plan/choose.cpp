@@ -7,14 +7,19 @@
 namespace gtopk::sparse {
 namespace {
 
-/// "rs-ag: 1.234 ms predicted (latency 0.400, transfer 0.700, computing 0.134)"
+/// "rs-ag: 1.234 ms predicted (latency 0.400, transfer 0.700, computing 0.134), 139060 bytes over a
+/// host's link"
 std::string explained(const Candidate& candidate, const Costs& costs) {
   constexpr double kMillisecond = 1e6;
   const Nanoseconds price = sparse::price(candidate.work, costs);
-  return fmt::format("{}: {:.3f} ms predicted (latency {:.3f}, transfer {:.3f}, computing {:.3f})",
-                     candidate.algorithm, price.total() / kMillisecond,
-                     price.latency / kMillisecond, price.transfer / kMillisecond,
-                     price.computing / kMillisecond);
+  std::string text =
+      fmt::format("{}: {:.3f} ms predicted (latency {:.3f}, transfer {:.3f}, computing {:.3f})",
+                  candidate.algorithm, price.total() / kMillisecond, price.latency / kMillisecond,
+                  price.transfer / kMillisecond, price.computing / kMillisecond);
+  if (candidate.work.host_bytes > 0) {
+    text += fmt::format(", {:.0f} bytes over a host's link", candidate.work.host_bytes);
+  }
+  return text;
 }
 
 }  // namespace
@@ -31,8 +36,9 @@ Chosen choose(std::span<const Candidate> candidates, const Costs& costs) {
   for (const Candidate& candidate : candidates) {
     chosen.predictions.push_back({.algorithm = std::string(candidate.algorithm),
                                   .seconds = total(candidate) * 1e-9,
-                                  .messages = candidate.work.messages,
-                                  .bytes = candidate.work.bytes});
+                                  .messages = candidate.work.messages(),
+                                  .bytes = candidate.work.bytes(),
+                                  .host_bytes = candidate.work.host_bytes});
     if (&candidate != &*cheapest && (next == nullptr || total(candidate) < total(*next))) {
       next = &candidate;
     }

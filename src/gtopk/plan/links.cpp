@@ -19,6 +19,7 @@ namespace {
 
 using collectives::Tree;
 using engine::GroupView;
+using engine::HostMap;
 using engine::Message;
 using engine::Task;
 
@@ -56,6 +57,16 @@ Task<double> swap_time(GroupView& group, Pair pair, std::size_t bytes, std::uint
   co_return fastest;
 }
 
+/// What one rank has measured of links of one kind: alpha and beta of the fold and of each round of
+/// a tree, zero where it had no part.
+struct Measured {
+  explicit Measured(const Tree& largest)
+      : alphas(largest.rounds() + 1), betas(largest.rounds() + 1) {}
+
+  std::vector<double> alphas;
+  std::vector<double> betas;
+};
+
 /// alpha and beta of the link to one partner.
 Task<void> measure_link(GroupView& group, Pair pair, double& alpha, double& beta) {
   Task<double> short_ones = swap_time(group, pair, kShortBytes, kFirstChunk, kShortSwaps);
@@ -66,42 +77,72 @@ Task<void> measure_link(GroupView& group, Pair pair, double& alpha, double& beta
   beta = std::max(0.0, long_time - alpha) / static_cast<double>(kLongBytes - kShortBytes);
 }
 
+/// Of the member at `place` of a tree, with each of its partners. RankOf: place -> rank.
+template <class RankOf>
+Task<void> measure_tree(GroupView& group, Tree tree, std::uint32_t place, RankOf rank_of,
+                        Measured& measured) {
+  if (tree.folds(place)) {
+    const Pair pair{rank_of(Tree::fold_partner(place)), Tree::fold_step()};
+    Task<void> measuring = measure_link(group, pair, measured.alphas.back(), measured.betas.back());
+    co_await measuring;
+  }
+  for (std::uint32_t round = 0; round < tree.rounds() && !tree.folded_away(place); ++round) {
+    const Pair pair{rank_of(tree.partner(place, round)), Tree::round_step(round)};
+    Task<void> measuring = measure_link(group, pair, measured.alphas[round], measured.betas[round]);
+    co_await measuring;
+  }
+}
+
+/// The average over fold and rounds, of those that somebody had a part in; nothing is free.
+double average(std::span<const double> costs) {
+  double sum = 0;
+  std::size_t count = 0;
+  for (const double cost : costs) {
+    sum += cost;
+    count += cost > 0 ? 1 : 0;
+  }
+  return std::max(kLeast, count == 0 ? 0 : sum / static_cast<double>(count));
+}
+
 }  // namespace
 
-Task<Costs> measure_costs(GroupView& group) {
-  const Tree tree(group.size());
+Task<Costs> measure_costs(GroupView& group, const Routes& routes) {
+  const HostMap& hosts = group.hosts();
   const std::uint32_t rank = group.rank();
+  const std::uint32_t host = hosts.host_of(rank);
+
+  // All ranks compute at once, as they do when they select; and nobody swaps with a rank that still
+  // computes, or that called something else.
+  Task<void> agreeing = collectives::agree(group);
+  co_await agreeing;
   Costs costs;
   engine::Computation measuring = group.compute([&costs] { measure_arithmetic(costs); });
   co_await measuring;
+  Task<void> gathering = collectives::agree(group);
+  co_await gathering;
 
-  // Nobody swaps with a rank that still computes, or that called something else.
-  Task<void> agreeing = collectives::agree(group);
-  co_await agreeing;
-
-  // alpha and beta of the fold and of each round, zero where this rank has no part in it; then the
-  // arithmetic.
-  const std::size_t rounds = tree.rounds() + (tree.folds(0) ? 1 : 0);
-  std::vector<double> alphas(rounds);
-  std::vector<double> betas(rounds);
-  std::size_t round = 0;
-  if (tree.folds(0)) {
-    if (tree.folds(rank)) {
-      const Pair pair{Tree::fold_partner(rank), Tree::fold_step()};
-      Task<void> measuring_link = measure_link(group, pair, alphas[round], betas[round]);
-      co_await measuring_link;
-    }
-    ++round;
-  }
-  for (std::uint32_t of_tree = 0; of_tree < tree.rounds() && !tree.folded_away(rank); ++of_tree) {
-    const Pair pair{tree.partner(rank, of_tree), Tree::round_step(of_tree)};
-    Task<void> measuring_link = measure_link(group, pair, alphas[round], betas[round]);
-    co_await measuring_link;
-    ++round;
+  const auto members = hosts.ranks_of(host);
+  const auto place = static_cast<std::uint32_t>(std::ranges::find(members, rank) - members.begin());
+  Measured within{Tree(routes.largest_host())};
+  Task<void> inside = measure_tree(
+      group, Tree(static_cast<std::uint32_t>(members.size())), place,
+      [members](std::uint32_t of_host) { return members[of_host]; }, within);
+  co_await inside;
+  Measured between{Tree(routes.hosts())};
+  if (place == 0) {
+    Task<void> outside = measure_tree(
+        group, Tree(hosts.hosts()), host,
+        [&hosts](std::uint32_t other) { return hosts.leader(other); }, between);
+    co_await outside;
   }
 
-  std::vector<double> all = alphas;
-  all.insert(all.end(), betas.begin(), betas.end());
+  std::vector<double> all;
+  const auto add = [&all](const std::vector<double>& some) {
+    all.insert(all.end(), some.begin(), some.end());
+    return some.size();
+  };
+  const std::array sizes = {add(within.alphas), add(within.betas), add(between.alphas),
+                            add(between.betas)};
   constexpr std::array kArithmetic = {&Costs::select, &Costs::code, &Costs::merge,
                                       &Costs::unite,  &Costs::add,  &Costs::commit};
   for (double Costs::*const cost : kArithmetic) all.push_back(costs.*cost);
@@ -109,16 +150,21 @@ Task<Costs> measure_costs(GroupView& group) {
                                                        DataType::kFloat64, ReduceOp::kMax);
   co_await reducing;
 
-  const auto average = [&](std::size_t first) {
-    double sum = 0;
-    for (std::size_t i = first; i < first + rounds; ++i) sum += all[i];
-    return std::max(kLeast, rounds == 0 ? 0 : sum / static_cast<double>(rounds));
+  std::span<const double> rest(all);
+  const auto next = [&rest](std::size_t count) {
+    const std::span<const double> taken = rest.first(count);
+    rest = rest.subspan(count);
+    return taken;
   };
-  costs.message = average(0);
-  costs.byte = average(rounds);
-  for (std::size_t i = 0; i < kArithmetic.size(); ++i) {
-    costs.*kArithmetic[i] = std::max(kLeast, all[2 * rounds + i]);
-  }
+  LinkCosts inside_hosts;
+  inside_hosts.message = average(next(sizes[0]));
+  inside_hosts.byte = average(next(sizes[1]));
+  LinkCosts between_hosts;
+  between_hosts.message = average(next(sizes[2]));
+  between_hosts.byte = average(next(sizes[3]));
+  if (routes.largest_host() > 1) costs.within = inside_hosts;
+  if (routes.hosts() > 1) costs.between = between_hosts;
+  for (double Costs::*const cost : kArithmetic) costs.*cost = std::max(kLeast, next(1)[0]);
   co_return costs;
 }
 

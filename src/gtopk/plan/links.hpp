@@ -5,14 +5,16 @@
 #include "gtopk/plan.hpp"
 #include "src/engine/group_view.hpp"
 #include "src/engine/task.hpp"
+#include "src/gtopk/plan/routes.hpp"
 
 namespace gtopk::sparse {
 
-/// Partners of the fold and of every round swap messages of two sizes, all pairs of a round at
-/// once, as in the exchanges that are to be predicted: alpha from the short ones, beta from what
-/// the long ones take beyond that. Each cost is the largest of any rank; of alpha and beta that of
-/// each round, averaged over the rounds. At most 8 messages of 64 bytes and 3 of 64 KiB for each
-/// round. Throws Error{kMismatch} where ranks called something else.
-engine::Task<Costs> measure_costs(engine::GroupView& group);
+/// Links inside hosts and links between them apart: the ranks of each host swap messages of two
+/// sizes along a tree of theirs, all pairs of a round at once; then so do the hosts' lowest ranks
+/// along a tree of the hosts, so that nobody shares a host's link. alpha is from the short ones,
+/// beta from what the long ones take beyond that. Each cost is the largest of any rank; of alpha
+/// and beta that of each round, averaged over the rounds. At most 8 messages of 64 bytes and 3 of
+/// 64 KiB for each round. Throws Error{kMismatch} where ranks called something else.
+engine::Task<Costs> measure_costs(engine::GroupView& group, const Routes& routes);
 
 }  // namespace gtopk::sparse

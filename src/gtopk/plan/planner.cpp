@@ -6,7 +6,11 @@ namespace gtopk::sparse {
 
 using engine::Task;
 
-Planner& planner_of(engine::GroupView& group) { return group.keepsakes().of<Planner>(); }
+Planner& planner_of(engine::GroupView& group) {
+  auto& planner = group.keepsakes().of<Planner>();
+  if (!planner.routes) planner.routes.emplace(group.hosts());
+  return planner;
+}
 
 Task<void> know_costs(engine::GroupView& group, std::unique_ptr<engine::Turn>& turn, bool anew) {
   Planner& planner = planner_of(group);
@@ -18,7 +22,7 @@ Task<void> know_costs(engine::GroupView& group, std::unique_ptr<engine::Turn>& t
   // The operation before may have measured them. Where it failed, it did so on every rank: a rank
   // comes through only when all have taken part.
   if (!anew && planner.knows(group.sequence())) co_return;
-  Task<Costs> measuring = measure_costs(group);
+  Task<Costs> measuring = measure_costs(group, *planner.routes);
   planner.costs = co_await measuring;
   planner.measured_by = group.sequence();
 }

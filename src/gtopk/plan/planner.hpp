@@ -10,6 +10,7 @@
 #include "gtopk/plan.hpp"
 #include "src/engine/group_view.hpp"
 #include "src/engine/task.hpp"
+#include "src/gtopk/plan/routes.hpp"
 
 namespace gtopk::sparse {
 
@@ -19,6 +20,8 @@ struct Planner {
   static constexpr std::uint64_t kRefreshAfter = 10000;
 
   std::optional<Costs> costs;
+  /// Which links the group's messages take.
+  std::optional<Routes> routes;
   /// The number of the collective that measured them.
   std::uint64_t measured_by = 0;
 
@@ -28,6 +31,7 @@ struct Planner {
   }
 };
 
+/// With its routes.
 [[nodiscard]] Planner& planner_of(engine::GroupView& group);
 
 /// Ends when the planner knows costs for this operation. To be awaited before anything else. Where

@@ -8,17 +8,31 @@
 
 namespace gtopk::sparse {
 
+/// Messages one after the other, over links of one kind.
+struct Traffic {
+  std::uint64_t messages = 0;
+  double bytes = 0;  ///< headers included
+};
+
 /// On the critical path: the longest chain of messages and computations, each of which waits for
 /// the one before.
 struct Work {
-  std::uint64_t messages = 0;
-  double bytes = 0;             ///< of these messages, headers included
+  Traffic within;   ///< between ranks of one host
+  Traffic between;  ///< between hosts
+  /// The bytes between hosts, each as often as ranks of a host send at once: what a host's link
+  /// carries before the path goes on.
+  double host_bytes = 0;
   std::uint64_t selected = 0;   ///< elements that are selected from
   std::uint64_t coded = 0;      ///< entries encoded or decoded
   std::uint64_t merged = 0;     ///< entries of lists that are merged and selected from again
   std::uint64_t united = 0;     ///< entries of lists that are merged only
   std::uint64_t added = 0;      ///< elements summed densely
   std::uint64_t committed = 0;  ///< elements written in the end
+
+  [[nodiscard]] constexpr std::uint64_t messages() const {
+    return within.messages + between.messages;
+  }
+  [[nodiscard]] constexpr double bytes() const { return within.bytes + between.bytes; }
 };
 
 struct Nanoseconds {
@@ -33,8 +47,9 @@ struct Nanoseconds {
   const auto times = [](std::uint64_t count, double cost) {
     return static_cast<double>(count) * cost;
   };
-  return {.latency = times(work.messages, costs.message),
-          .transfer = work.bytes * costs.byte,
+  return {.latency = times(work.within.messages, costs.within.message) +
+                     times(work.between.messages, costs.between.message),
+          .transfer = work.within.bytes * costs.within.byte + work.host_bytes * costs.between.byte,
           .computing = times(work.selected, costs.select) + times(work.coded, costs.code) +
                        times(work.merged, costs.merge) + times(work.united, costs.unite) +
                        times(work.added, costs.add) + times(work.committed, costs.commit)};

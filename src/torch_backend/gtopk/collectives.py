@@ -86,12 +86,13 @@ def sparse_all_reduce(
             reduced, re-selected and gathered: O(k) on the wire whatever the number of ranks),
             "exact" (the exact top k of the sum of all selections), "hierarchical" (the exact sum of
             the selections inside each host, then gTop-k between hosts: one list of k entries leaves
-            a host, whatever ranks it has; GTOPK_HOST in the environment names a rank's host) or
-            "sketch" (SketchedSGD: what is heaviest in the sum of all acc, found in summed
-            count-sketches, then summed exactly; no indices travel, but 58k values do). Two are
-            controls: "random-k" (k indices that all
-            ranks draw alike, others in every call) and "true-topk" (the exact top k of the sum of
-            all acc, at the price of "dense"). "auto" is the one of these that is cheapest on this
+            a host, whatever ranks it has; GTOPK_HOST in the environment names a rank's host),
+            "gtopk-placed" (gTop-k with a tree in each host and one between them: one list likewise,
+            in fewer steps where a host has many ranks) or "sketch" (SketchedSGD: what is heaviest
+            in the sum of all acc, found in summed count-sketches, then summed exactly; no indices
+            travel, but 58k values do). Two are controls: "random-k" (k indices that all ranks draw
+            alike, others in every call) and "true-topk" (the exact top k of the sum of all acc, at
+            the price of "dense"). "auto" is the one of these that is cheapest on this
             job and keeps `semantics`; ``gtopk.plan`` and ``gtopk.stats()["plan"]`` say which, and
             why. The first "auto" of a group measures that.
         select: "exact", or one that approximates it and selects up to ceil(4k/3) entries:

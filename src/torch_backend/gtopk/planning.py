@@ -30,6 +30,8 @@ class Prediction(TypedDict):
     """On the critical path."""
     bytes: float
     """Of these messages."""
+    host_bytes: float
+    """Meanwhile on the link between hosts of the host that sends most, of all its ranks."""
 
 
 class Plan(TypedDict):
@@ -40,7 +42,9 @@ class Plan(TypedDict):
     predictions: dict[str, Prediction]
     """By algorithm, of all that the semantics allow."""
     costs: dict[str, float]
-    """Nanoseconds, as measured on this job: for each message, byte, and element or entry."""
+    """Nanoseconds, as measured on this job: for each message and byte, between ranks of one host
+    (`message_within`, `byte_within`) and of two (`message_between`, `byte_between`; 0 where there
+    are no such ranks), and for each element or entry."""
     measured_by: int
     """The number of the group's collective that measured the costs."""
     actual_seconds: float
@@ -115,14 +119,19 @@ def plan(
 
 def told(by_operator: tuple[Any, ...]) -> Plan | None:
     """Return what operators tell of a plan by name; None where there is none."""
-    algorithm, reason, seconds, messages, size, costs, measured_by, actual = by_operator
+    algorithm, reason, seconds, messages, size, of_host, costs, measured_by, actual = by_operator
     if not algorithm:
         return None
     return {
         "algorithm": algorithm,
         "reason": reason,
         "predictions": {
-            name: {"seconds": seconds[name], "messages": messages[name], "bytes": size[name]}
+            name: {
+                "seconds": seconds[name],
+                "messages": messages[name],
+                "bytes": size[name],
+                "host_bytes": of_host[name],
+            }
             for name in seconds
         },
         "costs": dict(costs),

@@ -41,7 +41,7 @@ TEST(Arguments, ThatStandForNothingAreRefused) {
             "there is no reduction number 77");
   EXPECT_EQ(refusal_of([](SparseCall& call) { call.options.algorithm = "gtop"; }),
             "unknown algorithm 'gtop'; available: gtopk, gtopk-tree, topk, dense, rs-ag, exact, "
-            "hierarchical, sketch, random-k, true-topk");
+            "hierarchical, gtopk-placed, sketch, random-k, true-topk");
   EXPECT_EQ(refusal_of([](SparseCall& call) { call.options.put_back = PutBack{2}; }),
             "there is no put_back number 2");
   EXPECT_EQ(refusal_of([](SparseCall& call) { call.options.selector = "best"; }),
@@ -60,7 +60,8 @@ TEST(Arguments, WiresWhoseValuesTieAreRefusedWhereNodesSelectAgain) {
     });
   };
   for (const char* const wire : {"2bit", "sign"}) {
-    for (const char* const algorithm : {"gtopk", "gtopk-tree", "rs-ag", "hierarchical"}) {
+    for (const char* const algorithm :
+         {"gtopk", "gtopk-tree", "rs-ag", "hierarchical", "gtopk-placed"}) {
       EXPECT_EQ(with(wire, algorithm),
                 std::string("wire '") + wire + "' makes many values of a list equal, between " +
                     "which '" + algorithm + "' would select by index alone; algorithms that do " +
@@ -102,7 +103,8 @@ std::string refusal_of_room(const std::string& algorithm, std::uint64_t d, std::
 }
 
 TEST(Arguments, OfAnExchangeWhoseResultMayNotFitAreRefused) {
-  for (const char* const algorithm : {"gtopk", "gtopk-tree", "rs-ag", "exact", "hierarchical"}) {
+  for (const char* const algorithm :
+       {"gtopk", "gtopk-tree", "rs-ag", "exact", "hierarchical", "gtopk-placed"}) {
     EXPECT_EQ(refusal_of_room(algorithm, 100, 3), "");
     EXPECT_NE(refusal_of_room(algorithm, 100, 2), "");
   }

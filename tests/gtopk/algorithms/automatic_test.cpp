@@ -9,6 +9,7 @@
 #include "src/engine/group.hpp"
 #include "src/gtopk/algorithms/automatic.hpp"
 #include "src/gtopk/plan/planner.hpp"
+#include "src/reference/hosts.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
 #include "tests/support/sanitized.hpp"
@@ -23,9 +24,9 @@ using support::network;
 using support::SharedEnding;
 using support::Tensor;
 
-/// 50 us and 1 Gbit/s; 1 ns for whatever is computed.
-constexpr Costs kEthernet{.message = 50e3,
-                          .byte = 8,
+/// 50 us and 1 Gbit/s; inside a host 1 us and 8 Gbit/s; 1 ns for whatever is computed.
+constexpr Costs kEthernet{.within = {1e3, 1},
+                          .between = {50e3, 8},
                           .select = 1,
                           .code = 1,
                           .merge = 1,
@@ -117,7 +118,7 @@ TEST_P(Auto, IsTheAlgorithmThatItChoosesWithCostsMeasuredHere) {
 
 TEST(AutoChoice, GoesByCostsAndSemantics) {
   constexpr std::uint32_t size = 8;
-  InprocRanks ranks(size, network(size));
+  InprocRanks ranks(size, network(size), support::hosts_of(size, 1));
   give_costs(ranks, kEthernet);
   const auto chosen = [&](std::uint64_t d, std::uint64_t k, Semantics semantics) {
     Problem problem = random_problem(size, d, k, k);
@@ -133,6 +134,31 @@ TEST(AutoChoice, GoesByCostsAndSemantics) {
   EXPECT_EQ(chosen(100'000, 100'000, Semantics::kAny), "dense");
   EXPECT_EQ(chosen(300, 300, Semantics::kExactSum), "dense");
   EXPECT_TRUE(ranks.close().empty());
+}
+
+TEST(AutoChoice, GoesByWhichRanksShareAHost) {
+  constexpr std::uint32_t size = 8;
+  const auto chosen = [&](std::vector<std::string> hosts, std::uint64_t k, Semantics semantics) {
+    InprocRanks ranks(size, network(size), hosts);
+    give_costs(ranks, kEthernet);
+    Problem problem = random_problem(size, 40'000, k, k);
+    problem.options.semantics = semantics;
+    problem.hosts = std::move(hosts);
+    const Ran ran = run_automatically(ranks, problem);
+    expect_outcome(problem, ran);
+    EXPECT_NE(last_plan(ranks, 0).reason.find("bytes over a host's link"), std::string::npos)
+        << last_plan(ranks, 0).reason;
+    EXPECT_TRUE(ranks.close().empty());
+    return ran.chosen;
+  };
+  // One list of each host instead of four; up a tree, which has fewer steps than one leader.
+  EXPECT_EQ(chosen(support::hosts_of(size, 4), 4'000, Semantics::kGtopk), "gtopk-placed");
+  // Of two ranks a host both do the same, and the first in the registry is taken.
+  EXPECT_EQ(chosen(support::hosts_of(size, 2), 4'000, Semantics::kGtopk), "hierarchical");
+  const std::vector<std::string> in_turn = {"a", "b", "a", "b", "a", "b", "a", "b"};
+  EXPECT_EQ(chosen(in_turn, 4'000, Semantics::kGtopk), "gtopk-placed");
+  // A single entry: what a host's ranks send at once is hardly more than one of them sends.
+  EXPECT_EQ(chosen(support::hosts_of(size, 4), 1, Semantics::kGtopk), "gtopk");
 }
 
 TEST_P(Auto, ManyAtOnceWaitForOneSetOfCosts) {
@@ -187,7 +213,7 @@ TEST(Plan, IsTheSameReportOnEveryRankAndMeasuresAnewOnDemand) {
       EXPECT_EQ(report.measured_by, reports[0].measured_by);
       EXPECT_EQ(report.costs.merge, reports[0].costs.merge);
       EXPECT_EQ(report.actual_seconds, 0);
-      EXPECT_EQ(report.predictions.size(), 6U);
+      EXPECT_EQ(report.predictions.size(), 8U);
     }
     return reports[0].measured_by;
   };
@@ -356,10 +382,11 @@ TEST(AutoArguments, TheCandidatesAreThoseThatKeepTheSemanticsAndTakeSelectorAndW
   };
   using Names = std::vector<std::string>;
   EXPECT_EQ(names(Semantics::kExactSum, "exact"), (Names{"topk", "dense", "exact"}));
-  EXPECT_EQ(names(Semantics::kGtopk, "exact"),
-            (Names{"gtopk", "gtopk-tree", "topk", "dense", "exact"}));
+  EXPECT_EQ(names(Semantics::kGtopk, "exact"), (Names{"gtopk", "gtopk-tree", "topk", "dense",
+                                                      "exact", "hierarchical", "gtopk-placed"}));
   EXPECT_EQ(names(Semantics::kAny, "gaussian"),
-            (Names{"gtopk", "gtopk-tree", "topk", "dense", "rs-ag", "exact"}));
+            (Names{"gtopk", "gtopk-tree", "topk", "dense", "rs-ag", "exact", "hierarchical",
+                   "gtopk-placed"}));
   EXPECT_EQ(names(Semantics::kAny, "block"), (Names{"topk", "dense"}));
   EXPECT_EQ(names(Semantics::kAny, "exact", "2bit"), (Names{"topk", "dense", "exact"}));
 }

@@ -58,7 +58,7 @@ Counts of_lists(const std::vector<std::uint64_t>& lists, const std::vector<std::
 }
 
 /// The number of messages that the page's table gives to a rank of the tree, for lists of k of
-/// float32. Of `hierarchical` those with lists.
+/// float32. Of `hierarchical` and `gtopk-placed` those with lists.
 std::uint64_t messages_of(const std::string& algorithm, std::uint32_t ranks, std::uint32_t rank,
                           std::uint64_t k, const std::vector<std::string>& hosts = {}) {
   if (algorithm == "hierarchical") {
@@ -66,6 +66,16 @@ std::uint64_t messages_of(const std::string& algorithm, std::uint32_t ranks, std
     const std::uint32_t host = map.host_of(rank);
     if (map.leader(host) != rank) return 1;
     return map.ranks_of(host).size() - 1 + messages_of("gtopk", map.hosts(), host, k);
+  }
+  if (algorithm == "gtopk-placed") {
+    const engine::HostMap map(hosts.empty() ? support::usual_hosts(ranks) : hosts);
+    const auto members = map.ranks_of(map.host_of(rank));
+    const auto inside = static_cast<std::uint32_t>(members.size());
+    const auto place =
+        static_cast<std::uint32_t>(std::ranges::find(members, rank) - members.begin());
+    if (map.hosts() == 1) return messages_of("gtopk", ranks, rank, k);
+    return (inside == 1 ? 0 : messages_of("gtopk-tree", inside, place, k)) +
+           (place == 0 ? messages_of("gtopk", map.hosts(), map.host_of(rank), k) : 0);
   }
   const collectives::Tree tree(ranks);
   if (tree.folded_away(rank)) return 1;
@@ -81,11 +91,12 @@ std::uint64_t messages_of(const std::string& algorithm, std::uint32_t ranks, std
   return static_cast<std::uint64_t>(std::countr_zero(leaf)) + 1 + fold;
 }
 
-/// The headers that `hierarchical` sends beside its lists: none where each rank is a host.
+/// The headers that go beside the lists of what goes by hosts: none where it is gtopk.
 std::uint64_t announcements_of(const std::string& algorithm, std::uint32_t ranks,
                                std::uint32_t rank, const std::vector<std::string>& hosts = {}) {
   const engine::HostMap map(hosts.empty() ? support::usual_hosts(ranks) : hosts);
-  const bool announces = algorithm == "hierarchical" && map.hosts() < ranks;
+  const bool announces = (algorithm == "hierarchical" && map.hosts() < ranks) ||
+                         (algorithm == "gtopk-placed" && map.hosts() > 1 && map.hosts() < ranks);
   return announces ? messages_of("gtopk", ranks, rank, 0) : 0;
 }
 
@@ -184,7 +195,8 @@ Problem full_problem(std::uint32_t size, const std::string& algorithm, DataType 
 
 /// Every list has k entries where every selection has.
 bool keeps_k(const std::string& algorithm) {
-  return algorithm == "gtopk" || algorithm == "gtopk-tree" || algorithm == "hierarchical";
+  return algorithm == "gtopk" || algorithm == "gtopk-tree" || algorithm == "hierarchical" ||
+         algorithm == "gtopk-placed";
 }
 
 class Counted : public ::testing::TestWithParam<std::tuple<std::uint32_t, std::string>> {};
@@ -254,22 +266,31 @@ std::vector<std::uint32_t> rank_counts() {
 INSTANTIATE_TEST_SUITE_P(Every, CountedLists,
                          ::testing::Combine(::testing::ValuesIn(rank_counts()),
                                             ::testing::Values("gtopk", "gtopk-tree", "topk",
-                                                              "rs-ag", "exact", "hierarchical")));
+                                                              "rs-ag", "exact", "hierarchical",
+                                                              "gtopk-placed")));
 
-// A host's other ranks send one list each, to its leader; leaders do among themselves what gtopk
-// does among as many ranks.
+// A host's other ranks send one list each to its leader, or what gtopk-tree sends among them;
+// leaders do among themselves what gtopk does among as many ranks.
 TEST(CountedHosts, SendWhatGtopkSendsAmongTheirLeadersWhateverRanksTheyHave) {
-  for (const auto& [hosts, each] :
-       {std::pair{2U, 4U}, {4U, 2U}, {1U, 5U}, {5U, 1U}, {3U, 3U}, {5U, 2U}}) {
-    Problem problem = full_problem(hosts * each, "hierarchical", DataType::kFloat32, 300, 30);
+  for (const auto& [algorithm, hosts, each] : {std::tuple{"hierarchical", 2U, 4U},
+                                               {"hierarchical", 4U, 2U},
+                                               {"hierarchical", 1U, 5U},
+                                               {"hierarchical", 5U, 1U},
+                                               {"hierarchical", 3U, 3U},
+                                               {"hierarchical", 5U, 2U},
+                                               {"gtopk-placed", 2U, 4U},
+                                               {"gtopk-placed", 4U, 2U},
+                                               {"gtopk-placed", 1U, 5U},
+                                               {"gtopk-placed", 5U, 1U},
+                                               {"gtopk-placed", 3U, 3U},
+                                               {"gtopk-placed", 2U, 6U}}) {
+    Problem problem = full_problem(hosts * each, algorithm, DataType::kFloat32, 300, 30);
     problem.hosts = support::hosts_of(hosts * each, each);
     expect_counts(problem, hosts);
     const std::vector<Expected> expected = expected_counts(problem);
     for (std::uint32_t rank = 0; rank < hosts * each; ++rank) {
-      const std::uint64_t lists =
-          messages_of("hierarchical", hosts * each, rank, 30, problem.hosts);
-      const std::uint64_t headers =
-          announcements_of("hierarchical", hosts * each, rank, problem.hosts);
+      const std::uint64_t lists = messages_of(algorithm, hosts * each, rank, 30, problem.hosts);
+      const std::uint64_t headers = announcements_of(algorithm, hosts * each, rank, problem.hosts);
       EXPECT_EQ(expected[rank].sent,
                 (Counts{headers + lists, 64 * headers + lists * (64 + 30 * 8)}));
       EXPECT_EQ(expected[rank].received, expected[rank].sent);

@@ -1,5 +1,5 @@
-// Sparse, algorithms room: `hierarchical`, whatever the hosts: one, as many as ranks, uneven ones,
-// ranks in any order; and what it comes to on paper.
+// Sparse, algorithms room: `hierarchical` and `gtopk-placed`, whatever the hosts: one, as many as
+// ranks, uneven ones, ranks in any order; and what they come to on paper.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -40,16 +40,16 @@ std::map<std::string, Hosts> maps_of(std::uint32_t ranks) {
   return maps;
 }
 
-class Hierarchical : public ::testing::TestWithParam<std::uint32_t> {};
+class ByHosts : public ::testing::TestWithParam<std::tuple<std::uint32_t, std::string>> {};
 
-TEST_P(Hierarchical, GivesTheReferencesBitsOnEveryMapOfHosts) {
-  const std::uint32_t size = GetParam();
-  const std::vector<std::string> wires = reference::wires("hierarchical");
+TEST_P(ByHosts, GivesTheReferencesBitsOnEveryMapOfHosts) {
+  const auto& [size, algorithm] = GetParam();
+  const std::vector<std::string> wires = reference::wires(algorithm);
   std::uint64_t seed = 1000UL * size;
   for (const auto& [name, hosts] : maps_of(size)) {
     for (const DataType type : reference::kFloatingTypes) {
       for (int turn = 0; turn < (support::kSanitized ? 1 : 4); ++turn) {
-        reference::Case drawn = reference::random_case(++seed, type, size, "hierarchical");
+        reference::Case drawn = reference::random_case(++seed, type, size, algorithm);
         drawn.problem.options.wire = reference::one_of(wires, seed);
         InprocRanks ranks(size, support::network(seed), hosts);
         ASSERT_EQ(support::differs_from_reference(ranks, drawn.problem), "")
@@ -60,14 +60,14 @@ TEST_P(Hierarchical, GivesTheReferencesBitsOnEveryMapOfHosts) {
   }
 }
 
-TEST_P(Hierarchical, IsGtopkWhereEachRankIsAHost) {
+TEST_P(ByHosts, IsGtopkWhereEachRankIsAHost) {
+  const auto& [size, algorithm] = GetParam();
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-    Problem problem =
-        reference::random_case(seed, DataType::kFloat32, GetParam(), "hierarchical").problem;
+    Problem problem = reference::random_case(seed, DataType::kFloat32, size, algorithm).problem;
     problem.options.selector = seed % 2 == 0 ? "exact" : "sampled";
-    problem.hosts = support::hosts_of(GetParam(), 1);
+    problem.hosts = support::hosts_of(size, 1);
     const reference::Outcome by_hosts = reference::all_reduce(problem);
-    InprocRanks ranks(GetParam(), {.seed = seed}, problem.hosts);
+    InprocRanks ranks(size, {.seed = seed}, problem.hosts);
     EXPECT_EQ(support::differs_from_reference(ranks, problem), "");
     problem.options.algorithm = "gtopk";
     const reference::Outcome flat = reference::all_reduce(problem);
@@ -75,6 +75,8 @@ TEST_P(Hierarchical, IsGtopkWhereEachRankIsAHost) {
     EXPECT_EQ(by_hosts.residuals, flat.residuals);
   }
 }
+
+class Hierarchical : public ::testing::TestWithParam<std::uint32_t> {};
 
 TEST_P(Hierarchical, DeliversWhatExactDoesWhereAllShareAHost) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
@@ -96,8 +98,100 @@ TEST_P(Hierarchical, DeliversWhatExactDoesWhereAllShareAHost) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, Hierarchical,
-                         ::testing::Values(2U, 3U, 4U, 5U, 6U, 7U, 8U, 9U, 16U));
+constexpr std::uint32_t kRanks[] = {2, 3, 4, 5, 6, 7, 8, 9, 16};
+INSTANTIATE_TEST_SUITE_P(Every, ByHosts,
+                         ::testing::Combine(::testing::ValuesIn(kRanks),
+                                            ::testing::Values("hierarchical", "gtopk-placed")));
+INSTANTIATE_TEST_SUITE_P(Every, Hierarchical, ::testing::ValuesIn(kRanks));
+
+// The tree of neighbours on hosts of equal powers of two is the tree of their ranks.
+TEST(Placed, IsGtopkBitForBitWhereItsTreeIsThatOfGtopk) {
+  struct Where {
+    std::uint32_t ranks, each;
+  };
+  for (const auto [ranks, each] : {Where{3, 3}, {7, 7}, {8, 8}, {4, 2}, {8, 2}, {8, 4}, {16, 4}}) {
+    for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+      Problem problem =
+          reference::random_case(seed, DataType::kFloat32, ranks, "gtopk-placed").problem;
+      problem.hosts = support::hosts_of(ranks, each);
+      InprocRanks network(ranks, {.seed = seed}, problem.hosts);
+      EXPECT_EQ(support::differs_from_reference(network, problem), "");
+      const reference::Outcome placed = reference::all_reduce(problem);
+      problem.options.algorithm = "gtopk";
+      const reference::Outcome flat = reference::all_reduce(problem);
+      EXPECT_EQ(placed.tensor, flat.tensor) << ranks << " ranks, " << each << " a host";
+      EXPECT_EQ(placed.residuals, flat.residuals) << ranks << " ranks, " << each << " a host";
+    }
+  }
+}
+
+// Of ranks dealt to two hosts in turn a host's come together first: 0 with 2, 1 with 3.
+TEST(Placed, MergesAHostsRanksFirst) {
+  Problem problem =
+      reference::published_counterexample(DataType::kFloat32, PutBack::kOwn, "gtopk-placed");
+  problem.options.k = 2;
+  problem.d = 5;
+  const std::vector<std::vector<double>> values = {
+      {4, 0, 3, 0, 0}, {0, 5, 0, 2, 0}, {0, 0, 3, 0, 1}, {0, 0, 0, 2.5, 2}};
+  for (std::uint32_t rank = 0; rank < 4; ++rank) {
+    problem.ranks[rank] = {reference::zeros(problem.type, 5), std::nullopt};
+    for (std::uint64_t i = 0; i < 5; ++i) {
+      reference::store(problem.type, problem.ranks[rank].gradient, i, values[rank][i]);
+    }
+  }
+  const auto result = [&](const Hosts& hosts) {
+    problem.hosts = hosts;
+    InprocRanks ranks(4, {}, hosts);
+    EXPECT_EQ(support::differs_from_reference(ranks, problem), "");
+    std::map<std::uint64_t, double> delivered = reference::all_reduce(problem).delivered;
+    return delivered;
+  };
+  using Delivered = std::map<std::uint64_t, double>;
+  // {4, 6} of ranks 0 and 2 and {5, 4.5} of ranks 1 and 3: of these 6 and 5 are left.
+  EXPECT_EQ(result({"x", "y", "x", "y"}), (Delivered{{1, 5}, {2, 6}}));
+  // Ranks 0 and 1 keep 4 and 5; 2 and 3 keep 3 and 3: 5 and 4 are left.
+  EXPECT_EQ(result({"x", "x", "y", "y"}), (Delivered{{0, 4}, {1, 5}}));
+}
+
+// Headers apart, what crosses from host to host is what gtopk sends among as many ranks as hosts.
+TEST(Placed, SendsTheListsOfLeadersAloneToOtherHosts) {
+  constexpr std::uint64_t kEntries = 200;
+  for (const std::string algorithm : {"gtopk-placed", "hierarchical"}) {
+    for (const bool in_turn : {false, true}) {
+      for (const auto& [hosts, each] : {std::pair{2U, 4U}, {4U, 2U}, {3U, 3U}, {2U, 1U}}) {
+        const std::uint32_t size = hosts * each;
+        Problem problem;
+        problem.d = kEntries * size;
+        problem.options = {.k = kEntries, .algorithm = algorithm, .wire = "raw"};
+        Hosts names;
+        for (std::uint32_t rank = 0; rank < size; ++rank) {
+          names.push_back(std::to_string(in_turn ? rank % hosts : rank / each));
+          reference::Input input{reference::zeros(problem.type, problem.d), std::nullopt};
+          for (std::uint64_t i = 0; i < kEntries; ++i) {
+            reference::store(problem.type, input.gradient, i * size + rank, 1.0 + rank);
+          }
+          problem.ranks.push_back(std::move(input));
+        }
+        problem.hosts = names;
+        InprocRanks ranks(size, {}, names);
+        std::uint64_t lists = 0;
+        std::uint64_t bytes = 0;
+        ranks.fabric().set_faults([&](const transport::inproc::Sent& sent) {
+          if (sent.bytes > 64 && names[sent.source] != names[sent.destination]) {
+            ++lists;
+            bytes += sent.bytes;
+          }
+          return transport::inproc::Fault{};
+        });
+        ASSERT_EQ(support::differs_from_reference(ranks, problem), "");
+        // Three hosts: one folds and is told, two swap.
+        const std::uint64_t among_hosts = hosts == 3 ? 4 : hosts == 4 ? 8 : 2;
+        EXPECT_EQ(lists, among_hosts) << algorithm << ", " << hosts << " hosts";
+        EXPECT_EQ(bytes, among_hosts * (64 + 8 * kEntries)) << algorithm << ", " << hosts;
+      }
+    }
+  }
+}
 
 // Ranks hold (A,1) (B,2) (A,3) (C,.5), k = 1, and lie on two hosts in turn: ranks 0 and 2 have A =
 // 4; ranks 1 and 3 keep B and drop C, to rank 1. Between hosts A is kept and B dropped, to rank 0.

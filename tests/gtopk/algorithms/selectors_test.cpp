@@ -174,7 +174,8 @@ TEST(Selectors, CallsThatNoRankMayMakeAreRefused) {
   EXPECT_EQ(block("topk", 5, 0, 10), "select 'block' takes a density and no k, seen k = 5");
   EXPECT_EQ(block("topk", 0, 0, 10), "sparse_all_reduce needs a density in (0, 1], seen 0");
   EXPECT_EQ(block("topk", 0, 0.1, 0), "select 'block' needs block >= 1, seen 0");
-  for (const char* const algorithm : {"gtopk", "gtopk-tree", "rs-ag", "exact", "hierarchical"}) {
+  for (const char* const algorithm :
+       {"gtopk", "gtopk-tree", "rs-ag", "exact", "hierarchical", "gtopk-placed"}) {
     EXPECT_EQ(block(algorithm, 0, 0.1, 10),
               std::string("select 'block' has a k of each block, which '") + algorithm +
                   "' would undo by selecting again from all: use an algorithm that does not, such "

@@ -7,24 +7,25 @@
 namespace gtopk::sparse {
 namespace {
 
-/// 50 us and 1 Gbit/s.
-constexpr Costs kEthernet{.message = 50e3, .byte = 8, .merge = 3};
+/// 1 us and 8 Gbit/s, 50 us and 1 Gbit/s.
+constexpr Costs kEthernet{.within = {1e3, 1}, .between = {50e3, 8}, .merge = 3};
 
 Candidate of(std::string_view name, std::uint64_t messages, double bytes) {
-  return {name, {.messages = messages, .bytes = bytes}};
+  return {name, {.between = {messages, bytes}, .host_bytes = bytes}};
 }
 
 TEST(Price, IsEachCountTimesItsCost) {
-  const Work work{.messages = 2,
-                  .bytes = 10.5,
+  const Work work{.within = {3, 100},
+                  .between = {2, 7},
+                  .host_bytes = 10.5,
                   .selected = 3,
                   .coded = 5,
                   .merged = 7,
                   .united = 4,
                   .added = 11,
                   .committed = 13};
-  const Costs costs{.message = 1000,
-                    .byte = 2,
+  const Costs costs{.within = {10, 0.5},
+                    .between = {1000, 2},
                     .select = 1,
                     .code = 10,
                     .merge = 100,
@@ -32,10 +33,10 @@ TEST(Price, IsEachCountTimesItsCost) {
                     .add = 1000,
                     .commit = 10000};
   const Nanoseconds price = sparse::price(work, costs);
-  EXPECT_EQ(price.latency, 2000);
-  EXPECT_EQ(price.transfer, 21);
+  EXPECT_EQ(price.latency, 30 + 2000);
+  EXPECT_EQ(price.transfer, 50 + 21);
   EXPECT_EQ(price.computing, 3 + 50 + 700 + 200 + 11000 + 130000);
-  EXPECT_EQ(price.total(), 2000 + 21 + 141953);
+  EXPECT_EQ(price.total(), 2030 + 71 + 141953);
 }
 
 TEST(Choose, TakesLatencyForShortListsAndBytesForLongOnes) {
@@ -63,10 +64,23 @@ TEST(Choose, TellsEveryPredictionAndWhy) {
   EXPECT_EQ(chosen.reason,
             "the cheapest of 3; "
             "a: 0.200 ms predicted (latency 0.200, transfer 0.000, computing 0.000); "
-            "next b: 0.200 ms predicted (latency 0.100, transfer 0.100, computing 0.000)");
+            "next b: 0.200 ms predicted (latency 0.100, transfer 0.100, computing 0.000), "
+            "12500 bytes over a host's link");
   EXPECT_EQ(choose(std::span(three).first(1), kEthernet).reason,
             "the only one allowed; "
             "a: 0.200 ms predicted (latency 0.200, transfer 0.000, computing 0.000)");
+}
+
+TEST(Choose, PrefersManyMessagesWithinAHostToFewThatItsRanksSendToOthersAtOnce) {
+  const std::vector<Candidate> two = {
+      {"flat", {.within = {2, 2e5}, .between = {1, 1e5}, .host_bytes = 4e5}},
+      {"one-of-a-host", {.within = {6, 6e5}, .between = {1, 1e5}, .host_bytes = 1e5}}};
+  EXPECT_EQ(choose(two, kEthernet).index, 1U);
+  // Not where links are alike and nobody shares one.
+  constexpr Costs kAlike{.within = {50e3, 8}, .between = {50e3, 8}};
+  EXPECT_EQ(choose(two, kAlike).index, 0U);
+  EXPECT_EQ(choose(two, kAlike).predictions[0].host_bytes, 4e5);
+  EXPECT_EQ(choose(two, kAlike).predictions[0].bytes, 3e5);
 }
 
 }  // namespace

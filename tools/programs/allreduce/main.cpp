@@ -52,7 +52,8 @@ int run(const Options& options) {
   for (const Setting& setting : settings.rows) {
     if (!job.agree(read)) return kFine;
     Row row{.setting = setting, .measured = {}};
-    row.model = predicted_seconds(job, setting, plan);
+    row.model = predicted(job, setting, plan);
+    row.automatic = plan.reason;
     if (options.check) {
       const Verdict verdict = check(job, setting);
       row.wrong = verdict.wrong;

@@ -66,10 +66,10 @@ Measurement measure(Job& job, const Setting& setting, const Options& options) {
   return measured;
 }
 
-std::optional<double> predicted_seconds(Job& job, const Setting& setting, PlanReport& report) {
+std::optional<Prediction> predicted(Job& job, const Setting& setting, PlanReport& report) {
   job.run(plan(setting.n, setting.dtype, setting.sparse, report));
   for (const Prediction& prediction : report.predictions) {
-    if (prediction.algorithm == setting.sparse.algorithm) return prediction.seconds;
+    if (prediction.algorithm == setting.sparse.algorithm) return prediction;
   }
   return std::nullopt;
 }

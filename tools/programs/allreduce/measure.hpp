@@ -29,7 +29,7 @@ struct Measurement {
 
 /// What the library predicts for the setting by the costs that it has measured on this job; none
 /// where its algorithm has no model.
-[[nodiscard]] std::optional<double> predicted_seconds(Job& job, const Setting& setting,
-                                                      PlanReport& report);
+[[nodiscard]] std::optional<Prediction> predicted(Job& job, const Setting& setting,
+                                                  PlanReport& report);
 
 }  // namespace gtopk::programs::allreduce

@@ -37,9 +37,14 @@ nlohmann::json json_of(const Row& row, std::uint64_t k) {
                         {"samples_seconds", row.measured.seconds},
                         {"checksum", row.measured.checksum},
                         {"model_seconds", nullptr},
+                        {"model_host_bytes", nullptr},
+                        {"auto", row.automatic},
                         {"mass_error", nullptr},
                         {"wrong", row.wrong}};
-  if (row.model) record["model_seconds"] = *row.model;
+  if (row.model) {
+    record["model_seconds"] = row.model->seconds;
+    record["model_host_bytes"] = row.model->host_bytes;
+  }
   if (row.mass_error) record["mass_error"] = *row.mass_error;
   return record;
 }
@@ -78,8 +83,8 @@ bool Report::add(const Row& row) {
   std::optional<double> model;
   std::optional<double> ratio;
   if (row.model) {
-    model = *row.model * 1e6;
-    ratio = *row.model / time.p50;
+    model = row.model->seconds * 1e6;
+    ratio = row.model->seconds / time.p50;
   }
   std::string line = fmt::format(
       fmt::runtime(kHeader), sparse.algorithm, sparse.selector, sparse.wire,
@@ -96,14 +101,27 @@ bool Report::add(const Row& row) {
     line += fmt::format("  {:>5.0f}% {:>7.0f}% {:>5.0f}%", 100 * row.measured.select_share,
                         100 * row.measured.exchange_share, 100 * row.measured.commit_share);
   }
-  return print_line(line);
+  if (!print_line(line)) return false;
+  // Once for the algorithms that are compared: it depends on the rest of the setting alone.
+  if (!options_->verbose || row.automatic == automatic_) return true;
+  automatic_ = row.automatic;
+  return print_line("# auto would take " + automatic_);
 }
 
 bool Report::end(const Costs& costs) {
-  record_["alpha_seconds"] = costs.message * 1e-9;
-  record_["beta_seconds_per_byte"] = costs.byte * 1e-9;
-  return print_line(fmt::format("# links: alpha {:.2f} us, beta {:.4f} ns/B ({:.3f} GB/s)",
-                                costs.message * 1e-3, costs.byte, 1 / costs.byte));
+  bool read = true;
+  const auto tell = [&](const char* key, std::string_view where, const LinkCosts& link) {
+    if (link.byte == 0) return;  // no two ranks have such a link
+    record_["links"][key] = {{"alpha_seconds", link.message * 1e-9},
+                             {"beta_seconds_per_byte", link.byte * 1e-9}};
+    read = read &&
+           print_line(fmt::format("# links {}: alpha {:.2f} us, beta {:.4f} ns/B ({:.3f} GB/s)",
+                                  where, link.message * 1e-3, link.byte, 1 / link.byte));
+  };
+  record_["links"] = nlohmann::json::object();
+  tell("within", "within hosts", costs.within);
+  tell("between", "between hosts", costs.between);
+  return read;
 }
 
 }  // namespace gtopk::programs::allreduce

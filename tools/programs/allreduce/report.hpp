@@ -17,7 +17,8 @@ namespace gtopk::programs::allreduce {
 struct Row {
   Setting setting;
   Measurement measured;
-  std::optional<double> model{};       ///< seconds
+  std::optional<Prediction> model{};   ///< where the algorithm has one
+  std::string automatic{};             ///< what `auto` would take for this call, and why
   std::optional<double> mass_error{};  ///< with --check
   std::uint64_t wrong = 0;             ///< elements with --check, else ranks
 };
@@ -29,7 +30,7 @@ class Report {
   /// Lines of provenance; each false when nobody reads stdout any more.
   [[nodiscard]] bool begin(const std::vector<std::string>& lines);
   [[nodiscard]] bool add(const Row& row);
-  /// alpha and beta of the job's links, after the rows.
+  /// alpha and beta of the job's links of either kind, after the rows.
   [[nodiscard]] bool end(const Costs& costs);
   [[nodiscard]] std::string json() const { return record_.dump(1); }
 
@@ -37,6 +38,7 @@ class Report {
   [[nodiscard]] std::optional<double> dense_over(const Row& row, double p50);
 
   const Options* options_;
+  std::string automatic_;  ///< said last
   nlohmann::json record_;
   /// p50 of dense, by elements and type.
   std::map<std::pair<std::uint64_t, DataType>, double> dense_;

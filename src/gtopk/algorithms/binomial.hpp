@@ -1,0 +1,48 @@
+// Sparse, algorithms room: the leaves of a tree up to its first one, and the result back down.
+#pragma once
+
+#include <cstdint>
+
+#include "src/collectives/tree.hpp"
+#include "src/engine/task.hpp"
+#include "src/gtopk/value/list.hpp"
+
+namespace gtopk::sparse {
+
+/// The walk of one rank of each leaf, for collectives::folded(). Exchange: as there. at_the_top:
+/// Task<List>(List), what the first leaf makes of the root before it goes down.
+template <class Exchange, class AtTheTop>
+engine::Task<List> up_and_down(Exchange& exchange, const collectives::Tree& tree,
+                               std::uint32_t rank, List mine, AtTheTop at_the_top) {
+  using collectives::Tree;
+  // Up: in round t the leaves with t trailing zero bits are left; the odd one of each pair hands
+  // over and waits for the result.
+  std::uint32_t round = 0;
+  for (; round < tree.rounds() && tree.on_left(rank, round); ++round) {
+    engine::Task<List> receiving =
+        exchange.receive(tree.partner(rank, round), Tree::round_step(round), 2ULL << round);
+    const List theirs = co_await receiving;
+    mine = exchange.merge(mine, theirs, rank);
+  }
+  if (round < tree.rounds()) {
+    engine::Task<List> handing_over =
+        exchange.swap(tree.partner(rank, round), {Tree::round_step(round), tree.down_step(round)},
+                      mine, tree.ranks());
+    mine = co_await handing_over;
+  } else {
+    engine::Task<List> going_on = at_the_top(mine);
+    mine = co_await going_on;
+  }
+
+  // Down: whoever it took a list from gets the result, the largest subtree first and the next when
+  // that has left: it has the longest way to go.
+  while (round > 0) {
+    --round;
+    engine::Task<void> sending =
+        exchange.send(tree.partner(rank, round), tree.down_step(round), mine);
+    co_await sending;
+  }
+  co_return mine;
+}
+
+}  // namespace gtopk::sparse

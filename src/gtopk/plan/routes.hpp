@@ -1,0 +1,56 @@
+// Sparse, plan room: which links the steps of an exchange take, from the tree and the map of hosts
+// alone. Pure arithmetic, the same on all ranks; done once for a group.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "src/collectives/tree.hpp"
+#include "src/engine/host_map.hpp"
+
+namespace gtopk::sparse {
+
+/// Of one step, whose messages leave at once.
+struct Route {
+  /// The most ranks of one host that send to other hosts, or that receive from there: they share
+  /// its link. 0: every message stays inside its host.
+  std::uint32_t crossing = 0;
+};
+
+/// Each message inside its host.
+inline constexpr Route kWithin{0};
+/// One message of each host.
+inline constexpr Route kOneOfEachHost{1};
+
+class Routes {
+ public:
+  explicit Routes(const engine::HostMap& hosts);
+
+  [[nodiscard]] const collectives::Tree& tree() const { return tree_; }
+  [[nodiscard]] std::uint32_t hosts() const { return hosts_; }
+  /// Ranks of the host that has most.
+  [[nodiscard]] std::uint32_t largest_host() const { return largest_; }
+
+  /// Ranks 2j + 1 to 2j, or back.
+  [[nodiscard]] Route fold() const { return fold_; }
+  /// Each leaf with its partner in the round, both ways.
+  [[nodiscard]] Route swap(std::uint32_t round) const { return swaps_.at(round); }
+  /// In a binomial tree: of each pair of subtrees the upper one's first leaf to the lower one's, or
+  /// back.
+  [[nodiscard]] Route hand_over(std::uint32_t round) const { return hand_overs_.at(round); }
+  /// Each rank to the next one, the last to the first.
+  [[nodiscard]] Route ring() const { return ring_; }
+  /// Fold and all rounds at once.
+  [[nodiscard]] Route everything() const;
+
+ private:
+  collectives::Tree tree_;
+  std::uint32_t hosts_;
+  std::uint32_t largest_ = 0;
+  Route fold_;
+  Route ring_;
+  std::vector<Route> swaps_;
+  std::vector<Route> hand_overs_;
+};
+
+}  // namespace gtopk::sparse
