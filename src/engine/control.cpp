@@ -97,6 +97,12 @@ bool Control::heard(PeerId peer) const {
                              [&](const Slot& slot) { return slot.peer == peer && slot.heard; });
 }
 
+bool Control::knows(transport::Tag tag) const {
+  return std::ranges::any_of(listeners_, [&](const Slot& slot) {
+    return transport::control_tag(transport_.peer(slot.peer).identity) == tag;
+  });
+}
+
 std::vector<PeerId> Control::unsent() const {
   std::vector<PeerId> peers;
   for (const Slot& slot : senders_) {

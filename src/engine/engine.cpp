@@ -19,6 +19,7 @@ Engine::Engine(transport::Transport& transport, const transport::Clock& clock, E
       lookups_(lookups),
       stale_(transport),
       membership_(transport, clock),
+      strangers_(transport, groups_, membership_),
       scheduler_(clock, groups_,
                  {.called = [this](Scheduler::Queued& call) { admit(call); },
                   .ended =
@@ -196,6 +197,7 @@ void Engine::check_timers() {
     const std::shared_ptr<Group> group = groups_.find(id);
     return group == nullptr ? 0 : group->arrived();
   });
+  strangers_.look(now);
   scheduler_.plan_timers(now);
 }
 
@@ -217,6 +219,7 @@ Engine::Step Engine::step() {
   const bool moved = transport_.progress();
   if (moved) {
     stale_.moved();
+    strangers_.moved();
   }
   bool worked = scheduler_.take_queue();
   worked |= handle_notices();

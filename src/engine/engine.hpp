@@ -1,7 +1,7 @@
 // Engine: runs every collective of a process as a coroutine over one transport, on one thread. It
 // puts its parts together: what runs when (scheduler.hpp), who is there (membership.hpp), what
-// breaks (failures.hpp), what is late (probes.hpp), what arrives too late (stale_messages.hpp). The
-// thread and its sleep are in engine_thread.hpp.
+// breaks (failures.hpp), what is late (probes.hpp), what arrives too late (stale_messages.hpp) or
+// from nobody (strangers.hpp). The thread and its sleep are in engine_thread.hpp.
 #pragma once
 
 #include <algorithm>
@@ -24,6 +24,7 @@
 #include "src/engine/probes.hpp"
 #include "src/engine/scheduler.hpp"
 #include "src/engine/stale_messages.hpp"
+#include "src/engine/strangers.hpp"
 #include "src/transport/base/transport.hpp"
 
 namespace gtopk::engine {
@@ -83,9 +84,11 @@ class Engine final : public transport::AddressBook {
   Step step();
   /// When step() must be called again though nothing arrives.
   [[nodiscard]] transport::TimePoint next_timer() const {
-    return std::min(scheduler_.next_timer(), stale_.next_sweep());
+    return std::min({scheduler_.next_timer(), stale_.next_sweep(), strangers_.next_look()});
   }
 
+  /// Messages of nobody in this process's groups that were dropped.
+  [[nodiscard]] std::uint64_t dropped_of_strangers() const { return strangers_.dropped(); }
   /// Operations under way, those that only wait for the network to let go of them included.
   [[nodiscard]] std::size_t under_way() const { return scheduler_.operations().size(); }
   void fail_everything(const Error& cause);
@@ -157,6 +160,7 @@ class Engine final : public transport::AddressBook {
   GroupTable groups_;
   StaleMessages stale_;
   Membership membership_;
+  Strangers strangers_;
   Scheduler scheduler_;
   Failures failures_;
   Probes probes_;

@@ -8,6 +8,7 @@ std::optional<std::uint32_t> GroupIds::take() {
     next_ = (next_ + 1) % transport::kMaxGroups;
     if (taken_.test(id)) continue;
     taken_.set(id);
+    used_.set(id);
     return id;
   }
   return std::nullopt;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <bitset>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -15,10 +16,15 @@ class GroupIds {
   /// A free one, going round, so that it comes back as late as may be; nothing when all are taken.
   [[nodiscard]] std::optional<std::uint32_t> take();
   void give_back(std::uint32_t id) { taken_.reset(id); }
+  [[nodiscard]] std::size_t count() const { return taken_.count(); }
+  [[nodiscard]] bool ever_taken(std::uint32_t id) const {
+    return id < used_.size() && used_.test(id);
+  }
   [[nodiscard]] bool taken(std::uint32_t id) const { return id < taken_.size() && taken_.test(id); }
 
  private:
   std::bitset<transport::kMaxGroups> taken_;
+  std::bitset<transport::kMaxGroups> used_;  ///< those that were ever given out
   std::uint32_t next_ = 0;
 };
 

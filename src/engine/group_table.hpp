@@ -22,6 +22,11 @@ class GroupTable {
   /// Reserved, whether the group is made or not.
   [[nodiscard]] bool taken(std::uint32_t id) const { return ids_.taken(id); }
 
+  /// Whether a group of that number has ever been, or was about to be.
+  [[nodiscard]] bool ever_taken(std::uint32_t id) const { return ids_.ever_taken(id); }
+  /// A number is reserved whose group is not made yet: it meets.
+  [[nodiscard]] bool awaits_members() const { return ids_.count() > groups_.size(); }
+
   /// Makes a group whose number is reserved. Throws Error{kInvalidArgument} for a spec that does
   /// not fit, Error{kBootstrap} for a card that cannot be read.
   std::shared_ptr<Group> make(GroupSpec spec, transport::Transport& transport);

@@ -29,6 +29,9 @@ class Membership {
   /// Whether the peer has said anything at `time` or later.
   [[nodiscard]] bool heard_since(transport::PeerId peer, transport::TimePoint time) const;
 
+  /// Whether a control message with that tag can be a peer's.
+  [[nodiscard]] bool knows(transport::Tag control) const { return control_.knows(control); }
+
   // Notices of a group are counted as its own.
   void tell(Group& group, std::uint32_t rank, Notice notice);
   /// Every other member that has not left.

@@ -52,6 +52,7 @@ class Uncounted final : public transport::Transport {
   void expect_departure(PeerId peer) override { port_.expect_departure(peer); }
   [[nodiscard]] bool lies_there(Tag tag) override { return port_.lies_there(tag); }
   std::size_t discard(Tag tag, Tag mask) override { return port_.discard(tag, mask); }
+  std::size_t sift(const std::function<bool(Tag)>& ours) override { return port_.sift(ours); }
   bool progress() override {
     const Counting off(false);
     return port_.progress();

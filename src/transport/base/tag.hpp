@@ -55,6 +55,14 @@ namespace detail {
   return static_cast<TagKind>(tag >> (64U - TagBits::kKind));
 }
 
+/// Of any kind but control.
+[[nodiscard]] constexpr std::uint32_t group_of(Tag tag) {
+  return static_cast<std::uint32_t>(tag >> (TagBits::kSource + TagBits::kUser)) & (kMaxGroups - 1);
+}
+[[nodiscard]] constexpr std::uint32_t source_of(Tag tag) {
+  return static_cast<std::uint32_t>(tag >> TagBits::kUser) & (kMaxRanks - 1);
+}
+
 /// A message of collective `sequence` of `group`, sent by group rank `source`.
 [[nodiscard]] constexpr Tag collective_tag(std::uint32_t group, std::uint32_t source,
                                            std::uint64_t sequence, std::uint32_t step,

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -67,14 +68,14 @@ class Transport {
 
   /// This process.
   [[nodiscard]] virtual const PeerInfo& self() const = 0;
-  /// What the others need to reach this process: an opaque, self-contained blob for the bootstrap.
+  /// How to reach this process: an opaque blob for the bootstrap.
   [[nodiscard]] virtual std::string address() const = 0;
-  /// Who this process is, without how to reach it: shorter than the address, or the address itself
-  /// where that is short.
+  /// Who this process is, and the key without which it takes nobody's messages. Shorter than the
+  /// address, or the address itself where nobody else can send.
   [[nodiscard]] virtual std::string card() const { return address(); }
 
-  /// Makes a process known by its address() or card(); the same process (this one too) always gets
-  /// the same id. Does not connect yet. Throws Error{kBootstrap} for a blob that it cannot read.
+  /// Makes a process known by its card(); the same process (this one too) always gets the same id.
+  /// Does not connect yet. Throws Error{kBootstrap} for a blob that it cannot read.
   virtual PeerId add_peer(std::string_view blob) = 0;
   /// Whom to ask for the address of a peer, once, when the first message is to connect to it.
   /// Messages to it wait in order until set_address() or no_address(). Transports whose cards are
@@ -82,7 +83,8 @@ class Transport {
   virtual void use(AddressBook* /*book*/) {}
   /// Asks for the peer's address, if that is not known, before there is a message for it.
   virtual void prepare(PeerId /*peer*/) {}
-  /// Throws Error{kBootstrap} for a blob that it cannot read, or that is another process's.
+  /// Connects where a message waits for it. Throws Error{kBootstrap} for a blob that it cannot
+  /// read, or that is another process's.
   virtual void set_address(PeerId /*peer*/, std::string_view /*blob*/) {}
   /// The messages that wait for the address, and receives that would connect, complete with
   /// kPeerFailed; the next one asks again.
@@ -122,6 +124,10 @@ class Transport {
   /// Receives and drops messages that have arrived, match no posted receive, and fit tag under
   /// mask. Returns how many it took up; their reception may still be under way.
   virtual std::size_t discard(Tag tag, Tag mask) = 0;
+  /// Looks at every message that has arrived and matches no posted receive, and drops those that
+  /// `ours` does not know: those that were not sent under this process's key have tags at random.
+  /// Returns how many.
+  virtual std::size_t sift(const std::function<bool(Tag)>& ours) = 0;
 
   /// Moves messages and completes requests; true when anything happened.
   virtual bool progress() = 0;

@@ -287,15 +287,35 @@ std::size_t Port::discard(Tag tag, Tag mask) {
     }
     for (Event& event : stream->second) {
       ++taken;
-      if (event.stage != Event::Stage::kAnnounce) continue;
-      matched_[event.number] = {};
-      clear(std::move(event));
+      drop(std::move(event));
     }
     stream = unexpected_.erase(stream);
   }
   seat().counters.discarded += taken;
   seat().counters.discards += 1;
   return taken;
+}
+
+void Port::drop(Event event) {
+  if (event.stage != Event::Stage::kAnnounce) return;
+  matched_[event.number] = {};
+  clear(std::move(event));
+}
+
+std::size_t Port::sift(const std::function<bool(Tag)>& ours) {
+  std::size_t dropped = 0;
+  for (auto stream = unexpected_.begin(); stream != unexpected_.end();) {
+    if (ours(stream->first)) {
+      ++stream;
+      continue;
+    }
+    for (Event& event : stream->second) {
+      ++dropped;
+      drop(std::move(event));
+    }
+    stream = unexpected_.erase(stream);
+  }
+  return dropped;
 }
 
 void Port::close(Duration /*at_most*/) {

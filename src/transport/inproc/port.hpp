@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -43,6 +44,7 @@ class Port final : public Transport {
   void expect_departure(PeerId peer) override { peers_.at(peer).departure_expected = true; }
   [[nodiscard]] bool lies_there(Tag tag) override { return unexpected_.contains(tag); }
   std::size_t discard(Tag tag, Tag mask) override;
+  std::size_t sift(const std::function<bool(Tag)>& ours) override;
   bool progress() override;
   void wait(Duration at_most) override;
   void rest(Duration /*at_most*/) override {}
@@ -92,6 +94,8 @@ class Port final : public Transport {
   void act_on(Event event);
   void match(const Receive& receive, Event event);
   void clear(Event event);
+  /// Nobody wants it: its bytes go nowhere, and its sender is done with it.
+  void drop(Event event);
   void fill(const Receive& receive, const Event& event);
   void end(Peer& peer);
 

@@ -10,7 +10,7 @@ namespace gtopk::transport {
 namespace {
 
 constexpr std::string_view kMagic = "GTUX";
-constexpr std::uint8_t kVersion = 3;
+constexpr std::uint8_t kVersion = 4;
 
 template <typename Integer>
 void put(std::string& bytes, Integer value) {
@@ -84,6 +84,7 @@ std::string encode(const UcxAddress& address) {
   put(bytes, address.process.process);
   put(bytes, std::string_view(address.process.host));
   put(bytes, address.process.place);
+  put(bytes, address.key);
   put(bytes, static_cast<std::uint32_t>(address.worker.size()));
   return bytes += address.worker;
 }
@@ -108,6 +109,7 @@ UcxAddress decode_ucx_address(std::string_view blob) {
   address.process.process = reader.integer<std::int64_t>("pid");
   address.process.host = reader.bytes(reader.integer<std::uint16_t>("host length"), "host");
   address.process.place = reader.place();
+  address.key = reader.integer<Tag>("key");
   address.worker =
       reader.bytes(reader.integer<std::uint32_t>("worker address length"), "worker address");
   if (reader.left() != 0) {

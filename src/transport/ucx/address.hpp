@@ -1,8 +1,9 @@
 // Transport over UCX: what a process tells the others about itself. Little-endian:
 //   "GTUX" 4 | version 1 | identity 8 | pid 8 | host length 2 | host | boot length 2 | boot |
-//   process namespace 8 | network namespace 8 | started 8 | worker address length 4 |
-//   worker address
-// A card is the same without a worker address.
+//   process namespace 8 | network namespace 8 | IPC namespace 8 | started 8 | key 8 |
+//   worker address length 4 | worker address
+// A card has no worker address, an address no key (0): cards are shown to the members of a group
+// that meets, addresses lie in a directory for as long as the process lives.
 #pragma once
 
 #include <string>
@@ -14,6 +15,7 @@ namespace gtopk::transport {
 
 struct UcxAddress {
   PeerInfo process;
+  Tag key = 0;         ///< that tags of messages to it are sent under; 0 in an address
   std::string worker;  ///< UCX's own blob; empty in a card
 };
 

@@ -41,7 +41,7 @@ void UcxTransport::close(Duration at_most) {
     }
   }
   closing_.clear();
-  dropped_.clear();
+  unexpected_.forget();
   context_.close();
 }
 
@@ -109,17 +109,15 @@ void UcxTransport::close_all(TimePoint deadline) {
 void UcxTransport::drop_unmatched(TimePoint deadline) {
   constexpr int kNamed = 10;
   int count = 0;
-  ucp_tag_recv_info_t info{};
-  while (ucp_tag_message_h message = ucp_tag_probe_nb(worker_.get(), 0, 0, 1, &info)) {
+  unexpected_.drop_all([&](Tag tag, std::size_t bytes) {
     if (++count <= kNamed) {
-      log().warn("nobody received {}, {} bytes", transport::describe(info.sender_tag), info.length);
+      log().warn("nobody received {}, {} bytes", transport::describe(tag), bytes);
     }
-    drop(message);
-  }
+  });
   if (count > kNamed) {
     log().warn("nobody received {} more messages", count - kNamed);
   }
-  while (!dropped_.empty() && steady_clock::now() < deadline) {
+  while (unexpected_.dropping() && steady_clock::now() < deadline) {
     if (!progress()) {
       sched_yield();
     }

@@ -56,6 +56,8 @@ class UcxEndpoint {
   ~UcxEndpoint() = default;  // ends with its worker, unless begin_close was called before
 
   [[nodiscard]] const PeerInfo& info() const { return address_.process; }
+  /// What the peer takes for `tag`, and no other process.
+  [[nodiscard]] Tag sealed(Tag tag) const { return tag ^ address_.key; }
   [[nodiscard]] State state() const { return state_; }
   [[nodiscard]] ucp_ep_h handle() const { return handle_; }
 

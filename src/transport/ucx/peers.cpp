@@ -9,12 +9,17 @@
 namespace gtopk::transport {
 
 std::string UcxTransport::card() const {
-  return encode(UcxAddress{.process = self_, .worker = {}});
+  return encode(UcxAddress{.process = self_, .key = key_, .worker = {}});
 }
 
 PeerId UcxTransport::add_peer(std::string_view blob) {
   check_process();
   UcxAddress address = decode_ucx_address(blob);
+  if (address.key == 0) {
+    throw Error(ErrorKind::kBootstrap,
+                fmt::format("what is to be the card of {} pid {} is its address",
+                            address.process.host, address.process.process));
+  }
   const auto [entry, fresh] =
       known_.try_emplace(address.process.identity, static_cast<PeerId>(endpoints_.size()));
   if (fresh) {
@@ -52,14 +57,14 @@ void UcxTransport::set_address(PeerId peer, std::string_view blob) {
                             address.worker.empty() ? "the card" : "the address",
                             address.process.host, address.process.process));
   }
-  endpoint.asked = false;
+  const bool wanted = std::exchange(endpoint.asked, false);
   endpoint.unreachable.clear();
   if (closed_ || endpoint.has_address() || endpoint.state() == UcxEndpoint::State::kEnded) {
     return;
   }
   endpoint.set_worker(std::move(address.worker));
-  if (!connect(peer)) {
-    return;  // it is marked as broken, and its messages end with it
+  if (!wanted || !connect(peer)) {
+    return;  // not yet; or it is marked as broken, and its messages end with it
   }
   for (const HeldSend& send : std::exchange(endpoint.held, {})) {
     post_send(send);

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <memory>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -18,6 +18,7 @@
 #include "src/transport/ucx/endpoint.hpp"
 #include "src/transport/ucx/neighbours.hpp"
 #include "src/transport/ucx/ucx_transport.hpp"
+#include "src/transport/ucx/unexpected.hpp"
 #include "src/transport/ucx/worker.hpp"
 
 namespace gtopk::transport {
@@ -49,6 +50,7 @@ class UcxTransport final : public Transport {
   void expect_departure(PeerId peer) override;
   [[nodiscard]] bool lies_there(Tag tag) override;
   std::size_t discard(Tag tag, Tag mask) override;
+  std::size_t sift(const std::function<bool(Tag)>& ours) override;
   bool progress() override;
   void wait(Duration at_most) override;
   void rest(Duration at_most) override;
@@ -59,12 +61,6 @@ class UcxTransport final : public Transport {
   [[nodiscard]] const std::string& lanes(PeerId peer) const { return endpoints_.at(peer).lanes(); }
 
  private:
-  /// A message that nobody wanted, until UCX has let go of it.
-  struct DroppedMessage {
-    bool done = false;
-    alignas(64) std::byte storage[Request::kStorage];
-  };
-
   static void on_sent(void* ucx_request, ucs_status_t status, void* user_data);
   static void on_received(void* ucx_request, ucs_status_t status, const ucp_tag_recv_info_t* info,
                           void* user_data);
@@ -81,7 +77,6 @@ class UcxTransport final : public Transport {
   void tidy();
   void abandon_half_arrived();
   void fail_everything(const UcxEndpoint& cause);
-  void drop(ucp_tag_message_h message);
   void check_process() const;
 
   [[nodiscard]] std::vector<UcxEndpoint*> in_closing_order();
@@ -93,7 +88,11 @@ class UcxTransport final : public Transport {
   UcxContext context_;
   UcxWorker worker_;
   PeerInfo self_;
+  /// Tags of messages to this process are sent under it: those of whoever does not have it, which
+  /// is shown to the members of its groups alone, fit no receive.
+  const Tag key_;
   std::string address_;
+  UnexpectedMessages unexpected_;
   Neighbours neighbours_;
   std::vector<PeerId> ended_neighbours_;  ///< what they have sent is still taken up
   unsigned turns_ = 0;                    ///< of progress()
@@ -109,7 +108,6 @@ class UcxTransport final : public Transport {
   AddressBook* book_ = nullptr;
   std::vector<PeerFailure> failures_;
   std::vector<ucs_status_ptr_t> closing_;
-  std::vector<std::unique_ptr<DroppedMessage>> dropped_;
 };
 
 }  // namespace gtopk::transport

@@ -25,16 +25,19 @@ namespace {
 // died (openucx/ucx#10874).
 constexpr Duration kAbandonAfter = std::chrono::seconds(1);
 
-constexpr Tag kEveryBit = ~Tag{0};
-
 std::string host_name() {
   std::array<char, HOST_NAME_MAX + 1> name{};
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
 }
 
-std::uint64_t random_identity() {
+/// Never 0, and never drawn again.
+std::uint64_t random_number() {
   std::random_device random;
-  return (std::uint64_t{random()} << 32U) | random();
+  std::uint64_t number = 0;
+  while (number == 0) {
+    number = (std::uint64_t{random()} << 32U) | random();
+  }
+  return number;
 }
 
 /// What UCX calls the request: the end of the area in front of which it keeps its own notes.
@@ -56,11 +59,13 @@ UcxTransport::UcxTransport(const UcxOptions& options)
     : config_(options.settings),
       context_(config_),
       worker_(context_),
-      self_{.identity = random_identity(),
+      self_{.identity = random_number(),
             .host = host_name(),
             .process = getpid(),
             .place = place_of_this_process()},
-      address_(encode(UcxAddress{.process = self_, .worker = worker_.address()})),
+      key_(random_number()),
+      address_(encode(UcxAddress{.process = self_, .key = 0, .worker = worker_.address()})),
+      unexpected_(worker_, key_),
       neighbours_(self_) {}
 
 UcxTransport::~UcxTransport() {
@@ -102,8 +107,9 @@ void UcxTransport::post_send(const HeldSend& send) {
   Request& request = *send.request;
   ucp_request_param_t params = parameters(request);
   params.cb.send = &UcxTransport::on_sent;
-  const ucs_status_ptr_t answer = ucp_tag_send_nbx(endpoints_[request.peer].handle(), send.data,
-                                                   send.bytes, request.tag, &params);
+  const UcxEndpoint& endpoint = endpoints_[request.peer];
+  const ucs_status_ptr_t answer = ucp_tag_send_nbx(endpoint.handle(), send.data, send.bytes,
+                                                   endpoint.sealed(request.tag), &params);
   if (answer == nullptr) {
     finish(request, Status::kOk, send.bytes);
   } else if (UCS_PTR_IS_ERR(answer)) {
@@ -117,19 +123,20 @@ void UcxTransport::recv(PeerId peer, Tag tag, void* data, std::size_t bytes, Req
   }
   // A message that has come before its receive and is too long is answered at once, but without its
   // length.
-  ucp_tag_recv_info_t early{};
-  static_cast<void>(ucp_tag_probe_nb(worker_.get(), tag, kEveryBit, 0, &early));
+  const auto early = unexpected_.take_aside(tag);
+  const std::size_t length = early ? early->bytes : unexpected_.length_of_next(tag);
   ucp_tag_recv_info_t info{};
   ucp_request_param_t params = parameters(request);
   params.op_attr_mask |= UCP_OP_ATTR_FIELD_RECV_INFO;
   params.cb.recv = &UcxTransport::on_received;
   params.recv_info.tag_info = &info;  // written only for an answer at once
   const ucs_status_ptr_t answer =
-      ucp_tag_recv_nbx(worker_.get(), data, bytes, tag, kEveryBit, &params);
+      early ? ucp_tag_msg_recv_nbx(worker_.get(), data, bytes, early->handle, &params)
+            : ucp_tag_recv_nbx(worker_.get(), data, bytes, tag ^ key_, ~Tag{0}, &params);
   if (answer == nullptr) {
     finish(request, Status::kOk, info.length);
   } else if (UCS_PTR_IS_ERR(answer)) {
-    finish(request, message_status(UCS_PTR_STATUS(answer)), early.length);
+    finish(request, message_status(UCS_PTR_STATUS(answer)), length);
   }
 }
 
@@ -280,8 +287,7 @@ void UcxTransport::tidy() {
     ucp_request_free(request);
     return true;
   });
-  std::erase_if(dropped_,
-                [](const std::unique_ptr<DroppedMessage>& message) { return message->done; });
+  unexpected_.tidy();
   if (half_arrived_ && closing_.empty()) {
     abandon_half_arrived();
   }
@@ -331,41 +337,17 @@ void UcxTransport::fail_everything(const UcxEndpoint& cause) {
 
 bool UcxTransport::lies_there(Tag tag) {
   check_process();
-  ucp_tag_recv_info_t info{};
-  return !closed_ && ucp_tag_probe_nb(worker_.get(), tag, kEveryBit, 0, &info) != nullptr;
+  return !closed_ && unexpected_.lies_there(tag);
 }
 
 std::size_t UcxTransport::discard(Tag tag, Tag mask) {
   check_process();
-  std::size_t count = 0;
-  ucp_tag_recv_info_t info{};
-  if (closed_) {
-    return count;
-  }
-  while (ucp_tag_message_h message = ucp_tag_probe_nb(worker_.get(), tag, mask, 1, &info)) {
-    ++count;
-    drop(message);
-    log().debug("dropped {}, {} bytes", transport::describe(info.sender_tag), info.length);
-  }
-  return count;
+  return closed_ ? 0 : unexpected_.discard(tag, mask);
 }
 
-/// Receives a message into nothing: UCX cuts it to the buffer's 0 bytes and its sender completes as
-/// ever.
-void UcxTransport::drop(ucp_tag_message_h message) {
-  auto& dropped = dropped_.emplace_back(std::make_unique<DroppedMessage>());
-  ucp_request_param_t params{};
-  params.op_attr_mask = UCP_OP_ATTR_FIELD_REQUEST | UCP_OP_ATTR_FIELD_CALLBACK |
-                        UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-  params.request = dropped->storage + Request::kStorage;
-  params.cb.recv = [](void*, ucs_status_t, const ucp_tag_recv_info_t*, void* user_data) {
-    static_cast<DroppedMessage*>(user_data)->done = true;
-  };
-  params.user_data = dropped.get();
-  params.memory_type = UCS_MEMORY_TYPE_HOST;
-  const ucs_status_ptr_t answer =
-      ucp_tag_msg_recv_nbx(worker_.get(), dropped->storage, 0, message, &params);
-  dropped->done = dropped->done || !UCS_PTR_IS_PTR(answer);
+std::size_t UcxTransport::sift(const std::function<bool(Tag)>& ours) {
+  check_process();
+  return closed_ ? 0 : unexpected_.sift(ours);
 }
 
 void UcxTransport::check_process() const {

@@ -38,7 +38,7 @@ bool UcxTransport::progress() {
     moved = true;
     act_on_failures();
   }
-  if (!closing_.empty() || !dropped_.empty() || half_arrived_) {
+  if (!closing_.empty() || unexpected_.dropping() || half_arrived_) {
     tidy();
   }
   return moved;

@@ -23,7 +23,6 @@ INSTANTIATE_TEST_SUITE_P(Every, Addresses, testing::ValuesIn(networks()), name_o
 
 TEST_P(Addresses, NameAPeerThatKeepsItsIdAndTellsWhoItIs) {
   Network& network = begin(3);
-  EXPECT_EQ(end(0).add_peer(end(1).address()), id(0, 1));
   EXPECT_EQ(end(0).add_peer(end(1).card()), id(0, 1));
   EXPECT_NE(id(0, 1), id(0, 2));
   for (std::size_t of = 0; of < network.size(); ++of) {
@@ -36,11 +35,11 @@ TEST_P(Addresses, NameAPeerThatKeepsItsIdAndTellsWhoItIs) {
 
 TEST_P(Addresses, ThatCannotBeReadAreErrors) {
   begin_among_strangers(1);
-  const std::string address = end(0).address();
-  for (std::size_t length = 0; length < address.size(); ++length) {
-    EXPECT_THROW(end(0).add_peer(address.substr(0, length)), Error) << length;
+  const std::string card = end(0).card();
+  for (std::size_t length = 0; length < card.size(); ++length) {
+    EXPECT_THROW(end(0).add_peer(card.substr(0, length)), Error) << length;
   }
-  EXPECT_THROW(end(0).add_peer(address + "x"), Error);
+  EXPECT_THROW(end(0).add_peer(card + "x"), Error);
   EXPECT_THROW(end(0).add_peer("tcp:1"), Error);
 }
 
@@ -80,7 +79,7 @@ class LateAddress : public EveryTransport {
   PeerId begin_with_a_card() {
     begin_among_strangers(3);
     end(0).use(&asked_);
-    network().ids = {{0, end(0).add_peer(end(1).card())}, {end(1).add_peer(end(0).address())}};
+    network().ids = {{0, end(0).add_peer(end(1).card())}, {network().introduce(1, 0)}};
     return id(0, 1);
   }
   Asked asked_;

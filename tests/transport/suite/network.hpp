@@ -47,9 +47,15 @@ class Network {
       ids[at].resize(size());
       for (std::size_t i = 1; i <= size(); ++i) {
         const std::size_t of = (at + i) % size();
-        ids[at][of] = (*this)[at].add_peer((*this)[of].address());
+        ids[at][of] = introduce(at, of);
       }
     }
+  }
+  /// `at` gets to know how to reach `of`.
+  PeerId introduce(std::size_t at, std::size_t of) {
+    const PeerId peer = (*this)[at].add_peer((*this)[of].card());
+    (*this)[at].set_address(peer, (*this)[of].address());
+    return peer;
   }
 
   /// Moves until `done()`; false when that does not come.

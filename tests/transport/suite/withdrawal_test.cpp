@@ -2,8 +2,10 @@
 // that are given up.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "src/transport/base/tag.hpp"
 #include "tests/transport/suite/every_transport.hpp"
@@ -75,6 +77,68 @@ TEST_P(Withdrawal, DiscardDropsWhatFitsTheMaskAndNothingElseAndLetsItsSenderGo) 
   end(1).cancel(gone.request);
   ASSERT_TRUE(all_done()) << "the senders of what was dropped, too";
   EXPECT_EQ(kept.text(), "kept");
+}
+
+TEST_P(Withdrawal, SiftDropsWhatIsNotOursAndLeavesTheRestInItsOrder) {
+  for (const std::size_t size : {5UL, 70'000UL, 300'000UL, 2UL << 20U}) {
+    begin(2);
+    constexpr Tag kOurs = collective_tag(1, 0, 10, 0);
+    constexpr Tag kNot = collective_tag(2, 0, 10, 0);
+    for (unsigned round = 0; round < 3; ++round) {
+      send(0, 1, kOurs, pattern(size, 2 * round));
+      send(0, 1, kNot, pattern(size, 9));
+      ASSERT_TRUE(network().arrived(0, 1));
+      std::vector<Tag> seen;
+      EXPECT_EQ(end(1).sift([&](Tag tag) {
+        seen.push_back(tag);
+        return tag == kOurs;
+      }),
+                1U);
+      EXPECT_NE(std::ranges::count(seen, kNot), 0);
+      EXPECT_FALSE(end(1).lies_there(kNot));
+      EXPECT_TRUE(end(1).lies_there(kOurs));
+      send(0, 1, kOurs, pattern(size, 2 * round + 1));  // behind what was looked at
+    }
+    for (unsigned i = 0; i < 6; ++i) {
+      const Message& in = recv(1, 0, kOurs, size);
+      ASSERT_TRUE(done({&in}));
+      EXPECT_EQ(in.status(), Status::kOk);
+      EXPECT_TRUE(in.bytes == pattern(size, i)) << size << " bytes, message " << i;
+    }
+    EXPECT_FALSE(end(1).lies_there(kOurs));
+    ASSERT_TRUE(all_done()) << "the senders of what was dropped, too";
+  }
+}
+
+TEST_P(Withdrawal, WhatSiftHasSeenIsStillDiscardedAndCutShort) {
+  begin(2);
+  for (const std::size_t size : {5UL, 300'000UL}) {
+    for (std::uint32_t step = 0; step < 3; ++step) {
+      send(0, 1, collective_tag(1, 0, 10, step), pattern(size, step));
+    }
+    ASSERT_TRUE(network().arrived(0, 1));
+    EXPECT_EQ(end(1).sift([](Tag) { return true; }), 0U);
+    const Message& cut = recv(1, 0, collective_tag(1, 0, 10, 0), size - 1);
+    ASSERT_TRUE(done({&cut}));
+    EXPECT_EQ(cut.status(), Status::kTruncated);
+    EXPECT_EQ(cut.request.length(), size);
+    EXPECT_EQ(end(1).discard(collective_tag(1, 0, 10, 0), any_source_mask()), 2U);
+    EXPECT_FALSE(end(1).lies_there(collective_tag(1, 0, 10, 1)));
+    ASSERT_TRUE(all_done());
+  }
+}
+
+TEST_P(Withdrawal, WhatSiftHasSeenAndNobodyReceivedDoesNotHoldUpAClose) {
+  begin(2);
+  for (const std::size_t size : {5UL, 300'000UL}) send(0, 1, 7, pattern(size, 1));
+  ASSERT_TRUE(network().arrived(0, 1));
+  EXPECT_EQ(end(1).sift([](Tag) { return true; }), 0U);
+  EXPECT_EQ(end(1).discard(0, 0), 2U);
+  ASSERT_TRUE(all_done());
+  send(0, 1, 7, "left behind");
+  ASSERT_TRUE(network().arrived(0, 1));
+  EXPECT_EQ(end(1).sift([](Tag) { return true; }), 0U);
+  network().close(1);
 }
 
 TEST_P(Withdrawal, GiveUpEndsEveryRequestWithThePeerReportsNothingAndLeavesTheOthers) {

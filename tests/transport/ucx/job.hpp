@@ -38,9 +38,11 @@ struct Job {
     store->add("started", 1);  // connects
     before_ucx();
     transport = transport::make_ucx_transport();
+    store->set(fmt::format("card/{}", rank.rank()), transport->card());
     store->set(fmt::format("address/{}", rank.rank()), transport->address());
     for (int other = 0; other < size; ++other) {
-      peers.push_back(transport->add_peer(store->get(fmt::format("address/{}", other), kWatchdog)));
+      peers.push_back(transport->add_peer(store->get(fmt::format("card/{}", other), kWatchdog)));
+      transport->set_address(peers.back(), store->get(fmt::format("address/{}", other), kWatchdog));
     }
   }
 

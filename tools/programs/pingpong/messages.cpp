@@ -25,10 +25,14 @@ class MessageWire final : public Wire {
  public:
   MessageWire(const Ends& ends, std::uint64_t chunk)
       : chunk_(chunk), timeout_(ends.timeout), transport_(transport::make_ucx_transport()) {
-    const auto key = [](std::uint32_t rank) { return fmt::format("address of rank {}", rank); };
     const std::uint32_t rank = ends.environment.rank;
-    ends.store->set(key(rank), transport_->address());
-    peer_ = transport_->add_peer(ends.store->get(key(1 - rank), ends.timeout));
+    const auto theirs = [&](const char* what) {
+      return ends.store->get(fmt::format("{} of rank {}", what, 1 - rank), ends.timeout);
+    };
+    ends.store->set(fmt::format("card of rank {}", rank), transport_->card());
+    ends.store->set(fmt::format("address of rank {}", rank), transport_->address());
+    peer_ = transport_->add_peer(theirs("card"));
+    transport_->set_address(peer_, theirs("address"));
   }
   MessageWire(const MessageWire&) = delete;
   MessageWire& operator=(const MessageWire&) = delete;
