@@ -27,9 +27,18 @@ if(GTOPK_UCX STREQUAL "wheel")
   find_package(ucx CONFIG REQUIRED PATHS "${GTOPK_LIBUCX_DIR}/lib/cmake/ucx" NO_DEFAULT_PATH)
 elseif(GTOPK_UCX STREQUAL "system")
   # Distributions ship pkg-config's file and not always the CMake package. Below 1.17 nothing was
-  # tried; Debian 12's 1.13 cannot say which transports an endpoint uses.
+  # tried; Debian 12's 1.13 cannot say which transports an endpoint uses (ucp.h has no
+  # UCP_EP_ATTR_FIELD_TRANSPORTS).
   find_package(PkgConfig REQUIRED)
-  pkg_check_modules(SYSTEM_UCX REQUIRED IMPORTED_TARGET ucx>=1.17)
+  pkg_check_modules(SYSTEM_UCX QUIET IMPORTED_TARGET ucx)
+  if(NOT SYSTEM_UCX_FOUND)
+    message(FATAL_ERROR "GTOPK_UCX=system: pkg-config finds no ucx. Install UCX 1.17 or newer with "
+                        "its headers, or say where its ucx.pc is by PKG_CONFIG_PATH")
+  elseif(SYSTEM_UCX_VERSION VERSION_LESS 1.17)
+    message(FATAL_ERROR "GTOPK_UCX=system: UCX ${SYSTEM_UCX_VERSION} is too old, 1.17 or newer is "
+                        "needed. Build one (docs/ucx.md) and say where its ucx.pc is by "
+                        "PKG_CONFIG_PATH, or build with -DGTOPK_UCX=wheel")
+  endif()
   add_library(ucx::ucp ALIAS PkgConfig::SYSTEM_UCX)
   add_library(ucx::ucs ALIAS PkgConfig::SYSTEM_UCX)
 else()
