@@ -1,0 +1,233 @@
+"""gtopk-pingpong's layer `messages` beside UCX's own ucx_perftest, by turns in one run.
+
+Both of the same UCX library, with the same UCX_TLS and settings of gtopk, error handling on.
+Latencies are halves of there and back, bandwidths of a window of messages one way; of each the
+percentile is taken (50: the median), and of the turns the median. Bars: a latency of at most
+1.1 times UCX's and 1 us, a bandwidth of at least 0.95 times (--strict: exit 1 where one is missed).
+
+.venv/bin/python tools/bench/beside.py shm tcp
+.venv/bin/python tools/bench/beside.py 1gbit --sizes 8,64K,4M        # two hosts of the lab (root)
+.venv/bin/python tools/bench/beside.py tcp --segments 8K,64K,272K,528K   # a sweep
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import libucx
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import netlab  # noqa: E402
+
+PINGPONG = str(ROOT / "build/release/tools/programs/gtopk-pingpong")
+UCX = Path(libucx.__file__).parent
+PERFTEST = str(UCX / "bin/ucx_perftest")
+# As gtopk sets them (docs/ucx.md).
+SETTINGS = {"UCX_MM_ERROR_HANDLING": "y", "UCX_TCP_CONN_NB": "y"}
+NEARLY = {"shm": "posix,sysv,self", "tcp": "tcp,self"}
+LATENCY_FACTOR, LATENCY_SLACK, BANDWIDTH_FACTOR = 1.1, 1e-6, 0.95
+WATCHDOG = 300.0
+
+
+def bytes_of(text: str) -> int:
+    number, unit = re.fullmatch(r"(\d+)([KM]?)", text).groups()
+    return int(number) << {"": 0, "K": 10, "M": 20}[unit]
+
+
+class Pair:
+    """Two places, and how a command is started in each."""
+
+    def __init__(self, name: str, stack) -> None:
+        self.name = name
+        self.lab = None if name in NEARLY else stack(netlab.Lab(2, name))
+
+    def address(self) -> str:
+        return self.lab.address(0) if self.lab else "127.0.0.1"
+
+    def enter(self, host: int) -> list[str]:
+        return self.lab.enter(host) if self.lab else []
+
+    def port(self) -> int:
+        if self.lab:
+            return self.lab.free_port(0)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return probe.getsockname()[1]
+
+    def environment(self, segment: str) -> dict[str, str]:
+        devices = {"UCX_NET_DEVICES": "eth0"} if self.lab else {}
+        if self.name == "tcp":
+            devices = {"UCX_NET_DEVICES": "lo"}
+        library = {"LD_LIBRARY_PATH": str(UCX / "lib"), "UCX_LOG_LEVEL": "error"}
+        segments = {"UCX_TCP_TX_SEG_SIZE": segment, "UCX_TCP_RX_SEG_SIZE": segment}
+        tls = {"UCX_TLS": NEARLY.get(self.name, "tcp,self")}
+        return {**os.environ, **SETTINGS, **segments, **tls, **devices, **library}
+
+    def run(self, server: list[str], client: list[str], env: dict[str, str]) -> str:
+        """What the client says; it comes again while the server does not listen yet."""
+        serving = subprocess.Popen(
+            [*self.enter(0), *server], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            end = time.monotonic() + WATCHDOG
+            while True:
+                done = subprocess.run(
+                    [*self.enter(1), *client],
+                    env=env,
+                    capture_output=True,
+                    text=True,
+                    timeout=WATCHDOG,
+                    check=False,
+                )
+                if done.returncode == 0:
+                    serving.wait(timeout=WATCHDOG)
+                    return done.stdout
+                if serving.poll() is not None or time.monotonic() > end:
+                    raise RuntimeError(f"{client}: {done.stdout}{done.stderr}")
+                time.sleep(0.05)
+        finally:
+            serving.kill()
+            serving.wait()
+
+
+def rounds(size: int, slow: bool) -> int:
+    """Some hundred megabytes of each size, a few of a shaped link."""
+    most = (16 if slow else 512) << 20
+    return max(5, min(2000, most // max(size, 1)))
+
+
+def ours(pair: Pair, mode: str, size: int, window: int, percentile: float, env) -> float:
+    """Seconds of one message one way."""
+    count = rounds(size, pair.lab is not None) // (1 if mode == "lat" else window) + 5
+    if size > 1 << 16:
+        count *= 10  # of which it takes a tenth
+    port = pair.port()
+    options = ["--layer", "messages", "--mode", mode, "--window", str(window)]
+    options += ["-b", str(size), "-e", str(size), "-n", str(count), "-w", "5"]
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        pair.run(
+            [PINGPONG, "--listen", str(port), *options],
+            [PINGPONG, f"{pair.address()}:{port}", *options, "--json", file.name],
+            env,
+        )
+        (row,) = json.load(file)["rows"]
+    samples = sorted(row["samples_seconds"])
+    return samples[min(len(samples) - 1, int(len(samples) * percentile / 100))]
+
+
+def theirs(pair: Pair, mode: str, size: int, window: int, percentile: float, env) -> float:
+    """The same of ucx_perftest, whose bandwidth is that of the whole run."""
+    port = str(pair.port())
+    count = rounds(size, pair.lab is not None) + (5 if mode == "lat" else 5 * window)
+    test = ["-t", f"tag_{mode}", "-s", str(size), "-n", str(count), "-w", "5"]
+    test += ["-O", str(window)] if mode == "bw" else ["-R", str(percentile)]
+    said = pair.run(
+        [PERFTEST, "-p", port, "-e"],
+        [PERFTEST, pair.address(), "-p", port, "-e", "-f", "-v", *test],
+        env,
+    )
+    names, numbers = [line.split(",") for line in said.splitlines() if "," in line][-2:]
+    row = dict(zip(names, map(float, numbers), strict=True))
+    if mode == "lat":
+        return row[next(name for name in names if "percentile" in name)] * 1e-6
+    return 1 / row["overall_mr"]
+
+
+def compare(pair: Pair, mode: str, size: int, arguments, segment: str) -> dict:
+    """The two by turns."""
+    env = pair.environment(segment)
+    measured = {"gtopk": [], "ucx": []}
+    for turn in range(arguments.turns):
+        sides = [("gtopk", ours), ("ucx", theirs)]
+        for name, measure in sides if turn % 2 == 0 else reversed(sides):
+            seconds = measure(pair, mode, size, arguments.window, arguments.percentile, env)
+            measured[name].append(seconds)
+    mine, other = (statistics.median(measured[name]) for name in ("gtopk", "ucx"))
+    met = (
+        mine <= LATENCY_FACTOR * other + LATENCY_SLACK
+        if mode == "lat"
+        else mine <= other / BANDWIDTH_FACTOR
+    )
+    return {
+        "network": pair.name,
+        "segment": segment,
+        "mode": mode,
+        "bytes": size,
+        "met": met,
+        **measured,
+        "gtopk_seconds": mine,
+        "ucx_seconds": other,
+    }
+
+
+def show(row: dict) -> None:
+    """One line of the table: times of latencies, rates of bandwidths, and which is better."""
+    size, mine, other = row["bytes"], row["gtopk_seconds"], row["ucx_seconds"]
+    if row["mode"] == "lat":
+        figures = f"{mine * 1e6:12.2f} {other * 1e6:12.2f}   us   {mine / other:6.2f}"
+    else:
+        figures = f"{size / mine / 1e9:12.3f} {size / other / 1e9:12.3f}   GB/s {other / mine:6.2f}"
+    bar = "met" if row["met"] else "missed"
+    print(
+        f"{row['network']:>8} {row['segment']:>6} {row['mode']:>4} {size:10d} {figures}  {bar}",
+        flush=True,
+    )
+
+
+def main() -> int:
+    """Measure, print, and say whether the bars were met."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("networks", nargs="+", help="shm, tcp, or a rate of the lab")
+    parser.add_argument("--sizes", default="8,1K,8K,64K,256K,1M,8M,64M")
+    parser.add_argument("--segments", default="272K", help="of TCP, compared")
+    parser.add_argument("--modes", default="lat,bw")
+    parser.add_argument("--window", type=int, default=16)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--percentile", type=float, default=50, help="of latencies")
+    parser.add_argument("--strict", action="store_true")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    rows = []
+    load = os.getloadavg()[0]
+    print(f"# {os.cpu_count()} cores, load {load:.1f}, {arguments.turns} turns, each's median")
+    print(" network segment mode      bytes        gtopk          ucx          ratio")
+    for network in arguments.networks:
+        opened = []
+
+        def keep(lab, opened=opened):
+            opened.append(lab)
+            return lab
+
+        try:
+            pair = Pair(network, keep)
+            for segment in arguments.segments.split(","):
+                for mode in arguments.modes.split(","):
+                    for size in map(bytes_of, arguments.sizes.split(",")):
+                        rows.append(compare(pair, mode, size, arguments, segment))
+                        show(rows[-1])
+        finally:
+            for lab in opened:
+                lab.close()
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1))
+    missed = sum(not row["met"] for row in rows)
+    print(f"# {len(rows) - missed} of {len(rows)} within the bars")
+    return 1 if arguments.strict and missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
