@@ -9,32 +9,13 @@
 #include "gtopk/collectives.hpp"
 #include "gtopk/error.hpp"
 #include "src/collectives/all_reduce.hpp"
-#include "src/collectives/header.hpp"
 #include "src/collectives/ring.hpp"
 #include "src/collectives/tree.hpp"
 
 namespace gtopk {
 
 using engine::GroupView;
-using engine::Message;
 using engine::Task;
-
-Task<void> collectives::ring_all_gather(GroupView& group,
-                                        std::span<const std::span<std::byte>> rooms,
-                                        std::uint32_t first_step) {
-  const std::uint32_t ranks = group.size();
-  const std::uint32_t next = (group.rank() + 1) % ranks;
-  const std::uint32_t previous = (group.rank() + ranks - 1) % ranks;
-  for (std::uint32_t step = 0; step + 1 < ranks; ++step) {
-    const std::span<std::byte> passed_on = rooms[(group.rank() + ranks - step) % ranks];
-    const std::span<std::byte> arriving = rooms[(previous + ranks - step) % ranks];
-    Message incoming = group.recv(previous, first_step + step, arriving);
-    Message outgoing = group.send(next, first_step + step, passed_on);
-    const std::size_t received = co_await incoming;
-    require_length(received, arriving.size(), group, previous);
-    co_await outgoing;
-  }
-}
 
 namespace {
 

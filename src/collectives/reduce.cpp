@@ -11,8 +11,8 @@
 #include "gtopk/collectives.hpp"
 #include "src/collectives/all_reduce.hpp"
 #include "src/collectives/header.hpp"
-#include "src/collectives/reduce_scatter.hpp"
 #include "src/collectives/reduction.hpp"
+#include "src/collectives/ring.hpp"
 #include "src/collectives/tree.hpp"
 
 namespace gtopk {

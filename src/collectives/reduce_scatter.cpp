@@ -1,5 +1,11 @@
-#include "src/collectives/reduce_scatter.hpp"
-
+// Collectives: a reduction of which each rank gets one part. Its order of summation depends on the
+// sizes of the parts and the element size alone, and is the all-reduce's:
+//
+// Up to kRecursiveDoublingBytes over all parts: an all-reduce of them side by side, of which a rank
+// keeps its own. Latency is what counts here, and that takes no more rounds than to agree. Larger:
+// all ranks agree first, then the first half of the all-reduce's ring: part c starts with rank
+// c+1's values, gathers rank c+2's, ..., and ends at rank c. A rank sends (P-1)/P of the elements,
+// the least possible.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -11,6 +17,7 @@
 #include "gtopk/error.hpp"
 #include "src/collectives/all_reduce.hpp"
 #include "src/collectives/reduction.hpp"
+#include "src/collectives/ring.hpp"
 #include "src/collectives/tree.hpp"
 
 namespace gtopk {

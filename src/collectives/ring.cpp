@@ -1,15 +1,14 @@
 #include "src/collectives/ring.hpp"
 
 #include <algorithm>
-#include <deque>
-#include <vector>
+#include <array>
+#include <optional>
+#include <utility>
 
-#include <fmt/format.h>
-
-#include "gtopk/error.hpp"
 #include "src/collectives/all_reduce.hpp"
 #include "src/collectives/header.hpp"
 #include "src/collectives/reduction.hpp"
+#include "src/collectives/ring_order.hpp"
 
 namespace gtopk::collectives {
 namespace {
@@ -20,63 +19,204 @@ using engine::Task;
 
 /// Receives posted ahead of the one that is awaited.
 constexpr std::size_t kWindow = 4;
+/// Messages that a rank sends ahead of the one that it awaits. More would keep nobody busier.
+constexpr std::size_t kAhead = 16;
 
-/// The ring's order of messages: 2(P-1) steps of one chunk each, every chunk in `pieces` pieces. In
-/// step s rank R sends what it got in step s-1: chunk R-1-s while reducing (s < P-1), and R-1-s
-/// still while gathering.
-class Schedule {
+/// Messages under way in one direction, at most N of them.
+template <std::size_t N>
+class Flight {
  public:
-  Schedule(std::uint64_t d, std::uint32_t ranks, std::uint32_t rank, std::size_t element)
-      : d_(d), ranks_(ranks), rank_(rank), element_(element) {
-    // Chunks differ by at most one element; all of them are cut into as many pieces.
-    const std::uint64_t longest = (d + ranks - 1) / ranks * element;
-    pieces_ = std::max<std::uint64_t>(1, (longest + kPieceBytes - 1) / kPieceBytes);
-  }
+  /// Those that are known to have ended.
+  [[nodiscard]] std::uint64_t ended() const { return ended_; }
+  [[nodiscard]] std::uint64_t begun() const { return begun_; }
+  [[nodiscard]] bool full() const { return begun_ - ended_ == N; }
+  [[nodiscard]] bool empty() const { return begun_ == ended_; }
+  void begin(Message message) { under_way_[begun_++ % N].emplace(std::move(message)); }
+  [[nodiscard]] Message& oldest() { return *under_way_[ended_ % N]; }
+  void end_oldest() { under_way_[ended_++ % N].reset(); }
 
-  struct Piece {
-    std::uint64_t begin;  ///< element
-    std::uint64_t size;   ///< elements
-  };
+ private:
+  std::array<std::optional<Message>, N> under_way_;
+  std::uint64_t begun_ = 0;
+  std::uint64_t ended_ = 0;
+};
 
-  [[nodiscard]] std::uint64_t messages() const { return 2ULL * (ranks_ - 1) * pieces_; }
-  /// Those in which what arrives is added; in the others it is final.
-  [[nodiscard]] bool reduces(std::uint64_t message) const { return message / pieces_ < ranks_ - 1; }
-  /// A message sends what arrived this many messages earlier.
-  [[nodiscard]] std::uint64_t distance() const { return pieces_; }
-  [[nodiscard]] Piece sent(std::uint64_t message) const {
-    return piece(message, rank_ + ranks_ - 1);
+/// Moves the pieces of `order` round the ring. Load says where they lie and what becomes of them:
+///   std::span<std::byte> leaves(RingPiece), lands(RingPiece)
+///   std::uint64_t reads_until(RingPiece)  sends that read where this one is to land, and those
+///                                         before them
+///   void arrived(RingPiece)
+/// No rank waits in a circle: a send that is awaited here has its receive posted by the next rank
+/// as soon as that has posted as many as this one.
+template <class Load>
+Task<void> go_round(GroupView& group, RingOrder order, Load load, std::uint32_t first_step) {
+  const std::uint32_t next = (group.rank() + 1) % group.size();
+  const std::uint32_t previous = (group.rank() + group.size() - 1) % group.size();
+  const std::uint64_t messages = order.messages();
+  Flight<kWindow> incoming;
+  Flight<kAhead> outgoing;
+
+  for (std::uint64_t message = 0; message < messages; ++message) {
+    while (incoming.begun() < messages && !incoming.full()) {
+      const RingPiece piece = order.received(incoming.begun());
+      const std::uint64_t reads_until = load.reads_until(piece);
+      if (reads_until > outgoing.begun()) break;
+      while (outgoing.ended() < reads_until) {
+        Message& oldest = outgoing.oldest();
+        co_await oldest;
+        outgoing.end_oldest();
+      }
+      incoming.begin(
+          group.recv(previous, first_step + piece.step, load.lands(piece), piece.number));
+    }
+    const std::uint64_t may_leave =
+        std::min({messages, message + order.pieces(), message + std::uint64_t{kAhead}});
+    while (outgoing.begun() < may_leave) {
+      if (outgoing.full()) {
+        Message& oldest = outgoing.oldest();
+        co_await oldest;
+        outgoing.end_oldest();
+      }
+      const RingPiece piece = order.sent(outgoing.begun());
+      outgoing.begin(group.send(next, first_step + piece.step, load.leaves(piece), piece.number));
+    }
+    Message& expected = incoming.oldest();
+    const std::size_t received = co_await expected;
+    incoming.end_oldest();
+    const RingPiece piece = order.received(message);
+    require_length(received, load.lands(piece).size(), group, previous);
+    load.arrived(piece);
   }
-  [[nodiscard]] Piece received(std::uint64_t message) const {
-    return piece(message, rank_ + ranks_ - 2);
+  while (!outgoing.empty()) {
+    Message& oldest = outgoing.oldest();
+    co_await oldest;
+    outgoing.end_oldest();
   }
-  [[nodiscard]] std::uint32_t step(std::uint64_t message) const {
-    return static_cast<std::uint32_t>(message / pieces_);
+}
+
+std::uint64_t longest_stretch(std::uint64_t longest, std::uint64_t pieces) {
+  return (longest + pieces - 1) / pieces;
+}
+
+/// In the steps that reduce (the first P-1), what arrives lies beside the tensor, in one of kWindow
+/// rooms, until it is added; in the others it is final, and arrives in its place.
+class AllReduceLoad {
+ public:
+  AllReduceLoad(GroupView& group, std::byte* data, std::uint64_t d, DataType type, ReduceOp op,
+                std::uint64_t pieces)
+      : data_(data),
+        d_(d),
+        ranks_(group.size()),
+        type_(type),
+        op_(op),
+        element_(size_of(type)),
+        pieces_(pieces),
+        room_(longest_stretch((d + ranks_ - 1) / ranks_, pieces) * element_),
+        rooms_(group.buffer(kWindow * room_)) {}
+
+  [[nodiscard]] std::span<std::byte> leaves(RingPiece piece) const { return place(piece); }
+  [[nodiscard]] std::span<std::byte> lands(RingPiece piece) const {
+    const std::span<std::byte> at = place(piece);
+    if (!reduces(piece)) return at;
+    return rooms_.subspan((index(piece) % kWindow) * room_, at.size());
   }
-  [[nodiscard]] std::uint32_t chunk(std::uint64_t message) const {
-    return static_cast<std::uint32_t>(message % pieces_);
+  /// A final piece lands where the send of P-1 steps ago, of the same part, reads.
+  [[nodiscard]] std::uint64_t reads_until(RingPiece piece) const {
+    return reduces(piece) ? 0 : index(piece) + 1 - (ranks_ - 1) * pieces_;
   }
-  [[nodiscard]] std::size_t longest_piece() const {
-    const std::uint64_t longest = (d_ + ranks_ - 1) / ranks_;
-    return ((longest + pieces_ - 1) / pieces_) * element_;
+  void arrived(RingPiece piece) const {
+    if (!reduces(piece)) return;
+    const std::span<std::byte> mine = place(piece);
+    reduce(mine.data(), lands(piece).data(), mine.data(), mine.size() / element_, type_, op_);
   }
 
  private:
-  [[nodiscard]] Piece piece(std::uint64_t message, std::uint32_t first_chunk) const {
-    const std::uint64_t step = message / pieces_;
-    const auto chunk = static_cast<std::uint32_t>((first_chunk + 2ULL * ranks_ - step) % ranks_);
-    const std::uint64_t begin = chunk_begin(d_, ranks_, chunk);
-    const std::uint64_t length = chunk_begin(d_, ranks_, chunk + 1) - begin;
-    const std::uint64_t number = message % pieces_;
-    const std::uint64_t from = length * number / pieces_;
-    const std::uint64_t to = length * (number + 1) / pieces_;
-    return {begin + from, to - from};
+  [[nodiscard]] bool reduces(RingPiece piece) const { return piece.step < ranks_ - 1; }
+  [[nodiscard]] std::uint64_t index(RingPiece piece) const {
+    return piece.step * pieces_ + piece.number;
+  }
+  [[nodiscard]] std::span<std::byte> place(RingPiece piece) const {
+    const std::uint64_t begin = chunk_begin(d_, ranks_, piece.part);
+    const Stretch stretch =
+        stretch_of(chunk_begin(d_, ranks_, piece.part + 1) - begin, piece.number, pieces_);
+    return {data_ + (begin + stretch.begin) * element_, stretch.size * element_};
   }
 
+  std::byte* data_;
   std::uint64_t d_;
   std::uint32_t ranks_;
-  std::uint32_t rank_;
+  DataType type_;
+  ReduceOp op_;
   std::size_t element_;
   std::uint64_t pieces_;
+  std::size_t room_;
+  std::span<std::byte> rooms_;
+};
+
+/// A sum that is passed on lies in a room of its own until it has left: those of two steps by
+/// turns.
+class ReduceScatterLoad {
+ public:
+  ReduceScatterLoad(GroupView& group, std::span<const Segment> parts, void* output, DataType type,
+                    ReduceOp op, std::uint64_t pieces, std::uint64_t longest)
+      : parts_(parts),
+        output_(static_cast<std::byte*>(output)),
+        last_step_(group.size() - 2),
+        type_(type),
+        op_(op),
+        element_(size_of(type)),
+        pieces_(pieces),
+        room_(longest_stretch(longest, pieces) * element_),
+        rooms_(group.buffer(std::min(group.size() - 1, 2U) * pieces * room_)) {}
+
+  [[nodiscard]] std::span<std::byte> leaves(RingPiece piece) const {
+    return piece.step == 0 ? mine(piece) : sum(piece, piece.step - 1);
+  }
+  [[nodiscard]] std::span<std::byte> lands(RingPiece piece) const { return sum(piece, piece.step); }
+  /// It lands where the send of the step before reads, which passes on what came two steps ago.
+  [[nodiscard]] std::uint64_t reads_until(RingPiece piece) const {
+    return piece.step < 2 ? 0 : (piece.step - 1) * pieces_ + piece.number + 1;
+  }
+  void arrived(RingPiece piece) const {
+    const std::span<std::byte> so_far = lands(piece);
+    const std::size_t begin = stretch(piece).begin * element_;
+    std::byte* const into = piece.step == last_step_ ? output_ + begin : so_far.data();
+    reduce(into, so_far.data(), mine(piece).data(), so_far.size() / element_, type_, op_);
+  }
+
+ private:
+  [[nodiscard]] Stretch stretch(RingPiece piece) const {
+    return stretch_of(parts_[piece.part].size, piece.number, pieces_);
+  }
+  [[nodiscard]] std::span<std::byte> mine(RingPiece piece) const {
+    const Stretch at = stretch(piece);
+    return {static_cast<std::byte*>(parts_[piece.part].data) + at.begin * element_,
+            at.size * element_};
+  }
+  [[nodiscard]] std::span<std::byte> sum(RingPiece piece, std::uint32_t step) const {
+    const std::size_t room = (step % 2) * pieces_ + piece.number;
+    return rooms_.subspan(room * room_, stretch(piece).size * element_);
+  }
+
+  std::span<const Segment> parts_;
+  std::byte* output_;
+  std::uint32_t last_step_;
+  DataType type_;
+  ReduceOp op_;
+  std::size_t element_;
+  std::uint64_t pieces_;
+  std::size_t room_;
+  std::span<std::byte> rooms_;
+};
+
+/// Each part has its place, and stays there.
+struct AllGatherLoad {
+  std::span<const std::span<std::byte>> rooms;
+
+  [[nodiscard]] std::span<std::byte> leaves(RingPiece piece) const { return rooms[piece.part]; }
+  [[nodiscard]] std::span<std::byte> lands(RingPiece piece) const { return rooms[piece.part]; }
+  [[nodiscard]] static std::uint64_t reads_until(RingPiece /*piece*/) { return 0; }
+  static void arrived(RingPiece /*piece*/) {}
 };
 
 }  // namespace
@@ -84,67 +224,26 @@ class Schedule {
 Task<void> ring_all_reduce(GroupView& group, void* data, std::uint64_t d, DataType type,
                            ReduceOp op, std::uint32_t first_step) {
   const std::uint32_t ranks = group.size();
-  const std::uint32_t next = (group.rank() + 1) % ranks;
-  const std::uint32_t previous = (group.rank() + ranks - 1) % ranks;
-  const std::size_t element = size_of(type);
-  const Schedule schedule(d, ranks, group.rank(), element);
-  auto* const bytes = static_cast<std::byte*>(data);
+  const std::uint64_t pieces = pieces_of((d + ranks - 1) / ranks * size_of(type), kPieceBytes);
+  const RingOrder order(ranks, group.rank(), ranks - 1, 2 * (ranks - 1), pieces);
+  const AllReduceLoad load(group, static_cast<std::byte*>(data), d, type, op, pieces);
+  return go_round(group, order, load, first_step);
+}
 
-  const auto place = [&](Schedule::Piece piece) {
-    return std::span<std::byte>(bytes + piece.begin * element, piece.size * element);
-  };
-  // What is to be added arrives beside the tensor, in one of kWindow rooms; what is final arrives
-  // in its place.
-  const std::span<std::byte> rooms = group.buffer(kWindow * schedule.longest_piece());
-  const auto room = [&](std::uint64_t message) {
-    const Schedule::Piece piece = schedule.received(message);
-    if (!schedule.reduces(message)) return place(piece);
-    return rooms.subspan((message % kWindow) * schedule.longest_piece(), piece.size * element);
-  };
+Task<void> ring_reduce_scatter(GroupView& group, std::span<const Segment> parts, void* output,
+                               DataType type, ReduceOp op, std::uint32_t first_step) {
+  const std::uint32_t ranks = group.size();
+  const std::uint64_t longest = std::ranges::max(parts, {}, &Segment::size).size;
+  const std::uint64_t pieces = pieces_of(longest * size_of(type), kPieceBytes);
+  const RingOrder order(ranks, group.rank(), ranks - 1, ranks - 1, pieces);
+  const ReduceScatterLoad load(group, parts, output, type, op, pieces, longest);
+  return go_round(group, order, load, first_step);
+}
 
-  std::deque<Message> incoming;
-  std::deque<Message> outgoing;
-  std::uint64_t posted = 0;
-  std::uint64_t sent = 0;
-  std::uint64_t acknowledged = 0;  // sends known to be complete
-  const std::uint64_t messages = schedule.messages();
-
-  for (std::uint64_t message = 0; message < messages; ++message) {
-    while (posted < messages && posted < message + kWindow) {
-      // A final piece lands where the send of P-1 steps ago, of the same chunk, reads: that one
-      // comes first.
-      const std::uint64_t reads_until = schedule.reduces(posted) ? 0 : posted + 1 - (messages / 2);
-      if (reads_until > sent) break;
-      while (acknowledged < reads_until && !outgoing.empty()) {
-        Message& oldest = outgoing.front();
-        co_await oldest;
-        outgoing.pop_front();
-        ++acknowledged;
-      }
-      incoming.push_back(group.recv(previous, first_step + schedule.step(posted), room(posted),
-                                    schedule.chunk(posted)));
-      ++posted;
-    }
-    while (sent < messages && sent < message + schedule.distance()) {
-      outgoing.push_back(group.send(next, first_step + schedule.step(sent),
-                                    place(schedule.sent(sent)), schedule.chunk(sent)));
-      ++sent;
-    }
-    Message& expected = incoming.front();
-    const std::size_t received = co_await expected;
-    incoming.pop_front();
-    const Schedule::Piece piece = schedule.received(message);
-    require_length(received, piece.size * element, group, previous);
-    if (schedule.reduces(message)) {
-      std::byte* const mine = place(piece).data();
-      reduce(mine, room(message).data(), mine, piece.size, type, op);
-    }
-  }
-  while (!outgoing.empty()) {
-    Message& oldest = outgoing.front();
-    co_await oldest;
-    outgoing.pop_front();
-  }
+Task<void> ring_all_gather(GroupView& group, std::span<const std::span<std::byte>> rooms,
+                           std::uint32_t first_step) {
+  const RingOrder order(group.size(), group.rank(), 0, group.size() - 1, 1);
+  return go_round(group, order, AllGatherLoad{rooms}, first_step);
 }
 
 }  // namespace gtopk::collectives

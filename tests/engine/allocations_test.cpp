@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "src/collectives/all_reduce.hpp"
 #include "src/engine/compute.hpp"
 #include "src/engine/engine.hpp"
 #include "src/engine/flight_recorder.hpp"
@@ -115,6 +114,33 @@ class Ranks {
     return run(std::move(specs), ended);
   }
 
+  /// Allocations of one collective of d floats over all ranks; of parts of as many each.
+  std::size_t dense(const std::string& collective, std::uint64_t d) {
+    const std::size_t size = engines_.size();
+    tensors_.assign(size, std::vector<float>(size * d, 1.0F));
+    std::vector<engine::OperationSpec> specs;
+    std::size_t ended = 0;
+    for (std::vector<float>& tensor : tensors_) {
+      if (collective == "all_reduce") {
+        specs.push_back(gtopk::all_reduce(tensor.data(), d, DataType::kFloat32));
+      } else if (collective == "reduce_scatter") {
+        std::vector<Segment> parts;
+        for (std::size_t part = 0; part < size; ++part) parts.push_back({&tensor[part * d], d});
+        const Segment own = parts[specs.size()];
+        specs.push_back(gtopk::reduce_scatter(std::move(parts), own, DataType::kFloat32));
+      } else {
+        std::vector<std::span<std::byte>> rooms;
+        for (std::size_t part = 0; part < size; ++part) {
+          rooms.push_back(std::as_writable_bytes(std::span(tensor).subspan(part * d, d)));
+        }
+        specs.push_back(gtopk::all_gather(std::move(rooms), DataType::kFloat32));
+      }
+      specs.back().timeout = std::chrono::seconds(30);
+      specs.back().done = [&ended](const std::exception_ptr& error) { ended += error ? 0 : 1; };
+    }
+    return run(std::move(specs), ended);
+  }
+
   /// Allocations of a message from rank 0 to rank 1, `in_flight` of them at once.
   std::size_t point_to_point(std::size_t bytes, std::size_t in_flight) {
     std::size_t ended = 0;
@@ -187,17 +213,10 @@ std::size_t handed_over(const std::string& algorithm, std::uint64_t d, std::uint
   return sketches ? (5 * d > kFew ? 4 : 0) + last : 3 * last;
 }
 
-/// The two queues of the ring, for d elements that are more than recursive doubling takes.
-std::size_t of_the_ring(const std::string& algorithm, std::uint32_t size, std::uint64_t d) {
-  const bool dense = algorithm == "dense" || algorithm == "true-topk";
-  return dense && size > 1 && d * sizeof(float) > collectives::kRecursiveDoublingBytes ? 4 : 0;
-}
-
 /// Allocations per rank of one operation in the steady state: the operation, its view, its place in
-/// the group's table, its long sweeps, and a ring.
-std::size_t per_rank(const std::string& algorithm, std::uint32_t size, std::uint64_t d,
-                     std::uint64_t k) {
-  return 3 + handed_over(algorithm, d, k) + of_the_ring(algorithm, size, d);
+/// the group's table, and its long sweeps.
+std::size_t per_rank(const std::string& algorithm, std::uint64_t d, std::uint64_t k) {
+  return 3 + handed_over(algorithm, d, k);
 }
 
 class Allocations : public ::testing::TestWithParam<std::string> {};
@@ -219,10 +238,31 @@ TEST_P(Allocations, OfTheSteadyStateAreAFixedNumberPerRankWhateverPAndDAndK) {
       }
       // Under AddressSanitizer coroutine frames are not reused (engine/task.hpp): more, and as
       // fixed.
-      const std::size_t expected = kFramesAreReused ? size * per_rank(GetParam(), size, d, k)
-                                                    : ranks.all_reduce(GetParam(), d, k);
+      const std::size_t expected =
+          kFramesAreReused ? size * per_rank(GetParam(), d, k) : ranks.all_reduce(GetParam(), d, k);
       for (int call = 0; call < 3; ++call) {
         EXPECT_EQ(ranks.all_reduce(GetParam(), d, k), expected) << "P=" << size << " d=" << d;
+      }
+    }
+  }
+}
+
+TEST(DenseAllocations, OfTheSteadyStateAreThoseOfTheOperationsAlone) {
+  for (const std::string collective : {"all_reduce", "reduce_scatter", "all_gather"}) {
+    for (const std::uint32_t size : {2U, 3U, 4U}) {
+      // By the ring in several pieces; the all-reduce of few by the tree, too.
+      std::vector<std::uint64_t> lengths{40'000, 150'000};
+      if (collective != "reduce_scatter") lengths.push_back(10);
+      for (const std::uint64_t d : lengths) {
+        Ranks ranks(size);
+        for (int warm_up = 0; warm_up < 20; ++warm_up) {
+          static_cast<void>(ranks.dense(collective, d));
+        }
+        const std::size_t expected = kFramesAreReused ? 3UL * size : ranks.dense(collective, d);
+        for (int call = 0; call < 3; ++call) {
+          EXPECT_EQ(ranks.dense(collective, d), expected)
+              << collective << " P=" << size << " d=" << d;
+        }
       }
     }
   }
