@@ -1,0 +1,102 @@
+"""Room: tests/torch. Collectives that torch.compile traces, and pipelines of point-to-point
+messages, with the results that gloo gives.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from ranks import Rank, RankSet
+from torch import nn
+from torch.distributed import pipelining
+
+pytestmark = pytest.mark.loopback
+
+BACKENDS = ("gtopk", "gloo")
+WIDTH, BATCH, CHUNKS = 8, 16, 4
+
+
+def drawn(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def step(tensor: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    """Each collective that DTensor and FSDP trace."""
+    summed = functional.all_reduce(tensor * 2, "sum", group)
+    part = functional.reduce_scatter_tensor(summed.relu(), "avg", 0, group)
+    whole = functional.all_gather_tensor(part + 1, 0, group)
+    swapped = functional.all_to_all_single(whole, None, None, group)
+    return functional.wait_tensor(swapped).sin()
+
+
+def check_a_compiled_step(me: Rank) -> None:
+    results = {}
+    for name in BACKENDS:
+        group = dist.new_group(backend=name)
+        # The graph is what torch.compile traces; machine code is not what is tested here.
+        compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
+        mine = drawn(me.rank, 8, 3)
+        results[name] = [compiled(mine, group), step(mine, group)]
+    for each in (*results["gtopk"], results["gloo"][1]):
+        torch.testing.assert_close(each, results["gloo"][0])
+
+
+def parts(count: int) -> list[nn.Module]:
+    torch.manual_seed(5)
+    return [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(count)]
+
+
+def train(me: Rank, name: str, schedule: str) -> list[torch.Tensor]:
+    """Two steps of a pipeline with a stage on each rank: losses, then this stage's gradients."""
+    group = dist.new_group(backend=name)
+    module = parts(me.size)[me.rank]
+    stage = pipelining.PipelineStage(
+        module,
+        me.rank,
+        me.size,
+        torch.device("cpu"),
+        input_args=(drawn(0, BATCH // CHUNKS, WIDTH),),
+        group=group,
+    )
+    loss = nn.functional.mse_loss
+    runs = getattr(pipelining, schedule)(stage, CHUNKS, loss_fn=loss, scale_grads=False)
+    results = []
+    for number in range(2):
+        losses: list[torch.Tensor] = []
+        if me.rank == 0:
+            runs.step(drawn(10 + number, BATCH, WIDTH))
+        elif me.rank == me.size - 1:
+            runs.step(target=drawn(20 + number, BATCH, WIDTH), losses=losses)
+        else:
+            runs.step()
+        results += [loss.detach() for loss in losses]
+    return results + [parameter.grad for parameter in module.parameters()]
+
+
+def alone(me: Rank) -> list[torch.Tensor]:
+    """The same on one rank: gradients of the stage that this rank has."""
+    stages = parts(me.size)
+    whole = nn.Sequential(*stages)
+    for number in range(2):
+        for given, wanted in zip(
+            drawn(10 + number, BATCH, WIDTH).chunk(CHUNKS),
+            drawn(20 + number, BATCH, WIDTH).chunk(CHUNKS),
+            strict=True,
+        ):
+            nn.functional.mse_loss(whole(given), wanted).backward()
+    return [parameter.grad for parameter in stages[me.rank].parameters()]
+
+
+def check_pipelines(me: Rank) -> None:
+    for schedule in ("ScheduleGPipe", "Schedule1F1B"):
+        mine, theirs = (train(me, name, schedule) for name in BACKENDS)
+        assert len(mine) == len(theirs)
+        assert all(map(torch.equal, mine, theirs))
+        assert (len(mine) > 2) == (me.rank == me.size - 1)
+        torch.testing.assert_close(mine[-2:], alone(me))
+
+
+def test_on_four_ranks(four: RankSet, check) -> None:
+    four.run(check)
