@@ -99,7 +99,8 @@ class Doctor {
     for (std::size_t number = 0; number < rounds.size(); ++number) {
       begin_together(number);
       for (const Pair& pair : rounds[number]) {
-        if (pair.from == rank() || pair.to == rank()) report(pair, measured(pair));
+        const bool mine = pair.from == rank() || pair.to == rank();
+        if (mine && !silent_one(pair)) report(pair, measured(pair));
       }
       if (rank() != 0) continue;
       const auto until = Clock::now() + link_limit() + kAround;
@@ -144,15 +145,23 @@ class Doctor {
 
   [[nodiscard]] nanoseconds link_limit() const { return std::min(timeout_, kLongestMessage); }
 
-  /// All ranks leave this after rank 0 has collected what the last round gave.
+  /// All ranks leave this after rank 0 has collected what the last round gave, knowing who has not
+  /// answered so far: each would cost every round its whole time-out.
   void begin_together(std::size_t round) {
     const std::string key = fmt::format("doctor/round/{}", round);
     if (rank() == 0) {
-      store_->set(key, "");
+      store_->set(key, json(silent_).dump());
     } else {
       // Every message of a round may take as long as it may.
-      static_cast<void>(store_->get(key, timeout_ + 2 * (link_limit() + kAround)));
+      json::parse(store_->get(key, timeout_ + 2 * (link_limit() + kAround))).get_to(silent_);
     }
+  }
+
+  [[nodiscard]] std::optional<std::uint32_t> silent_one(const Pair& pair) const {
+    const auto found = std::find_if(silent_.begin(), silent_.end(), [&](std::uint32_t each) {
+      return each == pair.from || each == pair.to;
+    });
+    return found == silent_.end() ? std::nullopt : std::optional(*found);
   }
 
   Half measured(const Pair& pair) {
@@ -200,6 +209,10 @@ class Doctor {
   }
 
   Tested collected(const Pair& pair, Clock::time_point until) {
+    if (const auto silent = silent_one(pair)) {
+      return {.pair = pair,
+              .error = fmt::format("not tested, as rank {} had not answered before", *silent)};
+    }
     const auto lower = half_of(pair, pair.from, until);
     const auto upper = half_of(pair, pair.to, until);
     Tested tested{.pair = pair};
@@ -207,6 +220,7 @@ class Doctor {
       std::vector<std::uint32_t> silent;
       if (!lower) silent.push_back(pair.from);
       if (!upper) silent.push_back(pair.to);
+      silent_.insert(silent_.end(), silent.begin(), silent.end());
       tested.error = fmt::format("no answer from rank{} {}", silent.size() == 1 ? "" : "s",
                                  fmt::join(silent, " and "));
     } else if (!lower->error.empty()) {
@@ -226,6 +240,7 @@ class Doctor {
   LaunchEnvironment environment_;
   std::shared_ptr<KeyValueStore> store_;
   Examined job_;
+  std::vector<std::uint32_t> silent_;  ///< ranks, as rank 0 has told all
 };
 
 }  // namespace
