@@ -16,8 +16,6 @@ namespace {
 using c10d::OpType;
 using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 
-std::atomic<std::int64_t> backends_made{0};
-
 /// A vector that one tensor is, of any strides, or that several make, each contiguous.
 std::vector<Contiguous> pieces(const std::vector<at::Tensor>& tensors) {
   static constexpr const char* kWhat = "sparse_all_reduce";
@@ -81,110 +79,20 @@ SelectorState* numbers_of(const at::Tensor& state) {
 
 }  // namespace
 
-GtopkBackend::GtopkBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                           std::chrono::milliseconds timeout, const std::string& group_name)
-    : Backend(rank, size),
-      number_(backends_made++),
-      options_(c10::make_intrusive<Options>("gtopk", timeout)),
-      error_(std::make_shared<GroupError>(c10d::ErrorType::SUCCESS)),
-      forks_(forks()) {
-  options_->group_name = group_name;
-  // Whoever is the last to let go of it waits for others' callbacks. In a forked child it is
-  // leaked: its threads are not there, and its network is the parent's.
-  const auto leave = [forks_before = forks_](Membership* membership) {
-    std::unique_ptr<Membership> last(membership);
-    if (forks_before != forks()) {
-      static_cast<void>(last.release());
-      return;
-    }
-    const WithoutGil without_gil;
-    last.reset();
-  };
-  try {
-    const Meeting meeting{.directory = directory_of(store),
-                          .name = group_name,
-                          .rank = static_cast<std::uint32_t>(rank),
-                          .size = static_cast<std::uint32_t>(size),
-                          .timeout = timeout};
-    membership_.reset(std::make_unique<Membership>(Runtime::get(), meeting).release(), leave);
-  } catch (const Error& error) {
-    rethrow_for_python(error);
-  }
-  init();
-}
-
-GtopkBackend::~GtopkBackend() { shutdown(); }
-
-void GtopkBackend::shutdown() {
-  if (forks_ != forks()) return;  // the child's mutex may be locked for ever
-  std::shared_ptr<Membership> last;
-  const std::lock_guard lock(mutex_);
-  last.swap(membership_);
-}
-
-void GtopkBackend::abort() {
-  const WithoutGil without_gil;
-  check_not_forked();
-  std::shared_ptr<Membership> held;
-  {
-    const std::lock_guard lock(mutex_);
-    held = membership_;
-  }
-  if (held) held->communicator.abort("abort() was called");
-}
-
-void GtopkBackend::check_not_forked() const {
-  try {
-    check_not_forked_since(forks_);
-  } catch (const Error& error) {
-    rethrow_for_python(error);
-  }
-}
-
-void GtopkBackend::check_member() const {
-  if (membership_) return;
-  rethrow_for_python(Error(ErrorKind::kAborted,
-                           "the process group '" + options_->group_name + "' has been destroyed"));
-}
-
-std::shared_ptr<GtopkBackend::Membership> GtopkBackend::membership() {
-  check_not_forked();
-  const std::lock_guard lock(mutex_);
-  check_member();
-  return membership_;
-}
-
-void GtopkBackend::setTimeout(std::chrono::milliseconds timeout) {
-  options_->timeout = timeout;
-  membership()->communicator.set_timeout(timeout);
-}
-
-c10d::ErrorType GtopkBackend::getError() {
-  const WithoutGil without_gil;
-  check_not_forked();
-  std::shared_ptr<Membership> held;
-  {
-    const std::lock_guard lock(mutex_);
-    held = membership_;
-  }
-  const std::optional<ErrorKind> failure = held ? held->communicator.failure() : std::nullopt;
-  auto none = c10d::ErrorType::SUCCESS;
-  if (failure) error_->compare_exchange_strong(none, error_type(*failure));
-  return *error_;
-}
-
 WorkPointer GtopkBackend::run(c10::intrusive_ptr<GtopkWork> work, std::chrono::milliseconds timeout,
                               const Start& start) {
   check_not_forked();
   const bool collective = !c10d::isP2POp(work->retrieveOpType());
   const std::lock_guard lock(mutex_);
   check_member();
+  if (timeout == c10d::kUnsetTimeout) timeout = options_->timeout;
+  Call call = work->call(membership_->runtime->completer, timeout,
+                         collective ? sequence_.load() : 0, state_, unseen_);
   try {
-    Call call = work->call(membership_->runtime->completer, timeout,
-                           collective ? sequence_.load() : 0, error_, unseen_);
     if (work->retrieveOpType() == OpType::SEND) keep_order(call);
     start(membership_->communicator, std::move(call));
   } catch (const Error& error) {
+    work->not_taken();
     rethrow_for_python(error);
   }
   work->begin();

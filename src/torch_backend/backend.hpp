@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,9 +24,21 @@ namespace gtopk::torch_backend {
 
 class GtopkBackend final : public c10d::Backend {
  public:
-  /// Meets the other ranks; blocks. Call without the GIL.
-  GtopkBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-               std::chrono::milliseconds timeout, const std::string& group_name);
+  /// Of a new backend.
+  struct Place {
+    c10::intrusive_ptr<c10d::Store> store;
+    int rank;
+    int size;
+    std::chrono::milliseconds timeout;
+    std::string group_name;
+    bool reconfigurable = false;  ///< meets nobody before reconfigure()
+  };
+  /// Meets the other ranks; blocks. Call without the GIL. Numbered() knows it by its number.
+  [[nodiscard]] static c10::intrusive_ptr<GtopkBackend> make(const Place& place);
+  /// Never null: throws DistBackendError for a backend that is gone.
+  [[nodiscard]] static c10::intrusive_ptr<GtopkBackend> numbered(std::int64_t number);
+  [[nodiscard]] static std::vector<c10::intrusive_ptr<GtopkBackend>> living();
+  explicit GtopkBackend(const Place& place);
   GtopkBackend(const GtopkBackend&) = delete;
   GtopkBackend& operator=(const GtopkBackend&) = delete;
   GtopkBackend(GtopkBackend&&) = delete;
@@ -33,8 +46,14 @@ class GtopkBackend final : public c10d::Backend {
   ~GtopkBackend() override;
 
   const std::string getBackendName() const override { return "gtopk"; }
-  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  /// A copy: torch writes into what it gives to split().
+  c10::intrusive_ptr<Options> getBackendOptions() override;
   void setTimeout(std::chrono::milliseconds timeout) override;
+#if TORCH_VERSION_MINOR >= 14
+  void addEphemeralTimeout(const std::chrono::milliseconds& timeout) override {
+    state_->extend(timeout);
+  }
+#endif
 
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
                                            const c10d::AllreduceOptions& opts) override;
@@ -73,6 +92,10 @@ class GtopkBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> gather(std::vector<std::vector<at::Tensor>>& outputs,
                                         std::vector<at::Tensor>& inputs,
                                         const c10d::GatherOptions& opts) override;
+#if TORCH_VERSION_MINOR >= 14
+  c10::intrusive_ptr<c10d::Work> gather_single(at::Tensor& output, at::Tensor& input,
+                                               const c10d::GatherOptions& opts) override;
+#endif
   c10::intrusive_ptr<c10d::Work> scatter(std::vector<at::Tensor>& outputs,
                                          std::vector<std::vector<at::Tensor>>& inputs,
                                          const c10d::ScatterOptions& opts) override;
@@ -113,6 +136,46 @@ class GtopkBackend final : public c10d::Backend {
   /// COMM_ERROR or TIMEOUT once the group is over, as is one that an operation found a rank gone
   /// in. A mismatch, which a group survives, is none.
   c10d::ErrorType getError() override;
+
+  // A backend for some of the ranks, in an order of their own: they meet in the store, the others
+  // get null at once. A group that is bound to a device makes its subgroups by new_group(): torch
+  // would call a method of the others that backends outside of it cannot have.
+  bool supportsSplitting() const override { return !getBoundDeviceId().has_value(); }
+  c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
+                                    const std::vector<int>& ranks,
+                                    const c10::intrusive_ptr<Options>& opts) override;
+  c10::intrusive_ptr<Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                    const c10::intrusive_ptr<Options>& opts, const int& rank,
+                                    const int& size) override;
+
+#if TORCH_VERSION_MINOR >= 14
+  // Other ranks, or the same again, in the place of those that this backend has talked to: what is
+  // under way ends with an error, and collectives are numbered anew. A handle is a name drawn at
+  // random; ranks meet in the store under the uuid.
+  bool supportsReconfigure() const override { return place_.reconfigurable; }
+  c10d::ReconfigureHandle get_reconfigure_handle() const override;
+  c10::intrusive_ptr<c10d::Work> reconfigure(const c10d::ReconfigureOptions& opts) override;
+#endif
+
+  // Hooks. Those of abort run on the thread that calls it, or before the Work whose failure ended
+  // the group has ended.
+#if TORCH_VERSION_MINOR >= 14
+  void registerAbortHook(int64_t id, std::function<void()> hook) override {
+    state_->add_abort_hook(id, std::move(hook));
+  }
+  void unregisterAbortHook(int64_t id) override { state_->remove_abort_hook(id); }
+#endif
+#if TORCH_VERSION_MINOR >= 15
+  bool supportsAbortHooks() const override { return true; }
+  bool supportsCompletionHooks() const override { return true; }
+  void registerCompletionHook(int64_t id, c10d::CompletionHook hook) override;
+  void unregisterCompletionHook(int64_t id) override { state_->remove_completion_hook(id); }
+#endif
+  void registerOnCompletionHook(
+      std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
+  void waitForPendingWorks() override;
+  void enableCollectivesTiming() override {}  // they are always timed
+
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
   void abort() override;
@@ -137,6 +200,10 @@ class GtopkBackend final : public c10d::Backend {
     Communicator communicator;  // ends first
   };
 
+  /// Meets so many ranks in the store.
+  [[nodiscard]] std::shared_ptr<Membership> join(const c10::intrusive_ptr<c10d::Store>& store,
+                                                 const std::string& name, int rank, int size,
+                                                 std::chrono::milliseconds timeout) const;
   /// What this rank holds of the group, or an error that says that the group is gone.
   [[nodiscard]] std::shared_ptr<Membership> membership();
   /// Throws unless this rank is still a member; call with mutex_ held.
@@ -158,9 +225,12 @@ class GtopkBackend final : public c10d::Backend {
   c10::intrusive_ptr<Options> options_;
   std::atomic<uint64_t> sequence_{0};
   Window window_;
-  std::shared_ptr<GroupError> error_;
   std::shared_ptr<UnseenError> unseen_ = std::make_shared<UnseenError>();
   std::shared_ptr<Gate> last_sent_;  // the input of the last send from a device; under mutex_
+  const Place place_;
+  const std::string handle_;         ///< for who reconfigures
+  std::set<std::int64_t> meetings_;  ///< of reconfigure(), by their uuid
+  const std::shared_ptr<GroupState> state_ = std::make_shared<GroupState>();
   int forks_;
 };
 

@@ -6,9 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <limits>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -30,49 +28,18 @@ namespace {
 using GroupPointer = c10::intrusive_ptr<c10d::ProcessGroup>;
 using BackendPointer = c10::intrusive_ptr<GtopkBackend>;
 
-/// Backends that are alive, by number. Guarded by process_mutex().
-std::map<std::int64_t, c10::weak_intrusive_ptr<GtopkBackend>>& living() {
-  static std::map<std::int64_t, c10::weak_intrusive_ptr<GtopkBackend>> backends;
-  return backends;
-}
-
-/// Never null: throws DistBackendError for a backend that is gone.
-BackendPointer numbered(std::int64_t number) {
-  BackendPointer backend;
-  {
-    const std::lock_guard lock(process_mutex());
-    const auto at = living().find(number);
-    if (at != living().end()) backend = at->second.lock();
-  }
-  if (!backend) {
-    rethrow_for_python(Error(ErrorKind::kAborted, "the process group has been destroyed"));
-  }
-  return backend;
-}
-
-std::vector<BackendPointer> living_backends() {
-  std::vector<BackendPointer> backends;
-  const std::lock_guard lock(process_mutex());
-  for (const auto& [number, weak] : living()) {
-    if (auto backend = weak.lock()) backends.push_back(std::move(backend));
-  }
-  return backends;
-}
-
 std::string torch_version() { return TORCH_VERSION; }
 
-/// Meets the other ranks of `group`, and puts a backend into its place for CPU tensors.
-/// Its number.
+/// Meets the other ranks of `group`, unless it is `reconfigurable`, and puts a backend into its
+/// place for CPU tensors. Its number.
 std::int64_t create_backend(const GroupPointer& group, std::int64_t timeout_ms,
-                            const std::string& name) {
-  auto backend =
-      c10::make_intrusive<GtopkBackend>(group->getStore(), group->getRank(), group->getSize(),
-                                        std::chrono::milliseconds(timeout_ms), name);
-  {
-    const std::lock_guard lock(process_mutex());
-    std::erase_if(living(), [](const auto& each) { return each.second.expired(); });
-    living().emplace(backend->number(), backend);
-  }
+                            const std::string& name, bool reconfigurable) {
+  auto backend = GtopkBackend::make({.store = group->getStore(),
+                                     .rank = group->getRank(),
+                                     .size = group->getSize(),
+                                     .timeout = std::chrono::milliseconds(timeout_ms),
+                                     .group_name = name,
+                                     .reconfigurable = reconfigurable});
   const std::int64_t number = backend->number();
   group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM,
                     c10::intrusive_ptr<c10d::Backend>(std::move(backend)));
@@ -142,15 +109,15 @@ c10::intrusive_ptr<c10d::Work> sparse_all_reduce(
   options.scale = scale;
   if (gate) options.gate = (*gate)->gate;
   options.op = reduce_op(c10d::ReduceOp(static_cast<c10d::ReduceOp::RedOpType>(op)));
-  return numbered(backend)->sparse_all_reduce(tensors, residual, std::move(options), timeout,
-                                              delivered, state, momentum);
+  return GtopkBackend::numbered(backend)->sparse_all_reduce(tensors, residual, std::move(options),
+                                                            timeout, delivered, state, momentum);
 }
 
 using Counts = c10::Dict<std::string, std::int64_t>;
 using Seconds = c10::Dict<std::string, double>;
 
 std::tuple<Counts, Seconds, std::string> statistics(std::int64_t number) {
-  const BackendPointer backend = numbered(number);
+  const BackendPointer backend = GtopkBackend::numbered(number);
   const Statistics s = backend->statistics();
   Counts counts;
   Seconds seconds;
@@ -205,16 +172,17 @@ Plan plan(std::int64_t backend, std::int64_t d, const at::Tensor& like, std::int
   TORCH_CHECK_VALUE(d >= 0, "gtopk: d must not be negative, given ", d);
   SparseOptions options = options_of(k, density, block, "auto", select, wire);
   options.semantics = semantics_named(semantics);
-  return told(numbered(backend)->plan(static_cast<std::uint64_t>(d), like, options, anew));
+  return told(
+      GtopkBackend::numbered(backend)->plan(static_cast<std::uint64_t>(d), like, options, anew));
 }
 
 Plan last_plan(std::int64_t backend) {
-  return told(numbered(backend)->last_plan().value_or(PlanReport()));
+  return told(GtopkBackend::numbered(backend)->last_plan().value_or(PlanReport()));
 }
 
 /// Of the whole process; empty where it is in no group.
 std::string flight_record() {
-  std::vector<BackendPointer> backends = living_backends();
+  std::vector<BackendPointer> backends = GtopkBackend::living();
   for (const BackendPointer& backend : backends) {
     try {
       return backend->flight_record();
@@ -226,7 +194,11 @@ std::string flight_record() {
 }
 
 std::int64_t get_error(std::int64_t backend) {
-  return static_cast<std::int64_t>(numbered(backend)->getError());
+  return static_cast<std::int64_t>(GtopkBackend::numbered(backend)->getError());
+}
+
+void set_timeout(std::int64_t backend, std::int64_t timeout_ms) {
+  GtopkBackend::numbered(backend)->setTimeout(std::chrono::milliseconds(timeout_ms));
 }
 
 std::int64_t sequence_number(const c10::intrusive_ptr<c10d::Work>& work) {
@@ -236,7 +208,7 @@ std::int64_t sequence_number(const c10::intrusive_ptr<c10d::Work>& work) {
 /// Leaves every group, so that the process can exit though nobody destroyed them. In a forked child
 /// the parent's are left alone.
 void shut_down() {
-  std::vector<BackendPointer> backends = living_backends();
+  std::vector<BackendPointer> backends = GtopkBackend::living();
   for (const BackendPointer& backend : backends) backend->shutdown();
   backends.clear();
   Completer::wait_for_stragglers();
@@ -258,8 +230,8 @@ TORCH_LIBRARY(gtopk, library) {
       .def("arrive", [](const GatePointer& self, bool happened) { self->gate->arrive(happened); })
       .def("shut", [](const GatePointer& self) { return self->gate->shut(); });
   library.def(
-      "create_backend(__torch__.torch.classes.c10d.ProcessGroup group, int timeout_ms, str name) "
-      "-> int",
+      "create_backend(__torch__.torch.classes.c10d.ProcessGroup group, int timeout_ms, str name, "
+      "bool reconfigurable) -> int",
       &create_backend);
   library.def("number_of(__torch__.torch.classes.c10d.ProcessGroup group) -> int?", &number_of);
   library.def(
@@ -287,6 +259,7 @@ TORCH_LIBRARY(gtopk, library) {
       &last_plan);
   library.def("flight_record() -> str", &flight_record);
   library.def("get_error(int backend) -> int", &get_error);
+  library.def("set_timeout(int backend, int timeout_ms) -> ()", &set_timeout);
   library.def("sequence_number(__torch__.torch.classes.c10d.Work work) -> int", &sequence_number);
   library.def("shutdown() -> ()", &shut_down);
   library.def("algorithms() -> Dict(str, str)", +[] { return described(algorithms()); });

@@ -237,6 +237,23 @@ WorkPointer GtopkBackend::gather(std::vector<std::vector<at::Tensor>>& outputs,
   });
 }
 
+#if TORCH_VERSION_MINOR >= 14
+WorkPointer GtopkBackend::gather_single(at::Tensor& output, at::Tensor& input,
+                                        const c10d::GatherOptions& opts) {
+  const ClosesOnError closing(window_);
+  const BelowAutograd below;
+  std::vector<at::Tensor> inputs{input};
+  std::vector<std::vector<at::Tensor>> outputs;
+  if (rank_ == opts.rootRank) {
+    TORCH_CHECK_VALUE(output.is_contiguous() && output.numel() == input.numel() * size_,
+                      "gtopk: gather_single wants a contiguous output of ", size_, " x ",
+                      input.numel(), " elements, given ", output.numel());
+    outputs.push_back(output.view({size_, input.numel()}).unbind());
+  }
+  return gather(outputs, inputs, opts);
+}
+#endif
+
 WorkPointer GtopkBackend::scatter(std::vector<at::Tensor>& outputs,
                                   std::vector<std::vector<at::Tensor>>& inputs,
                                   const c10d::ScatterOptions& opts) {

@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <utility>
 
@@ -49,9 +50,11 @@ c10d::ErrorType error_type(ErrorKind kind) {
 
 namespace {
 
-/// What Python is to see; notes in `group` what ended the group.
+std::atomic<std::uint64_t> works_made{0};
+
+/// What Python is to see. `ends_group`: set where it is what ended the group.
 std::exception_ptr for_python(const std::exception_ptr& error, bool point_to_point,
-                              GroupError& group) {
+                              GroupState& group, bool& ends_group) {
   if (!error) return nullptr;
   try {
     try {
@@ -59,8 +62,7 @@ std::exception_ptr for_python(const std::exception_ptr& error, bool point_to_poi
     } catch (const Error& known) {
       // A send or receive that finds no match in time ends alone.
       if (!point_to_point || known.kind() != ErrorKind::kTimeout) {
-        auto none = c10d::ErrorType::SUCCESS;
-        group.compare_exchange_strong(none, error_type(known.kind()));
+        ends_group = group.note(error_type(known.kind()));
       }
       rethrow_for_python(known);
     }
@@ -96,6 +98,7 @@ GtopkWork::GtopkWork(int rank, c10d::OpType type, const char* title,
       memory_(std::move(memory)),
       result_(std::move(result)),
       device_(DeviceCall::of(inputs, memory_, result_)),
+      key_(works_made++),
       forks_(forks()) {}
 
 GtopkWork::~GtopkWork() {
@@ -187,11 +190,23 @@ int GtopkWork::sourceRank() const {
   return static_cast<int>(source_);
 }
 
+float GtopkWork::getDuration() const {
+  const std::lock_guard lock(mutex_);
+  TORCH_CHECK(completed_, "gtopk: the duration of an operation is known when it has ended");
+  return std::chrono::duration<float, std::milli>(over_at_ - began_).count();
+}
+
 Call GtopkWork::call(Completer& completer, std::chrono::milliseconds timeout, uint64_t sequence,
-                     std::shared_ptr<GroupError> group_error, std::shared_ptr<UnseenError> unseen) {
+                     std::shared_ptr<GroupState> group, std::shared_ptr<UnseenError> unseen) {
   sequence_ = sequence;
-  group_error_ = std::move(group_error);
+  group_ = std::move(group);
   unseen_ = std::move(unseen);
+  completer_ = &completer;
+  GroupState::Extended extended = group_->extended();
+  timeout_ = timeout + extended.by;
+  extensions_ = std::move(extended.first_of);
+  group_->begin();
+  began_ = Clock::now();
   auto self = c10::intrusive_ptr<GtopkWork>::unsafe_reclaim_from_nonowning(this);
   Call call;
   if (device_) call.input = device_->input();
@@ -205,12 +220,17 @@ Call GtopkWork::call(Completer& completer, std::chrono::milliseconds timeout, ui
     self.reset();
     let_go_through() = nullptr;
   });
-  if (timeout != c10d::kUnsetTimeout) call.timeout = timeout;
+  call.timeout = timeout_;
   return call;
 }
 
 void GtopkWork::begin() {
   if (device_) device_->begin(memory_);
+}
+
+void GtopkWork::not_taken() {
+  group_->end_extensions(extensions_);
+  group_->end();
 }
 
 void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& error) noexcept {
@@ -222,7 +242,17 @@ void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& 
     completer.run([self] { self->copy_back(); });
     return;
   }
-  if (end(for_python(error, c10d::isP2POp(opType_), *group_error_))) {
+  bool ends_group = false;
+  const std::exception_ptr seen = for_python(error, c10d::isP2POp(opType_), *group_, ends_group);
+  if (ends_group && group_->has_abort_hooks()) {
+    // They come before whoever waits, and take as long as they like.
+    completer.run([self, seen] {
+      self->group_->run_abort_hooks();
+      if (const auto future = self->end(seen)) self->complete(*future);
+    });
+    return;
+  }
+  if (end(seen)) {
     completer.run([self] { self->complete(*self->future_); });
   }
 }
@@ -244,6 +274,7 @@ c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::end(std::exception_ptr error)
   {
     const std::lock_guard lock(mutex_);
     completed_ = true;
+    over_at_ = Clock::now();
     exception_ = std::move(error);
     const auto end_of_profile = std::exchange(recordFunctionEndCallback_, nullptr);
     try {
@@ -255,9 +286,29 @@ c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::end(std::exception_ptr error)
     // Nobody may come to ask this one: the next wait() in the group raises it.
     if (exception_ && device_ && device_->copies_ahead() && !future) unseen_->note(exception_);
   }
+  tell_hooks();
   over_.store(true, std::memory_order_release);
   cv_.notify_all();
   return future;
+}
+
+void GtopkWork::tell_hooks() {
+  group_->end_extensions(extensions_);
+  const std::chrono::duration<float> took = over_at_ - began_;
+  if (!exception_) group_->completed(key_, took.count() * 1000);
+  if (const auto hook = group_->end_hook()) {
+    const auto info = std::make_shared<c10d::WorkInfo>(opType_, sequence_, began_, over_at_, took);
+    completer_->run([group = group_, hook, info] {
+      try {
+        (*hook)(info);
+      } catch (const std::exception& failure) {
+        LOG(ERROR) << "gtopk: the completion hook threw: " << failure.what();
+      }
+      group->end();
+    });
+  } else {
+    group_->end();
+  }
 }
 
 void GtopkWork::complete(Future& future) const {

@@ -11,6 +11,7 @@
 #include "src/torch_backend/completer.hpp"
 #include "src/torch_backend/contiguous.hpp"
 #include "src/torch_backend/device_call.hpp"
+#include "src/torch_backend/group_state.hpp"
 #include "src/torch_backend/torch_headers.hpp"
 
 namespace gtopk::torch_backend {
@@ -19,8 +20,7 @@ namespace gtopk::torch_backend {
 /// for the rest.
 [[noreturn]] void rethrow_for_python(const Error& error);
 
-/// What ended a group, as Backend::getError() says it. The first cause stays.
-using GroupError = std::atomic<c10d::ErrorType>;
+/// What ends a group, as Backend::getError() says it; SUCCESS for what it survives.
 [[nodiscard]] c10d::ErrorType error_type(ErrorKind kind);
 
 class GtopkWork final : public c10d::Work {
@@ -46,6 +46,14 @@ class GtopkWork final : public c10d::Work {
   /// Of a receive.
   int sourceRank() const override;
   uint64_t getSequencenumber() const override { return sequence_; }
+  /// Milliseconds from the call to the end; throws before that.
+  float getDuration() const override;
+#if TORCH_VERSION_MINOR >= 14
+  std::chrono::milliseconds getTimeout() const override { return timeout_; }
+#endif
+#if TORCH_VERSION_MINOR >= 15
+  uint64_t getCompletionKey() const override { return key_; }
+#endif
 
   /// On success this runs after what is copied back, and before anybody is told. Once, before the
   /// operation is started.
@@ -53,16 +61,20 @@ class GtopkWork final : public c10d::Work {
   /// Where the core tells who sent what is received; for a sender that is known, it is set.
   [[nodiscard]] std::uint32_t& source() { return source_; }
 
-  /// How the core is to be called, as operation `sequence` of a group whose end is noted in
-  /// `group_error`; `unseen`: see UnseenError.
+  /// How the core is to be called, as operation `sequence` of a group of that state; `unseen`: see
+  /// UnseenError.
   [[nodiscard]] Call call(Completer& completer, std::chrono::milliseconds timeout,
-                          uint64_t sequence, std::shared_ptr<GroupError> group_error,
+                          uint64_t sequence, std::shared_ptr<GroupState> group,
                           std::shared_ptr<UnseenError> unseen);
+  /// The core did not take the call: it is as if it had not been made.
+  void not_taken();
   /// The core has been called.
   void begin();
 
  private:
   using Future = c10::ivalue::Future;
+
+  using Clock = std::chrono::steady_clock;
 
   [[nodiscard]] bool ended() const { return completed_ && (!future_ || future_->completed()); }
   /// The engine's thread: neither throws nor copies.
@@ -71,6 +83,8 @@ class GtopkWork final : public c10d::Work {
   /// Wakes who waits; the future that is to be completed next, if any.
   [[nodiscard]] c10::intrusive_ptr<Future> end(std::exception_ptr error);
   void complete(Future& future) const;
+  /// Whoever asked the group for it.
+  void tell_hooks();
   [[nodiscard]] bool wait_on_stream();
   /// What went wrong, where something did; with mutex_ held.
   void raise() const;
@@ -80,8 +94,14 @@ class GtopkWork final : public c10d::Work {
   std::function<void()> finish_;
   c10::intrusive_ptr<Future> future_;   // under mutex_
   std::unique_ptr<DeviceCall> device_;  // null on the CPU
-  std::shared_ptr<GroupError> group_error_;
   std::shared_ptr<UnseenError> unseen_;
+  std::shared_ptr<GroupState> group_;
+  Completer* completer_ = nullptr;
+  std::vector<std::uint64_t> extensions_;  ///< that end with this Work
+  std::chrono::milliseconds timeout_{0};
+  Clock::time_point began_;
+  Clock::time_point over_at_;  ///< under mutex_
+  const std::uint64_t key_;    ///< no other Work of this process has it
   uint64_t sequence_ = 0;
   std::uint32_t source_ = 0;
   /// The operation has ended: for those that look without the mutex.

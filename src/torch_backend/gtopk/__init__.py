@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gtopk.optimizer import DistributedOptimizer
     from gtopk.planning import plan
     from gtopk.recorder import flight_recorder
+    from gtopk.replicas import ReplicaGroup
     from gtopk.saving import load, save
     from gtopk.shards import fsdp_hook
     from gtopk.state import SparseState
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Backend",
     "DistributedOptimizer",
+    "ReplicaGroup",
     "SparseState",
     "__version__",
     "attach",
@@ -48,6 +50,7 @@ __all__ = [
 _PLACES = {
     "Backend": "gtopk.alone",
     "DistributedOptimizer": "gtopk.optimizer",
+    "ReplicaGroup": "gtopk.replicas",
     "SparseState": "gtopk.state",
     "attach": "gtopk.hook",
     "create_backend": "gtopk.alone",

@@ -49,19 +49,21 @@ def _meet_by_pmix(url: str, **options: Any) -> Iterator[tuple[Store, int, int]]:
 def _create(options: _DistributedBackendOptions, backend_options: object | None) -> Backend:
     """Meet the other ranks of a group; torch calls this from init_process_group and new_group.
 
-    Raises ImportError where the native part cannot be loaded, NotImplementedError for pg_options
-    and for groups that can be reconfigured, torch.distributed.DistBackendError where ranks do not
-    find each other.
+    Raises ImportError where the native part cannot be loaded, NotImplementedError for pg_options,
+    torch.distributed.DistBackendError where ranks do not find each other.
     """
     if backend_options is not None:
         raise NotImplementedError(
             f"gtopk: pg_options are not there yet, given {type(backend_options).__name__}"
         )
-    if getattr(options, "enable_reconfigure", False):  # of torch 2.14 and up
-        raise NotImplementedError("gtopk: groups that can be reconfigured are not there yet")
     from gtopk import _native
 
     backend, _ = _native.create_backend(
-        options.store, options.group_rank, options.group_size, options.timeout, options.group_id
+        options.store,
+        options.group_rank,
+        options.group_size,
+        options.timeout,
+        options.group_id,
+        reconfigurable=getattr(options, "enable_reconfigure", False),  # of torch 2.14 and up
     )
     return backend

@@ -73,9 +73,17 @@ def library_for(torch: str, files: Iterable[str]) -> str:
 
 
 def create_backend(
-    store: Store, rank: int, size: int, timeout: timedelta, name: str
+    store: Store,
+    rank: int,
+    size: int,
+    timeout: timedelta,
+    name: str,
+    *,
+    reconfigurable: bool = False,
 ) -> tuple[Backend, int]:
     """Meet the other ranks of the group `name`; blocks. The backend, and its number for operators.
+
+    reconfigurable: it meets nobody before its reconfigure() (torch 2.14 and up).
 
     Raises ImportError as load() does, torch.distributed.DistBackendError where ranks do not find
     each other.
@@ -87,7 +95,7 @@ def create_backend(
     # Operators take no Backend and return none: a group carries it.
     carrier = _carrier(store, rank, size)
     milliseconds = round(timeout.total_seconds() * 1000)
-    number: int = native.create_backend(carrier.boxed(), milliseconds, name)
+    number: int = native.create_backend(carrier.boxed(), milliseconds, name, reconfigurable)
     return carrier._get_backend(torch.device("cpu")), number
 
 

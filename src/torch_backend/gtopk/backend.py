@@ -114,6 +114,10 @@ class GtopkBackend:
         counts, seconds, transport = self._operators.statistics(self._number)
         return {**counts, **seconds, "transport": transport}
 
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        """Of operations to come that are given none."""
+        self._operators.set_timeout(self._number, round(timeout.total_seconds() * 1000))
+
     def get_error(self) -> ErrorType:
         """SUCCESS, or what ended the group: TIMEOUT or COMM_ERROR."""
         return ErrorType(self._operators.get_error(self._number))

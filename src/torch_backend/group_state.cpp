@@ -1,0 +1,127 @@
+#include "src/torch_backend/group_state.hpp"
+
+#include <exception>
+#include <utility>
+
+namespace gtopk::torch_backend {
+
+c10d::ErrorType GroupState::error() const {
+  const std::lock_guard lock(mutex_);
+  return error_;
+}
+
+bool GroupState::note(c10d::ErrorType error) {
+  const std::lock_guard lock(mutex_);
+  if (error == c10d::ErrorType::SUCCESS || error_ != c10d::ErrorType::SUCCESS) return false;
+  error_ = error;
+  return true;
+}
+
+void GroupState::forget_error() {
+  const std::lock_guard lock(mutex_);
+  error_ = c10d::ErrorType::SUCCESS;
+}
+
+void GroupState::add_abort_hook(std::int64_t id, AbortHook hook) {
+  const std::lock_guard lock(mutex_);
+  abort_hooks_[id] = std::move(hook);
+}
+
+void GroupState::remove_abort_hook(std::int64_t id) {
+  AbortHook last;  // may run Python as it goes
+  const std::lock_guard lock(mutex_);
+  const auto at = abort_hooks_.find(id);
+  if (at == abort_hooks_.end()) return;
+  last = std::move(at->second);
+  abort_hooks_.erase(at);
+}
+
+bool GroupState::has_abort_hooks() const {
+  const std::lock_guard lock(mutex_);
+  return !abort_hooks_.empty();
+}
+
+void GroupState::run_abort_hooks() const {
+  std::map<std::int64_t, AbortHook> hooks;
+  {
+    const std::lock_guard lock(mutex_);
+    hooks = abort_hooks_;
+  }
+  for (const auto& [id, hook] : hooks) {
+    try {
+      hook();
+    } catch (const std::exception& error) {
+      LOG(ERROR) << "gtopk: abort hook " << id << " threw: " << error.what();
+    }
+  }
+}
+
+void GroupState::add_completion_hook(std::int64_t id, CompletionHook hook) {
+  const std::lock_guard lock(mutex_);
+  completion_hooks_[id] = std::move(hook);
+}
+
+void GroupState::remove_completion_hook(std::int64_t id) {
+  const std::lock_guard lock(mutex_);
+  completion_hooks_.erase(id);
+}
+
+void GroupState::completed(std::uint64_t key, float duration) const {
+  const std::lock_guard lock(mutex_);  // hooks are short, and call nothing of ours
+  for (const auto& [id, hook] : completion_hooks_) {
+    try {
+      hook(key, duration);
+    } catch (const std::exception& error) {
+      LOG(ERROR) << "gtopk: completion hook " << id << " threw: " << error.what();
+    }
+  }
+}
+
+void GroupState::set_end_hook(EndHook hook) {
+  auto held = std::make_shared<const EndHook>(std::move(hook));
+  const std::lock_guard lock(mutex_);
+  end_hook_.swap(held);
+}
+
+std::shared_ptr<const GroupState::EndHook> GroupState::end_hook() const {
+  const std::lock_guard lock(mutex_);
+  return end_hook_;
+}
+
+void GroupState::begin() {
+  const std::lock_guard lock(mutex_);
+  ++under_way_;
+}
+
+void GroupState::end() {
+  const std::lock_guard lock(mutex_);
+  if (--under_way_ == 0) changed_.notify_all();
+}
+
+void GroupState::wait_for_all() const {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return under_way_ == 0; });
+}
+
+void GroupState::extend(std::chrono::milliseconds by) {
+  const std::lock_guard lock(mutex_);
+  extensions_[next_extension_++] = {by};
+}
+
+GroupState::Extended GroupState::extended() {
+  const std::lock_guard lock(mutex_);
+  Extended extended;
+  for (auto& [number, extension] : extensions_) {
+    extended.by += extension.by;
+    if (!std::exchange(extension.has_a_work, true)) extended.first_of.push_back(number);
+  }
+  return extended;
+}
+
+void GroupState::end_extensions(const std::vector<std::uint64_t>& extensions) {
+  if (extensions.empty()) return;
+  const std::lock_guard lock(mutex_);
+  for (const std::uint64_t number : extensions) extensions_.erase(number);
+}
+
+}  // namespace gtopk::torch_backend

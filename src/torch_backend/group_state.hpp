@@ -1,0 +1,81 @@
+// Torch backend: what a group's backend and its Works share: how the group ended, who wants to be
+// told of what ends, and by how much time-outs are extended for a while. Any thread.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "src/torch_backend/torch_headers.hpp"
+
+namespace gtopk::torch_backend {
+
+class GroupState {
+ public:
+  /// torch's AbortHook: called when the group ends by an error or by abort(), once for each.
+  using AbortHook = std::function<void()>;
+  /// What torch's CompletionHook is told of a Work that has ended well: its key, milliseconds.
+  using CompletionHook = std::function<void(std::uint64_t key, float duration)>;
+  /// torch's onCompletionHook: of every Work, failed ones included.
+  using EndHook = std::function<void(std::shared_ptr<c10d::WorkInfo>)>;
+
+  /// SUCCESS, or what ended the group.
+  [[nodiscard]] c10d::ErrorType error() const;
+  /// The first cause stays. Whether this was it.
+  bool note(c10d::ErrorType error);
+  /// The group begins anew.
+  void forget_error();
+
+  void add_abort_hook(std::int64_t id, AbortHook hook);
+  void remove_abort_hook(std::int64_t id);
+  [[nodiscard]] bool has_abort_hooks() const;
+  /// What they throw is logged. Not on the engine's thread: they take as long as they like.
+  void run_abort_hooks() const;
+
+  void add_completion_hook(std::int64_t id, CompletionHook hook);
+  void remove_completion_hook(std::int64_t id);
+  void completed(std::uint64_t key, float duration) const;
+
+  void set_end_hook(EndHook hook);
+  /// Null where there is none.
+  [[nodiscard]] std::shared_ptr<const EndHook> end_hook() const;
+
+  // Works that are under way or whose end hook has not run.
+  void begin();
+  void end();
+  void wait_for_all() const;
+
+  /// Time-outs of Works to come are longer by this, until the first of them ends.
+  void extend(std::chrono::milliseconds by);
+  struct Extended {
+    std::chrono::milliseconds by{0};
+    std::vector<std::uint64_t> first_of;  ///< extensions that end with this Work
+  };
+  /// For a new Work.
+  [[nodiscard]] Extended extended();
+  void end_extensions(const std::vector<std::uint64_t>& extensions);
+
+ private:
+  struct Extension {
+    std::chrono::milliseconds by;
+    bool has_a_work = false;
+  };
+
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  c10d::ErrorType error_ = c10d::ErrorType::SUCCESS;
+  std::map<std::int64_t, AbortHook> abort_hooks_;
+  std::map<std::int64_t, CompletionHook> completion_hooks_;
+  std::shared_ptr<const EndHook> end_hook_;
+  std::int64_t under_way_ = 0;
+  std::map<std::uint64_t, Extension> extensions_;
+  std::uint64_t next_extension_ = 0;
+};
+
+}  // namespace gtopk::torch_backend

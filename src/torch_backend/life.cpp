@@ -1,0 +1,282 @@
+// Torch backend: the life of a group's backend: it meets, leaves, is aborted, split, made anew with
+// other ranks; and who wants to be told.
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+#include <utility>
+#include <variant>
+
+#include "src/torch_backend/backend.hpp"
+#include "src/torch_backend/forks.hpp"
+#include "src/torch_backend/gil.hpp"
+#include "src/torch_backend/store.hpp"
+
+namespace gtopk::torch_backend {
+namespace {
+
+using BackendPointer = c10::intrusive_ptr<GtopkBackend>;
+
+std::atomic<std::int64_t> backends_made{0};
+
+/// Backends that are alive, by number. Guarded by process_mutex().
+std::map<std::int64_t, c10::weak_intrusive_ptr<GtopkBackend>>& backends() {
+  static std::map<std::int64_t, c10::weak_intrusive_ptr<GtopkBackend>> living;
+  return living;
+}
+
+/// As no other process of the job has.
+std::string drawn_handle() {
+  std::random_device random;
+  std::string handle = "gtopk-";
+  for (int word = 0; word < 4; ++word) handle += c10::str(random(), word < 3 ? "-" : "");
+  return handle;
+}
+
+}  // namespace
+
+BackendPointer GtopkBackend::make(const Place& place) {
+  const WithoutGil without_gil;
+  auto backend = c10::make_intrusive<GtopkBackend>(place);
+  const std::lock_guard lock(process_mutex());
+  std::erase_if(backends(), [](const auto& each) { return each.second.expired(); });
+  backends().emplace(backend->number(), backend);
+  return backend;
+}
+
+BackendPointer GtopkBackend::numbered(std::int64_t number) {
+  BackendPointer backend;
+  {
+    const std::lock_guard lock(process_mutex());
+    const auto at = backends().find(number);
+    if (at != backends().end()) backend = at->second.lock();
+  }
+  if (!backend) {
+    rethrow_for_python(Error(ErrorKind::kAborted, "the process group has been destroyed"));
+  }
+  return backend;
+}
+
+std::vector<BackendPointer> GtopkBackend::living() {
+  std::vector<BackendPointer> all;
+  const std::lock_guard lock(process_mutex());
+  for (const auto& [number, weak] : backends()) {
+    if (auto backend = weak.lock()) all.push_back(std::move(backend));
+  }
+  return all;
+}
+
+GtopkBackend::GtopkBackend(const Place& place)
+    : Backend(place.rank, place.size),
+      number_(backends_made++),
+      options_(c10::make_intrusive<Options>("gtopk", place.timeout)),
+      place_(place),
+      handle_(place.reconfigurable ? drawn_handle() : std::string()),
+      forks_(forks()) {
+  options_->group_name = place.group_name;
+  if (!place.reconfigurable) {
+    membership_ = join(place.store, place.group_name, place.rank, place.size, place.timeout);
+  }
+  init();
+}
+
+GtopkBackend::~GtopkBackend() { shutdown(); }
+
+std::shared_ptr<GtopkBackend::Membership> GtopkBackend::join(
+    const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, int rank, int size,
+    std::chrono::milliseconds timeout) const {
+  // Whoever is the last to let go of it waits for others' callbacks. In a forked child it is
+  // leaked: its threads are not there, and its network is the parent's.
+  const auto leave = [forks_before = forks_](Membership* membership) {
+    std::unique_ptr<Membership> last(membership);
+    if (forks_before != forks()) {
+      static_cast<void>(last.release());
+      return;
+    }
+    const WithoutGil without_gil;
+    last.reset();
+  };
+  try {
+    const Meeting meeting{.directory = directory_of(store),
+                          .name = name,
+                          .rank = static_cast<std::uint32_t>(rank),
+                          .size = static_cast<std::uint32_t>(size),
+                          .timeout = timeout};
+    return {std::make_unique<Membership>(Runtime::get(), meeting).release(), leave};
+  } catch (const Error& error) {
+    rethrow_for_python(error);
+  }
+}
+
+void GtopkBackend::shutdown() {
+  if (forks_ != forks()) return;  // the child's mutex may be locked for ever
+  std::shared_ptr<Membership> last;
+  const std::lock_guard lock(mutex_);
+  last.swap(membership_);
+}
+
+void GtopkBackend::abort() {
+  const WithoutGil without_gil;
+  check_not_forked();
+  std::shared_ptr<Membership> held;
+  {
+    const std::lock_guard lock(mutex_);
+    held = membership_;
+  }
+  if (!held) return;
+  if (state_->note(c10d::ErrorType::COMM_ERROR)) state_->run_abort_hooks();
+  held->communicator.abort("abort() was called");
+}
+
+void GtopkBackend::check_not_forked() const {
+  try {
+    check_not_forked_since(forks_);
+  } catch (const Error& error) {
+    rethrow_for_python(error);
+  }
+}
+
+void GtopkBackend::check_member() const {
+  if (membership_) return;
+  const bool waits = place_.reconfigurable && meetings_.empty();
+  rethrow_for_python(Error(ErrorKind::kAborted,
+                           "the process group '" + options_->group_name + "' has " +
+                               (waits ? "met nobody yet: call reconfigure" : "been destroyed")));
+}
+
+std::shared_ptr<GtopkBackend::Membership> GtopkBackend::membership() {
+  check_not_forked();
+  const std::lock_guard lock(mutex_);
+  check_member();
+  return membership_;
+}
+
+c10::intrusive_ptr<GtopkBackend::Options> GtopkBackend::getBackendOptions() {
+  const std::lock_guard lock(mutex_);
+  return c10::make_intrusive<Options>(*options_);
+}
+
+void GtopkBackend::setTimeout(std::chrono::milliseconds timeout) {
+  const std::lock_guard lock(mutex_);
+  options_->timeout = timeout;
+  if (membership_) membership_->communicator.set_timeout(timeout);
+}
+
+c10d::ErrorType GtopkBackend::getError() {
+  const WithoutGil without_gil;
+  check_not_forked();
+  std::shared_ptr<Membership> held;
+  {
+    const std::lock_guard lock(mutex_);
+    held = membership_;
+  }
+  const std::optional<ErrorKind> failure = held ? held->communicator.failure() : std::nullopt;
+  if (failure) static_cast<void>(state_->note(error_type(*failure)));
+  return state_->error();
+}
+
+c10::intrusive_ptr<c10d::Backend> GtopkBackend::split(const c10::intrusive_ptr<c10d::Store>& store,
+                                                      const std::vector<int>& ranks,
+                                                      const c10::intrusive_ptr<Options>& opts) {
+  check_not_forked();
+  const std::set<int> distinct(ranks.begin(), ranks.end());
+  TORCH_CHECK_VALUE(distinct.size() == ranks.size() && !ranks.empty() && *distinct.begin() >= 0 &&
+                        *distinct.rbegin() < size_,
+                    "gtopk: split wants distinct ranks of 0 to ", size_ - 1, ", given ", ranks);
+  const auto mine = std::ranges::find(ranks, rank_);
+  if (mine == ranks.end()) return nullptr;
+  const auto options = opts ? opts : getBackendOptions();
+  const bool named = !options->group_name.empty() && options->group_name != place_.group_name;
+  return make({.store = store,
+               .rank = static_cast<int>(mine - ranks.begin()),
+               .size = static_cast<int>(ranks.size()),
+               .timeout = options->timeout,
+               .group_name = named ? options->group_name : "split of " + place_.group_name});
+}
+
+c10::intrusive_ptr<c10d::Backend> GtopkBackend::merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                                      const c10::intrusive_ptr<Options>& opts,
+                                                      const int& rank, const int& size) {
+  check_not_forked();
+  const auto options = opts ? opts : getBackendOptions();
+  return make({.store = store,
+               .rank = rank,
+               .size = size,
+               .timeout = options->timeout,
+               .group_name = "merged with " + place_.group_name});
+}
+
+#if TORCH_VERSION_MINOR >= 14
+c10d::ReconfigureHandle GtopkBackend::get_reconfigure_handle() const {
+  TORCH_CHECK_VALUE(place_.reconfigurable,
+                    "gtopk: only a group made with enable_reconfigure=True can be reconfigured");
+  return handle_;
+}
+
+c10::intrusive_ptr<c10d::Work> GtopkBackend::reconfigure(const c10d::ReconfigureOptions& opts) {
+  const WithoutGil without_gil;
+  check_not_forked();
+  static_cast<void>(get_reconfigure_handle());
+  // Of a set all ranks make the same order.
+  std::vector<std::string> handles;
+  if (const auto* const any = std::get_if<0>(&opts.handles)) {
+    handles.assign(any->begin(), any->end());
+    std::ranges::sort(handles);
+  } else {
+    handles = std::get<1>(opts.handles);
+  }
+  const auto mine = std::ranges::find(handles, handle_);
+  const std::set<std::string> distinct(handles.begin(), handles.end());
+  TORCH_CHECK_VALUE(mine != handles.end() && distinct.size() == handles.size(),
+                    "gtopk: reconfigure wants distinct handles, this rank's among them; given ",
+                    handles.size(), mine == handles.end() ? ", none of them this rank's" : "");
+  std::shared_ptr<Membership> last;
+  std::chrono::milliseconds timeout{};
+  {
+    const std::lock_guard lock(mutex_);
+    TORCH_CHECK_VALUE(meetings_.insert(opts.uuid).second, "gtopk: reconfigure wants a new uuid; ",
+                      opts.uuid, " has been used");
+    last.swap(membership_);
+    timeout = opts.timeout.value_or(options_->timeout);
+  }
+  if (last) last->communicator.abort("the group is reconfigured");
+  last.reset();
+  const auto rank = static_cast<int>(mine - handles.begin());
+  const auto size = static_cast<int>(handles.size());
+  // A prefix of its own: other ranks may be ahead, and meet under another uuid.
+  const auto store =
+      c10::make_intrusive<c10d::PrefixStore>(c10::str("reconfigure/", opts.uuid), place_.store);
+  auto joined = join(store, c10::str(place_.group_name, "/", opts.uuid), rank, size, timeout);
+  const std::lock_guard lock(mutex_);
+  joined->communicator.set_timeout(options_->timeout);
+  membership_ = std::move(joined);
+  rank_ = rank;
+  size_ = size;
+  sequence_ = 0;
+  state_->forget_error();
+  return c10::make_intrusive<CoalescedWork>(rank_, Works{});  // it has ended
+}
+#endif
+
+#if TORCH_VERSION_MINOR >= 15
+void GtopkBackend::registerCompletionHook(int64_t id, c10d::CompletionHook hook) {
+  state_->add_completion_hook(id, [hook = std::move(hook)](std::uint64_t key, float duration) {
+    hook({.completionKey = key, .duration_ms = duration});
+  });
+}
+#endif
+
+void GtopkBackend::registerOnCompletionHook(
+    std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
+  TORCH_CHECK_VALUE(!hasHooks(), "gtopk: a group has one completion hook");
+  onCompletionHook_ = std::move(hook);
+  state_->set_end_hook(onCompletionHook_);
+}
+
+void GtopkBackend::waitForPendingWorks() {
+  const WithoutGil without_gil;
+  check_not_forked();
+  state_->wait_for_all();
+}
+
+}  // namespace gtopk::torch_backend

@@ -1,0 +1,129 @@
+"""Room: tests/torch. Replicas that leave, are lost, and join again, without a restart."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Rank, RankSet
+from torch._C._distributed_c10d import AllgatherOptions, BroadcastOptions
+
+import gtopk
+
+pytestmark = pytest.mark.loopback
+
+LONG = timedelta(seconds=30)
+
+
+def address(me: Rank, quorum: str) -> str:
+    return f"127.0.0.1:{me.port}/{quorum}"
+
+
+def summed(group: gtopk.ReplicaGroup, value: float) -> list[float]:
+    tensor = torch.full((3,), value)
+    group.allreduce([tensor]).wait()
+    return tensor.tolist()
+
+
+def waits_for(me: Rank, key: str) -> None:
+    me.store.wait([key], LONG)
+
+
+def check_a_replica_leaves_and_comes_back(me: Rank) -> None:
+    group = gtopk.ReplicaGroup(LONG)
+    with pytest.raises(dist.DistBackendError, match="no ranks"):
+        group.barrier()
+    group.configure(address(me, "leaves/1"), f"replica {me.rank}", me.rank, 3, quorum_id=1)
+    assert (group.rank(), group.size()) == (me.rank, 3)
+    assert summed(group, 1.0 + me.rank) == [6.0] * 3
+    if me.rank == 2:
+        group.shutdown()
+        assert group.errored() is None
+    else:
+        with pytest.raises(dist.DistBackendError, match=r"rank 2 \(host"):
+            summed(group, 1.0)
+        assert isinstance(group.errored(), dist.DistBackendError)
+        group.configure(address(me, "leaves/2"), f"replica {me.rank}", me.rank, 2)
+        assert group.errored() is None
+        assert summed(group, 1.0) == [2.0] * 3
+    group.configure(address(me, "leaves/3"), f"replica {me.rank}", me.rank, 3)
+    assert summed(group, 1.0) == [3.0] * 3
+    group.shutdown()
+
+
+def check_ranks_may_be_others_after_it(me: Rank) -> None:
+    group = gtopk.ReplicaGroup(LONG)
+    for quorum in range(3):
+        rank = (me.rank + quorum) % 3
+        group.configure(address(me, f"turns/{quorum}"), "", rank, 3)
+        tensor = torch.tensor([float(me.rank)])
+        group.broadcast([tensor], BroadcastOptions()).wait()
+        assert tensor.item() == (-quorum) % 3
+    group.shutdown()
+
+
+def check_abort_from_another_thread_frees_everyone(me: Rank) -> None:
+    group = gtopk.ReplicaGroup(LONG)
+    group.configure(address(me, "aborts"), "", me.rank, 3)
+    if me.rank == 0:
+        waits_for(me, "abort")
+        aborting = threading.Thread(target=group.abort)
+        aborting.start()
+        with pytest.raises(dist.DistBackendError, match="abort"):
+            summed(group, 1.0)
+        aborting.join()
+    else:
+        work = group.allreduce([torch.ones(3)])
+        if me.rank == 1:
+            me.store.set("abort", "")
+        with pytest.raises(dist.DistBackendError, match=r"aborted by rank 0 \(host"):
+            work.wait()
+    assert group.errored() is not None
+    group.configure(address(me, "after the abort"), "", me.rank, 3)
+    assert summed(group, 2.0) == [6.0] * 3
+    group.shutdown()
+
+
+def check_torchs_functions_take_it(me: Rank) -> None:
+    group = gtopk.ReplicaGroup(LONG)
+    group.configure(address(me, "functions"), "", me.rank, 3)
+    tensor = torch.ones(2)
+    dist.all_reduce(tensor, group=group)
+    assert tensor.tolist() == [3.0] * 2
+    rooms = [[torch.empty(1) for _ in range(3)]]
+    group.allgather(rooms, [torch.tensor([float(me.rank)])], AllgatherOptions()).wait()
+    assert [room.item() for room in rooms[0]] == [0.0, 1.0, 2.0]
+    right, left = (me.rank + 1) % 3, (me.rank - 1) % 3
+    sent = group.send([torch.tensor([me.rank])], right, 7)
+    room = torch.tensor([-1])
+    group.recv([room], left, 7).wait()
+    sent.wait()
+    assert room.item() == left
+    group.set_timeout(timedelta(seconds=20))
+    group.barrier().wait()
+    group.shutdown()
+
+
+def check_bad_calls(me: Rank) -> None:
+    group = gtopk.ReplicaGroup(LONG)
+    for wrong in ("nowhere", "host/prefix", ":17/prefix"):
+        with pytest.raises(ValueError, match="host:port/prefix"):
+            group.configure(wrong, "", 0, 1)
+    with pytest.raises(ValueError, match="rank 3 of 3 ranks"):
+        group.configure(address(me, "bad"), "", 3, 3)
+    group.abort()
+    group.shutdown()
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[RankSet]:
+    with RankSet(3, joins=False) as ranks:
+        yield ranks
+
+
+def test_on_three_ranks_without_a_group(three: RankSet, check) -> None:
+    three.run(check)
