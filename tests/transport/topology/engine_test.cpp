@@ -59,7 +59,9 @@ TEST(Engine, RunsWhereTheProcessDoesUnlessThePlanBindsIt) {
     std::string placement;
     const auto threads = threads_with(setting, placement);
     EXPECT_TRUE(includes(all, threads.at("gtopk-engine"))) << setting;
-    if (placement.starts_with("not bound")) EXPECT_EQ(threads.at("gtopk-engine"), all) << setting;
+    if (placement.starts_with("not bound")) {
+      EXPECT_EQ(threads.at("gtopk-engine"), all) << setting;
+    }
   }
 }
 
