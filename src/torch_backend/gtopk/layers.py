@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from gtopk.adaptive import Layer, Piece, choose
-from gtopk.pinned import predicted
+from gtopk.pinned import predicted_seconds
 from gtopk.units import Unit
 
 if TYPE_CHECKING:
@@ -39,15 +39,14 @@ def adapt(
         Piece(unit.selected_numel, unit.dtype, seconds)
         for unit, seconds in zip(units, slowest.tolist(), strict=True)
     ]
-    least = config.density_bounds[0]
 
     @functools.cache
     def cost(elements: int, dtype: object, density: float) -> float:
         assert isinstance(dtype, torch.dtype)
-        return predicted(config, elements, dtype, density, group).seconds
+        return predicted_seconds(config, elements, dtype, density, group)
 
-    largest = max(units, key=lambda each: each.selected_numel)
-    startup = predicted(config, largest.selected_numel, largest.dtype, least, group).startup
+    # What an exchange takes whatever it sends: that of one element is all messages.
+    startup = cost(1, units[0].dtype, config.density_bounds[0])
     chosen = choose(pieces, startup, cost, config.density_bounds, merges=merges)
     layers = []
     for each in chosen if merges else sorted(chosen):  # who cannot merge keeps their numbers
@@ -64,7 +63,7 @@ def check_predicted(config: Config, units: Sequence[Unit], group: dist.ProcessGr
     largest = max(units, key=lambda each: each.selected_numel)
     if config.adaptive and largest.selected_numel:
         density = config.density_bounds[0]
-        predicted(config, largest.selected_numel, largest.dtype, density, group)
+        predicted_seconds(config, largest.selected_numel, largest.dtype, density, group)
 
 
 def merged(units: Sequence[Unit]) -> Unit:

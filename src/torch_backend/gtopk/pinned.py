@@ -30,14 +30,6 @@ class Choice(NamedTuple):
     reason: str
 
 
-class Predicted(NamedTuple):
-    """Of a unit's exchange, in seconds."""
-
-    seconds: float
-    startup: float
-    """Of these what it takes whatever it sends: its messages."""
-
-
 def plan_of(
     config: Config,
     elements: int,
@@ -60,13 +52,13 @@ def plan_of(
     return planned
 
 
-def predicted(
+def predicted_seconds(
     config: Config,
     elements: int,
     dtype: torch.dtype,
     density: float,
     group: dist.ProcessGroup | None,
-) -> Predicted:
+) -> float:
     """Predict the exchange by the configured algorithm. Collective.
 
     Raises ValueError for an algorithm that has no prediction.
@@ -79,8 +71,7 @@ def predicted(
             f"gtopk: density='adaptive' needs to know what an exchange costs, and {algorithm!r} "
             f"has no prediction; there are: {', '.join(planned['predictions'])}"
         )
-    startup = found["messages"] * planned["costs"]["message"] * 1e-9
-    return Predicted(found["seconds"], startup)
+    return found["seconds"]
 
 
 class Pinned:
