@@ -404,13 +404,52 @@ def _attached(ddp: DistributedDataParallel) -> Callable:
     return kept
 
 
+class Scale:
+    """As much of a GradScaler as a SparseState asks for."""
+
+    def get_scale(self) -> float:
+        return 4.0
+
+
+def _scaled(ddp: DistributedDataParallel) -> Callable:
+    gtopk.attach(ddp, density=0.2, algorithm="topk", scaler=Scale(), warmup=[("dense", 1)])
+    return list
+
+
 def check_ddp_trains_as_on_the_cpu_bit_for_bit(me: Rank) -> None:
-    for start in (_plain, _attached):
+    for start in (_plain, _attached, _scaled):
         expected, seen = trained(me, "cpu", start), trained(me, FAKE, start)
         assert len(expected) == len(seen) >= 4
         for one, other in zip(expected, seen, strict=True):
             assert other.device.type == FAKE
             assert torch.equal(one, other.cpu()), start.__name__
+
+
+def check_the_optimizer_trains_as_on_the_cpu_bit_for_bit(me: Rank) -> None:
+    seen = []
+    for device in ("cpu", FAKE):
+        torch.manual_seed(2)
+        net = torch.nn.Linear(30, 9).to(device)
+        optimizer = gtopk.DistributedOptimizer(
+            torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters(), density=0.1
+        )
+        for step in range(3):
+            generator = torch.Generator().manual_seed(100 * me.rank + step)
+            optimizer.zero_grad()
+            net(torch.randn(8, 30, generator=generator).to(device)).square().mean().backward()
+            optimizer.step()
+        seen.append([each.detach().cpu() for each in net.parameters()])
+    for one, other in zip(*seen, strict=True):
+        assert torch.equal(one, other)
+
+
+def check_what_a_state_does_not_do_on_a_device_is_an_error(me: Rank) -> None:
+    there = torch.nn.Parameter(torch.ones(4, device=FAKE))
+    here = torch.nn.Parameter(torch.ones(4))
+    with pytest.raises(NotImplementedError, match="one device, given some on cpu and fake:0"):
+        gtopk.SparseState([("a", here), ("b", there)], density=0.5)
+    with pytest.raises(NotImplementedError, match="'adaptive' with parameters on fake:0"):
+        gtopk.SparseState([("b", there)], density="adaptive")
 
 
 def test_a_driver_that_is_missing_is_named(library: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from gtopk.choices import (
     check_wire,
     most_delivered,
 )
-from gtopk.units import UnitSize, check_unit
+from gtopk.units import Parameter, UnitSize, check_unit
 
 # What a warm-up phase says: a share, or everything.
 Density = float | Literal["dense"]
@@ -91,6 +91,20 @@ class Config:
             raise ValueError(
                 "gtopk: density='adaptive' with clip_norm= and clip='model', with which nothing "
                 "travels beside the backward: clip='unit'"
+            )
+
+    def check_parameters(self, parameters: Iterable[Parameter]) -> None:
+        """Raise NotImplementedError for parameters on a device that this does not go with yet."""
+        devices = sorted({str(each.device or "cpu") for each in parameters})
+        if len(devices) > 1:
+            raise NotImplementedError(
+                "gtopk: a SparseState takes parameters of one device, given some on "
+                f"{' and '.join(devices)}"
+            )
+        if devices != ["cpu"] and (self.adaptive or self.accumulate == "update"):
+            what = "density='adaptive'" if self.adaptive else "accumulate='update'"
+            raise NotImplementedError(
+                f"gtopk: {what} with parameters on {devices[0]} is not there yet, only on the CPU"
             )
 
     @property

@@ -414,6 +414,7 @@ class SparseState:
         """Make units of the parameters, and what hears of their gradients."""
         parameters = trained_parameters(named_parameters)
         described = [Parameter(n, tuple(p.shape), p.dtype, p.device) for n, p in parameters.items()]
+        self.config.check_parameters(described)
         units = units_of(described, self.config.unit, self.config.min_numel)
         return units, BucketOverlap(self, units, parameters)
 
