@@ -411,13 +411,8 @@ class Scale:
         return 4.0
 
 
-def _scaled(ddp: DistributedDataParallel) -> Callable:
-    gtopk.attach(ddp, density=0.2, algorithm="topk", scaler=Scale(), warmup=[("dense", 1)])
-    return list
-
-
 def check_ddp_trains_as_on_the_cpu_bit_for_bit(me: Rank) -> None:
-    for start in (_plain, _attached, _scaled):
+    for start in (_plain, _attached):
         expected, seen = trained(me, "cpu", start), trained(me, FAKE, start)
         assert len(expected) == len(seen) >= 4
         for one, other in zip(expected, seen, strict=True):
@@ -450,6 +445,8 @@ def check_what_a_state_does_not_do_on_a_device_is_an_error(me: Rank) -> None:
         gtopk.SparseState([("a", here), ("b", there)], density=0.5)
     with pytest.raises(NotImplementedError, match="'adaptive' with parameters on fake:0"):
         gtopk.SparseState([("b", there)], density="adaptive")
+    with pytest.raises(NotImplementedError, match="scaler= with parameters on fake:0"):
+        gtopk.SparseState([("b", there)], density=0.5, scaler=Scale())
 
 
 def test_a_driver_that_is_missing_is_named(library: str) -> None:

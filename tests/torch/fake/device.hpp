@@ -17,7 +17,8 @@ namespace fake {
 /// A stream's work, in order. Any thread.
 class Stream;
 
-inline constexpr int kStreams = 33;  ///< the default one, and those of the pool
+inline constexpr int kPool = 32;
+inline constexpr int kStreams = 1 + 2 * kPool;  ///< the default one, and those of two pools
 [[nodiscard]] Stream& stream(int number);
 [[nodiscard]] int number_of(const Stream& stream);
 

@@ -50,9 +50,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream getNewStream(c10::Device device, int) const override {
     return getStreamFromGlobalPool(device, false);
   }
-  c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override {
-    static std::atomic<int> next{0};
-    return as_torch(1 + next++ % (fake::kStreams - 1));
+  /// Pools of their own for each priority, as CUDA's.
+  c10::Stream getStreamFromGlobalPool(c10::Device, bool high) const override {
+    static std::array<std::atomic<int>, 2> next{};
+    return as_torch(1 + (high ? fake::kPool : 0) + next[high ? 1 : 0]++ % fake::kPool);
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
     return as_torch(std::exchange(current(), static_cast<int>(stream.id())));
