@@ -27,8 +27,9 @@ void Strangers::look(transport::TimePoint now) {
   transport_.sift([&](Tag tag) {
     if (ours(tag)) return true;
     // What a group leaves behind that has ended is nobody's fault.
-    const bool remains = transport::kind_of(tag) != TagKind::kControl &&
-                         groups_.ever_taken(transport::group_of(tag));
+    const std::uint32_t id = transport::group_of(tag);
+    const bool remains = transport::kind_of(tag) != TagKind::kControl && !groups_.taken(id) &&
+                         groups_.ever_taken(id);
     strange += remains ? 0 : 1;
     return false;
   });
