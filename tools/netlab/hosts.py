@@ -65,7 +65,7 @@ class Hosts(abc.ABC):
 
     @abc.abstractmethod
     def address(self, host: int) -> str:
-        """The IPv4 address at which the other hosts reach this one."""
+        """The IP address at which the other hosts reach this one."""
 
     @abc.abstractmethod
     def enter(self, host: int) -> list[str]:

@@ -23,14 +23,15 @@ from netlab.shape import Shape
 # Ranks of a host share memory with nobody else: System V's is per IPC namespace, POSIX's lies in a
 # /dev/shm of its own.
 # /sys of the parent shows the parent's interfaces, and UCX reads /sys/class/net; /proc/sys is per
-# namespace by itself. IPv6 is off so that only the ranks' own IPv4 traffic is on the wire.
+# namespace by itself. IPv6 is off, unless it is all there is, so that only the ranks' own traffic
+# is on the wire.
 _HOLDER = """
 set -e
 echo "$1" > /proc/sys/kernel/hostname
 mount -t sysfs sysfs /sys
 mount -t tmpfs tmpfs /dev/shm
 if [ -e /etc/hosts ]; then mount --bind "$2" /etc/hosts; fi
-if [ -e /proc/sys/net/ipv6/conf/all/disable_ipv6 ]; then
+if [ "$3" != ipv6 ] && [ -e /proc/sys/net/ipv6/conf/all/disable_ipv6 ]; then
   echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6
   echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6
 fi
@@ -40,6 +41,7 @@ exec cat > /dev/null
 """
 
 _SUBNET = "10.77.0.0/24"
+_SUBNET6 = "fd77::/64"
 
 _FREE_PORT = "import socket; s = socket.socket(); s.bind(('', 0)); print(s.getsockname()[1])"
 
@@ -51,7 +53,7 @@ class LabError(RuntimeError):
 class _Namespace:
     """One holder process and the namespaces that live as long as it does."""
 
-    def __init__(self, name: str, hosts_file: str) -> None:
+    def __init__(self, name: str, hosts_file: str, family: str) -> None:
         self.name = name
         self.process = subprocess.Popen(
             [
@@ -65,7 +67,7 @@ class _Namespace:
                     _propagation() or "private",
                     "--",
                 ),
-                *("sh", "-c", _HOLDER, "sh", name, hosts_file),
+                *("sh", "-c", _HOLDER, "sh", name, hosts_file, family),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -104,8 +106,8 @@ class Lab(Hosts):
     the one link of theirs. in_turn: ranks are dealt out one by one; else neighbours share a host.
     rate: "100mbit" and the like (see Shape.of), a Shape, or None for links as fast as the machine.
     congestion_control: of TCP on every host; cubic is what Linux uses where nobody chose another.
-    Interfaces are called eth0, hosts host0, host1, …, reachable by these names. Needs root; raises
-    LabError with what is missing.
+    ipv6: hosts have IPv6 addresses instead of IPv4 ones. Interfaces are called eth0, hosts host0,
+    host1, …, reachable by these names. Needs root; raises LabError with what is missing.
     """
 
     interface = "eth0"
@@ -118,12 +120,14 @@ class Lab(Hosts):
         ranks_per_host: int = 1,
         in_turn: bool = False,
         congestion_control: str = "cubic",
+        ipv6: bool = False,
     ) -> None:
         super().__init__(hosts, ranks_per_host, in_turn=in_turn)
         if hosts > 250:
             raise ValueError(f"hosts {hosts}: at most 250 share a switch")
         self.shape = Shape.of(rate) if isinstance(rate, str) else rate
         self.congestion_control = congestion_control
+        self.ipv6 = ipv6
         if (missing := why_not()) is not None:
             raise LabError(missing)
         self._namespaces: list[_Namespace] = []
@@ -140,11 +144,13 @@ class Lab(Hosts):
                 # The second line answers those who ask for the name of an IPv4 peer that reached
                 # an IPv6 socket; a name of its own keeps `host0` an IPv4 name.
                 names.write(f"{self.address(host)} host{host}\n")
-                names.write(f"::ffff:{self.address(host)} host{host}.lab\n")
+                if not self.ipv6:
+                    names.write(f"::ffff:{self.address(host)} host{host}.lab\n")
             names.flush()
             os.chmod(names.name, 0o644)
             for name in ("switch", *(f"host{h}" for h in range(self.hosts))):
-                self._namespaces.append(_Namespace(name, names.name))
+                family = "ipv6" if self.ipv6 else "ipv4"
+                self._namespaces.append(_Namespace(name, names.name, family))
             for namespace in self._namespaces:
                 namespace.await_ready()
         switch = self._namespaces[0]
@@ -164,12 +170,14 @@ class Lab(Hosts):
             own = self.address(host)
             # A namespace takes the machine's congestion control over and may choose only among
             # those that the machine allows; a route may name any.
-            lines = [
-                f"addr add {own}/24 dev eth0",
-                "link set eth0 up",
-                f"route replace {_SUBNET} dev eth0 proto kernel scope link src {own} "
-                f"congctl {self.congestion_control}",
-            ]
+            if self.ipv6:
+                # Without the wait for another host of that address.
+                lines = [f"addr add {own}/64 dev eth0 nodad", "link set eth0 up"]
+                route = f"route replace {_SUBNET6} dev eth0 proto kernel"
+            else:
+                lines = [f"addr add {own}/24 dev eth0", "link set eth0 up"]
+                route = f"route replace {_SUBNET} dev eth0 proto kernel scope link src {own}"
+            lines.append(f"{route} congctl {self.congestion_control}")
             self._host(host).run("ip", "-batch", "-", script="\n".join(lines) + "\n")
             if self.shape:
                 self._host(host).run("tc", "-batch", "-", script=self.shape.tc("eth0") + "\n")
@@ -180,7 +188,7 @@ class Lab(Hosts):
         return self._namespaces[1 + host]
 
     def address(self, host: int) -> str:
-        return f"10.77.0.{host + 1}"
+        return f"fd77::{host + 1:x}" if self.ipv6 else f"10.77.0.{host + 1}"
 
     def environment(self, rank: int, port: int) -> dict[str, str]:
         """As the base; UCX is held to TCP, and shared memory where a host has several ranks."""

@@ -63,11 +63,9 @@ bool UcxEndpoint::connect(const UcxWorker& worker, const Place& here) {
   params.err_handler.arg = this;
   const ucs_status_t status = ucp_ep_create(worker.get(), &params, &handle_);
   if (status != UCS_OK) {
-    log().error(
-        "no endpoint to {} pid {}: {}. Have both ranks a UCX_TLS and UCX_NET_DEVICES in common?",
-        info().host, info().process, ucs_status_string(status));
     handle_ = nullptr;
     failure_ = status;
+    log().error("no endpoint to {} pid {}: {}", info().host, info().process, failure_reason());
     attention_ = true;
     return false;
   }
@@ -97,6 +95,24 @@ void UcxEndpoint::look_at_lanes(const Place& here) {
            here.network_namespace == 0 || there.network_namespace == 0;
   log().info("connects to {} pid {} over {}{}", info().host, info().process, lanes_,
              wakes_ ? "" : "; in another network namespace: no wake-ups");
+}
+
+std::string UcxEndpoint::failure_reason() const {
+  if (process_ended_) {
+    return "its process has ended";
+  }
+  if (failure_ == UCS_ERR_ENDPOINT_TIMEOUT) {
+    return fmt::format(
+        "no answer from it over {} ({}). Does that interface lead to its host? UCX_NET_DEVICES "
+        "names the one that does",
+        lanes_, ucs_status_string(failure_));
+  }
+  if (failure_ == UCS_ERR_UNREACHABLE) {
+    return fmt::format(
+        "UCX finds no way to it ({}). Have both ranks a UCX_TLS and UCX_NET_DEVICES in common?",
+        ucs_status_string(failure_));
+  }
+  return ucs_status_string(failure_);
 }
 
 void UcxEndpoint::process_has_ended() {

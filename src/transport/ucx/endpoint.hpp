@@ -87,9 +87,7 @@ class UcxEndpoint {
 
   /// UCX has reported a failure that nobody has acted on yet.
   [[nodiscard]] bool broke() const { return state_ != State::kEnded && failure_ != UCS_OK; }
-  [[nodiscard]] std::string failure_reason() const {
-    return process_ended_ ? "its process has ended" : ucs_status_string(failure_);
-  }
+  [[nodiscard]] std::string failure_reason() const;
 
   /// Starts sending out what is still on its way; the answer is UCX's three-way one.
   [[nodiscard]] ucs_status_ptr_t begin_flush();

@@ -1,0 +1,173 @@
+"""Room: tests/torch. Hosts that are not as one expects: each works, or says in one line why not.
+
+Ranks are gtopk-allreduce, which checks every result, in namespaces; all but the last need no torch.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+
+import pytest
+from ranks import WATCHDOG, environment
+
+TOOLS = str(pathlib.Path(__file__).resolve().parents[2] / "tools")
+sys.path.insert(0, TOOLS)
+
+from netlab import Lab, Outcome  # noqa: E402
+
+pytestmark = pytest.mark.network
+
+ALLREDUCE = str(pathlib.Path(sys.executable).parent / "gtopk-allreduce")
+SIZES = ["-b", "4K", "-e", "64K", "-f", "16", "-n", "2", "-w", "0"]
+WORK = [*SIZES, "-a", "dense,gtopk", "--check"]
+INFO = {"GTOPK_LOG_LEVEL": "info"}
+
+
+def complaints(text: str) -> list[str]:
+    """The program's own error lines."""
+    return [line for line in text.splitlines() if line.startswith("gtopk-allreduce: ")]
+
+
+# --- a /dev/shm for each rank
+
+OWN_SHM = 'mount -t tmpfs tmpfs /dev/shm; exec "$@"'
+PROCESSES = ["--pid", "--fork", "--kill-child", "--mount-proc"]
+
+
+def in_namespaces(flags: list[str], tls: str | None) -> list[tuple[int, str]]:
+    """Two ranks, each in namespaces of its own with these flags: exit codes, and what they said."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    enter = ["unshare", "--mount", *flags, "sh", "-c", OWN_SHM, "sh"]
+    chosen = {**environment(), **INFO, **({"UCX_TLS": tls} if tls else {})}
+    place = ["--ranks", "2", "--rendezvous", f"127.0.0.1:{port}"]
+    ranks = [
+        subprocess.Popen(
+            [*enter, ALLREDUCE, *WORK, *place, "--rank", rank],
+            env=chosen,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in "01"
+    ]
+    said = [rank.communicate(timeout=WATCHDOG)[0] for rank in ranks]
+    return [(rank.returncode, text) for rank, text in zip(ranks, said, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "tls", "over"),
+    [
+        ([], None, "posix|sysv"),
+        ([], "tcp,posix,self", "posix"),  # found through /proc
+        (PROCESSES, None, "posix|sysv"),
+        (PROCESSES, "tcp,posix,self", "tcp"),
+        (["--ipc"], None, "tcp"),
+        (["--ipc", *PROCESSES], None, "tcp"),
+    ],
+)
+def test_ranks_with_a_dev_shm_of_their_own_share_what_memory_they_can(flags, tls, over):
+    for code, said in in_namespaces(flags, tls):
+        assert code == 0, said
+        assert re.search(rf"connects to \S+ pid \d+ over ({over})/", said), said
+
+
+def test_ranks_with_nothing_in_common_say_so():
+    for code, said in in_namespaces(PROCESSES, "posix,self"):
+        assert code == 1, said
+        assert len(complaints(said)) == 1, said
+    assert "UCX finds no way to it" in said
+    assert "a UCX_TLS and UCX_NET_DEVICES in common?" in complaints(said)[0]
+
+
+# --- names and addresses
+
+
+def run(lab: Lab, rendezvous: str, *options: str, env=None, prefix: tuple = ()) -> Outcome:
+    return lab.run(
+        [*prefix, ALLREDUCE, *WORK, "--rendezvous", rendezvous, *options],
+        timeout=WATCHDOG,
+        env={**INFO, **(env or {})},
+    )
+
+
+@pytest.mark.parametrize("rank_0", ["[fd77::1]:29500", "host0:29500"])
+def test_hosts_with_ipv6_alone_meet_and_exchange(rank_0):
+    with Lab(2, None, ipv6=True) as lab:
+        outcome = run(lab, rank_0)
+    assert outcome.ok, outcome.report()
+    assert all("over tcp/eth0" in rank.output for rank in outcome.ranks), outcome.report()
+
+
+def test_a_host_whose_own_name_nobody_can_resolve_works():
+    rename = ("sh", "-c", 'echo "lost$RANK" > /proc/sys/kernel/hostname; exec "$@"', "sh")
+    with Lab(2, None) as lab:
+        outcome = run(lab, "10.77.0.1:29500", prefix=rename)
+    assert outcome.ok, outcome.report()
+    assert "connects to lost1" in outcome.ranks[0].output
+
+
+def test_a_rendezvous_whose_name_nobody_can_resolve_is_named_within_the_time_out():
+    with Lab(2, None) as lab:
+        outcome = run(lab, "nowhere.invalid:29500", "--timeout", "2")
+    assert [rank.returncode for rank in outcome.ranks] == [1, 1], outcome.report()
+    (missing,) = complaints(outcome.ranks[0].output)
+    assert "rank 1 of 2 has not arrived" in missing
+    (unresolved,) = complaints(outcome.ranks[1].output)
+    assert "within 2 s: nowhere.invalid:29500: the name cannot be resolved" in unresolved
+
+
+# --- an interface that is up and leads nowhere
+
+
+def add_dead_interface(lab: Lab, host: int) -> None:
+    for words in (
+        "link add dead0 type veth peer name dead1",
+        f"addr add 192.0.2.{host + 1}/24 dev dead0",
+        "link set dead0 up",
+        "link set dead1 up",
+    ):
+        subprocess.run([*lab.enter(host), "ip", *words.split()], check=True)
+
+
+@pytest.mark.parametrize("devices", ["eth0", "dead0", None])
+def test_of_two_interfaces_the_one_that_leads_nowhere_is_named(devices):
+    with Lab(2, None) as lab:
+        for host in range(2):
+            add_dead_interface(lab, host)
+        outcome = run(lab, "host0:29500", "--timeout", "30", env={"UCX_NET_DEVICES": devices})
+    if devices == "eth0":
+        assert outcome.ok, outcome.report()
+    if outcome.ok:
+        assert devices != "dead0", outcome.report()
+        return
+    # Where nobody chooses, UCX may choose either.
+    assert [rank.returncode for rank in outcome.ranks] == [1, 1], outcome.report()
+    for rank in outcome.ranks:
+        (complaint,) = complaints(rank.output)
+        assert "no answer from it over tcp/dead0" in complaint
+        assert "UCX_NET_DEVICES names the one that does" in complaint
+
+
+# --- with torch
+
+TRAINING = """
+import torch, torch.distributed as dist
+dist.init_process_group("gtopk")
+numbers = torch.full((100_000,), 1.0 + dist.get_rank())
+dist.all_reduce(numbers)
+print(numbers.unique().tolist(), flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_torch_meets_on_hosts_with_ipv6_alone():
+    with Lab(2, None, ipv6=True) as lab:
+        outcome = lab.run([sys.executable, "-c", TRAINING], timeout=WATCHDOG)
+    assert outcome.ok, outcome.report()
+    assert [rank.output.splitlines()[-1] for rank in outcome.ranks] == ["[3.0]"] * 2
