@@ -59,7 +59,7 @@ Routes::Routes(const HostMap& hosts) : tree_(hosts.ranks()), hosts_(hosts.hosts(
 
 Route Routes::everything() const {
   Route all = fold_;
-  for (const Route route : swaps_) all.crossing = std::max(all.crossing, route.crossing);
+  for (const Route route : swaps_) all.crossing += route.crossing;
   return all;
 }
 

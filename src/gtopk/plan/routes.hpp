@@ -40,7 +40,7 @@ class Routes {
   [[nodiscard]] Route hand_over(std::uint32_t round) const { return hand_overs_.at(round); }
   /// Each rank to the next one, the last to the first.
   [[nodiscard]] Route ring() const { return ring_; }
-  /// Fold and all rounds at once.
+  /// Fold and all rounds at once: the messages of all of them.
   [[nodiscard]] Route everything() const;
 
  private:

@@ -82,6 +82,7 @@ TEST(Routes, KnowTheLargestHostAndTheBusiestOfAllSteps) {
   EXPECT_EQ(routes.largest_host(), 3U);
   EXPECT_EQ(routes_of("aaaabbbb").everything().crossing, 4U);
   EXPECT_EQ(routes_of("abab").everything().crossing, 2U);
+  EXPECT_EQ(routes_of("aabbccdd").everything().crossing, 4U);
   EXPECT_EQ(routes_of("aaa").everything().crossing, 0U);
 }
 
