@@ -3,7 +3,8 @@
 Of gtopk-allreduce and gtopk-pingpong a line is the median of each size's samples, the band around
 it reaches from the least to the 99th percentile. Predictions by the model are dashed. Of
 gtopk-info --doctor the matrices of latency and bandwidth between hosts. Also a SparseState's layers
-(docs/tuning.md): when each is ready and travels, and at which density.
+(docs/tuning.md): when each is ready and travels, and at which density. Of gtopk-bench-growth a line
+is what the model says of the links and a point an exchange in virtual time; each file has axes.
 """
 
 from __future__ import annotations
@@ -190,11 +191,39 @@ def draw_doctor(records: Records) -> None:
     draw_matrix(right, bandwidths, names, "bandwidth, GB/s (1e9 bytes)")
 
 
+def draw_growth(records: Records) -> None:
+    """Milliseconds of a step over ranks."""
+    _, panels = pyplot.subplots(
+        1, len(records), figsize=(1 + 6 * len(records), 5), sharey=True, squeeze=False
+    )
+    for axes, record in zip(panels[0], records.values(), strict=True):
+        rows = record["rows"]
+        for number, name in enumerate(dict.fromkeys(row["algorithm"] for row in rows)):
+            colour = _COLOURS[number % len(_COLOURS)]
+            of_name = [row for row in rows if row["algorithm"] == name]
+            ranks = [row["ranks"] for row in of_name]
+            model = [1e3 * row["links_seconds"] for row in of_name]
+            style = "-" if number < len(_COLOURS) else "--"
+            axes.plot(ranks, model, style, linewidth=1, color=colour, label=name)
+            ran = [row for row in of_name if row["virtual_seconds"]]
+            seconds = [1e3 * row["virtual_seconds"] for row in ran]
+            axes.plot([row["ranks"] for row in ran], seconds, "o", markersize=4, color=colour)
+        each = record["ranks_per_host"]
+        dealt = ", in turn" if record["in_turn"] else ""
+        axes.set(xscale="log", yscale="log", xlabel="ranks")
+        axes.set(title=f"{each} rank{'s' if each > 1 else ''} a host{dealt}")
+        axes.set_xscale("log", base=2)
+        axes.grid(visible=True, which="major", alpha=0.3)
+    panels[0][0].set(ylabel="ms per step on the links (points: virtual time)")
+    panels[0][0].legend(fontsize="small")
+
+
 _DRAWN_BY = {
     "gtopk-allreduce": draw_allreduce,
     "gtopk-pingpong": draw_pingpong,
     "gtopk-layers": draw_layers,
     "gtopk-info --doctor": draw_doctor,
+    "gtopk-bench-growth": draw_growth,
 }
 
 

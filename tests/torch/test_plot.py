@@ -8,7 +8,7 @@ import pathlib
 
 import pytest
 from matplotlib import pyplot
-from plot_samples import lines_of, main, matrices
+from plot_samples import draw_growth, lines_of, main, matrices
 
 ALLREDUCE = {
     "program": "gtopk-allreduce",
@@ -60,6 +60,23 @@ LAYERS = {
 }
 
 
+GROWTH = {
+    "program": "gtopk-bench-growth",
+    "ranks_per_host": 2,
+    "in_turn": True,
+    "rows": [
+        {
+            "algorithm": algorithm,
+            "ranks": ranks,
+            "links_seconds": ranks * 1e-3,
+            "virtual_seconds": None if ranks > 4 else ranks * 1.1e-3,
+        }
+        for ranks in (2, 4, 8)
+        for algorithm in ("gtopk", "dense")
+    ],
+}
+
+
 def written(path: pathlib.Path, record: object) -> str:
     path.write_text(json.dumps(record))
     return str(path)
@@ -76,7 +93,7 @@ def test_rows_are_lines_named_by_what_differs():
 
 
 @pytest.mark.parametrize(
-    "record", [ALLREDUCE, PINGPONG, LAYERS, DOCTOR], ids=lambda record: record["program"]
+    "record", [ALLREDUCE, PINGPONG, LAYERS, DOCTOR, GROWTH], ids=lambda record: record["program"]
 )
 def test_a_picture_is_drawn(record, tmp_path, capsys):
     assert main([written(tmp_path / "run.json", record)]) == 0
@@ -97,6 +114,19 @@ def test_matrices_go_from_the_row_to_the_column():
     assert bandwidths[1][0] == pytest.approx(2)
     failed = {**DOCTOR, "rows": [{"hosts": [0, 1], "error": "no answer"}]}
     assert math.isnan(matrices(failed)[1][0][1])
+
+
+def test_of_growth_each_file_has_axes_of_its_own_with_lines_and_points():
+    draw_growth({"one": GROWTH, "other": {**GROWTH, "ranks_per_host": 1, "in_turn": False}})
+    figure = pyplot.gcf()
+    assert [axes.get_title() for axes in figure.axes] == [
+        "2 ranks a host, in turn",
+        "1 rank a host",
+    ]
+    model, ran, *_ = figure.axes[0].lines
+    assert list(model.get_xydata().flat) == [2, 2, 4, 4, 8, 8]
+    assert list(ran.get_xydata().flat) == pytest.approx([2, 2.2, 4, 4.4])
+    pyplot.close("all")
 
 
 def test_what_cannot_be_drawn_is_one_line(tmp_path, capsys):

@@ -1,0 +1,275 @@
+// Benchmark (l): how each algorithm grows with the ranks: what the model of docs/algorithms.md
+// predicts up to thousands of them, beside real exchanges of up to 64 ranks over the in-process
+// transport in virtual time, whose links take the same alpha and beta. In virtual time nothing is
+// computed for longer than no time: it is compared with what the model says of the links.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdint>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "gtopk_version.hpp"
+#include "src/engine/compute.hpp"
+#include "src/engine/engine.hpp"
+#include "src/engine/group.hpp"
+#include "src/gtopk/algorithms/sparse_all_reduce.hpp"
+#include "src/gtopk/plan/arithmetic.hpp"
+#include "src/gtopk/plan/routes.hpp"
+#include "src/transport/base/log.hpp"
+#include "src/transport/inproc/fabric.hpp"
+
+namespace {
+
+using gtopk::Costs;
+using gtopk::DataType;
+using gtopk::LinkCosts;
+namespace engine = gtopk::engine;
+namespace inproc = gtopk::transport::inproc;
+namespace sparse = gtopk::sparse;
+using gtopk::transport::Duration;
+using gtopk::transport::TimePoint;
+
+struct Options {
+  std::uint64_t d = 1'000'000;
+  std::uint64_t k = 1'000;
+  std::string wire = "lossless";
+  std::uint32_t each = 1;
+  bool in_turn = false;
+  std::uint32_t most = 4096;
+  std::uint32_t measured = 64;
+  std::vector<double> within = {1, 0.25};    ///< microseconds, nanoseconds a byte
+  std::vector<double> between = {31, 83.8};  ///< of the lab at 100 Mbit/s (docs/lab.md)
+  std::string json;
+};
+
+std::vector<std::string> hosts_of(std::uint32_t ranks, const Options& options) {
+  std::vector<std::string> names;
+  const std::uint32_t hosts = (ranks + options.each - 1) / options.each;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    names.push_back(std::to_string(options.in_turn ? rank % hosts : rank / options.each));
+  }
+  return names;
+}
+
+/// Links in virtual time: a host's, and inside hosts each rank's, take one message after the other,
+/// out and in; what waits for the way in keeps nobody from sending.
+class Links {
+ public:
+  Links(std::vector<std::string> hosts, const Costs& costs, const inproc::Fabric& fabric)
+      : map_(hosts),
+        costs_(costs),
+        fabric_(fabric),
+        of_hosts_(map_.hosts()),
+        of_ranks_(map_.ranks()) {}
+
+  Duration take(const inproc::Sent& sent) {
+    const std::uint32_t from = map_.host_of(sent.source);
+    const std::uint32_t to = map_.host_of(sent.destination);
+    return from == to ? pass(of_ranks_[sent.source].out, of_ranks_[sent.destination].in, sent.bytes,
+                             costs_.within)
+                      : pass(of_hosts_[from].out, of_hosts_[to].in, sent.bytes, costs_.between);
+  }
+
+ private:
+  /// When a link is free again.
+  struct Ends {
+    TimePoint out;
+    TimePoint in;
+  };
+
+  [[nodiscard]] Duration pass(TimePoint& out, TimePoint& in, std::size_t bytes,
+                              const LinkCosts& costs) const {
+    const TimePoint now = fabric_.clock().now();
+    const Duration taken = nanoseconds(static_cast<double>(bytes) * costs.byte);
+    const TimePoint leaves = std::max(now, out);
+    out = leaves + taken;
+    in = std::max(leaves, in) + taken;
+    return in - now + nanoseconds(costs.message);
+  }
+  static Duration nanoseconds(double count) {
+    return std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::nano>(count));
+  }
+
+  engine::HostMap map_;
+  Costs costs_;
+  const inproc::Fabric& fabric_;
+  std::vector<Ends> of_hosts_;
+  std::vector<Ends> of_ranks_;
+};
+
+/// Virtual seconds from the call to its end on the last rank.
+double run_in_virtual_time(std::uint32_t ranks, const std::string& algorithm, const Costs& costs,
+                           const Options& options) {
+  const std::vector<std::string> hosts = hosts_of(ranks, options);
+  inproc::Fabric fabric(ranks, {.eager_below = SIZE_MAX, .reorder = false});
+  Links links(hosts, costs, fabric);
+  fabric.set_faults(
+      [&](const inproc::Sent& sent) { return inproc::Fault{.delay = links.take(sent)}; });
+  engine::InlineExecutor executor;
+  std::vector<std::unique_ptr<engine::Engine>> engines;
+  engine::GroupSpec spec;
+  spec.name = "default";
+  spec.hosts = hosts;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    engines.push_back(
+        std::make_unique<engine::Engine>(fabric.port(rank), fabric.clock(), executor));
+    spec.cards.push_back(fabric.port(rank).address());
+    spec.ids.push_back(engines[rank]->reserve_group_id());
+  }
+
+  std::mt19937_64 random(1);
+  std::vector<std::vector<float>> tensors(ranks, std::vector<float>(options.d));
+  std::vector<std::shared_ptr<engine::Group>> groups;
+  std::uint32_t ended = 0;
+  std::exception_ptr failure;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    for (float& value : tensors[rank]) {
+      value = static_cast<float>(static_cast<std::int64_t>(random())) * 0x1p-63F;
+    }
+    spec.rank = rank;
+    groups.push_back(engines[rank]->add_group(spec));
+    sparse::SparseCall call;
+    call.tensor = gtopk::sparse::Segments<void>(tensors[rank].data());
+    call.d = options.d;
+    call.options = {.k = options.k, .algorithm = algorithm, .wire = options.wire};
+    engine::OperationSpec operation(sparse::collective(call));
+    operation.timeout = std::chrono::hours(1);
+    operation.done = [&](const std::exception_ptr& error) {
+      ++ended;
+      if (error) failure = error;
+    };
+    engines[rank]->submit(groups[rank], std::move(operation));
+  }
+  const TimePoint begin = fabric.clock().now();
+  while (ended < ranks && !failure) {
+    bool moved = fabric.deliver_one();
+    for (const auto& each : engines) moved |= each->step() != engine::Engine::Step::kNothing;
+    if (!moved && !fabric.advance_to_next()) throw std::runtime_error("nothing is left to happen");
+  }
+  if (failure) std::rethrow_exception(failure);
+  const double seconds = std::chrono::duration<double>(fabric.clock().now() - begin).count();
+  for (const std::vector<float>& tensor : tensors) {
+    if (tensor != tensors.front()) throw std::runtime_error("ranks have different results");
+  }
+  return seconds;
+}
+
+struct Row {
+  std::string algorithm;
+  std::uint32_t ranks = 1;
+  sparse::Work work;
+  sparse::Nanoseconds price;
+  std::optional<double> measured;
+
+  [[nodiscard]] double links() const { return (price.latency + price.transfer) * 1e-9; }
+};
+
+std::vector<Row> rows_of(std::uint32_t ranks, const Costs& costs, const Options& options) {
+  const sparse::Routes routes{engine::HostMap(hosts_of(ranks, options))};
+  std::vector<Row> rows;
+  for (const gtopk::Choice& choice : gtopk::algorithms()) {
+    const sparse::AlgorithmRow& algorithm = sparse::algorithm_registry().find(choice.name);
+    if (algorithm.cost == nullptr) continue;
+    sparse::CriticalPath path({.routes = &routes,
+                               .d = options.d,
+                               .k = options.k,
+                               .type = {DataType::kFloat32, 4},
+                               .codec = &sparse::codec_registry().find(options.wire).codec});
+    algorithm.cost(path);
+    Row row{std::string(choice.name), ranks, path.work(), price(path.work(), costs), {}};
+    if (ranks > 1 && ranks <= options.measured) {
+      row.measured = run_in_virtual_time(ranks, row.algorithm, costs, options);
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+void run(const Options& options) {
+  gtopk::transport::log().set_level(gtopk::transport::LogLevel::kOff);
+  Costs costs;
+  costs.within = {options.within.at(0) * 1e3, options.within.at(1)};
+  costs.between = {options.between.at(0) * 1e3, options.between.at(1)};
+  sparse::measure_arithmetic(costs);
+  nlohmann::json record{{"program", "gtopk-bench-growth"},
+                        {"version", gtopk::kVersion},
+                        {"d", options.d},
+                        {"k", options.k},
+                        {"wire", options.wire},
+                        {"ranks_per_host", options.each},
+                        {"in_turn", options.in_turn},
+                        {"rows", nlohmann::json::array()}};
+  fmt::print(
+      "# d {}, k {}, {}, {} ranks a host{}; within: {} us, {} ns/B; between: {} us, {} ns/B\n",
+      options.d, options.k, options.wire, options.each, options.in_turn ? " in turn" : "",
+      options.within[0], options.within[1], options.between[0], options.between[1]);
+  fmt::print(
+      "# ns an element: select {:.2f}, add {:.2f}, commit {:.2f}; an entry: code {:.1f}, "
+      "merge {:.1f}, unite {:.1f}\n",
+      costs.select, costs.add, costs.commit, costs.code, costs.merge, costs.unite);
+  fmt::print("{:>6} {:>14} {:>12} {:>12} {:>12} {:>8}\n", "ranks", "algorithm", "model(ms)",
+             "links(ms)", "virtual(ms)", "ratio");
+  for (std::uint32_t ranks = 2; ranks <= options.most; ranks *= 2) {
+    for (const Row& row : rows_of(ranks, costs, options)) {
+      record["rows"].push_back({{"algorithm", row.algorithm},
+                                {"ranks", ranks},
+                                {"model_seconds", row.price.total() * 1e-9},
+                                {"links_seconds", row.links()},
+                                {"host_bytes", row.work.host_bytes},
+                                {"virtual_seconds", nullptr}});
+      if (row.measured) record["rows"].back()["virtual_seconds"] = *row.measured;
+      const std::string there = row.measured ? fmt::format("{:12.3f} {:8.3f}", *row.measured * 1e3,
+                                                           row.links() / *row.measured)
+                                             : fmt::format("{:>12} {:>8}", "-", "-");
+      fmt::print("{:6} {:>14} {:12.3f} {:12.3f} {}\n", ranks, row.algorithm,
+                 row.price.total() * 1e-6, row.links() * 1e3, there);
+    }
+  }
+  if (options.json.empty()) return;
+  std::ofstream file(options.json);
+  file << record.dump(1) << "\n";
+  if (!file.flush()) throw std::runtime_error("cannot write " + options.json);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"How each algorithm grows with the ranks: the model, and exchanges in virtual time"};
+  Options options;
+  app.add_option("-d", options.d, "elements")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("-k", options.k, "entries of a rank")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--wire", options.wire, "of the lists")->capture_default_str();
+  app.add_option("--ranks-per-host", options.each, "neighbours, or --in-turn")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--in-turn", options.in_turn, "rank r is on host r mod hosts");
+  app.add_option("--most", options.most, "ranks that are predicted")->capture_default_str();
+  app.add_option("--measured", options.measured, "ranks that run in virtual time")
+      ->capture_default_str();
+  app.add_option("--within", options.within, "alpha (us) and beta (ns/B) inside a host")
+      ->expected(2)
+      ->capture_default_str();
+  app.add_option("--between", options.between, "alpha (us) and beta (ns/B) between hosts")
+      ->expected(2)
+      ->capture_default_str();
+  app.add_option("--json", options.json, "also write the rows to this file");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    run(options);
+  } catch (const std::exception& error) {
+    std::cerr << "gtopk-bench-growth: " << error.what() << "\n";
+    return 1;
+  }
+  return 0;
+}
