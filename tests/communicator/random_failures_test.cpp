@@ -221,7 +221,7 @@ class Seat {
       for (std::size_t each = failure_.in_the_stream ? 0 : at; each <= at; ++each) {
         const Ending ending = ending_of(each);
         if (ending.good()) {
-          EXPECT_FALSE(failed) << "operation " << each << " came after the end";
+          // One may have ended before the failure was noticed that an earlier one still waited for.
           EXPECT_LT(each, failure_.called) << "it needed the victim";
           EXPECT_EQ(works_[each].wrong_result(), "");
         } else {
