@@ -420,24 +420,6 @@ def check_ddp_trains_as_on_the_cpu_bit_for_bit(me: Rank) -> None:
             assert torch.equal(one, other.cpu()), start.__name__
 
 
-def check_the_optimizer_trains_as_on_the_cpu_bit_for_bit(me: Rank) -> None:
-    seen = []
-    for device in ("cpu", FAKE):
-        torch.manual_seed(2)
-        net = torch.nn.Linear(30, 9).to(device)
-        optimizer = gtopk.DistributedOptimizer(
-            torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters(), density=0.1
-        )
-        for step in range(3):
-            generator = torch.Generator().manual_seed(100 * me.rank + step)
-            optimizer.zero_grad()
-            net(torch.randn(8, 30, generator=generator).to(device)).square().mean().backward()
-            optimizer.step()
-        seen.append([each.detach().cpu() for each in net.parameters()])
-    for one, other in zip(*seen, strict=True):
-        assert torch.equal(one, other)
-
-
 def check_what_a_state_does_not_do_on_a_device_is_an_error(me: Rank) -> None:
     there = torch.nn.Parameter(torch.ones(4, device=FAKE))
     here = torch.nn.Parameter(torch.ones(4))
@@ -447,6 +429,8 @@ def check_what_a_state_does_not_do_on_a_device_is_an_error(me: Rank) -> None:
         gtopk.SparseState([("b", there)], density="adaptive")
     with pytest.raises(NotImplementedError, match="scaler= with parameters on fake:0"):
         gtopk.SparseState([("b", there)], density=0.5, scaler=Scale())
+    with pytest.raises(NotImplementedError, match="DistributedOptimizer takes parameters of the C"):
+        gtopk.DistributedOptimizer(torch.optim.SGD([there], lr=0.1), [("b", there)], density=0.5)
 
 
 def test_a_driver_that_is_missing_is_named(library: str) -> None:
