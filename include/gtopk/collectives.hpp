@@ -1,5 +1,6 @@
-// Public surface: the collectives that are there, each as a value for Communicator::run. They throw
-// Error{kInvalidArgument} for what no rank may call; memory must stay valid until `done`.
+// Public surface: the built-in collectives, each as a value for Communicator::run. They throw
+// Error{kInvalidArgument} if the arguments are wrong on any rank; memory must stay valid until
+// `done`.
 #pragma once
 
 #include <cstddef>
@@ -13,115 +14,118 @@
 
 namespace gtopk {
 
-/// data: d elements, in place. factor: of kPremulSum, this rank's own; it is rounded to the
-/// accumulation type, and each product once to dtype.
+/// Reduces `data`, d elements, in place. `factor` is this rank's, for kPremulSum; it is rounded to
+/// the accumulation type, and each product is rounded once to dtype.
 [[nodiscard]] Collective all_reduce(void* data, std::uint64_t d, DataType dtype,
                                     ReduceOp op = ReduceOp::kSum, double factor = 1);
 
-/// The root's bytes to all, in place. dtype: what they are, compared between the ranks.
+/// Sends the root's bytes to all ranks, in place. `dtype` is only compared between the ranks.
 [[nodiscard]] Collective broadcast(std::span<std::byte> data, std::uint32_t root,
                                    DataType dtype = DataType::kUint8);
 
-/// rooms: one per rank, of any sizes that all ranks have alike; the own one holds this rank's bytes
-/// on entry. dtype as above.
+/// `rooms`: one buffer per rank, of any sizes, the same on all ranks; this rank's own holds its
+/// bytes on entry. `dtype` as above.
 [[nodiscard]] Collective all_gather(std::vector<std::span<std::byte>> rooms,
                                     DataType dtype = DataType::kUint8);
 
-/// parts: one per rank, in order, of any sizes that all ranks have alike; left as they are. output:
-/// the reduction of part `rank`, as large as that; it may be that part itself. factor: as above.
+/// `parts`: one per rank, in order, of any sizes, the same on all ranks; not modified. `output`
+/// gets the reduction of part `rank` and has its size; it may be that part itself. `factor` as
+/// above.
 [[nodiscard]] Collective reduce_scatter(std::vector<Segment> parts, Segment output, DataType dtype,
                                         ReduceOp op = ReduceOp::kSum, double factor = 1);
 
-/// data: d elements; the root's become the reduction, the others' stay as they are. factor: as
-/// above.
+/// Reduces `data`, d elements, to the root, in place; other ranks' data is not modified. `factor`
+/// as above.
 [[nodiscard]] Collective reduce(void* data, std::uint64_t d, std::uint32_t root, DataType dtype,
                                 ReduceOp op = ReduceOp::kSum, double factor = 1);
 
-/// Each rank's bytes, of any size, to the root. rooms: on the root one per rank, as large as what
-/// that sends; none elsewhere. The own one may be `data` itself. dtype as above.
+/// Sends each rank's bytes, of any size, to the root. `rooms`: on the root one buffer per rank, of
+/// the size which that rank sends; empty elsewhere. The root's own may be `data` itself. `dtype` as
+/// above.
 [[nodiscard]] Collective gather(std::span<const std::byte> data,
                                 std::vector<std::span<std::byte>> rooms, std::uint32_t root,
                                 DataType dtype = DataType::kUint8);
 
-/// The root's parts, of any sizes, each to its rank. parts: on the root one per rank; none
-/// elsewhere. room: as large as this rank's part; on the root it may be that part itself.
+/// Sends each of the root's parts, of any sizes, to its rank. `parts`: on the root one per rank;
+/// empty elsewhere. `room` has the size of this rank's part; on the root it may be that part
+/// itself.
 [[nodiscard]] Collective scatter(std::vector<std::span<const std::byte>> parts,
                                  std::span<std::byte> room, std::uint32_t root,
                                  DataType dtype = DataType::kUint8);
 
-/// parts: by rank, of any sizes, what it is sent. rooms: by rank, as large as what that sends here.
-/// They must not overlap.
+/// Sends `parts[r]`, of any size, to rank r and receives into `rooms[r]`, which has the size of
+/// what r sends to this rank. Parts and rooms must not overlap.
 [[nodiscard]] Collective all_to_all(std::vector<std::span<const std::byte>> parts,
                                     std::vector<std::span<std::byte>> rooms,
                                     DataType dtype = DataType::kUint8);
 
-/// Ends when every rank has called it and this rank's earlier collectives have ended.
+/// Completes when every rank has called it and this rank's earlier collectives have ended.
 [[nodiscard]] Collective barrier();
 
-/// The same, called "monitored_barrier": for who wants ranks that mix the two up to hear of it.
+/// The same under the name "monitored_barrier", so that ranks that mix the two up get an error.
 [[nodiscard]] Collective monitored_barrier();
 
-/// One rank's part of a sparse tensor in coordinate format: entries with a row of values each.
+/// One rank's part of a sparse tensor in coordinate (COO) format: entries, each a row of values.
 struct CooEntries {
-  /// Where each lies, as one number: indices in row-major order of the sparse dimensions.
-  /// Ascending, none twice.
+  /// The row-major linear index of each entry over the sparse dimensions. Strictly ascending.
   std::span<const std::uint64_t> places;
   const void* values = nullptr;  ///< as many rows
 };
-/// What the shape of it is, in which all ranks must agree.
+/// The tensor's shape; must be the same on all ranks.
 struct CooShape {
-  std::vector<std::uint64_t> sizes;  ///< of the whole tensor
+  std::vector<std::uint64_t> sizes;  ///< all dimensions, sparse and dense
   std::uint32_t sparse_dimensions = 0;
   DataType dtype = DataType::kFloat32;
 
   /// Elements of a row: the product of the dense sizes.
   [[nodiscard]] std::uint64_t row() const;
 };
-/// The sum: the union of all ranks' places, ascending.
+/// The sum: the union of all ranks' places, ascending, and a row for each.
 struct CooSum {
   std::vector<std::uint64_t> places;
   std::vector<std::byte> values;
 };
 
-/// The exact sum over ranks of their entries, any number on each; rows of one place add up in the
-/// order of the ranks. sum: written when all of it is there.
+/// The exact sum of all ranks' entries, any number per rank; rows of the same place are added in
+/// rank order. `sum` is written only on success.
 [[nodiscard]] Collective coo_all_reduce(CooEntries entries, const CooShape& shape, CooSum& sum);
 
-/// `one` of several tensors that lie side by side in its memory: ranks must agree on the sizes of
-/// each as well.
+/// `one` over several tensors that are contiguous in its memory; ranks must also agree on the size
+/// of each.
 [[nodiscard]] Collective coalesced(Collective one, std::span<const std::uint64_t> sizes);
 
-/// Matched by (sender, tag), in the order of the calls. The received length must be the expected
-/// one.
+/// Point-to-point messages, matched by (sender, tag) in call order. The receive fails if the
+/// message does not have the size of `data`.
 [[nodiscard]] Collective send(std::span<const std::byte> data, std::uint32_t to, std::int32_t tag);
 [[nodiscard]] Collective recv(std::span<std::byte> data, std::uint32_t from, std::int32_t tag);
-/// From whichever rank sends first with that tag, which is told by `from`.
+/// Receives from whichever rank sends first with that tag; sets `from` to that rank.
 [[nodiscard]] Collective recv_any(std::span<std::byte> data, std::int32_t tag, std::uint32_t& from);
 
-/// tensor: d elements of dtype, the gradient in, the reduced gradient out (zeros off the result).
-/// residual: d elements of accumulation_type(dtype), in and out; null is a zero residual, discarded
-/// afterwards. options.k >= 1 (larger than d means d); what the result means: docs/algorithms.md.
+/// `tensor`: d elements of dtype, the gradient on entry, the reduced gradient on return (zero where
+/// nothing was delivered). `residual`: d elements of accumulation_type(dtype), in and out; null
+/// means a zero residual that is discarded. options.k >= 1 (larger than d means d).
+/// docs/algorithms.md defines the result.
 [[nodiscard]] Collective sparse_all_reduce(void* tensor, void* residual, std::uint64_t d,
                                            DataType dtype, const SparseOptions& options);
 
-/// The same of a tensor that lies in several pieces, in this order: one vector, with one residual.
-/// delivered: where the result is noted beside.
+/// The same for a tensor in several pieces, in this order: one vector, with one residual.
+/// `delivered`: where to record the result's entries as well.
 [[nodiscard]] Collective sparse_all_reduce(std::vector<Segment> tensor, void* residual,
                                            DataType dtype, const SparseOptions& options,
                                            const Delivered& delivered = {});
 
-/// What `auto` would choose for d elements of dtype with these options, whose algorithm is not
-/// looked at. Every rank gets the same report. anew: costs are measured now, known or not.
+/// What `auto` would choose for d elements of dtype with these options; options.algorithm is
+/// ignored. Every rank gets the same report. `anew`: measure the costs even if they are known.
 [[nodiscard]] Collective plan(std::uint64_t d, DataType dtype, const SparseOptions& options,
                               PlanReport& report, bool anew = false);
 
-/// The most entries that a sparse all-reduce of d elements among so many ranks delivers: the room
+/// The most entries that a sparse all-reduce of d elements over `ranks` ranks can deliver: the room
 /// that Delivered needs.
 [[nodiscard]] std::uint64_t most_delivered(std::uint64_t d, const SparseOptions& options,
                                            std::uint32_t ranks);
 
-/// Entries that are selected already, and room for the result. Both result spans need room for as
-/// many entries as the algorithm can deliver: min(d, k), that of `topk` min(d, k * ranks).
+/// Preselected entries, and room for the result. Both result spans must hold as many entries as the
+/// algorithm can deliver: min(d, k), or min(d, k * ranks) for `topk`.
 struct Preselected {
   /// Ascending, below d; at most options.k.
   std::span<const std::uint32_t> indices;
@@ -132,8 +136,7 @@ struct Preselected {
   std::uint64_t* result_count = nullptr;
 };
 
-/// The exchange of a sparse all-reduce of float32 alone: what is measured where selection is
-/// somebody else's.
+/// Only the exchange of a float32 sparse all-reduce, for measuring it without the selection.
 [[nodiscard]] Collective exchange(const Preselected& entries, std::uint64_t d,
                                   const SparseOptions& options);
 }  // namespace gtopk

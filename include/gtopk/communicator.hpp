@@ -1,6 +1,6 @@
 // Public surface: a process, and the groups of ranks in which it runs collectives. Every call is
 // asynchronous: it checks its arguments, queues the operation and returns; `done` is called once,
-// on the engine's thread. It knows no torch; src/torch_backend is one caller, the tools are others.
+// on the engine thread. It knows no torch; src/torch_backend is one caller, the tools are others.
 #pragma once
 
 #include <atomic>
@@ -31,12 +31,12 @@ class EngineThread;
 class FlightRecording;
 
 /// This process as a member of jobs: one engine thread, one UCX worker, shared by all its groups.
-/// The last owner's release ends operations under way (for at most 2 s), says goodbye to the peers,
+/// Releasing the last owner waits at most 2 s for operations in flight, says goodbye to the peers,
 /// and leaves no thread, file descriptor or shared-memory segment behind.
 class Process {
  public:
-  /// Throws Error{kTransport, kInvalidArgument}, the latter for an environment variable of ours
-  /// that makes no sense.
+  /// Throws Error{kTransport}, or Error{kInvalidArgument} if a GTOPK_ environment variable is
+  /// invalid.
   [[nodiscard]] static std::shared_ptr<Process> start();
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
@@ -66,30 +66,30 @@ class Process {
   std::unique_ptr<engine::EngineThread> thread_;
 };
 
-/// Where and as whom a group meets.
+/// Where a group meets, and which of its ranks this process is.
 struct Meeting {
-  /// The job's, which any number of groups may share: directory_over() of a store, or one of your
-  /// own. The group keeps it to look up the addresses of ranks that this one has not talked to
-  /// before. A group of one needs none.
+  /// The job's directory, which any number of groups may share: directory_over() of a store, or one
+  /// of your own. The group keeps it to look up the addresses of ranks that this process has not
+  /// talked to yet. A group of one needs none.
   std::shared_ptr<Directory> directory{};
   std::string name = "default";
   std::uint32_t rank = 0;
   std::uint32_t size = 1;
   std::chrono::nanoseconds timeout =
       std::chrono::minutes(30);  ///< of the meeting, and default of every operation
-  /// Names this rank's host: ranks that give equal names share one, whatever machine they run on.
-  /// Empty: ranks share a host that have the kernel's boot id and IPC namespace in common.
-  /// GTOPK_HOST in the environment goes before both. At most 255 bytes.
+  /// This rank's host: ranks that give the same name share a host, whatever machine they run on. If
+  /// empty, ranks with the same kernel boot id and IPC namespace share one. The environment
+  /// variable GTOPK_HOST overrides both. At most 255 bytes.
   std::string host{};
 };
 
-/// Per call.
+/// Per-call settings.
 struct Call {
-  /// Engine thread; null: success. It must not block.
+  /// Called once, on the engine thread; null means success. Must not block.
   std::function<void(std::exception_ptr)> done{};
-  /// Owner of the memory, released when the network has let go of it.
+  /// Owner of the memory; released once the network no longer uses it.
   std::shared_ptr<void> keepalive{};
-  /// Of this operation; the group's where absent.
+  /// This operation's timeout; the group's if absent.
   std::optional<std::chrono::nanoseconds> timeout{};
   /// Decided when the memory holds what is to be sent (a copy from a device has ended); where it
   /// decides that nothing happened, the operation fails with Error{kAborted}. Later collectives of
@@ -98,27 +98,27 @@ struct Call {
   std::shared_ptr<Gate> input{};
 };
 
-/// A group of ranks. Collectives are numbered in the order of their calls, which must be the same
-/// on every rank; several may be in flight at once. Any thread may call; memory must stay valid
-/// until `done`. Calls throw Error{kInvalidArgument} before anything is sent; `done` gets
+/// A group of ranks. Collectives are numbered in call order, which must be the same on every rank;
+/// several may be in flight at once. Thread-safe; memory must stay valid until `done`. Calls throw
+/// Error{kInvalidArgument} before anything is sent; `done` gets
 /// Error{kMismatch, kPeerFailed, kTimeout, kAborted, ...}.
 class Communicator {
  public:
   /// Meets the other ranks; blocks until all are there. Throws Error{kBootstrap, kInvalidArgument};
-  /// over a store, with the same text on every rank that is there.
+  /// over a store the text is the same on every rank present.
   Communicator(std::shared_ptr<Process> process, const Meeting& meeting);
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
   Communicator(Communicator&&) = delete;
   Communicator& operator=(Communicator&&) = delete;
-  /// Lets what is under way end, for at most 2 s, and fails the rest with Error{kAborted}. Groups
-  /// that are destroyed one right after the other share the 2 s.
+  /// Waits at most 2 s for operations in flight and fails the rest with Error{kAborted}. Groups
+  /// destroyed one right after the other share the 2 s.
   ~Communicator();
 
   [[nodiscard]] std::uint32_t rank() const;
   [[nodiscard]] std::uint32_t size() const;
   [[nodiscard]] const std::string& name() const;
-  /// By rank, the number of its host; hosts are numbered in the order of their lowest ranks.
+  /// The host number of each rank; hosts are numbered in the order of their lowest ranks.
   [[nodiscard]] std::vector<std::uint32_t> hosts() const;
   void set_timeout(std::chrono::nanoseconds timeout);
 
@@ -126,20 +126,21 @@ class Communicator {
   /// message.
   std::uint64_t run(Collective collective, Call call);
 
-  /// Fails everything under way on this rank with Error{kAborted} and ends the group; the other
+  /// Fails everything in flight on this rank with Error{kAborted} and ends the group; the other
   /// ranks are told.
   void abort(const std::string& reason);
 
-  /// Why the group is over, where it is. Asks the engine's thread.
+  /// Why the group has failed; empty if it has not. Asks the engine thread.
   [[nodiscard]] std::optional<ErrorKind> failure() const;
 
   [[nodiscard]] Statistics statistics() const;
-  /// Of the `auto` that ended last, where one has. Asks the engine's thread.
+  /// The report of the last `auto` operation to end; empty if there was none. Asks the engine
+  /// thread.
   [[nodiscard]] std::optional<PlanReport> last_plan() const;
 
  private:
   std::shared_ptr<Process> process_;
-  std::shared_ptr<Directory> directory_;  // let go of here, not by the engine
+  std::shared_ptr<Directory> directory_;  // released here, not by the engine
   std::shared_ptr<engine::Group> group_;
   std::atomic<std::int64_t> timeout_nanoseconds_;
 };

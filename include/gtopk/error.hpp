@@ -13,11 +13,11 @@ enum class ErrorKind : std::uint8_t {
   kInvalidArgument,  ///< found locally, before anything was sent; the group works on
   kMismatch,         ///< ranks called with different arguments; the group works on
   kTimeout,          ///< the operation's deadline passed
-  kPeerFailed,       ///< a rank is gone or does not answer; the group is over
+  kPeerFailed,       ///< a rank died or does not answer; the group has failed
   kAborted,          ///< this process or the group was shut down
   kTransport,        ///< the network library failed
   kBootstrap,        ///< ranks could not find each other
-  kUnsupported,      ///< asked for something that is not there; the message names it
+  kUnsupported,      ///< not implemented; the message names it
 };
 
 [[nodiscard]] constexpr std::string_view to_string(ErrorKind kind) {

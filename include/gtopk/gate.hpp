@@ -1,5 +1,5 @@
-// Public surface: a gate, at which operations wait for one another before they commit, so that the
-// parts of a step have all happened or none of them has.
+// Public surface: a gate, where operations wait for one another before they commit, so that either
+// all parts of a step happen or none does.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace gtopk {
 
-/// Made for a number of arrivals: those of the operations that were given it, and what arrive()
-/// adds for parts of the step that are reduced elsewhere. The last one decides for all: the step
-/// has happened if every part was finite. An operation that fails, or is never run, arrives as one
-/// that has not happened. Thread-safe.
+/// Expects a number of arrivals: one per operation that was given the gate, and one arrive() for
+/// each part of the step that is reduced elsewhere. The last arrival decides for all: the step has
+/// happened if every part was finite. An operation that fails, or is never run, counts as not
+/// happened. Thread-safe.
 class Gate {
  public:
   /// arrivals >= 1, the same on all ranks. Throws Error{kInvalidArgument}.
@@ -25,18 +25,17 @@ class Gate {
   ~Gate() = default;
 
   [[nodiscard]] std::uint32_t arrivals() const { return arrivals_; }
-  /// One part is there. `happened`: finite on every rank. More arrivals than the gate was made for
-  /// change nothing.
+  /// Reports one part; `happened`: it was finite on every rank. A no-op once all have arrived.
   void arrive(bool happened);
-  /// Nothing more will arrive: what waits does not commit. Returns the verdict, which a decided
-  /// gate keeps.
+  /// No more arrivals: an undecided gate decides that the step has not happened. Returns the
+  /// verdict; idempotent.
   bool shut();
-  /// Whether the step has happened; none while parts are missing.
+  /// Whether the step has happened; nullopt while parts are missing.
   [[nodiscard]] std::optional<bool> verdict() const;
 
   // For the engine.
   using Waiters = std::list<std::function<void()>>;
-  /// Calls `then` on the deciding thread, unless it is forgotten before; at once if decided.
+  /// Calls `then` on the deciding thread unless forget() comes first; at once if already decided.
   [[nodiscard]] Waiters::iterator when_decided(std::function<void()> then);
   void forget(Waiters::iterator waiter);
 

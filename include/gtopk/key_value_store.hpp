@@ -1,6 +1,6 @@
-// Public surface: a small shared dictionary of bytes, the least that ranks need to find one
-// another. torch's Store and gtopk's own TCP rendezvous are such stores; one of your own is four
-// functions, and directory_over() does the rest. It knows no ranks.
+// Public surface: a small shared key-value store of bytes, the least that ranks need to find each
+// other. torch's Store and gtopk's TCP rendezvous are such stores; to write your own, implement
+// four functions; directory_over() does the rest. It knows no ranks.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@
 
 namespace gtopk {
 
-/// Any thread may call; one that waits may keep the others waiting.
+/// Thread-safe; a call that waits may block the others.
 class KeyValueStore {
  public:
   KeyValueStore() = default;
@@ -24,32 +24,31 @@ class KeyValueStore {
   KeyValueStore& operator=(KeyValueStore&&) = delete;
   virtual ~KeyValueStore() = default;
 
-  /// Sets `key`, over an earlier value if there is one. Throws Error{kBootstrap}.
+  /// Sets `key`, replacing any earlier value. Throws Error{kBootstrap}.
   virtual void set(std::string_view key, std::string_view value) = 0;
 
-  /// The value of `key`, waiting until somebody has set it; nothing when `at_most` passes first (0:
-  /// does not wait). Throws Error{kBootstrap} when the store fails.
+  /// Waits until `key` is set and returns its value; nullopt if `at_most` passes first (0: does not
+  /// wait). Throws Error{kBootstrap} if the store fails.
   [[nodiscard]] virtual std::optional<std::string> find(std::string_view key,
                                                         std::chrono::nanoseconds at_most) = 0;
 
-  /// As find(); throws Error{kBootstrap} that names the key and the seconds where that gives
-  /// nothing.
+  /// Like find(), but throws Error{kBootstrap} with the key and the seconds waited on a timeout.
   [[nodiscard]] std::string get(std::string_view key, std::chrono::nanoseconds at_most);
 
   /// Adds `delta` to the counter `key` (0 before its first add) and returns the sum. Counters and
   /// values are two dictionaries: get() does not see a counter. Throws Error{kBootstrap}.
   virtual std::int64_t add(std::string_view key, std::int64_t delta) = 0;
 
-  /// Forgets the value and the counter `key`, where the store can; a courtesy that fails silently.
+  /// Removes the value and the counter `key` if the store can. Best effort: fails silently.
   virtual void remove(std::string_view key) = 0;
 };
 
-/// A directory in a store that all ranks of the job share; groups are told apart by their names.
-/// The store may hold what former lives of the ranks left there. What meet() throws is the same on
-/// every rank that is there, and names the ranks that are not.
+/// A directory over a store that all ranks of the job share; groups are told apart by name. The
+/// store may hold keys left by earlier runs. meet() throws the same error on every rank present,
+/// naming the missing ones.
 [[nodiscard]] std::shared_ptr<Directory> directory_over(std::shared_ptr<KeyValueStore> job);
 
-/// The same, for a group that has a store of its own, as torch gives every group one.
+/// The same for a group with its own store, as every group has in torch.
 [[nodiscard]] std::shared_ptr<Directory> directory_over(std::shared_ptr<KeyValueStore> group,
                                                         std::shared_ptr<KeyValueStore> job);
 

@@ -1,6 +1,6 @@
 // Public surface: what a launcher tells each process, by environment variables (torchrun) or by
-// PMIx (mpirun, prterun, srun --mpi=pmix), and the store over TCP that rank 0 then serves. For
-// programs without torch.
+// PMIx (mpirun, prterun, srun --mpi=pmix), and the TCP store that rank 0 then serves. For programs
+// without torch.
 #pragma once
 
 #include <chrono>
@@ -19,34 +19,33 @@ struct LaunchEnvironment {
   std::uint32_t world_size = 1;
   std::string host;        ///< rank 0's
   std::uint16_t port = 0;  ///< of its store
-  bool pmix = false;       ///< PMIx tells host and port, once rank 0 has joined
-  /// Of this rank among those on its host, and how many these are; by PMIx, where it says so.
+  bool pmix = false;       ///< host and port come from PMIx, once rank 0 has joined
+  /// This rank's number on its host, and how many ranks run there, if PMIx provides them.
   std::optional<std::uint32_t> local_rank{};
   std::optional<std::uint32_t> local_world_size{};
 };
 
-/// Reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; the port is MASTER_PORT + 2 where
-/// torchrun's agent serves a store of torch's own there (TORCHELASTIC_USE_AGENT_STORE=True). Where
-/// RANK is not set, asks the PMIx server that started this process, if one did. Throws
-/// Error{kBootstrap} naming the variable that is missing or makes no sense, and why PMIx could not
-/// be asked.
+/// Reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; the port is MASTER_PORT + 2 if torchrun's
+/// agent serves torch's store at MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE=True). If RANK is not
+/// set, asks the PMIx server that started this process, if there is one. Throws Error{kBootstrap}
+/// naming the missing or invalid variable, and why PMIx could not be asked.
 [[nodiscard]] LaunchEnvironment launch_environment();
 
-/// The same of the PMIx server alone, whatever the variables say. Throws Error{kBootstrap} where no
-/// server started this process.
+/// The same from PMIx alone, ignoring the variables. Throws Error{kBootstrap} if no PMIx server
+/// started this process.
 [[nodiscard]] LaunchEnvironment pmix_environment();
 
-/// The store of a job with that environment. Rank 0 serves it at `environment.port` and, when its
-/// store is destroyed, keeps on serving until the others have left, but no longer than `at_most`.
-/// The others connect at the first use, trying for `at_most`, which is also the limit of each set
-/// and add. With PMIx they first wait for rank 0 to join, for `at_most` likewise. Rank 0
-/// lets in who knows the job's secret (GTOPK_SECRET, GTOPK_SECRET_FILE; with PMIx one that rank 0
-/// draws), or everybody where there is none. Throws Error{kBootstrap}.
+/// The job's store. Rank 0 serves it at `environment.port` and, when its store is destroyed, keeps
+/// serving until the others have left, at most for `at_most`. The others connect at first use,
+/// retrying for `at_most`, which also limits each set and add. With PMIx they first wait up to
+/// `at_most` for rank 0 to join. Rank 0 accepts only clients that know the job's secret
+/// (GTOPK_SECRET, GTOPK_SECRET_FILE; with PMIx, one that rank 0 draws), or everybody if there is
+/// none. Throws Error{kBootstrap}.
 [[nodiscard]] std::unique_ptr<KeyValueStore> join_rendezvous(const LaunchEnvironment& environment,
                                                              std::chrono::nanoseconds at_most);
 
-/// The job's directory: in that store, and with PMIx the processes' addresses in PMIx itself, from
-/// which each is got when it is needed.
+/// The job's directory over that store. With PMIx the processes' addresses are in PMIx itself, and
+/// each is fetched when it is needed.
 [[nodiscard]] std::shared_ptr<Directory> join_job(const LaunchEnvironment& environment,
                                                   std::chrono::nanoseconds at_most);
 
@@ -56,9 +55,9 @@ struct ServiceAddress {
   std::uint16_t port = 0;
 };
 
-/// In a job that PMIx started, for a service of its own such as torch's store: rank 0 gives the
-/// service's port, which stays the same for all its life, the others give 0 and get that port, with
-/// an address of rank 0's that answers them. Throws Error{kBootstrap}.
+/// In a job started by PMIx, finds a service of the caller's on rank 0, such as torch's store. Rank
+/// 0 passes the service's port, which must not change during the job; the others pass 0 and get
+/// that port with an address of rank 0 that they can reach. Throws Error{kBootstrap}.
 [[nodiscard]] ServiceAddress find_service(std::uint16_t port, std::chrono::nanoseconds at_most);
 
 }  // namespace gtopk

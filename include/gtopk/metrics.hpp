@@ -1,6 +1,6 @@
-// Public surface: what a group counts of what it does, in one table: names, units, what each
-// figure means and how those of several groups or ranks make one. C++'s Statistics, Python's
-// gtopk.stats() and the docs are read from it.
+// Public surface: the metrics of a group in one table: names, units, what each means, and how
+// figures of several groups or ranks combine. C++'s Statistics, Python's gtopk.stats() and the docs
+// are read from it.
 #pragma once
 
 #include <array>
@@ -10,8 +10,8 @@
 
 namespace gtopk {
 
-/// What a group has done since it was made. Bytes and messages are this rank's, headers included.
-/// What each figure is: kMetrics.
+/// What a group has done since it was created. Bytes and messages are this rank's, headers
+/// included. kMetrics describes each figure.
 struct Statistics {
   std::uint64_t operations = 0;
   std::uint64_t messages_sent = 0;
@@ -43,7 +43,7 @@ enum class Metric : std::uint8_t {
   kCommitSeconds,
 };
 
-/// How the figures of several groups, ranks or spans of time make one.
+/// How figures of several groups, ranks or intervals combine.
 enum class Adding : std::uint8_t { kSum, kMaximum };
 
 struct MetricInfo {
@@ -51,10 +51,10 @@ struct MetricInfo {
   std::string_view unit;  ///< in UCUM's letters: "1", "By", "s"
   std::string_view description;
   Adding adding;
-  /// Where its figure stands: one of the two, the other is null.
+  /// The member that holds the figure: one of the two, the other is null.
   std::uint64_t Statistics::*count;
   double Statistics::*seconds;
-  /// The phase of operations whose time it is, where it is one's.
+  /// The phase of operations whose time it measures; empty if none.
   std::string_view phase;
 };
 

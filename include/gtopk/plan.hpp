@@ -1,4 +1,4 @@
-// Public surface: what a sparse all-reduce is predicted to cost with each algorithm, and which one
+// Public surface: the predicted cost of a sparse all-reduce with each algorithm, and which one
 // `auto` takes. docs/algorithms.md has the model.
 #pragma once
 
@@ -28,7 +28,7 @@ struct Costs {
   double commit = 0;  ///< writing tensor and residual, for each element
 };
 
-/// Of one algorithm, for one call.
+/// The predicted cost of one call with one algorithm.
 struct Prediction {
   std::string algorithm;
   double seconds = 0;
@@ -43,12 +43,12 @@ struct Prediction {
 struct PlanReport {
   std::string algorithm;
   std::string reason;
-  /// Of every algorithm that was considered, in the order of the registry.
+  /// One for each algorithm considered, in registry order.
   std::vector<Prediction> predictions;
   Costs costs;
   /// The number of the group's collective that measured the costs.
   std::uint64_t measured_by = 0;
-  /// What the call took on this rank, from the choice to its end; 0: it has not run.
+  /// The call's duration on this rank, from the choice to its end; 0 if it has not run.
   double actual_seconds = 0;
 };
 
