@@ -48,9 +48,9 @@ class Directory {
                                                           std::chrono::nanoseconds at_most) = 0;
 
   /// Blocks until every rank of the group has called it; returns all cards by rank, the same on
-  /// every rank and none from an earlier run. Groups of different names may meet at the same time;
-  /// a group of the same name may meet again, with the same ranks or others. Not called for a group
-  /// of one. Throws Error{kBootstrap} naming the missing ranks after `at_most`.
+  /// every rank and never a card of an earlier run. Groups of different names may meet at the same
+  /// time; one of the same name may meet again, with the same ranks or others. Not called for a
+  /// group of one. Throws Error{kBootstrap} naming the missing ranks after `at_most`.
   [[nodiscard]] virtual std::vector<std::string> meet(const Presence& self,
                                                       std::chrono::nanoseconds at_most) = 0;
 };
