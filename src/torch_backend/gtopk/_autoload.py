@@ -1,10 +1,10 @@
-"""The entry point that torch calls: makes the name "gtopk" known, and ``pmix://``.
+"""The entry point that torch calls: registers the backend "gtopk", and ``pmix://``.
 
 As an entry point of torch.backends it is called at the end of ``import torch``; as one of
-torch.distributed.backends (torch 2.14 and up) when a backend is asked for by name.
+torch.distributed.backends (torch 2.14 and up) when a backend is requested by name.
 
-It knows no native code: that is loaded when the first process group is made. A broken installation
-must not break ``import torch``, so nothing here raises.
+Native code is loaded only when the first process group is made. A broken installation must not
+break ``import torch``, so nothing here raises.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NAME = "gtopk"
 
 
 def register() -> None:
-    """Register the backend with torch.distributed. Idempotent; warns where it cannot."""
+    """Register the backend with torch.distributed. Idempotent; warns if it cannot."""
     try:
         import torch.distributed as dist
 
@@ -32,7 +32,7 @@ def register() -> None:
         dist.Backend.register_backend(_NAME, _create, extended_api=True, devices=["cpu", "cuda"])
         dist.register_rendezvous_handler("pmix", _meet_by_pmix)
     except Exception as error:
-        # Where warnings are errors, this one stays silent rather than break somebody's import.
+        # If warnings are errors, stay silent rather than break the user's import.
         with contextlib.suppress(Warning):
             warnings.warn(
                 f"the torch.distributed backend gtopk is not available: {error!r}", stacklevel=2
@@ -40,7 +40,7 @@ def register() -> None:
 
 
 def _meet_by_pmix(url: str, **options: Any) -> Iterator[tuple[Store, int, int]]:
-    """Of ``init_process_group(init_method="pmix://")``; see gtopk.launch_env."""
+    """Handle ``init_process_group(init_method="pmix://")``; see gtopk.launch_env."""
     from gtopk import launch
 
     yield from launch.meet_by_pmix(url, **options)

@@ -1,6 +1,6 @@
-"""Loads the library that is made for the torch that is loaded, once, behind the UCX it is to use.
+"""Loads the library for the loaded version of torch, once, after the UCX that it uses.
 
-It must not be imported by ``_autoload`` before a process group is asked for.
+``_autoload`` must not import it before a process group is requested.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def load() -> Any:
 
 
 def gate(arrivals: int) -> Any:
-    """Make a gate for so many arrivals (gtopk/gate.hpp): arrive(happened), shut()."""
+    """Make a gate for that many arrivals (gtopk/gate.hpp): arrive(happened), shut()."""
     import torch
 
     load()
@@ -52,10 +52,10 @@ def gate(arrivals: int) -> Any:
 
 
 def library_for(torch: str, files: Iterable[str]) -> str:
-    """The file among `files` that is made for this version of torch.
+    """The file among `files` for this version of torch.
 
-    Of its minor version, exactly: c10d's virtual tables change with every one, and a library of
-    another may load all the same. Patch versions keep them. Raises ImportError where there is none.
+    The minor version must match exactly: c10d's vtables change with each, and a library for another
+    one may load all the same. Patch versions keep them. Raises ImportError if there is none.
     """
     there = sorted(
         tuple(map(int, found.groups()))
@@ -81,7 +81,7 @@ def create_backend(
     *,
     reconfigurable: bool = False,
 ) -> tuple[Backend, int]:
-    """Meet the other ranks of the group `name`; blocks. The backend, and its number for operators.
+    """Meet the other ranks of the group `name`; blocks. Returns the backend and its number.
 
     reconfigurable: it meets nobody before its reconfigure() (torch 2.14 and up).
 
@@ -92,7 +92,7 @@ def create_backend(
 
     native = load()
     leave_at_exit()
-    # Operators take no Backend and return none: a group carries it.
+    # Operators can neither take nor return a Backend: a group carries it.
     carrier = _carrier(store, rank, size)
     milliseconds = round(timeout.total_seconds() * 1000)
     number: int = native.create_backend(carrier.boxed(), milliseconds, name, reconfigurable)
@@ -118,10 +118,10 @@ def number_of(group: ProcessGroup, backend: Backend, device: torch.device) -> in
 
 
 def leave_at_exit() -> None:
-    """Leave the groups that nobody destroyed before torch and the interpreter come down.
+    """Register leaving the remaining groups before torch and the interpreter shut down.
 
-    Idempotent, once per process: children of multiprocessing forget what their parent registered,
-    and run no atexit functions, as they end by os._exit().
+    Idempotent per process: children of multiprocessing forget what their parent registered, and run
+    no atexit functions, as they end with os._exit().
     """
     global _leaves
     if _leaves == os.getpid():
@@ -129,7 +129,7 @@ def leave_at_exit() -> None:
     _leaves = os.getpid()
     shutdown = load().shutdown
     atexit.register(shutdown)
-    # Any priority: what has none is never run at exit.
+    # Any priority will do: without one it would never run at exit.
     multiprocessing.util.Finalize(None, shutdown, exitpriority=0)
 
 
@@ -140,8 +140,8 @@ def _carrier(store: Store, rank: int, size: int) -> ProcessGroup:
 
 
 def _load_ucx() -> None:
-    # The wheel's UCX must be in the process first: two copies of libucp in one process crash at
-    # exit. Without the wheel the loader looks for a UCX of the system.
+    # The wheel's UCX must be loaded first: two copies of libucp in one process crash at exit.
+    # Without the wheel the loader looks for the system's UCX.
     try:
         import libucx
     except ModuleNotFoundError:

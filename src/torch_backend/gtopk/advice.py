@@ -1,4 +1,4 @@
-"""Tells when a phase of a SparseState's warm-up would cost more than sending everything."""
+"""Warns when a phase of a SparseState's warm-up would cost more than sending everything."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gtopk.units import Unit
 def warn_of_dear_phases(
     config: Config, units: Sequence[Unit], step: int, group: dist.ProcessGroup | None
 ) -> None:
-    """Warn, on the group's first rank, of each density to come that costs more than dense.
+    """Warn, on the group's first rank, of each later density that costs more than dense.
 
-    Predicted for the largest unit; `auto` takes dense there. Collective where the warm-up has
+    Predicted for the largest unit; `auto` picks dense there. Collective if the warm-up has
     densities left at `step`: all ranks call it with the same arguments.
     """
     if config.automatic:

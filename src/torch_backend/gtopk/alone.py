@@ -1,4 +1,4 @@
-"""A backend without torch's registry: for who keeps process groups of their own."""
+"""A backend without torch's registry, for code that manages its own process groups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIMEOUT = timedelta(minutes=30)
 
 
 class _OfGtopk(type):
-    """torch gives Python its own Backend for every backend, whose class says nothing."""
+    """Makes isinstance() work: to Python every backend is torch's Backend, whatever its class."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         if isinstance(instance, GtopkBackend):
@@ -24,7 +24,7 @@ class _OfGtopk(type):
 
 
 class Backend(metaclass=_OfGtopk):
-    """What isinstance() takes for a backend of gtopk, whoever made it."""
+    """For isinstance(): true of every gtopk backend, however it was made."""
 
     def __new__(cls, *_: object, **__: object) -> Backend:
         """Backends are made by create_backend()."""
@@ -36,15 +36,15 @@ def create_backend(
 ) -> GtopkBackend:
     """Meet the other ranks in `store` as a group of `size`; blocks until all are there.
 
-    Nothing is registered with torch.distributed, and no group of it is needed. The result has the
+    Nothing is registered with torch.distributed, and no process group is needed. The result has the
     methods of torch's Backend, which return Works (allreduce([tensor]).wait(), send, abort,
-    shutdown, …), and sparse_all_reduce, statistics and get_error beside them.
+    shutdown, …), plus sparse_all_reduce, statistics and get_error.
 
     timeout: of the meeting, and the default of every operation. name: of the group; ranks may meet
-    in one store under several names at once, and under the same again when a group is over.
+    in one store under several names at once, and under the same name again once a group has ended.
 
-    Raises ValueError for a rank that is none of the group's, torch.distributed.DistBackendError
-    where ranks do not find each other.
+    Raises ValueError for a rank outside the group, torch.distributed.DistBackendError if ranks do
+    not find each other.
     """
     if not 0 <= rank < size:
         raise ValueError(f"gtopk: rank {rank} of {size} ranks")

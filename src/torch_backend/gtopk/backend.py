@@ -1,4 +1,4 @@
-"""One group's backend: torch's own view of it, and what gtopk's has beyond that."""
+"""One group's backend: torch's view of it, and what gtopk adds."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 class GtopkBackend:
-    """What torch's Backend has (allreduce, send, abort, …) is its, too."""
+    """A gtopk backend; also has all methods of torch's Backend (allreduce, send, abort, …)."""
 
     def __init__(self, backend: Backend, number: int) -> None:
-        """Hold a backend of gtopk, and the number by which operators know it."""
+        """Hold a gtopk backend, and the number by which operators know it."""
         self._backend = backend
         self._number = number
         self._operators = _native.load()
 
     def __getattr__(self, name: str) -> Any:
-        """Of torch's Backend."""
+        """Look the name up in torch's Backend."""
         return getattr(self._backend, name)
 
     def sparse_all_reduce(
@@ -54,15 +54,15 @@ class GtopkBackend:
     ) -> Work:
         """See gtopk.sparse_all_reduce; the future's value is `tensors`.
 
-        k: 0 where a density is given.
+        k: 0 if a density is given.
 
-        delivered: [indices, values] (int64, the accumulation type), where the result's entries and
-        their sums are noted; as many as the result may have. "dense" notes all elements in order
-        and leaves indices alone.
+        delivered: [indices, values] (int64, the accumulation type), which receive the result's
+        indices and their sums; each as long as the result may be. "dense" records all elements in
+        order and does not write indices.
 
-        scale: what the result is multiplied by before it is rounded; the residual knows nothing of
-        it. gate: of _native.gate(); the operation commits when all that arrive there have happened.
-        momentum: shaped like the residual; zero afterwards where what this rank sent was cleared.
+        scale: multiplies the result before it is rounded; residuals are not scaled. gate: from
+        _native.gate(); the operation commits only if everything that arrives there has happened.
+        momentum: shaped like the residual; set to zero where what this rank sent was cleared.
         """
         work = self._operators.sparse_all_reduce(
             self._number,
@@ -75,7 +75,7 @@ class GtopkBackend:
             select,
             wire,
             put_back,
-            int(getattr(op, "op", op)),  # SUM itself is no ReduceOp, but what one holds
+            int(getattr(op, "op", op)),  # SUM itself is not a ReduceOp, but what one holds
             None if timeout is None else round(timeout.total_seconds() * 1000),
             delivered,
             state,
@@ -98,14 +98,14 @@ class GtopkBackend:
         semantics: str,
         anew: bool,
     ) -> tuple[Any, ...]:
-        """See gtopk.plan; as the operator tells it. k: 0 where a density is given."""
+        """See gtopk.plan; returns the operator's tuple. k: 0 if a density is given."""
         told: tuple[Any, ...] = self._operators.plan(
             self._number, d, like, k, density, block, select, wire, semantics, anew
         )
         return told
 
     def last_plan(self) -> tuple[Any, ...]:
-        """Of the "auto" that ended last, likewise; the first is "" where there is none."""
+        """The plan of the last "auto" to end, likewise; its first item is "" if there was none."""
         told: tuple[Any, ...] = self._operators.last_plan(self._number)
         return told
 
@@ -119,11 +119,11 @@ class GtopkBackend:
         self._operators.set_timeout(self._number, round(timeout.total_seconds() * 1000))
 
     def get_error(self) -> ErrorType:
-        """SUCCESS, or what ended the group: TIMEOUT or COMM_ERROR."""
+        """SUCCESS, or why the group failed: TIMEOUT or COMM_ERROR."""
         return ErrorType(self._operators.get_error(self._number))
 
 
 def sequence_number(work: Work) -> int:
-    """Of a Work of gtopk's: its collective's in the group."""
+    """The number of a gtopk Work's collective in its group."""
     number: int = _native.load().sequence_number(work.boxed())
     return number

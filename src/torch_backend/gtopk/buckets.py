@@ -1,6 +1,6 @@
-"""What DDP hands in: gradients in buckets, each of which waits for its units.
+"""Gradients in DDP's buckets, each of which waits for its units.
 
-DDP knows nothing of units: what it drops, and a backward that broke off, is found out here.
+DDP knows nothing of units: results that it drops, and aborted backwards, are detected here.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class BucketOverlap(Overlap):
         self._layouts: dict[tuple[int, ...], Layout] = {}  # by the ids of a bucket's parameters
 
     def arrive(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Take the gradients of a bucket in; start every unit that they complete.
+        """Take the gradients of a bucket; start every unit that they complete.
 
         The future holds the bucket's buffer, averaged, when all its units are done.
         """
@@ -83,7 +83,7 @@ class BucketOverlap(Overlap):
         return future
 
     def _exact(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Average the bucket's one gradient, which is sparse COO, over the ranks as it is."""
+        """Average the bucket's only gradient, which is sparse COO, exactly over the ranks."""
         gradient, parameter = bucket.buffer(), bucket.parameters()[0]
         place = self._places.get(id(parameter))
         if place is not None:
@@ -133,7 +133,7 @@ class BucketOverlap(Overlap):
             bucket.complete()
 
     def _layout(self, bucket: dist.GradBucket) -> Layout:
-        """Find out which units' gradients the bucket holds, and where, and that they may come."""
+        """Return which units' gradients the bucket holds, and where; check that they may come."""
         buffer, parameters = bucket.buffer(), bucket.parameters()
         ids = tuple(map(id, parameters))
         layout = self._layouts.get(ids)
@@ -175,7 +175,7 @@ class BucketOverlap(Overlap):
             self._ddps = [weakref.ref(each) for each in ddps]
 
     def _end(self) -> None:
-        """After the last bucket: every unit is on its way."""
+        """After the last bucket: every unit has been started."""
         missing = [name for each in self._exchanges for name in sorted(each.missing)]
         if missing:
             raise ValueError(
@@ -184,19 +184,19 @@ class BucketOverlap(Overlap):
                 "with gtopk.attach(ddp, density=…), after requires_grad is set"
             )
         if torch._C._current_graph_task_id() == -1:
-            # Not in a backward: under DDP's join() a rank without data calls the hook for the
-            # others' sake, and drops all results.
+            # Not in a backward: under DDP's join() a rank without data calls the hook for the other
+            # ranks, and drops all results.
             self._open = False
             self._state.step += 1
             self.stopwatch.end()
             return
-        # DDP waits for the futures and writes .grad in a callback of the backward's, which it
-        # queues after this one: the callback that this one queues comes after it.
+        # DDP waits for the futures and writes .grad in a callback of the backward, which it queues
+        # after this one: a callback queued by this one runs after it.
         engine = torch.autograd.Variable._execution_engine
         engine.queue_callback(lambda: engine.queue_callback(self._finish))
 
     def _finish(self) -> None:
-        """The backward has ended well, and DDP has taken what it takes."""
+        """The backward has succeeded, and DDP has written its gradients."""
         for exchange in self._close():
             if not exchange.delivered:
                 continue
@@ -214,8 +214,8 @@ class BucketOverlap(Overlap):
     def _put_back(self, exchange: Exchange, name: str, kept: torch.Tensor | None) -> None:
         """Undo a delivery that reached no .grad, in the sum over ranks.
 
-        What was delivered goes to the first rank. kept: the .grad that took part on this rank and
-        is still there for another backward; it leaves this rank's residual.
+        What was delivered goes to the first rank's residual. kept: the .grad that took part on this
+        rank and stays for another backward; it is subtracted from this rank's residual.
         """
         residual = self._state.residual(name)
         assert residual is not None

@@ -1,4 +1,4 @@
-"""A saved state as plain values: written here, and read with every doubt about it."""
+"""A saved state as plain values: written here, and validated when read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FORMAT = 1
 
 
 class IncompatibleKeys(NamedTuple):
-    """What loading a state passed over, by the parameters' names."""
+    """What loading a state ignored, by the parameters' names."""
 
     missing_keys: list[str]
     """Have a residual here, and none in the saved state that fits: theirs stayed as it was."""
@@ -59,12 +59,12 @@ class Saved:
         return self.layers if same else []
 
     def selector_states_for(self, config: Config, mine: Sequence[Unit]) -> list[torch.Tensor]:
-        """Return them where the same selector goes on with the same units; else none."""
+        """Return them if selector and units are the same; else none."""
         same = self.select == config.select and self.units == layout(mine)
         return self.selector_states if same else []
 
     def choices_for(self, config: Config, mine: Sequence[Unit]) -> list[Choice]:
-        """Return them where the same is asked of the same units; else none."""
+        """Return them if units and the relevant arguments are the same; else none."""
         same = self.asked == _asked(config) and self.units == layout(mine)
         return self.choices if same else []
 
@@ -80,7 +80,7 @@ def write(
     momenta: Mapping[str, torch.Tensor],
     layers: Sequence[Layer],
 ) -> dict[str, Any]:
-    """Return a copy of it all. The configuration is there to be looked at."""
+    """Return a copy of everything. The configuration is for information only."""
     return {
         "format": _FORMAT,
         "config": config.as_dict(),
@@ -99,7 +99,7 @@ def write(
 
 
 def read(saved: object) -> Saved:
-    """Raise ValueError that names the first key without which, or with whose value, it is none."""
+    """Read a saved state; raise ValueError naming the first missing or invalid key."""
     _check(isinstance(saved, Mapping), "it is no dict", saved)
     assert isinstance(saved, Mapping)
     for key in ("format", "units", "step", "place", "residuals"):
@@ -123,7 +123,7 @@ def read(saved: object) -> Saved:
         where,
     )
     _check_tensors(residuals, "residual", "residuals")
-    momenta = saved.get("momenta", {})  # a state that was saved before there were any has none
+    momenta = saved.get("momenta", {})  # a state saved by an older version has none
     _check_tensors(momenta, "momentum", "momenta")
     select, states = _selector(saved.get("selector"), len(units))
     asked, choices = _auto(saved.get("auto"), len(units))
@@ -159,7 +159,7 @@ def _check_tensors(tensors: object, one: str, all_of_them: str) -> None:
 
 
 def _selector(saved: object, units: int) -> tuple[str | None, list[torch.Tensor]]:
-    """Read what a selector kept; a state that was saved before there was such a thing has none."""
+    """Read the selector states; a state saved by an older version has none."""
     if saved is None:
         return None, []
     _check(
@@ -186,13 +186,13 @@ def _selector(saved: object, units: int) -> tuple[str | None, list[torch.Tensor]
 
 
 def _asked(config: Config) -> dict[str, object]:
-    """Say what of the configuration decides on what `auto` chooses."""
+    """Return the part of the configuration that determines what `auto` chooses."""
     names = ("algorithm", "semantics", "select", "block", "wire")
     return {name: getattr(config, name) for name in names}
 
 
 def _auto(saved: object, units: int) -> tuple[Mapping[str, object], list[Choice]]:
-    """Read what `auto` chose; a state that was saved before it could has nothing."""
+    """Read the choices of `auto`; a state saved by an older version has none."""
     if saved is None:
         return {}, []
     _check(
@@ -245,7 +245,7 @@ def _adaptive(saved: object) -> tuple[object, list[Layer]]:
 
 
 def layout(units: Sequence[Unit]) -> list[dict[str, Any]]:
-    """Units as plain values, to be saved and compared."""
+    """Return the units as plain values, to be saved and compared."""
     return [
         {
             "dtype": str(unit.dtype),
@@ -257,7 +257,7 @@ def layout(units: Sequence[Unit]) -> list[dict[str, Any]]:
 
 
 def check_units(mine: Sequence[Unit], saved: Sequence[Mapping[str, Any]], whose: str) -> None:
-    """Raise ValueError that shows the first unit in which `saved`, a layout(), differs."""
+    """Raise ValueError showing the first unit in which `saved`, a layout(), differs."""
     here = layout(mine)
     if here == list(saved):
         return
@@ -273,7 +273,7 @@ def check_units(mine: Sequence[Unit], saved: Sequence[Mapping[str, Any]], whose:
 
 
 def check_parameters(mine: Sequence[Unit], saved: Sequence[Mapping[str, Any]]) -> None:
-    """Raise ValueError that names the first parameter that only one side has, or has otherwise."""
+    """Raise ValueError naming the first parameter that is missing or differs on one side."""
     here, there = _parameters(layout(mine)), _parameters(saved)
     for name in [*here, *there]:
         if here.get(name) != there.get(name):
@@ -285,7 +285,7 @@ def check_parameters(mine: Sequence[Unit], saved: Sequence[Mapping[str, Any]]) -
 
 
 def place(group: dist.ProcessGroup | None) -> dict[str, int] | None:
-    """Rank and ranks, where they are known."""
+    """Return rank and number of ranks, if known."""
     if not dist.is_available() or not dist.is_initialized():
         return None
     return {"rank": dist.get_rank(group), "ranks": dist.get_world_size(group)}
@@ -323,7 +323,7 @@ def check_accumulate(saved: str, config: Config) -> None:
 
 
 def _parameters(units: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Name each parameter's shape, type and kind, whatever the units are."""
+    """Return each parameter's shape, type and kind as text, independent of units."""
     return {
         name: f"{list(shape)} {unit['dtype']} {kind}"
         for unit in units

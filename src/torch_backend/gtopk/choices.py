@@ -1,4 +1,4 @@
-"""The names that arguments can take."""
+"""The values that arguments can take."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import operator
 
 from gtopk import _native
 
-# The core's numbers have 64 bits, and more than all is all.
+# The core's integers have 64 bits, and more than all elements means all.
 MOST = 2**63 - 1
 
 ACCUMULATES = ("gradient", "update")
@@ -17,17 +17,17 @@ SEMANTICS = ("exact_sum", "gtopk", "any")
 
 
 def algorithms() -> tuple[str, ...]:
-    """Return the names of the algorithms that there are."""
+    """Return the names of all algorithms."""
     return tuple(_native.load().algorithms())
 
 
 def selectors() -> tuple[str, ...]:
-    """Return the names of the selectors that there are."""
+    """Return the names of all selectors."""
     return tuple(_native.load().selectors())
 
 
 def wires() -> tuple[str, ...]:
-    """Return the names of the wires that there are."""
+    """Return the names of all wires."""
     return tuple(_native.load().wires())
 
 
@@ -59,7 +59,7 @@ def most_delivered(
 ) -> int:
     """Return how many entries a result of d elements has at most.
 
-    Raise ValueError for names that are there each, and do not go together.
+    Raise ValueError for valid names that cannot be combined.
     """
     most: int = _native.load().most_delivered(
         d, ranks, 0, density, block, algorithm, select, wire_named(wire), semantics
@@ -79,13 +79,13 @@ def check_wire(wire: str | None) -> None:
 
 
 def wire_named(wire: str | None) -> str:
-    """Return the core's name of a wire: None rounds nothing."""
+    """Return the core's name of a wire; None is the lossless one."""
     return "lossless" if wire is None else wire
 
 
 def check_density(density: object, name: str = "density") -> float:
-    """Return the share, any real number, as a float; raise ValueError unless 0 < density <= 1."""
-    # NumPy's floats are registered as numbers.Real; float32's is no float.
+    """Return the density, any real type, as a float; raise ValueError unless 0 < density <= 1."""
+    # NumPy's floats are registered as numbers.Real; np.float32 is not a float.
     if not isinstance(density, numbers.Real) or isinstance(density, bool) or not 0 < density <= 1:
         raise ValueError(f"gtopk: {name} must be a number in (0, 1], given {density!r}")
     return float(density)

@@ -2,8 +2,7 @@
 
 Deep Gradient Compression (Lin et al., arXiv 1712.01887), section 3.2: each of P ranks clips its own
 gradient at c / sqrt(P), so that the sum over ranks of independent gradients has about the norm that
-clipping it at c would leave. Residuals hold what was clipped, and are not clipped again. Knows no
-ranks but their number, and no exchange but what it holds.
+clipping it at c would leave. Residuals hold clipped gradients, and are not clipped again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """gtopk.sparse_all_reduce: the arguments of one call, checked before anything is sent.
 
-What the result is: docs/algorithms.md. How it is computed is the native part's business.
+docs/algorithms.md defines the result; the native part computes it.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def sparse_all_reduce(
     group: dist.ProcessGroup | None = None,
     async_op: bool = False,
 ) -> Work | None:
-    """Sum over all ranks what each selects of ``tensor + residual``, in place.
+    """Sum over all ranks what each selects from ``tensor + residual``, in place.
 
     Each rank selects the k entries of largest magnitude of ``acc = tensor + residual`` (smaller
-    index first among equals, never a zero); the lists are merged along a tree of the ranks, k
-    entries being kept at each node (gTop-k: Shi et al., arXiv 1901.04359, Alg. 3). What was not
-    delivered stays in the residuals: the sum over ranks of acc is the result plus the sum of the
-    residuals, up to floating-point rounding. Collective: every rank of the group calls it, with the
-    same arguments but for the values.
+    index first among equals, never a zero); the lists are merged along a tree of the ranks, keeping
+    k entries at each node (gTop-k: Shi et al., arXiv 1901.04359, Alg. 3). What was not delivered
+    stays in the residuals: the sum over ranks of acc is the result plus the sum of the residuals,
+    up to floating-point rounding. Collective: every rank of the group must call it, with the same
+    arguments except for the values.
 
     Args:
         tensor: the gradient; dense, any shape and strides, on the CPU; float32, float64, bfloat16
@@ -74,14 +74,14 @@ def sparse_all_reduce(
             order: nothing is copied, and ranks may cut it differently.
         k: entries each rank selects, k >= 1; more than ``tensor.numel()`` means all.
         density: instead of k: a share in (0, 1]; k = min(d, max(1, floor(density * d + 1/2))).
-        residual: the tensor's shape (of a list: one dimension, all elements), of the accumulation
+        residual: the tensor's shape (for a list: one dimension, all elements), of the accumulation
             type (float64 for float64, else float32).
-            Becomes what was not delivered. None is zeros, discarded afterwards.
-        state: of select="threshold": what it keeps from one step of this tensor to the next, on
-            this rank alone; float64 of shape (4,), zeros at first. Written by a step that happened;
-            other selectors write zeros. None: each step starts anew.
+            Becomes what was not delivered. None means zeros, discarded afterwards.
+        state: for select="threshold": what it keeps from one step of this tensor to the next, on
+            this rank only; float64 of shape (4,), zeros at first. Written only if the step
+            happened; other selectors write zeros. None: each step starts afresh.
         algorithm: "gtopk" (recursive doubling), "gtopk-tree" (binomial tree and broadcast: the same
-            bits, less traffic in all, a longer path), "topk" (the exact sum of all selections, up
+            bits, less traffic in total, a longer path), "topk" (the exact sum of all selections, up
             to k entries of each rank), "dense" (all of acc; clears the residual), "rs-ag" (regions
             reduced, re-selected and gathered: O(k) on the wire whatever the number of ranks),
             "exact" (the exact top k of the sum of all selections), "hierarchical" (the exact sum of
@@ -105,36 +105,36 @@ def sparse_all_reduce(
             its own, min(its length, max(1, floor(density * its length + 1/2))).
         put_back: where a value goes that was selected and not delivered. "own": back to the
             residual of the rank that selected it; "merged": to the residual of the lowest rank of
-            the tree's node that dropped it, summed.
-        wire: how lists travel, their indices always coded without loss. None: values as they are,
-            in the accumulation type; "bf16", "fp16" (saturating), "int8", "2bit" or "sign" (the
-            last three with scales for each 256 entries): rounded; what that loses goes to a
-            residual. "2bit" and "sign" make many values equal: only "topk" and "exact" take them,
-            which never select from what was rounded. "raw": nothing is coded, for a network that
-            is faster than coding.
-        semantics: what the result must be. "exact_sum": at each index delivered the sum of all that
-            was selected there ("topk", "exact", "dense"); "gtopk": that, or gTop-k's; "any":
-            whatever loses no gradient mass. It decides what "auto" chooses from; an algorithm that
-            is named must keep it.
+            the tree node that dropped it, summed.
+        wire: how lists are encoded; indices are always coded losslessly, except by "raw". None:
+            values as they are, in the accumulation type; "bf16", "fp16" (saturating), "int8",
+            "2bit" or "sign" (the last three with scales for each 256 entries): values are rounded,
+            and the rounding error goes to a residual. "2bit" and "sign" make many values equal, so
+            only "topk" and "exact" accept them, which never select from rounded values. "raw":
+            nothing is coded, for a network that is faster than coding.
+        semantics: what the result must guarantee. "exact_sum": at each delivered index, the sum of
+            all values selected there ("topk", "exact", "dense"); "gtopk": that, or gTop-k's; "any":
+            no gradient mass is lost. "auto" chooses only from algorithms that satisfy it; an
+            explicit algorithm must satisfy it.
         op: SUM, or AVG: the final sum divided by the number of ranks in the accumulation type, then
             rounded once. Residuals are never averaged.
         group: a process group of backend gtopk; None is the default group.
         async_op: return at once; the tensors must not be touched until the Work is done.
 
     Returns:
-        With async_op a Work, whose future holds ``[tensor]``, or the list; else None, when all is
-        done. None as well on a rank that is not in the group.
+        With async_op, a Work whose future holds ``[tensor]``, or the list; else None, once
+        complete. Also None on a rank that is not in the group.
 
     A NaN or infinity in any rank's acc, or an overflow, makes the tensor NaN on every rank and
-    leaves every residual as it was.
+    leaves every residual unchanged.
 
     Raises:
-        ValueError: an argument that no rank may give. Nothing was sent; the group works on.
-        NotImplementedError: what the contract names and is not there yet.
-        torch.distributed.DistBackendError: from here, from ``Work.wait`` or as the future's
+        ValueError: an invalid argument. Nothing was sent; the group remains usable.
+        NotImplementedError: part of the contract, but not implemented yet.
+        torch.distributed.DistBackendError: raised here, by ``Work.wait`` or as the future's
             exception: ranks called with different arguments (both sides' values are named; the
-            group works on), a rank is gone, or the group's timeout has passed. Tensor and residual
-            are then as they were.
+            group remains usable), a rank died, or the group's timeout passed. Tensor and residual
+            are then unchanged.
     """
     if dist.distributed_c10d._rank_not_in_group(group):
         dist.distributed_c10d._warn_not_in_group("sparse_all_reduce")
@@ -219,7 +219,7 @@ def check_op(op: ReduceOp | ReduceOp.RedOpType) -> None:
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
-    """Whether this is a piece of FSDP's: a DTensor (FSDP 2) or a FlatParameter (FSDP 1)."""
+    """Whether this is an FSDP shard: a DTensor (FSDP 2) or a FlatParameter (FSDP 1)."""
     if getattr(tensor, "_is_flat_param", False):
         return True
     # By name along the classes: importing torch.distributed.tensor would cost a second.
@@ -278,12 +278,12 @@ def _check_residual(
 
 
 def new_selector_state() -> torch.Tensor:
-    """Return what a selector keeps when nothing has happened yet."""
+    """Return a selector's initial state."""
     return torch.zeros(_STATE_NUMBERS, dtype=torch.float64, device="cpu")
 
 
 def is_selector_state(state: object) -> bool:
-    """Whether `state` has the type and the shape of one."""
+    """Whether `state` has the type and shape of a selector state."""
     return (
         isinstance(state, torch.Tensor)
         and state.layout == torch.strided
@@ -304,11 +304,11 @@ def _check_state(state: torch.Tensor, others: Sequence[torch.Tensor]) -> None:
 
 
 def _share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether a byte of one is a byte of the other; memory between elements is nobody's."""
+    """Whether they have a byte in common; gaps between elements do not count."""
     (first_a, last_a), (first_b, last_b) = _range(a), _range(b)
     if first_a >= last_b or first_b >= last_a:
         return False
-    # Seldom: a map of the bytes from the first to the last, on which both are drawn.
+    # Rare case: mark both in a map of all bytes from the first to the last.
     first = min(first_a, first_b)
     taken = torch.zeros(max(last_a, last_b) - first, dtype=torch.bool)
     _bytes(taken, a, first_a - first).fill_(True)
@@ -316,7 +316,7 @@ def _share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _range(tensor: torch.Tensor) -> tuple[int, int]:
-    """Addresses of the first byte and behind the last; alike for a tensor of no elements."""
+    """Addresses of the first byte and past the last; equal for a tensor without elements."""
     first = tensor.data_ptr()
     if not tensor.numel():
         return first, first
@@ -326,14 +326,14 @@ def _range(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def _bytes(memory: torch.Tensor, tensor: torch.Tensor, offset: int) -> torch.Tensor:
-    """View the bytes that `tensor` has, one element each, in `memory` from `offset` on."""
+    """View the bytes of `tensor`, one element each, in `memory` from `offset` on."""
     size = tensor.element_size()
     strides = [stride * size for stride in tensor.stride()]
     return memory.as_strided([*tensor.shape, size], [*strides, 1], offset)
 
 
 def entries_wanted(k: int | None, density: float | None) -> tuple[int, float]:
-    """Return k and the density as the core takes them: 0 is the one that is not given."""
+    """Return k and the density as the core takes them: 0 for the one that is not given."""
     if (k is None) == (density is None):
         raise ValueError(f"gtopk: give exactly one of k and density, given k={k}, {density=}")
     if density is not None:

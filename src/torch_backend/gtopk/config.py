@@ -1,4 +1,4 @@
-"""What a SparseState was told: checked, comparable, saved with it. Knows no tensors or ranks."""
+"""The arguments of a SparseState: checked, comparable, saved with it. Knows no tensors or ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gtopk.choices import (
 )
 from gtopk.units import Parameter, UnitSize, check_unit
 
-# What a warm-up phase says: a share, or everything.
+# The density of a warm-up phase: a fraction, or everything.
 Density = float | Literal["dense"]
 # What a state is given: a share, or one that is found for each unit (adaptive.py).
 Share = float | Literal["adaptive"]
@@ -33,7 +33,7 @@ Warmup = Sequence[tuple[Density, int]]
 
 @dataclass(frozen=True)
 class Config:
-    """The arguments of SparseState that decide on results; see there."""
+    """The arguments of SparseState that affect results; see there."""
 
     density: Share
     density_bounds: tuple[float, float]
@@ -114,11 +114,11 @@ class Config:
 
     @property
     def automatic(self) -> bool:
-        """Whether algorithms are chosen unit by unit."""
+        """Whether algorithms are chosen per unit."""
         return self.algorithm == "auto"
 
     def most_delivered(self, d: int, ranks: int, density: float, algorithm: str) -> int:
-        """Return how many entries a unit's result has at most; ValueError where there is none."""
+        """Return how many entries a unit's result has at most; ValueError if it cannot have one."""
         return most_delivered(
             d,
             ranks,

@@ -1,7 +1,7 @@
-"""What DistributedDataParallel does by itself, and does not tell a hook.
+"""What DistributedDataParallel does without telling its hook.
 
-A hook is handed buckets and no word of who calls it; and DDP, told to expect parameters that are
-not used, leaves the .grad of one that no rank used as it is, whatever the hook returned for it.
+A hook gets buckets, but not who calls it; and with find_unused_parameters DDP does not write the
+.grad of a parameter that no rank used, whatever the hook returned for it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def ddps_around(state: object, parameter: torch.Tensor) -> list[DistributedDataParallel]:
-    """Find the DDPs that have `state` as their hook's; else those that reduce `parameter`.
+    """Find the DDPs whose hook has `state`; if there are none, those that reduce `parameter`.
 
-    Looks at every object of the process: some ten milliseconds, to be spent once.
+    Looks at every object of the process: takes tens of milliseconds, so call it once.
     """
     found = [each for each in gc.get_objects() if issubclass(type(each), DistributedDataParallel)]
     hooked = [each for each in found if any(of is state for _, of in each._comm_hooks)]
@@ -32,7 +32,7 @@ def ddps_around(state: object, parameter: torch.Tensor) -> list[DistributedDataP
 
 
 def check_group(ddps: Sequence[DistributedDataParallel], group: dist.ProcessGroup | None) -> None:
-    """Raise ValueError where the DDPs reduce over other ranks than those of `group`."""
+    """Raise ValueError if the DDPs reduce over ranks other than those of `group`."""
     ranks = dist.get_process_group_ranks(group)
     reduced = [dist.get_process_group_ranks(each.process_group) for each in ddps]
     if reduced and ranks not in reduced:
@@ -44,14 +44,14 @@ def check_group(ddps: Sequence[DistributedDataParallel], group: dist.ProcessGrou
 
 
 def may_drop(ddps: Sequence[DistributedDataParallel]) -> bool:
-    """Whether results may be dropped; those of an unknown DDP may."""
+    """Whether DDP may drop results; an unknown DDP may."""
     return not ddps or any(each.find_unused_parameters or each.static_graph for each in ddps)
 
 
 def with_sparse_gradients(module: nn.Module) -> set[int]:
-    """Return the ids of parameters whose gradients DDP takes for sparse COO.
+    """Return the ids of parameters whose gradients DDP expects to be sparse COO.
 
-    It goes by the first module that has a parameter.
+    The first module that has a parameter decides.
     """
     sparse: dict[int, bool] = {}
     for each in module.modules():
@@ -70,15 +70,15 @@ def sparse_gradients(ddp: DistributedDataParallel) -> int:
 
 
 def version(parameter: torch.Tensor) -> int | None:
-    """Count how often .grad was written so far; None where there is none."""
+    """Return how often .grad was written so far; None if there is none."""
     return None if parameter.grad is None else parameter.grad._version
 
 
 def has_dropped(parameter: torch.Tensor, before: int | None, bucket: torch.Tensor) -> bool:
-    """Whether DDP has left .grad alone in a backward that is over.
+    """Whether DDP did not write .grad in a finished backward.
 
     before: the version when the gradient arrived; bucket: its place in DDP's bucket. With
-    gradient_as_bucket_view .grad may lie there: then it holds what the hook returned.
+    gradient_as_bucket_view .grad may be a view of it: then it holds what the hook returned.
     """
     gradient = parameter.grad
     if gradient is None:

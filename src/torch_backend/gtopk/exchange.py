@@ -1,7 +1,7 @@
 """One unit in one backward, its memory, and the buckets that wait for it. Knows no group.
 
-The large part is exchanged where it lies, in DDP's buckets for example. The small part is put
-together in a buffer of its own, in the accumulation type.
+The large part is exchanged in place, in DDP's buckets for example. The small part is packed into a
+separate buffer, in the accumulation type.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Bucket:
-    """A bucket of DDP's whose future is not complete: how many units it still waits for."""
+    """A DDP bucket whose future is not complete, and how many units it still waits for."""
 
     def __init__(self, buffer: torch.Tensor, units: int) -> None:
         """Wait for `units` units; buffer: the bucket's."""
@@ -33,8 +33,8 @@ class Bucket:
         devices = [] if buffer.device.type == "cpu" else [buffer.device]
         self._begin: torch.futures.Future[None] = torch.futures.Future(devices=devices)
 
-        # Raised in a callback, for that is what makes an error of a future that C++ understands:
-        # set_exception() of Python's future stores it as a value.
+        # Raised in a callback, which makes the future's error visible to C++: set_exception() of
+        # Python's future stores it as a value.
         def result(_: object) -> torch.Tensor:
             if self.error is not None:
                 raise self.error
@@ -43,13 +43,13 @@ class Bucket:
         self.future: torch.futures.Future[torch.Tensor] = self._begin.then(result)
 
     def ends(self, error: Exception | None) -> bool:
-        """Count one unit as done; say whether it was the last. Not for two threads at once."""
+        """Count one unit as done; return whether it was the last. Not thread-safe."""
         self.error = self.error or error
         self.waits_for -= 1
         return self.waits_for == 0
 
     def complete(self) -> None:
-        """Run the future's callbacks, here."""
+        """Complete the future; runs its callbacks on this thread."""
         self._begin.set_result(None)
 
 
@@ -88,9 +88,9 @@ class ExactBucket(Bucket):
 
 
 class Note:
-    """What a sparse all-reduce delivered, kept beside the tensor: DDP may write over its buckets.
+    """A record of what a sparse all-reduce delivered, as DDP may overwrite its buckets.
 
-    Sums over the ranks, in the accumulation type. Its memory is kept from backward to backward.
+    Sums over the ranks, in the accumulation type. Its memory is reused in the next backward.
     """
 
     def __init__(
@@ -102,11 +102,11 @@ class Note:
         self.values = torch.empty(room, dtype=ACCUMULATION[dtype], device=device)
 
     def fits(self, room: int, *, dense: bool) -> bool:
-        """Whether it has this room."""
+        """Whether it has exactly this room."""
         return (self.values.numel(), self.dense) == (room, dense)
 
     def clear(self) -> None:
-        """Before the exchange: a result may be shorter than the room. Zeros add nothing."""
+        """Zero it before the exchange: a result may be shorter than the room."""
         if not self.dense:
             self.indices.zero_()
             self.values.zero_()
@@ -116,14 +116,14 @@ class Note:
         return [self.indices, self.values]
 
     def forget(self, begin: int, end: int) -> None:
-        """Of the elements from `begin` to `end` nothing was delivered after all."""
+        """Drop the elements from `begin` to `end`: they were not delivered after all."""
         if self.dense:
             self.values[begin:end].zero_()
         else:
             self.values[(self.indices >= begin) & (self.indices < end)] = 0
 
     def add_to(self, residual: torch.Tensor) -> None:
-        """Give it back."""
+        """Add what was delivered to the residual."""
         if self.dense:
             residual.add_(self.values)
         else:
@@ -133,9 +133,9 @@ class Note:
 class Exchange:
     """One unit in one backward.
 
-    A unit is one step: both parts are exchanged at once, and when one of them is not finite,
-    neither has happened. The sparse exchange finds out for itself, and commits nothing; the dense
-    one must not be the only one that is not finite.
+    A unit is one step: both parts are exchanged at once, and if one of them is not finite, neither
+    has happened. The sparse exchange detects that itself, and commits nothing; so the dense one
+    must not be the only one that is not finite.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Exchange:
         gate: torch.ScriptObject | None = None,
         rates: Mapping[str, float] | None = None,
     ) -> None:
-        """Nothing has arrived yet of the unit's parameters.
+        """Start with no gradient of the unit's parameters.
 
         scale: what the results are multiplied by; gate: at which the unit waits for others; rates:
         what each parameter's gradient is multiplied by before it is accumulated, and its result is
@@ -183,7 +183,7 @@ class Exchange:
         self._small: list[tuple[int, torch.Tensor]] = []
 
     def take(self, share: Share, pieces: Sequence[torch.Tensor], bucket: Bucket | None) -> None:
-        """Note what of the unit has arrived, in which pieces of what has arrived."""
+        """Record which part of the unit has arrived, and in which pieces of the buffer."""
         self._large += [(position, pieces[i]) for position, i in share.large]
         self._small += [(position, pieces[i]) for position, i in share.small]
         if bucket is not None:
@@ -191,7 +191,7 @@ class Exchange:
         self.missing -= share.names
 
     def gather(self, small: torch.Tensor) -> None:
-        """All has arrived: put it into the order of the unit, the small part into `small`."""
+        """After all has arrived: order it as in the unit; copy the small part to `small`."""
         self.large = [piece for piece in _in_order(self._large) if piece.numel()]
         self.small = small
         if small.numel():
@@ -229,11 +229,11 @@ class Exchange:
         return 1.0 if self._rates is None else self._rates[name]
 
     def spread_not_finite(self, ranks: int) -> None:
-        """Before the exchange: make the large part not finite where the small one is not.
+        """Before the exchange: make the large part non-finite if the small one is.
 
-        Nor may the small part's sum overflow, or its result under the scale, which would show when
-        the large part has committed: what could not be summed over this many ranks counts as not
-        finite.
+        The small part's sum, or its scaled result, must not overflow either, as that would show
+        only after the large part has committed: values too large to be summed over this many ranks
+        count as non-finite.
         """
         if not self.small.numel():
             return
@@ -247,11 +247,11 @@ class Exchange:
         """After the exchange: whether the unit was finite, everywhere."""
         if not self.large:
             return bool(self.small.isfinite().all())
-        # Every element of a step that was not is NaN: one will do.
+        # Every element of a step that did not happen is NaN: checking one is enough.
         return not math.isnan(self.large[0][0].item())
 
     def let_go(self) -> None:
-        """After the backward: of the gradients, and of the buckets that they lie in."""
+        """After the backward: release the gradients, and the buckets that hold them."""
         self.large, self._large, self._small = [], [], []
         self.into, self.buckets, self._rated = {}, [], []
 

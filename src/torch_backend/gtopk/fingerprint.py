@@ -1,4 +1,4 @@
-"""Are all ranks' states alike? A hash is compared first; where it differs, the texts say how."""
+"""Are all ranks' states alike? Compares a hash first; if it differs, the texts say how."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gtopk.pinned import Choice
     from gtopk.units import Unit
 
-# What is said of a state, in its order: ("density is", "0.01").
+# One line of a state's description, such as ("density is", "0.01").
 Line = tuple[str, str]
 
 
@@ -29,7 +29,7 @@ def description(
     choices: Iterable[Choice],
     layers: Iterable[Layer],
 ) -> list[Line]:
-    """Say all that must be alike on every rank."""
+    """Describe everything that must be the same on every rank."""
     lines = [(f"{name} is", repr(value)) for name, value in config.as_dict().items()]
     lines.append(("step is", str(step)))
     for i, unit in enumerate(units):
@@ -50,9 +50,9 @@ def description(
 
 
 def check_alike(lines: Sequence[Line], group: dist.ProcessGroup | None) -> None:
-    """Raise ValueError on every rank unless all of them hand in the same lines. Collective.
+    """Raise ValueError on every rank unless all of them pass the same lines. Collective.
 
-    The error names the first line that differs, here and on the lowest rank that differs from here.
+    The error names the first difference between this rank and the lowest rank that differs from it.
     """
     text = json.dumps(lines).encode()
     mine = _tensor(hashlib.sha256(text).digest())
@@ -70,7 +70,7 @@ def check_alike(lines: Sequence[Line], group: dist.ProcessGroup | None) -> None:
 
 
 def check_nobody_failed(failure: Exception | None, group: dist.ProcessGroup | None) -> None:
-    """Raise on every rank where one has failed: its own error, or one that names it. Collective."""
+    """Collective: if a rank has failed, raise its error there, and one naming it elsewhere."""
     mine = "" if failure is None else str(failure) or type(failure).__name__
     texts = _texts(mine.encode(), group)
     if failure is not None:
@@ -92,7 +92,7 @@ def first_difference(mine: Sequence[Line], theirs: Sequence[Line], whose: str) -
 
 
 def _texts(mine: bytes, group: dist.ProcessGroup | None) -> list[bytes]:
-    """Return every rank's text, filled up with spaces."""
+    """Return every rank's text, padded with spaces."""
     lengths = [int(each) for each in _gathered(torch.tensor([len(mine)]), group)]
     parts = _gathered(_tensor(mine.ljust(max(1, *lengths))), group)
     return [bytes(each.tolist()) for each in parts]

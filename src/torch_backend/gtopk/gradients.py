@@ -1,6 +1,6 @@
-"""Gradients that lie in .grad, for training without DDP: units leave while the backward goes on.
+"""Gradients in .grad, for training without DDP: units are exchanged during the backward.
 
-It knows parameters and their hooks; the optimizer that steps with the results is optimizer.py's.
+It knows parameters and their hooks; the optimizer that uses the results is in optimizer.py.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class GradientOverlap(Overlap):
-    """The units of parameters whose gradients are exchanged where autograd puts them.
+    """The units of parameters whose gradients are exchanged in place, where autograd puts them.
 
-    A parameter's gradient is complete after `passes` backwards have reached it; when those of all
-    parameters are, the backward waits for the results. finish() exchanges the others as they are,
-    and zeros for those that there are none of.
+    A parameter's gradient is complete after `passes` backwards have reached it; once all are, the
+    backward waits for the results. finish() exchanges incomplete gradients as they are, and zeros
+    for missing ones.
     """
 
     def __init__(self, state: State, parameters: Mapping[str, torch.Tensor], passes: int) -> None:
@@ -56,7 +56,7 @@ class GradientOverlap(Overlap):
         self._layouts = {name: layout_of([places[name]]) for name in self._parameters}
 
     def listen(self) -> None:
-        """Hear of the parameters' gradients from now on, as long as this object lives."""
+        """Register hooks for the parameters' gradients, for as long as this object lives."""
         itself = weakref.ref(self)
         handles = [
             each.register_post_accumulate_grad_hook(lambda _, name=name: _arrive_at(itself, name))
@@ -66,12 +66,12 @@ class GradientOverlap(Overlap):
 
     @property
     def under_way(self) -> bool:
-        """Whether gradients have arrived of a step that is not finished."""
+        """Whether gradients of an unfinished step have arrived."""
         return self._open
 
     @property
     def in_backward(self) -> bool:
-        """Whether a backward has not ended: one that raised never does."""
+        """Whether a backward is running; one that raised counts as running."""
         return bool(self._backwards)
 
     def arrive(self, name: str) -> None:
@@ -92,9 +92,10 @@ class GradientOverlap(Overlap):
             self._exchange(name)
 
     def finish(self) -> None:
-        """End the step: exchange what has not arrived as well, and wait. Collective.
+        """End the step: exchange also what has not arrived, and wait. Collective.
 
-        Raises the first error of its exchanges; no step was made then. RuntimeError in a backward.
+        Raises the first error of its exchanges; the step then does not count. Raises RuntimeError
+        if called in a backward.
         """
         if self.in_backward:
             raise RuntimeError(
@@ -113,12 +114,12 @@ class GradientOverlap(Overlap):
         self._forget()
 
     def give_up(self) -> None:
-        """Begin anew: what has arrived is forgotten, what was delivered goes to the residuals."""
+        """Start over: drop what has arrived, and return what was delivered to the residuals."""
         super().settle()
         self._forget()
 
     def settle(self) -> None:
-        """See Overlap. RuntimeError where gradients have arrived and all goes well so far."""
+        """See Overlap. Raises RuntimeError if gradients have arrived and nothing has failed."""
         if self._open and not self.in_backward:
             raise RuntimeError(
                 "gtopk: gradients have arrived that were not exchanged yet: call step() or "
@@ -128,7 +129,7 @@ class GradientOverlap(Overlap):
             self.give_up()
 
     def _forget(self) -> None:
-        """The next gradient begins a step."""
+        """Reset: the next gradient starts a new step."""
         self._seen = dict.fromkeys(self._parameters, 0)
         self._complete, self._started = {}, 0
         self._backwards.clear()
@@ -151,7 +152,7 @@ class GradientOverlap(Overlap):
             raise
 
     def _ready(self, complete: list[Exchange]) -> list[Exchange]:
-        """Gradients may arrive in another order on another rank: units start in their own."""
+        """Start units in their own order: gradients may arrive in different orders on the ranks."""
         self._complete.update({each.index: each for each in complete})
         ready = []
         while self._started in self._complete:
@@ -160,7 +161,7 @@ class GradientOverlap(Overlap):
         return ready
 
     def _flat(self, name: str) -> torch.Tensor:
-        """Return the gradient's elements as they lie in memory, in the parameter's layout."""
+        """Return the gradient's elements in memory order, in the parameter's layout."""
         parameter = self._parameters[name]
         gradient = parameter.grad
         if gradient is None:

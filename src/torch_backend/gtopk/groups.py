@@ -9,15 +9,15 @@ import torch.distributed as dist
 from gtopk import _native
 from gtopk.backend import GtopkBackend
 
-# Finding one takes some microseconds, and a group keeps its backend.
+# Cached: finding one takes a few microseconds, and a group keeps its backend.
 _found: weakref.WeakKeyDictionary[dist.ProcessGroup, GtopkBackend] = weakref.WeakKeyDictionary()
 
 
 def backend_of(group: dist.ProcessGroup | None) -> GtopkBackend:
     """The gtopk backend of `group` (None: the default group), whatever devices it serves.
 
-    Raises RuntimeError where no process group was initialised, and ValueError where this rank is no
-    member of the group or the group communicates through another backend.
+    Raises RuntimeError if no process group was initialised, and ValueError if this rank is not in
+    the group or the group uses another backend.
     """
     if group is None:
         group = dist.distributed_c10d._get_default_group()

@@ -22,16 +22,16 @@ def sparse_hook(state: SparseState, bucket: dist.GradBucket) -> torch.futures.Fu
 
     Args:
         state: a SparseState of the parameters of the model that DDP wraps.
-        bucket: what DDP hands in: gradients of this rank, not divided by the number of ranks.
+        bucket: DDP's bucket: this rank's gradients, not divided by the number of ranks.
 
     Returns:
         A future of the bucket's buffer, averaged over the ranks. Errors of the exchange are its
         exception, which DDP raises from ``backward()``.
 
     Raises:
-        ValueError: DDP and the state hold different parameters, but for those whose gradients are
-            sparse COO, which are summed exactly and are not to be the state's; the ranks' states
-            differ, or the state's group is not gtopk's or has other ranks than DDP's.
+        ValueError: DDP and the state have different parameters, apart from those with sparse COO
+            gradients, which are summed exactly and must not be in the state; the ranks' states
+            differ; or the state's group is not a gtopk group or has other ranks than DDP's.
         NotImplementedError: DDP's mixed_precision.
     """
     overlap = state.overlap
@@ -50,15 +50,15 @@ def attach(ddp: DistributedDataParallel, density: Share = 0.001, **arguments: An
 
     Args:
         ddp: its parameters and its process group become the state's.
-        density: of SparseState.
-        arguments: the others of SparseState, but for the parameters and the group.
+        density: see SparseState.
+        arguments: the other arguments of SparseState, except the parameters and the group.
 
     Sparse COO gradients, of ``nn.Embedding(sparse=True)`` for example, are averaged exactly, and
     their parameters are not the state's. They count for `clip_norm` (with clip="unit" each is one),
     and with `scaler` they are NaN where one of the units is not finite, and the reverse.
 
     Returns:
-        The state: residuals, to be saved with a checkpoint, and the density, which can be set.
+        The state: the residuals, to be saved with a checkpoint, and the density, which can be set.
 
     Raises:
         ValueError: `ddp` is no DistributedDataParallel; and as SparseState.
@@ -85,7 +85,7 @@ def attach(ddp: DistributedDataParallel, density: Share = 0.001, **arguments: An
 
 
 def _left_out(ddp: DistributedDataParallel, arguments: dict[str, Any]) -> set[str]:
-    """Name the parameters that DDP does not reduce, or whose gradients travel as they are."""
+    """Return the names of parameters that DDP does not reduce, or reduces as sparse COO."""
     ids = with_sparse_gradients(ddp.module)
     sparse = {name for name, each in ddp.module.named_parameters() if id(each) in ids}
     sparse -= set(ddp.parameters_to_ignore)

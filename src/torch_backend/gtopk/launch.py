@@ -1,6 +1,6 @@
-"""Start-up under mpirun, prterun or srun --mpi=pmix: who this rank is, and torch's store, by PMIx.
+"""Start-up under mpirun, prterun or srun --mpi=pmix: this rank and torch's store, through PMIx.
 
-Rank 0 serves a TCPStore at a port that the system chooses, and the others learn where over PMIx.
+Rank 0 serves a TCPStore at a port that the system chooses; the others get its address from PMIx.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class _Place(NamedTuple):
 
 
 def launch_env(timeout: timedelta = _TIMEOUT) -> dict[str, str]:
-    """Set the variables that torchrun would set, from what PMIx tells; return them.
+    """Set the variables that torchrun would set, from PMIx; return them.
 
-    Call it on every rank, before ``init_process_group("gtopk")``: RANK, WORLD_SIZE, MASTER_ADDR and
-    MASTER_PORT, and LOCAL_RANK and LOCAL_WORLD_SIZE where the launcher tells them. Where RANK is
-    set already (torchrun, a second call) nothing changes.
+    Call it on every rank, before ``init_process_group("gtopk")``. Sets RANK, WORLD_SIZE,
+    MASTER_ADDR and MASTER_PORT, and LOCAL_RANK and LOCAL_WORLD_SIZE if the launcher provides them.
+    A no-op if RANK is already set (torchrun, a second call).
 
     Blocks until rank 0 has called it, for `timeout` at most. Raises
-    torch.distributed.DistBackendError where no PMIx server started this process, or rank 0 is not
+    torch.distributed.DistBackendError if no PMIx server started this process, or rank 0 is not
     found in time.
     """
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -53,8 +53,8 @@ def meet_by_pmix(
 ) -> Iterator[tuple[Store, int, int]]:
     """Handle torch's rendezvous ``pmix://``: the store, this rank, the number of ranks.
 
-    Raises ValueError where rank or world_size were given to init_process_group and are not PMIx's,
-    torch.distributed.DistBackendError as launch_env() does.
+    Raises ValueError if rank or world_size were passed to init_process_group and differ from
+    PMIx's, torch.distributed.DistBackendError as launch_env() does.
     """
     from torch.distributed import TCPStore
 
@@ -78,7 +78,7 @@ def meet_by_pmix(
 
 
 def _find(timeout: timedelta) -> tuple[_Place, str, int]:
-    """This rank's place, and where it reaches rank 0's store."""
+    """This rank's place, and the address at which it reaches rank 0's store."""
     operators = _native.load()
     place = _Place(*operators.pmix_place())
     port = _serve(place.world_size) if place.rank == 0 else 0
@@ -88,7 +88,7 @@ def _find(timeout: timedelta) -> tuple[_Place, str, int]:
 
 
 def _serve(world_size: int) -> int:
-    """Keep a store at one port, which torch's own of the same port in this process share."""
+    """Keep a store at one port; torch's stores at that port in this process share it."""
     global _served
     from torch.distributed import TCPStore
 

@@ -1,10 +1,9 @@
-"""Momentum correction: what is accumulated is each rank's momentum, and not its gradient.
+"""Momentum correction: each rank accumulates its momentum instead of its gradient.
 
 Deep Gradient Compression (Lin et al., arXiv 1712.01887): u <- m u + g, and u, not g, is added to
-the residual that entries are selected from; where an entry has been sent, u is cleared as the
-residual is (momentum factor masking). With Nesterov's momentum g + m u is added. All that is dense,
-small parameters or a whole phase, is the mean of the same, with nothing cleared: the momentum of
-plain SGD. Knows no exchange.
+the residual that entries are selected from; where an entry was sent, u is cleared like the residual
+(momentum factor masking). With Nesterov's momentum g + m u is added. What is dense, small
+parameters or a whole phase, averages the same values and clears nothing: the momentum of plain SGD.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Momenta:
     """One flat tensor per unit, large parameters first; twice, as a step may not happen."""
 
     def __init__(self, units: Sequence[Unit], momentum: float, *, nesterov: bool) -> None:
-        """Take no memory yet. momentum: m, in [0, 1); with 0 there is nothing to do."""
+        """Allocate nothing yet. momentum: m, in [0, 1); 0 disables it."""
         self._units = units
         self._momentum = momentum
         self._nesterov = nesterov
@@ -40,10 +39,10 @@ class Momenta:
     def correct(
         self, index: int, large: Sequence[torch.Tensor], small: torch.Tensor
     ) -> torch.Tensor:
-        """Put what is to be accumulated in the place of a unit's gradients.
+        """Replace a unit's gradients by what is to be accumulated.
 
-        Returns the large part of the next momentum, in which what is sent is to be cleared. It
-        holds from keep() on.
+        Returns the large part of the next momentum, to be cleared where entries are sent. It takes
+        effect with keep().
         """
         now = self.of_unit(index)
         coming = self._next[index]
@@ -66,9 +65,9 @@ class Momenta:
         self._flat[index], self._next[index] = self._next[index], self._flat[index]
 
     def forget(self, name: str, gradient: torch.Tensor) -> float:
-        """Take a gradient out that has reached the momentum and will come again.
+        """Remove a gradient that has entered the momentum and will come again.
 
-        Returns how much of it was accumulated. Where it was sent, nothing of it is left here.
+        Returns the factor with which it was accumulated. Where it was sent, none of it is left.
         """
         u = self.by_parameter()[name]
         u.sub_(gradient.to(u.dtype).where(u != 0, 0))
@@ -85,7 +84,7 @@ class Momenta:
         return flat
 
     def by_parameter(self) -> dict[str, torch.Tensor]:
-        """Return a view for each parameter; none where there is no momentum."""
+        """Return a view for each parameter; empty if there is no momentum."""
         momenta: dict[str, torch.Tensor] = {}
         for index, unit in enumerate(self._units if self else ()):
             views = slots(self.of_unit(index), (*unit.large, *unit.small))
@@ -93,7 +92,7 @@ class Momenta:
         return momenta
 
     def load(self, saved: Mapping[str, torch.Tensor]) -> None:
-        """Copy in those whose name, shape and type are known here; the others start from zero."""
+        """Copy those whose name, shape and type match; the others start from zero."""
         mine = self.by_parameter()
         with torch.no_grad():
             for each in mine.values():

@@ -24,28 +24,28 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     ``optimizer = gtopk.DistributedOptimizer(SGD(model.parameters(), lr=0.1), model, density=0.01)``
 
-    Made alike on every rank, collectively: states are compared, then rank 0's parameters are sent
-    to all, and with a module in the place of named_parameters its buffers, too. Each parameter's
-    gradient counts as complete when `backward_passes_per_step` backwards have reached it (they add
-    up in ``.grad``), and a unit leaves when it is complete and those before it have left. The
-    backward that completes the last gradient returns when all have their results. A parameter that
-    some backward did not reach is exchanged by step() or synchronize(), as it is or as zeros; its
-    ``.grad`` is then the result, zeros where nothing was delivered. Where that can happen, call
-    synchronize() before you read or clip gradients.
+    Collective: construct it with the same arguments on every rank. States are compared, then rank
+    0's parameters are broadcast, and its buffers too if a module is passed as named_parameters. A
+    gradient is complete when `backward_passes_per_step` backwards have reached it (they add up in
+    ``.grad``), and a unit is sent when it is complete and those before it have been sent. The
+    backward that completes the last gradient returns once all results are in. A parameter that some
+    backward did not reach is exchanged by step() or synchronize(), as it is or as zeros; its
+    ``.grad`` is then the result, zeros where nothing was delivered. If that can happen, call
+    synchronize() before reading or clipping gradients.
 
-    All else, param_groups, state and defaults too, is the optimizer's that was given.
+    Everything else, including param_groups, state and defaults, is the wrapped optimizer's.
 
     Args:
-        optimizer: of parameters that are all among `named_parameters`.
-        named_parameters: ``model.named_parameters()``, or the model. What of it the optimizer does
-            not have is not exchanged.
-        density: of SparseState.
+        optimizer: the optimizer to wrap; its parameters must all be among `named_parameters`.
+        named_parameters: ``model.named_parameters()``, or the model. Parameters that the optimizer
+            does not have are not exchanged.
+        density: see SparseState.
         backward_passes_per_step: how many backwards reach each parameter before a step, 1 or more.
         group: a process group of backend gtopk; None is the default group.
-        arguments: the others of SparseState.
+        arguments: the other arguments of SparseState.
 
     Raises:
-        ValueError: as SparseState, also where the ranks differ; parameters without a name.
+        ValueError: as SparseState, also if the ranks differ; parameters without a name.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The optimizer's. What reads gradients from here (a GradScaler) finds them exchanged."""
+        """The optimizer's. Code that reads gradients from here (a GradScaler) sees results."""
         if self._overlap.under_way and not self._overlap.in_backward:
             self.synchronize()
         return self._optimizer.param_groups
@@ -90,23 +90,23 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return self._optimizer.state
 
     def __getattr__(self, name: str) -> Any:
-        """Of the optimizer that was given."""
+        """Look the name up in the wrapped optimizer."""
         if name == "_optimizer":  # of a copy, which has none
             raise AttributeError(name)
         return getattr(self._optimizer, name)
 
     def __repr__(self) -> str:
-        """Say whose it is."""
+        """Name the wrapped optimizer."""
         return f"DistributedOptimizer({self._optimizer!r})"
 
     def __reduce__(self) -> Any:
-        """Refuse to be copied or pickled: another rank's process knows nothing of the hooks."""
+        """Refuse to be copied or pickled: another process would lack the hooks."""
         raise TypeError("gtopk: a DistributedOptimizer cannot be copied: save its state_dict()")
 
     def synchronize(self) -> None:
         """Exchange what has not been exchanged, and wait until every gradient has its result.
 
-        Collective. Nothing happens where the backward has done it.
+        Collective. A no-op if the backward has done it.
         """
         if self._overlap.under_way or self._synchronized == self.sparse_state.step:
             self._overlap.finish()
@@ -124,7 +124,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Synchronize, then step.
 
         With a closure the optimizer sees exchanged gradients after each call of it, and the mean of
-        the ranks' losses in the place of this rank's, so that a line search decides alike.
+        the ranks' losses instead of this rank's, so that a line search decides alike everywhere.
         """
         if closure is not None:
             result = self._optimizer.step(lambda: self._evaluate(closure))
@@ -136,9 +136,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """See torch; a backward that raised is given up, and so are passes that went before.
+        """See torch; a backward that raised is discarded, and so are passes before it.
 
-        Raises RuntimeError while gradients are under way.
+        Raises RuntimeError while gradients are in flight.
         """
         if self._overlap.under_way and not self._overlap.in_backward:
             raise RuntimeError(
@@ -150,17 +150,17 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._optimizer.zero_grad(set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refuse: units follow from the parameters that were there in the beginning."""
+        """Refuse: units follow from the initial parameters."""
         raise ValueError(
             "gtopk: add_param_group to the optimizer first, then make a DistributedOptimizer of it"
         )
 
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
-        """Return the optimizer's, and under "gtopk" the SparseState's: this rank's own."""
+        """Return the optimizer's state, and this rank's SparseState's under "gtopk"."""
         return {**self._optimizer.state_dict(), "gtopk": self.sparse_state.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # type: ignore[override]
-        """Take both; of a plain optimizer's state the residuals stay as they are."""
+        """Load both; a plain optimizer's state leaves the residuals unchanged."""
         if "gtopk" in state_dict:
             self.sparse_state.load_state_dict(state_dict["gtopk"])
         plain = {name: each for name, each in state_dict.items() if name != "gtopk"}

@@ -1,12 +1,11 @@
-"""One backward: gradients arrive piece by piece, units leave as soon as they are complete.
+"""One backward: gradients arrive piece by piece, units are sent as soon as they are complete.
 
-It knows when things happen; what is selected and where residuals lie is SparseState's. Who hands
-gradients in, and who waits for the results: buckets.py (DDP), gradients.py (an optimizer) and
-shards.py (FSDP).
+It knows when things happen; SparseState knows what is selected, and holds the residuals. Gradients
+come from, and results go to, buckets.py (DDP), gradients.py (an optimizer) and shards.py (FSDP).
 
-Threads: gradients arrive one after the other, on the thread of the backward, and so does the
-backward's end. Operations end on the backend's threads, several at once perhaps, which copy small
-results back and complete the buckets' futures. Nothing waits there, and no lock is held while a
+Threads: gradients, and the end of the backward, arrive one after the other on the thread of the
+backward. Operations end on the backend's threads, possibly several at once, which copy small
+results back and complete the buckets' futures. Nothing blocks there, and no lock is held while a
 future is completed: its callbacks run users' code.
 """
 
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class State(Protocol):
-    """What is asked of a SparseState."""
+    """The part of SparseState that is needed here."""
 
     config: Config
     step: int
@@ -82,7 +81,7 @@ class State(Protocol):
         """Return the algorithm of ``units[index]`` in the next backward."""
 
     def description(self) -> list[Line]:
-        """Say all that must be alike on every rank."""
+        """Describe everything that must be the same on every rank."""
 
 
 class Overlap:
@@ -92,7 +91,7 @@ class Overlap:
     """Whether units may become one."""
 
     def __init__(self, state: State, units: Sequence[Unit]) -> None:
-        """Belong to `state`, whose units these are; memory is taken when gradients arrive."""
+        """Belong to `state`, whose units these are; allocates when gradients arrive."""
         self._state = state
         self._exchanges: list[Exchange] = []
         self.rearrange(units)
@@ -130,7 +129,7 @@ class Overlap:
             self._compared = True
 
     def _begin(self) -> None:
-        """The first gradient of a backward is there."""
+        """The first gradient of a backward has arrived."""
         self.settle()
         state = self._state
         self._backend = backend_of(state.group)
@@ -167,10 +166,10 @@ class Overlap:
             self._start_all(ready)
 
     def _ready(self, complete: list[Exchange]) -> list[Exchange]:
-        """Return which exchanges start now that these are complete, in their order.
+        """Return which exchanges start now that these are complete, in order.
 
-        All ranks must call collectives in one order: where gradients arrive in one order on all of
-        them, that of the units will do.
+        All ranks must call collectives in the same order: if gradients arrive in the same order on
+        all of them, units can start as they complete.
         """
         return complete
 
@@ -210,7 +209,7 @@ class Overlap:
         return ready, exact
 
     def _check_new(self, layout: Layout, why: str) -> None:
-        """Raise RuntimeError where a gradient has arrived before."""
+        """Raise RuntimeError if a gradient has arrived before."""
         for share in layout.shares:
             missing = self._exchanges[share.unit].missing
             if not share.names <= missing:
@@ -218,7 +217,7 @@ class Overlap:
                 raise RuntimeError(f"gtopk: the gradient of '{name}' came twice {why}")
 
     def _wait(self) -> None:
-        """Until nothing of this backward is under way."""
+        """Wait until nothing of this backward is in flight."""
         for exchange in self._exchanges:
             for work in list(exchange.works):
                 with contextlib.suppress(Exception):
@@ -227,7 +226,7 @@ class Overlap:
             self._changed.wait_for(lambda: all(each.ended for each in self._exchanges))
 
     def _close(self) -> list[Exchange]:
-        """The backward has ended well: the step counts. Returns what was exchanged."""
+        """The backward has succeeded: the step counts. Returns what was exchanged."""
         self._open = False
         self._state.step += 1
         self.stopwatch.end()
@@ -236,15 +235,15 @@ class Overlap:
         return exchanges
 
     def _remember(self, exchange: Exchange) -> None:
-        """Keep what was delivered and noted, for skip(); let go of the gradients."""
+        """Keep the record of what was delivered, for skip(); release the gradients."""
         exchange.let_go()
         if exchange.delivered and exchange.note is not None:
             self._last.append(exchange)
 
     def settle(self) -> None:
-        """Bring a backward that broke off to an end: nothing of it is under way or lost after this.
+        """End an aborted backward: afterwards nothing of it is in flight or lost.
 
-        Nobody has seen what its units delivered: it goes back to where residuals are kept.
+        Nobody has seen what its units delivered: it goes back to the residuals.
         """
         if not self._exchanges:
             return
@@ -254,13 +253,13 @@ class Overlap:
         self._wait()
         self._keep_momenta()
         for exchange in self._exchanges:
-            # Not out of the gradients, which may have been written since.
+            # Not from the gradients, which may have been overwritten since.
             if broken and exchange.delivered and exchange.note is not None:
                 exchange.note.add_to(self._state.unit_residual(exchange.index))
         self._exchanges = []  # lets go of the gradients
 
     def _keep_momenta(self) -> None:
-        """All has ended: momenta go on where a step happened; with a gate, all or none."""
+        """At the end: keep the momenta of units whose step happened; with a gate, all or none."""
         momenta = self._state.momenta
         together = self._gate is None or all(each.delivered for each in self._exchanges)
         for exchange in self._exchanges if momenta and together else ():
@@ -268,7 +267,7 @@ class Overlap:
                 momenta.keep(exchange.index)
 
     def skip(self) -> None:
-        """Give what the last backward delivered back to where residuals are kept; once."""
+        """Return what the last backward delivered to the residuals. Idempotent."""
         self.settle()
         last, self._last = self._last, []
         for exchange in last:
@@ -276,12 +275,12 @@ class Overlap:
             exchange.note.add_to(self._state.unit_residual(exchange.index))
 
     def _shut_gate(self) -> None:
-        """Nothing more will arrive: units that wait for others do not commit."""
+        """No more arrivals: units that wait for others do not commit."""
         if self._gate is not None:
             self._gate.shut()
 
     def _small_of(self, index: int) -> torch.Tensor:
-        """Return the memory of a unit's small part, kept from backward to backward."""
+        """Return the memory of a unit's small part, reused from backward to backward."""
         small = self._small[index]
         if small is None:
             unit = self._state.units[index]
@@ -316,14 +315,14 @@ class Overlap:
             exchange.works = works
             exchange.under_way = len(works)
             exchange.ended = not works
-            # After the bookkeeping: the callback of what is done already runs at once, here.
+            # After the bookkeeping: if a Work is already done, its callback runs here, at once.
             for i, work in enumerate(list(works)):
                 work.get_future().add_done_callback(
                     lambda done, first=i == 0: self._done(exchange, done, first)
                 )
 
     def _submit(self, exchange: Exchange, works: list[Work]) -> None:
-        """Start the unit's operations; `works` gets them as they are started, the sparse first."""
+        """Start the unit's operations, the sparse one first; append each to `works` at once."""
         state, backend, config = self._state, self._backend, self._state.config
         assert backend is not None
         exchange.to_updates(state.units[exchange.index])
@@ -335,7 +334,7 @@ class Overlap:
         if elements:
             density = state.unit_density(exchange.index)
             algorithm = state.unit_algorithm(exchange.index)
-            # Dense from the first step on leaves nothing behind: no memory to sweep, or to take.
+            # Dense from the first step on leaves no residual: none to read, or to allocate.
             none = algorithm == "dense" and state.unit_residual_is_zero(exchange.index)
             if backend.rank() == 0:
                 exchange.note = self._note_of(exchange, density, algorithm)
@@ -388,7 +387,7 @@ class Overlap:
             except Exception as failure:
                 exchange.error = failure
         if exchange.error is not None and self._small[exchange.index] is exchange.small:
-            # After an error the network may still hold it: the next backward gets another.
+            # After an error the network may still use it: the next backward gets another.
             self._small[exchange.index] = None
             self._notes[exchange.index] = None
         with self._changed:

@@ -1,4 +1,4 @@
-"""From what a user hands in as named_parameters to the parameters that a SparseState covers."""
+"""From a user's named_parameters to the parameters that a SparseState covers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def trained_parameters(named_parameters: NamedParameters) -> dict[str, torch.Ten
     """Return those that require a gradient, by name, in registration order.
 
     A parameter with several names (tied weights) counts once, under its first, as in
-    ``model.named_parameters()``. Raises ValueError for what is no parameter with a name, for
-    parameters that cannot be exchanged, and where none is left.
+    ``model.named_parameters()``. Raises ValueError for anything but named parameters, for
+    parameters that cannot be exchanged, and if none is left.
     """
     found: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
@@ -42,7 +42,7 @@ def trained_parameters(named_parameters: NamedParameters) -> dict[str, torch.Ten
 
 
 def pairs_of(given: NamedParameters) -> Iterable[tuple[str, torch.Tensor]]:
-    """Return names and parameters; raise ValueError for what holds no such pairs."""
+    """Return names and parameters; raise ValueError if `given` does not hold such pairs."""
     if isinstance(given, nn.parallel.DistributedDataParallel):
         raise ValueError(
             "gtopk: a SparseState takes the parameters of the model that DDP wraps; "

@@ -1,7 +1,7 @@
 """What `auto` has chosen for the units of a SparseState: once for each density, and kept.
 
-Costs are measured, so that another run may choose otherwise. Choices are saved with the state: a
-resumed run repeats them, and its bits are those of the run that was not interrupted.
+Costs are measured, so another run may choose differently. Choices are saved with the state: a
+resumed run repeats them, with the bits of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class Pinned:
     ) -> None:
         """Choose for each unit that has no choice at its density yet.
 
-        Collective where there is one: all ranks call it with the same arguments, and have the same
-        choices.
+        Collective if there is such a unit: all ranks call it with the same arguments, and have the
+        same choices.
         """
         by_shape: dict[tuple[object, ...], Choice] = {}  # units of a shape have one plan
         for index, (unit, density) in enumerate(zip(units, densities, strict=True)):

@@ -1,7 +1,7 @@
-"""Where a bucket of DDP's holds the gradients of which units. Knows no tensors and no exchange.
+"""Which units' gradients a DDP bucket holds, and where. Knows no tensors and no exchange.
 
-DDP lays a bucket's gradients one after the other, without gaps. Which they are, and in what order,
-changes after the first step: units do not follow them, they only look up where they are.
+DDP stores a bucket's gradients one after the other, without gaps. Which ones, and in what order,
+changes after the first step: units do not depend on it, they only look up where gradients are.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a parameter belongs: its unit, and its position among the large or small ones of it."""
+    """Where a parameter belongs: its unit, and its position among its large or small ones."""
 
     name: str
     unit: int
@@ -60,7 +60,7 @@ def places_of(units: Sequence[Unit]) -> dict[str, Place]:
 def layout_of(bucket: Iterable[Place]) -> Layout:
     """Cut a bucket that holds these parameters, in this order.
 
-    Neighbours that are neighbours in their unit as well make one piece.
+    Neighbours that are also neighbours in their unit form one piece.
     """
     sizes: list[int] = []
     shares: dict[int, Share] = {}

@@ -1,6 +1,6 @@
-"""gtopk.plan: which algorithm `auto` takes for a call, and why.
+"""gtopk.plan: which algorithm `auto` picks for a call, and why.
 
-What is predicted, and from what: docs/algorithms.md. It is computed by the native part.
+docs/algorithms.md describes the model; the native part computes it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Prediction(TypedDict):
 
 
 class Plan(TypedDict):
-    """What was chosen for a call, and why: the same on all ranks but for `actual_seconds`."""
+    """What was chosen for a call, and why: same on all ranks except for `actual_seconds`."""
 
     algorithm: str
     reason: str
@@ -66,13 +66,13 @@ def plan(
 ) -> Plan | None:
     """Predict what a sparse all-reduce of d elements costs with each algorithm.
 
-    Collective: every rank of the group calls it, with the same arguments. The group's first plan,
-    or first call with algorithm="auto", measures links and arithmetic; that takes tens
+    Collective: every rank of the group must call it, with the same arguments. The group's first
+    plan, or first call with algorithm="auto", measures links and arithmetic; that takes tens
     of milliseconds, and more on slow links.
 
     Args:
         d: elements of the tensor, 1 or more.
-        k: see gtopk.sparse_all_reduce, also for the other arguments that it has.
+        k: see gtopk.sparse_all_reduce, also for the arguments below.
         density: instead of k.
         dtype: of the tensor.
         select: see there.
@@ -80,16 +80,16 @@ def plan(
         wire: see there.
         semantics: see there.
         group: a process group of backend gtopk; None is the default group.
-        refresh: measure again now. Costs are measured again by themselves when the group has had
-            10,000 collectives since.
+        refresh: measure again now. Otherwise costs are measured again once the group has run
+            10,000 more collectives.
 
     Returns:
         The plan; None on a rank that is not in the group.
 
     Raises:
-        ValueError: an argument that no rank may give.
-        torch.distributed.DistBackendError: ranks asked for different plans, a rank is gone, or the
-            group's timeout has passed.
+        ValueError: an invalid argument.
+        torch.distributed.DistBackendError: ranks asked for different plans, a rank died, or the
+            group's timeout passed.
     """
     if dist.distributed_c10d._rank_not_in_group(group):
         dist.distributed_c10d._warn_not_in_group("plan")

@@ -1,4 +1,4 @@
-"""What this process did last in its groups, remembered by the engine."""
+"""The last operations of this process in its groups, recorded by the engine."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ def flight_recorder() -> dict[str, Any]:
     """Read the flight recorder: the last operations of all gtopk groups of this process.
 
     Returns {"version", "pg_config", "pg_status", "entries"}, whose fields docs/flight_recorder.md
-    explains; the names are PyTorch's where its own recorder has the same. Sends nothing and waits
-    for nothing, so that it can be called while operations hang. GTOPK_FLIGHT_RECORDER in the
-    environment says how many operations are remembered (2,000), 0 for none. Raises RuntimeError
-    where this process is in no group of gtopk.
+    explains; names are those of PyTorch's own recorder where it has the same field. Sends nothing
+    and does not block, so it can be called while operations hang. GTOPK_FLIGHT_RECORDER in the
+    environment sets how many operations are remembered (2,000), 0 for none. Raises RuntimeError
+    if this process is in no gtopk group.
     """
     record = _native.load().flight_record()
     if not record:

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Residuals:
-    """One flat tensor per unit, zeros when it is first asked for, and views by parameter."""
+    """One flat tensor per unit, allocated as zeros on first use, and views by parameter."""
 
     def __init__(self, units: Sequence[Unit]) -> None:
-        """Take no memory yet."""
+        """Allocate nothing yet."""
         self._units = units
         self._flat: list[torch.Tensor | None] = [None] * len(units)
         self._small = {each.name for unit in units for each in unit.small}
@@ -36,7 +36,7 @@ class Residuals:
         return flat
 
     def is_zero(self, index: int) -> bool:
-        """Whether a unit's residual was never asked for."""
+        """Whether a unit's residual was never used."""
         return self._flat[index] is None
 
     @property
@@ -64,9 +64,9 @@ class Residuals:
         return residuals
 
     def load(self, saved: Mapping[str, torch.Tensor], *, strict: bool) -> IncompatibleKeys:
-        """Copy in those whose name, shape and type are known here.
+        """Copy those whose name, shape and type match.
 
-        strict: raise ValueError unless that is all of both sides, and copy none.
+        strict: raise ValueError unless all of both sides match, and copy none.
         """
         mine = self.by_parameter()
         fit = _fitting(mine, saved)
@@ -91,7 +91,7 @@ def _fitting(mine: Mapping[str, torch.Tensor], saved: Mapping[str, torch.Tensor]
 
 
 def load_into(mine: Mapping[str, torch.Tensor], saved: Mapping[str, torch.Tensor]) -> None:
-    """Copy in those whose name, shape and type are known here."""
+    """Copy those whose name, shape and type match."""
     with torch.no_grad():
         for name in _fitting(mine, saved):
             mine[name].copy_(saved[name])

@@ -1,7 +1,7 @@
 """gtopk.save and gtopk.load: all ranks' states in one folder, by torch.distributed.checkpoint.
 
-Each rank writes its own tensors; what is alike on all ranks is written once, as JSON. Where another
-number of ranks loads them, the residuals of rank r of P go to rank r mod P', and so do momenta.
+Each rank writes its own tensors; what all ranks share is written once, as JSON. If P' ranks load
+what P ranks saved, the residuals and momenta of rank r go to rank r mod P'.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _TENSORS = ("residuals", "momenta")
 def save(state: SparseState, path: str | os.PathLike[str]) -> None:
     """Write all ranks' states into the folder `path`; collective over the state's group.
 
-    A checkpoint of ``torch.distributed.checkpoint``: a rank that is killed on the way leaves a
-    folder without ``.metadata``, which is written last, and gtopk.load refuses it. Give each step a
-    folder of its own. All ranks must see one file system. Not to be called during a backward.
+    A checkpoint of ``torch.distributed.checkpoint``: a rank killed while writing leaves a folder
+    without ``.metadata``, which is written last, and gtopk.load refuses it. Use a new folder for
+    each step. All ranks must share a file system. Do not call it during a backward.
 
     Raises:
-        ValueError: the ranks' states differ, or the folder holds a checkpoint already.
+        ValueError: the ranks' states differ, or the folder already holds a checkpoint.
         torch.distributed.checkpoint.CheckpointException: it could not be written.
     """
     import torch.distributed.checkpoint as dcp
@@ -63,7 +63,7 @@ def save(state: SparseState, path: str | os.PathLike[str]) -> None:
 def load(
     state: SparseState, path: str | os.PathLike[str], *, strict: bool = True
 ) -> IncompatibleKeys:
-    """Continue where gtopk.save was called; collective over the state's group.
+    """Resume from a gtopk.save; collective over the state's group.
 
     On as many ranks the run goes on bit for bit, as with ``state.load_state_dict``, whose rules for
     `strict`, configuration and errors are those here. On P' ranks in the place of P rank r' takes
@@ -76,8 +76,8 @@ def load(
         As ``state.load_state_dict``.
 
     Raises:
-        ValueError: it is no checkpoint of a SparseState, or one of other parameters.
-        FileNotFoundError: there is none, or one that was not finished.
+        ValueError: not a checkpoint of a SparseState, or one of other parameters.
+        FileNotFoundError: there is no checkpoint, or an unfinished one.
         RuntimeError: another rank could not read it; its error is named. No rank has loaded it.
     """
     failure, saved = None, {}
@@ -92,7 +92,7 @@ def load(
 
 
 def _agree(failure: Exception | None, state: SparseState) -> None:
-    """Raise on every rank where one has failed, or where states differ."""
+    """Raise on every rank if one has failed, or if states differ."""
     if dist.is_initialized():
         check_nobody_failed(failure, state.group)
         check_alike(state.description(), state.group)
@@ -105,7 +105,7 @@ def _place(state: SparseState) -> Mapping[str, int]:
 
 
 def _folder(state: SparseState, path: str | os.PathLike[str]) -> str:
-    """Each shard has a checkpoint of its own, of its replicas."""
+    """Return the folder: each shard has its own checkpoint, of its replicas."""
     if state.shard is None:
         return os.fspath(path)
     number, shards = state.shard
@@ -170,7 +170,7 @@ def _read_shared(path: str | os.PathLike[str], metadata: Metadata) -> dict[str, 
 def _tensors(
     path: str | os.PathLike[str], metadata: Metadata, rank: int, kind: str
 ) -> dict[str, torch.Tensor]:
-    """Return those of a saved rank, by the names they had there."""
+    """Return a saved rank's tensors, by the names they had there."""
     begin = _key(rank, kind, "")
     names = [key for key in metadata.state_dict_metadata if key.startswith(begin)]
     return {key[len(begin) :]: each for key, each in _load(path, metadata, names).items()}
@@ -179,7 +179,7 @@ def _tensors(
 def _load(
     path: str | os.PathLike[str], metadata: Metadata, keys: list[str]
 ) -> dict[str, torch.Tensor]:
-    """Read these tensors, as far as they are there. Local: other ranks read others."""
+    """Read those of these tensors that exist. Local: other ranks read others."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
@@ -200,7 +200,7 @@ def _key(rank: int, kind: str, name: str) -> str:
 
 
 class _quiet(warnings.catch_warnings):  # noqa: N801  # a context manager, read as a verb
-    """Without DCP's warnings that it works on one process alone, as it is told to."""
+    """Silence DCP's warnings that it works on a single process, as it is told to."""
 
     def __enter__(self) -> None:
         super().__enter__()

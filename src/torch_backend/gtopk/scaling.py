@@ -1,4 +1,4 @@
-"""Loss scaling: what of a GradScaler a SparseState needs."""
+"""Loss scaling: what a SparseState needs of a GradScaler."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Scaler(Protocol):
-    """What is asked of torch.amp.GradScaler."""
+    """The part of torch.amp.GradScaler that is needed here."""
 
     def get_scale(self) -> float:
-        """Return what the loss is multiplied by; 1 where scaling is not enabled."""
+        """Return the loss's factor; 1 if scaling is disabled."""
 
 
 def check_scaler(scaler: object, units: Sequence[Unit]) -> None:
@@ -45,7 +45,7 @@ def check_scaler(scaler: object, units: Sequence[Unit]) -> None:
 
 
 def scale_of(scaler: Scaler) -> float:
-    """Return the scale of the backward that is under way. Raises ValueError for no such number."""
+    """Return the scale of the current backward. Raises ValueError if it is not a valid scale."""
     scale = float(scaler.get_scale())
     if not (scale > 0 and math.isfinite(scale)):
         raise ValueError(f"gtopk: a loss scale must be finite and above 0, the scaler's is {scale}")

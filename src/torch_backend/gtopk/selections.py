@@ -1,7 +1,7 @@
-"""What the selections of each unit leave for the next step. Knows no exchange.
+"""The selector's state of each unit, kept for the next step. Knows no exchange.
 
-The native part reads it when a step selects and writes it when that step has happened; what the
-numbers mean is the selector's business. Zeros are nothing: the next step starts anew.
+The native part reads it when a step selects and writes it once that step has happened; the meaning
+of the numbers is private to the selector. Zeros: the next step starts afresh.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class SelectorStates:
     """One state per unit."""
 
     def __init__(self, units: int) -> None:
-        """Nothing is kept yet."""
+        """Start with zeros."""
         self._states = [new_selector_state() for _ in range(units)]
 
     def of_unit(self, index: int) -> torch.Tensor:
@@ -32,7 +32,7 @@ class SelectorStates:
         return [state.clone() for state in self._states]
 
     def load(self, saved: Sequence[torch.Tensor]) -> None:
-        """Take copies of these, one for each unit; of none: start anew."""
+        """Copy these, one for each unit; if empty, start afresh."""
         with torch.no_grad():
             for i, state in enumerate(self._states):
                 if saved:

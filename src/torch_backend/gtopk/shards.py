@@ -1,7 +1,7 @@
 """gtopk.fsdp_hook: shards inside a fast group by FSDP2, the sparse exchange between their replicas.
 
 A unit is what one FSDP module reduces at once: this rank's shards of its parameters, one after the
-other, each filled up with zeros to the size of the largest shard.
+other, each padded with zeros to the size of the largest shard.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gtopk.parameters import NamedParameters
     from gtopk.places import Place
 
-# Of FSDP2's, which torch does not name in public: its group of a module's parameters.
+# FSDP2's group of a module's parameters, which is private in torch.
 _Group = Any
 
 
@@ -39,31 +39,32 @@ def fsdp_hook(
 ) -> SparseState:
     """Exchange the gradients of `model`, which FSDP2 shards, sparsely between replicas.
 
-    ``fully_shard(model, mesh=mesh["shard"])`` with a mesh of one dimension, then
-    ``state = gtopk.fsdp_hook(model, mesh["replicate"], density=0.01)``. FSDP averages over the
-    shards' group, densely; this averages over the replicas what each rank has of that. The first
-    replica's parameters and buffers are sent to the others now. Collective over the replicas.
+    Call ``fully_shard(model, mesh=mesh["shard"])`` with a one-dimensional mesh, then
+    ``state = gtopk.fsdp_hook(model, mesh["replicate"], density=0.01)``. FSDP averages densely over
+    the shard group; this averages each rank's shard over the replicas. The first replica's
+    parameters and buffers are broadcast to the others at this call. Collective over the replicas.
 
-    Each module that was given to fully_shard is a unit: `unit` cannot be said. An exchange runs
-    while the backward goes on and ends with it, unless FSDP goes on with its result at once: it
-    accumulates into a ``.grad`` that is there, casts (``MixedPrecisionPolicy``), offloads, or calls
-    hooks of the parameter. All replicas must use the same modules in a backward; a module whose
-    parameters get no gradient at all sits it out.
+    Each module passed to fully_shard is a unit, so there is no `unit` argument. An exchange
+    overlaps the backward and ends with it, unless FSDP uses its result at once: when it accumulates
+    into an existing ``.grad``, casts (``MixedPrecisionPolicy``), offloads, or calls hooks of the
+    parameter. All replicas must use the same modules in a backward; a module whose parameters get
+    no gradient at all is skipped.
 
     Args:
-        model: the root that was given to fully_shard, on the CPU.
-        replicate_group: the ranks that hold the same shard as this one, of backend gtopk; or a mesh
-            of one dimension.
-        density: of SparseState.
-        arguments: the others of SparseState, but for unit, group and scaler.
+        model: the root that was passed to fully_shard, on the CPU.
+        replicate_group: the ranks that hold the same shard as this one, of backend gtopk; or a
+            one-dimensional mesh.
+        density: see SparseState.
+        arguments: the other arguments of SparseState, except unit, group and scaler.
 
     Returns:
-        The state. Residuals are this rank's shards': ``state.state_dict()`` goes back to the same
-        rank, and gtopk.save writes a folder for each shard.
+        The state. Residuals belong to this rank's shards: load ``state.state_dict()`` on the same
+        rank; gtopk.save writes a folder for each shard.
 
     Raises:
-        ValueError: the model is not sharded by FSDP2, or by native HSDP, which has reduced densely
-            before this could; the group holds ranks of this rank's shards; and as SparseState.
+        ValueError: the model is not sharded by FSDP2, or by native HSDP, which reduces densely
+            before this can; the group contains ranks of this rank's shard group; and as
+            SparseState.
         NotImplementedError: scaler= and clip_norm=; and as SparseState.
     """
     for name in ("unit", "group"):
@@ -100,7 +101,7 @@ class ShardState(SparseState):
         density: Share,
         arguments: Mapping[str, Any],
     ) -> None:
-        """See fsdp_hook(); names: of the sharded parameters, by id."""
+        """See fsdp_hook(); names: the sharded parameters' names, by id."""
         self._modules = modules
         self._names = names
         super().__init__({}, density, group=group, **arguments)
@@ -115,7 +116,7 @@ class ShardState(SparseState):
     def bind(
         self, named_parameters: NamedParameters, group: dist.ProcessGroup | None = None
     ) -> NoReturn:
-        """Refuse: FSDP's modules cannot be handed in."""
+        """Refuse: FSDP's modules cannot be passed in."""
         raise NotImplementedError(
             "gtopk: a copy of fsdp_hook's state cannot be bound: load its state_dict() into another"
         )
@@ -171,7 +172,7 @@ class ShardOverlap(Overlap):
         self._layouts = [layout_of(places[name] for name in names) for names in self._orders]
 
     def arrive(self, index: int, output: torch.Tensor) -> None:
-        """FSDP has reduced a unit's gradients over the shards; what lies here is to be averaged."""
+        """Average a unit's gradients, which FSDP has reduced over the shards into `output`."""
         if not self._open:
             self._begin()
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
@@ -247,7 +248,7 @@ def _of(mesh: DeviceMesh) -> dist.ProcessGroup:
 
 
 def _sharded_modules(model: nn.Module) -> list[tuple[nn.Module, _Group]]:
-    """Return the modules that FSDP2 reduces for, last ones first, with its groups."""
+    """Return the modules whose gradients FSDP2 reduces, last first, with FSDP's groups."""
     from torch.distributed.fsdp import FSDPModule
 
     found = []

@@ -1,6 +1,6 @@
 """gtopk.SparseState: residuals and configuration of one model on one rank, keyed by parameter name.
 
-It knows units and residuals; when gradients arrive and travel is overlap.py's business.
+It knows units and residuals; overlap.py knows when gradients arrive and travel.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ from gtopk.units import Parameter, Unit, UnitSize, units_of
 
 
 class SparseState:
-    """State of ``gtopk.sparse_hook``, to be made alike on every rank.
+    """State of ``gtopk.sparse_hook``; construct it with the same arguments on every rank.
 
     ``gtopk.attach(ddp, density=…)`` makes one for a DDP and registers the hook.
 
     Gradients are exchanged in units, which follow from the parameters alone (units.py) and start
     as soon as their last gradient has arrived. Parameters of fewer than `min_numel` elements are
     averaged densely, one all-reduce per unit, and have no residual. Memory per rank: the residuals
-    (the accumulation type of each large parameter: 4 bytes an element, 8 for float64). Large
-    gradients are read and written where they lie, in DDP's buckets; small ones are put together.
-    The first rank notes what was delivered, k entries a unit, until the backward has ended.
+    (of each large parameter, in the accumulation type: 4 bytes per element, 8 for float64). Large
+    gradients are read and written in place, in DDP's buckets; small ones are packed. The first rank
+    records what was delivered, k entries per unit, until the backward has ended.
 
-    A unit whose gradients are not finite on some rank, small ones included, is not exchanged: its
-    result is NaN everywhere, its residuals stay; with `scaler` this holds for all of them. What was
-    delivered and reaches no ``.grad`` goes back into the first rank's residual: DDP drops it for a
-    parameter that no rank used (find_unused_parameters), and a backward that raises drops all of
-    it. Such a backward is no step.
+    A unit whose gradients, small ones included, are not finite on some rank is not exchanged: its
+    result is NaN everywhere and its residuals are unchanged; with `scaler` this applies to all
+    units. Deliveries that reach no ``.grad`` go back into the first rank's residual: DDP drops
+    those for a parameter that no rank used (find_unused_parameters), and a backward that raises
+    drops all of them; it does not count as a step.
 
     Args:
-        named_parameters: ``model.named_parameters()`` of the model that DDP wraps, or the model;
-            those that require a gradient count, tied ones once. Float32, float64, bfloat16 or
+        named_parameters: ``model.named_parameters()`` of the model that DDP wraps, or the model.
+            Covers those that require a gradient, tied ones once: float32, float64, bfloat16 or
             float16, on the CPU.
         density: the share of each unit's elements that travels, in (0, 1]; or "adaptive"
             (LAGS-SGD, Shi et al., arXiv 1911.08727): each unit sends as much as is predicted to
@@ -70,14 +70,14 @@ class SparseState:
         density_bounds: the smallest and the largest density that "adaptive" chooses.
         unit: bytes of consecutive parameters in reverse registration order; or "parameter"; or
             "model".
-        algorithm: of ``gtopk.sparse_all_reduce``; so are `semantics`, `put_back`, `select`,
-            `block` and `wire`. "auto" chooses for each unit, at the first backward of each density;
-            what it chose, see `choices`, is kept and saved with the residuals.
+        algorithm: see ``gtopk.sparse_all_reduce``, also for `semantics`, `put_back`, `select`,
+            `block` and `wire`. "auto" chooses for each unit at the first backward of each density;
+            its `choices` are kept and saved with the residuals.
         semantics: "exact_sum", "gtopk" or "any".
         put_back: "own" or "merged".
-        select: "exact", "gaussian", "sampled", "threshold" or "block". What "threshold" keeps
-            from step to step, each unit's own, is saved with the residuals.
-        block: of select="block": elements of a block, counted from the first of each unit.
+        select: "exact", "gaussian", "sampled", "threshold" or "block". The per-unit state of
+            "threshold" is saved with the residuals.
+        block: for select="block": elements per block, counted from the start of each unit.
         wire: None, "bf16", "fp16", "int8", "2bit", "sign" or "raw".
         warmup: pairs (density, steps), used one after the other before `density`. A density of
             "dense" is the algorithm "dense": all of acc travels, the residual is cleared. A step is
@@ -103,10 +103,10 @@ class SparseState:
             gTop-k's papers). Rates must be above 0.
         optimizer: of accumulate="update": where the rates are. A DistributedOptimizer has its own.
         scaler: the ``torch.amp.GradScaler`` that scales the loss. Gradients are then divided by its
-            scale when they arrive and results multiplied by it, so that residuals are free of it
-            and a scale that changes moves nothing; and all units wait for one another: one whose
-            gradients are not finite, on any rank, and no unit of that backward has happened. Not
-            for float16 parameters, which a GradScaler does not take.
+            scale on arrival and results multiplied by it, so residuals are unscaled and unaffected
+            when the scale changes. All units wait for one another: if the gradients of one are not
+            finite, on any rank, no unit of that backward happens. Not for float16 parameters, which
+            a GradScaler does not accept.
         group: the process group that DDP was given; None is the default group.
 
     Raises:
@@ -204,7 +204,7 @@ class SparseState:
 
     @property
     def overlap(self) -> Overlap:
-        """Gradients under way; set where another than DDP hands them in.
+        """Gradients in flight; replaced if they do not come from DDP.
 
         Raises RuntimeError for a copy, until bind() is called.
         """
@@ -225,7 +225,7 @@ class SparseState:
         group: dist.ProcessGroup | None = None,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
-        """Give a state that was copied or unpickled a model and a process group.
+        """Attach a copied or unpickled state to a model and a process group.
 
         optimizer: as in the beginning. Raises ValueError unless the parameters make the units that
         the state was saved with.
@@ -239,28 +239,27 @@ class SparseState:
         overlap.rearrange(self.units)
 
     def skip(self) -> None:
-        """Take back what the last backward delivered: for a step that you do not take.
+        """Take back what the last backward delivered, for a step that you skip.
 
-        It goes to the first rank's residual; to be called on every rank, after the backward and
-        before the next. Nothing happens where nothing was delivered, as when gradients were not
-        finite, and when it is called again. Gradients of small parameters, which have no residual,
-        are lost with the step.
+        It goes to the first rank's residual. Call it on every rank, after the backward and before
+        the next. A no-op if nothing was delivered, for example because gradients were not finite;
+        idempotent. Gradients of small parameters, which have no residual, are lost with the step.
         """
         self.overlap.skip()
 
     def residual(self, name: str) -> torch.Tensor | None:
         """Return the parameter's residual as a view: its shape, the accumulation type.
 
-        None for a small parameter, which has none. Not to be touched during a backward. Raises
-        KeyError for a name that the state does not know.
+        None for a small parameter, which has none. Do not access it during a backward. Raises
+        KeyError for an unknown name.
         """
         return self._residuals.of_parameter(name)
 
     def momentum(self, name: str) -> torch.Tensor | None:
         """Return the parameter's momentum as a view: its shape, the accumulation type.
 
-        None without `momentum=`. Not to be touched during a backward. Raises KeyError for a name
-        that the state does not know.
+        None without `momentum=`. Do not access it during a backward. Raises KeyError for an unknown
+        name.
         """
         return self.momenta.by_parameter()[name] if self.momenta else None
 
@@ -269,7 +268,7 @@ class SparseState:
         return self._residuals.of_unit(index)
 
     def unit_residual_is_zero(self, index: int) -> bool:
-        """Whether nothing has been left undelivered yet, so that there is no memory for it."""
+        """Whether nothing was left undelivered yet, so that no memory is allocated for it."""
         return self._residuals.is_zero(index)
 
     def unit_selector_state(self, index: int) -> torch.Tensor:
@@ -278,7 +277,7 @@ class SparseState:
 
     @property
     def choices(self) -> list[Choice]:
-        """What "auto" has chosen so far: (unit, density, algorithm, reason), alike on all ranks."""
+        """What "auto" has chosen so far: (unit, density, algorithm, reason), same on all ranks."""
         return self._pinned.choices()
 
     def choose(self) -> None:
@@ -305,10 +304,10 @@ class SparseState:
         return description(self.config, self.units, self.step, self.choices, self.layers)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of what a resumed run needs: this rank's alone, without communication.
+        """Return a copy of what a resumed run needs, for this rank only. Local.
 
-        Residuals are training state: save every rank's own, or all ranks' with gtopk.save. Not to
-        be called during a backward.
+        Residuals are training state: save them on every rank, or all ranks' with gtopk.save. Do not
+        call it during a backward.
         """
         self._settle()
         residuals = self._residuals.by_parameter()
@@ -328,7 +327,7 @@ class SparseState:
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True
     ) -> IncompatibleKeys:
-        """Continue where `state_dict` was taken, on the same rank of as many ranks.
+        """Resume from `state_dict`, on the same rank of the same number of ranks.
 
         Residuals and step are loaded; the configuration stays this state's. Where that is the one
         that was saved, the run continues bit for bit; density, warm-up, unit and algorithm may be
@@ -337,20 +336,20 @@ class SparseState:
         momentum of a parameter that the saved state has none of.
 
         Args:
-            state_dict: of state_dict().
-            strict: the parameters must be those of the saved state, in name, shape, type and being
-                large or small. False loads the residuals whose name, shape and type are known here
-                and leaves the others as they are.
+            state_dict: a result of state_dict().
+            strict: the parameters must match the saved ones in name, shape, type, and in being
+                large or small. False loads the residuals whose name, shape and type match and
+                leaves the others unchanged.
 
         Returns:
             ``(missing_keys, unexpected_keys)``: parameters whose residual was not loaded, and saved
-            ones that nothing here takes. Both are empty with strict.
+            ones that are unknown here. Both are empty with strict.
 
         Raises:
             ValueError: it is no saved state, or one of other parameters, another `accumulate`,
                 another rank or another number of ranks (gtopk.load takes those).
 
-        After an error the state is as it was.
+        After an error the state is unchanged.
         """
         saved = read(state_dict)
         if strict:
@@ -367,7 +366,7 @@ class SparseState:
         return incompatible
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what belongs to this process: the model, the group and gradients under way."""
+        """Leave out what belongs to this process: the model, the group, gradients in flight."""
         self._settle()
         # Copies: a view would be pickled with all of its unit, once for each parameter.
         views = self._residuals.by_parameter()
@@ -404,14 +403,14 @@ class SparseState:
         self._overlap = None
 
     def place(self) -> dict[str, int] | None:
-        """Say whose state this is, as it is saved: None where there are no ranks."""
+        """Return rank and number of ranks, as saved; None if there is no process group."""
         found = place(self.group)
         if found is None or self.shard is None:
             return found
         return {**found, "shard": self.shard[0], "shards": self.shard[1]}
 
     def _arrange(self, named_parameters: NamedParameters) -> tuple[tuple[Unit, ...], Overlap]:
-        """Make units of the parameters, and what hears of their gradients."""
+        """Make units of the parameters, and the Overlap that receives their gradients."""
         parameters = trained_parameters(named_parameters)
         described = [Parameter(n, tuple(p.shape), p.dtype, p.device) for n, p in parameters.items()]
         self.config.check_parameters(described)

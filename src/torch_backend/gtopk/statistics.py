@@ -11,7 +11,7 @@ from gtopk.planning import Plan, told
 
 
 class Statistics(TypedDict):
-    """This rank's part in a group since it was made. Bytes count headers, too."""
+    """What this rank did in a group since it was created. Bytes include headers."""
 
     operations: int
     """Operations begun: collectives, sends and receives."""
@@ -40,10 +40,10 @@ class Statistics(TypedDict):
 
 
 def stats(group: dist.ProcessGroup | None = None) -> Statistics:
-    """Count what this rank did in `group` (None: the default group) since it was made.
+    """Return what this rank did in `group` (None: the default group) since it was created.
 
-    Reads counters, sends nothing. Raises RuntimeError where no process group is initialised, and
-    ValueError for a group that is not of gtopk.
+    Reads counters, sends nothing. Raises RuntimeError if no process group is initialised, and
+    ValueError if the group is not a gtopk group.
     """
     backend = backend_of(group)
     return cast("Statistics", {**backend.statistics(), "plan": told(backend.last_plan())})

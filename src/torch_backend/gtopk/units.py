@@ -1,6 +1,6 @@
-"""What one selection covers: from the parameters alone to units. Pure; knows no tensors, no ranks.
+"""What one selection covers: splits parameters into units. Pure; knows no tensors, no ranks.
 
-Units never follow DDP's buckets, whose layout differs between the first step and later ones.
+Units do not follow DDP's buckets, whose layout differs between the first step and later ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UnitSize = int | Literal["parameter", "model"]
 
 @dataclass(frozen=True)
 class Parameter:
-    """What of a parameter decides on units: its name, shape and element type."""
+    """What determines a parameter's unit: its name, shape and element type."""
 
     name: str
     shape: tuple[int, ...]
@@ -89,7 +89,7 @@ class _Open:
         if unit == "model":
             return True
         if unit == "parameter":
-            # Small parameters have no selection: they ride with the large one after them.
+            # Small parameters have no selection: they join the large one after them.
             return not self.large
         return self.nbytes == 0 or self.nbytes + parameter.nbytes <= unit
 
@@ -102,7 +102,7 @@ class _Open:
 
 
 def check_unit(unit: object) -> UnitSize:
-    """Return it; raise ValueError unless it is a positive number of bytes or one of the names."""
+    """Return `unit`; raise ValueError unless it is a positive number of bytes or a known name."""
     if isinstance(unit, str) and unit in ("parameter", "model"):
         return cast("UnitSize", unit)
     try:
