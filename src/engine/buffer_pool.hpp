@@ -1,5 +1,5 @@
 // Engine: memory for messages, kept between operations so that the steady state neither allocates
-// nor faults pages. One thread, the engine's.
+// nor faults pages. Engine thread only.
 #pragma once
 
 #include <array>
@@ -34,7 +34,7 @@ class BufferPool {
  private:
   static constexpr std::size_t kClasses = 48;
   static constexpr std::size_t kKeptPerClass = 16;
-  static constexpr std::size_t kKeptBytes = std::size_t{1} << 20U;  ///< or as many as fit in here
+  static constexpr std::size_t kKeptBytes = std::size_t{1} << 20U;  ///< or as many as fit into this
   std::array<std::vector<Buffer>, kClasses> free_;                  // by log2 of the capacity
   std::size_t allocations_ = 0;
 };

@@ -1,5 +1,4 @@
-// Engine: long arithmetic beside the engine thread, so that messages of other operations keep
-// moving meanwhile.
+// Engine: long arithmetic off the engine thread, so that messages of other operations keep moving.
 #pragma once
 
 #include <condition_variable>
@@ -10,7 +9,7 @@
 
 namespace gtopk::engine {
 
-/// Runs a job and then calls `done`, on whatever thread it likes.
+/// Runs a job and then calls `done`, on any thread.
 class Executor {
  public:
   struct Job {
@@ -27,7 +26,7 @@ class Executor {
   virtual void run(Job job) = 0;
 };
 
-/// In the caller's thread, at once: for tests that must not depend on timing.
+/// Runs jobs at once on the caller's thread: for tests that must not depend on timing.
 class InlineExecutor final : public Executor {
  public:
   void run(Job job) override {
@@ -36,10 +35,10 @@ class InlineExecutor final : public Executor {
   }
 };
 
-/// One thread of its own, jobs in order. The destructor finishes what was handed in.
+/// Runs jobs in order on one thread of its own. The destructor finishes all queued jobs.
 class ComputeThread final : public Executor {
  public:
-  /// `name`: the thread's, at most 15 letters.
+  /// `name`: of the thread, at most 15 characters.
   explicit ComputeThread(const char* name = "gtopk-compute");
   ComputeThread(const ComputeThread&) = delete;
   ComputeThread& operator=(const ComputeThread&) = delete;

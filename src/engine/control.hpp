@@ -22,12 +22,12 @@ class Control {
   Control& operator=(Control&&) = delete;
   ~Control() = default;
 
-  /// Listens to a peer from now on; again is no matter.
+  /// Listens to a peer from now on. Idempotent.
   void watch(transport::PeerId peer);
   void send(transport::PeerId peer, const Notice& notice);
-  /// What has arrived since the last call, and listens again.
+  /// Returns what has arrived since the last call, and listens again.
   [[nodiscard]] std::vector<std::pair<transport::PeerId, Notice>> take();
-  /// Withdraws the receives. The transport must progress until quiet().
+  /// Cancels the receives. The transport must progress until quiet().
   void stop();
   [[nodiscard]] bool quiet() const { return pending_ == 0; }
   [[nodiscard]] bool sending() const { return sending_ != 0; }
@@ -37,7 +37,7 @@ class Control {
   [[nodiscard]] bool knows(transport::Tag tag) const;
   /// Peers that have not taken a notice yet.
   [[nodiscard]] std::vector<transport::PeerId> unsent() const;
-  /// Peers that are listened to and have not gone.
+  /// Peers that are watched and have not gone.
   [[nodiscard]] std::vector<transport::PeerId> peers() const;
 
  private:

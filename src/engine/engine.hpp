@@ -37,7 +37,7 @@ class Engine final : public transport::AddressBook {
   static constexpr transport::Duration kProbeGrace = Probes::kProbeGrace;
   static constexpr transport::Duration kLingerBound = Probes::kLingerBound;
 
-  /// `lookups` may be null where the transport never asks for addresses.
+  /// `lookups` may be null if the transport never asks for addresses.
   Engine(transport::Transport& transport, const transport::Clock& clock, Executor& executor,
          Lookups* lookups = nullptr);
   Engine(const Engine&) = delete;
@@ -59,18 +59,18 @@ class Engine final : public transport::AddressBook {
 
   // Engine thread.
 
-  /// A number for a group that this process is about to join; nothing of an earlier group of that
-  /// number is left. Throws Error{kInvalidArgument} when this process is in too many.
+  /// A number for a group that this process is about to join; nothing of an earlier group with that
+  /// number is left. Throws Error{kInvalidArgument} if this process is in too many groups.
   [[nodiscard]] std::uint32_t reserve_group_id();
-  /// Of a group that was not added after all; a removed group gives its own back.
+  /// Releases the number of a group that was not added after all; remove_group() does so itself.
   void release_group_id(std::uint32_t id) { groups_.release(id); }
   /// spec.ids[spec.rank] must be reserved. Throws Error{kInvalidArgument, kBootstrap}.
   std::shared_ptr<Group> add_group(GroupSpec spec);
-  /// Fails what is under way in it and forgets it.
+  /// Fails the group's operations in flight and removes it.
   void remove_group(Group& group);
-  /// Ends the group on every rank.
+  /// Fails the group on every rank.
   void abort_group(Group& group, const Error& cause) { failures_.fail_group(group, cause, true); }
-  /// Calls `then`, on this thread, as soon as nothing of the group is under way or waiting.
+  /// Calls `then`, on this thread, as soon as no operation of the group is running or waiting.
   void when_idle(const std::shared_ptr<Group>& group, std::function<void()> then) {
     scheduler_.when_idle(group, std::move(then));
   }
@@ -82,7 +82,7 @@ class Engine final : public transport::AddressBook {
   };
   /// One round of everything.
   Step step();
-  /// When step() must be called again though nothing arrives.
+  /// When step() must be called again even if nothing arrives.
   [[nodiscard]] transport::TimePoint next_timer() const {
     return std::min({scheduler_.next_timer(), stale_.next_sweep(), strangers_.next_look()});
   }
@@ -92,13 +92,13 @@ class Engine final : public transport::AddressBook {
   /// Operations under way, those that only wait for the network to let go of them included.
   [[nodiscard]] std::size_t under_way() const { return scheduler_.operations().size(); }
   void fail_everything(const Error& cause);
-  /// Tells every connected peer that this process leaves; then farewell_said() once they said so
-  /// too.
+  /// Tells every connected peer that this process leaves; farewell_said() is true once all of them
+  /// have answered.
   void say_goodbye() { membership_.say_goodbye(); }
   [[nodiscard]] bool farewell_said() const { return membership_.farewell_said(); }
-  /// Withdraws what is posted; step() until this returns true.
+  /// Cancels posted receives; call step() until this returns true.
   [[nodiscard]] bool stop_listening() { return membership_.stop_listening(); }
-  /// Ends, by force, the endpoints that still hold a request of an operation or a notice.
+  /// Force-closes the endpoints that still hold a request of an operation, or a notice.
   void give_up_pending();
 
   // For the transport.
@@ -109,21 +109,21 @@ class Engine final : public transport::AddressBook {
   [[nodiscard]] const transport::Clock& clock() const { return clock_; }
   [[nodiscard]] Executor& executor() const { return executor_; }
   [[nodiscard]] BufferPool& pool() { return pool_; }
-  /// Storage of operations that have gone, for the next ones.
+  /// Storage of finished operations, for reuse.
   [[nodiscard]] std::vector<std::unique_ptr<OperationStorage>>& storages() { return storages_; }
   [[nodiscard]] Scheduler& scheduler() { return scheduler_; }
-  /// Who is told what happens to operations. What an engine still holds when it goes ends unseen.
+  /// The observers of operations. They do not see the end of operations that the destructor ends.
   [[nodiscard]] Observers& observers() { return observers_; }
   void make_ready(std::coroutine_handle<> handle, Operation& operation) {
     scheduler_.make_ready(handle, operation);
   }
-  /// Of a point-to-point message. One count for all groups: a withdrawal that comes late cannot
-  /// mean a message of the next group of that number.
+  /// A serial number for a point-to-point message. One counter for all groups, so that a late
+  /// withdrawal cannot match a message of the next group with the same number.
   [[nodiscard]] std::uint32_t take_serial() { return next_serial_++; }
-  /// Of an operation, among all of this engine's.
+  /// A number for an operation, unique in this engine.
   [[nodiscard]] std::uint64_t take_number() { return next_number_++; }
   [[nodiscard]] bool has_left(transport::PeerId peer) const { return membership_.has_left(peer); }
-  /// Waits for a message from any sender: looked after in every step, in the order of the calls.
+  /// Checks for a message from any sender in every step, in call order.
   void watch(AnySender& sender) {
     if (std::ranges::count(any_senders_, &sender) == 0) any_senders_.push_back(&sender);
   }
@@ -152,7 +152,7 @@ class Engine final : public transport::AddressBook {
   std::uint64_t next_number_ = 0;
   std::vector<AnySender*> any_senders_;
 
-  // Each part knows those above it; operations, which the scheduler owns, give back to the pools.
+  // Each part knows those above it; operations, owned by the scheduler, return memory to the pools.
   BufferPool pool_;
   std::vector<std::unique_ptr<OperationStorage>> storages_;
   Meter meter_;

@@ -14,15 +14,15 @@ namespace gtopk::engine {
 
 class EngineThread {
  public:
-  /// The transport is made by `make`, on the engine's thread, which alone uses it. Rethrows what
-  /// `make` throws.
+  /// Calls `make` on the engine thread, the only one to use the transport. Rethrows what `make`
+  /// throws.
   explicit EngineThread(const std::function<std::unique_ptr<transport::Transport>()>& make);
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;
   EngineThread(EngineThread&&) = delete;
   EngineThread& operator=(EngineThread&&) = delete;
-  /// Lets what is under way end for up to `drain`, says goodbye, closes. Never call it on the
-  /// engine's thread.
+  /// Waits up to `drain` for operations in flight, says goodbye, closes. Never call it on the
+  /// engine thread.
   ~EngineThread();
 
   [[nodiscard]] Engine& engine() const { return *engine_; }
@@ -32,29 +32,29 @@ class EngineThread {
   [[nodiscard]] const transport::PeerInfo& self() const { return self_; }
   [[nodiscard]] const std::string& description() const { return description_; }
 
-  /// Runs `work` on the engine's thread and waits for its end; rethrows what it threw.
+  /// Runs `work` on the engine thread and waits for its end; rethrows what it threw.
   void call(const std::function<void()>& work);
 
-  /// Waits until nothing of the group is under way, for `drain` at most, which groups that are
-  /// stuck share. Never call it on the engine's thread.
+  /// Waits until the group is idle, for `drain` at most, which stuck groups share. Never call it on
+  /// the engine thread.
   void let_end(const std::shared_ptr<Group>& group);
 
-  /// How long let_end() and the destructor wait for operations under way, and for the others'
-  /// goodbye.
+  /// How long let_end() and the destructor wait for operations in flight, and for the peers'
+  /// goodbyes.
   transport::Duration drain = std::chrono::seconds(2);
   transport::Duration farewell = std::chrono::seconds(2);
 
  private:
   void loop();
   void leave();
-  /// Steps until `done` or until `at_most` has passed.
+  /// Calls step() until `done` returns true or `at_most` has passed.
   void step_until(const std::function<bool()>& done, transport::Duration at_most);
-  /// One step, and a pause where nothing is to be done. `worked`: when it last was.
+  /// One step, and a pause if there was nothing to do. `worked`: when there last was.
   void advance(transport::TimePoint& worked);
   void idle(transport::TimePoint worked);
 
-  // Destroyed from the last to the first: the thread is joined, then jobs still computed end, then
-  // who asked for them.
+  // Destroyed from the last to the first: the thread is joined, then running jobs end, then the
+  // operations that wait for them.
   transport::SteadyClock clock_;
   std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<Engine> engine_;

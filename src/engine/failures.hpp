@@ -1,6 +1,6 @@
-// Engine: what happens when a rank is gone, has failed or calls something else. Every rank that
-// waits gets an error with the same cause, and the network is cleared of what the failed operation
-// left in it. What time alone tells is in probes.hpp.
+// Engine: what happens when a rank dies, fails or calls something else. Every waiting rank gets an
+// error with the same cause, and the network is cleared of the failed operation's messages. What
+// only timeouts reveal is in probes.hpp.
 #pragma once
 
 #include <cstdint>
@@ -27,33 +27,33 @@ class Failures {
         membership_(membership),
         stale_(stale) {}
 
-  /// Ends the group here, and on the other ranks if `tell_others`. The first cause stays.
+  /// Fails the group here, and on the other ranks if `tell_others`. The first cause wins.
   void fail_group(Group& group, const Error& cause, bool tell_others);
   /// Fails every group that the peer is in.
   void peer_failed(const transport::PeerFailure& failure);
-  /// Why a collective or message that was just called ends without having run.
+  /// The error with which an operation just called must end without running; empty if it may run.
   [[nodiscard]] std::optional<Error> refusal(const Operation& operation);
-  /// Tells the other ranks of an operation's end, where they must know.
+  /// Tells the other ranks of an operation's end if they must know.
   void operation_ended(Operation& operation, const Scheduler::Outcome& outcome);
 
   /// kAbort, kGroupFailure, kAsk, kCall, kWithdraw.
   void handle(Group& group, transport::PeerId from, const Notice& notice);
-  /// Of a group that is not made here, or is gone.
+  /// Handles a notice of a group that was not made here yet, or is gone.
   void handle_early(transport::PeerId from, const Notice& notice);
-  /// Notices that came before their group was made.
+  /// Takes the notices that came before their group was made.
   [[nodiscard]] std::vector<std::pair<transport::PeerId, Notice>> take_early();
-  /// The number is a new group's.
+  /// The number now belongs to a new group.
   void forget_group(std::uint32_t id);
 
   /// The operation has a truncated message, whose sender is asked by ask_questions().
   void has_question(Operation& operation) { asking_.push_back(&operation); }
   void ask_questions();
-  /// The operation waited for a message of that rank, which has left without sending it; it fails
-  /// in fail_deserted().
+  /// The operation waited for a message of `rank`, which has left without sending it; it fails in
+  /// fail_deserted().
   void is_deserted(Operation& operation, std::uint32_t rank) {
     deserted_.emplace_back(&operation, rank);
   }
-  /// Whether there was any.
+  /// Returns whether there was any.
   bool fail_deserted();
 
  private:

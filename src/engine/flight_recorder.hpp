@@ -1,6 +1,5 @@
-// Engine: the observer that remembers the last operations of a process: which were called, which
-// ran, which ended and how. It is read when something went wrong: on a time-out, by signal, by
-// call.
+// Engine: the observer that records the last operations of a process: which were called, which ran,
+// which ended and how. It is read when something goes wrong: on a timeout, by signal, by a call.
 #pragma once
 
 #include <array>
@@ -21,7 +20,7 @@
 
 namespace gtopk::engine {
 
-/// A text of bounded length that is written without allocating; a longer one is cut.
+/// A text of bounded length, written without allocating; longer ones are truncated.
 template <std::size_t Most>
 class BoundedText {
  public:
@@ -33,7 +32,7 @@ class BoundedText {
   std::size_t size_ = 0;
 };
 
-/// What is remembered of an operation.
+/// The record of one operation.
 struct FlightEntry {
   std::uint64_t number = 0;  ///< OperationEvent::number
   std::shared_ptr<const GroupIdentity> group;
@@ -53,8 +52,8 @@ struct FlightEntry {
 
 class FlightRecorder final : public Observer {
  public:
-  /// Remembers the last `capacity` operations, 1 at least. `failed` is called on the engine's
-  /// thread when an operation has failed, and must not block; it may be empty.
+  /// Records the last `capacity` >= 1 operations. `failed` is called on the engine thread when an
+  /// operation has failed, and must not block; it may be empty.
   explicit FlightRecorder(std::size_t capacity, std::function<void()> failed = {});
 
   void queued(const OperationEvent& event) override;
@@ -62,24 +61,24 @@ class FlightRecorder final : public Observer {
   void phase(const OperationEvent& event, std::string_view name) override;
   void ended(const OperationEvent& event, const Error* error) override;
 
-  /// Any thread: what is remembered, the oldest first.
+  /// The entries, oldest first. Thread-safe.
   [[nodiscard]] std::vector<FlightEntry> entries() const;
 
  private:
-  /// Null where it has been overwritten, or came before the recorder. Under mutex_.
+  /// Null if it was overwritten, or is older than the recorder. Called with mutex_ held.
   [[nodiscard]] FlightEntry* find(const OperationEvent& event);
 
   const std::size_t capacity_;
   const std::function<void()> failed_;
   mutable std::mutex mutex_;  // held for as long as it takes to copy the ring
-  /// Operation n is at n modulo capacity_, counted from the first that was seen.
+  /// Operation n is at n modulo capacity_, counted from the first one seen.
   std::vector<FlightEntry> ring_;
   std::optional<std::uint64_t> first_;
   std::uint64_t messages_ = 0;
 };
 
 /// As JSON, with the field names of PyTorch's flight recorder where they fit
-/// (docs/flight_recorder.md). wall: what to add to a time point to have the time since 1970.
+/// (docs/flight_recorder.md). wall: the offset from a time point to the time since 1970.
 [[nodiscard]] std::string json_of(const std::vector<FlightEntry>& entries,
                                   transport::Duration wall);
 

@@ -1,5 +1,5 @@
-// Engine: how long those wait that end something which may be stuck. What ends together waits
-// together: however many groups are stuck, destroying all of them takes the time of one.
+// Engine: how long to wait for something that may be stuck before ending it. Waits that overlap
+// share one deadline: destroying any number of stuck groups takes the time of one.
 #pragma once
 
 #include <algorithm>
@@ -12,24 +12,24 @@ namespace gtopk::engine {
 /// Any thread.
 class Grace {
  public:
-  /// Who begins so soon after a grace has run out belongs to it, and gets none.
+  /// A wait that begins this soon after a grace has run out belongs to it, and gets no time.
   static constexpr transport::Duration kTogether = std::chrono::milliseconds(100);
 
-  /// Until when the caller may wait; `length` from now, or less. To be followed by end().
+  /// Until when the caller may wait: `length` from now, or less. Must be followed by end().
   [[nodiscard]] transport::TimePoint begin(transport::TimePoint now, transport::Duration length) {
     const std::lock_guard lock(mutex_);
     if (waiting_++ == 0 && now > until_ + kTogether) until_ = now + length;
     return until_;
   }
 
-  /// The caller waits no more; `in_vain`: its time was up.
+  /// The caller has stopped waiting; `in_vain`: its time was up.
   void end(transport::TimePoint now, bool in_vain) {
     const std::lock_guard lock(mutex_);
     --waiting_;
     if (in_vain) {
       until_ = std::max(until_, now);
     } else if (waiting_ == 0 && now < until_) {
-      until_ = {};  // the next one gets all of its own
+      until_ = {};  // the next one gets its full time
     }
   }
 

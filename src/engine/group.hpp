@@ -1,5 +1,5 @@
 // Engine: a set of ranks that run collectives together, as one process sees it.
-// It knows its members, what is under way and why it ended; it knows no algorithm.
+// It knows its members, what is in flight and why it failed; it knows no algorithm.
 #pragma once
 
 #include <cstdint>
@@ -30,30 +30,30 @@ struct GroupSpec {
   std::string name;
   std::uint32_t rank = 0;          ///< of this process
   std::vector<std::string> cards;  ///< Transport::card() or address() of every member, by rank
-  /// Every member's own number of the group, from its Engine::reserve_group_id(), by rank.
+  /// The number that each member gave the group (its Engine::reserve_group_id()), by rank.
   std::vector<std::uint32_t> ids;
-  /// Finds the Transport::address() of a member; on a thread that may block. Throws. May be empty
-  /// where cards are addresses.
+  /// Finds the Transport::address() of a member; called on a thread that may block. Throws. May be
+  /// empty if cards are addresses.
   std::function<std::string(std::uint32_t rank, const std::stop_token& stop)> find_address;
-  /// The name of every member's host, by rank; none: each is on a host of its own.
+  /// The name of each member's host, by rank; if empty, each is on a host of its own.
   std::vector<std::string> hosts{};
 };
 
-/// Whose group it is, for who remembers it when it is gone.
+/// A group's identity, for records that outlive it.
 struct GroupIdentity {
   std::string name;
   std::uint32_t rank = 0;            ///< of this process
   std::vector<std::string> members;  ///< "rank 3 (host node7, pid 4711)", by rank
 };
 
-/// The engine thread's, but for the constant part and the metrics.
+/// Engine thread only, except for the constant part and the metrics.
 class Group {
  public:
   Group(GroupSpec spec, std::vector<transport::PeerId> peers, transport::Transport& transport);
 
-  /// This process's number of the group: what others put into tags of messages to it.
+  /// This process's number of the group, which others use in tags of messages to it.
   [[nodiscard]] std::uint32_t id() const { return ids_[rank()]; }
-  /// What belongs into tags and notices to that rank.
+  /// That rank's number of the group, for tags and notices sent to it.
   [[nodiscard]] std::uint32_t id_at(std::uint32_t rank) const { return ids_[rank]; }
   [[nodiscard]] const std::string& name() const { return identity_->name; }
   [[nodiscard]] const std::shared_ptr<const GroupIdentity>& identity() const { return identity_; }
@@ -71,20 +71,20 @@ class Group {
 
   // Engine thread only, from here on.
 
-  /// Collectives handed to the engine so far.
+  /// Collectives submitted to the engine so far.
   [[nodiscard]] std::uint64_t arrived() const { return arrived_; }
-  /// Operations that run.
+  /// Running operations.
   [[nodiscard]] std::uint32_t in_flight() const { return in_flight_; }
-  /// The newest one that started: "all_reduce #17", or empty.
+  /// The last operation to start: "all_reduce #17", or empty.
   [[nodiscard]] std::string last_operation() const;
 
   // Failures'.
 
-  /// The group is over.
+  /// Set once the group has failed.
   std::optional<Error> failure;
-  /// By a peer, before this rank called.
+  /// Collectives aborted by a peer before this rank called them, by sequence number.
   std::map<std::uint64_t, Error> aborted;
-  /// Messages, by sender and serial, that their senders have given up and no receive has met yet.
+  /// Messages withdrawn by their senders that no receive has matched yet, by sender and serial.
   std::set<std::pair<std::uint32_t, std::uint32_t>> withdrawn;
 
   Keepsakes keepsakes;
@@ -102,11 +102,11 @@ class Group {
   std::uint64_t next_sequence_ = 0;  // under the queue's mutex
   std::uint64_t arrived_ = 0;
   std::uint32_t in_flight_ = 0;
-  /// Collectives by sequence number.
+  /// Running collectives, by sequence number.
   std::map<std::uint64_t, Operation*> running_;
-  /// Of these, those that wait at a gate.
+  /// How many of these wait at a gate.
   std::size_t at_gate_ = 0;
-  /// For a place in flight.
+  /// Operations waiting for a place in flight.
   std::deque<std::unique_ptr<Operation>> waiting_;
   /// Of these, by number, what is on its way into their memory.
   std::map<std::uint64_t, std::unique_ptr<AwaitedInput>> inputs_;
@@ -114,7 +114,7 @@ class Group {
   std::deque<std::pair<std::unique_ptr<Operation>, std::unique_ptr<AwaitedInput>>> held_;
   /// Those with a Turn, the first one's it is.
   std::vector<Operation*> line_;
-  /// Operations that waited.
+  /// Whether waiting operations are being started.
   bool starting_ = false;
   std::string last_name_;
   std::uint64_t last_sequence_ = 0;

@@ -15,9 +15,9 @@ namespace gtopk::engine {
 
 class GroupTable {
  public:
-  /// A number that no group of this process has; nothing when all are taken.
+  /// A number that no group of this process has; nullopt if all are taken.
   [[nodiscard]] std::optional<std::uint32_t> reserve() { return ids_.take(); }
-  /// Of a group that was not made after all.
+  /// Releases the number of a group that was not made after all.
   void release(std::uint32_t id) { ids_.give_back(id); }
   /// Reserved, whether the group is made or not.
   [[nodiscard]] bool taken(std::uint32_t id) const { return ids_.taken(id); }
@@ -30,7 +30,7 @@ class GroupTable {
   /// Makes a group whose number is reserved. Throws Error{kInvalidArgument} for a spec that does
   /// not fit, Error{kBootstrap} for a card that cannot be read.
   std::shared_ptr<Group> make(GroupSpec spec, transport::Transport& transport);
-  /// Gives its number back.
+  /// Removes the group and releases its number.
   void remove(const Group& group);
 
   [[nodiscard]] std::shared_ptr<Group> find(std::uint32_t id) const;

@@ -25,8 +25,8 @@
 
 namespace gtopk::engine {
 
-/// One message under way. Awaiting gives the bytes received (sent, for a send). May be dropped
-/// unawaited: the operation keeps what the network still needs.
+/// One message in flight. Awaiting returns the bytes received (sent, for a send). May be dropped
+/// without awaiting: the operation keeps what the network still needs.
 class [[nodiscard]] Message {
  public:
   explicit Message(MessageSlot& slot) : slot_(&slot) {}
@@ -49,7 +49,7 @@ class [[nodiscard]] Message {
   MessageSlot* slot_;
 };
 
-/// Awaiting asks another rank what it called as this collective, in words.
+/// Awaiting asks another rank what it called in place of this collective, as text.
 class [[nodiscard]] OthersCall {
  public:
   OthersCall(Operation& operation, std::uint32_t rank) : operation_(operation), rank_(rank) {}
@@ -62,7 +62,7 @@ class [[nodiscard]] OthersCall {
   std::uint32_t rank_;
 };
 
-/// Awaiting runs `work`, if there is any, on the engine's executor and rethrows what it threw.
+/// Awaiting runs `work`, if any, on the engine's executor and rethrows what it threw.
 class [[nodiscard]] Computation {
  public:
   Computation(Operation& operation, std::function<void()> work)
@@ -78,9 +78,10 @@ class [[nodiscard]] Computation {
   std::function<void()> work_;
 };
 
-/// A place in the line of operations that want the group's links for themselves: two that share
-/// them both take twice as long, and delay whoever waits for the first. To be taken before anything
-/// is awaited: operations start in the same order on every rank, so nobody waits in a circle.
+/// A place in the queue of operations that need the group's links exclusively: two that shared them
+/// would both take twice as long, and delay whatever waits for the first. Must be constructed
+/// before the first await: operations start in the same order on every rank, so there is no
+/// deadlock.
 class [[nodiscard]] Turn {
  public:
   explicit Turn(GroupView& group);
@@ -88,10 +89,10 @@ class [[nodiscard]] Turn {
   Turn& operator=(const Turn&) = delete;
   Turn(Turn&&) = delete;
   Turn& operator=(Turn&&) = delete;
-  /// Lets the next one go on.
+  /// Gives the links to the next operation.
   ~Turn();
 
-  // Awaiting ends when every operation before this one has given its place up.
+  // Awaiting ends when every operation before this one has released its place.
   [[nodiscard]] bool await_ready() const;
   void await_suspend(std::coroutine_handle<> waiter) { operation_.turn_waiter = waiter; }
   void await_resume() const;
@@ -100,7 +101,7 @@ class [[nodiscard]] Turn {
   Operation& operation_;
 };
 
-/// A place in line among the receives of one sender and tag. Awaiting ends when it is the first.
+/// A place in the queue of receives of one sender and tag. Awaiting ends when it is at the front.
 class [[nodiscard]] ReceiveTurn {
  public:
   ReceiveTurn(GroupView& group, std::uint32_t from, std::int32_t tag);
@@ -108,7 +109,7 @@ class [[nodiscard]] ReceiveTurn {
   ReceiveTurn& operator=(const ReceiveTurn&) = delete;
   ReceiveTurn(ReceiveTurn&&) = delete;
   ReceiveTurn& operator=(ReceiveTurn&&) = delete;
-  /// Lets the next one go on.
+  /// Resumes the next receive.
   ~ReceiveTurn();
 
   [[nodiscard]] bool await_ready() const;
@@ -121,10 +122,9 @@ class [[nodiscard]] ReceiveTurn {
   ReceiveLines::Place place_;
 };
 
-/// A place among those who wait for a message under a tag from whoever sends one first. Awaiting
-/// gives a rank whose message lies there for no other receive, the lowest of several. Of those who
-/// wait for it the first is resumed first; for who comes second it is no longer there, and it may
-/// be awaited again.
+/// A receive of a tag from any sender. Awaiting returns the lowest rank that has an unexpected
+/// message which no receive naming that rank waits for. Waiters are resumed in call order; one that
+/// finds the message taken (still_there()) may await again.
 class [[nodiscard]] AnySender {
  public:
   AnySender(GroupView& group, std::int32_t tag) : operation_(group_operation(group)), tag_(tag) {}
@@ -136,14 +136,14 @@ class [[nodiscard]] AnySender {
 
   [[nodiscard]] bool await_ready();
   void await_suspend(std::coroutine_handle<> waiter);
-  /// Throws Error{kPeerFailed} where all other ranks have left.
+  /// Throws Error{kPeerFailed} if all other ranks have left.
   [[nodiscard]] std::uint32_t await_resume();
 
-  /// Whether what was found still lies there.
+  /// Whether the message that was found has not been taken since.
   [[nodiscard]] bool still_there() const { return lies_there(found_.value()); }
 
   // For the engine.
-  /// Whether there is something to resume for.
+  /// Whether the waiter should be resumed.
   [[nodiscard]] bool look();
   [[nodiscard]] Operation& operation() const { return operation_; }
   [[nodiscard]] bool waits_like(const AnySender& other) const;
@@ -158,8 +158,8 @@ class [[nodiscard]] AnySender {
   bool deserted_ = false;
 };
 
-/// What has arrived at a gate. Awaiting gives its verdict: whether the whole step has happened.
-/// Operations that wait there give their places in flight to later ones, which the gate may be
+/// An operation's arrival at a gate. Awaiting returns the verdict: whether the whole step has
+/// happened. A waiting operation gives its place in flight to later ones, which the gate may be
 /// waiting for.
 class [[nodiscard]] AtGate {
  public:
@@ -180,7 +180,7 @@ class [[nodiscard]] AtGate {
   Operation& operation_;
   Gate& gate_;
   std::optional<Gate::Waiters::iterator> waits_;
-  /// Goes with this: what the gate has posted finds out whether anybody is still there.
+  /// Shared with what the gate posts, which thereby knows whether this object still exists.
   std::shared_ptr<AtGate*> here_;
 };
 
@@ -191,34 +191,34 @@ class GroupView {
   [[nodiscard]] std::uint32_t rank() const;
   [[nodiscard]] std::uint32_t size() const;
   [[nodiscard]] std::uint64_t sequence() const;
-  /// Of what all ranks must agree on; and that in words.
+  /// The fingerprint of what all ranks must agree on; call() is its text.
   [[nodiscard]] std::uint64_t fingerprint() const { return operation_.fingerprint(); }
   [[nodiscard]] std::string call() const { return operation_.call(); }
-  /// From here on all ranks must agree on this as well: what the call has been found to mean.
+  /// Replaces what all ranks must agree on from here on, once the call's meaning is resolved.
   void agree_on(const Agreement& agreement) { operation_.agree_on(agreement); }
-  /// What another rank called, in words.
+  /// What another rank called, as text.
   [[nodiscard]] OthersCall called_by(std::uint32_t rank) { return {operation_, rank}; }
   /// "rank 3 (host node7, pid 4711)"
   [[nodiscard]] const std::string& member(std::uint32_t rank) const;
   /// Which ranks share a host, the same on every rank.
   [[nodiscard]] const HostMap& hosts() const;
-  /// What collectives keep with the group.
+  /// Objects that collectives keep with the group.
   [[nodiscard]] Keepsakes& keepsakes() const;
-  /// By the engine's clock.
+  /// The engine clock's time.
   [[nodiscard]] transport::TimePoint now() const;
-  /// From here on the operation is in that phase, for observers; `phase` must live for ever.
+  /// Tells observers that the operation enters a phase; `phase` must have static lifetime.
   void enter(std::string_view phase) { operation_.enter(phase); }
 
-  /// A message of this collective; (sender, step, chunk) names it among those of the collective, as
-  /// long as at most 256 steps or chunks are apart.
+  /// Posts a message of this collective; (sender, step, chunk) identifies it, as long as steps and
+  /// chunks in flight are at most 256 apart.
   [[nodiscard]] Message send(std::uint32_t to, std::uint32_t step, std::span<const std::byte> data,
                              std::uint32_t chunk = 0);
   [[nodiscard]] Message recv(std::uint32_t from, std::uint32_t step, std::span<std::byte> room,
                              std::uint32_t chunk = 0);
 
-  // The parts of a point-to-point message; engine/point_to_point.hpp puts them together.
-  /// The serial number of a message to that rank. Should the operation fail with it not taken, the
-  /// receiver is told to pass over it.
+  // The parts of a point-to-point message; engine/point_to_point.hpp combines them.
+  /// The serial number of a message to that rank. If the operation fails before the message is
+  /// taken, the receiver is told to skip it.
   [[nodiscard]] std::uint32_t begin_transfer(std::uint32_t to);
   [[nodiscard]] Message send_header(std::uint32_t to, std::int32_t tag,
                                     std::span<const std::byte> data);
@@ -228,19 +228,19 @@ class GroupView {
                                      std::span<const std::byte> data);
   [[nodiscard]] Message recv_payload(std::uint32_t from, std::uint32_t serial,
                                      std::span<std::byte> room);
-  /// Should the operation fail before it has that payload, it is discarded when it comes.
+  /// If the operation fails before it has that payload, the payload is discarded on arrival.
   void expect_payload(std::uint32_t from, std::uint32_t serial);
-  /// Whether the sender has given that message up. Says so once.
+  /// Whether the sender has withdrawn that message; clears the mark.
   [[nodiscard]] bool take_withdrawn(std::uint32_t from, std::uint32_t serial);
 
-  /// Memory that lives as long as the network may need it, aligned to 64 bytes, contents undefined.
+  /// Memory that lives as long as the network needs it; 64-byte aligned, contents undefined.
   [[nodiscard]] std::span<std::byte> buffer(std::size_t bytes);
 
   [[nodiscard]] Computation compute(std::function<void()> work) {
     return Computation(operation_, std::move(work));
   }
-  /// Work on so many elements. On few of them it is done here and now: handing it to another thread
-  /// would take longer.
+  /// Work on that many elements. Runs at once on this thread if there are few of them: handing it
+  /// to another thread would take longer.
   template <class Work>
   [[nodiscard]] Computation compute(std::uint64_t elements, Work work) {
     if (elements > kFewElements) return compute(std::move(work));

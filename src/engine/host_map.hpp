@@ -1,5 +1,5 @@
-// Engine: which ranks of a group share a host. Pure arithmetic; it knows no transport, and not how
-// a host got its name.
+// Engine: which ranks of a group share a host. Pure arithmetic; it knows neither the transport nor
+// where host names come from.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@ namespace gtopk::engine {
 /// Hosts are numbered in the order of their lowest ranks.
 class HostMap {
  public:
-  /// The name of each rank's host, by rank. Equal names are one host.
+  /// `names`: of each rank's host, by rank. Equal names mean the same host.
   explicit HostMap(std::span<const std::string> names);
-  /// Each rank on a host of its own.
+  /// Puts each rank on a host of its own.
   [[nodiscard]] static HostMap apart(std::uint32_t ranks);
 
   [[nodiscard]] std::uint32_t ranks() const { return static_cast<std::uint32_t>(host_of_.size()); }
@@ -30,7 +30,7 @@ class HostMap {
   [[nodiscard]] std::uint32_t leader(std::uint32_t host) const { return ranks_of(host).front(); }
 
  private:
-  /// Numbers of hosts, by rank.
+  /// `host_of`: host numbers, by rank.
   explicit HostMap(std::vector<std::uint32_t> host_of);
 
   std::vector<std::uint32_t> host_of_;

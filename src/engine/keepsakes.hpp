@@ -1,5 +1,5 @@
-// Engine: what collectives keep with a group from one call to the next: an object of each type,
-// made when it is first asked for. It knows none of these types.
+// Engine: what collectives keep with a group from one call to the next: one object per type,
+// created on first use. It knows none of these types.
 #pragma once
 
 #include <map>
@@ -8,7 +8,7 @@
 
 namespace gtopk::engine {
 
-/// The engine thread's.
+/// Engine thread only.
 class Keepsakes {
  public:
   template <class T>

@@ -1,5 +1,5 @@
-// Engine: the thread that asks for peers' addresses, which may block. It starts with the first
-// question.
+// Engine: the thread that looks up peers' addresses, which may block. It starts with the first
+// lookup.
 #pragma once
 
 #include <functional>
@@ -13,14 +13,14 @@ namespace gtopk::engine {
 
 class Lookups {
  public:
-  /// Finds an address or throws; gives up soon after a stop is requested.
+  /// Finds an address or throws; returns soon after a stop is requested.
   using Find = std::function<std::string(const std::stop_token&)>;
-  /// On the lookup thread: the address, or why it was not found.
+  /// Called on the lookup thread with the address, or with the reason why it was not found.
   using Found = std::function<void(std::string address, std::string error)>;
 
   /// Engine thread.
   void run(Find find, Found found);
-  /// From here on every question fails soon, those asked before included.
+  /// Makes every lookup fail soon, including earlier ones.
   void stop() { stop_.request_stop(); }
 
  private:

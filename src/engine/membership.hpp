@@ -1,6 +1,6 @@
-// Engine: which peers are there: what they said last, who has left, and how this process says
-// goodbye. Notices to other engines are sent here; what they mean is in failures.hpp and
-// probes.hpp.
+// Engine: which peers are there: when they were last heard, who has left, and how this process says
+// goodbye. Notices to other engines are sent here; failures.hpp and probes.hpp define their
+// meaning.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +24,9 @@ class Membership {
 
   /// Listens to every other member of the group.
   void watch(const Group& group);
-  /// What the peers have said since the last call.
+  /// Returns the notices received since the last call.
   [[nodiscard]] std::vector<std::pair<transport::PeerId, Notice>> take_notices();
-  /// Whether the peer has said anything at `time` or later.
+  /// Whether the peer has sent a notice at `time` or later.
   [[nodiscard]] bool heard_since(transport::PeerId peer, transport::TimePoint time) const;
 
   /// Whether a control message with that tag can be a peer's.
@@ -34,26 +34,26 @@ class Membership {
 
   // Notices of a group are counted as its own.
   void tell(Group& group, std::uint32_t rank, Notice notice);
-  /// Every other member that has not left.
+  /// Tells every other member that has not left.
   void tell_members(Group& group, const Notice& notice);
-  /// The members that this process is connected to, `from` aside.
+  /// Tells the members that this process is connected to, except `from`.
   void pass_on(Group& group, transport::PeerId from, const Notice& notice);
-  /// A notice of a group that is not made here.
+  /// Sends a notice of a group that does not exist here.
   void tell_peer(transport::PeerId peer, const Notice& notice) { control_.send(peer, notice); }
 
-  /// The peer is gone, in order or not.
+  /// Records that the peer is gone, in order or not.
   void departed(transport::PeerId peer) { departed_.insert(peer); }
   [[nodiscard]] bool has_left(transport::PeerId peer) const { return departed_.contains(peer); }
 
-  /// Tells every connected peer that this process leaves; then farewell_said() once they said so
-  /// too.
+  /// Tells every connected peer that this process leaves; farewell_said() is true once all of them
+  /// have answered.
   void say_goodbye();
-  /// The answer to a peer's goodbye, where it would not see the end of this process.
+  /// Answers a peer's goodbye if the peer would not notice the end of this process.
   void return_goodbye(transport::PeerId peer);
   [[nodiscard]] bool farewell_said() const;
   /// Peers that have not taken a notice yet.
   [[nodiscard]] std::vector<transport::PeerId> unsent() const { return control_.unsent(); }
-  /// Withdraws what is posted; the transport must progress until this returns true.
+  /// Cancels posted receives; the transport must progress until this returns true.
   [[nodiscard]] bool stop_listening();
 
  private:
@@ -63,7 +63,7 @@ class Membership {
   const transport::Clock& clock_;
   Control control_;
   std::set<transport::PeerId> departed_;
-  /// When each peer's last notice came.
+  /// When each peer's last notice arrived.
   std::map<transport::PeerId, transport::TimePoint> heard_;
   /// To whom this process has said goodbye.
   std::set<transport::PeerId> farewells_;

@@ -1,6 +1,6 @@
-// Engine: the messages that one operation has under way, each in a slot that keeps its address.
-// Slots outlive the operation: what they cost the next one follows what it uses itself, however
-// many the one before it needed.
+// Engine: the messages that one operation has in flight, each in a slot with a stable address.
+// Slots outlive the operation and are reused; their cost depends only on how many the current
+// operation uses, not on how many an earlier one needed.
 #pragma once
 
 #include <coroutine>
@@ -21,17 +21,17 @@ struct MessageSlot {
   transport::Request request;
   Operation* operation = nullptr;
   std::coroutine_handle<> waiter;
-  std::uint32_t rank = 0;           ///< the other side, in the group
-  bool orphaned = false;            ///< nobody will ask for its result
-  bool unexplained = false;         ///< truncated, and its sender has not said yet what it called
-  bool deserted = false;            ///< withdrawn, as its sender has left
-  MessageSlot* previous = nullptr;  ///< in the list of those in use
+  std::uint32_t rank = 0;           ///< the peer, in the group
+  bool orphaned = false;            ///< nobody will await its result
+  bool unexplained = false;         ///< truncated, and its sender has not yet said what it called
+  bool deserted = false;            ///< cancelled, as its sender has left
+  MessageSlot* previous = nullptr;  ///< in the list of slots in use
   MessageSlot* next = nullptr;
 };
 
 class MessageSlots {
  public:
-  /// What is kept for the next operation: 16 MiB of a broadcast's pieces, 90 KB of memory.
+  /// Slots kept for the next operation: enough for 16 MiB of a broadcast's pieces, 90 KB of memory.
   static constexpr std::size_t kKept = 128;
 
   MessageSlots() = default;
@@ -41,10 +41,10 @@ class MessageSlots {
   MessageSlots& operator=(MessageSlots&&) = delete;
   ~MessageSlots() = default;
 
-  /// In use from here on, with the marks of a new message.
+  /// Takes a slot into use, reset for a new message.
   [[nodiscard]] MessageSlot& take(Operation& operation);
   void give_back(MessageSlot& slot);
-  /// Slots in use, in the order in which they were taken; `f` may give its own one back.
+  /// Visits the slots in use, in the order in which they were taken; `f` may give its slot back.
   template <class F>
   void for_each(F f) const {
     for (MessageSlot* slot = first_; slot != nullptr;) {
@@ -52,9 +52,9 @@ class MessageSlots {
     }
   }
   [[nodiscard]] bool none_in_use() const { return first_ == nullptr; }
-  /// How many there are, used or not.
+  /// All slots, in use or not.
   [[nodiscard]] std::size_t size() const { return slots_.size(); }
-  /// Back to kKept; none may be in use.
+  /// Shrinks to kKept slots; none may be in use.
   void trim();
 
  private:

@@ -1,4 +1,4 @@
-// Engine: the figures of one group, a cell for each row of gtopk/metrics.hpp. Written by the engine
+// Engine: the metrics of one group, a cell for each row of gtopk/metrics.hpp. Written by the engine
 // thread, readable from any.
 #pragma once
 
@@ -17,11 +17,11 @@ class Metrics {
   void add(Metric metric, std::uint64_t amount = 1) {
     cell(metric).fetch_add(amount, std::memory_order_relaxed);
   }
-  /// To a metric in seconds.
+  /// For a metric in seconds.
   void add(Metric metric, transport::Duration time) {
     add(metric, static_cast<std::uint64_t>(time.count()));
   }
-  /// Of a maximum.
+  /// For a maximum.
   void raise(Metric metric, std::uint64_t value) {
     if (value > count(metric)) {
       cell(metric).store(value, std::memory_order_relaxed);

@@ -1,5 +1,5 @@
-// Engine: what engines tell each other outside of any collective: this one failed, are you there,
-// goodbye. One message of fixed size each, on a tag kind of its own.
+// Engine: what engines tell each other outside of any collective: an operation failed, are you
+// there, goodbye. Each is one message of fixed size, with a tag kind of its own.
 #pragma once
 
 #include <array>
@@ -15,14 +15,14 @@ namespace gtopk::engine {
 
 enum class NoticeKind : std::uint8_t {
   kAbort = 1,         ///< the sender's part of this operation failed: fail with the same cause
-  kGroupFailure = 2,  ///< the group is over
+  kGroupFailure = 2,  ///< the group has failed
   kProbe = 3,         ///< what are you doing in this operation? A living engine answers
   kReply = 4,
   kGoodbye = 5,  ///< the sender leaves in good order, and has sent all it will
   kAsk =
       6,  ///< your message does not fit: what did you call? Answered only while the operation runs
-  kCall = 7,      ///< the answer: the sender's call, in words
-  kWithdraw = 8,  ///< the sender has given a point-to-point message up; `sequence`: Withdrawal
+  kCall = 7,      ///< the answer: the sender's call, as text
+  kWithdraw = 8,  ///< the sender has withdrawn a point-to-point message; `sequence`: Withdrawal
 };
 
 struct Notice {
@@ -34,11 +34,11 @@ struct Notice {
   ErrorKind error = ErrorKind::kTransport;
   std::uint32_t group = 0;  ///< the receiver's number of it
   std::uint64_t sequence = 0;
-  std::string text;                ///< longer than kMaxText is cut
+  std::string text;                ///< truncated to kMaxText
   std::uint32_t answer_group = 0;  ///< the sender's number of the group
 };
 
-/// Which message, in the 64 bits of Notice::sequence.
+/// Which message was withdrawn, in the 64 bits of Notice::sequence.
 struct Withdrawal {
   std::uint32_t source;  ///< rank of the sender in the group
   std::uint32_t serial;
@@ -52,7 +52,7 @@ struct Withdrawal {
 };
 
 void encode(const Notice& notice, Notice::Wire& wire);
-/// Nothing for bytes that are no notice.
+/// Returns nullopt if the bytes are not a valid notice.
 [[nodiscard]] std::optional<Notice> decode(std::span<const std::byte> wire);
 
 }  // namespace gtopk::engine

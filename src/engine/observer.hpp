@@ -1,6 +1,6 @@
-// Engine: what happens to operations, told to whoever wants to know: statistics, a recorder, a
-// profiler. Observers are told on the engine's thread, in the order in which it happened; they must
-// neither block nor call the engine.
+// Engine: notifies observers (statistics, a recorder, a profiler) of what happens to operations.
+// They are called on the engine thread, in the order of events, and must neither block nor call the
+// engine.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +18,16 @@ class Group;
 /// An operation at the moment of an event. Views are valid during the call.
 struct OperationEvent {
   Group& group;
-  /// Of the operation: 0, 1, 2, ... in the order in which the engine is told of their calls.
+  /// The operation's number: 0, 1, 2, ... in the order in which the engine learns of the calls.
   std::uint64_t number;
   /// As the user called it: "all_reduce".
   std::string_view name;
   /// What ranks must agree on; empty for a point-to-point message.
   const Agreement& agreement;
-  /// What this rank hands in or has room for, where the agreement does not say it.
+  /// Bytes this rank passes in or has room for, if the agreement does not tell.
   std::uint64_t bytes;
   transport::Duration timeout;
-  /// Of the collective in its group; 0 for a point-to-point message.
+  /// The collective's number in its group; 0 for a point-to-point message.
   std::uint64_t sequence;
   bool point_to_point;
   /// When it was called, on the caller's thread.
@@ -35,12 +35,12 @@ struct OperationEvent {
   /// When it started, if `ran`.
   transport::TimePoint started;
   bool ran;
-  /// The phase that it was in until now, empty before the first, and since when.
+  /// The phase that it was in until now (empty before the first), and since when.
   std::string_view phase;
   transport::TimePoint phase_began;
-  /// Operations of the group that run now.
+  /// Operations of the group that are running now.
   std::uint32_t in_flight;
-  /// When it happened.
+  /// The time of the event.
   transport::TimePoint at;
 };
 
@@ -53,18 +53,18 @@ class Observer {
   Observer& operator=(Observer&&) = delete;
   virtual ~Observer() = default;
 
-  /// It has been called: `event.at` is the time of the call, not of this.
+  /// It was called: `event.at` is the time of the call, not of this notification.
   virtual void queued(const OperationEvent& /*event*/) {}
   /// Its coroutine begins.
   virtual void started(const OperationEvent& /*event*/) {}
-  /// It enters a phase, one of those that its algorithm names.
+  /// It enters a phase named by its algorithm.
   virtual void phase(const OperationEvent& /*event*/, std::string_view /*name*/) {}
-  /// Its caller is told next; once for each that was queued, started or not. `error`: null when it
-  /// succeeded.
+  /// It ended, and its caller is told next; called once for each that was queued, started or not.
+  /// `error`: null on success.
   virtual void ended(const OperationEvent& /*event*/, const Error* /*error*/) {}
 };
 
-/// Tells each of them, in the order in which they were added.
+/// Forwards to all added observers, in the order in which they were added.
 class Observers final : public Observer {
  public:
   void add(Observer& observer) { observers_.push_back(&observer); }

@@ -1,9 +1,9 @@
-// Engine: one collective or point-to-point transfer under way. It owns everything that must outlive
-// an early end: the coroutine, the requests still pending in the network, the buffers they name,
-// the caller's memory.
+// Engine: one collective or point-to-point transfer in flight. It owns everything that must outlive
+// an early end: the coroutine, the requests still pending in the network, the buffers they use, the
+// caller's memory.
 //
-// An operation fails at once for its caller (fail() resumes the coroutine with the cause) and goes
-// away only when the network has let go of its buffers.
+// An operation fails at once for its caller (fail() resumes the coroutine with the cause) but is
+// destroyed only when the network no longer uses its buffers.
 #pragma once
 
 #include <coroutine>
@@ -34,14 +34,14 @@ class Group;
 class GroupView;
 class Operation;
 
-/// A collective, and who called it.
+/// A collective, and its caller's settings.
 struct OperationSpec : Collective {
   OperationSpec() = default;
   // NOLINTNEXTLINE(google-explicit-constructor): what is called is the collective
   OperationSpec(Collective collective) : Collective(std::move(collective)) {}
 
   transport::Duration timeout{};
-  /// Called on the engine's thread, once; null means success.
+  /// Called once, on the engine thread; null means success.
   std::function<void(std::exception_ptr)> done;
   /// Owner of the caller's memory.
   std::shared_ptr<void> keepalive;
@@ -49,14 +49,14 @@ struct OperationSpec : Collective {
   [[nodiscard]] bool point_to_point() const { return ordering == Ordering::kUnnumbered; }
 };
 
-/// What operations keep while they are under way. It grows to what they need and is handed from one
-/// to the next, so that the steady state does not allocate it; what one large operation grew it to
-/// goes with that.
+/// What operations use while in flight. It grows as needed and is passed from one operation to the
+/// next, so that the steady state does not allocate; what a large operation needed beyond the bound
+/// is freed with it.
 struct OperationStorage {
   MessageSlots slots;
   std::vector<BufferPool::Buffer> buffers;
 
-  /// Whether another operation may have it; gives what is beyond the bound back.
+  /// Frees what is beyond the bound; returns whether another operation may use it.
   [[nodiscard]] bool recycle();
 };
 
@@ -80,7 +80,7 @@ class Operation {
   ~Operation();
 
   void start();
-  /// Gives the cause to whoever waits; the first cause stays.
+  /// Resumes all awaiters with the cause; the first cause wins.
   void fail(const Error& cause);
 
   [[nodiscard]] Engine& engine() const { return engine_; }
@@ -90,13 +90,13 @@ class Operation {
   [[nodiscard]] const OperationSpec& spec() const { return spec_; }
   [[nodiscard]] const std::optional<Error>& cause() const { return cause_; }
   [[nodiscard]] bool body_done() const { return body_.started() && body_.done(); }
-  /// Nothing of it is in the network or on another thread.
+  /// Whether nothing of it is in the network or on another thread.
   [[nodiscard]] bool quiet() const { return pending_ == 0 && computing_ == 0; }
   /// "all_reduce(gtopk) #17", or "recv(from 1, tag 7)"
   [[nodiscard]] std::string title() const;
   /// "all_reduce(gtopk) #17 of group 'default' on rank 2"
   [[nodiscard]] std::string label() const;
-  /// Ranks whose messages have not arrived; of those that did not take ours, if `sends`.
+  /// Ranks whose messages have not arrived or, if `sends`, that have not taken ours.
   [[nodiscard]] std::vector<std::uint32_t> waits_for(bool sends) const;
 
   // For GroupView and its awaitables.
@@ -104,12 +104,12 @@ class Operation {
   MessageSlot& recv(std::uint32_t from, transport::Tag tag, std::span<std::byte> room);
   void release(MessageSlot& slot);
   std::optional<Transfer> transfer;
-  /// The payload that the header received by the operation has announced.
+  /// The payload announced by the header that the operation received.
   std::optional<transport::Tag> announced;
   [[nodiscard]] std::byte* buffer(std::size_t bytes);
-  /// Says that a phase begins; `phase` must live for ever.
+  /// Tells observers that a phase begins; `phase` must have static lifetime.
   void enter(std::string_view phase);
-  /// What this rank called, in words.
+  /// What this rank called, as text.
   [[nodiscard]] std::string call() const {
     return spec_.agreement.empty() ? spec_.name : spec_.agreement.text();
   }
@@ -117,11 +117,11 @@ class Operation {
     spec_.agreement = agreement;
     fingerprint_ = agreement.fingerprint();
   }
-  /// Of what this rank called.
+  /// The fingerprint of what this rank called.
   [[nodiscard]] std::uint64_t fingerprint() const { return fingerprint_; }
-  /// Asks that rank what it called; resumes the waiter when others_call is there.
+  /// Asks that rank what it called; resumes the waiter once others_call is set.
   void ask(std::uint32_t rank, std::coroutine_handle<> waiter);
-  /// What the rank that was asked last said that it called.
+  /// The answer of the rank that was asked last.
   std::string others_call;
   void compute(std::coroutine_handle<> waiter, std::function<void()> work);
   std::exception_ptr compute_error;
@@ -130,18 +130,18 @@ class Operation {
   std::optional<std::uint32_t> in_line_for;  ///< the rank whose message an earlier receive awaits
 
   // For the engine.
-  /// Ranks whose messages did not fit, since the last call: to be asked what they called.
+  /// Takes the ranks whose messages did not fit since the last call: to be asked what they called.
   [[nodiscard]] std::vector<std::uint32_t> take_questions() {
     return std::exchange(questions_, {});
   }
   void answer(std::uint32_t rank, const std::string& call);
-  /// Withdraws what waits for messages of that rank, which has left: all that it had sent has come.
+  /// Cancels receives from that rank, which has left: everything it had sent has arrived.
   void sender_left(std::uint32_t rank);
   [[nodiscard]] bool receives(transport::Tag tag) const;
-  /// The body's end: what the caller is told. A cause given from outside wins over what the body
-  /// threw.
+  /// After the body's end: the result for the caller. A cause passed to fail() takes precedence
+  /// over what the body threw.
   [[nodiscard]] std::optional<Error> take_result();
-  /// Its caller and the observers, once.
+  /// Tells the caller and the observers; once.
   void tell(const std::optional<Error>& result);
   /// The operation as observers see it, at a time.
   [[nodiscard]] OperationEvent event(transport::TimePoint at) const;

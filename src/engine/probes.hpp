@@ -1,5 +1,5 @@
-// Engine: what is found out by the clock: operations that are late, ranks that do not answer, and
-// messages that nobody takes.
+// Engine: what timeouts reveal: operations that are late, ranks that do not answer, and messages
+// that nobody takes.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@ namespace gtopk::engine {
 
 class Probes {
  public:
-  /// How long a rank waits for answers to its probe before it calls the silent ones dead.
+  /// How long a rank waits for answers to its probe before it declares the silent ones dead.
   static constexpr transport::Duration kProbeGrace = std::chrono::seconds(2);
-  /// How long a failed operation's buffers may stay in the network, at peers that answer nothing,
+  /// How long a failed operation's buffers may stay in the network, at peers that do not answer,
   /// before the endpoints to those are closed by force.
   static constexpr transport::Duration kLingerBound = std::chrono::seconds(5);
 
@@ -31,7 +31,7 @@ class Probes {
         membership_(membership),
         failures_(failures) {}
 
-  /// Looks at every deadline: asks about what is late, concludes from what was answered.
+  /// Checks every deadline: probes about what is late, and acts on the answers.
   void check_deadlines(transport::TimePoint now);
   /// The operation has ended, and the network may still hold its buffers.
   void begin_lingering(Operation& operation);

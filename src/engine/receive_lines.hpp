@@ -1,6 +1,6 @@
-// Engine: who is next among receives of one sender and tag. One header is looked for at a time: a
-// receive that passes over a message which its sender has given up looks for another, and must not
-// fall behind those that were called after it.
+// Engine: the queue of receives of one sender and tag. Only the front looks for a header: a receive
+// that skips a withdrawn message looks for another, and must not fall behind those that were called
+// after it.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ class Operation;
 class ReceiveLines {
  public:
   struct Line;
-  /// One receive; it keeps its address while it stands in line.
+  /// One receive; must not move while it is in the queue.
   struct Place {
     Operation* operation = nullptr;
     Line* line = nullptr;
@@ -29,10 +29,10 @@ class ReceiveLines {
   };
 
   void enter(Place& place, std::uint32_t source, std::int32_t tag);
-  /// Returns who is first from then on, if that has changed.
+  /// Returns the new front if it has changed.
   Operation* leave(Place& place);
   [[nodiscard]] static bool is_first(const Place& place) { return place.line->first == &place; }
-  /// Whether a receive of that sender and tag is in line.
+  /// Whether a receive of that sender and tag is queued.
   [[nodiscard]] bool any(std::uint32_t source, std::int32_t tag) const {
     return lines_.contains(key_of(source, tag));
   }
@@ -43,7 +43,7 @@ class ReceiveLines {
     return (static_cast<std::uint64_t>(source) << 32U) | static_cast<std::uint32_t>(tag);
   }
 
-  /// Nodes of lines that have ended, for the next ones: the steady state allocates none.
+  /// Nodes kept for reuse, so that the steady state does not allocate.
   static constexpr std::size_t kSpare = 64;
 
   using Lines = std::unordered_map<std::uint64_t, Line>;

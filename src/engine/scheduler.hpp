@@ -1,6 +1,6 @@
-// Engine: what runs when: the queue of calls, the bound on operations in flight, coroutines that
-// are ready, turns, and the next timer. It knows no network; whoever makes it decides what becomes
-// of a call, and is told of every end.
+// Engine: what runs when: the queue of calls, the bound on operations in flight, ready coroutines,
+// turns, and the next timer. It knows no network; its owner decides what becomes of a call, and is
+// told of every end.
 #pragma once
 
 #include <coroutine>
@@ -23,12 +23,12 @@ namespace gtopk::engine {
 
 class Scheduler {
  public:
-  /// Collectives of one group in flight at once; later ones wait. It bounds what a fast rank can
-  /// pile up, unreceived, at a slow one. The oldest unfinished one is in flight on every rank, so
-  /// none starves. Those that wait at a gate do not count.
+  /// Collectives of one group in flight at once; later ones wait. This bounds the unreceived
+  /// messages that a fast rank can pile up at a slow one. The oldest unfinished one is in flight on
+  /// every rank, so none starves. Those that wait at a gate do not count.
   static constexpr std::size_t kMaxInFlight = 32;
 
-  /// A call on its way to the engine's thread.
+  /// A call on its way to the engine thread.
   struct Queued {
     std::shared_ptr<Group> group;
     std::uint64_t sequence = 0;
@@ -39,13 +39,13 @@ class Scheduler {
   /// How an operation's body ended.
   struct Outcome {
     std::optional<Error> error;
-    /// Nobody told this rank to fail it.
+    /// True if nothing outside the body failed it.
     bool caused_here = false;
   };
   struct Hooks {
-    /// Every call, in order; it comes back by way of admit(), or ends at once.
+    /// Called for every call, in order; must pass it to admit(), or end it at once.
     std::function<void(Queued&)> called;
-    /// An operation that ran, before its caller is told.
+    /// Called for each operation that ran, before its caller is told.
     std::function<void(Operation&, const Outcome&)> ended;
   };
 
@@ -55,7 +55,7 @@ class Scheduler {
   Scheduler& operator=(const Scheduler&) = delete;
   Scheduler(Scheduler&&) = delete;
   Scheduler& operator=(Scheduler&&) = delete;
-  /// Ends what is left, with Error{kAborted}.
+  /// Ends all remaining operations with Error{kAborted}.
   ~Scheduler();
 
   // Any thread.
@@ -67,11 +67,11 @@ class Scheduler {
   void post(std::function<void()> work);
   [[nodiscard]] bool has_queued() const;
 
-  // Engine thread: the parts of a step. Each says whether it did anything.
+  // Engine thread: the parts of a step. Each returns whether it did anything.
 
   bool take_queue();
   bool resume_ready();
-  /// Forgets operations that the network has let go of, and calls those that wait for it.
+  /// Destroys operations that the network no longer uses, and calls those waiting for idle groups.
   void forget_quiet();
 
   /// Starts the operation as soon as it may. Null: its input is there.
@@ -83,29 +83,29 @@ class Scheduler {
   void make_ready(std::coroutine_handle<> handle, Operation& operation) {
     ready_.push_back({handle, &operation});
   }
-  /// Calls `then`, on this thread, as soon as nothing of the group is under way or waiting.
+  /// Calls `then`, on this thread, as soon as no operation of the group is running or waiting.
   void when_idle(const std::shared_ptr<Group>& group, std::function<void()> then);
   [[nodiscard]] bool idle(const Group& group) const;
 
-  /// Under way, those that only wait for the network to let go of them included.
+  /// Operations in flight, including those that only wait for the network to release their memory.
   [[nodiscard]] const std::vector<std::unique_ptr<Operation>>& operations() const {
     return operations_;
   }
-  /// A collective that runs, or null.
+  /// The running collective of that number, or null.
   [[nodiscard]] static Operation* running(const Group& group, std::uint64_t sequence);
   [[nodiscard]] static Operation* oldest_running(const Group& group);
-  /// Whether a collective waits for its place in flight.
+  /// Whether the collective waits for a place in flight.
   [[nodiscard]] static bool waits(const Group& group, std::uint64_t sequence);
-  /// Whether one that waits for its place in flight is late.
+  /// Whether a collective that waits for a place in flight is past its deadline.
   [[nodiscard]] static bool any_waits_too_long(const Group& group, transport::TimePoint now);
-  /// Ends one that waits for its place in flight.
+  /// Ends a collective that waits for a place in flight.
   static void end_waiting(Group& group, std::uint64_t sequence, const Error& cause);
-  /// Fails what is under way in the group, and ends what waits.
+  /// Fails the group's running operations, and ends those that wait.
   void fail(Group& group, const Error& cause);
 
-  // Turns: a line of operations in each group, the first of which has the links for itself.
+  // Turns: a queue of operations in each group, whose front operation holds the links.
   static void enter_line(Operation& operation);
-  /// Lets the next one go on.
+  /// Resumes the next operation in line.
   void leave_line(Operation& operation);
   [[nodiscard]] static bool has_turn(const Operation& operation);
 
@@ -116,9 +116,9 @@ class Scheduler {
 
   // Timers.
   [[nodiscard]] transport::TimePoint next_timer() const { return next_timer_; }
-  /// Something is due then.
+  /// Ensures that next_timer() is not after `time`.
   void wake_by(transport::TimePoint time) { next_timer_ = std::min(next_timer_, time); }
-  /// After the timers that were due have been looked at: the next deadline of any operation.
+  /// Sets the next timer from the operations' deadlines; call it after handling the due ones.
   void plan_timers(transport::TimePoint now);
 
  private:
@@ -126,7 +126,7 @@ class Scheduler {
     std::coroutine_handle<> handle;
     Operation* operation;
   };
-  /// Either some work or a call.
+  /// Either posted work or a call.
   struct Entry {
     std::function<void()> work;
     Queued call;

@@ -1,8 +1,8 @@
-// Engine: messages of operations and groups that ended early. They may still arrive, and are taken
-// out of the network when they do, so that they can neither pile up, nor match what comes later,
-// nor keep a sender that waits for somebody to take them.
+// Engine: messages of operations and groups that ended early. They may still arrive, and are then
+// received and dropped, so that they can neither pile up, nor match a later receive, nor block a
+// sender that waits until they are taken.
 //
-// Nothing can arrive unless the transport has moved something: an idle process sweeps nothing.
+// Nothing can arrive unless the transport has moved something: an idle process does not sweep.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ namespace gtopk::engine {
 
 class StaleMessages {
  public:
-  /// How long they are looked for.
+  /// How long to look for them.
   static constexpr transport::Duration kBound = std::chrono::seconds(60);
-  /// Time from one sweep to the next, at least.
+  /// The minimum time between sweeps.
   static constexpr transport::Duration kPeriod = std::chrono::milliseconds(1);
 
   explicit StaleMessages(transport::Transport& transport) : transport_(transport) {}
 
-  // What is looked for from `now` on. Idempotent.
+  // Add what to look for from `now` on. Idempotent.
   void add_group(std::uint32_t group, transport::TimePoint now);
   void add_collective(std::uint32_t group, std::uint64_t sequence, transport::TimePoint now);
   /// The payload of one point-to-point message.
@@ -32,18 +32,18 @@ class StaleMessages {
 
   [[nodiscard]] bool has_collective(std::uint32_t group, std::uint64_t sequence) const;
   [[nodiscard]] bool has_payload(std::uint32_t group, transport::Tag tag) const;
-  /// Takes out what has arrived of a group whose end leaves nothing to look for.
+  /// Drops what has arrived for a group that ended in order, with nothing to look for later.
   void discard_group(std::uint32_t group);
-  /// The id is a new group's: what is left of the former is not told apart from its messages.
+  /// The id now belongs to a new group: stops looking, as old messages cannot be told from its own.
   void forget_group(std::uint32_t group);
 
   /// The transport has moved something.
   void moved() { due_ = !entries_.empty(); }
-  /// Not before kPeriod has passed since the last one; TimePoint::max() when nothing has moved.
+  /// At least kPeriod after the last sweep; TimePoint::max() if nothing has moved.
   [[nodiscard]] transport::TimePoint next_sweep() const {
     return due_ ? swept_ + kPeriod : transport::TimePoint::max();
   }
-  /// Sweeps, if that is due. `arrived`: how many collectives a group has seen called.
+  /// Sweeps if one is due. `arrived`: how many collectives of a group were called so far.
   void sweep(transport::TimePoint now, const std::function<std::uint64_t(std::uint32_t)>& arrived);
 
  private:

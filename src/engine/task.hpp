@@ -18,8 +18,8 @@ class Task;
 
 namespace detail {
 
-/// Memory of coroutine frames that have ended, kept by the thread for the next ones: a collective's
-/// frames are the same few sizes every time.
+/// Memory of finished coroutine frames, kept per thread for reuse: a collective's frames have the
+/// same few sizes every time.
 class FramePool {
  public:
   static void* take(std::size_t bytes) {
@@ -66,8 +66,8 @@ class FramePool {
 };
 
 struct PromiseBase {
-#if !defined(__SANITIZE_ADDRESS__)  // which sees a frame that is used after its end only if its
-                                    // memory is given back
+#if !defined(__SANITIZE_ADDRESS__)  // ASan detects use of a finished frame only if its
+                                    // memory is freed
   static void* operator new(std::size_t bytes) { return FramePool::take(bytes); }
   static void operator delete(void* frame, std::size_t bytes) noexcept {
     FramePool::give_back(frame, bytes);
