@@ -1,6 +1,6 @@
-// Transport, base: the process's log. One line per fact, on stderr, with the rank in front once it
-// is known. GTOPK_LOG_LEVEL (trace, debug, info, warn, error, critical, off; default warn) chooses
-// what is seen.
+// Transport, base: the process's log. One line per fact, on stderr, prefixed with the rank once it
+// is known. GTOPK_LOG_LEVEL (trace, debug, info, warn, error, critical, off; default warn) sets the
+// level.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace gtopk::transport {
 
 enum class LogLevel : std::uint8_t { kDebug, kInfo, kWarn, kError, kOff };
 
-/// What formats a line is compiled once, in write(): spdlog's own functions would compile it again
-/// into every file that logs.
+/// Formatting is compiled once, in write(); spdlog's own functions would be compiled into every
+/// file that logs.
 class Log {
  public:
   template <class... Args>
@@ -33,7 +33,7 @@ class Log {
     write(LogLevel::kError, text, fmt::make_format_args(args...));
   }
 
-  /// Nothing below it is written.
+  /// Lines below this level are not written.
   void set_level(LogLevel level);
 
  private:

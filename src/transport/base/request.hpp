@@ -1,5 +1,5 @@
 // Transport, base: one message in flight. It lives in the slab of the operation that posted it and
-// keeps its address until it is complete; the buffer it names must live as long.
+// must not move until it is complete; its buffer must live as long.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +14,8 @@ using PeerId = std::uint32_t;
 
 class Request {
  public:
-  /// Called once, on the engine thread, inside whichever call of the transport ends the message:
-  /// progress, or at once send, recv, cancel, give_up, wait or close. It may not call the
-  /// transport.
+  /// Called once, on the engine thread, inside the transport call that ends the message: progress,
+  /// or send, recv, cancel, give_up, wait or close themselves. It must not call the transport.
   using Callback = void (*)(Request&);
 
   /// Room for what the network library keeps per request (UCX 1.22 asks for 280 bytes).
@@ -36,7 +35,7 @@ class Request {
     length_ = 0;
   }
 
-  /// By the transport, exactly once per prepare.
+  /// Called by the transport, exactly once per prepare.
   void complete(Status status, std::size_t length) {
     status_ = status;
     length_ = length;
@@ -45,16 +44,16 @@ class Request {
 
   [[nodiscard]] bool pending() const { return status_ == Status::kInProgress; }
   [[nodiscard]] Status status() const { return status_; }
-  /// Bytes that arrived, or were sent; for kTruncated the sender's true length where it is known.
+  /// Bytes received or sent; for kTruncated the sender's true length, if known.
   [[nodiscard]] std::size_t length() const { return length_; }
   [[nodiscard]] void* context() const { return context_; }
 
-  // The transport's own notes on a pending request.
+  // The transport's data on a pending request.
   PeerId peer = 0;
   Tag tag = 0;
   std::size_t bytes = 0;  ///< of the buffer of a send
   bool is_receive = false;
-  bool connects = true;         ///< a receive makes sure of an endpoint, see Transport::recv
+  bool connects = true;         ///< a receive connects its endpoint, see Transport::recv
   Request* previous = nullptr;  ///< in the endpoint's list of pending requests
   Request* next = nullptr;
   void* transport = nullptr;

@@ -10,8 +10,8 @@ namespace gtopk::transport {
 enum class Status : std::uint8_t {
   kOk,
   kInProgress,
-  kCancelled,   ///< a receive withdrawn by this rank, or a send given up with its endpoint
-  kTruncated,   ///< the message was longer than the posted buffer; nothing may be read from it
+  kCancelled,   ///< a receive cancelled by this rank, or a send given up with its endpoint
+  kTruncated,   ///< the message was longer than the posted buffer, whose contents are undefined
   kPeerFailed,  ///< the endpoint to the peer is broken
   kFailed,      ///< anything else that the network library reports
 };

@@ -1,11 +1,11 @@
-// Transport, base: the 64 bits by which a receive finds its message.
+// Transport, base: the 64 bits by which receives and messages are matched.
 //
 //   kind 2 | group 12 | source 18 | sequence 16 | step 8 | chunk 8      collective
 //   kind 2 | group 12 | source 18 | user tag 32                         point-to-point header
 //   kind 2 | group 12 | source 18 | serial 32                           point-to-point payload
 //   kind 2 | sender's process identity 62                               control
 //
-// Receives always name every bit (UCX then matches by hash). Sequence, step and chunk wrap:
+// Receives always match every bit (UCX then matches by hash). Sequence, step and chunk wrap:
 // messages of one (source, tag) arrive in the order they were sent, and headers carry the whole
 // 64-bit sequence.
 #pragma once
@@ -72,39 +72,37 @@ namespace detail {
          (static_cast<Tag>(step & 0xffU) << TagBits::kChunk) | (chunk & 0xffU);
 }
 
-/// The header of a point-to-point message, or all of a short one, with the user's tag (any 32
-/// bits).
+/// The header of a point-to-point message, or a whole short one, with the user's tag (any 32 bits).
 [[nodiscard]] constexpr Tag point_to_point_tag(std::uint32_t group, std::uint32_t source,
                                                std::int32_t user_tag) {
   return detail::prefix(TagKind::kPointToPoint, group, source) |
          static_cast<std::uint32_t>(user_tag);
 }
 
-/// The payload of a long point-to-point message: `serial` counts those of its sender, so that no
-/// two under way have the same tag.
+/// The payload of a long point-to-point message: `serial` counts its sender's, so that no two in
+/// flight have the same tag.
 [[nodiscard]] constexpr Tag payload_tag(std::uint32_t group, std::uint32_t source,
                                         std::uint32_t serial) {
   return detail::prefix(TagKind::kPayload, group, source) | serial;
 }
 
-/// A notice between two engines: abort, probe, reply, goodbye. A process has one such channel with
-/// each peer, whatever groups they share, so the sender is named by 62 bits of its process
-/// identity.
+/// A notice between two engines: abort, probe, reply, goodbye. A process has one such channel per
+/// peer, whatever groups they share, so 62 bits of the process identity name the sender.
 [[nodiscard]] constexpr Tag control_tag(std::uint64_t sender_identity) {
   return (static_cast<Tag>(TagKind::kControl) << 62U) | (sender_identity & ((Tag{1} << 62U) - 1));
 }
 
-/// Any message of that kind of the group, under group_mask().
+/// Matches any message of that kind of the group, with group_mask().
 [[nodiscard]] constexpr Tag group_tag(TagKind kind, std::uint32_t group) {
   return detail::prefix(kind, group, 0);
 }
 
-/// Mask for clearing up after a failed group: every message of it of one kind.
+/// Mask for cleaning up after a failed group: all its messages of one kind.
 [[nodiscard]] constexpr Tag group_mask() {
   return detail::prefix(TagKind{kTagKinds - 1}, kMaxGroups - 1, 0);
 }
 
-/// Mask for clearing up after a failed collective: its messages from any source, at any step.
+/// Mask for cleaning up after a failed collective: its messages from any source, at any step.
 [[nodiscard]] constexpr Tag any_source_mask() {
   return group_mask() | (Tag{0xffff} << (TagBits::kStep + TagBits::kChunk));
 }

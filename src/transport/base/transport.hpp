@@ -18,17 +18,17 @@
 
 namespace gtopk::transport {
 
-/// Where on its machine a process runs, as far as it could find out. Namespaces are inode numbers.
+/// Where on its machine a process runs, as far as known. Namespaces are inode numbers.
 struct Place {
-  std::string boot;  ///< the kernel's boot id, equal on one machine; empty: nothing is known
+  std::string boot;  ///< the kernel's boot id, the same on one machine; empty: nothing is known
   std::uint64_t process_namespace = 0;
   std::uint64_t network_namespace = 0;
   std::uint64_t ipc_namespace = 0;  ///< whose members can share memory
-  std::uint64_t started = 0;        ///< the process, in clock ticks after boot
+  std::uint64_t started = 0;        ///< start of the process, in clock ticks since boot
 };
 
-/// A process as others see it. `identity` is random and never reused, so a process that starts
-/// again is another.
+/// A process as others see it. `identity` is random and never reused, so a restarted process has a
+/// new one.
 struct PeerInfo {
   std::uint64_t identity = 0;
   std::string host;
@@ -36,13 +36,13 @@ struct PeerInfo {
   Place place{};
 };
 
-/// The transport found out, outside any request, that a peer is gone. Reported once per peer.
+/// A peer's failure, detected outside any request. Reported once per peer.
 struct PeerFailure {
   PeerId peer = 0;
   std::string reason;
 };
 
-/// Who finds addresses of peers that are known by their card alone.
+/// Finds addresses of peers that are known only by their card.
 class AddressBook {
  public:
   AddressBook() = default;
@@ -52,8 +52,8 @@ class AddressBook {
   AddressBook& operator=(AddressBook&&) = delete;
   virtual ~AddressBook() = default;
 
-  /// Called inside send() or recv(), and must not block. It is answered later, on the engine's
-  /// thread, by Transport::set_address or no_address.
+  /// Called inside send() or recv(); must not block. Answered later, on the engine thread, by
+  /// Transport::set_address or no_address.
   virtual void look_up(PeerId peer) = 0;
 };
 
@@ -77,70 +77,70 @@ class Transport {
   /// Makes a process known by its card(); the same process (this one too) always gets the same id.
   /// Does not connect yet. Throws Error{kBootstrap} for a blob that it cannot read.
   virtual PeerId add_peer(std::string_view blob) = 0;
-  /// Whom to ask for the address of a peer, once, when the first message is to connect to it.
-  /// Messages to it wait in order until set_address() or no_address(). Transports whose cards are
-  /// addresses never ask.
+  /// Sets whom to ask for a peer's address; asked once, when the first message needs a connection.
+  /// Messages to the peer wait in order until set_address() or no_address(). Transports whose cards
+  /// are addresses never ask.
   virtual void use(AddressBook* /*book*/) {}
-  /// Asks for the peer's address, if that is not known, before there is a message for it.
+  /// Asks for the peer's address in advance, if it is not known.
   virtual void prepare(PeerId /*peer*/) {}
   /// Connects where a message waits for it. Throws Error{kBootstrap} for a blob that it cannot
   /// read, or that is another process's.
   virtual void set_address(PeerId /*peer*/, std::string_view /*blob*/) {}
-  /// The messages that wait for the address, and receives that would connect, complete with
+  /// Messages that wait for the address, and receives that would connect, complete with
   /// kPeerFailed; the next one asks again.
   virtual void no_address(PeerId /*peer*/, const std::string& /*reason*/) {}
-  /// What no_address() said last; empty when the peer's address is known or was not asked for.
+  /// The last no_address() reason; empty if the peer's address is known or was not asked for.
   [[nodiscard]] virtual std::string why_unreachable(PeerId /*peer*/) const { return {}; }
   [[nodiscard]] virtual const PeerInfo& peer(PeerId peer) const = 0;
 
-  /// Starts one message; `request` has been prepared and completes exactly once, perhaps before the
-  /// call returns. Completion of a send means that the buffer may be reused, not that the message
-  /// was received. Both connect to the peer if that has not happened, so that a dead peer is
-  /// noticed by a rank that only receives; a receive with `request.connects` false does not (it may
-  /// wait for ever for somebody who never calls). On a failed peer the request completes with
+  /// Starts one message; `request` must be prepared, and completes exactly once, possibly before
+  /// the call returns. Completion of a send means that the buffer may be reused, not that the
+  /// message was received. Both connect to the peer if not connected yet, so that a rank that only
+  /// receives notices a dead peer; a receive with `request.connects` false does not (it may wait
+  /// forever for a peer that never calls). If the peer has failed, the request completes with
   /// kPeerFailed. Messages of one sender are matched with receives in the order in which they were
-  /// sent; of a control message this is relied upon: when one arrives, every message that its
-  /// sender sent before has found its receive or lies there unexpected.
+  /// sent; for control messages callers rely on it: when one arrives, every earlier message of its
+  /// sender has been matched or is unexpected.
   virtual void send(PeerId peer, Tag tag, const void* data, std::size_t bytes,
                     Request& request) = 0;
   virtual void recv(PeerId peer, Tag tag, void* data, std::size_t bytes, Request& request) = 0;
 
-  /// Whether an endpoint to the peer has been made, or will be as soon as its address is found (and
-  /// has not ended).
+  /// Whether there is an endpoint to the peer that has not ended, or will be as soon as its address
+  /// is found.
   [[nodiscard]] virtual bool connected(PeerId peer) const = 0;
 
-  /// Withdraws a pending receive: it completes with kCancelled, or as it was if it is already
-  /// matched. A pending send stays until its endpoint ends. Completion may come later.
+  /// Cancels a pending receive: it completes with kCancelled, or normally if already matched. A
+  /// pending send stays until its endpoint ends. Completion may come later.
   virtual void cancel(Request& request) = 0;
 
-  /// Ends the endpoint to `peer` by force: each of its pending requests completes (kPeerFailed); no
-  /// failure is reported.
+  /// Force-closes the endpoint to `peer`: each of its pending requests completes with kPeerFailed;
+  /// no failure is reported.
   virtual void give_up(PeerId peer) = 0;
-  /// From here on a broken endpoint to `peer` is its ordinary departure, not a failure to report.
+  /// From here on a broken endpoint to `peer` is an orderly departure, not a failure to report.
   virtual void expect_departure(PeerId peer) = 0;
 
-  /// Whether a message with that tag has arrived for which no receive is posted.
+  /// Whether there is an unexpected message with that tag.
   [[nodiscard]] virtual bool lies_there(Tag tag) = 0;
-  /// Receives and drops messages that have arrived, match no posted receive, and fit tag under
-  /// mask. Returns how many it took up; their reception may still be under way.
+  /// Receives and drops unexpected messages that match tag under mask. Returns how many it took;
+  /// their reception may still be in progress.
   virtual std::size_t discard(Tag tag, Tag mask) = 0;
   /// Looks at every message that has arrived and matches no posted receive, and drops those that
   /// `ours` does not know: those that were not sent under this process's key have tags at random.
   /// Returns how many.
   virtual std::size_t sift(const std::function<bool(Tag)>& ours) = 0;
 
-  /// Moves messages and completes requests; true when anything happened.
+  /// Moves messages and completes requests; returns whether anything happened.
   virtual bool progress() = 0;
   /// Sleeps until a message may have moved, wake() was called, or `at_most` has passed. May return
   /// early.
   virtual void wait(Duration at_most) = 0;
-  /// In the middle of long messages: lets bytes gather for `at_most`, where the kernel keeps them
-  /// meanwhile. Returns at once where looking away stops the sender.
+  /// In the middle of long messages: sleeps for `at_most` while the kernel buffers incoming bytes.
+  /// Returns at once if the sender would stall meanwhile.
   virtual void rest(Duration at_most) = 0;
-  /// Any thread: makes a present or the next wait() or rest() return.
+  /// Makes the current or the next wait() or rest() return. Thread-safe.
   virtual void wake() = 0;
 
-  /// Failures noticed since the last call.
+  /// Returns the failures noticed since the last call.
   [[nodiscard]] virtual std::vector<PeerFailure> take_failures() = 0;
 
   /// Flushes and closes every endpoint, progressing until done or until `at_most` has passed. No

@@ -23,7 +23,7 @@ enum class Command : std::uint8_t { kSet = 1, kGet = 2, kAdd = 3, kRemove = 4 };
 enum class Result : std::uint8_t {
   kOk = 1,
   kRefused = 2,  ///< the store is full
-  kNothing = 3,  ///< nobody set the key in time
+  kNothing = 3,  ///< the key was not set in time
 };
 
 struct RequestView {
@@ -35,7 +35,7 @@ struct RequestView {
 
 enum class Parse : std::uint8_t { kComplete, kIncomplete, kMalformed };
 
-/// Reads the request at the start of `bytes`; `request` views them and is set only for kComplete.
+/// Parses the request at the start of `bytes`; `request` views them and is set only for kComplete.
 [[nodiscard]] Parse parse_request(std::string_view bytes, RequestView& request);
 
 /// Throws Error{kBootstrap} for a key or value over the limits.
@@ -43,14 +43,14 @@ enum class Parse : std::uint8_t { kComplete, kIncomplete, kMalformed };
                                          std::string_view value);
 
 [[nodiscard]] std::string encode_response(Result result, std::string_view value);
-/// The start of a response whose value of so many bytes follows by itself.
+/// The start of a response whose value, of that many bytes, follows separately.
 [[nodiscard]] std::string encode_response_header(Result result, std::size_t value_length);
 
 struct ResponseHeader {
   Result result = Result::kRefused;
   std::size_t value_length = 0;
 };
-/// Nothing when it is no response of this protocol.
+/// Returns nullopt if it is not a response of this protocol.
 [[nodiscard]] std::optional<ResponseHeader> parse_response(
     const std::array<char, kResponseHeader>& bytes);
 

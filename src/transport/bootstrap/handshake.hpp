@@ -3,8 +3,8 @@
 //   client  magic 4 | c: a nonce of 16 bytes
 //   server  s: a nonce of 16 bytes | HMAC(secret, "server" c s)
 //   client  HMAC(secret, "client" c s)
-// Nothing that was overheard serves a second time, as both nonces are drawn anew. What follows is
-// neither encrypted nor signed. It knows no sockets.
+// Nothing can be replayed, as both nonces are fresh. What follows is neither encrypted nor signed.
+// It knows no sockets.
 #pragma once
 
 #include <cstddef>
@@ -18,16 +18,15 @@ namespace gtopk::bootstrap {
 inline constexpr std::size_t kNonceBytes = 16;
 inline constexpr std::size_t kChallengeBytes = kNonceBytes + 32;
 
-/// Bytes that nobody can guess.
+/// Cryptographically random bytes.
 [[nodiscard]] std::string draw_secret(std::size_t bytes);
 
 class ClientHandshake {
  public:
   explicit ClientHandshake(std::string secret);
-  /// What is sent first.
+  /// The first message to send.
   [[nodiscard]] std::string hello() const;
-  /// What is sent in reply to the server's kChallengeBytes; nothing where the server does not know
-  /// the secret.
+  /// The reply to the server's kChallengeBytes; nullopt if the server does not know the secret.
   [[nodiscard]] std::optional<std::string> reply_to(std::string_view challenge) const;
 
  private:
@@ -40,8 +39,8 @@ class ServerHandshake {
   enum class Admission : std::uint8_t { kWaiting, kRefused, kAdmitted };
 
   explicit ServerHandshake(std::string secret);
-  /// Takes what it understands off the front of `input`; `answer` is what is to be sent, if
-  /// anything.
+  /// Consumes what it understands from the front of `input`; sets `answer` to what is to be sent,
+  /// if anything.
   [[nodiscard]] Admission receive(std::string& input, std::string& answer);
 
  private:

@@ -5,9 +5,9 @@
 
 namespace gtopk::bootstrap {
 
-/// GTOPK_SECRET, or what is in the file that GTOPK_SECRET_FILE names, less line ends; "" where
-/// neither is set. Throws Error{kBootstrap} for less than 16 bytes, and for a file that cannot be
-/// read, or can be by others.
+/// GTOPK_SECRET, or the contents of the file GTOPK_SECRET_FILE, without trailing newlines; "" if
+/// neither is set. Throws Error{kBootstrap} if it has less than 16 bytes, or the file is unreadable
+/// or readable by others.
 [[nodiscard]] std::string job_secret();
 
 }  // namespace gtopk::bootstrap

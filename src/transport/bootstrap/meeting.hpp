@@ -1,7 +1,7 @@
 // Bootstrap: how ranks that know nothing of each other become a group, over a store that may be
-// full of what former incarnations left behind. It knows no transport, and not what is on a card.
+// full of keys of earlier runs. It knows neither the transport nor the contents of a card.
 //
-// Every rank draws a nonce, and nothing that is read counts unless it is tied to one drawn now:
+// Every rank draws a nonce, and nothing that is read counts unless it is tied to a current one:
 //
 //   rank r   slot = add(arrivals, 1); set(arrival/slot, rank, nonce r)
 //   rank 0   reads the slots as they fill; set(ping/<nonce r>, nonce 0)
@@ -9,9 +9,9 @@
 //   rank 0   when all ranks have answered: set(first, the next slot), set(table/<nonce 0>, all)
 //   rank r   looks for itself in the table; removes its keys, and the last one the table
 //
-// Arrivals of the dead get no answer, slots that nobody filled are passed by, and a rank that waits
-// for a table notices when another rank 0 asks. Whatever a living rank has against the meeting
-// (another size, another version, too many groups) goes into the table as the one error of all.
+// Dead arrivals do not answer, slots that stay empty are skipped, and a rank that waits for a table
+// notices when another rank 0 asks. A living rank's objection to the meeting (another size, another
+// version, too many groups) goes into the table, so that all ranks raise the same error.
 #pragma once
 
 #include <string>
@@ -25,8 +25,8 @@ namespace gtopk::meeting {
 
 using Roll = std::vector<std::string>;  ///< cards, by rank
 
-/// Blocks until every rank is there. Throws the same Error on all that are: kBootstrap, or what a
-/// rank refused with; after `at_most` one that says which ranks have not arrived.
+/// Blocks until every rank is there. Throws the same Error on all ranks present: kBootstrap, or a
+/// rank's refusal; after `at_most`, one that names the missing ranks.
 [[nodiscard]] Roll meet(KeyValueStore& store, const Presence& self, transport::Duration at_most);
 
 }  // namespace gtopk::meeting

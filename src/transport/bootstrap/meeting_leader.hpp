@@ -19,14 +19,14 @@ class Leader {
   [[nodiscard]] Roll meet();
 
  private:
-  /// Someone who took a slot; a dead one never answers.
+  /// A rank that took a slot; a dead one never answers.
   struct Guest {
     std::int64_t slot = 0;
     Arrival arrival;
     bool answered = false;
-    bool doubted = false;  ///< was waited for in vain: look for another first
+    bool doubted = false;  ///< did not answer in time: look for another first
   };
-  /// A slot that was taken and not filled when it was looked at.
+  /// A slot that was taken but not filled when checked.
   struct Hole {
     std::int64_t slot = 0;
     bool waited_for = false;
@@ -52,10 +52,10 @@ class Leader {
   Nonce nonce_;
   std::int64_t next_slot_ = 1;
   std::vector<Guest> guests_;
-  std::map<std::uint32_t, std::size_t> newest_;  ///< by rank: who of it arrived last
+  std::map<std::uint32_t, std::size_t> newest_;  ///< by rank: its latest arrival
   std::vector<Hole> holes_;
   std::map<std::uint32_t, std::pair<std::int64_t, Answer>> answers_;  ///< by rank: slot, answer
-  std::uint32_t expected_;  ///< ranks, the most that any living one was started with
+  std::uint32_t expected_;  ///< ranks: the largest size that any living one was started with
   std::optional<Error> failure_;
   transport::TimePoint failed_at_{};
   std::vector<std::uint32_t> told_missing_;

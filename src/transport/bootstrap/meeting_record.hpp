@@ -11,8 +11,8 @@
 
 namespace gtopk::meeting {
 
-/// Of the meeting's protocol. The arrival and the first two fields of the answer are the same in
-/// every version, so that ranks of different ones can say so.
+/// The protocol's version. The arrival and the first two fields of the answer are the same in every
+/// version, so that ranks of different versions can say so.
 inline constexpr std::uint64_t kVersion = 2;
 
 using Nonce = std::uint64_t;
@@ -23,7 +23,7 @@ struct Arrival {
   Nonce nonce = 0;
 };
 
-/// A rank's answer to the one that asked it.
+/// A rank's answer to the leader that asked it.
 struct Answer {
   std::uint64_t version = kVersion;
   Nonce nonce = 0;  ///< the rank's own
@@ -42,15 +42,15 @@ struct Table {
 [[nodiscard]] std::string encode(const Table& table);
 [[nodiscard]] std::string encode(Nonce nonce);
 
-// Throw Error{kBootstrap} that names `key` for what cannot be read.
+// Throw Error{kBootstrap} naming `key` if the bytes are invalid.
 [[nodiscard]] Arrival decode_arrival(std::string_view key, std::string_view bytes);
-/// Of another version: no more than `version` and `nonce`.
+/// If it is of another version, sets only `version` and `nonce`.
 [[nodiscard]] Answer decode_answer(std::string_view key, std::string_view bytes);
 [[nodiscard]] Table decode_table(std::string_view key, std::string_view bytes);
 [[nodiscard]] Nonce decode_nonce(std::string_view key, std::string_view bytes);
 [[nodiscard]] std::int64_t decode_slot(std::string_view key, std::string_view bytes);
 
-/// The text of a meeting that came to nothing: `ranks` is a list.
+/// The error text of a meeting that failed: `ranks` lists those missing.
 [[nodiscard]] std::string describe_missing(std::string_view ranks, std::uint32_t size);
 
 inline constexpr std::string_view kArrivals = "gtopk/arrivals";  ///< a counter
@@ -59,7 +59,7 @@ inline constexpr std::string_view kFirst = "gtopk/first";        ///< slots up t
 [[nodiscard]] std::string ping_key(Nonce rank);
 [[nodiscard]] std::string alive_key(Nonce leader, Nonce rank);
 [[nodiscard]] std::string table_key(Nonce leader);
-[[nodiscard]] std::string missing_key(Nonce leader);  ///< ranks waited for, in words
+[[nodiscard]] std::string missing_key(Nonce leader);  ///< missing ranks, as text
 [[nodiscard]] std::string readers_key(Nonce leader);  ///< a counter: who has read the table
 
 }  // namespace gtopk::meeting

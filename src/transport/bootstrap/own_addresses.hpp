@@ -1,5 +1,5 @@
-// Bootstrap: the addresses under which other hosts may reach this one. Which of them do is found
-// out by whoever connects.
+// Bootstrap: the addresses at which other hosts may reach this one. A client finds out which of
+// them work by connecting.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace gtopk::bootstrap {
 
-/// Of the interfaces that are up, IPv4 before IPv6, loopback last; link-local ones of IPv6, which
-/// mean nothing elsewhere, are left out.
+/// Addresses of interfaces that are up, IPv4 before IPv6, loopback last; without IPv6 link-local
+/// ones, which are meaningless on other hosts.
 [[nodiscard]] std::vector<std::string> own_addresses();
 
 }  // namespace gtopk::bootstrap

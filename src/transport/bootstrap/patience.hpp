@@ -1,5 +1,5 @@
-// Bootstrap: how long to wait in the store at a time: short at first, so that what happens
-// elsewhere is seen soon, then longer, so that thousands of ranks may wait at one store.
+// Bootstrap: how long each wait in the store lasts: short at first, so that changes are seen soon,
+// then longer, so that thousands of ranks can wait at one store.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ class Patience {
   }
   void waited_in_vain() {
     slice_ = std::min(slice_ * 2, longest_);
-    // Stores hold a lock while they wait: another thread that meets over the same one gets it now.
+    // Stores hold a lock while they wait: let another thread that uses the same one take it now.
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   void heard_something() { slice_ = first_; }

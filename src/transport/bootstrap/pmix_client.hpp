@@ -1,6 +1,6 @@
-// Bootstrap: this process as a client of the PMIx server that started it: who it is in its job, and
-// what processes tell one another by Put, Commit and Get. None of PMIx's collectives is called, so
-// nobody waits for a process that is not asked for something. It knows no group.
+// Bootstrap: this process as a client of the PMIx server that started it: its rank in the job, and
+// data exchanged by Put, Commit and Get. None of PMIx's collectives is called, so nobody waits for
+// a process that is not needed. It knows no group.
 #pragma once
 
 #include <sys/types.h>
@@ -19,13 +19,13 @@ namespace gtopk::bootstrap {
 
 class PmixClient {
  public:
-  /// The process's only one, as OpenPMIx 5 cannot be initialised twice: made at the first call,
-  /// finalised when the process exits. Null where no server started this process, found out in
-  /// microseconds, and in a forked child of one that had it.
+  /// The process's only client, as OpenPMIx 5 cannot be initialised twice: created by the first
+  /// call, finalised at exit. Null if no server started this process (checked in microseconds), and
+  /// in a forked child of a process that had a client.
   [[nodiscard]] static PmixClient* get();
-  /// The same, never null: throws Error{kBootstrap} that says why there is none.
+  /// The same, never null: throws Error{kBootstrap} saying why there is none.
   [[nodiscard]] static PmixClient& required();
-  /// Why get() is null although there are signs of a server; else empty.
+  /// Why get() is null even though there are signs of a server; else empty.
   [[nodiscard]] static std::string why_not();
 
   PmixClient(const PmixClient&) = delete;
@@ -39,7 +39,7 @@ class PmixClient {
   /// "OpenPMIx 4.2.2, job prterun-node7-399@1".
   [[nodiscard]] const std::string& description() const { return description_; }
 
-  /// Of this process on its host; nothing where the launcher does not say.
+  /// This process's number on its host; nullopt if the launcher does not provide it.
   [[nodiscard]] std::optional<std::uint32_t> local_rank();
   [[nodiscard]] std::optional<std::uint32_t> local_size();
 
@@ -47,15 +47,15 @@ class PmixClient {
   /// Error{kBootstrap}.
   void put(std::string_view key, std::string_view bytes);
 
-  /// What `rank` has put under `key`, waiting until it has; nothing when `at_most` passes first.
-  /// Throws Error{kBootstrap} when the server fails.
+  /// Waits until `rank` has put `key` and returns the value; nullopt if `at_most` passes first.
+  /// Throws Error{kBootstrap} if the server fails.
   [[nodiscard]] std::optional<std::string> find(std::uint32_t rank, std::string_view key,
                                                 transport::Duration at_most);
 
  private:
   struct Session;
   struct Answer;
-  /// What this host knows of a rank; old: it may have put more since.
+  /// This host's data on a rank; old: the rank may have put more since.
   enum class Known : std::uint8_t { kGood, kOld };
 
   PmixClient();

@@ -1,7 +1,7 @@
-// Bootstrap: the few functions of OpenPMIx that gtopk calls, out of a library that is loaded when a
-// launcher offers PMIx. What is declared here is the binary interface that OpenPMIx 4 and 5 have in
-// common (PMIx Standard, stable since 4.0), so that gtopk neither needs PMIx's headers nor depends
-// on the library: the same wheel starts with and without it. It knows no job.
+// Bootstrap: the few functions of OpenPMIx that gtopk calls, from a library that is loaded when a
+// launcher provides PMIx. The declarations here are the ABI common to OpenPMIx 4 and 5 (PMIx
+// Standard, stable since 4.0), so gtopk neither needs PMIx's headers nor depends on the library:
+// the same wheel starts with and without it. It knows no job.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ using Status = int;
 inline constexpr Status kSuccess = 0;
 
 using Rank = std::uint32_t;
-inline constexpr Rank kWildcard = UINT32_MAX - 1;  ///< of keys that belong to the whole job
+inline constexpr Rank kWildcard = UINT32_MAX - 1;  ///< for keys of the whole job
 
 struct Process {
   std::array<char, 256> job{};
@@ -43,7 +43,7 @@ struct Value {
     std::uint16_t uint16;
     std::uint32_t uint32;
     Bytes bytes;
-    std::array<void*, 3> largest{};  ///< of what the standard's union holds: two pointers, a char
+    std::array<void*, 3> largest{};  ///< the size of the standard's union: two pointers, a char
   };
 };
 
@@ -58,10 +58,10 @@ static_assert(sizeof(Process) == 260 && sizeof(Value) == 32 && sizeof(Info) == 5
 
 inline constexpr std::uint8_t kGlobal = 3;  ///< a value's scope: for every process of the job
 
-/// `value` is the library's and gone when the callback returns.
+/// `value` belongs to the library, and is valid only during the callback.
 using GetCallback = void (*)(Status status, Value* value, void* data);
 
-/// Called as PMIx's documentation of the function of that name says.
+/// PMIx's functions of the same names; see its documentation.
 struct Library {
   Status (*init)(Process* self, const Info* infos, std::size_t count);
   Status (*finalize)(const Info* infos, std::size_t count);
@@ -73,8 +73,8 @@ struct Library {
   const char* (*get_version)();
 };
 
-/// Loads libpmix.so.2, or what GTOPK_PMIX_LIBRARY names; it stays loaded. Throws Error{kBootstrap}
-/// that says what is missing.
+/// Loads libpmix.so.2, or the library GTOPK_PMIX_LIBRARY; it stays loaded. Throws Error{kBootstrap}
+/// saying what is missing.
 [[nodiscard]] Library load();
 
 }  // namespace gtopk::bootstrap::pmix

@@ -1,7 +1,6 @@
-// Bootstrap: a job that PMIx started. Its ranks meet in the store that rank 0 serves, whose address
-// PMIx brings to the others; the processes' addresses are PMIx's to keep. So nobody needs to be
-// told a host or a port, any subset of the ranks can meet as a group, and rank 0 is asked for no
-// address.
+// Bootstrap: a job started by PMIx. Its ranks meet in the store that rank 0 serves, whose address
+// the others get from PMIx; PMIx also keeps the processes' addresses. So no host or port needs to
+// be configured, any subset of the ranks can meet as a group, and rank 0 does not serve addresses.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +15,17 @@
 
 namespace gtopk::bootstrap {
 
-/// The job's store: rank 0 serves it and puts where, the others wait for that for `at_most`, and go
-/// on as over TCP. Throws Error{kBootstrap}.
+/// The job's store: rank 0 serves it and puts its address into PMIx; the others wait up to
+/// `at_most` for that, and then connect as over TCP. Throws Error{kBootstrap}.
 [[nodiscard]] std::unique_ptr<TcpStore> join_rendezvous(PmixClient& pmix,
                                                         transport::Duration at_most);
 
-/// Rank 0: tells the others of `port` on its host. The others: that port, and an address of rank
-/// 0's that answers here. Throws Error{kBootstrap}.
+/// On rank 0, publishes `port`. On the others, returns that port and an address of rank 0 that they
+/// can reach. Throws Error{kBootstrap}.
 [[nodiscard]] Endpoint find_service(PmixClient& pmix, std::uint16_t port,
                                     transport::Duration at_most);
 
-/// Groups meet in `store`; addresses are put into PMIx and got one by one.
+/// Groups meet in `store`; addresses are put into PMIx and fetched one by one.
 [[nodiscard]] std::shared_ptr<Directory> directory_over(PmixClient& pmix,
                                                         std::unique_ptr<KeyValueStore> store);
 

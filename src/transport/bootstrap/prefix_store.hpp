@@ -1,4 +1,4 @@
-// Bootstrap: the keys of one group in a store of several.
+// Bootstrap: one group's keys in a store shared by several.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Bootstrap: how ranks write down what others read: fields as "length:bytes", numbers as decimal
-// digits, every one checked when it is read. It knows no record's fields.
+// Bootstrap: how ranks encode what others read: fields as "length:bytes", numbers as decimal
+// digits, all validated when read. It knows no record's fields.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ void put(std::string& record, std::string_view field);
 void put(std::string& record, std::uint64_t number);
 void put(std::string& record, const std::optional<Error>& error);
 
-/// Takes fields off the front. Throws Error{kBootstrap} for what cannot be read; `what` is named
-/// there: "the store's 'gtopk/first'".
+/// Takes fields off the front. Throws Error{kBootstrap} if the bytes are invalid, naming `what`:
+/// "the store's 'gtopk/first'".
 class RecordReader {
  public:
   RecordReader(std::string what, std::string_view bytes) : what_(std::move(what)), rest_(bytes) {}

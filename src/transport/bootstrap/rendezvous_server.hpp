@@ -1,6 +1,5 @@
 // Bootstrap: the server of the plain TCP rendezvous. It keeps a dictionary and a dictionary of
-// counters in memory, bounded in every direction, and drops whoever does not speak its protocol. It
-// knows no ranks.
+// counters in bounded memory, and drops clients that do not speak its protocol. It knows no ranks.
 #pragma once
 
 #include <atomic>
@@ -25,8 +24,8 @@
 
 namespace gtopk::bootstrap {
 
-/// A bound socket, made apart from its server: whoever forks learns the port first and starts the
-/// server's thread afterwards.
+/// A bound socket, separate from its server, so that a program that forks can learn the port first
+/// and start the server's thread afterwards.
 class RendezvousListener {
  public:
   /// Port 0 lets the system choose; an empty host means every interface.
@@ -40,17 +39,17 @@ class RendezvousListener {
   std::uint16_t port_ = 0;
 };
 
-/// Serves from a thread of its own until it is destroyed.
+/// Serves on its own thread until destroyed.
 class RendezvousServer {
  public:
-  /// Connections that have said nothing sensible yet, at a time; the oldest ones go first.
+  /// Connections at a time that have not sent a valid request; the oldest are dropped first.
   static constexpr std::size_t kMaxStrangers = 1024;
-  /// Keys and values, those that somebody has still to read included.
+  /// Bytes of keys and values, including values that clients have still to read.
   static constexpr std::size_t kMaxKept = std::size_t{256} << 20U;
-  /// Requests that have not arrived whole, over all connections.
+  /// Bytes of partial requests, over all connections.
   static constexpr std::size_t kMaxUnanswered = std::size_t{64} << 20U;
 
-  /// With a secret, who does not prove to know it is dropped, and that is logged.
+  /// With a secret, clients that do not prove they know it are dropped, and that is logged.
   explicit RendezvousServer(RendezvousListener listener, std::string secret = {});
   RendezvousServer(const RendezvousServer&) = delete;
   RendezvousServer& operator=(const RendezvousServer&) = delete;
@@ -60,21 +59,21 @@ class RendezvousServer {
 
   [[nodiscard]] std::uint16_t port() const { return listener_.port(); }
 
-  /// Waits until no client is connected; false when `at_most` passed first.
+  /// Waits until no client is connected; false if `at_most` passes first.
   bool drain(Duration at_most);
 
-  /// What the server has on its hands.
+  /// The server's current load.
   struct Load {
-    std::uint64_t rounds = 0;  ///< times that it has waited for something to do, since its start
-    std::size_t bytes = 0;     ///< of keys, values, and requests and answers under way
+    std::uint64_t rounds = 0;  ///< times that it has polled since its start
+    std::size_t bytes = 0;     ///< of keys, values, and pending requests and answers
     std::size_t keys = 0;      ///< values and counters
     std::size_t connections = 0;
-    std::size_t refused = 0;  ///< that did not know the secret, since its start
+    std::size_t refused = 0;  ///< clients that did not know the secret, since its start
   };
   [[nodiscard]] Load load() const;
 
  private:
-  /// Counted from its making to the moment when nobody has to read it any more.
+  /// Counts towards `kept` from construction until no client has to read it any more.
   struct Value {
     Value(std::string_view content, std::atomic<std::size_t>& kept);
     Value(const Value&) = delete;
@@ -97,7 +96,7 @@ class RendezvousServer {
     std::string waiting_for;                   ///< key of a get that is not answered yet
     TimePoint waits_until{};                   ///< of that get
     bool is_client = false;                    ///< has sent a whole request or proved itself
-    std::optional<ServerHandshake> handshake;  ///< while it still has to prove that it is welcome
+    std::optional<ServerHandshake> handshake;  ///< until it has proved that it knows the secret
     bool open = true;
 
     [[nodiscard]] bool has_unsent() const { return !output.empty(); }
@@ -114,7 +113,7 @@ class RendezvousServer {
   void write_to(Connection& connection);
   void answer_requests(Connection& connection);
   void welcome(Connection& connection);
-  /// False where it waits for more.
+  /// False if it needs more input.
   [[nodiscard]] bool shake_hands(Connection& connection);
   [[nodiscard]] bool answer(Connection& connection, const RequestView& request);
   static void reply(Connection& connection, Result result, std::string_view value);
@@ -124,7 +123,7 @@ class RendezvousServer {
   void drop_closed();
 
   RendezvousListener listener_;
-  std::string secret_;  ///< empty: everybody is welcome
+  std::string secret_;  ///< empty: everybody is admitted
   Descriptor stop_;
   std::list<Connection> connections_;
   std::atomic<std::size_t> bytes_kept_{0};  ///< before the values, which count themselves out of it

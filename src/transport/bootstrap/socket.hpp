@@ -1,5 +1,5 @@
-// Bootstrap: the few socket calls that the rendezvous needs, as owned descriptors and deadlines. It
-// knows neither keys nor frames.
+// Bootstrap: the few socket calls that the rendezvous needs, with owned descriptors and deadlines.
+// It knows neither keys nor frames.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace gtopk::bootstrap {
 using transport::Duration;
 using transport::TimePoint;
 
-/// A file descriptor that is closed with its owner.
+/// An owned file descriptor, closed by the destructor.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -48,28 +48,28 @@ struct Endpoint {
 /// "10.0.0.1:29400 or [fd00::1]:29400".
 [[nodiscard]] std::string to_string(std::span<const Endpoint> ways);
 
-/// Nanoseconds as a reader wants them: "30 s", "0.25 s".
+/// Human-readable: "30 s", "0.25 s".
 [[nodiscard]] std::string describe(Duration duration);
 
 /// A listening, non-blocking socket. An empty host means every interface; port 0 lets the system
 /// choose. Throws Error{kBootstrap}.
 [[nodiscard]] Descriptor listen_on(const Endpoint& endpoint);
 [[nodiscard]] std::uint16_t local_port(const Descriptor& socket);
-/// In digits; "" of a socket that is not connected.
+/// The peer's numeric address; "" if the socket is not connected.
 [[nodiscard]] std::string peer_address(const Descriptor& socket);
 
-/// Why a connection is not the one that was meant.
+/// Why a connection was refused.
 struct Refusal {
   std::string reason;
-  bool final = false;  ///< who answered there always will be another
+  bool final = false;  ///< retrying cannot help: the wrong server answers there
 };
 using Greeting = std::function<std::optional<Refusal>(const Descriptor& socket, TimePoint end)>;
 
-/// Connects to whichever answers first of the ways to one server, in their order, trying again
-/// while nobody listens yet; an address that does not answer at all holds up the others for a
-/// second at first. `greet` is called with each connection: where it refuses, the next way is
-/// tried. The socket is non-blocking. Throws Error{kBootstrap} that says
-/// what came of each, at once where it was final of one of them and no other way was right.
+/// Connects to the first of the addresses of one server to answer, in their order, retrying while
+/// nobody listens yet; an address that does not answer at all delays the others by a second at
+/// first. `greet` is called with each connection; if it refuses, the next address is tried. The
+/// socket is non-blocking. Throws Error{kBootstrap} with the result of each, at once if one refusal
+/// was final and no other address worked.
 [[nodiscard]] Descriptor connect_to(std::span<const Endpoint> ways, Duration at_most,
                                     const Greeting& greet = {});
 [[nodiscard]] inline Descriptor connect_to(const Endpoint& endpoint, Duration at_most) {
@@ -78,10 +78,10 @@ using Greeting = std::function<std::optional<Refusal>(const Descriptor& socket, 
 
 enum class Transfer : std::uint8_t { kDone, kTimedOut, kClosed };
 
-/// All of `bytes`, or why not.
+/// Sends all of `bytes`, or returns why not.
 [[nodiscard]] Transfer send_all(const Descriptor& socket, std::string_view bytes,
                                 TimePoint deadline);
-/// Exactly `bytes` bytes into `into`, or why not.
+/// Receives exactly `bytes` bytes into `into`, or returns why not.
 [[nodiscard]] Transfer receive_all(const Descriptor& socket, char* into, std::size_t bytes,
                                    TimePoint deadline);
 

@@ -1,4 +1,4 @@
-// Bootstrap: a client of the plain TCP rendezvous, and the client that has the server with it.
+// Bootstrap: a client of the plain TCP rendezvous, and one that also owns the server.
 #pragma once
 
 #include <memory>
@@ -15,10 +15,10 @@ namespace gtopk::bootstrap {
 
 class TcpStore final : public KeyValueStore {
  public:
-  /// Connects at the first use, trying for `at_most`, which is also the limit of each set and add.
+  /// Connects at first use, retrying for `at_most`, which also limits each set and add.
   TcpStore(Endpoint server, Duration at_most);
-  /// The same, of a server that can be reached in several ways. With a secret, only one that proves
-  /// to know it is taken for the job's.
+  /// The same, for a server with several addresses. With a secret, accepts only a server that
+  /// proves that it knows it.
   TcpStore(std::vector<Endpoint> ways, Duration at_most, std::string secret = {});
 
   void set(std::string_view key, std::string_view value) override;
@@ -26,29 +26,29 @@ class TcpStore final : public KeyValueStore {
   std::int64_t add(std::string_view key, std::int64_t delta) override;
   void remove(std::string_view key) override;
 
-  /// Of the server that answered last; "" before one has.
+  /// The address of the server that answered last; "" before one has.
   [[nodiscard]] std::string server_address();
 
  private:
-  /// Nothing when the server answers that it has nothing.
+  /// Returns nullopt if the server answers kNothing.
   std::optional<std::string> ask(Command command, std::string_view key, std::string_view value,
                                  Duration at_most);
 
   [[nodiscard]] Greeting greeting() const;
 
   std::vector<Endpoint> ways_;
-  std::string secret_;  ///< empty: none is asked for
+  std::string secret_;  ///< empty: no handshake
   Duration at_most_;
-  std::mutex mutex_;  ///< of the socket: one question at a time
+  std::mutex mutex_;  ///< guards the socket: one request at a time
   Descriptor socket_;
 };
 
-/// The store of the process that serves it, which when it is destroyed keeps on serving until the
-/// others have left, but no longer than `at_most`.
+/// The store of the serving process. When destroyed, it keeps serving until the others have left,
+/// at most for `at_most`.
 [[nodiscard]] std::unique_ptr<KeyValueStore> serve(RendezvousListener listener, Duration at_most,
                                                    const std::string& secret = {});
 
-/// Logs that a server ends although others may still need it.
+/// Logs that a server ends while others may still need it.
 void warn_of_clients(Duration waited);
 
 }  // namespace gtopk::bootstrap

@@ -21,7 +21,7 @@ struct UcxAddress {
 
 [[nodiscard]] std::string encode(const UcxAddress& address);
 
-/// Throws Error{kBootstrap} that says what is wrong with the blob.
+/// Throws Error{kBootstrap} saying what is wrong with the blob.
 [[nodiscard]] UcxAddress decode_ucx_address(std::string_view blob);
 
 }  // namespace gtopk::transport

@@ -1,4 +1,4 @@
-// Transport over UCX: the settings, and who chose each. It starts nothing.
+// Transport over UCX: the settings, and where each comes from. It starts nothing.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -10,7 +10,7 @@
 
 namespace gtopk::transport {
 
-/// Who chose the value of one setting.
+/// One setting's value and where it comes from.
 struct Setting {
   std::string key;  ///< without UCX_ in front
   std::string value;
@@ -19,13 +19,13 @@ struct Setting {
 
 class UcxConfig {
  public:
-  /// Reads the environment, then fills in the program's settings and the defaults where it says
-  /// nothing. Throws Error{kTransport} for a setting that UCX does not take.
+  /// Reads the environment, then the program's settings and the defaults for what it leaves unset.
+  /// Throws Error{kTransport} for a setting that UCX rejects.
   explicit UcxConfig(const std::vector<std::pair<std::string, std::string>>& program);
 
   [[nodiscard]] const ucp_config_t* get() const { return config_.get(); }
   [[nodiscard]] const std::vector<Setting>& settings() const { return settings_; }
-  /// The value in effect of one of the settings above; empty when nobody chose any.
+  /// The effective value of one of the settings above; empty if not set.
   [[nodiscard]] std::string value(const std::string& key) const;
 
  private:

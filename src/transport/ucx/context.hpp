@@ -13,17 +13,17 @@ namespace gtopk::transport {
 
 class UcxContext {
  public:
-  /// Throws Error{kUnsupported} when the loaded UCX is older than the headers, or wants more room
-  /// per request than a Request has; Error{kTransport} when UCX cannot start.
+  /// Throws Error{kUnsupported} if the loaded UCX is older than the headers, or needs more room per
+  /// request than a Request has; Error{kTransport} if UCX cannot start.
   explicit UcxContext(const UcxConfig& config);
 
   [[nodiscard]] ucp_context_h get() const { return context_.get(); }
   /// "UCX 1.22.0 (/.../libucp.so.0)".
   [[nodiscard]] const std::string& library() const { return library_; }
-  /// Bytes of UCX's own request, in front of the pointer that it is handed.
+  /// Bytes of UCX's own request, in front of the pointer that is passed to it.
   [[nodiscard]] std::size_t request_size() const { return request_size_; }
   void close() { context_.reset(); }
-  /// Forgets the context without touching UCX: for a process forked off the one that made it.
+  /// Leaks the context without touching UCX: for a process forked from the one that made it.
   void abandon() { static_cast<void>(context_.release()); }
 
  private:

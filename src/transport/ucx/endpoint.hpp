@@ -1,5 +1,5 @@
-// Transport over UCX: one peer, the endpoint to it, and the requests that wait for it. It knows no
-// other peer.
+// Transport over UCX: one peer, its endpoint, and the requests pending on it. It knows no other
+// peer.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -21,7 +21,7 @@ class PendingRequests {
  public:
   [[nodiscard]] bool empty() const { return first_ == nullptr; }
   [[nodiscard]] bool any_receive() const;
-  /// Any but receives that do not connect, which may wait for ever.
+  /// Whether there is any except receives that do not connect, which may wait forever.
   [[nodiscard]] bool any_awaited() const;
   [[nodiscard]] Request* first() const { return first_; }
   void add(Request& request);
@@ -43,7 +43,7 @@ class UcxEndpoint {
   enum class State : std::uint8_t {
     kUnconnected,
     kConnected,
-    kEnded,  ///< broken, given up or closed; it never comes back
+    kEnded,  ///< broken, given up or closed; final
   };
 
   /// `attention` is set from inside UCX when the endpoint breaks.
@@ -61,20 +61,19 @@ class UcxEndpoint {
   [[nodiscard]] State state() const { return state_; }
   [[nodiscard]] ucp_ep_h handle() const { return handle_; }
 
-  /// False while the peer is known by its card alone.
+  /// False while the peer is known only by its card.
   [[nodiscard]] bool has_address() const { return !address_.worker.empty(); }
   void set_worker(std::string worker) { address_.worker = std::move(worker); }
 
-  /// Connects an unconnected endpoint, whose address must be known. False when it cannot even
-  /// begin.
+  /// Connects an unconnected endpoint, whose address must be known. False if it cannot even begin.
   [[nodiscard]] bool connect(const UcxWorker& worker, const Place& here);
   [[nodiscard]] bool usable() const { return state_ == State::kConnected && failure_ == UCS_OK; }
 
   /// "posix/memory, tcp/eth0": what UCX has chosen for it; empty before it connects.
   [[nodiscard]] const std::string& lanes() const { return lanes_; }
   [[nodiscard]] bool shares_memory() const { return shares_memory_; }
-  /// What the peer sends ends this process's sleep. Shared memory has no wake-ups of its own, and
-  /// those that UCX sends beside it do not cross from one network namespace to another.
+  /// Whether the peer's messages end this process's sleep. Shared memory itself has no wake-ups,
+  /// and those that UCX sends with it do not cross network namespaces.
   [[nodiscard]] bool wakes() const { return wakes_; }
   /// Nothing of what the peer sent can still arrive: its connection or its process is gone. An
   /// endpoint that was given up on does not say so, as the peer's end of it may be open.
@@ -89,17 +88,17 @@ class UcxEndpoint {
   [[nodiscard]] bool broke() const { return state_ != State::kEnded && failure_ != UCS_OK; }
   [[nodiscard]] std::string failure_reason() const;
 
-  /// Starts sending out what is still on its way; the answer is UCX's three-way one.
+  /// Starts flushing; returns UCX's three-way status.
   [[nodiscard]] ucs_status_ptr_t begin_flush();
   /// From here on nothing new is posted.
   void mark_ended();
-  /// Tears an ended endpoint down by force, which completes its sends; UCX's three-way answer.
+  /// Force-closes an ended endpoint, which completes its sends; returns UCX's three-way status.
   [[nodiscard]] ucs_status_ptr_t begin_close();
 
   PendingRequests pending;
   std::vector<HeldSend> held;  ///< oldest first; pending too
-  bool asked = false;          ///< somebody looks for its address
-  std::string unreachable;     ///< why the last one did not find it
+  bool asked = false;          ///< its address is being looked up
+  std::string unreachable;     ///< why the last lookup failed
   bool departure_expected = false;
   TimePoint ended_at{};
 

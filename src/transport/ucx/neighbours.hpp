@@ -1,7 +1,7 @@
-// Transport over UCX: the peers on this machine whose end only the kernel tells. Shared memory has
-// no end of its own: UCX looks whether the process is still there, every 20 s, and takes a zombie
-// for a living one. So the kernel is asked for a descriptor of the process, which becomes readable
-// at its end. It knows no endpoint.
+// Transport over UCX: detects the death of peers on this machine through the kernel. Shared memory
+// itself does not signal it: UCX checks every 20 s whether the process still exists, and counts a
+// zombie as alive. So we open a pidfd of the process, which becomes readable when it ends. It knows
+// no endpoint.
 #pragma once
 
 #include <unordered_map>
@@ -21,15 +21,15 @@ class Neighbours {
   Neighbours& operator=(Neighbours&&) = delete;
   ~Neighbours();
 
-  /// Watches the process behind `peer`, where it can be: another process that this one sees in its
-  /// own process namespace, on a kernel that can (5.3), and once. False: it has ended already.
+  /// Watches the peer's process if possible: another process, visible in this one's process
+  /// namespace, on Linux 5.3 or newer. Idempotent. False: it has already ended.
   [[nodiscard]] bool watch(PeerId peer, const PeerInfo& process);
   /// Idempotent.
   void forget(PeerId peer);
 
-  /// To be polled: readable when a watched process has ended. -1 where there is none.
+  /// For polling: readable when a watched process has ended. -1 if there is none.
   [[nodiscard]] int descriptor() const { return all_; }
-  /// Those that have ended since; they are watched no longer.
+  /// Returns peers whose processes have ended, and stops watching them.
   [[nodiscard]] std::vector<PeerId> take_ended();
 
  private:

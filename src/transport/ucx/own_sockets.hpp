@@ -1,10 +1,12 @@
-// Transport over UCX: keeps UCX's sockets from this process's children. A child that held one would
-// keep the connection open when its parent has ended, and the peers would not see the end of it.
-// UCX opens them without close-on-exec and names none, so they are found where it polls them.
+// Transport over UCX: keeps this process's children from inheriting UCX's sockets. A child that
+// held one would keep the connection open after its parent's death, and the peers would not notice.
+// UCX opens them without close-on-exec and does not expose them, so they are found through its
+// epoll set.
 //
 // A forked child closes them before fork() returns in it; it cannot use UCX anyway. A program that
-// this process starts otherwise (posix_spawn, vfork) gets none that is marked close-on-exec, which
-// happens within a millisecond of a connection made here, and within a second of one accepted.
+// this process starts otherwise (posix_spawn, vfork) inherits none that is marked close-on-exec,
+// which happens within a millisecond of a connection made here, and within a second of one
+// accepted.
 #pragma once
 
 #include <sys/types.h>
@@ -16,7 +18,7 @@
 
 namespace gtopk::transport {
 
-/// Inode numbers of the TCP sockets of this process that listen.
+/// Inode numbers of this process's listening TCP sockets.
 [[nodiscard]] std::vector<ino_t> listening_sockets();
 
 class OwnSockets {
@@ -30,9 +32,9 @@ class OwnSockets {
   OwnSockets& operator=(OwnSockets&&) = delete;
   ~OwnSockets();
 
-  /// A connection is being made: look soon, and again until it must be there.
+  /// A connection is being made: look soon, and again until it must exist.
   void expect_another() { pause_ = {}; }
-  /// Marks close-on-exec what there is, when it is time to look. Not for the path of each message.
+  /// Marks the sockets found as close-on-exec, if it is time to look. Too slow for every message.
   void mark(TimePoint now);
   /// Called in a forked child: neither allocates nor locks.
   void close_all() const;

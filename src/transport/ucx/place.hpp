@@ -9,10 +9,10 @@
 
 namespace gtopk::transport {
 
-/// What cannot be read stays empty; all of it where /proc shows another process namespace.
+/// What cannot be read stays empty; everything does if /proc shows another process namespace.
 [[nodiscard]] Place place_of_this_process();
 
-/// When the process started, in clock ticks after boot; 0: /proc does not show it.
+/// When the process started, in clock ticks since boot; 0 if /proc does not show it.
 [[nodiscard]] std::uint64_t start_of(pid_t process);
 
 }  // namespace gtopk::transport

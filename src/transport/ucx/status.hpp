@@ -1,4 +1,5 @@
-// Transport over UCX: UCX's statuses as errors on the control path and as ours on the data path.
+// Transport over UCX: converts UCX's status to an Error on the control path, and to our Status on
+// the data path.
 #pragma once
 
 #include <ucs/type/status.h>

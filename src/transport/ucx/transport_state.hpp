@@ -94,9 +94,9 @@ class UcxTransport final : public Transport {
   std::string address_;
   UnexpectedMessages unexpected_;
   Neighbours neighbours_;
-  std::vector<PeerId> ended_neighbours_;  ///< what they have sent is still taken up
+  std::vector<PeerId> ended_neighbours_;  ///< what they have sent is still received
   unsigned turns_ = 0;                    ///< of progress()
-  bool moved_in_wait_ = false;            ///< which the next progress() says
+  bool moved_in_wait_ = false;            ///< reported by the next progress()
   bool some_do_not_wake_ = false;         ///< of the endpoints
   bool napping_ = false;                  ///< nothing has moved since the first of a row of naps
   TimePoint napping_since_{};

@@ -1,7 +1,7 @@
-// Transport over UCX: what others see of this room. It shows nothing of ucp.h.
+// Transport over UCX: the interface of this room. It exposes nothing of ucp.h.
 //
-// Settings: UCX_<KEY> and GTOPK_UCX_<KEY> in the environment beat what the program and this room
-// choose; describe() and the log say which won. docs/ucx.md has the measured defaults.
+// Settings: UCX_<KEY> and GTOPK_UCX_<KEY> in the environment override those of the program and this
+// room; describe() and the log say which is in effect. docs/ucx.md has the measured defaults.
 #pragma once
 
 #include <memory>
@@ -14,14 +14,13 @@
 namespace gtopk::transport {
 
 struct UcxOptions {
-  /// {"TLS", "tcp,self"}: the program's own settings, without the UCX_ in front; they beat this
-  /// room's defaults and yield to the environment.
+  /// {"TLS", "tcp,self"}: the program's own settings, without the UCX_ prefix; they override this
+  /// room's defaults, and the environment overrides them.
   std::vector<std::pair<std::string, std::string>> settings;
 };
 
-/// Starts UCX in this process, with a worker of its own. Throws Error{kTransport} with what UCX
-/// said, Error{kUnsupported} when the library that was loaded is older than the one this was built
-/// for.
+/// Starts UCX in this process, with its own worker. Throws Error{kTransport} with UCX's message,
+/// Error{kUnsupported} if the loaded library is older than the one this was built for.
 [[nodiscard]] std::unique_ptr<Transport> make_ucx_transport(
     const UcxOptions& options = UcxOptions());
 

@@ -27,23 +27,23 @@ class UcxWorker {
   /// What another process needs to reach this worker.
   [[nodiscard]] std::string address() const;
 
-  /// True when something moved. Like sleep(), it may be called after close(), and finds nothing.
+  /// True if something moved. Like sleep(), may be called after close(), and is then a no-op.
   bool progress() { return worker_ != nullptr && ucp_worker_progress(worker_.get()) != 0; }
   /// After a progress() that found nothing: sleeps until something may have moved, wake() was
-  /// called, or `at_most` (never more than 50 ms) has passed. True when `also`, a descriptor or -1,
-  /// has become readable, which ends the sleep, too.
+  /// called, or `at_most` (never more than 50 ms) has passed. `also` is a descriptor or -1; if it
+  /// becomes readable, the sleep ends too and returns true.
   [[nodiscard]] bool sleep(Duration at_most, int also);
-  /// Sleeps until wake() was called or `at_most` has passed, whatever arrives.
+  /// Sleeps until wake() is called or `at_most` has passed, whatever arrives.
   void rest(Duration at_most);
-  /// Any thread, for as long as this object lives.
+  /// Thread-safe, for as long as this object lives.
   void wake();
 
   /// A connection is being made.
   void expect_connection();
 
-  /// Ends the worker; wake() stays allowed and does nothing.
+  /// Destroys the worker; wake() is then a no-op.
   void close();
-  /// Forgets the worker without touching UCX: for a process forked off the one that made it.
+  /// Leaks the worker without touching UCX: for a process forked from the one that made it.
   void abandon() { static_cast<void>(worker_.release()); }
 
  private:
@@ -51,17 +51,17 @@ class UcxWorker {
     void operator()(ucp_worker_h worker) const { ucp_worker_destroy(worker); }
   };
 
-  /// To be called before a sleep; false: wake() was called, and there is none.
+  /// Call before a sleep; false if wake() was called, so that there must be none.
   [[nodiscard]] bool may_sleep();
   void forget_wake();
 
   int wake_descriptor_ = -1;
   int event_descriptor_ = -1;  ///< UCX's own
   std::atomic<bool> woken_{false};
-  /// Only then does wake() cost a system call.
+  /// wake() makes a system call only if this is set.
   std::atomic<bool> asleep_{false};
   std::unique_ptr<ucp_worker, Destroy> worker_;
-  std::optional<OwnSockets> sockets_;  ///< goes before the worker closes them
+  std::optional<OwnSockets> sockets_;  ///< destroyed before the worker closes them
 };
 
 }  // namespace gtopk::transport
