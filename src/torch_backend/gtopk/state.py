@@ -60,13 +60,13 @@ class SparseState:
         named_parameters: ``model.named_parameters()`` of the model that DDP wraps, or the model.
             Covers those that require a gradient, tied ones once: float32, float64, bfloat16 or
             float16, on the CPU.
-        density: the share of each unit's elements that travels, in (0, 1]; or "adaptive"
+        density: the fraction of each unit's elements that is sent, in (0, 1]; or "adaptive"
             (LAGS-SGD, Shi et al., arXiv 1911.08727): each unit sends as much as is predicted to
             travel while the backward computes the next one, and units are merged where waiting for
             the next costs less than starting an exchange (OMGS-SGD). The first backwards after the
             second are measured, five of them, in the warm-up if there is one; those after it have
-            the smallest density until then. What was chosen, see `layers`, is alike on all ranks,
-            is kept, and is saved with the residuals; setting the density again chooses anew.
+            the smallest density until then. The choice, see `layers`, is the same on all ranks,
+            kept, and saved with the residuals; setting the density again chooses anew.
         density_bounds: the smallest and the largest density that "adaptive" chooses.
         unit: bytes of consecutive parameters in reverse registration order; or "parameter"; or
             "model".
@@ -85,23 +85,23 @@ class SparseState:
             backward warns, on the first rank, of densities that are predicted to cost more than
             "dense" (``gtopk.plan``).
         min_numel: see above.
-        momentum: m in [0, 1): what is accumulated is each rank's momentum u <- m u + g and not its
-            gradient g, and u is cleared where an entry has been sent (DGC, Lin et al., arXiv
-            1712.01887: momentum correction and momentum factor masking). In the optimizer's place:
-            give that one none. It takes memory twice over, small parameters included; for half
-            types what is accumulated is rounded to the gradient's.
-        nesterov: g + m u is accumulated instead of u.
-        clip_norm: c: before anything is accumulated each rank's gradient is scaled down to the norm
-            c / sqrt(P), P being the number of ranks (DGC's local clipping). Residuals, and what is
-            delivered, may be larger. None clips nothing.
-        clip: of what the norm is taken, small parameters included. "model": of all gradients, so
-            that units wait until the last has arrived, and no exchange runs beside the backward.
-            "unit": of each unit alone, which then has c / sqrt(P) to itself, and starts as ever.
+        momentum: m in [0, 1): each rank accumulates its momentum u <- m u + g instead of its
+            gradient g, and clears u where an entry was sent (DGC, Lin et al., arXiv 1712.01887:
+            momentum correction and momentum factor masking). It replaces the optimizer's momentum:
+            set that to 0. Takes two buffers, small parameters included; for half types the
+            accumulated value is rounded to the gradient's type.
+        nesterov: accumulate g + m u instead of u.
+        clip_norm: c: before accumulation each rank's gradient is scaled down to the norm
+            c / sqrt(P), with P the number of ranks (DGC's local clipping). Residuals and deliveries
+            may be larger. None: no clipping.
+        clip: what the norm covers, small parameters included. "model": all gradients, so units wait
+            until the last has arrived, and no exchange overlaps the backward. "unit": each unit
+            separately, clipped to c / sqrt(P) on its own and started as usual.
         accumulate: "gradient"; or "update": each gradient is multiplied by the learning rate that
             its parameter has in `optimizer`, and results are divided by it, so that residuals are
             steps that were not taken and keep their size when the rate changes (LAGS-SGD and
             gTop-k's papers). Rates must be above 0.
-        optimizer: of accumulate="update": where the rates are. A DistributedOptimizer has its own.
+        optimizer: for accumulate="update": has the rates. A DistributedOptimizer passes its own.
         scaler: the ``torch.amp.GradScaler`` that scales the loss. Gradients are then divided by its
             scale on arrival and results multiplied by it, so residuals are unscaled and unaffected
             when the scale changes. All units wait for one another: if the gradients of one are not
@@ -110,7 +110,7 @@ class SparseState:
         group: the process group that DDP was given; None is the default group.
 
     Raises:
-        ValueError: an argument that makes no sense, and parameters sharded by FSDP.
+        ValueError: an invalid argument, or parameters sharded by FSDP.
         NotImplementedError: parameters that are not on the CPU.
     """
 
