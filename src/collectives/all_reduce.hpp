@@ -1,5 +1,5 @@
-// Collectives: the dense all-reduce. Its order of summation depends on P, d and the element size
-// alone.
+// Collectives: the dense all-reduce. Its order of summation depends only on P, d and the element
+// size.
 //
 // Up to kRecursiveDoublingBytes: recursive doubling along the tree, the header in front of the
 // data; the tensor is written only when every round has succeeded. Larger: all ranks agree first,
@@ -30,22 +30,22 @@ inline constexpr std::size_t kPieceBytes = std::size_t{1} << 17U;
   return (d / ranks) * chunk + (d % ranks) * chunk / ranks;
 }
 
-/// The body of an all-reduce, for whatever collective: in place over data[0..d) of `type`; AVG
-/// divides at the end. `first_step`: of its messages, for a collective that reduces more than once.
-/// `factor`: of PREMUL_SUM, by which this rank's data is multiplied first. Throws Error{kMismatch,
+/// The body of an all-reduce, for any collective: in place over data[0..d) of `type`; AVG divides
+/// at the end. `first_step`: the first step of its messages, for a collective that reduces more
+/// than once. `factor`: for PREMUL_SUM, multiplies this rank's data first. Throws Error{kMismatch,
 /// kPeerFailed, kTimeout, kAborted}.
 engine::Task<void> reduce_over_ranks(engine::GroupView& group, void* data, std::uint64_t d,
                                      DataType type, ReduceOp op, std::uint32_t first_step = 0,
                                      double factor = 1);
 
-/// Steps that one reduction takes at most: the tree's, then the ring's.
+/// The most steps that one reduction takes: the tree's, then the ring's.
 [[nodiscard]] constexpr std::uint32_t reduction_steps(std::uint32_t ranks) {
   return Tree(ranks).end_step() + 2 * (ranks - 1);
 }
 
-/// A rank that comes through knows that every rank of the group has called the same; so it is a
-/// barrier, too. Messages per rank: log2 p (plus the fold), a header each. Steps: those of the
-/// tree. Throws Error{kMismatch}.
+/// Completes when every rank of the group has made the same call, so it is also a barrier. Messages
+/// per rank: log2 p (plus the fold), a header each. Steps: those of the tree. Throws
+/// Error{kMismatch}.
 engine::Task<void> agree(engine::GroupView& group);
 
 }  // namespace gtopk::collectives

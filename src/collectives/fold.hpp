@@ -1,6 +1,6 @@
 // Collectives: walks along the tree are written for its leaves; this makes them work for any number
-// of ranks. Of two ranks that share a leaf one hands what it has to the other before the walk,
-// which speaks for both, and gets the result after it.
+// of ranks. Of two ranks that share a leaf, one sends its item to the other before the walk and
+// gets the result after it; the other speaks for both.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct Steps {
   std::uint32_t received;
 };
 
-/// Exchange: what travels and how two of it become one.
+/// Exchange: what is sent, and how two items are merged.
 ///   Task<Item> swap(partner, steps, mine, ranks)  sends mine, gives what stands for `ranks` ranks
 ///   Task<Item> receive(from, step, ranks)
 ///   Task<void> send(to, step, item)

@@ -14,8 +14,8 @@ namespace gtopk::collectives {
 struct Header {
   /// This subtree met NaN or infinity; no entries follow.
   static constexpr std::uint16_t kNonFinite = 1;
-  /// Values travel as they are, although the call's wire rounds them: they are sums that it leaves
-  /// alone.
+  /// Values are unrounded even though the call's wire rounds: they are sums, which it does not
+  /// round.
   static constexpr std::uint16_t kUnrounded = 2;
 
   std::uint32_t magic = 0x324b5447;  // "GTK2", little-endian
@@ -23,7 +23,7 @@ struct Header {
   std::uint16_t flags = 0;
   std::uint64_t fingerprint = 0;
   std::uint64_t sequence = 0;
-  /// Of an index of a list of entries: 4 or 8; 0 when no entries can follow.
+  /// Bytes of an index in a list of entries: 4 or 8; 0 if no entries can follow.
   std::uint32_t index_bytes = 0;
   std::uint32_t reserved = 0;
   /// Elements or entries that follow.
@@ -39,22 +39,21 @@ struct Payload {
   std::uint32_t index_bytes = 0;
 };
 
-/// Writes the first kHeaderBytes of `message`, for what the group's operation has called.
+/// Writes the header of the group's operation into the first kHeaderBytes of `message`.
 void write_header(std::span<std::byte> message, const engine::GroupView& group,
                   Payload payload = {});
 
-/// Reads the header of a message of `message.size()` bytes that `from` sent. Throws
-/// Error{kMismatch} when it is no header of this version, or with both sides' calls when they
-/// differ, for which it asks the sender.
+/// Reads the header of a message from `from`. Throws Error{kMismatch} if it is not a header of this
+/// version, or if the calls differ; it then asks the sender, and names both calls.
 engine::Task<Header> read_header(std::span<const std::byte> message, engine::GroupView& group,
                                  std::uint32_t from);
 
-/// Throws Error{kMismatch} unless the header announces `count` elements and nothing else, as
-/// messages of agreed size do.
+/// Throws Error{kMismatch} unless the header announces exactly `count` elements, as messages of
+/// agreed size do.
 void require_payload(const Header& header, std::uint64_t count, const engine::GroupView& group,
                      std::uint32_t from);
 
-/// Throws Error{kMismatch} unless a message of agreed length has that.
+/// Throws Error{kMismatch} unless the message has the agreed length.
 void require_length(std::size_t received, std::size_t expected, const engine::GroupView& group,
                     std::uint32_t from);
 

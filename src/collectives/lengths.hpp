@@ -1,4 +1,5 @@
-// Collectives: ranks that move data of sizes of their own agree on them before anything is moved.
+// Collectives: where sizes may differ for each pair of ranks, ranks agree on them before any data
+// moves.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +10,12 @@
 
 namespace gtopk::collectives {
 
-/// By rank: the bytes that this rank sends to it, and expects from it. A rank that comes through
-/// knows that every rank has called the same, and that every two of them agree; so it is a barrier,
-/// too. It takes the messages of agree(), each with a number in it: the sum over all pairs of (sent
-/// - expected) h, where h is a hash of the pair, is 0 where all agree, and else but with
-/// probability 2^-64. Only then do ranks tell each other what they send, and the group gets an
-/// Error{kMismatch} that names both sides, on every rank. Steps: those of the tree.
+/// `sent` and `expected`: by rank, the bytes that this rank sends to it and expects from it.
+/// Completes when every rank has made the same call and every pair agrees, so it is also a barrier.
+/// Takes the messages of agree(), each with one more number: the sum over all pairs of (sent -
+/// expected) h, with h a hash of the pair, is 0 if all agree, and otherwise nonzero except with
+/// probability 2^-64. Only if it is nonzero do ranks tell each other what they send; every rank
+/// then throws an Error{kMismatch} that names both sides. Steps: those of the tree.
 engine::Task<void> agree_on_lengths(engine::GroupView& group, std::span<const std::uint64_t> sent,
                                     std::span<const std::uint64_t> expected);
 

@@ -1,5 +1,5 @@
-// Collectives: sums and the like of two vectors, for every element type. Half types add in float32
-// and round once.
+// Collectives: elementwise reduction of two vectors, for every element type. Half types add in
+// float32 and round once.
 #pragma once
 
 #include <cstddef>
@@ -9,9 +9,9 @@
 
 namespace gtopk::collectives {
 
-/// Throws Error{kInvalidArgument} for an operation that the type does not have (bitwise on floats
-/// and complex numbers, MIN and MAX of complex numbers, AVG of bool, PREMUL_SUM of integers), and
-/// for a factor other than 1 with any but PREMUL_SUM.
+/// Throws Error{kInvalidArgument} for an operation that the type does not support (bitwise on
+/// floats and complex numbers, MIN and MAX of complex numbers, AVG of bool, PREMUL_SUM of
+/// integers), and for a factor other than 1 with anything but PREMUL_SUM.
 void check_reduction(DataType type, ReduceOp op, double factor = 1);
 
 /// into[i] = left[i] (op) right[i]; `into` may be either. AVG adds: divide once, at the end.

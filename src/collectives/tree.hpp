@@ -23,10 +23,10 @@ class Tree {
   [[nodiscard]] constexpr std::uint32_t leaves() const { return leaves_; }
   [[nodiscard]] constexpr std::uint32_t ranks() const { return leaves_ + folded_; }
 
-  /// The rank shares a leaf with another.
+  /// Whether the rank shares a leaf with another.
   [[nodiscard]] constexpr bool folds(std::uint32_t rank) const { return rank < 2 * folded_; }
-  /// The rank is spoken for by its fold partner: it sends before round 0 and receives after the
-  /// last.
+  /// Whether its fold partner speaks for the rank, which then sends before round 0 and receives
+  /// after the last.
   [[nodiscard]] constexpr bool folded_away(std::uint32_t rank) const {
     return folds(rank) && rank % 2 == 1;
   }
@@ -37,7 +37,7 @@ class Tree {
   [[nodiscard]] constexpr std::uint32_t leaf(std::uint32_t rank) const {
     return folds(rank) ? rank / 2 : rank - folded_;
   }
-  /// The rank that speaks for a leaf, also the lowest one of it.
+  /// The rank that speaks for a leaf, which is its lowest.
   [[nodiscard]] constexpr std::uint32_t rank_of(std::uint32_t leaf) const {
     return leaf < folded_ ? 2 * leaf : leaf + folded_;
   }
@@ -45,7 +45,7 @@ class Tree {
   [[nodiscard]] constexpr std::uint32_t partner(std::uint32_t rank, std::uint32_t round) const {
     return rank_of(leaf(rank) ^ (1U << round));
   }
-  /// Of two subtrees that merge in `round`, the rank is in the lower, left one.
+  /// Whether the rank is in the left (lower) of the two subtrees that merge in `round`.
   [[nodiscard]] constexpr bool on_left(std::uint32_t rank, std::uint32_t round) const {
     return ((leaf(rank) >> round) & 1U) == 0;
   }
@@ -55,14 +55,14 @@ class Tree {
     return rank_of((leaf(rank) >> (round + 1)) << (round + 1));
   }
 
-  // Steps of a message, as tags name them: fold, the rounds, unfold; then the way down, for trees.
+  // Steps in message tags: fold, the rounds, unfold; then the way down, for trees.
   [[nodiscard]] static constexpr std::uint32_t fold_step() { return 0; }
   [[nodiscard]] static constexpr std::uint32_t round_step(std::uint32_t round) { return 1 + round; }
   [[nodiscard]] constexpr std::uint32_t unfold_step() const { return 1 + rounds(); }
   [[nodiscard]] constexpr std::uint32_t down_step(std::uint32_t round) const {
     return 2 + rounds() + round;
   }
-  /// The first step that is free for whatever follows.
+  /// The first step that is free for later messages.
   [[nodiscard]] constexpr std::uint32_t end_step() const { return 2 + 2 * rounds(); }
 
  private:

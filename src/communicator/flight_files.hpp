@@ -1,5 +1,5 @@
 // Communicator: writes the flight record of this process to a file when an operation fails or a
-// signal comes, on a thread of its own. It knows no engine.
+// signal arrives, on its own thread. It knows no engine.
 #pragma once
 
 #include <csignal>
@@ -13,25 +13,24 @@
 namespace gtopk {
 
 struct FlightFilesSpec {
-  std::string directory;  ///< made where it is missing
+  std::string directory;  ///< created if missing
   int signal = 0;         ///< 0: none
 };
 
 class FlightFiles {
  public:
-  /// `record` is called on the thread that writes, for what is to be in the file of that name.
-  /// Takes the signal, which no other FlightFiles of the process may have. Throws
-  /// Error{kTransport}.
+  /// `record` is called on the writing thread and returns the file's contents. Installs the signal
+  /// handler; no other FlightFiles of the process may use that signal. Throws Error{kTransport}.
   FlightFiles(const FlightFilesSpec& spec, const std::string& file,
               std::function<std::string()> record);
   FlightFiles(const FlightFiles&) = delete;
   FlightFiles& operator=(const FlightFiles&) = delete;
   FlightFiles(FlightFiles&&) = delete;
   FlightFiles& operator=(FlightFiles&&) = delete;
-  /// Writes what was asked for, and gives the signal back.
+  /// Finishes requested writes, and restores the previous signal handler.
   ~FlightFiles();
 
-  /// Asks for a file. Any thread; does not block.
+  /// Requests a file. Thread-safe; does not block.
   void write_soon() const;
 
  private:

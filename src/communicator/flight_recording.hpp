@@ -1,4 +1,4 @@
-// Communicator: the flight recorder of a process, as its environment asks for it.
+// Communicator: the flight recorder of a process, as configured by its environment.
 #pragma once
 
 #include <cstddef>
@@ -22,13 +22,13 @@ struct FlightSettings {
 
 class FlightRecording {
  public:
-  /// From now on what the thread's engine does is recorded. This must outlive the thread.
+  /// Starts recording the operations of the thread's engine. Must outlive the thread.
   FlightRecording(const FlightSettings& settings, engine::EngineThread& thread);
 
   [[nodiscard]] std::string record() const;
 
  private:
-  /// What to add to the engine's time points to have the time since 1970.
+  /// The offset from the engine's time points to the time since 1970.
   transport::Duration wall_;
   std::optional<engine::FlightRecorder> recorder_;
   std::optional<FlightFiles> files_;  // its thread ends first

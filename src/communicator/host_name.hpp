@@ -1,4 +1,5 @@
-// Communicator: what a rank calls its host, so that the ranks of a group can tell who shares one.
+// Communicator: the name of a rank's host, by which the ranks of a group know which of them share
+// one.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,7 @@ inline constexpr std::size_t kMostHostBytes = 255;
 
 /// Equal for processes that share a host: GTOPK_HOST in the environment, else `told`, else boot id
 /// and IPC namespace. A process that cannot read these is a host of its own. Throws
-/// Error{kInvalidArgument} for a name that is too long.
+/// Error{kInvalidArgument} if the name is too long.
 [[nodiscard]] std::string host_name(const transport::PeerInfo& self, const std::string& told);
 
 }  // namespace gtopk

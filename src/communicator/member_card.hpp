@@ -1,5 +1,5 @@
-// Communicator: what a rank must know of each other one in its group, as the bytes that a directory
-// carries from one to the other. It knows no directory.
+// Communicator: what each rank must know of the others in its group, as the bytes that a directory
+// exchanges. It knows no directory.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ struct MemberCard {
 
 [[nodiscard]] std::string encode(const MemberCard& card);
 
-/// What the directory gave to `self`, by rank. Throws Error{kBootstrap} for what cannot be the
-/// cards of this meeting, and the lowest rank's refusal where there is one.
+/// Decodes the cards that the directory gave to `self`, by rank. Throws Error{kBootstrap} if they
+/// cannot be this meeting's cards, or the refusal of the lowest rank that has one.
 [[nodiscard]] std::vector<MemberCard> read_cards(std::span<const std::string> cards,
                                                  const Presence& self);
 

@@ -1,5 +1,5 @@
-// Sparse, plan room: the cheapest of several algorithms, and the reason in words. A pure function:
-// the same on all ranks that bring the same numbers.
+// Sparse, plan room: the cheapest of several algorithms, and the reason as text. A pure function:
+// ranks with the same numbers get the same result.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ struct Candidate {
 };
 
 struct Chosen {
-  /// Of the candidates: the cheapest, the first of equals.
+  /// The cheapest candidate, the first of equals.
   std::size_t index = 0;
   std::string reason;
   /// In the order of the candidates.

@@ -1,5 +1,5 @@
-// Sparse, plan room: what messages cost between the ranks of a group, and one set of costs that all
-// of them have, bit for bit.
+// Sparse, plan room: what messages cost between the ranks of a group, and one set of costs that is
+// the same on all of them, bit for bit.
 #pragma once
 
 #include "gtopk/plan.hpp"

@@ -1,6 +1,6 @@
 // Sparse, plan room: the costs that a group's ranks have agreed on, and when they are measured. The
-// first operation that needs them measures, those that start meanwhile wait for it in the order of
-// the calls; a later one measures anew when the costs have aged.
+// first operation that needs them measures; those that start meanwhile wait for it in call order. A
+// later one measures again once the costs are old.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace gtopk::sparse {
 
-/// One for each group, among its keepsakes.
+/// One per group, in its keepsakes.
 struct Planner {
   /// Collectives of the group, of whatever kind, after which costs are measured again.
   static constexpr std::uint64_t kRefreshAfter = 10000;
@@ -25,7 +25,7 @@ struct Planner {
   /// The number of the collective that measured them.
   std::uint64_t measured_by = 0;
 
-  /// Whether the group's collective of that number may go by these costs. All ranks say the same.
+  /// Whether the group's collective of that number may use these costs. The same on all ranks.
   [[nodiscard]] bool knows(std::uint64_t sequence) const {
     return costs && sequence < measured_by + kRefreshAfter;
   }
@@ -34,9 +34,9 @@ struct Planner {
 /// With its routes.
 [[nodiscard]] Planner& planner_of(engine::GroupView& group);
 
-/// Ends when the planner knows costs for this operation. To be awaited before anything else. Where
-/// there was something to wait for, `turn` is this operation's place in line, taken when it began:
-/// to be kept for its long lists, or else given up. `anew`: measures in any case.
+/// Completes when the planner has costs for this operation. Must be awaited before anything else.
+/// If it had to wait, `turn` is this operation's place in line, taken when it began: keep it for
+/// long lists, or else release it. `anew`: measures in any case.
 engine::Task<void> know_costs(engine::GroupView& group, std::unique_ptr<engine::Turn>& turn,
                               bool anew);
 

@@ -1,6 +1,6 @@
 // Sparse, residual room: the one sweep that writes tensor and residual, after the exchange has
-// succeeded on every rank. Before it nothing has been written, so a step that fails leaves no
-// trace. It knows no ranks and no exchange.
+// succeeded on every rank. Nothing is written before it, so a step that fails has no effect. It
+// knows no ranks and no exchange.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace gtopk::sparse {
 
-/// Whether every value / divisor rounds to a finite T. Asked before commit: an overflow in rounding
-/// must leave the residual as it was.
+/// Whether every value / divisor rounds to a finite T. Checked before commit: an overflow in
+/// rounding must leave the residual unchanged.
 template <class T, class Value, class Index>
 [[nodiscard]] bool representable(Entries<Value, Index> result, Value divisor);
 
@@ -23,8 +23,8 @@ template <class T, class Value, class Index>
 ///    PutBack::kMerged: residual[i] <- 0 for i in `own`; then every dropped entry is added;
 /// 3. tensor[i] <- T(value / divisor), rounded once, for (i, value) in `result`.
 ///
-/// `tensor` holds the gradient on entry; into which pieces it is cut does not show in the result.
-/// `residual` may be null: then it is only step 3 on zeros.
+/// `tensor` holds the gradient on entry; its cut into pieces does not affect the result. `residual`
+/// may be null: then this is only step 3 on zeros.
 /// `own` is what this rank selected; `dropped` points to `dropped_lists` lists. No allocation.
 template <class T, class Value, class Index>
 void commit(Segments<T> tensor, Value* residual, std::size_t d, Entries<Value, Index> own,
@@ -36,7 +36,7 @@ template <class Value, class Index>
 void mask(Value* momentum, Entries<Value, Index> own, Entries<Value, Index> result,
           PutBack put_back);
 
-/// The tensor of a step that did not happen.
+/// Writes the tensor of a step that did not happen.
 template <class T>
 void fill_nan(Segments<T> tensor, std::size_t d);
 

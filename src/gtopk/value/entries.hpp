@@ -6,7 +6,7 @@
 
 namespace gtopk::sparse {
 
-/// What to read. Index is uint32_t, or uint64_t where d >= 2^32; Value is float or double.
+/// A list to read. Index is uint32_t, or uint64_t if d >= 2^32; Value is float or double.
 template <class Value, class Index>
 struct Entries {
   const Index* indices = nullptr;
@@ -14,7 +14,7 @@ struct Entries {
   std::size_t size = 0;
 };
 
-/// Where to write; each function says how much room it wants. Never overlaps what is read.
+/// A list to write; each function says how much room it needs. Must not overlap what is read.
 template <class Value, class Index>
 struct EntriesOut {
   Index* indices = nullptr;

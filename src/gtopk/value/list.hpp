@@ -1,5 +1,5 @@
-// Sparse, value room: a list of entries in memory, whose element and index types its user need not
-// see: algorithms pass lists on, and those who compute ask for the typed view. It knows no message.
+// Sparse, value room: a list of entries in memory with its types erased: algorithms pass lists on,
+// and computing code asks for the typed view. It knows no message.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +11,11 @@
 
 namespace gtopk::sparse {
 
-/// Of what an entry is made.
+/// The types of an entry's value and index.
 struct EntryType {
   /// kFloat32 or kFloat64.
   DataType value = DataType::kFloat32;
-  /// 4, or 8 where d >= 2^32.
+  /// 4, or 8 if d >= 2^32.
   std::uint32_t index_bytes = 4;
 
   [[nodiscard]] std::size_t value_bytes() const { return value == DataType::kFloat64 ? 8 : 4; }
@@ -43,7 +43,7 @@ struct List {
   std::size_t size = 0;
   /// False: a rank below met NaN or infinity. It has no entries then.
   bool finite = true;
-  /// Its values are what the wire can have of them.
+  /// Its values are already rounded for the wire.
   bool rounded = false;
 
   template <class Value, class Index>

@@ -1,5 +1,5 @@
-// Sparse, value room: rows by name. What is written into a registry's first rows is always there;
-// a trial adds its own. It knows nothing of what a row does.
+// Sparse, value room: rows by name. The initial rows are always there; programs can add their own.
+// It knows nothing of what a row does.
 #pragma once
 
 #include <algorithm>
@@ -21,11 +21,11 @@ namespace gtopk::sparse {
 template <class Row>
 class Registry {
  public:
-  /// `what`: of what a row is one, as the option is called.
+  /// `what`: what a row is, by the name of the option.
   Registry(std::string_view what, std::initializer_list<const Row*> rows)
       : what_(what), rows_(rows) {}
 
-  /// Throws Error{kInvalidArgument} for a name that is not there, with those that are.
+  /// Throws Error{kInvalidArgument} listing the available names if there is none of that name.
   [[nodiscard]] const Row& find(std::string_view name) const {
     const std::lock_guard lock(mutex_);
     const auto row = std::ranges::find(rows_, name, &Row::name);
@@ -46,7 +46,7 @@ class Registry {
     return choices;
   }
 
-  /// A row more, or another of the same name in its place.
+  /// Adds a row, or replaces the one of the same name.
   void add(const Row& row) {
     const std::lock_guard lock(mutex_);
     std::erase_if(rows_, [&](const Row* other) { return other->name == row.name; });

@@ -1,6 +1,5 @@
-// Sparse, value room: a vector that lies in several pieces, one after the other, as the gradients
-// of several parameters do. Indices are those of the vector as a whole. Views only: who made the
-// memory owns it. It knows no entries.
+// Sparse, value room: a vector stored in several pieces, such as the gradients of several
+// parameters. Indices are those of the whole vector. Non-owning views. It knows no entries.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +12,14 @@
 
 namespace gtopk::sparse {
 
-/// The pieces, whose elements are T; void where the type is not known yet.
+/// The pieces, with elements of type T; void if the type is not known yet.
 template <class T>
 class Segments {
  public:
   constexpr Segments() = default;
-  /// In one piece, as long as the vector is: all that a plain pointer can say.
+  /// A vector in one piece, whose length is that of the vector.
   constexpr Segments(T* only) : only_(only) {}  // NOLINT(google-explicit-constructor)
-  /// In these, which stay where they are while the vector is used. Pieces may be empty.
+  /// A vector in these pieces; the span must outlive it. Pieces may be empty.
   constexpr explicit Segments(std::span<const Segment> pieces) : pieces_(pieces) {}
   /// The same for reading.
   template <class U>
@@ -33,7 +32,7 @@ class Segments {
   constexpr explicit Segments(const Segments<U>& other)
       : only_(static_cast<T*>(other.only())), pieces_(other.pieces()) {}
 
-  /// Null where the vector lies in several pieces.
+  /// Null if the vector is in several pieces.
   [[nodiscard]] constexpr T* only() const { return only_; }
   [[nodiscard]] constexpr std::span<const Segment> pieces() const { return pieces_; }
 
@@ -42,7 +41,7 @@ class Segments {
   std::span<const Segment> pieces_;
 };
 
-/// Walks over the pieces, forwards or backwards: a step costs the pieces that lie between.
+/// Walks over the pieces, forwards or backwards; a move costs O(pieces in between).
 template <class T>
 class SegmentCursor {
  public:
@@ -53,7 +52,7 @@ class SegmentCursor {
     }
   }
 
-  /// Goes to the piece that element `index` of the vector lies in.
+  /// Moves to the piece that contains element `index` of the vector.
   void go_to(std::size_t index) {
     while (index >= end_) {
       enter(piece_ + 1, end_);
@@ -63,10 +62,10 @@ class SegmentCursor {
     }
   }
 
-  /// The first element of the piece, and the one behind its last.
+  /// The first element of the piece, and one past its last.
   [[nodiscard]] std::size_t begin() const { return begin_; }
   [[nodiscard]] std::size_t end() const { return end_; }
-  /// Where an element of the piece lies.
+  /// The address of an element of the piece.
   [[nodiscard]] T* at(std::size_t index) const { return data_ + (index - begin_); }
 
  private:
