@@ -18,7 +18,7 @@
 
 namespace gtopk::sparse {
 
-/// One rank's part. Pointers stay valid until the operation has gone.
+/// One rank's call. Pointers must stay valid until the operation is destroyed.
 struct SparseCall {
   /// d elements of dtype, in one piece or several: the gradient, then the result (zeros off it).
   Segments<void> tensor;
@@ -33,9 +33,10 @@ struct SparseCall {
 };
 
 struct AlgorithmRow {
-  /// From this rank's selection to the result, the same bits on every rank.
+  /// Takes this rank's selection to the result, the same bits on every rank.
   using Walk = engine::Task<List> (*)(ListExchange& exchange, List mine);
-  /// From gradient and residual to both written; options.k is k, by a density, too.
+  /// Does everything from reading gradient and residual to writing both; options.k is set even if a
+  /// density was given.
   using Whole = engine::Task<void> (*)(engine::GroupView& group, SparseCall call);
   /// The critical path of a call; a pure function.
   using Cost = void (*)(CriticalPath& path);
@@ -44,16 +45,16 @@ struct AlgorithmRow {
   std::string_view description;
   /// A node keeps the first k of its union; else all of it.
   bool reselects = true;
-  /// The result has at most k entries; else up to k of every rank, or without a k all d.
+  /// The result has at most k entries; else up to k from every rank, or all d if there is no k.
   bool bounded = true;
   Walk walk = nullptr;
   /// Draws from options.seed, which ranks then agree on.
   bool draws = false;
-  /// Where there is no walk: no rank selects entries of its own.
+  /// Set if there is no walk: no rank selects its own entries.
   Whole whole = nullptr;
-  /// Null: `auto` never takes it.
+  /// Null: `auto` never picks it.
   Cost cost = nullptr;
-  /// The strictest semantics that the result keeps.
+  /// The strictest semantics that the result satisfies.
   Semantics keeps = Semantics::kAny;
 
   [[nodiscard]] bool selects() const { return walk != nullptr; }
@@ -61,7 +62,7 @@ struct AlgorithmRow {
   [[nodiscard]] bool takes_k() const { return selects() || bounded; }
 };
 
-/// The rows of registry.cpp, and what was added.
+/// The rows of registry.cpp, and those added at run time.
 [[nodiscard]] Registry<AlgorithmRow>& algorithm_registry();
 
 extern const AlgorithmRow kGtopk;

@@ -1,9 +1,9 @@
-// Sparse, algorithms room: what a rank has called, told to its partners in the tree of all ranks by
-// a walk that goes other ways.
+// Sparse, algorithms room: tells a rank's partners in the tree of all ranks what it has called, for
+// walks that do not follow that tree.
 //
-// Walks along that tree find out by themselves when ranks have called differently: each waits for
-// its partners, in the same order. A rank that went another way would leave them waiting, and they
-// it, until both time out. All headers leave at once, so that this costs one message's time.
+// Walks along that tree detect by themselves that ranks have called differently: each waits for its
+// partners, in the same order. A rank on another walk would leave them waiting, and they it, until
+// both time out. All headers are sent at once, so this costs one message's time.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ namespace gtopk::sparse {
 
 class Announcement {
  public:
-  /// Sends a header wherever a walk along the tree sends something, under the same steps.
+  /// Sends a header wherever a walk along the tree would send, with the same steps.
   explicit Announcement(engine::GroupView& group)
       : group_(group), mine_(group.buffer(collectives::kHeaderBytes)) {
     using collectives::Tree;
@@ -40,7 +40,7 @@ class Announcement {
     }
   }
 
-  /// Ends when all partners have announced the same. Throws Error{kMismatch}.
+  /// Completes when all partners have announced the same call. Throws Error{kMismatch}.
   engine::Task<void> heard() {
     for (Partner& partner : std::span(partners_).first(count_)) {
       engine::Message& incoming = *partner.incoming;

@@ -1,5 +1,5 @@
-// Sparse, algorithms room: how a result that is known on every rank gets to the caller: noted
-// beside the tensor, and, where no rank has sent a selection of its own, committed alike on all.
+// Sparse, algorithms room: how a result that every rank knows reaches the caller: recorded besides
+// the tensor, and, if no rank has sent its own selection, committed the same way on all.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ void note(const Delivered& delivered, Entries<Value, Index> result) {
   }
 }
 
-/// What sums are divided by: the ranks for a mean, and the scale taken out again.
+/// What sums are divided by: the number of ranks for a mean, and the inverse of the scale.
 template <class Value>
 [[nodiscard]] Value divisor_of(const SparseOptions& options, std::uint32_t ranks) {
   return static_cast<Value>((options.op == ReduceOp::kAvg ? ranks : 1) / options.scale);

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: what the list algorithms are written with: a swap with a partner, the
+// Sparse, algorithms room: the building blocks of the list algorithms: a swap with a partner, the
 // merge of a node, and what nodes dropped. It knows neither the tree nor the order of a walk.
 #pragma once
 
@@ -23,15 +23,15 @@ namespace gtopk::sparse {
 struct ListPlan {
   EntryType type;
   std::uint64_t d = 0;
-  /// Entries that a node keeps at most when it re-selects.
+  /// The most entries that a re-selecting node keeps.
   std::uint64_t k = 0;
-  /// Entries that one rank selects at most: k, or somewhat more where its selector approximates.
+  /// The most entries that one rank selects: k, or somewhat more if its selector approximates.
   std::uint64_t leaf = 0;
   /// A node keeps the first k of its union (gTop-k), else all of it (Top-k).
   bool reselects = true;
   const Codec* codec = nullptr;
 
-  /// The most entries of a list that stands for so many ranks.
+  /// The most entries of a list that covers that many ranks.
   [[nodiscard]] std::uint64_t entries_of(std::uint64_t ranks) const {
     if (reselects) {
       return leaf;
@@ -60,49 +60,51 @@ class ListExchange final : private Rooms {
     return plan_.codec->message_bytes(plan_.type, plan_.leaf, plan_.d) > kAcknowledgedBytes;
   }
 
-  /// A list of up to `capacity` entries to write, and its end. Not finite: it has no entries.
+  /// Makes a list of up to `capacity` entries to write; close it afterwards. If not finite, it has
+  /// no entries.
   [[nodiscard]] List make(std::size_t capacity) {
     return plan_.codec->make(plan_.type, capacity, *this);
   }
   void close(List& list, std::size_t count, bool finite) const;
-  /// The end of what this rank has selected: rounded as the wire does, for which it answers.
+  /// Closes this rank's selection, rounded as the wire does; this rank is responsible for the
+  /// error.
   void close_selection(List& list, std::size_t count, bool finite);
 
-  /// Sends `mine` and gives what comes in return, which stands for `ranks` ranks. Throws
-  /// Error{kMismatch} for what no rank of this call would have sent.
+  /// Sends `mine` and returns the partner's list, which covers `ranks` ranks. Throws
+  /// Error{kMismatch} if no rank of this call could have sent it.
   engine::Task<List> swap(std::uint32_t partner, collectives::Steps steps, List mine,
                           std::uint64_t ranks);
   engine::Task<List> receive(std::uint32_t from, std::uint32_t step, std::uint64_t ranks);
-  /// Ends when the list is on its way; the next message waits until it has left the link.
+  /// Completes when the list has been posted; the next message waits until it has left the link.
   engine::Task<void> send(std::uint32_t to, std::uint32_t step, List list);
-  /// Ends when what was sent last has left this rank, as far as can be known.
+  /// Completes when the last send has left this rank, as far as can be known.
   engine::Task<void> departed();
 
   /// The node above two lists; the same bits in either order. `speaker`, the lowest rank below it,
-  /// answers for what the node drops and for what rounding loses of it. Sums that are not selected
+  /// is responsible for what the node drops and what its rounding loses. Sums that are not selected
   /// from are not rounded either.
   [[nodiscard]] List merge(const List& left, const List& right, std::uint32_t speaker) {
     return merge(left, right, speaker, plan_.k);
   }
-  /// Likewise, of a node that keeps the first `keep` of its union.
+  /// Likewise, for a node that keeps the first `keep` of its union.
   [[nodiscard]] List merge(const List& left, const List& right, std::uint32_t speaker,
                            std::uint64_t keep);
 
-  /// The sum of two lists, all of it and as it is: to be merged, or sent where nodes do not select.
+  /// The whole, unrounded sum of two lists: for merging, or for sending if nodes do not select.
   [[nodiscard]] List unite(const List& left, const List& right);
 
-  /// The entries with indices in [begin, end), where they lie: to be merged, not to be sent.
+  /// A view of the entries with indices in [begin, end): for merging, not for sending.
   [[nodiscard]] List part(const List& list, std::uint64_t begin, std::uint64_t end) const;
-  /// The same entries in a list of their own, which can be sent.
+  /// A copy of the same entries, which can be sent.
   [[nodiscard]] List copied(const List& part);
   /// The entries of two lists, all indices of `low` below those of `high`.
   [[nodiscard]] List joined(const List& low, const List& high);
 
   /// Entries with a larger key than `key` (value/selection_order.hpp) and the first `equals` of
-  /// those that have it; this rank answers for the others.
+  /// those with that key; this rank is responsible for the others.
   [[nodiscard]] List cut(const List& list, std::uint64_t key, std::uint64_t equals);
 
-  /// What this rank answers for, from the leaves to the root: partial sums, and what rounding lost.
+  /// What this rank is responsible for, from the leaves to the root: partial sums, rounding errors.
   [[nodiscard]] std::span<const List> dropped() const {
     return std::span(dropped_).first(lists_dropped_);
   }
@@ -112,8 +114,8 @@ class ListExchange final : private Rooms {
   [[nodiscard]] std::span<std::byte> message_room(std::uint64_t ranks) {
     return group_.buffer(plan_.message_bytes(ranks));
   }
-  /// Rounds a finite list before it is closed; what is lost is put back where this rank answers
-  /// for it.
+  /// Rounds a finite list before it is closed; puts the error back if this rank is responsible for
+  /// it.
   [[nodiscard]] Rounded round(const List& list, std::size_t count, bool answers,
                               bool zeros_are_lost);
   void post(std::uint32_t to, std::uint32_t step, const List& list);

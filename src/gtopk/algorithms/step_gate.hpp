@@ -1,5 +1,5 @@
-// Sparse, algorithms room: whether a call happens: a call's place at the gate of its step, between
-// exchange and commit.
+// Sparse, algorithms room: a call's place at the gate of its step, between exchange and commit,
+// which decides whether the call happens.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace gtopk::sparse {
 
-/// Arrives once; a call that goes without having arrived has not happened.
+/// Arrives once; a call that is destroyed without having arrived has not happened.
 class StepGate {
  public:
   explicit StepGate(std::shared_ptr<Gate> gate) : gate_(std::move(gate)) {}
@@ -33,7 +33,7 @@ class StepGate {
   bool arrived_ = false;
 };
 
-/// Gives the place up when its scope ends. Null: there is no gate.
+/// Releases the place at the end of the scope. Null: there is no gate.
 class GiveUpGate {
  public:
   explicit GiveUpGate(StepGate* place) : place_(place) {}
@@ -49,7 +49,7 @@ class GiveUpGate {
   StepGate* place_;
 };
 
-/// Whether the whole step happened, of which this call did or did not.
+/// Arrives with this call's outcome; returns whether the whole step happened.
 [[nodiscard]] inline engine::Task<bool> pass(engine::GroupView& group, StepGate& place,
                                              bool happened) {
   group.enter("gate");
@@ -60,7 +60,7 @@ class GiveUpGate {
 }
 
 /// The end of a call on so many elements. decide(): whether its own part was finite on every rank;
-/// finish(happened) writes the result, or NaN. Both are one sweep where no gate lies between them.
+/// finish(happened) writes the result, or NaN. Both are one sweep if there is no gate between them.
 template <class Decide, class Finish>
 engine::Task<void> settle(engine::GroupView& group, StepGate* place, std::uint64_t elements,
                           Decide decide, Finish finish) {

@@ -33,8 +33,8 @@ template <class Value, class Index>
                            EntriesOut<Value, Index> kept, EntriesOut<Value, Index>* dropped,
                            MergeScratch& scratch);
 
-/// A list cut at a key that is known already: entries with a larger key are kept, and the first
-/// `equals` of those that have it; other non-zeros are dropped. Room: |entries| in both outputs.
+/// A list cut at a known key: keeps entries with a larger key, and the first `equals` of those with
+/// that key; drops other non-zeros. Room: |entries| in both outputs.
 template <class Value, class Index>
 [[nodiscard]] Merged cut(Entries<Value, Index> entries, Key<Value> key, std::size_t equals,
                          EntriesOut<Value, Index> kept, EntriesOut<Value, Index> dropped);

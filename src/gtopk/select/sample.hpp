@@ -1,5 +1,5 @@
-// Sparse, select room: a guess of the threshold from a sample. A bad guess costs time and never the
-// result. It knows no entries.
+// Sparse, select room: a guess of the threshold from a sample. A bad guess costs time but never
+// changes the result. It knows no entries.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 namespace gtopk::sparse {
 
 /// A key that somewhat more than k elements of acc probably reach, at least 1 and at most the key
-/// of Inf. Deterministic: it depends on the data alone, not on the pieces it lies in. `k` >= 1.
+/// of Inf. Deterministic: depends only on the data, not on its cut into pieces. `k` >= 1.
 template <class T>
 [[nodiscard]] Key<Accumulation<T>> sampled_threshold(Segments<const T> gradient,
                                                      const Accumulation<T>* residual, std::size_t d,

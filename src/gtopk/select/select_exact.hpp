@@ -15,7 +15,7 @@ namespace gtopk::sparse {
 struct Selection {
   std::size_t count = 0;  ///< entries written; fewer than asked for when acc has fewer non-zeros
   bool finite = true;     ///< false when any acc is NaN or Inf; count is 0 then
-  SelectorState next{};   ///< what the selector wants to find in the next step
+  SelectorState next{};   ///< the selector's state for the next step
 };
 
 /// Working storage of select_exact, kept from call to call; one per concurrent selection.
@@ -29,8 +29,8 @@ struct SelectScratch {
 /// index.
 ///
 /// T is float, double, Bfloat16 or Float16; Value its accumulation type; Index uint32_t (d < 2^32)
-/// or uint64_t. `residual` may be null (zeros). `out` has room for min(k, d). Into which pieces the
-/// gradient is cut does not show in the result.
+/// or uint64_t. `residual` may be null (zeros). `out` has room for min(k, d). The gradient's cut
+/// into pieces does not affect the result.
 template <class T, class Value, class Index>
 [[nodiscard]] Selection select_exact(Segments<const T> gradient, const Value* residual,
                                      std::size_t d, std::size_t k, EntriesOut<Value, Index> out,

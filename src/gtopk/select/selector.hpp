@@ -16,7 +16,7 @@
 
 namespace gtopk::sparse {
 
-/// Whose largest entries are wanted: acc = gradient + residual.
+/// What to select from: acc = gradient + residual.
 struct SelectionInput {
   /// d elements of dtype.
   Segments<void> tensor;
@@ -26,15 +26,15 @@ struct SelectionInput {
   DataType dtype = DataType::kFloat32;
   std::uint64_t k = 0;
   EntryType entry;
-  /// The share that k follows from, and the elements of a block: of selectors that go by blocks.
+  /// For selectors by blocks: the density that determines k, and the elements per block.
   double density = 0;
   std::uint64_t block = 0;
-  /// What the last step left; zeros: nothing.
+  /// The state after the last step; zeros: none.
   SelectorState state{};
 };
 
 struct SelectorRow {
-  /// Writes the entries into `out`, which has room for most(d, k), ascending. Pure, but for the
+  /// Writes the entries into `out`, which has room for most(d, k), ascending. Pure, except for the
   /// scratch.
   using Select = Selection (*)(const SelectionInput& input, const List& out,
                                SelectScratch& scratch);
@@ -45,8 +45,8 @@ struct SelectorRow {
   Select select;
   /// The most entries that it returns; null: k.
   Most most = nullptr;
-  /// Every block of `block` elements has a k of its own: a density must be given, and nodes that
-  /// re-select by one k for all would undo it.
+  /// Every block of `block` elements has its own k: a density must be given, and nodes that
+  /// re-select by a single k would undo it.
   bool per_block = false;
 
   [[nodiscard]] std::uint64_t most_of(std::uint64_t d, std::uint64_t k) const {
@@ -70,7 +70,7 @@ Selection visit_selection(const SelectionInput& input, Select select) {
   return selection;
 }
 
-/// The rows of registry.cpp, and what was added.
+/// The rows of registry.cpp, and those added at run time.
 [[nodiscard]] Registry<SelectorRow>& selector_registry();
 
 extern const SelectorRow kExact;

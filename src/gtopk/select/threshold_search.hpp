@@ -1,5 +1,6 @@
-// Sparse, select room: what the approximate selectors share: a threshold that is moved until the
-// number of entries that reach it lies within bounds. It knows not where the threshold comes from.
+// Sparse, select room: what the approximate selectors share: a threshold that is adjusted until the
+// number of entries that reach it is within bounds. It does not know where the threshold comes
+// from.
 #pragma once
 
 #include <algorithm>
@@ -24,9 +25,9 @@ struct Correction {
   std::uint64_t most = 4;
   double down = 0.5;
   double up = 1.5;
-  /// Corrections at most, before the count is accepted as it is.
+  /// The most corrections before the count is accepted as it is.
   int times = 3;
-  /// A sweep begins at the threshold times this, so that corrections down to there need no other.
+  /// A sweep begins at the threshold times this, so that corrections down to there need no new one.
   double ahead = 0.5;
 
   [[nodiscard]] bool too_few(std::size_t count, std::size_t k) const {
@@ -51,7 +52,7 @@ class ThresholdSearch {
         candidates_(Segments<T>(input.tensor), static_cast<const Value*>(input.residual), d_,
                     most_ + 1, scratch) {}
 
-  /// Moves the threshold by at most correction.times steps. False when something is not finite.
+  /// Moves the threshold by at most correction.times steps. False if something is not finite.
   [[nodiscard]] bool search(double threshold, const Correction& correction) {
     threshold_ = threshold;
     for (int left = correction.times;; --left) {

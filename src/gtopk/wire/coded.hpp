@@ -10,7 +10,7 @@ namespace gtopk::sparse {
 extern const CodecRow kLossless;
 /// Values rounded to bfloat16; too large ones are an overflow: the step did not happen.
 extern const CodecRow kBf16;
-/// Values rounded to float16; too large ones become the largest, the rest of them is lost.
+/// Values rounded to float16; too large ones saturate, and the rest of them is lost.
 extern const CodecRow kFp16;
 /// Values as integers of -127 to 127 times a power of two for each block of 256 entries.
 extern const CodecRow kInt8;

@@ -1,5 +1,5 @@
-// Sparse, wire room: `raw`: indices and values as they lie in memory. Selection and merge write
-// straight into the message; nothing is copied to send it.
+// Sparse, wire room: `raw`: indices and values as in memory. Selection and merge write straight
+// into the message; sending copies nothing.
 #pragma once
 
 #include "src/gtopk/wire/codec.hpp"

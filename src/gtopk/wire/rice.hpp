@@ -1,10 +1,10 @@
-// Sparse, wire room: ascending indices as bits. What lies between two of them is coded after Golomb
-// and Rice, with a parameter for each block of entries: close to the entropy of indices chosen at
-// random, and a bitmap where every second index or more is there. It knows no values.
+// Sparse, wire room: ascending indices as bits. Gaps between them are Golomb-Rice coded, with a
+// parameter for each block of entries: close to the entropy of random indices, and a bitmap if at
+// least every second index is present. It knows no values.
 //
 //   parameters   one byte b for each block of 256 entries, the last may be shorter
 //   low bits     of each gap its b lowest bits, one after the other
-//   high bits    of each gap the rest in unary: so many zeros and a one
+//   high bits    of each gap the rest in unary: that many zeros and a one
 //
 // A gap is the number of indices left out since the entry before; b = floor(log2(mean gap + 1/2))
 // of its block, at least 0. Rice, "Some practical universal noiseless coding techniques", JPL
@@ -17,7 +17,7 @@
 
 namespace gtopk::sparse::rice {
 
-/// Bytes that encode() may write to for up to `count` indices below d: a few more than it says.
+/// Bytes that encode() may write to for up to `count` indices below d: a few more than it returns.
 [[nodiscard]] std::size_t room_for(std::size_t count, std::uint64_t d);
 
 /// Returns how many bytes of `out` are the code.
