@@ -1,6 +1,6 @@
-// Torch backend: gtopk as a c10d backend. It translates tensors and options; what the collectives
-// mean is the core's. What a virtual function of c10d::Backend is not overridden here is not there
-// yet: torch's default raises and names it.
+// Torch backend: gtopk as a c10d backend. It translates tensors and options; the core defines the
+// collectives. A virtual function of c10d::Backend that is not overridden here is not implemented:
+// torch's default raises and names it.
 #pragma once
 
 #include <atomic>
@@ -100,25 +100,24 @@ class GtopkBackend final : public c10d::Backend {
                                          std::vector<std::vector<at::Tensor>>& inputs,
                                          const c10d::ScatterOptions& opts) override;
   c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& opts) override;
-  /// A barrier whose time-out names all ranks that did not come, on every rank that did; so there
-  /// is nothing more to wait for with `wait_all_ranks`. Blocks.
+  /// A barrier whose timeout names all missing ranks, on every rank present; `wait_all_ranks`
+  /// therefore changes nothing. Blocks.
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
   c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int to, int tag) override;
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int from, int tag) override;
   c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
 
-  // A window: what is called in it starts at once, and endCoalescing() gives one Work for all of
-  // it. A start inside a window goes on with that, and the first end closes it. An operation that
-  // raises closes it as well: those before it go on by themselves.
+  // A window: operations called in it start at once, and endCoalescing() returns one Work for all
+  // of them. A nested start joins the open window, and the first end closes it. So does an
+  // operation that raises: earlier ones continue on their own.
   bool supportsCoalescing() const override { return true; }
   void startCoalescing() override;
   c10::intrusive_ptr<c10d::Work> endCoalescing() override;
 
   /// See gtopk.sparse_all_reduce. Several tensors are one vector in pieces, each contiguous; the
-  /// residual is then of one dimension. `delivered`: {indices, values} to note the result in, see
-  /// gtopk::Delivered; int64 and the accumulation type. `state`: the numbers of a SelectorState, in
-  /// the place of options.state. `momentum`: in the place of options.momentum, shaped like the
-  /// residual.
+  /// residual then has one dimension. `delivered`: {indices, values} that record the result, see
+  /// gtopk::Delivered; int64 and the accumulation type. `state`: the numbers of a SelectorState,
+  /// instead of options.state. `momentum`: instead of options.momentum, shaped like the residual.
   c10::intrusive_ptr<c10d::Work> sparse_all_reduce(const std::vector<at::Tensor>& tensors,
                                                    const std::optional<at::Tensor>& residual,
                                                    SparseOptions options,
@@ -130,11 +129,11 @@ class GtopkBackend final : public c10d::Backend {
   /// See gtopk.plan; `like` has the type of what is to be reduced. Blocks.
   [[nodiscard]] PlanReport plan(std::uint64_t d, const at::Tensor& like,
                                 const SparseOptions& options, bool anew);
-  /// Of the `auto` that ended last.
+  /// The report of the last `auto` to end.
   [[nodiscard]] std::optional<PlanReport> last_plan();
 
-  /// COMM_ERROR or TIMEOUT once the group is over, as is one that an operation found a rank gone
-  /// in. A mismatch, which a group survives, is none.
+  /// COMM_ERROR or TIMEOUT once the group has failed, for example because a rank died. A mismatch,
+  /// which a group survives, does not count.
   c10d::ErrorType getError() override;
 
   // A backend for some of the ranks, in an order of their own: they meet in the store, the others
@@ -180,9 +179,9 @@ class GtopkBackend final : public c10d::Backend {
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
   void abort() override;
   void shutdown() override;
-  void release_resources() override { shutdown(); }  // when nobody holds it but weakly
+  void release_resources() override { shutdown(); }  // when only weak references remain
 
-  /// Of this process's backends no other has it, nor ever had.
+  /// Unique among this process's backends, and never reused.
   [[nodiscard]] std::int64_t number() const { return number_; }
   [[nodiscard]] Statistics statistics();
   [[nodiscard]] std::string transport();
@@ -190,8 +189,8 @@ class GtopkBackend final : public c10d::Backend {
   [[nodiscard]] std::string flight_record();
 
  private:
-  /// What belongs to a member of the group until it leaves. Whoever uses the communicator holds it
-  /// all: operations end through the runtime's completer.
+  /// What a member of the group owns until it leaves. Users of the communicator hold all of it, as
+  /// operations end through the runtime's completer.
   struct Membership {
     Membership(std::shared_ptr<Runtime> running, const Meeting& meeting)
         : runtime(std::move(running)), communicator(runtime->process, meeting) {}
@@ -209,7 +208,7 @@ class GtopkBackend final : public c10d::Backend {
   /// Throws unless this rank is still a member; call with mutex_ held.
   void check_member() const;
   void check_not_forked() const;
-  /// Of sparse COO tensors.
+  /// All-reduces sparse COO tensors.
   c10::intrusive_ptr<c10d::Work> allreduce_coo(std::vector<at::Tensor>& tensors,
                                                const c10d::AllreduceOptions& opts);
   /// A message of the host's is sent behind an earlier one that is still on its way from a device.

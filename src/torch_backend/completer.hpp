@@ -1,9 +1,9 @@
-// Torch backend: threads for what the engine's thread must not do: copy results to where the caller
-// wants them, complete futures, let go of tensors. Futures' callbacks run users' Python, which may
-// hold the GIL for as long as it likes, or wait for another future.
+// Torch backend: threads for what the engine thread must not do: copy results back, complete
+// futures, release tensors. Futures' callbacks run users' Python, which may hold the GIL
+// indefinitely, or wait for another future.
 //
-// So no job waits for another: whoever takes one first makes sure that another thread watches the
-// queue. Jobs start in the order in which they were handed in; several may run at once.
+// So no job waits for another: a thread that takes one first makes sure that another thread watches
+// the queue. Jobs start in submission order; several may run at once.
 #pragma once
 
 #include <functional>
@@ -18,17 +18,17 @@ class Completer {
   Completer& operator=(const Completer&) = delete;
   Completer(Completer&&) = delete;
   Completer& operator=(Completer&&) = delete;
-  /// Waits until what was handed in has ended, for at most 3 s; a job that goes on (a callback that
-  /// waits for ever) is left to itself. May be called by a job, which then is not waited for. The
-  /// caller must not hold the GIL.
+  /// Waits at most 3 s for submitted jobs; one that is still running (a callback that never
+  /// returns) is abandoned. If called from a job, does not wait for that job. The caller must not
+  /// hold the GIL.
   ~Completer();
 
-  /// At the process's end: waits, for at most 3 s, until no thread is on its way back from a
-  /// callback in which its completer ended: taking the GIL of an interpreter that is gone would end
-  /// the process. The caller must not hold the GIL.
+  /// At process exit: waits, at most 3 s, until no thread is still returning from a callback that
+  /// destroyed its completer: taking the GIL of a finalized interpreter would end the process. The
+  /// caller must not hold the GIL.
   static void wait_for_stragglers();
 
-  /// Any thread; does not wait. What jobs throw is logged.
+  /// Thread-safe; does not block. What jobs throw is logged.
   void run(std::function<void()> job);
 
  private:

@@ -1,19 +1,19 @@
-// Torch backend: what a fork leaves to the child. Threads do not survive it, and the network
-// belongs to the parent: a child leaks what it inherited of both.
+// Torch backend: what a forked child inherits. Threads do not survive the fork, and the network
+// belongs to the parent: the child leaks what it inherited of both.
 #pragma once
 
 #include <mutex>
 
 namespace gtopk::torch_backend {
 
-/// How many forks lie between the process that loaded this module and this one. No system call.
+/// The number of forks between the process that loaded this module and this one. No system call.
 [[nodiscard]] int forks();
 
-/// Throws Error{kInvalidArgument} in a process that was forked off since `then`.
+/// Throws Error{kInvalidArgument} if this process was forked since forks() returned `then`.
 void check_not_forked_since(int then);
 
-/// Guards what all process groups of the process share. Held across every fork, so that the child
-/// finds it free, and whole what it guards.
+/// Guards what all process groups of the process share. Held across every fork, so that in the
+/// child it is free, and what it guards is consistent.
 [[nodiscard]] std::mutex& process_mutex();
 
 }  // namespace gtopk::torch_backend

@@ -1,10 +1,10 @@
-// Torch backend: Python's lock. No Python header is included, so that one library serves every
-// version of Python.
+// Torch backend: the GIL. No Python header is included, so that one library serves every version of
+// Python.
 #pragma once
 
 namespace gtopk::torch_backend {
 
-/// Releases the GIL where this thread holds it: what follows waits for threads that may want it.
+/// Releases the GIL if this thread holds it, for code that waits for threads that may need it.
 class WithoutGil {
  public:
   WithoutGil();

@@ -1,4 +1,4 @@
-// Torch backend: torch's Store as the one in which ranks meet.
+// Torch backend: torch's Store as the store in which ranks meet.
 #pragma once
 
 #include <chrono>
@@ -26,7 +26,7 @@ class TorchStore final : public KeyValueStore {
   c10::intrusive_ptr<c10d::Store> store_;
 };
 
-/// Where a group of torch's meets: its store, and that of the whole job under its prefixes.
+/// Where a torch group meets: its store, and the whole job's store under its prefixes.
 [[nodiscard]] std::shared_ptr<Directory> directory_of(
     const c10::intrusive_ptr<c10d::Store>& group_store);
 

@@ -1,4 +1,4 @@
-// Torch backend: tensors' types and options as the core names them.
+// Torch backend: converts tensors' types and options to the core's.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@ namespace gtopk::torch_backend {
 
 /// Throws ValueError for a type that has no reduction here.
 [[nodiscard]] DataType data_type(const at::Tensor& tensor);
-/// For moving, not reducing: every type. What the core has no name for keeps torch's number.
+/// For moving, not reducing: accepts every type. Types unknown to the core keep torch's number.
 [[nodiscard]] DataType type_to_move(const at::Tensor& tensor);
-/// The core's message with torch's names in the place of torch's numbers.
+/// The core's message with torch's type numbers replaced by their names.
 [[nodiscard]] std::string with_names_of_types(std::string text);
 /// Throws NotImplementedError for PREMUL_SUM, which has a factor as well: see reduction().
 [[nodiscard]] ReduceOp reduce_op(const c10d::ReduceOp& op);
@@ -21,7 +21,7 @@ struct Reduction {
   ReduceOp op = ReduceOp::kSum;
   double factor = 1;  ///< of PREMUL_SUM: what this rank's elements are multiplied by first
 };
-/// Of PREMUL_SUM, too; a factor in a tensor is read now. Throws ValueError.
+/// Also for PREMUL_SUM; a factor in a tensor is read now. Throws ValueError.
 [[nodiscard]] Reduction reduction(const c10d::ReduceOp& op);
 /// Throws ValueError.
 [[nodiscard]] PutBack put_back_named(const std::string& name);

@@ -1,5 +1,4 @@
-// Torch backend: a coalescing window: operations that are called together, and the one Work that
-// stands for them.
+// Torch backend: a coalescing window: operations called together, and the one Work for all of them.
 #pragma once
 
 #include <chrono>
@@ -15,8 +14,8 @@ namespace gtopk::torch_backend {
 
 using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
-/// Has ended when each of its Works has. Its error is that of the first of them, in the order of
-/// the calls, which has one; its result is theirs, one after the other.
+/// Completes when all of its Works have. Its error is the first of theirs, in call order; its
+/// result is the concatenation of theirs.
 class CoalescedWork final : public c10d::Work {
  public:
   CoalescedWork(int rank, Works works);
@@ -24,8 +23,8 @@ class CoalescedWork final : public c10d::Work {
   bool isCompleted() override;
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
-  /// For all of them, also where one fails early: none is under way any more when this returns or
-  /// throws, unless the time is up.
+  /// Waits for all of them, even if one fails early: none is in flight any more when this returns
+  /// or throws, unless the timeout has passed.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   std::vector<at::Tensor> result() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
@@ -39,14 +38,14 @@ class CoalescedWork final : public c10d::Work {
 class Window {
  public:
   void open();
-  /// What was called since it was opened; nothing where it is not open.
+  /// What was called since it was opened; nothing if it is not open.
   [[nodiscard]] Works close();
   /// Where it is open.
   void note(const c10::intrusive_ptr<c10d::Work>& work);
 
  private:
-  /// In a window that Python has left by an error of its own, nobody asks for Works any more: from
-  /// here on those that have ended well are let go.
+  /// If Python leaves a window by an exception of its own, nobody asks for its Works any more: from
+  /// this many on, those that have succeeded are released.
   static constexpr std::size_t kMany = 4096;
 
   std::mutex mutex_;

@@ -1,4 +1,4 @@
-// Torch backend: one operation as torch sees it: a Work to wait for, with a future for who asks.
+// Torch backend: one operation as torch sees it: a Work to wait for, with a future on demand.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ namespace gtopk::torch_backend {
 
 class GtopkWork final : public c10d::Work {
  public:
-  /// `memory` must live until the network has let go of it, and is copied back on success;
+  /// `memory` must live until the network no longer uses it, and is copied back on success;
   /// `result` is the future's value.
   GtopkWork(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs,
             std::vector<Contiguous> memory, std::vector<at::Tensor> result);
@@ -55,10 +55,10 @@ class GtopkWork final : public c10d::Work {
   uint64_t getCompletionKey() const override { return key_; }
 #endif
 
-  /// On success this runs after what is copied back, and before anybody is told. Once, before the
-  /// operation is started.
+  /// On success `finish` runs after results are copied back, and before anybody is told. Call at
+  /// most once, before the operation is started.
   void at_end(std::function<void()> finish) { finish_ = std::move(finish); }
-  /// Where the core tells who sent what is received; for a sender that is known, it is set.
+  /// Where the core stores the sender of a receive; set in advance if the sender is known.
   [[nodiscard]] std::uint32_t& source() { return source_; }
 
   /// How the core is to be called, as operation `sequence` of a group of that state; `unseen`: see
@@ -77,16 +77,16 @@ class GtopkWork final : public c10d::Work {
   using Clock = std::chrono::steady_clock;
 
   [[nodiscard]] bool ended() const { return completed_ && (!future_ || future_->completed()); }
-  /// The engine's thread: neither throws nor copies.
+  /// Called on the engine thread: neither throws nor copies.
   void operation_ended(Completer& completer, const std::exception_ptr& error) noexcept;
   void copy_back();
-  /// Wakes who waits; the future that is to be completed next, if any.
+  /// Wakes waiters; returns the future to be completed next, if any.
   [[nodiscard]] c10::intrusive_ptr<Future> end(std::exception_ptr error);
   void complete(Future& future) const;
   /// Whoever asked the group for it.
   void tell_hooks();
   [[nodiscard]] bool wait_on_stream();
-  /// What went wrong, where something did; with mutex_ held.
+  /// Throws the error, if there is one; with mutex_ held.
   void raise() const;
 
   std::vector<Contiguous> memory_;
@@ -104,7 +104,7 @@ class GtopkWork final : public c10d::Work {
   const std::uint64_t key_;    ///< no other Work of this process has it
   uint64_t sequence_ = 0;
   std::uint32_t source_ = 0;
-  /// The operation has ended: for those that look without the mutex.
+  /// Whether the operation has ended, readable without the mutex.
   std::atomic<bool> over_{false};
   int forks_;
 };
