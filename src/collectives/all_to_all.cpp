@@ -26,7 +26,7 @@ using engine::GroupView;
 using engine::Message;
 using engine::Task;
 
-/// Sends of one rank that are under way at once.
+/// Sends of one rank that are in flight at once.
 constexpr std::size_t kWindow = 8;
 
 struct Parts {

@@ -1,5 +1,5 @@
-// Collectives: the sum of sparse tensors in coordinate format. Each rank has entries of its own, so
-// that all of them go round the ring, and every rank adds them up alike:
+// Collectives: the sum of sparse tensors in coordinate format. Each rank has its own entries, so
+// all of them go round the ring, and every rank adds them up in the same way:
 //
 //   n[0..P)  <- sum over ranks of (n_r at r, 0 elsewhere)       all agree, and know who has how
 //   many block_r  <- n_r places, then n_r rows                       P-1 steps round the ring for

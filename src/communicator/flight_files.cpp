@@ -77,7 +77,7 @@ void FlightFiles::loop() {
   }
 }
 
-/// Whoever reads the directory never meets half a file.
+/// Replaces the file atomically: readers never see half a file.
 void FlightFiles::write() const {
   try {
     std::filesystem::create_directories(file_.parent_path());

@@ -20,9 +20,9 @@ using transport::TimePoint;
 /// descriptor. Spinning without a yield costs milliseconds a round when there are more ranks than
 /// cores.
 constexpr Duration kSpin = std::chrono::microseconds(50);
-/// In the middle of a long message the engine would be woken for every packet. It rests instead,
-/// for a share of the time that the message has taken so far, which delays its end by half of that
-/// on average, and saves the cores for whoever shares them (docs/performance.md).
+/// In the middle of a long message the engine would be woken for every packet. It sleeps instead,
+/// for a fraction of the time that the message has taken so far. This delays its end by half of
+/// that on average, and frees the cores for other processes (docs/performance.md).
 constexpr int kRestShare = 8;
 constexpr Duration kShortestRest = std::chrono::microseconds(10);
 constexpr Duration kLongestRest = std::chrono::microseconds(500);

@@ -31,7 +31,7 @@ std::optional<bool> Gate::verdict() const {
   return verdict_;
 }
 
-/// Under the lock, so that whoever forgets its waiter knows that it is not being called.
+/// Called with the lock held, so that after forget() a waiter is not being called.
 void Gate::decide(bool happened) {
   verdict_ = happened;
   for (const std::function<void()>& waiter : waiters_) waiter();

@@ -184,8 +184,8 @@ void AtGate::leave() {
   Scheduler::leave_gate(operation_);
 }
 
-// A verdict holds for all: whoever fails after it has committed all the same, and whoever fails
-// before it takes the others along.
+// A verdict holds for all: an operation that fails after it still commits, and one that fails
+// before it makes the others fail too.
 bool AtGate::await_resume() const {
   const bool happened = gate_.shut();
   if (!happened && operation_.cause()) throw Error(*operation_.cause());

@@ -242,7 +242,7 @@ std::optional<Error> Operation::take_result() {
   } catch (const std::exception& error) {
     thrown = Error(ErrorKind::kTransport, error.what());
   }
-  body_ = {};  // lets go of its messages; those still in the network stay with the slab
+  body_ = {};  // releases its messages; those still in the network stay with the slab
   slots_.for_each([&](MessageSlot& slot) {
     // Nobody will read what is received, and it may never come: its sender may have failed as well.
     if (slot.request.pending() && slot.request.is_receive) {

@@ -43,7 +43,7 @@ std::vector<std::uint64_t> sizes_of(const std::vector<at::Tensor>& tensors) {
   return sizes;
 }
 
-/// Memory in which tensors of one dtype lie side by side, and who is copied back from where.
+/// Memory that holds tensors of one dtype contiguously, and where each is copied back from.
 struct SideBySide {
   SideBySide(const std::vector<at::Tensor>& tensors, const char* what) {
     const BelowAutograd below;

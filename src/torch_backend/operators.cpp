@@ -205,8 +205,8 @@ std::int64_t sequence_number(const c10::intrusive_ptr<c10d::Work>& work) {
   return static_cast<std::int64_t>(work->getSequencenumber());
 }
 
-/// Leaves every group, so that the process can exit though nobody destroyed them. In a forked child
-/// the parent's are left alone.
+/// Leaves every group, so that the process can exit even if they were not destroyed. Does not touch
+/// the parent's in a forked child.
 void shut_down() {
   std::vector<BackendPointer> backends = GtopkBackend::living();
   for (const BackendPointer& backend : backends) backend->shutdown();

@@ -75,7 +75,7 @@ std::exception_ptr for_python(const std::exception_ptr& error, bool point_to_poi
 /// sleeper takes longer than a small collective.
 constexpr std::chrono::microseconds kSpin(50);
 
-/// Returns when the operation is over or has not ended within kSpin.
+/// Returns when the operation has ended, or after kSpin.
 void await_soon(const std::atomic<bool>& over) {
   const auto end = std::chrono::steady_clock::now() + kSpin;
   while (!over.load(std::memory_order_acquire) && std::chrono::steady_clock::now() < end) {

@@ -90,7 +90,7 @@ bool Leader::read_slot(std::int64_t slot, Duration at_most) {
   return true;
 }
 
-/// Who arrived last as a missing rank; nobody while a rank has none that may be alive.
+/// The latest arrival of the first missing rank; null while one has none that may be alive.
 Leader::Guest* Leader::likely_next() {
   Guest* likely = nullptr;
   for (const std::uint32_t rank : missing()) {

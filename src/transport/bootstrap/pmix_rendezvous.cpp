@@ -24,7 +24,7 @@ namespace {
 constexpr std::string_view kRendezvous = "gtopk/rendezvous";  // PMIx's
 constexpr std::string_view kService = "gtopk/service";        // the store's
 
-/// Enough that nobody guesses it.
+/// Too many to guess.
 constexpr std::size_t kSecretBytes = 32;
 
 /// Where rank 0 serves, and the secret by which it is told from who else may listen there: hosts

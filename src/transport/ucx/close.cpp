@@ -1,5 +1,5 @@
-// Transport over UCX: the way out. Flush, close, say what nobody received, then worker and context;
-// every step is bounded and progresses all the time, as a peer's flush may need ours.
+// Transport over UCX: shutdown. Flush, close, log unreceived messages, then worker and context;
+// every step is bounded and keeps progressing, as a peer's flush may need ours.
 #include <sched.h>
 
 #include <algorithm>

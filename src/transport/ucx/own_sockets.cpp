@@ -55,9 +55,9 @@ int open_description(int descriptor) {
   return open(path.data(), O_RDONLY | O_CLOEXEC);
 }
 
-/// UCX may have closed a descriptor, and its number may have become another file's. Not by fstat():
-/// ThreadSanitizer takes a descriptor for memory that whoever opened it has written, and knows
-/// nothing of the epoll set through which this thread has found it.
+/// UCX may have closed a descriptor, and its number may have been reused. Not by fstat():
+/// ThreadSanitizer treats a descriptor as memory written by the thread that opened it, and does not
+/// know about the epoll set through which this thread has found it.
 bool is_file(int descriptor, ino_t inode, struct stat& entry) {
   return fstatat(descriptor, "", &entry, AT_EMPTY_PATH) == 0 && entry.st_ino == inode;
 }

@@ -76,8 +76,8 @@ void UcxTransport::no_address(PeerId peer, const std::string& reason) {
   endpoint.asked = false;
   endpoint.unreachable = fmt::format("its address could not be looked up: {}", reason);
   fail_held(endpoint);
-  // Whoever waits for the peer would wait until its deadline, the peer's message perhaps being one
-  // that it cannot send either.
+  // Otherwise receives from the peer might wait until their deadlines, as the peer may be unable to
+  // send either.
   for (Request* request = endpoint.pending.first(); request != nullptr;) {
     Request* const next = request->next;
     if (request->connects) {

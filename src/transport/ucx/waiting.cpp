@@ -15,7 +15,7 @@ constexpr int kNapShare = 8;
 constexpr Duration kShortestNap = std::chrono::microseconds(50);
 constexpr Duration kLongestNap = std::chrono::milliseconds(1);
 
-// Whoever is too busy to sleep looks at its neighbours every so many turns.
+// A process that is too busy to sleep checks its neighbours every this many turns.
 constexpr unsigned kTurnsPerLook = 4096;
 
 }  // namespace
@@ -25,8 +25,8 @@ bool UcxTransport::progress() {
   moved = std::exchange(moved_in_wait_, false) || moved;
   napping_ = napping_ && !moved;
   if (!moved && !ended_neighbours_.empty()) {
-    // They ended before this call, which has found nothing more of theirs, and whoever calls has
-    // seen what came before, a goodbye perhaps.
+    // They ended before this call, which has found nothing more from them, and the caller has seen
+    // what came before, such as a goodbye.
     for (const PeerId peer : std::exchange(ended_neighbours_, {})) {
       endpoints_[peer].process_has_ended();
     }

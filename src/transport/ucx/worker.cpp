@@ -124,8 +124,8 @@ bool UcxWorker::may_sleep() {
 void UcxWorker::forget_wake() {
   eventfd_t ignored = 0;
   eventfd_read(wake_descriptor_, &ignored);
-  // After the read: a wake() in between has not written, and what it announces is seen by whoever
-  // waits next.
+  // After the read: a wake() in between has not written, and what it announces is seen by the next
+  // wait.
   woken_.exchange(false, std::memory_order_acq_rel);
 }
 
