@@ -39,7 +39,9 @@ Collective all_gather(std::vector<std::span<std::byte>> rooms, DataType dtype) {
   collective.name = "all_gather";
   std::vector<std::uint64_t> sizes;
   sizes.reserve(rooms.size());
-  for (const auto& room : rooms) sizes.push_back(room.size());
+  for (const auto& room : rooms) {
+    sizes.push_back(room.size());
+  }
   collective.agreement = Agreement("all_gather").numbers("bytes", sizes).type("dtype", dtype);
   const auto held = std::make_shared<const std::vector<std::span<std::byte>>>(std::move(rooms));
   collective.check = [held](const GroupShape& group) { check_rooms(*held, group); };

@@ -37,7 +37,9 @@ class ValueExchange {
         theirs_(group.buffer(kHeaderBytes + bytes_)) {
     if (bytes_ != 0) {
       std::memcpy(values(mine_), data, bytes_);
-      if (op == ReduceOp::kPremulSum) multiply(values(mine_), d, type, factor);
+      if (op == ReduceOp::kPremulSum) {
+        multiply(values(mine_), d, type, factor);
+      }
     }
   }
 
@@ -157,7 +159,9 @@ Task<void> reduce_over_ranks(GroupView& group, void* data, std::uint64_t d, Data
     co_await recursive_doubling(group, data, d, type, op, first_step, factor);
   } else {
     co_await agree_from(group, first_step);
-    if (op == ReduceOp::kPremulSum) multiply(data, d, type, factor);
+    if (op == ReduceOp::kPremulSum) {
+      multiply(data, d, type, factor);
+    }
     if (group.size() > 1) {
       co_await ring_all_reduce(group, data, d, type, op,
                                first_step + Tree(group.size()).end_step());

@@ -96,7 +96,9 @@ Collective all_to_all(std::vector<std::span<const std::byte>> parts,
                       std::vector<std::span<std::byte>> rooms, DataType dtype) {
   Collective collective;
   collective.name = "all_to_all";
-  for (const auto& part : parts) collective.bytes += part.size();
+  for (const auto& part : parts) {
+    collective.bytes += part.size();
+  }
   collective.agreement = Agreement("all_to_all").type("dtype", dtype);
   const auto held = std::make_shared<const Parts>(Parts{std::move(parts), std::move(rooms)});
   collective.check = [held](const GroupShape& group) { check_parts(*held, group); };

@@ -22,7 +22,9 @@ using engine::Task;
 
 Task<void> broadcast_from(GroupView& group, std::uint32_t root, std::span<std::byte> data) {
   co_await collectives::agree(group);
-  if (data.empty() || group.size() == 1) co_return;
+  if (data.empty() || group.size() == 1) {
+    co_return;
+  }
 
   // Ranks counted from the root. A rank's parent is itself without its lowest set bit; its children
   // add lower bits.
@@ -55,7 +57,9 @@ Task<void> broadcast_from(GroupView& group, std::uint32_t root, std::span<std::b
       collectives::require_length(received, piece(number).size(), group, parent);
     }
     for (std::uint32_t bit = lowest / 2; bit > 0; bit /= 2) {
-      if (place + bit >= ranks) continue;
+      if (place + bit >= ranks) {
+        continue;
+      }
       outgoing.push_back(group.send(rank_at(place + bit), step, piece(number), chunk));
     }
   }

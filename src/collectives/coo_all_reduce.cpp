@@ -56,7 +56,9 @@ CooSum added_up(std::span<const Block> blocks, DataType type, std::uint64_t row)
   std::size_t entries = 0;
   for (std::size_t rank = 0; rank < blocks.size(); ++rank) {
     entries += blocks[rank].entries;
-    if (blocks[rank].entries > 0) next.emplace(blocks[rank].place(0), rank);
+    if (blocks[rank].entries > 0) {
+      next.emplace(blocks[rank].place(0), rank);
+    }
   }
   const std::size_t row_bytes = row * size_of(type);
   std::vector<std::size_t> taken(blocks.size(), 0);
@@ -75,7 +77,9 @@ CooSum added_up(std::span<const Block> blocks, DataType type, std::uint64_t row)
       std::byte* const into = sum.values.data() + (sum.places.size() - 1) * row_bytes;
       collectives::reduce(into, into, values.data(), row, type, ReduceOp::kSum);
     }
-    if (taken[rank] < block.entries) next.emplace(block.place(taken[rank]), rank);
+    if (taken[rank] < block.entries) {
+      next.emplace(block.place(taken[rank]), rank);
+    }
   }
   return sum;
 }
@@ -127,7 +131,9 @@ void check_shape(const CooShape& shape) {
 
 std::uint64_t CooShape::row() const {
   std::uint64_t row = 1;
-  for (const std::uint64_t size : std::span(sizes).subspan(sparse_dimensions)) row *= size;
+  for (const std::uint64_t size : std::span(sizes).subspan(sparse_dimensions)) {
+    row *= size;
+  }
   return row;
 }
 

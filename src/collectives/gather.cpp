@@ -31,7 +31,9 @@ Task<void> gather_to(GroupView& group, std::uint32_t root, std::span<const std::
   Lengths sent(group.size());
   Lengths expected(group.size());
   sent[root] = data.size();
-  for (std::uint32_t from = 0; from < rooms.size(); ++from) expected[from] = rooms[from].size();
+  for (std::uint32_t from = 0; from < rooms.size(); ++from) {
+    expected[from] = rooms[from].size();
+  }
   co_await collectives::agree_on_lengths(group, sent, expected);
 
   const std::uint32_t step = collectives::Tree(group.size()).end_step();
@@ -42,11 +44,17 @@ Task<void> gather_to(GroupView& group, std::uint32_t root, std::span<const std::
   }
   std::vector<Message> incoming;
   for (std::uint32_t from = 0; from < group.size(); ++from) {
-    if (from != root) incoming.push_back(group.recv(from, step, rooms[from]));
+    if (from != root) {
+      incoming.push_back(group.recv(from, step, rooms[from]));
+    }
   }
-  if (data.data() != rooms[root].data()) std::ranges::copy(data, rooms[root].begin());
+  if (data.data() != rooms[root].data()) {
+    std::ranges::copy(data, rooms[root].begin());
+  }
   for (std::uint32_t from = 0; from < group.size(); ++from) {
-    if (from == root) continue;
+    if (from == root) {
+      continue;
+    }
     Message& message = incoming[from < root ? from : from - 1];
     const std::size_t received = co_await message;
     collectives::require_length(received, rooms[from].size(), group, from);
@@ -58,7 +66,9 @@ Task<void> scatter_from(GroupView& group, std::uint32_t root,
                         std::span<std::byte> room) {
   Lengths sent(group.size());
   Lengths expected(group.size());
-  for (std::uint32_t to = 0; to < parts.size(); ++to) sent[to] = parts[to].size();
+  for (std::uint32_t to = 0; to < parts.size(); ++to) {
+    sent[to] = parts[to].size();
+  }
   expected[root] = room.size();
   co_await collectives::agree_on_lengths(group, sent, expected);
 
@@ -71,10 +81,16 @@ Task<void> scatter_from(GroupView& group, std::uint32_t root,
   }
   std::vector<Message> outgoing;
   for (std::uint32_t to = 0; to < group.size(); ++to) {
-    if (to != root) outgoing.push_back(group.send(to, step, parts[to]));
+    if (to != root) {
+      outgoing.push_back(group.send(to, step, parts[to]));
+    }
   }
-  if (parts[root].data() != room.data()) std::ranges::copy(parts[root], room.begin());
-  for (Message& message : outgoing) co_await message;
+  if (parts[root].data() != room.data()) {
+    std::ranges::copy(parts[root], room.begin());
+  }
+  for (Message& message : outgoing) {
+    co_await message;
+  }
 }
 
 /// `own`: bytes of what this rank hands in, or gets; by_rank: those at the root.
@@ -97,7 +113,9 @@ void check_list(std::string_view name, std::string_view one, std::uint32_t root,
 
 Lengths lengths(const auto& spans) {
   Lengths sizes;
-  for (const auto& span : spans) sizes.push_back(span.size());
+  for (const auto& span : spans) {
+    sizes.push_back(span.size());
+  }
   return sizes;
 }
 

@@ -47,7 +47,9 @@ Task<Header> read_header(std::span<const std::byte> message, GroupView& group, s
                     group.member(from), header.sequence, header.flags, header.reserved,
                     group.sequence()));
   }
-  if (header.fingerprint == group.fingerprint()) co_return header;
+  if (header.fingerprint == group.fingerprint()) {
+    co_return header;
+  }
 
   engine::OthersCall asking = group.called_by(from);
   const std::string theirs = co_await asking;
@@ -64,7 +66,9 @@ Task<Header> read_header(std::span<const std::byte> message, GroupView& group, s
 
 void require_payload(const Header& header, std::uint64_t count, const GroupView& group,
                      std::uint32_t from) {
-  if (header.count == count && header.flags == 0 && header.index_bytes == 0) return;
+  if (header.count == count && header.flags == 0 && header.index_bytes == 0) {
+    return;
+  }
   throw Error(
       ErrorKind::kMismatch,
       fmt::format("{} sent a damaged header: {} elements, flags {:04x}, {}-byte indices, "
@@ -74,7 +78,9 @@ void require_payload(const Header& header, std::uint64_t count, const GroupView&
 
 void require_length(std::size_t received, std::size_t expected, const GroupView& group,
                     std::uint32_t from) {
-  if (received == expected) return;
+  if (received == expected) {
+    return;
+  }
   throw Error(ErrorKind::kMismatch, fmt::format("{} sent {} bytes where {} were agreed",
                                                 group.member(from), received, expected));
 }

@@ -34,18 +34,24 @@ Task<void> find_difference(GroupView& group, std::span<const std::uint64_t> sent
   std::memcpy(mine.data(), sent.data(), sent.size_bytes());
   std::deque<Message> outgoing;
   for (std::uint32_t to = 0; to < group.size(); ++to) {
-    if (to == group.rank()) continue;
+    if (to == group.rank()) {
+      continue;
+    }
     outgoing.push_back(group.send(to, first_step, mine.subspan(to * kNumber, kNumber)));
   }
   for (std::uint32_t from = 0; from < group.size(); ++from) {
-    if (from == group.rank()) continue;
+    if (from == group.rank()) {
+      continue;
+    }
     const std::span<std::byte> room = theirs.subspan(from * kNumber, kNumber);
     Message incoming = group.recv(from, first_step, room);
     const std::size_t received = co_await incoming;
     require_length(received, kNumber, group, from);
     std::uint64_t number = 0;
     std::memcpy(&number, room.data(), kNumber);
-    if (number == expected[from]) continue;
+    if (number == expected[from]) {
+      continue;
+    }
     throw Error(
         ErrorKind::kMismatch,
         fmt::format("ranks differ: {} sends {} bytes to {}, which expects {} from it",

@@ -29,7 +29,9 @@ Task<void> by_all_reduce(GroupView& group, std::uint32_t root, void* data, std::
   if (group.rank() != root) {  // whose own values are left as they are
     const std::size_t bytes = d * size_of(type);
     into = group.buffer(bytes).data();
-    if (bytes != 0) std::memcpy(into, data, bytes);
+    if (bytes != 0) {
+      std::memcpy(into, data, bytes);
+    }
   }
   co_await collectives::reduce_over_ranks(group, into, d, type, op, 0, factor);
 }
@@ -61,7 +63,9 @@ Task<void> by_ring(GroupView& group, std::uint32_t root, void* data, std::uint64
   const std::uint32_t first_step = collectives::Tree(ranks).end_step();
   const std::span<std::byte> sum = rank == root ? place(rank) : group.buffer(place(rank).size());
   co_await collectives::ring_reduce_scatter(group, values, sum.data(), type, op, first_step);
-  if (op == ReduceOp::kAvg) collectives::divide(sum.data(), chunks[rank].size, type, ranks);
+  if (op == ReduceOp::kAvg) {
+    collectives::divide(sum.data(), chunks[rank].size, type, ranks);
+  }
 
   const std::uint32_t step = first_step + ranks - 1;
   if (rank != root) {
@@ -71,10 +75,14 @@ Task<void> by_ring(GroupView& group, std::uint32_t root, void* data, std::uint64
   }
   std::vector<Message> incoming;
   for (std::uint32_t from = 0; from < ranks; ++from) {
-    if (from != root) incoming.push_back(group.recv(from, step, place(from)));
+    if (from != root) {
+      incoming.push_back(group.recv(from, step, place(from)));
+    }
   }
   for (std::uint32_t from = 0; from < ranks; ++from) {
-    if (from == root) continue;
+    if (from == root) {
+      continue;
+    }
     Message& message = incoming[from < root ? from : from - 1];
     const std::size_t received = co_await message;
     collectives::require_length(received, place(from).size(), group, from);
@@ -84,7 +92,9 @@ Task<void> by_ring(GroupView& group, std::uint32_t root, void* data, std::uint64
 Task<void> reduce_to(GroupView& group, std::uint32_t root, void* data, std::uint64_t d,
                      DataType type, ReduceOp op, double factor) {
   const bool small = d * size_of(type) <= collectives::kRecursiveDoublingBytes;
-  if (small || group.size() == 1) return by_all_reduce(group, root, data, d, type, op, factor);
+  if (small || group.size() == 1) {
+    return by_all_reduce(group, root, data, d, type, op, factor);
+  }
   return by_ring(group, root, data, d, type, op, factor);
 }
 

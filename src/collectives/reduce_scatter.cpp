@@ -28,7 +28,9 @@ using engine::Task;
 
 std::uint64_t total(std::span<const Segment> parts) {
   std::uint64_t elements = 0;
-  for (const Segment& part : parts) elements += part.size;
+  for (const Segment& part : parts) {
+    elements += part.size;
+  }
   return elements;
 }
 
@@ -39,7 +41,9 @@ std::vector<Segment> copied(GroupView& group, std::span<const Segment> parts, Da
   std::vector<Segment> copies;
   for (const Segment& part : parts) {
     const std::size_t bytes = part.size * element;
-    if (bytes != 0) std::memcpy(at, part.data, bytes);
+    if (bytes != 0) {
+      std::memcpy(at, part.data, bytes);
+    }
     copies.push_back({at, part.size});
     at += bytes;
   }
@@ -53,7 +57,9 @@ Task<void> by_all_reduce(GroupView& group, std::span<const Segment> parts, Segme
   co_await collectives::reduce_over_ranks(group, all.front().data, total(parts), type, op, 0,
                                           factor);
   const Segment own = all[group.rank()];
-  if (own.size != 0) std::memcpy(output.data, own.data, own.size * size_of(type));
+  if (own.size != 0) {
+    std::memcpy(output.data, own.data, own.size * size_of(type));
+  }
 }
 
 Task<void> reduce_to_parts(GroupView& group, std::span<const Segment> parts, Segment output,
@@ -71,7 +77,9 @@ Task<void> reduce_to_parts(GroupView& group, std::span<const Segment> parts, Seg
   }
   co_await collectives::ring_reduce_scatter(group, parts, output.data, type, op,
                                             collectives::Tree(group.size()).end_step());
-  if (op == ReduceOp::kAvg) collectives::divide(output.data, output.size, type, group.size());
+  if (op == ReduceOp::kAvg) {
+    collectives::divide(output.data, output.size, type, group.size());
+  }
 }
 
 void check_parts(std::span<const Segment> parts, Segment output, const GroupShape& group) {
@@ -96,7 +104,9 @@ Collective reduce_scatter(std::vector<Segment> parts, Segment output, DataType d
   collective.name = "reduce_scatter";
   std::vector<std::uint64_t> sizes;
   sizes.reserve(parts.size());
-  for (const Segment& part : parts) sizes.push_back(part.size);
+  for (const Segment& part : parts) {
+    sizes.push_back(part.size);
+  }
   collective.agreement = Agreement("reduce_scatter")
                              .numbers("d", sizes)
                              .type("dtype", dtype)

@@ -60,7 +60,9 @@ Task<void> go_round(GroupView& group, RingOrder order, Load load, std::uint32_t 
     while (incoming.begun() < messages && !incoming.full()) {
       const RingPiece piece = order.received(incoming.begun());
       const std::uint64_t reads_until = load.reads_until(piece);
-      if (reads_until > outgoing.begun()) break;
+      if (reads_until > outgoing.begun()) {
+        break;
+      }
       while (outgoing.ended() < reads_until) {
         Message& oldest = outgoing.oldest();
         co_await oldest;
@@ -117,7 +119,9 @@ class AllReduceLoad {
   [[nodiscard]] std::span<std::byte> leaves(RingPiece piece) const { return place(piece); }
   [[nodiscard]] std::span<std::byte> lands(RingPiece piece) const {
     const std::span<std::byte> at = place(piece);
-    if (!reduces(piece)) return at;
+    if (!reduces(piece)) {
+      return at;
+    }
     return rooms_.subspan((index(piece) % kWindow) * room_, at.size());
   }
   /// A final piece lands where the send of P-1 steps ago, of the same part, reads.
@@ -125,7 +129,9 @@ class AllReduceLoad {
     return reduces(piece) ? 0 : index(piece) + 1 - (ranks_ - 1) * pieces_;
   }
   void arrived(RingPiece piece) const {
-    if (!reduces(piece)) return;
+    if (!reduces(piece)) {
+      return;
+    }
     const std::span<std::byte> mine = place(piece);
     reduce(mine.data(), lands(piece).data(), mine.data(), mine.size() / element_, type_, op_);
   }

@@ -28,7 +28,9 @@ std::string find_address(Directory& directory, std::uint64_t identity,
   const std::string name = address_name(identity);
   const auto end = std::chrono::steady_clock::now() + kLookupBound;
   while (!stop.stop_requested() && std::chrono::steady_clock::now() < end) {
-    if (auto address = directory.lookup(name, kLookupSlice)) return *std::move(address);
+    if (auto address = directory.lookup(name, kLookupSlice)) {
+      return *std::move(address);
+    }
   }
   throw Error(ErrorKind::kBootstrap,
               stop.stop_requested()
@@ -110,7 +112,9 @@ Communicator::Communicator(std::shared_ptr<Process> process, const Meeting& meet
 }
 
 Communicator::~Communicator() {
-  if (process_->started_by_ != getpid()) return;
+  if (process_->started_by_ != getpid()) {
+    return;
+  }
   engine::EngineThread& thread = *process_->thread_;
   thread.let_end(group_);
   thread.call([&] { thread.engine().remove_group(*group_); });
@@ -159,7 +163,9 @@ std::optional<ErrorKind> Communicator::failure() const {
   process_->check_not_forked();
   std::optional<ErrorKind> kind;
   process_->thread_->call([&] {
-    if (group_->failure) kind = group_->failure->kind();
+    if (group_->failure) {
+      kind = group_->failure->kind();
+    }
   });
   return kind;
 }

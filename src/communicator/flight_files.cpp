@@ -28,7 +28,9 @@ static_assert(std::atomic<int>::is_always_lock_free);
 
 void on_signal(int /*number*/) {
   const int before = errno;
-  if (owner == getpid()) eventfd_write(signalled, 1);
+  if (owner == getpid()) {
+    eventfd_write(signalled, 1);
+  }
   errno = before;
 }
 
@@ -45,11 +47,15 @@ FlightFiles::FlightFiles(const FlightFilesSpec& spec, const std::string& file,
                 "the flight recorder has no eventfd: " + std::generic_category().message(errno));
   }
   thread_ = std::thread([this] { loop(); });
-  if (spec_.signal != 0) take_signal();
+  if (spec_.signal != 0) {
+    take_signal();
+  }
 }
 
 FlightFiles::~FlightFiles() {
-  if (spec_.signal != 0) give_signal_back();
+  if (spec_.signal != 0) {
+    give_signal_back();
+  }
   eventfd_write(wake_.get(), kEnd);
   thread_.join();
 }
@@ -72,8 +78,12 @@ void FlightFiles::write_soon() const { eventfd_write(wake_.get(), 1); }
 
 void FlightFiles::loop() {
   for (eventfd_t asked = 0; asked < kEnd;) {
-    if (eventfd_read(wake_.get(), &asked) != 0) continue;  // interrupted by a signal
-    if (asked % kEnd != 0) write();
+    if (eventfd_read(wake_.get(), &asked) != 0) {
+      continue;  // interrupted by a signal
+    }
+    if (asked % kEnd != 0) {
+      write();
+    }
   }
 }
 

@@ -43,7 +43,9 @@ std::optional<std::size_t> number_in(std::string_view text, std::size_t most) {
 
 int signal_in(std::string_view text) {
   for (const auto& [name, number] : kSignals) {
-    if (name == text) return number;
+    if (name == text) {
+      return number;
+    }
   }
   refuse(kSignal, text, "SIGUSR1, SIGUSR2, SIGHUP or SIGQUIT");
 }
@@ -74,9 +76,13 @@ FlightRecording::FlightRecording(const FlightSettings& settings, engine::EngineT
     : wall_(std::chrono::duration_cast<transport::Duration>(
                 std::chrono::system_clock::now().time_since_epoch()) -
             transport::SteadyClock().now().time_since_epoch()) {
-  if (settings.capacity == 0) return;
+  if (settings.capacity == 0) {
+    return;
+  }
   recorder_.emplace(settings.capacity, [this] {
-    if (files_) files_->write_soon();
+    if (files_) {
+      files_->write_soon();
+    }
   });
   if (settings.files) {
     const transport::PeerInfo& self = thread.self();

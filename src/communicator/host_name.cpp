@@ -26,8 +26,12 @@ std::string chosen(std::string_view name, std::string_view from) {
 
 std::string host_name(const transport::PeerInfo& self, const std::string& told) {
   const char* const named = std::getenv(kHostVariable);
-  if (named != nullptr && *named != '\0') return chosen(named, kHostVariable);
-  if (!told.empty()) return chosen(told, "Meeting::host");
+  if (named != nullptr && *named != '\0') {
+    return chosen(named, kHostVariable);
+  }
+  if (!told.empty()) {
+    return chosen(told, "Meeting::host");
+  }
   const transport::Place& place = self.place;
   if (place.boot.empty() || place.ipc_namespace == 0) {
     return fmt::format("process {:016x}", self.identity);

@@ -58,7 +58,9 @@ std::vector<MemberCard> read_cards(std::span<const std::string> cards, const Pre
                             self.group, self.rank, self.process));
   }
   std::vector<MemberCard> members;
-  for (const std::string& card : cards) members.push_back(decode(card, self, members.size()));
+  for (const std::string& card : cards) {
+    members.push_back(decode(card, self, members.size()));
+  }
   for (std::size_t rank = 0; rank < members.size(); ++rank) {
     if (const auto& refusal = members[rank].refusal) {
       throw Error(refusal->kind(), fmt::format("group '{}': rank {} ({}): {}", self.group, rank,

@@ -25,7 +25,9 @@ Process::Process() : started_by_(getpid()) {
 Process::~Process() {
   // In a forked child the thread does not exist and the network belongs to the parent: leave both
   // alone.
-  if (started_by_ == getpid()) return;
+  if (started_by_ == getpid()) {
+    return;
+  }
   static_cast<void>(thread_.release());
   static_cast<void>(flight_.release());
 }
@@ -40,7 +42,9 @@ const std::string& Process::transport() const { return thread_->description(); }
 const std::string& Process::placement() const { return placement_; }
 
 void Process::check_not_forked() const {
-  if (started_by_ == getpid()) return;
+  if (started_by_ == getpid()) {
+    return;
+  }
   throw Error(
       ErrorKind::kInvalidArgument,
       fmt::format("process {} was forked from process {}, which had started gtopk: a forked "

@@ -21,8 +21,9 @@ BufferPool::Buffer BufferPool::take(std::size_t bytes) {
 
 void BufferPool::give_back(Buffer buffer) {
   std::vector<Buffer>& kept = free_[static_cast<std::size_t>(std::countr_zero(buffer.capacity))];
-  if (kept.size() < std::max(kKeptPerClass, kKeptBytes / buffer.capacity))
+  if (kept.size() < std::max(kKeptPerClass, kKeptBytes / buffer.capacity)) {
     kept.push_back(std::move(buffer));
+  }
 }
 
 }  // namespace gtopk::engine

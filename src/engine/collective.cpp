@@ -34,7 +34,9 @@ std::uint64_t mix(std::uint64_t state, std::string_view text) {
 constexpr std::size_t kListed = 8;
 
 std::string text_of(std::span<const std::uint64_t> list, std::uint64_t fingerprint) {
-  if (list.size() <= kListed) return fmt::format("[{}]", fmt::join(list, ", "));
+  if (list.size() <= kListed) {
+    return fmt::format("[{}]", fmt::join(list, ", "));
+  }
   return fmt::format("[{}, ... {} in all, fingerprint {:016x}]",
                      fmt::join(list.first(kListed), ", "), list.size(), fingerprint);
 }
@@ -55,7 +57,9 @@ Agreement& Agreement::number(std::string_view name, std::uint64_t value) {
 }
 
 Agreement& Agreement::numbers(std::string_view name, std::span<const std::uint64_t> values) {
-  if (values.empty()) return number(name, 0);
+  if (values.empty()) {
+    return number(name, 0);
+  }
   if (std::ranges::all_of(values, [&](std::uint64_t value) { return value == values.front(); })) {
     return number(name, values.front());
   }
@@ -65,7 +69,9 @@ Agreement& Agreement::numbers(std::string_view name, std::span<const std::uint64
   }
   list_ = std::make_shared<const std::vector<std::uint64_t>>(values.begin(), values.end());
   std::uint64_t fingerprint = 0;
-  for (const std::uint64_t value : values) fingerprint = mix(fingerprint, value);
+  for (const std::uint64_t value : values) {
+    fingerprint = mix(fingerprint, value);
+  }
   return add({.name = name, .word = {}, .number = fingerprint, .has_list = true});
 }
 
@@ -97,8 +103,12 @@ const Agreement::Field* Agreement::find(std::string_view name) const {
 
 std::vector<std::uint64_t> Agreement::numbers_of(std::string_view name) const {
   const Field* const field = find(name);
-  if (field == nullptr) return {};
-  if (field->has_list) return *list_;
+  if (field == nullptr) {
+    return {};
+  }
+  if (field->has_list) {
+    return *list_;
+  }
   return field->has_number ? std::vector{field->number} : std::vector<std::uint64_t>{};
 }
 

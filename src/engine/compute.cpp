@@ -31,7 +31,9 @@ void ComputeThread::loop() {
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return ending_ || !jobs_.empty(); });
-    if (jobs_.empty()) return;
+    if (jobs_.empty()) {
+      return;
+    }
     Job job = std::move(jobs_.front());
     jobs_.pop_front();
     lock.unlock();

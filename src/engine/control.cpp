@@ -12,7 +12,9 @@ using transport::Status;
 
 void Control::watch(PeerId peer) {
   for (const Slot& slot : listeners_) {
-    if (slot.peer == peer) return;
+    if (slot.peer == peer) {
+      return;
+    }
   }
   Slot& slot = listeners_.emplace_back();
   slot.control = this;
@@ -43,7 +45,9 @@ void Control::sent(Request& request) {
 }
 
 void Control::send(PeerId peer, const Notice& notice) {
-  if (free_senders_.empty()) free_senders_.push_back(&senders_.emplace_back());
+  if (free_senders_.empty()) {
+    free_senders_.push_back(&senders_.emplace_back());
+  }
   Slot& slot = *free_senders_.back();
   free_senders_.pop_back();
   slot.control = this;
@@ -59,7 +63,9 @@ void Control::send(PeerId peer, const Notice& notice) {
 
 std::vector<std::pair<PeerId, Notice>> Control::take() {
   std::vector<std::pair<PeerId, Notice>> notices;
-  if (arrived_.empty()) return notices;
+  if (arrived_.empty()) {
+    return notices;
+  }
   std::vector<Slot*> arrived;
   arrived.swap(arrived_);
   for (Slot* slot : arrived) {
@@ -88,7 +94,9 @@ std::vector<std::pair<PeerId, Notice>> Control::take() {
 void Control::stop() {
   stopped_ = true;
   for (Slot& slot : listeners_) {
-    if (slot.request.pending()) transport_.cancel(slot.request);
+    if (slot.request.pending()) {
+      transport_.cancel(slot.request);
+    }
   }
 }
 
@@ -106,7 +114,9 @@ bool Control::knows(transport::Tag tag) const {
 std::vector<PeerId> Control::unsent() const {
   std::vector<PeerId> peers;
   for (const Slot& slot : senders_) {
-    if (slot.request.pending()) peers.push_back(slot.peer);
+    if (slot.request.pending()) {
+      peers.push_back(slot.peer);
+    }
   }
   return peers;
 }
@@ -114,7 +124,9 @@ std::vector<PeerId> Control::unsent() const {
 std::vector<PeerId> Control::peers() const {
   std::vector<PeerId> peers;
   for (const Slot& slot : listeners_) {
-    if (!slot.ended) peers.push_back(slot.peer);
+    if (!slot.ended) {
+      peers.push_back(slot.peer);
+    }
   }
   return peers;
 }

@@ -125,7 +125,9 @@ class Engine final : public transport::AddressBook {
   [[nodiscard]] bool has_left(transport::PeerId peer) const { return membership_.has_left(peer); }
   /// Checks for a message from any sender in every step, in call order.
   void watch(AnySender& sender) {
-    if (std::ranges::count(any_senders_, &sender) == 0) any_senders_.push_back(&sender);
+    if (std::ranges::count(any_senders_, &sender) == 0) {
+      any_senders_.push_back(&sender);
+    }
   }
   void forget(const AnySender& sender) { std::erase(any_senders_, &sender); }
   [[nodiscard]] bool is_watched_like(const AnySender& sender) const;

@@ -100,7 +100,9 @@ void EngineThread::advance(TimePoint& worked) {
       break;
     case Engine::Step::kBytesMoved: {
       const Duration pause = std::min((clock_.now() - worked) / kRestShare, kLongestRest);
-      if (pause >= kShortestRest) transport_->rest(pause);
+      if (pause >= kShortestRest) {
+        transport_->rest(pause);
+      }
       break;
     }
     case Engine::Step::kNothing:
@@ -121,14 +123,18 @@ void EngineThread::idle(TimePoint worked) {
 
 void EngineThread::loop() {
   TimePoint worked = clock_.now();
-  while (!ending_) advance(worked);
+  while (!ending_) {
+    advance(worked);
+  }
   leave();
 }
 
 void EngineThread::step_until(const std::function<bool()>& done, Duration at_most) {
   const TimePoint end = clock_.now() + at_most;
   TimePoint worked = clock_.now();
-  while (!done() && clock_.now() < end) advance(worked);
+  while (!done() && clock_.now() < end) {
+    advance(worked);
+  }
 }
 
 void EngineThread::leave() {

@@ -34,8 +34,12 @@ Json time_of(const std::optional<transport::TimePoint>& time, transport::Duratio
 
 /// PyTorch's words for what has not failed.
 std::string state_of(const FlightEntry& entry) {
-  if (entry.failure) return "failed";
-  if (entry.ended) return "completed";
+  if (entry.failure) {
+    return "failed";
+  }
+  if (entry.ended) {
+    return "completed";
+  }
   return entry.started ? "started" : "scheduled";
 }
 
@@ -53,10 +57,14 @@ std::uint64_t element_bytes(std::string_view name) {
 /// Numbers of elements, as far as the agreement tells them.
 std::vector<std::uint64_t> elements_of(const Agreement& agreement) {
   std::vector<std::uint64_t> elements = agreement.numbers_of("d");
-  if (!elements.empty()) return elements;
+  if (!elements.empty()) {
+    return elements;
+  }
   elements = agreement.numbers_of("bytes");
   const std::uint64_t width = element_bytes(agreement.word_of("dtype"));
-  for (std::uint64_t& each : elements) each /= width;
+  for (std::uint64_t& each : elements) {
+    each /= width;
+  }
   return elements;
 }
 
@@ -104,8 +112,12 @@ struct Status {
 void note(Status& status, const FlightEntry& entry) {
   const auto sequence = static_cast<std::int64_t>(entry.sequence);
   status.enqueued = std::max(status.enqueued, sequence);
-  if (entry.started) status.started = std::max(status.started, sequence);
-  if (entry.ended && !entry.failure) status.completed = std::max(status.completed, sequence);
+  if (entry.started) {
+    status.started = std::max(status.started, sequence);
+  }
+  if (entry.ended && !entry.failure) {
+    status.completed = std::max(status.completed, sequence);
+  }
 }
 
 }  // namespace
@@ -116,7 +128,9 @@ std::string json_of(const std::vector<FlightEntry>& entries, transport::Duration
   for (const FlightEntry& entry : entries) {
     auto& [group, status] = groups[entry.group->name];
     group = entry.group.get();
-    if (!entry.point_to_point) note(status, entry);
+    if (!entry.point_to_point) {
+      note(status, entry);
+    }
     records.push_back(json_of(entry, wall));
   }
   Json json;

@@ -11,17 +11,25 @@ FlightRecorder::FlightRecorder(std::size_t capacity, std::function<void()> faile
 }
 
 FlightEntry* FlightRecorder::find(const OperationEvent& event) {
-  if (!first_ || event.number < *first_) return nullptr;
+  if (!first_ || event.number < *first_) {
+    return nullptr;
+  }
   const std::size_t place = (event.number - *first_) % capacity_;
-  if (place >= ring_.size() || ring_[place].number != event.number) return nullptr;
+  if (place >= ring_.size() || ring_[place].number != event.number) {
+    return nullptr;
+  }
   return &ring_[place];
 }
 
 void FlightRecorder::queued(const OperationEvent& event) {
   const std::lock_guard lock(mutex_);
-  if (!first_) first_ = event.number;
+  if (!first_) {
+    first_ = event.number;
+  }
   const std::size_t place = (event.number - *first_) % capacity_;
-  if (place >= ring_.size()) ring_.resize(place + 1);  // no more than was reserved
+  if (place >= ring_.size()) {
+    ring_.resize(place + 1);  // no more than was reserved
+  }
   FlightEntry& entry = ring_[place];
   entry.number = event.number;
   entry.group = event.group.identity();
@@ -41,12 +49,16 @@ void FlightRecorder::queued(const OperationEvent& event) {
 
 void FlightRecorder::started(const OperationEvent& event) {
   const std::lock_guard lock(mutex_);
-  if (FlightEntry* const entry = find(event)) entry->started = event.at;
+  if (FlightEntry* const entry = find(event)) {
+    entry->started = event.at;
+  }
 }
 
 void FlightRecorder::phase(const OperationEvent& event, std::string_view name) {
   const std::lock_guard lock(mutex_);
-  if (FlightEntry* const entry = find(event)) entry->phase = name;
+  if (FlightEntry* const entry = find(event)) {
+    entry->phase = name;
+  }
 }
 
 void FlightRecorder::ended(const OperationEvent& event, const Error* error) {
@@ -60,7 +72,9 @@ void FlightRecorder::ended(const OperationEvent& event, const Error* error) {
       }
     }
   }
-  if (error != nullptr && failed_) failed_();
+  if (error != nullptr && failed_) {
+    failed_();
+  }
 }
 
 std::vector<FlightEntry> FlightRecorder::entries() const {

@@ -15,14 +15,20 @@ Gate::Gate(std::uint32_t arrivals) : arrivals_(arrivals), missing_(arrivals) {
 
 void Gate::arrive(bool happened) {
   const std::lock_guard lock(mutex_);
-  if (verdict_) return;
+  if (verdict_) {
+    return;
+  }
   all_happened_ = all_happened_ && happened;
-  if (--missing_ == 0) decide(all_happened_);
+  if (--missing_ == 0) {
+    decide(all_happened_);
+  }
 }
 
 bool Gate::shut() {
   const std::lock_guard lock(mutex_);
-  if (!verdict_) decide(false);
+  if (!verdict_) {
+    decide(false);
+  }
   return *verdict_;
 }
 
@@ -34,13 +40,17 @@ std::optional<bool> Gate::verdict() const {
 /// Called with the lock held, so that after forget() a waiter is not being called.
 void Gate::decide(bool happened) {
   verdict_ = happened;
-  for (const std::function<void()>& waiter : waiters_) waiter();
+  for (const std::function<void()>& waiter : waiters_) {
+    waiter();
+  }
 }
 
 Gate::Waiters::iterator Gate::when_decided(std::function<void()> then) {
   const std::lock_guard lock(mutex_);
   waiters_.push_back(std::move(then));
-  if (verdict_) waiters_.back()();
+  if (verdict_) {
+    waiters_.back()();
+  }
   return std::prev(waiters_.end());
 }
 

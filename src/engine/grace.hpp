@@ -18,7 +18,9 @@ class Grace {
   /// Until when the caller may wait: `length` from now, or less. Must be followed by end().
   [[nodiscard]] transport::TimePoint begin(transport::TimePoint now, transport::Duration length) {
     const std::lock_guard lock(mutex_);
-    if (waiting_++ == 0 && now > until_ + kTogether) until_ = now + length;
+    if (waiting_++ == 0 && now > until_ + kTogether) {
+      until_ = now + length;
+    }
     return until_;
   }
 

@@ -30,7 +30,9 @@ std::string Group::last_operation() const {
 
 std::optional<std::uint32_t> Group::rank_of(transport::PeerId peer) const {
   const auto found = std::find(peers_.begin(), peers_.end(), peer);
-  if (found == peers_.end()) return std::nullopt;
+  if (found == peers_.end()) {
+    return std::nullopt;
+  }
   return static_cast<std::uint32_t>(found - peers_.begin());
 }
 

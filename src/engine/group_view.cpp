@@ -18,7 +18,9 @@ bool Message::await_ready() const {
 
 std::size_t Message::await_resume() {
   const Operation& operation = *slot_->operation;
-  if (operation.cause()) throw Error(*operation.cause());
+  if (operation.cause()) {
+    throw Error(*operation.cause());
+  }
   const transport::Request& request = slot_->request;
   const std::string& other = operation.group().member(slot_->rank);
   switch (request.status()) {
@@ -28,7 +30,9 @@ std::size_t Message::await_resume() {
       const std::string sent =
           fmt::format("{} sent {} bytes, more than {} expects", other, request.length(),
                       operation.group().member(operation.group().rank()));
-      if (operation.spec().point_to_point()) throw Error(ErrorKind::kMismatch, sent);
+      if (operation.spec().point_to_point()) {
+        throw Error(ErrorKind::kMismatch, sent);
+      }
       throw Error(ErrorKind::kMismatch,
                   fmt::format("ranks differ: {}: {} called {} as #{}, {} called {} as #{}", sent,
                               other, operation.others_call, operation.sequence(),
@@ -54,7 +58,9 @@ std::size_t Message::await_resume() {
 }
 
 std::string OthersCall::await_resume() const {
-  if (operation_.cause()) throw Error(*operation_.cause());
+  if (operation_.cause()) {
+    throw Error(*operation_.cause());
+  }
   return operation_.others_call;
 }
 
@@ -75,7 +81,9 @@ bool Turn::await_ready() const {
 }
 
 void Turn::await_resume() const {
-  if (operation_.cause()) throw Error(*operation_.cause());
+  if (operation_.cause()) {
+    throw Error(*operation_.cause());
+  }
 }
 
 ReceiveTurn::ReceiveTurn(GroupView& group, std::uint32_t from, std::int32_t tag)
@@ -102,7 +110,9 @@ void ReceiveTurn::await_suspend(std::coroutine_handle<> waiter) {
 
 void ReceiveTurn::await_resume() {
   operation_.in_line_for.reset();
-  if (operation_.cause()) throw Error(*operation_.cause());
+  if (operation_.cause()) {
+    throw Error(*operation_.cause());
+  }
 }
 
 Operation& AnySender::group_operation(GroupView& group) { return group.operation_; }
@@ -136,7 +146,9 @@ bool AnySender::look() {
 }
 
 bool AnySender::await_ready() {
-  if (operation_.cause()) return true;
+  if (operation_.cause()) {
+    return true;
+  }
   return !operation_.engine().is_watched_like(*this) && look();
 }
 
@@ -146,8 +158,12 @@ void AnySender::await_suspend(std::coroutine_handle<> waiter) {
 }
 
 std::uint32_t AnySender::await_resume() {
-  if (operation_.cause()) throw Error(*operation_.cause());
-  if (!found_) throw Error(ErrorKind::kPeerFailed, "every other rank of the group has left");
+  if (operation_.cause()) {
+    throw Error(*operation_.cause());
+  }
+  if (!found_) {
+    throw Error(ErrorKind::kPeerFailed, "every other rank of the group has left");
+  }
   return *found_;
 }
 
@@ -166,7 +182,9 @@ void AtGate::await_suspend(std::coroutine_handle<> waiter) {
   const auto decided = [&engine, weak = std::weak_ptr<AtGate*>(here_)] {
     engine.post([weak] {
       const auto here = weak.lock();
-      if (!here) return;
+      if (!here) {
+        return;
+      }
       Operation& operation = (*here)->operation_;
       if (operation.gate_waiter) {
         operation.engine().make_ready(std::exchange(operation.gate_waiter, {}), operation);
@@ -178,7 +196,9 @@ void AtGate::await_suspend(std::coroutine_handle<> waiter) {
 }
 
 void AtGate::leave() {
-  if (!waits_) return;
+  if (!waits_) {
+    return;
+  }
   gate_.forget(*waits_);
   waits_.reset();
   Scheduler::leave_gate(operation_);
@@ -188,7 +208,9 @@ void AtGate::leave() {
 // before it makes the others fail too.
 bool AtGate::await_resume() const {
   const bool happened = gate_.shut();
-  if (!happened && operation_.cause()) throw Error(*operation_.cause());
+  if (!happened && operation_.cause()) {
+    throw Error(*operation_.cause());
+  }
   return happened;
 }
 

@@ -38,7 +38,9 @@ class [[nodiscard]] Message {
   Message(const Message&) = delete;
   Message& operator=(const Message&) = delete;
   ~Message() {
-    if (slot_ != nullptr) slot_->operation->release(*slot_);
+    if (slot_ != nullptr) {
+      slot_->operation->release(*slot_);
+    }
   }
 
   [[nodiscard]] bool await_ready() const;
@@ -243,7 +245,9 @@ class GroupView {
   /// to another thread would take longer.
   template <class Work>
   [[nodiscard]] Computation compute(std::uint64_t elements, Work work) {
-    if (elements > kFewElements) return compute(std::move(work));
+    if (elements > kFewElements) {
+      return compute(std::move(work));
+    }
     work();
     return Computation(operation_, nullptr);
   }

@@ -21,7 +21,9 @@ std::vector<std::uint32_t> numbered(std::span<const std::string> names) {
 
 std::uint32_t count_of(std::span<const std::uint32_t> host_of) {
   std::uint32_t hosts = 0;
-  for (const std::uint32_t host : host_of) hosts += host == hosts ? 1 : 0;  // each new one is next
+  for (const std::uint32_t host : host_of) {
+    hosts += host == hosts ? 1 : 0;  // each new one is next
+  }
   return hosts;
 }
 
@@ -29,10 +31,14 @@ std::uint32_t count_of(std::span<const std::uint32_t> host_of) {
 
 HostMap::HostMap(std::vector<std::uint32_t> host_of)
     : host_of_(std::move(host_of)), by_host_(host_of_.size()), begin_(count_of(host_of_) + 1) {
-  for (const std::uint32_t host : host_of_) ++begin_[host + 1];
+  for (const std::uint32_t host : host_of_) {
+    ++begin_[host + 1];
+  }
   std::partial_sum(begin_.begin(), begin_.end(), begin_.begin());
   std::vector<std::uint32_t> next = begin_;
-  for (std::uint32_t rank = 0; rank < ranks(); ++rank) by_host_[next[host_of_[rank]]++] = rank;
+  for (std::uint32_t rank = 0; rank < ranks(); ++rank) {
+    by_host_[next[host_of_[rank]]++] = rank;
+  }
 }
 
 HostMap::HostMap(std::span<const std::string> names) : HostMap(numbered(names)) {}

@@ -14,7 +14,9 @@ class Keepsakes {
   template <class T>
   [[nodiscard]] T& of() {
     std::shared_ptr<void>& kept = kept_[std::type_index(typeid(T))];
-    if (!kept) kept = std::make_shared<T>();
+    if (!kept) {
+      kept = std::make_shared<T>();
+    }
     return *static_cast<T*>(kept.get());
   }
 

@@ -7,7 +7,9 @@
 namespace gtopk::engine {
 
 void Lookups::run(Find find, Found found) {
-  if (!thread_) thread_.emplace("gtopk-lookup");
+  if (!thread_) {
+    thread_.emplace("gtopk-lookup");
+  }
   struct Outcome {
     std::string address;
     std::string error;

@@ -3,7 +3,9 @@
 namespace gtopk::engine {
 
 MessageSlot& MessageSlots::take(Operation& operation) {
-  if (free_.empty()) free_.push_back(&slots_.emplace_back());
+  if (free_.empty()) {
+    free_.push_back(&slots_.emplace_back());
+  }
   MessageSlot& slot = *free_.back();
   free_.pop_back();
   slot.operation = &operation;
@@ -25,10 +27,16 @@ void MessageSlots::give_back(MessageSlot& slot) {
 }
 
 void MessageSlots::trim() {
-  if (slots_.size() <= kKept) return;
-  while (slots_.size() > kKept) slots_.pop_back();
+  if (slots_.size() <= kKept) {
+    return;
+  }
+  while (slots_.size() > kKept) {
+    slots_.pop_back();
+  }
   free_.clear();
-  for (MessageSlot& slot : slots_) free_.push_back(&slot);
+  for (MessageSlot& slot : slots_) {
+    free_.push_back(&slot);
+  }
 }
 
 }  // namespace gtopk::engine

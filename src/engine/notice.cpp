@@ -39,10 +39,14 @@ void encode(const Notice& notice, Notice::Wire& wire) {
 }
 
 std::optional<Notice> decode(std::span<const std::byte> wire) {
-  if (wire.size() != Notice::kBytes) return std::nullopt;
+  if (wire.size() != Notice::kBytes) {
+    return std::nullopt;
+  }
   Head head{};
   std::memcpy(&head, wire.data(), sizeof head);
-  if (head.magic != kMagic || head.text_bytes > Notice::kMaxText) return std::nullopt;
+  if (head.magic != kMagic || head.text_bytes > Notice::kMaxText) {
+    return std::nullopt;
+  }
   if (head.kind < static_cast<std::uint8_t>(NoticeKind::kAbort) ||
       head.kind > static_cast<std::uint8_t>(NoticeKind::kWithdraw) ||
       head.error > static_cast<std::uint8_t>(ErrorKind::kUnsupported)) {

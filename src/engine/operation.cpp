@@ -15,7 +15,9 @@ namespace {
 constexpr std::size_t kKeptStorages = Engine::kMaxInFlight;
 
 std::unique_ptr<OperationStorage> take_storage(Engine& engine) {
-  if (engine.storages().empty()) return std::make_unique<OperationStorage>();
+  if (engine.storages().empty()) {
+    return std::make_unique<OperationStorage>();
+  }
   std::unique_ptr<OperationStorage> storage = std::move(engine.storages().back());
   engine.storages().pop_back();
   return storage;
@@ -34,10 +36,14 @@ Task<void> throwing(std::exception_ptr error) {
 
 bool OperationStorage::recycle() {
   // An engine that goes with messages still in the network takes their slots with it.
-  if (!slots.none_in_use()) return false;
+  if (!slots.none_in_use()) {
+    return false;
+  }
   slots.trim();
   buffers.clear();
-  if (buffers.capacity() > kKeptBuffers) buffers.shrink_to_fit();
+  if (buffers.capacity() > kKeptBuffers) {
+    buffers.shrink_to_fit();
+  }
   return true;
 }
 
@@ -57,7 +63,9 @@ Operation::Operation(Engine& engine, std::shared_ptr<Group> group, std::uint64_t
 
 Operation::~Operation() {
   body_ = {};
-  for (BufferPool::Buffer& buffer : buffers_) engine_.pool().give_back(std::move(buffer));
+  for (BufferPool::Buffer& buffer : buffers_) {
+    engine_.pool().give_back(std::move(buffer));
+  }
   if (engine_.storages().size() < kKeptStorages && storage_->recycle()) {
     engine_.storages().push_back(std::move(storage_));
   }
@@ -73,9 +81,13 @@ std::string Operation::label() const {
 
 std::vector<std::uint32_t> Operation::waits_for(bool sends) const {
   std::vector<std::uint32_t> ranks;
-  if (in_line_for && !sends) ranks.push_back(*in_line_for);
+  if (in_line_for && !sends) {
+    ranks.push_back(*in_line_for);
+  }
   slots_.for_each([&](const MessageSlot& slot) {
-    if (slot.request.pending() && slot.request.is_receive != sends) ranks.push_back(slot.rank);
+    if (slot.request.pending() && slot.request.is_receive != sends) {
+      ranks.push_back(slot.rank);
+    }
   });
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
@@ -96,13 +108,23 @@ void Operation::start() {
 }
 
 void Operation::fail(const Error& cause) {
-  if (cause_ || state == State::kLingering) return;
+  if (cause_ || state == State::kLingering) {
+    return;
+  }
   cause_ = cause;
-  if (turn_waiter) engine_.make_ready(std::exchange(turn_waiter, {}), *this);
-  if (gate_waiter) engine_.make_ready(std::exchange(gate_waiter, {}), *this);
-  if (answer_waiter_) engine_.make_ready(std::exchange(answer_waiter_, {}), *this);
+  if (turn_waiter) {
+    engine_.make_ready(std::exchange(turn_waiter, {}), *this);
+  }
+  if (gate_waiter) {
+    engine_.make_ready(std::exchange(gate_waiter, {}), *this);
+  }
+  if (answer_waiter_) {
+    engine_.make_ready(std::exchange(answer_waiter_, {}), *this);
+  }
   slots_.for_each([&](MessageSlot& slot) {
-    if (slot.waiter) engine_.make_ready(std::exchange(slot.waiter, {}), *this);
+    if (slot.waiter) {
+      engine_.make_ready(std::exchange(slot.waiter, {}), *this);
+    }
     if (slot.request.pending() && slot.request.is_receive) {
       engine_.transport().cancel(slot.request);
     }
@@ -121,22 +143,30 @@ void Operation::answer(std::uint32_t rank, const std::string& call) {
     engine_.make_ready(std::exchange(answer_waiter_, {}), *this);
   }
   slots_.for_each([&](MessageSlot& slot) {
-    if (!slot.unexplained || slot.rank != rank) return;
+    if (!slot.unexplained || slot.rank != rank) {
+      return;
+    }
     slot.unexplained = false;
     others_call = call;
-    if (slot.waiter) engine_.make_ready(std::exchange(slot.waiter, {}), *this);
+    if (slot.waiter) {
+      engine_.make_ready(std::exchange(slot.waiter, {}), *this);
+    }
   });
 }
 
 void Operation::sender_left(std::uint32_t rank) {
   slots_.for_each([&](MessageSlot& slot) {
-    if (slot.rank == rank && slot.request.is_receive) withdraw_from_departed(slot);
+    if (slot.rank == rank && slot.request.is_receive) {
+      withdraw_from_departed(slot);
+    }
   });
 }
 
 /// A receive that is matched goes on; one that is not ends as cancelled, perhaps at once.
 void Operation::withdraw_from_departed(MessageSlot& slot) {
-  if (!slot.request.pending()) return;
+  if (!slot.request.pending()) {
+    return;
+  }
   slot.deserted = true;
   engine_.transport().cancel(slot.request);
 }
@@ -150,7 +180,9 @@ bool Operation::receives(transport::Tag tag) const {
 }
 
 MessageSlot& Operation::take_slot(bool receive, std::uint32_t rank) {
-  if (cause_) throw Error(*cause_);
+  if (cause_) {
+    throw Error(*cause_);
+  }
   MessageSlot& slot = slots_.take(*this);
   slot.rank = rank;
   slot.request.is_receive = receive;
@@ -172,7 +204,9 @@ MessageSlot& Operation::recv(std::uint32_t from, transport::Tag tag, std::span<s
   MessageSlot& slot = take_slot(true, from);
   const transport::PeerId peer = group_->peer(from);
   engine_.transport().recv(peer, tag, room.data(), room.size(), slot.request);
-  if (engine_.has_left(peer)) withdraw_from_departed(slot);
+  if (engine_.has_left(peer)) {
+    withdraw_from_departed(slot);
+  }
   return slot;
 }
 
@@ -198,8 +232,12 @@ void Operation::completed(transport::Request& request) {
     operation.engine_.is_deserted(operation, slot.rank);
     return;
   }
-  if (slot.waiter) operation.engine_.make_ready(std::exchange(slot.waiter, {}), operation);
-  if (slot.orphaned) operation.slots_.give_back(slot);
+  if (slot.waiter) {
+    operation.engine_.make_ready(std::exchange(slot.waiter, {}), operation);
+  }
+  if (slot.orphaned) {
+    operation.slots_.give_back(slot);
+  }
 }
 
 void Operation::release(MessageSlot& slot) {
@@ -249,7 +287,9 @@ std::optional<Error> Operation::take_result() {
       engine_.transport().cancel(slot.request);
     }
   });
-  if (!thrown) return std::nullopt;
+  if (!thrown) {
+    return std::nullopt;
+  }
   return cause_ ? cause_ : Error(thrown->kind(), fmt::format("{}: {}", label(), thrown->what()));
 }
 
@@ -283,7 +323,9 @@ void Operation::tell(const std::optional<Error>& result) {
     engine_.observers().ended(event(engine_.clock().now()), result ? &*result : nullptr);
   }
   const auto done = std::exchange(spec_.done, nullptr);
-  if (done) done(result ? std::make_exception_ptr(*result) : nullptr);
+  if (done) {
+    done(result ? std::make_exception_ptr(*result) : nullptr);
+  }
 }
 
 }  // namespace gtopk::engine

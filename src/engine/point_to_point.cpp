@@ -31,7 +31,9 @@ TransferHeader read_header(std::span<const std::byte> message, const GroupView& 
     std::memcpy(&header, message.data(), sizeof header);
     const std::uint64_t with_it = travels_with_header(header.bytes) ? header.bytes : 0;
     const bool whole = message.size() == sizeof header + with_it;
-    if (header.magic == TransferHeader::kMagic && whole) return header;
+    if (header.magic == TransferHeader::kMagic && whole) {
+      return header;
+    }
   }
   throw Error(ErrorKind::kMismatch,
               fmt::format("{} sent {} bytes that are no message of this version: use one gtopk "
@@ -43,7 +45,9 @@ TransferHeader read_header(std::span<const std::byte> message, const GroupView& 
 Task<void> take_payload(GroupView& group, std::uint32_t from, TransferHeader header,
                         std::span<const std::byte> message, std::span<std::byte> room) {
   const bool follows = !travels_with_header(header.bytes);
-  if (follows) group.expect_payload(from, header.serial);
+  if (follows) {
+    group.expect_payload(from, header.serial);
+  }
   if (header.bytes != room.size()) {
     throw Error(ErrorKind::kMismatch,
                 fmt::format("{} sent {} bytes, {} expects {}", group.member(from), header.bytes,
@@ -52,11 +56,15 @@ Task<void> take_payload(GroupView& group, std::uint32_t from, TransferHeader hea
   if (follows) {
     Message payload = group.recv_payload(from, header.serial, room);
     const std::size_t received = co_await payload;
-    if (received == room.size()) co_return;
+    if (received == room.size()) {
+      co_return;
+    }
     throw Error(ErrorKind::kMismatch, fmt::format("{} announced {} bytes and sent {}",
                                                   group.member(from), room.size(), received));
   }
-  if (!room.empty()) std::memcpy(room.data(), message.data() + sizeof header, room.size());
+  if (!room.empty()) {
+    std::memcpy(room.data(), message.data() + sizeof header, room.size());
+  }
 }
 
 }  // namespace
@@ -71,7 +79,9 @@ Task<void> send(GroupView& group, std::uint32_t to, std::int32_t tag,
       group.buffer(sizeof header + (one_message ? data.size() : 0));
   std::memcpy(message.data(), &header, sizeof header);
   if (one_message) {
-    if (!data.empty()) std::memcpy(message.data() + sizeof header, data.data(), data.size());
+    if (!data.empty()) {
+      std::memcpy(message.data() + sizeof header, data.data(), data.size());
+    }
     Message whole = group.send_header(to, tag, message);
     co_await whole;
     co_return;
@@ -116,7 +126,9 @@ Task<std::uint32_t> recv_any(GroupView& group, std::int32_t tag, std::span<std::
     const std::size_t received = co_await head;
     const TransferHeader header = read_header(message.first(received), group, from);
     turn.reset();
-    if (group.take_withdrawn(from, header.serial)) continue;
+    if (group.take_withdrawn(from, header.serial)) {
+      continue;
+    }
     Task<void> receiving = take_payload(group, from, header, message, room);
     co_await receiving;
     co_return from;

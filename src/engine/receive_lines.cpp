@@ -26,9 +26,13 @@ Operation* ReceiveLines::leave(Place& place) {
   Line& line = *place.line;
   (place.previous == nullptr ? line.first : place.previous->next) = place.next;
   (place.next == nullptr ? line.last : place.next->previous) = place.previous;
-  if (line.first != nullptr) return place.previous == nullptr ? line.first->operation : nullptr;
+  if (line.first != nullptr) {
+    return place.previous == nullptr ? line.first->operation : nullptr;
+  }
   Lines::node_type node = lines_.extract(place.key);
-  if (spare_.size() < kSpare) spare_.push_back(std::move(node));
+  if (spare_.size() < kSpare) {
+    spare_.push_back(std::move(node));
+  }
   return nullptr;
 }
 

@@ -29,21 +29,29 @@ bool StaleMessages::has_payload(std::uint32_t group, transport::Tag tag) const {
 }
 
 void StaleMessages::add(Entry entry) {
-  if (!has(entry.kind, entry.group, entry.number)) entries_.push_back(entry);
+  if (!has(entry.kind, entry.group, entry.number)) {
+    entries_.push_back(entry);
+  }
   due_ = true;  // it may be there already
 }
 
 void StaleMessages::add_group(std::uint32_t group, TimePoint now) {
-  if (!has(Kind::kGroup, group, 0)) forget_group(group);  // which this includes
+  if (!has(Kind::kGroup, group, 0)) {
+    forget_group(group);  // which this includes
+  }
   add({Kind::kGroup, group, 0, now + kBound});
 }
 
 void StaleMessages::add_collective(std::uint32_t group, std::uint64_t sequence, TimePoint now) {
-  if (!has(Kind::kGroup, group, 0)) add({Kind::kCollective, group, sequence, now + kBound});
+  if (!has(Kind::kGroup, group, 0)) {
+    add({Kind::kCollective, group, sequence, now + kBound});
+  }
 }
 
 void StaleMessages::add_payload(std::uint32_t group, transport::Tag tag, TimePoint now) {
-  if (!has(Kind::kGroup, group, 0)) add({Kind::kPayload, group, tag, now + kBound});
+  if (!has(Kind::kGroup, group, 0)) {
+    add({Kind::kPayload, group, tag, now + kBound});
+  }
 }
 
 void StaleMessages::discard_group(std::uint32_t group) {
@@ -63,7 +71,9 @@ void StaleMessages::sweep(TimePoint now,
     return now >= entry.until ||
            (entry.kind == Kind::kCollective && arrived(entry.group) > entry.number + kSequences);
   });
-  if (now < next_sweep()) return;
+  if (now < next_sweep()) {
+    return;
+  }
   due_ = false;
   swept_ = now;
   for (const Entry& entry : entries_) {

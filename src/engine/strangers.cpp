@@ -20,12 +20,16 @@ bool Strangers::ours(Tag tag) const {
 }
 
 void Strangers::look(transport::TimePoint now) {
-  if (now < next_look()) return;
+  if (now < next_look()) {
+    return;
+  }
   due_ = false;
   looked_ = now;
   std::uint64_t strange = 0;
   transport_.sift([&](Tag tag) {
-    if (ours(tag)) return true;
+    if (ours(tag)) {
+      return true;
+    }
     // What a group leaves behind that has ended is nobody's fault.
     const std::uint32_t id = transport::group_of(tag);
     const bool remains = transport::kind_of(tag) != TagKind::kControl && !groups_.taken(id) &&
@@ -33,7 +37,9 @@ void Strangers::look(transport::TimePoint now) {
     strange += remains ? 0 : 1;
     return false;
   });
-  if (strange == 0) return;
+  if (strange == 0) {
+    return;
+  }
   // At 1, 2, 4 ... messages.
   const bool tell = std::bit_width(dropped_) != std::bit_width(dropped_ + strange);
   dropped_ += strange;

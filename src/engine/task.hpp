@@ -25,9 +25,13 @@ class FramePool {
   static void* take(std::size_t bytes) {
     FramePool& pool = of_this_thread();
     const std::size_t size_class = class_of(bytes);
-    if (size_class >= kClasses) return ::operator new(bytes);
+    if (size_class >= kClasses) {
+      return ::operator new(bytes);
+    }
     Frame*& first = pool.free_[size_class];
-    if (first == nullptr) return ::operator new((size_class + 1) * kGrain);
+    if (first == nullptr) {
+      return ::operator new((size_class + 1) * kGrain);
+    }
     return std::exchange(first, first->next);
   }
   static void give_back(void* memory, std::size_t bytes) noexcept {
@@ -47,7 +51,9 @@ class FramePool {
   FramePool& operator=(FramePool&&) = delete;
   ~FramePool() {
     for (Frame*& first : free_) {
-      while (first != nullptr) ::operator delete(std::exchange(first, first->next));
+      while (first != nullptr) {
+        ::operator delete(std::exchange(first, first->next));
+      }
     }
   }
 
@@ -98,7 +104,9 @@ struct Promise : PromiseBase {
   Task<T> get_return_object();
   void return_value(T result) { value.emplace(std::move(result)); }
   T take() {
-    if (exception) std::rethrow_exception(exception);
+    if (exception) {
+      std::rethrow_exception(exception);
+    }
     return std::move(*value);
   }
 };
@@ -108,7 +116,9 @@ struct Promise<void> : PromiseBase {
   Task<void> get_return_object();
   void return_void() noexcept {}
   void take() const {
-    if (exception) std::rethrow_exception(exception);
+    if (exception) {
+      std::rethrow_exception(exception);
+    }
   }
 };
 
@@ -126,7 +136,9 @@ class [[nodiscard]] Task {
   Task(Task&& other) noexcept : handle_(std::exchange(other.handle_, {})) {}
   Task& operator=(Task&& other) noexcept {
     if (this != &other) {
-      if (handle_) handle_.destroy();
+      if (handle_) {
+        handle_.destroy();
+      }
       handle_ = std::exchange(other.handle_, {});
     }
     return *this;
@@ -134,7 +146,9 @@ class [[nodiscard]] Task {
   Task(const Task&) = delete;
   Task& operator=(const Task&) = delete;
   ~Task() {
-    if (handle_) handle_.destroy();
+    if (handle_) {
+      handle_.destroy();
+    }
   }
 
   // The root's three calls.

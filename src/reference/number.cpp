@@ -52,11 +52,15 @@ Format format_of(DataType type) {
 /// To the nearest multiple of the format's spacing at `value`; the default rounding mode breaks
 /// ties to even.
 double round_to(const Format& format, double value) {
-  if (value == 0.0 || !std::isfinite(value) || format.mantissa_bits == 52) return value;
+  if (value == 0.0 || !std::isfinite(value) || format.mantissa_bits == 52) {
+    return value;
+  }
   const int exponent = std::max(std::ilogb(value), format.lowest_exponent());
   const int spacing = exponent - format.mantissa_bits;
   const double nearest = std::ldexp(std::nearbyint(std::ldexp(value, -spacing)), spacing);
-  if (std::fabs(nearest) <= format.largest()) return nearest;
+  if (std::fabs(nearest) <= format.largest()) {
+    return nearest;
+  }
   return std::copysign(std::numeric_limits<double>::infinity(), value);
 }
 
@@ -69,7 +73,9 @@ std::uint16_t half_bits(const Format& format, double value) {
     return static_cast<std::uint16_t>(infinity | quiet);
   }
   const double magnitude = std::fabs(round_to(format, value));
-  if (std::isinf(magnitude)) return static_cast<std::uint16_t>(sign | infinity);
+  if (std::isinf(magnitude)) {
+    return static_cast<std::uint16_t>(sign | infinity);
+  }
   if (magnitude <
       std::ldexp(1.0, format.lowest_exponent())) {  // zero, subnormal: a count of the smallest
     const double count = std::ldexp(magnitude, format.mantissa_bits - format.lowest_exponent());
@@ -116,14 +122,22 @@ void put_element(Bytes& bytes, std::uint64_t index, Element element) {
 Bytes zeros(DataType type, std::uint64_t elements) { return Bytes(elements * size_of(type)); }
 
 double load(DataType type, const Bytes& bytes, std::uint64_t index) {
-  if (type == DataType::kFloat64) return element_at<double>(bytes, index);
-  if (type == DataType::kFloat32) return element_at<float>(bytes, index);
+  if (type == DataType::kFloat64) {
+    return element_at<double>(bytes, index);
+  }
+  if (type == DataType::kFloat32) {
+    return element_at<float>(bytes, index);
+  }
   return half_value(format_of(type), element_at<std::uint16_t>(bytes, index));
 }
 
 void store(DataType type, Bytes& bytes, std::uint64_t index, double value) {
-  if (std::isnan(value)) value = std::numeric_limits<double>::quiet_NaN();
-  if (type == DataType::kFloat64) return put_element(bytes, index, value);
+  if (std::isnan(value)) {
+    value = std::numeric_limits<double>::quiet_NaN();
+  }
+  if (type == DataType::kFloat64) {
+    return put_element(bytes, index, value);
+  }
   if (type == DataType::kFloat32) {
     return put_element(bytes, index, static_cast<float>(round_to(format_of(type), value)));
   }
@@ -142,7 +156,9 @@ double smallest(DataType type) {
 double largest(DataType type) { return format_of(type).largest(); }
 
 std::string difference(DataType type, const Bytes& expected, const Bytes& seen) {
-  if (expected == seen) return {};
+  if (expected == seen) {
+    return {};
+  }
   if (expected.size() != seen.size()) {
     return fmt::format("{} bytes expected, {} seen", expected.size(), seen.size());
   }

@@ -36,8 +36,12 @@ void announce(std::vector<Lists>& lists) {
   const Shape shape(static_cast<std::uint32_t>(lists.size()));
   for (std::uint32_t leaf = 0; leaf < shape.leaves; ++leaf) {
     Lists& speaker = lists[shape.rank_of(leaf)];
-    for (std::uint32_t width = 1; width < shape.leaves; width *= 2) speaker.words.push_back(0);
-    if (leaf >= shape.folded) continue;
+    for (std::uint32_t width = 1; width < shape.leaves; width *= 2) {
+      speaker.words.push_back(0);
+    }
+    if (leaf >= shape.folded) {
+      continue;
+    }
     speaker.words.push_back(0);
     lists[shape.rank_of(leaf) + 1].words.push_back(0);
   }
@@ -56,7 +60,9 @@ TreeResult<Value> walk(std::vector<Entries<Value>>& selections, const SparseOpti
   std::vector<Subtree<Value>> nodes;
   if (options.algorithm != "hierarchical" && options.algorithm != "gtopk-placed") {
     const Exchange way = options.algorithm == "gtopk-tree" ? Exchange::kUpAndDown : Exchange::kBoth;
-    for (std::uint32_t rank = 0; rank < ranks; ++rank) nodes.push_back({rank, selections[rank]});
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+      nodes.push_back({rank, selections[rank]});
+    }
     result.root = climb(nodes, options, way, result).entries;
     descend(nodes, way, result);
     return result;
@@ -67,14 +73,18 @@ TreeResult<Value> walk(std::vector<Entries<Value>>& selections, const SparseOpti
   std::vector<std::vector<Subtree<Value>>> members;
   for (const auto& host : by_host) {
     members.emplace_back();
-    for (const std::uint32_t rank : host) members.back().push_back({rank, selections[rank]});
+    for (const std::uint32_t rank : host) {
+      members.back().push_back({rank, selections[rank]});
+    }
     nodes.push_back(placed ? climb(members.back(), options, inside, result)
                            : host_node(host, selections, options, result));
   }
   result.root = climb(nodes, options, Exchange::kBoth, result).entries;
   descend(nodes, Exchange::kBoth, result);
   const bool as_gtopk = by_host.size() == ranks || (placed && by_host.size() == 1);
-  if (!as_gtopk) announce(result.lists);
+  if (!as_gtopk) {
+    announce(result.lists);
+  }
   for (std::size_t host = 0; host < by_host.size(); ++host) {
     if (placed) {
       descend(members[host], inside, result);
@@ -82,7 +92,9 @@ TreeResult<Value> walk(std::vector<Entries<Value>>& selections, const SparseOpti
     }
     for (const std::uint32_t rank : by_host[host]) {
       const std::uint32_t leader = by_host[host].front();
-      if (rank != leader) count(result.lists, leader, rank, result.root.size());
+      if (rank != leader) {
+        count(result.lists, leader, rank, result.root.size());
+      }
     }
   }
   return result;
@@ -99,8 +111,12 @@ void put_back(std::vector<Value>& acc, std::uint32_t rank, const Entries<Value>&
     }
   }
   for (const Dropped<Value>& dropped : tree.dropped) {
-    if (dropped.rank != rank) continue;
-    if (!own || tree.root.contains(dropped.index)) acc[dropped.index] += dropped.value;
+    if (dropped.rank != rank) {
+      continue;
+    }
+    if (!own || tree.root.contains(dropped.index)) {
+      acc[dropped.index] += dropped.value;
+    }
   }
 }
 
@@ -128,9 +144,13 @@ Value dense_sum(const std::vector<std::vector<Value>>& accs, std::uint64_t i, st
     return chunk * (d / ranks) + chunk * (d % ranks) / ranks;
   };
   std::uint32_t chunk = 0;
-  while (i >= begin_of(chunk + 1)) ++chunk;
+  while (i >= begin_of(chunk + 1)) {
+    ++chunk;
+  }
   Value sum = accs[(chunk + 1) % ranks][i];
-  for (std::uint32_t step = 2; step <= ranks; ++step) sum += accs[(chunk + step) % ranks][i];
+  for (std::uint32_t step = 2; step <= ranks; ++step) {
+    sum += accs[(chunk + step) % ranks][i];
+  }
   return sum;
 }
 
@@ -149,7 +169,9 @@ Entries<Value> sums_at(const std::vector<std::vector<Value>>& accs,
                        const std::vector<std::uint64_t>& indices, std::uint64_t count) {
   std::vector<std::vector<Value>> values(accs.size());
   for (std::size_t rank = 0; rank < accs.size(); ++rank) {
-    for (const std::uint64_t index : indices) values[rank].push_back(accs[rank][index]);
+    for (const std::uint64_t index : indices) {
+      values[rank].push_back(accs[rank][index]);
+    }
   }
   Entries<Value> sums;
   for (std::uint64_t i = 0; i < indices.size(); ++i) {
@@ -170,7 +192,9 @@ Entries<Value> heavy_sums(const std::vector<std::vector<Value>>& accs, const Ske
   std::vector<Value> sketch;
   for (std::uint64_t cell = 0; cell < shape.cells(); ++cell) {
     sketch.push_back(dense_sum(sketches, cell, shape.cells()));
-    if (!std::isfinite(sketch.back())) return {{0, sketch.back()}};
+    if (!std::isfinite(sketch.back())) {
+      return {{0, sketch.back()}};
+    }
   }
   return sums_at(accs, heaviest(sketch, places, shape.second), shape.second);
 }
@@ -189,15 +213,21 @@ Entries<Value> alike(std::vector<std::vector<Value>>& accs, const Problem& probl
   } else if (problem.options.algorithm == "sketch" && !shape.dense) {
     sums = heavy_sums(accs, shape, seed);
   } else {
-    for (std::uint64_t i = 0; i < problem.d; ++i) sums[i] = dense_sum(accs, i, problem.d);
+    for (std::uint64_t i = 0; i < problem.d; ++i) {
+      sums[i] = dense_sum(accs, i, problem.d);
+    }
   }
-  if (!all_finite(sums)) return sums;
+  if (!all_finite(sums)) {
+    return sums;
+  }
   if (problem.options.algorithm != "random-k") {
     std::vector<Dropped<Value>> rest;
     reselect(sums, k, 0, rest);
   }
   for (std::vector<Value>& acc : accs) {
-    for (const auto& [index, sum] : sums) acc[index] = Value{0};
+    for (const auto& [index, sum] : sums) {
+      acc[index] = Value{0};
+    }
   }
   return sums;
 }
@@ -234,7 +264,9 @@ Outcome nothing_happened(const Problem& problem) {
 template <class Value>
 Bytes as_bytes(DataType type, const std::vector<Value>& values) {
   Bytes bytes = zeros(type, values.size());
-  for (std::uint64_t i = 0; i < values.size(); ++i) store(type, bytes, i, values[i]);
+  for (std::uint64_t i = 0; i < values.size(); ++i) {
+    store(type, bytes, i, values[i]);
+  }
   return bytes;
 }
 
@@ -246,22 +278,34 @@ Outcome reduce(const Problem& problem) {
     accs.push_back(accumulate<Value>(problem, input));
     const bool finite = std::all_of(accs.back().begin(), accs.back().end(),
                                     [](Value value) { return std::isfinite(value); });
-    if (!finite) return nothing_happened(problem);
+    if (!finite) {
+      return nothing_happened(problem);
+    }
   }
 
   Outcome outcome;
   Entries<Value> sums;
-  for (const Input& input : problem.ranks) outcome.states.push_back(input.state);
+  for (const Input& input : problem.ranks) {
+    outcome.states.push_back(input.state);
+  }
   if (problem.options.algorithm == "dense") {
-    for (std::uint64_t i = 0; i < problem.d; ++i) sums[i] = dense_sum(accs, i, problem.d);
-    if (!all_finite(sums)) return nothing_happened(problem);
-    for (std::vector<Value>& acc : accs) acc.assign(acc.size(), Value{0});
+    for (std::uint64_t i = 0; i < problem.d; ++i) {
+      sums[i] = dense_sum(accs, i, problem.d);
+    }
+    if (!all_finite(sums)) {
+      return nothing_happened(problem);
+    }
+    for (std::vector<Value>& acc : accs) {
+      acc.assign(acc.size(), Value{0});
+    }
     outcome.lists.resize(accs.size());
     outcome.selected.resize(accs.size());
   } else if (problem.options.algorithm == "random-k" || problem.options.algorithm == "true-topk" ||
              problem.options.algorithm == "sketch") {
     sums = alike(accs, problem);
-    if (!all_finite(sums)) return nothing_happened(problem);
+    if (!all_finite(sums)) {
+      return nothing_happened(problem);
+    }
     outcome.lists.resize(accs.size());
     outcome.selected.resize(accs.size());
   } else {
@@ -275,7 +319,9 @@ Outcome reduce(const Problem& problem) {
     const TreeResult<Value> tree = by_regions(options.algorithm)
                                        ? walk_regions(selections, options, problem.d)
                                        : walk(selections, options, problem.hosts);
-    if (!tree.finite) return nothing_happened(problem);
+    if (!tree.finite) {
+      return nothing_happened(problem);
+    }
     sums = tree.root;
     outcome.lists = tree.lists;
     for (std::uint32_t rank = 0; rank < accs.size(); ++rank) {
@@ -285,11 +331,15 @@ Outcome reduce(const Problem& problem) {
   }
 
   outcome.tensor = zeros(problem.type, problem.d);
-  if (!write(problem, sums, outcome.tensor)) return nothing_happened(problem);
+  if (!write(problem, sums, outcome.tensor)) {
+    return nothing_happened(problem);
+  }
   outcome.delivered.insert(sums.begin(), sums.end());
   for (std::size_t rank = 0; rank < accs.size(); ++rank) {
     outcome.residuals.emplace_back();
-    if (problem.ranks[rank].residual) outcome.residuals.back() = as_bytes(acc_type, accs[rank]);
+    if (problem.ranks[rank].residual) {
+      outcome.residuals.back() = as_bytes(acc_type, accs[rank]);
+    }
   }
   return outcome;
 }
@@ -302,7 +352,9 @@ std::uint64_t drawn_number(std::uint64_t seed, std::uint64_t i) {
 
 std::vector<std::uint64_t> drawn_indices(std::uint64_t seed, std::uint64_t d, std::uint64_t k) {
   unsigned bits = 0;  // of half an index
-  while (bits < 32 && (std::uint64_t{1} << (2 * bits)) < d) ++bits;
+  while (bits < 32 && (std::uint64_t{1} << (2 * bits)) < d) {
+    ++bits;
+  }
   const std::uint64_t half = std::uint64_t{1} << bits;
   std::vector<std::uint64_t> indices;
   for (std::uint64_t element = 0; element < k; ++element) {

@@ -35,14 +35,20 @@ Subtree<Value> host_node(const std::vector<std::uint32_t>& ranks,
                          const std::vector<Entries<Value>>& selections,
                          const SparseOptions& options, TreeResult<Value>& result) {
   Subtree<Value> node{ranks.front(), selections[ranks.front()]};
-  if (ranks.size() == 1) return node;
+  if (ranks.size() == 1) {
+    return node;
+  }
   for (const std::uint32_t rank : ranks) {
-    if (rank == ranks.front()) continue;
+    if (rank == ranks.front()) {
+      continue;
+    }
     count(result.lists, rank, ranks.front(), selections[rank].size());
     node.entries = united(node.entries, selections[rank]);
   }
   result.finite = result.finite && all_finite(node.entries);
-  if (!result.finite) return node;
+  if (!result.finite) {
+    return node;
+  }
   reselect(node.entries, options.k, node.lowest_rank, result.dropped);
   round(node.entries, node.lowest_rank, false, options, result);
   return node;

@@ -23,7 +23,9 @@ Entries<Value> united(const Entries<Value>& left, const Entries<Value>& right) {
   Entries<Value> sums = left;
   for (const auto& [index, value] : right) {
     const auto [place, is_new] = sums.emplace(index, value);
-    if (!is_new) place->second = place->second + value;
+    if (!is_new) {
+      place->second = place->second + value;
+    }
   }
   return sums;
 }
@@ -53,10 +55,16 @@ Value on_wire(const std::string& wire, Value value) {
 template <class Value>
 std::vector<Value> multiples(const std::vector<Value>& values) {
   long double largest = 0;
-  for (const Value value : values) largest = std::max(largest, fabsl(value));
+  for (const Value value : values) {
+    largest = std::max(largest, fabsl(value));
+  }
   long double unit = 1;
-  while (largest > 127 * unit) unit *= 2;
-  while (largest != 0 && largest <= 127 * unit / 2) unit /= 2;
+  while (largest > 127 * unit) {
+    unit *= 2;
+  }
+  while (largest != 0 && largest <= 127 * unit / 2) {
+    unit /= 2;
+  }
   std::vector<Value> rounded;
   for (const Value value : values) {
     rounded.push_back(static_cast<Value>(nearbyintl(value / unit) * unit));
@@ -69,7 +77,9 @@ std::vector<Value> multiples(const std::vector<Value>& values) {
 inline double mean_of(const std::vector<double>& magnitudes, double least, double most) {
   const auto mean_by = [&](double scale) {
     double sum = 0;
-    for (const double magnitude : magnitudes) sum += magnitude / scale;
+    for (const double magnitude : magnitudes) {
+      sum += magnitude / scale;
+    }
     return sum / static_cast<double>(magnitudes.size()) * scale;
   };
   const double mean = std::isfinite(mean_by(1)) ? mean_by(1) : mean_by(0x1p9);
@@ -80,7 +90,9 @@ inline double mean_of(const std::vector<double>& magnitudes, double least, doubl
 template <class Value>
 Value scale_of(double mean) {
   double unit = std::numeric_limits<double>::denorm_min();
-  while (mean / unit >= 0x1p24) unit *= 2;
+  while (mean / unit >= 0x1p24) {
+    unit *= 2;
+  }
   return static_cast<Value>(std::floor(mean / unit) * unit);
 }
 
@@ -89,7 +101,9 @@ Value scale_of(double mean) {
 template <class Value>
 std::vector<Value> signed_means(const std::vector<Value>& block, bool two_means) {
   std::vector<double> all;
-  for (const Value value : block) all.push_back(std::fabs(value));
+  for (const Value value : block) {
+    all.push_back(std::fabs(value));
+  }
   const auto [least, most] = std::minmax_element(all.begin(), all.end());
   const double mean = mean_of(all, *least, *most);
   std::vector<double> low;
@@ -122,7 +136,9 @@ std::vector<Value> on_wire(const std::string& wire, const std::vector<Value>& va
     return all;
   }
   if (wire != "int8") {
-    for (const Value value : values) all.push_back(on_wire(wire, value));
+    for (const Value value : values) {
+      all.push_back(on_wire(wire, value));
+    }
     return all;
   }
   std::vector<Value> block;
@@ -166,7 +182,9 @@ struct TreeResult {
 /// The shape of the tree, from P alone.
 struct Shape {
   explicit Shape(std::uint32_t ranks) : leaves(1) {
-    while (2 * leaves <= ranks) leaves *= 2;
+    while (2 * leaves <= ranks) {
+      leaves *= 2;
+    }
     folded = ranks - leaves;
   }
   [[nodiscard]] std::uint32_t rank_of(std::uint32_t leaf) const {
@@ -193,7 +211,9 @@ void round(Entries<Value>& entries, std::uint32_t rank, bool selection,
     return;
   }
   std::vector<Value> values;
-  for (const auto& [index, value] : entries) values.push_back(value);
+  for (const auto& [index, value] : entries) {
+    values.push_back(value);
+  }
   const std::vector<Value> on_the_wire = on_wire(options.wire, values);
   auto next = on_the_wire.begin();
   for (auto entry = entries.begin(); entry != entries.end();) {

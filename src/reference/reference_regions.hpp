@@ -68,13 +68,17 @@ TreeResult<Value> walk_regions(std::vector<Entries<Value>>& selections,
 
   // A region has room for one entry at least, unless the cut comes at the end.
   std::uint64_t regions = 1;
-  while (2 * regions <= shape.leaves && (exact || 2 * regions <= k)) regions *= 2;
+  while (2 * regions <= shape.leaves && (exact || 2 * regions <= k)) {
+    regions *= 2;
+  }
 
   const auto merge = [&](const Entries<Value>& left, const Entries<Value>& right,
                          std::uint64_t most, std::uint32_t rank, bool answers) {
     Entries<Value> node = united(left, right);
     result.finite = result.finite && all_finite(node);
-    if (!result.finite || exact) return node;
+    if (!result.finite || exact) {
+      return node;
+    }
     TreeResult<Value> made;
     reselect(node, most, rank, made.dropped);
     round(node, rank, false, options, made);
@@ -92,13 +96,17 @@ TreeResult<Value> walk_regions(std::vector<Entries<Value>>& selections,
   for (std::uint32_t leaf = 0; leaf < shape.leaves; ++leaf) {
     const std::uint32_t rank = shape.rank_of(leaf);
     folded.push_back(selections[rank]);
-    if (leaf >= shape.folded) continue;
+    if (leaf >= shape.folded) {
+      continue;
+    }
     count(lists, rank + 1, rank, selections[rank + 1].size());
     folded.back() = merge(selections[rank], selections[rank + 1], k, rank, true);
   }
   const std::vector<std::uint64_t> borders = region_borders(folded, regions, k, d);
   std::vector<Held<Value>> held;
-  for (const Entries<Value>& entries : folded) held.push_back({0, regions, entries});
+  for (const Entries<Value>& entries : folded) {
+    held.push_back({0, regions, entries});
+  }
 
   const auto agree = [&](std::uint64_t words) {
     for (std::uint32_t width = 1; width < shape.leaves; width *= 2) {
@@ -116,7 +124,9 @@ TreeResult<Value> walk_regions(std::vector<Entries<Value>>& selections,
       Held<Value> now = held[leaf];
       if (distance < regions) {
         now.width /= 2;
-        if ((leaf & distance) != 0) now.first += now.width;
+        if ((leaf & distance) != 0) {
+          now.first += now.width;
+        }
       }
       const auto here = [&](const Entries<Value>& entries) {
         return within(entries, borders[now.first], borders[now.first + now.width]);
@@ -134,14 +144,20 @@ TreeResult<Value> walk_regions(std::vector<Entries<Value>>& selections,
   }
 
   if (exact) {
-    for (std::size_t digit = 0; digit < sizeof(Value); ++digit) agree(256);
+    for (std::size_t digit = 0; digit < sizeof(Value); ++digit) {
+      agree(256);
+    }
     Entries<Value> sums;
-    for (const Held<Value>& each : held) sums.insert(each.entries.begin(), each.entries.end());
+    for (const Held<Value>& each : held) {
+      sums.insert(each.entries.begin(), each.entries.end());
+    }
     std::vector<Dropped<Value>> dropped;
     reselect(sums, k, 0, dropped);
     for (const Dropped<Value>& each : dropped) {
       for (std::uint32_t leaf = 0; leaf < shape.leaves; ++leaf) {
-        if (!held[leaf].entries.contains(each.index)) continue;
+        if (!held[leaf].entries.contains(each.index)) {
+          continue;
+        }
         result.dropped.push_back({shape.rank_of(leaf), each.index, each.value});
       }
     }

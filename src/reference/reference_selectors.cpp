@@ -19,7 +19,9 @@ bool comes_before(const std::pair<std::uint64_t, Value>& left,
 template <class Value>
 Entries<Value> numbered(const std::vector<Value>& acc, std::uint64_t begin, std::uint64_t end) {
   Entries<Value> entries;
-  for (std::uint64_t i = begin; i < end; ++i) entries[i] = acc[i];
+  for (std::uint64_t i = begin; i < end; ++i) {
+    entries[i] = acc[i];
+  }
   return entries;
 }
 
@@ -27,7 +29,9 @@ template <class Value>
 Entries<Value> first(const Entries<Value>& entries, std::uint64_t k) {
   Entries<Value> selection;
   for (const auto& [index, value] : in_order(entries)) {
-    if (selection.size() == k) break;
+    if (selection.size() == k) {
+      break;
+    }
     selection[index] = value;
   }
   return selection;
@@ -44,7 +48,9 @@ template <class Value>
 Entries<Value> reaching(const std::vector<Value>& acc, double threshold) {
   Entries<Value> entries;
   for (std::uint64_t i = 0; i < acc.size(); ++i) {
-    if (acc[i] != 0 && static_cast<double>(std::fabs(acc[i])) >= threshold) entries[i] = acc[i];
+    if (acc[i] != 0 && static_cast<double>(std::fabs(acc[i])) >= threshold) {
+      entries[i] = acc[i];
+    }
   }
   return entries;
 }
@@ -106,9 +112,13 @@ Entries<Value> gaussian(const std::vector<Value>& acc, std::uint64_t k) {
 template <class Value>
 Entries<Value> sampled(const std::vector<Value>& acc, std::uint64_t k) {
   const std::uint64_t stride = std::min<std::uint64_t>(101, k / 8);
-  if (stride <= 1) return first(numbered(acc, 0, acc.size()), k);
+  if (stride <= 1) {
+    return first(numbered(acc, 0, acc.size()), k);
+  }
   std::vector<double> sample;
-  for (std::uint64_t i = 0; i < acc.size(); i += stride) sample.push_back(std::fabs(acc[i]));
+  for (std::uint64_t i = 0; i < acc.size(); i += stride) {
+    sample.push_back(std::fabs(acc[i]));
+  }
   std::sort(sample.rbegin(), sample.rend());
   const double share = static_cast<double>(k) / static_cast<double>(acc.size());
   const double wanted = std::floor(share * static_cast<double>(sample.size()) + 0.5);
@@ -166,7 +176,9 @@ template <class Value>
 std::vector<std::pair<std::uint64_t, Value>> in_order(const Entries<Value>& entries) {
   std::vector<std::pair<std::uint64_t, Value>> sorted;
   for (const auto& [index, value] : entries) {
-    if (value != Value{0}) sorted.emplace_back(index, value);
+    if (value != Value{0}) {
+      sorted.emplace_back(index, value);
+    }
   }
   std::sort(sorted.begin(), sorted.end(), comes_before<Value>);
   return sorted;
@@ -176,12 +188,22 @@ template <class Value>
 Entries<Value> select(const std::vector<Value>& acc, const SparseOptions& options,
                       SelectorState& state) {
   const std::uint64_t d = acc.size();
-  if (d == 0) return {};
-  if (options.selector == "block") return block(acc, options);
+  if (d == 0) {
+    return {};
+  }
+  if (options.selector == "block") {
+    return block(acc, options);
+  }
   const std::uint64_t k = entries_wanted(options, d);
-  if (options.selector == "gaussian") return gaussian(acc, k);
-  if (options.selector == "sampled") return sampled(acc, k);
-  if (options.selector == "threshold") return threshold(acc, k, state);
+  if (options.selector == "gaussian") {
+    return gaussian(acc, k);
+  }
+  if (options.selector == "sampled") {
+    return sampled(acc, k);
+  }
+  if (options.selector == "threshold") {
+    return threshold(acc, k, state);
+  }
   return first(numbered(acc, 0, d), k);
 }
 
@@ -196,7 +218,9 @@ std::uint64_t entries_wanted(const SparseOptions& options, std::uint64_t d) {
 
 bool choose_selector(SparseOptions& options, std::uint64_t d, const std::string& selector) {
   options.selector = selector;
-  if (selector != "block") return true;
+  if (selector != "block") {
+    return true;
+  }
   options.density = std::min(1.0, static_cast<double>(options.k) / static_cast<double>(d));
   options.block = 1 + d / 3;
   options.k = 0;

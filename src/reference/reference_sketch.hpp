@@ -46,7 +46,9 @@ struct Place {
 [[nodiscard]] inline std::vector<std::vector<Place>> all_places(std::uint64_t d, std::uint64_t seed,
                                                                 std::uint64_t columns) {
   std::vector<std::vector<Place>> places;
-  for (std::uint64_t i = 0; i < d; ++i) places.push_back(places_of(i, seed, columns));
+  for (std::uint64_t i = 0; i < d; ++i) {
+    places.push_back(places_of(i, seed, columns));
+  }
   return places;
 }
 
@@ -55,7 +57,9 @@ std::vector<Value> sketched(const std::vector<Value>& acc,
                             const std::vector<std::vector<Place>>& places, std::uint64_t cells) {
   std::vector<Value> sketch(cells);
   for (std::uint64_t i = 0; i < acc.size(); ++i) {
-    for (const Place& place : places[i]) sketch[place.cell] += place.minus ? -acc[i] : acc[i];
+    for (const Place& place : places[i]) {
+      sketch[place.cell] += place.minus ? -acc[i] : acc[i];
+    }
   }
   return sketch;
 }
@@ -77,7 +81,9 @@ std::vector<std::uint64_t> heaviest(const std::vector<Value>& sketch,
   std::vector<Dropped<Value>> rest;
   reselect(medians, most, 0, rest);
   std::vector<std::uint64_t> indices;
-  for (const auto& [index, median] : medians) indices.push_back(index);
+  for (const auto& [index, median] : medians) {
+    indices.push_back(index);
+  }
   return indices;
 }
 

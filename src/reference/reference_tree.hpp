@@ -25,7 +25,9 @@ Subtree<Value> climb(const std::vector<Subtree<Value>>& nodes, const SparseOptio
   const auto merge = [&](const Subtree<Value>& left, const Subtree<Value>& right) {
     Subtree<Value> node{left.lowest_rank, united(left.entries, right.entries)};
     result.finite = result.finite && all_finite(node.entries);
-    if (!result.finite || !reselects) return node;
+    if (!result.finite || !reselects) {
+      return node;
+    }
     reselect(node.entries, options.k, node.lowest_rank, result.dropped);
     round(node.entries, node.lowest_rank, false, options, result);
     return node;
@@ -35,7 +37,9 @@ Subtree<Value> climb(const std::vector<Subtree<Value>>& nodes, const SparseOptio
   for (std::uint32_t leaf = 0; leaf < shape.leaves; ++leaf) {
     const Subtree<Value>& node = nodes[shape.rank_of(leaf)];
     subtrees.push_back(node);
-    if (leaf >= shape.folded) continue;
+    if (leaf >= shape.folded) {
+      continue;
+    }
     const Subtree<Value>& other = nodes[shape.rank_of(leaf) + 1];
     count(result.lists, other.lowest_rank, node.lowest_rank, other.entries.size());
     subtrees.back() = merge(node, other);
@@ -48,7 +52,9 @@ Subtree<Value> climb(const std::vector<Subtree<Value>>& nodes, const SparseOptio
       for (std::uint32_t i = 0; i < (way == Exchange::kBoth ? width : 1); ++i) {
         const std::uint32_t low = speaker(at * width + i);
         const std::uint32_t high = speaker((at + 1) * width + i);
-        if (way == Exchange::kBoth) count(result.lists, low, high, left.entries.size());
+        if (way == Exchange::kBoth) {
+          count(result.lists, low, high, left.entries.size());
+        }
         count(result.lists, high, low, right.entries.size());
       }
       wider.push_back(merge(left, right));

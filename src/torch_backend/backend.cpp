@@ -85,18 +85,24 @@ WorkPointer GtopkBackend::run(c10::intrusive_ptr<GtopkWork> work, std::chrono::m
   const bool collective = !c10d::isP2POp(work->retrieveOpType());
   const std::lock_guard lock(mutex_);
   check_member();
-  if (timeout == c10d::kUnsetTimeout) timeout = options_->timeout;
+  if (timeout == c10d::kUnsetTimeout) {
+    timeout = options_->timeout;
+  }
   Call call = work->call(membership_->runtime->completer, timeout,
                          collective ? sequence_.load() : 0, state_, unseen_);
   try {
-    if (work->retrieveOpType() == OpType::SEND) keep_order(call);
+    if (work->retrieveOpType() == OpType::SEND) {
+      keep_order(call);
+    }
     start(membership_->communicator, std::move(call));
   } catch (const Error& error) {
     work->not_taken();
     rethrow_for_python(error);
   }
   work->begin();
-  if (collective) ++sequence_;
+  if (collective) {
+    ++sequence_;
+  }
   window_.note(work);
   return work;
 }
@@ -112,7 +118,9 @@ void GtopkBackend::keep_order(Call& call) {
 WorkPointer GtopkBackend::allreduce(std::vector<at::Tensor>& tensors,
                                     const c10d::AllreduceOptions& opts) {
   const ClosesOnError closing(window_);
-  if (tensors.size() == 1 && tensors.front().is_sparse()) return allreduce_coo(tensors, opts);
+  if (tensors.size() == 1 && tensors.front().is_sparse()) {
+    return allreduce_coo(tensors, opts);
+  }
   const Contiguous at = writable(only(tensors, "all_reduce"), "all_reduce");
   const DataType type = data_type(at.memory);
   const auto [op, factor] = reduction(opts.reduceOp);
@@ -185,7 +193,9 @@ WorkPointer GtopkBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
   } else {
     const Contiguous mine = contiguous(input);
     // FSDP gathers out of the output itself: then there is nothing to copy.
-    if (own.data() != mine.memory.const_data_ptr()) std::ranges::copy(mine.read(), own.begin());
+    if (own.data() != mine.memory.const_data_ptr()) {
+      std::ranges::copy(mine.read(), own.begin());
+    }
   }
   auto work =
       c10::make_intrusive<GtopkWork>(rank_, OpType::_ALLGATHER_BASE, "gtopk:_all_gather_base",
@@ -291,7 +301,9 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
     return at.emplace_back(writable(kept, what.c_str())).bytes().data();
   };
   void* const residual_data = residual ? accumulated(*residual, "residual") : nullptr;
-  if (momentum) options.momentum = accumulated(*momentum, "momentum");
+  if (momentum) {
+    options.momentum = accumulated(*momentum, "momentum");
+  }
   const Delivered note = room_to_note(delivered, type, options.algorithm, at);
   if (state) {
     options.state = numbers_of(*state);

@@ -79,7 +79,9 @@ class Rooms {
     const BelowAutograd below;
     memory_ = host_memory({size, end}, at::kByte, inputs.front().device());
     memory_.zero_();  // what lies in between travels, too
-    for (std::size_t i = 0; i < inputs.size(); ++i) copy_elements(rows(i)[rank], inputs[i]);
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      copy_elements(rows(i)[rank], inputs[i]);
+    }
   }
 
   /// Of input i, one row per rank.
@@ -115,7 +117,9 @@ class Rooms {
 /// The output as P rows of one size each, in its own memory.
 at::Tensor rows_of(const at::Tensor& output, int size, const char* what) {
   const BelowAutograd below;
-  if (output.is_contiguous()) return output.view({size, output.numel() / size});
+  if (output.is_contiguous()) {
+    return output.view({size, output.numel() / size});
+  }
   TORCH_CHECK_VALUE(output.size(0) % size == 0, "gtopk: ", what, " wants an output that is ",
                     "contiguous or has a multiple of ", size, " rows, given sizes ", output.sizes(),
                     ", strides ", output.strides());
@@ -133,7 +137,9 @@ DataType type_of_all(const std::vector<at::Tensor>& tensors) {
 std::vector<std::uint64_t> bytes_of(const std::vector<at::Tensor>& tensors) {
   std::vector<std::uint64_t> sizes;
   sizes.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) sizes.push_back(tensor.nbytes());
+  for (const at::Tensor& tensor : tensors) {
+    sizes.push_back(tensor.nbytes());
+  }
   return sizes;
 }
 
@@ -147,7 +153,9 @@ WorkPointer GtopkBackend::allreduce_coalesced(std::vector<at::Tensor>& tensors,
   const DataType type = data_type(tensors.front());
   const auto [op, factor] = reduction(opts.reduceOp);
   SideBySide all(tensors, kWhat);
-  for (const Contiguous& each : all.at) copy_elements(each.memory, each.tensor);
+  for (const Contiguous& each : all.at) {
+    copy_elements(each.memory, each.tensor);
+  }
   void* const data = all.memory.mutable_data_ptr();
   const auto d = static_cast<std::uint64_t>(all.memory.numel());
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLREDUCE_COALESCED, "gtopk:all_reduce",

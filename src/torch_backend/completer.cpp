@@ -89,7 +89,9 @@ struct Completer::Crew : std::enable_shared_from_this<Crew> {
 
 void Completer::Crew::hire() {
   members.remove_if([](Member& member) {
-    if (member.left && member.thread.joinable()) member.thread.join();
+    if (member.left && member.thread.joinable()) {
+      member.thread.join();
+    }
     return member.left;
   });
   Member& member = members.emplace_back();
@@ -110,10 +112,14 @@ void Completer::Crew::work(Member& me) {
   for (;;) {
     changed.wait(lock, [this] { return ending || !jobs.empty(); });
     --watching;
-    if (jobs.empty()) break;
+    if (jobs.empty()) {
+      break;
+    }
     Job job = std::move(jobs.front());
     jobs.pop_front();
-    if (watching == 0) hire();
+    if (watching == 0) {
+      hire();
+    }
     lock.unlock();
     run_logged(job);
     lock.lock();
@@ -124,7 +130,9 @@ void Completer::Crew::work(Member& me) {
     lock.unlock();
     job = nullptr;
     lock.lock();
-    if (watching >= kWatchers) break;
+    if (watching >= kWatchers) {
+      break;
+    }
     ++watching;
   }
   me.left = true;
@@ -139,7 +147,9 @@ void Completer::Crew::work(Member& me) {
 bool Completer::Crew::all_others_left() const {
   const bool one_of_them = of_this_thread() == this;
   std::size_t there = 0;
-  for (const Member& member : members) there += member.left ? 0 : 1;
+  for (const Member& member : members) {
+    there += member.left ? 0 : 1;
+  }
   return there == (one_of_them ? 1 : 0);
 }
 
@@ -174,12 +184,16 @@ Completer::~Completer() {
     }
   }
   lock.unlock();
-  for (std::thread& thread : ended) thread.join();
+  for (std::thread& thread : ended) {
+    thread.join();
+  }
 }
 
 void Completer::wait_for_stragglers() {
   Stragglers& all = stragglers();
-  if (all.counted_after != forks()) return;  // they are the parent's, and so may be the lock
+  if (all.counted_after != forks()) {
+    return;  // they are the parent's, and so may be the lock
+  }
   std::unique_lock lock(all.mutex);
   all.gone.wait_for(lock, kLastCallbacks, [&] { return all.count == 0; });
 }

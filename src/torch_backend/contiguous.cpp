@@ -12,7 +12,9 @@ namespace {
 /// Whether two elements may be one place in memory: false only where each dimension steps over all
 /// that the shorter steps reach.
 bool may_overlap(const at::Tensor& tensor) {
-  if (tensor.numel() < 2 || tensor.is_non_overlapping_and_dense()) return false;
+  if (tensor.numel() < 2 || tensor.is_non_overlapping_and_dense()) {
+    return false;
+  }
   c10::SmallVector<std::pair<std::int64_t, std::int64_t>, 5> steps;
   for (std::int64_t dimension = 0; dimension < tensor.dim(); ++dimension) {
     if (tensor.size(dimension) > 1) {
@@ -22,7 +24,9 @@ bool may_overlap(const at::Tensor& tensor) {
   std::sort(steps.begin(), steps.end());
   std::int64_t reach = 0;
   for (const auto& [stride, size] : steps) {
-    if (stride <= reach) return true;
+    if (stride <= reach) {
+      return true;
+    }
     reach += stride * (size - 1);
   }
   return false;
@@ -45,7 +49,9 @@ std::span<const std::byte> Contiguous::read() const {
 
 void Contiguous::copy_back() const {
   const BelowAutograd below;
-  if (is_copy()) tensor.copy_(memory);
+  if (is_copy()) {
+    tensor.copy_(memory);
+  }
 }
 
 Contiguous contiguous(const at::Tensor& tensor) {
@@ -72,7 +78,9 @@ Contiguous writable(const at::Tensor& tensor, const char* what) {
 }
 
 Contiguous room(const at::Tensor& tensor, const char* what) {
-  if (tensor.device().is_cpu()) return writable(tensor, what);
+  if (tensor.device().is_cpu()) {
+    return writable(tensor, what);
+  }
   check_writable(tensor, what);
   return room_of(tensor);
 }

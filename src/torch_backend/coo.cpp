@@ -35,7 +35,9 @@ at::Tensor indices_of(const std::vector<std::uint64_t>& places, at::IntArrayRef 
   at::Tensor indices = at::empty({dimensions, entries}, at::kLong);
   for (std::int64_t dimension = dimensions; dimension-- > 0;) {
     const std::int64_t size = sparse_sizes[static_cast<std::size_t>(dimension)];
-    if (size == 0) continue;  // there are no entries
+    if (size == 0) {
+      continue;  // there are no entries
+    }
     indices[dimension].copy_(left.remainder(size));
     left = left.div(size, "floor");
   }

@@ -22,7 +22,9 @@ bool blocking_wait() {
 
 void UnseenError::note(std::exception_ptr error) {
   const std::lock_guard lock(mutex_);
-  if (!error_) error_ = std::move(error);
+  if (!error_) {
+    error_ = std::move(error);
+  }
 }
 
 void UnseenError::raise() {
@@ -31,12 +33,16 @@ void UnseenError::raise() {
     const std::lock_guard lock(mutex_);
     error = std::exchange(error_, nullptr);
   }
-  if (error) std::rethrow_exception(error);
+  if (error) {
+    std::rethrow_exception(error);
+  }
 }
 
 void UnseenError::forget(const std::exception_ptr& error) {
   const std::lock_guard lock(mutex_);
-  if (error_ == error) error_ = nullptr;
+  if (error_ == error) {
+    error_ = nullptr;
+  }
 }
 
 std::unique_ptr<DeviceCall> DeviceCall::of(const std::vector<at::Tensor>& inputs,
@@ -44,16 +50,26 @@ std::unique_ptr<DeviceCall> DeviceCall::of(const std::vector<at::Tensor>& inputs
                                            const std::vector<at::Tensor>& results) {
   std::optional<c10::Device> device;
   const auto look = [&](const at::Tensor& tensor) {
-    if (!device) device = tensor.device();
+    if (!device) {
+      device = tensor.device();
+    }
     TORCH_CHECK_VALUE(tensor.device() == *device, "gtopk: an operation takes tensors of one ",
                       "device, given some on ", *device, " and ", tensor.device());
   };
-  for (const at::Tensor& each : inputs) look(each);
-  for (const at::Tensor& each : results) look(each);
-  for (const Contiguous& each : memory) {
-    if (!device) device = each.tensor.device();
+  for (const at::Tensor& each : inputs) {
+    look(each);
   }
-  if (!device || device->is_cpu()) return nullptr;
+  for (const at::Tensor& each : results) {
+    look(each);
+  }
+  for (const Contiguous& each : memory) {
+    if (!device) {
+      device = each.tensor.device();
+    }
+  }
+  if (!device || device->is_cpu()) {
+    return nullptr;
+  }
   return std::make_unique<DeviceCall>(*device);
 }
 
@@ -73,12 +89,16 @@ DeviceCall::DeviceCall(c10::Device device)
 }
 
 DeviceCall::~DeviceCall() {
-  if (!redeemed_) lanes_.redeem(ticket_);  // it was never queued
+  if (!redeemed_) {
+    lanes_.redeem(ticket_);  // it was never queued
+  }
 }
 
 void DeviceCall::begin(const std::vector<Contiguous>& memory) {
   lanes_.arrive_behind_reads(input_);
-  if (!ahead_) return;
+  if (!ahead_) {
+    return;
+  }
   const c10::Stream writing = stream();
   called_.block(writing);
   lanes_.wait_for(ticket_);
@@ -95,7 +115,9 @@ void DeviceCall::write(const std::vector<Contiguous>& memory) {
   const c10::Stream writing = stream();
   const c10::StreamGuard on_writing(writing);
   for (const Contiguous& each : memory) {
-    if (!each.is_staged()) continue;
+    if (!each.is_staged()) {
+      continue;
+    }
     each.tensor.copy_(each.memory, /*non_blocking=*/true);
     lanes_.in_use_on(each.tensor, writing);
   }

@@ -43,7 +43,9 @@ Lanes& Lanes::of(c10::Device device) {
   static auto* const all = new std::map<c10::DeviceIndex, std::unique_ptr<Lanes>>();
   const std::lock_guard lock(mutex);
   std::unique_ptr<Lanes>& lanes = (*all)[device.index()];
-  if (!lanes) lanes.reset(new Lanes(device));
+  if (!lanes) {
+    lanes.reset(new Lanes(device));
+  }
   return *lanes;
 }
 

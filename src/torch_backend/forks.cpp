@@ -26,7 +26,9 @@ std::atomic<int> count{0};
 int forks() { return count.load(std::memory_order_relaxed); }
 
 void check_not_forked_since(int then) {
-  if (then == forks()) return;
+  if (then == forks()) {
+    return;
+  }
   throw Error(ErrorKind::kInvalidArgument,
               "process " + std::to_string(getpid()) +
                   " was forked from one that has process groups of gtopk: a forked child can use "

@@ -13,11 +13,15 @@ void PyEval_RestoreThread(void* state);
 namespace gtopk::torch_backend {
 
 WithoutGil::WithoutGil() {
-  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) released_ = PyEval_SaveThread();
+  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) {
+    released_ = PyEval_SaveThread();
+  }
 }
 
 WithoutGil::~WithoutGil() {
-  if (released_ != nullptr) PyEval_RestoreThread(released_);
+  if (released_ != nullptr) {
+    PyEval_RestoreThread(released_);
+  }
 }
 
 }  // namespace gtopk::torch_backend

@@ -12,7 +12,9 @@ c10d::ErrorType GroupState::error() const {
 
 bool GroupState::note(c10d::ErrorType error) {
   const std::lock_guard lock(mutex_);
-  if (error == c10d::ErrorType::SUCCESS || error_ != c10d::ErrorType::SUCCESS) return false;
+  if (error == c10d::ErrorType::SUCCESS || error_ != c10d::ErrorType::SUCCESS) {
+    return false;
+  }
   error_ = error;
   return true;
 }
@@ -31,7 +33,9 @@ void GroupState::remove_abort_hook(std::int64_t id) {
   AbortHook last;  // may run Python as it goes
   const std::lock_guard lock(mutex_);
   const auto at = abort_hooks_.find(id);
-  if (at == abort_hooks_.end()) return;
+  if (at == abort_hooks_.end()) {
+    return;
+  }
   last = std::move(at->second);
   abort_hooks_.erase(at);
 }
@@ -95,7 +99,9 @@ void GroupState::begin() {
 
 void GroupState::end() {
   const std::lock_guard lock(mutex_);
-  if (--under_way_ == 0) changed_.notify_all();
+  if (--under_way_ == 0) {
+    changed_.notify_all();
+  }
 }
 
 void GroupState::wait_for_all() const {
@@ -113,15 +119,21 @@ GroupState::Extended GroupState::extended() {
   Extended extended;
   for (auto& [number, extension] : extensions_) {
     extended.by += extension.by;
-    if (!std::exchange(extension.has_a_work, true)) extended.first_of.push_back(number);
+    if (!std::exchange(extension.has_a_work, true)) {
+      extended.first_of.push_back(number);
+    }
   }
   return extended;
 }
 
 void GroupState::end_extensions(const std::vector<std::uint64_t>& extensions) {
-  if (extensions.empty()) return;
+  if (extensions.empty()) {
+    return;
+  }
   const std::lock_guard lock(mutex_);
-  for (const std::uint64_t number : extensions) extensions_.erase(number);
+  for (const std::uint64_t number : extensions) {
+    extensions_.erase(number);
+  }
 }
 
 }  // namespace gtopk::torch_backend

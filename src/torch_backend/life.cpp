@@ -29,7 +29,9 @@ std::map<std::int64_t, c10::weak_intrusive_ptr<GtopkBackend>>& backends() {
 std::string drawn_handle() {
   std::random_device random;
   std::string handle = "gtopk-";
-  for (int word = 0; word < 4; ++word) handle += c10::str(random(), word < 3 ? "-" : "");
+  for (int word = 0; word < 4; ++word) {
+    handle += c10::str(random(), word < 3 ? "-" : "");
+  }
   return handle;
 }
 
@@ -49,7 +51,9 @@ BackendPointer GtopkBackend::numbered(std::int64_t number) {
   {
     const std::lock_guard lock(process_mutex());
     const auto at = backends().find(number);
-    if (at != backends().end()) backend = at->second.lock();
+    if (at != backends().end()) {
+      backend = at->second.lock();
+    }
   }
   if (!backend) {
     rethrow_for_python(Error(ErrorKind::kAborted, "the process group has been destroyed"));
@@ -61,7 +65,9 @@ std::vector<BackendPointer> GtopkBackend::living() {
   std::vector<BackendPointer> all;
   const std::lock_guard lock(process_mutex());
   for (const auto& [number, weak] : backends()) {
-    if (auto backend = weak.lock()) all.push_back(std::move(backend));
+    if (auto backend = weak.lock()) {
+      all.push_back(std::move(backend));
+    }
   }
   return all;
 }
@@ -109,7 +115,9 @@ std::shared_ptr<GtopkBackend::Membership> GtopkBackend::join(
 }
 
 void GtopkBackend::shutdown() {
-  if (forks_ != forks()) return;  // the child's mutex may be locked for ever
+  if (forks_ != forks()) {
+    return;  // the child's mutex may be locked for ever
+  }
   std::shared_ptr<Membership> last;
   const std::lock_guard lock(mutex_);
   last.swap(membership_);
@@ -123,8 +131,12 @@ void GtopkBackend::abort() {
     const std::lock_guard lock(mutex_);
     held = membership_;
   }
-  if (!held) return;
-  if (state_->note(c10d::ErrorType::COMM_ERROR)) state_->run_abort_hooks();
+  if (!held) {
+    return;
+  }
+  if (state_->note(c10d::ErrorType::COMM_ERROR)) {
+    state_->run_abort_hooks();
+  }
   held->communicator.abort("abort() was called");
 }
 
@@ -137,7 +149,9 @@ void GtopkBackend::check_not_forked() const {
 }
 
 void GtopkBackend::check_member() const {
-  if (membership_) return;
+  if (membership_) {
+    return;
+  }
   const bool waits = place_.reconfigurable && meetings_.empty();
   rethrow_for_python(Error(ErrorKind::kAborted,
                            "the process group '" + options_->group_name + "' has " +
@@ -159,7 +173,9 @@ c10::intrusive_ptr<GtopkBackend::Options> GtopkBackend::getBackendOptions() {
 void GtopkBackend::setTimeout(std::chrono::milliseconds timeout) {
   const std::lock_guard lock(mutex_);
   options_->timeout = timeout;
-  if (membership_) membership_->communicator.set_timeout(timeout);
+  if (membership_) {
+    membership_->communicator.set_timeout(timeout);
+  }
 }
 
 c10d::ErrorType GtopkBackend::getError() {
@@ -171,7 +187,9 @@ c10d::ErrorType GtopkBackend::getError() {
     held = membership_;
   }
   const std::optional<ErrorKind> failure = held ? held->communicator.failure() : std::nullopt;
-  if (failure) static_cast<void>(state_->note(error_type(*failure)));
+  if (failure) {
+    static_cast<void>(state_->note(error_type(*failure)));
+  }
   return state_->error();
 }
 
@@ -184,7 +202,9 @@ c10::intrusive_ptr<c10d::Backend> GtopkBackend::split(const c10::intrusive_ptr<c
                         *distinct.rbegin() < size_,
                     "gtopk: split wants distinct ranks of 0 to ", size_ - 1, ", given ", ranks);
   const auto mine = std::ranges::find(ranks, rank_);
-  if (mine == ranks.end()) return nullptr;
+  if (mine == ranks.end()) {
+    return nullptr;
+  }
   const auto options = opts ? opts : getBackendOptions();
   const bool named = !options->group_name.empty() && options->group_name != place_.group_name;
   return make({.store = store,
@@ -239,7 +259,9 @@ c10::intrusive_ptr<c10d::Work> GtopkBackend::reconfigure(const c10d::Reconfigure
     last.swap(membership_);
     timeout = opts.timeout.value_or(options_->timeout);
   }
-  if (last) last->communicator.abort("the group is reconfigured");
+  if (last) {
+    last->communicator.abort("the group is reconfigured");
+  }
   last.reset();
   const auto rank = static_cast<int>(mine - handles.begin());
   const auto size = static_cast<int>(handles.size());

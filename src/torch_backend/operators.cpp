@@ -102,12 +102,16 @@ c10::intrusive_ptr<c10d::Work> sparse_all_reduce(
     const std::string& semantics, double scale, const std::optional<GatePointer>& gate,
     const std::optional<at::Tensor>& momentum) {
   std::optional<std::chrono::milliseconds> timeout;
-  if (timeout_ms) timeout.emplace(*timeout_ms);
+  if (timeout_ms) {
+    timeout.emplace(*timeout_ms);
+  }
   SparseOptions options = options_of(k, density, block, algorithm, select, wire);
   options.put_back = put_back_named(put_back);
   options.semantics = semantics_named(semantics);
   options.scale = scale;
-  if (gate) options.gate = (*gate)->gate;
+  if (gate) {
+    options.gate = (*gate)->gate;
+  }
   options.op = reduce_op(c10d::ReduceOp(static_cast<c10d::ReduceOp::RedOpType>(op)));
   return GtopkBackend::numbered(backend)->sparse_all_reduce(tensors, residual, std::move(options),
                                                             timeout, delivered, state, momentum);
@@ -209,7 +213,9 @@ std::int64_t sequence_number(const c10::intrusive_ptr<c10d::Work>& work) {
 /// the parent's in a forked child.
 void shut_down() {
   std::vector<BackendPointer> backends = GtopkBackend::living();
-  for (const BackendPointer& backend : backends) backend->shutdown();
+  for (const BackendPointer& backend : backends) {
+    backend->shutdown();
+  }
   backends.clear();
   Completer::wait_for_stragglers();
 }

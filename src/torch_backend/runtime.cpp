@@ -10,7 +10,9 @@ std::shared_ptr<Runtime> Runtime::get() {
   static std::weak_ptr<Runtime> running;
   static int started_after = 0;  // forks
   const std::lock_guard lock(process_mutex());
-  if (!running.expired()) check_not_forked_since(started_after);
+  if (!running.expired()) {
+    check_not_forked_since(started_after);
+  }
   std::shared_ptr<Runtime> runtime = running.lock();
   if (runtime == nullptr) {
     runtime = std::make_shared<Runtime>();

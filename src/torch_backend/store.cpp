@@ -43,7 +43,9 @@ std::optional<std::string> TorchStore::find(std::string_view key,
   return calling("looking for", key, [&]() -> std::optional<std::string> {
     while (!store_->check(keys)) {
       const std::chrono::nanoseconds rest = end - std::chrono::steady_clock::now();
-      if (rest <= std::chrono::nanoseconds::zero()) return std::nullopt;
+      if (rest <= std::chrono::nanoseconds::zero()) {
+        return std::nullopt;
+      }
       std::this_thread::sleep_for(std::min(pause, rest));
       pause = std::min<std::chrono::nanoseconds>(pause * 2, kLongestPause);
     }

@@ -68,7 +68,9 @@ std::string with_names_of_types(std::string text) {
     int number = static_cast<int>(at::ScalarType::NumOptions);
     const char* const digits = text.data() + at + kStart.size();
     std::from_chars(digits, text.data() + std::min(end, text.size()), number);
-    if (end == std::string::npos || number >= static_cast<int>(at::ScalarType::NumOptions)) break;
+    if (end == std::string::npos || number >= static_cast<int>(at::ScalarType::NumOptions)) {
+      break;
+    }
     const auto type = static_cast<at::ScalarType>(number);
     text.replace(at, end + 1 - at, c10::toString(type));
   }
@@ -102,14 +104,18 @@ ReduceOp reduce_op(const c10d::ReduceOp& op) {
 }
 
 Reduction reduction(const c10d::ReduceOp& op) {
-  if (op.op_ != c10d::ReduceOp::PREMUL_SUM) return {reduce_op(op)};
+  if (op.op_ != c10d::ReduceOp::PREMUL_SUM) {
+    return {reduce_op(op)};
+  }
   TORCH_CHECK_VALUE(op.supplement_,
                     "gtopk: ReduceOp.PREMUL_SUM has no factor: make it by "
                     "torch.distributed._make_nccl_premul_sum(factor)");
   // The one kind of supplement that there is, whatever its name.
   const auto* const given = static_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
   const at::Tensor& factor = given->tensor_factor;
-  if (!factor.defined()) return {ReduceOp::kPremulSum, given->double_factor};
+  if (!factor.defined()) {
+    return {ReduceOp::kPremulSum, given->double_factor};
+  }
   TORCH_CHECK_VALUE(factor.numel() == 1 && !factor.is_complex(),
                     "gtopk: the factor of ReduceOp.PREMUL_SUM must be one real number; given ",
                     factor.dtype(), " of shape ", factor.sizes());
@@ -118,14 +124,18 @@ Reduction reduction(const c10d::ReduceOp& op) {
 
 PutBack put_back_named(const std::string& name) {
   for (const PutBack put_back : {PutBack::kOwn, PutBack::kMerged}) {
-    if (name == to_string(put_back)) return put_back;
+    if (name == to_string(put_back)) {
+      return put_back;
+    }
   }
   TORCH_CHECK_VALUE(false, "gtopk: unknown put_back '", name, "'; available: own, merged");
 }
 
 Semantics semantics_named(const std::string& name) {
   for (const Semantics semantics : {Semantics::kExactSum, Semantics::kGtopk, Semantics::kAny}) {
-    if (name == to_string(semantics)) return semantics;
+    if (name == to_string(semantics)) {
+      return semantics;
+    }
   }
   TORCH_CHECK_VALUE(false, "gtopk: unknown semantics '", name,
                     "'; available: exact_sum, gtopk, any");

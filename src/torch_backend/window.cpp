@@ -56,7 +56,9 @@ bool CoalescedWork::isSuccess() const {
 
 std::exception_ptr CoalescedWork::exception() const {
   for (const auto& work : works_) {
-    if (const std::exception_ptr error = work->exception()) return error;
+    if (const std::exception_ptr error = work->exception()) {
+      return error;
+    }
   }
   return nullptr;
 }
@@ -65,7 +67,9 @@ bool CoalescedWork::wait(std::chrono::milliseconds timeout) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point end = Clock::now() + timeout;
   const auto left = [&] {
-    if (timeout == kNoTimeout) return kNoTimeout;
+    if (timeout == kNoTimeout) {
+      return kNoTimeout;
+    }
     const auto rest = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
     return std::max(rest, std::chrono::milliseconds(1));
   };
@@ -74,10 +78,14 @@ bool CoalescedWork::wait(std::chrono::milliseconds timeout) {
     try {
       work->wait(left());
     } catch (...) {
-      if (!first) first = std::current_exception();
+      if (!first) {
+        first = std::current_exception();
+      }
     }
   }
-  if (first) std::rethrow_exception(first);
+  if (first) {
+    std::rethrow_exception(first);
+  }
   return true;
 }
 
@@ -92,20 +100,26 @@ std::vector<at::Tensor> CoalescedWork::result() {
 
 FuturePointer CoalescedWork::getFuture() {
   const std::lock_guard lock(mutex_);
-  if (future_) return future_;
+  if (future_) {
+    return future_;
+  }
   const auto gathering = std::make_shared<Gathering>();
   std::vector<c10::Device> devices;
   for (const auto& work : works_) {
     gathering->parts.push_back(work->getFuture());
     for (const c10::Device device : gathering->parts.back()->devices()) {
-      if (std::ranges::find(devices, device) == devices.end()) devices.push_back(device);
+      if (std::ranges::find(devices, device) == devices.end()) {
+        devices.push_back(device);
+      }
     }
   }
   future_ = c10::make_intrusive<Future>(c10::ListType::ofTensors(), std::move(devices));
   gathering->whole = future_;
   gathering->left = works_.size() + 1;
   const auto one_less = [gathering] {
-    if (--gathering->left == 0) complete(*gathering);
+    if (--gathering->left == 0) {
+      complete(*gathering);
+    }
   };
   for (const FuturePointer& part : gathering->parts) {
     part->addCallback([one_less](Future&) { one_less(); }, false);
@@ -116,7 +130,9 @@ FuturePointer CoalescedWork::getFuture() {
 
 void Window::open() {
   const std::lock_guard lock(mutex_);
-  if (!works_) works_.emplace();
+  if (!works_) {
+    works_.emplace();
+  }
 }
 
 Works Window::close() {
@@ -126,14 +142,20 @@ Works Window::close() {
 
 void Window::note(const c10::intrusive_ptr<c10d::Work>& work) {
   const std::lock_guard lock(mutex_);
-  if (!works_) return;
+  if (!works_) {
+    return;
+  }
   works_->push_back(work);
-  if (works_->size() % kMany != 0) return;
+  if (works_->size() % kMany != 0) {
+    return;
+  }
   std::erase_if(*works_, [](const auto& each) { return each->isCompleted() && each->isSuccess(); });
 }
 
 ClosesOnError::~ClosesOnError() {
-  if (std::uncaught_exceptions() > exceptions_) static_cast<void>(window_.close());
+  if (std::uncaught_exceptions() > exceptions_) {
+    static_cast<void>(window_.close());
+  }
 }
 
 }  // namespace gtopk::torch_backend

@@ -55,7 +55,9 @@ std::atomic<std::uint64_t> works_made{0};
 /// What Python is to see. `ends_group`: set where it is what ended the group.
 std::exception_ptr for_python(const std::exception_ptr& error, bool point_to_point,
                               GroupState& group, bool& ends_group) {
-  if (!error) return nullptr;
+  if (!error) {
+    return nullptr;
+  }
   try {
     try {
       std::rethrow_exception(error);
@@ -104,7 +106,9 @@ GtopkWork::GtopkWork(int rank, c10d::OpType type, const char* title,
 GtopkWork::~GtopkWork() {
   Completer* const completer = let_go_through();
   const bool empty = memory_.empty() && result_.empty() && !finish_ && !future_ && !device_;
-  if (completer == nullptr || empty) return;
+  if (completer == nullptr || empty) {
+    return;
+  }
   struct Held {
     std::vector<Contiguous> memory;
     std::vector<at::Tensor> result;
@@ -126,15 +130,21 @@ bool GtopkWork::wait_on_stream() {
   device_->block_current_stream();
   {
     const std::lock_guard lock(mutex_);
-    if (completed_) raise();
+    if (completed_) {
+      raise();
+    }
   }
   unseen_->raise();
   return true;
 }
 
 void GtopkWork::raise() const {
-  if (!exception_) return;
-  if (device_) unseen_->forget(exception_);
+  if (!exception_) {
+    return;
+  }
+  if (device_) {
+    unseen_->forget(exception_);
+  }
   std::rethrow_exception(exception_);
 }
 
@@ -159,7 +169,9 @@ bool GtopkWork::wait(std::chrono::milliseconds timeout) {
     TORCH_CHECK(cv_.wait_for(lock, timeout, has_ended), "Operation timed out!");
   }
   raise();
-  if (device_) device_->block_current_stream();
+  if (device_) {
+    device_->block_current_stream();
+  }
   return true;
 }
 
@@ -167,7 +179,9 @@ c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::getFuture() {
   const std::lock_guard lock(mutex_);
   if (!future_) {
     std::vector<c10::Device> devices;
-    if (device_) devices.push_back(device_->device());
+    if (device_) {
+      devices.push_back(device_->device());
+    }
     future_ = c10::make_intrusive<Future>(c10::ListType::ofTensors(), std::move(devices));
     if (completed_) {
       complete(*future_);
@@ -209,7 +223,9 @@ Call GtopkWork::call(Completer& completer, std::chrono::milliseconds timeout, ui
   began_ = Clock::now();
   auto self = c10::intrusive_ptr<GtopkWork>::unsafe_reclaim_from_nonowning(this);
   Call call;
-  if (device_) call.input = device_->input();
+  if (device_) {
+    call.input = device_->input();
+  }
   call.done = [self, &completer](const std::exception_ptr& error) {
     self->operation_ended(completer, error);
   };
@@ -225,7 +241,9 @@ Call GtopkWork::call(Completer& completer, std::chrono::milliseconds timeout, ui
 }
 
 void GtopkWork::begin() {
-  if (device_) device_->begin(memory_);
+  if (device_) {
+    device_->begin(memory_);
+  }
 }
 
 void GtopkWork::not_taken() {
@@ -235,7 +253,9 @@ void GtopkWork::not_taken() {
 
 void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& error) noexcept {
   auto self = c10::intrusive_ptr<GtopkWork>::unsafe_reclaim_from_nonowning(this);
-  if (device_) device_->ended();
+  if (device_) {
+    device_->ended();
+  }
   const bool on_device = device_ && !device_->copies_ahead();
   const bool copies = finish_ || on_device || std::ranges::any_of(memory_, &Contiguous::is_copy);
   if (!error && copies) {
@@ -248,7 +268,9 @@ void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& 
     // They come before whoever waits, and take as long as they like.
     completer.run([self, seen] {
       self->group_->run_abort_hooks();
-      if (const auto future = self->end(seen)) self->complete(*future);
+      if (const auto future = self->end(seen)) {
+        self->complete(*future);
+      }
     });
     return;
   }
@@ -260,13 +282,21 @@ void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& 
 void GtopkWork::copy_back() {
   std::exception_ptr error;
   try {
-    for (const Contiguous& each : memory_) each.copy_back();
-    if (device_ && !device_->copies_ahead()) device_->copy_back(memory_);
-    if (const auto finish = std::exchange(finish_, nullptr)) finish();
+    for (const Contiguous& each : memory_) {
+      each.copy_back();
+    }
+    if (device_ && !device_->copies_ahead()) {
+      device_->copy_back(memory_);
+    }
+    if (const auto finish = std::exchange(finish_, nullptr)) {
+      finish();
+    }
   } catch (...) {
     error = std::current_exception();
   }
-  if (const auto future = end(error)) complete(*future);
+  if (const auto future = end(error)) {
+    complete(*future);
+  }
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::end(std::exception_ptr error) {
@@ -278,13 +308,17 @@ c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::end(std::exception_ptr error)
     exception_ = std::move(error);
     const auto end_of_profile = std::exchange(recordFunctionEndCallback_, nullptr);
     try {
-      if (end_of_profile) end_of_profile();
+      if (end_of_profile) {
+        end_of_profile();
+      }
     } catch (const std::exception& failure) {
       LOG(ERROR) << "gtopk: the profiler threw at the end of an operation: " << failure.what();
     }
     future = future_;
     // Nobody may come to ask this one: the next wait() in the group raises it.
-    if (exception_ && device_ && device_->copies_ahead() && !future) unseen_->note(exception_);
+    if (exception_ && device_ && device_->copies_ahead() && !future) {
+      unseen_->note(exception_);
+    }
   }
   tell_hooks();
   over_.store(true, std::memory_order_release);
@@ -295,7 +329,9 @@ c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::end(std::exception_ptr error)
 void GtopkWork::tell_hooks() {
   group_->end_extensions(extensions_);
   const std::chrono::duration<float> took = over_at_ - began_;
-  if (!exception_) group_->completed(key_, took.count() * 1000);
+  if (!exception_) {
+    group_->completed(key_, took.count() * 1000);
+  }
   if (const auto hook = group_->end_hook()) {
     const auto info = std::make_shared<c10d::WorkInfo>(opType_, sequence_, began_, over_at_, took);
     completer_->run([group = group_, hook, info] {
@@ -314,7 +350,9 @@ void GtopkWork::tell_hooks() {
 void GtopkWork::complete(Future& future) const {
   // What the future notes is the stream that has the results.
   c10::OptionalStreamGuard on_stream;
-  if (device_) on_stream.reset_stream(device_->stream());
+  if (device_) {
+    on_stream.reset_stream(device_->stream());
+  }
   if (exception_) {
     future.setError(exception_);
   } else {

@@ -40,7 +40,9 @@ Part drawn(reference::Random& random, const CooShape& shape, std::uint64_t room,
   Part part;
   const std::uint64_t wanted = most == 0 ? 0 : random.below(most + 1);
   for (std::uint64_t place = 0; place < room && part.places.size() < wanted; ++place) {
-    if (random.below(room) < 2 * wanted) part.places.push_back(place);
+    if (random.below(room) < 2 * wanted) {
+      part.places.push_back(place);
+    }
   }
   part.values = test::random_elements(random, part.places.size() * shape.row(), shape.dtype);
   return part;
@@ -53,7 +55,9 @@ CooSum defined(const std::vector<Part>& parts, const CooShape& shape) {
     for (std::size_t entry = 0; entry < part.places.size(); ++entry) {
       const auto* const first = part.values.data() + entry * bytes;
       const auto [row, fresh] = rows.try_emplace(part.places[entry], first, first + bytes);
-      if (fresh || bytes == 0) continue;
+      if (fresh || bytes == 0) {
+        continue;
+      }
       collectives::reduce(row->second.data(), row->second.data(), first, shape.row(), shape.dtype,
                           ReduceOp::kSum);
     }
@@ -103,7 +107,9 @@ TEST(CooAllReduce, IsTheDefinedSumForEveryTypeAndNumberOfRanks) {
     for (const DataType type : kTypes) {
       expect_defined_sum(size, shape(type, 1 + seed % 4), 1000, 300, seed);
       ++seed;
-      if (HasFailure()) return;
+      if (HasFailure()) {
+        return;
+      }
     }
   }
 }
@@ -139,7 +145,9 @@ TEST(CooAllReduce, RanksWithOtherShapesHearOfBoth) {
       EXPECT_THAT(ending->text(), ::testing::HasSubstr("dimensions=2, sizes=[1000, 4], "
                                                        "sparse_dim=1, dtype=float32"));
     }
-    for (const Part& part : parts) EXPECT_EQ(part.sum.places, std::vector<std::uint64_t>{99});
+    for (const Part& part : parts) {
+      EXPECT_EQ(part.sum.places, std::vector<std::uint64_t>{99});
+    }
     EXPECT_EQ(support::group_works(ranks), "");
     EXPECT_TRUE(ranks.close().empty());
   }

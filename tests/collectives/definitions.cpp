@@ -21,7 +21,9 @@ Bytes random_elements(reference::Random& random, std::uint64_t d, DataType type)
     }
   } else {
     const std::uint64_t below = type == DataType::kBool ? 2 : 256;
-    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.below(below));
+    for (std::byte& byte : bytes) {
+      byte = static_cast<std::byte>(random.below(below));
+    }
   }
   return bytes;
 }
@@ -31,7 +33,9 @@ double factor_of(std::uint32_t rank, ReduceOp op) {
 }
 
 std::vector<Bytes> multiplied(std::vector<Bytes> inputs, DataType type, ReduceOp op) {
-  if (op != ReduceOp::kPremulSum) return inputs;
+  if (op != ReduceOp::kPremulSum) {
+    return inputs;
+  }
   for (std::uint32_t rank = 0; rank < inputs.size(); ++rank) {
     Bytes& input = inputs[rank];
     collectives::multiply(input.data(), input.size() / size_of(type), type, factor_of(rank, op));
@@ -49,7 +53,9 @@ Bytes tree_sum(const std::vector<Bytes>& inputs, std::uint64_t d, DataType type,
   };
   std::vector<Bytes> nodes;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-    if (tree.folded_away(rank)) continue;
+    if (tree.folded_away(rank)) {
+      continue;
+    }
     nodes.push_back(tree.folds(rank) ? sum(inputs[rank], inputs[rank + 1]) : inputs[rank]);
   }
   while (nodes.size() > 1) {
@@ -69,7 +75,9 @@ Bytes ring_sum(const std::vector<Bytes>& inputs, std::uint32_t chunk, std::uint6
     return inputs[rank % ranks].data() + begin * element;
   };
   Bytes sum(size * element);
-  if (size != 0) std::memcpy(sum.data(), values(chunk + 1), sum.size());
+  if (size != 0) {
+    std::memcpy(sum.data(), values(chunk + 1), sum.size());
+  }
   for (std::uint32_t step = 2; step <= ranks; ++step) {
     collectives::reduce(sum.data(), sum.data(), values(chunk + step), size, type, op);
   }
@@ -90,7 +98,9 @@ Bytes defined_all_reduce(const std::vector<Bytes>& inputs, std::uint64_t d, Data
       result.insert(result.end(), sum.begin(), sum.end());
     }
   }
-  if (op == ReduceOp::kAvg) collectives::divide(result.data(), d, type, ranks);
+  if (op == ReduceOp::kAvg) {
+    collectives::divide(result.data(), d, type, ranks);
+  }
   return result;
 }
 

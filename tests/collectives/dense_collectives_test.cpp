@@ -24,7 +24,9 @@ void expect_all_reduce(std::uint32_t size, std::uint64_t d, DataType type, Reduc
                        std::uint64_t seed) {
   reference::Random random(seed);
   std::vector<Bytes> data;
-  while (data.size() < size) data.push_back(test::random_elements(random, d, type));
+  while (data.size() < size) {
+    data.push_back(test::random_elements(random, d, type));
+  }
   const Bytes expected = test::defined_all_reduce(test::multiplied(data, type, op), d, type, op);
   InprocRanks ranks(size, network(seed));
   const auto endings = ranks.run([&](std::uint32_t rank) {
@@ -77,7 +79,9 @@ TEST_P(Ranks, EachRanksFactorGoesWithItsOwnInputAlsoInTheRing) {
 
 // Chunks of several pieces, none of equal length.
 TEST_P(Ranks, AllReduceIsItsDefinitionWhereChunksHaveManyPieces) {
-  if (GetParam() > 4) return;
+  if (GetParam() > 4) {
+    return;
+  }
   const std::uint64_t d = 3 * collectives::kPieceBytes / 4 * GetParam() + 7;
   expect_all_reduce(GetParam(), d, DataType::kFloat32, ReduceOp::kSum, 5);
 }
@@ -87,7 +91,9 @@ TEST_P(Ranks, BroadcastReachesEveryRankFromEveryRoot) {
   for (std::uint32_t root = 0; root < size; ++root) {
     for (const std::size_t bytes : {0UL, 1UL, 5000UL}) {
       std::vector<Bytes> data(size, Bytes(bytes));
-      for (std::size_t i = 0; i < bytes; ++i) data[root][i] = static_cast<std::byte>(i * 7 + root);
+      for (std::size_t i = 0; i < bytes; ++i) {
+        data[root][i] = static_cast<std::byte>(i * 7 + root);
+      }
       const Bytes expected = data[root];
       InprocRanks ranks(size, network(root + bytes));
       const auto endings =
@@ -106,8 +112,9 @@ TEST_P(Ranks, AllGatherCollectsEveryRanksBytesInOrder) {
   for (const std::size_t bytes : {0UL, 1UL, 3000UL}) {
     std::vector<std::vector<Bytes>> data(size, std::vector<Bytes>(size, Bytes(bytes)));
     for (std::uint32_t rank = 0; rank < size; ++rank) {
-      for (std::size_t i = 0; i < bytes; ++i)
+      for (std::size_t i = 0; i < bytes; ++i) {
         data[rank][rank][i] = static_cast<std::byte>(i + rank);
+      }
     }
     InprocRanks ranks(size, network(bytes));
     const auto endings = ranks.run([&](std::uint32_t rank) {
@@ -130,13 +137,19 @@ TEST_P(Ranks, NobodyLeavesABarrierBeforeTheLastHasEntered) {
     InprocRanks ranks(size, network(last));
     std::vector<support::SharedEnding> endings;
     for (std::uint32_t rank = 0; rank < size; ++rank) {
-      if (rank != last) endings.push_back(ranks.submit(rank, gtopk::barrier()));
+      if (rank != last) {
+        endings.push_back(ranks.submit(rank, gtopk::barrier()));
+      }
     }
     ranks.run_for(std::chrono::milliseconds(50));
-    for (const auto& ending : endings) ASSERT_FALSE(ending->ended);
+    for (const auto& ending : endings) {
+      ASSERT_FALSE(ending->ended);
+    }
     endings.push_back(ranks.submit(last, gtopk::barrier()));
     ranks.run_all();
-    for (const auto& ending : endings) ASSERT_TRUE(ending->good()) << ending->text();
+    for (const auto& ending : endings) {
+      ASSERT_TRUE(ending->good()) << ending->text();
+    }
     ASSERT_TRUE(ranks.close().empty());
   }
 }
@@ -156,7 +169,9 @@ INSTANTIATE_TEST_SUITE_P(Every, Ranks, ::testing::ValuesIn(reference::kRankCount
 TEST(LargeBroadcast, PassesPiecesOn) {
   const std::size_t bytes = 5 * collectives::kPieceBytes / 2;
   std::vector<Bytes> data(6, Bytes(bytes));
-  for (std::size_t i = 0; i < bytes; ++i) data[4][i] = static_cast<std::byte>(i * 31);
+  for (std::size_t i = 0; i < bytes; ++i) {
+    data[4][i] = static_cast<std::byte>(i * 31);
+  }
   InprocRanks ranks(6);
   const auto endings =
       ranks.run([&](std::uint32_t rank) { return gtopk::broadcast(data[rank], 4); });

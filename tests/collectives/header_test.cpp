@@ -64,7 +64,9 @@ TEST(Agreement, TakesOneListAndNoMore) {
 
 TEST(Agreement, TakesSoManyFieldsAndNoMore) {
   Agreement agreement("x");
-  for (std::size_t i = 0; i < Agreement::kMaxFields; ++i) agreement.number("n", i);
+  for (std::size_t i = 0; i < Agreement::kMaxFields; ++i) {
+    agreement.number("n", i);
+  }
   EXPECT_THROW(agreement.number("n", 0), Error);
 }
 
@@ -97,7 +99,9 @@ TEST(Agreement, HasAnotherFingerprintForEveryDifference) {
       of_sparse([](auto& c) { c.options.put_back = PutBack::kMerged; }),
   };
   std::set<std::uint64_t> fingerprints;
-  for (const Agreement& agreement : all) fingerprints.insert(agreement.fingerprint());
+  for (const Agreement& agreement : all) {
+    fingerprints.insert(agreement.fingerprint());
+  }
   EXPECT_EQ(fingerprints.size(), all.size());
 }
 
@@ -133,7 +137,9 @@ class HeaderTest : public ::testing::Test {
     EXPECT_TRUE(reading.done());
     try {
       const Header read = reading.take();
-      if (header != nullptr) *header = read;
+      if (header != nullptr) {
+        *header = read;
+      }
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kMismatch);
       return error.what();

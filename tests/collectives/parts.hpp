@@ -23,7 +23,9 @@ inline transport::inproc::FabricOptions network(std::uint64_t seed) {
 
 inline std::uint64_t before(const Sizes& sizes, std::uint32_t part) {
   std::uint64_t sum = 0;
-  for (std::uint32_t i = 0; i < part; ++i) sum += sizes[i];
+  for (std::uint32_t i = 0; i < part; ++i) {
+    sum += sizes[i];
+  }
   return sum;
 }
 
@@ -51,7 +53,9 @@ inline std::vector<Segment> segments(reference::Bytes& bytes, const Sizes& sizes
 }
 
 inline void expect_good(const std::vector<support::SharedEnding>& endings) {
-  for (const auto& ending : endings) ASSERT_TRUE(ending->good()) << ending->text();
+  for (const auto& ending : endings) {
+    ASSERT_TRUE(ending->good()) << ending->text();
+  }
 }
 
 inline std::vector<std::span<std::byte>> spans(reference::Bytes& bytes, const Sizes& sizes) {

@@ -47,7 +47,9 @@ std::vector<Bytes> defined_reduce_scatter(const std::vector<Bytes>& inputs, cons
     } else if (!sum.empty()) {
       std::memcpy(sum.data(), all.data() + begin * element, sum.size());
     }
-    if (op == ReduceOp::kAvg) collectives::divide(sum.data(), sizes[part], type, ranks);
+    if (op == ReduceOp::kAvg) {
+      collectives::divide(sum.data(), sizes[part], type, ranks);
+    }
     parts.push_back(sum);
   }
   return parts;
@@ -67,7 +69,9 @@ void expect_reduce_scatter(const Sizes& sizes, DataType type, ReduceOp op, std::
   const std::vector<Bytes> expected =
       defined_reduce_scatter(test::multiplied(inputs, type, op), sizes, type, op);
   std::vector<Bytes> outputs;
-  for (const std::uint64_t part : sizes) outputs.emplace_back(part * size_of(type));
+  for (const std::uint64_t part : sizes) {
+    outputs.emplace_back(part * size_of(type));
+  }
   InprocRanks ranks(size, network(seed));
   const auto endings = ranks.run([&](std::uint32_t rank) {
     return gtopk::reduce_scatter(segments(inputs[rank], sizes, type),
@@ -112,7 +116,9 @@ TEST_P(Parts, ReduceScatterIsItsDefinitionOnBothSidesOfTheRingForEveryLayout) {
 
 // Parts of several pieces, and of different numbers of them.
 TEST_P(Parts, ReduceScatterIsItsDefinitionWherePartsHaveManyPieces) {
-  if (GetParam() > 5) return;
+  if (GetParam() > 5) {
+    return;
+  }
   const std::uint64_t mean = 7 * collectives::kPieceBytes / 4;
   std::uint64_t seed = 0;
   for (const Sizes& sizes : layouts(GetParam(), mean)) {
@@ -147,7 +153,9 @@ TEST_P(Parts, AllGatherCollectsPartsOfAnySizes) {
   const std::uint32_t size = GetParam();
   for (const Sizes& sizes : layouts(size, 1000)) {
     Bytes expected(total(sizes));
-    for (std::size_t i = 0; i < expected.size(); ++i) expected[i] = static_cast<std::byte>(i * 7);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      expected[i] = static_cast<std::byte>(i * 7);
+    }
     std::vector<Bytes> data(size, Bytes(expected.size()));
     InprocRanks ranks(size, network(total(sizes)));
     expect_good(ranks.run([&](std::uint32_t rank) {
@@ -159,7 +167,9 @@ TEST_P(Parts, AllGatherCollectsPartsOfAnySizes) {
                   rooms[rank].begin());
       return gtopk::all_gather(rooms);
     }));
-    for (const Bytes& bytes : data) ASSERT_TRUE(bytes == expected);
+    for (const Bytes& bytes : data) {
+      ASSERT_TRUE(bytes == expected);
+    }
     ASSERT_TRUE(ranks.close().empty());
   }
 }
@@ -195,7 +205,9 @@ TEST_P(Parts, ReduceGivesTheRootTheBitsOfTheAllReduceAndLeavesTheOthersAlone) {
 
 Bytes counted(std::uint64_t bytes, std::uint64_t from) {
   Bytes made(bytes);
-  for (std::uint64_t i = 0; i < bytes; ++i) made[i] = static_cast<std::byte>((i + from) * 31 >> 3U);
+  for (std::uint64_t i = 0; i < bytes; ++i) {
+    made[i] = static_cast<std::byte>((i + from) * 31 >> 3U);
+  }
   return made;
 }
 
@@ -209,17 +221,23 @@ TEST_P(Parts, GatherAndScatterMovePartsOfAnySizesForEveryRoot) {
         const auto parts = spans(all, sizes);
         Bytes gathered(all.size());
         std::vector<Bytes> got;
-        for (const std::uint64_t each : sizes) got.emplace_back(each);
+        for (const std::uint64_t each : sizes) {
+          got.emplace_back(each);
+        }
         InprocRanks ranks(size, network(root + mean));
         expect_good(ranks.run([&](std::uint32_t rank) {
           std::vector<std::span<std::byte>> rooms;
-          if (rank == root) rooms = spans(gathered, sizes);
+          if (rank == root) {
+            rooms = spans(gathered, sizes);
+          }
           return gtopk::gather(parts[rank], rooms, root);
         }));
         ASSERT_TRUE(gathered == all);
         expect_good(ranks.run([&](std::uint32_t rank) {
           std::vector<std::span<const std::byte>> given;
-          if (rank == root) given = constant(parts);
+          if (rank == root) {
+            given = constant(parts);
+          }
           return gtopk::scatter(given, got[rank], root);
         }));
         for (std::uint32_t rank = 0; rank < size; ++rank) {

@@ -42,7 +42,9 @@ void expect_mismatch(std::uint32_t size, const std::function<Collective(std::uin
       ASSERT_TRUE(ending->ended);
       ASSERT_TRUE(ending->error.has_value());
       ASSERT_EQ(ending->error->kind(), ErrorKind::kMismatch) << ending->text();
-      for (const std::string& text : texts) ASSERT_THAT(ending->text(), HasSubstr(text));
+      for (const std::string& text : texts) {
+        ASSERT_THAT(ending->text(), HasSubstr(text));
+      }
     }
     ASSERT_EQ(support::group_works(ranks), "");
     ASSERT_TRUE(ranks.close().empty());
@@ -126,7 +128,9 @@ TEST(PartsThatDiffer, OfWhatIsMovedAreAnErrorOnEveryRank) {
         std::vector<std::span<std::byte>> list;
         Sizes sizes(kRanks, room);
         sizes[1] = mine;
-        if (rank == 1) list = spans(rooms[rank], sizes);
+        if (rank == 1) {
+          list = spans(rooms[rank], sizes);
+        }
         return gtopk::gather(std::span(memory[rank]).first(mine), list, 1);
       };
     };
@@ -141,7 +145,9 @@ TEST(PartsThatDiffer, OfWhatIsMovedAreAnErrorOnEveryRank) {
         std::vector<std::span<const std::byte>> list;
         Sizes sizes(kRanks, part);
         sizes[2] = mine;
-        if (rank == 2) list = constant(spans(memory[rank], sizes));
+        if (rank == 2) {
+          list = constant(spans(memory[rank], sizes));
+        }
         return gtopk::scatter(list, std::span(rooms[rank]).first(mine), 2);
       };
     };

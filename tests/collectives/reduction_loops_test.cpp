@@ -42,7 +42,9 @@ template <class T>
 void expect_bits(const std::vector<T>& seen, const std::vector<T>& expected,
                  const std::vector<T>& left, const std::vector<T>& right) {
   for (std::size_t i = 0; i < seen.size(); ++i) {
-    if (std::memcmp(&seen[i], &expected[i], sizeof(T)) == 0) continue;
+    if (std::memcmp(&seen[i], &expected[i], sizeof(T)) == 0) {
+      continue;
+    }
     const bool both = std::isnan(widen(left[i])) && std::isnan(widen(right[i]));
     ASSERT_TRUE(both && std::isnan(widen(seen[i])))
         << widen(left[i]) << " and " << widen(right[i]) << " at " << i << ": " << widen(expected[i])
@@ -53,8 +55,9 @@ void expect_bits(const std::vector<T>& seen, const std::vector<T>& expected,
 template <class T>
 std::vector<T> every_half() {
   std::vector<T> all;
-  for (std::uint32_t bits = 0; bits < 65536; ++bits)
+  for (std::uint32_t bits = 0; bits < 65536; ++bits) {
     all.push_back({static_cast<std::uint16_t>(bits)});
+  }
   return all;
 }
 
@@ -79,7 +82,9 @@ void expect_rule_for_every_half(DataType type) {
     const std::vector<T> right(left.size(), T{bits});
     for (const ReduceOp op : kOps) {
       std::vector<T> expected;
-      for (const T each : left) expected.push_back(one(each, T{bits}, op));
+      for (const T each : left) {
+        expected.push_back(one(each, T{bits}, op));
+      }
       for_each_simd_target([&] {
         std::vector<T> seen(left.size());
         reduce(seen.data(), left.data(), right.data(), left.size(), type, op);
@@ -149,7 +154,9 @@ void expect_rule_for_numbers_of_every_kind(DataType type) {
   }
   for (const ReduceOp op : kOps) {
     std::vector<T> expected;
-    for (std::size_t i = 0; i < left.size(); ++i) expected.push_back(one(left[i], right[i], op));
+    for (std::size_t i = 0; i < left.size(); ++i) {
+      expected.push_back(one(left[i], right[i], op));
+    }
     for_each_simd_target([&] {
       std::vector<T> seen(left.size());
       reduce(seen.data(), left.data(), right.data(), left.size(), type, op);

@@ -190,7 +190,9 @@ TEST(Reduction, AFactorIsRoundedToTheAccumulationTypeAndTheProductOnce) {
     const std::vector<double> values = {3, -0.0, 0.1, reference::largest(type),
                                         9 * reference::smallest(type)};
     reference::Bytes data = reference::zeros(type, values.size());
-    for (std::size_t i = 0; i < values.size(); ++i) reference::store(type, data, i, values[i]);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      reference::store(type, data, i, values[i]);
+    }
     const reference::Bytes before = data;
     multiply(data.data(), values.size(), type, factor);
     for (std::size_t i = 0; i < values.size(); ++i) {

@@ -11,7 +11,9 @@ namespace {
 
 std::vector<std::uint32_t> rank_counts() {
   std::vector<std::uint32_t> counts;
-  for (std::uint32_t ranks = 1; ranks <= 70; ++ranks) counts.push_back(ranks);
+  for (std::uint32_t ranks = 1; ranks <= 70; ++ranks) {
+    counts.push_back(ranks);
+  }
   counts.insert(counts.end(), {127, 128, 129, 1000, 4096, 5000});
   return counts;
 }
@@ -54,7 +56,9 @@ TEST_P(TreeOf, KeepsTheOrderOfRanksInItsLeaves) {
 
 TEST_P(TreeOf, FoldsEvenRanksWithTheNextOddOnes) {
   for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
-    if (!tree_.folds(rank)) continue;
+    if (!tree_.folds(rank)) {
+      continue;
+    }
     const std::uint32_t partner = Tree::fold_partner(rank);
     ASSERT_LT(partner, ranks_);
     EXPECT_TRUE(tree_.folds(partner));
@@ -67,7 +71,9 @@ TEST_P(TreeOf, FoldsEvenRanksWithTheNextOddOnes) {
 
 TEST_P(TreeOf, HasMutualPartnersOnOppositeSidesThatNeverFoldAway) {
   for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
-    if (tree_.folded_away(rank)) continue;
+    if (tree_.folded_away(rank)) {
+      continue;
+    }
     std::set<std::uint32_t> partners;
     for (std::uint32_t round = 0; round < tree_.rounds(); ++round) {
       const std::uint32_t partner = tree_.partner(rank, round);
@@ -83,31 +89,45 @@ TEST_P(TreeOf, HasMutualPartnersOnOppositeSidesThatNeverFoldAway) {
 
 // Every round doubles what a speaker has heard of; after the last it is every rank, each once.
 TEST_P(TreeOf, LetsEverySpeakerHearOfEveryRankOnce) {
-  if (ranks_ > 200) return;
+  if (ranks_ > 200) {
+    return;
+  }
   std::vector<std::multiset<std::uint32_t>> heard(ranks_);
   for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
-    if (tree_.folded_away(rank)) continue;
+    if (tree_.folded_away(rank)) {
+      continue;
+    }
     heard[rank] = {rank};
-    if (tree_.folds(rank)) heard[rank].insert(Tree::fold_partner(rank));
+    if (tree_.folds(rank)) {
+      heard[rank].insert(Tree::fold_partner(rank));
+    }
   }
   for (std::uint32_t round = 0; round < tree_.rounds(); ++round) {
     auto next = heard;
     for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
-      if (tree_.folded_away(rank)) continue;
+      if (tree_.folded_away(rank)) {
+        continue;
+      }
       const auto& other = heard[tree_.partner(rank, round)];
       next[rank].insert(other.begin(), other.end());
     }
     heard = std::move(next);
     for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
-      if (tree_.folded_away(rank)) continue;
+      if (tree_.folded_away(rank)) {
+        continue;
+      }
       EXPECT_EQ(*heard[rank].begin(), tree_.lowest_rank(rank, round));
     }
   }
   for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
-    if (tree_.folded_away(rank)) continue;
+    if (tree_.folded_away(rank)) {
+      continue;
+    }
     ASSERT_EQ(heard[rank].size(), ranks_);
     std::uint32_t expected = 0;
-    for (const std::uint32_t seen : heard[rank]) EXPECT_EQ(seen, expected++);
+    for (const std::uint32_t seen : heard[rank]) {
+      EXPECT_EQ(seen, expected++);
+    }
   }
 }
 

@@ -42,7 +42,9 @@ class InFiles final : public Bootstrap {
  public:
   InFiles() {
     std::string name = std::filesystem::temp_directory_path() / "gtopk-files-XXXXXX";
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no directory " + name);
+    if (mkdtemp(name.data()) == nullptr) {
+      throw std::runtime_error("no directory " + name);
+    }
     folder_ = name;
   }
   InFiles(const InFiles&) = delete;

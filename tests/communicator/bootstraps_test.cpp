@@ -41,7 +41,9 @@ class Job {
   /// All at once, as each waits a little for the others' goodbye.
   ~Job() {
     std::vector<std::jthread> threads;
-    for (Seat& seat : seats_) threads.emplace_back([&seat] { seat = Seat(); });
+    for (Seat& seat : seats_) {
+      threads.emplace_back([&seat] { seat = Seat(); });
+    }
   }
 
   /// What came of a meeting, by the order of those who were to meet.
@@ -80,7 +82,9 @@ class Job {
   std::vector<std::unique_ptr<Communicator>> all_meet(const std::string& name,
                                                       const std::vector<std::uint32_t>& members) {
     Met met = meet(name, members, static_cast<std::uint32_t>(members.size()));
-    for (const auto& error : met.errors) EXPECT_FALSE(error) << error->what();
+    for (const auto& error : met.errors) {
+      EXPECT_FALSE(error) << error->what();
+    }
     return std::move(met.groups);
   }
 

@@ -131,7 +131,9 @@ class Seat {
     keys_.set(fmt::format("pid/{}", rank_), std::to_string(getpid()));
     // All have started: no operation waits for a rank that is still about to.
     wait_for_all(*store_, "started", self_.size());
-    if (job_.moment != Moment::kBeforeAnyMessage) run_good_ones();
+    if (job_.moment != Moment::kBeforeAnyMessage) {
+      run_good_ones();
+    }
     if (rank_ == death_.victim) {
       die_in_time();
     } else {
@@ -163,14 +165,17 @@ class Seat {
       const std::uint64_t last = next_ + kVictimEnds - 1;
       for (const std::uint64_t end = next_ + kVictimCalls; next_ < end; ++next_) {
         std::function<void()> then;
-        if (next_ == last) then = [this] { die(); };
+        if (next_ == last) {
+          then = [this] { die(); };
+        }
         works_[next_].submit(member_.group(), calls_[next_].call(kWatchdog, std::move(then)));
       }
     } else {
       if (job_.moment == Moment::kBeforeItsCall) {
         for (std::uint32_t rank = 0; rank < death_.plan.ranks; ++rank) {
-          if (rank != rank_)
+          if (rank != rank_) {
             static_cast<void>(keys_.get(fmt::format("called/{}", rank), kWatchdog));
+          }
         }
       }
       die();
@@ -288,9 +293,13 @@ TEST_P(OneOfThem, DiesAndEveryOtherRankIsToldWhoItWasAndLeavesInGoodOrder) {
     const int victim = death.first_seat + static_cast<int>(death.victim);
     EXPECT_EQ(said_by(ranks, victim), "dies") << death.group;
     ranks.signal(victim, job.signal);  // it did so itself; from here on it has happened
-    if (job.moment != Moment::kBeforeAnyMessage) continue;
+    if (job.moment != Moment::kBeforeAnyMessage) {
+      continue;
+    }
     for (std::uint32_t rank = 0; rank < death.plan.ranks; ++rank) {
-      if (rank != death.victim) ranks.tell(death.first_seat + static_cast<int>(rank), "it is dead");
+      if (rank != death.victim) {
+        ranks.tell(death.first_seat + static_cast<int>(rank), "it is dead");
+      }
     }
   }
   for (int seat = 0; seat < seats; ++seat) {
@@ -299,7 +308,9 @@ TEST_P(OneOfThem, DiesAndEveryOtherRankIsToldWhoItWasAndLeavesInGoodOrder) {
     }
   }
   for (int seat = 0; seat < seats; ++seat) {
-    if (is_victim(seat)) ranks.signal(seat, SIGKILL);  // join() waits for a stopped one, too
+    if (is_victim(seat)) {
+      ranks.signal(seat, SIGKILL);  // join() waits for a stopped one, too
+    }
   }
   std::size_t died = 0;
   for (const RankReport& report : ranks.join()) {

@@ -27,10 +27,14 @@ json awaited_record(const std::string& directory, const std::function<bool(const
   const auto end = std::chrono::steady_clock::now() + kWatchdog;
   while (std::chrono::steady_clock::now() < end) {
     for (const auto& file : std::filesystem::directory_iterator(directory)) {
-      if (file.path().extension() != ".json") continue;
+      if (file.path().extension() != ".json") {
+        continue;
+      }
       std::ifstream stream(file.path());
       json record = json::parse(stream);
-      if (ready(record)) return record;
+      if (ready(record)) {
+        return record;
+      }
     }
     std::this_thread::yield();
   }
@@ -57,7 +61,9 @@ class Records {
  public:
   Records() {
     std::string name = (std::filesystem::temp_directory_path() / "gtopk-records-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary directory");
+    if (mkdtemp(name.data()) == nullptr) {
+      throw std::runtime_error("no temporary directory");
+    }
     path_ = name;
   }
   Records(const Records&) = delete;
@@ -144,7 +150,9 @@ TEST(FlightRecord, LeavesNoThreadAndNoDescriptorBehind) {
     const auto live = [&] { Member(self).leave(); };
     live();  // what UCX keeps for the whole process exists from here on
     const HeldResources before;
-    for (int round = 0; round < 3; ++round) live();
+    for (int round = 0; round < 3; ++round) {
+      live();
+    }
     EXPECT_TRUE(holds_no_more_than(before));
   });
 }

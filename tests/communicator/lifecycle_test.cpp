@@ -44,8 +44,9 @@ TEST_P(LifecycleOver, FiftyStartsAndEndsLeaveNothingBehind) {
                                0);  // what UCX keeps for the whole process exists from here on
                      const HeldResources before;
                      int rounds = 1;
-                     for (; rounds < kRounds && !testing::Test::HasFailure(); ++rounds)
+                     for (; rounds < kRounds && !testing::Test::HasFailure(); ++rounds) {
                        live_once(self, rounds);
+                     }
                      EXPECT_TRUE(holds_no_more_than(before));
                      EXPECT_EQ(rounds, kRounds);
                    },

@@ -67,10 +67,13 @@ class Job {
         Seat& seat = seats_[rank];
         auto store = std::make_shared<RankStore>(whole_, [&seat](const StoreCall& call) {
           ++seat.calls;
-          if (!call.key.starts_with("gtopk/address/") || call.kind != StoreCall::Kind::kFind)
+          if (!call.key.starts_with("gtopk/address/") || call.kind != StoreCall::Kind::kFind) {
             return;
+          }
           ++seat.lookups;
-          if (seat.store_fails) throw Error(ErrorKind::kBootstrap, "the store is gone");
+          if (seat.store_fails) {
+            throw Error(ErrorKind::kBootstrap, "the store is gone");
+          }
         });
         try {
           auto group = std::make_unique<Communicator>(
@@ -86,8 +89,12 @@ class Job {
       });
     }
     threads.clear();
-    if (kept == nullptr) return;
-    for (Seat& seat : seats_) kept->push_back(std::move(seat.group));
+    if (kept == nullptr) {
+      return;
+    }
+    for (Seat& seat : seats_) {
+      kept->push_back(std::move(seat.group));
+    }
   }
 
   std::vector<Ending> all_reduce(const std::string& algorithm) {
@@ -100,14 +107,18 @@ class Job {
           pending[rank].call());
     }
     std::vector<Ending> endings;
-    for (const Pending& each : pending) endings.push_back(each.wait());
+    for (const Pending& each : pending) {
+      endings.push_back(each.wait());
+    }
     return endings;
   }
 
   template <typename Of>
   std::vector<int> each(const Of& of) {
     std::vector<int> numbers;
-    for (Seat& seat : seats_) numbers.push_back(of(seat));
+    for (Seat& seat : seats_) {
+      numbers.push_back(of(seat));
+    }
     return numbers;
   }
 
@@ -135,7 +146,9 @@ TEST(Lookup, EachRankLooksUpThoseItTalksToOnceAndNobodyElse) {
   job.meet("second", &kept);
   const auto before = job.each(calls);
   // Whoever leaves asks the store nothing more.
-  for (auto& group : kept) group.reset();
+  for (auto& group : kept) {
+    group.reset();
+  }
   job.leave();
   EXPECT_EQ(job.each(calls), before);
   EXPECT_THAT(job.each(lookups), Each(3));
@@ -144,13 +157,17 @@ TEST(Lookup, EachRankLooksUpThoseItTalksToOnceAndNobodyElse) {
 TEST(Lookup, InAStoreThatIsGoneIsAnErrorThatSaysSo) {
   Job job(2);
   job.meet("group");
-  for (Seat& seat : job.seats()) seat.store_fails = true;
+  for (Seat& seat : job.seats()) {
+    seat.store_fails = true;
+  }
   for (const Ending& ending : job.all_reduce("gtopk")) {
     EXPECT_EQ(ending.error, ErrorKind::kPeerFailed);
     EXPECT_THAT(ending.text,
                 AllOf(HasSubstr("address could not be looked up"), HasSubstr("the store is gone")));
   }
-  for (Seat& seat : job.seats()) seat.store_fails = false;
+  for (Seat& seat : job.seats()) {
+    seat.store_fails = false;
+  }
   // A rank that has failed tells its peer, and asks for its address for that. The first call from
   // now on may still be told the answer to such a question, the second may not.
   for (const Ending& ending : job.all_reduce("gtopk")) {
@@ -173,7 +190,9 @@ TEST(Lookup, OneGroupTooManyIsTheSameErrorOnEveryRankAndTheOthersWorkOn) {
         job.seats()[1].process,
         Meeting{.directory = nullptr, .name = "alone", .timeout = kWatchdog}));
   }
-  for (Seat& seat : job.seats()) works_on.push_back(std::move(seat.group));
+  for (Seat& seat : job.seats()) {
+    works_on.push_back(std::move(seat.group));
+  }
   job.meet("too many");
   for (Seat& seat : job.seats()) {
     ASSERT_TRUE(seat.error.has_value());

@@ -14,7 +14,9 @@ using std::chrono::steady_clock;
 /// Looked at where it was made: an exception that two threads hold would have its reference count
 /// in a library that ThreadSanitizer does not see into.
 Ending ending_of(const std::exception_ptr& error) {
-  if (error == nullptr) return {};
+  if (error == nullptr) {
+    return {};
+  }
   try {
     std::rethrow_exception(error);
   } catch (const Error& seen) {
@@ -28,7 +30,9 @@ std::string name_of_transport(std::string_view tls) { return tls == kTcp ? "Tcp"
 
 Pending::~Pending() {
   const std::lock_guard lock(state_->mutex);
-  if (!state_->owed || std::uncaught_exceptions() > 0 || testing::Test::HasFailure()) return;
+  if (!state_->owed || std::uncaught_exceptions() > 0 || testing::Test::HasFailure()) {
+    return;
+  }
   ADD_FAILURE() << "an operation was called and nobody looked how it ended";
 }
 
@@ -42,9 +46,13 @@ Call Pending::call(std::optional<std::chrono::nanoseconds> timeout,
   call.timeout = timeout;
   call.done = [state = state_, then = std::move(then)](const std::exception_ptr& error) {
     Ending ending = ending_of(error);
-    if (then) then();
+    if (then) {
+      then();
+    }
     const std::lock_guard lock(state->mutex);
-    if (state->ending) ending = {ErrorKind::kTransport, "done was called twice"};
+    if (state->ending) {
+      ending = {ErrorKind::kTransport, "done was called twice"};
+    }
     state->ending = std::move(ending);
     state->changed.notify_all();
   };
@@ -62,7 +70,9 @@ Ending Pending::wait(std::chrono::nanoseconds at_most) const {
 }
 
 void wait_for_all(KeyValueStore& store, const std::string& place, int ranks) {
-  if (store.add(place, 1) == ranks) store.set(place, "all");
+  if (store.add(place, 1) == ranks) {
+    store.set(place, "all");
+  }
   static_cast<void>(store.get(place, kWatchdog));
 }
 

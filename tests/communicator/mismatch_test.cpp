@@ -62,7 +62,9 @@ std::vector<Mismatch> mismatches_of(const std::string& algorithm, std::uint32_t 
         [=](Shape& shape) { shape.type = type; });
   }
   for (const std::string& other : reference::algorithms()) {
-    if (other == algorithm) continue;
+    if (other == algorithm) {
+      continue;
+    }
     add(fmt::format("algorithm={},", algorithm), fmt::format("algorithm={},", other),
         [=](Shape& shape) { shape.options.algorithm = other; });
   }
@@ -211,14 +213,22 @@ TEST_P(MismatchedProcesses, AllGetAnErrorWithBothSidesValuesAndTheGroupWorksOn) 
                         SCOPED_TRACE(fmt::format("rank {}: {} against {}", mismatch.odd_rank,
                                                  mismatch.odd_text, mismatch.usual_text));
                         caller.disagree(mismatch);
-                        if (!testing::Test::HasFailure()) caller.agree();
-                        if (testing::Test::HasFailure()) return;
+                        if (!testing::Test::HasFailure()) {
+                          caller.agree();
+                        }
+                        if (testing::Test::HasFailure()) {
+                          return;
+                        }
                       }
                       self.say(std::to_string(caller.disagreed()));
                     },
                     {.limit = std::chrono::seconds(250), .environment = {{"UCX_TLS", tls}}});
-  for (const RankReport& report : ranks.join()) EXPECT_TRUE(report.passed()) << report;
-  if (HasFailure()) return;
+  for (const RankReport& report : ranks.join()) {
+    EXPECT_TRUE(report.passed()) << report;
+  }
+  if (HasFailure()) {
+    return;
+  }
   for (std::uint32_t rank = 0; rank < size; ++rank) {
     EXPECT_EQ(ranks.hear(static_cast<int>(rank)), std::to_string(per_odd_rank() * size));
   }

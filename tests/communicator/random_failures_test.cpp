@@ -68,7 +68,9 @@ struct Failure {
 const Plan& plan_of(Kind kind, std::uint32_t ranks) {
   static std::map<std::pair<Kind, std::uint32_t>, std::unique_ptr<const Plan>> plans;
   auto& plan = plans[{kind, ranks}];
-  if (!plan) plan = std::make_unique<const Plan>(kind, ranks);
+  if (!plan) {
+    plan = std::make_unique<const Plan>(kind, ranks);
+  }
   return *plan;
 }
 
@@ -84,7 +86,9 @@ std::vector<Failure> drawn(std::uint64_t seed) {
     failure.ranks = static_cast<std::uint32_t>(2 + below(4));
     failure.victim = static_cast<std::uint32_t>(below(failure.ranks));
     failure.fault = kFaults.at(below(kFaults.size()));
-    for (std::size_t left = below(6); left > 0; --left) failure.before.push_back(kind());
+    for (std::size_t left = below(6); left > 0; --left) {
+      failure.before.push_back(kind());
+    }
     failure.at = kind();
     failure.called = below(failure.before.size() + 1);
     failure.in_the_stream = failure.dies() && below(2) == 0;
@@ -93,7 +97,9 @@ std::vector<Failure> drawn(std::uint64_t seed) {
     failures.push_back(std::move(failure));
   }
   for (const Failure& failure : failures) {  // before the fork
-    for (const Kind each : failure.before) static_cast<void>(plan_of(each, failure.ranks));
+    for (const Kind each : failure.before) {
+      static_cast<void>(plan_of(each, failure.ranks));
+    }
     for (const Kind each : {failure.at, Kind::kBarrier, Kind::kAllReduce}) {
       static_cast<void>(plan_of(each, failure.ranks));
     }
@@ -147,36 +153,52 @@ class Seat {
   void expect_good(std::size_t call) {
     const Ending ending = ending_of(call);
     EXPECT_TRUE(ending.good()) << "operation " << call << ": " << ending.text;
-    if (!ending.good()) return;
+    if (!ending.good()) {
+      return;
+    }
     EXPECT_EQ(works_[call].wrong_result(), "");
   }
 
   void all_before() {
-    for (const Kind kind : failure_.before) call(kind);
-    for (std::size_t each = 0; each < failure_.before.size(); ++each) expect_good(each);
+    for (const Kind kind : failure_.before) {
+      call(kind);
+    }
+    for (std::size_t each = 0; each < failure_.before.size(); ++each) {
+      expect_good(each);
+    }
   }
 
   // The victim.
 
   [[noreturn]] void die() {
     self_.say("fails");
-    if (failure_.fault == Fault::kExits) _exit(0);
+    if (failure_.fault == Fault::kExits) {
+      _exit(0);
+    }
     kill(getpid(), failure_.fault == Fault::kKilled ? SIGKILL : SIGSTOP);
-    for (;;) pause();
+    for (;;) {
+      pause();
+    }
   }
 
   void fail() {
-    if (!failure_.dies()) return misbehave();
+    if (!failure_.dies()) {
+      return misbehave();
+    }
     if (!failure_.in_the_stream) {
       all_before();
       die();
     }
     for (std::size_t each = 0; each < failure_.called; ++each) {
       std::function<void()> then;
-      if (each == failure_.called / 2) then = [this] { die(); };
+      if (each == failure_.called / 2) {
+        then = [this] { die(); };
+      }
       call(failure_.before[each], std::move(then));
     }
-    if (failure_.called == 0) die();
+    if (failure_.called == 0) {
+      die();
+    }
     static_cast<void>(self_.hear());  // for ever
   }
 
@@ -206,7 +228,9 @@ class Seat {
     ASSERT_EQ(gethostname(host.data(), host.size() - 1), 0);
     named_ = fmt::format("rank {} (host {}, pid {})", failure_.victim, host.data(), process);
     if (failure_.in_the_stream) {
-      for (const Kind kind : failure_.before) call(kind);
+      for (const Kind kind : failure_.before) {
+        call(kind);
+      }
     } else {
       all_before();
     }
@@ -243,7 +267,9 @@ class Seat {
 
   void wait_for_the_others() {
     for (std::uint32_t rank = 0; rank < failure_.ranks; ++rank) {
-      if (rank == failure_.victim) continue;
+      if (rank == failure_.victim) {
+        continue;
+      }
       static_cast<void>(keys_.get(fmt::format("told/{}", rank), kWatchdog));
     }
   }
@@ -313,14 +339,18 @@ void run_job(const char* tls, std::uint64_t seed) {
       if (is_victim(seat)) {
         EXPECT_EQ(ranks.hear(seat), "fails");
       }
-      if (!dies) longest = std::max(longest, std::stol(ranks.hear(seat)));
+      if (!dies) {
+        longest = std::max(longest, std::stol(ranks.hear(seat)));
+      }
     } catch (const std::exception& error) {
       ADD_FAILURE() << of(seat).words() << ": " << error.what();
     }
   }
   for (int seat = 0; seat < seats; ++seat) {
     // join() waits for a stopped one, too.
-    if (is_victim(seat) && of(seat).fault == Fault::kStopped) ranks.signal(seat, SIGKILL);
+    if (is_victim(seat) && of(seat).fault == Fault::kStopped) {
+      ranks.signal(seat, SIGKILL);
+    }
   }
   for (const RankReport& report : ranks.join()) {
     const Failure& failure = of(report.rank);

@@ -71,7 +71,9 @@ Scenario play(std::string description, reference::Problem first) {
   scenario.steps.push_back(std::move(first));
   for (;;) {
     scenario.outcomes.push_back(reference::all_reduce(scenario.steps.back()));
-    if (scenario.steps.size() == kSteps) return scenario;
+    if (scenario.steps.size() == kSteps) {
+      return scenario;
+    }
     scenario.steps.push_back(next_step(scenario.steps.back(), scenario.outcomes.back()));
   }
 }
@@ -131,8 +133,12 @@ std::vector<Scenario> long_scenarios(std::uint32_t ranks) {
 std::string difference(const reference::Problem& problem, const reference::Outcome& outcome,
                        std::uint32_t rank, const Tensor& tensor) {
   const std::string values = reference::difference(problem.type, outcome.tensor, tensor.values);
-  if (!values.empty()) return "tensor: " + values;
-  if (!tensor.residual) return {};
+  if (!values.empty()) {
+    return "tensor: " + values;
+  }
+  if (!tensor.residual) {
+    return {};
+  }
   const std::string residual = reference::difference(
       accumulation_type(problem.type), outcome.residuals[rank].value(), *tensor.residual);
   return residual.empty() ? residual : "residual: " + residual;
@@ -152,7 +158,9 @@ void play_on(ForkedRank& self, const std::vector<Scenario>& scenarios, const cha
         const reference::Problem& problem = scenarios[i].steps[step];
         const reference::Input& input = problem.ranks[rank];
         tensors[i].values = input.gradient;
-        if (step == 0) tensors[i].residual = input.residual;  // later steps: what the last one left
+        if (step == 0) {
+          tensors[i].residual = input.residual;  // later steps: what the last one left
+        }
         Bytes* const residual = tensors[i].residual ? &*tensors[i].residual : nullptr;
         member.group().run(
             gtopk::sparse_all_reduce(tensors[i].values.data(),
@@ -209,7 +217,9 @@ TEST_P(LongTensors, GiveTheReferencesTensorAndResidualsBitForBitStepAfterStep) {
   for (const Scenario& scenario : scenarios) {
     const reference::Problem& problem = scenario.steps.front();
     ASSERT_GT(problem.d * size_of(accumulation_type(problem.type)), reference::kDenseTreeBytes);
-    if (!reference::sends_lists(problem.options.algorithm)) continue;
+    if (!reference::sends_lists(problem.options.algorithm)) {
+      continue;
+    }
     for (const reference::Outcome& outcome : scenario.outcomes) {
       ASSERT_GT(outcome.lists.front().sent.front() * 8, std::uint64_t{64} << 10U);
     }

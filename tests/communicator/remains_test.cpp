@@ -131,7 +131,9 @@ TEST(StuckGroups, AreDestroyedTogetherInTheTimeOfOne) {
     const auto begin = steady_clock::now();
     groups.clear();
     EXPECT_LT(steady_clock::now() - begin, kSoon);
-    for (const Pending& pending : stuck) EXPECT_EQ(pending.wait().error, ErrorKind::kAborted);
+    for (const Pending& pending : stuck) {
+      EXPECT_EQ(pending.wait().error, ErrorKind::kAborted);
+    }
   });
 }
 

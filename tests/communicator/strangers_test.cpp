@@ -41,12 +41,16 @@ class Mixed final : public Directory {
 
   void publish(std::string_view name, std::string_view address) override {
     directory_->publish(name, address);
-    if (tells_) whole_->set(kVictim, address);
+    if (tells_) {
+      whole_->set(kVictim, address);
+    }
   }
   std::optional<std::string> lookup(std::string_view name,
                                     std::chrono::nanoseconds at_most) override {
     auto found = directory_->lookup(name, at_most);
-    if (!found || !mistakes_) return found;
+    if (!found || !mistakes_) {
+      return found;
+    }
     transport::UcxAddress address = transport::decode_ucx_address(*found);
     address.worker = transport::decode_ucx_address(whole_->get(kVictim, kWatchdog)).worker;
     return encode(address);
@@ -88,7 +92,9 @@ class Calls {
 
   [[nodiscard]] std::vector<Ending> wait() const {
     std::vector<Ending> endings;
-    for (const auto& each : pending_) endings.push_back(each->wait());
+    for (const auto& each : pending_) {
+      endings.push_back(each->wait());
+    }
     return endings;
   }
   void expect_results(float sum, unsigned char received) const {
@@ -124,17 +130,27 @@ TEST_P(StrangersOver, AJobThatSendsToAnotherOnesAddressDoesNotDisturbItAndFails)
           Process::start(),
           {.directory = directory, .name = "group", .rank = rank, .size = 2, .timeout = kWatchdog});
       // The strangers' messages come first, when rank 0 waits for the very same ones of rank 1.
-      if (!victims) static_cast<void>(store->get("rank 0 waits", kWatchdog));
-      if (self.rank() == 1) static_cast<void>(store->get("the strangers are through", kWatchdog));
+      if (!victims) {
+        static_cast<void>(store->get("rank 0 waits", kWatchdog));
+      }
+      if (self.rank() == 1) {
+        static_cast<void>(store->get("the strangers are through", kWatchdog));
+      }
       const std::optional<std::chrono::nanoseconds> timeout =
           victims ? std::nullopt
                   : std::optional<std::chrono::nanoseconds>(std::chrono::milliseconds(500));
       const Calls calls(group, static_cast<float>(1 + self.rank()), timeout);
-      if (self.rank() == 0) store->set("rank 0 waits", "");
+      if (self.rank() == 0) {
+        store->set("rank 0 waits", "");
+      }
       const std::vector<Ending> endings = calls.wait();
-      if (self.rank() == 3) store->set("the strangers are through", "");
+      if (self.rank() == 3) {
+        store->set("the strangers are through", "");
+      }
       if (victims) {
-        for (const Ending& ending : endings) EXPECT_TRUE(ending.good()) << ending.text;
+        for (const Ending& ending : endings) {
+          EXPECT_TRUE(ending.good()) << ending.text;
+        }
         calls.expect_results(3.0F, 2);
       } else {
         EXPECT_FALSE(endings.front().good());

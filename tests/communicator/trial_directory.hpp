@@ -35,14 +35,18 @@ class TrialDirectory final : public Directory {
                                     std::chrono::nanoseconds at_most) override {
     std::unique_lock lock(mutex_);
     const auto there = [&] { return addresses_.contains(name); };
-    if (!changed_.wait_for(lock, at_most, there)) return std::nullopt;
+    if (!changed_.wait_for(lock, at_most, there)) {
+      return std::nullopt;
+    }
     return addresses_.find(name)->second;
   }
 
   std::vector<std::string> meet(const Presence& self, std::chrono::nanoseconds at_most) override {
     std::unique_lock lock(mutex_);
     std::shared_ptr<Gathering>& open = open_[self.group];
-    if (!open) open = std::make_shared<Gathering>();
+    if (!open) {
+      open = std::make_shared<Gathering>();
+    }
     const std::shared_ptr<Gathering> mine = open;
     mine->cards[self.rank] = self.card;
     if (mine->cards.size() == self.size) {
@@ -50,16 +54,22 @@ class TrialDirectory final : public Directory {
     } else if (!changed_.wait_for(lock, at_most, [&] { return mine->ended; })) {
       std::vector<std::uint32_t> missing;
       for (std::uint32_t rank = 0; rank < self.size; ++rank) {
-        if (!mine->cards.contains(rank)) missing.push_back(rank);
+        if (!mine->cards.contains(rank)) {
+          missing.push_back(rank);
+        }
       }
       mine->failure = Error(ErrorKind::kBootstrap,
                             fmt::format("group '{}': rank {} of {} has not arrived in time",
                                         self.group, fmt::join(missing, ", "), self.size));
       end(self.group, *mine);
     }
-    if (mine->failure) throw Error(*mine->failure);
+    if (mine->failure) {
+      throw Error(*mine->failure);
+    }
     std::vector<std::string> cards;
-    for (const auto& [rank, card] : mine->cards) cards.push_back(card);
+    for (const auto& [rank, card] : mine->cards) {
+      cards.push_back(card);
+    }
     return cards;
   }
 

@@ -39,9 +39,13 @@ std::int32_t number(std::uint32_t rank, std::size_t index) {
 }
 
 std::int32_t result(Kind kind, std::uint32_t ranks, std::size_t index) {
-  if (kind == Kind::kBroadcast) return number(kRoot, index);
+  if (kind == Kind::kBroadcast) {
+    return number(kRoot, index);
+  }
   std::int32_t sum = 0;
-  for (std::uint32_t rank = 0; rank < ranks; ++rank) sum += number(rank, index);
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    sum += number(rank, index);
+  }
   return sum;
 }
 
@@ -51,13 +55,17 @@ std::string name_of_operation(Kind kind) {
   if (const auto algorithm = algorithm_of(kind)) {
     return fmt::format("sparse_all_reduce({})", *algorithm);
   }
-  if (kind == Kind::kAllReduce) return "all_reduce";
+  if (kind == Kind::kAllReduce) {
+    return "all_reduce";
+  }
   return kind == Kind::kBarrier ? "barrier" : "broadcast";
 }
 
 Plan::Plan(Kind kind, std::uint32_t ranks) : kind(kind), ranks(ranks) {
   const auto algorithm = algorithm_of(kind);
-  if (!algorithm) return;
+  if (!algorithm) {
+    return;
+  }
   problem.d = kElements;
   problem.options.k = kSelected;
   problem.options.algorithm = *algorithm;
@@ -78,7 +86,9 @@ Work::Work(const Plan& plan, std::uint32_t rank) : plan_(&plan), rank_(rank) {
   if (sparse()) {
     tensor_ = support::tensor_of(plan.problem, rank);
   } else if (plan.kind != Kind::kBarrier) {
-    for (std::size_t i = 0; i < kNumbers; ++i) numbers_.push_back(number(rank, i));
+    for (std::size_t i = 0; i < kNumbers; ++i) {
+      numbers_.push_back(number(rank, i));
+    }
   }
 }
 
@@ -103,24 +113,32 @@ std::string Work::wrong_result() const {
   if (sparse()) {
     const std::string values =
         reference::difference(plan_->problem.type, plan_->outcome.tensor, tensor_.values);
-    if (!values.empty()) return "tensor: " + values;
+    if (!values.empty()) {
+      return "tensor: " + values;
+    }
     return reference::difference(plan_->problem.type, plan_->outcome.residuals[rank_].value(),
                                  *tensor_.residual);
   }
   for (std::size_t i = 0; i < numbers_.size(); ++i) {
     const std::int32_t expected = result(plan_->kind, plan_->ranks, i);
-    if (numbers_[i] == expected) continue;
+    if (numbers_[i] == expected) {
+      continue;
+    }
     return fmt::format("number {} is {}, expected {}", i, numbers_[i], expected);
   }
   return {};
 }
 
 std::string Work::touched() const {
-  if (!sparse()) return {};
+  if (!sparse()) {
+    return {};
+  }
   const reference::Input& input = plan_->problem.ranks[rank_];
   const std::string values =
       reference::difference(plan_->problem.type, input.gradient, tensor_.values);
-  if (!values.empty()) return "tensor: " + values;
+  if (!values.empty()) {
+    return "tensor: " + values;
+  }
   return reference::difference(plan_->problem.type, *input.residual, *tensor_.residual);
 }
 

@@ -125,7 +125,9 @@ class Ranks {
         specs.push_back(gtopk::all_reduce(tensor.data(), d, DataType::kFloat32));
       } else if (collective == "reduce_scatter") {
         std::vector<Segment> parts;
-        for (std::size_t part = 0; part < size; ++part) parts.push_back({&tensor[part * d], d});
+        for (std::size_t part = 0; part < size; ++part) {
+          parts.push_back({&tensor[part * d], d});
+        }
         const Segment own = parts[specs.size()];
         specs.push_back(gtopk::reduce_scatter(std::move(parts), own, DataType::kFloat32));
       } else {
@@ -178,7 +180,9 @@ class Ranks {
     // What is left of operations goes with a further step.
     for (int again = 0; again < 50; ++again) {
       fabric_.deliver_one();
-      for (const auto& engine : engines_) static_cast<void>(engine->step());
+      for (const auto& engine : engines_) {
+        static_cast<void>(engine->step());
+      }
     }
     return support::allocations();
   }
@@ -252,7 +256,9 @@ TEST(DenseAllocations, OfTheSteadyStateAreThoseOfTheOperationsAlone) {
     for (const std::uint32_t size : {2U, 3U, 4U}) {
       // By the ring in several pieces; the all-reduce of few by the tree, too.
       std::vector<std::uint64_t> lengths{40'000, 150'000};
-      if (collective != "reduce_scatter") lengths.push_back(10);
+      if (collective != "reduce_scatter") {
+        lengths.push_back(10);
+      }
       for (const std::uint64_t d : lengths) {
         Ranks ranks(size);
         for (int warm_up = 0; warm_up < 20; ++warm_up) {

@@ -25,7 +25,9 @@ transport::inproc::FabricOptions network(std::uint64_t seed) {
 }
 
 void expect_good(const std::vector<SharedEnding>& endings) {
-  for (const SharedEnding& ending : endings) ASSERT_TRUE(ending->good()) << ending->text();
+  for (const SharedEnding& ending : endings) {
+    ASSERT_TRUE(ending->good()) << ending->text();
+  }
 }
 
 /// The message `number` of a rank.

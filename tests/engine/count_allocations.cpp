@@ -10,10 +10,14 @@ std::size_t count = 0;
 bool counting = false;
 
 void* allocate(std::size_t size, std::size_t alignment) {
-  if (counting) ++count;
+  if (counting) {
+    ++count;
+  }
   const std::size_t rounded = (size + alignment - 1) / alignment * alignment;
   void* const memory = std::aligned_alloc(alignment, rounded == 0 ? alignment : rounded);
-  if (memory == nullptr) throw std::bad_alloc();
+  if (memory == nullptr) {
+    throw std::bad_alloc();
+  }
   return memory;
 }
 

@@ -33,7 +33,9 @@ struct Damage {
   bool done = false;
 
   Fault operator()(const Sent& sent) {
-    if (!is_kind(sent, TagKind::kCollective) || seen++ != target) return {};
+    if (!is_kind(sent, TagKind::kCollective) || seen++ != target) {
+      return {};
+    }
     done = fault.length != sent.bytes;  // else it is as long already
     return fault;
   }
@@ -67,10 +69,14 @@ std::string run_damaged(std::uint64_t seed, const std::string& algorithm, std::u
       [&](std::uint32_t rank) { return support::sparse_all_reduce(problem, tensors[rank]); });
   bool noticed = false;
   for (std::uint32_t rank = 0; rank < size; ++rank) {
-    if (!endings[rank]->ended) return "a rank has not ended";
+    if (!endings[rank]->ended) {
+      return "a rank has not ended";
+    }
     if (endings[rank]->error) {
       noticed = true;
-      if (endings[rank]->error->kind() != ErrorKind::kMismatch) return endings[rank]->text();
+      if (endings[rank]->error->kind() != ErrorKind::kMismatch) {
+        return endings[rank]->text();
+      }
       if (tensors[rank].values != problem.ranks[rank].gradient ||
           tensors[rank].residual != problem.ranks[rank].residual) {
         return "a rank that failed has written";
@@ -79,10 +85,14 @@ std::string run_damaged(std::uint64_t seed, const std::string& algorithm, std::u
       return fmt::format("rank {} returns garbage", rank);
     }
   }
-  if (damage->done && structure && !noticed) return "nobody noticed";
+  if (damage->done && structure && !noticed) {
+    return "nobody noticed";
+  }
   ranks.fabric().set_faults({});
   const std::string works = support::group_works(ranks);
-  if (!works.empty()) return "afterwards: " + works;
+  if (!works.empty()) {
+    return "afterwards: " + works;
+  }
   const auto left = ranks.close();
   return left.empty() ? std::string() : left.front();
 }
@@ -148,7 +158,9 @@ TEST(LostMessage, EndsEveryRankAtTheTimeoutWithWhoWaitsForWhom) {
     ASSERT_TRUE(damage->done);
     bool failed = false;
     for (const SharedEnding& ending : endings) {
-      if (!ending->error) continue;
+      if (!ending->error) {
+        continue;
+      }
       failed = true;
       EXPECT_EQ(ending->error->kind(), ErrorKind::kTimeout) << ending->text();
       EXPECT_NE(ending->text().find("waiting for rank"), std::string::npos) << ending->text();
@@ -165,7 +177,9 @@ TEST(DamagedNotice, DelaysAnErrorUntilTheTimeoutAndHangsNobody) {
     std::uint64_t seen = 0;
     ranks.fabric().set_faults([&](const Sent& sent) -> Fault {
       Fault fault;
-      if (!is_kind(sent, TagKind::kControl) || seen++ != seed % 7) return fault;
+      if (!is_kind(sent, TagKind::kControl) || seen++ != seed % 7) {
+        return fault;
+      }
       switch (seed % 4) {
         case 0:
           fault.drop = true;
@@ -187,7 +201,9 @@ TEST(DamagedNotice, DelaysAnErrorUntilTheTimeoutAndHangsNobody) {
       return gtopk::all_reduce(values[rank].data(), rank == seed % size ? 100 : 1,
                                DataType::kInt64);
     });
-    for (const SharedEnding& ending : endings) EXPECT_TRUE(ending->error.has_value()) << seed;
+    for (const SharedEnding& ending : endings) {
+      EXPECT_TRUE(ending->error.has_value()) << seed;
+    }
   }
 }
 

@@ -49,7 +49,9 @@ struct Work {
   /// gtopk, gtopk-tree and topk; in the place of the last two, every other time, what goes by
   /// hosts.
   static std::string name_of(std::uint64_t place, std::uint64_t turn) {
-    if (place == 0 || turn % 2 == 0) return reference::algorithms()[place];
+    if (place == 0 || turn % 2 == 0) {
+      return reference::algorithms()[place];
+    }
     return place == 1 ? "hierarchical" : "gtopk-placed";
   }
   engine::OperationSpec make(std::uint32_t rank, std::uint64_t which) {
@@ -123,7 +125,9 @@ void strike_in_the_middle(std::uint64_t seed,
   std::vector<SharedEnding> second(size);
   std::vector<std::string> names(size);
   for (std::uint32_t rank = 0; rank < size; ++rank) {
-    if (rank == victim) continue;
+    if (rank == victim) {
+      continue;
+    }
     engine::OperationSpec spec = more.make(rank, seed + 1);
     names[rank] = spec.name;
     second[rank] = ranks.submit(rank, std::move(spec));
@@ -136,9 +140,13 @@ void strike_in_the_middle(std::uint64_t seed,
     EXPECT_LT(waited, kTimeout + engine::Engine::kProbeGrace + std::chrono::milliseconds(100));
   }
   for (std::uint32_t rank = 0; rank < size; ++rank) {
-    if (rank == victim) continue;
+    if (rank == victim) {
+      continue;
+    }
     ASSERT_TRUE(first[rank]->ended);
-    if (first[rank]->error) expect_names(first[rank], victim, 0, work.make(rank, seed).name);
+    if (first[rank]->error) {
+      expect_names(first[rank], victim, 0, work.make(rank, seed).name);
+    }
     expect_names(second[rank], victim, 1, names[rank]);
   }
   ranks.settle();
@@ -150,7 +158,9 @@ TEST(DeadRank, NoticedByTheNetworkFailsEveryOtherRankAtOnce) {
     strike_in_the_middle(
         seed, [](InprocRanks& ranks, std::uint32_t rank) { ranks.kill(rank, Death::kNoticed); },
         true);
-    if (HasFailure()) return;
+    if (HasFailure()) {
+      return;
+    }
   }
 }
 
@@ -160,7 +170,9 @@ TEST(DeadRank, ThatNobodyNoticesFailsEveryOtherRankAtTheTimeout) {
     strike_in_the_middle(
         seed, [](InprocRanks& ranks, std::uint32_t rank) { ranks.kill(rank, Death::kSilent); },
         false);
-    if (HasFailure()) return;
+    if (HasFailure()) {
+      return;
+    }
   }
 }
 
@@ -169,7 +181,9 @@ TEST(StoppedRank, FailsEveryOtherRankAtTheTimeout) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     strike_in_the_middle(
         seed, [](InprocRanks& ranks, std::uint32_t rank) { ranks.freeze(rank); }, false);
-    if (HasFailure()) return;
+    if (HasFailure()) {
+      return;
+    }
   }
 }
 
@@ -215,7 +229,9 @@ TEST(StoppedRank, ThatGoesOnTooLateHearsThatTheGroupIsOver) {
     ranks.run_until([&] { return endings[1]->ended; });
     ranks.settle();
     for (std::uint32_t rank = 0; rank < size; ++rank) {
-      if (rank != 1) expect_names(endings[rank], 1, 0, "all_reduce");
+      if (rank != 1) {
+        expect_names(endings[rank], 1, 0, "all_reduce");
+      }
     }
     if (endings[1]->error) {
       EXPECT_EQ(endings[1]->error->kind(), ErrorKind::kPeerFailed) << endings[1]->text();
@@ -235,7 +251,9 @@ TEST(LateRank, IsNamedByTheTimeoutOfTheOthers) {
       Work work(size);
       std::vector<SharedEnding> endings;
       for (std::uint32_t rank = 0; rank < size; ++rank) {
-        if (rank != late) endings.push_back(ranks.submit(rank, work.make(rank, size + late)));
+        if (rank != late) {
+          endings.push_back(ranks.submit(rank, work.make(rank, size + late)));
+        }
       }
       ranks.run_all();
       EXPECT_GE(ranks.now() - called, kTimeout);
@@ -395,7 +413,9 @@ TEST(DeadRank, EndsOnlyTheGroupsThatItIsIn) {
     ranks.kill(4, Death::kNoticed);
     Work work(5);
     const auto endings = ranks.run([&](std::uint32_t rank) { return work.make(rank, seed); });
-    for (std::uint32_t rank = 0; rank < 4; ++rank) EXPECT_TRUE(endings[rank]->error.has_value());
+    for (std::uint32_t rank = 0; rank < 4; ++rank) {
+      EXPECT_TRUE(endings[rank]->error.has_value());
+    }
     std::vector<std::int64_t> values = {1, 2};
     const SharedEnding one =
         ranks.submit(1, pair[0], gtopk::all_reduce(&values[0], 1, DataType::kInt64));

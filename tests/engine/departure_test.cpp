@@ -41,7 +41,9 @@ TEST(Departure, RightAfterTheLastCollectiveFailsNobody) {
       std::uint32_t next = size;
       ranks.run_until([&] {
         for (std::uint32_t rank = 0; rank < size; ++rank) {
-          if (ranks.running(rank) && endings[rank]->ended) next = rank;
+          if (ranks.running(rank) && endings[rank]->ended) {
+            next = rank;
+          }
         }
         return next != size;
       });
@@ -63,7 +65,9 @@ TEST(Departure, WhileOthersWaitForItIsAnErrorThatNamesIt) {
     std::vector<std::int64_t> values(size, 1);
     std::vector<SharedEnding> endings;
     for (std::uint32_t rank = 0; rank < size; ++rank) {
-      if (rank == leaver) continue;
+      if (rank == leaver) {
+        continue;
+      }
       endings.push_back(ranks.submit(rank, gtopk::all_reduce(&values[rank], 1, DataType::kInt64)));
     }
     const transport::TimePoint before = ranks.now();
@@ -111,9 +115,13 @@ TEST(Departure, AfterARanksDeathIsNotTakenForTheCause) {
   const auto call = [&](std::uint32_t rank) {
     return sparse::collective(walk_the_tree(tensors[rank]));
   };
-  for (const SharedEnding& ending : ranks.run(call)) ASSERT_TRUE(ending->good()) << ending->text();
+  for (const SharedEnding& ending : ranks.run(call)) {
+    ASSERT_TRUE(ending->good()) << ending->text();
+  }
   std::vector<SharedEnding> endings;
-  for (const std::uint32_t rank : {0U, 1U, 2U}) endings.push_back(ranks.submit(rank, call(rank)));
+  for (const std::uint32_t rank : {0U, 1U, 2U}) {
+    endings.push_back(ranks.submit(rank, call(rank)));
+  }
   ranks.kill(3, transport::inproc::Death::kNoticed);
   ranks.run_until([&] { return endings[0]->ended; });
   ranks.leave(0);
@@ -192,7 +200,9 @@ TEST(Shutdown, WithOperationsUnderWayEndsThemHereAndThere) {
       for (std::uint32_t rank = 0; rank < size; ++rank) {
         memory[rank][number].resize(80000);
         // The others never call the last one: the leaver is in the middle of it.
-        if (number == 39 && rank != leaver) continue;
+        if (number == 39 && rank != leaver) {
+          continue;
+        }
         endings[rank].push_back(
             ranks.submit(rank, gtopk::all_reduce(memory[rank][number].data(),
                                                  number % 2 == 0 ? 1 : 20000, DataType::kInt32)));
@@ -206,7 +216,9 @@ TEST(Shutdown, WithOperationsUnderWayEndsThemHereAndThere) {
     for (std::uint32_t rank = 0; rank < size; ++rank) {
       for (const SharedEnding& ending : endings[rank]) {
         ASSERT_TRUE(ending->ended);
-        if (ending->good()) continue;
+        if (ending->good()) {
+          continue;
+        }
         EXPECT_EQ(ending->error->kind(),
                   rank == leaver ? ErrorKind::kAborted : ErrorKind::kPeerFailed)
             << ending->text();
@@ -257,7 +269,9 @@ TEST(RemovedGroup, OfARankThatHasFinishedDisturbsNobodyAndItsIdMayBeUsedAgain) {
       }
       ranks.run_all();
       ranks.settle();
-      for (const SharedEnding& ending : endings) ASSERT_TRUE(ending->good()) << ending->text();
+      for (const SharedEnding& ending : endings) {
+        ASSERT_TRUE(ending->good()) << ending->text();
+      }
       EXPECT_EQ(values, (std::vector<std::int64_t>{6, 6, 6}));
     }
     EXPECT_TRUE(ranks.close().empty());

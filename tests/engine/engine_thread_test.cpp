@@ -80,7 +80,9 @@ TEST(EngineThread, MeetsOthersAtAGate) {
     std::future<void> done = alone.submit(
         gtopk::sparse_all_reduce(tensor.data(), nullptr, 3, DataType::kFloat32, options));
     // By then it has been started.
-    if (round % 3 == 0) alone.thread().call([] {});
+    if (round % 3 == 0) {
+      alone.thread().call([] {});
+    }
     if (happened) {
       options.gate->arrive(true);
     } else {

@@ -135,7 +135,9 @@ TEST_F(Recorded, AMessageHasItsBytesAndANumberOfItsOwn) {
 TEST_F(Recorded, TheLastOnesAreKeptInTheirOrder) {
   run_sums(21);
   std::vector<std::uint64_t> sequences;
-  for (const FlightEntry& entry : recorder_.entries()) sequences.push_back(entry.sequence);
+  for (const FlightEntry& entry : recorder_.entries()) {
+    sequences.push_back(entry.sequence);
+  }
   EXPECT_THAT(sequences, ElementsAre(13, 14, 15, 16, 17, 18, 19, 20));
 }
 

@@ -37,7 +37,9 @@ TEST(GroupIds, ComeBackAsLateAsMayBe) {
 TEST(GroupIds, AreNeverGivenTwiceAndRunOutAtTheLimit) {
   engine::GroupIds ids;
   std::set<std::uint32_t> seen;
-  for (std::uint32_t i = 0; i < transport::kMaxGroups; ++i) seen.insert(ids.take().value());
+  for (std::uint32_t i = 0; i < transport::kMaxGroups; ++i) {
+    seen.insert(ids.take().value());
+  }
   EXPECT_EQ(seen.size(), transport::kMaxGroups);
   EXPECT_FALSE(ids.take().has_value());
   ids.give_back(1234);
@@ -80,14 +82,18 @@ TEST(Groups, FiveThousandInTurnAndBesideOthers) {
   for (std::size_t number = 0; number < 5000; ++number) {
     const auto& who = members[number % members.size()];
     alive.push_back({ranks.make_group("g", who), who});
-    if (number % 50 == 0) expect_works(ranks, alive.back().groups, who);
+    if (number % 50 == 0) {
+      expect_works(ranks, alive.back().groups, who);
+    }
     // Some live long, most are gone soon.
     if (number % 7 != 0 || alive.size() > 300) {
       remove(ranks, alive.front().groups, alive.front().members);
       alive.pop_front();
     }
   }
-  for (const Alive& each : alive) expect_works(ranks, each.groups, each.members);
+  for (const Alive& each : alive) {
+    expect_works(ranks, each.groups, each.members);
+  }
   EXPECT_TRUE(ranks.close().empty());
 }
 
@@ -139,7 +145,9 @@ TEST(Groups, MessagesThatNobodyReceivedNeverReachTheNextGroupOfThatNumber) {
     const SharedEnding lost = ranks.submit(0, groups[0], send(old));
     ranks.run_for(std::chrono::milliseconds(5));
     // A message that waits to be taken is given up with its group.
-    for (std::uint32_t rank = 0; rank < 2; ++rank) ranks.engine(rank).remove_group(*groups[rank]);
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      ranks.engine(rank).remove_group(*groups[rank]);
+    }
     ranks.settle();
     ranks.next_group_is(1, number);
     groups = ranks.make_group("second", {0, 1});

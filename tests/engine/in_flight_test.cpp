@@ -39,7 +39,9 @@ TEST(InFlight, AHundredCollectivesOfOneGroupAllEndRight) {
       }
     }
     ranks.run_all();
-    for (const SharedEnding& ending : endings) ASSERT_TRUE(ending->good()) << ending->text();
+    for (const SharedEnding& ending : endings) {
+      ASSERT_TRUE(ending->good()) << ending->text();
+    }
     for (std::uint32_t rank = 0; rank < size; ++rank) {
       for (std::uint64_t operation = 0; operation < kOperations; ++operation) {
         ASSERT_EQ(values[rank][operation], static_cast<std::int64_t>(1000 * operation + size - 1));
@@ -67,15 +69,18 @@ TEST(InFlight, DifferentProblemsAtOnceEachEqualTheReference) {
     std::vector<std::vector<support::Tensor>> tensors(size);
     std::vector<SharedEnding> endings;
     for (std::uint32_t rank = 0; rank < size; ++rank) {
-      for (const auto& problem : problems)
+      for (const auto& problem : problems) {
         tensors[rank].push_back(support::tensor_of(problem, rank));
+      }
       for (std::size_t number = 0; number < problems.size(); ++number) {
         endings.push_back(ranks.submit(
             rank, support::sparse_all_reduce(problems[number], tensors[rank][number])));
       }
     }
     ranks.run_all();
-    for (const SharedEnding& ending : endings) ASSERT_TRUE(ending->good()) << ending->text();
+    for (const SharedEnding& ending : endings) {
+      ASSERT_TRUE(ending->good()) << ending->text();
+    }
     for (std::size_t number = 0; number < problems.size(); ++number) {
       const reference::Outcome expected = reference::all_reduce(problems[number]);
       for (std::uint32_t rank = 0; rank < size; ++rank) {
@@ -130,7 +135,9 @@ TEST(InFlight, LongListsTakeTurns) {
     ranks.run_until([&] {
       for (std::uint32_t rank = 0; rank < size; ++rank) {
         for (std::size_t number = 0; number < problems.size(); ++number) {
-          if (endings[rank][number] == nullptr || !endings[rank][number]->ended) continue;
+          if (endings[rank][number] == nullptr || !endings[rank][number]->ended) {
+            continue;
+          }
           EXPECT_TRUE(endings[rank][number]->good()) << endings[rank][number]->text();
           endings[rank][number] = nullptr;
           order[rank].push_back(number);
@@ -185,8 +192,12 @@ TEST(InFlight, GroupsThatOverlapDoNotMixTheirMessages) {
       }
     }
     ranks.run_all();
-    for (const SharedEnding& ending : endings) ASSERT_TRUE(ending->good()) << ending->text();
-    for (const Value& value : values) ASSERT_EQ(value.value, value.expected);
+    for (const SharedEnding& ending : endings) {
+      ASSERT_TRUE(ending->good()) << ending->text();
+    }
+    for (const Value& value : values) {
+      ASSERT_EQ(value.value, value.expected);
+    }
     EXPECT_TRUE(ranks.close().empty());
   }
 }
@@ -208,9 +219,13 @@ TEST(Barrier, EndsAfterEverythingThatWasCalledBeforeIt) {
     }
     ranks.run_until([&] {
       for (std::uint32_t rank = 0; rank < size; ++rank) {
-        if (!barriers[rank]->ended) continue;
+        if (!barriers[rank]->ended) {
+          continue;
+        }
         for (const auto& of_rank : earlier) {
-          for (const SharedEnding& ending : of_rank) EXPECT_TRUE(ending->ended);
+          for (const SharedEnding& ending : of_rank) {
+            EXPECT_TRUE(ending->ended);
+          }
         }
       }
       return HasFailure() ||
@@ -242,14 +257,18 @@ TEST(PointToPoint, MessagesOfOneTagArriveInTheOrderOfTheirSends) {
     for (std::size_t number = 0; number < kMessages; ++number) {
       const auto tag = static_cast<std::int32_t>(number % 3) - 1;  // any 32 bits: -1, 0, 1
       endings.push_back(ranks.submit(0, gtopk::send(sent[number], 1, tag)));
-      if (number % 5 == 0) ranks.run_for(std::chrono::microseconds(50));
+      if (number % 5 == 0) {
+        ranks.run_for(std::chrono::microseconds(50));
+      }
     }
     for (std::size_t number = 0; number < kMessages; ++number) {
       const auto tag = static_cast<std::int32_t>(number % 3) - 1;
       endings.push_back(ranks.submit(1, gtopk::recv(received[number], 0, tag)));
     }
     ranks.run_all();
-    for (const SharedEnding& ending : endings) ASSERT_TRUE(ending->good()) << ending->text();
+    for (const SharedEnding& ending : endings) {
+      ASSERT_TRUE(ending->good()) << ending->text();
+    }
     EXPECT_TRUE(sent == received);
     EXPECT_TRUE(ranks.close().empty());
   }
@@ -285,7 +304,9 @@ TEST(Sequence, GoesOnBeyondWhatATagHolds) {
       }
     }
     ranks.run_all();
-    for (const SharedEnding& ending : endings) ASSERT_TRUE(ending->good()) << ending->text();
+    for (const SharedEnding& ending : endings) {
+      ASSERT_TRUE(ending->good()) << ending->text();
+    }
   }
   EXPECT_EQ(support::group_works(ranks), "");
   EXPECT_TRUE(ranks.close().empty());

@@ -64,10 +64,14 @@ TEST(Input, LaterCollectivesStartBehindIt) {
   early->arrive(true);
   ranks.run_for(std::chrono::seconds(1));
   EXPECT_EQ(ranks.group(0)->in_flight(), 0U);
-  for (const SharedEnding& ending : endings) EXPECT_FALSE(ending->ended);
+  for (const SharedEnding& ending : endings) {
+    EXPECT_FALSE(ending->ended);
+  }
   late->arrive(true);
   ranks.run_all();
-  for (const SharedEnding& ending : endings) EXPECT_TRUE(ending->good()) << ending->text();
+  for (const SharedEnding& ending : endings) {
+    EXPECT_TRUE(ending->good()) << ending->text();
+  }
   for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
     EXPECT_EQ(first[rank], 3);
     EXPECT_EQ(second[rank], 30);

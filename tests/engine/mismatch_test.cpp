@@ -109,19 +109,27 @@ TEST_P(Mismatch, AtAnyRankIsAnErrorOnEveryRankAndTheGroupWorksOn) {
         change(different);
         const std::string one = text_of(usual(GetParam(), 100));
         const std::string other = text_of(different);
-        if (one == other) continue;
+        if (one == other) {
+          continue;
+        }
         SCOPED_TRACE(fmt::format("P={} rank {} differs: {}, seed {}", size, odd, name, ++seed));
         InprocRanks ranks(size, network(seed));
         std::vector<Call> calls;
         for (std::uint32_t rank = 0; rank < size; ++rank) {
           calls.emplace_back(rank == odd ? different : usual(GetParam(), 100));
         }
-        for (Call& call : calls) call.call.tensor = call.tensor.data();
+        for (Call& call : calls) {
+          call.call.tensor = call.tensor.data();
+        }
         const auto endings =
             ranks.run([&](std::uint32_t rank) { return sparse::collective(calls[rank].call); });
         expect_mismatch(ranks, endings, one, other);
-        for (const Call& call : calls) ASSERT_TRUE(call.tensor == call.before);
-        if (HasFatalFailure()) return;
+        for (const Call& call : calls) {
+          ASSERT_TRUE(call.tensor == call.before);
+        }
+        if (HasFatalFailure()) {
+          return;
+        }
       }
     }
   }
@@ -143,7 +151,9 @@ TEST_P(Mismatch, OfLongListsLeavesNothingUnderWay) {
       for (std::uint32_t rank = 0; rank < size; ++rank) {
         calls.emplace_back(rank == odd ? different : same);
       }
-      for (Call& call : calls) call.call.tensor = call.tensor.data();
+      for (Call& call : calls) {
+        call.call.tensor = call.tensor.data();
+      }
       const auto endings =
           ranks.run([&](std::uint32_t rank) { return sparse::collective(calls[rank].call); });
       for (const auto& ending : endings) {
@@ -202,20 +212,26 @@ TEST(MismatchedCollectives, OfAnyTwoKindsAreAnErrorOnEveryRank) {
       {"all_gather(bytes=50, dtype=uint8)",
        [&](InprocRanks& ranks, auto, auto& memory) {
          std::vector<std::span<std::byte>> rooms;
-         for (std::uint32_t i = 0; i < ranks.size(); ++i) rooms.emplace_back(one_room(memory, 50));
+         for (std::uint32_t i = 0; i < ranks.size(); ++i) {
+           rooms.emplace_back(one_room(memory, 50));
+         }
          return gtopk::all_gather(std::move(rooms));
        }},
       {"all_gather(bytes=50, dtype=bfloat16)",
        [&](InprocRanks& ranks, auto, auto& memory) {
          std::vector<std::span<std::byte>> rooms;
-         for (std::uint32_t i = 0; i < ranks.size(); ++i) rooms.emplace_back(one_room(memory, 50));
+         for (std::uint32_t i = 0; i < ranks.size(); ++i) {
+           rooms.emplace_back(one_room(memory, 50));
+         }
          return gtopk::all_gather(std::move(rooms), DataType::kBfloat16);
        }},
       {text_of(usual("gtopk-tree", 100)),
        [&](InprocRanks& /*ranks*/, auto /*rank*/, auto& memory) {
          sparse::SparseCall call = usual("gtopk-tree", 100);
          Bytes& tensor = one_room(memory, 400);
-         for (std::uint64_t i = 0; i < 100; ++i) reference::store(call.dtype, tensor, i, 1.0);
+         for (std::uint64_t i = 0; i < 100; ++i) {
+           reference::store(call.dtype, tensor, i, 1.0);
+         }
          call.tensor = tensor.data();
          return sparse::collective(call);
        }},
@@ -225,17 +241,23 @@ TEST(MismatchedCollectives, OfAnyTwoKindsAreAnErrorOnEveryRank) {
     for (std::uint32_t odd = 0; odd < size; ++odd) {
       for (std::size_t a = 0; a < kinds.size(); ++a) {
         for (std::size_t b = 0; b < kinds.size(); ++b) {
-          if (a == b) continue;
+          if (a == b) {
+            continue;
+          }
           SCOPED_TRACE(fmt::format("P={} rank {} calls {}, others {}, seed {}", size, odd,
                                    kinds[b].text, kinds[a].text, ++seed));
           std::vector<std::vector<Bytes>> memory(size);
-          for (auto& rooms : memory) rooms.reserve(16);
+          for (auto& rooms : memory) {
+            rooms.reserve(16);
+          }
           InprocRanks ranks(size, network(seed));
           const auto endings = ranks.run([&](std::uint32_t rank) {
             return kinds[rank == odd ? b : a].make(ranks, rank, memory[rank]);
           });
           expect_mismatch(ranks, endings, kinds[a].text, kinds[b].text);
-          if (HasFatalFailure()) return;
+          if (HasFatalFailure()) {
+            return;
+          }
         }
       }
     }
@@ -252,11 +274,15 @@ TEST(MismatchedHalves, AreAnErrorOnEveryRank) {
       for (std::uint32_t rank = 0; rank < size; ++rank) {
         calls.emplace_back(rank < size / 2 ? usual(algorithm, 100) : different);
       }
-      for (Call& call : calls) call.call.tensor = call.tensor.data();
+      for (Call& call : calls) {
+        call.call.tensor = call.tensor.data();
+      }
       const auto endings =
           ranks.run([&](std::uint32_t rank) { return sparse::collective(calls[rank].call); });
       expect_mismatch(ranks, endings, calls.front().text, calls.back().text);
-      if (HasFatalFailure()) return;
+      if (HasFatalFailure()) {
+        return;
+      }
     }
   }
 }
@@ -273,12 +299,16 @@ TEST(LocalMistake, IsFoundBeforeAnythingIsSentAndTheOthersAreTold) {
       for (const bool in_a_coroutine : {false, true}) {
         InprocRanks ranks(size, network(mistaken));
         std::vector<Call> calls(size, Call(usual("gtopk", 100)));
-        for (Call& call : calls) call.call.tensor = call.tensor.data();
+        for (Call& call : calls) {
+          call.call.tensor = call.tensor.data();
+        }
         const auto endings = ranks.run([&](std::uint32_t rank) {
           Collective call = sparse::collective(calls[rank].call);
           if (rank == mistaken) {
             call.body = [=](engine::GroupView&) -> engine::Task<void> {
-              if (in_a_coroutine) return refuse();
+              if (in_a_coroutine) {
+                return refuse();
+              }
               throw Error(ErrorKind::kInvalidArgument, "a mistake");
             };
           }
@@ -305,7 +335,9 @@ TEST(AbortNotice, ThatCameBeforeTheCallFailsTheCall) {
     InprocRanks ranks(3, network(seed));
     std::vector<Call> calls(3, Call(usual("gtopk", 100)));
     calls[1] = Call(usual("gtopk", 200));
-    for (Call& call : calls) call.call.tensor = call.tensor.data();
+    for (Call& call : calls) {
+      call.call.tensor = call.tensor.data();
+    }
     std::vector<support::SharedEnding> endings;
     for (const std::uint32_t rank : {0U, 1U}) {
       endings.push_back(ranks.submit(rank, sparse::collective(calls[rank].call)));

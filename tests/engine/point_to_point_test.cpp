@@ -105,7 +105,9 @@ TEST(PointToPoint, ThatIsNotTakenInTimeLeavesTheNetworkAtOnce) {
     InprocRanks ranks(2, options);
     const Bytes data(kLong);
     give_up_a_send(ranks, data);
-    if (HasFatalFailure()) return;
+    if (HasFatalFailure()) {
+      return;
+    }
     ranks.run_for(std::chrono::milliseconds(10));
     EXPECT_EQ(ranks.engine(0).under_way(), 0U);
   }
@@ -123,14 +125,18 @@ TEST(PointToPoint, ThatItsSenderGaveUpIsPassedOver) {
     std::vector<SharedEnding> endings = {ranks.submit(0, gtopk::send(before, 1, kTag))};
     give_up_a_send(ranks, given_up);
     give_up_a_send(ranks, Bytes(2 * kLong));
-    if (HasFatalFailure()) return;
+    if (HasFatalFailure()) {
+      return;
+    }
     endings.push_back(ranks.submit(0, gtopk::send(after, 1, kTag)));
     Bytes first(before.size());
     Bytes second(after.size());
     endings.push_back(ranks.submit(1, gtopk::recv(first, 0, kTag)));
     endings.push_back(ranks.submit(1, gtopk::recv(second, 0, kTag)));
     ranks.run_all();
-    for (const SharedEnding& ending : endings) ASSERT_TRUE(ending->good()) << ending->text();
+    for (const SharedEnding& ending : endings) {
+      ASSERT_TRUE(ending->good()) << ending->text();
+    }
     EXPECT_TRUE(first == before);
     EXPECT_TRUE(second == after);
     EXPECT_TRUE(ranks.group(1)->withdrawn.empty());
@@ -145,7 +151,9 @@ TEST(PointToPoint, ThatItsSenderGaveUpChangesNotTheOrderOfTheOthers) {
     options.eager_below = std::min<std::size_t>(options.eager_below, 1024);
     InprocRanks ranks(2, options);
     give_up_a_send(ranks, Bytes(kLong));
-    if (HasFatalFailure()) return;
+    if (HasFatalFailure()) {
+      return;
+    }
     constexpr std::size_t kMessages = 12;
     std::vector<Bytes> sent;
     std::vector<Bytes> received;
@@ -157,13 +165,17 @@ TEST(PointToPoint, ThatItsSenderGaveUpChangesNotTheOrderOfTheOthers) {
     for (std::size_t number = 0; number < kMessages; ++number) {
       // Some come before they are waited for, some after.
       if (number == 3) {
-        for (Bytes& room : received) endings.push_back(ranks.submit(1, gtopk::recv(room, 0, kTag)));
+        for (Bytes& room : received) {
+          endings.push_back(ranks.submit(1, gtopk::recv(room, 0, kTag)));
+        }
       }
       endings.push_back(ranks.submit(0, gtopk::send(sent[number], 1, kTag)));
       ranks.run_for(std::chrono::microseconds(ranks.fabric().pick(200)));
     }
     ranks.run_all();
-    for (const SharedEnding& ending : endings) ASSERT_TRUE(ending->good()) << ending->text();
+    for (const SharedEnding& ending : endings) {
+      ASSERT_TRUE(ending->good()) << ending->text();
+    }
     EXPECT_TRUE(sent == received);
     EXPECT_EQ(ranks.group(1)->receive_lines.size(), 0U);
     EXPECT_TRUE(ranks.close().empty());
@@ -269,7 +281,9 @@ TEST(PointToPoint, WhosePayloadComesAfterItsReceiverGaveUpIsDiscarded) {
   InprocRanks ranks(2);
   ranks.fabric().set_faults([](const transport::inproc::Sent& sent) {
     transport::inproc::Fault fault;
-    if (transport::kind_of(sent.tag) == TagKind::kPayload) fault.delay = std::chrono::seconds(10);
+    if (transport::kind_of(sent.tag) == TagKind::kPayload) {
+      fault.delay = std::chrono::seconds(10);
+    }
     return fault;
   });
   const Bytes data(kLong);
@@ -290,7 +304,9 @@ TEST(PointToPoint, ThatALivingRankDoesNotTakeKeepsNoConnectionFromLiving) {
   InprocRanks ranks(2, {.eager_below = 0});
   const Bytes given_up(10, std::byte{1});
   give_up_a_send(ranks, given_up);
-  if (HasFatalFailure()) return;
+  if (HasFatalFailure()) {
+    return;
+  }
   ranks.run_for(20 * engine::Engine::kLingerBound);
   EXPECT_EQ(ranks.engine(0).under_way(), 1U);
   EXPECT_EQ(support::group_works(ranks), "");
@@ -309,7 +325,9 @@ TEST(PointToPoint, ThatAStoppedRankDoesNotTakeEndsTheConnectionToIt) {
   const Bytes data(kLong);
   ranks.freeze(1);
   give_up_a_send(ranks, data);
-  if (HasFatalFailure()) return;
+  if (HasFatalFailure()) {
+    return;
+  }
   ranks.run_for(2 * engine::Engine::kLingerBound);
   EXPECT_EQ(ranks.engine(0).under_way(), 0U);
 }

@@ -42,7 +42,9 @@ engine::OperationSpec many_messages(std::uint32_t messages) {
 TEST(Storage, OfALargeOperationIsNotKeptForTheNextOnes) {
   InprocRanks ranks(2);
   const auto endings = ranks.run([](std::uint32_t) { return many_messages(2000); });
-  for (const SharedEnding& ending : endings) ASSERT_TRUE(ending->good()) << ending->text();
+  for (const SharedEnding& ending : endings) {
+    ASSERT_TRUE(ending->good()) << ending->text();
+  }
   ASSERT_EQ(support::group_works(ranks), "");
   ranks.settle();
   for (std::uint32_t rank = 0; rank < 2; ++rank) {
@@ -76,7 +78,9 @@ TEST(Slots, AreWalkedAsFarAsTheyAreInUseAndInOrder) {
     taken.back()->rank = number;
   }
   for (std::uint32_t number = 0; number < 1000; ++number) {
-    if (number % 250 != 3) slots.give_back(*taken[number]);
+    if (number % 250 != 3) {
+      slots.give_back(*taken[number]);
+    }
   }
   std::vector<std::uint32_t> visited;
   slots.for_each([&](MessageSlot& slot) {
@@ -129,7 +133,9 @@ TEST(IdleProcess, SleepsAsEverWhenAnOperationHasFailed) {
   const auto endings = ranks.run([&](std::uint32_t rank) {
     return gtopk::all_reduce(&values[rank], rank, DataType::kInt32);  // they differ
   });
-  for (const SharedEnding& ending : endings) EXPECT_FALSE(ending->good());
+  for (const SharedEnding& ending : endings) {
+    EXPECT_FALSE(ending->good());
+  }
   ranks.settle();
   const std::uint64_t before = sweeps(ranks);
   EXPECT_LT(actions_in_an_idle_minute(ranks), 2000U);
@@ -140,7 +146,9 @@ TEST(RemovedGroup, ThatEndedInOrderIsNotSweptFor) {
   InprocRanks ranks(2);
   for (std::uint32_t number = 0; number < 50; ++number) {
     const auto group = ranks.make_group("one of many", {0, 1});
-    for (std::uint32_t rank = 0; rank < 2; ++rank) ranks.engine(rank).remove_group(*group[rank]);
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      ranks.engine(rank).remove_group(*group[rank]);
+    }
   }
   ranks.settle();
   const std::uint64_t before = sweeps(ranks);
@@ -161,8 +169,12 @@ TEST(RemovedGroup, TakesItsUnreceivedMessagesWithIt) {
     ranks.run_all();
     EXPECT_TRUE(sent->good());
     ranks.settle();
-    for (std::uint32_t rank = 0; rank < 2; ++rank) ranks.engine(rank).remove_group(*group[rank]);
-    for (std::uint32_t rank = 0; rank < 2; ++rank) ranks.next_group_is(rank, group[rank]->id());
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      ranks.engine(rank).remove_group(*group[rank]);
+    }
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      ranks.next_group_is(rank, group[rank]->id());
+    }
     group = ranks.make_group("second", {0, 1});
     const reference::Bytes data(bytes, std::byte{2});
     reference::Bytes room(bytes);

@@ -58,7 +58,9 @@ TEST(FuzzedNotice, IsNoneOrValid) {
     engine::Notice::Wire wire{};
     engine::encode(notice, wire);
     Bytes bytes(wire.begin(), wire.end());
-    if (!random.one_in(10)) support::mutate(random, bytes);
+    if (!random.one_in(10)) {
+      support::mutate(random, bytes);
+    }
     if (const auto back = engine::decode(bytes)) {
       ++decoded;
       ASSERT_LE(back->text.size(), engine::Notice::kMaxText);

@@ -35,7 +35,9 @@ TEST(ElementTypes, OfComplexKindAreTwo) {
   std::size_t bytes = 0;
   for (unsigned code = 0; code < 256; ++code) {
     const auto type = static_cast<DataType>(code);
-    if (!is_complex(type)) continue;
+    if (!is_complex(type)) {
+      continue;
+    }
     EXPECT_FALSE(is_floating(type)) << code;
     bytes += size_of(type);
   }

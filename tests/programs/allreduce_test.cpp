@@ -31,7 +31,9 @@ TEST_P(Ranks, EqualTheSequentialReferenceWithEveryAlgorithm) {
     EXPECT_EQ(one.code, 0) << one.err;
     EXPECT_EQ(one.err, "");
   }
-  for (std::size_t rank = 1; rank < ended.size(); ++rank) EXPECT_EQ(ended[rank].out, "");
+  for (std::size_t rank = 1; rank < ended.size(); ++rank) {
+    EXPECT_EQ(ended[rank].out, "");
+  }
 
   const nlohmann::json record = output.read();
   std::set<std::string> seen;
@@ -56,7 +58,9 @@ TEST(Allreduce, GivesTheSameBitsWithTwoAlgorithmsThatWalkTheSameTree) {
       joined(started_by_hand(ALLREDUCE, 4,
                              {"-b", "10000", "-e", "10000", "-n", "3", "-w", "0", "-a",
                               "gtopk,gtopk-tree,topk", "--json", output.path()}));
-  for (const Ended& one : ended) ASSERT_EQ(one.code, 0) << one.err;
+  for (const Ended& one : ended) {
+    ASSERT_EQ(one.code, 0) << one.err;
+  }
   const auto rows = output.read()["rows"];
   EXPECT_EQ(rows[0]["checksum"], rows[1]["checksum"]);
   EXPECT_NE(rows[0]["checksum"], rows[2]["checksum"]);
@@ -115,7 +119,9 @@ TEST(Allreduce, RanksThatWereToldDifferentThingsAllNameBoth) {
 
 TEST(Allreduce, ARankThatIsKilledIsNamedByTheOthers) {
   auto programs = started_by_hand(ALLREDUCE, 3, {"-n", "1000000", "-b", "64", "-e", "128"});
-  while (programs[0].out().find("algorithm") == std::string::npos) std::this_thread::yield();
+  while (programs[0].out().find("algorithm") == std::string::npos) {
+    std::this_thread::yield();
+  }
   kill(programs[2].process(), SIGKILL);
   for (const std::size_t rank : {0, 1}) {
     const Ended ended = programs[rank].join();

@@ -66,7 +66,9 @@ TEST(Rounds, BeginWithEachHostByItself) {
   EXPECT_EQ(rounds[0][0].to, 4U);
   EXPECT_EQ(rounds[0][1].from, 2U);
   EXPECT_EQ(rounds[0][1].to, 3U);
-  for (std::size_t i = 1; i < rounds.size(); ++i) EXPECT_EQ(rounds[i].size(), 1U);
+  for (std::size_t i = 1; i < rounds.size(); ++i) {
+    EXPECT_EQ(rounds[i].size(), 1U);
+  }
 }
 
 /// Hosts of one rank each on machines of their own, all pairs alike.
@@ -91,7 +93,9 @@ Examined examined(std::uint32_t count) {
 
 Tested& between(Examined& job, std::uint32_t a, std::uint32_t b) {
   for (Tested& each : job.pairs) {
-    if (each.pair.from == a && each.pair.to == b) return each;
+    if (each.pair.from == a && each.pair.to == b) {
+      return each;
+    }
   }
   throw std::out_of_range("no such pair");
 }

@@ -38,7 +38,9 @@ std::vector<Program> started_on(const std::vector<std::string>& hosts,
                                       "--rendezvous", rendezvous};
     words.insert(words.end(), arguments.begin(), arguments.end());
     Program::Variables variables = {{"GTOPK_HOST", hosts[rank]}};
-    if (rank < each.size()) variables.push_back(each[rank]);
+    if (rank < each.size()) {
+      variables.push_back(each[rank]);
+    }
     all.emplace_back(INFO, words, variables);
   }
   return all;
@@ -49,7 +51,9 @@ TEST(Info, TellsTheLibraryTheHostAndTheEnvironment) {
   EXPECT_EQ(ended.code, 0) << ended.err;
   EXPECT_THAT(ended.out, StartsWith("gtopk "));
   for (const auto& choices : {algorithms(), selectors(), wires()}) {
-    for (const Choice& each : choices) EXPECT_THAT(ended.out, HasSubstr(each.name));
+    for (const Choice& each : choices) {
+      EXPECT_THAT(ended.out, HasSubstr(each.name));
+    }
   }
   for (const char* const line :
        {"UCX 1.", "  lo ", "127.0.0.1", "UCX_NET_DEVICES=lo", "GTOPK_SECRET=(set)",
@@ -126,7 +130,9 @@ TEST(Info, PlansForAnotherMachine) {
 TEST(Doctor, TestsEachTwoHosts) {
   // Three hosts, the first of two ranks, by name: all ranks are on this machine.
   const auto ended = joined(started_on({"a", "a", "b", "c"}, {"--doctor", "--json"}));
-  for (const Ended& one : ended) EXPECT_EQ(one.code, 0) << one.err;
+  for (const Ended& one : ended) {
+    EXPECT_EQ(one.code, 0) << one.err;
+  }
   const auto record = nlohmann::json::parse(ended[0].out);
   EXPECT_EQ(record["program"], "gtopk-info --doctor");
   EXPECT_EQ(record["ranks"], 4);
@@ -139,7 +145,9 @@ TEST(Doctor, TestsEachTwoHosts) {
     EXPECT_GT(row["bytes_per_second"][0], 0) << row;
     EXPECT_GT(row["bytes_per_second"][1], 0) << row;
   }
-  for (std::size_t rank = 1; rank < ended.size(); ++rank) EXPECT_EQ(ended[rank].out, "");
+  for (std::size_t rank = 1; rank < ended.size(); ++rank) {
+    EXPECT_EQ(ended[rank].out, "");
+  }
 }
 
 TEST(Doctor, PrintsMatrices) {

@@ -20,7 +20,9 @@ TEST(Samples, OfOneAreAllTheSame) {
 
 TEST(Samples, AreSortedFirst) {
   std::vector<double> samples;
-  for (int i = 0; i <= 100; ++i) samples.push_back((i * 37) % 101);
+  for (int i = 0; i <= 100; ++i) {
+    samples.push_back((i * 37) % 101);
+  }
   const Summary all = summary(samples);
   EXPECT_EQ(all.min, 0);
   EXPECT_EQ(all.p50, 50);

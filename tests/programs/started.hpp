@@ -33,7 +33,9 @@ inline std::vector<Program> started_by_hand(const std::string& path, std::uint32
 
 inline std::vector<Ended> joined(std::vector<Program> programs) {
   std::vector<Ended> ended;
-  for (Program& program : programs) ended.push_back(program.join());
+  for (Program& program : programs) {
+    ended.push_back(program.join());
+  }
   return ended;
 }
 

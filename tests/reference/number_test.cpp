@@ -28,7 +28,9 @@ TEST(Number, EveryHalfPatternButNanSurvivesLoadAndStore) {
   for (const DataType type : {DataType::kBfloat16, DataType::kFloat16}) {
     for (std::uint32_t bits = 0; bits < 0x10000U; ++bits) {
       const double value = value_of(type, static_cast<std::uint16_t>(bits));
-      if (std::isnan(value)) continue;
+      if (std::isnan(value)) {
+        continue;
+      }
       ASSERT_EQ(bits_of(type, value), bits) << to_string(type);
     }
   }

@@ -16,13 +16,17 @@ using Values = std::vector<double>;
 
 Bytes bytes_of(DataType type, const Values& values) {
   Bytes bytes = zeros(type, values.size());
-  for (std::size_t i = 0; i < values.size(); ++i) store(type, bytes, i, values[i]);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    store(type, bytes, i, values[i]);
+  }
   return bytes;
 }
 
 Values values_of(DataType type, const Bytes& bytes) {
   Values values(bytes.size() / size_of(type));
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = load(type, bytes, i);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = load(type, bytes, i);
+  }
   return values;
 }
 
@@ -203,7 +207,9 @@ TEST(ReferenceRules, DenseAddsAlongTheTreeWhenSmallAndAlongTheRingWhenLarge) {
 
   std::vector<Values> large;
   large.reserve(small.size());
-  for (const Values& row : small) large.emplace_back(kDenseTreeBytes / 4 + 4, row.front());
+  for (const Values& row : small) {
+    large.emplace_back(kDenseTreeBytes / 4 + 4, row.front());
+  }
   const std::uint64_t d = large.front().size();
   const Outcome ring = all_reduce(problem_of(DataType::kFloat32, large, options));
   // Chunk 3 starts at rank 0: ((kBig + 1) + 1) + 1. Chunk 0 ends there: ((1 + 1) + 1) + kBig, 3

@@ -26,7 +26,9 @@ void for_random_cases(const std::vector<std::string>& algorithms, std::uint64_t 
           const Case made = random_case(seed++, type, ranks, algorithm);
           SCOPED_TRACE(made.description);
           check(made.problem);
-          if (testing::Test::HasFailure()) return;
+          if (testing::Test::HasFailure()) {
+            return;
+          }
         }
       }
     }
@@ -37,7 +39,9 @@ const std::vector<std::string> kAll = algorithms();
 
 bool all_nan(DataType type, const Bytes& bytes) {
   for (std::uint64_t i = 0; i < bytes.size() / size_of(type); ++i) {
-    if (!std::isnan(load(type, bytes, i))) return false;
+    if (!std::isnan(load(type, bytes, i))) {
+      return false;
+    }
   }
   return true;
 }
@@ -46,13 +50,19 @@ TEST(Reference, MassIsConservedInEveryCase) {
   for_random_cases(kAll, 7, [](Problem problem) {
     const DataType acc_type = accumulation_type(problem.type);
     for (Input& input : problem.ranks) {
-      if (!input.residual) input.residual = zeros(acc_type, problem.d);  // else it is discarded
+      if (!input.residual) {
+        input.residual = zeros(acc_type, problem.d);  // else it is discarded
+      }
     }
     const Outcome outcome = all_reduce(problem);
-    if (!outcome.happened) return;
+    if (!outcome.happened) {
+      return;
+    }
     std::vector<Bytes> accs;
     const auto ranks = static_cast<std::uint32_t>(problem.ranks.size());
-    for (std::uint32_t rank = 0; rank < ranks; ++rank) accs.push_back(accumulated(problem, rank));
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+      accs.push_back(accumulated(problem, rank));
+    }
     for (std::uint64_t i = 0; i < problem.d; ++i) {
       long double brought = 0;
       long double size = 0;
@@ -63,7 +73,9 @@ TEST(Reference, MassIsConservedInEveryCase) {
         size += std::fabs(acc);
         kept += load(acc_type, *outcome.residuals[rank], i);
       }
-      if (!std::isfinite(kept)) continue;  // docs/algorithms.md, "what cannot be undone"
+      if (!std::isfinite(kept)) {
+        continue;  // docs/algorithms.md, "what cannot be undone"
+      }
       const auto found = outcome.delivered.find(i);
       const long double delivered = found == outcome.delivered.end() ? 0.0 : found->second;
       const long double rounding = 2.0L * ranks * epsilon(acc_type) * size;
@@ -94,23 +106,35 @@ using List = std::map<std::uint64_t, float>;
 
 List merged(const List& left, const List& right, std::uint64_t k) {
   List sums = left;
-  for (const auto& [index, value] : right) sums[index] += value;
+  for (const auto& [index, value] : right) {
+    sums[index] += value;
+  }
   std::vector<std::pair<float, std::uint64_t>> order;
   for (const auto& [index, value] : sums) {
-    if (value != 0.0F) order.emplace_back(-std::fabs(value), index);
+    if (value != 0.0F) {
+      order.emplace_back(-std::fabs(value), index);
+    }
   }
   std::sort(order.begin(), order.end());
-  if (order.size() > k) order.resize(k);
+  if (order.size() > k) {
+    order.resize(k);
+  }
   List kept;
-  for (const auto& [magnitude, index] : order) kept[index] = sums[index];
+  for (const auto& [magnitude, index] : order) {
+    kept[index] = sums[index];
+  }
   return kept;
 }
 
 TEST(Reference, RanksThatExchangeListsByRecursiveDoublingAllReachItsResult) {
   for_random_cases({"gtopk"}, 5, [](const Problem& problem) {
-    if (problem.type != DataType::kFloat32) return;
+    if (problem.type != DataType::kFloat32) {
+      return;
+    }
     const Outcome outcome = all_reduce(problem);
-    if (!outcome.happened) return;
+    if (!outcome.happened) {
+      return;
+    }
     const auto ranks = static_cast<std::uint32_t>(problem.ranks.size());
     std::vector<List> lists(ranks);
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
@@ -122,7 +146,9 @@ TEST(Reference, RanksThatExchangeListsByRecursiveDoublingAllReachItsResult) {
       lists[rank] = merged(all, {}, problem.options.k);
     }
     std::uint32_t leaves = 1;
-    while (leaves * 2 <= ranks) leaves *= 2;
+    while (leaves * 2 <= ranks) {
+      leaves *= 2;
+    }
     const std::uint32_t folded = ranks - leaves;
     std::vector<std::uint32_t> speakers;  // by leaf
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
@@ -152,7 +178,9 @@ TEST(Reference, AStepThatDidNotHappenLeavesNanAndTheResidualsAsTheyWere) {
   std::size_t seen = 0;
   for_random_cases(kAll, 7, [&seen](const Problem& problem) {
     const Outcome outcome = all_reduce(problem);
-    if (outcome.happened) return;
+    if (outcome.happened) {
+      return;
+    }
     ++seen;
     ASSERT_TRUE(all_nan(problem.type, outcome.tensor));
     for (std::size_t rank = 0; rank < problem.ranks.size(); ++rank) {
@@ -166,12 +194,16 @@ TEST(Reference, AMissingResidualIsOneOfZerosThatNobodySees) {
   for_random_cases(kAll, 3, [](Problem problem) {
     const Outcome before = all_reduce(problem);
     for (Input& input : problem.ranks) {
-      if (!input.residual) input.residual = zeros(accumulation_type(problem.type), problem.d);
+      if (!input.residual) {
+        input.residual = zeros(accumulation_type(problem.type), problem.d);
+      }
     }
     const Outcome with_zeros = all_reduce(problem);
     ASSERT_EQ(with_zeros.tensor, before.tensor);
     for (std::size_t rank = 0; rank < problem.ranks.size(); ++rank) {
-      if (!before.residuals[rank]) continue;
+      if (!before.residuals[rank]) {
+        continue;
+      }
       ASSERT_EQ(with_zeros.residuals[rank], before.residuals[rank]);
     }
   });
@@ -186,14 +218,18 @@ TEST(Reference, PutBackAndOpDoNotChooseWhatIsDelivered) {
     ASSERT_EQ(all_reduce(problem).tensor, own.tensor);
     problem.options.op = ReduceOp::kSum;
     const Outcome sum = all_reduce(problem);
-    if (!own.happened || !sum.happened) return;
+    if (!own.happened || !sum.happened) {
+      return;
+    }
     ASSERT_EQ(sum.delivered, own.delivered);
   });
 }
 
 TEST(Reference, TheFirstTwoRanksMayChangePlaces) {
   for_random_cases({"gtopk", "topk"}, 3, [](const Problem& problem) {
-    if (problem.ranks.size() < 2) return;
+    if (problem.ranks.size() < 2) {
+      return;
+    }
     Problem changed = problem;
     changed.ranks[0] = problem.ranks[1];  // a fold pair, or the first two leaves
     changed.ranks[1] = problem.ranks[0];
@@ -208,7 +244,9 @@ TEST(Reference, OneRankGetsTheFirstKOfAccAndKeepsTheRest) {
       const Case made = random_case(seed++, type, 1, "gtopk");
       SCOPED_TRACE(made.description);
       const Outcome outcome = all_reduce(made.problem);
-      if (!outcome.happened || !outcome.residuals[0]) continue;
+      if (!outcome.happened || !outcome.residuals[0]) {
+        continue;
+      }
       const DataType acc_type = accumulation_type(type);
       const Bytes acc = accumulated(made.problem, 0);
       double least_delivered = std::numeric_limits<double>::infinity();

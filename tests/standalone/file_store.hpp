@@ -36,7 +36,9 @@ class FileStore final : public gtopk::KeyValueStore {
     file.close();
     std::error_code failed;
     std::filesystem::rename(whole, path("value", key), failed);
-    if (!file || failed) throw error("cannot write", key);
+    if (!file || failed) {
+      throw error("cannot write", key);
+    }
   }
 
   std::optional<std::string> find(std::string_view key, std::chrono::nanoseconds at_most) override {
@@ -47,14 +49,18 @@ class FileStore final : public gtopk::KeyValueStore {
         return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
       }
       const auto rest = end - std::chrono::steady_clock::now();
-      if (rest <= std::chrono::nanoseconds::zero()) return std::nullopt;
+      if (rest <= std::chrono::nanoseconds::zero()) {
+        return std::nullopt;
+      }
       std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(rest, kPause));
     }
   }
 
   std::int64_t add(std::string_view key, std::int64_t delta) override {
     const int file = open(path("counter", key).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (file < 0) throw error("cannot open", key);
+    if (file < 0) {
+      throw error("cannot open", key);
+    }
     std::array<char, 32> text{};
     bool good = flock(file, LOCK_EX) == 0;
     const ssize_t length = good ? pread(file, text.data(), text.size(), 0) : -1;
@@ -65,7 +71,9 @@ class FileStore final : public gtopk::KeyValueStore {
     good = length >= 0 &&
            pwrite(file, written.data(), written.size(), 0) == static_cast<ssize_t>(written.size());
     close(file);
-    if (!good) throw error("cannot add to", key);
+    if (!good) {
+      throw error("cannot add to", key);
+    }
     return sum;
   }
 

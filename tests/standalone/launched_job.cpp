@@ -89,9 +89,13 @@ void die() {
   const Job job;
   const auto world = job.meet("world", job.rank(), job.size());
   run(*world, gtopk::barrier());
-  if (job.rank() == 1) std::raise(SIGKILL);
+  if (job.rank() == 1) {
+    std::raise(SIGKILL);
+  }
   try {
-    for (;;) run(*world, gtopk::barrier());
+    for (;;) {
+      run(*world, gtopk::barrier());
+    }
   } catch (const gtopk::Error& error) {
     std::printf("rank %u: %s\n", job.rank(), error.what());
   }
@@ -100,7 +104,9 @@ void die() {
 /// Rank 1 of 3 never joins.
 void wait_in_vain() {
   const std::uint32_t rank = gtopk::launch_environment().rank;
-  if (rank == 1) return;
+  if (rank == 1) {
+    return;
+  }
   const Job job;
   const auto there = job.meet("there", rank / 2, 2);
   run(*there, gtopk::barrier());

@@ -32,7 +32,9 @@ std::string path_of(const std::string& program) {
   std::istringstream folders(path != nullptr ? path : "");
   for (std::string folder; std::getline(folders, folder, ':');) {
     const std::filesystem::path file = std::filesystem::path(folder) / program;
-    if (std::filesystem::exists(file)) return file;
+    if (std::filesystem::exists(file)) {
+      return file;
+    }
   }
   return {};
 }

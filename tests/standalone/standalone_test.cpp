@@ -49,7 +49,9 @@ TEST(Standalone, ProgramWithABootstrapOfItsOwnGoesThroughAGroupsWholeLife) {
                          std::vector<std::string>{folder, std::to_string(rank), "3"});
     }
     std::vector<std::string> texts;
-    for (Program& rank : ranks) texts.push_back(printed(rank));
+    for (Program& rank : ranks) {
+      texts.push_back(printed(rank));
+    }
     for (const std::string& text : texts) {
       EXPECT_THAT(text, AllOf(StartsWith("world: sum 6, largest 3\n"),
                               HasSubstr("more: group 'more': rank 3 of 4 has not arrived in time"),

@@ -33,14 +33,22 @@ std::string differs_from_reference(InprocRanks& ranks, const reference::Problem&
       ranks.run([&](std::uint32_t rank) { return sparse_all_reduce(problem, tensors[rank]); });
   const DataType acc_type = accumulation_type(problem.type);
   for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
-    if (!endings[rank]->good()) return fmt::format("rank {}: {}", rank, endings[rank]->text());
+    if (!endings[rank]->good()) {
+      return fmt::format("rank {}: {}", rank, endings[rank]->text());
+    }
     const std::string values =
         reference::difference(problem.type, expected.tensor, tensors[rank].values);
-    if (!values.empty()) return fmt::format("rank {}, tensor: {}", rank, values);
-    if (!tensors[rank].residual) continue;
+    if (!values.empty()) {
+      return fmt::format("rank {}, tensor: {}", rank, values);
+    }
+    if (!tensors[rank].residual) {
+      continue;
+    }
     const std::string residuals =
         reference::difference(acc_type, expected.residuals[rank].value(), *tensors[rank].residual);
-    if (!residuals.empty()) return fmt::format("rank {}, residual: {}", rank, residuals);
+    if (!residuals.empty()) {
+      return fmt::format("rank {}, residual: {}", rank, residuals);
+    }
   }
   return {};
 }
@@ -55,7 +63,9 @@ std::string group_works(InprocRanks& ranks) {
   const auto endings = ranks.run(
       [&](std::uint32_t rank) { return gtopk::all_reduce(&values[rank], 1, DataType::kInt64); });
   for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
-    if (!endings[rank]->good()) return fmt::format("rank {}: {}", rank, endings[rank]->text());
+    if (!endings[rank]->good()) {
+      return fmt::format("rank {}: {}", rank, endings[rank]->text());
+    }
     if (values[rank] != sum) {
       return fmt::format("rank {} has {}, the sum is {}", rank, values[rank], sum);
     }

@@ -138,7 +138,9 @@ std::vector<std::string> wires(const std::string& algorithm) {
   std::vector<std::string> names;
   for (const Choice& choice : gtopk::wires()) {
     const bool ties = choice.name == "2bit" || choice.name == "sign";
-    if (!reselects || !ties) names.emplace_back(choice.name);
+    if (!reselects || !ties) {
+      names.emplace_back(choice.name);
+    }
   }
   return names;
 }
@@ -165,7 +167,9 @@ Case random_case(std::uint64_t seed, DataType type, std::uint32_t ranks,
   problem.d = shape.d;
   problem.options.k = shape.k;
   problem.options.algorithm = algorithm;
-  if (algorithm == "random-k" || algorithm == "sketch") problem.options.seed = seed;
+  if (algorithm == "random-k" || algorithm == "sketch") {
+    problem.options.seed = seed;
+  }
   problem.options.put_back = random.one_in(2) ? PutBack::kOwn : PutBack::kMerged;
   problem.options.op = random.one_in(2) ? ReduceOp::kSum : ReduceOp::kAvg;
 
@@ -178,7 +182,9 @@ Case random_case(std::uint64_t seed, DataType type, std::uint32_t ranks,
       input.residual = zeros(acc_type, shape.d);
     }
     for (std::uint64_t i = 0; i < shape.d; ++i) {
-      if (!covers(random, support, i, rank, ranks, salt)) continue;
+      if (!covers(random, support, i, rank, ranks, salt)) {
+        continue;
+      }
       double value = draw(random, values, type);
       if (values == Values::kCancelling && rank % 2 == 1 && !random.one_in(4)) {
         value = -load(type, problem.ranks[rank - 1].gradient, i);  // the neighbour's opposite

@@ -56,8 +56,9 @@ template <typename Enum>
 [[nodiscard]] std::vector<Enum> named_values() {
   std::vector<Enum> values;
   for (unsigned value = 0; value < 256; ++value) {
-    if (to_string(static_cast<Enum>(value)) != "unknown")
+    if (to_string(static_cast<Enum>(value)) != "unknown") {
       values.push_back(static_cast<Enum>(value));
+    }
   }
   return values;
 }

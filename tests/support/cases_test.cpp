@@ -71,7 +71,9 @@ void look_at(const Problem& problem, Seen& seen) {
       finite = finite && std::isfinite(value);
       negative_zero = negative_zero || (gradient == 0.0 && std::signbit(gradient));
       subnormal = subnormal || (value != 0.0 && std::fabs(value) < least_normal);
-      if (value != 0.0) order.push_back(std::fabs(value));
+      if (value != 0.0) {
+        order.push_back(std::fabs(value));
+      }
       sums[i] += value;
       sizes[i] += std::fabs(value);
     }
@@ -94,7 +96,9 @@ void look_at(const Problem& problem, Seen& seen) {
   seen.ties_at_the_edge += tie ? 1 : 0;
   seen.zero_rank_beside_others += empty != 0 && empty != problem.ranks.size() ? 1 : 0;
   std::uint64_t selected = 0;
-  for (const std::uint64_t count : outcome.selected) selected += count;
+  for (const std::uint64_t count : outcome.selected) {
+    selected += count;
+  }
   seen.dropped_on_the_way += outcome.delivered.size() < selected ? 1 : 0;
 }
 

@@ -15,14 +15,18 @@ std::string Ending::text() const {
 }
 
 std::string Ending::peek() const {
-  if (!ended) return "not ended";
+  if (!ended) {
+    return "not ended";
+  }
   return error.error_ ? std::string(error.error_->what()) : std::string("ok");
 }
 
 void Ending::ignore(std::string_view /*why*/) const { error.examined_ = true; }
 
 void Ending::end(std::optional<Error> cause) {
-  if (ended) throw std::logic_error("an operation ended twice");
+  if (ended) {
+    throw std::logic_error("an operation ended twice");
+  }
   ended = true;
   error.error_ = std::move(cause);
   error.final_ = true;
@@ -41,7 +45,9 @@ void Endings::forget(std::uint32_t rank) {
 std::string Endings::unexamined() const {
   const auto dropped = [](const Entry& entry) { return !entry.ending->examined(); };
   const auto first = std::ranges::find_if(entries_, dropped);
-  if (first == entries_.end()) return {};
+  if (first == entries_.end()) {
+    return {};
+  }
   const auto count = 1 + std::count_if(first + 1, entries_.end(), dropped);
   return fmt::format(
       "{} of {} operations ended and the test did not look how; the first: {} of "
@@ -51,9 +57,13 @@ std::string Endings::unexamined() const {
 
 void Endings::expect_examined() const {
   // A test that breaks off has said why, and what it left behind is no news.
-  if (std::uncaught_exceptions() > 0 || testing::Test::HasFailure()) return;
+  if (std::uncaught_exceptions() > 0 || testing::Test::HasFailure()) {
+    return;
+  }
   const std::string dropped = unexamined();
-  if (!dropped.empty()) ADD_FAILURE() << dropped;
+  if (!dropped.empty()) {
+    ADD_FAILURE() << dropped;
+  }
 }
 
 }  // namespace gtopk::support

@@ -29,7 +29,9 @@ std::ptrdiff_t count_shared_mappings() {
   std::ptrdiff_t count = 0;
   while (std::getline(maps, line)) {
     for (const char* const kind : {"/dev/shm/", "/SYSV", "/memfd:"}) {
-      if (line.find(kind) != std::string::npos) ++count;
+      if (line.find(kind) != std::string::npos) {
+        ++count;
+      }
     }
   }
   return count;
@@ -76,7 +78,9 @@ testing::AssertionResult holds_no_more_than(const HeldResources& before) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   for (;;) {
     const HeldResources now;
-    if (now.no_more_than(before)) return testing::AssertionSuccess();
+    if (now.no_more_than(before)) {
+      return testing::AssertionSuccess();
+    }
     if (std::chrono::steady_clock::now() > deadline) {
       return testing::AssertionFailure() << now << "; before: " << before;
     }

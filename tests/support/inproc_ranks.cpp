@@ -50,15 +50,21 @@ InprocRanks::InprocRanks(std::uint32_t ranks, FabricOptions options, std::vector
     }
   }
   std::vector<std::uint32_t> everybody(ranks);
-  for (std::uint32_t rank = 0; rank < ranks; ++rank) everybody[rank] = rank;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    everybody[rank] = rank;
+  }
   auto groups = make_group("default", everybody);
-  for (std::uint32_t rank = 0; rank < ranks; ++rank) seats_[rank].group = std::move(groups[rank]);
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    seats_[rank].group = std::move(groups[rank]);
+  }
 }
 
 InprocRanks::~InprocRanks() {
   for (std::uint32_t rank = 0; rank < size(); ++rank) {
     const bool frozen = !seats_[rank].running && !seats_[rank].closed;
-    if (seats_[rank].dead || frozen) endings_.forget(rank);
+    if (seats_[rank].dead || frozen) {
+      endings_.forget(rank);
+    }
   }
   endings_.expect_examined();
   // The ports first: they name requests of operations that may still be pending.
@@ -75,7 +81,9 @@ std::vector<std::shared_ptr<Group>> InprocRanks::make_group(
     const std::string& name, const std::vector<std::uint32_t>& members) {
   std::vector<std::shared_ptr<Group>> groups;
   std::vector<std::uint32_t> ids;
-  for (const std::uint32_t member : members) ids.push_back(engine(member).reserve_group_id());
+  for (const std::uint32_t member : members) {
+    ids.push_back(engine(member).reserve_group_id());
+  }
   for (std::uint32_t place = 0; place < members.size(); ++place) {
     engine::GroupSpec spec;
     spec.name = name;
@@ -98,9 +106,13 @@ SharedEnding InprocRanks::submit(std::uint32_t rank, OperationSpec spec,
 SharedEnding InprocRanks::submit(std::uint32_t rank, const std::shared_ptr<Group>& group,
                                  OperationSpec spec, std::shared_ptr<Gate> input) {
   const std::shared_ptr<Ending> ending = endings_.add(rank, spec.name);
-  if (spec.timeout == Duration::zero()) spec.timeout = kTimeout;
+  if (spec.timeout == Duration::zero()) {
+    spec.timeout = kTimeout;
+  }
   spec.done = [ending](const std::exception_ptr& error) {
-    if (!error) return ending->end(std::nullopt);
+    if (!error) {
+      return ending->end(std::nullopt);
+    }
     try {
       std::rethrow_exception(error);
     } catch (const Error& cause) {
@@ -173,20 +185,30 @@ void InprocRanks::act() {
     idle_ = 0;
     return;
   }
-  if (++idle_ < 3) return;
+  if (++idle_ < 3) {
+    return;
+  }
   idle_ = 0;
   bool any = false;
   const auto first = static_cast<std::uint32_t>(fabric_->pick(size()));
-  for (std::uint32_t i = 0; i < size(); ++i) any |= step((first + i) % size());
-  if (!any) pass_time();
+  for (std::uint32_t i = 0; i < size(); ++i) {
+    any |= step((first + i) % size());
+  }
+  if (!any) {
+    pass_time();
+  }
 }
 
 void InprocRanks::pass_time() {
   Duration until = fabric_->quiet() ? Duration(std::chrono::seconds(1)) : kTick;
   for (const Seat& seat : seats_) {
-    if (seat.running) until = std::min(until, seat.engine->next_timer() - now());
+    if (seat.running) {
+      until = std::min(until, seat.engine->next_timer() - now());
+    }
   }
-  if (horizon_) until = std::min(until, *horizon_ - now());
+  if (horizon_) {
+    until = std::min(until, *horizon_ - now());
+  }
   fabric_->advance(std::max(until, Duration(1)));
 }
 
@@ -232,15 +254,18 @@ void InprocRanks::leave(std::uint32_t rank) {
 std::vector<std::string> InprocRanks::close() {
   settle();
   for (Seat& seat : seats_) {
-    if (seat.running) seat.engine->say_goodbye();
+    if (seat.running) {
+      seat.engine->say_goodbye();
+    }
   }
   // Each closes as soon as it may; a peer that it never told anything says nothing and is heard of
   // when it closes.
   run_until([this] {
     for (std::uint32_t rank = 0; rank < size(); ++rank) {
       Seat& seat = seats_[rank];
-      if (!seat.running || !seat.engine->farewell_said() || !seat.engine->stop_listening())
+      if (!seat.running || !seat.engine->farewell_said() || !seat.engine->stop_listening()) {
         continue;
+      }
       fabric_->port(rank).close(Duration::zero());
       seat.running = false;
       seat.closed = true;
@@ -249,11 +274,15 @@ std::vector<std::string> InprocRanks::close() {
   });
   std::vector<std::string> left_over;
   for (std::uint32_t rank = 0; rank < size(); ++rank) {
-    if (!seats_[rank].closed) continue;
+    if (!seats_[rank].closed) {
+      continue;
+    }
     for (const transport::Tag tag : fabric_->counters(rank).unexpected_at_close) {
       // A goodbye may reach a rank that has stopped listening, because it had nothing to do with
       // the sender.
-      if (static_cast<transport::TagKind>(tag >> 62U) == transport::TagKind::kControl) continue;
+      if (static_cast<transport::TagKind>(tag >> 62U) == transport::TagKind::kControl) {
+        continue;
+      }
       left_over.push_back(fmt::format("at rank {}: {}", rank, transport::describe(tag)));
     }
   }

@@ -12,7 +12,9 @@ std::optional<std::string> MemoryStore::find(std::string_view key,
                                              std::chrono::nanoseconds at_most) {
   std::unique_lock lock(mutex_);
   const auto there = [&] { return values_.contains(key); };
-  if (!changed_.wait_for(lock, at_most, there)) return std::nullopt;
+  if (!changed_.wait_for(lock, at_most, there)) {
+    return std::nullopt;
+  }
   return values_.find(key)->second;
 }
 

@@ -69,8 +69,12 @@ class RankStore final : public KeyValueStore {
     for (;;) {
       const auto rest = end - std::chrono::steady_clock::now();
       auto value = whole_->find(key, std::clamp<std::chrono::nanoseconds>(rest, {}, kPart));
-      if (cut_off_) throw Killed();
-      if (value || rest <= kPart) return value;
+      if (cut_off_) {
+        throw Killed();
+      }
+      if (value || rest <= kPart) {
+        return value;
+      }
     }
   }
   void cut_off() { cut_off_ = true; }

@@ -28,7 +28,9 @@ std::string text_of(int file) {
 /// The writing end of a pipe that nobody reads.
 int unread_pipe() {
   std::array<int, 2> ends{};
-  if (pipe2(ends.data(), O_CLOEXEC) != 0) std::abort();
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) {
+    std::abort();
+  }
   close(ends[0]);
   return ends[1];
 }
@@ -40,15 +42,21 @@ Program::Program(const std::string& path, const std::vector<std::string>& argume
     : out_(read ? memfd_create("stdout", MFD_CLOEXEC) : unread_pipe()),
       err_(memfd_create("stderr", MFD_CLOEXEC)) {
   process_ = fork();
-  if (process_ != 0) return;
+  if (process_ != 0) {
+    return;
+  }
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   dup2(out_, STDOUT_FILENO);
   dup2(err_, STDERR_FILENO);
-  for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
+  for (const auto& [name, value] : environment) {
+    setenv(name.c_str(), value.c_str(), 1);
+  }
   std::vector<std::string> words{path};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
+  for (std::string& word : words) {
+    pointers.push_back(word.data());
+  }
   pointers.push_back(nullptr);
   execv(pointers[0], pointers.data());
   _exit(127);
@@ -59,15 +67,21 @@ Program::~Program() {
     kill(process_, SIGKILL);
     waitpid(process_, nullptr, 0);
   }
-  if (out_ >= 0) close(out_);
-  if (err_ >= 0) close(err_);
+  if (out_ >= 0) {
+    close(out_);
+  }
+  if (err_ >= 0) {
+    close(err_);
+  }
 }
 
 std::string Program::out() const { return text_of(out_); }
 
 Ended Program::join() {
   int status = 0;
-  if (waitpid(std::exchange(process_, -1), &status, 0) < 0) std::abort();
+  if (waitpid(std::exchange(process_, -1), &status, 0) < 0) {
+    std::abort();
+  }
   return {.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
           .out = text_of(out_),
           .err = text_of(err_)};

@@ -28,9 +28,13 @@ using Clock = std::chrono::steady_clock;
 class Pool final : public sparse::Rooms {
  public:
   std::span<std::byte> room(std::size_t bytes) override {
-    if (next_ == rooms_.end()) next_ = rooms_.insert(rooms_.end(), std::vector<std::byte>{});
+    if (next_ == rooms_.end()) {
+      next_ = rooms_.insert(rooms_.end(), std::vector<std::byte>{});
+    }
     std::vector<std::byte>& room = *next_++;
-    if (room.size() < bytes) room.resize(bytes);
+    if (room.size() < bytes) {
+      room.resize(bytes);
+    }
     return std::span(room).first(bytes);
   }
   void start_again() { next_ = rooms_.begin(); }
@@ -73,7 +77,9 @@ void measure(const sparse::CodecRow& row, std::uint64_t d,
   std::mt19937 random(2);
   std::student_t_distribution<float> heavy(4.0F);
   std::vector<float> values(k);
-  for (float& value : values) value = std::copysign(3.0F, heavy(random)) + heavy(random);
+  for (float& value : values) {
+    value = std::copysign(3.0F, heavy(random)) + heavy(random);
+  }
 
   Pool pool;
   Median copying;
@@ -100,7 +106,9 @@ void measure(const sparse::CodecRow& row, std::uint64_t d,
     const sparse::List back =
         codec.decode(type, {list.size, type.index_bytes, true}, message, k, d, pool);
     const auto is_decoded = Clock::now();
-    if (back.size != list.size) std::abort();
+    if (back.size != list.size) {
+      std::abort();
+    }
     bytes = message.size() - sparse::kFrontBytes;
     copying.add(copy_begins, begin);
     rounding.add(begin, is_rounded);

@@ -254,7 +254,9 @@ int main(int argc, char** argv) {
   app.add_option("-d,--elements", options.d, "elements of the tensor")->check(CLI::PositiveNumber);
   app.add_option("--density", options.density, "share of the elements selected");
   std::vector<std::string> names;
-  for (const gtopk::Choice& choice : gtopk::selectors()) names.emplace_back(choice.name);
+  for (const gtopk::Choice& choice : gtopk::selectors()) {
+    names.emplace_back(choice.name);
+  }
   app.add_option("--select", options.select, "selector")->check(CLI::IsMember(names));
   app.add_option("--block", options.block, "elements per block, of the selector block")
       ->check(CLI::PositiveNumber);

@@ -100,7 +100,9 @@ void fit(Link& link) {
   constexpr double kLarge = 65536;
   double n = 0, sx = 0, sy = 0, sxx = 0, sxy = 0;
   for (const auto& [x, y] : link.points) {
-    if (x < kLarge) continue;
+    if (x < kLarge) {
+      continue;
+    }
     n += 1;
     sx += x;
     sy += y;
@@ -138,13 +140,18 @@ Link measure_link(gtopk::Communicator& group, const Arguments& arguments) {
         recv();
         send();
       }
-      if (i >= 2) samples.push_back(seconds_since(start) / 2);
+      if (i >= 2) {
+        samples.push_back(seconds_since(start) / 2);
+      }
     }
-    if (!samples.empty())
+    if (!samples.empty()) {
       link.points.emplace_back(static_cast<double>(size), quantile(samples, 0.5));
+    }
     run([&](gtopk::Call call) { group.run(gtopk::barrier(), std::move(call)); });
   }
-  if (!link.points.empty()) fit(link);
+  if (!link.points.empty()) {
+    fit(link);
+  }
   return link;
 }
 
@@ -188,7 +195,9 @@ int measure(const Arguments& arguments) {
   const std::vector<std::uint32_t> indices(chosen.begin(), chosen.end());
   std::student_t_distribution<float> heavy(3);
   std::vector<float> values(indices.size());
-  for (float& value : values) value = heavy(random);
+  for (float& value : values) {
+    value = heavy(random);
+  }
 
   gtopk::SparseOptions options;
   options.k = arguments.k;
@@ -204,7 +213,9 @@ int measure(const Arguments& arguments) {
   };
 
   const Link link = measure_link(group, arguments);
-  for (int i = 0; i < arguments.warm_up; ++i) exchange(results[0]).get();
+  for (int i = 0; i < arguments.warm_up; ++i) {
+    exchange(results[0]).get();
+  }
   run([&](gtopk::Call call) { group.run(gtopk::barrier(), std::move(call)); });
   const gtopk::Statistics before = group.statistics();
   const double cpu_before = cpu_seconds();
@@ -229,7 +240,9 @@ int measure(const Arguments& arguments) {
   sums[rank] = checksum(results.back());
   std::vector<std::span<std::byte>> rooms;
   rooms.reserve(sums.size());
-  for (std::uint64_t& sum : sums) rooms.push_back(std::as_writable_bytes(std::span(&sum, 1)));
+  for (std::uint64_t& sum : sums) {
+    rooms.push_back(std::as_writable_bytes(std::span(&sum, 1)));
+  }
   run([&](gtopk::Call call) { group.run(gtopk::all_gather(rooms), std::move(call)); });
   const auto wrong =
       std::count_if(sums.begin(), sums.end(), [&](auto sum) { return sum != sums[0]; });

@@ -145,20 +145,30 @@ double run_in_virtual_time(std::uint32_t ranks, const std::string& algorithm, co
     operation.timeout = std::chrono::hours(1);
     operation.done = [&](const std::exception_ptr& error) {
       ++ended;
-      if (error) failure = error;
+      if (error) {
+        failure = error;
+      }
     };
     engines[rank]->submit(groups[rank], std::move(operation));
   }
   const TimePoint begin = fabric.clock().now();
   while (ended < ranks && !failure) {
     bool moved = fabric.deliver_one();
-    for (const auto& each : engines) moved |= each->step() != engine::Engine::Step::kNothing;
-    if (!moved && !fabric.advance_to_next()) throw std::runtime_error("nothing is left to happen");
+    for (const auto& each : engines) {
+      moved |= each->step() != engine::Engine::Step::kNothing;
+    }
+    if (!moved && !fabric.advance_to_next()) {
+      throw std::runtime_error("nothing is left to happen");
+    }
   }
-  if (failure) std::rethrow_exception(failure);
+  if (failure) {
+    std::rethrow_exception(failure);
+  }
   const double seconds = std::chrono::duration<double>(fabric.clock().now() - begin).count();
   for (const std::vector<float>& tensor : tensors) {
-    if (tensor != tensors.front()) throw std::runtime_error("ranks have different results");
+    if (tensor != tensors.front()) {
+      throw std::runtime_error("ranks have different results");
+    }
   }
   return seconds;
 }
@@ -178,7 +188,9 @@ std::vector<Row> rows_of(std::uint32_t ranks, const Costs& costs, const Options&
   std::vector<Row> rows;
   for (const gtopk::Choice& choice : gtopk::algorithms()) {
     const sparse::AlgorithmRow& algorithm = sparse::algorithm_registry().find(choice.name);
-    if (algorithm.cost == nullptr) continue;
+    if (algorithm.cost == nullptr) {
+      continue;
+    }
     sparse::CriticalPath path({.routes = &routes,
                                .d = options.d,
                                .k = options.k,
@@ -226,7 +238,9 @@ void run(const Options& options) {
                                 {"links_seconds", row.links()},
                                 {"host_bytes", row.work.host_bytes},
                                 {"virtual_seconds", nullptr}});
-      if (row.measured) record["rows"].back()["virtual_seconds"] = *row.measured;
+      if (row.measured) {
+        record["rows"].back()["virtual_seconds"] = *row.measured;
+      }
       const std::string there = row.measured ? fmt::format("{:12.3f} {:8.3f}", *row.measured * 1e3,
                                                            row.links() / *row.measured)
                                              : fmt::format("{:>12} {:>8}", "-", "-");
@@ -234,10 +248,14 @@ void run(const Options& options) {
                  row.price.total() * 1e-6, row.links() * 1e3, there);
     }
   }
-  if (options.json.empty()) return;
+  if (options.json.empty()) {
+    return;
+  }
   std::ofstream file(options.json);
   file << record.dump(1) << "\n";
-  if (!file.flush()) throw std::runtime_error("cannot write " + options.json);
+  if (!file.flush()) {
+    throw std::runtime_error("cannot write " + options.json);
+  }
 }
 
 }  // namespace

@@ -53,7 +53,9 @@ void fill(Bytes& bytes, double subnormal, std::mt19937& random) {
       values[i] = gtopk::narrow<T>(value);
       // Without exponent; the sign stays.
       constexpr std::uint16_t kFraction = std::is_same_v<T, gtopk::Float16> ? 0x83FF : 0x807F;
-      if (share(random) < subnormal) values[i].bits &= kFraction;
+      if (share(random) < subnormal) {
+        values[i].bits &= kFraction;
+      }
     } else if constexpr (gtopk::kIsComplex<T>) {
       values[i] = {static_cast<typename T::value_type>(value), 1};
     } else if constexpr (std::is_same_v<T, gtopk::Bool>) {
@@ -85,7 +87,9 @@ void measure(DataType type, std::size_t bytes, const char* size, const Options& 
   const std::size_t repeats = options.large / bytes;
   const auto timed = [&](auto work) {
     return picoseconds(bytes * repeats, options.turns, [&] {
-      for (std::size_t i = 0; i < repeats; ++i) work();
+      for (std::size_t i = 0; i < repeats; ++i) {
+        work();
+      }
     });
   };
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMin}) {
@@ -101,7 +105,9 @@ void measure(DataType type, std::size_t bytes, const char* size, const Options& 
     std::printf("%12s %8s %6s %8.1f %8.1f %7.2f\n", std::string(to_string(type)).c_str(),
                 std::string(to_string(op)).c_str(), size, copy, reducing, reducing / copy);
   }
-  if (!is_floating(type)) return;
+  if (!is_floating(type)) {
+    return;
+  }
   const double copy = timed([&] { std::memcpy(into.data(), left.data(), bytes); });
   const double dividing =
       timed([&] { gtopk::collectives::divide(into.data(), elements, type, 1); });
@@ -127,7 +133,9 @@ int main(int argc, char** argv) {
   std::apply(
       [&](const auto&... rows) {
         const auto each = [&](const auto& row) {
-          if (!options.only.empty() && options.only != row.name) return;
+          if (!options.only.empty() && options.only != row.name) {
+            return;
+          }
           measure(row.type, gtopk::collectives::kPieceBytes, "piece", options);
           measure(row.type, options.large, "large", options);
         };

@@ -56,7 +56,9 @@ float threshold(const std::vector<float>& values, std::size_t k) {
 double squares_from(const std::vector<float>& values, float least) {
   double sum = 0;
   for (const float value : values) {
-    if (std::fabs(value) >= least) sum += static_cast<double>(value) * value;
+    if (std::fabs(value) >= least) {
+      sum += static_cast<double>(value) * value;
+    }
   }
   return sum;
 }
@@ -91,14 +93,18 @@ void measure(const Options& options) {
       found = gtopk::sparse::unsketch<float, std::uint32_t>(
           sketch, cells.data(), options.d, most, {indices.data(), estimates.data()}, scratch);
     });
-    if (turn < 0) continue;
+    if (turn < 0) {
+      continue;
+    }
     copying.push_back(copied);
     adding.push_back(added);
     finding.push_back(unsketched);
   }
   const float least = threshold(values, k);
   std::vector<float> of_heaviest(found);
-  for (std::size_t i = 0; i < found; ++i) of_heaviest[i] = values[indices[i]];
+  for (std::size_t i = 0; i < found; ++i) {
+    of_heaviest[i] = values[indices[i]];
+  }
   const auto hits = std::ranges::count_if(
       of_heaviest, [least](float value) { return std::fabs(value) >= least; });
   // What is delivered is the top k of the heaviest, whatever they are.

@@ -37,7 +37,9 @@ constexpr std::array kLaunchers = {
 
 std::optional<std::string> variable(const char* name) {
   const char* const value = std::getenv(name);
-  if (value == nullptr || *value == '\0') return std::nullopt;
+  if (value == nullptr || *value == '\0') {
+    return std::nullopt;
+  }
   return value;
 }
 
@@ -60,11 +62,15 @@ Place place_of(const JobOptions& options) {
   if (options.rank.has_value() != options.ranks.has_value()) {
     throw UsageError("--rank and --ranks go together");
   }
-  if (options.rank) return {*options.rank, *options.ranks, "--ranks"};
+  if (options.rank) {
+    return {*options.rank, *options.ranks, "--ranks"};
+  }
   for (const LauncherVariables& launcher : kLaunchers) {
     const auto rank = variable(launcher.rank);
     const auto ranks = variable(launcher.ranks);
-    if (!rank || !ranks) continue;
+    if (!rank || !ranks) {
+      continue;
+    }
     return {number(launcher.rank, *rank, transport::kMaxRanks),
             number(launcher.ranks, *ranks, transport::kMaxRanks), launcher.launcher};
   }
@@ -118,7 +124,9 @@ LaunchEnvironment rendezvous_at(const std::string& text) {
     throw UsageError(fmt::format("'{}' is no address: expected HOST:PORT", text));
   }
   const std::uint32_t port = number("the port", text.substr(colon + 1), 65535);
-  if (port == 0) throw UsageError(fmt::format("'{}' has port 0: expected one from 1 on", text));
+  if (port == 0) {
+    throw UsageError(fmt::format("'{}' has port 0: expected one from 1 on", text));
+  }
   return {.rank = 0,
           .world_size = 1,
           .host = std::move(host),
@@ -153,7 +161,9 @@ LaunchEnvironment launched(const JobOptions& options) {
 
 std::shared_ptr<KeyValueStore> join(const LaunchEnvironment& environment,
                                     std::chrono::nanoseconds timeout) {
-  if (environment.world_size == 1) return nullptr;
+  if (environment.world_size == 1) {
+    return nullptr;
+  }
   name_in_errors(fmt::format("rank {}", environment.rank));
   return join_rendezvous(environment, timeout);
 }
@@ -169,7 +179,9 @@ Job::Job(const LaunchEnvironment& environment, std::chrono::nanoseconds timeout,
                         .timeout = timeout});
   std::vector<char> name(kNameBytes, '\0');
   machine_name().copy(name.data(), kNameBytes - 1);
-  for (const std::vector<char>& one : gathered(name)) machines_.emplace_back(one.data());
+  for (const std::vector<char>& one : gathered(name)) {
+    machines_.emplace_back(one.data());
+  }
 }
 
 std::future<void> Job::begin(Collective collective) {
@@ -200,7 +212,9 @@ std::string machine_name() {
 
 std::string described_hosts(const Job& job, const std::vector<std::uint32_t>& hosts) {
   std::map<std::uint32_t, std::vector<std::uint32_t>> ranks_of;
-  for (std::uint32_t rank = 0; rank < hosts.size(); ++rank) ranks_of[hosts[rank]].push_back(rank);
+  for (std::uint32_t rank = 0; rank < hosts.size(); ++rank) {
+    ranks_of[hosts[rank]].push_back(rank);
+  }
   std::vector<std::string> each;
   each.reserve(ranks_of.size());
   for (const auto& [host, ranks] : ranks_of) {

@@ -75,7 +75,9 @@ class Job {
     all[rank()] = mine;
     std::vector<std::span<std::byte>> rooms;
     rooms.reserve(all.size());
-    for (std::vector<T>& one : all) rooms.push_back(std::as_writable_bytes(std::span(one)));
+    for (std::vector<T>& one : all) {
+      rooms.push_back(std::as_writable_bytes(std::span(one)));
+    }
     run(gtopk::all_gather(std::move(rooms)));
     return all;
   }

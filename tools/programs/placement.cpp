@@ -26,7 +26,9 @@ std::vector<std::string> placements(Job& job) {
   std::vector<char> mine(kMostBytes, '\0');
   placement_of(job.rank()).copy(mine.data(), kMostBytes - 1);
   std::vector<std::string> all;
-  for (const std::vector<char>& one : job.gathered(mine)) all.emplace_back(one.data());
+  for (const std::vector<char>& one : job.gathered(mine)) {
+    all.emplace_back(one.data());
+  }
   return all;
 }
 

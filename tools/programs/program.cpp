@@ -71,13 +71,19 @@ std::vector<std::uint64_t> sizes_between(std::uint64_t begin, std::uint64_t end,
     throw UsageError(
         fmt::format("sizes go from -b {} to -e {}: expected 1 <= begin <= end", begin, end));
   }
-  if (!(factor > 1)) throw UsageError(fmt::format("-f is {}: expected a factor above 1", factor));
+  if (!(factor > 1)) {
+    throw UsageError(fmt::format("-f is {}: expected a factor above 1", factor));
+  }
   std::vector<std::uint64_t> sizes;
   for (auto size = static_cast<double>(begin); size < static_cast<double>(end); size *= factor) {
     const auto whole = static_cast<std::uint64_t>(std::llround(size));
-    if (sizes.empty() || sizes.back() != whole) sizes.push_back(whole);
+    if (sizes.empty() || sizes.back() != whole) {
+      sizes.push_back(whole);
+    }
   }
-  if (sizes.empty() || sizes.back() != end) sizes.push_back(end);
+  if (sizes.empty() || sizes.back() != end) {
+    sizes.push_back(end);
+  }
   return sizes;
 }
 
@@ -99,7 +105,9 @@ std::vector<std::string> chosen(std::string_view option, const std::string& name
   std::string known = "all";
   for (const Choice& choice : choices) {
     known += fmt::format(", {}", choice.name);
-    if (all || is_asked(choice.name)) found.emplace_back(choice.name);
+    if (all || is_asked(choice.name)) {
+      found.emplace_back(choice.name);
+    }
   }
   for (const std::string& name : asked) {
     const bool is_known =
@@ -122,24 +130,34 @@ std::string described(const std::vector<Choice>& choices) {
 void check_memory(std::uint64_t bytes, std::string_view what) {
   const auto pages = static_cast<std::uint64_t>(std::max(sysconf(_SC_PHYS_PAGES), 0L));
   const std::uint64_t there = pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-  if (bytes <= there) return;
+  if (bytes <= there) {
+    return;
+  }
   throw UsageError(fmt::format("{} needs {:.3g} GB on this rank, and this host has {:.3g} GB", what,
                                static_cast<double>(bytes) * 1e-9,
                                static_cast<double>(there) * 1e-9));
 }
 
 JsonFile::JsonFile(std::string path) : path_(std::move(path)) {
-  if (path_.empty()) return;
+  if (path_.empty()) {
+    return;
+  }
   const std::ofstream file(path_, std::ios::app);
-  if (!file) throw UsageError(fmt::format("--json: cannot write '{}'", path_));
+  if (!file) {
+    throw UsageError(fmt::format("--json: cannot write '{}'", path_));
+  }
 }
 
 void JsonFile::write(const std::string& text) const {
-  if (path_.empty()) return;
+  if (path_.empty()) {
+    return;
+  }
   std::ofstream file(path_);
   file << text << '\n';
   file.close();
-  if (!file) throw std::runtime_error(fmt::format("cannot write '{}'", path_));
+  if (!file) {
+    throw std::runtime_error(fmt::format("cannot write '{}'", path_));
+  }
 }
 
 }  // namespace gtopk::programs

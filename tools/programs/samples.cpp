@@ -11,7 +11,9 @@ constexpr double kLong = 65536;
 double slope(const std::vector<std::pair<double, double>>& points, double from) {
   double n = 0, sx = 0, sy = 0, sxx = 0, sxy = 0;
   for (const auto& [x, y] : points) {
-    if (x < from) continue;
+    if (x < from) {
+      continue;
+    }
     n += 1;
     sx += x;
     sy += y;

@@ -34,7 +34,9 @@ class Announcement {
       swap(folding, Tree::fold_step(), tree.unfold_step());
       return;
     }
-    if (tree.folds(rank)) swap(folding, tree.unfold_step(), Tree::fold_step());
+    if (tree.folds(rank)) {
+      swap(folding, tree.unfold_step(), Tree::fold_step());
+    }
     for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
       swap(tree.partner(rank, round), Tree::round_step(round), Tree::round_step(round));
     }

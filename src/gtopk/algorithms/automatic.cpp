@@ -100,9 +100,15 @@ std::vector<Plan> candidates(const SparseCall& call) {
   const bool ties = of_topk.codec->codec.ties();
   for (const Choice& choice : algorithm_registry().choices()) {
     const AlgorithmRow& row = algorithm_registry().find(choice.name);
-    if (row.cost == nullptr || row.keeps > options.semantics) continue;
-    if (per_block && row.selects() && row.bounded) continue;  // it would select again
-    if (ties && row.selects() && row.reselects) continue;
+    if (row.cost == nullptr || row.keeps > options.semantics) {
+      continue;
+    }
+    if (per_block && row.selects() && row.bounded) {
+      continue;  // it would select again
+    }
+    if (ties && row.selects() && row.reselects) {
+      continue;
+    }
     as.options.algorithm = choice.name;
     plans.push_back(plan(as));
   }

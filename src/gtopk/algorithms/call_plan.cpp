@@ -45,7 +45,9 @@ std::string algorithms_without_reselection() {
   std::vector<std::string_view> names;
   for (const Choice& choice : algorithm_registry().choices()) {
     const AlgorithmRow& row = algorithm_registry().find(choice.name);
-    if (row.selects() && !row.reselects) names.push_back(choice.name);
+    if (row.selects() && !row.reselects) {
+      names.push_back(choice.name);
+    }
   }
   return fmt::format("{}", fmt::join(names, ", "));
 }
@@ -63,7 +65,9 @@ void check_wire(const Plan& plan) {
 /// k of one rank's selection, however it was asked for.
 std::uint64_t entries_wanted(const SparseCall& call, const Plan& plan) {
   const SparseOptions& options = call.options;
-  if (!plan.algorithm->takes_k()) return call.d;
+  if (!plan.algorithm->takes_k()) {
+    return call.d;
+  }
   const bool per_block = plan.selects_per_block();
   if (per_block && plan.algorithm->bounded) {
     throw Error(ErrorKind::kInvalidArgument,
@@ -83,9 +87,13 @@ std::uint64_t entries_wanted(const SparseCall& call, const Plan& plan) {
                                         "density = {}",
                                         options.k, options.density));
   }
-  if (options.k != 0) return std::min(options.k, call.d);
+  if (options.k != 0) {
+    return std::min(options.k, call.d);
+  }
   if (options.density == 0 && !per_block) {
-    if (call.d == 0) return 0;
+    if (call.d == 0) {
+      return 0;
+    }
     throw Error(ErrorKind::kInvalidArgument, "sparse_all_reduce needs k >= 1, seen 0");
   }
   if (!(options.density > 0 && options.density <= 1)) {
@@ -138,7 +146,9 @@ Agreement agreement(const SparseCall& call, const Plan& plan, std::string_view a
     call.options.seed ? agreement.number("seed", *call.options.seed)
                       : agreement.word("seed", "the call's number");
   }
-  if (plan.selects_per_block()) agreement.number("block", call.options.block);
+  if (plan.selects_per_block()) {
+    agreement.number("block", call.options.block);
+  }
   if (call.options.scale != 1) {
     const double scale = call.options.scale;
     const auto whole = static_cast<std::uint64_t>(std::min(scale, 0x1p63));
@@ -146,7 +156,9 @@ Agreement agreement(const SparseCall& call, const Plan& plan, std::string_view a
         ? agreement.number("scale", whole)
         : agreement.number("bits of the scale", std::bit_cast<std::uint64_t>(scale));
   }
-  if (call.options.gate) agreement.number("gate", call.options.gate->arrivals());
+  if (call.options.gate) {
+    agreement.number("gate", call.options.gate->arrivals());
+  }
   return agreement;
 }
 

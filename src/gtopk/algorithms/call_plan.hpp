@@ -24,7 +24,9 @@ struct Plan {
   }
   /// That the result among so many ranks can have. One rank's selection is its result.
   [[nodiscard]] std::uint64_t most_entries(std::uint32_t ranks) const {
-    if (!algorithm->bounded) return lists.entries_of(ranks);
+    if (!algorithm->bounded) {
+      return lists.entries_of(ranks);
+    }
     return ranks == 1 ? lists.leaf : lists.k;
   }
 };

@@ -81,8 +81,12 @@ Value median(Value a, Value b, Value c, Value d, Value e) {
 CountSketch::CountSketch(std::uint64_t seed, std::uint64_t columns) : columns_(columns) {
   std::uint64_t number = 0;
   for (Row& row : rows_) {
-    for (std::uint64_t& coefficient : row.cell) coefficient = drawn(seed, ++number) % kPrime;
-    for (std::uint64_t& coefficient : row.sign) coefficient = drawn(seed, ++number) % kPrime;
+    for (std::uint64_t& coefficient : row.cell) {
+      coefficient = drawn(seed, ++number) % kPrime;
+    }
+    for (std::uint64_t& coefficient : row.sign) {
+      coefficient = drawn(seed, ++number) % kPrime;
+    }
   }
 }
 

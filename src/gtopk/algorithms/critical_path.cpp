@@ -39,7 +39,9 @@ void CriticalPath::list(std::uint64_t entries, Holds holds, Route route) {
   const Codec& codec = as_it_is ? kLossless.codec : own;
   const double bytes = codec.expected_bytes(shape_.type, entries, shape_.d);
   carry(bytes > static_cast<double>(kAcknowledgedBytes) ? 2 : 1, bytes, route);
-  if (codec.codes()) work_.coded += 2 * entries;  // on either side
+  if (codec.codes()) {
+    work_.coded += 2 * entries;  // on either side
+  }
 }
 
 void CriticalPath::message(std::uint64_t bytes, Route route) {
@@ -48,25 +50,35 @@ void CriticalPath::message(std::uint64_t bytes, Route route) {
 
 void CriticalPath::doubling(const collectives::Tree& tree, Route route) {
   const std::uint32_t nodes = tree.rounds() + (tree.folds(0) ? 1 : 0);
-  for (std::uint32_t i = 0; i < nodes; ++i) node(shape_.k, route);
-  if (tree.folds(0)) list(shape_.k, Holds::kSelection, route);
+  for (std::uint32_t i = 0; i < nodes; ++i) {
+    node(shape_.k, route);
+  }
+  if (tree.folds(0)) {
+    list(shape_.k, Holds::kSelection, route);
+  }
 }
 
 void CriticalPath::reduce(std::uint64_t values) {
   const std::uint64_t bytes = values * shape_.type.value_bytes();
   const bool ring = bytes > collectives::kRecursiveDoublingBytes;
   const std::uint64_t sent = ring ? 0 : bytes;
-  if (folds()) message(sent, routes().fold());
+  if (folds()) {
+    message(sent, routes().fold());
+  }
   for (std::uint32_t round = 0; round < tree().rounds(); ++round) {
     message(sent, routes().swap(round));
   }
-  if (folds()) message(sent, routes().fold());
+  if (folds()) {
+    message(sent, routes().fold());
+  }
   if (!ring) {
     add((tree().rounds() + (folds() ? 1 : 0)) * values);
     return;
   }
   const std::uint32_t ranks = tree().ranks();
-  if (ranks == 1) return;
+  if (ranks == 1) {
+    return;
+  }
   // Pieces of a chunk follow each other without waiting: alpha is paid once for each chunk.
   const auto chunk = [&](std::uint32_t index) {
     return collectives::chunk_begin(values, ranks, index + 1) -

@@ -68,7 +68,9 @@ Task<void> dense_as(GroupView& group, SparseCall call) {
             data[i - begin] = narrow<T>(acc[i] / divisor);
           }
         });
-        if (residual != nullptr) std::fill_n(residual, d, Value{0});
+        if (residual != nullptr) {
+          std::fill_n(residual, d, Value{0});
+        }
         if (call.delivered.values != nullptr) {
           std::copy_n(acc, d, static_cast<Value*>(call.delivered.values));
         }

@@ -51,7 +51,9 @@ class [[nodiscard]] Departure {
   static std::optional<engine::Message> expect_acknowledgement(engine::GroupView& group,
                                                                std::uint32_t to, std::uint32_t step,
                                                                std::span<const std::byte> list) {
-    if (list.size() <= kAcknowledgedBytes) return std::nullopt;
+    if (list.size() <= kAcknowledgedBytes) {
+      return std::nullopt;
+    }
     return group.recv(to, step, {}, kChunk);
   }
 

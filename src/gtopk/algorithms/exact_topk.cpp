@@ -41,7 +41,9 @@ void count_digits(EntryType type, const List& list, std::uint64_t prefix, std::u
     for (std::size_t i = 0; i < entries.size; ++i) {
       const std::uint64_t key = magnitude_key(entries.values[i]);
       const std::uint64_t digits = key >> shift;
-      if (key != 0 && digits / kDigits == prefix) ++counts[digits % kDigits];
+      if (key != 0 && digits / kDigits == prefix) {
+        ++counts[digits % kDigits];
+      }
     }
   });
 }
@@ -144,7 +146,9 @@ void cost(CriticalPath& path) {
   for (std::uint32_t round = tree.rounds(); round-- > 0;) {
     path.list(k >> (round + 1), Holds::kSums, path.routes().swap(round));
   }
-  if (path.folds()) path.list(k, Holds::kSums, path.routes().fold());
+  if (path.folds()) {
+    path.list(k, Holds::kSums, path.routes().fold());
+  }
 }
 
 }  // namespace

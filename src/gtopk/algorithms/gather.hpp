@@ -46,7 +46,9 @@ void gather(const SparseCall& call, const Index* indices, std::size_t count,
           values[taken] = acc[indices[taken] - begin];
         }
       });
-  if (spoiled) std::fill_n(values, count, std::numeric_limits<Value>::quiet_NaN());
+  if (spoiled) {
+    std::fill_n(values, count, std::numeric_limits<Value>::quiet_NaN());
+  }
 }
 
 }  // namespace gtopk::sparse

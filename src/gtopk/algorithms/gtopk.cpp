@@ -22,11 +22,15 @@ void gtopk_cost(CriticalPath& path) {
   const std::uint64_t k = path.shape().k;
   const Routes& routes = path.routes();
   path.sweep();
-  if (path.folds()) path.node(k, routes.fold());
+  if (path.folds()) {
+    path.node(k, routes.fold());
+  }
   for (std::uint32_t round = 0; round < path.tree().rounds(); ++round) {
     path.node(k, routes.swap(round));
   }
-  if (path.folds()) path.list(k, Holds::kSelection, routes.fold());
+  if (path.folds()) {
+    path.list(k, Holds::kSelection, routes.fold());
+  }
 }
 
 /// The same rounds; a list has all that was selected below its node.

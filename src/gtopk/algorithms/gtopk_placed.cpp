@@ -51,15 +51,21 @@ Task<List> inside_and_between(ListExchange& exchange, List mine) {
 /// Of the leader of the largest host: up its tree, between hosts, down.
 void cost(CriticalPath& path) {
   const Routes& routes = path.routes();
-  if (routes.hosts() == 1 || routes.hosts() == path.tree().ranks()) return kGtopk.cost(path);
+  if (routes.hosts() == 1 || routes.hosts() == path.tree().ranks()) {
+    return kGtopk.cost(path);
+  }
   const std::uint64_t k = path.shape().k;
   const Tree host(routes.largest_host());
   const std::uint32_t nodes = host.rounds() + (host.folds(0) ? 1 : 0);
   path.sweep();
   path.message(0, routes.everything());
-  for (std::uint32_t node = 0; node < nodes; ++node) path.node(k, kWithin);
+  for (std::uint32_t node = 0; node < nodes; ++node) {
+    path.node(k, kWithin);
+  }
   path.doubling(Tree(routes.hosts()), kOneOfEachHost);
-  for (std::uint32_t node = 0; node < nodes; ++node) path.list(k, Holds::kSelection, kWithin);
+  for (std::uint32_t node = 0; node < nodes; ++node) {
+    path.list(k, Holds::kSelection, kWithin);
+  }
 }
 
 }  // namespace

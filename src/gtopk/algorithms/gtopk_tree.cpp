@@ -27,7 +27,9 @@ void cost(CriticalPath& path) {
     path.list(k, Holds::kSelection, route);  // on the way down
   };
   path.sweep();
-  if (path.folds()) there_and_back(path.routes().fold());
+  if (path.folds()) {
+    there_and_back(path.routes().fold());
+  }
   for (std::uint32_t round = 0; round < path.tree().rounds(); ++round) {
     there_and_back(path.routes().hand_over(round));
   }

@@ -61,7 +61,9 @@ Task<List> by_hosts(ListExchange& exchange, List mine) {
 /// Of the leader of the largest host, which takes its host's lists one after the other.
 void cost(CriticalPath& path) {
   const Routes& routes = path.routes();
-  if (routes.hosts() == path.tree().ranks()) return kGtopk.cost(path);
+  if (routes.hosts() == path.tree().ranks()) {
+    return kGtopk.cost(path);
+  }
   const std::uint64_t k = path.shape().k;
   const std::uint32_t others = routes.largest_host() - 1;
   path.sweep();

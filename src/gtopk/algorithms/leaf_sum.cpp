@@ -40,17 +40,23 @@ Task<void> LeafSum::sum(std::uint32_t first_step) {
   for (std::uint32_t round = 0; round < tree_.rounds(); ++round) {
     Task<std::span<const std::uint64_t>> swapping = swap(round, first_step + round);
     const std::span<const std::uint64_t> theirs = co_await swapping;
-    for (std::size_t i = 0; i < size_; ++i) words()[i] += theirs[i];
+    for (std::size_t i = 0; i < size_; ++i) {
+      words()[i] += theirs[i];
+    }
   }
 }
 
 Task<void> LeafSum::sum(std::uint32_t first_step, std::span<std::uint64_t> below) {
-  for (std::uint64_t& word : below) word = 0;
+  for (std::uint64_t& word : below) {
+    word = 0;
+  }
   for (std::uint32_t round = tree_.rounds(); round-- > 0; ++first_step) {
     Task<std::span<const std::uint64_t>> swapping = swap(round, first_step);
     const std::span<const std::uint64_t> theirs = co_await swapping;
     for (std::size_t i = 0; i < size_; ++i) {
-      if (!tree_.on_left(group_.rank(), round)) below[i] += theirs[i];
+      if (!tree_.on_left(group_.rank(), round)) {
+        below[i] += theirs[i];
+      }
       words()[i] += theirs[i];
     }
   }

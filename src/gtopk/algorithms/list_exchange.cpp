@@ -142,7 +142,9 @@ List ListExchange::unite(const List& left, const List& right) {
 
 List ListExchange::merge(const List& left, const List& right, std::uint32_t speaker,
                          std::uint64_t keep) {
-  if (!plan_.reselects) return unite(left, right);
+  if (!plan_.reselects) {
+    return unite(left, right);
+  }
   const std::size_t both = left.size + right.size;
   List node = make(std::min<std::size_t>(keep, both));
   node.rounded = true;

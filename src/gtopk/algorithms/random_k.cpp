@@ -19,9 +19,13 @@ using engine::Task;
 /// k of [0, d), ascending.
 template <class Index>
 void draw(std::uint64_t seed, std::size_t d, std::size_t k, Index* indices) {
-  if (d == 0) return;
+  if (d == 0) {
+    return;
+  }
   const Permutation permutation(seed, d);
-  for (std::size_t i = 0; i < k; ++i) indices[i] = static_cast<Index>(permutation(i));
+  for (std::size_t i = 0; i < k; ++i) {
+    indices[i] = static_cast<Index>(permutation(i));
+  }
   std::sort(indices, indices + k);
 }
 

@@ -30,7 +30,9 @@ Task<Regions> agree_on_regions(ListExchange& exchange, const Tree& tree, const L
   });
   Task<void> summing = cuts.sum(first_step);
   co_await summing;
-  for (std::uint64_t& cut : cuts.words()) cut /= tree.leaves();
+  for (std::uint64_t& cut : cuts.words()) {
+    cut /= tree.leaves();
+  }
   co_return Regions(cuts.words(), d, exchange.plan().k);
 }
 
@@ -67,14 +69,18 @@ Task<List> RegionWalk::join(List mine, std::uint32_t round, std::uint32_t step) 
 
 void RegionWalk::require_within(const List& list, RegionRange range, std::uint64_t most,
                                 std::uint32_t from) const {
-  if (list.size == 0) return;
+  if (list.size == 0) {
+    return;
+  }
   const std::uint64_t begin = regions_.begin(range.first);
   const std::uint64_t end = regions_.begin(range.end);
   visit_entry(exchange_.plan().type, [&]<class Value, class Index>() {
     const Entries<Value, Index> entries = list.entries<Value, Index>();
     const std::uint64_t first = entries.indices[0];
     const std::uint64_t last = entries.indices[entries.size - 1];
-    if (first >= begin && last < end && entries.size <= most) return;
+    if (first >= begin && last < end && entries.size <= most) {
+      return;
+    }
     throw Error(
         ErrorKind::kMismatch,
         fmt::format("{} sent a damaged list: {} indices from {} to {}, expected at most {} "

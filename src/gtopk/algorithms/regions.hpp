@@ -37,7 +37,9 @@ class Regions {
 
   [[nodiscard]] std::uint32_t count() const { return static_cast<std::uint32_t>(cuts_.size()) + 1; }
   [[nodiscard]] std::uint64_t begin(std::uint32_t region) const {
-    if (region == 0) return 0;
+    if (region == 0) {
+      return 0;
+    }
     return region == count() ? d_ : cuts_[region - 1];
   }
   /// The entries, of k in all, that these regions have together.

@@ -65,7 +65,9 @@ void cost(CriticalPath& path) {
   const Tree& tree = path.tree();
   const std::uint32_t splits = splits_for(k, tree);
   path.sweep();
-  if (path.folds()) path.node(k, path.routes().fold());
+  if (path.folds()) {
+    path.node(k, path.routes().fold());
+  }
   for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
     // The cuts.
     path.message(sizeof(std::uint64_t) * ((1ULL << splits) - 1), path.routes().swap(round));

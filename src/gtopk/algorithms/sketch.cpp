@@ -54,7 +54,9 @@ void accumulate_sketch(const SparseCall& call, const CountSketch& sketch,
         spoiled |= !finite;
         sketch.add(begin, std::span<const Value>(acc, length), cells.data());
       });
-  if (spoiled) std::ranges::fill(cells, std::numeric_limits<Value>::quiet_NaN());
+  if (spoiled) {
+    std::ranges::fill(cells, std::numeric_limits<Value>::quiet_NaN());
+  }
 }
 
 template <class T, class Index>
@@ -115,7 +117,9 @@ Task<void> sketch_as(GroupView& group, SparseCall call) {
 }
 
 Task<void> sketch(GroupView& group, SparseCall call) {
-  if (!pays(call.d, call.options.k)) return kTrueTopk.whole(group, call);
+  if (!pays(call.d, call.options.k)) {
+    return kTrueTopk.whole(group, call);
+  }
   Task<void> body;
   visit_floating(call.dtype, [&]<class T>() {
     body = call.d > std::numeric_limits<std::uint32_t>::max()

@@ -76,7 +76,9 @@ void commit_as(const SparseCall& call, std::uint32_t ranks, const List& own, con
 
 /// Whether every value of the result, divided and rounded, is finite.
 bool finite(const SparseCall& call, const Plan& plan, std::uint32_t ranks, const List& result) {
-  if (!result.finite) return false;
+  if (!result.finite) {
+    return false;
+  }
   bool fits = false;
   visit_types(call, plan, [&]<class T, class Index>() {
     using Value = Accumulation<T>;
@@ -127,7 +129,9 @@ Task<void> sparse_all_reduce(GroupView& group, SparseCall call, Plan plan,
       group, call.gate.get(), call.d, [&] { return finite(call, plan, group.size(), result); },
       [&](bool happened) {
         commit(call, plan, group.size(), own, result, exchange.lists().dropped(), happened);
-        if (happened && call.options.state != nullptr) *call.options.state = selected.next;
+        if (happened && call.options.state != nullptr) {
+          *call.options.state = selected.next;
+        }
       });
   co_await settling;
 }
@@ -148,8 +152,12 @@ void check_room(const Plan& plan, const Delivered& delivered, std::uint32_t rank
 }  // namespace
 
 Collective collective(SparseCall call) {
-  if (call.options.gate) call.gate = std::make_shared<StepGate>(call.options.gate);
-  if (call.options.algorithm == kAuto) return automatic(call);
+  if (call.options.gate) {
+    call.gate = std::make_shared<StepGate>(call.options.gate);
+  }
+  if (call.options.algorithm == kAuto) {
+    return automatic(call);
+  }
   const Plan plan = sparse::plan(call);
   Collective collective;
   collective.name = fmt::format("sparse_all_reduce({})", plan.algorithm->name);
@@ -180,7 +188,9 @@ Collective sparse_all_reduce(std::vector<Segment> tensor, void* residual, DataTy
   sparse::SparseCall call;
   call.tensor = sparse::Segments<void>(std::span<const Segment>(*pieces));
   call.residual = residual;
-  for (const Segment& piece : *pieces) call.d += piece.size;
+  for (const Segment& piece : *pieces) {
+    call.d += piece.size;
+  }
   call.dtype = dtype;
   call.options = options;
   call.delivered = delivered;

@@ -23,7 +23,9 @@ class StepGate {
   ~StepGate() { give_up(); }
 
   void arrive(bool happened) {
-    if (!std::exchange(arrived_, true)) gate_->arrive(happened);
+    if (!std::exchange(arrived_, true)) {
+      gate_->arrive(happened);
+    }
   }
   void give_up() { arrive(false); }
   [[nodiscard]] Gate& gate() { return *gate_; }
@@ -42,7 +44,9 @@ class GiveUpGate {
   GiveUpGate(GiveUpGate&&) = delete;
   GiveUpGate& operator=(GiveUpGate&&) = delete;
   ~GiveUpGate() {
-    if (place_ != nullptr) place_->give_up();
+    if (place_ != nullptr) {
+      place_->give_up();
+    }
   }
 
  private:

@@ -28,7 +28,9 @@ template <class Value, class Index>
     sketch.estimate(cells, begin, std::span(estimates.data(), length));
     static_cast<void>(candidates.take(estimates.data(), nullptr, begin, length));
   }
-  if (candidates.size() > most) static_cast<void>(candidates.keep_first(most));
+  if (candidates.size() > most) {
+    static_cast<void>(candidates.keep_first(most));
+  }
   return candidates.write(heaviest);
 }
 

@@ -75,7 +75,9 @@ Merged cut(Entries<Value, Index> entries, Key<Value> key, std::size_t equals,
     const Key<Value> here = magnitude_key(entries.values[i]);
     const bool tied = here == key && equals > 0;
     const bool keep = here > key || tied;
-    if (here == 0) continue;
+    if (here == 0) {
+      continue;
+    }
     equals -= tied ? 1U : 0U;
     const EntriesOut<Value, Index>& side = keep ? kept : dropped;
     std::size_t& size = keep ? merged.kept : merged.dropped;

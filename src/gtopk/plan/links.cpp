@@ -145,7 +145,9 @@ Task<Costs> measure_costs(GroupView& group, const Routes& routes) {
                             add(between.betas)};
   constexpr std::array kArithmetic = {&Costs::select, &Costs::code, &Costs::merge,
                                       &Costs::unite,  &Costs::add,  &Costs::commit};
-  for (double Costs::*const cost : kArithmetic) all.push_back(costs.*cost);
+  for (double Costs::*const cost : kArithmetic) {
+    all.push_back(costs.*cost);
+  }
   Task<void> reducing = collectives::reduce_over_ranks(group, all.data(), all.size(),
                                                        DataType::kFloat64, ReduceOp::kMax);
   co_await reducing;
@@ -162,9 +164,15 @@ Task<Costs> measure_costs(GroupView& group, const Routes& routes) {
   LinkCosts between_hosts;
   between_hosts.message = average(next(sizes[2]));
   between_hosts.byte = average(next(sizes[3]));
-  if (routes.largest_host() > 1) costs.within = inside_hosts;
-  if (routes.hosts() > 1) costs.between = between_hosts;
-  for (double Costs::*const cost : kArithmetic) costs.*cost = std::max(kLeast, next(1)[0]);
+  if (routes.largest_host() > 1) {
+    costs.within = inside_hosts;
+  }
+  if (routes.hosts() > 1) {
+    costs.between = between_hosts;
+  }
+  for (double Costs::*const cost : kArithmetic) {
+    costs.*cost = std::max(kLeast, next(1)[0]);
+  }
   co_return costs;
 }
 

@@ -8,20 +8,26 @@ using engine::Task;
 
 Planner& planner_of(engine::GroupView& group) {
   auto& planner = group.keepsakes().of<Planner>();
-  if (!planner.routes) planner.routes.emplace(group.hosts());
+  if (!planner.routes) {
+    planner.routes.emplace(group.hosts());
+  }
   return planner;
 }
 
 Task<void> know_costs(engine::GroupView& group, std::unique_ptr<engine::Turn>& turn, bool anew) {
   Planner& planner = planner_of(group);
-  if (!anew && planner.knows(group.sequence())) co_return;
+  if (!anew && planner.knows(group.sequence())) {
+    co_return;
+  }
   group.enter("plan");
   turn = std::make_unique<engine::Turn>(group);
   engine::Turn& mine = *turn;
   co_await mine;
   // The operation before may have measured them. Where it failed, it did so on every rank: a rank
   // comes through only when all have taken part.
-  if (!anew && planner.knows(group.sequence())) co_return;
+  if (!anew && planner.knows(group.sequence())) {
+    co_return;
+  }
   Task<Costs> measuring = measure_costs(group, *planner.routes);
   planner.costs = co_await measuring;
   planner.measured_by = group.sequence();

@@ -14,7 +14,9 @@ class Step {
   explicit Step(const HostMap& hosts) : hosts_(hosts), out_(hosts.hosts()), in_(hosts.hosts()) {}
 
   void message(std::uint32_t from, std::uint32_t to) {
-    if (hosts_.host_of(from) == hosts_.host_of(to)) return;
+    if (hosts_.host_of(from) == hosts_.host_of(to)) {
+      return;
+    }
     route_.crossing =
         std::max({route_.crossing, ++out_[hosts_.host_of(from)], ++in_[hosts_.host_of(to)]});
   }
@@ -38,7 +40,9 @@ Routes::Routes(const HostMap& hosts) : tree_(hosts.ranks()), hosts_(hosts.hosts(
   Step going_round(hosts);
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     going_round.message(rank, (rank + 1) % ranks);
-    if (tree_.folded_away(rank)) folding.message(rank, Tree::fold_partner(rank));
+    if (tree_.folded_away(rank)) {
+      folding.message(rank, Tree::fold_partner(rank));
+    }
   }
   fold_ = folding.route();
   ring_ = going_round.route();
@@ -50,7 +54,9 @@ Routes::Routes(const HostMap& hosts) : tree_(hosts.ranks()), hosts_(hosts.hosts(
       const std::uint32_t partner = tree_.partner(rank, round);
       swapping.message(rank, partner);
       // The first leaf of an upper subtree: bit `round` and none below.
-      if ((leaf & ((2U << round) - 1)) == 1U << round) handing_over.message(rank, partner);
+      if ((leaf & ((2U << round) - 1)) == 1U << round) {
+        handing_over.message(rank, partner);
+      }
     }
     swaps_.push_back(swapping.route());
     hand_overs_.push_back(handing_over.route());
@@ -59,7 +65,9 @@ Routes::Routes(const HostMap& hosts) : tree_(hosts.ranks()), hosts_(hosts.hosts(
 
 Route Routes::everything() const {
   Route all = fold_;
-  for (const Route route : swaps_) all.crossing += route.crossing;
+  for (const Route route : swaps_) {
+    all.crossing += route.crossing;
+  }
   return all;
 }
 

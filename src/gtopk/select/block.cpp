@@ -47,7 +47,9 @@ Selection select(const SelectionInput& input, const List& out, SelectScratch& sc
   const KeepDenormals guard;
   return visit_selection(input, [&]<class T, class Index>() -> Selection {
     using Value = Accumulation<T>;
-    if (input.d == 0) return {};
+    if (input.d == 0) {
+      return {};
+    }
     const auto d = static_cast<std::size_t>(input.d);
     const auto block = static_cast<std::size_t>(std::min(input.block, input.d));
     const auto k_of = [&](std::size_t length) {
@@ -63,16 +65,26 @@ Selection select(const SelectionInput& input, const List& out, SelectScratch& sc
       end = begin + std::min(block, d - begin);
       const std::size_t k = end - begin == block ? k_of(block) : k_of(end - begin);
       candidates.start(guess.threshold());
-      if (!candidates.sweep(begin, end)) return {.finite = false};
+      if (!candidates.sweep(begin, end)) {
+        return {.finite = false};
+      }
       guess.found(candidates.size(), k);
       const bool missed = candidates.size() < k || candidates.first_threshold() == 1;
       for (const Key<Value> threshold : guess.lower()) {
-        if (candidates.size() >= k || candidates.first_threshold() == 1) break;
+        if (candidates.size() >= k || candidates.first_threshold() == 1) {
+          break;
+        }
         candidates.start(threshold);
-        if (!candidates.sweep(begin, end)) return {.finite = false};
+        if (!candidates.sweep(begin, end)) {
+          return {.finite = false};
+        }
       }
-      if (candidates.size() > k) (void)candidates.keep_first(k);
-      if (missed) guess.missed(candidates.size() < k ? 1 : candidates.smallest());
+      if (candidates.size() > k) {
+        (void)candidates.keep_first(k);
+      }
+      if (missed) {
+        guess.missed(candidates.size() < k ? 1 : candidates.smallest());
+      }
       const std::size_t count = candidates.write(room);
       room.indices += count;
       room.values += count;

@@ -30,8 +30,12 @@ namespace gtopk::sparse {
 template <class Value>
 [[nodiscard]] Key<Value> key_reaching(double threshold) {
   constexpr Key<Value> kInfinity = MagnitudeKey<Value>::kInfinity;
-  if (threshold <= 0) return 1;
-  if (!(threshold <= static_cast<double>(std::numeric_limits<Value>::max()))) return kInfinity;
+  if (threshold <= 0) {
+    return 1;
+  }
+  if (!(threshold <= static_cast<double>(std::numeric_limits<Value>::max()))) {
+    return kInfinity;
+  }
   const auto nearest = static_cast<Value>(threshold);
   const Key<Value> key = magnitude_key(nearest);
   return std::max<Key<Value>>(1, static_cast<double>(nearest) < threshold ? key + 1 : key);

@@ -45,9 +45,13 @@ double first_threshold(const SelectionInput& input) {
 Selection select(const SelectionInput& input, const List& out, SelectScratch& scratch) {
   const KeepDenormals guard;
   return visit_selection(input, [&]<class T, class Index>() -> Selection {
-    if (input.d == 0) return {};
+    if (input.d == 0) {
+      return {};
+    }
     ThresholdSearch<T, Index> search(input, scratch);
-    if (!search.search(first_threshold<T>(input), Correction{})) return {.finite = false};
+    if (!search.search(first_threshold<T>(input), Correction{})) {
+      return {.finite = false};
+    }
     const auto room = out.room<Accumulation<T>, Index>();
     // A rank that found nothing might find nothing for ever.
     return search.count() == 0 ? search.exact(room) : search.reaching(room);

@@ -28,8 +28,9 @@ class ChunkMoments {
     }
     std::size_t i = 0;
     if (residual == nullptr) {
-      for (; i + kMomentsPartials <= count; i += kMomentsPartials)
+      for (; i + kMomentsPartials <= count; i += kMomentsPartials) {
         add<false>(gradient + i, nullptr);
+      }
     } else {
       for (; i + kMomentsPartials <= count; i += kMomentsPartials) {
         add<true>(gradient + i, residual + i);

@@ -48,7 +48,9 @@ double first_threshold(const SelectionInput& input, std::size_t stride, GrowingB
     const std::size_t ahead = std::min(n + kAhead, size - 1) * stride;
     there.go_to(ahead);
     __builtin_prefetch(there.at(ahead));
-    if (residual != nullptr) __builtin_prefetch(residual + ahead);
+    if (residual != nullptr) {
+      __builtin_prefetch(residual + ahead);
+    }
     const std::size_t at = n * stride;
     here.go_to(at);
     sample[n] =
@@ -73,7 +75,9 @@ Selection select(const SelectionInput& input, const List& out, SelectScratch& sc
     const double threshold =
         first_threshold<T>(input, static_cast<std::size_t>(stride), scratch.keys);
     ThresholdSearch<T, Index> search(input, scratch);
-    if (!search.search(threshold, kBounds)) return {.finite = false};
+    if (!search.search(threshold, kBounds)) {
+      return {.finite = false};
+    }
     return search.count() == 0 ? search.exact(room) : search.reaching(room);
   });
 }

@@ -24,7 +24,9 @@ SelectorState state_of(double threshold) { return {.numbers = {threshold}}; }
 /// The state that an exact selection leaves: its smallest magnitude, if it is whole.
 template <class Value>
 SelectorState state_after(const Value* values, std::size_t count, std::size_t k) {
-  if (count < k) return {};
+  if (count < k) {
+    return {};
+  }
   double smallest = std::fabs(static_cast<double>(values[0]));
   for (std::size_t i = 1; i < count; ++i) {
     smallest = std::fmin(smallest, std::fabs(static_cast<double>(values[i])));
@@ -36,14 +38,18 @@ Selection select(const SelectionInput& input, const List& out, SelectScratch& sc
   const KeepDenormals guard;
   return visit_selection(input, [&]<class T, class Index>() -> Selection {
     using Value = Accumulation<T>;
-    if (input.d == 0) return {};
+    if (input.d == 0) {
+      return {};
+    }
     const auto room = out.room<Value, Index>();
     const auto k = static_cast<std::size_t>(input.k);
     const double last = input.state.numbers[0];
     Selection selection;
     if (std::isfinite(last) && last > 0) {
       ThresholdSearch<T, Index> search(input, scratch);
-      if (!search.search(last, kSteps)) return {.finite = false};
+      if (!search.search(last, kSteps)) {
+        return {.finite = false};
+      }
       if (search.within()) {
         selection = search.reaching(room);
         selection.next = state_of(search.threshold());
@@ -55,7 +61,9 @@ Selection select(const SelectionInput& input, const List& out, SelectScratch& sc
           Segments<T>(input.tensor), static_cast<const Value*>(input.residual),
           static_cast<std::size_t>(input.d), k, room, scratch);
     }
-    if (selection.finite) selection.next = state_after(room.values, selection.count, k);
+    if (selection.finite) {
+      selection.next = state_after(room.values, selection.count, k);
+    }
     return selection;
   });
 }

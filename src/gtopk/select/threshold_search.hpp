@@ -56,10 +56,14 @@ class ThresholdSearch {
   [[nodiscard]] bool search(double threshold, const Correction& correction) {
     threshold_ = threshold;
     for (int left = correction.times;; --left) {
-      if (!count(left == 0 ? 1 : correction.ahead)) return false;
+      if (!count(left == 0 ? 1 : correction.ahead)) {
+        return false;
+      }
       const bool few = correction.too_few(count_, k_);
       within_ = !few && !correction.too_many(count_, k_);
-      if (within_ || left == 0) return true;
+      if (within_ || left == 0) {
+        return true;
+      }
       threshold_ *= few ? correction.down : correction.up;
     }
   }
@@ -73,7 +77,9 @@ class ThresholdSearch {
   /// The entries that reach the threshold, the first four_thirds(d, k) of them.
   [[nodiscard]] Selection reaching(EntriesOut<Value, Index> out) {
     candidates_.keep_reaching(key_reaching<Value>(threshold_));
-    if (candidates_.size() > most_) (void)candidates_.keep_first(most_);
+    if (candidates_.size() > most_) {
+      (void)candidates_.keep_first(most_);
+    }
     return {.count = candidates_.write(out)};
   }
 
@@ -81,9 +87,13 @@ class ThresholdSearch {
   [[nodiscard]] Selection exact(EntriesOut<Value, Index> out) {
     if (candidates_.size() < k_ && candidates_.first_threshold() > 1) {
       candidates_.start(1);
-      if (!candidates_.sweep(0, d_)) return {.finite = false};
+      if (!candidates_.sweep(0, d_)) {
+        return {.finite = false};
+      }
     }
-    if (candidates_.size() > k_) (void)candidates_.keep_first(k_);
+    if (candidates_.size() > k_) {
+      (void)candidates_.keep_first(k_);
+    }
     return {.count = candidates_.write(out)};
   }
 
@@ -93,7 +103,9 @@ class ThresholdSearch {
     const Key<Value> key = key_reaching<Value>(threshold_);
     if (!swept_ || key < candidates_.first_threshold()) {
       candidates_.start(std::min(key, key_reaching<Value>(threshold_ * ahead)));
-      if (!candidates_.sweep(0, d_)) return false;
+      if (!candidates_.sweep(0, d_)) {
+        return false;
+      }
       swept_ = true;
     }
     count_ = candidates_.reaching(key);

@@ -250,7 +250,9 @@ class Coded final : public Codec {
 
   /// log2 C(d, n) bits for the indices; the code takes 1 to 2 % more.
   double expected_bytes(EntryType type, std::uint64_t entries, std::uint64_t d) const override {
-    if (entries == 0) return kFrontBytes;
+    if (entries == 0) {
+      return kFrontBytes;
+    }
     return static_cast<double>(kFrontBytes + value_bytes(type, entries)) +
            static_cast<double>(entries) * bits_of_index(entries, d) / 8;
   }

@@ -23,7 +23,9 @@ namespace gtopk::sparse {
 
 /// log2 C(d, n) / n, 1 <= n <= d, by its limit for large n: (d/n) H(n/d), H the binary entropy.
 [[nodiscard]] inline double bits_of_index(std::uint64_t n, std::uint64_t d) {
-  if (n == d) return 0;
+  if (n == d) {
+    return 0;
+  }
   const auto there = static_cast<double>(n);
   const auto all = static_cast<double>(d);
   const double others = all - there;

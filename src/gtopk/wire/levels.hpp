@@ -61,7 +61,9 @@ struct AsLevels {
       for (; i + kPerByte <= end; i += kPerByte) {
         *codes++ = packed(values + i, kPerByte, smaller);
       }
-      if (i < end) *codes++ = packed(values + i, end - i, smaller);
+      if (i < end) {
+        *codes++ = packed(values + i, end - i, smaller);
+      }
     }
   }
 
@@ -86,7 +88,9 @@ struct AsLevels {
           all &= code;
           rest >>= kBits;
         }
-        if (rest != 0) break;  // bits behind the last value
+        if (rest != 0) {
+          break;  // bits behind the last value
+        }
       }
       const bool one_level = (any & 2U) == 0 && scales.front() == scales.back();
       const bool two_levels = (any & 2U) != 0 && (all & 2U) == 0 && scales.front() < scales.back();
@@ -155,11 +159,15 @@ struct AsLevels {
 
     /// Magnitudes that lie in [least, most] have a mean that does, whatever rounding does.
     [[nodiscard]] double mean_of_small(double least, double most) const {
-      if (std::isinf(small_)) return scaled_down().mean_of_small(least, most);
+      if (std::isinf(small_)) {
+        return scaled_down().mean_of_small(least, most);
+      }
       return std::clamp(small_ / static_cast<double>(count_ - larger_) / scale_, least, most);
     }
     [[nodiscard]] double mean_of_large(double least, double most) const {
-      if (std::isinf(large_)) return scaled_down().mean_of_large(least, most);
+      if (std::isinf(large_)) {
+        return scaled_down().mean_of_large(least, most);
+      }
       return std::clamp(large_ / static_cast<double>(larger_) / scale_, least, most);
     }
 

@@ -15,7 +15,9 @@ void lay_out(EntryType type, List& list, std::size_t count) {
 template <class Index>
 bool ascend_below(const Index* indices, std::size_t size, std::uint64_t d) {
   bool ascending = true;
-  for (std::size_t i = 1; i < size; ++i) ascending &= indices[i - 1] < indices[i];
+  for (std::size_t i = 1; i < size; ++i) {
+    ascending &= indices[i - 1] < indices[i];
+  }
   return ascending && (size == 0 || indices[size - 1] < d);
 }
 

@@ -30,7 +30,9 @@ spdlog::level::level_enum of_spdlog(LogLevel level) {
 void set_level(spdlog::logger& logger) {
   logger.set_level(spdlog::level::warn);
   const char* const wanted = std::getenv("GTOPK_LOG_LEVEL");
-  if (wanted == nullptr) return;
+  if (wanted == nullptr) {
+    return;
+  }
   const auto level = spdlog::level::from_str(wanted);
   // It answers off to a name that it does not know.
   if (level != spdlog::level::off || std::string_view(wanted) == "off") {
@@ -60,7 +62,9 @@ void Log::set_level(LogLevel level) { logger().set_level(of_spdlog(level)); }
 
 void Log::write(LogLevel level, fmt::string_view text, fmt::format_args args) {
   const auto as = of_spdlog(level);
-  if (logger().should_log(as)) logger().log(as, fmt::vformat(text, args));
+  if (logger().should_log(as)) {
+    logger().log(as, fmt::vformat(text, args));
+  }
 }
 
 Log& log() {

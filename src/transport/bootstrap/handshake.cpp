@@ -21,7 +21,9 @@ std::string proof(std::string_view secret, std::string_view who, std::string_vie
 std::string draw_secret(std::size_t bytes) {
   std::random_device random;
   std::string secret;
-  while (secret.size() < bytes) secret.push_back(static_cast<char>(random()));
+  while (secret.size() < bytes) {
+    secret.push_back(static_cast<char>(random()));
+  }
   return secret;
 }
 
@@ -33,7 +35,9 @@ std::string ClientHandshake::hello() const { return std::string(kMagic).append(n
 std::optional<std::string> ClientHandshake::reply_to(std::string_view challenge) const {
   const std::string_view server_nonce = challenge.substr(0, kNonceBytes);
   const std::string expected = proof(secret_, "server", nonce_, server_nonce);
-  if (!equal_in_constant_time(challenge.substr(server_nonce.size()), expected)) return std::nullopt;
+  if (!equal_in_constant_time(challenge.substr(server_nonce.size()), expected)) {
+    return std::nullopt;
+  }
   return proof(secret_, "client", nonce_, server_nonce);
 }
 
@@ -45,7 +49,9 @@ ServerHandshake::Admission ServerHandshake::receive(std::string& input, std::str
     if (std::string_view(input).substr(0, seen) != kMagic.substr(0, seen)) {
       return Admission::kRefused;
     }
-    if (input.size() < kMagic.size() + kNonceBytes) return Admission::kWaiting;
+    if (input.size() < kMagic.size() + kNonceBytes) {
+      return Admission::kWaiting;
+    }
     const std::string client_nonce = input.substr(kMagic.size(), kNonceBytes);
     const std::string server_nonce = draw_secret(kNonceBytes);
     input.erase(0, kMagic.size() + kNonceBytes);
@@ -53,7 +59,9 @@ ServerHandshake::Admission ServerHandshake::receive(std::string& input, std::str
     expected_ = proof(secret_, "client", client_nonce, server_nonce);
     return Admission::kWaiting;
   }
-  if (input.size() < kDigestBytes) return Admission::kWaiting;
+  if (input.size() < kDigestBytes) {
+    return Admission::kWaiting;
+  }
   const bool good =
       equal_in_constant_time(std::string_view(input).substr(0, kDigestBytes), expected_);
   input.erase(0, kDigestBytes);

@@ -37,7 +37,9 @@ std::string read(const std::string& path) {
                             kFile, path, status.st_mode & 0777U));
   }
   std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) {
+    text.pop_back();
+  }
   return text;
 }
 

@@ -16,7 +16,9 @@ using bootstrap::PmixClient;
 
 std::unique_ptr<KeyValueStore> join_rendezvous(const LaunchEnvironment& environment,
                                                std::chrono::nanoseconds at_most) {
-  if (environment.pmix) return bootstrap::join_rendezvous(PmixClient::required(), at_most);
+  if (environment.pmix) {
+    return bootstrap::join_rendezvous(PmixClient::required(), at_most);
+  }
   const bootstrap::Endpoint server{.host = environment.host, .port = environment.port};
   const std::string secret = bootstrap::job_secret();
   if (environment.rank > 0) {
@@ -30,7 +32,9 @@ std::unique_ptr<KeyValueStore> join_rendezvous(const LaunchEnvironment& environm
 std::shared_ptr<Directory> join_job(const LaunchEnvironment& environment,
                                     std::chrono::nanoseconds at_most) {
   auto store = join_rendezvous(environment, at_most);
-  if (environment.pmix) return bootstrap::directory_over(PmixClient::required(), std::move(store));
+  if (environment.pmix) {
+    return bootstrap::directory_over(PmixClient::required(), std::move(store));
+  }
   return directory_over(std::move(store));
 }
 

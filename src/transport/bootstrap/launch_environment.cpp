@@ -73,7 +73,9 @@ LaunchEnvironment pmix_environment() { return told_by(bootstrap::PmixClient::req
 
 LaunchEnvironment launch_environment() {
   if (!is_set("RANK")) {
-    if (bootstrap::PmixClient* const pmix = bootstrap::PmixClient::get()) return told_by(*pmix);
+    if (bootstrap::PmixClient* const pmix = bootstrap::PmixClient::get()) {
+      return told_by(*pmix);
+    }
   }
   LaunchEnvironment environment;
   environment.world_size = required_number("WORLD_SIZE", 1, transport::kMaxRanks);

@@ -38,12 +38,16 @@ class Follower {
         }
         patience_.waited_in_vain();
         // Another rank 0 may have begun anew.
-        if (!answer_ping(Duration::zero())) arrive_again_if_passed_by();
+        if (!answer_ping(Duration::zero())) {
+          arrive_again_if_passed_by();
+        }
       } else if (!answer_ping(patience_.slice())) {
         patience_.waited_in_vain();
         arrive_again_if_passed_by();
       }
-      if (patience_.over()) throw late();
+      if (patience_.over()) {
+        throw late();
+      }
     }
   }
 
@@ -57,8 +61,12 @@ class Follower {
   /// settled the slot.
   void arrive_again_if_passed_by() {
     const auto first = store_.find(kFirst, Duration::zero());
-    if (!first || decode_slot(kFirst, *first) < slot_) return;
-    if (answer_ping(Duration::zero())) return;
+    if (!first || decode_slot(kFirst, *first) < slot_) {
+      return;
+    }
+    if (answer_ping(Duration::zero())) {
+      return;
+    }
     store_.remove(arrival_key(slot_));
     arrive();
   }
@@ -67,9 +75,13 @@ class Follower {
   bool answer_ping(Duration at_most) {
     const std::string key = ping_key(nonce_);
     const auto bytes = store_.find(key, at_most);
-    if (!bytes) return false;
+    if (!bytes) {
+      return false;
+    }
     const Nonce leader = decode_nonce(key, *bytes);
-    if (leader == leader_) return false;
+    if (leader == leader_) {
+      return false;
+    }
     store_.set(alive_key(leader, nonce_),
                encode(Answer{.version = kVersion, .nonce = nonce_, .presence = self_}));
     leader_ = leader;
@@ -82,7 +94,9 @@ class Follower {
     store_.remove(ping_key(nonce_));
     store_.remove(alive_key(*leader_, nonce_));
     // Who has read a failure is not known: it stays.
-    if (table.failure) throw Error(*table.failure);
+    if (table.failure) {
+      throw Error(*table.failure);
+    }
     const std::size_t size = table.roll.size();
     if (size != self_.size) {
       throw Error(ErrorKind::kBootstrap,
@@ -123,7 +137,9 @@ class Follower {
 }  // namespace
 
 Roll meet(KeyValueStore& store, const Presence& self, Duration at_most) {
-  if (self.rank == 0) return Leader(store, self, at_most).meet();
+  if (self.rank == 0) {
+    return Leader(store, self, at_most).meet();
+  }
   return Follower(store, self, at_most).meet();
 }
 

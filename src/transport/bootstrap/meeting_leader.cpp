@@ -27,11 +27,15 @@ Leader::Leader(KeyValueStore& store, const Presence& self, Duration at_most)
       patience_(at_most, kFirstSlice, kLongestSlice),
       nonce_(draw_nonce()),
       expected_(self.size) {
-  if (self.refusal) fail(*self.refusal);
+  if (self.refusal) {
+    fail(*self.refusal);
+  }
 }
 
 void Leader::fail(const Error& cause) {
-  if (failure_) return;
+  if (failure_) {
+    return;
+  }
   failure_ = Error(cause.kind(), fmt::format("group '{}': {}", self_.group, cause.what()));
   failed_at_ = steady_clock::now();
 }
@@ -42,7 +46,9 @@ Roll Leader::meet() {
   }
   read_slots();
   while (!complete()) {
-    if (failure_ && steady_clock::now() - failed_at_ >= kGrace) break;
+    if (failure_ && steady_clock::now() - failed_at_ >= kGrace) {
+      break;
+    }
     if (patience_.over()) {
       fail(Error(ErrorKind::kBootstrap,
                  describe_missing(fmt::format("{}", fmt::join(missing(), ", ")), self_.size)));
@@ -74,14 +80,18 @@ void Leader::read_slots() {
   std::erase_if(holes_,
                 [this](const Hole& hole) { return read_slot(hole.slot, Duration::zero()); });
   for (; next_slot_ <= handed_out; ++next_slot_) {
-    if (!read_slot(next_slot_, Duration::zero())) holes_.push_back({.slot = next_slot_});
+    if (!read_slot(next_slot_, Duration::zero())) {
+      holes_.push_back({.slot = next_slot_});
+    }
   }
 }
 
 bool Leader::read_slot(std::int64_t slot, Duration at_most) {
   const std::string key = arrival_key(slot);
   const auto bytes = store_.find(key, at_most);
-  if (!bytes) return false;
+  if (!bytes) {
+    return false;
+  }
   const Arrival arrival = decode_arrival(key, *bytes);
   newest_[arrival.rank] = guests_.size();
   guests_.push_back({.slot = slot, .arrival = arrival});
@@ -95,8 +105,12 @@ Leader::Guest* Leader::likely_next() {
   Guest* likely = nullptr;
   for (const std::uint32_t rank : missing()) {
     const auto newest = newest_.find(rank);
-    if (newest == newest_.end() || guests_[newest->second].doubted) return nullptr;
-    if (likely == nullptr) likely = &guests_[newest->second];
+    if (newest == newest_.end() || guests_[newest->second].doubted) {
+      return nullptr;
+    }
+    if (likely == nullptr) {
+      likely = &guests_[newest->second];
+    }
   }
   return likely;
 }
@@ -104,7 +118,9 @@ Leader::Guest* Leader::likely_next() {
 std::vector<std::uint32_t> Leader::missing() const {
   std::vector<std::uint32_t> ranks;
   for (std::uint32_t rank = 1; rank < expected_; ++rank) {
-    if (!answers_.contains(rank)) ranks.push_back(rank);
+    if (!answers_.contains(rank)) {
+      ranks.push_back(rank);
+    }
   }
   return ranks;
 }
@@ -124,14 +140,18 @@ void Leader::wait_for_somebody() {
       return;
     }
   } else if (Guest* const likely = likely_next()) {
-    if (listen(*likely, slice)) return;
+    if (listen(*likely, slice)) {
+      return;
+    }
     likely->doubted = true;
   } else {
     if (read_slot(next_slot_, slice)) {
       ++next_slot_;
       return;
     }
-    for (Guest& guest : guests_) guest.doubted = false;
+    for (Guest& guest : guests_) {
+      guest.doubted = false;
+    }
   }
   patience_.waited_in_vain();
   tell_who_is_missing();
@@ -141,14 +161,18 @@ void Leader::wait_for_somebody() {
 
 void Leader::ask_everybody() {
   for (Guest& guest : guests_) {
-    if (!guest.answered) static_cast<void>(listen(guest, Duration::zero()));
+    if (!guest.answered) {
+      static_cast<void>(listen(guest, Duration::zero()));
+    }
   }
 }
 
 bool Leader::listen(Guest& guest, Duration at_most) {
   const std::string key = alive_key(nonce_, guest.arrival.nonce);
   const auto bytes = store_.find(key, at_most);
-  if (!bytes) return false;
+  if (!bytes) {
+    return false;
+  }
   guest.answered = true;
   patience_.heard_something();
   weigh(guest, decode_answer(key, *bytes));
@@ -159,7 +183,9 @@ void Leader::weigh(const Guest& guest, const Answer& answer) {
   const std::uint32_t rank = guest.arrival.rank;
   const auto [entry, fresh] = answers_.try_emplace(rank, guest.slot, answer);
   if (!fresh) {
-    if (entry->second.first > guest.slot) return;  // an earlier life of this rank
+    if (entry->second.first > guest.slot) {
+      return;  // an earlier life of this rank
+    }
     entry->second = {guest.slot, answer};
   }
   const Presence& presence = answer.presence;
@@ -187,25 +213,33 @@ void Leader::weigh(const Guest& guest, const Answer& answer) {
 
 void Leader::tell_who_is_missing() {
   std::vector<std::uint32_t> ranks = missing();
-  if (ranks == told_missing_) return;
+  if (ranks == told_missing_) {
+    return;
+  }
   store_.set(missing_key(nonce_), fmt::format("{}", fmt::join(ranks, ", ")));
   told_missing_ = std::move(ranks);
 }
 
 /// The slots are settled before anybody can go on and arrive for the next meeting.
 void Leader::publish(const Table& table) {
-  if (next_slot_ > 1) store_.set(kFirst, encode(static_cast<Nonce>(next_slot_ - 1)));
+  if (next_slot_ > 1) {
+    store_.set(kFirst, encode(static_cast<Nonce>(next_slot_ - 1)));
+  }
   store_.set(table_key(nonce_), encode(table));
 }
 
 /// What the dead have left, and own notes. The living remove their own keys.
 void Leader::clean_up() {
   for (const Guest& guest : guests_) {
-    if (guest.answered) continue;
+    if (guest.answered) {
+      continue;
+    }
     store_.remove(arrival_key(guest.slot));
     store_.remove(ping_key(guest.arrival.nonce));
   }
-  if (!told_missing_.empty()) store_.remove(missing_key(nonce_));
+  if (!told_missing_.empty()) {
+    store_.remove(missing_key(nonce_));
+  }
 }
 
 }  // namespace gtopk::meeting

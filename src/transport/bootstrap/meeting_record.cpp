@@ -59,7 +59,9 @@ Answer decode_answer(std::string_view key, std::string_view bytes) {
   Answer answer;
   answer.version = reader.number();
   answer.nonce = reader.number();
-  if (answer.version != kVersion) return answer;
+  if (answer.version != kVersion) {
+    return answer;
+  }
   Presence& presence = answer.presence;
   presence.rank = reader.number32(transport::kMaxRanks - 1);
   presence.size = reader.number32(transport::kMaxRanks);

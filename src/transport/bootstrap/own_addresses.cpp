@@ -21,7 +21,9 @@ struct FreeInterfaces {
 };
 
 bool is_link_local(const sockaddr& address) {
-  if (address.sa_family != AF_INET6) return false;
+  if (address.sa_family != AF_INET6) {
+    return false;
+  }
   return IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
 }
 
@@ -38,25 +40,35 @@ std::string text_of(const sockaddr& address) {
 
 std::vector<std::string> own_addresses() {
   ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return {};
+  if (getifaddrs(&list) != 0) {
+    return {};
+  }
   const std::unique_ptr<ifaddrs, FreeInterfaces> interfaces(list);
   // In the order of the interfaces otherwise.
   using Place = std::tuple<bool, bool, std::size_t>;  // loopback, IPv6, number
   std::vector<std::pair<Place, std::string>> found;
   for (const ifaddrs* each = interfaces.get(); each != nullptr; each = each->ifa_next) {
-    if (each->ifa_addr == nullptr || (each->ifa_flags & IFF_UP) == 0) continue;
+    if (each->ifa_addr == nullptr || (each->ifa_flags & IFF_UP) == 0) {
+      continue;
+    }
     const sockaddr& address = *each->ifa_addr;
     const bool ipv6 = address.sa_family == AF_INET6;
-    if ((address.sa_family != AF_INET && !ipv6) || is_link_local(address)) continue;
+    if ((address.sa_family != AF_INET && !ipv6) || is_link_local(address)) {
+      continue;
+    }
     std::string text = text_of(address);
-    if (text.empty()) continue;
+    if (text.empty()) {
+      continue;
+    }
     found.emplace_back(Place((each->ifa_flags & IFF_LOOPBACK) != 0, ipv6, found.size()),
                        std::move(text));
   }
   std::ranges::sort(found);
   std::vector<std::string> addresses;
   addresses.reserve(found.size());
-  for (auto& [place, text] : found) addresses.push_back(std::move(text));
+  for (auto& [place, text] : found) {
+    addresses.push_back(std::move(text));
+  }
   return addresses;
 }
 

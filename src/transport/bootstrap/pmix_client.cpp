@@ -71,11 +71,19 @@ struct PmixClient::Answer {
   std::string bytes;
 
   Answer(pmix::Status status, const pmix::Value* value) : status(status) {
-    if (status != pmix::kSuccess || value == nullptr) return;
+    if (status != pmix::kSuccess || value == nullptr) {
+      return;
+    }
     type = value->type;
-    if (type == pmix::Type::kByteObject) bytes.assign(value->bytes.data, value->bytes.size);
-    if (type == pmix::Type::kUint16) number = value->uint16;
-    if (type == pmix::Type::kUint32) number = value->uint32;
+    if (type == pmix::Type::kByteObject) {
+      bytes.assign(value->bytes.data, value->bytes.size);
+    }
+    if (type == pmix::Type::kUint16) {
+      number = value->uint16;
+    }
+    if (type == pmix::Type::kUint32) {
+      number = value->uint32;
+    }
   }
 };
 
@@ -89,7 +97,9 @@ struct PmixClient::Session {
     // Without it the library would look for a server of some other job on this host, and take tens
     // of milliseconds to find none.
     const char* const server = std::getenv(kServerVariable);
-    if (server == nullptr || *server == '\0') return;
+    if (server == nullptr || *server == '\0') {
+      return;
+    }
     try {
       client = std::unique_ptr<PmixClient>(new PmixClient());
     } catch (const Error& error) {
@@ -102,7 +112,9 @@ struct PmixClient::Session {
   Session(Session&&) = delete;
   Session& operator=(Session&&) = delete;
   ~Session() {
-    if (made_by != getpid()) static_cast<void>(client.release());  // the parent's connection
+    if (made_by != getpid()) {
+      static_cast<void>(client.release());  // the parent's connection
+    }
   }
 };
 
@@ -117,7 +129,9 @@ PmixClient* PmixClient::get() {
 }
 
 PmixClient& PmixClient::required() {
-  if (PmixClient* const client = get()) return *client;
+  if (PmixClient* const client = get()) {
+    return *client;
+  }
   const std::string why = why_not();
   throw Error(
       ErrorKind::kBootstrap,
@@ -159,7 +173,9 @@ PmixClient::~PmixClient() { library_.finalize(nullptr, 0); }
 
 std::optional<std::uint32_t> PmixClient::number(std::uint32_t rank, const char* key) {
   const auto answer = ask(rank, key, kJobFact, Known::kGood);
-  if (!answer || answer->status != pmix::kSuccess) return std::nullopt;
+  if (!answer || answer->status != pmix::kSuccess) {
+    return std::nullopt;
+  }
   const bool known = answer->type == pmix::Type::kUint16 || answer->type == pmix::Type::kUint32;
   return known ? std::optional(answer->number) : std::nullopt;
 }
@@ -176,8 +192,12 @@ void PmixClient::put(std::string_view key, std::string_view bytes) {
   value.bytes = {.data = bytes.data(), .size = bytes.size()};
   const std::scoped_lock lock(mutex_);
   pmix::Status status = library_.put(pmix::kGlobal, name.c_str(), &value);
-  if (status == pmix::kSuccess) status = library_.commit();
-  if (status == pmix::kSuccess) return;
+  if (status == pmix::kSuccess) {
+    status = library_.commit();
+  }
+  if (status == pmix::kSuccess) {
+    return;
+  }
   throw Error(ErrorKind::kBootstrap, fmt::format("{}: putting '{}': {} ({})", description_, key,
                                                  library_.error_string(status), status));
 }
@@ -202,7 +222,9 @@ std::optional<std::string> PmixClient::find(std::uint32_t rank, std::string_view
       std::this_thread::sleep_for(pause);
       pause = std::min(pause * 2, kLongestPause);
     }
-    if (steady_clock::now() >= end) return std::nullopt;
+    if (steady_clock::now() >= end) {
+      return std::nullopt;
+    }
   }
 }
 
@@ -240,7 +262,9 @@ std::optional<PmixClient::Answer> PmixClient::ask(std::uint32_t rank, std::strin
   const pmix::Status status =
       library_.get_nb(&question->process, question->key.c_str(), question->infos.data(), infos,
                       take_answer, owned.get());
-  if (status != pmix::kSuccess) return Answer(status, nullptr);
+  if (status != pmix::kSuccess) {
+    return Answer(status, nullptr);
+  }
   static_cast<void>(owned.release());  // the callback's
   std::unique_lock lock(question->mutex);
   question->answered.wait_for(lock, std::min<transport::Duration>(at_most, limit),

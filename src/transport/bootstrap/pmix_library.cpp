@@ -25,7 +25,9 @@ Error no_library(const char* name) {
 template <class Function>
 void find(void* library, const char* name, const char* symbol, Function& into) {
   void* const address = dlsym(library, symbol);
-  if (address == nullptr) throw no_library(name);
+  if (address == nullptr) {
+    throw no_library(name);
+  }
   into = reinterpret_cast<Function>(address);
 }
 
@@ -36,7 +38,9 @@ Library load() {
   const char* const name = named != nullptr && *named != '\0' ? named : kDefault;
   // Its symbols stay private, and it is never unloaded, as its threads may outlive the caller.
   void* const library = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (library == nullptr) throw no_library(name);
+  if (library == nullptr) {
+    throw no_library(name);
+  }
   Library functions{};
   find(library, name, "PMIx_Init", functions.init);
   find(library, name, "PMIx_Finalize", functions.finalize);

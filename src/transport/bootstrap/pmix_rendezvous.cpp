@@ -40,7 +40,9 @@ std::string encode(std::string_view secret, std::uint16_t port,
   put(bytes, secret);
   put(bytes, port);
   put(bytes, addresses.size());
-  for (const std::string& address : addresses) put(bytes, address);
+  for (const std::string& address : addresses) {
+    put(bytes, address);
+  }
   return bytes;
 }
 
@@ -51,7 +53,9 @@ Rendezvous decode(std::string_view bytes) {
   const auto port =
       static_cast<std::uint16_t>(reader.number(std::numeric_limits<std::uint16_t>::max()));
   rendezvous.ways.resize(reader.number(bytes.size()));
-  for (Endpoint& way : rendezvous.ways) way = {.host = std::string(reader.field()), .port = port};
+  for (Endpoint& way : rendezvous.ways) {
+    way = {.host = std::string(reader.field()), .port = port};
+  }
   reader.expect_end();
   return rendezvous;
 }
@@ -86,12 +90,16 @@ class JobServer {
  private:
   JobServer() = default;
   ~JobServer() {
-    if (!server_) return;
+    if (!server_) {
+      return;
+    }
     if (made_by_ != getpid()) {
       static_cast<void>(server_.release());  // its thread is the parent's
       return;
     }
-    if (!server_->drain(drain_at_most_)) warn_of_clients(drain_at_most_);
+    if (!server_->drain(drain_at_most_)) {
+      warn_of_clients(drain_at_most_);
+    }
   }
 
   pid_t made_by_ = getpid();
@@ -108,7 +116,9 @@ class PmixDirectory final : public Directory {
 
   void publish(std::string_view name, std::string_view address) override {
     const std::scoped_lock lock(mutex_);
-    if (own_name_ == name) return;
+    if (own_name_ == name) {
+      return;
+    }
     pmix_.put(name, address);
     own_name_ = name;
   }

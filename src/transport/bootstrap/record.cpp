@@ -45,12 +45,16 @@ std::uint64_t RecordReader::number(std::uint64_t most) {
 std::optional<Error> RecordReader::error() {
   const std::uint64_t kind = number(1 + static_cast<std::uint64_t>(ErrorKind::kUnsupported));
   const std::string_view text = field();
-  if (kind == 0) return std::nullopt;
+  if (kind == 0) {
+    return std::nullopt;
+  }
   return Error(static_cast<ErrorKind>(kind - 1), std::string(text));
 }
 
 void RecordReader::expect_end() const {
-  if (!rest_.empty()) throw unreadable(fmt::format("{} bytes are left over", rest_.size()));
+  if (!rest_.empty()) {
+    throw unreadable(fmt::format("{} bytes are left over", rest_.size()));
+  }
 }
 
 Error RecordReader::unreadable(const std::string& why) const {

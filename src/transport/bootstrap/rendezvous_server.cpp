@@ -30,7 +30,6 @@ constexpr std::size_t kMaxRequest = kRequestHeader + kMaxKey + kMaxValue;
 constexpr milliseconds kAcceptPause{100};
 /// Who has said nothing for so long may be dropped for want of descriptors.
 constexpr std::chrono::seconds kSilence{1};
-constexpr std::chrono::hours kLongestWait{24 * 365};
 
 /// False where the system's limit does not let this process have more descriptors.
 bool raise_descriptor_limit() {
@@ -49,7 +48,9 @@ bool raise_descriptor_limit() {
 
 /// Strangers cannot fill the log.
 void log_refusal(std::string_view address, std::size_t so_far) {
-  if (!std::has_single_bit(so_far)) return;
+  if (!std::has_single_bit(so_far)) {
+    return;
+  }
   transport::log().warn("rendezvous: refused {}, which does not know the job's secret ({} so far)",
                         address, so_far);
 }
@@ -117,13 +118,17 @@ std::vector<pollfd> RendezvousServer::entries() const {
 int RendezvousServer::poll_time() const {
   const TimePoint now = steady_clock::now();
   std::optional<TimePoint> first;
-  if (accepts_again_ > now) first = accepts_again_;
+  if (accepts_again_ > now) {
+    first = accepts_again_;
+  }
   for (const Connection& connection : connections_) {
     if (!connection.waiting_for.empty() && (!first || connection.waits_until < *first)) {
       first = connection.waits_until;
     }
   }
-  if (!first) return -1;
+  if (!first) {
+    return -1;
+  }
   const auto rest = std::chrono::ceil<milliseconds>(*first - now).count();
   return static_cast<int>(std::clamp<std::int64_t>(rest, 0, 60'000));
 }
@@ -134,11 +139,15 @@ void RendezvousServer::serve() {
     ++rounds_;
     connected_ = connections_.size();
     if (poll(polled.data(), polled.size(), poll_time()) < 0) {
-      if (errno == EINTR) continue;
+      if (errno == EINTR) {
+        continue;
+      }
       transport::log().error("rendezvous: poll: {}", std::generic_category().message(errno));
       return;
     }
-    if (polled[0].revents != 0) return;
+    if (polled[0].revents != 0) {
+      return;
+    }
     auto entry = polled.begin() + 2;
     for (Connection& connection : connections_) {
       const short seen = entry++->revents;
@@ -197,7 +206,9 @@ void RendezvousServer::accept_all() {
     Connection& connection = connections_.emplace_back();
     connection.socket = std::move(socket);
     connection.since = steady_clock::now();
-    if (!secret_.empty()) connection.handshake.emplace(secret_);
+    if (!secret_.empty()) {
+      connection.handshake.emplace(secret_);
+    }
     ++strangers_;
   }
 }
@@ -290,7 +301,9 @@ void RendezvousServer::write_to(Connection& connection) {
 
 /// From now on it is no stranger.
 void RendezvousServer::welcome(Connection& connection) {
-  if (std::exchange(connection.is_client, true)) return;
+  if (std::exchange(connection.is_client, true)) {
+    return;
+  }
   --strangers_;
   const std::scoped_lock lock(mutex_);
   ++clients_;
@@ -315,14 +328,18 @@ bool RendezvousServer::shake_hands(Connection& connection) {
 
 void RendezvousServer::answer_requests(Connection& connection) {
   while (connection.handshake) {
-    if (!connection.open || connection.has_unsent() || !shake_hands(connection)) return;
+    if (!connection.open || connection.has_unsent() || !shake_hands(connection)) {
+      return;
+    }
   }
   std::size_t used = 0;
   // One answer at a time: who does not read its answers is not given more of them.
   while (connection.open && connection.waiting_for.empty() && !connection.has_unsent()) {
     RequestView request;
     const Parse parse = parse_request(std::string_view(connection.input).substr(used), request);
-    if (parse == Parse::kIncomplete) break;
+    if (parse == Parse::kIncomplete) {
+      break;
+    }
     if (parse == Parse::kMalformed || !answer(connection, request)) {
       transport::log().debug("rendezvous: dropped a connection that does not speak its protocol");
       connection.open = false;
@@ -334,93 +351,6 @@ void RendezvousServer::answer_requests(Connection& connection) {
   }
   connection.input.erase(0, used);
   bytes_unanswered_ -= used;
-}
-
-bool RendezvousServer::answer(Connection& connection, const RequestView& request) {
-  const auto number = decode_integer(request.value);
-  switch (request.command) {
-    case Command::kSet:
-      reply(connection, store(request.key, request.value) ? Result::kOk : Result::kRefused, {});
-      return true;
-    case Command::kGet: {
-      if (!number || *number < 0) return false;
-      const auto found = values_.find(std::string(request.key));
-      if (found != values_.end()) {
-        reply(connection, found->second);
-      } else if (*number == 0) {
-        reply(connection, Result::kNothing, {});
-      } else {
-        connection.waiting_for = request.key;
-        connection.waits_until =
-            steady_clock::now() + std::min<milliseconds>(milliseconds(*number), kLongestWait);
-      }
-      return true;
-    }
-    case Command::kAdd: {
-      if (!number) return false;
-      const auto [counter, fresh] = counters_.try_emplace(std::string(request.key), 0);
-      if (fresh) {
-        bytes_kept_ += request.key.size() + sizeof(*number);
-        ++keys_;
-      }
-      // Unsigned arithmetic: a stranger's delta must not be able to overflow.
-      counter->second = static_cast<std::int64_t>(static_cast<std::uint64_t>(counter->second) +
-                                                  static_cast<std::uint64_t>(*number));
-      reply(connection, Result::kOk, encode_integer(counter->second));
-      return bytes_kept_ <= kMaxKept;
-    }
-    case Command::kRemove:
-      if (!request.value.empty()) return false;
-      forget(std::string(request.key));
-      reply(connection, Result::kOk, {});
-      return true;
-  }
-  return false;
-}
-
-void RendezvousServer::reply(Connection& connection, Result result, std::string_view value) {
-  connection.output = encode_response(result, value);
-}
-
-void RendezvousServer::reply(Connection& connection, std::shared_ptr<const Value> value) {
-  connection.output = encode_response_header(Result::kOk, value->bytes.size());
-  connection.value = std::move(value);
-}
-
-bool RendezvousServer::store(std::string_view key, std::string_view value) {
-  const auto [entry, fresh] = values_.try_emplace(std::string(key));
-  const std::size_t before = fresh ? 0 : entry->second->bytes.size();
-  const std::size_t added = (fresh ? key.size() : 0) + value.size();
-  if (bytes_kept_ + added > kMaxKept + before) {
-    if (fresh) {
-      values_.erase(entry);
-    }
-    return false;
-  }
-  if (fresh) {
-    bytes_kept_ += key.size();
-    ++keys_;
-  }
-  entry->second = std::make_shared<const Value>(value, bytes_kept_);
-  for (Connection& waiter : connections_) {
-    if (waiter.waiting_for == key) {
-      waiter.waiting_for.clear();
-      reply(waiter, entry->second);
-      write_to(waiter);
-    }
-  }
-  return true;
-}
-
-void RendezvousServer::forget(const std::string& key) {
-  if (values_.erase(key) > 0) {
-    bytes_kept_ -= key.size();
-    --keys_;
-  }
-  if (counters_.erase(key) > 0) {
-    bytes_kept_ -= key.size() + sizeof(std::int64_t);
-    --keys_;
-  }
 }
 
 void RendezvousServer::drop_closed() {

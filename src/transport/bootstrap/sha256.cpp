@@ -28,14 +28,18 @@ constexpr std::array<std::uint32_t, 64> kRound = {
 
 std::uint32_t big_endian(std::string_view bytes) {
   std::uint32_t word = 0;
-  for (const char byte : bytes.substr(0, 4)) word = word << 8U | static_cast<unsigned char>(byte);
+  for (const char byte : bytes.substr(0, 4)) {
+    word = word << 8U | static_cast<unsigned char>(byte);
+  }
   return word;
 }
 
 /// 6.2.2.
 void compress(State& state, std::string_view block) {
   std::array<std::uint32_t, 64> w{};
-  for (std::size_t t = 0; t < 16; ++t) w[t] = big_endian(block.substr(4 * t));
+  for (std::size_t t = 0; t < 16; ++t) {
+    w[t] = big_endian(block.substr(4 * t));
+  }
   for (std::size_t t = 16; t < 64; ++t) {
     const std::uint32_t s0 = std::rotr(w[t - 15], 7) ^ std::rotr(w[t - 15], 18) ^ w[t - 15] >> 3U;
     const std::uint32_t s1 = std::rotr(w[t - 2], 17) ^ std::rotr(w[t - 2], 19) ^ w[t - 2] >> 10U;
@@ -57,11 +61,15 @@ void compress(State& state, std::string_view block) {
     a = t1 + t2;
   }
   const State added = {a, b, c, d, e, f, g, h};
-  for (std::size_t i = 0; i < state.size(); ++i) state[i] += added[i];
+  for (std::size_t i = 0; i < state.size(); ++i) {
+    state[i] += added[i];
+  }
 }
 
 void append_big_endian(std::string& bytes, std::uint64_t number, unsigned size) {
-  for (unsigned i = size; i-- > 0;) bytes.push_back(static_cast<char>(number >> (8 * i)));
+  for (unsigned i = size; i-- > 0;) {
+    bytes.push_back(static_cast<char>(number >> (8 * i)));
+  }
 }
 
 }  // namespace
@@ -69,14 +77,18 @@ void append_big_endian(std::string& bytes, std::uint64_t number, unsigned size) 
 std::string sha256(std::string_view message) {
   std::string padded(message);  // 5.1.1
   padded.push_back(static_cast<char>(0x80));
-  while (padded.size() % kBlockBytes != kBlockBytes - 8) padded.push_back(0);
+  while (padded.size() % kBlockBytes != kBlockBytes - 8) {
+    padded.push_back(0);
+  }
   append_big_endian(padded, std::uint64_t{message.size()} * 8, 8);
   State state = kInitial;
   for (std::size_t at = 0; at < padded.size(); at += kBlockBytes) {
     compress(state, std::string_view(padded).substr(at, kBlockBytes));
   }
   std::string digest;
-  for (const std::uint32_t word : state) append_big_endian(digest, word, 4);
+  for (const std::uint32_t word : state) {
+    append_big_endian(digest, word, 4);
+  }
   return digest;
 }
 
@@ -84,15 +96,23 @@ std::string hmac_sha256(std::string_view key, std::string_view message) {
   std::string inner = key.size() > kBlockBytes ? sha256(key) : std::string(key);
   inner.resize(kBlockBytes);
   std::string outer = inner;
-  for (char& byte : inner) byte = static_cast<char>(byte ^ 0x36);
-  for (char& byte : outer) byte = static_cast<char>(byte ^ 0x5c);
+  for (char& byte : inner) {
+    byte = static_cast<char>(byte ^ 0x36);
+  }
+  for (char& byte : outer) {
+    byte = static_cast<char>(byte ^ 0x5c);
+  }
   return sha256(outer + sha256(inner.append(message)));
 }
 
 bool equal_in_constant_time(std::string_view a, std::string_view b) {
-  if (a.size() != b.size()) return false;
+  if (a.size() != b.size()) {
+    return false;
+  }
   int difference = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) difference |= a[i] ^ b[i];
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference |= a[i] ^ b[i];
+  }
   return difference == 0;
 }
 

@@ -120,7 +120,9 @@ Descriptor try_all_addresses(const Endpoint& endpoint, Duration patience, TimePo
     reason = error != 0 ? error_text(error) : "";
     if (error == 0) {
       const std::optional<Refusal> refusal = greet ? greet(socket, until) : std::nullopt;
-      if (!refusal) return socket;
+      if (!refusal) {
+        return socket;
+      }
       reason = refusal->reason;
       round.final = round.final || refusal->final;
     }
@@ -147,7 +149,9 @@ std::string to_string(const Endpoint& endpoint) {
 
 std::string to_string(std::span<const Endpoint> ways) {
   std::vector<std::string> texts;
-  for (const Endpoint& way : ways) texts.push_back(to_string(way));
+  for (const Endpoint& way : ways) {
+    texts.push_back(to_string(way));
+  }
   return fmt::format("{}", fmt::join(texts, " or "));
 }
 

@@ -26,7 +26,9 @@ class StoreDirectory final : public Directory {
   }
 
   std::vector<std::string> meet(const Presence& self, std::chrono::nanoseconds at_most) override {
-    if (group_) return meeting::meet(*group_, self, at_most);
+    if (group_) {
+      return meeting::meet(*group_, self, at_most);
+    }
     bootstrap::PrefixStore group(*job_, fmt::format("{}/", self.group));
     return meeting::meet(group, self, at_most);
   }
@@ -37,7 +39,9 @@ class StoreDirectory final : public Directory {
 };
 
 void check(const std::shared_ptr<KeyValueStore>& store) {
-  if (!store) throw Error(ErrorKind::kInvalidArgument, "a directory needs a store: null was given");
+  if (!store) {
+    throw Error(ErrorKind::kInvalidArgument, "a directory needs a store: null was given");
+  }
 }
 
 }  // namespace

@@ -46,9 +46,13 @@ Exchange exchange_on(const Descriptor& socket, std::string_view request, TimePoi
   Exchange done;
   std::array<char, kResponseHeader> header{};
   done.transfer = send_all(socket, request, deadline);
-  if (done.transfer != Transfer::kDone) return done;
+  if (done.transfer != Transfer::kDone) {
+    return done;
+  }
   done.transfer = receive_all(socket, header.data(), header.size(), deadline);
-  if (done.transfer != Transfer::kDone) return done;
+  if (done.transfer != Transfer::kDone) {
+    return done;
+  }
   done.begun = true;
   const auto parsed = parse_response(header);
   if (!parsed) {
@@ -76,7 +80,9 @@ class ServedStore final : public KeyValueStore {
   ServedStore& operator=(ServedStore&&) = delete;
   ~ServedStore() override {
     client_.reset();
-    if (!server_->drain(at_most_)) warn_of_clients(at_most_);
+    if (!server_->drain(at_most_)) {
+      warn_of_clients(at_most_);
+    }
   }
 
   void set(std::string_view key, std::string_view value) override { client_->set(key, value); }
@@ -141,7 +147,9 @@ std::int64_t TcpStore::add(std::string_view key, std::int64_t delta) {
 }
 
 Greeting TcpStore::greeting() const {
-  if (secret_.empty()) return {};
+  if (secret_.empty()) {
+    return {};
+  }
   return [secret = secret_](const Descriptor& socket, TimePoint end) -> std::optional<Refusal> {
     const ClientHandshake handshake(secret);
     std::array<char, kChallengeBytes> challenge{};
@@ -174,12 +182,16 @@ std::optional<std::string> TcpStore::ask(Command command, std::string_view key,
   Exchange exchange;
   for (auto pause = kFirstPause;; pause *= 2) {
     const bool fresh = !socket_;
-    if (fresh) socket_ = connect_to(ways_, std::min(at_most, at_most_), greeting());
+    if (fresh) {
+      socket_ = connect_to(ways_, std::min(at_most, at_most_), greeting());
+    }
     exchange = exchange_on(socket_, request, deadline);
     // A server that is besieged by strangers may have taken a new connection for one of them before
     // the request came: it has not read one that it does not answer.
     const bool turned_away = fresh && exchange.transfer == Transfer::kClosed && !exchange.begun;
-    if (!turned_away || pause > kLastPause) break;
+    if (!turned_away || pause > kLastPause) {
+      break;
+    }
     socket_ = Descriptor();
     std::this_thread::sleep_for(pause);
   }

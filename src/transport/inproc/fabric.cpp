@@ -25,25 +25,32 @@ Fabric::Fabric(std::uint32_t ranks, FabricOptions options)
 }
 
 Fabric::~Fabric() {
-  for (Seat& seat : seats_)
+  for (Seat& seat : seats_) {
     seat.owned.reset();  // each tells the others, so all members still stand
+  }
 }
 
 Transport& Fabric::port(std::uint32_t rank) {
   Seat& seat = seats_.at(rank);
-  if (seat.port == nullptr) throw std::logic_error("the port's owner has let it go");
+  if (seat.port == nullptr) {
+    throw std::logic_error("the port's owner has let it go");
+  }
   return *seat.port;
 }
 
 std::unique_ptr<Transport> Fabric::take_port(std::uint32_t rank) {
   Seat& seat = seats_.at(rank);
-  if (!seat.owned) throw std::logic_error("the port has been taken before");
+  if (!seat.owned) {
+    throw std::logic_error("the port has been taken before");
+  }
   return std::move(seat.owned);
 }
 
 const std::vector<std::deque<Event>::iterator>& Fabric::candidates(bool at_any_time) {
   candidates_.clear();
-  for (Seen* seen : {&streams_, &pairs_, &pairs_with_messages_}) seen->begin(under_way_.size());
+  for (Seen* seen : {&streams_, &pairs_, &pairs_with_messages_}) {
+    seen->begin(under_way_.size());
+  }
   for (auto event = under_way_.begin(); event != under_way_.end(); ++event) {
     using Stage = Event::Stage;
     const bool is_message = event->stage == Stage::kEager || event->stage == Stage::kAnnounce;
@@ -54,10 +61,18 @@ const std::vector<std::deque<Event>::iterator>& Fabric::candidates(bool at_any_t
     const bool first_of_pair = pairs_.add(pair);
     const bool first_message = !is_message || pairs_with_messages_.add(pair);
     const bool control = is_message && kind_of(event->tag) == TagKind::kControl;
-    if (!running(seats_[event->destination])) continue;
-    if (!at_any_time && event->ready > clock_.time) continue;
-    if (!first_of_stream || (control && !first_message)) continue;
-    if (event->stage == Stage::kEnd && event->last && !first_of_pair) continue;
+    if (!running(seats_[event->destination])) {
+      continue;
+    }
+    if (!at_any_time && event->ready > clock_.time) {
+      continue;
+    }
+    if (!first_of_stream || (control && !first_message)) {
+      continue;
+    }
+    if (event->stage == Stage::kEnd && event->last && !first_of_pair) {
+      continue;
+    }
     candidates_.push_back(event);
   }
   return candidates_;
@@ -65,7 +80,9 @@ const std::vector<std::deque<Event>::iterator>& Fabric::candidates(bool at_any_t
 
 bool Fabric::deliver_one() {
   const auto& ready = candidates(false);
-  if (ready.empty()) return false;
+  if (ready.empty()) {
+    return false;
+  }
   auto chosen = options_.reorder ? ready[pick(ready.size())]
                                  : *std::min_element(ready.begin(), ready.end(),
                                                      [](const auto& left, const auto& right) {
@@ -91,7 +108,9 @@ bool Fabric::deliver_one() {
 
 bool Fabric::advance_to_next() {
   const auto& coming = candidates(true);
-  if (coming.empty()) return false;
+  if (coming.empty()) {
+    return false;
+  }
   const auto next = *std::min_element(
       coming.begin(), coming.end(),
       [](const auto& left, const auto& right) { return left->ready < right->ready; });
@@ -110,22 +129,36 @@ bool Fabric::quiet() const {
 
 void Fabric::kill(std::uint32_t rank, Death death) {
   Seat& seat = seats_.at(rank);
-  if (seat.presence != Presence::kPresent) return;
+  if (seat.presence != Presence::kPresent) {
+    return;
+  }
   seat.presence = death == Death::kNoticed ? Presence::kDead : Presence::kSilentlyDead;
-  if (seat.port != nullptr) seat.port->cut_off();
+  if (seat.port != nullptr) {
+    seat.port->cut_off();
+  }
   forget(rank);
-  if (death == Death::kSilent) return;
+  if (death == Death::kSilent) {
+    return;
+  }
   for (std::uint32_t other = 0; other < size(); ++other) {
-    if (other == rank || seats_[other].port == nullptr) continue;
-    if (!seats_[other].port->is_connected_to(rank)) continue;
+    if (other == rank || seats_[other].port == nullptr) {
+      continue;
+    }
+    if (!seats_[other].port->is_connected_to(rank)) {
+      continue;
+    }
     post_end(rank, other, false, "Connection reset by remote peer", options_.failure_delay);
   }
 }
 
 void Fabric::post(Event event) {
   const Presence there = seats_[event.destination].presence;
-  if (there == Presence::kDead || there == Presence::kSilentlyDead) return;
-  if (event.fault.drop && event.stage != Event::Stage::kPayload) return;
+  if (there == Presence::kDead || there == Presence::kSilentlyDead) {
+    return;
+  }
+  if (event.fault.drop && event.stage != Event::Stage::kPayload) {
+    return;
+  }
   Duration delay = options_.min_delay + event.fault.delay;
   if (options_.max_delay > options_.min_delay) {
     const Duration span = options_.max_delay - options_.min_delay;
@@ -158,7 +191,9 @@ void Fabric::closed(std::uint32_t rank) {
   seats_[rank].presence = Presence::kClosed;
   for (std::uint32_t other = 0; other < size(); ++other) {
     const Port* const port = seats_[other].port;
-    if (other == rank || port == nullptr || !port->is_connected_to(rank)) continue;
+    if (other == rank || port == nullptr || !port->is_connected_to(rank)) {
+      continue;
+    }
     post_end(rank, other, true, "Connection closed by remote peer", Duration::zero());
   }
 }
@@ -174,10 +209,14 @@ void Fabric::forget(std::uint32_t rank) {
 
 void Fabric::pass_time(std::uint32_t waiting, Duration at_most) {
   const Seat& seat = seats_[waiting];
-  if ((seat.port != nullptr && seat.port->has_work()) || deliver_one()) return;
+  if ((seat.port != nullptr && seat.port->has_work()) || deliver_one()) {
+    return;
+  }
   // Time stands still while another rank has something to act on: it would be late for no reason.
   for (const Seat& other : seats_) {
-    if (running(other) && other.port != nullptr && other.port->has_work()) return;
+    if (running(other) && other.port != nullptr && other.port->has_work()) {
+      return;
+    }
   }
   const TimePoint until = clock_.time + at_most;
   for (const auto& event : candidates(true)) {

@@ -22,9 +22,15 @@ constexpr std::byte kPadding{0xA5};
 /// The message as the network carries it.
 std::vector<std::byte> wire_copy(const std::byte* data, std::size_t bytes, const Fault& fault) {
   std::vector<std::byte> copy(bytes);
-  if (bytes != 0) std::memcpy(copy.data(), data, bytes);
-  if (fault.length) copy.resize(*fault.length, kPadding);
-  if (fault.flip && *fault.flip < copy.size()) copy[*fault.flip] ^= std::byte{0xFF};
+  if (bytes != 0) {
+    std::memcpy(copy.data(), data, bytes);
+  }
+  if (fault.length) {
+    copy.resize(*fault.length, kPadding);
+  }
+  if (fault.flip && *fault.flip < copy.size()) {
+    copy[*fault.flip] ^= std::byte{0xFF};
+  }
   return copy;
 }
 
@@ -39,18 +45,26 @@ PeerId Port::add_peer(std::string_view address) {
     return Error(ErrorKind::kBootstrap,
                  fmt::format("'{}' is not the address of a rank of this fabric", address));
   };
-  if (!address.starts_with(kScheme)) throw unreadable();
+  if (!address.starts_with(kScheme)) {
+    throw unreadable();
+  }
   const std::string_view tail = address.substr(kScheme.size());
   std::uint32_t rank = 0;
   const auto [end, error] = std::from_chars(tail.data(), tail.data() + tail.size(), rank);
-  if (error != std::errc{} || rank >= fabric_.size()) throw unreadable();
+  if (error != std::errc{} || rank >= fabric_.size()) {
+    throw unreadable();
+  }
   const std::uint64_t identity = fabric_.seats_[rank].info.identity;
   const std::string_view rest(end, static_cast<std::size_t>(tail.data() + tail.size() - end));
-  if (rest != fmt::format(":{}", identity)) throw unreadable();
+  if (rest != fmt::format(":{}", identity)) {
+    throw unreadable();
+  }
 
   const auto known = std::find_if(peers_.begin(), peers_.end(),
                                   [&](const Peer& peer) { return peer.rank == rank; });
-  if (known != peers_.end()) return static_cast<PeerId>(known - peers_.begin());
+  if (known != peers_.end()) {
+    return static_cast<PeerId>(known - peers_.begin());
+  }
   peers_.push_back({.rank = rank});
   return static_cast<PeerId>(peers_.size() - 1);
 }
@@ -74,13 +88,17 @@ Traffic& Port::traffic(Tag tag) {
 }
 
 void Port::connect(Peer& peer) {
-  if (peer.connected) return;
+  if (peer.connected) {
+    return;
+  }
   peer.connected = true;
   fabric_.connected(rank_, peer.rank);
 }
 
 void Port::send(PeerId peer, Tag tag, const void* data, std::size_t bytes, Request& request) {
-  if (closed_) throw std::logic_error("send on a closed port");
+  if (closed_) {
+    throw std::logic_error("send on a closed port");
+  }
   Peer& to = peers_.at(peer);
   request.peer = peer;
   request.tag = tag;
@@ -115,7 +133,9 @@ void Port::send(PeerId peer, Tag tag, const void* data, std::size_t bytes, Reque
 }
 
 void Port::recv(PeerId peer, Tag tag, void* data, std::size_t bytes, Request& request) {
-  if (closed_) throw std::logic_error("receive on a closed port");
+  if (closed_) {
+    throw std::logic_error("receive on a closed port");
+  }
   Peer& from = peers_.at(peer);
   request.peer = peer;
   request.tag = tag;
@@ -125,7 +145,9 @@ void Port::recv(PeerId peer, Tag tag, void* data, std::size_t bytes, Request& re
     request.complete(Status::kPeerFailed, 0);
     return;
   }
-  if (request.connects) connect(from);
+  if (request.connects) {
+    connect(from);
+  }
   const Receive receive{&request, static_cast<std::byte*>(data), bytes};
   const auto waiting = unexpected_.find(tag);
   if (waiting == unexpected_.end()) {
@@ -134,12 +156,16 @@ void Port::recv(PeerId peer, Tag tag, void* data, std::size_t bytes, Request& re
   }
   Event event = std::move(waiting->second.front());
   waiting->second.pop_front();
-  if (waiting->second.empty()) unexpected_.erase(waiting);
+  if (waiting->second.empty()) {
+    unexpected_.erase(waiting);
+  }
   match(receive, std::move(event));
 }
 
 void Port::match(const Receive& receive, Event event) {
-  if (peers_[receive.request->peer].rank != event.source) ++seat().counters.wrong_source;
+  if (peers_[receive.request->peer].rank != event.source) {
+    ++seat().counters.wrong_source;
+  }
   if (event.stage == Event::Stage::kEager) {
     fill(receive, event);
     return;
@@ -157,12 +183,16 @@ void Port::clear(Event event) {
 }
 
 void Port::fill(const Receive& receive, const Event& event) {
-  if (receive.request == nullptr) return;
+  if (receive.request == nullptr) {
+    return;
+  }
   Traffic& counted = traffic(event.tag);
   counted.messages_received += 1;
   counted.bytes_received += event.payload.size();
   const std::size_t copied = std::min(receive.room, event.payload.size());
-  if (copied != 0) std::memcpy(receive.data, event.payload.data(), copied);
+  if (copied != 0) {
+    std::memcpy(receive.data, event.payload.data(), copied);
+  }
   const bool truncated = event.payload.size() > receive.room;
   receive.request->complete(truncated ? Status::kTruncated : Status::kOk, event.payload.size());
 }
@@ -170,7 +200,9 @@ void Port::fill(const Receive& receive, const Event& event) {
 void Port::act_on(Event event) {
   Peer* const source = peer_of(event.source);
   const bool over = source != nullptr && source->ended;
-  if (over) return;  // late news from an endpoint that is gone
+  if (over) {
+    return;  // late news from an endpoint that is gone
+  }
   switch (event.stage) {
     case Event::Stage::kEager:
     case Event::Stage::kAnnounce: {
@@ -181,13 +213,17 @@ void Port::act_on(Event event) {
       }
       const Receive receive = waiting->second.front();
       waiting->second.pop_front();
-      if (waiting->second.empty()) posted_.erase(waiting);
+      if (waiting->second.empty()) {
+        posted_.erase(waiting);
+      }
       match(receive, std::move(event));
       return;
     }
     case Event::Stage::kClear: {
       const auto sending = outgoing_.find(event.number);
-      if (sending == outgoing_.end()) return;
+      if (sending == outgoing_.end()) {
+        return;
+      }
       const Outgoing outgoing = sending->second;
       outgoing_.erase(sending);
       std::swap(event.source, event.destination);
@@ -199,14 +235,18 @@ void Port::act_on(Event event) {
     }
     case Event::Stage::kPayload: {
       const auto receiving = matched_.find(event.number);
-      if (receiving == matched_.end()) return;
+      if (receiving == matched_.end()) {
+        return;
+      }
       const Receive receive = receiving->second;
       matched_.erase(receiving);
       fill(receive, event);
       return;
     }
     case Event::Stage::kEnd:
-      if (source == nullptr || !source->connected) return;
+      if (source == nullptr || !source->connected) {
+        return;
+      }
       if (!source->departure_expected) {
         failures_.push_back({static_cast<PeerId>(source - peers_.data()), event.reason});
       }
@@ -216,7 +256,9 @@ void Port::act_on(Event event) {
 }
 
 bool Port::progress() {
-  if (seat().frozen) return false;
+  if (seat().frozen) {
+    return false;
+  }
   woken_.store(false, std::memory_order_relaxed);
   const bool moved = has_work();
   while (!inbox_.empty()) {
@@ -231,24 +273,34 @@ bool Port::progress() {
 }
 
 void Port::wait(Duration at_most) {
-  if (woken_.exchange(false, std::memory_order_acquire) || seat().frozen || cut_off_) return;
+  if (woken_.exchange(false, std::memory_order_acquire) || seat().frozen || cut_off_) {
+    return;
+  }
   fabric_.pass_time(rank_, at_most);
 }
 
 void Port::cancel(Request& request) {
   const auto waiting = posted_.find(request.tag);
-  if (waiting == posted_.end()) return;  // matched, ending, or a send
+  if (waiting == posted_.end()) {
+    return;  // matched, ending, or a send
+  }
   const auto erased = std::erase_if(
       waiting->second, [&](const Receive& receive) { return receive.request == &request; });
-  if (waiting->second.empty()) posted_.erase(waiting);
-  if (erased != 0) endings_.push_back({&request, Status::kCancelled});
+  if (waiting->second.empty()) {
+    posted_.erase(waiting);
+  }
+  if (erased != 0) {
+    endings_.push_back({&request, Status::kCancelled});
+  }
 }
 
 void Port::end(Peer& peer) {
   peer.ended = true;
   const auto id = static_cast<PeerId>(&peer - peers_.data());
   const auto ends = [&](const Request* request) {
-    if (request == nullptr || request->peer != id) return false;
+    if (request == nullptr || request->peer != id) {
+      return false;
+    }
     endings_.push_back({const_cast<Request*>(request), Status::kPeerFailed});
     return true;
   };
@@ -262,18 +314,24 @@ void Port::end(Peer& peer) {
 
 void Port::give_up(PeerId peer) {
   Peer& given_up = peers_.at(peer);
-  if (given_up.ended) return;
+  if (given_up.ended) {
+    return;
+  }
   const bool had_endpoint = given_up.connected;
   end(given_up);
   const Port* const other = fabric_.seats_[given_up.rank].port;
-  if (!had_endpoint || cut_off_ || other == nullptr || !other->is_connected_to(rank_)) return;
+  if (!had_endpoint || cut_off_ || other == nullptr || !other->is_connected_to(rank_)) {
+    return;
+  }
   fabric_.post_end(rank_, given_up.rank, false, "Connection reset by remote peer",
                    fabric_.options().failure_delay);
 }
 
 void Port::cut_off() {
   cut_off_ = true;
-  for (Peer& peer : peers_) end(peer);
+  for (Peer& peer : peers_) {
+    end(peer);
+  }
   inbox_.clear();
   unexpected_.clear();
 }
@@ -297,7 +355,9 @@ std::size_t Port::discard(Tag tag, Tag mask) {
 }
 
 void Port::drop(Event event) {
-  if (event.stage != Event::Stage::kAnnounce) return;
+  if (event.stage != Event::Stage::kAnnounce) {
+    return;
+  }
   matched_[event.number] = {};
   clear(std::move(event));
 }
@@ -319,7 +379,9 @@ std::size_t Port::sift(const std::function<bool(Tag)>& ours) {
 }
 
 void Port::close(Duration /*at_most*/) {
-  if (closed_ || cut_off_) return;
+  if (closed_ || cut_off_) {
+    return;
+  }
   progress();
   const bool receiving = std::any_of(matched_.begin(), matched_.end(), [](const auto& entry) {
     return entry.second.request != nullptr;

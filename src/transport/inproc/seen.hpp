@@ -23,7 +23,9 @@ class Seen {
   /// Empties the set and makes room for `streams`.
   void begin(std::size_t streams) {
     const std::size_t needed = std::bit_ceil(2 * streams + 1);
-    if (slots_.size() < needed) slots_.assign(needed, {});
+    if (slots_.size() < needed) {
+      slots_.assign(needed, {});
+    }
     ++round_;
   }
 
@@ -36,7 +38,9 @@ class Seen {
         slot = {round_, stream};
         return true;
       }
-      if (slot.stream == stream) return false;
+      if (slot.stream == stream) {
+        return false;
+      }
     }
   }
 

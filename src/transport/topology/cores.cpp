@@ -18,7 +18,9 @@ constexpr std::uint32_t kMostCore = 65535;
 std::optional<std::uint32_t> number(std::string_view text) {
   std::uint32_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value > kMostCore) return {};
+  if (error != std::errc() || end != text.data() + text.size() || value > kMostCore) {
+    return {};
+  }
   return value;
 }
 
@@ -27,8 +29,12 @@ bool add_range(std::string_view text, std::set<std::uint32_t>& cores) {
   const std::size_t dash = text.find('-');
   const auto first = number(text.substr(0, dash));
   const auto last = dash == std::string_view::npos ? first : number(text.substr(dash + 1));
-  if (!first || !last || *first > *last) return false;
-  for (std::uint32_t core = *first; core <= *last; ++core) cores.insert(core);
+  if (!first || !last || *first > *last) {
+    return false;
+  }
+  for (std::uint32_t core = *first; core <= *last; ++core) {
+    cores.insert(core);
+  }
   return true;
 }
 
@@ -48,8 +54,12 @@ std::string to_text(const Cores& cores) {
   std::string text;
   for (std::size_t i = 0; i < cores.size();) {
     std::size_t last = i;
-    while (last + 1 < cores.size() && cores[last + 1] == cores[last] + 1) ++last;
-    if (!text.empty()) text += ',';
+    while (last + 1 < cores.size() && cores[last + 1] == cores[last] + 1) {
+      ++last;
+    }
+    if (!text.empty()) {
+      text += ',';
+    }
     text += last == i ? fmt::format("{}", cores[i]) : fmt::format("{}-{}", cores[i], cores[last]);
     i = last + 1;
   }
@@ -64,7 +74,9 @@ Cores cores_from(std::string_view text) {
       throw Error(ErrorKind::kInvalidArgument,
                   fmt::format("'{}' is no list of cores: expected one like 0-3,8", text));
     }
-    if (comma == std::string_view::npos) break;
+    if (comma == std::string_view::npos) {
+      break;
+    }
     rest = rest.substr(comma + 1);
   }
   return {cores.begin(), cores.end()};

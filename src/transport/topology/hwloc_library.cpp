@@ -20,7 +20,9 @@ Error no_library() {
 template <class Function>
 void find(void* library, const char* symbol, Function& into) {
   void* const address = dlsym(library, symbol);
-  if (address == nullptr) throw no_library();
+  if (address == nullptr) {
+    throw no_library();
+  }
   into = reinterpret_cast<Function>(address);
 }
 
@@ -29,7 +31,9 @@ void find(void* library, const char* symbol, Function& into) {
 HwlocLibrary load_hwloc() {
   // Its symbols stay its own; torch or a launcher's library may bring another hwloc.
   void* const library = dlopen(kName, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (library == nullptr) throw no_library();
+  if (library == nullptr) {
+    throw no_library();
+  }
   HwlocLibrary functions{};
   find(library, "hwloc_get_api_version", functions.get_api_version);
   find(library, "hwloc_topology_init", functions.topology_init);

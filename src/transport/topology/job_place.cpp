@@ -24,7 +24,9 @@ constexpr std::array kLaunchers = {
 std::optional<std::uint32_t> number(std::string_view text) {
   std::uint32_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  if (error != std::errc() || end != text.data() + text.size()) {
+    return std::nullopt;
+  }
   return value;
 }
 
@@ -32,7 +34,9 @@ std::vector<std::string> parts(const std::string& text) {
   std::vector<std::string> found;
   for (std::size_t at = 0; at <= text.size();) {
     const std::size_t comma = std::min(text.find(',', at), text.size());
-    if (comma > at) found.push_back(text.substr(at, comma - at));
+    if (comma > at) {
+      found.push_back(text.substr(at, comma - at));
+    }
     at = comma + 1;
   }
   return found;
@@ -41,12 +45,18 @@ std::vector<std::string> parts(const std::string& text) {
 std::vector<std::string> interfaces(const Variables& variables) {
   std::optional<std::string> text;
   for (const char* const prefix : {"GTOPK_UCX_", "UCX_"}) {
-    if (!text) text = variables((prefix + std::string("NET_DEVICES")).c_str());
+    if (!text) {
+      text = variables((prefix + std::string("NET_DEVICES")).c_str());
+    }
   }
   std::vector<std::string> found;
-  if (!text) return found;
+  if (!text) {
+    return found;
+  }
   for (const std::string& each : parts(*text)) {
-    if (each == "all" || each.front() == '^') return {};
+    if (each == "all" || each.front() == '^') {
+      return {};
+    }
     found.push_back(each.substr(0, each.find(':')));  // a port may follow
   }
   return found;
@@ -54,11 +64,15 @@ std::vector<std::string> interfaces(const Variables& variables) {
 
 std::optional<std::vector<std::uint32_t>> gpus(const Variables& variables) {
   const auto text = variables("CUDA_VISIBLE_DEVICES");
-  if (!text) return std::nullopt;
+  if (!text) {
+    return std::nullopt;
+  }
   std::vector<std::uint32_t> found;
   for (const std::string& each : parts(*text)) {
     const auto value = number(each);
-    if (!value) break;  // as CUDA does
+    if (!value) {
+      break;  // as CUDA does
+    }
     found.push_back(*value);
   }
   return found;
@@ -71,7 +85,9 @@ JobPlace job_place(const Variables& variables) {
   for (const Pair& launcher : kLaunchers) {
     const auto rank = variables(launcher.rank);
     const auto value = rank ? number(*rank) : std::nullopt;
-    if (!value) continue;
+    if (!value) {
+      continue;
+    }
     place.local_rank = *value;
     const auto size = variables(launcher.size);
     place.local_size = std::max(size ? number(*size).value_or(1) : 1, *value + 1);
@@ -82,7 +98,9 @@ JobPlace job_place(const Variables& variables) {
 
 std::optional<std::string> variable_here(const char* name) {
   const char* const value = std::getenv(name);
-  if (value == nullptr) return std::nullopt;
+  if (value == nullptr) {
+    return std::nullopt;
+  }
   return value;
 }
 

@@ -34,8 +34,12 @@ bool one_node() {
 }  // namespace
 
 BindSetting bind_setting(std::string_view text, const Cores& allowed) {
-  if (text.empty() || text == "auto") return {};
-  if (text == "none") return {.mode = BindSetting::Mode::kNone};
+  if (text.empty() || text == "auto") {
+    return {};
+  }
+  if (text == "none") {
+    return {.mode = BindSetting::Mode::kNone};
+  }
   BindSetting setting{.mode = BindSetting::Mode::kCores};
   try {
     setting.cores = cores_from(text);
@@ -62,7 +66,9 @@ Placement placement(const BindSetting& setting, const Plan& plan) {
     case BindSetting::Mode::kAuto:
       break;
   }
-  if (plan.engine.empty()) return {.text = "not bound: " + plan.why};
+  if (plan.engine.empty()) {
+    return {.text = "not bound: " + plan.why};
+  }
   const std::string node = plan.node ? fmt::format(", node {}", *plan.node) : "";
   return {.engine = plan.engine,
           .text = fmt::format("cores {}{}: {}", to_text(plan.engine), node, plan.why)};
@@ -70,14 +76,20 @@ Placement placement(const BindSetting& setting, const Plan& plan) {
 
 Placement placement_here() {
   const BindSetting setting = bind_setting(variable_here(kVariable).value_or(""), allowed_here());
-  if (setting.mode != BindSetting::Mode::kAuto) return placement(setting, {});
-  if (one_node()) return placement(setting, {.why = kOneNode});
+  if (setting.mode != BindSetting::Mode::kAuto) {
+    return placement(setting, {});
+  }
+  if (one_node()) {
+    return placement(setting, {.why = kOneNode});
+  }
   return placement(setting, plan(probe_this_machine(), job_place(variable_here)));
 }
 
 void bind_this_thread(const Placement& placement) {
   transport::log().info("engine thread: {}", placement.text);
-  if (placement.engine.empty()) return;
+  if (placement.engine.empty()) {
+    return;
+  }
   const std::size_t cores = placement.engine.back() + 1;
   const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(
       CPU_ALLOC(cores), [](cpu_set_t* each) { CPU_FREE(each); });

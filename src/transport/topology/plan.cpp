@@ -25,7 +25,9 @@ bool chosen(const Device& nic, const std::vector<std::string>& interfaces) {
 Numbers candidates(const Topology& machine, const JobPlace& job) {
   Numbers found;
   for (std::size_t i = 0; i < machine.nics.size(); ++i) {
-    if (machine.nics[i].up && chosen(machine.nics[i], job.interfaces)) found.push_back(i);
+    if (machine.nics[i].up && chosen(machine.nics[i], job.interfaces)) {
+      found.push_back(i);
+    }
   }
   return found;
 }
@@ -33,7 +35,9 @@ Numbers candidates(const Topology& machine, const JobPlace& job) {
 std::string names_of(const Topology& machine, const Numbers& nics) {
   std::vector<std::string> names;
   names.reserve(nics.size());
-  for (const std::size_t nic : nics) names.push_back(machine.nics[nic].name);
+  for (const std::size_t nic : nics) {
+    names.push_back(machine.nics[nic].name);
+  }
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
@@ -41,12 +45,18 @@ std::optional<std::size_t> gpu_of(const Topology& machine, const JobPlace& job) 
   Numbers visible;
   if (job.gpus) {
     for (const std::uint32_t each : *job.gpus) {
-      if (each < machine.gpus.size()) visible.push_back(each);
+      if (each < machine.gpus.size()) {
+        visible.push_back(each);
+      }
     }
   } else {
-    for (std::size_t i = 0; i < machine.gpus.size(); ++i) visible.push_back(i);
+    for (std::size_t i = 0; i < machine.gpus.size(); ++i) {
+      visible.push_back(i);
+    }
   }
-  if (visible.empty()) return std::nullopt;
+  if (visible.empty()) {
+    return std::nullopt;
+  }
   return visible[job.local_rank % visible.size()];
 }
 
@@ -55,7 +65,9 @@ std::size_t share_of(const Topology& machine, const Numbers& all, std::size_t gp
                      const Numbers& best) {
   std::size_t before = 0;
   for (std::size_t other = 0; other < gpu; ++other) {
-    if (nearest(machine, all, machine.gpus[other]) == best) ++before;
+    if (nearest(machine, all, machine.gpus[other]) == best) {
+      ++before;
+    }
   }
   return best[before % best.size()];
 }
@@ -66,7 +78,9 @@ std::size_t by_cores(const Topology& machine, const Numbers& all, const JobPlace
                      std::string& why) {
   Numbers near;
   for (const std::size_t nic : all) {
-    if (!common(machine.nics[nic].near, machine.allowed).empty()) near.push_back(nic);
+    if (!common(machine.nics[nic].near, machine.allowed).empty()) {
+      near.push_back(nic);
+    }
   }
   if (near.empty()) {
     why = "none is near the cores that this process may use";
@@ -84,7 +98,9 @@ std::size_t by_cores(const Topology& machine, const Numbers& all, const JobPlace
 void choose_nic(const Topology& machine, const JobPlace& job, Plan& made) {
   const Numbers all = candidates(machine, job);
   const auto gpu = gpu_of(machine, job);
-  if (gpu) made.gpu = machine.gpus[*gpu].name;
+  if (gpu) {
+    made.gpu = machine.gpus[*gpu].name;
+  }
   if (all.empty()) {
     made.why_nic = job.interfaces.empty()
                        ? "no NIC whose place is known is up"
@@ -186,18 +202,26 @@ Nearness nearness(const Device& a, const Device& b) {
   const auto parted =
       std::mismatch(a.bridges.begin(), a.bridges.end(), b.bridges.begin(), b.bridges.end());
   const auto shared = parted.first - a.bridges.begin();
-  if (shared > 1) return Nearness::kSwitch;
-  if (shared == 1) return Nearness::kHostBridge;
+  if (shared > 1) {
+    return Nearness::kSwitch;
+  }
+  if (shared == 1) {
+    return Nearness::kHostBridge;
+  }
   return a.near == b.near ? Nearness::kCores : Nearness::kMachine;
 }
 
 std::vector<std::size_t> nearest(const Topology& machine, const std::vector<std::size_t>& nics,
                                  const Device& gpu) {
   Nearness best = Nearness::kMachine;
-  for (const std::size_t nic : nics) best = std::min(best, nearness(machine.nics[nic], gpu));
+  for (const std::size_t nic : nics) {
+    best = std::min(best, nearness(machine.nics[nic], gpu));
+  }
   Numbers found;
   for (const std::size_t nic : nics) {
-    if (nearness(machine.nics[nic], gpu) == best) found.push_back(nic);
+    if (nearness(machine.nics[nic], gpu) == best) {
+      found.push_back(nic);
+    }
   }
   return found;
 }

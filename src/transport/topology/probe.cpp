@@ -28,8 +28,12 @@ constexpr unsigned kIntel = 0x8086;
 
 bool is_gpu(const hwloc_obj_attr_u::hwloc_pcidev_attr_s& pci) {
   const unsigned base = pci.class_id >> 8U;
-  if (base == kDisplay && pci.vendor_id == kIntel) return pci.class_id != kVga;
-  if (base == kDisplay) return pci.vendor_id == kNvidia || pci.vendor_id == kAmd;
+  if (base == kDisplay && pci.vendor_id == kIntel) {
+    return pci.class_id != kVga;
+  }
+  if (base == kDisplay) {
+    return pci.vendor_id == kNvidia || pci.vendor_id == kAmd;
+  }
   return base == kAccelerator && pci.vendor_id == kAmd;
 }
 
@@ -37,7 +41,9 @@ class Reader {
  public:
   explicit Reader(HwlocLibrary hwloc) : hwloc_(hwloc), topology_(nullptr, hwloc.topology_destroy) {
     hwloc_topology_t made = nullptr;
-    if (hwloc_.topology_init(&made) != 0) throw failed("hwloc_topology_init");
+    if (hwloc_.topology_init(&made) != 0) {
+      throw failed("hwloc_topology_init");
+    }
     topology_.reset(made);
     // Cores that a cgroup forbids are kept: what is near them is not near the others.
     if (hwloc_.topology_set_flags(made, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED) != 0) {
@@ -52,11 +58,15 @@ class Reader {
   }
 
   void take_file(const std::string& path) {
-    if (hwloc_.topology_set_xml(topology_.get(), path.c_str()) != 0) throw failed("reading it");
+    if (hwloc_.topology_set_xml(topology_.get(), path.c_str()) != 0) {
+      throw failed("reading it");
+    }
   }
 
   Topology read() {
-    if (hwloc_.topology_load(topology_.get()) != 0) throw failed("hwloc_topology_load");
+    if (hwloc_.topology_load(topology_.get()) != 0) {
+      throw failed("hwloc_topology_load");
+    }
     const unsigned version = hwloc_.get_api_version();
     Topology machine{.source = fmt::format("hwloc {}.{}", version >> 16U, (version >> 8U) & 0xffU),
                      .cores = cores_of(hwloc_.get_obj_by_depth(topology_.get(), 0, 0)->cpuset),
@@ -69,9 +79,13 @@ class Reader {
                                .memory = each->attr->numanode.local_memory,
                                .cores = cores_of(each->cpuset)});
     }
-    for (hwloc_obj_t each : all(HWLOC_TYPE_DEPTH_OS_DEVICE)) add_nic(each, machine);
+    for (hwloc_obj_t each : all(HWLOC_TYPE_DEPTH_OS_DEVICE)) {
+      add_nic(each, machine);
+    }
     for (hwloc_obj_t each : all(HWLOC_TYPE_DEPTH_PCI_DEVICE)) {
-      if (is_gpu(each->attr->pcidev)) machine.gpus.push_back(device(each, machine.cores));
+      if (is_gpu(each->attr->pcidev)) {
+        machine.gpus.push_back(device(each, machine.cores));
+      }
     }
     const auto by_bus = [](const Device& a, const Device& b) { return a.bus < b.bus; };
     std::sort(machine.gpus.begin(), machine.gpus.end(), by_bus);
@@ -90,7 +104,9 @@ class Reader {
 
   std::vector<hwloc_obj_t> all(int depth) const {
     std::vector<hwloc_obj_t> found;
-    if (depth == HWLOC_TYPE_DEPTH_UNKNOWN || depth == HWLOC_TYPE_DEPTH_MULTIPLE) return found;
+    if (depth == HWLOC_TYPE_DEPTH_UNKNOWN || depth == HWLOC_TYPE_DEPTH_MULTIPLE) {
+      return found;
+    }
     const unsigned count = hwloc_.get_nbobjs_by_depth(topology_.get(), depth);
     for (unsigned i = 0; i < count; ++i) {
       found.push_back(hwloc_.get_obj_by_depth(topology_.get(), depth, i));
@@ -113,21 +129,31 @@ class Reader {
     made.bus = fmt::format("{:04x}:{:02x}:{:02x}.{:x}", at.domain, at.bus, at.dev, at.func);
     hwloc_obj_t above = pci->parent;
     for (; above != nullptr && above->cpuset == nullptr; above = above->parent) {
-      if (above->type == HWLOC_OBJ_BRIDGE) made.bridges.push_back(above->gp_index);
+      if (above->type == HWLOC_OBJ_BRIDGE) {
+        made.bridges.push_back(above->gp_index);
+      }
     }
     std::reverse(made.bridges.begin(), made.bridges.end());
     made.near = above == nullptr ? everywhere : cores_of(above->cpuset);
-    if (made.near.empty()) made.near = everywhere;  // near memory alone
+    if (made.near.empty()) {
+      made.near = everywhere;  // near memory alone
+    }
     return made;
   }
 
   /// An interface or an RDMA device; those of one card are one NIC.
   void add_nic(hwloc_obj_t found, Topology& machine) const {
     const hwloc_obj_osdev_type_t type = found->attr->osdev.type;
-    if (type != HWLOC_OBJ_OSDEV_NETWORK && type != HWLOC_OBJ_OSDEV_OPENFABRICS) return;
+    if (type != HWLOC_OBJ_OSDEV_NETWORK && type != HWLOC_OBJ_OSDEV_OPENFABRICS) {
+      return;
+    }
     hwloc_obj_t pci = found->parent;
-    while (pci != nullptr && pci->type != HWLOC_OBJ_PCI_DEVICE) pci = pci->parent;
-    if (pci == nullptr || found->name == nullptr) return;
+    while (pci != nullptr && pci->type != HWLOC_OBJ_PCI_DEVICE) {
+      pci = pci->parent;
+    }
+    if (pci == nullptr || found->name == nullptr) {
+      return;
+    }
     Device nic = device(pci, machine.cores);
     const auto same = [&](const Device& each) { return each.bus == nic.bus; };
     const auto known = std::find_if(machine.nics.begin(), machine.nics.end(), same);
@@ -167,9 +193,13 @@ Cores allowed_here() {
   const std::size_t bytes = CPU_ALLOC_SIZE(kMost);
   CPU_ZERO_S(bytes, set.get());
   Cores cores;
-  if (sched_getaffinity(0, bytes, set.get()) != 0) return cores;
+  if (sched_getaffinity(0, bytes, set.get()) != 0) {
+    return cores;
+  }
   for (std::uint32_t core = 0; core < kMost; ++core) {
-    if (CPU_ISSET_S(core, bytes, set.get())) cores.push_back(core);
+    if (CPU_ISSET_S(core, bytes, set.get())) {
+      cores.push_back(core);
+    }
   }
   return cores;
 }
@@ -182,7 +212,9 @@ Topology probe_this_machine() {
     machine.source = error.what();
   }
   machine.allowed = allowed_here();
-  for (Device& nic : machine.nics) nic.up = is_up(nic.name);
+  for (Device& nic : machine.nics) {
+    nic.up = is_up(nic.name);
+  }
   return machine;
 }
 

@@ -74,7 +74,9 @@ Ran run_automatically(InprocRanks& ranks, Problem problem) {
   }
   const auto endings = ranks.run(
       [&](std::uint32_t rank) { return support::sparse_all_reduce(problem, ran.tensors[rank]); });
-  for (const SharedEnding& ending : endings) EXPECT_TRUE(ending->good()) << ending->text();
+  for (const SharedEnding& ending : endings) {
+    EXPECT_TRUE(ending->good()) << ending->text();
+  }
   ran.chosen = last_plan(ranks, 0).algorithm;
   for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
     EXPECT_EQ(last_plan(ranks, rank).algorithm, ran.chosen);
@@ -186,7 +188,9 @@ TEST_P(Auto, ManyAtOnceWaitForOneSetOfCosts) {
     }
   }
   ranks.run_all();
-  for (const SharedEnding& ending : endings) EXPECT_TRUE(ending->good()) << ending->text();
+  for (const SharedEnding& ending : endings) {
+    EXPECT_TRUE(ending->good()) << ending->text();
+  }
   for (std::uint32_t rank = 0; rank < size; ++rank) {
     EXPECT_EQ(ranks.group(rank)->keepsakes.of<Planner>().measured_by, 0U);
     for (std::size_t i = 0; i < problems.size(); ++i) {
@@ -206,7 +210,9 @@ TEST(Plan, IsTheSameReportOnEveryRankAndMeasuresAnewOnDemand) {
     const auto endings = ranks.run([&](std::uint32_t rank) {
       return gtopk::plan(100'000, DataType::kFloat32, {.k = 100}, reports[rank], anew);
     });
-    for (const SharedEnding& ending : endings) EXPECT_TRUE(ending->good()) << ending->text();
+    for (const SharedEnding& ending : endings) {
+      EXPECT_TRUE(ending->good()) << ending->text();
+    }
     for (const PlanReport& report : reports) {
       EXPECT_EQ(report.algorithm, reports[0].algorithm);
       EXPECT_EQ(report.reason, reports[0].reason);
@@ -326,9 +332,13 @@ TEST(AutoFailure, ARankThatDiesWhileCostsAreMeasuredIsNamedEverywhere) {
     ranks.kill(2, transport::inproc::Death::kNoticed);
     ranks.run_all();
     for (std::size_t i = 0; i < endings.size(); ++i) {
-      if (i / 2 == 2) continue;
+      if (i / 2 == 2) {
+        continue;
+      }
       ASSERT_TRUE(endings[i]->ended) << "seed " << seed;
-      if (endings[i]->good()) continue;
+      if (endings[i]->good()) {
+        continue;
+      }
       failed_in_time += in_time ? 1 : 0;
       EXPECT_NE(endings[i]->text().find("rank 2 (host node2"), std::string::npos)
           << endings[i]->text();

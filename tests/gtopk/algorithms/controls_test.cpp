@@ -23,7 +23,9 @@ TEST(Permutation, IsOneForEveryDAndSeed) {
     for (const std::uint64_t seed : {0UL, 1UL, d, std::numeric_limits<std::uint64_t>::max()}) {
       const sparse::Permutation permutation(seed, d);
       std::vector<std::uint64_t> images;
-      for (std::uint64_t i = 0; i < d; ++i) images.push_back(permutation(i));
+      for (std::uint64_t i = 0; i < d; ++i) {
+        images.push_back(permutation(i));
+      }
       std::ranges::sort(images);
       std::vector<std::uint64_t> all(d);
       std::iota(all.begin(), all.end(), 0);
@@ -38,7 +40,9 @@ TEST(Permutation, DrawsTheReferencesIndicesUpToTheLargestTensors) {
       const std::uint64_t k = std::min(d, 100UL);
       const sparse::Permutation permutation(seed, d);
       std::vector<std::uint64_t> drawn;
-      for (std::uint64_t i = 0; i < k; ++i) drawn.push_back(permutation(i));
+      for (std::uint64_t i = 0; i < k; ++i) {
+        drawn.push_back(permutation(i));
+      }
       std::ranges::sort(drawn);
       EXPECT_EQ(drawn, reference::drawn_indices(seed, d, k));
     }
@@ -56,15 +60,21 @@ TEST(Permutation, DrawsEveryIndexAndPairAsOften) {
     const std::vector<std::uint64_t> drawn = reference::drawn_indices(seed, d, 3);
     for (std::size_t i = 0; i < 3; ++i) {
       ++singles[drawn[i]];
-      for (std::size_t j = i + 1; j < 3; ++j) ++pairs[drawn[i] * d + drawn[j]];
+      for (std::size_t j = i + 1; j < 3; ++j) {
+        ++pairs[drawn[i] * d + drawn[j]];
+      }
     }
   }
   const auto expect = [](double seen, double share) {
     EXPECT_NEAR(seen, kSeeds * share, 5 * std::sqrt(kSeeds * share * (1 - share)));
   };
-  for (const double seen : singles) expect(seen, 3.0 / d);
+  for (const double seen : singles) {
+    expect(seen, 3.0 / d);
+  }
   for (std::uint64_t i = 0; i < d; ++i) {
-    for (std::uint64_t j = i + 1; j < d; ++j) expect(pairs[i * d + j], 6.0 / (d * (d - 1)));
+    for (std::uint64_t j = i + 1; j < d; ++j) {
+      expect(pairs[i * d + j], 6.0 / (d * (d - 1)));
+    }
   }
 }
 

@@ -43,7 +43,9 @@ std::vector<Value> estimates_of(const CountSketch& sketch, const std::vector<Val
 
 std::vector<double> whole_numbers(std::size_t d, Random& random) {
   std::vector<double> values(d);
-  for (double& value : values) value = static_cast<double>(random.below(2001)) - 1000;
+  for (double& value : values) {
+    value = static_cast<double>(random.below(2001)) - 1000;
+  }
   return values;
 }
 
@@ -97,7 +99,9 @@ TEST(CountSketch, DoesNotDependOnHowItsElementsAreCut) {
   Random random(4);
   const CountSketch sketch(5, 30);
   std::vector<float> values(3000);
-  for (float& value : values) value = static_cast<float>(random.uniform() - 0.5);
+  for (float& value : values) {
+    value = static_cast<float>(random.uniform() - 0.5);
+  }
   std::vector<float> cells(sketch.cells());
   for (std::size_t begin = 0, end = 0; begin < values.size(); begin = end) {
     end = std::min(values.size(), begin + 1 + random.below(CountSketch::kStretch));
@@ -136,7 +140,9 @@ TEST(CountSketch, EstimatesWithoutBiasAndWithTheErrorOfTheTheory) {
     const auto n = static_cast<double>(of.size());
     const double seen = std::accumulate(of.begin(), of.end(), 0.0) / n;
     double deviation = 0;
-    for (const double each : of) deviation += (each - seen) * (each - seen) / n;
+    for (const double each : of) {
+      deviation += (each - seen) * (each - seen) / n;
+    }
     EXPECT_NEAR(seen, mean, 5 * std::sqrt(deviation / n));
   };
   expect_mean(errors, 0);
@@ -163,8 +169,12 @@ TEST(CountSketch, DrawsSignsFourWiseAndCellsTwoWiseIndependent) {
   const auto expect = [](double seen, double share) {
     EXPECT_NEAR(seen, kSeeds * share, 5 * std::sqrt(kSeeds * share * (1 - share)));
   };
-  for (const double seen : patterns) expect(seen, 1.0 / 16);
-  for (const double seen : pairs) expect(seen, 1.0 / (columns * columns));
+  for (const double seen : patterns) {
+    expect(seen, 1.0 / 16);
+  }
+  for (const double seen : pairs) {
+    expect(seen, 1.0 / (columns * columns));
+  }
 }
 
 // k elements of ten times what the others add to a cell on average and more; c = 10 k, as `sketch`
@@ -176,12 +186,16 @@ TEST(CountSketch, FindsEveryPlantedHeavyHitter) {
     Random random(seed);
     const CountSketch sketch(seed, 10 * k);
     std::vector<double> values(d);
-    for (double& value : values) value = random.one_in(2) ? 1.0 : -1.0;
+    for (double& value : values) {
+      value = random.one_in(2) ? 1.0 : -1.0;
+    }
     std::vector<std::size_t> planted;
     double magnitude = 10 * std::sqrt(d / (10.0 * k));
     while (planted.size() < k) {
       const std::size_t index = random.below(d);
-      if (std::fabs(values[index]) > 1) continue;
+      if (std::fabs(values[index]) > 1) {
+        continue;
+      }
       values[index] *= magnitude;
       magnitude *= 2;
       planted.push_back(index);

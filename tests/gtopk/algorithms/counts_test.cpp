@@ -52,7 +52,9 @@ Counts of_lists(const std::vector<std::uint64_t>& lists, const std::vector<std::
     counts.bytes += collectives::kHeaderBytes + entries * entry;
   }
   for (const std::uint64_t entries : answered) {
-    if (collectives::kHeaderBytes + entries * entry > sparse::kAcknowledgedBytes) ++counts.messages;
+    if (collectives::kHeaderBytes + entries * entry > sparse::kAcknowledgedBytes) {
+      ++counts.messages;
+    }
   }
   return counts;
 }
@@ -64,7 +66,9 @@ std::uint64_t messages_of(const std::string& algorithm, std::uint32_t ranks, std
   if (algorithm == "hierarchical") {
     const engine::HostMap map(hosts.empty() ? support::usual_hosts(ranks) : hosts);
     const std::uint32_t host = map.host_of(rank);
-    if (map.leader(host) != rank) return 1;
+    if (map.leader(host) != rank) {
+      return 1;
+    }
     return map.ranks_of(host).size() - 1 + messages_of("gtopk", map.hosts(), host, k);
   }
   if (algorithm == "gtopk-placed") {
@@ -73,21 +77,31 @@ std::uint64_t messages_of(const std::string& algorithm, std::uint32_t ranks, std
     const auto inside = static_cast<std::uint32_t>(members.size());
     const auto place =
         static_cast<std::uint32_t>(std::ranges::find(members, rank) - members.begin());
-    if (map.hosts() == 1) return messages_of("gtopk", ranks, rank, k);
+    if (map.hosts() == 1) {
+      return messages_of("gtopk", ranks, rank, k);
+    }
     return (inside == 1 ? 0 : messages_of("gtopk-tree", inside, place, k)) +
            (place == 0 ? messages_of("gtopk", map.hosts(), map.host_of(rank), k) : 0);
   }
   const collectives::Tree tree(ranks);
-  if (tree.folded_away(rank)) return 1;
+  if (tree.folded_away(rank)) {
+    return 1;
+  }
   const std::uint64_t fold = tree.folds(rank) ? 1 : 0;
   if (algorithm == "rs-ag") {
     const auto splits = std::min<std::uint64_t>(tree.rounds(), std::bit_width(k) - 1);
     return 2ULL * tree.rounds() + splits + fold;
   }
-  if (algorithm == "exact") return (3 + sizeof(float)) * tree.rounds() + fold;
-  if (algorithm != "gtopk-tree") return tree.rounds() + fold;
+  if (algorithm == "exact") {
+    return (3 + sizeof(float)) * tree.rounds() + fold;
+  }
+  if (algorithm != "gtopk-tree") {
+    return tree.rounds() + fold;
+  }
   const std::uint32_t leaf = tree.leaf(rank);
-  if (leaf == 0) return tree.rounds() + fold;
+  if (leaf == 0) {
+    return tree.rounds() + fold;
+  }
   return static_cast<std::uint64_t>(std::countr_zero(leaf)) + 1 + fold;
 }
 
@@ -111,7 +125,9 @@ void add_reduction(std::vector<Expected>& expected, std::uint64_t d, std::uint64
       counts->messages += messages;
       counts->bytes += messages * message;
     }
-    if (!ring) continue;
+    if (!ring) {
+      continue;
+    }
     const auto chunk = [&](std::uint32_t index) {
       index %= ranks;
       return (index + 1) * d / ranks - index * d / ranks;
@@ -132,7 +148,9 @@ std::vector<Expected> expected_counts(const Problem& problem) {
   const std::string& algorithm = problem.options.algorithm;
   const std::uint64_t k = std::min(problem.options.k, problem.d);
   std::vector<Expected> expected(ranks);
-  if (ranks == 1) return expected;
+  if (ranks == 1) {
+    return expected;
+  }
   if (reference::sends_lists(algorithm)) {
     const reference::Outcome outcome = reference::all_reduce(problem);
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
@@ -259,7 +277,9 @@ INSTANTIATE_TEST_SUITE_P(Every, Counted,
 std::vector<std::uint32_t> rank_counts() {
   std::vector<std::uint32_t> counts(std::begin(reference::kRankCounts),
                                     std::end(reference::kRankCounts));
-  if (support::kSanitized) std::erase_if(counts, [](std::uint32_t count) { return count > 5; });
+  if (support::kSanitized) {
+    std::erase_if(counts, [](std::uint32_t count) { return count > 5; });
+  }
   return counts;
 }
 

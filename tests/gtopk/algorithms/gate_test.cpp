@@ -59,7 +59,9 @@ class Step {
       const reference::Outcome expected = reference::all_reduce(part.problem);
       for (std::uint32_t rank = 0; rank < part.tensors.size(); ++rank) {
         const std::string what = differs(part, rank, happened ? &expected : nullptr);
-        if (!what.empty()) return fmt::format("part {} on rank {}: {}", number, rank, what);
+        if (!what.empty()) {
+          return fmt::format("part {} on rank {}: {}", number, rank, what);
+        }
       }
     }
     return {};
@@ -74,7 +76,9 @@ class Step {
 
   static std::string differs(const Part& part, std::uint32_t rank,
                              const reference::Outcome* expected) {
-    if (!part.endings[rank]->good()) return part.endings[rank]->text();
+    if (!part.endings[rank]->good()) {
+      return part.endings[rank]->text();
+    }
     const DataType type = part.problem.type;
     const Tensor& tensor = part.tensors[rank];
     const auto& before = part.problem.ranks[rank].residual;
@@ -82,12 +86,17 @@ class Step {
       const std::string what = reference::difference(
           accumulation_type(type), expected != nullptr ? *expected->residuals[rank] : *before,
           *tensor.residual);
-      if (!what.empty()) return "residual: " + what;
+      if (!what.empty()) {
+        return "residual: " + what;
+      }
     }
-    if (expected != nullptr) return reference::difference(type, expected->tensor, tensor.values);
+    if (expected != nullptr) {
+      return reference::difference(type, expected->tensor, tensor.values);
+    }
     for (std::uint64_t i = 0; i < part.problem.d; ++i) {
-      if (!std::isnan(reference::load(type, tensor.values, i)))
+      if (!std::isnan(reference::load(type, tensor.values, i))) {
         return fmt::format("{} is no NaN", i);
+      }
     }
     return {};
   }
@@ -123,7 +132,9 @@ reference::Problem finite_problem(std::uint64_t seed, std::uint32_t ranks) {
     const std::string& algorithm = reference::one_of(reference::algorithms(), seed);
     const DataType type = reference::one_of(reference::kFloatingTypes, seed / 8);
     reference::Problem problem = reference::random_case(seed, type, ranks, algorithm).problem;
-    if (problem.d != 0 && reference::all_reduce(problem).happened) return problem;
+    if (problem.d != 0 && reference::all_reduce(problem).happened) {
+      return problem;
+    }
   }
 }
 
@@ -161,8 +172,12 @@ TEST(Gate, ManyPartsPassIt) {
     InprocRanks ranks(3);
     const auto parts = static_cast<std::uint32_t>(2 * engine::Engine::kMaxInFlight + 3);
     Step step(3, parts + 1);
-    for (std::uint32_t part = 0; part < parts; ++part) step.run(ranks, finite_problem(part, 3));
-    for (std::uint32_t rank = 0; rank < 3; ++rank) step.gate(rank).arrive(finite);
+    for (std::uint32_t part = 0; part < parts; ++part) {
+      step.run(ranks, finite_problem(part, 3));
+    }
+    for (std::uint32_t rank = 0; rank < 3; ++rank) {
+      step.gate(rank).arrive(finite);
+    }
     ranks.run_all();
     EXPECT_EQ(step.differs(finite), "");
     EXPECT_EQ(step.gate(0).verdict(), finite);
@@ -176,7 +191,9 @@ TEST(Gate, NothingIsWrittenBeforeItsLastArrival) {
   step.run(ranks, problem);
   ranks.run_for(std::chrono::seconds(1));
   EXPECT_EQ(step.gate(0).verdict(), std::nullopt);
-  for (std::uint32_t rank = 0; rank < 2; ++rank) step.gate(rank).arrive(true);
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    step.gate(rank).arrive(true);
+  }
   ranks.run_all();
   EXPECT_EQ(step.differs(true), "");
 }
@@ -266,7 +283,9 @@ TEST(Gate, HoldsForWhatThePlannerChooses) {
           ranks.submit(rank, sparse_all_reduce(tensors[rank].data(), residuals[rank].data(), 4,
                                                DataType::kFloat32, options)));
     }
-    for (const auto& gate : gates) gate->arrive(happened);
+    for (const auto& gate : gates) {
+      gate->arrive(happened);
+    }
     ranks.run_all();
     for (std::uint32_t rank = 0; rank < 2; ++rank) {
       EXPECT_TRUE(endings[rank]->good()) << endings[rank]->text();

@@ -35,7 +35,9 @@ std::map<std::string, Hosts> maps_of(std::uint32_t ranks) {
     maps["one and the rest"].push_back(rank == 0 ? "one" : "rest");
     maps["the first and the last"].push_back(rank % (ranks - 1) == 0 ? "ends" : "middle");
     maps["at random"].push_back(std::to_string(random.below(1 + ranks / 2)));
-    if (ranks == 2) maps["the first and the last"].back() = "ends";
+    if (ranks == 2) {
+      maps["the first and the last"].back() = "ends";
+    }
   }
   return maps;
 }

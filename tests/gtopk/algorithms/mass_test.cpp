@@ -29,7 +29,9 @@ TEST(Mass, IsConservedInEveryRandomCase) {
     problem.options.wire = wires[seed / 7 % wires.size()];
     problem.options.op = ReduceOp::kSum;  // the result is then the delivered sum itself
     for (reference::Input& input : problem.ranks) {
-      if (!input.residual) input.residual = reference::zeros(type, problem.d);
+      if (!input.residual) {
+        input.residual = reference::zeros(type, problem.d);
+      }
     }
     InprocRanks ranks(size, {.seed = seed});
     std::vector<Tensor> tensors;
@@ -41,7 +43,9 @@ TEST(Mass, IsConservedInEveryRandomCase) {
     for (std::uint32_t rank = 0; rank < size; ++rank) {
       ASSERT_TRUE(endings[rank]->good()) << drawn.description << ": " << endings[rank]->text();
     }
-    if (problem.d == 0 || std::isnan(reference::load(type, tensors[0].values, 0))) continue;
+    if (problem.d == 0 || std::isnan(reference::load(type, tensors[0].values, 0))) {
+      continue;
+    }
     ++finite_cases;
     std::vector<reference::Bytes> accs;
     for (std::uint32_t rank = 0; rank < size; ++rank) {
@@ -61,7 +65,9 @@ TEST(Mass, IsConservedInEveryRandomCase) {
       }
       // Putting a dropped sum back is the one addition that may overflow after the step has
       // happened.
-      if (!std::isfinite(left) && drawn.description.find(" huge ") != std::string::npos) continue;
+      if (!std::isfinite(left) && drawn.description.find(" huge ") != std::string::npos) {
+        continue;
+      }
       const long double out = reference::load(type, tensors[0].values, i) + left;
       // Each of at most 2 log2 P + P additions rounds once.
       const long double bound =

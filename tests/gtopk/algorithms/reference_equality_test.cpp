@@ -66,7 +66,9 @@ INSTANTIATE_TEST_SUITE_P(Every, ReferenceEquality,
 
 TEST(Equality, EveryPutBackOpAndWireForEveryRankCount) {
   for (const std::uint32_t size : reference::kRankCounts) {
-    if (support::kSanitized && size > 5) continue;
+    if (support::kSanitized && size > 5) {
+      continue;
+    }
     for (const std::string& algorithm : reference::algorithms()) {
       for (const std::string& wire : reference::wires(algorithm)) {
         for (const PutBack put_back : {PutBack::kOwn, PutBack::kMerged}) {

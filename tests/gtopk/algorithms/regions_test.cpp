@@ -34,7 +34,9 @@ Entries non_zeros(const reference::Bytes& bytes) {
   Entries entries;
   for (std::uint64_t i = 0; i < bytes.size() / sizeof(float); ++i) {
     const double value = reference::load(DataType::kFloat32, bytes, i);
-    if (value != 0) entries[i] = value;
+    if (value != 0) {
+      entries[i] = value;
+    }
   }
   return entries;
 }
@@ -115,8 +117,12 @@ TEST(RsAg, DeliversAllWhereKIsD) {
   for (const std::uint32_t size : {2U, 3U, 4U, 7U, 8U}) {
     std::vector<Entries> rows(size);
     Entries sums;
-    for (std::uint64_t i = 0; i < 50; ++i) sums[i] = rows[0][i] = static_cast<double>(i + 1);
-    for (std::uint64_t i = 45; i < 50; ++i) sums[i] += rows[1][i] = 1;
+    for (std::uint64_t i = 0; i < 50; ++i) {
+      sums[i] = rows[0][i] = static_cast<double>(i + 1);
+    }
+    for (std::uint64_t i = 45; i < 50; ++i) {
+      sums[i] += rows[1][i] = 1;
+    }
     const Result result = all_reduce(rows, 50, {.k = 50, .algorithm = "rs-ag"});
     EXPECT_EQ(result, (Result{sums, std::vector<Entries>(size)}));
   }
@@ -147,10 +153,14 @@ TEST(Exact, FindsWhatIsLargeInTheSumAlone) {
 // 16 entries of one magnitude in four regions: the lowest indices come first, whatever the region.
 TEST(Exact, BreaksTiesByIndexAcrossRegions) {
   std::vector<Entries> rows(4);
-  for (std::uint64_t i = 0; i < 16; ++i) rows[i / 4][i] = i % 2 == 0 ? 1 : -1;
+  for (std::uint64_t i = 0; i < 16; ++i) {
+    rows[i / 4][i] = i % 2 == 0 ? 1 : -1;
+  }
   for (std::uint64_t k = 4; k <= 16; ++k) {
     Entries first;
-    for (std::uint64_t i = 0; i < k; ++i) first[i] = i % 2 == 0 ? 1 : -1;
+    for (std::uint64_t i = 0; i < k; ++i) {
+      first[i] = i % 2 == 0 ? 1 : -1;
+    }
     EXPECT_EQ(all_reduce(rows, 16, {.k = k, .algorithm = "exact"}).tensor, first) << k;
   }
 }
@@ -166,15 +176,21 @@ TEST(Exact, DeliversTheLargestOfTopksSums) {
     InprocRanks ranks(size, support::network(seed));
     ASSERT_EQ(support::differs_from_reference(ranks, problem), "");
     const reference::Outcome some = reference::all_reduce(problem);
-    if (!all.happened || !some.happened) continue;
+    if (!all.happened || !some.happened) {
+      continue;
+    }
     std::vector<std::pair<double, std::uint64_t>> order;
     for (const auto& [index, value] : all.delivered) {
-      if (value != 0) order.emplace_back(-std::abs(value), index);
+      if (value != 0) {
+        order.emplace_back(-std::abs(value), index);
+      }
     }
     std::ranges::sort(order);
     order.resize(std::min<std::size_t>(order.size(), problem.options.k));
     Entries expected;
-    for (const auto& [magnitude, index] : order) expected[index] = all.delivered.at(index);
+    for (const auto& [magnitude, index] : order) {
+      expected[index] = all.delivered.at(index);
+    }
     EXPECT_EQ(some.delivered, expected) << seed;
   }
 }

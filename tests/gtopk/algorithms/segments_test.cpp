@@ -135,7 +135,9 @@ TEST(TensorInPieces, TooLittleRoomForWhatIsDeliveredIsRefused) {
     call.delivered = {nullptr, noted ? &value : nullptr, room};
     try {
       const Collective collective = sparse::collective(call);
-      if (collective.check) collective.check({.name = "default", .rank = 0, .size = 3});
+      if (collective.check) {
+        collective.check({.name = "default", .rank = 0, .size = 3});
+      }
     } catch (const Error& error) {
       return std::string(error.what());
     }

@@ -68,7 +68,9 @@ reference::Problem normal_problem(std::uint32_t ranks, std::uint64_t d, std::uin
                            .residual = reference::zeros(problem.type, d)};
     for (std::uint64_t i = 0; i < d; ++i) {
       double sum = 0;  // nearly normal
-      for (int n = 0; n < 12; ++n) sum += random.uniform() - 0.5;
+      for (int n = 0; n < 12; ++n) {
+        sum += random.uniform() - 0.5;
+      }
       reference::store(problem.type, input.gradient, i, sum);
     }
     problem.ranks.push_back(std::move(input));
@@ -88,10 +90,14 @@ TEST(SelectorState, IsThatOfTheReferenceAfterEachStepAndAsItWasAfterOneThatDidNo
       problem.options.k = 100;
       problem.options.algorithm = algorithm;
       const bool spoiled = step % 4 == 3;
-      if (spoiled) reference::store(problem.type, problem.ranks[1].gradient, 5, std::nan(""));
+      if (spoiled) {
+        reference::store(problem.type, problem.ranks[1].gradient, 5, std::nan(""));
+      }
       std::vector<Tensor> tensors;
       for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
-        if (residuals[rank]) problem.ranks[rank].residual = residuals[rank];
+        if (residuals[rank]) {
+          problem.ranks[rank].residual = residuals[rank];
+        }
         problem.ranks[rank].state = states[rank];
         tensors.push_back(support::tensor_of(problem, rank));
       }

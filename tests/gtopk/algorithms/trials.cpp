@@ -62,7 +62,9 @@ Selection sort_all(const SelectionInput& input, const List& out) {
           const Value acc =
               accumulate_one(data[i - begin], residual == nullptr ? Value{0} : residual[i]);
           finite &= std::isfinite(acc);
-          if (acc != 0) entries.emplace_back(acc, static_cast<Index>(i));
+          if (acc != 0) {
+            entries.emplace_back(acc, static_cast<Index>(i));
+          }
         }
       });
   if (!finite) {
@@ -128,7 +130,9 @@ class Deltas final : public Codec {
       const std::uint64_t index = index_of(type, list, i);
       for (std::uint64_t rest = index - before;; rest >>= 7U) {
         *at++ = static_cast<std::byte>((rest & 0x7FU) | (rest > 0x7FU ? 0x80U : 0U));
-        if (rest <= 0x7FU) break;
+        if (rest <= 0x7FU) {
+          break;
+        }
       }
       before = index;
     }
@@ -137,19 +141,29 @@ class Deltas final : public Codec {
 
   List decode(EntryType type, const ListHeader& says, std::span<std::byte> message,
               std::size_t capacity, std::uint64_t d, Rooms& rooms) const override {
-    if (says.index_bytes != type.index_bytes) throw Damaged("-byte indices of another width");
-    if (says.count > capacity) throw Damaged("too many entries");
+    if (says.index_bytes != type.index_bytes) {
+      throw Damaged("-byte indices of another width");
+    }
+    if (says.count > capacity) {
+      throw Damaged("too many entries");
+    }
     const std::size_t values = says.count * type.value_bytes();
-    if (message.size() < kFrontBytes + values) throw Damaged("cut");
+    if (message.size() < kFrontBytes + values) {
+      throw Damaged("cut");
+    }
     std::vector<std::uint64_t> indices;
     std::span<const std::byte> rest = message.subspan(kFrontBytes + values);
     for (std::size_t i = 0; i < says.count; ++i) {
       const std::uint64_t delta = take(rest);
       const std::uint64_t before = i == 0 ? 0 : indices.back();
-      if (delta >= d || before + delta >= d || (i != 0 && delta == 0)) throw Damaged("an index");
+      if (delta >= d || before + delta >= d || (i != 0 && delta == 0)) {
+        throw Damaged("an index");
+      }
       indices.push_back(before + delta);
     }
-    if (!rest.empty()) throw Damaged("bytes behind the last index");
+    if (!rest.empty()) {
+      throw Damaged("bytes behind the last index");
+    }
     List list = make(type, says.count, rooms);
     list.size = says.count;
     if (values != 0) {
@@ -178,7 +192,9 @@ class Deltas final : public Codec {
       const auto group = static_cast<std::uint64_t>(rest[i]);
       value |= (group & 0x7FU) << (7 * i);
       if (group <= 0x7FU) {
-        if (i != 0 && group == 0) break;
+        if (i != 0 && group == 0) {
+          break;
+        }
         rest = rest.subspan(i + 1);
         return value;
       }

@@ -108,7 +108,9 @@ Counted counted(const reference::Problem& problem) {
 std::vector<std::string> priced() {
   std::vector<std::string> names;
   for (const Choice& choice : algorithm_registry().choices()) {
-    if (algorithm_registry().find(choice.name).cost != nullptr) names.emplace_back(choice.name);
+    if (algorithm_registry().find(choice.name).cost != nullptr) {
+      names.emplace_back(choice.name);
+    }
   }
   return names;
 }
@@ -206,12 +208,16 @@ TEST(CostOfHosts, IsWhatOneOfThemSendsToTheOthers) {
     ranks.fabric().set_faults([&](const transport::inproc::Sent& sent) {
       const std::string& from = problem.hosts[sent.source];
       const bool list = sent.bytes > kHeaderBytes;
-      if (list && from != problem.hosts[sent.destination]) sent_by[from] += sent.bytes;
+      if (list && from != problem.hosts[sent.destination]) {
+        sent_by[from] += sent.bytes;
+      }
       return transport::inproc::Fault{};
     });
     EXPECT_EQ(support::differs_from_reference(ranks, problem), "") << what;
     std::uint64_t most = 0;
-    for (const auto& [host, bytes] : sent_by) most = std::max(most, bytes);
+    for (const auto& [host, bytes] : sent_by) {
+      most = std::max(most, bytes);
+    }
     const Routes routes(hosts_of(problem));
     const std::uint64_t headers =
         by_hosts(problem) ? kHeaderBytes * routes.everything().crossing : 0;
@@ -250,7 +256,9 @@ TEST(ExpectedBytes, OfACodecAreWithinThreePercentOfWhatRandomIndicesTake) {
     input.gradient = reference::zeros(problem.type, kD);
     for (std::uint64_t i = 0; i < kN;) {
       const std::uint64_t at = random.below(kD);
-      if (reference::load(problem.type, input.gradient, at) != 0) continue;
+      if (reference::load(problem.type, input.gradient, at) != 0) {
+        continue;
+      }
       reference::store(problem.type, input.gradient, at, 1.0 + random.uniform());
       ++i;
     }

@@ -14,7 +14,9 @@ namespace {
 /// Hosts by rank, a letter each.
 Routes routes_of(const std::string& letters) {
   std::vector<std::string> names;
-  for (const char letter : letters) names.emplace_back(1, letter);
+  for (const char letter : letters) {
+    names.emplace_back(1, letter);
+  }
   return Routes(engine::HostMap(names));
 }
 

@@ -55,7 +55,9 @@ TEST_F(Counts, OfThresholdStayWithinAThirdOfKWhileTheValuesDrift) {
     // Slowly down, and now and then far up or down.
     const float scale = std::pow(0.98F, static_cast<float>(step)) * (step % 20 == 19 ? 50.0F : 1);
     one.gradient = testing::random_values<float>(Kind::kGaussian, one.gradient.size(), random);
-    for (float& value : one.gradient) value *= scale;
+    for (float& value : one.gradient) {
+      value *= scale;
+    }
     const Expected expected = reference(one);
     const Outcome outcome = select(one);
     expect_equal(outcome, expected, one);
@@ -99,7 +101,9 @@ TEST_F(Counts, OfBlockAreThoseOfEachBlock) {
   const Outcome outcome = select(one);
   ASSERT_EQ(outcome.selection.count, 42U);
   std::vector<std::size_t> counts(11);
-  for (const std::uint32_t index : outcome.list.indices) ++counts[index / 100];
+  for (const std::uint32_t index : outcome.list.indices) {
+    ++counts[index / 100];
+  }
   EXPECT_EQ(counts, (std::vector<std::size_t>{4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 2}));
 }
 

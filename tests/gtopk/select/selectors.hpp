@@ -77,7 +77,9 @@ class Selectors : public ::testing::Test {
     one.gradient = values(d, random);
     if (random() % 4 != 0) {
       one.residual = testing::random_values<Value>(testing::random_kind(random), d, random);
-      if (random() % 2 == 0) std::fill(one.residual.begin(), one.residual.end(), Value{0});
+      if (random() % 2 == 0) {
+        std::fill(one.residual.begin(), one.residual.end(), Value{0});
+      }
     }
     one.options.selector = selector;
     one.options.k = random() % 6 == 0 ? d : 1 + random() % (random() % 2 == 0 ? d : 1 + d / 20);
@@ -148,12 +150,16 @@ class Selectors : public ::testing::Test {
     const auto acc = testing::reference_acc(one.gradient, one.residual);
     Expected expected;
     expected.finite = testing::all_finite(acc);
-    if (!expected.finite) return expected;
+    if (!expected.finite) {
+      return expected;
+    }
     SelectorState state = one.state;
     for (const auto& [index, value] : reference::select(acc, one.options, state)) {
       expected.list.push(static_cast<Index>(index), value);
     }
-    if (one.options.selector == "threshold") expected.next = state;
+    if (one.options.selector == "threshold") {
+      expected.next = state;
+    }
     return expected;
   }
 

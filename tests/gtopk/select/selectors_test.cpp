@@ -139,7 +139,9 @@ TYPED_TEST(Selectors, OfPlusAndMinusOneSomethingIsSelectedWhateverTheCorrections
         one.gradient[i] = narrow<T>(i % 3 == 0 ? Value{1} : Value{-1});
       }
       one.residual.clear();
-      if (!this->row(one).per_block) one.options.k = k;
+      if (!this->row(one).per_block) {
+        one.options.k = k;
+      }
       this->expect_reference(one);
       const std::size_t count = this->select(one).selection.count;
       EXPECT_GT(count, 0U) << one.description();
@@ -153,7 +155,9 @@ TYPED_TEST(Selectors, TheSteadyStateAllocatesNothing) {
   this->for_each_selector([&](const std::string& selector) {
     std::mt19937_64 random(1);
     auto one = this->random_case(1, selector, 100'000);
-    if (!this->row(one).per_block) one.options.k = 1'000;
+    if (!this->row(one).per_block) {
+      one.options.k = 1'000;
+    }
     one.residual.clear();
     typename TestFixture::List list;
     const auto arrays = list.out(this->most_of(one));

@@ -83,7 +83,9 @@ class EveryCodec : public ::testing::TestWithParam<std::tuple<std::string, std::
                       Numbers* numbers = nullptr) {
     try {
       const List list = codec_.decode(type_, says, message, capacity, kD, rooms_);
-      if (numbers != nullptr) *numbers = numbers_of(list);
+      if (numbers != nullptr) {
+        *numbers = numbers_of(list);
+      }
     } catch (const Damaged& damaged) {
       return damaged.what();
     }
@@ -181,10 +183,14 @@ TEST_P(EveryCodec, WhateverBytesComeRefusesThemOrGivesAValidList) {
       message.resize(kFrontBytes);
       message.insert(message.end(), body.begin(), body.end());
     }
-    if (random.one_in(4)) says.count = random.below(13);
+    if (random.one_in(4)) {
+      says.count = random.below(13);
+    }
     Numbers back;
     const std::size_t room_for = random.below(13);
-    if (!refusal(message, says, room_for, &back).empty()) continue;
+    if (!refusal(message, says, room_for, &back).empty()) {
+      continue;
+    }
     ++decoded;
     ASSERT_LE(back.size(), room_for) << "seed " << seed;
     for (std::size_t i = 0; i < back.size(); ++i) {
@@ -198,7 +204,9 @@ TEST_P(EveryCodec, WhateverBytesComeRefusesThemOrGivesAValidList) {
 
 std::vector<std::string> names() {
   std::vector<std::string> names;
-  for (const Choice& choice : wires()) names.emplace_back(choice.name);
+  for (const Choice& choice : wires()) {
+    names.emplace_back(choice.name);
+  }
   return names;
 }
 

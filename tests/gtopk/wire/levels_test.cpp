@@ -48,7 +48,9 @@ std::vector<Value> read(const Bytes& bytes, std::size_t count) {
 Bytes bytes_of(const std::vector<float>& scales, const std::vector<unsigned>& codes) {
   Bytes bytes(scales.size() * sizeof(float));
   std::memcpy(bytes.data(), scales.data(), bytes.size());
-  for (const unsigned code : codes) bytes.push_back(static_cast<std::byte>(code));
+  for (const unsigned code : codes) {
+    bytes.push_back(static_cast<std::byte>(code));
+  }
   return bytes;
 }
 
@@ -127,7 +129,9 @@ std::vector<Value> drawn(std::uint64_t seed) {
     value = from == 0   ? static_cast<Value>(1 + random.uniform())
             : from == 1 ? kSmallest * static_cast<Value>(1 + random.below(3))
                         : kLargest / static_cast<Value>(1 + random.below(2));
-    if (random.one_in(2)) value = -value;
+    if (random.one_in(2)) {
+      value = -value;
+    }
   }
   return values;
 }
@@ -154,8 +158,12 @@ TEST(Levels, TwoOfThemLoseLessThanHalfAsMuchAsOne) {
   Floats values;
   while (values.size() < 4096) {
     double sum = 0;
-    for (int n = 0; n < 12; ++n) sum += random.uniform() - 0.5;
-    if (std::fabs(sum) > 2.576) values.push_back(static_cast<float>(sum));
+    for (int n = 0; n < 12; ++n) {
+      sum += random.uniform() - 0.5;
+    }
+    if (std::fabs(sum) > 2.576) {
+      values.push_back(static_cast<float>(sum));
+    }
   }
   const auto lost = [&](const Floats& kept) {
     double all = 0;

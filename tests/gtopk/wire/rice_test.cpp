@@ -34,7 +34,9 @@ std::vector<Index> decoded(const Bytes& code, std::size_t count, std::uint64_t d
 
 Bytes bytes(std::initializer_list<unsigned> values) {
   Bytes bytes;
-  for (const unsigned value : values) bytes.push_back(static_cast<std::byte>(value));
+  for (const unsigned value : values) {
+    bytes.push_back(static_cast<std::byte>(value));
+  }
   return bytes;
 }
 
@@ -64,7 +66,9 @@ TEST(Rice, IsWithinTwentiethOfTheEntropyAtEveryDensity) {
     const std::uint64_t d = density < 1e-3 ? 30'000'000 : 3'000'000;
     std::vector<std::uint32_t> indices;
     for (std::uint64_t i = 0; i < d; ++i) {
-      if (random.uniform() < density) indices.push_back(static_cast<std::uint32_t>(i));
+      if (random.uniform() < density) {
+        indices.push_back(static_cast<std::uint32_t>(i));
+      }
     }
     const auto k = static_cast<double>(indices.size());
     const auto all = static_cast<double>(d);
@@ -86,12 +90,16 @@ TEST(Rice, GivesBackIndicesOfAnyWidthWhereverTheyLie) {
     const std::uint64_t count = random.below(700);
     while (indices.size() < count) {
       const std::uint64_t gap = random.one_in(50) ? random.below(kMost / 700) : random.below(5);
-      if (next + gap >= kMost) break;
+      if (next + gap >= kMost) {
+        break;
+      }
       indices.push_back(next + gap);
       next += gap + 1;
     }
     const std::uint64_t d = next + random.below(3);
-    if (d == 0) continue;
+    if (d == 0) {
+      continue;
+    }
     const Bytes code = encoded(indices, d);
     ASSERT_LE(code.size(), rice::room_for(indices.size(), d)) << "seed " << seed;
     ASSERT_EQ(decoded<std::uint64_t>(code, indices.size(), d), indices) << "seed " << seed;

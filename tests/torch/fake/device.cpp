@@ -61,11 +61,17 @@ struct Device {
         const std::size_t first = random() % streams.size();
         for (std::size_t i = 0; i < streams.size() && chosen == nullptr; ++i) {
           Stream& each = streams[(first + i) % streams.size()];
-          if (each.tasks.empty()) continue;
+          if (each.tasks.empty()) {
+            continue;
+          }
           const auto& may_run = each.tasks.front().may_run;
-          if (!may_run || may_run()) chosen = &each;
+          if (!may_run || may_run()) {
+            chosen = &each;
+          }
         }
-        if (chosen != nullptr) task = std::move(chosen->tasks.front());
+        if (chosen != nullptr) {
+          task = std::move(chosen->tasks.front());
+        }
       }
       if (chosen == nullptr) {
         std::unique_lock lock(mutex);
@@ -108,17 +114,23 @@ struct Arena {
 
   Arena() {
     const int file = memfd_create("fake device", 0);
-    if (file < 0 || ftruncate(file, kArena) != 0) std::abort();
+    if (file < 0 || ftruncate(file, kArena) != 0) {
+      std::abort();
+    }
     locked = static_cast<std::byte*>(mmap(nullptr, kArena, PROT_NONE, MAP_SHARED, file, 0));
     open =
         static_cast<std::byte*>(mmap(nullptr, kArena, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
-    if (locked == MAP_FAILED || open == MAP_FAILED) std::abort();
+    if (locked == MAP_FAILED || open == MAP_FAILED) {
+      std::abort();
+    }
   }
 
   void settle() {
     std::erase_if(waiting, [this](auto& each) {
       for (const auto& [stream, until] : each.second.users) {
-        if (stream->done < until) return false;
+        if (stream->done < until) {
+          return false;
+        }
       }
       reuse(each.first, each.second);
       return true;
@@ -155,12 +167,16 @@ std::uint64_t done(const Stream& stream) { return stream.done; }
 
 void synchronize(Stream& stream) {
   const std::uint64_t until = stream.given;
-  while (stream.done < until) sched_yield();
+  while (stream.done < until) {
+    sched_yield();
+  }
 }
 
 void* Memory::take(std::size_t bytes, bool pinned, const Stream* on) {
   std::size_t size = 64;
-  while (size < bytes) size *= 2;
+  while (size < bytes) {
+    size *= 2;
+  }
   Arena& all = arena();
   const std::lock_guard lock(all.mutex);
   all.settle();
@@ -171,7 +187,9 @@ void* Memory::take(std::size_t bytes, bool pinned, const Stream* on) {
   } else if (pinned) {
     memory = std::aligned_alloc(64, size);
   } else {
-    if (all.taken + size > kArena) std::abort();
+    if (all.taken + size > kArena) {
+      std::abort();
+    }
     memory = all.locked + all.taken;
     all.taken += size;
   }
@@ -183,9 +201,13 @@ void Memory::give_back(void* memory) {
   Arena& all = arena();
   const std::lock_guard lock(all.mutex);
   const auto found = all.blocks.find(memory);
-  if (found == all.blocks.end()) std::abort();
+  if (found == all.blocks.end()) {
+    std::abort();
+  }
   Block& block = found->second;
-  if (block.on != nullptr) block.users.emplace_back(block.on, block.on->given.load());
+  if (block.on != nullptr) {
+    block.users.emplace_back(block.on, block.on->given.load());
+  }
   all.waiting.emplace_back(memory, std::move(block));
   all.blocks.erase(found);
   all.settle();
@@ -195,7 +217,9 @@ void Memory::in_use_on(const void* memory, const Stream& stream) {
   Arena& all = arena();
   const std::lock_guard lock(all.mutex);
   const auto found = all.blocks.upper_bound(memory);
-  if (found == all.blocks.begin()) return;
+  if (found == all.blocks.begin()) {
+    return;
+  }
   std::prev(found)->second.users.emplace_back(&stream, stream.given.load());
 }
 
@@ -203,7 +227,9 @@ bool Memory::is_pinned(const void* memory) {
   Arena& all = arena();
   const std::lock_guard lock(all.mutex);
   const auto found = all.blocks.upper_bound(memory);
-  if (found == all.blocks.begin()) return false;
+  if (found == all.blocks.begin()) {
+    return false;
+  }
   const auto& [begin, block] = *std::prev(found);
   return block.pinned && memory < static_cast<const std::byte*>(begin) + block.bytes;
 }
@@ -242,7 +268,9 @@ extern "C" {
 
 int cuStreamWaitValue32_v2(void* on, std::uint64_t address, std::uint32_t value, unsigned flags) {
   fake::count("wait_value");
-  if (flags != 0) return 1;
+  if (flags != 0) {
+    return 1;
+  }
   const auto* const flag = reinterpret_cast<const std::atomic<std::uint32_t>*>(address);
   fake::enqueue(
       *static_cast<fake::Stream*>(on), [] {},

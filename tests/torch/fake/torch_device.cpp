@@ -63,7 +63,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex,
               const c10::EventFlag) const override {
-    if (*event == nullptr) *event = new Event;
+    if (*event == nullptr) {
+      *event = new Event;
+    }
     auto* const mine = static_cast<Event*>(*event);
     const std::uint64_t version = ++mine->recorded;
     fake::enqueue(as_fake(stream), [done = mine->done, version] { *done = version; });
@@ -83,7 +85,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   void synchronizeEvent(void* event) const override {
     fake::count("synchronize_event");
-    while (!queryEvent(event)) std::this_thread::yield();
+    while (!queryEvent(event)) {
+      std::this_thread::yield();
+    }
   }
   bool queryStream(const c10::Stream& stream) const override {
     return fake::done(as_fake(stream)) >= fake::given(as_fake(stream));
@@ -94,10 +98,14 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   void synchronizeDevice(const c10::DeviceIndex) const override {
     fake::count("synchronize_device");
-    for (int i = 0; i < fake::kStreams; ++i) fake::synchronize(fake::stream(i));
+    for (int i = 0; i < fake::kStreams; ++i) {
+      fake::synchronize(fake::stream(i));
+    }
   }
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
-    if (data.get() != nullptr) fake::Memory::in_use_on(data.get(), as_fake(stream));
+    if (data.get() != nullptr) {
+      fake::Memory::in_use_on(data.get(), as_fake(stream));
+    }
   }
 };
 
@@ -151,7 +159,9 @@ at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
 at::Tensor bare(const at::Tensor& tensor) {
   const at::AutoDispatchBelowADInplaceOrView below;
   void* memory = tensor.storage().data_ptr().get();
-  if (tensor.device().type() == kFake && memory != nullptr) memory = fake::Memory::behind(memory);
+  if (tensor.device().type() == kFake && memory != nullptr) {
+    memory = fake::Memory::behind(memory);
+  }
   auto* const first =
       static_cast<std::byte*>(memory) + tensor.storage_offset() * tensor.element_size();
   at::Tensor view = at::for_blob(first, tensor.sizes())
@@ -165,7 +175,9 @@ at::Tensor bare(const at::Tensor& tensor) {
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   fake::count("copy");
-  if (to.numel() == 0) return to;
+  if (to.numel() == 0) {
+    return to;
+  }
   const c10::Stream stream = as_torch(current());
   fake::enqueue(as_fake(stream), [to = bare(to), from = bare(from.expand(to.sizes()))] {
     const at::AutoDispatchBelowADInplaceOrView below;
@@ -173,7 +185,9 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   });
   bool pageable = false;
   for (const at::Tensor& each : {from, to}) {
-    if (!each.device().is_cpu()) continue;
+    if (!each.device().is_cpu()) {
+      continue;
+    }
     void* const memory = each.storage().data_ptr().get();
     if (fake::Memory::is_pinned(memory)) {
       fake::Memory::in_use_on(memory, as_fake(stream));
@@ -182,7 +196,9 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
     }
   }
   const bool on_host = from.device().is_cpu() || to.device().is_cpu();
-  if (on_host && (!non_blocking || pageable)) fake::synchronize(as_fake(stream));
+  if (on_host && (!non_blocking || pageable)) {
+    fake::synchronize(as_fake(stream));
+  }
   return to;
 }
 
@@ -227,7 +243,9 @@ TORCH_LIBRARY(fake, library) {
   library.def(
       "counts() -> Dict(str, int)", +[] {
         c10::Dict<std::string, std::int64_t> counts;
-        for (const auto& [name, count] : fake::counts()) counts.insert(name, count);
+        for (const auto& [name, count] : fake::counts()) {
+          counts.insert(name, count);
+        }
         return counts;
       });
 }

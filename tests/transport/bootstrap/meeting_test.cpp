@@ -63,7 +63,9 @@ class Life {
       : presence_(std::move(presence)), store_(store, [this, options](const StoreCall& call) {
           const bool fatal =
               call.kind == StoreCall::Kind::kSet && call.key.starts_with(options.dies_before_key);
-          if (calls == options.dies_before || fatal) throw Killed();
+          if (calls == options.dies_before || fatal) {
+            throw Killed();
+          }
           ++calls;
           if (call.kind == StoreCall::Kind::kFind && call.key.starts_with("gtopk/table/")) {
             answered = true;
@@ -85,7 +87,9 @@ class Life {
   void join() { thread_.join(); }
   void kill() { store_.cut_off(); }
   void wait_for(const std::atomic<bool>& flag) const {
-    while (!flag && !ended) std::this_thread::yield();
+    while (!flag && !ended) {
+      std::this_thread::yield();
+    }
   }
 
   [[nodiscard]] const Presence& presence() const { return presence_; }
@@ -116,7 +120,9 @@ Lives begin_all(const std::shared_ptr<MemoryStore>& store, std::uint32_t size,
 
 /// Every one of them has met the others, and nobody else.
 void expect_met(const Lives& lives) {
-  for (const auto& life : lives) life->join();
+  for (const auto& life : lives) {
+    life->join();
+  }
   for (const auto& life : lives) {
     ASSERT_TRUE(life->met) << "rank " << life->presence().rank << ": "
                            << (life->error ? life->error->what() : "cut off");
@@ -138,7 +144,9 @@ TEST(Meeting, OfTheSameNameAgainAndAgainLeavesNoMoreKeysThanTheFirst) {
   expect_met(begin_all(store, 3));
   const std::size_t keys = store->keys();
   EXPECT_LE(keys, 2U);  // where the next one begins
-  for (int round = 0; round < 100; ++round) expect_met(begin_all(store, 3));
+  for (int round = 0; round < 100; ++round) {
+    expect_met(begin_all(store, 3));
+  }
   EXPECT_EQ(store->keys(), keys);
 }
 
@@ -154,7 +162,9 @@ TEST(Meeting, SurvivesTheDeathOfAnyRankAtAnyMomentAndTheEndOfAllOthersWithIt) {
             store, born(rank, 3), Life::Options{.dies_before = rank == victim ? moment : kNever}));
       }
       lives[victim]->join();
-      for (const auto& life : lives) life->kill();
+      for (const auto& life : lives) {
+        life->kill();
+      }
       died = lives[victim]->died;
       lives.clear();
       expect_met(begin_all(store, 3));
@@ -242,11 +252,15 @@ TEST(Meeting, WithARankThatCannotBeInTheGroupIsTheSameErrorOnAll) {
     Lives lives;
     for (std::uint32_t rank = 0; rank < 3; ++rank) {
       Presence presence = born(rank, 3);
-      if (rank == refusing) presence.refusal = Error(ErrorKind::kUnsupported, "the reason");
+      if (rank == refusing) {
+        presence.refusal = Error(ErrorKind::kUnsupported, "the reason");
+      }
       lives.push_back(std::make_unique<Life>(store, presence));
     }
     EXPECT_THAT(common_error(lives), AllOf(HasSubstr("group 'g'"), HasSubstr("the reason")));
-    for (const auto& life : lives) EXPECT_EQ(life->error->kind(), ErrorKind::kUnsupported);
+    for (const auto& life : lives) {
+      EXPECT_EQ(life->error->kind(), ErrorKind::kUnsupported);
+    }
     expect_met(begin_all(store, 3));
   }
 }
@@ -270,7 +284,9 @@ TEST(Meeting, TakesOneOfTwoProcessesThatBothCallThemselvesRankOne) {
   for (const std::uint32_t rank : {0U, 1U, 1U}) {
     lives.push_back(std::make_unique<Life>(store, born(rank, 2), Life::Options{.at_most = 500ms}));
   }
-  for (const auto& life : lives) life->join();
+  for (const auto& life : lives) {
+    life->join();
+  }
   ASSERT_TRUE(lives[0]->met) << lives[0]->error->what();
   EXPECT_NE(lives[1]->met, lives[2]->met);
   const Life& taken = lives[1]->met ? *lives[1] : *lives[2];

@@ -35,7 +35,9 @@ const std::string kOther = "the secret of that job";
 
 std::string hexadecimal(const std::string& bytes) {
   std::string text;
-  for (const char byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  for (const char byte : bytes) {
+    text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  }
   return text;
 }
 

@@ -59,7 +59,9 @@ class Besiegers {
         open_.push_back(
             {.socket = std::move(socket), .rest = ClientHandshake("another secret").hello()});
     }
-    if (number % 500 == 4) go_on();
+    if (number % 500 == 4) {
+      go_on();
+    }
   }
 
  private:
@@ -75,7 +77,9 @@ class Besiegers {
 
   void go_on() {
     for (Slow& each : open_) {
-      if (each.rest.size() < 2) continue;
+      if (each.rest.size() < 2) {
+        continue;
+      }
       say(each.socket, each.rest.substr(0, 1));
       each.rest.erase(0, 1);
     }
@@ -123,7 +127,9 @@ TEST_P(Siege, LetsTheJobMeetAndKeepsNothing) {
   RendezvousServer server(RendezvousListener(Endpoint{.host = "127.0.0.1", .port = 0}), GetParam());
   const Endpoint at{.host = "127.0.0.1", .port = server.port()};
   Besiegers besiegers(at);
-  for (int number = 0; number < kConnections / 2; ++number) besiegers.come(number);
+  for (int number = 0; number < kConnections / 2; ++number) {
+    besiegers.come(number);
+  }
   std::vector<std::jthread> ranks;
   for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
     ranks.emplace_back([&, rank] { keep_meeting(at, GetParam(), rank); });

@@ -76,7 +76,9 @@ TEST(Close, APortWhoseOwnerLetsItGoWithoutClosingHasDied) {
   Ranks ranks(2);
   Message& received = ranks.recv(1, 0, 5);
   ranks.fabric.take_port(0).reset();
-  while (ranks.fabric.deliver_one() || ranks.fabric.advance_to_next()) ranks.port(1).progress();
+  while (ranks.fabric.deliver_one() || ranks.fabric.advance_to_next()) {
+    ranks.port(1).progress();
+  }
   ranks.port(1).progress();
   EXPECT_EQ(received.status(), Status::kPeerFailed);
   EXPECT_THROW(static_cast<void>(ranks.fabric.port(0)), std::logic_error);

@@ -48,11 +48,15 @@ class Ranks {
     for (;;) {
       bool moved = fabric.deliver_one();
       moved = port(static_cast<std::uint32_t>(fabric.pick(fabric.size()))).progress() || moved;
-      if (moved) continue;
+      if (moved) {
+        continue;
+      }
       for (std::uint32_t rank = 0; rank < fabric.size(); ++rank) {
         moved = port(rank).progress() || moved;
       }
-      if (!moved) return;
+      if (!moved) {
+        return;
+      }
     }
   }
   /// The same, and lets time pass until nothing is under way.

@@ -24,10 +24,14 @@ std::string arrival_order(FabricOptions options) {
   }
   std::string order;
   while (order.size() < received.size()) {
-    if (!ranks.fabric.deliver_one() && !ranks.fabric.advance_to_next()) break;
+    if (!ranks.fabric.deliver_one() && !ranks.fabric.advance_to_next()) {
+      break;
+    }
     ranks.port(0).progress();
     for (Message*& call : received) {
-      if (call == nullptr || call->pending()) continue;
+      if (call == nullptr || call->pending()) {
+        continue;
+      }
       order += call->text();
       call = nullptr;
     }
@@ -43,7 +47,9 @@ TEST(Schedule, TheSameSeedGivesTheSameRun) {
 
 TEST(Schedule, SeedsReorderWhatTagsAndSendersLeaveFree) {
   std::set<std::string> orders;
-  for (std::uint64_t seed = 0; seed < 20; ++seed) orders.insert(arrival_order({.seed = seed}));
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    orders.insert(arrival_order({.seed = seed}));
+  }
   EXPECT_GE(orders.size(), 15U);
 }
 
@@ -62,12 +68,16 @@ TEST(Schedule, NothingArrivesBeforeItsTimeAndEverythingByTheLatest) {
   ranks.settle();
   ranks.fabric.advance(microseconds(10) - Duration(1));
   ranks.settle();
-  for (const Message* call : received) EXPECT_TRUE(call->pending());
+  for (const Message* call : received) {
+    EXPECT_TRUE(call->pending());
+  }
   ASSERT_TRUE(ranks.fabric.advance_to_next());
   EXPECT_GE(ranks.fabric.clock().now() - start, microseconds(10));
   ranks.settle_all();
   EXPECT_LE(ranks.fabric.clock().now() - start, microseconds(50));
-  for (const Message* call : received) EXPECT_EQ(call->status(), Status::kOk);
+  for (const Message* call : received) {
+    EXPECT_EQ(call->status(), Status::kOk);
+  }
 }
 
 // Whoever is told something relies on having what came before it.
@@ -77,7 +87,9 @@ TEST(Schedule, ADelayedMessageHoldsBackTheControlMessagesOfItsSender) {
     ranks.fabric.set_faults([](const Sent& sent) {
       return Fault{.delay = sent.number == 3 ? milliseconds(1) : milliseconds(0)};
     });
-    for (std::uint32_t i = 0; i < 6; ++i) ranks.send(0, 1, tag_of(0, i), "x");
+    for (std::uint32_t i = 0; i < 6; ++i) {
+      ranks.send(0, 1, tag_of(0, i), "x");
+    }
     Message& control = ranks.recv(1, 0, control_tag(1));
     ranks.send(0, 1, control_tag(1), "told");
     ranks.settle();

@@ -130,7 +130,9 @@ TEST_P(Withdrawal, WhatSiftHasSeenIsStillDiscardedAndCutShort) {
 
 TEST_P(Withdrawal, WhatSiftHasSeenAndNobodyReceivedDoesNotHoldUpAClose) {
   begin(2);
-  for (const std::size_t size : {5UL, 300'000UL}) send(0, 1, 7, pattern(size, 1));
+  for (const std::size_t size : {5UL, 300'000UL}) {
+    send(0, 1, 7, pattern(size, 1));
+  }
   ASSERT_TRUE(network().arrived(0, 1));
   EXPECT_EQ(end(1).sift([](Tag) { return true; }), 0U);
   EXPECT_EQ(end(1).discard(0, 0), 2U);

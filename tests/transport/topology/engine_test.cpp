@@ -27,7 +27,9 @@ std::map<std::string, Cores> threads_here() {
     std::ifstream status(task.path() / "status");
     constexpr std::string_view kField = "Cpus_allowed_list:\t";
     for (std::string line; std::getline(status, line);) {
-      if (line.starts_with(kField)) found[name] = cores_from(line.substr(kField.size()));
+      if (line.starts_with(kField)) {
+        found[name] = cores_from(line.substr(kField.size()));
+      }
     }
   }
   return found;

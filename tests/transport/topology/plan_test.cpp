@@ -197,7 +197,9 @@ TEST(Plan, PlacesRanksOnMachines) {
   for (const Case& each : cases()) {
     SCOPED_TRACE(testing::PrintToString(each));
     Topology on = machine(each.machine);
-    if (*each.mask != '\0') on.allowed = cores_from(each.mask);
+    if (*each.mask != '\0') {
+      on.allowed = cores_from(each.mask);
+    }
     const Plan made = plan(on, each.job);
     EXPECT_EQ(made.gpu, each.gpu);
     EXPECT_EQ(made.nic, each.nic);
@@ -217,7 +219,9 @@ TEST(Plan, NeverLeavesTheMaskNorTakesOneCoreAlone) {
     for (std::uint32_t first = 0; first < on.cores.size(); ++first) {
       for (std::uint32_t last = first; last < on.cores.size(); ++last) {
         on.allowed.clear();
-        for (std::uint32_t core = first; core <= last; ++core) on.allowed.push_back(core);
+        for (std::uint32_t core = first; core <= last; ++core) {
+          on.allowed.push_back(core);
+        }
         for (const Device& nic : on.nics) {
           const Plan made = plan(on, {.local_size = 2, .interfaces = {nic.name}});
           EXPECT_TRUE(includes(on.allowed, made.engine)) << name << " " << to_text(on.allowed);

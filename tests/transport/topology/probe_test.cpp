@@ -24,7 +24,9 @@ using testing::SizeIs;
 
 std::vector<std::string> names(const std::vector<Device>& devices) {
   std::vector<std::string> found;
-  for (const Device& each : devices) found.push_back(each.name);
+  for (const Device& each : devices) {
+    found.push_back(each.name);
+  }
   return found;
 }
 

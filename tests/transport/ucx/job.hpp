@@ -81,7 +81,9 @@ struct Job {
   }
   /// Settles as often as the parent asks for it, and answers whether anything moved.
   void settle_on_request(ForkedRank& self) const {
-    while (self.hear() == "settle") self.say(settle() ? "moved" : "still");
+    while (self.hear() == "settle") {
+      self.say(settle() ? "moved" : "still");
+    }
   }
 
   /// All ranks have come this far. Progresses meanwhile, as a peer may need this rank's.

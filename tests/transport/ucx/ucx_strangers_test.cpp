@@ -60,7 +60,9 @@ TEST_P(Strangers, MessagesOfEveryKindFitNoReceiveAndEndForTheirSender) {
     return dropped == kCount &&
            std::ranges::all_of(strange, [](const Message& message) { return message.done(); });
   }));
-  for (const Message& message : in) EXPECT_TRUE(message.pending());
+  for (const Message& message : in) {
+    EXPECT_TRUE(message.pending());
+  }
 
   std::deque<Message> out;
   for (const Tag tag : tags) {

@@ -74,7 +74,9 @@ class ResettingPort {
   ResettingPort& operator=(const ResettingPort&) = delete;
   ~ResettingPort() {
     shutdown(socket_, SHUT_RDWR);  // ends accept
-    if (thread_.joinable()) thread_.join();
+    if (thread_.joinable()) {
+      thread_.join();
+    }
     ::close(socket_);
   }
 
@@ -137,7 +139,9 @@ TEST(UcxTransport, PeerThatResetsEveryConnectionIsAFailureAndNoCrash) {
     out.send(*dialler, peer, 1);
     ASSERT_TRUE(progress_until(step, [&] { return out.done(); }));
     EXPECT_EQ(out.request.status(), Status::kPeerFailed);
-    for (int i = 0; i < 100; ++i) dialler->progress();
+    for (int i = 0; i < 100; ++i) {
+      dialler->progress();
+    }
   }
 }
 

@@ -19,7 +19,9 @@ constexpr std::uint64_t kSteps = 2;
 std::vector<std::string> names(const std::vector<std::uint32_t>& hosts) {
   std::vector<std::string> names;
   names.reserve(hosts.size());
-  for (const std::uint32_t host : hosts) names.push_back(std::to_string(host));
+  for (const std::uint32_t host : hosts) {
+    names.push_back(std::to_string(host));
+  }
   return names;
 }
 
@@ -41,7 +43,9 @@ std::uint64_t elements_that_differ(const reference::Bytes& expected,
                                    const std::vector<std::byte>& seen, std::size_t element) {
   std::uint64_t wrong = 0;
   for (std::size_t at = 0; at < seen.size(); at += element) {
-    if (std::memcmp(expected.data() + at, seen.data() + at, element) != 0) ++wrong;
+    if (std::memcmp(expected.data() + at, seen.data() + at, element) != 0) {
+      ++wrong;
+    }
   }
   return wrong;
 }

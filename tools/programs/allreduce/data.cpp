@@ -41,7 +41,9 @@ std::vector<std::byte> gradient(DataType dtype, std::uint64_t n, std::uint32_t r
   std::vector<std::byte> bytes(n * size_of(dtype));
   const std::uint64_t seed = mix(rank + 1);
   visit_type(dtype, [&]<class T>() {
-    if constexpr (kIsFloating<T>) fill<T>(bytes, n, seed);
+    if constexpr (kIsFloating<T>) {
+      fill<T>(bytes, n, seed);
+    }
   });
   return bytes;
 }
@@ -63,7 +65,9 @@ std::uint64_t checksum(const std::vector<std::byte>& bytes) {
     std::memcpy(&word, bytes.data() + at, sizeof word);
     sum = mix(sum ^ word);
   }
-  for (; at < bytes.size(); ++at) sum = mix(sum ^ std::to_integer<std::uint64_t>(bytes[at]));
+  for (; at < bytes.size(); ++at) {
+    sum = mix(sum ^ std::to_integer<std::uint64_t>(bytes[at]));
+  }
   return sum;
 }
 

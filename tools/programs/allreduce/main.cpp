@@ -30,9 +30,13 @@ std::vector<std::string> provenance(Job& job, const Options& options, const Sett
                       "reference's"
                     : "#wrong: ranks whose tensor is not rank 0's (--check compares elements)"};
   if (options.topology) {
-    for (const std::string& one : placements(job)) lines.push_back(one);
+    for (const std::string& one : placements(job)) {
+      lines.push_back(one);
+    }
   }
-  for (const std::string& one : settings.left_out) lines.push_back("left out: " + one);
+  for (const std::string& one : settings.left_out) {
+    lines.push_back("left out: " + one);
+  }
   return lines;
 }
 
@@ -50,7 +54,9 @@ int run(const Options& options) {
   PlanReport plan;
   std::uint64_t wrong = 0;
   for (const Setting& setting : settings.rows) {
-    if (!job.agree(read)) return kFine;
+    if (!job.agree(read)) {
+      return kFine;
+    }
     Row row{.setting = setting, .measured = {}};
     row.model = predicted(job, setting, plan);
     row.automatic = plan.reason;
@@ -61,9 +67,13 @@ int run(const Options& options) {
     }
     row.measured = measure(job, setting, options);
     const std::uint64_t differ = ranks_that_differ(job, row.measured.checksum);
-    if (!options.check) row.wrong = differ;
+    if (!options.check) {
+      row.wrong = differ;
+    }
     wrong += row.wrong + differ;
-    if (prints) read = report.add(row);
+    if (prints) {
+      read = report.add(row);
+    }
   }
   if (prints) {
     static_cast<void>(report.end(plan.costs));

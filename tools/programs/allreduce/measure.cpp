@@ -28,7 +28,9 @@ struct Spent {
 std::vector<double> slowest(const std::vector<std::vector<double>>& by_rank) {
   std::vector<double> most = by_rank.front();
   for (const std::vector<double>& one : by_rank) {
-    for (std::size_t i = 0; i < most.size(); ++i) most[i] = std::max(most[i], one[i]);
+    for (std::size_t i = 0; i < most.size(); ++i) {
+      most[i] = std::max(most[i], one[i]);
+    }
   }
   return most;
 }
@@ -49,12 +51,16 @@ Measurement measure(Job& job, const Setting& setting, const Options& options) {
     job.run(sparse_all_reduce(tensor.values.data(), tensor.residual.data(), setting.n,
                               setting.dtype, sparse));
     const std::chrono::duration<double> taken = Clock::now() - begin;
-    if (step < options.warm_up) continue;
+    if (step < options.warm_up) {
+      continue;
+    }
     mine.push_back(taken.count());
     spent.add(before, job.group().statistics());
   }
   double total = 0;
-  for (const double seconds : mine) total += seconds;
+  for (const double seconds : mine) {
+    total += seconds;
+  }
   Measurement measured{.seconds = slowest(job.gathered(mine)),
                        .select_share = spent.select / total,
                        .exchange_share = spent.exchange / total,
@@ -69,7 +75,9 @@ Measurement measure(Job& job, const Setting& setting, const Options& options) {
 std::optional<Prediction> predicted(Job& job, const Setting& setting, PlanReport& report) {
   job.run(plan(setting.n, setting.dtype, setting.sparse, report));
   for (const Prediction& prediction : report.predictions) {
-    if (prediction.algorithm == setting.sparse.algorithm) return prediction;
+    if (prediction.algorithm == setting.sparse.algorithm) {
+      return prediction;
+    }
   }
   return std::nullopt;
 }

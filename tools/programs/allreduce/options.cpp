@@ -50,7 +50,9 @@ SparseOptions common(const Options& options) {
 
 std::vector<std::string> dense_first(std::vector<std::string> names) {
   const auto dense = std::find(names.begin(), names.end(), "dense");
-  if (dense != names.end()) std::rotate(names.begin(), dense, dense + 1);
+  if (dense != names.end()) {
+    std::rotate(names.begin(), dense, dense + 1);
+  }
   return names;
 }
 
@@ -162,7 +164,9 @@ Settings settings(const Options& options) {
       }
     }
   }
-  if (settings.rows.empty()) throw UsageError(settings.left_out.front());
+  if (settings.rows.empty()) {
+    throw UsageError(settings.left_out.front());
+  }
   return settings;
 }
 

@@ -18,7 +18,9 @@ std::string optional(const std::optional<double>& value, int digits) {
 }
 
 std::uint64_t selected(const Setting& setting) {
-  if (setting.sparse.k != 0) return std::min(setting.sparse.k, setting.n);
+  if (setting.sparse.k != 0) {
+    return std::min(setting.sparse.k, setting.n);
+  }
   return setting.sparse.selector == "block"
              ? selection_size(setting.n, setting.sparse.density, setting.sparse.block)
              : selection_size(setting.n, setting.sparse.density);
@@ -45,7 +47,9 @@ nlohmann::json json_of(const Row& row, std::uint64_t k) {
     record["model_seconds"] = row.model->seconds;
     record["model_host_bytes"] = row.model->host_bytes;
   }
-  if (row.mass_error) record["mass_error"] = *row.mass_error;
+  if (row.mass_error) {
+    record["mass_error"] = *row.mass_error;
+  }
   return record;
 }
 
@@ -57,7 +61,9 @@ bool Report::begin(const std::vector<std::string>& lines) {
              {"provenance", lines},
              {"rows", nlohmann::json::array()}};
   bool read = true;
-  for (const std::string& line : lines) read = read && print_line("# " + line);
+  for (const std::string& line : lines) {
+    read = read && print_line("# " + line);
+  }
   const std::string header = fmt::format(
       fmt::runtime(kHeader), "algorithm", "select", "wire", "dtype", "n", "k", "density",
       "bytes_wire", "steps", "min(us)", "p50(us)", "p99(us)", "max(us)", "model(us)", "algbw(GB/s)",
@@ -68,9 +74,13 @@ bool Report::begin(const std::vector<std::string>& lines) {
 
 std::optional<double> Report::dense_over(const Row& row, double p50) {
   const std::pair key(row.setting.n, row.setting.dtype);
-  if (row.setting.sparse.algorithm == "dense") dense_.emplace(key, p50);
+  if (row.setting.sparse.algorithm == "dense") {
+    dense_.emplace(key, p50);
+  }
   const auto found = dense_.find(key);
-  if (found == dense_.end()) return std::nullopt;
+  if (found == dense_.end()) {
+    return std::nullopt;
+  }
   return found->second / p50;
 }
 
@@ -101,9 +111,13 @@ bool Report::add(const Row& row) {
     line += fmt::format("  {:>5.0f}% {:>7.0f}% {:>5.0f}%", 100 * row.measured.select_share,
                         100 * row.measured.exchange_share, 100 * row.measured.commit_share);
   }
-  if (!print_line(line)) return false;
+  if (!print_line(line)) {
+    return false;
+  }
   // Once for the algorithms that are compared: it depends on the rest of the setting alone.
-  if (!options_->verbose || row.automatic == automatic_) return true;
+  if (!options_->verbose || row.automatic == automatic_) {
+    return true;
+  }
   automatic_ = row.automatic;
   return print_line("# auto would take " + automatic_);
 }
@@ -111,7 +125,9 @@ bool Report::add(const Row& row) {
 bool Report::end(const Costs& costs) {
   bool read = true;
   const auto tell = [&](const char* key, std::string_view where, const LinkCosts& link) {
-    if (link.byte == 0) return;  // no two ranks have such a link
+    if (link.byte == 0) {
+      return;  // no two ranks have such a link
+    }
     record_["links"][key] = {{"alpha_seconds", link.message * 1e-9},
                              {"beta_seconds_per_byte", link.byte * 1e-9}};
     read = read &&

@@ -19,7 +19,9 @@ using Sentences = std::vector<std::string>;
 std::optional<std::string> setting(const Machine& machine, const std::string& name) {
   for (const char* const prefix : {"GTOPK_UCX_", "UCX_"}) {
     const auto found = machine.environment.find(prefix + name);
-    if (found != machine.environment.end()) return found->second;
+    if (found != machine.environment.end()) {
+      return found->second;
+    }
   }
   return std::nullopt;
 }
@@ -27,7 +29,9 @@ std::optional<std::string> setting(const Machine& machine, const std::string& na
 void about_interfaces(const Machine& machine, Sentences& said) {
   Sentences usable;
   for (const Interface& each : machine.interfaces) {
-    if (each.up && !each.loopback && !each.addresses.empty()) usable.push_back(each.name);
+    if (each.up && !each.loopback && !each.addresses.empty()) {
+      usable.push_back(each.name);
+    }
   }
   const auto chosen = setting(machine, "NET_DEVICES");
   if (!chosen && usable.size() > 1) {
@@ -36,7 +40,9 @@ void about_interfaces(const Machine& machine, Sentences& said) {
         "one that joins the hosts",
         usable.size(), fmt::join(usable, ", "), usable.front()));
   }
-  if (!chosen || *chosen == "all") return;
+  if (!chosen || *chosen == "all") {
+    return;
+  }
   for (const std::string& device : CLI::detail::split(*chosen, ',')) {
     const std::string name = device.substr(0, device.find(':'));  // a port may follow
     const auto is_it = [&](const Interface& each) { return each.name == name; };
@@ -55,7 +61,9 @@ void about_interfaces(const Machine& machine, Sentences& said) {
 void about_nics(const Machine& machine, Sentences& said) {
   const auto chosen = setting(machine, "NET_DEVICES");
   for (const Interface& each : machine.interfaces) {
-    if (!each.card || !each.up || !each.addresses.empty()) continue;
+    if (!each.card || !each.up || !each.addresses.empty()) {
+      continue;
+    }
     said.push_back(fmt::format(
         "{} is up and has no address, without which UCX cannot use it over TCP: give it one, or "
         "leave it alone if it is a bond's or a bridge's",
@@ -68,7 +76,9 @@ void about_nics(const Machine& machine, Sentences& said) {
         topology.source));
     return;
   }
-  if (topology.nodes.size() < 2 || machine.plan.nic.empty()) return;
+  if (topology.nodes.size() < 2 || machine.plan.nic.empty()) {
+    return;
+  }
   const auto nic =
       std::find_if(topology.nics.begin(), topology.nics.end(),
                    [&](const topology::Device& each) { return each.name == machine.plan.nic; });
@@ -153,8 +163,12 @@ void about_variables(const Machine& machine, Sentences& said) {
                                  "GTOPK_CUDA_DRIVER",
                                  "GTOPK_BLOCKING_WAIT"};
   for (const auto& [name, value] : machine.environment) {
-    if (!name.starts_with("GTOPK_") || name.starts_with("GTOPK_UCX_")) continue;
-    if (std::find(kKnown.begin(), kKnown.end(), name) != kKnown.end()) continue;
+    if (!name.starts_with("GTOPK_") || name.starts_with("GTOPK_UCX_")) {
+      continue;
+    }
+    if (std::find(kKnown.begin(), kKnown.end(), name) != kKnown.end()) {
+      continue;
+    }
     said.push_back(fmt::format("{} is set, and gtopk reads no such variable; it reads {}", name,
                                fmt::join(kKnown, ", ")));
   }

@@ -100,11 +100,17 @@ class Doctor {
       begin_together(number);
       for (const Pair& pair : rounds[number]) {
         const bool mine = pair.from == rank() || pair.to == rank();
-        if (mine && !silent_one(pair)) report(pair, measured(pair));
+        if (mine && !silent_one(pair)) {
+          report(pair, measured(pair));
+        }
       }
-      if (rank() != 0) continue;
+      if (rank() != 0) {
+        continue;
+      }
       const auto until = Clock::now() + link_limit() + kAround;
-      for (const Pair& pair : rounds[number]) job_.pairs.push_back(collected(pair, until));
+      for (const Pair& pair : rounds[number]) {
+        job_.pairs.push_back(collected(pair, until));
+      }
     }
     const auto by_hosts = [](const Tested& a, const Tested& b) {
       return std::pair(a.pair.from_host, a.pair.to_host) <
@@ -182,7 +188,9 @@ class Doctor {
         pingpong::Player bandwidth(*wire, kBandwidth, forth == lower);
         bandwidth.reserve(kLong);
         const double seconds = summary(bandwidth.measure()).p50;
-        if (forth == lower) half.bandwidth = static_cast<double>(kLong) / seconds;
+        if (forth == lower) {
+          half.bandwidth = static_cast<double>(kLong) / seconds;
+        }
       }
     } catch (const std::exception& error) {
       half.error = error.what();
@@ -203,7 +211,9 @@ class Doctor {
   std::optional<Half> half_of(const Pair& pair, std::uint32_t rank, Clock::time_point until) {
     const nanoseconds left = std::max<nanoseconds>(until - Clock::now(), nanoseconds{0});
     const auto text = store_->find(key_of(pair, rank), left);
-    if (!text) return std::nullopt;
+    if (!text) {
+      return std::nullopt;
+    }
     const json fields = json::parse(*text);
     return Half{fields.at(0), fields.at(1), fields.at(2), fields.at(3)};
   }
@@ -218,8 +228,12 @@ class Doctor {
     Tested tested{.pair = pair};
     if (!lower || !upper) {
       std::vector<std::uint32_t> silent;
-      if (!lower) silent.push_back(pair.from);
-      if (!upper) silent.push_back(pair.to);
+      if (!lower) {
+        silent.push_back(pair.from);
+      }
+      if (!upper) {
+        silent.push_back(pair.to);
+      }
       silent_.insert(silent_.end(), silent.begin(), silent.end());
       tested.error = fmt::format("no answer from rank{} {}", silent.size() == 1 ? "" : "s",
                                  fmt::join(silent, " and "));
@@ -248,7 +262,9 @@ class Doctor {
 int doctor(const JobOptions& options, bool as_json) {
   Doctor doctor(options);
   const Examined job = doctor.examine();
-  if (doctor.rank() != 0) return kFine;
+  if (doctor.rank() != 0) {
+    return kFine;
+  }
   const int code = failures(job).empty() ? kFine : kFailed;
   if (as_json) {
     static_cast<void>(print_line(json_of(job).dump(2)));
@@ -262,9 +278,13 @@ int doctor(const JobOptions& options, bool as_json) {
                   kShort, kLatency.rounds, kBandwidth.window, kLong >> 10U),
       "# two hosts by the lowest rank of each, one host by its two lowest; no host is in two tests "
       "at once"};
-  for (const std::string& line : text_of(job)) lines.push_back(line);
+  for (const std::string& line : text_of(job)) {
+    lines.push_back(line);
+  }
   for (const std::string& line : lines) {
-    if (!print_line(line)) break;
+    if (!print_line(line)) {
+      break;
+    }
   }
   return code;
 }

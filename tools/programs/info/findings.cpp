@@ -29,7 +29,9 @@ std::string name_of(const Examined& job, std::uint32_t host) {
 Cells latencies(const Examined& job) {
   Cells cells;
   for (const Tested& each : job.pairs) {
-    if (!each.error.empty()) continue;
+    if (!each.error.empty()) {
+      continue;
+    }
     cells[{each.pair.from_host, each.pair.to_host}] = each.latency;
     cells[{each.pair.to_host, each.pair.from_host}] = each.latency;
   }
@@ -39,7 +41,9 @@ Cells latencies(const Examined& job) {
 Cells bandwidths(const Examined& job) {
   Cells cells;
   for (const Tested& each : job.pairs) {
-    if (!each.error.empty()) continue;
+    if (!each.error.empty()) {
+      continue;
+    }
     cells[{each.pair.to_host, each.pair.from_host}] = each.back;
     cells[{each.pair.from_host, each.pair.to_host}] = each.forth;
   }
@@ -50,9 +54,13 @@ Cells bandwidths(const Examined& job) {
 std::optional<double> median_of(const Cells& cells) {
   std::vector<double> values;
   for (const auto& [hosts, value] : cells) {
-    if (hosts.first != hosts.second) values.push_back(value);
+    if (hosts.first != hosts.second) {
+      values.push_back(value);
+    }
   }
-  if (values.size() < kFewestLinks) return std::nullopt;
+  if (values.size() < kFewestLinks) {
+    return std::nullopt;
+  }
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
 }
@@ -86,7 +94,9 @@ void about_containers(const Examined& job, Sentences& said) {
     const Member& first = job.members[job.hosts[a].ranks.front()];
     for (const std::uint32_t rank : job.hosts[a].ranks) {
       const Member& other = job.members[rank];
-      if (other.network == first.network || other.network == 0 || first.network == 0) continue;
+      if (other.network == first.network || other.network == 0 || first.network == 0) {
+        continue;
+      }
       said.push_back(fmt::format(
           "ranks {} and {} of host {} share memory and no network: UCX cannot wake one for what "
           "the other sends, so that both keep looking for it. Give their containers one network "
@@ -96,8 +106,12 @@ void about_containers(const Examined& job, Sentences& said) {
     }
     for (std::uint32_t b = a + 1; b < job.hosts.size(); ++b) {
       const Member& second = job.members[job.hosts[b].ranks.front()];
-      if (first.boot.empty() || first.boot != second.boot) continue;
-      if (first.ipc == second.ipc || first.ipc == 0 || second.ipc == 0) continue;
+      if (first.boot.empty() || first.boot != second.boot) {
+        continue;
+      }
+      if (first.ipc == second.ipc || first.ipc == 0 || second.ipc == 0) {
+        continue;
+      }
       said.push_back(fmt::format(
           "hosts {} and {} are one machine whose ranks share no memory: one IPC namespace "
           "(docker: --ipc=host; Kubernetes: hostIPC) would let them",
@@ -109,7 +123,9 @@ void about_containers(const Examined& job, Sentences& said) {
 std::vector<std::string> matrix(const Examined& job, const Cells& cells, const char* title,
                                 const std::function<std::string(double)>& text) {
   std::string line = fmt::format("{:>13}", title);
-  for (std::uint32_t to = 0; to < job.hosts.size(); ++to) line += fmt::format(" {:>9}", to);
+  for (std::uint32_t to = 0; to < job.hosts.size(); ++to) {
+    line += fmt::format(" {:>9}", to);
+  }
   std::vector<std::string> lines = {line};
   for (std::uint32_t from = 0; from < job.hosts.size(); ++from) {
     line = fmt::format("{:>13}", from);
@@ -130,7 +146,9 @@ std::vector<std::string> matrix(const Examined& job, const Cells& cells, const c
 std::vector<std::uint32_t> absent(const Examined& job) {
   std::vector<std::uint32_t> ranks;
   for (std::uint32_t rank = 0; rank < job.members.size(); ++rank) {
-    if (job.members[rank].version.empty()) ranks.push_back(rank);
+    if (job.members[rank].version.empty()) {
+      ranks.push_back(rank);
+    }
   }
   return ranks;
 }
@@ -144,12 +162,16 @@ std::vector<std::string> failures(const Examined& job) {
   }
   for (std::uint32_t rank = 0; rank < job.members.size(); ++rank) {
     const std::string& version = job.members[rank].version;
-    if (version.empty() || version == job.members[0].version) continue;
+    if (version.empty() || version == job.members[0].version) {
+      continue;
+    }
     said.push_back(fmt::format("rank {} ({}) has gtopk {}, and rank 0 has {}", rank,
                                job.members[rank].machine, version, job.members[0].version));
   }
   for (const Tested& each : job.pairs) {
-    if (each.error.empty()) continue;
+    if (each.error.empty()) {
+      continue;
+    }
     said.push_back(fmt::format("host {} and host {}, by ranks {} and {}: {}",
                                name_of(job, each.pair.from_host), name_of(job, each.pair.to_host),
                                each.pair.from, each.pair.to, each.error));
@@ -186,8 +208,12 @@ std::vector<std::string> text_of(const Examined& job) {
                                 each.error.empty() ? each.transports : "failed"));
   }
   const auto list = [&](const char* title, const Sentences& sentences) {
-    if (!sentences.empty()) lines.emplace_back(title);
-    for (const std::string& each : sentences) lines.push_back("  - " + each);
+    if (!sentences.empty()) {
+      lines.emplace_back(title);
+    }
+    for (const std::string& each : sentences) {
+      lines.push_back("  - " + each);
+    }
   };
   list("failed", failures(job));
   list("advice", findings(job));

@@ -28,7 +28,9 @@ std::vector<std::size_t> nics_of(const Topology& machine, const Device& gpu) {
 std::vector<std::string> names_of(const Topology& machine, const std::vector<std::size_t>& nics) {
   std::vector<std::string> names;
   names.reserve(nics.size());
-  for (const std::size_t nic : nics) names.push_back(machine.nics[nic].name);
+  for (const std::size_t nic : nics) {
+    names.push_back(machine.nics[nic].name);
+  }
   return names;
 }
 
@@ -81,7 +83,9 @@ std::vector<std::string> layout_text(const Plan& plan, const std::string& bindin
                             ? "where the process is"
                             : "cores " + to_text(plan.compute) + ", all that this process may use");
   add("NIC", plan.nic.empty() ? "none: " + plan.why_nic : plan.nic + ": " + plan.why_nic);
-  if (!plan.gpu.empty()) add("GPU", plan.gpu);
+  if (!plan.gpu.empty()) {
+    add("GPU", plan.gpu);
+  }
   return lines;
 }
 
@@ -135,8 +139,9 @@ nlohmann::json layout_json(const Plan& plan, const std::string& binding) {
 
 std::vector<std::string> planned_elsewhere(const Topology& machine, topology::JobPlace job,
                                            std::uint32_t ranks, bool json) {
-  if (ranks == 0)
+  if (ranks == 0) {
     ranks = std::max<std::uint32_t>(1, static_cast<std::uint32_t>(machine.gpus.size()));
+  }
   job.local_size = ranks;
   std::vector<std::string> lines = layout_text(machine);
   nlohmann::json plans = nlohmann::json::array();
@@ -145,9 +150,13 @@ std::vector<std::string> planned_elsewhere(const Topology& machine, topology::Jo
     const std::string binding = topology::placement({}, plan).text;
     plans.push_back(layout_json(plan, binding));
     lines.push_back(fmt::format("plan of local rank {} of {}", job.local_rank, ranks));
-    for (std::string& line : layout_text(plan, binding)) lines.push_back(std::move(line));
+    for (std::string& line : layout_text(plan, binding)) {
+      lines.push_back(std::move(line));
+    }
   }
-  if (!json) return lines;
+  if (!json) {
+    return lines;
+  }
   return {nlohmann::json{{"program", "gtopk-info --topology"},
                          {"topology", layout_json(machine)},
                          {"plans", std::move(plans)}}

@@ -48,7 +48,9 @@ std::vector<std::string> entries(const fs::path& folder) {
 
 Limit limit_of(__rlimit_resource_t resource) {
   rlimit limit{};
-  if (getrlimit(resource, &limit) != 0) return {};
+  if (getrlimit(resource, &limit) != 0) {
+    return {};
+  }
   const auto number = [](rlim_t value) {
     return value == RLIM_INFINITY ? std::numeric_limits<std::uint64_t>::max() : value;
   };
@@ -63,9 +65,13 @@ std::string address_of(const sockaddr* address) {
     number = &reinterpret_cast<const sockaddr_in*>(address)->sin_addr;
   } else if (address->sa_family == AF_INET6) {
     const auto* const six = &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
-    if (!IN6_IS_ADDR_LINKLOCAL(six)) number = six;
+    if (!IN6_IS_ADDR_LINKLOCAL(six)) {
+      number = six;
+    }
   }
-  if (number == nullptr) return {};
+  if (number == nullptr) {
+    return {};
+  }
   return inet_ntop(address->sa_family, number, text.data(), text.size()) == nullptr ? ""
                                                                                     : text.data();
 }
@@ -73,14 +79,18 @@ std::string address_of(const sockaddr* address) {
 std::optional<std::uint64_t> megabits_of(const std::string& interface) {
   const std::string text = first_line(fs::path("/sys/class/net") / interface / "speed");
   // -1, or nothing at all, where the driver has none to tell.
-  if (text.empty() || text.front() == '-') return std::nullopt;
+  if (text.empty() || text.front() == '-') {
+    return std::nullopt;
+  }
   return std::stoull(text);
 }
 
 std::vector<Interface> interfaces_here() {
   std::vector<Interface> found;
   ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return found;
+  if (getifaddrs(&list) != 0) {
+    return found;
+  }
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, freeifaddrs);
   for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
     auto known = std::find_if(found.begin(), found.end(), [&](const Interface& interface) {
@@ -95,7 +105,9 @@ std::vector<Interface> interfaces_here() {
            .card = fs::exists(fs::path("/sys/class/net") / each->ifa_name / "device"),
            .megabits = megabits_of(each->ifa_name)});
     }
-    if (each->ifa_addr == nullptr) continue;
+    if (each->ifa_addr == nullptr) {
+      continue;
+    }
     if (std::string address = address_of(each->ifa_addr); !address.empty()) {
       known->addresses.push_back(std::move(address));
     }
@@ -113,7 +125,9 @@ std::map<std::string, std::string> environment_here() {
     const bool wanted = std::any_of(kPrefixes.begin(), kPrefixes.end(),
                                     [&](const char* prefix) { return name.starts_with(prefix); }) ||
                         std::find(kNames.begin(), kNames.end(), name) != kNames.end();
-    if (!wanted || name.size() == line.size()) continue;
+    if (!wanted || name.size() == line.size()) {
+      continue;
+    }
     found[std::string(name)] =
         name == "GTOPK_SECRET" ? "(set)" : std::string(line.substr(name.size() + 1));
   }
@@ -125,10 +139,16 @@ std::vector<std::string> libraries_here(std::string_view name) {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
     const std::size_t slash = line.find('/');
-    if (slash == std::string::npos) continue;
+    if (slash == std::string::npos) {
+      continue;
+    }
     const std::string path = line.substr(slash);
-    if (!fs::path(path).filename().string().starts_with(name)) continue;
-    if (std::find(found.begin(), found.end(), path) == found.end()) found.push_back(path);
+    if (!fs::path(path).filename().string().starts_with(name)) {
+      continue;
+    }
+    if (std::find(found.begin(), found.end(), path) == found.end()) {
+      found.push_back(path);
+    }
   }
   return found;
 }

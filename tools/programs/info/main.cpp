@@ -30,7 +30,9 @@ namespace {
 std::vector<std::string> names_of(const std::vector<Choice>& choices) {
   std::vector<std::string> names;
   names.reserve(choices.size());
-  for (const Choice& each : choices) names.emplace_back(each.name);
+  for (const Choice& each : choices) {
+    names.emplace_back(each.name);
+  }
   return names;
 }
 
@@ -79,18 +81,26 @@ std::vector<std::string> text_of(const Machine& machine, const Said& process,
       fmt::format("  RDMA devices     {}", listed(machine.rdma_devices)),
       fmt::format("  GPUs             {}", listed(machine.gpus)),
       "interfaces"};
-  for (const Interface& each : machine.interfaces) lines.push_back(line_of(each));
-  for (const std::string& line : layout_text(machine.topology)) lines.push_back(line);
+  for (const Interface& each : machine.interfaces) {
+    lines.push_back(line_of(each));
+  }
+  for (const std::string& line : layout_text(machine.topology)) {
+    lines.push_back(line);
+  }
   lines.push_back(fmt::format("plan of local rank {} of {}", machine.place.local_rank,
                               machine.place.local_size));
-  for (const std::string& line : layout_text(machine.plan, process.binding)) lines.push_back(line);
+  for (const std::string& line : layout_text(machine.plan, process.binding)) {
+    lines.push_back(line);
+  }
   lines.emplace_back(machine.environment.empty() ? "environment: nothing that matters here"
                                                  : "environment");
   for (const auto& [name, value] : machine.environment) {
     lines.push_back(fmt::format("  {}={}", name, value));
   }
   lines.emplace_back(advices.empty() ? "advice: none" : "advice");
-  for (const std::string& each : advices) lines.push_back("  - " + each);
+  for (const std::string& each : advices) {
+    lines.push_back("  - " + each);
+  }
   return lines;
 }
 
@@ -169,13 +179,17 @@ void add_options(CLI::App& app, Options& options) {
 
 int print(const std::vector<std::string>& lines) {
   for (const std::string& line : lines) {
-    if (!print_line(line)) break;
+    if (!print_line(line)) {
+      break;
+    }
   }
   return kFine;
 }
 
 int run(const Options& options) {
-  if (options.doctor) return doctor(options.job, options.json);
+  if (options.doctor) {
+    return doctor(options.job, options.json);
+  }
   if (!options.topology.empty()) {
     return print(planned_elsewhere(topology::probe_file(options.topology),
                                    topology::job_place(topology::variable_here),
@@ -185,7 +199,9 @@ int run(const Options& options) {
   const Machine machine = this_machine();
   const std::vector<std::string> advices = advice(machine);
   const Said said{process->transport(), process->placement()};
-  if (options.json) return print({json_of(machine, said, advices).dump(2)});
+  if (options.json) {
+    return print({json_of(machine, said, advices).dump(2)});
+  }
   return print(text_of(machine, said, advices));
 }
 

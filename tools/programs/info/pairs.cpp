@@ -10,7 +10,9 @@ std::vector<Host> hosts_of(const std::vector<std::string>& names,
   std::vector<Host> hosts;
   std::vector<std::string> seen;
   for (std::uint32_t rank = 0; rank < names.size(); ++rank) {
-    if (names[rank].empty()) continue;
+    if (names[rank].empty()) {
+      continue;
+    }
     const auto known = std::find(seen.begin(), seen.end(), names[rank]);
     const auto number = static_cast<std::size_t>(known - seen.begin());
     if (known == seen.end()) {
@@ -27,9 +29,13 @@ std::vector<Round> rounds_of(const std::vector<Host>& hosts) {
   Round inside;
   for (std::uint32_t host = 0; host < hosts.size(); ++host) {
     const std::vector<std::uint32_t>& ranks = hosts[host].ranks;
-    if (ranks.size() > 1) inside.push_back({host, host, ranks[0], ranks[1]});
+    if (ranks.size() > 1) {
+      inside.push_back({host, host, ranks[0], ranks[1]});
+    }
   }
-  if (!inside.empty()) rounds.push_back(std::move(inside));
+  if (!inside.empty()) {
+    rounds.push_back(std::move(inside));
+  }
   // All sit in a circle around the last; turning it by one seat makes the next round. Of an odd
   // number the one who would meet nobody pauses.
   const std::size_t seats = hosts.size() + hosts.size() % 2;
@@ -38,12 +44,18 @@ std::vector<Round> rounds_of(const std::vector<Host>& hosts) {
     for (std::size_t seat = 0; seat < seats / 2; ++seat) {
       std::size_t one = (turn + seat) % (seats - 1);
       std::size_t other = seat == 0 ? seats - 1 : (turn + seats - 1 - seat) % (seats - 1);
-      if (one > other) std::swap(one, other);
-      if (other >= hosts.size()) continue;
+      if (one > other) {
+        std::swap(one, other);
+      }
+      if (other >= hosts.size()) {
+        continue;
+      }
       round.push_back({static_cast<std::uint32_t>(one), static_cast<std::uint32_t>(other),
                        hosts[one].ranks.front(), hosts[other].ranks.front()});
     }
-    if (!round.empty()) rounds.push_back(std::move(round));
+    if (!round.empty()) {
+      rounds.push_back(std::move(round));
+    }
   }
   return rounds;
 }

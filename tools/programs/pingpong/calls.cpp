@@ -20,7 +20,9 @@ class CallWire final : public Wire {
     begun_.push_back(job_.begin(gtopk::recv(data, peer(), static_cast<std::int32_t>(slot))));
   }
   void finish() override {
-    for (std::future<void>& one : begun_) one.get();
+    for (std::future<void>& one : begun_) {
+      one.get();
+    }
     begun_.clear();
   }
   [[nodiscard]] std::string describe() const override { return job_.transport(); }

@@ -47,7 +47,9 @@ Both told(const Ends& ends, const Plan& plan) {
 
 /// Both ranks do what the one that measures was told.
 Plan agreed_plan(const Ends& ends, const Plan& plan, bool measures) {
-  if (measures) ends.store->set("plan", to_text(plan));
+  if (measures) {
+    ends.store->set("plan", to_text(plan));
+  }
   const auto told = ends.store->find("plan", ends.timeout);
   if (!told) {
     throw std::runtime_error(fmt::format("no other rank has come to port {} within {:g} s",
@@ -59,8 +61,12 @@ Plan agreed_plan(const Ends& ends, const Plan& plan, bool measures) {
 
 std::vector<std::string> provenance(const Both& both, const Plan& plan) {
   std::string what = "there and back, halved";
-  if (plan.mode == "exchange") what = "both ways at once";
-  if (plan.mode == "bw") what = fmt::format("{} messages one way, then 1 byte back", plan.window);
+  if (plan.mode == "exchange") {
+    what = "both ways at once";
+  }
+  if (plan.mode == "bw") {
+    what = fmt::format("{} messages one way, then 1 byte back", plan.window);
+  }
   std::vector<std::string> lines = {
       fmt::format("gtopk {}, gtopk-pingpong", kVersion),
       fmt::format("from {} to {}; {} cores here", machine_name(), both.peer_machine,
@@ -78,12 +84,16 @@ bool play(Wire& wire, const std::string& layer, const Plan& plan, Report* report
   Player player(wire, plan, report != nullptr);
   bool read = report == nullptr || report->line(fmt::format("{}: {}", layer, wire.describe()));
   for (const std::uint64_t bytes : sizes_between(plan.begin, plan.end, plan.factor)) {
-    if (!player.agree(read)) return false;
+    if (!player.agree(read)) {
+      return false;
+    }
     player.reserve(bytes);
     const std::uint64_t wrong_here = plan.check ? player.check() : 0;
     wrong += wrong_here;
     const std::vector<double> seconds = player.measure();
-    if (report != nullptr) read = report->add({layer, bytes, seconds, wrong_here});
+    if (report != nullptr) {
+      read = report->add({layer, bytes, seconds, wrong_here});
+    }
   }
   return player.agree(read);
 }
@@ -97,12 +107,16 @@ int run(const Options& options) {
   const Plan plan = agreed_plan(ends, options.plan, role.measures);
   Report report(plan);
   const Both both = told(ends, plan);
-  if (role.measures) static_cast<void>(report.begin(provenance(both, plan)));
+  if (role.measures) {
+    static_cast<void>(report.begin(provenance(both, plan)));
+  }
   std::uint64_t wrong = 0;
   for (const std::string& layer : layers_of(plan)) {
     const std::unique_ptr<Wire> wire =
         layer == "messages" ? message_wire(ends, plan.chunk) : call_wire(ends);
-    if (!play(*wire, layer, plan, role.measures ? &report : nullptr, wrong)) return kFine;
+    if (!play(*wire, layer, plan, role.measures ? &report : nullptr, wrong)) {
+      return kFine;
+    }
   }
   if (role.measures) {
     static_cast<void>(report.end());

@@ -61,7 +61,9 @@ void Player::window() {
 }
 
 std::vector<double> Player::measure() {
-  for (std::uint32_t i = 0; i < plan_->warm_up; ++i) round();
+  for (std::uint32_t i = 0; i < plan_->warm_up; ++i) {
+    round();
+  }
   const double messages = plan_->mode == "bw" ? plan_->window : plan_->mode == "lat" ? 2 : 1;
   std::vector<double> seconds;
   for (std::uint32_t i = 0; i < rounds_of(*plan_, sent_.size()); ++i) {
@@ -76,7 +78,9 @@ std::vector<double> Player::measure() {
 std::uint64_t Player::wrong_bytes(std::uint64_t seed) const {
   std::uint64_t wrong = 0;
   for (std::uint64_t i = 0; i < received_.size(); ++i) {
-    if (received_[i] != pattern(seed, i)) ++wrong;
+    if (received_[i] != pattern(seed, i)) {
+      ++wrong;
+    }
   }
   return wrong;
 }
@@ -86,9 +90,13 @@ std::uint64_t Player::check() {
   for (std::uint64_t number = 0; number < kCheckedRounds; ++number) {
     const std::uint64_t mine = 2 * number + (measures_ ? 0 : 1);
     const std::uint64_t theirs = 2 * number + (measures_ ? 1 : 0);
-    for (std::uint64_t i = 0; i < sent_.size(); ++i) sent_[i] = pattern(mine, i);
+    for (std::uint64_t i = 0; i < sent_.size(); ++i) {
+      sent_[i] = pattern(mine, i);
+    }
     round();
-    if (!measures_ || plan_->mode != "bw") wrong += wrong_bytes(theirs);
+    if (!measures_ || plan_->mode != "bw") {
+      wrong += wrong_bytes(theirs);
+    }
   }
   std::uint64_t their_count = 0;
   wire_->recv(0, std::as_writable_bytes(std::span(&their_count, 1)));

@@ -40,7 +40,9 @@ class MessageWire final : public Wire {
   MessageWire& operator=(MessageWire&&) = delete;
   ~MessageWire() override {
     transport_->expect_departure(peer_);
-    if (used_ != 0) transport_->give_up(peer_);  // a message failed: the rest will not come
+    if (used_ != 0) {
+      transport_->give_up(peer_);  // a message failed: the rest will not come
+    }
     transport_->close(kClosing);
   }
 
@@ -78,7 +80,9 @@ class MessageWire final : public Wire {
     }
   }
   Request& next() {
-    if (requests_.size() == used_) requests_.emplace_back();
+    if (requests_.size() == used_) {
+      requests_.emplace_back();
+    }
     Request& request = requests_[used_++];
     request.prepare([](Request&) {}, nullptr);
     return request;
@@ -92,11 +96,17 @@ class MessageWire final : public Wire {
   void wait_for(const Request& request, Clock::time_point deadline) {
     constexpr std::uint32_t kLooks = 1024;  // between two looks at the clock
     for (std::uint32_t idle = 0; request.pending();) {
-      if (transport_->progress()) continue;
+      if (transport_->progress()) {
+        continue;
+      }
       sched_yield();
-      if (++idle % kLooks != 0) continue;
+      if (++idle % kLooks != 0) {
+        continue;
+      }
       const auto failures = transport_->take_failures();
-      if (!failures.empty()) throw std::runtime_error("the peer is gone: " + failures[0].reason);
+      if (!failures.empty()) {
+        throw std::runtime_error("the peer is gone: " + failures[0].reason);
+      }
       if (Clock::now() > deadline) {
         throw std::runtime_error(fmt::format("no answer within {:g} s",
                                              std::chrono::duration<double>(timeout_).count()));

@@ -130,7 +130,9 @@ std::vector<std::string> layers_of(const Plan& plan) {
 }
 
 std::uint32_t rounds_of(const Plan& plan, std::uint64_t bytes) {
-  if (bytes <= kLong) return plan.rounds;
+  if (bytes <= kLong) {
+    return plan.rounds;
+  }
   return std::min(plan.rounds, std::max(kFewest, plan.rounds / 10));
 }
 

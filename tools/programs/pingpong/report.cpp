@@ -18,7 +18,9 @@ bool Report::begin(const std::vector<std::string>& lines) {
              {"provenance", lines},         {"mode", plan_->mode},
              {"window", plan_->window},     {"rows", nlohmann::json::array()}};
   bool read = true;
-  for (const std::string& text : lines) read = read && line(text);
+  for (const std::string& text : lines) {
+    read = read && line(text);
+  }
   return read && print_line(fmt::format(fmt::runtime(kColumns), "layer", "size(B)", "rounds",
                                         "min(us)", "p50(us)", "p99(us)", "max(us)", "bw(GB/s)",
                                         "rate(msg/s)", "#wrong"));
@@ -45,7 +47,9 @@ bool Report::add(const Row& row) {
 bool Report::end() {
   bool read = true;
   for (const auto& [layer, points] : points_) {
-    if (plan_->mode == "bw" || points.size() < 2) continue;
+    if (plan_->mode == "bw" || points.size() < 2) {
+      continue;
+    }
     const Link link = fit(points);
     record_["links"][layer] = {{"alpha_seconds", link.alpha}, {"beta_seconds_per_byte", link.beta}};
     read = read && line(fmt::format("{}: alpha {:.2f} us, beta {:.4f} ns/B ({:.3f} GB/s)", layer,
