@@ -23,7 +23,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 import torch.distributed as dist
-from random_cases import KINDS, Case, difference, drawn_case
+from random_cases import Case
+from random_kinds import KINDS, difference, drawn_case
 from ranks import Rank, RankSet
 
 THREADS = 3

@@ -6,8 +6,9 @@ import random
 
 import pytest
 import torch
-from random_cases import KINDS, Case, difference, drawn_case
+from random_cases import Case
 from random_collectives import batches, mixed, run_cases
+from random_kinds import KINDS, difference, drawn_case
 from ranks import RankSet
 
 
