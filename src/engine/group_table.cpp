@@ -10,6 +10,14 @@
 
 namespace gtopk::engine {
 
+std::optional<std::uint32_t> GroupTable::reserve() {
+  const std::optional<std::uint32_t> id = ids_.take();
+  if (id) {
+    former_sizes_[*id] = 0;
+  }
+  return id;
+}
+
 std::shared_ptr<Group> GroupTable::make(GroupSpec spec, transport::Transport& transport) {
   const std::size_t size = spec.cards.size();
   const bool fits =
@@ -42,6 +50,7 @@ std::shared_ptr<Group> GroupTable::make(GroupSpec spec, transport::Transport& tr
 
 void GroupTable::remove(const Group& group) {
   const std::uint32_t id = group.id();
+  former_sizes_[id] = group.size();
   std::erase_if(groups_, [&](const auto& held) { return held.get() == &group; });
   ids_.give_back(id);
 }

@@ -2,6 +2,7 @@
 // what runs in them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -9,6 +10,7 @@
 
 #include "src/engine/group.hpp"
 #include "src/engine/group_ids.hpp"
+#include "src/transport/base/tag.hpp"
 #include "src/transport/base/transport.hpp"
 
 namespace gtopk::engine {
@@ -16,7 +18,7 @@ namespace gtopk::engine {
 class GroupTable {
  public:
   /// A number that no group of this process has; nullopt if all are taken.
-  [[nodiscard]] std::optional<std::uint32_t> reserve() { return ids_.take(); }
+  [[nodiscard]] std::optional<std::uint32_t> reserve();
   /// Releases the number of a group that was not made after all.
   void release(std::uint32_t id) { ids_.give_back(id); }
   /// Reserved, whether the group is made or not.
@@ -24,6 +26,10 @@ class GroupTable {
 
   /// Whether a group of that number has ever been, or was about to be.
   [[nodiscard]] bool ever_taken(std::uint32_t id) const { return ids_.ever_taken(id); }
+  /// Ranks of the group that had the number last, while it is free; 0 if there was none.
+  [[nodiscard]] std::uint32_t former_size(std::uint32_t id) const {
+    return id < former_sizes_.size() ? former_sizes_[id] : 0;
+  }
   /// A number is reserved whose group is not made yet: it meets.
   [[nodiscard]] bool awaits_members() const { return ids_.count() > groups_.size(); }
 
@@ -38,6 +44,7 @@ class GroupTable {
 
  private:
   GroupIds ids_;
+  std::array<std::uint32_t, transport::kMaxGroups> former_sizes_{};
   std::vector<std::shared_ptr<Group>> groups_;
 };
 

@@ -15,8 +15,13 @@ bool Strangers::ours(Tag tag) const {
     return groups_.awaits_members() || membership_.knows(tag);
   }
   const std::uint32_t id = transport::group_of(tag);
-  const auto group = groups_.find(id);
-  return group == nullptr ? groups_.taken(id) : transport::source_of(tag) < group->size();
+  const std::uint32_t source = transport::source_of(tag);
+  if (const auto group = groups_.find(id)) {
+    return source < group->size();
+  }
+  // What reaches a group that has ended is its sender's to withdraw: taking it would say that it
+  // has been received.
+  return groups_.taken(id) || source < groups_.former_size(id);
 }
 
 void Strangers::look(transport::TimePoint now) {
@@ -30,11 +35,11 @@ void Strangers::look(transport::TimePoint now) {
     if (ours(tag)) {
       return true;
     }
-    // What a group leaves behind that has ended is nobody's fault.
+    // A meeting that came to nothing may leave messages behind: nobody is blamed for them.
     const std::uint32_t id = transport::group_of(tag);
-    const bool remains = transport::kind_of(tag) != TagKind::kControl && !groups_.taken(id) &&
-                         groups_.ever_taken(id);
-    strange += remains ? 0 : 1;
+    const bool never_met = transport::kind_of(tag) != TagKind::kControl && !groups_.taken(id) &&
+                           groups_.ever_taken(id) && groups_.former_size(id) == 0;
+    strange += never_met ? 0 : 1;
     return false;
   });
   if (strange == 0) {

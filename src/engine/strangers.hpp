@@ -34,7 +34,8 @@ class Strangers {
   [[nodiscard]] std::uint64_t dropped() const { return dropped_; }
 
  private:
-  /// Whether a member of a group of this process can have sent it, or of one that is about to be.
+  /// Whether a member of a group of this process can have sent it, or of one that has ended or is
+  /// about to be.
   [[nodiscard]] bool ours(transport::Tag tag) const;
 
   transport::Transport& transport_;
