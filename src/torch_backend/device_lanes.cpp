@@ -40,11 +40,12 @@ at::Tensor host_memory(at::IntArrayRef sizes, at::ScalarType type, c10::Device c
 Lanes& Lanes::of(c10::Device device) {
   // Never destroyed: their streams may wait for a flag when the process's statics end.
   static std::mutex mutex;
-  static auto* const all = new std::map<c10::DeviceIndex, std::unique_ptr<Lanes>>();
+  static auto& all =
+      *std::make_unique<std::map<c10::DeviceIndex, std::unique_ptr<Lanes>>>().release();
   const std::lock_guard lock(mutex);
-  std::unique_ptr<Lanes>& lanes = (*all)[device.index()];
+  std::unique_ptr<Lanes>& lanes = all[device.index()];
   if (!lanes) {
-    lanes.reset(new Lanes(device));
+    lanes = std::make_unique<Lanes>(device);
   }
   return *lanes;
 }

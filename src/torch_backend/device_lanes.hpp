@@ -30,6 +30,8 @@ namespace gtopk::torch_backend {
 
 class Lanes {
  public:
+  /// For of(), which makes them.
+  explicit Lanes(c10::Device device);
   /// Made at the first call, for as long as the process lives. Throws what torch and
   /// DeviceDriver::get() throw.
   [[nodiscard]] static Lanes& of(c10::Device device);
@@ -65,7 +67,6 @@ class Lanes {
   [[nodiscard]] c10::Device device() const { return device_; }
 
  private:
-  explicit Lanes(c10::Device device);
   void check(DeviceDriver::Result result, const char* what) const;
 
   struct Lane {

@@ -53,6 +53,7 @@ struct Options {
 
 std::vector<std::string> hosts_of(std::uint32_t ranks, const Options& options) {
   std::vector<std::string> names;
+  names.reserve(ranks);
   const std::uint32_t hosts = (ranks + options.each - 1) / options.each;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     names.push_back(std::to_string(options.in_turn ? rank % hosts : rank / options.each));
