@@ -7,6 +7,7 @@
 #include <fstream>
 #include <memory>
 #include <system_error>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -92,7 +93,9 @@ class Reader {
     for (std::size_t i = 0; i < machine.gpus.size(); ++i) {
       machine.gpus[i].name = fmt::format("GPU {}", i);
     }
-    std::stable_sort(machine.nics.begin(), machine.nics.end(), by_bus);
+    std::sort(machine.nics.begin(), machine.nics.end(), [](const Device& a, const Device& b) {
+      return std::tie(a.bus, a.name) < std::tie(b.bus, b.name);
+    });
     return machine;
   }
 
