@@ -11,7 +11,7 @@ namespace {
 constexpr Costs kEthernet{.within = {1e3, 1}, .between = {50e3, 8}, .merge = 3};
 
 Candidate of(std::string_view name, std::uint64_t messages, double bytes) {
-  return {name, {.between = {messages, bytes}, .host_bytes = bytes}};
+  return {name, {.within = {}, .between = {messages, bytes}, .host_bytes = bytes}};
 }
 
 TEST(Price, IsEachCountTimesItsCost) {

@@ -2,6 +2,7 @@
 // fit no receive, whatever their tags, and end for their sender when they are dropped.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <deque>
 #include <string>
