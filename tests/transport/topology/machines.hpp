@@ -3,12 +3,14 @@
 
 #include <string>
 
+#include <fmt/format.h>
+
 #include "src/transport/topology/probe.hpp"
 
 namespace gtopk::topology {
 
 inline Topology machine(const std::string& name) {
-  return probe_file(std::string(MACHINES) + "/" + name + ".xml");
+  return probe_file(fmt::format("{}/{}.xml", MACHINES, name));
 }
 
 }  // namespace gtopk::topology

@@ -7,6 +7,8 @@
 #include <string>
 #include <thread>
 
+#include <fmt/format.h>
+
 #include "gtopk/error.hpp"
 #include "src/transport/topology/probe.hpp"
 
@@ -55,7 +57,7 @@ TEST(Placement, FollowsTheUserBeforeThePlan) {
   EXPECT_EQ(told.engine, (Cores{2, 3}));
   EXPECT_EQ(told.text, "cores 2-3: GTOPK_BIND says so");
   EXPECT_EQ(placement(bind_setting("", kAllowed), {.why = kOneNode}).text,
-            std::string("not bound: ") + kOneNode);
+            fmt::format("not bound: {}", kOneNode));
 }
 
 TEST(Placement, BindsTheThreadThatAsksForIt) {
