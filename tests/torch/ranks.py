@@ -1,4 +1,4 @@
-"""Room: tests/torch. Ranks as processes that outlive one check, as importing torch takes seconds.
+"""Room: tests/torch. Ranks as processes that outlive one check, and Python programs.
 
 RankSet(P) starts P processes, each of which joins a default group of backend gtopk over a store of
 this process. run(check, *arguments) calls the function on every rank and returns their answers.
@@ -24,8 +24,12 @@ from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from nursery import Nursery, Program
+
+NURSERY = Nursery()
 HERE = pathlib.Path(__file__).resolve().parent
 WATCHDOG = 300.0
+DESCRIPTOR = 3  # a rank's end of what connects it with us
 GROUP_TIMEOUT = timedelta(seconds=60)
 
 
@@ -58,7 +62,7 @@ class RankSet:
         self.size = size
         self._options = (joins, destroys)
         self._device = device
-        self._processes: list[subprocess.Popen] = []
+        self._processes: list[Program] = []
         self._connections: list[Connection] = []
         self._logs: list[Any] = []
         self._start()
@@ -73,15 +77,12 @@ class RankSet:
         for rank in range(self.size):
             ours, theirs = socket.socketpair()
             log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed by close()
-            numbers = [rank, self.size, self.store.port, theirs.fileno(), *self._options]
-            process = subprocess.Popen(
-                [sys.executable, str(HERE / "ranks.py"), *(str(int(each)) for each in numbers)],
-                pass_fds=[theirs.fileno()],
+            numbers = [rank, self.size, self.store.port, DESCRIPTOR, *self._options]
+            process = NURSERY.start(
+                [str(HERE / "ranks.py"), *(str(int(each)) for each in numbers)],
                 env=environment() | ({"GTOPK_CUDA_DRIVER": self._device} if self._device else {}),
-                cwd=HERE,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
+                cwd=str(HERE),
+                streams={1: log.fileno(), 2: log.fileno(), DESCRIPTOR: theirs.fileno()},
             )
             theirs.close()
             self._processes.append(process)
@@ -178,14 +179,29 @@ def run_script(
     source: str, *, timeout: float = WATCHDOG, **env: str
 ) -> subprocess.CompletedProcess:
     """A Python program of its own."""
-    return subprocess.run(
-        [sys.executable, "-c", source],
-        env={**environment(), **env},
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    words = ["-c", source]
+    wanted = {**environment(), **env}
+    if not NURSERY.serves(wanted):
+        return subprocess.run(
+            [sys.executable, *words],
+            env=wanted,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        streams = {1: out.fileno(), 2: err.fileno()}
+        program = NURSERY.start(words, env=wanted, cwd=os.getcwd(), streams=streams)
+        try:
+            code = program.wait(timeout)
+        except subprocess.TimeoutExpired:
+            program.kill()
+            program.wait()
+            raise
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(words, code, out.read(), err.read())
 
 
 def works_on(me: Rank) -> None:
