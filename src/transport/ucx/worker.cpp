@@ -1,6 +1,7 @@
 #include "src/transport/ucx/worker.hpp"
 
 #include <poll.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -72,9 +73,11 @@ bool UcxWorker::sleep(Duration at_most, int also) {
     return false;
   }
   // UCX's protocol: nothing left to do, arm, and only then sleep. BUSY says that something came in
-  // between.
+  // between, or that something of ours waits for room in a peer's queue, of which no event tells:
+  // where ranks share a core, the peer needs it to make room.
   if (worker_ != nullptr && ucp_worker_arm(worker_.get()) != UCS_OK) {
     asleep_.store(false);
+    sched_yield();
     return false;
   }
   // poll() passes over a negative descriptor.
