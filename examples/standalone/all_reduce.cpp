@@ -1,5 +1,5 @@
-// A whole program without torch: a sparse all-reduce on the ranks of a job. It sees gtopk's public
-// headers alone.
+// A whole program without torch: a sparse all-reduce over the ranks of a job. It uses only gtopk's
+// public headers.
 #include <gtopk/communicator.hpp>
 #include <gtopk/launch.hpp>
 

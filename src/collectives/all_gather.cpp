@@ -1,4 +1,4 @@
-// Collectives: every rank's bytes to all: all ranks agree, then P-1 steps round the ring.
+// Collectives: every rank's bytes to all: the ranks agree, then P-1 steps round the ring.
 #include <fmt/format.h>
 
 #include <cstdint>

@@ -18,8 +18,8 @@ using engine::GroupView;
 using engine::Message;
 using engine::Task;
 
-/// Messages of d values each, the header in front; what the walk merges lies in two of them by
-/// turns. Without values it is the ranks' agreement.
+/// Messages of d values each, behind a header. Two of them alternate as the destination of merges.
+/// With d = 0 this is only the ranks' agreement.
 class ValueExchange {
  public:
   using Item = std::span<std::byte>;
@@ -71,8 +71,8 @@ class ValueExchange {
     leaving_.emplace(group_.send(to, first_step_ + step, item));
   }
 
-  /// left + right, in this order. What a merge made is sent once and departed before the next but
-  /// one overwrites it.
+  /// left + right, in this order. Each merged message is sent once, and that send has drained
+  /// before the merge after next overwrites the message.
   Item merge(Item left, Item right, std::uint32_t /*speaker*/) {
     if (bytes_ != 0) {
       reduce(values(sum_), values(left), values(right), d_, type_, op_);
@@ -81,7 +81,7 @@ class ValueExchange {
     return mine_;
   }
 
-  /// Ends when what was sent last has left.
+  /// Returns once the last send has drained.
   Task<void> departed() {
     if (leaving_) {
       Message& leaving = *leaving_;
@@ -116,7 +116,7 @@ class ValueExchange {
   std::optional<Message> leaving_;
 };
 
-/// Sums of the tree: left + right at every node, the same on all ranks.
+/// Sums along the tree: left + right at every node, the same on all ranks.
 Task<ValueExchange::Item> rounds(ValueExchange& exchange, const Tree& tree, std::uint32_t rank,
                                  ValueExchange::Item mine) {
   for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
@@ -144,7 +144,7 @@ Task<void> recursive_doubling(GroupView& group, void* data, std::uint64_t d, Dat
   }
 }
 
-/// A rank that comes through knows that every rank has called the same.
+/// Returns on a rank only once every rank has made the same call.
 Task<void> agree_from(GroupView& group, std::uint32_t first_step) {
   return recursive_doubling(group, nullptr, 0, DataType::kUint8, ReduceOp::kSum, first_step, 1);
 }
@@ -190,7 +190,7 @@ Collective all_reduce(void* data, std::uint64_t d, DataType dtype, ReduceOp op, 
 
 namespace {
 
-/// `name` must live as long as the program.
+/// `name` must have static storage, like a literal.
 Collective barrier_called(std::string_view name) {
   Collective collective;
   collective.name = name;

@@ -1,6 +1,6 @@
-// Collectives: one rank's bytes to all: all ranks agree, then a binomial tree from the root, in
-// pieces that are passed on as they arrive. At most log2 P + 1 sends of the data per rank, P-1 over
-// all.
+// Collectives: one rank's bytes to all: the ranks agree, then a binomial tree from the root, in
+// pieces that are passed on as they arrive. At most log2 P + 1 sends of the data per rank, P-1 in
+// total.
 
 #include <algorithm>
 #include <bit>
@@ -26,8 +26,8 @@ Task<void> broadcast_from(GroupView& group, std::uint32_t root, std::span<std::b
     co_return;
   }
 
-  // Ranks counted from the root. A rank's parent is itself without its lowest set bit; its children
-  // add lower bits.
+  // Ranks are counted from the root. A rank's parent is the rank without its lowest set bit; its
+  // children add lower bits.
   const std::uint32_t ranks = group.size();
   const std::uint32_t place = (group.rank() + ranks - root) % ranks;
   const auto rank_at = [&](std::uint32_t at) { return (at + root) % ranks; };

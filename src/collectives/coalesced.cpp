@@ -1,6 +1,5 @@
-// Collectives: one call for several tensors. They travel as one, so that a list costs the rounds of
-// one collective, takes one number, and is one agreement: ranks with lists of different lengths
-// hear of it at once.
+// Collectives: one call for several tensors. They travel as one, so a list costs the rounds of one
+// collective, takes one number and is one agreement, which detects lists of different lengths.
 #include <utility>
 
 #include "gtopk/collectives.hpp"

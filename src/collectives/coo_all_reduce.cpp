@@ -1,5 +1,5 @@
 // Collectives: the sum of sparse tensors in coordinate format. Each rank has its own entries, so
-// all of them go round the ring, and every rank adds them up in the same way:
+// all entries go round the ring, and every rank adds them up in the same order:
 //
 //   n[0..P)  <- sum over ranks of (n_r at r, 0 elsewhere)       all agree, and know who has how
 //   many block_r  <- n_r places, then n_r rows                       P-1 steps round the ring for
@@ -33,7 +33,7 @@ using engine::Task;
 
 constexpr std::size_t kPlaceBytes = sizeof(std::uint64_t);
 
-/// A rank's entries as they travel: all places, then all rows.
+/// A rank's entries on the wire: all places, then all rows.
 struct Block {
   std::span<std::byte> bytes;
   std::size_t entries;
@@ -50,7 +50,7 @@ struct Block {
 
 /// Merges the blocks, one per rank.
 CooSum added_up(std::span<const Block> blocks, DataType type, std::uint64_t row) {
-  /// The next entry of a rank: the lowest place first, and of equal ones the lowest rank.
+  /// The next entry of each rank: the lowest place first, and the lowest rank among equals.
   using Next = std::pair<std::uint64_t, std::size_t>;
   std::priority_queue<Next, std::vector<Next>, std::greater<>> next;
   std::size_t entries = 0;
@@ -114,7 +114,7 @@ Task<void> sum_over_ranks(GroupView& group, CooEntries mine, DataType type, std:
   co_await adding;
 }
 
-/// A place is a number of 64 bits, of which torch takes 63.
+/// Places are 64-bit numbers, of which torch uses 63 bits.
 void check_shape(const CooShape& shape) {
   std::uint64_t places = 1;
   for (const std::uint64_t size : std::span(shape.sizes).first(shape.sparse_dimensions)) {

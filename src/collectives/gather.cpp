@@ -93,7 +93,7 @@ Task<void> scatter_from(GroupView& group, std::uint32_t root,
   }
 }
 
-/// `own`: bytes of what this rank hands in, or gets; by_rank: those at the root.
+/// `own`: bytes that this rank contributes or receives; by_rank: those given at the root.
 void check_list(std::string_view name, std::string_view one, std::uint32_t root, std::size_t own,
                 const Lengths& by_rank, const GroupShape& group) {
   group.check_rank(root, "the root");

@@ -19,13 +19,13 @@ using engine::GroupView;
 using engine::Message;
 using engine::Task;
 
-/// Of a pair of ranks.
+/// Of a pair of ranks, in this direction.
 std::uint64_t hash(std::uint32_t from, std::uint32_t to) {
   return drawn(std::uint64_t{from} << 32U | to, 1);
 }
 
 /// Tells every rank what is sent to it. A rank that expects something else throws; the others wait
-/// until they are told.
+/// until they hear of it.
 Task<void> find_difference(GroupView& group, std::span<const std::uint64_t> sent,
                            std::span<const std::uint64_t> expected, std::uint32_t first_step) {
   constexpr std::size_t kNumber = sizeof(std::uint64_t);

@@ -1,5 +1,5 @@
-// Collectives: messages from one rank to another, as values like the others. How they travel is in
-// engine/point_to_point.hpp.
+// Collectives: messages from one rank to another, as values like the other collectives. How they
+// travel is in engine/point_to_point.hpp.
 #include "src/engine/point_to_point.hpp"
 
 #include <fmt/format.h>

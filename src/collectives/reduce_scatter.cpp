@@ -1,11 +1,11 @@
-// Collectives: a reduction of which each rank gets one part. Its order of summation depends on the
-// sizes of the parts and the element size alone, and is the all-reduce's:
+// Collectives: a reduction of which each rank gets one part. The order of summation depends only on
+// the sizes of the parts and the element size, and is the all-reduce's:
 //
 // Up to kRecursiveDoublingBytes over all parts: an all-reduce of them side by side, of which a rank
-// keeps its own. Latency is what counts here, and that takes no more rounds than to agree. Larger:
-// all ranks agree first, then the first half of the all-reduce's ring: part c starts with rank
-// c+1's values, gathers rank c+2's, ..., and ends at rank c. A rank sends (P-1)/P of the elements,
-// the least possible.
+// keeps its own part. Latency is what counts here, and this takes no more rounds than agreeing
+// does. Larger: all ranks agree first, then the first half of the all-reduce's ring: part c starts
+// with rank c+1's values, picks up rank c+2's, ..., and ends at rank c. A rank sends (P-1)/P of the
+// elements, the least possible.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -34,7 +34,7 @@ std::uint64_t total(std::span<const Segment> parts) {
   return elements;
 }
 
-/// The parts side by side, in memory of their own.
+/// A copy of the parts, side by side.
 std::vector<Segment> copied(GroupView& group, std::span<const Segment> parts, DataType type) {
   const std::size_t element = size_of(type);
   std::byte* at = group.buffer(total(parts) * element).data();

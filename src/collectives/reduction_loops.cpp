@@ -1,6 +1,6 @@
 // Collectives: the loops of reduction.hpp, compiled once per SIMD target and chosen at run time.
-// One operation and one rounding per element: every target gives the same bits. Floating types go
-// by Highway's vectors, integers by loops that the compiler turns into vectors.
+// One operation and one rounding per element, so every target gives the same bits. Floating types
+// use Highway's vectors, integers loops that the compiler vectorises.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -23,7 +23,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using gtopk::HWY_NAMESPACE::load_wide;
 using gtopk::HWY_NAMESPACE::store_narrow;
 
-// --- of vectors of floats
+// --- vectors of floats
 
 struct Sum {
   template <class D>
@@ -37,7 +37,7 @@ struct Product {
     return hn::Mul(a, b);
   }
 };
-/// NaN wins, as in torch: of two the first.
+/// NaN wins, as in torch; of two NaNs, the first.
 struct Smaller {
   template <class D>
   HWY_INLINE hn::Vec<D> operator()(D /*d*/, hn::Vec<D> a, hn::Vec<D> b) const {
@@ -51,7 +51,8 @@ struct Larger {
   }
 };
 
-/// into[i] = op(left[i], right[i]); what is left over behind the last whole vector is one, too.
+/// into[i] = op(left[i], right[i]). The rest behind the last whole vector is computed as a vector,
+/// too.
 template <class T, class Op>
 HWY_INLINE void each_float(T* into, const T* left, const T* right, std::size_t n, Op op) {
   const hn::ScalableTag<Accumulation<T>> d;
@@ -101,9 +102,9 @@ HWY_INLINE void reduce_floats(T* into, const T* left, const T* right, std::size_
   }
 }
 
-// --- of complex numbers, which add by their parts
+// --- complex numbers, which add part by part
 
-/// (a + ib)(c + id) as it is defined: the library's own would look for infinities among NaN.
+/// (a + ib)(c + id) by the definition: std::complex's own would look for infinities among NaN.
 template <class T>
 HWY_INLINE void multiply_complex(T* into, const T* left, const T* right, std::size_t n) {
   using Part = typename T::value_type;
@@ -116,12 +117,12 @@ HWY_INLINE void multiply_complex(T* into, const T* left, const T* right, std::si
   }
 }
 
-// --- of integers, which wrap: the machine's own sum would be undefined on overflow
+// --- integers, which wrap: signed overflow would be undefined
 
 template <class T, class Op>
 HWY_INLINE void each_integer(T* into, const T* left, const T* right, std::size_t n, Op op) {
   using Wide = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
-  // `into` may be `left` or `right`, never shifted against them: the vectoriser may rely on it.
+  // `into` may be `left` or `right` but never a shifted view of them; the vectoriser relies on it.
 #if !defined(__clang__)
 #pragma GCC ivdep
 #endif
@@ -171,7 +172,7 @@ HWY_INLINE void reduce_integers(T* into, const T* left, const T* right, std::siz
   }
 }
 
-// --- of truth, any byte but zero
+// --- truth values: any byte but zero is true
 
 template <class Op>
 HWY_INLINE void each_bool(Bool* into, const Bool* left, const Bool* right, std::size_t n, Op op) {
@@ -205,7 +206,7 @@ HWY_INLINE void reduce_bools(Bool* into, const Bool* left, const Bool* right, st
   }
 }
 
-// --- of one vector and a number
+// --- one vector and a number
 
 struct DividedBy {
   double divisor;
@@ -238,7 +239,7 @@ HWY_INLINE void scale_floats(T* data, std::size_t n, Op op) {
   }
 }
 
-/// Of floats, and of complex numbers by their parts.
+/// For floats, and for complex numbers part by part.
 template <class T, class Op>
 HWY_INLINE void scale(T* data, std::size_t n, Op op) {
   if constexpr (kIsFloating<T>) {
@@ -248,7 +249,7 @@ HWY_INLINE void scale(T* data, std::size_t n, Op op) {
   }
 }
 
-/// Towards minus infinity.
+/// Rounds towards minus infinity.
 template <class T>
 HWY_INLINE void divide_integers(T* data, std::size_t n, std::uint32_t divisor) {
   for (std::size_t i = 0; i < n; ++i) {
@@ -314,7 +315,7 @@ HWY_EXPORT(multiply_any);
 
 void reduce(void* into, const void* left, const void* right, std::size_t elements, DataType type,
             ReduceOp op) {
-  const KeepDenormals guard;  // a rank whose threads flush them would end with other bits
+  const KeepDenormals guard;  // a rank whose threads flush them would get other bits
   HWY_DYNAMIC_DISPATCH(reduce_any)(into, left, right, elements, type, op);
 }
 

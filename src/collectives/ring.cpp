@@ -17,16 +17,16 @@ using engine::GroupView;
 using engine::Message;
 using engine::Task;
 
-/// Receives posted ahead of the one that is awaited.
+/// Receives posted at once, including the awaited one.
 constexpr std::size_t kWindow = 4;
-/// Messages that a rank sends ahead of the one that it awaits. More would keep nobody busier.
+/// How far sends may run ahead of the awaited receive. More would keep no link busier.
 constexpr std::size_t kAhead = 16;
 
-/// Messages under way in one direction, at most N of them.
+/// At most N messages in flight in one direction.
 template <std::size_t N>
 class Flight {
  public:
-  /// Those that are known to have ended.
+  /// Messages known to have ended.
   [[nodiscard]] std::uint64_t ended() const { return ended_; }
   [[nodiscard]] std::uint64_t begun() const { return begun_; }
   [[nodiscard]] bool full() const { return begun_ - ended_ == N; }
@@ -43,11 +43,11 @@ class Flight {
 
 /// Moves the pieces of `order` round the ring. Load says where they lie and what becomes of them:
 ///   std::span<std::byte> leaves(RingPiece), lands(RingPiece)
-///   std::uint64_t reads_until(RingPiece)  sends that read where this one is to land, and those
-///                                         before them
+///   std::uint64_t reads_until(RingPiece)  how many sends, counted from the first, must have ended
+///                                         before this piece may overwrite what they read
 ///   void arrived(RingPiece)
-/// No rank waits in a circle: a send that is awaited here has its receive posted by the next rank
-/// as soon as that has posted as many as this one.
+/// No cycle of waiting ranks: a send awaited here has its receive posted by the next rank as soon
+/// as that rank has posted as many as this one.
 template <class Load>
 Task<void> go_round(GroupView& group, RingOrder order, Load load, std::uint32_t first_step) {
   const std::uint32_t next = (group.rank() + 1) % group.size();
@@ -100,8 +100,8 @@ std::uint64_t longest_stretch(std::uint64_t longest, std::uint64_t pieces) {
   return (longest + pieces - 1) / pieces;
 }
 
-/// In the steps that reduce (the first P-1), what arrives lies beside the tensor, in one of kWindow
-/// rooms, until it is added; in the others it is final, and arrives in its place.
+/// In the reducing steps (the first P-1) a piece arrives in one of kWindow buffers beside the
+/// tensor, and is then added; in the others it is final, and arrives in its place.
 class AllReduceLoad {
  public:
   AllReduceLoad(GroupView& group, std::byte* data, std::uint64_t d, DataType type, ReduceOp op,
@@ -159,8 +159,8 @@ class AllReduceLoad {
   std::span<std::byte> rooms_;
 };
 
-/// A sum that is passed on lies in a room of its own until it has left: those of two steps by
-/// turns.
+/// A sum that is passed on stays in a buffer of its own until it has been sent; the buffers of two
+/// steps alternate.
 class ReduceScatterLoad {
  public:
   ReduceScatterLoad(GroupView& group, std::span<const Segment> parts, void* output, DataType type,
@@ -179,7 +179,7 @@ class ReduceScatterLoad {
     return piece.step == 0 ? mine(piece) : sum(piece, piece.step - 1);
   }
   [[nodiscard]] std::span<std::byte> lands(RingPiece piece) const { return sum(piece, piece.step); }
-  /// It lands where the send of the step before reads, which passes on what came two steps ago.
+  /// It lands where the send of the previous step reads, which passes on what came two steps ago.
   [[nodiscard]] std::uint64_t reads_until(RingPiece piece) const {
     return piece.step < 2 ? 0 : (piece.step - 1) * pieces_ + piece.number + 1;
   }
@@ -215,7 +215,7 @@ class ReduceScatterLoad {
   std::span<std::byte> rooms_;
 };
 
-/// Each part has its place, and stays there.
+/// Each part has its place and stays there.
 struct AllGatherLoad {
   std::span<const std::span<std::byte>> rooms;
 

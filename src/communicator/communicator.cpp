@@ -15,7 +15,7 @@
 namespace gtopk {
 namespace {
 
-/// A published address is there: longer waits are for a directory that is slow or gone.
+/// A published address can be found at once: a longer wait means a directory that is slow or gone.
 constexpr std::chrono::seconds kLookupBound{30};
 constexpr std::chrono::milliseconds kLookupSlice{500};
 
@@ -66,7 +66,7 @@ Communicator::Communicator(std::shared_ptr<Process> process, const Meeting& meet
     try {
       own.host = host_name(self, meeting.host);
       own.id = thread.engine().reserve_group_id();
-    } catch (const Error& error) {  // the others hear of it when they meet
+    } catch (const Error& error) {  // the other ranks learn of it when they meet
       own.refusal = error;
     }
   });
@@ -79,7 +79,7 @@ Communicator::Communicator(std::shared_ptr<Process> process, const Meeting& meet
                             .refusal = own.refusal};
     std::vector<std::string> cards{presence.card};
     if (meeting.size > 1) {
-      // Addresses are found under the identity of a process, which is never reused.
+      // An address is published under its process's identity, which is never reused.
       directory_->publish(address_name(self.identity), thread.address());
       cards = directory_->meet(presence, meeting.timeout);
     }

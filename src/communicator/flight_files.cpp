@@ -17,11 +17,11 @@
 namespace gtopk {
 namespace {
 
-/// More requests than can be made: added to a request, it ends the thread.
+/// More than any number of requests: added to the count, it ends the thread.
 constexpr eventfd_t kEnd = eventfd_t{1} << 62U;
 
-// A signal handler sees nothing else. A forked child has the handler and not the thread, and must
-// not wake its parent's.
+// All that the signal handler can see. A forked child inherits the handler but not the thread, and
+// must not wake its parent's.
 std::atomic<int> signalled{-1};
 std::atomic<pid_t> owner{0};
 static_assert(std::atomic<int>::is_always_lock_free);
@@ -66,7 +66,7 @@ void FlightFiles::take_signal() {
   taken.sa_flags = SA_RESTART;
   signalled = wake_.get();
   owner = getpid();
-  sigaction(spec_.signal, &taken, &before_);  // of a signal that can be taken, it cannot fail
+  sigaction(spec_.signal, &taken, &before_);  // cannot fail for a signal that can be handled
 }
 
 void FlightFiles::give_signal_back() const {

@@ -8,7 +8,7 @@
 namespace gtopk {
 namespace {
 
-/// In front of every card, so that other versions can be told.
+/// First in every card, so that other versions are recognised.
 constexpr std::uint64_t kVersion = 2;
 
 MemberCard decode(const std::string& bytes, const Presence& self, std::size_t rank) {

@@ -23,8 +23,8 @@ Process::Process() : started_by_(getpid()) {
 }
 
 Process::~Process() {
-  // In a forked child the thread does not exist and the network belongs to the parent: leave both
-  // alone.
+  // In a forked child the thread does not exist and the network belongs to the parent: touch
+  // neither.
   if (started_by_ == getpid()) {
     return;
   }

@@ -1,4 +1,4 @@
-// Reference: conversions between bytes and double, from the definition of the formats.
+// Reference: conversions between bytes and double, from the formats' definitions.
 #include "src/reference/number.hpp"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace gtopk::reference {
 namespace {
 
-/// sign 1 | exponent | mantissa, as IEEE 754 lays out its binary formats.
+/// sign 1 | exponent | mantissa, the layout of IEEE 754's binary formats.
 struct Format {
   int exponent_bits;
   int mantissa_bits;
@@ -77,7 +77,7 @@ std::uint16_t half_bits(const Format& format, double value) {
     return static_cast<std::uint16_t>(sign | infinity);
   }
   if (magnitude <
-      std::ldexp(1.0, format.lowest_exponent())) {  // zero, subnormal: a count of the smallest
+      std::ldexp(1.0, format.lowest_exponent())) {  // zero or subnormal: a multiple of the smallest
     const double count = std::ldexp(magnitude, format.mantissa_bits - format.lowest_exponent());
     return static_cast<std::uint16_t>(sign | static_cast<unsigned>(count));
   }

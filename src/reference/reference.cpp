@@ -1,4 +1,4 @@
-// Reference: the reference, top to bottom in the order of docs/algorithms.md.
+// Reference: the collectives, top to bottom in the order of docs/algorithms.md.
 #include "src/reference/reference.hpp"
 #include "src/reference/reference_selectors.hpp"
 
@@ -47,7 +47,7 @@ void announce(std::vector<Lists>& lists) {
   }
 }
 
-/// gTop-k and topk, and gTop-k between hosts.
+/// gTop-k, topk, and gTop-k between hosts.
 template <class Value>
 TreeResult<Value> walk(std::vector<Entries<Value>>& selections, const SparseOptions& options,
                        const std::vector<std::string>& hosts) {
@@ -100,7 +100,7 @@ TreeResult<Value> walk(std::vector<Entries<Value>>& selections, const SparseOpti
   return result;
 }
 
-/// What stays with one rank: acc, without what was delivered or sent, and with what nodes dropped.
+/// What stays on one rank: acc without what was delivered or sent, plus what its nodes dropped.
 template <class Value>
 void put_back(std::vector<Value>& acc, std::uint32_t rank, const Entries<Value>& selection,
               const TreeResult<Value>& tree, const SparseOptions& options) {
@@ -163,7 +163,7 @@ std::uint64_t mixed(std::uint64_t x) {
   return x;
 }
 
-/// The sums of acc at these indices, as of `count` values.
+/// The sums of acc at these indices, in the summation order for `count` values.
 template <class Value>
 Entries<Value> sums_at(const std::vector<std::vector<Value>>& accs,
                        const std::vector<std::uint64_t>& indices, std::uint64_t count) {
@@ -180,7 +180,7 @@ Entries<Value> sums_at(const std::vector<std::vector<Value>>& accs,
   return sums;
 }
 
-/// What `sketch` looks at exactly; where a cell is not finite, that cell.
+/// The exact sums at the heavy hitters of `sketch`, or a non-finite cell if there is one.
 template <class Value>
 Entries<Value> heavy_sums(const std::vector<std::vector<Value>>& accs, const SketchShape& shape,
                           std::uint64_t seed) {
@@ -199,9 +199,9 @@ Entries<Value> heavy_sums(const std::vector<std::vector<Value>>& accs, const Ske
   return sums_at(accs, heaviest(sketch, places, shape.second), shape.second);
 }
 
-/// Where ranks select nothing of their own: `random-k` sums what every rank has at the drawn
-/// indices; of `true-topk` and `sketch` the first k are delivered, of everything or of the
-/// heaviest. What is delivered is cleared everywhere.
+/// Algorithms whose ranks do not select on their own: `random-k` sums all ranks' values at the
+/// drawn indices; `true-topk` and `sketch` deliver the first k of all sums or of the heavy hitters.
+/// What is delivered is cleared on every rank.
 template <class Value>
 Entries<Value> alike(std::vector<std::vector<Value>>& accs, const Problem& problem) {
   const std::uint64_t k = entries_wanted(problem.options, problem.d);
@@ -232,7 +232,7 @@ Entries<Value> alike(std::vector<std::vector<Value>>& accs, const Problem& probl
   return sums;
 }
 
-/// T(value / divisor) on F; whether all of that is finite.
+/// Writes T(value / divisor) on F; returns whether all of it is finite.
 template <class Value>
 bool write(const Problem& problem, const Entries<Value>& sums, Bytes& tensor) {
   const SparseOptions& options = problem.options;

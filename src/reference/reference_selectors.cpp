@@ -37,13 +37,13 @@ Entries<Value> first(const Entries<Value>& entries, std::uint64_t k) {
   return selection;
 }
 
-/// min(d, max(1, floor(density d + 1/2))), 0 of nothing.
+/// min(d, max(1, floor(density d + 1/2))), or 0 if d is 0.
 std::uint64_t share_of(std::uint64_t d, double density) {
   const double rounded = std::floor(density * static_cast<double>(d) + 0.5);
   return std::min(d, std::max<std::uint64_t>(1, static_cast<std::uint64_t>(rounded)));
 }
 
-/// Everything but zeros whose magnitude is `threshold` or more.
+/// All non-zero entries with a magnitude of at least `threshold`.
 template <class Value>
 Entries<Value> reaching(const std::vector<Value>& acc, double threshold) {
   Entries<Value> entries;
@@ -55,7 +55,7 @@ Entries<Value> reaching(const std::vector<Value>& acc, double threshold) {
   return entries;
 }
 
-/// ceil(4k/3), d at most.
+/// ceil(4k/3), at most d.
 std::uint64_t most(std::uint64_t d, std::uint64_t k) { return std::min(d, (4 * k + 2) / 3); }
 
 /// Sum and sum of squares, in the order that docs/algorithms.md gives.

@@ -12,8 +12,8 @@
 namespace gtopk::sparse {
 namespace {
 
-/// Entries with a larger key than `key` are kept, and those that have it up to a position: of
-/// equals the lowest indices come first.
+/// Keeps the entries with a key larger than `key`, and those that equal it up to a position: the
+/// lowest indices come first among equals.
 template <class Value>
 struct Cut {
   Key<Value> key;
@@ -31,7 +31,7 @@ Cut<Value> find_cut(const Value* values, std::size_t size, std::size_t k, std::s
     return {.key = MagnitudeKey<Value>::kInfinity, .equals_end = 0, .keeps = 0};
   }
   const auto kth = kth_largest(keys, size, k);
-  if (kth.larger + kth.equal == k) {  // nearly always: nobody ties at the cut
+  if (kth.larger + kth.equal == k) {  // nearly always: no tie at the cut
     return {.key = kth.key, .equals_end = size, .keeps = k};
   }
   std::size_t equals_left = k - kth.larger;

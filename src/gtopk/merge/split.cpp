@@ -40,7 +40,7 @@ HWY_INLINE KeyScan scan(const Value* values, std::size_t size, Key<Value>* keys)
   return {.non_zeros = size - zeros, .finite = wrong == 0};
 }
 
-// Whole vectors, as long as both sides have room for one.
+// Whole vectors, while both sides have room for one.
 template <class Value>
 HWY_INLINE void divide_vectors(Entries<Value, Key<Value>> entries, std::size_t end,
                                Key<Value> threshold, EntriesOut<Value, Key<Value>> kept,
@@ -116,15 +116,15 @@ template <class Value, class Index>
 void divide(Entries<Value, Index> entries, std::size_t end, Key<Value> threshold,
             EntriesOut<Value, Index> kept, const EntriesOut<Value, Index>* dropped,
             Division& division) {
-  // Index and value of one width is what SIMD compaction takes; the others are rare (float with
+  // SIMD compaction needs indices and values of one width; the other types are rare (float with
   // more than 2^32 elements) or small next to their exchange (double).
   if constexpr (std::is_same_v<Value, float> && std::is_same_v<Index, std::uint32_t>) {
     HWY_DYNAMIC_DISPATCH(divide_float)(entries, end, threshold, kept, dropped, division);
   } else if constexpr (std::is_same_v<Value, double> && std::is_same_v<Index, std::uint64_t>) {
     HWY_DYNAMIC_DISPATCH(divide_double)(entries, end, threshold, kept, dropped, division);
   }
-  // Both sides are written at every entry while both have room; what remains after that is of one
-  // kind, zeros aside.
+  // Every entry is written to both sides while both have room; all that remains after that belongs
+  // to one side, zeros aside.
   Division at = division;
   const bool wanted = dropped != nullptr;
   for (; at.next < end; ++at.next) {

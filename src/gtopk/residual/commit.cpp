@@ -1,8 +1,8 @@
 // Sparse, residual room: commit, stretch by stretch. The few entries that fall into a stretch are
-// applied while it is in the cache, so that no list is walked over memory of size d a second time.
+// applied while it is in the cache, so no list needs a second pass over memory of size d.
 //
-// Stretches come from the end: the selection read tensor and residual from the front, and what it
-// read last is still in the last-level cache.
+// Stretches run from the end to the front: selection read tensor and residual from the front, and
+// what it read last is still in the last-level cache.
 #include "src/gtopk/residual/commit.hpp"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t kStretch = 4096;
 
-/// The part of a list whose indices are at least a bound that falls from call to call.
+/// Hands out the entries of a list with indices of at least a bound, which falls from call to call.
 template <class Value, class Index>
 class Tail {
  public:
@@ -57,7 +57,7 @@ void for_each_shared(Entries<Value, Index> a, Entries<Value, Index> b, Visit vis
   }
 }
 
-/// `kept`: the residual, or the momentum.
+/// `kept` is the residual or the momentum.
 template <class Value, class Index>
 void clear_sent(Value* kept, Entries<Value, Index> own, Entries<Value, Index> result,
                 PutBack put_back) {
@@ -89,7 +89,7 @@ void return_dropped(Value* residual, Entries<Value, Index> dropped, Entries<Valu
   }
 }
 
-/// `tensor` is where element `begin` lies, in one piece with all that `result` names.
+/// `tensor` points at element `begin`; all elements that `result` names follow without a gap.
 template <class T, class Value, class Index>
 void deliver(T* tensor, std::size_t begin, Entries<Value, Index> result, Value divisor) {
   for (std::size_t i = 0; i < result.size; ++i) {
@@ -133,8 +133,8 @@ void commit(Segments<T> tensor, Value* residual, std::size_t d, Entries<Value, I
     commit_without_residual(tensor, d, result, divisor);
     return;
   }
-  // A tree drops at most one list per round; beyond this many, lists are applied after the sweep,
-  // which keeps their order at every index.
+  // A tree drops at most one list per round. Any lists beyond this many are applied after the
+  // sweep, which keeps their order at every index.
   constexpr std::size_t kSweptLists = 32;
   std::array<Tail<Value, Index>, kSweptLists> dropped_tails;
   const std::size_t swept = std::min(dropped_lists, kSweptLists);

@@ -27,7 +27,7 @@ HWY_INLINE void absorb(T* tensor, Accumulation<T>* residual, std::size_t count) 
   auto* tensor_bits = reinterpret_cast<TensorBits*>(tensor);
   std::size_t i = 0;
   // Two cache lines of one array, then two of the other: on Zen, arrays at some distances (1 MB +
-  // 32 kB, say) share the way predictor's tags, and every change from one to the other is a miss.
+  // 32 kB, say) share the way predictor's tags, and every switch between them is a miss.
   for (; i + 4 * lanes <= count; i += 4 * lanes) {
     const auto gradient0 = load_wide(d, tensor + i);
     const auto gradient1 = load_wide(d, tensor + i + lanes);

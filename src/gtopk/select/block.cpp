@@ -1,5 +1,5 @@
-// Sparse, select room: the row of `block`: every block of b elements sends its own largest. What
-// SparseLoCo and DeMo select: no layer is left out, and an index within a block is short.
+// Sparse, select room: the row of `block`: every block of b elements sends its own largest, as in
+// SparseLoCo and DeMo: no layer is left out, and an index within a block is short.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -11,25 +11,26 @@
 namespace gtopk::sparse {
 namespace {
 
-/// Where the next block begins to look, so that most blocks are swept once and find few candidates
-/// too many. A block that has fewer there is swept again, out of the cache. Only time depends on
-/// it.
+/// The threshold to try first in the next block, such that most blocks are swept once and yield few
+/// surplus candidates. A block with too few is swept again, out of the cache. It affects only time.
 template <class Value>
 class Guess {
  public:
   [[nodiscard]] Key<Value> threshold() const { return threshold_; }
-  /// For the same block once more, and again.
+  /// The thresholds to try next in the same block.
   [[nodiscard]] std::array<Key<Value>, 3> lower() const {
     return {below(threshold_, kOctave / 4), below(threshold_, kOctave), 1};
   }
 
-  /// A first sweep has found `count` of k entries. What is not finite is found by any threshold.
+  /// The first sweep found `count` entries where k were wanted. Any threshold finds a non-finite
+  /// value.
   void found(std::size_t count, std::size_t k) {
     if (count > 4 * k) {
       threshold_ = std::min(threshold_ + kOctave / 16, MagnitudeKey<Value>::kInfinity);
     }
   }
-  /// It was not enough: `smallest` is what was sent at last, 1 where everything was.
+  /// The first sweep found too few: `smallest` is the smallest key sent in the end, 1 if all were
+  /// sent.
   void missed(Key<Value> smallest) { threshold_ = below(smallest, kOctave / 8); }
 
  private:

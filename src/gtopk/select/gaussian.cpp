@@ -1,5 +1,5 @@
 // Sparse, select room: the row of `gaussian`: a threshold from mean and deviation of acc, as if it
-// were normal, corrected where it is not.
+// were normally distributed, corrected where it is not.
 //
 // Shi et al., "Understanding Top-k Sparsification in Distributed Deep Learning", arXiv 1911.08772,
 // Alg. 1 (Gaussian-k): t = mean + deviation * z, z the two-sided normal quantile of k/d; at most
@@ -15,7 +15,7 @@ namespace gtopk::sparse {
 namespace {
 
 /// The z at which erfc(z / sqrt(2)), the share of a normal distribution beyond z on both sides,
-/// falls below `share`: 64 halvings of [0, 40], which holds every share a double can name.
+/// falls below `share`: 64 bisections of [0, 40], which covers every share a double can express.
 double two_sided_quantile(double share) {
   double low = 0;
   double high = 40;
@@ -38,7 +38,7 @@ double first_threshold(const SelectionInput& input) {
                  static_cast<std::size_t>(input.d));
   const double mean = sums.sum / d;
   const double variance = sums.squares / d - mean * mean;
-  const double deviation = variance > 0 ? std::sqrt(variance) : 0;  // rounding may leave less
+  const double deviation = variance > 0 ? std::sqrt(variance) : 0;  // rounding may make it negative
   return mean + deviation * two_sided_quantile(static_cast<double>(input.k) / d);
 }
 
@@ -53,7 +53,7 @@ Selection select(const SelectionInput& input, const List& out, SelectScratch& sc
       return {.finite = false};
     }
     const auto room = out.room<Accumulation<T>, Index>();
-    // A rank that found nothing might find nothing for ever.
+    // A rank that found nothing might never find anything again.
     return search.count() == 0 ? search.exact(room) : search.reaching(room);
   });
 }

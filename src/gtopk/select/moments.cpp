@@ -1,5 +1,5 @@
 // Sparse, select room: sum and sum of squares of a chunk, compiled once per SIMD target and chosen
-// at run time: however many lanes a vector has, each partial sum gets its elements in their order.
+// at run time. Each partial sum adds the same elements in the same order for any vector width.
 #include "src/gtopk/select/moments.hpp"
 
 #include <algorithm>
@@ -36,7 +36,7 @@ class ChunkMoments {
         add<true>(gradient + i, residual + i);
       }
     }
-    if (i < count) {  // zeros behind the last element change no sum
+    if (i < count) {  // trailing zeros do not change the sums
       std::array<T, kMomentsPartials> gradient_part{};
       std::array<Value, kMomentsPartials> residual_part{};
       for (std::size_t j = 0; i + j < count; ++j) {

@@ -1,6 +1,6 @@
-// Sparse, select room: the sample takes whole cache lines (a line costs the same as one element of
-// it), one from each of as many equal strata, at a place that a hash picks: a fixed stride would
-// meet the rows and channels of a weight matrix always in the same column.
+// Sparse, select room: the sample reads whole cache lines (a line costs as much as one element of
+// it), one from each of as many equal strata, at a position chosen by a hash: a fixed stride could
+// hit the same column of a weight matrix in every row.
 #include "src/gtopk/select/sample.hpp"
 
 #include <algorithm>
@@ -12,12 +12,12 @@
 namespace gtopk::sparse {
 namespace {
 
-/// Elements of the selection that the sample should meet: 4 % standard deviation if they lie alone.
+/// Sampled elements of the selection to aim at: 4 % standard deviation if they lie alone.
 constexpr double kWantedHits = 512;
 
-/// The guess aims at more than k by a quarter and four deviations: candidates too many cost
-/// nanoseconds each, too few a second sweep. Gradients cluster, so the binomial deviation is not
-/// all.
+/// The guess aims at more than k by a quarter and four deviations: each surplus candidate costs
+/// nanoseconds, too few cost a second sweep. Gradients cluster, so the binomial deviation alone is
+/// too small.
 [[nodiscard]] std::size_t cautious_rank(double expected_hits) {
   return static_cast<std::size_t>(1.25 * expected_hits + 4 * std::sqrt(expected_hits) + 8);
 }
@@ -38,7 +38,7 @@ Key<Accumulation<T>> sampled_threshold(Segments<const T> gradient, const Accumul
   constexpr std::size_t kLine = 64 / sizeof(T);
   constexpr std::size_t kFewestLines = 256;
   constexpr std::size_t kSparsest = 32;  // at most every 32nd line
-  constexpr std::size_t kAhead = 16;     // lines asked for before they are read
+  constexpr std::size_t kAhead = 16;     // how many lines ahead to prefetch
 
   const double density = static_cast<double>(k) / static_cast<double>(d);
   const std::size_t all_lines = d / kLine;
@@ -64,7 +64,7 @@ Key<Accumulation<T>> sampled_threshold(Segments<const T> gradient, const Accumul
     if (residual != nullptr) {
       __builtin_prefetch(residual + ahead);
     }
-    // A line may lie in several pieces.
+    // A line may span several segments.
     const std::size_t to = place(line) + kLine;
     for (std::size_t from = place(line); from < to;) {
       here.go_to(from);

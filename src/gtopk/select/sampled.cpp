@@ -1,9 +1,9 @@
 // Sparse, select room: the row of `sampled`: a threshold from the largest of a strided sample of
 // acc, corrected by what it finds.
 //
-// Lin et al., "Deep Gradient Compression", arXiv 1712.01887, section 3 and its authors' code: the
+// Lin et al., "Deep Gradient Compression", arXiv 1712.01887, section 3 and the authors' code: the
 // top of a sample of 1 % gives the threshold; up to ten times it is multiplied by 0.8 for fewer
-// than 0.8 k entries or by 1.3 for more than 1.3 k. Theirs begins at a random element, this one at
+// than 0.8 k entries or by 1.3 for more than 1.3 k. Theirs starts at a random element, this one at
 // the first, so that a step can be repeated.
 #include <algorithm>
 #include <cmath>
@@ -17,8 +17,8 @@
 namespace gtopk::sparse {
 namespace {
 
-/// Every 101st element, some 1 %: a prime, which the rows of a weight matrix seldom have as a
-/// factor. A small selection takes a finer sample, that eight of it be met.
+/// Every 101st element, about 1 %: a prime, which seldom divides the row length of a weight matrix.
+/// A small selection takes a finer sample, so that about eight of its entries are sampled.
 constexpr std::uint64_t kStride = 101;
 constexpr std::uint64_t kWantedHits = 8;
 
@@ -32,11 +32,11 @@ double magnitude_of(Key<Value> key) {
   return value;
 }
 
-/// The magnitude that the sample's share of k elements reach; 0 where too few are not zero.
+/// The magnitude that the sample's share of k elements reach; 0 if too few are non-zero.
 template <class T>
 double first_threshold(const SelectionInput& input, std::size_t stride, GrowingBuffer& keys) {
   using Value = Accumulation<T>;
-  constexpr std::size_t kAhead = 16;  // elements asked for before they are read
+  constexpr std::size_t kAhead = 16;  // how many samples ahead to prefetch
   const auto d = static_cast<std::size_t>(input.d);
   const Segments<const T> gradient(Segments<T>(input.tensor));
   const auto* const residual = static_cast<const Value*>(input.residual);

@@ -1,6 +1,6 @@
-// Sparse, select room: exact selection by a guessed threshold and one sweep. The guess costs time
-// and never the result: too low a one finds candidates too many, which are cut down on the way, and
-// too high a one (fewer than k found) a second sweep that takes all non-zeros.
+// Sparse, select room: exact selection by a guessed threshold and one sweep. The guess affects time
+// but never the result: too low a guess finds surplus candidates, which are cut down on the way;
+// too high a one (fewer than k found) needs a second sweep that takes all non-zeros.
 #include "src/gtopk/select/select_exact.hpp"
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace gtopk::sparse {
 namespace {
 
-/// Tensors up to this size are not worth a sample.
+/// Up to this size a sample does not pay.
 constexpr std::size_t kSmall = 32'768;
 
 template <class T>
@@ -30,7 +30,7 @@ Selection select_exact(Segments<const T> gradient, const Value* residual, std::s
   const KeepDenormals guard;
   k = std::min(k, d);
   Candidates<T, Index> candidates(gradient, residual, d, std::max<std::size_t>(k, 1), scratch);
-  // Nothing to select, and still not to be non-finite.
+  // With k = 0 nothing is selected, but non-finite values are still found.
   candidates.start(k == 0 ? MagnitudeKey<Value>::kInfinity
                           : guess(gradient, residual, d, k, scratch.keys));
   if (!candidates.sweep(0, d)) {

@@ -1,5 +1,5 @@
-// Sparse, select room: the SIMD sweep, compiled once per target and chosen at run time. Every
-// target gives the same bits: one addition per element and integer comparisons.
+// Sparse, select room: the SIMD sweep, compiled once per target and chosen at run time. One
+// addition per element and integer comparisons, so every target gives the same bits.
 #include "src/gtopk/select/sweep.hpp"
 
 #include <type_traits>
@@ -73,7 +73,7 @@ class Sweep {
     }
   }
 
-  // The last elements, with zeros behind them: zeros are never large.
+  // The last elements, padded with zeros, which are never large.
   HWY_INLINE Vector load_part(const T* gradient, const Value* residual, std::size_t at,
                               std::size_t count) const {
     HWY_ALIGN T gradient_part[hn::MaxLanes(kValues)] = {};

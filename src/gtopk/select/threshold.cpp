@@ -1,11 +1,11 @@
 // Sparse, select room: the row of `threshold`: last step's threshold, corrected by a few small
-// steps, and the exact one where that does not do. One sweep, or two where acc has shrunk by more
-// than a fifth.
+// steps, or the exact one if that is not enough. One sweep, or two if acc has shrunk by more than a
+// fifth.
 //
 // Li and Hoefler, "Near-Optimal Sparse Allreduce for Distributed Deep Learning" (Ok-Topk), arXiv
 // 2201.07598, section 3.1: thresholds change slowly from step to step, so they are reused, scaled
-// by 1.025 where the count asks for it (their code for BERT). Theirs are exact again every tau
-// steps; these are when the count says so.
+// by 1.025 where the count asks for it (their code for BERT). Theirs are recomputed exactly every
+// tau steps; these when the count says so.
 #include <cmath>
 
 #include "src/gtopk/select/selector.hpp"
@@ -18,10 +18,10 @@ namespace {
 constexpr Correction kSteps{
     .unit = 3, .least = 2, .most = 4, .down = 0.975, .up = 1.025, .times = 8, .ahead = 0.8};
 
-/// numbers[0] of the state: the threshold; 0: none.
+/// numbers[0] of the state is the threshold; 0 means none.
 SelectorState state_of(double threshold) { return {.numbers = {threshold}}; }
 
-/// The state that an exact selection leaves: its smallest magnitude, if it is whole.
+/// The state after an exact selection: its smallest magnitude, if k entries were found.
 template <class Value>
 SelectorState state_after(const Value* values, std::size_t count, std::size_t k) {
   if (count < k) {

@@ -62,7 +62,7 @@ HWY_INLINE BracketCounts count(const KeyType* keys, std::size_t size, Bracket<Ke
   return counts;
 }
 
-// In place: what is stored never passes what was loaded.
+// In place: stores never overtake loads.
 template <class KeyType>
 HWY_INLINE void keep_inside(KeyType* keys, std::size_t size, Bracket<KeyType> bracket) {
   using Signed = hwy::MakeSigned<KeyType>;
@@ -130,10 +130,10 @@ void narrow_to(std::uint64_t* keys, std::size_t size, Bracket<std::uint64_t> bra
   HWY_DYNAMIC_DISPATCH(keep_inside_64)(keys, size, bracket);
 }
 
-/// Keys of the sample a bracket comes from.
+/// Sample size for a bracket.
 constexpr std::size_t kSample = 256;
 
-/// Two standard deviations around the k-th of an evenly spread sample.
+/// Two standard deviations around the k-th of an evenly spaced sample.
 template <class KeyType>
 Bracket<KeyType> bracket_from_sample(const KeyType* keys, std::size_t size, std::size_t k) {
   std::array<KeyType, kSample> sample;
@@ -157,7 +157,7 @@ Bracket<KeyType> bracket_from_sample(const KeyType* keys, std::size_t size, std:
 template <class KeyType>
 KthKey<KeyType> kth_largest(KeyType* keys, std::size_t size, std::size_t k) {
   constexpr std::size_t kFew = 2 * kSample;
-  std::size_t larger = 0;  // than everything still in `keys`
+  std::size_t larger = 0;  // than every key still in `keys`
   while (size > kFew) {
     Bracket<KeyType> bracket = bracket_from_sample(keys, size, k);
     const BracketCounts counts = count_in(keys, size, bracket);
@@ -166,7 +166,7 @@ KthKey<KeyType> kth_largest(KeyType* keys, std::size_t size, std::size_t k) {
       return {.key = bracket.low, .larger = larger + counts.above, .equal = counts.inside};
     }
     if (!holds || counts.inside > size / 2) {
-      break;  // an order or a distribution that the sample does not see
+      break;  // an order or a distribution that the sample misses
     }
     narrow_to(keys, size, bracket);
     larger += counts.above;
@@ -175,7 +175,7 @@ KthKey<KeyType> kth_largest(KeyType* keys, std::size_t size, std::size_t k) {
   }
   std::nth_element(keys, keys + (k - 1), keys + size, std::greater<>());
   const KeyType kth = keys[k - 1];
-  // Around nth_element's place: at least as large before it, at most as large behind it.
+  // nth_element leaves keys at least as large before its position and at most as large behind it.
   const auto smaller =
       std::count_if(keys + k, keys + size, [kth](KeyType key) { return key < kth; });
   const auto above = std::count_if(keys, keys + (k - 1), [kth](KeyType key) { return key > kth; });

@@ -19,8 +19,8 @@
 namespace gtopk::sparse {
 namespace {
 
-/// Values as a message has them. `Stored` is of one value, one behind the other; `pack` loses
-/// nothing of a value that is rounded.
+/// How a message stores values. `Stored` is the type of one value; they lie one behind the other.
+/// `pack` loses nothing of a value that is already rounded.
 struct AsTheyAre {
   static constexpr bool kRounds = false;
   template <class Value>
@@ -35,7 +35,7 @@ struct AsTheyAre {
   }
 };
 
-/// Rounded to a half type; what exceeds the largest float16 becomes that.
+/// Rounded to a half type; larger magnitudes saturate at float16's largest.
 template <class Half>
 struct Rounded16 {
   static constexpr bool kRounds = true;
@@ -55,7 +55,7 @@ struct Rounded16 {
   }
 };
 
-/// Each value by itself.
+/// Each value separately.
 template <class Each>
 struct OneByOne {
   static constexpr bool kRounds = Each::kRounds;
@@ -91,9 +91,9 @@ struct OneByOne {
   }
 };
 
-/// An integer q of -127 to 127 for each value, times 2^e of its block: the least e for which the
-/// block's largest is at most 127 2^e. A block is 256 entries of the rounded list, the last may be
-/// shorter; what is rounded to zero counts to the block in which it would have been.
+/// For each value an integer q of -127 to 127, times 2^e of its block: the least e for which the
+/// block's largest magnitude is at most 127 2^e. A block is 256 entries of the rounded list, the
+/// last may be shorter; an entry rounded to zero belongs to the block that it would have been in.
 struct AsInt8 {
   static constexpr bool kRounds = true;
   static constexpr bool kByBlocks = true;
@@ -109,16 +109,16 @@ struct AsInt8 {
     const int e = std::ilogb(largest) - 6;
     return std::scalbn(largest, -e) <= kMost ? e : e + 1;
   }
-  /// 2^e and its inverse. Every e of a float, and what it scales, is a normal double, so that one
-  /// multiplication is exact; of a double it may not be.
+  /// 2^e and its inverse. For float every e, and every scaled value, is a normal double, so one
+  /// multiplication is exact; for double it may not be.
   template <class Value>
   class Scale {
    public:
     explicit Scale(int e) : e_(e), up_(std::scalbn(1.0, e)), down_(std::scalbn(1.0, -e)) {}
 
-    /// To nearest, ties to even, of at most 127 in magnitude.
+    /// Rounds a magnitude of at most 127 to nearest, ties to even.
     [[nodiscard]] double quotient(Value value) const {
-      constexpr double kToWhole = 0x1.8p52;  // added, it leaves no room for a fraction
+      constexpr double kToWhole = 0x1.8p52;  // adding it leaves no bits for a fraction
       return (exactly(value, down_, -e_) + kToWhole) - kToWhole;
     }
     [[nodiscard]] Value times(double q) const { return static_cast<Value>(exactly(q, up_, e_)); }
@@ -179,7 +179,7 @@ struct AsInt8 {
   static void round(EntriesOut<Value, Index> list, std::size_t count,
                     Rounding<Value, Index>& rounding) {
     for (std::size_t begin = 0; begin < count;) {
-      // As many entries as leave a block's worth.
+      // As many entries as leave one block after rounding.
       std::size_t end = begin;
       std::size_t left = 0;
       Value largest = 0;
@@ -278,7 +278,7 @@ class Coded final : public Codec {
       throw Damaged(
           fmt::format("{}-byte indices, expected {}", says.index_bytes, type.index_bytes));
     }
-    // The count first: what it is multiplied by must not wrap around.
+    // The count first: its product below must not wrap around.
     if (says.count > capacity || message.size() < kFrontBytes + value_bytes(type, says.count)) {
       throw Damaged(
           fmt::format("{} entries in {} bytes, expected at most {} entries and {} bytes "

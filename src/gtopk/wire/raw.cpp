@@ -7,7 +7,7 @@
 namespace gtopk::sparse {
 namespace {
 
-/// Behind the front.
+/// After the front.
 void lay_out(EntryType type, List& list, std::size_t count) {
   lay_out(type, list, list.memory.data() + kFrontBytes, count);
 }
@@ -63,7 +63,7 @@ class Raw final : public Codec {
       throw Damaged(
           fmt::format("{}-byte indices, expected {}", says.index_bytes, type.index_bytes));
     }
-    // The count first: what it is multiplied by must not wrap around.
+    // The count first: its product below must not wrap around.
     if (says.count > capacity || message.size() != kFrontBytes + says.count * type.bytes()) {
       throw Damaged(fmt::format("{} entries in {} bytes, expected at most {} entries of {} bytes",
                                 says.count, message.size(), capacity, type.bytes()));

@@ -20,8 +20,8 @@ constexpr std::uint32_t kWordBits = 64;
 std::size_t blocks_of(std::size_t count) { return (count + kBlock - 1) / kBlock; }
 std::size_t bytes_of(std::uint64_t bits) { return static_cast<std::size_t>((bits + 7) / 8); }
 
-/// Of a block of n entries, the last of which is the `reach`-th index after the block before. Half
-/// an index less than the mean is where b and b + 1 take as many bits.
+/// Rice parameter of a block of n entries, the last of which is the `reach`-th index after the
+/// previous block. Half an index below the mean is where b and b + 1 need equally many bits.
 std::uint32_t parameter(std::uint64_t reach, std::size_t n) {
   const std::uint64_t mean = std::max<std::uint64_t>((reach - n / 2) / n, 1);
   return static_cast<std::uint32_t>(std::bit_width(mean)) - 1;
@@ -29,12 +29,12 @@ std::uint32_t parameter(std::uint64_t reach, std::size_t n) {
 
 std::uint64_t low_mask(std::uint32_t bits) { return (std::uint64_t{1} << bits) - 1; }
 
-/// A stream of bits to write, in whole words: up to 8 bytes beyond the last bit are written to.
+/// Writes a bit stream in whole words: up to 8 bytes beyond the last bit are overwritten.
 class Writer {
  public:
   explicit Writer(std::byte* out) : out_(out) {}
 
-  /// bits < 64.
+  /// `bits` < 64.
   void put(std::uint64_t value, std::uint32_t bits) {
     word_ |= value << fill_;
     fill_ += bits;
@@ -45,7 +45,7 @@ class Writer {
     }
   }
 
-  /// So many zeros and a one.
+  /// Writes this many zeros, then a one.
   void unary(std::uint64_t zeros) {
     std::uint64_t at = fill_ + zeros;
     for (; at >= kWordBits; at -= kWordBits) {
@@ -61,7 +61,7 @@ class Writer {
     }
   }
 
-  /// How many bytes there are.
+  /// Flushes; returns the stream's length in bytes.
   std::size_t end() {
     std::memcpy(out_ + words_ * kWord, &word_, kWord);
     return words_ * kWord + bytes_of(fill_);
@@ -90,14 +90,15 @@ std::uint64_t load(std::span<const std::byte> bytes, std::size_t at) {
   return word;
 }
 
-/// Up to 56 bits from bit `at` on; `bytes` go on for 8 bytes behind the byte where they begin.
+/// Up to 56 bits from bit `at`; `bytes` must extend 8 bytes past the start of the byte holding
+/// `at`.
 std::uint64_t take_near(std::span<const std::byte> bytes, std::uint64_t at, std::uint64_t mask) {
   std::uint64_t word = 0;
   std::memcpy(&word, bytes.data() + at / 8, kWord);
   return (word >> at % 8) & mask;
 }
 
-/// Up to 63 bits from bit `at` on.
+/// Up to 63 bits from bit `at`.
 std::uint64_t take(std::span<const std::byte> bytes, std::uint64_t at, std::uint64_t mask) {
   const auto byte = static_cast<std::size_t>(at / 8);
   const auto shift = static_cast<std::uint32_t>(at % 8);
@@ -108,12 +109,12 @@ std::uint64_t take(std::span<const std::byte> bytes, std::uint64_t at, std::uint
   return value & mask;
 }
 
-/// A stream of zeros and ones to read the ones of.
+/// Reads the ones of a bit stream, with the number of zeros before each.
 class Ones {
  public:
   explicit Ones(std::span<const std::byte> bits) : bits_(bits), word_(load(bits, 0)) {}
 
-  /// False: there is none left.
+  /// Returns false at the end of the stream.
   bool next(std::uint64_t& zeros) {
     while (word_ == 0) {
       byte_ += kWord;
@@ -130,7 +131,7 @@ class Ones {
     return true;
   }
 
-  /// Where the last one ended.
+  /// The bit after the last one.
   [[nodiscard]] std::uint64_t behind() const { return behind_; }
 
  private:
@@ -144,7 +145,7 @@ class Ones {
   throw Damaged(fmt::format("indices that are no code: {}", what));
 }
 
-/// The bits behind a stream's last one are zeros, and fewer than a byte.
+/// The stream ends in the byte that holds its last bit, and the unused bits are zeros.
 bool ends_in(std::span<const std::byte> stream, std::uint64_t bits) {
   if (stream.size() != bytes_of(bits)) {
     return false;
@@ -159,7 +160,7 @@ std::size_t room_for(std::size_t count, std::uint64_t d) {
   if (count == 0) {
     return kWord;
   }
-  // n log2(d / n) low bits at most, over all blocks, and 3 n high ones.
+  // At most n log2(d / n) low bits over all blocks, and 3 n high bits.
   const auto bits = static_cast<std::uint64_t>(std::bit_width(d / count)) + 4;
   return blocks_of(count) + bytes_of(bits * count) + 3 * kWord;
 }
@@ -167,7 +168,7 @@ std::size_t room_for(std::size_t count, std::uint64_t d) {
 template <class Index>
 std::size_t encode(const Index* indices, std::size_t count, std::byte* out) {
   const std::size_t blocks = blocks_of(count);
-  // The first index that may come next, at the start of the low bits, and again of the high ones.
+  // The lowest index that may come next.
   std::uint64_t next = 0;
   Writer low(out + blocks);
   for (std::size_t block = 0; block < blocks; ++block) {
@@ -219,8 +220,8 @@ void decode(std::span<const std::byte> code, Index* indices, std::size_t count, 
   }
 
   Ones ones(streams.subspan(bytes_of(low_bits)));
-  std::uint64_t next = 0;  // the first index that may come next
-  std::uint64_t at = 0;    // in the low bits
+  std::uint64_t next = 0;  // the lowest index that may come next
+  std::uint64_t at = 0;    // position in the low bits
   std::uint64_t zeros = 0;
   for (std::size_t block = 0; block < blocks; ++block) {
     const auto bits = std::to_integer<std::uint32_t>(parameters[block]);
