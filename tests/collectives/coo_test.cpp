@@ -1,5 +1,5 @@
-// Collectives: the sum of sparse tensors in coordinate format, against its definition: for each
-// place that any rank has, its rows in the order of the ranks.
+// Collectives: the sum of sparse tensors in coordinate format, against its definition: at each
+// place that any rank has, the ranks' rows added in rank order.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ struct Part {
   }
 };
 
-/// Up to `most` entries out of `room` places.
+/// Up to `most` entries at `room` possible places.
 Part drawn(reference::Random& random, const CooShape& shape, std::uint64_t room,
            std::uint64_t most) {
   Part part;
@@ -70,7 +70,7 @@ CooSum defined(const std::vector<Part>& parts, const CooShape& shape) {
   return sum;
 }
 
-/// Runs it over `size` ranks and compares each with the definition, bit for bit.
+/// Runs it on `size` ranks and compares each result with the definition, bit for bit.
 void expect_defined_sum(std::uint32_t size, const CooShape& shape, std::uint64_t room,
                         std::uint64_t most, std::uint64_t seed) {
   SCOPED_TRACE(fmt::format("P={} rows of {} {}, up to {} of {} entries, seed {}", size, shape.row(),

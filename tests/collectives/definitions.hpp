@@ -1,5 +1,5 @@
-// Test support of this room: what reductions over ranks give, one rank after the other, in the
-// order of summation that the headers in src/collectives state; and inputs for them.
+// Test support of this room: the results of reductions over ranks, computed sequentially in the
+// summation order that the headers in src/collectives state, and inputs for them.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,18 @@ namespace gtopk::test {
 [[nodiscard]] reference::Bytes random_elements(reference::Random& random, std::uint64_t d,
                                                DataType type);
 
-/// What a rank multiplies by in PREMUL_SUM, each by another factor; 1 in others.
+/// A rank's factor in PREMUL_SUM, different on each rank; 1 for other operations.
 [[nodiscard]] double factor_of(std::uint32_t rank, ReduceOp op);
-/// Every rank's elements times its factor.
+/// Each rank's elements times its factor.
 [[nodiscard]] std::vector<reference::Bytes> multiplied(std::vector<reference::Bytes> inputs,
                                                        DataType type, ReduceOp op);
 
-/// left + right at every node of the tree. AVG adds.
+/// left + right at every node of the tree. AVG only adds here.
 [[nodiscard]] reference::Bytes tree_sum(const std::vector<reference::Bytes>& inputs,
                                         std::uint64_t d, DataType type, ReduceOp op);
 
-/// The ring's sum of chunk c, elements begin .. begin + size: of ranks c+1, c+2, ..., c. AVG adds.
+/// The ring's sum of chunk c, elements begin .. begin + size: of ranks c+1, c+2, ..., c. AVG only
+/// adds here.
 [[nodiscard]] reference::Bytes ring_sum(const std::vector<reference::Bytes>& inputs,
                                         std::uint32_t chunk, std::uint64_t begin,
                                         std::uint64_t size, DataType type, ReduceOp op);

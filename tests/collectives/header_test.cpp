@@ -1,4 +1,4 @@
-// Collectives: what ranks agree on, its fingerprint, and the header that carries that.
+// Collectives: what ranks agree on, its fingerprint, and the header that carries the fingerprint.
 #include "src/collectives/header.hpp"
 
 #include <gmock/gmock.h>
@@ -105,7 +105,7 @@ TEST(Agreement, HasAnotherFingerprintForEveryDifference) {
   EXPECT_EQ(fingerprints.size(), all.size());
 }
 
-// It travels: another process, compiler or machine must make the same number of it.
+// Fingerprints travel: every process, compiler and machine must compute the same number.
 TEST(Agreement, HasTheSameFingerprintEverywhere) {
   EXPECT_EQ(Agreement("all_reduce")
                 .number("d", 3)
@@ -123,14 +123,14 @@ TEST(Agreement, CountsTheTypeOfWhatIsOnlyMoved) {
             all_gather({data, data}, DataType::kInt32).agreement.fingerprint());
 }
 
-/// An operation's view of rank 1 of 3, without an operation under way.
+/// An operation's view of rank 1 of 3, without a running operation.
 class HeaderTest : public ::testing::Test {
  protected:
   support::InprocRanks ranks_{3};
   engine::Operation operation_{ranks_.engine(1), ranks_.group(1), 7, {}, barrier()};
   engine::GroupView view_{operation_};
 
-  /// What is read, or why not. Nobody is asked for his call: fingerprints are equal.
+  /// What is read, or why it was refused. No call is asked for: the fingerprints are equal.
   std::string refusal(std::span<const std::byte> message, Header* header = nullptr) {
     engine::Task<Header> reading = read_header(message, view_, 2);
     reading.start();

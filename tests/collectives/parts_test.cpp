@@ -1,5 +1,4 @@
-// Collectives: those whose ranks hold parts of what is reduced or moved, over the in-process
-// transport.
+// Collectives: those in which ranks reduce or move parts, over the in-process transport.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -249,7 +248,7 @@ TEST_P(Parts, GatherAndScatterMovePartsOfAnySizesForEveryRoot) {
   }
 }
 
-/// Bytes from one rank to another: some of none, no two rows or columns alike.
+/// Bytes from one rank to another: some pairs have none, and no two rows or columns are equal.
 std::uint64_t pair_size(std::uint32_t from, std::uint32_t to, std::uint64_t unit) {
   return (from + 2 * to) % 3 == 0 ? 0 : unit * (1 + from) + to;
 }

@@ -1,5 +1,5 @@
-// Collectives: ranks whose parts differ get an error that names both sides, and what a group cannot
-// take is refused before anything is sent.
+// Collectives: ranks whose parts differ get an error that names both sides, and invalid parts are
+// refused before anything is sent.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,8 +28,8 @@ using test::spans;
 using test::total;
 using ::testing::HasSubstr;
 
-/// One rank calls `odd`, the others `usual`: all fail, both texts are in each error, and the group
-/// works on.
+/// One rank calls `odd`, the others `usual`: every rank fails with both texts in its error, and the
+/// group still works.
 void expect_mismatch(std::uint32_t size, const std::function<Collective(std::uint32_t)>& usual,
                      const std::function<Collective(std::uint32_t)>& odd,
                      const std::vector<std::string>& texts) {
@@ -87,7 +87,7 @@ TEST(PartsThatDiffer, OfAllGatherAreAnErrorOnEveryRank) {
   expect_mismatch(3, call({1, 2, 3}), call({3, 2, 1}), {"bytes=[1, 2, 3],", "bytes=[3, 2, 1],"});
 }
 
-// As many elements in all, in other tensors.
+// The same number of elements in total, in other tensors.
 TEST(PartsThatDiffer, OfAListAreAnErrorOnEveryRank) {
   std::vector<Bytes> memory(3, Bytes(64));
   const auto call = [&](const Sizes& sizes) {
@@ -115,8 +115,8 @@ TEST(PartsThatDiffer, OfReduceAreAnErrorOnEveryRank) {
   }
 }
 
-// Lengths are each pair's own business, and yet every rank hears of two that differ, before
-// anything has been moved.
+// Lengths concern one pair of ranks each, and yet every rank gets the error if two differ, before
+// any data has moved.
 TEST(PartsThatDiffer, OfWhatIsMovedAreAnErrorOnEveryRank) {
   constexpr std::uint32_t kRanks = 4;
   for (const std::uint64_t bytes : {std::uint64_t{40}, std::uint64_t{100'000}}) {

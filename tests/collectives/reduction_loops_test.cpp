@@ -1,5 +1,5 @@
-// Collectives: the SIMD loops against the scalar rule, bit for bit: every half number with numbers
-// of every kind, every length around a vector, on every SIMD target of this machine.
+// Collectives: the SIMD loops against the scalar rule, bit for bit: every half-precision number
+// with numbers of every kind, every length around a vector, on every SIMD target of this machine.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,7 +20,7 @@ using sparse::testing::for_each_simd_target;
 
 constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax};
 
-/// The rule: in the accumulation type, rounded once; of two NaN the first.
+/// The rule: computed in the accumulation type, rounded once; of two NaNs, the first.
 template <class T>
 T one(T left, T right, ReduceOp op) {
   const auto a = widen(left);
@@ -37,7 +37,7 @@ T one(T left, T right, ReduceOp op) {
   }
 }
 
-/// Equal bits; any NaN for one that was made of two, of which the compiler may take either.
+/// Equal bits, or any NaN where both operands are NaN: the compiler may pick either.
 template <class T>
 void expect_bits(const std::vector<T>& seen, const std::vector<T>& expected,
                  const std::vector<T>& left, const std::vector<T>& right) {
@@ -170,7 +170,7 @@ TEST(ReductionLoops, FloatsOfEveryKindAreReducedByTheRule) {
   expect_rule_for_numbers_of_every_kind<double>(DataType::kFloat64);
 }
 
-// What lies behind a vector's end stays as it was, whatever the length and the place.
+// Elements past the end stay as they were, for any length and alignment.
 TEST(ReductionLoops, TouchAsManyElementsAsTheyAreTold) {
   for (const DataType type : reference::named_values<DataType>()) {
     const std::size_t element = size_of(type);

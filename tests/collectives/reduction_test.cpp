@@ -15,7 +15,7 @@
 namespace gtopk::collectives {
 namespace {
 
-/// Hold every sum of two 64-bit numbers, and every product.
+/// Wide enough for every sum and every product of two 64-bit numbers.
 __extension__ using Wide = __int128;
 __extension__ using WideProduct = unsigned __int128;
 
@@ -43,7 +43,7 @@ void expect_integer_reductions(DataType type) {
   const auto expect = [&](ReduceOp op, auto rule) {
     const std::vector<T> seen = reduced(left, right, type, op);
     for (std::size_t i = 0; i < left.size(); ++i) {
-      // Computed in 128 bits, cut to the type: integers wrap.
+      // Computed in 128 bits, then truncated to the type: integers wrap.
       const auto value =
           static_cast<T>(rule(static_cast<Wide>(left[i]), static_cast<Wide>(right[i])));
       EXPECT_EQ(seen[i], value) << to_string(type) << " " << to_string(op) << " at " << i;
@@ -169,7 +169,7 @@ TEST(Reduction, IntegersAreDividedTowardsMinusInfinity) {
   std::vector<std::uint8_t> bytes = {255, 7};
   divide(bytes.data(), bytes.size(), DataType::kUint8, 4);
   EXPECT_EQ(bytes, (std::vector<std::uint8_t>{63, 1}));
-  // More than an int64 holds.
+  // More than fits in an int64.
   std::vector<std::uint64_t> large = {~std::uint64_t{0}, std::uint64_t{1} << 63U};
   divide(large.data(), large.size(), DataType::kUint64, 2);
   EXPECT_EQ(large, (std::vector<std::uint64_t>{~std::uint64_t{0} >> 1U, std::uint64_t{1} << 62U}));

@@ -1,4 +1,4 @@
-// Collectives: which piece goes round the ring when, for every P up to 20.
+// Collectives: which piece travels round the ring in which step, for every P up to 20.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -20,7 +20,7 @@ struct Ring {
   }
 };
 
-/// Those that reduce and gather, that reduce alone, and that gather alone.
+/// The rings that reduce and gather, only reduce, and only gather.
 std::vector<Ring> rings() {
   std::vector<Ring> all;
   for (std::uint32_t ranks = 2; ranks <= 20; ++ranks) {

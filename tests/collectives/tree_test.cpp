@@ -87,7 +87,7 @@ TEST_P(TreeOf, HasMutualPartnersOnOppositeSidesThatNeverFoldAway) {
   }
 }
 
-// Every round doubles what a speaker has heard of; after the last it is every rank, each once.
+// Every round doubles the ranks that a speaker has heard of; in the end that is every rank once.
 TEST_P(TreeOf, LetsEverySpeakerHearOfEveryRankOnce) {
   if (ranks_ > 200) {
     return;

@@ -1,5 +1,5 @@
-// Communicator: between real processes `auto` measures costs, all ranks choose alike, and the
-// result is that of the algorithm which they choose.
+// Communicator: between real processes `auto` measures costs, all ranks choose the same algorithm,
+// and the result is that of the chosen algorithm.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace gtopk::test {
 namespace {
 
 constexpr std::uint64_t kElements = 50'000;
-/// All of them: costs differ, which algorithm is cheapest is the machine's business.
+/// None asserts a choice: costs differ, and which algorithm is cheapest depends on the machine.
 constexpr std::uint64_t kEntries[] = {10, 5'000, kElements};
 
 std::vector<float> gradient(std::uint32_t rank) {
@@ -49,7 +49,7 @@ void choose_alike(ForkedRank& self) {
     EXPECT_EQ(plan->costs.between.message, 0);
     EXPECT_EQ(plan->costs.between.byte, 0);
     EXPECT_EQ(plan->measured_by, 0U);
-    // Ranks that had chosen differently would be told so here.
+    // A rank that had chosen another algorithm would raise a mismatch here.
     std::vector<float> named = gradient(self.rank());
     reduce(member, named, {.k = k, .algorithm = plan->algorithm});
     EXPECT_EQ(automatic, named) << plan->reason;

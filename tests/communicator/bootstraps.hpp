@@ -1,5 +1,5 @@
-// Test support of this room: ways in which the ranks of a job find one another, a row each, for the
-// tests that run over every one.
+// Test support of this room: ways for the ranks of a job to find one another, a row each; tests run
+// over every one.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace gtopk::test {
 
-/// One job's, as its ranks see it. They are threads.
+/// The bootstrap of one job, as its ranks see it. Ranks are threads.
 class Bootstrap {
  public:
   Bootstrap() = default;
@@ -23,9 +23,9 @@ class Bootstrap {
   Bootstrap& operator=(Bootstrap&&) = delete;
   virtual ~Bootstrap() = default;
 
-  /// One rank's way to it.
+  /// One rank's directory.
   [[nodiscard]] virtual std::shared_ptr<Directory> join() = 0;
-  /// What lies in it, where that can be counted.
+  /// How many entries it holds, if they can be counted.
   [[nodiscard]] virtual std::optional<std::size_t> entries() { return std::nullopt; }
 };
 

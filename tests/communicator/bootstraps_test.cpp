@@ -1,6 +1,6 @@
-// Communicator: a group's whole life over every bootstrap, one that only these tests know among
-// them: meeting, collectives, further groups, a rank that does not come, leaving. Ranks are
-// threads, each with UCX and an engine of its own.
+// Communicator: a group's whole life over every bootstrap, including one that only these tests
+// know: meeting, collectives, further groups, an absent rank, leaving. Ranks are threads, each with
+// its own UCX and engine.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ using namespace std::chrono_literals;
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// One life of a job: its ranks' processes.
+/// One run of a job: its ranks' processes.
 class Job {
  public:
   Job(Bootstrap& bootstrap, std::uint32_t ranks) {
@@ -38,7 +38,7 @@ class Job {
   Job& operator=(const Job&) = delete;
   Job(Job&&) = delete;
   Job& operator=(Job&&) = delete;
-  /// All at once, as each waits a little for the others' goodbye.
+  /// All at once, since each waits a little for the others' goodbyes.
   ~Job() {
     std::vector<std::jthread> threads;
     for (Seat& seat : seats_) {
@@ -46,13 +46,14 @@ class Job {
     }
   }
 
-  /// What came of a meeting, by the order of those who were to meet.
+  /// The outcome of a meeting, in the order of `members`.
   struct Met {
     std::vector<std::unique_ptr<Communicator>> groups;
     std::vector<std::optional<Error>> errors;
   };
 
-  /// `members` are ranks of the job; they meet as a group of `size`, each by its place among them.
+  /// `members` are ranks of the job; they meet as a group of `size`, ranked by their position in
+  /// the list.
   Met meet(const std::string& name, const std::vector<std::uint32_t>& members, std::uint32_t size,
            std::chrono::nanoseconds timeout = kWatchdog) {
     Met met;
@@ -78,7 +79,7 @@ class Job {
     return met;
   }
 
-  /// As above, of all that are to be there.
+  /// As above, for a meeting that must succeed.
   std::vector<std::unique_ptr<Communicator>> all_meet(const std::string& name,
                                                       const std::vector<std::uint32_t>& members) {
     Met met = meet(name, members, static_cast<std::uint32_t>(members.size()));
@@ -100,7 +101,7 @@ class Job {
   std::vector<Seat> seats_;
 };
 
-/// A dense and a sparse all-reduce on every rank of a group; both have the right result.
+/// A dense and a sparse all-reduce on every rank of a group; both results must be right.
 void expect_to_work(const std::vector<std::unique_ptr<Communicator>>& groups) {
   const auto ranks = static_cast<float>(groups.size());
   std::vector<float> dense(groups.size());
@@ -138,7 +139,7 @@ TEST_P(Bootstraps, CarryAJobFromItsFirstMeetingToItsEnd) {
   Job job(*bootstrap_, 4);
   const auto world = job.all_meet("world", {0, 1, 2, 3});
   expect_to_work(world);
-  // Two at once, in which ranks have other numbers than in the job.
+  // Two groups at once, with ranks numbered differently than in the job.
   const auto even = job.all_meet("even", {2, 0});
   const auto odd = job.all_meet("odd", {1, 3});
   expect_to_work(even);
@@ -214,7 +215,7 @@ TEST_P(Bootstraps, KeepOneAddressPerProcessOfALifeThatIsOver) {
   }
 }
 
-/// A directory that gives what it is told to.
+/// A directory that returns the cards it is told to.
 class Wrong final : public Directory {
  public:
   explicit Wrong(std::function<std::vector<std::string>(const Presence&)> cards)

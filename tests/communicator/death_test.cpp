@@ -1,9 +1,9 @@
 // Communicator: a rank of a group dies, in real processes. Every other rank's operations fail with
-// an error that names it, its host, the operation and its number: at once where it was killed, at
-// the operation's time-out where it was stopped. Then the others leave as ever.
+// an error that names the rank, its host, the operation and its number: at once if the rank was
+// killed, at the operation's timeout if it was stopped. Then the others leave as usual.
 //
-// One job has seven groups, one for each kind of operation, which lose a rank each: what they wait
-// for they wait for side by side.
+// One job has seven groups, one for each kind of operation, which lose a rank each, so that their
+// waits overlap.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -31,9 +31,9 @@ using testing::AnyOf;
 using testing::HasSubstr;
 
 enum class Moment : std::uint8_t {
-  kBeforeAnyMessage,  ///< the ranks know each other's addresses, no more
-  kBeforeItsCall,     ///< the others have called, after operations that went well
-  kInTheStream,       ///< operations follow each other, some under way
+  kBeforeAnyMessage,  ///< the ranks know each other's addresses, nothing more
+  kBeforeItsCall,     ///< the others have called, after operations that succeeded
+  kInTheStream,       ///< operations follow one another, some in flight
 };
 
 /// One way to die, in seven groups.
@@ -41,8 +41,8 @@ struct Job {
   const char* tls;
   int signal;
   Moment moment;
-  std::uint32_t ranks;  ///< of each group; 0: 2 to 5 by turns
-  /// The network, or for shared memory the kernel, says that a process has ended.
+  std::uint32_t ranks;  ///< in each group; 0: cycles through 2 to 5
+  /// The network or, for shared memory, the kernel reports the end of a process.
   [[nodiscard]] bool noticed_at_once() const { return signal == SIGKILL; }
 };
 
@@ -50,23 +50,23 @@ struct Death {
   std::string group;
   Plan plan;
   std::uint32_t victim;
-  int first_seat;  ///< of the group's ranks among those of the job
+  int first_seat;  ///< of the group's ranks within the job
 };
 
 constexpr std::size_t kJobs = 19;
 constexpr std::size_t kDeaths = kJobs * kKinds.size();
 static_assert(kDeaths == 133);
 
-/// Where nobody says anything.
+/// The timeout, where nothing reports the death.
 constexpr std::chrono::seconds kTimeout = 2s;
-/// From an operation's call to its error: the bound of a death that the network notices, and for
-/// the others more than time-out and probe, which are 4 s.
+/// From an operation's call to its error: an upper bound for a death that is noticed at once, and
+/// more than timeout plus probe, 4 s, for the others.
 constexpr std::chrono::seconds kSoon = 10s;
-/// The end of group and process waits, at worst, for seven things in turn, 2 s each.
+/// The end of group and process waits, at worst, for seven things one after the other, 2 s each.
 constexpr std::chrono::seconds kLeaving = 30s;
 /// Operations before the one that the victim never calls.
 constexpr std::uint64_t kGoodOnes = 2;
-/// The stream: the victim calls so many and dies at the end of one of them.
+/// In the stream the victim calls this many operations and dies at the end of one of them.
 constexpr std::uint64_t kVictimCalls = 6;
 constexpr std::uint64_t kVictimEnds = 3;
 constexpr std::uint64_t kOthersCall = 10;
@@ -129,7 +129,7 @@ class Seat {
 
   void play() {
     keys_.set(fmt::format("pid/{}", rank_), std::to_string(getpid()));
-    // All have started: no operation waits for a rank that is still about to.
+    // All have started: no operation waits for a rank that is still starting.
     wait_for_all(*store_, "started", self_.size());
     if (job_.moment != Moment::kBeforeAnyMessage) {
       run_good_ones();
@@ -212,7 +212,7 @@ class Seat {
         EXPECT_EQ(works_[i].touched(), "");
       }
     }
-    // The group is over.
+    // The group has failed.
     works_[next_].submit(member_.group(), calls_[next_].call(kWatchdog));
     expect_cause(calls_[next_].wait(kSoon), next_);
     EXPECT_LT(member_.leave(), kLeaving);
@@ -225,8 +225,8 @@ class Seat {
     EXPECT_THAT(ending.text,
                 HasSubstr(fmt::format("{} #{} of group '{}'", name_of_operation(death_.plan.kind),
                                       sequence, death_.group)));
-    // The victim, and nobody beside it. The first of the last two is what an operation hears that
-    // starts when the connection has broken already.
+    // The error names the victim and nobody else. The first of the last two texts is what an
+    // operation gets that starts after the connection has broken.
     const auto says = [&](const char* what) {
       return HasSubstr(fmt::format(": {} {}", named_, what));
     };
@@ -234,10 +234,10 @@ class Seat {
       EXPECT_THAT(ending.text,
                   AnyOf(says("has left or its connection is closed"), says("is gone")));
     } else if (job_.tls == kSharedMemory && job_.moment == Moment::kInTheStream) {
-      // A rank that stops in the middle of writing to another's shared memory can leave a gap in
-      // the one queue through which that other hears everybody: it is deaf from then on, and those
-      // that ask it call it silent, too. Of those that know the cause before it does it sees
-      // nothing but that they have left.
+      // A rank that stops in the middle of a write to another's shared memory can leave a gap in
+      // the one queue through which the other rank hears everybody: it is deaf from then on, and
+      // ranks that probe it report it as silent, too. Of ranks that learn the cause earlier, it
+      // sees only that they have left.
       EXPECT_THAT(
           ending.text,
           AnyOf(AllOf(HasSubstr(named_), HasSubstr(" timed out after "), HasSubstr(" not answer")),
@@ -261,7 +261,7 @@ class Seat {
   std::string named_;       ///< the victim, as errors name it
 };
 
-/// What the rank says next; nothing, and a failed expectation, when it ended or hung instead.
+/// What the rank says next; if it ended or hung instead, an empty string and a failed expectation.
 std::string said_by(ForkedRanks& ranks, int seat) {
   try {
     return ranks.hear(seat);
@@ -292,7 +292,7 @@ TEST_P(OneOfThem, DiesAndEveryOtherRankIsToldWhoItWasAndLeavesInGoodOrder) {
   for (const Death& death : deaths) {
     const int victim = death.first_seat + static_cast<int>(death.victim);
     EXPECT_EQ(said_by(ranks, victim), "dies") << death.group;
-    ranks.signal(victim, job.signal);  // it did so itself; from here on it has happened
+    ranks.signal(victim, job.signal);  // it has already done so itself; now it is certain
     if (job.moment != Moment::kBeforeAnyMessage) {
       continue;
     }
@@ -309,7 +309,7 @@ TEST_P(OneOfThem, DiesAndEveryOtherRankIsToldWhoItWasAndLeavesInGoodOrder) {
   }
   for (int seat = 0; seat < seats; ++seat) {
     if (is_victim(seat)) {
-      ranks.signal(seat, SIGKILL);  // join() waits for a stopped one, too
+      ranks.signal(seat, SIGKILL);  // join() waits for stopped ranks, too
     }
   }
   std::size_t died = 0;

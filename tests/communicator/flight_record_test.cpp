@@ -1,5 +1,5 @@
-// Communicator: the flight record of a process, by call, by signal and in a file when an operation
-// fails; and what its environment may say.
+// Communicator: the flight record of a process, by call, by signal and as a file when an operation
+// fails; and the values that its environment variables accept.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ namespace {
 
 using nlohmann::json;
 
-/// The one file in the directory that is finished, once `ready` is content with it.
+/// The directory's one finished file, once `ready` accepts it.
 json awaited_record(const std::string& directory, const std::function<bool(const json&)>& ready) {
   const auto end = std::chrono::steady_clock::now() + kWatchdog;
   while (std::chrono::steady_clock::now() < end) {
@@ -41,7 +41,7 @@ json awaited_record(const std::string& directory, const std::function<bool(const
   throw std::runtime_error("no flight record in " + directory);
 }
 
-/// A sum over both ranks, which must end well.
+/// A sum over both ranks, which must succeed.
 void sum_once(Member& member) {
   std::int64_t value = 1;
   const Pending pending;
@@ -56,7 +56,7 @@ auto handler_of(int signal) {
   return now.sa_handler;
 }
 
-/// A directory for each rank, which goes with this.
+/// A directory for each rank, removed with this object.
 class Records {
  public:
   Records() {
@@ -72,7 +72,7 @@ class Records {
   Records& operator=(Records&&) = delete;
   ~Records() { std::filesystem::remove_all(path_); }
 
-  /// Is this process's, from here on.
+  /// Makes a rank's directory this process's from now on.
   [[nodiscard]] std::string use(int rank) const {
     const std::string own = (path_ / std::to_string(rank)).string();
     std::filesystem::create_directory(own);
@@ -148,7 +148,7 @@ TEST(FlightRecord, LeavesNoThreadAndNoDescriptorBehind) {
     static_cast<void>(records.use(self.rank()));
     setenv("GTOPK_FLIGHT_RECORDER_SIGNAL", "SIGUSR2", 1);
     const auto live = [&] { Member(self).leave(); };
-    live();  // what UCX keeps for the whole process exists from here on
+    live();  // from here on UCX's per-process resources exist
     const HeldResources before;
     for (int round = 0; round < 3; ++round) {
       live();

@@ -1,4 +1,4 @@
-// Communicator: which ranks share a host: those of one machine and IPC namespace, unless the
+// Communicator: which ranks share a host: those with the same machine and IPC namespace, unless the
 // environment or the program names hosts; the same on every rank, and refused on all or none.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

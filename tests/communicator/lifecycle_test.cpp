@@ -1,5 +1,5 @@
-// Communicator: a process that starts and ends fifty times holds no more afterwards than it did
-// after the first time: no thread, no file descriptor, no shared memory.
+// Communicator: a process that starts and ends fifty times holds no more resources than after the
+// first time: no thread, no file descriptor, no shared memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ TEST_P(LifecycleOver, FiftyStartsAndEndsLeaveNothingBehind) {
   run_forked_ranks(2,
                    [](ForkedRank& self) {
                      live_once(self,
-                               0);  // what UCX keeps for the whole process exists from here on
+                               0);  // from here on UCX's per-process resources exist
                      const HeldResources before;
                      int rounds = 1;
                      for (; rounds < kRounds && !testing::Test::HasFailure(); ++rounds) {
@@ -55,8 +55,8 @@ TEST_P(LifecycleOver, FiftyStartsAndEndsLeaveNothingBehind) {
   EXPECT_THAT(files.names(), testing::IsEmpty());
 }
 
-// That the test above can fail: UCX does keep its files in that directory, and one that is left
-// there is seen.
+// Shows that the test above can fail: UCX does keep its files in that directory, and a leftover is
+// detected.
 TEST(Lifecycle, ASharedMemoryFileThatAKilledRankLeavesBehindIsSeen) {
   const SharedMemoryDirectory files;
   ForkedRanks ranks(1,

@@ -1,6 +1,5 @@
-// Communicator: ranks look up the addresses of those that they talk to, and of nobody else. Ranks
-// are processes in the sense of this library, each with UCX and an engine of its own, in one
-// program.
+// Communicator: ranks look up the addresses of the ranks they talk to, and no others. Each rank is
+// a process in the sense of this library, with its own UCX and engine; all run in one program.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +28,7 @@ using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
 
-/// One rank, and what it does in the store.
+/// One rank, and how it uses the store.
 struct Seat {
   std::atomic<int> lookups{0};
   std::atomic<int> calls{0};
@@ -48,7 +47,7 @@ class Job {
   Job& operator=(Job&&) = delete;
   ~Job() { leave(); }
 
-  /// All at once, as each waits a little for the others' goodbye.
+  /// All at once, since each waits a little for the others' goodbyes.
   void leave() {
     std::vector<std::jthread> threads;
     for (Seat& seat : seats_) {
@@ -59,7 +58,7 @@ class Job {
     }
   }
 
-  /// All ranks meet as a group of that name; `error` is set where one does not.
+  /// All ranks meet as a group of that name; `error` is set if one fails to.
   void meet(const std::string& name, std::vector<std::unique_ptr<Communicator>>* kept = nullptr) {
     std::vector<std::jthread> threads;
     for (std::uint32_t rank = 0; rank < seats_.size(); ++rank) {
@@ -145,7 +144,7 @@ TEST(Lookup, EachRankLooksUpThoseItTalksToOnceAndNobodyElse) {
   std::vector<std::unique_ptr<Communicator>> kept;
   job.meet("second", &kept);
   const auto before = job.each(calls);
-  // Whoever leaves asks the store nothing more.
+  // A leaving rank does not ask the store again.
   for (auto& group : kept) {
     group.reset();
   }
@@ -168,8 +167,8 @@ TEST(Lookup, InAStoreThatIsGoneIsAnErrorThatSaysSo) {
   for (Seat& seat : job.seats()) {
     seat.store_fails = false;
   }
-  // A rank that has failed tells its peer, and asks for its address for that. The first call from
-  // now on may still be told the answer to such a question, the second may not.
+  // A failed rank notifies its peer, and for that looks up its address. The next call may still get
+  // the answer to such a lookup, the one after that may not.
   for (const Ending& ending : job.all_reduce("gtopk")) {
     if (!ending.good()) {
       EXPECT_THAT(ending.text, HasSubstr("the store is gone"));

@@ -11,8 +11,8 @@ namespace {
 
 using std::chrono::steady_clock;
 
-/// Looked at where it was made: an exception that two threads hold would have its reference count
-/// in a library that ThreadSanitizer does not see into.
+/// Examined where it was thrown: the reference count of an exception shared by two threads lives in
+/// a library that ThreadSanitizer does not see into.
 Ending ending_of(const std::exception_ptr& error) {
   if (error == nullptr) {
     return {};

@@ -1,5 +1,5 @@
-// Test support of this room: a forked rank as a member of a group, by the public surface alone, and
-// operations that can be waited for. It knows no case.
+// Test support of this room: a forked rank as a member of a group, through the public interface
+// only, and operations that can be waited for. It knows no test case.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@
 
 namespace gtopk::test {
 
-/// What no operation of these tests may take, however busy the machine.
+/// No operation of these tests may take longer, however busy the machine.
 inline constexpr std::chrono::seconds kWatchdog{60};
 
 /// The two networks that every rank can have. Values of UCX_TLS.
@@ -38,8 +38,8 @@ struct Ending {
   [[nodiscard]] bool good() const { return !error; }
 };
 
-/// One operation, from its call to its end. One that was called and never waited for fails the
-/// rank.
+/// One operation, from its call to its end. It fails the rank if it was called but never waited
+/// for.
 class Pending {
  public:
   Pending() : state_(std::make_shared<State>()) {}
@@ -49,10 +49,10 @@ class Pending {
   Pending& operator=(Pending&&) = delete;
   ~Pending();
 
-  /// What the communicator gets; `then` is called on the engine's thread.
+  /// The argument for the communicator; `then` is called on the engine's thread.
   [[nodiscard]] Call call(std::optional<std::chrono::nanoseconds> timeout = std::nullopt,
                           std::function<void()> then = {}) const;
-  /// Throws std::runtime_error, which fails the rank, when the time is up first.
+  /// Throws std::runtime_error, which fails the rank, if the time runs out first.
   [[nodiscard]] Ending wait(std::chrono::nanoseconds at_most = kWatchdog) const;
 
  private:
@@ -60,15 +60,15 @@ class Pending {
     std::mutex mutex;
     std::condition_variable changed;
     std::optional<Ending> ending;
-    bool owed = false;  ///< called, and not waited for yet
+    bool owed = false;  ///< called but not yet waited for
   };
   std::shared_ptr<State> state_;
 };
 
-/// Returns when `ranks` ranks have come here.
+/// Returns when `ranks` ranks have reached this point.
 void wait_for_all(KeyValueStore& store, const std::string& place, int ranks);
 
-/// This process with UCX and its engine, and one group. Memory of operations must outlive it.
+/// This process with UCX and its engine, and one group. Memory used by operations must outlive it.
 class Member {
  public:
   /// In the group of all ranks of the job. host: as in Meeting.
@@ -79,7 +79,7 @@ class Member {
 
   [[nodiscard]] Communicator& group() { return *group_; }
   [[nodiscard]] const Process& process() const { return *process_; }
-  /// Group and process end, as at the end of a program; how long it took.
+  /// Ends group and process, as at the end of a program; returns how long it took.
   std::chrono::nanoseconds leave();
 
  private:

@@ -1,6 +1,6 @@
-// Communicator: real processes that call different things all get an error that names both sides'
-// values; the next operation, called right behind it, gives the reference's result. Every
-// difference, for every algorithm, at every rank.
+// Communicator: when real processes call different things, all get an error that names both sides'
+// values; the next operation, called right behind it, gives the reference's result. Every kind of
+// mismatch, for every algorithm, at every rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ struct Shape {
   SparseOptions options = {.k = 20};
 };
 
-/// One rank calls `odd`, the others `usual`; how errors word what sets the two apart.
+/// One rank calls `odd`, the others `usual`; the texts with which errors name the difference.
 struct Mismatch {
   Shape usual;
   Shape odd;
@@ -43,7 +43,7 @@ struct Mismatch {
   std::uint32_t odd_rank = 0;
 };
 
-/// As many for each algorithm but dense, which has no k: two fewer.
+/// Equally many for each algorithm, except two fewer for dense, which has no k.
 std::vector<Mismatch> mismatches_of(const std::string& algorithm, std::uint32_t odd_rank) {
   std::vector<Mismatch> made;
   const auto add = [&](const std::string& usual_text, const std::string& odd_text,
@@ -54,7 +54,7 @@ std::vector<Mismatch> mismatches_of(const std::string& algorithm, std::uint32_t 
     change(odd);
     made.push_back({usual, odd, usual_text, odd_text, odd_rank});
   };
-  for (const std::uint64_t d : {199UL, 400UL, 20'000UL}) {  // dense: 20,000 by the ring
+  for (const std::uint64_t d : {199UL, 400UL, 20'000UL}) {  // dense: 20,000 take the ring
     add("d=200,", fmt::format("d={},", d), [=](Shape& shape) { shape.d = d; });
   }
   for (const DataType type : {DataType::kFloat64, DataType::kBfloat16, DataType::kFloat16}) {
@@ -100,7 +100,7 @@ std::vector<Mismatch> all_mismatches(std::uint32_t ranks) {
   return all;
 }
 
-/// An operation that all call alike.
+/// An operation that all ranks call alike.
 struct Agreed {
   reference::Case drawn;
   reference::Outcome outcome;
@@ -118,7 +118,7 @@ std::vector<Agreed> agreed_operations(std::uint32_t ranks) {
   return made;
 }
 
-/// One rank's way through all of them.
+/// Runs one rank through all of them.
 class Caller {
  public:
   Caller(ForkedRank& self, const std::vector<Agreed>& agreed)
@@ -135,7 +135,7 @@ class Caller {
     const Bytes before(tensor->begin(), tensor->end());
     const Pending pending;
     Call call = pending.call();
-    call.keepalive = tensor;  // a failed operation's messages may still be on their way
+    call.keepalive = tensor;  // a failed operation's messages may still be in flight
     switch (shape.collective) {
       case Shape::Collective::kSparseAllReduce:
         member_.group().run(
@@ -201,7 +201,7 @@ using Parameters = std::tuple<std::uint32_t, const char*>;
 
 class MismatchedProcesses : public testing::TestWithParam<Parameters> {};
 
-// Every mismatch for each rank that may differ, 2 + 3 + 5 ranks, 2 networks.
+// Every mismatch, at each rank: 2 + 3 + 5 ranks, 2 networks.
 TEST_P(MismatchedProcesses, AllGetAnErrorWithBothSidesValuesAndTheGroupWorksOn) {
   const auto [size, tls] = GetParam();
   const std::vector<Mismatch> mismatches = all_mismatches(size);

@@ -1,9 +1,9 @@
 // Communicator: random failures of real processes: a rank is killed, stopped, exits, leaves, calls
-// something else, or never calls, at a moment of its own in a stream of operations. Every other
-// rank is told within the operation's time-out and 5 s, and the error names that rank.
+// something else or never calls, at a random point of a stream of operations. Every other rank gets
+// an error within the operation's timeout plus 5 s, and the error names that rank.
 //
-// One round is ten failures, five over each network, side by side in groups of one job. Other ones
-// with every --gtest_repeat: tests/torch/test_random_failures.py runs 200.
+// One round is ten failures, five over each network, side by side in groups of one job, and
+// different ones with every --gtest_repeat: tests/torch/test_random_failures.py runs 200.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -41,7 +41,7 @@ constexpr std::array kFaultNames = {"killed", "stopped", "exits",
 
 constexpr std::size_t kGroupsPerJob = 5;
 constexpr std::chrono::milliseconds kTimeout = kSanitized ? 6s : 3s;
-/// What an operation may take beyond its time-out until its caller is told.
+/// How long after its timeout an operation's caller may have to wait for the error.
 constexpr std::chrono::milliseconds kGrace = 5s;
 
 struct Failure {
@@ -50,9 +50,9 @@ struct Failure {
   std::uint32_t victim;
   Fault fault;
   std::vector<Kind> before;  ///< operations that all ranks call
-  Kind at;                   ///< the one that fails, or some of those before
-  std::size_t called;        ///< of those before, by a victim that dies in the stream
-  bool in_the_stream;        ///< it dies with operations under way
+  Kind at;                   ///< the operation that fails, unless one of `before` does
+  std::size_t called;        ///< how many of `before` a victim that dies in the stream calls
+  bool in_the_stream;        ///< it dies with operations in flight
   int first_seat;
 
   [[nodiscard]] bool dies() const { return fault <= Fault::kExits; }
@@ -64,7 +64,7 @@ struct Failure {
   }
 };
 
-/// Plans are the same for all operations of a kind, and take a while to make.
+/// All operations of a kind share a plan, as plans take a while to compute.
 const Plan& plan_of(Kind kind, std::uint32_t ranks) {
   static std::map<std::pair<Kind, std::uint32_t>, std::unique_ptr<const Plan>> plans;
   auto& plan = plans[{kind, ranks}];
@@ -141,7 +141,7 @@ class Seat {
                          calls_[works_.size() - 1].call(kTimeout, std::move(then)));
   }
 
-  /// Fails the rank where nobody is told in time.
+  /// Fails the rank if the operation does not end in time.
   Ending ending_of(std::size_t call) {
     const auto left = began_[call] + kTimeout + kGrace - Clock::now();
     Ending ending = calls_[call].wait(std::max<Clock::duration>(left, 1ms));
@@ -245,7 +245,8 @@ class Seat {
       for (std::size_t each = failure_.in_the_stream ? 0 : at; each <= at; ++each) {
         const Ending ending = ending_of(each);
         if (ending.good()) {
-          // One may have ended before the failure was noticed that an earlier one still waited for.
+          // An operation may have ended before the failure was noticed, while an earlier one was
+          // waiting.
           EXPECT_LT(each, failure_.called) << "it needed the victim";
           EXPECT_EQ(works_[each].wrong_result(), "");
         } else {
@@ -258,7 +259,7 @@ class Seat {
       call(Kind::kBarrier);
       expect_cause(ending_of(at + 1));
     }
-    // Nobody leaves before all have been told: it would be another thing to be told.
+    // No rank leaves before all have their error: leaving would be an error of its own.
     keys_.set(fmt::format("told/{}", rank_), "");
     wait_for_the_others();
     member_.leave();
@@ -307,8 +308,8 @@ class Seat {
   const Failure& failure_;
   std::uint32_t rank_;
   std::shared_ptr<KeyValueStore> store_;
-  /// Another client: while one waits for a key, the group cannot look up an address by it, and a
-  /// rank that has not talked to the one that asks could not answer.
+  /// A client of its own: while a client waits for a key, the group cannot look up addresses
+  /// through it, and a rank could not answer the probe of a rank that it has not talked to before.
   std::shared_ptr<KeyValueStore> own_store_;
   bootstrap::PrefixStore keys_;
   std::vector<Work> works_;
@@ -347,7 +348,7 @@ void run_job(const char* tls, std::uint64_t seed) {
     }
   }
   for (int seat = 0; seat < seats; ++seat) {
-    // join() waits for a stopped one, too.
+    // join() waits for stopped ranks, too.
     if (is_victim(seat) && of(seat).fault == Fault::kStopped) {
       ranks.signal(seat, SIGKILL);
     }

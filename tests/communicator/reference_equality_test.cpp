@@ -1,6 +1,6 @@
 // Communicator: between real processes every algorithm gives the sequential reference's tensor and
-// residuals, bit for bit on every rank, and goes on with the residuals it left. The cases, and what
-// the reference makes of them, are computed once, before the ranks are forked.
+// residuals, bit for bit on every rank, and continues with the residuals it left. Cases and
+// reference results are computed once, before the ranks are forked.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,30 +26,30 @@ using reference::Bytes;
 using support::Tensor;
 
 constexpr std::size_t kSteps = 2;
-/// Of each algorithm and type.
+/// For each algorithm and type.
 constexpr std::uint64_t kCases = kSanitized ? 4 : 16;
 std::size_t combinations() {
   return reference::algorithms().size() * std::size(reference::kFloatingTypes);
 }
-/// Of long tensors; a sanitizer's time goes into the reference.
+/// For long tensors; under a sanitizer most time goes into the reference.
 constexpr std::array kLongTypes = {
     DataType::kFloat32,
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     DataType::kBfloat16,
 #endif
 };
-/// Steps of so many cases are under way at once.
+/// So many cases have a step in flight at once.
 constexpr std::size_t kAtOnce = 16;
 
-/// A case over consecutive steps, and its right results.
+/// A case of several consecutive steps, with the reference's results.
 struct Scenario {
   std::string description;
   std::vector<reference::Problem> steps;
   std::vector<reference::Outcome> outcomes;
 };
 
-/// The next step: each rank gets its neighbour's gradient, its own residual has stayed. What was
-/// not finite in a gradient is now, so that a step that did not happen is followed by one that may.
+/// The next step: each rank gets its neighbour's gradient and keeps its own residual. Non-finite
+/// elements of a gradient become finite, so that a skipped step is followed by one that can happen.
 reference::Problem next_step(const reference::Problem& problem, const reference::Outcome& outcome) {
   reference::Problem next = problem;
   for (std::size_t rank = 0; rank < next.ranks.size(); ++rank) {
@@ -94,13 +94,13 @@ std::vector<Scenario> random_scenarios(std::uint32_t ranks) {
   return scenarios;
 }
 
-/// Long enough for dense's ring, with lists of more than 64 KiB, and for the thread that sweeps
-/// long tensors.
+/// Long enough for dense's ring, for lists of more than 64 KiB, and for the thread that sweeps long
+/// tensors.
 reference::Problem long_problem(std::uint32_t ranks, const std::string& algorithm, DataType type) {
   reference::Problem problem;
   problem.type = type;
   problem.d = 33'001;
-  problem.options = {.k = 18'000,  // of which rs-ag sends half
+  problem.options = {.k = 18'000,  // rs-ag sends half as many
                      .algorithm = algorithm,
                      .put_back = ranks % 2 == 0 ? PutBack::kOwn : PutBack::kMerged,
                      .op = type == DataType::kFloat32 ? ReduceOp::kSum : ReduceOp::kAvg,
@@ -144,7 +144,7 @@ std::string difference(const reference::Problem& problem, const reference::Outco
   return residual.empty() ? residual : "residual: " + residual;
 }
 
-/// A rank's body: all scenarios, step by step.
+/// A rank's body: runs all scenarios, step by step.
 void play_on(ForkedRank& self, const std::vector<Scenario>& scenarios, const char* tls) {
   const auto rank = static_cast<std::uint32_t>(self.rank());
   std::vector<Tensor> tensors(scenarios.size());
@@ -159,7 +159,7 @@ void play_on(ForkedRank& self, const std::vector<Scenario>& scenarios, const cha
         const reference::Input& input = problem.ranks[rank];
         tensors[i].values = input.gradient;
         if (step == 0) {
-          tensors[i].residual = input.residual;  // later steps: what the last one left
+          tensors[i].residual = input.residual;  // later steps keep their own
         }
         Bytes* const residual = tensors[i].residual ? &*tensors[i].residual : nullptr;
         member.group().run(
@@ -181,7 +181,7 @@ void play_on(ForkedRank& self, const std::vector<Scenario>& scenarios, const cha
   EXPECT_EQ(member.group().statistics().operations, kSteps * scenarios.size());
 }
 
-/// One job, and every rank plays all of it.
+/// One job in which every rank runs all scenarios.
 void expect_equality(std::uint32_t ranks, const char* tls, const std::vector<Scenario>& scenarios) {
   run_forked_ranks(static_cast<int>(ranks),
                    [&](ForkedRank& self) { play_on(self, scenarios, tls); },
@@ -210,7 +210,7 @@ INSTANTIATE_TEST_SUITE_P(Every, Processes,
                                               name_of_transport(std::get<1>(instance.param)));
                          });
 
-// Both networks in one case: most of its time goes into the reference.
+// Both networks in one case, since most of the time goes into the reference.
 TEST_P(LongTensors, GiveTheReferencesTensorAndResidualsBitForBitStepAfterStep) {
   const std::vector<Scenario> scenarios = long_scenarios(GetParam());
   ASSERT_EQ(scenarios.size(), std::size(reference::algorithms()) * kLongTypes.size());
@@ -230,7 +230,7 @@ TEST_P(LongTensors, GiveTheReferencesTensorAndResidualsBitForBitStepAfterStep) {
   }
 }
 
-// With sanitizers a fold and a doubling alone.
+// With sanitizers only one count with a fold and one without.
 INSTANTIATE_TEST_SUITE_P(Some, LongTensors,
                          testing::ValuesIn(kSanitized ? std::vector<std::uint32_t>{3, 4}
                                                       : std::vector<std::uint32_t>{2, 3, 4, 8}),

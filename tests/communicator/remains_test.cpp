@@ -1,5 +1,5 @@
 // Communicator: what one rank leaves behind, or never takes, does not hold the others up: messages
-// that nobody receives, sends that are given up, groups that are stuck. In real processes.
+// that nobody receives, abandoned sends, stuck groups. In real processes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,8 @@ using namespace std::chrono_literals;
 using std::chrono::steady_clock;
 using testing::HasSubstr;
 
-/// Far less than the 20 s after which UCX itself finds out, or what n groups would take in turn.
+/// Far less than the 20 s after which UCX itself notices, or than n groups would take one after the
+/// other.
 constexpr std::chrono::seconds kSoon = 10s;
 
 class Remains : public testing::TestWithParam<const char*> {
@@ -75,7 +76,7 @@ TEST_P(Remains, ARankThatLeftAnUnreceivedMessageIsMissedAtOnce) {
       options());
 }
 
-// Over 267 KiB a message waits at its sender until it is received.
+// Above 267 KiB a message waits at its sender until it is received.
 TEST_P(Remains, ASendThatIsGivenUpLeavesTheTwoRanksWorking) {
   run_forked_ranks(
       2,
@@ -96,13 +97,13 @@ TEST_P(Remains, ASendThatIsGivenUpLeavesTheTwoRanksWorking) {
               &released, [](void* it) { static_cast<std::promise<void>*>(it)->set_value(); });
           group.run(gtopk::send(given_up, 1, 7), std::move(call));
           EXPECT_EQ(sent.wait().error, ErrorKind::kTimeout);
-          // The network lets go of the memory.
+          // The network releases the memory.
           ASSERT_EQ(let_go.wait_for(kWatchdog), std::future_status::ready);
         }
         wait_for_all(*store, "given up", 2);
         const Ending after = sum(group);
         EXPECT_TRUE(after.good()) << after.text;
-        // What is sent next under that tag is what is received.
+        // The next message with this tag is received instead.
         const Pending moved;
         if (self.rank() == 0) {
           group.run(gtopk::send(next, 1, 7), moved.call());
@@ -126,7 +127,7 @@ TEST(StuckGroups, AreDestroyedTogetherInTheTimeOfOne) {
     for (std::size_t number = 0; number < stuck.size(); ++number) {
       const std::string name = fmt::format("group{}", number);
       groups.push_back(std::make_unique<Communicator>(process, Meeting{.name = name}));
-      groups.back()->run(gtopk::recv(room, 0, 7), stuck[number].call());  // from itself, never sent
+      groups.back()->run(gtopk::recv(room, 0, 7), stuck[number].call());  // from itself; never sent
     }
     const auto begin = steady_clock::now();
     groups.clear();

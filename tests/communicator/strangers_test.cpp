@@ -1,6 +1,7 @@
-// Communicator: two jobs, one of which has the other's address for that of a rank of its own, as
-// from a former job whose port is another's now. Both count their groups and operations alike, so
-// that tags are the same: what is sent to the wrong job must be dropped there, and said.
+// Communicator: two jobs, one of which takes the other's address for that of one of its own ranks,
+// as when a port has passed from an earlier job to another one. Both number their groups and
+// operations alike, so tags are equal: what is sent to the wrong job must be dropped and logged
+// there.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,8 +29,8 @@ using testing::HasSubstr;
 
 constexpr std::string_view kVictim = "address of the victim";
 
-/// One job's directory, in its own part of the store. It tells its rank 0's address to the other
-/// job, or takes that for every address of its own.
+/// One job's directory, in its own part of the store. It either leaks its rank 0's address to the
+/// other job, or returns that address for every lookup.
 class Mixed final : public Directory {
  public:
   Mixed(std::shared_ptr<KeyValueStore> whole, const std::string& job, bool tells, bool mistakes)
@@ -129,7 +130,7 @@ TEST_P(StrangersOver, AJobThatSendsToAnotherOnesAddressDoesNotDisturbItAndFails)
       Communicator group(
           Process::start(),
           {.directory = directory, .name = "group", .rank = rank, .size = 2, .timeout = kWatchdog});
-      // The strangers' messages come first, when rank 0 waits for the very same ones of rank 1.
+      // The strangers' messages come first, while rank 0 waits for the same ones from rank 1.
       if (!victims) {
         static_cast<void>(store->get("rank 0 waits", kWatchdog));
       }

@@ -1,5 +1,5 @@
-// Test support of this room: a directory that is no key-value store, for ranks that are threads: it
-// gathers a group's cards as a fence does, and takes them for bytes.
+// Test support of this room: a directory without a key-value store, for ranks that are threads: it
+// gathers a group's cards like a fence does, and treats them as opaque bytes.
 #pragma once
 
 #include <chrono>
@@ -73,7 +73,7 @@ class TrialDirectory final : public Directory {
     return cards;
   }
 
-  /// Addresses, and meetings that have not ended.
+  /// Addresses, and unfinished meetings.
   [[nodiscard]] std::size_t entries() {
     const std::lock_guard lock(mutex_);
     return addresses_.size() + open_.size();

@@ -33,7 +33,7 @@ std::optional<std::string> algorithm_of(Kind kind) {
   return std::nullopt;
 }
 
-/// What `rank` brings to all_reduce and broadcast at `index`.
+/// The value that `rank` contributes to all_reduce and broadcast at `index`.
 std::int32_t number(std::uint32_t rank, std::size_t index) {
   return static_cast<std::int32_t>(1 + rank + index % 1000);
 }

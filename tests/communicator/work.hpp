@@ -1,5 +1,5 @@
 // Test support of this room: one operation of each kind with memory of its own, large enough to
-// travel in several messages, which knows its right result. It knows no fault.
+// travel in several messages, that knows its right result. It knows nothing of faults.
 #pragma once
 
 #include <array>
@@ -29,8 +29,8 @@ inline constexpr std::array kKinds = {Kind::kGtopk,    Kind::kGtopkTree, Kind::k
 /// As errors name it: "sparse_all_reduce(gtopk)", "barrier".
 [[nodiscard]] std::string name_of_operation(Kind kind);
 
-/// What the ranks of a group bring to the operation and what becomes of it: the same in every
-/// process that forks from the one that made it. Only the sparse kinds have a problem.
+/// A group's inputs to an operation and the right result: the same in every process forked from the
+/// one that made it. Only the sparse kinds have a problem.
 struct Plan {
   Plan(Kind kind, std::uint32_t ranks);
 
@@ -46,9 +46,9 @@ class Work {
   Work(const Plan& plan, std::uint32_t rank);
 
   void submit(Communicator& group, Call call);
-  /// Empty when the memory holds the right result, else what is wrong.
+  /// Empty if the memory holds the right result, else what is wrong.
   [[nodiscard]] std::string wrong_result() const;
-  /// Empty when a sparse kind has left tensor and residual as they were, as it does when it fails.
+  /// Empty if a sparse kind has left tensor and residual as they were, as it does when it fails.
   [[nodiscard]] std::string touched() const;
 
  private:
@@ -56,8 +56,8 @@ class Work {
 
   const Plan* plan_;
   std::uint32_t rank_;
-  support::Tensor tensor_;             ///< sparse kinds
-  std::vector<std::int32_t> numbers_;  ///< all_reduce and broadcast
+  support::Tensor tensor_;             ///< for sparse kinds
+  std::vector<std::int32_t> numbers_;  ///< for all_reduce and broadcast
 };
 
 }  // namespace gtopk::test

@@ -1,5 +1,5 @@
-// Engine: how often the steady state allocates. Counted are the engine, the collectives and the
-// sparse algorithms; the in-process network's own bookkeeping and the test's are not.
+// Engine: how often the steady state allocates. Counts the engine, the collectives and the sparse
+// algorithms, but not the in-process network's bookkeeping or the test's own.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -90,7 +90,7 @@ class Ranks {
     }
   }
 
-  /// Allocations of one all-reduce over all ranks, from its submission to its end.
+  /// Allocations of one all-reduce over all ranks, from submission to the end.
   std::size_t all_reduce(const std::string& algorithm, std::uint64_t d, std::uint64_t k) {
     const auto size = static_cast<std::uint32_t>(engines_.size());
     tensors_.assign(size, std::vector<float>(d));
@@ -114,7 +114,7 @@ class Ranks {
     return run(std::move(specs), ended);
   }
 
-  /// Allocations of one collective of d floats over all ranks; of parts of as many each.
+  /// Allocations of one collective of d floats over all ranks; in those of parts, d for each.
   std::size_t dense(const std::string& collective, std::uint64_t d) {
     const std::size_t size = engines_.size();
     tensors_.assign(size, std::vector<float>(size * d, 1.0F));
@@ -143,7 +143,7 @@ class Ranks {
     return run(std::move(specs), ended);
   }
 
-  /// Allocations of a message from rank 0 to rank 1, `in_flight` of them at once.
+  /// Allocations of messages from rank 0 to rank 1, `in_flight` of them at once.
   std::size_t point_to_point(std::size_t bytes, std::size_t in_flight) {
     std::size_t ended = 0;
     std::vector<engine::OperationSpec> specs;
@@ -162,7 +162,7 @@ class Ranks {
   }
 
  private:
-  /// The operations of ranks 0, 1, … in turn.
+  /// The specs are of ranks 0, 1, …, 0, 1, … in turn.
   std::size_t run(std::vector<engine::OperationSpec> specs, const std::size_t& ended) {
     support::reset_allocations();
     for (std::size_t number = 0; number < specs.size(); ++number) {
@@ -177,7 +177,7 @@ class Ranks {
         static_cast<void>(engine->step());
       }
     }
-    // What is left of operations goes with a further step.
+    // Further steps free what is left of the operations.
     for (int again = 0; again < 50; ++again) {
       fabric_.deliver_one();
       for (const auto& engine : engines_) {
@@ -187,7 +187,7 @@ class Ranks {
     return support::allocations();
   }
 
-  static constexpr std::size_t kRecorded = 64;  // the ring comes round
+  static constexpr std::size_t kRecorded = 64;  // the recorder's ring wraps around
 
   std::vector<std::unique_ptr<engine::FlightRecorder>> recorders_;
   std::vector<std::unique_ptr<engine::Engine>> engines_;
@@ -198,7 +198,7 @@ class Ranks {
   std::vector<std::byte> sent_;
   std::vector<std::vector<std::byte>> received_;
   std::vector<std::unique_ptr<Uncounted>> ports_;
-  transport::inproc::Fabric fabric_;  // goes first: its ports name requests
+  transport::inproc::Fabric fabric_;  // destroyed first: its ports refer to requests
 };
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -207,17 +207,17 @@ constexpr bool kFramesAreReused = false;
 constexpr bool kFramesAreReused = true;
 #endif
 
-/// Of the sweeps that are long enough for the executor: a job for each, and, but for the last one,
-/// which needs little, its arguments.
+/// For the sweeps long enough for the executor: a job each and, except for the last one, its
+/// arguments.
 std::size_t handed_over(const std::string& algorithm, std::uint64_t d, std::uint64_t k) {
   constexpr std::uint64_t kFew = engine::GroupView::kFewElements;
   const bool sketches = algorithm == "sketch" && !reference::SketchShape(d, k).dense;
   const std::size_t last = d > kFew ? 1 : 0;
-  // A sketch is made and read by two sweeps, which touch five cells for each element.
+  // Building and reading a sketch are two sweeps that touch five cells per element.
   return sketches ? (5 * d > kFew ? 4 : 0) + last : 3 * last;
 }
 
-/// Allocations per rank of one operation in the steady state: the operation, its view, its place in
+/// Allocations per rank of one operation in the steady state: the operation, its view, its entry in
 /// the group's table, and its long sweeps.
 std::size_t per_rank(const std::string& algorithm, std::uint64_t d, std::uint64_t k) {
   return 3 + handed_over(algorithm, d, k);
@@ -226,7 +226,7 @@ std::size_t per_rank(const std::string& algorithm, std::uint64_t d, std::uint64_
 class Allocations : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Allocations, OfTheSteadyStateAreAFixedNumberPerRankWhateverPAndDAndK) {
-  // A sanitizer counts nothing that a release build does not: there, a part of the table.
+  // Sanitizer builds allocate like release builds, so a part of the table is enough there.
   const std::vector<std::uint32_t> sizes = support::kSanitized
                                                ? std::vector<std::uint32_t>{1, 3, 4}
                                                : std::vector<std::uint32_t>{1, 2, 3, 4, 8};
@@ -236,12 +236,12 @@ TEST_P(Allocations, OfTheSteadyStateAreAFixedNumberPerRankWhateverPAndDAndK) {
   for (const std::uint32_t size : sizes) {
     for (const auto& [d, k] : std::span(kShapes).first(shapes)) {
       Ranks ranks(size);
-      // How many messages are under way at once depends on the order in which they arrive.
+      // How many messages are in flight at once depends on their order of arrival.
       for (int warm_up = 0; warm_up < 40; ++warm_up) {
         static_cast<void>(ranks.all_reduce(GetParam(), d, k));
       }
-      // Under AddressSanitizer coroutine frames are not reused (engine/task.hpp): more, and as
-      // fixed.
+      // Under AddressSanitizer coroutine frames are not reused (engine/task.hpp): more allocations,
+      // but as constant.
       const std::size_t expected =
           kFramesAreReused ? size * per_rank(GetParam(), d, k) : ranks.all_reduce(GetParam(), d, k);
       for (int call = 0; call < 3; ++call) {
@@ -254,7 +254,7 @@ TEST_P(Allocations, OfTheSteadyStateAreAFixedNumberPerRankWhateverPAndDAndK) {
 TEST(DenseAllocations, OfTheSteadyStateAreThoseOfTheOperationsAlone) {
   for (const std::string collective : {"all_reduce", "reduce_scatter", "all_gather"}) {
     for (const std::uint32_t size : {2U, 3U, 4U}) {
-      // By the ring in several pieces; the all-reduce of few by the tree, too.
+      // By the ring in several pieces; for all-reduces of few elements by the tree, too.
       std::vector<std::uint64_t> lengths{40'000, 150'000};
       if (collective != "reduce_scatter") {
         lengths.push_back(10);

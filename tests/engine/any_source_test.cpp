@@ -1,5 +1,5 @@
 // Engine: receives from whichever rank sends first: each message once, in the order of the calls,
-// beside receives that name their sender, and when nobody is left to send.
+// beside receives that name their sender, and when no sender is left.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ void expect_good(const std::vector<SharedEnding>& endings) {
   }
 }
 
-/// The message `number` of a rank.
+/// Message `number` of a rank.
 Bytes message(std::uint32_t from, std::size_t number, std::size_t bytes) {
   Bytes made(bytes, static_cast<std::byte>(from));
   made[0] = static_cast<std::byte>(number);
@@ -166,7 +166,7 @@ TEST(AnySource, ThatNobodyServesEndsInTimeAndTheGroupWorksOn) {
 
 TEST(AnySource, EndsWhenAllOthersHaveLeft) {
   InprocRanks ranks(3);
-  ASSERT_EQ(support::group_works(ranks), "");  // whoever was never heard of does not say goodbye
+  ASSERT_EQ(support::group_works(ranks), "");  // ranks that never talked say no goodbye
   Bytes room(20);
   std::uint32_t from = kNobody;
   const SharedEnding in = ranks.submit(0, gtopk::recv_any(room, kTag, from));

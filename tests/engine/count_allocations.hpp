@@ -1,5 +1,5 @@
-// Engine tests: a global operator new that counts while it is told to. Linking the .cpp beside this
-// file replaces it.
+// Engine tests: a global operator new that counts while switched on. Linking the .cpp beside this
+// file replaces operator new.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@ namespace gtopk::support {
 [[nodiscard]] std::size_t allocations();
 void reset_allocations();
 
-/// Counts, or does not, for a scope.
+/// Switches counting on or off for a scope.
 class Counting {
  public:
   explicit Counting(bool on);

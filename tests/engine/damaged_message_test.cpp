@@ -1,7 +1,7 @@
-// Engine and wire: a message of a collective that arrives cut, padded, altered or never. No rank
-// reads beyond it, hangs, or returns garbage that its structure gives away; and the group works on.
-// (Altered values inside a well-formed list cannot be told from others: networks have checksums for
-// that.)
+// Engine and wire: a message of a collective arrives truncated, padded, altered or never. No rank
+// reads beyond it, hangs, or returns a wrong result that the message's structure gives away; and
+// the group still works. (Altered values inside a well-formed list cannot be told from others:
+// networks have checksums for that.)
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -25,7 +25,7 @@ bool is_kind(const Sent& sent, TagKind kind) {
   return static_cast<TagKind>(sent.tag >> 62U) == kind;
 }
 
-/// The damage to message number `target` among those of collectives.
+/// The damage to collective message number `target`.
 struct Damage {
   std::uint64_t target = 0;
   Fault fault;
@@ -36,19 +36,19 @@ struct Damage {
     if (!is_kind(sent, TagKind::kCollective) || seen++ != target) {
       return {};
     }
-    done = fault.length != sent.bytes;  // else it is as long already
+    done = fault.length != sent.bytes;  // else it has that length already
     return fault;
   }
 };
 
-/// Runs one sparse all-reduce under the damage. Says what is wrong with how it went; `must_fail`:
-/// some rank notices.
+/// Runs one sparse all-reduce under the damage; returns what is wrong with how it went.
+/// `structure`: the damage breaks the message's structure, so some rank must notice it.
 std::string run_damaged(std::uint64_t seed, const std::string& algorithm, std::uint32_t size,
                         const std::shared_ptr<Damage>& damage, bool structure) {
   reference::Problem problem;
   reference::Random random(seed);
   problem.d = 200;
-  problem.options.k = algorithm == "sketch" ? 2 : 20;  // few enough for both its rounds
+  problem.options.k = algorithm == "sketch" ? 2 : 20;  // few enough for both rounds of `sketch`
   problem.options.algorithm = algorithm;
   for (std::uint32_t rank = 0; rank < size; ++rank) {
     reference::Input input{reference::zeros(problem.type, problem.d),
@@ -117,7 +117,7 @@ TEST_P(DamagedMessage, OfAnotherLengthIsNoticedAndTheGroupWorksOn) {
 
 TEST_P(DamagedMessage, WithAnAlteredHeaderIsNoticedAndTheGroupWorksOn) {
   std::uint64_t seed = 0;
-  // Every field that means something: to the end of k.
+  // Every field that is used: up to the end of k.
   const std::size_t checked = offsetof(collectives::Header, count);
   for (const std::uint32_t size : {2U, 3U, 5U}) {
     for (std::uint64_t target = 0; target < 6; ++target) {
@@ -169,7 +169,7 @@ TEST(LostMessage, EndsEveryRankAtTheTimeoutWithWhoWaitsForWhom) {
   }
 }
 
-// Notices are messages, too: whatever becomes of one, the time-out ends what it should have ended.
+// Notices are messages, too: whatever happens to one, the timeout ends what it should have ended.
 TEST(DamagedNotice, DelaysAnErrorUntilTheTimeoutAndHangsNobody) {
   for (std::uint64_t seed = 0; seed < 120; ++seed) {
     const std::uint32_t size = 2 + seed % 5;

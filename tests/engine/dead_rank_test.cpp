@@ -1,6 +1,6 @@
 // Engine: a rank that is killed, stopped, silent or late. Every other rank gets an error that names
-// it, its host, the operation and the sequence number: at once where the network notices, else at
-// the operation's time-out.
+// it, its host, the operation and the sequence number: at once if the network notices, otherwise at
+// the operation's timeout.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,11 +24,11 @@ FabricOptions network(std::uint64_t seed) {
   return support::network(seed, std::chrono::microseconds(20));
 }
 
-/// What rank runs as operation number `which`, on memory of its own.
+/// What a rank runs as operation number `which`, on memory of its own.
 struct Work {
   explicit Work(std::uint32_t ranks) {
     problem = reference::random_case(ranks, DataType::kFloat32, ranks, "gtopk").problem;
-    // Lists of 24 kB, which take turns: two operations in a row do that.
+    // Lists of 24 kB: two such operations in a row are paced, one after the other.
     long_lists.d = 9000;
     long_lists.options.k = 3000;
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
@@ -46,8 +46,8 @@ struct Work {
       rooms.emplace_back(ranks, Bytes(2000));
     }
   }
-  /// gtopk, gtopk-tree and topk; in the place of the last two, every other time, what goes by
-  /// hosts.
+  /// gtopk, gtopk-tree and topk; every other time hierarchical and gtopk-placed replace the last
+  /// two.
   static std::string name_of(std::uint64_t place, std::uint64_t turn) {
     if (place == 0 || turn % 2 == 0) {
       return reference::algorithms()[place];
@@ -103,8 +103,8 @@ void expect_names(const SharedEnding& ending, std::uint32_t victim, std::uint64_
   EXPECT_NE(text.find(fmt::format("{} #{}", operation, sequence)), std::string::npos) << text;
 }
 
-/// Runs operation 0 on all, cut at a random point by `strike`, then operation 1 on the others: all
-/// of those must fail.
+/// Starts operation 0 on all ranks, interrupts it at a random point with `strike`, then runs
+/// operation 1 on the others: all of these must fail.
 void strike_in_the_middle(std::uint64_t seed,
                           const std::function<void(InprocRanks&, std::uint32_t)>& strike,
                           bool at_once) {
@@ -210,7 +210,7 @@ TEST(StoppedRank, ThatGoesOnInTimeIsNoMatter) {
   }
 }
 
-// It answers the probe, late: it lives, and the group is over for it, too.
+// It answers the probe late, so it is alive, but the group has failed for it, too.
 TEST(StoppedRank, ThatGoesOnTooLateHearsThatTheGroupIsOver) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     const std::uint32_t size = 2 + seed % 5;
@@ -225,7 +225,7 @@ TEST(StoppedRank, ThatGoesOnTooLateHearsThatTheGroupIsOver) {
     ranks.freeze(1);
     ranks.run_all();
     ranks.thaw(1);
-    // Unless all it needed had already arrived, it fails.
+    // It fails unless all it needed had already arrived.
     ranks.run_until([&] { return endings[1]->ended; });
     ranks.settle();
     for (std::uint32_t rank = 0; rank < size; ++rank) {
@@ -267,7 +267,7 @@ TEST(LateRank, IsNamedByTheTimeoutOfTheOthers) {
             late, late, 1000 + late, work.make(0, size + late).name);
         EXPECT_NE(ending->text().find(who), std::string::npos) << ending->text();
       }
-      // When it calls at last, it hears the same.
+      // When it calls at last, it gets the same error.
       ranks.settle();
       const SharedEnding last = ranks.submit(late, work.make(late, size + late));
       ranks.run_all();
@@ -278,7 +278,7 @@ TEST(LateRank, IsNamedByTheTimeoutOfTheOthers) {
   }
 }
 
-// A barrier with a short time-out behind an operation with a long one.
+// A barrier with a short timeout behind an operation with a long one.
 TEST(LateRank, IsNamedWhenTheOperationThatWaitsTimesOutFirst) {
   InprocRanks ranks(3);
   std::vector<std::int64_t> values(3);
@@ -301,7 +301,7 @@ TEST(LateRank, IsNamedWhenTheOperationThatWaitsTimesOutFirst) {
 }
 
 /// Ranks 0 and 1 of three time out in the group's all-reduce #1 while rank 2 runs `instead` in
-/// `place`, or nothing; what they are told.
+/// `place`, or nothing; returns the errors' texts.
 std::vector<std::string> told_of_rank_2(InprocRanks& ranks,
                                         const std::function<SharedEnding(InprocRanks&)>& instead) {
   EXPECT_EQ(support::group_works(ranks), "");

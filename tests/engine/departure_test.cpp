@@ -1,5 +1,5 @@
 // Engine: ranks that leave, groups that are destroyed, and engines that shut down with operations
-// under way.
+// in flight.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -87,7 +87,7 @@ TEST(Departure, WhileOthersWaitForItIsAnErrorThatNamesIt) {
   }
 }
 
-/// The arrivals at rank 1 of what ranks 2 and 3 tell it are late, and only then.
+/// Delays only the arrival at rank 1 of what ranks 2 and 3 tell it.
 void let_rank_1_hear_late(InprocRanks& ranks) {
   ranks.fabric().set_faults([](const transport::inproc::Sent& sent) {
     transport::inproc::Fault fault;
@@ -99,7 +99,7 @@ void let_rank_1_hear_late(InprocRanks& ranks) {
   });
 }
 
-/// In gtopk-tree among four ranks 1 talks to 0 alone, and 3 to 2 alone.
+/// In gtopk-tree with four ranks, 1 talks only to 0, and 3 only to 2.
 sparse::SparseCall walk_the_tree(std::vector<float>& tensor) {
   sparse::SparseCall call;
   call.tensor = tensor.data();
@@ -152,8 +152,8 @@ TEST(Departure, AfterAMismatchIsNotTakenForTheCause) {
   }
 }
 
-// Over shared memory nobody sees a connection end, so each that may wait for a goodbye must get
-// one. Here rank 0 has an endpoint to rank 1, by the notice of its abort, and rank 1 has none to
+// Over shared memory nobody sees a connection end, so every rank that may wait for a goodbye must
+// get one. Here rank 0 has an endpoint to rank 1, through its abort notice, and rank 1 has none to
 // rank 0.
 TEST(Departure, IsAnsweredAtOnceByARankThatWasOnlyToldThings) {
   InprocRanks ranks(2, eager());
@@ -199,7 +199,7 @@ TEST(Shutdown, WithOperationsUnderWayEndsThemHereAndThere) {
     for (std::uint32_t number = 0; number < 40; ++number) {
       for (std::uint32_t rank = 0; rank < size; ++rank) {
         memory[rank][number].resize(80000);
-        // The others never call the last one: the leaver is in the middle of it.
+        // The others never call the last one, so the leaver is in the middle of it.
         if (number == 39 && rank != leaver) {
           continue;
         }
@@ -278,8 +278,7 @@ TEST(RemovedGroup, OfARankThatHasFinishedDisturbsNobodyAndItsIdMayBeUsedAgain) {
   }
 }
 
-// Over shared memory nobody sees a connection end: a rank knows that another has left by its
-// goodbye alone.
+// Over shared memory nobody sees a connection end: only its goodbye tells that a rank has left.
 TEST(Goodbye, IsAlsoSaidToARankThatSaidItBefore) {
   InprocRanks ranks(2);
   ASSERT_EQ(support::group_works(ranks), "");
@@ -292,10 +291,10 @@ TEST(Goodbye, IsAlsoSaidToARankThatSaidItBefore) {
   EXPECT_TRUE(ranks.engine(1).farewell_said());
 }
 
-// Over shared memory nobody sees a connection end, and here nobody's ends: the goodbye must do.
+// Over shared memory nobody sees a connection end, and here none ends: the goodbye must suffice.
 class LeftMessage : public testing::TestWithParam<std::size_t> {
  protected:
-  /// Rank 1 has sent a message of tag 5 that nobody has received, and says goodbye.
+  /// Rank 1 has sent a message of tag 5 that is not received yet, and says goodbye.
   void SetUp() override {
     ASSERT_EQ(support::group_works(ranks_), "");
     const SharedEnding sent = ranks_.submit(1, gtopk::send(unreceived_, 0, 5));

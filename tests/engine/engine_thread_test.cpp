@@ -1,4 +1,4 @@
-// Engine: the thread around one, with one rank: a fabric has one thread.
+// Engine: the thread that runs it, with one rank, as a fabric has one thread.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -18,7 +18,7 @@
 namespace gtopk {
 namespace {
 
-/// An engine on a thread of its own, with a group of this one rank.
+/// An engine on its own thread, with a group of one rank.
 class Alone {
  public:
   Alone() {
@@ -32,7 +32,7 @@ class Alone {
 
   [[nodiscard]] engine::EngineThread& thread() { return thread_; }
 
-  /// How the collective will have ended.
+  /// The future gets the collective's ending.
   [[nodiscard]] std::future<void> submit(Collective collective) {
     const auto done = std::make_shared<std::promise<void>>();
     engine::OperationSpec spec = std::move(collective);
@@ -79,7 +79,7 @@ TEST(EngineThread, MeetsOthersAtAGate) {
     std::jthread other([&] { options.gate->arrive(true); });
     std::future<void> done = alone.submit(
         gtopk::sparse_all_reduce(tensor.data(), nullptr, 3, DataType::kFloat32, options));
-    // By then it has been started.
+    // Ensures that it has started.
     if (round % 3 == 0) {
       alone.thread().call([] {});
     }

@@ -1,5 +1,4 @@
-// Engine: what the flight recorder remembers of operations that succeed, fail and hang, and its
-// JSON.
+// Engine: what the flight recorder keeps of operations that succeed, fail and hang, and its JSON.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,7 +32,7 @@ class Recorded : public ::testing::Test {
   [[nodiscard]] engine::OperationSpec sum(std::uint32_t rank, std::uint64_t elements = 3) {
     return gtopk::all_reduce(values_[rank].data(), elements, DataType::kInt64);
   }
-  /// On both ranks, which must end well.
+  /// On both ranks; all must succeed.
   void run_sums(int number) {
     for (int call = 0; call < number; ++call) {
       for (const SharedEnding& ending : ranks_.run([&](std::uint32_t rank) { return sum(rank); })) {

@@ -1,5 +1,5 @@
-// Engine: every process numbers its groups by itself, numbers come round again, and what an earlier
-// group of a number left in the network never reaches the next.
+// Engine: every process numbers its groups independently, numbers are reused, and what an earlier
+// group of a number left in the network never reaches a later one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -46,7 +46,7 @@ TEST(GroupIds, AreNeverGivenTwiceAndRunOutAtTheLimit) {
   EXPECT_EQ(ids.take(), 1234U);
 }
 
-/// One all_reduce of ones in the group, on all its members.
+/// One all_reduce of ones in the group, on all members.
 void expect_works(InprocRanks& ranks, const std::vector<std::shared_ptr<engine::Group>>& groups,
                   const std::vector<std::uint32_t>& members) {
   std::vector<std::int64_t> values(members.size(), 1);
@@ -85,7 +85,7 @@ TEST(Groups, FiveThousandInTurnAndBesideOthers) {
     if (number % 50 == 0) {
       expect_works(ranks, alive.back().groups, who);
     }
-    // Some live long, most are gone soon.
+    // Some live long, most are removed soon.
     if (number % 7 != 0 || alive.size() > 300) {
       remove(ranks, alive.front().groups, alive.front().members);
       alive.pop_front();
@@ -144,7 +144,7 @@ TEST(Groups, MessagesThatNobodyReceivedNeverReachTheNextGroupOfThatNumber) {
     std::int64_t old = 666;
     const SharedEnding lost = ranks.submit(0, groups[0], send(old));
     ranks.run_for(std::chrono::milliseconds(5));
-    // A message that waits to be taken is given up with its group.
+    // A message that nobody has taken yet is discarded with its group.
     for (std::uint32_t rank = 0; rank < 2; ++rank) {
       ranks.engine(rank).remove_group(*groups[rank]);
     }

@@ -1,5 +1,5 @@
-// Engine: hosts are numbered in the order of their lowest ranks, whatever they are called, and
-// every rank is on one of them.
+// Engine: hosts are numbered in the order of their lowest ranks, whatever their names, and every
+// rank is on one of them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

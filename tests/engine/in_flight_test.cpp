@@ -1,5 +1,5 @@
-// Engine: many operations at once: more than fit in flight, in groups that overlap, behind
-// barriers, and point-to-point transfers in order.
+// Engine: many operations at once: more than fit in flight, in overlapping groups, behind barriers,
+// and point-to-point transfers in order.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -95,7 +95,7 @@ TEST(InFlight, DifferentProblemsAtOnceEachEqualTheReference) {
   }
 }
 
-// Long lists have the links to themselves, in the order of the calls; short ones pass them by.
+// Long lists have the links to themselves, in call order; short ones overtake them.
 TEST(InFlight, LongListsTakeTurns) {
   constexpr std::uint64_t kLong = 3000;  // entries; of 8 bytes each
   bool passed_by = false;
@@ -249,7 +249,7 @@ TEST(PointToPoint, MessagesOfOneTagArriveInTheOrderOfTheirSends) {
     std::vector<Bytes> sent;
     std::vector<Bytes> received;
     for (std::size_t number = 0; number < kMessages; ++number) {
-      const std::size_t bytes = 1 + ranks.fabric().pick(3000);  // eager and rendezvous in turn
+      const std::size_t bytes = 1 + ranks.fabric().pick(3000);  // some eager, some rendezvous
       sent.emplace_back(bytes, static_cast<std::byte>(number));
       received.emplace_back(bytes);
     }

@@ -1,4 +1,4 @@
-// Engine: operations whose input is still on its way (from a device) when they are called.
+// Engine: operations called while their input is still on its way (from a device).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -49,7 +49,7 @@ TEST(Input, NothingIsReadBeforeItIsThere) {
   EXPECT_TRUE(ranks.close().empty());
 }
 
-// Ranks whose inputs come in different orders would take their turns in different orders, too.
+// Otherwise ranks whose inputs arrive in different orders would run in different orders.
 TEST(Input, LaterCollectivesStartBehindIt) {
   InprocRanks ranks(kRanks, support::network(2));
   std::vector<std::int64_t> first(kRanks, 1);
@@ -134,7 +134,7 @@ TEST(Input, ThatNeverComesIsATimeOutThatSaysSo) {
   for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
     endings.push_back(ranks.submit(rank, sum(values[rank]), rank == 2 ? input : nullptr));
   }
-  std::int64_t later = 5;  // behind it: it ends with the group
+  std::int64_t later = 5;  // called after it, so it fails with the group
   const SharedEnding behind = ranks.submit(2, sum(later));
   ranks.run_all();
   for (const SharedEnding& ending : endings) {
@@ -142,7 +142,7 @@ TEST(Input, ThatNeverComesIsATimeOutThatSaysSo) {
     EXPECT_THAT(ending->text(), HasSubstr("its input has not come from the device"));
   }
   EXPECT_FALSE(behind->good());
-  input->arrive(true);  // nobody is there any more
+  input->arrive(true);  // too late: nothing waits for it any more
 }
 
 TEST(Input, OfAGroupThatEndsMeanwhileIsNobodysAnyMore) {

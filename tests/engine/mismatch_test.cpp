@@ -1,6 +1,6 @@
-// Engine and collectives: ranks that call different things all get an error that names both sides'
-// values; then the group works on. Every difference at every rank position, for every algorithm, in
-// eager and rendezvous networks.
+// Engine and collectives: when ranks call different things, all get an error that names both sides'
+// values; then the group still works. Every mismatch at every rank, for every algorithm, in eager
+// and rendezvous networks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,12 +21,12 @@ using reference::Bytes;
 using support::InprocRanks;
 using support::network;
 
-/// What errors print of a call.
+/// How errors print a call.
 std::string text_of(const sparse::SparseCall& call) {
   return sparse::agreement(call, sparse::plan(call)).text();
 }
 
-/// One rank's call with memory of its own, and the text that errors print of it.
+/// One rank's call with memory of its own, and how errors print it.
 struct Call {
   explicit Call(const sparse::SparseCall& shape)
       : tensor(reference::zeros(shape.dtype, shape.d)), text(text_of(shape)) {
@@ -80,8 +80,8 @@ const std::map<std::string, void (*)(sparse::SparseCall&)> kDifferences = {
      }},
 };
 
-/// All ranks failed with both descriptions in the text, nothing was written, and the group works
-/// on.
+/// All ranks failed with both descriptions in the text, nothing was written, and the group still
+/// works.
 void expect_mismatch(InprocRanks& ranks, const std::vector<support::SharedEnding>& endings,
                      const std::string& one, const std::string& other) {
   for (const auto& ending : endings) {
@@ -135,7 +135,7 @@ TEST_P(Mismatch, AtAnyRankIsAnErrorOnEveryRankAndTheGroupWorksOn) {
   }
 }
 
-// Long lists are acknowledged, but not one that does not fit: nobody waits for that.
+// Long lists are acknowledged, but a mismatched one is not: no rank may wait for that.
 TEST_P(Mismatch, OfLongListsLeavesNothingUnderWay) {
   const std::uint64_t d = 4 * sparse::kAcknowledgedBytes;
   std::uint64_t seed = 0;
@@ -173,7 +173,7 @@ TEST_P(Mismatch, OfLongListsLeavesNothingUnderWay) {
 INSTANTIATE_TEST_SUITE_P(Every, Mismatch, ::testing::ValuesIn(reference::algorithms()));
 
 TEST(MismatchedCollectives, OfAnyTwoKindsAreAnErrorOnEveryRank) {
-  // Each kind once: its description and how a rank calls it.
+  // One of each kind: its description and how a rank calls it.
   struct Kind {
     std::string text;
     std::function<engine::OperationSpec(InprocRanks&, std::uint32_t rank, std::vector<Bytes>&)>
@@ -264,7 +264,7 @@ TEST(MismatchedCollectives, OfAnyTwoKindsAreAnErrorOnEveryRank) {
   }
 }
 
-// Half of the ranks against the other half: the difference shows only in the last round.
+// Half of the ranks against the other half: the mismatch shows only in the last round.
 TEST(MismatchedHalves, AreAnErrorOnEveryRank) {
   for (const std::uint32_t size : {4U, 6U, 8U, 16U}) {
     for (const std::string& algorithm : reference::algorithms()) {
@@ -292,7 +292,7 @@ engine::Task<void> refuse() {
   co_return;
 }
 
-/// What a body finds wrong that the call's check could not.
+/// An error that the call's checks cannot find and the body does.
 TEST(LocalMistake, IsFoundBeforeAnythingIsSentAndTheOthersAreTold) {
   for (const std::uint32_t size : {1U, 2U, 5U}) {
     for (std::uint32_t mistaken = 0; mistaken < size; ++mistaken) {
@@ -329,7 +329,7 @@ TEST(LocalMistake, IsFoundBeforeAnythingIsSentAndTheOthersAreTold) {
   }
 }
 
-// Ranks 0 and 1 have failed long before rank 2 calls; it fails at once, and nobody waits for it.
+// Ranks 0 and 1 have failed long before rank 2 calls; it fails at once, and no rank waits for it.
 TEST(AbortNotice, ThatCameBeforeTheCallFailsTheCall) {
   for (std::uint64_t seed = 0; seed < 8; ++seed) {
     InprocRanks ranks(3, network(seed));
@@ -343,7 +343,7 @@ TEST(AbortNotice, ThatCameBeforeTheCallFailsTheCall) {
       endings.push_back(ranks.submit(rank, sparse::collective(calls[rank].call)));
     }
     ranks.run_for(
-        std::chrono::seconds(20));  // longer than a failed operation's messages may linger
+        std::chrono::seconds(20));  // longer than a failed operation's messages are remembered
     ASSERT_TRUE(endings[0]->error && endings[1]->error);
     EXPECT_EQ(ranks.engine(0).under_way() + ranks.engine(1).under_way(), 0U);
     endings.push_back(ranks.submit(2, sparse::collective(calls[2].call)));

@@ -1,5 +1,5 @@
-// Engine: what an observer is told of operations that succeed, fail, are aborted or never run, and
-// what statistics make of it.
+// Engine: what an observer is told about operations that succeed, fail, are aborted or never run,
+// and what statistics make of it.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -19,7 +19,7 @@ using support::InprocRanks;
 using support::SharedEnding;
 using Lines = std::vector<std::string>;
 
-/// Writes down what it is told, and expects the times to be in order.
+/// Records what it is told, and expects the times to be in order.
 class Recorder final : public engine::Observer {
  public:
   void queued(const OperationEvent& event) override {

@@ -1,5 +1,5 @@
-// Engine: point-to-point messages of every size, and those that their sender or their receiver
-// gives up: they are passed over and disturb nobody.
+// Engine: point-to-point messages of every size, and those that the sender or the receiver
+// abandons: they are skipped and disturb no other.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ engine::OperationSpec within(engine::OperationSpec spec, transport::Duration tim
   return spec;
 }
 
-/// A message that nobody receives, that its sender gives up, and of which the receiver knows that.
+/// A message that nobody receives: its sender gives up, and the receiver knows.
 void give_up_a_send(InprocRanks& ranks, const Bytes& data) {
   const SharedEnding ending =
       ranks.submit(0, within(gtopk::send(data, 1, kTag), std::chrono::seconds(1)));
@@ -163,7 +163,7 @@ TEST(PointToPoint, ThatItsSenderGaveUpChangesNotTheOrderOfTheOthers) {
       received.emplace_back(sent.back().size());
     }
     for (std::size_t number = 0; number < kMessages; ++number) {
-      // Some come before they are waited for, some after.
+      // Some arrive before their receive, some after.
       if (number == 3) {
         for (Bytes& room : received) {
           endings.push_back(ranks.submit(1, gtopk::recv(room, 0, kTag)));
@@ -182,7 +182,7 @@ TEST(PointToPoint, ThatItsSenderGaveUpChangesNotTheOrderOfTheOthers) {
   }
 }
 
-// In line behind another receive, its time passes as ever.
+// While it waits behind another receive, its timeout runs as usual.
 TEST(PointToPoint, ReceivesThatAreGivenUpMakeWayForThoseBehindThem) {
   InprocRanks ranks(2);
   std::vector<Bytes> rooms(4, Bytes(10));
@@ -209,7 +209,7 @@ TEST(PointToPoint, ReceivesThatAreGivenUpMakeWayForThoseBehindThem) {
   EXPECT_TRUE(ranks.close().empty());
 }
 
-// Whatever the moment: the receiver has the whole message, or passes over it and gets the next.
+// At any moment: the receiver gets the whole message, or skips it and gets the next.
 TEST(PointToPoint, ThatIsGivenUpWhileItIsReceivedIsReceivedWholeOrPassedOver) {
   std::size_t received_whole = 0;
   constexpr std::uint64_t kSeeds = 200;
@@ -299,7 +299,7 @@ TEST(PointToPoint, WhosePayloadComesAfterItsReceiverGaveUpIsDiscarded) {
   EXPECT_TRUE(ranks.close().empty());
 }
 
-// A message that waits, header and all, for a receiver that lives: nothing but its own time passes.
+// A message, header and all, that a living receiver never takes: only its own timeout may run out.
 TEST(PointToPoint, ThatALivingRankDoesNotTakeKeepsNoConnectionFromLiving) {
   InprocRanks ranks(2, {.eager_below = 0});
   const Bytes given_up(10, std::byte{1});

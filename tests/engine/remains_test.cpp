@@ -1,5 +1,5 @@
-// Engine: what operations and groups leave behind when they have ended: neither storage that makes
-// later ones slow, nor timers that keep an idle process awake.
+// Engine: what ended operations and groups leave behind: no storage that slows later ones down, and
+// no timers that keep an idle process awake.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -100,7 +100,7 @@ TEST(Slots, AreWalkedAsFarAsTheyAreInUseAndInOrder) {
   EXPECT_EQ(slots.size(), MessageSlots::kKept);
 }
 
-/// Sweeps for stale messages, on all ranks.
+/// Number of sweeps for stale messages, on all ranks.
 std::uint64_t sweeps(InprocRanks& ranks) {
   std::uint64_t count = 0;
   for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
@@ -109,7 +109,7 @@ std::uint64_t sweeps(InprocRanks& ranks) {
   return count;
 }
 
-/// How often any rank or the network does anything in a minute in which nothing is to be done.
+/// How often a rank or the network acts during an idle minute.
 std::uint64_t actions_in_an_idle_minute(InprocRanks& ranks) {
   const transport::TimePoint end = ranks.now() + std::chrono::minutes(1);
   std::uint64_t actions = 0;
@@ -131,7 +131,7 @@ TEST(IdleProcess, SleepsAsEverWhenAnOperationHasFailed) {
   InprocRanks ranks(3);
   std::vector<std::int64_t> values(3, 1);
   const auto endings = ranks.run([&](std::uint32_t rank) {
-    return gtopk::all_reduce(&values[rank], rank, DataType::kInt32);  // they differ
+    return gtopk::all_reduce(&values[rank], rank, DataType::kInt32);  // a mismatch
   });
   for (const SharedEnding& ending : endings) {
     EXPECT_FALSE(ending->good());
@@ -159,7 +159,7 @@ TEST(RemovedGroup, ThatEndedInOrderIsNotSweptFor) {
   EXPECT_EQ(sweeps(ranks), before);
 }
 
-// What nobody received before its group ended must not be found by a later group of that id.
+// A later group with the same id must not find what nobody received before its group ended.
 TEST(RemovedGroup, TakesItsUnreceivedMessagesWithIt) {
   for (const std::size_t bytes : {10UL, 100'000UL}) {
     InprocRanks ranks(2, {.eager_below = std::size_t{1} << 30U});
@@ -188,7 +188,7 @@ TEST(RemovedGroup, TakesItsUnreceivedMessagesWithIt) {
   }
 }
 
-/// How long each of those that begin at `begins`, and wait in vain, waits.
+/// How long each wait lasts, for waits that start after these gaps and are in vain.
 std::vector<std::int64_t> waits(const std::vector<std::int64_t>& gaps) {
   using std::chrono::milliseconds;
   engine::Grace grace;

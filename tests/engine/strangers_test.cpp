@@ -1,5 +1,5 @@
-// Engine: messages of nobody in this process's groups are dropped and counted, whatever their kind
-// and size; what a member sends, or may be about to send, is kept.
+// Engine: messages from outside this process's groups are dropped and counted, whatever their kind
+// and size; what a member sends, or may send early, is kept.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ using test::Message;
 using transport::PeerId;
 using transport::Tag;
 
-/// Rank 2, which is in no group with the others but the one of all, sends what it should not.
+/// Rank 2, which shares only the group of all ranks with the others, sends what it should not.
 class Stranger {
  public:
   explicit Stranger(InprocRanks& ranks)
@@ -30,7 +30,7 @@ class Stranger {
   void send(Tag tag, std::size_t bytes = 8) {
     sent_.emplace_back(std::string(bytes, 'x')).send(port(), target_, tag);
   }
-  /// Rank 0 has had time to look at it.
+  /// Gives rank 0 time to look at it.
   void settle() {
     ranks_.run_for(10 * engine::Strangers::kPeriod);
     ranks_.settle();
@@ -48,7 +48,7 @@ class Stranger {
   std::deque<Message> sent_;
 };
 
-constexpr std::uint32_t kNever = transport::kMaxGroups - 1;  // the number of no group
+constexpr std::uint32_t kNever = transport::kMaxGroups - 1;  // no group has this number
 
 TEST(Strangers, AreDroppedAndCountedWhateverTheirKindAndTheirSendersAreDone) {
   for (const std::size_t bytes : {std::size_t{8}, std::size_t{100'000}}) {
@@ -56,7 +56,7 @@ TEST(Strangers, AreDroppedAndCountedWhateverTheirKindAndTheirSendersAreDone) {
     Stranger stranger(ranks);
     const std::uint32_t own = ranks.group(0)->id();
     stranger.send(transport::collective_tag(kNever, 1, 0, 0), bytes);
-    stranger.send(transport::collective_tag(own, 3, 0, 0), bytes);  // of ranks 0 to 2
+    stranger.send(transport::collective_tag(own, 3, 0, 0), bytes);  // ranks are 0 to 2
     stranger.send(transport::point_to_point_tag(kNever, 1, 7), bytes);
     stranger.send(transport::payload_tag(kNever, 1, 7), bytes);
     stranger.send(transport::control_tag(0x1234), bytes);
@@ -72,19 +72,19 @@ TEST(Strangers, AreDroppedAndCountedWhateverTheirKindAndTheirSendersAreDone) {
 TEST(Strangers, AreNotThoseWhoseMessagesAreEarly) {
   InprocRanks ranks(3);
   Stranger stranger(ranks);
-  // Of a group that rank 0 has numbered and that meets, and of one of its members that rank 0 does
-  // not know yet.
+  // A group that rank 0 has numbered and that is still meeting, and a member that rank 0 does not
+  // know yet.
   const std::uint32_t early = ranks.engine(0).reserve_group_id();
   stranger.send(transport::collective_tag(early, 1, 0, 0));
   stranger.send(transport::control_tag(0x1234));
-  // Of the group of all, for an operation that rank 0 has not called.
+  // The group of all ranks, and an operation that rank 0 has not called yet.
   stranger.send(transport::collective_tag(ranks.group(0)->id(), 2, 1000, 0));
   stranger.settle();
   EXPECT_EQ(ranks.engine(0).dropped_of_strangers(), 0U);
   EXPECT_TRUE(ranks.fabric().port(0).lies_there(transport::collective_tag(early, 1, 0, 0)));
   EXPECT_TRUE(ranks.fabric().port(0).lies_there(transport::control_tag(0x1234)));
-  // The meeting came to nothing: what its members sent is dropped, and nobody is blamed for it but
-  // who sent the notice.
+  // The meeting failed: its members' messages are dropped, and only the sender of the notice is
+  // reported.
   ranks.engine(0).release_group_id(early);
   stranger.send(transport::collective_tag(early, 1, 0, 0));
   stranger.settle();

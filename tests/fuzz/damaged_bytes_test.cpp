@@ -1,6 +1,6 @@
 // Fuzz: whatever bytes arrive, reading a header and decoding a notice either refuse them or give
-// something that is valid. Lists: gtopk/wire/codec_test.cpp. Deterministic: the seed of a round
-// replays it. Memory is allocated to size, for the sanitizers.
+// something valid. Lists: gtopk/wire/codec_test.cpp. Deterministic: a round is replayed by its
+// seed. Buffers have the exact size, for the sanitizers.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -32,7 +32,7 @@ TEST(FuzzedHeader, IsRefusedOrSaysWhatThisRankCalled) {
     support::mutate(random, bytes);
     engine::Task<collectives::Header> reading = collectives::read_header(bytes, view, 1);
     reading.start();
-    if (!reading.done()) {  // another fingerprint: its sender is asked
+    if (!reading.done()) {  // another fingerprint: the sender is asked for its call
       ++asked;
       static_cast<void>(operation.take_questions());
       continue;

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: calls that no rank may make are refused before anything is sent.
+// Sparse, algorithms room: invalid calls are refused before anything is sent.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -14,7 +14,7 @@
 namespace gtopk::sparse {
 namespace {
 
-/// What the call is refused with; empty when it is not.
+/// The error's text; empty if the call is accepted.
 std::string refusal(const std::function<void()>& call) {
   try {
     call();
@@ -87,7 +87,7 @@ TEST(Arguments, SayHowManyEntriesTheResultHasAtMost) {
   EXPECT_NE(refusal([] { static_cast<void>(most_delivered(100, {}, 4)); }), "");
 }
 
-/// An exchange of k = 3 among 4 ranks, with room for `room` entries.
+/// An exchange of k = 3 among 4 ranks, with a buffer for `room` entries.
 std::string refusal_of_room(const std::string& algorithm, std::uint64_t d, std::size_t room,
                             std::size_t given = 3) {
   const std::vector<std::uint32_t> indices(given);

@@ -1,5 +1,6 @@
-// Sparse, algorithms room: `auto` is the algorithm it chooses, bit for bit; all ranks choose alike,
-// also when many operations wait for the first costs; and differences are told as ever.
+// Sparse, algorithms room: `auto` equals the algorithm it chooses, bit for bit; all ranks choose
+// the same one, also when many operations wait for the first costs; and mismatches are reported as
+// usual.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -24,7 +25,7 @@ using support::network;
 using support::SharedEnding;
 using support::Tensor;
 
-/// 50 us and 1 Gbit/s; inside a host 1 us and 8 Gbit/s; 1 ns for whatever is computed.
+/// 50 us and 1 Gbit/s; inside a host 1 us and 8 Gbit/s; 1 ns for each computation.
 constexpr Costs kEthernet{.within = {1e3, 1},
                           .between = {50e3, 8},
                           .select = 1,
@@ -44,7 +45,7 @@ const PlanReport& last_plan(InprocRanks& ranks, std::uint32_t rank) {
   return ranks.group(rank)->keepsakes.of<PlanReport>();
 }
 
-/// Random gradients; one, of d elements.
+/// Random gradients of d elements.
 Problem random_problem(std::uint32_t ranks, std::uint64_t d, std::uint64_t k, std::uint64_t seed) {
   reference::Random random(seed);
   Problem problem;
@@ -65,7 +66,7 @@ struct Ran {
   std::string chosen;
 };
 
-/// The problem by `auto`; all ranks choose the same.
+/// Runs the problem with `auto`; all ranks must choose the same algorithm.
 Ran run_automatically(InprocRanks& ranks, Problem problem) {
   problem.options.algorithm = "auto";
   Ran ran;
@@ -85,7 +86,7 @@ Ran run_automatically(InprocRanks& ranks, Problem problem) {
   return ran;
 }
 
-/// What the reference makes of it by that algorithm is what every rank has.
+/// Every rank has what the reference computes with the chosen algorithm.
 void expect_outcome(Problem problem, const Ran& ran) {
   problem.options.algorithm = ran.chosen;
   const reference::Outcome expected = reference::all_reduce(problem);
@@ -153,13 +154,13 @@ TEST(AutoChoice, GoesByWhichRanksShareAHost) {
     EXPECT_TRUE(ranks.close().empty());
     return ran.chosen;
   };
-  // One list of each host instead of four; up a tree, which has fewer steps than one leader.
+  // One list per host instead of four; inside hosts up a tree, with fewer steps than one leader.
   EXPECT_EQ(chosen(support::hosts_of(size, 4), 4'000, Semantics::kGtopk), "gtopk-placed");
-  // Of two ranks a host both do the same, and the first in the registry is taken.
+  // With two ranks per host both do the same, and the first in the registry wins.
   EXPECT_EQ(chosen(support::hosts_of(size, 2), 4'000, Semantics::kGtopk), "hierarchical");
   const std::vector<std::string> in_turn = {"a", "b", "a", "b", "a", "b", "a", "b"};
   EXPECT_EQ(chosen(in_turn, 4'000, Semantics::kGtopk), "gtopk-placed");
-  // A single entry: what a host's ranks send at once is hardly more than one of them sends.
+  // With a single entry, what a host's ranks send at once is hardly more than what one sends.
   EXPECT_EQ(chosen(support::hosts_of(size, 4), 1, Semantics::kGtopk), "gtopk");
 }
 
@@ -168,7 +169,7 @@ TEST_P(Auto, ManyAtOnceWaitForOneSetOfCosts) {
   InprocRanks ranks(size, network(size + 1));
   std::vector<Problem> problems;
   for (std::uint64_t i = 0; i < 9; ++i) {
-    // Long lists and short ones, named and not.
+    // Long and short lists, `auto` and a named algorithm.
     problems.push_back(i % 3 == 0 ? random_problem(size, 20'000, 5'000, i)
                                   : random_problem(size, 300, 20, i));
     problems.back().options.algorithm = i % 4 == 3 ? "gtopk" : "auto";
@@ -180,7 +181,7 @@ TEST_P(Auto, ManyAtOnceWaitForOneSetOfCosts) {
       tensors[i].push_back(support::tensor_of(problems[i], rank));
     }
   }
-  // Rank by rank, so that they are far apart.
+  // Rank by rank, so that the ranks are far apart.
   for (std::uint32_t rank = 0; rank < size; ++rank) {
     for (std::size_t i = 0; i < problems.size(); ++i) {
       endings.push_back(
@@ -245,7 +246,7 @@ TEST(Plan, OldCostsAreMeasuredAgain) {
   InprocRanks ranks(2, network(2));
   const Problem problem = random_problem(2, 300, 20, 1);
   run_automatically(ranks, problem);
-  for (std::uint32_t rank = 0; rank < 2; ++rank) {  // as if long ago
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {  // pretend it was long ago
     ranks.group(rank)->keepsakes.of<Planner>().measured_by = 1 - Planner::kRefreshAfter;
   }
   run_automatically(ranks, problem);
@@ -253,7 +254,7 @@ TEST(Plan, OldCostsAreMeasuredAgain) {
   EXPECT_TRUE(ranks.close().empty());
 }
 
-/// Runs `auto` on three ranks, one of which calls something else; all are told of both.
+/// Runs `auto` on three ranks, one of which calls something else; all get both sides' texts.
 void expect_mismatch(InprocRanks& ranks, const SparseOptions& theirs, const std::string& this_side,
                      const std::string& other_side) {
   Problem problem = random_problem(3, 300, 20, 1);
@@ -295,7 +296,7 @@ TEST(AutoMismatch, IsToldOnEveryRankBeforeAndAfterCostsAreKnown) {
 TEST(AutoMismatch, OfCostsIsToldToo) {
   InprocRanks ranks(2, network(4));
   give_costs(ranks, kEthernet);
-  ranks.group(1)->keepsakes.of<Planner>().measured_by = 5;  // as no group that works can have
+  ranks.group(1)->keepsakes.of<Planner>().measured_by = 5;  // impossible in a working group
   Problem problem = random_problem(2, 300, 20, 1);
   problem.options.algorithm = "auto";
   std::vector<Tensor> tensors = {support::tensor_of(problem, 0), support::tensor_of(problem, 1)};

@@ -1,5 +1,5 @@
-// Sparse, algorithms room: the controls, `random-k` and `true-topk`: what is drawn, and that what
-// they deliver is what their names say.
+// Sparse, algorithms room: the controls, `random-k` and `true-topk`: what is drawn, and that they
+// deliver what their names say.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,7 +49,7 @@ TEST(Permutation, DrawsTheReferencesIndicesUpToTheLargestTensors) {
   }
 }
 
-// 20,000 seeds, of 13 indices three each: every index and every pair comes up as often as others,
+// 20,000 seeds that draw three of 13 indices: every index and every pair comes up equally often,
 // within five standard deviations.
 TEST(Permutation, DrawsEveryIndexAndPairAsOften) {
   constexpr std::uint64_t kSeeds = 20'000;
@@ -113,7 +113,7 @@ TEST(RandomK, DrawsOtherIndicesInEveryCallUnlessItIsGivenASeed) {
   }
 }
 
-// Zeros are drawn like others, and put_back has no effect.
+// Zeros are drawn like other values, and put_back has no effect.
 TEST(RandomK, DeliversTheSumsAtItsIndicesWhateverTheyAre) {
   for (const PutBack put_back : {PutBack::kOwn, PutBack::kMerged}) {
     Problem problem = full_problem(2, "random-k", 64, 10);
@@ -139,7 +139,7 @@ TEST(RandomK, DeliversTheSumsAtItsIndicesWhateverTheyAre) {
   }
 }
 
-// Index 1 is nobody's largest, and the largest of the sum.
+// Index 1 is no rank's largest, but the largest of the sum.
 TEST(TrueTopk, FindsWhatNoRankWouldHaveSelected) {
   Problem problem = full_problem(3, "true-topk", 4, 1);
   for (std::uint32_t rank = 0; rank < 3; ++rank) {

@@ -1,5 +1,5 @@
-// Sparse, algorithms room: the count-sketch alone: its hashes, that it is linear and without bias,
-// and what it finds.
+// Sparse, algorithms room: the count-sketch alone: its hashes, that it is linear and unbiased, and
+// what it finds.
 #include "src/gtopk/algorithms/count_sketch.hpp"
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ std::vector<double> whole_numbers(std::size_t d, Random& random) {
   return values;
 }
 
-// Each element in a stretch of its own and in one with others, up to the largest tensors.
+// Each element swept alone and behind zeros in one stretch, up to the largest tensors.
 TEST(CountSketch, PutsElementsWhereTheReferenceDoes) {
   for (const std::uint64_t seed : {0UL, 7UL, ~0UL}) {
     for (const std::uint64_t columns : {1UL, 10UL, 1000UL, 65537UL}) {
@@ -73,7 +73,7 @@ TEST(CountSketch, PutsElementsWhereTheReferenceDoes) {
   }
 }
 
-// Written down once: another machine, compiler or version must give the same.
+// Known values: another machine, compiler or version must give the same.
 TEST(CountSketch, GivesTheGoldenCells) {
   const std::vector<double> values = {1, 2, 4, 8, 16, 32, 64, 128};
   EXPECT_EQ(sketch_of(CountSketch(1, 4), values),
@@ -116,8 +116,9 @@ TEST(CountSketch, KeepsSubnormals) {
   EXPECT_EQ(estimates_of(sketch, sketch_of(sketch, values), 1).front(), 0x1p-149F);
 }
 
-// Over 4,000 seeds, within five standard deviations. Under four-wise independent signs the mean of
-// a row's squared error is the sum of the other elements' squares over c, which holds for no fewer.
+// Over 4,000 seeds, within five standard deviations. With four-wise independent signs the mean
+// squared error of a row is the sum of the other elements' squares over c; with fewer it need not
+// be.
 TEST(CountSketch, EstimatesWithoutBiasAndWithTheErrorOfTheTheory) {
   constexpr std::uint64_t kSeeds = 4000;
   constexpr std::size_t d = 40;
@@ -149,7 +150,7 @@ TEST(CountSketch, EstimatesWithoutBiasAndWithTheErrorOfTheTheory) {
   expect_mean(variances, (squares - values.front() * values.front()) / columns);
 }
 
-// Of all seeds' hashes: any four signs are independent, any two cells, and signs of cells.
+// Over all seeds: any four signs are independent, and so are any two cells.
 TEST(CountSketch, DrawsSignsFourWiseAndCellsTwoWiseIndependent) {
   constexpr std::uint64_t kSeeds = 20'000;
   constexpr std::uint64_t columns = 7;
@@ -177,8 +178,8 @@ TEST(CountSketch, DrawsSignsFourWiseAndCellsTwoWiseIndependent) {
   }
 }
 
-// k elements of ten times what the others add to a cell on average and more; c = 10 k, as `sketch`
-// has it. Each is twice the last, so that no two in a cell cancel.
+// k elements of at least ten times what the others add to a cell on average; c = 10 k, as in
+// `sketch`. Each is twice the previous one, so that no two in a cell cancel.
 TEST(CountSketch, FindsEveryPlantedHeavyHitter) {
   constexpr std::size_t d = 20'000;
   constexpr std::size_t k = 20;

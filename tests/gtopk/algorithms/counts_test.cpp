@@ -1,5 +1,5 @@
-// Sparse, algorithms room: messages and bytes of every rank, exactly those of docs/algorithms.md:
-// by what the group counts and by what the network carried.
+// Sparse, algorithms room: messages and bytes of every rank are exactly those of
+// docs/algorithms.md, as counted by the group and by the network.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -38,8 +38,8 @@ struct Expected {
   Counts received;
 };
 
-/// h + n e for each list, an empty message for each long one that came the other way, and h + 8 n
-/// for what leaves agree by.
+/// h + n e for each list, an empty message for each long list received, and h + 8 n for each
+/// message of the leaves' agreement.
 Counts of_lists(const std::vector<std::uint64_t>& lists, const std::vector<std::uint64_t>& answered,
                 std::uint64_t entry, const std::vector<std::uint64_t>& agreements) {
   Counts counts;
@@ -59,8 +59,8 @@ Counts of_lists(const std::vector<std::uint64_t>& lists, const std::vector<std::
   return counts;
 }
 
-/// The number of messages that the page's table gives to a rank of the tree, for lists of k of
-/// float32. Of `hierarchical` and `gtopk-placed` those with lists.
+/// The number of messages that the page's table gives for a rank of the tree, for lists of k
+/// float32 entries. For `hierarchical` and `gtopk-placed` only those with lists.
 std::uint64_t messages_of(const std::string& algorithm, std::uint32_t ranks, std::uint32_t rank,
                           std::uint64_t k, const std::vector<std::string>& hosts = {}) {
   if (algorithm == "hierarchical") {
@@ -105,7 +105,7 @@ std::uint64_t messages_of(const std::string& algorithm, std::uint32_t ranks, std
   return static_cast<std::uint64_t>(std::countr_zero(leaf)) + 1 + fold;
 }
 
-/// The headers that go beside the lists of what goes by hosts: none where it is gtopk.
+/// The headers that the algorithms by hosts send besides their lists; none where they equal gtopk.
 std::uint64_t announcements_of(const std::string& algorithm, std::uint32_t ranks,
                                std::uint32_t rank, const std::vector<std::string>& hosts = {}) {
   const engine::HostMap map(hosts.empty() ? support::usual_hosts(ranks) : hosts);
@@ -114,7 +114,7 @@ std::uint64_t announcements_of(const std::string& algorithm, std::uint32_t ranks
   return announces ? messages_of("gtopk", ranks, rank, 0) : 0;
 }
 
-/// What one dense all-reduce of d elements takes, added to what is there.
+/// Adds what one dense all-reduce of d elements takes.
 void add_reduction(std::vector<Expected>& expected, std::uint64_t d, std::uint64_t element) {
   const auto ranks = static_cast<std::uint32_t>(expected.size());
   const bool ring = d * element > collectives::kRecursiveDoublingBytes;
@@ -171,7 +171,7 @@ std::vector<Expected> expected_counts(const Problem& problem) {
 }
 
 void expect_counts(Problem problem, std::uint64_t seed) {
-  problem.options.wire = "raw";  // whose bytes follow from a list's length
+  problem.options.wire = "raw";  // so that bytes follow from a list's length
   const auto size = static_cast<std::uint32_t>(problem.ranks.size());
   const std::vector<Expected> expected = expected_counts(problem);
   InprocRanks ranks(size, {.seed = seed, .eager_below = seed % 2 == 0 ? 0 : 1024UL}, problem.hosts);
@@ -192,7 +192,7 @@ void expect_counts(Problem problem, std::uint64_t seed) {
   EXPECT_TRUE(ranks.close().empty());
 }
 
-/// Every rank selects exactly k, so that the bounds of the page are met.
+/// Every rank selects exactly k, so that the page's bounds are reached.
 Problem full_problem(std::uint32_t size, const std::string& algorithm, DataType type,
                      std::uint64_t d, std::uint64_t k) {
   reference::Random random(size);
@@ -211,7 +211,7 @@ Problem full_problem(std::uint32_t size, const std::string& algorithm, DataType 
   return problem;
 }
 
-/// Every list has k entries where every selection has.
+/// Whether every list has k entries if every selection has.
 bool keeps_k(const std::string& algorithm) {
   return algorithm == "gtopk" || algorithm == "gtopk-tree" || algorithm == "hierarchical" ||
          algorithm == "gtopk-placed";
@@ -223,7 +223,7 @@ TEST_P(Counted, MessagesAndBytesOfEveryRankAreThoseOfThePage) {
   const auto [size, algorithm] = GetParam();
   for (const DataType type : reference::kFloatingTypes) {
     expect_counts(full_problem(size, algorithm, type, 300, 30), 1);
-    // Shorter lists; the reference counts those of steps that happen.
+    // Shorter lists; the reference counts only for steps that happen.
     std::uint64_t seed = size;
     Problem problem = reference::random_case(seed, type, size, algorithm).problem;
     while (!reference::all_reduce(problem).happened) {
@@ -254,13 +254,13 @@ class CountedLists : public Counted {};
 
 TEST_P(CountedLists, LongOnesAreAcknowledged) {
   const auto [size, algorithm] = GetParam();
-  // 16,384 bytes are the longest list that is not.
+  // 16,384 bytes is the longest list that is not acknowledged.
   constexpr std::uint64_t kLongest = (sparse::kAcknowledgedBytes - collectives::kHeaderBytes) / 8;
   for (const std::uint64_t k : {kLongest, kLongest + 1}) {
     const Problem problem = full_problem(size, algorithm, DataType::kFloat32, 4 * k, k);
     expect_counts(problem, 1);
     const std::vector<Expected> expected = expected_counts(problem);
-    // Of those whose every list has k entries.
+    // For the algorithms whose every list has k entries.
     for (std::uint32_t rank = 0; rank < size && keeps_k(algorithm); ++rank) {
       const std::uint64_t lists = size == 1 ? 0 : messages_of(algorithm, size, rank, k);
       EXPECT_EQ(expected[rank].sent.messages,
@@ -273,7 +273,7 @@ INSTANTIATE_TEST_SUITE_P(Every, Counted,
                          ::testing::Combine(::testing::ValuesIn(reference::kRankCounts),
                                             ::testing::ValuesIn(reference::algorithms())));
 
-/// A sanitizer's time goes into the reference, which is slow for many ranks.
+/// Under a sanitizer most time goes into the reference, which is slow for many ranks.
 std::vector<std::uint32_t> rank_counts() {
   std::vector<std::uint32_t> counts(std::begin(reference::kRankCounts),
                                     std::end(reference::kRankCounts));
@@ -289,8 +289,8 @@ INSTANTIATE_TEST_SUITE_P(Every, CountedLists,
                                                               "rs-ag", "exact", "hierarchical",
                                                               "gtopk-placed")));
 
-// A host's other ranks send one list each to its leader, or what gtopk-tree sends among them;
-// leaders do among themselves what gtopk does among as many ranks.
+// A host's other ranks send one list each to their leader, or what gtopk-tree would send among
+// them; leaders exchange what gtopk would among that many ranks.
 TEST(CountedHosts, SendWhatGtopkSendsAmongTheirLeadersWhateverRanksTheyHave) {
   for (const auto& [algorithm, hosts, each] : {std::tuple{"hierarchical", 2U, 4U},
                                                {"hierarchical", 4U, 2U},
@@ -327,7 +327,7 @@ TEST(CountedDense, TheRingSendsEachElementTwiceLessTwoChunks) {
   expect_counts(full_problem(3, "dense", DataType::kFloat64, 250001, 1), 3);
 }
 
-// 58 k values in two all-reduces, where that is fewer than d; else d in one.
+// 58 k values in two all-reduces if that is fewer than d; otherwise d in one.
 TEST(CountedSketch, SendsItsCellsAndThenTheValuesOfTheHeaviest) {
   for (const std::uint32_t size : {1U, 2U, 3U, 4U, 5U, 8U}) {
     for (const std::uint64_t d : {58UL, 59UL}) {

@@ -1,5 +1,5 @@
-// Sparse, algorithms room: parts of a step that share a gate have all happened or none has, on
-// every rank, whatever becomes of one of them.
+// Sparse, algorithms room: of the parts of a step that share a gate, all happen or none does, on
+// every rank, whatever happens to one of them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ using support::SharedEnding;
 using support::Tensor;
 using testing::HasSubstr;
 
-/// A step of several parts on every rank, each rank with a gate of its own.
+/// A step of several parts on every rank, with one gate per rank.
 class Step {
  public:
   Step(std::uint32_t ranks, std::uint32_t arrivals) {
@@ -37,7 +37,7 @@ class Step {
   [[nodiscard]] Gate& gate(std::uint32_t rank) { return *gates_[rank]; }
   [[nodiscard]] std::shared_ptr<Gate> shared_gate(std::uint32_t rank) { return gates_[rank]; }
 
-  /// One more part.
+  /// Adds a part.
   void run(InprocRanks& ranks, const reference::Problem& problem) {
     Part& part = parts_.emplace_back();
     part.problem = problem;
@@ -52,7 +52,8 @@ class Step {
     part.problem.options.gate = nullptr;
   }
 
-  /// Empty when every part is the reference's: with `happened`, or else NaN and no residual moved.
+  /// Empty if every part equals the reference's: a result if `happened`, otherwise NaN and
+  /// unchanged residuals.
   [[nodiscard]] std::string differs(bool happened) const {
     for (std::size_t number = 0; number < parts_.size(); ++number) {
       const Part& part = parts_[number];
@@ -105,7 +106,7 @@ class Step {
   std::vector<Part> parts_;
 };
 
-/// One more call on every rank, of ten ones each; `options_of`: of a rank's call.
+/// Another call on every rank, of ten ones each; `options_of` gives each rank's options.
 struct Ones {
   template <class OptionsOf>
   Ones(InprocRanks& ranks, OptionsOf options_of)
@@ -138,7 +139,7 @@ reference::Problem finite_problem(std::uint64_t seed, std::uint32_t ranks) {
   }
 }
 
-// Under a loss scale, too, which the result is multiplied by and residuals know nothing of.
+// Also under a loss scale, which multiplies the result and leaves residuals unscaled.
 TEST(Gate, AllPartsHaveHappenedOrNoneHas) {
   const std::vector<double> scales = {1, 65536, 0.5, 1000};
   std::uint32_t happened = 0;
@@ -166,7 +167,7 @@ TEST(Gate, AllPartsHaveHappenedOrNoneHas) {
   EXPECT_LT(happened, cases);
 }
 
-// More parts than a group has in flight: those that wait at the gate make room.
+// More parts than a group can have in flight: those that wait at the gate make room.
 TEST(Gate, ManyPartsPassIt) {
   for (const bool finite : {true, false}) {
     InprocRanks ranks(3);
@@ -225,8 +226,8 @@ TEST(Gate, APartThatIsNeverRunHasNotHappened) {
   EXPECT_EQ(step.differs(false), "");
 }
 
-// Ranks that differ in one part: that one is an error everywhere, the others have not happened, and
-// the group works on.
+// Ranks differ in one part: it is an error everywhere, the other parts do not happen, and the group
+// still works.
 TEST(Gate, APartThatFailsHasNotHappened) {
   InprocRanks ranks(3);
   Step step(3, 2);
@@ -252,7 +253,7 @@ TEST(Gate, RanksWithGatesOfDifferentSizesDiffer) {
   }
 }
 
-// Nothing waits for ever: the operation's own deadline holds at the gate, too.
+// No wait is endless: the operation's own deadline holds at the gate, too.
 TEST(Gate, WithoutItsLastArrivalIsATimeOutThatSaysSo) {
   InprocRanks ranks(2);
   std::vector<std::shared_ptr<Gate>> gates;

@@ -1,5 +1,5 @@
-// Sparse, algorithms room: `hierarchical` and `gtopk-placed`, whatever the hosts: one, as many as
-// ranks, uneven ones, ranks in any order; and what they come to on paper.
+// Sparse, algorithms room: `hierarchical` and `gtopk-placed` on any hosts: one, as many as ranks,
+// uneven ones, ranks in any order; and cases worked by hand.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -20,7 +20,7 @@ using reference::Problem;
 using support::InprocRanks;
 using Hosts = std::vector<std::string>;
 
-/// By name: neighbours on hosts of one size, ranks dealt out in turn, one large host beside small
+/// By name: neighbours on hosts of one size, ranks dealt out in turn, a large host beside small
 /// ones, and drawn at random.
 std::map<std::string, Hosts> maps_of(std::uint32_t ranks) {
   std::map<std::string, Hosts> maps = {
@@ -84,7 +84,7 @@ TEST_P(Hierarchical, DeliversWhatExactDoesWhereAllShareAHost) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     Problem problem =
         reference::random_case(seed, DataType::kFloat64, GetParam(), "hierarchical").problem;
-    // Whole numbers, whose sums are the same in any order.
+    // Whole numbers, so that sums are the same in any order.
     reference::Random random(seed);
     for (reference::Input& input : problem.ranks) {
       input.residual.reset();
@@ -106,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(Every, ByHosts,
                                             ::testing::Values("hierarchical", "gtopk-placed")));
 INSTANTIATE_TEST_SUITE_P(Every, Hierarchical, ::testing::ValuesIn(kRanks));
 
-// The tree of neighbours on hosts of equal powers of two is the tree of their ranks.
+// With neighbours on hosts of equal powers of two the tree by hosts is the tree by ranks.
 TEST(Placed, IsGtopkBitForBitWhereItsTreeIsThatOfGtopk) {
   struct Where {
     std::uint32_t ranks, each;
@@ -127,7 +127,7 @@ TEST(Placed, IsGtopkBitForBitWhereItsTreeIsThatOfGtopk) {
   }
 }
 
-// Of ranks dealt to two hosts in turn a host's come together first: 0 with 2, 1 with 3.
+// With ranks dealt to two hosts in turn, a host's ranks merge first: 0 with 2, 1 with 3.
 TEST(Placed, MergesAHostsRanksFirst) {
   Problem problem =
       reference::published_counterexample(DataType::kFloat32, PutBack::kOwn, "gtopk-placed");
@@ -149,13 +149,13 @@ TEST(Placed, MergesAHostsRanksFirst) {
     return delivered;
   };
   using Delivered = std::map<std::uint64_t, double>;
-  // {4, 6} of ranks 0 and 2 and {5, 4.5} of ranks 1 and 3: of these 6 and 5 are left.
+  // {4, 6} from ranks 0 and 2 and {5, 4.5} from ranks 1 and 3: 6 and 5 remain.
   EXPECT_EQ(result({"x", "y", "x", "y"}), (Delivered{{1, 5}, {2, 6}}));
-  // Ranks 0 and 1 keep 4 and 5; 2 and 3 keep 3 and 3: 5 and 4 are left.
+  // Ranks 0 and 1 keep 4 and 5; 2 and 3 keep 3 and 3: 5 and 4 remain.
   EXPECT_EQ(result({"x", "x", "y", "y"}), (Delivered{{0, 4}, {1, 5}}));
 }
 
-// Headers apart, what crosses from host to host is what gtopk sends among as many ranks as hosts.
+// Headers aside, hosts exchange what gtopk exchanges among as many ranks as hosts.
 TEST(Placed, SendsTheListsOfLeadersAloneToOtherHosts) {
   constexpr std::uint64_t kEntries = 200;
   for (const std::string algorithm : {"gtopk-placed", "hierarchical"}) {
@@ -186,7 +186,7 @@ TEST(Placed, SendsTheListsOfLeadersAloneToOtherHosts) {
           return transport::inproc::Fault{};
         });
         ASSERT_EQ(support::differs_from_reference(ranks, problem), "");
-        // Three hosts: one folds and is told, two swap.
+        // Three hosts: one folds and gets the result, two swap.
         const std::uint64_t among_hosts = hosts == 3 ? 4 : hosts == 4 ? 8 : 2;
         EXPECT_EQ(lists, among_hosts) << algorithm << ", " << hosts << " hosts";
         EXPECT_EQ(bytes, among_hosts * (64 + 8 * kEntries)) << algorithm << ", " << hosts;
@@ -195,8 +195,8 @@ TEST(Placed, SendsTheListsOfLeadersAloneToOtherHosts) {
   }
 }
 
-// Ranks hold (A,1) (B,2) (A,3) (C,.5), k = 1, and lie on two hosts in turn: ranks 0 and 2 have A =
-// 4; ranks 1 and 3 keep B and drop C, to rank 1. Between hosts A is kept and B dropped, to rank 0.
+// Ranks hold (A,1) (B,2) (A,3) (C,.5), k = 1, on two hosts in turn: ranks 0 and 2 have A = 4; ranks
+// 1 and 3 keep B and drop C, to rank 1. Between hosts A is kept and B dropped, to rank 0.
 TEST(HierarchicalExample, KeepsWhatHostsAndTheirTreeDrop) {
   for (const PutBack put_back : {PutBack::kOwn, PutBack::kMerged}) {
     Problem problem =

@@ -1,5 +1,5 @@
-// Sparse, algorithms room: what the ranks put in is what comes out, in the result and the residuals
-// together; and a step in which anything was not finite leaves no trace but NaN.
+// Sparse, algorithms room: what the ranks put in comes out, in the result and the residuals
+// together; and a step with anything non-finite leaves no trace but NaN.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ TEST(Mass, IsConservedInEveryRandomCase) {
     reference::Problem& problem = drawn.problem;
     const std::vector<std::string> wires = reference::wires(algorithm);
     problem.options.wire = wires[seed / 7 % wires.size()];
-    problem.options.op = ReduceOp::kSum;  // the result is then the delivered sum itself
+    problem.options.op = ReduceOp::kSum;  // then the result is the delivered sum itself
     for (reference::Input& input : problem.ranks) {
       if (!input.residual) {
         input.residual = reference::zeros(type, problem.d);
@@ -52,7 +52,7 @@ TEST(Mass, IsConservedInEveryRandomCase) {
       accs.push_back(reference::accumulated(problem, rank));
     }
     for (std::uint64_t i = 0; i < problem.d; ++i) {
-      // Sums of the largest doubles fit a long double.
+      // A long double holds sums of the largest doubles.
       long double put_in = 0;
       long double magnitude = 0;
       long double left = 0;
@@ -63,13 +63,13 @@ TEST(Mass, IsConservedInEveryRandomCase) {
         left += reference::load(type, *tensors[rank].residual, i);
         magnitude = std::max(magnitude, fabsl(left));
       }
-      // Putting a dropped sum back is the one addition that may overflow after the step has
+      // Putting a dropped sum back is the only addition that can overflow after the step has
       // happened.
       if (!std::isfinite(left) && drawn.description.find(" huge ") != std::string::npos) {
         continue;
       }
       const long double out = reference::load(type, tensors[0].values, i) + left;
-      // Each of at most 2 log2 P + P additions rounds once.
+      // At most 2 log2 P + P additions, each rounding once.
       const long double bound =
           64 * reference::epsilon(type) * magnitude + 64 * reference::smallest(type);
       ASSERT_LE(fabsl(put_in - out), bound) << drawn.description << " at " << i;
@@ -80,7 +80,7 @@ TEST(Mass, IsConservedInEveryRandomCase) {
 
 class NotFinite : public ::testing::TestWithParam<std::tuple<std::string, DataType>> {};
 
-// At every rank and in gradient or residual alike.
+// At every rank, in gradient and in residual.
 TEST_P(NotFinite, AnywhereFillsNanEverywhereAndLeavesResidualsAsTheyWere) {
   const auto [algorithm, type] = GetParam();
   const DataType acc_type = accumulation_type(type);

@@ -1,5 +1,5 @@
 // Sparse, algorithms room: the four-rank case in which the published implementation loses mass.
-// Worked by hand, so that it judges the reference, too.
+// Worked by hand, so that it checks the reference, too.
 #include <gtest/gtest.h>
 
 #include "tests/support/calls.hpp"
@@ -47,7 +47,7 @@ TEST(PublishedCase, DeliversTheLargestPartialSumAndLosesNoMass) {
         EXPECT_EQ(residual(2), (Row{0, 0, 0}));
         EXPECT_EQ(residual(3), (Row{0, 0, 0.5}));
       } else {
-        // All of it moves to the lowest rank of the node that dropped it.
+        // All of it goes to the lowest rank of the node that dropped it.
         EXPECT_EQ(residual(0), (Row{1, 2, 0}));
         EXPECT_EQ(residual(1), (Row{0, 0, 0}));
         EXPECT_EQ(residual(2), (Row{0, 0, 0.5}));

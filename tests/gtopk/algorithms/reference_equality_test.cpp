@@ -1,7 +1,7 @@
 // Sparse, algorithms room: over the in-process transport every algorithm gives the sequential
-// reference's tensor and residuals, bit for bit on every rank, whatever order messages arrive in.
-// The cases hold ties, signed zeros, subnormals, d = 1, k >= d, empty ranks, fewer non-zeros than
-// k, overflow, NaN and infinity.
+// reference's tensor and residuals, bit for bit on every rank, in whatever order messages arrive.
+// The cases include ties, signed zeros, subnormals, d = 1, k >= d, empty ranks, fewer non-zeros
+// than k, overflow, NaN and infinity.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 using support::InprocRanks;
 using transport::inproc::FabricOptions;
 
-/// Eager, rendezvous or a mixture, with and without delays, by seed.
+/// Eager, rendezvous or mixed, with and without delays, depending on the seed.
 FabricOptions network(std::uint64_t seed) {
   return support::network(seed, std::chrono::microseconds(seed / 4 % 2 * 50));
 }
@@ -34,12 +34,12 @@ std::string name_of(const ::testing::TestParamInfo<Parameters>& instance) {
   return name;
 }
 
-/// Sanitizers take some fifteen times as long, most of it in the reference.
+/// Sanitizers are about fifteen times slower, mostly in the reference.
 constexpr std::uint64_t kCases = support::kSanitized ? 2 : 8;
 
 class ReferenceEquality : public ::testing::TestWithParam<Parameters> {};
 
-// Every combination with 8 random cases (2 with sanitizers), put_back and op drawn, the wires by
+// Every combination with 8 random cases (2 with sanitizers); put_back and op are drawn, wires take
 // turns.
 TEST_P(ReferenceEquality, TensorAndResidualsBitForBitOnEveryRank) {
   const auto [size, algorithm, type] = GetParam();
@@ -121,7 +121,7 @@ TEST(Equality, HoldsAboveTheSizeAtWhichSweepsMoveToAnotherThread) {
   }
 }
 
-// The residual of one call is the next one's: 20 steps, as a training run makes them.
+// Each call's residual is the next one's: 20 steps, as in training.
 TEST(Equality, HoldsOverConsecutiveStepsWithOneResidual) {
   for (const std::string& algorithm : reference::algorithms()) {
     const std::uint32_t size = 5;

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: the algorithms that work by regions, in cases worked by hand: they judge
+// Sparse, algorithms room: the algorithms by regions, in cases worked by hand, so that they check
 // the reference, too.
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ using support::Tensor;
 
 using Entries = std::map<std::uint64_t, double>;
 
-/// What all ranks have, and each one's residual, as far as it is not zero.
+/// The delivered result, and each rank's non-zero residuals.
 struct Result {
   Entries tensor;
   std::vector<Entries> residuals;
@@ -41,7 +41,7 @@ Entries non_zeros(const reference::Bytes& bytes) {
   return entries;
 }
 
-/// The all-reduce of these gradients, with residuals of zeros.
+/// The all-reduce of these gradients, with zero residuals.
 Result all_reduce(const std::vector<Entries>& rows, std::uint64_t d, SparseOptions options) {
   Problem problem;
   problem.d = d;
@@ -71,8 +71,9 @@ Result all_reduce(const std::vector<Entries>& rows, std::uint64_t d, SparseOptio
 
 constexpr PutBack kBoth[] = {PutBack::kOwn, PutBack::kMerged};
 
-// Rank 0's second half begins at 1, rank 1's at 3: the cut is at 2, and each region has one entry.
-// gTop-k would keep both of rank 0's, and halves of equal length would leave the upper one empty.
+// Rank 0's second half begins at 1, rank 1's at 3, so the cut is at 2, and each region has one
+// entry. gTop-k would keep both of rank 0's, and halves of equal length would leave the upper one
+// empty.
 TEST(RsAg, GivesEachRegionItsShareOfK) {
   const std::vector<Entries> rows = {{{0, 5}, {1, 4}}, {{2, 2}, {3, 1}}};
   for (const PutBack put_back : kBoth) {
@@ -83,8 +84,8 @@ TEST(RsAg, GivesEachRegionItsShareOfK) {
   }
 }
 
-// The cut is at 2, and leaf 1 makes the upper region of 3:3 and 2:4: what it drops is rank 0's
-// entry, and stays with rank 1, which merged. In gTop-k the lowest rank answers.
+// The cut is at 2, and leaf 1 reduces the upper region from 3:3 and 2:4: what it drops is rank 0's
+// entry, and stays with rank 1, which merged. In gTop-k it would stay with the lowest rank.
 TEST(RsAg, LeavesADroppedSumWithTheRankThatMerged) {
   const std::vector<Entries> rows = {{{0, 9}, {3, 3}}, {{0, 9}, {2, 4}}};
   const auto residuals = [&](const char* algorithm, PutBack put_back) {
@@ -98,12 +99,12 @@ TEST(RsAg, LeavesADroppedSumWithTheRankThatMerged) {
   EXPECT_EQ(residuals("gtopk", PutBack::kMerged), (std::vector<Entries>{{{3, 3}}, {}}));
 }
 
-// With k = 3 among four leaves there are two regions, of one entry and of two: the first round
-// halves, in the second leaves 0 and 2 make the lower region and 1 and 3 the upper one.
+// With k = 3 and four leaves there are two regions, of one entry and of two: the first round
+// halves, in the second leaves 0 and 2 reduce the lower region and 1 and 3 the upper one.
 TEST(RsAg, HasNoMoreRegionsThanEntries) {
   const std::vector<Entries> rows = {
       {{0, 1}, {4, 8}, {5, 7}}, {{1, 2}, {4, 8}, {6, 5}}, {{2, 3}, {4, 8}, {7, 6}}, {}};
-  // Middles of the lists are 4, 4, 4 and, of no entries, 4.
+  // The lists' middles are 4, 4, 4 and, without entries, 4.
   const Result result =
       all_reduce(rows, 8, {.k = 3, .algorithm = "rs-ag", .put_back = PutBack::kMerged});
   EXPECT_EQ(result.tensor, (Entries{{2, 3}, {4, 24}, {5, 7}}));
@@ -111,7 +112,7 @@ TEST(RsAg, HasNoMoreRegionsThanEntries) {
   EXPECT_EQ(result.residuals, (std::vector<Entries>{{{0, 1}, {1, 2}}, {{6, 5}, {7, 6}}, {}, {}}));
 }
 
-// Rank 1's entries are few and high: cuts by them would leave less room in a region than it has
+// Rank 1's entries are few and high: cuts by them alone would leave a region less room than it has
 // entries.
 TEST(RsAg, DeliversAllWhereKIsD) {
   for (const std::uint32_t size : {2U, 3U, 4U, 7U, 8U}) {
@@ -128,14 +129,14 @@ TEST(RsAg, DeliversAllWhereKIsD) {
   }
 }
 
-// The case in which gTop-k delivers A = 3: the sum is A = 4, and 4 is delivered.
+// The case in which gTop-k delivers A = 3: the sum is A = 4, and this delivers 4.
 TEST(Exact, DeliversTheFirstKOfTheExactSum) {
   for (const PutBack put_back : kBoth) {
     const std::vector<Entries> rows = {{{0, 1}}, {{1, 2}}, {{0, 3}}, {{2, 0.5}}};
     const Result result = all_reduce(rows, 3, {.k = 1, .algorithm = "exact", .put_back = put_back});
     EXPECT_EQ(result.tensor, (Entries{{0, 4}}));
     // Borders are the averages of where the lists' quarters begin, here of 0, 1, 0 and 2: all three
-    // cuts at 0. So region 3 is everything, and rank 3 holds it.
+    // cuts are at 0. So region 3 is everything, and rank 3 reduces it.
     EXPECT_EQ(result.residuals, put_back == PutBack::kOwn
                                     ? (std::vector<Entries>{{}, {{1, 2}}, {}, {{2, 0.5}}})
                                     : (std::vector<Entries>{{}, {}, {}, {{1, 2}, {2, 0.5}}}));
@@ -165,8 +166,8 @@ TEST(Exact, BreaksTiesByIndexAcrossRegions) {
   }
 }
 
-// It delivers the first k of what topk delivers, with the same bits, and all of it where there is
-// no more than k.
+// It delivers the first k of what topk delivers, with the same bits, and all of it if that is at
+// most k.
 TEST(Exact, DeliversTheLargestOfTopksSums) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     const std::uint32_t size = reference::one_of(reference::kRankCounts, seed);

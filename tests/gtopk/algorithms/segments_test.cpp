@@ -1,5 +1,5 @@
-// Sparse, algorithms room: a tensor in pieces gives what it gives in one, bit for bit, whatever the
-// ranks' cuts, which need not be alike; and what was delivered is noted beside it.
+// Sparse, algorithms room: a tensor in pieces gives the same result as in one, bit for bit,
+// whatever each rank's cuts; and what was delivered is noted beside it.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -21,7 +21,7 @@ namespace {
 using support::InprocRanks;
 using support::Tensor;
 
-/// A tensor's bytes in memory of its own for each piece.
+/// A tensor's bytes, with memory of its own for each piece.
 class Pieces {
  public:
   Pieces(const Tensor& tensor, std::size_t element, std::uint64_t d, std::mt19937_64& random) {
@@ -53,7 +53,7 @@ struct Note {
   reference::Bytes values;
 };
 
-/// What a note says, by index, zeros left out: `dense` notes all elements and no indices.
+/// A note's contents by index, zeros left out: `dense` notes all elements and no indices.
 std::map<std::uint64_t, double> read(const Note& note, DataType type, bool dense) {
   std::map<std::uint64_t, double> entries;
   for (std::size_t i = 0; i < note.indices.size(); ++i) {

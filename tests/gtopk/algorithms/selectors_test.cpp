@@ -1,6 +1,6 @@
-// Sparse, algorithms room: every selector under every algorithm gives the reference's bits; what a
-// selector remembers changes with a step that happened and with no other; how many entries there
-// may be, and which calls are refused.
+// Sparse, algorithms room: every selector under every algorithm gives the reference's bits; a
+// selector's state changes with a step that happens and with no other; how many entries there may
+// be, and which calls are refused.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -131,7 +131,7 @@ TEST(SelectorState, IsThatOfTheReferenceAfterEachStepAndAsItWasAfterOneThatDidNo
   }
 }
 
-/// k = 10 of 200 elements, and a seed for whoever draws.
+/// k = 10 of 200 elements, and a seed for those that draw.
 reference::Problem full_problem(std::uint32_t size, const std::string& algorithm) {
   reference::Random random(size);
   reference::Problem problem;

@@ -1,5 +1,5 @@
-// Sparse, algorithms room: `sketch`: that what it delivers is what its page says, beside what the
-// tests of every algorithm hold it to.
+// Sparse, algorithms room: `sketch` delivers what its page says, besides what the tests of every
+// algorithm check.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -15,7 +15,7 @@ namespace {
 using reference::Problem;
 using support::InprocRanks;
 
-/// d elements of each rank, small beside what a test plants.
+/// d elements of each rank, small next to what a test plants.
 Problem noise(std::uint32_t size, std::uint64_t d, std::uint64_t k, DataType type) {
   reference::Random random(size);
   Problem problem;
@@ -34,7 +34,7 @@ Problem noise(std::uint32_t size, std::uint64_t d, std::uint64_t k, DataType typ
   return problem;
 }
 
-// Index 700 is nobody's largest, and the largest of the sum.
+// Index 700 is no rank's largest, but the largest of the sum.
 TEST(Sketch, FindsWhatNoRankWouldHaveSelected) {
   Problem problem = noise(8, 1000, 1, DataType::kFloat32);
   for (std::uint32_t rank = 0; rank < 8; ++rank) {
@@ -46,14 +46,14 @@ TEST(Sketch, FindsWhatNoRankWouldHaveSelected) {
   const reference::Outcome outcome = reference::all_reduce(problem);
   ASSERT_EQ(outcome.delivered.size(), 1U);
   EXPECT_EQ(outcome.delivered.begin()->first, 700U);
-  EXPECT_EQ(outcome.delivered.begin()->second, 160.0);  // exactly: no estimate is delivered
+  EXPECT_EQ(outcome.delivered.begin()->second, 160.0);  // exact: estimates are never delivered
   for (const auto& residual : outcome.residuals) {
     EXPECT_EQ(reference::load(DataType::kFloat32, *residual, 700), 0.0);
     EXPECT_NE(reference::load(DataType::kFloat32, *residual, 701), 0.0);
   }
 }
 
-// The sketch, and of float64 the exact values too, go round the ring.
+// The sketch takes the ring and, for float64, so do the exact values.
 TEST(Sketch, GivesTheReferencesBitsByTheRing) {
   for (const auto& [size, k, type] : {std::tuple{2U, 328UL, DataType::kFloat32},
                                       {3U, 1030UL, DataType::kFloat64},
@@ -82,7 +82,7 @@ TEST(Sketch, DrawsOtherHashesInEveryCallUnlessItIsGivenASeed) {
   }
 }
 
-// With 58 k >= d acc itself is summed.
+// With 58 k >= d, acc itself is summed.
 TEST(Sketch, IsTrueTopkWhereASketchWouldSendMore) {
   for (const std::uint64_t d : {57UL, 58UL, 59UL}) {
     Problem problem = noise(3, d, 1, DataType::kFloat32);
@@ -110,7 +110,7 @@ TEST(Sketch, WhoseCellsOverflowDidNotHappen) {
   EXPECT_FALSE(reference::all_reduce(problem).happened);
 }
 
-// Zeros are delivered by no algorithm that selects.
+// As in every algorithm that selects, zeros are not delivered.
 TEST(Sketch, DeliversFewerThanKWhereFewerAreNotZero) {
   Problem problem = noise(3, 1000, 10, DataType::kFloat64);
   for (reference::Input& input : problem.ranks) {

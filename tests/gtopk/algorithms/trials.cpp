@@ -1,5 +1,5 @@
-// Trials, as somebody with an idea of his own writes them: an algorithm, a selector and a codec, a
-// function and a row each. Nothing else knows them, and every test over the registries takes them.
+// Trials, as a user would add his own: an algorithm, a selector and a codec, a function and a row
+// each. Nothing else knows them, and every test over the registries runs them.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -19,7 +19,7 @@ namespace {
 using collectives::Tree;
 using engine::Task;
 
-// gTop-k up the tree, and from its root to every leaf straight away.
+// gTop-k up the tree; the root then sends straight to every leaf.
 
 Task<List> up_and_out(ListExchange& exchange, const Tree& tree, std::uint32_t rank, List mine) {
   std::uint32_t round = 0;
@@ -96,7 +96,7 @@ Selection sorted(const SelectionInput& input, const List& out, SelectScratch& /*
 
 const SelectorRow kSorted{"trial-sorted", "the k largest, by sorting all", sorted};
 
-// Distances of indices in groups of 7 bits, behind the values.
+// Index gaps in groups of 7 bits, behind the values.
 
 class Deltas final : public Codec {
  public:

@@ -1,5 +1,5 @@
-// The rows of trials.cpp, beside what is always there: every algorithm with every selector and
-// codec gives the reference's bits. The tests over the registries (reference_equality_test.cpp,
+// The rows of trials.cpp, beside the built-in ones: every algorithm with every selector and codec
+// gives the reference's bits. The tests over the registries (reference_equality_test.cpp,
 // codec_test.cpp) are in this program as well, so that they run over the trials.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -49,7 +49,7 @@ TEST(Trials, EverySelectorAndCodecWithEveryAlgorithmGivesTheReferencesBits) {
   }
 }
 
-/// Every rank's number goes once round the ring; nothing knows of it but this.
+/// Every rank's number goes once round the ring: a collective that only this test knows.
 engine::Task<void> pass_round(engine::GroupView& group, std::uint32_t* sum) {
   const std::uint32_t next = (group.rank() + 1) % group.size();
   const std::uint32_t previous = (group.rank() + group.size() - 1) % group.size();
