@@ -1,5 +1,5 @@
-// Tests of the sparse rooms: a host program that flushes denormals in its threads, as
-// torch.set_flush_denormal(True) does.
+// Tests of the sparse rooms: a host program whose threads flush denormals, as with
+// torch.set_flush_denormal(True).
 #pragma once
 
 #include <cstdint>

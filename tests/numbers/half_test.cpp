@@ -1,5 +1,5 @@
-// Half conversions: exact one way, rounded to nearest and even the other, held to a table of all
-// values.
+// Half conversions: exact one way, rounded to nearest even the other, checked against a table of
+// all values.
 #include "src/numbers/half.hpp"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace gtopk::sparse {
 namespace {
 
-/// All finite non-negative halves, in order, and the place where the next one would be.
+/// All finite non-negative halves, in order, and the next value that there would be.
 std::vector<double> halves(int exponent_bits) {
   std::vector<double> values;
   for (std::uint32_t bits = 0; bits < 0x8000; ++bits) {

@@ -1,4 +1,4 @@
-// Denormals are kept inside and the host's setting is back outside.
+// Denormals are kept inside, and the host's setting is restored afterwards.
 #include "src/numbers/keep_denormals.hpp"
 
 #include <gtest/gtest.h>

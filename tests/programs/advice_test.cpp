@@ -1,4 +1,4 @@
-// Tests of gtopk-info's advice: each of its rules, and that it says nothing of what is well.
+// Tests of gtopk-info's advice: each of its rules, and silence where all is well.
 #include "tools/programs/info/advice.hpp"
 
 #include <gmock/gmock.h>
@@ -15,7 +15,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-/// Of which nothing is to be said.
+/// A machine that needs no advice.
 Machine well() {
   return {.name = "a",
           .kernel = "Linux",
@@ -101,7 +101,7 @@ TEST(Advice, OnTransports) {
   Machine machine = well();
   machine.environment["UCX_TLS"] = "tcp,self";
   EXPECT_THAT(advice(machine), ElementsAre(HasSubstr("has no shared memory")));
-  machine.environment["GTOPK_UCX_TLS"] = "^rc";  // goes before the other
+  machine.environment["GTOPK_UCX_TLS"] = "^rc";  // has precedence
   EXPECT_THAT(advice(machine), IsEmpty());
   machine.rdma_devices = {"mlx5_0"};
   machine.ucx_libraries.emplace_back("/usr/lib/libucp.so.0");

@@ -1,5 +1,5 @@
-// Tests of gtopk-allreduce: by hand on 1 to 4 ranks, every algorithm equals the reference; ranks
-// that disagree, die, or print to nobody.
+// Tests of gtopk-allreduce: started by hand on 1 to 4 ranks, every algorithm equals the reference;
+// and ranks that disagree, die, or print to a closed pipe.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Tests of what the programs say to bad input: one line that names it, exit code 2 for what makes
-// no sense and 1 for what went wrong, nothing on stdout.
+// Tests of how the programs answer bad input: one line that names it, exit code 2 for invalid
+// arguments and 1 for a failure, nothing on stdout.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ struct BadInput {
 };
 
 std::vector<BadInput> table() {
-  // Another place each time: they all run at once.
+  // A different port each time, as they all run at once.
   const auto nobody = [] { return fmt::format("127.0.0.1:{}", free_port()); };
   return {
       {ALLREDUCE, {"--bogus"}, 2, "--bogus"},
@@ -109,7 +109,7 @@ void expect_one_line(const Ended& ended, const BadInput& bad) {
 
 TEST(BadInputs, AreOneLineAndAnExitCode) {
   const std::vector<BadInput> all = table();
-  std::vector<Program> programs;  // at once: UCX measures the machine's clock when it is loaded
+  std::vector<Program> programs;  // at once: UCX measures the CPU clock when it is loaded
   for (const BadInput& bad : all) {
     programs.emplace_back(bad.program, bad.arguments, bad.environment);
   }

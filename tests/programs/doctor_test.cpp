@@ -1,4 +1,4 @@
-// Tests of what gtopk-info --doctor decides: who is tested with whom and when, and what the results
+// Tests of what gtopk-info --doctor decides: which pairs are tested and when, and what the results
 // say together.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-/// So many hosts of one rank each.
+/// As many hosts, with one rank each.
 std::vector<Host> single(std::uint32_t count) {
   std::vector<Host> hosts;
   for (std::uint32_t host = 0; host < count; ++host) {
@@ -120,7 +120,7 @@ TEST(Findings, NameLinksThatAreWorseThanTheOthers) {
 TEST(Findings, AreAboutContainersThatShareLessThanTheyCould) {
   Examined job = examined(3);
   job.members[2].boot = job.members[0].boot;
-  EXPECT_THAT(findings(job), IsEmpty());  // one host that was given two names
+  EXPECT_THAT(findings(job), IsEmpty());  // one host under two names
   job.members[2].ipc = 2;
   EXPECT_THAT(findings(job),
               ElementsAre(HasSubstr("hosts 0 (m0) and 2 (m2) are one machine whose ranks share no "

@@ -1,4 +1,4 @@
-// Tests of gtopk-info as a process: what it found is so, in both its forms; and its doctor.
+// Tests of gtopk-info as a process: what it reports is true, in both formats; and its doctor.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -26,7 +26,7 @@ using testing::StartsWith;
 const Program::Variables kVariables = {
     {"GTOPK_SECRET", "nobody may read this"}, {"UCX_NET_DEVICES", "lo"}, {"GTOPK_NO_SUCH", "1"}};
 
-/// Ranks by hand, of which each names its host; the first `count` of them, with a variable each.
+/// Ranks started by hand, each with a host name; the first `count` of them, each with its variable.
 std::vector<Program> started_on(const std::vector<std::string>& hosts,
                                 const std::vector<std::string>& arguments, std::size_t count = 99,
                                 const Program::Variables& each = {}) {
@@ -128,7 +128,7 @@ TEST(Info, PlansForAnotherMachine) {
 }
 
 TEST(Doctor, TestsEachTwoHosts) {
-  // Three hosts, the first of two ranks, by name: all ranks are on this machine.
+  // Three hosts by name, the first with two ranks; all ranks are on this machine.
   const auto ended = joined(started_on({"a", "a", "b", "c"}, {"--doctor", "--json"}));
   for (const Ended& one : ended) {
     EXPECT_EQ(one.code, 0) << one.err;
@@ -138,7 +138,7 @@ TEST(Doctor, TestsEachTwoHosts) {
   EXPECT_EQ(record["ranks"], 4);
   ASSERT_EQ(record["hosts"].size(), 3U);
   EXPECT_EQ(record["hosts"][1]["machine"], "b");
-  ASSERT_EQ(record["rows"].size(), 4U);  // a by itself, a-b, a-c, b-c
+  ASSERT_EQ(record["rows"].size(), 4U);  // a-a, a-b, a-c, b-c
   for (const auto& row : record["rows"]) {
     EXPECT_THAT(row["transports"].get<std::string>(), HasSubstr("/")) << row;
     EXPECT_GT(row["latency_seconds"], 0) << row;
@@ -169,7 +169,7 @@ TEST(Doctor, NamesRanksThatHaveNotCome) {
 }
 
 TEST(Doctor, NamesLinksThatDoNotWork) {
-  // What these two can use they have not in common.
+  // These two have no transport in common.
   const auto ended = joined(started_on({"a", "b"}, {"--doctor", "--timeout", "3"}, 2,
                                        {{"UCX_TLS", "posix,self"}, {"UCX_TLS", "tcp,self"}}));
   EXPECT_EQ(ended[0].code, 1) << ended[0].out;

@@ -1,4 +1,4 @@
-// Tests of what is made of samples: quantiles, and the line through times of messages.
+// Tests of the statistics of samples: quantiles, and the line fitted to message times.
 #include "tools/programs/samples.hpp"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ TEST(Samples, AreSortedFirst) {
 }
 
 TEST(Samples, FitTakesAlphaFromTheSmallestAndBetaFromTheLongMessages) {
-  // Short ones pass within a bucket, in no time; the wire takes 8 ns a byte.
+  // Short messages take no time, within a bucket; on the wire a byte takes 8 ns.
   const Link link = fit({{8, 5e-6}, {4096, 6e-6}, {65536, 1e-3}, {131072, 1e-3 + 65536 * 8e-9}});
   EXPECT_EQ(link.alpha, 5e-6);
   EXPECT_NEAR(link.beta, 8e-9, 1e-15);

@@ -1,4 +1,4 @@
-// Tests of the programs: all ranks of one by hand, and what they left.
+// Tests of the programs: starts all ranks of one by hand, and collects their results.
 #pragma once
 
 #include <unistd.h>
@@ -39,7 +39,7 @@ inline std::vector<Ended> joined(std::vector<Program> programs) {
   return ended;
 }
 
-/// A file that goes with the test.
+/// A file that is removed with the test.
 class JsonOutput {
  public:
   JsonOutput()

@@ -30,7 +30,7 @@ Values values_of(DataType type, const Bytes& bytes) {
   return values;
 }
 
-/// One row per rank, all with residuals of zeros.
+/// One row per rank, all with zero residuals.
 Problem problem_of(DataType type, const std::vector<Values>& rows, const SparseOptions& options) {
   Problem problem;
   problem.type = type;
@@ -176,7 +176,7 @@ TEST_P(EveryType, ANanOnOneRankMakesEveryTensorNanAndChangesNoResidual) {
 TEST_P(EveryType, ASumThatOverflowsDidNotHappen) {
   const DataType acc_type = accumulation_type(GetParam());
   for (const std::string& algorithm : algorithms()) {
-    // Both entries: random-k delivers no other than it draws.
+    // Both entries: random-k delivers exactly what it draws.
     Problem problem = problem_of(GetParam(), {{0, 1}, {0, 1}}, {.k = 2, .algorithm = algorithm});
     store(acc_type, *problem.ranks[0].residual, 0, largest(acc_type));
     store(acc_type, *problem.ranks[1].residual, 0, largest(acc_type));
@@ -233,7 +233,7 @@ TEST(ReferenceRules, NoResidualIsAResidualOfPositiveZeros) {
 using Counts = std::vector<std::uint64_t>;
 
 TEST(ReferenceRules, ListsSentAndReceivedFollowTheRounds) {
-  // Disjoint single entries, k = 1: every list has one entry, so only the rounds count.
+  // Disjoint single entries, k = 1: every list has one entry, so only the rounds matter.
   const std::vector<Values> rows = {
       {5, 0, 0, 0, 0}, {0, 4, 0, 0, 0}, {0, 0, 3, 0, 0}, {0, 0, 0, 2, 0}, {0, 0, 0, 0, 1}};
   SparseOptions options{.k = 1};

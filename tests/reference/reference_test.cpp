@@ -1,4 +1,4 @@
-// Test support: what must hold for the reference in every random case.
+// Test support: properties of the reference that hold in every random case.
 #include "src/reference/reference.hpp"
 
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ TEST(Reference, MassIsConservedInEveryCase) {
     const DataType acc_type = accumulation_type(problem.type);
     for (Input& input : problem.ranks) {
       if (!input.residual) {
-        input.residual = zeros(acc_type, problem.d);  // else it is discarded
+        input.residual = zeros(acc_type, problem.d);  // else what stays is discarded
       }
     }
     const Outcome outcome = all_reduce(problem);
@@ -101,7 +101,7 @@ TEST(Reference, TheTreeAndRecursiveDoublingGiveTheSameBits) {
 }
 
 // A second formulation, in double and per rank: every rank holds a list and exchanges it with its
-// partner, as `gtopk` does on the wire. Only the lists matter here.
+// partner, as `gtopk` does on the wire. It covers only the lists.
 using List = std::map<std::uint64_t, float>;
 
 List merged(const List& left, const List& right, std::uint64_t k) {

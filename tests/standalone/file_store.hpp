@@ -1,6 +1,6 @@
 // Tests, standalone: a bootstrap that gtopk does not know: a directory of files that all ranks see.
-// A value is a file, which is moved into place whole; a counter is one that is locked while it is
-// added to. It needs gtopk's public headers alone.
+// A value is a file that is moved into place whole; a counter is a file that is locked while it is
+// increased. It uses only gtopk's public headers.
 #pragma once
 
 #include <fcntl.h>
@@ -29,7 +29,7 @@ class FileStore final : public gtopk::KeyValueStore {
   explicit FileStore(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
   void set(std::string_view key, std::string_view value) override {
-    // Nobody else writes under that name meanwhile.
+    // Only this caller writes under that name.
     const auto whole = path("new." + std::to_string(gettid()), key);
     std::ofstream file(whole, std::ios::binary);
     file.write(value.data(), static_cast<std::streamsize>(value.size()));

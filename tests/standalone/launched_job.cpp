@@ -1,5 +1,5 @@
-// Tests, standalone: a rank of a program without torch, to be started by a launcher such as mpirun,
-// which goes through what the test asks for. It sees gtopk's public headers alone.
+// Tests, standalone: a rank of a program without torch, started by a launcher such as mpirun, that
+// does what the test asks for. It uses only gtopk's public headers.
 //
 //     launched_job life | death | absence
 #include <chrono>
@@ -30,8 +30,8 @@ void run(gtopk::Communicator& group, gtopk::Collective collective) {
   ended->get_future().get();
 }
 
-/// Every rank brings 1 at 42, and at its own place less: the largest of the sum is the ranks'
-/// number.
+/// Every rank contributes 1 at index 42 and less at an index of its own, so the largest sum is the
+/// number of ranks.
 double largest(gtopk::Communicator& group) {
   std::vector<float> gradient(1000);
   std::vector<float> residual(gradient.size());
@@ -67,7 +67,7 @@ class Job {
   std::shared_ptr<gtopk::Process> process_;
 };
 
-/// The world, two groups of which one is numbered backwards, the world once more.
+/// The world, two groups of which one has the ranks in reverse, then the world again.
 void live() {
   const Job job;
   const auto world = job.meet("world", job.rank(), job.size());
@@ -84,7 +84,7 @@ void live() {
               members, of_part, largest(*world));
 }
 
-/// Rank 1 is killed in the middle of a job; the others say how they hear of it.
+/// Rank 1 is killed in the middle of a job; the others print the error they get.
 void die() {
   const Job job;
   const auto world = job.meet("world", job.rank(), job.size());

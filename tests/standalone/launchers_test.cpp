@@ -1,6 +1,5 @@
 // Tests, standalone: a program without torch, started by the launchers that offer PMIx: Open MPI's
-// mpirun (MPI itself is not used) and PRRTE's prterun. A launcher that is not there is a skip that
-// says so.
+// mpirun (MPI itself is not used) and PRRTE's prterun. A missing launcher is a skip that says so.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,9 +23,9 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr const char* kLongest = "100";  // seconds: timeout's
+constexpr const char* kLongest = "100";  // seconds, for timeout(1)
 
-/// Of what is in PATH; empty where it is not.
+/// The path of a program in PATH; empty if it is not there.
 std::string path_of(const std::string& program) {
   const char* const path = std::getenv("PATH");
   std::istringstream folders(path != nullptr ? path : "");
@@ -58,7 +57,7 @@ const std::vector<Launcher> kLaunchers = {
      .survive_a_death = {"--runtime-options", "recoverable"}},
 };
 
-/// Launchers refuse root without these; UCX is told what it takes in the lab and in CI.
+/// Launchers refuse to run as root without these. UCX's settings come from the lab or from CI.
 Program::Variables environment() {
   return {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
           {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
@@ -66,7 +65,7 @@ Program::Variables environment() {
           {"PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}};
 }
 
-/// What it printed, once it has ended well.
+/// What it printed; it must end successfully.
 std::string printed(Program program) {
   const Ended ended = program.join();
   EXPECT_EQ(ended.code, 0) << ended.out << ended.err;
@@ -82,7 +81,7 @@ class Launchers : public testing::TestWithParam<Launcher> {
     }
   }
 
-  /// `ranks` of launched_job.
+  /// Starts launched_job on `ranks` ranks.
   [[nodiscard]] Program start(int ranks, const std::string& what,
                               const std::vector<std::string>& options = {}) const {
     std::vector<std::string> words{"--kill-after=5", kLongest, launcher_, "-n",
@@ -147,7 +146,7 @@ TEST(WithoutALauncher, AProgramSaysSoAtOnce) {
   EXPECT_THAT(text_of({}), AllOf(HasSubstr("WORLD_SIZE is not set: start the ranks with torchrun, "
                                            "mpirun, prterun or srun"),
                                  Not(HasSubstr("PMIx cannot"))));
-  // Left by a job that is over, or by one that has nothing to do with this process.
+  // Left over from a finished job, or from one unrelated to this process.
   EXPECT_THAT(text_of({{"PMIX_NAMESPACE", "nobody's"}, {"PMIX_RANK", "0"}}),
               HasSubstr("WORLD_SIZE is not set, and PMIx cannot be asked ("));
   EXPECT_THAT(text_of({{"PMIX_NAMESPACE", "nobody's"}, {"GTOPK_PMIX_LIBRARY", "/nowhere.so"}}),

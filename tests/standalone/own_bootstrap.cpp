@@ -1,5 +1,5 @@
-// Tests, standalone: a program without torch whose ranks meet in a way of their own, a directory of
-// files. It sees gtopk's public headers alone, and goes through a group's whole life.
+// Tests, standalone: a program without torch whose ranks meet through a bootstrap of its own, a
+// directory of files. It uses only gtopk's public headers, and covers a group's whole life.
 //
 //     own_bootstrap FOLDER RANK RANKS
 #include <chrono>
@@ -32,7 +32,7 @@ void run(gtopk::Communicator& group, gtopk::Collective collective) {
   ended->get_future().get();
 }
 
-/// 1 + 2 + ... + ranks, each rank bringing one of them.
+/// 1 + 2 + ... + ranks; each rank contributes one number.
 int sum(gtopk::Communicator& group) {
   std::int32_t value = 1 + static_cast<std::int32_t>(group.rank());
   run(group, gtopk::all_reduce(&value, 1, gtopk::DataType::kInt32));

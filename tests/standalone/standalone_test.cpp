@@ -1,4 +1,4 @@
-// Tests, standalone: programs that see gtopk's public headers alone, that of examples/ among them,
+// Tests, standalone: programs that use only gtopk's public headers, including the one in examples/,
 // run as several processes each.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-/// What it printed, once it has ended well.
+/// What it printed; it must end successfully.
 std::string printed(Program& rank) {
   const Ended ended = rank.join();
   EXPECT_EQ(ended.code, 0) << ended.err;
@@ -62,7 +62,7 @@ TEST(Standalone, ProgramWithABootstrapOfItsOwnGoesThroughAGroupsWholeLife) {
       EXPECT_THAT(texts[static_cast<std::size_t>(rank)], HasSubstr("rest: sum 3\n"));
     }
   };
-  // Twice in the same place, as when a job is started anew.
+  // Twice in the same folder, as when a job is restarted.
   job();
   job();
   std::error_code ignored;

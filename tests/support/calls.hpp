@@ -14,7 +14,7 @@
 
 namespace gtopk::support {
 
-/// What one rank brings to a sparse all-reduce, and what becomes of it.
+/// One rank's input to a sparse all-reduce, and afterwards its output.
 struct Tensor {
   reference::Bytes values;
   std::optional<reference::Bytes> residual;
@@ -23,12 +23,12 @@ struct Tensor {
 /// The call of a problem on `tensor`, which must live as long as the operation.
 [[nodiscard]] Collective sparse_all_reduce(const reference::Problem& problem, Tensor& tensor);
 
-/// Runs the problem on `ranks`; empty when every rank ended well with the reference's tensor and
+/// Runs the problem on `ranks`; empty if every rank succeeded with the reference's tensor and
 /// residual, bit for bit, else what differs first.
 [[nodiscard]] std::string differs_from_reference(InprocRanks& ranks,
                                                  const reference::Problem& problem);
 
-/// Whether the group works: an all-reduce of one integer per rank, which must give the sum. Else
+/// Checks the group with an all-reduce of one integer per rank: empty if it gives the sum, else
 /// what went wrong.
 [[nodiscard]] std::string group_works(InprocRanks& ranks);
 

@@ -1,5 +1,5 @@
 // Test support: the case generator. A case is a kind of values, a kind of support, and sometimes
-// one thing gone wrong.
+// one defect.
 #include "tests/support/cases.hpp"
 
 #include <algorithm>
@@ -45,7 +45,7 @@ double draw(Random& random, Values values, DataType type) {
     case Values::kSignedZeros:
       return random.one_in(4) ? sign * static_cast<double>(1 + random.below(2)) : sign * 0.0;
     case Values::kNeighbours: {
-      // Numbers next to each other: an order that looks at too few bits mixes them up.
+      // Adjacent numbers: an order that looks at too few bits confuses them.
       return sign * (1.0 + epsilon(type) * static_cast<double>(random.below(4)));
     }
     case Values::kCancelling:
@@ -66,11 +66,11 @@ Shape draw_shape(Random& random, const std::string& algorithm, DataType type) {
                                                            17, 31, 33, 64, 65, 97, 128, 257, 1000};
   std::uint64_t d = kSizes.at(random.below(kSizes.size()));
   if ((algorithm == "dense" || algorithm == "true-topk") && random.one_in(12)) {
-    // Around the size at which dense turns to the ring.
+    // Around the size from which dense uses the ring.
     d = kDenseTreeBytes / size_of(accumulation_type(type)) + random.below(3) - 1;
   }
   if (algorithm == "sketch" && !random.one_in(4)) {
-    // Few of so many that a sketch is smaller than they are.
+    // k is so small that the sketch is smaller than d.
     const std::uint64_t k = 1 + random.below(5);
     return {60 * k + random.below(100), k};
   }
@@ -99,7 +99,7 @@ bool covers(Random& random, Support support, std::uint64_t index, std::uint32_t 
   return false;
 }
 
-/// One element of one rank made NaN or infinite, in its gradient or its residual.
+/// One element of one rank becomes NaN or infinite, in its gradient or its residual.
 std::string spoil(Random& random, Problem& problem) {
   const auto rank = random.below(problem.ranks.size());
   const std::uint64_t index = random.below(problem.d);
@@ -173,7 +173,7 @@ Case random_case(std::uint64_t seed, DataType type, std::uint32_t ranks,
   problem.options.put_back = random.one_in(2) ? PutBack::kOwn : PutBack::kMerged;
   problem.options.op = random.one_in(2) ? ReduceOp::kSum : ReduceOp::kAvg;
 
-  // With residuals, without, or a mixture: it is each rank's own affair.
+  // With residuals, without, or mixed: each rank may choose.
   const std::uint64_t with_residual = random.below(4);
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     Input input;

@@ -1,4 +1,4 @@
-// Test support: random inputs of the sparse all-reduce that go where implementations break: ties,
+// Test support: random inputs of the sparse all-reduce, aimed at where implementations break: ties,
 // signed zeros, subnormals, one element, k beyond d, cancelling values, overflow, NaN. The seed
 // alone replays a case.
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace gtopk::reference {
 
-/// The same numbers from the same seed with every standard library.
+/// Gives the same numbers for a seed with every standard library.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : engine_(seed) {}
@@ -30,7 +30,7 @@ class Random {
 
 struct Case {
   std::uint64_t seed = 0;
-  std::string description;  ///< what a failing test prints: seed, sizes and what is special
+  std::string description;  ///< for a failing test: seed, sizes and what is special
   Problem problem;
 };
 
@@ -38,20 +38,20 @@ struct Case {
 [[nodiscard]] Case random_case(std::uint64_t seed, DataType type, std::uint32_t ranks,
                                const std::string& algorithm);
 
-/// The ranks that every algorithm is tested with.
+/// The rank counts that every algorithm is tested with.
 inline constexpr std::uint32_t kRankCounts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16};
 inline constexpr DataType kFloatingTypes[] = {DataType::kFloat32, DataType::kFloat64,
                                               DataType::kBfloat16, DataType::kFloat16};
 /// Every algorithm of the registry, by name.
 [[nodiscard]] std::vector<std::string> algorithms();
-/// Whether ranks send selections of their own; else it goes by an all-reduce of values.
+/// Whether ranks send selections of their own; otherwise it all-reduces values.
 [[nodiscard]] bool sends_lists(const std::string& algorithm);
-/// Its place among them, for seeds.
+/// Its position in algorithms(), for seeds.
 [[nodiscard]] std::uint64_t number_of(const std::string& algorithm);
 /// Every wire of the registry that the algorithm takes, by name.
 [[nodiscard]] std::vector<std::string> wires(const std::string& algorithm);
 
-/// Every value of an enumeration that has a name: a new one is among them as soon as it has one.
+/// Every value of an enumeration that has a name, so that new ones are covered.
 template <typename Enum>
 [[nodiscard]] std::vector<Enum> named_values() {
   std::vector<Enum> values;
@@ -63,14 +63,14 @@ template <typename Enum>
   return values;
 }
 
-/// Entry `number` of a list that is walked by turns, again from the start behind its end.
+/// Entry `number` of a list, cyclically.
 template <typename List>
 [[nodiscard]] constexpr auto one_of(const List& list, std::uint64_t number) {
   return std::data(list)[number % std::size(list)];
 }
 
 /// The case that loses mass in the published code: ranks hold (A,1) (B,2) (A,3) (C,0.5), P = 4, k =
-/// 1, A, B, C = 0, 1, 2; residuals of zeros.
+/// 1; A, B, C = 0, 1, 2; zero residuals.
 [[nodiscard]] Problem published_counterexample(DataType type, PutBack put_back,
                                                const std::string& algorithm,
                                                ReduceOp op = ReduceOp::kSum);

@@ -1,4 +1,4 @@
-// Test support: the generator replays from its seed and does reach the cases it exists for.
+// Test support: the generator replays from its seed and reaches the cases that it exists for.
 #include "tests/support/cases.hpp"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ TEST(Cases, TheSeedAloneReplaysACase) {
   }
 }
 
-// What every test walks is all there is.
+// What the tests run over is everything that there is.
 TEST(Cases, ComeInEveryAlgorithmAndFloatingTypeThatThereIs) {
   EXPECT_THAT(
       algorithms(),

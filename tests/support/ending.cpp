@@ -56,7 +56,7 @@ std::string Endings::unexamined() const {
 }
 
 void Endings::expect_examined() const {
-  // A test that breaks off has said why, and what it left behind is no news.
+  // A test that has failed has said why; its unexamined endings are no news.
   if (std::uncaught_exceptions() > 0 || testing::Test::HasFailure()) {
     return;
   }

@@ -1,5 +1,5 @@
-// Test support: how an operation ended, and whether the test has looked. An ending that nobody
-// looks at may be anything, so it fails the test (Endings). It knows no transport.
+// Test support: how an operation ended, and whether the test has looked. An unexamined ending may
+// be anything, so it fails the test (Endings). It knows no transport.
 #pragma once
 
 #include <cstdint>
@@ -45,31 +45,31 @@ class Ending {
   /// The error's text, "not ended" or "ok".
   [[nodiscard]] std::string text() const;
 
-  /// The test does not care: `why` is for the reader.
+  /// The test does not care how it ended; `why` is for the reader.
   void ignore(std::string_view why) const;
-  /// Somebody has asked, since the end, how it was.
+  /// Whether the test has looked at it after the end.
   [[nodiscard]] bool examined() const { return error.examined_; }
 
-  /// Once; throws std::logic_error the second time.
+  /// Call once; throws std::logic_error the second time.
   void end(std::optional<Error> cause);
 
  private:
   friend class Endings;
-  /// text(), which this does not count as examined.
+  /// text(), without counting as examined.
   [[nodiscard]] std::string peek() const;
 };
 using SharedEnding = std::shared_ptr<const Ending>;
 
-/// The endings of a test's operations. Whoever owns them calls expect_examined() at the end.
+/// The endings of a test's operations. Its owner calls expect_examined() at the end.
 class Endings {
  public:
-  /// An operation that has just been submitted; the caller ends what it gets.
+  /// Registers an operation that has just been submitted; the caller calls end() on the result.
   [[nodiscard]] std::shared_ptr<Ending> add(std::uint32_t rank, const std::string& operation);
-  /// Nothing is expected any more of operations of `rank`: it is dead.
+  /// Endings of `rank` need not be examined any more: it is dead.
   void forget(std::uint32_t rank);
-  /// What a test has dropped unseen: how many, and the first; empty when there are none.
+  /// How many endings are unexamined, and the first of them; empty if none is.
   [[nodiscard]] std::string unexamined() const;
-  /// Fails the test if it dropped one, unless it has failed already.
+  /// Fails the test if an ending is unexamined, unless it has failed already.
   void expect_examined() const;
 
  private:

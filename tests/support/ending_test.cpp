@@ -1,4 +1,5 @@
-// Test support: an ending that a test drops unseen fails it, and looking too early is not looking.
+// Test support: an ending that a test never examines fails it, and looking too early does not
+// count.
 #include "tests/support/ending.hpp"
 
 #include <gtest/gtest-spi.h>
@@ -60,7 +61,7 @@ TEST(Endings, ComeOnce) {
   EXPECT_THROW(ending->end(std::nullopt), std::logic_error);
 }
 
-// A barrier of two against an all-reduce of the third: everybody's fails, and nobody looks.
+// A barrier on two ranks against an all-reduce on the third: all fail, and the test does not look.
 TEST(Endings, OfInprocRanksThatAreDroppedFailTheTest) {
   EXPECT_NONFATAL_FAILURE(
       {

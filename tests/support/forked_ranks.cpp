@@ -32,9 +32,9 @@ constexpr int kStackSignal = SIGUSR2;
 // The first byte of each message to the parent.
 constexpr char kSaid = 's';
 constexpr char kVerdict = 'v';  // empty: passed
-constexpr char kStack = 't';    // a thread has printed its own
+constexpr char kStack = 't';    // the stack that a thread has printed
 
-/// How long a thread of a hung rank may take to print its stack; a stopped one never does.
+/// How long a thread of a hung rank may take to print its stack; a stopped thread never does.
 constexpr std::chrono::seconds kStackLimit{1};
 
 void post(int channel, char kind, std::string_view text) {
@@ -62,7 +62,7 @@ class Failures final : public testing::EmptyTestEventListener {
   std::string text_;
 };
 
-/// Of a rank: what its signal handler answers on.
+/// In a rank: where its signal handler sends its answer.
 volatile std::sig_atomic_t channel_to_parent = -1;
 
 extern "C" void print_stack(int /*signal*/) {
@@ -144,8 +144,8 @@ ForkedRanks::ForkedRanks(int size, const Body& body, const Options& options)
       if (getppid() != parent) {
         _exit(1);
       }
-      // What the parent keeps open is not this rank's: an end counts only when all its holders
-      // close it.
+      // Close the parent's descriptors here: an end of file is seen only when all holders have
+      // closed.
       children_.clear();
       listener.reset();
       ours = bootstrap::Descriptor();
@@ -226,7 +226,7 @@ void ForkedRanks::signal(int rank, int number) {
   }
 }
 
-/// Takes in what the ranks sent; false when the time was up first.
+/// Reads what the ranks sent; false if the time runs out first.
 bool ForkedRanks::listen(steady_clock::time_point until) {
   std::vector<pollfd> entries;
   for (const Child& child : children_) {
@@ -260,7 +260,7 @@ void ForkedRanks::read_from(Child& child) {
       child.said.push_back(message.substr(1));
     }
   } else if (got == 0 || errno != EINTR) {
-    child.closed = true;  // the rank has ended: nobody else holds the other end
+    child.closed = true;  // the rank has ended: it was the only holder of the other end
   }
 }
 

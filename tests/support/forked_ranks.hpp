@@ -15,11 +15,11 @@
 //   const auto reports = ranks.join();
 //   EXPECT_TRUE(reports[0].passed()) << reports[0];
 //
-// Rules: nothing in the parent may have started UCX (or any thread that is still running) before
-// the fork: keep forked tests in a test program of their own. The rendezvous is served by the
-// parent, so it outlives every rank. A rank that is still there when the time is up is a failure:
-// the stacks of its threads go to stderr and it is killed. Ranks die with the parent. A body that
-// returns leaves by exit(), so a crash on the way out is seen too.
+// Rules: the parent must not have started UCX (or any thread that is still running) before the
+// fork: keep forked tests in a test program of their own. The parent serves the rendezvous, so it
+// outlives every rank. A rank that is still running when the time is up is a failure: the stacks of
+// its threads go to stderr and it is killed. Ranks die with the parent. A body that returns leaves
+// by exit(), so a crash on the way out is seen too.
 #pragma once
 
 #include <sys/types.h>
@@ -39,7 +39,7 @@
 
 namespace gtopk::test {
 
-/// What a rank's body gets: who it is, and a line to the test.
+/// What a rank's body gets: its rank, and a channel to the test.
 class ForkedRank {
  public:
   ForkedRank(int rank, int size, bootstrap::Endpoint rendezvous, int channel)
@@ -53,10 +53,9 @@ class ForkedRank {
   /// The descriptor behind say() and hear().
   [[nodiscard]] int channel() const { return channel_; }
 
-  /// To the parent's hear(rank); at most 64 KiB.
+  /// Goes to the parent's hear(rank); at most 64 KiB.
   void say(std::string_view text) const;
-  /// The parent's next tell(rank, ...); waits for it. Throws std::runtime_error when the parent is
-  /// gone.
+  /// Waits for the parent's next tell(rank, ...). Throws std::runtime_error if the parent is gone.
   [[nodiscard]] std::string hear() const;
 
  private:
@@ -87,7 +86,7 @@ class ForkedRanks {
   using Body = std::function<void(ForkedRank&)>;
 
   struct Options {
-    /// For everything from the fork to the end of join(): a watchdog, not an expectation.
+    /// A watchdog, not an expectation: from the fork to the end of join().
     std::chrono::seconds limit{60};
     /// Environment variables set in each rank before its body, such as {"UCX_TLS", "tcp,self"}.
     std::map<std::string, std::string> environment{};
@@ -99,21 +98,21 @@ class ForkedRanks {
   ForkedRanks& operator=(const ForkedRanks&) = delete;
   ForkedRanks(ForkedRanks&&) = delete;
   ForkedRanks& operator=(ForkedRanks&&) = delete;
-  /// Kills, by its id, each rank that is still there.
+  /// Kills, by process id, each rank that is still running.
   ~ForkedRanks();
 
-  /// Where the ranks' store is served, for a test that wants to read or write it too.
+  /// Where the ranks' store is served, for tests that read or write it too.
   [[nodiscard]] const bootstrap::Endpoint& rendezvous() const { return rendezvous_; }
   [[nodiscard]] pid_t process(int rank) const { return children_.at(index(rank)).process; }
 
   void tell(int rank, std::string_view text);
-  /// What the rank says next. Throws std::runtime_error when it ended, or the time is up, before it
-  /// said anything.
+  /// What the rank says next. Throws std::runtime_error if it ends, or the time runs out, before it
+  /// says anything.
   [[nodiscard]] std::string hear(int rank);
   /// SIGKILL, SIGSTOP, SIGCONT ...
   void signal(int rank, int number);
 
-  /// Waits for all ranks (a stopped one has to be continued or killed first) and says how each
+  /// Waits for all ranks (a stopped one must be continued or killed first) and reports how each
   /// ended.
   [[nodiscard]] std::vector<RankReport> join();
 
@@ -121,10 +120,10 @@ class ForkedRanks {
   struct Child {
     pid_t process = -1;
     bootstrap::Descriptor channel;
-    std::vector<std::string> said;  ///< not heard yet, oldest first
+    std::vector<std::string> said;  ///< not yet heard, oldest first
     std::optional<std::string> verdict;
-    int stacks = 0;       ///< printed, of a hung rank
-    bool closed = false;  ///< the channel has ended
+    int stacks = 0;       ///< stacks of a hung rank
+    bool closed = false;  ///< the channel has been closed
     bool reaped = false;
     int status = 0;
   };

@@ -1,5 +1,5 @@
-// Test support: what this process holds that could be left behind: threads, descriptors and shared
-// memory. What other processes of the machine hold is never counted. It knows no transport.
+// Test support: resources of this process that could be left behind: threads, descriptors and
+// shared memory. Those of other processes on the machine never count. It knows no transport.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,25 +11,25 @@
 
 namespace gtopk::test {
 
-/// Of this process, now.
+/// This process's resources now.
 struct HeldResources {
   HeldResources();
 
   std::ptrdiff_t threads;
   std::ptrdiff_t descriptors;
-  std::ptrdiff_t mappings;  ///< of shared memory, whoever made it and whether or not it has a name
-  std::ptrdiff_t segments;  ///< of System V, made here and not removed yet
+  std::ptrdiff_t mappings;  ///< of shared memory, whoever created it, named or not
+  std::ptrdiff_t segments;  ///< of System V, created here and not yet removed
 
   [[nodiscard]] bool no_more_than(const HeldResources& before) const;
   friend std::ostream& operator<<(std::ostream& out, const HeldResources& held);
 };
 
-/// Holds again no more than before. A thread that has been joined is listed for a moment still, so
+/// Whether this process holds no more than before. A joined thread stays listed for a moment, so
 /// this may look several times.
 [[nodiscard]] testing::AssertionResult holds_no_more_than(const HeldResources& before);
 
-/// A directory for what would else have names in /dev/shm, where they are everybody's and do not
-/// say whose: UCX takes it as UCX_POSIX_DIR. Removed with everything in it.
+/// A directory for files that would otherwise be in /dev/shm, which is shared by all and does not
+/// tell their owner: pass it to UCX as UCX_POSIX_DIR. Removed with its contents.
 class SharedMemoryDirectory {
  public:
   SharedMemoryDirectory();
@@ -40,7 +40,7 @@ class SharedMemoryDirectory {
   ~SharedMemoryDirectory();
 
   [[nodiscard]] const std::string& path() const { return path_; }
-  /// What is in it now.
+  /// The names in it now.
   [[nodiscard]] std::vector<std::string> names() const;
 
  private:

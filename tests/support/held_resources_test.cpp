@@ -55,7 +55,7 @@ TEST(HeldResources, DoNotSeeASegmentOfAnotherProcess) {
 }
 
 TEST(HeldResources, SeeMappedMemoryDescriptorsAndThreads) {
-  std::thread([] {}).join();  // ThreadSanitizer starts one of its own with the first
+  std::thread([] {}).join();  // ThreadSanitizer starts a thread of its own with the first
   const HeldResources before;
   const int memory = memfd_create("gtopk-test", MFD_CLOEXEC);
   ASSERT_EQ(ftruncate(memory, kBytes), 0);

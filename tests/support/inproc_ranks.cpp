@@ -1,4 +1,4 @@
-// Test support: the seeded scheduler of engines, and how they leave.
+// Test support: the seeded scheduler of engines, and how ranks leave.
 #include "tests/support/inproc_ranks.hpp"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ using engine::OperationSpec;
 using transport::Duration;
 using transport::TimePoint;
 
-/// Time passes in steps of at most this while something is under way: finer than every timer of the
+/// Time passes in steps of at most this while something is in flight: finer than every timer of the
 /// engine.
 constexpr Duration kTick = std::chrono::microseconds(100);
 
@@ -67,7 +67,7 @@ InprocRanks::~InprocRanks() {
     }
   }
   endings_.expect_examined();
-  // The ports first: they name requests of operations that may still be pending.
+  // The ports first: they refer to requests of operations that may still be pending.
   fabric_.reset();
 }
 
@@ -168,7 +168,7 @@ void InprocRanks::settle() {
            });
   };
   run_until(nothing_under_way);
-  // What arrived for operations that had ended is swept by a timer, which may itself start the next
+  // Messages for operations that had ended are swept by a timer, which may itself start further
   // messages.
   const TimePoint swept = now() + std::chrono::milliseconds(3);
   run_until([&] { return now() >= swept && nothing_under_way(); });
@@ -258,8 +258,8 @@ std::vector<std::string> InprocRanks::close() {
       seat.engine->say_goodbye();
     }
   }
-  // Each closes as soon as it may; a peer that it never told anything says nothing and is heard of
-  // when it closes.
+  // Each closes as soon as it may; a peer without a connection to it says no goodbye, and is known
+  // to have left when it closes.
   run_until([this] {
     for (std::uint32_t rank = 0; rank < size(); ++rank) {
       Seat& seat = seats_[rank];
@@ -278,8 +278,8 @@ std::vector<std::string> InprocRanks::close() {
       continue;
     }
     for (const transport::Tag tag : fabric_->counters(rank).unexpected_at_close) {
-      // A goodbye may reach a rank that has stopped listening, because it had nothing to do with
-      // the sender.
+      // A goodbye may reach a rank that has stopped listening because it never talked to the
+      // sender.
       if (static_cast<transport::TagKind>(tag >> 62U) == transport::TagKind::kControl) {
         continue;
       }

@@ -1,4 +1,4 @@
-// Test support: P processes that are none: an engine each over one in-process fabric, stepped in an
+// Test support: P simulated processes: an engine each over one in-process fabric, stepped in an
 // order drawn from the fabric's seed, in virtual time. The same seed gives the same run. It knows
 // no algorithm.
 #pragma once
@@ -19,11 +19,11 @@
 
 namespace gtopk::support {
 
-/// A network drawn from `seed`: what it sends eagerly (nothing, short messages, all) goes by turns.
+/// A network drawn from `seed`, which sends nothing, short messages or everything eagerly, in turn.
 [[nodiscard]] transport::inproc::FabricOptions network(std::uint64_t seed,
                                                        transport::Duration max_delay = {});
 
-/// The step bound was reached: what a hang looks like here.
+/// The step bound was reached: how a hang shows here.
 class Hang : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -35,21 +35,21 @@ class InprocRanks {
   static constexpr transport::Duration kTimeout = std::chrono::seconds(30);
   static constexpr std::uint64_t kStepBound = 2'000'000;
 
-  /// hosts: their names, by rank; none: usual_hosts().
+  /// hosts: host names by rank; if empty, usual_hosts().
   explicit InprocRanks(std::uint32_t ranks, FabricOptions options = {},
                        std::vector<std::string> hosts = {});
   InprocRanks(const InprocRanks&) = delete;
   InprocRanks& operator=(const InprocRanks&) = delete;
   InprocRanks(InprocRanks&&) = delete;
   InprocRanks& operator=(InprocRanks&&) = delete;
-  /// Fails the test when it has dropped an ending unseen (support/ending.hpp); a rank that is dead,
-  /// or stopped to the last, owes none.
+  /// Fails the test if an ending was never examined (support/ending.hpp), except those of ranks
+  /// that are dead or still stopped.
   ~InprocRanks();
 
   [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(seats_.size()); }
   [[nodiscard]] transport::inproc::Fabric& fabric() { return *fabric_; }
   [[nodiscard]] engine::Engine& engine(std::uint32_t rank) { return *seats_.at(rank).engine; }
-  /// The group of all ranks, made with the object: name "default".
+  /// The group of all ranks, created with this object and named "default".
   [[nodiscard]] const std::shared_ptr<engine::Group>& group(std::uint32_t rank) const {
     return seats_.at(rank).group;
   }
@@ -57,12 +57,12 @@ class InprocRanks {
   [[nodiscard]] const std::vector<std::string>& hosts() const { return hosts_; }
   [[nodiscard]] transport::TimePoint now() const { return fabric_->clock().now(); }
 
-  /// A further group, by its members' ranks here; one handle per member, in that order. Members
-  /// number it differently.
+  /// Another group; `members` are ranks here, and there is one handle per member, in that order.
+  /// Members number the group differently.
   std::vector<std::shared_ptr<engine::Group>> make_group(const std::string& name,
                                                          const std::vector<std::uint32_t>& members);
 
-  /// The next group of that rank gets this number: all others are taken.
+  /// Makes the next group of that rank get this number, by marking all others as taken.
   void next_group_is(std::uint32_t rank, std::uint32_t number);
 
   /// Hands an operation to one rank. A timeout of zero becomes kTimeout.
@@ -71,18 +71,18 @@ class InprocRanks {
   [[nodiscard]] SharedEnding submit(std::uint32_t rank, const std::shared_ptr<engine::Group>& group,
                                     engine::OperationSpec spec,
                                     std::shared_ptr<Gate> input = nullptr);
-  /// One operation on every running rank, until each has ended. By rank; dead and frozen ones stay
-  /// "not ended".
+  /// Runs one operation on every running rank until each has ended. Returns endings by rank; those
+  /// of dead and frozen ranks stay "not ended".
   [[nodiscard]] std::vector<SharedEnding> run(
       const std::function<engine::OperationSpec(std::uint32_t)>& spec);
 
   /// Steps until `done`. Throws Hang.
   void run_until(const std::function<bool()>& done);
-  /// Until what was submitted has ended on every running rank.
+  /// Steps until everything submitted has ended on every running rank.
   void run_all();
-  /// Steps for so much virtual time.
+  /// Steps for this much virtual time.
   void run_for(transport::Duration time);
-  /// Until the network is quiet, operations' remains are gone and stale messages swept.
+  /// Steps until the network is quiet, ended operations are cleaned up and stale messages swept.
   void settle();
 
   void kill(std::uint32_t rank, transport::inproc::Death death);
@@ -90,9 +90,9 @@ class InprocRanks {
   void thaw(std::uint32_t rank);
   [[nodiscard]] bool running(std::uint32_t rank) const { return seats_.at(rank).running; }
 
-  /// One rank leaves in good order, as EngineThread does; the others keep running.
+  /// One rank leaves in order, as EngineThread does; the others keep running.
   void leave(std::uint32_t rank);
-  /// Everybody leaves. Messages that nobody received, over all ranks, described.
+  /// All ranks leave. Returns descriptions of the messages that nobody received, over all ranks.
   std::vector<std::string> close();
 
  private:
@@ -105,7 +105,7 @@ class InprocRanks {
   };
 
   bool step(std::uint32_t rank);
-  /// One seeded action, or a step of time when nothing is left to do now.
+  /// One seeded action, or a time step if nothing is left to do now.
   void act();
   void pass_time();
 
@@ -121,7 +121,7 @@ class InprocRanks {
   std::vector<Submitted> submitted_;
   Endings endings_;
   std::uint32_t idle_ = 0;
-  std::optional<transport::TimePoint> horizon_;  ///< time does not jump beyond it
+  std::optional<transport::TimePoint> horizon_;  ///< time does not jump past it
 };
 
 }  // namespace gtopk::support

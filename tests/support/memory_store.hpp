@@ -1,5 +1,5 @@
-// Test support: a store in memory, for ranks that are threads, and one rank's way to it, which can
-// count what the rank does and cut it off, as its death would. It knows no protocol.
+// Test support: a store in memory, for ranks that are threads, and one rank's view of it, which can
+// count what the rank does and cut it off, as death would. It knows no protocol.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +40,7 @@ class MemoryStore final : public KeyValueStore {
   std::map<std::string, std::int64_t, std::less<>> counters_;
 };
 
-/// Thrown to a rank that is dead. Not an Error: nobody may handle it.
+/// Thrown to a rank that is dead. Not an Error, so that no code handles it.
 class Killed : public std::exception {};
 
 /// What a rank is about to do.
@@ -50,8 +50,8 @@ struct StoreCall {
   std::string_view key;
 };
 
-/// The whole store as one rank sees it. `before` is called, on the rank's thread, before each of
-/// its calls, and may throw; cut_off() throws Killed in a call that waits.
+/// The whole store as one rank sees it. `before` is called, on the rank's thread, before each call,
+/// and may throw; cut_off() throws Killed in a call that waits.
 class RankStore final : public KeyValueStore {
  public:
   using Before = std::function<void(const StoreCall&)>;

@@ -1,4 +1,4 @@
-// Test support: bytes changed as a bad network or a stranger might. The seed replays it.
+// Test support: bytes changed as by a bad network or a stranger. The seed replays it.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace gtopk::support {
 
-/// A few of: bits turned, bytes set to extremes, stretches copied, removed or inserted.
+/// A few of: flipped bits, bytes set to extremes, ranges copied, removed or inserted.
 inline void mutate(reference::Random& random, std::vector<std::byte>& bytes) {
   const std::uint64_t changes = 1 + random.below(4);
   for (std::uint64_t change = 0; change < changes; ++change) {

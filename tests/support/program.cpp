@@ -25,7 +25,7 @@ std::string text_of(int file) {
   return text;
 }
 
-/// The writing end of a pipe that nobody reads.
+/// The write end of a pipe whose read end is closed.
 int unread_pipe() {
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) {

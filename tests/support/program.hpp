@@ -1,5 +1,5 @@
-// Test support: a program as a process of its own: what it printed, what it said on stderr, and how
-// it ended. It dies with the test.
+// Test support: a program run as a process: its stdout, its stderr, and how it ended. It dies with
+// the test.
 #pragma once
 
 #include <sys/types.h>
@@ -11,9 +11,9 @@
 
 namespace gtopk::test {
 
-/// What became of a program.
+/// How a program ended.
 struct Ended {
-  int code = -1;  ///< exit code; 128 + the signal where one ended it
+  int code = -1;  ///< exit code, or 128 + the signal that ended it
   std::string out;
   std::string err;
 };
@@ -22,7 +22,7 @@ class Program {
  public:
   using Variables = std::vector<std::pair<std::string, std::string>>;
 
-  /// read: false where nobody reads its stdout, as behind `| head` when that has ended.
+  /// read = false: stdout is a closed pipe, as behind `| head` after head has exited.
   Program(const std::string& path, const std::vector<std::string>& arguments,
           const Variables& environment = {}, bool read = true);
   Program(const Program&) = delete;
@@ -35,18 +35,18 @@ class Program {
   ~Program();
 
   [[nodiscard]] pid_t process() const { return process_; }
-  /// What it has printed so far.
+  /// Its stdout so far.
   [[nodiscard]] std::string out() const;
   /// Waits for its end.
   [[nodiscard]] Ended join();
 
  private:
   pid_t process_ = -1;
-  int out_ = -1;  // files in memory
+  int out_ = -1;  // memory files
   int err_ = -1;
 };
 
-/// A port at which nobody listens now.
+/// A port on which nothing listens now.
 [[nodiscard]] std::uint16_t free_port();
 
 }  // namespace gtopk::test

@@ -1,4 +1,4 @@
-// Test support: whether this program runs under a sanitizer, and so many times slower.
+// Test support: whether this program runs under a sanitizer, which makes it several times slower.
 #pragma once
 
 namespace gtopk::support {

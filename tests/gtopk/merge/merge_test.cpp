@@ -49,7 +49,7 @@ class Merge : public ::testing::Test {
 
   static Entry random_list(std::size_t size, Index spread, std::mt19937_64& random) {
     const Kind kind = testing::random_kind(random);
-    // 64-bit indices also where 32 bits end.
+    // 64-bit indices also around the limit of 32 bits.
     Index index = sizeof(Index) == 8 && random() % 2 == 0 ? static_cast<Index>(0xFFFFFF00U) : 0;
     Entry list;
     for (std::size_t i = 0; i < size; ++i) {

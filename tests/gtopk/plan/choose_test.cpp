@@ -1,4 +1,4 @@
-// Sparse, plan room: the cheapest candidate is taken, ties go by the order, and the reason says
+// Sparse, plan room: the cheapest candidate is chosen, ties go to the first, and the reason says
 // what was compared.
 #include <gtest/gtest.h>
 
@@ -76,7 +76,7 @@ TEST(Choose, PrefersManyMessagesWithinAHostToFewThatItsRanksSendToOthersAtOnce) 
       {"flat", {.within = {2, 2e5}, .between = {1, 1e5}, .host_bytes = 4e5}},
       {"one-of-a-host", {.within = {6, 6e5}, .between = {1, 1e5}, .host_bytes = 1e5}}};
   EXPECT_EQ(choose(two, kEthernet).index, 1U);
-  // Not where links are alike and nobody shares one.
+  // Not if links are alike and not shared.
   constexpr Costs kAlike{.within = {50e3, 8}, .between = {50e3, 8}};
   EXPECT_EQ(choose(two, kAlike).index, 0U);
   EXPECT_EQ(choose(two, kAlike).predictions[0].host_bytes, 4e5);

@@ -1,5 +1,5 @@
-// Sparse, plan room: the cost functions of the algorithms count the messages and bytes that the
-// network counts, and price what a codec sends.
+// Sparse, plan room: the algorithms' cost functions predict the messages and bytes that the network
+// counts, and price what a codec sends.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -27,8 +27,8 @@ using support::InprocRanks;
 
 constexpr std::uint64_t kEntry = 8;
 
-/// No index is selected twice, every region has as many entries, and nodes keep those of the lower
-/// rank: entry i of rank r has index i P + r and a magnitude that falls with the rank.
+/// No index is selected twice, all regions have equally many entries, and nodes keep those of the
+/// lower rank: entry i of rank r has index i P + r and a magnitude that falls with the rank.
 reference::Problem disjoint(std::uint32_t ranks, const std::string& algorithm, std::uint64_t k,
                             std::uint64_t d) {
   reference::Problem problem;
@@ -68,7 +68,7 @@ struct Counted {
   std::uint64_t bytes = 0;
 };
 
-/// Whether lists go by hosts, behind an announcement: else it is gtopk.
+/// Whether lists go by hosts, behind an announcement; otherwise it equals gtopk.
 bool by_hosts(const reference::Problem& problem) {
   const engine::HostMap hosts = hosts_of(problem);
   const std::string& algorithm = problem.options.algorithm;
@@ -76,9 +76,9 @@ bool by_hosts(const reference::Problem& problem) {
          (algorithm == "hierarchical" || (algorithm == "gtopk-placed" && hosts.hosts() > 1));
 }
 
-/// What the critical path has of what the network carried: the messages that rank 0 sends, and
-/// rank 1's to it where they fold; in a tree also those that rank 0 waits for. By hosts likewise;
-/// but headers leave at once, and of a swap between leaders one list counts.
+/// The critical path's part of what the network carried: the messages that rank 0 sends, and rank
+/// 1's to it if they fold; in a tree also those that rank 0 waits for. The same by hosts, except
+/// that headers leave at once, and only one list of a swap between leaders counts.
 Counted counted(const reference::Problem& problem) {
   const auto size = static_cast<std::uint32_t>(problem.ranks.size());
   InprocRanks ranks(size, {}, problem.hosts);
@@ -119,9 +119,9 @@ class CostOf : public ::testing::TestWithParam<std::tuple<std::uint32_t, std::st
 
 TEST_P(CostOf, RawListsWithoutOverlapIsWhatTheNetworkCounts) {
   const auto [size, algorithm] = GetParam();
-  // Cuts lie between the ranks' indices, so that a list by regions may have an entry more or less.
+  // Cuts lie between the ranks' indices, so a list by regions may be one entry longer or shorter.
   const bool regions = algorithm == "rs-ag" || algorithm == "exact";
-  constexpr std::uint64_t kEntries = 64;  // of which every leaf of 16 has as many
+  constexpr std::uint64_t kEntries = 64;  // each of 16 leaves has equally many
   const reference::Problem problem = disjoint(size, algorithm, kEntries, kEntries * size);
   const Work work = predicted(problem);
   const Counted path = counted(problem);
@@ -174,7 +174,7 @@ struct Shared {
   std::uint64_t within, between;  // messages on the path
 };
 
-// Bytes that leave the host which sends most, headers that only announce a call apart.
+// Bytes that leave the host that sends most, apart from headers that only announce a call.
 TEST(CostOfHosts, IsWhatOneOfThemSendsToTheOthers) {
   for (const Shared& shared : {
            Shared{"gtopk", 2, 4, false, 2, 1},
@@ -249,7 +249,7 @@ TEST(IndexBits, AreThoseOfTheEntropyFormula) {
 TEST(ExpectedBytes, OfACodecAreWithinThreePercentOfWhatRandomIndicesTake) {
   constexpr std::uint64_t kD = 1 << 18;
   constexpr std::uint64_t kN = kD / 64;
-  // Gaps as of a Poisson process: an index is there with a probability of 1/64.
+  // Gaps as in a Poisson process: each index is present with probability 1/64.
   reference::Random random(1);
   reference::Problem problem = disjoint(2, "gtopk", kN, kD);
   for (reference::Input& input : problem.ranks) {

@@ -1,5 +1,5 @@
-// Sparse, plan room: which steps cross from host to host, and how many ranks of a host share its
-// link then.
+// Sparse, plan room: which steps cross between hosts, and how many ranks of a host share its link
+// in each.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -48,7 +48,7 @@ TEST(Routes, OfSwapsCountTheRanksOfAHostThatCrossInEachRound) {
   EXPECT_EQ(swaps("abababab"), (Crossing{4, 0, 0}));
   EXPECT_EQ(swaps("aabbccdd"), (Crossing{0, 2, 2}));
   EXPECT_EQ(swaps("abcdabcd"), (Crossing{2, 2, 0}));
-  // Uneven: one of the large host swaps with the small one, the others with each other.
+  // Uneven: one rank of the large host swaps with the small one, the others with each other.
   EXPECT_EQ(swaps("aaab"), (Crossing{1, 1}));
 }
 
@@ -66,7 +66,7 @@ TEST(Routes, OfABinomialTreeCountOneRankOfEachPairOfSubtrees) {
   EXPECT_EQ(hand_overs("aaaabbbb"), (Crossing{0, 0, 1}));
   EXPECT_EQ(hand_overs("abababab"), (Crossing{4, 0, 0}));
   EXPECT_EQ(hand_overs("abcdabcd"), (Crossing{2, 2, 0}));
-  // Two hosts hand over to one: what comes in counts as well.
+  // Two hosts send to one: what comes in counts as well.
   EXPECT_EQ(hand_overs("abac"), (Crossing{2, 0}));
 }
 

@@ -75,7 +75,7 @@ class Commit : public ::testing::Test {
 
   static void run(Case& one) { run(one, one.tensor.data()); }
 
-  // `tensor`: where it lies.
+  // `tensor` is where the tensor lies.
   static void run(Case& one, Segments<T> tensor) {
     std::vector<Entries<Value, Index>> dropped;
     dropped.reserve(one.dropped.size());
@@ -87,7 +87,7 @@ class Commit : public ::testing::Test {
                             dropped.size(), one.put_back, one.divisor);
   }
 
-  // The rules of put_back as the contract words them, one index after the other.
+  // The rules of put_back as the contract states them, one index after the other.
   static Case reference(Case one) {
     const auto acc = testing::reference_acc(one.tensor, one.residual);
     std::map<Index, Value> final_set;

@@ -52,7 +52,7 @@ TEST_F(Counts, OfThresholdStayWithinAThirdOfKWhileTheValuesDrift) {
   std::mt19937_64 random(1);
   int steps_not_exact = 0;
   for (int step = 0; step < 60; ++step) {
-    // Slowly down, and now and then far up or down.
+    // Falls slowly, with occasional large jumps.
     const float scale = std::pow(0.98F, static_cast<float>(step)) * (step % 20 == 19 ? 50.0F : 1);
     one.gradient = testing::random_values<float>(Kind::kGaussian, one.gradient.size(), random);
     for (float& value : one.gradient) {
@@ -111,8 +111,8 @@ TEST_F(Counts, OfBlockFollowTheRuleOfTheContract) {
   EXPECT_EQ(selection_size(0, 0.5, 4), 0U);
   EXPECT_EQ(selection_size(3, 0.5, 4), 2U);    // one block, shorter than b
   EXPECT_EQ(selection_size(8, 0.001, 4), 2U);  // at least one of each
-  EXPECT_EQ(selection_size(9, 0.001, 4), 3U);  // of a last block of one, too
-  EXPECT_EQ(selection_size(9, 1.0, 4), 9U);    // and never more than there are
+  EXPECT_EQ(selection_size(9, 0.001, 4), 3U);  // also of a last block of one element
+  EXPECT_EQ(selection_size(9, 1.0, 4), 9U);    // and never more than there are elements
   EXPECT_EQ(selection_size(12'288, 0.001, 4096), 12U);
 }
 

@@ -138,7 +138,7 @@ TYPED_TEST(SelectExact, CasesWithASampledThresholdEqualAFullSort) {
 }
 
 TYPED_TEST(SelectExact, AGuessThatIsTooHighCostsASecondSweepAndNotTheResult) {
-  // Large values fill a few cache lines: now and then the sample meets far more than its share.
+  // Large values fill a few cache lines, so the sample sometimes hits far more than its share.
   using T = typename TypeParam::T;
   using Value = typename TestFixture::Value;
   const std::size_t d = 65'536;
@@ -254,7 +254,7 @@ TYPED_TEST(SelectExact, AnOverflowInTheSumIsNotFinite) {
     one.residual = {Value{1}, std::numeric_limits<Value>::max(), Value{2}};
     EXPECT_FALSE(this->select(one, this->scratch_).selection.finite);
   } else {
-    typename TestFixture::Case one;  // the largest half is far from the largest float
+    typename TestFixture::Case one;  // a half type's largest is far from float's
     one.gradient = {narrow<T>(Value{60'000})};
     one.residual = {Value{60'000}};
     EXPECT_TRUE(this->select(one, this->scratch_).selection.finite);

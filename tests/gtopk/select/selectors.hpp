@@ -1,5 +1,5 @@
-// Test support of this room: cases for any selector of the registry, and what the reference says of
-// them.
+// Test support of this room: cases for any selector of the registry, and the reference's results
+// for them.
 #pragma once
 
 #include <fmt/format.h>
@@ -54,7 +54,7 @@ class Selectors : public ::testing::Test {
     List list;
   };
 
-  /// Values that are all +1 or -1, or that have few large ones far from the rest.
+  /// Values that are all +1 or -1, or a few large ones far from the rest.
   static std::vector<T> extreme_values(std::size_t d, std::mt19937_64& random) {
     std::vector<T> values(d);
     const bool heavy = random() % 2 == 0;
@@ -88,7 +88,7 @@ class Selectors : public ::testing::Test {
       one.options.k = 0;
       one.options.block = random() % 4 == 0 ? d + random() % 5 : 1 + random() % (1 + d / 2);
     }
-    if (random() % 3 != 0) {  // a threshold that one of the elements has, or nearly
+    if (random() % 3 != 0) {  // a threshold equal or close to an element's magnitude
       const Value near =
           std::fabs(testing::reference_acc(one.gradient, one.residual)[random() % d]);
       const double factors[] = {1, 0.9, 1.1, 1.3, 0.5};
@@ -115,7 +115,7 @@ class Selectors : public ::testing::Test {
     const std::size_t room = most_of(one);
     Outcome outcome;
     auto arrays = outcome.list.out(room + 1);
-    outcome.list.indices[room] = 77;  // behind the end of what may be written
+    outcome.list.indices[room] = 77;  // just past the end
     outcome.list.values[room] = -7;
     sparse::List out;
     out.indices = reinterpret_cast<std::byte*>(arrays.indices);

@@ -128,7 +128,7 @@ TYPED_TEST(Selectors, AnEmptyTensorHasNoEntries) {
   });
 }
 
-// Every threshold finds all or nothing, so that every correction fails.
+// Every threshold finds all or nothing, so every correction fails.
 TYPED_TEST(Selectors, OfPlusAndMinusOneSomethingIsSelectedWhateverTheCorrections) {
   using T = typename TypeParam::T;
   using Value = typename TestFixture::Value;
@@ -179,7 +179,7 @@ TYPED_TEST(Selectors, TheSteadyStateAllocatesNothing) {
       one.gradient = testing::random_values<T>(kind, one.gradient.size(), random);
       input.tensor = one.gradient.data();
       const std::size_t before = testing::allocations();
-      // Twice: a selector that remembers has another way the second time.
+      // Twice: with state the second call takes another path.
       input.state = row.select(input, out, scratch).next;
       input.state = row.select(input, out, scratch).next;
       if (after_first == 0) {

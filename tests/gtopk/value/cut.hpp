@@ -1,5 +1,5 @@
-// Tests of the sparse rooms: a vector cut into pieces that lie anywhere, as an implementation finds
-// it hardest: pieces of no elements, of one, of odd lengths, at odd addresses.
+// Tests of the sparse rooms: a vector cut into the pieces that are hardest for an implementation:
+// empty ones, single elements, odd lengths, odd addresses.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ namespace gtopk::sparse::testing {
   return lengths;
 }
 
-/// Copies of a vector's pieces, each in memory of its own that ends where the piece does.
+/// Copies of a vector's pieces, each in its own memory that ends where the piece ends.
 template <class T>
 class Cut {
  public:
@@ -33,7 +33,7 @@ class Cut {
       std::mt19937_64& random) {
     auto from = whole.begin();
     for (const std::size_t length : lengths) {
-      const std::size_t before = random() % 4;  // elements, so that addresses are odd ones
+      const std::size_t before = random() % 4;  // elements; gives odd addresses
       std::vector<T>& block = blocks_.emplace_back(before + length);
       std::copy_n(from, length, block.begin() + static_cast<std::ptrdiff_t>(before));
       pieces_.push_back({length == 0 ? nullptr : block.data() + before, length});

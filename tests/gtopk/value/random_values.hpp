@@ -1,4 +1,4 @@
-// Tests of the sparse rooms: numbers as gradients have them and as only an adversary has them.
+// Tests of the sparse rooms: typical gradient values, and values that only an adversary would send.
 #pragma once
 
 #include <cmath>

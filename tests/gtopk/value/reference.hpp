@@ -1,5 +1,5 @@
 // Tests of the sparse rooms: the contract written down as plainly as possible and independently of
-// the library, values through double and frexp, order through a full sort, lists through a map.
+// the library: values through double and frexp, order through a full sort, lists through a map.
 #pragma once
 
 #include <algorithm>
@@ -51,7 +51,7 @@ template <class Value, class Index>
   return same_bits(a.indices, b.indices) && same_bits(a.values, b.values);
 }
 
-/// The number that 16 bits stand for: sign, `exponent_bits`, the rest mantissa.
+/// The number that these 16 bits stand for: sign, `exponent_bits`, the rest mantissa.
 [[nodiscard]] inline double decode_half(std::uint16_t bits, int exponent_bits) {
   const int mantissa_bits = 15 - exponent_bits;
   const int bias = (1 << (exponent_bits - 1)) - 1;
@@ -94,7 +94,8 @@ template <class Value>
                      [](Value value) { return std::isfinite(value); });
 }
 
-/// The first k of the list in the selection order, sorted by index; the others but zeros in `rest`.
+/// The first k of the list in the selection order, sorted by index; all others except zeros go to
+/// `rest`.
 template <class Value, class Index>
 [[nodiscard]] List<Value, Index> reference_first(const List<Value, Index>& list, std::size_t k,
                                                  List<Value, Index>* rest = nullptr) {

@@ -10,7 +10,7 @@
 
 namespace gtopk::sparse::testing {
 
-/// Runs body(seed) for `count` cases, and stops at the first that fails.
+/// Runs body(seed) for `count` cases, and stops at the first failure.
 template <class Body>
 void for_each_seed(std::uint64_t count, Body body) {
   std::uint64_t first = 1;

@@ -1,4 +1,4 @@
-// A vector in pieces: the cursor finds every element, whichever way it walks.
+// A vector in pieces: the cursor finds every element in either direction.
 #include "src/gtopk/value/segments.hpp"
 
 #include <gtest/gtest.h>

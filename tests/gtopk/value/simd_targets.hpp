@@ -1,5 +1,5 @@
 // Tests of the sparse rooms: runs a body once per SIMD target that this machine supports and the
-// library was compiled for, so that all can be held to the same bits.
+// library was compiled for, to compare their bits.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
-// Sparse, wire room: for every codec of the registry and every width of value and index a list
-// comes out of a message as it went in; what is damaged is refused with the reason, nothing is read
-// outside the message, and nothing is written beyond the list. Every codec is fuzzed alone.
+// Sparse, wire room: for every codec of the registry and every width of value and index, a list
+// comes out of a message as it went in; damaged messages are refused with the reason, nothing is
+// read outside the message, and nothing is written beyond the list. Every codec is fuzzed alone.
 #include "src/gtopk/wire/codec.hpp"
 
 #include <fmt/format.h>
@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 
 constexpr std::uint64_t kD = 1000;
 
-/// Every room in an allocation of its own, so that a sanitizer sees each byte too far.
+/// Allocates every buffer separately, so that a sanitizer sees every byte out of bounds.
 class OwnRooms final : public Rooms {
  public:
   std::span<std::byte> room(std::size_t bytes) override { return rooms_.emplace_back(bytes); }
@@ -34,7 +34,7 @@ class OwnRooms final : public Rooms {
   std::list<Bytes> rooms_;
 };
 
-/// A list as numbers: index and value.
+/// A list as (index, value) pairs.
 using Numbers = std::vector<std::pair<std::uint64_t, double>>;
 
 const std::vector<EntryType> kTypes = {{DataType::kFloat32, 4},
@@ -48,7 +48,7 @@ class EveryCodec : public ::testing::TestWithParam<std::tuple<std::string, std::
   EntryType type_ = kTypes.at(std::get<1>(GetParam()));
   OwnRooms rooms_;
 
-  /// A list of them as the wire rounds it; it may have fewer entries.
+  /// A list of these as the wire rounds it; it may have fewer entries.
   List closed(const Numbers& numbers, std::size_t capacity) {
     List list = codec_.make(type_, capacity, rooms_);
     visit_entry(type_, [&]<class Value, class Index>() {
@@ -222,7 +222,7 @@ INSTANTIATE_TEST_SUITE_P(Every, EveryCodec,
                            return name;
                          });
 
-// Of raw alone: others cannot even write them.
+// Only raw: other codecs cannot even encode such lists.
 TEST(Raw, RefusesIndicesOutOfOrderTwiceOrBeyondD) {
   const Codec& codec = codec_registry().find("raw").codec;
   for (const EntryType type : kTypes) {

@@ -1,5 +1,5 @@
-// Sparse, wire room: `sign` and `2bit`: bit for bit what the page says, nothing but numbers out of
-// the largest and the smallest there are, and what no block has is refused.
+// Sparse, wire room: `sign` and `2bit`: bit for bit what the page says, finite results for the
+// largest and the smallest numbers, and what no block contains is refused.
 #include "src/gtopk/wire/levels.hpp"
 
 #include <gtest/gtest.h>
@@ -85,7 +85,7 @@ TEST(Levels, OnlyASumThatOverflowsIsScaledDown) {
   constexpr double kLargest = 0x1p1023;
   constexpr double kSmallest = 0x1p-1074;
   const std::vector<double> values = {kSmallest, 3 * kSmallest, kLargest, -kLargest, kLargest / 2};
-  // The last is below the mean of all; of the first two and it the mean is a third of it.
+  // The last is below the mean of all five; the mean of it and the first two is a third of it.
   const double low = rounded<TwoBits>(values)[0];
   EXPECT_NEAR(low / kLargest, 1.0 / 6, 1e-6);
   EXPECT_EQ(rounded<TwoBits>(values), std::vector<double>({low, low, kLargest, -kLargest, low}));
@@ -152,7 +152,7 @@ TEST(Levels, RoundingTwiceAndComingOutOfAMessageChangeNothing) {
   expect_round_trips<TwoBits, double>();
 }
 
-// Of the largest 1 % of normal values 2bit loses less than half as much as sign, in squares.
+// On the largest 1 % of normal values 2bit loses less than half as much as sign, in squares.
 TEST(Levels, TwoOfThemLoseLessThanHalfAsMuchAsOne) {
   reference::Random random(1);
   Floats values;

@@ -1,5 +1,5 @@
-// Sparse, wire room: coded indices: bit for bit what the page says, close to the entropy whatever
-// the density, and never more than there is room for.
+// Sparse, wire room: coded indices: bit for bit what the page says, close to the entropy at every
+// density, and never longer than the reserved space.
 #include "src/gtopk/wire/rice.hpp"
 
 #include <fmt/format.h>
@@ -59,7 +59,7 @@ TEST(Rice, NoIndicesAreNoBytes) {
   EXPECT_THROW(decoded<std::uint64_t>(bytes({0}), 0, 100), Damaged);
 }
 
-// log2 C(d, k) / k bits an entry are the least, as no set of k indices is more likely than another.
+// log2 C(d, k) / k bits per entry are the minimum, as all sets of k indices are equally likely.
 TEST(Rice, IsWithinTwentiethOfTheEntropyAtEveryDensity) {
   for (const double density : {1e-4, 1e-3, 1e-2, 0.1, 0.3, 0.5}) {
     reference::Random random(7);
@@ -84,7 +84,7 @@ TEST(Rice, GivesBackIndicesOfAnyWidthWhereverTheyLie) {
   constexpr std::uint64_t kMost = std::uint64_t{1} << 62U;
   for (std::uint64_t seed = 0; seed < 3000; ++seed) {
     reference::Random random(seed);
-    // Neighbours and leaps in one list, as layers make them.
+    // Neighbours and leaps in one list, as layers produce them.
     std::vector<std::uint64_t> indices;
     std::uint64_t next = 0;
     const std::uint64_t count = random.below(700);

@@ -33,7 +33,7 @@ class Stream {
 
 namespace {
 
-/// Numbers in memory that streams wait for are written without a word.
+/// Memory that streams wait for is written without a notification, so it is polled.
 constexpr std::chrono::microseconds kPoll(50);
 
 struct Device {
@@ -50,8 +50,7 @@ struct Device {
     std::thread([this] { work(); }).detach();
   }
 
-  /// One task after the other, each of a stream drawn at random among those that have one which may
-  /// run.
+  /// Runs tasks one after the other, each from a random stream among those whose next task may run.
   void work() {
     for (;;) {
       Stream* chosen = nullptr;
@@ -108,9 +107,9 @@ struct Arena {
   std::byte* locked = nullptr;
   std::byte* open = nullptr;
   std::size_t taken = 0;
-  std::map<const void*, Block> blocks;                      // that are taken
+  std::map<const void*, Block> blocks;                      // those in use
   std::multimap<std::pair<bool, std::size_t>, void*> free;  // by kind and size
-  std::vector<std::pair<void*, Block>> waiting;             // given back, in use on a stream
+  std::vector<std::pair<void*, Block>> waiting;             // given back, but in use on a stream
 
   Arena() {
     const int file = memfd_create("fake device", 0);

@@ -1,5 +1,5 @@
-// Test support: torch's side of the fake device (device.hpp): PrivateUse1, as torch calls a device
-// that somebody else brings. Everything but copies is computed by torch's kernels for the CPU.
+// Test support: torch's side of the fake device (device.hpp): PrivateUse1, as torch calls
+// third-party devices. Everything except copies is computed by torch's CPU kernels.
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
@@ -50,7 +50,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream getNewStream(c10::Device device, int) const override {
     return getStreamFromGlobalPool(device, false);
   }
-  /// Pools of their own for each priority, as CUDA's.
+  /// Separate pools for each priority, as in CUDA.
   c10::Stream getStreamFromGlobalPool(c10::Device, bool high) const override {
     static std::array<std::atomic<int>, 2> next{};
     return as_torch(1 + (high ? fake::kPool : 0) + next[high ? 1 : 0]++ % fake::kPool);
@@ -155,7 +155,7 @@ at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
                                            c10::dtype_or_default(dtype));
 }
 
-/// The same elements, as a tensor of the CPU that holds nothing.
+/// The same elements as a CPU tensor that does not own them.
 at::Tensor bare(const at::Tensor& tensor) {
   const at::AutoDispatchBelowADInplaceOrView below;
   void* memory = tensor.storage().data_ptr().get();
