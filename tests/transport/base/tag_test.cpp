@@ -1,4 +1,4 @@
-// Transport, base: tags tell apart whatever a receive must tell apart.
+// Transport, base: tags differ in whatever a receive must distinguish.
 #include "src/transport/base/tag.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Tests of the bootstrap: what a call that must fail says.
+// Tests of the bootstrap: the error text of a call that must fail.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Tests of the test support: a forked rank's end is reported as what it was.
+// Tests of the test support: how a forked rank ended is reported correctly.
 #include "tests/support/forked_ranks.hpp"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Tests of the rendezvous' bytes: what is written is read, and nothing else is believed.
+// Tests of the rendezvous' wire format: what is written is read back, and nothing else is accepted.
 #include "src/transport/bootstrap/frame.hpp"
 
 #include <gtest/gtest.h>

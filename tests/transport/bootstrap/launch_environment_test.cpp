@@ -1,4 +1,4 @@
-// Tests of the launcher's variables: read when they make sense, named when they do not.
+// Tests of the launcher's variables: read if valid, named in the error if not.
 #include "gtopk/launch.hpp"
 
 #include <gmock/gmock.h>

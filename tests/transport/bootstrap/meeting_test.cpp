@@ -1,6 +1,6 @@
-// Bootstrap: ranks meet over a store that remembers every former life of theirs. Ranks are
-// threads, a rank dies by being cut off from the store before one of its calls, and every such
-// moment is tried.
+// Bootstrap: ranks meet over a store that remembers all their earlier runs. Ranks are threads; a
+// rank dies by being cut off from the store before one of its calls, and every such moment is
+// tried.
 #include "src/transport/bootstrap/meeting.hpp"
 
 #include <gmock/gmock.h>
@@ -37,7 +37,7 @@ constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
 
 std::atomic<std::uint64_t> processes{0};
 
-/// One life of a rank: a process of its own.
+/// A rank as a new process.
 Presence born(std::uint32_t rank, std::uint32_t size) {
   const std::uint64_t number = ++processes;
   return {.group = "g",
@@ -48,12 +48,12 @@ Presence born(std::uint32_t rank, std::uint32_t size) {
           .refusal = {}};
 }
 
-/// A rank that meets on a thread of its own.
+/// A rank that meets, on a thread of its own.
 class Life {
  public:
   struct Options {
-    std::size_t dies_before = kNever;        ///< its so-manieth call to the store
-    std::string_view dies_before_key = "-";  ///< or the first set of a key that begins so
+    std::size_t dies_before = kNever;        ///< the number of a call to the store
+    std::string_view dies_before_key = "-";  ///< or the first set of a key with this prefix
     transport::Duration at_most = kWatchdog;
   };
 
@@ -93,7 +93,7 @@ class Life {
   }
 
   [[nodiscard]] const Presence& presence() const { return presence_; }
-  std::atomic<bool> answered{false};  ///< a rank 0, and waits for the table
+  std::atomic<bool> answered{false};  ///< by a rank 0; it then waits for the table
   std::atomic<bool> ended{false};
   std::atomic<std::size_t> calls{0};
   bool met = false;
@@ -118,7 +118,7 @@ Lives begin_all(const std::shared_ptr<MemoryStore>& store, std::uint32_t size,
   return lives;
 }
 
-/// Every one of them has met the others, and nobody else.
+/// Each of them has met all the others, and nobody else.
 void expect_met(const Lives& lives) {
   for (const auto& life : lives) {
     life->join();
@@ -143,7 +143,7 @@ TEST(Meeting, OfTheSameNameAgainAndAgainLeavesNoMoreKeysThanTheFirst) {
   const auto store = std::make_shared<MemoryStore>();
   expect_met(begin_all(store, 3));
   const std::size_t keys = store->keys();
-  EXPECT_LE(keys, 2U);  // where the next one begins
+  EXPECT_LE(keys, 2U);  // where the next meeting begins
   for (int round = 0; round < 100; ++round) {
     expect_met(begin_all(store, 3));
   }
@@ -198,7 +198,7 @@ TEST(Meeting, GoesOnWithTheNextRankZeroWhereverTheFirstDied) {
     Life dead(store, born(0, 3), {.dies_before = moment, .dies_before_key = "gtopk/table/"});
     dead.join();
     EXPECT_TRUE(dead.died);
-    published = dead.calls < moment;  // the last moment before the table is there
+    published = dead.calls < moment;  // the last moment before the table is published
     lives[0] = std::make_unique<Life>(store, born(0, 3));
     expect_met(lives);
     ASSERT_LT(moment, 100U);
@@ -218,7 +218,7 @@ TEST(Meeting, DoesNotMindDeadRanksOfAnotherSize) {
   }
 }
 
-/// The one text that all of them were given.
+/// The error text that all of them got.
 std::string common_error(const Lives& lives) {
   std::optional<std::string> text;
   for (const auto& life : lives) {
@@ -234,7 +234,7 @@ std::string common_error(const Lives& lives) {
 }
 
 TEST(Meeting, OfLivingRanksWithDifferentSizesIsOneErrorThatNamesBoth) {
-  for (const std::uint32_t size : {2U, 3U}) {  // of rank 0; of the others 3 and 2
+  for (const std::uint32_t size : {2U, 3U}) {  // rank 0's; the others have 3 and 2
     const auto store = std::make_shared<MemoryStore>();
     Lives lives;
     lives.push_back(std::make_unique<Life>(store, born(0, size)));
@@ -376,7 +376,7 @@ TEST(MeetingRecord, WithANumberThatIsNoneOrTooLargeIsRefusedAndNamesItsKey) {
 TEST(MeetingRecord, OfAnotherVersionIsAnErrorThatNamesBoth) {
   const auto store = std::make_shared<MemoryStore>();
   Life leader(store, born(0, 2));
-  // A rank 1 of another version: it arrives, is asked and answers what only it can read.
+  // A rank 1 of another version: it arrives, is asked, and sends an answer that only it can read.
   const Nonce nonce = draw_nonce();
   store->set(arrival_key(store->add(kArrivals, 1)), encode(Arrival{.rank = 1, .nonce = nonce}));
   const Nonce asks = decode_nonce("ping", store->get(ping_key(nonce), kWatchdog));

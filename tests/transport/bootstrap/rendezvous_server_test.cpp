@@ -1,5 +1,5 @@
-// Tests of the rendezvous' server: neither strangers nor clients that do not read nor a lack of
-// descriptors keep it from serving the others, and what it holds is bounded.
+// Tests of the rendezvous' server: strangers, clients that do not read and a lack of descriptors do
+// not keep it from serving the others, and its memory is bounded.
 #include "src/transport/bootstrap/rendezvous_server.hpp"
 
 #include <gmock/gmock.h>
@@ -46,7 +46,7 @@ TEST(RendezvousServer, SurvivesStrangers) {
     EXPECT_EQ(send_all(stranger, "GET / HTTP/1.1\r\n\r\n", in(kLimit)), Transfer::kDone);
     char byte = 0;
     EXPECT_EQ(receive_all(stranger, &byte, 1, in(kLimit)), Transfer::kClosed);
-    // Half a request, and away.
+    // Half a request, then a disconnect.
     const Descriptor half = connect_to(at(server), kLimit);
     EXPECT_EQ(
         send_all(half, encode_request(Command::kSet, "half", "value").substr(0, 12), in(kLimit)),
@@ -81,7 +81,7 @@ TEST(RendezvousServer, AnswersAWaitingClientThatIsGoneByForgettingIt) {
   EXPECT_EQ(store.get("key", kLimit), "value");
 }
 
-/// Waits for something that the server does by itself; false when the watchdog was faster.
+/// Waits for something that the server does on its own; false if the watchdog fires first.
 template <typename Done>
 [[nodiscard]] bool await(const Done& done) {
   const TimePoint end = in(kLimit);
@@ -97,7 +97,7 @@ TEST(RendezvousServer, KeepsNothingForAClientThatDoesNotReadItsAnswers) {
   const std::string large(kMaxValue, 'v');
   store.set("large", large);
   const std::size_t kept = large.size() + std::string_view("large").size();
-  // Each of these asks for 16 GiB in one packet or so, and reads nothing.
+  // Each of these requests 16 GiB in about one packet, and reads nothing.
   std::string requests;
   for (int i = 0; i < 4096; ++i) {
     requests += encode_request(Command::kGet, "large", encode_integer(1));
@@ -107,7 +107,7 @@ TEST(RendezvousServer, KeepsNothingForAClientThatDoesNotReadItsAnswers) {
     greedy.push_back(connect_to(at(server), kLimit));
     EXPECT_EQ(send_all(greedy.back(), requests, in(kLimit)), Transfer::kDone);
   }
-  // One of them has been read; not the value's own request, which counts until after its answer.
+  // One of them has been read; the request that set the value counts until it has been answered.
   ASSERT_TRUE(await([&] {
     const std::size_t bytes = server.load().bytes;
     return bytes > kept && bytes < kept + kMaxValue / 2;
@@ -116,7 +116,7 @@ TEST(RendezvousServer, KeepsNothingForAClientThatDoesNotReadItsAnswers) {
     EXPECT_EQ(store.add("others go on", 1), i + 1);
     EXPECT_LT(server.load().bytes, kept + greedy.size() * requests.size() + 100);
   }
-  // What is replaced while somebody still reads it counts until it is read.
+  // A replaced value counts until nobody is reading it any more.
   store.set("large", std::string(kMaxValue, 'w'));
   EXPECT_GE(server.load().bytes, kept + kMaxValue);
   EXPECT_EQ(store.get("large", kLimit), std::string(kMaxValue, 'w'));
@@ -174,7 +174,8 @@ TEST(RendezvousServer, ServesElevenHundredRanks) {
   }
 }
 
-/// The next descriptor is the last that this process gets; `for_good`, and nobody can change that.
+/// Only one more descriptor can be opened in this process; with `for_good`, the limit cannot be
+/// raised.
 void leave_one_descriptor(bool for_good) {
   rlimit limit{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -186,8 +187,8 @@ void leave_one_descriptor(bool for_good) {
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 
-/// Plays `scene` in a process of its own, first as a rehearsal with descriptors to spare: UBSan
-/// needs two to look at the first object of a type, and remembers the type.
+/// Plays `scene` in a process of its own, first as a rehearsal with spare descriptors: UBSan needs
+/// two when it first sees an object of a type, and caches the type.
 void play_short_of_descriptors(const std::function<void(bool rehearsal)>& scene) {
   test::run_forked_ranks(1, [&](test::ForkedRank&) {
     transport::log().warn("{}: what follows is {}", "rehearsal", 1);
@@ -208,7 +209,7 @@ TEST(RendezvousServer, RestsAtTheLimitOfDescriptorsAndServesTheNextOneWhenSomebo
     if (!rehearsal) {
       leave_one_descriptor(true);
     }
-    // It takes the last descriptor: there is none to accept it with.
+    // It takes the last descriptor, so there is none to accept it with.
     const Descriptor waiting = connect_to(at(server), kLimit);
     EXPECT_EQ(
         send_all(waiting, encode_request(Command::kGet, "key", encode_integer(1000)), in(kLimit)),
@@ -220,7 +221,7 @@ TEST(RendezvousServer, RestsAtTheLimitOfDescriptorsAndServesTheNextOneWhenSomebo
       clients[0]->set("key", "value");
     }
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
-    // One or two rounds for each call, ten a second to see whether there is a descriptor.
+    // One or two rounds per call, plus ten per second to check for a free descriptor.
     EXPECT_LT(static_cast<double>(server.load().rounds - rounds),
               3 * kCalls + 20 * passed.count() + 20);
     clients.pop_back();
@@ -244,7 +245,7 @@ TEST(RendezvousServer, DropsStrangersBeforeItLetsARankWaitForADescriptor) {
     EXPECT_EQ(late.get("key", kLimit), "value");
     char byte = 0;
     if (rehearsal) {
-      EXPECT_EQ(receive_all(stranger, &byte, 1, in(0s)), Transfer::kTimedOut);  // may stay
+      EXPECT_EQ(receive_all(stranger, &byte, 1, in(0s)), Transfer::kTimedOut);  // may remain
     } else {
       EXPECT_EQ(receive_all(stranger, &byte, 1, in(kLimit)), Transfer::kClosed);
     }
@@ -259,7 +260,7 @@ TEST(RendezvousServer, RaisesItsOwnLimitOfDescriptorsWhereTheSystemLetsIt) {
       leave_one_descriptor(false);
     }
     ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-    TcpStore store(at(server), kLimit);  // its socket is the last that is allowed
+    TcpStore store(at(server), kLimit);  // its socket is the last one allowed
     store.set("key", "value");
     rlimit after{};
     ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &after), 0);

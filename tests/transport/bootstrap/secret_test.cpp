@@ -1,5 +1,5 @@
-// Tests of the job's secret: the arithmetic against published vectors, who gets into a rendezvous
-// that has one, and what is said of who does not.
+// Tests of the job's secret: the arithmetic against published vectors, who is admitted to a
+// rendezvous that has one, and what is said about those who are not.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -110,7 +110,7 @@ TEST_F(Guarded, RefusesWhoHasNoSecret) {
 }
 
 TEST_F(Guarded, RefusesAProofThatWasOverheard) {
-  // What a client sends to a server of its own, played to this one.
+  // What a client sends to another server, replayed to this one.
   ServerHandshake overheard(kSecret);
   const ClientHandshake honest(kSecret);
   std::string input = honest.hello();

@@ -1,5 +1,5 @@
-// Tests of the rendezvous under siege: thousands of connections with garbage, half-open and slow
-// ones while the ranks of a job meet. The job meets, and nothing grows.
+// Tests of the rendezvous under siege: thousands of garbage, half-open and slow connections while
+// the ranks of a job meet. The job meets, and nothing grows.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -31,10 +31,10 @@ constexpr auto kLimit = 60s;  // a watchdog's
 constexpr int kConnections = support::kSanitized ? 1'500 : 10'000;
 constexpr std::uint32_t kRanks = 4;
 constexpr int kMeetings = 10;
-constexpr std::size_t kGarbage = 10'000;  // bytes of it that come at once
+constexpr std::size_t kGarbage = 10'000;  // arriving at once
 
-/// Connections that ask for nothing good, in turns: garbage, silence, a request or a hello byte by
-/// byte. Those that are not garbage stay open until the end.
+/// Hostile connections of three kinds in turn: garbage, silence, and a request or a hello sent byte
+/// by byte. All but garbage stay open until the end.
 class Besiegers {
  public:
   explicit Besiegers(Endpoint server) : server_(std::move(server)) {}
@@ -67,11 +67,11 @@ class Besiegers {
  private:
   struct Slow {
     Descriptor socket;
-    std::string rest;  ///< to be sent, a byte at a time, and never the last
+    std::string rest;  ///< to be sent, a byte at a time, except the last byte
   };
 
   static void say(const Descriptor& socket, std::string_view bytes) {
-    // The server may have closed it.
+    // The server may already have closed it.
     static_cast<void>(send_all(socket, bytes, std::chrono::steady_clock::now()));
   }
 
@@ -89,8 +89,8 @@ class Besiegers {
   std::vector<Slow> open_;
 };
 
-/// Meets as `rank` time and again, each time over a connection of its own, as a job would that has
-/// just been started.
+/// Meets as `rank` again and again, each time over a new connection, like a job that has just been
+/// started.
 void keep_meeting(const Endpoint& server, const std::string& secret, std::uint32_t rank) {
   for (int meeting = 0; meeting < kMeetings; ++meeting) {
     TcpStore store({server}, kLimit, secret);
@@ -138,7 +138,7 @@ TEST_P(Siege, LetsTheJobMeetAndKeepsNothing) {
     besiegers.come(number);
     const RendezvousServer::Load load = server.load();
     ASSERT_LE(load.connections, RendezvousServer::kMaxStrangers + std::size_t{2} * kRanks);
-    // Garbage counts from its arrival to the end of the server's round.
+    // Garbage counts from its arrival until the end of the server's round.
     ASSERT_LT(load.bytes, RendezvousServer::kMaxStrangers * 2 * kGarbage);
   }
   ranks.clear();
@@ -148,7 +148,7 @@ TEST_P(Siege, LetsTheJobMeetAndKeepsNothing) {
     std::this_thread::yield();
   }
   EXPECT_LE(server.load().bytes, few);
-  // Of a meeting that is over two small keys stay, of strangers nothing.
+  // A finished meeting leaves two small keys, strangers leave none.
   EXPECT_LE(server.load().keys, 2U * kMeetings);
 }
 

@@ -1,5 +1,5 @@
-// Tests of the plain TCP rendezvous: its clients meet, whoever else connects, and no wait is for
-// ever.
+// Tests of the plain TCP rendezvous: its clients meet, whoever else connects, and no wait is
+// endless.
 #include "src/transport/bootstrap/tcp_store.hpp"
 
 #include <gmock/gmock.h>
@@ -61,7 +61,7 @@ TEST(TcpStore, TriesTheNextWayToItsServerWhereOneLeadsNowhere) {
   RendezvousServer server(loopback());
   const std::uint16_t closed = loopback().port();
   const Endpoint nobody{.host = "127.0.0.1", .port = closed};
-  // 198.51.100.0/24 is nobody's: what is sent there is refused here, or lost on the way.
+  // 198.51.100.0/24 is reserved for documentation: packets are refused here, or lost on the way.
   const Endpoint nowhere{.host = "198.51.100.1", .port = server.port()};
   TcpStore store({nobody, nowhere, at(server)}, kLimit);
   EXPECT_EQ(store.add("here", 1), 1);
@@ -97,7 +97,7 @@ TEST(TcpStore, GetOfAKeyThatNobodySetsNamesKeyAndSeconds) {
   const std::string error = error_of([&] { static_cast<void>(store.get("address/3", 50ms)); });
   EXPECT_THAT(error, HasSubstr("'address/3'"));
   EXPECT_THAT(error, HasSubstr("0.05 s"));
-  // The late answer is not the next one's.
+  // The late answer is not taken for that of the next request.
   store.set("address/3", "late");
   store.set("address/4", "four");
   EXPECT_EQ(store.get("address/4", kLimit), "four");
@@ -189,7 +189,7 @@ TEST(TcpStore, SixtyFourRanksExchangeTheirAddresses) {
 }
 
 TEST(TcpStore, ClientMayStartBeforeItsServer) {
-  // The port is bound, so that it stays free for the server, but nobody answers on it yet.
+  // The port is bound, so that it stays free for the server, but nothing answers on it yet.
   RendezvousListener listener = loopback();
   const Endpoint endpoint{.host = "127.0.0.1", .port = listener.port()};
   std::jthread client([&] { TcpStore(endpoint, kLimit).set("key", "early"); });

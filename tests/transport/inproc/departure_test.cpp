@@ -1,4 +1,4 @@
-// Transport, inproc: endpoints given up and ports that close.
+// Transport, inproc: abandoned endpoints, and ports that close.
 #include <gtest/gtest.h>
 
 #include <memory>

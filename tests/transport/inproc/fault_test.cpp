@@ -1,4 +1,4 @@
-// Transport, inproc: messages that are spoilt and processes that die or stop.
+// Transport, inproc: damaged messages, and processes that die or stop.
 #include <gtest/gtest.h>
 
 #include "tests/transport/inproc/ranks.hpp"
@@ -96,7 +96,7 @@ TEST(Kill, AMessageAnnouncedByTheRankNeverComes) {
   Message& received = ranks.recv(1, 0, 5);
   ranks.send(0, 1, 5, "hello");
   ASSERT_TRUE(ranks.fabric.deliver_one());
-  ranks.port(1).progress();  // matched; rank 0 is asked for the bytes
+  ranks.port(1).progress();  // matched; rank 0 is asked for the payload
   ranks.fabric.kill(0);
   ranks.settle_all();
   EXPECT_EQ(received.status(), Status::kPeerFailed);
@@ -132,13 +132,13 @@ TEST(Kill, ASilentDeathIsNoticedByNobody) {
 
 TEST(Kill, OnlyRanksWithAnEndpointNotice) {
   Ranks ranks(3);
-  Message& quiet = ranks.recv(1, 0, 6);  // rank 1 makes one by receiving
+  Message& quiet = ranks.recv(1, 0, 6);  // receiving makes rank 1 an endpoint
   ranks.fabric.kill(0);
   ranks.settle_all();
   EXPECT_EQ(quiet.status(), Status::kPeerFailed);
   EXPECT_EQ(ranks.port(1).take_failures().size(), 1U);
   EXPECT_TRUE(ranks.port(2).take_failures().empty());
-  Message& late = ranks.recv(2, 0, 7);  // and rank 2 tries to
+  Message& late = ranks.recv(2, 0, 7);  // and here rank 2 tries to
   ranks.settle_all();
   EXPECT_EQ(late.status(), Status::kPeerFailed);
   EXPECT_EQ(ranks.port(2).take_failures().size(), 1U);

@@ -1,4 +1,4 @@
-// Transport, inproc: what a test may count on beyond the suite of every transport: when requests
+// Transport, inproc: what tests may rely on beyond the suite for every transport: when requests
 // end, eager and rendezvous, and what is counted.
 #include <gtest/gtest.h>
 

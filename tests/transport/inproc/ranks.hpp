@@ -1,4 +1,4 @@
-// Tests of the in-process transport: ranks that know each other, and their messages.
+// Tests of the in-process transport: ranks that know one another, and their messages.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace gtopk::transport::inproc {
 
 using test::Message;
 
-/// P ranks; peer ids are not ranks, on purpose.
+/// P ranks; peer ids differ from ranks on purpose.
 class Ranks {
  public:
   explicit Ranks(std::uint32_t ranks, FabricOptions options = {}) : fabric(ranks, options) {
@@ -43,7 +43,7 @@ class Ranks {
     return call;
   }
 
-  /// Delivers and progresses, in seeded order, until nothing moves at this time.
+  /// Delivers and progresses, in seeded order, until nothing more happens at the current time.
   void settle() {
     for (;;) {
       bool moved = fabric.deliver_one();
@@ -59,7 +59,7 @@ class Ranks {
       }
     }
   }
-  /// The same, and lets time pass until nothing is under way.
+  /// The same, and lets time pass until nothing is in flight.
   void settle_all() {
     do {
       settle();

@@ -80,7 +80,7 @@ TEST(Schedule, NothingArrivesBeforeItsTimeAndEverythingByTheLatest) {
   }
 }
 
-// Whoever is told something relies on having what came before it.
+// The receiver of a notice relies on having received everything sent before it.
 TEST(Schedule, ADelayedMessageHoldsBackTheControlMessagesOfItsSender) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     Ranks ranks(2, {.seed = seed, .eager_below = seed % 2 == 0 ? kAllEager : kNoneEager});
@@ -146,7 +146,7 @@ TEST(Wait, TimePassesOnlyWhenThereIsNothingElseToDo) {
   ranks.port(0).wait(milliseconds(50));
   EXPECT_EQ(since(), milliseconds(50));
   ranks.port(0).wake();
-  ranks.port(0).wait(milliseconds(50));  // the one that the wake was for
+  ranks.port(0).wait(milliseconds(50));  // this is the wait that the wake ends
   EXPECT_EQ(since(), milliseconds(50));
   ranks.port(0).wait(milliseconds(50));
   EXPECT_EQ(since(), milliseconds(100));
@@ -156,8 +156,8 @@ TEST(Wait, TimePassesOnlyWhenThereIsNothingElseToDo) {
   EXPECT_EQ(since(), milliseconds(101));
   ranks.port(2).wait(milliseconds(50));  // until the message may arrive
   EXPECT_EQ(since(), milliseconds(102));
-  ranks.port(2).wait(milliseconds(50));  // which it then does
-  ranks.port(2).wait(milliseconds(50));  // rank 1 has not acted on it yet
+  ranks.port(2).wait(milliseconds(50));  // and then it does
+  ranks.port(2).wait(milliseconds(50));  // rank 1 has not progressed yet
   EXPECT_EQ(since(), milliseconds(102));
   EXPECT_TRUE(ranks.port(1).progress());
 }

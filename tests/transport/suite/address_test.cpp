@@ -1,4 +1,5 @@
-// Every transport: whom an address names, and messages to a peer whose address comes late or never.
+// Every transport: which peer an address names, and messages to a peer whose address comes late or
+// never.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -67,7 +68,7 @@ TEST_P(Addresses, AreNotNeededByAReceiveThatDoesNotConnect) {
   EXPECT_TRUE(listening.bytes == pattern(100'000, 1));
 }
 
-/// Asked for addresses, it remembers for whom.
+/// Remembers which peers' addresses were looked up.
 struct Asked final : transport::AddressBook {
   void look_up(PeerId peer) override { peers.push_back(peer); }
   std::vector<PeerId> peers;
@@ -75,7 +76,7 @@ struct Asked final : transport::AddressBook {
 
 class LateAddress : public EveryTransport {
  protected:
-  /// What end 0 calls end 1, of which it has the card.
+  /// Returns end 0's id of end 1, of which it has the card.
   PeerId begin_with_a_card() {
     begin_among_strangers(3);
     end(0).use(&asked_);
@@ -100,13 +101,13 @@ TEST_P(LateAddress, MessagesToAPeerKnownByItsCardWaitForItInOrder) {
   for (unsigned i = 0; i < kCount; ++i) {
     send(0, 1, tag, content(i));
   }
-  // Received before the address is there.
+  // Received before the address is known.
   const Message& early = recv(0, 1, collective_tag(2, 0, 1, 0), 5);
   send(1, 0, collective_tag(2, 0, 1, 0), "early");
   ASSERT_TRUE(done({&early}));
   EXPECT_EQ(early.bytes, "early");
-  EXPECT_EQ(asked_.peers, std::vector<PeerId>{peer});  // once
-  EXPECT_TRUE(end(0).connected(peer));                 // as good as
+  EXPECT_EQ(asked_.peers, std::vector<PeerId>{peer});  // looked up once
+  EXPECT_TRUE(end(0).connected(peer));                 // counts as connected
   end(0).set_address(peer, end(1).address());
   for (unsigned i = 0; i < kCount; ++i) {
     const Message& in = recv(1, 0, tag, content(i).size());
@@ -134,7 +135,7 @@ TEST_P(LateAddress, ThatDoesNotComeFailsMessagesSaysWhyAndIsAskedForAgain) {
   EXPECT_TRUE(end(0).take_failures().empty());
   const Message& two = send(0, 1, collective_tag(1, 0, 1, 0), "two");
   EXPECT_EQ(asked_.peers.size(), 2U);
-  // Neither a card nor somebody else's address will do.
+  // Neither a card nor another peer's address is accepted.
   EXPECT_THROW(end(0).set_address(peer, end(1).card()), Error);
   EXPECT_THROW(end(0).set_address(peer, end(2).address()), Error);
   EXPECT_TRUE(two.pending());

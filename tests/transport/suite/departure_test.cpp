@@ -1,4 +1,4 @@
-// Every transport: ends that close, and what the others are told of it.
+// Every transport: ends that close, and what the others are told about it.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -14,7 +14,7 @@ INSTANTIATE_TEST_SUITE_P(Every, Departure, testing::ValuesIn(networks()), name_o
 
 class ToldDeparture : public EveryTransport {
  protected:
-  /// Moves until `at` reports a failure; all that it has reported then.
+  /// Moves until `at` reports a failure; returns all that it has reported by then.
   std::vector<transport::PeerFailure> told(std::size_t at) {
     std::vector<transport::PeerFailure> failures;
     EXPECT_TRUE(network().until([&] {

@@ -21,7 +21,7 @@ namespace gtopk::test {
 
 class EveryTransport : public testing::TestWithParam<NetworkKind> {
  protected:
-  /// `size` ends that know each other; those of the network before are gone.
+  /// `size` ends that know one another; the previous network's ends are gone.
   Network& begin(std::size_t size, std::uint64_t seed = 1) {
     begin_among_strangers(size, seed).introduce();
     return *network_;

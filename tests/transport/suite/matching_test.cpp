@@ -1,4 +1,4 @@
-// Every transport: each message arrives once, whole, in order and where it was asked for, or says
+// Every transport: each message arrives once, whole, in order and where it was requested, or says
 // why not.
 #include <gtest/gtest.h>
 
@@ -142,7 +142,7 @@ TEST_P(Messages, LeaveTheirBufferFreeAsSoonAsTheSendIsDone) {
   for (const std::size_t size : {5UL, 2'000UL, 70'000UL, 1UL << 20U}) {
     Message& out = send(0, 1, 5, pattern(size, 1));
     Message* in = nullptr;
-    // Where a send is done before its receive is there, the message is the transport's by then.
+    // If a send completes before its receive is posted, the transport owns the message by then.
     if (!out.done()) {
       in = &recv(1, 0, 5, size);
       ASSERT_TRUE(done({&out}));

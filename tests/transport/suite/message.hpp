@@ -1,4 +1,4 @@
-// Test support of the transports: a message that remembers what became of it.
+// Test support of the transports: a message that remembers how it ended.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ using transport::Status;
 using transport::Tag;
 using transport::Transport;
 
-/// A message, or the room for one, and its request. It must stay where it is while that is pending.
+/// A message to send or a buffer to receive into, with its request. It must not move while pending.
 struct Message {
   std::string bytes;
   Request request;
@@ -42,11 +42,11 @@ struct Message {
     EXPECT_LE(completions, 1);
     return request.status();
   }
-  /// What arrived.
+  /// The received bytes.
   [[nodiscard]] std::string text() const { return bytes.substr(0, request.length()); }
 };
 
-/// Content that shows every shift and every lost byte.
+/// Content in which every shift and every lost byte shows.
 inline std::string pattern(std::size_t size, unsigned seed) {
   std::string bytes(size, '\0');
   unsigned state = seed * 2654435761U + 1;
@@ -57,8 +57,8 @@ inline std::string pattern(std::size_t size, unsigned seed) {
   return bytes;
 }
 
-/// No byte, and every power of two up to 4 MiB with its neighbours: whatever limit a transport has
-/// between its protocols lies between two of them.
+/// Zero, and every power of two up to 4 MiB with its neighbours: any size at which a transport
+/// switches protocols lies between two of them.
 inline std::vector<std::size_t> sizes_around_limits() {
   std::vector<std::size_t> sizes = {0};
   for (std::size_t power = 1; power <= std::size_t{4} << 20U; power *= 2) {

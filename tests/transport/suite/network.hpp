@@ -1,5 +1,5 @@
-// Test support of the transports: what a transport brings to be run through the suite: some ends
-// in one thread, how to move what is under way between them, and one row in networks.cpp.
+// Test support of the transports: what a transport provides to be run through the suite: some ends
+// in one thread, how to move what is in flight between them, and a row in networks.cpp.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@
 
 namespace gtopk::test {
 
-/// Whatever is not there by then never comes.
+/// What has not happened by then never will.
 inline constexpr std::chrono::seconds kWatchdog{30};
 
 class Network {
@@ -30,20 +30,20 @@ class Network {
   [[nodiscard]] virtual std::size_t size() const = 0;
   [[nodiscard]] virtual Transport& operator[](std::size_t end) = 0;
 
-  /// Moves what can move now; false when nothing did.
+  /// Moves what can move now; false if nothing did.
   virtual bool move() = 0;
-  /// Nothing moved: false when nothing ever will by itself.
+  /// After nothing moved: false if nothing ever will on its own.
   virtual bool more_may_come() = 0;
-  /// The time that wait() takes.
+  /// The clock by which wait() measures.
   [[nodiscard]] virtual transport::TimePoint now() const = 0;
-  /// Closes one end while the others move on, as their engines do.
+  /// Closes one end while the others keep moving, as their engines do.
   virtual void close(std::size_t end) = 0;
 
-  /// Everybody gets to know everybody's address.
+  /// Gives every end every other end's address.
   void introduce() {
     ids.resize(size());
     for (std::size_t at = 0; at < size(); ++at) {
-      // Ids of peers are not their places, on purpose.
+      // Peer ids differ from positions on purpose.
       ids[at].resize(size());
       for (std::size_t i = 1; i <= size(); ++i) {
         const std::size_t of = (at + i) % size();
@@ -51,14 +51,14 @@ class Network {
       }
     }
   }
-  /// `at` gets to know how to reach `of`.
+  /// Tells `at` how to reach `of`; returns its id there.
   PeerId introduce(std::size_t at, std::size_t of) {
     const PeerId peer = (*this)[at].add_peer((*this)[of].card());
     (*this)[at].set_address(peer, (*this)[of].address());
     return peer;
   }
 
-  /// Moves until `done()`; false when that does not come.
+  /// Moves until `done()`; false if that never happens.
   template <typename Done>
   [[nodiscard]] bool until(const Done& done) {
     const auto deadline = std::chrono::steady_clock::now() + kWatchdog;
@@ -70,7 +70,8 @@ class Network {
     return true;
   }
 
-  /// What `from` has sent to `to` so far is there, received or not: a notice behind it is.
+  /// Waits until all that `from` has sent to `to` so far has arrived, received or not, by sending a
+  /// notice after it.
   [[nodiscard]] bool arrived(std::size_t from, std::size_t to) {
     constexpr Tag kBehind = transport::control_tag(~std::uint64_t{0});
     Message out("x");
@@ -80,26 +81,26 @@ class Network {
     return until([&] { return in.done() && out.done(); }) && in.bytes == out.bytes;
   }
 
-  /// ids[i][j] is what i calls j.
+  /// ids[i][j] is i's id of j.
   std::vector<std::vector<PeerId>> ids;
 };
 
 /// A row of the suite.
 struct NetworkKind {
   std::string name;
-  /// `seed` draws the order of events where that is not the kernel's.
+  /// `seed` draws the order of events where the kernel does not decide it.
   std::function<std::unique_ptr<Network>(std::size_t size, std::uint64_t seed)> make;
-  /// How many seeds are worth a run where chance plays a part.
+  /// How many seeds are worth running where chance plays a part.
   std::uint64_t seeds = 1;
-  /// An end is told when another one ends in the same process.
+  /// An end notices when another end in the same process closes.
   bool tells_of_ends = true;
-  /// Cards are shorter than addresses, and the address book is asked for those.
+  /// Cards are shorter than addresses, and the address book is asked for addresses.
   bool asks_for_addresses = false;
 };
 
 /// Every transport.
 [[nodiscard]] const std::vector<NetworkKind>& networks();
-/// Those of which `trait` holds.
+/// Those that have `trait`.
 [[nodiscard]] std::vector<NetworkKind> networks_that(bool NetworkKind::*trait);
 
 }  // namespace gtopk::test

@@ -19,7 +19,7 @@ const std::vector<NetworkKind>& networks() {
       {.name = "UcxSharedMemory",
        .make = ucx_network("tcp,posix,sysv,self"),
        .seeds = 2,
-       .tells_of_ends = false,  // shared memory is watched by process, and here is one
+       .tells_of_ends = false,  // shared memory watches processes, and here is only one
        .asks_for_addresses = true},
   };
   return kRows;

@@ -36,7 +36,7 @@ TEST_P(Waiting, AWakeBeforeItIsNotLost) {
   begin(1);
   while (network().move()) {
   }
-  // Sleeps are cut to 50 ms; of twenty that were not woken, each would take that long.
+  // Sleeps are capped at 50 ms; if the wake-ups failed, each of the twenty would take that long.
   const transport::TimePoint begin = network().now();
   for (int round = 0; round < 20; ++round) {
     end(0).wake();

@@ -1,5 +1,5 @@
-// Every transport: receives that are withdrawn, messages that nobody wants any more, and endpoints
-// that are given up.
+// Every transport: withdrawn receives, messages that nobody wants any more, and abandoned
+// endpoints.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -97,7 +97,7 @@ TEST_P(Withdrawal, SiftDropsWhatIsNotOursAndLeavesTheRestInItsOrder) {
       EXPECT_NE(std::ranges::count(seen, kNot), 0);
       EXPECT_FALSE(end(1).lies_there(kNot));
       EXPECT_TRUE(end(1).lies_there(kOurs));
-      send(0, 1, kOurs, pattern(size, 2 * round + 1));  // behind what was looked at
+      send(0, 1, kOurs, pattern(size, 2 * round + 1));  // behind those already seen
     }
     for (unsigned i = 0; i < 6; ++i) {
       const Message& in = recv(1, 0, kOurs, size);
@@ -153,7 +153,7 @@ TEST_P(Withdrawal, GiveUpEndsEveryRequestWithThePeerReportsNothingAndLeavesTheOt
   Message& waiting = recv(0, 1, 2, 8);
   Message& other = recv(0, 2, 2, 8);
   Message& large = send(0, 1, 3, std::string(std::size_t{32} << 20U, 'x'));
-  const bool large_was_done = large.done();  // taken at once, where everything is
+  const bool large_was_done = large.done();  // where everything is sent eagerly
   end(0).give_up(id(0, 1));
   ASSERT_TRUE(done({&waiting, &large}));
   EXPECT_EQ(waiting.status(), Status::kPeerFailed);

@@ -1,4 +1,4 @@
-// Tests of sets of cores: as text and back, and what is no such text.
+// Tests of sets of cores: to text and back, and invalid text.
 #include "src/transport/topology/cores.hpp"
 
 #include <gmock/gmock.h>

@@ -18,7 +18,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// By name of the thread, the cores on which the kernel lets it run.
+/// The cores on which the kernel lets each thread run, by thread name.
 std::map<std::string, Cores> threads_here() {
   std::map<std::string, Cores> found;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {

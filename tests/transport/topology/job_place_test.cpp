@@ -1,4 +1,4 @@
-// Tests of a rank's place on its host: by every launcher, and what nobody could mean.
+// Tests of a rank's place on its host: with every launcher, and with invalid values.
 #include "src/transport/topology/job_place.hpp"
 
 #include <gmock/gmock.h>
@@ -36,9 +36,9 @@ TEST(JobPlace, IsWhatTheLauncherSays) {
            {{{"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}, 1, 2},
            {{{"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "8"}}, 1, 8},
            {{{"SLURM_LOCALID", "2"}, {"SLURM_NTASKS_PER_NODE", "4"}}, 2, 4},
-           {{{"SLURM_LOCALID", "2"}}, 2, 3},                             // at least
+           {{{"SLURM_LOCALID", "2"}}, 2, 3},                             // at least 3
            {{{"LOCAL_RANK", "5"}, {"LOCAL_WORLD_SIZE", "many"}}, 5, 6},  // likewise
-           {{{"LOCAL_RANK", "x"}, {"SLURM_LOCALID", "1"}}, 1, 2},        // passed over
+           {{{"LOCAL_RANK", "x"}, {"SLURM_LOCALID", "1"}}, 1, 2},        // skipped: no number
            {{{"LOCAL_RANK", "-1"}, {"LOCAL_WORLD_SIZE", "4"}}, 0, 1}}) {
     const JobPlace place = place_by(each.environment);
     EXPECT_EQ(place.local_rank, each.rank) << testing::PrintToString(each.environment);

@@ -1,4 +1,4 @@
-// Tests of the topology: a machine out of a file beside them.
+// Tests of the topology: a machine read from a file in this folder.
 #pragma once
 
 #include <string>

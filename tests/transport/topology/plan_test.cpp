@@ -1,4 +1,4 @@
-// Tests of the plan: a table of ranks on machines that are not at hand.
+// Tests of the plan: a table of ranks on machines that we do not have.
 #include "src/transport/topology/plan.hpp"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ using testing::SizeIs;
 struct Case {
   const char* machine;
   JobPlace job;
-  const char* mask;  ///< of the process; empty: as the file says
+  const char* mask;  ///< of the process; empty: the file's
   const char* gpu;
   const char* nic;
   const char* why_nic;
@@ -74,7 +74,7 @@ const std::vector<Case>& cases() {
        "none",
        -1,
        "no place is known"},
-      // Visible GPUs are counted from 0, as CUDA does.
+      // Visible GPUs are numbered from 0, as in CUDA.
       {"two_sockets",
        {1, 2, {}, {{2, 3}}},
        "",
@@ -85,7 +85,7 @@ const std::vector<Case>& cases() {
        -1,
        kSeveral},
       {"two_sockets", {3, 4, {}, {{1}}}, "", "GPU 1", "eth0", "host bridge", "none", -1, kSeveral},
-      // No GPU: NICs near the process's cores, dealt in blocks.
+      // No GPU: NICs near the process's cores, dealt out in blocks.
       {"two_sockets", {0, 4, {}, {{}}}, "", "", "eth0", "local rank 0 of 4", "none", -1, kSeveral},
       {"two_sockets", {1, 4, {}, {{}}}, "", "", "eth0", "local rank 1 of 4", "none", -1, kSeveral},
       {"two_sockets", {2, 4, {}, {{}}}, "", "", "eth1", "local rank 2 of 4", "none", -1, kSeveral},
@@ -107,7 +107,7 @@ const std::vector<Case>& cases() {
        "none",
        -1,
        kSeveral},
-      // The mask of the process is never left.
+      // The process's mask is always respected.
       {"two_sockets",
        {0, 4, {"eth0"}},
        "0-3",
@@ -136,7 +136,7 @@ const std::vector<Case>& cases() {
        "none",
        -1,
        "eth0 is near cores 0-7, and this process may run on 8-15 alone"},
-      // Ranks that share all cores are not crowded onto fewer than there are ranks.
+      // Ranks that share all cores are not crowded onto fewer cores than ranks.
       {"two_sockets", {0, 8, {"eth0"}}, "", "GPU 0", "eth0", "", "0-7", 0, "eth0"},
       {"two_sockets",
        {0, 9, {"eth0"}},
@@ -147,7 +147,7 @@ const std::vector<Case>& cases() {
        "none",
        -1,
        "8 of them are too few for 9 ranks"},
-      // Two GPUs and two NICs below each switch: one each.
+      // Two GPUs and two NICs below each switch: one NIC each.
       {"dgx", {0, 8}, "", "GPU 0", "ib0", "switch", "none", -1, kSeveral},
       {"dgx", {1, 8}, "", "GPU 1", "ib1", "switch", "none", -1, kSeveral},
       {"dgx", {2, 8}, "", "GPU 2", "ib2", "switch", "none", -1, kSeveral},

@@ -1,5 +1,5 @@
-// Tests of the probe: what hwloc's files say arrives in the plain value, this machine's too, and
-// what is no such file is an error.
+// Tests of the probe: what hwloc's files say arrives in the plain value, for this machine too, and
+// an invalid file is an error.
 #include "src/transport/topology/probe.hpp"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Test support of this room: a forked rank's transport, which knows those of all the others.
+// Test support of this room: a forked rank's transport that knows those of all others.
 #pragma once
 
 #include <fmt/format.h>
@@ -21,17 +21,17 @@
 
 namespace gtopk::test {
 
-/// What UCX allocates from here on, and is meant to be left behind, is no leak: it is reachable
-/// from memory that LeakSanitizer does not look into.
+/// From here on, what UCX allocates is leaked on purpose: it is reachable only from memory that
+/// LeakSanitizer does not scan.
 inline void leave_allocations_behind() {
 #if defined(__SANITIZE_ADDRESS__)
   __lsan_disable();
 #endif
 }
 
-/// One rank's transport, which knows all the others.
+/// One rank's transport, which knows all others.
 struct Job {
-  /// `before_ucx` runs when the rank has its line to the others and no UCX yet.
+  /// `before_ucx` runs once the rank has connected to the store, before it starts UCX.
   explicit Job(
       ForkedRank& rank, const std::function<void()>& before_ucx = [] {})
       : store(rank.store()), rank(rank.rank()), size(rank.size()) {
@@ -59,7 +59,7 @@ struct Job {
         done, limit);
   }
 
-  /// Progresses until nothing moves any more by itself; true when anything has.
+  /// Progresses until nothing moves on its own any more; true if anything moved.
   bool settle() const {
     constexpr int kStill = 1000;
     bool moved = false;
@@ -74,26 +74,26 @@ struct Job {
     return moved;
   }
 
-  /// Progresses until the parent speaks, or kills.
+  /// Progresses until the parent says something, or kills it.
   void serve(ForkedRank& self) {
     pollfd channel = {.fd = self.channel(), .events = POLLIN, .revents = 0};
     ASSERT_TRUE(until([&] { return poll(&channel, 1, 0) != 0; }));
   }
-  /// Settles as often as the parent asks for it, and answers whether anything moved.
+  /// Settles whenever the parent asks for it, and answers whether anything moved.
   void settle_on_request(ForkedRank& self) const {
     while (self.hear() == "settle") {
       self.say(settle() ? "moved" : "still");
     }
   }
 
-  /// All ranks have come this far. Progresses meanwhile, as a peer may need this rank's.
+  /// Waits until all ranks have come this far. Progresses meanwhile, as a peer may depend on it.
   void meet(const std::string& name) {
     const std::int64_t all = size;
     std::int64_t here = store->add(name, 1);
     ASSERT_TRUE(until([&] { return (here = store->add(name, 0)) >= all; }));
   }
 
-  /// The orderly way out.
+  /// Leaves in order.
   void leave() {
     for (const PeerId peer : peers) {
       transport->expect_departure(peer);

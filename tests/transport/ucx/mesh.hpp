@@ -1,5 +1,5 @@
-// Test support of this room: UCX transports in one process and one thread. They go through the
-// suite of tests/transport/suite, and know each other in the tests of this room.
+// Test support of this room: UCX transports in one process and one thread. They run through the
+// suite in tests/transport/suite, and know one another in the tests of this room.
 #pragma once
 
 #include <sched.h>
@@ -19,7 +19,7 @@
 
 namespace gtopk::test {
 
-/// Calls `progress` until `done()`; false when the watchdog was faster.
+/// Calls `progress` until `done()`; false if the watchdog fires first.
 template <typename Progress, typename Done>
 bool progress_until(const Progress& progress, const Done& done,
                     std::chrono::nanoseconds limit = kWatchdog) {
@@ -54,7 +54,7 @@ class UcxNetwork : public Network {
   [[nodiscard]] transport::TimePoint now() const override {
     return std::chrono::steady_clock::now();
   }
-  /// Over TCP a flush needs the other ends' progress.
+  /// Over TCP a flush depends on the other ends' progress.
   void close(std::size_t end) override {
     std::atomic<bool> closed{false};
     std::thread closing([&] {

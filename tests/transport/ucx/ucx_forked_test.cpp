@@ -1,4 +1,4 @@
-// Tests of the UCX transport between real processes, which can be killed: what arrives, and what a
+// Tests of the UCX transport between real processes that can be killed: what arrives, and what a
 // rank is told when another is gone. Times are a watchdog's.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -106,8 +106,8 @@ TEST(UcxForked, KilledPeerFailsEveryRequestOverTcp) {
                       }
                       Message hello("x");
                       hello.send(*job.transport, victim, 1);
-                      Message waiting(std::size_t{100});      // a receive that nobody will answer
-                      Message large(std::size_t{16} << 20U);  // a rendezvous under way
+                      Message waiting(std::size_t{100});      // a receive that is never answered
+                      Message large(std::size_t{16} << 20U);  // a rendezvous in flight
                       waiting.recv(*job.transport, victim, 2);
                       if (self.rank() == 0) {
                         large.send(*job.transport, victim, 3);
@@ -133,7 +133,7 @@ TEST(UcxForked, KilledPeerFailsEveryRequestOverTcp) {
                       Message late("late");
                       late.send(*job.transport, victim, 4);
                       EXPECT_EQ(late.request.status(), Status::kPeerFailed);
-                      // The living work on.
+                      // The surviving ranks still work.
                       const PeerId other = job.peers[static_cast<std::size_t>(1 - self.rank())];
                       Message out("still here");
                       Message in(std::size_t{10});
@@ -194,8 +194,8 @@ TEST(UcxForked, PeerKilledInTheMiddleOfAMessageLeavesNoReceivePending) {
   EXPECT_TRUE(reports[1].signalled(SIGKILL)) << reports[1];
 }
 
-/// The receiver looks away after the first bytes, so that the sender is stuck in mid-message when
-/// it is stopped.
+/// The receiver stops progressing after the first bytes, so the sender is in mid-message when it is
+/// stopped.
 void expect_no_more_of_a_message(const ForkedRanks::Options& options) {
   ForkedRanks ranks(
       2,
@@ -233,7 +233,8 @@ void expect_no_more_of_a_message(const ForkedRanks::Options& options) {
   ranks.tell(0, "stopped");
   EXPECT_EQ(ranks.hear(0), "given up");
   ranks.signal(1, SIGCONT);
-  // By turns, until neither moves anything any more: then the rest of the message is where it went.
+  // In turn until neither moves anything more: by then the rest of the message has gone wherever it
+  // goes.
   for (bool moved = true; moved;) {
     moved = false;
     for (const int rank : {1, 0}) {
@@ -342,7 +343,7 @@ TEST_P(UcxForkedTest, ExpectedDepartureIsNoFailure) {
   }
 }
 
-/// Reachable to the end, so that no sanitizer calls it a leak.
+/// Reachable to the end, so that sanitizers do not report a leak.
 [[gnu::used]] Job* never_destroyed = nullptr;
 
 TEST_P(UcxForkedTest, LeavingWithoutCloseIsQuietAndExitsWithZero) {

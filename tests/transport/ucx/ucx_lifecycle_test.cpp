@@ -1,5 +1,5 @@
-// Tests of beginning and end: nothing is left behind, a fork is noticed, and a message allocates
-// nothing of ours. Cases share a process, so each counts from what it found.
+// Tests of start and end: nothing is left behind, a fork is noticed, and a message causes no
+// allocation of ours. Cases share a process, so each counts relative to its start.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -19,7 +19,7 @@ namespace {
 std::atomic<long> allocations{0};
 }
 
-// Counts what this program allocates through C++; UCX, a C library, does not come by here.
+// Counts what this program allocates through C++; UCX, a C library, does not use operator new.
 [[gnu::noinline]] void* operator new(std::size_t size) {
   allocations.fetch_add(1, std::memory_order_relaxed);
   if (void* const memory = std::malloc(size)) {
@@ -47,8 +47,8 @@ void exchange_once(Mesh& mesh) {
 class UcxLifecycleTest : public testing::TestWithParam<const char*> {
  protected:
   [[nodiscard]] transport::UcxOptions options() const {
-    // UCX unlinks a file at once where it can share it by a link in /proc; by name it stays to be
-    // seen.
+    // UCX unlinks a file at once if it can share it through a link in /proc; shared by name, the
+    // file remains visible.
     return {.settings = {
                 {"TLS", GetParam()}, {"POSIX_DIR", files_.path()}, {"POSIX_USE_PROC_LINK", "n"}}};
   }
@@ -76,7 +76,7 @@ TEST_P(UcxLifecycleTest, FiftyRoundsLeaveNothingBehind) {
       mesh[i].close(std::chrono::nanoseconds(0));
     }
   };
-  round();  // what UCX keeps for the whole process exists from here on
+  round();  // from here on UCX's per-process resources exist
   const HeldResources before;
   for (int i = 0; i < 50; ++i) {
     round();
@@ -136,7 +136,7 @@ TEST(UcxLifecycle, ForkedChildGetsAnErrorAndLeavesTheParentAlone) {
     } catch (const Error& error) {
       answer = error.what();
     }
-    mesh.transports.clear();  // may not tear down what the parent uses
+    mesh.transports.clear();  // must not tear down what the parent uses
     const bool written = write(channel[1], answer.data(), answer.size()) > 0;
     _exit(written ? 0 : 1);
   }

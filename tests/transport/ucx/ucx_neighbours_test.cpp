@@ -30,8 +30,8 @@ using namespace std::chrono_literals;
 
 constexpr const char* kTcp = "tcp,self";
 constexpr const char* kSharedMemory = "posix,sysv,self";
-/// Nothing here is waited for that long unless it never comes: UCX itself looks at shared memory
-/// every 20 s, and at a TCP connection that somebody still holds never.
+/// Nothing here takes that long unless it never comes: UCX itself checks shared memory every 20 s,
+/// and never notices the end of a TCP connection that some process still holds.
 constexpr auto kSoon = 8s;
 
 ForkedRanks::Options over(const char* tls) {
@@ -46,7 +46,7 @@ void exchange_a_message(Job& job, PeerId other) {
   ASSERT_TRUE(job.until([&] { return in.done() && out.done(); }));
 }
 
-/// Descriptors of processes that this one holds: one for each connected peer in shared memory.
+/// Process descriptors that this process holds: one for each peer connected over shared memory.
 std::ptrdiff_t watched_processes() {
   const std::filesystem::directory_iterator open_files("/proc/self/fd");
   return std::count_if(begin(open_files), end(open_files), [](const auto& entry) {
@@ -73,7 +73,7 @@ void expect_to_be_told(Job& job, PeerId victim, Message& waiting) {
   EXPECT_FALSE(job.transport->connected(victim));
 }
 
-// The victim stays a zombie until join(): its process id is not free, and /proc still shows it.
+// The victim stays a zombie until join(): its process id is not reused, and /proc still shows it.
 TEST(UcxNeighbours, KilledPeerIsReportedOverSharedMemoryAndTheLivingWorkOn) {
   ForkedRanks ranks(
       3,
@@ -96,7 +96,7 @@ TEST(UcxNeighbours, KilledPeerIsReportedOverSharedMemoryAndTheLivingWorkOn) {
         exchange_a_message(job, other);
         EXPECT_EQ(watched_processes(), 1);
         job.transport->expect_departure(other);
-        job.size = 2;  // of those that live
+        job.size = 2;  // the survivors
         job.meet("leave");
         EXPECT_TRUE(job.transport->take_failures().empty());
         job.transport->close(kWatchdog);
@@ -134,7 +134,7 @@ TEST(UcxNeighbours, PeerThatHasEndedBeforeTheFirstMessageIsReportedOverSharedMem
   EXPECT_TRUE(reports[0].passed()) << reports[0];
 }
 
-// What a rank has sent arrives, however soon it ends afterwards, and before its end is told.
+// What a rank has sent arrives, however soon it then ends, and before its end is reported.
 TEST(UcxNeighbours, MessagesSentJustBeforeDeathArriveBeforeTheDeathIsReported) {
   constexpr int kMessages = 40;
   ForkedRanks ranks(
@@ -187,7 +187,7 @@ TEST(UcxNeighbours, MessagesSentJustBeforeDeathArriveBeforeTheDeathIsReported) {
 
 // --- children that outlive their parent
 
-/// The network sockets of this process that a program it starts would hold too.
+/// This process's network sockets that a program started by it would inherit.
 std::ptrdiff_t sockets_open_on_exec() {
   std::ptrdiff_t count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -244,7 +244,7 @@ TEST_P(ChildOfARank, OutlivesItAndTheOthersAreToldOverTcp) {
         Job job(self);
         if (self.rank() == 1) {
           exchange_a_message(job, job.peers[0]);
-          // A program that starts others does so long after its connections were made.
+          // A rank usually starts other programs long after its connections were made.
           ASSERT_TRUE(GetParam() == Child::kForked ||
                       job.until([] { return sockets_open_on_exec() == 0; }));
           start(GetParam(), lifeline[0], self.channel());
@@ -253,14 +253,14 @@ TEST_P(ChildOfARank, OutlivesItAndTheOthersAreToldOverTcp) {
           return;
         }
         Message waiting(std::size_t{100});
-        if (self.rank() == 0) {  // has a connection
+        if (self.rank() == 0) {  // is connected
           exchange_a_message(job, job.peers[1]);
           waiting.recv(*job.transport, job.peers[1], 2);
           EXPECT_EQ(watched_processes(), 0);  // TCP needs none
         }
         self.say("met");
         ASSERT_EQ(self.hear(), "killed");
-        if (self.rank() == 2) {  // would make one
+        if (self.rank() == 2) {  // would have to connect
           waiting.recv(*job.transport, job.peers[1], 2);
         }
         expect_to_be_told(job, job.peers[1], waiting);
@@ -304,7 +304,7 @@ TEST(UcxNeighbours, ForkedChildThatExitsLeavesTheConnectionsOfItsParentAlone) {
       over("tcp,posix,sysv,self"));
 }
 
-// --- memory shared, the network not: two containers of one machine
+// --- shared memory but separate networks: two containers on one machine
 
 bool enter_own_network() {
   return unshare(CLONE_NEWNET) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0;
@@ -319,7 +319,7 @@ bool own_network_can_be_had() {
   return waitpid(child, &status, 0) == child && status == 0;
 }
 
-/// As the engine waits: in the transport's longest sleep, until there is something.
+/// Like the engine waits: in the transport's longest sleep, until something arrives.
 template <typename Done>
 bool sleep_until(Transport& transport, const Done& done, std::chrono::nanoseconds limit) {
   return progress_until(
@@ -333,8 +333,8 @@ bool sleep_until(Transport& transport, const Done& done, std::chrono::nanosecond
       done, limit);
 }
 
-// Neither can wake the other: UCX's wake-ups are sockets of a network namespace. A round trip that
-// sleeps its 50 ms twice would take 20 s for all.
+// Neither can wake the other: UCX's wake-ups are sockets of a network namespace. If every round
+// trip slept its 50 ms twice, all of them would take 20 s.
 TEST(UcxNeighbours, RoundTripsAcrossNetworkNamespacesDoNotSleepUntilSomebodyElseWakesThem) {
   if (!own_network_can_be_had()) {
     GTEST_SKIP() << "this process may not make network namespaces: run it as root";
@@ -396,7 +396,7 @@ TEST(UcxNeighbours, NothingButAnIdleReceiveAcrossNetworkNamespacesSleepsOn) {
           getrusage(RUSAGE_THREAD, &after);
           return after.ru_nvcsw - before.ru_nvcsw;
         };
-        EXPECT_LT(sleeps(5), 40);  // in steps of a millisecond: 250 and more
+        EXPECT_LT(sleeps(5), 40);  // with sleeps of 1 ms: 250 or more
         job.transport->cancel(idle.request);
         ASSERT_TRUE(job.until([&] { return idle.done(); }));
         job.leave();

@@ -1,5 +1,5 @@
-// UCX: messages of whoever knows how to reach a process and not its key: of another job. They must
-// fit no receive, whatever their tags, and end for their sender when they are dropped.
+// UCX: messages from another job, which can reach a process but does not know its key. They must
+// fit no receive, whatever their tags, and complete at their sender when they are dropped.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace gtopk::test {
 namespace {
 
-/// As a process has it that was given the address of another one: its own idea of the key.
+/// The card with another key, as in a job that took this process for one of its own.
 std::string card_with_another_key(Transport& of, Tag key) {
   transport::UcxAddress address = transport::decode_ucx_address(of.card());
   address.key = key;

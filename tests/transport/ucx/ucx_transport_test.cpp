@@ -1,4 +1,4 @@
-// Tests of the UCX transport beyond the suite of every transport: sleep, addresses and settings.
+// Tests of the UCX transport beyond the suite for every transport: sleep, addresses and settings.
 #include "src/transport/ucx/ucx_transport.hpp"
 
 #include <gmock/gmock.h>
@@ -50,14 +50,14 @@ TEST_P(UcxTransportTest, MessageEndsAWait) {
   });
   Message out("hello");
   out.send(mesh[0], mesh.ids[0][1], 1);
-  // The connection is made by both ends' progress.
+  // Both ends must progress to connect.
   EXPECT_TRUE(
       progress_until([&] { return mesh[0].progress(); }, [&] { return received && out.done(); }));
   receiver.join();
   EXPECT_EQ(in.bytes, "hello");
 }
 
-/// A port on loopback where every connection is accepted and reset at once, as by the kernel of a
+/// A loopback port that accepts and at once resets every connection, as the kernel does for a
 /// process that is killed while others connect to it.
 class ResettingPort {
  public:
@@ -111,7 +111,7 @@ class ResettingPort {
   std::thread thread_;
 };
 
-// What UCX_TCP_CONN_NB=n makes a use of freed memory, now and then.
+// With UCX_TCP_CONN_NB=n this case uses freed memory now and then.
 TEST(UcxTransport, PeerThatResetsEveryConnectionIsAFailureAndNoCrash) {
   const auto options = [](const std::string& ports) {
     return transport::UcxOptions{
@@ -130,7 +130,7 @@ TEST(UcxTransport, PeerThatResetsEveryConnectionIsAFailureAndNoCrash) {
   port.start();
   const auto dialler = transport::make_ucx_transport(options("0"));
   const auto step = [&] { return dialler->progress(); };
-  constexpr std::size_t kIdentity = 5;  // where an address has it, behind magic and version
+  constexpr std::size_t kIdentity = 5;  // its position in an address, after magic and version
   for (char round = 0; round < 100; ++round) {
     address[kIdentity] = card[kIdentity] = round;
     const PeerId peer = dialler->add_peer(card);
