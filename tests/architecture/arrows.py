@@ -1,4 +1,4 @@
-"""Room: tests of the architecture. Who needs whom: as the sources say, and as the picture does."""
+"""Room: tests of the architecture. Which room needs which: in the sources and in the picture."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ PACKAGE = ROOT / "src" / "torch_backend" / "gtopk"
 
 
 def picture(name: str, page: str) -> Arrows:
-    """The fenced block ``name`` of a page: "room -> room, room", or "room" where it needs none.
+    """The fenced block ``name`` of a page: "room -> room, room", or "room" if it needs none.
 
-    A line that begins with a space goes on with the one before.
+    A line that begins with a space continues the one before.
     """
     found = re.search(rf"^```{name}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     if found is None:
@@ -39,7 +39,7 @@ def room_of(path: str) -> str | None:
 
 
 def includes() -> Arrows:
-    """Between the rooms of the C++ sources."""
+    """The arrows between the rooms of the C++ sources."""
     arrows: Arrows = {}
     for folder in ("include", "src"):
         for file in (ROOT / folder).rglob("*.[ch]pp"):
@@ -47,14 +47,14 @@ def includes() -> Arrows:
             if room is None:
                 raise ValueError(f"{file} is in no room")
             needed = re.findall(r'^\s*#\s*include "([^"]+)"', file.read_text(), re.MULTILINE)
-            # What the build writes (the version) is in no room.
+            # Generated files (the version) are in no room.
             rooms = {room_of(each) for each in needed} - {None, room}
             arrows.setdefault(room, set()).update(str(each) for each in rooms)
     return arrows
 
 
 def imported(tree: ast.AST, modules: set[str]) -> set[str]:
-    """Which modules of the package a module imports, also those of which it needs types alone."""
+    """Which modules of the package a module imports, including those needed only for types."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -68,7 +68,7 @@ def imported(tree: ast.AST, modules: set[str]) -> set[str]:
 
 
 def imports() -> Arrows:
-    """Between the modules of the Python package."""
+    """The arrows between the modules of the Python package."""
     modules = {file.stem for pattern in ("*.py", "*.pyi") for file in PACKAGE.glob(pattern)}
     return {
         file.stem: imported(ast.parse(file.read_text()), modules - {file.stem})
@@ -80,7 +80,7 @@ def imports() -> Arrows:
 def complaints(
     drawn: Arrows, real: Arrows, back: frozenset[tuple[str, str]] = frozenset()
 ) -> list[str]:
-    """What is wrong with a picture. Each room stands below those it needs, but for ``back``."""
+    """What is wrong with a picture. Each room stands below those it needs, except for ``back``."""
     found = [f"{room} is not in the picture" for room in sorted(real.keys() - drawn.keys())]
     found += [f"{room} is in the picture only" for room in sorted(drawn.keys() - real.keys())]
     above: set[str] = set()

@@ -1,4 +1,4 @@
-"""The picture of rooms and arrows in docs/architecture.md is true, and goes round nowhere."""
+"""The picture of rooms and arrows in docs/architecture.md is true and has no cycle."""
 
 from __future__ import annotations
 

@@ -10,14 +10,14 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def rows(page: str, title: str) -> list[list[str]]:
-    """Of the table below that heading, without its own two lines."""
+    """The rows of the table below that heading."""
     section = page.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
     lines = [line for line in section.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
 def named_tests(rows: list[list[str]]) -> dict[str, str | None]:
-    """By feature what its last cell names as "file.py::function"; None where it names nothing."""
+    """For each feature, the "file.py::function" that its last cell names, or None."""
     found = {row[0]: re.fullmatch(r"`([\w.]+::\w+)`", row[-1]) for row in rows}
     return {feature: match and match.group(1) for feature, match in found.items()}
 

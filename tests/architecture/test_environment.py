@@ -12,7 +12,7 @@ PAGE = ROOT / "docs" / "environment.md"
 
 
 def variables(source: str) -> set[str]:
-    """Names of variables of ours that a source has as strings; what ends in _ begins many."""
+    """Our variables that occur as strings in a source; a name ending in _ is a prefix."""
     return set(re.findall(r"""["'](GTOPK_[A-Z_]+)["']""", source))
 
 

@@ -1,6 +1,6 @@
-"""Room: tests/architecture. A build against the system's UCX: which versions it takes, in one line.
+"""Room: tests/architecture. A build against the system's UCX: which versions it accepts.
 
-Debian 12 has UCX 1.13, which is too old; a newer one is played by the wheel's.
+Debian 12 has UCX 1.13, which is too old; the wheel's UCX stands in for a newer one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Cflags: -isystem {prefix}/include
 
 
 def configured(folder: pathlib.Path, version: str | None) -> subprocess.CompletedProcess:
-    """What cmake says where pkg-config finds that version of UCX."""
+    """CMake's output if pkg-config finds that version of UCX."""
     packages = folder / "packages"
     packages.mkdir()
     if version:
@@ -35,7 +35,7 @@ def configured(folder: pathlib.Path, version: str | None) -> subprocess.Complete
 
 
 def only_line(done: subprocess.CompletedProcess) -> str:
-    """CMake breaks lines."""
+    """Undoes CMake's line breaks."""
     assert done.returncode != 0
     assert done.stderr.count("CMake Error") == 1, done.stderr
     return " ".join(done.stderr.split())

@@ -1,8 +1,8 @@
 """Room: tests/torch. Which functions of a test module are checks that run on ranks.
 
-A module's check_* functions run on the ranks of a RankSet. Those that a function of the module
-names, to give them arguments or ranks of their own, are that function's business. All others are
-found here and run by the module's test that takes `check`: no list says which, so none can be
+A module's check_* functions run on the ranks of a RankSet. Those that another function of the
+module names, to pass them arguments or ranks of their own, are left to that function. All others
+are found here and run by the module's test that takes `check`: there is no list, so none can be
 forgotten.
 """
 
@@ -18,7 +18,7 @@ PREFIX = "check_"
 
 
 def unnamed_checks(source: str) -> list[ast.FunctionDef]:
-    """The check_* functions that no function of this source names, in their order."""
+    """The check_* functions that no function of this source names, in order."""
     functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
     named = {
         name.id
@@ -30,13 +30,13 @@ def unnamed_checks(source: str) -> list[ast.FunctionDef]:
 
 
 def checks_of(module: ModuleType) -> list[Callable[..., Any]]:
-    """The same, as the functions themselves."""
+    """The same, as functions."""
     source = pathlib.Path(module.__file__).read_text(encoding="utf-8")
     return [getattr(module, function.name) for function in unnamed_checks(source)]
 
 
 def forgotten(source: str) -> list[str]:
-    """Names of checks that nothing runs: no test takes them, or they want arguments."""
+    """Names of checks that nothing runs: no test takes them, or they need arguments."""
     checks = unnamed_checks(source)
     tests = [
         node

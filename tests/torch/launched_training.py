@@ -1,7 +1,8 @@
-"""Room: tests/torch. A rank of a training that a launcher started with no variables of torch's set:
-it joins by each way in turn, trains, compares replicas, and meets in a group of some ranks.
+"""Room: tests/torch. A rank of a training started by a launcher that sets none of torch's
+variables: it joins in each way in turn, trains, compares replicas, and meets in a group of some
+ranks.
 
-Prints one line per life, of what test_launch.py expects of every rank.
+Prints one line per run, with what test_launch.py expects of every rank.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def replicas_after_training(steps: int = 40) -> tuple[bool, bool]:
 
 
 def sum_of_even_ranks() -> float:
-    """Of a one from each, where this rank is one of them."""
+    """The sum of ones over the even ranks, on those ranks."""
     evens = dist.new_group(list(range(0, dist.get_world_size(), 2)))
     one = torch.ones(1)
     if dist.get_rank() % 2 == 0:
@@ -55,7 +56,7 @@ def live(way: str) -> None:
     alike, better = replicas_after_training()
     evens = sum_of_even_ranks()
     line = f"{way}: rank {rank} of {ranks}, alike {alike}, better {better}, evens {evens:g}\n"
-    os.write(1, line.encode())  # whole, whatever the others write
+    os.write(1, line.encode())  # whole lines, whatever other ranks write
     dist.destroy_process_group()
 
 

@@ -1,8 +1,8 @@
-"""Room: tests/torch. Collectives drawn at random: what each rank brings to a case.
+"""Room: tests/torch. Collectives drawn at random: the inputs of each rank.
 
-A case is drawn from a seed, alike on every rank, and so is what every rank brings to it. Each rank
-can therefore work out the result from the inputs of all, one rank after the other. How a collective
-is called, and what it must give, is in random_kinds.py: one class and one entry of KINDS for each.
+A case is drawn from a seed, the same on every rank, and so are all ranks' inputs. Each rank can
+therefore compute the result from them sequentially. How a collective is called, and what its result
+must be, is in random_kinds.py: one class and one entry of KINDS for each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COMPLEX = (torch.complex64, torch.complex128)
 ONLY_MOVED = (torch.float8_e4m3fn, torch.float8_e5m2)
 REDUCED = (*FLOATS, *INTEGERS, *UNSIGNED, torch.bool)
 MOVED = (*REDUCED, *COMPLEX, *ONLY_MOVED)
-# What gloo takes of the above; the rest is compared with the inputs' reference alone.
+# What gloo supports of the above; the rest is only compared with the reference.
 GLOO_REDUCES = (*FLOATS, torch.uint8, torch.int8, torch.int32, torch.int64)
 GLOO_MOVES = (*GLOO_REDUCES, torch.bool)
 
@@ -51,10 +51,10 @@ class Case:
     dtype: torch.dtype
     op: str
     shape: tuple[int, ...]
-    layout: str  # of tensors that may have any
-    exact: bool  # small integers, of which no sum is rounded
+    layout: str  # for tensors that may have any
+    exact: bool  # integers so small that sums are exact
     root: int
-    splits: tuple[tuple[int, ...], ...]  # [from][to]: what parts are long, where they may differ
+    splits: tuple[tuple[int, ...], ...]  # [from][to]: lengths of parts that may differ
     asynchronous: bool
 
     @property
@@ -66,7 +66,7 @@ class Case:
         return torch.Generator().manual_seed(mixed % (1 << 62))
 
     def values(self, rank: int, shape: tuple[int, ...] | None = None, salt: int = 0):
-        """What group rank `rank` brings; contiguous."""
+        """The input of group rank `rank`; contiguous."""
         shape = self.shape if shape is None else shape
         generator = self.generator(rank, salt)
         if self.dtype in ONLY_MOVED:
@@ -80,7 +80,7 @@ class Case:
             if self.exact:
                 return torch.randint(-4, 5, shape, generator=generator).to(self.dtype)
             return torch.randn(shape, generator=generator, dtype=torch.float64).to(self.dtype)
-        if self.op == "AVG":  # of a sum that has not wrapped round
+        if self.op == "AVG":  # of a sum that has not wrapped
             return torch.randint(0, 25, shape, generator=generator).to(self.dtype)
         wide = torch.randint(-(1 << 62), 1 << 62, shape, generator=generator)
         if self.dtype in UNSIGNED:
@@ -96,7 +96,7 @@ class Case:
         return getattr(ReduceOp, self.op)
 
     def laid_out(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy, in memory of the case's layout."""
+        """A copy with the case's memory layout."""
         if self.layout == "strided":
             room = torch.zeros((*tensor.shape, 2), dtype=tensor.dtype)[..., 0]
         elif self.layout == "transposed" and tensor.dim() > 1:
@@ -110,7 +110,7 @@ class Case:
         return room.copy_(tensor)
 
     def reduced(self, inputs: list[torch.Tensor]) -> torch.Tensor:
-        """Of all ranks' inputs: in float64, int64 or bool, then rounded once."""
+        """The reduction of all ranks' inputs: in float64, int64 or bool, then rounded once."""
         if self.dtype == torch.bool:
             words = {"SUM": "BOR", "MAX": "BOR", "PRODUCT": "BAND", "MIN": "BAND"}
             return functools.reduce(FOLDS[words.get(self.op, self.op)], inputs)

@@ -1,11 +1,11 @@
-"""Room: tests/torch. Random collectives of random groups, from several threads at once, against
-gloo where it has them and against a reference made of every rank's input.
+"""Room: tests/torch. Random collectives of random groups, from several threads at once, compared
+with gloo where it supports them and with a reference computed from every rank's input.
 
     python tests/torch/random_collectives.py [--ranks P] [--seed S] [--count N] [--case NUMBER]
 
-A thread has groups of its own and runs its cases in batches. The asynchronous ones of a batch are
-called and waited for in an order of each rank's own, which is one among all ranks for the cases of
-one group.
+A thread has its own groups and runs its cases in batches. Each rank calls and waits for a batch's
+asynchronous cases in its own order, except that the cases of one group are in the same order on all
+ranks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LARGEST_BATCH = 8
 
 
 class Group:
-    """The same ranks by both backends."""
+    """The same ranks with both backends."""
 
     def __init__(self, ranks: tuple[int, ...]) -> None:
         self.ranks = ranks
@@ -42,14 +42,14 @@ class Group:
 
 @functools.cache
 def groups(thread: int, size: int) -> list[Group]:
-    """Once per rank: all ranks, and one of each smaller size, another for each thread."""
+    """Made once per rank: a group of all ranks and one of each smaller size, per thread."""
     draw = random.Random(thread)
     subsets = [tuple(sorted(draw.sample(range(size), members))) for members in range(1, size)]
     return [Group(ranks) for ranks in (tuple(range(size)), *subsets)]
 
 
 def batches(seed: int, thread: int, count: int, size: int) -> Iterator[list[tuple[int, Case]]]:
-    """Cases, each with its group's place in groups(); the same on all ranks."""
+    """Cases, each with the index of its group in groups(); the same on all ranks."""
     draw = random.Random(f"{seed} {thread}")
     sizes = [size, *range(1, size)]
     left = count
@@ -63,12 +63,12 @@ def batches(seed: int, thread: int, count: int, size: int) -> Iterator[list[tupl
         together = [each for each in batch if each[1].asynchronous]
         if together:
             yield together
-        # What blocks its caller must come in one order on all ranks.
+        # Blocking cases must come in the same order on all ranks.
         yield from ([each] for each in batch if not each[1].asynchronous)
 
 
 def mixed(batch: list[tuple[int, Case]], draw: random.Random) -> list[tuple[int, Case]]:
-    """In another order, but for those of one group."""
+    """Shuffled, except that the cases of one group stay in order."""
     places = [place for place, _ in batch]
     draw.shuffle(places)
     of_group = {
@@ -78,7 +78,7 @@ def mixed(batch: list[tuple[int, Case]], draw: random.Random) -> list[tuple[int,
 
 
 def run_batch(me: Rank, having: list[Group], batch: list, draw: random.Random) -> list[str]:
-    """What is wrong, a line each."""
+    """Runs a batch; returns what is wrong, a line each."""
     mine = [(having[at], case) for at, case in batch if me.rank in having[at].ranks]
     order = [(having[at], case) for at, case in mixed(batch, draw) if me.rank in having[at].ranks]
     started = []
@@ -96,11 +96,11 @@ def run_batch(me: Rank, having: list[Group], batch: list, draw: random.Random) -
         wanted = KINDS[case.kind].expected(case, rank)
         if unlike := difference(case, results, wanted):
             wrong.append(f"{case} on rank {rank}: {unlike}")
-    for group, case in mine:  # in one order on all ranks, one after the other
+    for group, case in mine:  # the same order on all ranks, one after the other
         if not KINDS[case.kind].gloo_can(case):
             continue
         rank = group.ranks.index(me.rank)
-        plain = dataclasses.replace(case, layout="contiguous")  # gloo takes few others
+        plain = dataclasses.replace(case, layout="contiguous")  # gloo supports few others
         _, theirs = KINDS[case.kind].call(plain, group.gloo, rank, False)
         ((_, _, _, results),) = [each for each in started if each[0] is case]
         if unlike := difference(case, results, theirs):
@@ -109,7 +109,7 @@ def run_batch(me: Rank, having: list[Group], batch: list, draw: random.Random) -
 
 
 def run_cases(me: Rank, seed: int, count: int, only: int | None = None) -> dict[str, int]:
-    """On every rank. How many of each kind, and of those that gloo has."""
+    """Runs on every rank. Returns how many of each kind, and how many gloo has too."""
     torch.set_num_threads(1)
     share = [count // THREADS + (thread < count % THREADS) for thread in range(THREADS)]
     having = [groups(thread, me.size) for thread in range(THREADS)]

@@ -1,5 +1,5 @@
-"""Room: tests/torch. The kinds of collectives that are drawn at random, a class each: how a rank
-calls it, and what must come of it.
+"""Room: tests/torch. The kinds of collectives drawn at random, a class each: how a rank calls it,
+and what its result must be.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from torch.distributed import ReduceOp
 
 
 class Kind:
-    """A call as one rank makes it, and what it must give there. Stateless."""
+    """A call as one rank makes it, and the right result there. Stateless."""
 
     reduces = False
-    uneven = False  # parts of a size of their own
-    gloo = True  # has it at all
+    uneven = False  # parts of different lengths
+    gloo = True  # whether gloo has it at all
 
     def call(self, case: Case, group, rank: int, asynchronous: bool) -> tuple[list, list]:
-        """Makes the call; the Works, and the tensors in which the results will be."""
+        """Makes the call; returns the Works, and the tensors that will hold the results."""
         raise NotImplementedError
 
     def expected(self, case: Case, rank: int) -> list[torch.Tensor]:
@@ -161,7 +161,7 @@ class AllToAllSingle(Kind):
     uneven = True
 
     def splits(self, case: Case, rank: int) -> tuple[list[int], list[int]]:
-        """What is received from each rank, and sent to each."""
+        """The lengths received from each rank, and sent to each."""
         return [case.splits[each][rank] for each in range(case.size)], list(case.splits[rank])
 
     def parts(self, case: Case, rank: int) -> list[torch.Tensor]:
@@ -226,7 +226,7 @@ class Barrier(Kind):
 
 
 class Ring(Kind):
-    """A message to the next rank and one from the one before, as one batch."""
+    """A message to the next rank and one from the previous, as one batch."""
 
     def call(self, case, group, rank, asynchronous):
         room = case.laid_out(torch.zeros_like(case.values(0)))
@@ -244,7 +244,7 @@ class Ring(Kind):
         return works if asynchronous else [], [room]
 
     def gloo_can(self, case):
-        """Neither messages to oneself nor empty ones."""
+        """gloo allows neither messages to oneself nor empty ones."""
         return case.size > 1 and math.prod(case.shape) > 0 and super().gloo_can(case)
 
     def expected(self, case, rank):
@@ -252,7 +252,7 @@ class Ring(Kind):
 
 
 class FromAnybody(Ring):
-    """Every other rank sends to the root, which asks for no sender in particular."""
+    """Every other rank sends to the root, which receives from any rank."""
 
     def call(self, case, group, rank, asynchronous):
         if rank != case.root:
@@ -273,7 +273,7 @@ class FromAnybody(Ring):
 
 
 class CooAllReduce(Kind):
-    """Of sparse tensors, not coalesced, with different entries on each rank."""
+    """The sum of sparse tensors, not coalesced, with different entries on each rank."""
 
     reduces = True
 
@@ -320,14 +320,14 @@ KINDS: dict[str, Kind] = {
 
 
 def drawn_case(draw: random.Random, seed: int, number: int, size: int) -> Case:
-    """The next case, of a group of that size."""
+    """The next case, in a group of that size."""
     name = draw.choice(list(KINDS))
     kind = KINDS[name]
     if name == "all_reduce_coo":
         dtype = draw.choice((torch.float32, torch.float64, torch.int32, torch.int64))
     else:
         dtype = draw.choice(REDUCED if kind.reduces else MOVED)
-    # Some above 64 KiB, where other algorithms begin.
+    # Some are above 64 KiB, where other algorithms begin.
     numel = draw.choice((0, 1, 2, 7, 64, 1000, 5000, draw.choice((20_000, 70_001))))
     shape = draw.choice(((numel,), (1, numel), (numel, 1), (2, numel // 2), (numel // 3, 3)))
     if draw.random() < 0.1:
@@ -349,13 +349,13 @@ def drawn_case(draw: random.Random, seed: int, number: int, size: int) -> Case:
         exact=draw.random() < 0.5 or name == "all_reduce_coo",
         root=draw.randrange(size),
         splits=splits,
-        # A rank that asks for no sender in particular waits then and there.
+        # A receive from any rank waits in the call.
         asynchronous=name != "from_anybody" and draw.random() < 0.7,
     )
 
 
 def difference(case: Case, got: list[torch.Tensor], wanted: list[torch.Tensor]) -> str:
-    """Empty where they are equal: to the bit, but for sums that were rounded."""
+    """Empty if they are equal: bit for bit, except for sums that were rounded."""
     if len(got) != len(wanted):
         return f"{len(got)} tensors, expected {len(wanted)}"
     for at, (one, other) in enumerate(zip(got, wanted, strict=True)):

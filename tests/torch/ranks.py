@@ -1,8 +1,8 @@
 """Room: tests/torch. Ranks as processes that outlive one check, and Python programs.
 
-RankSet(P) starts P processes, each of which joins a default group of backend gtopk over a store of
-this process. run(check, *arguments) calls the function on every rank and returns their answers.
-A rank that is not done in time shows where it stands and is killed, by its own process id.
+RankSet(P) starts P processes, each of which joins a default group of backend gtopk over a store in
+this process. run(check, *arguments) calls the function on every rank and returns the answers. A
+rank that is not done in time prints its stack and is killed, by its own process id.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RankError(AssertionError):
 
 @dataclasses.dataclass
 class Rank:
-    """What a check is given: who it is, and the store that it may meet the others through."""
+    """What a check gets: its rank, and the store through which it may meet the others."""
 
     rank: int
     size: int
@@ -48,7 +48,7 @@ class Rank:
 
 
 def environment() -> dict[str, str]:
-    """Of a rank: one thread each, as all share two cores."""
+    """A rank's environment: one thread each, as all share two cores."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
 
 
@@ -58,7 +58,7 @@ class RankSet:
     def __init__(
         self, size: int, *, joins: bool = True, destroys: bool = True, device: str = ""
     ) -> None:
-        """device: the library of the fake one (fake/__init__.py), which the group then serves."""
+        """device: the fake device's library (fake/__init__.py); the group then serves it."""
         self.size = size
         self._options = (joins, destroys)
         self._device = device
@@ -93,7 +93,7 @@ class RankSet:
         return self._processes[rank].pid
 
     def run(self, check: Callable[..., Any], *arguments: Any, timeout: float = WATCHDOG) -> list:
-        """check(rank, *arguments) on every rank; RankError with every rank's traceback."""
+        """Calls check(rank, *arguments) on every rank; RankError has every rank's traceback."""
         if self._broken:  # by an earlier check
             self.close()
             self._start()
@@ -104,7 +104,7 @@ class RankSet:
         deadline = time.monotonic() + timeout
         while len(answers) < self.size:
             waiting = {self._connections[r]: r for r in range(self.size) if r not in answers}
-            # The others of a rank that failed may wait for it: not for long.
+            # The others may wait for a rank that failed, but not for long.
             if any(not good for good, _ in answers.values()):
                 deadline = min(deadline, time.monotonic() + 10)
             ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
@@ -131,7 +131,7 @@ class RankSet:
         return [answers[rank][1] for rank in range(self.size)]
 
     def ends(self) -> list[tuple[int, str]]:
-        """Lets every rank end; its exit code and what it said."""
+        """Lets every rank end; returns exit codes and output."""
         for connection in self._connections:
             connection.close()
         return [
@@ -140,7 +140,7 @@ class RankSet:
         ]
 
     def close(self) -> None:
-        """Ends the processes that are still there, by id."""
+        """Ends the processes that are still running, by id."""
         for connection in self._connections:
             connection.close()
         for process in self._processes:
@@ -178,7 +178,7 @@ class RankSet:
 def run_script(
     source: str, *, timeout: float = WATCHDOG, **env: str
 ) -> subprocess.CompletedProcess:
-    """A Python program of its own."""
+    """Runs a Python program in a process of its own."""
     words = ["-c", source]
     wanted = {**environment(), **env}
     if not NURSERY.serves(wanted):
@@ -205,7 +205,7 @@ def run_script(
 
 
 def works_on(me: Rank) -> None:
-    """The group of four serves the next call, whatever became of the last."""
+    """The group of four serves the next call, however the last one ended."""
     import torch
 
     import gtopk
@@ -216,7 +216,7 @@ def works_on(me: Rank) -> None:
 
 
 def serve(rank: int, size: int, port: int, descriptor: int, *options: int) -> None:
-    """A rank's life: join, run checks until the other end closes, leave."""
+    """The body of a rank: join, run checks until the other end closes, leave."""
     joins, destroys = options
     faulthandler.register(signal.SIGUSR1)
     connection = Connection(descriptor)

@@ -1,7 +1,7 @@
-"""Room: tests/torch. The sparse all-reduce of docs/algorithms.md, rank after rank, in numpy.
+"""Room: tests/torch. The sparse all-reduce of docs/algorithms.md, sequentially, in numpy.
 
-It shares no code with src/ or with the C++ reference: dictionaries and sorts. What every rank's
-tensor and residual must equal, bit for bit.
+It shares no code with src/ or with the C++ reference, and uses dictionaries and sorts. Every rank's
+tensor and residual must equal its results, bit for bit.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ def sparse_all_reduce(
     average: bool = False,
     hosts: list[int] | None = None,
 ) -> Outcome:
-    """All ranks' parts at once; tensors are 1-d. No residuals are zeros, returned all the same.
-    hosts: each rank's, by their numbers, which ascend with their lowest ranks; None: one of all."""
+    """Computes all ranks' results; tensors are 1-d. residuals=None means zeros, and new ones are
+    returned all the same. hosts: each rank's host number, ascending with the hosts' lowest ranks;
+    None: one host."""
     dtype, shape = gradients[0].dtype, gradients[0].shape
     wide = accumulation(dtype)
     if residuals is None:
@@ -115,8 +116,8 @@ def _shape(ranks: int) -> tuple[list[list[int]], int]:
 def _hosts(
     selections: list[dict[int, np.floating]], k: int, hosts: list[int], *, exact: bool
 ) -> tuple[dict[int, np.floating], list[tuple[int, int, np.floating]]]:
-    """Each host's lists are added in the order of its ranks and cut, or else go up a tree; the
-    results go up a tree of the hosts.
+    """Sums each host's lists in rank order and cuts the sum, or merges them up a tree; the results
+    then go up a tree of the hosts.
     """
     dropped: list[tuple[int, int, np.floating]] = []
     leaders, sums = [], []
@@ -173,7 +174,7 @@ def _walk(
 def _regions(
     selections: list[dict[int, np.floating]], k: int, d: int, *, exact: bool
 ) -> tuple[dict[int, np.floating], list[tuple[int, int, np.floating]]]:
-    """What all regions have together, and what was dropped, as `_walk` gives it."""
+    """The entries of all regions together, and what was dropped, as `_walk` returns it."""
     dropped: list[tuple[int, int, np.floating]] = []
 
     def merge(left, right, most, keeper):
@@ -217,7 +218,7 @@ def _regions(
                 width //= 2
                 first += width if leaf & distance else 0
             elif leaf & ~(2 * distance - 1) | leaf & (count - 1) != leaf:
-                keeper = None  # a lower leaf makes the same node
+                keeper = None  # a lower leaf computes the same node
             ranges[leaf] = (first, width)
 
             def here(entries, low=borders[first], high=borders[first + width]):

@@ -1,5 +1,5 @@
-"""Room: tests/torch. A Slurm of one machine and one user, for as long as a test: munge, controller
-and node daemon as children of this process, with files and ports of their own.
+"""Room: tests/torch. A Slurm for one machine and one user, running during a test: munge, controller
+and node daemon as children of this process, with their own files and ports.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 def why_not() -> str:
-    """What keeps such a Slurm from being made here; "" where nothing does."""
+    """Why such a Slurm cannot run here; "" if it can."""
     missing = [name for name in PROGRAMS if _path(name) is None]
     if missing:
         packages = "apt-get install --no-install-recommends slurmctld slurmd slurm-client munge"
@@ -54,8 +54,8 @@ def why_not() -> str:
 
 @contextlib.contextmanager
 def one_machine() -> Iterator[dict[str, str]]:
-    """The variables with which srun finds it."""
-    # No user but this one may write above munge's socket, so that it cannot be pytest's folder.
+    """Yields the variables with which srun finds it."""
+    # No other user may be able to write above munge's socket, so pytest's folder cannot hold it.
     with (
         tempfile.TemporaryDirectory(prefix="gtopk-slurm-") as name,
         contextlib.ExitStack() as stack,
@@ -119,5 +119,5 @@ def _await_idle_node(variables: dict[str, str], folder: pathlib.Path) -> None:
 
 
 def _path(program: str) -> str | None:
-    # Daemons are not in everybody's PATH.
+    # Daemons are not in every user's PATH.
     return shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")

@@ -1,4 +1,4 @@
-"""Room: tests/torch. Densities and merged layers from times alone. No processes, no native code."""
+"""Room: tests/torch. Densities and merged layers, from times only. No processes, no native code."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import random
 import pytest
 from gtopk.adaptive import MEASURED, Piece, Stopwatch, choose
 
-ALPHA, BETA, RANKS = 4e-4, 3.6e-8, 4  # seconds a message, and an element of 4 bytes
+ALPHA, BETA, RANKS = 4e-4, 3.6e-8, 4  # seconds per message, and per element of 4 bytes
 HOPS = math.log2(RANKS)
 BOUNDS = (1e-4, 0.25)
 
 
 def cost(elements: int, kind: object, density: float) -> float:
-    """gTop-k's: an entry is two elements, an index and a value."""
+    """gTop-k's cost: an entry is two elements, an index and a value."""
     return HOPS * ALPHA + 2 * HOPS * BETA * density * elements
 
 
@@ -39,7 +39,7 @@ def test_a_density_is_that_of_the_papers_formula_within_the_bounds():
 
 
 def test_a_late_link_leaves_the_next_unit_less_time():
-    """The first needs more than its slack even at the smallest density."""
+    """The first one needs more than its slack even at the smallest density."""
     heavy = 10**10
     first, second, _ = chosen([(heavy, 0, 0.0), (10**6, 0, 0.01), (10, 0, 0.5)])
     assert first.density == BOUNDS[0]
@@ -98,7 +98,7 @@ def test_a_stopwatch_takes_medians_of_whole_backwards_that_have_settled():
         watch.complete(1)
         clock.now += delay
         if i == 0:
-            watch.begin()  # one that raised
+            watch.begin()  # a backward that raised
             watch.complete(1)
             clock.now += delay
         watch.complete(0)
@@ -107,5 +107,5 @@ def test_a_stopwatch_takes_medians_of_whole_backwards_that_have_settled():
     assert watch.ready() == [3.0, 0.0]
     watch.begin()
     watch.complete(0)
-    watch.end()  # unit 1 sat out
+    watch.end()  # unit 1 took no part
     assert watch.ready() == [3.0, 0.0]

@@ -38,7 +38,7 @@ def check_attach_takes_model_and_group_from_the_ddp(me: Rank) -> None:
     assert names == {name for name, _ in model.named_parameters()} - ignored - {"0.bias"}
     assert state.group is half
     assert state.density == 0.05
-    # The halves see other data, and go their own ways.
+    # The halves see different data, and diverge.
     for step in range(3):
         x = torch.randn(8, 24, generator=torch.Generator().manual_seed(4 * step + me.rank))
         model.zero_grad()
@@ -69,7 +69,7 @@ def check_attach_trains_as_the_hook_registered_by_hand(me: Rank) -> None:
 
 
 def refused(me: Rank, message: str, training: Training, state: gtopk.SparseState) -> None:
-    """The first backward raises on every rank, changes nothing, and the group works on."""
+    """The first backward raises on every rank and changes nothing; the group still works."""
     training.ddp.register_comm_hook(state, gtopk.sparse_hook)
     with pytest.raises(ValueError, match=message):
         training.loss().backward()
@@ -135,7 +135,7 @@ def check_a_checkpoint_that_one_rank_has_not_loaded_is_named(me: Rank) -> None:
 
 
 def check_a_ddp_of_a_subgroup_needs_a_state_of_it(me: Rank) -> None:
-    """All ranks, in two DDPs of two, would have exchanged gradients with each other."""
+    """Otherwise all ranks, in two DDPs of two, would exchange gradients with one another."""
     half = halves()[me.rank // 2]
     mine = "0, 1" if me.rank < 2 else "2, 3"
     operations = gtopk.stats()["operations"]
@@ -153,7 +153,7 @@ def check_a_ddp_of_a_subgroup_needs_a_state_of_it(me: Rank) -> None:
         ):
             ddp(torch.ones(2, 24)).sum().backward()
     assert gtopk.stats()["operations"] == operations
-    # Over another backend, but over the same ranks: DDP's own messages may go that way.
+    # Over another backend but the same ranks: DDP's own messages may use it.
     training = Training(me.rank, group=gloo())
     training.hooked(density=0.05)
     training.step()

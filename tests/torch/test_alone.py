@@ -1,4 +1,4 @@
-"""Room: tests/torch. Backends that nobody registered."""
+"""Room: tests/torch. Backends that are not registered."""
 
 from __future__ import annotations
 

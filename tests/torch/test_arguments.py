@@ -1,4 +1,4 @@
-"""Room: tests/torch. Arguments are refused before anything is sent: here there is no group."""
+"""Room: tests/torch. Arguments are refused before anything is sent: there is no group here."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_residual_and_tensor_may_not_share_memory(views):
     ],
 )
 def test_residual_and_tensor_may_lie_side_by_side_in_one_memory(views):
-    # All is well with the arguments: what is missing is a group.
+    # The arguments are fine; only the group is missing.
     tensor, residual = views(memory())
     with pytest.raises(ValueError, match="process group has not been initialized"):
         gtopk.sparse_all_reduce(tensor, k=1, residual=residual)
@@ -311,7 +311,7 @@ def test_fsdp_parameters_get_an_error_with_what_to_do():
 
 
 def test_dtensor_parameters_get_an_error_with_what_to_do():
-    # Found by name along the classes: torch.distributed.tensor takes a second to import.
+    # Found by name among the base classes: torch.distributed.tensor takes a second to import.
     class DTensor(torch.Tensor):
         pass
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. ``gtopk.save`` and ``gtopk.load``: runs that are killed, and other ranks."""
+"""Room: tests/torch. ``gtopk.save`` and ``gtopk.load``: killed runs, and other numbers of ranks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ARGUMENTS = {
 
 
 class Mixed(Training):
-    """Under autocast, with a scale that overflows now and then, and momentum before the sum."""
+    """With autocast, a scale that overflows now and then, and momentum before the sum."""
 
     def __init__(self, rank: int, *, seed: int = 0, group=None) -> None:
         super().__init__(rank, model=network(seed), group=group)
@@ -55,7 +55,7 @@ class Mixed(Training):
         return {"model": self.model, "optimizer": self.optimizer, "scaler": self.scaler}
 
     def save(self, folder: pathlib.Path) -> None:
-        """The rank's own in a file, and the residuals of all: what is complete has both."""
+        """This rank's own state in a file, and all ranks' residuals; a complete save has both."""
         to = folder / str(self.at)
         to.mkdir(exist_ok=True)
         torch.save(
@@ -64,7 +64,7 @@ class Mixed(Training):
         gtopk.save(self.state, to / "gtopk")
 
     def load(self, folder: pathlib.Path) -> None:
-        """The last that is complete; where there is none, nothing."""
+        """Loads the last complete save, if there is one."""
         there = [int(each.parent.parent.name) for each in folder.glob("*/gtopk/.metadata")]
         if not there:
             return
@@ -89,7 +89,7 @@ def equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
 
 
 def shared_folder(me: Rank) -> tempfile.TemporaryDirectory | pathlib.Path:
-    """One folder of all ranks, which the first one removes when it lets go of it."""
+    """One folder for all ranks, which the first one removes when it releases the object."""
     made = tempfile.TemporaryDirectory() if me.rank == 0 else None
     name = [made.name if made else None]
     dist.broadcast_object_list(name)
@@ -125,7 +125,7 @@ def check_a_run_goes_on_bit_for_bit_from_any_step(me: Rank) -> None:
 
 
 def sums(state: gtopk.SparseState, kind: str) -> dict[str, torch.Tensor]:
-    """Over the ranks of the state's group, in float64."""
+    """Sums over the ranks of the state's group, in float64."""
     mine = {name: each.double() for name, each in state.state_dict()[kind].items()}
     for each in mine.values():
         dist.all_reduce(each, group=state.group)
@@ -133,7 +133,7 @@ def sums(state: gtopk.SparseState, kind: str) -> dict[str, torch.Tensor]:
 
 
 def check_other_ranks_share_what_was_saved(me: Rank) -> None:
-    """4 -> 3 -> 4 and 2 -> 4: the sums over the ranks are kept, and training goes on."""
+    """4 -> 3 -> 4 and 2 -> 4 ranks: the sums over ranks are kept, and training continues."""
     groups = {ranks: dist.new_group(list(range(ranks))) for ranks in (2, 3, 4)}
     for chain in ((4, 3, 4), (2, 4)):
         folder = shared_folder(me)
@@ -183,7 +183,7 @@ def check_what_cannot_be_loaded_is_named_on_every_rank(me: Rank) -> None:
     gtopk.save(state, path / "saved")
     with pytest.raises(ValueError, match="holds a checkpoint already"):
         gtopk.save(state, path / "saved")
-    # A file system that one rank does not see.
+    # As on a file system that one rank does not see.
     there = path / ("saved" if me.rank != 2 else "elsewhere")
     state.residual("0.weight").fill_(1)
     with pytest.raises((FileNotFoundError, RuntimeError)) as told:
@@ -225,7 +225,7 @@ STEPS, KILLS = 60, 20
 
 
 def run_until_killed(me: Rank, folder: str, seed: int) -> list[bytes]:
-    """Resume, train and save after every step; seed: of who dies when, 0 for nobody."""
+    """Resume, train and save after every step; seed says who dies when, 0 for nobody."""
     training = Mixed(me.rank)
     training.load(pathlib.Path(folder))
     chance = random.Random(seed)
@@ -242,7 +242,7 @@ def run_until_killed(me: Rank, folder: str, seed: int) -> list[bytes]:
         if moment == "step":
             die()
         training.step()
-        # What has been written is synchronised: before .metadata, which makes it count.
+        # Files are synchronised before .metadata is written, which makes the save valid.
         with mock.patch("os.fsync", die) if moment == "save" else nullcontext():
             training.save(pathlib.Path(folder))
     return [each.numpy().tobytes() for each in training.everything()]

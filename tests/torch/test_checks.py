@@ -1,4 +1,4 @@
-"""Room: tests/torch. No check can be written and not run."""
+"""Room: tests/torch. Every check that is written is run."""
 
 from __future__ import annotations
 

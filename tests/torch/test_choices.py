@@ -18,7 +18,7 @@ pytestmark = pytest.mark.loopback
 
 
 def check_random_k_draws_other_indices_in_every_call(me: Rank) -> None:
-    """The same on every rank; what is not drawn stays in the residual."""
+    """The same indices on every rank; what is not drawn stays in the residual."""
     gradient = torch.arange(1.0, 1001.0) * (me.rank + 1)
     seen = []
     for _ in range(2):
@@ -35,7 +35,7 @@ def check_random_k_draws_other_indices_in_every_call(me: Rank) -> None:
 
 
 def check_sketch_delivers_exactly_what_is_heavy_in_the_sum(me: Rank) -> None:
-    """The largest of the sum, which is nobody's largest; what is not delivered stays."""
+    """The largest of the sum, which is no rank's largest; what is not delivered stays."""
     gradient = torch.randn(20_000, generator=torch.Generator().manual_seed(me.rank))
     gradient[5000:5010] = 100.0
     gradient[me.rank * 10 : (me.rank + 1) * 10] = 150.0
@@ -43,14 +43,14 @@ def check_sketch_delivers_exactly_what_is_heavy_in_the_sum(me: Rank) -> None:
         tensor, residual = gradient.clone(), torch.zeros(20_000)
         gtopk.sparse_all_reduce(tensor, k=10, residual=residual, algorithm="sketch")
         assert tensor.nonzero().flatten().tolist() == list(range(5000, 5010))
-        assert bool((tensor[5000:5010] == 400.0).all())  # 4 x 100: no estimate
+        assert bool((tensor[5000:5010] == 400.0).all())  # 4 x 100 exactly: no estimate
         expected = gradient.clone()
         expected[5000:5010] = 0
         assert torch.equal(residual, expected)
 
 
 def check_every_wire_loses_nothing(me: Rank) -> None:
-    """Result and residuals together are what went in; a coarser wire sends fewer bytes."""
+    """Result and residuals together equal the input; a coarser wire sends fewer bytes."""
     gradient = torch.randn(20_000, generator=torch.Generator().manual_seed(me.rank))
     total = gradient.double()
     dist.all_reduce(total)
@@ -72,7 +72,7 @@ def check_every_wire_loses_nothing(me: Rank) -> None:
 
 
 def check_the_coarsest_wires_lose_nothing_and_send_least(me: Rank) -> None:
-    """Selections alone are rounded: the first of two rounds of "topk"."""
+    """Only selections are rounded: the first of the two rounds of "topk"."""
     gradient = torch.randn(20_000, generator=torch.Generator().manual_seed(me.rank))
     total = gradient.double()
     dist.all_reduce(total)
@@ -85,7 +85,7 @@ def check_the_coarsest_wires_lose_nothing_and_send_least(me: Rank) -> None:
         left = residual.double()
         dist.all_reduce(left)
         assert torch.allclose(tensor.double() + left, total, atol=1e-5), wire
-    # Of 500 entries 1 byte each, 2 bits or 1, and the scales of two blocks: 2 bytes, 8 or 4.
+    # For 500 entries 1 byte each, 2 bits or 1; for two blocks scales of 2 bytes, 8 or 4.
     assert sent["int8"] - sent["2bit"] == 500 + 4 - (125 + 16)
     assert sent["2bit"] - sent["sign"] == (125 + 16) - (63 + 8)
     for wire, algorithm in itertools.product(("2bit", "sign"), ("gtopk", "gtopk-tree", "rs-ag")):
@@ -95,7 +95,7 @@ def check_the_coarsest_wires_lose_nothing_and_send_least(me: Rank) -> None:
 
 
 def check_every_selector_loses_nothing(me: Rank) -> None:
-    """Approximations too, from halves and from a tensor that is not contiguous; all send some."""
+    """Approximate ones too, with half types and with a non-contiguous tensor; all send some."""
     for select, dtype in itertools.product(selectors(), (torch.float32, torch.bfloat16)):
         generator = torch.Generator().manual_seed(me.rank)
         tensor = torch.randn(200, 100, generator=generator).to(dtype).t()
@@ -117,7 +117,7 @@ def check_every_selector_loses_nothing(me: Rank) -> None:
 
 
 def check_every_block_is_heard(me: Rank) -> None:
-    """One entry of each of ten blocks, though the largest of all lie in the first."""
+    """One entry from each of ten blocks, though the largest of all are in the first."""
     generator = torch.Generator().manual_seed(me.rank)
     gradient = torch.rand(950, generator=generator) + 0.5
     gradient[:100] += 100
@@ -142,7 +142,7 @@ def check_every_block_is_heard(me: Rank) -> None:
 
 
 def check_a_threshold_is_kept_from_step_to_step(me: Rank) -> None:
-    """By a step that happened, and by no other; each rank has its own."""
+    """Only by steps that happen; each rank has its own."""
     generator = torch.Generator().manual_seed(me.rank)
     residual, state = torch.zeros(5000), torch.zeros(4, dtype=torch.float64)
     arguments = {"k": 100, "algorithm": "topk", "select": "threshold", "state": state}
@@ -154,7 +154,7 @@ def check_a_threshold_is_kept_from_step_to_step(me: Rank) -> None:
         sent = acc[residual != acc].abs()
         threshold = state[0].item()
         assert sent.numel() == (acc.abs().double() >= threshold).sum() > 0
-        if step == 0:  # exactly k, as nothing was kept
+        if step == 0:  # exactly k, as no threshold was kept yet
             assert (sent.numel(), sent.min().item()) == (100, threshold)
         counts.append(sent.numel())
     assert all(67 <= count <= 133 for count in counts)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.loopback
 
 
 class Two(nn.Module):
-    """Two units whose gradients are what it is given, the second's three times that."""
+    """Two units whose gradients are its inputs, the second's three times as large."""
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -31,13 +31,13 @@ class Two(nn.Module):
 
 
 def clipped(pieces: list[torch.Tensor], most: float) -> list[torch.Tensor]:
-    """All of these together at a norm of `most`."""
+    """All of these together, clipped to norm `most`."""
     norm = math.sqrt(sum(each.double().square().sum().item() for each in pieces))
     return [each * (most / norm) if norm > most else each for each in pieces]
 
 
 def check_fifty_steps_are_those_of_the_paper(me: Rank) -> None:
-    """Each rank at c / sqrt(P), before momentum and residual; some steps are short enough."""
+    """Each rank clips to c / sqrt(P), before momentum and residual; some steps need no clipping."""
     cases = [*((ranks, "model") for ranks in range(1, 5)), (4, "unit")]
     for ranks, clip in cases:
         group = dist.new_group(list(range(ranks)))
@@ -91,7 +91,7 @@ def check_a_norm_that_is_never_reached_changes_no_bit(me: Rank) -> None:
 
 
 def check_a_scaler_and_a_gradient_that_is_not_finite(me: Rank) -> None:
-    """The norm is that of the gradient without the scale; NaN stops the step, and clips nothing."""
+    """The norm is that of the unscaled gradient; NaN stops the step, and nothing is clipped."""
     scales = [torch.amp.GradScaler("cpu", init_scale=s) for s in (1.0, 2.0**20)]
     trainings = [Training(me.rank) for _ in scales]
     states = [
@@ -117,7 +117,7 @@ def check_a_scaler_and_a_gradient_that_is_not_finite(me: Rank) -> None:
 
 
 def check_what_is_dropped_comes_back_clipped(me: Rank) -> None:
-    """A .grad that was left there travels clipped, is dropped, and leaves the residual clipped."""
+    """A .grad left over travels clipped, is dropped, and leaves the residual clipped."""
     model = Branches()
     ddp = DistributedDataParallel(model, find_unused_parameters=True)
     state = gtopk.attach(ddp, density=1.0, clip_norm=4.0, min_numel=1)
@@ -129,7 +129,7 @@ def check_what_is_dropped_comes_back_clipped(me: Rank) -> None:
     assert state.step == 2
     total = state.residual("layers.b.weight").double()
     if me.rank == 0:
-        assert total.any()  # what had been delivered, without what this rank put in
+        assert total.any()  # what had been delivered, minus this rank's contribution
     dist.all_reduce(total, group=gloo())
     assert total.abs().max() < 1e-5 * kept.abs().max()
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. What torch.distributed offers and this backend has, against gloo's results."""
+"""Room: tests/torch. Everything torch.distributed offers and this backend has, against gloo."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 COMPLEX = (torch.complex64, torch.complex128)
 NOT_GLOOS = {torch.int16: torch.int32, **dict.fromkeys(UNSIGNED, torch.int64)}
-# Both sides of the step from recursive doubling to the ring, and sizes that P does not divide.
+# Both sides of the switch from recursive doubling to the ring, and sizes P does not divide.
 SIZES = (0, 1, 7, 4097, 100_003)
 
 
 @functools.cache
 def gloo() -> dist.ProcessGroup:
-    """A group of gloo's beside the default one, once per rank."""
+    """A gloo group beside the default one, created once per rank."""
     return dist.new_group(backend="gloo")
 
 
@@ -68,7 +68,7 @@ def check_all_reduce_of_integers(me: Rank) -> None:
 
 
 def check_all_reduce_of_complex_numbers(me: Rank) -> None:
-    """By torch.distributed, which sees them as pairs of floats, and as they are by the backend."""
+    """Through torch.distributed, which sees pairs of floats, and directly through the backend."""
     group = dist.distributed_c10d._get_default_group()
     for dtype in COMPLEX:
         tolerance = 8 * torch.finfo(dtype).eps
@@ -83,7 +83,7 @@ def check_all_reduce_of_complex_numbers(me: Rank) -> None:
                 direct = drawn(me.rank, numel, dtype)
                 group.allreduce([direct], op).wait()
                 close(direct, expected)
-                if op == ReduceOp.PRODUCT:  # torch.distributed itself refuses it
+                if op == ReduceOp.PRODUCT:  # refused by torch.distributed itself
                     continue
                 viewed = drawn(me.rank, numel, dtype)
                 dist.all_reduce(viewed, op)
@@ -101,7 +101,7 @@ def check_average(me: Rank) -> None:
 
 
 def check_sums_of_what_was_multiplied(me: Rank) -> None:
-    """PREMUL_SUM: a factor of each rank's own, a number or a tensor."""
+    """PREMUL_SUM: a different factor on each rank, a number or a tensor."""
     factors = [1.0 / (rank + 1.5) for rank in range(me.size)]
     for dtype in (*FLOATS, *COMPLEX):
         tolerance = 8 * torch.finfo(dtype).eps
@@ -197,7 +197,7 @@ def check_tags_and_order(me: Rank) -> None:
     after, before = (me.rank + 1) % me.size, (me.rank - 1) % me.size
     sent = [torch.full((3,), 10.0 * me.rank + i) for i in range(4)]
     got = [torch.zeros(3) for _ in range(4)]
-    # Received in another order than sent: by tag; and two of one tag in theirs.
+    # Received in another order than sent: matched by tag, and in order for one tag.
     receives = [dist.irecv(got[i], before, tag=tag) for i, tag in ((2, -7), (0, 5), (1, 5), (3, 0))]
     sends = [dist.isend(sent[i], after, tag=tag) for i, tag in ((0, 5), (1, 5), (2, -7), (3, 0))]
     for work in (*receives, *sends):
@@ -217,7 +217,7 @@ def check_receives_from_any_source(me: Rank) -> None:
             seen.append(dist.recv(tensor, tag=numel))
             assert bool((tensor == seen[-1]).all())
         assert sorted(seen) == [0, 1, 3]
-    # Both at once, and of this rank itself.
+    # Both at once, and from this rank to itself.
     tensors = [torch.zeros(4) for _ in range(4)]
     works = [dist.irecv(tensor, tag=1) for tensor in tensors]
     sends = [dist.isend(torch.full((4,), float(me.rank)), to, tag=1) for to in range(4)]
@@ -264,7 +264,7 @@ def check_groups_that_overlap(me: Rank) -> None:
         tensor = torch.full((10,), float(me.rank + 1))
         dist.all_reduce(tensor, group=group)
         assert tensor[0].item() == sum(rank + 1 for rank in ranks)
-    # All at once, in another order on each rank: groups have sequences of their own.
+    # All at once, in another order on each rank: groups have their own sequence numbers.
     order = list(zip(members, groups, strict=True))
     order = [each for each in order[me.rank :] + order[: me.rank] if me.rank in each[0]]
     tensors = [torch.full((10,), float(me.rank + 1)) for _ in order]
@@ -307,7 +307,7 @@ def check_works_and_futures(me: Rank) -> None:
     second = first.then(lambda done: dist.all_reduce(done.value()[0], async_op=True))
     second.wait().wait()
     assert chained[0].item() == me.size**2
-    # Dropped without wait: it is done all the same, before what comes later.
+    # Dropped without wait: it still completes, before later operations.
     for _ in range(20):
         dist.all_reduce(torch.ones(5000), async_op=True)
     dist.barrier()
@@ -315,7 +315,7 @@ def check_works_and_futures(me: Rank) -> None:
     for i, work in enumerate(works):
         work.wait()
         assert work.result()[0][0].item() == 4.0 * i
-    # Callbacks that raise harm nobody but their own future.
+    # A callback that raises affects only its own future.
     failing = dist.all_reduce(torch.ones(3), async_op=True).get_future().then(lambda _: 1 / 0)
     with pytest.raises(RuntimeError, match="division by zero"):
         failing.wait()

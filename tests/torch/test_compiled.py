@@ -1,5 +1,5 @@
 """Room: tests/torch. Collectives that torch.compile traces, and pipelines of point-to-point
-messages, with the results that gloo gives.
+messages, compared with gloo.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def check_a_compiled_step(me: Rank) -> None:
     results = {}
     for name in BACKENDS:
         group = dist.new_group(backend=name)
-        # The graph is what torch.compile traces; machine code is not what is tested here.
+        # torch.compile traces this graph; generating machine code is not tested here.
         compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
         mine = drawn(me.rank, 8, 3)
         results[name] = [compiled(mine, group), step(mine, group)]
@@ -76,7 +76,7 @@ def train(me: Rank, name: str, schedule: str) -> list[torch.Tensor]:
 
 
 def alone(me: Rank) -> list[torch.Tensor]:
-    """The same on one rank: gradients of the stage that this rank has."""
+    """The same on one rank: gradients of this rank's stage."""
     stages = parts(me.size)
     whole = nn.Sequential(*stages)
     for number in range(2):

@@ -21,7 +21,7 @@ WATCHDOG = 600
 
 
 def runs(into: pathlib.Path, ranks: int, *arguments: str, timeout: float = WATCHDOG) -> list[dict]:
-    """Those of train.py on so many ranks."""
+    """Runs train.py on that many ranks."""
     subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),

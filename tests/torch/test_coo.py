@@ -21,7 +21,7 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 def drawn(
     rank: int, sparse: tuple[int, ...], dense: tuple[int, ...], nnz: int, dtype: torch.dtype
 ) -> torch.Tensor:
-    """A rank's tensor, the same for everybody who asks; uncoalesced, as indices come twice."""
+    """A rank's tensor, the same on every rank that asks; uncoalesced, as indices repeat."""
     generator = torch.Generator().manual_seed(rank)
     indices = [torch.randint(size, (nnz,), generator=generator) for size in sparse]
     values = torch.randint(0, 20, (nnz, *dense), generator=generator).to(dtype)
@@ -113,7 +113,7 @@ class Words(nn.Module):
     """A sum of embeddings, and a dense layer."""
 
     def __init__(self) -> None:
-        """The same on every rank."""
+        """The same parameters on every rank."""
         super().__init__()
         torch.manual_seed(3)
         self.words = nn.Embedding(40, 8, sparse=True)
@@ -162,7 +162,7 @@ def check_momentum_with_sparse_gradients_is_refused(me: Rank) -> None:
 
 
 class Given(nn.Module):
-    """Two embeddings and a weight; the gradients of its sum are what is said."""
+    """Two embeddings and a weight; the gradients of its sum are the inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ def gradients(model: Given) -> list[torch.Tensor]:
 
 
 def check_sparse_gradients_are_clipped_with_the_others(me: Rank) -> None:
-    """Words come twice in a gradient: their sum is the element that the norm is of."""
+    """Words occur twice in a gradient: the norm takes their sum as one element."""
     words = torch.tensor([me.rank, 7, 7, 11])
     scales = [1.0, 2.0 + me.rank, 0.5]
     plain = Given()
@@ -207,7 +207,7 @@ def check_sparse_gradients_are_clipped_with_the_others(me: Rank) -> None:
 
 
 def check_one_gradient_that_is_not_finite_stops_all_of_a_scaled_step(me: Rank) -> None:
-    """On one rank, a sparse one or the weight's: with a scaler no residual has moved."""
+    """On one rank, in a sparse one or the weight's: with a scaler no residual moves."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
     ddp = DistributedDataParallel(Given())
     state = gtopk.attach(ddp, density=0.1, scaler=scaler, min_numel=1)
@@ -229,7 +229,7 @@ def check_one_gradient_that_is_not_finite_stops_all_of_a_scaled_step(me: Rank) -
         assert torch.equal(state.residual("weight"), before) == bad
     alone = DistributedDataParallel(Given())
     gtopk.attach(alone, density=0.1, min_numel=1)
-    alone(words, [1.0, torch.inf, 1.0]).backward()  # without a scaler each stands alone
+    alone(words, [1.0, torch.inf, 1.0]).backward()  # without a scaler each unit is a step
     assert all(bool(each.isfinite().all()) for each in gradients(alone.module)[::2])
 
 

@@ -1,4 +1,4 @@
-"""Room: tests/torch. The closing count of tools/test is of cases, and nothing fails unseen."""
+"""Room: tests/torch. The closing count of tools/test counts cases, and no failure is missed."""
 
 from __future__ import annotations
 

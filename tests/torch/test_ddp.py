@@ -50,7 +50,7 @@ def check_a_dense_phase_trains_as_dense_and_leaves_nothing(me: Rank) -> None:
         plain.step()
     assert densities == ["dense"] * 5
     torch.testing.assert_close(flat(sparse.model), flat(plain.model), rtol=1e-4, atol=1e-5)
-    # Nothing was left behind, and no memory taken for it.
+    # Residuals are still zero, and no memory was allocated for them.
     assert all(state.unit_residual_is_zero(i) for i in range(len(state.units)))
     assert state.density == 0.2
     for _ in range(3):
@@ -61,7 +61,7 @@ def check_a_dense_phase_trains_as_dense_and_leaves_nothing(me: Rank) -> None:
 
 
 def check_no_gradient_mass_is_lost(me: Rank) -> None:
-    """200 steps of a training, five units: every step, sum of acc = result + sum of residuals."""
+    """200 training steps, five units: in every step, sum of acc = result + sum of residuals."""
     training = Training(me.rank)
     state = gtopk.SparseState(
         training.model.named_parameters(),
@@ -151,7 +151,7 @@ def check_unit_shapes(me: Rank) -> None:
 
 
 def resumed(training: Training, saved: io.BytesIO, how: str, **arguments) -> Training:
-    """A training that goes on from what was saved, on the same rank."""
+    """A training that continues on the same rank from what was saved."""
     saved.seek(0)
     checkpoint = torch.load(saved, weights_only=how != "pickle")
     again = Training(training.rank, model=network(seed=99))

@@ -1,4 +1,4 @@
-"""Room: tests/torch. What DDP can be told, and how it is used, under the hook."""
+"""Room: tests/torch. DDP's options and usual ways of using it, with the hook."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ARGUMENTS = {"density": 0.05, "unit": 8 * 1024, "momentum": 0.9, "warmup": [("de
 
 
 class Checkpointed(nn.Module):
-    """The same network, parts of which are computed again in the backward."""
+    """The same network, with parts recomputed in the backward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Checkpointed(nn.Module):
 def trained(
     me: Rank, passes: int, *, precision=None, zero=True, model=None, **options
 ) -> tuple[Training, gtopk.SparseState]:
-    """Five steps of `passes` backwards, all but the last of each without a sum."""
+    """Five steps of `passes` backwards, of which only the last exchanges gradients."""
     training = Training(me.rank, model=model, **options)
     state = gtopk.attach(training.ddp, **ARGUMENTS)
     training.optimizer = torch.optim.SGD(training.ddp.parameters(), lr=0.05)
@@ -54,7 +54,7 @@ def trained(
 
 
 def same(one: gtopk.SparseState, other: gtopk.SparseState) -> bool:
-    """Their residuals and momenta, whatever the parameters' prefix is."""
+    """Whether residuals and momenta are equal, whatever the parameters' prefix."""
     return all(
         torch.equal(mine, theirs)
         for kind in ("residuals", "momenta")
@@ -65,7 +65,7 @@ def same(one: gtopk.SparseState, other: gtopk.SparseState) -> bool:
 
 
 def check_no_option_of_ddp_changes_a_bit(me: Rank) -> None:
-    # A static graph takes no first backward under no_sync(): torch's own assertion fails.
+    # A static graph allows no first backward under no_sync(): torch's own assertion fails.
     views = [{"gradient_as_bucket_view": True}, {"gradient_as_bucket_view": True, "zero": False}]
     static = [{"static_graph": True}, {"static_graph": True, **views[0], "model": Checkpointed()}]
     others = [{"find_unused_parameters": True}, {"bucket_mb": 25}]
@@ -84,7 +84,7 @@ def check_autocast_leaves_residuals_in_single_precision(me: Rank) -> None:
     torch.testing.assert_close(flat(training.model), flat(plain.model), rtol=0.1, atol=0.05)
     residuals = state.state_dict()["residuals"].values()
     assert {each.dtype for each in residuals} == {torch.float32}
-    # More than the eight bits of bfloat16 are kept.
+    # Residuals keep more than bfloat16's eight bits.
     assert any(not torch.equal(each, each.bfloat16().float()) for each in residuals)
 
 
@@ -100,7 +100,7 @@ def check_autocast_at_density_one_trains_as_over_gloo(me: Rank) -> None:
 
 def check_mixed_precision_is_refused_by_name(me: Rank) -> None:
     training = Training(me.rank)
-    training.ddp.mixed_precision = object()  # torch makes none without an accelerator
+    training.ddp.mixed_precision = object()  # torch creates one only with an accelerator
     with pytest.raises(NotImplementedError, match=r"mixed_precision=.*under torch\.autocast"):
         gtopk.attach(training.ddp, density=0.1)
     dist.barrier()

@@ -1,7 +1,7 @@
 """Room: tests/torch. Tensors on a device, which here is a fake one (fake/device.hpp).
 
-Its memory crashes who reads it without a copy, and its streams run when they like. Nothing here has
-seen a GPU.
+Reading its memory without a copy crashes, and its streams run at random times. Nothing here has run
+on a GPU.
 """
 
 from __future__ import annotations
@@ -47,30 +47,30 @@ def values(me: Rank, n: int = 12, dtype: torch.dtype = torch.float32) -> torch.T
 
 
 def fill(tensor: torch.Tensor, value: float) -> torch.Tensor:
-    """Hand the device a copy that fills the tensor, behind what its stream has."""
+    """Queues a copy that fills the tensor on the device, after its stream's earlier work."""
     source = torch.full(tensor.shape, value, dtype=tensor.dtype).pin_memory()
     return tensor.copy_(source, non_blocking=True)
 
 
 def read_later(tensor: torch.Tensor) -> torch.Tensor:
-    """What the tensor holds when the current stream has come so far; synchronize() before."""
+    """Reads the tensor once the current stream has got here; call synchronize() before use."""
     room = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     return room.copy_(tensor, non_blocking=True)
 
 
 def synchronize() -> None:
-    """Until the current stream has done its work."""
+    """Waits until the current stream has done its work."""
     torch.zeros(1).to(FAKE).cpu()
 
 
 def meet(me: Rank, name: str) -> None:
-    """By the store alone."""
+    """Through the store only."""
     store = dist.PrefixStore(name, me.store)
     store.set(str(me.rank), "here")
     store.wait([str(rank) for rank in range(me.size)], timedelta(seconds=60))
 
 
-# Each: from tensors, all on one device, to results on the same one.
+# Each of these: from tensors, all on one device, to results on the same one.
 def _all_reduce(me: Rank, to: Callable) -> list[torch.Tensor]:
     done = []
     for dtype in (torch.float32, torch.int64, torch.bfloat16):
@@ -99,7 +99,7 @@ def _gathered(me: Rank, to: Callable) -> list[torch.Tensor]:
     dist.all_gather(listed, to(values(me)))
     whole = to(torch.zeros(12 * me.size))
     dist.all_gather_into_tensor(whole, to(values(me)))
-    inside = to(values(me, 24))  # the input is a part of the output, as FSDP's is
+    inside = to(values(me, 24))  # the input is a part of the output, as in FSDP
     dist.all_gather_into_tensor(inside, inside[12 * me.rank : 12 * (me.rank + 1)])
     return [*listed, whole, inside]
 
@@ -180,11 +180,11 @@ def check_work_is_ordered_behind_the_current_stream_and_wait_holds_it_up_and_not
 ) -> None:
     tensor = torch.zeros(1000).to(FAKE)
     torch.ops.fake.hold()
-    fill(tensor, 1.0 + me.rank)  # once the device is released
+    fill(tensor, 1.0 + me.rank)  # runs once the device is released
     work = dist.all_reduce(tensor, async_op=True)
     work.wait()
     after = read_later(tensor)
-    fill(tensor, -1.0)  # behind the result
+    fill(tensor, -1.0)  # after the result
     assert not work.is_completed()
     meet(me, "nothing has been sent")
     torch.ops.fake.release()
@@ -217,13 +217,13 @@ def check_tensors_live_until_the_device_has_read_and_written_them(me: Rank) -> N
     fill(tensor, 5.0 + me.rank)
     dist.isend(tensor, other, tag=8)
     del tensor
-    fill(torch.empty(5000, device=FAKE), 99.0)  # where it was, if it were gone
+    fill(torch.empty(5000, device=FAKE), 99.0)  # overwrites it if it was freed
     received = torch.empty(5000, device=FAKE)
     work = dist.irecv(received, other, tag=8)
     torch.ops.fake.release()
     work.wait()
     assert received.cpu().tolist() == [5.0 + other] * 5000
-    # Nobody holds what is reduced here, and nobody waits for it.
+    # Nobody keeps the reduced tensors, and nobody waits for them.
     for _ in range(20):
         dist.all_reduce(torch.ones(3000).to(FAKE), async_op=True)
     dist.barrier()
@@ -241,7 +241,7 @@ def check_futures_carry_the_device(me: Rank) -> None:
     assert doubled.wait().cpu().tolist() == [8.0] * 100
     assert future.wait()[0].cpu().tolist() == [4.0] * 100
     torch.ops.fake.set_stream(before)
-    # of several operations at once
+    # for several operations at once
     with dist._coalescing_manager(device=torch.device(FAKE), async_ops=True) as window:
         dist.all_reduce(tensor)
     window.wait()
@@ -290,7 +290,7 @@ def check_receives_may_end_in_any_order(me: Rank) -> None:
         for tag in reversed(range(6)):
             works[tag].wait()
             assert rooms[tag].cpu().tolist() == [float(tag)] * 10
-            dist.send(rooms[tag], 1, tag=100)  # only now the next one is sent
+            dist.send(rooms[tag], 1, tag=100)  # only now is the next one sent
     else:
         for tag in reversed(range(6)):
             dist.send(torch.full((10,), float(tag)).to(FAKE), 0, tag=tag)
@@ -319,7 +319,7 @@ def check_an_error_that_nobody_waits_for_is_raised_by_the_next_wait(me: Rank) ->
     wrong = torch.ones(10 + me.rank).to(FAKE)
     work = dist.all_reduce(wrong, async_op=True)
     late = dist.all_reduce(torch.ones(3).to(FAKE), async_op=True)
-    dist.barrier()  # which starts when both have ended
+    dist.barrier()  # it starts when both have ended
     with pytest.raises(dist.DistBackendError, match=r"d=1[01].*d=1[01]"):
         late.wait()
     late.wait()
@@ -376,7 +376,7 @@ def check_bad_arguments_are_errors_here_and_the_group_works_on(me: Rank) -> None
 
 
 def trained(me: Rank, device: str, start: Callable) -> list[torch.Tensor]:
-    """Parameters, and what the state keeps, after some steps of DDP there."""
+    """Parameters, and the state's tensors, after some steps of DDP on that device."""
     torch.manual_seed(1)
     net = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.ReLU(), torch.nn.Linear(30, 4))
     ddp = DistributedDataParallel(net.to(device), bucket_cap_mb=0.001)
@@ -405,7 +405,7 @@ def _attached(ddp: DistributedDataParallel) -> Callable:
 
 
 class Scale:
-    """As much of a GradScaler as a SparseState asks for."""
+    """The part of a GradScaler that a SparseState uses."""
 
     def get_scale(self) -> float:
         return 4.0

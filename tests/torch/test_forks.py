@@ -1,4 +1,4 @@
-"""Room: tests/torch. Forks: children leave what is the parent's alone; ranks may be children."""
+"""Room: tests/torch. Forks: children leave the parent's resources alone; ranks may be children."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ended(child):
 
 
 def ended_well(script: str, said: str) -> None:
-    """Exit code 0, and not a word but `said`."""
+    """Exit code 0, and no output but `said`."""
     done = run_script(script, timeout=60)
     assert (done.returncode, done.stdout.strip(), done.stderr.strip()) == (0, said, "")
 
@@ -93,9 +93,9 @@ print([each.exitcode for each in children])
 
 
 def test_ranks_that_are_forked_children_work_and_say_goodbye(tmp_path: pathlib.Path):
-    # Rank 0 ends at once; rank 1 finds it gone long before any deadline, and sends it nothing while
-    # it leaves, which rank 0 could not tell from a message lost. Nobody destroys the group. The
-    # parent has left the one that it had.
+    # Rank 0 ends at once; rank 1 notices long before any deadline. While rank 0 leaves, rank 1
+    # sends it nothing, which rank 0 would have to take for a lost message. Neither destroys the
+    # group. The parent has left its own group.
     program = tmp_path / "ranks.py"
     program.write_text("""
 import sys
@@ -130,8 +130,8 @@ if __name__ == "__main__":
         command, env=environment(), capture_output=True, text=True, timeout=WATCHDOG, check=False
     )
     assert (done.returncode, done.stdout) == (0, "True\n[0, 0]\n"), done.stderr
-    # From 2.15 on torch's flight recorder remarks that rank 1 was rank 0 of the group before, and,
-    # if the process lasts until it sees rank 1's error, that it dumps its trace.
+    # From 2.15 on torch's flight recorder says that rank 1 was rank 0 of the group before, and, if
+    # the process lasts until it sees rank 1's error, that it dumps its trace.
     remarks = (
         "FlightRecorderHook: global rank changed from 0 to 1;",
         "FlightRecorderHook: dumping trace on collective failure",

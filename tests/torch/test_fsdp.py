@@ -20,7 +20,7 @@ pytestmark = pytest.mark.loopback
 
 
 class Training:
-    """A model whose layers are sharded, each a unit, and a last one of what is left."""
+    """A model whose layers are sharded, each a unit, and a last unit with the rest."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ def check_density_one_trains_as_dense(me: Rank) -> None:
 
 
 def check_modules_choose_their_densities(me: Rank) -> None:
-    """Each for itself: FSDP reduces them one by one. Alike on the replicas of a shard."""
+    """Each on its own: FSDP reduces modules one by one. Replicas of a shard choose alike."""
     training = Training(me, density="adaptive", density_bounds=(0.05, 0.5))
     before = training.state.units
     for _ in range(9):
@@ -113,7 +113,7 @@ def check_modules_choose_their_densities(me: Rank) -> None:
 
 
 def check_residuals_of_updates_train_alike_at_one_rate(me: Rank) -> None:
-    """A rate that is a power of two is exact, there and back."""
+    """Multiplying and dividing by a power of two is exact."""
     found = []
     for accumulate in ("gradient", "update"):
         training = Training(me, density=0.1, accumulate=accumulate, lr=0.125)
@@ -135,7 +135,7 @@ def with_norm() -> nn.Sequential:
 
 
 def check_no_gradient_mass_is_lost(me: Rank) -> None:
-    """Also where FSDP reads results at once: a .grad that is there, a type that is cast."""
+    """Also if FSDP reads results at once: with an existing .grad, or a cast type."""
     for policy, times in (
         (None, 1),
         (None, 2),
@@ -212,7 +212,7 @@ def check_a_step_that_is_not_finite_or_skipped(me: Rank) -> None:
     training.state.skip()
     skipped = training.state.state_dict()["residuals"]
     moved = any(not torch.equal(unskipped[name], skipped[name]) for name in skipped)
-    assert moved == (me.rank < 2)  # the first replica's
+    assert moved == (me.rank < 2)  # on the first replica
 
 
 def check_a_run_that_is_resumed_goes_on_bit_for_bit(me: Rank) -> None:
@@ -282,7 +282,7 @@ def gloo_replicas(me: Rank) -> dist.ProcessGroup:
 
 
 def digits(rank: int) -> tuple[torch.Tensor, ...]:
-    """Every third image for the test; of the others each rank a fourth."""
+    """Every third image is for the test; each rank gets a fourth of the others."""
     from sklearn.datasets import load_digits
 
     data = load_digits()
@@ -295,7 +295,7 @@ def digits(rank: int) -> tuple[torch.Tensor, ...]:
 
 
 def check_digits(me: Rank, seed: int) -> dict[bool, float]:
-    """Accuracy of dense training, and of sparse."""
+    """Accuracy of dense training and of sparse training."""
     x, y, test_x, test_y = digits(me.rank)
     accuracy = {}
     for dense in (True, False):

@@ -1,4 +1,4 @@
-"""Room: tests/torch. Hosts of several ranks in the network lab: what ranks of one host share."""
+"""Room: tests/torch. Hosts of several ranks in the network lab: what ranks on a host share."""
 
 from __future__ import annotations
 
@@ -100,11 +100,11 @@ def test_of_two_hosts_with_two_ranks_each_the_leaders_lists_alone_cross_the_wire
         counters = lab.counters()
     assert outcome.ok, outcome.report()
     lists = 2 * (64 + 8 * 8_000)  # of k entries, in both steps
-    headers = 2 * 2 * 64  # to the partners in the tree, two for each rank
-    # A leader sends its host's list and the result.
+    headers = 2 * 2 * 64  # to the partners in the tree, two per rank
+    # A leader sends its host's list, and the result.
     leader, other = headers + 2 * lists, headers + lists
     sent = {rank: leader if hosts.index(hosts[rank]) == rank else other for rank in range(4)}
     assert {rank.rank: int(rank.output) for rank in outcome.ranks} == sent
-    # One of the three lists of a host: packets have headers, and ranks meet over the same wire.
+    # One of a host's three lists: packets have headers, and ranks meet over the same link.
     for host in counters:
         assert lists < host.tx_bytes < 1.1 * lists + 50_000

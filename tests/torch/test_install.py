@@ -1,4 +1,4 @@
-"""Room: tests/torch. What `cmake --install` leaves suffices for a program of somebody else's."""
+"""Room: tests/torch. A third-party program builds and runs against `cmake --install`'s output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.loopback
 
 
 def done(*command: object, **env: str) -> str:
-    """What it printed, when it has ended well."""
+    """What it printed; it must end successfully."""
     words = [str(each) for each in command]
     ended = subprocess.run(
         words, env={**os.environ, **env}, capture_output=True, text=True, timeout=300, check=False
@@ -39,7 +39,7 @@ def installed(tmp_path_factory) -> pathlib.Path:
 
 
 def runs(program: pathlib.Path, **env: str) -> None:
-    """The example on two ranks."""
+    """Runs the example on two ranks."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""Room: tests/torch. Start-up by PMIx: a plain `mpirun python train.py`, and what else is said."""
+"""Room: tests/torch. Start-up by PMIx: a plain `mpirun python train.py`, and its errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_plain_srun_trains(ranks: int):
 
 
 def expect_training(launcher: list[str], ranks: int, variables: dict[str, str]) -> None:
-    """Of launched_training.py, on every rank and by each way to join."""
+    """Runs launched_training.py, and expects its lines from every rank and way to join."""
     variables = {**environment(), **variables}
     for name in TORCHRUNS:
         variables.pop(name, None)

@@ -30,7 +30,7 @@ ADAPTIVE = {
 
 
 class Linear(nn.Module):
-    """The gradient of its sum is what it is given."""
+    """The gradients of its sum are its inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def linear(**arguments) -> tuple[nn.Module, DistributedDataParallel, gtopk.Spars
 
 
 def say(state: gtopk.SparseState, ready: list[float]) -> None:
-    """Let these be what was measured on this rank."""
+    """Pretends that this was measured on this rank."""
     state.overlap.stopwatch.ready = lambda: ready
 
 
@@ -71,7 +71,7 @@ def check_ranks_measure_and_choose_alike(me: Rank) -> None:
     training = Training(me.rank)
     state = training.hooked(**ADAPTIVE, warmup=[("dense", 2)])
     for step in range(12):
-        assert bool(state.layers) == (step > 7)  # two unsettled ones, five measured, one to choose
+        assert bool(state.layers) == (step > 7)  # 2 not counted, 5 measured, 1 to choose
         training.step()
     names = [name for layer in state.layers for name in layer.names]
     assert sorted(names) == sorted(name for name, _ in training.model.named_parameters())
@@ -92,7 +92,7 @@ def check_ranks_measure_and_choose_alike(me: Rank) -> None:
 
 
 def check_merged_layers_go_on_with_their_residuals_and_momenta(me: Rank) -> None:
-    """Step by step what the reference gives: two become one, at another density."""
+    """Equals the reference step by step: two layers become one, at another density."""
     for momentum in (0.0, 0.9):
         model, ddp, state = linear(momentum=momentum)
         parts = {name: [name] for name in ("third", "second", "first")}
@@ -135,7 +135,7 @@ def check_merged_layers_go_on_with_their_residuals_and_momenta(me: Rank) -> None
 
 
 def check_a_resumed_run_keeps_what_was_chosen(me: Rank) -> None:
-    """Bit for bit, out of a state_dict, and out of a pickle; within other bounds anew."""
+    """Bit for bit, from a state_dict and from a pickle; with other bounds it chooses anew."""
     whole = Training(me.rank)
     state = whole.hooked(**ADAPTIVE, momentum=0.9, select="threshold", algorithm="auto")
     units = len(state.units)
@@ -149,7 +149,7 @@ def check_a_resumed_run_keeps_what_was_chosen(me: Rank) -> None:
     for pick in (False, True):
         resumed = Training(me.rank)
         resumed.model.load_state_dict(halfway)
-        resumed.optimizer.load_state_dict(copy.deepcopy(optimizer))  # it takes the tensors
+        resumed.optimizer.load_state_dict(copy.deepcopy(optimizer))  # it keeps the tensors
         resumed.at = 3
         if pick:
             again = pickle.loads(pickled)
@@ -175,7 +175,7 @@ def check_a_folder_of_all_ranks_keeps_it_too(me: Rank, folder: str) -> None:
     state = training.hooked(**ADAPTIVE)
     say(state, [0.0] * len(state.units))
     training.steps(2)
-    assert len(state.layers) == 1  # nobody waits
+    assert len(state.layers) == 1  # no unit has to wait
     gtopk.save(state, folder)
     again = Training(me.rank).hooked(**ADAPTIVE)
     gtopk.load(again, folder)

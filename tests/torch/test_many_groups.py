@@ -14,13 +14,13 @@ from ranks import Rank, RankSet
 pytestmark = pytest.mark.loopback
 
 GROUPS = 100
-# Of a hundred groups that have all been used. A group has a few KB of its own; torch's part of it,
-# and what the store's client keeps, is in the figure, too.
+# A bound for a hundred groups that have all been used. A group takes a few KB itself; the figure
+# includes torch's part and what the store's client keeps.
 MOST_BYTES = 6 * 2**20
 
 
 def threads() -> list[str]:
-    """By name, those that are gtopk's."""
+    """The names of gtopk's threads."""
     names = (
         (task / "comm").read_text().strip() for task in pathlib.Path("/proc/self/task").iterdir()
     )
@@ -32,14 +32,14 @@ def descriptors() -> int:
 
 
 def memory() -> int:
-    """Bytes that only this process has in memory."""
+    """Bytes of memory that only this process uses."""
     lines = pathlib.Path("/proc/self/smaps_rollup").read_text().splitlines()
     kilobytes = {line.split()[0]: int(line.split()[1]) for line in lines[1:]}
     return 1024 * (kilobytes["Private_Dirty:"] + kilobytes["Private_Clean:"])
 
 
 def used(group: dist.ProcessGroup) -> None:
-    """In both ways that messages take: rounds, and the ring."""
+    """Uses a group in both ways: recursive doubling and the ring."""
     for numel in (3, 40_000):
         tensor = torch.ones(numel)
         dist.all_reduce(tensor, group=group)
@@ -47,7 +47,7 @@ def used(group: dist.ProcessGroup) -> None:
 
 
 def costs_of_many(me: Rank) -> dict[str, int]:
-    first = [dist.new_group(backend="gtopk") for _ in range(3)]  # what is made once is there
+    first = [dist.new_group(backend="gtopk") for _ in range(3)]  # creates what is created only once
     for group in (None, *first):
         used(group or dist.group.WORLD)
     before = (threads(), descriptors(), memory())

@@ -1,4 +1,4 @@
-"""Room: tests/torch. Under DDP no gradient is lost: what reaches no .grad is in a residual."""
+"""Room: tests/torch. DDP loses no gradient: what does not reach .grad is in a residual."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ SMALL_UNITS = 8 * 1024
 
 
 class Ledger:
-    """Registers the hook and says, for each backward, whether sum of acc = delivered + residuals.
+    """Registers the hook and checks, for each backward, that sum of acc = delivered + residuals.
 
-    Delivered is what .grad holds afterwards, times the ranks; nothing where it holds nothing.
+    Delivered is .grad afterwards, times the number of ranks; nothing if .grad is None.
     """
 
     def __init__(self, ddp: DistributedDataParallel, state: gtopk.SparseState) -> None:
@@ -53,7 +53,7 @@ class Ledger:
         self.before = {name: self.state.residual(name).clone() for name in self.parameters}
 
     def check(self, *, delivered: bool = True) -> None:
-        """delivered: whether .grad is somebody's; else nothing has been delivered."""
+        """delivered: whether .grad holds results; otherwise nothing counts as delivered."""
         acc, end = [], []
         for name, parameter in self.parameters.items():
             gradient = self.arrived.get(name, torch.zeros(()))
@@ -68,7 +68,7 @@ class Ledger:
 
 
 class Conditional(nn.Module):
-    """Three branches, of which each backward names those it goes through."""
+    """Three branches; each backward names those it uses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ def check_unused_parameters(
     dtype: torch.dtype = torch.float32,
     **ddp_arguments,
 ) -> None:
-    """Rank 1 alone goes through `one`; through `nobody` all go every `used_every` steps."""
+    """Only rank 1 uses `one`; all ranks use `nobody` every `used_every` steps."""
     model = Conditional().to(dtype)
     ddp = DistributedDataParallel(model, bucket_cap_mb=0.02, **ddp_arguments)
     state = gtopk.SparseState(model.named_parameters(), density=0.05, unit=40 * 1024)
@@ -216,7 +216,7 @@ def check_a_backward_that_breaks_off_loses_nothing_and_a_good_one_follows(me: Ra
     for name in ledger.parameters:
         state.residual(name).normal_(generator=generator)
     x = torch.randn(4, 24)
-    # All is in one bucket in DDP's first backward.
+    # In DDP's first backward everything is in one bucket.
     training.ddp(x).sum().backward()
     training.optimizer.zero_grad()
     ledger.open()
@@ -225,13 +225,13 @@ def check_a_backward_that_breaks_off_loses_nothing_and_a_good_one_follows(me: Ra
     arrived = sum(name in ledger.arrived for name in ledger.parameters)
     assert 1 <= arrived < 5, arrived
     assert state.state_dict()["step"] == 1
-    # Units that had not all their gradients have not seen any.
+    # A unit without all its gradients has seen none.
     for unit in state.units:
         if not ledger.arrived.keys() >= set(unit.names):
             for name in unit.names:
                 ledger.arrived.pop(name, None)
     ledger.check(delivered=False)
-    # DDP itself does not go on after this; the state does, with another DDP.
+    # DDP itself cannot continue after this; the state can, with another DDP.
     training.ddp.reducer._remove_autograd_hooks()
     again = DistributedDataParallel(training.model, bucket_cap_mb=0.008)
     ledger = Ledger(again, state)
@@ -246,7 +246,7 @@ def check_a_backward_that_breaks_off_loses_nothing_and_a_good_one_follows(me: Ra
 
 
 def check_what_a_broken_backward_delivered_does_not_hang_on_ddps_buckets(me: Rank) -> None:
-    """They are DDP's, and may be written before anybody hears that the backward broke off."""
+    """They are DDP's, and may be overwritten before anyone learns that the backward failed."""
     for algorithm, warmup in [*((each, ()) for each in algorithms()), ("gtopk", [("dense", 9)])]:
         training = Training(me.rank)
         arguments = {"density": 0.05, "unit": SMALL_UNITS, "algorithm": algorithm}
@@ -306,12 +306,12 @@ def ledger_names(state: gtopk.SparseState) -> list[str]:
 
 
 def check_a_unit_that_is_not_finite_does_not_happen(me: Rank) -> None:
-    """In no part of it, whichever part it is that is not finite, and on how many ranks."""
+    """In no part of it, whichever part is not finite, and on however many ranks."""
     cases = [
         ("3.bias", {1: math.nan}),
         ("0.bias", {3: math.inf}),
         ("0.weight", {0: math.nan}),
-        # Finite on each rank; the sum is not, which shows after the large part has gone.
+        # Finite on each rank, but the sum is not, which shows after the large part has gone.
         ("9.bias", dict.fromkeys(range(4), 2e38)),
         ("9.weight", dict.fromkeys(range(4), 2e38)),
     ]
@@ -357,11 +357,11 @@ def check_small_gradients_of_a_half_type_are_summed_in_float32(me: Rank) -> None
     ddp.register_comm_hook(gtopk.SparseState(model.named_parameters()), gtopk.sparse_hook)
     model.bias.register_hook(lambda g: torch.full_like(g, 60_000.0 - 32 * me.rank))
     ddp(torch.ones(1, 32).half()).sum().backward()
-    assert model.bias.grad.unique().tolist() == [59_968.0]  # the even one beside 59,952
+    assert model.bias.grad.unique().tolist() == [59_968.0]  # the even neighbour of 59,952
 
 
 def check_no_mass_is_lost_in_half_types(me: Rank) -> None:
-    """But for a result's last rounding, which is outside of the sum."""
+    """Except for the result's last rounding, which is outside of the sum."""
     model = Conditional().bfloat16()
     ddp = DistributedDataParallel(model, find_unused_parameters=True)
     state = gtopk.SparseState(model.named_parameters(), density=0.05, unit="model")
@@ -374,13 +374,13 @@ def check_no_mass_is_lost_in_half_types(me: Rank) -> None:
         sums.append(residual.clone())
     for each in sums:
         dist.all_reduce(each, group=gloo())
-    # Partial sums of up to some 8 are rounded to eight bits.
+    # Partial sums of up to about 8 are rounded to eight bits.
     for each in sums[1:]:
         torch.testing.assert_close(sums[0], each, rtol=0, atol=8 * 2**-8)
 
 
 def check_no_mass_is_lost_by_any_selector_or_coarse_wire(me: Rank) -> None:
-    """Five units, of which the first rank notes what was delivered."""
+    """Five units; the first rank notes what was delivered."""
     wires = [{"wire": wire} for wire in ("2bit", "sign")]
     for arguments in [{"select": select, "block": 100} for select in selectors()] + wires:
         training = Training(me.rank)

@@ -1,4 +1,4 @@
-"""Room: tests/torch. Ranks find each other whatever former lives of theirs left in the store."""
+"""Room: tests/torch. Ranks find one another whatever earlier runs left in the store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ranks import WATCHDOG, Rank, RankSet, environment
 
 pytestmark = pytest.mark.loopback
 
-GROUPS = 5000  # a process can be in 4,096 at a time
+GROUPS = 5000  # a process can be in 4,096 at once
 
 
 def test_five_restarts_of_a_rank_that_dies_before_it_meets(tmp_path: pathlib.Path):
@@ -51,7 +51,7 @@ sys.stdout.flush()
 
 
 def check_groups_in_turn(me: Rank) -> None:
-    """Mostly groups of one rank, as torch takes milliseconds for two to agree on a group."""
+    """Mostly groups of one rank, as torch takes milliseconds to agree on a group of two."""
     import torch
     import torch.distributed as dist
 

@@ -23,7 +23,7 @@ D, SMALL, K = 500, 10, 10
 
 
 class Linear(nn.Module):
-    """The gradient of its sum is what it is given."""
+    """The gradients of its sum are its inputs."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ def gradient(rank: int, step: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 class Simulation:
-    """All ranks' momenta and residuals, step by step, with the sequential reference."""
+    """All ranks' momenta and residuals, step by step, computed with the sequential reference."""
 
     def __init__(self, ranks: int, dtype: torch.dtype, nesterov: bool) -> None:
         wide = reference.accumulation(dtype)
@@ -70,7 +70,7 @@ class Simulation:
 
 
 def check_fifty_steps_are_those_of_the_paper(me: Rank) -> None:
-    """Bit for bit but for the small ones, whose mean is summed in another order."""
+    """Bit for bit, except for small parameters, whose mean is summed in another order."""
     cases = itertools.product(("gtopk", "topk"), ("own", "merged"), (False, True))
     for ranks in range(1, 5):
         group = dist.new_group(list(range(ranks)))
@@ -128,7 +128,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 def check_a_step_that_is_not_finite_moves_no_momentum(me: Rank) -> None:
-    """Of its unit; with a scaler, of none, those included that have nothing but small ones."""
+    """Its unit's; with a scaler, none, including those of units with only small parameters."""
     for scaler in (None, torch.amp.GradScaler("cpu", init_scale=1024.0)):
         training = Training(me.rank)
         state = training.hooked(density=0.05, momentum=0.9, unit="parameter", scaler=scaler)
@@ -167,7 +167,7 @@ def check_a_run_that_is_resumed_goes_on_bit_for_bit(me: Rank) -> None:
         assert torch.equal(flat(each.model), flat(first.model))
     assert same(momenta(state), momenta(other))
     assert same(momenta(state), momenta(pickled))
-    # Saved without a momentum: it starts from zero. Loaded without one: it is left out.
+    # Saved without momentum, it starts from zero. Loaded without momentum, it is left out.
     none = Training(me.rank).hooked(density=0.02, unit="parameter")
     assert none.state_dict()["momenta"] == {}
     assert none.momentum("0.weight") is None
@@ -186,7 +186,7 @@ class Branches(nn.Module):
 
 
 def check_what_comes_again_has_not_happened_yet(me: Rank) -> None:
-    """A gradient that was accumulated and that DDP drops is in the momentum once, not twice."""
+    """A gradient that was accumulated and that DDP drops enters the momentum once, not twice."""
     model = Branches()
     ddp = DistributedDataParallel(model, find_unused_parameters=True)
     weight = model.other.weight
@@ -198,7 +198,7 @@ def check_what_comes_again_has_not_happened_yet(me: Rank) -> None:
     ddp(x, False).sum().backward()
     assert torch.equal(weight.grad, kept)
     torch.testing.assert_close(state.momentum("other.weight"), 0.5 * before)
-    # Delivered, and given back: half the momentum, and not what is in .grad still.
+    # Delivered and given back: half the momentum, without what .grad still holds.
     total, expected = state.residual("other.weight").double(), 0.5 * before.double()
     for each in (total, expected):
         dist.all_reduce(each, group=gloo())

@@ -1,7 +1,7 @@
 """Room: tests/torch. The network lab is shaped, isolated and leaves nothing behind.
 
-Needs root (network namespaces). Times are asserted from below only: a link that is shaped can
-never deliver sooner than its rate and bucket allow, however busy the machine is.
+Needs root (network namespaces). Times are asserted from below only: a shaped link can never deliver
+sooner than its rate and bucket allow, however busy the machine is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def python(script: str) -> list[str]:
 
 
 def has_ended(pid: int, seconds: float) -> bool:
-    """Whether the process is gone, or goes within `seconds`; blocks on it, sleeps never."""
+    """Whether the process is gone, or ends within `seconds`; blocks on it instead of sleeping."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -94,8 +94,8 @@ def test_the_fit_recovers_alpha_and_beta_of_a_straight_line():
 
 
 def checked(*prefix: str, **env: str) -> tuple[int, str]:
-    """Exit code and line of `netlab check`, which tools/test asks too."""
-    interpreter = os.path.realpath(sys.executable)  # in a chroot .venv may not be there
+    """Exit code and output line of `netlab check`, which tools/test asks too."""
+    interpreter = os.path.realpath(sys.executable)  # a chroot may not contain .venv
     command = [*prefix, interpreter, f"{TOOLS}/netlab", "check"]
     done = subprocess.run(
         command, env={**os.environ, **env}, capture_output=True, text=True, timeout=WATCHDOG
@@ -123,8 +123,8 @@ def test_where_labs_can_be_made_the_check_says_nothing():
     assert checked() == (0, "")
 
 
-# Everything that / has but /tmp is mounted in the directory $1, which is a mount itself if $2 says
-# so; in a namespace of its own, so that it goes with the command.
+# Mounts everything in / except /tmp into the directory $1, which is itself made a mount if $3 says
+# so. It runs in a namespace of its own, so it goes with the command.
 CHROOT = """
 set -e
 root=$1 tools=$2
@@ -246,12 +246,12 @@ def test_no_message_arrives_sooner_than_the_link_allows_even_after_a_pause():
         soonest = lab.shape.soonest_seconds(point.size)
         assert point.gapped >= soonest
         assert calibration.pingpong[point.size] >= soonest
-    # Seconds per byte, as measured on the largest: headers make it slower than the bare rate, a
-    # false bucket faster.
+    # Seconds per byte, measured on the largest: headers make it slower than the bare rate, a wrong
+    # bucket faster.
     assert calibration.pingpong[sizes[-1]] / sizes[-1] >= 0.98 * 8 / 1e8
 
 
-# Head of a rank's script: where rank 0 listens, and how the others reach it once it does.
+# Start of a rank's script: where rank 0 listens, and how the others reach it once it does.
 CONNECT = """
 import os, socket
 rank, address = int(os.environ["RANK"]), ("10.77.0.1", int(os.environ["MASTER_PORT"]))
@@ -297,7 +297,7 @@ else:
     assert float(outcome.ranks[0].output) >= lab.shape.soonest_seconds(2 * size)
     assert counters[0].rx_bytes >= 2 * size
     for sender in counters[1:]:
-        # Each counts its own: headers and what TCP sends twice on top, never the other's bytes.
+        # Each counts its own bytes: headers and TCP retransmissions on top, never the other's.
         assert size <= sender.tx_bytes < 2 * size
 
 
@@ -315,7 +315,7 @@ def test_labs_in_use_at_the_same_time_do_not_meet():
 @pytest.mark.network
 @pytest.mark.parametrize("chosen", ["cubic", "reno"])
 def test_hosts_use_the_chosen_congestion_control_whatever_the_machine_does(chosen):
-    # On both ends: of a connection that was made, and of one that was taken.
+    # At both ends: of a connection made, and of one accepted.
     script = f"""{CONNECT}
 if rank == 0:
     with socket.create_server(address) as server:
@@ -356,7 +356,7 @@ def test_the_lab_leaves_the_machines_own_network_as_it_was():
 @pytest.mark.network
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_hosts_and_ranks_end_with_their_lab_whatever_ends_it(number):
-    # The ranks say that they run, then wait for ever; netlab itself is what gets the signal.
+    # The ranks say that they run, then wait for ever; netlab itself gets the signal.
     ranks = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
     command = [sys.executable, f"{TOOLS}/netlab", "run", "--hosts", "2", "--", *python(ranks)]
     with subprocess.Popen(
@@ -364,7 +364,8 @@ def test_hosts_and_ranks_end_with_their_lab_whatever_ends_it(number):
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        # A shell's background job, as these tests may be, ignores SIGINT, and so do its children.
+        # A shell's background job, as these tests may be, ignores SIGINT, and so would its
+        # children.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as netlab:
         try:

@@ -1,5 +1,5 @@
-"""Room: tests/torch. What torch offers a backend beyond collectives, by version where that differs:
-groups that are split, hooks, time-outs that are changed, and groups whose ranks change.
+"""Room: tests/torch. What torch offers a backend beyond collectives, by version where it differs:
+splitting groups, hooks, changing timeouts, and groups whose ranks change.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ def world() -> dist.ProcessGroup:
 
 
 def own_client(me: Rank) -> dist.Store:
-    """Of the store. While one client waits for a key, nobody else gets an answer through it: no
-    group that meets over it, and so no rank that asks whether this one lives.
+    """Of the store. While one client waits for a key, nobody else gets an answer through it:
+    neither a group that meets over it, nor a rank that asks whether this one is alive.
     """
     return dist.TCPStore("127.0.0.1", me.port, is_master=False, use_libuv=True)
 
 
 def counts(group: dist.ProcessGroup) -> int:
-    """The ranks that take part in an all-reduce."""
+    """The number of ranks that take part in an all-reduce."""
     tensor = torch.ones(5)
     group.allreduce([tensor]).wait()
     return int(tensor[0].item())
 
 
-# --- groups that are split
+# --- splitting groups
 
 
 def check_a_split_has_its_ranks_in_their_order(me: Rank) -> None:
@@ -57,12 +57,12 @@ def check_a_split_has_its_ranks_in_their_order(me: Rank) -> None:
         tensor = torch.tensor([me.rank])
         part.broadcast(tensor, 0).wait()
         assert tensor.item() == order[0]
-        assert backend_of(part).statistics()["operations"] == 2  # it is gtopk's
+        assert backend_of(part).statistics()["operations"] == 2  # it is a gtopk group
     works_on(me)
 
 
 def check_split_group_of_torch_itself(me: Rank) -> None:
-    if VERSION < (2, 15):  # before, it asks for an accelerator
+    if VERSION < (2, 15):  # earlier versions ask for an accelerator
         with pytest.raises((RuntimeError, ValueError, AssertionError)):
             dist.split_group(split_ranks=[[0, 1], [2, 3]])
         return
@@ -93,18 +93,18 @@ def check_a_split_with_wrong_ranks(me: Rank) -> None:
     works_on(me)
 
 
-# --- time-outs
+# --- timeouts
 
 
 def impatient() -> dist.ProcessGroup:
-    """A group whose operations time out soon; it takes its time to meet."""
+    """A group with a short timeout for operations, but not for its meeting."""
     group = dist.new_group()
     group.set_timeout(SOON)
     return group
 
 
 def outlasts(me: Rank, group: dist.ProcessGroup, key: str) -> None:
-    """Rank 0's operation goes on for longer than SOON, while the others do not call."""
+    """Rank 0's operation lasts longer than SOON, while the others do not call."""
     if me.rank == 0:
         work = group.allreduce([torch.ones(2)])
         with pytest.raises(RuntimeError, match="timed out"):
@@ -232,7 +232,7 @@ def check_get_error(me: Rank) -> None:
     if VERSION >= (2, 15):
         assert group._get_backend(CPU).get_error().name == "SUCCESS"
     assert backend_of(group).get_error().name == "SUCCESS"
-    dist.barrier()  # from here on it may be another rank's abort that this one hears of
+    dist.barrier()  # from here on this rank may get another rank's abort
     group.abort()
     assert backend_of(group).get_error().name == "COMM_ERROR"
 

@@ -1,6 +1,6 @@
-"""Room: tests/torch. Hosts that are not as one expects: each works, or says in one line why not.
+"""Room: tests/torch. Unusual hosts: each works, or says in one line why not.
 
-Ranks are gtopk-allreduce, which checks every result, in namespaces; all but the last need no torch.
+Ranks run gtopk-allreduce, which checks every result, in namespaces; only the last test uses torch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PROCESSES = ["--pid", "--fork", "--kill-child", "--mount-proc"]
 
 
 def in_namespaces(flags: list[str], tls: str | None) -> list[tuple[int, str]]:
-    """Two ranks, each in namespaces of its own with these flags: exit codes, and what they said."""
+    """Two ranks, each in its own namespaces with these flags: exit codes and output."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -122,7 +122,7 @@ def test_a_rendezvous_whose_name_nobody_can_resolve_is_named_within_the_time_out
     assert "within 2 s: nowhere.invalid:29500: the name cannot be resolved" in unresolved
 
 
-# --- an interface that is up and leads nowhere
+# --- an interface that is up but leads nowhere
 
 
 def add_dead_interface(lab: Lab, host: int) -> None:
@@ -146,7 +146,7 @@ def test_of_two_interfaces_the_one_that_leads_nowhere_is_named(devices):
     if outcome.ok:
         assert devices != "dead0", outcome.report()
         return
-    # Where nobody chooses, UCX may choose either.
+    # Unless told otherwise, UCX may choose either.
     assert [rank.returncode for rank in outcome.ranks] == [1, 1], outcome.report()
     for rank in outcome.ranks:
         (complaint,) = complaints(rank.output)

@@ -81,7 +81,7 @@ def check_rank_0_gives_the_first_parameters(me: Rank) -> None:
 
 
 def check_passes_add_up_before_they_are_exchanged(me: Rank) -> None:
-    """As DDP with no_sync() for all but the last."""
+    """Like DDP with no_sync() for all but the last."""
     arguments = {"density": 0.05, "unit": SMALL_UNITS}
     hooked = Training(me.rank)
     hooked.hooked(**arguments)
@@ -113,7 +113,7 @@ class Branches(nn.Module):
 
 
 def check_gradients_that_are_missing_or_in_another_order(me: Rank) -> None:
-    """No mass is lost; a rank without any gradient takes part all the same."""
+    """No mass is lost; a rank without gradients still takes part."""
     model = Branches()
     plain = torch.optim.SGD(
         [
@@ -154,7 +154,7 @@ def check_gradients_that_are_missing_or_in_another_order(me: Rank) -> None:
 
 
 def check_a_scaler_finds_exchanged_gradients(me: Rank) -> None:
-    """Also where a parameter got none, without a word of synchronize()."""
+    """Even if a parameter got none, and without a call of synchronize()."""
     model = Branches()
     scales = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=3)
     sgd = torch.optim.SGD(model.parameters(), lr=1e-4)
@@ -190,7 +190,7 @@ def check_clipping_between_synchronize_and_step(me: Rank) -> None:
 
 
 def check_a_closure_sees_all_ranks(me: Rank) -> None:
-    """A line search decides alike on all ranks: the mean of the losses, exchanged gradients."""
+    """A line search decides the same on all ranks: mean loss, exchanged gradients."""
     model = network()
     inner = torch.optim.LBFGS(model.parameters(), max_iter=5, line_search_fn="strong_wolfe")
     optimizer = gtopk.DistributedOptimizer(inner, model, density=0.5)
@@ -230,7 +230,7 @@ def check_a_run_that_is_resumed_goes_on_bit_for_bit(me: Rank) -> None:
     assert first.optimizer.param_groups[0]["lr"] < 0.05
     assert torch.equal(flat(first.model), flat(again.model))
     plain = torch.optim.SGD(first.model.parameters(), lr=0.05, momentum=0.9)
-    plain.load_state_dict(first.optimizer.state_dict())  # which passes over the residuals
+    plain.load_state_dict(first.optimizer.state_dict())  # it ignores the residuals
     again.optimizer.load_state_dict(plain.state_dict())
     with pytest.raises(TypeError, match="cannot be copied"):
         copy.deepcopy(first.optimizer)
@@ -250,7 +250,7 @@ def check_habits_that_would_race_are_refused(me: Rank) -> None:
     model(x, "ab").backward()
     with pytest.raises(RuntimeError, match="more than backward_passes_per_step=1 times"):
         model(x, "a").backward()
-    optimizer.zero_grad()  # the second one raised
+    optimizer.zero_grad()  # the second backward raised
     with pytest.raises(ValueError, match="add_param_group to the optimizer first"):
         optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3))]})
     model(x, "abc").backward()
@@ -280,7 +280,7 @@ def check_a_backward_that_raises_is_no_step(me: Rank) -> None:
     training.optimizer.zero_grad()
     after = total(training.state)
     assert training.state.step == 1
-    # What had been exchanged by then has gone back: all but the last unit.
+    # What had been exchanged by then was given back: all but the last unit.
     for (name, _), gradient in zip(parameters.items(), mine, strict=True):
         if name in before:
             dist.all_reduce(gradient, group=gloo())
@@ -346,7 +346,7 @@ def check_ranks_that_differ_are_told(me: Rank) -> None:
         gtopk.DistributedOptimizer(optimizer, model)
     training = Training(me.rank, model=model)
     training.ddp.register_comm_hook(optimizer.sparse_state, gtopk.sparse_hook)
-    del optimizer  # whose hooks are on the parameters still
+    del optimizer  # its hooks are still on the parameters
     with pytest.raises(ValueError, match="belongs to a DistributedOptimizer"):
         training.loss().backward()
     dist.barrier()

@@ -1,4 +1,4 @@
-"""Room: tests/torch. Units end on any threads, at any time. No processes: a backend made up."""
+"""Room: tests/torch. Units end on any thread, at any time. No processes, a simulated backend."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Work:
         return self.future
 
     def wait(self) -> None:
-        raise RuntimeError("aborted")  # for whoever waits; its end may still be to come
+        raise RuntimeError("aborted")  # for those that wait; its end may still be to come
 
     def end(self, error: Exception | None = None) -> None:
         if error:
@@ -36,7 +36,7 @@ class Work:
 
 
 class Backend:
-    """Doubles what it is given."""
+    """Doubles its input."""
 
     def __init__(self) -> None:
         self.works: list[Work] = []
@@ -56,7 +56,7 @@ class Backend:
 
 
 class Bucket:
-    """What DDP hands to a hook: gradients that lie one after the other in a buffer."""
+    """What DDP passes to a hook: gradients one after the other in a buffer."""
 
     def __init__(self, at: int, of: int, parameters: list[nn.Parameter], value: float) -> None:
         self._at, self._of, self._parameters = at, of, parameters

@@ -38,7 +38,7 @@ def loss_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 def trained_alone(
     ranks: int, steps: int = 3, optimizer=torch.optim.SGD, lr: float = 0.1
 ) -> nn.Sequential:
-    """The model that has seen the mean of all ranks' losses."""
+    """The model trained on the mean of all ranks' losses."""
     model = network()
     made = optimizer(model.parameters(), lr=lr)
     for step in range(steps):
@@ -91,7 +91,7 @@ def check_fsdp2(me: Rank) -> None:
 
 
 def check_fsdp2_with_a_divide_factor(me: Rank) -> None:
-    """Which it hands to reduce_scatter as PREMUL_SUM."""
+    """FSDP passes it to reduce_scatter as PREMUL_SUM."""
     from torch.distributed.device_mesh import init_device_mesh
 
     model = sharded(init_device_mesh("cpu", (4,)))
@@ -170,7 +170,7 @@ def check_zero(me: Rank) -> None:
 
 
 def check_a_checkpoint_of_all_ranks(me: Rank) -> None:
-    """Saved by four ranks, loaded by them with other shards."""
+    """Saved by four ranks, loaded by them with different shards."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -192,7 +192,7 @@ def check_a_checkpoint_of_all_ranks(me: Rank) -> None:
 
 
 def check_uneven_inputs(me: Rank) -> None:
-    """Under join() a rank whose data has ended shadows the others' collectives."""
+    """Under join() a rank that has run out of data shadows the others' collectives."""
     model = network()
     ddp = DistributedDataParallel(model)
     steps = 0

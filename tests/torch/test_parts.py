@@ -1,4 +1,4 @@
-"""Room: tests/torch. Collectives whose ranks hold parts, on all four ranks and on three of them."""
+"""Room: tests/torch. Collectives on parts, on all four ranks and on three of them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ pytestmark = pytest.mark.loopback
 
 functional = torch.ops._c10d_functional
 
-# Elements of a part. All-reduce of 4 parts: by the tree up to 16 KiB each, then by the ring.
+# Elements per part. All-reduce of 4 parts: by the tree up to 16 KiB each, then by the ring.
 SIZES = (0, 1, 7, 50_003)
 
 
 def name() -> str:
-    """By which functional collectives know the group of all ranks."""
+    """The name by which functional collectives know the group of all ranks."""
     return dist.group.WORLD.group_name
 
 
 def groups(me: Rank) -> Iterator[tuple[dist.ProcessGroup, int]]:
-    """The group and its size: all ranks, which are themselves there, then the first three."""
+    """The group and its size: all ranks, with their own numbers, then the first three."""
     yield dist.group.WORLD, 4
     three = dist.new_group([0, 1, 2])
     if me.rank < 3:
@@ -110,7 +110,7 @@ def check_reduce_scatter_of_several_tensors_in_one_work(me: Rank) -> None:
     dist.group.WORLD.reduce_scatter_tensor_coalesced(outputs, inputs).wait()
     for output in outputs:
         assert bool((output == 10.0).all()), output
-    # As DTensor calls it.
+    # As called by DTensor.
     for op, value in (("sum", 10.0), ("avg", 2.5)):
         for given in (inputs[2:], inputs[:1]):
             for output in functional.reduce_scatter_tensor_coalesced(given, op, 4, name()):
@@ -151,7 +151,7 @@ def options_of(op: ReduceOp) -> dist.AllreduceCoalescedOptions:
 
 def check_all_gather_of_several_tensors_in_one_work(me: Rank) -> None:
     for group, size in groups(me):
-        # Of types that cannot lie behind one another without a gap.
+        # Types that cannot lie behind one another without a gap.
         dtypes = (torch.uint8, torch.float64, torch.bool, torch.complex64, torch.float16)
         shapes = ((3,), (2, 3), (), (0, 4), (5,))
 
@@ -197,7 +197,7 @@ def check_all_to_all_of_equal_parts(me: Rank) -> None:
 def check_all_to_all_of_uneven_parts(me: Rank) -> None:
     for group, size in groups(me):
         for unit in (0, 1, 3000):
-            # Rows from one rank to another, some of none.
+            # Rows from one rank to another, some with none.
             rows = [[unit * ((2 * a + b) % 3) for b in range(size)] for a in range(size)]
             sent = [
                 [torch.full((n, 2), 10.0 * a + b) for b, n in enumerate(rows[a])]
@@ -241,7 +241,7 @@ def check_reduce(me: Rank) -> None:
 
 
 def check_a_factor_of_each_ranks_own(me: Rank) -> None:
-    """PREMUL_SUM, below the ring's sizes and above: 1/1 + 2/2 + 3/3 + 4/4 times what all have."""
+    """PREMUL_SUM, below and above the ring's sizes: 1/1 + 2/2 + 3/3 + 4/4 times one vector."""
     op = dist._make_nccl_premul_sum(1 / (me.rank + 1))
     for numel in (3, 50_000):
         every = torch.arange(4 * numel).remainder(100).float()

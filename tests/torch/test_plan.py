@@ -88,7 +88,7 @@ def warnings_of_a_warmup(me: Rank) -> list[str]:
 
 
 def check_a_state_keeps_what_auto_chose_for_it(me: Rank) -> None:
-    """Bit for bit a run with the algorithms by name; a resumed run asks for no plan."""
+    """Bit for bit like a run that names the algorithms; a resumed run asks for no plan."""
     arguments = {"density": 0.01, "unit": "model"}
     automatic = Training(me.rank)
     state = automatic.hooked(algorithm="auto", semantics="gtopk", **arguments)
@@ -106,7 +106,7 @@ def check_a_state_keeps_what_auto_chose_for_it(me: Rank) -> None:
     named.steps(3)
     assert torch.equal(flat(automatic.model), flat(named.model))
 
-    # Resumed, it goes by what was saved, though that be no algorithm that would be chosen.
+    # A resumed run uses what was saved, even an algorithm that would not be chosen.
     other = "gtopk-tree" if choice.algorithm != "gtopk-tree" else "gtopk"
     saved["auto"]["choices"] = [[0, 0.01, other, "saved"]]
     resumed, by_name = (Training(me.rank, model=copy.deepcopy(model)) for _ in range(2))
@@ -120,7 +120,7 @@ def check_a_state_keeps_what_auto_chose_for_it(me: Rank) -> None:
     assert gtopk.stats()["plan"] == planned
     assert [each.algorithm for each in state.choices] == [other]
     assert torch.equal(flat(resumed.model), flat(by_name.model))
-    # Another density is another choice; a dense phase is none.
+    # Another density needs another choice; a dense phase needs none.
     state.density = 0.3
     resumed.steps(1)
     assert [each.density for each in state.choices] == [0.01, 0.3]
@@ -181,14 +181,14 @@ def test_a_plan_is_the_same_on_all_ranks_and_measured_anew_on_demand(four: RankS
     coded, raw, anew = every[0]
     assert [plan["measured_by"] for plan in every[0]] == [0, 0, 2]
     assert all(plan["actual_seconds"] == 0 for plan in every[0])
-    # Entries of raw lists have 8 bytes, two rounds of 10,000 and a header.
+    # Raw entries have 8 bytes; two rounds of 10,000 entries and a header each.
     assert raw["predictions"]["gtopk"]["bytes"] == 2 * (64 + 80_000)
     assert anew["predictions"]["gtopk"]["bytes"] < coded["predictions"]["gtopk"]["bytes"]
     assert coded["predictions"]["gtopk"]["bytes"] < raw["predictions"]["gtopk"]["bytes"]
     # All ranks share a host.
     assert coded["costs"]["byte_within"] > 0 == coded["costs"]["byte_between"]
     assert {each["host_bytes"] for each in raw["predictions"].values()} == {0}
-    # Dense knows no wire.
+    # Dense has no wire.
     assert len({plan["predictions"]["dense"]["bytes"] for plan in every[0]}) == 1
 
 

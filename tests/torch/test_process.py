@@ -1,4 +1,4 @@
-"""Room: tests/torch. A process's life with the backend: found, started, left, broken, forked."""
+"""Room: tests/torch. A process with the backend: found, started, left, broken, forked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ dist.init_process_group("gtopk", store=dist.HashStore(), rank=0, world_size=1)
 
 
 def ended_well(script: str, said: str = "", **env: str) -> None:
-    """Exit code 0, and not a word but `said`."""
+    """Exit code 0, and no output but `said`."""
     done = run_script(script, **env)
     assert (done.returncode, done.stdout.strip(), done.stderr.strip()) == (0, said, "")
 
@@ -149,7 +149,7 @@ futures.append(futures[0].then(lambda done: done.value()[0].sum().item()))
 
 
 def check_leave(me: Rank, work: bool) -> None:
-    """Ends this process with sends and collectives under way, and nobody waiting for them."""
+    """Ends this process with sends and collectives in flight, and nobody waiting for them."""
     import torch
     import torch.distributed as dist
 
@@ -236,7 +236,7 @@ def test_a_destroyed_group_says_that_it_is_gone():
 
 
 def broken_install(folder: pathlib.Path, library: str | None) -> dict[str, str]:
-    """A copy of the package that stands before the installed one, with another library."""
+    """A copy of the package, ahead of the installed one, with another library."""
     package = folder / "gtopk"
     package.mkdir()
     for source in pathlib.Path(gtopk.__file__).parent.glob("*.py"):

@@ -1,4 +1,4 @@
-"""Room: tests/torch. The console commands of the wheel, by torchrun, by mpirun and alone."""
+"""Room: tests/torch. The wheel's console commands, under torchrun, under mpirun and alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def free_port() -> int:
 
 
 def results(path: pathlib.Path) -> dict[str, int]:
-    """By algorithm, a checksum of the tensor that all ranks ended with."""
+    """For each algorithm, a checksum of the tensor that all ranks ended with."""
     rows = json.loads(path.read_text())["rows"]
     assert [row["wrong"] for row in rows] == [0] * len(rows)
     return {row["algorithm"]: row["checksum"] for row in rows}
@@ -40,7 +40,7 @@ def results(path: pathlib.Path) -> dict[str, int]:
 
 @pytest.fixture(scope="module")
 def by_hand(tmp_path_factory) -> dict[str, int]:
-    """Two ranks started one by one."""
+    """Two ranks started by hand."""
     path = tmp_path_factory.mktemp("by-hand") / "out.json"
     place = ["--ranks", "2", "--rendezvous", f"127.0.0.1:{free_port()}", "--json", str(path)]
     ranks = [
@@ -69,7 +69,7 @@ def test_mpirun_gives_the_same_bits(by_hand, tmp_path):
         pytest.skip("no mpirun here")
     path = tmp_path / "out.json"
     launched = [mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "2"]
-    for place in ([], ["--rendezvous", f"127.0.0.1:{free_port()}"]):  # by PMIx; as told
+    for place in ([], ["--rendezvous", f"127.0.0.1:{free_port()}"]):  # by PMIx; by --rendezvous
         done = run([*launched, ALLREDUCE, *SHORT, "--json", str(path), *place])
         assert done.returncode == 0, done.stderr
         assert results(path) == by_hand

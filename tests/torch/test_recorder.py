@@ -1,5 +1,5 @@
-"""Room: tests/torch. What a group says of itself when ranks do not come: errors, monitored
-barriers, and the flight recorder.
+"""Room: tests/torch. What a group reports when ranks do not come: errors, monitored barriers, and
+the flight recorder.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def check_monitored_barriers_pass(me: Rank) -> None:
 
 
 def missing(me: Rank, late: list[int], wait_all: bool) -> str | None:
-    """What the others are told of ranks that stay away from a monitored barrier."""
+    """What the others are told about ranks that miss a monitored barrier."""
     group = dist.new_group(timeout=LONG)
     error = None
     if me.rank not in late:
@@ -62,7 +62,7 @@ def check_ranks_that_mix_barriers_up_hear_of_both(me: Rank) -> None:
 
 
 def check_torchs_function_takes_gtopk_since_2_14(me: Rank) -> None:
-    """Before that it compares the backend's name with gloo's."""
+    """Older versions compare the backend's name with gloo's."""
     if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 14):
         dist.monitored_barrier(timeout=LONG, wait_all_ranks=True)
         return
@@ -90,7 +90,7 @@ def check_the_recorder_can_be_read_while_an_operation_hangs(me: Rank) -> None:
     if me.rank == 0:
         work = dist.all_reduce(tensor, async_op=True)
         hanging: list[str] = []
-        while not hanging:  # the engine's thread records it
+        while not hanging:  # until the engine's thread has recorded it
             entries = gtopk.flight_recorder()["entries"]
             hanging = [e["call"] for e in entries if e["state"] in ("scheduled", "started")]
         assert hanging == ["all_reduce(d=5, dtype=float32, op=SUM)"]

@@ -1,4 +1,4 @@
-"""Room: tests/torch. What of a saved SparseState can be loaded where. No processes, no group."""
+"""Room: tests/torch. Which saved SparseState can be loaded where. No processes, no group."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def keeps(of: gtopk.SparseState) -> list[list[float]]:
 
 
 def threshold_state(**arguments) -> gtopk.SparseState:
-    """One whose selector has kept something."""
+    """A state whose selector has kept something."""
     made = state(**{"select": "threshold", "unit": "parameter", **arguments})
     for i in range(len(made.units)):
         made.unit_selector_state(i)[0] = i + 0.5
@@ -82,7 +82,7 @@ def threshold_state(**arguments) -> gtopk.SparseState:
 def test_what_the_selector_kept_is_saved_and_loads_back():
     first = threshold_state()
     saved, kept = first.state_dict(), keeps(first)
-    first.unit_selector_state(0).zero_()  # saved is a copy
+    first.unit_selector_state(0).zero_()  # what was saved is a copy
     second = state(select="threshold", unit="parameter")
     second.load_state_dict(saved)
     assert keeps(second) == kept
@@ -107,7 +107,7 @@ def test_a_state_that_was_saved_before_selectors_kept_anything_loads():
 
 
 def automatic_state(**arguments) -> gtopk.SparseState:
-    """One in which "auto" has chosen, for two densities."""
+    """A state in which "auto" has chosen, for two densities."""
     made = state(**{"algorithm": "auto", "unit": "parameter", "select": "exact", **arguments})
     of_units = [Choice(i, 0.02, f"{'rs-ag' if i else 'topk'}", "cheap") for i in range(3)]
     saved = made.state_dict()

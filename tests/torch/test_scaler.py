@@ -1,4 +1,4 @@
-"""Room: tests/torch. Loss scaling (``scaler=``) and steps that are taken back (``skip()``)."""
+"""Room: tests/torch. Loss scaling (``scaler=``) and steps that are undone (``skip()``)."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 def total(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the sums over the ranks."""
+    """Returns the sums over the ranks."""
     sums = {name: tensor.double() for name, tensor in tensors.items()}
     for tensor in sums.values():
         dist.all_reduce(tensor, group=gloo())
     return sums
 
 
-# A power of two leaves every bit of a gradient as it is.
+# Scaling by a power of two and back leaves every bit of a gradient as it is.
 def check_a_scale_that_grows_changes_no_bit(me: Rank) -> None:
     arguments = {"density": 0.05, "unit": SMALL_UNITS, "warmup": [("dense", 2), (0.2, 2)]}
     for algorithm in ("gtopk", "topk", "true-topk", "dense"):
@@ -67,7 +67,7 @@ def check_a_scale_that_grows_changes_no_bit(me: Rank) -> None:
 def check_one_unit_that_is_not_finite_stops_all(me: Rank) -> None:
     training = Training(me.rank)
     scales = scaler(interval=1000)
-    # The biases are units of their own, with no large part.
+    # The biases are units of their own, without a large part.
     state = training.hooked(density=0.05, unit="parameter", min_numel=200, scaler=scales)
     for _ in range(2):
         scaled_step(training, scales)
@@ -177,7 +177,7 @@ def check_a_step_that_is_skipped_goes_back(me: Rank) -> None:
                 training.optimizer.zero_grad()
                 loss = training.loss()
                 before = total(residuals(state))
-                # What this rank alone puts in.
+                # This rank's contribution.
                 for name, parameter in training.model.named_parameters():
                     if name in before:
                         (own,) = torch.autograd.grad(loss, parameter, retain_graph=True)
@@ -186,7 +186,7 @@ def check_a_step_that_is_skipped_goes_back(me: Rank) -> None:
                 (loss if scales is None else scales.scale(loss)).backward()
                 assert all(parameter.grad is not None for parameter in training.model.parameters())
                 if step == 1:
-                    continue  # that one is taken
+                    continue  # that step counts
                 state.skip()
                 once = residuals(state)
                 for name, sum_ in total(once).items():

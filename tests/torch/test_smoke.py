@@ -1,7 +1,7 @@
 """Room: tests/torch. A little of everything, for every version of torch (tools/test --label smoke).
 
-What a change of c10d would break first: virtual functions that are called in the place of another,
-errors that lose their type on the way to Python, futures, groups behind torch's own wrapper.
+What a change of c10d would break first: virtual functions called in place of others, errors that
+lose their type on the way to Python, futures, groups behind torch's own wrapper.
 """
 
 from __future__ import annotations

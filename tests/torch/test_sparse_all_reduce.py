@@ -27,7 +27,7 @@ BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @functools.cache
 def groups() -> list[dist.ProcessGroup]:
-    """Of the first P ranks, P = 1 to 4."""
+    """Groups of the first P ranks, P = 1 to 4."""
     return [dist.new_group(list(range(ranks))) for ranks in range(1, 5)]
 
 
@@ -37,7 +37,7 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def drawn(seed: int, ranks: int, d: int, dtype: torch.dtype, kind: str) -> list[torch.Tensor]:
-    """Every rank's gradient, from the seed: every rank knows them all."""
+    """Every rank's gradient, from the seed, so every rank knows them all."""
     generator = torch.Generator().manual_seed(seed)
     every = torch.randn(ranks, d, generator=generator, dtype=torch.float64)
     if kind == "ties":
@@ -54,8 +54,8 @@ def drawn(seed: int, ranks: int, d: int, dtype: torch.dtype, kind: str) -> list[
 
 
 def compare(me: Rank, ranks: int, **case) -> None:
-    """Two calls one after the other, so that residuals of the first meet the second."""
-    group = groups()[ranks - 1]  # made by all ranks, used by the first of them
+    """Two calls in a row, so that the second meets the first one's residuals."""
+    group = groups()[ranks - 1]  # created by all ranks, used by its members
     if me.rank >= ranks:
         return
     seed, d, dtype = case["seed"], case["d"], case["dtype"]
@@ -172,7 +172,7 @@ def check_shapes_and_strides(me: Rank) -> None:
     plain = torch.randn(6, 4, 3, 3, generator=torch.Generator().manual_seed(me.rank))
     expected, expected_residual = plain.clone(), torch.zeros(6, 4, 3, 3)
     gtopk.sparse_all_reduce(expected, k=20, residual=expected_residual)
-    # The selection goes by the logical order of elements, whatever their places.
+    # Selection uses the logical order of elements, whatever their memory layout.
     last = plain.clone(memory_format=torch.channels_last)
     last_residual = torch.zeros_like(last)
     assert not last_residual.is_contiguous()
@@ -196,10 +196,10 @@ def check_shapes_and_strides(me: Rank) -> None:
 
 
 def check_a_list_of_tensors_is_one_vector(me: Rank) -> None:
-    """Cut anywhere, on each rank elsewhere, at odd addresses too."""
+    """Cut anywhere, differently on each rank, at odd addresses too."""
     generator = torch.Generator().manual_seed(me.rank)
     for algorithm, dtype in itertools.product(reference.ALGORITHMS, DTYPES):
-        for d in (1, 700, 50_000):  # the last one's sweeps are beside the engine's thread
+        for d in (1, 700, 50_000):  # the last one's sweeps run beside the engine's thread
             whole = torch.randn(d, generator=generator).to(dtype)
             residual = torch.randn(d, generator=generator).to(ACCUMULATION[dtype])
             at = sorted(torch.randint(0, d + 1, (5,), generator=generator).tolist())
@@ -217,7 +217,7 @@ def check_a_list_of_tensors_is_one_vector(me: Rank) -> None:
             assert [each.data_ptr() for each in results] == [each.data_ptr() for each in pieces]
             assert torch.equal(torch.cat(pieces), whole), (algorithm, dtype, d)
             assert torch.equal(residual_of_pieces, residual), (algorithm, dtype, d)
-    # One of one piece, in any shape; and nothing at all.
+    # A single piece, in any shape; and an empty list.
     matrix, residual = torch.full((2, 3), float(me.rank)), torch.zeros(6)
     gtopk.sparse_all_reduce([matrix], k=6, residual=residual)
     assert bool((matrix == 6).all())
@@ -294,7 +294,7 @@ def check_ranks_that_differ(me: Rank) -> None:
     tensor = torch.ones(100, dtype=torch.float64 if odd else torch.float32)
     with pytest.raises(dist.DistBackendError, match=r"float32[\s\S]*float64|float64[\s\S]*float32"):
         gtopk.sparse_all_reduce(tensor, k=5)
-    # The error is the future's as well.
+    # The future has the error, too.
     work = gtopk.sparse_all_reduce(torch.ones(100), k=5 + odd, async_op=True)
     with pytest.raises(dist.DistBackendError, match="k="):
         work.get_future().wait()
@@ -335,7 +335,7 @@ def check_statistics(me: Rank) -> None:
         gtopk.sparse_all_reduce(torch.randn(1000), k=10, wire="raw", group=group)
     after = gtopk.stats(group)
     assert after["operations"] - before["operations"] == 3
-    # P = 4: two rounds, a header of 64 bytes and ten entries of 8 each.
+    # P = 4: two rounds, each with a header of 64 bytes and ten entries of 8.
     assert after["messages_sent"] - before["messages_sent"] == 6
     assert after["messages_received"] - before["messages_received"] == 6
     assert after["bytes_sent"] - before["bytes_sent"] == 6 * (64 + 80)
@@ -344,7 +344,7 @@ def check_statistics(me: Rank) -> None:
     assert after["most_in_flight"] >= 1
     assert all(after[f"{phase}_seconds"] > 0 for phase in ("compress", "exchange", "commit"))
     assert "UCX" in after["transport"]
-    assert list(after) == list(Statistics.__annotations__)  # the core's table, and the transport
+    assert list(after) == list(Statistics.__annotations__)  # the core's table, and the transport's
 
 
 def test_on_four_ranks(four: RankSet, check) -> None:

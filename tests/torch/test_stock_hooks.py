@@ -15,7 +15,7 @@ from training import batch, flat, network
 pytestmark = pytest.mark.loopback
 
 STEPS = 5
-# What the hook makes of gradients: rounded to half types they differ by the order of the sum.
+# Bounds for hooks that round gradients to half types: results depend on the order of summation.
 TOLERANCES = {"fp16": 2e-3, "bf16": 2e-2}
 
 
@@ -40,8 +40,8 @@ def registered(name: str, ddp: DistributedDataParallel, group: dist.ProcessGroup
 
 def trained(rank: int, name: str, group: dist.ProcessGroup) -> torch.nn.Module:
     model = network()
-    # One bucket: PowerSGD's callbacks start collectives, which several buckets would mix, each
-    # rank in its own order, over any backend.
+    # One bucket: PowerSGD's callbacks start collectives, which several buckets would interleave in
+    # each rank's own order, with any backend.
     ddp = DistributedDataParallel(model, process_group=group, broadcast_buffers=False)
     registered(name, ddp, group)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
@@ -54,7 +54,7 @@ def trained(rank: int, name: str, group: dist.ProcessGroup) -> torch.nn.Module:
 
 
 def patch_batched_hook() -> None:
-    """Batched PowerSGD hands a matrix to a function that takes batches of them alone."""
+    """Batched PowerSGD passes one matrix to a function that only accepts batches."""
     of_batches = powerSGD_hook._orthogonalize
 
     def orthogonalize(matrices: torch.Tensor, epsilon: float = 0) -> None:

@@ -1,4 +1,4 @@
-"""Room: tests/torch. Units follow from the parameters alone. No processes, no native code."""
+"""Room: tests/torch. Units follow only from the parameters. No processes, no native code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_parameters_under_min_numel_are_small_and_the_others_large():
 
 
 def test_layer_wise_units_have_one_selection_each_and_small_ones_ride_along():
-    # As registered: conv, batch norm's two, conv, batch norm's two.
+    # In registration order: conv, batch norm's two, conv, batch norm's two.
     units = units_of(parameters(5000, 16, 16, 6000, 16, 16), "parameter", min_numel=1024)
     assert names(units) == [("p3", "p5", "p4"), ("p0", "p2", "p1")]
 

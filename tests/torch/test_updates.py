@@ -1,4 +1,4 @@
-"""Room: tests/torch. accumulate="update": residuals are steps that were not taken."""
+"""Room: tests/torch. accumulate="update": residuals are updates that were not applied."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DENSITY = 0.02
 
 
 class Linear(nn.Module):
-    """The gradient of its sum is what it is given."""
+    """The gradients of its sum are its inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ def gradient(rank: int, step: int) -> torch.Tensor:
 
 
 def rates_at(step: int, *, differ: bool) -> tuple[float, float]:
-    """Of `early`, and of `late` and `small`: they drop, and rise."""
+    """The rates of `early`, and of `late` and `small`: they drop, and rise."""
     rate = (0.5, 0.05, 0.125)[step // 10 % 3]
     return rate, 0.25 * rate if differ else rate
 
@@ -111,7 +111,7 @@ def check_fifty_steps_are_those_of_the_papers(me: Rank) -> None:
 
 
 def check_a_loss_scale_changes_nothing(me: Rank) -> None:
-    """A power of two, in units of one rate and of two."""
+    """The scale is a power of two; with one rate and with two."""
     for differ in (False, True):
         found = []
         for scale in (1.0, 1024.0):
@@ -146,7 +146,7 @@ def check_a_loss_scale_changes_nothing(me: Rank) -> None:
 
 
 def check_a_skipped_step_and_a_dropped_one_lose_no_update(me: Rank) -> None:
-    """The sum of residuals over ranks is what it was, in the units of updates."""
+    """The sum of residuals over ranks is preserved, in units of updates."""
 
     def total(state: gtopk.SparseState) -> torch.Tensor:
         mine = torch.cat([state.residual("early"), state.residual("late")])
@@ -184,7 +184,7 @@ def check_a_skipped_step_and_a_dropped_one_lose_no_update(me: Rank) -> None:
 
 
 class Halves(nn.Module):
-    """Of two weights one is used."""
+    """Uses one of its two weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -196,7 +196,7 @@ class Halves(nn.Module):
 
 
 def check_what_ddp_drops_goes_back_as_an_update(me: Rank) -> None:
-    """`other` has a residual, and no rank uses it: what was delivered of it reaches no .grad."""
+    """`other` has a residual, and no rank uses it: what it is delivered reaches no .grad."""
     for rates in ((0.5, 0.5), (0.5, 0.125)):
         model = Halves()
         groups = [

@@ -20,5 +20,5 @@ SUITE = pathlib.Path(__file__).with_name("upstream.py")
 def test_nothing_fails_but_what_is_listed(ranks: int, gate: str, names: list[str]) -> None:
     command = [sys.executable, str(SUITE), f"--world-size={ranks}", f"--gate={gate}", *names]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-    print(ended.stdout[-200:])  # the score, in the report
+    print(ended.stdout[-200:])  # shows the score in the report
     assert ended.returncode == 0, ended.stdout

@@ -1,4 +1,4 @@
-"""Room: tests/torch. The wheel that tools/wheel built: for whom it is, and what it brings along."""
+"""Room: tests/torch. The wheel that tools/wheel built: its tags, and what it contains."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import gtopk
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUNDLED = {"libfmt", "libspdlog", "libhwy"}
-# What every process that runs it has: torch, UCX, and what manylinux promises.
+# What is present wherever it runs: torch, UCX, and what manylinux promises.
 FOUND = {"libtorch_cpu", "libc10", "libucp", "libucs"}
 PROMISED = {"libstdc++", "libm", "libgcc_s", "libc", "ld-linux-x86-64", "ld-linux-aarch64"}
 
@@ -116,7 +116,7 @@ def test_its_libraries_find_each_other_and_nothing_of_the_machine_that_built_the
         for name in dynamic(library, "NEEDED"):
             if name.split(".so")[0] in bundled:
                 assert (unpacked / "gtopk" / name).is_file(), name
-        # Torch is Python's to load, and Python is the process.
+        # Python loads torch, and the process provides Python's symbols.
         assert not [each for each in needed if "python" in each], library.name
     for program in programs(unpacked):
         assert dynamic(program, "R(?:UN)?PATH") == ["$ORIGIN/../../gtopk:$ORIGIN/../../libucx/lib"]
@@ -132,7 +132,7 @@ def test_it_is_small(wheel, unpacked):
         assert library.stat().st_size < 3 * 2**20, library.name
     for program in programs(unpacked):
         assert program.stat().st_size < 5 * 2**20, program.name
-    # Each of them holds the core.
+    # Each of them contains the core.
     holders = len(libraries(unpacked)) + len(programs(unpacked))
     assert wheel.stat().st_size < 1.25 * holders * 2**20
 

@@ -20,7 +20,7 @@ def world() -> dist.ProcessGroup:
 
 
 def ring(me: Rank, count: int = 1) -> tuple[list[dist.P2POp], list[torch.Tensor]]:
-    """Messages to the next rank and from the one before, and where they arrive."""
+    """Messages to the next rank and from the previous, and the tensors received into."""
     right, left = (me.rank + 1) % me.size, (me.rank - 1) % me.size
     rooms = [torch.empty(3) for _ in range(count)]
     calls = [

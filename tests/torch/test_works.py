@@ -1,4 +1,4 @@
-"""Room: tests/torch. Works and futures: who waits for whom, what ends when, what is an error."""
+"""Room: tests/torch. Works and futures: which wait for which, what ends when, and errors."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def started() -> dist.Work:
 
 
 def later(callback: Callable[[Future], Any]) -> Future:
-    """The callback's result, run by the backend: its operation ends after it was attached.
+    """The result of a callback run by the backend: its operation ends after it was attached.
 
-    One that is attached to a complete future runs at once, on the caller's thread.
+    A callback attached to a complete future runs at once, on the caller's thread.
     """
     backend, me = backend_of(dist.group.WORLD), dist.get_rank()
     future = backend.recv([torch.empty(1)], me, 0).get_future().then(callback)
@@ -70,7 +70,7 @@ def check_nested_waits(me: Rank, depth: int) -> None:
 
 
 def check_callback_that_blocks(me: Rank) -> None:
-    """While one callback waits, what comes after completes: copies, futures, their callbacks."""
+    """While one callback waits, later ones complete: copies, futures and their callbacks."""
     release = Future()
     blocked = later(lambda _: release.wait())
     for _ in range(50):
@@ -92,7 +92,7 @@ def check_callback_that_waits_for_its_own_work(me: Rank) -> None:
 
 
 def check_callbacks_start_in_order(me: Rank) -> None:
-    """Each waits for the one before; were one to start only when another ended, all would hang."""
+    """Each waits for the previous one; if one started only when another ended, all would hang."""
     seen: list[int] = []
     futures: list[Future] = []
     for number in range(20):
@@ -163,7 +163,7 @@ def check_value_after_wait(me: Rank, rounds: int) -> None:
     for number in range(rounds):
         work = dist.all_reduce(tensor, ReduceOp.MAX, async_op=True)
         if number % 2:
-            work.get_future()  # asked for before the end, or after it
+            work.get_future()  # requested before the end, or after it
         if number % 3:
             work.wait()
         else:
@@ -202,7 +202,7 @@ def check_wait_keeps_its_bound(me: Rank) -> None:
 
 
 def check_sequence_numbers(me: Rank) -> None:
-    """A callback sees the number though the operation may have ended before the call returned."""
+    """A callback sees its number, even if the operation ended before the call returned."""
     backend = backend_of(dist.group.WORLD)
     options = dist.AllreduceOptions()
     first = sequence_number(backend.allreduce([torch.ones(1)], options))
@@ -224,7 +224,7 @@ def test_a_works_end_and_its_futures_value_are_one(two):
 
 
 def gathered_gradient(me: Rank, group: dist.ProcessGroup, outputs: str) -> list[float]:
-    """Of the sum of all outputs times the input, whose own slice must not carry a gradient."""
+    """The gradient of the sum of all outputs times the input; the own output must carry none."""
     mine = torch.full((3,), 1.0 + me.rank, requires_grad=True)
     whole = torch.zeros(3 * me.size)
     if outputs == "flat":
@@ -307,20 +307,20 @@ def check_overlapping_outputs(me: Rank) -> None:
         ):
             with pytest.raises(ValueError, match="several elements in one place"):
                 call()
-        # For reading, nothing is wrong with them.
+        # Read-only, so they are allowed.
         dist.all_gather(room, tensor)
         assert all(torch.equal(each, tensor) for each in room)
-    # Not overlapping, though neither dense nor sorted by stride.
+    # Not overlapping, but neither dense nor sorted by stride.
     for tensor in (torch.ones(6, 6)[::2, ::3].t(), torch.ones(1, 3).expand(1, 3), torch.ones(0)):
         dist.all_reduce(tensor)
     group_works(me)
 
 
 def check_lazy_views(me: Rank) -> None:
-    """Conjugated and negated views hold other values than their memory does."""
+    """Conjugated and negated views have other values than their memory."""
     value = torch.tensor([1 + 2j, 3 - 1j])
     conjugated = value.conj().resolve_conj()
-    backend = backend_of(dist.group.WORLD)  # torch.distributed hands on copies of some
+    backend = backend_of(dist.group.WORLD)  # torch.distributed passes on copies of some
     view = value.clone().conj() if me.rank == 0 else torch.zeros(2, dtype=value.dtype)
     backend.broadcast([view], dist.BroadcastOptions()).wait()
     assert torch.equal(view.resolve_conj(), conjugated)
@@ -342,7 +342,7 @@ def test_nothing_is_recorded_and_inference_tensors_work(two):
     two.run(check_lazy_views)
 
 
-# --- what differs between ranks, and what is said of it
+# --- differences between ranks, and their errors
 
 
 def check_dtypes_must_agree(me: Rank) -> None:
@@ -387,7 +387,7 @@ def check_get_error(me: Rank) -> None:
     backend_of(slow).set_timeout(timedelta(milliseconds=300))
     if me.rank == 0:
         with pytest.raises(dist.DistBackendError, match="timed out"):
-            dist.irecv(torch.ones(1), 1, group=slow).wait()  # alone: the group works on
+            dist.irecv(torch.ones(1), 1, group=slow).wait()  # only this fails: the group works
         assert error_of(slow) == "SUCCESS"
     dist.barrier()
     dist.barrier(slow)
@@ -395,7 +395,7 @@ def check_get_error(me: Rank) -> None:
         with pytest.raises(dist.DistBackendError, match="timed out"):
             dist.all_reduce(torch.ones(1), group=slow)
     dist.barrier()
-    # Ranks that had nothing under way know it as well, and still do.
+    # Ranks with nothing in flight know it, too, and remember it.
     assert error_of(slow) == "TIMEOUT"
     if me.rank == 1:
         backend_of(aborted).abort()
@@ -412,7 +412,7 @@ def test_get_error_says_what_ended_the_group(two):
 
 
 def check_statistics_while_others_leave(me: Rank) -> None:
-    """statistics() and abort() use the group while it is destroyed by another thread."""
+    """statistics() and abort() use the group while another thread destroys it."""
     for number in range(20):
         group = dist.new_group([me.rank], use_local_synchronization=True, group_desc=str(number))
         backend = backend_of(group)

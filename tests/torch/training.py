@@ -14,7 +14,7 @@ import gtopk
 
 @functools.cache
 def gloo() -> dist.ProcessGroup:
-    """All ranks, over the backend that results are checked against."""
+    """All ranks, with the backend that results are compared with."""
     return dist.new_group(backend="gloo")
 
 
@@ -36,7 +36,7 @@ def network(seed: int = 0) -> nn.Sequential:
 
 
 def batch(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images and labels of a task that can be learnt, other ones on every rank and step."""
+    """Images and labels of a learnable task, different on every rank and step."""
     generator = torch.Generator().manual_seed(100_000 * (rank + 1) + step)
     x = torch.randn(16, 24, generator=generator)
     return x, (x[:, :10].argmax(1) + x[:, 10].gt(0) * 10)
@@ -54,7 +54,7 @@ class Training:
         bucket_mb: float = 0.008,
         **options,
     ) -> None:
-        """options: of DDP."""
+        """options: DDP's."""
         self.rank = rank
         self.model = model or network()
         # Buckets are much smaller than DDP's default: several per step.

@@ -1,10 +1,10 @@
-"""Room: tests/torch. PyTorch's own distributed suite, out of the wheel, with this backend.
+"""Room: tests/torch. PyTorch's own distributed tests, from its wheel, with this backend.
 
     python tests/torch/upstream.py [--world-size P] [--gate BACKEND] [--all] [NAME ...]
 
 Runs torch.testing._internal.distributed.distributed_test on P ranks of one host and CPU tensors.
 upstream.toml says which tests are not run or known to fail, and why. A test that fails without
-being named there is an error, and so is one that is named there and passes. Closes with the score.
+being named there is an error, and so is one that is named there and passes. Ends with the score.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ import tomllib
 HERE = pathlib.Path(__file__).resolve().parent
 
 if __name__ == "__main__":
-    # Ranks find the classes under the module's own name, and the suite reads the environment while
-    # it is imported: so before anything else.
+    # Ranks find the classes under the module's own name, and the suite reads the environment when
+    # it is imported, so set it first.
     for _at, _word in enumerate(sys.argv):
         for _option, _variable in (("--world-size", "WORLD_SIZE"), ("--gate", "UPSTREAM_GATE")):
             if _word.startswith(_option):
                 os.environ[_variable] = _word.partition("=")[2] or sys.argv[_at + 1]
-    # Python 3.11's fork server looks for modules where the environment says, not in sys.path.
+    # Python 3.11's fork server takes the module path from the environment, not from sys.path.
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, (str(HERE), os.environ.get("PYTHONPATH")))
     )
@@ -43,17 +43,17 @@ if __name__ == "__main__":
     sys.exit(upstream.main())
 
 BACKEND = "gtopk"
-TEST_TIMEOUT = 60  # seconds, of one test
+TEST_TIMEOUT = 60  # seconds per test
 
-# The suite reads them where it is imported, by the ranks too. Its decorators let a test run for
-# the backends that they name: what the gate is called decides that, and what runs is this one.
+# The suite reads them when it is imported, by the ranks too. Its decorators run a test for the
+# backends that they name: the gate's name decides that, but this backend runs.
 os.environ["BACKEND"] = os.environ.setdefault("UPSTREAM_GATE", BACKEND)
 os.environ.setdefault("WORLD_SIZE", "4")
 os.environ.setdefault("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", str(TEST_TIMEOUT))
 
 from torch.testing._internal.common_distributed import DistTestCases  # noqa: E402
 
-# What a backend of the suite's own list is said to have, before its decorators ask. Those that want
+# The features that the suite's list gives a backend, set before its decorators ask. Tests that need
 # a GPU stay out.
 for _feature in ("ddp", "subgroup", "plugin"):
     DistTestCases.backend_feature[_feature].add(BACKEND)
@@ -69,7 +69,7 @@ for _profiled in (
 
 
 def run_rank(environment: dict[str, str], run: Callable[..., None], *args: Any, **kwargs: Any):
-    """In a rank: each test has a directory of its own in the environment."""
+    """In a rank: the environment names a directory of its own for each test."""
     os.environ.update(environment)
     log = os.open(environment["UPSTREAM_LOG"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.dup2(log, 1)
@@ -80,7 +80,7 @@ def run_rank(environment: dict[str, str], run: Callable[..., None], *args: Any, 
 class TestUpstream(
     distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase
 ):
-    """Ranks are forked from a process that has imported torch: a third of a second each test."""
+    """Ranks are forked from a process that has imported torch: a third of a second per test."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -147,7 +147,7 @@ class Result(unittest.TestResult):
 
 
 def last_error(text: str) -> str:
-    """Of the first rank's traceback the line that names the exception."""
+    """The line of the first rank's traceback that names the exception."""
     lines = re.findall(r"^[\w.]*(?:Error|Exception|NotImplemented)\b.*$", text, re.MULTILINE)
     return (lines[0] if lines else text.strip().splitlines()[-1])[:160]
 

@@ -1,7 +1,7 @@
-"""Room: tests/torch. A device that is none (device.hpp), for ranks of their own processes.
+"""Room: tests/torch. A simulated device (device.hpp), for ranks in processes of their own.
 
 build() compiles it, once per source and torch; use() makes it torch's device "fake" in this
-process, which has to have GTOPK_CUDA_DRIVER name it.
+process, where GTOPK_CUDA_DRIVER must name it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SOURCES = [HERE / "device.cpp", HERE / "torch_device.cpp"]
 
 
 def build(cache: pathlib.Path) -> str:
-    """The shared library; compiled if `cache` does not have it."""
+    """The path of the shared library, compiled if it is not in `cache`."""
     import torch
 
     texts = [path.read_bytes() for path in [*SOURCES, HERE / "device.hpp"]]
@@ -47,7 +47,7 @@ def build(cache: pathlib.Path) -> str:
 
 
 def use() -> None:
-    """Load it, and give torch the functions of a device's module."""
+    """Loads it, and gives torch the functions of a device module."""
     import torch
 
     torch.ops.load_library(os.environ["GTOPK_CUDA_DRIVER"])
