@@ -1,6 +1,6 @@
-// Benchmark (g): what coding costs and saves, on one thread: for each wire a list of k of d entries
-// at random is rounded, encoded and decoded again; nanoseconds an entry beside a copy of the raw
-// list in the same run, and bits of an index beside the entropy log2 C(d, k) / k.
+// Benchmark (g): what coding costs and saves, on one thread. For each wire, a list of k of d
+// entries at random is rounded, encoded and decoded; prints nanoseconds per entry, next to a copy
+// of the raw list in the same run, and bits per index, next to the entropy log2 C(d, k) / k.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -24,7 +24,7 @@ using gtopk::DataType;
 namespace sparse = gtopk::sparse;
 using Clock = std::chrono::steady_clock;
 
-/// Gives the same rooms in each turn, as an operation's pool does.
+/// Gives the same buffers in each turn, like an operation's pool.
 class Pool final : public sparse::Rooms {
  public:
   std::span<std::byte> room(std::size_t bytes) override {

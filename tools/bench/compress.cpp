@@ -1,7 +1,7 @@
 // Benchmark (a): the whole compress step of one rank (select, exactly unless --select says
-// otherwise, compact, commit) on one thread, against memcpy of the same d floats in the same run,
-// and the merge of two selections.
-// Prints `#` lines of provenance and one aligned row per phase; --json FILE adds the raw samples.
+// otherwise, compact, commit) on one thread, against memcpy of the same d floats in the same run;
+// and the merge of two selections. Prints `#` lines of provenance and one aligned row per phase;
+// --json FILE adds the raw samples.
 #include <hwy/highway.h>
 
 #include <CLI/CLI.hpp>
@@ -62,7 +62,7 @@ double milliseconds(Work work) {
 }
 
 /// Plain operator new, as torch's allocator uses malloc: page size and alignment are what users
-/// get. Touched here, so that no page is first met inside the clock.
+/// get. Touched here, so that page faults are not timed.
 class Floats {
  public:
   explicit Floats(std::size_t count) : data_(memory_.room<float>(count)) {
@@ -166,7 +166,7 @@ Results measure(const Options& options) {
     }
   };
   for (int iteration = -options.warm_up; iteration < options.iterations; ++iteration) {
-    std::memcpy(tensor.get(), gradient.get(), d * sizeof(float));  // backward's work: not timed
+    std::memcpy(tensor.get(), gradient.get(), d * sizeof(float));  // part of backward: not timed
     take(0, iteration,
          milliseconds([&] { std::memcpy(copy.get(), gradient.get(), d * sizeof(float)); }));
 

@@ -3,8 +3,8 @@
 // the same backend in the same run.
 //
 // Started on every rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set (tools/bench/run
-// does it in a network lab). Prints `#` lines of provenance and aligned rows; exit 1 when any rank
-// has another result than rank 0.
+// does it in a network lab). Prints `#` lines of provenance and aligned rows; exit code 1 if any
+// rank's result differs from rank 0's.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -94,8 +94,8 @@ struct Link {
   std::vector<std::pair<double, double>> points;  // bytes, seconds
 };
 
-/// alpha is what the smallest message takes. beta is the slope of the large ones, by least squares:
-/// a shaped link lets the small ones pass within its bucket, faster than its wire.
+/// alpha is the smallest message's time. beta is the slope over the large ones, by least squares:
+/// on a shaped link small ones pass within its bucket, faster than its wire.
 void fit(Link& link) {
   constexpr double kLarge = 65536;
   double n = 0, sx = 0, sy = 0, sxx = 0, sxy = 0;
@@ -186,7 +186,7 @@ int measure(const Arguments& arguments) {
                                       .size = ranks,
                                       .timeout = std::chrono::minutes(5)});
 
-  // Distinct indices, heavy-tailed values: as selections of real gradients are.
+  // Distinct indices, heavy-tailed values, as in selections of real gradients.
   std::mt19937_64 random(1 + rank);
   std::set<std::uint32_t> chosen;
   while (chosen.size() < arguments.k) {

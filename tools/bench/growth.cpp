@@ -1,7 +1,7 @@
-// Benchmark (l): how each algorithm grows with the ranks: what the model of docs/algorithms.md
-// predicts up to thousands of them, beside real exchanges of up to 64 ranks over the in-process
-// transport in virtual time, whose links take the same alpha and beta. In virtual time nothing is
-// computed for longer than no time: it is compared with what the model says of the links.
+// Benchmark (l): how each algorithm scales with the number of ranks: what the model of
+// docs/algorithms.md predicts for up to thousands, beside real exchanges of up to 64 ranks over the
+// in-process transport in virtual time, whose links have the same alpha and beta. Computing takes
+// no virtual time, so those are compared with the model's figure for the links alone.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdint>
@@ -46,7 +46,7 @@ struct Options {
   bool in_turn = false;
   std::uint32_t most = 4096;
   std::uint32_t measured = 64;
-  std::vector<double> within = {1, 0.25};    ///< microseconds, nanoseconds a byte
+  std::vector<double> within = {1, 0.25};    ///< microseconds, nanoseconds per byte
   std::vector<double> between = {31, 83.8};  ///< of the lab at 100 Mbit/s (docs/lab.md)
   std::string json;
 };
@@ -61,8 +61,8 @@ std::vector<std::string> hosts_of(std::uint32_t ranks, const Options& options) {
   return names;
 }
 
-/// Links in virtual time: a host's, and inside hosts each rank's, take one message after the other,
-/// out and in; what waits for the way in keeps nobody from sending.
+/// Links in virtual time: each host's and, inside hosts, each rank's carry one message after the
+/// other in each direction; a message waiting at its receiver's link does not block the sender's.
 class Links {
  public:
   Links(std::vector<std::string> hosts, const Costs& costs, const inproc::Fabric& fabric)
@@ -81,7 +81,7 @@ class Links {
   }
 
  private:
-  /// When a link is free again.
+  /// When a link becomes free.
   struct Ends {
     TimePoint out;
     TimePoint in;

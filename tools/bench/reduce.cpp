@@ -1,7 +1,7 @@
 // Benchmark (i): what one step of a dense reduction costs on one thread, for each element type:
-// picoseconds a byte of one of the two vectors beside a memcpy of as many bytes in the same run.
-// `piece` is what the ring adds at a time (from the caches), `large` comes from memory. A third of
-// the half types' values are subnormal unless told otherwise.
+// picoseconds per byte of one of the two vectors, next to a memcpy of equally many bytes in the
+// same run. `piece` is what the ring adds at a time (from the caches), `large` comes from memory. A
+// third of the half types' values are subnormal unless told otherwise.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -28,7 +28,7 @@ using gtopk::ReduceOp;
 using Bytes = std::vector<std::byte>;
 using Clock = std::chrono::steady_clock;
 
-/// Picoseconds a byte: the median over `turns` of `work`, which handles this many bytes.
+/// Picoseconds per byte: the median over `turns` calls of `work`, which handles this many bytes.
 template <class Work>
 double picoseconds(std::size_t bytes, int turns, Work work) {
   std::vector<double> samples;
@@ -41,7 +41,7 @@ double picoseconds(std::size_t bytes, int turns, Work work) {
   return samples[samples.size() / 2] / static_cast<double>(bytes);
 }
 
-/// Values around 1, of either sign; of the half types a share that is subnormal.
+/// Values around 1, of either sign; for half types a share of them is subnormal.
 template <class T>
 void fill(Bytes& bytes, double subnormal, std::mt19937& random) {
   auto* const values = reinterpret_cast<T*>(bytes.data());
@@ -51,7 +51,7 @@ void fill(Bytes& bytes, double subnormal, std::mt19937& random) {
     const float value = normal(random);
     if constexpr (gtopk::kIsHalf<T>) {
       values[i] = gtopk::narrow<T>(value);
-      // Without exponent; the sign stays.
+      // Clears the exponent and keeps the sign.
       constexpr std::uint16_t kFraction = std::is_same_v<T, gtopk::Float16> ? 0x83FF : 0x807F;
       if (share(random) < subnormal) {
         values[i].bits &= kFraction;
@@ -83,7 +83,7 @@ void measure(DataType type, std::size_t bytes, const char* size, const Options& 
     fill<T>(right, options.subnormal, random);
   });
   const std::size_t elements = bytes / size_of(type);
-  // As many bytes in all for each size: clocks are too coarse for one piece.
+  // The same total of bytes for each size: clocks are too coarse for one piece.
   const std::size_t repeats = options.large / bytes;
   const auto timed = [&](auto work) {
     return picoseconds(bytes * repeats, options.turns, [&] {

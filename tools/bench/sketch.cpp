@@ -1,7 +1,7 @@
-// Benchmark (h): the count-sketch of `sketch`, on one thread: nanoseconds an element to add a
-// vector to a sketch and to find the heaviest elements in it, beside a memcpy of the same vector in
-// the same run; and what part of the true top k is among the heaviest, by number and by the sum of
-// the squares, for values of Student's t distribution.
+// Benchmark (h): the count-sketch of `sketch`, on one thread: nanoseconds per element to add a
+// vector to a sketch and to find the heaviest elements in it, next to a memcpy of the same vector
+// in the same run; and which share of the true top k is among the heaviest, by count and by sum of
+// squares, for values with Student's t distribution.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -78,7 +78,7 @@ void measure(const Options& options) {
   std::vector<double> adding;
   std::vector<double> finding;
   std::size_t found = 0;
-  for (int turn = -1; turn < options.turns; ++turn) {  // the first one warms up
+  for (int turn = -1; turn < options.turns; ++turn) {  // the first one is a warm-up
     const CountSketch sketch(static_cast<std::uint64_t>(turn + 1), options.columns_per_entry * k);
     std::vector<float> cells(sketch.cells());
     const double copied =
@@ -107,7 +107,7 @@ void measure(const Options& options) {
   }
   const auto hits = std::ranges::count_if(
       of_heaviest, [least](float value) { return std::fabs(value) >= least; });
-  // What is delivered is the top k of the heaviest, whatever they are.
+  // The top k of the heaviest is delivered, however many of the true top k it contains.
   const float delivered = found < k ? 0 : threshold(of_heaviest, k);
   const auto d = static_cast<double>(options.d);
   std::printf("# gtopk %s, count-sketch: %zu rows of %zu k columns, %zu k heaviest, float32\n",

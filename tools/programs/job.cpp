@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::size_t kNameBytes = 64;
 
-/// How a launcher tells each process its rank and their number.
+/// How a launcher tells each process its rank and the number of ranks.
 struct LauncherVariables {
   const char* rank;
   const char* ranks;
@@ -55,7 +55,7 @@ std::uint32_t number(std::string_view what, std::string_view text, std::uint32_t
 struct Place {
   std::uint32_t rank = 0;
   std::uint32_t ranks = 1;
-  std::string said_by;  ///< empty: nobody
+  std::string said_by;  ///< empty if nothing says it
 };
 
 Place place_of(const JobOptions& options) {
@@ -77,7 +77,7 @@ Place place_of(const JobOptions& options) {
   return {.said_by = variable("PMIX_NAMESPACE") ? "PMIx" : ""};
 }
 
-/// The rendezvous by PMIx, where a server of it started this process.
+/// The rendezvous through PMIx, if a PMIx server started this process.
 LaunchEnvironment told_by_pmix(const Place& place) {
   try {
     return pmix_environment();

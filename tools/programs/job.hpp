@@ -1,5 +1,5 @@
-// Programs: who this rank is, by hand or by whatever launcher started it, and the group of all
-// ranks, called and waited for. It knows no measurement.
+// Programs: which rank this is, started by hand or by any launcher, and the group of all ranks. It
+// knows no measurement.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@
 
 namespace gtopk::programs {
 
-/// What the command line says of the job.
+/// The command line's options for the job.
 struct JobOptions {
   std::optional<std::uint32_t> rank{};
   std::optional<std::uint32_t> ranks{};
@@ -29,20 +29,19 @@ struct JobOptions {
 
 void add_job_options(CLI::App& app, JobOptions& options);
 
-/// The time-out of the meeting and of each operation. Throws UsageError.
+/// The timeout of the meeting and of each operation. Throws UsageError.
 [[nodiscard]] std::chrono::nanoseconds timeout_of(const JobOptions& options);
 
 /// "10.0.0.1:29600", "[::1]:29600". Throws UsageError.
 [[nodiscard]] LaunchEnvironment rendezvous_at(const std::string& text);
 
-/// The first of these that says it: --rank and --ranks; RANK and WORLD_SIZE (torchrun); the
-/// variables of Open MPI's mpirun; those of srun; PMIx. The rendezvous is --rendezvous, or
-/// MASTER_ADDR and MASTER_PORT, or told by PMIx. Where nothing is said, one rank alone. Throws
+/// The first of these that gives rank and size: --rank and --ranks; RANK and WORLD_SIZE (torchrun);
+/// the variables of Open MPI's mpirun; those of srun; PMIx. The rendezvous is --rendezvous, or
+/// MASTER_ADDR and MASTER_PORT, or comes through PMIx. If nothing is given, one rank alone. Throws
 /// UsageError, Error{kBootstrap}.
 [[nodiscard]] LaunchEnvironment launched(const JobOptions& options);
 
-/// The store in which the ranks meet; null where there is one rank. Errors name this rank from here
-/// on.
+/// The store in which the ranks meet; null for one rank. From here on errors name this rank.
 [[nodiscard]] std::shared_ptr<KeyValueStore> join(const LaunchEnvironment& environment,
                                                   std::chrono::nanoseconds timeout);
 
@@ -58,17 +57,17 @@ class Job {
   [[nodiscard]] Communicator& group() { return *group_; }
   /// "UCX 1.22.0, transports ..."
   [[nodiscard]] const std::string& transport() const { return process_->transport(); }
-  /// By rank, the name of its machine as the kernel has it.
+  /// The machine names according to the kernel, by rank.
   [[nodiscard]] const std::vector<std::string>& machines() const { return machines_; }
 
-  /// Throws what the operation ended with.
+  /// Throws the operation's error.
   void run(Collective collective);
   [[nodiscard]] std::future<void> begin(Collective collective);
   void barrier() { run(gtopk::barrier()); }
-  /// Rank 0's answer, on every rank.
+  /// Returns rank 0's value on every rank.
   [[nodiscard]] bool agree(bool value);
 
-  /// Each rank's values, by rank; as many of each.
+  /// Every rank's values, by rank; equally many each.
   template <class T>
   [[nodiscard]] std::vector<std::vector<T>> gathered(const std::vector<T>& mine) {
     std::vector<std::vector<T>> all(size(), std::vector<T>(mine.size()));
@@ -88,7 +87,7 @@ class Job {
   std::vector<std::string> machines_;
 };
 
-/// This machine's name, as the kernel has it.
+/// This machine's name according to the kernel.
 [[nodiscard]] std::string machine_name();
 
 /// "4 ranks on 2 hosts: a (0, 1), b (2, 3)"

@@ -12,7 +12,7 @@ namespace gtopk::programs {
 /// "rank 0 on vm, cores 0-1; engine thread not bound: ...; NIC eth0: the only one"
 [[nodiscard]] std::string placement_of(std::uint32_t rank);
 
-/// Of every rank, by rank; all ranks must call. What is longer than 1,023 bytes is cut.
+/// For every rank, by rank; all ranks must call it. Texts longer than 1,023 bytes are cut.
 [[nodiscard]] std::vector<std::string> placements(Job& job);
 
 }  // namespace gtopk::programs

@@ -22,7 +22,7 @@ std::string& who() {
   return name;
 }
 
-/// Of an error that may have several.
+/// Joins the lines of an error.
 std::string one_line(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
@@ -37,8 +37,8 @@ int report(const CLI::App& app, std::string_view what, int code) {
 }  // namespace
 
 int run_program(CLI::App& app, int argc, char** argv, const std::function<int()>& body) {
-  // A reader of stdout who has left shows in print_line(), and not as a signal that would end this
-  // rank under the eyes of the others.
+  // A closed stdout is noticed in print_line(), instead of by a signal that would end this rank
+  // while the others depend on it.
   std::signal(SIGPIPE, SIG_IGN);
   app.set_version_flag("--version", fmt::format("{} {}", app.get_name(), kVersion));
   try {

@@ -1,5 +1,5 @@
-// Programs: what every one of them does alike on the command line: exit codes, one line for an
-// error, sizes, a reader of stdout who leaves. It knows no network.
+// Programs: what all of them do alike on the command line: exit codes, one line per error, sizes, a
+// closed stdout. It knows no network.
 #pragma once
 
 #include <cstdint>
@@ -19,23 +19,23 @@ inline constexpr int kFine = 0;
 inline constexpr int kFailed = 1;  ///< a wrong element, or an error
 inline constexpr int kUsage = 2;
 
-/// What was asked for makes no sense: exit code 2.
+/// Invalid arguments: exit code 2.
 class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// Parses the command line and runs `body`, whose answer is the exit code. An error is one line on
+/// Parses the command line and runs `body`, which returns the exit code. An error is one line on
 /// stderr that begins with the program's name.
 int run_program(CLI::App& app, int argc, char** argv, const std::function<int()>& body);
 
-/// Puts this in front of error lines: "rank 3".
+/// Puts this before error texts: "rank 3".
 void name_in_errors(std::string who);
 
-/// One line to stdout, at once. False when nobody reads it any more.
+/// Prints one line to stdout at once. False once stdout is closed.
 [[nodiscard]] bool print_line(std::string_view line);
 
-/// Sizes from `begin` to `end`, each `factor` times the one before; `end` is the last.
+/// Sizes from `begin` to `end`, each `factor` times the previous one; `end` is the last.
 [[nodiscard]] std::vector<std::uint64_t> sizes_between(std::uint64_t begin, std::uint64_t end,
                                                        double factor);
 
@@ -43,8 +43,8 @@ void name_in_errors(std::string who);
 void add_size(CLI::App& app, const std::string& names, std::uint64_t& size,
               const std::string& about);
 
-/// Names out of a list of the library's, separated by commas; `all` is all of them. In the order of
-/// the library. Throws UsageError that names what there is.
+/// The named choices, separated by commas; `all` means all of them. In the library's order. Throws
+/// a UsageError that lists the choices.
 [[nodiscard]] std::vector<std::string> chosen(std::string_view option, const std::string& names,
                                               const std::vector<Choice>& choices);
 
@@ -54,8 +54,8 @@ void add_size(CLI::App& app, const std::string& names, std::uint64_t& size,
 /// Throws UsageError when a rank would need more memory than this host has.
 void check_memory(std::uint64_t bytes, std::string_view what);
 
-/// Opens `path` for writing at once, so that a run does not end with what cannot be kept; removes
-/// nothing that is there until write().
+/// Opens `path` for writing at once, so that a run does not end with results that cannot be saved;
+/// does not truncate it before write().
 class JsonFile {
  public:
   explicit JsonFile(std::string path);

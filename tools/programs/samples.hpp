@@ -1,5 +1,5 @@
-// Programs: what is made of times: quantiles, and the line alpha + bytes beta through them. It
-// knows no unit but seconds.
+// Programs: statistics of times: quantiles, and the line alpha + bytes beta through them. It knows
+// no unit but seconds.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace gtopk::programs {
 
-/// Of sorted samples, which must not be empty; `share` from 0, the smallest, to 1, the largest.
+/// Of sorted samples, at least one; `share` runs from 0, the smallest, to 1, the largest.
 [[nodiscard]] double quantile(const std::vector<double>& sorted, double share);
 
 struct Summary {
@@ -19,15 +19,15 @@ struct Summary {
 };
 [[nodiscard]] Summary summary(std::vector<double> samples);
 
-/// What a message of so many bytes takes one way: alpha + bytes * beta.
+/// The time of a message one way: alpha + bytes * beta.
 struct Link {
   double alpha = 0;  ///< seconds
   double beta = 0;   ///< seconds per byte
 };
 
-/// alpha is what the smallest message takes. beta is the slope of those of 64 KiB and more, by
-/// least squares; of all where fewer than two are that long: a shaped link lets short ones pass
-/// within its bucket, faster than its wire. points: bytes and seconds, ascending, two at least.
+/// alpha is the smallest message's time. beta is the slope over those of 64 KiB and more, by least
+/// squares, or over all if fewer than two are that long: on a shaped link short ones pass within
+/// its bucket, faster than its wire. points: bytes and seconds, ascending, at least two.
 [[nodiscard]] Link fit(const std::vector<std::pair<double, double>>& points);
 
 }  // namespace gtopk::programs

@@ -50,7 +50,7 @@ std::uint64_t elements_that_differ(const reference::Bytes& expected,
   return wrong;
 }
 
-/// acc - residual, summed over the ranks: what has been delivered, as the residuals have it.
+/// acc - residual, summed over the ranks: what was delivered, judged by the residuals.
 double mass_error(Job& job, const reference::Problem& problem, const Tensor& tensor) {
   const DataType acc_type = accumulation_type(problem.type);
   const reference::Bytes acc = reference::accumulated(problem, job.rank());

@@ -1,5 +1,5 @@
-// gtopk-allreduce: gradients that any rank can make of any rank, the same on every machine, and the
-// memory of one rank's calls. It knows no group.
+// gtopk-allreduce: gradients that every rank can compute for every rank, the same on every machine,
+// and the memory for one rank's calls. It knows no group.
 #pragma once
 
 #include <cstddef>
@@ -10,16 +10,16 @@
 
 namespace gtopk::programs::allreduce {
 
-/// n elements of dtype, heavy-tailed and of both signs, as gradients are.
+/// n elements of dtype, heavy-tailed and of both signs, like gradients.
 [[nodiscard]] std::vector<std::byte> gradient(DataType dtype, std::uint64_t n, std::uint32_t rank);
 
-/// What Tensor takes of n elements.
+/// How much memory a Tensor of n elements takes.
 [[nodiscard]] std::uint64_t bytes_needed(std::uint64_t n, DataType dtype);
 
 /// One rank's gradient, the tensor that is reduced, and its residual.
 struct Tensor {
   Tensor(DataType dtype, std::uint64_t n, std::uint32_t rank);
-  /// The next step's gradient, which is the last one's.
+  /// The next step's gradient, the same as the last one's.
   void refill() { values = gradients; }
 
   std::vector<std::byte> gradients;
@@ -28,7 +28,7 @@ struct Tensor {
   SelectorState state{};
 };
 
-/// Equal for equal bytes, whatever the machine.
+/// The same for the same bytes on every machine.
 [[nodiscard]] std::uint64_t checksum(const std::vector<std::byte>& bytes);
 
 }  // namespace gtopk::programs::allreduce

@@ -1,5 +1,5 @@
 // gtopk-allreduce: how long a sparse all-reduce takes, by size, algorithm, selector, wire and type,
-// on the ranks of a job, with no Python and no torch. Rank 0 prints.
+// on the ranks of a job, without Python or torch. Rank 0 prints.
 #include <unistd.h>
 
 #include <string>

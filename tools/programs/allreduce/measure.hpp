@@ -13,12 +13,12 @@
 namespace gtopk::programs::allreduce {
 
 struct Measurement {
-  /// By step, the seconds of the rank that took longest, from its call to its end; all ranks have
-  /// left a barrier before.
+  /// For each step, the seconds of the slowest rank, from its call to its end; all ranks leave a
+  /// barrier before it.
   std::vector<double> seconds;
-  /// Of the rank that sends most, in one step, headers included.
+  /// Sent by the rank that sends most, in one step, headers included.
   double bytes_sent = 0;
-  /// This rank's shares of its time, from 0 to 1.
+  /// Shares of this rank's time, from 0 to 1.
   double select_share = 0;
   double exchange_share = 0;
   double commit_share = 0;
@@ -27,8 +27,8 @@ struct Measurement {
 
 [[nodiscard]] Measurement measure(Job& job, const Setting& setting, const Options& options);
 
-/// What the library predicts for the setting by the costs that it has measured on this job; none
-/// where its algorithm has no model.
+/// The library's prediction for the setting from the costs measured in this job; none if the
+/// algorithm has no model.
 [[nodiscard]] std::optional<Prediction> predicted(Job& job, const Setting& setting,
                                                   PlanReport& report);
 

@@ -32,7 +32,7 @@ DataType dtype_named(const std::string& name) {
                        [&](DataType type) { return to_string(type) == name; });
 }
 
-/// What is the same in every row.
+/// What all rows have in common.
 SparseOptions common(const Options& options) {
   SparseOptions sparse;
   if (options.k != 0) {
@@ -56,7 +56,7 @@ std::vector<std::string> dense_first(std::vector<std::string> names) {
   return names;
 }
 
-/// Empty, or why the library refuses it, whatever the group.
+/// Empty, or why the library refuses it in any group.
 std::string refusal(const Setting& setting) {
   try {
     static_cast<void>(sparse_all_reduce(nullptr, nullptr, 0, setting.dtype, setting.sparse));
@@ -84,7 +84,7 @@ void check_sizes(const Options& options) {
   }
 }
 
-/// By the algorithm all else is the same.
+/// Everything but the algorithm is equal.
 void add_rows(const Options& options, Setting row, Settings& settings) {
   for (const std::string& wire : chosen("--wire", options.wires, wires())) {
     row.sparse.wire = wire;

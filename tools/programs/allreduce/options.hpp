@@ -1,4 +1,4 @@
-// gtopk-allreduce: what is measured, as the command line says it. It knows no rank.
+// gtopk-allreduce: what to measure, as the command line says it. It knows no rank.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ struct Options {
 
 void add_options(CLI::App& app, Options& options);
 
-/// One row of the table: how, and of how many elements.
+/// One row of the table: the options and the number of elements.
 struct Setting {
   std::uint64_t n = 0;
   DataType dtype = DataType::kFloat32;
@@ -44,12 +44,12 @@ struct Setting {
 
 struct Settings {
   std::vector<Setting> rows;
-  /// What was asked for by `all` or a list and does not go together, and why.
+  /// Combinations requested by `all` or a list that are not allowed, with the reason.
   std::vector<std::string> left_out;
 };
 
 /// Every size with every type, selector, wire and algorithm; `dense` before the others, which are
-/// compared with it. Throws UsageError, also where nothing is left.
+/// compared with it. Throws UsageError, also if nothing is left.
 [[nodiscard]] Settings settings(const Options& options);
 
 }  // namespace gtopk::programs::allreduce

@@ -114,7 +114,7 @@ bool Report::add(const Row& row) {
   if (!print_line(line)) {
     return false;
   }
-  // Once for the algorithms that are compared: it depends on the rest of the setting alone.
+  // Once for the algorithms compared: it depends only on the rest of the setting.
   if (!options_->verbose || row.automatic == automatic_) {
     return true;
   }

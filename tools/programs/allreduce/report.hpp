@@ -1,4 +1,4 @@
-// gtopk-allreduce: what rank 0 prints and writes down. It knows no group.
+// gtopk-allreduce: what rank 0 prints and writes to the file. It knows no group.
 #pragma once
 
 #include <map>
@@ -17,20 +17,20 @@ namespace gtopk::programs::allreduce {
 struct Row {
   Setting setting;
   Measurement measured;
-  std::optional<Prediction> model{};   ///< where the algorithm has one
-  std::string automatic{};             ///< what `auto` would take for this call, and why
-  std::optional<double> mass_error{};  ///< with --check
-  std::uint64_t wrong = 0;             ///< elements with --check, else ranks
+  std::optional<Prediction> model{};   ///< if the algorithm has one
+  std::string automatic{};             ///< what `auto` would choose for this call, and why
+  std::optional<double> mass_error{};  ///< only with --check
+  std::uint64_t wrong = 0;             ///< elements with --check, ranks without
 };
 
 class Report {
  public:
   explicit Report(const Options& options) : options_(&options) {}
 
-  /// Lines of provenance; each false when nobody reads stdout any more.
+  /// Lines of provenance. This and the other printing functions return false once stdout is closed.
   [[nodiscard]] bool begin(const std::vector<std::string>& lines);
   [[nodiscard]] bool add(const Row& row);
-  /// alpha and beta of the job's links of either kind, after the rows.
+  /// alpha and beta of the job's two kinds of links, after the rows.
   [[nodiscard]] bool end(const Costs& costs);
   [[nodiscard]] std::string json() const { return record_.dump(1); }
 
@@ -38,7 +38,7 @@ class Report {
   [[nodiscard]] std::optional<double> dense_over(const Row& row, double p50);
 
   const Options* options_;
-  std::string automatic_;  ///< said last
+  std::string automatic_;  ///< printed last
   nlohmann::json record_;
   /// p50 of dense, by elements and type.
   std::map<std::pair<std::uint64_t, DataType>, double> dense_;

@@ -15,7 +15,7 @@ namespace {
 
 using Sentences = std::vector<std::string>;
 
-/// A setting of UCX's as gtopk reads it: its own variable goes first.
+/// A UCX setting as gtopk reads it: its own variable takes precedence.
 std::optional<std::string> setting(const Machine& machine, const std::string& name) {
   for (const char* const prefix : {"GTOPK_UCX_", "UCX_"}) {
     const auto found = machine.environment.find(prefix + name);
@@ -119,7 +119,7 @@ void about_transports(const Machine& machine, Sentences& said) {
 
 void about_limits(const Machine& machine, Sentences& said) {
   constexpr std::uint64_t kFewFiles = 1024;
-  constexpr std::uint64_t kLittleShared = 64ULL << 20U;  // what containers get by default
+  constexpr std::uint64_t kLittleShared = 64ULL << 20U;  // the usual default in containers
   if (machine.open_files.hard < kFewFiles) {
     said.push_back(fmt::format(
         "at most {} open files: every rank that this one talks to takes one or more (ulimit -n)",

@@ -9,7 +9,7 @@
 
 namespace gtopk::programs::info {
 
-/// A sentence for each: what is so, and what would be better.
+/// A sentence each: what was found, and what would be better.
 [[nodiscard]] std::vector<std::string> advice(const Machine& machine);
 
 }  // namespace gtopk::programs::info

@@ -33,15 +33,15 @@ using nlohmann::json;
 using std::chrono::nanoseconds;
 using Clock = std::chrono::steady_clock;
 
-/// A link that has not moved a message by then does not work.
+/// A link that has not moved a message within this time does not work.
 constexpr nanoseconds kLongestMessage = std::chrono::seconds(10);
-/// Beside the messages: both sides start UCX, and close it in vain for 5 s where the other is gone.
+/// On top of the messages: both sides start UCX, and closing takes 5 s if the other side is gone.
 constexpr nanoseconds kAround = std::chrono::seconds(15);
 
 constexpr std::uint64_t kShort = 8;
 constexpr std::uint64_t kLong = 256UL << 10U;
 const pingpong::Plan kLatency = {.rounds = 200, .warm_up = 20, .mode = "lat"};
-/// Ten of rounds of a size above 64 KiB.
+/// Ten rounds run, as sizes are above 64 KiB.
 const pingpong::Plan kBandwidth = {.rounds = 100, .warm_up = 1, .mode = "bw", .window = 8};
 
 Member this_member() {
@@ -70,8 +70,8 @@ Member member_from(const json& fields) {
           .ipc = fields.at(5)};
 }
 
-/// What one rank of a pair has measured: the lower one latency and the way forth, the other the
-/// way back.
+/// What one rank of a pair has measured: the lower rank the latency and the way forth, the other
+/// one the way back.
 struct Half {
   std::string transports{};
   double latency = 0;
@@ -117,12 +117,12 @@ class Doctor {
              std::pair(b.pair.from_host, b.pair.to_host);
     };
     std::sort(job_.pairs.begin(), job_.pairs.end(), by_hosts);
-    begin_together(rounds.size());  // nobody leaves before all have been told to
+    begin_together(rounds.size());  // no rank leaves before all have been told to
     return job_;
   }
 
  private:
-  /// Rank 0 waits for all, and tells the others who has come.
+  /// Rank 0 waits for all, and tells the others which ranks have come.
   void meet() {
     store_->set(fmt::format("doctor/member/{}", rank()), to_text(this_member()));
     std::vector<std::string> texts(environment_.world_size);
@@ -151,14 +151,14 @@ class Doctor {
 
   [[nodiscard]] nanoseconds link_limit() const { return std::min(timeout_, kLongestMessage); }
 
-  /// All ranks leave this after rank 0 has collected what the last round gave, knowing who has not
-  /// answered so far: each would cost every round its whole time-out.
+  /// Returns on all ranks once rank 0 has collected the last round's results, with the ranks that
+  /// have not answered so far: asking them again would cost every round its whole timeout.
   void begin_together(std::size_t round) {
     const std::string key = fmt::format("doctor/round/{}", round);
     if (rank() == 0) {
       store_->set(key, json(silent_).dump());
     } else {
-      // Every message of a round may take as long as it may.
+      // Every message of a round may take its full time.
       json::parse(store_->get(key, timeout_ + 2 * (link_limit() + kAround))).get_to(silent_);
     }
   }
@@ -207,7 +207,7 @@ class Doctor {
     store_->set(key_of(pair, rank()), fields.dump(-1, ' ', false, json::error_handler_t::replace));
   }
 
-  /// Nothing of a rank that does not answer by then.
+  /// Nothing if the rank does not answer in time.
   std::optional<Half> half_of(const Pair& pair, std::uint32_t rank, Clock::time_point until) {
     const nanoseconds left = std::max<nanoseconds>(until - Clock::now(), nanoseconds{0});
     const auto text = store_->find(key_of(pair, rank), left);
@@ -254,7 +254,7 @@ class Doctor {
   LaunchEnvironment environment_;
   std::shared_ptr<KeyValueStore> store_;
   Examined job_;
-  std::vector<std::uint32_t> silent_;  ///< ranks, as rank 0 has told all
+  std::vector<std::uint32_t> silent_;  ///< ranks, as announced by rank 0
 };
 
 }  // namespace

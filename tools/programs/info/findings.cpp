@@ -17,15 +17,15 @@ namespace {
 using Sentences = std::vector<std::string>;
 using Cells = std::map<std::pair<std::uint32_t, std::uint32_t>, double>;
 
-/// A link whose figures are worse than the median by this factor is named.
+/// Links worse than the median by this factor are reported.
 constexpr double kFar = 2;
-constexpr std::size_t kFewestLinks = 3;  // of which a median says something
+constexpr std::size_t kFewestLinks = 3;  // for a median to mean anything
 
 std::string name_of(const Examined& job, std::uint32_t host) {
   return fmt::format("{} ({})", host, job.hosts[host].machine);
 }
 
-/// Of what was measured, from the row's host to the column's.
+/// The measured values, from the row's host to the column's.
 Cells latencies(const Examined& job) {
   Cells cells;
   for (const Tested& each : job.pairs) {
@@ -50,7 +50,7 @@ Cells bandwidths(const Examined& job) {
   return cells;
 }
 
-/// Between different hosts; nothing where there are too few.
+/// Over links between different hosts; nothing if there are too few.
 std::optional<double> median_of(const Cells& cells) {
   std::vector<double> values;
   for (const auto& [hosts, value] : cells) {

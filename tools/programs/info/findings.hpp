@@ -1,5 +1,5 @@
-// gtopk-info --doctor: what the tests of all pairs say together. Pure functions of what was
-// measured.
+// gtopk-info --doctor: what the tests of all pairs say together. Pure functions of the
+// measurements.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace gtopk::programs::info {
 
-/// One rank, as it tells the others.
+/// One rank, as it describes itself to the others.
 struct Member {
   std::string version;  ///< of gtopk; empty: the rank has not come
   std::string machine;
-  std::string host;           ///< ranks of equal names share one
+  std::string host;           ///< ranks with equal names share a host
   std::string boot;           ///< equal on one machine; empty: unknown
   std::uint64_t network = 0;  ///< namespace; 0: unknown
   std::uint64_t ipc = 0;      ///< likewise
@@ -27,7 +27,7 @@ struct Tested {
   double latency = 0;        ///< seconds, one way
   double forth = 0;          ///< bytes per second, from `from` to `to`
   double back = 0;
-  std::string error{};  ///< empty: all of it was measured
+  std::string error{};  ///< empty: everything was measured
 };
 
 struct Examined {
@@ -38,9 +38,9 @@ struct Examined {
 
 /// Ranks that have not come.
 [[nodiscard]] std::vector<std::uint32_t> absent(const Examined& job);
-/// What has failed, a sentence for each.
+/// What failed, a sentence each.
 [[nodiscard]] std::vector<std::string> failures(const Examined& job);
-/// What works, and could be better.
+/// What works but could be better.
 [[nodiscard]] std::vector<std::string> findings(const Examined& job);
 
 /// Matrices of latency and bandwidth, and the transports.

@@ -14,17 +14,17 @@ namespace gtopk::programs::info {
 /// "23.5 GiB"
 [[nodiscard]] std::string gibibytes(std::uint64_t bytes);
 
-/// Beside each GPU the NICs that are nearest to it.
+/// Lists beside each GPU the NICs nearest to it.
 [[nodiscard]] std::vector<std::string> layout_text(const topology::Topology& machine);
-/// binding: what is done, where that is not what the plan says.
+/// binding: what is actually done, if that differs from the plan.
 [[nodiscard]] std::vector<std::string> layout_text(const topology::Plan& plan,
                                                    const std::string& binding);
 
 [[nodiscard]] nlohmann::json layout_json(const topology::Topology& machine);
 [[nodiscard]] nlohmann::json layout_json(const topology::Plan& plan, const std::string& binding);
 
-/// gtopk-info --topology: of each of so many ranks on another machine; 0: one for each GPU. job:
-/// what the environment says of interfaces and GPUs.
+/// gtopk-info --topology: the plan of each of so many ranks on another machine; 0: one per GPU.
+/// job: what the environment says about interfaces and GPUs.
 [[nodiscard]] std::vector<std::string> planned_elsewhere(const topology::Topology& machine,
                                                          topology::JobPlace job,
                                                          std::uint32_t ranks, bool json);

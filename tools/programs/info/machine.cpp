@@ -28,7 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Empty where there is no such file.
+/// Empty if there is no such file.
 std::string first_line(const fs::path& path) {
   std::ifstream file(path);
   std::string line;
@@ -57,7 +57,7 @@ Limit limit_of(__rlimit_resource_t resource) {
   return {.soft = number(limit.rlim_cur), .hard = number(limit.rlim_max)};
 }
 
-/// Empty for an address that says nothing to other hosts.
+/// Empty for an address that means nothing to other hosts.
 std::string address_of(const sockaddr* address) {
   std::array<char, INET6_ADDRSTRLEN> text{};
   const void* number = nullptr;
@@ -78,7 +78,7 @@ std::string address_of(const sockaddr* address) {
 
 std::optional<std::uint64_t> megabits_of(const std::string& interface) {
   const std::string text = first_line(fs::path("/sys/class/net") / interface / "speed");
-  // -1, or nothing at all, where the driver has none to tell.
+  // The driver says -1, or nothing, if it does not know.
   if (text.empty() || text.front() == '-') {
     return std::nullopt;
   }

@@ -1,5 +1,5 @@
-// gtopk-info: what there is on this machine and in this process, as the kernel and hwloc tell it.
-// It judges nothing.
+// gtopk-info: what this machine and this process have, according to the kernel and hwloc. It judges
+// nothing.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@ namespace gtopk::programs::info {
 
 struct Interface {
   std::string name;
-  bool up = false;  ///< and running: a cable is in
+  bool up = false;  ///< and running: it has a carrier
   bool loopback = false;
-  bool card = false;                        ///< there is a device behind it
-  std::vector<std::string> addresses{};     ///< IPv4, and IPv6 beyond the link
-  std::optional<std::uint64_t> megabits{};  ///< per second, where the driver says it
+  bool card = false;                        ///< backed by a device
+  std::vector<std::string> addresses{};     ///< IPv4, and IPv6 beyond link-local
+  std::optional<std::uint64_t> megabits{};  ///< per second, if the driver knows
 };
 
 struct Limit {
-  std::uint64_t soft = 0;  ///< UINT64_MAX: none
+  std::uint64_t soft = 0;  ///< UINT64_MAX: unlimited
   std::uint64_t hard = 0;
 };
 
@@ -40,16 +40,16 @@ struct Machine {
   std::vector<Interface> interfaces{};
   std::vector<std::string> rdma_devices{};
   std::vector<std::string> gpus{};
-  /// UCX_…, GTOPK_… and what launchers set. Of a secret only that it is set.
+  /// UCX_…, GTOPK_… and launchers' variables. For a secret, only that it is set.
   std::map<std::string, std::string> environment{};
   std::vector<std::string> ucx_libraries{};  ///< paths of every libucp in this process
-  bool ucx_has_rdma = false;                 ///< the first of them comes with libuct_ib
+  bool ucx_has_rdma = false;                 ///< libuct_ib lies beside the first of them
   topology::Topology topology{};
   topology::JobPlace place{};  ///< of this rank on its host
-  topology::Plan plan{};       ///< for it
+  topology::Plan plan{};       ///< of that rank
 };
 
-/// Of this process, after UCX was loaded.
+/// Call it after UCX was loaded.
 [[nodiscard]] Machine this_machine();
 
 }  // namespace gtopk::programs::info

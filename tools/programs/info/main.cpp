@@ -44,7 +44,7 @@ std::string listed(const std::vector<std::string>& names) {
   return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
 }
 
-/// " (0123456ab)"; nothing where it was not built from a git checkout.
+/// " (0123456ab)"; empty if it was not built from a git checkout.
 std::string revision() {
   return *kRevision == '\0' ? std::string() : fmt::format(" ({})", kRevision);
 }
@@ -55,7 +55,7 @@ std::string line_of(const Interface& interface) {
                      interface.loopback ? "loopback" : speed, fmt::join(interface.addresses, ", "));
 }
 
-/// What the process says of itself.
+/// What the process reports about itself.
 struct Said {
   std::string ucx;
   std::string binding;
@@ -152,7 +152,7 @@ nlohmann::json json_of(const Machine& machine, const Said& process,
 struct Options {
   bool json = false;
   bool doctor = false;
-  std::string topology{};  ///< a file of hwloc's
+  std::string topology{};  ///< an hwloc file
   std::uint32_t local_ranks = 0;
   JobOptions job{};
 };

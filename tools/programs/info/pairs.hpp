@@ -1,4 +1,5 @@
-// gtopk-info --doctor: who is tested with whom, and when: a pure function of who shares a host.
+// gtopk-info --doctor: which ranks test which, and when: a pure function of which ranks share
+// hosts.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +9,16 @@
 namespace gtopk::programs::info {
 
 struct Host {
-  std::string machine;               ///< its name, as the kernel has it
+  std::string machine;               ///< its name according to the kernel
   std::vector<std::uint32_t> ranks;  ///< ascending
 };
 
-/// Ranks of equal names share a host; hosts are in the order of their lowest ranks. machines: by
+/// Ranks with equal names share a host; hosts are in the order of their lowest ranks. machines: by
 /// rank; an absent rank has an empty name and is on no host.
 [[nodiscard]] std::vector<Host> hosts_of(const std::vector<std::string>& names,
                                          const std::vector<std::string>& machines);
 
-/// Two ranks for two hosts, or for one host with itself.
+/// Two ranks that stand for two hosts, or for one host with itself.
 struct Pair {
   std::uint32_t from_host = 0;
   std::uint32_t to_host = 0;
@@ -25,11 +26,11 @@ struct Pair {
   std::uint32_t to = 0;    ///< rank
 };
 
-/// Pairs of one round have no host in common, so that they can be tested at once.
+/// Pairs of one round have no host in common, so they can be tested at once.
 using Round = std::vector<Pair>;
 
-/// The first round has each host of two ranks or more with itself, by its two lowest. Those after
-/// it have each two hosts once, by the lowest rank of each, from the lower host to the higher.
+/// The first round tests each host of two or more ranks with itself, by its two lowest. The others
+/// test every two hosts once, by the lowest rank of each, from the lower host to the higher.
 [[nodiscard]] std::vector<Round> rounds_of(const std::vector<Host>& hosts);
 
 }  // namespace gtopk::programs::info

@@ -21,17 +21,17 @@
 namespace gtopk::programs::pingpong {
 namespace {
 
-/// What the other rank says to the same question.
+/// The other rank's answer to the same question.
 std::string exchanged(const Ends& ends, const char* what, const std::string& mine) {
   const auto key = [&](std::uint32_t rank) { return fmt::format("{} of rank {}", what, rank); };
   ends.store->set(key(ends.environment.rank), mine);
   return ends.store->get(key(1 - ends.environment.rank), ends.timeout);
 }
 
-/// What both ranks know before they measure.
+/// What both ranks need before they measure.
 struct Both {
   std::string peer_machine{};
-  std::vector<std::string> placements{};  ///< of --topology
+  std::vector<std::string> placements{};  ///< for --topology
 };
 
 Both told(const Ends& ends, const Plan& plan) {
@@ -45,7 +45,7 @@ Both told(const Ends& ends, const Plan& plan) {
   return both;
 }
 
-/// Both ranks do what the one that measures was told.
+/// Gives both ranks the measuring rank's plan.
 Plan agreed_plan(const Ends& ends, const Plan& plan, bool measures) {
   if (measures) {
     ends.store->set("plan", to_text(plan));
@@ -78,7 +78,7 @@ std::vector<std::string> provenance(const Both& both, const Plan& plan) {
   return lines;
 }
 
-/// All sizes over one layer. False when nobody reads any more.
+/// All sizes over one layer. False once stdout is closed.
 bool play(Wire& wire, const std::string& layer, const Plan& plan, Report* report,
           std::uint64_t& wrong) {
   Player player(wire, plan, report != nullptr);

@@ -13,7 +13,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kCheckedRounds = 3;
 
-/// Byte i of a message with that seed.
+/// Byte i of the message with this seed.
 std::byte pattern(std::uint64_t seed, std::uint64_t i) {
   return static_cast<std::byte>(drawn(seed, i / 8) >> (8 * (i % 8)));
 }
@@ -40,7 +40,7 @@ void Player::round() {
   }
 }
 
-/// All messages of a window hold the same, so that they may land in one place.
+/// All messages of a window are equal, so they may be received into one buffer.
 void Player::window() {
   std::array<std::byte, 1> acknowledgement{};
   for (std::uint32_t slot = 1; slot <= plan_->window; ++slot) {
@@ -105,7 +105,7 @@ std::uint64_t Player::check() {
   return wrong + their_count;
 }
 
-/// There and back, so that neither leaves before the other has heard.
+/// There and back, so that no rank leaves before the other has heard from it.
 bool Player::agree(bool value) {
   std::array<std::byte, 1> flag{value ? std::byte{1} : std::byte{0}};
   std::array<std::byte, 1> answer{};

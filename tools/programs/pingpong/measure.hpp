@@ -17,13 +17,13 @@ class Player {
   Player(Wire& wire, const Plan& plan, bool measures)
       : wire_(&wire), plan_(&plan), measures_(measures) {}
 
-  /// Room for messages of so many bytes.
+  /// Allocates buffers for messages of this size.
   void reserve(std::uint64_t bytes);
-  /// By round, the seconds that one message takes one way.
+  /// For each round, the seconds that one message takes one way.
   [[nodiscard]] std::vector<double> measure();
-  /// Bytes that did not arrive as they were sent, of three rounds on both ranks.
+  /// Bytes that arrived wrong, in three rounds, on both ranks.
   [[nodiscard]] std::uint64_t check();
-  /// The answer of the rank that measures.
+  /// Returns the measuring rank's value.
   [[nodiscard]] bool agree(bool value);
 
  private:

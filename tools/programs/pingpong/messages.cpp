@@ -18,7 +18,7 @@ using transport::Status;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kClosing{5};
-/// Parts of one message, as tags tell them apart.
+/// Parts of one message, as distinguished by tags.
 constexpr std::uint64_t kParts = 4096;
 
 class MessageWire final : public Wire {
@@ -87,14 +87,14 @@ class MessageWire final : public Wire {
     request.prepare([](Request&) {}, nullptr);
     return request;
   }
-  /// Why the peer is gone, where the transport knows.
+  /// Why the peer is gone, if the transport knows.
   std::string reason() {
     transport_->progress();
     const auto failures = transport_->take_failures();
     return failures.empty() ? std::string() : ": " + failures.front().reason;
   }
   void wait_for(const Request& request, Clock::time_point deadline) {
-    constexpr std::uint32_t kLooks = 1024;  // between two looks at the clock
+    constexpr std::uint32_t kLooks = 1024;  // idle rounds between looks at the clock
     for (std::uint32_t idle = 0; request.pending();) {
       if (transport_->progress()) {
         continue;
@@ -116,7 +116,7 @@ class MessageWire final : public Wire {
 
   std::uint64_t chunk_;
   std::chrono::nanoseconds timeout_;
-  std::deque<Request> requests_;  // before the transport, which may hold them until it closes
+  std::deque<Request> requests_;  // before the transport, which may use them until it closes
   std::size_t used_ = 0;
   std::unique_ptr<transport::Transport> transport_;
   PeerId peer_ = 0;

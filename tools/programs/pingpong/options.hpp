@@ -1,4 +1,4 @@
-// gtopk-pingpong: what is measured, as the command line says it. It knows no network.
+// gtopk-pingpong: what to measure, as the command line says it. It knows no network.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace gtopk::programs::pingpong {
 
-/// What the two ranks must do alike: the one that measures says it to the other.
+/// What both ranks must do alike: the measuring one sends it to the other.
 struct Plan {
   std::uint64_t begin = 8;  ///< bytes
   std::uint64_t end = 4UL << 20U;
@@ -21,7 +21,7 @@ struct Plan {
   std::string mode = "lat";
   std::uint32_t window = 64;
   std::string layers = "all";
-  std::uint64_t chunk = 0;  ///< bytes; 0: each message whole
+  std::uint64_t chunk = 0;  ///< bytes; 0: whole messages
   bool check = false;
   bool topology = false;
 };
@@ -29,8 +29,8 @@ struct Plan {
 struct Options {
   JobOptions job{};
   Plan plan{};
-  std::string server{};      ///< HOST:PORT: this is the client
-  std::uint32_t listen = 0;  ///< port: this is the server
+  std::string server{};      ///< HOST:PORT: this rank is the client
+  std::uint32_t listen = 0;  ///< port: this rank is the server
   std::string json{};
 };
 
@@ -46,14 +46,14 @@ struct Role {
 };
 [[nodiscard]] Role role_of(const Options& options);
 
-/// For the other rank.
+/// The plan as sent to the other rank.
 [[nodiscard]] std::string to_text(const Plan& plan);
 [[nodiscard]] Plan plan_from(const std::string& text);
 
 /// "messages", "calls", in this order.
 [[nodiscard]] std::vector<std::string> layers_of(const Plan& plan);
 
-/// Rounds of messages of so many bytes: a tenth above 64 KiB, ten at least.
+/// Rounds for messages of this size: a tenth above 64 KiB, at least ten.
 [[nodiscard]] std::uint32_t rounds_of(const Plan& plan, std::uint64_t bytes);
 
 }  // namespace gtopk::programs::pingpong

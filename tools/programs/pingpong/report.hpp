@@ -1,4 +1,4 @@
-// gtopk-pingpong: what the rank that measures prints and writes down. It knows no network.
+// gtopk-pingpong: what the measuring rank prints and writes to the file. It knows no network.
 #pragma once
 
 #include <cstdint>
@@ -24,18 +24,18 @@ class Report {
  public:
   explicit Report(const Plan& plan) : plan_(&plan) {}
 
-  /// False when nobody reads stdout any more, like the others.
+  /// This and the other printing functions return false once stdout is closed.
   [[nodiscard]] bool begin(const std::vector<std::string>& lines);
   [[nodiscard]] bool line(const std::string& text) const;
   [[nodiscard]] bool add(const Row& row);
-  /// alpha and beta of each layer, of --mode lat and exchange.
+  /// alpha and beta of each layer, for --mode lat and exchange.
   [[nodiscard]] bool end();
   [[nodiscard]] std::string json() const { return record_.dump(1); }
 
  private:
   const Plan* plan_;
   nlohmann::json record_;
-  /// By layer, bytes and p50.
+  /// By layer: bytes and p50.
   std::map<std::string, std::vector<std::pair<double, double>>> points_;
 };
 

@@ -1,5 +1,5 @@
 // gtopk-pingpong: what carries messages between the two ranks: the transport alone, or a group's
-// calls. What is measured is the same over both.
+// calls. Both are measured in the same way.
 #pragma once
 
 #include <chrono>
@@ -23,28 +23,27 @@ class Wire {
   Wire& operator=(Wire&&) = delete;
   virtual ~Wire() = default;
 
-  /// Start one message; those of one slot are matched in the order of the calls. Memory stays valid
-  /// until finish().
+  /// Starts one message; those of one slot are matched in call order. Memory must stay valid until
+  /// finish().
   virtual void send(std::uint32_t slot, std::span<const std::byte> data) = 0;
   virtual void recv(std::uint32_t slot, std::span<std::byte> data) = 0;
-  /// Waits for everything that was started. Throws when a message failed or took too long.
+  /// Waits for everything that was started. Throws if a message failed or took too long.
   virtual void finish() = 0;
   /// "UCX 1.22.0, transports ..."
   [[nodiscard]] virtual std::string describe() const = 0;
-  /// Over what UCX reaches the other rank, once a message has been sent: "tcp/eth0". Empty where
-  /// that is not told.
+  /// How UCX reaches the other rank, once a message has been sent: "tcp/eth0". Empty if unknown.
   [[nodiscard]] virtual std::string lanes() const { return {}; }
 };
 
-/// How the two find each other.
+/// How the two ranks find each other.
 struct Ends {
   LaunchEnvironment environment;
   std::shared_ptr<KeyValueStore> store;
   std::chrono::nanoseconds timeout{};
 };
 
-/// The transport, moved by the calling thread as the engine's loop does: progress, then yield.
-/// chunk: bytes of a part; 0: each message whole.
+/// The transport, progressed by the calling thread as in the engine's loop: progress, then yield.
+/// chunk: bytes of a part; 0: whole messages.
 [[nodiscard]] std::unique_ptr<Wire> message_wire(const Ends& ends, std::uint64_t chunk);
 /// send() and recv() of a group.
 [[nodiscard]] std::unique_ptr<Wire> call_wire(const Ends& ends);
