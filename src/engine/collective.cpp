@@ -12,7 +12,8 @@
 namespace gtopk {
 namespace {
 
-/// The finalizer of SplitMix64 (Steele, Lea and Flood 2014): every bit in reaches every bit out.
+/// The finalizer of SplitMix64 (Steele, Lea and Flood 2014): every input bit affects every output
+/// bit.
 std::uint64_t mix(std::uint64_t state, std::uint64_t value) {
   std::uint64_t z = (state ^ value) + 0x9e3779b97f4a7c15ULL;
   z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9ULL;
@@ -30,7 +31,7 @@ std::uint64_t mix(std::uint64_t state, std::string_view text) {
   return state;
 }
 
-/// So many numbers of a list are in an error's text; the rest shows in a fingerprint.
+/// This many numbers of a list appear in an error's text; a fingerprint stands for the rest.
 constexpr std::size_t kListed = 8;
 
 std::string text_of(std::span<const std::uint64_t> list, std::uint64_t fingerprint) {

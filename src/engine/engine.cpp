@@ -107,10 +107,10 @@ void Engine::remove_group(Group& group) {
                     fmt::format("group '{}' was destroyed on {} while this was under way",
                                 group.name(), group.member(group.rank())));
   if (!scheduler_.idle(group)) {
-    // The others would wait for this rank until their deadlines.
+    // Otherwise the others would wait for this rank until their deadlines.
     failures_.fail_group(group, cause, true);
   } else if (!group.failure) {
-    group.failure = cause;  // of what is called from now on
+    group.failure = cause;  // for what is called from now on
     stale_.discard_group(group.id());
   }
   group.find_address = nullptr;
@@ -169,7 +169,7 @@ void Engine::handle(PeerId from, const Notice& notice) {
     failures_.handle_early(from, notice);
     return;
   }
-  transport_.prepare(from);  // it waits for our goodbye, and then it may be late for its address
+  transport_.prepare(from);  // it will wait for our goodbye, which needs its address
   if (notice.kind == NoticeKind::kProbe) {
     probes_.answer(*group, from, notice.sequence);
   } else if (notice.kind == NoticeKind::kReply) {

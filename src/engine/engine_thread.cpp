@@ -26,7 +26,7 @@ constexpr Duration kSpin = std::chrono::microseconds(50);
 constexpr int kRestShare = 8;
 constexpr Duration kShortestRest = std::chrono::microseconds(10);
 constexpr Duration kLongestRest = std::chrono::microseconds(500);
-/// UCX has missed wake-ups: never sleep longer than this.
+/// UCX has missed wake-ups, so never sleep longer than this.
 constexpr Duration kLongestSleep = std::chrono::milliseconds(50);
 /// Nanoseconds by which the kernel may prolong a sleep: its 50 us are longer than most rests.
 constexpr unsigned long kTimerSlack = 1000;
@@ -147,7 +147,8 @@ void EngineThread::leave() {
   const auto released = [this] { return engine_->stop_listening() && engine_->under_way() == 0; };
   step_until(released, kCloseBound);
   if (!released()) {
-    // A stopped or dead peer keeps a message of ours: the transport closes only without any.
+    // A stopped or dead peer may still hold a message of ours: the transport closes only without
+    // any.
     engine_->give_up_pending();
     step_until(released, kCloseBound);
   }

@@ -9,7 +9,7 @@ namespace {
 
 using transport::PeerId;
 
-/// A notice for a group that is not made here is kept so long: its other members made it already.
+/// How long a notice is kept for a group not made here yet: its other members have made it already.
 constexpr transport::Duration kEarlyBound = std::chrono::seconds(60);
 
 }  // namespace
@@ -131,7 +131,7 @@ void Failures::handle_abort(Group& group, PeerId from, const Notice& notice) {
 
 void Failures::handle_ask(Group& group, PeerId from, const Notice& notice) {
   const Operation* const operation = Scheduler::running(group, notice.sequence);
-  // Who has failed it said so, or was told so by one who told everybody.
+  // Whoever has failed it said so, or was told by a rank that told everybody.
   if (group.failure ||
       (operation != nullptr ? operation->cause().has_value()
                             : stale_.has_collective(group.id(), notice.sequence))) {
@@ -144,14 +144,14 @@ void Failures::handle_ask(Group& group, PeerId from, const Notice& notice) {
 
 void Failures::handle_early(PeerId from, const Notice& notice) {
   const transport::TimePoint now = clock_.now();
-  const bool gone = groups_.find(notice.group) == nullptr;  // else the sender means an earlier one
+  const bool gone = groups_.find(notice.group) == nullptr;  // else an earlier group is meant
   std::erase_if(early_, [&](const Early& early) { return now - early.came >= kEarlyBound; });
   switch (notice.kind) {
     case NoticeKind::kProbe:
       membership_.tell_peer(from, {NoticeKind::kReply, ErrorKind::kTimeout, notice.answer_group,
                                    notice.sequence, "has destroyed the group or not made it yet"});
       return;
-    // What it is about may have come, and its sender may wait for somebody to take it.
+    // Messages of it may have come, and their senders may wait for them to be taken.
     case NoticeKind::kAbort:
       if (gone) {
         stale_.add_collective(notice.group, notice.sequence, now);
@@ -192,7 +192,7 @@ std::vector<std::pair<PeerId, Notice>> Failures::take_early() {
 }
 
 void Failures::forget_group(std::uint32_t id) {
-  // What is left of a former group of this number is not told apart from the new one's messages.
+  // Leftovers of an earlier group with this number cannot be told from the new group's messages.
   stale_.forget_group(id);
   stale_.discard_group(id);
   std::erase_if(early_, [&](const Early& early) { return early.notice.group == id; });
@@ -211,10 +211,10 @@ void Failures::withdraw(Group& group, const Transfer& transfer) {
 void Failures::handle_withdrawal(Group& group, const Withdrawal& withdrawal) {
   const transport::Tag tag =
       transport::payload_tag(group.id(), withdrawal.source, withdrawal.serial);
-  // Under way to its receiver, the message gets there: its sender keeps the memory until then.
+  // If it is being received, it arrives: its sender keeps the memory until then.
   const bool taken = std::ranges::any_of(
       scheduler_.operations(), [&](const auto& operation) { return operation->receives(tag); });
-  // A receive that failed has taken the header.
+  // Or a receive that failed has taken the header.
   if (taken || stale_.has_payload(group.id(), tag)) {
     return;
   }
@@ -254,7 +254,7 @@ bool Failures::fail_deserted() {
   return true;
 }
 
-/// Its senders may wait for somebody to take them.
+/// Their senders may wait for them to be taken.
 void Failures::discard_when_it_comes(const Group& group, std::uint64_t sequence) {
   stale_.add_collective(group.id(), sequence, clock_.now());
 }

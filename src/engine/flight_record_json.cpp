@@ -1,5 +1,5 @@
-// Engine: a flight record as JSON. Its reader is a person, a script, or a tool that knows PyTorch's
-// flight recorder, whose names are used for what it has as well.
+// Engine: a flight record as JSON, for people, scripts, and tools that know PyTorch's flight
+// recorder; what both record has PyTorch's names.
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Of the fields, not of PyTorch's recorder.
+/// The version of our fields, not of PyTorch's recorder.
 constexpr const char* kVersion = "gtopk 1";
 
 std::int64_t nanoseconds(transport::TimePoint time, transport::Duration wall) {
@@ -32,7 +32,7 @@ Json time_of(const std::optional<transport::TimePoint>& time, transport::Duratio
   return time ? Json(nanoseconds(*time, wall)) : Json(nullptr);
 }
 
-/// PyTorch's words for what has not failed.
+/// PyTorch's words for operations that have not failed.
 std::string state_of(const FlightEntry& entry) {
   if (entry.failure) {
     return "failed";
@@ -43,7 +43,7 @@ std::string state_of(const FlightEntry& entry) {
   return entry.started ? "started" : "scheduled";
 }
 
-/// Bytes of an element of the type with that name; 1 where there is none.
+/// Bytes per element of the type with that name; 1 if there is none.
 std::uint64_t element_bytes(std::string_view name) {
   std::uint64_t bytes = 1;
   std::apply(
@@ -54,7 +54,7 @@ std::uint64_t element_bytes(std::string_view name) {
   return bytes;
 }
 
-/// Numbers of elements, as far as the agreement tells them.
+/// Numbers of elements, if the agreement tells them.
 std::vector<std::uint64_t> elements_of(const Agreement& agreement) {
   std::vector<std::uint64_t> elements = agreement.numbers_of("d");
   if (!elements.empty()) {
@@ -102,7 +102,7 @@ Json json_of(const FlightEntry& entry, transport::Duration wall) {
   return json;
 }
 
-/// The newest collective of a group in each state; -1: none that is remembered.
+/// The newest remembered collective of a group in each state, or -1.
 struct Status {
   std::int64_t enqueued = -1;
   std::int64_t started = -1;
@@ -146,7 +146,7 @@ std::string json_of(const std::vector<FlightEntry>& entries, transport::Duration
                                {"last_completed_collective", status.completed}};
   }
   json["entries"] = std::move(records);
-  // Host names may be any bytes.
+  // Host names may contain any bytes.
   return json.dump(1, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -64,8 +64,8 @@ std::string OthersCall::await_resume() const {
   return operation_.others_call;
 }
 
-// What was computed has happened, tensors may have been written: a failure of the operation
-// meanwhile is for the next message to throw, and when none follows the operation has succeeded.
+// The computation has run, and tensors may have been written. If the operation failed meanwhile,
+// the next message throws; if no message follows, the operation has succeeded.
 void Computation::await_resume() {
   if (operation_.compute_error) {
     std::rethrow_exception(std::exchange(operation_.compute_error, nullptr));
@@ -204,7 +204,7 @@ void AtGate::leave() {
   Scheduler::leave_gate(operation_);
 }
 
-// A verdict holds for all: an operation that fails after it still commits, and one that fails
+// The verdict holds for all: an operation that fails after it still commits, and one that fails
 // before it makes the others fail too.
 bool AtGate::await_resume() const {
   const bool happened = gate_.shut();

@@ -42,8 +42,8 @@ void Membership::tell_members(Group& group, const Notice& notice) {
   }
 }
 
-// This rank may leave as soon as it has failed, and its goodbye would reach those that it is
-// connected to before the notice of the one who saw the failure: they would take it for the cause.
+// This rank may leave as soon as it has failed, and its goodbye could reach its peers before the
+// notice of the rank that saw the failure: they would take it for the cause.
 void Membership::pass_on(Group& group, PeerId from, const Notice& notice) {
   for (std::uint32_t rank = 0; rank < group.size(); ++rank) {
     const PeerId peer = group.peer(rank);
@@ -55,9 +55,9 @@ void Membership::pass_on(Group& group, PeerId from, const Notice& notice) {
 
 void Membership::say_goodbye() {
   for (const PeerId peer : control_.peers()) {
-    // Also to one that said it before: it waits for ours, and over shared memory sees no connection
-    // end. So does one that has told us something and never got an answer, where only it has an
-    // endpoint.
+    // Also to peers that said it before: they wait for ours, and over shared memory see no
+    // connection end. The same holds for a peer that has told us something and got no answer, if
+    // only it has an endpoint.
     const bool only_it_connects = control_.heard(peer) && !has_left(peer);
     if (transport_.connected(peer) || only_it_connects) {
       say_goodbye_to(peer);
@@ -66,8 +66,7 @@ void Membership::say_goodbye() {
 }
 
 void Membership::return_goodbye(PeerId peer) {
-  // It waits for ours. Where we have no endpoint to it, our end would not be seen over shared
-  // memory.
+  // It waits for ours. Without an endpoint to it, it would not see our end over shared memory.
   if (!transport_.connected(peer)) {
     say_goodbye_to(peer);
   }
@@ -75,7 +74,7 @@ void Membership::return_goodbye(PeerId peer) {
 
 void Membership::say_goodbye_to(PeerId peer) {
   if (!farewells_.insert(peer).second) {
-    return;  // said before, in answer to its own
+    return;  // already said, in answer to its own
   }
   transport_.expect_departure(peer);
   control_.send(peer, {NoticeKind::kGoodbye, ErrorKind::kAborted, 0, 0, {}});

@@ -3,7 +3,7 @@
 namespace gtopk::engine {
 namespace {
 
-/// Charges the phase that has just ended, where the table has a row for it.
+/// Charges the phase that has just ended, if the table has a row for it.
 void charge_phase(const OperationEvent& event) {
   if (event.phase.empty()) {
     return;

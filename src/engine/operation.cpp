@@ -23,10 +23,10 @@ std::unique_ptr<OperationStorage> take_storage(Engine& engine) {
   return storage;
 }
 
-/// More room for the list of buffers than any but a huge operation needs.
+/// Buffers to keep room for; only huge operations need more.
 constexpr std::size_t kKeptBuffers = 1024;
 
-/// A body that refused its arguments before it became a coroutine fails like any other.
+/// A body that refuses its arguments before it becomes a coroutine fails like any other.
 Task<void> throwing(std::exception_ptr error) {
   std::rethrow_exception(error);
   co_return;
@@ -35,7 +35,7 @@ Task<void> throwing(std::exception_ptr error) {
 }  // namespace
 
 bool OperationStorage::recycle() {
-  // An engine that goes with messages still in the network takes their slots with it.
+  // An engine that ends with messages still in the network keeps their slots.
   if (!slots.none_in_use()) {
     return false;
   }
@@ -162,7 +162,7 @@ void Operation::sender_left(std::uint32_t rank) {
   });
 }
 
-/// A receive that is matched goes on; one that is not ends as cancelled, perhaps at once.
+/// A matched receive goes on; an unmatched one ends as cancelled, perhaps at once.
 void Operation::withdraw_from_departed(MessageSlot& slot) {
   if (!slot.request.pending()) {
     return;
@@ -221,7 +221,7 @@ void Operation::completed(transport::Request& request) {
     metrics.add(Metric::kBytesReceived, request.length());
   }
   if (truncated && !slot.orphaned && !operation.spec_.point_to_point() && !operation.cause_) {
-    // Nothing can be read from it, so its sender must say what it is.
+    // Nothing in it can be read, so its sender is asked what it is.
     slot.unexplained = true;
     operation.questions_.push_back(slot.rank);
     operation.engine_.has_question(operation);
@@ -280,9 +280,9 @@ std::optional<Error> Operation::take_result() {
   } catch (const std::exception& error) {
     thrown = Error(ErrorKind::kTransport, error.what());
   }
-  body_ = {};  // releases its messages; those still in the network stay with the slab
+  body_ = {};  // releases its messages; the slab keeps those still in the network
   slots_.for_each([&](MessageSlot& slot) {
-    // Nobody will read what is received, and it may never come: its sender may have failed as well.
+    // Nobody will read the received data, and it may never come: its sender may have failed, too.
     if (slot.request.pending() && slot.request.is_receive) {
       engine_.transport().cancel(slot.request);
     }

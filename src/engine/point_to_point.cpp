@@ -11,7 +11,7 @@
 namespace gtopk::engine {
 namespace {
 
-/// The beginning of every message, little-endian; the payload or nothing follows.
+/// The start of every message, little-endian; the payload, or nothing, follows.
 struct TransferHeader {
   static constexpr std::uint32_t kMagic = 0x504b5447;  // "GTKP"
 
@@ -41,7 +41,7 @@ TransferHeader read_header(std::span<const std::byte> message, const GroupView& 
                           group.member(from), message.size()));
 }
 
-/// What a header announces: it has come with it in `message`, or follows.
+/// What a header announces: the payload is in `message`, too, or follows.
 Task<void> take_payload(GroupView& group, std::uint32_t from, TransferHeader header,
                         std::span<const std::byte> message, std::span<std::byte> room) {
   const bool follows = !travels_with_header(header.bytes);

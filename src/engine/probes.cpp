@@ -16,12 +16,12 @@ namespace {
 
 using transport::PeerId;
 
-/// How a reply to a probe begins when the rank is the one that the others wait for.
+/// How a probed rank's reply begins if it is the rank that the others wait for.
 constexpr std::string_view kNeverEntered = "never entered";
-/// Other ranks' states in the text of a time-out, of each kind.
+/// How many ranks' states of each kind a timeout's text shows.
 constexpr std::size_t kStatesShown = 4;
-/// In the place of a collective's number, in the probe of a point-to-point message: what is asked
-/// is what the rank is doing at all.
+/// Stands for a collective's number in the probe of a point-to-point message, which asks what the
+/// rank is doing at all.
 constexpr std::uint64_t kNoCollective = std::numeric_limits<std::uint64_t>::max();
 
 std::uint64_t probed(const Operation& operation) {
@@ -41,7 +41,7 @@ std::string describe(const Operation& operation) {
   return text;
 }
 
-/// Ranks, and in words what each is doing.
+/// Ranks, and in words what each one is doing.
 struct States {
   std::vector<std::uint32_t> ranks;
   std::vector<std::string> words;
@@ -50,7 +50,7 @@ struct States {
     ranks.push_back(rank);
     words.push_back(std::move(state));
   }
-  /// Appends the first kStatesShown, and the ranks of the others with what they have in common.
+  /// Appends the first kStatesShown, then the other ranks with what they have in common.
   void tell(std::vector<std::string>& texts, std::string_view in_common) const {
     const std::size_t shown = std::min(words.size(), kStatesShown);
     texts.insert(texts.end(), words.begin(), words.begin() + static_cast<std::ptrdiff_t>(shown));
@@ -67,7 +67,7 @@ double seconds(transport::Duration duration) {
 
 }  // namespace
 
-/// What this process is doing: in the group, else in another one, else what it did last.
+/// What this process is doing: in this group, else in another one, else what it did last.
 std::string Probes::describe_place(const Group& group) const {
   if (const Operation* const oldest = Scheduler::oldest_running(group)) {
     return fmt::format("it is in {}", describe(*oldest));
@@ -194,7 +194,7 @@ void Probes::conclude(Operation& operation) {
     }
     return;
   }
-  // Who never entered is what matters, and a notice holds only so much.
+  // The ranks that never entered matter most, and a notice has limited space.
   std::vector<std::string> told;
   never_entered.tell(told, "never entered it either");
   states.tell(told, "has called it");
@@ -206,7 +206,7 @@ void Probes::conclude(Operation& operation) {
 }
 
 void Probes::check_deadlines(transport::TimePoint now) {
-  // Concluding may fail other operations of the list, but never shortens it.
+  // Concluding may fail other operations in the list, but never shortens it.
   const auto& operations = scheduler_.operations();
   for (std::size_t at = 0; at < operations.size(); ++at) {
     Operation& operation = *operations[at];
@@ -262,8 +262,8 @@ void Probes::take_answer(const Group& group, PeerId from, const Notice& notice) 
   scheduler_.wake_by(clock_.now());
 }
 
-/// A rank that lives takes, or discards, the message sooner or later, having been told that it is
-/// stale; one that is stopped or dead never does.
+/// A living rank, told that the message is stale, sooner or later takes or discards it; a stopped
+/// or dead one never does.
 void Probes::check_lingering(Operation& operation, transport::TimePoint now) {
   Group& group = operation.group();
   const std::vector<std::uint32_t> ranks = operation.waits_for(true);
@@ -295,7 +295,8 @@ void Probes::check_lingering(Operation& operation, transport::TimePoint now) {
 
 void Probes::check_waiting(Group& group, transport::TimePoint now) {
   Scheduler::give_up_late_inputs(group, now);
-  // It waits for the oldest one that runs, whose own deadline may be far away: ask about that one.
+  // The group waits for its oldest running operation, whose own deadline may be far away: ask about
+  // that one.
   Operation* const oldest = Scheduler::oldest_running(group);
   if (oldest != nullptr && Scheduler::any_waits_too_long(group, now) &&
       oldest->state == Operation::State::kRunning && !oldest->cause()) {

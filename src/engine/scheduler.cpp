@@ -9,10 +9,10 @@
 namespace gtopk::engine {
 namespace {
 
-/// Timers are looked at this often though nothing is due.
+/// How often timers are looked at while nothing is due.
 constexpr transport::Duration kIdleTimer = std::chrono::seconds(1);
 
-/// "; it was waiting for rank 3 (host b, pid 17)", where it was for any.
+/// "; it was waiting for rank 3 (host b, pid 17)", or empty.
 std::string waited_for(const Operation& operation) {
   const Group& group = operation.group();
   std::string text;
@@ -43,7 +43,7 @@ Scheduler::~Scheduler() {
     group->held_.clear();
     group->waiting_.clear();  // groups may outlive the engine, operations may not
   }
-  operations_.clear();  // one that ends may make another ready
+  operations_.clear();  // ending one may make another ready
 }
 
 std::uint64_t Scheduler::submit(const std::shared_ptr<Group>& group, OperationSpec spec,
@@ -104,7 +104,7 @@ void Scheduler::admit(std::unique_ptr<Operation> operation, std::unique_ptr<Awai
 }
 
 void Scheduler::input_came(Group& group) {
-  // In the order of the calls, as messages of one tag must be sent.
+  // In call order, as messages with one tag must be sent in that order.
   while (!group.held_.empty() && group.held_.front().second->decided()) {
     std::unique_ptr<Operation> operation = std::move(group.held_.front().first);
     group.held_.pop_front();
@@ -129,7 +129,7 @@ void Scheduler::give_up_late_inputs(Group& group, transport::TimePoint now) {
 
 void Scheduler::start_waiting(Group& group) {
   if (group.starting_) {
-    return;  // one that ended at once came back here: the loop below goes on
+    return;  // called by an operation that ended at once: the loop below goes on
   }
   group.starting_ = true;
   start_those_that_may(group);
@@ -152,7 +152,7 @@ void Scheduler::start_those_that_may(Group& group) {
     std::unique_ptr<Operation> operation = std::move(group.waiting_.front());
     group.waiting_.pop_front();
     group.running_.emplace(operation->sequence(), operation.get());
-    group.last_name_ = operation->spec().name;  // keeps its memory
+    group.last_name_ = operation->spec().name;  // reuses its memory
     group.last_sequence_ = operation->sequence();
     start(std::move(operation));
   }

@@ -8,7 +8,7 @@ namespace {
 using transport::TagKind;
 using transport::TimePoint;
 
-/// Sequence numbers have 16 bits in a tag: stop looking well before one comes round again.
+/// Tags have 16 bits of a sequence number: stop looking well before it repeats.
 constexpr std::uint64_t kSequences = 32768;
 constexpr transport::Tag kEveryBit = ~transport::Tag{0};
 
@@ -32,12 +32,12 @@ void StaleMessages::add(Entry entry) {
   if (!has(entry.kind, entry.group, entry.number)) {
     entries_.push_back(entry);
   }
-  due_ = true;  // it may be there already
+  due_ = true;  // it may already have arrived
 }
 
 void StaleMessages::add_group(std::uint32_t group, TimePoint now) {
   if (!has(Kind::kGroup, group, 0)) {
-    forget_group(group);  // which this includes
+    forget_group(group);  // the group's entry covers these
   }
   add({Kind::kGroup, group, 0, now + kBound});
 }

@@ -11,7 +11,7 @@ using transport::TagKind;
 
 bool Strangers::ours(Tag tag) const {
   if (transport::kind_of(tag) == TagKind::kControl) {
-    // While a group meets, its members may have begun, and this process may not know them yet.
+    // While a group meets, its members may have started, and this process may not know them yet.
     return groups_.awaits_members() || membership_.knows(tag);
   }
   const std::uint32_t id = transport::group_of(tag);
@@ -19,8 +19,8 @@ bool Strangers::ours(Tag tag) const {
   if (const auto group = groups_.find(id)) {
     return source < group->size();
   }
-  // What reaches a group that has ended is its sender's to withdraw: taking it would say that it
-  // has been received.
+  // A message for a group that has ended is for its sender to withdraw: taking it would report it
+  // as received.
   return groups_.taken(id) || source < groups_.former_size(id);
 }
 
@@ -35,7 +35,7 @@ void Strangers::look(transport::TimePoint now) {
     if (ours(tag)) {
       return true;
     }
-    // A meeting that came to nothing may leave messages behind: nobody is blamed for them.
+    // A failed meeting may leave messages behind: no sender is blamed for them.
     const std::uint32_t id = transport::group_of(tag);
     const bool never_met = transport::kind_of(tag) != TagKind::kControl && !groups_.taken(id) &&
                            groups_.ever_taken(id) && groups_.former_size(id) == 0;
@@ -45,7 +45,7 @@ void Strangers::look(transport::TimePoint now) {
   if (strange == 0) {
     return;
   }
-  // At 1, 2, 4 ... messages.
+  // Logged at 1, 2, 4 ... messages.
   const bool tell = std::bit_width(dropped_) != std::bit_width(dropped_ + strange);
   dropped_ += strange;
   if (tell) {

@@ -48,7 +48,8 @@ Decision decide(const std::vector<Plan>& plans, const Planner& planner) {
   return decision;
 }
 
-/// Before anything is chosen. The list algorithms' k; d and the like are the same for all.
+/// The agreement before anything is chosen. k is the list algorithms'; d and the like are the same
+/// for all.
 Agreement asked(const SparseCall& call, const std::vector<Plan>& plans) {
   const auto of_lists =
       std::ranges::find_if(plans, [](const Plan& plan) { return plan.algorithm->takes_k(); });
@@ -79,7 +80,7 @@ Task<void> plan_only(GroupView& group, std::vector<Plan> plans, PlanReport& repo
   std::unique_ptr<engine::Turn> turn;
   Task<void> knowing = know_costs(group, turn, anew);
   co_await knowing;
-  // Ranks that ask for different plans are told, whether or not anything was measured.
+  // Ranks that ask for different plans get an error, whether or not anything was measured.
   Task<void> agreeing = collectives::agree(group);
   co_await agreeing;
   report = decide(plans, planner_of(group)).report;
@@ -91,7 +92,7 @@ std::vector<Plan> candidates(const SparseCall& call) {
   std::vector<Plan> plans;
   const SparseOptions& options = call.options;
   check_known(options.semantics, "semantics");
-  // What is wrong with the call whatever the algorithm: asked of one that takes every selector.
+  // Finds errors that do not depend on the algorithm: checked with one that takes every selector.
   SparseCall as = call;
   as.options.semantics = Semantics::kAny;
   as.options.algorithm = kTopk.name;
@@ -141,7 +142,7 @@ Collective planning(const SparseCall& call, PlanReport& report, bool anew) {
   const std::vector<Plan> plans = candidates(call);
   Collective collective;
   collective.name = "plan";
-  // As errors print it: the call that is planned, and that it is only planned.
+  // How errors print it: the planned call, and that it is only planned.
   collective.agreement = asked(call, plans).word("only", anew ? "plan, anew" : "plan");
   collective.body = [plans, &report, anew](GroupView& group) {
     return plan_only(group, plans, report, anew);

@@ -15,7 +15,7 @@ __extension__ using Wide = unsigned __int128;
 constexpr unsigned kBits = 61;
 constexpr std::uint64_t kPrime = (std::uint64_t{1} << kBits) - 1;
 
-// Numbers modulo kPrime, below it. Of x and x - kPrime the one that has not wrapped is smaller.
+// Numbers modulo kPrime. Of x and x - kPrime the smaller one is the one that has not wrapped.
 std::uint64_t plus(std::uint64_t a, std::uint64_t b) { return std::min(a + b, a + b - kPrime); }
 std::uint64_t minus(std::uint64_t a, std::uint64_t b) { return std::min(a - b, a - b + kPrime); }
 std::uint64_t times(std::uint64_t a, std::uint64_t b) {
@@ -24,7 +24,7 @@ std::uint64_t times(std::uint64_t a, std::uint64_t b) {
               static_cast<std::uint64_t>(product >> kBits));
 }
 
-/// A polynomial's values at begin, begin + 1, ...: by forward differences.
+/// A polynomial's values at begin, begin + 1, ..., by forward differences.
 template <std::size_t Coefficients>
 class Walk {
  public:
@@ -55,7 +55,7 @@ class Walk {
   std::array<std::uint64_t, Coefficients> differences_;
 };
 
-/// The cell of a row of `columns`, for a hash below kPrime.
+/// The cell in a row of `columns` cells, for a hash below kPrime.
 std::size_t cell_of(std::uint64_t hash, std::uint64_t columns) {
   return static_cast<std::size_t>((Wide{hash} * columns) >> kBits);
 }
@@ -70,7 +70,7 @@ Value signed_by(std::uint64_t hash, Value value) {
 
 template <class Value>
 Value median(Value a, Value b, Value c, Value d, Value e) {
-  // The least and the largest of four are no medians of five.
+  // The smallest and the largest of four cannot be the median of five.
   const Value low = std::max(std::min(a, b), std::min(c, d));
   const Value high = std::min(std::max(a, b), std::max(c, d));
   return std::max(std::min(low, high), std::min(std::max(low, high), e));

@@ -79,7 +79,7 @@ void CriticalPath::reduce(std::uint64_t values) {
   if (ranks == 1) {
     return;
   }
-  // Pieces of a chunk follow each other without waiting: alpha is paid once for each chunk.
+  // Pieces of a chunk follow one another without a pause, so alpha is paid once per chunk.
   const auto chunk = [&](std::uint32_t index) {
     return collectives::chunk_begin(values, ranks, index + 1) -
            collectives::chunk_begin(values, ranks, index);

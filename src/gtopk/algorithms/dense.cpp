@@ -1,6 +1,6 @@
-// Sparse, algorithms room: `dense`, which sends the whole acc and leaves no residual: what sparse
-// results are compared with. acc travels in the accumulation type; collectives/all_reduce.hpp has
-// the order of summation.
+// Sparse, algorithms room: `dense`, which sends all of acc and leaves no residual: the baseline for
+// sparse results. acc travels in the accumulation type; collectives/all_reduce.hpp has the order of
+// summation.
 
 #include <algorithm>
 
@@ -30,7 +30,7 @@ Task<void> dense_as(GroupView& group, SparseCall call) {
   const Segments<T> tensor(call.tensor);
   auto* const residual = static_cast<Value*>(call.residual);
   const auto d = static_cast<std::size_t>(call.d);
-  // acc has a place of its own: the gradient is still there when ranks turn out to differ.
+  // acc is a copy: the gradient must still be there if ranks turn out to differ.
   auto* const acc = reinterpret_cast<Value*>(group.buffer(d * sizeof(Value)).data());
   group.enter("compress");
   engine::Computation accumulating = group.compute(
@@ -42,7 +42,7 @@ Task<void> dense_as(GroupView& group, SparseCall call) {
   Task<void> reducing = collectives::reduce_over_ranks(group, acc, d, type, ReduceOp::kSum);
   co_await reducing;
 
-  // A non-finite acc anywhere makes a non-finite sum, which every rank sees.
+  // A non-finite acc on any rank makes a sum non-finite, which every rank sees.
   const auto divisor = divisor_of<Value>(call.options, group.size());
   const auto fits = [&](Value sum) {
     return finite(sum) && finite(widen(narrow<T>(sum / divisor)));

@@ -24,15 +24,15 @@ using engine::Task;
 constexpr std::uint32_t kDigitBits = 8;
 constexpr std::uint64_t kDigits = 1U << kDigitBits;
 
-/// Where the regions are cut: entries with a larger key are in the result, and `equals` of this
-/// region's that have it.
+/// Where the regions are cut: the result takes all entries with a larger key, and `equals` of this
+/// region's entries with this key.
 struct Cut {
   std::uint64_t key = 0;
   std::uint64_t equals = 0;
 };
 
-/// How many non-zeros whose key begins with `prefix` have which digit next, `shift` bits above the
-/// key's end.
+/// Of the non-zeros whose key begins with `prefix`, counts how many have each value of the next
+/// digit, `shift` bits above the key's end.
 void count_digits(EntryType type, const List& list, std::uint64_t prefix, std::uint32_t shift,
                   std::span<std::uint64_t> counts) {
   std::ranges::fill(counts, 0);
@@ -53,8 +53,8 @@ std::span<std::uint64_t> numbers(ListExchange& exchange) {
   return {reinterpret_cast<std::uint64_t*>(room), kDigits};
 }
 
-/// The k-th largest key of all leaves' lists; its ties go by region, lower ones first. With fewer
-/// non-zeros than k it is zero.
+/// The k-th largest key over all leaves' lists; ties go by region, lower ones first. It is zero if
+/// there are fewer than k non-zeros.
 Task<Cut> find_cut(ListExchange& exchange, const Tree& tree, List mine, std::uint32_t first_step) {
   const EntryType type = exchange.plan().type;
   LeafSum counting(exchange.group(), tree, kDigits);
@@ -63,7 +63,7 @@ Task<Cut> find_cut(ListExchange& exchange, const Tree& tree, List mine, std::uin
   std::uint64_t mine_equal = 0;
   std::uint64_t below_equal = 0;
   std::uint64_t key = 0;
-  std::uint64_t wanted = exchange.plan().k;  // of the keys that begin like `key`
+  std::uint64_t wanted = exchange.plan().k;  // among the keys with the prefix `key`
   for (auto shift = static_cast<std::uint32_t>(8 * type.value_bytes()); shift > 0;) {
     shift -= kDigitBits;
     count_digits(type, mine, key, shift, counting.words());
@@ -89,7 +89,7 @@ Task<List> rounds(ListExchange& exchange, const Tree& tree, std::uint32_t /*rank
   step += tree.rounds();
   RegionWalk walk(exchange, tree, regions);
 
-  // Reduce and scatter: the exact sums of one region.
+  // Reduce-scatter: the exact sums of one region.
   for (std::uint32_t round = 0; round < tree.rounds(); ++round, ++step) {
     Task<List> halving = walk.halve(mine, round, step, 2ULL << round);
     mine = co_await halving;
@@ -131,7 +131,7 @@ void cost(CriticalPath& path) {
   };
   words(tree.leaves() - 1);  // the cuts
   for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
-    // What a leaf has before the round is the union of 2^round of its parts as long.
+    // Before the round a leaf has the union of 2^round such parts.
     const std::uint64_t sent = path.united(path.ranks_below(round)) >> (round + 1);
     path.list(sent, round == 0 && !path.folds() ? Holds::kPart : Holds::kSums,
               path.routes().swap(round));

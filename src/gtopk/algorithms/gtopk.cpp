@@ -33,7 +33,7 @@ void gtopk_cost(CriticalPath& path) {
   }
 }
 
-/// The same rounds; a list has all that was selected below its node.
+/// The same rounds; a list holds everything selected below its node.
 void topk_cost(CriticalPath& path) {
   path.sweep();
   if (path.folds()) {

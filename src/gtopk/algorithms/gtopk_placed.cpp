@@ -1,10 +1,10 @@
 // Sparse, algorithms room: `gtopk-placed`: gTop-k whose tree follows the hosts. The ranks of a host
-// are merged first, along a tree of their own; then one list of each host crosses the network, as
-// in `gtopk` among as many ranks.
+// are merged first, along a tree of their own; then one list per host crosses the network, as in
+// `gtopk` with as many ranks.
 //
-// Shi et al., arXiv 1901.04359, Alg. 3, over ranks in an order of which the paper says nothing.
-// Nodes select again inside hosts, too: that is what tells it from `hierarchical`, and why a host's
-// lists go up a tree and not to its leader one after the other.
+// Shi et al., arXiv 1901.04359, Alg. 3, over ranks in an order that the paper leaves open. Unlike
+// in `hierarchical`, nodes inside hosts select again, too, so a host's lists go up a tree rather
+// than to its leader one after the other.
 #include <algorithm>
 
 #include "src/engine/host_map.hpp"
@@ -32,7 +32,7 @@ Task<List> inside_and_between(ListExchange& exchange, List mine) {
   Task<void> hearing = announcement.heard();
   co_await hearing;
 
-  // No two ranks meet in both walks, so that their steps may have the same numbers.
+  // No two ranks meet in both walks, so their steps may have the same numbers.
   const std::uint32_t first_step = Tree(hosts.ranks()).end_step();
   const std::uint32_t rank = exchange.group().rank();
   const auto members = hosts.ranks_of(hosts.host_of(rank));
@@ -48,7 +48,7 @@ Task<List> inside_and_between(ListExchange& exchange, List mine) {
   co_return result;
 }
 
-/// Of the leader of the largest host: up its tree, between hosts, down.
+/// The path of the largest host's leader: up its tree, between hosts, down.
 void cost(CriticalPath& path) {
   const Routes& routes = path.routes();
   if (routes.hosts() == 1 || routes.hosts() == path.tree().ranks()) {

@@ -1,9 +1,9 @@
 // Sparse, algorithms room: `hierarchical`: the exact sum of the selections inside each host, then
-// gTop-k between hosts: of each host one list crosses the network, whatever ranks it has.
+// gTop-k between hosts: one list per host crosses the network, however many ranks it has.
 //
 // Two levels as in hierarchical all-reduces (MSTopK and HiTopKComm: Shi et al., MLSys 2021, dense
-// inside a host), here of lists on both. A host's leader is its lowest rank; host h is rank h of a
-// tree of hosts.
+// inside a host), here with lists on both. A host's leader is its lowest rank; host h is rank h of
+// a tree of hosts.
 #include "src/engine/host_map.hpp"
 #include "src/gtopk/algorithms/algorithm.hpp"
 #include "src/gtopk/algorithms/announcement.hpp"
@@ -39,7 +39,7 @@ Task<List> by_hosts(ListExchange& exchange, List mine) {
     co_return result;
   }
 
-  // The host: its lists are added in the order of their ranks; the last addition selects.
+  // The host: its lists are added in rank order; the last addition selects.
   const auto others = hosts.ranks_of(host).subspan(1);
   for (const std::uint32_t other : others) {
     Task<List> receiving = exchange.receive(other, up, 1);
@@ -58,7 +58,7 @@ Task<List> by_hosts(ListExchange& exchange, List mine) {
   co_return mine;
 }
 
-/// Of the leader of the largest host, which takes its host's lists one after the other.
+/// The path of the largest host's leader, which takes its host's lists one after the other.
 void cost(CriticalPath& path) {
   const Routes& routes = path.routes();
   if (routes.hosts() == path.tree().ranks()) {

@@ -42,7 +42,7 @@ Rounded ListExchange::round(const List& list, std::size_t count, bool answers,
 }
 
 void ListExchange::close_selection(List& list, std::size_t count, bool finite) {
-  // An entry that is rounded to zero is not sent, and so is not cleared.
+  // An entry rounded to zero is not sent, so it is not cleared.
   const Rounded rounded = round(list, finite ? count : 0, true, false);
   list.rounded = true;
   close(list, rounded.kept, finite && rounded.finite);

@@ -1,4 +1,4 @@
-// Sparse, algorithms room: `exchange`: the exchange alone, of entries that somebody else selected.
+// Sparse, algorithms room: `exchange`: only the exchange, of entries that the caller selected.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 using engine::GroupView;
 using engine::Task;
 
-/// What can be said of it without a group.
+/// The errors that do not depend on a group.
 Plan plan_preselected(const SparseCall& call, const Preselected& entries) {
   if (call.options.algorithm == kAuto) {
     throw Error(ErrorKind::kInvalidArgument, "exchange takes the name of an algorithm, not 'auto'");

@@ -1,5 +1,5 @@
 // Sparse, algorithms room: `random-k`, a control: k indices drawn from a seed that all ranks share
-// (Stich et al., NeurIPS 2018), so that values travel alone, by a dense all-reduce of k of them.
+// (Stich et al., NeurIPS 2018), so only values travel, in a dense all-reduce of k of them.
 #include <algorithm>
 #include <limits>
 
@@ -16,7 +16,7 @@ using engine::Computation;
 using engine::GroupView;
 using engine::Task;
 
-/// k of [0, d), ascending.
+/// k indices of [0, d), ascending.
 template <class Index>
 void draw(std::uint64_t seed, std::size_t d, std::size_t k, Index* indices) {
   if (d == 0) {

@@ -20,7 +20,7 @@ Task<Regions> agree_on_regions(ListExchange& exchange, const Tree& tree, const L
   LeafSum cuts(exchange.group(), tree, regions - 1);
   visit_entry(exchange.plan().type, [&]<class Value, class Index>() {
     const Entries<Value, Index> entries = mine.entries<Value, Index>();
-    // With k = d every index has a place in the result, and so it must have in its region.
+    // With k = d every index has a place in the result, so it needs one in its region, too.
     const bool even = entries.size == 0 || exchange.plan().k == d;
     for (std::uint32_t cut = 1; cut < regions; ++cut) {
       cuts.words()[cut - 1] =

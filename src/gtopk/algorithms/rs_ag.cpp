@@ -1,10 +1,10 @@
 // Sparse, algorithms room: `rs-ag`: regions reduced and re-selected, then gathered: O(k) on the
-// wire whatever P.
+// wire for any P.
 //
 // Of the family of Ok-Topk (Li and Hoefler, PPoPP 2022: regions balanced by where the ranks'
 // entries lie) and SparDL (Zhao et al., ICDE 2024, arXiv 2304.00737: every merge re-selects, and
-// what it drops stays with who merged). Unlike both: recursive halving along the tree, exact
-// re-selection, and ties by index.
+// what it drops stays with the rank that merged). Unlike both: recursive halving along the tree,
+// exact re-selection, and ties by index.
 #include <algorithm>
 #include <bit>
 
@@ -18,7 +18,7 @@ namespace {
 using collectives::Tree;
 using engine::Task;
 
-/// A region has one entry at least: with fewer than p of them, the last rounds merge as in gtopk.
+/// A region has at least one entry: with fewer than p of them, the last rounds merge as in gtopk.
 std::uint32_t splits_for(std::uint64_t k, const Tree& tree) {
   return std::min(tree.rounds(), k == 0 ? 0 : static_cast<std::uint32_t>(std::bit_width(k)) - 1);
 }
@@ -31,7 +31,8 @@ Task<List> rounds(ListExchange& exchange, const Tree& tree, std::uint32_t rank, 
   step += tree.rounds();
   RegionWalk walk(exchange, tree, regions);
 
-  // Reduce and scatter: after round t a node is half as wide, and keeps what its regions may have.
+  // Reduce-scatter: after round t a node's region is half as wide, and it keeps what its regions
+  // may hold.
   std::uint32_t round = 0;
   for (; round < splits; ++round, ++step) {
     Task<List> halving = walk.halve(mine, round, step, 1);
@@ -40,7 +41,7 @@ Task<List> rounds(ListExchange& exchange, const Tree& tree, std::uint32_t rank, 
   for (; round < tree.rounds(); ++round, ++step) {
     Task<List> swapping = exchange.swap(tree.partner(rank, round), {step, step}, mine, 1);
     const List theirs = co_await swapping;
-    // The leaves of this node that have the same region, the lowest of them first.
+    // The leaves of this node with the same region, the lowest first.
     const std::uint32_t region_bits = (1U << splits) - 1;
     const std::uint32_t lowest =
         ((tree.leaf(rank) >> (round + 1)) << (round + 1)) | (tree.leaf(rank) & region_bits);
@@ -59,7 +60,7 @@ Task<List> reduced_by_regions(ListExchange& exchange, List mine) {
   return walk_tree(exchange, mine, rounds);
 }
 
-/// Balanced regions: a leaf sends half of what it has, and gathers it again.
+/// Balanced regions: a leaf sends half of what it has, and later gathers it.
 void cost(CriticalPath& path) {
   const std::uint64_t k = path.shape().k;
   const Tree& tree = path.tree();

@@ -1,6 +1,6 @@
 // Sparse, algorithms room: `sketch`, SketchedSGD (Ivkin et al., arXiv 1903.04488) without its
 // server. Count-sketches of acc are summed over the ranks, every rank finds the same heaviest
-// elements in their sum, and acc at these is summed in a second round. No indices travel.
+// elements in the sum, and a second round sums acc at these. No indices travel.
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -23,10 +23,10 @@ using engine::Task;
 
 /// c / k, as CommEfficient, the authors' later code, starts with: 500,000 columns for k = 50,000.
 constexpr std::uint64_t kColumnsPerEntry = 10;
-/// p2: so many times k elements have their exact values summed; by measurement.
+/// p2: the exact values of p2 k elements are summed; chosen by measurement.
 constexpr std::uint64_t kHeavyPerEntry = 8;
 
-/// Whether both rounds together send less than all of acc.
+/// Whether both rounds together send less than all of acc would.
 bool pays(std::uint64_t d, std::uint64_t k) {
   return (CountSketch::kRows * kColumnsPerEntry + kHeavyPerEntry) * k < d;
 }
@@ -42,7 +42,7 @@ bool all_finite(std::span<const Value> values) {
       values, [](Value value) { return is_finite_key<Value>(magnitude_key(value)); });
 }
 
-/// The sketch of acc; all NaN when any acc is not finite.
+/// The sketch of acc; all NaN if any acc is not finite.
 template <class T>
 void accumulate_sketch(const SparseCall& call, const CountSketch& sketch,
                        std::span<Accumulation<T>> cells) {
@@ -81,7 +81,7 @@ Task<void> sketch_as(GroupView& group, SparseCall call) {
       collectives::reduce_over_ranks(group, cells.data(), cells.size(), type, ReduceOp::kSum);
   co_await summing_cells;
 
-  // `most` values travel whatever was found, so that ranks never disagree on how many.
+  // Always `most` values travel, so ranks cannot disagree on how many.
   const EntriesOut<Value, Index> heaviest = entries_room<Value, Index>(group, most);
   std::size_t found = 0;
   group.enter("compress");
@@ -107,7 +107,7 @@ Task<void> sketch_as(GroupView& group, SparseCall call) {
     const Selection selection = select_exact<Value, Value, Index>(
         Segments<const Value>(heaviest.values), nullptr, most, k, room, scratch_of_this_thread());
     if (selection.finite) {
-      // Places among the heaviest, which ascend as their indices do.
+      // Positions among the heaviest; these ascend with their indices.
       std::transform(room.indices, room.indices + selection.count, room.indices,
                      [&](Index place) { return heaviest.indices[place]; });
     }

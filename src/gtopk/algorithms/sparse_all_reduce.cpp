@@ -88,7 +88,7 @@ bool finite(const SparseCall& call, const Plan& plan, std::uint32_t ranks, const
   return fits;
 }
 
-/// Writes tensor and residual; NaN, and no residual, unless the step has happened.
+/// Writes tensor and residual; if the step has not happened, only the tensor, with NaN.
 void commit(const SparseCall& call, const Plan& plan, std::uint32_t ranks, const List& own,
             const List& result, std::span<const List> dropped, bool happened) {
   visit_types(call, plan, [&]<class T, class Index>() {

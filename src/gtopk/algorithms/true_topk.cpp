@@ -1,6 +1,6 @@
-// Sparse, algorithms room: `true-topk`, a control: the exact top k of the sum of all acc, what
+// Sparse, algorithms room: `true-topk`, a control: the exact top k of the sum of all acc, which
 // every sparse all-reduce approximates, at the price of `dense`. (SketchedSGD's trueTopk, Ivkin et
-// al., NeurIPS 2019.) Residuals lose what was delivered and keep the rest.
+// al., NeurIPS 2019.) Delivered elements are cleared from residuals; the rest stays.
 #include <limits>
 
 #include "src/collectives/all_reduce.hpp"
@@ -38,7 +38,7 @@ Task<void> true_topk_as(GroupView& group, SparseCall call) {
   Task<void> reducing = collectives::reduce_over_ranks(group, sum, d, type, ReduceOp::kSum);
   co_await reducing;
 
-  // A non-finite acc anywhere makes a non-finite sum, which every rank sees.
+  // A non-finite acc on any rank makes a sum non-finite, which every rank sees.
   const EntriesOut<Value, Index> room = entries_room<Value, Index>(group, k);
   Task<void> delivering = deliver_alike<T, Index>(group, call, [&] {
     const Selection selection = select_exact<Value, Value, Index>(

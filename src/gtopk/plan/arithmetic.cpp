@@ -23,19 +23,19 @@ namespace {
 
 using Index = std::uint32_t;
 
-/// More than most caches hold, as gradients are.
+/// More than most caches hold, like gradients.
 constexpr std::size_t kElements = std::size_t{1} << 20U;
 constexpr std::size_t kSelected = kElements / 100;
 constexpr int kRuns = 3;
 
-/// Of this thread: what it computes, not what it waits for a core.
+/// This thread's own: computing time without waits for a core.
 double processor_seconds() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
-/// Processor time of the fastest of some runs, for each of `count`.
+/// Processor time of the fastest run, per element of `count`.
 template <class Run>
 double nanoseconds_each(std::size_t count, Run run) {
   double best = std::numeric_limits<double>::max();
@@ -47,7 +47,7 @@ double nanoseconds_each(std::size_t count, Run run) {
   return best * 1e9 / static_cast<double>(count);
 }
 
-/// Values without order, of either sign, few of them large.
+/// Values in random order, of either sign, few of them large.
 std::vector<float> gradient() {
   std::vector<float> values(kElements);
   std::uint32_t state = 1;
@@ -82,7 +82,7 @@ struct Room {
   std::vector<float> values;
 };
 
-/// The other list has some of its indices in common.
+/// Shares some of its indices with the other list.
 Room shifted(const Room& list) {
   Room other = list;
   for (std::size_t i = 0; i < kSelected; i += 2) {
@@ -110,8 +110,8 @@ double coding(const Room& selected) {
   });
 }
 
-/// How much longer this thread has taken since it was made than on a core of its own: ranks may be
-/// more than the cores that they share.
+/// How much longer this thread has taken since construction than it would on a core of its own:
+/// ranks may outnumber their cores.
 class Crowding {
  public:
   [[nodiscard]] double factor() const {
@@ -163,7 +163,7 @@ void measure_arithmetic(Costs& costs) {
                                 PutBack::kOwn, 1.0F);
   });
 
-  // What has been timed is processor time; an exchange takes as long as the ranks wait for it.
+  // Processor time was measured; an exchange takes as long as the ranks wait for it.
   const double factor = crowding.factor();
   for (double Costs::*const cost :
        {&Costs::select, &Costs::code, &Costs::merge, &Costs::unite, &Costs::add, &Costs::commit}) {

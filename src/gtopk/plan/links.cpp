@@ -29,7 +29,7 @@ constexpr std::uint32_t kShortSwaps = 8;
 constexpr std::uint32_t kLongSwaps = 3;
 /// Lists and their acknowledgements are chunks 0 and 1 of the same steps.
 constexpr std::uint32_t kFirstChunk = 2;
-/// Below what any clock tells; nothing is free.
+/// Less than any clock resolves; no cost may be zero.
 constexpr double kLeast = 1e-3;
 
 struct Pair {
@@ -37,7 +37,7 @@ struct Pair {
   std::uint32_t step = 0;
 };
 
-/// The fastest of `swaps` messages of so many bytes each way, in nanoseconds.
+/// The fastest of `swaps` exchanges of messages of this size, in nanoseconds.
 Task<double> swap_time(GroupView& group, Pair pair, std::size_t bytes, std::uint32_t first_chunk,
                        std::uint32_t swaps) {
   const std::span<std::byte> mine = group.buffer(bytes).first(bytes);
@@ -57,8 +57,8 @@ Task<double> swap_time(GroupView& group, Pair pair, std::size_t bytes, std::uint
   co_return fastest;
 }
 
-/// What one rank has measured of links of one kind: alpha and beta of the fold and of each round of
-/// a tree, zero where it had no part.
+/// What one rank has measured of one kind of links: alpha and beta of the fold and of each round of
+/// a tree, zero where it took no part.
 struct Measured {
   explicit Measured(const Tree& largest)
       : alphas(largest.rounds() + 1), betas(largest.rounds() + 1) {}
@@ -77,7 +77,7 @@ Task<void> measure_link(GroupView& group, Pair pair, double& alpha, double& beta
   beta = std::max(0.0, long_time - alpha) / static_cast<double>(kLongBytes - kShortBytes);
 }
 
-/// Of the member at `place` of a tree, with each of its partners. RankOf: place -> rank.
+/// Measures from the member at `place` of a tree to each of its partners. RankOf: place -> rank.
 template <class RankOf>
 Task<void> measure_tree(GroupView& group, Tree tree, std::uint32_t place, RankOf rank_of,
                         Measured& measured) {
@@ -93,7 +93,7 @@ Task<void> measure_tree(GroupView& group, Tree tree, std::uint32_t place, RankOf
   }
 }
 
-/// The average over fold and rounds, of those that somebody had a part in; nothing is free.
+/// The average over fold and rounds in which some rank took part; never zero.
 double average(std::span<const double> costs) {
   double sum = 0;
   std::size_t count = 0;
@@ -111,7 +111,7 @@ Task<Costs> measure_costs(GroupView& group, const Routes& routes) {
   const std::uint32_t rank = group.rank();
   const std::uint32_t host = hosts.host_of(rank);
 
-  // All ranks compute at once, as they do when they select; and nobody swaps with a rank that still
+  // All ranks compute at once, as they do when they select; and no rank swaps with one that still
   // computes, or that called something else.
   Task<void> agreeing = collectives::agree(group);
   co_await agreeing;

@@ -23,8 +23,8 @@ Task<void> know_costs(engine::GroupView& group, std::unique_ptr<engine::Turn>& t
   turn = std::make_unique<engine::Turn>(group);
   engine::Turn& mine = *turn;
   co_await mine;
-  // The operation before may have measured them. Where it failed, it did so on every rank: a rank
-  // comes through only when all have taken part.
+  // An operation before this one may have measured them. If it failed, it failed on every rank: no
+  // rank gets through unless all have taken part.
   if (!anew && planner.knows(group.sequence())) {
     co_return;
   }

@@ -8,7 +8,7 @@ namespace {
 using collectives::Tree;
 using engine::HostMap;
 
-/// The messages of one step, counted by host where they leave it or come in.
+/// The messages of one step, counted at the hosts that they leave or enter.
 class Step {
  public:
   explicit Step(const HostMap& hosts) : hosts_(hosts), out_(hosts.hosts()), in_(hosts.hosts()) {}
@@ -53,7 +53,7 @@ Routes::Routes(const HostMap& hosts) : tree_(hosts.ranks()), hosts_(hosts.hosts(
       const std::uint32_t rank = tree_.rank_of(leaf);
       const std::uint32_t partner = tree_.partner(rank, round);
       swapping.message(rank, partner);
-      // The first leaf of an upper subtree: bit `round` and none below.
+      // The first leaf of an upper subtree: bit `round` is set, and none below it.
       if ((leaf & ((2U << round) - 1)) == 1U << round) {
         handing_over.message(rank, partner);
       }
