@@ -16,7 +16,7 @@ namespace {
 using c10d::OpType;
 using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 
-/// A vector that one tensor is, of any strides, or that several make, each contiguous.
+/// A vector made of one tensor with any strides, or of several contiguous tensors.
 std::vector<Contiguous> pieces(const std::vector<at::Tensor>& tensors) {
   static constexpr const char* kWhat = "sparse_all_reduce";
   if (tensors.size() == 1) {
@@ -38,7 +38,7 @@ std::vector<Contiguous> pieces(const std::vector<at::Tensor>& tensors) {
   return at;
 }
 
-/// {}, or {indices, values} of as many elements; `dense` has no indices to note. Their memory is
+/// Empty, or {indices, values} of equal length; `dense` has no indices to note. Their memory is
 /// added to `at`.
 Delivered room_to_note(const std::vector<at::Tensor>& delivered, DataType type,
                        const std::string& algorithm, std::vector<Contiguous>& at) {
@@ -62,7 +62,7 @@ Delivered room_to_note(const std::vector<at::Tensor>& delivered, DataType type,
           static_cast<std::uint64_t>(values.numel())};
 }
 
-/// A selector's state in the memory of a tensor.
+/// A selector's state in a tensor's memory.
 SelectorState* numbers_of(const at::Tensor& state) {
   static constexpr auto kNumbers =
       static_cast<std::int64_t>(std::tuple_size_v<decltype(SelectorState::numbers)>);
@@ -192,7 +192,7 @@ WorkPointer GtopkBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
     copy_elements(at.memory.view(-1).narrow(0, rank_ * input.numel(), input.numel()), input);
   } else {
     const Contiguous mine = contiguous(input);
-    // FSDP gathers out of the output itself: then there is nothing to copy.
+    // FSDP gathers from the output itself; then nothing needs copying.
     if (own.data() != mine.memory.const_data_ptr()) {
       std::ranges::copy(mine.read(), own.begin());
     }
@@ -236,7 +236,7 @@ WorkPointer GtopkBackend::endCoalescing() {
 WorkPointer GtopkBackend::send(std::vector<at::Tensor>& tensors, int to, int tag) {
   const ClosesOnError closing(window_);
   const Contiguous at = contiguous(only(tensors, "send"));
-  // Held only: nothing is to be copied back.
+  // Only held: nothing is copied back.
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::SEND, "gtopk:send", tensors,
                                              std::vector{Contiguous{at.memory, at.memory}},
                                              std::vector<at::Tensor>{});
@@ -262,7 +262,7 @@ WorkPointer GtopkBackend::recvAnysource(std::vector<at::Tensor>& tensors, int ta
   const Contiguous at = room(only(tensors, "recv"), "recv");
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::RECVANYSOURCE, "gtopk:recvAnySource",
                                              tensors, std::vector{at}, tensors);
-  std::uint32_t& source = work->source();  // the engine owns the Work until the operation has gone
+  std::uint32_t& source = work->source();  // the engine keeps the Work until the operation is gone
   return run(std::move(work), c10d::kUnsetTimeout, [&](Communicator& communicator, Call call) {
     communicator.run(recv_any(at.bytes(), tag, source), std::move(call));
   });
@@ -284,7 +284,7 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
     d += segments.back().size;
   }
   const DataType type = data_type(tensors.front());
-  // What is accumulated beside the tensor, in the memory of `kept`.
+  // The memory of `kept`, an accumulator beside the tensor.
   const auto accumulated = [&](const at::Tensor& kept, const char* name) -> void* {
     const std::string what = std::string("sparse_all_reduce's ") + name;
     check_dense(kept, what.c_str());
@@ -322,7 +322,7 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
 PlanReport GtopkBackend::plan(std::uint64_t d, const at::Tensor& like, const SparseOptions& options,
                               bool anew) {
   const DataType type = data_type(like);
-  // The operation's as well, which may go on when waiting for it has ended.
+  // Shared with the operation, which may outlast the wait for it.
   const auto report = std::make_shared<PlanReport>();
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::UNKNOWN, "gtopk:plan",
                                              std::vector<at::Tensor>{}, std::vector<Contiguous>{},

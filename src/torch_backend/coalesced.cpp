@@ -1,5 +1,5 @@
-// Torch backend: the collectives of c10d that take several tensors and give one Work. The tensors
-// are laid side by side, and travel as one.
+// Torch backend: c10d's collectives that take several tensors and give one Work. The tensors are
+// laid side by side and travel as one.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -43,7 +43,7 @@ std::vector<std::uint64_t> sizes_of(const std::vector<at::Tensor>& tensors) {
   return sizes;
 }
 
-/// Memory that holds tensors of one dtype contiguously, and where each is copied back from.
+/// Memory that holds tensors of one dtype contiguously, and where each is copied back to.
 struct SideBySide {
   SideBySide(const std::vector<at::Tensor>& tensors, const char* what) {
     const BelowAutograd below;
@@ -64,8 +64,8 @@ struct SideBySide {
   std::vector<Contiguous> at;
 };
 
-/// Tensors of any types that every rank has one of each of, as bytes in P rooms of one size, in
-/// which they lie where their elements are aligned.
+/// Tensors of any types, of which every rank has one each, as bytes in P equal buffers, in which
+/// each is aligned for its elements.
 class Rooms {
  public:
   Rooms(const std::vector<at::Tensor>& inputs, int rank, int size, const char* what)
@@ -78,13 +78,13 @@ class Rooms {
     }
     const BelowAutograd below;
     memory_ = host_memory({size, end}, at::kByte, inputs.front().device());
-    memory_.zero_();  // what lies in between travels, too
+    memory_.zero_();  // padding travels, too
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       copy_elements(rows(i)[rank], inputs[i]);
     }
   }
 
-  /// Of input i, one row per rank.
+  /// The rows of input i, one per rank.
   [[nodiscard]] at::Tensor rows(std::size_t i) const {
     const BelowAutograd below;
     const at::Tensor& input = inputs_[i];
@@ -106,7 +106,7 @@ class Rooms {
   }
 
  private:
-  static constexpr std::int64_t kAlignment = 16;  // of the widest element
+  static constexpr std::int64_t kAlignment = 16;  // of the widest element type
 
   const std::vector<at::Tensor>& inputs_;
   int size_;
@@ -114,7 +114,7 @@ class Rooms {
   at::Tensor memory_;
 };
 
-/// The output as P rows of one size each, in its own memory.
+/// The output as P rows of equal size, in its own memory.
 at::Tensor rows_of(const at::Tensor& output, int size, const char* what) {
   const BelowAutograd below;
   if (output.is_contiguous()) {
@@ -126,14 +126,14 @@ at::Tensor rows_of(const at::Tensor& output, int size, const char* what) {
   return output.unflatten(0, {size, output.size(0) / size});
 }
 
-/// The type that is agreed on: theirs, where all have one.
+/// The type to agree on: the common one, if there is one.
 DataType type_of_all(const std::vector<at::Tensor>& tensors) {
   const DataType type = type_to_move(tensors.front());
   const auto alike = [&](const at::Tensor& each) { return type_to_move(each) == type; };
   return std::ranges::all_of(tensors, alike) ? type : DataType::kUint8;
 }
 
-/// Bytes of each.
+/// The size of each in bytes.
 std::vector<std::uint64_t> bytes_of(const std::vector<at::Tensor>& tensors) {
   std::vector<std::uint64_t> sizes;
   sizes.reserve(tensors.size());

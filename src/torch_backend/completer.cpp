@@ -24,7 +24,7 @@ using Job = std::function<void()>;
 
 /// How long the end waits for callbacks that are still running.
 constexpr std::chrono::seconds kLastCallbacks(3);
-/// Threads that stay when there is nothing to do: one to take a job, one to watch meanwhile.
+/// Idle threads to keep: one to take a job, one to watch meanwhile.
 constexpr std::size_t kWatchers = 2;
 
 void run_logged(const Job& job) {
@@ -35,8 +35,8 @@ void run_logged(const Job& job) {
   }
 }
 
-/// Threads that are left to themselves because they ended their own completer, in a callback that
-/// left the last group: they still have to come back from it, through Python.
+/// Threads left to themselves because they ended their own completer, in a callback that left the
+/// last group: they still have to return from it, through Python.
 struct Stragglers {
   std::mutex mutex;
   std::condition_variable gone;
@@ -50,7 +50,7 @@ Stragglers& stragglers() {
   return *all;
 }
 
-/// For jobs that nobody waits for: what they hold may be Python's, which may be gone.
+/// For jobs that nobody waits for: they may hold Python objects when Python is gone.
 template <class T>
 void leak(T&& left_over) {
   static_cast<void>(std::make_unique<T>(std::forward<T>(left_over)).release());
@@ -70,14 +70,14 @@ struct Completer::Crew : std::enable_shared_from_this<Crew> {
   std::condition_variable left;     // a member
   std::deque<Job> jobs;
   std::list<Member> members;
-  std::size_t watching = 0;  // waiting for a job, or on the way there
+  std::size_t watching = 0;  // waiting for a job, or about to
   bool ending = false;
-  bool abandoned = false;  // nobody waits for the jobs that are still running
+  bool abandoned = false;  // the jobs still running are not waited for
 
-  /// Adds a thread that watches the queue; call with the mutex held.
+  /// Adds a thread that watches the queue; call it with the mutex held.
   void hire();
   void work(Member& me);
-  /// Whether only the calling thread is left of the crew; call with the mutex held.
+  /// Whether all threads of the crew but the caller's have left; call it with the mutex held.
   [[nodiscard]] bool all_others_left() const;
 
   /// The crew that the calling thread belongs to.
@@ -192,7 +192,7 @@ Completer::~Completer() {
 void Completer::wait_for_stragglers() {
   Stragglers& all = stragglers();
   if (all.counted_after != forks()) {
-    return;  // they are the parent's, and so may be the lock
+    return;  // they are the parent's, and so may be the held lock
   }
   std::unique_lock lock(all.mutex);
   all.gone.wait_for(lock, kLastCallbacks, [&] { return all.count == 0; });

@@ -9,8 +9,8 @@
 namespace gtopk::torch_backend {
 namespace {
 
-/// Whether two elements may be one place in memory: false only where each dimension steps over all
-/// that the shorter steps reach.
+/// Whether two elements may share memory: false only if each dimension steps over everything that
+/// the shorter steps reach.
 bool may_overlap(const at::Tensor& tensor) {
   if (tensor.numel() < 2 || tensor.is_non_overlapping_and_dense()) {
     return false;
@@ -32,7 +32,7 @@ bool may_overlap(const at::Tensor& tensor) {
   return false;
 }
 
-/// Of a tensor on a device.
+/// The buffer for a tensor on a device.
 Contiguous room_of(const at::Tensor& tensor) {
   return {tensor, host_memory(tensor.sizes(), tensor.scalar_type(), tensor.device())};
 }
@@ -61,7 +61,7 @@ Contiguous contiguous(const at::Tensor& tensor) {
     copy_elements(staged.memory, tensor);
     return staged;
   }
-  // Conjugated and negated views are marked as such only: their memory holds other values.
+  // Conjugated and negated views are only marked as such: their memory holds other values.
   const bool lazy = tensor.is_conj() || tensor.is_neg();
   return {tensor, lazy ? tensor.clone(at::MemoryFormat::Contiguous) : tensor.contiguous()};
 }

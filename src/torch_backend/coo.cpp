@@ -15,7 +15,7 @@ namespace {
 using c10d::OpType;
 using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 
-/// Of a coalesced tensor: where its entries lie, in row-major order of its sparse dimensions.
+/// Where a coalesced tensor's entries lie, in row-major order of its sparse dimensions.
 at::Tensor places_of(const at::Tensor& coalesced) {
   const at::Tensor indices = coalesced._indices();
   at::Tensor places = at::zeros({indices.size(1)}, at::kLong);

@@ -30,7 +30,7 @@ void GroupState::add_abort_hook(std::int64_t id, AbortHook hook) {
 }
 
 void GroupState::remove_abort_hook(std::int64_t id) {
-  AbortHook last;  // may run Python as it goes
+  AbortHook last;  // destroying it may run Python
   const std::lock_guard lock(mutex_);
   const auto at = abort_hooks_.find(id);
   if (at == abort_hooks_.end()) {
@@ -71,7 +71,7 @@ void GroupState::remove_completion_hook(std::int64_t id) {
 }
 
 void GroupState::completed(std::uint64_t key, float duration) const {
-  const std::lock_guard lock(mutex_);  // hooks are short, and call nothing of ours
+  const std::lock_guard lock(mutex_);  // hooks are short, and call none of our functions
   for (const auto& [id, hook] : completion_hooks_) {
     try {
       hook(key, duration);

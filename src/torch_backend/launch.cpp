@@ -1,5 +1,5 @@
 // Torch backend: what Python asks the launcher's PMIx server, as operators torch.ops.gtopk.*. The
-// Python around them is gtopk/launch.py.
+// Python side is gtopk/launch.py.
 #include "gtopk/launch.hpp"
 
 #include <chrono>
@@ -18,7 +18,7 @@ std::optional<std::int64_t> integer(std::optional<std::uint32_t> number) {
   return number ? std::optional<std::int64_t>(*number) : std::nullopt;
 }
 
-/// Rank, ranks, and where PMIx says so rank and ranks on this host.
+/// Rank and size and, if PMIx knows them, rank and size on this host.
 using Place = std::tuple<std::int64_t, std::int64_t, std::optional<std::int64_t>,
                          std::optional<std::int64_t>>;
 
@@ -32,7 +32,7 @@ Place pmix_place() {
   }
 }
 
-/// Rank 0 gives the port of torch's store, the others 0; all get where they reach it.
+/// Rank 0 passes the port of torch's store, the others 0; all get the address where they reach it.
 std::tuple<std::string, std::int64_t> find_torch_store(std::int64_t port, std::int64_t timeout_ms) {
   try {
     const ServiceAddress found =

@@ -1,5 +1,5 @@
-// Torch backend: the life of a group's backend: it meets, leaves, is aborted, split, made anew with
-// other ranks; and who wants to be told.
+// Torch backend: the life of a group's backend: it meets, leaves, is aborted, split, reconfigured
+// with other ranks; and hooks for those who want to know.
 #include <algorithm>
 #include <map>
 #include <random>
@@ -19,13 +19,13 @@ using BackendPointer = c10::intrusive_ptr<GtopkBackend>;
 
 std::atomic<std::int64_t> backends_made{0};
 
-/// Backends that are alive, by number. Guarded by process_mutex().
+/// Living backends, by number. Guarded by process_mutex().
 std::map<std::int64_t, c10::weak_intrusive_ptr<GtopkBackend>>& backends() {
   static std::map<std::int64_t, c10::weak_intrusive_ptr<GtopkBackend>> living;
   return living;
 }
 
-/// As no other process of the job has.
+/// Unlike that of any other process of the job.
 std::string drawn_handle() {
   std::random_device random;
   std::string handle = "gtopk-";
@@ -91,8 +91,8 @@ GtopkBackend::~GtopkBackend() { shutdown(); }
 std::shared_ptr<GtopkBackend::Membership> GtopkBackend::join(
     const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, int rank, int size,
     std::chrono::milliseconds timeout) const {
-  // Whoever is the last to let go of it waits for others' callbacks. In a forked child it is
-  // leaked: its threads are not there, and its network is the parent's.
+  // The last one to release it waits for other threads' callbacks. In a forked child it is leaked:
+  // its threads do not exist, and its network is the parent's.
   const auto leave = [forks_before = forks_](Membership* membership) {
     std::unique_ptr<Membership> last(membership);
     if (forks_before != forks()) {
@@ -116,7 +116,7 @@ std::shared_ptr<GtopkBackend::Membership> GtopkBackend::join(
 
 void GtopkBackend::shutdown() {
   if (forks_ != forks()) {
-    return;  // the child's mutex may be locked for ever
+    return;  // the child's copy of the mutex may stay locked for ever
   }
   std::shared_ptr<Membership> last;
   const std::lock_guard lock(mutex_);
@@ -237,7 +237,7 @@ c10::intrusive_ptr<c10d::Work> GtopkBackend::reconfigure(const c10d::Reconfigure
   const WithoutGil without_gil;
   check_not_forked();
   static_cast<void>(get_reconfigure_handle());
-  // Of a set all ranks make the same order.
+  // All ranks must put a set into the same order.
   std::vector<std::string> handles;
   if (const auto* const any = std::get_if<0>(&opts.handles)) {
     handles.assign(any->begin(), any->end());
@@ -265,7 +265,7 @@ c10::intrusive_ptr<c10d::Work> GtopkBackend::reconfigure(const c10d::Reconfigure
   last.reset();
   const auto rank = static_cast<int>(mine - handles.begin());
   const auto size = static_cast<int>(handles.size());
-  // A prefix of its own: other ranks may be ahead, and meet under another uuid.
+  // Its own prefix: other ranks may be ahead, and already meet under another uuid.
   const auto store =
       c10::make_intrusive<c10d::PrefixStore>(c10::str("reconfigure/", opts.uuid), place_.store);
   auto joined = join(store, c10::str(place_.group_name, "/", opts.uuid), rank, size, timeout);

@@ -1,8 +1,8 @@
-// Torch backend: what Python calls, as operators torch.ops.gtopk.*. A class of pybind11's would
-// need a library per version of Python, too. The Python package around them is in gtopk/.
+// Torch backend: what Python calls, as operators torch.ops.gtopk.*. A pybind11 class would need a
+// library per version of Python, too. The Python package around them is in gtopk/.
 //
-// Operators name a backend by its number: what torch hands to Python is its own c10d.Backend, which
-// has none of our methods and may lie behind a wrapper (TORCH_DISTRIBUTED_DEBUG=DETAIL).
+// Operators identify a backend by its number: torch gives Python its own c10d.Backend, which has
+// none of our methods and may be a wrapper (TORCH_DISTRIBUTED_DEBUG=DETAIL).
 #include <chrono>
 #include <cstdint>
 #include <limits>
@@ -30,8 +30,8 @@ using BackendPointer = c10::intrusive_ptr<GtopkBackend>;
 
 std::string torch_version() { return TORCH_VERSION; }
 
-/// Meets the other ranks of `group`, unless it is `reconfigurable`, and puts a backend into its
-/// place for CPU tensors. Its number.
+/// Meets the other ranks of `group`, unless it is `reconfigurable`, and installs a backend for CPU
+/// tensors. Returns its number.
 std::int64_t create_backend(const GroupPointer& group, std::int64_t timeout_ms,
                             const std::string& name, bool reconfigurable) {
   auto backend = GtopkBackend::make({.store = group->getStore(),
@@ -46,7 +46,7 @@ std::int64_t create_backend(const GroupPointer& group, std::int64_t timeout_ms,
   return number;
 }
 
-/// The number of the group's backend for CPU tensors, where that is gtopk's.
+/// The number of the group's backend for CPU tensors, if it is a gtopk backend.
 std::optional<std::int64_t> number_of(const GroupPointer& group) {
   const c10::intrusive_ptr<c10d::Backend> backend = group->getBackend(c10::DeviceType::CPU);
   const auto* const ours = dynamic_cast<const GtopkBackend*>(backend.get());
@@ -68,7 +68,7 @@ SparseOptions options_of(std::int64_t k, double density, std::int64_t block,
   return options;
 }
 
-/// ValueError for what no rank may ask for, with a group or without.
+/// ValueError for arguments that are invalid in any group.
 std::int64_t most(std::int64_t d, std::int64_t ranks, std::int64_t k, double density,
                   std::int64_t block, const std::string& algorithm, const std::string& select,
                   const std::string& wire, const std::string& semantics) {
@@ -136,8 +136,8 @@ std::tuple<Counts, Seconds, std::string> statistics(std::int64_t number) {
   return {std::move(counts), std::move(seconds), backend->transport()};
 }
 
-/// Algorithm ("" where there is no plan), reason; by algorithm seconds, messages, bytes and bytes
-/// of a host; costs by name, in nanoseconds; the collective that measured them; what the call took.
+/// Algorithm ("" if there is no plan), reason; by algorithm seconds, messages, bytes and bytes of a
+/// host; costs by name, in nanoseconds; the collective that measured them; the call's duration.
 using Plan = std::tuple<std::string, std::string, Seconds, Counts, Seconds, Seconds, Seconds,
                         std::int64_t, double>;
 
@@ -184,7 +184,7 @@ Plan last_plan(std::int64_t backend) {
   return told(GtopkBackend::numbered(backend)->last_plan().value_or(PlanReport()));
 }
 
-/// Of the whole process; empty where it is in no group.
+/// The whole process's; empty if it is in no group.
 std::string flight_record() {
   std::vector<BackendPointer> backends = GtopkBackend::living();
   for (const BackendPointer& backend : backends) {
@@ -209,8 +209,8 @@ std::int64_t sequence_number(const c10::intrusive_ptr<c10d::Work>& work) {
   return static_cast<std::int64_t>(work->getSequencenumber());
 }
 
-/// Leaves every group, so that the process can exit even if they were not destroyed. Does not touch
-/// the parent's in a forked child.
+/// Leaves every group, so that the process can exit even if they were not destroyed. In a forked
+/// child it leaves the parent's alone.
 void shut_down() {
   std::vector<BackendPointer> backends = GtopkBackend::living();
   for (const BackendPointer& backend : backends) {
@@ -220,7 +220,7 @@ void shut_down() {
   Completer::wait_for_stragglers();
 }
 
-/// Names and what they mean, in order.
+/// Names with their descriptions, in order.
 c10::Dict<std::string, std::string> described(const std::vector<Choice>& choices) {
   c10::Dict<std::string, std::string> described;
   for (const Choice& choice : choices) {

@@ -1,4 +1,4 @@
-// Torch backend: the collectives of c10d whose ranks hold parts of what is reduced or moved.
+// Torch backend: c10d's collectives that reduce or move parts.
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -22,7 +22,7 @@ Segment segment(const Contiguous& at) {
   return {at.bytes().data(), static_cast<std::uint64_t>(at.memory.numel())};
 }
 
-/// `count` segments of one size.
+/// `count` segments of equal size.
 std::vector<Segment> equal_segments(const Contiguous& at, int count) {
   std::vector<Segment> parts;
   parts.reserve(static_cast<std::size_t>(count));
@@ -45,7 +45,7 @@ void check_list(const std::vector<at::Tensor>& tensors, int size, at::ScalarType
   }
 }
 
-/// The list that the root of a gather or scatter hands in; others have none.
+/// The list that the root of a gather or scatter passes; the others pass none.
 std::vector<at::Tensor> list_on_root(const std::vector<std::vector<at::Tensor>>& lists, bool root,
                                      at::ScalarType dtype, int size, const char* what) {
   if (!root) {
@@ -59,8 +59,8 @@ std::vector<at::Tensor> list_on_root(const std::vector<std::vector<at::Tensor>>&
   return lists.front();
 }
 
-/// One piece per rank of a tensor that is cut along its first dimension: into as many rows as
-/// `splits` says, or equal numbers of them.
+/// One piece per rank of a tensor cut along its first dimension: into the numbers of rows that
+/// `splits` says, or into equal ones.
 std::vector<std::span<std::byte>> split_rows(const Contiguous& at, int size,
                                              const std::vector<int64_t>& splits,
                                              const char* which) {

@@ -14,7 +14,7 @@ namespace {
 constexpr std::chrono::microseconds kFirstPause{200};
 constexpr std::chrono::milliseconds kLongestPause{100};
 
-/// Calls torch's store; its errors become ours, with the key.
+/// Calls torch's store; its errors become ours, naming the key.
 template <class F>
 auto calling(std::string_view what, std::string_view key, F f) {
   try {
@@ -38,7 +38,7 @@ std::optional<std::string> TorchStore::find(std::string_view key,
   const std::vector<std::string> keys{std::string(key)};
   const auto end = std::chrono::steady_clock::now() + at_most;
   // torch's own wait() holds a lock that keeps other threads from the store, and writes warnings to
-  // stderr when its time is up.
+  // stderr when it times out.
   std::chrono::nanoseconds pause = kFirstPause;
   return calling("looking for", key, [&]() -> std::optional<std::string> {
     while (!store_->check(keys)) {
@@ -57,7 +57,7 @@ std::optional<std::string> TorchStore::find(std::string_view key,
 void TorchStore::remove(std::string_view key) {
   try {
     store_->deleteKey(std::string(key));
-  } catch (const std::exception& error) {  // not every store can
+  } catch (const std::exception& error) {  // not every store supports it
     LOG(INFO) << "gtopk: the store keeps '" << key << "': " << error.what();
   }
 }

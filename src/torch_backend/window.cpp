@@ -13,7 +13,7 @@ namespace {
 using Future = c10::ivalue::Future;
 using FuturePointer = c10::intrusive_ptr<Future>;
 
-/// Futures that become one.
+/// Futures that are combined into one.
 struct Gathering {
   std::vector<FuturePointer> parts;
   std::atomic<std::size_t> left;
@@ -21,7 +21,7 @@ struct Gathering {
 };
 
 void complete(const Gathering& gathering) {
-  // What the whole notes is a stream, of each device, that has waited for the parts.
+  // The whole's future records, for each device, a stream that has waited for the parts.
   std::vector<c10::Stream> streams;
   for (const c10::Device device : gathering.whole->devices()) {
     const c10::impl::VirtualGuardImpl guard(device.type());
@@ -34,7 +34,7 @@ void complete(const Gathering& gathering) {
       gathering.whole->setError(part->exception_ptr());
       return;
     }
-    part->wait();  // its streams, as it is complete
+    part->wait();  // waits on its streams only: it is complete
     const std::vector<at::Tensor> tensors = part->value().toTensorVector();
     result.insert(result.end(), tensors.begin(), tensors.end());
   }
@@ -124,7 +124,7 @@ FuturePointer CoalescedWork::getFuture() {
   for (const FuturePointer& part : gathering->parts) {
     part->addCallback([one_less](Future&) { one_less(); }, false);
   }
-  one_less();  // of no Works at all, too
+  one_less();  // covers the case of no Works, too
   return future_;
 }
 

@@ -39,7 +39,7 @@ c10d::ErrorType error_type(ErrorKind kind) {
     case ErrorKind::kAborted:
     case ErrorKind::kTransport:
       return c10d::ErrorType::COMM_ERROR;
-    case ErrorKind::kInvalidArgument:  // the group works on after these
+    case ErrorKind::kInvalidArgument:  // the group still works after these
     case ErrorKind::kMismatch:
     case ErrorKind::kBootstrap:
     case ErrorKind::kUnsupported:
@@ -52,7 +52,7 @@ namespace {
 
 std::atomic<std::uint64_t> works_made{0};
 
-/// What Python is to see. `ends_group`: set where it is what ended the group.
+/// The exception for Python. `ends_group` is set if this error is the one that ended the group.
 std::exception_ptr for_python(const std::exception_ptr& error, bool point_to_point,
                               GroupState& group, bool& ends_group) {
   if (!error) {
@@ -62,7 +62,7 @@ std::exception_ptr for_python(const std::exception_ptr& error, bool point_to_poi
     try {
       std::rethrow_exception(error);
     } catch (const Error& known) {
-      // A send or receive that finds no match in time ends alone.
+      // A send or receive that times out without a match does not end the group.
       if (!point_to_point || known.kind() != ErrorKind::kTimeout) {
         ends_group = group.note(error_type(known.kind()));
       }
@@ -73,8 +73,8 @@ std::exception_ptr for_python(const std::exception_ptr& error, bool point_to_poi
   }
 }
 
-/// How long a waiter looks for the end, yielding its core each time, before it sleeps: to wake a
-/// sleeper takes longer than a small collective.
+/// How long a waiter polls, yielding its core each time, before it sleeps: waking a sleeper takes
+/// longer than a small collective.
 constexpr std::chrono::microseconds kSpin(50);
 
 /// Returns when the operation has ended, or after kSpin.
@@ -85,7 +85,7 @@ void await_soon(const std::atomic<bool>& over) {
   }
 }
 
-/// Where tensors go that this thread must not be the one to free, as that may run Python.
+/// Takes tensors that this thread must not free itself, as that may run Python.
 Completer*& let_go_through() {
   thread_local Completer* completer = nullptr;
   return completer;
@@ -149,7 +149,7 @@ void GtopkWork::raise() const {
 }
 
 bool GtopkWork::wait(std::chrono::milliseconds timeout) {
-  const bool asks_who = opType_ == c10d::OpType::RECVANYSOURCE;  // the caller does, right behind
+  const bool asks_who = opType_ == c10d::OpType::RECVANYSOURCE;  // the caller asks right afterwards
   if (device_ && device_->copies_ahead() && timeout == kNoTimeout && !asks_who) {
     return wait_on_stream();
   }
@@ -186,7 +186,7 @@ c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::getFuture() {
     if (completed_) {
       complete(*future_);
     } else {
-      // The first of its callbacks: who waits for the Work goes on before the others run.
+      // Its first callback: threads waiting for the Work go on before the other callbacks run.
       future_->addCallback(
           [this](Future&) {
             { const std::lock_guard set(mutex_); }
@@ -229,7 +229,7 @@ Call GtopkWork::call(Completer& completer, std::chrono::milliseconds timeout, ui
   call.done = [self, &completer](const std::exception_ptr& error) {
     self->operation_ended(completer, error);
   };
-  // Torch may drop the Work at once; the engine owns it, and with it the tensors, for as long as
+  // Torch may drop the Work at once; the engine keeps it, and with it the tensors, for as long as
   // the network reads or writes them.
   call.keepalive = std::shared_ptr<void>(nullptr, [self, &completer](void*) mutable {
     let_go_through() = &completer;
@@ -265,7 +265,7 @@ void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& 
   bool ends_group = false;
   const std::exception_ptr seen = for_python(error, c10d::isP2POp(opType_), *group_, ends_group);
   if (ends_group && group_->has_abort_hooks()) {
-    // They come before whoever waits, and take as long as they like.
+    // They run before waiters go on, and may take any time.
     completer.run([self, seen] {
       self->group_->run_abort_hooks();
       if (const auto future = self->end(seen)) {
@@ -315,7 +315,7 @@ c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::end(std::exception_ptr error)
       LOG(ERROR) << "gtopk: the profiler threw at the end of an operation: " << failure.what();
     }
     future = future_;
-    // Nobody may come to ask this one: the next wait() in the group raises it.
+    // This Work may never be waited for: the next wait() in the group raises the error.
     if (exception_ && device_ && device_->copies_ahead() && !future) {
       unseen_->note(exception_);
     }
@@ -348,7 +348,7 @@ void GtopkWork::tell_hooks() {
 }
 
 void GtopkWork::complete(Future& future) const {
-  // What the future notes is the stream that has the results.
+  // The future records the current stream, so it must be the one that has the results.
   c10::OptionalStreamGuard on_stream;
   if (device_) {
     on_stream.reset_stream(device_->stream());

@@ -26,7 +26,7 @@ spdlog::level::level_enum of_spdlog(LogLevel level) {
   return spdlog::level::off;
 }
 
-/// As the environment says.
+/// The level that the environment sets.
 void set_level(spdlog::logger& logger) {
   logger.set_level(spdlog::level::warn);
   const char* const wanted = std::getenv("GTOPK_LOG_LEVEL");
@@ -34,7 +34,7 @@ void set_level(spdlog::logger& logger) {
     return;
   }
   const auto level = spdlog::level::from_str(wanted);
-  // It answers off to a name that it does not know.
+  // spdlog returns off for an unknown name.
   if (level != spdlog::level::off || std::string_view(wanted) == "off") {
     logger.set_level(level);
     return;

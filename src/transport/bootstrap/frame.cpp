@@ -28,7 +28,8 @@ Integer take(std::string_view bytes, std::size_t offset) {
 }  // namespace
 
 Parse parse_request(std::string_view bytes, RequestView& request) {
-  // What has come of the magic has to be right: a stranger is told apart by its first bytes.
+  // Every byte of the magic received so far must be right: a stranger is recognised by its first
+  // bytes.
   std::string magic;
   put(magic, kMagic);
   const std::size_t seen = std::min(bytes.size(), magic.size());

@@ -1,4 +1,5 @@
-// Bootstrap: from what a launcher told this process to the store and the directory of its job.
+// Bootstrap: from the launcher's settings for this process to the store and the directory of its
+// job.
 #include "gtopk/launch.hpp"
 
 #include <string>

@@ -59,8 +59,8 @@ LaunchEnvironment told_by(bootstrap::PmixClient& pmix) {
   return environment;
 }
 
-/// torchrun's agent may serve a store of torch's own at MASTER_PORT, which it then says. Linux
-/// gives listeners and outgoing connections ports of different parity: the next but one is rarely
+/// torchrun's agent may serve a torch store at MASTER_PORT, which it then says. Linux gives
+/// listeners and outgoing connections ports of different parity, so the next port but one is rarely
 /// taken.
 bool agent_serves_store() {
   const char* const value = std::getenv("TORCHELASTIC_USE_AGENT_STORE");

@@ -1,4 +1,4 @@
-// Bootstrap: the side of every rank but 0 in a meeting.
+// Bootstrap: a meeting, as every rank but 0 sees it.
 #include "src/transport/bootstrap/meeting.hpp"
 
 #include <chrono>
@@ -37,7 +37,7 @@ class Follower {
           return read(decode_table(key, *bytes));
         }
         patience_.waited_in_vain();
-        // Another rank 0 may have begun anew.
+        // Another rank 0 may have started afresh.
         if (!answer_ping(Duration::zero())) {
           arrive_again_if_passed_by();
         }
@@ -57,8 +57,8 @@ class Follower {
     store_.set(arrival_key(slot_), encode(Arrival{.rank = self_.rank, .nonce = nonce_}));
   }
 
-  /// A rank 0 that met without this rank, or died before it had published the table, may have
-  /// settled the slot.
+  /// The slot may have been settled by a rank 0 that met without this rank, or that died before
+  /// publishing the table.
   void arrive_again_if_passed_by() {
     const auto first = store_.find(kFirst, Duration::zero());
     if (!first || decode_slot(kFirst, *first) < slot_) {
@@ -71,7 +71,7 @@ class Follower {
     arrive();
   }
 
-  /// Answers the rank 0 that asks, if it has not been answered before.
+  /// Answers a rank 0 that asks and has not been answered before.
   bool answer_ping(Duration at_most) {
     const std::string key = ping_key(nonce_);
     const auto bytes = store_.find(key, at_most);
@@ -93,7 +93,7 @@ class Follower {
     store_.remove(arrival_key(slot_));
     store_.remove(ping_key(nonce_));
     store_.remove(alive_key(*leader_, nonce_));
-    // Who has read a failure is not known: it stays.
+    // Nobody knows who has read a failure, so it stays.
     if (table.failure) {
       throw Error(*table.failure);
     }
@@ -131,7 +131,7 @@ class Follower {
   Patience patience_;
   Nonce nonce_;
   std::int64_t slot_ = 0;
-  std::optional<Nonce> leader_;  ///< the rank 0 that was answered last
+  std::optional<Nonce> leader_;  ///< the rank 0 answered last
 };
 
 }  // namespace

@@ -16,7 +16,7 @@ using transport::Duration;
 
 constexpr milliseconds kFirstSlice{10};
 constexpr milliseconds kLongestSlice{250};
-/// After a failure the others are still waited for so long, so that they hear the cause, too.
+/// How long to wait for the others after a failure, so that they get the cause, too.
 constexpr std::chrono::seconds kGrace{3};
 
 }  // namespace
@@ -74,7 +74,7 @@ Roll Leader::meet() {
   return table.roll;
 }
 
-/// Takes up the slots that were handed out since the last time, and those left open then.
+/// Reads the slots handed out since the last time, and those still open then.
 void Leader::read_slots() {
   const std::int64_t handed_out = store_.add(kArrivals, 0);
   std::erase_if(holes_,
@@ -100,7 +100,7 @@ bool Leader::read_slot(std::int64_t slot, Duration at_most) {
   return true;
 }
 
-/// The latest arrival of the first missing rank; null while one has none that may be alive.
+/// The latest arrival of the first missing rank; null if none of its arrivals can be alive.
 Leader::Guest* Leader::likely_next() {
   Guest* likely = nullptr;
   for (const std::uint32_t rank : missing()) {
@@ -127,7 +127,7 @@ std::vector<std::uint32_t> Leader::missing() const {
 
 bool Leader::complete() const { return answers_.size() + 1 >= expected_; }
 
-/// Waits for whatever the next missing rank would do next; others are looked at when that does not
+/// Waits for what the first missing rank would do next; the others are checked when that does not
 /// come.
 void Leader::wait_for_somebody() {
   const Duration slice = patience_.slice();
@@ -184,7 +184,7 @@ void Leader::weigh(const Guest& guest, const Answer& answer) {
   const auto [entry, fresh] = answers_.try_emplace(rank, guest.slot, answer);
   if (!fresh) {
     if (entry->second.first > guest.slot) {
-      return;  // an earlier life of this rank
+      return;  // an earlier run of this rank
     }
     entry->second = {guest.slot, answer};
   }
@@ -220,7 +220,7 @@ void Leader::tell_who_is_missing() {
   told_missing_ = std::move(ranks);
 }
 
-/// The slots are settled before anybody can go on and arrive for the next meeting.
+/// The slots are settled before any rank can go on and arrive for the next meeting.
 void Leader::publish(const Table& table) {
   if (next_slot_ > 1) {
     store_.set(kFirst, encode(static_cast<Nonce>(next_slot_ - 1)));
@@ -228,7 +228,7 @@ void Leader::publish(const Table& table) {
   store_.set(table_key(nonce_), encode(table));
 }
 
-/// What the dead have left, and own notes. The living remove their own keys.
+/// Removes what dead ranks left, and its own notes. Living ranks remove their own keys.
 void Leader::clean_up() {
   for (const Guest& guest : guests_) {
     if (guest.answered) {

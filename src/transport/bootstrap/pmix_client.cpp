@@ -21,7 +21,7 @@ namespace {
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
-// As the standard calls them.
+// The names in the standard.
 constexpr const char* kServerVariable = "PMIX_NAMESPACE";
 constexpr const char* kTimeout = "pmix.timeout";
 constexpr const char* kRefreshCache = "pmix.get.refresh";
@@ -31,10 +31,10 @@ constexpr const char* kLocalSize = "pmix.local.size";
 constexpr pmix::Status kErrTimeout = -24;
 constexpr pmix::Status kErrNotFound = -46;
 
-/// Facts of the job are there before its processes.
+/// Facts about the job are available before its processes start.
 constexpr seconds kJobFact{10};
-/// A server may wait for a key or say at once that there is none; and one in some dozens of gets
-/// that are there just before the key was never answered (OpenPMIx 5.0.11's server). So gets are
+/// A server may wait for a key or say at once that it is not there; and one in a few dozen gets
+/// that arrive just before the key was never answered (OpenPMIx 5.0.11's server). So gets are
 /// short, and repeated.
 constexpr seconds kSlice{1};
 constexpr std::chrono::milliseconds kLongestPause{50};
@@ -63,7 +63,7 @@ pmix::Value of(bool flag) {
 
 }  // namespace
 
-/// What the server answered. The library's own value does not outlive the callback.
+/// The server's answer. The library's own value does not outlive the callback.
 struct PmixClient::Answer {
   pmix::Status status = pmix::kSuccess;
   pmix::Type type{};
@@ -94,8 +94,8 @@ struct PmixClient::Session {
   std::string why_not;
 
   Session() {
-    // Without it the library would look for a server of some other job on this host, and take tens
-    // of milliseconds to find none.
+    // Without it the library would look for another job's server on this host, and take tens of
+    // milliseconds to find none.
     const char* const server = std::getenv(kServerVariable);
     if (server == nullptr || *server == '\0') {
       return;
@@ -228,8 +228,8 @@ std::optional<std::string> PmixClient::find(std::uint32_t rank, std::string_view
   }
 }
 
-/// Nothing when `at_most` passes first. A get of PMIx's that blocks could do so for ever; this one
-/// is left behind, and what it uses belongs to it.
+/// Empty if `at_most` passes first. A blocking PMIx get could block for ever; this one is
+/// abandoned, and owns what it uses.
 std::optional<PmixClient::Answer> PmixClient::ask(std::uint32_t rank, std::string_view key,
                                                   transport::Duration at_most, Known known) {
   struct Question {
@@ -244,7 +244,7 @@ std::optional<PmixClient::Answer> PmixClient::ask(std::uint32_t rank, std::strin
   question->process = self_;
   question->process.rank = rank;
   question->key = key;
-  // Whole seconds; 0 would be for ever.
+  // Whole seconds; 0 would mean no limit.
   const auto limit =
       std::clamp<seconds>(std::chrono::ceil<seconds>(at_most), seconds(1), std::chrono::hours(24));
   question->infos = {info(kTimeout, of(static_cast<int>(limit.count()))),

@@ -21,14 +21,14 @@
 namespace gtopk::bootstrap {
 namespace {
 
-constexpr std::string_view kRendezvous = "gtopk/rendezvous";  // PMIx's
-constexpr std::string_view kService = "gtopk/service";        // the store's
+constexpr std::string_view kRendezvous = "gtopk/rendezvous";  // a key in PMIx
+constexpr std::string_view kService = "gtopk/service";        // a key in the store
 
-/// Too many to guess.
+/// Too many to be guessed.
 constexpr std::size_t kSecretBytes = 32;
 
-/// Where rank 0 serves, and the secret by which it is told from who else may listen there: hosts
-/// have addresses in common, such as those of container bridges.
+/// Where rank 0 serves, and the secret that distinguishes it from other listeners: hosts may share
+/// addresses, such as those of container bridges.
 struct Rendezvous {
   std::vector<Endpoint> ways;
   std::string secret;
@@ -60,12 +60,12 @@ Rendezvous decode(std::string_view bytes) {
   return rendezvous;
 }
 
-/// Rank 0's server, from its first call to the end of the process: what rank 0 has put cannot be
-/// changed, and ranks that meet again may do so before rank 0 has left the time before. At the end
-/// it waits for the others to leave.
+/// Rank 0's server, from the first call to the end of the process: what rank 0 has put cannot be
+/// changed, and ranks may meet again before rank 0 has left the previous meeting. At the end it
+/// waits for the others to leave.
 class JobServer {
  public:
-  /// Where this process reaches it.
+  /// Returns where this process reaches it.
   [[nodiscard]] static Rendezvous start(PmixClient& pmix, transport::Duration at_most) {
     static JobServer server;
     const std::scoped_lock lock(server.mutex_);
@@ -94,7 +94,7 @@ class JobServer {
       return;
     }
     if (made_by_ != getpid()) {
-      static_cast<void>(server_.release());  // its thread is the parent's
+      static_cast<void>(server_.release());  // its thread exists only in the parent
       return;
     }
     if (!server_->drain(drain_at_most_)) {
@@ -128,7 +128,7 @@ class PmixDirectory final : public Directory {
     return pmix_.find(rank_of(name), name, at_most);
   }
 
-  /// PMIx gets from a rank, groups know names: each card goes with both.
+  /// PMIx gets by rank, groups look up by name: each card travels with both.
   std::vector<std::string> meet(const Presence& self, std::chrono::nanoseconds at_most) override {
     Presence labelled = self;
     labelled.card.clear();
@@ -166,9 +166,9 @@ class PmixDirectory final : public Directory {
 
   PmixClient& pmix_;
   std::shared_ptr<Directory> meetings_;
-  std::mutex mutex_;  ///< of the following
+  std::mutex mutex_;  ///< guards what follows
   std::string own_name_;
-  std::map<std::string, std::uint32_t, std::less<>> ranks_;  ///< of the job, by published name
+  std::map<std::string, std::uint32_t, std::less<>> ranks_;  ///< in the job, by published name
 };
 
 }  // namespace

@@ -26,12 +26,12 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr std::size_t kMaxRequest = kRequestHeader + kMaxKey + kMaxValue;
-/// Without a descriptor for the next client, the server looks again this much later.
+/// When to look again after running out of descriptors for the next client.
 constexpr milliseconds kAcceptPause{100};
-/// Who has said nothing for so long may be dropped for want of descriptors.
+/// A connection silent for this long may be dropped if descriptors run out.
 constexpr std::chrono::seconds kSilence{1};
 
-/// False where the system's limit does not let this process have more descriptors.
+/// False if the system's limit allows this process no more descriptors.
 bool raise_descriptor_limit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) {
@@ -46,7 +46,7 @@ bool raise_descriptor_limit() {
   return true;
 }
 
-/// Strangers cannot fill the log.
+/// Logged at 1, 2, 4 ... so that strangers cannot fill the log.
 void log_refusal(std::string_view address, std::size_t so_far) {
   if (!std::has_single_bit(so_far)) {
     return;
@@ -81,7 +81,7 @@ RendezvousServer::RendezvousServer(RendezvousListener listener, std::string secr
 RendezvousServer::~RendezvousServer() {
   eventfd_write(stop_.get(), 1);
   thread_.join();
-  connections_.clear();  // before bytes_kept_, from which their values count themselves out
+  connections_.clear();  // before bytes_kept_, from which they subtract their values
 }
 
 bool RendezvousServer::drain(Duration at_most) {
@@ -104,8 +104,8 @@ std::vector<pollfd> RendezvousServer::entries() const {
   const bool accepts = accepts_again_ <= steady_clock::now();
   entries.push_back({.fd = accepts ? listener_.socket_.get() : -1, .events = POLLIN, .revents = 0});
   for (const Connection& connection : connections_) {
-    // Who waits for a key or does not take an answer is not read from: what is kept for it stays
-    // bounded, and its end is seen all the same.
+    // A client that waits for a key or does not take an answer is not read from: what is kept for
+    // it stays bounded, and its end is noticed all the same.
     short events = connection.waiting_for.empty() ? POLLIN : POLLRDHUP;
     if (connection.has_unsent()) {
       events = POLLOUT | POLLRDHUP;
@@ -231,13 +231,13 @@ bool RendezvousServer::make_room() {
   return false;
 }
 
-/// Drops the oldest connection that has said nothing sensible, when it is older than that.
+/// Drops the oldest connection that has sent nothing valid, if it is older than this.
 bool RendezvousServer::drop_stranger(TimePoint older_than) {
   for (auto connection = connections_.begin(); connection != connections_.end(); ++connection) {
     if (connection->is_client || connection->since > older_than) {
       continue;
     }
-    read_from(*connection);  // it may have spoken since it was looked at
+    read_from(*connection);  // it may have sent something meanwhile
     if (!connection->is_client) {
       bytes_unanswered_ -= connection->input.size();
       connections_.erase(connection);
@@ -299,7 +299,7 @@ void RendezvousServer::write_to(Connection& connection) {
   }
 }
 
-/// From now on it is no stranger.
+/// From now on it counts as a client.
 void RendezvousServer::welcome(Connection& connection) {
   if (std::exchange(connection.is_client, true)) {
     return;
@@ -333,7 +333,7 @@ void RendezvousServer::answer_requests(Connection& connection) {
     }
   }
   std::size_t used = 0;
-  // One answer at a time: who does not read its answers is not given more of them.
+  // One answer at a time: a client that does not read its answers gets no more of them.
   while (connection.open && connection.waiting_for.empty() && !connection.has_unsent()) {
     RequestView request;
     const Parse parse = parse_request(std::string_view(connection.input).substr(used), request);

@@ -24,7 +24,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-/// What an address may take to answer in the first round, while others are still to be tried.
+/// How long an address may take to answer in the first round, while others are untried.
 constexpr std::chrono::seconds kFirstPatience{1};
 
 struct FreeAddresses {
@@ -49,13 +49,13 @@ Addresses resolve(const Endpoint& endpoint, int flags, std::string& reason) {
   return Addresses(list);
 }
 
-/// Milliseconds for poll(), rounded up so that a short rest does not become a busy loop.
+/// Milliseconds for poll(), rounded up so that a short remainder does not become a busy loop.
 int poll_time(TimePoint deadline) {
   const auto rest = std::chrono::ceil<milliseconds>(deadline - steady_clock::now());
   return static_cast<int>(std::clamp<std::int64_t>(rest.count(), 0, 60'000));
 }
 
-/// True when `events` came before the deadline.
+/// True if `events` come before the deadline.
 bool await(int socket, short events, TimePoint deadline) {
   for (;;) {
     pollfd entry{.fd = socket, .events = events, .revents = 0};
@@ -77,7 +77,7 @@ Descriptor open_socket(const addrinfo& address) {
       socket(address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
-/// One attempt on one address; 0 or an errno.
+/// One attempt at one address; returns 0 or an errno.
 int try_connect(const addrinfo& address, TimePoint deadline, Descriptor& made) {
   Descriptor socket = open_socket(address);
   if (!socket) {
@@ -102,13 +102,13 @@ int try_connect(const addrinfo& address, TimePoint deadline, Descriptor& made) {
   return 0;
 }
 
-/// What came of one round of attempts.
+/// The outcome of one round of attempts.
 struct Round {
   std::string reasons;
   bool final = false;
 };
 
-/// One attempt on each address of one endpoint.
+/// One attempt at each address of one endpoint.
 Descriptor try_all_addresses(const Endpoint& endpoint, Duration patience, TimePoint deadline,
                              const Greeting& greet, Round& round) {
   std::string reason;
@@ -162,8 +162,7 @@ std::string describe(Duration duration) {
 Descriptor listen_on(const Endpoint& endpoint) {
   std::string reason;
   const Addresses addresses = resolve(endpoint, AI_PASSIVE, reason);
-  // An IPv6 wildcard takes IPv4 too, so that one socket serves both; it comes last in Debian's
-  // list.
+  // An IPv6 wildcard accepts IPv4 too, so one socket serves both; it comes last in Debian's list.
   for (const int family : {AF_INET6, AF_INET}) {
     for (const addrinfo* address = addresses.get(); address != nullptr;
          address = address->ai_next) {

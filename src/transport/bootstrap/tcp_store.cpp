@@ -30,14 +30,14 @@ std::string_view name(Command command) {
   return "unknown";
 }
 
-/// Between attempts at a server that turns this client away: some 0.3 s in all.
+/// Between attempts at a server that turns this client away: about 0.3 s in total.
 constexpr std::chrono::milliseconds kFirstPause{5};
 constexpr std::chrono::milliseconds kLastPause{160};
 
-/// What came of a request.
+/// The outcome of a request.
 struct Exchange {
   Transfer transfer = Transfer::kClosed;
-  bool begun = false;  ///< some of an answer came
+  bool begun = false;  ///< part of an answer came
   Result result = Result::kRefused;
   std::string answer;
 };
@@ -65,7 +65,7 @@ Exchange exchange_on(const Descriptor& socket, std::string_view request, TimePoi
   return done;
 }
 
-/// Rank 0: the server lives as long as its own client, and a little longer for the others' last
+/// Rank 0's: the server lives as long as its own client, and a little longer for the others' last
 /// requests.
 class ServedStore final : public KeyValueStore {
  public:
@@ -158,7 +158,7 @@ Greeting TcpStore::greeting() const {
       return Refusal{.reason = "who listens there did not prove to know a secret (GTOPK_SECRET)"};
     }
     const auto reply = handshake.reply_to({challenge.data(), challenge.size()});
-    // A wrong proof, too, so that the server can log who had another secret.
+    // Also sent if wrong, so that the server can log the client with another secret.
     const std::string proof = reply.value_or(std::string(kDigestBytes, '\0'));
     const bool sent = send_all(socket, proof, end) == Transfer::kDone;
     if (!reply) {
@@ -186,8 +186,8 @@ std::optional<std::string> TcpStore::ask(Command command, std::string_view key,
       socket_ = connect_to(ways_, std::min(at_most, at_most_), greeting());
     }
     exchange = exchange_on(socket_, request, deadline);
-    // A server that is besieged by strangers may have taken a new connection for one of them before
-    // the request came: it has not read one that it does not answer.
+    // A besieged server may have taken a new connection for a stranger's before the request came:
+    // it has read no request that it does not answer.
     const bool turned_away = fresh && exchange.transfer == Transfer::kClosed && !exchange.begun;
     if (!turned_away || pause > kLastPause) {
       break;
@@ -202,7 +202,7 @@ std::optional<std::string> TcpStore::ask(Command command, std::string_view key,
   if (done && exchange.result == Result::kNothing && command == Command::kGet) {
     return std::nullopt;
   }
-  // A late answer must not be taken for the next one's: the next call connects anew.
+  // A late answer must not be taken for the next request's: the next call reconnects.
   socket_ = Descriptor();
   const auto fail = [&](std::string_view reason) {
     return Error(ErrorKind::kBootstrap, fmt::format("rendezvous at {}: {} '{}' {}",

@@ -1,5 +1,5 @@
-// Transport, inproc: the scheduler. It decides what arrives next and what never does; it matches
-// nothing.
+// Transport, inproc: the scheduler. It decides what arrives next and what never does; it matches no
+// messages.
 #include "src/transport/inproc/fabric.hpp"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ Fabric::Fabric(std::uint32_t ranks, FabricOptions options)
     : options_(options), random_(options.seed) {
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     Seat& seat = seats_.emplace_back();
-    seat.info = {.identity = random_() >> 2U,  // what a control tag has room for
+    seat.info = {.identity = random_() >> 2U,  // as wide as a control tag has room for
                  .host = fmt::format("node{}", rank),
                  .process = 1000 + static_cast<std::int64_t>(rank)};
     seat.owned = std::make_unique<Port>(*this, rank);
@@ -26,7 +26,7 @@ Fabric::Fabric(std::uint32_t ranks, FabricOptions options)
 
 Fabric::~Fabric() {
   for (Seat& seat : seats_) {
-    seat.owned.reset();  // each tells the others, so all members still stand
+    seat.owned.reset();  // each tells the others, so all members must still exist
   }
 }
 
@@ -55,7 +55,7 @@ const std::vector<std::deque<Event>::iterator>& Fabric::candidates(bool at_any_t
     using Stage = Event::Stage;
     const bool is_message = event->stage == Stage::kEager || event->stage == Stage::kAnnounce;
     const Stream pair{.source = event->source, .destination = event->destination};
-    // The sets are filled for every event, ready or not: what waits holds back what follows it.
+    // Every event enters the sets, ready or not: a waiting event holds back those behind it.
     const bool first_of_stream =
         !is_message || streams_.add({event->source, event->destination, event->tag});
     const bool first_of_pair = pairs_.add(pair);
@@ -199,7 +199,7 @@ void Fabric::closed(std::uint32_t rank) {
 }
 
 void Fabric::left(std::uint32_t rank) {
-  seats_[rank].port = nullptr;  // its requests may be gone already: they are not touched
+  seats_[rank].port = nullptr;  // its requests may be gone, so they are not touched
   kill(rank);
 }
 
@@ -212,7 +212,7 @@ void Fabric::pass_time(std::uint32_t waiting, Duration at_most) {
   if ((seat.port != nullptr && seat.port->has_work()) || deliver_one()) {
     return;
   }
-  // Time stands still while another rank has something to act on: it would be late for no reason.
+  // Time stands still while another rank has something to do: it would be late for no reason.
   for (const Seat& other : seats_) {
     if (running(other) && other.port != nullptr && other.port->has_work()) {
       return;

@@ -1,6 +1,6 @@
 // Transport, inproc: matching, completion and the end of endpoints. Bytes are copied one message at
-// a time, straight between the callers' buffers, so that a sanitizer sees whoever gives one too
-// small or too early away.
+// a time, directly between the callers' buffers, so that a sanitizer catches a buffer that is too
+// small or freed too early.
 #include "src/transport/inproc/port.hpp"
 
 #include <algorithm>
@@ -170,7 +170,7 @@ void Port::match(const Receive& receive, Event event) {
     fill(receive, event);
     return;
   }
-  connect(peers_[receive.request->peer]);  // the clear goes back over an endpoint
+  connect(peers_[receive.request->peer]);  // the clearance goes back over an endpoint
   matched_[event.number] = receive;
   clear(std::move(event));
 }

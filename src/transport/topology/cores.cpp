@@ -24,7 +24,7 @@ std::optional<std::uint32_t> number(std::string_view text) {
   return value;
 }
 
-/// Of "4" or "0-3"; false for anything else.
+/// Parses "4" or "0-3"; false for anything else.
 bool add_range(std::string_view text, std::set<std::uint32_t>& cores) {
   const std::size_t dash = text.find('-');
   const auto first = number(text.substr(0, dash));

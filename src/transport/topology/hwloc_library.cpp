@@ -29,7 +29,7 @@ void find(void* library, const char* symbol, Function& into) {
 }  // namespace
 
 HwlocLibrary load_hwloc() {
-  // Its symbols stay its own; torch or a launcher's library may bring another hwloc.
+  // Its symbols stay private; torch or a launcher's library may load another hwloc.
   void* const library = dlopen(kName, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr) {
     throw no_library();

@@ -71,7 +71,7 @@ std::optional<std::vector<std::uint32_t>> gpus(const Variables& variables) {
   for (const std::string& each : parts(*text)) {
     const auto value = number(each);
     if (!value) {
-      break;  // as CUDA does
+      break;  // as in CUDA
     }
     found.push_back(*value);
   }

@@ -11,7 +11,7 @@ namespace {
 
 using Numbers = std::vector<std::size_t>;
 
-/// A thread that is bound to one core waits for whoever else runs there, though others are idle.
+/// A thread bound to one core waits for others that run there, even if other cores are idle.
 constexpr std::size_t kFewestCores = 2;
 
 bool chosen(const Device& nic, const std::vector<std::string>& interfaces) {
@@ -21,7 +21,7 @@ bool chosen(const Device& nic, const std::vector<std::string>& interfaces) {
   return interfaces.empty() || std::any_of(interfaces.begin(), interfaces.end(), names_it);
 }
 
-/// Those that UCX may use.
+/// The NICs that UCX may use.
 Numbers candidates(const Topology& machine, const JobPlace& job) {
   Numbers found;
   for (std::size_t i = 0; i < machine.nics.size(); ++i) {
@@ -60,7 +60,7 @@ std::optional<std::size_t> gpu_of(const Topology& machine, const JobPlace& job) 
   return visible[job.local_rank % visible.size()];
 }
 
-/// GPUs that are equally near to the same NICs share them in the order of their numbers.
+/// GPUs equally near to the same NICs share them in the order of their numbers.
 std::size_t share_of(const Topology& machine, const Numbers& all, std::size_t gpu,
                      const Numbers& best) {
   std::size_t before = 0;
@@ -73,7 +73,7 @@ std::size_t share_of(const Topology& machine, const Numbers& all, std::size_t gp
 }
 
 /// Without a GPU: the NICs near the cores that this process may use, dealt to the host's ranks in
-/// blocks, as launchers deal cores.
+/// blocks, as launchers deal out cores.
 std::size_t by_cores(const Topology& machine, const Numbers& all, const JobPlace& job,
                      std::string& why) {
   Numbers near;
@@ -128,7 +128,7 @@ void choose_nic(const Topology& machine, const JobPlace& job, Plan& made) {
   });
 }
 
-/// Whose cores most of these are; of equals the first.
+/// The node that has most of these cores; the first one among equals.
 std::optional<std::uint32_t> node_of(const Topology& machine, const Cores& cores) {
   std::optional<std::uint32_t> best;
   std::size_t most = 0;
@@ -162,7 +162,7 @@ void bind_engine(const Topology& machine, const JobPlace& job, Plan& made) {
                                 [&](const Device& each) { return each.name == made.nic; });
   const Cores cores = common(nic->near, machine.allowed);
   const std::string where = fmt::format("{} is near cores {}", nic->name, to_text(nic->near));
-  // Ranks that have not been given cores of their own share all there are.
+  // Ranks without cores of their own share all cores.
   const std::size_t fewest = machine.allowed == machine.cores
                                  ? std::max<std::size_t>(kFewestCores, job.local_size)
                                  : kFewestCores;

@@ -19,7 +19,7 @@
 namespace gtopk::topology {
 namespace {
 
-/// PCI classes and vendors by which a GPU is told from the graphics of a mainboard.
+/// PCI classes and vendors that distinguish a GPU from a mainboard's graphics.
 constexpr unsigned kVga = 0x0300;
 constexpr unsigned kDisplay = 0x03;
 constexpr unsigned kAccelerator = 0x12;
@@ -52,7 +52,7 @@ class Reader {
     }
     // Without it there are neither NICs nor GPUs.
     hwloc_.topology_set_io_types_filter(made, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
-    // GPUs are known by their PCI class. These would start a driver to look for them.
+    // GPUs are recognised by PCI class. These components would start a driver to look for them.
     for (const char* const component : {"cuda", "nvml", "opencl", "gl", "rsmi", "levelzero"}) {
       hwloc_.topology_set_components(made, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
     }
@@ -125,7 +125,7 @@ class Reader {
     return cores;
   }
 
-  /// Where on the machine a PCI device is.
+  /// Where in the machine a PCI device is.
   Device device(hwloc_obj_t pci, const Cores& everywhere) const {
     const hwloc_obj_attr_u::hwloc_pcidev_attr_s& at = pci->attr->pcidev;
     Device made;
@@ -139,12 +139,12 @@ class Reader {
     std::reverse(made.bridges.begin(), made.bridges.end());
     made.near = above == nullptr ? everywhere : cores_of(above->cpuset);
     if (made.near.empty()) {
-      made.near = everywhere;  // near memory alone
+      made.near = everywhere;  // has memory but no cores
     }
     return made;
   }
 
-  /// An interface or an RDMA device; those of one card are one NIC.
+  /// An interface or an RDMA device; those of one card are merged into one NIC.
   void add_nic(hwloc_obj_t found, Topology& machine) const {
     const hwloc_obj_osdev_type_t type = found->attr->osdev.type;
     if (type != HWLOC_OBJ_OSDEV_NETWORK && type != HWLOC_OBJ_OSDEV_OPENFABRICS) {
@@ -178,7 +178,7 @@ class Reader {
   std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy)> topology_;
 };
 
-/// Up as the kernel sees it, or not telling.
+/// Up according to the kernel, or unknown.
 bool is_up(const std::string& interface) {
   std::ifstream file("/sys/class/net/" + interface + "/operstate");
   std::string state;
@@ -189,7 +189,7 @@ bool is_up(const std::string& interface) {
 }  // namespace
 
 Cores allowed_here() {
-  // As many as the kernel was built for, which may be more than a cpu_set_t holds.
+  // As many as the kernel was built for, possibly more than fit in a cpu_set_t.
   constexpr std::size_t kMost = 65536;
   const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(
       CPU_ALLOC(kMost), [](cpu_set_t* each) { CPU_FREE(each); });

@@ -32,7 +32,7 @@ void put(std::string& bytes, const Place& place) {
   put(bytes, place.started);
 }
 
-/// Takes fields off the front of a blob, or says which is missing.
+/// Takes fields off the front of a blob, or names the missing one.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : rest_(bytes) {}

@@ -14,7 +14,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// Least time for the steps that need no peer, even when close() is given none.
+// The least time for the steps that need no peer, even if close() is given none.
 constexpr Duration kLocalStep = std::chrono::milliseconds(200);
 
 bool done(ucs_status_ptr_t request) {
@@ -45,8 +45,8 @@ void UcxTransport::close(Duration at_most) {
   context_.close();
 }
 
-/// The own rank first, then onwards from a place of its own, so that not all ranks turn to the same
-/// peer at once.
+/// Starts with the own rank, then goes on from there, so that not all ranks turn to the same peer
+/// at once.
 std::vector<UcxEndpoint*> UcxTransport::in_closing_order() {
   std::vector<UcxEndpoint*> order;
   for (UcxEndpoint& endpoint : endpoints_) {
@@ -82,7 +82,7 @@ void UcxTransport::flush_all(TimePoint deadline) {
     log().warn("{} of {} endpoints still had messages on their way at the end of close's time",
                left, flushes.size());
   }
-  // An unfinished one is completed by the endpoint's forced end and freed by UCX then.
+  // UCX frees an unfinished one when the endpoint is closed by force, which completes it.
   std::for_each(flushes.begin(), flushes.end(), [](auto flush) { ucp_request_free(flush); });
 }
 
@@ -91,7 +91,7 @@ void UcxTransport::close_all(TimePoint deadline) {
     end(*endpoint);
   }
   for (UcxEndpoint& endpoint : endpoints_) {
-    // Given up on in the middle of a message, and left open until now.
+    // Abandoned in the middle of a message, and left open until now.
     const ucs_status_ptr_t closing = endpoint.begin_close();
     if (UCS_PTR_IS_PTR(closing)) {
       closing_.push_back(closing);
@@ -102,7 +102,7 @@ void UcxTransport::close_all(TimePoint deadline) {
       sched_yield();
     }
   }
-  while (worker_.progress() && steady_clock::now() < deadline) {  // what the ends have left to do
+  while (worker_.progress() && steady_clock::now() < deadline) {  // what the ends still have to do
   }
 }
 

@@ -23,10 +23,10 @@ constexpr std::array<std::pair<const char*, const char*>, 5> kDefaults = {{
     // Without it, error mode PEER silently moves shared-memory traffic to TCP on loopback.
     {"MM_ERROR_HANDLING", "y"},
     // Room for 256 KiB and a header in one segment: what fits is sent in one piece, four times as
-    // fast as in 64K.
+    // fast as with 64K.
     {"TCP_TX_SEG_SIZE", "272K"},
     {"TCP_RX_SEG_SIZE", "272K"},  // never below the sender's
-    // A connect that waits stops every other peer's progress; and when it is reset before its first
+    // A blocking connect stops progress for every other peer; and if it is reset before its first
     // message, UCX 1.22 destroys an endpoint that it goes on using.
     {"TCP_CONN_NB", "y"},
 }};
@@ -49,8 +49,8 @@ UcxConfig::UcxConfig(const std::vector<std::pair<std::string, std::string>>& pro
   }
 }
 
-/// UCX reads UCX_<KEY> by itself, but GTOPK_UCX_<KEY> only for its upper layer: the segment sizes
-/// of TCP, say, it would overlook. So those are handed over here.
+/// UCX reads UCX_<KEY> by itself, but GTOPK_UCX_<KEY> only in its upper layer: it would miss TCP's
+/// segment sizes, for example. So those are passed on here.
 void UcxConfig::read_environment() {
   constexpr std::string_view kPrefix = "GTOPK_UCX_";
   for (char** variable = environ; *variable != nullptr; ++variable) {

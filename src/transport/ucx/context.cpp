@@ -11,8 +11,7 @@
 namespace gtopk::transport {
 namespace {
 
-/// Where the UCX in this process came from: the wheel's, Debian's and a user's own have the same
-/// SONAME.
+/// The path from which UCX was loaded: the wheel's, Debian's and a user's own have the same SONAME.
 std::string loaded_library() {
   Dl_info info{};
   const auto* const address = reinterpret_cast<const void*>(&ucp_get_version);

@@ -123,7 +123,7 @@ void UcxEndpoint::process_has_ended() {
   attention_ = true;
 }
 
-/// Runs inside UCX's progress: it may neither close nor cancel anything.
+/// Runs inside UCX's progress: it must neither close nor cancel anything.
 void UcxEndpoint::on_error(void* endpoint, ucp_ep_h /*handle*/, ucs_status_t status) {
   auto* const self = static_cast<UcxEndpoint*>(endpoint);
   self->failure_ = status;

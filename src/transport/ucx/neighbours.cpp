@@ -15,7 +15,7 @@
 namespace gtopk::transport {
 namespace {
 
-// Glibc has a function for it from 2.36 on. The descriptor closes on exec.
+// Glibc has a function for it since 2.36. The descriptor closes on exec.
 int open_process(pid_t process) { return static_cast<int>(syscall(SYS_pidfd_open, process, 0)); }
 
 bool has_ended(int process) {
@@ -55,7 +55,7 @@ bool Neighbours::watch(PeerId peer, const PeerInfo& process) {
     log().debug("pid {} cannot be watched: {}", id, std::generic_category().message(errno));
     return true;
   }
-  // Its number may have gone to another process meanwhile.
+  // The pid may have been reused by another process meanwhile.
   const std::uint64_t started = start_of(id);
   const bool ended = has_ended(descriptor) || (started != 0 && started != process.place.started);
   if (all_ < 0) {
@@ -72,7 +72,8 @@ bool Neighbours::watch(PeerId peer, const PeerInfo& process) {
 
 void Neighbours::forget(PeerId peer) {
   if (const auto entry = watched_.find(peer); entry != watched_.end()) {
-    // By name: a forked child may hold a copy, and then closing ours does not end the watch.
+    // Deleted explicitly: a forked child may hold a copy, and then closing ours does not end the
+    // watch.
     epoll_ctl(all_, EPOLL_CTL_DEL, entry->second, nullptr);
     close(entry->second);
     watched_.erase(entry);

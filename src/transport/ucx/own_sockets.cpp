@@ -25,12 +25,12 @@ namespace {
 
 constexpr Duration kShortestPause = std::chrono::milliseconds(1);
 constexpr Duration kLongestPause = std::chrono::seconds(1);
-/// UCX's set holds one for each network interface, which holds the sockets.
+/// UCX's set has one set for each network interface, which has the sockets.
 constexpr int kNesting = 2;
 
-// What follows is called in a forked child: nothing allocates or locks.
+// The functions below run in a forked child: no allocation, no locks.
 
-/// The number behind `key` in a line of /proc.
+/// The number after `key` in a line of /proc.
 template <typename Number>
 std::optional<Number> field(std::string_view line, std::string_view key, int base) {
   std::size_t at = line.find(key);
@@ -55,16 +55,16 @@ int open_description(int descriptor) {
   return open(path.data(), O_RDONLY | O_CLOEXEC);
 }
 
-/// UCX may have closed a descriptor, and its number may have been reused. Not by fstat():
+/// UCX may have closed a descriptor, and its number may have been reused. fstat() cannot be used:
 /// ThreadSanitizer treats a descriptor as memory written by the thread that opened it, and does not
-/// know about the epoll set through which this thread has found it.
+/// know about the epoll set through which this thread found it.
 bool is_file(int descriptor, ino_t inode, struct stat& entry) {
   return fstatat(descriptor, "", &entry, AT_EMPTY_PATH) == 0 && entry.st_ino == inode;
 }
 
-/// Calls `visit` with each descriptor of this process that the epoll set `set` holds, and with
-/// those of the sets among them. A forked child's set is its parent's: what it lists may be what
-/// the parent has opened meanwhile.
+/// Calls `visit` with each of this process's descriptors in the epoll set `set`, and with those of
+/// the sets inside it. A forked child shares its parent's set, which may list what the parent has
+/// opened meanwhile.
 template <typename Visit>
 void visit_members(int set, int nesting, const Visit& visit) {
   const int file = open_description(set);
@@ -97,7 +97,7 @@ void visit_members(int set, int nesting, const Visit& visit) {
   close(file);
 }
 
-// From here on, the process itself.
+// From here on: the process itself.
 
 void close_on_exec(int descriptor) { fcntl(descriptor, F_SETFD, FD_CLOEXEC); }
 
@@ -108,7 +108,7 @@ void visit_listeners(const Visit& visit) {
     return;
   }
   while (const dirent* const entry = readdir(directory.get())) {
-    const int descriptor = std::atoi(entry->d_name);  // 0 for those that are no number
+    const int descriptor = std::atoi(entry->d_name);  // 0 if it is not a number
     int listens = 0;
     socklen_t size = sizeof(listens);
     sockaddr_storage address{};
@@ -118,7 +118,7 @@ void visit_listeners(const Visit& visit) {
       continue;
     }
     struct stat facts {};
-    in_port_t port = 0;  // at the same place in both families
+    in_port_t port = 0;  // at the same offset in both address families
     if (address.ss_family == AF_INET) {
       port = reinterpret_cast<const sockaddr_in*>(&address)->sin_port;
     } else if (address.ss_family == AF_INET6) {
@@ -130,7 +130,7 @@ void visit_listeners(const Visit& visit) {
   }
 }
 
-/// Those of every worker of this process, for the handler of fork(), which takes no argument.
+/// The sets of all workers of this process, for the fork() handler, which takes no argument.
 /// Without a lock: a fork must not wait for a thread that starts a worker, which may wait for the
 /// fork.
 constexpr std::size_t kWorkers = 256;
@@ -157,7 +157,7 @@ OwnSockets::OwnSockets(int event_descriptor, const std::vector<ino_t>& before,
     : event_descriptor_(event_descriptor) {
   close_on_exec(event_descriptor);
   visit_listeners([&](int descriptor, ino_t inode, in_port_t port) {
-    // Another thread may have begun to listen meanwhile, for something else.
+    // Another thread may have started listening meanwhile, for something else.
     const std::string_view bytes(reinterpret_cast<const char*>(&port), sizeof(port));
     if (std::find(before.begin(), before.end(), inode) == before.end() &&
         address.find(bytes) != std::string_view::npos) {

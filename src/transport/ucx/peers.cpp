@@ -1,4 +1,4 @@
-// Transport over UCX: peers made known by card or address, and addresses that come later.
+// Transport over UCX: peers introduced by card or address, and addresses that come later.
 #include <utility>
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@ PeerId UcxTransport::add_peer(std::string_view blob) {
   const auto [entry, fresh] =
       known_.try_emplace(address.process.identity, static_cast<PeerId>(endpoints_.size()));
   if (fresh) {
-    // A worker's address of its own is at hand.
+    // The own worker's address is known.
     if (address.process.identity == self_.identity) {
       address.worker = worker_.address();
     }
@@ -64,7 +64,7 @@ void UcxTransport::set_address(PeerId peer, std::string_view blob) {
   }
   endpoint.set_worker(std::move(address.worker));
   if (!wanted || !connect(peer)) {
-    return;  // not yet; or it is marked as broken, and its messages end with it
+    return;  // not yet; or it is marked broken, and its messages fail with it
   }
   for (const HeldSend& send : std::exchange(endpoint.held, {})) {
     post_send(send);
@@ -77,7 +77,7 @@ void UcxTransport::no_address(PeerId peer, const std::string& reason) {
   endpoint.unreachable = fmt::format("its address could not be looked up: {}", reason);
   fail_held(endpoint);
   // Otherwise receives from the peer might wait until their deadlines, as the peer may be unable to
-  // send either.
+  // send, too.
   for (Request* request = endpoint.pending.first(); request != nullptr;) {
     Request* const next = request->next;
     if (request->connects) {

@@ -18,7 +18,7 @@ std::uint64_t namespace_of_this_thread(const char* kind) {
   return stat(fmt::format("/proc/thread-self/ns/{}", kind).c_str(), &entry) == 0 ? entry.st_ino : 0;
 }
 
-/// A container may have been given the /proc of another process namespace.
+/// A container may see the /proc of another process namespace.
 bool proc_is_ours() {
   std::array<char, 32> name{};
   const ssize_t length = readlink("/proc/self", name.data(), name.size());
@@ -44,7 +44,7 @@ Place place_of_this_process() {
 std::uint64_t start_of(pid_t process) {
   std::ifstream file(fmt::format("/proc/{}/stat", process));
   const std::string line(std::istreambuf_iterator<char>(file), {});
-  // "pid (name) state ppid …": the start is the 22nd field, and a name may hold anything.
+  // "pid (name) state ppid …": the start time is the 22nd field, and a name may contain anything.
   const std::size_t name_end = line.rfind(')');
   if (name_end == std::string::npos) {
     return 0;

@@ -1,5 +1,5 @@
-// Transport over UCX: messages and peers put together. Progress and sleep are in waiting.cpp, the
-// way out in close.cpp.
+// Transport over UCX: messages and peers put together. Progress and sleep are in waiting.cpp,
+// shutdown in close.cpp.
 #include "src/transport/ucx/ucx_transport.hpp"
 
 #include <fmt/format.h>
@@ -20,9 +20,9 @@
 namespace gtopk::transport {
 namespace {
 
-// How long a receive may stay half-arrived after its endpoint's end: UCX neither
-// completes nor cancels a receive that is matched to a message of several fragments whose sender
-// died (openucx/ucx#10874).
+// How long a receive may stay half-arrived after its endpoint's end: UCX neither completes nor
+// cancels a receive matched to a message of several fragments whose sender has died
+// (openucx/ucx#10874).
 constexpr Duration kAbandonAfter = std::chrono::seconds(1);
 
 std::string host_name() {
@@ -30,7 +30,7 @@ std::string host_name() {
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
 }
 
-/// Never 0, and never drawn again.
+/// Never 0, and never the same number twice.
 std::uint64_t random_number() {
   std::random_device random;
   std::uint64_t number = 0;
@@ -40,7 +40,7 @@ std::uint64_t random_number() {
   return number;
 }
 
-/// What UCX calls the request: the end of the area in front of which it keeps its own notes.
+/// What UCX calls the request: the end of the area before which it keeps its own data.
 void* ucx_request(Request& request) { return request.storage + Request::kStorage; }
 
 ucp_request_param_t parameters(Request& request) {
@@ -70,7 +70,7 @@ UcxTransport::UcxTransport(const UcxOptions& options)
 
 UcxTransport::~UcxTransport() {
   if (getpid() != self_.process) {
-    // A forked copy: what UCX would tear down is its parent's, down to the shared memory.
+    // In a forked copy, UCX would tear down what belongs to its parent, including shared memory.
     worker_.abandon();
     context_.abandon();
     return;
@@ -121,7 +121,7 @@ void UcxTransport::recv(PeerId peer, Tag tag, void* data, std::size_t bytes, Req
   if (!begin(peer, tag, true, request)) {
     return;
   }
-  // A message that has come before its receive and is too long is answered at once, but without its
+  // A message that has come before its receive and is too long completes at once, but without its
   // length.
   const auto early = unexpected_.take_aside(tag);
   const std::size_t length = early ? early->bytes : unexpected_.length_of_next(tag);
@@ -129,7 +129,7 @@ void UcxTransport::recv(PeerId peer, Tag tag, void* data, std::size_t bytes, Req
   ucp_request_param_t params = parameters(request);
   params.op_attr_mask |= UCP_OP_ATTR_FIELD_RECV_INFO;
   params.cb.recv = &UcxTransport::on_received;
-  params.recv_info.tag_info = &info;  // written only for an answer at once
+  params.recv_info.tag_info = &info;  // written only if the receive completes at once
   const ucs_status_ptr_t answer =
       early ? ucp_tag_msg_recv_nbx(worker_.get(), data, bytes, early->handle, &params)
             : ucp_tag_recv_nbx(worker_.get(), data, bytes, tag ^ key_, ~Tag{0}, &params);
@@ -140,8 +140,8 @@ void UcxTransport::recv(PeerId peer, Tag tag, void* data, std::size_t bytes, Req
   }
 }
 
-/// Puts the request on its endpoint's list; completes it at once, and says false, when the peer is
-/// gone.
+/// Puts the request on its endpoint's list; if the peer is gone, completes it at once and returns
+/// false.
 bool UcxTransport::begin(PeerId peer, Tag tag, bool is_receive, Request& request) {
   check_process();
   UcxEndpoint& endpoint = endpoints_.at(peer);
@@ -150,7 +150,7 @@ bool UcxTransport::begin(PeerId peer, Tag tag, bool is_receive, Request& request
   request.is_receive = is_receive;
   request.transport = this;
   endpoint.pending.add(request);
-  // A receive that does not connect waits for a peer that may never call; an ended one will not.
+  // A receive that does not connect waits for a peer that may still call; an ended peer will not.
   bool waits = false;
   if (endpoint.state() == UcxEndpoint::State::kUnconnected && !closed_) {
     waits = is_receive && !request.connects;
@@ -166,7 +166,7 @@ bool UcxTransport::begin(PeerId peer, Tag tag, bool is_receive, Request& request
   return true;
 }
 
-/// False when the peer is gone.
+/// False if the peer is gone.
 bool UcxTransport::connect(PeerId peer) {
   UcxEndpoint& endpoint = endpoints_[peer];
   if (endpoint.state() != UcxEndpoint::State::kUnconnected || endpoint.broke()) {
@@ -188,7 +188,7 @@ bool UcxTransport::connect(PeerId peer) {
 void UcxTransport::finish(Request& request, Status status, std::size_t length) {
   UcxEndpoint& endpoint = endpoints_[request.peer];
   endpoint.pending.remove(request);
-  // Whatever UCX calls the end of a request on an endpoint that ended: the cause is the peer's.
+  // Whatever status UCX gives a request on an endpoint that has ended, the cause is the peer's.
   const bool ended =
       endpoint.state() == UcxEndpoint::State::kEnded || !endpoint.unreachable.empty();
   if (ended && (status == Status::kCancelled || status == Status::kFailed)) {
@@ -256,7 +256,7 @@ void UcxTransport::end(UcxEndpoint& endpoint) {
   endpoint.mark_ended();
   fail_held(endpoint);
   // UCX leaves a dead peer's receives posted for ever. Each cancel completes at most its own
-  // request, at once; what is pending afterwards has begun to arrive.
+  // request, at once; requests still pending afterwards have begun to arrive.
   for (Request* request = endpoint.pending.first(); request != nullptr;) {
     Request* const next = request->next;
     if (request->is_receive) {
@@ -264,9 +264,8 @@ void UcxTransport::end(UcxEndpoint& endpoint) {
     }
     request = next;
   }
-  // A peer that was only stopped may go on one day, and UCX would write the rest of its message
-  // where the buffer was. Such a receive completes with the worker's end and not before, see
-  // abandon_half_arrived.
+  // A stopped peer may continue some day, and UCX would write the rest of its message where the
+  // buffer was. Such a receive completes only when the worker ends, see abandon_half_arrived.
   if (endpoint.cut_off() || closed_ || !endpoint.pending.any_receive()) {
     neighbours_.forget(known_.at(endpoint.info().identity));
     const ucs_status_ptr_t closing = endpoint.begin_close();
@@ -277,7 +276,7 @@ void UcxTransport::end(UcxEndpoint& endpoint) {
   half_arrived_ = half_arrived_ || !endpoint.pending.empty();
 }
 
-/// Looks after what completes by itself: closing endpoints, dropped messages, requests of ended
+/// Handles what completes on its own: closing endpoints, dropped messages, requests of ended
 /// endpoints.
 void UcxTransport::tidy() {
   std::erase_if(closing_, [](ucs_status_ptr_t request) {
@@ -305,8 +304,8 @@ void UcxTransport::abandon_half_arrived() {
       continue;
     }
     if (!endpoint.cut_off()) {
-      // A stopped peer that goes on one day would have UCX write the rest of its message into
-      // memory that is not ours any more: only the worker's end prevents that.
+      // If a stopped peer continued some day, UCX would write the rest of its message into memory
+      // that is no longer ours; only the end of the worker prevents that.
       if (!closed_) {
         fail_everything(endpoint);
         return;

@@ -96,8 +96,7 @@ void UnexpectedMessages::drop_all(const std::function<void(Tag, std::size_t)>& v
   aside_.clear();
 }
 
-/// Receives a message into nothing: UCX cuts it to the buffer's 0 bytes and its sender completes as
-/// ever.
+/// Receives a message into an empty buffer: UCX truncates it, and its sender completes as usual.
 void UnexpectedMessages::drop(ucp_tag_message_h message) {
   auto& dropped = dropped_.emplace_back(std::make_unique<Dropped>());
   ucp_request_param_t params{};

@@ -1,5 +1,5 @@
-// Transport over UCX: progress, and the sleep when there is none. What ends a sleep: UCX, wake(),
-// the end of a neighbour's process, or, where a peer can do none of these, a short time.
+// Transport over UCX: progress, and sleep when there is none. A sleep is ended by UCX, wake(), the
+// end of a neighbour's process or, for peers that can do none of these, by a short timeout.
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -9,13 +9,13 @@
 namespace gtopk::transport {
 namespace {
 
-// Sleeps while a peer is awaited that cannot end them: a share of the time that nothing has moved
-// for, so that they prolong it by that share at most.
+// Naps while waiting for a peer that cannot end them: a share of the time since anything moved, so
+// that they prolong it by at most that share.
 constexpr int kNapShare = 8;
 constexpr Duration kShortestNap = std::chrono::microseconds(50);
 constexpr Duration kLongestNap = std::chrono::milliseconds(1);
 
-// A process that is too busy to sleep checks its neighbours every this many turns.
+// A process too busy to sleep checks its neighbours once every this many turns.
 constexpr unsigned kTurnsPerLook = 4096;
 
 }  // namespace
@@ -26,7 +26,7 @@ bool UcxTransport::progress() {
   napping_ = napping_ && !moved;
   if (!moved && !ended_neighbours_.empty()) {
     // They ended before this call, which has found nothing more from them, and the caller has seen
-    // what came before, such as a goodbye.
+    // what came earlier, such as a goodbye.
     for (const PeerId peer : std::exchange(ended_neighbours_, {})) {
       endpoints_[peer].process_has_ended();
     }
@@ -58,7 +58,7 @@ void UcxTransport::wait(Duration at_most) {
   }
 }
 
-/// How long to sleep: short, where somebody is awaited who cannot wake this process.
+/// How long to sleep: briefly if this process waits for a peer that cannot wake it.
 Duration UcxTransport::nap(Duration at_most) {
   if (!some_do_not_wake_ ||
       std::none_of(endpoints_.begin(), endpoints_.end(), [](const UcxEndpoint& endpoint) {
@@ -83,7 +83,7 @@ void UcxTransport::look_at_neighbours() {
 
 void UcxTransport::rest(Duration at_most) {
   check_process();
-  // Shared memory holds little, and its sender waits as soon as it is full.
+  // Shared memory holds little, and its sender stalls as soon as it is full.
   const bool streams = std::none_of(endpoints_.begin(), endpoints_.end(),
                                     [](const UcxEndpoint& e) { return e.shares_memory(); });
   if (streams && !attention_) {

@@ -17,7 +17,7 @@
 namespace gtopk::transport {
 namespace {
 
-// UCX has missed wake-ups: no sleep is longer, whatever the descriptor says.
+// UCX has missed wake-ups, so no sleep is longer, whatever the descriptor says.
 constexpr Duration kLongestSleep = std::chrono::milliseconds(50);
 
 timespec to_timespec(Duration duration) {
@@ -36,8 +36,8 @@ UcxWorker::UcxWorker(const UcxContext& context) {
   throw_unless_ok(ucp_worker_create(context.get(), &params, &worker), "ucp_worker_create");
   worker_.reset(worker);
   throw_unless_ok(ucp_worker_get_efd(worker, &event_descriptor_), "ucp_worker_get_efd");
-  // A descriptor of our own instead of ucp_worker_signal: it outlives the worker, so that a late
-  // wake() is harmless.
+  // Our own descriptor instead of ucp_worker_signal: it outlives the worker, so a late wake() is
+  // harmless.
   wake_descriptor_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake_descriptor_ < 0) {
     throw Error(ErrorKind::kTransport, "eventfd: " + std::generic_category().message(errno));
@@ -62,7 +62,7 @@ std::string UcxWorker::address() const {
 void UcxWorker::close() {
   sockets_.reset();
   worker_.reset();
-  event_descriptor_ = -1;  // was the worker's
+  event_descriptor_ = -1;  // it belonged to the worker
 }
 
 bool UcxWorker::sleep(Duration at_most, int also) {
@@ -72,15 +72,15 @@ bool UcxWorker::sleep(Duration at_most, int also) {
   if (!may_sleep()) {
     return false;
   }
-  // UCX's protocol: nothing left to do, arm, and only then sleep. BUSY says that something came in
-  // between, or that something of ours waits for room in a peer's queue, of which no event tells:
-  // where ranks share a core, the peer needs it to make room.
+  // UCX's protocol: nothing left to do, arm, and only then sleep. BUSY means that something has
+  // come in between, or that something of ours waits for room in a peer's queue, which no event
+  // announces: if ranks share a core, the peer needs it to make room.
   if (worker_ != nullptr && ucp_worker_arm(worker_.get()) != UCS_OK) {
     asleep_.store(false);
     sched_yield();
     return false;
   }
-  // poll() passes over a negative descriptor.
+  // poll() ignores a negative descriptor.
   std::array<pollfd, 3> entries = {{{.fd = event_descriptor_, .events = POLLIN, .revents = 0},
                                     {.fd = wake_descriptor_, .events = POLLIN, .revents = 0},
                                     {.fd = also, .events = POLLIN, .revents = 0}}};
@@ -113,8 +113,7 @@ void UcxWorker::rest(Duration at_most) {
 }
 
 bool UcxWorker::may_sleep() {
-  // In one order with wake(), which does it the other way round: it sees the sleep, or this sees
-  // it.
+  // wake() does these in the opposite order: either it sees the sleep, or this sees the wake.
   asleep_.store(true);
   if (woken_.load()) {
     asleep_.store(false);
@@ -127,8 +126,7 @@ bool UcxWorker::may_sleep() {
 void UcxWorker::forget_wake() {
   eventfd_t ignored = 0;
   eventfd_read(wake_descriptor_, &ignored);
-  // After the read: a wake() in between has not written, and what it announces is seen by the next
-  // wait.
+  // After the read: a wake() in between has not written, and the next wait sees what it announces.
   woken_.exchange(false, std::memory_order_acq_rel);
 }
 
