@@ -1,9 +1,9 @@
-"""Room: examples. What a backward costs at each density on your machines: choose a warm-up by it.
+"""Room: examples. What a backward costs at each density on your machines, to choose a warm-up.
 
     torchrun --nproc-per-node 2 examples/ladder.py --parameters 10e6 --steps 7
 
-Trains nothing: the model is all parameters and hardly any arithmetic, so that what is measured is
-the exchange. All settings take turns within one run. Prints rank 0's medians.
+It trains nothing: the model is all parameters and almost no arithmetic, so that the exchange is
+what is measured. All settings take turns within one run. Prints rank 0's medians.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from torch.nn.parallel import DistributedDataParallel
 import gtopk
 
 LAYERS = 8
-# The hook at a density, in a phase of the warm-up that is dense, and no hook at all.
+# The hook at a density, the hook in a dense phase of the warm-up, and no hook at all.
 SETTINGS = ("dense DDP", "dense", 0.25, 0.1, 0.05, 0.01, 0.001)
 
 
 class Weights(nn.Module):
-    """So many parameters, each read once in the forward pass and once in backward."""
+    """Parameters that are each read once in the forward pass and once in the backward."""
 
     def __init__(self, parameters: int) -> None:
-        """parameters: in all of LAYERS equal parts."""
+        """parameters: their number, in LAYERS equal parts."""
         super().__init__()
         torch.manual_seed(0)
         self.each = nn.ParameterList(torch.randn(parameters // LAYERS) for _ in range(LAYERS))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """A number that depends on every parameter."""
+        """A scalar that depends on every parameter."""
         return sum((weight * x).sum() for weight in self.each)
 
 
 def backward_of(parameters: int, setting: str | float) -> Callable[[], float]:
-    """A function that runs a step and returns the seconds that its backward took."""
+    """A function that runs a step and returns the seconds its backward took."""
     model = Weights(parameters)
     ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
     if setting == "dense":
@@ -72,7 +72,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gtopk")
     steps = {each: backward_of(int(options.parameters), each) for each in SETTINGS}
-    for step in (*steps.values(), *steps.values()):  # DDP lays its buckets out anew after one
+    for step in (*steps.values(), *steps.values()):  # DDP rebuilds its buckets after the first one
         step()
     seconds: dict[str | float, list[float]] = {each: [] for each in SETTINGS}
     for _ in range(options.steps):

@@ -1,10 +1,10 @@
-"""Room: tools. The end of tools/test: counts cases from the runners' reports, tells what failed.
+"""Room: tools. The end of tools/test: counts cases from the runners' reports, lists failures.
 
     count_tests.py STATUS [REPORT PROGRAMS]…
 
-STATUS is 0 unless a runner failed. REPORT is the JUnit report of ctest or pytest; PROGRAMS the
-folder in which the programs that ctest ran have reported on their own cases, or empty. A runner or
-a program that died without a report counts as a failure, and so does a run in which no test ran.
+STATUS is 0 unless a runner failed. REPORT is the JUnit report of ctest or pytest; PROGRAMS is the
+folder where the programs run by ctest have reported their own cases, or empty. A runner or program
+that died without a report counts as a failure, and so does a run without any test.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def parts(case: ElementTree.Element) -> str:
 
 
 def reported(case: ElementTree.Element) -> str:
-    """The result of a test case in a report of any of the three."""
+    """A test case's result, in the report of any of the three."""
     if case.find("failure") is not None or case.find("error") is not None:
         return "failed"
     if case.get("result") == "skipped" or case.find("skipped") is not None:
         return "failed" if case.get("status") == "notrun" else "skipped"
-    # A program says "run", ctest says "run" of what passed; pytest says nothing.
+    # For a case that passed, a program says "run", ctest says "run" and pytest says nothing.
     return "passed" if case.get("status", "run") == "run" else "failed"
 
 

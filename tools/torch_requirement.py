@@ -1,7 +1,7 @@
-"""What the wheel requires, by scikit-build-core: the torch versions that it has libraries for.
+"""What the wheel requires, for scikit-build-core: the torch versions that it has libraries for.
 
-These are what GTOPK_TORCH_HEADERS names in the environment, as cmake/GtopkTorch.cmake reads it;
-else the torch that is installed where the wheel is built.
+GTOPK_TORCH_HEADERS names these in the environment, as cmake/GtopkTorch.cmake reads it; otherwise it
+is the torch installed where the wheel is built.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def dynamic_metadata(field: str, settings: Mapping[str, Any]) -> list[str]:
 
 
 def minor_of(include: pathlib.Path) -> tuple[int, int]:
-    """The version of torch whose headers lie there."""
+    """The version of torch whose headers these are."""
     text = (include / "torch/headeronly/version.h").read_text(encoding="utf-8")
     major, minor = re.findall(r"#define TORCH_VERSION_(?:MAJOR|MINOR) (\d+)", text)
     return int(major), int(minor)
 
 
 def requirement(minors: Sequence[tuple[int, int]]) -> str:
-    """These minor versions and no others, any patch version of them."""
+    """Exactly these minor versions, with any patch version."""
     minors = sorted(set(minors))
     if len(minors) == 1:
         return f"torch=={minors[0][0]}.{minors[0][1]}.*"

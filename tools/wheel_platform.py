@@ -1,7 +1,7 @@
-"""For which Linux a wheel is: the manylinux tag by the symbol versions that its libraries want.
+"""Which Linux a wheel runs on: the manylinux tag by the symbol versions its libraries need.
 
-A tag manylinux_2_N promises glibc 2.N, and the libstdc++ that comes with distributions of that age:
-the table is auditwheel's policy. auditwheel itself would copy torch and UCX into the wheel.
+A tag manylinux_2_N promises glibc 2.N, and the libstdc++ of distributions of that age: the table is
+auditwheel's policy. auditwheel itself would copy torch and UCX into the wheel.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LIBSTDCXX: dict[Version, int] = {
 
 
 def wanted(wheel: pathlib.Path) -> dict[str, Version]:
-    """The newest GLIBC and GLIBCXX that a library or program of the wheel asks for."""
+    """The newest GLIBC and GLIBCXX that any library or program of the wheel needs."""
     newest: dict[str, Version] = {}
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
@@ -43,7 +43,7 @@ def wanted(wheel: pathlib.Path) -> dict[str, Version]:
 
 
 def manylinux(versions: dict[str, Version]) -> str | None:
-    """The tag without the machine; None where libstdc++ is newer than the table."""
+    """The tag without the machine; None if libstdc++ is newer than the table."""
     fitting = [glibc for has, glibc in LIBSTDCXX.items() if has >= versions.get("GLIBCXX", (0,))]
     if not fitting:
         return None
@@ -51,7 +51,7 @@ def manylinux(versions: dict[str, Version]) -> str | None:
 
 
 def platform(wheel: pathlib.Path) -> str:
-    """The platform tag that the wheel may have; the one that it has where none can be told."""
+    """The wheel's platform tag; its current one if none can be determined."""
     given = wheel.stem.split("-")[-1]
     tag = manylinux(wanted(wheel))
     return given if tag is None else re.sub(r"^(many)?linux(_2_\d+)?", tag, given)

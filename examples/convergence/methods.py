@@ -1,6 +1,6 @@
-"""Room: examples/convergence. The ways to exchange gradients that are compared, by name.
+"""Room: examples/convergence. The compared ways to exchange gradients, by name.
 
-Each is a row: what it does to a DDP. Knows gtopk and torch's own hooks as a user does.
+Each is a row: how it changes a DDP. Uses gtopk and torch's own hooks as a user would.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gtopk
 
-# Takes a DDP, the density and the dense steps in the beginning.
+# Takes a DDP, the density and the number of dense steps at the start.
 Method = Callable[[DistributedDataParallel, float, int], gtopk.SparseState | None]
 
 
@@ -54,7 +54,7 @@ def _adaptive(ddp: DistributedDataParallel, density: float, steps: int) -> gtopk
     )
 
 
-# Without a density: they send what they send.
+# Without a density: what they send does not depend on one.
 PLAIN: dict[str, Method] = {"dense": _dense, "bf16": _bf16, "powersgd": _power_sgd}
 SPARSE: dict[str, Method] = {
     "gtopk": _sparse(),

@@ -1,4 +1,4 @@
-"""Room: examples/convergence. Runs as tables in Markdown: final scores beside dense, and why.
+"""Room: examples/convergence. Tables of runs in Markdown: final scores next to dense, and why.
 
     python examples/convergence/table.py runs.jsonl [--curves]
 
@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 from scipy.stats import t as student
 
 Record = dict[str, Any]
-# The claim: as good as dense but for so much. Of percentages points, of a loss a share of it.
+# The claim: no worse than dense by more than this: points of a percentage, or a share of a loss.
 POINTS, SHARE = 1.0, 0.01
 QUALITIES = ("recall", "contraction", "residual")
 
 
 class Cell(NamedTuple):
-    """The runs of one task, number of ranks and way to deal out data; all seeds."""
+    """The runs of one task, number of ranks and way of sharing data, with all seeds."""
 
     task: str
     ranks: int
@@ -47,7 +47,7 @@ class Row(NamedTuple):
 
 
 def mean_of(values: Sequence[float], digits: int = 2, *, sign: bool = False) -> str:
-    """A mean, and half of its 95 % interval (Student's t) where there are two values or more."""
+    """A mean, and half of its 95 % interval (Student's t) for two values or more."""
     text = f"{statistics.mean(values):{'+' if sign else ''}.{digits}f}"
     if len(values) < 2:
         return text
@@ -56,7 +56,7 @@ def mean_of(values: Sequence[float], digits: int = 2, *, sign: bool = False) -> 
 
 
 def cells_of(records: Iterable[Record]) -> dict[Cell, list[Record]]:
-    """Sort the runs into cells."""
+    """Sorts the runs into cells."""
     cells: dict[Cell, list[Record]] = defaultdict(list)
     for record in records:
         cells[Cell(*(record[name] for name in Cell._fields))].append(record)
@@ -64,7 +64,7 @@ def cells_of(records: Iterable[Record]) -> dict[Cell, list[Record]]:
 
 
 def rows_of(records: Sequence[Record]) -> list[Row]:
-    """Return one row for each method and density, in the order of the file."""
+    """Returns one row per method and density, in the order of the file."""
     dense = {each["seed"]: final(each) for each in records if each["method"] == "dense"}
     grouped: dict[tuple[str, float | None], list[Record]] = defaultdict(list)
     for each in records:
@@ -85,7 +85,7 @@ def final(record: Record) -> float:
 
 
 def keeps_up(row: Row, records: Sequence[Record]) -> bool | None:
-    """Whether the mean is within the claim; None where there is no dense run to compare with."""
+    """Whether the mean is within the claim; None without a dense run to compare with."""
     if not row.worse:
         return None
     dense = statistics.mean(final(each) for each in records if each["method"] == "dense")
@@ -94,7 +94,7 @@ def keeps_up(row: Row, records: Sequence[Record]) -> bool | None:
 
 
 def at_bytes(points: Sequence[dict[str, float]], budget: float) -> float:
-    """The score of the last point that had sent no more; NaN where none had."""
+    """The score at the last point that had sent no more; NaN if there is none."""
     within = [each["score"] for each in points if each["bytes"] <= budget]
     return within[-1] if within else math.nan
 
@@ -157,14 +157,14 @@ def curves(cell: Cell, records: Sequence[Record]) -> str:
 
 
 def _budget(rows: Sequence[Row]) -> float:
-    """Bytes for all: what the thriftiest of the largest density sends from beginning to end."""
+    """The common budget: what the most economical method of the largest density sends in all."""
     largest = max((row.density for row in rows if row.density is not None), default=None)
     totals = [max(each[-1]["bytes"] for each in row.points) for row in rows]
     return min(t for t, row in zip(totals, rows, strict=True) if row.density == largest)
 
 
 def _bytes_a_step(points: Sequence[dict[str, float]]) -> float:
-    """In the second half, where no warm-up is left."""
+    """Averaged over the second half, after any warm-up."""
     middle, last = points[len(points) // 2 - 1], points[-1]
     return (last["bytes"] - middle["bytes"]) / max(1, last["step"] - middle["step"])
 
@@ -174,7 +174,7 @@ def _has(row: Row, key: str) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the tables. Exit code: 0, or 2 where there is no run to show."""
+    """Prints the tables. Exit code: 0, or 2 if there is no run to show."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("files", nargs="+", type=pathlib.Path, help="of train.py")
     parser.add_argument("--curves", action="store_true", help="over the steps, for every method")

@@ -1,4 +1,4 @@
-"""Room: examples/convergence. Two small tasks whose data is there already: digits and text.
+"""Room: examples/convergence. Two small tasks that need no download: digits and text.
 
 Digits come with scikit-learn; the text is Python's own documentation, as `help()` shows it
 (pydoc_data). Knows data, nets and how ranks share data; must not know how gradients travel.
@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 SHARDS = ("alike", "skewed")
-_CONTEXT = 32  # characters that the transformer sees
+_CONTEXT = 32  # characters of context
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Task:
 
 
 def digits(rank: int, ranks: int, shards: str, seed: int) -> Task:
-    """An MLP of 50,826 parameters on 8x8 digits: percent of the test images named right.
+    """An MLP of 50,826 parameters on 8x8 digits: percentage of test images classified correctly.
 
-    skewed: images are dealt out in the order of their labels, so that with ten ranks each would
-    know one digit. A fifth of the images, another one for each seed, is the test.
+    skewed: images are dealt out in the order of their labels, so with ten ranks each would know one
+    digit. The test is a fifth of the images, a different one for each seed.
     """
     from sklearn.datasets import load_digits
 
@@ -73,10 +73,10 @@ def digits(rank: int, ranks: int, shards: str, seed: int) -> Task:
 
 
 def text(rank: int, ranks: int, shards: str, seed: int) -> Task:
-    """A transformer of some 114,000 parameters on characters: nats a character of other text.
+    """A transformer of about 114,000 parameters on characters: nats per character of unseen text.
 
-    skewed: each rank has topics of its own, neighbours in the alphabet; alike: parts of all topics.
-    Every tenth line of each topic is the test.
+    skewed: each rank has its own topics, alphabetical neighbours; alike: parts of all topics. Every
+    tenth line of each topic is for the test.
     """
     from pydoc_data.topics import topics
 
@@ -109,7 +109,7 @@ def text(rank: int, ranks: int, shards: str, seed: int) -> Task:
 
 
 class Transformer(nn.Module):
-    """Characters (N, L) to logits (N, L, characters): two layers of four heads, normed before."""
+    """Characters (N, L) to logits (N, L, characters): two pre-norm layers of four heads."""
 
     def __init__(self, characters: int, width: int = 64, layers: int = 2) -> None:
         """characters: how many there are."""
@@ -126,7 +126,7 @@ class Transformer(nn.Module):
         self.register_buffer("mask", mask, persistent=False)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """The logits of the next character at each place."""
+        """The logits of the next character at each position."""
         x = self.characters(inputs) + self.places[: inputs.shape[1]]
         return self.head(self.norm(self.layers(x, mask=self.mask, is_causal=True)))
 

@@ -1,11 +1,11 @@
-"""Room: examples/convergence. Trains small nets under every way to exchange gradients.
+"""Room: examples/convergence. Trains small nets with every way to exchange gradients.
 
     torchrun --nproc-per-node 4 examples/convergence/train.py --task digits --into runs.jsonl
     python examples/convergence/table.py runs.jsonl
 
 Every run is one line of JSON: score, loss, bytes sent, and how good the selections were, over time.
-A run that the file has already is not repeated, so that what was stopped can go on. Real ranks and
-DDP: nothing is simulated. All methods see the same nets, batches and optimizer for a seed.
+Runs that the file already has are skipped, so a stopped series can be continued. Real ranks and
+DDP: nothing is simulated. For a seed, all methods see the same nets, batches and optimizer.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from tqdm import tqdm
 
 import gtopk
 
-DENSE_SHARE = 0.1  # of all steps, in the beginning
+DENSE_SHARE = 0.1  # of all steps, at the start
 
 
 class Run(NamedTuple):
-    """What decides on a run. density: None for methods that have none."""
+    """What defines a run. density: None for methods that have none."""
 
     task: str
     ranks: int
@@ -42,11 +42,11 @@ class Run(NamedTuple):
 
 
 class Quality(NamedTuple):
-    """How good a step's selection was, of all ranks; acc is gradient plus residual.
+    """How good a step's selection was over all ranks; acc is gradient plus residual.
 
-    With m entries delivered, `recall` is the share of the first m of the sum of all acc that were
-    among them; `contraction` is |sum - delivered|^2 / |sum|^2, 1 - m/d at most for a selection that
-    is no worse than a random one; `residual` is the root of the mean of the ranks' |residual|^2.
+    With m entries delivered, `recall` is the share of the first m of the sum of all acc that are
+    among them; `contraction` is |sum - delivered|^2 / |sum|^2, at most 1 - m/d for a selection no
+    worse than a random one; `residual` is the root of the mean of the ranks' |residual|^2.
     """
 
     recall: float
@@ -55,7 +55,7 @@ class Quality(NamedTuple):
 
 
 def quality(model: torch.nn.Module, state: gtopk.SparseState) -> Quality:
-    """Measure the step whose results are in .grad. Collective, and not for every step: dense."""
+    """Measures the step whose results are in .grad. Collective and dense: not for every step."""
     delivered, left = [], []
     for name, parameter in model.named_parameters():
         residual = state.residual(name)
@@ -77,20 +77,20 @@ def quality(model: torch.nn.Module, state: gtopk.SparseState) -> Quality:
 
 
 def train(run: Run, task: Task) -> dict:
-    """Do one run; return its record, alike on all ranks."""
-    # What arrives in one bucket of DDP's arrives at one time: "adaptive" tells layers apart.
+    """Does one run; returns its record, the same on all ranks."""
+    # Parameters of one DDP bucket become ready together: "adaptive" must see layers apart.
     ddp = DistributedDataParallel(
         task.model, bucket_cap_mb=0.01 if run.method == "adaptive" else None
     )
     dense_steps = round(DENSE_SHARE * run.steps)
     state = METHODS[run.method](ddp, run.density or 1.0, dense_steps)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=task.lr, momentum=0.9)
-    # Up for a tenth of the steps, then down to a tenth of the rate.
+    # The rate rises for a tenth of the steps, then falls to a tenth.
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda at: min((at + 1) / max(1, dense_steps), 1 - 0.9 * at / run.steps)
     )
     before, points = gtopk.stats()["bytes_sent"], []
-    sampling = 0  # bytes that measuring itself has sent
+    sampling = 0  # bytes sent by the measuring itself
     for step in range(1, run.steps + 1):
         inputs, targets = task.batch()
         loss = task.loss(ddp(inputs), targets)
@@ -116,7 +116,7 @@ def train(run: Run, task: Task) -> dict:
 
 
 def runs(options: argparse.Namespace, ranks: int) -> Iterator[Run]:
-    """All that is asked for: seed by seed, so that what is done is comparable at any time."""
+    """The requested runs, seed by seed, so that partial results are comparable."""
     for seed, shards in itertools.product(range(options.seeds), options.shards):
         for method in options.methods:
             for density in (None,) if method in PLAIN else options.densities:
@@ -124,7 +124,7 @@ def runs(options: argparse.Namespace, ranks: int) -> Iterator[Run]:
 
 
 def done(into: pathlib.Path) -> set[Run]:
-    """Read which runs the file has."""
+    """The runs that the file already has."""
     if not into.exists():
         return set()
     lines = into.read_text(encoding="utf-8").splitlines()
@@ -145,7 +145,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Do what is asked for and not in the file yet."""
+    """Does the requested runs that are not in the file yet."""
     options = parse()
     torch.set_num_threads(1)
     dist.init_process_group("gtopk")

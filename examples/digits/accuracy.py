@@ -1,6 +1,6 @@
-"""Room: examples/digits. Does gTop-k reach the accuracy of dense? Five seeds on five folds.
+"""Room: examples/digits. Does gTop-k reach dense training's accuracy? Five seeds on five folds.
 
-Knows the statistics of paired samples; must not know how a training runs (it is handed one).
+Knows the statistics of paired samples; must not know how a training runs (it is passed one).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from data import FOLDS
 from scipy.stats import t as student
 
-# The claim: at most so many points (percent) between the means.
+# The claim: at most this many percentage points between the means.
 POINTS = 1.0
 
 
@@ -45,7 +45,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def within(rows: Sequence[Sequence[float]]) -> bool:
-    """Whether the second column's mean lies no more than POINTS below the first's."""
+    """Whether the second column's mean is at most POINTS below the first's."""
     return statistics.mean(first - second for first, second in rows) <= POINTS
 
 

@@ -28,7 +28,7 @@ class Split:
 
 
 def load_fold(fold: int) -> Split:
-    """Fold `fold` of 5, stratified by class and always cut alike: 4/5 to train, 1/5 to test."""
+    """Fold `fold` of 5, stratified by class, always the same: 4/5 to train, 1/5 to test."""
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1)
     labels = torch.tensor(digits.target, dtype=torch.int64)
@@ -40,14 +40,14 @@ def load_fold(fold: int) -> Split:
 
 
 class Batches:
-    """The batches of one rank: one shuffle per epoch for all ranks, each takes its share of it.
+    """One rank's batches: one shuffle per epoch for all ranks, each of which takes its share.
 
-    Batches are of equal size on all ranks; what is left over at an epoch's end is dropped, and
-    another part of the data is left over in the next. Images are moved by up to a pixel.
+    Batches have equal sizes on all ranks; the rest at an epoch's end is dropped, a different part
+    of the data each time. Images are moved by up to a pixel.
     """
 
     def __init__(self, split: Split, batch: int, rank: int, world: int, seed: int) -> None:
-        """batch: images per rank and step; seed: of the shuffles and of the moves."""
+        """batch: images per rank and step; seed: for the shuffles and the moves."""
         self._split = split
         self._batch = batch
         self._rank = rank
@@ -56,7 +56,7 @@ class Batches:
         self._moves = torch.Generator().manual_seed(seed * 1_000 + rank + 1)
 
     def per_epoch(self) -> int:
-        """How many batches each rank takes in one epoch."""
+        """How many batches each rank takes per epoch."""
         return len(self._split.train_labels) // (self._batch * self._world)
 
     def epoch(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

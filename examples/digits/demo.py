@@ -26,7 +26,7 @@ HOSTS = 4
 
 @dataclass(frozen=True)
 class Run:
-    """One training: what it is called and what train.py is told."""
+    """One training: its name and train.py's arguments."""
 
     name: str
     backend: str
@@ -34,7 +34,7 @@ class Run:
 
 
 def runs(density: float) -> list[Run]:
-    """The trainings that the demo compares, the yardstick first."""
+    """The trainings that the demo compares, the baseline first."""
     return [
         Run("dense over gloo", "gloo", 0.0),
         Run("dense over gtopk", "gtopk", 0.0),
@@ -44,7 +44,7 @@ def runs(density: float) -> list[Run]:
 
 def train(hosts: Hosts, run: Run, options: argparse.Namespace, *, fold: int = 0) -> list[dict]:
     """Trains on all hosts and returns every rank's record. Raises RuntimeError with the ranks'
-    output when one fails, parameters that differ between ranks included."""
+    output if one fails or if parameters differ between ranks."""
     records = options.output / "records" / f"{run.name.replace(' ', '-')}-fold{fold}"
     shutil.rmtree(records, ignore_errors=True)
     command = [
@@ -55,7 +55,7 @@ def train(hosts: Hosts, run: Run, options: argparse.Namespace, *, fold: int = 0)
     if isinstance(hosts, Lab):
         command += ["--interface", hosts.interface]
     print(f"demo: {run.name}: starting {hosts.hosts} ranks", flush=True)
-    # Rank 0 shows its progress bar; the others' output is kept for the case of a failure.
+    # Rank 0 shows its progress bar; the other ranks' output is kept in case of a failure.
     outcome = hosts.run(command, timeout=options.timeout, show=[0], cwd=str(ROOT))
     if not outcome.ok:
         raise RuntimeError(f"{run.name} failed\n{outcome.report()}")
@@ -69,7 +69,7 @@ def train(hosts: Hosts, run: Run, options: argparse.Namespace, *, fold: int = 0)
 
 
 def make_hosts(bandwidth: str) -> tuple[Hosts, str]:
-    """The hosts for `bandwidth`, and how to call them in a title."""
+    """The hosts for `bandwidth`, and their description for a title."""
     reason = why_not()
     if bandwidth == "loopback" or reason is not None:
         if bandwidth != "loopback":
@@ -135,9 +135,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> int:
-    """Runs what was asked for; the exit code is 1 when a run fails or a claim does not hold."""
+    """Runs what was asked for; the exit code is 1 if a run fails or a claim does not hold."""
     options = parse()
-    # SIGTERM ends the demo as Ctrl-C does: through the lab's clean-up.
+    # SIGTERM ends the demo like Ctrl-C: through the lab's clean-up.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         if options.accuracy:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-# First steps of a phase are left out of its seconds per step: DDP lays its buckets out anew after
-# the first, and libraries allocate.
+# The first steps of a phase do not count: DDP rebuilds its buckets after the first one, and
+# libraries allocate.
 SETTLING_STEPS = 2
 
 
@@ -21,10 +21,10 @@ class StepClock:
     """Splits each step into computing, compressing and communicating.
 
     A step's gradients are ready when the last one has been accumulated; from then until backward
-    returns the rank does nothing but wait for the reduction. Of this wait, the time that the engine
-    spent selecting and committing is called compress, what is left communicate (waiting for slower
-    ranks is in it); all the rest of the step is compute. What travels or is compressed behind
-    backward costs nothing here, as it costs the training nothing.
+    returns the rank only waits for the reduction. Of this wait, the time that the engine spent
+    selecting and committing is called compress, and the rest communicate (including waiting for
+    slower ranks); all other time of the step is compute. What travels or is compressed while
+    backward runs costs nothing here, as it costs the training nothing.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class StepClock:
         compressing: Callable[[], float],
     ) -> None:
         """phases: (name, steps) in order; interface: whose bytes to count, or None; compressing:
-        the seconds that the engine has spent on it so far."""
+        returns the seconds that the engine has spent on compression so far."""
         self._phases = phases
         self._interface = interface
         self._compressing = compressing
@@ -50,21 +50,21 @@ class StepClock:
         self._ready = time.perf_counter()
 
     def start(self) -> None:
-        """The training begins."""
+        """Call when the training begins."""
         self._start = time.perf_counter()
         self._mark()
 
     def step_begins(self) -> None:
-        """The forward pass comes next."""
+        """Call before the forward pass."""
         self._begin = time.perf_counter()
         self._compressed = self._compressing()
 
     def gradients_reduced(self) -> None:
-        """Backward has returned: the gradients are everybody's."""
+        """Call when backward has returned and gradients are reduced."""
         self._wait = time.perf_counter() - self._ready
 
     def step_ends(self, loss: float) -> None:
-        """The optimizer has stepped."""
+        """Call when the optimizer has stepped."""
         now = time.perf_counter()
         compress = min(self._wait, self._compressing() - self._compressed)
         self._steps.append((now - self._begin, compress, self._wait - compress))
@@ -74,7 +74,7 @@ class StepClock:
             self._mark()
 
     def stop(self) -> None:
-        """The training is over."""
+        """Call when the training is over."""
         self._seconds = time.perf_counter() - self._start
 
     def _boundaries(self) -> list[int]:
@@ -129,7 +129,7 @@ class StepClock:
 
 
 def interface_bytes(interface: str | None) -> int | None:
-    """Bytes that the interface has sent since it exists; None without an interface."""
+    """Bytes that the interface has sent since it was created; None without an interface."""
     if interface is None:
         return None
     with open(f"/sys/class/net/{interface}/statistics/tx_bytes", encoding="ascii") as counter:
@@ -137,7 +137,7 @@ def interface_bytes(interface: str | None) -> int | None:
 
 
 def machine_ticks() -> tuple[int, int]:
-    """(busy, all) clock ticks of all cores of the machine since it started."""
+    """(busy, all) clock ticks of all the machine's cores since boot."""
     with open("/proc/stat", encoding="ascii") as stat:
         ticks = [int(field) for field in stat.readline().split()[1:9]]
     return sum(ticks) - ticks[3] - ticks[4], sum(ticks)

@@ -1,6 +1,6 @@
-"""Room: examples/digits. ResNet-20 as He et al. (2016) built it for CIFAR-10, for one grey channel.
+"""Room: examples/digits. ResNet-20 as He et al. (2016) built it for CIFAR-10, one grey channel.
 
-Knows torch.nn alone. 269,434 parameters in three stages of 16, 32 and 64 channels.
+Uses only torch.nn. 269,434 parameters in three stages of 16, 32 and 64 channels.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ResNet20(nn.Module):
     """(N, 1, H, W) images to (N, 10) logits; digits come as 8x8, so the last stage sees 2x2."""
 
     def __init__(self, classes: int = 10) -> None:
-        """classes: how many logits come out."""
+        """classes: the number of logits."""
         super().__init__()
         stages, channels_in = [], 16
         for channels, stride in ((16, 1), (32, 2), (64, 2)):

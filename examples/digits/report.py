@@ -1,6 +1,6 @@
-"""Room: examples/digits. The comparison's table and picture, made of the ranks' records.
+"""Room: examples/digits. The comparison's table and picture, from the ranks' records.
 
-Knows matplotlib; must not know how the records came about.
+Knows matplotlib; must not know where the records come from.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot
 
-# Loss is averaged over so many steps: one step's batch says little.
+# Loss is averaged over this many steps: one step's batch says little.
 _SMOOTHING = 11
 _COLUMNS = (
     ("", ""),
@@ -27,12 +27,12 @@ _COLUMNS = (
     ("CPU", "s/rank"),
     ("cores", "busy"),
 )
-# Told apart by eyes of every kind, and in grey by their line style (Okabe and Ito's palette).
+# Colour-blind safe (Okabe and Ito's palette), and told apart in grey by line style.
 _STYLES = (("#0072B2", "-"), ("#E69F00", "--"), ("#009E73", "-"))
 
 
 def table(results: dict[str, list[dict]]) -> str:
-    """Aligned rows, one per training and, where the density warms up, one more for what follows.
+    """Aligned rows, one per training and, if the density warms up, one more for what follows.
 
     Means over ranks. Milliseconds per step are the sum of the three columns after it.
     """
@@ -58,7 +58,7 @@ def table(results: dict[str, list[dict]]) -> str:
 
 def _costs(ranks: list[dict], phases: range) -> list[str]:
     def mean(key: str) -> float:
-        """Per step, over the phases' steps and over ranks."""
+        """Per step, averaged over the phases' steps and over ranks."""
         steps = sum(ranks[0]["phases"][p]["steps"] for p in phases)
         total = sum(r["phases"][p][key] * r["phases"][p]["steps"] for r in ranks for p in phases)
         return total / steps / len(ranks)
@@ -105,7 +105,7 @@ def draw(results: dict[str, list[dict]], path: pathlib.Path, title: str) -> None
 
 
 def smoothed(losses: list[float]) -> list[float]:
-    """The mean over a window centred on each step, narrower where the steps end."""
+    """The mean over a window centred on each step, narrower towards the ends."""
     reach = _SMOOTHING // 2
     windows = [losses[max(0, i - reach) : i + reach + 1] for i in range(len(losses))]
     return [sum(window) / len(window) for window in windows]

@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node 4 examples/digits/train.py --backend gtopk --density 0.01
 
-Knows torch and gtopk as a user does; must not know the network lab or the comparison that
-tools/demo makes of several runs. The lines a user's own script needs are those that name gtopk.
+Uses torch and gtopk as a user would; must not know the network lab or the comparison that
+tools/demo makes of several runs. A user's own script needs only the lines that name gtopk.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import OneCycleLR
 from tqdm import tqdm
 
-# 256 KiB are a quarter of this model: gradients leave while backward still computes the others.
+# 256 KiB is a quarter of this model: gradients leave while backward still computes others.
 UNIT_BYTES = 256 * 2**10
-# Densities of the first epochs, in parts of the training: (density, share of all steps).
+# Densities at the start, as parts of the training: (density, share of all steps).
 WARMUP = ((0.25, 0.1), (0.05, 0.2))
 
 
@@ -94,7 +94,7 @@ def train(options: argparse.Namespace) -> dict:
 
 
 def engine_seconds(backend: str):
-    """A function that gives the seconds the engine spent selecting and committing so far."""
+    """A function that returns the seconds the engine has spent selecting and committing so far."""
     if backend != "gtopk":
         return lambda: 0.0
     import gtopk
@@ -107,7 +107,7 @@ def engine_seconds(backend: str):
 
 
 def average_batch_statistics(model: torch.nn.Module) -> None:
-    """Makes the running statistics of batch normalisation those of all ranks' data."""
+    """Averages batch normalisation's running statistics over all ranks' data."""
     buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
     flat = torch.cat([buffer.flatten() for buffer in buffers])
     dist.all_reduce(flat)
@@ -117,14 +117,14 @@ def average_batch_statistics(model: torch.nn.Module) -> None:
 
 
 def accuracy(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
-    """The share (0…1) of images whose digit is named right."""
+    """The share (0…1) of images whose digit is recognised."""
     model.eval()
     with torch.no_grad():
         return (model(images).argmax(1) == labels).float().mean().item()
 
 
 def gathered(value: str) -> list[str]:
-    """Every rank's value, in the order of ranks."""
+    """Every rank's value, in rank order."""
     values: list = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return values
@@ -148,7 +148,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Trains, says how it went, and leaves the record where asked."""
+    """Trains, prints the result, and writes the record where asked."""
     options = parse()
     record = train(options)
     if options.records:

@@ -1,9 +1,9 @@
-"""gtopk-pingpong's layer `messages` beside UCX's own ucx_perftest, by turns in one run.
+"""gtopk-pingpong's layer `messages` next to UCX's own ucx_perftest, in turn within one run.
 
-Both of the same UCX library, with the same UCX_TLS and settings of gtopk, error handling on.
-Latencies are halves of there and back, bandwidths of a window of messages one way; of each the
-percentile is taken (50: the median), and of the turns the median. Bars: a latency of at most
-1.1 times UCX's and 1 us, a bandwidth of at least 0.95 times (--strict: exit 1 where one is missed).
+Both use the same UCX library, with gtopk's UCX_TLS and settings, and error handling on. Latencies
+are half a round trip, bandwidths those of a window of messages one way; of each the percentile is
+taken (50: the median), and over the turns the median. Bars: a latency of at most 1.1 times UCX's
+plus 1 us, a bandwidth of at least 0.95 times (--strict: exit 1 if one is missed).
 
 .venv/bin/python tools/bench/beside.py shm tcp
 .venv/bin/python tools/bench/beside.py 1gbit --sizes 8,64K,4M        # two hosts of the lab (root)
@@ -47,7 +47,7 @@ def bytes_of(text: str) -> int:
 
 
 class Pair:
-    """Two places, and how a command is started in each."""
+    """Two places, and how to start a command in each."""
 
     def __init__(self, name: str, stack) -> None:
         self.name = name
@@ -76,7 +76,7 @@ class Pair:
         return {**os.environ, **SETTINGS, **segments, **tls, **devices, **library}
 
     def run(self, server: list[str], client: list[str], env: dict[str, str]) -> str:
-        """What the client says; it comes again while the server does not listen yet."""
+        """Returns the client's output; retries while the server does not listen yet."""
         serving = subprocess.Popen(
             [*self.enter(0), *server], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -103,16 +103,16 @@ class Pair:
 
 
 def rounds(size: int, slow: bool) -> int:
-    """Some hundred megabytes of each size, a few of a shaped link."""
+    """A few hundred megabytes of each size, a few on a shaped link."""
     most = (16 if slow else 512) << 20
     return max(5, min(2000, most // max(size, 1)))
 
 
 def ours(pair: Pair, mode: str, size: int, window: int, percentile: float, env) -> float:
-    """Seconds of one message one way."""
+    """Seconds for one message one way."""
     count = rounds(size, pair.lab is not None) // (1 if mode == "lat" else window) + 5
     if size > 1 << 16:
-        count *= 10  # of which it takes a tenth
+        count *= 10  # of which it runs a tenth
     port = pair.port()
     options = ["--layer", "messages", "--mode", mode, "--window", str(window)]
     options += ["-b", str(size), "-e", str(size), "-n", str(count), "-w", "5"]
@@ -128,7 +128,7 @@ def ours(pair: Pair, mode: str, size: int, window: int, percentile: float, env) 
 
 
 def theirs(pair: Pair, mode: str, size: int, window: int, percentile: float, env) -> float:
-    """The same of ucx_perftest, whose bandwidth is that of the whole run."""
+    """The same with ucx_perftest, whose bandwidth is that of the whole run."""
     port = str(pair.port())
     count = rounds(size, pair.lab is not None) + (5 if mode == "lat" else 5 * window)
     test = ["-t", f"tag_{mode}", "-s", str(size), "-n", str(count), "-w", "5"]
@@ -146,7 +146,7 @@ def theirs(pair: Pair, mode: str, size: int, window: int, percentile: float, env
 
 
 def compare(pair: Pair, mode: str, size: int, arguments, segment: str) -> dict:
-    """The two by turns."""
+    """Runs both in turn."""
     env = pair.environment(segment)
     measured = {"gtopk": [], "ucx": []}
     for turn in range(arguments.turns):
@@ -173,7 +173,7 @@ def compare(pair: Pair, mode: str, size: int, arguments, segment: str) -> dict:
 
 
 def show(row: dict) -> None:
-    """One line of the table: times of latencies, rates of bandwidths, and which is better."""
+    """One line of the table: times for latencies, rates for bandwidths, and the ratio."""
     size, mine, other = row["bytes"], row["gtopk_seconds"], row["ucx_seconds"]
     if row["mode"] == "lat":
         figures = f"{mine * 1e6:12.2f} {other * 1e6:12.2f}   us   {mine / other:6.2f}"
@@ -187,7 +187,7 @@ def show(row: dict) -> None:
 
 
 def main() -> int:
-    """Measure, print, and say whether the bars were met."""
+    """Measures, prints, and says whether the bars were met."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

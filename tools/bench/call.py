@@ -1,8 +1,8 @@
 """Benchmark: calls as torch makes them.
 
-The whole sparse all-reduce: select, exchange and write back, by several algorithms by turns if
---algorithm is given more than once. With --small, all_reduce of 8 bytes:
-five runs paired with gloo, and where each microsecond goes.
+The whole sparse all-reduce: select, exchange and write back; several algorithms take turns if
+--algorithm is given more than once. With --small, all_reduce of 8 bytes: five runs paired with
+gloo, and where each microsecond goes.
 
 Runs on every rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set; `tools/bench/run call`
 starts it in a network lab or on loopback. Rank 0 prints the rows.
@@ -22,17 +22,17 @@ import gtopk
 
 
 class Small:
-    """Calls of all_reduce of 8 bytes: how long each took."""
+    """Calls of all_reduce of 8 bytes, timed."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        """Of `group`, gtopk's or another's."""
+        """group: gtopk's or another's."""
         self.group = group
         self.tensor = torch.zeros(2)
         self.whole: list[float] = []
         self.operator: list[float] = []
 
     def run(self, calls: int, *, future: bool = False) -> None:
-        """Add so many calls, waited for by their Work or by its future."""
+        """Adds this many calls, waited for by their Work or by its future."""
         for _ in range(calls):
             start = time.perf_counter()
             work = dist.all_reduce(self.tensor, group=self.group, async_op=True)
@@ -45,12 +45,12 @@ class Small:
             self.operator.append(called - start)
 
     def median(self) -> float:
-        """Return the median of all calls so far, in microseconds."""
+        """Returns the median of all calls so far, in microseconds."""
         return statistics.median(self.whole) * 1e6
 
 
 def means(group: dist.ProcessGroup, calls: int, *, future: bool) -> dict[str, float]:
-    """Return the mean microseconds of each part of a call; they add up to the whole."""
+    """Returns the mean microseconds of each part of a call; they add up to the whole."""
     small = Small(group)
     before = gtopk.stats(group)
     small.run(calls, future=future)
@@ -65,7 +65,7 @@ def means(group: dist.ProcessGroup, calls: int, *, future: bool) -> dict[str, fl
 
 
 def measure_small(calls: int, runs: int) -> None:
-    """Print the paired runs and the table of parts."""
+    """Prints the paired runs and the table of parts."""
     ours = dist.group.WORLD
     assert ours is not None
     gloo = dist.new_group(backend="gloo")
@@ -77,7 +77,7 @@ def measure_small(calls: int, runs: int) -> None:
         print(f"{'gtopk(us)':>9} {'gloo(us)':>9} {'ratio':>6} {'load':>6}")
     for _ in range(runs):
         pair = Small(ours), Small(gloo)
-        for _ in range(10):  # what disturbs one disturbs the other
+        for _ in range(10):  # a disturbance hits both
             for small in pair:
                 small.run(calls // 10)
         if first:
@@ -94,7 +94,7 @@ def measure_small(calls: int, runs: int) -> None:
 
 
 def main() -> None:
-    """Measure call after call and report on rank 0."""
+    """Measures call by call and reports on rank 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--elements", type=int, default=500_000)
     parser.add_argument("-k", type=int, default=25_557)
@@ -114,7 +114,7 @@ def main() -> None:
 
 
 def measure_sparse(elements: int, k: int, calls: int, algorithms: list[str]) -> None:
-    """Print the times of the sparse all-reduce."""
+    """Prints the times of the sparse all-reduce."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     generator = torch.Generator().manual_seed(1 + rank)
     gradient = torch.randn(elements, generator=generator)

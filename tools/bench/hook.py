@@ -1,9 +1,9 @@
-"""Benchmark: what gtopk.sparse_hook costs beyond torch's hook that does nothing.
+"""Benchmark: what gtopk.sparse_hook costs beyond torch's no-op hook.
 
-Two models, each under both hooks by turns: an MLP of 25 million parameters, where the difference is
-said in copies (memcpy) of its gradient, taken in the same turns; and one of 120 small parameters,
-where it is said in milliseconds. A step is a forward and a backward, on one thread of torch's. CPU
-time, of all threads, is what tells where other work shares the cores; it leaves out what overlaps.
+Two models, each with both hooks in turn: an MLP of 25 million parameters, where the difference is
+given in copies (memcpy) of its gradient, timed in the same turns; and one of 120 small parameters,
+where it is given in milliseconds. A step is a forward and a backward, with one torch thread. CPU
+time, over all threads, is meaningful where other work shares the cores; it does not show overlap.
 
 Runs on every rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set; `tools/bench/run hook
 --hosts 1 --rate none` starts it where there is nothing to send. Rank 0 prints the rows.
@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gtopk
 
 PHASES = ("compress", "exchange", "commit")
-WARM_UP = 3  # DDP makes its buckets again, and memory is touched for the first time
+WARM_UP = 3  # DDP rebuilds its buckets, and memory is touched for the first time
 
 
 class Cost(NamedTuple):
@@ -37,24 +37,24 @@ class Cost(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """One step under each hook."""
+    """One step with each hook."""
 
     plain: Cost
     hooked: Cost
 
 
 def cost_of(work: Callable[[], object]) -> Cost:
-    """Run it once."""
+    """Runs it once."""
     wall, cpu = time.perf_counter(), time.process_time()
     work()
     return Cost((time.perf_counter() - wall) * 1e3, (time.process_time() - cpu) * 1e3)
 
 
 class Pair:
-    """One model under both hooks."""
+    """One model with both hooks."""
 
     def __init__(self, width: int, layers: int, arguments: argparse.Namespace) -> None:
-        """Wrap two copies of an MLP of square layers with a bias each."""
+        """Wraps two copies of an MLP of square layers with a bias each."""
         view = {"gradient_as_bucket_view": arguments.bucket_view}
         models = []
         for _ in range(2):
@@ -70,13 +70,13 @@ class Pair:
         self.turns = 0
 
     def step(self, ddp: DistributedDataParallel) -> Cost:
-        """Time a forward and a backward."""
+        """Times a forward and a backward."""
         ddp.zero_grad()
         dist.barrier()
         return cost_of(lambda: ddp(self.x).square().mean().backward())
 
     def turn(self) -> Turn:
-        """Time a step under each hook, which begin by turns."""
+        """Times a step with each hook; they take turns at going first."""
         self.turns += 1
         if self.turns % 2:
             plain = self.step(self.plain)
@@ -86,12 +86,12 @@ class Pair:
 
 
 def row(name: str, values: Sequence[float]) -> None:
-    """Print median, least and most."""
+    """Prints median, least and most."""
     print(f"{name:40} {statistics.median(values):9.2f} {min(values):9.2f} {max(values):9.2f}")
 
 
 def report(turns: Sequence[Turn], unit: str, copy: Cost) -> None:
-    """Print the steps, and their differences in `unit`, which `copy` is one of."""
+    """Prints the steps, and their differences in `unit`, one of which is `copy`."""
     print(f"{'':40} {'p50':>9} {'min':>9} {'max':>9}")
     row("no-op hook, step (ms)", [each.plain.wall for each in turns])
     row("gtopk hook, step (ms)", [each.hooked.wall for each in turns])
@@ -105,7 +105,7 @@ def report(turns: Sequence[Turn], unit: str, copy: Cost) -> None:
 
 
 def phases() -> list[float]:
-    """Return the milliseconds that the core has spent so far in each of its phases."""
+    """Returns the milliseconds that the core has spent so far in each of its phases."""
     now = gtopk.stats()
     return [1e3 * float(now[f"{each}_seconds"]) for each in PHASES]
 
@@ -142,7 +142,7 @@ def small(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Measure both models."""
+    """Measures both models."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

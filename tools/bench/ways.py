@@ -1,10 +1,10 @@
-"""Benchmark: a training step under each way to use gtopk, by turns, in one run.
+"""Benchmark: a training step with each way to use gtopk, in turn, within one run.
 
-The net is an MLP whose layers differ in size. Every setting has a model, an optimizer and a state
-of its own; a turn runs one step of each, in an order that goes round. Beside the wall time, what
-the core spent selecting and committing, and what is predicted: the step without any exchange
-(`no_sync`) plus what the planner says of an exchange that starts when the backward has ended
-("model"), or of what is left of those beside the backward when it has ended ("layer-wise").
+The net is an MLP whose layers differ in size. Every setting has its own model, optimizer and state;
+a turn runs one step of each, in rotating order. Prints, next to the wall time, the time that the
+core spent selecting and committing, and a prediction: the step without any exchange (`no_sync`)
+plus what the planner predicts for an exchange that starts when the backward has ended ("model"), or
+for the part that is left by then of those beside the backward ("layer-wise").
 
 Runs on every rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set; `tools/bench/run ways
 --hosts 4 --rate 100mbit` starts it. Rank 0 prints the rows.
@@ -33,9 +33,9 @@ WARM_UP = 9  # adaptive densities are chosen in the eighth
 
 
 def network(net: str) -> tuple[nn.Module, tuple[int, ...]]:
-    """Return a model and the shape of one input.
+    """Returns a model and the shape of one input.
 
-    layers: 1.6 million parameters in five layers of 66 to 787 thousand. demo: that of tools/demo.
+    layers: 1.6 million parameters in five layers of 66 to 787 thousand. demo: tools/demo's net.
     """
     torch.manual_seed(0)
     if net == "demo":
@@ -50,7 +50,7 @@ def network(net: str) -> tuple[nn.Module, tuple[int, ...]]:
 
 
 def wrapped(way: Way) -> DistributedDataParallel:
-    """DDP in small buckets: what lies in one bucket arrives at one time."""
+    """DDP with small buckets: parameters of one bucket become ready together."""
     return DistributedDataParallel(way.net, bucket_cap_mb=way.bucket)
 
 
@@ -72,7 +72,7 @@ class Way:
         make(self)
 
     def step(self) -> None:
-        """Time one."""
+        """Times one step."""
         dist.barrier()
         core, begin = _core_seconds(), time.perf_counter()
         self.optimizer.zero_grad()
@@ -94,7 +94,7 @@ def _core_seconds() -> float:
 
 
 def alone(way: Way) -> None:
-    """Compute, and nothing else."""
+    """Computes and exchanges nothing."""
     ddp = wrapped(way)
 
     class Quiet(nn.Module):
@@ -106,7 +106,7 @@ def alone(way: Way) -> None:
 
 
 def dense(way: Way) -> None:
-    """DDP's own."""
+    """DDP's own exchange."""
     way.call = wrapped(way)
 
 
@@ -121,7 +121,7 @@ def attached(**arguments: object) -> Callable[[Way], None]:
 
 
 def scaled(density: float) -> Callable[[Way], None]:
-    """The same under a loss scale."""
+    """The same with a loss scale."""
 
     def make(way: Way) -> None:
         way.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -157,7 +157,7 @@ def sharded(density: float) -> Callable[[Way], None]:
 
 
 def predictions(ways: dict[str, Way], density: float) -> dict[str, float]:
-    """Milliseconds of exchange that the backward does not hide, by the planner. Collective."""
+    """The planner's milliseconds of exchange that the backward does not hide. Collective."""
 
     def cost(elements: int, kind: object, at: float) -> float:
         planned = gtopk.plan(elements, density=at)
@@ -170,7 +170,7 @@ def predictions(ways: dict[str, Way], density: float) -> dict[str, float]:
             units = ways[name].state.units
             left[name] = sum(cost(unit.selected_numel, None, density) for unit in units)
     if "layer-wise" in ways:
-        # When layers are ready is what its state measured, on the slowest rank.
+        # When layers are ready was measured by its state, on the slowest rank.
         state = ways["layer-wise"].state
         ready = torch.tensor(state.overlap.stopwatch.ready(), dtype=torch.float64)
         dist.all_reduce(ready, dist.ReduceOp.MAX)
@@ -188,7 +188,7 @@ def predictions(ways: dict[str, Way], density: float) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure."""
+    """Measures all settings."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("-n", "--turns", type=int, default=21)
     parser.add_argument("--density", type=float, default=0.01)

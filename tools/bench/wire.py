@@ -1,9 +1,9 @@
-"""What the link allows: the walk of `gtopk` over plain sockets, nothing merged.
+"""What the link allows: the walk of `gtopk` over plain sockets, without merging.
 
-Every rank exchanges one list of fixed size with its partner of each round of recursive doubling
-(P a power of two), as gtopk-bench-exchange does, through select() and non-blocking sockets. A byte
-back acknowledges each list; `--unacknowledged` shows what happens without. Started on every rank
-with RANK, WORLD_SIZE and MASTER_ADDR set, hosts numbered onwards from the master's address
+Every rank exchanges one list of fixed size with its partner of each round of recursive doubling (P
+a power of two), like gtopk-bench-exchange, through select() and non-blocking sockets. A byte back
+acknowledges each list; `--unacknowledged` shows what happens without. Started on every rank with
+RANK, WORLD_SIZE and MASTER_ADDR set, hosts numbered upwards from the master's address
 (tools/bench/run does it). Prints one line on rank 0.
 """
 
@@ -21,7 +21,7 @@ PORT = 7000
 
 
 def connect_partners(rank: int, rounds: int) -> list[socket.socket]:
-    """One connection per round, the partner's of round t at [t]."""
+    """One connection per round; that to round t's partner is at [t]."""
     master = ipaddress.ip_address(socket.gethostbyname(os.environ["MASTER_ADDR"]))
     listener = socket.create_server(("", PORT), backlog=rounds)
     by_rank: dict[int, socket.socket] = {}
@@ -49,7 +49,7 @@ def connect_partners(rank: int, rounds: int) -> list[socket.socket]:
 def exchange(
     connection: socket.socket, data: memoryview, room: memoryview, acknowledge: bool
 ) -> None:
-    """Send a list and receive one, at once; then a byte each way."""
+    """Sends a list and receives one at the same time; then a byte each way."""
     size = len(data) - 1
     end = size + 1 if acknowledge else size
     sent = received = 0
@@ -65,7 +65,7 @@ def exchange(
 
 
 def main() -> None:
-    """Measure, and print on rank 0."""
+    """Measures, and prints on rank 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bytes", type=int, default=204_520, help="of one list")
     parser.add_argument("-n", "--exchanges", type=int, default=200)
@@ -93,7 +93,7 @@ def main() -> None:
             f"min {min(samples):.3f} ms, "
             f"p50 {statistics.median(samples):.3f} ms, mean {statistics.mean(samples):.3f} ms"
         )
-    time.sleep(0.5)  # nobody closes a connection that a partner still reads
+    time.sleep(0.5)  # a partner may still be reading from a connection
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@
         outcome = lab.run([sys.executable, "train.py"], timeout=300)
         print(outcome.ranks[0].output, lab.counters()[0].tx_bytes)
 
-Knows Linux (unshare, nsenter, ip, tc) and the launch environment of torch.distributed; must not
-know gtopk, UCX beyond its environment variables, or torch itself: the standard library is all it
-imports. Why the shaping is what it is: docs/lab.md.
+Knows Linux (unshare, nsenter, ip, tc) and torch.distributed's launch environment; must not know
+gtopk, UCX beyond its environment variables, or torch itself: it imports only the standard library.
+Why the shaping is what it is: docs/lab.md.
 """
 
 from netlab.hosts import Counters, Hosts, Loopback

@@ -80,7 +80,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _probe(arguments: argparse.Namespace) -> int:
     with _make(arguments, 2) as hosts:
         calibration = calibrate(hosts)
-        # What may travel free is the calibrated bucket, whatever bucket was asked for.
+        # The calibrated bucket may travel free, whatever bucket was asked for.
         allowance = Shape.of(hosts.shape.rate).burst if hosts.shape else 0
     print(calibration.table())
     print(
@@ -139,7 +139,7 @@ def main() -> int:
     check = commands.add_parser("check", help="say whether a lab can be made here, and why not")
     check.set_defaults(action=_check)
     arguments = parser.parse_args()
-    # SIGTERM ends us like Ctrl-C does: through the context managers.
+    # SIGTERM ends us like Ctrl-C: through the context managers.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         return arguments.action(arguments)

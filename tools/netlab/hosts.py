@@ -18,7 +18,7 @@ Command = Sequence[str] | Callable[[int], Sequence[str]]
 
 @dataclass(frozen=True)
 class Counters:
-    """What a host's interface has carried since it was made, link headers and ARP included."""
+    """What a host's interface has carried since its creation, link headers and ARP included."""
 
     tx_bytes: int
     rx_bytes: int
@@ -35,7 +35,7 @@ class Counters:
 
 
 class Hosts(abc.ABC):
-    """Hosts, numbered from 0, that run so many ranks of a command each: rank r on host
+    """Hosts, numbered from 0, that each run ranks_per_host ranks of a command: rank r on host
     r // ranks_per_host, or, dealt out in turn, on host r % hosts."""
 
     interface: str
@@ -52,15 +52,15 @@ class Hosts(abc.ABC):
 
     @property
     def ranks(self) -> int:
-        """How many ranks a command runs as."""
+        """The number of ranks that a command runs as."""
         return self.hosts * self.ranks_per_host
 
     def host_of(self, rank: int) -> int:
-        """The host that a rank runs on."""
+        """The host on which a rank runs."""
         return rank % self.hosts if self.in_turn else rank // self.ranks_per_host
 
     def local_rank(self, rank: int) -> int:
-        """Its place among the ranks of its host, in their order."""
+        """The rank's position among the ranks of its host."""
         return rank // self.hosts if self.in_turn else rank % self.ranks_per_host
 
     @abc.abstractmethod
@@ -69,11 +69,11 @@ class Hosts(abc.ABC):
 
     @abc.abstractmethod
     def enter(self, host: int) -> list[str]:
-        """The argv prefix that runs a command on `host`; the process stays the same one."""
+        """The argv prefix that runs a command on `host`, in the same process."""
 
     @abc.abstractmethod
     def free_port(self, host: int) -> int:
-        """A TCP port that nobody listens on at `host` now."""
+        """A TCP port on `host` on which nothing listens now."""
 
     def environment(self, rank: int, port: int) -> dict[str, str]:
         """What rank `rank` gets on top of the caller's environment; host 0 serves the store."""
@@ -99,17 +99,17 @@ class Hosts(abc.ABC):
     ) -> Job:
         """Starts `command` as every rank and returns at once.
 
-        command: an argv, or a function of the rank that gives one. env: added last, so it beats
-        what the lab sets; None takes a variable away. show: ranks whose output goes to the terminal
-        as it is (progress bars) and is not collected. on_line(rank, line): called from reader
-        threads for collected lines.
-        Call it from a thread that outlives the job: the ranks die with the thread that made them.
+        command: an argv, or a function that returns one for a rank. env: applied last, so it
+        overrides what the lab sets; None removes a variable. show: ranks whose output goes straight
+        to the terminal (progress bars) and is not collected. on_line(rank, line): called from
+        reader threads for collected lines. Call this from a thread that outlives the job: the ranks
+        die with the thread that started them.
         """
         port = self.free_port(0)
         commands, envs = [], []
         for rank in range(self.ranks):
             argv = command(rank) if callable(command) else command
-            # The ranks' end is tied to ours, so that not even SIGKILL leaves them behind.
+            # The ranks' lives are tied to ours, so that not even SIGKILL leaves them behind.
             tether = ["setpriv", "--pdeathsig", "KILL", "env", "-C", cwd or os.getcwd()]
             commands.append([*self.enter(self.host_of(rank)), *tether, *map(str, argv)])
             chosen = {**os.environ, **self.environment(rank, port), **(env or {})}
@@ -134,11 +134,11 @@ class Hosts(abc.ABC):
         return job.wait(timeout, failure_grace=failure_grace)
 
     def counters(self) -> list[Counters] | None:
-        """Every host's interface counters now; None where hosts share one interface."""
+        """Every host's interface counters now; None if hosts share one interface."""
         return None
 
     def close(self) -> None:
-        """Kills what still runs. Idempotent."""
+        """Kills what is still running. Idempotent."""
         for job in self._jobs:
             job.stop()
         self._jobs.clear()
@@ -168,6 +168,6 @@ class Loopback(Hosts):
             return probe.getsockname()[1]
 
     def environment(self, rank: int, port: int) -> dict[str, str]:
-        """As the base, with the local ranks of one host; UCX may use its shared memory."""
+        """As in the base class, plus the local ranks of one host; UCX may use its shared memory."""
         local = {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(self.hosts)}
         return {**super().environment(rank, port), **local}

@@ -1,7 +1,7 @@
 """Room: tools/netlab. One command running as P ranks: start, watch, collect, end.
 
-Knows processes; must not know how a host was made. Signals go only to processes that the job
-started, each the leader of a process group of its own.
+Knows processes; must not know how hosts are made. Signals go only to processes that the job
+started, each the leader of its own process group.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class RankResult:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended: its ranks in order, and whether the watchdog ended it.
-    machine_cpu_share: busy share (0…1) of all cores of the machine while the job ran, others'
-    work included. No time should be claimed from a run above 0.8."""
+    """How a job ended: its ranks in order, and whether the watchdog ended it. machine_cpu_share:
+    busy share (0…1) of all the machine's cores while the job ran, other work included. No time
+    should be claimed from a run above 0.8."""
 
     ranks: list[RankResult]
     timed_out: bool
@@ -45,11 +45,11 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Every rank exited with code 0, in time."""
+        """Whether every rank exited with code 0 in time."""
         return not self.timed_out and all(rank.returncode == 0 for rank in self.ranks)
 
     def report(self) -> str:
-        """The ranks that failed and the end of what they printed; for an assertion's message."""
+        """The failed ranks and the end of their output; for an assertion's message."""
         lines = ["timed out"] if self.timed_out else []
         for rank in self.ranks:
             if rank.returncode != 0:
@@ -59,7 +59,7 @@ class Outcome:
 
 
 class _Rank:
-    """A running rank: its process and the thread that reads it to its end."""
+    """A running rank: its process, and the thread that reads its output to the end."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class _Rank:
                 self.lines.append(line)
                 if self.on_line is not None:
                     self.on_line(self.rank, line.rstrip("\n"))
-        # Leave the zombie for a moment: its times are read from /proc before it is reaped.
+        # Keep the zombie for a moment: its times are read from /proc before it is reaped.
         os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
         cpu_seconds = _cpu_seconds(self.process.pid)
         elapsed = time.monotonic() - self.started
@@ -128,11 +128,11 @@ class Job:
             raise
 
     def pid(self, rank: int) -> int:
-        """The process of `rank` itself: nothing stands between it and a signal."""
+        """The process of `rank` itself: no process stands between it and a signal."""
         return self._ranks[rank].process.pid
 
     def signal(self, rank: int, number: int = signal.SIGKILL) -> None:
-        """Sends a signal to one rank alone (SIGKILL: a crash; SIGSTOP: a wedged host)."""
+        """Sends a signal to one rank only (SIGKILL: a crash; SIGSTOP: a wedged host)."""
         if self._ranks[rank].process.returncode is None:
             os.kill(self.pid(rank), number)
 
@@ -147,9 +147,9 @@ class Job:
     def wait(self, timeout: float | None = None, *, failure_grace: float | None = 10.0) -> Outcome:
         """Waits for all ranks and returns how they ended; never raises for a rank's failure.
 
-        timeout: seconds until the watchdog kills what still runs (None: no watchdog).
-        failure_grace: once a rank has failed, the others get so many seconds before they are
-        killed (None: they run on; for tests of what survivors do).
+        timeout: seconds until the watchdog kills what is still running (None: no watchdog).
+        failure_grace: once a rank has failed, the others get this many seconds before they are
+        killed (None: they go on, for tests of what survivors do).
         """
         end = None if timeout is None else time.monotonic() + timeout
         failed_at = None
@@ -173,7 +173,7 @@ class Job:
         return self._outcome(timed_out)
 
     def stop(self) -> None:
-        """Kills what still runs, with its children, and waits until it is gone. Idempotent."""
+        """Kills what is still running, with its children, and waits for its end. Idempotent."""
         for rank in self._ranks:
             if rank.result is None:
                 rank.signal_group(signal.SIGKILL)
@@ -193,7 +193,7 @@ class Job:
 
 
 def print_line(rank: int, line: str) -> None:
-    """An `on_line` that shows every rank's output on the terminal as it comes."""
+    """An `on_line` that prints every rank's output on the terminal as it comes."""
     # One write: print() makes two, and another rank's line could come between.
     sys.stdout.write(f"[{rank}] {line}\n")
     sys.stdout.flush()
@@ -201,7 +201,7 @@ def print_line(rank: int, line: str) -> None:
 
 def _cpu_seconds(pid: int) -> float:
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
-        # After the name, which may hold spaces: field 14 is utime and 15 stime, in ticks.
+        # After the name, which may contain spaces: field 14 is utime and 15 stime, in ticks.
         fields = stat.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 

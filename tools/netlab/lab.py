@@ -1,11 +1,11 @@
-"""Room: tools/netlab. Hosts made of Linux namespaces, joined by a bridge, shaped on every link.
+"""Room: tools/netlab. Hosts made of Linux namespaces, joined by a bridge, with shaped links.
 
 Knows unshare, nsenter, ip and tc; must not know what runs on the hosts.
 
-Each host, and the switch between them, is a nameless set of namespaces (network, host name, IPC,
+Each host, and the switch between them, is an unnamed set of namespaces (network, host name, IPC,
 mounts) held by one `cat` that waits on a pipe from us. Nothing is named in the machine's own
-namespace, so labs of parallel processes cannot collide; when this process ends, however it ends,
-the pipes close, the holders exit and the kernel takes the namespaces, links and shaping with them.
+namespace, so labs of parallel processes cannot collide; when this process ends, in any way, the
+pipes close, the holders exit and the kernel removes the namespaces, links and shaping with them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import tempfile
 from netlab.hosts import Counters, Hosts
 from netlab.shape import Shape
 
-# Ranks of a host share memory with nobody else: System V's is per IPC namespace, POSIX's lies in a
-# /dev/shm of its own.
-# /sys of the parent shows the parent's interfaces, and UCX reads /sys/class/net; /proc/sys is per
-# namespace by itself. IPv6 is off, unless it is all there is, so that only the ranks' own traffic
-# is on the wire.
+# Ranks of a host share memory with nobody else: System V's is per IPC namespace, and POSIX's lies
+# in the host's own /dev/shm.
+# The parent's /sys shows the parent's interfaces, and UCX reads /sys/class/net; /proc/sys is per
+# namespace anyway. IPv6 is off, unless it is all there is, so that only the ranks' own traffic is
+# on the wire.
 _HOLDER = """
 set -e
 echo "$1" > /proc/sys/kernel/hostname
@@ -47,7 +47,7 @@ _FREE_PORT = "import socket; s = socket.socket(); s.bind(('', 0)); print(s.getso
 
 
 class LabError(RuntimeError):
-    """The lab cannot be made here, or a step of making it failed; says which and what to do."""
+    """The lab cannot be made here, or a step of making it failed; says why and what to do."""
 
 
 class _Namespace:
@@ -100,14 +100,14 @@ class _Namespace:
 
 
 class Lab(Hosts):
-    """P hosts of their own, each one's egress and its switch port shaped alike.
+    """P separate hosts; each one's egress and its switch port are shaped alike.
 
-    hosts: 1…250. ranks_per_host: they reach each other through shared memory, and other hosts over
-    the one link of theirs. in_turn: ranks are dealt out one by one; else neighbours share a host.
+    hosts: 1…250. ranks_per_host: they reach one another through shared memory, and other hosts over
+    their one link. in_turn: ranks are dealt out one by one; otherwise neighbours share a host.
     rate: "100mbit" and the like (see Shape.of), a Shape, or None for links as fast as the machine.
-    congestion_control: of TCP on every host; cubic is what Linux uses where nobody chose another.
-    ipv6: hosts have IPv6 addresses instead of IPv4 ones. Interfaces are called eth0, hosts host0,
-    host1, …, reachable by these names. Needs root; raises LabError with what is missing.
+    congestion_control: TCP's on every host; cubic is Linux's usual default. ipv6: hosts have IPv6
+    addresses instead of IPv4 ones. Interfaces are called eth0, hosts host0, host1, …, and these
+    names resolve. Needs root; raises LabError saying what is missing.
     """
 
     interface = "eth0"
@@ -141,8 +141,8 @@ class Lab(Hosts):
         with tempfile.NamedTemporaryFile("w", prefix="netlab-hosts-") as names:
             names.write("127.0.0.1 localhost\n")
             for host in range(self.hosts):
-                # The second line answers those who ask for the name of an IPv4 peer that reached
-                # an IPv6 socket; a name of its own keeps `host0` an IPv4 name.
+                # The second line answers queries for the name of an IPv4 peer that reached an IPv6
+                # socket; its separate name keeps `host0` an IPv4 name.
                 names.write(f"{self.address(host)} host{host}\n")
                 if not self.ipv6:
                     names.write(f"::ffff:{self.address(host)} host{host}.lab\n")
@@ -168,10 +168,10 @@ class Lab(Hosts):
             switch.run("tc", "-batch", "-", script=ports + "\n")
         for host in range(self.hosts):
             own = self.address(host)
-            # A namespace takes the machine's congestion control over and may choose only among
-            # those that the machine allows; a route may name any.
+            # A namespace inherits the machine's congestion control and may choose only among those
+            # that the machine allows; a route may name any.
             if self.ipv6:
-                # Without the wait for another host of that address.
+                # nodad: no wait for another host with that address.
                 lines = [f"addr add {own}/64 dev eth0 nodad", "link set eth0 up"]
                 route = f"route replace {_SUBNET6} dev eth0 proto kernel"
             else:
@@ -210,7 +210,7 @@ class Lab(Hosts):
         ]
 
     def qdiscs(self) -> list[dict]:
-        """`tc -json qdisc show` of every host's interface and then of every switch port.
+        """`tc -json qdisc show` of every host's interface, then of every switch port.
 
         options.rate is in bytes per second, options.burst in bytes.
         """
@@ -220,7 +220,7 @@ class Lab(Hosts):
         return [json.loads(text)[0] for text in texts]
 
     def close(self) -> None:
-        """Kills what still runs and takes the hosts down. Idempotent."""
+        """Kills what is still running and takes the hosts down. Idempotent."""
         super().close()
         for namespace in self._namespaces:
             namespace.close()
@@ -254,10 +254,10 @@ def why_not() -> str | None:
 
 
 def _propagation() -> str | None:
-    """How a namespace of ours keeps its mounts to itself, as unshare names it; None: it cannot.
+    """How a namespace of ours can keep its mounts private, in unshare's terms; None: it cannot.
 
-    A chroot's root is no mount point as a rule, and cannot be made private. It need not be where
-    the mounts around it are shared with nobody.
+    A chroot's root is usually no mount point, and cannot be made private. It need not be if the
+    mounts around it are shared with nobody.
     """
     with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as lines:
         mounts = [line.split() for line in lines]

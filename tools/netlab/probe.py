@@ -1,11 +1,11 @@
-"""Room: tools/netlab. Is this link what it says it is? Measures a lab before its times count.
+"""Room: tools/netlab. Is this link what it claims to be? Measures a lab before its times count.
 
-Knows TCP sockets and the clock; must not know torch. The server and the client run as two ranks of
-the lab (`netlab probe` starts them); all times are the client's, half of a round trip.
+Knows TCP sockets and the clock; must not know torch. Server and client run as two ranks of the lab
+(`netlab probe` starts them); all times are the client's, half of a round trip.
 
-What is compared, and why a false lab fails: a token bucket refills while ranks compute, so a
-message after a pause travels free up to the burst, while back-to-back messages do not. A lab whose
-gapped and back-to-back times differ makes sparse traffic look faster than its wire.
+Why a badly shaped lab fails: a token bucket refills while ranks compute, so a message after a pause
+travels free up to the burst, while back-to-back messages do not. A lab whose gapped and
+back-to-back times differ makes sparse traffic look faster than its wire.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Points, ping-pong times by size (s, one way), and what fit made of them."""
+    """Points, ping-pong times by size (s, one way), and the result of fit."""
 
     points: list[Point]
     alpha: float
@@ -52,7 +52,7 @@ class Calibration:
 
         allowance: bytes that may travel free, the bucket calibrated for the rate (never the bucket
         in use, or a larger one would excuse itself). One latency is allowed on top: the smallest
-        messages are latency alone, which sleeping cores vary.
+        messages are all latency, which varies with sleeping cores.
         """
         slack = allowance * self.beta + self.points[0].gapped
         return [
@@ -63,7 +63,7 @@ class Calibration:
         ]
 
     def exact_from(self) -> int | None:
-        """The size from which on both agree within 10 % with nothing allowed; None if never."""
+        """The size from which both agree within 10 % with nothing allowed; None if never."""
         exact = None
         for p in reversed(self.points):
             if abs(p.gapped - p.back_to_back) > AGREEMENT * p.back_to_back:
@@ -72,7 +72,7 @@ class Calibration:
         return exact
 
     def table(self) -> str:
-        """Aligned rows for people; times in ms."""
+        """Aligned rows; times in ms."""
         rows = [f"{'size(B)':>9} {'wire':>9} {'back2back':>9} {'gapped':>9} {'gap/b2b':>8}"]
         for p in self.points:
             wire = "-" if p.wire is None else f"{p.wire * 1e3:.3f}"
@@ -188,7 +188,7 @@ def _measure(link: socket.socket, sizes: list[int], repeats: int) -> dict:
                 link.sendall(data[:size])
             _receive(link, 1, buffer)
             seconds.append(time.perf_counter() - start)
-        # The reply costs one latency; the rest is the stream's own time.
+        # The reply costs one latency; the rest is the time of the stream itself.
         latency = result["pingpong"][sizes[0]]
         result["stream"][size] = (min(seconds) - latency) / count
     return result
@@ -211,7 +211,7 @@ def _main() -> None:
 
 
 def _connect(address: tuple[str, int]) -> socket.socket:
-    """Rank 0 may still be starting: tries again until it listens, for 30 s at most."""
+    """Rank 0 may still be starting: retries until it listens, for at most 30 s."""
     end = time.monotonic() + 30
     while True:
         try:

@@ -1,6 +1,6 @@
-"""Room: tools/netlab. What one shaped link is: rate, MTU and bucket, as `tc tbf` takes them.
+"""Room: tools/netlab. One shaped link: rate, MTU and bucket, as `tc tbf` takes them.
 
-Pure: runs nothing. The settings decide whether a measurement can be believed, see docs/lab.md.
+Pure: it runs nothing. The settings decide whether a measurement can be trusted, see docs/lab.md.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 # Ethernet, IPv4 and TCP with timestamps: what tbf counts on top of a segment's payload.
 _HEADER_BYTES = 14 + 20 + 32
 
-# Queue of a switch port. tbf drops what exceeds it; 4 MiB is a common switch's shared buffer.
+# The queue of a switch port. tbf drops what exceeds it; 4 MiB is a common switch's shared buffer.
 _QUEUE_BYTES = 4 << 20
 
 
@@ -21,7 +21,7 @@ _QUEUE_BYTES = 4 << 20
 class Shape:
     """One direction of one link.
 
-    rate: as tc writes it ("100mbit"); mtu in bytes; burst: bytes of the token bucket, which a
+    rate: in tc's notation ("100mbit"); mtu in bytes; burst: bytes of the token bucket, which a
     message can travel free after a pause; calibrated: probed, so that times may be claimed from it.
     """
 
@@ -32,11 +32,11 @@ class Shape:
 
     @staticmethod
     def of(rate: str, *, burst: int | None = None, mtu: int | None = None) -> Shape:
-        """The settings for `rate` ("100mbit"), the calibrated ones where they exist.
+        """The settings for `rate` ("100mbit"), calibrated ones if they exist.
 
-        A rate between two calibrated ones gets the settings of the next calibrated rate at or above
-        it and is marked as not calibrated; so is any explicit burst or mtu.
-        Raises ValueError for text that is not a number and kbit, mbit or gbit.
+        A rate between two calibrated ones gets the settings of the next higher calibrated rate and
+        is marked as not calibrated; so is any explicit burst or mtu. Raises ValueError for text
+        other than a number and kbit, mbit or gbit.
         """
         speed = bits_per_second(rate)
         chosen = next((s for s in CALIBRATED.values() if s.bits_per_second >= speed), None)
@@ -61,15 +61,15 @@ class Shape:
         return payload + _HEADER_BYTES * max(1, -(-payload // segment))
 
     def wire_seconds(self, payload: int) -> float:
-        """Seconds the link needs for a TCP message of `payload` bytes, without any latency."""
+        """Seconds the link needs for a TCP message of `payload` bytes, without latency."""
         return self.wire_bytes(payload) * 8 / self.bits_per_second
 
     def soonest_seconds(self, payload: int) -> float:
-        """The lower bound of a message's time on an idle link: a full bucket travels free."""
+        """A lower bound of a message's time on an idle link: a full bucket travels free."""
         return max(0.0, (payload - self.burst) * 8 / self.bits_per_second)
 
     def tc(self, device: str) -> str:
-        """The line of `tc -batch` that shapes what leaves `device`."""
+        """The `tc -batch` line that shapes what leaves `device`."""
         return (
             f"qdisc add dev {device} root tbf rate {self.rate} burst {self.burst} "
             f"limit {_QUEUE_BYTES}"

@@ -1,7 +1,7 @@
-"""The console commands: each runs the program of its name that the package brings along.
+"""The console commands: each runs the program of the same name from the package.
 
-A package of its own, as importing gtopk imports torch, which takes seconds. The program takes the
-place of this process, so that signals and exit codes are its own.
+This is a separate package, as importing gtopk imports torch, which takes seconds. The program
+replaces this process, so signals and exit codes are its own.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import NoReturn
 
 
 def allreduce() -> NoReturn:
-    """Run gtopk-allreduce."""
+    """Runs gtopk-allreduce."""
     _run("gtopk-allreduce")
 
 
 def info() -> NoReturn:
-    """Run gtopk-info."""
+    """Runs gtopk-info."""
     _run("gtopk-info")
 
 
 def pingpong() -> NoReturn:
-    """Run gtopk-pingpong."""
+    """Runs gtopk-pingpong."""
     _run("gtopk-pingpong")
 
 
 def _run(name: str) -> NoReturn:
     program = pathlib.Path(__file__).parent / "bin" / name
-    # The UCX that Python would load, also where its wheel lies in another folder than this one.
+    # The UCX that Python would load, even if its wheel lies in another folder than this one.
     ucx = importlib.util.find_spec("libucx")
     if ucx is not None and ucx.submodule_search_locations:
         folder = os.path.join(ucx.submodule_search_locations[0], "lib")
