@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/support/program.hpp"
@@ -37,6 +39,38 @@ TEST(Standalone, ProgramOfTheExamplesRuns) {
   }
   EXPECT_EQ(printed(ranks[0]), "rank 0 of 2: 2\n");
   EXPECT_EQ(printed(ranks[1]), "rank 1 of 2: 2\n");
+}
+
+std::ptrdiff_t occurrences(std::string_view text, std::string_view of) {
+  std::ptrdiff_t count = 0;
+  for (std::size_t at = 0; (at = text.find(of, at)) != std::string_view::npos; at += of.size()) {
+    ++count;
+  }
+  return count;
+}
+
+// With recursive doubling to log2 P others, and to one more where a rank is folded.
+// tools/bench/startup.py counts those of 64 processes.
+TEST(Standalone, RanksConnectToThoseThatTheyExchangeListsWithAndToNobodyElse) {
+  for (const auto& made :
+       {std::vector<std::ptrdiff_t>{1, 1}, {3, 1, 3, 1, 2, 2}, {3, 3, 3, 3, 3, 3, 3, 3}}) {
+    const std::string port = std::to_string(free_port());
+    std::vector<Program> ranks;
+    for (std::size_t rank = 0; rank < made.size(); ++rank) {
+      ranks.emplace_back(EXAMPLE_PROGRAM, std::vector<std::string>(),
+                         Program::Variables{{"RANK", std::to_string(rank)},
+                                            {"WORLD_SIZE", std::to_string(made.size())},
+                                            {"MASTER_ADDR", "127.0.0.1"},
+                                            {"MASTER_PORT", port},
+                                            {"GTOPK_LOG_LEVEL", "info"}});
+    }
+    for (std::size_t rank = 0; rank < made.size(); ++rank) {
+      const Ended ended = ranks[rank].join();
+      EXPECT_EQ(ended.code, 0) << ended.err;
+      EXPECT_EQ(occurrences(ended.err, " connects to "), made[rank])
+          << "rank " << rank << " of " << made.size() << ": " << ended.err;
+    }
+  }
 }
 
 TEST(Standalone, ProgramWithABootstrapOfItsOwnGoesThroughAGroupsWholeLife) {

@@ -289,6 +289,41 @@ INSTANTIATE_TEST_SUITE_P(Every, CountedLists,
                                                               "rs-ag", "exact", "hierarchical",
                                                               "gtopk-placed")));
 
+/// How many other ranks a rank exchanges lists with.
+std::uint64_t partners_of(const std::string& algorithm, std::uint32_t ranks, std::uint32_t rank) {
+  return messages_of(algorithm == "gtopk-tree" ? algorithm : "gtopk", ranks, rank, 30);
+}
+
+/// To how many others it is connected.
+std::uint64_t connections_of(InprocRanks& ranks, std::uint32_t rank) {
+  std::uint64_t connections = 0;
+  for (std::uint32_t other = 0; other < ranks.size(); ++other) {
+    const transport::PeerId peer = ranks.group(rank)->peer(other);
+    connections += ranks.fabric().port(rank).connected(peer) ? 1 : 0;
+  }
+  return connections;
+}
+
+// log2 P of them with gtopk, and one more where a rank is folded.
+TEST(CountedConnections, AreThoseToTheRanksThatListsAreExchangedWith) {
+  for (const char* const algorithm : {"gtopk", "gtopk-tree", "topk", "rs-ag", "exact"}) {
+    for (const std::uint32_t size : {1U, 2U, 6U, 7U, 64U}) {
+      SCOPED_TRACE(testing::Message() << algorithm << " P=" << size);
+      InprocRanks ranks(size, {.seed = size});
+      const Problem problem = full_problem(size, algorithm, DataType::kFloat32, 300, 30);
+      ASSERT_EQ(support::differs_from_reference(ranks, problem), "");
+      for (std::uint32_t rank = 0; rank < size; ++rank) {
+        const std::uint64_t partners = size == 1 ? 0 : partners_of(algorithm, size, rank);
+        EXPECT_EQ(connections_of(ranks, rank), partners) << "rank " << rank;
+        if (size == 64 && std::string(algorithm) == "gtopk") {
+          EXPECT_EQ(partners, 6U);
+        }
+      }
+      EXPECT_TRUE(ranks.close().empty());
+    }
+  }
+}
+
 // A host's other ranks send one list each to their leader, or what gtopk-tree would send among
 // them; leaders exchange what gtopk would among that many ranks.
 TEST(CountedHosts, SendWhatGtopkSendsAmongTheirLeadersWhateverRanksTheyHave) {
