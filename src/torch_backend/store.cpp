@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -22,6 +23,42 @@ auto calling(std::string_view what, std::string_view key, F f) {
   } catch (const std::exception& error) {
     throw Error(ErrorKind::kBootstrap,
                 c10::str("torch's Store: ", what, " '", key, "': ", error.what()));
+  }
+}
+
+struct Client {
+  c10::weak_intrusive_ptr<c10d::Store> of;
+  c10::weak_intrusive_ptr<c10d::Store> client;
+};
+
+/// The store itself, or where a call that waits keeps other threads out, as in a TCPStore, a client
+/// of our own: else whoever waits in the store would keep this process from looking up addresses,
+/// even that of a rank that asks whether it lives. All groups over a store share one.
+c10::intrusive_ptr<c10d::Store> for_lookups(const c10::intrusive_ptr<c10d::Store>& store) {
+  if (dynamic_cast<const c10d::TCPStore*>(store.get()) == nullptr) {
+    return store;
+  }
+  static std::mutex mutex;
+  static std::vector<Client> clients;
+  const std::lock_guard lock(mutex);
+  const c10::weak_intrusive_ptr<c10d::Store> here(store);
+  std::erase_if(clients, [](const Client& each) { return each.client.expired(); });
+  for (const Client& each : clients) {
+    if (each.of == here) {
+      if (auto client = each.client.lock()) {
+        return client;
+      }
+    }
+  }
+  try {
+    auto client = store->clone();
+    clients.push_back({.of = here, .client = c10::weak_intrusive_ptr<c10d::Store>(client)});
+    return client;
+  } catch (const std::exception& error) {
+    LOG(WARNING) << "gtopk: no client of its own for the store, so that a thread that waits in the "
+                    "store delays lookups of addresses: "
+                 << error.what();
+    return store;
   }
 }
 
@@ -72,7 +109,7 @@ std::shared_ptr<Directory> directory_of(const c10::intrusive_ptr<c10d::Store>& g
     job_store = prefixed->getUnderlyingNonPrefixStore();
   }
   return directory_over(std::make_shared<TorchStore>(group_store),
-                        std::make_shared<TorchStore>(job_store));
+                        std::make_shared<TorchStore>(for_lookups(job_store)));
 }
 
 }  // namespace gtopk::torch_backend

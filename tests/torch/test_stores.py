@@ -1,0 +1,89 @@
+"""Room: tests/torch. What the process does with torch's store besides leaves its groups alone."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Rank, RankSet
+
+import gtopk
+
+pytestmark = pytest.mark.loopback
+
+SOON, LONG = timedelta(seconds=1), timedelta(seconds=60)
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[RankSet]:
+    with RankSet(2, joins=False) as ranks:
+        yield ranks
+
+
+def store_of(me: Rank, kind: str, folder: str) -> dist.Store:
+    if kind == "file":
+        return dist.FileStore(str(pathlib.Path(folder) / "store"), me.size)
+    if kind == "prefixes":
+        return dist.PrefixStore("a", dist.PrefixStore("b", me.store))
+    return me.store
+
+
+def check_who_waits_in_the_store_is_asked(me: Rank, kind: str, folder: str) -> None:
+    """Rank 1 has not talked to rank 0, whose address it needs to say that it lives."""
+    store = store_of(me, kind, folder)
+    backend = gtopk.create_backend(store, me.rank, me.size, LONG, name=f"waits in {kind}")
+    backend._set_default_timeout(SOON)
+    if me.rank == 0:
+        with pytest.raises(dist.DistBackendError, match=r"rank 1 \(.*never entered all_reduce"):
+            backend.allreduce([torch.ones(3)]).wait()
+        store.set(f"asked in {kind}", "")
+    else:
+        store.get(f"asked in {kind}")
+    backend.shutdown()
+
+
+@pytest.mark.parametrize("kind", ["tcp", "prefixes", "file"])
+def test_a_rank_that_waits_in_the_store_is_not_taken_for_dead(
+    two: RankSet, kind: str, tmp_path: pathlib.Path
+) -> None:
+    two.run(check_who_waits_in_the_store_is_asked, kind, str(tmp_path))
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def check_groups_share_one_client(me: Rank) -> None:
+    world = gtopk.create_backend(me.store, me.rank, me.size, LONG, name="world")
+    world.barrier().wait()
+    before = open_files()
+    groups = [gtopk.create_backend(me.store, me.rank, me.size, LONG, name=str(i)) for i in range(9)]
+    for group in groups:
+        group.barrier().wait()
+    assert open_files() == before
+    for group in [*groups, world]:
+        group.shutdown()
+
+
+def test_all_groups_over_a_store_share_one_more_client(two: RankSet) -> None:
+    two.run(check_groups_share_one_client)
+
+
+def check_no_client_is_left(me: Rank) -> None:
+    counts = []
+    for number in range(4):
+        backend = gtopk.create_backend(me.store, me.rank, me.size, LONG, name=f"left {number}")
+        backend.barrier().wait()
+        backend.shutdown()
+        del backend
+        counts.append(open_files())
+    assert counts[1:] == counts[:1] * 3
+
+
+def test_the_client_goes_with_the_last_group(two: RankSet) -> None:
+    two.run(check_no_client_is_left)
