@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 import shutil
 import socket
 import subprocess
@@ -14,8 +15,14 @@ from ranks import WATCHDOG, environment
 
 pytestmark = pytest.mark.loopback
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "build/release/tests/standalone/example_program"
 ALLREDUCE = str(pathlib.Path(sys.executable).parent / "gtopk-allreduce")
+INFO = str(pathlib.Path(sys.executable).parent / "gtopk-info")
 PINGPONG = str(pathlib.Path(sys.executable).parent / "gtopk-pingpong")
+PRTERUN = ["prterun", "--allow-run-as-root", "--map-by", ":oversubscribe"]
+MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
 SHORT = ["-b", "4K", "-e", "4K", "-n", "2", "-w", "0", "-a", "all", "--check"]
 
 
@@ -55,24 +62,77 @@ def by_hand(tmp_path_factory) -> dict[str, int]:
 
 def test_torchrun_gives_the_same_bits(by_hand, tmp_path):
     path = tmp_path / "out.json"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    done = run(
-        [*torchrun, "--no-python", "--nproc-per-node", "2", ALLREDUCE, *SHORT, "--json", str(path)]
-    )
+    done = run([*TORCHRUN, "--nproc-per-node", "2", ALLREDUCE, *SHORT, "--json", str(path)])
     assert done.returncode == 0, done.stderr
     assert results(path) == by_hand
 
 
-def test_mpirun_gives_the_same_bits(by_hand, tmp_path):
-    mpirun = shutil.which("mpirun")
-    if mpirun is None:
-        pytest.skip("no mpirun here")
+@pytest.mark.parametrize(
+    ("launcher", "before"),
+    [
+        (MPIRUN, []),
+        (MPIRUN, ["env", "-u", "OMPI_COMM_WORLD_RANK", "-u", "OMPI_COMM_WORLD_SIZE"]),
+        (PRTERUN, []),
+    ],
+    ids=["mpirun", "PMIx alone", "prterun"],
+)
+def test_pmix_gives_the_same_bits(by_hand, tmp_path, launcher: list[str], before: list[str]):
+    if shutil.which(launcher[0]) is None:
+        pytest.skip(f"no {launcher[0]} here")
     path = tmp_path / "out.json"
-    launched = [mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "2"]
-    for place in ([], ["--rendezvous", f"127.0.0.1:{free_port()}"]):  # by PMIx; by --rendezvous
+    launched = [*launcher, "-n", "2", *before]
+    for place in ([], ["--rendezvous", f"127.0.0.1:{free_port()}"]):  # by PMIx; as told
         done = run([*launched, ALLREDUCE, *SHORT, "--json", str(path), *place])
         assert done.returncode == 0, done.stderr
         assert results(path) == by_hand
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [[*TORCHRUN, "--nproc-per-node", "3"], [*MPIRUN, "-n", "3"], [*PRTERUN, "-n", "3"]],
+    ids=["torchrun", "mpirun", "prterun"],
+)
+def test_the_doctor_tests_the_ranks_of(launcher: list[str]):
+    if shutil.which(launcher[0]) is None:
+        pytest.skip(f"no {launcher[0]} here")
+    done = run([*launcher, INFO, "--doctor", "--json"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = json.loads(done.stdout)
+    assert (record["ranks"], len(record["hosts"]), record["failed"]) == (3, 1, [])
+    (row,) = record["rows"]  # one host, by its two lowest ranks
+    assert "/" in row["transports"]
+    assert row["latency_seconds"] > 0
+    assert min(row["bytes_per_second"]) > 0
+
+
+@pytest.mark.parametrize("launcher", [MPIRUN, PRTERUN], ids=["mpirun", "prterun"])
+def test_the_doctor_names_the_link_that_does_not_work_under(launcher: list[str]):
+    if shutil.which(launcher[0]) is None:
+        pytest.skip(f"no {launcher[0]} here")
+
+    def on(host: str, transports: str) -> list[str]:
+        variables = ["-x", f"GTOPK_HOST={host}", "-x", f"UCX_TLS={transports}"]
+        return ["-n", "1", *variables, INFO, "--doctor", "--timeout", "5"]
+
+    # What these two can use they have not in common.
+    done = run([*launcher, *on("a", "tcp,self"), ":", *on("b", "posix,self")])
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "failed\n  - host 0 (a) and host 1 (b), by ranks 0 and 1: " in done.stdout
+
+
+@pytest.mark.long
+def test_sixty_four_ranks_make_the_connections_that_they_use():
+    if shutil.which("mpirun") is None:
+        pytest.skip("no mpirun here")
+    if not EXAMPLE.exists():
+        pytest.skip(f"{EXAMPLE.relative_to(ROOT)} is not built: tools/test --long builds it")
+    startup = [sys.executable, str(ROOT / "tools/bench/startup.py")]
+    done = run([*startup, "--ranks", "6,64", "--turns", "1"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.findall(r"^ +(\d+) .* (\d+), ([\d, ]+)$", done.stdout, re.M) == [
+        ("6", "12", "1, 2, 3"),
+        ("64", "384", "6"),
+    ]
 
 
 def test_the_commands_run_without_torch_and_pass_exit_codes_on():

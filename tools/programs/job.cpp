@@ -144,6 +144,12 @@ LaunchEnvironment launched(const JobOptions& options) {
   LaunchEnvironment environment;
   if (!options.rendezvous.empty()) {
     environment = rendezvous_at(options.rendezvous);
+    if (place.said_by == "PMIx") {  // it has not been asked for the rank yet
+      const LaunchEnvironment told = pmix_environment();
+      environment.rank = told.rank;
+      environment.world_size = told.world_size;
+      return environment;
+    }
   } else if (place.said_by == "torchrun") {
     return launch_environment();
   } else if (place.said_by == "--ranks" && place.ranks > 1) {
