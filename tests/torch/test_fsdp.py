@@ -11,7 +11,7 @@ import torch.distributed as dist
 from ranks import Rank, RankSet
 from test_parallel import loss_of, network, trained_alone, whole
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import gtopk
@@ -30,14 +30,17 @@ class Training:
         dense=False,
         policy=None,
         lr=0.1,
+        shape=(2, 2),
         **arguments,
     ):
+        """shape: replicas and shards of each; there may be more ranks."""
         self.rank, self.at = me.rank, 0
-        self.mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+        ranks = torch.arange(shape[0] * shape[1]).view(shape)
+        self.mesh = DeviceMesh("cpu", ranks, mesh_dim_names=("replicate", "shard"))
         self.model = model or network()
         options = {"mesh": self.mesh if dense else self.mesh["shard"]}
         options["mp_policy"] = policy or MixedPrecisionPolicy()
-        for layer in list(self.model)[2:-1]:
+        for layer in list(self.model.children())[2:-1]:
             if isinstance(layer, nn.Linear):
                 fully_shard(layer, **options)
         fully_shard(self.model, **options)
@@ -147,9 +150,9 @@ def check_no_gradient_mass_is_lost(me: Rank) -> None:
         arrived: dict[int, torch.Tensor] = {}
         arrive = state.overlap.arrive
 
-        def listening(index: int, output: torch.Tensor, arrived=arrived, arrive=arrive) -> None:
+        def listening(index, output, names, arrived=arrived, arrive=arrive) -> None:
             arrived[index] = output.clone()
-            arrive(index, output)
+            arrive(index, output, names)
 
         state.overlap.arrive = listening
         for _ in range(3):
@@ -267,8 +270,6 @@ def check_what_it_cannot_take_is_named(me: Rank) -> None:
         gtopk.fsdp_hook(model, shards)
     with pytest.raises(ValueError, match="takes no unit="):
         gtopk.fsdp_hook(model, replicas, unit="model")
-    with pytest.raises(NotImplementedError, match=r"fsdp_hook\(scaler=\)"):
-        gtopk.fsdp_hook(model, replicas, scaler=torch.amp.GradScaler("cpu"))
     with pytest.raises(ValueError, match="not gtopk"):
         gtopk.fsdp_hook(model, gloo_replicas(me))
     with pytest.raises(ValueError, match="is sharded by FSDP"):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gtopk.exchange import ExactBucket, Exchange
 
@@ -24,16 +24,18 @@ def clip(
     ranks: int,
     exact: Sequence[ExactBucket] = (),
     scale: float = 1.0,
+    whole: Callable[[float], float] = float,
 ) -> None:
     """Scale the gradients of all of these, together, down to ``clip_norm / sqrt(ranks)``.
 
     The norm is that of all their elements, in double. One that is not finite clips nothing: such a
-    step does not happen. exact: sparse COO gradients, still multiplied by `scale`.
+    step does not happen. exact: sparse COO gradients, still multiplied by `scale`. whole: makes of
+    these gradients' norm that of a rank's, where other ranks hold the rest.
     """
     pieces = [piece for each in exchanges for piece in (*each.large, each.small) if piece.numel()]
     norms = [torch.linalg.vector_norm(piece, dtype=torch.float64).item() for piece in pieces]
     norms += [each.norm() / scale for each in exact]
-    norm, most = math.hypot(*norms), clip_norm / math.sqrt(ranks)
+    norm, most = whole(math.hypot(*norms)), clip_norm / math.sqrt(ranks)
     if not math.isfinite(norm) or norm <= most:
         return
     for piece in pieces:

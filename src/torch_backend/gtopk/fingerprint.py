@@ -49,8 +49,18 @@ def description(
     return lines
 
 
-def check_alike(lines: Sequence[Line], group: dist.ProcessGroup | None) -> None:
+_STATES = (
+    "the ranks' SparseStates are not alike",
+    "Make models and states in the same way on every rank, and load the checkpoint of one step",
+)
+
+
+def check_alike(
+    lines: Sequence[Line], group: dist.ProcessGroup | None, said: tuple[str, str] = _STATES
+) -> None:
     """Raise ValueError on every rank unless all of them pass the same lines. Collective.
+
+    said: what is wrong then, and what to do.
 
     The error names the first difference between this rank and the lowest rank that differs from it.
     """
@@ -63,9 +73,7 @@ def check_alike(lines: Sequence[Line], group: dist.ProcessGroup | None) -> None:
     theirs = [tuple(line) for line in json.loads(_texts(text, group)[other])]
     rank = dist.get_process_group_ranks(group)[other]
     raise ValueError(
-        "gtopk: the ranks' SparseStates are not alike: "
-        f"{first_difference(lines, theirs, f'rank {rank}')}. Make models and states in the same "
-        "way on every rank, and load the checkpoint of one step"
+        f"gtopk: {said[0]}: {first_difference(lines, theirs, f'rank {rank}')}. {said[1]}"
     )
 
 

@@ -137,8 +137,7 @@ class Overlap:
         state.choose()
         scaler, rates = state.scaler, state.rates
         self._scale = 1.0 if scaler is None else scale_of(scaler)
-        parts = len(self._names) + self._exact_parts
-        self._gate = None if scaler is None else _native.gate(parts)
+        self._gate = None if scaler is None else _native.gate(self._parts())
         self._last, self._held, self._held_exact = [], [], []
         self._exchanges = [
             Exchange(i, names, self._scale, self._gate, rates.of(names) if rates else None)
@@ -146,6 +145,10 @@ class Overlap:
         ]
         self.stopwatch.begin()
         self._open = True
+
+    def _parts(self) -> int:
+        """Count what arrives at a gate in one backward."""
+        return len(self._names) + self._exact_parts
 
     def _take(self, layout: Layout, buffer: torch.Tensor, waiting: Bucket | None = None) -> None:
         """Gradients have arrived in `buffer`: start the units that they complete."""
@@ -195,7 +198,7 @@ class Overlap:
             return ready, exact
         if config.clip == "unit":
             for exchange in ready:
-                clip([exchange], config.clip_norm, ranks)
+                clip([exchange], config.clip_norm, ranks, whole=self._whole_norm)
             for each in exact:
                 clip([], config.clip_norm, ranks, [each], self._scale)
             return ready, exact
@@ -207,6 +210,10 @@ class Overlap:
         ready, exact, self._held, self._held_exact = self._held, self._held_exact, [], []
         clip(ready, config.clip_norm, ranks, exact, self._scale)
         return ready, exact
+
+    def _whole_norm(self, norm: float) -> float:
+        """Return the norm of a gradient of which this rank's part has `norm`: it has all of it."""
+        return norm
 
     def _check_new(self, layout: Layout, why: str) -> None:
         """Raise RuntimeError if a gradient has arrived before."""
@@ -261,7 +268,8 @@ class Overlap:
     def _keep_momenta(self) -> None:
         """At the end: keep the momenta of units whose step happened; with a gate, all or none."""
         momenta = self._state.momenta
-        together = self._gate is None or all(each.delivered for each in self._exchanges)
+        came = [each for each in self._exchanges if not each.missing]
+        together = self._gate is None or all(each.delivered for each in came)
         for exchange in self._exchanges if momenta and together else ():
             if exchange.delivered:
                 momenta.keep(exchange.index)
@@ -330,6 +338,7 @@ class Overlap:
         momentum = None
         if state.momenta:
             momentum = state.momenta.correct(exchange.index, exchange.large, exchange.small)
+        self._look_at(exchange)
         elements = state.units[exchange.index].selected_numel
         if elements:
             density = state.unit_density(exchange.index)
@@ -360,6 +369,9 @@ class Overlap:
             options = AllreduceOptions()
             options.reduceOp = ReduceOp.AVG
             works.append(backend.allreduce([exchange.small], options))
+
+    def _look_at(self, exchange: Exchange) -> None:
+        """See the values that are about to be accumulated."""
 
     def _done(
         self, exchange: Exchange, done: torch.futures.Future[list[torch.Tensor]], first: bool

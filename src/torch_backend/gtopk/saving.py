@@ -1,7 +1,8 @@
 """gtopk.save and gtopk.load: all ranks' states in one folder, by torch.distributed.checkpoint.
 
 Each rank writes its own tensors; what all ranks share is written once, as JSON. If P' ranks load
-what P ranks saved, the residuals and momenta of rank r go to rank r mod P'.
+what P ranks saved, the residuals and momenta of rank r go to rank r mod P'. What other shards
+saved is cut anew (recut.py).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch.distributed as dist
 
 from gtopk.checkpoint import IncompatibleKeys
 from gtopk.fingerprint import check_alike, check_nobody_failed
+from gtopk.recut import cut_anew, folder_of, is_checkpoint, others_in, told
 from gtopk.state import SparseState
 
 if TYPE_CHECKING:
@@ -39,9 +41,10 @@ def save(state: SparseState, path: str | os.PathLike[str]) -> None:
     """
     import torch.distributed.checkpoint as dcp
 
-    group, where, path = state.group, _place(state), _folder(state, path)
+    group, where = state.group, _place(state)
+    path = folder_of(os.fspath(path), state.shard)
     failure = None
-    if os.path.exists(os.path.join(path, ".metadata")):
+    if is_checkpoint(path):
         failure = ValueError(f"gtopk: {path} holds a checkpoint already: give each one a folder")
     _agree(failure, state)
     saved = state.state_dict()
@@ -55,6 +58,8 @@ def save(state: SparseState, path: str | os.PathLike[str]) -> None:
         mine[_key(where["rank"], "selector", str(i))] = kept
     del saved["place"]
     shared = {**saved, "ranks": where["ranks"], "select": selector["select"]}
+    if state.cuts is not None:
+        shared["cuts"] = told(state.cuts)
     mine[_SHARED] = torch.frombuffer(bytearray(json.dumps(shared).encode()), dtype=torch.uint8)
     with _quiet():
         dcp.save(mine, checkpoint_id=path, process_group=group, no_dist=not dist.is_initialized())
@@ -72,6 +77,10 @@ def load(
     than before the new ones begin with zeros. What the selector kept, what "auto" and what
     "adaptive" chose start anew then.
 
+    Under FSDP each rank takes its shard. Where there were other shards, or none, as under DDP, it
+    reads those of all and takes its part; a model without shards likewise. In all these cases ranks
+    mean replicas, and the sums of residuals over them are kept.
+
     Returns:
         As ``state.load_state_dict``.
 
@@ -82,7 +91,7 @@ def load(
     """
     failure, saved = None, {}
     try:
-        saved = _read(_folder(state, path), state.place(), _place(state))
+        saved = _found(state, os.fspath(path), strict=strict)
     except Exception as error:
         failure = error
     _agree(failure, state)
@@ -92,24 +101,39 @@ def load(
 
 
 def _agree(failure: Exception | None, state: SparseState) -> None:
-    """Raise on every rank if one has failed, or if states differ."""
+    """Raise on every rank, those of other shards too, if one has failed; or if states differ."""
     if dist.is_initialized():
-        check_nobody_failed(failure, state.group)
-        check_alike(state.description(), state.group)
-    elif failure is not None:
+        for group in (state.group, *state.shard_groups):
+            try:
+                check_nobody_failed(failure, group)
+            except Exception as error:
+                failure = error
+    if failure is not None:
         raise failure
+    if dist.is_initialized():
+        check_alike(state.description(), state.group)
+
+
+def _found(state: SparseState, path: str, *, strict: bool) -> dict[str, Any]:
+    """Return what a state_dict() of this rank would be: of its own shard, or of others'."""
+    folder, known, where = folder_of(path, state.shard), state.place(), _place(state)
+    others = [] if is_checkpoint(folder) else others_in(path)
+    if not others:
+        return _read(folder, known, where)
+    if state.shard is not None and state.cuts is None:
+        raise NotImplementedError(
+            f"gtopk: {path} holds what other shards saved, and parameters that are sharded in more "
+            "than one dimension are not cut anew yet"
+        )
+
+    def read(each: str) -> dict[str, Any]:
+        return _read(each, known, where)
+
+    return cut_anew(others, read, state.units, state.cuts, strict=strict)
 
 
 def _place(state: SparseState) -> Mapping[str, int]:
     return state.place() or {"rank": 0, "ranks": 1}
-
-
-def _folder(state: SparseState, path: str | os.PathLike[str]) -> str:
-    """Return the folder: each shard has its own checkpoint, of its replicas."""
-    if state.shard is None:
-        return os.fspath(path)
-    number, shards = state.shard
-    return os.path.join(path, f"shard-{number}-of-{shards}")
 
 
 def _read(
@@ -149,7 +173,7 @@ def _add(sums: dict[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> 
 def _metadata(path: str | os.PathLike[str]) -> Metadata:
     from torch.distributed.checkpoint import FileSystemReader
 
-    if not os.path.exists(os.path.join(path, ".metadata")):
+    if not is_checkpoint(os.fspath(path)):
         raise FileNotFoundError(
             f"gtopk: {path} holds no checkpoint, or one that was not finished: there is no "
             ".metadata in it, which is written last"

@@ -40,7 +40,8 @@ def check_scaler(scaler: object, units: Sequence[Unit]) -> None:
     if any(unit.dtype == torch.float16 for unit in units):
         raise ValueError(
             "gtopk: scaler= with float16 parameters, whose gradients GradScaler does not unscale: "
-            "keep the parameters in float32 and compute under torch.autocast"
+            "keep the parameters in float32 and compute under torch.autocast, and under FSDP2 with "
+            "MixedPrecisionPolicy(reduce_dtype=torch.float32)"
         )
 
 

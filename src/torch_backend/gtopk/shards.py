@@ -8,27 +8,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from gtopk.collectives import ACCUMULATION, check_tensor
+from gtopk.collectives import check_tensor
 from gtopk.config import Share
-from gtopk.overlap import Overlap
-from gtopk.places import layout_of
+from gtopk.cuts import Cut
+from gtopk.fingerprint import Line, check_alike
+from gtopk.shard_overlap import FsdpGroup, ShardOverlap
 from gtopk.state import SparseState
 from gtopk.units import Parameter, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gtopk.overlap import State
+    from gtopk.overlap import Overlap
     from gtopk.parameters import NamedParameters
-    from gtopk.places import Place
-
-# FSDP2's group of a module's parameters, which is private in torch.
-_Group = Any
 
 
 def fsdp_hook(
@@ -45,34 +41,38 @@ def fsdp_hook(
     parameters and buffers are broadcast to the others at this call. Collective over the replicas.
 
     Each module passed to fully_shard is a unit, so there is no `unit` argument. An exchange
-    overlaps the backward and ends with it, unless FSDP uses its result at once: when it accumulates
-    into an existing ``.grad``, casts (``MixedPrecisionPolicy``), offloads, or calls hooks of the
-    parameter. All replicas must use the same modules in a backward; a module whose parameters get
-    no gradient at all is skipped.
+    overlaps the backward and ends with it, unless FSDP uses its result at once: when it reduces in
+    float16 or calls hooks of the parameter. All replicas must use the same modules in a backward; a
+    module whose parameters get no gradient at all is skipped. Where some of them do, the others'
+    gradients count as zeros, on this replica alone, and their ``.grad`` has the result afterwards.
 
     Args:
         model: the root that was passed to fully_shard, on the CPU.
         replicate_group: the ranks that hold the same shard as this one, of backend gtopk; or a
             one-dimensional mesh.
         density: see SparseState.
-        arguments: the other arguments of SparseState, except unit, group and scaler.
+        arguments: the other arguments of SparseState, except unit and group. clip_norm: a replica
+            is what a rank is elsewhere: its gradient, the mean over its shards, is clipped to
+            c / sqrt(replicas), by the norm of all shards together. scaler: one unit that is not
+            finite, on any rank of any shard, and none happens; values whose sum over the replicas
+            might overflow count as such. Both take an all-reduce of one number over the shards for
+            each backward (with clip="unit" for each unit), scaler one over the replicas, too.
 
     Returns:
         The state. Residuals belong to this rank's shards: load ``state.state_dict()`` on the same
-        rank; gtopk.save writes a folder for each shard.
+        rank. gtopk.save writes a folder for each shard; gtopk.load takes those of other shards or
+        another number of replicas, too, and those of the same model under DDP.
 
     Raises:
         ValueError: the model is not sharded by FSDP2, or by native HSDP, which reduces densely
-            before this can; the group contains ranks of this rank's shard group; and as
-            SparseState.
-        NotImplementedError: scaler= and clip_norm=; and as SparseState.
+            before this can; the group contains ranks of this rank's shard group; shards whose
+            states differ; and as SparseState.
+        NotImplementedError: scaler= and clip_norm= where modules are sharded over different ranks,
+            and clip_norm= where they are sharded in more than one dimension; and as SparseState.
     """
     for name in ("unit", "group"):
         if name in arguments:
             raise ValueError(f"gtopk: fsdp_hook takes no {name}=")
-    for name in ("scaler", "clip_norm"):  # which other shards have a say in
-        if arguments.get(name) is not None:
-            raise NotImplementedError(f"gtopk: fsdp_hook({name}=) is not there yet")
     group = (
         replicate_group if isinstance(replicate_group, dist.ProcessGroup) else _of(replicate_group)
     )
@@ -82,11 +82,13 @@ def fsdp_hook(
     overlap = state.overlap
     assert isinstance(overlap, ShardOverlap)
     overlap.compare()
+    for shards in state.shard_groups:
+        check_alike(state.description(), shards)
     for tensor in (*model.parameters(), *model.buffers()):
         local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
         dist.broadcast(local.detach(), group=group, group_src=0)
     for index, (module, _) in enumerate(modules):
-        module.set_all_reduce_hook(lambda output, index=index: overlap.arrive(index, output))
+        module.set_all_reduce_hook(overlap.hook(index))
     return state
 
 
@@ -95,7 +97,7 @@ class ShardState(SparseState):
 
     def __init__(
         self,
-        modules: Sequence[tuple[nn.Module, _Group]],
+        modules: Sequence[tuple[nn.Module, FsdpGroup]],
         names: Mapping[int, str],
         group: dist.ProcessGroup,
         density: Share,
@@ -106,6 +108,9 @@ class ShardState(SparseState):
         self._names = names
         super().__init__({}, density, group=group, **arguments)
         (self.shard, ranks) = _shard_of(modules[0][1])
+        self.shard_groups = _groups_of(modules[0][1])
+        self.cuts = self._cut()
+        self._check_together()
         others = set(dist.get_process_group_ranks(group)) & ranks - {dist.get_rank()}
         if others:
             raise ValueError(
@@ -121,14 +126,48 @@ class ShardState(SparseState):
             "gtopk: a copy of fsdp_hook's state cannot be bound: load its state_dict() into another"
         )
 
+    def description(self) -> list[Line]:
+        """See SparseState; shards must be alike in having a scaler."""
+        scaled = "none" if self.scaler is None else "one"
+        return [*super().description(), ("the loss has a scaler:", scaled)]
+
+    def _check_together(self) -> None:
+        """Raise NotImplementedError where modules cannot be clipped or scaled together."""
+        meshes = [group.fsdp_params[0].sharded_param.device_mesh for _, group in self._modules]
+        named = {"scaler": self.scaler, "clip_norm": self.config.clip_norm}
+        asked = [name for name, value in named.items() if value is not None]
+        if asked and any(each != meshes[0] for each in meshes):
+            raise NotImplementedError(
+                f"gtopk: fsdp_hook({asked[0]}=) with modules that are sharded over different ranks "
+                f"is not there yet: {meshes[0]} and "
+                f"{next(each for each in meshes if each != meshes[0])}"
+            )
+        if "clip_norm" in asked and meshes[0].ndim > 1:
+            raise NotImplementedError(
+                "gtopk: fsdp_hook(clip_norm=) with parameters that are sharded in "
+                f"{meshes[0].ndim} dimensions is not there yet: {meshes[0]}"
+            )
+
+    def _cut(self) -> dict[str, Cut] | None:
+        """Say how parameters are cut; None in more than one dimension."""
+        assert self.shard is not None
+        sharded = self._rated(())
+        if any(each.device_mesh.ndim > 1 for each in sharded.values()):
+            return None
+        return {
+            name: Cut(tuple(each.shape), each.placements[0].dim, *self.shard)
+            for name, each in sharded.items()
+        }
+
     def _arrange(self, named_parameters: NamedParameters) -> tuple[tuple[Unit, ...], Overlap]:
+        groups = [group for _, group in self._modules]
         units = tuple(
             self._unit_of([each for each in group.fsdp_params if each.sharded_param.requires_grad])
-            for _, group in self._modules
+            for group in groups
         )
-        return units, ShardOverlap(self, units, [group for _, group in self._modules])
+        return units, ShardOverlap(self, units, groups, self._names, _groups_of(groups[0]))
 
-    def _rated(self, named_parameters: NamedParameters) -> Mapping[str, torch.Tensor]:
+    def _rated(self, named_parameters: NamedParameters) -> Mapping[str, Any]:
         return {
             self._names[id(each.sharded_param)]: each.sharded_param
             for _, group in self._modules
@@ -154,90 +193,6 @@ class ShardState(SparseState):
         )
 
 
-class ShardOverlap(Overlap):
-    """The units of FSDP's modules."""
-
-    merges = False  # each arrives by itself
-
-    def __init__(self, state: State, units: Sequence[Unit], groups: Sequence[_Group]) -> None:
-        """Take the units, and the group of FSDP's that each is made of."""
-        self._groups = groups
-        self._orders = [
-            _in_order(unit, group, state) for unit, group in zip(units, groups, strict=True)
-        ]
-        super().__init__(state, units)
-
-    def _arranged(self, places: Mapping[str, Place]) -> None:
-        # FSDP's modules keep their numbers, in whatever order units are in by now.
-        self._layouts = [layout_of(places[name] for name in names) for names in self._orders]
-
-    def arrive(self, index: int, output: torch.Tensor) -> None:
-        """Average a unit's gradients, which FSDP has reduced over the shards into `output`."""
-        if not self._open:
-            self._begin()
-            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
-        layout = self._layouts[index]
-        self._check(index, output)
-        self._check_new(layout, "in one backward: a module was called twice, or a backward raised")
-        self._take(layout, output)
-        if self._is_read_at_once(index, output):
-            self._wait()
-            self._raise_error()
-
-    def _finish(self) -> None:
-        """The backward has ended well."""
-        self._wait()
-        self._raise_error()
-        for exchange in self._close():
-            self._remember(exchange)
-
-    def _raise_error(self) -> None:
-        error = next((each.error for each in self._exchanges if each.error), None)
-        if error is not None:
-            self.settle()
-            raise error
-
-    def _check(self, index: int, output: torch.Tensor) -> None:
-        unit = self._state.units[index]
-        numel = unit.selected_numel + unit.dense_numel
-        wanted = ACCUMULATION[unit.dtype]
-        if output.numel() != numel:
-            raise NotImplementedError(
-                f"gtopk: FSDP reduced {output.numel()} elements for the module of "
-                f"'{unit.names[0]}', which has {numel}: parameters of one module that get no "
-                "gradient while others do are not there yet"
-            )
-        # Which type FSDP reduces is its version's affair; residuals are the same for most.
-        if ACCUMULATION.get(output.dtype) != wanted:
-            raise NotImplementedError(
-                f"gtopk: FSDP reduced the module of '{unit.names[0]}' as {output.dtype}, its "
-                f"residuals are {wanted}: such a mixed precision is not there yet"
-            )
-
-    def _is_read_at_once(self, index: int, output: torch.Tensor) -> bool:
-        """Whether FSDP does more with the result than to let each .grad be a view of it."""
-        group = self._groups[index]
-        return (
-            output.dtype not in (torch.float32, torch.bfloat16)  # divided afterwards
-            or getattr(group, "force_sum_reduction_for_comms", True)  # likewise
-            or any(
-                each.sharded_param.dtype != output.dtype
-                or each.sharded_param.grad is not None
-                or each.offload_to_cpu
-                or getattr(each.sharded_param, "_post_accumulate_grad_hooks", None)
-                for each in group.fsdp_params
-            )
-        )
-
-
-def _in_order(unit: Unit, group: _Group, state: State) -> list[str]:
-    """Return the unit's names in the order in which FSDP lays the shards."""
-    assert isinstance(state, ShardState)
-    known = set(unit.names)
-    names = (state._names.get(id(each.sharded_param)) for each in group.fsdp_params)
-    return [name for name in names if name in known]
-
-
 def _of(mesh: DeviceMesh) -> dist.ProcessGroup:
     if getattr(mesh, "ndim", None) != 1:
         raise ValueError(
@@ -247,7 +202,7 @@ def _of(mesh: DeviceMesh) -> dist.ProcessGroup:
     return mesh.get_group()
 
 
-def _sharded_modules(model: nn.Module) -> list[tuple[nn.Module, _Group]]:
+def _sharded_modules(model: nn.Module) -> list[tuple[nn.Module, FsdpGroup]]:
     """Return the modules whose gradients FSDP2 reduces, last first, with FSDP's groups."""
     from torch.distributed.fsdp import FSDPModule
 
@@ -273,8 +228,14 @@ def _sharded_modules(model: nn.Module) -> list[tuple[nn.Module, _Group]]:
     return found[::-1]
 
 
-def _shard_of(group: _Group) -> tuple[tuple[int, int], set[int]]:
+def _shard_of(group: FsdpGroup) -> tuple[tuple[int, int], set[int]]:
     """Return this rank's shard as (number, of how many), and the ranks of all of them."""
     mesh = group.fsdp_params[0].sharded_param.device_mesh
     ranks = mesh.mesh.flatten().tolist()
     return (ranks.index(dist.get_rank()), len(ranks)), set(ranks)
+
+
+def _groups_of(group: FsdpGroup) -> list[dist.ProcessGroup]:
+    """Return the groups over which shards lie, one for each dimension of their mesh."""
+    mesh = group.fsdp_params[0].sharded_param.device_mesh
+    return [mesh.get_group(i) for i in range(mesh.ndim) if mesh.size(i) > 1]

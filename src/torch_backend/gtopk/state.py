@@ -25,6 +25,7 @@ from gtopk.checkpoint import (
     write,
 )
 from gtopk.config import Config, Density, Share, Warmup
+from gtopk.cuts import Cut
 from gtopk.fingerprint import Line, description
 from gtopk.layers import adapt, units_of_layers
 from gtopk.momenta import Momenta
@@ -162,6 +163,8 @@ class SparseState:
         self.group = group
         self.shard: tuple[int, int] | None = None
         """Which of how many shards of the model this is the state of; None for all of it."""
+        self.shard_groups: Sequence[dist.ProcessGroup] = ()  # of the ranks that hold other shards
+        self.cuts: Mapping[str, Cut] | None = None  # how shards are cut, where that is known
         self.units: tuple[Unit, ...]
         self._overlap: Overlap | None
         parameters = list(pairs_of(named_parameters))
@@ -345,11 +348,9 @@ class SparseState:
             ``(missing_keys, unexpected_keys)``: parameters whose residual was not loaded, and saved
             ones that are unknown here. Both are empty with strict.
 
-        Raises:
-            ValueError: it is no saved state, or one of other parameters, another `accumulate`,
-                another rank or another number of ranks (gtopk.load takes those).
-
-        After an error the state is unchanged.
+        Raises ValueError where it is no saved state, or one of other parameters, another
+        `accumulate`, another rank or number of ranks (gtopk.load takes those). After an error the
+        state is unchanged.
         """
         saved = read(state_dict)
         if strict:
@@ -374,6 +375,7 @@ class SparseState:
             "config": self.config,
             "units": self.units,
             "step": self.step,
+            "shard": self.shard,
             "residuals": {name: view.clone() for name, view in views.items()},
             "selector_states": self._selector_states.copies(),
             "choices": self.choices,
@@ -388,7 +390,7 @@ class SparseState:
         self.units = pickled["units"]
         self.step = pickled["step"]
         self.group = None
-        self.shard = None
+        self.shard, self.shard_groups, self.cuts = pickled.get("shard"), (), None
         self.scaler = None
         self.rates = None
         self._unmerged = pickled["unmerged"]

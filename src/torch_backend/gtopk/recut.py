@@ -1,0 +1,154 @@
+"""What was saved of other shards of a model, or of all of it, as if this rank had saved it.
+
+It knows a checkpoint's folders by their names, and asks saving.py what is in one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from gtopk.checkpoint import layout
+from gtopk.collectives import ACCUMULATION
+from gtopk.cuts import Cut
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gtopk.units import Unit
+
+_KINDS = ("residuals", "momenta")
+
+
+class Known(NamedTuple):
+    """What is saved of one parameter, whatever its shards."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    """Of its residual."""
+    large: bool
+    """Whether it has one."""
+
+
+def folder_of(path: str, shard: tuple[int, int] | None) -> str:
+    """Return where a shard's checkpoint of its replicas is, or that of a model without shards."""
+    return path if shard is None else os.path.join(path, f"shard-{shard[0]}-of-{shard[1]}")
+
+
+def is_checkpoint(folder: str) -> bool:
+    """Whether one was written there to the end."""
+    return os.path.exists(os.path.join(folder, ".metadata"))
+
+
+def others_in(path: str) -> list[str]:
+    """Return the folders of one checkpoint of a whole model, shard by shard; empty: there is none.
+
+    Raises FileNotFoundError where a shard's is missing or unfinished.
+    """
+    if is_checkpoint(path):
+        return [path]
+    names = os.listdir(path) if os.path.isdir(path) else []
+    found = [re.fullmatch(r"shard-(\d+)-of-(\d+)", name) for name in names]
+    counts = sorted({int(each.group(2)) for each in found if each})
+    if not counts:
+        return []
+    if len(counts) > 1:
+        raise FileNotFoundError(
+            f"gtopk: {path} holds checkpoints of {' and of '.join(map(str, counts))} shards: which "
+            "one is meant?"
+        )
+    folders = [folder_of(path, (i, counts[0])) for i in range(counts[0])]
+    for each in folders:
+        if not is_checkpoint(each):
+            raise FileNotFoundError(
+                f"gtopk: {each} holds no checkpoint, or one that was not finished: residuals are "
+                "cut anew only from those of all shards"
+            )
+    return folders
+
+
+def cut_anew(
+    folders: Sequence[str],
+    read: Callable[[str], dict[str, Any]],
+    units: Sequence[Unit],
+    cuts: Mapping[str, Cut] | None,
+    *,
+    strict: bool,
+) -> dict[str, Any]:
+    """Return what a state_dict() of this rank would be.
+
+    read: returns a folder's, of the replicas that are this rank's to take; cuts: of this rank's
+    parameters, None without shards. Raises ValueError naming the first parameter that does not fit;
+    with strict=False what does not fit is left out.
+    """
+    saved = [read(each) for each in folders]
+    here, there = _known(layout(units), told(cuts)), _known(saved[0]["units"], saved[0].get("cuts"))
+    if strict:
+        _check(here, there)
+    made = {**saved[0], "units": layout(units), **{kind: {} for kind in _KINDS}}
+    for key in ("selector", "auto", "adaptive"):  # of other units
+        made.pop(key, None)
+    for name, mine in here.items():
+        theirs = there.get(name)
+        if theirs is None or theirs[:2] != mine[:2]:
+            continue
+        cut = None if cuts is None else cuts[name]
+        for kind in _KINDS:
+            if kind == "residuals" and not mine.large:
+                continue
+            pieces = [each[kind][name] for each in saved if name in each[kind]]
+            if pieces and "cuts" in saved[0]:
+                dim = saved[0]["cuts"][name][1]
+                whole = Cut(mine.shape, dim, 0, len(saved)).whole(pieces)
+            elif pieces:
+                whole = pieces[0]
+            elif kind == "residuals":  # it was too small for one there: nothing waits
+                whole = torch.zeros(mine.shape, dtype=mine.dtype)
+            else:
+                continue
+            made[kind][name] = whole if cut is None else cut.piece(whole)
+    return made
+
+
+def told(cuts: Mapping[str, Cut] | None) -> dict[str, list[Any]] | None:
+    """Return what a checkpoint says of cuts: each parameter's shape, and which dimension is cut."""
+    if cuts is None:
+        return None
+    return {name: [list(each.shape), each.dim] for name, each in cuts.items()}
+
+
+def _known(
+    units: Sequence[Mapping[str, Any]], cuts: Mapping[str, Sequence[Any]] | None
+) -> dict[str, Known]:
+    """Return what there is of each parameter: of a layout(), and of what told() said of it."""
+    found = {}
+    for unit in units:
+        dtype = ACCUMULATION[getattr(torch, unit["dtype"].removeprefix("torch."))]
+        for kind in ("large", "small"):
+            for name, shape in unit[kind]:
+                whole = tuple(shape if cuts is None else cuts[name][0])
+                found[name] = Known(whole, dtype, kind == "large")
+    return found
+
+
+def _check(here: Mapping[str, Known], there: Mapping[str, Known]) -> None:
+    for name in [*here, *there]:
+        mine, theirs = here.get(name), there.get(name)
+        if mine is None or theirs is None or mine[:2] != theirs[:2]:
+            raise ValueError(
+                f"gtopk: the saved state is of other parameters: '{name}' is {_said(mine)} here "
+                f"and {_said(theirs)} there; strict=False loads what fits"
+            )
+        if theirs.large and not mine.large:
+            raise ValueError(
+                f"gtopk: '{name}' has a residual in the saved state, and is too small for one in "
+                "these shards: set min_numel= to no more than its elements in one of them, or drop "
+                "the residual with strict=False"
+            )
+
+
+def _said(known: Known | None) -> str:
+    return "nothing" if known is None else f"{list(known.shape)} with residuals in {known.dtype}"

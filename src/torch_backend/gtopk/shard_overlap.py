@@ -1,0 +1,316 @@
+"""Gradients of shards in the buffers of FSDP2's modules, each of which is a unit.
+
+FSDP calls a module's hook between its reduce-scatter and what it makes of the result. Which
+parameters a module reduces, and in which order, is read from FSDP's private state.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from gtopk.clipping import clip
+from gtopk.collectives import ACCUMULATION
+from gtopk.fingerprint import check_alike
+from gtopk.overlap import Overlap
+from gtopk.places import layout_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gtopk.exchange import ExactBucket, Exchange
+    from gtopk.overlap import State
+    from gtopk.places import Place
+    from gtopk.units import Unit
+
+# FSDP2's group of a module's parameters, which is private in torch.
+FsdpGroup = Any
+
+_OTHER_MODULES = (
+    "the replicas did not reduce the same modules in the same order",
+    "Use the same modules on all replicas in every backward",
+)
+
+
+class _Aside(NamedTuple):
+    """Gradients that are exchanged in a buffer of their own, for what becomes of FSDP's."""
+
+    index: int
+    buffer: torch.Tensor
+
+
+class ShardOverlap(Overlap):
+    """The units of FSDP's modules.
+
+    A unit is exchanged in FSDP's own buffer where each .grad becomes a view of that. Where FSDP
+    makes something else of it at once, or has not reduced all of the module's parameters, it is
+    exchanged in another one, FSDP gets zeros, and the results are added at the end of the backward.
+    """
+
+    merges = False  # each arrives by itself
+
+    def __init__(
+        self,
+        state: State,
+        units: Sequence[Unit],
+        groups: Sequence[FsdpGroup],
+        names: Mapping[int, str],
+        shards: Sequence[dist.ProcessGroup],
+    ) -> None:
+        """Take the units, and the group of FSDP's that each is made of.
+
+        names: the sharded parameters', by id; shards: groups of the ranks that hold the others, one
+        for each dimension in which a parameter is sharded.
+        """
+        self._groups = groups
+        self._parameters = [
+            {names[id(each.sharded_param)]: each.sharded_param for each in group.fsdp_params}
+            for group in groups
+        ]
+        self._orders = [
+            [name for name in parameters if name in set(unit.names)]
+            for unit, parameters in zip(units, self._parameters, strict=True)
+        ]
+        self._named = names
+        self._shards = shards
+        self._aside: list[_Aside] = []
+        self._came: list[int] = []
+        self._finite = True  # on this rank, in this backward
+        self._usual: list[int] | None = None  # order in which they came first, on all replicas
+        super().__init__(state, units)
+
+    def _arranged(self, places: Mapping[str, Place]) -> None:
+        # FSDP's modules keep their numbers, in whatever order units are in by now.
+        self._layouts = [layout_of(places[name] for name in names) for names in self._orders]
+        self._sizes = [[places[name].numel for name in names] for names in self._orders]
+
+    def hook(self, index: int) -> Callable[[torch.Tensor], None]:
+        """Return what FSDP is to call with the reduced gradients of its module."""
+
+        def reduced(output: torch.Tensor) -> None:
+            names = None
+            if output.numel() < sum(self._sizes[index]):
+                names = self._reduced_by(sys._getframe(1).f_locals.get("fsdp_params"))
+            self.arrive(index, output, names)
+
+        return reduced
+
+    def arrive(self, index: int, output: torch.Tensor, names: Sequence[str] | None = None) -> None:
+        """Average a unit's gradients, which FSDP has reduced over the shards into `output`.
+
+        names: of the parameters that are in it; None: all. The others count as zeros, and have the
+        result in their .grad afterwards all the same.
+        """
+        if not self._open:
+            self._begin()
+            self._aside, self._came, self._finite = [], [], True
+            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+        try:
+            self._arrive(index, output, self._orders[index] if names is None else names)
+        except BaseException:
+            self._shut_gate()
+            raise
+
+    def _arrive(self, index: int, output: torch.Tensor, names: Sequence[str]) -> None:
+        layout = self._layouts[index]
+        self._came.append(index)
+        self._check(index, output, names)
+        self._check_new(layout, "in one backward: a module was called twice, or a backward raised")
+        at_once = self._is_used_up_in_the_hook(index, output)
+        whole = len(names) == len(self._orders[index])
+        late = self._gate is not None or self._waits_for_norm
+        if at_once and (late or not whole):
+            what = (
+                "scaler= and clip_norm=, with which results are there when the backward has ended"
+                if late
+                else "parameters of it that got no gradient"
+            )
+            raise NotImplementedError(
+                f"gtopk: the module of '{self._orders[index][0]}' is reduced in {output.dtype}, or "
+                "by sums, or has hooks that run after a gradient is accumulated, which is not "
+                f"there yet together with {what}"
+            )
+        if not whole or not (at_once or self._stays_a_view(index, output)):
+            output = self._set_aside(index, output, names)
+        self._take(layout, output)
+        if at_once:
+            self._wait()
+            self._raise_error()
+
+    def _set_aside(self, index: int, output: torch.Tensor, names: Sequence[str]) -> torch.Tensor:
+        """Return a copy with zeros for what is missing; FSDP goes on with zeros."""
+        sizes = dict(zip(self._orders[index], self._sizes[index], strict=True))
+        arrived = dict(zip(names, output.split([sizes[name] for name in names]), strict=True))
+        buffer = torch.zeros(sum(sizes.values()), dtype=output.dtype)
+        for name, piece in zip(sizes, buffer.split([*sizes.values()]), strict=True):
+            if name in arrived:
+                piece.copy_(arrived[name])
+        output.zero_()
+        self._aside.append(_Aside(index, buffer))
+        return buffer
+
+    def _hand_out(self, aside: _Aside) -> None:
+        """Add the results to what FSDP made of the zeros, or of nothing."""
+        pieces = aside.buffer.split(self._sizes[aside.index])
+        for name, piece in zip(self._orders[aside.index], pieces, strict=True):
+            parameter = self._parameters[aside.index][name]
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            local = parameter.grad.to_local()
+            local.add_(piece[: local.numel()].view(local.shape))
+
+    def _finish(self) -> None:
+        """The backward has ended well."""
+        self._start_held()
+        self._agree()
+        self._wait()
+        self._raise_error()
+        self._check_same_modules()
+        with torch.no_grad():
+            for each in self._aside:
+                self._hand_out(each)
+        self._aside = []
+        for exchange in self._close():
+            self._remember(exchange)
+
+    def _check_same_modules(self) -> None:
+        """Raise ValueError where another replica's exchanges were of other modules. Collective.
+
+        One whose sizes are alike nobody else tells apart. Where all came as usual, they did so on
+        all replicas: one that differs would ask, in the place of its next exchange.
+        """
+        if self._came == self._usual:
+            return
+        lines = [("a module was that of", f"'{self._orders[index][0]}'") for index in self._came]
+        try:
+            check_alike(lines, self._state.group, _OTHER_MODULES)
+        except ValueError:
+            self.settle()
+            raise
+        self._usual = self._usual or self._came
+
+    def _parts(self) -> int:
+        return super()._parts() + 1  # what all shards have agreed on
+
+    def _look_at(self, exchange: Exchange) -> None:
+        """With a gate: can the sums over the replicas, or results under the scale, not be finite?
+
+        Asked before the exchange, as its outcome is one replica group's, which would have to wait
+        for the others' with its own. Values are too large if their sum over all replicas might be.
+        """
+        if self._gate is None:
+            return
+        assert self._backend is not None
+        index = exchange.index
+        parts = [each for each in (*exchange.large, exchange.small) if each.numel()]
+        terms = 2.0 * self._backend.size()
+        if exchange.large and not self._state.unit_residual_is_zero(index):
+            parts.append(self._state.unit_residual(index))
+        if self._state.unit_algorithm(index) in ("sketch", "auto"):
+            terms *= sum(each.numel() for each in parts)  # which adds up elements, too
+        dtype = ACCUMULATION[parts[0].dtype]
+        most = torch.finfo(dtype).max / (terms * max(1.0, exchange.scale))
+        # Not "any above": NaN is not above anything.
+        norms = [torch.linalg.vector_norm(each, math.inf, dtype=dtype).item() for each in parts]
+        self._finite = self._finite and all(norm <= most for norm in norms)
+
+    def _agree(self) -> None:
+        """With a gate: open it if no unit of any rank of any shard was other than finite."""
+        if self._gate is None:
+            return
+        for exchange in self._exchanges:
+            if exchange.missing:  # a module that was not used
+                self._gate.arrive(True)
+        finite = torch.tensor([float(self._finite)])
+        for group in (*self._shards, self._state.group):
+            dist.all_reduce(finite, dist.ReduceOp.MIN, group=group)
+        self._gate.arrive(finite.item() == 1)
+
+    @property
+    def _waits_for_norm(self) -> bool:
+        config = self._state.config
+        return config.clip_norm is not None and config.clip == "model"
+
+    def _clipped(
+        self, ready: list[Exchange], exact: list[ExactBucket]
+    ) -> tuple[list[Exchange], list[ExactBucket]]:
+        if self._waits_for_norm:
+            self._held += ready  # which modules come is known only at the end
+            return [], []
+        return super()._clipped(ready, exact)
+
+    def _start_held(self) -> None:
+        """Clip what has arrived, all together, and start it."""
+        held, self._held = self._held, []
+        if not held:
+            return
+        assert self._backend is not None
+        assert self._state.config.clip_norm is not None
+        clip(held, self._state.config.clip_norm, self._backend.size(), whole=self._whole_norm)
+        for exchange in held:
+            self._start(exchange)
+
+    def _whole_norm(self, norm: float) -> float:
+        """Return the norm over all shards, of which this rank's has `norm`."""
+        square = torch.tensor([norm * norm], dtype=torch.float64)
+        for group in self._shards:
+            dist.all_reduce(square, group=group)
+        return math.sqrt(square.item())
+
+    def _raise_error(self) -> None:
+        error = next((each.error for each in self._exchanges if each.error), None)
+        if error is not None:
+            self.settle()
+            raise error
+
+    def _check(self, index: int, output: torch.Tensor, names: Sequence[str]) -> None:
+        unit = self._state.units[index]
+        sizes = dict(zip(self._orders[index], self._sizes[index], strict=True))
+        numel = sum(sizes[name] for name in names)
+        wanted = ACCUMULATION[unit.dtype]
+        if output.numel() != numel:
+            raise NotImplementedError(
+                f"gtopk: FSDP reduced {output.numel()} elements for the module of "
+                f"'{unit.names[0]}', whose parameters with a gradient have {numel}: this version "
+                "of torch lays them out in a way that gtopk does not know"
+            )
+        # Which type FSDP reduces is its version's affair; residuals are the same for most.
+        if ACCUMULATION.get(output.dtype) != wanted:
+            raise NotImplementedError(
+                f"gtopk: FSDP reduced the module of '{unit.names[0]}' as {output.dtype}, its "
+                f"residuals are {wanted}: such a mixed precision is not there yet"
+            )
+
+    def _reduced_by(self, parameters: Sequence[Any] | None) -> list[str]:
+        """Return the names of what FSDP has reduced, which it does not tell its hook."""
+        if parameters is None:
+            raise NotImplementedError(
+                "gtopk: a module's parameters that get no gradient while others do are not there "
+                "yet with this version of torch"
+            )
+        return [self._named[id(each.sharded_param)] for each in parameters]
+
+    def _is_used_up_in_the_hook(self, index: int, output: torch.Tensor) -> bool:
+        """Whether FSDP needs the results themselves when the hook returns."""
+        group = self._groups[index]
+        return (
+            output.dtype not in (torch.float32, torch.bfloat16)  # divided afterwards
+            or getattr(group, "force_sum_reduction_for_comms", True)  # likewise
+            or any(
+                getattr(each.sharded_param, "_post_accumulate_grad_hooks", None)
+                for each in group.fsdp_params
+            )
+        )
+
+    def _stays_a_view(self, index: int, output: torch.Tensor) -> bool:
+        """Whether FSDP only lets each .grad be a view of the result."""
+        return not any(
+            each.sharded_param.dtype != output.dtype
+            or each.sharded_param.grad is not None
+            or each.offload_to_cpu
+            for each in self._groups[index].fsdp_params
+        )
