@@ -19,7 +19,7 @@ from gtopk.ddp import (
     sparse_gradients,
     version,
 )
-from gtopk.exchange import Bucket, ExactBucket
+from gtopk.exchange import Bucket, ExactBucket, flat
 from gtopk.groups import backend_of
 from gtopk.overlap import Overlap
 from gtopk.places import layout_of
@@ -200,33 +200,28 @@ class BucketOverlap(Overlap):
         for exchange in self._close():
             if not exchange.delivered:
                 continue
-            begin = 0
             for parameter in self._state.units[exchange.index].large if self._may_drop else ():
-                name, end = parameter.name, begin + parameter.numel
-                mine = self._parameters[name]
-                if has_dropped(mine, exchange.versions[name], exchange.into[name]):
-                    self._put_back(exchange, name, mine.grad)
-                    if exchange.note is not None:
-                        exchange.note.forget(begin, end)
-                begin = end
+                mine = self._parameters[parameter.name]
+                into = exchange.into[parameter.name]
+                if has_dropped(mine, exchange.versions[parameter.name], into):
+                    self._undo(exchange, parameter.name, mine.grad)
             self._remember(exchange)
 
-    def _put_back(self, exchange: Exchange, name: str, kept: torch.Tensor | None) -> None:
+    def _undo(self, exchange: Exchange, name: str, kept: torch.Tensor | None) -> None:
         """Undo a delivery that reached no .grad, in the sum over ranks.
 
         What was delivered goes to the first rank's residual. kept: the .grad that took part on this
         rank and stays for another backward; it is subtracted from this rank's residual.
         """
-        residual = self._state.residual(name)
-        assert residual is not None
-        assert self._backend is not None
         with torch.no_grad():
             if kept is not None:
-                mine = kept.to(residual.dtype) / exchange.scale * exchange.clipped
-                mine *= exchange.rate(name)
+                residual = self._state.residual(name)
+                assert residual is not None
+                # In the order of memory, as in buckets and residuals, whatever the shape.
+                like = torch.empty_like(self._parameters[name]).detach()
+                mine = flat(like.copy_(kept)).to(residual.dtype)
+                mine = mine / exchange.scale * exchange.clipped * exchange.rate(name)
+                mine = mine.view(residual.shape)
                 momenta = self._state.momenta
                 residual.sub_(mine, alpha=momenta.forget(name, mine) if momenta else 1)
-            if self._backend.rank() == 0:
-                mean = exchange.into[name].to(residual.dtype)
-                ranks, rate = self._backend.size(), exchange.rate(name)
-                residual.add_(mean, alpha=ranks / exchange.scale * rate)
+            self._put_back(exchange, name, flat(exchange.into[name]))

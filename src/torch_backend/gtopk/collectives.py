@@ -279,7 +279,8 @@ def _check_residual(
 
 def new_selector_state() -> torch.Tensor:
     """Return a selector's initial state."""
-    return torch.zeros(_STATE_NUMBERS, dtype=torch.float64, device="cpu")
+    with torch.inference_mode(False):  # the backward writes it
+        return torch.zeros(_STATE_NUMBERS, dtype=torch.float64, device="cpu")
 
 
 def is_selector_state(state: object) -> bool:

@@ -279,5 +279,10 @@ class Exchange:
         torch._foreach_copy_(places, list(self.small.split([each.numel() for each in places])))
 
 
+def flat(gradient: torch.Tensor) -> torch.Tensor:
+    """Return the elements of a gradient without gaps in the order of memory, whatever its shape."""
+    return gradient.as_strided((gradient.numel(),), (1,))
+
+
 def _in_order(pieces: Sequence[tuple[int, torch.Tensor]]) -> list[torch.Tensor]:
     return [piece for _, piece in sorted(pieces, key=lambda each: each[0])]

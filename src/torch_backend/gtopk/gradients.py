@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gtopk.exchange import flat
 from gtopk.overlap import Overlap
 from gtopk.places import layout_of
 
@@ -110,8 +111,21 @@ class GradientOverlap(Overlap):
             self.give_up()
             raise error
         for exchange in self._close():
+            self._return_frozen(exchange)
             self._remember(exchange)
         self._forget()
+
+    def _return_frozen(self, exchange: Exchange) -> None:
+        """Leave parameters alone that were frozen: without a .grad, and what waits goes on."""
+        unit = self._state.units[exchange.index]
+        for each in (*unit.large, *unit.small):
+            parameter = self._parameters[each.name]
+            if parameter.requires_grad:
+                continue
+            if exchange.delivered and each in unit.large:
+                with torch.no_grad():
+                    self._put_back(exchange, each.name, self._flat(each.name))
+            parameter.grad = None
 
     def give_up(self) -> None:
         """Start over: drop what has arrived, and return what was delivered to the residuals."""
@@ -174,7 +188,7 @@ class GradientOverlap(Overlap):
         if gradient.stride() != self._strides[name]:
             laid_out = torch.empty_like(parameter.detach())
             gradient = parameter.grad = laid_out.copy_(gradient.detach())
-        return gradient.detach().as_strided((gradient.numel(),), (1,))
+        return flat(gradient.detach())
 
 
 def _remove(handles: Sequence[RemovableHandle]) -> None:

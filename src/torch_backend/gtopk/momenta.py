@@ -79,7 +79,8 @@ class Momenta:
         if flat is None:
             unit = self._units[index]
             numel = unit.selected_numel + unit.dense_numel
-            flat = torch.zeros(numel, dtype=ACCUMULATION[unit.dtype], device=unit.device)
+            with torch.inference_mode(False):  # the backward writes it
+                flat = torch.zeros(numel, dtype=ACCUMULATION[unit.dtype], device=unit.device)
             self._flat[index] = flat
         return flat
 

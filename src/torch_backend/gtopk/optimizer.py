@@ -31,7 +31,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
     backward that completes the last gradient returns once all results are in. A parameter that some
     backward did not reach is exchanged by step() or synchronize(), as it is or as zeros; its
     ``.grad`` is then the result, zeros where nothing was delivered. If that can happen, call
-    synchronize() before reading or clipping gradients.
+    synchronize() before reading or clipping gradients. One that no longer requires a gradient has
+    no ``.grad``: what waits for it goes on waiting. step() raises ValueError for a gradient that
+    was not exchanged, as its parameter was frozen or absent when this was made.
 
     Everything else, including param_groups, state and defaults, is the wrapped optimizer's.
 
@@ -61,6 +63,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """See the class."""
         passes = check_whole(backward_passes_per_step, "backward_passes_per_step", 1)
         self._optimizer = optimizer
+        self._exchanged: set[int] = set()
         parameters = _named(optimizer, named_parameters)
         if arguments.get("accumulate") == "update":
             arguments.setdefault("optimizer", optimizer)
@@ -69,6 +72,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         trained = {name: each for name, each in parameters.items() if each.requires_grad}
         self._overlap = GradientOverlap(self.sparse_state, trained, passes)
         self.sparse_state.overlap = self._overlap
+        self._exchanged = {id(each) for each in trained.values()}
         self._synchronizes = True
         self._synchronized = 0  # the state's step up to which step() has used gradients
         self._overlap.compare()
@@ -131,6 +135,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         else:
             if self._synchronizes:
                 self.synchronize()
+            self._check_all_exchanged()
             result = self._optimizer.step()
         self._synchronized = self.sparse_state.step
         return result
@@ -167,12 +172,26 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._optimizer.load_state_dict(plain)
         self._synchronized = self.sparse_state.step
 
+    def _check_all_exchanged(self) -> None:
+        """Raise ValueError for a gradient that is this rank's alone: replicas would drift apart."""
+        for number, group in enumerate(self._optimizer.param_groups):
+            for each in group["params"]:
+                if each.grad is not None and each.requires_grad and id(each) not in self._exchanged:
+                    raise ValueError(
+                        f"gtopk: a parameter of shape {tuple(each.shape)} in group {number} of the "
+                        "optimizer has a gradient that was not exchanged: it was frozen, or was "
+                        "not there, when the DistributedOptimizer was made; make another one, and "
+                        "load this one's state_dict() with sparse_state.load_state_dict(…, "
+                        "strict=False)"
+                    )
+
     def _evaluate(self, closure: Callable[[], Any]) -> Any:
         with torch.enable_grad():
             loss = closure()
         if not self._synchronizes:
             return loss
         self.synchronize()
+        self._check_all_exchanged()
         self._synchronized = self.sparse_state.step
         if loss is None:
             return None

@@ -247,6 +247,23 @@ class Overlap:
         if exchange.delivered and exchange.note is not None:
             self._last.append(exchange)
 
+    def _put_back(self, exchange: Exchange, name: str, mean: torch.Tensor) -> None:
+        """Return a result that reaches no .grad to the first rank's residual.
+
+        mean: the parameter's, as it was delivered; the same on all ranks.
+        """
+        residual = self._state.residual(name)
+        assert residual is not None
+        assert self._backend is not None
+        if self._backend.rank() == 0:
+            rate = exchange.rate(name) * self._backend.size() / exchange.scale
+            residual.view(-1).add_(mean.to(residual.dtype).view(-1), alpha=rate)
+        if exchange.note is not None:
+            large = self._state.units[exchange.index].large
+            at = next(i for i, each in enumerate(large) if each.name == name)
+            begin = sum(each.numel for each in large[:at])
+            exchange.note.forget(begin, begin + large[at].numel)
+
     def settle(self) -> None:
         """End an aborted backward: afterwards nothing of it is in flight or lost.
 

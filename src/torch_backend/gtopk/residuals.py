@@ -31,7 +31,8 @@ class Residuals:
         if flat is None:
             unit = self._units[index]
             dtype = ACCUMULATION[unit.dtype]
-            flat = torch.zeros(unit.selected_numel, dtype=dtype, device=unit.device)
+            with torch.inference_mode(False):  # the backward writes it
+                flat = torch.zeros(unit.selected_numel, dtype=dtype, device=unit.device)
             self._flat[index] = flat
         return flat
 

@@ -156,8 +156,14 @@ class ShardOverlap(Overlap):
     def _hand_out(self, aside: _Aside) -> None:
         """Add the results to what FSDP made of the zeros, or of nothing."""
         pieces = aside.buffer.split(self._sizes[aside.index])
+        exchange = self._exchanges[aside.index]
+        large = {each.name for each in self._state.units[aside.index].large}
         for name, piece in zip(self._orders[aside.index], pieces, strict=True):
             parameter = self._parameters[aside.index][name]
+            if not parameter.requires_grad:  # frozen since: it is left alone, what waits goes on
+                if exchange.delivered and name in large:
+                    self._put_back(exchange, name, piece)
+                continue
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             local = parameter.grad.to_local()
@@ -272,6 +278,16 @@ class ShardOverlap(Overlap):
         sizes = dict(zip(self._orders[index], self._sizes[index], strict=True))
         numel = sum(sizes[name] for name in names)
         wanted = ACCUMULATION[unit.dtype]
+        late = [
+            name
+            for name, each in self._parameters[index].items()
+            if each.requires_grad and name not in sizes
+        ]
+        if late:
+            raise ValueError(
+                f"gtopk: '{late[0]}' requires a gradient, and did not when fsdp_hook was called: "
+                "call it after requires_grad is set"
+            )
         if output.numel() != numel:
             raise NotImplementedError(
                 f"gtopk: FSDP reduced {output.numel()} elements for the module of "

@@ -67,6 +67,7 @@ def fsdp_hook(
         ValueError: the model is not sharded by FSDP2, or by native HSDP, which reduces densely
             before this can; the group contains ranks of this rank's shard group; shards whose
             states differ; and as SparseState.
+        RuntimeError: `model` has such a hook already.
         NotImplementedError: scaler= and clip_norm= where modules are sharded over different ranks,
             and clip_norm= where they are sharded in more than one dimension; and as SparseState.
     """
@@ -218,6 +219,11 @@ def _sharded_modules(model: nn.Module) -> list[tuple[nn.Module, FsdpGroup]]:
                 f"gtopk: module '{name}' is replicated by FSDP itself (a mesh of two dimensions), "
                 "which reduces densely before any hook: give fully_shard the mesh of the shards "
                 'alone, mesh["shard"], and fsdp_hook that of the replicas'
+            )
+        if group._all_reduce_hook is not None:
+            raise RuntimeError(
+                f"gtopk: module '{name}' has an all-reduce hook already: the state that fsdp_hook "
+                "returned goes on, and its residuals with it"
             )
         found.append((module, group))
     if not found:

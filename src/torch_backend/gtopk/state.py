@@ -375,7 +375,7 @@ class SparseState:
             "config": self.config,
             "units": self.units,
             "step": self.step,
-            "shard": self.shard,
+            "place": self.place(),
             "residuals": {name: view.clone() for name, view in views.items()},
             "selector_states": self._selector_states.copies(),
             "choices": self.choices,
@@ -390,9 +390,9 @@ class SparseState:
         self.units = pickled["units"]
         self.step = pickled["step"]
         self.group = None
-        self.shard, self.shard_groups, self.cuts = pickled.get("shard"), (), None
-        self.scaler = None
-        self.rates = None
+        self.shard, self.shard_groups, self.cuts = None, (), None
+        self._copied_place = pickled.get("place")  # which a copy's state_dict() has
+        self.scaler = self.rates = None
         self._unmerged = pickled["unmerged"]
         self.layers = pickled["layers"]
         self._residuals = Residuals(self.units)
@@ -406,6 +406,8 @@ class SparseState:
 
     def place(self) -> dict[str, int] | None:
         """Return rank and number of ranks, as saved; None if there is no process group."""
+        if self._overlap is None:
+            return self._copied_place
         found = place(self.group)
         if found is None or self.shard is None:
             return found

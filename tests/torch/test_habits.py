@@ -1,0 +1,269 @@
+"""Room: tests/torch. What training loops do that is odd and legal, under each way to train."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Rank, RankSet
+from test_fsdp import Training as Sharded
+from test_fsdp import equal
+from test_optimizer import Branches, Plain, total
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from training import Training, batch, flat, network, replicas_are_bitwise_equal
+
+import gtopk
+
+pytestmark = pytest.mark.loopback
+
+ARGUMENTS = {"density": 0.05, "unit": 8 * 1024, "momentum": 0.9, "select": "threshold"}
+
+
+def tensors(state: gtopk.SparseState) -> list[torch.Tensor]:
+    saved = state.state_dict()
+    return [*saved["residuals"].values(), *saved["momenta"].values(), *saved["selector"]["states"]]
+
+
+def hooked(me: Rank, **arguments) -> tuple[Training, gtopk.SparseState]:
+    training = Training(me.rank)
+    training.optimizer = torch.optim.SGD(training.ddp.parameters(), lr=0.05)
+    return training, gtopk.attach(training.ddp, **{**ARGUMENTS, **arguments})
+
+
+# Each does something to a training, between its steps; nothing of it may change a bit.
+def saves_in_inference_mode(training: Training, state: gtopk.SparseState) -> None:
+    with torch.inference_mode():
+        state.load_state_dict(state.state_dict())
+        state.residual("0.weight")
+        state.momentum("0.weight")
+        training.ddp(torch.ones(2, 24))
+
+
+def copies(training: Training, state: gtopk.SparseState) -> None:
+    saved = pickle.loads(pickle.dumps(state)).state_dict()
+    state.load_state_dict(saved)
+    copied = copy.deepcopy(state)
+    copied.bind(training.model.named_parameters(), state.group)
+    state.load_state_dict(copied.state_dict())
+
+
+def evaluates(training: Training, state: gtopk.SparseState) -> None:
+    training.ddp.eval()
+    with torch.no_grad():
+        training.ddp(torch.ones(2, 24))
+    training.ddp.train()
+    copy.deepcopy(training.model)(torch.ones(2, 24)).sum().backward()  # of a copy: not exchanged
+
+
+def other_defaults(training: Training, state: gtopk.SparseState) -> None:
+    torch.set_default_dtype(torch.float64)
+    torch.use_deterministic_algorithms(True)
+
+
+INTERLUDES = (saves_in_inference_mode, copies, evaluates, other_defaults)
+
+
+def check_what_happens_between_steps_changes_no_bit(me: Rank) -> None:
+    expected, state = hooked(me)
+    expected.steps(4)
+    for interlude in INTERLUDES:
+        training, other = hooked(me)
+        batches = [batch(me.rank, step) for step in range(4)]
+        try:
+            for x, labels in batches:
+                interlude(training, other)
+                training.optimizer.zero_grad()
+                nn.functional.cross_entropy(training.ddp(x), labels).backward()
+                training.optimizer.step()
+        finally:
+            torch.set_default_dtype(torch.float32)
+            torch.use_deterministic_algorithms(False)
+        assert torch.equal(flat(training.model), flat(expected.model)), interlude
+        assert equal(tensors(other), tensors(state)), interlude
+
+
+def check_ways_to_call_backward(me: Rank) -> None:
+    """Of DistributedOptimizer, which reads .grad itself: all are one step of the same gradient."""
+    ways = {
+        "plainly": lambda loss: loss.backward(),
+        "without a gradient mode": lambda loss: torch.no_grad()(loss.backward)(),
+        "of two halves": lambda loss: torch.autograd.backward([loss / 2, loss / 2]),
+        "with a graph": lambda loss: loss.backward(create_graph=True),
+        "with inputs": None,
+    }
+    expected = None
+    for name, way in ways.items():
+        training = Plain(me.rank, **ARGUMENTS)
+        for _ in range(3):
+            training.optimizer.zero_grad()
+            if way is None:
+                training.loss().backward(inputs=list(training.model.parameters()))
+            else:
+                way(training.loss())
+            training.optimizer.step()
+        mine = [flat(training.model).clone(), *tensors(training.state)]
+        expected = expected or mine
+        assert equal(mine, expected), name
+
+
+def check_two_models_that_take_turns(me: Rank) -> None:
+    """As a generator and its critic: between one's backward and its step comes the other's."""
+    alone = []
+    for seed in (1, 2):
+        training = Training(me.rank, model=network(seed))
+        gtopk.attach(training.ddp, **ARGUMENTS)
+        training.steps(3)
+        alone.append(flat(training.model).clone())
+    both = [Training(me.rank, model=network(seed)) for seed in (1, 2)]
+    for training in both:
+        gtopk.attach(training.ddp, **ARGUMENTS)
+    for _ in range(3):
+        losses = [training.loss() for training in both]
+        for training, loss in zip(both, losses, strict=True):
+            training.optimizer.zero_grad()
+            loss.backward()
+        for training in both:
+            training.optimizer.step()
+            training.at += 1
+    assert equal([flat(each.model) for each in both], alone)
+
+
+def check_a_state_outlives_its_group(me: Rank) -> None:
+    """The group is left, another is made, and the same state goes on under another DDP."""
+    expected, state = hooked(me)
+    training = Training(me.rank, group=dist.new_group())
+    training.optimizer = torch.optim.SGD(training.ddp.parameters(), lr=0.05)
+    moved = gtopk.attach(training.ddp, **ARGUMENTS)
+    for _ in range(2):
+        expected.steps(2)
+        training.steps(2)
+        group = dist.new_group()
+        dist.destroy_process_group(training.ddp.process_group)
+        if training.at == 2:
+            training.optimizer.zero_grad()
+        training.ddp = DistributedDataParallel(
+            training.model, process_group=group, bucket_cap_mb=0.008, broadcast_buffers=False
+        )
+        moved.bind(training.model.named_parameters(), group)
+        training.ddp.register_comm_hook(moved, gtopk.sparse_hook)
+    assert torch.equal(flat(training.model), flat(expected.model))
+    assert equal(tensors(moved), tensors(state))
+
+
+def check_layers_that_are_frozen_for_a_while(me: Rank) -> None:
+    """They stay where they are, what waits for them keeps its sum, and they go on afterwards."""
+    model = Branches()
+    plain = torch.optim.SGD(model.parameters(), lr=1e-3, weight_decay=0.1)
+    optimizer = gtopk.DistributedOptimizer(plain, model, density=0.1, unit="model")
+    ddp_model = Branches()
+    ddp = DistributedDataParallel(ddp_model, find_unused_parameters=True)
+    state = gtopk.attach(ddp, density=0.1, unit="model")
+    hook_optimizer = torch.optim.SGD(ddp_model.parameters(), lr=1e-3, weight_decay=0.1)
+    x = torch.randn(8, 40, generator=torch.Generator().manual_seed(me.rank))
+    for frozen in (False, True, True, False):
+        for net, called, stepper, its in (
+            (model, model, optimizer, optimizer.sparse_state),
+            (ddp_model, ddp, hook_optimizer, state),
+        ):
+            net.layers["b"].requires_grad_(not frozen)
+            before = net.layers["b"].weight.detach().clone(), total(its)["layers.b.weight"]
+            stepper.zero_grad()
+            called(x, "abc").backward()
+            stepper.step()
+            same = torch.equal(before[0], net.layers["b"].weight)
+            assert same == frozen
+            if frozen:
+                after = total(its)["layers.b.weight"]
+                torch.testing.assert_close(after, before[1], rtol=1e-4, atol=1e-5)
+            assert replicas_are_bitwise_equal(net)
+
+
+def check_gradients_that_nobody_exchanges_are_named(me: Rank) -> None:
+    model = Branches()
+    model.layers["c"].requires_grad_(False)
+    inner = torch.optim.SGD(model.parameters(), lr=1e-3)
+    optimizer = gtopk.DistributedOptimizer(inner, model, density=0.1)
+    x = torch.ones(2, 40)
+    model(x, "abc").backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    model.layers["c"].requires_grad_(True)
+    model(x, "abc").backward()
+    with pytest.raises(ValueError, match=r"shape \(40, 40\) .* group 0 .* not exchanged"):
+        optimizer.step()
+    added = nn.Parameter(torch.ones(3))
+    model.layers["c"].requires_grad_(False)
+    optimizer.zero_grad()
+    inner.add_param_group({"params": [added]})  # behind its back
+    (model(x, "ab") + added.sum()).backward()
+    with pytest.raises(ValueError, match=r"shape \(3,\) in group 1"):
+        optimizer.step()
+    dist.barrier()
+
+
+def check_dropped_results_of_another_layout(me: Rank) -> None:
+    """Of channels_last, which buckets hold in the order of memory; with a .grad that is kept."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(5)
+            self.one = nn.Conv2d(4, 8, 3)
+            self.other = nn.Conv2d(4, 8, 3)
+
+        def forward(self, x: torch.Tensor, both: bool) -> torch.Tensor:
+            y = self.one(x).square().sum()
+            return y + self.other(x).square().sum() if both else y
+
+    for kept in (False, True):
+        model = Net().to(memory_format=torch.channels_last)
+        ddp = DistributedDataParallel(model, find_unused_parameters=True)
+        state = gtopk.attach(ddp, density=0.2, min_numel=9)
+        x = torch.randn(2, 4, 6, 5, generator=torch.Generator().manual_seed(me.rank))
+        ddp(x, True).backward()
+        weight = model.other.weight
+        before = total(state)["other.weight"]
+        if not kept:
+            model.zero_grad()
+        ddp(x, False).backward()
+        after = total(state)["other.weight"]
+        assert (weight.grad is None) != kept
+        assert before.any()
+        torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-3)
+
+
+def check_fsdp_with_layers_that_are_frozen_and_states_that_are_copied(me: Rank) -> None:
+    training = Sharded(me, density=0.1)
+    training.step()
+    with pytest.raises(RuntimeError, match="has an all-reduce hook already"):
+        gtopk.fsdp_hook(training.model, training.mesh["replicate"])
+    saved = pickle.loads(pickle.dumps(training.state)).state_dict()
+    assert saved["place"] == training.state.state_dict()["place"]
+    again = Sharded(me, density=0.1)
+    again.state.load_state_dict(saved)
+    again.model.load_state_dict(training.model.state_dict())
+    again.at = training.at
+    with torch.inference_mode():
+        again.state.load_state_dict(again.state.state_dict())
+    assert training.step() == again.step()
+    assert equal(training.shards(), again.shards())
+    with pytest.raises(NotImplementedError, match="cannot be bound"):
+        copy.deepcopy(training.state).bind(training.model.named_parameters())
+    weight = training.model[0].weight
+    before = weight.to_local().detach().clone()
+    weight.requires_grad_(False)
+    training.step()
+    if weight.grad is None:  # torch does not compute what is frozen from the second backward on
+        assert torch.equal(before, weight.to_local())
+    weight.requires_grad_(True)
+    training.step()
+    assert training.replicas_are_bitwise_equal()
+    dist.barrier()
+
+
+def test_on_four_ranks(four: RankSet, check) -> None:
+    four.run(check)
