@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import Rank, RankSet
+from torch import nn
 from torch._C._distributed_c10d import AllgatherOptions, BroadcastOptions
 
 import gtopk
@@ -105,6 +106,59 @@ def check_torchs_functions_take_it(me: Rank) -> None:
     assert room.item() == left
     group.set_timeout(timedelta(seconds=20))
     group.barrier().wait()
+    group.shutdown()
+
+
+def check_an_optimizer_among_replicas_that_come_and_go(me: Rank) -> None:
+    group = gtopk.ReplicaGroup(LONG)
+    tensor = torch.arange(10.0)
+    with pytest.raises(dist.DistBackendError, match="no ranks"):
+        gtopk.sparse_all_reduce(tensor, k=2, group=group)
+    group.configure(address(me, "optimizer/1"), "", me.rank, 3)
+    gtopk.sparse_all_reduce(tensor, k=2, group=group)
+    assert tensor.tolist() == [0.0] * 8 + [24.0, 27.0]
+    torch.manual_seed(me.rank)
+    model = nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 30))
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = gtopk.DistributedOptimizer(sgd, model, density=0.05, group=group)
+    state = optimizer.sparse_state
+
+    def steps(begin: int, end: int) -> None:
+        for step in range(begin, end):
+            generator = torch.Generator().manual_seed(100 * step + me.rank)
+            optimizer.zero_grad()
+            model(torch.randn(8, 20, generator=generator)).square().mean().backward()
+            optimizer.step()
+
+    def alike() -> bool:
+        mine = nn.utils.parameters_to_vector(model.parameters()).detach()
+        parts = [torch.empty_like(mine) for _ in range(group.size())]
+        dist.all_gather(parts, mine, group=group)
+        return all(torch.equal(each, mine) for each in parts)
+
+    steps(0, 3)
+    assert alike()
+    assert state.place() == {"rank": me.rank, "ranks": 3}
+    with pytest.raises(NotImplementedError, match="save each rank's state_dict"):
+        gtopk.save(state, "nowhere")
+    if me.rank == 2:
+        group.shutdown()
+    else:
+        with pytest.raises(dist.DistBackendError, match="rank 2"):
+            steps(3, 4)
+        group.configure(address(me, "optimizer/2"), "", me.rank, 2)
+        steps(3, 6)
+        assert (state.step, state.place()["ranks"]) == (6, 2)
+        assert state.residual("0.weight").any()
+        assert alike()
+    group.configure(address(me, "optimizer/3"), "", me.rank, 3)
+    with pytest.raises(ValueError, match=r"step is [36] here and [36] on rank [02]"):
+        steps(6, 7)
+    state.step = 6
+    for each in model.parameters():  # the third has missed what the others did
+        dist.broadcast(each.detach(), group=group, group_src=0)
+    steps(6, 9)
+    assert alike()
     group.shutdown()
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import torch.distributed as dist
 
 from gtopk.config import Config
+from gtopk.groups import backend_of
 from gtopk.pinned import plan_of
 from gtopk.units import Unit
 
@@ -34,7 +35,7 @@ def warn_of_dear_phases(
         if config.algorithm not in predictions:  # a control
             return
         sparse, dense = (predictions[each]["seconds"] for each in (config.algorithm, "dense"))
-        if sparse > dense and dist.get_rank(group) == 0:
+        if sparse > dense and backend_of(group).rank() == 0:
             warnings.warn(
                 f"gtopk: density={density} in the warm-up is predicted to cost more than dense: "
                 f"{1e3 * sparse:.3g} ms and not {1e3 * dense:.3g} for {unit.selected_numel} "

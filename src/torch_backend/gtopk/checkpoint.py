@@ -12,6 +12,7 @@ import torch.distributed as dist
 from gtopk.adaptive import Layer
 from gtopk.choices import algorithms, check_whole
 from gtopk.collectives import is_selector_state, new_selector_state
+from gtopk.groups import has_ranks_that_change
 from gtopk.pinned import Choice
 
 if TYPE_CHECKING:
@@ -286,6 +287,8 @@ def check_parameters(mine: Sequence[Unit], saved: Sequence[Mapping[str, Any]]) -
 
 def place(group: dist.ProcessGroup | None) -> dict[str, int] | None:
     """Return rank and number of ranks, if known."""
+    if has_ranks_that_change(group):
+        return {"rank": group.rank(), "ranks": group.size()}
     if not dist.is_available() or not dist.is_initialized():
         return None
     return {"rank": dist.get_rank(group), "ranks": dist.get_world_size(group)}

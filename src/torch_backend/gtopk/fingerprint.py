@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
+from gtopk.groups import ranks_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -71,7 +73,7 @@ def check_alike(
     if other is None:
         return
     theirs = [tuple(line) for line in json.loads(_texts(text, group)[other])]
-    rank = dist.get_process_group_ranks(group)[other]
+    rank = ranks_of(group)[other]
     raise ValueError(
         f"gtopk: {said[0]}: {first_difference(lines, theirs, f'rank {rank}')}. {said[1]}"
     )
@@ -85,7 +87,7 @@ def check_nobody_failed(failure: Exception | None, group: dist.ProcessGroup | No
         raise failure
     failed = next((i for i, text in enumerate(texts) if text.strip()), None)
     if failed is not None:
-        rank = dist.get_process_group_ranks(group)[failed]
+        rank = ranks_of(group)[failed]
         text = texts[failed].decode(errors="replace").strip().removeprefix("gtopk: ")
         raise RuntimeError(f"gtopk: rank {rank} failed: {text}")
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import weakref
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
 from gtopk import _native
 from gtopk.backend import GtopkBackend
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
+    from gtopk.replicas import ReplicaGroup
 
 # Cached: finding one takes a few microseconds, and a group keeps its backend.
 _found: weakref.WeakKeyDictionary[dist.ProcessGroup, GtopkBackend] = weakref.WeakKeyDictionary()
@@ -16,11 +22,15 @@ _found: weakref.WeakKeyDictionary[dist.ProcessGroup, GtopkBackend] = weakref.Wea
 def backend_of(group: dist.ProcessGroup | None) -> GtopkBackend:
     """The gtopk backend of `group` (None: the default group), whatever devices it serves.
 
-    Raises RuntimeError if no process group was initialised, and ValueError if this rank is not in
-    the group or the group uses another backend.
+    Of a ReplicaGroup that of its present ranks: another one after each configure().
+
+    Raises RuntimeError if no process group was initialised, ValueError if this rank is not in the
+    group or the group uses another backend, and DistBackendError for a ReplicaGroup without ranks.
     """
     if group is None:
         group = dist.distributed_c10d._get_default_group()
+    if has_ranks_that_change(group):
+        return group.current_backend()
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         raise ValueError("gtopk: this rank is not a member of the group")
     if not isinstance(group, dist.ProcessGroup):
@@ -29,6 +39,18 @@ def backend_of(group: dist.ProcessGroup | None) -> GtopkBackend:
     if backend is None:
         backend = _found[group] = _find(group)
     return backend
+
+
+def has_ranks_that_change(group: object) -> TypeGuard[ReplicaGroup]:
+    """Whether it is a ReplicaGroup, of which torch.distributed knows nothing."""
+    return hasattr(group, "current_backend")
+
+
+def ranks_of(group: dist.ProcessGroup | None) -> list[int]:
+    """Return the numbers that ranks are known by, in their order: global ones, where there are."""
+    if has_ranks_that_change(group):
+        return list(range(group.size()))
+    return dist.get_process_group_ranks(group)
 
 
 def _find(group: dist.ProcessGroup) -> GtopkBackend:

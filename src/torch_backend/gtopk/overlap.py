@@ -132,7 +132,10 @@ class Overlap:
         """The first gradient of a backward has arrived."""
         self.settle()
         state = self._state
-        self._backend = backend_of(state.group)
+        backend = backend_of(state.group)
+        if self._backend not in (None, backend):  # other ranks, of a ReplicaGroup
+            self._compared = False
+        self._backend = backend
         self.compare()
         state.choose()
         scaler, rates = state.scaler, state.rates

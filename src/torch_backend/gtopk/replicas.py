@@ -117,6 +117,13 @@ class ReplicaGroup(ProcessGroup):
         if backend is not None:
             backend._set_default_timeout(timeout)
 
+    def current_backend(self) -> GtopkBackend:
+        """The backend of the present ranks; raises DistBackendError where there are none."""
+        self._ranks()
+        backend = self._backend
+        assert backend is not None
+        return backend
+
     def rank(self) -> int:
         """This replica's number in the group."""
         return int(self._ranks().rank())

@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from gtopk.checkpoint import IncompatibleKeys
 from gtopk.fingerprint import check_alike, check_nobody_failed
+from gtopk.groups import has_ranks_that_change
 from gtopk.recut import cut_anew, folder_of, is_checkpoint, others_in, told
 from gtopk.state import SparseState
 
@@ -41,6 +42,7 @@ def save(state: SparseState, path: str | os.PathLike[str]) -> None:
     """
     import torch.distributed.checkpoint as dcp
 
+    _check_group(state)
     group, where = state.group, _place(state)
     path = folder_of(os.fspath(path), state.shard)
     failure = None
@@ -89,6 +91,7 @@ def load(
         FileNotFoundError: there is no checkpoint, or an unfinished one.
         RuntimeError: another rank could not read it; its error is named. No rank has loaded it.
     """
+    _check_group(state)
     failure, saved = None, {}
     try:
         saved = _found(state, os.fspath(path), strict=strict)
@@ -98,6 +101,14 @@ def load(
     incompatible = state.load_state_dict(saved, strict)
     _agree(None, state)
     return incompatible
+
+
+def _check_group(state: SparseState) -> None:
+    if has_ranks_that_change(state.group):
+        raise NotImplementedError(
+            "gtopk: a ReplicaGroup's ranks save no common checkpoint, as torch's needs a process "
+            "group of torch.distributed: save each rank's state_dict()"
+        )
 
 
 def _agree(failure: Exception | None, state: SparseState) -> None:
