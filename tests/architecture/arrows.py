@@ -38,11 +38,15 @@ def room_of(path: str) -> str | None:
     return found and found[1]
 
 
+def sources(folder: pathlib.Path) -> list[pathlib.Path]:
+    return [file for name in ("*.[ch]pp", "*.cu", "*.cuh") for file in folder.rglob(name)]
+
+
 def includes() -> Arrows:
     """The arrows between the rooms of the C++ sources."""
     arrows: Arrows = {}
     for folder in ("include", "src"):
-        for file in (ROOT / folder).rglob("*.[ch]pp"):
+        for file in sources(ROOT / folder):
             room = room_of(file.relative_to(ROOT).as_posix())
             if room is None:
                 raise ValueError(f"{file} is in no room")

@@ -1,0 +1,32 @@
+// CUDA room: select, commit and accumulate of one element type; compiled once for each.
+#include "src/cuda/of_type.cuh"
+
+#include "src/cuda/gpu_executor.cuh"
+#include "src/cuda/typed_calls.hpp"
+
+namespace gtopk::cuda {
+
+template <class T>
+int OfType<T>::select(const SelectCall& call, void* stream) {
+  GpuExecutor executor(stream);
+  cuda::select<T>(executor, call);
+  return executor.error();
+}
+
+template <class T>
+int OfType<T>::commit(const CommitCall& call, void* stream) {
+  GpuExecutor executor(stream);
+  cuda::commit<T>(executor, call);
+  return executor.error();
+}
+
+template <class T>
+int OfType<T>::accumulate(const AccumulateCall& call, void* stream) {
+  GpuExecutor executor(stream);
+  cuda::accumulate<T>(executor, call);
+  return executor.error();
+}
+
+template struct OfType<GTOPK_CUDA_TYPE>;
+
+}  // namespace gtopk::cuda

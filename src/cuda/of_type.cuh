@@ -1,0 +1,24 @@
+// CUDA room: the calls on tensors of one element type, which a source file compiles
+// (GTOPK_CUDA_TYPE), and library.cu picks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "src/cuda/calls.hpp"
+
+namespace gtopk::cuda {
+
+template <class T>
+struct OfType {
+  static int select(const SelectCall& call, void* stream);
+  static int commit(const CommitCall& call, void* stream);
+  static int accumulate(const AccumulateCall& call, void* stream);
+};
+
+template <class Value>
+struct OfLists {
+  static int merge(const MergeCall& call, void* stream);
+};
+
+}  // namespace gtopk::cuda

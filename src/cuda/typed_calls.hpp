@@ -1,0 +1,103 @@
+// CUDA room: a call's types found, and its launches handed to an executor: the GPU's
+// (gpu_executor.cuh), or one of the host's in tests. Each source file that includes this asks for
+// the types that it compiles.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "src/cuda/calls.hpp"
+#include "src/gtopk/device/commit.hpp"
+#include "src/gtopk/device/merge.hpp"
+#include "src/gtopk/device/select.hpp"
+
+namespace gtopk::cuda {
+
+namespace device = sparse::device;
+
+/// Calls f.operator()<Index>().
+template <class F>
+void visit_index(std::uint32_t bytes, F f) {
+  if (bytes == sizeof(std::uint64_t)) {
+    f.template operator()<std::uint64_t>();
+  } else {
+    f.template operator()<std::uint32_t>();
+  }
+}
+
+template <class T>
+[[nodiscard]] device::Pieces<T> pieces_of(const VectorOf& acc) {
+  static_assert(sizeof(PieceOf) == sizeof(device::Piece<T>));
+  return {reinterpret_cast<const device::Piece<T>*>(acc.pieces), acc.count, acc.tiles};
+}
+
+template <class Value, class Index>
+[[nodiscard]] sparse::EntriesOut<Value, Index> room_in(const ListOf& list) {
+  return {static_cast<Index*>(list.indices), static_cast<Value*>(list.values)};
+}
+
+template <class Value, class Index>
+[[nodiscard]] sparse::Entries<Value, Index> entries_in(const ListOf& list) {
+  return {static_cast<const Index*>(list.indices), static_cast<const Value*>(list.values),
+          static_cast<std::size_t>(list.size)};
+}
+
+template <class T>
+[[nodiscard]] std::size_t select_room(const VectorOf& acc, std::uint64_t k) {
+  device::Room measured(nullptr);
+  (void)device::SelectionRoom<Accumulation<T>>::in(measured, acc.tiles, acc.d, k);
+  return measured.taken();
+}
+
+template <class T, class Executor>
+void select(Executor& executor, const SelectCall& call) {
+  using Value = Accumulation<T>;
+  device::Room memory(static_cast<std::byte*>(call.room));
+  const auto room = device::SelectionRoom<Value>::in(memory, call.acc.tiles, call.acc.d, call.k);
+  visit_index(call.acc.index_bytes, [&]<class Index>() {
+    device::select<T, Index>(executor, pieces_of<T>(call.acc), call.k, room,
+                             room_in<Value, Index>(call.kept),
+                             static_cast<device::Report*>(call.report), call.last);
+  });
+}
+
+template <class T, class Executor>
+void commit(Executor& executor, const CommitCall& call) {
+  using Value = Accumulation<T>;
+  visit_index(call.acc.index_bytes, [&]<class Index>() {
+    const sparse::Edits<Value, Index> edits{static_cast<Index*>(call.cleared),
+                                            room_in<Value, Index>(call.returned),
+                                            room_in<Value, Index>(call.delivered)};
+    device::commit<T, Index>(executor, pieces_of<T>(call.acc), static_cast<Value*>(call.momentum),
+                             edits, static_cast<const EditCounts*>(call.counts),
+                             static_cast<Value>(call.divisor));
+  });
+}
+
+template <class T, class Executor>
+void accumulate(Executor& executor, const AccumulateCall& call) {
+  executor.launch(executor.wide(),
+                  device::Accumulate<T>{pieces_of<T>(call.acc),
+                                        static_cast<Accumulation<T>*>(call.to), call.finite});
+}
+
+template <class Value>
+[[nodiscard]] std::size_t merge_room(std::uint32_t index_bytes, std::uint64_t entries) {
+  device::Room measured(nullptr);
+  visit_index(index_bytes,
+              [&]<class Index>() { (void)device::MergeRoom<Value, Index>::in(measured, entries); });
+  return measured.taken();
+}
+
+template <class Value, class Executor>
+void merge(Executor& executor, const MergeCall& call) {
+  visit_index(call.index_bytes, [&]<class Index>() {
+    device::Room memory(static_cast<std::byte*>(call.room));
+    const auto room = device::MergeRoom<Value, Index>::in(memory, call.a.size + call.b.size);
+    device::merge(executor, entries_in<Value, Index>(call.a), entries_in<Value, Index>(call.b),
+                  call.k, room, room_in<Value, Index>(call.kept),
+                  room_in<Value, Index>(call.dropped), static_cast<device::Report*>(call.report));
+  });
+}
+
+}  // namespace gtopk::cuda

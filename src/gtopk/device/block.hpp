@@ -1,0 +1,169 @@
+// Sparse, device room: what kernels are written in. A kernel is a value with a body that one block
+// of threads runs; nvcc compiles it for the GPU, and g++ for tests, where a host executor
+// (tests/support/host_executor.hpp) runs the same body, thread after thread.
+//
+// A body consists of phases:
+//
+//     block.each([&](unsigned thread) { … });   // every thread; behind it all have done it
+//
+// What stands between phases every thread does alike: it sees arguments and local variables, and
+// memory that threads write only by block.read(). Nothing lives on in a thread from phase to phase
+// but what is in shared memory. So a block on the CPU needs no threads and no barriers, and the
+// order in which it takes a phase's threads must not matter.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "src/numbers/host_device.hpp"
+
+namespace gtopk::sparse::device {
+
+/// Threads of a block.
+inline constexpr unsigned kThreads = 256;
+/// The most elements that a block looks at together.
+inline constexpr unsigned kTile = 4096;
+
+template <class T>
+[[nodiscard]] GTOPK_HOST_DEVICE constexpr T least(T a, T b) {
+  return b < a ? b : a;
+}
+
+[[nodiscard]] GTOPK_HOST_DEVICE inline unsigned count_bits(std::uint32_t bits) {
+#ifdef __CUDA_ARCH__
+  return static_cast<unsigned>(__popc(bits));
+#else
+  return static_cast<unsigned>(std::popcount(bits));
+#endif
+}
+
+/// By any thread of any block; returns what was there before.
+GTOPK_HOST_DEVICE inline std::uint32_t add(std::uint32_t& number, std::uint32_t more) {
+#ifdef __CUDA_ARCH__
+  return atomicAdd(&number, more);
+#else
+  const std::uint32_t before = number;
+  number += more;
+  return before;
+#endif
+}
+
+GTOPK_HOST_DEVICE inline std::uint64_t add(std::uint64_t& number, std::uint64_t more) {
+#ifdef __CUDA_ARCH__
+  static_assert(sizeof(unsigned long long) == sizeof number);
+  return atomicAdd(reinterpret_cast<unsigned long long*>(&number),
+                   static_cast<unsigned long long>(more));
+#else
+  const std::uint64_t before = number;
+  number += more;
+  return before;
+#endif
+}
+
+GTOPK_HOST_DEVICE inline void set_bits(std::uint32_t& word, std::uint32_t bits) {
+#ifdef __CUDA_ARCH__
+  atomicOr(&word, bits);
+#else
+  word |= bits;
+#endif
+}
+
+/// numbers[i] becomes the sum of those before it, for i < kSize; its sum is returned. `spare` is as
+/// long. In shared memory.
+template <unsigned kSize, class Block, class Number>
+GTOPK_HOST_DEVICE Number sums_before(Block& block, Number* numbers, Number* spare) {
+  Number* from = numbers;
+  Number* to = spare;
+  for (unsigned reach = 1; reach < kSize; reach *= 2) {
+    block.each([=](unsigned thread) {
+      for (unsigned i = thread; i < kSize; i += kThreads) {
+        to[i] = from[i] + (i < reach ? Number{0} : from[i - reach]);
+      }
+    });
+    Number* const done = to;
+    to = from;
+    from = done;
+  }
+  const Number sum = block.read(from[kSize - 1]);
+  // From "with its own" to "before it", and into `numbers`.
+  block.each([=](unsigned thread) {
+    for (unsigned i = thread; i < kSize; i += kThreads) {
+      to[i] = i == 0 ? Number{0} : from[i - 1];
+    }
+  });
+  if (to != numbers) {
+    block.each([=](unsigned thread) {
+      for (unsigned i = thread; i < kSize; i += kThreads) {
+        numbers[i] = to[i];
+      }
+    });
+  }
+  return sum;
+}
+
+/// Each of numbers[0, count) becomes the sum of those before it, and numbers[count] that of all,
+/// which is returned. In the device's memory; one block, of which each thread adds up a run.
+template <class Block, class Shared>
+GTOPK_HOST_DEVICE std::uint64_t sum_up(Block& block, Shared& shared, std::uint64_t* numbers,
+                                       std::uint64_t count) {
+  const std::uint64_t run = (count + kThreads - 1) / kThreads;
+  block.each([&](unsigned thread) {
+    shared.sums[thread] = 0;
+    for (std::uint64_t i = thread * run; i < least((thread + 1) * run, count); ++i) {
+      shared.sums[thread] += numbers[i];
+    }
+  });
+  const std::uint64_t all = sums_before<kThreads>(block, shared.sums, shared.spare);
+  block.each([&](unsigned thread) {
+    std::uint64_t before = shared.sums[thread];
+    for (std::uint64_t i = thread * run; i < least((thread + 1) * run, count); ++i) {
+      const std::uint64_t here = numbers[i];
+      numbers[i] = before;
+      before += here;
+    }
+    if (thread == 0) {
+      numbers[count] = all;
+    }
+  });
+  return all;
+}
+
+/// Which elements of a tile are marked, and how many before each: what keeps the order of the
+/// index when they are written. In shared memory.
+struct Marks {
+  static constexpr unsigned kWords = kTile / 32;
+
+  std::uint32_t words[kWords];
+  std::uint32_t before[kWords];
+  std::uint32_t spare[kWords];
+
+  GTOPK_HOST_DEVICE void clear(unsigned thread) {
+    for (unsigned word = thread; word < kWords; word += kThreads) {
+      words[word] = 0;
+    }
+  }
+  GTOPK_HOST_DEVICE void mark(unsigned element) {
+    set_bits(words[element / 32], std::uint32_t{1} << (element % 32));
+  }
+  [[nodiscard]] GTOPK_HOST_DEVICE bool has(unsigned element) const {
+    return ((words[element / 32] >> (element % 32)) & 1U) != 0;
+  }
+  /// How many are marked. Between phases.
+  template <class Block>
+  GTOPK_HOST_DEVICE std::uint32_t count(Block& block) {
+    block.each([this](unsigned thread) {
+      for (unsigned word = thread; word < kWords; word += kThreads) {
+        before[word] = count_bits(words[word]);
+      }
+    });
+    return sums_before<kWords>(block, before, spare);
+  }
+  /// How many of those before `element` are marked, once they have been counted.
+  [[nodiscard]] GTOPK_HOST_DEVICE std::uint32_t rank(unsigned element) const {
+    const std::uint32_t below = (std::uint32_t{1} << (element % 32)) - 1;
+    return before[element / 32] + count_bits(words[element / 32] & below);
+  }
+};
+
+}  // namespace gtopk::sparse::device

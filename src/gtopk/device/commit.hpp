@@ -1,0 +1,157 @@
+// Sparse, device room: the one sweep that writes tensor and residual, and the few entries that are
+// applied behind it. Which entries those are the host has worked out of lists of k entries
+// (residual/edits.hpp); the device reads them where the host has written them, in pinned memory.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "src/gtopk/device/block.hpp"
+#include "src/gtopk/device/pieces.hpp"
+#include "src/gtopk/value/edits.hpp"
+#include "src/gtopk/value/selection_order.hpp"
+#include "src/numbers/accumulation.hpp"
+
+namespace gtopk::sparse::device {
+
+/// residual <- acc and tensor <- 0; NaN, and no residual, of a step that did not happen.
+template <class T>
+struct Absorb {
+  using Value = Accumulation<T>;
+  struct Shared {};
+
+  Pieces<T> acc;
+  const EditCounts* counts;
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
+    constexpr Value kNan = std::numeric_limits<Value>::quiet_NaN();
+    const bool happened = counts->happened != 0;
+    for (std::uint64_t tile = block.number(); tile < acc.tiles; tile += block.count()) {
+      const Stretch<T> here = acc.tile(tile);
+      block.each([&](unsigned thread) {
+        for (unsigned i = thread; i < here.size; i += kThreads) {
+          if (happened && here.residual != nullptr) {
+            here.residual[i] = here.acc(i);
+          }
+          here.tensor[i] = happened ? T{} : narrow<T>(kNan);
+        }
+      });
+    }
+  }
+};
+
+/// Clears residual and momentum where something was sent, and delivers the result.
+template <class T, class Index>
+struct ClearAndDeliver {
+  using Value = Accumulation<T>;
+  struct Shared {};
+
+  Pieces<T> acc;
+  /// Of the whole vector; may be null.
+  Value* momentum;
+  Edits<Value, Index> edits;
+  const EditCounts* counts;
+  Value divisor;
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
+    const std::uint64_t cleared = counts->happened != 0 ? counts->cleared : 0;
+    const std::uint64_t delivered = counts->happened != 0 ? counts->delivered : 0;
+    const std::uint64_t all_threads = block.count() * kThreads;
+    block.each([&](unsigned thread) {
+      const std::uint64_t first = block.number() * kThreads + thread;
+      for (std::uint64_t i = first; i < cleared; i += all_threads) {
+        const std::uint64_t index = edits.cleared[i];
+        const Piece<T>& piece = acc.of(index);
+        if (piece.residual != nullptr) {
+          piece.residual[index - piece.begin] = 0;
+        }
+        if (momentum != nullptr) {
+          momentum[index] = 0;
+        }
+      }
+      for (std::uint64_t i = first; i < delivered; i += all_threads) {
+        const std::uint64_t index = edits.delivered.indices[i];
+        const Piece<T>& piece = acc.of(index);
+        piece.tensor[index - piece.begin] = narrow<T>(edits.delivered.values[i] / divisor);
+      }
+    });
+  }
+};
+
+/// Adds what nodes dropped to the residual: all that comes back at one index by one thread, in the
+/// order of the lists.
+template <class T, class Index>
+struct PutBackDropped {
+  using Value = Accumulation<T>;
+  struct Shared {};
+
+  Pieces<T> acc;
+  Edits<Value, Index> edits;
+  const EditCounts* counts;
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
+    const std::uint64_t returned = counts->happened != 0 ? counts->returned : 0;
+    const std::uint64_t all_threads = block.count() * kThreads;
+    const auto* const indices = edits.returned.indices;
+    block.each([&](unsigned thread) {
+      for (std::uint64_t i = block.number() * kThreads + thread; i < returned; i += all_threads) {
+        const Index index = indices[i];
+        const Piece<T>& piece = acc.of(index);
+        if ((i > 0 && indices[i - 1] == index) || piece.residual == nullptr) {
+          continue;
+        }
+        Value sum = piece.residual[index - piece.begin];
+        for (std::uint64_t j = i; j < returned && indices[j] == index; ++j) {
+          sum += edits.returned.values[j];
+        }
+        piece.residual[index - piece.begin] = sum;
+      }
+    });
+  }
+};
+
+/// All launches of a commit; what sparse::commit() and mask() do (residual/commit.hpp), or
+/// fill_nan().
+template <class T, class Index, class Executor>
+void commit(Executor& executor, const Pieces<T>& acc, Accumulation<T>* momentum,
+            const Edits<Accumulation<T>, Index>& edits, const EditCounts* counts,
+            Accumulation<T> divisor) {
+  executor.launch(executor.wide(), Absorb<T>{acc, counts});
+  executor.launch(executor.wide(),
+                  ClearAndDeliver<T, Index>{acc, momentum, edits, counts, divisor});
+  executor.launch(executor.wide(), PutBackDropped<T, Index>{acc, edits, counts});
+}
+
+/// acc <- gradient + residual, for `dense`, and whether all of it is finite.
+template <class T>
+struct Accumulate {
+  using Value = Accumulation<T>;
+  struct Shared {};
+
+  Pieces<T> from;
+  /// Of the whole vector; may be the residual.
+  Value* to;
+  /// Set to 0 where something is not finite.
+  std::uint32_t* finite;
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
+    for (std::uint64_t tile = block.number(); tile < from.tiles; tile += block.count()) {
+      const Stretch<T> here = from.tile(tile);
+      block.each([&](unsigned thread) {
+        for (unsigned i = thread; i < here.size; i += kThreads) {
+          const Value sum = here.acc(i);
+          to[here.begin + i] = sum;
+          if (!is_finite_key<Value>(magnitude_key(sum))) {
+            *finite = 0;
+          }
+        }
+      });
+    }
+  }
+};
+
+}  // namespace gtopk::sparse::device

@@ -1,0 +1,95 @@
+// Sparse, device room: a vector in several pieces of a device's memory, cut into tiles, each of one
+// piece. What `value/segments.hpp` is on the CPU. It knows no kernel.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "src/gtopk/device/block.hpp"
+#include "src/numbers/accumulation.hpp"
+#include "src/numbers/host_device.hpp"
+
+namespace gtopk::sparse::device {
+
+/// Elements [begin, begin + size) of the vector.
+template <class T>
+struct Piece {
+  T* tensor = nullptr;
+  /// Of the same elements; null: zeros.
+  Accumulation<T>* residual = nullptr;
+  std::uint64_t begin = 0;
+  std::uint64_t size = 0;
+  /// The number of its first tile.
+  std::uint64_t first_tile = 0;
+};
+
+/// A tile, and where its elements are.
+template <class T>
+struct Stretch {
+  T* tensor = nullptr;
+  Accumulation<T>* residual = nullptr;
+  std::uint64_t begin = 0;
+  unsigned size = 0;
+
+  [[nodiscard]] GTOPK_HOST_DEVICE Accumulation<T> acc(unsigned i) const {
+    return accumulate_one(tensor[i], residual == nullptr ? Accumulation<T>{0} : residual[i]);
+  }
+};
+
+/// Pieces that follow one another, in the device's memory, none empty.
+template <class T>
+struct Pieces {
+  const Piece<T>* pieces = nullptr;
+  std::uint32_t count = 0;
+  std::uint64_t tiles = 0;
+
+  [[nodiscard]] GTOPK_HOST_DEVICE Stretch<T> tile(std::uint64_t number) const {
+    const Piece<T>& piece = last([=](const Piece<T>& each) { return each.first_tile <= number; });
+    const std::uint64_t offset = (number - piece.first_tile) * kTile;
+    return {piece.tensor + offset, piece.residual == nullptr ? nullptr : piece.residual + offset,
+            piece.begin + offset,
+            static_cast<unsigned>(least<std::uint64_t>(kTile, piece.size - offset))};
+  }
+
+  /// The piece of one element of the vector.
+  [[nodiscard]] GTOPK_HOST_DEVICE const Piece<T>& of(std::uint64_t index) const {
+    return last([=](const Piece<T>& each) { return each.begin <= index; });
+  }
+
+ private:
+  /// The last piece of which `holds` is true; it is of the first.
+  template <class Holds>
+  [[nodiscard]] GTOPK_HOST_DEVICE const Piece<T>& last(Holds holds) const {
+    std::uint32_t low = 0;
+    std::uint32_t high = count;
+    while (high - low > 1) {
+      const std::uint32_t middle = low + (high - low) / 2;
+      if (holds(pieces[middle])) {
+        low = middle;
+      } else {
+        high = middle;
+      }
+    }
+    return pieces[low];
+  }
+};
+
+[[nodiscard]] GTOPK_HOST_DEVICE inline std::uint64_t tiles_of(std::uint64_t size) {
+  return size / kTile + (size % kTile == 0 ? 0 : 1);
+}
+
+/// Fills in `begin` and `first_tile` of pieces whose sizes are known, the first of which begins at
+/// element `begin`; how many tiles they have.
+template <class T>
+std::uint64_t number_tiles(Piece<T>* pieces, std::size_t count, std::uint64_t begin = 0) {
+  std::uint64_t tiles = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    pieces[i].begin = begin;
+    pieces[i].first_tile = tiles;
+    begin += pieces[i].size;
+    tiles += tiles_of(pieces[i].size);
+  }
+  return tiles;
+}
+
+}  // namespace gtopk::sparse::device

@@ -1,0 +1,29 @@
+// Sparse, device room: one block of memory dealt out to what works in it. It knows nobody of them.
+#pragma once
+
+#include <cstddef>
+
+namespace gtopk::sparse::device {
+
+/// Deals out memory from an address on, each part aligned as cudaMalloc does; from null it only
+/// measures.
+class Room {
+ public:
+  explicit Room(std::byte* begin) : begin_(begin) {}
+
+  template <class T>
+  [[nodiscard]] T* take(std::size_t count) {
+    const std::size_t at = taken_;
+    taken_ += (count * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+    return begin_ == nullptr ? nullptr : reinterpret_cast<T*>(begin_ + at);
+  }
+  [[nodiscard]] std::size_t taken() const { return taken_; }
+
+ private:
+  static constexpr std::size_t kAlignment = 256;
+
+  std::byte* begin_;
+  std::size_t taken_ = 0;
+};
+
+}  // namespace gtopk::sparse::device

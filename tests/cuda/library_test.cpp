@@ -1,0 +1,99 @@
+// The library of the kernels: that it loads where there is no driver, and has every kernel for
+// every architecture that docs/devices.md names. Nothing here runs on a GPU.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "src/cuda/calls.hpp"
+
+namespace gtopk::cuda {
+namespace {
+
+class Library : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (std::string(GTOPK_CUDA_LIBRARY).empty()) {
+      GTEST_SKIP() << "the kernels for GPUs were not built: " << GTOPK_CUDA_MISSING;
+    }
+  }
+};
+
+TEST_F(Library, LoadsWithoutADriver) {
+  void* const library = dlopen(GTOPK_CUDA_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(library, nullptr) << dlerror();
+  using Get = const Calls* (*)();
+  const auto get = reinterpret_cast<Get>(dlsym(library, "gtopk_cuda_calls"));
+  ASSERT_NE(get, nullptr) << dlerror();
+  const Calls* const calls = get();
+  ASSERT_EQ(calls->version, Calls::kVersion);
+  PieceOf pieces[2];
+  pieces[0].size = 4097;
+  pieces[1].size = 1;
+  EXPECT_EQ(calls->number_tiles(pieces, 2), 3U);
+  EXPECT_EQ(pieces[1].begin, 4097U);
+  EXPECT_EQ(pieces[1].first_tile, 2U);
+  VectorOf acc;
+  acc.tiles = 3;
+  acc.d = 4098;
+  EXPECT_GT(calls->select_room(acc, 10), acc.d * sizeof(float));
+  SelectCall of_integers;
+  of_integers.acc.dtype = DataType::kInt32;
+  const int error = calls->select(of_integers, nullptr);
+  EXPECT_STREQ(calls->error_name(error), "cudaErrorInvalidValue");
+}
+
+/// How often a file has code of a kind (PTX, machine code) for an architecture: as nvcc packs it,
+/// in blocks of such parts, each with a header.
+using Parts = std::map<std::pair<std::string, std::uint32_t>, int>;
+
+Parts parts_in(const std::string& file) {
+  static constexpr std::uint32_t kMagic = 0xBA55ED50U;
+  const auto read = [&](std::size_t at, auto number) {
+    std::memcpy(&number, file.data() + at, sizeof number);
+    return number;
+  };
+  Parts parts;
+  for (std::size_t block = 0; block + 16 <= file.size(); block += 8) {
+    if (read(block, std::uint32_t{}) != kMagic || read(block + 6, std::uint16_t{}) != 16) {
+      continue;
+    }
+    const std::size_t end = block + 16 + read(block + 8, std::uint64_t{});
+    std::size_t part = block + 16;
+    while (part + 64 <= end && end <= file.size()) {
+      const bool is_ptx = read(part, std::uint16_t{}) == 1;
+      ++parts[{is_ptx ? "ptx" : "code", read(part + 28, std::uint32_t{})}];
+      part += read(part + 4, std::uint32_t{}) + read(part + 8, std::uint64_t{});
+    }
+  }
+  return parts;
+}
+
+TEST_F(Library, HasEveryKernelForEveryArchitecture) {
+  std::ifstream stream(GTOPK_CUDA_LIBRARY, std::ios::binary);
+  const std::string file{std::istreambuf_iterator<char>(stream), {}};
+  // A source compiles for all or not at all: four of element types, the merges', and the one that
+  // picks, without a kernel.
+  constexpr int kSources = 6;
+  const Parts expected{{{"code", 80}, kSources},
+                       {{"code", 90}, kSources},
+                       {{"code", 100}, kSources},
+                       {{"ptx", 100}, kSources}};
+  EXPECT_EQ(parts_in(file), expected);
+  for (const char* kernel :
+       {"Histogram", "PickDigit", "CountTiles", "AddTiles", "WriteEntries", "BeginSelection",
+        "SweepCandidates", "ChooseRoute", "WalkPath", "AddPath", "Absorb", "ClearAndDeliver",
+        "PutBackDropped", "Accumulate"}) {
+    EXPECT_NE(file.find(kernel), std::string::npos) << kernel;
+  }
+}
+
+}  // namespace
+}  // namespace gtopk::cuda

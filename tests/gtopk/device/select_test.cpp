@@ -1,0 +1,228 @@
+// The kernels of a selection, on the CPU: the same bits as the CPU's own selection, whatever the
+// order of threads and blocks, and whatever threshold the selection before has left.
+#include "src/gtopk/device/select.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "src/gtopk/select/select_exact.hpp"
+#include "tests/gtopk/device/pieces_of.hpp"
+#include "tests/gtopk/value/all_types.hpp"
+#include "tests/gtopk/value/random_values.hpp"
+#include "tests/gtopk/value/reference.hpp"
+#include "tests/gtopk/value/seeds.hpp"
+#include "tests/support/host_executor.hpp"
+
+namespace gtopk::sparse {
+namespace {
+
+using testing::DeviceMemory;
+using testing::HostExecutor;
+using testing::InPieces;
+using testing::Kind;
+using testing::List;
+
+template <class Param>
+class DeviceSelect : public ::testing::Test {
+ protected:
+  using T = typename Param::T;
+  using Index = typename Param::Index;
+  using Value = Accumulation<T>;
+
+  struct Case {
+    std::vector<T> gradient;
+    std::vector<Value> residual;  // empty: none
+    std::size_t k = 1;
+    bool cut = false;
+    std::uint64_t begin = 0;  // the number of the first element
+  };
+
+  static Case random_case(std::mt19937_64& random, std::size_t largest) {
+    Case one;
+    const std::size_t d = random() % largest;
+    one.gradient = testing::random_values<T>(testing::random_kind(random), d, random);
+    if (random() % 4 != 0) {
+      one.residual = testing::random_values<Value>(testing::random_kind(random), d, random);
+    }
+    one.k = random() % 8 == 0 ? d + random() % 3 : random() % (1 + d / (1 + random() % 50));
+    one.cut = random() % 2 == 0;
+    return one;
+  }
+
+  struct Outcome {
+    device::Report report;
+    List<Value, Index> list;
+    device::Route route = device::Route::kNowhere;
+  };
+
+  /// `last`: what is passed on from one selection to the next; null: nothing.
+  static Outcome select(Case one, std::uint64_t* last, std::mt19937_64& random) {
+    const InPieces<T> pieces(one.gradient, one.residual, one.cut, random, one.begin);
+    const std::size_t d = one.gradient.size();
+    const auto take = [&](device::Room& memory) {
+      return device::SelectionRoom<Value>::in(memory, pieces.view().tiles, d, one.k);
+    };
+    DeviceMemory memory(take);
+    device::Room dealt = memory.room();
+    const auto room = take(dealt);
+    HostExecutor executor(random(), 1 + random() % 4);
+    Outcome outcome;
+    const std::size_t most = std::min(one.k, d);
+    device::select<T, Index>(executor, pieces.view(), one.k, room, outcome.list.out(most),
+                             &outcome.report, last);
+    outcome.list.shrink(outcome.report.kept);
+    outcome.route = room.cutoff->route;
+    return outcome;
+  }
+
+  static void expect_as_on_the_cpu(const Case& one, const Outcome& seen) {
+    SelectScratch scratch;
+    List<Value, Index> expected;
+    const std::size_t d = one.gradient.size();
+    const Selection selection = select_exact<T, Value, Index>(
+        one.gradient.data(), one.residual.empty() ? nullptr : one.residual.data(), d, one.k,
+        expected.out(std::min(one.k, d)), scratch);
+    expected.shrink(selection.count);
+    for (Index& index : expected.indices) {
+      index += static_cast<Index>(one.begin);
+    }
+    EXPECT_EQ(seen.report.finite != 0, selection.finite);
+    EXPECT_EQ(seen.report.kept, selection.count);
+    EXPECT_TRUE(testing::same_bits(seen.list, expected));
+  }
+};
+
+TYPED_TEST_SUITE(DeviceSelect, testing::AllTypes);
+
+TYPED_TEST(DeviceSelect, GivesWhatTheCpuGivesOnAnyData) {
+  testing::for_each_seed(60, [](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const auto one = TestFixture::random_case(random, 3 * device::kTile);
+    std::uint64_t last = 0;
+    TestFixture::expect_as_on_the_cpu(one, TestFixture::select(one, nullptr, random));
+    TestFixture::expect_as_on_the_cpu(one, TestFixture::select(one, &last, random));
+    TestFixture::expect_as_on_the_cpu(one, TestFixture::select(one, &last, random));
+    last = random() & std::numeric_limits<Key<typename TestFixture::Value>>::max() >> 1U;
+    TestFixture::expect_as_on_the_cpu(one, TestFixture::select(one, &last, random));
+  });
+}
+
+TYPED_TEST(DeviceSelect, FindsWhatIsNotFiniteWithAnyThresholdAndAnyK) {
+  testing::for_each_seed(30, [](std::uint64_t seed) {
+    using T = typename TestFixture::T;
+    using Value = typename TestFixture::Value;
+    std::mt19937_64 random(seed);
+    auto one = TestFixture::random_case(random, 2 * device::kTile);
+    one.gradient.push_back(T{});
+    one.residual.resize(one.residual.empty() ? 0 : one.gradient.size());
+    const Value wrong[] = {std::numeric_limits<Value>::infinity(),
+                           -std::numeric_limits<Value>::infinity(),
+                           std::numeric_limits<Value>::quiet_NaN()};
+    one.gradient[random() % one.gradient.size()] = narrow<T>(wrong[random() % 3]);
+    std::uint64_t last = 0;
+    for (const std::uint64_t threshold : {std::uint64_t{0}, std::uint64_t{1}, random() >> 40U}) {
+      last = threshold;
+      const auto seen = TestFixture::select(one, &last, random);
+      EXPECT_EQ(seen.report.finite, 0U);
+      EXPECT_EQ(seen.report.kept, 0U);
+      EXPECT_EQ(last, threshold) << "a step that did not happen leaves no threshold";
+      TestFixture::expect_as_on_the_cpu(one, seen);
+    }
+  });
+}
+
+TYPED_TEST(DeviceSelect, ReadsAccOnceWhereTheLastThresholdHolds) {
+  std::mt19937_64 random(5);
+  typename TestFixture::Case one;
+  one.gradient = testing::random_values<typename TestFixture::T>(Kind::kGaussian,
+                                                                 10 * device::kTile + 77, random);
+  one.k = 200;
+  std::uint64_t last = 0;
+  EXPECT_EQ(TestFixture::select(one, &last, random).route, device::Route::kAll);
+  const auto again = TestFixture::select(one, &last, random);
+  EXPECT_EQ(again.route, device::Route::kCandidates);
+  TestFixture::expect_as_on_the_cpu(one, again);
+  one.k = 2000;  // far below the threshold: too few candidates
+  const auto more = TestFixture::select(one, &last, random);
+  EXPECT_EQ(more.route, device::Route::kAll);
+  TestFixture::expect_as_on_the_cpu(one, more);
+  one.k = 3;
+  last = 1;  // reached by more than there is room for
+  const auto fewer = TestFixture::select(one, &last, random);
+  EXPECT_EQ(fewer.route, device::Route::kAll);
+  TestFixture::expect_as_on_the_cpu(one, fewer);
+}
+
+TYPED_TEST(DeviceSelect, NumbersElementsBehindWhatThirtyTwoBitsCount) {
+  testing::for_each_seed(8, [](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    auto one = TestFixture::random_case(random, 3 * device::kTile);
+    one.begin = (std::uint64_t{1} << 31U) - 5;
+    TestFixture::expect_as_on_the_cpu(one, TestFixture::select(one, nullptr, random));
+    if constexpr (sizeof(typename TestFixture::Index) == 8) {
+      one.begin = (std::uint64_t{1} << 32U) - 5;
+      std::uint64_t last = 1;
+      TestFixture::expect_as_on_the_cpu(one, TestFixture::select(one, &last, random));
+    }
+  });
+}
+
+// A vector of which only the pages that are written exist.
+TEST(DeviceSelectOfALongVector, FindsTilesBehindTwoToTheThirtyTwoElements) {
+  constexpr std::uint64_t kElements = (std::uint64_t{1} << 32U) + 3 * device::kTile + 9;
+  constexpr std::size_t kBytes = kElements * sizeof(Float16);
+  void* const memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {
+    GTEST_SKIP() << "8 GiB of addresses are not to be had";
+  }
+  auto* const tensor = static_cast<Float16*>(memory);
+  const std::uint64_t places[] = {(std::uint64_t{1} << 31U) + 1, (std::uint64_t{1} << 32U) - 1,
+                                  std::uint64_t{1} << 32U, kElements - 1};
+  for (const std::uint64_t place : places) {
+    tensor[place] = to_float16(3);
+  }
+  device::Piece<Float16> piece;
+  piece.tensor = tensor;
+  piece.size = kElements;
+  const std::uint64_t tiles = device::number_tiles(&piece, 1);
+  ASSERT_EQ(tiles, kElements / device::kTile + 1);
+  device::Cutoff<float> cutoff{.reached = 1};
+  std::vector<float> values(10);
+  std::vector<std::uint16_t> offsets(10);
+  std::vector<std::uint64_t> first(tiles);
+  std::vector<std::uint32_t> count(tiles);
+  const device::Pieces<Float16> acc{&piece, 1, tiles};
+  const device::Candidates<float> found{values.data(), offsets.data(), values.size(), first.data(),
+                                        count.data()};
+  std::vector<std::uint64_t> blocks;
+  for (const std::uint64_t place : places) {
+    if (blocks.empty() || blocks.back() != place / device::kTile) {
+      blocks.push_back(place / device::kTile);
+    }
+  }
+  HostExecutor executor(1, 1);
+  executor.launch_some(tiles, blocks, device::SweepCandidates<Float16>{acc, &cutoff, found});
+  ASSERT_EQ(cutoff.candidates, std::size(places));
+  cutoff.route = device::Route::kCandidates;
+  std::vector<std::uint64_t> seen;
+  const device::SelectionSource<Float16> source{acc, found, &cutoff};
+  for (const std::uint64_t block : blocks) {
+    const auto view = source.open(block);
+    for (unsigned i = 0; i < view.size; ++i) {
+      seen.push_back(view.index(i));
+      EXPECT_EQ(view.value(i), 3.0F);
+    }
+  }
+  EXPECT_EQ(seen, std::vector<std::uint64_t>(std::begin(places), std::end(places)));
+  munmap(memory, kBytes);
+}
+
+}  // namespace
+}  // namespace gtopk::sparse
