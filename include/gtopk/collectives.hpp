@@ -5,10 +5,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "gtopk/collective.hpp"
+#include "gtopk/detached.hpp"
 #include "gtopk/plan.hpp"
 #include "gtopk/types.hpp"
 
@@ -123,6 +125,21 @@ struct CooSum {
 /// that Delivered needs.
 [[nodiscard]] std::uint64_t most_delivered(std::uint64_t d, const SparseOptions& options,
                                            std::uint32_t ranks);
+
+/// What a call needs; nothing where it cannot be made so, as its algorithm makes no selection of a
+/// rank's own, its selector is not `exact`, or options.state or options.gate are set. Throws
+/// Error{kInvalidArgument} for a call that no rank may make.
+[[nodiscard]] std::optional<DetachedRoom> detached_room(std::uint64_t d, DataType dtype,
+                                                        const SparseOptions& options,
+                                                        std::uint32_t ranks);
+
+/// What delivered sums are divided by, in the accumulation type.
+[[nodiscard]] double detached_divisor(const SparseOptions& options, std::uint32_t ranks);
+
+/// As sparse_all_reduce() on a tensor; options.momentum says nothing.
+[[nodiscard]] Collective sparse_all_reduce(const Detached& step, std::uint64_t d, DataType dtype,
+                                           const SparseOptions& options,
+                                           const Delivered& delivered = {});
 
 /// Preselected entries, and room for the result. Both result spans must hold as many entries as the
 /// algorithm can deliver: min(d, k), or min(d, k * ranks) for `topk`.

@@ -1,0 +1,178 @@
+// Sparse, algorithms room: the way of one gradient whose tensor and residual are on a device: the
+// selection is handed in as a list, and the commit handed out as lists. Between the two it is every
+// algorithm's own exchange.
+#include "gtopk/detached.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <utility>
+
+#include "gtopk/collectives.hpp"
+#include "gtopk/error.hpp"
+#include "src/gtopk/algorithms/automatic.hpp"
+#include "src/gtopk/algorithms/call_plan.hpp"
+#include "src/gtopk/algorithms/delivery.hpp"
+#include "src/gtopk/algorithms/exchange_phase.hpp"
+#include "src/gtopk/residual/commit.hpp"
+#include "src/gtopk/residual/edits.hpp"
+#include "src/numbers/element_types.hpp"
+
+namespace gtopk::sparse {
+namespace {
+
+using engine::GroupView;
+using engine::Task;
+
+SparseCall call_of(std::uint64_t d, DataType dtype, const SparseOptions& options,
+                   const Delivered& delivered) {
+  SparseCall call;
+  call.d = d;
+  call.dtype = dtype;
+  call.options = options;
+  call.options.momentum = nullptr;
+  call.delivered = delivered;
+  return call;
+}
+
+/// An entry that a rank selected is dropped at most once, wherever that is; a wire that rounds
+/// loses something of each list besides, a selection's or a node's.
+std::uint64_t most_returned(const Plan& plan, std::uint32_t ranks) {
+  const std::uint64_t rounded = plan.lists.codec->rounds() ? std::uint64_t{ranks} + 1 : 0;
+  return (ranks + rounded) * plan.lists.leaf;
+}
+
+DetachedRoom room_of(const Plan& plan, std::uint32_t ranks) {
+  return {.selected = plan.lists.leaf,
+          .cleared = plan.lists.leaf,
+          .returned = most_returned(plan, ranks),
+          .delivered = plan.most_entries(ranks),
+          .index_bytes = plan.lists.type.index_bytes};
+}
+
+bool can_be_detached(const SparseOptions& options, const Plan& plan) {
+  return plan.algorithm->selects() && plan.selector == &kExact && options.state == nullptr &&
+         options.gate == nullptr;
+}
+
+template <class Value, class Index>
+EntriesOut<Value, Index> room_at(const DetachedEntries& entries) {
+  return {static_cast<Index*>(entries.indices), static_cast<Value*>(entries.values)};
+}
+
+void take_selection(const Detached& step, const List& own, const Plan& plan) {
+  if (step.report->kept > plan.lists.leaf) {
+    throw std::logic_error(fmt::format("a device selected {} entries, {} at most were asked for",
+                                       step.report->kept, plan.lists.leaf));
+  }
+  visit_entry(plan.lists.type, [&]<class Value, class Index>() {
+    const auto from = room_at<Value, Index>(step.selected);
+    const auto to = own.room<Value, Index>();
+    std::copy_n(from.indices, step.report->kept, to.indices);
+    std::copy_n(from.values, step.report->kept, to.values);
+  });
+}
+
+template <class T, class Index>
+EditCounts edits_of(const Detached& step, const SparseCall& call, const Plan& plan,
+                    std::uint32_t ranks, const List& own, const List& result,
+                    std::span<const List> dropped) {
+  using Value = Accumulation<T>;
+  const auto delivered = result.entries<Value, Index>();
+  if (!result.finite ||
+      !representable<T, Value, Index>(delivered, divisor_of<Value>(call.options, ranks))) {
+    return {};
+  }
+  std::array<Entries<Value, Index>, kMostDropped> lists;
+  std::ranges::transform(dropped, lists.begin(),
+                         [](const List& list) { return list.entries<Value, Index>(); });
+  const Edits<Value, Index> edits{static_cast<Index*>(step.cleared),
+                                  room_at<Value, Index>(step.returned),
+                                  room_at<Value, Index>(step.delivered)};
+  const EditCounts counts = make_edits<Value, Index>(
+      own.entries<Value, Index>(), delivered, std::span(lists).first(dropped.size()),
+      call.options.put_back, most_returned(plan, ranks), edits);
+  note(call.delivered, delivered);
+  return counts;
+}
+
+Task<void> run_detached(GroupView& group, Detached step, SparseCall call, Plan plan) {
+  ExchangePhase exchange(group, plan, nullptr);
+  group.enter("compress");
+  List own = exchange.lists().make(plan.lists.leaf);
+  take_selection(step, own, plan);
+  exchange.lists().close_selection(own, step.report->kept, step.report->finite != 0);
+
+  group.enter("exchange");
+  Task<List> exchanging = exchange.run(own);
+  const List result = co_await exchanging;
+
+  group.enter("commit");
+  engine::Computation settling = group.compute(plan.lists.leaf, [&] {
+    visit_floating(call.dtype, [&]<class T>() {
+      const std::uint32_t ranks = group.size();
+      const auto dropped = exchange.lists().dropped();
+      *step.counts =
+          plan.lists.type.index_bytes == 8
+              ? edits_of<T, std::uint64_t>(step, call, plan, ranks, own, result, dropped)
+              : edits_of<T, std::uint32_t>(step, call, plan, ranks, own, result, dropped);
+    });
+  });
+  co_await settling;
+}
+
+}  // namespace
+}  // namespace gtopk::sparse
+
+namespace gtopk {
+
+std::optional<DetachedRoom> detached_room(std::uint64_t d, DataType dtype,
+                                          const SparseOptions& options, std::uint32_t ranks) {
+  if (options.algorithm == sparse::kAuto) {
+    return std::nullopt;
+  }
+  const sparse::Plan plan = sparse::plan(sparse::call_of(d, dtype, options, {}));
+  if (!sparse::can_be_detached(options, plan)) {
+    return std::nullopt;
+  }
+  return sparse::room_of(plan, ranks);
+}
+
+double detached_divisor(const SparseOptions& options, std::uint32_t ranks) {
+  return sparse::divisor_of<double>(options, ranks);
+}
+
+Collective sparse_all_reduce(const Detached& step, std::uint64_t d, DataType dtype,
+                             const SparseOptions& options, const Delivered& delivered) {
+  const sparse::SparseCall call = sparse::call_of(d, dtype, options, delivered);
+  const sparse::Plan plan = sparse::plan(call);
+  if (!sparse::can_be_detached(options, plan)) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("sparse_all_reduce of a selection made elsewhere takes select 'exact' "
+                            "without state and gate, and an algorithm that selects; given '{}' "
+                            "with '{}'",
+                            options.selector, options.algorithm));
+  }
+  Collective collective;
+  collective.name = fmt::format("sparse_all_reduce({})", plan.algorithm->name);
+  collective.agreement = sparse::agreement(call, plan);
+  collective.check = [plan, delivered](const GroupShape& group) {
+    const std::uint64_t largest = plan.most_entries(group.size);
+    if (delivered.values != nullptr && delivered.room < largest) {
+      throw Error(ErrorKind::kInvalidArgument,
+                  fmt::format("sparse_all_reduce({}) among {} ranks delivers up to {} entries; "
+                              "there is room to note {}",
+                              plan.algorithm->name, group.size, largest, delivered.room));
+    }
+  };
+  collective.body = [step, call, plan](engine::GroupView& group) {
+    return sparse::run_detached(group, step, call, plan);
+  };
+  return collective;
+}
+
+}  // namespace gtopk

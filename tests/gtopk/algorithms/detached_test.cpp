@@ -1,0 +1,230 @@
+// A sparse all-reduce whose tensors stay on a device: selected there, exchanged as lists, committed
+// there. The device is the kernels on the host executor; the results are the sequential
+// reference's, bit for bit, also among ranks that have theirs on the CPU.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "gtopk/collectives.hpp"
+#include "gtopk/error.hpp"
+#include "src/gtopk/device/commit.hpp"
+#include "src/gtopk/device/select.hpp"
+#include "src/numbers/element_types.hpp"
+#include "tests/support/calls.hpp"
+#include "tests/support/cases.hpp"
+#include "tests/support/host_executor.hpp"
+#include "tests/support/inproc_ranks.hpp"
+#include "tests/support/sanitized.hpp"
+
+namespace gtopk {
+namespace {
+
+using sparse::testing::HostExecutor;
+using support::InprocRanks;
+using support::Tensor;
+
+/// One rank's device: what it has selected, and room for what it is told to commit.
+class Device {
+ public:
+  Device(const reference::Problem& problem, Tensor& tensor, std::uint64_t seed)
+      : problem_(problem),
+        ranks_(static_cast<std::uint32_t>(problem.ranks.size())),
+        tensor_(tensor),
+        executor_(seed, 1 + seed % 3) {
+    const auto room = detached_room(problem.d, problem.type, problem.options, ranks_);
+    if (!room) {
+      return;
+    }
+    room_ = *room;
+    lists_.report = &report_;
+    lists_.counts = &counts_;
+    lists_.selected = entries(room_.selected);
+    lists_.cleared = memory(room_.cleared * room_.index_bytes);
+    lists_.returned = entries(room_.returned);
+    lists_.delivered = entries(room_.delivered);
+    can_ = true;
+  }
+
+  /// Whether the problem can be called so.
+  [[nodiscard]] bool can() const { return can_; }
+
+  [[nodiscard]] Collective select_and_call() {
+    visit_floating(problem_.type, [&]<class T>() { select<T>(); });
+    return gtopk::sparse_all_reduce(lists_, problem_.d, problem_.type, problem_.options);
+  }
+  void commit() {
+    visit_floating(problem_.type, [&]<class T>() { commit<T>(); });
+  }
+
+ private:
+  using Index = std::uint32_t;
+
+  void* memory(std::size_t bytes) {
+    // Exactly so much: a sanitizer sees what is written behind it.
+    blocks_.push_back(std::make_unique<std::byte[]>(bytes));
+    return blocks_.back().get();
+  }
+  DetachedEntries entries(std::uint64_t count) {
+    void* const indices = memory(count * room_.index_bytes);
+    return {indices, memory(count * (problem_.type == DataType::kFloat64 ? 8 : 4))};
+  }
+
+  template <class T>
+  sparse::device::Pieces<T> acc() {
+    using Value = Accumulation<T>;
+    static_assert(sizeof(piece_) == sizeof(sparse::device::Piece<T>));
+    auto* const piece = reinterpret_cast<sparse::device::Piece<T>*>(&piece_);
+    piece->tensor = reinterpret_cast<T*>(tensor_.values.data());
+    piece->residual =
+        tensor_.residual ? reinterpret_cast<Value*>(tensor_.residual->data()) : nullptr;
+    piece->size = problem_.d;
+    return {piece, 1, sparse::device::number_tiles(piece, 1)};
+  }
+  template <class T>
+  static sparse::EntriesOut<Accumulation<T>, Index> typed(const DetachedEntries& entries) {
+    return {static_cast<Index*>(entries.indices), static_cast<Accumulation<T>*>(entries.values)};
+  }
+
+  template <class T>
+  void select() {
+    using Value = Accumulation<T>;
+    const auto vector = acc<T>();
+    sparse::device::Room measured(nullptr);
+    (void)sparse::device::SelectionRoom<Value>::in(measured, vector.tiles, problem_.d,
+                                                   room_.selected);
+    sparse::device::Room dealt(static_cast<std::byte*>(memory(measured.taken())));
+    const auto room =
+        sparse::device::SelectionRoom<Value>::in(dealt, vector.tiles, problem_.d, room_.selected);
+    sparse::device::select<T, Index>(executor_, vector, room_.selected, room,
+                                     typed<T>(lists_.selected), &report_, nullptr);
+  }
+  template <class T>
+  void commit() {
+    const sparse::Edits<Accumulation<T>, Index> edits{
+        static_cast<Index*>(lists_.cleared), typed<T>(lists_.returned), typed<T>(lists_.delivered)};
+    sparse::device::commit<T, Index>(
+        executor_, acc<T>(), nullptr, edits, &counts_,
+        static_cast<Accumulation<T>>(detached_divisor(problem_.options, ranks_)));
+  }
+
+  const reference::Problem& problem_;
+  const std::uint32_t ranks_;
+  Tensor& tensor_;
+  HostExecutor executor_;
+  bool can_ = false;
+  DetachedRoom room_;
+  SelectionReport report_;
+  EditCounts counts_;
+  Detached lists_;
+  sparse::device::Piece<float> piece_;
+  std::vector<std::unique_ptr<std::byte[]>> blocks_;
+};
+
+/// Ranks with an odd number stay on the CPU where `mixed`. Empty, or what differs.
+std::string differs(const reference::Problem& problem, std::uint64_t seed, bool mixed) {
+  const auto size = static_cast<std::uint32_t>(problem.ranks.size());
+  InprocRanks ranks(size, support::network(seed));
+  reference::Problem there = problem;
+  there.hosts = ranks.hosts();
+  const reference::Outcome expected = reference::all_reduce(there);
+  std::vector<Tensor> tensors;
+  for (std::uint32_t rank = 0; rank < size; ++rank) {
+    tensors.push_back(support::tensor_of(problem, rank));
+  }
+  std::vector<std::unique_ptr<Device>> devices(size);
+  const auto endings = ranks.run([&](std::uint32_t rank) {
+    if (mixed && rank % 2 == 1) {
+      return support::sparse_all_reduce(problem, tensors[rank]);
+    }
+    devices[rank] = std::make_unique<Device>(problem, tensors[rank], seed + rank);
+    return devices[rank]->select_and_call();
+  });
+  for (std::uint32_t rank = 0; rank < size; ++rank) {
+    if (!endings[rank]->good()) {
+      return fmt::format("rank {}: {}", rank, endings[rank]->text());
+    }
+    if (devices[rank]) {
+      devices[rank]->commit();
+    }
+    std::string wrong = reference::difference(problem.type, expected.tensor, tensors[rank].values);
+    if (wrong.empty() && tensors[rank].residual) {
+      wrong = reference::difference(accumulation_type(problem.type),
+                                    expected.residuals[rank].value(), *tensors[rank].residual);
+    }
+    if (!wrong.empty()) {
+      return fmt::format("rank {}: {}", rank, wrong);
+    }
+  }
+  return {};
+}
+
+// The wires by turns, put_back and op drawn; every second time half of the ranks are no devices.
+TEST(Detached, GivesTheReferencesBitsForEveryAlgorithmAndType) {
+  constexpr std::uint64_t kCases = support::kSanitized ? 1 : 6;
+  std::uint64_t number = 0;
+  std::uint64_t called = 0;
+  for (const std::string& algorithm : reference::algorithms()) {
+    const std::vector<std::string> wires = reference::wires(algorithm);
+    for (const std::uint32_t size : {1U, 2U, 3U, 4U, 7U}) {
+      for (const DataType type : reference::kFloatingTypes) {
+        for (std::uint64_t one = 0; one < kCases; ++one) {
+          const std::uint64_t seed = 1 + 1000 * ++number;
+          reference::Case drawn = reference::random_case(seed, type, size, algorithm);
+          drawn.problem.options.wire = wires[number % wires.size()];
+          if (!detached_room(drawn.problem.d, type, drawn.problem.options, size)) {
+            ASSERT_FALSE(reference::sends_lists(algorithm)) << drawn.description;
+            continue;
+          }
+          ++called;
+          ASSERT_EQ(differs(drawn.problem, seed, number % 2 == 1), "")
+              << drawn.description << ", " << drawn.problem.options.wire;
+        }
+      }
+    }
+  }
+  EXPECT_GE(called, kCases * 5 * 4 * 4) << "of at least four algorithms";
+}
+
+TEST(Detached, WhatIsNotADevicesIsRefused) {
+  SparseOptions options;
+  options.k = 3;
+  options.selector = "gaussian";
+  EXPECT_FALSE(detached_room(10, DataType::kFloat32, options, 2).has_value());
+  EXPECT_THROW((void)sparse_all_reduce(Detached{}, 10, DataType::kFloat32, options), Error);
+  options.selector = "exact";
+  EXPECT_TRUE(detached_room(10, DataType::kFloat32, options, 2).has_value());
+  options.algorithm = "dense";
+  EXPECT_FALSE(detached_room(10, DataType::kFloat32, options, 2).has_value());
+  options.algorithm = "auto";
+  EXPECT_FALSE(detached_room(10, DataType::kFloat32, options, 2).has_value());
+  options.algorithm = "gtopk";
+  options.k = 0;
+  EXPECT_THROW((void)detached_room(10, DataType::kFloat32, options, 2), Error);
+}
+
+TEST(Detached, ADeviceThatSelectsMoreThanItMayIsAnError) {
+  SparseOptions options;
+  options.k = 3;
+  const SelectionReport report{.kept = 4, .dropped = 0, .finite = 1};
+  EditCounts counts;
+  Detached step;
+  step.report = &report;
+  step.counts = &counts;
+  InprocRanks ranks(1);
+  const auto endings = ranks.run(
+      [&](std::uint32_t) { return sparse_all_reduce(step, 10, DataType::kFloat32, options); });
+  EXPECT_FALSE(endings[0]->good());
+  EXPECT_THAT(endings[0]->text(), ::testing::HasSubstr("selected 4 entries"));
+  EXPECT_EQ(counts.happened, 0U);
+}
+
+}  // namespace
+}  // namespace gtopk
