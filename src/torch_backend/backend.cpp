@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "src/torch_backend/contiguous.hpp"
+#include "src/torch_backend/device_step.hpp"
 #include "src/torch_backend/forks.hpp"
 #include "src/torch_backend/gil.hpp"
 #include "src/torch_backend/store.hpp"
@@ -16,14 +17,14 @@ namespace {
 using c10d::OpType;
 using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 
-/// A vector made of one tensor with any strides, or of several contiguous tensors.
-std::vector<Contiguous> pieces(const std::vector<at::Tensor>& tensors) {
+/// Checks a vector made of one tensor with any strides, or of several contiguous tensors.
+void check_pieces(const std::vector<at::Tensor>& tensors) {
   static constexpr const char* kWhat = "sparse_all_reduce";
   if (tensors.size() == 1) {
-    return {writable(only(tensors, kWhat), kWhat)};
+    check_writable(only(tensors, kWhat), kWhat);
+    return;
   }
   TORCH_CHECK_VALUE(!tensors.empty(), "gtopk: sparse_all_reduce of no tensors");
-  std::vector<Contiguous> at;
   for (const at::Tensor& tensor : tensors) {
     check_dense(tensor, kWhat);
     TORCH_CHECK_VALUE(tensor.dtype() == tensors.front().dtype(),
@@ -33,9 +34,7 @@ std::vector<Contiguous> pieces(const std::vector<at::Tensor>& tensors) {
                       "gtopk: sparse_all_reduce of several tensors takes contiguous ones, given "
                       "one of sizes ",
                       tensor.sizes(), ", strides ", tensor.strides());
-    at.push_back(contiguous(tensor));
   }
-  return at;
 }
 
 /// Empty, or {indices, values} of equal length; `dense` has no indices to note. Their memory is
@@ -276,18 +275,15 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
                                             const std::optional<at::Tensor>& state,
                                             const std::optional<at::Tensor>& momentum) {
   const ClosesOnError closing(window_);
-  std::vector<Contiguous> at = pieces(tensors);
-  std::vector<Segment> segments;
+  check_pieces(tensors);
   std::uint64_t d = 0;
-  for (const Contiguous& piece : at) {
-    segments.push_back({piece.bytes().data(), static_cast<std::uint64_t>(piece.memory.numel())});
-    d += segments.back().size;
+  for (const at::Tensor& tensor : tensors) {
+    d += static_cast<std::uint64_t>(tensor.numel());
   }
   const DataType type = data_type(tensors.front());
-  // The memory of `kept`, an accumulator beside the tensor.
-  const auto accumulated = [&](const at::Tensor& kept, const char* name) -> void* {
-    const std::string what = std::string("sparse_all_reduce's ") + name;
-    check_dense(kept, what.c_str());
+  // Checks an accumulator beside the tensor.
+  const auto check_kept = [&](const at::Tensor& kept, const char* name) {
+    check_dense(kept, (std::string("sparse_all_reduce's ") + name).c_str());
     TORCH_CHECK_VALUE(kept.device() == tensors.front().device(), "gtopk: the ", name,
                       " must be on ", tensors.front().device(), " like the tensor, given one on ",
                       kept.device());
@@ -298,17 +294,38 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
                       "gtopk: the ", name, " must be ",
                       std::string(to_string(accumulation_type(type))), " of shape ", shape,
                       "; given ", kept.dtype(), " of shape ", kept.sizes());
-    return at.emplace_back(writable(kept, what.c_str())).bytes().data();
   };
-  void* const residual_data = residual ? accumulated(*residual, "residual") : nullptr;
-  if (momentum) {
-    options.momentum = accumulated(*momentum, "momentum");
+  std::vector<Contiguous> at;
+  if (residual) {
+    check_kept(*residual, "residual");
   }
-  const Delivered note = room_to_note(delivered, type, options.algorithm, at);
+  if (momentum) {
+    check_kept(*momentum, "momentum");
+  }
   if (state) {
     options.state = numbers_of(*state);
     at.push_back({*state, *state});
   }
+  const DeviceTensors on_device{tensors, residual, momentum, d, type};
+  if (const auto step = device_step(on_device, options)) {
+    return sparse_all_reduce_on_device(step, on_device, options,
+                                       timeout.value_or(c10d::kUnsetTimeout), delivered);
+  }
+  std::vector<Segment> segments;
+  for (const at::Tensor& tensor : tensors) {
+    const Contiguous& piece = at.emplace_back(contiguous(tensor));
+    segments.push_back({piece.bytes().data(), static_cast<std::uint64_t>(piece.memory.numel())});
+  }
+  void* residual_data = nullptr;
+  if (residual) {
+    residual_data =
+        at.emplace_back(writable(*residual, "sparse_all_reduce's residual")).bytes().data();
+  }
+  if (momentum) {
+    options.momentum =
+        at.emplace_back(writable(*momentum, "sparse_all_reduce's momentum")).bytes().data();
+  }
+  const Delivered note = room_to_note(delivered, type, options.algorithm, at);
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLREDUCE, "gtopk:sparse_all_reduce",
                                              tensors, std::move(at), tensors);
   return run(std::move(work), timeout.value_or(c10d::kUnsetTimeout),
@@ -317,6 +334,33 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
                                                          options, note),
                                 std::move(call));
              });
+}
+
+std::shared_ptr<DeviceStep> GtopkBackend::device_step(const DeviceTensors& tensors,
+                                                      const SparseOptions& options) const {
+  try {
+    return DeviceStep::of(tensors, options, static_cast<std::uint32_t>(getSize()));
+  } catch (const Error& error) {
+    rethrow_for_python(error);
+  }
+}
+
+WorkPointer GtopkBackend::sparse_all_reduce_on_device(const std::shared_ptr<DeviceStep>& step,
+                                                      const DeviceTensors& tensors,
+                                                      const SparseOptions& options,
+                                                      std::chrono::milliseconds timeout,
+                                                      const std::vector<at::Tensor>& delivered) {
+  std::vector<Contiguous> at;
+  const Delivered note = room_to_note(delivered, tensors.dtype, options.algorithm, at);
+  step->select();
+  auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLREDUCE, "gtopk:sparse_all_reduce",
+                                             tensors.pieces, std::move(at), tensors.pieces);
+  work->also_write([step](const c10::Stream& stream) { step->commit(stream); });
+  return run(std::move(work), timeout, [&](Communicator& communicator, Call call) {
+    communicator.run(
+        gtopk::sparse_all_reduce(step->lists(), tensors.d, tensors.dtype, options, note),
+        std::move(call));
+  });
 }
 
 PlanReport GtopkBackend::plan(std::uint64_t d, const at::Tensor& like, const SparseOptions& options,

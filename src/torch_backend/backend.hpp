@@ -22,6 +22,9 @@
 
 namespace gtopk::torch_backend {
 
+class DeviceStep;
+struct DeviceTensors;
+
 class GtopkBackend final : public c10d::Backend {
  public:
   /// Of a new backend.
@@ -211,6 +214,13 @@ class GtopkBackend final : public c10d::Backend {
   /// All-reduces sparse COO tensors.
   c10::intrusive_ptr<c10d::Work> allreduce_coo(std::vector<at::Tensor>& tensors,
                                                const c10d::AllreduceOptions& opts);
+  /// Null for tensors that are not on a device, or are copied from there.
+  [[nodiscard]] std::shared_ptr<DeviceStep> device_step(const DeviceTensors& tensors,
+                                                        const SparseOptions& options) const;
+  c10::intrusive_ptr<c10d::Work> sparse_all_reduce_on_device(
+      const std::shared_ptr<DeviceStep>& step, const DeviceTensors& tensors,
+      const SparseOptions& options, std::chrono::milliseconds timeout,
+      const std::vector<at::Tensor>& delivered);
   /// A message of the host's is sent behind an earlier one that is still on its way from a device.
   void keep_order(Call& call);
   using Start = std::function<void(Communicator&, Call)>;

@@ -114,6 +114,9 @@ void DeviceCall::write(const std::vector<Contiguous>& memory) {
   const BelowAutograd below;
   const c10::Stream writing = stream();
   const c10::StreamGuard on_writing(writing);
+  if (also_write_) {
+    also_write_(writing);
+  }
   for (const Contiguous& each : memory) {
     if (!each.is_staged()) {
       continue;

@@ -11,9 +11,11 @@
 #include <c10/core/Event.h>
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "src/torch_backend/contiguous.hpp"
@@ -49,6 +51,11 @@ class DeviceCall {
   /// Not on the engine's thread.
   ~DeviceCall();
 
+  /// Hands more to the stream that has the results, which is current then, before them. Before
+  /// begin().
+  void also_write(std::function<void(const c10::Stream& stream)> write) {
+    also_write_ = std::move(write);
+  }
   /// What the operation waits for.
   [[nodiscard]] const std::shared_ptr<Gate>& input() const { return input_; }
   /// The operation has been queued: hands the copies to the device. Decides the gate in any case.
@@ -77,6 +84,7 @@ class DeviceCall {
   const Lanes::Ticket ticket_;
   c10::Event called_;   // on the caller's stream
   c10::Event written_;  // on the ticket's
+  std::function<void(const c10::Stream&)> also_write_;
   bool redeemed_ = false;
 };
 

@@ -81,15 +81,21 @@ void Lanes::in_use_on(const at::Tensor& tensor, c10::Stream stream) const {
   guard_.recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
 }
 
-void Lanes::read(const at::Tensor& to, const at::Tensor& from) {
-  const BelowAutograd below;
+void Lanes::on_reading(const std::function<void(const c10::Stream& stream)>& give) {
   c10::Event called(device_.type());
   called.record(current());
   refuse_capture();
   called.block(reading_);
-  const c10::StreamGuard on_reading(reading_);
-  to.view(-1).copy_(from.reshape(-1), /*non_blocking=*/true);
-  in_use_on(from, reading_);
+  const c10::StreamGuard now_current(reading_);
+  give(reading_);
+}
+
+void Lanes::read(const at::Tensor& to, const at::Tensor& from) {
+  const BelowAutograd below;
+  on_reading([&](const c10::Stream& stream) {
+    to.view(-1).copy_(from.reshape(-1), /*non_blocking=*/true);
+    in_use_on(from, stream);
+  });
 }
 
 void Lanes::arrive_behind_reads(const std::shared_ptr<Gate>& gate) noexcept {

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -44,6 +45,9 @@ class Lanes {
     std::size_t lane = 0;
   };
 
+  /// Lets `give` hand work to the reading stream, which is current meanwhile, behind what the
+  /// caller's current stream has been given. Throws NotImplementedError while a graph is captured.
+  void on_reading(const std::function<void(const c10::Stream& stream)>& give);
   /// Copies `from`, on the device, to pinned memory of as many elements, behind what the caller's
   /// current stream has been given. Throws NotImplementedError while a graph is captured.
   void read(const at::Tensor& to, const at::Tensor& from);
@@ -64,6 +68,10 @@ class Lanes {
   [[nodiscard]] c10::Stream current() const { return guard_.getStream(device_); }
   /// The caching allocator may reuse the tensor's memory once the stream has come so far.
   void in_use_on(const at::Tensor& tensor, c10::Stream stream) const;
+  /// As the driver knows it.
+  [[nodiscard]] void* native(const c10::Stream& stream) const {
+    return guard_.getStreamNativeHandle(stream);
+  }
   [[nodiscard]] c10::Device device() const { return device_; }
 
  private:

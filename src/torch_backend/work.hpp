@@ -58,6 +58,10 @@ class GtopkWork final : public c10d::Work {
   /// On success `finish` runs after results are copied back, and before anybody is told. Call at
   /// most once, before the operation is started.
   void at_end(std::function<void()> finish) { finish_ = std::move(finish); }
+  /// See DeviceCall::also_write(); of tensors on a device.
+  void also_write(std::function<void(const c10::Stream& stream)> write) {
+    device_->also_write(std::move(write));
+  }
   /// Where the core stores the sender of a receive; set in advance if the sender is known.
   [[nodiscard]] std::uint32_t& source() { return source_; }
 

@@ -80,7 +80,7 @@ class RankSet:
             numbers = [rank, self.size, self.store.port, DESCRIPTOR, *self._options]
             process = NURSERY.start(
                 [str(HERE / "ranks.py"), *(str(int(each)) for each in numbers)],
-                env=environment() | ({"GTOPK_CUDA_DRIVER": self._device} if self._device else {}),
+                env=environment() | self._libraries(),
                 cwd=str(HERE),
                 streams={1: log.fileno(), 2: log.fileno(), DESCRIPTOR: theirs.fileno()},
             )
@@ -88,6 +88,12 @@ class RankSet:
             self._processes.append(process)
             self._connections.append(Connection(ours.detach()))
             self._logs.append(log)
+
+    def _libraries(self) -> dict[str, str]:
+        """The fake device's, in the place of CUDA's driver and of the kernels for GPUs."""
+        if not self._device:
+            return {}
+        return {"GTOPK_CUDA_DRIVER": self._device, "GTOPK_CUDA_KERNELS": self._device}
 
     def pid(self, rank: int) -> int:
         return self._processes[rank].pid

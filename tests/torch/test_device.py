@@ -152,7 +152,9 @@ def _sparse(me: Rank, to: Callable) -> list[torch.Tensor]:
             done += [tensor, residual]
     pieces, residual = [to(values(me, 30)), to(values(me, 50))], to(torch.zeros(80))
     gtopk.sparse_all_reduce(pieces, density=0.1, residual=residual, wire="bf16")
-    return [*done, *pieces, residual]
+    strided = to(values(me, 200)).view(20, 10).t()  # is staged
+    gtopk.sparse_all_reduce(strided, k=9)
+    return [*done, *pieces, residual, strided]
 
 
 CALLS = [
@@ -268,6 +270,7 @@ def check_streams_and_groups_overlap(me: Rank) -> None:
 
 def check_nothing_is_synchronised(me: Rank) -> None:
     tensor, residual = torch.ones(500).to(FAKE), torch.zeros(500).to(FAKE)
+    gtopk.sparse_all_reduce(tensor, k=5, residual=residual)  # a zero copied, once
     before = torch.ops.fake.counts()
     for _ in range(10):
         dist.all_reduce(tensor, async_op=True).wait()
@@ -276,10 +279,11 @@ def check_nothing_is_synchronised(me: Rank) -> None:
     made = {
         name: count - before.get(name, 0)
         for name, count in torch.ops.fake.counts().items()
-        if count != before.get(name, 0)
+        if count != before.get(name, 0) and name != "bytes_crossed"
     }
-    copies = 10 * (2 + 4 + (2 if me.rank == 0 else 1))
-    assert made == {"copy": copies, "wait_value": 30, "host_function": 30}
+    copies = 10 * (2 + 3 + (2 if me.rank == 0 else 1))
+    launched = {"select": 10, "commit": 10}
+    assert made == {"copy": copies, "wait_value": 30, "host_function": 30} | launched
     synchronize()
 
 
@@ -373,6 +377,74 @@ def check_bad_arguments_are_errors_here_and_the_group_works_on(me: Rank) -> None
     work = there.clone()
     dist.all_reduce(work)
     assert work.cpu().tolist() == [2.0] * 4
+
+
+def check_of_a_sparse_all_reduce_lists_cross_and_nothing_as_long_as_the_tensor(me: Rank) -> None:
+    d, k = 50_000, 40
+    expected, expected_residual = values(me, d), values(me, d) / 3
+    tensor, residual = expected.to(FAKE), expected_residual.to(FAKE)
+    for step in range(3):
+        before = torch.ops.fake.counts()["bytes_crossed"]
+        torch.ops.fake.calls()
+        gtopk.sparse_all_reduce(tensor, k=k, residual=residual)
+        calls = torch.ops.fake.calls()
+        crossed = torch.ops.fake.counts()["bytes_crossed"] - before
+        if step > 0:  # the first one also has a zero copied for the last threshold
+            # A row of the table of pieces, and twice 8 bytes for torch to know who uses it.
+            assert crossed == 40 + 2 * 8
+            assert " ".join(calls) == "copy select copy host_function wait_value commit copy"
+        gtopk.sparse_all_reduce(expected, k=k, residual=expected_residual)
+        assert torch.equal(tensor.cpu(), expected)
+        assert torch.equal(residual.cpu(), expected_residual)
+        expected += values(me, d) * (step + 1)
+        tensor.copy_(expected.pin_memory(), non_blocking=True)
+
+
+def check_a_sparse_all_reduce_is_ordered_behind_the_current_stream(me: Rank) -> None:
+    tensor, residual = torch.zeros(5000).to(FAKE), torch.zeros(5000).to(FAKE)
+    torch.ops.fake.hold()
+    fill(tensor, 1.0 + me.rank)  # once the device is released
+    work = gtopk.sparse_all_reduce(tensor, k=10, residual=residual, async_op=True)
+    work.wait()
+    after, left = read_later(tensor), read_later(residual)
+    fill(tensor, -1.0)  # behind the result
+    assert not work.is_completed()
+    meet(me, "no list has been sent")
+    torch.ops.fake.release()
+    synchronize()
+    assert after.tolist() == [3.0] * 10 + [0.0] * 4990
+    assert left.tolist() == [0.0] * 10 + [1.0 + me.rank] * 4990
+    assert tensor.cpu().tolist() == [-1.0] * 5000
+
+
+def check_ranks_of_a_group_may_have_their_tensors_on_different_devices(me: Rank) -> None:
+    expected, expected_residual = values(me, 3000), values(me, 3000) / 7
+    tensor, residual = expected.clone(), expected_residual.clone()
+    if me.rank == 0:
+        tensor, residual = tensor.to(FAKE), residual.to(FAKE)
+    gtopk.sparse_all_reduce(tensor, k=30, residual=residual, op=dist.ReduceOp.AVG)
+    gtopk.sparse_all_reduce(expected, k=30, residual=expected_residual, op=dist.ReduceOp.AVG)
+    assert torch.equal(tensor.cpu(), expected)
+    assert torch.equal(residual.cpu(), expected_residual)
+
+
+def check_a_step_that_does_not_happen_leaves_nan_and_the_residual(me: Rank) -> None:
+    tensor, kept = values(me, 2000), values(me, 2000) / 7
+    if me.rank == 1:
+        tensor[77] = float("inf")
+    residual = kept.to(FAKE)
+    there = tensor.to(FAKE)
+    gtopk.sparse_all_reduce(there, k=30, residual=residual)
+    assert bool(there.cpu().isnan().all())
+    assert torch.equal(residual.cpu(), kept)
+    with pytest.raises(dist.DistBackendError, match="k=3"):
+        gtopk.sparse_all_reduce(
+            values(me, 2000).to(FAKE), k=30 + me.rank, residual=residual, async_op=True
+        ).wait(timedelta(seconds=30))
+    assert torch.equal(residual.cpu(), kept)
+    right = torch.ones(3).to(FAKE)
+    dist.all_reduce(right)
+    assert right.cpu().tolist() == [2.0] * 3
 
 
 def trained(me: Rank, device: str, start: Callable) -> list[torch.Tensor]:

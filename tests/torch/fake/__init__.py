@@ -1,7 +1,7 @@
 """Room: tests/torch. A simulated device (device.hpp), for ranks in processes of their own.
 
 build() compiles it, once per source and torch; use() makes it torch's device "fake" in this
-process, where GTOPK_CUDA_DRIVER must name it.
+process, where GTOPK_CUDA_DRIVER and GTOPK_CUDA_KERNELS must name it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,18 @@ import subprocess
 import types
 
 HERE = pathlib.Path(__file__).resolve().parent
-SOURCES = [HERE / "device.cpp", HERE / "torch_device.cpp"]
+ROOT = HERE.parents[2]
+SOURCES = [HERE / "device.cpp", HERE / "kernels.cpp", HERE / "torch_device.cpp"]
+HEADERS = ["src/cuda", "src/gtopk/device", "src/gtopk/value", "src/numbers", "include/gtopk"]
 
 
 def build(cache: pathlib.Path) -> str:
     """The path of the shared library, compiled if it is not in `cache`."""
     import torch
 
-    texts = [path.read_bytes() for path in [*SOURCES, HERE / "device.hpp"]]
+    headers = [path for folder in HEADERS for path in sorted((ROOT / folder).glob("*.hpp"))]
+    headers += [HERE / "device.hpp", ROOT / "tests" / "support" / "host_executor.hpp"]
+    texts = [path.read_bytes() for path in [*SOURCES, *headers]]
     name = hashlib.sha256(b"".join([torch.__version__.encode(), *texts])).hexdigest()[:16]
     library = cache / f"fake_device_{name}.so"
     if not library.exists():
@@ -34,7 +38,8 @@ def build(cache: pathlib.Path) -> str:
         subprocess.run(
             [
                 *compiler,
-                *("-std=c++20", "-O1", "-fPIC", "-shared", "-pthread"),
+                *("-std=c++20", "-O1", "-ffp-contract=off", "-fPIC", "-shared", "-pthread"),
+                *("-I", str(ROOT), "-I", str(ROOT / "include")),
                 *("-isystem", str(torch_dir / "include")),
                 *map(str, SOURCES),
                 *("-o", str(made)),

@@ -41,6 +41,7 @@ struct Device {
   std::condition_variable changed;
   std::array<Stream, kStreams> streams;
   std::map<std::string, std::int64_t> counts;
+  std::vector<std::string> calls;
   std::atomic<std::int64_t> releases{0};
   std::int64_t holds = 0;
   std::atomic<bool> capturing{false};
@@ -237,9 +238,23 @@ void* Memory::behind(const void* device_memory) {
   return arena().open + (static_cast<const std::byte*>(device_memory) - arena().locked);
 }
 
-void count(const std::string& what) {
+void* Memory::reachable(const void* memory) {
+  const auto* const at = static_cast<const std::byte*>(memory);
+  const bool on_device = at >= arena().locked && at < arena().locked + kArena;
+  return on_device ? behind(memory) : const_cast<void*>(memory);
+}
+
+void count(const std::string& what, std::int64_t times) {
   const std::lock_guard lock(device().mutex);
-  ++device().counts[what];
+  device().counts[what] += times;
+  if (times == 1) {
+    device().calls.push_back(what);
+  }
+}
+
+std::vector<std::string> calls() {
+  const std::lock_guard lock(device().mutex);
+  return std::exchange(device().calls, {});
 }
 
 std::map<std::string, std::int64_t> counts() {

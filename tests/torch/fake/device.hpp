@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace fake {
 
@@ -41,11 +42,15 @@ struct Memory {
   [[nodiscard]] static bool is_pinned(const void* memory);
   /// The accessible address behind device memory, for copies.
   [[nodiscard]] static void* behind(const void* device_memory);
+  /// The same of the device's memory; other memory is where it is.
+  [[nodiscard]] static void* reachable(const void* memory);
 };
 
-/// Counts a call, by name.
-void count(const std::string& what);
+/// Counts a call, or something else, by name.
+void count(const std::string& what, std::int64_t times = 1);
 [[nodiscard]] std::map<std::string, std::int64_t> counts();
+/// What was called since this was last asked, by name, in order.
+[[nodiscard]] std::vector<std::string> calls();
 
 /// The stream's work waits at this point until release() has been called as often as hold().
 void hold(Stream& stream);

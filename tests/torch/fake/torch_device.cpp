@@ -196,6 +196,9 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
     }
   }
   const bool on_host = from.device().is_cpu() || to.device().is_cpu();
+  if (on_host) {
+    fake::count("bytes_crossed", static_cast<std::int64_t>(to.nbytes()));
+  }
   if (on_host && (!non_blocking || pageable)) {
     fake::synchronize(as_fake(stream));
   }
@@ -240,6 +243,7 @@ TORCH_LIBRARY(fake, library) {
       "set_stream(int number) -> int", +[](std::int64_t number) {
         return static_cast<std::int64_t>(std::exchange(current(), static_cast<int>(number)));
       });
+  library.def("calls() -> str[]", +[] { return fake::calls(); });
   library.def(
       "counts() -> Dict(str, int)", +[] {
         c10::Dict<std::string, std::int64_t> counts;

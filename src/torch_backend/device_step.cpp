@@ -1,0 +1,212 @@
+#include "src/torch_backend/device_step.hpp"
+
+#include <c10/core/StreamGuard.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "src/torch_backend/contiguous.hpp"
+#include "src/torch_backend/device_kernels.hpp"
+
+namespace gtopk::torch_backend {
+namespace {
+
+/// Where the k-th key of the last selection from a residual is kept, on its device: one number,
+/// zero at first. One that is another residual's costs time, and changes no result.
+at::Tensor last_key(const at::Tensor& residual) {
+  static constexpr std::size_t kMost = 4096;
+  static std::mutex mutex;
+  // Never destroyed: there is no device any more when the process's statics end.
+  static auto& all = *std::make_unique<std::map<const void*, at::Tensor>>().release();
+  const std::lock_guard lock(mutex);
+  if (all.size() >= kMost) {
+    all.clear();
+  }
+  at::Tensor& key = all[residual.const_data_ptr()];
+  if (!key.defined() || key.device() != residual.device()) {
+    const at::Tensor zero = host_memory({1}, at::kLong, residual.device()).zero_();
+    key = at::empty({1}, residual.options().dtype(at::kLong));
+    key.copy_(zero, /*non_blocking=*/true);
+  }
+  return key;
+}
+
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+}
+
+bool all_plain(const DeviceTensors& tensors) {
+  const c10::Device device = tensors.pieces.front().device();
+  const auto is_plain_there = [&](const at::Tensor& tensor) {
+    return is_plain(tensor) && tensor.device() == device;
+  };
+  return std::ranges::all_of(tensors.pieces, is_plain_there) &&
+         (!tensors.residual || is_plain(*tensors.residual)) &&
+         (!tensors.momentum || is_plain(*tensors.momentum));
+}
+
+std::byte* bytes_of(const at::Tensor& tensor) {
+  return static_cast<std::byte*>(tensor.mutable_data_ptr());
+}
+
+at::Tensor bytes_on(c10::Device device, std::size_t count) {
+  return at::empty({static_cast<std::int64_t>(count)},
+                   at::TensorOptions().dtype(at::kByte).device(device));
+}
+
+}  // namespace
+
+std::shared_ptr<DeviceStep> DeviceStep::of(const DeviceTensors& tensors,
+                                           const SparseOptions& options, std::uint32_t ranks) {
+  if (tensors.pieces.front().device().is_cpu() || tensors.d == 0 || !all_plain(tensors)) {
+    return nullptr;
+  }
+  const cuda::Calls* const kernels = device_kernels();
+  if (kernels == nullptr) {
+    return nullptr;
+  }
+  const std::optional<DetachedRoom> room = detached_room(tensors.d, tensors.dtype, options, ranks);
+  if (!room || room->returned > tensors.d) {
+    return nullptr;
+  }
+  return std::make_shared<DeviceStep>(*kernels, tensors, options, *room, ranks);
+}
+
+DeviceStep::DeviceStep(const cuda::Calls& kernels, DeviceTensors tensors,
+                       const SparseOptions& options, const DetachedRoom& room, std::uint32_t ranks)
+    : kernels_(kernels),
+      lanes_(Lanes::of(tensors.pieces.front().device())),
+      tensors_(std::move(tensors)),
+      divisor_(detached_divisor(options, ranks)),
+      k_(room.selected) {
+  const BelowAutograd below;
+  lay_out(room);
+}
+
+/// Deals the pinned memory out, first measuring (from null) and then for good.
+void DeviceStep::lay_out(const DetachedRoom& room) {
+  static constexpr std::size_t kLine = 64;
+  const std::size_t value_bytes = tensors_.dtype == DataType::kFloat64 ? 8 : 4;
+  const std::size_t pieces = tensors_.pieces.size();
+  cuda::PieceOf* table = nullptr;
+  SelectionReport* report = nullptr;
+  const auto deal = [&](std::byte* memory) {
+    std::size_t taken = 0;
+    const auto take = [&](std::size_t bytes) -> void* {
+      const std::size_t at = taken;
+      taken += (bytes + kLine - 1) / kLine * kLine;
+      return memory == nullptr ? nullptr : memory + at;
+    };
+    const auto entries = [&](std::uint64_t count) -> DetachedEntries {
+      void* const values = take(count * value_bytes);
+      return {take(count * room.index_bytes), values};
+    };
+    lists_.counts = static_cast<EditCounts*>(take(sizeof(EditCounts)));
+    report = static_cast<SelectionReport*>(take(sizeof(SelectionReport)));
+    table_at_ = taken;
+    table = static_cast<cuda::PieceOf*>(take(pieces * sizeof(cuda::PieceOf)));
+    lists_.selected = entries(room.selected);
+    lists_.cleared = take(room.cleared * room.index_bytes);
+    lists_.returned = entries(room.returned);
+    lists_.delivered = entries(room.delivered);
+    return taken;
+  };
+  const std::size_t bytes = deal(nullptr);
+  const c10::Device device = lanes_.device();
+  pinned_ = host_memory({static_cast<std::int64_t>(bytes)}, at::kByte, device);
+  deal(bytes_of(pinned_));
+  *lists_.counts = EditCounts();
+  *report = SelectionReport();
+  lists_.report = report;
+
+  std::byte* const residual = tensors_.residual ? bytes_of(*tensors_.residual) : nullptr;
+  std::uint64_t begin = 0;
+  std::uint32_t count = 0;
+  for (const at::Tensor& tensor : tensors_.pieces) {
+    const auto size = static_cast<std::uint64_t>(tensor.numel());
+    if (size != 0) {
+      table[count++] = {bytes_of(tensor),
+                        residual == nullptr ? nullptr : residual + begin * value_bytes, begin, size,
+                        0};
+    }
+    begin += size;
+  }
+  acc_.dtype = tensors_.dtype;
+  acc_.index_bytes = room.index_bytes;
+  acc_.count = count;
+  acc_.tiles = kernels_.number_tiles(table, count);
+  acc_.d = tensors_.d;
+  table_ = bytes_on(device, std::max<std::size_t>(count, 1) * sizeof(cuda::PieceOf));
+  acc_.pieces = reinterpret_cast<const cuda::PieceOf*>(bytes_of(table_));
+}
+
+void DeviceStep::check(int error, const char* what) const {
+  TORCH_CHECK_WITH(DistBackendError, error == 0, "gtopk: ", lanes_.device(), " cannot ", what, ": ",
+                   kernels_.error_name(error), " (", error, ")");
+}
+
+void DeviceStep::hold_pinned() const {
+  // torch notes what is copied from pinned memory, and not what else is done with it.
+  table_.narrow(0, 0, 8).copy_(pinned_.narrow(0, static_cast<std::int64_t>(table_at_), 8),
+                               /*non_blocking=*/true);
+}
+
+void DeviceStep::select() {
+  const BelowAutograd below;
+  const at::Tensor room = bytes_on(lanes_.device(), kernels_.select_room(acc_, k_));
+  const at::Tensor last = tensors_.residual ? last_key(*tensors_.residual) : at::Tensor();
+  lanes_.on_reading([&](const c10::Stream& stream) {
+    table_.copy_(pinned_.narrow(0, static_cast<std::int64_t>(table_at_), table_.numel()),
+                 /*non_blocking=*/true);
+    cuda::SelectCall call;
+    call.acc = acc_;
+    call.k = k_;
+    call.room = bytes_of(room);
+    call.kept = {lists_.selected.indices, lists_.selected.values, k_};
+    call.report = const_cast<SelectionReport*>(lists_.report);
+    call.last = last.defined()
+                    ? reinterpret_cast<std::uint64_t*>(last.mutable_data_ptr<std::int64_t>())
+                    : nullptr;
+    check(kernels_.select(call, lanes_.native(stream)), "select");
+    hold_pinned();
+    for (const at::Tensor& each : tensors_.pieces) {
+      lanes_.in_use_on(each, stream);
+    }
+    for (const at::Tensor& each : {room, table_}) {
+      lanes_.in_use_on(each, stream);
+    }
+    for (const at::Tensor& each : {tensors_.residual.value_or(at::Tensor()), last}) {
+      if (each.defined()) {
+        lanes_.in_use_on(each, stream);
+      }
+    }
+  });
+}
+
+void DeviceStep::commit(const c10::Stream& stream) const {
+  const BelowAutograd below;
+  cuda::CommitCall call;
+  call.acc = acc_;
+  call.momentum = tensors_.momentum ? bytes_of(*tensors_.momentum) : nullptr;
+  call.cleared = lists_.cleared;
+  call.returned = {lists_.returned.indices, lists_.returned.values, 0};
+  call.delivered = {lists_.delivered.indices, lists_.delivered.values, 0};
+  call.counts = lists_.counts;
+  call.divisor = divisor_;
+  check(kernels_.commit(call, lanes_.native(stream)), "commit");
+  hold_pinned();
+  lanes_.in_use_on(table_, stream);
+  for (const at::Tensor& each : tensors_.pieces) {
+    lanes_.in_use_on(each, stream);
+  }
+  for (const auto& each : {tensors_.residual, tensors_.momentum}) {
+    if (each) {
+      lanes_.in_use_on(*each, stream);
+    }
+  }
+}
+
+}  // namespace gtopk::torch_backend

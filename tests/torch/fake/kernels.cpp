@@ -1,0 +1,124 @@
+// Test support: the kernels' library of the fake device: the same kernels as a GPU's, run by the
+// host executor on the stream's thread. Only they and copies find the device's memory.
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "device.hpp"
+#include "src/cuda/calls.hpp"
+#include "src/cuda/typed_calls.hpp"
+#include "src/numbers/half.hpp"
+#include "tests/support/host_executor.hpp"
+
+namespace {
+
+using gtopk::DataType;
+using gtopk::cuda::AccumulateCall;
+using gtopk::cuda::CommitCall;
+using gtopk::cuda::MergeCall;
+using gtopk::cuda::PieceOf;
+using gtopk::cuda::SelectCall;
+using gtopk::cuda::VectorOf;
+using gtopk::sparse::testing::HostExecutor;
+
+/// Where a kernel finds it.
+template <class T>
+T* reachable(T* memory) {
+  return static_cast<T*>(fake::Memory::reachable(memory));
+}
+
+/// The table of a vector's pieces, as it is when the stream comes to it.
+class Reachable {
+ public:
+  explicit Reachable(const VectorOf& acc) : acc_(acc) {
+    const PieceOf* const table = reachable(acc.pieces);
+    pieces_.assign(table, table + acc.count);
+    for (PieceOf& piece : pieces_) {
+      piece.tensor = reachable(piece.tensor);
+      piece.residual = reachable(piece.residual);
+    }
+    acc_.pieces = pieces_.data();
+  }
+  [[nodiscard]] const VectorOf& view() const { return acc_; }
+
+ private:
+  VectorOf acc_;
+  std::vector<PieceOf> pieces_;
+};
+
+constexpr std::uint64_t kWide = 3;
+
+/// Runs task.operator()<T>(executor) on the stream.
+template <class Task>
+int on_stream(const char* name, void* stream, DataType type, Task task) {
+  fake::count(name);
+  fake::enqueue(*static_cast<fake::Stream*>(stream), [type, task] {
+    static std::uint64_t seed = 0;  // one thread runs all streams
+    HostExecutor executor(++seed, kWide);
+    switch (type) {
+      case DataType::kFloat32:
+        return task.template operator()<float>(executor);
+      case DataType::kFloat64:
+        return task.template operator()<double>(executor);
+      case DataType::kBfloat16:
+        return task.template operator()<gtopk::Bfloat16>(executor);
+      default:
+        return task.template operator()<gtopk::Float16>(executor);
+    }
+  });
+  return 0;
+}
+
+std::uint64_t number_tiles(PieceOf* pieces, std::uint32_t count) {
+  namespace device = gtopk::sparse::device;
+  return device::number_tiles(reinterpret_cast<device::Piece<float>*>(pieces), count);
+}
+
+std::size_t select_room(const VectorOf& acc, std::uint64_t k) {
+  return acc.dtype == DataType::kFloat64 ? gtopk::cuda::select_room<double>(acc, k)
+                                         : gtopk::cuda::select_room<float>(acc, k);
+}
+
+int select(const SelectCall& call, void* stream) {
+  return on_stream("select", stream, call.acc.dtype, [call]<class T>(HostExecutor& executor) {
+    const Reachable acc(call.acc);
+    SelectCall here = call;
+    here.acc = acc.view();
+    here.room = reachable(call.room);
+    here.last = reachable(call.last);
+    gtopk::cuda::select<T>(executor, here);
+  });
+}
+
+int commit(const CommitCall& call, void* stream) {
+  return on_stream("commit", stream, call.acc.dtype, [call]<class T>(HostExecutor& executor) {
+    const Reachable acc(call.acc);
+    CommitCall here = call;
+    here.acc = acc.view();
+    here.momentum = reachable(call.momentum);
+    gtopk::cuda::commit<T>(executor, here);
+  });
+}
+
+// What gtopk does not call.
+std::size_t merge_room(DataType, std::uint32_t, std::uint64_t) { return 0; }
+int merge(const MergeCall&, void*) { return 1; }
+int accumulate(const AccumulateCall&, void*) { return 1; }
+
+const char* error_name(int) { return "an error of a fake's"; }
+
+}  // namespace
+
+extern "C" const gtopk::cuda::Calls* gtopk_cuda_calls() {
+  static constexpr gtopk::cuda::Calls kCalls{gtopk::cuda::Calls::kVersion,
+                                             number_tiles,
+                                             select_room,
+                                             merge_room,
+                                             select,
+                                             commit,
+                                             merge,
+                                             accumulate,
+                                             error_name};
+  return &kCalls;
+}
