@@ -113,8 +113,8 @@ class DeviceCommit : public ::testing::Test {
     List<Value, Index> delivered;
     const Edits<Value, Index> edits{cleared.data(), returned.out(all_dropped),
                                     delivered.out(one.result.indices.size())};
-    EditCounts counts =
-        make_edits<Value, Index>(one.own.view(), one.result.view(), dropped, one.put_back, all_dropped, edits);
+    EditCounts counts = make_edits<Value, Index>(one.own.view(), one.result.view(), dropped,
+                                                 one.put_back, all_dropped, edits);
     counts.happened = happened ? 1 : 0;
     HostExecutor executor(random(), 1 + random() % 4);
     device::commit<T, Index>(executor, pieces.view(), Case::data(one.momentum), edits, &counts,
