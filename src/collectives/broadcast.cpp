@@ -60,7 +60,7 @@ Task<void> broadcast_from(GroupView& group, std::uint32_t root, std::span<std::b
       if (place + bit >= ranks) {
         continue;
       }
-      outgoing.push_back(group.send(rank_at(place + bit), step, piece(number), chunk));
+      outgoing.push_back(group.send_dealt(rank_at(place + bit), step, piece(number), chunk));
     }
   }
   while (!outgoing.empty()) {

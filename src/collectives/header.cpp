@@ -18,12 +18,14 @@ void write_header(std::span<std::byte> message, const GroupView& group, Payload 
   header.fingerprint = group.fingerprint();
   header.sequence = group.sequence();
   header.index_bytes = payload.index_bytes;
+  header.parts = payload.parts;
   header.count = payload.count;
   std::memset(message.data(), 0, kHeaderBytes);
   std::memcpy(message.data(), &header, sizeof header);
 }
 
-Task<Header> read_header(std::span<const std::byte> message, GroupView& group, std::uint32_t from) {
+Task<Header> read_header(std::span<const std::byte> message, GroupView& group, std::uint32_t from,
+                         std::uint32_t most_parts) {
   Header header;
   if (message.size() < kHeaderBytes) {
     throw Error(ErrorKind::kMismatch,
@@ -39,13 +41,12 @@ Task<Header> read_header(std::span<const std::byte> message, GroupView& group, s
                             group.member(from), header.magic, header.version, expected.magic,
                             expected.version));
   }
-  if ((header.flags & ~(Header::kNonFinite | Header::kUnrounded)) != 0 || header.reserved != 0 ||
-      header.sequence != group.sequence()) {
-    throw Error(
-        ErrorKind::kMismatch,
-        fmt::format("{} sent a damaged header: #{}, flags {:04x}, reserved {}; expected #{}",
-                    group.member(from), header.sequence, header.flags, header.reserved,
-                    group.sequence()));
+  if ((header.flags & ~(Header::kNonFinite | Header::kUnrounded)) != 0 ||
+      header.parts > most_parts || header.sequence != group.sequence()) {
+    throw Error(ErrorKind::kMismatch,
+                fmt::format("{} sent a damaged header: #{}, flags {:04x}, {} parts; expected #{}",
+                            group.member(from), header.sequence, header.flags, header.parts,
+                            group.sequence()));
   }
   if (header.fingerprint == group.fingerprint()) {
     co_return header;

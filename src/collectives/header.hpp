@@ -25,7 +25,8 @@ struct Header {
   std::uint64_t sequence = 0;
   /// Bytes of an index in a list of entries: 4 or 8; 0 if no entries can follow.
   std::uint32_t index_bytes = 0;
-  std::uint32_t reserved = 0;
+  /// Messages that what follows comes in, this one included, if there are several; else 0.
+  std::uint32_t parts = 0;
   /// Elements or entries that follow.
   std::uint64_t count = 0;
 };
@@ -37,6 +38,7 @@ struct Payload {
   std::uint64_t count = 0;
   std::uint16_t flags = 0;
   std::uint32_t index_bytes = 0;
+  std::uint32_t parts = 0;
 };
 
 /// Writes the header of the group's operation into the first kHeaderBytes of `message`.
@@ -44,9 +46,10 @@ void write_header(std::span<std::byte> message, const engine::GroupView& group,
                   Payload payload = {});
 
 /// Reads the header of a message from `from`. Throws Error{kMismatch} if it is not a header of this
-/// version, or if the calls differ; it then asks the sender, and names both calls.
+/// version, announces more than `most_parts`, or if the calls differ; it then asks the sender, and
+/// names both calls.
 engine::Task<Header> read_header(std::span<const std::byte> message, engine::GroupView& group,
-                                 std::uint32_t from);
+                                 std::uint32_t from, std::uint32_t most_parts = 0);
 
 /// Throws Error{kMismatch} unless the header announces exactly `count` elements, as messages of
 /// agreed size do.

@@ -80,7 +80,8 @@ Task<void> go_round(GroupView& group, RingOrder order, Load load, std::uint32_t 
         outgoing.end_oldest();
       }
       const RingPiece piece = order.sent(outgoing.begun());
-      outgoing.begin(group.send(next, first_step + piece.step, load.leaves(piece), piece.number));
+      outgoing.begin(
+          group.send_dealt(next, first_step + piece.step, load.leaves(piece), piece.number));
     }
     Message& expected = incoming.oldest();
     const std::size_t received = co_await expected;

@@ -44,7 +44,7 @@ void Control::sent(Request& request) {
   slot.control->free_senders_.push_back(&slot);
 }
 
-void Control::send(PeerId peer, const Notice& notice) {
+void Control::send(PeerId peer, const Notice& notice, std::uint32_t connection) {
   if (free_senders_.empty()) {
     free_senders_.push_back(&senders_.emplace_back());
   }
@@ -56,6 +56,7 @@ void Control::send(PeerId peer, const Notice& notice) {
   ++pending_;
   ++sending_;
   slot.request.is_receive = false;
+  slot.request.connection = connection;
   slot.request.prepare(&Control::sent, &slot);
   transport_.send(peer, transport::control_tag(transport_.self().identity), slot.wire.data(),
                   slot.wire.size(), slot.request);

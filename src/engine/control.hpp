@@ -24,7 +24,7 @@ class Control {
 
   /// Listens to a peer from now on. Idempotent.
   void watch(transport::PeerId peer);
-  void send(transport::PeerId peer, const Notice& notice);
+  void send(transport::PeerId peer, const Notice& notice, std::uint32_t connection = 0);
   /// Returns what has arrived since the last call, and listens again.
   [[nodiscard]] std::vector<std::pair<transport::PeerId, Notice>> take();
   /// Cancels the receives. The transport must progress until quiet().

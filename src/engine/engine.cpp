@@ -161,7 +161,9 @@ bool Engine::handle_notices() {
 
 void Engine::handle(PeerId from, const Notice& notice) {
   if (notice.kind == NoticeKind::kGoodbye) {
-    handle_goodbye(from);
+    if (membership_.is_last_goodbye(from, notice)) {
+      handle_goodbye(from);
+    }
     return;
   }
   const std::shared_ptr<Group> group = groups_.find(notice.group);

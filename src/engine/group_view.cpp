@@ -226,11 +226,22 @@ const std::string& GroupView::member(std::uint32_t rank) const {
 
 Message GroupView::send(std::uint32_t to, std::uint32_t step, std::span<const std::byte> data,
                         std::uint32_t chunk) {
+  return Message(operation_.send(to, tag_of(to, step, chunk), data));
+}
+
+Message GroupView::send_over(std::uint32_t connection, std::uint32_t to, std::uint32_t step,
+                             std::span<const std::byte> data, std::uint32_t chunk) {
+  return Message(operation_.send(to, tag_of(to, step, chunk), data, connection));
+}
+
+std::uint32_t GroupView::connections(std::uint32_t to) const {
+  return operation_.engine().transport().connections(operation_.group().peer(to));
+}
+
+transport::Tag GroupView::tag_of(std::uint32_t to, std::uint32_t step, std::uint32_t chunk) const {
   const Group& group = operation_.group();
-  return Message(operation_.send(
-      to,
-      transport::collective_tag(group.id_at(to), group.rank(), operation_.sequence(), step, chunk),
-      data));
+  return transport::collective_tag(group.id_at(to), group.rank(), operation_.sequence(), step,
+                                   chunk);
 }
 
 Message GroupView::recv(std::uint32_t from, std::uint32_t step, std::span<std::byte> room,

@@ -215,6 +215,17 @@ class GroupView {
   /// chunks in flight are at most 256 apart.
   [[nodiscard]] Message send(std::uint32_t to, std::uint32_t step, std::span<const std::byte> data,
                              std::uint32_t chunk = 0);
+  /// The same over one of the connections to that rank, modulo their number. Messages of the same
+  /// (step, chunk) modulo 256 must go over the same one, to keep their order.
+  [[nodiscard]] Message send_over(std::uint32_t connection, std::uint32_t to, std::uint32_t step,
+                                  std::span<const std::byte> data, std::uint32_t chunk);
+  /// The same for one of many chunks of a step, which are dealt to the connections.
+  [[nodiscard]] Message send_dealt(std::uint32_t to, std::uint32_t step,
+                                   std::span<const std::byte> data, std::uint32_t chunk) {
+    return send_over(chunk % 256, to, step, data, chunk);
+  }
+  /// How many connections there are to that rank.
+  [[nodiscard]] std::uint32_t connections(std::uint32_t to) const;
   [[nodiscard]] Message recv(std::uint32_t from, std::uint32_t step, std::span<std::byte> room,
                              std::uint32_t chunk = 0);
 
@@ -258,6 +269,9 @@ class GroupView {
   friend class ReceiveTurn;
   friend class AnySender;
   friend class AtGate;
+  [[nodiscard]] transport::Tag tag_of(std::uint32_t to, std::uint32_t step,
+                                      std::uint32_t chunk) const;
+
   Operation& operation_;
 };
 

@@ -77,7 +77,11 @@ void Membership::say_goodbye_to(PeerId peer) {
     return;  // already said, in answer to its own
   }
   transport_.expect_departure(peer);
-  control_.send(peer, {NoticeKind::kGoodbye, ErrorKind::kAborted, 0, 0, {}});
+  const std::uint32_t connections = transport_.connections(peer);
+  for (std::uint32_t connection = 0; connection < connections; ++connection) {
+    control_.send(peer, {NoticeKind::kGoodbye, ErrorKind::kAborted, 0, connections - 1, {}},
+                  connection);
+  }
 }
 
 bool Membership::farewell_said() const {

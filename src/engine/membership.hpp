@@ -48,6 +48,10 @@ class Membership {
   /// Tells every connected peer that this process leaves; farewell_said() is true once all of them
   /// have answered.
   void say_goodbye();
+  /// Whether this goodbye of a peer is the last one of those that go over its connections.
+  [[nodiscard]] bool is_last_goodbye(transport::PeerId peer, const Notice& goodbye) {
+    return goodbyes_[peer]++ >= goodbye.sequence;
+  }
   /// Answers a peer's goodbye if the peer would not notice the end of this process.
   void return_goodbye(transport::PeerId peer);
   [[nodiscard]] bool farewell_said() const;
@@ -65,6 +69,8 @@ class Membership {
   std::set<transport::PeerId> departed_;
   /// When each peer's last notice arrived.
   std::map<transport::PeerId, transport::TimePoint> heard_;
+  /// Of a peer's goodbyes, how many have come.
+  std::map<transport::PeerId, std::uint64_t> goodbyes_;
   /// To whom this process has said goodbye.
   std::set<transport::PeerId> farewells_;
 };

@@ -18,7 +18,9 @@ enum class NoticeKind : std::uint8_t {
   kGroupFailure = 2,  ///< the group has failed
   kProbe = 3,         ///< what are you doing in this operation? A living engine answers
   kReply = 4,
-  kGoodbye = 5,  ///< the sender leaves in good order, and has sent all it will
+  /// The sender leaves in good order, and has sent all it will. One goes over each connection, and
+  /// `sequence` says how many more there are: all that was sent has come when the last one has.
+  kGoodbye = 5,
   kAsk =
       6,  ///< your message does not fit: what did you call? Answered only while the operation runs
   kCall = 7,      ///< the answer: the sender's call, as text

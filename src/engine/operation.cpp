@@ -191,9 +191,10 @@ MessageSlot& Operation::take_slot(bool receive, std::uint32_t rank) {
   return slot;
 }
 
-MessageSlot& Operation::send(std::uint32_t to, transport::Tag tag,
-                             std::span<const std::byte> data) {
+MessageSlot& Operation::send(std::uint32_t to, transport::Tag tag, std::span<const std::byte> data,
+                             std::uint32_t connection) {
   MessageSlot& slot = take_slot(false, to);
+  slot.request.connection = connection;
   group_->metrics.add(Metric::kMessagesSent);
   group_->metrics.add(Metric::kBytesSent, data.size());
   engine_.transport().send(group_->peer(to), tag, data.data(), data.size(), slot.request);

@@ -100,7 +100,8 @@ class Operation {
   [[nodiscard]] std::vector<std::uint32_t> waits_for(bool sends) const;
 
   // For GroupView and its awaitables.
-  MessageSlot& send(std::uint32_t to, transport::Tag tag, std::span<const std::byte> data);
+  MessageSlot& send(std::uint32_t to, transport::Tag tag, std::span<const std::byte> data,
+                    std::uint32_t connection = 0);
   MessageSlot& recv(std::uint32_t from, transport::Tag tag, std::span<std::byte> room);
   void release(MessageSlot& slot);
   std::optional<Transfer> transfer;

@@ -180,7 +180,7 @@ TEST_F(HeaderTest, AnotherFormatOrVersionIsNamed) {
 
 TEST_F(HeaderTest, AnotherNumberOrMeaninglessBytesAreDamage) {
   for (const std::size_t at :
-       {offsetof(Header, sequence), offsetof(Header, flags) + 1, offsetof(Header, reserved)}) {
+       {offsetof(Header, sequence), offsetof(Header, flags) + 1, offsetof(Header, parts)}) {
     Message message{};
     write_header(message, view_);
     message.at(at) ^= std::byte{2};

@@ -332,7 +332,8 @@ void run_job(const char* tls, std::uint64_t seed) {
   const int seats = failures.back().first_seat + static_cast<int>(failures.back().ranks);
   ForkedRanks ranks(
       seats, [&](ForkedRank& self) { Seat(self, of(self.rank())).play(); },
-      {.limit = std::chrono::seconds(kSanitized ? 240 : 120), .environment = {{"UCX_TLS", tls}}});
+      {.limit = std::chrono::seconds(kSanitized ? 240 : 120),
+       .environment = {{"UCX_TLS", tls}, {"GTOPK_CONNECTIONS", std::to_string(1 + seed / 2 % 3)}}});
   long longest = 0;
   for (int seat = 0; seat < seats; ++seat) {
     const bool dies = is_victim(seat) && of(seat).dies();

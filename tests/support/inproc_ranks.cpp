@@ -33,6 +33,7 @@ transport::inproc::FabricOptions network(std::uint64_t seed, transport::Duration
   options.seed = seed;
   options.eager_below = kEager.at(seed % 4);
   options.max_delay = max_delay;
+  options.connections = 1 + static_cast<std::uint32_t>(seed / kEager.size() % 3);
   return options;
 }
 

@@ -19,7 +19,8 @@
 
 namespace gtopk::support {
 
-/// A network drawn from `seed`, which sends nothing, short messages or everything eagerly, in turn.
+/// A network drawn from `seed`. What it sends eagerly (nothing, short messages, everything) and how
+/// many connections there are vary in turn.
 [[nodiscard]] transport::inproc::FabricOptions network(std::uint64_t seed,
                                                        transport::Duration max_delay = {});
 

@@ -6,6 +6,7 @@
 // So the receiver answers a long list by an empty message, and a rank goes on when it has that.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -14,23 +15,31 @@
 
 #include "src/engine/group_view.hpp"
 #include "src/engine/task.hpp"
+#include "src/gtopk/algorithms/parts_of_list.hpp"
 
 namespace gtopk::sparse {
 
-/// Longer messages are acknowledged. Where alpha and not the link is what costs, an acknowledgement
-/// would cost as much again.
-inline constexpr std::size_t kAcknowledgedBytes = 16384;
-
 class [[nodiscard]] Departure {
  public:
+  /// `parts`: what parts_of() says, and the list's header.
   Departure(engine::GroupView& group, std::uint32_t to, std::uint32_t step,
-            std::span<const std::byte> list)
-      : acknowledgement_(expect_acknowledgement(group, to, step, list)),
-        list_(group.send(to, step, list)) {}
+            std::span<const std::byte> list, std::uint32_t parts)
+      : acknowledgement_(expect_acknowledgement(group, to, step, list)) {
+    const std::size_t bytes = part_bytes(list.size(), parts);
+    for (std::uint32_t part = 0; part < parts; ++part) {
+      parts_.at(part).emplace(
+          group.send_over(part, to, step, part_at(list, bytes, part), chunk_of_part(part)));
+    }
+  }
 
   /// Ends when the list has left this rank, as far as can be known.
   [[nodiscard]] engine::Task<void> over() {
-    co_await list_;
+    for (std::optional<engine::Message>& part : parts_) {
+      if (part) {
+        engine::Message& leaving = *part;
+        co_await leaving;
+      }
+    }
     if (acknowledgement_) {
       engine::Message& acknowledgement = *acknowledgement_;
       co_await acknowledgement;
@@ -41,12 +50,17 @@ class [[nodiscard]] Departure {
   static void acknowledge(engine::GroupView& group, std::uint32_t from, std::uint32_t step,
                           std::span<const std::byte> list) {
     if (list.size() > kAcknowledgedBytes) {
-      const engine::Message acknowledgement = group.send(from, step, {}, kChunk);
+      const engine::Message acknowledgement = group.send(from, step, {}, kAcknowledgement);
     }
   }
 
+  /// Of its tag: 0 of the first part, or of the whole list.
+  [[nodiscard]] static std::uint32_t chunk_of_part(std::uint32_t part) {
+    return part == 0 ? 0 : kAcknowledgement + part;
+  }
+
  private:
-  static constexpr std::uint32_t kChunk = 1;  // the list is chunk 0
+  static constexpr std::uint32_t kAcknowledgement = 1;  // its chunk
 
   static std::optional<engine::Message> expect_acknowledgement(engine::GroupView& group,
                                                                std::uint32_t to, std::uint32_t step,
@@ -54,11 +68,11 @@ class [[nodiscard]] Departure {
     if (list.size() <= kAcknowledgedBytes) {
       return std::nullopt;
     }
-    return group.recv(to, step, {}, kChunk);
+    return group.recv(to, step, {}, kAcknowledgement);
   }
 
   std::optional<engine::Message> acknowledgement_;
-  engine::Message list_;
+  std::array<std::optional<engine::Message>, kMostParts> parts_;
 };
 
 }  // namespace gtopk::sparse

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <optional>
 
 #include "gtopk/error.hpp"
 #include "src/collectives/header.hpp"
@@ -60,7 +62,7 @@ Task<List> ListExchange::swap(std::uint32_t partner, Steps steps, List mine, std
   Message incoming = group_.recv(partner, steps.received, room);
   post(partner, steps.sent, mine);
   const std::size_t received = co_await incoming;
-  Task<List> opening = open(room.first(received), partner, steps.received, ranks);
+  Task<List> opening = open(room, received, partner, steps.received, ranks);
   const List theirs = co_await opening;
   co_return theirs;
 }
@@ -69,7 +71,7 @@ Task<List> ListExchange::receive(std::uint32_t from, std::uint32_t step, std::ui
   const std::span<std::byte> room = message_room(ranks);
   Message incoming = group_.recv(from, step, room);
   const std::size_t received = co_await incoming;
-  Task<List> opening = open(room.first(received), from, step, ranks);
+  Task<List> opening = open(room, received, from, step, ranks);
   const List theirs = co_await opening;
   co_return theirs;
 }
@@ -94,15 +96,46 @@ void ListExchange::post(std::uint32_t to, std::uint32_t step, const List& list) 
   const std::span<std::byte> message = codec.encode(plan_.type, list, plan_.d, *this);
   const auto flags = static_cast<std::uint16_t>((list.finite ? 0 : Header::kNonFinite) |
                                                 (unrounded ? Header::kUnrounded : 0));
-  collectives::write_header(
-      message, group_, {.count = list.size, .flags = flags, .index_bytes = plan_.type.index_bytes});
-  leaving_.emplace(group_, to, step, message);
+  const std::uint32_t parts = parts_of(message.size(), group_.connections(to));
+  collectives::write_header(message, group_,
+                            {.count = list.size,
+                             .flags = flags,
+                             .index_bytes = plan_.type.index_bytes,
+                             .parts = parts == 1 ? 0 : parts});
+  leaving_.emplace(group_, to, step, message, parts);
 }
 
-Task<List> ListExchange::open(std::span<std::byte> message, std::uint32_t from, std::uint32_t step,
-                              std::uint64_t ranks) {
-  Task<Header> reading = collectives::read_header(message, group_, from);
+Task<std::size_t> ListExchange::receive_parts(std::span<std::byte> room, std::size_t first,
+                                              std::uint32_t parts, std::uint32_t from,
+                                              std::uint32_t step) {
+  std::array<std::optional<Message>, kMostParts> incoming;
+  for (std::uint32_t part = 1; part < parts; ++part) {
+    incoming.at(part).emplace(
+        group_.recv(from, step, part_at(room, first, part), Departure::chunk_of_part(part)));
+  }
+  std::size_t received = first;
+  for (std::uint32_t part = 1; part < parts; ++part) {
+    Message& expected = *incoming.at(part);
+    const std::size_t bytes = co_await expected;
+    if (bytes != first && part + 1 < parts) {
+      throw Error(ErrorKind::kMismatch,
+                  fmt::format("{} sent a damaged list: part {} of {} has {} bytes, the first {}",
+                              group_.member(from), part, parts, bytes, first));
+    }
+    received += bytes;
+  }
+  co_return received;
+}
+
+Task<List> ListExchange::open(std::span<std::byte> room, std::size_t received, std::uint32_t from,
+                              std::uint32_t step, std::uint64_t ranks) {
+  Task<Header> reading = collectives::read_header(room.first(received), group_, from, kMostParts);
   const Header header = co_await reading;
+  if (header.parts != 0) {
+    Task<std::size_t> receiving = receive_parts(room, received, header.parts, from, step);
+    received = co_await receiving;
+  }
+  const std::span<std::byte> message = room.first(received);
   List list;
   try {
     const bool finite = (header.flags & Header::kNonFinite) == 0;

@@ -119,9 +119,14 @@ class ListExchange final : private Rooms {
   [[nodiscard]] Rounded round(const List& list, std::size_t count, bool answers,
                               bool zeros_are_lost);
   void post(std::uint32_t to, std::uint32_t step, const List& list);
-  /// Checks what has arrived and acknowledges it.
-  engine::Task<List> open(std::span<std::byte> message, std::uint32_t from, std::uint32_t step,
-                          std::uint64_t ranks);
+  /// Checks what has arrived and acknowledges it: the first `received` bytes of the room, and what
+  /// other parts there are.
+  engine::Task<List> open(std::span<std::byte> room, std::size_t received, std::uint32_t from,
+                          std::uint32_t step, std::uint64_t ranks);
+  /// Receives the parts behind the first; returns the bytes of all.
+  engine::Task<std::size_t> receive_parts(std::span<std::byte> room, std::size_t first,
+                                          std::uint32_t parts, std::uint32_t from,
+                                          std::uint32_t step);
 
   engine::GroupView& group_;
   ListPlan plan_;

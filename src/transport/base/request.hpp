@@ -53,7 +53,9 @@ class Request {
   Tag tag = 0;
   std::size_t bytes = 0;  ///< of the buffer of a send
   bool is_receive = false;
-  bool connects = true;         ///< a receive connects its endpoint, see Transport::recv
+  bool connects = true;  ///< a receive connects its endpoint, see Transport::recv
+  /// Of those to the peer, the one that a send takes, modulo their number.
+  std::uint32_t connection = 0;
   Request* previous = nullptr;  ///< in the endpoint's list of pending requests
   Request* next = nullptr;
   void* transport = nullptr;

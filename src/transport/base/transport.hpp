@@ -57,6 +57,8 @@ class AddressBook {
   virtual void look_up(PeerId peer) = 0;
 };
 
+inline constexpr std::uint32_t kMostConnections = 16;
+
 class Transport {
  public:
   Transport() = default;
@@ -98,9 +100,9 @@ class Transport {
   /// message was received. Both connect to the peer if not connected yet, so that a rank that only
   /// receives notices a dead peer; a receive with `request.connects` false does not (it may wait
   /// forever for a peer that never calls). If the peer has failed, the request completes with
-  /// kPeerFailed. Messages of one sender are matched with receives in the order in which they were
-  /// sent; for control messages callers rely on it: when one arrives, every earlier message of its
-  /// sender has been matched or is unexpected.
+  /// kPeerFailed. Messages of one sender over one connection are matched with receives in the order
+  /// in which they were sent; for control messages callers rely on it: when one arrives, every
+  /// earlier message of its sender over that connection has been matched or is unexpected.
   virtual void send(PeerId peer, Tag tag, const void* data, std::size_t bytes,
                     Request& request) = 0;
   virtual void recv(PeerId peer, Tag tag, void* data, std::size_t bytes, Request& request) = 0;
@@ -108,6 +110,10 @@ class Transport {
   /// Whether there is an endpoint to the peer that has not ended, or will be as soon as its address
   /// is found.
   [[nodiscard]] virtual bool connected(PeerId peer) const = 0;
+
+  /// How many connections there are, or are to be, to the peer; what goes over one may overtake
+  /// what goes over another. At most kMostConnections.
+  [[nodiscard]] virtual std::uint32_t connections(PeerId /*peer*/) const { return 1; }
 
   /// Cancels a pending receive: it completes with kCancelled, or normally if already matched. A
   /// pending send stays until its endpoint ends. Completion may come later.

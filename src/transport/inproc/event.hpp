@@ -46,7 +46,8 @@ struct Event {
   std::uint32_t source = 0;  ///< of this event
   std::uint32_t destination = 0;
   Tag tag = 0;
-  TimePoint ready{};  ///< not before
+  std::uint32_t connection = 0;  ///< of the message, of those between the two
+  TimePoint ready{};             ///< not before
   std::vector<std::byte> payload;
   Fault fault;
   bool last = false;   ///< kEnd: arrives after everything that the source sent before

@@ -56,10 +56,12 @@ const std::vector<std::deque<Event>::iterator>& Fabric::candidates(bool at_any_t
     const bool is_message = event->stage == Stage::kEager || event->stage == Stage::kAnnounce;
     const Stream pair{.source = event->source, .destination = event->destination};
     // Every event enters the sets, ready or not: a waiting event holds back those behind it.
-    const bool first_of_stream =
-        !is_message || streams_.add({event->source, event->destination, event->tag});
+    const bool first_of_stream = !is_message || streams_.add({event->source, event->destination,
+                                                              event->connection, event->tag});
     const bool first_of_pair = pairs_.add(pair);
-    const bool first_message = !is_message || pairs_with_messages_.add(pair);
+    const bool first_message =
+        !is_message ||
+        pairs_with_messages_.add({event->source, event->destination, event->connection, 0});
     const bool control = is_message && kind_of(event->tag) == TagKind::kControl;
     if (!running(seats_[event->destination])) {
       continue;

@@ -40,9 +40,12 @@ struct FabricOptions {
   Duration max_delay{};
   /// From a peer's death to the notice of it.
   Duration failure_delay = std::chrono::milliseconds(20);
-  /// Deliver in any order that tags allow (messages of one sender, receiver and tag keep theirs,
-  /// and a control message overtakes none); else in the order in which they were sent.
+  /// Deliver in any order that tags allow (messages of one sender, receiver, connection and tag
+  /// keep theirs, and a control message overtakes none of its connection); else in the order in
+  /// which they were sent.
   bool reorder = true;
+  /// From each rank to each other.
+  std::uint32_t connections = 1;
 };
 
 /// Whether the network finds out that a process died: TCP does, shared memory does not.
@@ -57,9 +60,10 @@ struct Traffic {
 
 /// Exact, and still there when the port is gone.
 struct PortCounters {
-  std::array<Traffic, kTagKinds> by_kind;  ///< indexed by TagKind
-  std::uint64_t discarded = 0;             ///< messages taken by discard()
-  std::uint64_t discards = 0;              ///< calls of it
+  std::array<Traffic, kTagKinds> by_kind;                    ///< indexed by TagKind
+  std::array<std::uint64_t, kMostConnections> bytes_over{};  ///< sent over each connection
+  std::uint64_t discarded = 0;                               ///< messages taken by discard()
+  std::uint64_t discards = 0;                                ///< calls of it
   std::uint64_t wrong_source = 0;  ///< receives whose message came from another peer than they name
   std::uint64_t arrived_after_close = 0;  ///< messages that found the port closed
   std::vector<Tag> unexpected_at_close;   ///< messages that had arrived and nobody received

@@ -119,6 +119,8 @@ void Port::send(PeerId peer, Tag tag, const void* data, std::size_t bytes, Reque
   event.source = rank_;
   event.destination = to.rank;
   event.tag = tag;
+  event.connection = request.connection % fabric_.options().connections;
+  seat().counters.bytes_over.at(event.connection) += bytes;
   event.fault = fabric_.fault_of({number, rank_, to.rank, tag, bytes});
   if (bytes < fabric_.options().eager_below) {
     event.stage = Event::Stage::kEager;

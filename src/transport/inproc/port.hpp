@@ -35,6 +35,9 @@ class Port final : public Transport {
   [[nodiscard]] bool connected(PeerId peer) const override {
     return peers_.at(peer).connected && !peers_.at(peer).ended;
   }
+  [[nodiscard]] std::uint32_t connections(PeerId /*peer*/) const override {
+    return fabric_.options().connections;
+  }
   [[nodiscard]] const PeerInfo& peer(PeerId peer) const override;
 
   void send(PeerId peer, Tag tag, const void* data, std::size_t bytes, Request& request) override;

@@ -10,10 +10,12 @@
 
 namespace gtopk::transport::inproc {
 
-/// What an event belongs to: its two ranks, and a tag where streams of one tag are meant.
+/// What an event belongs to: its two ranks, a connection between them where that matters, and a tag
+/// where streams of one tag are meant.
 struct Stream {
   std::uint32_t source = 0;
   std::uint32_t destination = 0;
+  std::uint32_t connection = 0;
   std::uint64_t tag = 0;
   bool operator==(const Stream&) const = default;
 };
@@ -53,7 +55,8 @@ class Seen {
   static std::size_t hash(const Stream& stream) {
     constexpr std::uint64_t kOdd = 0x9E3779B97F4A7C15;  // 2^64 / the golden ratio
     const std::uint64_t ranks = (std::uint64_t{stream.source} << 32U) | stream.destination;
-    return static_cast<std::size_t>(((ranks * kOdd) ^ stream.tag) * kOdd >> 32U);
+    return static_cast<std::size_t>((((ranks + stream.connection) * kOdd) ^ stream.tag) * kOdd >>
+                                    32U);
   }
 
   std::vector<Slot> slots_;

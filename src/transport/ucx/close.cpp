@@ -66,10 +66,7 @@ void UcxTransport::flush_all(TimePoint deadline) {
   for (UcxEndpoint* const endpoint : in_closing_order()) {
     endpoint->departure_expected = true;
     if (!endpoint->broke()) {
-      const ucs_status_ptr_t flush = endpoint->begin_flush();
-      if (UCS_PTR_IS_PTR(flush)) {
-        flushes.push_back(flush);
-      }
+      endpoint->begin_flush(flushes);
     }
   }
   while (!std::all_of(flushes.begin(), flushes.end(), done) && steady_clock::now() < deadline) {
@@ -79,7 +76,7 @@ void UcxTransport::flush_all(TimePoint deadline) {
   }
   const auto left = std::count_if(flushes.begin(), flushes.end(), [](auto f) { return !done(f); });
   if (left > 0 && !hurried) {
-    log().warn("{} of {} endpoints still had messages on their way at the end of close's time",
+    log().warn("{} of {} connections still had messages on their way at the end of close's time",
                left, flushes.size());
   }
   // UCX frees an unfinished one when the endpoint is closed by force, which completes it.
@@ -92,10 +89,7 @@ void UcxTransport::close_all(TimePoint deadline) {
   }
   for (UcxEndpoint& endpoint : endpoints_) {
     // Abandoned in the middle of a message, and left open until now.
-    const ucs_status_ptr_t closing = endpoint.begin_close();
-    if (UCS_PTR_IS_PTR(closing)) {
-      closing_.push_back(closing);
-    }
+    endpoint.begin_close(closing_);
   }
   while ((!closing_.empty() || half_arrived_) && steady_clock::now() < deadline) {
     if (!progress()) {

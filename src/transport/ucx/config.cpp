@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdlib>
 #include <string_view>
+#include <system_error>
 
 #include "gtopk/error.hpp"
 #include "src/transport/base/log.hpp"
+#include "src/transport/base/transport.hpp"
 #include "src/transport/ucx/status.hpp"
 
 namespace gtopk::transport {
@@ -32,6 +35,24 @@ constexpr std::array<std::pair<const char*, const char*>, 5> kDefaults = {{
 }};
 
 }  // namespace
+
+std::uint32_t connections_of_environment() {
+  const char* const variable = std::getenv("GTOPK_CONNECTIONS");
+  if (variable == nullptr) {
+    return 1;
+  }
+  const std::string_view text = variable;
+  std::uint32_t connections = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), connections);
+  if (error != std::errc{} || end != text.data() + text.size() || connections == 0 ||
+      connections > kMostConnections) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("GTOPK_CONNECTIONS is '{}': expected a number of connections to each "
+                            "rank, 1 to {}",
+                            text, kMostConnections));
+  }
+  return connections;
+}
 
 UcxConfig::UcxConfig(const std::vector<std::pair<std::string, std::string>>& program) {
   ucp_config_t* config = nullptr;

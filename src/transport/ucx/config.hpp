@@ -3,6 +3,7 @@
 
 #include <ucp/api/ucp.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,6 +17,10 @@ struct Setting {
   std::string value;
   std::string source;  ///< "default", "program", or the environment variable
 };
+
+/// What GTOPK_CONNECTIONS says; 1 where it is not set. Throws Error{kInvalidArgument} unless that
+/// is a number of 1 to kMostConnections.
+[[nodiscard]] std::uint32_t connections_of_environment();
 
 class UcxConfig {
  public:

@@ -12,6 +12,13 @@
 #include "src/transport/base/log.hpp"
 
 namespace gtopk::transport {
+namespace {
+
+// From the end of one of several connections to a peer to that of the last, where it leaves or
+// dies.
+constexpr Duration kOthersFollow = std::chrono::seconds(1);
+
+}  // namespace
 
 void PendingRequests::add(Request& request) {
   request.previous = nullptr;
@@ -53,7 +60,24 @@ bool PendingRequests::any_awaited() const {
   return false;
 }
 
-bool UcxEndpoint::connect(const UcxWorker& worker, const Place& here) {
+bool UcxEndpoint::connect(const UcxWorker& worker, const Place& here, std::uint32_t connections) {
+  if (!add_connection(worker)) {
+    return false;
+  }
+  state_ = State::kConnected;
+  look_at_lanes(here);
+  while (streams_ && this->connections() < connections) {
+    if (!add_connection(worker)) {
+      return false;
+    }
+  }
+  log().info("connects to {} pid {} over {}{}{}", info().host, info().process, lanes_,
+             handles_.size() == 1 ? "" : fmt::format(", {} times", handles_.size()),
+             wakes_ ? "" : "; in another network namespace: no wake-ups");
+  return true;
+}
+
+bool UcxEndpoint::add_connection(const UcxWorker& worker) {
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER;
@@ -61,16 +85,16 @@ bool UcxEndpoint::connect(const UcxWorker& worker, const Place& here) {
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler.cb = &UcxEndpoint::on_error;
   params.err_handler.arg = this;
-  const ucs_status_t status = ucp_ep_create(worker.get(), &params, &handle_);
+  ucp_ep_h handle = nullptr;
+  const ucs_status_t status = ucp_ep_create(worker.get(), &params, &handle);
   if (status != UCS_OK) {
-    handle_ = nullptr;
     failure_ = status;
+    failed_ = handles_.size();
     log().error("no endpoint to {} pid {}: {}", info().host, info().process, failure_reason());
     attention_ = true;
     return false;
   }
-  state_ = State::kConnected;
-  look_at_lanes(here);
+  handles_.push_back(handle);
   return true;
 }
 
@@ -82,9 +106,10 @@ void UcxEndpoint::look_at_lanes(const Place& here) {
   attributes.transports.num_entries = lanes.size();
   attributes.transports.entry_size = sizeof(ucp_transport_entry_t);
   std::set<std::string> names;
-  if (ucp_ep_query(handle_, &attributes) == UCS_OK) {
+  if (ucp_ep_query(handles_.front(), &attributes) == UCS_OK) {
     for (unsigned i = 0; i < attributes.transports.num_entries; ++i) {
       const std::string_view name = lanes[i].transport_name;
+      streams_ = streams_ || name == "tcp";
       shares_memory_ = shares_memory_ || name == "posix" || name == "sysv" || name == "xpmem";
       names.insert(fmt::format("{}/{}", name, lanes[i].device_name));
     }
@@ -93,8 +118,15 @@ void UcxEndpoint::look_at_lanes(const Place& here) {
   const Place& there = info().place;
   wakes_ = !shares_memory_ || here.network_namespace == there.network_namespace ||
            here.network_namespace == 0 || there.network_namespace == 0;
-  log().info("connects to {} pid {} over {}{}", info().host, info().process, lanes_,
-             wakes_ ? "" : "; in another network namespace: no wake-ups");
+  streams_ = streams_ && !shares_memory_;
+}
+
+bool UcxEndpoint::broke() const {
+  if (state_ == State::kEnded || failure_ == UCS_OK) {
+    return false;
+  }
+  return process_ended_ || all_failed() ||
+         std::chrono::steady_clock::now() - failed_at_ >= kOthersFollow;
 }
 
 std::string UcxEndpoint::failure_reason() const {
@@ -126,13 +158,21 @@ void UcxEndpoint::process_has_ended() {
 /// Runs inside UCX's progress: it must neither close nor cancel anything.
 void UcxEndpoint::on_error(void* endpoint, ucp_ep_h /*handle*/, ucs_status_t status) {
   auto* const self = static_cast<UcxEndpoint*>(endpoint);
+  if (self->failed_++ == 0) {
+    self->failed_at_ = std::chrono::steady_clock::now();
+  }
   self->failure_ = status;
   self->attention_ = true;
 }
 
-ucs_status_ptr_t UcxEndpoint::begin_flush() {
+void UcxEndpoint::begin_flush(std::vector<ucs_status_ptr_t>& flushes) {
   const ucp_request_param_t params{};
-  return ucp_ep_flush_nbx(handle_, &params);
+  for (const ucp_ep_h handle : handles_) {
+    const ucs_status_ptr_t flush = ucp_ep_flush_nbx(handle, &params);
+    if (UCS_PTR_IS_PTR(flush)) {
+      flushes.push_back(flush);
+    }
+  }
 }
 
 void UcxEndpoint::mark_ended() {
@@ -140,15 +180,16 @@ void UcxEndpoint::mark_ended() {
   ended_at = std::chrono::steady_clock::now();
 }
 
-ucs_status_ptr_t UcxEndpoint::begin_close() {
-  const ucp_ep_h handle = std::exchange(handle_, nullptr);
-  if (handle == nullptr) {
-    return nullptr;
-  }
+void UcxEndpoint::begin_close(std::vector<ucs_status_ptr_t>& closing) {
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   params.flags = UCP_EP_CLOSE_FLAG_FORCE;
-  return ucp_ep_close_nbx(handle, &params);
+  for (const ucp_ep_h handle : std::exchange(handles_, {})) {
+    const ucs_status_ptr_t close = ucp_ep_close_nbx(handle, &params);
+    if (UCS_PTR_IS_PTR(close)) {
+      closing.push_back(close);
+    }
+  }
 }
 
 }  // namespace gtopk::transport

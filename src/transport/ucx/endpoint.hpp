@@ -59,15 +59,26 @@ class UcxEndpoint {
   /// What the peer takes for `tag`, and no other process.
   [[nodiscard]] Tag sealed(Tag tag) const { return tag ^ address_.key; }
   [[nodiscard]] State state() const { return state_; }
-  [[nodiscard]] ucp_ep_h handle() const { return handle_; }
+  /// Of the connection of that number, modulo how many there are.
+  [[nodiscard]] ucp_ep_h handle(std::uint32_t connection) const {
+    return handles_[connection % handles_.size()];
+  }
+  /// None before it connects.
+  [[nodiscard]] std::uint32_t connections() const {
+    return static_cast<std::uint32_t>(handles_.size());
+  }
 
   /// False while the peer is known only by its card.
   [[nodiscard]] bool has_address() const { return !address_.worker.empty(); }
   void set_worker(std::string worker) { address_.worker = std::move(worker); }
 
-  /// Connects an unconnected endpoint, whose address must be known. False if it cannot even begin.
-  [[nodiscard]] bool connect(const UcxWorker& worker, const Place& here);
-  [[nodiscard]] bool usable() const { return state_ == State::kConnected && failure_ == UCS_OK; }
+  /// Connects an unconnected endpoint, whose address must be known: so many times where that is by
+  /// TCP, else once. False if it cannot even begin.
+  [[nodiscard]] bool connect(const UcxWorker& worker, const Place& here, std::uint32_t connections);
+  /// Sends want every connection, receives any.
+  [[nodiscard]] bool usable(bool for_receives) const {
+    return state_ == State::kConnected && (failure_ == UCS_OK || (for_receives && !broke()));
+  }
 
   /// "posix/memory, tcp/eth0": what UCX has chosen for it; empty before it connects.
   [[nodiscard]] const std::string& lanes() const { return lanes_; }
@@ -78,22 +89,28 @@ class UcxEndpoint {
   /// Nothing of what the peer sent can still arrive: its connection or its process is gone. An
   /// endpoint that was given up on does not say so, as the peer's end of it may be open.
   [[nodiscard]] bool cut_off() const {
-    return process_ended_ || (failure_ != UCS_OK && !shares_memory_);
+    return process_ended_ || (failure_ != UCS_OK && !shares_memory_ && all_failed());
   }
 
   /// The peer's process is no more, and what it sent has been taken up: the endpoint breaks.
   void process_has_ended();
 
-  /// UCX has reported a failure that nobody has acted on yet.
-  [[nodiscard]] bool broke() const { return state_ != State::kEnded && failure_ != UCS_OK; }
+  /// UCX has reported a failure that nobody has acted on yet. Of several connections all have
+  /// failed, as they do one after the other when the peer leaves or dies, or one has for a while:
+  /// what the others still bring, such as a goodbye, comes first.
+  [[nodiscard]] bool broke() const;
+  /// Some of its connections have failed, and it is not broken yet.
+  [[nodiscard]] bool half_broken() const {
+    return state_ == State::kConnected && failure_ != UCS_OK && !broke();
+  }
   [[nodiscard]] std::string failure_reason() const;
 
-  /// Starts flushing; returns UCX's three-way status.
-  [[nodiscard]] ucs_status_ptr_t begin_flush();
+  /// Starts flushing; adds those of UCX's three-way statuses that are requests.
+  void begin_flush(std::vector<ucs_status_ptr_t>& flushes);
   /// From here on nothing new is posted.
   void mark_ended();
-  /// Force-closes an ended endpoint, which completes its sends; returns UCX's three-way status.
-  [[nodiscard]] ucs_status_ptr_t begin_close();
+  /// Force-closes an ended endpoint, which completes its sends; adds likewise.
+  void begin_close(std::vector<ucs_status_ptr_t>& closing);
 
   PendingRequests pending;
   std::vector<HeldSend> held;  ///< oldest first; pending too
@@ -104,14 +121,19 @@ class UcxEndpoint {
 
  private:
   static void on_error(void* endpoint, ucp_ep_h handle, ucs_status_t status);
+  [[nodiscard]] bool add_connection(const UcxWorker& worker);
   void look_at_lanes(const Place& here);
+  [[nodiscard]] bool all_failed() const { return failed_ >= handles_.size(); }
 
   UcxAddress address_;
   bool& attention_;
-  ucp_ep_h handle_ = nullptr;
+  std::vector<ucp_ep_h> handles_;  ///< one for each connection
+  std::size_t failed_ = 0;         ///< of them
+  TimePoint failed_at_{};          ///< the first
   State state_ = State::kUnconnected;
   std::string lanes_;
   bool shares_memory_ = false;
+  bool streams_ = false;  ///< by TCP
   bool wakes_ = true;
   bool process_ended_ = false;
   ucs_status_t failure_ = UCS_OK;

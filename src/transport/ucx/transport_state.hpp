@@ -45,6 +45,7 @@ class UcxTransport final : public Transport {
   void send(PeerId peer, Tag tag, const void* data, std::size_t bytes, Request& request) override;
   void recv(PeerId peer, Tag tag, void* data, std::size_t bytes, Request& request) override;
   [[nodiscard]] bool connected(PeerId peer) const override;
+  [[nodiscard]] std::uint32_t connections(PeerId peer) const override;
   void cancel(Request& request) override;
   void give_up(PeerId peer) override;
   void expect_departure(PeerId peer) override;
@@ -72,6 +73,7 @@ class UcxTransport final : public Transport {
   void finish(Request& request, Status status, std::size_t length);
   [[nodiscard]] Duration nap(Duration at_most);
   void look_at_neighbours();
+  void look_at_half_broken();
   void act_on_failures();
   void end(UcxEndpoint& endpoint);
   void tidy();
@@ -85,6 +87,7 @@ class UcxTransport final : public Transport {
   void drop_unmatched(TimePoint deadline);
 
   UcxConfig config_;
+  std::uint32_t connections_;  ///< to a peer that is reached by TCP
   UcxContext context_;
   UcxWorker worker_;
   PeerInfo self_;
@@ -101,8 +104,9 @@ class UcxTransport final : public Transport {
   bool napping_ = false;                  ///< nothing has moved since the first of a row of naps
   TimePoint napping_since_{};
   bool closed_ = false;
-  bool attention_ = false;     ///< an endpoint broke
-  bool half_arrived_ = false;  ///< an ended endpoint has requests that UCX has not completed
+  bool attention_ = false;         ///< an endpoint broke
+  bool some_half_broken_ = false;  ///< of several connections to a peer one has ended
+  bool half_arrived_ = false;      ///< an ended endpoint has requests that UCX has not completed
   std::deque<UcxEndpoint> endpoints_;  ///< by PeerId; their addresses are known to UCX
   std::unordered_map<std::uint64_t, PeerId> known_;
   AddressBook* book_ = nullptr;

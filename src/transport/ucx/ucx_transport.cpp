@@ -57,6 +57,7 @@ ucp_request_param_t parameters(Request& request) {
 
 UcxTransport::UcxTransport(const UcxOptions& options)
     : config_(options.settings),
+      connections_(options.connections != 0 ? options.connections : connections_of_environment()),
       context_(config_),
       worker_(context_),
       self_{.identity = random_number(),
@@ -83,6 +84,9 @@ std::string UcxTransport::describe() const {
   for (const Setting& setting : config_.settings()) {
     line += fmt::format(", {}={} ({})", setting.key, setting.value, setting.source);
   }
+  if (connections_ > 1) {
+    line += fmt::format(", {} connections to each peer by TCP", connections_);
+  }
   return line;
 }
 
@@ -108,8 +112,9 @@ void UcxTransport::post_send(const HeldSend& send) {
   ucp_request_param_t params = parameters(request);
   params.cb.send = &UcxTransport::on_sent;
   const UcxEndpoint& endpoint = endpoints_[request.peer];
-  const ucs_status_ptr_t answer = ucp_tag_send_nbx(endpoint.handle(), send.data, send.bytes,
-                                                   endpoint.sealed(request.tag), &params);
+  const ucs_status_ptr_t answer =
+      ucp_tag_send_nbx(endpoint.handle(request.connection), send.data, send.bytes,
+                       endpoint.sealed(request.tag), &params);
   if (answer == nullptr) {
     finish(request, Status::kOk, send.bytes);
   } else if (UCS_PTR_IS_ERR(answer)) {
@@ -159,7 +164,7 @@ bool UcxTransport::begin(PeerId peer, Tag tag, bool is_receive, Request& request
       waits = true;
     }
   }
-  if (closed_ || !(waits || endpoint.usable() || connect(peer))) {
+  if (closed_ || !(waits || endpoint.usable(is_receive) || connect(peer))) {
     finish(request, Status::kPeerFailed, 0);
     return false;
   }
@@ -176,7 +181,7 @@ bool UcxTransport::connect(PeerId peer) {
     endpoint.process_has_ended();
     return false;
   }
-  const bool begun = endpoint.connect(worker_, self_.place);
+  const bool begun = endpoint.connect(worker_, self_.place, connections_);
   if (!endpoint.shares_memory()) {
     neighbours_.forget(peer);
   }
@@ -217,6 +222,11 @@ bool UcxTransport::connected(PeerId peer) const {
   return soon || (endpoint.state() == UcxEndpoint::State::kConnected && !endpoint.broke());
 }
 
+std::uint32_t UcxTransport::connections(PeerId peer) const {
+  const std::uint32_t open = endpoints_.at(peer).connections();
+  return open == 0 ? connections_ : open;
+}
+
 void UcxTransport::cancel(Request& request) {
   check_process();
   if (request.pending() && request.is_receive) {
@@ -241,6 +251,7 @@ void UcxTransport::act_on_failures() {
   for (PeerId peer = 0; peer < endpoints_.size(); ++peer) {
     UcxEndpoint& endpoint = endpoints_[peer];
     if (!endpoint.broke()) {
+      some_half_broken_ = some_half_broken_ || endpoint.half_broken();
       continue;
     }
     if (!endpoint.departure_expected) {
@@ -268,10 +279,7 @@ void UcxTransport::end(UcxEndpoint& endpoint) {
   // buffer was. Such a receive completes only when the worker ends, see abandon_half_arrived.
   if (endpoint.cut_off() || closed_ || !endpoint.pending.any_receive()) {
     neighbours_.forget(known_.at(endpoint.info().identity));
-    const ucs_status_ptr_t closing = endpoint.begin_close();
-    if (UCS_PTR_IS_PTR(closing)) {
-      closing_.push_back(closing);
-    }
+    endpoint.begin_close(closing_);
   }
   half_arrived_ = half_arrived_ || !endpoint.pending.empty();
 }

@@ -4,6 +4,7 @@
 // room; describe() and the log say which is in effect. docs/ucx.md has the measured defaults.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,10 +18,13 @@ struct UcxOptions {
   /// {"TLS", "tcp,self"}: the program's own settings, without the UCX_ prefix; they override this
   /// room's defaults, and the environment overrides them.
   std::vector<std::pair<std::string, std::string>> settings;
+  /// Connections to each peer that is reached by TCP; 0: what GTOPK_CONNECTIONS says, or one.
+  std::uint32_t connections = 0;
 };
 
 /// Starts UCX in this process, with its own worker. Throws Error{kTransport} with UCX's message,
-/// Error{kUnsupported} if the loaded library is older than the one this was built for.
+/// Error{kUnsupported} if the loaded library is older than the one this was built for, and
+/// Error{kInvalidArgument} if GTOPK_CONNECTIONS is no number of connections.
 [[nodiscard]] std::unique_ptr<Transport> make_ucx_transport(
     const UcxOptions& options = UcxOptions());
 

@@ -34,6 +34,9 @@ bool UcxTransport::progress() {
   if (++turns_ % kTurnsPerLook == 0) {
     look_at_neighbours();
   }
+  if (some_half_broken_) {
+    look_at_half_broken();
+  }
   if (attention_) {
     moved = true;
     act_on_failures();
@@ -74,6 +77,14 @@ Duration UcxTransport::nap(Duration at_most) {
   }
   return std::min(at_most,
                   std::clamp((now - napping_since_) / kNapShare, kShortestNap, kLongestNap));
+}
+
+void UcxTransport::look_at_half_broken() {
+  some_half_broken_ = false;
+  for (const UcxEndpoint& endpoint : endpoints_) {
+    some_half_broken_ = some_half_broken_ || endpoint.half_broken();
+    attention_ = attention_ || endpoint.broke();
+  }
 }
 
 void UcxTransport::look_at_neighbours() {

@@ -92,10 +92,10 @@ class Mesh final : public UcxNetwork {
   }
 };
 
-[[nodiscard]] inline auto ucx_network(const char* transports) {
-  return [transports](std::size_t size, std::uint64_t /*seed*/) {
-    return std::make_unique<UcxNetwork>(size,
-                                        transport::UcxOptions{.settings = {{"TLS", transports}}});
+[[nodiscard]] inline auto ucx_network(const char* transports, std::uint32_t connections = 1) {
+  return [transports, connections](std::size_t size, std::uint64_t /*seed*/) {
+    return std::make_unique<UcxNetwork>(
+        size, transport::UcxOptions{.settings = {{"TLS", transports}}, .connections = connections});
   };
 }
 

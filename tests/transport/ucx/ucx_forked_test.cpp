@@ -22,18 +22,27 @@ namespace {
 
 using namespace std::chrono_literals;
 
-class UcxForkedTest : public testing::TestWithParam<const char*> {
- protected:
-  [[nodiscard]] static ForkedRanks::Options options() {
-    return {.limit = 100s, .environment = {{"UCX_TLS", GetParam()}}};
-  }
-  [[nodiscard]] static bool over_tcp() { return std::string(GetParam()) == "tcp,self"; }
+struct Over {
+  const char* name;
+  const char* tls;
+  const char* connections;
 };
 
-INSTANTIATE_TEST_SUITE_P(Transports, UcxForkedTest, testing::Values("tcp,self", "posix,sysv,self"),
-                         [](const auto& test) {
-                           return std::string(test.param) == "tcp,self" ? "Tcp" : "SharedMemory";
-                         });
+class UcxForkedTest : public testing::TestWithParam<Over> {
+ protected:
+  [[nodiscard]] static ForkedRanks::Options options() {
+    return {.limit = 100s,
+            .environment = {{"UCX_TLS", GetParam().tls},
+                            {"GTOPK_CONNECTIONS", GetParam().connections}}};
+  }
+  [[nodiscard]] static bool over_tcp() { return std::string(GetParam().tls) == "tcp,self"; }
+};
+
+INSTANTIATE_TEST_SUITE_P(Transports, UcxForkedTest,
+                         testing::Values(Over{"Tcp", "tcp,self", "1"},
+                                         Over{"SharedMemory", "posix,sysv,self", "1"},
+                                         Over{"ThreeConnections", "tcp,self", "3"}),
+                         [](const auto& test) { return test.param.name; });
 
 TEST_P(UcxForkedTest, EverySizeTravelsThereAndBackUnchanged) {
   run_forked_ranks(

@@ -154,6 +154,7 @@ void about_variables(const Machine& machine, Sentences& said) {
   constexpr std::array kKnown = {"GTOPK_LOG_LEVEL",
                                  "GTOPK_HOST",
                                  "GTOPK_BIND",
+                                 "GTOPK_CONNECTIONS",
                                  "GTOPK_FLIGHT_RECORDER",
                                  "GTOPK_FLIGHT_RECORDER_DIR",
                                  "GTOPK_FLIGHT_RECORDER_SIGNAL",
