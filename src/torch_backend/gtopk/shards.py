@@ -84,7 +84,9 @@ def fsdp_hook(
     assert isinstance(overlap, ShardOverlap)
     overlap.compare()
     for shards in state.shard_groups:
-        check_alike(state.description(), shards)
+        # Units may differ where shards of a second dimension are uneven.
+        lines = [line for line in state.description() if not line[0].startswith("unit ")]
+        check_alike(lines, shards)
     for tensor in (*model.parameters(), *model.buffers()):
         local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
         dist.broadcast(local.detach(), group=group, group_src=0)
