@@ -505,6 +505,15 @@ def check_what_a_state_does_not_do_on_a_device_is_an_error(me: Rank) -> None:
         gtopk.DistributedOptimizer(torch.optim.SGD([there], lr=0.1), [("b", there)], density=0.5)
 
 
+def run_beside_the_fake(script: str, library: str) -> str:
+    """What a program of one rank prints, the driver being the fake device's unless it says so."""
+    here = str(pathlib.Path(__file__).parent)
+    path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = run_script(script, GTOPK_CUDA_DRIVER=library, PYTHONPATH=path)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_a_driver_that_is_missing_is_named(library: str) -> None:
     script = """
 import os, torch, torch.distributed as dist, fake
@@ -519,9 +528,30 @@ except dist.DistBackendError as error:
     print(error)
 dist.destroy_process_group()
 """
-    here = str(pathlib.Path(__file__).parent)
-    path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = run_script(script, GTOPK_CUDA_DRIVER=library, PYTHONPATH=path)
-    assert done.returncode == 0, done.stderr
-    assert "/nowhere/libcuda.so.1 cannot be used" in done.stdout
-    assert "GTOPK_CUDA_DRIVER" in done.stdout
+    printed = run_beside_the_fake(script, library)
+    assert "/nowhere/libcuda.so.1 cannot be used" in printed
+    assert "GTOPK_CUDA_DRIVER" in printed
+
+
+def test_kernels_that_are_missing_are_named_and_without_any_tensors_are_staged(
+    library: str,
+) -> None:
+    script = """
+import os, torch, torch.distributed as dist, fake, gtopk
+fake.use()
+os.environ["GTOPK_CUDA_KERNELS"] = "/nowhere/libgtopk_cuda.so"
+dist.init_process_group("cpu:gtopk,fake:gtopk", store=dist.HashStore(), rank=0, world_size=1)
+tensor = torch.arange(5.0).to("fake")
+try:
+    gtopk.sparse_all_reduce(tensor, k=2)
+except dist.DistBackendError as error:
+    print(error)
+os.environ["GTOPK_CUDA_KERNELS"] = "none"
+gtopk.sparse_all_reduce(tensor, k=2)
+print(tensor.cpu().tolist(), "select" in torch.ops.fake.counts())
+dist.destroy_process_group()
+"""
+    printed = run_beside_the_fake(script, library)
+    assert "the kernels for GPUs in /nowhere/libgtopk_cuda.so cannot be used" in printed
+    assert "GTOPK_CUDA_KERNELS" in printed
+    assert "[0.0, 0.0, 0.0, 3.0, 4.0] False" in printed
