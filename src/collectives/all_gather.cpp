@@ -27,8 +27,8 @@ Task<void> gather(GroupView& group, std::span<const std::span<std::byte>> rooms)
 void check_rooms(std::span<const std::span<std::byte>> rooms, const GroupShape& group) {
   if (rooms.size() != group.size) {
     throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("all_gather wants one room per rank: {} expected, {} given", group.size,
-                            rooms.size()));
+                fmt::format("all_gather needs one buffer per rank: {} expected, {} given",
+                            group.size, rooms.size()));
   }
 }
 

@@ -78,8 +78,8 @@ Task<void> exchange(GroupView& group, const Parts& parts) {
 void check_parts(const Parts& parts, const GroupShape& group) {
   if (parts.sent.size() != group.size || parts.rooms.size() != group.size) {
     throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("all_to_all wants one part and one room per rank: {} expected, {} "
-                            "parts and {} rooms given",
+                fmt::format("all_to_all needs one part and one buffer per rank: {} expected, {} "
+                            "parts and {} buffers given",
                             group.size, parts.sent.size(), parts.rooms.size()));
   }
   if (parts.sent[group.rank].size() != parts.rooms[group.rank].size()) {

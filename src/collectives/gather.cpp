@@ -100,7 +100,7 @@ void check_list(std::string_view name, std::string_view one, std::uint32_t root,
   const std::size_t wanted = group.rank == root ? group.size : 0;
   if (by_rank.size() != wanted) {
     throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("{} wants one {} per rank on the root, rank {}, and none elsewhere: {} "
+                fmt::format("{} needs one {} per rank on the root, rank {}, and none elsewhere: {} "
                             "expected on rank {}, {} given",
                             name, one, root, wanted, group.rank, by_rank.size()));
   }

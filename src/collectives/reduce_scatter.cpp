@@ -85,13 +85,14 @@ Task<void> reduce_to_parts(GroupView& group, std::span<const Segment> parts, Seg
 void check_parts(std::span<const Segment> parts, Segment output, const GroupShape& group) {
   if (parts.size() != group.size) {
     throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("reduce_scatter wants one part per rank: {} expected, {} given",
+                fmt::format("reduce_scatter needs one part per rank: {} expected, {} given",
                             group.size, parts.size()));
   }
   if (output.size != parts[group.rank].size) {
-    throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("reduce_scatter wants an output like part {}, of {} elements; given {}",
-                            group.rank, parts[group.rank].size, output.size));
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        fmt::format("reduce_scatter needs an output of part {}'s size, {} elements; given {}",
+                    group.rank, parts[group.rank].size, output.size));
   }
 }
 

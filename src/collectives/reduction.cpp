@@ -49,7 +49,7 @@ void check_reduction(DataType type, ReduceOp op, double factor) {
   }
   if (op != ReduceOp::kPremulSum && factor != 1) {
     throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("a factor, {}, goes with ReduceOp.PREMUL_SUM alone, not {}", factor,
+                fmt::format("a factor, {}, is only for ReduceOp.PREMUL_SUM, not {}", factor,
                             to_string(op)));
   }
 }

@@ -152,17 +152,17 @@ WorkPointer GtopkBackend::allgather(std::vector<std::vector<at::Tensor>>& output
   const ClosesOnError closing(window_);
   const at::Tensor& input = only(inputs, "all_gather");
   TORCH_CHECK_VALUE(outputs.size() == 1 && outputs[0].size() == static_cast<std::size_t>(size_),
-                    "gtopk: all_gather wants one list of ", size_, " output tensors");
+                    "gtopk: all_gather needs one list of ", size_, " output tensors");
   std::vector<Contiguous> at;
   std::vector<std::span<std::byte>> rooms;
   for (const at::Tensor& output : outputs[0]) {
     check_dense(output, "all_gather");
-    TORCH_CHECK_VALUE(output.dtype() == input.dtype(), "gtopk: all_gather wants outputs of the ",
+    TORCH_CHECK_VALUE(output.dtype() == input.dtype(), "gtopk: all_gather needs outputs of the ",
                       "input's dtype (", input.dtype(), "), given ", output.dtype());
     rooms.push_back(at.emplace_back(room(output, "all_gather")).bytes());
   }
   const at::Tensor& own = at[static_cast<std::size_t>(rank_)].memory;
-  TORCH_CHECK_VALUE(own.numel() == input.numel(), "gtopk: all_gather wants output ", rank_,
+  TORCH_CHECK_VALUE(own.numel() == input.numel(), "gtopk: all_gather needs output ", rank_,
                     " like the input, of ", input.numel(), " elements, given ", own.numel());
   copy_elements(own, input);
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLGATHER, "gtopk:all_gather", inputs,
@@ -178,7 +178,7 @@ WorkPointer GtopkBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
   check_dense(input, "all_gather_into_tensor");
   check_dense(output, "all_gather_into_tensor");
   TORCH_CHECK_VALUE(output.numel() == input.numel() * size_ && output.dtype() == input.dtype(),
-                    "gtopk: all_gather_into_tensor wants ", size_, " x ", input.numel(), " of ",
+                    "gtopk: all_gather_into_tensor needs ", size_, " x ", input.numel(), " of ",
                     input.dtype(), " as output, given ", output.numel(), " of ", output.dtype());
   const Contiguous at = room(output, "all_gather_into_tensor");
   std::vector<std::span<std::byte>> rooms;

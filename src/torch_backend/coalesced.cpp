@@ -120,7 +120,7 @@ at::Tensor rows_of(const at::Tensor& output, int size, const char* what) {
   if (output.is_contiguous()) {
     return output.view({size, output.numel() / size});
   }
-  TORCH_CHECK_VALUE(output.size(0) % size == 0, "gtopk: ", what, " wants an output that is ",
+  TORCH_CHECK_VALUE(output.size(0) % size == 0, "gtopk: ", what, " needs an output that is ",
                     "contiguous or has a multiple of ", size, " rows, given sizes ", output.sizes(),
                     ", strides ", output.strides());
   return output.unflatten(0, {size, output.size(0) / size});
@@ -172,7 +172,7 @@ WorkPointer GtopkBackend::allgather_coalesced(std::vector<std::vector<at::Tensor
   const ClosesOnError closing(window_);
   static constexpr const char* kWhat = "all_gather_coalesced";
   TORCH_CHECK_VALUE(!inputs.empty(), "gtopk: ", kWhat, " of no tensors");
-  TORCH_CHECK_VALUE(outputs.size() == static_cast<std::size_t>(size_), "gtopk: ", kWhat, " wants ",
+  TORCH_CHECK_VALUE(outputs.size() == static_cast<std::size_t>(size_), "gtopk: ", kWhat, " needs ",
                     size_, " lists of outputs, one per rank, given ", outputs.size());
   const Rooms rooms(inputs, rank_, size_, kWhat);
   std::vector<Contiguous> at;
@@ -184,7 +184,7 @@ WorkPointer GtopkBackend::allgather_coalesced(std::vector<std::vector<at::Tensor
       check_dense(output, kWhat);
       check_writable(output, kWhat);
       TORCH_CHECK_VALUE(output.numel() == inputs[i].numel() && output.dtype() == inputs[i].dtype(),
-                        "gtopk: ", kWhat, " wants output ", i, " of rank ", rank, " like input ", i,
+                        "gtopk: ", kWhat, " needs output ", i, " of rank ", rank, " like input ", i,
                         " (", inputs[i].numel(), " of ", inputs[i].dtype(), "), given ",
                         output.numel(), " of ", output.dtype());
       const BelowAutograd below;
@@ -215,7 +215,7 @@ WorkPointer GtopkBackend::allgather_into_tensor_coalesced(std::vector<at::Tensor
     check_writable(outputs[i], kWhat);
     TORCH_CHECK_VALUE(
         outputs[i].numel() == inputs[i].numel() * size_ && outputs[i].dtype() == inputs[i].dtype(),
-        "gtopk: ", kWhat, " wants ", size_, " x ", inputs[i].numel(), " of ", inputs[i].dtype(),
+        "gtopk: ", kWhat, " needs ", size_, " x ", inputs[i].numel(), " of ", inputs[i].dtype(),
         " as output ", i, ", given ", outputs[i].numel(), " of ", outputs[i].dtype());
     const at::Tensor rows = rows_of(outputs[i], size_, kWhat);
     const BelowAutograd below;
@@ -244,7 +244,7 @@ WorkPointer GtopkBackend::reduce_scatter_tensor_coalesced(std::vector<at::Tensor
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     TORCH_CHECK_VALUE(
         inputs[i].numel() == outputs[i].numel() * size_ && inputs[i].dtype() == outputs[i].dtype(),
-        "gtopk: ", kWhat, " wants ", size_, " x ", outputs[i].numel(), " of ", outputs[i].dtype(),
+        "gtopk: ", kWhat, " needs ", size_, " x ", outputs[i].numel(), " of ", outputs[i].dtype(),
         " as input ", i, ", given ", inputs[i].numel(), " of ", inputs[i].dtype());
     const BelowAutograd below;
     rows.push_back(inputs[i].reshape({size_, outputs[i].numel()}));

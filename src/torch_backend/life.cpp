@@ -200,7 +200,7 @@ c10::intrusive_ptr<c10d::Backend> GtopkBackend::split(const c10::intrusive_ptr<c
   const std::set<int> distinct(ranks.begin(), ranks.end());
   TORCH_CHECK_VALUE(distinct.size() == ranks.size() && !ranks.empty() && *distinct.begin() >= 0 &&
                         *distinct.rbegin() < size_,
-                    "gtopk: split wants distinct ranks of 0 to ", size_ - 1, ", given ", ranks);
+                    "gtopk: split needs distinct ranks from 0 to ", size_ - 1, ", given ", ranks);
   const auto mine = std::ranges::find(ranks, rank_);
   if (mine == ranks.end()) {
     return nullptr;
@@ -248,13 +248,13 @@ c10::intrusive_ptr<c10d::Work> GtopkBackend::reconfigure(const c10d::Reconfigure
   const auto mine = std::ranges::find(handles, handle_);
   const std::set<std::string> distinct(handles.begin(), handles.end());
   TORCH_CHECK_VALUE(mine != handles.end() && distinct.size() == handles.size(),
-                    "gtopk: reconfigure wants distinct handles, this rank's among them; given ",
+                    "gtopk: reconfigure needs distinct handles, including this rank's; given ",
                     handles.size(), mine == handles.end() ? ", none of them this rank's" : "");
   std::shared_ptr<Membership> last;
   std::chrono::milliseconds timeout{};
   {
     const std::lock_guard lock(mutex_);
-    TORCH_CHECK_VALUE(meetings_.insert(opts.uuid).second, "gtopk: reconfigure wants a new uuid; ",
+    TORCH_CHECK_VALUE(meetings_.insert(opts.uuid).second, "gtopk: reconfigure needs a new uuid; ",
                       opts.uuid, " has been used");
     last.swap(membership_);
     timeout = opts.timeout.value_or(options_->timeout);

@@ -36,12 +36,12 @@ std::vector<Segment> equal_segments(const Contiguous& at, int count) {
 
 void check_list(const std::vector<at::Tensor>& tensors, int size, at::ScalarType dtype,
                 const char* what) {
-  TORCH_CHECK_VALUE(tensors.size() == static_cast<std::size_t>(size), "gtopk: ", what, " wants ",
+  TORCH_CHECK_VALUE(tensors.size() == static_cast<std::size_t>(size), "gtopk: ", what, " needs ",
                     size, " tensors in its list, one per rank, given ", tensors.size());
   for (const at::Tensor& tensor : tensors) {
     check_dense(tensor, what);
     TORCH_CHECK_VALUE(tensor.scalar_type() == dtype, "gtopk: ", what,
-                      " wants tensors of one dtype, given ", dtype, " and ", tensor.scalar_type());
+                      " needs tensors of one dtype, given ", dtype, " and ", tensor.scalar_type());
   }
 }
 
@@ -50,10 +50,10 @@ std::vector<at::Tensor> list_on_root(const std::vector<std::vector<at::Tensor>>&
                                      at::ScalarType dtype, int size, const char* what) {
   if (!root) {
     TORCH_CHECK_VALUE(lists.empty() || (lists.size() == 1 && lists.front().empty()),
-                      "gtopk: ", what, " takes a list of tensors on the root alone");
+                      "gtopk: ", what, " takes a list of tensors only on the root");
     return {};
   }
-  TORCH_CHECK_VALUE(lists.size() == 1, "gtopk: ", what, " wants one list of tensors on the root, ",
+  TORCH_CHECK_VALUE(lists.size() == 1, "gtopk: ", what, " needs one list of tensors on the root, ",
                     "given ", lists.size());
   check_list(lists.front(), size, dtype, what);
   return lists.front();
@@ -65,12 +65,12 @@ std::vector<std::span<std::byte>> split_rows(const Contiguous& at, int size,
                                              const std::vector<int64_t>& splits,
                                              const char* which) {
   const at::IntArrayRef shape = at.memory.sizes();
-  TORCH_CHECK_VALUE(!shape.empty(), "gtopk: all_to_all_single wants an ", which,
+  TORCH_CHECK_VALUE(!shape.empty(), "gtopk: all_to_all_single needs an ", which,
                     " of one dimension or more, given a scalar");
   const std::int64_t rows = shape[0];
   std::vector<int64_t> counts = splits;
   if (splits.empty()) {
-    TORCH_CHECK_VALUE(rows % size == 0, "gtopk: all_to_all_single without split sizes wants an ",
+    TORCH_CHECK_VALUE(rows % size == 0, "gtopk: all_to_all_single without split sizes needs an ",
                       which, " whose rows ", size, " ranks divide, given ", rows);
     counts.assign(static_cast<std::size_t>(size), rows / size);
   }
@@ -80,7 +80,7 @@ std::vector<std::span<std::byte>> split_rows(const Contiguous& at, int size,
     sum += count;
   }
   TORCH_CHECK_VALUE(counts.size() == static_cast<std::size_t>(size) && sum == rows,
-                    "gtopk: all_to_all_single wants ", size, " ", which, " splits that add up to ",
+                    "gtopk: all_to_all_single needs ", size, " ", which, " splits that add up to ",
                     rows, " rows, given ", counts);
   const std::size_t row = rows == 0 ? 0 : at.bytes().size() / static_cast<std::size_t>(rows);
   std::vector<std::span<std::byte>> pieces;
@@ -104,7 +104,7 @@ WorkPointer GtopkBackend::reduce_scatter(std::vector<at::Tensor>& outputs,
                     inputs.size());
   check_list(inputs[0], size_, output.scalar_type(), kWhat);
   const at::Tensor& own = inputs[0][static_cast<std::size_t>(rank_)];
-  TORCH_CHECK_VALUE(output.numel() == own.numel(), "gtopk: reduce_scatter wants an output like ",
+  TORCH_CHECK_VALUE(output.numel() == own.numel(), "gtopk: reduce_scatter needs an output like ",
                     "input ", rank_, ", of ", own.numel(), " elements, given ", output.numel());
   const DataType type = data_type(output);
   const auto [op, factor] = reduction(opts.reduceOp);
@@ -129,7 +129,7 @@ WorkPointer GtopkBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& i
   check_dense(input, kWhat);
   check_dense(output, kWhat);
   TORCH_CHECK_VALUE(input.numel() == output.numel() * size_ && output.dtype() == input.dtype(),
-                    "gtopk: reduce_scatter_tensor wants ", size_, " x ", output.numel(), " of ",
+                    "gtopk: reduce_scatter_tensor needs ", size_, " x ", output.numel(), " of ",
                     output.dtype(), " as input, given ", input.numel(), " of ", input.dtype());
   const DataType type = data_type(output);
   const auto [op, factor] = reduction(opts.reduceOp);
@@ -154,7 +154,7 @@ WorkPointer GtopkBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
   check_dense(input, kWhat);
   check_dense(output, kWhat);
   TORCH_CHECK_VALUE(output.dtype() == input.dtype(), "gtopk: ", kWhat,
-                    " wants tensors of one dtype, given ", input.dtype(), " and ", output.dtype());
+                    " needs tensors of one dtype, given ", input.dtype(), " and ", output.dtype());
   const Contiguous sent = held(contiguous(input));
   const Contiguous received = room(output, kWhat);
   std::vector<std::span<std::byte>> parts = split_rows(sent, size_, input_splits, "input");
@@ -246,7 +246,7 @@ WorkPointer GtopkBackend::gather_single(at::Tensor& output, at::Tensor& input,
   std::vector<std::vector<at::Tensor>> outputs;
   if (rank_ == opts.rootRank) {
     TORCH_CHECK_VALUE(output.is_contiguous() && output.numel() == input.numel() * size_,
-                      "gtopk: gather_single wants a contiguous output of ", size_, " x ",
+                      "gtopk: gather_single needs a contiguous output of ", size_, " x ",
                       input.numel(), " elements, given ", output.numel());
     outputs.push_back(output.view({size_, input.numel()}).unbind());
   }

@@ -143,10 +143,10 @@ Semantics semantics_named(const std::string& name) {
 
 void check_dense(const at::Tensor& tensor, const char* what) {
   TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == at::kStrided, "gtopk: ", what, " of a ",
-                              tensor.layout(), " tensor is not there yet");
+                              tensor.layout(), " tensor is not implemented");
   TORCH_CHECK_NOT_IMPLEMENTED(tensor.device().is_cpu() || is_served(tensor.device()),
                               "gtopk: ", what, " of a tensor on ", tensor.device(),
-                              " is not there yet; this version takes tensors of the CPU and CUDA");
+                              " is not implemented; available: CPU and CUDA");
 }
 
 const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* what) {

@@ -188,7 +188,7 @@ TEST(PartsThatDiffer, FromWhatTheGroupWantsAreRefused) {
   EXPECT_THAT(refusal(reduce_scatter({parts[0], parts[1]}, parts[1], DataType::kFloat32)),
               HasSubstr("3 expected, 2 given"));
   EXPECT_THAT(refusal(reduce_scatter(parts, parts[0], DataType::kFloat32)),
-              HasSubstr("part 1, of 3 elements; given 2"));
+              HasSubstr("part 1's size, 3 elements; given 2"));
 
   const auto rooms = spans(memory, {2, 3, 4});
   const auto given = constant(rooms);
@@ -204,7 +204,7 @@ TEST(PartsThatDiffer, FromWhatTheGroupWantsAreRefused) {
   EXPECT_THAT(refusal(scatter({}, rooms[1], 1)), HasSubstr("3 expected on rank 1, 0 given"));
   EXPECT_THAT(refusal(scatter(given, rooms[2], 1)), HasSubstr("4 bytes, and 3 in its part"));
   EXPECT_EQ(refusal(all_to_all(given, rooms)), "taken");
-  EXPECT_THAT(refusal(all_to_all({given[0]}, rooms)), HasSubstr("1 parts and 3 rooms given"));
+  EXPECT_THAT(refusal(all_to_all({given[0]}, rooms)), HasSubstr("1 parts and 3 buffers given"));
   EXPECT_THAT(refusal(all_to_all({given[0], given[2], given[1]}, rooms)),
               HasSubstr("4 bytes sent, 3 expected"));
 }

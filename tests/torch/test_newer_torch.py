@@ -216,7 +216,7 @@ def check_single_names(me: Rank) -> None:
     world().gather_single(gathered, mine, gather_options(2)).wait()
     if me.rank == 2:
         assert gathered.tolist() == whole.tolist()
-    with pytest.raises(ValueError, match="gather_single wants a contiguous output of 4 x 2"):
+    with pytest.raises(ValueError, match="gather_single needs a contiguous output of 4 x 2"):
         world().gather_single(torch.empty(7), mine, gather_options(me.rank))
     works_on(me)
 

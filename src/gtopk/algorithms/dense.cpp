@@ -92,7 +92,7 @@ void cost(CriticalPath& path) {
 }  // namespace
 
 const AlgorithmRow kDense{.name = "dense",
-                          .description = "everything travels, nothing is left behind",
+                          .description = "the whole vector travels, nothing is left behind",
                           .bounded = false,
                           .whole = dense,
                           .cost = cost,

@@ -72,7 +72,7 @@ void cost(CriticalPath& path) {
 
 const AlgorithmRow kGtopkPlaced{
     .name = "gtopk-placed",
-    .description = "gTop-k along the hosts: inside each first, one list of each between them",
+    .description = "gTop-k along the hosts: first inside each, then one list per host",
     .walk = inside_and_between,
     .cost = cost,
     .keeps = Semantics::kGtopk};

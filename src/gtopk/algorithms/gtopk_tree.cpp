@@ -39,8 +39,7 @@ void cost(CriticalPath& path) {
 
 const AlgorithmRow kGtopkTree{
     .name = "gtopk-tree",
-    .description =
-        "gTop-k by a binomial tree and a broadcast: less traffic in all, twice the steps",
+    .description = "gTop-k by a binomial tree and a broadcast: less total traffic, twice the steps",
     .walk = binomial_tree,
     .cost = cost,
     .keeps = Semantics::kGtopk};

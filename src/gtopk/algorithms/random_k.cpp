@@ -67,7 +67,7 @@ Task<void> random_k(GroupView& group, SparseCall call) {
 
 const AlgorithmRow kRandomK{
     .name = "random-k",
-    .description = "a control: k indices drawn from one seed on all ranks, values travel alone",
+    .description = "a control: k indices drawn from one seed on all ranks, so only values travel",
     .draws = true,
     .whole = random_k};
 

@@ -91,7 +91,7 @@ void cost(CriticalPath& path) {
 
 const AlgorithmRow kRsAg{
     .name = "rs-ag",
-    .description = "regions reduced and re-selected, then gathered: O(k) on the wire whatever P",
+    .description = "regions reduced and re-selected, then gathered: O(k) on the wire for any P",
     .walk = reduced_by_regions,
     .cost = cost};
 

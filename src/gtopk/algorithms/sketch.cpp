@@ -133,7 +133,7 @@ Task<void> sketch(GroupView& group, SparseCall call) {
 
 const AlgorithmRow kSketch{
     .name = "sketch",
-    .description = "the heaviest of the sum of all acc, found in summed count-sketches of it",
+    .description = "the heaviest elements of the sum of all acc, found in summed count-sketches",
     .draws = true,
     .whole = sketch};
 

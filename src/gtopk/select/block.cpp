@@ -98,7 +98,7 @@ Selection select(const SelectionInput& input, const List& out, SelectScratch& sc
 }  // namespace
 
 const SelectorRow kBlock{.name = "block",
-                         .description = "the largest of every block of elements, by a density",
+                         .description = "the largest of every block of elements, by density",
                          .select = select,
                          .per_block = true};
 

@@ -17,7 +17,7 @@ Selection select(const SelectionInput& input, const List& out, SelectScratch& sc
 }  // namespace
 
 const SelectorRow kExact{.name = "exact",
-                         .description = "the k largest magnitudes, ties by the lower index",
+                         .description = "the k largest magnitudes, ties to the lower index",
                          .select = select};
 
 }  // namespace gtopk::sparse

@@ -63,7 +63,7 @@ Selection select(const SelectionInput& input, const List& out, SelectScratch& sc
 const SelectorRow kGaussian{
     .name = "gaussian",
     .description =
-        "what reaches the normal quantile of mean and deviation, corrected three times "
+        "entries from the normal quantile of mean and deviation up, corrected three times "
         "at most; up to 4k/3",
     .select = select,
     .most = four_thirds};

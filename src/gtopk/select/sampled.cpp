@@ -87,7 +87,7 @@ Selection select(const SelectionInput& input, const List& out, SelectScratch& sc
 const SelectorRow kSampled{
     .name = "sampled",
     .description =
-        "what reaches the top of a strided sample of 1 %, corrected ten times at most; "
+        "entries from the top of a strided sample of 1 % up, corrected ten times at most; "
         "up to 4k/3",
     .select = select,
     .most = four_thirds};

@@ -73,7 +73,7 @@ Selection select(const SelectionInput& input, const List& out, SelectScratch& sc
 const SelectorRow kThreshold{
     .name = "threshold",
     .description =
-        "what reaches the last step's threshold, corrected; 2k/3 to 4k/3, exactly k "
+        "entries from the last step's threshold up, corrected; 2k/3 to 4k/3, exactly k "
         "without one",
     .select = select,
     .most = four_thirds};

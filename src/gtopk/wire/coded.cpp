@@ -171,7 +171,7 @@ struct AsInt8 {
         largest = std::max(largest, std::fabs(q));
       }
       if (!exact || largest <= kMost / 2.0) {
-        throw Damaged("values that no block of int8 has");
+        throw Damaged("not a valid int8 block");
       }
     }
   }
@@ -282,7 +282,7 @@ class Coded final : public Codec {
     if (says.count > capacity || message.size() < kFrontBytes + value_bytes(type, says.count)) {
       throw Damaged(
           fmt::format("{} entries in {} bytes, expected at most {} entries and {} bytes "
-                      "for the values of so many",
+                      "for their values",
                       says.count, message.size(), capacity,
                       says.count > capacity ? 0 : value_bytes(type, says.count)));
     }
@@ -318,12 +318,12 @@ const Coded<AsLevels<1>> kSignCodec{};
 
 }  // namespace
 
-const CodecRow kLossless{"lossless", "indices coded, values as they are", kLosslessCodec};
+const CodecRow kLossless{"lossless", "indices coded, values unchanged", kLosslessCodec};
 const CodecRow kBf16{"bf16", "indices coded, values rounded to bfloat16", kBf16Codec};
 const CodecRow kFp16{"fp16", "indices coded, values rounded to float16", kFp16Codec};
 const CodecRow kInt8{"int8", "indices coded, values as 8-bit integers times a scale per block",
                      kInt8Codec};
-const CodecRow k2Bit{"2bit", "indices coded, signs and one of two magnitudes of their block",
+const CodecRow k2Bit{"2bit", "indices coded, signs and one of two magnitudes per block",
                      k2BitCodec};
 const CodecRow kSign{"sign", "indices coded, signs times the mean magnitude of their block",
                      kSignCodec};

@@ -142,7 +142,7 @@ class Ones {
 };
 
 [[noreturn]] void damaged(const char* what) {
-  throw Damaged(fmt::format("indices that are no code: {}", what));
+  throw Damaged(fmt::format("not a valid index code: {}", what));
 }
 
 /// The stream ends in the byte that holds its last bit, and the unused bits are zeros.
@@ -216,7 +216,7 @@ void decode(std::span<const std::byte> code, Index* indices, std::size_t count, 
   }
   const std::span<const std::byte> streams = code.subspan(blocks);
   if (!ends_in(streams.first(bytes_of(low_bits)), low_bits)) {
-    damaged("low bits behind the last");
+    damaged("bits after the last low bits");
   }
 
   Ones ones(streams.subspan(bytes_of(low_bits)));
@@ -233,29 +233,29 @@ void decode(std::span<const std::byte> code, Index* indices, std::size_t count, 
         bits <= kWordBits - 8 && (at + (end - begin) * bits) / 8 + kWord <= streams.size();
     for (std::size_t i = begin; i < end; ++i) {
       if (!ones.next(zeros)) {
-        damaged("fewer than there should be");
+        damaged("too few indices");
       }
       if (next >= d || zeros > (d - 1 - next) >> bits) {
-        damaged("beyond the end");
+        damaged("an index beyond the end");
       }
       const std::uint64_t gap =
           (zeros << bits) | (near ? take_near(streams, at, mask) : take(streams, at, mask));
       at += bits;
       if (gap > d - 1 - next) {
-        damaged("beyond the end");
+        damaged("an index beyond the end");
       }
       indices[i] = static_cast<Index>(next + gap);
       next += gap + 1;
     }
     if (bits != parameter(next - block_begin, end - begin)) {
-      damaged("low bits as nobody would choose them");
+      damaged("another number of low bits than the encoder chooses");
     }
   }
   if (ones.next(zeros)) {
-    damaged("more than there should be");
+    damaged("too many indices");
   }
   if (streams.size() - bytes_of(low_bits) != bytes_of(ones.behind())) {
-    damaged("bytes behind the last");
+    damaged("bytes after the last index");
   }
 }
 

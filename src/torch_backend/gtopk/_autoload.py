@@ -54,7 +54,7 @@ def _create(options: _DistributedBackendOptions, backend_options: object | None)
     """
     if backend_options is not None:
         raise NotImplementedError(
-            f"gtopk: pg_options are not there yet, given {type(backend_options).__name__}"
+            f"gtopk: pg_options are not implemented, given {type(backend_options).__name__}"
         )
     from gtopk import _native
 

@@ -143,7 +143,7 @@ class BucketOverlap(Overlap):
             raise NotImplementedError(
                 f"gtopk: the gradient of '{self._places[ids[0]].name}' is reduced as "
                 f"{buffer.dtype}, its parameter is {parameters[0].dtype}: DDP's mixed_precision is "
-                "not there yet under the hook"
+                "not implemented under the hook"
             )
         self._check_new(layout, "in one backward: every DDP needs a SparseState of its own")
         if self._may_drop:

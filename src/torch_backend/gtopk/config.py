@@ -53,7 +53,7 @@ class Config:
     accumulate: str
 
     def __post_init__(self) -> None:
-        """Raise ValueError, or NotImplementedError for what is not there yet."""
+        """Raise ValueError, or NotImplementedError for what is not implemented."""
         # Numbers of NumPy's become Python's, which can be saved and compared anywhere.
         object.__setattr__(self, "density_bounds", check_density_bounds(self.density_bounds))
         if not self.adaptive:
@@ -104,7 +104,7 @@ class Config:
         if devices != ["cpu"] and (self.adaptive or self.accumulate == "update"):
             what = "density='adaptive'" if self.adaptive else "accumulate='update'"
             raise NotImplementedError(
-                f"gtopk: {what} with parameters on {devices[0]} is not there yet, only on the CPU"
+                f"gtopk: {what} with parameters on {devices[0]} is not implemented, only on the CPU"
             )
 
     @property

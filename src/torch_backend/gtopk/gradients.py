@@ -183,7 +183,7 @@ class GradientOverlap(Overlap):
         if gradient.layout != torch.strided:
             raise NotImplementedError(
                 f"gtopk: the gradient of '{name}' is sparse ({gradient.layout}), which is not "
-                "there yet: make its module with sparse=False"
+                "implemented: make its module with sparse=False"
             )
         if gradient.stride() != self._strides[name]:
             laid_out = torch.empty_like(parameter.detach())

@@ -75,7 +75,7 @@ def attach(ddp: DistributedDataParallel, density: Share = 0.001, **arguments: An
     if ddp.mixed_precision is not None:
         raise NotImplementedError(
             "gtopk: this DDP has mixed_precision=, whose own hook casts on an accelerator's "
-            "streams, which is not there yet: make it without, and compute under torch.autocast"
+            "streams, which is not implemented: make it without, and compute under torch.autocast"
         )
     left_out = _left_out(ddp, arguments)
     parameters = [each for each in ddp.module.named_parameters() if each[0] not in left_out]

@@ -35,7 +35,7 @@ def check_scaler(scaler: object, units: Sequence[Unit]) -> None:
     elsewhere = sorted({str(unit.device) for unit in units} - {"cpu"})
     if elsewhere:
         raise NotImplementedError(
-            f"gtopk: scaler= with parameters on {elsewhere[0]} is not there yet, only on the CPU"
+            f"gtopk: scaler= with parameters on {elsewhere[0]} is not implemented, only on the CPU"
         )
     if any(unit.dtype == torch.float16 for unit in units):
         raise ValueError(
