@@ -17,8 +17,10 @@ import itertools
 import pathlib
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -69,12 +71,13 @@ class Way:
         self.scaler: torch.amp.GradScaler | None = None
         self.seconds: list[float] = []
         self.core: list[float] = []
+        self.threads: list[Threads] = []
         make(self)
 
     def step(self) -> None:
         """Times one step."""
         dist.barrier()
-        core, begin = _core_seconds(), time.perf_counter()
+        core, begin, threads = _core_seconds(), time.perf_counter(), _threads()
         self.optimizer.zero_grad()
         loss = self.call(self.x).square().mean()
         if self.scaler is None:
@@ -86,11 +89,38 @@ class Way:
             self.scaler.update()
         self.seconds.append(time.perf_counter() - begin)
         self.core.append(_core_seconds() - core)
+        spent = zip(threads, _threads(), strict=True)
+        self.threads.append(Threads(*(after - before for before, after in spent)))
 
 
 def _core_seconds() -> float:
     now = gtopk.stats()
     return float(now["compress_seconds"] + now["commit_seconds"])
+
+
+class Threads(NamedTuple):
+    """What became of threads in a step, seconds: on a core, and ready while others were on it."""
+
+    trains: float
+    trains_late: float
+    gtopk: float
+    gtopk_late: float
+
+
+def _threads() -> Threads:
+    """Of this thread, in which the backward runs, too; and of all of gtopk's."""
+    mine = late = core = core_late = 0
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        try:
+            name = (task / "comm").read_text(encoding="ascii")
+            ran, waited, _ = map(int, (task / "schedstat").read_text(encoding="ascii").split())
+        except OSError:  # it has ended
+            continue
+        if int(task.name) == threading.get_native_id():
+            mine, late = ran, waited
+        elif name.startswith("gtopk"):
+            core, core_late = core + ran, core_late + waited
+    return Threads(*(each / 1e9 for each in (mine, late, core, core_late)))
 
 
 def alone(way: Way) -> None:
@@ -223,6 +253,7 @@ def main() -> None:
             ways[name].step()
     for way in ways.values():
         way.seconds, way.core = way.seconds[WARM_UP:], way.core[WARM_UP:]
+        way.threads = way.threads[WARM_UP:]
     slowest = torch.tensor([way.seconds for way in ways.values()])
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
     left = predictions(ways, density)
@@ -237,6 +268,11 @@ def main() -> None:
             said = f"{compute + left[name]:9.1f}" if name in left else ""
             told = " ".join(f"{1e3 * each:9.2f}" for each in (*times, *core))
             print(f"{name:24} {told} {said}")
+        print("# of rank 0, medians: on a core, and ready to be while others were")
+        print("{:24} {:>9} {:>9} {:>9} {:>9}".format("ms a step", *Threads._fields))
+        for name, way in ways.items():
+            medians = (1e3 * statistics.median(each) for each in zip(*way.threads, strict=True))
+            print(f"{name:24} {' '.join(f'{each:9.2f}' for each in medians)}")
         for layer in ways["adaptive"].state.layers if "adaptive" in ways else ():
             print(f"# {layer.names[0]} (+{len(layer.names) - 1}): density {layer.density:.4g}")
     dist.destroy_process_group()
