@@ -64,5 +64,12 @@ SPARSE: dict[str, Method] = {
     "sketch": _sparse(algorithm="sketch"),
     "layer-wise": _sparse(unit="parameter"),
     "adaptive": _adaptive,
+    "momentum": _sparse(momentum=0.9),
+    "wire-bf16": _sparse(wire="bf16"),
+    "wire-int8": _sparse(wire="int8"),
+    "topk-2bit": _sparse(algorithm="topk", wire="2bit"),
+    "topk-sign": _sparse(algorithm="topk", wire="sign"),
 }
+# Have the momentum themselves, in the optimizer's place (DGC).
+OWN_MOMENTUM = {"momentum"}
 METHODS = {**PLAIN, **SPARSE}

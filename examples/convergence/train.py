@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from methods import METHODS, PLAIN
+from methods import METHODS, OWN_MOMENTUM, PLAIN
 from tasks import SHARDS, TASKS, Task
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
@@ -84,7 +84,8 @@ def train(run: Run, task: Task) -> dict:
     )
     dense_steps = round(DENSE_SHARE * run.steps)
     state = METHODS[run.method](ddp, run.density or 1.0, dense_steps)
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=task.lr, momentum=0.9)
+    momentum = 0.0 if run.method in OWN_MOMENTUM else 0.9
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=task.lr, momentum=momentum)
     # The rate rises for a tenth of the steps, then falls to a tenth.
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda at: min((at + 1) / max(1, dense_steps), 1 - 0.9 * at / run.steps)

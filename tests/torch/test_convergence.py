@@ -70,7 +70,7 @@ def test_skewed_ranks_read_other_topics():
 @pytest.mark.loopback
 def test_runs_are_lines_that_are_not_repeated(tmp_path):
     into = tmp_path / "runs.jsonl"
-    methods = ("dense", "gtopk", "adaptive")
+    methods = ("dense", "gtopk", "adaptive", "momentum", "topk-2bit")
     arguments = ("--seeds", "1", "--shards", "alike", "--densities", "0.01", "--steps", "24")
     once = runs(into, 2, *arguments, "--methods", *methods[:2])
     assert [each["method"] for each in once] == ["dense", "gtopk"]
@@ -86,8 +86,10 @@ def test_runs_are_lines_that_are_not_repeated(tmp_path):
     assert last["residual"] > 0
     twice = runs(into, 2, *arguments, "--methods", *methods)
     assert twice[:2] == once
-    (added,) = twice[2:]
+    added, momentum, rough = twice[2:]
     assert {layer["density"] <= 0.04 for layer in added["layers"]} == {True}
+    assert momentum["points"][-1]["residual"] > 2 * last["residual"]  # of momenta, not gradients
+    assert all(each["points"][-1]["score"] > 30 for each in (momentum, rough))
     assert "`adaptive`" in table.table(*next(iter(table.cells_of(twice).items())))
 
 
