@@ -35,12 +35,13 @@ struct LaunchEnvironment {
 /// started this process.
 [[nodiscard]] LaunchEnvironment pmix_environment();
 
-/// The job's store. Rank 0 serves it at `environment.port` and, when its store is destroyed, keeps
-/// serving until the others have left, at most for `at_most`. The others connect at first use,
-/// retrying for `at_most`, which also limits each set and add. With PMIx they first wait up to
-/// `at_most` for rank 0 to join. Rank 0 accepts only clients that know the job's secret
-/// (GTOPK_SECRET, GTOPK_SECRET_FILE; with PMIx, one that rank 0 draws), or everybody if there is
-/// none. Throws Error{kBootstrap}.
+/// The job's store. Rank 0 serves it at `environment.port`. When its store is destroyed while
+/// others are connected, it serves on until the process ends, which then waits for them to leave,
+/// at most for `at_most`; whoever has left may join again, rank 0 too, in any order. The others
+/// connect at first use, retrying for `at_most`, which also limits each set and add. With PMIx they
+/// first wait up to `at_most` for rank 0 to join. Rank 0 accepts only clients that know the job's
+/// secret (GTOPK_SECRET, GTOPK_SECRET_FILE; with PMIx, one that rank 0 draws), or everybody if
+/// there is none. Throws Error{kBootstrap}.
 [[nodiscard]] std::unique_ptr<KeyValueStore> join_rendezvous(const LaunchEnvironment& environment,
                                                              std::chrono::nanoseconds at_most);
 

@@ -137,6 +137,26 @@ TEST_P(Launchers, LetAMeetingNameTheRankThatDoesNotCome) {
   }
 }
 
+TEST(WithoutALauncher, RanksStartedByHandJoinTheirJobTwice) {
+  const std::string port = std::to_string(free_port());
+  std::vector<Program> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back(LAUNCHED_JOB, std::vector<std::string>{"life"},
+                       Program::Variables{{"RANK", std::to_string(rank)},
+                                          {"WORLD_SIZE", "3"},
+                                          {"MASTER_ADDR", "127.0.0.1"},
+                                          {"MASTER_PORT", port}});
+  }
+  for (int rank = 0; rank < 3; ++rank) {
+    const int part = rank == 1 ? 1 : 2;
+    const std::string line =
+        fmt::format("rank {} of 3: world 3, part of {}: {}, world 3\n", rank, part, part);
+    const Ended ended = ranks[static_cast<std::size_t>(rank)].join();
+    EXPECT_EQ(ended.code, 0) << ended.out << ended.err;
+    EXPECT_EQ(ended.out, line + line);
+  }
+}
+
 TEST(WithoutALauncher, AProgramSaysSoAtOnce) {
   const auto text_of = [](const Program::Variables& environment) {
     const Ended ended = Program(LAUNCHED_JOB, {"life"}, environment).join();

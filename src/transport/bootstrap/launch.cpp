@@ -9,6 +9,7 @@
 #include "src/transport/bootstrap/job_secret.hpp"
 #include "src/transport/bootstrap/pmix_client.hpp"
 #include "src/transport/bootstrap/pmix_rendezvous.hpp"
+#include "src/transport/bootstrap/served_store.hpp"
 #include "src/transport/bootstrap/tcp_store.hpp"
 
 namespace gtopk {
@@ -25,9 +26,7 @@ std::unique_ptr<KeyValueStore> join_rendezvous(const LaunchEnvironment& environm
   if (environment.rank > 0) {
     return std::make_unique<bootstrap::TcpStore>(std::vector{server}, at_most, secret);
   }
-  return bootstrap::serve(
-      bootstrap::RendezvousListener(bootstrap::Endpoint{.host = "", .port = server.port}), at_most,
-      secret);
+  return bootstrap::serve_at(server.port, at_most, secret);
 }
 
 std::shared_ptr<Directory> join_job(const LaunchEnvironment& environment,

@@ -65,41 +65,6 @@ Exchange exchange_on(const Descriptor& socket, std::string_view request, TimePoi
   return done;
 }
 
-/// Rank 0's: the server lives as long as its own client, and a little longer for the others' last
-/// requests.
-class ServedStore final : public KeyValueStore {
- public:
-  ServedStore(RendezvousListener listener, Duration at_most, const std::string& secret)
-      : at_most_(at_most),
-        server_(std::in_place, std::move(listener), secret),
-        client_(std::in_place, std::vector{Endpoint{.host = "localhost", .port = server_->port()}},
-                at_most, secret) {}
-  ServedStore(const ServedStore&) = delete;
-  ServedStore& operator=(const ServedStore&) = delete;
-  ServedStore(ServedStore&&) = delete;
-  ServedStore& operator=(ServedStore&&) = delete;
-  ~ServedStore() override {
-    client_.reset();
-    if (!server_->drain(at_most_)) {
-      warn_of_clients(at_most_);
-    }
-  }
-
-  void set(std::string_view key, std::string_view value) override { client_->set(key, value); }
-  std::optional<std::string> find(std::string_view key, Duration at_most) override {
-    return client_->find(key, at_most);
-  }
-  std::int64_t add(std::string_view key, std::int64_t delta) override {
-    return client_->add(key, delta);
-  }
-  void remove(std::string_view key) override { client_->remove(key); }
-
- private:
-  Duration at_most_;
-  std::optional<RendezvousServer> server_;
-  std::optional<TcpStore> client_;
-};
-
 }  // namespace
 
 TcpStore::TcpStore(Endpoint server, Duration at_most)
@@ -111,11 +76,6 @@ TcpStore::TcpStore(std::vector<Endpoint> ways, Duration at_most, std::string sec
 void warn_of_clients(Duration waited) {
   transport::log().warn("the rendezvous closes after {} with clients still connected",
                         describe(waited));
-}
-
-std::unique_ptr<KeyValueStore> serve(RendezvousListener listener, Duration at_most,
-                                     const std::string& secret) {
-  return std::make_unique<ServedStore>(std::move(listener), at_most, secret);
 }
 
 void TcpStore::set(std::string_view key, std::string_view value) {

@@ -1,4 +1,4 @@
-// Bootstrap: a client of the plain TCP rendezvous, and one that also owns the server.
+// Bootstrap: a client of the plain TCP rendezvous.
 #pragma once
 
 #include <memory>
@@ -42,11 +42,6 @@ class TcpStore final : public KeyValueStore {
   std::mutex mutex_;  ///< guards the socket: one request at a time
   Descriptor socket_;
 };
-
-/// The store of the serving process. When destroyed, it keeps serving until the others have left,
-/// at most for `at_most`.
-[[nodiscard]] std::unique_ptr<KeyValueStore> serve(RendezvousListener listener, Duration at_most,
-                                                   const std::string& secret = {});
 
 /// Logs that a server ends while others may still need it.
 void warn_of_clients(Duration waited);

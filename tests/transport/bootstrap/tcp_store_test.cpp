@@ -234,5 +234,52 @@ TEST(JoinRendezvous, RankZeroServesUntilTheOthersHaveLeft) {
   second.reset();
 }
 
+/// At a port of this machine that was free.
+LaunchEnvironment job_of_two() {
+  const RendezvousListener probe(Endpoint{.host = "", .port = 0});
+  return {.rank = 0, .world_size = 2, .host = "localhost", .port = probe.port()};
+}
+
+LaunchEnvironment as_rank(LaunchEnvironment environment, std::uint32_t rank) {
+  environment.rank = rank;
+  return environment;
+}
+
+TEST(JoinRendezvous, RanksLeaveAndJoinAgainInAnyOrder) {
+  const LaunchEnvironment environment = job_of_two();
+  for (int round = 0; round < 3; ++round) {
+    auto first = join_rendezvous(environment, kLimit);
+    auto second = join_rendezvous(as_rank(environment, 1), kLimit);
+    second->set("from 1", "hello");
+    // Rank 1 is there again before rank 0 has left.
+    auto again = join_rendezvous(as_rank(environment, 1), kLimit);
+    const auto key = "round " + std::to_string(round);
+    std::string got;
+    std::jthread waiting([&] { got = again->get(key, kLimit); });
+    again->set("from 1", "here again");
+    second.reset();
+    first.reset();
+    first = join_rendezvous(environment, kLimit);
+    EXPECT_EQ(first->get("from 1", kLimit), "here again");
+    first->set(key, "yes");
+    waiting.join();
+    EXPECT_EQ(got, "yes");
+    again.reset();
+  }
+}
+
+TEST(JoinRendezvous, ThePortIsFreeWhenNobodyIsLeft) {
+  const LaunchEnvironment environment = job_of_two();
+  auto first = join_rendezvous(environment, kLimit);
+  auto second = join_rendezvous(as_rank(environment, 1), kLimit);
+  second->set("key", "value");
+  second.reset();
+  EXPECT_EQ(first->get("key", kLimit), "value");
+  first.reset();
+  auto anew = join_rendezvous(environment, kLimit);  // the one before or another, and not an error
+  anew->set("key", "other");
+  EXPECT_EQ(anew->get("key", kLimit), "other");
+}
+
 }  // namespace
 }  // namespace gtopk::bootstrap
