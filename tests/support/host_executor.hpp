@@ -72,7 +72,8 @@ class HostExecutor {
     using Shared = typename Kernel::Shared;
     static_assert(std::is_trivially_copyable_v<Kernel>, "its arguments are copied to the GPU");
     static_assert(std::is_trivially_default_constructible_v<Shared>);
-    static_assert(sizeof(Shared) <= 48 * 1024, "the shared memory that any GPU gives a block");
+    static_assert(sizeof(Shared) <= std::size_t{48} * 1024,
+                  "the shared memory that any GPU gives a block");
     ++launches_;
     const auto shared = std::make_unique<Shared>();
     for (const std::uint64_t number : numbers) {

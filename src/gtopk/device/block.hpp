@@ -69,15 +69,15 @@ GTOPK_HOST_DEVICE inline void set_bits(std::uint32_t& word, std::uint32_t bits) 
 #endif
 }
 
-/// numbers[i] becomes the sum of those before it, for i < kSize; its sum is returned. `spare` is as
+/// numbers[i] becomes the sum of those before it, for i < Size; its sum is returned. `spare` is as
 /// long. In shared memory.
-template <unsigned kSize, class Block, class Number>
+template <unsigned Size, class Block, class Number>
 GTOPK_HOST_DEVICE Number sums_before(Block& block, Number* numbers, Number* spare) {
   Number* from = numbers;
   Number* to = spare;
-  for (unsigned reach = 1; reach < kSize; reach *= 2) {
+  for (unsigned reach = 1; reach < Size; reach *= 2) {
     block.each([=](unsigned thread) {
-      for (unsigned i = thread; i < kSize; i += kThreads) {
+      for (unsigned i = thread; i < Size; i += kThreads) {
         to[i] = from[i] + (i < reach ? Number{0} : from[i - reach]);
       }
     });
@@ -85,16 +85,16 @@ GTOPK_HOST_DEVICE Number sums_before(Block& block, Number* numbers, Number* spar
     to = from;
     from = done;
   }
-  const Number sum = block.read(from[kSize - 1]);
+  const Number sum = block.read(from[Size - 1]);
   // From "with its own" to "before it", and into `numbers`.
   block.each([=](unsigned thread) {
-    for (unsigned i = thread; i < kSize; i += kThreads) {
+    for (unsigned i = thread; i < Size; i += kThreads) {
       to[i] = i == 0 ? Number{0} : from[i - 1];
     }
   });
   if (to != numbers) {
     block.each([=](unsigned thread) {
-      for (unsigned i = thread; i < kSize; i += kThreads) {
+      for (unsigned i = thread; i < Size; i += kThreads) {
         numbers[i] = to[i];
       }
     });

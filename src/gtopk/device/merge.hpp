@@ -70,7 +70,7 @@ struct Union {
 };
 
 /// Counts what a tile of the path adds up to, and writes it once it is known where.
-template <class Value, class Index, bool kWrites>
+template <class Value, class Index, bool Writes>
 struct WalkPath {
   static constexpr unsigned kShare = kTile / kThreads;
   struct Shared {
@@ -92,7 +92,7 @@ struct WalkPath {
       });
       const std::uint32_t all = sums_before<kThreads>(block, shared.sums, shared.spare);
       block.each([&](unsigned thread) {
-        if constexpr (kWrites) {
+        if constexpr (Writes) {
           std::uint64_t at = sum.before[tile] + shared.sums[thread];
           zip(a, b, place(tile, thread), place(tile, thread + 1), [&](Index index, Value value) {
             sum.entries.indices[at] = index;

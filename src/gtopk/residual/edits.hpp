@@ -34,21 +34,27 @@ template <class Value, class Index>
       edits.cleared[counts.cleared++] = own.indices[i];
     }
   }
-  std::vector<std::pair<Index, Value>> back;
-  for (const Entries<Value, Index>& list : dropped) {
-    for (std::size_t i = 0; i < list.size; ++i) {
-      if (applies(list.indices[i])) {
-        back.emplace_back(list.indices[i], list.values[i]);
+  struct Back {
+    Index index;
+    std::size_t list;
+    Value value;
+  };
+  std::vector<Back> back;
+  for (std::size_t list = 0; list < dropped.size(); ++list) {
+    const Entries<Value, Index>& entries = dropped[list];
+    for (std::size_t i = 0; i < entries.size; ++i) {
+      if (applies(entries.indices[i])) {
+        back.push_back({entries.indices[i], list, entries.values[i]});
       }
     }
   }
   if (back.size() > most_returned) {
     throw std::length_error("more entries come back to the residual than were ever selected");
   }
-  std::ranges::stable_sort(back, {}, &std::pair<Index, Value>::first);
-  for (const auto& [index, value] : back) {
-    edits.returned.indices[counts.returned] = index;
-    edits.returned.values[counts.returned++] = value;
+  std::ranges::sort(back, {}, [](const Back& one) { return std::pair(one.index, one.list); });
+  for (const Back& one : back) {
+    edits.returned.indices[counts.returned] = one.index;
+    edits.returned.values[counts.returned++] = one.value;
   }
   counts.delivered = result.size;
   std::copy_n(result.indices, result.size, edits.delivered.indices);

@@ -175,7 +175,8 @@ TYPED_TEST(DeviceSelect, NumbersElementsBehindWhatThirtyTwoBitsCount) {
 
 // A vector of which only the pages that are written exist.
 TEST(DeviceSelectOfALongVector, FindsTilesBehindTwoToTheThirtyTwoElements) {
-  constexpr std::uint64_t kElements = (std::uint64_t{1} << 32U) + 3 * device::kTile + 9;
+  constexpr std::uint64_t kElements =
+      (std::uint64_t{1} << 32U) + std::uint64_t{3} * device::kTile + 9;
   constexpr std::size_t kBytes = kElements * sizeof(Float16);
   void* const memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

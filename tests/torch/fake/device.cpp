@@ -278,6 +278,7 @@ void capture(bool on) { device().capturing = on; }
 }  // namespace fake
 
 // The driver's functions that gtopk calls, as GTOPK_CUDA_DRIVER finds them.
+// NOLINTBEGIN(readability-identifier-naming)
 extern "C" {
 
 int cuStreamWaitValue32_v2(void* on, std::uint64_t address, std::uint32_t value, unsigned flags) {
@@ -310,3 +311,4 @@ int cuGetErrorName(int, const char** name) {
   return 0;
 }
 }
+// NOLINTEND(readability-identifier-naming)
