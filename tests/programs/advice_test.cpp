@@ -75,7 +75,7 @@ TEST(Advice, NamesChosenDevicesThatAreMissingOrDown) {
   machine.rdma_devices = {"mlx5_0"};
   machine.ucx_has_rdma = true;
   machine.environment["UCX_NET_DEVICES"] = "eth0,mlx5_0:1,eth9,eth1";
-  EXPECT_THAT(advice(machine), ElementsAre(HasSubstr("names eth9, which is not here"),
+  EXPECT_THAT(advice(machine), ElementsAre(HasSubstr("names eth9, which does not exist here"),
                                            HasSubstr("names eth1, which is down")));
 }
 

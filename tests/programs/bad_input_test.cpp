@@ -59,7 +59,7 @@ std::vector<BadInput> table() {
       {ALLREDUCE,
        {"--rank", "0", "--ranks", "2", "--rendezvous", "host"},
        2,
-       "'host' is no address"},
+       "'host' is not an address"},
       {ALLREDUCE, {"--rank", "0", "--ranks", "2", "--rendezvous", "host:0"}, 2, "has port 0"},
       {ALLREDUCE, {"--timeout", "-1"}, 2, "--timeout is -1"},
       {ALLREDUCE,

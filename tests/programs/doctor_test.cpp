@@ -111,9 +111,9 @@ TEST(Findings, NameLinksThatAreWorseThanTheOthers) {
   between(job, 1, 3).back = 0.4e9;
   EXPECT_THAT(findings(job),
               ElementsAre(AllOf(HasSubstr("hosts 0 (m0) and 2 (m2): latency 41.0 us"),
-                                HasSubstr("20.0 us is the median")),
+                                HasSubstr("the median of all is 20.0 us")),
                           AllOf(HasSubstr("from host 3 (m3) to host 1 (m1): 0.4000 GB/s"),
-                                HasSubstr("1.0000 GB/s is the median"))));
+                                HasSubstr("the median of all is 1.0000 GB/s"))));
   EXPECT_THAT(failures(job), IsEmpty());
 }
 
@@ -130,7 +130,7 @@ TEST(Findings, AreAboutContainersThatShareLessThanTheyCould) {
   job.hosts[0].ranks.push_back(1);
   EXPECT_THAT(findings(job), IsEmpty());
   job.members[1].network = 2;
-  EXPECT_THAT(findings(job), ElementsAre(HasSubstr("ranks 0 and 1 of host 0 (m0) share memory and "
+  EXPECT_THAT(findings(job), ElementsAre(HasSubstr("ranks 0 and 1 of host 0 (m0) share memory but "
                                                    "no network")));
   job.members[1].network = 0;  // unknown
   EXPECT_THAT(findings(job), IsEmpty());

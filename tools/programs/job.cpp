@@ -93,13 +93,13 @@ LaunchEnvironment told_by_pmix(const Place& place) {
 
 void add_job_options(CLI::App& app, JobOptions& options) {
   constexpr auto kGroup = "Job";
-  app.add_option("--rank", options.rank, "this rank, from 0; without it the launcher's")
+  app.add_option("--rank", options.rank, "this rank, from 0; default: the launcher's")
       ->group(kGroup);
-  app.add_option("--ranks", options.ranks, "how many ranks there are")->group(kGroup);
+  app.add_option("--ranks", options.ranks, "the number of ranks")->group(kGroup);
   app.add_option("--rendezvous", options.rendezvous,
-                 "HOST:PORT where rank 0 serves and the others find it")
+                 "HOST:PORT where rank 0 listens and the others find it")
       ->group(kGroup);
-  app.add_option("--timeout", options.timeout, "seconds, of the meeting and of each operation")
+  app.add_option("--timeout", options.timeout, "seconds, for the meeting and for each operation")
       ->capture_default_str()
       ->group(kGroup);
 }
@@ -121,7 +121,7 @@ LaunchEnvironment rendezvous_at(const std::string& text) {
     host = host.substr(1, host.size() - 2);
   }
   if (colon == std::string::npos || host.empty()) {
-    throw UsageError(fmt::format("'{}' is no address: expected HOST:PORT", text));
+    throw UsageError(fmt::format("'{}' is not an address: expected HOST:PORT", text));
   }
   const std::uint32_t port = number("the port", text.substr(colon + 1), 65535);
   if (port == 0) {

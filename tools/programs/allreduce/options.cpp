@@ -105,19 +105,20 @@ void add_rows(const Options& options, Setting row, Settings& settings) {
 }  // namespace
 
 void add_options(CLI::App& app, Options& options) {
-  add_size(app, "-b,--begin", options.begin, "elements to begin with");
-  add_size(app, "-e,--end", options.end, "elements to end with");
-  app.add_option("-f,--factor", options.factor, "from one size to the next")->capture_default_str();
+  add_size(app, "-b,--begin", options.begin, "smallest number of elements");
+  add_size(app, "-e,--end", options.end, "largest number of elements");
+  app.add_option("-f,--factor", options.factor, "from each size to the next")
+      ->capture_default_str();
   app.add_option("-n,--steps", options.steps, "measured steps of each row")
       ->check(CLI::Range(1U, 1'000'000U))
       ->capture_default_str();
-  app.add_option("-w,--warm-up", options.warm_up, "steps before them that are not measured")
+  app.add_option("-w,--warm-up", options.warm_up, "unmeasured steps before them")
       ->check(CLI::Range(0U, 1'000'000U))
       ->capture_default_str();
   CLI::Option* const density =
       app.add_option("--density", options.density, "share of the elements that each rank selects")
           ->capture_default_str();
-  app.add_option("-k,--selected", options.k, "entries that each rank selects, in its place")
+  app.add_option("-k,--selected", options.k, "entries that each rank selects, instead of --density")
       ->check(CLI::PositiveNumber)
       ->excludes(density);
   app.add_option("-a,--algorithm", options.algorithms, "names, or all")->capture_default_str();
@@ -125,7 +126,7 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--wire", options.wires, "names, or all")->capture_default_str();
   app.add_option("--dtype", options.dtypes, "float32, float64, bfloat16, float16, or all")
       ->capture_default_str();
-  app.add_option("--put-back", options.put_back, "where goes what was selected and not delivered")
+  app.add_option("--put-back", options.put_back, "where selected entries go that are not delivered")
       ->check(CLI::IsMember({"own", "merged"}))
       ->capture_default_str();
   app.add_option("--op", options.op, "reduction")
@@ -138,12 +139,12 @@ void add_options(CLI::App& app, Options& options) {
   app.add_flag("--topology", options.topology,
                "print where each rank is: host, cores, binding, NIC");
   app.add_flag("-v,--verbose", options.verbose,
-               "also the shares of selecting, exchanging, committing");
+               "also print the shares of selecting, exchanging, committing");
   add_job_options(app, options.job);
   app.footer(
       fmt::format("Lists are separated by commas.\n\nAlgorithms:\n{}\nSelectors:\n{}\nWires:\n{}\n"
-                  "Exit code: 0; 1 for a wrong element or an error; 2 for what makes no "
-                  "sense.\n",
+                  "Exit code: 0; 1 for a wrong element or an error; 2 for invalid "
+                  "arguments.\n",
                   described(algorithms()), described(selectors()), described(wires())));
 }
 

@@ -51,7 +51,7 @@ void about_interfaces(const Machine& machine, Sentences& said) {
     const bool is_rdma = std::find(machine.rdma_devices.begin(), machine.rdma_devices.end(),
                                    name) != machine.rdma_devices.end();
     if (interface == machine.interfaces.end() && !is_rdma) {
-      said.push_back(fmt::format("UCX_NET_DEVICES names {}, which is not here", device));
+      said.push_back(fmt::format("UCX_NET_DEVICES names {}, which does not exist here", device));
     } else if (interface != machine.interfaces.end() && !interface->up) {
       said.push_back(fmt::format("UCX_NET_DEVICES names {}, which is down", device));
     }
@@ -72,7 +72,7 @@ void about_nics(const Machine& machine, Sentences& said) {
   const topology::Topology& topology = machine.topology;
   if (topology.cores.empty()) {
     said.push_back(fmt::format(
-        "which cores are near the NIC is not known, and the engine's thread not bound: {}",
+        "it is not known which cores are near the NIC, so the engine's thread is not bound: {}",
         topology.source));
     return;
   }
@@ -128,7 +128,7 @@ void about_limits(const Machine& machine, Sentences& said) {
   if (machine.shared_memory <= kLittleShared) {
     said.push_back(
         fmt::format("/dev/shm holds {} MiB, where UCX keeps what ranks of one host share: a "
-                    "container gets more by --shm-size or --ipc=host",
+                    "container gets more with --shm-size or --ipc=host",
                     machine.shared_memory >> 20U));
   }
   if (!machine.rdma_devices.empty() && machine.locked_memory.hard != UINT64_MAX) {
@@ -136,9 +136,8 @@ void about_limits(const Machine& machine, Sentences& said) {
         "locked memory is limited, and RDMA registers what it sends: ulimit -l unlimited");
   }
   if (machine.cores_allowed == 1 && machine.cores > 1) {
-    said.push_back(
-        fmt::format("this process may run on 1 of {} cores: its engine thread takes turns with it",
-                    machine.cores));
+    said.push_back(fmt::format(
+        "this process may run on 1 of {} cores: its engine thread has to share it", machine.cores));
   }
 }
 

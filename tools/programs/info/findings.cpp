@@ -73,7 +73,7 @@ void about_links(const Examined& job, Sentences& said) {
   for (const auto& [hosts, value] : latency) {
     if (usual_latency && hosts.first < hosts.second && value > kFar * *usual_latency) {
       said.push_back(
-          fmt::format("hosts {} and {}: latency {:.1f} us, and {:.1f} us is the median of all",
+          fmt::format("hosts {} and {}: latency {:.1f} us; the median of all is {:.1f} us",
                       name_of(job, hosts.first), name_of(job, hosts.second), value * 1e6,
                       *usual_latency * 1e6));
     }
@@ -81,7 +81,7 @@ void about_links(const Examined& job, Sentences& said) {
   for (const auto& [hosts, value] : bandwidth) {
     if (usual_bandwidth && hosts.first != hosts.second && value * kFar < *usual_bandwidth) {
       said.push_back(
-          fmt::format("from host {} to host {}: {:.4f} GB/s, and {:.4f} GB/s is the median of all",
+          fmt::format("from host {} to host {}: {:.4f} GB/s; the median of all is {:.4f} GB/s",
                       name_of(job, hosts.first), name_of(job, hosts.second), value * 1e-9,
                       *usual_bandwidth * 1e-9));
     }
@@ -98,8 +98,8 @@ void about_containers(const Examined& job, Sentences& said) {
         continue;
       }
       said.push_back(fmt::format(
-          "ranks {} and {} of host {} share memory and no network: UCX cannot wake one for what "
-          "the other sends, so that both keep looking for it. Give their containers one network "
+          "ranks {} and {} of host {} share memory but no network: UCX cannot wake one when "
+          "the other sends, so both keep polling. Give their containers one network "
           "(docker: --network=host)",
           job.hosts[a].ranks.front(), rank, name_of(job, a)));
       break;

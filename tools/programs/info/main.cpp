@@ -158,23 +158,23 @@ struct Options {
 };
 
 void add_options(CLI::App& app, Options& options) {
-  app.add_flag("--json", options.json, "all of it as JSON");
+  app.add_flag("--json", options.json, "print everything as JSON");
   auto* const doctor = app.add_flag(
       "--doctor", options.doctor,
-      "run by all ranks of a job: tests each two hosts, one pair of ranks for each, no host in two "
+      "run by all ranks of a job: tests every two hosts by a pair of ranks, no host in two "
       "tests at once; rank 0 prints transports, latencies and bandwidths");
   app.add_option("--topology", options.topology,
-                 "FILE.xml of hwloc's (`lstopo FILE.xml`): the plan for that machine")
+                 "an hwloc file (`lstopo FILE.xml`): print the plan for that machine")
       ->excludes(doctor);
   app.add_option("--local-ranks", options.local_ranks,
-                 "ranks on the machine of --topology; 0: one for each GPU")
+                 "ranks on the machine of --topology; 0: one per GPU")
       ->check(CLI::Range(0U, 1024U))
       ->capture_default_str();
   add_job_options(app, options.job);
   app.footer(
       "Without options: this process, this machine, and advice.\n\nExit code: 0; 1 for an error, "
-      "with --doctor also where a rank has not come or a link\ndoes not work; 2 for what makes no "
-      "sense.\n");
+      "with --doctor also if a rank has not come or a link\ndoes not work; 2 for invalid "
+      "arguments.\n");
 }
 
 int print(const std::vector<std::string>& lines) {
@@ -209,7 +209,7 @@ int run(const Options& options) {
 }  // namespace gtopk::programs::info
 
 int main(int argc, char** argv) {
-  CLI::App app("Says what gtopk finds on this machine, with advice.", "gtopk-info");
+  CLI::App app("Reports what gtopk finds on this machine, with advice.", "gtopk-info");
   gtopk::programs::info::Options options;
   gtopk::programs::info::add_options(app, options);
   return gtopk::programs::run_program(app, argc, argv,

@@ -60,7 +60,7 @@ Plan agreed_plan(const Ends& ends, const Plan& plan, bool measures) {
 }
 
 std::vector<std::string> provenance(const Both& both, const Plan& plan) {
-  std::string what = "there and back, halved";
+  std::string what = "half of a round trip";
   if (plan.mode == "exchange") {
     what = "both ways at once";
   }

@@ -15,7 +15,7 @@ constexpr std::uint32_t kFewest = 10;
 
 const std::vector<Choice>& layers() {
   static const std::vector<Choice> choices = {
-      {"messages", "the transport alone: this thread moves UCX's messages"},
+      {"messages", "the transport alone, progressed by this thread"},
       {"calls", "send and recv of a group: through the queue and the engine's thread"}};
   return choices;
 }
@@ -27,27 +27,26 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("server", options.server, "HOST:PORT of a gtopk-pingpong that listens");
   app.add_option("--listen", options.listen, "be the server on this port, for one client")
       ->check(CLI::Range(1U, 65535U));
-  add_size(app, "-b,--begin", plan.begin, "bytes to begin with");
-  add_size(app, "-e,--end", plan.end, "bytes to end with");
-  app.add_option("-f,--factor", plan.factor, "from one size to the next")->capture_default_str();
-  app.add_option("-n,--rounds", plan.rounds,
-                 "measured rounds of each row; above 64 KiB a tenth of them")
+  add_size(app, "-b,--begin", plan.begin, "smallest size in bytes");
+  add_size(app, "-e,--end", plan.end, "largest size in bytes");
+  app.add_option("-f,--factor", plan.factor, "from each size to the next")->capture_default_str();
+  app.add_option("-n,--rounds", plan.rounds, "measured rounds of each row; a tenth above 64 KiB")
       ->check(CLI::Range(1U, 10'000'000U))
       ->capture_default_str();
-  app.add_option("-w,--warm-up", plan.warm_up, "rounds before them that are not measured")
+  app.add_option("-w,--warm-up", plan.warm_up, "unmeasured rounds before them")
       ->check(CLI::Range(0U, 10'000'000U))
       ->capture_default_str();
   app.add_option("--mode", plan.mode,
-                 "lat: there and back, halved; exchange: both ways at once; bw: a window of "
+                 "lat: half of a round trip; exchange: both ways at once; bw: a window of "
                  "messages one way, then an acknowledgement")
       ->check(CLI::IsMember({"lat", "exchange", "bw"}))
       ->capture_default_str();
-  app.add_option("--window", plan.window, "messages under way at once, of --mode bw")
+  app.add_option("--window", plan.window, "messages in flight at once, for --mode bw")
       ->check(CLI::Range(1U, 4096U))
       ->capture_default_str();
   app.add_option("--layer", plan.layers, "messages, calls, or all")->capture_default_str();
   add_size(app, "--chunk", plan.chunk,
-           "send each message of layer `messages` in parts of so many "
+           "send each message of layer `messages` in parts of this many "
            "bytes; 0: whole");
   app.add_flag("--check", plan.check, "compare every byte of three rounds before each row");
   app.add_flag("--topology", plan.topology,
@@ -58,7 +57,7 @@ void add_options(CLI::App& app, Options& options) {
       "Two ranks: gtopk-pingpong --listen 29600 on one host and gtopk-pingpong HOST:29600 on the "
       "other, or any\nlauncher of two. The client, or else rank 0, measures and prints; its "
       "options count on both sides.\n\nLayers:\n{}\nExit code: 0; 1 for a wrong byte or an error; "
-      "2 for what makes no sense.\n",
+      "2 for invalid arguments.\n",
       described(layers())));
 }
 
@@ -76,7 +75,7 @@ void check_plan(const Plan& plan) {
 Role role_of(const Options& options) {
   const bool by_address = !options.server.empty() || options.listen != 0;
   if (by_address && (options.job.rank || !options.job.rendezvous.empty())) {
-    throw UsageError("an address or --listen says already who this is: no --rank, --rendezvous");
+    throw UsageError("an address or --listen already gives the rank: no --rank, --rendezvous");
   }
   if (!options.server.empty() && options.listen != 0) {
     throw UsageError("either the address of a server, or --listen to be one");
