@@ -34,7 +34,7 @@ std::string find_address(Directory& directory, std::uint64_t identity,
   }
   throw Error(ErrorKind::kBootstrap,
               stop.stop_requested()
-                  ? std::string("this process leaves its process groups")
+                  ? std::string("this process is leaving its process groups")
                   : fmt::format("'{}' was not found within {} s", name, kLookupBound.count()));
 }
 

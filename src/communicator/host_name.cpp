@@ -16,8 +16,8 @@ constexpr const char* kHostVariable = "GTOPK_HOST";
 std::string chosen(std::string_view name, std::string_view from) {
   if (name.size() > kMostHostBytes) {
     throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("{} names a host in at most {} bytes, seen {}", from, kMostHostBytes,
-                            name.size()));
+                fmt::format("{}: a host name may have at most {} bytes, seen {}", from,
+                            kMostHostBytes, name.size()));
   }
   return fmt::format("name {}", name);
 }

@@ -104,7 +104,7 @@ std::shared_ptr<Group> Engine::add_group(GroupSpec spec) {
 
 void Engine::remove_group(Group& group) {
   const Error cause(ErrorKind::kAborted,
-                    fmt::format("group '{}' was destroyed on {} while this was under way",
+                    fmt::format("group '{}' was destroyed on {} while this was in progress",
                                 group.name(), group.member(group.rank())));
   if (!scheduler_.idle(group)) {
     // Otherwise the others would wait for this rank until their deadlines.

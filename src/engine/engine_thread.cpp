@@ -140,7 +140,8 @@ void EngineThread::step_until(const std::function<bool()>& done, Duration at_mos
 void EngineThread::leave() {
   const auto nothing_under_way = [this] { return engine_->under_way() == 0; };
   step_until(nothing_under_way, drain);
-  engine_->fail_everything(Error(ErrorKind::kAborted, "this process leaves its process groups"));
+  engine_->fail_everything(
+      Error(ErrorKind::kAborted, "this process is leaving its process groups"));
   step_until(nothing_under_way, drain);
   engine_->say_goodbye();
   step_until([this] { return engine_->farewell_said(); }, farewell);

@@ -137,9 +137,10 @@ void Failures::handle_ask(Group& group, PeerId from, const Notice& notice) {
                             : stale_.has_collective(group.id(), notice.sequence))) {
     return;
   }
-  membership_.tell(group, *group.rank_of(from),
-                   {NoticeKind::kCall, ErrorKind::kMismatch, 0, notice.sequence,
-                    operation != nullptr ? operation->call() : "what has ended there"});
+  membership_.tell(
+      group, *group.rank_of(from),
+      {NoticeKind::kCall, ErrorKind::kMismatch, 0, notice.sequence,
+       operation != nullptr ? operation->call() : "an operation that has ended there"});
 }
 
 void Failures::handle_early(PeerId from, const Notice& notice) {

@@ -36,7 +36,7 @@ TransferHeader read_header(std::span<const std::byte> message, const GroupView& 
     }
   }
   throw Error(ErrorKind::kMismatch,
-              fmt::format("{} sent {} bytes that are no message of this version: use one gtopk "
+              fmt::format("{} sent {} bytes that are not a message of this version: use one gtopk "
                           "version on all ranks",
                           group.member(from), message.size()));
 }

@@ -100,7 +100,7 @@ std::string Probes::describe_state(const Group& group, std::uint64_t sequence) c
     return fmt::format("is in {}", describe(*found));
   }
   return Scheduler::waits(group, sequence)
-             ? fmt::format("has called it and not started it; {}", describe_place(group))
+             ? fmt::format("has called it but not started it; {}", describe_place(group))
              : "has finished it";
 }
 

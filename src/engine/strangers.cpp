@@ -50,8 +50,8 @@ void Strangers::look(transport::TimePoint now) {
   dropped_ += strange;
   if (tell) {
     transport::log().warn(
-        "messages of nobody in this process's groups arrive at its address and are dropped, {} so "
-        "far: is it used by another job, or by what is left of an earlier one?",
+        "dropped messages from outside this process's groups, {} so "
+        "far: is its address used by another job, or by what is left of an earlier one?",
         dropped_);
   }
 }

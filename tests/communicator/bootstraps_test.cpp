@@ -257,7 +257,7 @@ TEST(Directory, ThatGivesWhatCannotBeTheCardsOfAGroupIsAnErrorThatSaysWhat) {
   EXPECT_THAT(error_of([](const Presence& self) {
                 return std::vector{self.card, self.card, self.card.substr(0, 20)};
               }),
-              HasSubstr("group 'g': the card of rank 2 is none that gtopk wrote"));
+              HasSubstr("group 'g': the card of rank 2 was not written by gtopk"));
   EXPECT_THAT(error_of([](const Presence& self) {
                 return std::vector{std::string("2:77"), self.card, self.card};
               }),

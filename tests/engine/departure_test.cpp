@@ -222,7 +222,7 @@ TEST(Shutdown, WithOperationsUnderWayEndsThemHereAndThere) {
         EXPECT_EQ(ending->error->kind(),
                   rank == leaver ? ErrorKind::kAborted : ErrorKind::kPeerFailed)
             << ending->text();
-        const std::string cause = rank == leaver ? "leaves its process groups" : gone;
+        const std::string cause = rank == leaver ? "leaving its process groups" : gone;
         EXPECT_NE(ending->text().find(cause), std::string::npos) << ending->text();
       }
     }

@@ -155,7 +155,7 @@ TEST(Input, OfAGroupThatEndsMeanwhileIsNobodysAnyMore) {
     EXPECT_FALSE(ending->ended);
     ranks.leave(0);
     EXPECT_FALSE(ending->good());
-    EXPECT_THAT(ending->text(), HasSubstr("leaves its process groups"));
+    EXPECT_THAT(ending->text(), HasSubstr("leaving its process groups"));
   }
   input->arrive(true);
 }

@@ -124,7 +124,7 @@ TEST(Info, PlansForAnotherMachine) {
   EXPECT_EQ(record["plans"][1]["nic"], "eth0");
   ended = Program(INFO, {"--topology", "/no/such.xml"}).join();
   EXPECT_EQ(ended.code, 1);
-  EXPECT_THAT(ended.err, StartsWith("gtopk-info: /no/such.xml is no machine of hwloc's"));
+  EXPECT_THAT(ended.err, StartsWith("gtopk-info: /no/such.xml is not an hwloc topology file"));
 }
 
 TEST(Doctor, TestsEachTwoHosts) {

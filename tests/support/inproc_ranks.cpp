@@ -237,7 +237,7 @@ void InprocRanks::leave(std::uint32_t rank) {
     run_until([&] { return done() || now() >= end; });
   };
   seat.engine->fail_everything(
-      Error(ErrorKind::kAborted, "this process leaves its process groups"));
+      Error(ErrorKind::kAborted, "this process is leaving its process groups"));
   patiently(idle);
   seat.engine->say_goodbye();
   patiently([&] { return seat.engine->farewell_said(); });

@@ -81,7 +81,7 @@ def test_ranks_with_nothing_in_common_say_so():
     for code, said in in_namespaces(PROCESSES, "posix,self"):
         assert code == 1, said
         assert len(complaints(said)) == 1, said
-    assert "UCX finds no way to it" in said
+    assert "UCX finds no route to it" in said
     assert "a UCX_TLS and UCX_NET_DEVICES in common?" in complaints(said)[0]
 
 

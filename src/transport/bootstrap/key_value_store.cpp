@@ -12,8 +12,8 @@ std::string KeyValueStore::get(std::string_view key, std::chrono::nanoseconds at
     return *std::move(value);
   }
   throw Error(ErrorKind::kBootstrap,
-              fmt::format("'{}' was set by nobody within {}: has a rank not started, or failed?",
-                          key, bootstrap::describe(at_most)));
+              fmt::format("nobody set '{}' within {}: has a rank not started, or failed?", key,
+                          bootstrap::describe(at_most)));
 }
 
 }  // namespace gtopk

@@ -105,7 +105,7 @@ class Follower {
     }
     if (table.nonces[self_.rank] != nonce_ || table.roll[self_.rank] != self_.card) {
       throw Error(ErrorKind::kBootstrap,
-                  fmt::format("group '{}': another process than this one ({}) met as rank {}: are "
+                  fmt::format("group '{}': a process other than this one ({}) met as rank {}: are "
                               "two started with the same rank?",
                               self_.group, self_.process, self_.rank));
     }

@@ -206,8 +206,8 @@ void Leader::weigh(const Guest& guest, const Answer& answer) {
                fmt::format("rank {} ({}): {}", rank, presence.process, presence.refusal->what())));
   } else if (answer.nonce != guest.arrival.nonce || presence.rank != rank || rank >= self_.size) {
     fail(Error(ErrorKind::kBootstrap,
-               fmt::format("who arrived as rank {} answered as rank {} of {} ({})", rank,
-                           presence.rank, presence.size, presence.process)));
+               fmt::format("the process that arrived as rank {} answered as rank {} of {} ({})",
+                           rank, presence.rank, presence.size, presence.process)));
   }
 }
 

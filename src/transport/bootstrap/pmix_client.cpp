@@ -104,7 +104,7 @@ struct PmixClient::Session {
       client = std::unique_ptr<PmixClient>(new PmixClient());
     } catch (const Error& error) {
       why_not = error.what();
-      transport::log().info("PMIx is passed by: {}", why_not);
+      transport::log().info("PMIx is not used: {}", why_not);
     }
   }
   Session(const Session&) = delete;

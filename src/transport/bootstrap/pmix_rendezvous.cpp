@@ -159,7 +159,7 @@ class PmixDirectory final : public Directory {
     const auto found = ranks_.find(name);
     if (found == ranks_.end()) {
       throw Error(ErrorKind::kBootstrap,
-                  fmt::format("'{}' was published by no rank that this one has met", name));
+                  fmt::format("no rank that this one has met has published '{}'", name));
     }
     return found->second;
   }
@@ -181,7 +181,7 @@ std::unique_ptr<TcpStore> join_rendezvous(PmixClient& pmix, transport::Duration 
   const auto bytes = pmix.find(0, kRendezvous, at_most);
   if (!bytes) {
     throw Error(ErrorKind::kBootstrap,
-                fmt::format("{}: rank 0 has not said within {} where it serves the rendezvous: has "
+                fmt::format("{}: rank 0 has not announced the rendezvous within {}: has "
                             "it not started, or failed?",
                             pmix.description(), describe(at_most)));
   }

@@ -37,7 +37,7 @@ std::uint64_t RecordReader::number(std::uint64_t most) {
   std::uint64_t value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
   if (error != std::errc{} || end != digits.data() + digits.size() || value > most) {
-    throw unreadable(fmt::format("'{}' is no number up to {}", digits.substr(0, 32), most));
+    throw unreadable(fmt::format("'{}' is not a number up to {}", digits.substr(0, 32), most));
   }
   return value;
 }
@@ -58,7 +58,7 @@ void RecordReader::expect_end() const {
 }
 
 Error RecordReader::unreadable(const std::string& why) const {
-  return {ErrorKind::kBootstrap, fmt::format("{} is none that gtopk wrote: {}", what_, why)};
+  return {ErrorKind::kBootstrap, fmt::format("{} was not written by gtopk: {}", what_, why)};
 }
 
 }  // namespace gtopk::bootstrap

@@ -225,7 +225,7 @@ Descriptor connect_to(std::span<const Endpoint> ways, Duration at_most, const Gr
       }
     }
     if (round.final) {
-      throw Error(ErrorKind::kBootstrap, "no way to the rendezvous: " + round.reasons);
+      throw Error(ErrorKind::kBootstrap, "cannot connect to the rendezvous: " + round.reasons);
     }
     const Duration rest = deadline - steady_clock::now();
     if (rest > Duration::zero()) {

@@ -115,15 +115,15 @@ Greeting TcpStore::greeting() const {
     std::array<char, kChallengeBytes> challenge{};
     if (send_all(socket, handshake.hello(), end) != Transfer::kDone ||
         receive_all(socket, challenge.data(), challenge.size(), end) != Transfer::kDone) {
-      return Refusal{.reason = "who listens there did not prove to know a secret (GTOPK_SECRET)"};
+      return Refusal{.reason =
+                         "the server there did not prove that it knows a secret (GTOPK_SECRET)"};
     }
     const auto reply = handshake.reply_to({challenge.data(), challenge.size()});
     // Also sent if wrong, so that the server can log the client with another secret.
     const std::string proof = reply.value_or(std::string(kDigestBytes, '\0'));
     const bool sent = send_all(socket, proof, end) == Transfer::kDone;
     if (!reply) {
-      return Refusal{.reason = "who listens there has another secret (GTOPK_SECRET)",
-                     .final = true};
+      return Refusal{.reason = "the server there has another secret (GTOPK_SECRET)", .final = true};
     }
     return sent ? std::nullopt : std::optional(Refusal{.reason = "the connection was closed"});
   };
@@ -173,9 +173,9 @@ std::optional<std::string> TcpStore::ask(Command command, std::string_view key,
       throw fail(fmt::format("was not answered within {}", describe(at_most)));
     case Transfer::kClosed:
       throw fail(secret_.empty()
-                     ? "failed: the server is gone, or is no rendezvous of gtopk, or wants a "
+                     ? "failed: the server is gone, or is not a gtopk rendezvous, or wants a "
                        "secret (GTOPK_SECRET)"
-                     : "failed: the server is gone, or is no rendezvous of gtopk");
+                     : "failed: the server is gone, or is not a gtopk rendezvous");
     case Transfer::kDone:
       break;
   }

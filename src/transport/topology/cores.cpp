@@ -72,7 +72,7 @@ Cores cores_from(std::string_view text) {
     const std::size_t comma = rest.find(',');
     if (!add_range(rest.substr(0, comma), cores)) {
       throw Error(ErrorKind::kInvalidArgument,
-                  fmt::format("'{}' is no list of cores: expected one like 0-3,8", text));
+                  fmt::format("'{}' is not a list of cores: expected one like 0-3,8", text));
     }
     if (comma == std::string_view::npos) {
       break;

@@ -103,8 +103,8 @@ void choose_nic(const Topology& machine, const JobPlace& job, Plan& made) {
   }
   if (all.empty()) {
     made.why_nic = job.interfaces.empty()
-                       ? "no NIC whose place is known is up"
-                       : fmt::format("of {} no place is known, as of virtual interfaces",
+                       ? "no NIC with a known place is up"
+                       : fmt::format("the place of {} is unknown, as for virtual interfaces",
                                      fmt::join(job.interfaces, ", "));
     return;
   }

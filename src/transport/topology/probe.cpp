@@ -228,7 +228,7 @@ Topology probe_file(const std::string& path) {
     return reader.read();
   } catch (const Error& error) {
     throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("{} is no machine of hwloc's: {}", path, error.what()));
+                fmt::format("{} is not an hwloc topology file: {}", path, error.what()));
   }
 }
 

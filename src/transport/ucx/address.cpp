@@ -93,7 +93,7 @@ UcxAddress decode_ucx_address(std::string_view blob) {
   Reader reader(blob);
   if (reader.bytes(kMagic.size(), "magic") != kMagic) {
     throw Error(ErrorKind::kBootstrap,
-                "a peer's address is none of gtopk's UCX transport: do all ranks "
+                "a peer's address is not one of gtopk's UCX transport: do all ranks "
                 "run the same gtopk, with the same transport?");
   }
   const auto version = reader.integer<std::uint8_t>("version");

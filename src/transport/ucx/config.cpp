@@ -100,7 +100,7 @@ void UcxConfig::choose(const std::string& key, const std::string& value, const c
 void UcxConfig::apply(const std::string& key, const std::string& value, const std::string& source) {
   const ucs_status_t status = ucp_config_modify(config_.get(), key.c_str(), value.c_str());
   if (status != UCS_OK) {
-    throw Error(ErrorKind::kTransport, fmt::format("UCX does not take UCX_{}={} ({}): {}", key,
+    throw Error(ErrorKind::kTransport, fmt::format("UCX does not accept UCX_{}={} ({}): {}", key,
                                                    value, source, ucs_status_string(status)));
   }
   settings_.push_back({key, value, source});

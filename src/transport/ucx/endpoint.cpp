@@ -141,7 +141,8 @@ std::string UcxEndpoint::failure_reason() const {
   }
   if (failure_ == UCS_ERR_UNREACHABLE) {
     return fmt::format(
-        "UCX finds no way to it ({}). Have both ranks a UCX_TLS and UCX_NET_DEVICES in common?",
+        "UCX finds no route to it ({}). Do both ranks have a UCX_TLS and UCX_NET_DEVICES in "
+        "common?",
         ucs_status_string(failure_));
   }
   return ucs_status_string(failure_);

@@ -16,9 +16,8 @@ PeerId UcxTransport::add_peer(std::string_view blob) {
   check_process();
   UcxAddress address = decode_ucx_address(blob);
   if (address.key == 0) {
-    throw Error(ErrorKind::kBootstrap,
-                fmt::format("what is to be the card of {} pid {} is its address",
-                            address.process.host, address.process.process));
+    throw Error(ErrorKind::kBootstrap, fmt::format("the card given for {} pid {} is its address",
+                                                   address.process.host, address.process.process));
   }
   const auto [entry, fresh] =
       known_.try_emplace(address.process.identity, static_cast<PeerId>(endpoints_.size()));

@@ -128,7 +128,7 @@ TEST(Unguarded, ServerIsNotTakenForTheJobsByAClientWithASecret) {
   const RendezvousServer server(RendezvousListener(Endpoint{.host = "127.0.0.1", .port = 0}));
   TcpStore store({{.host = "127.0.0.1", .port = server.port()}}, 300ms, kSecret);
   EXPECT_THAT(error_of([&] { store.set("key", "value"); }),
-              HasSubstr("did not prove to know a secret"));
+              HasSubstr("did not prove that it knows a secret"));
 }
 
 TEST(Guards, AWayToAnotherJobIsPassedByForTheRightOne) {

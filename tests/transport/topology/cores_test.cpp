@@ -30,7 +30,7 @@ TEST(Cores, AreRefusedWhereTheTextIsNoList) {
       ADD_FAILURE() << text;
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
-      EXPECT_THAT(error.what(), testing::HasSubstr("'" + std::string(text) + "' is no list"));
+      EXPECT_THAT(error.what(), testing::HasSubstr("'" + std::string(text) + "' is not a list"));
     }
   }
 }

@@ -86,7 +86,7 @@ TEST(Probe, RefusesWhatIsNoMachine) {
       ADD_FAILURE() << path;
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
-      EXPECT_THAT(error.what(), HasSubstr(path + " is no machine of hwloc's: "));
+      EXPECT_THAT(error.what(), HasSubstr(path + " is not an hwloc topology file: "));
     }
   }
 }
