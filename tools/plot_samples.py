@@ -4,7 +4,9 @@ Of gtopk-allreduce and gtopk-pingpong a line is the median of each size's sample
 it reaches from the least to the 99th percentile. Predictions by the model are dashed. Of
 gtopk-info --doctor the matrices of latency and bandwidth between hosts. Also a SparseState's layers
 (docs/tuning.md): when each is ready and travels, and at which density. Of gtopk-bench-growth a line
-is what the model says of the links and a point an exchange in virtual time; each file has axes.
+is what the model says of the links and a point an exchange in virtual time; each file has axes. Of
+gtopk.diagnose (docs/tuning.md) what selections left out over steps, against the papers' bounds, and
+the last step's histogram.
 """
 
 from __future__ import annotations
@@ -218,12 +220,71 @@ def draw_growth(records: Records) -> None:
     panels[0][0].legend(fontsize="small")
 
 
+def draw_diagnosis(records: Records) -> None:
+    """What was left out and found again over steps, a line for each unit; a histogram."""
+    if len(records) > 1:
+        raise BadFileError("gtopk-diagnosis: one file makes one picture")
+    (record,) = records.values()
+    units: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in record["rows"]:
+        others = len(row["names"]) - 1
+        name = f"{row['names'][0]} (+{others})" if others else row["names"][0]
+        units[name[-40:]].append(row)
+    _, panels = pyplot.subplots(2, 3, figsize=(16, 9))
+    (left, deltas, recalls), (norms, chords, bells) = panels
+    for colour, (name, rows) in zip(itertools.cycle(_COLOURS), units.items()):
+        for axes, key, style in (
+            (left, "contraction", "-"),
+            (left, "random", ":"),
+            (left, "bell", "--"),
+            (deltas, "delta", "-"),
+            (recalls, "recall", "-"),
+            (recalls, "delivered_recall", "--"),
+            (norms, "residual_norm", "-"),
+            (norms, "norm", ":"),
+            (chords, "above_chord", "-"),
+        ):
+            shown = [(row["step"], row[key]) for row in rows if row[key] is not None]
+            label = name if style == "-" and len(units) <= _MOST_WITH_FIGURES else None
+            if shown:
+                axes.plot(*zip(*shown, strict=True), style, color=colour, label=label, marker=".")
+    deltas.axhline(1, color="black", linewidth=0.8, linestyle="--")
+    left.set(title="left of |u|², Top-k (dotted: 1 − k/d, dashed: its square)")
+    deltas.set(title="delta: left of |Σu|² over Random-k's (Assumption 1: ≤ 1)")
+    recalls.set(title="recall of the selector (dashed: of the result in Σu)")
+    norms.set(title="|residual| after the step (dotted: |u|)")
+    chords.set(title="sorted squares above their chord (0: below)")
+    draw_histogram(bells, record["rows"])
+    for axes in (left, deltas, recalls, norms, chords):
+        axes.set(xlabel="step")
+        axes.grid(visible=True, which="major", alpha=0.3)
+    if len(units) <= _MOST_WITH_FIGURES:
+        norms.legend(fontsize="small")
+
+
+def draw_histogram(axes: Axes, rows: list[dict[str, Any]]) -> None:
+    """Of all units in the last step, in their standard deviations, beside the normal curve."""
+    last = max(row["step"] for row in rows)
+    counts = [row["histogram"] for row in rows if row["step"] == last]
+    every = [sum(each) for each in zip(*counts, strict=True)]
+    width = 16 / len(every)
+    middles = [-8 + width * (i + 0.5) for i in range(len(every))]
+    total = sum(every)
+    normal = [total * width * math.exp(-x * x / 2) / math.sqrt(2 * math.pi) for x in middles]
+    axes.bar(middles, every, width=width, color=_COLOURS[0], label="u")
+    axes.plot(middles, normal, color=_COLOURS[1], label="normal")
+    axes.set(yscale="log", ylim=(0.5, max(2, *every) * 2), xlabel="u / its root mean square")
+    axes.set(title=f"all units in step {last}")
+    axes.legend(fontsize="small")
+
+
 _DRAWN_BY = {
     "gtopk-allreduce": draw_allreduce,
     "gtopk-pingpong": draw_pingpong,
     "gtopk-layers": draw_layers,
     "gtopk-info --doctor": draw_doctor,
     "gtopk-bench-growth": draw_growth,
+    "gtopk-diagnosis": draw_diagnosis,
 }
 
 

@@ -8,7 +8,7 @@ import pathlib
 
 import pytest
 from matplotlib import pyplot
-from plot_samples import draw_growth, lines_of, main, matrices
+from plot_samples import draw_diagnosis, draw_growth, lines_of, main, matrices
 
 ALLREDUCE = {
     "program": "gtopk-allreduce",
@@ -76,6 +76,28 @@ GROWTH = {
     ],
 }
 
+DIAGNOSIS = {
+    "program": "gtopk-diagnosis",
+    "rows": [
+        {
+            "step": step,
+            "names": names,
+            "contraction": 0.9 - 0.01 * step,
+            "random": 0.99,
+            "bell": 0.98,
+            "delta": None if step == 4 else 0.9,
+            "recall": None,
+            "delivered_recall": 0.5,
+            "norm": 2.0,
+            "residual_norm": 1.0,
+            "above_chord": 0.0,
+            "histogram": [0] * 30 + [5, 20, 25, 4] + [0] * 30,
+        }
+        for step in (0, 4)
+        for names in (["0.weight"], ["1.weight", "1.bias"])
+    ],
+}
+
 
 def written(path: pathlib.Path, record: object) -> str:
     path.write_text(json.dumps(record))
@@ -93,7 +115,9 @@ def test_rows_are_lines_named_by_what_differs():
 
 
 @pytest.mark.parametrize(
-    "record", [ALLREDUCE, PINGPONG, LAYERS, DOCTOR, GROWTH], ids=lambda record: record["program"]
+    "record",
+    [ALLREDUCE, PINGPONG, LAYERS, DOCTOR, GROWTH, DIAGNOSIS],
+    ids=lambda record: record["program"],
 )
 def test_a_picture_is_drawn(record, tmp_path, capsys):
     assert main([written(tmp_path / "run.json", record)]) == 0
@@ -126,6 +150,17 @@ def test_of_growth_each_file_has_axes_of_its_own_with_lines_and_points():
     model, ran, *_ = figure.axes[0].lines
     assert list(model.get_xydata().flat) == [2, 2, 4, 4, 8, 8]
     assert list(ran.get_xydata().flat) == pytest.approx([2, 2.2, 4, 4.4])
+    pyplot.close("all")
+
+
+def test_of_a_diagnosis_units_are_lines_over_steps_beside_their_bounds():
+    draw_diagnosis({"run": DIAGNOSIS})
+    left, deltas, recalls, *_, bells = pyplot.gcf().axes
+    lines = [each for line in left.lines for each in line.get_xydata().flat]
+    assert lines == pytest.approx([0, 0.9, 4, 0.86, 0, 0.99, 4, 0.99, 0, 0.98, 4, 0.98] * 2)
+    assert [len(line.get_xydata()) for line in deltas.lines] == [1, 1, 2]  # None is no point
+    assert len(recalls.lines) == 2
+    assert sum(bar.get_height() for bar in bells.patches) == 2 * 54
     pyplot.close("all")
 
 

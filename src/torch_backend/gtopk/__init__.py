@@ -15,6 +15,7 @@ from gtopk._autoload import register
 if TYPE_CHECKING:
     from gtopk.alone import Backend, create_backend
     from gtopk.collectives import sparse_all_reduce
+    from gtopk.diagnosis import diagnose
     from gtopk.hook import attach, sparse_hook
     from gtopk.launch import launch_env
     from gtopk.optimizer import DistributedOptimizer
@@ -36,6 +37,7 @@ __all__ = [
     "__version__",
     "attach",
     "create_backend",
+    "diagnose",
     "flight_recorder",
     "fsdp_hook",
     "launch_env",
@@ -54,6 +56,7 @@ _PLACES = {
     "SparseState": "gtopk.state",
     "attach": "gtopk.hook",
     "create_backend": "gtopk.alone",
+    "diagnose": "gtopk.diagnosis",
     "flight_recorder": "gtopk.recorder",
     "fsdp_hook": "gtopk.shards",
     "launch_env": "gtopk.launch",

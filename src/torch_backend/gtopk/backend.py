@@ -26,6 +26,8 @@ class GtopkBackend:
         self._backend = backend
         self._number = number
         self._operators = _native.load()
+        self.diagnosis: Any = None
+        """The last Diagnosis of a SparseState of this group."""
 
     def __getattr__(self, name: str) -> Any:
         """Look the name up in torch's Backend."""

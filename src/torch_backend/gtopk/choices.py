@@ -13,6 +13,8 @@ MOST = 2**63 - 1
 ACCUMULATES = ("gradient", "update")
 CLIPS = ("model", "unit")
 PUT_BACKS = ("own", "merged")
+# Algorithms under which no rank selects entries of its own.
+WITHOUT_SELECTION = ("dense", "sketch", "random-k", "true-topk")
 SEMANTICS = ("exact_sum", "gtopk", "any")
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from torch._C._distributed_c10d import Work
 
+    from gtopk.diagnosis import Probe
     from gtopk.places import Share
     from gtopk.units import Unit
 
@@ -179,6 +180,8 @@ class Exchange:
         """The residual has changed: what left it is in the large part, and noted."""
         self.note: Note | None = None
         """On the rank that answers for what DDP drops."""
+        self.probe: Probe | None = None
+        """Where it is measured."""
         self._large: list[tuple[int, torch.Tensor]] = []  # by the position of its first parameter
         self._small: list[tuple[int, torch.Tensor]] = []
 

@@ -24,6 +24,7 @@ from gtopk.advice import warn_of_dear_phases
 from gtopk.choices import wire_named
 from gtopk.clipping import clip
 from gtopk.collectives import ACCUMULATION
+from gtopk.diagnosis import Probe
 from gtopk.exchange import Exchange, Note
 from gtopk.fingerprint import check_alike
 from gtopk.groups import backend_of
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from gtopk.backend import GtopkBackend
     from gtopk.config import Config, Density
+    from gtopk.diagnosis import Diagnostics
     from gtopk.exchange import Bucket, ExactBucket
     from gtopk.fingerprint import Line
     from gtopk.momenta import Momenta
@@ -58,6 +60,7 @@ class State(Protocol):
     scaler: Scaler | None
     rates: Rates | None
     momenta: Momenta
+    diagnostics: Diagnostics
 
     def unit_density(self, index: int) -> Density:
         """Return the density of ``units[index]`` in the next backward."""
@@ -101,6 +104,7 @@ class Overlap:
         self._open = False  # gradients of a backward have arrived, and its end was not seen
         self._scale = 1.0  # what the gradients of this backward were multiplied by
         self._gate: torch.ScriptObject | None = None  # at which its units wait for one another
+        self._diagnoses = False  # whether this backward is measured
         self._exact_parts = 0  # gradients of a backward that no unit has
         # Complete, until the norm of all gradients is known.
         self._held: list[Exchange] = []
@@ -141,6 +145,7 @@ class Overlap:
         scaler, rates = state.scaler, state.rates
         self._scale = 1.0 if scaler is None else scale_of(scaler)
         self._gate = None if scaler is None else _native.gate(self._parts())
+        self._diagnoses = state.diagnostics.wanted(state.step)
         self._last, self._held, self._held_exact = [], [], []
         self._exchanges = [
             Exchange(i, names, self._scale, self._gate, rates.of(names) if rates else None)
@@ -242,7 +247,20 @@ class Overlap:
         self.stopwatch.end()
         self._keep_momenta()
         exchanges, self._exchanges = self._exchanges, []
+        self._diagnose(exchanges)
         return exchanges
+
+    def _diagnose(self, exchanges: list[Exchange]) -> None:
+        """Measure what was exchanged, if this backward is to be."""
+        state, units = self._state, []
+        for each in exchanges:
+            probe, each.probe = each.probe, None
+            if probe is not None and each.delivered:
+                left = state.unit_residual(each.index)
+                units.append(probe.diagnose(state.units[each.index], state.config, left))
+        if units:
+            assert self._backend is not None
+            self._backend.diagnosis = state.diagnostics.told(state.step - 1, units)
 
     def _remember(self, exchange: Exchange) -> None:
         """Keep the record of what was delivered, for skip(); release the gradients."""
@@ -365,8 +383,15 @@ class Overlap:
             algorithm = state.unit_algorithm(exchange.index)
             # Dense from the first step on leaves no residual: none to read, or to allocate.
             none = algorithm == "dense" and state.unit_residual_is_zero(exchange.index)
+            probe = self._probe(exchange, algorithm)
+            note = None
+            if backend.rank() == 0 or probe is not None:
+                note = self._note_of(exchange, density, algorithm)
             if backend.rank() == 0:
-                exchange.note = self._note_of(exchange, density, algorithm)
+                exchange.note = note
+            delivered = [] if note is None else note.tensors()
+            if probe is not None:
+                probe.delivered = delivered
             work = backend.sparse_all_reduce(
                 exchange.large,
                 None if none else state.unit_residual(exchange.index),
@@ -376,7 +401,7 @@ class Overlap:
                 wire_named(config.wire),
                 config.put_back,
                 ReduceOp(ReduceOp.AVG),
-                delivered=exchange.note.tensors() if exchange.note is not None else [],
+                delivered=delivered,
                 density=0.0 if density == "dense" else density,
                 block=config.block,
                 state=state.unit_selector_state(exchange.index),
@@ -385,10 +410,29 @@ class Overlap:
                 momentum=momentum,
             )
             works.append(work)
+            if probe is not None:
+                works.append(backend.allreduce([probe.total], AllreduceOptions()))
         if exchange.small.numel() or not works:
             options = AllreduceOptions()
             options.reduceOp = ReduceOp.AVG
             works.append(backend.allreduce([exchange.small], options))
+
+    def _probe(self, exchange: Exchange, algorithm: str) -> Probe | None:
+        """Copy what a unit starts with, if it is to be measured."""
+        if not self._diagnoses or algorithm == "dense":
+            return None
+        state, index = self._state, exchange.index
+        exchange.probe = Probe(
+            state.diagnostics,
+            state.units[index],
+            state.config,
+            float(state.unit_density(index)),
+            algorithm,
+            exchange.large,
+            state.unit_residual(index),
+            state.unit_selector_state(index),
+        )
+        return exchange.probe
 
     def _look_at(self, exchange: Exchange) -> None:
         """See the values that are about to be accumulated."""

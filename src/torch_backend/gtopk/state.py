@@ -26,6 +26,7 @@ from gtopk.checkpoint import (
 )
 from gtopk.config import Config, Density, Share, Warmup
 from gtopk.cuts import Cut
+from gtopk.diagnosis import Diagnostics
 from gtopk.fingerprint import Line, description
 from gtopk.layers import adapt, units_of_layers
 from gtopk.momenta import Momenta
@@ -182,6 +183,7 @@ class SparseState:
         """What overlap.py advances."""
         self._selector_states = SelectorStates(len(self.units))
         self._pinned = Pinned()
+        self.diagnostics = Diagnostics()
 
     @property
     def density(self) -> Density | Share:
@@ -402,6 +404,7 @@ class SparseState:
         self._pinned = Pinned(pickled["choices"])
         self.momenta = Momenta(self.units, self.config.momentum, nesterov=self.config.nesterov)
         self.momenta.load(pickled["momenta"])
+        self.diagnostics = Diagnostics()
         self._overlap = None
 
     def place(self) -> dict[str, int] | None:

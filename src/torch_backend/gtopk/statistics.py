@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TypedDict, cast
+from typing import TYPE_CHECKING, TypedDict, cast
 
 import torch.distributed as dist
 
 from gtopk.groups import backend_of
 from gtopk.planning import Plan, told
+
+if TYPE_CHECKING:
+    from gtopk.diagnosis import Diagnosis
 
 
 class Statistics(TypedDict):
@@ -37,6 +40,8 @@ class Statistics(TypedDict):
     """What carries the messages, as loaded and configured."""
     plan: Plan | None
     """Of the algorithm="auto" that ended last: what it chose, why, and what that took."""
+    diagnosis: Diagnosis | None
+    """What gtopk.diagnose measured last in this group: contraction, recall, delta; see there."""
 
 
 def stats(group: dist.ProcessGroup | None = None) -> Statistics:
@@ -46,4 +51,5 @@ def stats(group: dist.ProcessGroup | None = None) -> Statistics:
     ValueError if the group is not a gtopk group.
     """
     backend = backend_of(group)
-    return cast("Statistics", {**backend.statistics(), "plan": told(backend.last_plan())})
+    others = {"plan": told(backend.last_plan()), "diagnosis": backend.diagnosis}
+    return cast("Statistics", {**backend.statistics(), **others})
