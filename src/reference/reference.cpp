@@ -31,13 +31,16 @@ std::vector<Value> accumulate(const Problem& problem, const Input& input) {
   return acc;
 }
 
-/// A header to each partner of the tree of all ranks.
+/// A header each way between the first leaves of every two subtrees of all ranks that meet.
 void announce(std::vector<Lists>& lists) {
   const Shape shape(static_cast<std::uint32_t>(lists.size()));
   for (std::uint32_t leaf = 0; leaf < shape.leaves; ++leaf) {
     Lists& speaker = lists[shape.rank_of(leaf)];
     for (std::uint32_t width = 1; width < shape.leaves; width *= 2) {
       speaker.words.push_back(0);
+      if ((leaf & width) != 0) {
+        break;
+      }
     }
     if (leaf >= shape.folded) {
       continue;

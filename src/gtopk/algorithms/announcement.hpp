@@ -1,9 +1,12 @@
-// Sparse, algorithms room: tells a rank's partners in the tree of all ranks what it has called, for
+// Sparse, algorithms room: tells ranks along the tree of all ranks what this one has called, for
 // walks that do not follow that tree.
 //
 // Walks along that tree detect by themselves that ranks have called differently: each waits for its
 // partners, in the same order. A rank on another walk would leave them waiting, and they it, until
-// both time out. All headers are sent at once, so this costs one message's time.
+// both time out. It is enough that the first leaves of two subtrees hear from each other: take the
+// smallest subtree in which ranks differ. The ranks of either half agree, so those that walk the
+// tree come to this node, and there the one that waits for the other half's first leaf gets its
+// header. All headers are sent at once, so this costs one message's time.
 #pragma once
 
 #include <array>
@@ -22,7 +25,8 @@ namespace gtopk::sparse {
 
 class Announcement {
  public:
-  /// Sends a header wherever a walk along the tree would send, with the same steps.
+  /// Sends headers as the lists of a binomial tree go, up and down at once, with the steps of
+  /// recursive doubling.
   explicit Announcement(engine::GroupView& group)
       : group_(group), mine_(group.buffer(collectives::kHeaderBytes)) {
     using collectives::Tree;
@@ -39,6 +43,9 @@ class Announcement {
     }
     for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
       swap(tree.partner(rank, round), Tree::round_step(round), Tree::round_step(round));
+      if (!tree.on_left(rank, round)) {
+        return;  // the lower subtree's first leaf speaks for both from here on
+      }
     }
   }
 

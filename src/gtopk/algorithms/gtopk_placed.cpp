@@ -58,7 +58,7 @@ void cost(CriticalPath& path) {
   const Tree host(routes.largest_host());
   const std::uint32_t nodes = host.rounds() + (host.folds(0) ? 1 : 0);
   path.sweep();
-  path.message(0, routes.everything());
+  path.message(0, routes.announcement());
   for (std::uint32_t node = 0; node < nodes; ++node) {
     path.node(k, kWithin);
   }

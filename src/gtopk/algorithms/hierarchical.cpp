@@ -67,7 +67,7 @@ void cost(CriticalPath& path) {
   const std::uint64_t k = path.shape().k;
   const std::uint32_t others = routes.largest_host() - 1;
   path.sweep();
-  path.message(0, routes.everything());
+  path.message(0, routes.announcement());
   for (std::uint32_t other = 1; other <= others; ++other) {
     path.list(k, Holds::kSelection, kWithin);
     const std::uint64_t entries = path.united(other) + k;

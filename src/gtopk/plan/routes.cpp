@@ -63,9 +63,9 @@ Routes::Routes(const HostMap& hosts) : tree_(hosts.ranks()), hosts_(hosts.hosts(
   }
 }
 
-Route Routes::everything() const {
+Route Routes::announcement() const {
   Route all = fold_;
-  for (const Route route : swaps_) {
+  for (const Route route : hand_overs_) {
     all.crossing += route.crossing;
   }
   return all;

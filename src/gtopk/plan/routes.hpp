@@ -40,8 +40,8 @@ class Routes {
   [[nodiscard]] Route hand_over(std::uint32_t round) const { return hand_overs_.at(round); }
   /// Each rank to the next one, the last to the first.
   [[nodiscard]] Route ring() const { return ring_; }
-  /// Fold and all rounds at once: the messages of all of them.
-  [[nodiscard]] Route everything() const;
+  /// Fold and a binomial tree at once, as headers go that say what was called.
+  [[nodiscard]] Route announcement() const;
 
  private:
   collectives::Tree tree_;

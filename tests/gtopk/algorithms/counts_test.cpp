@@ -111,7 +111,7 @@ std::uint64_t announcements_of(const std::string& algorithm, std::uint32_t ranks
   const engine::HostMap map(hosts.empty() ? support::usual_hosts(ranks) : hosts);
   const bool announces = (algorithm == "hierarchical" && map.hosts() < ranks) ||
                          (algorithm == "gtopk-placed" && map.hosts() > 1 && map.hosts() < ranks);
-  return announces ? messages_of("gtopk", ranks, rank, 0) : 0;
+  return announces ? messages_of("gtopk-tree", ranks, rank, 0) : 0;
 }
 
 /// Adds what one dense all-reduce of d elements takes.

@@ -249,5 +249,41 @@ TEST(HierarchicalExample, AddsAHostsListsInTheOrderOfItsRanks) {
   }
 }
 
+TEST(Announcement, RanksThatCallSomethingElseAreToldWhateverTheSplit) {
+  std::uint64_t seed = 0;
+  for (std::uint32_t size = 2; size <= (support::kSanitized ? 4U : 6U); ++size) {
+    for (const auto& [name, hosts] : maps_of(size)) {
+      for (const std::string& other : reference::algorithms()) {
+        if (other == "hierarchical") {
+          continue;
+        }
+        InprocRanks ranks(size, support::network(++seed), hosts);
+        for (std::uint32_t split = 1; split + 1 < 1U << size; ++split) {
+          std::vector<Problem> problems(2);
+          for (Problem& problem : problems) {
+            problem = reference::random_case(1, DataType::kFloat32, size, other).problem;
+            problem.options.wire = "raw";
+          }
+          problems[1].options.algorithm = "hierarchical";
+          std::vector<support::Tensor> tensors;
+          for (std::uint32_t rank = 0; rank < size; ++rank) {
+            tensors.push_back(support::tensor_of(problems[0], rank));
+          }
+          const auto endings = ranks.run([&](std::uint32_t rank) {
+            return support::sparse_all_reduce(problems[split >> rank & 1U], tensors[rank]);
+          });
+          for (const auto& ending : endings) {
+            ASSERT_TRUE(ending->error.has_value()) << other << ", " << name << ", " << split;
+            ASSERT_EQ(ending->error->kind(), ErrorKind::kMismatch)
+                << other << ", " << name << ", " << split << ": " << ending->text();
+          }
+        }
+        EXPECT_EQ(support::group_works(ranks), "") << other << ", " << name;
+        EXPECT_TRUE(ranks.close().empty());
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace gtopk

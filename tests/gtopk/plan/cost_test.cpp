@@ -220,7 +220,7 @@ TEST(CostOfHosts, IsWhatOneOfThemSendsToTheOthers) {
     }
     const Routes routes(hosts_of(problem));
     const std::uint64_t headers =
-        by_hosts(problem) ? kHeaderBytes * routes.everything().crossing : 0;
+        by_hosts(problem) ? kHeaderBytes * routes.announcement().crossing : 0;
     EXPECT_EQ(work.host_bytes, static_cast<double>(most + headers)) << what;
   }
 }

@@ -78,14 +78,14 @@ TEST(Routes, OfARingCountTheBordersOfHosts) {
   EXPECT_EQ(routes_of("abcdabcd").ring().crossing, 2U);
 }
 
-TEST(Routes, KnowTheLargestHostAndTheBusiestOfAllSteps) {
+TEST(Routes, KnowTheLargestHostAndWhatAnAnnouncementTakes) {
   const Routes routes = routes_of("abacabb");
   EXPECT_EQ(routes.hosts(), 3U);
   EXPECT_EQ(routes.largest_host(), 3U);
-  EXPECT_EQ(routes_of("aaaabbbb").everything().crossing, 4U);
-  EXPECT_EQ(routes_of("abab").everything().crossing, 2U);
-  EXPECT_EQ(routes_of("aabbccdd").everything().crossing, 4U);
-  EXPECT_EQ(routes_of("aaa").everything().crossing, 0U);
+  EXPECT_EQ(routes_of("aaaabbbb").announcement().crossing, 1U);
+  EXPECT_EQ(routes_of("abab").announcement().crossing, 2U);
+  EXPECT_EQ(routes_of("aabbccdd").announcement().crossing, 2U);
+  EXPECT_EQ(routes_of("aaa").announcement().crossing, 0U);
 }
 
 }  // namespace
