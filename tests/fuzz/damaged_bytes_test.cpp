@@ -11,6 +11,7 @@
 #include "src/engine/notice.hpp"
 #include "src/engine/task.hpp"
 #include "tests/support/cases.hpp"
+#include "tests/support/first_seed.hpp"
 #include "tests/support/inproc_ranks.hpp"
 #include "tests/support/mutate.hpp"
 
@@ -25,7 +26,8 @@ TEST(FuzzedHeader, IsRefusedOrSaysWhatThisRankCalled) {
   engine::Operation operation(ranks.engine(0), ranks.group(0), 3, {}, barrier());
   engine::GroupView view(operation);
   std::uint64_t asked = 0;
-  for (std::uint64_t seed = 0; seed < 20000; ++seed) {
+  const std::uint64_t first = support::first_seed();
+  for (std::uint64_t seed = first; seed < first + 20000; ++seed) {
     Random random(seed);
     Bytes bytes(collectives::kHeaderBytes);
     collectives::write_header(bytes, view, {.count = 77});
@@ -39,7 +41,7 @@ TEST(FuzzedHeader, IsRefusedOrSaysWhatThisRankCalled) {
     }
     try {
       const collectives::Header header = reading.take();
-      ASSERT_EQ(header.fingerprint, view.fingerprint());
+      ASSERT_EQ(header.fingerprint, view.fingerprint()) << "seed " << seed;
       ASSERT_EQ(header.sequence, 3U);
     } catch (const Error& error) {
       ASSERT_EQ(error.kind(), ErrorKind::kMismatch);
@@ -50,7 +52,8 @@ TEST(FuzzedHeader, IsRefusedOrSaysWhatThisRankCalled) {
 
 TEST(FuzzedNotice, IsNoneOrValid) {
   std::uint64_t decoded = 0;
-  for (std::uint64_t seed = 0; seed < 30000; ++seed) {
+  const std::uint64_t first = support::first_seed();
+  for (std::uint64_t seed = first; seed < first + 30000; ++seed) {
     Random random(seed);
     engine::Notice notice;
     notice.kind = static_cast<engine::NoticeKind>(1 + random.below(7));

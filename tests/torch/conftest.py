@@ -15,6 +15,12 @@ def four() -> Iterator[RankSet]:
         yield ranks
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--minutes", type=float, help="of the soak (30) and of the fuzz (60) among what is long"
+    )
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "check" in metafunc.fixturenames:
         checks = checks_of(metafunc.module)
