@@ -132,7 +132,7 @@ class ShardOverlap(Overlap):
             raise NotImplementedError(
                 f"gtopk: the module of '{self._orders[index][0]}' is reduced in {output.dtype}, or "
                 "by sums, or has hooks that run after a gradient is accumulated, which is not "
-                f"there yet together with {what}"
+                f"implemented together with {what}"
             )
         if not whole or not (at_once or self._stays_a_view(index, output)):
             output = self._set_aside(index, output, names)
@@ -298,7 +298,7 @@ class ShardOverlap(Overlap):
         if ACCUMULATION.get(output.dtype) != wanted:
             raise NotImplementedError(
                 f"gtopk: FSDP reduced the module of '{unit.names[0]}' as {output.dtype}, its "
-                f"residuals are {wanted}: such a mixed precision is not there yet"
+                f"residuals are {wanted}: such a mixed precision is not implemented"
             )
 
     def _reduced_by(self, parameters: Sequence[Any] | None) -> list[str]:

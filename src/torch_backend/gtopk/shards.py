@@ -142,13 +142,13 @@ class ShardState(SparseState):
         if asked and any(each != meshes[0] for each in meshes):
             raise NotImplementedError(
                 f"gtopk: fsdp_hook({asked[0]}=) with modules that are sharded over different ranks "
-                f"is not there yet: {meshes[0]} and "
+                f"is not implemented: {meshes[0]} and "
                 f"{next(each for each in meshes if each != meshes[0])}"
             )
         if "clip_norm" in asked and meshes[0].ndim > 1:
             raise NotImplementedError(
                 "gtopk: fsdp_hook(clip_norm=) with parameters that are sharded in "
-                f"{meshes[0].ndim} dimensions is not there yet: {meshes[0]}"
+                f"{meshes[0].ndim} dimensions is not implemented: {meshes[0]}"
             )
 
     def _cut(self) -> dict[str, Cut] | None:
