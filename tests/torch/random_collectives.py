@@ -19,7 +19,7 @@ import random
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import torch
 import torch.distributed as dist
@@ -126,8 +126,12 @@ def run_cases(me: Rank, seed: int, count: int, only: int | None = None) -> dict[
             wrong += run_batch(me, having[thread], batch, draw)
         return counted, wrong
 
-    with ThreadPoolExecutor(THREADS) as threads:
-        outcomes = list(threads.map(run, range(THREADS)))
+    threads = ThreadPoolExecutor(THREADS)
+    runs = [threads.submit(run, thread) for thread in range(THREADS)]
+    for each in as_completed(runs):
+        each.result()  # raises at once: the other threads may wait for what never comes
+    threads.shutdown()
+    outcomes = [each.result() for each in runs]
     wrong = list(itertools.chain.from_iterable(outcome[1] for outcome in outcomes))
     assert not wrong, "\n".join([f"{len(wrong)} wrong, the first of them:", *wrong[:5]])
     return dict(sum((outcome[0] for outcome in outcomes), collections.Counter()))

@@ -374,4 +374,7 @@ def difference(case: Case, got: list[torch.Tensor], wanted: list[torch.Tensor]) 
 
 
 def raw(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().view(-1).view(torch.uint8)
+    # What has one element or none counts as contiguous with any stride, which view() minds.
+    return (
+        torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.reshape(-1)).view(torch.uint8)
+    )

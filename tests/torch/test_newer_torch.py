@@ -28,8 +28,8 @@ def world() -> dist.ProcessGroup:
 
 
 def own_client(me: Rank) -> dist.Store:
-    """Of the store. While one client waits for a key, nobody else gets an answer through it:
-    neither a group that meets over it, nor a rank that asks whether this one is alive.
+    """Of the store. While one client waits for a key, nobody else gets an answer through it, such
+    as a group that is to meet.
     """
     return dist.TCPStore("127.0.0.1", me.port, is_master=False, use_libuv=True)
 

@@ -27,7 +27,6 @@ using reference::Problem;
 using support::InprocRanks;
 using support::SharedEnding;
 using testing::HasSubstr;
-using transport::inproc::FabricOptions;
 
 /// Every rank selects exactly k.
 Problem problem_of(std::uint32_t size, const std::string& algorithm, std::uint64_t k) {
@@ -98,7 +97,7 @@ TEST(Connections, ShortListsTakeTheFirst) {
   InprocRanks ranks(4, {.seed = 1, .connections = 4});
   ASSERT_EQ(support::differs_from_reference(ranks, problem_of(4, "gtopk", 100)), "");
   for (std::uint32_t rank = 0; rank < 4; ++rank) {
-    EXPECT_EQ(bytes_over(ranks, rank), (std::vector<std::uint64_t>{2 * (64 + 800), 0, 0, 0}));
+    EXPECT_EQ(bytes_over(ranks, rank), (std::vector<std::uint64_t>{2UL * (64 + 800), 0, 0, 0}));
   }
 }
 

@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -67,8 +67,8 @@ void send_by_turns(Mesh& mesh) {
                                    messages, [](const auto& each) { return each->done(); });
                              }));
   for (std::uint32_t number = 0; number < kMessages; ++number) {
-    EXPECT_EQ(messages[2 * number]->status(), Status::kOk);
-    EXPECT_TRUE(messages[2 * number]->bytes == pattern(100'000, number)) << number;
+    EXPECT_EQ(messages[std::size_t{2} * number]->status(), Status::kOk);
+    EXPECT_TRUE(messages[std::size_t{2} * number]->bytes == pattern(100'000, number)) << number;
   }
 }
 
