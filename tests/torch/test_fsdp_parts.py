@@ -331,6 +331,29 @@ def check_a_module_that_is_left_out(me: Rank) -> None:
     assert state.step == 4
 
 
+def check_a_backward_that_raised_is_not_trained_on(me: Rank) -> None:
+    """FSDP2 calls no hook any more after it: gradients would stay this replica's."""
+
+    def broken(module, inputs, output) -> None:
+        def raises(gradient: torch.Tensor) -> None:
+            raise RuntimeError("broken on purpose")
+
+        output.register_hook(raises)
+
+    training = Training(me, density=0.1)
+    training.step()
+    hook = training.model[2].register_forward_hook(broken)
+    with pytest.raises(RuntimeError, match="broken on purpose"):
+        training.step()
+    hook.remove()
+    with torch.no_grad():
+        training.loss()
+    with pytest.raises(RuntimeError, match="the last backward raised, after which FSDP2"):
+        training.step()
+    assert training.state.step == 1
+    dist.barrier()
+
+
 def check_what_is_used_up_in_the_hook_is_named(me: Rank) -> None:
     for case, message in (
         ({"scaler": grad_scaler()}, "together with scaler= and clip_norm="),

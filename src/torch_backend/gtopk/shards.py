@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -67,7 +68,8 @@ def fsdp_hook(
         ValueError: the model is not sharded by FSDP2, or by native HSDP, which reduces densely
             before this can; the group contains ranks of this rank's shard group; shards whose
             states differ; and as SparseState.
-        RuntimeError: `model` has such a hook already.
+        RuntimeError: `model` has such a hook already. Later, from a forward, after a backward that
+            raised: FSDP2 itself does not recover from that.
         NotImplementedError: scaler= and clip_norm= where modules are sharded over different ranks,
             and clip_norm= where they are sharded in more than one dimension; and as SparseState.
     """
@@ -92,6 +94,8 @@ def fsdp_hook(
         dist.broadcast(local.detach(), group=group, group_src=0)
     for index, (module, _) in enumerate(modules):
         module.set_all_reduce_hook(overlap.hook(index))
+    states = [module._get_fsdp_state() for module, _ in modules]  # type: ignore[operator]
+    model.register_forward_pre_hook(lambda _, __: _check_ended(states), prepend=True)
     return state
 
 
@@ -193,6 +197,18 @@ class ShardState(SparseState):
             described[0].dtype,
             tuple(each for each in described if each.numel >= least),
             tuple(each for each in described if each.numel < least),
+        )
+
+
+def _check_ended(states: Sequence[Any]) -> None:
+    """Before a forward: raise RuntimeError if the last backward broke off."""
+    if not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
+        return
+    contexts = [each._state_ctx for each in states]
+    if any(getattr(each, "post_backward_final_callback_queued", False) for each in contexts):
+        raise RuntimeError(
+            "gtopk: the last backward raised, after which FSDP2 reduces no gradients, and replicas "
+            "would drift apart: make the model anew, and load what was saved last"
         )
 
 
