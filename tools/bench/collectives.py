@@ -1,4 +1,4 @@
-"""Benchmark (m): dense collectives of all sizes, paired with gloo in the same processes.
+"""Benchmark (p): dense collectives of all sizes, paired with gloo in the same processes.
 
 Runs on every rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set; `tools/bench/run
 collectives` starts it in a network lab or on loopback. gloo runs twice: as it comes, and with four
