@@ -109,13 +109,13 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 };
 
-template <bool kPinned>
+template <bool Pinned>
 struct Allocator final : c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     void* const memory =
-        fake::Memory::take(bytes, kPinned, kPinned ? nullptr : &fake::stream(current()));
+        fake::Memory::take(bytes, Pinned, Pinned ? nullptr : &fake::stream(current()));
     return {memory, memory, &fake::Memory::give_back,
-            kPinned ? c10::Device(c10::DeviceType::CPU) : kDevice};
+            Pinned ? c10::Device(c10::DeviceType::CPU) : kDevice};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &fake::Memory::give_back; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
@@ -254,7 +254,7 @@ TORCH_LIBRARY(fake, library) {
       });
 }
 
-const bool registered = [] {
+const bool kRegistered = [] {
   c10::register_privateuse1_backend("fake");
   c10::SetAllocator(kFake, &on_device);
   at::RegisterPrivateUse1HooksInterface(new Hooks);
