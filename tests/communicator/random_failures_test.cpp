@@ -16,6 +16,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -187,6 +188,8 @@ class Seat {
     }
     if (!failure_.in_the_stream) {
       all_before();
+      // Else a rank may be told of its death before its own part of the last one has ended.
+      wait_for_the_others("before");
       die();
     }
     for (std::size_t each = 0; each < failure_.called; ++each) {
@@ -233,6 +236,7 @@ class Seat {
       }
     } else {
       all_before();
+      keys_.set(fmt::format("before/{}", rank_), "");
     }
     const std::size_t at = failure_.before.size();
     call(failure_.at);
@@ -266,12 +270,12 @@ class Seat {
     say_end();
   }
 
-  void wait_for_the_others() {
+  void wait_for_the_others(std::string_view have = "told") {
     for (std::uint32_t rank = 0; rank < failure_.ranks; ++rank) {
       if (rank == failure_.victim) {
         continue;
       }
-      static_cast<void>(keys_.get(fmt::format("told/{}", rank), kWatchdog));
+      static_cast<void>(keys_.get(fmt::format("{}/{}", have, rank), kWatchdog));
     }
   }
 
