@@ -100,10 +100,11 @@ def test_of_two_hosts_with_two_ranks_each_the_leaders_lists_alone_cross_the_wire
         counters = lab.counters()
     assert outcome.ok, outcome.report()
     lists = 2 * (64 + 8 * 8_000)  # of k entries, in both steps
-    headers = 2 * 2 * 64  # to the partners in the tree, two per rank
+    # To the neighbours in a binomial tree, 0-1, 0-2 and 2-3, in both steps.
+    headers = {rank: 2 * 64 * neighbours for rank, neighbours in enumerate((2, 1, 2, 1))}
     # A leader sends its host's list, and the result.
-    leader, other = headers + 2 * lists, headers + lists
-    sent = {rank: leader if hosts.index(hosts[rank]) == rank else other for rank in range(4)}
+    leaders = {hosts.index(host) for host in hosts}
+    sent = {rank: headers[rank] + lists * (2 if rank in leaders else 1) for rank in range(4)}
     assert {rank.rank: int(rank.output) for rank in outcome.ranks} == sent
     # One of a host's three lists: packets have headers, and ranks meet over the same link.
     for host in counters:
