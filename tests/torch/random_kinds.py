@@ -374,7 +374,5 @@ def difference(case: Case, got: list[torch.Tensor], wanted: list[torch.Tensor]) 
 
 
 def raw(tensor: torch.Tensor) -> torch.Tensor:
-    # What has one element or none counts as contiguous with any stride, which view() minds.
-    return (
-        torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.reshape(-1)).view(torch.uint8)
-    )
+    # A tensor of at most one element counts as contiguous with any stride, which view() rejects.
+    return tensor.contiguous().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
