@@ -254,9 +254,9 @@ TEST(JoinRendezvous, RanksLeaveAndJoinAgainInAnyOrder) {
     // Rank 1 is there again before rank 0 has left.
     auto again = join_rendezvous(as_rank(environment, 1), kLimit);
     const auto key = "round " + std::to_string(round);
-    std::string got;
-    std::jthread waiting([&] { got = again->get(key, kLimit); });
     again->set("from 1", "here again");
+    std::string got;  // a client makes one call at a time
+    std::jthread waiting([&] { got = again->get(key, kLimit); });
     second.reset();
     first.reset();
     first = join_rendezvous(environment, kLimit);
