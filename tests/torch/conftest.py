@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Iterator
 
+import fake
 import pytest
 from checks import checks_of
 from ranks import RankSet
@@ -19,6 +21,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--minutes", type=float, help="of the soak (30) and of the fuzz (60) among what is long"
     )
+
+
+@pytest.fixture(scope="session")
+def fake_library(pytestconfig: pytest.Config) -> str:
+    return fake.build(pathlib.Path(pytestconfig.rootpath, "build", "fake"))
+
+
+@pytest.fixture(scope="session")
+def two_with_device(fake_library: str) -> Iterator[RankSet]:
+    with RankSet(2, device=fake_library) as ranks:
+        yield ranks
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

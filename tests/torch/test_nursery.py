@@ -59,13 +59,13 @@ def test_a_child_s_end_is_told(source: str, code: int, said: str):
 
 def test_a_child_that_takes_too_long_is_killed():
     with pytest.raises(subprocess.TimeoutExpired):
-        run_script("import time; time.sleep(100)", timeout=0.1)
+        run_script("import signal; signal.pause()", timeout=0.1)
 
 
 def test_children_are_killed_and_awaited_one_by_one(tmp_path: pathlib.Path):
     with tempfile.TemporaryFile() as log:
         streams = {1: log.fileno(), 2: log.fileno()}
-        words = ["-c", "import time; time.sleep(100)"]
+        words = ["-c", "import signal; signal.pause()"]
         some = [
             NURSERY.start(words, env=environment(), cwd=str(tmp_path), streams=streams)
             for _ in range(3)

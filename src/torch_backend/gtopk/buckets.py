@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
     from gtopk.exchange import Exchange
-    from gtopk.overlap import State
+    from gtopk.overlapped import State
     from gtopk.places import Layout, Place
     from gtopk.units import Unit
 

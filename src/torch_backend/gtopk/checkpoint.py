@@ -285,13 +285,17 @@ def check_parameters(mine: Sequence[Unit], saved: Sequence[Mapping[str, Any]]) -
             )
 
 
-def place(group: dist.ProcessGroup | None) -> dict[str, int] | None:
-    """Return rank and number of ranks, if known."""
+def place(
+    group: dist.ProcessGroup | None, shard: tuple[int, int] | None = None
+) -> dict[str, int] | None:
+    """Return rank and number of ranks, if known, and those of the shard, if it is one."""
     if has_ranks_that_change(group):
-        return {"rank": group.rank(), "ranks": group.size()}
-    if not dist.is_available() or not dist.is_initialized():
+        found = {"rank": group.rank(), "ranks": group.size()}
+    elif not dist.is_available() or not dist.is_initialized():
         return None
-    return {"rank": dist.get_rank(group), "ranks": dist.get_world_size(group)}
+    else:
+        found = {"rank": dist.get_rank(group), "ranks": dist.get_world_size(group)}
+    return found if shard is None else {**found, "shard": shard[0], "shards": shard[1]}
 
 
 def check_place(saved: Mapping[str, int] | None, mine: Mapping[str, int] | None) -> None:

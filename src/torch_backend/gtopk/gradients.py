@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
     from gtopk.exchange import Exchange
-    from gtopk.overlap import State
+    from gtopk.overlapped import State
     from gtopk.places import Place
 
 

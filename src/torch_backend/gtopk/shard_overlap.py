@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gtopk.exchange import ExactBucket, Exchange
-    from gtopk.overlap import State
+    from gtopk.overlapped import State
     from gtopk.places import Place
     from gtopk.units import Unit
 

@@ -409,12 +409,7 @@ class SparseState:
 
     def place(self) -> dict[str, int] | None:
         """Return rank and number of ranks, as saved; None if there is no process group."""
-        if self._overlap is None:
-            return self._copied_place
-        found = place(self.group)
-        if found is None or self.shard is None:
-            return found
-        return {**found, "shard": self.shard[0], "shards": self.shard[1]}
+        return self._copied_place if self._overlap is None else place(self.group, self.shard)
 
     def _arrange(self, named_parameters: NamedParameters) -> tuple[tuple[Unit, ...], Overlap]:
         """Make units of the parameters, and the Overlap that receives their gradients."""

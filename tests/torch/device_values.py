@@ -1,0 +1,43 @@
+"""Room: tests/torch. What tests on the fake device share: its name, tensors, and waiting for it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from ranks import Rank
+
+FAKE = "fake"
+
+
+def values(me: Rank, n: int = 12, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(7 + me.rank)
+    return (torch.randn(n, generator=generator) * 100).to(dtype)
+
+
+def fill(tensor: torch.Tensor, value: float) -> torch.Tensor:
+    """Queues a copy that fills the tensor on the device, after its stream's earlier work."""
+    source = torch.full(tensor.shape, value, dtype=tensor.dtype).pin_memory()
+    return tensor.copy_(source, non_blocking=True)
+
+
+def read_later(tensor: torch.Tensor) -> torch.Tensor:
+    """Reads the tensor once the current stream has got here; call synchronize() before use."""
+    room = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return room.copy_(tensor, non_blocking=True)
+
+
+def synchronize() -> None:
+    """Waits until the current stream has done its work."""
+    torch.zeros(1).to(FAKE).cpu()
+
+
+def meet(me: Rank, name: str) -> None:
+    """Through the store only."""
+    store = dist.PrefixStore(name, me.store)
+    store.set(str(me.rank), "here")
+    store.wait([str(rank) for rank in range(me.size)], timedelta(seconds=60))
+
+
+# Each of these: from tensors, all on one device, to results on the same one.

@@ -1,0 +1,149 @@
+"""Room: tests/torch. Sparse exchanges and training on a device, which here is a fake one
+(fake/device.hpp). Nothing here has run on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from device_values import FAKE, fill, meet, read_later, synchronize, values
+from ranks import Rank, RankSet
+from torch.nn.parallel import DistributedDataParallel
+
+import gtopk
+
+pytestmark = pytest.mark.loopback
+
+
+def test_on_two_ranks(two_with_device: RankSet, check: Callable) -> None:
+    two_with_device.run(check, timeout=90.0)
+
+
+def check_of_a_sparse_all_reduce_lists_cross_and_nothing_as_long_as_the_tensor(me: Rank) -> None:
+    d, k = 50_000, 40
+    expected, expected_residual = values(me, d), values(me, d) / 3
+    tensor, residual = expected.to(FAKE), expected_residual.to(FAKE)
+    for step in range(3):
+        before = torch.ops.fake.counts()["bytes_crossed"]
+        torch.ops.fake.calls()
+        gtopk.sparse_all_reduce(tensor, k=k, residual=residual)
+        calls = torch.ops.fake.calls()
+        crossed = torch.ops.fake.counts()["bytes_crossed"] - before
+        if step > 0:  # the first one also has a zero copied for the last threshold
+            # A row of the table of pieces, and twice 8 bytes for torch to know who uses it.
+            assert crossed == 40 + 2 * 8
+            assert " ".join(calls) == "copy select copy host_function wait_value commit copy"
+        gtopk.sparse_all_reduce(expected, k=k, residual=expected_residual)
+        assert torch.equal(tensor.cpu(), expected)
+        assert torch.equal(residual.cpu(), expected_residual)
+        expected += values(me, d) * (step + 1)
+        tensor.copy_(expected.pin_memory(), non_blocking=True)
+
+
+def check_a_sparse_all_reduce_is_ordered_behind_the_current_stream(me: Rank) -> None:
+    tensor, residual = torch.zeros(5000).to(FAKE), torch.zeros(5000).to(FAKE)
+    torch.ops.fake.hold()
+    fill(tensor, 1.0 + me.rank)  # once the device is released
+    work = gtopk.sparse_all_reduce(tensor, k=10, residual=residual, async_op=True)
+    work.wait()
+    after, left = read_later(tensor), read_later(residual)
+    fill(tensor, -1.0)  # behind the result
+    assert not work.is_completed()
+    meet(me, "no list has been sent")
+    torch.ops.fake.release()
+    synchronize()
+    assert after.tolist() == [3.0] * 10 + [0.0] * 4990
+    assert left.tolist() == [0.0] * 10 + [1.0 + me.rank] * 4990
+    assert tensor.cpu().tolist() == [-1.0] * 5000
+
+
+def check_ranks_of_a_group_may_have_their_tensors_on_different_devices(me: Rank) -> None:
+    expected, expected_residual = values(me, 3000), values(me, 3000) / 7
+    tensor, residual = expected.clone(), expected_residual.clone()
+    if me.rank == 0:
+        tensor, residual = tensor.to(FAKE), residual.to(FAKE)
+    gtopk.sparse_all_reduce(tensor, k=30, residual=residual, op=dist.ReduceOp.AVG)
+    gtopk.sparse_all_reduce(expected, k=30, residual=expected_residual, op=dist.ReduceOp.AVG)
+    assert torch.equal(tensor.cpu(), expected)
+    assert torch.equal(residual.cpu(), expected_residual)
+
+
+def check_a_step_that_does_not_happen_leaves_nan_and_the_residual(me: Rank) -> None:
+    tensor, kept = values(me, 2000), values(me, 2000) / 7
+    if me.rank == 1:
+        tensor[77] = float("inf")
+    residual = kept.to(FAKE)
+    there = tensor.to(FAKE)
+    gtopk.sparse_all_reduce(there, k=30, residual=residual)
+    assert bool(there.cpu().isnan().all())
+    assert torch.equal(residual.cpu(), kept)
+    with pytest.raises(dist.DistBackendError, match="k=3"):
+        gtopk.sparse_all_reduce(
+            values(me, 2000).to(FAKE), k=30 + me.rank, residual=residual, async_op=True
+        ).wait(timedelta(seconds=30))
+    assert torch.equal(residual.cpu(), kept)
+    right = torch.ones(3).to(FAKE)
+    dist.all_reduce(right)
+    assert right.cpu().tolist() == [2.0] * 3
+
+
+def trained(me: Rank, device: str, start: Callable) -> list[torch.Tensor]:
+    """Parameters, and the state's tensors, after some steps of DDP on that device."""
+    torch.manual_seed(1)
+    net = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.ReLU(), torch.nn.Linear(30, 4))
+    ddp = DistributedDataParallel(net.to(device), bucket_cap_mb=0.001)
+    kept = start(ddp)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    for step in range(4):
+        generator = torch.Generator().manual_seed(100 * me.rank + step)
+        optimizer.zero_grad()
+        ddp(torch.randn(8, 20, generator=generator).to(device)).square().mean().backward()
+        optimizer.step()
+    return [*(each.detach() for each in net.parameters()), *kept()]
+
+
+def _plain(ddp: DistributedDataParallel) -> Callable:
+    return list
+
+
+def _attached(ddp: DistributedDataParallel) -> Callable:
+    state = gtopk.attach(ddp, density=0.1, momentum=0.9, min_numel=8, unit=2000, clip_norm=1.0)
+
+    def kept() -> list[torch.Tensor]:
+        residuals = [state.residual(name) for name, _ in ddp.module.named_parameters()]
+        return [each.clone() for each in residuals if each is not None]
+
+    return kept
+
+
+class Scale:
+    """The part of a GradScaler that a SparseState uses."""
+
+    def get_scale(self) -> float:
+        return 4.0
+
+
+def check_ddp_trains_as_on_the_cpu_bit_for_bit(me: Rank) -> None:
+    for start in (_plain, _attached):
+        expected, seen = trained(me, "cpu", start), trained(me, FAKE, start)
+        assert len(expected) == len(seen) >= 4
+        for one, other in zip(expected, seen, strict=True):
+            assert other.device.type == FAKE
+            assert torch.equal(one, other.cpu()), start.__name__
+
+
+def check_what_a_state_does_not_do_on_a_device_is_an_error(me: Rank) -> None:
+    there = torch.nn.Parameter(torch.ones(4, device=FAKE))
+    here = torch.nn.Parameter(torch.ones(4))
+    with pytest.raises(NotImplementedError, match="one device, given some on cpu and fake:0"):
+        gtopk.SparseState([("a", here), ("b", there)], density=0.5)
+    with pytest.raises(NotImplementedError, match="'adaptive' with parameters on fake:0"):
+        gtopk.SparseState([("b", there)], density="adaptive")
+    with pytest.raises(NotImplementedError, match="scaler= with parameters on fake:0"):
+        gtopk.SparseState([("b", there)], density=0.5, scaler=Scale())
+    with pytest.raises(NotImplementedError, match="DistributedOptimizer takes parameters of the C"):
+        gtopk.DistributedOptimizer(torch.optim.SGD([there], lr=0.1), [("b", there)], density=0.5)
