@@ -13,11 +13,13 @@ from gtopk.groups import backend_of
 from gtopk.pinned import plan_of
 from gtopk.units import Unit
 
+MARGIN = 1.1  # predictions are not more precise
+
 
 def warn_of_dear_phases(
     config: Config, units: Sequence[Unit], step: int, group: dist.ProcessGroup | None
 ) -> None:
-    """Warn, on the group's first rank, of each later density that costs more than dense.
+    """Warn, on the group's first rank, of each later density that costs a tenth more than dense.
 
     Predicted for the largest unit; `auto` picks dense there. Collective if the warm-up has
     densities left at `step`: all ranks call it with the same arguments.
@@ -35,7 +37,7 @@ def warn_of_dear_phases(
         if config.algorithm not in predictions:  # a control
             return
         sparse, dense = (predictions[each]["seconds"] for each in (config.algorithm, "dense"))
-        if sparse > dense and backend_of(group).rank() == 0:
+        if sparse > MARGIN * dense and backend_of(group).rank() == 0:
             warnings.warn(
                 f"gtopk: density={density} in the warm-up is predicted to cost more than dense: "
                 f"{1e3 * sparse:.3g} ms and not {1e3 * dense:.3g} for {unit.selected_numel} "
