@@ -7,11 +7,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "gtopk/memory.hpp"
 #include "gtopk/types.hpp"
 
 namespace gtopk {
@@ -81,10 +83,19 @@ struct GroupShape {
   std::string_view name;
   std::uint32_t rank = 0;
   std::uint32_t size = 1;
+  /// By rank, whether messages to and from it may lie in a device's memory; empty: nobody's may.
+  std::span<const std::uint8_t> reached_from_devices{};
 
   /// Throws Error{kInvalidArgument} if there is no such rank; `role` is for the message: "the
   /// root".
   void check_rank(std::uint32_t other, std::string_view role) const;
+  /// Throws Error{kInvalidArgument}, in the name of `operation`, unless messages to and from that
+  /// rank, or all ranks, may lie in that memory.
+  void check_moved(Memory memory, std::string_view operation,
+                   std::optional<std::uint32_t> other = std::nullopt) const;
+  /// Throws the same for memory that `operation` reads or writes and that is not the host's; `why`
+  /// says what it does.
+  void check_host(Memory memory, std::string_view operation, std::string_view why) const;
 };
 
 /// One rank's call of a collective, for Communicator::run.

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "gtopk/buffer.hpp"
 #include "gtopk/collective.hpp"
 #include "gtopk/detached.hpp"
 #include "gtopk/plan.hpp"
@@ -16,50 +17,50 @@
 
 namespace gtopk {
 
-/// Reduces `data`, d elements, in place. `factor` is this rank's, for kPremulSum; it is rounded to
-/// the accumulation type, and each product is rounded once to dtype.
-[[nodiscard]] Collective all_reduce(void* data, std::uint64_t d, DataType dtype,
-                                    ReduceOp op = ReduceOp::kSum, double factor = 1);
+// Those that reduce take memory of the host's. Those that only move bytes also take a device's,
+// where the transport does (Communicator::takes): of long messages, and without copying anything
+// from one place to another on this rank.
 
-/// Sends the root's bytes to all ranks, in place. `dtype` is only compared between the ranks.
-[[nodiscard]] Collective broadcast(std::span<std::byte> data, std::uint32_t root,
-                                   DataType dtype = DataType::kUint8);
+/// Reduces `data` in place. `factor` is this rank's, for kPremulSum; it is rounded to the
+/// accumulation type, and each product is rounded once to dtype.
+[[nodiscard]] Collective all_reduce(Buffer data, ReduceOp op = ReduceOp::kSum, double factor = 1);
+/// The same for d elements of the host's memory.
+[[nodiscard]] inline Collective all_reduce(void* data, std::uint64_t d, DataType dtype,
+                                           ReduceOp op = ReduceOp::kSum, double factor = 1) {
+  return all_reduce(Buffer(data, d, dtype), op, factor);
+}
 
-/// `rooms`: one buffer per rank, of any sizes, the same on all ranks; this rank's own holds its
-/// bytes on entry. `dtype` as above.
-[[nodiscard]] Collective all_gather(std::vector<std::span<std::byte>> rooms,
-                                    DataType dtype = DataType::kUint8);
+/// Sends the root's elements to all ranks, in place. The type is only compared between the ranks.
+[[nodiscard]] Collective broadcast(Buffer data, std::uint32_t root);
 
-/// `parts`: one per rank, in order, of any sizes, the same on all ranks; not modified. `output`
-/// gets the reduction of part `rank` and has its size; it may be that part itself. `factor` as
-/// above.
-[[nodiscard]] Collective reduce_scatter(std::vector<Segment> parts, Segment output, DataType dtype,
+/// `rooms`: one buffer per rank, of any sizes, the same on all ranks, and of one type, which is
+/// compared as above; this rank's own holds its elements on entry.
+[[nodiscard]] Collective all_gather(Buffers rooms);
+
+/// `parts`: one per rank, in order, of any sizes, the same on all ranks, and of one type; not
+/// modified. `output` gets the reduction of part `rank` and has its size; it may be that part
+/// itself. `factor` as above.
+[[nodiscard]] Collective reduce_scatter(ConstBuffers parts, Buffer output,
                                         ReduceOp op = ReduceOp::kSum, double factor = 1);
 
-/// Reduces `data`, d elements, to the root, in place; other ranks' data is not modified. `factor`
-/// as above.
-[[nodiscard]] Collective reduce(void* data, std::uint64_t d, std::uint32_t root, DataType dtype,
-                                ReduceOp op = ReduceOp::kSum, double factor = 1);
+/// Reduces `data` to the root, in place; other ranks' data is not modified. `factor` as above.
+[[nodiscard]] Collective reduce(Buffer data, std::uint32_t root, ReduceOp op = ReduceOp::kSum,
+                                double factor = 1);
 
-/// Sends each rank's bytes, of any size, to the root. `rooms`: on the root one buffer per rank, of
-/// the size which that rank sends; empty elsewhere. The root's own may be `data` itself. `dtype` as
-/// above.
-[[nodiscard]] Collective gather(std::span<const std::byte> data,
-                                std::vector<std::span<std::byte>> rooms, std::uint32_t root,
-                                DataType dtype = DataType::kUint8);
+/// Sends each rank's elements, any number of one type, to the root. `rooms`: on the root one buffer
+/// per rank, of the size which that rank sends; empty elsewhere. The root's own may be `data`
+/// itself, and must be on a device.
+[[nodiscard]] Collective gather(ConstBuffer data, Buffers rooms, std::uint32_t root);
 
-/// Sends each of the root's parts, of any sizes, to its rank. `parts`: on the root one per rank;
-/// empty elsewhere. `room` has the size of this rank's part; on the root it may be that part
-/// itself.
-[[nodiscard]] Collective scatter(std::vector<std::span<const std::byte>> parts,
-                                 std::span<std::byte> room, std::uint32_t root,
-                                 DataType dtype = DataType::kUint8);
+/// Sends each of the root's parts, of any sizes and one type, to its rank. `parts`: on the root one
+/// per rank; empty elsewhere. `room` has the size of this rank's part; on the root it may be that
+/// part itself, and must be on a device.
+[[nodiscard]] Collective scatter(ConstBuffers parts, Buffer room, std::uint32_t root);
 
 /// Sends `parts[r]`, of any size, to rank r and receives into `rooms[r]`, which has the size of
-/// what r sends to this rank. Parts and rooms must not overlap.
-[[nodiscard]] Collective all_to_all(std::vector<std::span<const std::byte>> parts,
-                                    std::vector<std::span<std::byte>> rooms,
-                                    DataType dtype = DataType::kUint8);
+/// what r sends to this rank; all of one type. Parts and rooms must not overlap, except that this
+/// rank's own room may be its part itself, and must be on a device.
+[[nodiscard]] Collective all_to_all(ConstBuffers parts, Buffers rooms);
 
 /// Completes when every rank has called it and this rank's earlier collectives have ended.
 [[nodiscard]] Collective barrier();
@@ -96,24 +97,35 @@ struct CooSum {
 /// of each.
 [[nodiscard]] Collective coalesced(Collective one, std::span<const std::uint64_t> sizes);
 
+/// Messages from rank to rank of at most so many bytes are copied on their way: from and to the
+/// host's memory.
+inline constexpr std::size_t kShortMessage = 8160;
+
 /// Point-to-point messages, matched by (sender, tag) in call order. The receive fails if the
-/// message does not have the size of `data`.
-[[nodiscard]] Collective send(std::span<const std::byte> data, std::uint32_t to, std::int32_t tag);
-[[nodiscard]] Collective recv(std::span<std::byte> data, std::uint32_t from, std::int32_t tag);
+/// message does not have the size of `data`; types are not compared.
+[[nodiscard]] Collective send(ConstBuffer data, std::uint32_t to, std::int32_t tag);
+[[nodiscard]] Collective recv(Buffer data, std::uint32_t from, std::int32_t tag);
 /// Receives from whichever rank sends first with that tag; sets `from` to that rank.
-[[nodiscard]] Collective recv_any(std::span<std::byte> data, std::int32_t tag, std::uint32_t& from);
+[[nodiscard]] Collective recv_any(Buffer data, std::int32_t tag, std::uint32_t& from);
 
-/// `tensor`: d elements of dtype, the gradient on entry, the reduced gradient on return (zero where
-/// nothing was delivered). `residual`: d elements of accumulation_type(dtype), in and out; null
-/// means a zero residual that is discarded. options.k >= 1 (larger than d means d).
-/// docs/algorithms.md defines the result.
-[[nodiscard]] Collective sparse_all_reduce(void* tensor, void* residual, std::uint64_t d,
-                                           DataType dtype, const SparseOptions& options);
+/// `tensor`: the gradient on entry, the reduced gradient on return (zero where nothing was
+/// delivered). `residual`: as many elements of accumulation_type(dtype), in and out; Buffer() means
+/// a zero residual that is discarded. options.k >= 1 (larger than d means d). docs/algorithms.md
+/// defines the result.
+[[nodiscard]] Collective sparse_all_reduce(Buffer tensor, Buffer residual,
+                                           const SparseOptions& options);
+/// The same for d elements of the host's memory; `residual` may be null.
+[[nodiscard]] inline Collective sparse_all_reduce(void* tensor, void* residual, std::uint64_t d,
+                                                  DataType dtype, const SparseOptions& options) {
+  const Buffer kept =
+      residual == nullptr ? Buffer() : Buffer(residual, d, accumulation_type(dtype));
+  return sparse_all_reduce(Buffer(tensor, d, dtype), kept, options);
+}
 
-/// The same for a tensor in several pieces, in this order: one vector, with one residual.
-/// `delivered`: where to record the result's entries as well.
-[[nodiscard]] Collective sparse_all_reduce(std::vector<Segment> tensor, void* residual,
-                                           DataType dtype, const SparseOptions& options,
+/// The same for a tensor in several pieces of one type, in this order: one vector, with one
+/// residual. `delivered`: where to record the result's entries as well.
+[[nodiscard]] Collective sparse_all_reduce(const Buffers& tensor, Buffer residual,
+                                           const SparseOptions& options,
                                            const Delivered& delivered = {});
 
 /// What `auto` would choose for d elements of dtype with these options; options.algorithm is

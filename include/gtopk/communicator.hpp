@@ -18,6 +18,7 @@
 #include "gtopk/directory.hpp"
 #include "gtopk/error.hpp"
 #include "gtopk/gate.hpp"
+#include "gtopk/memory.hpp"
 #include "gtopk/metrics.hpp"
 #include "gtopk/plan.hpp"
 #include "gtopk/types.hpp"
@@ -54,6 +55,11 @@ class Process {
   /// The last operations of all its groups (GTOPK_FLIGHT_RECORDER of them), as JSON: what was
   /// called, has started and ended, and how. Any thread. docs/flight_recorder.md has the fields.
   [[nodiscard]] std::string flight_record() const;
+
+  /// Sets what makes a device the engine's thread's own: called there before memory of a device's
+  /// is handed to the transport, and again when it is another device than before. It may throw
+  /// Error, with which the operation fails. Not needed where the transport finds the device itself.
+  void use(std::function<void(Memory)> make_current);
 
  private:
   friend class Communicator;
@@ -122,6 +128,10 @@ class Communicator {
   [[nodiscard]] std::vector<std::uint32_t> hosts() const;
   void set_timeout(std::chrono::nanoseconds timeout);
 
+  /// Whether messages to and from that rank may lie in memory of that kind here; never changes.
+  /// Whoever hands in a device's sees to it that the device has come so far (Call::input).
+  [[nodiscard]] bool takes(Memory::Kind kind, std::uint32_t rank) const;
+
   /// Queues the collective and returns its number among the group's, 0 for a point-to-point
   /// message.
   std::uint64_t run(Collective collective, Call call);
@@ -142,6 +152,7 @@ class Communicator {
   std::shared_ptr<Process> process_;
   std::shared_ptr<Directory> directory_;  // released here, not by the engine
   std::shared_ptr<engine::Group> group_;
+  std::vector<std::uint8_t> reached_from_devices_;  // by rank
   std::atomic<std::int64_t> timeout_nanoseconds_;
 };
 

@@ -9,6 +9,7 @@
 #include "gtopk/collectives.hpp"
 #include "gtopk/error.hpp"
 #include "src/collectives/all_reduce.hpp"
+#include "src/collectives/memory.hpp"
 #include "src/collectives/ring.hpp"
 #include "src/collectives/tree.hpp"
 
@@ -19,12 +20,12 @@ using engine::Task;
 
 namespace {
 
-Task<void> gather(GroupView& group, std::span<const std::span<std::byte>> rooms) {
+Task<void> gather(GroupView& group, std::span<const Bytes> rooms) {
   co_await collectives::agree(group);
   co_await collectives::ring_all_gather(group, rooms, collectives::Tree(group.size()).end_step());
 }
 
-void check_rooms(std::span<const std::span<std::byte>> rooms, const GroupShape& group) {
+void check_rooms(std::span<const Bytes> rooms, const GroupShape& group) {
   if (rooms.size() != group.size) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("all_gather needs one buffer per rank: {} expected, {} given",
@@ -34,18 +35,21 @@ void check_rooms(std::span<const std::span<std::byte>> rooms, const GroupShape& 
 
 }  // namespace
 
-Collective all_gather(std::vector<std::span<std::byte>> rooms, DataType dtype) {
+Collective all_gather(Buffers rooms) {
+  const DataType dtype = collectives::type_of_all("all_gather", rooms);
   Collective collective;
   collective.name = "all_gather";
   std::vector<std::uint64_t> sizes;
   sizes.reserve(rooms.size());
-  for (const auto& room : rooms) {
+  std::vector<Bytes> bytes = collectives::bytes_of_all(rooms);
+  for (const Bytes& room : bytes) {
     sizes.push_back(room.size());
   }
   collective.agreement = Agreement("all_gather").numbers("bytes", sizes).type("dtype", dtype);
-  const auto held = std::make_shared<const std::vector<std::span<std::byte>>>(std::move(rooms));
+  const auto held = std::make_shared<const std::vector<Bytes>>(std::move(bytes));
   collective.check = [held](const GroupShape& group) { check_rooms(*held, group); };
   collective.body = [held](GroupView& group) { return gather(group, *held); };
+  collectives::take_moved(collective, collectives::memory_of(rooms));
   return collective;
 }
 

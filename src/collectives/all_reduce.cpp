@@ -7,6 +7,7 @@
 #include "gtopk/collectives.hpp"
 #include "src/collectives/fold.hpp"
 #include "src/collectives/header.hpp"
+#include "src/collectives/memory.hpp"
 #include "src/collectives/reduction.hpp"
 #include "src/collectives/ring.hpp"
 #include "src/collectives/tree.hpp"
@@ -176,15 +177,18 @@ Task<void> reduce_over_ranks(GroupView& group, void* data, std::uint64_t d, Data
 
 namespace gtopk {
 
-Collective all_reduce(void* data, std::uint64_t d, DataType dtype, ReduceOp op, double factor) {
-  collectives::check_reduction(dtype, op, factor);
+Collective all_reduce(Buffer data, ReduceOp op, double factor) {
+  collectives::check_reduction(data.dtype, op, factor);
   Collective collective;
   collective.name = "all_reduce";
-  collective.agreement =
-      Agreement("all_reduce").number("d", d).type("dtype", dtype).word("op", to_string(op));
+  collective.agreement = Agreement("all_reduce")
+                             .number("d", data.count)
+                             .type("dtype", data.dtype)
+                             .word("op", to_string(op));
   collective.body = [=](engine::GroupView& group) {
-    return collectives::reduce_over_ranks(group, data, d, dtype, op, 0, factor);
+    return collectives::reduce_over_ranks(group, data.data, data.count, data.dtype, op, 0, factor);
   };
+  collectives::take_host_only(collective, data.memory);
   return collective;
 }
 

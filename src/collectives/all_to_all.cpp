@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "gtopk/error.hpp"
 #include "src/collectives/header.hpp"
 #include "src/collectives/lengths.hpp"
+#include "src/collectives/memory.hpp"
 #include "src/collectives/tree.hpp"
 
 namespace gtopk {
@@ -30,8 +32,8 @@ using engine::Task;
 constexpr std::size_t kWindow = 8;
 
 struct Parts {
-  std::vector<std::span<const std::byte>> sent;
-  std::vector<std::span<std::byte>> rooms;
+  std::vector<ConstBytes> sent;
+  std::vector<Bytes> rooms;
 };
 
 Task<void> exchange(GroupView& group, const Parts& parts) {
@@ -45,7 +47,7 @@ Task<void> exchange(GroupView& group, const Parts& parts) {
   }
   co_await collectives::agree_on_lengths(group, sent, expected);
 
-  std::ranges::copy(parts.sent[rank], parts.rooms[rank].begin());
+  collectives::keep(parts.sent[rank], parts.rooms[rank]);
   const std::uint32_t step = collectives::Tree(ranks).end_step();
   std::vector<Message> incoming;
   for (std::uint32_t round = 1; round < ranks; ++round) {
@@ -88,19 +90,25 @@ void check_parts(const Parts& parts, const GroupShape& group) {
         fmt::format("all_to_all of rank {} to itself: {} bytes sent, {} expected", group.rank,
                     parts.sent[group.rank].size(), parts.rooms[group.rank].size()));
   }
+  collectives::check_kept(parts.sent[group.rank], parts.rooms[group.rank], "all_to_all", group);
+  collectives::check_each_moved(parts.sent, "all_to_all", group);
+  collectives::check_each_moved(parts.rooms, "all_to_all", group);
 }
 
 }  // namespace
 
-Collective all_to_all(std::vector<std::span<const std::byte>> parts,
-                      std::vector<std::span<std::byte>> rooms, DataType dtype) {
+Collective all_to_all(ConstBuffers parts, Buffers rooms) {
+  const DataType sent = collectives::type_of_all("all_to_all", parts);
+  const DataType dtype = collectives::type_of_all(
+      "all_to_all", rooms, parts.empty() ? std::nullopt : std::optional(sent));
   Collective collective;
   collective.name = "all_to_all";
-  for (const auto& part : parts) {
-    collective.bytes += part.size();
+  for (const ConstBuffer& part : parts) {
+    collective.bytes += part.bytes().size();
   }
   collective.agreement = Agreement("all_to_all").type("dtype", dtype);
-  const auto held = std::make_shared<const Parts>(Parts{std::move(parts), std::move(rooms)});
+  const auto held = std::make_shared<const Parts>(
+      Parts{collectives::bytes_of_all(parts), collectives::bytes_of_all(rooms)});
   collective.check = [held](const GroupShape& group) { check_parts(*held, group); };
   collective.body = [held](GroupView& group) { return exchange(group, *held); };
   return collective;

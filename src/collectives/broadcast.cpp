@@ -9,6 +9,7 @@
 #include "gtopk/collectives.hpp"
 #include "src/collectives/all_reduce.hpp"
 #include "src/collectives/header.hpp"
+#include "src/collectives/memory.hpp"
 #include "src/collectives/tree.hpp"
 
 namespace gtopk {
@@ -20,7 +21,7 @@ using engine::GroupView;
 using engine::Message;
 using engine::Task;
 
-Task<void> broadcast_from(GroupView& group, std::uint32_t root, std::span<std::byte> data) {
+Task<void> broadcast_from(GroupView& group, std::uint32_t root, Bytes data) {
   co_await collectives::agree(group);
   if (data.empty() || group.size() == 1) {
     co_return;
@@ -72,13 +73,17 @@ Task<void> broadcast_from(GroupView& group, std::uint32_t root, std::span<std::b
 
 }  // namespace
 
-Collective broadcast(std::span<std::byte> data, std::uint32_t root, DataType dtype) {
+Collective broadcast(Buffer data, std::uint32_t root) {
+  const Bytes bytes = data.bytes();
   Collective collective;
   collective.name = "broadcast";
-  collective.agreement =
-      Agreement("broadcast").number("bytes", data.size()).type("dtype", dtype).number("root", root);
+  collective.agreement = Agreement("broadcast")
+                             .number("bytes", bytes.size())
+                             .type("dtype", data.dtype)
+                             .number("root", root);
   collective.check = [root](const GroupShape& group) { group.check_rank(root, "the root"); };
-  collective.body = [=](GroupView& group) { return broadcast_from(group, root, data); };
+  collective.body = [=](GroupView& group) { return broadcast_from(group, root, bytes); };
+  collectives::take_moved(collective, bytes.memory());
   return collective;
 }
 

@@ -93,11 +93,12 @@ Task<void> sum_over_ranks(GroupView& group, CooEntries mine, DataType type, std:
   co_await collectives::reduce_over_ranks(group, counts.data(), ranks, DataType::kUint64,
                                           ReduceOp::kSum);
   std::vector<Block> blocks;
-  std::vector<std::span<std::byte>> rooms;
+  std::vector<Bytes> rooms;
   std::uint64_t elements = 0;
   for (const std::uint64_t count : counts) {
-    rooms.push_back(group.buffer(count * (kPlaceBytes + row_bytes)));
-    blocks.push_back({rooms.back(), count});
+    const std::span<std::byte> room = group.buffer(count * (kPlaceBytes + row_bytes));
+    rooms.push_back(room);
+    blocks.push_back({room, count});
     elements += count * row;
   }
   const Block& own = blocks[group.rank()];

@@ -16,6 +16,7 @@
 #include "gtopk/error.hpp"
 #include "src/collectives/header.hpp"
 #include "src/collectives/lengths.hpp"
+#include "src/collectives/memory.hpp"
 #include "src/collectives/tree.hpp"
 
 namespace gtopk {
@@ -26,8 +27,8 @@ using engine::Message;
 using engine::Task;
 using Lengths = std::vector<std::uint64_t>;
 
-Task<void> gather_to(GroupView& group, std::uint32_t root, std::span<const std::byte> data,
-                     std::span<const std::span<std::byte>> rooms) {
+Task<void> gather_to(GroupView& group, std::uint32_t root, ConstBytes data,
+                     std::span<const Bytes> rooms) {
   Lengths sent(group.size());
   Lengths expected(group.size());
   sent[root] = data.size();
@@ -48,9 +49,7 @@ Task<void> gather_to(GroupView& group, std::uint32_t root, std::span<const std::
       incoming.push_back(group.recv(from, step, rooms[from]));
     }
   }
-  if (data.data() != rooms[root].data()) {
-    std::ranges::copy(data, rooms[root].begin());
-  }
+  collectives::keep(data, rooms[root]);
   for (std::uint32_t from = 0; from < group.size(); ++from) {
     if (from == root) {
       continue;
@@ -61,9 +60,8 @@ Task<void> gather_to(GroupView& group, std::uint32_t root, std::span<const std::
   }
 }
 
-Task<void> scatter_from(GroupView& group, std::uint32_t root,
-                        std::span<const std::span<const std::byte>> parts,
-                        std::span<std::byte> room) {
+Task<void> scatter_from(GroupView& group, std::uint32_t root, std::span<const ConstBytes> parts,
+                        Bytes room) {
   Lengths sent(group.size());
   Lengths expected(group.size());
   for (std::uint32_t to = 0; to < parts.size(); ++to) {
@@ -85,9 +83,7 @@ Task<void> scatter_from(GroupView& group, std::uint32_t root,
       outgoing.push_back(group.send(to, step, parts[to]));
     }
   }
-  if (parts[root].data() != room.data()) {
-    std::ranges::copy(parts[root], room.begin());
-  }
+  collectives::keep(parts[root], room);
   for (Message& message : outgoing) {
     co_await message;
   }
@@ -121,32 +117,46 @@ Lengths lengths(const auto& spans) {
 
 }  // namespace
 
-Collective gather(std::span<const std::byte> data, std::vector<std::span<std::byte>> rooms,
-                  std::uint32_t root, DataType dtype) {
+Collective gather(ConstBuffer data, Buffers rooms, std::uint32_t root) {
+  const DataType dtype = collectives::type_of_all("gather", rooms, data.dtype);
+  const ConstBytes sent = data.bytes();
   Collective collective;
   collective.name = "gather";
-  collective.bytes = data.size();
+  collective.bytes = sent.size();
   collective.agreement = Agreement("gather").type("dtype", dtype).number("root", root);
-  const auto held = std::make_shared<const std::vector<std::span<std::byte>>>(std::move(rooms));
+  const auto held = std::make_shared<const std::vector<Bytes>>(collectives::bytes_of_all(rooms));
   collective.check = [=](const GroupShape& group) {
-    check_list("gather", "room", root, data.size(), lengths(*held), group);
+    check_list("gather", "room", root, sent.size(), lengths(*held), group);
+    if (group.rank == root) {
+      collectives::check_kept(sent, (*held)[root], "gather", group);
+      collectives::check_each_moved(*held, "gather", group);
+    } else {
+      group.check_moved(sent.memory(), "gather", root);
+    }
   };
-  collective.body = [=](GroupView& group) { return gather_to(group, root, data, *held); };
+  collective.body = [=](GroupView& group) { return gather_to(group, root, sent, *held); };
   return collective;
 }
 
-Collective scatter(std::vector<std::span<const std::byte>> parts, std::span<std::byte> room,
-                   std::uint32_t root, DataType dtype) {
+Collective scatter(ConstBuffers parts, Buffer room, std::uint32_t root) {
+  const DataType dtype = collectives::type_of_all("scatter", parts, room.dtype);
+  const Bytes received = room.bytes();
   Collective collective;
   collective.name = "scatter";
-  collective.bytes = room.size();
+  collective.bytes = received.size();
   collective.agreement = Agreement("scatter").type("dtype", dtype).number("root", root);
   const auto held =
-      std::make_shared<const std::vector<std::span<const std::byte>>>(std::move(parts));
+      std::make_shared<const std::vector<ConstBytes>>(collectives::bytes_of_all(parts));
   collective.check = [=](const GroupShape& group) {
-    check_list("scatter", "part", root, room.size(), lengths(*held), group);
+    check_list("scatter", "part", root, received.size(), lengths(*held), group);
+    if (group.rank == root) {
+      collectives::check_kept((*held)[root], received, "scatter", group);
+      collectives::check_each_moved(*held, "scatter", group);
+    } else {
+      group.check_moved(received.memory(), "scatter", root);
+    }
   };
-  collective.body = [=](GroupView& group) { return scatter_from(group, root, *held, room); };
+  collective.body = [=](GroupView& group) { return scatter_from(group, root, *held, received); };
   return collective;
 }
 

@@ -11,6 +11,7 @@
 #include "gtopk/collectives.hpp"
 #include "src/collectives/all_reduce.hpp"
 #include "src/collectives/header.hpp"
+#include "src/collectives/memory.hpp"
 #include "src/collectives/reduction.hpp"
 #include "src/collectives/ring.hpp"
 #include "src/collectives/tree.hpp"
@@ -100,20 +101,20 @@ Task<void> reduce_to(GroupView& group, std::uint32_t root, void* data, std::uint
 
 }  // namespace
 
-Collective reduce(void* data, std::uint64_t d, std::uint32_t root, DataType dtype, ReduceOp op,
-                  double factor) {
-  collectives::check_reduction(dtype, op, factor);
+Collective reduce(Buffer data, std::uint32_t root, ReduceOp op, double factor) {
+  collectives::check_reduction(data.dtype, op, factor);
   Collective collective;
   collective.name = "reduce";
   collective.agreement = Agreement("reduce")
-                             .number("d", d)
-                             .type("dtype", dtype)
+                             .number("d", data.count)
+                             .type("dtype", data.dtype)
                              .word("op", to_string(op))
                              .number("root", root);
   collective.check = [root](const GroupShape& group) { group.check_rank(root, "the root"); };
   collective.body = [=](GroupView& group) {
-    return reduce_to(group, root, data, d, dtype, op, factor);
+    return reduce_to(group, root, data.data, data.count, data.dtype, op, factor);
   };
+  collectives::take_host_only(collective, data.memory);
   return collective;
 }
 

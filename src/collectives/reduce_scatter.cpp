@@ -16,6 +16,7 @@
 #include "gtopk/collectives.hpp"
 #include "gtopk/error.hpp"
 #include "src/collectives/all_reduce.hpp"
+#include "src/collectives/memory.hpp"
 #include "src/collectives/reduction.hpp"
 #include "src/collectives/ring.hpp"
 #include "src/collectives/tree.hpp"
@@ -98,25 +99,28 @@ void check_parts(std::span<const Segment> parts, Segment output, const GroupShap
 
 }  // namespace
 
-Collective reduce_scatter(std::vector<Segment> parts, Segment output, DataType dtype, ReduceOp op,
-                          double factor) {
+Collective reduce_scatter(ConstBuffers parts, Buffer output, ReduceOp op, double factor) {
+  const DataType dtype = collectives::type_of_all("reduce_scatter", parts, output.dtype);
   collectives::check_reduction(dtype, op, factor);
   Collective collective;
   collective.name = "reduce_scatter";
   std::vector<std::uint64_t> sizes;
-  sizes.reserve(parts.size());
-  for (const Segment& part : parts) {
-    sizes.push_back(part.size);
+  std::vector<Segment> segments;
+  for (const ConstBuffer& part : parts) {
+    sizes.push_back(part.count);
+    segments.push_back({const_cast<void*>(part.data), part.count});  // only read
   }
   collective.agreement = Agreement("reduce_scatter")
                              .numbers("d", sizes)
                              .type("dtype", dtype)
                              .word("op", to_string(op));
-  const auto held = std::make_shared<const std::vector<Segment>>(std::move(parts));
-  collective.check = [held, output](const GroupShape& group) { check_parts(*held, output, group); };
+  const auto held = std::make_shared<const std::vector<Segment>>(std::move(segments));
+  const Segment into{output.data, output.count};
+  collective.check = [held, into](const GroupShape& group) { check_parts(*held, into, group); };
   collective.body = [=](GroupView& group) {
-    return reduce_to_parts(group, *held, output, dtype, op, factor);
+    return reduce_to_parts(group, *held, into, dtype, op, factor);
   };
+  collectives::take_host_only(collective, collectives::memory_of(parts, output.memory));
   return collective;
 }
 

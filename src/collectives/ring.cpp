@@ -42,7 +42,7 @@ class Flight {
 };
 
 /// Moves the pieces of `order` round the ring. Load says where they lie and what becomes of them:
-///   std::span<std::byte> leaves(RingPiece), lands(RingPiece)
+///   Bytes leaves(RingPiece), lands(RingPiece)
 ///   std::uint64_t reads_until(RingPiece)  how many sends, counted from the first, must have ended
 ///                                         before this piece may overwrite what they read
 ///   void arrived(RingPiece)
@@ -218,10 +218,10 @@ class ReduceScatterLoad {
 
 /// Each part has its place and stays there.
 struct AllGatherLoad {
-  std::span<const std::span<std::byte>> rooms;
+  std::span<const Bytes> rooms;
 
-  [[nodiscard]] std::span<std::byte> leaves(RingPiece piece) const { return rooms[piece.part]; }
-  [[nodiscard]] std::span<std::byte> lands(RingPiece piece) const { return rooms[piece.part]; }
+  [[nodiscard]] Bytes leaves(RingPiece piece) const { return rooms[piece.part]; }
+  [[nodiscard]] Bytes lands(RingPiece piece) const { return rooms[piece.part]; }
   [[nodiscard]] static std::uint64_t reads_until(RingPiece /*piece*/) { return 0; }
   static void arrived(RingPiece /*piece*/) {}
 };
@@ -247,7 +247,7 @@ Task<void> ring_reduce_scatter(GroupView& group, std::span<const Segment> parts,
   return go_round(group, order, load, first_step);
 }
 
-Task<void> ring_all_gather(GroupView& group, std::span<const std::span<std::byte>> rooms,
+Task<void> ring_all_gather(GroupView& group, std::span<const Bytes> rooms,
                            std::uint32_t first_step) {
   const RingOrder order(group.size(), group.rank(), 0, group.size() - 1, 1);
   return go_round(group, order, AllGatherLoad{rooms}, first_step);

@@ -25,8 +25,7 @@ engine::Task<void> ring_reduce_scatter(engine::GroupView& group, std::span<const
 
 /// rooms: one per rank, of sizes that all ranks have agreed on; the own one holds this rank's
 /// bytes. Takes P-1 steps.
-engine::Task<void> ring_all_gather(engine::GroupView& group,
-                                   std::span<const std::span<std::byte>> rooms,
+engine::Task<void> ring_all_gather(engine::GroupView& group, std::span<const Bytes> rooms,
                                    std::uint32_t first_step);
 
 }  // namespace gtopk::collectives

@@ -98,7 +98,14 @@ Communicator::Communicator(std::shared_ptr<Process> process, const Meeting& meet
                             std::uint32_t rank, const std::stop_token& stop) {
       return find_address(*directory, identities.at(rank), stop);
     };
-    thread.call([&] { group_ = thread.engine().add_group(std::move(spec)); });
+    thread.call([&] {
+      group_ = thread.engine().add_group(std::move(spec));
+      for (std::uint32_t rank = 0; rank < group_->size(); ++rank) {
+        const bool reached =
+            thread.engine().transport().takes(Memory::Kind::kCuda, group_->peer(rank));
+        reached_from_devices_.push_back(reached ? 1 : 0);
+      }
+    });
   } catch (...) {
     if (!own.refusal) {
       thread.call([&] { thread.engine().release_group_id(own.id); });
@@ -137,10 +144,17 @@ void Communicator::set_timeout(std::chrono::nanoseconds timeout) {
   timeout_nanoseconds_ = timeout.count();
 }
 
+bool Communicator::takes(Memory::Kind kind, std::uint32_t rank) const {
+  return kind == Memory::Kind::kHost || reached_from_devices_.at(rank) != 0;
+}
+
 std::uint64_t Communicator::run(Collective collective, Call call) {
   process_->check_not_forked();
   if (collective.check) {
-    collective.check({.name = name(), .rank = rank(), .size = size()});
+    collective.check({.name = name(),
+                      .rank = rank(),
+                      .size = size(),
+                      .reached_from_devices = reached_from_devices_});
   }
   engine::OperationSpec spec(std::move(collective));
   spec.timeout = call.timeout.value_or(std::chrono::nanoseconds(timeout_nanoseconds_.load()));

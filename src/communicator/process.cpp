@@ -1,5 +1,8 @@
 #include <unistd.h>
 
+#include <functional>
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "gtopk/communicator.hpp"
@@ -35,6 +38,11 @@ Process::~Process() {
 std::string Process::flight_record() const {
   check_not_forked();
   return flight_->record();
+}
+
+void Process::use(std::function<void(Memory)> make_current) {
+  check_not_forked();
+  thread_->call([&] { thread_->engine().use(std::move(make_current)); });
 }
 
 const std::string& Process::transport() const { return thread_->description(); }

@@ -145,4 +145,37 @@ void GroupShape::check_rank(std::uint32_t other, std::string_view role) const {
   }
 }
 
+void GroupShape::check_moved(Memory memory, std::string_view operation,
+                             std::optional<std::uint32_t> other) const {
+  if (memory.is_host()) {
+    return;
+  }
+  const auto check = [&](std::uint32_t each) {
+    if (each < reached_from_devices.size() && reached_from_devices[each] != 0) {
+      return;
+    }
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("{} on rank {} of group '{}' expected host memory, as the transport "
+                            "takes no other between it and rank {}; seen: {}",
+                            operation, rank, name, each, to_string(memory)));
+  };
+  if (other) {
+    check(*other);
+    return;
+  }
+  for (std::uint32_t each = 0; each < size; ++each) {
+    if (each != rank) {
+      check(each);
+    }
+  }
+}
+
+void GroupShape::check_host(Memory memory, std::string_view operation, std::string_view why) const {
+  if (!memory.is_host()) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("{} on rank {} of group '{}' expected host memory, as it {}; seen: {}",
+                            operation, rank, name, why, to_string(memory)));
+  }
+}
+
 }  // namespace gtopk

@@ -28,7 +28,7 @@ void Control::listen(Slot& slot) {
   slot.request.connects = false;
   slot.request.prepare(&Control::received, &slot);
   const transport::Tag tag = transport::control_tag(transport_.peer(slot.peer).identity);
-  transport_.recv(slot.peer, tag, slot.wire.data(), slot.wire.size(), slot.request);
+  transport_.recv(slot.peer, tag, slot.wire, slot.request);
 }
 
 void Control::received(Request& request) {
@@ -58,8 +58,8 @@ void Control::send(PeerId peer, const Notice& notice, std::uint32_t connection) 
   slot.request.is_receive = false;
   slot.request.connection = connection;
   slot.request.prepare(&Control::sent, &slot);
-  transport_.send(peer, transport::control_tag(transport_.self().identity), slot.wire.data(),
-                  slot.wire.size(), slot.request);
+  transport_.send(peer, transport::control_tag(transport_.self().identity), slot.wire,
+                  slot.request);
 }
 
 std::vector<std::pair<PeerId, Notice>> Control::take() {

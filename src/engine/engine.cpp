@@ -261,4 +261,12 @@ void Engine::give_up_pending() {
   }
 }
 
+void Engine::make_current(Memory memory) {
+  if (memory == current_ || !make_current_) {
+    return;
+  }
+  make_current_(memory);
+  current_ = memory;
+}
+
 }  // namespace gtopk::engine

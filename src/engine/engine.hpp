@@ -101,6 +101,10 @@ class Engine final : public transport::AddressBook {
   /// Force-closes the endpoints that still hold a request of an operation, or a notice.
   void give_up_pending();
 
+  /// Sets what makes a device current on this thread; called before memory of a device's goes to
+  /// the transport, when the device is another one than before.
+  void use(std::function<void(Memory)> make_current) { make_current_ = std::move(make_current); }
+
   // For the transport.
   void look_up(transport::PeerId peer) override;
 
@@ -109,6 +113,8 @@ class Engine final : public transport::AddressBook {
   [[nodiscard]] const transport::Clock& clock() const { return clock_; }
   [[nodiscard]] Executor& executor() const { return executor_; }
   [[nodiscard]] BufferPool& pool() { return pool_; }
+  /// Throws what use()'s function throws.
+  void make_current(Memory memory);
   /// Storage of finished operations, for reuse.
   [[nodiscard]] std::vector<std::unique_ptr<OperationStorage>>& storages() { return storages_; }
   [[nodiscard]] Scheduler& scheduler() { return scheduler_; }
@@ -153,6 +159,8 @@ class Engine final : public transport::AddressBook {
   std::uint32_t next_serial_ = 0;
   std::uint64_t next_number_ = 0;
   std::vector<AnySender*> any_senders_;
+  std::function<void(Memory)> make_current_;
+  Memory current_;
 
   // Each part knows those above it; operations, owned by the scheduler, return memory to the pools.
   BufferPool pool_;

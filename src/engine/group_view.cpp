@@ -224,13 +224,13 @@ const std::string& GroupView::member(std::uint32_t rank) const {
   return operation_.group().member(rank);
 }
 
-Message GroupView::send(std::uint32_t to, std::uint32_t step, std::span<const std::byte> data,
+Message GroupView::send(std::uint32_t to, std::uint32_t step, ConstBytes data,
                         std::uint32_t chunk) {
   return Message(operation_.send(to, tag_of(to, step, chunk), data));
 }
 
 Message GroupView::send_over(std::uint32_t connection, std::uint32_t to, std::uint32_t step,
-                             std::span<const std::byte> data, std::uint32_t chunk) {
+                             ConstBytes data, std::uint32_t chunk) {
   return Message(operation_.send(to, tag_of(to, step, chunk), data, connection));
 }
 
@@ -244,8 +244,7 @@ transport::Tag GroupView::tag_of(std::uint32_t to, std::uint32_t step, std::uint
                                    chunk);
 }
 
-Message GroupView::recv(std::uint32_t from, std::uint32_t step, std::span<std::byte> room,
-                        std::uint32_t chunk) {
+Message GroupView::recv(std::uint32_t from, std::uint32_t step, Bytes room, std::uint32_t chunk) {
   const transport::Tag tag =
       transport::collective_tag(operation_.group().id(), from, operation_.sequence(), step, chunk);
   return Message(operation_.recv(from, tag, room));
@@ -257,27 +256,24 @@ std::uint32_t GroupView::begin_transfer(std::uint32_t to) {
   return serial;
 }
 
-Message GroupView::send_header(std::uint32_t to, std::int32_t tag,
-                               std::span<const std::byte> data) {
+Message GroupView::send_header(std::uint32_t to, std::int32_t tag, ConstBytes data) {
   const Group& group = operation_.group();
   return Message(
       operation_.send(to, transport::point_to_point_tag(group.id_at(to), group.rank(), tag), data));
 }
 
-Message GroupView::recv_header(std::uint32_t from, std::int32_t tag, std::span<std::byte> room) {
+Message GroupView::recv_header(std::uint32_t from, std::int32_t tag, Bytes room) {
   return Message(operation_.recv(
       from, transport::point_to_point_tag(operation_.group().id(), from, tag), room));
 }
 
-Message GroupView::send_payload(std::uint32_t to, std::uint32_t serial,
-                                std::span<const std::byte> data) {
+Message GroupView::send_payload(std::uint32_t to, std::uint32_t serial, ConstBytes data) {
   const Group& group = operation_.group();
   return Message(
       operation_.send(to, transport::payload_tag(group.id_at(to), group.rank(), serial), data));
 }
 
-Message GroupView::recv_payload(std::uint32_t from, std::uint32_t serial,
-                                std::span<std::byte> room) {
+Message GroupView::recv_payload(std::uint32_t from, std::uint32_t serial, Bytes room) {
   return Message(
       operation_.recv(from, transport::payload_tag(operation_.group().id(), from, serial), room));
 }

@@ -213,34 +213,30 @@ class GroupView {
 
   /// Posts a message of this collective; (sender, step, chunk) identifies it, as long as steps and
   /// chunks in flight are at most 256 apart.
-  [[nodiscard]] Message send(std::uint32_t to, std::uint32_t step, std::span<const std::byte> data,
+  [[nodiscard]] Message send(std::uint32_t to, std::uint32_t step, ConstBytes data,
                              std::uint32_t chunk = 0);
   /// The same over one of the connections to that rank, modulo their number. Messages of the same
   /// (step, chunk) modulo 256 must go over the same one, to keep their order.
   [[nodiscard]] Message send_over(std::uint32_t connection, std::uint32_t to, std::uint32_t step,
-                                  std::span<const std::byte> data, std::uint32_t chunk);
+                                  ConstBytes data, std::uint32_t chunk);
   /// The same for one of many chunks of a step, which are dealt to the connections.
-  [[nodiscard]] Message send_dealt(std::uint32_t to, std::uint32_t step,
-                                   std::span<const std::byte> data, std::uint32_t chunk) {
+  [[nodiscard]] Message send_dealt(std::uint32_t to, std::uint32_t step, ConstBytes data,
+                                   std::uint32_t chunk) {
     return send_over(chunk % 256, to, step, data, chunk);
   }
   /// How many connections there are to that rank.
   [[nodiscard]] std::uint32_t connections(std::uint32_t to) const;
-  [[nodiscard]] Message recv(std::uint32_t from, std::uint32_t step, std::span<std::byte> room,
+  [[nodiscard]] Message recv(std::uint32_t from, std::uint32_t step, Bytes room,
                              std::uint32_t chunk = 0);
 
   // The parts of a point-to-point message; engine/point_to_point.hpp combines them.
   /// The serial number of a message to that rank. If the operation fails before the message is
   /// taken, the receiver is told to skip it.
   [[nodiscard]] std::uint32_t begin_transfer(std::uint32_t to);
-  [[nodiscard]] Message send_header(std::uint32_t to, std::int32_t tag,
-                                    std::span<const std::byte> data);
-  [[nodiscard]] Message recv_header(std::uint32_t from, std::int32_t tag,
-                                    std::span<std::byte> room);
-  [[nodiscard]] Message send_payload(std::uint32_t to, std::uint32_t serial,
-                                     std::span<const std::byte> data);
-  [[nodiscard]] Message recv_payload(std::uint32_t from, std::uint32_t serial,
-                                     std::span<std::byte> room);
+  [[nodiscard]] Message send_header(std::uint32_t to, std::int32_t tag, ConstBytes data);
+  [[nodiscard]] Message recv_header(std::uint32_t from, std::int32_t tag, Bytes room);
+  [[nodiscard]] Message send_payload(std::uint32_t to, std::uint32_t serial, ConstBytes data);
+  [[nodiscard]] Message recv_payload(std::uint32_t from, std::uint32_t serial, Bytes room);
   /// If the operation fails before it has that payload, the payload is discarded on arrival.
   void expect_payload(std::uint32_t from, std::uint32_t serial);
   /// Whether the sender has withdrawn that message; clears the mark.

@@ -191,20 +191,36 @@ MessageSlot& Operation::take_slot(bool receive, std::uint32_t rank) {
   return slot;
 }
 
-MessageSlot& Operation::send(std::uint32_t to, transport::Tag tag, std::span<const std::byte> data,
+void Operation::enter(Memory memory, std::uint32_t rank) {
+  if (!engine_.transport().takes(memory.kind, group_->peer(rank))) {
+    throw Error(ErrorKind::kUnsupported,
+                fmt::format("a message between this rank and {} lies in memory of {}, which the "
+                            "transport does not take there",
+                            group_->member(rank), to_string(memory)));
+  }
+  engine_.make_current(memory);
+}
+
+MessageSlot& Operation::send(std::uint32_t to, transport::Tag tag, ConstBytes data,
                              std::uint32_t connection) {
+  if (!data.memory().is_host()) {
+    enter(data.memory(), to);
+  }
   MessageSlot& slot = take_slot(false, to);
   slot.request.connection = connection;
   group_->metrics.add(Metric::kMessagesSent);
   group_->metrics.add(Metric::kBytesSent, data.size());
-  engine_.transport().send(group_->peer(to), tag, data.data(), data.size(), slot.request);
+  engine_.transport().send(group_->peer(to), tag, data, slot.request);
   return slot;
 }
 
-MessageSlot& Operation::recv(std::uint32_t from, transport::Tag tag, std::span<std::byte> room) {
+MessageSlot& Operation::recv(std::uint32_t from, transport::Tag tag, Bytes room) {
+  if (!room.memory().is_host()) {
+    enter(room.memory(), from);
+  }
   MessageSlot& slot = take_slot(true, from);
   const transport::PeerId peer = group_->peer(from);
-  engine_.transport().recv(peer, tag, room.data(), room.size(), slot.request);
+  engine_.transport().recv(peer, tag, room, slot.request);
   if (engine_.has_left(peer)) {
     withdraw_from_departed(slot);
   }

@@ -100,9 +100,9 @@ class Operation {
   [[nodiscard]] std::vector<std::uint32_t> waits_for(bool sends) const;
 
   // For GroupView and its awaitables.
-  MessageSlot& send(std::uint32_t to, transport::Tag tag, std::span<const std::byte> data,
+  MessageSlot& send(std::uint32_t to, transport::Tag tag, ConstBytes data,
                     std::uint32_t connection = 0);
-  MessageSlot& recv(std::uint32_t from, transport::Tag tag, std::span<std::byte> room);
+  MessageSlot& recv(std::uint32_t from, transport::Tag tag, Bytes room);
   void release(MessageSlot& slot);
   std::optional<Transfer> transfer;
   /// The payload announced by the header that the operation received.
@@ -157,6 +157,8 @@ class Operation {
 
  private:
   MessageSlot& take_slot(bool receive, std::uint32_t rank);
+  /// Makes it ready for a message; throws Error{kUnsupported} where the transport does not take it.
+  void enter(Memory memory, std::uint32_t rank);
   static void completed(transport::Request& request);
   void withdraw_from_departed(MessageSlot& slot);
 

@@ -43,7 +43,7 @@ TransferHeader read_header(std::span<const std::byte> message, const GroupView& 
 
 /// What a header announces: the payload is in `message`, too, or follows.
 Task<void> take_payload(GroupView& group, std::uint32_t from, TransferHeader header,
-                        std::span<const std::byte> message, std::span<std::byte> room) {
+                        std::span<const std::byte> message, Bytes room) {
   const bool follows = !travels_with_header(header.bytes);
   if (follows) {
     group.expect_payload(from, header.serial);
@@ -63,14 +63,13 @@ Task<void> take_payload(GroupView& group, std::uint32_t from, TransferHeader hea
                                                   group.member(from), room.size(), received));
   }
   if (!room.empty()) {
-    std::memcpy(room.data(), message.data() + sizeof header, room.size());
+    std::memcpy(room.host().data(), message.data() + sizeof header, room.size());
   }
 }
 
 }  // namespace
 
-Task<void> send(GroupView& group, std::uint32_t to, std::int32_t tag,
-                std::span<const std::byte> data) {
+Task<void> send(GroupView& group, std::uint32_t to, std::int32_t tag, ConstBytes data) {
   TransferHeader header;
   header.serial = group.begin_transfer(to);
   header.bytes = data.size();
@@ -80,7 +79,7 @@ Task<void> send(GroupView& group, std::uint32_t to, std::int32_t tag,
   std::memcpy(message.data(), &header, sizeof header);
   if (one_message) {
     if (!data.empty()) {
-      std::memcpy(message.data() + sizeof header, data.data(), data.size());
+      std::memcpy(message.data() + sizeof header, data.host().data(), data.size());
     }
     Message whole = group.send_header(to, tag, message);
     co_await whole;
@@ -92,7 +91,7 @@ Task<void> send(GroupView& group, std::uint32_t to, std::int32_t tag,
   co_await payload;
 }
 
-Task<void> recv(GroupView& group, std::uint32_t from, std::int32_t tag, std::span<std::byte> room) {
+Task<void> recv(GroupView& group, std::uint32_t from, std::int32_t tag, Bytes room) {
   const std::span<std::byte> message = group.buffer(kShortMessageBytes);
   std::optional<ReceiveTurn> turn(std::in_place, group, from, tag);
   ReceiveTurn& mine = *turn;
@@ -108,7 +107,7 @@ Task<void> recv(GroupView& group, std::uint32_t from, std::int32_t tag, std::spa
   co_await receiving;
 }
 
-Task<std::uint32_t> recv_any(GroupView& group, std::int32_t tag, std::span<std::byte> room) {
+Task<std::uint32_t> recv_any(GroupView& group, std::int32_t tag, Bytes room) {
   const std::span<std::byte> message = group.buffer(kShortMessageBytes);
   for (;;) {
     std::optional<AnySender> place(std::in_place, group, tag);

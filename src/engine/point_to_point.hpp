@@ -22,16 +22,16 @@ inline constexpr std::size_t kShortMessageBytes = 8192;
 inline constexpr std::size_t kTransferHeaderBytes = 32;
 inline constexpr std::size_t kShortPayloadBytes = kShortMessageBytes - kTransferHeaderBytes;
 
-/// Ends when `data` may be reused.
-Task<void> send(GroupView& group, std::uint32_t to, std::int32_t tag,
-                std::span<const std::byte> data);
+/// Ends when `data` may be reused. What travels with its header is the host's memory, here and in
+/// the receives.
+Task<void> send(GroupView& group, std::uint32_t to, std::int32_t tag, ConstBytes data);
 
 /// Throws Error{kMismatch} with both sides' sizes unless exactly `room.size()` bytes were sent.
 /// Messages of one sender and tag are received in the order in which they were sent.
-Task<void> recv(GroupView& group, std::uint32_t from, std::int32_t tag, std::span<std::byte> room);
+Task<void> recv(GroupView& group, std::uint32_t from, std::int32_t tag, Bytes room);
 
 /// The same from whichever rank sends first, including this one; returns that rank. Does not take
 /// messages that a receive naming their sender waits for.
-Task<std::uint32_t> recv_any(GroupView& group, std::int32_t tag, std::span<std::byte> room);
+Task<std::uint32_t> recv_any(GroupView& group, std::int32_t tag, Bytes room);
 
 }  // namespace gtopk::engine

@@ -5,6 +5,9 @@
 
 #include <fmt/format.h>
 
+#include "gtopk/buffer.hpp"
+#include "gtopk/error.hpp"
+
 namespace gtopk {
 
 std::string_view to_string(DataType type) {
@@ -25,6 +28,20 @@ std::size_t size_of(DataType type) {
   std::size_t size = 0;
   visit_type(type, [&]<class T>() { size = sizeof(T); });
   return size;
+}
+
+std::size_t bytes_of(std::uint64_t elements, DataType dtype) {
+  return elements * std::max(size_of(dtype), std::size_t{1});
+}
+
+std::uint64_t elements_in(std::size_t bytes, DataType dtype) {
+  const std::size_t size = std::max(size_of(dtype), std::size_t{1});
+  if (bytes % size != 0) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("{} bytes hold no whole number of elements of {}, of {} bytes each",
+                            bytes, name_of(dtype), size));
+  }
+  return bytes / size;
 }
 
 bool is_floating(DataType type) {

@@ -114,6 +114,22 @@ void GtopkBackend::keep_order(Call& call) {
   }
 }
 
+Way GtopkBackend::way_of(const at::Tensor& tensor, std::optional<int64_t> other) {
+  if (tensor.device().is_cpu() || tensor.nbytes() <= kShortMessage || !lies_in_order(tensor)) {
+    return Way::kStaged;
+  }
+  const auto member = membership();
+  const auto takes = [&](int64_t rank) {
+    return rank >= 0 && rank < size_ &&
+           member->communicator.takes(Memory::Kind::kCuda, static_cast<std::uint32_t>(rank));
+  };
+  bool all = size_ > 1;
+  for (int64_t rank = other.value_or(0); rank <= other.value_or(size_ - 1); ++rank) {
+    all = all && (takes(rank) || (rank == rank_ && !other));
+  }
+  return all ? Way::kInPlace : Way::kStaged;
+}
+
 WorkPointer GtopkBackend::allreduce(std::vector<at::Tensor>& tensors,
                                     const c10d::AllreduceOptions& opts) {
   const ClosesOnError closing(window_);
@@ -121,13 +137,12 @@ WorkPointer GtopkBackend::allreduce(std::vector<at::Tensor>& tensors,
     return allreduce_coo(tensors, opts);
   }
   const Contiguous at = writable(only(tensors, "all_reduce"), "all_reduce");
-  const DataType type = data_type(at.memory);
+  const Buffer data = at.buffer(data_type(at.memory));
   const auto [op, factor] = reduction(opts.reduceOp);
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLREDUCE, "gtopk:all_reduce", tensors,
                                              std::vector{at}, tensors);
-  const auto d = static_cast<std::uint64_t>(at.memory.numel());
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(all_reduce(at.bytes().data(), d, type, op, factor), std::move(call));
+    communicator.run(all_reduce(data, op, factor), std::move(call));
   });
 }
 
@@ -135,13 +150,14 @@ WorkPointer GtopkBackend::broadcast(std::vector<at::Tensor>& tensors,
                                     const c10d::BroadcastOptions& opts) {
   const ClosesOnError closing(window_);
   const at::Tensor& tensor = only(tensors, "broadcast");
-  const Contiguous at =
-      rank_ == opts.rootRank ? writable(tensor, "broadcast") : room(tensor, "broadcast");
+  const Way way = way_of(tensor);
+  const bool reads = rank_ == opts.rootRank && way == Way::kStaged;
+  const Contiguous at = reads ? writable(tensor, "broadcast") : room(tensor, "broadcast", way);
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::BROADCAST, "gtopk:broadcast", tensors,
                                              std::vector{at}, tensors);
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(gtopk::broadcast(at.bytes(), static_cast<std::uint32_t>(opts.rootRank),
-                                      type_to_move(at.memory)),
+    communicator.run(gtopk::broadcast(at.buffer(type_to_move(tensor)),
+                                      static_cast<std::uint32_t>(opts.rootRank)),
                      std::move(call));
   });
 }
@@ -154,12 +170,13 @@ WorkPointer GtopkBackend::allgather(std::vector<std::vector<at::Tensor>>& output
   TORCH_CHECK_VALUE(outputs.size() == 1 && outputs[0].size() == static_cast<std::size_t>(size_),
                     "gtopk: all_gather needs one list of ", size_, " output tensors");
   std::vector<Contiguous> at;
-  std::vector<std::span<std::byte>> rooms;
+  Buffers rooms;
   for (const at::Tensor& output : outputs[0]) {
     check_dense(output, "all_gather");
     TORCH_CHECK_VALUE(output.dtype() == input.dtype(), "gtopk: all_gather needs outputs of the ",
                       "input's dtype (", input.dtype(), "), given ", output.dtype());
-    rooms.push_back(at.emplace_back(room(output, "all_gather")).bytes());
+    at.push_back(room(output, "all_gather", way_of(output)));
+    rooms.push_back(at.back().buffer(type_to_move(input)));
   }
   const at::Tensor& own = at[static_cast<std::size_t>(rank_)].memory;
   TORCH_CHECK_VALUE(own.numel() == input.numel(), "gtopk: all_gather needs output ", rank_,
@@ -168,7 +185,7 @@ WorkPointer GtopkBackend::allgather(std::vector<std::vector<at::Tensor>>& output
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLGATHER, "gtopk:all_gather", inputs,
                                              std::move(at), outputs[0]);
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(all_gather(std::move(rooms), type_to_move(input)), std::move(call));
+    communicator.run(all_gather(std::move(rooms)), std::move(call));
   });
 }
 
@@ -180,27 +197,26 @@ WorkPointer GtopkBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
   TORCH_CHECK_VALUE(output.numel() == input.numel() * size_ && output.dtype() == input.dtype(),
                     "gtopk: all_gather_into_tensor needs ", size_, " x ", input.numel(), " of ",
                     input.dtype(), " as output, given ", output.numel(), " of ", output.dtype());
-  const Contiguous at = room(output, "all_gather_into_tensor");
-  std::vector<std::span<std::byte>> rooms;
-  const std::size_t room = at.bytes().size() / static_cast<std::size_t>(size_);
-  for (std::size_t begin = 0; rooms.size() < static_cast<std::size_t>(size_); begin += room) {
-    rooms.push_back(at.bytes().subspan(begin, room));
+  const Contiguous at = room(output, "all_gather_into_tensor", way_of(output));
+  const Buffer all = at.buffer(type_to_move(input));
+  Buffers rooms;
+  const std::uint64_t room = all.count / static_cast<std::uint64_t>(size_);
+  for (std::uint64_t begin = 0; rooms.size() < static_cast<std::size_t>(size_); begin += room) {
+    rooms.push_back(part_of(all, begin, room));
   }
-  const std::span<std::byte> own = rooms[static_cast<std::size_t>(rank_)];
-  if (at.is_staged()) {
+  const Bytes own = rooms[static_cast<std::size_t>(rank_)].bytes();
+  // FSDP gathers from the output itself; then nothing needs copying.
+  const bool there = lies_in_order(input) && own.data() == input.const_data_ptr();
+  if (!there && !at.tensor.device().is_cpu()) {
     copy_elements(at.memory.view(-1).narrow(0, rank_ * input.numel(), input.numel()), input);
-  } else {
-    const Contiguous mine = contiguous(input);
-    // FSDP gathers from the output itself; then nothing needs copying.
-    if (own.data() != mine.memory.const_data_ptr()) {
-      std::ranges::copy(mine.read(), own.begin());
-    }
+  } else if (!there) {
+    std::ranges::copy(contiguous(input).read(all.dtype).bytes().host(), own.host().begin());
   }
   auto work =
       c10::make_intrusive<GtopkWork>(rank_, OpType::_ALLGATHER_BASE, "gtopk:_all_gather_base",
                                      std::vector{input}, std::vector{at}, std::vector{output});
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(all_gather(std::move(rooms), type_to_move(input)), std::move(call));
+    communicator.run(all_gather(std::move(rooms)), std::move(call));
   });
 }
 
@@ -234,36 +250,42 @@ WorkPointer GtopkBackend::endCoalescing() {
 
 WorkPointer GtopkBackend::send(std::vector<at::Tensor>& tensors, int to, int tag) {
   const ClosesOnError closing(window_);
-  const Contiguous at = contiguous(only(tensors, "send"));
+  const at::Tensor& tensor = only(tensors, "send");
+  const Contiguous at = contiguous(tensor, way_of(tensor, to));
   // Only held: nothing is copied back.
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::SEND, "gtopk:send", tensors,
                                              std::vector{Contiguous{at.memory, at.memory}},
                                              std::vector<at::Tensor>{});
   return run(std::move(work), c10d::kUnsetTimeout, [&](Communicator& communicator, Call call) {
-    communicator.run(gtopk::send(at.read(), static_cast<std::uint32_t>(to), tag), std::move(call));
+    communicator.run(
+        gtopk::send(at.read(type_to_move(tensor)), static_cast<std::uint32_t>(to), tag),
+        std::move(call));
   });
 }
 
 WorkPointer GtopkBackend::recv(std::vector<at::Tensor>& tensors, int from, int tag) {
   const ClosesOnError closing(window_);
-  const Contiguous at = room(only(tensors, "recv"), "recv");
+  const at::Tensor& tensor = only(tensors, "recv");
+  const Contiguous at = room(tensor, "recv", way_of(tensor, from));
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::RECV, "gtopk:recv", tensors,
                                              std::vector{at}, tensors);
   work->source() = static_cast<std::uint32_t>(from);
   return run(std::move(work), c10d::kUnsetTimeout, [&](Communicator& communicator, Call call) {
-    communicator.run(gtopk::recv(at.bytes(), static_cast<std::uint32_t>(from), tag),
-                     std::move(call));
+    communicator.run(
+        gtopk::recv(at.buffer(type_to_move(tensor)), static_cast<std::uint32_t>(from), tag),
+        std::move(call));
   });
 }
 
 WorkPointer GtopkBackend::recvAnysource(std::vector<at::Tensor>& tensors, int tag) {
   const ClosesOnError closing(window_);
-  const Contiguous at = room(only(tensors, "recv"), "recv");
+  const at::Tensor& tensor = only(tensors, "recv");
+  const Contiguous at = room(tensor, "recv", way_of(tensor));
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::RECVANYSOURCE, "gtopk:recvAnySource",
                                              tensors, std::vector{at}, tensors);
   std::uint32_t& source = work->source();  // the engine keeps the Work until the operation is gone
   return run(std::move(work), c10d::kUnsetTimeout, [&](Communicator& communicator, Call call) {
-    communicator.run(recv_any(at.bytes(), tag, source), std::move(call));
+    communicator.run(recv_any(at.buffer(type_to_move(tensor)), tag, source), std::move(call));
   });
 }
 
@@ -311,27 +333,25 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
     return sparse_all_reduce_on_device(step, on_device, options,
                                        timeout.value_or(c10d::kUnsetTimeout), delivered);
   }
-  std::vector<Segment> segments;
+  Buffers pieces;
   for (const at::Tensor& tensor : tensors) {
-    const Contiguous& piece = at.emplace_back(contiguous(tensor));
-    segments.push_back({piece.bytes().data(), static_cast<std::uint64_t>(piece.memory.numel())});
+    pieces.push_back(at.emplace_back(contiguous(tensor)).buffer(type));
   }
-  void* residual_data = nullptr;
+  Buffer kept;
   if (residual) {
-    residual_data =
-        at.emplace_back(writable(*residual, "sparse_all_reduce's residual")).bytes().data();
+    at.push_back(writable(*residual, "sparse_all_reduce's residual"));
+    kept = at.back().buffer(accumulation_type(type));
   }
   if (momentum) {
-    options.momentum =
-        at.emplace_back(writable(*momentum, "sparse_all_reduce's momentum")).bytes().data();
+    at.push_back(writable(*momentum, "sparse_all_reduce's momentum"));
+    options.momentum = at.back().buffer(accumulation_type(type)).data;
   }
   const Delivered note = room_to_note(delivered, type, options.algorithm, at);
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLREDUCE, "gtopk:sparse_all_reduce",
                                              tensors, std::move(at), tensors);
   return run(std::move(work), timeout.value_or(c10d::kUnsetTimeout),
              [&](Communicator& communicator, Call call) {
-               communicator.run(gtopk::sparse_all_reduce(std::move(segments), residual_data, type,
-                                                         options, note),
+               communicator.run(gtopk::sparse_all_reduce(pieces, kept, options, note),
                                 std::move(call));
              });
 }

@@ -221,6 +221,8 @@ class GtopkBackend final : public c10d::Backend {
       const std::shared_ptr<DeviceStep>& step, const DeviceTensors& tensors,
       const SparseOptions& options, std::chrono::milliseconds timeout,
       const std::vector<at::Tensor>& delivered);
+  /// Whether the core can be handed the tensor's own memory, for messages with that rank or all.
+  [[nodiscard]] Way way_of(const at::Tensor& tensor, std::optional<int64_t> other = std::nullopt);
   /// A message of the host's is sent behind an earlier one that is still on its way from a device.
   void keep_order(Call& call);
   using Start = std::function<void(Communicator&, Call)>;

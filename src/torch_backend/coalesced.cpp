@@ -196,8 +196,9 @@ WorkPointer GtopkBackend::allgather_coalesced(std::vector<std::vector<at::Tensor
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLGATHER_COALESCED, "gtopk:all_gather",
                                              inputs, std::move(at), std::move(result));
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(coalesced(all_gather(rooms.spans(), type_of_all(inputs)), bytes_of(inputs)),
-                     std::move(call));
+    communicator.run(
+        coalesced(all_gather(Buffers(rooms.spans(), type_of_all(inputs))), bytes_of(inputs)),
+        std::move(call));
   });
 }
 
@@ -225,8 +226,9 @@ WorkPointer GtopkBackend::allgather_into_tensor_coalesced(std::vector<at::Tensor
                                              "gtopk:all_gather_into_tensor_coalesced", inputs,
                                              std::move(at), outputs);
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(coalesced(all_gather(rooms.spans(), type_of_all(inputs)), bytes_of(inputs)),
-                     std::move(call));
+    communicator.run(
+        coalesced(all_gather(Buffers(rooms.spans(), type_of_all(inputs))), bytes_of(inputs)),
+        std::move(call));
   });
 }
 
@@ -255,23 +257,21 @@ WorkPointer GtopkBackend::reduce_scatter_tensor_coalesced(std::vector<at::Tensor
     return at::cat(rows, 1);
   };
   const Contiguous all = contiguous(side_by_side());
-  std::vector<Segment> parts;
+  ConstBuffers parts;
   const auto elements = static_cast<std::uint64_t>(results.memory.numel());
-  parts.reserve(static_cast<std::size_t>(size_));
-  for (int rank = 0; rank < size_; ++rank) {
-    parts.push_back(
-        {all.bytes().data() + static_cast<std::size_t>(rank) * results.memory.nbytes(), elements});
+  for (std::uint64_t rank = 0; rank < static_cast<std::uint64_t>(size_); ++rank) {
+    parts.push_back(part_of(all.buffer(type), rank * elements, elements));
   }
-  const Segment own{results.memory.mutable_data_ptr(), elements};
+  const Buffer own{results.memory.mutable_data_ptr(), elements, type};
   std::vector<Contiguous> at = std::move(results.at);
   at.push_back({all.memory, all.memory});
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::COALESCED,
                                              "gtopk:reduce_scatter_tensor_coalesced", inputs,
                                              std::move(at), outputs);
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(coalesced(gtopk::reduce_scatter(std::move(parts), own, type, op, factor),
-                               sizes_of(outputs)),
-                     std::move(call));
+    communicator.run(
+        coalesced(gtopk::reduce_scatter(std::move(parts), own, op, factor), sizes_of(outputs)),
+        std::move(call));
   });
 }
 

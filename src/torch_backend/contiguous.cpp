@@ -37,14 +37,38 @@ Contiguous room_of(const at::Tensor& tensor) {
   return {tensor, host_memory(tensor.sizes(), tensor.scalar_type(), tensor.device())};
 }
 
-}  // namespace
-
-std::span<std::byte> Contiguous::bytes() const {
-  return {static_cast<std::byte*>(memory.mutable_data_ptr()), memory.nbytes()};
+Memory memory_of(const at::Tensor& tensor) {
+  return tensor.device().is_cpu() ? Memory{}
+                                  : cuda_memory(static_cast<std::int16_t>(tensor.device().index()));
 }
 
-std::span<const std::byte> Contiguous::read() const {
-  return {static_cast<const std::byte*>(memory.const_data_ptr()), memory.nbytes()};
+/// The tensor itself, once what the caller's current stream has been given is done with it.
+Contiguous in_place(const at::Tensor& tensor) {
+  Lanes::of(tensor.device()).on_reading([](const c10::Stream&) {});
+  return {tensor, tensor};
+}
+
+}  // namespace
+
+Buffer Contiguous::buffer(DataType dtype) const {
+  return {
+      Bytes(static_cast<std::byte*>(memory.mutable_data_ptr()), memory.nbytes(), memory_of(memory)),
+      dtype};
+}
+
+ConstBuffer Contiguous::read(DataType dtype) const {
+  return {ConstBytes(static_cast<const std::byte*>(memory.const_data_ptr()), memory.nbytes(),
+                     memory_of(memory)),
+          dtype};
+}
+
+Buffer part_of(const Buffer& all, std::uint64_t begin, std::uint64_t count) {
+  std::byte* const first = all.bytes().data() + gtopk::bytes_of(begin, all.dtype);
+  return {first, count, all.dtype, all.memory};
+}
+
+bool lies_in_order(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
 void Contiguous::copy_back() const {
@@ -54,8 +78,11 @@ void Contiguous::copy_back() const {
   }
 }
 
-Contiguous contiguous(const at::Tensor& tensor) {
+Contiguous contiguous(const at::Tensor& tensor, Way way) {
   const BelowAutograd below;
+  if (way == Way::kInPlace) {
+    return in_place(tensor);
+  }
   if (!tensor.device().is_cpu()) {
     const Contiguous staged = room_of(tensor);
     copy_elements(staged.memory, tensor);
@@ -77,12 +104,12 @@ Contiguous writable(const at::Tensor& tensor, const char* what) {
   return contiguous(tensor);
 }
 
-Contiguous room(const at::Tensor& tensor, const char* what) {
+Contiguous room(const at::Tensor& tensor, const char* what, Way way) {
   if (tensor.device().is_cpu()) {
     return writable(tensor, what);
   }
   check_writable(tensor, what);
-  return room_of(tensor);
+  return way == Way::kInPlace ? in_place(tensor) : room_of(tensor);
 }
 
 void copy_elements(const at::Tensor& to, const at::Tensor& from) {

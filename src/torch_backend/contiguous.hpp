@@ -5,8 +5,9 @@
 #pragma once
 
 #include <cstddef>
-#include <span>
+#include <cstdint>
 
+#include "gtopk/buffer.hpp"
 #include "src/torch_backend/torch_headers.hpp"
 
 namespace gtopk::torch_backend {
@@ -14,30 +15,46 @@ namespace gtopk::torch_backend {
 /// Nothing that this thread does to tensors while it lives is seen by autograd.
 using BelowAutograd = at::AutoDispatchBelowADInplaceOrView;
 
+/// Where the core gets at the elements of a tensor on a device.
+enum class Way : std::uint8_t {
+  kStaged,   ///< in pinned memory, with copies from and to it
+  kInPlace,  ///< on the device: whoever carries the message takes its memory
+};
+
 struct Contiguous {
   at::Tensor tensor;
-  at::Tensor memory;  ///< contiguous, the host's: the tensor itself, or a copy of it
+  at::Tensor memory;  ///< contiguous: the tensor itself, or a copy of it in the host's memory
 
   /// In the host's memory, both.
   [[nodiscard]] bool is_copy() const { return !memory.is_same(tensor) && !is_staged(); }
-  /// The tensor is on a device.
-  [[nodiscard]] bool is_staged() const { return !tensor.device().is_cpu(); }
-  [[nodiscard]] std::span<std::byte> bytes() const;
-  [[nodiscard]] std::span<const std::byte> read() const;
+  /// The tensor is on a device, its memory the host's.
+  [[nodiscard]] bool is_staged() const {
+    return !tensor.device().is_cpu() && memory.device().is_cpu();
+  }
+  [[nodiscard]] bool is_in_place() const { return !memory.device().is_cpu(); }
+  /// Elements of that type; see type_to_move() for those that are only moved.
+  [[nodiscard]] Buffer buffer(DataType dtype) const;
+  [[nodiscard]] ConstBuffer read(DataType dtype) const;
   /// Writes a copy back to the tensor. Any thread; throws what torch throws.
   void copy_back() const;
 };
 
 /// For reading. Of a tensor on a device this is pinned memory that holds its elements once the
 /// operation's DeviceCall says so.
-[[nodiscard]] Contiguous contiguous(const at::Tensor& tensor);
+[[nodiscard]] Contiguous contiguous(const at::Tensor& tensor, Way way = Way::kStaged);
 /// For writing, too. Throws ValueError where elements of the tensor share memory.
 [[nodiscard]] Contiguous writable(const at::Tensor& tensor, const char* what);
 /// For writing alone: on a device nothing is read.
-[[nodiscard]] Contiguous room(const at::Tensor& tensor, const char* what);
+[[nodiscard]] Contiguous room(const at::Tensor& tensor, const char* what, Way way = Way::kStaged);
 
 /// Throws ValueError as writable() does.
 void check_writable(const at::Tensor& tensor, const char* what);
+
+/// Whether the tensor's elements lie one after the other as they are, for Way::kInPlace.
+[[nodiscard]] bool lies_in_order(const at::Tensor& tensor);
+
+/// Some elements of contiguous ones.
+[[nodiscard]] Buffer part_of(const Buffer& all, std::uint64_t begin, std::uint64_t count);
 
 /// `from`, wherever it is, into `to`, contiguous memory of as many elements, as contiguous() does.
 void copy_elements(const at::Tensor& to, const at::Tensor& from);

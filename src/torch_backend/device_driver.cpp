@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "gtopk/error.hpp"
 #include "src/torch_backend/torch_headers.hpp"
 
 namespace gtopk::torch_backend {
@@ -37,6 +38,9 @@ DeviceDriver load_driver() {
   find_in_driver(library, name, "cuLaunchHostFunc", driver.launch_host_function);
   find_in_driver(library, name, "cuStreamIsCapturing", driver.is_capturing);
   find_in_driver(library, name, "cuGetErrorName", driver.error_name);
+  find_in_driver(library, name, "cuDeviceGet", driver.device_of);
+  find_in_driver(library, name, "cuDevicePrimaryCtxRetain", driver.retain_context);
+  find_in_driver(library, name, "cuCtxSetCurrent", driver.set_context);
   return driver;
 }
 
@@ -45,6 +49,22 @@ DeviceDriver load_driver() {
 const char* DeviceDriver::name_of(Result error) const {
   const char* name = nullptr;
   return error_name(error, &name) == 0 && name != nullptr ? name : "an unknown error";
+}
+
+void DeviceDriver::make_current(int ordinal) const {
+  const auto check = [&](Result result, const char* what) {
+    if (result != 0) {
+      throw Error(ErrorKind::kTransport,
+                  c10::str("the CUDA driver cannot ", what, " device ", ordinal,
+                           " for the engine's thread: ", name_of(result), " (", result, ")"));
+    }
+  };
+  int device = 0;
+  Context context = nullptr;
+  check(device_of(&device, ordinal), "find");
+  // Kept until the process ends, as torch keeps it.
+  check(retain_context(&context, device), "retain the context of");
+  check(set_context(context), "make current");
 }
 
 const DeviceDriver& DeviceDriver::get() {

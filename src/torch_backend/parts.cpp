@@ -18,21 +18,41 @@ using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 /// Kept as long as the network needs it; nothing is copied back.
 Contiguous held(const Contiguous& read) { return {read.memory, read.memory}; }
 
-Segment segment(const Contiguous& at) {
-  return {at.bytes().data(), static_cast<std::uint64_t>(at.memory.numel())};
-}
-
-/// `count` segments of equal size.
-std::vector<Segment> equal_segments(const Contiguous& at, int count) {
-  std::vector<Segment> parts;
-  parts.reserve(static_cast<std::size_t>(count));
-  const std::size_t bytes = at.bytes().size() / static_cast<std::size_t>(count);
-  const auto elements = static_cast<std::uint64_t>(at.memory.numel() / count);
+/// `count` parts of equal size.
+Buffers equal_parts(const Buffer& all, int count) {
+  Buffers parts;
+  const std::uint64_t each = all.count / static_cast<std::uint64_t>(count);
   for (int part = 0; part < count; ++part) {
-    parts.push_back({at.bytes().data() + static_cast<std::size_t>(part) * bytes, elements});
+    parts.push_back(part_of(all, static_cast<std::uint64_t>(part) * each, each));
   }
   return parts;
 }
+
+/// The elements of contiguous ones that lie there.
+at::Tensor elements_at(const at::Tensor& memory, const ConstBuffer& part) {
+  const BelowAutograd below;
+  const auto size = static_cast<std::ptrdiff_t>(memory.element_size());
+  const auto* const first = static_cast<const std::byte*>(memory.const_data_ptr());
+  const ConstBytes bytes = part.bytes();
+  return memory.view(-1).narrow(0, (bytes.data() - first) / size,
+                                static_cast<std::ptrdiff_t>(bytes.size()) / size);
+}
+
+/// What this rank sends to itself. On a device it is copied to where it belongs, as the core copies
+/// nothing there, which is told of that place then.
+ConstBuffer kept(const ConstBuffer& part, const at::Tensor& from, const Buffer& room,
+                 const at::Tensor& to) {
+  const bool to_copy = !room.memory.is_host() && part.data != room.data &&
+                       part.count == room.count && part.count != 0;
+  if (!to_copy) {
+    return part;
+  }
+  copy_elements(elements_at(to, room), elements_at(from, part));
+  return room;
+}
+
+/// In place only if both are.
+Way common(Way one, Way other) { return one == other ? one : Way::kStaged; }
 
 void check_list(const std::vector<at::Tensor>& tensors, int size, at::ScalarType dtype,
                 const char* what) {
@@ -61,9 +81,8 @@ std::vector<at::Tensor> list_on_root(const std::vector<std::vector<at::Tensor>>&
 
 /// One piece per rank of a tensor cut along its first dimension: into the numbers of rows that
 /// `splits` says, or into equal ones.
-std::vector<std::span<std::byte>> split_rows(const Contiguous& at, int size,
-                                             const std::vector<int64_t>& splits,
-                                             const char* which) {
+Buffers split_rows(const Contiguous& at, DataType type, int size,
+                   const std::vector<int64_t>& splits, const char* which) {
   const at::IntArrayRef shape = at.memory.sizes();
   TORCH_CHECK_VALUE(!shape.empty(), "gtopk: all_to_all_single needs an ", which,
                     " of one dimension or more, given a scalar");
@@ -82,12 +101,14 @@ std::vector<std::span<std::byte>> split_rows(const Contiguous& at, int size,
   TORCH_CHECK_VALUE(counts.size() == static_cast<std::size_t>(size) && sum == rows,
                     "gtopk: all_to_all_single needs ", size, " ", which, " splits that add up to ",
                     rows, " rows, given ", counts);
-  const std::size_t row = rows == 0 ? 0 : at.bytes().size() / static_cast<std::size_t>(rows);
-  std::vector<std::span<std::byte>> pieces;
-  std::size_t begin = 0;
+  const Buffer all = at.buffer(type);
+  const std::uint64_t row = rows == 0 ? 0 : all.count / static_cast<std::uint64_t>(rows);
+  Buffers pieces;
+  std::uint64_t begin = 0;
   for (const int64_t count : counts) {
-    pieces.push_back(at.bytes().subspan(begin, static_cast<std::size_t>(count) * row));
-    begin += pieces.back().size();
+    const std::uint64_t elements = static_cast<std::uint64_t>(count) * row;
+    pieces.push_back(part_of(all, begin, elements));
+    begin += elements;
   }
   return pieces;
 }
@@ -110,14 +131,14 @@ WorkPointer GtopkBackend::reduce_scatter(std::vector<at::Tensor>& outputs,
   const auto [op, factor] = reduction(opts.reduceOp);
   const Contiguous result = room(output, kWhat);
   std::vector<Contiguous> at{result};
-  std::vector<Segment> parts;
+  ConstBuffers parts;
   for (const at::Tensor& input : inputs[0]) {
-    parts.push_back(segment(at.emplace_back(held(contiguous(input)))));
+    parts.push_back(at.emplace_back(held(contiguous(input))).read(type));
   }
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::REDUCE_SCATTER, "gtopk:reduce_scatter",
                                              inputs[0], std::move(at), outputs);
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(gtopk::reduce_scatter(std::move(parts), segment(result), type, op, factor),
+    communicator.run(gtopk::reduce_scatter(std::move(parts), result.buffer(type), op, factor),
                      std::move(call));
   });
 }
@@ -139,9 +160,9 @@ WorkPointer GtopkBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& i
                                              "gtopk:_reduce_scatter_base", std::vector{input},
                                              std::vector{result, whole}, std::vector{output});
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(
-        gtopk::reduce_scatter(equal_segments(whole, size_), segment(result), type, op, factor),
-        std::move(call));
+    communicator.run(gtopk::reduce_scatter(equal_parts(whole.buffer(type), size_),
+                                           result.buffer(type), op, factor),
+                     std::move(call));
   });
 }
 
@@ -155,17 +176,22 @@ WorkPointer GtopkBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
   check_dense(output, kWhat);
   TORCH_CHECK_VALUE(output.dtype() == input.dtype(), "gtopk: ", kWhat,
                     " needs tensors of one dtype, given ", input.dtype(), " and ", output.dtype());
-  const Contiguous sent = held(contiguous(input));
-  const Contiguous received = room(output, kWhat);
-  std::vector<std::span<std::byte>> parts = split_rows(sent, size_, input_splits, "input");
-  std::vector<std::span<std::byte>> rooms = split_rows(received, size_, output_splits, "output");
+  const Way way = common(way_of(input), way_of(output));
+  const Contiguous sent = held(contiguous(input, way));
+  const Contiguous received = room(output, kWhat, way);
+  const DataType type = type_to_move(input);
+  const Buffers given = split_rows(sent, type, size_, input_splits, "input");
+  Buffers rooms = split_rows(received, type, size_, output_splits, "output");
+  ConstBuffers parts;
+  for (const Buffer& part : given) {
+    const bool own = parts.size() == static_cast<std::size_t>(rank_);
+    parts.push_back(own ? kept(part, sent.memory, rooms[parts.size()], received.memory) : part);
+  }
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLTOALL_BASE, "gtopk:all_to_all",
                                              std::vector{input}, std::vector{sent, received},
                                              std::vector{output});
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(
-        all_to_all({parts.begin(), parts.end()}, std::move(rooms), type_to_move(input)),
-        std::move(call));
+    communicator.run(all_to_all(std::move(parts), std::move(rooms)), std::move(call));
   });
 }
 
@@ -177,22 +203,26 @@ WorkPointer GtopkBackend::alltoall(std::vector<at::Tensor>& outputs,
   TORCH_CHECK_VALUE(!inputs.empty(), "gtopk: ", kWhat, " of no tensors");
   check_list(inputs, size_, inputs.front().scalar_type(), kWhat);
   check_list(outputs, size_, inputs.front().scalar_type(), kWhat);
+  const DataType type = type_to_move(inputs.front());
   std::vector<Contiguous> at;
-  std::vector<std::span<const std::byte>> parts;
-  std::vector<std::span<std::byte>> rooms;
-  parts.reserve(inputs.size());
-  rooms.reserve(outputs.size());
-  for (const at::Tensor& input : inputs) {
-    parts.push_back(at.emplace_back(held(contiguous(input))).read());
-  }
-  for (const at::Tensor& output : outputs) {
-    rooms.push_back(at.emplace_back(room(output, kWhat)).bytes());
+  ConstBuffers parts;
+  Buffers rooms;
+  for (int rank = 0; rank < size_; ++rank) {
+    const at::Tensor& input = inputs[static_cast<std::size_t>(rank)];
+    const at::Tensor& output = outputs[static_cast<std::size_t>(rank)];
+    const bool own = rank == rank_;
+    const Way in = own ? common(way_of(input), way_of(output)) : way_of(input, rank);
+    const Contiguous sent = at.emplace_back(held(contiguous(input, in)));
+    const Way out = own ? in : way_of(output, rank);
+    const Contiguous received = at.emplace_back(room(output, kWhat, out));
+    rooms.push_back(received.buffer(type));
+    const ConstBuffer part = sent.read(type);
+    parts.push_back(own ? kept(part, sent.memory, rooms[rooms.size() - 1], received.memory) : part);
   }
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLTOALL, "gtopk:all_to_all", inputs,
                                              std::move(at), outputs);
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(all_to_all(std::move(parts), std::move(rooms), type_to_move(inputs.front())),
-                     std::move(call));
+    communicator.run(all_to_all(std::move(parts), std::move(rooms)), std::move(call));
   });
 }
 
@@ -206,10 +236,9 @@ WorkPointer GtopkBackend::reduce(std::vector<at::Tensor>& tensors,
   const Contiguous at = root ? writable(tensor, "reduce") : held(contiguous(tensor));
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::REDUCE, "gtopk:reduce", tensors,
                                              std::vector{at}, tensors);
-  const Segment data = segment(at);
+  const Buffer data = at.buffer(type);
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(gtopk::reduce(data.data, data.size, static_cast<std::uint32_t>(opts.rootRank),
-                                   type, op, factor),
+    communicator.run(gtopk::reduce(data, static_cast<std::uint32_t>(opts.rootRank), op, factor),
                      std::move(call));
   });
 }
@@ -221,19 +250,29 @@ WorkPointer GtopkBackend::gather(std::vector<std::vector<at::Tensor>>& outputs,
   const at::Tensor& input = only(inputs, kWhat);
   const std::vector<at::Tensor> list =
       list_on_root(outputs, rank_ == opts.rootRank, input.scalar_type(), size_, kWhat);
-  const Contiguous sent = held(contiguous(input));
+  const DataType type = type_to_move(input);
+  // The root's own part goes the way of its place.
+  const Way way = list.empty()
+                      ? way_of(input, opts.rootRank)
+                      : common(way_of(input), way_of(list[static_cast<std::size_t>(rank_)]));
+  const Contiguous sent = held(contiguous(input, way));
   std::vector<Contiguous> at{sent};
-  std::vector<std::span<std::byte>> rooms;
-  rooms.reserve(list.size());
-  for (const at::Tensor& output : list) {
-    rooms.push_back(at.emplace_back(room(output, kWhat)).bytes());
+  Buffers rooms;
+  ConstBuffer data = sent.read(type);
+  for (int rank = 0; rank < static_cast<int>(list.size()); ++rank) {
+    const at::Tensor& output = list[static_cast<std::size_t>(rank)];
+    at.push_back(room(output, kWhat, rank == rank_ ? way : way_of(output, rank)));
+    rooms.push_back(at.back().buffer(type));
+    if (rank == rank_) {
+      data = kept(data, sent.memory, at.back().buffer(type), at.back().memory);
+    }
   }
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::GATHER, "gtopk:gather", inputs,
                                              std::move(at), list);
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(gtopk::gather(sent.read(), std::move(rooms),
-                                   static_cast<std::uint32_t>(opts.rootRank), type_to_move(input)),
-                     std::move(call));
+    communicator.run(
+        gtopk::gather(data, std::move(rooms), static_cast<std::uint32_t>(opts.rootRank)),
+        std::move(call));
   });
 }
 
@@ -262,19 +301,25 @@ WorkPointer GtopkBackend::scatter(std::vector<at::Tensor>& outputs,
   const at::Tensor& output = only(outputs, kWhat);
   const std::vector<at::Tensor> list =
       list_on_root(inputs, rank_ == opts.rootRank, output.scalar_type(), size_, kWhat);
-  const Contiguous received = room(output, kWhat);
+  const DataType type = type_to_move(output);
+  const Way way = list.empty()
+                      ? way_of(output, opts.rootRank)
+                      : common(way_of(output), way_of(list[static_cast<std::size_t>(rank_)]));
+  const Contiguous received = room(output, kWhat, way);
   std::vector<Contiguous> at{received};
-  std::vector<std::span<const std::byte>> parts;
-  parts.reserve(list.size());
-  for (const at::Tensor& input : list) {
-    parts.push_back(at.emplace_back(held(contiguous(input))).read());
+  const Buffer into = received.buffer(type);
+  ConstBuffers parts;
+  for (int rank = 0; rank < static_cast<int>(list.size()); ++rank) {
+    const at::Tensor& input = list[static_cast<std::size_t>(rank)];
+    at.push_back(held(contiguous(input, rank == rank_ ? way : way_of(input, rank))));
+    const ConstBuffer part = at.back().read(type);
+    parts.push_back(rank == rank_ ? kept(part, at.back().memory, into, received.memory) : part);
   }
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::SCATTER, "gtopk:scatter", list,
                                              std::move(at), outputs);
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
     communicator.run(
-        gtopk::scatter(std::move(parts), received.bytes(),
-                       static_cast<std::uint32_t>(opts.rootRank), type_to_move(output)),
+        gtopk::scatter(std::move(parts), into, static_cast<std::uint32_t>(opts.rootRank)),
         std::move(call));
   });
 }

@@ -2,9 +2,14 @@
 
 #include <mutex>
 
+#include "src/torch_backend/device_driver.hpp"
 #include "src/torch_backend/forks.hpp"
 
 namespace gtopk::torch_backend {
+
+Runtime::Runtime() : process(Process::start()) {
+  process->use([](Memory memory) { DeviceDriver::get().make_current(memory.device); });
+}
 
 std::shared_ptr<Runtime> Runtime::get() {
   static std::weak_ptr<Runtime> running;

@@ -10,7 +10,7 @@
 namespace gtopk::torch_backend {
 
 struct Runtime {
-  Runtime() : process(Process::start()) {}
+  Runtime();
 
   Completer completer;  // ends last: the process hands it what it lets go of
   std::shared_ptr<Process> process;

@@ -117,10 +117,11 @@ TEST(Agreement, HasTheSameFingerprintEverywhere) {
 
 TEST(Agreement, CountsTheTypeOfWhatIsOnlyMoved) {
   std::array<std::byte, 8> data{};
-  EXPECT_NE(broadcast(data, 0, DataType::kFloat32).agreement.fingerprint(),
-            broadcast(data, 0, DataType::kInt32).agreement.fingerprint());
-  EXPECT_NE(all_gather({data, data}, DataType::kFloat32).agreement.fingerprint(),
-            all_gather({data, data}, DataType::kInt32).agreement.fingerprint());
+  EXPECT_NE(broadcast({data, DataType::kFloat32}, 0).agreement.fingerprint(),
+            broadcast({data, DataType::kInt32}, 0).agreement.fingerprint());
+  EXPECT_NE(
+      all_gather({{data, DataType::kFloat32}, {data, DataType::kFloat32}}).agreement.fingerprint(),
+      all_gather({{data, DataType::kInt32}, {data, DataType::kInt32}}).agreement.fingerprint());
 }
 
 /// An operation's view of rank 1 of 3, without a running operation.

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "gtopk/buffer.hpp"
 #include "gtopk/types.hpp"
 #include "src/reference/reference.hpp"
 #include "tests/support/calls.hpp"
@@ -44,10 +45,10 @@ inline std::vector<Sizes> layouts(std::uint32_t ranks, std::uint64_t mean) {
   return {Sizes(ranks, mean), uneven, last_alone};
 }
 
-inline std::vector<Segment> segments(reference::Bytes& bytes, const Sizes& sizes, DataType type) {
-  std::vector<Segment> parts;
+inline Buffers buffers(reference::Bytes& bytes, const Sizes& sizes, DataType type) {
+  Buffers parts;
   for (std::uint32_t part = 0; part < sizes.size(); ++part) {
-    parts.push_back({bytes.data() + before(sizes, part) * size_of(type), sizes[part]});
+    parts.push_back({bytes.data() + before(sizes, part) * size_of(type), sizes[part], type});
   }
   return parts;
 }

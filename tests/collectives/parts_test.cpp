@@ -21,11 +21,11 @@ namespace {
 using reference::Bytes;
 using support::InprocRanks;
 using test::before;
+using test::buffers;
 using test::constant;
 using test::expect_good;
 using test::layouts;
 using test::network;
-using test::segments;
 using test::Sizes;
 using test::spans;
 using test::total;
@@ -73,8 +73,8 @@ void expect_reduce_scatter(const Sizes& sizes, DataType type, ReduceOp op, std::
   }
   InprocRanks ranks(size, network(seed));
   const auto endings = ranks.run([&](std::uint32_t rank) {
-    return gtopk::reduce_scatter(segments(inputs[rank], sizes, type),
-                                 {outputs[rank].data(), sizes[rank]}, type, op,
+    return gtopk::reduce_scatter(buffers(inputs[rank], sizes, type),
+                                 {outputs[rank].data(), sizes[rank], type}, op,
                                  test::factor_of(rank, op));
   });
   expect_good(endings);
@@ -137,8 +137,8 @@ TEST_P(Parts, ReduceScatterWritesIntoItsOwnPart) {
     const auto expected = defined_reduce_scatter(inputs, sizes, DataType::kFloat32, ReduceOp::kSum);
     InprocRanks ranks(size, network(d));
     expect_good(ranks.run([&](std::uint32_t rank) {
-      const std::vector<Segment> parts = segments(inputs[rank], sizes, DataType::kFloat32);
-      return gtopk::reduce_scatter(parts, parts[rank], DataType::kFloat32);
+      const Buffers parts = buffers(inputs[rank], sizes, DataType::kFloat32);
+      return gtopk::reduce_scatter(parts, parts[rank]);
     }));
     for (std::uint32_t rank = 0; rank < size; ++rank) {
       const auto begin = inputs[rank].begin() + static_cast<std::ptrdiff_t>(rank * d * 4);
@@ -189,7 +189,7 @@ TEST_P(Parts, ReduceGivesTheRootTheBitsOfTheAllReduceAndLeavesTheOthersAlone) {
       std::vector<Bytes> data = inputs;
       InprocRanks ranks(size, network(d + root));
       expect_good(ranks.run([&](std::uint32_t rank) {
-        return gtopk::reduce(data[rank].data(), d, root, DataType::kFloat32, op,
+        return gtopk::reduce({data[rank].data(), d, DataType::kFloat32}, root, op,
                              test::factor_of(rank, op));
       }));
       inputs[root] = test::defined_all_reduce(test::multiplied(inputs, DataType::kFloat32, op), d,

@@ -20,9 +20,9 @@ namespace {
 using reference::Bytes;
 using support::InprocRanks;
 using test::before;
+using test::buffers;
 using test::constant;
 using test::network;
-using test::segments;
 using test::Sizes;
 using test::spans;
 using test::total;
@@ -56,8 +56,8 @@ TEST(PartsThatDiffer, OfReduceScatterAreAnErrorOnEveryRank) {
     std::vector<Bytes> memory(4, Bytes(5 * d * 4));
     const auto call = [&](const Sizes& sizes, DataType type, ReduceOp op) {
       return [&memory, sizes, type, op](std::uint32_t rank) {
-        std::vector<Segment> parts = segments(memory[rank], sizes, type);
-        return gtopk::reduce_scatter(parts, parts[rank], type, op);
+        const Buffers parts = buffers(memory[rank], sizes, type);
+        return gtopk::reduce_scatter(parts, parts[rank], op);
       };
     };
     const auto usual = call(Sizes(4, d), DataType::kFloat32, ReduceOp::kSum);
@@ -106,7 +106,7 @@ TEST(PartsThatDiffer, OfReduceAreAnErrorOnEveryRank) {
     std::vector<Bytes> memory(3, Bytes(4 * d + 4));
     const auto call = [&](std::uint64_t elements, std::uint32_t root) {
       return [&memory, elements, root](std::uint32_t rank) {
-        return gtopk::reduce(memory[rank].data(), elements, root, DataType::kFloat32);
+        return gtopk::reduce({memory[rank].data(), elements, DataType::kFloat32}, root);
       };
     };
     expect_mismatch(3, call(d, 0), call(d, 2), {"root=0)", "root=2)"});
@@ -183,11 +183,11 @@ TEST(PartsThatDiffer, FromWhatTheGroupWantsAreRefused) {
     }
     return "taken";
   };
-  const auto parts = segments(memory, {2, 3, 4}, DataType::kFloat32);
-  EXPECT_EQ(refusal(reduce_scatter(parts, parts[1], DataType::kFloat32)), "taken");
-  EXPECT_THAT(refusal(reduce_scatter({parts[0], parts[1]}, parts[1], DataType::kFloat32)),
+  const auto parts = buffers(memory, {2, 3, 4}, DataType::kFloat32);
+  EXPECT_EQ(refusal(reduce_scatter(parts, parts[1])), "taken");
+  EXPECT_THAT(refusal(reduce_scatter({parts[0], parts[1]}, parts[1])),
               HasSubstr("3 expected, 2 given"));
-  EXPECT_THAT(refusal(reduce_scatter(parts, parts[0], DataType::kFloat32)),
+  EXPECT_THAT(refusal(reduce_scatter(parts, parts[0])),
               HasSubstr("part 1's size, 3 elements; given 2"));
 
   const auto rooms = spans(memory, {2, 3, 4});

@@ -38,13 +38,13 @@ class Uncounted final : public transport::Transport {
     return port_.peer(peer);
   }
   [[nodiscard]] bool connected(PeerId peer) const override { return port_.connected(peer); }
-  void send(PeerId peer, Tag tag, const void* data, std::size_t bytes, Request& request) override {
+  void send(PeerId peer, Tag tag, ConstBytes data, Request& request) override {
     const Counting off(false);
-    port_.send(peer, tag, data, bytes, request);
+    port_.send(peer, tag, data, request);
   }
-  void recv(PeerId peer, Tag tag, void* data, std::size_t bytes, Request& request) override {
+  void recv(PeerId peer, Tag tag, Bytes data, Request& request) override {
     const Counting off(false);
-    port_.recv(peer, tag, data, bytes, request);
+    port_.recv(peer, tag, data, request);
   }
   void cancel(Request& request) override { port_.cancel(request); }
   void give_up(PeerId peer) override { port_.give_up(peer); }
@@ -124,18 +124,17 @@ class Ranks {
       if (collective == "all_reduce") {
         specs.push_back(gtopk::all_reduce(tensor.data(), d, DataType::kFloat32));
       } else if (collective == "reduce_scatter") {
-        std::vector<Segment> parts;
+        Buffers parts;
         for (std::size_t part = 0; part < size; ++part) {
-          parts.push_back({&tensor[part * d], d});
+          parts.push_back({&tensor[part * d], d, DataType::kFloat32});
         }
-        const Segment own = parts[specs.size()];
-        specs.push_back(gtopk::reduce_scatter(std::move(parts), own, DataType::kFloat32));
+        specs.push_back(gtopk::reduce_scatter(parts, parts[specs.size()]));
       } else {
-        std::vector<std::span<std::byte>> rooms;
+        Buffers rooms;
         for (std::size_t part = 0; part < size; ++part) {
-          rooms.push_back(std::as_writable_bytes(std::span(tensor).subspan(part * d, d)));
+          rooms.push_back(std::span(tensor).subspan(part * d, d));
         }
-        specs.push_back(gtopk::all_gather(std::move(rooms), DataType::kFloat32));
+        specs.push_back(gtopk::all_gather(std::move(rooms)));
       }
       specs.back().timeout = std::chrono::seconds(30);
       specs.back().done = [&ended](const std::exception_ptr& error) { ended += error ? 0 : 1; };

@@ -75,10 +75,8 @@ TEST_F(Recorded, ACollectiveIsToldWithItsNumberItsArgumentsAndItsTimes) {
 }
 
 TEST_F(Recorded, SizesAreElementsWhereTheAgreementCountsBytes) {
-  for (const SharedEnding& ending : ranks_.run([&](std::uint32_t rank) {
-         return gtopk::broadcast(std::as_writable_bytes(std::span(values_[rank])), 0,
-                                 DataType::kInt64);
-       })) {
+  for (const SharedEnding& ending :
+       ranks_.run([&](std::uint32_t rank) { return gtopk::broadcast(values_[rank], 0); })) {
     ASSERT_TRUE(ending->good()) << ending->text();
   }
   EXPECT_EQ(record()["entries"][0]["input_sizes"], json::parse("[[3]]"));

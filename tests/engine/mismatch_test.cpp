@@ -203,11 +203,11 @@ TEST(MismatchedCollectives, OfAnyTwoKindsAreAnErrorOnEveryRank) {
        [&](auto&, auto, auto& memory) { return gtopk::broadcast(one_room(memory, 3000), 1); }},
       {"broadcast(bytes=3000, dtype=float32, root=0)",
        [&](auto&, auto, auto& memory) {
-         return gtopk::broadcast(one_room(memory, 3000), 0, DataType::kFloat32);
+         return gtopk::broadcast({one_room(memory, 3000), DataType::kFloat32}, 0);
        }},
       {"broadcast(bytes=3000, dtype=opaque(9), root=0)",
        [&](auto&, auto, auto& memory) {
-         return gtopk::broadcast(one_room(memory, 3000), 0, opaque_type(9));
+         return gtopk::broadcast({one_room(memory, 3000), opaque_type(9)}, 0);
        }},
       {"all_gather(bytes=50, dtype=uint8)",
        [&](InprocRanks& ranks, auto, auto& memory) {
@@ -223,7 +223,7 @@ TEST(MismatchedCollectives, OfAnyTwoKindsAreAnErrorOnEveryRank) {
          for (std::uint32_t i = 0; i < ranks.size(); ++i) {
            rooms.emplace_back(one_room(memory, 50));
          }
-         return gtopk::all_gather(std::move(rooms), DataType::kBfloat16);
+         return gtopk::all_gather(Buffers(rooms, DataType::kBfloat16));
        }},
       {text_of(usual("gtopk-tree", 100)),
        [&](InprocRanks& /*ranks*/, auto /*rank*/, auto& memory) {

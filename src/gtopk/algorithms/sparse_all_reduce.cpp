@@ -11,6 +11,7 @@
 
 #include "gtopk/collectives.hpp"
 #include "gtopk/error.hpp"
+#include "src/collectives/memory.hpp"
 #include "src/gtopk/algorithms/automatic.hpp"
 #include "src/gtopk/algorithms/delivery.hpp"
 #include "src/gtopk/algorithms/exchange_phase.hpp"
@@ -177,24 +178,50 @@ Collective collective(SparseCall call) {
 
 namespace gtopk {
 
-Collective sparse_all_reduce(void* tensor, void* residual, std::uint64_t d, DataType dtype,
-                             const SparseOptions& options) {
-  return sparse::collective({tensor, residual, d, dtype, options, {}, {}});
+namespace {
+
+/// Throws Error{kInvalidArgument} for a residual that does not fit d elements of that type.
+void check_residual(const Buffer& residual, std::uint64_t d, DataType dtype) {
+  if (residual.data == nullptr ||
+      (residual.count == d && residual.dtype == accumulation_type(dtype))) {
+    return;
+  }
+  throw Error(
+      ErrorKind::kInvalidArgument,
+      fmt::format("sparse_all_reduce of {} elements of {} expected a residual of as many of "
+                  "{}; seen: {} of {}",
+                  d, name_of(dtype), name_of(accumulation_type(dtype)), residual.count,
+                  name_of(residual.dtype)));
 }
 
-Collective sparse_all_reduce(std::vector<Segment> tensor, void* residual, DataType dtype,
-                             const SparseOptions& options, const Delivered& delivered) {
-  const auto pieces = std::make_shared<const std::vector<Segment>>(std::move(tensor));
+}  // namespace
+
+Collective sparse_all_reduce(Buffer tensor, Buffer residual, const SparseOptions& options) {
+  check_residual(residual, tensor.count, tensor.dtype);
+  Collective collective =
+      sparse::collective({tensor.data, residual.data, tensor.count, tensor.dtype, options, {}, {}});
+  collectives::take_host_only(collective,
+                              tensor.memory.is_host() ? residual.memory : tensor.memory);
+  return collective;
+}
+
+Collective sparse_all_reduce(const Buffers& tensor, Buffer residual, const SparseOptions& options,
+                             const Delivered& delivered) {
+  std::vector<Segment> segments;
   sparse::SparseCall call;
-  call.tensor = sparse::Segments<void>(std::span<const Segment>(*pieces));
-  call.residual = residual;
-  for (const Segment& piece : *pieces) {
-    call.d += piece.size;
+  call.dtype = collectives::type_of_all("sparse_all_reduce", tensor);
+  for (const Buffer& piece : tensor) {
+    segments.push_back({piece.data, piece.count});
+    call.d += piece.count;
   }
-  call.dtype = dtype;
+  check_residual(residual, call.d, call.dtype);
+  const auto pieces = std::make_shared<const std::vector<Segment>>(std::move(segments));
+  call.tensor = sparse::Segments<void>(std::span<const Segment>(*pieces));
+  call.residual = residual.data;
   call.options = options;
   call.delivered = delivered;
   Collective collective = sparse::collective(std::move(call));
+  collectives::take_host_only(collective, collectives::memory_of(tensor, residual.memory));
   collective.body = [pieces, body = std::move(collective.body)](engine::GroupView& group) {
     return body(group);
   };

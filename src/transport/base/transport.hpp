@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "gtopk/memory.hpp"
 #include "src/transport/base/clock.hpp"
 #include "src/transport/base/request.hpp"
 #include "src/transport/base/tag.hpp"
@@ -103,9 +104,13 @@ class Transport {
   /// kPeerFailed. Messages of one sender over one connection are matched with receives in the order
   /// in which they were sent; for control messages callers rely on it: when one arrives, every
   /// earlier message of its sender over that connection has been matched or is unexpected.
-  virtual void send(PeerId peer, Tag tag, const void* data, std::size_t bytes,
-                    Request& request) = 0;
-  virtual void recv(PeerId peer, Tag tag, void* data, std::size_t bytes, Request& request) = 0;
+  virtual void send(PeerId peer, Tag tag, ConstBytes data, Request& request) = 0;
+  virtual void recv(PeerId peer, Tag tag, Bytes data, Request& request) = 0;
+  /// Whether messages to and from the peer may lie in memory of that kind at this end, whatever
+  /// they lie in at the other. Never changes.
+  [[nodiscard]] virtual bool takes(Memory::Kind kind, PeerId /*peer*/) const {
+    return kind == Memory::Kind::kHost;
+  }
 
   /// Whether there is an endpoint to the peer that has not ended, or will be as soon as its address
   /// is found.

@@ -46,6 +46,8 @@ struct FabricOptions {
   bool reorder = true;
   /// From each rank to each other.
   std::uint32_t connections = 1;
+  /// Whether ports take memory of a device's, which must be the host's all the same.
+  bool takes_devices = false;
 };
 
 /// Whether the network finds out that a process died: TCP does, shared memory does not.
@@ -62,8 +64,9 @@ struct Traffic {
 struct PortCounters {
   std::array<Traffic, kTagKinds> by_kind;                    ///< indexed by TagKind
   std::array<std::uint64_t, kMostConnections> bytes_over{};  ///< sent over each connection
-  std::uint64_t discarded = 0;                               ///< messages taken by discard()
-  std::uint64_t discards = 0;                                ///< calls of it
+  std::uint64_t on_devices = 0;    ///< messages sent from, or received into, a device's memory
+  std::uint64_t discarded = 0;     ///< messages taken by discard()
+  std::uint64_t discards = 0;      ///< calls of it
   std::uint64_t wrong_source = 0;  ///< receives whose message came from another peer than they name
   std::uint64_t arrived_after_close = 0;  ///< messages that found the port closed
   std::vector<Tag> unexpected_at_close;   ///< messages that had arrived and nobody received

@@ -95,10 +95,18 @@ void Port::connect(Peer& peer) {
   fabric_.connected(rank_, peer.rank);
 }
 
-void Port::send(PeerId peer, Tag tag, const void* data, std::size_t bytes, Request& request) {
+void Port::admit(Memory memory, PeerId peer) {
+  if (!takes(memory.kind, peer)) {
+    throw std::logic_error("a message in memory that the port does not take");
+  }
+  seat().counters.on_devices += memory.is_host() ? 0 : 1;
+}
+
+void Port::send(PeerId peer, Tag tag, ConstBytes data, Request& request) {
   if (closed_) {
     throw std::logic_error("send on a closed port");
   }
+  admit(data.memory(), peer);
   Peer& to = peers_.at(peer);
   request.peer = peer;
   request.tag = tag;
@@ -110,9 +118,10 @@ void Port::send(PeerId peer, Tag tag, const void* data, std::size_t bytes, Reque
   }
   connect(to);
   traffic(tag).messages_sent += 1;
+  const std::size_t bytes = data.size();
   traffic(tag).bytes_sent += bytes;
 
-  const auto* const from = static_cast<const std::byte*>(data);
+  const std::byte* const from = data.data();
   const std::uint64_t number = fabric_.new_message();
   Event event;
   event.number = number;
@@ -134,10 +143,11 @@ void Port::send(PeerId peer, Tag tag, const void* data, std::size_t bytes, Reque
   fabric_.post(std::move(event));
 }
 
-void Port::recv(PeerId peer, Tag tag, void* data, std::size_t bytes, Request& request) {
+void Port::recv(PeerId peer, Tag tag, Bytes data, Request& request) {
   if (closed_) {
     throw std::logic_error("receive on a closed port");
   }
+  admit(data.memory(), peer);
   Peer& from = peers_.at(peer);
   request.peer = peer;
   request.tag = tag;
@@ -150,7 +160,7 @@ void Port::recv(PeerId peer, Tag tag, void* data, std::size_t bytes, Request& re
   if (request.connects) {
     connect(from);
   }
-  const Receive receive{&request, static_cast<std::byte*>(data), bytes};
+  const Receive receive{&request, data.data(), data.size()};
   const auto waiting = unexpected_.find(tag);
   if (waiting == unexpected_.end()) {
     posted_[tag].push_back(receive);

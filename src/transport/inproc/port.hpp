@@ -38,10 +38,13 @@ class Port final : public Transport {
   [[nodiscard]] std::uint32_t connections(PeerId /*peer*/) const override {
     return fabric_.options().connections;
   }
+  [[nodiscard]] bool takes(Memory::Kind kind, PeerId /*peer*/) const override {
+    return kind == Memory::Kind::kHost || fabric_.options().takes_devices;
+  }
   [[nodiscard]] const PeerInfo& peer(PeerId peer) const override;
 
-  void send(PeerId peer, Tag tag, const void* data, std::size_t bytes, Request& request) override;
-  void recv(PeerId peer, Tag tag, void* data, std::size_t bytes, Request& request) override;
+  void send(PeerId peer, Tag tag, ConstBytes data, Request& request) override;
+  void recv(PeerId peer, Tag tag, Bytes data, Request& request) override;
   void cancel(Request& request) override;
   void give_up(PeerId peer) override;
   void expect_departure(PeerId peer) override { peers_.at(peer).departure_expected = true; }
@@ -93,6 +96,8 @@ class Port final : public Transport {
   [[nodiscard]] Traffic& traffic(Tag tag);
   [[nodiscard]] Peer* peer_of(std::uint32_t rank);
 
+  /// Counts a message in that memory. Throws std::logic_error if it does not take it.
+  void admit(Memory memory, PeerId peer);
   void connect(Peer& peer);
   void act_on(Event event);
   void match(const Receive& receive, Event event);

@@ -7,6 +7,7 @@
 #include <array>
 #include <charconv>
 #include <cstdlib>
+#include <span>
 #include <string_view>
 #include <system_error>
 
@@ -52,6 +53,40 @@ std::uint32_t connections_of_environment() {
                             text, kMostConnections));
   }
   return connections;
+}
+
+DevicePointers device_pointers_of_environment() {
+  const char* const variable = std::getenv("GTOPK_DEVICE_POINTERS");
+  const std::string_view text = variable == nullptr ? "auto" : variable;
+  if (text == "auto") {
+    return DevicePointers::kAuto;
+  }
+  if (text == "0" || text == "1") {
+    return text == "1" ? DevicePointers::kAlways : DevicePointers::kNever;
+  }
+  throw Error(ErrorKind::kInvalidArgument,
+              fmt::format("GTOPK_DEVICE_POINTERS is '{}': expected auto, 0 or 1", text));
+}
+
+bool takes_devices(DevicePointers said, bool known, std::string_view tls, bool same_host) {
+  if (said != DevicePointers::kAuto) {
+    return said == DevicePointers::kAlways;
+  }
+  // Between processes of one host UCX maps a device's memory (cuda_ipc); between hosts an RDMA card
+  // can read it. Over TCP UCX would copy it piece by piece.
+  static constexpr std::array<std::string_view, 3> kOnHost = {"all", "cuda", "cuda_ipc"};
+  static constexpr std::array<std::string_view, 10> kBetweenHosts = {
+      "all", "ib", "rc", "rc_v", "rc_x", "rc_verbs", "rc_mlx5", "dc", "dc_x", "dc_mlx5"};
+  const auto names_one = [tls](std::span<const std::string_view> wanted) {
+    bool found = tls.empty() || tls.starts_with('^');  // all transports, or all but some
+    for (std::size_t begin = 0; begin < tls.size() && !found;) {
+      const std::size_t end = std::min(tls.find(',', begin), tls.size());
+      found = std::ranges::count(wanted, tls.substr(begin, end - begin)) != 0;
+      begin = end + 1;
+    }
+    return found;
+  };
+  return known && (same_host ? names_one(kOnHost) : names_one(kBetweenHosts));
 }
 
 UcxConfig::UcxConfig(const std::vector<std::pair<std::string, std::string>>& program) {

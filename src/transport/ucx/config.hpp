@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,19 @@ struct Setting {
 /// What GTOPK_CONNECTIONS says; 1 where it is not set. Throws Error{kInvalidArgument} unless that
 /// is a number of 1 to kMostConnections.
 [[nodiscard]] std::uint32_t connections_of_environment();
+
+/// Whether device memory is handed to UCX (GTOPK_DEVICE_POINTERS).
+enum class DevicePointers : std::uint8_t {
+  kAuto,   ///< where UCX knows such memory, and reaches the peer over more than TCP
+  kNever,  ///< "0"
+  kAlways  ///< "1"
+};
+/// What the variable says; kAuto where it is not set. Throws Error{kInvalidArgument}.
+[[nodiscard]] DevicePointers device_pointers_of_environment();
+
+/// The rule. `known`: UCX knows such memory; `tls`: its UCX_TLS; `same_host`: as the peer.
+[[nodiscard]] bool takes_devices(DevicePointers said, bool known, std::string_view tls,
+                                 bool same_host);
 
 class UcxConfig {
  public:

@@ -45,9 +45,10 @@ UcxContext::UcxContext(const UcxConfig& config) : library_(loaded_library()) {
   context_.reset(context);
 
   ucp_context_attr_t attributes{};
-  attributes.field_mask = UCP_ATTR_FIELD_REQUEST_SIZE;
+  attributes.field_mask = UCP_ATTR_FIELD_REQUEST_SIZE | UCP_ATTR_FIELD_MEMORY_TYPES;
   throw_unless_ok(ucp_context_query(context, &attributes), "ucp_context_query");
   request_size_ = attributes.request_size;
+  knows_cuda_ = (attributes.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0;
   if (request_size_ > Request::kStorage) {
     throw Error(ErrorKind::kUnsupported, fmt::format("{} needs {} bytes per request, gtopk has {}",
                                                      library_, request_size_, Request::kStorage));

@@ -22,6 +22,8 @@ class UcxContext {
   [[nodiscard]] const std::string& library() const { return library_; }
   /// Bytes of UCX's own request, in front of the pointer that is passed to it.
   [[nodiscard]] std::size_t request_size() const { return request_size_; }
+  /// Whether UCX, with the transports it was given, reads and writes memory of CUDA devices.
+  [[nodiscard]] bool knows_cuda() const { return knows_cuda_; }
   void close() { context_.reset(); }
   /// Leaks the context without touching UCX: for a process forked from the one that made it.
   void abandon() { static_cast<void>(context_.release()); }
@@ -33,6 +35,7 @@ class UcxContext {
 
   std::string library_;
   std::size_t request_size_ = 0;
+  bool knows_cuda_ = false;
   std::unique_ptr<ucp_context, Cleanup> context_;
 };
 

@@ -34,8 +34,7 @@ class PendingRequests {
 /// A send that waits for its peer's address.
 struct HeldSend {
   Request* request = nullptr;
-  const void* data = nullptr;
-  std::size_t bytes = 0;
+  ConstBytes data{};
 };
 
 class UcxEndpoint {

@@ -42,8 +42,9 @@ class UcxTransport final : public Transport {
   void no_address(PeerId peer, const std::string& reason) override;
   [[nodiscard]] std::string why_unreachable(PeerId peer) const override;
   [[nodiscard]] const PeerInfo& peer(PeerId peer) const override;
-  void send(PeerId peer, Tag tag, const void* data, std::size_t bytes, Request& request) override;
-  void recv(PeerId peer, Tag tag, void* data, std::size_t bytes, Request& request) override;
+  void send(PeerId peer, Tag tag, ConstBytes data, Request& request) override;
+  void recv(PeerId peer, Tag tag, Bytes data, Request& request) override;
+  [[nodiscard]] bool takes(Memory::Kind kind, PeerId peer) const override;
   [[nodiscard]] bool connected(PeerId peer) const override;
   [[nodiscard]] std::uint32_t connections(PeerId peer) const override;
   void cancel(Request& request) override;
@@ -70,6 +71,7 @@ class UcxTransport final : public Transport {
   void ask_for_address(PeerId peer);
   void fail_held(UcxEndpoint& endpoint);
   void post_send(const HeldSend& send);
+  [[nodiscard]] ucp_request_param_t parameters(Request& request, Memory memory) const;
   void finish(Request& request, Status status, std::size_t length);
   [[nodiscard]] Duration nap(Duration at_most);
   void look_at_neighbours();
@@ -88,6 +90,7 @@ class UcxTransport final : public Transport {
 
   UcxConfig config_;
   std::uint32_t connections_;  ///< to a peer that is reached by TCP
+  const DevicePointers device_pointers_;
   UcxContext context_;
   UcxWorker worker_;
   PeerInfo self_;

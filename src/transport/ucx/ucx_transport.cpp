@@ -43,21 +43,12 @@ std::uint64_t random_number() {
 /// What UCX calls the request: the end of the area before which it keeps its own data.
 void* ucx_request(Request& request) { return request.storage + Request::kStorage; }
 
-ucp_request_param_t parameters(Request& request) {
-  ucp_request_param_t params{};
-  params.op_attr_mask = UCP_OP_ATTR_FIELD_REQUEST | UCP_OP_ATTR_FIELD_CALLBACK |
-                        UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-  params.request = ucx_request(request);
-  params.user_data = &request;
-  params.memory_type = UCS_MEMORY_TYPE_HOST;
-  return params;
-}
-
 }  // namespace
 
 UcxTransport::UcxTransport(const UcxOptions& options)
     : config_(options.settings),
       connections_(options.connections != 0 ? options.connections : connections_of_environment()),
+      device_pointers_(device_pointers_of_environment()),
       context_(config_),
       worker_(context_),
       self_{.identity = random_number(),
@@ -87,19 +78,50 @@ std::string UcxTransport::describe() const {
   if (connections_ > 1) {
     line += fmt::format(", {} connections to each peer by TCP", connections_);
   }
+  const auto takes = [this](bool same_host) {
+    return takes_devices(device_pointers_, context_.knows_cuda(), config_.value("TLS"), same_host);
+  };
+  if (takes(true) || takes(false)) {
+    line +=
+        fmt::format(", device memory goes to UCX: {}", !takes(true)   ? "to ranks of other hosts"
+                                                       : takes(false) ? "to all ranks"
+                                                                      : "to ranks of this host");
+  }
   return line;
 }
 
 const PeerInfo& UcxTransport::peer(PeerId peer) const { return endpoints_.at(peer).info(); }
 
-void UcxTransport::send(PeerId peer, Tag tag, const void* data, std::size_t bytes,
-                        Request& request) {
+bool UcxTransport::takes(Memory::Kind kind, PeerId peer) const {
+  if (kind == Memory::Kind::kHost) {
+    return true;
+  }
+  const Place& there = endpoints_.at(peer).info().place;
+  const bool same_host = !there.boot.empty() && there.boot == self_.place.boot;
+  return takes_devices(device_pointers_, context_.knows_cuda(), config_.value("TLS"), same_host);
+}
+
+ucp_request_param_t UcxTransport::parameters(Request& request, Memory memory) const {
+  ucp_request_param_t params{};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_REQUEST | UCP_OP_ATTR_FIELD_CALLBACK |
+                        UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  params.request = ucx_request(request);
+  params.user_data = &request;
+  params.memory_type = UCS_MEMORY_TYPE_HOST;
+  if (!memory.is_host()) {
+    // Where UCX does not know CUDA it looks at the pointer itself.
+    params.memory_type = context_.knows_cuda() ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_UNKNOWN;
+  }
+  return params;
+}
+
+void UcxTransport::send(PeerId peer, Tag tag, ConstBytes data, Request& request) {
   if (!begin(peer, tag, false, request)) {
     return;
   }
   UcxEndpoint& endpoint = endpoints_[peer];
-  request.bytes = bytes;
-  const HeldSend send{.request = &request, .data = data, .bytes = bytes};
+  request.bytes = data.size();
+  const HeldSend send{.request = &request, .data = data};
   if (endpoint.state() == UcxEndpoint::State::kUnconnected) {
     endpoint.held.push_back(send);
     return;
@@ -109,20 +131,20 @@ void UcxTransport::send(PeerId peer, Tag tag, const void* data, std::size_t byte
 
 void UcxTransport::post_send(const HeldSend& send) {
   Request& request = *send.request;
-  ucp_request_param_t params = parameters(request);
+  ucp_request_param_t params = parameters(request, send.data.memory());
   params.cb.send = &UcxTransport::on_sent;
   const UcxEndpoint& endpoint = endpoints_[request.peer];
   const ucs_status_ptr_t answer =
-      ucp_tag_send_nbx(endpoint.handle(request.connection), send.data, send.bytes,
+      ucp_tag_send_nbx(endpoint.handle(request.connection), send.data.data(), send.data.size(),
                        endpoint.sealed(request.tag), &params);
   if (answer == nullptr) {
-    finish(request, Status::kOk, send.bytes);
+    finish(request, Status::kOk, send.data.size());
   } else if (UCS_PTR_IS_ERR(answer)) {
     finish(request, message_status(UCS_PTR_STATUS(answer)), 0);
   }
 }
 
-void UcxTransport::recv(PeerId peer, Tag tag, void* data, std::size_t bytes, Request& request) {
+void UcxTransport::recv(PeerId peer, Tag tag, Bytes data, Request& request) {
   if (!begin(peer, tag, true, request)) {
     return;
   }
@@ -131,13 +153,14 @@ void UcxTransport::recv(PeerId peer, Tag tag, void* data, std::size_t bytes, Req
   const auto early = unexpected_.take_aside(tag);
   const std::size_t length = early ? early->bytes : unexpected_.length_of_next(tag);
   ucp_tag_recv_info_t info{};
-  ucp_request_param_t params = parameters(request);
+  ucp_request_param_t params = parameters(request, data.memory());
   params.op_attr_mask |= UCP_OP_ATTR_FIELD_RECV_INFO;
   params.cb.recv = &UcxTransport::on_received;
   params.recv_info.tag_info = &info;  // written only if the receive completes at once
   const ucs_status_ptr_t answer =
-      early ? ucp_tag_msg_recv_nbx(worker_.get(), data, bytes, early->handle, &params)
-            : ucp_tag_recv_nbx(worker_.get(), data, bytes, tag ^ key_, ~Tag{0}, &params);
+      early
+          ? ucp_tag_msg_recv_nbx(worker_.get(), data.data(), data.size(), early->handle, &params)
+          : ucp_tag_recv_nbx(worker_.get(), data.data(), data.size(), tag ^ key_, ~Tag{0}, &params);
   if (answer == nullptr) {
     finish(request, Status::kOk, info.length);
   } else if (UCS_PTR_IS_ERR(answer)) {

@@ -157,7 +157,7 @@ TEST(Connections, ARankThatHasDoneItsPartMayLeave) {
     std::fill(data[0].begin(), data[0].end(), std::byte{7});
     std::vector<SharedEnding> endings;
     for (std::uint32_t rank = 0; rank < 3; ++rank) {
-      endings.push_back(ranks.submit(rank, broadcast(data[rank], 0, DataType::kUint8)));
+      endings.push_back(ranks.submit(rank, broadcast(data[rank], 0)));
     }
     ranks.run_until([&] { return endings[0]->ended; });
     ASSERT_TRUE(endings[0]->good()) << endings[0]->text();

@@ -34,12 +34,12 @@ class Ranks {
 
   Message& send(std::uint32_t from, std::uint32_t to, Tag tag, std::string text) {
     Message& call = calls_.emplace_back(std::move(text));
-    port(from).send(id(from, to), tag, call.bytes.data(), call.bytes.size(), call.request);
+    port(from).send(id(from, to), tag, std::as_bytes(std::span(call.bytes)), call.request);
     return call;
   }
   Message& recv(std::uint32_t at, std::uint32_t from, Tag tag, std::size_t room = 64) {
     Message& call = calls_.emplace_back(std::string(room, '.'));
-    port(at).recv(id(at, from), tag, call.bytes.data(), room, call.request);
+    port(at).recv(id(at, from), tag, std::as_writable_bytes(std::span(call.bytes)), call.request);
     return call;
   }
 

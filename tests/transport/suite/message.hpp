@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,10 +32,10 @@ struct Message {
     request.prepare([](Request& r) { ++static_cast<Message*>(r.context())->completions; }, this);
   }
   void send(Transport& transport, PeerId peer, Tag tag) {
-    transport.send(peer, tag, bytes.data(), bytes.size(), request);
+    transport.send(peer, tag, std::as_bytes(std::span(bytes)), request);
   }
   void recv(Transport& transport, PeerId peer, Tag tag) {
-    transport.recv(peer, tag, bytes.data(), bytes.size(), request);
+    transport.recv(peer, tag, std::as_writable_bytes(std::span(bytes)), request);
   }
   [[nodiscard]] bool done() const { return !request.pending(); }
   [[nodiscard]] bool pending() const { return request.pending(); }

@@ -48,12 +48,12 @@ class MessageWire final : public Wire {
 
   void send(std::uint32_t slot, std::span<const std::byte> data) override {
     for_parts(slot, data.size(), [&](transport::Tag tag, std::size_t at, std::size_t bytes) {
-      transport_->send(peer_, tag, data.data() + at, bytes, next());
+      transport_->send(peer_, tag, data.subspan(at, bytes), next());
     });
   }
   void recv(std::uint32_t slot, std::span<std::byte> data) override {
     for_parts(slot, data.size(), [&](transport::Tag tag, std::size_t at, std::size_t bytes) {
-      transport_->recv(peer_, tag, data.data() + at, bytes, next());
+      transport_->recv(peer_, tag, data.subspan(at, bytes), next());
     });
   }
   void finish() override {

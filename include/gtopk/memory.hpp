@@ -1,0 +1,74 @@
+// Public surface: where memory lies, and bytes in it. What is on a device nobody here may read or
+// write: it can only be handed on.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <type_traits>
+
+namespace gtopk {
+
+struct Memory {
+  enum class Kind : std::uint8_t { kHost, kCuda };
+
+  Kind kind = Kind::kHost;
+  std::int16_t device = 0;  ///< of kCuda: its index in this process
+
+  [[nodiscard]] constexpr bool is_host() const { return kind == Kind::kHost; }
+  friend constexpr bool operator==(Memory, Memory) = default;
+};
+
+[[nodiscard]] constexpr Memory cuda_memory(std::int16_t device) {
+  return {Memory::Kind::kCuda, device};
+}
+
+/// "host", "cuda:1"
+[[nodiscard]] inline std::string to_string(Memory memory) {
+  return memory.is_host() ? "host" : "cuda:" + std::to_string(memory.device);
+}
+
+/// A view of contiguous bytes, like std::span, that knows which memory they are in.
+template <class Byte>
+class BasicBytes {
+ public:
+  constexpr BasicBytes() = default;
+  constexpr BasicBytes(Byte* data, std::size_t size, Memory memory = {})
+      : data_(data), size_(size), memory_(memory) {}
+  /// The host's.
+  template <class Range>
+    requires std::convertible_to<Range, std::span<Byte>>
+  constexpr BasicBytes(Range&& bytes)  // NOLINT(google-explicit-constructor)
+      : BasicBytes(std::span<Byte>(bytes), Memory{}) {}
+  /// The same for reading.
+  template <class Other>
+    requires(std::same_as<const Other, Byte> && !std::same_as<Other, Byte>)
+  constexpr BasicBytes(BasicBytes<Other> other)  // NOLINT(google-explicit-constructor)
+      : BasicBytes(other.data(), other.size(), other.memory()) {}
+
+  [[nodiscard]] constexpr Byte* data() const { return data_; }
+  [[nodiscard]] constexpr std::size_t size() const { return size_; }
+  [[nodiscard]] constexpr bool empty() const { return size_ == 0; }
+  [[nodiscard]] constexpr Memory memory() const { return memory_; }
+  /// To be read or written here; the memory must be the host's.
+  [[nodiscard]] constexpr std::span<Byte> host() const { return {data_, size_}; }
+  /// They must be within.
+  [[nodiscard]] constexpr BasicBytes subspan(std::size_t begin, std::size_t size) const {
+    return {data_ + begin, size, memory_};
+  }
+
+ private:
+  constexpr BasicBytes(std::span<Byte> bytes, Memory memory)
+      : BasicBytes(bytes.data(), bytes.size(), memory) {}
+
+  Byte* data_ = nullptr;
+  std::size_t size_ = 0;
+  Memory memory_;
+};
+
+using Bytes = BasicBytes<std::byte>;
+using ConstBytes = BasicBytes<const std::byte>;
+
+}  // namespace gtopk

@@ -1,0 +1,79 @@
+// Collectives: which memory they take: those that read or write it the host's alone, those that
+// only move bytes what the transport takes, too.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <ranges>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "gtopk/buffer.hpp"
+#include "gtopk/collective.hpp"
+
+namespace gtopk::collectives {
+
+/// Makes the collective refuse memory that is not the host's.
+void take_host_only(Collective& collective, Memory memory,
+                    std::string_view why = "reads its elements");
+/// Makes it refuse memory that the transport does not take between this rank and `other`, or all.
+void take_moved(Collective& collective, Memory memory,
+                std::optional<std::uint32_t> other = std::nullopt);
+
+/// The first that is not the host's, or the host's.
+[[nodiscard]] Memory memory_of(const std::ranges::range auto& buffers, Memory first = {}) {
+  for (const auto& buffer : buffers) {
+    if (!first.is_host()) {
+      break;
+    }
+    first = buffer.memory;
+  }
+  return first;
+}
+
+/// Their type. Throws Error{kInvalidArgument} if one has another.
+[[nodiscard]] DataType common_type(std::string_view name, std::span<const DataType> types);
+[[nodiscard]] DataType type_of_all(std::string_view name, const std::ranges::range auto& buffers,
+                                   std::optional<DataType> first = std::nullopt) {
+  std::vector<DataType> types;
+  if (first) {
+    types.push_back(*first);
+  }
+  for (const auto& buffer : buffers) {
+    types.push_back(buffer.dtype);
+  }
+  return common_type(name, types);
+}
+
+/// As bytes, in the order of the ranks.
+template <class Void>
+[[nodiscard]] auto bytes_of_all(const BasicBuffers<Void>& buffers) {
+  std::vector<decltype(buffers[0].bytes())> bytes;
+  bytes.reserve(buffers.size());
+  for (const auto& buffer : buffers) {
+    bytes.push_back(buffer.bytes());
+  }
+  return bytes;
+}
+
+/// Of messages with one rank each, in the order of the ranks: throws Error{kInvalidArgument} where
+/// the transport does not take one's memory.
+void check_each_moved(const std::ranges::range auto& messages, std::string_view operation,
+                      const GroupShape& group) {
+  std::uint32_t other = 0;
+  for (const auto& message : messages) {
+    if (other != group.rank) {
+      group.check_moved(message.memory(), operation, other);
+    }
+    ++other;
+  }
+}
+
+/// Copies what this rank sends to itself, unless it is there already; both must be the host's then.
+void keep(ConstBytes part, Bytes room);
+/// Throws Error{kInvalidArgument} where keep() would have to copy on a device.
+void check_kept(ConstBytes part, Bytes room, std::string_view operation, const GroupShape& group);
+
+}  // namespace gtopk::collectives
