@@ -38,9 +38,13 @@ std::vector<std::uint64_t> bytes_sent() {
     const int descriptor = std::stoi(entry.path().filename());
     tcp_info info{};
     socklen_t length = sizeof info;
-    if (getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) continue;
+    if (getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) {
+      continue;
+    }
     const std::uint64_t once = info.tcpi_bytes_sent - info.tcpi_bytes_retrans;
-    if (once > kGreetings) sent.push_back(once);
+    if (once > kGreetings) {
+      sent.push_back(once);
+    }
   }
   return sent;
 }
