@@ -47,8 +47,9 @@ def why_not() -> str:
     """Why such a Slurm cannot run here; "" if it can."""
     missing = [name for name in PROGRAMS if _path(name) is None]
     if missing:
-        packages = "apt-get install --no-install-recommends slurmctld slurmd slurm-client munge"
-        return f"not there: {', '.join(missing)} ({packages})"
+        packages = "slurmctld slurmd slurm-client munge libpmix-dev"
+        install = f"apt-get install --no-install-recommends {packages}"
+        return f"not there: {', '.join(missing)} ({install})"
     return "" if os.geteuid() == 0 else "slurmd needs root"
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 import pytest
+import slurm
 from ranks import WATCHDOG, environment
 
 pytestmark = pytest.mark.loopback
@@ -26,9 +27,10 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no
 SHORT = ["-b", "4K", "-e", "4K", "-n", "2", "-w", "0", "-a", "all", "--check"]
 
 
-def run(command: list[str]) -> subprocess.CompletedProcess:
+def run(command: list[str], env: dict[str, str] | None = None) -> subprocess.CompletedProcess:
+    variables = environment() | (env or {})
     return subprocess.run(
-        command, env=environment(), capture_output=True, text=True, timeout=WATCHDOG, check=False
+        command, env=variables, capture_output=True, text=True, timeout=WATCHDOG, check=False
     )
 
 
@@ -85,6 +87,21 @@ def test_pmix_gives_the_same_bits(by_hand, tmp_path, launcher: list[str], before
         done = run([*launched, ALLREDUCE, *SHORT, "--json", str(path), *place])
         assert done.returncode == 0, done.stderr
         assert results(path) == by_hand
+
+
+@pytest.mark.long
+def test_srun_gives_the_same_bits(by_hand, tmp_path):
+    if slurm.why_not():
+        pytest.skip(f"no Slurm can be started: {slurm.why_not()}")
+    path = tmp_path / "out.json"
+    told = ["--rendezvous", f"127.0.0.1:{free_port()}"]
+    with slurm.one_machine() as variables:
+        for mpi, place in (("pmix", []), ("pmix", told), ("none", told)):
+            srun = ["srun", f"--mpi={mpi}", "--overcommit", "-n", "2"]
+            done = run([*srun, ALLREDUCE, *SHORT, "--json", str(path), *place], variables)
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert results(path) == by_hand
+            path.unlink()
 
 
 @pytest.mark.parametrize(
