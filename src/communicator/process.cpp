@@ -8,6 +8,7 @@
 #include "gtopk/communicator.hpp"
 #include "src/communicator/flight_recording.hpp"
 #include "src/engine/engine_thread.hpp"
+#include "src/transport/base/log.hpp"
 #include "src/transport/topology/placement.hpp"
 #include "src/transport/ucx/ucx_transport.hpp"
 
@@ -20,7 +21,12 @@ Process::Process() : started_by_(getpid()) {
   placement_ = placement.text;
   thread_ = std::make_unique<engine::EngineThread>([&placement] {
     topology::bind_this_thread(placement);
-    return transport::make_ucx_transport(transport::UcxOptions{});
+    transport::UcxOptions options;
+    if (!placement.devices.empty()) {
+      transport::log().info("UCX_NET_DEVICES={}: {}", placement.devices, placement.why_devices);
+      options.settings.emplace_back("NET_DEVICES", placement.devices);
+    }
+    return transport::make_ucx_transport(options);
   });
   flight_ = std::make_unique<FlightRecording>(flight_settings(), *thread_);
 }

@@ -1,7 +1,10 @@
 // Engine: notices as bytes, and the pool of message buffers.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <algorithm>
 #include <set>
+#include <vector>
 
 #include "src/engine/buffer_pool.hpp"
 #include "src/engine/notice.hpp"
@@ -64,6 +67,24 @@ TEST(BufferPool, GivesAlignedMemoryAndKeepsIt) {
     EXPECT_EQ(pool.allocations(), before);
     pool.give_back(std::move(again));
   }
+}
+
+/// How many of the pages of this memory the kernel has given.
+std::size_t pages_given(std::byte* memory, std::size_t bytes) {
+  constexpr std::uintptr_t kPage = 4096;
+  const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(memory) / kPage * kPage;
+  std::vector<unsigned char> given(bytes / kPage);
+  EXPECT_EQ(mincore(reinterpret_cast<void*>(first), bytes, given.data()), 0);
+  return static_cast<std::size_t>(
+      std::count_if(given.begin(), given.end(), [](unsigned char page) { return page % 2 == 1; }));
+}
+
+TEST(BufferPool, WritesToEachPageOfALongBufferBeforeOthersDo) {
+  // So long that the heap has no such memory that was written before.
+  constexpr std::size_t kBytes = 96UL << 20U;
+  BufferPool pool;
+  const BufferPool::Buffer buffer = pool.take(kBytes);
+  EXPECT_EQ(pages_given(buffer.memory.get(), kBytes), kBytes / 4096);
 }
 
 }  // namespace

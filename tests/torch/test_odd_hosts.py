@@ -14,8 +14,8 @@ import sys
 import pytest
 from ranks import WATCHDOG, environment
 
-TOOLS = str(pathlib.Path(__file__).resolve().parents[2] / "tools")
-sys.path.insert(0, TOOLS)
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
 
 from netlab import Lab, Outcome  # noqa: E402
 
@@ -152,6 +152,40 @@ def test_of_two_interfaces_the_one_that_leads_nowhere_is_named(devices):
         (complaint,) = complaints(rank.output)
         assert "no answer from it over tcp/dead0" in complaint
         assert "UCX_NET_DEVICES names the one that does" in complaint
+
+
+# --- two sockets with a NIC each, as far as the ranks can tell
+
+TWO_SOCKETS = ROOT / "tests/transport/topology/two_sockets.xml"
+TWO_NODES = """
+echo 0-1 > /dev/shm/online-$RANK
+mount --bind /dev/shm/online-$RANK /sys/devices/system/node/online
+exec "$@"
+"""
+
+
+@pytest.mark.parametrize(("network", "told"), [("10.77.0", True), ("10.78.0", False)])
+def test_of_two_nics_in_one_network_ucx_takes_the_one_near_the_rank(network, told):
+    prefix = ("unshare", "--mount", "sh", "-c", TWO_NODES, "sh")
+    # By that file GPU 0 is near eth0 and GPU 2 near eth1, and there are four ranks on a host.
+    local = {"LOCAL_WORLD_SIZE": "4", "HWLOC_XMLFILE": str(TWO_SOCKETS)}
+    for local_rank, nic in (("0", "eth0"), ("2", "eth1")):
+        with Lab(2, None) as lab:
+            for host in range(2):
+                for words in (
+                    "link add link eth0 name eth1 type macvlan mode bridge",
+                    f"addr add {network}.{host + 101}/24 dev eth1",
+                    "link set eth1 up",
+                ):
+                    subprocess.run([*lab.enter(host), "ip", *words.split()], check=True)
+            env = {**local, "LOCAL_RANK": local_rank, "UCX_NET_DEVICES": None}
+            outcome = run(lab, "10.77.0.1:29500", prefix=prefix, env=env)
+        assert outcome.ok, outcome.report()
+        for rank in outcome.ranks:
+            said = f"UCX_NET_DEVICES={nic}: eth0, eth1 are all in 10.77.0.0/24" in rank.output
+            assert said == told, rank.output
+            if told:
+                assert f"over tcp/{nic}\n" in rank.output, rank.output
 
 
 # --- with torch

@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <cstdlib>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -42,13 +43,25 @@ std::vector<std::string> parts(const std::string& text) {
   return found;
 }
 
+/// A setting of UCX's: GTOPK_UCX_<key> beats UCX_<key>.
+std::optional<std::string> ucx_setting(const Variables& variables, const std::string& key) {
+  const auto ours = variables(("GTOPK_UCX_" + key).c_str());
+  return ours ? ours : variables(("UCX_" + key).c_str());
+}
+
+/// Without UCX_TLS it is gtopk's choice, which has TCP alone. UCX's aliases and lists of what not
+/// to use may have more.
+bool beyond_tcp(const Variables& variables) {
+  static const std::set<std::string> kWithout = {
+      "tcp",  "sm",    "shm",  "mm",   "posix",     "sysv",     "cma",
+      "knem", "xpmem", "self", "cuda", "cuda_copy", "cuda_ipc", "gdr_copy"};
+  const std::vector<std::string> all = parts(ucx_setting(variables, "TLS").value_or(""));
+  return std::any_of(all.begin(), all.end(),
+                     [&](const std::string& each) { return !kWithout.contains(each); });
+}
+
 std::vector<std::string> interfaces(const Variables& variables) {
-  std::optional<std::string> text;
-  for (const char* const prefix : {"GTOPK_UCX_", "UCX_"}) {
-    if (!text) {
-      text = variables((prefix + std::string("NET_DEVICES")).c_str());
-    }
-  }
+  const std::optional<std::string> text = ucx_setting(variables, "NET_DEVICES");
   std::vector<std::string> found;
   if (!text) {
     return found;
@@ -81,7 +94,10 @@ std::optional<std::vector<std::uint32_t>> gpus(const Variables& variables) {
 }  // namespace
 
 JobPlace job_place(const Variables& variables) {
-  JobPlace place{.interfaces = interfaces(variables), .gpus = gpus(variables)};
+  JobPlace place{.interfaces = interfaces(variables),
+                 .interfaces_set = ucx_setting(variables, "NET_DEVICES").has_value(),
+                 .beyond_tcp = beyond_tcp(variables),
+                 .gpus = gpus(variables)};
   for (const Pair& launcher : kLaunchers) {
     const auto rank = variables(launcher.rank);
     const auto value = rank ? number(*rank) : std::nullopt;

@@ -57,30 +57,32 @@ BindSetting bind_setting(std::string_view text, const Cores& allowed) {
 }
 
 Placement placement(const BindSetting& setting, const Plan& plan) {
+  Placement made{.devices = plan.devices, .why_devices = plan.why_devices};
   switch (setting.mode) {
     case BindSetting::Mode::kNone:
-      return {.text = fmt::format("not bound: {}=none", kVariable)};
+      made.text = fmt::format("not bound: {}=none", kVariable);
+      return made;
     case BindSetting::Mode::kCores:
-      return {.engine = setting.cores,
-              .text = fmt::format("cores {}: {} says so", to_text(setting.cores), kVariable)};
+      made.engine = setting.cores;
+      made.text = fmt::format("cores {}: {} says so", to_text(setting.cores), kVariable);
+      return made;
     case BindSetting::Mode::kAuto:
       break;
   }
   if (plan.engine.empty()) {
-    return {.text = "not bound: " + plan.why};
+    made.text = "not bound: " + plan.why;
+    return made;
   }
+  made.engine = plan.engine;
   const std::string node = plan.node ? fmt::format(", node {}", *plan.node) : "";
-  return {.engine = plan.engine,
-          .text = fmt::format("cores {}{}: {}", to_text(plan.engine), node, plan.why)};
+  made.text = fmt::format("cores {}{}: {}", to_text(plan.engine), node, plan.why);
+  return made;
 }
 
 Placement placement_here() {
   const BindSetting setting = bind_setting(variable_here(kVariable).value_or(""), allowed_here());
-  if (setting.mode != BindSetting::Mode::kAuto) {
-    return placement(setting, {});
-  }
   if (one_node()) {
-    return placement(setting, {.why = kOneNode});
+    return placement(setting, {.why = kOneNode, .why_devices = kOneNode});
   }
   return placement(setting, plan(probe_this_machine(), job_place(variable_here)));
 }

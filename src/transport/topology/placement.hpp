@@ -25,14 +25,16 @@ struct BindSetting {
 struct Placement {
   Cores engine{};      ///< none: not bound
   std::string text{};  ///< "cores 0-15, node 0: eth0 is near cores 0-15"; "not bound: ..."
+  /// For UCX_NET_DEVICES, if the environment does not set it; empty: nothing.
+  std::string devices{};
+  std::string why_devices{};
 };
 
 /// What the user says goes before what the plan says.
 [[nodiscard]] Placement placement(const BindSetting& setting, const Plan& plan);
 
 /// Of this process. hwloc is asked only where it could make a difference: with more than one NUMA
-/// node, and GTOPK_BIND at `auto`. Throws Error{kInvalidArgument} for a GTOPK_BIND that makes no
-/// sense.
+/// node. Throws Error{kInvalidArgument} for a GTOPK_BIND that makes no sense.
 [[nodiscard]] Placement placement_here();
 
 /// Binds the calling thread; a kernel that refuses is a line in the log. What the thread touches

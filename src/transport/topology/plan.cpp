@@ -128,6 +128,40 @@ void choose_nic(const Topology& machine, const JobPlace& job, Plan& made) {
   });
 }
 
+/// A network in which all of these have an address; empty: none.
+std::string common_network(const Topology& machine, const Numbers& nics) {
+  for (const std::string& network : machine.nics[nics.front()].networks) {
+    if (std::all_of(nics.begin(), nics.end(), [&](std::size_t each) {
+          const std::vector<std::string>& those = machine.nics[each].networks;
+          return std::find(those.begin(), those.end(), network) != those.end();
+        })) {
+      return network;
+    }
+  }
+  return {};
+}
+
+/// UCX is told only where any of the NICs would do: those of one network reach the same hosts.
+void tell_ucx(const Topology& machine, const JobPlace& job, Plan& made) {
+  const Numbers all = candidates(machine, job);
+  if (job.interfaces_set) {
+    made.why_devices = "UCX_NET_DEVICES is set";
+  } else if (all.size() < 2) {
+    made.why_devices = "there is no choice";
+  } else if (machine.nodes.size() < 2) {
+    made.why_devices = kOneNode;
+  } else if (job.beyond_tcp) {
+    made.why_devices = "UCX_TLS is set, and UCX looks itself for near RDMA devices";
+  } else if (const std::string network = common_network(machine, all); network.empty()) {
+    made.why_devices = fmt::format("{} have no network in common, and may lead to different hosts",
+                                   names_of(machine, all));
+  } else {
+    made.devices = made.nic;
+    made.nic_is_certain = true;
+    made.why_devices = fmt::format("{} are all in {}", names_of(machine, all), network);
+  }
+}
+
 /// The node that has most of these cores; the first one among equals.
 std::optional<std::uint32_t> node_of(const Topology& machine, const Cores& cores) {
   std::optional<std::uint32_t> best;
@@ -229,10 +263,11 @@ std::vector<std::size_t> nearest(const Topology& machine, const std::vector<std:
 Plan plan(const Topology& machine, const JobPlace& job) {
   Plan made{.compute = machine.allowed};
   if (machine.cores.empty()) {
-    made.why = made.why_nic = machine.source;
+    made.why = made.why_nic = made.why_devices = machine.source;
     return made;
   }
   choose_nic(machine, job, made);
+  tell_ucx(machine, job, made);
   bind_engine(machine, job, made);
   return made;
 }

@@ -16,6 +16,8 @@ struct JobPlace {
   std::uint32_t local_rank = 0;
   std::uint32_t local_size = 1;
   std::vector<std::string> interfaces{};  ///< that UCX may use, NICs or RDMA devices; none: all
+  bool interfaces_set = false;            ///< UCX_NET_DEVICES is set, be it to `all`
+  bool beyond_tcp = false;                ///< UCX_TLS may let UCX use RDMA
   /// Of the GPUs by bus number, those that it may use; absent: all.
   std::optional<std::vector<std::uint32_t>> gpus{};
 };
@@ -34,6 +36,9 @@ struct Plan {
   std::string why_nic{};
   /// UCX can use no other NIC, or all that it can are near the same cores.
   bool nic_is_certain = false;
+  /// What UCX_NET_DEVICES is set to for this rank; empty: UCX is not told.
+  std::string devices{};
+  std::string why_devices{};
 };
 
 inline constexpr const char* kOneNode =

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <system_error>
 #include <tuple>
@@ -15,6 +16,7 @@
 
 #include "gtopk/error.hpp"
 #include "src/transport/topology/hwloc_library.hpp"
+#include "src/transport/topology/networks.hpp"
 
 namespace gtopk::topology {
 namespace {
@@ -215,8 +217,10 @@ Topology probe_this_machine() {
     machine.source = error.what();
   }
   machine.allowed = allowed_here();
+  std::map<std::string, std::vector<std::string>> networks = networks_here();
   for (Device& nic : machine.nics) {
     nic.up = is_up(nic.name);
+    nic.networks = networks[nic.name];
   }
   return machine;
 }

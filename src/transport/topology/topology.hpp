@@ -31,6 +31,8 @@ struct Device {
   std::vector<std::uint64_t>
       bridges{};   ///< above it, from the host bridge down; numbers of the probe's
   bool up = true;  ///< of a NIC; a file does not say
+  /// Of a NIC: the networks of its addresses, "10.1.0.0/16"; a file does not say.
+  std::vector<std::string> networks{};
 };
 
 struct Topology {

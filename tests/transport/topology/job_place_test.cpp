@@ -56,6 +56,22 @@ TEST(JobPlace, HasTheInterfacesThatUcxMayUse) {
   EXPECT_THAT(place_by({{"UCX_NET_DEVICES", "^eth0"}}).interfaces, IsEmpty());
 }
 
+TEST(JobPlace, TellsWhetherTheUserHasChosenInterfacesOrTransportsBeyondTcp) {
+  EXPECT_FALSE(place_by({}).interfaces_set);
+  for (const char* const each : {"eth0", "all", "^eth0"}) {
+    EXPECT_TRUE(place_by({{"UCX_NET_DEVICES", each}}).interfaces_set) << each;
+    EXPECT_TRUE(place_by({{"GTOPK_UCX_NET_DEVICES", each}}).interfaces_set) << each;
+  }
+  for (const char* const each : {"tcp,self", "tcp,sm,self", "tcp,posix,sysv,cuda,self"}) {
+    EXPECT_FALSE(place_by({{"UCX_TLS", each}}).beyond_tcp) << each;
+  }
+  EXPECT_FALSE(place_by({}).beyond_tcp);
+  for (const char* const each : {"all", "rc,tcp,self", "^cma", "ib"}) {
+    EXPECT_TRUE(place_by({{"UCX_TLS", each}}).beyond_tcp) << each;
+  }
+  EXPECT_FALSE(place_by({{"UCX_TLS", "rc"}, {"GTOPK_UCX_TLS", "tcp"}}).beyond_tcp);
+}
+
 TEST(JobPlace, HasTheGpusThatAreVisible) {
   EXPECT_EQ(place_by({}).gpus, std::nullopt);
   EXPECT_THAT(place_by({{"CUDA_VISIBLE_DEVICES", "2,0"}}).gpus, Optional(ElementsAre(2, 0)));

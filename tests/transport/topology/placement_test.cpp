@@ -60,6 +60,15 @@ TEST(Placement, FollowsTheUserBeforeThePlan) {
             fmt::format("not bound: {}", kOneNode));
 }
 
+TEST(Placement, HasWhatUcxIsToldHoweverTheEngineIsBound) {
+  const Plan plan{.engine = {0, 1}, .devices = "eth1", .why_devices = "all are in 10.1.0.0/16"};
+  for (const char* const setting : {"", "none", "2-3"}) {
+    const Placement made = placement(bind_setting(setting, kAllowed), plan);
+    EXPECT_EQ(made.devices, "eth1") << setting;
+    EXPECT_EQ(made.why_devices, "all are in 10.1.0.0/16") << setting;
+  }
+}
+
 TEST(Placement, BindsTheThreadThatAsksForIt) {
   const Cores all = allowed_here();
   std::thread([&] {

@@ -76,7 +76,7 @@ const std::vector<Case>& cases() {
        "is unknown"},
       // Visible GPUs are numbered from 0, as in CUDA.
       {"two_sockets",
-       {1, 2, {}, {{2, 3}}},
+       {1, 2, {}, false, false, {{2, 3}}},
        "",
        "GPU 3",
        "eth1",
@@ -84,13 +84,45 @@ const std::vector<Case>& cases() {
        "none",
        -1,
        kSeveral},
-      {"two_sockets", {3, 4, {}, {{1}}}, "", "GPU 1", "eth0", "host bridge", "none", -1, kSeveral},
-      // No GPU: NICs near the process's cores, dealt out in blocks.
-      {"two_sockets", {0, 4, {}, {{}}}, "", "", "eth0", "local rank 0 of 4", "none", -1, kSeveral},
-      {"two_sockets", {1, 4, {}, {{}}}, "", "", "eth0", "local rank 1 of 4", "none", -1, kSeveral},
-      {"two_sockets", {2, 4, {}, {{}}}, "", "", "eth1", "local rank 2 of 4", "none", -1, kSeveral},
       {"two_sockets",
-       {3, 4, {}, {{}}},
+       {3, 4, {}, false, false, {{1}}},
+       "",
+       "GPU 1",
+       "eth0",
+       "host bridge",
+       "none",
+       -1,
+       kSeveral},
+      // No GPU: NICs near the process's cores, dealt out in blocks.
+      {"two_sockets",
+       {0, 4, {}, false, false, {{}}},
+       "",
+       "",
+       "eth0",
+       "local rank 0 of 4",
+       "none",
+       -1,
+       kSeveral},
+      {"two_sockets",
+       {1, 4, {}, false, false, {{}}},
+       "",
+       "",
+       "eth0",
+       "local rank 1 of 4",
+       "none",
+       -1,
+       kSeveral},
+      {"two_sockets",
+       {2, 4, {}, false, false, {{}}},
+       "",
+       "",
+       "eth1",
+       "local rank 2 of 4",
+       "none",
+       -1,
+       kSeveral},
+      {"two_sockets",
+       {3, 4, {}, false, false, {{}}},
        "",
        "",
        "eth1",
@@ -99,7 +131,7 @@ const std::vector<Case>& cases() {
        -1,
        kSeveral},
       {"two_sockets",
-       {0, 2, {}, {{9}}},
+       {0, 2, {}, false, false, {{9}}},
        "8-15",
        "",
        "eth1",
@@ -241,10 +273,67 @@ TEST(Plan, LeavesAloneWhatIsDown) {
   EXPECT_EQ(to_text(made.engine), "8-15");
 }
 
+/// Two sockets with a NIC each, and the networks of both.
+Topology with_networks(const std::vector<std::string>& of_eth0,
+                       const std::vector<std::string>& of_eth1) {
+  Topology on = machine("two_sockets");
+  on.nics[0].networks = of_eth0;
+  on.nics[1].networks = of_eth1;
+  return on;
+}
+
+TEST(Plan, TellsUcxTheNicOfEachRankWhereBothLeadToTheSameHosts) {
+  const Topology on = with_networks({"10.2.0.0/24", "10.1.0.0/16"}, {"10.1.0.0/16"});
+  struct Case {
+    JobPlace job;
+    const char* devices;
+    const char* engine;
+    int node;
+  };
+  for (const Case& each : {Case{{0, 4}, "eth0", "0-7", 0}, Case{{1, 4}, "eth0", "0-7", 0},
+                           Case{{2, 4}, "eth1", "8-15", 1}, Case{{3, 4}, "eth1", "8-15", 1},
+                           Case{{1, 2, {}, false, false, {{}}}, "eth1", "8-15", 1}}) {
+    const Plan made = plan(on, each.job);
+    EXPECT_EQ(made.devices, each.devices) << each.job.local_rank;
+    EXPECT_EQ(made.why_devices, "eth0, eth1 are all in 10.1.0.0/16");
+    EXPECT_EQ(to_text(made.engine), each.engine);
+    EXPECT_EQ(made.node, each.node);
+  }
+}
+
+TEST(Plan, LeavesUcxAloneWhereItCannotBeSureOrTheUserHasChosen) {
+  const Topology one = with_networks({"10.1.0.0/16"}, {"10.1.0.0/16"});
+  Topology down = one;
+  down.nics[1].up = false;
+  Topology single = one;
+  single.nodes.resize(1);
+  const JobPlace told{.interfaces = {"eth0", "eth1"}, .interfaces_set = true};
+  struct Case {
+    Topology machine;
+    JobPlace job;
+    const char* why;
+  };
+  for (const Case& each : std::vector<Case>{
+           {machine("two_sockets"), {}, "eth0, eth1 have no network in common"},
+           {with_networks({"10.1.0.0/16"}, {"10.2.0.0/16"}), {}, "may lead to different hosts"},
+           {with_networks({"10.1.0.0/16"}, {}), {}, "no network in common"},
+           {one, told, "UCX_NET_DEVICES is set"},
+           {one, {.interfaces_set = true}, "UCX_NET_DEVICES is set"},
+           {one, {.beyond_tcp = true}, "UCX_TLS is set"},
+           {down, {}, "there is no choice"},
+           {single, {}, "one NUMA node"},
+           {machine("no_nic"), {}, "there is no choice"}}) {
+    const Plan made = plan(each.machine, each.job);
+    EXPECT_EQ(made.devices, "");
+    EXPECT_THAT(made.why_devices, HasSubstr(each.why));
+  }
+}
+
 TEST(Plan, SaysWhyNothingIsKnown) {
   const Plan made = plan({.source = "hwloc 2 is not here", .allowed = {0, 1}}, {});
   EXPECT_EQ(made.why, "hwloc 2 is not here");
   EXPECT_EQ(made.why_nic, "hwloc 2 is not here");
+  EXPECT_EQ(made.why_devices, "hwloc 2 is not here");
   EXPECT_THAT(made.engine, testing::IsEmpty());
 }
 

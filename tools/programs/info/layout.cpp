@@ -83,6 +83,9 @@ std::vector<std::string> layout_text(const Plan& plan, const std::string& bindin
                             ? "where the process is"
                             : "cores " + to_text(plan.compute) + ", all that this process may use");
   add("NIC", plan.nic.empty() ? "none: " + plan.why_nic : plan.nic + ": " + plan.why_nic);
+  add("UCX", plan.devices.empty()
+                 ? "is not told: " + plan.why_devices
+                 : fmt::format("UCX_NET_DEVICES={}: {}", plan.devices, plan.why_devices));
   if (!plan.gpu.empty()) {
     add("GPU", plan.gpu);
   }
@@ -134,6 +137,8 @@ nlohmann::json layout_json(const Plan& plan, const std::string& binding) {
           {"rdma", plan.rdma},
           {"nic_why", plan.why_nic},
           {"nic_is_certain", plan.nic_is_certain},
+          {"ucx_net_devices", plan.devices},
+          {"ucx_net_devices_why", plan.why_devices},
           {"gpu", plan.gpu}};
 }
 
