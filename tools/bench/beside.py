@@ -49,15 +49,18 @@ def bytes_of(text: str) -> int:
 class Pair:
     """Two places, and how to start a command in each."""
 
-    def __init__(self, name: str, stack) -> None:
+    def __init__(self, name: str, stack, realtime: bool) -> None:
         self.name = name
+        self.realtime = realtime
         self.lab = None if name in NEARLY else stack(netlab.Lab(2, name))
 
     def address(self) -> str:
         return self.lab.address(0) if self.lab else "127.0.0.1"
 
     def enter(self, host: int) -> list[str]:
-        return self.lab.enter(host) if self.lab else []
+        core = sorted(os.sched_getaffinity(0))[-1 - host]
+        alone = ["chrt", "--fifo", "10", "taskset", "--cpu-list", str(core)]
+        return (self.lab.enter(host) if self.lab else []) + (alone if self.realtime else [])
 
     def port(self) -> int:
         if self.lab:
@@ -198,9 +201,17 @@ def main() -> int:
     parser.add_argument("--window", type=int, default=16)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--percentile", type=float, default=50, help="of latencies")
+    parser.add_argument(
+        "--realtime",
+        action="store_true",
+        help="each side on a core of its own before all other work (SCHED_FIFO; root); for shm "
+        "alone, as over TCP the kernel's own threads would wait for a core, too",
+    )
     parser.add_argument("--strict", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    if arguments.realtime and arguments.networks != ["shm"]:
+        parser.error("--realtime is for shm alone")
     rows = []
     load = os.getloadavg()[0]
     print(f"# {os.cpu_count()} cores, load {load:.1f}, {arguments.turns} turns, each's median")
@@ -213,7 +224,7 @@ def main() -> int:
             return lab
 
         try:
-            pair = Pair(network, keep)
+            pair = Pair(network, keep, arguments.realtime)
             for segment in arguments.segments.split(","):
                 for mode in arguments.modes.split(","):
                     for size in map(bytes_of, arguments.sizes.split(",")):
