@@ -114,7 +114,8 @@ TEST(Info, PlansForAnotherMachine) {
        {"  NIC eth0         0000:11:00.0, near cores 0-7, RDMA device mlx5_0\n",
         "  GPU 0            0000:12:00.0, near cores 0-7; eth0 below one PCIe switch\n",
         "plan of local rank 3 of 4\n",
-        "  engine thread    cores 8-15, node 1: eth1 is near cores 8-15\n"}) {
+        "  engine thread    cores 8-15, node 1: eth1 is near cores 8-15\n",
+        "  UCX              is not told: UCX_NET_DEVICES is set\n"}) {
     EXPECT_THAT(ended.out, HasSubstr(line));
   }
   ended = Program(INFO, {"--topology", file, "--local-ranks", "2", "--json"}).join();
@@ -122,6 +123,7 @@ TEST(Info, PlansForAnotherMachine) {
   const auto record = nlohmann::json::parse(ended.out);
   ASSERT_EQ(record["plans"].size(), 2U);
   EXPECT_EQ(record["plans"][1]["nic"], "eth0");
+  EXPECT_EQ(record["plans"][1]["ucx_net_devices"], "");  // a file knows no addresses
   ended = Program(INFO, {"--topology", "/no/such.xml"}).join();
   EXPECT_EQ(ended.code, 1);
   EXPECT_THAT(ended.err, StartsWith("gtopk-info: /no/such.xml is not an hwloc topology file"));

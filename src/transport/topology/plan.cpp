@@ -153,8 +153,9 @@ void tell_ucx(const Topology& machine, const JobPlace& job, Plan& made) {
   } else if (job.beyond_tcp) {
     made.why_devices = "UCX_TLS is set, and UCX looks itself for near RDMA devices";
   } else if (const std::string network = common_network(machine, all); network.empty()) {
-    made.why_devices = fmt::format("{} have no network in common, and may lead to different hosts",
-                                   names_of(machine, all));
+    made.why_devices =
+        fmt::format("{} have no network in common that is known, and may lead to different hosts",
+                    names_of(machine, all));
   } else {
     made.devices = made.nic;
     made.nic_is_certain = true;
