@@ -1,10 +1,11 @@
 """Benchmark: what `auto` chooses, against the others, in cells that were chosen before measuring.
 
 In each cell the costs are measured anew and planned with; then what is predicted to take up to
---within times the cheapest, and always dense, takes turns. A step's time is that of its slowest
-rank, from a barrier on. The choice is compared with the quickest median and with dense's. As every
-rank is a host of its own, or all share one, `gtopk` and `gtopk-placed` do the same, message for
-message: what sets their medians apart is noise, and is shown.
+--within times the cheapest, and always dense, takes turns, in another order each time. A step's
+time is that of its slowest rank, from a barrier on. The choice is compared with the quickest median
+and with dense's. As every rank is a host of its own, or all share one, `gtopk` and `gtopk-placed`
+do the same, message for message, and so does `hierarchical` where each rank is a host: what sets
+their medians apart is noise, and is shown; all their steps count for each of them.
 
 Runs on every rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set; `tools/bench/run auto`
 starts it in a network lab or on one host. Rank 0 prints the rows.
@@ -15,7 +16,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import pathlib
+import random
 import statistics
 import time
 from typing import Any
@@ -48,6 +51,10 @@ CELLS: dict[tuple[str, int], list[tuple[float, float]]] = {
 }
 
 
+# Seconds of steps after which two of them are enough: dense at 100 Mbit/s takes up to 17 a step.
+SLOW = 8.0
+
+
 class Contender:
     """One algorithm in one cell."""
 
@@ -74,7 +81,7 @@ class Contender:
     def wants_more(self, options: argparse.Namespace) -> bool:
         """Alike on all ranks, as times are those of the slowest."""
         taken = len(self.seconds)
-        if taken < options.least:
+        if taken < (options.least if sum(self.seconds) < SLOW else 2):
             return True
         return taken < options.most and sum(self.seconds) < options.seconds
 
@@ -90,8 +97,11 @@ def measure(elements: int, density: float, options: argparse.Namespace) -> dict[
     tensor, residual = torch.empty(elements), torch.zeros(elements)
     contenders = [Contender(name, density, residual) for name in names]
     for each in contenders:
-        each.step(gradient, tensor, counts=False)
+        if predicted[each.algorithm] < SLOW / 2:
+            each.step(gradient, tensor, counts=False)
+    order = random.Random(1)  # the same on all ranks
     while running := [each for each in contenders if each.wants_more(options)]:
+        order.shuffle(running)
         for each in running:
             each.step(gradient, tensor, counts=True)
     return {
@@ -101,6 +111,8 @@ def measure(elements: int, density: float, options: argparse.Namespace) -> dict[
         "link": options.link,
         "chosen": plan["algorithm"],
         "reason": plan["reason"],
+        "costs": plan["costs"],
+        "load": os.getloadavg()[0],
         "predicted": predicted,
         "seconds": {each.algorithm: each.seconds for each in contenders},
     }
@@ -108,18 +120,24 @@ def measure(elements: int, density: float, options: argparse.Namespace) -> dict[
 
 def judged(row: dict[str, Any]) -> dict[str, Any]:
     """Return the row's medians, and the choice's over them; dense's spread is its quartiles'."""
-    medians = {name: statistics.median(taken) for name, taken in row["seconds"].items()}
+    seconds = dict(row["seconds"])
+    alone = {name: statistics.median(taken) for name, taken in seconds.items()}
+    same = {"gtopk", "gtopk-placed"} | ({"hierarchical"} if "bit" in row["link"] else set())
+    twins = [name for name in seconds if name in same]
+    of_all = [second for name in twins for second in seconds[name]]
+    seconds.update(dict.fromkeys(twins, of_all))
+    medians = {name: statistics.median(taken) for name, taken in seconds.items()}
     best = min(medians, key=lambda name: medians[name])
     chosen, dense = medians[row["chosen"]], row["seconds"]["dense"]
     low, middle, high = statistics.quantiles(dense, n=4)
-    twins = [medians[name] for name in ("gtopk", "gtopk-placed") if name in medians]
+    of_twins = [alone[name] for name in twins]
     return {
         "medians": medians,
         "best": best,
         "over_best": chosen / medians[best],
         "over_dense": chosen / medians["dense"],
         "dense_spread": (high - low) / middle,
-        "noise": max(twins) / min(twins) if len(twins) == 2 else math.nan,
+        "noise": max(of_twins) / min(of_twins) if len(of_twins) > 1 else math.nan,
     }
 
 
@@ -160,7 +178,7 @@ def main() -> None:
     parser.add_argument("--link", choices=sorted({link for link, _ in CELLS}))
     parser.add_argument("--within", type=float, default=3.0, help="of the cheapest prediction")
     parser.add_argument("--least", type=int, default=3, help="steps of each")
-    parser.add_argument("--most", type=int, default=15)
+    parser.add_argument("--most", type=int, default=60)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each, beyond the least")
     parser.add_argument("--cells", type=int, nargs="+", help="numbers from 0 on; default: all")
     parser.add_argument("--json", type=pathlib.Path, help="rank 0 adds its rows, a line each")
