@@ -13,7 +13,7 @@ from ranks import Rank, RankSet
 from test_fsdp import Training, equal
 from test_parallel import batch, loss_of, network
 from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import gtopk
@@ -43,11 +43,16 @@ class Given(nn.Module):
 class Beside:
     """A training under FSDP2, and what DDP makes of what arrives at this rank's shards."""
 
-    def __init__(self, me: Rank, *, scaler=None, model=None, clipping=None, **arguments) -> None:
+    def __init__(
+        self, me: Rank, *, scaler=None, model=None, clipping=None, fsdp=None, **arguments
+    ) -> None:
+        """fsdp: what DDP's SparseState is not given."""
         arguments = {"density": 0.1, **arguments}
-        self.clipping = clipping or {}
+        self.clipping, fsdp = clipping or {}, fsdp or {}
         self.scaler = scaler
-        self.training = Training(me, model=model, scaler=scaler, **self.clipping, **arguments)
+        self.training = Training(
+            me, model=model, scaler=scaler, **self.clipping, **fsdp, **arguments
+        )
         self.state = self.training.state
         self.sizes = [
             {name: self.numel(name) for name in order} for order in self.state.overlap._orders
@@ -55,6 +60,7 @@ class Beside:
         self.ddp = DistributedDataParallel(
             Given({name: n for unit in self.sizes for name, n in unit.items()}),
             process_group=self.training.replicas,
+            find_unused_parameters="find_unused_modules" in fsdp,
         )
         largest = max(sum(unit.values()) for unit in self.sizes)
         self.expected = gtopk.attach(
@@ -66,11 +72,12 @@ class Beside:
         self.arrived: dict[str, torch.Tensor] = {}
         arrive = self.state.overlap.arrive
 
-        def listening(index: int, output: torch.Tensor, names) -> None:
+        def listening(index: int, output: torch.Tensor, names, divisor: float) -> None:
             names = list(self.sizes[index]) if names is None else names
-            parts = output.clone().split([self.sizes[index][name] for name in names])
+            gradients = output.float() if divisor == 1 else output.float() / divisor
+            parts = gradients.clone().split([self.sizes[index][name] for name in names])
             self.arrived.update(zip(names, parts, strict=True))
-            arrive(index, output, names)
+            arrive(index, output, names, divisor)
 
         self.state.overlap.arrive = listening
 
@@ -82,20 +89,25 @@ class Beside:
             if each.name == name
         )
 
-    def backward(self, loss: torch.Tensor) -> None:
-        """One backward here and there; what is not handed to FSDP's hook is zeros there."""
+    def backward(self, loss: torch.Tensor, unused=()) -> None:
+        """One backward here and there; what is not handed to FSDP's hook is zeros there.
+
+        unused: units that no rank uses.
+        """
         self.arrived.clear()
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
         given = {
             name: self.arrived.get(name, torch.zeros(n))
-            for unit in self.sizes
+            for number, unit in enumerate(self.sizes)
             for name, n in unit.items()
+            if number not in unused
         }
         if self.clipping.get("clip", "model") == "model":
             self.clip(list(given.values()))
         else:
-            for unit in self.sizes:
-                self.clip([given[name] for name in unit])
+            for number, unit in enumerate(self.sizes):
+                if number not in unused:
+                    self.clip([given[name] for name in unit])
         self.ddp.zero_grad()
         self.ddp(given).backward()
 
@@ -115,6 +127,9 @@ class Beside:
         """Results, residuals and momenta. before: what results were added to."""
         same = self.same if self.clipping or before else torch.equal
         for name, parameter in self.training.model.named_parameters():
+            if self.given(name).grad is None:
+                assert parameter.grad is None, name
+                continue
             mine = parameter.grad.to_local().flatten()
             theirs = self.given(name).grad[: mine.numel()]
             if before is not None:
@@ -356,8 +371,8 @@ def check_a_backward_that_raised_is_not_trained_on(me: Rank) -> None:
 
 def check_what_is_used_up_in_the_hook_is_named(me: Rank) -> None:
     for case, message in (
-        ({"scaler": grad_scaler()}, "together with scaler= and clip_norm="),
-        ({"clip_norm": 1.0}, "together with scaler= and clip_norm="),
+        ({"scaler": grad_scaler()}, "together with scaler=, clip_norm= and"),
+        ({"clip_norm": 1.0}, "together with scaler=, clip_norm= and"),
         ({}, None),
     ):
         training = Training(me, density=0.1, **case)
@@ -370,9 +385,9 @@ def check_what_is_used_up_in_the_hook_is_named(me: Rank) -> None:
         else:
             with pytest.raises(NotImplementedError, match=message):
                 training.backward()
-    half = MixedPrecisionPolicy(param_dtype=torch.float16)
-    with pytest.raises(ValueError, match=r"reduce_dtype=torch\.float32"):
-        Training(me, density=0.1, policy=half, scaler=grad_scaler())
+    model = network().half()
+    with pytest.raises(ValueError, match="scaler= with float16 parameters"):
+        Training(me, density=0.1, model=model, scaler=grad_scaler())
     dist.barrier()
 
 

@@ -20,7 +20,7 @@ from gtopk.overlap import Overlap
 from gtopk.places import layout_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from gtopk.exchange import ExactBucket, Exchange
     from gtopk.overlapped import State
@@ -32,7 +32,8 @@ FsdpGroup = Any
 
 _OTHER_MODULES = (
     "the replicas did not reduce the same modules in the same order",
-    "Use the same modules on all replicas in every backward",
+    "Use the same modules on all replicas in every backward, or make the state with "
+    "gtopk.fsdp_hook(…, find_unused_modules=True)",
 )
 
 
@@ -49,6 +50,10 @@ class ShardOverlap(Overlap):
     A unit is exchanged in FSDP's own buffer where each .grad becomes a view of that. Where FSDP
     makes something else of it at once, or has not reduced all of the module's parameters, it is
     exchanged in another one, FSDP gets zeros, and the results are added at the end of the backward.
+
+    With finds_unused, replicas exchange all units in one order, whatever modules they used: that in
+    which modules came to the first replica in the first backward, which is known at its end. What
+    has not come when a backward ends counts as zeros.
     """
 
     merges = False  # each arrives by itself
@@ -60,11 +65,14 @@ class ShardOverlap(Overlap):
         groups: Sequence[FsdpGroup],
         names: Mapping[int, str],
         shards: Sequence[dist.ProcessGroup],
+        *,
+        finds_unused: bool = False,
     ) -> None:
         """Take the units, and the group of FSDP's that each is made of.
 
         names: the sharded parameters', by id; shards: groups of the ranks that hold the others, one
-        for each dimension in which a parameter is sharded.
+        for each dimension in which a parameter is sharded; finds_unused: whether replicas may use
+        different modules.
         """
         self._groups = groups
         self._parameters = [
@@ -81,6 +89,9 @@ class ShardOverlap(Overlap):
         self._came: list[int] = []
         self._finite = True  # on this rank, in this backward
         self._usual: list[int] | None = None  # order in which they came first, on all replicas
+        self._finds_unused = finds_unused
+        self._order: list[int] | None = None  # with finds_unused: in which all replicas start units
+        self._begun = 0  # of them, in this backward
         super().__init__(state, units)
 
     def _arranged(self, places: Mapping[str, Place]) -> None:
@@ -88,95 +99,182 @@ class ShardOverlap(Overlap):
         self._layouts = [layout_of(places[name] for name in names) for names in self._orders]
         self._sizes = [[places[name].numel for name in names] for names in self._orders]
 
+    def compare(self) -> None:
+        """See Overlap."""
+        if not self._compared:
+            self._order = None
+        super().compare()
+
     def hook(self, index: int) -> Callable[[torch.Tensor], None]:
         """Return what FSDP is to call with the reduced gradients of its module."""
 
         def reduced(output: torch.Tensor) -> None:
             names = None
+            theirs = sys._getframe(1).f_locals
             if output.numel() < sum(self._sizes[index]):
-                names = self._reduced_by(sys._getframe(1).f_locals.get("fsdp_params"))
-            self.arrive(index, output, names)
+                names = self._reduced_by(theirs.get("fsdp_params"))
+            # FSDP divides by it when the hook has returned; None: it does not.
+            divisor = theirs.get("postdivide_factor", math.nan)
+            self.arrive(index, output, names, 1.0 if divisor is None else divisor)
 
         return reduced
 
-    def arrive(self, index: int, output: torch.Tensor, names: Sequence[str] | None = None) -> None:
+    def arrive(
+        self,
+        index: int,
+        output: torch.Tensor,
+        names: Sequence[str] | None = None,
+        divisor: float = 1.0,
+    ) -> None:
         """Average a unit's gradients, which FSDP has reduced over the shards into `output`.
 
         names: of the parameters that are in it; None: all. The others count as zeros, and have the
-        result in their .grad afterwards all the same.
+        result in their .grad afterwards all the same. divisor: what FSDP divides by afterwards; NaN
+        where it does not say.
         """
         if not self._open:
             self._begin()
-            self._aside, self._came, self._finite = [], [], True
+            self._aside, self._came, self._finite, self._begun = [], [], True, 0
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
         try:
-            self._arrive(index, output, self._orders[index] if names is None else names)
+            names = self._orders[index] if names is None else names
+            self._arrive(index, output, names, divisor)
         except BaseException:
             self._shut_gate()
             raise
 
-    def _arrive(self, index: int, output: torch.Tensor, names: Sequence[str]) -> None:
+    def _arrive(
+        self, index: int, output: torch.Tensor, names: Sequence[str], divisor: float
+    ) -> None:
         layout = self._layouts[index]
         self._came.append(index)
         self._check(index, output, names)
         self._check_new(layout, "in one backward: a module was called twice, or a backward raised")
-        at_once = self._is_used_up_in_the_hook(index, output)
+        if not self._divides(index, output):
+            divisor = 1.0
+        at_once = math.isnan(divisor) or self._has_hooks(index)
         whole = len(names) == len(self._orders[index])
-        late = self._gate is not None or self._waits_for_norm
+        late = self._gate is not None or self._waits_for_norm or self._finds_unused
         if at_once and (late or not whole):
             what = (
-                "scaler= and clip_norm=, with which results are there when the backward has ended"
+                "scaler=, clip_norm= and find_unused_modules=, with which results are there when "
+                "the backward has ended"
                 if late
                 else "parameters of it that got no gradient"
             )
             raise NotImplementedError(
-                f"gtopk: the module of '{self._orders[index][0]}' is reduced in {output.dtype}, or "
-                "by sums, or has hooks that run after a gradient is accumulated, which is not "
-                f"implemented together with {what}"
+                f"gtopk: the module of '{self._orders[index][0]}' has hooks that run after a "
+                "gradient is accumulated, or is divided by FSDP in a way that this version of "
+                f"torch does not tell, which is not implemented together with {what}"
             )
-        if not whole or not (at_once or self._stays_a_view(index, output)):
-            output = self._set_aside(index, output, names)
+        if not at_once and not (whole and divisor == 1 and self._stays_a_view(index, output)):
+            output = self._set_aside(index, output, names, divisor)
         self._take(layout, output)
         if at_once:
             self._wait()
             self._raise_error()
 
-    def _set_aside(self, index: int, output: torch.Tensor, names: Sequence[str]) -> torch.Tensor:
-        """Return a copy with zeros for what is missing; FSDP goes on with zeros."""
+    def _set_aside(
+        self, index: int, output: torch.Tensor, names: Sequence[str], divisor: float
+    ) -> torch.Tensor:
+        """Return a copy with zeros for what is missing, divided; FSDP goes on with zeros.
+
+        In the accumulation type: results are not rounded to the type that FSDP reduces in.
+        """
         sizes = dict(zip(self._orders[index], self._sizes[index], strict=True))
         arrived = dict(zip(names, output.split([sizes[name] for name in names]), strict=True))
-        buffer = torch.zeros(sum(sizes.values()), dtype=output.dtype)
+        buffer = self._new_aside(index, output.dtype)
         for name, piece in zip(sizes, buffer.split([*sizes.values()]), strict=True):
             if name in arrived:
                 piece.copy_(arrived[name])
+        if divisor != 1:
+            buffer.div_(divisor)
         output.zero_()
+        return buffer
+
+    def _new_aside(self, index: int, dtype: torch.dtype) -> torch.Tensor:
+        """Return zeros for all of a unit's gradients, whose results are added at the end."""
+        buffer = torch.zeros(sum(self._sizes[index]), dtype=ACCUMULATION[dtype])
         self._aside.append(_Aside(index, buffer))
         return buffer
 
+    def _ready(self, complete: list[Exchange]) -> list[Exchange]:
+        """With finds_unused: what is complete and has its turn."""
+        if not self._finds_unused:
+            return complete
+        ready: list[Exchange] = []
+        for index in (self._order or [])[self._begun :]:
+            if self._exchanges[index].missing:
+                break
+            ready.append(self._exchanges[index])
+        self._begun += len(ready)
+        return ready
+
+    def _fill_in(self) -> None:
+        """At the end, with finds_unused: zeros for modules that were not used on this replica."""
+        unused = [each.index for each in self._exchanges if each.missing]
+        with torch.no_grad():
+            for index in unused:
+                buffer = self._new_aside(index, self._state.units[index].dtype)
+                self._take(self._layouts[index], buffer)
+            if self._order is None:
+                order = torch.tensor([*self._came, *unused])
+                dist.broadcast(order, group=self._state.group, group_src=0)
+                self._order = order.tolist()
+                ready = self._ready([])
+                for exchange in ready:
+                    exchange.gather(self._small_of(exchange.index))
+                self._start_all(ready)
+
+    def _drop_what_nobody_used(self) -> None:
+        """With finds_unused, after the exchange: such results go back, and reach no .grad."""
+        used = torch.zeros(len(self._exchanges), dtype=torch.uint8)
+        used[self._came] = 1
+        dist.all_reduce(used, dist.ReduceOp.MAX, group=self._state.group)
+        for index in (1 - used).nonzero().flatten().tolist():
+            aside = next(each for each in self._aside if each.index == index)
+            self._aside.remove(aside)
+            if not self._exchanges[index].delivered:
+                continue
+            for name, piece in self._pieces(aside):
+                self._return(index, name, piece)
+
     def _hand_out(self, aside: _Aside) -> None:
         """Add the results to what FSDP made of the zeros, or of nothing."""
-        pieces = aside.buffer.split(self._sizes[aside.index])
-        exchange = self._exchanges[aside.index]
-        large = {each.name for each in self._state.units[aside.index].large}
-        for name, piece in zip(self._orders[aside.index], pieces, strict=True):
+        for name, piece in self._pieces(aside):
             parameter = self._parameters[aside.index][name]
             if not parameter.requires_grad:  # frozen since: it is left alone, what waits goes on
-                if exchange.delivered and name in large:
-                    self._put_back(exchange, name, piece)
+                if self._exchanges[aside.index].delivered:
+                    self._return(aside.index, name, piece)
                 continue
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             local = parameter.grad.to_local()
             local.add_(piece[: local.numel()].view(local.shape))
 
+    def _pieces(self, aside: _Aside) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield each parameter's name and its part of the buffer."""
+        pieces = aside.buffer.split(self._sizes[aside.index])
+        yield from zip(self._orders[aside.index], pieces, strict=True)
+
+    def _return(self, index: int, name: str, piece: torch.Tensor) -> None:
+        """Put a result back that reaches no .grad, if it is of a parameter with a residual."""
+        if any(each.name == name for each in self._state.units[index].large):
+            self._put_back(self._exchanges[index], name, piece)
+
     def _finish(self) -> None:
         """The backward has ended well."""
+        if self._finds_unused:
+            self._fill_in()
         self._start_held()
         self._agree()
         self._wait()
         self._raise_error()
-        self._check_same_modules()
         with torch.no_grad():
+            if self._finds_unused:
+                self._drop_what_nobody_used()
+            else:
+                self._check_same_modules()
             for each in self._aside:
                 self._hand_out(each)
         self._aside = []
@@ -271,7 +369,13 @@ class ShardOverlap(Overlap):
         error = next((each.error for each in self._exchanges if each.error), None)
         if error is not None:
             self.settle()
-            raise error
+            if self._finds_unused or not isinstance(error, (RuntimeError, ValueError)):
+                raise error
+            # Their exchanges meet those of other modules, or nobody's.
+            raise RuntimeError(
+                f"{error}. If replicas use different modules, make the state with "
+                "gtopk.fsdp_hook(…, find_unused_modules=True)"
+            ) from error
 
     def _check(self, index: int, output: torch.Tensor, names: Sequence[str]) -> None:
         unit = self._state.units[index]
@@ -310,16 +414,16 @@ class ShardOverlap(Overlap):
             )
         return [self._named[id(each.sharded_param)] for each in parameters]
 
-    def _is_used_up_in_the_hook(self, index: int, output: torch.Tensor) -> bool:
-        """Whether FSDP needs the results themselves when the hook returns."""
-        group = self._groups[index]
-        return (
-            output.dtype not in (torch.float32, torch.bfloat16)  # divided afterwards
-            or getattr(group, "force_sum_reduction_for_comms", True)  # likewise
-            or any(
-                getattr(each.sharded_param, "_post_accumulate_grad_hooks", None)
-                for each in group.fsdp_params
-            )
+    def _divides(self, index: int, output: torch.Tensor) -> bool:
+        """Whether FSDP divides the results when the hook has returned."""
+        sums = getattr(self._groups[index], "force_sum_reduction_for_comms", True)
+        return bool(sums) or output.dtype not in (torch.float32, torch.bfloat16)
+
+    def _has_hooks(self, index: int) -> bool:
+        """Whether FSDP calls users' hooks with the results before the backward has ended."""
+        return any(
+            getattr(each.sharded_param, "_post_accumulate_grad_hooks", None)
+            for each in self._groups[index].fsdp_params
         )
 
     def _stays_a_view(self, index: int, output: torch.Tensor) -> bool:

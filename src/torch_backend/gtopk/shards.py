@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from gtopk.collectives import check_tensor
+from gtopk.collectives import ACCUMULATION, check_tensor
 from gtopk.config import Share
 from gtopk.cuts import Cut
 from gtopk.fingerprint import Line, check_alike
@@ -32,6 +32,8 @@ def fsdp_hook(
     model: nn.Module,
     replicate_group: dist.ProcessGroup | DeviceMesh,
     density: Share = 0.001,
+    *,
+    find_unused_modules: bool = False,
     **arguments: Any,
 ) -> SparseState:
     """Exchange the gradients of `model`, which FSDP2 shards, sparsely between replicas.
@@ -42,16 +44,26 @@ def fsdp_hook(
     parameters and buffers are broadcast to the others at this call. Collective over the replicas.
 
     Each module passed to fully_shard is a unit, so there is no `unit` argument. An exchange
-    overlaps the backward and ends with it, unless FSDP uses its result at once: when it reduces in
-    float16 or calls hooks of the parameter. All replicas must use the same modules in a backward; a
-    module whose parameters get no gradient at all is skipped. Where some of them do, the others'
-    gradients count as zeros, on this replica alone, and their ``.grad`` has the result afterwards.
+    overlaps the backward and ends with it, unless hooks of the parameter get its result at once. A
+    module that no replica uses in a backward is skipped; one that only some use is an error, unless
+    find_unused_modules is set. Where some of a module's parameters get a gradient, the others'
+    count as zeros, on this replica alone, and their ``.grad`` has the result afterwards.
+
+    Under tensor parallelism (a model that parallelize_module has changed before fully_shard) each
+    of its ranks exchanges its own shards with the replicas'. What it keeps whole on all of them,
+    such as a norm's weight, is averaged densely, as selections might differ.
 
     Args:
         model: the root that was passed to fully_shard, on the CPU.
         replicate_group: the ranks that hold the same shard as this one, of backend gtopk; or a
             one-dimensional mesh.
         density: see SparseState.
+        find_unused_modules: replicas may use different modules: one that a replica does not use
+            counts as zeros there, and its ``.grad`` is the result all the same. Replicas start
+            exchanges in one order, that of the first backward, in which nothing overlaps; where a
+            module is missing, those behind it wait for the end of the backward. Takes one small
+            all-reduce for each backward. A replica that uses no module at all still ends in the
+            others' time-out.
         arguments: the other arguments of SparseState, except unit and group. clip_norm: a replica
             is what a rank is elsewhere: its gradient, the mean over its shards, is clipped to
             c / sqrt(replicas), by the norm of all shards together. scaler: one unit that is not
@@ -81,7 +93,7 @@ def fsdp_hook(
     )
     modules = _sharded_modules(model)
     names = {id(each): name for name, each in model.named_parameters()}
-    state = ShardState(modules, names, group, density, arguments)
+    state = ShardState(modules, names, group, density, arguments, find_unused_modules)
     overlap = state.overlap
     assert isinstance(overlap, ShardOverlap)
     overlap.compare()
@@ -109,13 +121,16 @@ class ShardState(SparseState):
         group: dist.ProcessGroup,
         density: Share,
         arguments: Mapping[str, Any],
+        finds_unused: bool,
     ) -> None:
         """See fsdp_hook(); names: the sharded parameters' names, by id."""
         self._modules = modules
         self._names = names
+        self._finds_unused = finds_unused
+        self._mesh = _whole_mesh(modules)
         super().__init__({}, density, group=group, **arguments)
-        (self.shard, ranks) = _shard_of(modules[0][1])
-        self.shard_groups = _groups_of(modules[0][1])
+        (self.shard, ranks) = _shard_of(self._mesh)
+        self.shard_groups = _groups_of(self._mesh)
         self.cuts = self._cut()
         self._check_together()
         others = set(dist.get_process_group_ranks(group)) & ranks - {dist.get_rank()}
@@ -135,24 +150,29 @@ class ShardState(SparseState):
 
     def description(self) -> list[Line]:
         """See SparseState; shards must be alike in having a scaler."""
-        scaled = "none" if self.scaler is None else "one"
-        return [*super().description(), ("the loss has a scaler:", scaled)]
+        return [
+            *super().description(),
+            ("the loss has a scaler:", "none" if self.scaler is None else "one"),
+            ("find_unused_modules is", str(self._finds_unused)),
+        ]
 
     def _check_together(self) -> None:
         """Raise NotImplementedError where modules cannot be clipped or scaled together."""
-        meshes = [group.fsdp_params[0].sharded_param.device_mesh for _, group in self._modules]
         named = {"scaler": self.scaler, "clip_norm": self.config.clip_norm}
         asked = [name for name, value in named.items() if value is not None]
-        if asked and any(each != meshes[0] for each in meshes):
-            raise NotImplementedError(
-                f"gtopk: fsdp_hook({asked[0]}=) with modules that are sharded over different ranks "
-                f"is not implemented: {meshes[0]} and "
-                f"{next(each for each in meshes if each != meshes[0])}"
-            )
-        if "clip_norm" in asked and meshes[0].ndim > 1:
+        mine = _ranks_of(self._mesh)
+        for _, group in self._modules if asked else ():
+            mesh = _widest(group)
+            # A module that tensor parallelism leaves whole is sharded over a part of the ranks.
+            if _ranks_of(mesh) != mine and (mesh.ndim == self._mesh.ndim):
+                raise NotImplementedError(
+                    f"gtopk: fsdp_hook({asked[0]}=) with modules that are sharded over different "
+                    f"ranks is not implemented: {self._mesh} and {mesh}"
+                )
+        if "clip_norm" in asked and self._mesh.ndim > 1:
             raise NotImplementedError(
                 "gtopk: fsdp_hook(clip_norm=) with parameters that are sharded in "
-                f"{meshes[0].ndim} dimensions is not implemented: {meshes[0]}"
+                f"{self._mesh.ndim} dimensions is not implemented: {self._mesh}"
             )
 
     def _cut(self) -> dict[str, Cut] | None:
@@ -172,7 +192,11 @@ class ShardState(SparseState):
             self._unit_of([each for each in group.fsdp_params if each.sharded_param.requires_grad])
             for group in groups
         )
-        return units, ShardOverlap(self, units, groups, self._names, _groups_of(groups[0]))
+        shards = _groups_of(self._mesh)
+        overlap = ShardOverlap(
+            self, units, groups, self._names, shards, finds_unused=self._finds_unused
+        )
+        return units, overlap
 
     def _rated(self, named_parameters: NamedParameters) -> Mapping[str, Any]:
         return {
@@ -184,19 +208,25 @@ class ShardState(SparseState):
 
     def _unit_of(self, parameters: Sequence[Any]) -> Unit:
         described = []
+        copied = set()  # on the ranks of a further dimension
         for each in parameters:
             name = self._names[id(each.sharded_param)]
             local = each.sharded_param.to_local().detach()
             check_tensor(local, f"parameter '{name}'", cpu=True)
             policy = each.mp_policy
             dtype = policy.reduce_dtype or policy.param_dtype or local.dtype
+            if dtype != local.dtype:  # exchanged aside
+                dtype = ACCUMULATION[dtype]
             numel = each.padded_sharded_param_size.numel()
             described.append(Parameter(name, (numel,), dtype))
+            if _is_copied(each.sharded_param, self._mesh):
+                copied.add(name)
         least = self.config.min_numel
+        dense = {each.name for each in described if each.numel < least} | copied
         return Unit(
             described[0].dtype,
-            tuple(each for each in described if each.numel >= least),
-            tuple(each for each in described if each.numel < least),
+            tuple(each for each in described if each.name not in dense),
+            tuple(each for each in described if each.name in dense),
         )
 
 
@@ -252,14 +282,35 @@ def _sharded_modules(model: nn.Module) -> list[tuple[nn.Module, FsdpGroup]]:
     return found[::-1]
 
 
-def _shard_of(group: FsdpGroup) -> tuple[tuple[int, int], set[int]]:
+def _widest(group: FsdpGroup) -> DeviceMesh:
+    """Return the mesh of most dimensions over which a parameter of the module is sharded."""
+    meshes = [each.sharded_param.device_mesh for each in group.fsdp_params]
+    return max(meshes, key=lambda mesh: mesh.ndim)
+
+
+def _whole_mesh(modules: Sequence[tuple[nn.Module, FsdpGroup]]) -> DeviceMesh:
+    """Return the mesh of all shards: tensor parallelism leaves some modules out of a dimension."""
+    return max((_widest(group) for _, group in modules), key=lambda mesh: mesh.ndim)
+
+
+def _is_copied(parameter: Any, whole: DeviceMesh) -> bool:
+    """Whether several ranks of the shards' mesh hold the same elements of the parameter."""
+    if parameter.device_mesh.ndim < whole.ndim:
+        return True
+    sizes = zip(parameter.placements, parameter.device_mesh.shape, strict=True)
+    return any(size > 1 and placement.is_replicate() for placement, size in sizes)
+
+
+def _ranks_of(mesh: DeviceMesh) -> list[int]:
+    return mesh.mesh.flatten().tolist()
+
+
+def _shard_of(mesh: DeviceMesh) -> tuple[tuple[int, int], set[int]]:
     """Return this rank's shard as (number, of how many), and the ranks of all of them."""
-    mesh = group.fsdp_params[0].sharded_param.device_mesh
-    ranks = mesh.mesh.flatten().tolist()
+    ranks = _ranks_of(mesh)
     return (ranks.index(dist.get_rank()), len(ranks)), set(ranks)
 
 
-def _groups_of(group: FsdpGroup) -> list[dist.ProcessGroup]:
+def _groups_of(mesh: DeviceMesh) -> list[dist.ProcessGroup]:
     """Return the groups over which shards lie, one for each dimension of their mesh."""
-    mesh = group.fsdp_params[0].sharded_param.device_mesh
     return [mesh.get_group(i) for i in range(mesh.ndim) if mesh.size(i) > 1]
