@@ -138,7 +138,7 @@ def check_what_is_dropped_comes_back_clipped(me: Rank) -> None:
 def test_a_norm_that_makes_no_sense_is_refused(norm) -> None:
     with pytest.raises(ValueError, match="clip_norm must be a finite number above 0"):
         gtopk.SparseState(Two().named_parameters(), clip_norm=norm)
-    with pytest.raises(ValueError, match="clip='layer' is unknown; there are: 'model', 'unit'"):
+    with pytest.raises(ValueError, match="clip='layer' is unknown; available: 'model', 'unit'"):
         gtopk.SparseState(Two().named_parameters(), clip="layer")
 
 

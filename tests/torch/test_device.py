@@ -322,7 +322,7 @@ def check_bad_arguments_are_errors_here_and_the_group_works_on(me: Rank) -> None
     with pytest.raises(ValueError, match="must be on one device"):
         gtopk.sparse_all_reduce([there, here], k=1)
     state = torch.zeros(4, dtype=torch.float64).to(FAKE)
-    with pytest.raises(NotImplementedError, match="state is on fake:0"):
+    with pytest.raises(NotImplementedError, match="state must be on the CPU, given one on fake:0"):
         gtopk.sparse_all_reduce(there, k=1, select="threshold", state=state)
     torch.ops.fake.capture(True)
     try:

@@ -145,5 +145,7 @@ def check_what_a_state_does_not_do_on_a_device_is_an_error(me: Rank) -> None:
         gtopk.SparseState([("b", there)], density="adaptive")
     with pytest.raises(NotImplementedError, match="scaler= with parameters on fake:0"):
         gtopk.SparseState([("b", there)], density=0.5, scaler=Scale())
-    with pytest.raises(NotImplementedError, match="DistributedOptimizer takes parameters of the C"):
+    with pytest.raises(
+        NotImplementedError, match="DistributedOptimizer takes parameters on the CPU"
+    ):
         gtopk.DistributedOptimizer(torch.optim.SGD([there], lr=0.1), [("b", there)], density=0.5)

@@ -201,7 +201,7 @@ def check_an_optimizer_chooses_as_well(me: Rank) -> None:
 def check_what_has_no_prediction_is_an_error_before_anything_is_sent(me: Rank) -> None:
     training = Training(me.rank)
     training.hooked(**ADAPTIVE, algorithm="sketch")
-    with pytest.raises(ValueError, match=r"'sketch' has no prediction; there are: .*'?gtopk"):
+    with pytest.raises(ValueError, match=r"'sketch' has no prediction; available: .*'?gtopk"):
         training.step()
 
 

@@ -241,7 +241,7 @@ def check_habits_that_would_race_are_refused(me: Rank) -> None:
     optimizer = gtopk.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model)
     x = torch.ones(1, 40)
     model(x, "ab").backward()
-    with pytest.raises(RuntimeError, match="while gradients are under way"):
+    with pytest.raises(RuntimeError, match="while gradients are in flight"):
         optimizer.zero_grad()
     with pytest.raises(RuntimeError, match="step\\(\\) or synchronize\\(\\) first"):
         optimizer.sparse_state.state_dict()
@@ -251,7 +251,7 @@ def check_habits_that_would_race_are_refused(me: Rank) -> None:
     with pytest.raises(RuntimeError, match="more than backward_passes_per_step=1 times"):
         model(x, "a").backward()
     optimizer.zero_grad()  # the second backward raised
-    with pytest.raises(ValueError, match="add_param_group to the optimizer first"):
+    with pytest.raises(ValueError, match="add the group to the wrapped optimizer"):
         optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3))]})
     model(x, "abc").backward()
     optimizer.step()
@@ -342,7 +342,7 @@ def check_ranks_that_differ_are_told(me: Rank) -> None:
     with pytest.raises(ValueError, match="not gtopk"):
         gtopk.DistributedOptimizer(sgd, model, group=gloo())
     optimizer = gtopk.DistributedOptimizer(sgd, model)
-    with pytest.raises(ValueError, match="is a DistributedOptimizer already"):
+    with pytest.raises(ValueError, match="given a DistributedOptimizer"):
         gtopk.DistributedOptimizer(optimizer, model)
     training = Training(me.rank, model=model)
     training.ddp.register_comm_hook(optimizer.sparse_state, gtopk.sparse_hook)

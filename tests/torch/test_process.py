@@ -256,7 +256,7 @@ def broken_install(folder: pathlib.Path, library: str | None) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("library", "said"),
     [
-        (None, r"no library for torch \S+; there are libraries for: none"),
+        (None, r"no library for torch \S+; available for: none"),
         ("not a library", r"the library _torch_\d_\d+\.so cannot be loaded"),
     ],
     ids=["missing", "not a library"],
@@ -283,7 +283,7 @@ print(any("gtopk" in line for line in open("/proc/self/maps")))
     assert done.returncode == 0, done.stderr
     message, loaded = done.stdout.splitlines()
     versions = re.fullmatch(
-        r"gtopk: no library for torch 2\.99\.0\+cpu; there are libraries for: ([0-9., ]+)\. "
+        r"gtopk: no library for torch 2\.99\.0\+cpu; available for: ([0-9., ]+)\. "
         "Install one of these versions of torch, or a gtopk that was built for this one",
         message,
     )

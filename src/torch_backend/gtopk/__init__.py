@@ -1,7 +1,16 @@
 """Sparse and dense gradient all-reduce over UCX for torch.distributed.
 
-``torch.distributed.init_process_group("gtopk")`` needs no import of this package; the functions
-below do. They are loaded on first use: ``import torch`` runs this file (through the entry point in
+``torch.distributed.init_process_group("gtopk")`` needs no import of this package; these do:
+
+- Train with DDP: attach (or SparseState and sparse_hook). Without DDP: DistributedOptimizer. With
+  FSDP2: fsdp_hook.
+- Checkpoints on any number of ranks: save, load.
+- Measure and choose: plan, stats, diagnose, flight_recorder.
+- The collective itself: sparse_all_reduce.
+- Groups: launch_env (mpirun, prterun, srun), ReplicaGroup (ranks that change), create_backend and
+  Backend (without torch's registry).
+
+They are loaded on first use: ``import torch`` runs this file (through the entry point in
 ``_autoload.py``), so nothing here may fail or take time.
 """
 

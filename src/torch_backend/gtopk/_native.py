@@ -66,7 +66,7 @@ def library_for(torch: str, files: Iterable[str]) -> str:
     if (major, minor) not in there:
         versions = ", ".join(f"{each[0]}.{each[1]}" for each in there) or "none"
         raise ImportError(
-            f"gtopk: no library for torch {torch}; there are libraries for: {versions}. Install "
+            f"gtopk: no library for torch {torch}; available for: {versions}. Install "
             "one of these versions of torch, or a gtopk that was built for this one"
         )
     return f"_torch_{major}_{minor}.so"

@@ -24,7 +24,7 @@ class _OfGtopk(type):
 
 
 class Backend(metaclass=_OfGtopk):
-    """For isinstance(): true of every gtopk backend, however it was made."""
+    """For ``isinstance(backend, gtopk.Backend)``: true for any gtopk backend, however created."""
 
     def __new__(cls, *_: object, **__: object) -> Backend:
         """Backends are made by create_backend()."""
@@ -34,18 +34,29 @@ class Backend(metaclass=_OfGtopk):
 def create_backend(
     store: dist.Store, rank: int, size: int, timeout: timedelta = TIMEOUT, *, name: str = "gtopk"
 ) -> GtopkBackend:
-    """Meet the other ranks in `store` as a group of `size`; blocks until all are there.
+    """Create a backend of `size` ranks that meet in `store`, without torch's registry.
 
-    Nothing is registered with torch.distributed, and no process group is needed. The result has the
-    methods of torch's Backend, which return Works (allreduce([tensor]).wait(), send, abort,
-    shutdown, …), plus sparse_all_reduce, statistics and get_error.
+    Nothing is registered with torch.distributed, and no process group is needed. Collective: blocks
+    until all ranks have called it.
 
-    timeout: of the meeting, and the default of every operation. name: of the group; ranks may meet
-    in one store under several names at once, and under the same name again once a group has ended.
+    Args:
+        store: where the ranks meet; the same on all ranks, and up until every pair of ranks that
+            communicates has done so once.
+        rank: this process's rank, 0 <= rank < size.
+        size: the number of ranks.
+        timeout: of the meeting, and the default of every operation.
+        name: of the group, the same on all ranks. Ranks may meet in one store under several names
+            at once, and under the same name again once a group has ended.
 
-    Raises ValueError for a rank outside the group, torch.distributed.DistBackendError if ranks do
-    not find each other.
+    Returns:
+        The backend. It has the methods of torch's Backend, which return Works
+        (``allreduce([tensor]).wait()``, send, abort, shutdown, …), plus sparse_all_reduce,
+        statistics and get_error.
+
+    Raises:
+        ValueError: a rank outside the group.
+        torch.distributed.DistBackendError: the ranks do not find each other in time.
     """
     if not 0 <= rank < size:
-        raise ValueError(f"gtopk: rank {rank} of {size} ranks")
+        raise ValueError(f"gtopk: rank must be in [0, {size}) in a group of {size}, given {rank}")
     return GtopkBackend(*_native.create_backend(store, rank, size, timeout, name))

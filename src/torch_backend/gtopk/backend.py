@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class GtopkBackend:
-    """A gtopk backend; also has all methods of torch's Backend (allreduce, send, abort, …)."""
+    """A gtopk backend. Also has all methods of torch's Backend (allreduce, send, abort, …)."""
 
     def __init__(self, backend: Backend, number: int) -> None:
         """Hold a gtopk backend, and the number by which operators know it."""
@@ -107,7 +107,7 @@ class GtopkBackend:
         return told
 
     def last_plan(self) -> tuple[Any, ...]:
-        """The plan of the last "auto" to end, likewise; its first item is "" if there was none."""
+        """Return the plan of the last "auto" to end, as plan() does; begins with "" if none."""
         told: tuple[Any, ...] = self._operators.last_plan(self._number)
         return told
 

@@ -90,13 +90,14 @@ class BucketOverlap(Overlap):
             raise ValueError(
                 f"gtopk: the gradient of '{place.name}' is sparse ({gradient.layout}), and its "
                 "SparseState has the parameter: make the state with gtopk.attach(ddp, density=…), "
-                "or leave out what is not to be selected from"
+                "or leave the parameter out of the state"
             )
         self._exact_seen += 1
         if self._exact_seen > self._exact_parts:  # of a DDP that was not found
             raise ValueError(
-                f"gtopk: DDP reduces {self._exact_seen} gradients that are sparse COO, and has "
-                f"{self._exact_parts} modules that make such: give these sparse=True"
+                f"gtopk: DDP reduces {self._exact_seen} sparse COO gradients, but only "
+                f"{self._exact_parts} of its modules have sparse=True: set it on all modules that "
+                "make sparse gradients"
             )
         waiting = ExactBucket(gradient, self._exchanges if self._gate is not None else [])
         with torch.no_grad():

@@ -306,17 +306,17 @@ def check_place(saved: Mapping[str, int] | None, mine: Mapping[str, int] | None)
     if shards[0] != shards[1]:
         raise ValueError(
             f"gtopk: the saved state is that of shard {shards[0]}, this is shard {shards[1]}: "
-            "residuals of shards are not cut anew"
+            "gtopk.save and gtopk.load take residuals to other shards"
         )
     if saved["ranks"] != mine["ranks"]:
         raise ValueError(
             f"gtopk: the saved state is that of one of {saved['ranks']} ranks, this run has "
-            f"{mine['ranks']}: gtopk.save and gtopk.load hold those of all ranks, and share them "
-            "out among others"
+            f"{mine['ranks']}: use gtopk.save and gtopk.load, which divide residuals among another "
+            "number of ranks"
         )
     raise ValueError(
         f"gtopk: the saved state is that of rank {saved['rank']}, this is rank {mine['rank']}: "
-        "every rank loads its own"
+        "load the state that this rank saved"
     )
 
 
@@ -325,7 +325,7 @@ def check_accumulate(saved: str, config: Config) -> None:
     if saved != config.accumulate:
         raise ValueError(
             f"gtopk: the saved state has accumulate={saved!r}, this one {config.accumulate!r}: "
-            "residuals of one are no residuals of the other"
+            "residuals of gradients and of updates cannot be exchanged"
         )
 
 

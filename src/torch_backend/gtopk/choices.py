@@ -158,4 +158,4 @@ def _check(what: str, name: object, there: tuple[str | None, ...]) -> None:
     if name in there:
         return
     names = ", ".join(repr(each) for each in there)
-    raise ValueError(f"gtopk: {what}={name!r} is unknown; there are: {names}")
+    raise ValueError(f"gtopk: {what}={name!r} is unknown; available: {names}")

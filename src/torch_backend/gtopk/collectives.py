@@ -57,7 +57,7 @@ def sparse_all_reduce(
     group: dist.ProcessGroup | None = None,
     async_op: bool = False,
 ) -> Work | None:
-    """Sum over all ranks what each selects from ``tensor + residual``, in place.
+    """Sum what each rank selects from ``tensor + residual``, in place.
 
     Each rank selects the k entries of largest magnitude of ``acc = tensor + residual`` (smaller
     index first among equals, never a zero); the lists are merged along a tree of the ranks, keeping
@@ -67,74 +67,74 @@ def sparse_all_reduce(
     arguments except for the values.
 
     Args:
-        tensor: the gradient; dense, any shape and strides, on the CPU; float32, float64, bfloat16
-            or float16. Becomes the reduced gradient, the same bits on every rank, zero where
-            nothing was delivered. A tensor that is not contiguous is copied in and out. A list of
-            tensors of one dtype, each contiguous, is one vector of all their elements, in this
-            order: nothing is copied, and ranks may cut it differently.
-        k: entries each rank selects, k >= 1; more than ``tensor.numel()`` means all.
-        density: instead of k: a share in (0, 1]; k = min(d, max(1, floor(density * d + 1/2))).
-        residual: the tensor's shape (for a list: one dimension, all elements), of the accumulation
-            type (float64 for float64, else float32).
-            Becomes what was not delivered. None means zeros, discarded afterwards.
-        state: for select="threshold": what it keeps from one step of this tensor to the next, on
-            this rank only; float64 of shape (4,), zeros at first. Written only if the step
-            happened; other selectors write zeros. None: each step starts afresh.
+        tensor: the gradient; dense, any shape and strides, on the CPU or a CUDA device; float32,
+            float64, bfloat16 or float16. Becomes the reduced gradient, the same bits on every rank,
+            zero where nothing was delivered. A tensor that is not contiguous is copied in and out.
+            A list of tensors of one dtype and device, each contiguous, is one vector of all their
+            elements, in this order: nothing is copied, and ranks may split it differently.
+        k: entries that each rank selects, k >= 1; at most all of the d = ``tensor.numel()``.
+        density: instead of k, a fraction in (0, 1]; k = min(d, max(1, floor(density * d + 1/2))).
+        residual: of the tensor's shape (for a list: one dimension, all elements), on its device, of
+            the accumulation type (float64 for float64, else float32). Becomes what was not
+            delivered. None means zeros, discarded afterwards.
+        state: for select="threshold": what the selector keeps from one step of this tensor to the
+            next, on this rank only; float64 of shape (4,) on the CPU, initially zeros. Written only
+            if the step happened; other selectors write zeros. None: each step starts afresh.
         algorithm: "gtopk" (recursive doubling), "gtopk-tree" (binomial tree and broadcast: the same
             bits, less traffic in total, a longer path), "topk" (the exact sum of all selections, up
             to k entries of each rank), "dense" (all of acc; clears the residual), "rs-ag" (regions
             reduced, re-selected and gathered: O(k) on the wire whatever the number of ranks),
             "exact" (the exact top k of the sum of all selections), "hierarchical" (the exact sum of
             the selections inside each host, then gTop-k between hosts: one list of k entries leaves
-            a host, whatever ranks it has; GTOPK_HOST in the environment names a rank's host),
-            "gtopk-placed" (gTop-k with a tree in each host and one between them: one list likewise,
-            in fewer steps where a host has many ranks) or "sketch" (SketchedSGD: what is heaviest
-            in the sum of all acc, found in summed count-sketches, then summed exactly; no indices
-            travel, but 58k values do). Two are controls: "random-k" (k indices that all ranks draw
-            alike, others in every call) and "true-topk" (the exact top k of the sum of all acc, at
-            the price of "dense"). "auto" is the one of these that is cheapest on this
-            job and keeps `semantics`; ``gtopk.plan`` and ``gtopk.stats()["plan"]`` say which, and
-            why. The first "auto" of a group measures that.
+            a host, however many ranks it has; GTOPK_HOST in the environment names a rank's host),
+            "gtopk-placed" (gTop-k with a tree in each host and one between them: also one list per
+            host, in fewer steps if a host has many ranks) or "sketch" (SketchedSGD: the heaviest
+            entries of the sum of all acc, found in summed count-sketches, then summed exactly; no
+            indices travel, but 58k values do). Two are controls: "random-k" (k random indices, the
+            same on all ranks, new ones in every call) and "true-topk" (the exact top k of the sum
+            of all acc, at the cost of "dense"). "auto" picks the cheapest of them in this job that
+            satisfies `semantics`; ``gtopk.plan`` and ``gtopk.stats()["plan"]`` say which, and why.
+            The first "auto" of a group measures the costs.
         select: "exact", or one that approximates it and selects up to ceil(4k/3) entries:
             "gaussian" (a normal quantile of mean and deviation, corrected), "sampled" (the top of a
             sample of 1 %, corrected) or "threshold" (last step's threshold, corrected, as long as
             2k/3 to 4k/3 entries reach it; else, and without a `state`, as "exact"). Or "block",
-            which selects from each `block` elements apart; it asks for a density, and for an
-            algorithm that does not select again from all: "topk".
-        block: of select="block": elements of a block, the last one perhaps shorter. Each has a k of
-            its own, min(its length, max(1, floor(density * its length + 1/2))).
-        put_back: where a value goes that was selected and not delivered. "own": back to the
-            residual of the rank that selected it; "merged": to the residual of the lowest rank of
-            the tree node that dropped it, summed.
+            which selects separately from each block of elements; it needs a density, and an
+            algorithm that does not re-select from all elements: "topk".
+        block: for select="block": elements per block; the last one may be shorter. A block of l
+            elements sends min(l, max(1, floor(density * l + 1/2))) entries.
+        put_back: where a value goes that was selected but not delivered. "own": back to the
+            residual of the rank that selected it; "merged": summed, to the residual of the lowest
+            rank of the tree node that dropped it.
         wire: how lists are encoded; indices are always coded losslessly, except by "raw". None:
-            values as they are, in the accumulation type; "bf16", "fp16" (saturating), "int8",
-            "2bit" or "sign" (the last three with scales for each 256 entries): values are rounded,
-            and the rounding error goes to a residual. "2bit" and "sign" make many values equal, so
-            only "topk" and "exact" accept them, which never select from rounded values. "raw":
-            nothing is coded, for a network that is faster than coding.
+            values unchanged, in the accumulation type. "bf16", "fp16" (saturating), "int8", "2bit"
+            or "sign" (the last three with scales for each 256 entries): values are rounded, and the
+            rounding error goes to a residual. "2bit" and "sign" make many values equal, so only
+            "topk" and "exact" accept them, which never select from rounded values. "raw": nothing
+            is coded, for networks faster than coding.
         semantics: what the result must guarantee. "exact_sum": at each delivered index, the sum of
-            all values selected there ("topk", "exact", "dense"); "gtopk": that, or gTop-k's; "any":
-            no gradient mass is lost. "auto" chooses only from algorithms that satisfy it; an
-            explicit algorithm must satisfy it.
+            all values selected there ("topk", "exact", "dense"); "gtopk": the same, or partial sums
+            as in gTop-k; "any": no gradient mass is lost. "auto" picks only algorithms that satisfy
+            it; an explicit algorithm must satisfy it.
         op: SUM, or AVG: the final sum divided by the number of ranks in the accumulation type, then
             rounded once. Residuals are never averaged.
         group: a process group of backend gtopk; None is the default group.
-        async_op: return at once; the tensors must not be touched until the Work is done.
+        async_op: return immediately; do not touch the tensors until the Work is done.
 
     Returns:
         With async_op, a Work whose future holds ``[tensor]``, or the list; else None, once
         complete. Also None on a rank that is not in the group.
 
-    A NaN or infinity in any rank's acc, or an overflow, makes the tensor NaN on every rank and
-    leaves every residual unchanged.
+    If any rank's acc has a NaN or infinity, or a sum overflows, the tensor becomes NaN on every
+    rank, and every residual is unchanged.
 
     Raises:
         ValueError: an invalid argument. Nothing was sent; the group remains usable.
-        NotImplementedError: part of the contract, but not implemented yet.
-        torch.distributed.DistBackendError: raised here, by ``Work.wait`` or as the future's
-            exception: ranks called with different arguments (both sides' values are named; the
-            group remains usable), a rank died, or the group's timeout passed. Tensor and residual
-            are then unchanged.
+        NotImplementedError: a device or a combination of arguments that is not implemented.
+        torch.distributed.DistBackendError: raised here, by ``Work.wait``, or as the future's
+            exception: ranks called with different arguments (the error names both sides' values;
+            the group remains usable), a rank died, or the group's timeout passed. Tensor and
+            residual are then unchanged.
     """
     if dist.distributed_c10d._rank_not_in_group(group):
         dist.distributed_c10d._warn_not_in_group("sparse_all_reduce")
@@ -175,24 +175,24 @@ def sparse_all_reduce(
 
 
 def check_tensor(tensor: torch.Tensor, what: str = "tensor", *, cpu: bool = False) -> None:
-    """Raise ValueError unless `tensor` is a dense one of a type that has a sparse sum.
+    """Raise ValueError unless `tensor` is dense, and of a type that can be reduced sparsely.
 
-    NotImplementedError for a device that is not served. cpu: no other than the CPU is.
+    Raise NotImplementedError for a device that is not supported. cpu: only the CPU is.
     """
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"gtopk: {what} must be a torch.Tensor, given {type(tensor).__name__}")
     if is_sharded(tensor):
         raise ValueError(
-            f"gtopk: {what} is sharded over ranks ({type(tensor).__name__}): hand in its local "
+            f"gtopk: {what} is sharded over ranks ({type(tensor).__name__}): pass its local "
             "tensor (to_local()) and the group over which it is replicated"
         )
     if tensor.layout != torch.strided:
         raise ValueError(f"gtopk: {what} must be dense, given layout {tensor.layout}")
     if tensor.device.type != "cpu" and (cpu or not is_served(tensor.device)):
-        devices = "the CPU" if cpu else "the CPU and of CUDA"
+        devices = "the CPU" if cpu else "the CPU or a CUDA device"
         raise NotImplementedError(
-            f"gtopk: {what} is on {tensor.device}: this version takes tensors of {devices} here; "
-            "use another backend for it, or copy it to the CPU"
+            f"gtopk: {what} must be on {devices}, given one on {tensor.device}: use another "
+            "backend for it, or copy it to the CPU"
         )
     if tensor.dtype not in ACCUMULATION:
         types = ", ".join(str(dtype).removeprefix("torch.") for dtype in ACCUMULATION)
@@ -200,7 +200,7 @@ def check_tensor(tensor: torch.Tensor, what: str = "tensor", *, cpu: bool = Fals
     if torch._debug_has_internal_overlap(tensor) == 1:
         raise ValueError(
             f"gtopk: {what} has several elements in one place (strides {tensor.stride()}), so no "
-            "result can be written to it: hand in a copy (clone())"
+            "result can be written to it: pass a copy (clone())"
         )
 
 
@@ -232,7 +232,9 @@ def _pieces(tensor: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]
         check_tensor(tensor)  # type: ignore[arg-type]  # a Sequence that is no list is refused
         return [tensor]  # type: ignore[list-item]
     if not tensor:
-        raise ValueError("gtopk: tensor is a list of no tensors")
+        raise ValueError(
+            "gtopk: tensor must be a tensor or a list of at least one, given an empty list"
+        )
     for i, each in enumerate(tensor):
         check_tensor(each, f"tensor[{i}]")
         if each.device != tensor[0].device:
@@ -248,7 +250,7 @@ def _pieces(tensor: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]
         if not each.is_contiguous() or each.is_neg():
             raise ValueError(
                 f"gtopk: the tensors of a list must be contiguous, tensor[{i}] has shape "
-                f"{tuple(each.shape)} and strides {each.stride()}: hand in tensor.contiguous()"
+                f"{tuple(each.shape)} and strides {each.stride()}: pass tensor.contiguous()"
             )
     in_memory = sorted((_range(each), i) for i, each in enumerate(tensor) if each.numel())
     for ((_, end), i), ((begin, _), j) in itertools.pairwise(in_memory):

@@ -84,13 +84,13 @@ class Config:
         """Raise ValueError where nothing travels beside the backward."""
         if self.unit == "model":
             raise ValueError(
-                "gtopk: density='adaptive' chooses for units that travel beside the backward; "
-                "unit='model' has none: unit='parameter', or a number of bytes"
+                "gtopk: density='adaptive' needs exchanges that overlap with the backward, given "
+                "unit='model': use unit='parameter' or a number of bytes"
             )
         if self.clip_norm is not None and self.clip == "model":
             raise ValueError(
-                "gtopk: density='adaptive' with clip_norm= and clip='model', with which nothing "
-                "travels beside the backward: clip='unit'"
+                "gtopk: density='adaptive' needs exchanges that overlap with the backward, given "
+                "clip_norm= with clip='model': use clip='unit'"
             )
 
     def check_parameters(self, parameters: Iterable[Parameter]) -> None:
@@ -98,7 +98,7 @@ class Config:
         devices = sorted({str(each.device or "cpu") for each in parameters})
         if len(devices) > 1:
             raise NotImplementedError(
-                "gtopk: a SparseState takes parameters of one device, given some on "
+                "gtopk: a SparseState takes parameters on one device, given some on "
                 f"{' and '.join(devices)}"
             )
         if devices != ["cpu"] and (self.adaptive or self.accumulate == "update"):

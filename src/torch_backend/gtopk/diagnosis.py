@@ -28,13 +28,14 @@ if TYPE_CHECKING:
 class UnitDiagnosis(NamedTuple):
     """One unit in one backward; u is acc, gradient plus residual.
 
-    Figures of the sum are the same on all ranks, the others are this rank's.
+    Figures of the sum over the ranks (`sum_norm`, `lost_norm`, `delivered`, `delivered_recall`,
+    `delta`) are the same on all ranks, the others are this rank's. docs/tuning.md explains them.
     """
 
     names: tuple[str, ...]
-    """Its parameters, the small ones left out."""
+    """The unit's parameters, without the small ones."""
     elements: int
-    """d: those that the selection covers."""
+    """d: the number of elements that the selection covers."""
     k: int
     density: float
     algorithm: str
@@ -56,16 +57,16 @@ class UnitDiagnosis(NamedTuple):
     delivered_recall: float | None
     delta: float | None
     residual_norm: float
-    """Of what this rank keeps after the exchange."""
+    """Norm of what this rank keeps after the exchange."""
 
 
 class Diagnosis(NamedTuple):
-    """One backward."""
+    """The diagnosis of one backward."""
 
     step: int
-    """Backwards before it."""
+    """The number of backwards before it."""
     units: tuple[UnitDiagnosis, ...]
-    """Those that happened, and sent a selection."""
+    """The units that were finite and sent a selection."""
 
     @property
     def delta(self) -> float | None:
@@ -197,29 +198,30 @@ def _most(d: int, density: float, config: Config, select: str) -> int:
 
 
 def diagnose(state: Diagnosed, every: int, call: Call | None = None) -> None:
-    """Measure every so many backwards of `state` what its selections leave out.
+    """Measure in every `every`-th backward of `state` what its selections leave out.
 
     Each diagnosis has, for each unit, the contraction of Top-k against 1 - k/d and (1 - k/d)^2
     (arXiv 1911.08772, Theorem 1), the recall of the selector and of the result, delta against
-    Random-k (IJCAI 2019 for gTop-k, arXiv 1911.08727 for layers: with unit="parameter" each unit is
-    one; both Assumption 1), norms and a histogram. ``gtopk.stats(group)["diagnosis"]`` has the
-    last. Results are unchanged.
+    Random-k (Assumption 1 of Shi et al., IJCAI 2019, for gTop-k, and of arXiv 1911.08727 for
+    layers: with unit="parameter" each unit is one), norms and a histogram.
+    ``gtopk.stats(group)["diagnosis"]`` has the last one. Results are unchanged.
 
-    A diagnosed backward sums all of acc over the ranks, which sends what "dense" would besides,
-    selects twice, sorts each unit twice, and holds two copies of all units until its end. The
-    others cost nothing. What travels as "dense" is left out, and units that were not finite.
-    Collective over the state's group: all ranks call it, between two backwards.
+    A diagnosed backward sums all of acc over the ranks, which sends as much as "dense" in addition
+    to the exchange, selects twice, sorts each unit twice, and holds two copies of all units until
+    its end. Other backwards cost nothing. What travels as "dense" is left out, and so are units
+    that were not finite. Collective over the state's group: call it on all ranks, between two
+    backwards.
 
     Args:
-        state: a SparseState, of any way to train.
-        every: of so many backwards the first is diagnosed, counted by ``state.step``; 0 ends it.
+        state: a SparseState, from attach, fsdp_hook, DistributedOptimizer or made by hand.
+        every: diagnose the backwards in which ``state.step`` is a multiple of this; 0 turns it off.
             The same on all ranks.
-        call: is given each Diagnosis, on this rank, at the end of the backward and on its thread;
-            what it raises the backward raises.
+        call: called with each Diagnosis, on this rank, at the end of the backward and on its
+            thread; the backward raises what it raises.
 
     Raises:
-        ValueError: `every` is no whole number, or not that of all ranks; `call` cannot be called;
-            or the state's group is not a gtopk group.
+        ValueError: `every` is not a whole number of 0 or more, or differs between ranks; `call` is
+            not callable; or the state's group is not a gtopk group.
     """
     if call is not None and not callable(call):
         raise ValueError(f"gtopk: call must be a function, given {type(call).__name__}")

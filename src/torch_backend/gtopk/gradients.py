@@ -39,7 +39,7 @@ class GradientOverlap(Overlap):
             if each.device.type != "cpu":
                 raise NotImplementedError(
                     f"gtopk: parameter '{name}' is on {each.device}: DistributedOptimizer takes "
-                    "parameters of the CPU alone; on a device use DistributedDataParallel with "
+                    "parameters on the CPU only; on a device use DistributedDataParallel with "
                     "gtopk.attach"
                 )
         super().__init__(state, state.units)
@@ -100,7 +100,7 @@ class GradientOverlap(Overlap):
         """
         if self.in_backward:
             raise RuntimeError(
-                "gtopk: a backward is going on, or the last one raised: zero_grad() first"
+                "gtopk: a backward is still running, or the last one raised: call zero_grad() first"
             )
         for name, seen in self._seen.items():
             if seen < self._passes:

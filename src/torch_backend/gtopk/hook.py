@@ -14,7 +14,7 @@ from gtopk.state import SparseState
 
 
 def sparse_hook(state: SparseState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Exchange gradients sparsely while the backward goes on.
+    """Exchange a bucket's gradients sparsely, overlapping the backward.
 
     ``gtopk.attach(ddp, density=…)`` makes the state and registers this; by hand it is
     ``ddp.register_comm_hook(state, gtopk.sparse_hook)``. The first backward compares the ranks'
@@ -49,19 +49,20 @@ def attach(ddp: DistributedDataParallel, density: Share = 0.001, **arguments: An
     ``state = gtopk.attach(DistributedDataParallel(model), density=0.001)``
 
     Args:
-        ddp: its parameters and its process group become the state's.
+        ddp: the DDP; the state takes over its parameters and its process group.
         density: see SparseState.
         arguments: the other arguments of SparseState, except the parameters and the group.
 
-    Sparse COO gradients, of ``nn.Embedding(sparse=True)`` for example, are averaged exactly, and
-    their parameters are not the state's. They count for `clip_norm` (with clip="unit" each is one),
-    and with `scaler` they are NaN where one of the units is not finite, and the reverse.
+    Sparse COO gradients, for example of ``nn.Embedding(sparse=True)``, are averaged exactly, and
+    their parameters are not part of the state. They count for `clip_norm` (with clip="unit" each is
+    a unit). With `scaler` they become NaN if a unit is not finite, and units if they are not.
 
     Returns:
-        The state: the residuals, to be saved with a checkpoint, and the density, which can be set.
+        The state. It holds the residuals, which belong in a checkpoint, and the density, which can
+        be set.
 
     Raises:
-        ValueError: `ddp` is no DistributedDataParallel; and as SparseState.
+        ValueError: `ddp` is not a DistributedDataParallel; and as SparseState.
         NotImplementedError: as SparseState; sparse COO gradients together with momentum, which
             would make them dense; and DDP's mixed_precision, whose own hook casts on an
             accelerator's streams: compute under torch.autocast.

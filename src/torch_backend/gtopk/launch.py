@@ -29,13 +29,13 @@ class _Place(NamedTuple):
 
 
 def launch_env(timeout: timedelta = _TIMEOUT) -> dict[str, str]:
-    """Set the variables that torchrun would set, from PMIx; return them.
+    """Set the environment variables that torchrun would set, from PMIx; return them.
 
     Call it on every rank, before ``init_process_group("gtopk")``. Sets RANK, WORLD_SIZE,
     MASTER_ADDR and MASTER_PORT, and LOCAL_RANK and LOCAL_WORLD_SIZE if the launcher provides them.
     A no-op if RANK is already set (torchrun, a second call).
 
-    Blocks until rank 0 has called it, for `timeout` at most. Raises
+    Blocks until rank 0 has called it, at most for `timeout`. Raises
     torch.distributed.DistBackendError if no PMIx server started this process, or rank 0 is not
     found in time.
     """

@@ -28,12 +28,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
     0's parameters are broadcast, and its buffers too if a module is passed as named_parameters. A
     gradient is complete when `backward_passes_per_step` backwards have reached it (they add up in
     ``.grad``), and a unit is sent when it is complete and those before it have been sent. The
-    backward that completes the last gradient returns once all results are in. A parameter that some
-    backward did not reach is exchanged by step() or synchronize(), as it is or as zeros; its
-    ``.grad`` is then the result, zeros where nothing was delivered. If that can happen, call
-    synchronize() before reading or clipping gradients. One that no longer requires a gradient has
-    no ``.grad``: what waits for it goes on waiting. step() raises ValueError for a gradient that
-    was not exchanged, as its parameter was frozen or absent when this was made.
+    backward that completes the last gradient returns when all results are there. If some backward
+    did not reach a parameter, step() or synchronize() exchanges its gradient as it is, or zeros;
+    its ``.grad`` is then the result, zeros where nothing was delivered. If that can happen, call
+    synchronize() before reading or clipping gradients. A parameter that no longer requires a
+    gradient has no ``.grad``, and its residual is kept. step() raises ValueError for a gradient
+    that was not exchanged because its parameter was frozen or absent when this was created.
 
     Everything else, including param_groups, state and defaults, is the wrapped optimizer's.
 
@@ -47,7 +47,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         arguments: the other arguments of SparseState.
 
     Raises:
-        ValueError: as SparseState, also if the ranks differ; parameters without a name.
+        ValueError: as SparseState; the ranks' states differ; `optimizer` has parameters that are
+            not in named_parameters.
+        NotImplementedError: parameters that are not on the CPU; and as SparseState.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def synchronize(self) -> None:
         """Exchange what has not been exchanged, and wait until every gradient has its result.
 
-        Collective. A no-op if the backward has done it.
+        Collective. A no-op if the backward has already done so.
         """
         if self._overlap.under_way or self._synchronized == self.sparse_state.step:
             self._overlap.finish()
@@ -128,7 +130,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Synchronize, then step.
 
         With a closure the optimizer sees exchanged gradients after each call of it, and the mean of
-        the ranks' losses instead of this rank's, so that a line search decides alike everywhere.
+        the ranks' losses instead of this rank's, so that a line search decides alike on all ranks.
         """
         if closure is not None:
             result = self._optimizer.step(lambda: self._evaluate(closure))
@@ -141,14 +143,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """See torch; a backward that raised is discarded, and so are passes before it.
+        """See torch. Discards a backward that raised, and the passes before it.
 
         Raises RuntimeError while gradients are in flight.
         """
         if self._overlap.under_way and not self._overlap.in_backward:
             raise RuntimeError(
-                "gtopk: zero_grad() between a backward and its step() or synchronize(), while "
-                "gradients are under way"
+                "gtopk: zero_grad() was called while gradients are in flight: call step() or "
+                "synchronize() first"
             )
         self._overlap.give_up()
         self._synchronized = self.sparse_state.step
@@ -157,7 +159,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refuse: units follow from the initial parameters."""
         raise ValueError(
-            "gtopk: add_param_group to the optimizer first, then make a DistributedOptimizer of it"
+            "gtopk: a DistributedOptimizer takes no new parameters: add the group to the wrapped "
+            "optimizer, then make another DistributedOptimizer of it"
         )
 
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
@@ -209,7 +212,7 @@ def _named(
             f"gtopk: optimizer must be a torch.optim.Optimizer, given {type(optimizer).__name__}"
         )
     if isinstance(optimizer, DistributedOptimizer):
-        raise ValueError("gtopk: this is a DistributedOptimizer already")
+        raise ValueError("gtopk: optimizer must be a plain one, given a DistributedOptimizer")
     its = {id(each): each for group in optimizer.param_groups for each in group["params"]}
     found = {name: each for name, each in pairs_of(named_parameters) if id(each) in its}
     known = {id(each) for each in found.values()}

@@ -69,7 +69,7 @@ def predicted_seconds(
     if found is None:
         raise ValueError(
             f"gtopk: density='adaptive' needs to know what an exchange costs, and {algorithm!r} "
-            f"has no prediction; there are: {', '.join(planned['predictions'])}"
+            f"has no prediction; available: {', '.join(planned['predictions'])}"
         )
     return found["seconds"]
 

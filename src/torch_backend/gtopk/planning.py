@@ -27,28 +27,28 @@ class Prediction(TypedDict):
 
     seconds: float
     messages: int
-    """On the critical path."""
+    """Messages on the critical path."""
     bytes: float
-    """Of these messages."""
+    """Bytes of these messages, headers included."""
     host_bytes: float
-    """Meanwhile on the link between hosts of the host that sends most, of all its ranks."""
+    """Bytes that the busiest host's link carries meanwhile, for all its ranks."""
 
 
 class Plan(TypedDict):
-    """What was chosen for a call, and why: same on all ranks except for `actual_seconds`."""
+    """What was chosen for a call, and why; the same on all ranks except for `actual_seconds`."""
 
     algorithm: str
     reason: str
     predictions: dict[str, Prediction]
-    """By algorithm, of all that the semantics allow."""
+    """By algorithm, for all that the semantics allow."""
     costs: dict[str, float]
-    """Nanoseconds, as measured on this job: for each message and byte, between ranks of one host
-    (`message_within`, `byte_within`) and of two (`message_between`, `byte_between`; 0 where there
-    are no such ranks), and for each element or entry."""
+    """Nanoseconds, as measured in this job: per message and byte, inside hosts (`message_within`,
+    `byte_within`) and between hosts (`message_between`, `byte_between`; 0 if there is no such
+    link), and per element or entry."""
     measured_by: int
     """The number of the group's collective that measured the costs."""
     actual_seconds: float
-    """What the call took on this rank, from the choice to its end; 0 for one that has not run."""
+    """Duration of the call on this rank, from the choice to its end; 0 if it was not run."""
 
 
 def plan(
@@ -64,27 +64,27 @@ def plan(
     group: dist.ProcessGroup | None = None,
     refresh: bool = False,
 ) -> Plan | None:
-    """Predict what a sparse all-reduce of d elements costs with each algorithm.
+    """Predict the cost of a sparse all-reduce of d elements with each algorithm.
 
     Collective: every rank of the group must call it, with the same arguments. The group's first
-    plan, or first call with algorithm="auto", measures links and arithmetic; that takes tens
-    of milliseconds, and more on slow links.
+    plan, or first call with algorithm="auto", measures links and arithmetic, which takes tens of
+    milliseconds, and more on slow links. docs/algorithms.md ("auto") has the model.
 
     Args:
         d: elements of the tensor, 1 or more.
-        k: see gtopk.sparse_all_reduce, also for the arguments below.
-        density: instead of k.
+        k: entries that each rank selects; see gtopk.sparse_all_reduce.
+        density: instead of k, a fraction in (0, 1].
         dtype: of the tensor.
-        select: see there.
-        block: see there.
-        wire: see there.
-        semantics: see there.
+        select: the selector; see gtopk.sparse_all_reduce, also for the next three arguments.
+        block: for select="block".
+        wire: how lists are encoded.
+        semantics: what the result must guarantee.
         group: a process group of backend gtopk; None is the default group.
-        refresh: measure again now. Otherwise costs are measured again once the group has run
-            10,000 more collectives.
+        refresh: measure again now. Otherwise costs are measured again after 10,000 more collectives
+            of the group.
 
     Returns:
-        The plan; None on a rank that is not in the group.
+        The plan, the same on all ranks; None on a rank that is not in the group.
 
     Raises:
         ValueError: an invalid argument.

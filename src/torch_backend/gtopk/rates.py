@@ -21,7 +21,7 @@ def rates_of(
         raise ValueError(
             "gtopk: accumulate='update' needs optimizer=, which has the learning rates"
             if optimizer is None
-            else "gtopk: optimizer= is of accumulate='update'"
+            else "gtopk: optimizer= is only for accumulate='update', given accumulate='gradient'"
         )
     return None if optimizer is None else Rates(optimizer, parameters)
 
@@ -62,8 +62,8 @@ class Rates:
             if not (rate > 0 and math.isfinite(rate)):
                 raise ValueError(
                     f"gtopk: accumulate='update' with lr={rate} in group {number} of the "
-                    f"optimizer ('{name}'): a step of that rate would throw away what it is "
-                    "handed. Begin a schedule above 0"
+                    f"optimizer ('{name}'): rates must be above 0, as a step at 0 loses what "
+                    "is delivered: start the schedule above 0"
                 )
             rates[name] = rate
         return rates

@@ -19,6 +19,6 @@ def flight_recorder() -> dict[str, Any]:
     """
     record = _native.load().flight_record()
     if not record:
-        raise RuntimeError("gtopk: this process is in no group of gtopk, so nothing is recorded")
+        raise RuntimeError("gtopk: nothing is recorded, as this process is in no gtopk group")
     told: dict[str, Any] = json.loads(record)
     return told

@@ -57,15 +57,15 @@ def others_in(path: str) -> list[str]:
         return []
     if len(counts) > 1:
         raise FileNotFoundError(
-            f"gtopk: {path} holds checkpoints of {' and of '.join(map(str, counts))} shards: which "
-            "one is meant?"
+            f"gtopk: {path} must hold one checkpoint, given those of "
+            f"{' and of '.join(map(str, counts))} shards: move the others away"
         )
     folders = [folder_of(path, (i, counts[0])) for i in range(counts[0])]
     for each in folders:
         if not is_checkpoint(each):
             raise FileNotFoundError(
-                f"gtopk: {each} holds no checkpoint, or one that was not finished: residuals are "
-                "cut anew only from those of all shards"
+                f"gtopk: {each} holds no checkpoint, or an unfinished one: other shards need the "
+                "checkpoints of all the saved ones"
             )
     return folders
 

@@ -1,6 +1,6 @@
-"""A group whose ranks change while it lives: replicas that leave, die, join and come back.
+"""A group whose ranks change during its lifetime: replicas leave, die, join and come back.
 
-Its methods are those that torchft wants of a process group: configure, abort, errored, shutdown,
+It has the methods that torchft expects of a process group: configure, abort, errored, shutdown,
 set_timeout and the collectives. It needs no torchft, and no default group of torch.distributed.
 """
 
@@ -27,15 +27,15 @@ TIMEOUT = timedelta(seconds=60)
 
 
 class ReplicaGroup(ProcessGroup):
-    """A process group of torch's that begins without ranks, and gets them by configure().
+    """A torch process group that starts without ranks and gets them by configure().
 
-    Any thread may call abort(), also while another is in configure(): who waits for an operation
-    gets an error then. Every method of a process group raises torch.distributed.DistBackendError
-    while it has no ranks.
+    Any thread may call abort(), even while another is in configure(); operations that threads wait
+    for then fail. While the group has no ranks, every method of a process group raises
+    torch.distributed.DistBackendError.
     """
 
     def __init__(self, timeout: timedelta = TIMEOUT) -> None:
-        """timeout: of a meeting, and of the operations that are given none."""
+        """timeout: of meetings, and of operations without a timeout of their own."""
         super().__init__(0, 1)
         self._timeout = timeout
         self._lock = threading.Lock()
@@ -54,17 +54,30 @@ class ReplicaGroup(ProcessGroup):
         group_world_size: int | None = None,
         global_ranks: list[int] | None = None,
     ) -> None:
-        """Meet `world_size` ranks in the store at "host:port/prefix", in place of those before.
+        """Replace the group's ranks by `world_size` ranks that meet in a store.
 
-        Blocks until all are there. What is under way among the old ranks ends with an error. The
-        prefix must be a new one each time. The other arguments are torchft's, for its own logs.
+        Collective over the new ranks: blocks until all are there. Operations in flight among the
+        old ranks end with an error.
 
-        Raises ValueError for a rank that is none of the group's or an address that is none,
-        torch.distributed.DistBackendError where the ranks do not find each other, or abort() was
-        called meanwhile; the group has no ranks then.
+        Args:
+            store_addr: "host:port/prefix" of a running TCPStore; a new prefix each time.
+            replica_id: for torchft's logs, as are `quorum_id` and the arguments after it.
+            rank: this replica's rank, 0 <= rank < world_size.
+            world_size: the number of replicas.
+            quorum_id: not used.
+            group_rank: not used.
+            group_world_size: not used.
+            global_ranks: not used.
+
+        Raises:
+            ValueError: a rank outside the group, or an invalid address.
+            torch.distributed.DistBackendError: the ranks do not find each other, or abort() was
+                called meanwhile. The group then has no ranks.
         """
         if not 0 <= rank < world_size:
-            raise ValueError(f"gtopk: rank {rank} of {world_size} ranks")
+            raise ValueError(
+                f"gtopk: rank must be in [0, {world_size}) in a group of {world_size}, given {rank}"
+            )
         with self._lock:
             aborted = self._aborted
         self._leave()
@@ -86,7 +99,7 @@ class ReplicaGroup(ProcessGroup):
         raise DistBackendError("gtopk: abort() was called while the group was configured")
 
     def abort(self) -> None:
-        """End the group at once, on all ranks: whoever waits for an operation gets an error."""
+        """End the group at once, on all ranks; operations in flight fail."""
         with self._lock:
             self._aborted += 1
             backend = self._backend
@@ -94,7 +107,7 @@ class ReplicaGroup(ProcessGroup):
             backend.abort()
 
     def errored(self) -> Exception | None:
-        """What ended the group, where something has: it wants to be configured anew."""
+        """Return the error that ended the group, which then needs configure(); None if none did."""
         backend = self._backend
         if backend is None:
             return None
@@ -104,32 +117,32 @@ class ReplicaGroup(ProcessGroup):
         return DistBackendError(f"gtopk: the replicas' group is over: {error}")
 
     def shutdown(self) -> None:
-        """Leave the group in order, after what is under way, for which it waits 2 s."""
+        """Leave the group in order; wait up to 2 s for operations in flight."""
         with self._lock:
             backend, self._backend, self._group = self._backend, None, None
         if backend is not None:
             backend.shutdown()
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Of meetings, and of operations that are given none, from now on."""
+        """Set the timeout of meetings, and of operations without one of their own, from now on."""
         self._timeout = timeout
         backend = self._backend
         if backend is not None:
             backend._set_default_timeout(timeout)
 
     def current_backend(self) -> GtopkBackend:
-        """The backend of the present ranks; raises DistBackendError where there are none."""
+        """Return the backend of the current ranks; raises DistBackendError if there are none."""
         self._ranks()
         backend = self._backend
         assert backend is not None
         return backend
 
     def rank(self) -> int:
-        """This replica's number in the group."""
+        """Return this replica's rank in the group."""
         return int(self._ranks().rank())
 
     def size(self) -> int:
-        """The number of replicas."""
+        """Return the number of replicas."""
         return int(self._ranks().size())
 
     def name(self) -> str:

@@ -75,9 +75,8 @@ class Residuals:
         unexpected = sorted(saved.keys() - fit)
         if strict and (missing or unexpected):
             raise ValueError(
-                "gtopk: the saved residuals are those of other parameters: "
-                f"{missing} miss one that fits, {unexpected} are not expected; strict=False loads "
-                "the others"
+                "gtopk: the saved residuals are those of other parameters: none matches "
+                f"{missing}, and {unexpected} are not expected; strict=False loads the others"
             )
         load_into(mine, saved)
         return IncompatibleKeys(missing, unexpected)

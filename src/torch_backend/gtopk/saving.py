@@ -30,14 +30,19 @@ _TENSORS = ("residuals", "momenta")
 
 
 def save(state: SparseState, path: str | os.PathLike[str]) -> None:
-    """Write all ranks' states into the folder `path`; collective over the state's group.
+    """Write the states of all ranks into the folder `path`; collective over the state's group.
 
     A checkpoint of ``torch.distributed.checkpoint``: a rank killed while writing leaves a folder
     without ``.metadata``, which is written last, and gtopk.load refuses it. Use a new folder for
     each step. All ranks must share a file system. Do not call it during a backward.
 
+    Args:
+        state: the state; its group must be a process group of torch.distributed.
+        path: the folder, the same on all ranks.
+
     Raises:
         ValueError: the ranks' states differ, or the folder already holds a checkpoint.
+        NotImplementedError: the state's group is a ReplicaGroup; save each state_dict() instead.
         torch.distributed.checkpoint.CheckpointException: it could not be written.
     """
     import torch.distributed.checkpoint as dcp
@@ -72,19 +77,24 @@ def load(
 ) -> IncompatibleKeys:
     """Resume from a gtopk.save; collective over the state's group.
 
-    On as many ranks the run goes on bit for bit, as with ``state.load_state_dict``, whose rules for
-    `strict`, configuration and errors are those here. On P' ranks in the place of P rank r' takes
-    the sum of the residuals of the saved ranks r', r' + P', ..., added in this order, and of their
-    momenta: their sums over all ranks are those that were saved, up to rounding; with more ranks
-    than before the new ones begin with zeros. What the selector kept, what "auto" and what
-    "adaptive" chose start anew then.
+    On the same number of ranks the run continues bit for bit, as with ``state.load_state_dict``;
+    `strict`, configuration and errors follow the same rules. If P ranks saved and P' ranks load,
+    rank r' takes the sum of the residuals of the saved ranks r', r' + P', ..., added in this order,
+    and likewise of their momenta. The sums over all ranks are then those that were saved, up to
+    rounding; if there are more ranks than before, the additional ones start with zeros. The
+    selector's state and the choices of "auto" and "adaptive" then start afresh.
 
-    Under FSDP each rank takes its shard. Where there were other shards, or none, as under DDP, it
-    reads those of all and takes its part; a model without shards likewise. In all these cases ranks
-    mean replicas, and the sums of residuals over them are kept.
+    Under FSDP each rank takes its shard. If the checkpoint has other shards or none, as from DDP,
+    or the model has none, a rank reads all shards and takes its part. In all these cases ranks mean
+    replicas, and the sums of residuals over them are kept.
+
+    Args:
+        state: the state to load into; its configuration stays as it is.
+        path: the folder that gtopk.save wrote, readable on all ranks.
+        strict: see ``state.load_state_dict``.
 
     Returns:
-        As ``state.load_state_dict``.
+        ``(missing_keys, unexpected_keys)``, as ``state.load_state_dict``.
 
     Raises:
         ValueError: not a checkpoint of a SparseState, or one of other parameters.

@@ -61,14 +61,14 @@ class SparseState:
     Args:
         named_parameters: ``model.named_parameters()`` of the model that DDP wraps, or the model.
             Covers those that require a gradient, tied ones once: float32, float64, bfloat16 or
-            float16, on the CPU.
+            float16, all on the CPU or all on one CUDA device.
         density: the fraction of each unit's elements that is sent, in (0, 1]; or "adaptive"
             (LAGS-SGD, Shi et al., arXiv 1911.08727): each unit sends as much as is predicted to
-            travel while the backward computes the next one, and units are merged where waiting for
-            the next costs less than starting an exchange (OMGS-SGD). The first backwards after the
-            second are measured, five of them, in the warm-up if there is one; those after it have
-            the smallest density until then. The choice, see `layers`, is the same on all ranks,
-            kept, and saved with the residuals; setting the density again chooses anew.
+            travel while the backward computes the next one, and units are merged if waiting for
+            the next costs less than starting an exchange (OMGS-SGD). After two backwards five are
+            measured, in the warm-up if there is one; until the choice is made, backwards after the
+            warm-up use the smallest density. The choice (see `layers`) is the same on all ranks,
+            kept, and saved with the residuals; setting the density to "adaptive" chooses again.
         density_bounds: the smallest and the largest density that "adaptive" chooses.
         unit: bytes of consecutive parameters in reverse registration order; or "parameter"; or
             "model".
@@ -86,7 +86,7 @@ class SparseState:
             one backward through the hook; those under ``no_sync()`` do not count. The first
             backward warns, on the first rank, of densities that are predicted to cost more than
             "dense" (``gtopk.plan``).
-        min_numel: see above.
+        min_numel: parameters with fewer elements are averaged densely, see above.
         momentum: m in [0, 1): each rank accumulates its momentum u <- m u + g instead of its
             gradient g, and clears u where an entry was sent (DGC, Lin et al., arXiv 1712.01887:
             momentum correction and momentum factor masking). It replaces the optimizer's momentum:
@@ -100,20 +100,20 @@ class SparseState:
             until the last has arrived, and no exchange overlaps the backward. "unit": each unit
             separately, clipped to c / sqrt(P) on its own and started as usual.
         accumulate: "gradient"; or "update": each gradient is multiplied by the learning rate that
-            its parameter has in `optimizer`, and results are divided by it, so that residuals are
-            steps that were not taken and keep their size when the rate changes (LAGS-SGD and
-            gTop-k's papers). Rates must be above 0.
+            its parameter has in `optimizer`, and results are divided by it. Residuals then hold
+            steps that were not taken, and keep their size when the rate changes (as in the papers
+            of LAGS-SGD and gTop-k). Rates must be above 0.
         optimizer: for accumulate="update": has the rates. A DistributedOptimizer passes its own.
         scaler: the ``torch.amp.GradScaler`` that scales the loss. Gradients are then divided by its
             scale on arrival and results multiplied by it, so residuals are unscaled and unaffected
-            when the scale changes. All units wait for one another: if the gradients of one are not
+            when the scale changes. All units wait for each other: if the gradients of one are not
             finite, on any rank, no unit of that backward happens. Not for float16 parameters, which
             a GradScaler does not accept.
         group: the process group that DDP was given; None is the default group.
 
     Raises:
         ValueError: an invalid argument, or parameters sharded by FSDP.
-        NotImplementedError: parameters that are not on the CPU.
+        NotImplementedError: what parameters on several devices, or not on the CPU, do not have yet.
     """
 
     def __init__(
@@ -187,10 +187,10 @@ class SparseState:
 
     @property
     def density(self) -> Density | Share:
-        """Of the next backward: in (0, 1], "adaptive", or "dense" in a phase of the warm-up.
+        """Density of the next backward: in (0, 1], "adaptive", or "dense" in the warm-up.
 
-        Set it, alike on all ranks, for all backwards to come: what is left of the warm-up is
-        dropped. Raises ValueError for what is not in (0, 1] and not "adaptive".
+        Setting it, to the same value on all ranks, applies to all later backwards and ends the
+        warm-up. Raises ValueError unless it is in (0, 1] or "adaptive".
         """
         return self.config.density_at(self.step)
 
@@ -232,8 +232,8 @@ class SparseState:
     ) -> None:
         """Attach a copied or unpickled state to a model and a process group.
 
-        optimizer: as in the beginning. Raises ValueError unless the parameters make the units that
-        the state was saved with.
+        Arguments are those of the constructor. Raises ValueError unless the parameters form the
+        units that the state was saved with.
         """
         parameters = list(pairs_of(named_parameters))
         units, overlap = self._arrange(parameters)
@@ -246,9 +246,10 @@ class SparseState:
     def skip(self) -> None:
         """Take back what the last backward delivered, for a step that you skip.
 
-        It goes to the first rank's residual. Call it on every rank, after the backward and before
-        the next. A no-op if nothing was delivered, for example because gradients were not finite;
-        idempotent. Gradients of small parameters, which have no residual, are lost with the step.
+        What was delivered goes to the first rank's residual. Call it on every rank, after the
+        backward and before the next one. Idempotent, and a no-op if nothing was delivered, for
+        example because gradients were not finite. Small parameters have no residual; their
+        gradients are lost with the step.
         """
         self.overlap.skip()
 
@@ -273,7 +274,7 @@ class SparseState:
         return self._residuals.of_unit(index)
 
     def unit_residual_is_zero(self, index: int) -> bool:
-        """Whether nothing was left undelivered yet, so that no memory is allocated for it."""
+        """Whether everything was delivered so far, so that no memory is allocated for it."""
         return self._residuals.is_zero(index)
 
     def unit_selector_state(self, index: int) -> torch.Tensor:
@@ -286,7 +287,7 @@ class SparseState:
         return self._pinned.choices()
 
     def choose(self) -> None:
-        """Choose densities and algorithms of the next backward, if they are to be. Collective."""
+        """Choose densities and algorithms of the next backward, if due. Collective."""
         density = self.density
         if density == "adaptive" and not self.layers:
             ready, merges = self.overlap.stopwatch.ready(), self.overlap.merges
@@ -305,7 +306,7 @@ class SparseState:
         return self._pinned.algorithm(index, density) if config.automatic else config.algorithm
 
     def description(self) -> list[Line]:
-        """Say all that must be alike on every rank."""
+        """Describe everything that must be the same on every rank."""
         return description(self.config, self.units, self.step, self.choices, self.layers)
 
     def state_dict(self) -> dict[str, Any]:
@@ -334,11 +335,11 @@ class SparseState:
     ) -> IncompatibleKeys:
         """Resume from `state_dict`, on the same rank of the same number of ranks.
 
-        Residuals and step are loaded; the configuration stays this state's. Where that is the one
-        that was saved, the run continues bit for bit; density, warm-up, unit and algorithm may be
-        others. What the selector kept and what "auto" and "adaptive" chose are loaded where units
-        and what they were asked are those that were saved; else they start anew. So does the
-        momentum of a parameter that the saved state has none of.
+        Residuals and step are loaded; the configuration stays this state's. If it is the saved one,
+        the run continues bit for bit; density, warm-up, unit and algorithm may differ. The
+        selector's state and the choices of "auto" and "adaptive" are loaded if units and the
+        arguments that they depend on are the saved ones; otherwise they start afresh. So does the
+        momentum of a parameter for which none was saved.
 
         Args:
             state_dict: a result of state_dict().
@@ -350,9 +351,9 @@ class SparseState:
             ``(missing_keys, unexpected_keys)``: parameters whose residual was not loaded, and saved
             ones that are unknown here. Both are empty with strict.
 
-        Raises ValueError where it is no saved state, or one of other parameters, another
-        `accumulate`, another rank or number of ranks (gtopk.load takes those). After an error the
-        state is unchanged.
+        Raises ValueError if it is not a saved state, or is one of other parameters, another
+        `accumulate`, another rank or another number of ranks (gtopk.load accepts these). After an
+        error the state is unchanged.
         """
         saved = read(state_dict)
         if strict:

@@ -25,21 +25,21 @@ class Statistics(TypedDict):
     notices_sent: int
     """Messages that told other ranks of an error."""
     most_in_flight: int
-    """Operations under way at one time, at most."""
+    """The largest number of operations in flight at one time."""
     queue_seconds: float
-    """From the calls of operations to their starts."""
+    """Time between call and start, summed over operations."""
     run_seconds: float
-    """From the starts of operations to their ends: those in flight at once add up."""
+    """Time between start and end, summed over operations, also over concurrent ones."""
     compress_seconds: float
-    """Selecting."""
+    """Time spent selecting."""
     exchange_seconds: float
-    """Messages and merges, of every sparse operation: those in flight at once add up."""
+    """Messages and merges of sparse operations, summed also over concurrent ones."""
     commit_seconds: float
-    """Writing results and residuals."""
+    """Time spent writing results and residuals."""
     transport: str
     """What carries the messages, as loaded and configured."""
     plan: Plan | None
-    """Of the algorithm="auto" that ended last: what it chose, why, and what that took."""
+    """Of the last algorithm="auto" to end: what it chose, why, and how long it took."""
     diagnosis: Diagnosis | None
     """What gtopk.diagnose measured last in this group: contraction, recall, delta; see there."""
 
