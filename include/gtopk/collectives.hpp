@@ -139,8 +139,8 @@ inline constexpr std::size_t kShortMessage = 8160;
                                            std::uint32_t ranks);
 
 /// What a call needs; nothing where it cannot be made so, as its algorithm makes no selection of a
-/// rank's own, its selector is not `exact`, or options.state or options.gate are set. Throws
-/// Error{kInvalidArgument} for a call that no rank may make.
+/// rank's own, or its selector is not `exact`. Throws Error{kInvalidArgument} for a call that no
+/// rank may make.
 [[nodiscard]] std::optional<DetachedRoom> detached_room(std::uint64_t d, DataType dtype,
                                                         const SparseOptions& options,
                                                         std::uint32_t ranks);

@@ -330,8 +330,8 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
   }
   const DeviceTensors on_device{tensors, residual, momentum, d, type};
   if (const auto step = device_step(on_device, options)) {
-    return sparse_all_reduce_on_device(step, on_device, options,
-                                       timeout.value_or(c10d::kUnsetTimeout), delivered);
+    return sparse_all_reduce_on_device(
+        step, on_device, options, timeout.value_or(c10d::kUnsetTimeout), delivered, std::move(at));
   }
   Buffers pieces;
   for (const at::Tensor& tensor : tensors) {
@@ -349,6 +349,9 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
   const Delivered note = room_to_note(delivered, type, options.algorithm, at);
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLREDUCE, "gtopk:sparse_all_reduce",
                                              tensors, std::move(at), tensors);
+  if (options.gate) {
+    work->copy_late();
+  }
   return run(std::move(work), timeout.value_or(c10d::kUnsetTimeout),
              [&](Communicator& communicator, Call call) {
                communicator.run(gtopk::sparse_all_reduce(pieces, kept, options, note),
@@ -369,13 +372,16 @@ WorkPointer GtopkBackend::sparse_all_reduce_on_device(const std::shared_ptr<Devi
                                                       const DeviceTensors& tensors,
                                                       const SparseOptions& options,
                                                       std::chrono::milliseconds timeout,
-                                                      const std::vector<at::Tensor>& delivered) {
-  std::vector<Contiguous> at;
+                                                      const std::vector<at::Tensor>& delivered,
+                                                      std::vector<Contiguous> at) {
   const Delivered note = room_to_note(delivered, tensors.dtype, options.algorithm, at);
   step->select();
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLREDUCE, "gtopk:sparse_all_reduce",
                                              tensors.pieces, std::move(at), tensors.pieces);
   work->also_write([step](const c10::Stream& stream) { step->commit(stream); });
+  if (options.gate) {
+    work->copy_late();
+  }
   return run(std::move(work), timeout, [&](Communicator& communicator, Call call) {
     communicator.run(
         gtopk::sparse_all_reduce(step->lists(), tensors.d, tensors.dtype, options, note),

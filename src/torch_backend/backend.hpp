@@ -220,7 +220,7 @@ class GtopkBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> sparse_all_reduce_on_device(
       const std::shared_ptr<DeviceStep>& step, const DeviceTensors& tensors,
       const SparseOptions& options, std::chrono::milliseconds timeout,
-      const std::vector<at::Tensor>& delivered);
+      const std::vector<at::Tensor>& delivered, std::vector<Contiguous> at);
   /// Whether the core can be handed the tensor's own memory, for messages with that rank or all.
   [[nodiscard]] Way way_of(const at::Tensor& tensor, std::optional<int64_t> other = std::nullopt);
   /// A message of the host's is sent behind an earlier one that is still on its way from a device.

@@ -56,6 +56,9 @@ class DeviceCall {
   void also_write(std::function<void(const c10::Stream& stream)> write) {
     also_write_ = std::move(write);
   }
+  /// Results are copied when the operation has ended, by a thread: no stream waits for that. For
+  /// operations that end after others which are still to be read. Before begin().
+  void copy_late() { ahead_ = false; }
   /// What the operation waits for.
   [[nodiscard]] const std::shared_ptr<Gate>& input() const { return input_; }
   /// The operation has been queued: hands the copies to the device. Decides the gate in any case.
@@ -79,7 +82,7 @@ class DeviceCall {
   void write(const std::vector<Contiguous>& memory);
 
   Lanes& lanes_;
-  const bool ahead_;
+  bool ahead_;
   const std::shared_ptr<Gate> input_ = std::make_shared<Gate>(1);
   const Lanes::Ticket ticket_;
   c10::Event called_;   // on the caller's stream

@@ -62,6 +62,12 @@ class GtopkWork final : public c10d::Work {
   void also_write(std::function<void(const c10::Stream& stream)> write) {
     device_->also_write(std::move(write));
   }
+  /// See DeviceCall::copy_late(); a no-op for tensors of the CPU.
+  void copy_late() {
+    if (device_) {
+      device_->copy_late();
+    }
+  }
   /// Where the core stores the sender of a receive; set in advance if the sender is known.
   [[nodiscard]] std::uint32_t& source() { return source_; }
 

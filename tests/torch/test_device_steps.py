@@ -120,13 +120,6 @@ def _attached(ddp: DistributedDataParallel) -> Callable:
     return kept
 
 
-class Scale:
-    """The part of a GradScaler that a SparseState uses."""
-
-    def get_scale(self) -> float:
-        return 4.0
-
-
 def check_ddp_trains_as_on_the_cpu_bit_for_bit(me: Rank) -> None:
     for start in (_plain, _attached):
         expected, seen = trained(me, "cpu", start), trained(me, FAKE, start)
@@ -136,16 +129,8 @@ def check_ddp_trains_as_on_the_cpu_bit_for_bit(me: Rank) -> None:
             assert torch.equal(one, other.cpu()), start.__name__
 
 
-def check_what_a_state_does_not_do_on_a_device_is_an_error(me: Rank) -> None:
+def check_parameters_of_two_devices_are_an_error(me: Rank) -> None:
     there = torch.nn.Parameter(torch.ones(4, device=FAKE))
     here = torch.nn.Parameter(torch.ones(4))
     with pytest.raises(NotImplementedError, match="one device, given some on cpu and fake:0"):
         gtopk.SparseState([("a", here), ("b", there)], density=0.5)
-    with pytest.raises(NotImplementedError, match="'adaptive' with parameters on fake:0"):
-        gtopk.SparseState([("b", there)], density="adaptive")
-    with pytest.raises(NotImplementedError, match="scaler= with parameters on fake:0"):
-        gtopk.SparseState([("b", there)], density=0.5, scaler=Scale())
-    with pytest.raises(
-        NotImplementedError, match="DistributedOptimizer takes parameters on the CPU"
-    ):
-        gtopk.DistributedOptimizer(torch.optim.SGD([there], lr=0.1), [("b", there)], density=0.5)

@@ -18,6 +18,7 @@
 #include "src/gtopk/algorithms/call_plan.hpp"
 #include "src/gtopk/algorithms/delivery.hpp"
 #include "src/gtopk/algorithms/exchange_phase.hpp"
+#include "src/gtopk/algorithms/step_gate.hpp"
 #include "src/gtopk/residual/commit.hpp"
 #include "src/gtopk/residual/edits.hpp"
 #include "src/numbers/element_types.hpp"
@@ -54,9 +55,8 @@ DetachedRoom room_of(const Plan& plan, std::uint32_t ranks) {
           .index_bytes = plan.lists.type.index_bytes};
 }
 
-bool can_be_detached(const SparseOptions& options, const Plan& plan) {
-  return plan.algorithm->selects() && plan.selector == &kExact && options.state == nullptr &&
-         options.gate == nullptr;
+bool can_be_detached(const Plan& plan) {
+  return plan.algorithm->selects() && plan.selector == &kExact;
 }
 
 template <class Value, class Index>
@@ -77,16 +77,35 @@ void take_selection(const Detached& step, const List& own, const Plan& plan) {
   });
 }
 
+/// Calls f.operator()<T, Index>().
+template <class F>
+void visit_types(const SparseCall& call, const Plan& plan, F f) {
+  visit_floating(call.dtype, [&]<class T>() {
+    if (plan.lists.type.index_bytes == 8) {
+      f.template operator()<T, std::uint64_t>();
+    } else {
+      f.template operator()<T, std::uint32_t>();
+    }
+  });
+}
+
+/// Whether every value of the result, divided and rounded, is finite.
+bool finite(const SparseCall& call, const Plan& plan, std::uint32_t ranks, const List& result) {
+  bool fits = false;
+  visit_types(call, plan, [&]<class T, class Index>() {
+    using Value = Accumulation<T>;
+    fits = result.finite && representable<T, Value, Index>(result.entries<Value, Index>(),
+                                                           divisor_of<Value>(call.options, ranks));
+  });
+  return fits;
+}
+
 template <class T, class Index>
 EditCounts edits_of(const Detached& step, const SparseCall& call, const Plan& plan,
                     std::uint32_t ranks, const List& own, const List& result,
                     std::span<const List> dropped) {
   using Value = Accumulation<T>;
   const auto delivered = result.entries<Value, Index>();
-  if (!result.finite ||
-      !representable<T, Value, Index>(delivered, divisor_of<Value>(call.options, ranks))) {
-    return {};
-  }
   std::array<Entries<Value, Index>, kMostDropped> lists;
   std::ranges::transform(dropped, lists.begin(),
                          [](const List& list) { return list.entries<Value, Index>(); });
@@ -101,6 +120,7 @@ EditCounts edits_of(const Detached& step, const SparseCall& call, const Plan& pl
 }
 
 Task<void> run_detached(GroupView& group, Detached step, SparseCall call, Plan plan) {
+  const GiveUpGate unless_it_arrives(call.gate.get());
   ExchangePhase exchange(group, plan, nullptr);
   group.enter("compress");
   List own = exchange.lists().make(plan.lists.leaf);
@@ -111,17 +131,22 @@ Task<void> run_detached(GroupView& group, Detached step, SparseCall call, Plan p
   Task<List> exchanging = exchange.run(own);
   const List result = co_await exchanging;
 
-  group.enter("commit");
-  engine::Computation settling = group.compute(plan.lists.leaf, [&] {
-    visit_floating(call.dtype, [&]<class T>() {
-      const std::uint32_t ranks = group.size();
-      const auto dropped = exchange.lists().dropped();
-      *step.counts =
-          plan.lists.type.index_bytes == 8
-              ? edits_of<T, std::uint64_t>(step, call, plan, ranks, own, result, dropped)
-              : edits_of<T, std::uint32_t>(step, call, plan, ranks, own, result, dropped);
-    });
-  });
+  Task<void> settling = settle(
+      group, call.gate.get(), plan.lists.leaf,
+      [&] { return finite(call, plan, group.size(), result); },
+      [&](bool happened) {
+        *step.counts = {};
+        if (!happened) {
+          return;
+        }
+        visit_types(call, plan, [&]<class T, class Index>() {
+          *step.counts = edits_of<T, Index>(step, call, plan, group.size(), own, result,
+                                            exchange.lists().dropped());
+        });
+        if (call.options.state != nullptr) {
+          *call.options.state = {};  // `exact` has none
+        }
+      });
   co_await settling;
 }
 
@@ -136,7 +161,7 @@ std::optional<DetachedRoom> detached_room(std::uint64_t d, DataType dtype,
     return std::nullopt;
   }
   const sparse::Plan plan = sparse::plan(sparse::call_of(d, dtype, options, {}));
-  if (!sparse::can_be_detached(options, plan)) {
+  if (!sparse::can_be_detached(plan)) {
     return std::nullopt;
   }
   return sparse::room_of(plan, ranks);
@@ -148,13 +173,15 @@ double detached_divisor(const SparseOptions& options, std::uint32_t ranks) {
 
 Collective sparse_all_reduce(const Detached& step, std::uint64_t d, DataType dtype,
                              const SparseOptions& options, const Delivered& delivered) {
-  const sparse::SparseCall call = sparse::call_of(d, dtype, options, delivered);
+  sparse::SparseCall call = sparse::call_of(d, dtype, options, delivered);
+  if (options.gate) {
+    call.gate = std::make_shared<sparse::StepGate>(options.gate);
+  }
   const sparse::Plan plan = sparse::plan(call);
-  if (!sparse::can_be_detached(options, plan)) {
+  if (!sparse::can_be_detached(plan)) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("sparse_all_reduce of a selection made elsewhere takes select 'exact' "
-                            "without state and gate, and an algorithm that selects; given '{}' "
-                            "with '{}'",
+                            "and an algorithm that selects; given '{}' with '{}'",
                             options.selector, options.algorithm));
   }
   Collective collective;

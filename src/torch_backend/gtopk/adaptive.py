@@ -11,7 +11,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _UNSETTLED = 2  # DDP lays its buckets out anew after the first backward
 MEASURED = 5  # backwards
@@ -120,13 +120,22 @@ def _largest(seconds: Callable[[float], float], budget: float, least: float, mos
 class Stopwatch:
     """When units were complete, in the last backwards of this rank."""
 
-    def __init__(self, units: int, clock: Callable[[], float] = time.perf_counter) -> None:
-        """Nothing has been seen."""
+    def __init__(
+        self,
+        units: int,
+        clock: Callable[[], Any] = time.perf_counter,
+        between: Callable[[Any, Any], float] = lambda first, then: float(then - first),
+    ) -> None:
+        """Nothing has been seen.
+
+        clock: what it returns for this moment; between: the seconds between two of those.
+        """
         self._units = units
         self._clock = clock
+        self._between = between
         self._backwards = 0
-        self._now: dict[int, float] = {}
-        self._seen: list[list[float]] = []
+        self._now: dict[int, Any] = {}  # in the order of time
+        self._seen: list[dict[int, Any]] = []
 
     def begin(self) -> None:
         """A backward begins."""
@@ -140,12 +149,14 @@ class Stopwatch:
         """The backward has ended well; one in which a unit sat out does not count."""
         self._backwards += 1
         if self._backwards > _UNSETTLED and len(self._now) == self._units:
-            first = min(self._now.values())
-            self._seen = [*self._seen, [self._now[i] - first for i in range(self._units)]]
-            self._seen = self._seen[-MEASURED:]
+            self._seen = [*self._seen, self._now][-MEASURED:]
 
     def ready(self) -> list[float] | None:
         """Return each unit's seconds after the first, medians; None before there are enough."""
         if len(self._seen) < MEASURED:
             return None
-        return [statistics.median(each) for each in zip(*self._seen, strict=True)]
+        seconds = []
+        for seen in self._seen:
+            first = next(iter(seen.values()))
+            seconds.append([self._between(first, seen[i]) for i in range(self._units)])
+        return [statistics.median(each) for each in zip(*seconds, strict=True)]

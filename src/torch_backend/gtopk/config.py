@@ -94,17 +94,12 @@ class Config:
             )
 
     def check_parameters(self, parameters: Iterable[Parameter]) -> None:
-        """Raise NotImplementedError for parameters on a device that this does not go with yet."""
+        """Raise NotImplementedError for parameters of more than one device."""
         devices = sorted({str(each.device or "cpu") for each in parameters})
         if len(devices) > 1:
             raise NotImplementedError(
                 "gtopk: a SparseState takes parameters on one device, given some on "
                 f"{' and '.join(devices)}"
-            )
-        if devices != ["cpu"] and (self.adaptive or self.accumulate == "update"):
-            what = "density='adaptive'" if self.adaptive else "accumulate='update'"
-            raise NotImplementedError(
-                f"gtopk: {what} with parameters on {devices[0]} is not implemented, only on the CPU"
             )
 
     @property

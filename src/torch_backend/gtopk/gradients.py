@@ -35,13 +35,6 @@ class GradientOverlap(Overlap):
     def __init__(self, state: State, parameters: Mapping[str, torch.Tensor], passes: int) -> None:
         """Take the parameters of `state`, by name."""
         self._parameters = dict(parameters)
-        for name, each in parameters.items():
-            if each.device.type != "cpu":
-                raise NotImplementedError(
-                    f"gtopk: parameter '{name}' is on {each.device}: DistributedOptimizer takes "
-                    "parameters on the CPU only; on a device use DistributedDataParallel with "
-                    "gtopk.attach"
-                )
         super().__init__(state, state.units)
         self._passes = passes
         self._strides = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
+import torch
 import torch.distributed as dist
 
 from gtopk import _native
@@ -51,6 +52,16 @@ def ranks_of(group: dist.ProcessGroup | None) -> list[int]:
     if has_ranks_that_change(group):
         return list(range(group.size()))
     return dist.get_process_group_ranks(group)
+
+
+def meeting_place(group: dist.ProcessGroup | None) -> torch.device:
+    """Return where tensors for all of a group's ranks may lie: the CPU, unless it serves none."""
+    if group is None:
+        group = dist.distributed_c10d._get_default_group()
+    cpu = torch.device("cpu")
+    if has_ranks_that_change(group) or cpu in group._device_types:
+        return cpu
+    return torch.device(min(group._device_types, key=str))
 
 
 def _find(group: dist.ProcessGroup) -> GtopkBackend:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from gtopk.adaptive import Layer, Piece, choose
+from gtopk.adaptive import Layer, Piece, Stopwatch, choose
+from gtopk.groups import meeting_place
 from gtopk.pinned import predicted_seconds
 from gtopk.units import Unit
 
@@ -33,7 +34,7 @@ def adapt(
 
     ready: each unit's seconds on this rank; the slowest rank's count.
     """
-    slowest = torch.tensor(ready, dtype=torch.float64)
+    slowest = torch.tensor(ready, dtype=torch.float64, device=meeting_place(group))
     dist.all_reduce(slowest, dist.ReduceOp.MAX, group=group)
     pieces = [
         Piece(unit.selected_numel, unit.dtype, seconds)
@@ -56,6 +57,27 @@ def adapt(
             Layer(unit.names, unit.selected_numel, at, each.starts, each.seconds, each.density)
         )
     return layers
+
+
+def stopwatch_of(units: Sequence[Unit]) -> Stopwatch:
+    """Return one that takes the time where the gradients are.
+
+    On a device that is when its current stream comes so far, not when the host does.
+    """
+    device = torch.device(units[0].device)
+    if device.type == "cpu":
+        return Stopwatch(len(units))
+
+    def mark() -> torch.Event:
+        event = torch.Event(device, enable_timing=True)
+        event.record(torch.accelerator.current_stream(device))
+        return event
+
+    def between(first: torch.Event, then: torch.Event) -> float:
+        then.synchronize()
+        return float(first.elapsed_time(then)) / 1000
+
+    return Stopwatch(len(units), mark, between)
 
 
 def check_predicted(config: Config, units: Sequence[Unit], group: dist.ProcessGroup | None) -> None:

@@ -19,7 +19,6 @@ import torch
 from torch.distributed import AllreduceOptions, ReduceOp
 
 from gtopk import _native
-from gtopk.adaptive import Stopwatch
 from gtopk.advice import warn_of_dear_phases
 from gtopk.choices import wire_named
 from gtopk.clipping import clip
@@ -28,7 +27,7 @@ from gtopk.diagnosis import Probe
 from gtopk.exchange import Exchange, Note
 from gtopk.fingerprint import check_alike
 from gtopk.groups import backend_of
-from gtopk.layers import check_predicted
+from gtopk.layers import check_predicted, stopwatch_of
 from gtopk.places import places_of
 from gtopk.scaling import scale_of
 
@@ -74,7 +73,7 @@ class Overlap:
         self._small: list[torch.Tensor | None] = [None] * len(units)  # their memory
         self._notes: list[Note | None] = [None] * len(units)
         self._last: list[Exchange] = []  # what the last backward delivered, noted on this rank
-        self.stopwatch = Stopwatch(len(units))
+        self.stopwatch = stopwatch_of(units)
         self._arranged(places_of(units))
 
     def _arranged(self, places: Mapping[str, Place]) -> None:
@@ -127,7 +126,8 @@ class Overlap:
                 exchange = self._exchanges[share.unit]
                 exchange.take(share, pieces, waiting)
                 if not exchange.missing:
-                    self.stopwatch.complete(share.unit)
+                    if self._state.config.adaptive:
+                        self.stopwatch.complete(share.unit)
                     complete.append(exchange)
             ready = self._ready(complete)
             for exchange in ready:
@@ -407,7 +407,10 @@ class Overlap:
         with self._changed:
             # Even if the other part fails: settle() puts back what this one delivered.
             if first and error is None:
-                exchange.delivered = exchange.happened()
+                try:
+                    exchange.delivered = exchange.happened()
+                except Exception as failure:  # of the device
+                    error = failure
             exchange.error = exchange.error or error
             exchange.under_way -= 1
             if exchange.under_way:

@@ -21,21 +21,13 @@ class Scaler(Protocol):
 
 
 def check_scaler(scaler: object, units: Sequence[Unit]) -> None:
-    """Raise ValueError for what is no scaler of these units; None is none.
-
-    NotImplementedError where they are not on the CPU.
-    """
+    """Raise ValueError for what is no scaler of these units; None is none."""
     if scaler is None:
         return
     if not callable(getattr(scaler, "get_scale", None)):
         raise ValueError(
             "gtopk: scaler must be a torch.amp.GradScaler, or have its get_scale(), given "
             f"{type(scaler).__name__}"
-        )
-    elsewhere = sorted({str(unit.device) for unit in units} - {"cpu"})
-    if elsewhere:
-        raise NotImplementedError(
-            f"gtopk: scaler= with parameters on {elsewhere[0]} is not implemented, only on the CPU"
         )
     if any(unit.dtype == torch.float16 for unit in units):
         raise ValueError(

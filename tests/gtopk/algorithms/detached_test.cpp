@@ -15,6 +15,7 @@
 
 #include "gtopk/collectives.hpp"
 #include "gtopk/error.hpp"
+#include "gtopk/gate.hpp"
 #include "src/gtopk/device/commit.hpp"
 #include "src/gtopk/device/select.hpp"
 #include "src/numbers/element_types.hpp"
@@ -208,6 +209,38 @@ TEST(Detached, WhatIsNotADevicesIsRefused) {
   options.algorithm = "gtopk";
   options.k = 0;
   EXPECT_THROW((void)detached_room(10, DataType::kFloat32, options, 2), Error);
+}
+
+// Both parts of a step arrive at its gate: the other one here did so before.
+TEST(Detached, HappensAtAGateWithTheOtherPartsOrNotAtAll) {
+  for (const bool other : {true, false}) {
+    SelectorState state{.numbers = {7}};
+    SparseOptions options;
+    options.k = 2;
+    options.state = &state;
+    options.gate = std::make_shared<Gate>(2);
+    options.gate->arrive(other);
+    std::vector<std::uint32_t> selected = {1, 3};
+    std::vector<float> values = {5, -2};
+    std::vector<std::uint32_t> cleared(2), returned(2), delivered(2);
+    std::vector<float> returned_values(2), delivered_values(2);
+    const SelectionReport report{.kept = 2, .dropped = 0, .finite = 1};
+    EditCounts counts;
+    const Detached step{.selected = {selected.data(), values.data()},
+                        .report = &report,
+                        .cleared = cleared.data(),
+                        .returned = {returned.data(), returned_values.data()},
+                        .delivered = {delivered.data(), delivered_values.data()},
+                        .counts = &counts};
+    InprocRanks ranks(1);
+    const auto endings = ranks.run(
+        [&](std::uint32_t) { return sparse_all_reduce(step, 10, DataType::kFloat32, options); });
+    ASSERT_TRUE(endings[0]->good()) << endings[0]->text();
+    EXPECT_EQ(options.gate->verdict(), other);
+    EXPECT_EQ(counts.happened, other ? 1U : 0U);
+    EXPECT_EQ(counts.delivered, other ? 2U : 0U);
+    EXPECT_EQ(state.numbers[0], other ? 0.0 : 7.0) << "`exact` keeps nothing for the next step";
+  }
 }
 
 TEST(Detached, ADeviceThatSelectsMoreThanItMayIsAnError) {

@@ -64,4 +64,9 @@ def use() -> None:
     module.device_count = lambda: 1
     module.current_device = lambda: 0
     module.set_device = lambda device: None
+    # FSDP2's: streams and events are torch's own, which are contexts, too.
+    module.Stream = lambda device="fake", priority=0: torch.Stream(device, priority=priority)
+    module.Event = lambda **options: torch.Event("fake", **options)
+    module.current_stream = lambda device=None: torch.accelerator.current_stream("fake")
+    module.stream = lambda stream: stream
     torch._register_device_module("fake", module)

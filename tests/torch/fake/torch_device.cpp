@@ -12,6 +12,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -34,9 +35,12 @@ int& current() {
 }
 
 struct Event {
+  struct Passed {
+    std::atomic<std::uint64_t> version{0};
+    std::chrono::steady_clock::time_point at;
+  };
   std::uint64_t recorded = 0;
-  std::shared_ptr<std::atomic<std::uint64_t>> done =
-      std::make_shared<std::atomic<std::uint64_t>>(0);
+  std::shared_ptr<Passed> done = std::make_shared<Passed>();
 };
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
@@ -68,17 +72,20 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     }
     auto* const mine = static_cast<Event*>(*event);
     const std::uint64_t version = ++mine->recorded;
-    fake::enqueue(as_fake(stream), [done = mine->done, version] { *done = version; });
+    fake::enqueue(as_fake(stream), [done = mine->done, version] {
+      done->at = std::chrono::steady_clock::now();
+      done->version = version;
+    });
   }
   void block(void* event, const c10::Stream& stream) const override {
     auto* const mine = static_cast<Event*>(event);
     fake::enqueue(
         as_fake(stream), [] {},
-        [done = mine->done, version = mine->recorded] { return *done >= version; });
+        [done = mine->done, version = mine->recorded] { return done->version >= version; });
   }
   bool queryEvent(void* event) const override {
     auto* const mine = static_cast<Event*>(event);
-    return mine == nullptr || *mine->done >= mine->recorded;
+    return mine == nullptr || mine->done->version >= mine->recorded;
   }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
     delete static_cast<Event*>(event);
@@ -88,6 +95,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     while (!queryEvent(event)) {
       std::this_thread::yield();
     }
+  }
+  double elapsedTime(void* first, void* then, const c10::DeviceIndex) const override {
+    const auto passed = static_cast<Event*>(then)->done->at - static_cast<Event*>(first)->done->at;
+    return std::chrono::duration<double, std::milli>(passed).count();
   }
   bool queryStream(const c10::Stream& stream) const override {
     return fake::done(as_fake(stream)) >= fake::given(as_fake(stream));
