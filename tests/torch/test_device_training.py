@@ -14,6 +14,8 @@ import torch.distributed as dist
 from device_values import FAKE, values
 from ranks import Rank, RankSet
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import gtopk
@@ -39,7 +41,7 @@ class Scale:
 
 
 class Run:
-    """A network on a device, exchanged by DDP's hook or by an optimizer."""
+    """A network on a device, exchanged by DDP's hook, by an optimizer, or by FSDP2's hook."""
 
     def __init__(self, device: str, way: str, rates: tuple[float, ...], **arguments: Any) -> None:
         """rates: of the parameters, in turn."""
@@ -49,6 +51,11 @@ class Run:
         self.scaler = arguments.get("scaler")
         if self.scaler:
             self.scaler = arguments["scaler"] = Scale(device)
+        if way == "fsdp":
+            mesh = DeviceMesh(device, [[0], [1]], mesh_dim_names=("replicate", "shard"))
+            policy = arguments.pop("policy", MixedPrecisionPolicy())
+            fully_shard(self.net[0], mesh=mesh["shard"], mp_policy=policy)
+            fully_shard(self.net, mesh=mesh["shard"], mp_policy=policy)
         groups = [
             {"params": [each], "lr": rates[i % len(rates)]}
             for i, each in enumerate(self.net.parameters())
@@ -61,6 +68,8 @@ class Run:
         if way == "optimizer":
             self.optimizer = gtopk.DistributedOptimizer(self.optimizer, self.net, **arguments)
             self.state = self.optimizer.sparse_state
+        elif way == "fsdp":
+            self.state = gtopk.fsdp_hook(self.net, mesh["replicate"], **arguments)
         else:
             self.model = DistributedDataParallel(self.net, bucket_cap_mb=0.001)
             self.state = gtopk.attach(self.model, **{"unit": 2000, **arguments})
@@ -80,17 +89,22 @@ class Run:
         return happened
 
     def gradients(self) -> list[torch.Tensor]:
-        return [each.grad for each in self.net.parameters() if each.grad is not None]
+        found = [each.grad for each in self.net.parameters() if each.grad is not None]
+        return [_local(each) for each in found]
 
     def kept(self) -> list[torch.Tensor]:
         """Parameters, and all that the state keeps."""
         momenta = self.state.momenta.by_parameter()
         residuals = [self.state.residual(name) for unit in self.state.units for name in unit.names]
         return [
-            *(each.detach() for each in self.net.parameters()),
+            *(_local(each.detach()) for each in self.net.parameters()),
             *(each for each in residuals if each is not None),
             *(momenta[name] for name in sorted(momenta)),
         ]
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def check_same(me: Rank, way: str, *, rates: tuple[float, ...] = (0.1,), broken=None, **arguments):
@@ -130,6 +144,11 @@ def check_under_ddp_everything_is_as_on_the_cpu(me: Rank) -> None:
 def check_of_an_optimizer_everything_is_as_on_the_cpu(me: Rank) -> None:
     for each in ARGUMENTS:
         check_same(me, "optimizer", **each)
+
+
+def check_under_fsdp_everything_is_as_on_the_cpu(me: Rank) -> None:
+    for each in ARGUMENTS:
+        check_same(me, "fsdp", **each)
 
 
 def check_many_units_wait_for_one_another_at_a_scaler_and_no_stream_for_them(me: Rank) -> None:

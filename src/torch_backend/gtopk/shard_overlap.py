@@ -194,7 +194,8 @@ class ShardOverlap(Overlap):
 
     def _new_aside(self, index: int, dtype: torch.dtype) -> torch.Tensor:
         """Return zeros for all of a unit's gradients, whose results are added at the end."""
-        buffer = torch.zeros(sum(self._sizes[index]), dtype=ACCUMULATION[dtype])
+        size = sum(self._sizes[index])
+        buffer = torch.zeros(size, dtype=ACCUMULATION[dtype], device=self._device)
         self._aside.append(_Aside(index, buffer))
         return buffer
 
@@ -218,7 +219,7 @@ class ShardOverlap(Overlap):
                 buffer = self._new_aside(index, self._state.units[index].dtype)
                 self._take(self._layouts[index], buffer)
             if self._order is None:
-                order = torch.tensor([*self._came, *unused])
+                order = torch.tensor([*self._came, *unused], device=self._device)
                 dist.broadcast(order, group=self._state.group, group_src=0)
                 self._order = order.tolist()
                 ready = self._ready([])
@@ -228,7 +229,7 @@ class ShardOverlap(Overlap):
 
     def _drop_what_nobody_used(self) -> None:
         """With finds_unused, after the exchange: such results go back, and reach no .grad."""
-        used = torch.zeros(len(self._exchanges), dtype=torch.uint8)
+        used = torch.zeros(len(self._exchanges), dtype=torch.uint8, device=self._device)
         used[self._came] = 1
         dist.all_reduce(used, dist.ReduceOp.MAX, group=self._state.group)
         for index in (1 - used).nonzero().flatten().tolist():
@@ -329,10 +330,15 @@ class ShardOverlap(Overlap):
         for exchange in self._exchanges:
             if exchange.missing:  # a module that was not used
                 self._gate.arrive(True)
-        finite = torch.tensor([float(self._finite)])
+        finite = torch.tensor([float(self._finite)], device=self._device)
         for group in (*self._shards, self._state.group):
             dist.all_reduce(finite, dist.ReduceOp.MIN, group=group)
         self._gate.arrive(finite.item() == 1)
+
+    @property
+    def _device(self) -> torch.device | str:
+        """Where gradients are: groups of the shards may serve no other."""
+        return self._state.units[0].device
 
     @property
     def _waits_for_norm(self) -> bool:
@@ -360,7 +366,7 @@ class ShardOverlap(Overlap):
 
     def _whole_norm(self, norm: float) -> float:
         """Return the norm over all shards, of which this rank's has `norm`."""
-        square = torch.tensor([norm * norm], dtype=torch.float64)
+        square = torch.tensor([norm * norm], dtype=torch.float64, device=self._device)
         for group in self._shards:
             dist.all_reduce(square, group=group)
         return math.sqrt(square.item())

@@ -54,7 +54,7 @@ def fsdp_hook(
     such as a norm's weight, is averaged densely, as selections might differ.
 
     Args:
-        model: the root that was passed to fully_shard, on the CPU.
+        model: the root that was passed to fully_shard.
         replicate_group: the ranks that hold the same shard as this one, of backend gtopk; or a
             one-dimensional mesh.
         density: see SparseState.
@@ -212,15 +212,16 @@ class ShardState(SparseState):
         for each in parameters:
             name = self._names[id(each.sharded_param)]
             local = each.sharded_param.to_local().detach()
-            check_tensor(local, f"parameter '{name}'", cpu=True)
+            check_tensor(local, f"parameter '{name}'")
             policy = each.mp_policy
             dtype = policy.reduce_dtype or policy.param_dtype or local.dtype
             if dtype != local.dtype:  # exchanged aside
                 dtype = ACCUMULATION[dtype]
             numel = each.padded_sharded_param_size.numel()
-            described.append(Parameter(name, (numel,), dtype))
+            described.append(Parameter(name, (numel,), dtype, local.device))
             if _is_copied(each.sharded_param, self._mesh):
                 copied.add(name)
+        self.config.check_parameters(described)
         least = self.config.min_numel
         dense = {each.name for each in described if each.numel < least} | copied
         return Unit(

@@ -143,6 +143,13 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   bool isPinnedPtr(const void* memory) const override { return fake::Memory::is_pinned(memory); }
   at::Allocator* getPinnedMemoryAllocator() const override { return &pinned; }
+  /// FSDP2 gives the memory of a whole parameter back, and takes it anew, without what was in it.
+  void resizePrivateUse1Bytes(const c10::Storage& storage, std::size_t bytes) const override {
+    TORCH_CHECK(storage.nbytes() == 0 || bytes == 0, "the fake device does not move storages");
+    storage.set_data_ptr_noswap(bytes == 0 ? c10::DataPtr(nullptr, kDevice)
+                                           : on_device.allocate(bytes));
+    storage.set_nbytes(bytes);
+  }
   c10::DeviceIndex deviceCount() const override { return 1; }
   c10::DeviceIndex getCurrentDevice() const override { return 0; }
   void setCurrentDevice(c10::DeviceIndex) const override {}
@@ -217,7 +224,11 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
 }
 
 at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
-  TORCH_CHECK(to.sizes() == from.sizes(), "the fake device does not resize");
+  if (to.sizes() != from.sizes()) {
+    c10::TensorImpl* const resized = to.unsafeGetTensorImpl();
+    resized->set_storage_keep_dtype(at::empty(from.sizes(), to.options()).storage());
+    resized->set_sizes_contiguous(from.sizes());
+  }
   return copy_from(from, to, false);
 }
 
