@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from device_values import FAKE, values
+from gtopk.exchange import Exchange
 from ranks import Rank, RankSet
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -245,3 +246,18 @@ def check_nothing_of_a_step_is_captured_into_a_graph(me: Rank) -> None:
         torch.ops.fake.capture(False)
     gtopk.sparse_all_reduce(tensor, k=5, residual=residual)
     assert int((tensor.cpu() != 0).sum()) == 5
+
+
+def check_an_error_of_the_device_behind_an_exchange_is_raised(me: Rank) -> None:
+    run = Run(FAKE, "optimizer", (0.1,))
+
+    def lost(exchange: Exchange) -> bool:
+        raise RuntimeError("the device is lost")
+
+    happened, Exchange.happened = Exchange.happened, lost
+    try:
+        with pytest.raises(RuntimeError, match="the device is lost"):
+            run.step(me, 0)
+    finally:
+        Exchange.happened = happened
+    assert run.step(me, 1)
