@@ -1,0 +1,200 @@
+"""Room: tests/torch. tools/gpu-check: what is packed, and that its parts run, over the fake device.
+
+Nothing here has run on a GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import torch
+from gpu_check.pack import MIB, bytes_of
+from gpu_check.page import page
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TOOL = ROOT / "tools" / "gpu-check"
+KERNELS = ROOT / "build" / "release" / "src" / "cuda" / "libgtopk_cuda.so"
+FITS = 64 * MIB
+QUICK = "profile,staging"
+
+
+def ran(*words: object, **variables: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, *map(str, words)],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def wheel() -> pathlib.Path:
+    built = list((ROOT / "dist").glob("gtopk-*.whl"))
+    assert len(built) == 1, f"tools/wheel leaves one wheel in dist/: {built}"
+    return built[0]
+
+
+def version() -> str:
+    return ".".join(torch.__version__.split(".")[:2])
+
+
+@pytest.fixture(scope="module")
+def packed(wheel: pathlib.Path, tmp_path_factory) -> pathlib.Path:
+    if not KERNELS.exists():
+        pytest.skip("the kernels for GPUs were not built")
+    into = tmp_path_factory.mktemp("gpu") / "packed"
+    words = ["--wheel", wheel, "--kernels", KERNELS, "--into", into, "--torch", version()]
+    done = ran(TOOL, "pack", *words)
+    assert done.returncode == 0, done.stderr
+    assert "MiB" in done.stdout
+    again = ran(TOOL, "pack", *words)
+    assert again.returncode == 0, f"over its own: {again.stderr}"
+    return into
+
+
+def test_what_is_packed_can_be_carried_and_is_all_that_is_needed(packed: pathlib.Path) -> None:
+    assert bytes_of(packed) < FITS
+    assert (packed / "site" / "gtopk" / "libgtopk_cuda.so").stat().st_size > MIB
+    native = list((packed / "site" / "gtopk").glob("_torch_*.so"))
+    assert [each.name for each in native] == [f"_torch_{version().replace('.', '_')}.so"]
+    assert not list(packed.rglob("*.a"))
+    manifest = json.loads((packed / "manifest.json").read_text())
+    assert manifest["torch"] == version()
+    script = """
+import os, torch, torch.distributed as dist, gtopk
+dist.init_process_group("gtopk", store=dist.HashStore(), rank=0, world_size=1)
+tensor = torch.arange(5.0)
+gtopk.sparse_all_reduce(tensor, k=2)
+print(tensor.tolist(), gtopk.__file__)
+print(*{line.split()[-1] for line in open("/proc/self/maps") if "libucp" in line})
+dist.destroy_process_group()
+"""
+    done = ran("-c", script, PYTHONPATH=str(packed / "site"), GTOPK_CUDA_KERNELS="none")
+    assert done.returncode == 0, done.stderr
+    result, ucx = done.stdout.splitlines()
+    assert result == f"[0.0, 0.0, 0.0, 3.0, 4.0] {packed}/site/gtopk/__init__.py"
+    assert ucx == f"{packed}/site/libucx/lib/libucp.so.0"
+
+
+def test_without_a_gpu_it_says_so_and_runs_nothing(packed: pathlib.Path, tmp_path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    done = ran(packed / "gpu-check", "run", "--out", tmp_path / "out")
+    assert done.returncode == 1
+    assert done.stderr.startswith("gpu-check: there is no GPU here, nothing was run: torch ")
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["pack", "--wheel", "nowhere.whl"], "nowhere.whl: there is no such file"),
+        (["run", "--packed", "nowhere"], "nowhere is not what `gpu-check pack` makes"),
+        (["run", "--device", "fake", "--parts", "bits,nothing"], "no part 'nothing'; there are"),
+    ],
+)
+def test_bad_words_are_one_line(words: list[str], said: str, tmp_path: pathlib.Path) -> None:
+    into = ["--into", tmp_path / "into"] if words[0] == "pack" else []
+    done = ran(TOOL, *words, *into)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_folder_with_other_things_in_it_is_left_alone(wheel, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    done = ran(TOOL, "pack", "--wheel", wheel, "--into", tmp_path)
+    assert done.returncode == 2
+    assert "has other things in it" in done.stderr
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def run_on_the_fake(fake_library: str, out: pathlib.Path, parts: str) -> dict:
+    done = ran(
+        *(TOOL, "run", "--small", "--device", "fake", "--parts", parts, "--out", out),
+        *("--minutes", 60),
+        GTOPK_CUDA_DRIVER=fake_library,
+        GTOPK_CUDA_KERNELS=fake_library,
+        PYTHONPATH=os.pathsep.join(
+            filter(None, [str(ROOT / "tests" / "torch"), os.environ.get("PYTHONPATH")])
+        ),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = json.loads((out / "results.json").read_text())
+    text = (out / "results.md").read_text()
+    assert text == page(results)
+    assert "**Small sizes: figures say nothing.**" in text
+    assert [*results["parts"]] == parts.split(",")
+    return results["parts"]
+
+
+def test_its_parts_run_over_the_fake_device(fake_library: str, tmp_path: pathlib.Path) -> None:
+    parts = run_on_the_fake(fake_library, tmp_path, QUICK)
+    assert "synchronize_device" not in parts["profile"]["waits"]
+    assert [row["bytes"] for row in parts["staging"]["pinned"]] == [1 << i for i in range(13, 23)]
+    assert all(row["seconds"] > 0 for row in parts["staging"]["pinned"])
+
+
+@pytest.mark.long
+def test_all_of_its_parts_do(fake_library: str, tmp_path: pathlib.Path) -> None:
+    parts = run_on_the_fake(fake_library, tmp_path, "bits,training,profile,compress,merge")
+    assert parts["bits"]["sparse"] == {"1": 60, "2": 60}
+    assert parts["merge"] == {"not_measured": "fake has no merge", **took(parts["merge"])}
+    assert {*parts["compress"]["rows"][0]["seconds"]} == {"gtopk", "topk_and_masking"}
+
+
+def took(answer: dict) -> dict:
+    return {"took_seconds": answer["took_seconds"]}
+
+
+def test_a_part_that_fails_is_told_with_its_reason_and_the_others_run(tmp_path) -> None:
+    done = ran(
+        *(TOOL, "run", "--small", "--device", "fake", "--parts", "profile,merge", "--minutes", 60),
+        *("--out", tmp_path),
+        GTOPK_CUDA_DRIVER="/nowhere/libcuda.so.1",
+    )
+    assert done.returncode == 1
+    parts = json.loads((tmp_path / "results.json").read_text())["parts"]
+    assert "fake" in parts["profile"]["failed"]
+    assert "fake" in parts["merge"]["failed"]
+
+
+def test_the_page_holds_figures_against_what_was_aimed_at() -> None:
+    results = {
+        "device": "cuda",
+        "small": False,
+        "packed": {"commit": "abc", "torch": "2.11"},
+        "machine": {"gpu": "a GPU", "load": "0.1"},
+        "parts": {
+            "compress": {
+                "copy_bytes_per_second": 4e12,
+                "rows": [
+                    {
+                        "d": 25_000_000,
+                        "k": 25_000,
+                        "seconds": {"topk_and_masking": 2e-3, "gtopk": 4e-4},
+                        "kernel_seconds": 3e-4,
+                    }
+                ],
+            },
+            "merge": {"pairs": 25_557, "seconds": 21e-6},
+            "staging": {
+                "pinned": [{"bytes": 8192, "seconds": 20e-6}],
+                "ucx": [{"bytes": 8192, "seconds": 10e-6}],
+            },
+            "racecheck": {"not_run": "compute-sanitizer is not installed here"},
+        },
+    }
+    text = page(results)
+    assert "| 25,000,000 | 25,000 | 2.000 | 0.400 | 0.300 | 0.150 | 5.0 | 2.00 |" in text
+    assert "25,557 pairs: 21.0 us (aim: at most 30)" in text
+    assert "| 8,192 | 20.0 | 10.0 | 2.00 |" in text
+    assert "not run: compute-sanitizer is not installed here" in text

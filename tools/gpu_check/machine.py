@@ -1,0 +1,141 @@
+"""Where the checks run: the packed folder, the device, and processes that have both."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+from gpu_check.errors import CheckError, UsageError
+
+
+class Machine:
+    """One device, and ranks that share it. device: torch's name; another than cuda is a test's."""
+
+    def __init__(self, packed: pathlib.Path, device: str) -> None:
+        """Raises UsageError for a folder that is not packed."""
+        self.device = device
+        self.packed = packed.resolve()
+        if device == "cuda" and not (self.packed / "site").is_dir():
+            raise UsageError(f"{packed} is not what `gpu-check pack` makes: name it with --packed")
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """Of a process that finds what was packed."""
+        here = str(pathlib.Path(__file__).resolve().parents[1])
+        paths = [here, os.environ.get("PYTHONPATH", "")]
+        libraries = [os.environ.get("LD_LIBRARY_PATH", "")]
+        if (self.packed / "site").is_dir():
+            paths.insert(1, str(self.packed / "site"))
+            libraries.insert(0, str(self.packed / "lib"))
+        return {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries)),
+            "OMP_NUM_THREADS": "2",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **more,
+        }
+
+    def why_not(self) -> str:
+        """Empty, or why there is no such device here."""
+        if self.device != "cuda":
+            return ""
+        script = (
+            "import torch\n"
+            "print(torch.__version__, torch.version.cuda, torch.cuda.is_available(),\n"
+            "      torch.cuda.get_device_name() if torch.cuda.is_available() else '', sep='|')\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            return f"{sys.executable} has no torch: {done.stderr.strip().splitlines()[-1]}"
+        version, _, available, _ = done.stdout.strip().split("|")
+        if available != "True":
+            return f"torch {version} sees no CUDA device (torch.cuda.is_available() is False)"
+        return ""
+
+    def about(self) -> dict[str, str]:
+        """For the page."""
+        said = {"python": platform.python_version(), "kernel": platform.release()}
+        try:
+            done = subprocess.run(
+                ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv"],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            said["gpu"] = done.stdout.strip().splitlines()[-1] if done.stdout else done.stderr
+        except OSError:
+            said["gpu"] = "no nvidia-smi"
+        said["load"] = " ".join(f"{each:.1f}" for each in os.getloadavg())
+        return said
+
+    def ranks(
+        self,
+        part: str,
+        size: int,
+        seconds: float,
+        *,
+        small: bool = False,
+        before: tuple[str, ...] = (),
+        **environment: str,
+    ) -> list[dict[str, Any]]:
+        """Runs ranks.py's part on so many ranks; `before` goes in front of each command line.
+
+        Raises CheckError that has the end of a rank's output where one fails or takes too long.
+        """
+        import json
+
+        with tempfile.TemporaryDirectory() as folder:
+            words = [part, str(size), folder, self.device, str(int(small))]
+            processes, logs = [], []
+            for rank in range(size):
+                logs.append(open(f"{folder}/log{rank}", "w+"))  # noqa: SIM115
+                command = [*before, sys.executable, "-m", "gpu_check.ranks", str(rank), *words]
+                processes.append(
+                    subprocess.Popen(
+                        command,
+                        env=self.environment(**environment),
+                        stdout=logs[-1],
+                        stderr=subprocess.STDOUT,
+                    )
+                )
+            deadline = time.monotonic() + seconds
+            try:
+                codes = [_joined(each, deadline) for each in processes]
+            finally:
+                for each in processes:
+                    if each.poll() is None:
+                        each.kill()
+                        each.wait()
+            said = []
+            for log in logs:
+                log.seek(0)
+                said.append(log.read())
+                log.close()
+            for rank, code in enumerate(codes):
+                if code != 0:
+                    what = f"exit code {code}" if code is not None else f"over {seconds:.0f} s"
+                    raise CheckError(f"{part}, rank {rank}: {what}: {said[rank][-2000:].strip()}")
+            answers = []
+            for rank in range(size):
+                answer = json.loads(pathlib.Path(folder, f"answer{rank}").read_text())
+                answers.append({**answer, "printed": said[rank][-2000:]})
+            return answers
+
+
+def _joined(process: subprocess.Popen[bytes], deadline: float) -> int | None:
+    try:
+        return process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return None

@@ -1,0 +1,81 @@
+"""The page of results: each figure beside what was aimed at. Knows no device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpu_check.aims import BYTES_PER_ELEMENT, MERGE_SECONDS, TIMES_MEMORY, TIMES_TOPK
+
+
+def page(results: dict[str, Any]) -> str:
+    machine, packed = results["machine"], results["packed"] or {}
+    lines = [
+        "# gpu-check",
+        "",
+        f"Device {results['device']}: {machine['gpu']}. gtopk {packed.get('commit', 'unpacked')}, "
+        f"torch {packed.get('torch', '?')}, load {machine['load']}.",
+        "",
+    ]
+    if results["small"]:
+        lines += ["**Small sizes: figures say nothing.**", ""]
+    for name, answer in results["parts"].items():
+        lines += [f"## {name}", ""]
+        for kind in ("failed", "not_run", "not_measured"):
+            if kind in answer:
+                lines += [f"{kind.replace('_', ' ')}: {answer[kind]}", ""]
+        if not {"failed", "not_run", "not_measured"} & {*answer}:
+            lines += [*_ROWS.get(name, _plain)(answer), ""]
+    return "\n".join(lines)
+
+
+def _plain(answer: dict[str, Any]) -> list[str]:
+    return [f"- {name}: {value}" for name, value in answer.items()]
+
+
+def _compress(answer: dict[str, Any]) -> list[str]:
+    speed = answer["copy_bytes_per_second"]
+    lines = [
+        f"A copy on the device moves {speed * 1e-9:.0f} GB/s. Aims: at least {TIMES_TOPK} times "
+        f"faster than torch.topk with masking, at most {TIMES_MEMORY} times what "
+        f"{BYTES_PER_ELEMENT} bytes an element take.",
+        "",
+        "| d | k | topk (ms) | gtopk (ms) | of it kernels (ms) | memory (ms) | topk/gtopk "
+        "| kernels/memory |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in answer["rows"]:
+        usual, ours = row["seconds"]["topk_and_masking"], row["seconds"]["gtopk"]
+        kernels = row.get("kernel_seconds")
+        memory = row["d"] * BYTES_PER_ELEMENT / speed
+        known = isinstance(kernels, float)
+        lines.append(
+            f"| {row['d']:,} | {row['k']:,} | {usual * 1e3:.3f} | {ours * 1e3:.3f} | "
+            f"{f'{kernels * 1e3:.3f}' if known else kernels or '-'} | {memory * 1e3:.3f} | "
+            f"{usual / ours:.1f} | {f'{kernels / memory:.2f}' if known else '-'} |"
+        )
+    return lines
+
+
+def _merge(answer: dict[str, Any]) -> list[str]:
+    return [
+        f"Two lists of {answer['pairs']:,} pairs: {answer['seconds'] * 1e6:.1f} us "
+        f"(aim: at most {MERGE_SECONDS * 1e6:.0f})."
+    ]
+
+
+def _staging(answer: dict[str, Any]) -> list[str]:
+    through = answer["ucx"]
+    lines = ["| bytes | pinned (us) | UCX (us) | pinned/UCX |", "| --- | --- | --- | --- |"]
+    for i, row in enumerate(answer["pinned"]):
+        pinned = row["seconds"]
+        direct = through[i]["seconds"] if isinstance(through, list) else None
+        lines.append(
+            f"| {row['bytes']:,} | {pinned * 1e6:.1f} | "
+            f"{f'{direct * 1e6:.1f} | {pinned / direct:.2f}' if direct else '- | -'} |"
+        )
+    if isinstance(through, str):
+        lines += ["", f"UCX: {through}."]
+    return lines
+
+
+_ROWS = {"compress": _compress, "merge": _merge, "staging": _staging}

@@ -1,0 +1,102 @@
+"""The parts of a run: what each starts, and how long it may take."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from gpu_check.errors import CheckError
+from gpu_check.machine import Machine
+
+Answer = dict[str, Any]
+
+
+MINUTES = 9  # that all parts may take
+
+
+class Part(NamedTuple):
+    run: Callable[[Machine, bool, float], Answer]
+    seconds: float
+    """That it may take where a run has so many minutes; more where it has more."""
+
+
+def _bits(machine: Machine, small: bool, seconds: float) -> Answer:
+    answers = {size: machine.ranks("bits", size, seconds, small=small)[0] for size in (1, 2)}
+    dense = machine.ranks("dense", 2, seconds, small=small)[0]
+    return {"sparse": {size: each["cases"] for size, each in answers.items()}, **_plain(dense)}
+
+
+def _training(machine: Machine, small: bool, seconds: float) -> Answer:
+    return _plain(machine.ranks("training", 2, seconds, small=small)[0])
+
+
+def _profile(machine: Machine, small: bool, seconds: float) -> Answer:
+    return _plain(machine.ranks("profile", 2, seconds, small=small)[0])
+
+
+def _compress(machine: Machine, small: bool, seconds: float) -> Answer:
+    return _plain(machine.ranks("compress", 1, seconds, small=small)[0])
+
+
+def _merge(machine: Machine, small: bool, seconds: float) -> Answer:
+    return _plain(machine.ranks("merge", 1, seconds, small=small)[0])
+
+
+# Whose native library knows it can hand pointers of the device to UCX.
+POINTERS = "GTOPK_DEVICE_POINTERS"
+
+
+def _staging(machine: Machine, small: bool, seconds: float) -> Answer:
+    """Messages through pinned memory, and through UCX where this gtopk can."""
+    pinned = machine.ranks("messages", 2, seconds, small=small, **{POINTERS: "0"})[0]
+    answer: Answer = {"pinned": pinned["rows"]}
+    libraries = (machine.packed / "site" / "gtopk").glob("_torch_*.so")
+    if not any(POINTERS.encode() in pathlib.Path(each).read_bytes() for each in libraries):
+        return {**answer, "ucx": f"not measured: this gtopk does not know {POINTERS}"}
+    transports = "tcp,posix,sysv,self,cuda_copy,cuda_ipc"
+    through = {POINTERS: "1", "GTOPK_UCX_TLS": transports}
+    try:
+        direct = machine.ranks("messages", 2, seconds, small=small, **through)[0]
+    except CheckError as error:
+        return {**answer, "ucx": f"failed: {error}"}
+    return {**answer, "ucx": direct["rows"]}
+
+
+def _sanitized(tool: str) -> Callable[[Machine, bool, float], Answer]:
+    def run(machine: Machine, small: bool, seconds: float) -> Answer:
+        found = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+        if not pathlib.Path(found).exists():
+            return {"not_run": "compute-sanitizer is not installed here"}
+        before = (found, "--tool", tool, "--error-exitcode", "9", "--target-processes", "all")
+        answer = machine.ranks(
+            "bits",
+            1,
+            seconds,
+            small=True,
+            before=before,
+            PYTORCH_NO_CUDA_MEMORY_CACHING="1",  # so that it sees where each tensor ends
+        )[0]
+        lines = [each for each in answer["printed"].splitlines() if "SUMMARY" in each]
+        if not lines:
+            raise CheckError(f"{tool} gave no summary: {answer['printed'][-500:]}")
+        return {"cases": answer["cases"], "summary": lines[-1].strip("= ")}
+
+    return run
+
+
+def _plain(answer: Answer) -> Answer:
+    return {name: value for name, value in answer.items() if name != "printed"}
+
+
+PARTS = {
+    "bits": Part(_bits, 120),
+    "training": Part(_training, 60),
+    "profile": Part(_profile, 40),
+    "compress": Part(_compress, 90),
+    "merge": Part(_merge, 30),
+    "staging": Part(_staging, 60),
+    "memcheck": Part(_sanitized("memcheck"), 100),
+    "racecheck": Part(_sanitized("racecheck"), 100),
+}
