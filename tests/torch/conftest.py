@@ -34,6 +34,13 @@ def two_with_device(fake_library: str) -> Iterator[RankSet]:
         yield ranks
 
 
+@pytest.fixture(scope="session")
+def two_in_place(fake_library: str) -> Iterator[RankSet]:
+    """Whose network takes the fake device's memory, which all may read here."""
+    with RankSet(2, device=fake_library, in_place=True) as ranks:
+        yield ranks
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "check" in metafunc.fixturenames:
         checks = checks_of(metafunc.module)

@@ -56,12 +56,22 @@ class RankSet:
     """P processes; a context manager."""
 
     def __init__(
-        self, size: int, *, joins: bool = True, destroys: bool = True, device: str = ""
+        self,
+        size: int,
+        *,
+        joins: bool = True,
+        destroys: bool = True,
+        device: str = "",
+        in_place: bool = False,
     ) -> None:
-        """device: the fake device's library (fake/__init__.py); the group then serves it."""
+        """device: the fake device's library (fake/__init__.py); the group then serves it.
+
+        in_place: the network takes the device's memory as it is.
+        """
         self.size = size
         self._options = (joins, destroys)
         self._device = device
+        self._in_place = in_place
         self._processes: list[Program] = []
         self._connections: list[Connection] = []
         self._logs: list[Any] = []
@@ -93,7 +103,10 @@ class RankSet:
         """The fake device's, in the place of CUDA's driver and of the kernels for GPUs."""
         if not self._device:
             return {}
-        return {"GTOPK_CUDA_DRIVER": self._device, "GTOPK_CUDA_KERNELS": self._device}
+        named = {"GTOPK_CUDA_DRIVER": self._device, "GTOPK_CUDA_KERNELS": self._device}
+        if self._in_place:
+            named |= {"GTOPK_DEVICE_POINTERS": "1", "FAKE_DEVICE_OPEN": "1"}
+        return named
 
     def pid(self, rank: int) -> int:
         return self._processes[rank].pid

@@ -117,7 +117,10 @@ struct Arena {
     if (file < 0 || ftruncate(file, kArena) != 0) {
       std::abort();
     }
-    locked = static_cast<std::byte*>(mmap(nullptr, kArena, PROT_NONE, MAP_SHARED, file, 0));
+    // A network that takes a device's memory reads and writes it where it is.
+    const int reach =
+        std::getenv("FAKE_DEVICE_OPEN") != nullptr ? PROT_READ | PROT_WRITE : PROT_NONE;
+    locked = static_cast<std::byte*>(mmap(nullptr, kArena, reach, MAP_SHARED, file, 0));
     open =
         static_cast<std::byte*>(mmap(nullptr, kArena, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
     if (locked == MAP_FAILED || open == MAP_FAILED) {
@@ -303,6 +306,22 @@ int cuLaunchHostFunc(void* on, void (*function)(void*), void* argument) {
 
 int cuStreamIsCapturing(void*, int* status) {
   *status = fake::device().capturing ? 1 : 0;
+  return 0;
+}
+
+int cuDeviceGet(int* device, int ordinal) {
+  *device = ordinal;
+  return 0;
+}
+
+int cuDevicePrimaryCtxRetain(void** context, int) {
+  static int one = 0;
+  *context = &one;
+  return 0;
+}
+
+int cuCtxSetCurrent(void*) {
+  fake::count("set_current");
   return 0;
 }
 
