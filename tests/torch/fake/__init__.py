@@ -1,7 +1,7 @@
 """Room: tests/torch. A simulated device (device.hpp), for ranks in processes of their own.
 
-build() compiles it, once per source and torch; use() makes it torch's device "fake" in this
-process, where GTOPK_CUDA_DRIVER and GTOPK_CUDA_KERNELS must name it.
+build() compiles it, what knows torch once for each version; use() makes it torch's device "fake"
+in this process, where GTOPK_CUDA_DRIVER and GTOPK_CUDA_KERNELS must name it.
 """
 
 from __future__ import annotations
@@ -12,43 +12,66 @@ import pathlib
 import shutil
 import subprocess
 import types
+from collections.abc import Sequence
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-SOURCES = [HERE / "device.cpp", HERE / "kernels.cpp", HERE / "torch_device.cpp"]
+SOURCES = [HERE / "device.cpp", HERE / "kernels.cpp"]  # the same for every torch
+TORCH_SOURCES = [HERE / "torch_device.cpp"]
 HEADERS = ["src/cuda", "src/gtopk/device", "src/gtopk/value", "src/numbers", "include/gtopk"]
+FLAGS = ["-std=c++20", "-O1", "-ffp-contract=off", "-fPIC", "-pthread"]
 
 
 def build(cache: pathlib.Path) -> str:
-    """The path of the shared library, compiled if it is not in `cache`."""
+    """The path of the shared library; compiles what of it is not in `cache`, side by side."""
     import torch
 
-    headers = [path for folder in HEADERS for path in sorted((ROOT / folder).glob("*.hpp"))]
-    headers += [HERE / "device.hpp", ROOT / "tests" / "support" / "host_executor.hpp"]
-    texts = [path.read_bytes() for path in [*SOURCES, *headers]]
-    name = hashlib.sha256(b"".join([torch.__version__.encode(), *texts])).hexdigest()[:16]
-    library = cache / f"fake_device_{name}.so"
+    torch_dir = pathlib.Path(torch.__file__).parent
+    version = torch.__version__.encode()
+    cache.mkdir(parents=True, exist_ok=True)
+    compiler = [os.environ.get("CXX", "c++")]
+    started = [_compile(cache, each, compiler, b"") for each in SOURCES]
+    torch_headers = ["-isystem", str(torch_dir / "include")]
+    started += [_compile(cache, each, compiler, version, torch_headers) for each in TORCH_SOURCES]
+    for _, _, running in started:
+        if running is not None:
+            running.wait()
+    for made, item, running in started:
+        if running is not None:
+            if running.returncode != 0:
+                raise subprocess.CalledProcessError(running.returncode, running.args)
+            made.rename(item)
+    objects = [item for _, item, _ in started]
+    names = "".join(item.name for item in objects).encode()
+    library = cache / f"fake_device_{hashlib.sha256(names).hexdigest()[:16]}.so"
     if not library.exists():
-        torch_dir = pathlib.Path(torch.__file__).parent
-        compiler = [os.environ.get("CXX", "c++")]
-        if shutil.which("ccache"):
-            compiler.insert(0, "ccache")
-        cache.mkdir(parents=True, exist_ok=True)
         made = library.with_suffix(f".{os.getpid()}")
-        subprocess.run(
-            [
-                *compiler,
-                *("-std=c++20", "-O1", "-ffp-contract=off", "-fPIC", "-shared", "-pthread"),
-                *("-I", str(ROOT), "-I", str(ROOT / "include")),
-                *("-isystem", str(torch_dir / "include")),
-                *map(str, SOURCES),
-                *("-o", str(made)),
-                *("-L", str(torch_dir / "lib"), "-lc10", "-ltorch_cpu"),
-            ],
-            check=True,
-        )
+        libraries = ["-L", str(torch_dir / "lib"), "-lc10", "-ltorch_cpu"]
+        link = [*compiler, "-shared", "-pthread", *map(str, objects), "-o", str(made), *libraries]
+        subprocess.run(link, check=True)
         made.rename(library)
     return str(library)
+
+
+def _compile(
+    cache: pathlib.Path,
+    source: pathlib.Path,
+    compiler: list[str],
+    torch_version: bytes,
+    more: Sequence[str] = (),
+) -> tuple[pathlib.Path, pathlib.Path, subprocess.Popen[bytes] | None]:
+    """Starts to compile a source unless its object is in `cache`: (for now, object, process)."""
+    headers = [path for folder in HEADERS for path in sorted((ROOT / folder).glob("*.hpp"))]
+    headers += [HERE / "device.hpp", ROOT / "tests" / "support" / "host_executor.hpp"]
+    texts = [path.read_bytes() for path in [source, *headers]]
+    key = hashlib.sha256(b"".join([torch_version, *texts])).hexdigest()[:16]
+    item = cache / f"{source.stem}_{key}.o"
+    made = item.with_suffix(f".{os.getpid()}.o")
+    if item.exists():
+        return made, item, None
+    command = ["ccache"] if shutil.which("ccache") else []
+    command += [*compiler, *FLAGS, "-I", str(ROOT), "-I", str(ROOT / "include"), *more]
+    return made, item, subprocess.Popen([*command, "-c", str(source), "-o", str(made)])
 
 
 def use() -> None:
