@@ -4,7 +4,9 @@
 #pragma once
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/file.h>
+#include <sys/inotify.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,7 +20,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include "gtopk/error.hpp"
@@ -43,6 +44,11 @@ class FileStore final : public gtopk::KeyValueStore {
 
   std::optional<std::string> find(std::string_view key, std::chrono::nanoseconds at_most) override {
     const auto end = std::chrono::steady_clock::now() + at_most;
+    // From before the first look, so that no value comes unnoticed between a look and a wait.
+    const Watch watch(folder_);
+    if (!watch.works()) {
+      throw error("cannot watch for", key);
+    }
     for (;;) {
       std::ifstream file(path("value", key), std::ios::binary);
       if (file) {
@@ -52,7 +58,7 @@ class FileStore final : public gtopk::KeyValueStore {
       if (rest <= std::chrono::nanoseconds::zero()) {
         return std::nullopt;
       }
-      std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(rest, kPause));
+      watch.wait(rest);
     }
   }
 
@@ -84,7 +90,39 @@ class FileStore final : public gtopk::KeyValueStore {
   }
 
  private:
-  static constexpr std::chrono::milliseconds kPause{1};
+  /// Tells when a file is moved into the folder.
+  class Watch {
+   public:
+    explicit Watch(const std::filesystem::path& folder)
+        : descriptor_(inotify_init1(IN_CLOEXEC)),
+          works_(descriptor_ >= 0 &&
+                 inotify_add_watch(descriptor_, folder.c_str(), IN_MOVED_TO) >= 0) {}
+    ~Watch() {
+      if (descriptor_ >= 0) {
+        close(descriptor_);
+      }
+    }
+    Watch(const Watch&) = delete;
+    Watch& operator=(const Watch&) = delete;
+
+    [[nodiscard]] bool works() const { return works_; }
+
+    /// Returns after the next such move, or `at_most` later, or earlier for no reason.
+    void wait(std::chrono::nanoseconds at_most) const {
+      using std::chrono::milliseconds;
+      const auto rest =
+          std::min<milliseconds>(std::chrono::ceil<milliseconds>(at_most), std::chrono::hours(1));
+      pollfd moved{.fd = descriptor_, .events = POLLIN, .revents = 0};
+      if (poll(&moved, 1, static_cast<int>(rest.count())) > 0) {
+        alignas(inotify_event) std::array<char, 4096> events;
+        [[maybe_unused]] const ssize_t taken = read(descriptor_, events.data(), events.size());
+      }
+    }
+
+   private:
+    int descriptor_;
+    bool works_;
+  };
 
   [[nodiscard]] std::filesystem::path path(std::string_view kind, std::string_view key) const {
     std::string name = std::string(kind) + '.' + std::string(key);
