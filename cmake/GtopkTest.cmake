@@ -25,11 +25,20 @@ elseif(GTOPK_SANITIZER STREQUAL "thread")
       "UCX_MEM_EVENTS=n")
 endif()
 
+# UndefinedBehaviorSanitizer's checks of null and of an object's size take up to nearly half of the
+# time that a test takes to compile. AddressSanitizer stops at reads and writes of that kind, so the
+# tests' own code goes without; the core keeps them.
+set(GTOPK_TEST_FLAGS "")
+if(GTOPK_SANITIZER STREQUAL "address")
+  set(GTOPK_TEST_FLAGS -fno-sanitize=null,object-size)
+endif()
+
 # What nearly every test file begins with is parsed once: it is half of what a small one takes to
 # compile. An executable, as a precompiled header serves only what is compiled as it was.
 file(GENERATE OUTPUT "${PROJECT_BINARY_DIR}/tests/headers.cpp" CONTENT "int main() {}\n")
 add_executable(gtopk_test_headers "${PROJECT_BINARY_DIR}/tests/headers.cpp")
 target_link_libraries(gtopk_test_headers PRIVATE gtopk::core GTest::gtest GTest::gmock)
+target_compile_options(gtopk_test_headers PRIVATE ${GTOPK_TEST_FLAGS})
 target_precompile_headers(gtopk_test_headers PRIVATE
   <gmock/gmock.h> <gtest/gtest.h> <fmt/format.h> <algorithm> <array> <atomic> <chrono> <cstdint>
   <functional> <memory> <span> <string> <thread> <vector>)
