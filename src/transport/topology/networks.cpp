@@ -18,20 +18,20 @@ namespace gtopk::topology {
 namespace {
 
 /// The bytes of an address, in the network's order.
-template <std::size_t kBytes, class Address>
-std::array<unsigned char, kBytes> bytes_of(const Address& address) {
-  std::array<unsigned char, kBytes> bytes{};
-  static_assert(sizeof(Address) == kBytes);
-  std::memcpy(bytes.data(), &address, kBytes);
+template <std::size_t Bytes, class Address>
+std::array<unsigned char, Bytes> bytes_of(const Address& address) {
+  std::array<unsigned char, Bytes> bytes{};
+  static_assert(sizeof(Address) == Bytes);
+  std::memcpy(bytes.data(), &address, Bytes);
   return bytes;
 }
 
 /// "<address>/<bits of the mask>", where the address has no bit that the mask has not.
-template <std::size_t kBytes>
-std::string network(int family, std::array<unsigned char, kBytes> address,
-                    const std::array<unsigned char, kBytes>& mask) {
+template <std::size_t Bytes>
+std::string network(int family, std::array<unsigned char, Bytes> address,
+                    const std::array<unsigned char, Bytes>& mask) {
   int bits = 0;
-  for (std::size_t i = 0; i < kBytes; ++i) {
+  for (std::size_t i = 0; i < Bytes; ++i) {
     address[i] = address[i] & mask[i];
     bits += std::popcount(mask[i]);
   }
