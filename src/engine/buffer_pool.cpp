@@ -15,10 +15,15 @@ constexpr std::size_t kPage = 4096;
 
 BufferPool::Buffer BufferPool::take(std::size_t bytes) {
   const std::size_t capacity = std::bit_ceil(std::max(bytes, kAlignment));
-  std::vector<Buffer>& kept = free_[static_cast<std::size_t>(std::countr_zero(capacity))];
-  if (!kept.empty()) {
-    Buffer buffer = std::move(kept.back());
-    kept.pop_back();
+  if (++taken_ % kLookAfter == 0) {
+    free_idle();
+  }
+  const auto number = static_cast<std::size_t>(std::countr_zero(capacity));
+  if (number < kClasses && !classes_[number].kept.empty()) {
+    Class& of_size = classes_[number];
+    Buffer buffer = std::move(of_size.kept.back());
+    of_size.kept.pop_back();
+    of_size.idle = std::min(of_size.idle, of_size.kept.size());
     return buffer;
   }
   ++allocations_;
@@ -33,9 +38,32 @@ BufferPool::Buffer BufferPool::take(std::size_t bytes) {
 }
 
 void BufferPool::give_back(Buffer buffer) {
-  std::vector<Buffer>& kept = free_[static_cast<std::size_t>(std::countr_zero(buffer.capacity))];
+  const auto number = static_cast<std::size_t>(std::countr_zero(buffer.capacity));
+  if (number >= kClasses) {
+    return;
+  }
+  std::vector<Buffer>& kept = classes_[number].kept;
   if (kept.size() < std::max(kKeptPerClass, kKeptBytes / buffer.capacity)) {
     kept.push_back(std::move(buffer));
+  }
+}
+
+std::size_t BufferPool::kept_bytes() const {
+  std::size_t bytes = 0;
+  for (const Class& of_size : classes_) {
+    for (const Buffer& buffer : of_size.kept) {
+      bytes += buffer.capacity;
+    }
+  }
+  return bytes;
+}
+
+void BufferPool::free_idle() {
+  for (Class& of_size : classes_) {
+    // The last one given back is the next one taken: idle are the first.
+    const auto begin = of_size.kept.begin();
+    of_size.kept.erase(begin, begin + static_cast<std::ptrdiff_t>(of_size.idle));
+    of_size.idle = of_size.kept.size();
   }
 }
 

@@ -1,9 +1,11 @@
 // Engine: memory for messages, kept between operations so that the steady state neither allocates
-// nor faults pages. Engine thread only.
+// nor faults pages. What has not been needed for long is freed: sizes that change all the time
+// would otherwise hold the most that was ever needed of each. Engine thread only.
 #pragma once
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <new>
 #include <vector>
@@ -30,13 +32,27 @@ class BufferPool {
 
   /// How often take() had to allocate.
   [[nodiscard]] std::size_t allocations() const { return allocations_; }
+  /// Bytes that are kept for the next operations.
+  [[nodiscard]] std::size_t kept_bytes() const;
+
+  /// After so many take() those buffers are freed that were in nobody's hands all the while.
+  static constexpr std::uint32_t kLookAfter = 16384;
 
  private:
-  static constexpr std::size_t kClasses = 48;
+  /// Buffers of one size; larger ones than those of the last class are not kept.
+  struct Class {
+    std::vector<Buffer> kept;
+    std::size_t idle = 0;  ///< the fewest kept at any time since the last look
+  };
+
+  void free_idle();
+
+  static constexpr std::size_t kClasses = 36;
   static constexpr std::size_t kKeptPerClass = 16;
   static constexpr std::size_t kKeptBytes = std::size_t{1} << 20U;  ///< or as many as fit into this
-  std::array<std::vector<Buffer>, kClasses> free_;                  // by log2 of the capacity
-  std::size_t allocations_ = 0;
+  std::array<Class, kClasses> classes_;                             // by log2 of the capacity
+  std::uint32_t allocations_ = 0;
+  std::uint32_t taken_ = 0;
 };
 
 }  // namespace gtopk::engine

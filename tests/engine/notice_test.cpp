@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "src/engine/buffer_pool.hpp"
@@ -85,6 +86,47 @@ TEST(BufferPool, WritesToEachPageOfALongBufferBeforeOthersDo) {
   BufferPool pool;
   const BufferPool::Buffer buffer = pool.take(kBytes);
   EXPECT_EQ(pages_given(buffer.memory.get(), kBytes), kBytes / 4096);
+}
+
+/// Takes and gives back: `held` buffers of so many bytes at once, until the pool has looked twice.
+void keep_taking(BufferPool& pool, std::size_t bytes, std::size_t held) {
+  for (std::uint32_t taken = 0; taken < 2 * BufferPool::kLookAfter;) {
+    std::vector<BufferPool::Buffer> buffers;
+    for (; buffers.size() < held; ++taken) {
+      buffers.push_back(pool.take(bytes));
+    }
+    for (BufferPool::Buffer& buffer : buffers) {
+      pool.give_back(std::move(buffer));
+    }
+  }
+}
+
+TEST(BufferPool, FreesWhatNobodyHasNeededForLong) {
+  BufferPool pool;
+  constexpr std::size_t kLarge = std::size_t{1} << 22U;
+  {
+    std::vector<BufferPool::Buffer> buffers;
+    for (int i = 0; i < 3; ++i) {
+      buffers.push_back(pool.take(kLarge));
+    }
+    for (BufferPool::Buffer& buffer : buffers) {
+      pool.give_back(std::move(buffer));
+    }
+  }
+  EXPECT_EQ(pool.kept_bytes(), 3 * kLarge);
+  keep_taking(pool, kLarge, 1);
+  EXPECT_EQ(pool.kept_bytes(), kLarge);
+  keep_taking(pool, 64, 2);
+  EXPECT_EQ(pool.kept_bytes(), 2 * 64U);
+}
+
+TEST(BufferPool, AllocatesNothingWhileTheSameIsNeededAgainAndAgain) {
+  BufferPool pool;
+  keep_taking(pool, 5000, 5);
+  const std::size_t before = pool.allocations();
+  EXPECT_EQ(before, 5U);
+  keep_taking(pool, 5000, 5);
+  EXPECT_EQ(pool.allocations(), before);
 }
 
 }  // namespace
