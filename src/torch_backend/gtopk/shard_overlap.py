@@ -415,8 +415,8 @@ class ShardOverlap(Overlap):
         """Return the names of what FSDP has reduced, which it does not tell its hook."""
         if parameters is None:
             raise NotImplementedError(
-                "gtopk: a module's parameters that get no gradient while others do are not there "
-                "yet with this version of torch"
+                "gtopk: a module of which only some parameters get a gradient is not implemented "
+                "for this version of torch"
             )
         return [self._named[id(each.sharded_param)] for each in parameters]
 

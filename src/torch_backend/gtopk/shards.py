@@ -43,47 +43,46 @@ def fsdp_hook(
     the shard group; this averages each rank's shard over the replicas. The first replica's
     parameters and buffers are broadcast to the others at this call. Collective over the replicas.
 
-    Each module passed to fully_shard is a unit, so there is no `unit` argument. An exchange
-    overlaps the backward and ends with it, unless hooks of the parameter get its result at once. A
-    module that no replica uses in a backward is skipped; one that only some use is an error, unless
-    find_unused_modules is set. Where some of a module's parameters get a gradient, the others'
-    count as zeros, on this replica alone, and their ``.grad`` has the result afterwards.
+    Each module passed to fully_shard is a unit, so there is no `unit` argument. Exchanges overlap
+    the backward and end with it, unless hooks of the parameter get a result at once. A module that
+    no replica uses in a backward is skipped; one that only some use is an error, unless
+    find_unused_modules is set. If only some of a module's parameters get a gradient, the others'
+    count as zeros, on this replica only, and their ``.grad`` has the result afterwards.
 
-    Under tensor parallelism (a model that parallelize_module has changed before fully_shard) each
-    of its ranks exchanges its own shards with the replicas'. What it keeps whole on all of them,
-    such as a norm's weight, is averaged densely, as selections might differ.
+    Under tensor parallelism (parallelize_module applied before fully_shard) each rank exchanges its
+    own shards with those of the other replicas. Parameters that are whole on all of its ranks, such
+    as a norm's weight, are averaged densely, as selections might differ.
 
     Args:
         model: the root that was passed to fully_shard.
         replicate_group: the ranks that hold the same shard as this one, of backend gtopk; or a
             one-dimensional mesh.
         density: see SparseState.
-        find_unused_modules: replicas may use different modules: one that a replica does not use
-            counts as zeros there, and its ``.grad`` is the result all the same. Replicas start
-            exchanges in one order, that of the first backward, in which nothing overlaps; where a
-            module is missing, those behind it wait for the end of the backward. Takes one small
-            all-reduce for each backward. A replica that uses no module at all still ends in the
-            others' time-out.
-        arguments: the other arguments of SparseState, except unit and group. clip_norm: a replica
-            is what a rank is elsewhere: its gradient, the mean over its shards, is clipped to
-            c / sqrt(replicas), by the norm of all shards together. scaler: one unit that is not
-            finite, on any rank of any shard, and none happens; values whose sum over the replicas
-            might overflow count as such. Both take an all-reduce of one number over the shards for
-            each backward (with clip="unit" for each unit), scaler one over the replicas, too.
+        find_unused_modules: replicas may use different modules: a module that a replica does not
+            use counts as zeros there, and its ``.grad`` is still the result. Replicas start
+            exchanges in the order of the first backward, in which nothing overlaps; if a module is
+            missing, later ones wait for the end of the backward. Takes one small all-reduce for
+            each backward. If a replica uses no module at all, the others still time out.
+        arguments: the other arguments of SparseState, except unit and group. Replicas take the
+            place of ranks. clip_norm: a replica's gradient, the mean over its shards, is clipped to
+            c / sqrt(replicas), by the norm over all shards. scaler: if one unit is not finite, on
+            any rank of any shard, none happens; values whose sum over the replicas might overflow
+            count as not finite. Both take an all-reduce of one number over the shards for each
+            backward (with clip="unit" for each unit), and scaler another one over the replicas.
 
     Returns:
         The state. Residuals belong to this rank's shards: load ``state.state_dict()`` on the same
-        rank. gtopk.save writes a folder for each shard; gtopk.load takes those of other shards or
-        another number of replicas, too, and those of the same model under DDP.
+        rank. gtopk.save writes a folder for each shard; gtopk.load also accepts those of other
+        shards, of another number of replicas, and of the same model under DDP.
 
     Raises:
-        ValueError: the model is not sharded by FSDP2, or by native HSDP, which reduces densely
-            before this can; the group contains ranks of this rank's shard group; shards whose
-            states differ; and as SparseState.
-        RuntimeError: `model` has such a hook already. Later, from a forward, after a backward that
-            raised: FSDP2 itself does not recover from that.
-        NotImplementedError: scaler= and clip_norm= where modules are sharded over different ranks,
-            and clip_norm= where they are sharded in more than one dimension; and as SparseState.
+        ValueError: the model is not sharded by FSDP2, or is sharded by native HSDP, which reduces
+            densely before this hook; the group contains ranks of this rank's shard group; the
+            states of the shards differ; and as SparseState.
+        RuntimeError: `model` has such a hook already. Later, from a forward after a backward that
+            raised, as FSDP2 itself does not recover from that.
+        NotImplementedError: scaler= and clip_norm= if modules are sharded over different ranks,
+            clip_norm= if they are sharded in more than one dimension; and as SparseState.
     """
     for name in ("unit", "group"):
         if name in arguments:
@@ -239,7 +238,7 @@ def _check_ended(states: Sequence[Any]) -> None:
     if any(getattr(each, "post_backward_final_callback_queued", False) for each in contexts):
         raise RuntimeError(
             "gtopk: the last backward raised, after which FSDP2 reduces no gradients, and replicas "
-            "would drift apart: make the model anew, and load what was saved last"
+            "would diverge: create the model again, and load the last checkpoint"
         )
 
 
@@ -271,8 +270,8 @@ def _sharded_modules(model: nn.Module) -> list[tuple[nn.Module, FsdpGroup]]:
             )
         if group._all_reduce_hook is not None:
             raise RuntimeError(
-                f"gtopk: module '{name}' has an all-reduce hook already: the state that fsdp_hook "
-                "returned goes on, and its residuals with it"
+                f"gtopk: module '{name}' has an all-reduce hook already: keep using the state that "
+                "the earlier fsdp_hook returned"
             )
         found.append((module, group))
     if not found:
