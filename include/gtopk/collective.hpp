@@ -104,7 +104,7 @@ struct Collective {
   std::string name;
   Agreement agreement;
   Ordering ordering = Ordering::kConcurrent;
-  /// Bytes this rank passes in or has room for; recorded if the agreement does not tell.
+  /// Bytes that this rank passes in or has room for; recorded if the agreement does not say.
   std::uint64_t bytes = 0;
   /// Checks arguments that depend on the group; throws Error{kInvalidArgument}. May be empty.
   std::function<void(const GroupShape&)> check;

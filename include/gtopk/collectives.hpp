@@ -138,9 +138,9 @@ inline constexpr std::size_t kShortMessage = 8160;
 [[nodiscard]] std::uint64_t most_delivered(std::uint64_t d, const SparseOptions& options,
                                            std::uint32_t ranks);
 
-/// What a call needs; nothing where it cannot be made so, as its algorithm makes no selection of a
-/// rank's own, or its selector is not `exact`. Throws Error{kInvalidArgument} for a call that no
-/// rank may make.
+/// The room that a detached call needs. nullopt if the call cannot be detached: its algorithm has
+/// no selection per rank, or its selector is not `exact`. Throws Error{kInvalidArgument} for an
+/// invalid call.
 [[nodiscard]] std::optional<DetachedRoom> detached_room(std::uint64_t d, DataType dtype,
                                                         const SparseOptions& options,
                                                         std::uint32_t ranks);
@@ -148,7 +148,7 @@ inline constexpr std::size_t kShortMessage = 8160;
 /// What delivered sums are divided by, in the accumulation type.
 [[nodiscard]] double detached_divisor(const SparseOptions& options, std::uint32_t ranks);
 
-/// As sparse_all_reduce() on a tensor; options.momentum says nothing.
+/// Like sparse_all_reduce() on a tensor; options.momentum is ignored.
 [[nodiscard]] Collective sparse_all_reduce(const Detached& step, std::uint64_t d, DataType dtype,
                                            const SparseOptions& options,
                                            const Delivered& delivered = {});

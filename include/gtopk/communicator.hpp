@@ -48,8 +48,8 @@ class Process {
   /// "UCX 1.22.0, transports ..., devices ...", as loaded and configured.
   [[nodiscard]] const std::string& transport() const;
 
-  /// Where its engine's thread runs, and why: "cores 0-15, node 0: eth0 is near cores 0-15",
-  /// "not bound: ...". docs/environment.md has GTOPK_BIND.
+  /// The cores of the engine's thread, and the reason: "cores 0-15, node 0: eth0 is near cores
+  /// 0-15", "not bound: ...". docs/environment.md has GTOPK_BIND.
   [[nodiscard]] const std::string& placement() const;
 
   /// The last operations of all its groups (GTOPK_FLIGHT_RECORDER of them), as JSON: what was
@@ -97,10 +97,10 @@ struct Call {
   std::shared_ptr<void> keepalive{};
   /// This operation's timeout; the group's if absent.
   std::optional<std::chrono::nanoseconds> timeout{};
-  /// Decided when the memory holds what is to be sent (a copy from a device has ended); where it
-  /// decides that nothing happened, the operation fails with Error{kAborted}. Later collectives of
-  /// the group start behind this one all the same, in the order of the calls; messages from rank to
-  /// rank do not wait. Null: it is there now.
+  /// Decided when the memory holds what is to be sent (a copy from a device has ended). If it
+  /// decides that this did not happen, the operation fails with Error{kAborted}. Later collectives
+  /// of the group still start after this one, in call order; point-to-point messages do not wait.
+  /// Null: the input is there now.
   std::shared_ptr<Gate> input{};
 };
 
@@ -118,7 +118,7 @@ class Communicator {
   Communicator(Communicator&&) = delete;
   Communicator& operator=(Communicator&&) = delete;
   /// Waits at most 2 s for operations in flight and fails the rest with Error{kAborted}. Groups
-  /// destroyed one right after the other share the 2 s.
+  /// destroyed in quick succession share the 2 s.
   ~Communicator();
 
   [[nodiscard]] std::uint32_t rank() const;

@@ -1,23 +1,23 @@
-// Public surface: a sparse all-reduce whose tensor and residual lie where the core does not come,
-// on a device. Somebody else selects there, and applies there what the core has worked out: only
-// lists of entries pass between the two, in memory of the host's. Any rank may call it so while
-// others call it as usual. The calls are among the collectives (collectives.hpp).
+// Public surface: a sparse all-reduce whose tensor and residual are out of the core's reach, on a
+// device. The caller selects there, and applies there what the core computes; only lists of entries
+// are exchanged between the two, in host memory. Ranks of one group may mix detached and ordinary
+// calls. The functions are in collectives.hpp.
 #pragma once
 
 #include <cstdint>
 
 namespace gtopk {
 
-/// What a selection has found.
+/// The outcome of a selection.
 struct SelectionReport {
   std::uint64_t kept = 0;
   std::uint64_t dropped = 0;  ///< entries that are neither kept nor zero, of those looked at
-  std::uint64_t finite = 0;   ///< 0: acc was not; nothing is kept then
+  std::uint64_t finite = 0;   ///< 0: acc was not finite, and nothing is kept
 };
 
 /// How many entries of each kind there are to apply.
 struct EditCounts {
-  /// 0: the step did not happen: the tensor becomes NaN, and nothing else is applied.
+  /// 0: the step did not happen; the tensor becomes NaN, and nothing else is applied.
   std::uint64_t happened = 0;
   std::uint64_t cleared = 0;
   std::uint64_t returned = 0;
@@ -40,18 +40,17 @@ struct DetachedEntries {
 };
 
 /// Read when the operation starts (Call::input): the `exact` selection of acc = gradient +
-/// residual. Written before it ends: what is applied to the residual, which has become acc, and to
-/// the tensor, which has become zeros, in this order.
+/// residual. Written before it ends: the edits that the caller then applies, in this order, to a
+/// residual that holds acc and a tensor of zeros.
 struct Detached {
   DetachedEntries selected;
   const SelectionReport* report = nullptr;
 
   /// Indices at which residual and momentum become 0.
   void* cleared = nullptr;
-  /// Ascending, an index as often as something comes back to it, in that order: added to the
-  /// residual.
+  /// Added to the residual, in this order. Ascending; an index may occur several times.
   DetachedEntries returned;
-  /// The tensor's, to be divided by divisor() and rounded.
+  /// Written to the tensor, after division by detached_divisor() and rounding.
   DetachedEntries delivered;
   EditCounts* counts = nullptr;
 };

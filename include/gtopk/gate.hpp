@@ -1,5 +1,5 @@
-// Public surface: a gate, where operations wait for one another before they commit, so that either
-// all parts of a step happen or none does.
+// Public surface: a gate, at which operations wait for each other before they commit, so that
+// either all parts of a step happen or none does.
 #pragma once
 
 #include <cstdint>

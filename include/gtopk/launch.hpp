@@ -35,9 +35,9 @@ struct LaunchEnvironment {
 /// started this process.
 [[nodiscard]] LaunchEnvironment pmix_environment();
 
-/// The job's store. Rank 0 serves it at `environment.port`. When its store is destroyed while
-/// others are connected, it serves on until the process ends, which then waits for them to leave,
-/// at most for `at_most`; whoever has left may join again, rank 0 too, in any order. The others
+/// The job's store. Rank 0 serves it at `environment.port`. If its store is destroyed while others
+/// are connected, the server stays until the process ends, which then waits at most `at_most` for
+/// them to leave. Ranks that have left, including rank 0, may join again in any order. The others
 /// connect at first use, retrying for `at_most`, which also limits each set and add. With PMIx they
 /// first wait up to `at_most` for rank 0 to join. Rank 0 accepts only clients that know the job's
 /// secret (GTOPK_SECRET, GTOPK_SECRET_FILE; with PMIx, one that rank 0 draws), or everybody if
@@ -46,11 +46,11 @@ struct LaunchEnvironment {
                                                              std::chrono::nanoseconds at_most);
 
 /// The job's directory over that store. With PMIx the processes' addresses are in PMIx itself, and
-/// each is fetched when it is needed.
+/// fetched one by one when needed.
 [[nodiscard]] std::shared_ptr<Directory> join_job(const LaunchEnvironment& environment,
                                                   std::chrono::nanoseconds at_most);
 
-/// Where this rank reaches a service of rank 0's.
+/// The address at which this rank reaches a service of rank 0.
 struct ServiceAddress {
   std::string host;
   std::uint16_t port = 0;

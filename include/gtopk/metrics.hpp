@@ -1,6 +1,6 @@
 // Public surface: the metrics of a group in one table: names, units, what each means, and how
 // figures of several groups or ranks combine. C++'s Statistics, Python's gtopk.stats() and the docs
-// are read from it.
+// are generated from it.
 #pragma once
 
 #include <array>
@@ -51,7 +51,7 @@ struct MetricInfo {
   std::string_view unit;  ///< in UCUM's letters: "1", "By", "s"
   std::string_view description;
   Adding adding;
-  /// The member that holds the figure: one of the two, the other is null.
+  /// The member that holds the figure; one of the two is null.
   std::uint64_t Statistics::*count;
   double Statistics::*seconds;
   /// The phase of operations whose time it measures; empty if none.

@@ -1,5 +1,5 @@
 // Public surface: the predicted cost of a sparse all-reduce with each algorithm, and which one
-// `auto` takes. docs/algorithms.md has the model.
+// `auto` picks. docs/algorithms.md has the model.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,17 @@
 
 namespace gtopk {
 
-/// What a message costs on its way between two ranks, nanoseconds.
+/// The cost of a message between two ranks, in nanoseconds.
 struct LinkCosts {
-  double message = 0;  ///< alpha: of no bytes, one way
-  double byte = 0;     ///< beta: each byte of it
+  double message = 0;  ///< alpha: an empty message, one way
+  double byte = 0;     ///< beta: each byte
 };
 
-/// What things cost on a job: messages on its links, arithmetic on its slowest rank. Nanoseconds.
+/// Costs in a job, in nanoseconds: messages on its links, arithmetic on its slowest rank.
 struct Costs {
-  /// Between ranks of one host. Zero where no host has two.
+  /// Between ranks of one host; zero if no host has two.
   LinkCosts within{};
-  /// Between ranks of different hosts, one rank of a host at a time. Zero where there is one host.
+  /// Between ranks of different hosts, one rank per host at a time; zero if there is one host.
   LinkCosts between{};
   double select = 0;  ///< selecting, for each element of the tensor
   double code = 0;    ///< encoding or decoding, for each entry of a list
@@ -32,10 +32,10 @@ struct Costs {
 struct Prediction {
   std::string algorithm;
   double seconds = 0;
-  /// On the critical path.
+  /// Messages on the critical path.
   std::uint64_t messages = 0;
   double bytes = 0;
-  /// Meanwhile on the link between hosts of the host that sends most: bytes of all its ranks.
+  /// Bytes that the busiest host's link carries meanwhile, for all its ranks.
   double host_bytes = 0;
 };
 

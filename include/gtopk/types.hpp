@@ -40,7 +40,7 @@ enum class DataType : std::uint8_t {
   return static_cast<DataType>(code | 128U);
 }
 
-/// One piece of a tensor that is stored in several.
+/// One piece of a tensor that is stored in several pieces.
 struct Segment {
   void* data = nullptr;
   std::uint64_t size = 0;  ///< elements
@@ -56,7 +56,7 @@ enum class ReduceOp : std::uint8_t {
   kBitAnd,
   kBitOr,
   kBitXor,
-  kPremulSum,  ///< the sum of each rank's elements times a factor of its own
+  kPremulSum,  ///< the sum of each rank's elements times that rank's factor
 };
 
 /// Where a value goes that was selected but not delivered.

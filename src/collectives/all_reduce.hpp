@@ -3,8 +3,8 @@
 //
 // Up to kRecursiveDoublingBytes: recursive doubling along the tree, the header in front of the
 // data; the tensor is written only when every round has succeeded. Larger: all ranks agree first,
-// then a ring in pieces (Patarasuk and Yuan 2009): chunk c = [c d/P, (c+1) d/P) starts with rank
-// c+1's values, gathers rank c+2's, ..., ends at rank c, and goes round once more.
+// then a ring in pieces (Patarasuk and Yuan 2009): chunk c = [c d/P, (c+1) d/P) starts with the
+// values of rank c+1, adds those of rank c+2, ..., ends at rank c, and goes round once more.
 #pragma once
 
 #include <cstddef>

@@ -25,7 +25,7 @@ struct Header {
   std::uint64_t sequence = 0;
   /// Bytes of an index in a list of entries: 4 or 8; 0 if no entries can follow.
   std::uint32_t index_bytes = 0;
-  /// Messages that what follows comes in, this one included, if there are several; else 0.
+  /// The number of messages that carry what follows, this one included; 0 if it is one.
   std::uint32_t parts = 0;
   /// Elements or entries that follow.
   std::uint64_t count = 0;

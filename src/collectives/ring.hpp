@@ -1,6 +1,5 @@
 // Collectives: the rings that move large data with the least traffic: 2 d (P-1)/P elements per rank
-// to reduce, half of that where each rank keeps one part of the result, what the others have to
-// gather.
+// to reduce, half of that if each rank keeps one part of the result, and half to gather.
 #pragma once
 
 #include <cstddef>

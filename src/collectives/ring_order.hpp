@@ -25,7 +25,7 @@ class RingOrder {
       : ranks_(ranks), rank_(rank), first_(first), steps_(steps), pieces_(pieces) {}
 
   [[nodiscard]] std::uint64_t messages() const { return steps_ * pieces_; }
-  /// Into which each part is cut. What is sent as message m arrived as message m - pieces().
+  /// Pieces per part. What is sent as message m arrived as message m - pieces().
   [[nodiscard]] std::uint64_t pieces() const { return pieces_; }
   [[nodiscard]] RingPiece sent(std::uint64_t message) const { return piece(message, ranks_); }
   [[nodiscard]] RingPiece received(std::uint64_t message) const {
@@ -47,7 +47,8 @@ class RingOrder {
   std::uint64_t pieces_;
 };
 
-/// Pieces that none is longer than `most`, of parts that none is longer than `longest`. At least 1.
+/// The number of pieces, at least 1, so that parts of at most `longest` have pieces of at most
+/// `most`.
 [[nodiscard]] constexpr std::uint64_t pieces_of(std::uint64_t longest, std::uint64_t most) {
   return std::max<std::uint64_t>(1, (longest + most - 1) / most);
 }

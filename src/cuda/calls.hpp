@@ -1,6 +1,6 @@
-// CUDA room: what the kernels' library does, as plain calls with plain arguments: of whoever has
-// tensors on a device, to a library that is loaded when the first one turns up. Each call hands its
-// launches to a stream and returns. Pointers are the device's unless they say otherwise.
+// CUDA room: the interface of the kernel library, as plain calls with plain arguments. The library
+// is loaded at the first call with a tensor on a device. Each call enqueues its launches on a
+// stream and returns. Pointers are device pointers unless stated otherwise.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace gtopk::cuda {
 
-/// As gtopk::sparse::device::Piece: elements that lie together.
+/// Contiguous elements, laid out as gtopk::sparse::device::Piece.
 struct PieceOf {
   void* tensor = nullptr;
   void* residual = nullptr;
@@ -19,7 +19,7 @@ struct PieceOf {
   std::uint64_t first_tile = 0;
 };
 
-/// A vector of d elements, and what is accumulated beside it.
+/// A vector of d elements, and its residual.
 struct VectorOf {
   DataType dtype = DataType::kFloat32;
   /// 4, or 8 if d >= 2^32.
@@ -47,8 +47,8 @@ struct SelectCall {
   std::uint64_t* last = nullptr;  ///< or null
 };
 
-/// device/commit.hpp. Edits and counts may lie in pinned memory, and are read when the stream comes
-/// to it.
+/// device/commit.hpp. Edits and counts may lie in pinned memory, and are read when the stream gets
+/// there.
 struct CommitCall {
   VectorOf acc;
   void* momentum = nullptr;
@@ -73,7 +73,7 @@ struct MergeCall {
   void* report = nullptr;
 };
 
-/// device/commit.hpp: acc to `to`; *finite becomes 0 where something is not.
+/// device/commit.hpp: writes acc to `to`; *finite becomes 0 if an element is not finite.
 struct AccumulateCall {
   VectorOf acc;
   void* to = nullptr;
@@ -87,7 +87,7 @@ struct Calls {
   static constexpr std::uint32_t kVersion = 1;
 
   std::uint32_t version;
-  /// Fills in begin and first_tile of pieces in the host's memory; how many tiles they have.
+  /// Fills in begin and first_tile of pieces in host memory; returns the number of tiles.
   std::uint64_t (*number_tiles)(PieceOf* pieces, std::uint32_t count);
   std::size_t (*select_room)(const VectorOf& acc, std::uint64_t k);
   std::size_t (*merge_room)(DataType values, std::uint32_t index_bytes, std::uint64_t entries);

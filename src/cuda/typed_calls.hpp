@@ -1,5 +1,5 @@
-// CUDA room: a call's types found, and its launches handed to an executor: the GPU's
-// (gpu_executor.cuh), or one of the host's in tests. Each source file that includes this asks for
+// CUDA room: dispatches a call by its types, and enqueues its launches on an executor: that of the
+// GPU (gpu_executor.cuh), or a host executor in tests. Each source file that includes this asks for
 // the types that it compiles.
 #pragma once
 

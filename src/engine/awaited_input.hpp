@@ -1,4 +1,5 @@
-// Engine: input of an operation that is still on its way into the caller's memory, from a device.
+// Engine: the input of an operation, while a copy from a device to the caller's memory is in
+// flight.
 #pragma once
 
 #include <functional>
@@ -21,7 +22,7 @@ class AwaitedInput {
   ~AwaitedInput() { gate_->forget(waiter_); }
 
   [[nodiscard]] bool decided() const { return gate_->verdict().has_value(); }
-  /// The operation is to run without, and to fail.
+  /// The operation must run without it, and fail.
   void give_up() { gate_->shut(); }
 
  private:

@@ -33,7 +33,7 @@ class Control {
   [[nodiscard]] bool sending() const { return sending_ != 0; }
   /// Whether the peer has ever sent a notice.
   [[nodiscard]] bool heard(transport::PeerId peer) const;
-  /// Whether a notice with that tag is of a peer that was ever listened to.
+  /// Whether a notice with that tag is from a peer that was ever listened to.
   [[nodiscard]] bool knows(transport::Tag tag) const;
   /// Peers that have not taken a notice yet.
   [[nodiscard]] std::vector<transport::PeerId> unsent() const;

@@ -1,7 +1,7 @@
 // Engine: runs every collective of a process as a coroutine over one transport, on one thread. It
 // puts its parts together: what runs when (scheduler.hpp), who is there (membership.hpp), what
 // breaks (failures.hpp), what is late (probes.hpp), what arrives too late (stale_messages.hpp) or
-// from nobody (strangers.hpp). The thread and its sleep are in engine_thread.hpp.
+// from outside (strangers.hpp). The thread and its sleep are in engine_thread.hpp.
 #pragma once
 
 #include <algorithm>
@@ -87,9 +87,9 @@ class Engine final : public transport::AddressBook {
     return std::min({scheduler_.next_timer(), stale_.next_sweep(), strangers_.next_look()});
   }
 
-  /// Messages of nobody in this process's groups that were dropped.
+  /// Dropped messages from outside this process's groups.
   [[nodiscard]] std::uint64_t dropped_of_strangers() const { return strangers_.dropped(); }
-  /// Operations under way, those that only wait for the network to let go of them included.
+  /// Operations in flight, including those that only wait for the network to release their memory.
   [[nodiscard]] std::size_t under_way() const { return scheduler_.operations().size(); }
   void fail_everything(const Error& cause);
   /// Tells every connected peer that this process leaves; farewell_said() is true once all of them

@@ -38,14 +38,14 @@ class Failures {
 
   /// kAbort, kGroupFailure, kAsk, kCall, kWithdraw.
   void handle(Group& group, transport::PeerId from, const Notice& notice);
-  /// Handles a notice of a group that was not made here yet, or is gone.
+  /// Handles a notice for a group that does not exist here yet, or no longer.
   void handle_early(transport::PeerId from, const Notice& notice);
-  /// Takes the notices that came before their group was made.
+  /// Takes the notices that arrived before their group existed.
   [[nodiscard]] std::vector<std::pair<transport::PeerId, Notice>> take_early();
   /// The number now belongs to a new group.
   void forget_group(std::uint32_t id);
 
-  /// The operation has a truncated message, whose sender is asked by ask_questions().
+  /// The operation has a truncated message; ask_questions() asks its sender what it called.
   void has_question(Operation& operation) { asking_.push_back(&operation); }
   void ask_questions();
   /// The operation waited for a message of `rank`, which has left without sending it; it fails in
@@ -57,7 +57,7 @@ class Failures {
   bool fail_deserted();
 
  private:
-  /// A notice of a group that is not made here yet.
+  /// A notice for a group that does not exist here yet.
   struct Early {
     transport::PeerId from;
     Notice notice;

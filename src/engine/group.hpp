@@ -51,9 +51,9 @@ class Group {
  public:
   Group(GroupSpec spec, std::vector<transport::PeerId> peers, transport::Transport& transport);
 
-  /// This process's number of the group, which others use in tags of messages to it.
+  /// This process's number for the group, which others use in tags of messages to it.
   [[nodiscard]] std::uint32_t id() const { return ids_[rank()]; }
-  /// That rank's number of the group, for tags and notices sent to it.
+  /// That rank's number for the group, for tags and notices sent to it.
   [[nodiscard]] std::uint32_t id_at(std::uint32_t rank) const { return ids_[rank]; }
   [[nodiscard]] const std::string& name() const { return identity_->name; }
   [[nodiscard]] const std::shared_ptr<const GroupIdentity>& identity() const { return identity_; }
@@ -104,15 +104,15 @@ class Group {
   std::uint32_t in_flight_ = 0;
   /// Running collectives, by sequence number.
   std::map<std::uint64_t, Operation*> running_;
-  /// How many of these wait at a gate.
+  /// How many of them wait at a gate.
   std::size_t at_gate_ = 0;
   /// Operations waiting for a place in flight.
   std::deque<std::unique_ptr<Operation>> waiting_;
-  /// Of these, by number, what is on its way into their memory.
+  /// Those whose input is still being copied, by number.
   std::map<std::uint64_t, std::unique_ptr<AwaitedInput>> inputs_;
-  /// Messages whose input is on its way, in the order of the calls.
+  /// Messages whose input is still being copied, in call order.
   std::deque<std::pair<std::unique_ptr<Operation>, std::unique_ptr<AwaitedInput>>> held_;
-  /// Those with a Turn, the first one's it is.
+  /// Operations with a Turn; the front one holds the links.
   std::vector<Operation*> line_;
   /// Whether waiting operations are being started.
   bool starting_ = false;

@@ -19,18 +19,18 @@ class GroupTable {
  public:
   /// A number that no group of this process has; nullopt if all are taken.
   [[nodiscard]] std::optional<std::uint32_t> reserve();
-  /// Releases the number of a group that was not made after all.
+  /// Releases the number of a group that was not created after all.
   void release(std::uint32_t id) { ids_.give_back(id); }
   /// Reserved, whether the group is made or not.
   [[nodiscard]] bool taken(std::uint32_t id) const { return ids_.taken(id); }
 
   /// Whether a group of that number has ever been, or was about to be.
   [[nodiscard]] bool ever_taken(std::uint32_t id) const { return ids_.ever_taken(id); }
-  /// Ranks of the group that had the number last, while it is free; 0 if there was none.
+  /// The number of ranks of the last group with that number, while it is free; 0 if there was none.
   [[nodiscard]] std::uint32_t former_size(std::uint32_t id) const {
     return id < former_sizes_.size() ? former_sizes_[id] : 0;
   }
-  /// A number is reserved whose group is not made yet: it meets.
+  /// Whether a number is reserved for a group that is still meeting.
   [[nodiscard]] bool awaits_members() const { return ids_.count() > groups_.size(); }
 
   /// Makes a group whose number is reserved. Throws Error{kInvalidArgument} for a spec that does

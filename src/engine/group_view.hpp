@@ -219,7 +219,7 @@ class GroupView {
   /// (step, chunk) modulo 256 must go over the same one, to keep their order.
   [[nodiscard]] Message send_over(std::uint32_t connection, std::uint32_t to, std::uint32_t step,
                                   ConstBytes data, std::uint32_t chunk);
-  /// The same for one of many chunks of a step, which are dealt to the connections.
+  /// The same for one of many chunks of a step, which go over the connections round-robin.
   [[nodiscard]] Message send_dealt(std::uint32_t to, std::uint32_t step, ConstBytes data,
                                    std::uint32_t chunk) {
     return send_over(chunk % 256, to, step, data, chunk);

@@ -38,7 +38,7 @@ class Membership {
   void tell_members(Group& group, const Notice& notice);
   /// Tells the members that this process is connected to, except `from`.
   void pass_on(Group& group, transport::PeerId from, const Notice& notice);
-  /// Sends a notice of a group that does not exist here.
+  /// Sends a notice for a group that does not exist here.
   void tell_peer(transport::PeerId peer, const Notice& notice) { control_.send(peer, notice); }
 
   /// Records that the peer is gone, in order or not.
@@ -48,7 +48,7 @@ class Membership {
   /// Tells every connected peer that this process leaves; farewell_said() is true once all of them
   /// have answered.
   void say_goodbye();
-  /// Whether this goodbye of a peer is the last one of those that go over its connections.
+  /// Whether this is the last goodbye that a peer sends, one over each connection.
   [[nodiscard]] bool is_last_goodbye(transport::PeerId peer, const Notice& goodbye) {
     return goodbyes_[peer]++ >= goodbye.sequence;
   }
@@ -69,7 +69,7 @@ class Membership {
   std::set<transport::PeerId> departed_;
   /// When each peer's last notice arrived.
   std::map<transport::PeerId, transport::TimePoint> heard_;
-  /// Of a peer's goodbyes, how many have come.
+  /// How many of a peer's goodbyes have arrived.
   std::map<transport::PeerId, std::uint64_t> goodbyes_;
   /// To whom this process has said goodbye.
   std::set<transport::PeerId> farewells_;

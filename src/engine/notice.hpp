@@ -18,8 +18,9 @@ enum class NoticeKind : std::uint8_t {
   kGroupFailure = 2,  ///< the group has failed
   kProbe = 3,         ///< what are you doing in this operation? A living engine answers
   kReply = 4,
-  /// The sender leaves in good order, and has sent all it will. One goes over each connection, and
-  /// `sequence` says how many more there are: all that was sent has come when the last one has.
+  /// The sender leaves in order and sends nothing more. One goes over each connection, and
+  /// `sequence` is the number of those still to come: when the last one has arrived, everything
+  /// has.
   kGoodbye = 5,
   kAsk =
       6,  ///< your message does not fit: what did you call? Answered only while the operation runs

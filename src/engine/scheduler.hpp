@@ -1,5 +1,5 @@
 // Engine: what runs when: the queue of calls, the bound on operations in flight, ready coroutines,
-// turns, and the next timer. It knows no network; its owner decides what becomes of a call, and is
+// turns, and the next timer. It knows no network; its owner decides what happens to a call, and is
 // told of every end.
 #pragma once
 
@@ -74,11 +74,11 @@ class Scheduler {
   /// Destroys operations that the network no longer uses, and calls those waiting for idle groups.
   void forget_quiet();
 
-  /// Starts the operation as soon as it may. Null: its input is there.
+  /// Starts the operation as soon as possible. Null: its input is there.
   void admit(std::unique_ptr<Operation> operation, std::unique_ptr<AwaitedInput> input = nullptr);
-  /// Starts what waited for input that is there now.
+  /// Starts operations whose input has arrived.
   void input_came(Group& group);
-  /// What has waited too long for its input runs without.
+  /// Operations that have waited too long for their input run without it, and fail.
   static void give_up_late_inputs(Group& group, transport::TimePoint now);
   void make_ready(std::coroutine_handle<> handle, Operation& operation) {
     ready_.push_back({handle, &operation});

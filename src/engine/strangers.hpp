@@ -1,8 +1,8 @@
-// Engine: messages of nobody that this process has met: of another job, whose ranks were given this
-// process's address, or have kept that of one that had the port before. They are sent under another
-// key, so that no receive takes them, and are taken out of the network here.
+// Engine: messages from processes that this one has never met: from another job whose ranks were
+// given this process's address, or have an old address with the same port. They are sent under
+// another key, so no receive matches them, and are removed from the network here.
 //
-// Nothing can arrive unless the transport has moved something: an idle process looks for nothing.
+// Nothing can arrive unless the transport has moved something: an idle process does not look.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace gtopk::engine {
 
 class Strangers {
  public:
-  /// Time from one look to the next, at least: what a stranger can send meanwhile lies in memory.
+  /// The minimum time between looks; what a stranger sends meanwhile is held in memory.
   static constexpr transport::Duration kPeriod = std::chrono::milliseconds(10);
 
   Strangers(transport::Transport& transport, const GroupTable& groups, const Membership& membership)
@@ -28,7 +28,7 @@ class Strangers {
   [[nodiscard]] transport::TimePoint next_look() const {
     return due_ ? looked_ + kPeriod : transport::TimePoint::max();
   }
-  /// Drops what is there, if that is due, and says so in the log.
+  /// Drops such messages, if a look is due, and logs that.
   void look(transport::TimePoint now);
   /// Messages that were dropped so far.
   [[nodiscard]] std::uint64_t dropped() const { return dropped_; }

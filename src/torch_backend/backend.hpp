@@ -139,9 +139,9 @@ class GtopkBackend final : public c10d::Backend {
   /// which a group survives, does not count.
   c10d::ErrorType getError() override;
 
-  // A backend for some of the ranks, in an order of their own: they meet in the store, the others
-  // get null at once. A group that is bound to a device makes its subgroups by new_group(): torch
-  // would call a method of the others that backends outside of it cannot have.
+  // A backend for some of the ranks, in a given order: they meet in the store, the others get null
+  // at once. A group bound to a device makes its subgroups with new_group(): torch would call a
+  // method that backends outside torch cannot have.
   bool supportsSplitting() const override { return !getBoundDeviceId().has_value(); }
   c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
                                     const std::vector<int>& ranks,
@@ -151,9 +151,9 @@ class GtopkBackend final : public c10d::Backend {
                                     const int& size) override;
 
 #if TORCH_VERSION_MINOR >= 14
-  // Other ranks, or the same again, in the place of those that this backend has talked to: what is
-  // under way ends with an error, and collectives are numbered anew. A handle is a name drawn at
-  // random; ranks meet in the store under the uuid.
+  // Replaces the group's ranks by others, or by the same again: operations in flight end with an
+  // error, and collectives are numbered from the start. A handle is a random name; ranks meet in
+  // the store under the uuid.
   bool supportsReconfigure() const override { return place_.reconfigurable; }
   c10d::ReconfigureHandle get_reconfigure_handle() const override;
   c10::intrusive_ptr<c10d::Work> reconfigure(const c10d::ReconfigureOptions& opts) override;
@@ -192,8 +192,8 @@ class GtopkBackend final : public c10d::Backend {
   [[nodiscard]] std::string flight_record();
 
  private:
-  /// What a member of the group owns until it leaves. Users of the communicator hold all of it, as
-  /// operations end through the runtime's completer.
+  /// What a member of the group owns until it leaves. Users of the communicator share ownership of
+  /// all of it, as operations end through the runtime's completer.
   struct Membership {
     Membership(std::shared_ptr<Runtime> running, const Meeting& meeting)
         : runtime(std::move(running)), communicator(runtime->process, meeting) {}
@@ -223,7 +223,7 @@ class GtopkBackend final : public c10d::Backend {
       const std::vector<at::Tensor>& delivered, std::vector<Contiguous> at);
   /// Whether the core can be handed the tensor's own memory, for messages with that rank or all.
   [[nodiscard]] Way way_of(const at::Tensor& tensor, std::optional<int64_t> other = std::nullopt);
-  /// A message of the host's is sent behind an earlier one that is still on its way from a device.
+  /// A message from host memory waits for earlier ones that are still being copied from a device.
   void keep_order(Call& call);
   using Start = std::function<void(Communicator&, Call)>;
   /// Runs `start` with the Call of a new Work; translates what it throws.

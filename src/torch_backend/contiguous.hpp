@@ -12,7 +12,7 @@
 
 namespace gtopk::torch_backend {
 
-/// Nothing that this thread does to tensors while it lives is seen by autograd.
+/// While this lives, autograd does not see what this thread does to tensors.
 using BelowAutograd = at::AutoDispatchBelowADInplaceOrView;
 
 /// Where the core gets at the elements of a tensor on a device.
@@ -25,7 +25,7 @@ struct Contiguous {
   at::Tensor tensor;
   at::Tensor memory;  ///< contiguous: the tensor itself, or a copy of it in the host's memory
 
-  /// In the host's memory, both.
+  /// Both are in host memory.
   [[nodiscard]] bool is_copy() const { return !memory.is_same(tensor) && !is_staged(); }
   /// The tensor is on a device, its memory the host's.
   [[nodiscard]] bool is_staged() const {
@@ -42,9 +42,9 @@ struct Contiguous {
 /// For reading. Of a tensor on a device this is pinned memory that holds its elements once the
 /// operation's DeviceCall says so.
 [[nodiscard]] Contiguous contiguous(const at::Tensor& tensor, Way way = Way::kStaged);
-/// For writing, too. Throws ValueError where elements of the tensor share memory.
+/// Also for writing. Throws ValueError if elements of the tensor share memory.
 [[nodiscard]] Contiguous writable(const at::Tensor& tensor, const char* what);
-/// For writing alone: on a device nothing is read.
+/// For writing only: nothing is read from a device.
 [[nodiscard]] Contiguous room(const at::Tensor& tensor, const char* what, Way way = Way::kStaged);
 
 /// Throws ValueError as writable() does.

@@ -1,11 +1,11 @@
-// Torch backend: one operation on tensors of a device: its input has been read into pinned memory,
-// its results are written from there, and what waits for it is a stream.
+// Torch backend: one operation on device tensors: its input is copied to pinned memory, its results
+// are copied back from there, and a stream waits for them.
 //
-// All copies are handed to the device when the operation is called: those of the results wait, on
-// the device, for a number in the host's memory, which the engine's thread writes when the network
-// has done its part. So nobody has to come back to the driver, and `wait()` holds up the current
-// stream and not the host. With GTOPK_BLOCKING_WAIT=1 the results are copied by a thread when they
-// are there, and `wait()` blocks and raises what went wrong, as on the CPU.
+// All copies are enqueued when the operation is called. Those of the results wait, on the device,
+// for a flag in host memory, which the engine's thread sets when the network part is done. So
+// nobody has to call the driver later, and `wait()` blocks the current stream rather than the host.
+// With GTOPK_BLOCKING_WAIT=1 a thread copies the results when they are there, and `wait()` blocks
+// and raises errors, as on the CPU.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -27,9 +27,9 @@ namespace gtopk::torch_backend {
 class UnseenError {
  public:
   void note(std::exception_ptr error);
-  /// Throws it, once.
+  /// Throws the error, once.
   void raise();
-  /// Somebody has seen this one.
+  /// This error has been seen.
   void forget(const std::exception_ptr& error);
 
  private:
@@ -39,7 +39,7 @@ class UnseenError {
 
 class DeviceCall {
  public:
-  /// Null for tensors of the CPU. Throws ValueError where they are on several devices.
+  /// Null for CPU tensors. Throws ValueError if they are on several devices.
   [[nodiscard]] static std::unique_ptr<DeviceCall> of(const std::vector<at::Tensor>& inputs,
                                                       const std::vector<Contiguous>& memory,
                                                       const std::vector<at::Tensor>& results);
@@ -51,8 +51,8 @@ class DeviceCall {
   /// Not on the engine's thread.
   ~DeviceCall();
 
-  /// Hands more to the stream that has the results, which is current then, before them. Before
-  /// begin().
+  /// Enqueues more work on the result stream, ahead of the results; that stream is current
+  /// meanwhile. Call before begin().
   void also_write(std::function<void(const c10::Stream& stream)> write) {
     also_write_ = std::move(write);
   }
@@ -61,18 +61,18 @@ class DeviceCall {
   void copy_late() { ahead_ = false; }
   /// What the operation waits for.
   [[nodiscard]] const std::shared_ptr<Gate>& input() const { return input_; }
-  /// The operation has been queued: hands the copies to the device. Decides the gate in any case.
+  /// The operation has been queued: enqueues the copies. Decides the gate in any case.
   void begin(const std::vector<Contiguous>& memory);
-  /// The network has done its part; a thread that may block. Where results are not copied ahead.
+  /// The network part is done, and results were not enqueued ahead. On a thread that may block.
   void copy_back(const std::vector<Contiguous>& memory);
-  /// The operation has ended, well or not. Once; any thread, without the driver.
+  /// The operation has succeeded or failed. Call once, on any thread; does not call the driver.
   void ended() noexcept;
 
-  /// Whether the copies of the results are handed to the device when the operation begins.
+  /// Whether the copies of the results are enqueued when the operation begins.
   [[nodiscard]] bool copies_ahead() const { return ahead_; }
-  /// What the caller's current stream is given from here on finds the results in place.
+  /// Work enqueued on the caller's current stream after this finds the results in place.
   void block_current_stream() const;
-  /// Whether the device has come so far.
+  /// Whether the device has got that far.
   [[nodiscard]] bool has_results() const;
   /// The stream that has the results.
   [[nodiscard]] c10::Stream stream() const { return ticket_.stream; }

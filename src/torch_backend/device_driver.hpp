@@ -1,6 +1,6 @@
-// Torch backend: the calls to a device's driver that torch has no name for. The driver is loaded
-// when the first tensor on a device is handed in, so that this library loads on a machine without
-// one; the types and functions are declared here rather than taken from the driver's headers.
+// Torch backend: the driver functions that torch does not wrap. The driver is loaded at the first
+// call with a tensor on a device, so that this library loads on a machine without one; the types
+// and functions are declared here rather than taken from the driver's headers.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@ struct DeviceDriver {
   using Context = void*;  ///< CUcontext
   using Result = int;     ///< CUresult; 0 is success
 
-  /// The stream goes on when *address - value, as a signed number, is at least 0 (flags 0).
+  /// The stream continues when *address - value, as a signed number, is at least 0 (flags 0).
   Result (*wait_value)(Stream stream, std::uint64_t address, std::uint32_t value, unsigned flags);
-  /// Calls it on a thread of the driver's, behind what the stream was given before. It must not
-  /// call the driver.
+  /// Calls the function on a driver thread, after all earlier work of the stream. It must not call
+  /// the driver.
   Result (*launch_host_function)(Stream stream, void (*function)(void*), void* argument);
   Result (*is_capturing)(Stream stream, int* status);
   Result (*error_name)(Result error, const char** name);

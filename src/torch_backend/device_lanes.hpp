@@ -1,11 +1,10 @@
 // Torch backend: the streams of one device on which tensors are copied between its memory and the
 // pinned memory that the core reads and writes.
 //
-// There is one stream on which everything is read, so that inputs arrive in the order of the calls,
-// and some on which results are written, each of which may wait for a network: so reading never
-// waits for a result. Nothing here waits for a device, and only those threads call it that the
-// caller brings, or a completer's: never the engine's, as a driver's locks may be held by a thread
-// that waits for a result.
+// One stream reads all inputs, so that they arrive in call order. Several others write results,
+// each of which may wait for a network. So reading never waits for a result. Nothing here waits for
+// a device. It is called on the callers' threads and the completer's, never on the engine's: a
+// driver lock may be held by a thread that waits for a result.
 #pragma once
 
 #include <atomic>
@@ -22,10 +21,10 @@
 
 namespace gtopk::torch_backend {
 
-/// Whether tensors there are copied to be reduced: CUDA, or what stands in for it in tests.
+/// Whether tensors on it are copied to be reduced: CUDA, or its substitute in tests.
 [[nodiscard]] bool is_served(c10::Device device);
 
-/// Memory of the host's, pinned where it is for copies from or to a device.
+/// Host memory; pinned if it is for copies from or to a device.
 [[nodiscard]] at::Tensor host_memory(at::IntArrayRef sizes, at::ScalarType type,
                                      c10::Device copied_with);
 
@@ -33,11 +32,12 @@ class Lanes {
  public:
   /// For of(), which makes them.
   explicit Lanes(c10::Device device);
-  /// Made at the first call, for as long as the process lives. Throws what torch and
+  /// Created at the first call, for the lifetime of the process. Throws what torch and
   /// DeviceDriver::get() throw.
   [[nodiscard]] static Lanes& of(c10::Device device);
 
-  /// A number in pinned memory that one operation counts up, once, and a stream that waits for it.
+  /// A counter in pinned memory that one operation increments, once, and a stream that waits for
+  /// it.
   struct Ticket {
     std::atomic<std::uint32_t>* flag = nullptr;
     std::uint32_t value = 0;
@@ -45,28 +45,28 @@ class Lanes {
     std::size_t lane = 0;
   };
 
-  /// Lets `give` hand work to the reading stream, which is current meanwhile, behind what the
-  /// caller's current stream has been given. Throws NotImplementedError while a graph is captured.
+  /// Lets `give` enqueue work on the input stream, which is current meanwhile, after the work of
+  /// the caller's current stream. Throws NotImplementedError while a graph is captured.
   void on_reading(const std::function<void(const c10::Stream& stream)>& give);
-  /// Copies `from`, on the device, to pinned memory of as many elements, behind what the caller's
-  /// current stream has been given. Throws NotImplementedError while a graph is captured.
+  /// Copies `from`, on the device, to pinned memory of as many elements, after the work of the
+  /// caller's current stream. Throws NotImplementedError while a graph is captured.
   void read(const at::Tensor& to, const at::Tensor& from);
-  /// Decides the gate when all that has been read so far has arrived; as not happened, if that
-  /// cannot be found out.
+  /// Decides the gate when everything read so far has arrived; as not happened, if that cannot be
+  /// determined.
   void arrive_behind_reads(const std::shared_ptr<Gate>& gate) noexcept;
 
   /// Throws NotImplementedError while a graph is captured. On a thread that has called the runtime.
   void refuse_capture() const;
 
   [[nodiscard]] Ticket take_ticket();
-  /// What waits for the ticket goes on, now or when it comes to wait. Any thread; no driver.
+  /// Releases what waits for the ticket, or will wait. Any thread; does not call the driver.
   void redeem(const Ticket& ticket) noexcept;
-  /// Behind this its stream goes on once the ticket is redeemed.
+  /// After this, the ticket's stream continues once the ticket is redeemed.
   void wait_for(const Ticket& ticket);
 
   /// The caller's current stream.
   [[nodiscard]] c10::Stream current() const { return guard_.getStream(device_); }
-  /// The caching allocator may reuse the tensor's memory once the stream has come so far.
+  /// The caching allocator may reuse the tensor's memory once the stream has got that far.
   void in_use_on(const at::Tensor& tensor, c10::Stream stream) const;
   /// As the driver knows it.
   [[nodiscard]] void* native(const c10::Stream& stream) const {

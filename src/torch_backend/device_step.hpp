@@ -1,9 +1,9 @@
-// Torch backend: a sparse all-reduce of tensors that stay on their device. It selects there, lists
-// of entries pass to the core and back in pinned memory, and what the core has worked out of them
-// is applied there: nothing as long as the tensor crosses. See gtopk/detached.hpp.
+// Torch backend: a sparse all-reduce of tensors that stay on their device. The selection is made
+// there, lists of entries go to the core and back in pinned memory, and the resulting edits are
+// applied there. Nothing of the tensor's size is copied. See gtopk/detached.hpp.
 //
-// As with copies, all of it is handed to the device when the operation is called: the commit waits
-// there for the operation's end, and reads then what the core has written.
+// As with copies, everything is enqueued when the operation is called: the commit waits on the
+// device for the operation's end, and then reads what the core has written.
 #pragma once
 
 #include <cstdint>
@@ -29,9 +29,9 @@ struct DeviceTensors {
 
 class DeviceStep {
  public:
-  /// Null where the call has to be staged: without kernels for the device, for tensors that are not
-  /// contiguous, for algorithms and selectors that have none, and where the lists would be longer
-  /// than the tensor. Throws Error{kInvalidArgument} for a call that no rank may make.
+  /// Null if the call has to be staged: there are no kernels for the device, tensors are not
+  /// contiguous, the algorithm or selector has no kernel, or the lists would be longer than the
+  /// tensor. Throws Error{kInvalidArgument} for an invalid call.
   [[nodiscard]] static std::shared_ptr<DeviceStep> of(const DeviceTensors& tensors,
                                                       const SparseOptions& options,
                                                       std::uint32_t ranks);
@@ -39,17 +39,17 @@ class DeviceStep {
   DeviceStep(const cuda::Calls& kernels, DeviceTensors tensors, const SparseOptions& options,
              const DetachedRoom& room, std::uint32_t ranks);
 
-  /// Hands the selection to the device, behind what the caller's current stream has been given.
+  /// Enqueues the selection, after the work of the caller's current stream.
   void select();
   /// What the operation reads once the selection has arrived, and writes.
   [[nodiscard]] const Detached& lists() const { return lists_; }
-  /// Hands the commit to a stream, which is current, behind the operation's end.
+  /// Enqueues the commit on the current stream, after the operation's end.
   void commit(const c10::Stream& stream) const;
 
  private:
   void lay_out(const DetachedRoom& room);
   void check(int error, const char* what) const;
-  /// The pinned memory is not given to others before the stream, which is current, comes here.
+  /// Keeps the pinned memory from being reused before the current stream gets here.
   void hold_pinned() const;
 
   const cuda::Calls& kernels_;

@@ -1,5 +1,5 @@
-// Torch backend: what a group's backend and its Works share: how the group ended, who wants to be
-// told of what ends, and by how much time-outs are extended for a while. Any thread.
+// Torch backend: what a group's backend and its Works share: how the group ended, the hooks, and
+// temporary extensions of timeouts. Any thread.
 #pragma once
 
 #include <chrono>
@@ -27,7 +27,7 @@ class GroupState {
 
   /// SUCCESS, or what ended the group.
   [[nodiscard]] c10d::ErrorType error() const;
-  /// The first cause stays. Whether this was it.
+  /// The first cause wins. Returns whether this was it.
   bool note(c10d::ErrorType error);
   /// The group begins anew.
   void forget_error();
@@ -35,7 +35,7 @@ class GroupState {
   void add_abort_hook(std::int64_t id, AbortHook hook);
   void remove_abort_hook(std::int64_t id);
   [[nodiscard]] bool has_abort_hooks() const;
-  /// What they throw is logged. Not on the engine's thread: they take as long as they like.
+  /// What hooks throw is logged. Not on the engine's thread, as hooks may take long.
   void run_abort_hooks() const;
 
   void add_completion_hook(std::int64_t id, CompletionHook hook);
@@ -46,12 +46,12 @@ class GroupState {
   /// Null where there is none.
   [[nodiscard]] std::shared_ptr<const EndHook> end_hook() const;
 
-  // Works that are under way or whose end hook has not run.
+  // Works in flight, or whose end hook has not run.
   void begin();
   void end();
   void wait_for_all() const;
 
-  /// Time-outs of Works to come are longer by this, until the first of them ends.
+  /// Timeouts of later Works are extended by this, until the first of them ends.
   void extend(std::chrono::milliseconds by);
   struct Extended {
     std::chrono::milliseconds by{0};

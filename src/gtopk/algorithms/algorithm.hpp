@@ -43,7 +43,7 @@ struct AlgorithmRow {
 
   std::string_view name;
   std::string_view description;
-  /// A node keeps the first k of its union; else all of it.
+  /// A node keeps the first k of its union; otherwise all of it.
   bool reselects = true;
   /// The result has at most k entries; else up to k from every rank, or all d if there is no k.
   bool bounded = true;

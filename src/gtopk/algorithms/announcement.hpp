@@ -1,5 +1,5 @@
-// Sparse, algorithms room: tells ranks along the tree of all ranks what this one has called, for
-// walks that do not follow that tree.
+// Sparse, algorithms room: announces along the tree of all ranks what this rank has called, for
+// algorithms that do not follow that tree.
 //
 // Walks along that tree detect by themselves that ranks have called differently: each waits for its
 // partners, in the same order. A rank on another walk would leave them waiting, and they it, until
@@ -25,8 +25,8 @@ namespace gtopk::sparse {
 
 class Announcement {
  public:
-  /// Sends headers as the lists of a binomial tree go, up and down at once, with the steps of
-  /// recursive doubling.
+  /// Sends headers along the edges of a binomial tree, up and down at the same time, with the steps
+  /// of recursive doubling.
   explicit Announcement(engine::GroupView& group)
       : group_(group), mine_(group.buffer(collectives::kHeaderBytes)) {
     using collectives::Tree;

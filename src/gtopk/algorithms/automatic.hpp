@@ -1,4 +1,4 @@
-// Sparse, algorithms room: `auto`: the algorithm that the planner takes for a call, among those
+// Sparse, algorithms room: `auto`: the algorithm that the planner picks for a call, among those
 // that its semantics allow.
 #pragma once
 
@@ -13,14 +13,14 @@ namespace gtopk::sparse {
 
 inline constexpr std::string_view kAuto = "auto";
 
-/// The call as each algorithm would do it that has a cost and keeps options.semantics, in the order
-/// of the registry; at least one. Throws Error{kInvalidArgument} for a call that no rank may make.
+/// The call under each algorithm that has a cost function and satisfies options.semantics, in
+/// registry order; at least one. Throws Error{kInvalidArgument} for an invalid call.
 [[nodiscard]] std::vector<Plan> candidates(const SparseCall& call);
 
 /// The call as a value, by the algorithm that is cheapest when it runs.
 [[nodiscard]] Collective automatic(const SparseCall& call);
 
-/// What `auto` would choose; nothing is reduced. anew: costs are measured, known or not.
+/// What `auto` would choose; nothing is reduced. anew: measures the costs even if they are known.
 [[nodiscard]] Collective planning(const SparseCall& call, PlanReport& report, bool anew);
 
 }  // namespace gtopk::sparse

@@ -1,4 +1,5 @@
-// Sparse, algorithms room: the leaves of a tree up to its first one, and the result back down.
+// Sparse, algorithms room: a reduction up a binomial tree to its first leaf, and the result back
+// down.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +11,13 @@
 namespace gtopk::sparse {
 
 /// The walk of one rank of each leaf, for collectives::folded(). Exchange: as there. at_the_top:
-/// Task<List>(List), what the first leaf makes of the root before it goes down.
+/// Task<List>(List), applied by the first leaf to the root before it is sent down.
 template <class Exchange, class AtTheTop>
 engine::Task<List> up_and_down(Exchange& exchange, const collectives::Tree& tree,
                                std::uint32_t rank, List mine, AtTheTop at_the_top) {
   using collectives::Tree;
-  // Up: in round t the leaves with t trailing zero bits are left; the odd one of each pair hands
-  // over and waits for the result.
+  // Up: in round t the leaves with t trailing zero bits remain; the odd one of each pair sends its
+  // list and waits for the result.
   std::uint32_t round = 0;
   for (; round < tree.rounds() && tree.on_left(rank, round); ++round) {
     engine::Task<List> receiving =
@@ -34,8 +35,8 @@ engine::Task<List> up_and_down(Exchange& exchange, const collectives::Tree& tree
     mine = co_await going_on;
   }
 
-  // Down: whoever it took a list from gets the result, the largest subtree first and the next when
-  // that has left: it has the longest way to go.
+  // Down: send to each child, largest subtree first as it has the longest way to go, after the
+  // previous send drains.
   while (round > 0) {
     --round;
     engine::Task<void> sending =

@@ -18,7 +18,7 @@ struct Plan {
   const CodecRow* codec = nullptr;
   ListPlan lists;
 
-  /// Whether k is of each block of a rank's selection.
+  /// Whether each block of a rank's selection has its own k.
   [[nodiscard]] bool selects_per_block() const {
     return algorithm->selects() && selector->per_block;
   }
@@ -31,7 +31,7 @@ struct Plan {
   }
 };
 
-/// Throws Error{kInvalidArgument} for a call that no rank may make.
+/// Throws Error{kInvalidArgument} for an invalid call.
 [[nodiscard]] Plan plan(const SparseCall& call);
 /// What all ranks must agree on; algorithm: as the call names it.
 [[nodiscard]] Agreement agreement(const SparseCall& call, const Plan& plan,

@@ -1,8 +1,8 @@
-// Sparse, algorithms room: what the cost functions of algorithms are written with: the critical
-// path of one call, step by step. It is the way of rank 0, which speaks for the largest subtree,
-// and where ranks fold that of rank 1 to it and back; a step in which any message goes to another
-// host is one between hosts. Pure arithmetic; lists are as long as they get when no two ranks
-// select the same index.
+// Sparse, algorithms room: the vocabulary of the algorithms' cost functions: the critical path of
+// one call, step by step. It is the path of rank 0, which speaks for the largest subtree; if ranks
+// fold, with that of rank 1 to it and back. A step in which any message goes to another host is a
+// step between hosts. Pure arithmetic; lists have the length that they have if no two ranks select
+// the same index.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct CostShape {
   const Codec* codec = nullptr;
 };
 
-/// What a list holds, which decides on how its values travel (docs/algorithms.md, The wire).
+/// What a list holds, which decides how its values travel (docs/algorithms.md, The wire).
 enum class Holds : std::uint8_t {
   kSelection,  ///< entries selected, by a rank or a node: rounded
   kPart,       ///< a part of one: rounded where parts can be

@@ -1,9 +1,10 @@
 // Sparse, algorithms room: a list on its way to another rank, and when it has left the link.
 //
-// The kernel takes a whole list at once and calls it sent. A rank that went on then would send to
-// its next partner while its last list still leaves; both would share its link, whoever waits for
-// the older one comes late to the next round, and the delays feed each other (docs/performance.md).
-// So the receiver answers a long list by an empty message, and a rank goes on when it has that.
+// The kernel accepts a whole list at once and reports it sent. If the rank continued then, it would
+// send to its next partner while its last list is still leaving. The two would share its link, the
+// receiver of the older one would be late for the next round, and delays would build up
+// (docs/performance.md). So the receiver acknowledges a long list with an empty message, and the
+// sender waits for it.
 #pragma once
 
 #include <array>
@@ -46,7 +47,7 @@ class [[nodiscard]] Departure {
     }
   }
 
-  /// By the receiver, who names the sender.
+  /// Called by the receiver; `from` is the sender.
   static void acknowledge(engine::GroupView& group, std::uint32_t from, std::uint32_t step,
                           std::span<const std::byte> list) {
     if (list.size() > kAcknowledgedBytes) {

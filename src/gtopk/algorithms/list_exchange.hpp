@@ -25,7 +25,7 @@ struct ListPlan {
   std::uint64_t d = 0;
   /// The most entries that a re-selecting node keeps.
   std::uint64_t k = 0;
-  /// The most entries that one rank selects: k, or somewhat more if its selector approximates.
+  /// The most entries that one rank selects: k, or somewhat more with an approximate selector.
   std::uint64_t leaf = 0;
   /// A node keeps the first k of its union (gTop-k), else all of it (Top-k).
   bool reselects = true;
@@ -86,7 +86,7 @@ class ListExchange final : private Rooms {
   [[nodiscard]] List merge(const List& left, const List& right, std::uint32_t speaker) {
     return merge(left, right, speaker, plan_.k);
   }
-  /// Likewise, for a node that keeps the first `keep` of its union.
+  /// The same for a node that keeps the first `keep` of its union.
   [[nodiscard]] List merge(const List& left, const List& right, std::uint32_t speaker,
                            std::uint64_t keep);
 

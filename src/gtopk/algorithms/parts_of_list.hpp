@@ -12,13 +12,13 @@
 
 namespace gtopk::sparse {
 
-/// Longer messages are acknowledged, and go over all connections. Where alpha and not the link is
-/// what costs, an acknowledgement would cost as much again.
+/// Longer messages are acknowledged, and go over all connections. For shorter ones, which alpha
+/// dominates, an acknowledgement would double the cost.
 inline constexpr std::size_t kAcknowledgedBytes = 16384;
 
 inline constexpr std::uint32_t kMostParts = transport::kMostConnections;
 
-/// In how many parts a message of so many bytes goes over so many connections.
+/// The number of parts of a message of so many bytes over so many connections.
 [[nodiscard]] constexpr std::uint32_t parts_of(std::size_t bytes, std::uint32_t connections) {
   return bytes <= kAcknowledgedBytes ? 1 : std::clamp(connections, 1U, kMostParts);
 }
@@ -32,7 +32,7 @@ inline constexpr std::uint32_t kMostParts = transport::kMostConnections;
 static_assert((kMostParts - 1) * part_bytes(kAcknowledgedBytes + 1, kMostParts) <
               kAcknowledgedBytes + 1);
 
-/// The place of a part, or the rest where it is the last; empty where nothing is left for it.
+/// The bytes of a part; the rest for the last one; empty if nothing is left for it.
 template <class Byte>
 [[nodiscard]] std::span<Byte> part_at(std::span<Byte> whole, std::size_t part_bytes,
                                       std::uint32_t number) {

@@ -31,7 +31,7 @@ struct RegionRange {
 
 class Regions {
  public:
-  /// cuts: where regions 1, 2, ... begin; they stay where they are.
+  /// cuts: where regions 1, 2, ... begin; the memory must stay valid.
   Regions(std::span<const std::uint64_t> cuts, std::uint64_t d, std::uint64_t k)
       : cuts_(cuts), d_(d), k_(k) {}
 
@@ -74,15 +74,15 @@ class RegionWalk {
   /// The regions that this leaf's list covers now.
   [[nodiscard]] RegionRange range() const { return range_; }
 
-  /// Of the range the half that is the partner's goes to it; the partner's entries of the other
-  /// half come, and are merged with this leaf's. ranks: for how many the partner's list stands.
+  /// Sends the partner its half of the range, and merges the partner's entries of this leaf's half
+  /// with its own. ranks: how many the partner's list stands for.
   engine::Task<List> halve(List mine, std::uint32_t round, std::uint32_t step, std::uint64_t ranks);
-  /// The partner's range comes beside this leaf's, which goes to it: halve(round) undone.
+  /// Swaps ranges with the partner and joins them: the inverse of halve(round).
   engine::Task<List> join(List mine, std::uint32_t round, std::uint32_t step);
 
  private:
   [[nodiscard]] bool upper(std::uint32_t round) const { return !tree_.on_left(rank_, round); }
-  /// Throws Error{kMismatch}: `from` cut its regions elsewhere, or sent too much.
+  /// Throws Error{kMismatch}: `from` cut its regions differently, or sent too much.
   void require_within(const List& list, RegionRange range, std::uint64_t most,
                       std::uint32_t from) const;
 

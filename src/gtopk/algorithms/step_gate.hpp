@@ -12,7 +12,7 @@
 
 namespace gtopk::sparse {
 
-/// Arrives once; a call that is destroyed without having arrived has not happened.
+/// Arrives once; a call that is destroyed before it arrives counts as not happened.
 class StepGate {
  public:
   explicit StepGate(std::shared_ptr<Gate> gate) : gate_(std::move(gate)) {}

@@ -1,5 +1,6 @@
 // Sparse, algorithms room: what is heavy in a count-sketch: the elements whose estimates come first
-// in the selection order. Estimates are made a stretch at a time; all d of them lie nowhere.
+// in the selection order. Estimates are computed a stretch at a time; the d of them are never
+// stored.
 #pragma once
 
 #include <algorithm>

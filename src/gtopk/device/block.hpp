@@ -22,7 +22,7 @@ namespace gtopk::sparse::device {
 
 /// Threads of a block.
 inline constexpr unsigned kThreads = 256;
-/// The most elements that a block looks at together.
+/// The most elements that a block handles at a time.
 inline constexpr unsigned kTile = 4096;
 
 template <class T>
@@ -38,7 +38,7 @@ template <class T>
 #endif
 }
 
-/// By any thread of any block; returns what was there before.
+/// Atomic across threads and blocks; returns the previous value.
 GTOPK_HOST_DEVICE inline std::uint32_t add(std::uint32_t& number, std::uint32_t more) {
 #ifdef __CUDA_ARCH__
   return atomicAdd(&number, more);

@@ -1,6 +1,6 @@
 // Sparse, device room: the one sweep that writes tensor and residual, and the few entries that are
-// applied behind it. Which entries those are the host has worked out of lists of k entries
-// (residual/edits.hpp); the device reads them where the host has written them, in pinned memory.
+// applied after it. The host computes these entries from lists of k entries (residual/edits.hpp);
+// the device reads them from pinned memory.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace gtopk::sparse::device {
 
-/// residual <- acc and tensor <- 0; NaN, and no residual, of a step that did not happen.
+/// residual <- acc and tensor <- 0; if the step did not happen, tensor <- NaN only.
 template <class T>
 struct Absorb {
   using Value = Accumulation<T>;

@@ -15,7 +15,7 @@ namespace gtopk::sparse::device {
 template <class T>
 struct Piece {
   T* tensor = nullptr;
-  /// Of the same elements; null: zeros.
+  /// Residual of the same elements; null: zeros.
   Accumulation<T>* residual = nullptr;
   std::uint64_t begin = 0;
   std::uint64_t size = 0;
@@ -79,7 +79,7 @@ struct Pieces {
 }
 
 /// Fills in `begin` and `first_tile` of pieces whose sizes are known, the first of which begins at
-/// element `begin`; how many tiles they have.
+/// element `begin`; returns the number of tiles.
 template <class T>
 std::uint64_t number_tiles(Piece<T>* pieces, std::size_t count, std::uint64_t begin = 0) {
   std::uint64_t tiles = 0;

@@ -2,8 +2,8 @@
 //
 // A histogram of the keys' highest bits says in which bin the k-th is; the next one looks into that
 // bin, until the key is known. Then each tile counts its entries, one block adds the counts up, and
-// each tile writes its own where they belong. Nothing is decided on the host: all launches are
-// handed to the stream at once, and those that have nothing to do return.
+// each tile writes its own where they belong. The host decides nothing: all launches are enqueued
+// at once, and those with nothing to do return.
 //
 // A source has tiles() and open(tile), a view with size, value(i) and index(i); what it is made of
 // must not change while it is refined.
@@ -38,7 +38,7 @@ struct Cutoff {
   std::uint64_t candidates = 0;
 };
 
-/// What the host is told, in memory of its own.
+/// What the host is told, in host memory.
 using Report = SelectionReport;
 
 inline constexpr unsigned kDigitBits = 11;

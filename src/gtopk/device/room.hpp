@@ -1,12 +1,11 @@
-// Sparse, device room: one block of memory dealt out to what works in it. It knows nobody of them.
+// Sparse, device room: divides one block of memory among several uses. It knows none of them.
 #pragma once
 
 #include <cstddef>
 
 namespace gtopk::sparse::device {
 
-/// Deals out memory from an address on, each part aligned as cudaMalloc does; from null it only
-/// measures.
+/// Allocates parts from an address on, each aligned as cudaMalloc does; from null it only measures.
 class Room {
  public:
   explicit Room(std::byte* begin) : begin_(begin) {}

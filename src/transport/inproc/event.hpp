@@ -1,4 +1,4 @@
-// Transport, inproc: what is under way between two ports of a fabric, and what a test may do to it.
+// Transport, inproc: what is in flight between two ports of a fabric, and what a test may do to it.
 // It knows neither the scheduler nor the matching.
 #pragma once
 

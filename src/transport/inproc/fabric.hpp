@@ -1,4 +1,4 @@
-// Transport, inproc: P processes that are none. Ports in one thread, joined by a seeded scheduler
+// Transport, inproc: P simulated processes. Ports in one thread, connected by a seeded scheduler
 // with virtual time: the same seed and the same calls give the same run, so a test that failed
 // fails again. It knows no group and no algorithm.
 //

@@ -14,8 +14,8 @@ using Variables = std::function<std::optional<std::string>(const char*)>;
 
 /// Of torchrun, Open MPI's mpirun, MPICH's or srun; rank 0 of 1 where none says it. Interfaces are
 /// those of UCX_NET_DEVICES (GTOPK_UCX_NET_DEVICES beats it), GPUs those of CUDA_VISIBLE_DEVICES;
-/// none where it names them by anything but numbers. What makes no sense is passed over: others
-/// read these variables, too.
+/// none if it names them by anything but numbers. Invalid values are ignored, as other programs
+/// read these variables too.
 [[nodiscard]] JobPlace job_place(const Variables& variables);
 
 /// Of this process.

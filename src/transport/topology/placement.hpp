@@ -1,5 +1,5 @@
-// Topology: where this process's engine runs: what the plan says of this machine, or the user in
-// GTOPK_BIND, and the binding of a thread.
+// Topology: where this process's engine runs, by the plan for this machine or by GTOPK_BIND; and
+// the binding of a thread.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace gtopk::topology {
 
-/// What GTOPK_BIND says.
+/// The value of GTOPK_BIND.
 struct BindSetting {
   enum class Mode : std::uint8_t { kAuto, kNone, kCores };
   Mode mode = Mode::kAuto;
@@ -30,7 +30,7 @@ struct Placement {
   std::string why_devices{};
 };
 
-/// What the user says goes before what the plan says.
+/// GTOPK_BIND overrides the plan.
 [[nodiscard]] Placement placement(const BindSetting& setting, const Plan& plan);
 
 /// Of this process. hwloc is asked only where it could make a difference: with more than one NUMA

@@ -1,6 +1,6 @@
-// Topology: a machine as far as placing ranks on it asks: its cores, NUMA nodes, NICs and GPUs, and
-// what is near what. A plain value: the probe makes it, of this machine or of a file, and the plan
-// reads it.
+// Topology: what placing ranks on a machine needs to know of it: cores, NUMA nodes, NICs and GPUs,
+// and what is near what. A plain value: the probe makes it, of this machine or of a file, and the
+// plan reads it.
 #pragma once
 
 #include <cstdint>
