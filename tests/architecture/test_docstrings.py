@@ -1,0 +1,79 @@
+"""Room: tests/architecture. Public Python names have docstrings that name every argument."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+from arrows import ROOT
+
+PACKAGE = ROOT / "src" / "torch_backend" / "gtopk"
+Definition = ast.FunctionDef | ast.ClassDef
+
+
+def public_names() -> dict[str, str]:
+    """The module of each public name, as gtopk/__init__.py has it."""
+    for node in ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_PLACES":
+            return ast.literal_eval(node.value)
+    raise AssertionError("gtopk/__init__.py has no _PLACES")
+
+
+def definition(source: str, name: str) -> Definition:
+    """The function or class of that name."""
+    nodes = [each for each in ast.parse(source).body if isinstance(each, Definition)]
+    return next(each for each in nodes if each.name == name)
+
+
+def arguments(function: ast.FunctionDef) -> Iterator[str]:
+    """Names of the arguments, those without a name of their own left out."""
+    given = function.args
+    for each in [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]:
+        if each is not None and each.arg not in ("self", "cls") and each.arg.strip("_"):
+            yield each.arg
+
+
+def methods(node: Definition) -> list[ast.FunctionDef]:
+    return [each for each in node.body if isinstance(each, ast.FunctionDef)]
+
+
+def unexplained(node: Definition) -> list[str]:
+    """Public methods without a docstring, and arguments that the docstring does not name."""
+    text = ast.get_docstring(node) or ""
+    maker = node
+    missing = []
+    if isinstance(node, ast.ClassDef):
+        for each in methods(node):
+            setter = any(ast.unparse(one).endswith(".setter") for one in each.decorator_list)
+            if each.name == "__init__":
+                maker, text = each, f"{text} {ast.get_docstring(each)}"
+            elif not each.name.startswith("_") and not setter and not ast.get_docstring(each):
+                missing.append(each.name)
+    if not text:
+        return [node.name, *missing]
+    if isinstance(maker, ast.FunctionDef):
+        missing += [name for name in arguments(maker) if not re.search(rf"\b{name}\b", text)]
+    return missing
+
+
+@pytest.mark.parametrize(("name", "module"), public_names().items())
+def test_docstrings_name_every_argument(name: str, module: str) -> None:
+    source = (PACKAGE / f"{module.removeprefix('gtopk.')}.py").read_text(encoding="utf-8")
+    assert unexplained(definition(source, name)) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ('def f(a, *, b):\n    """Use a and b."""\n', []),
+        ('def f(a, *, b):\n    """Use a."""\n', ["b"]),
+        ("def f(a): ...\n", ["f"]),
+        ('class f:\n    """With a."""\n    def __init__(self, a): ...\n', []),
+        ('class f:\n    """Without."""\n    def __init__(self, a): ...\n', ["a"]),
+        ('class f:\n    """Here."""\n    def g(self): ...\n    def _h(self): ...\n', ["g"]),
+    ],
+)
+def test_what_a_docstring_lacks_is_found(source: str, found: list[str]) -> None:
+    assert unexplained(definition(source, "f")) == found
