@@ -11,7 +11,7 @@
 
 #include "src/gtopk/merge/merge.hpp"
 #include "tests/gtopk/device/pieces_of.hpp"
-#include "tests/gtopk/value/random_values.hpp"
+#include "tests/gtopk/value/random_lists.hpp"
 #include "tests/gtopk/value/reference.hpp"
 #include "tests/gtopk/value/seeds.hpp"
 #include "tests/support/host_executor.hpp"
@@ -23,12 +23,6 @@ using testing::DeviceMemory;
 using testing::HostExecutor;
 using testing::List;
 
-template <class ValueType, class IndexType>
-struct Types {
-  using Value = ValueType;
-  using Index = IndexType;
-};
-
 template <class Param>
 class DeviceMerge : public ::testing::Test {
  protected:
@@ -36,17 +30,10 @@ class DeviceMerge : public ::testing::Test {
   using Index = typename Param::Index;
   using Entry = List<Value, Index>;
 
-  static Entry random_list(std::size_t size, unsigned spread, std::mt19937_64& random) {
-    const testing::Kind kind = testing::random_kind(random);
+  static Entry random_list(std::size_t size, unsigned gap, std::mt19937_64& random) {
     // Also where 31 and 32 bits end.
     const std::uint64_t starts[] = {0, 0x7FFFFF00U, sizeof(Index) == 8 ? 0xFFFFFF00U : 0U};
-    std::uint64_t index = starts[random() % 3];
-    Entry list;
-    for (std::size_t i = 0; i < size; ++i) {
-      index += random() % spread + (i == 0 ? 0 : 1);
-      list.push(static_cast<Index>(index), testing::random_value<Value>(kind, i, size, random));
-    }
-    return list;
+    return testing::random_list_from<Value, Index>(starts[random() % 3], size, gap, random);
   }
 
   struct Outcome {
@@ -102,9 +89,7 @@ class DeviceMerge : public ::testing::Test {
   }
 };
 
-using AllTypes = ::testing::Types<Types<float, std::uint32_t>, Types<float, std::uint64_t>,
-                                  Types<double, std::uint32_t>, Types<double, std::uint64_t>>;
-TYPED_TEST_SUITE(DeviceMerge, AllTypes);
+TYPED_TEST_SUITE(DeviceMerge, testing::AllListTypes);
 
 TYPED_TEST(DeviceMerge, GivesWhatTheCpuGives) {
   testing::for_each_seed(150, [](std::uint64_t seed) {

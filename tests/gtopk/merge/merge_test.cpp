@@ -10,7 +10,7 @@
 
 #include "src/gtopk/value/selection_order.hpp"
 #include "tests/gtopk/value/count_allocations.hpp"
-#include "tests/gtopk/value/random_values.hpp"
+#include "tests/gtopk/value/random_lists.hpp"
 #include "tests/gtopk/value/reference.hpp"
 #include "tests/gtopk/value/seeds.hpp"
 #include "tests/gtopk/value/simd_targets.hpp"
@@ -19,14 +19,7 @@
 namespace gtopk::sparse {
 namespace {
 
-using testing::Kind;
 using testing::List;
-
-template <class ValueType, class IndexType>
-struct Types {
-  using Value = ValueType;
-  using Index = IndexType;
-};
 
 template <class Param>
 class Merge : public ::testing::Test {
@@ -47,16 +40,10 @@ class Merge : public ::testing::Test {
     Entry dropped;
   };
 
-  static Entry random_list(std::size_t size, Index spread, std::mt19937_64& random) {
-    const Kind kind = testing::random_kind(random);
+  static Entry random_list(std::size_t size, Index gap, std::mt19937_64& random) {
     // 64-bit indices also around the limit of 32 bits.
-    Index index = sizeof(Index) == 8 && random() % 2 == 0 ? static_cast<Index>(0xFFFFFF00U) : 0;
-    Entry list;
-    for (std::size_t i = 0; i < size; ++i) {
-      index += static_cast<Index>(random() % spread) + (i == 0 ? 0 : 1);
-      list.push(index, testing::random_value<Value>(kind, i, size, random));
-    }
-    return list;
+    const std::uint64_t start = sizeof(Index) == 8 && random() % 2 == 0 ? 0xFFFFFF00U : 0;
+    return testing::random_list_from<Value, Index>(start, size, gap, random);
   }
 
   static Case random_case(std::uint64_t seed) {
@@ -102,9 +89,7 @@ class Merge : public ::testing::Test {
   MergeScratch scratch_;
 };
 
-using AllTypes = ::testing::Types<Types<float, std::uint32_t>, Types<float, std::uint64_t>,
-                                  Types<double, std::uint32_t>, Types<double, std::uint64_t>>;
-TYPED_TEST_SUITE(Merge, AllTypes);
+TYPED_TEST_SUITE(Merge, testing::AllListTypes);
 
 TYPED_TEST(Merge, KeepsTheFirstOfTheSumAndDropsTheRest) {
   testing::for_each_seed(4000, [&](std::uint64_t seed) {

@@ -13,6 +13,7 @@
 #include "tests/gtopk/value/all_types.hpp"
 #include "tests/gtopk/value/count_allocations.hpp"
 #include "tests/gtopk/value/cut.hpp"
+#include "tests/gtopk/value/random_lists.hpp"
 #include "tests/gtopk/value/random_values.hpp"
 #include "tests/gtopk/value/reference.hpp"
 #include "tests/gtopk/value/seeds.hpp"
@@ -42,14 +43,8 @@ class Commit : public ::testing::Test {
     Value divisor = 1;
   };
 
-  static List<Value, Index> random_list(std::size_t d, std::size_t sparsity,
-                                        std::mt19937_64& random) {
-    List<Value, Index> list;
-    std::normal_distribution<Value> normal;
-    for (std::size_t i = random() % sparsity; i < d; i += 1 + random() % sparsity) {
-      list.push(static_cast<Index>(i), normal(random));
-    }
-    return list;
+  static List<Value, Index> random_list(std::size_t d, std::size_t gap, std::mt19937_64& random) {
+    return testing::random_list_below<Value, Index>(d, gap, random);
   }
 
   static Case random_case(std::uint64_t seed) {
