@@ -2,6 +2,7 @@
 // `auto` picks. docs/algorithms.md has the model.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -10,7 +11,7 @@ namespace gtopk {
 
 /// The cost of a message between two ranks, in nanoseconds.
 struct LinkCosts {
-  double message = 0;  ///< alpha: an empty message, one way
+  double message = 0;  ///< alpha: an empty message, one way, until its receiver goes on
   double byte = 0;     ///< beta: each byte
 };
 
@@ -21,12 +22,30 @@ struct Costs {
   /// Between ranks of different hosts, one rank per host at a time; zero if there is one host.
   LinkCosts between{};
   double select = 0;  ///< selecting, for each element of the tensor
+  double pick = 0;    ///< and for each entry selected
   double code = 0;    ///< encoding or decoding, for each entry of a list
   double merge = 0;   ///< merging with re-selection, for each entry of the two lists
   double unite = 0;   ///< merging without it
+  double copy = 0;    ///< copying an entry from list to list
   double add = 0;     ///< summing densely, for each element
   double commit = 0;  ///< writing tensor and residual, for each element
+  double apply = 0;   ///< and for each entry sent, delivered or put back
+  double gather = 0;  ///< gradient + residual for `dense`, for each element
+  double settle = 0;  ///< writing tensor and residual for `dense`, for each element
 };
+
+/// A cost of arithmetic, and its name in `plan()`.
+struct NamedCost {
+  const char* name;
+  double Costs::*cost;
+};
+inline constexpr std::array kArithmeticCosts = {
+    NamedCost{"select", &Costs::select}, NamedCost{"pick", &Costs::pick},
+    NamedCost{"code", &Costs::code},     NamedCost{"merge", &Costs::merge},
+    NamedCost{"unite", &Costs::unite},   NamedCost{"copy", &Costs::copy},
+    NamedCost{"add", &Costs::add},       NamedCost{"commit", &Costs::commit},
+    NamedCost{"apply", &Costs::apply},   NamedCost{"gather", &Costs::gather},
+    NamedCost{"settle", &Costs::settle}};
 
 /// The predicted cost of one call with one algorithm.
 struct Prediction {

@@ -157,12 +157,9 @@ Plan told(const PlanReport& report) {
   costs.insert("byte_within", report.costs.within.byte);
   costs.insert("message_between", report.costs.between.message);
   costs.insert("byte_between", report.costs.between.byte);
-  costs.insert("select", report.costs.select);
-  costs.insert("code", report.costs.code);
-  costs.insert("merge", report.costs.merge);
-  costs.insert("unite", report.costs.unite);
-  costs.insert("add", report.costs.add);
-  costs.insert("commit", report.costs.commit);
+  for (const NamedCost& each : kArithmeticCosts) {
+    costs.insert(each.name, report.costs.*each.cost);
+  }
   return {report.algorithm,     report.reason,
           std::move(seconds),   std::move(messages),
           std::move(bytes),     std::move(host_bytes),

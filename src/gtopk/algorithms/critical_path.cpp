@@ -20,9 +20,16 @@ std::uint64_t CriticalPath::united(std::uint64_t ranks) const {
   return shape_.k > shape_.d / ranks ? shape_.d : shape_.k * ranks;
 }
 
-void CriticalPath::sweep() {
+void CriticalPath::sweep(std::uint64_t result) {
   work_.selected += shape_.d;
+  work_.picked += shape_.k;
   work_.committed += shape_.d;
+  work_.applied += shape_.k + result;
+}
+
+void CriticalPath::sweep_whole() {
+  work_.gathered += shape_.d;
+  work_.settled += shape_.d;
 }
 
 void CriticalPath::carry(std::uint64_t messages, double bytes, Route route) {

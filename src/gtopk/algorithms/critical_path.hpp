@@ -5,6 +5,7 @@
 // the same index.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "src/collectives/tree.hpp"
@@ -45,22 +46,33 @@ class CriticalPath {
   /// The most entries of a union of so many selections.
   [[nodiscard]] std::uint64_t united(std::uint64_t ranks) const;
 
-  /// One reading sweep at the start and one writing sweep at the end.
-  void sweep();
+  /// One reading sweep at the start and one writing sweep at the end, for a result of so many
+  /// entries.
+  void sweep(std::uint64_t result);
+  /// The same where all of acc is the list.
+  void sweep_whole();
   /// A list on its way, with the acknowledgement of a long one.
   void list(std::uint64_t entries, Holds holds, Route route);
   /// A header and `bytes` behind it.
   void message(std::uint64_t bytes, Route route);
-  /// A list of k entries from a partner, merged with one as long.
+  /// A list of k entries from a partner, merged with one as long, of which k are kept.
   void node(std::uint64_t k, Route route) {
     list(k, Holds::kSelection, route);
-    merge(2 * k);
+    merge(2 * k, k);
   }
   /// gTop-k by recursive doubling along a tree of which every step takes the same route.
   void doubling(const collectives::Tree& tree, Route route);
-  /// A node above two lists of so many entries in all, which selects again or keeps all.
-  void merge(std::uint64_t entries) { work_.merged += entries; }
+  /// A node above two lists of so many entries in all, which selects `keep` of them again or keeps
+  /// all. This rank answers for what it drops.
+  void merge(std::uint64_t entries, std::uint64_t keep) {
+    work_.merged += entries;
+    drop(entries - std::min(entries, keep));
+  }
   void unite(std::uint64_t entries) { work_.united += entries; }
+  /// Entries that this rank puts back in the end.
+  void drop(std::uint64_t entries) { work_.applied += entries; }
+  /// A part of a list made a list, or parts joined.
+  void copy(std::uint64_t entries) { work_.copied += entries; }
   void add(std::uint64_t elements) { work_.added += elements; }
   /// collectives::reduce_over_ranks of so many values of the accumulation type.
   void reduce(std::uint64_t values);

@@ -8,21 +8,14 @@
 #include "src/gtopk/algorithms/algorithm.hpp"
 #include "src/gtopk/algorithms/delivery.hpp"
 #include "src/gtopk/residual/commit.hpp"
-#include "src/gtopk/value/selection_order.hpp"
 #include "src/numbers/accumulation.hpp"
 #include "src/numbers/element_types.hpp"
-#include "src/numbers/keep_denormals.hpp"
 
 namespace gtopk::sparse {
 namespace {
 
 using engine::GroupView;
 using engine::Task;
-
-template <class Value>
-bool finite(Value value) {
-  return is_finite_key<Value>(magnitude_key(value));
-}
 
 template <class T>
 Task<void> dense_as(GroupView& group, SparseCall call) {
@@ -44,33 +37,14 @@ Task<void> dense_as(GroupView& group, SparseCall call) {
 
   // A non-finite acc on any rank makes a sum non-finite, which every rank sees.
   const auto divisor = divisor_of<Value>(call.options, group.size());
-  const auto fits = [&](Value sum) {
-    return finite(sum) && finite(widen(narrow<T>(sum / divisor)));
-  };
   Task<void> settling = settle(
-      group, call.gate.get(), call.d,
-      [&] {
-        const KeepDenormals guard;
-        bool all = true;
-        for (std::size_t i = 0; i < d; ++i) {
-          all &= fits(acc[i]);
-        }
-        return all;
-      },
+      group, call.gate.get(), call.d, [&] { return all_representable<T, Value>(acc, d, divisor); },
       [&](bool happened) {
-        const KeepDenormals guard;
         if (!happened) {
           fill_nan(tensor, d);
           return;
         }
-        for_each_segment(tensor, d, [&](T* data, std::size_t begin, std::size_t end) {
-          for (std::size_t i = begin; i < end; ++i) {
-            data[i - begin] = narrow<T>(acc[i] / divisor);
-          }
-        });
-        if (residual != nullptr) {
-          std::fill_n(residual, d, Value{0});
-        }
+        commit_whole<T, Value>(tensor, residual, acc, d, divisor);
         if (call.delivered.values != nullptr) {
           std::copy_n(acc, d, static_cast<Value*>(call.delivered.values));
         }
@@ -85,7 +59,7 @@ Task<void> dense(GroupView& group, SparseCall call) {
 }
 
 void cost(CriticalPath& path) {
-  path.sweep();
+  path.sweep_whole();
   path.reduce(path.shape().d);
 }
 

@@ -119,7 +119,7 @@ Task<List> exact(ListExchange& exchange, List mine) { return walk_tree(exchange,
 void cost(CriticalPath& path) {
   const std::uint64_t k = path.shape().k;
   const Tree& tree = path.tree();
-  path.sweep();
+  path.sweep(k);
   if (path.folds()) {
     path.list(k, Holds::kSelection, path.routes().fold());
     path.unite(2 * k);
@@ -133,6 +133,7 @@ void cost(CriticalPath& path) {
   for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
     // Before the round a leaf has the union of 2^round such parts.
     const std::uint64_t sent = path.united(path.ranks_below(round)) >> (round + 1);
+    path.copy(sent);
     path.list(sent, round == 0 && !path.folds() ? Holds::kPart : Holds::kSums,
               path.routes().swap(round));
     path.unite(2 * sent);
@@ -143,8 +144,10 @@ void cost(CriticalPath& path) {
     words(kDigits);
   }
   path.unite(region);  // the cut
+  path.drop(region - std::min(region, k >> tree.rounds()));
   for (std::uint32_t round = tree.rounds(); round-- > 0;) {
     path.list(k >> (round + 1), Holds::kSums, path.routes().swap(round));
+    path.copy(2 * (k >> (round + 1)));
   }
   if (path.folds()) {
     path.list(k, Holds::kSums, path.routes().fold());

@@ -21,7 +21,7 @@ Task<List> recursive_doubling(ListExchange& exchange, List mine) {
 void gtopk_cost(CriticalPath& path) {
   const std::uint64_t k = path.shape().k;
   const Routes& routes = path.routes();
-  path.sweep();
+  path.sweep(k);
   if (path.folds()) {
     path.node(k, routes.fold());
   }
@@ -35,7 +35,7 @@ void gtopk_cost(CriticalPath& path) {
 
 /// The same rounds; a list holds everything selected below its node.
 void topk_cost(CriticalPath& path) {
-  path.sweep();
+  path.sweep(path.united(path.tree().ranks()));
   if (path.folds()) {
     path.list(path.united(1), Holds::kSelection, path.routes().fold());
     path.unite(2 * path.united(1));

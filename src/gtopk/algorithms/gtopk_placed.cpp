@@ -57,7 +57,7 @@ void cost(CriticalPath& path) {
   const std::uint64_t k = path.shape().k;
   const Tree host(routes.largest_host());
   const std::uint32_t nodes = host.rounds() + (host.folds(0) ? 1 : 0);
-  path.sweep();
+  path.sweep(k);
   path.message(0, routes.announcement());
   for (std::uint32_t node = 0; node < nodes; ++node) {
     path.node(k, kWithin);

@@ -26,7 +26,7 @@ void cost(CriticalPath& path) {
     path.node(k, route);
     path.list(k, Holds::kSelection, route);  // on the way down
   };
-  path.sweep();
+  path.sweep(k);
   if (path.folds()) {
     there_and_back(path.routes().fold());
   }

@@ -66,12 +66,12 @@ void cost(CriticalPath& path) {
   }
   const std::uint64_t k = path.shape().k;
   const std::uint32_t others = routes.largest_host() - 1;
-  path.sweep();
+  path.sweep(k);
   path.message(0, routes.announcement());
   for (std::uint32_t other = 1; other <= others; ++other) {
     path.list(k, Holds::kSelection, kWithin);
     const std::uint64_t entries = path.united(other) + k;
-    other == others ? path.merge(entries) : path.unite(entries);
+    other == others ? path.merge(entries, k) : path.unite(entries);
   }
   path.doubling(Tree(routes.hosts()), kOneOfEachHost);
   for (std::uint32_t other = 1; other <= others; ++other) {

@@ -65,7 +65,7 @@ void cost(CriticalPath& path) {
   const std::uint64_t k = path.shape().k;
   const Tree& tree = path.tree();
   const std::uint32_t splits = splits_for(k, tree);
-  path.sweep();
+  path.sweep(k);
   if (path.folds()) {
     path.node(k, path.routes().fold());
   }
@@ -76,11 +76,13 @@ void cost(CriticalPath& path) {
   for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
     const bool halves = round < splits;
     const std::uint64_t sent = k >> (halves ? round + 1 : splits);
+    path.copy(halves ? sent : 0);
     path.list(sent, halves ? Holds::kPart : Holds::kSelection, path.routes().swap(round));
-    path.merge(2 * sent);
+    path.merge(2 * sent, sent);
   }
   for (std::uint32_t round = splits; round-- > 0;) {
     path.list(k >> (round + 1), Holds::kPart, path.routes().swap(round));
+    path.copy(2 * (k >> (round + 1)));
   }
   if (path.folds()) {
     path.list(k, splits > 0 ? Holds::kPart : Holds::kSelection, path.routes().fold());

@@ -26,6 +26,8 @@ using Index = std::uint32_t;
 /// More than most caches hold, like gradients.
 constexpr std::size_t kElements = std::size_t{1} << 20U;
 constexpr std::size_t kSelected = kElements / 100;
+/// What an entry costs shows against this many.
+constexpr std::size_t kManySelected = kElements / 10;
 constexpr int kRuns = 3;
 
 /// This thread's own: computing time without waits for a core.
@@ -59,6 +61,12 @@ std::vector<float> gradient() {
   return values;
 }
 
+/// What each of `more` entries adds to the cost of each of `count` elements. Never negative: both
+/// were timed.
+double of_each_entry(double with, double without, std::size_t count, std::size_t more) {
+  return std::max(0.0, with - without) * static_cast<double>(count) / static_cast<double>(more);
+}
+
 class HeapRooms final : public Rooms {
  public:
   std::span<std::byte> room(std::size_t bytes) override {
@@ -85,8 +93,9 @@ struct Room {
 /// Shares some of its indices with the other list.
 Room shifted(const Room& list) {
   Room other = list;
-  for (std::size_t i = 0; i < kSelected; i += 2) {
-    const Index next = i + 1 < kSelected ? list.indices[i + 1] : Index{kElements};
+  const std::size_t size = list.indices.size();
+  for (std::size_t i = 0; i < size; i += 2) {
+    const Index next = i + 1 < size ? list.indices[i + 1] : Index{kElements};
     other.indices[i] = std::min(list.indices[i] + 1, next - 1);
   }
   return other;
@@ -126,18 +135,34 @@ class Crowding {
 
 }  // namespace
 
+void keep_a_core_busy() {
+  constexpr double kSeconds = 1e-3;
+  const double begin = processor_seconds();
+  while (processor_seconds() - begin < kSeconds) {
+  }
+}
+
 void measure_arithmetic(Costs& costs) {
   const Crowding crowding;
   std::vector<float> tensor = gradient();
   std::vector<float> residual(kElements);
   Room selected(kSelected);
+  Room many(kManySelected);
   SelectScratch selecting;
   std::size_t count = 0;
-  costs.select = nanoseconds_each(kElements, [&] {
-    count = select_exact<float, float, Index>(Segments<const float>(tensor.data()), residual.data(),
-                                              kElements, kSelected, selected.out(), selecting)
-                .count;
-  });
+  const auto selecting_time = [&](Room& room, std::size_t k) {
+    return nanoseconds_each(kElements, [&] {
+      count =
+          select_exact<float, float, Index>(Segments<const float>(tensor.data()), residual.data(),
+                                            kElements, k, room.out(), selecting)
+              .count;
+    });
+  };
+  const double selecting_many = selecting_time(many, kManySelected);
+  const double selecting_few = selecting_time(selected, kSelected);
+  costs.pick = of_each_entry(selecting_many, selecting_few, kElements, kManySelected - kSelected);
+  costs.select = std::max(
+      0.0, selecting_few - costs.pick * static_cast<double>(kSelected) / double{kElements});
   costs.code = coding(selected);
 
   const Room other = shifted(selected);
@@ -153,21 +178,44 @@ void measure_arithmetic(Costs& costs) {
     static_cast<void>(
         unite<float, Index>(selected.entries(count), other.entries(count), kept.out()));
   });
+  costs.copy = nanoseconds_each(kSelected, [&] {
+    std::ranges::copy(selected.indices, kept.indices.begin());
+    std::ranges::copy(selected.values, kept.values.begin());
+  });
   costs.add = nanoseconds_each(kElements, [&] {
     collectives::reduce(residual.data(), residual.data(), tensor.data(), kElements,
                         DataType::kFloat32, ReduceOp::kSum);
   });
-  costs.commit = nanoseconds_each(kElements, [&] {
-    commit<float, float, Index>(Segments<float>(tensor.data()), residual.data(), kElements,
-                                selected.entries(count), selected.entries(count), nullptr, 0,
-                                PutBack::kOwn, 1.0F);
+  // As many entries are sent, delivered and put back.
+  const Room delivered = shifted(many);
+  const auto committing_time = [&](std::size_t entries) {
+    const Entries<float, Index> sent = many.entries(entries);
+    const Entries<float, Index> result = delivered.entries(entries);
+    return nanoseconds_each(kElements, [&] {
+      static_cast<void>(representable<float, float, Index>(result, 1.0F));
+      commit<float, float, Index>(Segments<float>(tensor.data()), residual.data(), kElements, sent,
+                                  result, &sent, 1, PutBack::kOwn, 1.0F);
+    });
+  };
+  costs.commit = committing_time(0);
+  costs.apply =
+      of_each_entry(committing_time(kManySelected), costs.commit, kElements, 3 * kManySelected);
+
+  std::vector<float> acc(kElements);
+  costs.gather = nanoseconds_each(kElements, [&] {
+    static_cast<void>(accumulate<float, float>(Segments<const float>(tensor.data()),
+                                               residual.data(), acc.data(), kElements));
+  });
+  costs.settle = nanoseconds_each(kElements, [&] {
+    static_cast<void>(all_representable<float, float>(acc.data(), kElements, 1.0F));
+    commit_whole<float, float>(Segments<float>(tensor.data()), residual.data(), acc.data(),
+                               kElements, 1.0F);
   });
 
   // Processor time was measured; an exchange takes as long as the ranks wait for it.
   const double factor = crowding.factor();
-  for (double Costs::*const cost :
-       {&Costs::select, &Costs::code, &Costs::merge, &Costs::unite, &Costs::add, &Costs::commit}) {
-    costs.*cost *= factor;
+  for (const NamedCost& each : kArithmeticCosts) {
+    costs.*each.cost *= factor;
   }
 }
 

@@ -5,7 +5,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
+#include <cstring>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -24,9 +25,17 @@ using engine::Message;
 using engine::Task;
 
 constexpr std::size_t kShortBytes = collectives::kHeaderBytes;
-constexpr std::size_t kLongBytes = 65536;
-constexpr std::uint32_t kShortSwaps = 8;
+/// Of each batch of short swaps: the first one waits for whoever computed longer.
+constexpr std::uint32_t kShortSwaps = 3;
+/// In all rounds together, but two in each round at least.
+constexpr std::uint32_t kBatches = 12;
+/// Samples of which the slowest is left out: a rank that lost its core for long.
+constexpr std::size_t kSamplesPerOutlier = 8;
 constexpr std::uint32_t kLongSwaps = 3;
+/// A long message is as long as the links carry in a millisecond, within these bounds.
+constexpr std::size_t kLeastLongBytes = 65536;
+constexpr std::size_t kMostLongBytes = std::size_t{1} << 20U;
+constexpr double kLongNanoseconds = 1e6;
 /// Lists and their acknowledgements are chunks 0 and 1 of the same steps.
 constexpr std::uint32_t kFirstChunk = 2;
 /// Less than any clock resolves; no cost may be zero.
@@ -35,26 +44,75 @@ constexpr double kLeast = 1e-3;
 struct Pair {
   std::uint32_t partner = 0;
   std::uint32_t step = 0;
+  /// Of the next message between the two.
+  std::uint32_t chunk = kFirstChunk;
 };
 
-/// The fastest of `swaps` exchanges of messages of this size, in nanoseconds.
-Task<double> swap_time(GroupView& group, Pair pair, std::size_t bytes, std::uint32_t first_chunk,
-                       std::uint32_t swaps) {
-  const std::span<std::byte> mine = group.buffer(bytes).first(bytes);
-  const std::span<std::byte> theirs = group.buffer(bytes).first(bytes);
+/// An exchange of messages as long as these, in nanoseconds.
+Task<double> swap_time(GroupView& group, Pair& pair, std::span<std::byte> mine,
+                       std::span<std::byte> theirs) {
+  const std::uint32_t chunk = pair.chunk++;
+  const transport::TimePoint begin = group.now();
+  Message incoming = group.recv(pair.partner, pair.step, theirs, chunk);
+  Message outgoing = group.send(pair.partner, pair.step, mine, chunk);
+  const std::size_t received = co_await incoming;
+  collectives::require_length(received, mine.size(), group, pair.partner);
+  co_await outgoing;
+  co_return std::chrono::duration<double, std::nano>(group.now() - begin).count();
+}
+
+struct ShortTime {
+  double usual = 0;  ///< the mean
+  double fastest = 0;
+};
+
+/// What a short message takes as steps of a call follow one another: after ranks have computed, and
+/// met once.
+Task<ShortTime> short_time(GroupView& group, Pair& pair, std::uint32_t batches) {
+  const std::span<std::byte> mine = group.buffer(kShortBytes).first(kShortBytes);
+  const std::span<std::byte> theirs = group.buffer(kShortBytes).first(kShortBytes);
   std::ranges::fill(mine, std::byte{0});
-  double fastest = std::numeric_limits<double>::max();
-  for (std::uint32_t chunk = first_chunk; chunk < first_chunk + swaps; ++chunk) {
-    const transport::TimePoint begin = group.now();
-    Message incoming = group.recv(pair.partner, pair.step, theirs, chunk);
-    Message outgoing = group.send(pair.partner, pair.step, mine, chunk);
-    const std::size_t received = co_await incoming;
-    collectives::require_length(received, bytes, group, pair.partner);
-    co_await outgoing;
-    fastest =
-        std::min(fastest, std::chrono::duration<double, std::nano>(group.now() - begin).count());
+  std::vector<double> samples;
+  for (std::uint32_t batch = 0; batch < batches; ++batch) {
+    engine::Computation computing = group.compute([] { keep_a_core_busy(); });
+    co_await computing;
+    for (std::uint32_t swap = 0; swap <= kShortSwaps; ++swap) {
+      Task<double> swapping = swap_time(group, pair, mine, theirs);
+      const double taken = co_await swapping;
+      if (swap > 0) {
+        samples.push_back(taken);
+      }
+    }
   }
-  co_return fastest;
+  std::ranges::sort(samples);
+  samples.resize(samples.size() - samples.size() / kSamplesPerOutlier);
+  const double sum = std::accumulate(samples.begin(), samples.end(), 0.0);
+  co_return ShortTime{sum / static_cast<double>(samples.size()), samples.front()};
+}
+
+/// Makes `longest` the larger of both ranks'.
+Task<void> tell_longest(GroupView& group, Pair& pair, double& longest) {
+  const std::span<std::byte> mine = group.buffer(sizeof longest).first(sizeof longest);
+  const std::span<std::byte> theirs = group.buffer(sizeof longest).first(sizeof longest);
+  std::memcpy(mine.data(), &longest, sizeof longest);
+  Task<double> swapping = swap_time(group, pair, mine, theirs);
+  co_await swapping;
+  double other = 0;
+  std::memcpy(&other, theirs.data(), sizeof other);
+  longest = std::max(longest, other);
+}
+
+/// The middle one of some exchanges of long messages, each in memory of its own.
+Task<double> long_time(GroupView& group, Pair& pair, std::size_t bytes) {
+  std::array<double, kLongSwaps> samples{};
+  for (double& sample : samples) {
+    const std::span<std::byte> mine = group.buffer(bytes).first(bytes);
+    std::ranges::fill(mine, std::byte{0});
+    Task<double> swapping = swap_time(group, pair, mine, group.buffer(bytes).first(bytes));
+    sample = co_await swapping;
+  }
+  std::ranges::nth_element(samples, samples.begin() + kLongSwaps / 2);
+  co_return samples[kLongSwaps / 2];
 }
 
 /// What one rank has measured of one kind of links: alpha and beta of the fold and of each round of
@@ -68,27 +126,45 @@ struct Measured {
 };
 
 /// alpha and beta of the link to one partner.
-Task<void> measure_link(GroupView& group, Pair pair, double& alpha, double& beta) {
-  Task<double> short_ones = swap_time(group, pair, kShortBytes, kFirstChunk, kShortSwaps);
-  alpha = co_await short_ones;
-  Task<double> long_ones =
-      swap_time(group, pair, kLongBytes, kFirstChunk + kShortSwaps, kLongSwaps);
-  const double long_time = co_await long_ones;
-  beta = std::max(0.0, long_time - alpha) / static_cast<double>(kLongBytes - kShortBytes);
+Task<void> measure_link(GroupView& group, Pair pair, std::uint32_t batches, double& alpha,
+                        double& beta) {
+  Task<ShortTime> short_ones = short_time(group, pair, batches);
+  const ShortTime of_short = co_await short_ones;
+  alpha = of_short.usual;
+  Task<double> first_ones = long_time(group, pair, kLeastLongBytes);
+  double taken = co_await first_ones;
+  std::size_t bytes = kLeastLongBytes;
+  // Both must take the same: what the slower of the two has seen.
+  double longest = taken;
+  Task<void> telling = tell_longest(group, pair, longest);
+  co_await telling;
+  while (bytes < kMostLongBytes && 2 * longest <= kLongNanoseconds) {
+    bytes *= 2;
+    longest *= 2;
+  }
+  if (bytes > kLeastLongBytes) {
+    Task<double> long_ones = long_time(group, pair, bytes);
+    taken = co_await long_ones;
+  }
+  beta = std::max(0.0, taken - of_short.fastest) / static_cast<double>(bytes - kShortBytes);
 }
 
 /// Measures from the member at `place` of a tree to each of its partners. RankOf: place -> rank.
 template <class RankOf>
 Task<void> measure_tree(GroupView& group, Tree tree, std::uint32_t place, RankOf rank_of,
                         Measured& measured) {
+  const std::uint32_t steps = tree.rounds() + (tree.ranks() > tree.leaves() ? 1 : 0);
+  const std::uint32_t batches = std::max(2U, kBatches / std::max(1U, steps));
   if (tree.folds(place)) {
     const Pair pair{rank_of(Tree::fold_partner(place)), Tree::fold_step()};
-    Task<void> measuring = measure_link(group, pair, measured.alphas.back(), measured.betas.back());
+    Task<void> measuring =
+        measure_link(group, pair, batches, measured.alphas.back(), measured.betas.back());
     co_await measuring;
   }
   for (std::uint32_t round = 0; round < tree.rounds() && !tree.folded_away(place); ++round) {
     const Pair pair{rank_of(tree.partner(place, round)), Tree::round_step(round)};
-    Task<void> measuring = measure_link(group, pair, measured.alphas[round], measured.betas[round]);
+    Task<void> measuring =
+        measure_link(group, pair, batches, measured.alphas[round], measured.betas[round]);
     co_await measuring;
   }
 }
@@ -143,10 +219,8 @@ Task<Costs> measure_costs(GroupView& group, const Routes& routes) {
   };
   const std::array sizes = {add(within.alphas), add(within.betas), add(between.alphas),
                             add(between.betas)};
-  constexpr std::array kArithmetic = {&Costs::select, &Costs::code, &Costs::merge,
-                                      &Costs::unite,  &Costs::add,  &Costs::commit};
-  for (double Costs::*const cost : kArithmetic) {
-    all.push_back(costs.*cost);
+  for (const NamedCost& each : kArithmeticCosts) {
+    all.push_back(costs.*each.cost);
   }
   Task<void> reducing = collectives::reduce_over_ranks(group, all.data(), all.size(),
                                                        DataType::kFloat64, ReduceOp::kMax);
@@ -170,8 +244,8 @@ Task<Costs> measure_costs(GroupView& group, const Routes& routes) {
   if (routes.hosts() > 1) {
     costs.between = between_hosts;
   }
-  for (double Costs::*const cost : kArithmetic) {
-    costs.*cost = std::max(kLeast, next(1)[0]);
+  for (const NamedCost& each : kArithmeticCosts) {
+    costs.*each.cost = std::max(kLeast, next(1)[0]);
   }
   co_return costs;
 }

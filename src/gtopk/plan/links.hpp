@@ -11,10 +11,12 @@ namespace gtopk::sparse {
 
 /// Links inside hosts and links between them apart: the ranks of each host swap messages of two
 /// sizes along a tree of theirs, all pairs of a round at once; then so do the hosts' lowest ranks
-/// along a tree of the hosts, so that nobody shares a host's link. alpha is from the short ones,
-/// beta from what the long ones take beyond that. Each cost is the largest of any rank; of alpha
-/// and beta that of each round, averaged over the rounds. At most 8 messages of 64 bytes and 3 of
-/// 64 KiB for each round. Throws Error{kMismatch} where ranks called something else.
+/// along a tree of the hosts, so that nobody shares a host's link. alpha is the mean of the short
+/// ones, swapped as the steps of a call follow one another; beta is what the long ones take beyond
+/// the fastest of those. Each cost is the largest of any rank; of alpha and beta that of each
+/// round, averaged over the rounds. In a round at most 48 messages of 64 bytes, 3 of 64 KiB, and,
+/// where a millisecond is enough for them, 3 of up to 1 MiB. Throws Error{kMismatch} where ranks
+/// called something else.
 engine::Task<Costs> measure_costs(engine::GroupView& group, const Routes& routes);
 
 }  // namespace gtopk::sparse

@@ -23,11 +23,16 @@ struct Work {
   /// carries before the path goes on.
   double host_bytes = 0;
   std::uint64_t selected = 0;   ///< elements that are selected from
+  std::uint64_t picked = 0;     ///< entries that are
   std::uint64_t coded = 0;      ///< entries encoded or decoded
   std::uint64_t merged = 0;     ///< entries of lists that are merged and selected from again
   std::uint64_t united = 0;     ///< entries of lists that are merged only
+  std::uint64_t copied = 0;     ///< entries of parts of lists
   std::uint64_t added = 0;      ///< elements summed densely
   std::uint64_t committed = 0;  ///< elements written in the end
+  std::uint64_t applied = 0;    ///< entries sent, delivered and put back there
+  std::uint64_t gathered = 0;   ///< elements of acc that are copied whole
+  std::uint64_t settled = 0;    ///< and written whole
 
   [[nodiscard]] constexpr std::uint64_t messages() const {
     return within.messages + between.messages;
@@ -38,7 +43,7 @@ struct Work {
 struct Nanoseconds {
   double latency = 0;    ///< messages alpha
   double transfer = 0;   ///< bytes beta
-  double computing = 0;  ///< select, code, merge, unite, add, commit
+  double computing = 0;  ///< all the rest
 
   [[nodiscard]] double total() const { return latency + transfer + computing; }
 };
@@ -50,9 +55,12 @@ struct Nanoseconds {
   return {.latency = times(work.within.messages, costs.within.message) +
                      times(work.between.messages, costs.between.message),
           .transfer = work.within.bytes * costs.within.byte + work.host_bytes * costs.between.byte,
-          .computing = times(work.selected, costs.select) + times(work.coded, costs.code) +
-                       times(work.merged, costs.merge) + times(work.united, costs.unite) +
-                       times(work.added, costs.add) + times(work.committed, costs.commit)};
+          .computing = times(work.selected, costs.select) + times(work.picked, costs.pick) +
+                       times(work.coded, costs.code) + times(work.merged, costs.merge) +
+                       times(work.united, costs.unite) + times(work.copied, costs.copy) +
+                       times(work.added, costs.add) + times(work.committed, costs.commit) +
+                       times(work.applied, costs.apply) + times(work.gathered, costs.gather) +
+                       times(work.settled, costs.settle)};
 }
 
 }  // namespace gtopk::sparse

@@ -176,6 +176,31 @@ void fill_nan(Segments<T> tensor, std::size_t d) {
 }
 
 template <class T, class Value>
+bool all_representable(const Value* sums, std::size_t d, Value divisor) {
+  const KeepDenormals guard;
+  const auto finite = [](Value value) { return is_finite_key<Value>(magnitude_key(value)); };
+  bool all = true;
+  for (std::size_t i = 0; i < d; ++i) {
+    all &= finite(sums[i]) && finite(widen(narrow<T>(sums[i] / divisor)));
+  }
+  return all;
+}
+
+template <class T, class Value>
+void commit_whole(Segments<T> tensor, Value* residual, const Value* sums, std::size_t d,
+                  Value divisor) {
+  const KeepDenormals guard;
+  for_each_segment(tensor, d, [&](T* data, std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) {
+      data[i - begin] = narrow<T>(sums[i] / divisor);
+    }
+  });
+  if (residual != nullptr) {
+    std::fill_n(residual, d, Value{0});
+  }
+}
+
+template <class T, class Value>
 bool accumulate(Segments<const T> gradient, const Value* residual, Value* acc, std::size_t d) {
   const KeepDenormals guard;
   bool finite = true;
@@ -195,10 +220,12 @@ bool accumulate(Segments<const T> gradient, const Value* residual, Value* acc, s
                                         std::size_t, PutBack, Value);
 #define GTOPK_INSTANTIATE_MASK(Value, Index) \
   template void mask<Value, Index>(Value*, Entries<Value, Index>, Entries<Value, Index>, PutBack);
-#define GTOPK_INSTANTIATE(T, Value)                    \
-  GTOPK_INSTANTIATE_INDEXED(T, Value, std::uint32_t)   \
-  GTOPK_INSTANTIATE_INDEXED(T, Value, std::uint64_t)   \
-  template void fill_nan<T>(Segments<T>, std::size_t); \
+#define GTOPK_INSTANTIATE(T, Value)                                                            \
+  GTOPK_INSTANTIATE_INDEXED(T, Value, std::uint32_t)                                           \
+  GTOPK_INSTANTIATE_INDEXED(T, Value, std::uint64_t)                                           \
+  template void fill_nan<T>(Segments<T>, std::size_t);                                         \
+  template bool all_representable<T, Value>(const Value*, std::size_t, Value);                 \
+  template void commit_whole<T, Value>(Segments<T>, Value*, const Value*, std::size_t, Value); \
   template bool accumulate<T, Value>(Segments<const T>, const Value*, Value*, std::size_t);
 
 GTOPK_INSTANTIATE(float, float)

@@ -40,6 +40,16 @@ void mask(Value* momentum, Entries<Value, Index> own, Entries<Value, Index> resu
 template <class T>
 void fill_nan(Segments<T> tensor, std::size_t d);
 
+/// Of `dense`: whether every sum / divisor rounds to a finite T.
+template <class T, class Value>
+[[nodiscard]] bool all_representable(const Value* sums, std::size_t d, Value divisor);
+
+/// Of `dense`, whose result is all d sums: tensor[i] <- T(sum / divisor), rounded once; residual,
+/// which may be null, <- 0.
+template <class T, class Value>
+void commit_whole(Segments<T> tensor, Value* residual, const Value* sums, std::size_t d,
+                  Value divisor);
+
 /// acc <- gradient + residual, for `dense`; `residual` may be null (zeros), and may be `acc`
 /// itself. Returns whether every acc is finite.
 template <class T, class Value>

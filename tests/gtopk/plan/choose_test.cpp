@@ -19,24 +19,58 @@ TEST(Price, IsEachCountTimesItsCost) {
                   .between = {2, 7},
                   .host_bytes = 10.5,
                   .selected = 3,
+                  .picked = 2,
                   .coded = 5,
                   .merged = 7,
                   .united = 4,
+                  .copied = 6,
                   .added = 11,
-                  .committed = 13};
+                  .committed = 13,
+                  .applied = 17,
+                  .gathered = 19,
+                  .settled = 23};
   const Costs costs{.within = {10, 0.5},
                     .between = {1000, 2},
                     .select = 1,
+                    .pick = 0.25,
                     .code = 10,
                     .merge = 100,
                     .unite = 50,
+                    .copy = 5,
                     .add = 1000,
-                    .commit = 10000};
+                    .commit = 10000,
+                    .apply = 1e5,
+                    .gather = 1e6,
+                    .settle = 1e7};
   const Nanoseconds price = sparse::price(work, costs);
   EXPECT_EQ(price.latency, 30 + 2000);
   EXPECT_EQ(price.transfer, 50 + 21);
-  EXPECT_EQ(price.computing, 3 + 50 + 700 + 200 + 11000 + 130000);
-  EXPECT_EQ(price.total(), 2030 + 71 + 141953);
+  EXPECT_EQ(price.computing, 3.5 + 50 + 700 + 200 + 30 + 11000 + 130000 + 17e5 + 19e6 + 23e7);
+  EXPECT_EQ(price.total(), 2030 + 71 + price.computing);
+}
+
+TEST(Price, NamesEveryCostOfArithmeticOnce) {
+  Costs costs;
+  double sum = 0;
+  for (const NamedCost& each : kArithmeticCosts) {
+    EXPECT_EQ(costs.*each.cost, 0) << each.name;
+    costs.*each.cost = 1;
+    ++sum;
+  }
+  const Work one{.within = {},
+                 .between = {},
+                 .selected = 1,
+                 .picked = 1,
+                 .coded = 1,
+                 .merged = 1,
+                 .united = 1,
+                 .copied = 1,
+                 .added = 1,
+                 .committed = 1,
+                 .applied = 1,
+                 .gathered = 1,
+                 .settled = 1};
+  EXPECT_EQ(price(one, costs).total(), sum);
 }
 
 TEST(Choose, TakesLatencyForShortListsAndBytesForLongOnes) {

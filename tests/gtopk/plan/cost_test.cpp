@@ -128,8 +128,11 @@ TEST_P(CostOf, RawListsWithoutOverlapIsWhatTheNetworkCounts) {
   EXPECT_EQ(work.messages(), path.messages);
   const double slack = regions ? static_cast<double>(kEntry * 2 * Tree(size).rounds()) : 0;
   EXPECT_NEAR(work.bytes(), static_cast<double>(path.bytes), slack);
-  EXPECT_EQ(work.selected, problem.d);
-  EXPECT_EQ(work.committed, problem.d);
+  const bool whole = algorithm == "dense";
+  EXPECT_EQ(work.selected, whole ? 0 : problem.d);
+  EXPECT_EQ(work.committed, whole ? 0 : problem.d);
+  EXPECT_EQ(work.gathered, whole ? problem.d : 0);
+  EXPECT_EQ(work.settled, whole ? problem.d : 0);
   EXPECT_EQ(work.coded, 0U);
 }
 
@@ -148,6 +151,35 @@ TEST_P(CostOf, FewerEntriesThanLeavesIsWhatTheNetworkCounts) {
 INSTANTIATE_TEST_SUITE_P(Every, CostOf,
                          ::testing::Combine(::testing::ValuesIn(reference::kRankCounts),
                                             ::testing::ValuesIn(priced())));
+
+struct Applied {
+  const char* algorithm;
+  std::uint32_t ranks;
+  std::uint64_t picked, copied, applied;
+};
+
+// Of k = 64 disjoint entries a rank, on rank 0: sent and delivered, and what its nodes drop.
+TEST(CostOfEntries, AreThoseOfRankZero) {
+  for (const Applied& each : {
+           Applied{"gtopk", 1, 64, 0, 128},
+           Applied{"gtopk", 2, 64, 0, 64 + 64 + 64},
+           Applied{"gtopk", 4, 64, 0, 64 + 64 + 2 * 64},
+           Applied{"gtopk", 6, 64, 0, 64 + 64 + 3 * 64},
+           Applied{"gtopk-tree", 4, 64, 0, 64 + 64 + 2 * 64},
+           Applied{"topk", 4, 64, 0, 64 + 4 * 64},
+           // Halves of 32 and 16 are copied out, dropped, and joined to 32 and 64.
+           Applied{"rs-ag", 4, 64, 32 + 16 + 32 + 64, 64 + 64 + 32 + 16},
+           // Halves of 32 and 32; of 64 sums in a region 16 are kept; joined to 32 and 64.
+           Applied{"exact", 4, 64, 32 + 32 + 32 + 64, 64 + 64 + 48},
+           Applied{"dense", 4, 0, 0, 0},
+       }) {
+    const Work work = predicted(disjoint(each.ranks, each.algorithm, 64, 64ULL * each.ranks));
+    const std::string what = fmt::format("{} on {} ranks", each.algorithm, each.ranks);
+    EXPECT_EQ(work.picked, each.picked) << what;
+    EXPECT_EQ(work.copied, each.copied) << what;
+    EXPECT_EQ(work.applied, each.applied) << what;
+  }
+}
 
 class CostOfLong : public ::testing::TestWithParam<std::uint32_t> {};
 

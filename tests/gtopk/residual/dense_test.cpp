@@ -22,6 +22,39 @@ class Dense : public ::testing::Test {};
 using AllTypes = ::testing::Types<float, double, Bfloat16, Float16>;
 TYPED_TEST_SUITE(Dense, AllTypes);
 
+TYPED_TEST(Dense, CommitsEverySumAndKeepsNoResidual) {
+  using Value = Accumulation<TypeParam>;
+  testing::for_each_seed(200, [](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const std::size_t d = random() % 300;
+    std::vector<Value> sums(d);
+    std::vector<TypeParam> expected(d);
+    const auto divisor = static_cast<Value>(random() % 2 == 0 ? 1 : 3);
+    for (std::size_t i = 0; i < d; ++i) {
+      sums[i] = static_cast<Value>(static_cast<double>(random() % 20001) - 10000) / 7;
+      expected[i] = narrow<TypeParam>(sums[i] / divisor);
+    }
+    EXPECT_TRUE((all_representable<TypeParam, Value>(sums.data(), d, divisor)));
+    std::vector<Value> residual(d, Value{5});
+    const testing::Cut<TypeParam> cut(std::vector<TypeParam>(d),
+                                      testing::random_cuts(d, 100, random), random);
+    commit_whole<TypeParam, Value>(cut.segments(), residual.data(), sums.data(), d, divisor);
+    EXPECT_TRUE(testing::same_bits(cut.joined(), expected));
+    EXPECT_TRUE(testing::same_bits(residual, std::vector<Value>(d)));
+    for (const Value bad :
+         {std::numeric_limits<Value>::max(), -std::numeric_limits<Value>::max(),
+          std::numeric_limits<Value>::infinity(), std::numeric_limits<Value>::quiet_NaN()}) {
+      if (d == 0) {
+        continue;
+      }
+      sums[random() % d] = bad;
+      const bool rounds_up = sizeof(TypeParam) < sizeof(Value);  // to infinity, in the half types
+      const bool fits = !rounds_up && std::isfinite(bad);
+      EXPECT_EQ((all_representable<TypeParam, Value>(sums.data(), d, Value{1})), fits);
+    }
+  });
+}
+
 TYPED_TEST(Dense, AccumulateAddsTheResidualAndSaysWhetherAllIsFinite) {
   using Value = Accumulation<TypeParam>;
   testing::for_each_seed(1000, [](std::uint64_t seed) {
