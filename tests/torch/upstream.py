@@ -99,13 +99,15 @@ class TestUpstream(
 
 
 class Expected:
-    """upstream.toml for this number of ranks: why each test is not run, or fails."""
+    """upstream.toml for this number of ranks and gate: why each test is not run, or fails."""
 
-    def __init__(self, world_size: int) -> None:
+    def __init__(self, world_size: int, gate: str) -> None:
         self.not_run: dict[str, str] = {}
         self.fails: dict[str, str] = {}
         for group in tomllib.loads((HERE / "upstream.toml").read_text())["group"]:
             if world_size not in group.get("world_sizes", [world_size]):
+                continue
+            if group.get("gate", gate) != gate:
                 continue
             into = self.fails if group["outcome"] == "fails" else self.not_run
             into.update(dict.fromkeys(group["tests"], group["reason"]))
@@ -167,7 +169,7 @@ def main() -> int:
     os.environ["UPSTREAM_LOG"] = os.path.abspath(arguments.log)
     logging.getLogger("torch.testing._internal.common_distributed").setLevel(logging.WARNING)
 
-    expected = Expected(arguments.world_size)
+    expected = Expected(arguments.world_size, arguments.gate)
     unknown = (expected.not_run.keys() | expected.fails.keys()) - set(names())
     result = Result(expected.fails)
     suite = unittest.TestSuite()

@@ -1,10 +1,12 @@
 """Benchmark: a training step with each way to use gtopk, in turn, within one run.
 
-The net is an MLP whose layers differ in size. Every setting has its own model, optimizer and state;
-a turn runs one step of each, in rotating order. Prints, next to the wall time, the time that the
-core spent selecting and committing, and a prediction: the step without any exchange (`no_sync`)
-plus what the planner predicts for an exchange that starts when the backward has ended ("model"), or
-for the part that is left by then of those beside the backward ("layer-wise").
+The net is an MLP whose layers differ in size; with --net paced its layers wait instead of
+computing, as if an accelerator did that, which leaves the cores to the exchanges. Every setting has
+its own model, optimizer and state; a turn runs one step of each, in rotating order. Prints, next to
+the wall time, the time that the core spent selecting and committing, and a prediction: the step
+without any exchange (`no_sync`) plus what the planner predicts for an exchange that starts when the
+backward has ended ("model"), or for the part that is left by then of those beside the backward
+("layer-wise").
 
 Runs on every rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set; `tools/bench/run ways
 --hosts 4 --rate 100mbit` starts it. Rank 0 prints the rows.
@@ -31,13 +33,48 @@ from torch.nn.parallel import DistributedDataParallel
 import gtopk
 
 SIZES = (256, 1536, 512, 256, 1024, 64)
+PACE = 60e-9  # seconds of backward for a parameter: 0.1 s for all
 WARM_UP = 9  # adaptive densities are chosen in the eighth
+
+
+class Pause(torch.autograd.Function):
+    """A layer that computes elsewhere: its backward waits, and has a gradient of the weights."""
+
+    @staticmethod
+    def forward(ctx, x: torch.Tensor, weight: nn.Parameter, layer: Paced) -> torch.Tensor:
+        """Waits for half of what the backward takes."""
+        ctx.layer = layer
+        time.sleep(layer.seconds / 2)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        """Waits."""
+        time.sleep(ctx.layer.seconds)
+        return gradient, next(ctx.layer.gradients), None
+
+
+class Paced(nn.Module):
+    """A layer of this many inputs and outputs."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(outputs, inputs))
+        self.seconds = PACE * self.weight.numel()
+        generator = torch.Generator().manual_seed(outputs + dist.get_rank())
+        noise = [torch.randn(outputs, inputs, generator=generator) for _ in range(4)]
+        self.gradients = itertools.cycle(noise)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The input."""
+        return Pause.apply(x, self.weight, self)
 
 
 def network(net: str) -> tuple[nn.Module, tuple[int, ...]]:
     """Returns a model and the shape of one input.
 
-    layers: 1.6 million parameters in five layers of 66 to 787 thousand. demo: tools/demo's net.
+    layers: 1.6 million parameters in five layers of 66 to 787 thousand. paced: the same sizes, and
+    layers that take PACE for a parameter. demo: tools/demo's net.
     """
     torch.manual_seed(0)
     if net == "demo":
@@ -45,6 +82,9 @@ def network(net: str) -> tuple[nn.Module, tuple[int, ...]]:
         from model import ResNet20
 
         return ResNet20(), (1, 8, 8)
+    if net == "paced":
+        sizes = itertools.pairwise(SIZES)
+        return nn.Sequential(*(Paced(*each) for each in sizes)), (1,)
     layers: list[nn.Module] = []
     for before, after in itertools.pairwise(SIZES):
         layers += [nn.Linear(before, after), nn.ReLU()]
@@ -64,7 +104,7 @@ class Way:
         self.net, shape = network(net)
         self.bucket = bucket
         self.elements = sum(each.numel() for each in self.net.parameters())
-        self.x = torch.randn(batch, *shape)
+        self.x = torch.randn(batch, *shape, requires_grad=net == "paced")
         self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.net.parameters(), lr=1e-3)
         self.call: nn.Module = self.net
         self.state: gtopk.SparseState | None = None
@@ -224,7 +264,7 @@ def main() -> None:
     parser.add_argument("--density", type=float, default=0.01)
     parser.add_argument("--ways", nargs="+", help="only these; default: all")
     parser.add_argument("--bucket", type=float, default=0.1, help="bucket_cap_mb of DDP")
-    parser.add_argument("--net", choices=("layers", "demo"), default="layers")
+    parser.add_argument("--net", choices=("layers", "paced", "demo"), default="layers")
     parser.add_argument("--batch", type=int, default=256)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -268,6 +308,17 @@ def main() -> None:
             said = f"{compute + left[name]:9.1f}" if name in left else ""
             told = " ".join(f"{1e3 * each:9.2f}" for each in (*times, *core))
             print(f"{name:24} {told} {said}")
+        if "model" in ways:
+            of_turns = dict(zip(ways, slowest.tolist(), strict=True))
+            for name in ("layer-wise", "adaptive"):
+                pairs = zip(of_turns.get(name, ()), of_turns["model"], strict=False)
+                ratios = sorted(one / other for one, other in pairs)
+                if ratios:
+                    middle = statistics.median(ratios)
+                    print(
+                        f"# {name} over model, turn by turn: median {middle:.2f}, "
+                        f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
+                    )
         print("# of rank 0, medians: on a core, and ready to be while others were")
         print("{:24} {:>9} {:>9} {:>9} {:>9}".format("ms a step", *Threads._fields))
         for name, way in ways.items():
