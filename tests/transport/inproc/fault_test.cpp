@@ -148,7 +148,7 @@ TEST(Kill, AReceiveThatDoesNotConnectIsNotTold) {
   Ranks ranks(2);
   Message call(std::string(8, '.'));
   call.request.connects = false;
-  ranks.port(1).recv(ranks.id(1, 0), 5, call.bytes.data(), 8, call.request);
+  call.recv(ranks.port(1), ranks.id(1, 0), 5);
   EXPECT_FALSE(ranks.port(1).connected(ranks.id(1, 0)));
   ranks.fabric.kill(0);
   ranks.settle_all();
