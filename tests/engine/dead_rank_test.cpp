@@ -70,7 +70,7 @@ struct Work {
         spec = gtopk::broadcast(large[rank], 0);
         break;
       case 5:
-        spec = gtopk::all_gather({rooms[rank].begin(), rooms[rank].end()});
+        spec = gtopk::all_gather(rooms[rank]);
         break;
       case 6:
       case 7:
