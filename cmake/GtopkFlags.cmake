@@ -41,3 +41,30 @@ elseif(GTOPK_SANITIZER STREQUAL "thread")
 elseif(NOT GTOPK_SANITIZER STREQUAL "none")
   message(FATAL_ERROR "GTOPK_SANITIZER is '${GTOPK_SANITIZER}': expected none, address or thread")
 endif()
+
+# gtopk_units(<target> [<folder>...]): where a sanitizer instruments what headers inline, too, all
+# files of the target (of each of these folders) are compiled at once, in a quarter of the time.
+# Names of a folder's files must differ; files with Highway's loops stay apart, as they include
+# themselves.
+function(gtopk_units target)
+  if(GTOPK_SANITIZER STREQUAL "none")
+    return()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
+  # Everything of a unit is in one file: nobody else sees its anonymous namespaces' types.
+  target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
+  if(NOT ARGN)
+    return()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
+  foreach(folder IN LISTS ARGN)
+    file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${folder}/*.cpp")
+    foreach(source IN LISTS sources)
+      file(STRINGS "${source}" loops REGEX "foreach_target")
+      if(NOT loops)
+        set_source_files_properties("${source}" TARGET_DIRECTORY ${target}
+                                    PROPERTIES UNITY_GROUP "${folder}")
+      endif()
+    endforeach()
+  endforeach()
+endfunction()

@@ -103,13 +103,13 @@ Json json_of(const FlightEntry& entry, transport::Duration wall) {
 }
 
 /// The newest remembered collective of a group in each state, or -1.
-struct Status {
+struct Latest {
   std::int64_t enqueued = -1;
   std::int64_t started = -1;
   std::int64_t completed = -1;
 };
 
-void note(Status& status, const FlightEntry& entry) {
+void note(Latest& status, const FlightEntry& entry) {
   const auto sequence = static_cast<std::int64_t>(entry.sequence);
   status.enqueued = std::max(status.enqueued, sequence);
   if (entry.started) {
@@ -123,7 +123,7 @@ void note(Status& status, const FlightEntry& entry) {
 }  // namespace
 
 std::string json_of(const std::vector<FlightEntry>& entries, transport::Duration wall) {
-  std::map<std::string, std::pair<const GroupIdentity*, Status>> groups;
+  std::map<std::string, std::pair<const GroupIdentity*, Latest>> groups;
   Json records = Json::array();
   for (const FlightEntry& entry : entries) {
     auto& [group, status] = groups[entry.group->name];
