@@ -142,7 +142,7 @@ def check_what_does_not_fit_is_named_on_every_rank(me: Rank) -> None:
     for which, state in (("half", whole.state), ("half", training.state)):
         with pytest.raises((FileNotFoundError, RuntimeError), match="shard-1-of-2"):
             gtopk.load(state, path / which)
-    with pytest.raises(FileNotFoundError, match="checkpoints of 2 and of 3 shards"):
+    with pytest.raises(FileNotFoundError, match="given those of 2 and of 3 shards"):
         gtopk.load(whole.state, path / "both")
     after = training.state.state_dict()["residuals"]
     assert all(torch.equal(before[name], after[name]) for name in before)
