@@ -12,7 +12,8 @@ from ranks import WATCHDOG, environment, run_script
 pytestmark = pytest.mark.loopback
 
 ALONE = """
-import os, sys
+import os, sys, warnings
+warnings.filterwarnings("ignore", "This process .* is multi-threaded")  # Python 3.12's, of any fork
 import torch, torch.distributed as dist
 dist.init_process_group("gtopk", store=dist.HashStore(), rank=0, world_size=1)
 dist.all_reduce(torch.ones(3))

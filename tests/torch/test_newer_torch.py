@@ -263,11 +263,19 @@ def changes_ranks(me: Rank) -> None:
     handles = [me.store.get(f"handle/{rank}").decode() for rank in range(me.size)]
     assert len(set(handles)) == me.size
 
+    store = own_client(me)
+
     def again(uuid: int, some: list[str] | set[str]) -> None:
         dist.distributed_c10d._reconfigure(uuid, some).wait()
 
+    def all_have(done: str) -> None:
+        """A rank that is reconfigured aborts what others have not ended yet."""
+        store.set(f"{done}/{me.rank}", "")
+        store.wait([f"{done}/{rank}" for rank in range(me.size)])
+
     again(1, handles)
     assert (group.rank(), group.size(), counts(group)) == (me.rank, 3, 3)
+    all_have("counted three")
     if me.rank < 2:  # rank 2 is lost
         again(2, [handles[1], handles[0]])
         assert (group.rank(), group.size(), counts(group)) == (1 - me.rank, 2, 2)
@@ -276,6 +284,7 @@ def changes_ranks(me: Rank) -> None:
         with pytest.raises(ValueError, match="none of them this rank's"):
             again(3, handles[2:])
         assert counts(group) == 2
+    all_have("counted two")
     again(4, set(handles))  # and comes back
     ranks = sorted(range(3), key=lambda rank: handles[rank])
     assert (group.rank(), group.size(), counts(group)) == (ranks.index(me.rank), 3, 3)
