@@ -35,12 +35,12 @@ namespace gtopk {
 
 /// `rooms`: one buffer per rank, of any sizes, the same on all ranks, and of one type, which is
 /// compared as above; this rank's own holds its elements on entry.
-[[nodiscard]] Collective all_gather(Buffers rooms);
+[[nodiscard]] Collective all_gather(const Buffers& rooms);
 
 /// `parts`: one per rank, in order, of any sizes, the same on all ranks, and of one type; not
 /// modified. `output` gets the reduction of part `rank` and has its size; it may be that part
 /// itself. `factor` as above.
-[[nodiscard]] Collective reduce_scatter(ConstBuffers parts, Buffer output,
+[[nodiscard]] Collective reduce_scatter(const ConstBuffers& parts, Buffer output,
                                         ReduceOp op = ReduceOp::kSum, double factor = 1);
 
 /// Reduces `data` to the root, in place; other ranks' data is not modified. `factor` as above.
@@ -50,17 +50,17 @@ namespace gtopk {
 /// Sends each rank's elements, any number of one type, to the root. `rooms`: on the root one buffer
 /// per rank, of the size which that rank sends; empty elsewhere. The root's own may be `data`
 /// itself, and must be on a device.
-[[nodiscard]] Collective gather(ConstBuffer data, Buffers rooms, std::uint32_t root);
+[[nodiscard]] Collective gather(ConstBuffer data, const Buffers& rooms, std::uint32_t root);
 
 /// Sends each of the root's parts, of any sizes and one type, to its rank. `parts`: on the root one
 /// per rank; empty elsewhere. `room` has the size of this rank's part; on the root it may be that
 /// part itself, and must be on a device.
-[[nodiscard]] Collective scatter(ConstBuffers parts, Buffer room, std::uint32_t root);
+[[nodiscard]] Collective scatter(const ConstBuffers& parts, Buffer room, std::uint32_t root);
 
 /// Sends `parts[r]`, of any size, to rank r and receives into `rooms[r]`, which has the size of
 /// what r sends to this rank; all of one type. Parts and rooms must not overlap, except that this
 /// rank's own room may be its part itself, and must be on a device.
-[[nodiscard]] Collective all_to_all(ConstBuffers parts, Buffers rooms);
+[[nodiscard]] Collective all_to_all(const ConstBuffers& parts, const Buffers& rooms);
 
 /// Completes when every rank has called it and this rank's earlier collectives have ended.
 [[nodiscard]] Collective barrier();

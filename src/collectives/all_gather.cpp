@@ -35,7 +35,7 @@ void check_rooms(std::span<const Bytes> rooms, const GroupShape& group) {
 
 }  // namespace
 
-Collective all_gather(Buffers rooms) {
+Collective all_gather(const Buffers& rooms) {
   const DataType dtype = collectives::type_of_all("all_gather", rooms);
   Collective collective;
   collective.name = "all_gather";

@@ -97,7 +97,7 @@ void check_parts(const Parts& parts, const GroupShape& group) {
 
 }  // namespace
 
-Collective all_to_all(ConstBuffers parts, Buffers rooms) {
+Collective all_to_all(const ConstBuffers& parts, const Buffers& rooms) {
   const DataType sent = collectives::type_of_all("all_to_all", parts);
   const DataType dtype = collectives::type_of_all(
       "all_to_all", rooms, parts.empty() ? std::nullopt : std::optional(sent));

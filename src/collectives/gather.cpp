@@ -117,7 +117,7 @@ Lengths lengths(const auto& spans) {
 
 }  // namespace
 
-Collective gather(ConstBuffer data, Buffers rooms, std::uint32_t root) {
+Collective gather(ConstBuffer data, const Buffers& rooms, std::uint32_t root) {
   const DataType dtype = collectives::type_of_all("gather", rooms, data.dtype);
   const ConstBytes sent = data.bytes();
   Collective collective;
@@ -138,7 +138,7 @@ Collective gather(ConstBuffer data, Buffers rooms, std::uint32_t root) {
   return collective;
 }
 
-Collective scatter(ConstBuffers parts, Buffer room, std::uint32_t root) {
+Collective scatter(const ConstBuffers& parts, Buffer room, std::uint32_t root) {
   const DataType dtype = collectives::type_of_all("scatter", parts, room.dtype);
   const Bytes received = room.bytes();
   Collective collective;

@@ -99,7 +99,7 @@ void check_parts(std::span<const Segment> parts, Segment output, const GroupShap
 
 }  // namespace
 
-Collective reduce_scatter(ConstBuffers parts, Buffer output, ReduceOp op, double factor) {
+Collective reduce_scatter(const ConstBuffers& parts, Buffer output, ReduceOp op, double factor) {
   const DataType dtype = collectives::type_of_all("reduce_scatter", parts, output.dtype);
   collectives::check_reduction(dtype, op, factor);
   Collective collective;

@@ -269,9 +269,8 @@ WorkPointer GtopkBackend::reduce_scatter_tensor_coalesced(std::vector<at::Tensor
                                              "gtopk:reduce_scatter_tensor_coalesced", inputs,
                                              std::move(at), outputs);
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(
-        coalesced(gtopk::reduce_scatter(std::move(parts), own, op, factor), sizes_of(outputs)),
-        std::move(call));
+    communicator.run(coalesced(gtopk::reduce_scatter(parts, own, op, factor), sizes_of(outputs)),
+                     std::move(call));
   });
 }
 

@@ -138,7 +138,7 @@ WorkPointer GtopkBackend::reduce_scatter(std::vector<at::Tensor>& outputs,
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::REDUCE_SCATTER, "gtopk:reduce_scatter",
                                              inputs[0], std::move(at), outputs);
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(gtopk::reduce_scatter(std::move(parts), result.buffer(type), op, factor),
+    communicator.run(gtopk::reduce_scatter(parts, result.buffer(type), op, factor),
                      std::move(call));
   });
 }
@@ -191,7 +191,7 @@ WorkPointer GtopkBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                              std::vector{input}, std::vector{sent, received},
                                              std::vector{output});
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(all_to_all(std::move(parts), std::move(rooms)), std::move(call));
+    communicator.run(all_to_all(parts, rooms), std::move(call));
   });
 }
 
@@ -222,7 +222,7 @@ WorkPointer GtopkBackend::alltoall(std::vector<at::Tensor>& outputs,
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLTOALL, "gtopk:all_to_all", inputs,
                                              std::move(at), outputs);
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(all_to_all(std::move(parts), std::move(rooms)), std::move(call));
+    communicator.run(all_to_all(parts, rooms), std::move(call));
   });
 }
 
@@ -270,9 +270,8 @@ WorkPointer GtopkBackend::gather(std::vector<std::vector<at::Tensor>>& outputs,
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::GATHER, "gtopk:gather", inputs,
                                              std::move(at), list);
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(
-        gtopk::gather(data, std::move(rooms), static_cast<std::uint32_t>(opts.rootRank)),
-        std::move(call));
+    communicator.run(gtopk::gather(data, rooms, static_cast<std::uint32_t>(opts.rootRank)),
+                     std::move(call));
   });
 }
 
@@ -318,9 +317,8 @@ WorkPointer GtopkBackend::scatter(std::vector<at::Tensor>& outputs,
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::SCATTER, "gtopk:scatter", list,
                                              std::move(at), outputs);
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(
-        gtopk::scatter(std::move(parts), into, static_cast<std::uint32_t>(opts.rootRank)),
-        std::move(call));
+    communicator.run(gtopk::scatter(parts, into, static_cast<std::uint32_t>(opts.rootRank)),
+                     std::move(call));
   });
 }
 

@@ -119,7 +119,7 @@ TEST_P(Ranks, AllGatherCollectsEveryRanksBytesInOrder) {
     InprocRanks ranks(size, network(bytes));
     const auto endings = ranks.run([&](std::uint32_t rank) {
       std::vector<std::span<std::byte>> rooms(data[rank].begin(), data[rank].end());
-      return gtopk::all_gather(std::move(rooms));
+      return gtopk::all_gather(rooms);
     });
     for (std::uint32_t rank = 0; rank < size; ++rank) {
       ASSERT_TRUE(endings[rank]->good()) << endings[rank]->text();

@@ -134,7 +134,7 @@ class Ranks {
         for (std::size_t part = 0; part < size; ++part) {
           rooms.push_back(std::span(tensor).subspan(part * d, d));
         }
-        specs.push_back(gtopk::all_gather(std::move(rooms)));
+        specs.push_back(gtopk::all_gather(rooms));
       }
       specs.back().timeout = std::chrono::seconds(30);
       specs.back().done = [&ended](const std::exception_ptr& error) { ended += error ? 0 : 1; };

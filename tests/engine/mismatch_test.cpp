@@ -215,7 +215,7 @@ TEST(MismatchedCollectives, OfAnyTwoKindsAreAnErrorOnEveryRank) {
          for (std::uint32_t i = 0; i < ranks.size(); ++i) {
            rooms.emplace_back(one_room(memory, 50));
          }
-         return gtopk::all_gather(std::move(rooms));
+         return gtopk::all_gather(rooms);
        }},
       {"all_gather(bytes=50, dtype=bfloat16)",
        [&](InprocRanks& ranks, auto, auto& memory) {
