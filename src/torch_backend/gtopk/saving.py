@@ -144,7 +144,7 @@ def _found(state: SparseState, path: str, *, strict: bool) -> dict[str, Any]:
     if state.shard is not None and state.cuts is None:
         raise NotImplementedError(
             f"gtopk: {path} holds what other shards saved, and parameters that are sharded in more "
-            "than one dimension are not cut anew yet"
+            "than one dimension cannot be cut for other shards"
         )
 
     def read(each: str) -> dict[str, Any]:
