@@ -29,7 +29,8 @@ constexpr std::size_t kCount = 5000;  // long messages: 20,000 bytes
 Values values(std::uint32_t from, std::uint32_t to) {
   Values made(kCount);
   for (std::size_t i = 0; i < kCount; ++i) {
-    made[i] = static_cast<std::int32_t>(i * 7 + from * 100'003 + to * 1'000'033);
+    made[i] = static_cast<std::int32_t>(i * 7 + std::size_t{from} * 100'003 +
+                                        std::size_t{to} * 1'000'033);
   }
   return made;
 }
