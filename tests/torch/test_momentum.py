@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
 import itertools
 import math
 
@@ -48,21 +50,23 @@ class Simulation:
         self.residuals = [torch.zeros(D, dtype=wide) for _ in range(ranks)]
         self.nesterov = nesterov
 
-    def step(self, gradients: list[torch.Tensor], algorithm: str, put_back: str) -> torch.Tensor:
+    def step(
+        self, gradients: list[torch.Tensor], algorithm: str, put_back: str, k: int = K
+    ) -> torch.Tensor:
         given = []
         for i, g in enumerate(gradients):
             self.momenta[i] = u = torch.add(g, self.momenta[i], alpha=0.9)
             given.append(torch.add(g, u, alpha=0.9) if self.nesterov else u)
         large = [c[:D].to(g.dtype) for c, g in zip(given, gradients, strict=True)]
         outcome = reference.sparse_all_reduce(
-            large, self.residuals, K, algorithm, put_back, average=True
+            large, self.residuals, k, algorithm, put_back, average=True
         )
         for u, c, residual in zip(self.momenta, large, self.residuals, strict=True):
             if algorithm == "dense":
                 continue
             acc = (c.to(residual.dtype) + residual).abs()
             sent = torch.zeros(D, dtype=torch.bool)
-            sent[acc.argsort(descending=True, stable=True)[:K]] = True
+            sent[acc.argsort(descending=True, stable=True)[:k]] = True
             u[:D][sent & (outcome.tensor != 0) if put_back == "own" else sent] = 0
         self.residuals = outcome.residuals
         small = torch.stack([c[D:] for c in given]).mean(0)
@@ -103,6 +107,66 @@ def check_fifty_steps_are_those_of_the_paper(me: Rank) -> None:
             assert torch.equal(state.momentum("large"), mine[:D])
             assert torch.equal(state.momentum("small"), mine[D:])
             assert torch.equal(state.residual("large"), simulation.residuals[me.rank])
+
+
+def check_fifty_steps_down_a_ladder_with_accumulated_gradients(me: Rank) -> None:
+    """A step is that of the sum of one to three backwards, at the density of its phase."""
+    ladder = [("dense", 3), (0.25, 6), (0.05, 8)]
+    entries = [*([0] * 3), *([D // 4] * 6), *([D // 20] * 8), *([K] * 33)]
+    for ranks in range(1, 5):
+        group = dist.new_group(list(range(ranks)))
+        if me.rank >= ranks:
+            continue
+        model = Linear(torch.float32)
+        ddp = DistributedDataParallel(model, process_group=group)
+        state = gtopk.attach(ddp, density=K / D, momentum=0.9, warmup=ladder, min_numel=100)
+        simulation = Simulation(ranks, torch.float32, nesterov=False)
+        for step, k in enumerate(entries):
+            passes = range(3 * step, 3 * step + 1 + step % 3)
+            sums = [
+                functools.reduce(
+                    torch.add, [gradient(rank, each, torch.float32) for each in passes]
+                )
+                for rank in range(ranks)
+            ]
+            model.zero_grad()
+            for each in passes:
+                with ddp.no_sync() if each < passes[-1] else contextlib.nullcontext():
+                    ddp(gradient(me.rank, each, torch.float32)).backward()
+            expected = simulation.step(sums, "gtopk" if k else "dense", "own", k or K)
+            seen = torch.cat([model.large.grad, model.small.grad])
+            assert torch.equal(seen[:D], expected[:D]), (ranks, step)
+            assert torch.allclose(seen[D:], expected[D:], rtol=1e-5, atol=1e-5)
+        assert state.step == 50
+        assert torch.equal(state.momentum("large"), simulation.momenta[me.rank][:D])
+        assert torch.equal(state.residual("large"), simulation.residuals[me.rank])
+
+
+def check_momentum_and_residual_are_masked_at_what_was_delivered(me: Rank) -> None:
+    """SketchedSGD's update: where the sum's heavy hitters were delivered, both are zero, on all
+    ranks; elsewhere both go on. true-topk, which it approximates, alike.
+    """
+    for algorithm in ("sketch", "true-topk"):
+        model = Linear(torch.float32)
+        ddp = DistributedDataParallel(model)
+        state = gtopk.attach(ddp, K / D, momentum=0.9, algorithm=algorithm, min_numel=100)
+        momenta = [torch.zeros(D) for _ in range(me.size)]
+        residuals = [torch.zeros(D) for _ in range(me.size)]
+        for step in range(50):
+            every = [gradient(rank, step, torch.float32) for rank in range(me.size)]
+            model.zero_grad()
+            ddp(every[me.rank]).backward()
+            delivered = model.large.grad != 0
+            assert 0 < delivered.sum() <= K
+            momenta = [torch.add(g[:D], u, alpha=0.9) for g, u in zip(every, momenta, strict=True)]
+            residuals = [u + r for u, r in zip(momenta, residuals, strict=True)]
+            mean = torch.stack(residuals).mean(0)
+            expected = torch.where(delivered, mean, 0)
+            torch.testing.assert_close(model.large.grad, expected, rtol=1e-5, atol=1e-5)
+            for each in (*momenta, *residuals):
+                each[delivered] = 0
+            assert torch.equal(state.momentum("large"), momenta[me.rank]), (algorithm, step)
+            assert torch.equal(state.residual("large"), residuals[me.rank]), (algorithm, step)
 
 
 def check_a_dense_phase_is_sgd_with_momentum(me: Rank) -> None:
