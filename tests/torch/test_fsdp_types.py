@@ -5,6 +5,7 @@ beside the same trained densely over gloo.
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -33,6 +34,7 @@ MIXES = [
     for output in ((None, SINGLE) if param else (None,))
 ]
 STEPS = 2
+NORM = 0.05
 
 
 def over_gloo(shape: tuple[int, ...], names: tuple[str, ...]) -> DeviceMesh:
@@ -212,16 +214,53 @@ def check_tensor_parallelism(me: Rank, shards: int = 1) -> None:
         assert torch.equal(*parts)
     selected = {each.name for unit in sparse.state.units for each in unit.large}
     assert selected == {"0.weight", "2.weight"}
-    with pytest.raises(NotImplementedError, match=r"clip_norm=\) with parameters that are sharded"):
-        Parallel(mesh, clip_norm=1.0)
-    dist.barrier()
+
+
+def check_the_norm_under_tensor_parallelism(me: Rank, shards: int = 1) -> None:
+    """All of it is sent: the mean of the replicas' gradients, each clipped at c / sqrt(2)."""
+    mesh = init_device_mesh("cpu", (2, shards, 2), mesh_dim_names=("replicate", "shard", "tensor"))
+    for clip in ("model", "unit"):
+        training = Parallel(mesh, density=1.0, clip_norm=NORM, clip=clip)
+        alone = normed()
+        optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
+        # Both modules that fully_shard was called on: parameters of the one, and all others.
+        parts = [[*alone.parameters()]]
+        if clip == "unit":
+            inner = [*alone[2].parameters()]
+            parts = [inner, [each for each in parts[0] if not any(each is one for one in inner)]]
+        for step in range(3):
+            of_replicas = []
+            for replica in range(2):
+                alone.zero_grad()
+                for own in range(shards * replica, shards * replica + shards):
+                    (loss_of(alone, batch(own, step)) / shards).backward()
+                for part in parts:
+                    norm = nn.utils.clip_grad_norm_(part, NORM / math.sqrt(2))
+                    assert norm > NORM / math.sqrt(2)
+                of_replicas.append([each.grad.clone() for each in alone.parameters()])
+            for each, one, other in zip(alone.parameters(), *of_replicas, strict=True):
+                each.grad = (one + other) / 2
+            optimizer.step()
+            training.step(step)
+            whole = training.whole()
+            for name, expected in alone.state_dict().items():
+                torch.testing.assert_close(whole[name], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_on_four_ranks(four: RankSet, check) -> None:
     four.run(check)
 
 
+PARALLEL = (check_tensor_parallelism, check_the_norm_under_tensor_parallelism)
+
+
+@pytest.mark.parametrize("parallel", PARALLEL)
+def test_tensor_parallelism_on_four_ranks(four: RankSet, parallel) -> None:
+    four.run(parallel)
+
+
 @pytest.mark.long
 def test_tensor_parallelism_and_shards_on_eight_ranks() -> None:
     with RankSet(8) as ranks:
-        ranks.run(check_tensor_parallelism, 2)
+        for parallel in PARALLEL:
+            ranks.run(parallel, 2)

@@ -13,34 +13,35 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from gtopk.exchange import ExactBucket, Exchange
 
 
 def clip(
     exchanges: Sequence[Exchange],
+    norm: float,
     clip_norm: float,
     ranks: int,
     exact: Sequence[ExactBucket] = (),
-    scale: float = 1.0,
-    whole: Callable[[float], float] = float,
 ) -> None:
-    """Scale the gradients of all of these, together, down to ``clip_norm / sqrt(ranks)``.
+    """Scale the gradients of all of these, whose norm is this, to ``clip_norm / sqrt(ranks)``.
 
-    The norm is that of all their elements, in double. One that is not finite clips nothing: such a
-    step does not happen. exact: sparse COO gradients, still multiplied by `scale`. whole: makes of
-    these gradients' norm that of a rank's, where other ranks hold the rest.
+    A shorter norm, or one that is not finite, clips nothing: such a step does not happen. exact:
+    sparse COO gradients.
     """
-    pieces = [piece for each in exchanges for piece in (*each.large, each.small) if piece.numel()]
-    norms = [torch.linalg.vector_norm(piece, dtype=torch.float64).item() for piece in pieces]
-    norms += [each.norm() / scale for each in exact]
-    norm, most = whole(math.hypot(*norms)), clip_norm / math.sqrt(ranks)
+    most = clip_norm / math.sqrt(ranks)
     if not math.isfinite(norm) or norm <= most:
         return
-    for piece in pieces:
-        piece.mul_(most / norm)
     for each in exchanges:
+        for piece in (*each.large, each.small):
+            piece.mul_(most / norm)
         each.clipped = most / norm
     for apart in exact:
         apart.multiply(most / norm)
+
+
+def norm_of(pieces: Iterable[torch.Tensor]) -> float:
+    """Return the norm of all elements of these, in double."""
+    norms = [torch.linalg.vector_norm(each, dtype=torch.float64) for each in pieces]
+    return math.hypot(*(each.item() for each in norms))

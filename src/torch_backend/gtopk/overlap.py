@@ -12,6 +12,7 @@ future is completed: its callbacks run users' code.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from torch.distributed import AllreduceOptions, ReduceOp
 from gtopk import _native
 from gtopk.advice import warn_of_dear_phases
 from gtopk.choices import wire_named
-from gtopk.clipping import clip
+from gtopk.clipping import clip, norm_of
 from gtopk.collectives import ACCUMULATION
 from gtopk.diagnosis import Probe
 from gtopk.exchange import Exchange, Note
@@ -164,9 +165,9 @@ class Overlap:
             return ready, exact
         if config.clip == "unit":
             for exchange in ready:
-                clip([exchange], config.clip_norm, ranks, whole=self._whole_norm)
+                clip([exchange], self._norm([exchange]), config.clip_norm, ranks)
             for each in exact:
-                clip([], config.clip_norm, ranks, [each], self._scale)
+                clip([], self._norm([], [each]), config.clip_norm, ranks, [each])
             return ready, exact
         self._held += ready
         self._held_exact += exact
@@ -174,12 +175,13 @@ class Overlap:
         if len(self._held) + len(self._held_exact) < wanted:
             return [], []
         ready, exact, self._held, self._held_exact = self._held, self._held_exact, [], []
-        clip(ready, config.clip_norm, ranks, exact, self._scale)
+        clip(ready, self._norm(ready, exact), config.clip_norm, ranks, exact)
         return ready, exact
 
-    def _whole_norm(self, norm: float) -> float:
-        """Return the norm of a gradient of which this rank's part has `norm`: it has all of it."""
-        return norm
+    def _norm(self, exchanges: Sequence[Exchange], exact: Sequence[ExactBucket] = ()) -> float:
+        """Return the norm of the gradients of all of these, without the loss scale."""
+        norms = [norm_of([*each.large, each.small]) for each in exchanges]
+        return math.hypot(*norms, *(each.norm() / self._scale for each in exact))
 
     def _check_new(self, layout: Layout, why: str) -> None:
         """Raise RuntimeError if a gradient has arrived before."""

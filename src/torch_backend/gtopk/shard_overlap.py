@@ -1,7 +1,7 @@
 """Gradients of shards in the buffers of FSDP2's modules, each of which is a unit.
 
-FSDP calls a module's hook between its reduce-scatter and what it makes of the result. Which
-parameters a module reduces, and in which order, is read from FSDP's private state.
+FSDP calls a module's hook between its reduce-scatter and what it makes of the result. What it does
+not tell a hook is fsdp_groups.py's.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from gtopk.clipping import clip
+from gtopk.clipping import clip, norm_of
 from gtopk.collectives import ACCUMULATION
 from gtopk.fingerprint import check_alike
+from gtopk.fsdp_groups import divides, has_hooks, stays_a_view
 from gtopk.overlap import Overlap
 from gtopk.places import layout_of
 
@@ -23,12 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from gtopk.exchange import ExactBucket, Exchange
+    from gtopk.fsdp_groups import FsdpGroup
     from gtopk.overlapped import State
     from gtopk.places import Place
     from gtopk.units import Unit
-
-# FSDP2's group of a module's parameters, which is private in torch.
-FsdpGroup = Any
 
 _OTHER_MODULES = (
     "the replicas did not reduce the same modules in the same order",
@@ -65,14 +64,15 @@ class ShardOverlap(Overlap):
         groups: Sequence[FsdpGroup],
         names: Mapping[int, str],
         shards: Sequence[dist.ProcessGroup],
+        copies: Mapping[str, int],
         *,
         finds_unused: bool = False,
     ) -> None:
         """Take the units, and the group of FSDP's that each is made of.
 
         names: the sharded parameters', by id; shards: groups of the ranks that hold the others, one
-        for each dimension in which a parameter is sharded; finds_unused: whether replicas may use
-        different modules.
+        for each dimension in which a parameter is sharded; copies: how many ranks of a replica hold
+        the same shard of a parameter; finds_unused: whether replicas may use different modules.
         """
         self._groups = groups
         self._parameters = [
@@ -85,6 +85,7 @@ class ShardOverlap(Overlap):
         ]
         self._named = names
         self._shards = shards
+        self._copies = copies
         self._aside: list[_Aside] = []
         self._came: list[int] = []
         self._finite = True  # on this rank, in this backward
@@ -150,9 +151,10 @@ class ShardOverlap(Overlap):
         self._came.append(index)
         self._check(index, output, names)
         self._check_new(layout, "in one backward: a module was called twice, or a backward raised")
-        if not self._divides(index, output):
+        group = self._groups[index]
+        if not divides(group, output):
             divisor = 1.0
-        at_once = math.isnan(divisor) or self._has_hooks(index)
+        at_once = math.isnan(divisor) or has_hooks(group)
         whole = len(names) == len(self._orders[index])
         late = self._gate is not None or self._waits_for_norm or self._finds_unused
         if at_once and (late or not whole):
@@ -167,7 +169,7 @@ class ShardOverlap(Overlap):
                 "gradient is accumulated, or is divided by FSDP in a way that this version of "
                 f"torch does not tell, which is not implemented together with {what}"
             )
-        if not at_once and not (whole and divisor == 1 and self._stays_a_view(index, output)):
+        if not at_once and not (whole and divisor == 1 and stays_a_view(group, output)):
             output = self._set_aside(index, output, names, divisor)
         self._take(layout, output)
         if at_once:
@@ -360,13 +362,21 @@ class ShardOverlap(Overlap):
             return
         assert self._backend is not None
         assert self._state.config.clip_norm is not None
-        clip(held, self._state.config.clip_norm, self._backend.size(), whole=self._whole_norm)
+        clip(held, self._norm(held), self._state.config.clip_norm, self._backend.size())
         for exchange in held:
             self._start(exchange)
 
-    def _whole_norm(self, norm: float) -> float:
-        """Return the norm over all shards, of which this rank's has `norm`."""
-        square = torch.tensor([norm * norm], dtype=torch.float64, device=self._device)
+    def _norm(self, exchanges: Sequence[Exchange], exact: Sequence[ExactBucket] = ()) -> float:
+        """Return the norm over all shards; what several ranks hold counts once. Collective."""
+        norms = []
+        for each in exchanges:
+            small = self._state.units[each.index].small
+            norms.append(norm_of(each.large))
+            for parameter, piece in zip(
+                small, each.small.split([one.numel for one in small]), strict=True
+            ):
+                norms.append(norm_of([piece]) / math.sqrt(self._copies[parameter.name]))
+        square = torch.tensor([math.hypot(*norms) ** 2], dtype=torch.float64, device=self._device)
         for group in self._shards:
             dist.all_reduce(square, group=group)
         return math.sqrt(square.item())
@@ -419,24 +429,3 @@ class ShardOverlap(Overlap):
                 "for this version of torch"
             )
         return [self._named[id(each.sharded_param)] for each in parameters]
-
-    def _divides(self, index: int, output: torch.Tensor) -> bool:
-        """Whether FSDP divides the results when the hook has returned."""
-        sums = getattr(self._groups[index], "force_sum_reduction_for_comms", True)
-        return bool(sums) or output.dtype not in (torch.float32, torch.bfloat16)
-
-    def _has_hooks(self, index: int) -> bool:
-        """Whether FSDP calls users' hooks with the results before the backward has ended."""
-        return any(
-            getattr(each.sharded_param, "_post_accumulate_grad_hooks", None)
-            for each in self._groups[index].fsdp_params
-        )
-
-    def _stays_a_view(self, index: int, output: torch.Tensor) -> bool:
-        """Whether FSDP only lets each .grad be a view of the result."""
-        return not any(
-            each.sharded_param.dtype != output.dtype
-            or each.sharded_param.grad is not None
-            or each.offload_to_cpu
-            for each in self._groups[index].fsdp_params
-        )

@@ -6,9 +6,9 @@ other, each padded with zeros to the size of the largest shard.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -17,13 +17,15 @@ from gtopk.collectives import ACCUMULATION, check_tensor
 from gtopk.config import Share
 from gtopk.cuts import Cut
 from gtopk.fingerprint import Line, check_alike
-from gtopk.shard_overlap import FsdpGroup, ShardOverlap
+from gtopk.fsdp_groups import check_ended, sharded_modules
+from gtopk.shard_overlap import ShardOverlap
 from gtopk.state import SparseState
 from gtopk.units import Parameter, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from gtopk.fsdp_groups import FsdpGroup
     from gtopk.overlap import Overlap
     from gtopk.parameters import NamedParameters
 
@@ -65,10 +67,11 @@ def fsdp_hook(
             each backward. If a replica uses no module at all, the others still time out.
         arguments: the other arguments of SparseState, except unit and group. Replicas take the
             place of ranks. clip_norm: a replica's gradient, the mean over its shards, is clipped to
-            c / sqrt(replicas), by the norm over all shards. scaler: if one unit is not finite, on
-            any rank of any shard, none happens; values whose sum over the replicas might overflow
-            count as not finite. Both take an all-reduce of one number over the shards for each
-            backward (with clip="unit" for each unit), and scaler another one over the replicas.
+            c / sqrt(replicas), by the norm over all shards; what several ranks of a replica hold
+            (tensor parallelism) counts once. scaler: if one unit is not finite, on any rank of any
+            shard, none happens; values whose sum over the replicas might overflow count as not
+            finite. Both take an all-reduce of one number over the shards for each backward (with
+            clip="unit" for each unit), and scaler another one over the replicas.
 
     Returns:
         The state. Residuals belong to this rank's shards: load ``state.state_dict()`` on the same
@@ -81,8 +84,8 @@ def fsdp_hook(
             states of the shards differ; and as SparseState.
         RuntimeError: `model` has such a hook already. Later, from a forward after a backward that
             raised, as FSDP2 itself does not recover from that.
-        NotImplementedError: scaler= and clip_norm= if modules are sharded over different ranks,
-            clip_norm= if they are sharded in more than one dimension; and as SparseState.
+        NotImplementedError: scaler= and clip_norm= if modules are sharded over different ranks;
+            and as SparseState.
     """
     for name in ("unit", "group"):
         if name in arguments:
@@ -90,7 +93,7 @@ def fsdp_hook(
     group = (
         replicate_group if isinstance(replicate_group, dist.ProcessGroup) else _of(replicate_group)
     )
-    modules = _sharded_modules(model)
+    modules = sharded_modules(model)
     names = {id(each): name for name, each in model.named_parameters()}
     state = ShardState(modules, names, group, density, arguments, find_unused_modules)
     overlap = state.overlap
@@ -106,7 +109,7 @@ def fsdp_hook(
     for index, (module, _) in enumerate(modules):
         module.set_all_reduce_hook(overlap.hook(index))
     states = [module._get_fsdp_state() for module, _ in modules]  # type: ignore[operator]
-    model.register_forward_pre_hook(lambda _, __: _check_ended(states), prepend=True)
+    model.register_forward_pre_hook(lambda _, __: check_ended(states), prepend=True)
     return state
 
 
@@ -168,11 +171,6 @@ class ShardState(SparseState):
                     f"gtopk: fsdp_hook({asked[0]}=) with modules that are sharded over different "
                     f"ranks is not implemented: {self._mesh} and {mesh}"
                 )
-        if "clip_norm" in asked and self._mesh.ndim > 1:
-            raise NotImplementedError(
-                "gtopk: fsdp_hook(clip_norm=) with parameters that are sharded in "
-                f"{self._mesh.ndim} dimensions is not implemented: {self._mesh}"
-            )
 
     def _cut(self) -> dict[str, Cut] | None:
         """Say how parameters are cut; None in more than one dimension."""
@@ -191,9 +189,13 @@ class ShardState(SparseState):
             self._unit_of([each for each in group.fsdp_params if each.sharded_param.requires_grad])
             for group in groups
         )
+        copies = {
+            name: _copies_of(each, self._mesh)
+            for name, each in self._rated(named_parameters).items()
+        }
         shards = _groups_of(self._mesh)
         overlap = ShardOverlap(
-            self, units, groups, self._names, shards, finds_unused=self._finds_unused
+            self, units, groups, self._names, shards, copies, finds_unused=self._finds_unused
         )
         return units, overlap
 
@@ -218,7 +220,7 @@ class ShardState(SparseState):
                 dtype = ACCUMULATION[dtype]
             numel = each.padded_sharded_param_size.numel()
             described.append(Parameter(name, (numel,), dtype, local.device))
-            if _is_copied(each.sharded_param, self._mesh):
+            if _copies_of(each.sharded_param, self._mesh) > 1:
                 copied.add(name)
         self.config.check_parameters(described)
         least = self.config.min_numel
@@ -230,18 +232,6 @@ class ShardState(SparseState):
         )
 
 
-def _check_ended(states: Sequence[Any]) -> None:
-    """Before a forward: raise RuntimeError if the last backward broke off."""
-    if not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
-        return
-    contexts = [each._state_ctx for each in states]
-    if any(getattr(each, "post_backward_final_callback_queued", False) for each in contexts):
-        raise RuntimeError(
-            "gtopk: the last backward raised, after which FSDP2 reduces no gradients, and replicas "
-            "would diverge: create the model again, and load the last checkpoint"
-        )
-
-
 def _of(mesh: DeviceMesh) -> dist.ProcessGroup:
     if getattr(mesh, "ndim", None) != 1:
         raise ValueError(
@@ -249,37 +239,6 @@ def _of(mesh: DeviceMesh) -> dist.ProcessGroup:
             f"{mesh!r:.100}"
         )
     return mesh.get_group()
-
-
-def _sharded_modules(model: nn.Module) -> list[tuple[nn.Module, FsdpGroup]]:
-    """Return the modules whose gradients FSDP2 reduces, last first, with FSDP's groups."""
-    from torch.distributed.fsdp import FSDPModule
-
-    found = []
-    for name, module in model.named_modules():
-        if not isinstance(module, FSDPModule):
-            continue
-        group = module._get_fsdp_state()._fsdp_param_group
-        if group is None or not any(each.sharded_param.requires_grad for each in group.fsdp_params):
-            continue
-        if group._is_hsdp:
-            raise ValueError(
-                f"gtopk: module '{name}' is replicated by FSDP itself (a mesh of two dimensions), "
-                "which reduces densely before any hook: give fully_shard the mesh of the shards "
-                'alone, mesh["shard"], and fsdp_hook that of the replicas'
-            )
-        if group._all_reduce_hook is not None:
-            raise RuntimeError(
-                f"gtopk: module '{name}' has an all-reduce hook already: keep using the state that "
-                "the earlier fsdp_hook returned"
-            )
-        found.append((module, group))
-    if not found:
-        raise ValueError(
-            "gtopk: fsdp_hook takes a model that fully_shard was called on (FSDP2), with "
-            f"parameters that require a gradient; given {type(model).__name__}"
-        )
-    return found[::-1]
 
 
 def _widest(group: FsdpGroup) -> DeviceMesh:
@@ -293,12 +252,12 @@ def _whole_mesh(modules: Sequence[tuple[nn.Module, FsdpGroup]]) -> DeviceMesh:
     return max((_widest(group) for _, group in modules), key=lambda mesh: mesh.ndim)
 
 
-def _is_copied(parameter: Any, whole: DeviceMesh) -> bool:
-    """Whether several ranks of the shards' mesh hold the same elements of the parameter."""
-    if parameter.device_mesh.ndim < whole.ndim:
-        return True
-    sizes = zip(parameter.placements, parameter.device_mesh.shape, strict=True)
-    return any(size > 1 and placement.is_replicate() for placement, size in sizes)
+def _copies_of(parameter: Any, whole: DeviceMesh) -> int:
+    """Return how many ranks of the shards' mesh hold the same elements of the parameter."""
+    mesh = parameter.device_mesh
+    sizes = zip(parameter.placements, mesh.shape, strict=True)
+    copies = math.prod(size for placement, size in sizes if placement.is_replicate())
+    return copies * whole.size() // mesh.size() if mesh.ndim < whole.ndim else copies
 
 
 def _ranks_of(mesh: DeviceMesh) -> list[int]:
