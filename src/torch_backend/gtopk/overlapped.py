@@ -22,12 +22,18 @@ class State(Protocol):
 
     config: Config
     step: int
-    units: tuple[Unit, ...]
     group: dist.ProcessGroup | None
     scaler: Scaler | None
     rates: Rates | None
-    momenta: Momenta
     diagnostics: Diagnostics
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """What one selection covers each."""
+
+    @property
+    def momenta(self) -> Momenta:
+        """What corrects gradients, and is advanced."""
 
     def unit_density(self, index: int) -> Density:
         """Return the density of ``units[index]`` in the next backward."""

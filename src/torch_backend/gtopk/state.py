@@ -1,6 +1,7 @@
 """gtopk.SparseState: residuals and configuration of one model on one rank, keyed by parameter name.
 
-It knows units and residuals; overlap.py knows when gradients arrive and travel.
+It knows arguments and steps; kept.py knows what stays of them, overlap.py when gradients arrive and
+travel.
 """
 
 from __future__ import annotations
@@ -28,15 +29,14 @@ from gtopk.config import Config, Density, Share, Warmup
 from gtopk.cuts import Cut
 from gtopk.diagnosis import Diagnostics
 from gtopk.fingerprint import Line, description
-from gtopk.layers import adapt, units_of_layers
+from gtopk.kept import Kept
+from gtopk.layers import adapt
 from gtopk.momenta import Momenta
 from gtopk.overlap import Overlap
 from gtopk.parameters import NamedParameters, pairs_of, trained_parameters
-from gtopk.pinned import Choice, Pinned
+from gtopk.pinned import Choice
 from gtopk.rates import rates_of
-from gtopk.residuals import Residuals
 from gtopk.scaling import Scaler, check_scaler
-from gtopk.selections import SelectorStates
 from gtopk.units import Parameter, Unit, UnitSize, units_of
 
 
@@ -166,24 +166,31 @@ class SparseState:
         """Which of how many shards of the model this is the state of; None for all of it."""
         self.shard_groups: Sequence[dist.ProcessGroup] = ()  # of the ranks that hold other shards
         self.cuts: Mapping[str, Cut] | None = None  # how shards are cut, where that is known
-        self.units: tuple[Unit, ...]
         self._overlap: Overlap | None
         parameters = list(pairs_of(named_parameters))
-        self.units, self._overlap = self._arrange(parameters)
-        self._unmerged = self.units
-        self.layers: list[Layer] = []
-        """What density="adaptive" has chosen, one for each unit; none before, and for another."""
+        units, self._overlap = self._arrange(parameters)
+        self._kept = Kept(self.config, units)
         self.rates = rates_of(accumulate, optimizer, self._rated(parameters))
         """Of accumulate="update"; neither saved nor copied with the state."""
-        check_scaler(scaler, self.units)
+        check_scaler(scaler, units)
         self.scaler = scaler
         """The argument; neither saved nor copied with the state. Set it between two backwards."""
-        self._residuals = Residuals(self.units)
-        self.momenta = Momenta(self.units, self.config.momentum, nesterov=self.config.nesterov)
-        """What overlap.py advances."""
-        self._selector_states = SelectorStates(len(self.units))
-        self._pinned = Pinned()
         self.diagnostics = Diagnostics()
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """What one selection covers each, in the order in which they are numbered."""
+        return self._kept.units
+
+    @property
+    def layers(self) -> list[Layer]:
+        """What density="adaptive" has chosen, one for each unit; none before, and for another."""
+        return self._kept.layers
+
+    @property
+    def momenta(self) -> Momenta:
+        """What overlap.py advances."""
+        return self._kept.momenta
 
     @property
     def density(self) -> Density | Share:
@@ -237,7 +244,7 @@ class SparseState:
         """
         parameters = list(pairs_of(named_parameters))
         units, overlap = self._arrange(parameters)
-        check_units(units, layout(self._unmerged), "the pickled state")
+        check_units(units, layout(self._kept.unmerged), "the pickled state")
         self.rates = rates_of(self.config.accumulate, optimizer, self._rated(parameters))
         self.group = group
         self._overlap = overlap
@@ -259,7 +266,7 @@ class SparseState:
         None for a small parameter, which has none. Do not access it during a backward. Raises
         KeyError for an unknown name.
         """
-        return self._residuals.of_parameter(name)
+        return self._kept.residuals.of_parameter(name)
 
     def momentum(self, name: str) -> torch.Tensor | None:
         """Return the parameter's momentum as a view: its shape, the accumulation type.
@@ -271,20 +278,20 @@ class SparseState:
 
     def unit_residual(self, index: int) -> torch.Tensor:
         """Return the flat residual of ``units[index]``, which the native part writes."""
-        return self._residuals.of_unit(index)
+        return self._kept.residuals.of_unit(index)
 
     def unit_residual_is_zero(self, index: int) -> bool:
         """Whether everything was delivered so far, so that no memory is allocated for it."""
-        return self._residuals.is_zero(index)
+        return self._kept.residuals.is_zero(index)
 
     def unit_selector_state(self, index: int) -> torch.Tensor:
         """Return what the selector of ``units[index]`` keeps, which the native part writes."""
-        return self._selector_states.of_unit(index)
+        return self._kept.selector_states.of_unit(index)
 
     @property
     def choices(self) -> list[Choice]:
         """What "auto" has chosen so far: (unit, density, algorithm, reason), same on all ranks."""
-        return self._pinned.choices()
+        return self._kept.pinned.choices()
 
     def choose(self) -> None:
         """Choose densities and algorithms of the next backward, if due. Collective."""
@@ -295,15 +302,15 @@ class SparseState:
                 self._adopt(adapt(self.config, self.units, ready, self.group, merges=merges))
         if self.config.automatic and density != "dense":
             densities = [float(self.unit_density(i)) for i in range(len(self.units))]
-            self._pinned.choose(self.config, self.units, densities, self.group)
+            self._kept.pinned.choose(self.config, self.units, densities, self.group)
 
     def unit_algorithm(self, index: int) -> str:
         """Return the algorithm of ``units[index]`` in the next backward."""
         density = self.unit_density(index)
         if density == "dense":
             return density
-        config = self.config
-        return self._pinned.algorithm(index, density) if config.automatic else config.algorithm
+        automatic = self.config.automatic
+        return self._kept.pinned.algorithm(index, density) if automatic else self.config.algorithm
 
     def description(self) -> list[Line]:
         """Describe everything that must be the same on every rank."""
@@ -316,18 +323,17 @@ class SparseState:
         call it during a backward.
         """
         self._settle()
-        residuals = self._residuals.by_parameter()
-        kept = self._selector_states.copies()
+        kept = self._kept
         return write(
             self.config,
-            self.units,
+            kept.units,
             self.step,
             self.place(),
-            residuals,
-            kept,
-            self.choices,
-            self.momenta.by_parameter(),
-            self.layers,
+            kept.residuals.by_parameter(),
+            kept.selector_states.copies(),
+            kept.pinned.choices(),
+            kept.momenta.by_parameter(),
+            kept.layers,
         )
 
     def load_state_dict(
@@ -362,49 +368,29 @@ class SparseState:
         check_accumulate(saved.accumulate, self.config)
         self._settle()
         self._adopt(saved.layers_for(self.config))
-        incompatible = self._residuals.load(saved.residuals, strict=strict)
-        self._selector_states.load(saved.selector_states_for(self.config, self.units))
-        self._pinned = Pinned(saved.choices_for(self.config, self.units))
-        self.momenta.load(saved.momenta)
+        incompatible = self._kept.load(saved, self.config, strict=strict)
         self.step = saved.step
         return incompatible
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what belongs to this process: the model, the group, gradients in flight."""
         self._settle()
-        # Copies: a view would be pickled with all of its unit, once for each parameter.
-        views = self._residuals.by_parameter()
         return {
             "config": self.config,
-            "units": self.units,
             "step": self.step,
             "place": self.place(),
-            "residuals": {name: view.clone() for name, view in views.items()},
-            "selector_states": self._selector_states.copies(),
-            "choices": self.choices,
-            "unmerged": self._unmerged,
-            "layers": self.layers,
-            "momenta": {name: each.clone() for name, each in self.momenta.by_parameter().items()},
+            **self._kept.copied(),
         }
 
     def __setstate__(self, pickled: dict[str, Any]) -> None:
         """See bind()."""
         self.config = pickled["config"]
-        self.units = pickled["units"]
         self.step = pickled["step"]
         self.group = None
         self.shard, self.shard_groups, self.cuts = None, (), None
         self._copied_place = pickled.get("place")  # which a copy's state_dict() has
         self.scaler = self.rates = None
-        self._unmerged = pickled["unmerged"]
-        self.layers = pickled["layers"]
-        self._residuals = Residuals(self.units)
-        self._residuals.load(pickled["residuals"], strict=True)
-        self._selector_states = SelectorStates(len(self.units))
-        self._selector_states.load(pickled["selector_states"])
-        self._pinned = Pinned(pickled["choices"])
-        self.momenta = Momenta(self.units, self.config.momentum, nesterov=self.config.nesterov)
-        self.momenta.load(pickled["momenta"])
+        self._kept = Kept.of_copy(self.config, pickled)
         self.diagnostics = Diagnostics()
         self._overlap = None
 
@@ -425,24 +411,9 @@ class SparseState:
         return trained_parameters(named_parameters)
 
     def _adopt(self, layers: Sequence[Layer]) -> None:
-        """Go on with these layers and the units that they make; with none: as in the beginning."""
-        units = units_of_layers(self._unmerged, layers) if layers else self._unmerged
-        if units is None:  # other units than these layers were made of
-            units, layers = self._unmerged, []
-        self.layers = list(layers)
-        if units == self.units:
-            return
-        residuals, momenta = self._residuals, self.momenta
-        self.units = units
-        self._residuals = Residuals(units)
-        if not residuals.all_zero:
-            self._residuals.load(residuals.by_parameter(), strict=True)
-        self.momenta = Momenta(units, self.config.momentum, nesterov=self.config.nesterov)
-        self.momenta.load(momenta.by_parameter())
-        self._selector_states = SelectorStates(len(units))
-        self._pinned = Pinned()
-        if self._overlap is not None:
-            self._overlap.rearrange(units)
+        """Go on with these layers; with none: as in the beginning."""
+        if self._kept.adopt(layers) and self._overlap is not None:
+            self._overlap.rearrange(self.units)
 
     def _settle(self) -> None:
         if self._overlap is not None:
