@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from gtopk.adaptive import Piece, choose
+from gtopk.adaptive import Piece, Stopwatch, choose
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -108,6 +108,7 @@ class Way:
         self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.net.parameters(), lr=1e-3)
         self.call: nn.Module = self.net
         self.state: gtopk.SparseState | None = None
+        self.stopwatch: Stopwatch | None = None
         self.scaler: torch.amp.GradScaler | None = None
         self.seconds: list[float] = []
         self.core: list[float] = []
@@ -190,6 +191,36 @@ def attached(**arguments: object) -> Callable[[Way], None]:
     return make
 
 
+def timed(density: float) -> Callable[[Way], None]:
+    """gtopk.attach, a parameter a unit; and when each is complete."""
+
+    def make(way: Way) -> None:
+        way.call = wrapped(way)
+        parameters = way.call.named_parameters()
+        way.state = state = gtopk.SparseState(parameters, density, unit="parameter")
+        way.stopwatch = stopwatch = Stopwatch(len(state.units))
+        of_parameters = dict(way.net.named_parameters())
+        numbers = {
+            id(of_parameters[name.removeprefix("module.")]): number
+            for number, unit in enumerate(state.units)
+            for name in unit.names
+        }
+
+        def hook(state, bucket):  # DDP refuses names of types
+            if bucket.index() == 0:
+                stopwatch.begin()
+            for parameter in bucket.parameters():
+                stopwatch.complete(numbers[id(parameter)])
+            future = gtopk.sparse_hook(state, bucket)
+            if bucket.is_last():
+                stopwatch.end()
+            return future
+
+        way.call.register_comm_hook(state, hook)
+
+    return make
+
+
 def scaled(density: float) -> Callable[[Way], None]:
     """The same with a loss scale."""
 
@@ -240,9 +271,9 @@ def predictions(ways: dict[str, Way], density: float) -> dict[str, float]:
             units = ways[name].state.units
             left[name] = sum(cost(unit.selected_numel, None, density) for unit in units)
     if "layer-wise" in ways:
-        # When layers are ready was measured by its state, on the slowest rank.
+        # When layers are ready was measured in the last steps, on the slowest rank.
         state = ways["layer-wise"].state
-        ready = torch.tensor(state.overlap.stopwatch.ready(), dtype=torch.float64)
+        ready = torch.tensor(ways["layer-wise"].stopwatch.ready(), dtype=torch.float64)
         dist.all_reduce(ready, dist.ReduceOp.MAX)
         pieces = [
             Piece(unit.selected_numel, unit.dtype, at)
@@ -275,7 +306,7 @@ def main() -> None:
         "no_sync": alone,
         "dense": dense,
         "model": attached(density=density, unit="model"),
-        "layer-wise": attached(density=density, unit="parameter"),
+        "layer-wise": timed(density),
         "adaptive": attached(density="adaptive", density_bounds=bounds, unit="parameter"),
         "default unit": attached(density=density),
         "scaler": scaled(density),
