@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
+import shutil
+import subprocess
 import sys
 
 import pytest
+from ranks import environment
 
 TOOLS = str(pathlib.Path(__file__).resolve().parents[2] / "tools")
 sys.path.insert(0, TOOLS)
 
-from netlab import Lab  # noqa: E402
+from netlab import Lab, Loopback  # noqa: E402
 
 WATCHDOG = 120
 
@@ -109,3 +113,44 @@ def test_of_two_hosts_with_two_ranks_each_the_leaders_lists_alone_cross_the_wire
     # One of a host's three lists: packets have headers, and ranks meet over the same link.
     for host in counters:
         assert lists < host.tx_bytes < 1.1 * lists + 50_000
+
+
+ALLREDUCE = str(pathlib.Path(sys.executable).parent / "gtopk-allreduce")
+ALL = ["-b", "4K", "-e", "4K", "-n", "2", "-w", "0", "-a", "all", "--check"]
+
+
+def bits(path: pathlib.Path) -> dict[str, int]:
+    """For each algorithm whose tree does not follow the hosts, a checksum of the result."""
+    rows = json.loads(path.read_text())["rows"]
+    assert [row["wrong"] for row in rows] == [0] * len(rows)
+    sums = {row["algorithm"]: row["checksum"] for row in rows}
+    assert {"hierarchical", "gtopk-placed"} <= sums.keys()
+    return {name: sums[name] for name in sums.keys() - {"hierarchical", "gtopk-placed"}}
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(("hosts", "ranks_per_host"), [(2, 2), (8, 1)])
+def test_gtopk_allreduce_gives_the_same_bits_on_any_hosts(hosts, ranks_per_host, tmp_path):
+    ranks = hosts * ranks_per_host
+    here, there = tmp_path / "here.json", tmp_path / "there.json"
+    alone = Loopback(ranks).run([ALLREDUCE, *ALL, "--json", str(here)], timeout=WATCHDOG)
+    assert alone.ok, alone.report()
+    with Lab(hosts, None, ranks_per_host=ranks_per_host) as lab:
+        outcome = lab.run([ALLREDUCE, *ALL, "--json", str(there)], timeout=WATCHDOG)
+    assert outcome.ok, outcome.report()
+    expected = bits(here)
+    assert len(expected) > 5
+    assert bits(there) == expected
+    if shutil.which("mpirun"):
+        launched = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks)]
+        path = tmp_path / "launched.json"
+        done = subprocess.run(
+            [*launched, ALLREDUCE, *ALL, "--json", str(path)],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=WATCHDOG,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert bits(path) == expected
