@@ -1,11 +1,15 @@
 """gtopk-pingpong's layer `messages` next to UCX's own ucx_perftest, in turn within one run.
 
 Both use the same UCX library, with gtopk's UCX_TLS and settings, and error handling on. Latencies
-are half a round trip, bandwidths those of a window of messages one way; of each the percentile is
-taken (50: the median), and over the turns the median. Bars: a latency of at most 1.1 times UCX's
-plus 1 us, a bandwidth of at least 0.95 times (--strict: exit 1 if one is missed).
+are half a round trip, of which a percentile is taken (50: the median); bandwidths are those of
+windows of messages one way, over the whole run; over the turns the median is taken. Bars: a latency
+of at most 1.1 times UCX's plus 1 us, a bandwidth of at least 0.95 times (--strict: exit 1 if one is
+missed).
 
-.venv/bin/python tools/bench/beside.py shm tcp
+--layers adds what the same message takes through a group's queue and the engine's thread (calls),
+and through torch.distributed's send and recv (work).
+
+.venv/bin/python tools/bench/beside.py shm tcp --layers calls,work
 .venv/bin/python tools/bench/beside.py 1gbit --sizes 8,64K,4M        # two hosts of the lab (root)
 .venv/bin/python tools/bench/beside.py tcp --segments 8K,64K,272K,528K   # a sweep
 """
@@ -32,6 +36,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import netlab  # noqa: E402
 
 PINGPONG = str(ROOT / "build/release/tools/programs/gtopk-pingpong")
+WORK = str(ROOT / "tools/bench/work.py")
 UCX = Path(libucx.__file__).parent
 PERFTEST = str(UCX / "bin/ucx_perftest")
 # As gtopk sets them (docs/ucx.md).
@@ -49,9 +54,9 @@ def bytes_of(text: str) -> int:
 class Pair:
     """Two places, and how to start a command in each."""
 
-    def __init__(self, name: str, stack, realtime: bool) -> None:
+    def __init__(self, name: str, stack, first: list[str]) -> None:
         self.name = name
-        self.realtime = realtime
+        self.first = first
         self.lab = None if name in NEARLY else stack(netlab.Lab(2, name))
 
     def address(self) -> str:
@@ -59,8 +64,8 @@ class Pair:
 
     def enter(self, host: int) -> list[str]:
         core = sorted(os.sched_getaffinity(0))[-1 - host]
-        alone = ["chrt", "--fifo", "10", "taskset", "--cpu-list", str(core)]
-        return (self.lab.enter(host) if self.lab else []) + (alone if self.realtime else [])
+        alone = [*self.first, "taskset", "--cpu-list", str(core)] if self.first else []
+        return (self.lab.enter(host) if self.lab else []) + alone
 
     def port(self) -> int:
         if self.lab:
@@ -111,13 +116,20 @@ def rounds(size: int, slow: bool) -> int:
     return max(5, min(2000, most // max(size, 1)))
 
 
-def ours(pair: Pair, mode: str, size: int, window: int, percentile: float, env) -> float:
-    """Seconds for one message one way."""
+def at(samples: list[float], mode: str, percentile: float) -> float:
+    """A percentile of latencies; of bandwidths the whole run, as in ucx_perftest."""
+    if mode == "bw":
+        return statistics.fmean(samples)
+    return sorted(samples)[min(len(samples) - 1, int(len(samples) * percentile / 100))]
+
+
+def ours(layer: str, pair: Pair, mode: str, size: int, window: int, percentile: float, env):
+    """Seconds for one message one way, by gtopk-pingpong."""
     count = rounds(size, pair.lab is not None) // (1 if mode == "lat" else window) + 5
     if size > 1 << 16:
         count *= 10  # of which it runs a tenth
     port = pair.port()
-    options = ["--layer", "messages", "--mode", mode, "--window", str(window)]
+    options = ["--layer", layer, "--mode", mode, "--window", str(window)]
     options += ["-b", str(size), "-e", str(size), "-n", str(count), "-w", "5"]
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         pair.run(
@@ -126,8 +138,26 @@ def ours(pair: Pair, mode: str, size: int, window: int, percentile: float, env) 
             env,
         )
         (row,) = json.load(file)["rows"]
-    samples = sorted(row["samples_seconds"])
-    return samples[min(len(samples) - 1, int(len(samples) * percentile / 100))]
+    return at(row["samples_seconds"], mode, percentile)
+
+
+def messages(*arguments) -> float:
+    return ours("messages", *arguments)
+
+
+def calls(*arguments) -> float:
+    return ours("calls", *arguments)
+
+
+def work(pair: Pair, mode: str, size: int, window: int, percentile: float, env) -> float:
+    """The same through torch.distributed."""
+    count = rounds(size, pair.lab is not None) // (1 if mode == "lat" else window) + 5
+    # torch loads the libucx wheel by itself.
+    env = {name: value for name, value in env.items() if name != "LD_LIBRARY_PATH"}
+    env |= {"MASTER_ADDR": pair.address(), "MASTER_PORT": str(pair.port()), "WORLD_SIZE": "2"}
+    command = [sys.executable, WORK, mode, str(size), str(window), str(count)]
+    said = pair.run([*command, "0"], [*command, "1"], env)
+    return at(json.loads(said.splitlines()[-1]), mode, percentile)
 
 
 def theirs(pair: Pair, mode: str, size: int, window: int, percentile: float, env) -> float:
@@ -148,16 +178,21 @@ def theirs(pair: Pair, mode: str, size: int, window: int, percentile: float, env
     return 1 / row["overall_mr"]
 
 
+LAYERS = ("calls", "work")
+SIDES = {"gtopk": messages, "ucx": theirs, "calls": calls, "work": work}
+
+
 def compare(pair: Pair, mode: str, size: int, arguments, segment: str) -> dict:
-    """Runs both in turn."""
+    """Runs both in turn, and the layers asked for after them."""
     env = pair.environment(segment)
-    measured = {"gtopk": [], "ucx": []}
+    names = ["gtopk", "ucx", *filter(None, arguments.layers.split(","))]
+    measured: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(arguments.turns):
-        sides = [("gtopk", ours), ("ucx", theirs)]
-        for name, measure in sides if turn % 2 == 0 else reversed(sides):
-            seconds = measure(pair, mode, size, arguments.window, arguments.percentile, env)
+        for name in names if turn % 2 == 0 else reversed(names):
+            seconds = SIDES[name](pair, mode, size, arguments.window, arguments.percentile, env)
             measured[name].append(seconds)
-    mine, other = (statistics.median(measured[name]) for name in ("gtopk", "ucx"))
+    middle = {name: statistics.median(seconds) for name, seconds in measured.items()}
+    mine, other = middle["gtopk"], middle["ucx"]
     met = (
         mine <= LATENCY_FACTOR * other + LATENCY_SLACK
         if mode == "lat"
@@ -170,8 +205,7 @@ def compare(pair: Pair, mode: str, size: int, arguments, segment: str) -> dict:
         "bytes": size,
         "met": met,
         **measured,
-        "gtopk_seconds": mine,
-        "ucx_seconds": other,
+        **{f"{name}_seconds": seconds for name, seconds in middle.items()},
     }
 
 
@@ -183,10 +217,13 @@ def show(row: dict) -> None:
     else:
         figures = f"{size / mine / 1e9:12.3f} {size / other / 1e9:12.3f}   GB/s {other / mine:6.2f}"
     bar = "met" if row["met"] else "missed"
-    print(
-        f"{row['network']:>8} {row['segment']:>6} {row['mode']:>4} {size:10d} {figures}  {bar}",
-        flush=True,
-    )
+    line = f"{row['network']:>8} {row['segment']:>6} {row['mode']:>4} {size:10d} {figures}  {bar}"
+    for layer in LAYERS:
+        if layer in row:
+            seconds = row[f"{layer}_seconds"]
+            figure = seconds * 1e6 if row["mode"] == "lat" else size / seconds / 1e9
+            line += f"  {layer} {figure:.3f}"
+    print(line, flush=True)
 
 
 def main() -> int:
@@ -207,11 +244,26 @@ def main() -> int:
         help="each side on a core of its own before all other work (SCHED_FIFO; root); for shm "
         "alone, as over TCP the kernel's own threads would wait for a core, too",
     )
+    parser.add_argument(
+        "--nice",
+        action="store_true",
+        help="the same with a nice value of -20, which lets those threads in",
+    )
+    parser.add_argument("--layers", default="", help="calls, work, or both: reported beside")
+    parser.add_argument("--pingpong", help="the program, if not that of build/release")
     parser.add_argument("--strict", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     if arguments.realtime and arguments.networks != ["shm"]:
         parser.error("--realtime is for shm alone")
+    unknown = set(filter(None, arguments.layers.split(","))) - set(LAYERS)
+    if unknown:
+        parser.error(f"--layers: {', '.join(sorted(unknown))}: there are {', '.join(LAYERS)}")
+    if arguments.pingpong:
+        global PINGPONG
+        PINGPONG = arguments.pingpong
+    first = ["chrt", "--fifo", "10"] if arguments.realtime else []
+    first = ["nice", "--adjustment", "-20"] if arguments.nice else first
     rows = []
     load = os.getloadavg()[0]
     print(f"# {os.cpu_count()} cores, load {load:.1f}, {arguments.turns} turns, each's median")
@@ -224,7 +276,7 @@ def main() -> int:
             return lab
 
         try:
-            pair = Pair(network, keep, arguments.realtime)
+            pair = Pair(network, keep, first)
             for segment in arguments.segments.split(","):
                 for mode in arguments.modes.split(","):
                     for size in map(bytes_of, arguments.sizes.split(",")):
