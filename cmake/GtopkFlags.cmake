@@ -42,12 +42,12 @@ elseif(NOT GTOPK_SANITIZER STREQUAL "none")
   message(FATAL_ERROR "GTOPK_SANITIZER is '${GTOPK_SANITIZER}': expected none, address or thread")
 endif()
 
-# gtopk_units(<target> [<folder>...]): where a sanitizer instruments what headers inline, too, all
-# files of the target (of each of these folders) are compiled at once, in a quarter of the time.
-# Names of a folder's files must differ; files with Highway's loops stay apart, as they include
-# themselves.
+# gtopk_units(<target> [<folder>...]): with GTOPK_UNITS all files of the target (of each of these
+# folders) are compiled at once. What reads all that headers bring takes a quarter of the time then: a
+# sanitizer, which instruments inline functions, too, and clang-tidy. Names of a folder's files must
+# differ; files with Highway's loops stay apart, as they include themselves.
 function(gtopk_units target)
-  if(GTOPK_SANITIZER STREQUAL "none")
+  if(NOT GTOPK_UNITS)
     return()
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)

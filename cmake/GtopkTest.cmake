@@ -1,8 +1,8 @@
 # gtopk_test(NAME <name> SOURCES <files> [LABELS <labels>] [TIMEOUT <s>] [LIBRARIES <targets>]
-#            [SHARDS <n>] [RUN_SERIAL] [ONE_THREAD] [APART]): a GoogleTest program, which ctest runs
+#            [SHARDS <n>] [RUN_SERIAL] [ONE_THREAD]): a GoogleTest program, which ctest runs
 # as a whole, or in n parts side by side; a process for each of some 1,500 cases would take longer
 # than the cases do. ONE_THREAD: nothing in it starts a thread, so ThreadSanitizer has nothing to
-# find, and is spared it. APART: its files have names in common, see gtopk_units().
+# find, and is spared it.
 # Each part writes what became of its cases to reports/<name>.xml, where tools/test counts them.
 # Labels: unit, loopback, network (needs root for namespaces), slow. Sanitizer builds get their
 # options and suppressions here, so that a bare `ctest` runs as CI does.
@@ -44,7 +44,7 @@ target_precompile_headers(gtopk_test_headers PRIVATE
   <functional> <memory> <span> <string> <thread> <vector>)
 
 function(gtopk_test)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "RUN_SERIAL;ONE_THREAD;APART" "NAME;TIMEOUT;SHARDS"
+  cmake_parse_arguments(PARSE_ARGV 0 arg "RUN_SERIAL;ONE_THREAD" "NAME;TIMEOUT;SHARDS"
                         "SOURCES;LABELS;LIBRARIES")
   if(NOT arg_NAME OR NOT arg_SOURCES OR arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "gtopk_test needs NAME and SOURCES; not understood: "
@@ -82,9 +82,7 @@ function(gtopk_test)
     target_link_libraries(${arg_NAME} PRIVATE gtopk_test_support)
   endif()
   target_precompile_headers(${arg_NAME} REUSE_FROM gtopk_test_headers)
-  if(NOT arg_APART)
-    gtopk_units(${arg_NAME})
-  endif()
+  gtopk_units(${arg_NAME})
   add_dependencies(gtopk_tests ${arg_NAME})
   foreach(shard RANGE 1 ${arg_SHARDS})
     set(entry "${arg_NAME}")

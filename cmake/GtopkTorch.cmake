@@ -32,7 +32,7 @@ endforeach()
 # gtopk_torch_libraries(SOURCES <files>): _torch_2_11.so and so on, of the package gtopk, with the
 # core in them. Installed beside the libraries that no other wheel brings; torch and libucx are in
 # the process already when Python loads one. As one translation unit, since torch's headers take
-# longer to compile than all sources; clang-tidy's preset takes them one by one.
+# longer to compile than all sources.
 function(gtopk_torch_libraries)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES")
   add_custom_target(gtopk_python)
@@ -50,9 +50,7 @@ function(gtopk_torch_libraries)
                                                  "-fmacro-prefix-map=${include}/=")
     target_link_libraries(gtopk_${name} PRIVATE gtopk::core -Wl,--no-as-needed
                           gtopk_stand_in_torch_cpu gtopk_stand_in_c10)
-    if(NOT DEFINED CMAKE_UNITY_BUILD)
-      set_target_properties(gtopk_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
-    endif()
+    set_target_properties(gtopk_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
     set_target_properties(gtopk_${name} PROPERTIES PREFIX "" OUTPUT_NAME "_${name}"
                           INSTALL_RPATH "$ORIGIN" BUILD_WITH_INSTALL_RPATH ON)
     install(TARGETS gtopk_${name} LIBRARY DESTINATION gtopk COMPONENT python)

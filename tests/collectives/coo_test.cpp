@@ -19,14 +19,13 @@
 namespace gtopk {
 namespace {
 
-using reference::Bytes;
 using support::InprocRanks;
 using support::SharedEnding;
 
 /// A rank's part of a sparse tensor, and where its sum goes.
 struct Part {
   std::vector<std::uint64_t> places;
-  Bytes values;
+  reference::Bytes values;
   CooSum sum{{99}, {}};
 
   [[nodiscard]] Collective call(const CooShape& shape) {
@@ -50,7 +49,7 @@ Part drawn(reference::Random& random, const CooShape& shape, std::uint64_t room,
 
 CooSum defined(const std::vector<Part>& parts, const CooShape& shape) {
   const std::size_t bytes = shape.row() * size_of(shape.dtype);
-  std::map<std::uint64_t, Bytes> rows;
+  std::map<std::uint64_t, reference::Bytes> rows;
   for (const Part& part : parts) {
     for (std::size_t entry = 0; entry < part.places.size(); ++entry) {
       const auto* const first = part.values.data() + entry * bytes;

@@ -8,10 +8,8 @@
 
 namespace gtopk::test {
 
-using reference::Bytes;
-
-Bytes random_elements(reference::Random& random, std::uint64_t d, DataType type) {
-  Bytes bytes(d * size_of(type));
+reference::Bytes random_elements(reference::Random& random, std::uint64_t d, DataType type) {
+  reference::Bytes bytes(d * size_of(type));
   if (is_floating(type) || is_complex(type)) {
     const DataType part = type == DataType::kComplex64    ? DataType::kFloat32
                           : type == DataType::kComplex128 ? DataType::kFloat64
@@ -32,26 +30,28 @@ double factor_of(std::uint32_t rank, ReduceOp op) {
   return op == ReduceOp::kPremulSum ? 1 / (rank + 1.5) : 1;
 }
 
-std::vector<Bytes> multiplied(std::vector<Bytes> inputs, DataType type, ReduceOp op) {
+std::vector<reference::Bytes> multiplied(std::vector<reference::Bytes> inputs, DataType type,
+                                         ReduceOp op) {
   if (op != ReduceOp::kPremulSum) {
     return inputs;
   }
   for (std::uint32_t rank = 0; rank < inputs.size(); ++rank) {
-    Bytes& input = inputs[rank];
+    reference::Bytes& input = inputs[rank];
     collectives::multiply(input.data(), input.size() / size_of(type), type, factor_of(rank, op));
   }
   return inputs;
 }
 
-Bytes tree_sum(const std::vector<Bytes>& inputs, std::uint64_t d, DataType type, ReduceOp op) {
+reference::Bytes tree_sum(const std::vector<reference::Bytes>& inputs, std::uint64_t d,
+                          DataType type, ReduceOp op) {
   const auto ranks = static_cast<std::uint32_t>(inputs.size());
   const collectives::Tree tree(ranks);
-  const auto sum = [&](const Bytes& left, const Bytes& right) {
-    Bytes node(left.size());
+  const auto sum = [&](const reference::Bytes& left, const reference::Bytes& right) {
+    reference::Bytes node(left.size());
     collectives::reduce(node.data(), left.data(), right.data(), d, type, op);
     return node;
   };
-  std::vector<Bytes> nodes;
+  std::vector<reference::Bytes> nodes;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     if (tree.folded_away(rank)) {
       continue;
@@ -67,14 +67,14 @@ Bytes tree_sum(const std::vector<Bytes>& inputs, std::uint64_t d, DataType type,
   return nodes.front();
 }
 
-Bytes ring_sum(const std::vector<Bytes>& inputs, std::uint32_t chunk, std::uint64_t begin,
-               std::uint64_t size, DataType type, ReduceOp op) {
+reference::Bytes ring_sum(const std::vector<reference::Bytes>& inputs, std::uint32_t chunk,
+                          std::uint64_t begin, std::uint64_t size, DataType type, ReduceOp op) {
   const auto ranks = static_cast<std::uint32_t>(inputs.size());
   const std::size_t element = size_of(type);
   const auto values = [&](std::uint32_t rank) {
     return inputs[rank % ranks].data() + begin * element;
   };
-  Bytes sum(size * element);
+  reference::Bytes sum(size * element);
   if (size != 0) {
     std::memcpy(sum.data(), values(chunk + 1), sum.size());
   }
@@ -84,17 +84,17 @@ Bytes ring_sum(const std::vector<Bytes>& inputs, std::uint32_t chunk, std::uint6
   return sum;
 }
 
-Bytes defined_all_reduce(const std::vector<Bytes>& inputs, std::uint64_t d, DataType type,
-                         ReduceOp op) {
+reference::Bytes defined_all_reduce(const std::vector<reference::Bytes>& inputs, std::uint64_t d,
+                                    DataType type, ReduceOp op) {
   const auto ranks = static_cast<std::uint32_t>(inputs.size());
-  Bytes result;
+  reference::Bytes result;
   if (d * size_of(type) <= collectives::kRecursiveDoublingBytes) {
     result = tree_sum(inputs, d, type, op);
   } else {
     for (std::uint32_t chunk = 0; chunk < ranks; ++chunk) {
       const std::uint64_t begin = d * chunk / ranks;
       const std::uint64_t size = d * (chunk + 1) / ranks - begin;
-      const Bytes sum = ring_sum(inputs, chunk, begin, size, type, op);
+      const reference::Bytes sum = ring_sum(inputs, chunk, begin, size, type, op);
       result.insert(result.end(), sum.begin(), sum.end());
     }
   }

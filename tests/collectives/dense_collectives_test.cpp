@@ -11,24 +11,20 @@
 namespace gtopk {
 namespace {
 
-using reference::Bytes;
 using support::InprocRanks;
-using transport::inproc::FabricOptions;
-
-FabricOptions network(std::uint64_t seed) {
-  return support::network(seed, std::chrono::microseconds(seed / 4 % 2 * 50));
-}
+using support::uneven_network;
 
 /// Runs it and compares every rank with the definition, bit for bit.
 void expect_all_reduce(std::uint32_t size, std::uint64_t d, DataType type, ReduceOp op,
                        std::uint64_t seed) {
   reference::Random random(seed);
-  std::vector<Bytes> data;
+  std::vector<reference::Bytes> data;
   while (data.size() < size) {
     data.push_back(test::random_elements(random, d, type));
   }
-  const Bytes expected = test::defined_all_reduce(test::multiplied(data, type, op), d, type, op);
-  InprocRanks ranks(size, network(seed));
+  const reference::Bytes expected =
+      test::defined_all_reduce(test::multiplied(data, type, op), d, type, op);
+  InprocRanks ranks(size, uneven_network(seed));
   const auto endings = ranks.run([&](std::uint32_t rank) {
     return gtopk::all_reduce(data[rank].data(), d, type, op, test::factor_of(rank, op));
   });
@@ -90,12 +86,12 @@ TEST_P(Ranks, BroadcastReachesEveryRankFromEveryRoot) {
   const std::uint32_t size = GetParam();
   for (std::uint32_t root = 0; root < size; ++root) {
     for (const std::size_t bytes : {0UL, 1UL, 5000UL}) {
-      std::vector<Bytes> data(size, Bytes(bytes));
+      std::vector<reference::Bytes> data(size, reference::Bytes(bytes));
       for (std::size_t i = 0; i < bytes; ++i) {
         data[root][i] = static_cast<std::byte>(i * 7 + root);
       }
-      const Bytes expected = data[root];
-      InprocRanks ranks(size, network(root + bytes));
+      const reference::Bytes expected = data[root];
+      InprocRanks ranks(size, uneven_network(root + bytes));
       const auto endings =
           ranks.run([&](std::uint32_t rank) { return gtopk::broadcast(data[rank], root); });
       for (std::uint32_t rank = 0; rank < size; ++rank) {
@@ -110,13 +106,14 @@ TEST_P(Ranks, BroadcastReachesEveryRankFromEveryRoot) {
 TEST_P(Ranks, AllGatherCollectsEveryRanksBytesInOrder) {
   const std::uint32_t size = GetParam();
   for (const std::size_t bytes : {0UL, 1UL, 3000UL}) {
-    std::vector<std::vector<Bytes>> data(size, std::vector<Bytes>(size, Bytes(bytes)));
+    std::vector<std::vector<reference::Bytes>> data(
+        size, std::vector<reference::Bytes>(size, reference::Bytes(bytes)));
     for (std::uint32_t rank = 0; rank < size; ++rank) {
       for (std::size_t i = 0; i < bytes; ++i) {
         data[rank][rank][i] = static_cast<std::byte>(i + rank);
       }
     }
-    InprocRanks ranks(size, network(bytes));
+    InprocRanks ranks(size, uneven_network(bytes));
     const auto endings = ranks.run([&](std::uint32_t rank) {
       std::vector<std::span<std::byte>> rooms(data[rank].begin(), data[rank].end());
       return gtopk::all_gather(rooms);
@@ -134,7 +131,7 @@ TEST_P(Ranks, AllGatherCollectsEveryRanksBytesInOrder) {
 TEST_P(Ranks, NobodyLeavesABarrierBeforeTheLastHasEntered) {
   const std::uint32_t size = GetParam();
   for (std::uint32_t last = 0; last < size; ++last) {
-    InprocRanks ranks(size, network(last));
+    InprocRanks ranks(size, uneven_network(last));
     std::vector<support::SharedEnding> endings;
     for (std::uint32_t rank = 0; rank < size; ++rank) {
       if (rank != last) {
@@ -168,7 +165,7 @@ INSTANTIATE_TEST_SUITE_P(Every, Ranks, ::testing::ValuesIn(reference::kRankCount
 
 TEST(LargeBroadcast, PassesPiecesOn) {
   const std::size_t bytes = 5 * collectives::kPieceBytes / 2;
-  std::vector<Bytes> data(6, Bytes(bytes));
+  std::vector<reference::Bytes> data(6, reference::Bytes(bytes));
   for (std::size_t i = 0; i < bytes; ++i) {
     data[4][i] = static_cast<std::byte>(i * 31);
   }

@@ -18,7 +18,6 @@
 namespace gtopk {
 namespace {
 
-using reference::Bytes;
 using support::InprocRanks;
 using test::before;
 using test::buffers;
@@ -31,16 +30,18 @@ using test::spans;
 using test::total;
 
 /// Every rank's part of the reduction, as the header of reduce_scatter defines it.
-std::vector<Bytes> defined_reduce_scatter(const std::vector<Bytes>& inputs, const Sizes& sizes,
-                                          DataType type, ReduceOp op) {
+std::vector<reference::Bytes> defined_reduce_scatter(const std::vector<reference::Bytes>& inputs,
+                                                     const Sizes& sizes, DataType type,
+                                                     ReduceOp op) {
   const auto ranks = static_cast<std::uint32_t>(inputs.size());
   const std::size_t element = size_of(type);
   const bool tree = total(sizes) * element <= collectives::kRecursiveDoublingBytes;
-  const Bytes all = tree ? test::tree_sum(inputs, total(sizes), type, op) : Bytes{};
-  std::vector<Bytes> parts;
+  const reference::Bytes all =
+      tree ? test::tree_sum(inputs, total(sizes), type, op) : reference::Bytes{};
+  std::vector<reference::Bytes> parts;
   for (std::uint32_t part = 0; part < ranks; ++part) {
     const std::uint64_t begin = before(sizes, part);
-    Bytes sum(sizes[part] * element);
+    reference::Bytes sum(sizes[part] * element);
     if (!tree) {
       sum = test::ring_sum(inputs, part, begin, sizes[part], type, op);
     } else if (!sum.empty()) {
@@ -60,14 +61,14 @@ void expect_reduce_scatter(const Sizes& sizes, DataType type, ReduceOp op, std::
                            to_string(type), to_string(op), seed));
   const auto size = static_cast<std::uint32_t>(sizes.size());
   reference::Random random(seed);
-  std::vector<Bytes> inputs;
+  std::vector<reference::Bytes> inputs;
   while (inputs.size() < size) {
     inputs.push_back(test::random_elements(random, total(sizes), type));
   }
-  const std::vector<Bytes> untouched = inputs;
-  const std::vector<Bytes> expected =
+  const std::vector<reference::Bytes> untouched = inputs;
+  const std::vector<reference::Bytes> expected =
       defined_reduce_scatter(test::multiplied(inputs, type, op), sizes, type, op);
-  std::vector<Bytes> outputs;
+  std::vector<reference::Bytes> outputs;
   for (const std::uint64_t part : sizes) {
     outputs.emplace_back(part * size_of(type));
   }
@@ -130,7 +131,7 @@ TEST_P(Parts, ReduceScatterWritesIntoItsOwnPart) {
   for (const std::uint64_t d : {std::uint64_t{3}, collectives::kRecursiveDoublingBytes / 4}) {
     const Sizes sizes(size, d);
     reference::Random random(d);
-    std::vector<Bytes> inputs;
+    std::vector<reference::Bytes> inputs;
     while (inputs.size() < size) {
       inputs.push_back(test::random_elements(random, total(sizes), DataType::kFloat32));
     }
@@ -151,11 +152,11 @@ TEST_P(Parts, ReduceScatterWritesIntoItsOwnPart) {
 TEST_P(Parts, AllGatherCollectsPartsOfAnySizes) {
   const std::uint32_t size = GetParam();
   for (const Sizes& sizes : layouts(size, 1000)) {
-    Bytes expected(total(sizes));
+    reference::Bytes expected(total(sizes));
     for (std::size_t i = 0; i < expected.size(); ++i) {
       expected[i] = static_cast<std::byte>(i * 7);
     }
-    std::vector<Bytes> data(size, Bytes(expected.size()));
+    std::vector<reference::Bytes> data(size, reference::Bytes(expected.size()));
     InprocRanks ranks(size, network(total(sizes)));
     expect_good(ranks.run([&](std::uint32_t rank) {
       std::vector<std::span<std::byte>> rooms;
@@ -166,7 +167,7 @@ TEST_P(Parts, AllGatherCollectsPartsOfAnySizes) {
                   rooms[rank].begin());
       return gtopk::all_gather(rooms);
     }));
-    for (const Bytes& bytes : data) {
+    for (const reference::Bytes& bytes : data) {
       ASSERT_TRUE(bytes == expected);
     }
     ASSERT_TRUE(ranks.close().empty());
@@ -182,11 +183,11 @@ TEST_P(Parts, ReduceGivesTheRootTheBitsOfTheAllReduceAndLeavesTheOthersAlone) {
       const ReduceOp op = ops[(d + root) % ops.size()];
       SCOPED_TRACE(fmt::format("P={} root {} d={} {}", size, root, d, to_string(op)));
       reference::Random random(d + root);
-      std::vector<Bytes> inputs;
+      std::vector<reference::Bytes> inputs;
       while (inputs.size() < size) {
         inputs.push_back(test::random_elements(random, d, DataType::kFloat32));
       }
-      std::vector<Bytes> data = inputs;
+      std::vector<reference::Bytes> data = inputs;
       InprocRanks ranks(size, network(d + root));
       expect_good(ranks.run([&](std::uint32_t rank) {
         return gtopk::reduce({data[rank].data(), d, DataType::kFloat32}, root, op,
@@ -202,8 +203,8 @@ TEST_P(Parts, ReduceGivesTheRootTheBitsOfTheAllReduceAndLeavesTheOthersAlone) {
   }
 }
 
-Bytes counted(std::uint64_t bytes, std::uint64_t from) {
-  Bytes made(bytes);
+reference::Bytes counted(std::uint64_t bytes, std::uint64_t from) {
+  reference::Bytes made(bytes);
   for (std::uint64_t i = 0; i < bytes; ++i) {
     made[i] = static_cast<std::byte>((i + from) * 31 >> 3U);
   }
@@ -216,10 +217,10 @@ TEST_P(Parts, GatherAndScatterMovePartsOfAnySizesForEveryRoot) {
     for (const std::uint64_t mean : {1UL, 20'000UL}) {
       for (const Sizes& sizes : layouts(size, mean)) {
         SCOPED_TRACE(fmt::format("P={} root {} mean {}", size, root, mean));
-        Bytes all = counted(total(sizes), root);
+        reference::Bytes all = counted(total(sizes), root);
         const auto parts = spans(all, sizes);
-        Bytes gathered(all.size());
-        std::vector<Bytes> got;
+        reference::Bytes gathered(all.size());
+        std::vector<reference::Bytes> got;
         for (const std::uint64_t each : sizes) {
           got.emplace_back(each);
         }
@@ -248,7 +249,8 @@ TEST_P(Parts, GatherAndScatterMovePartsOfAnySizesForEveryRoot) {
   }
 }
 
-/// Bytes from one rank to another: some pairs have none, and no two rows or columns are equal.
+/// reference::Bytes from one rank to another: some pairs have none, and no two rows or columns are
+/// equal.
 std::uint64_t pair_size(std::uint32_t from, std::uint32_t to, std::uint64_t unit) {
   return (from + 2 * to) % 3 == 0 ? 0 : unit * (1 + from) + to;
 }
@@ -256,8 +258,8 @@ std::uint64_t pair_size(std::uint32_t from, std::uint32_t to, std::uint64_t unit
 TEST_P(Parts, AllToAllMovesPartsOfAnySizes) {
   const std::uint32_t size = GetParam();
   for (const std::uint64_t unit : {0UL, 1UL, 9'000UL}) {
-    std::vector<Bytes> given;
-    std::vector<Bytes> got;
+    std::vector<reference::Bytes> given;
+    std::vector<reference::Bytes> got;
     std::vector<Sizes> sent(size);
     std::vector<Sizes> expected(size);
     for (std::uint32_t rank = 0; rank < size; ++rank) {

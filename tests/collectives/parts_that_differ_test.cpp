@@ -17,7 +17,6 @@
 namespace gtopk {
 namespace {
 
-using reference::Bytes;
 using support::InprocRanks;
 using test::before;
 using test::buffers;
@@ -53,7 +52,7 @@ void expect_mismatch(std::uint32_t size, const std::function<Collective(std::uin
 
 TEST(PartsThatDiffer, OfReduceScatterAreAnErrorOnEveryRank) {
   for (const std::uint64_t d : {std::uint64_t{8}, std::uint64_t{30'000}}) {
-    std::vector<Bytes> memory(4, Bytes(5 * d * 4));
+    std::vector<reference::Bytes> memory(4, reference::Bytes(5 * d * 4));
     const auto call = [&](const Sizes& sizes, DataType type, ReduceOp op) {
       return [&memory, sizes, type, op](std::uint32_t rank) {
         const Buffers parts = buffers(memory[rank], sizes, type);
@@ -73,7 +72,7 @@ TEST(PartsThatDiffer, OfReduceScatterAreAnErrorOnEveryRank) {
 }
 
 TEST(PartsThatDiffer, OfAllGatherAreAnErrorOnEveryRank) {
-  std::vector<Bytes> memory(3, Bytes(64));
+  std::vector<reference::Bytes> memory(3, reference::Bytes(64));
   const auto call = [&](const Sizes& sizes) {
     return [&memory, sizes](std::uint32_t rank) {
       std::vector<std::span<std::byte>> rooms;
@@ -89,7 +88,7 @@ TEST(PartsThatDiffer, OfAllGatherAreAnErrorOnEveryRank) {
 
 // The same number of elements in total, in other tensors.
 TEST(PartsThatDiffer, OfAListAreAnErrorOnEveryRank) {
-  std::vector<Bytes> memory(3, Bytes(64));
+  std::vector<reference::Bytes> memory(3, reference::Bytes(64));
   const auto call = [&](const Sizes& sizes) {
     return [&memory, sizes](std::uint32_t rank) {
       return coalesced(gtopk::all_reduce(memory[rank].data(), total(sizes), DataType::kFloat32),
@@ -103,7 +102,7 @@ TEST(PartsThatDiffer, OfAListAreAnErrorOnEveryRank) {
 
 TEST(PartsThatDiffer, OfReduceAreAnErrorOnEveryRank) {
   for (const std::uint64_t d : {std::uint64_t{8}, std::uint64_t{30'000}}) {
-    std::vector<Bytes> memory(3, Bytes(4 * d + 4));
+    std::vector<reference::Bytes> memory(3, reference::Bytes(4 * d + 4));
     const auto call = [&](std::uint64_t elements, std::uint32_t root) {
       return [&memory, elements, root](std::uint32_t rank) {
         return gtopk::reduce({memory[rank].data(), elements, DataType::kFloat32}, root);
@@ -120,9 +119,10 @@ TEST(PartsThatDiffer, OfReduceAreAnErrorOnEveryRank) {
 TEST(PartsThatDiffer, OfWhatIsMovedAreAnErrorOnEveryRank) {
   constexpr std::uint32_t kRanks = 4;
   for (const std::uint64_t bytes : {std::uint64_t{40}, std::uint64_t{100'000}}) {
-    std::vector<Bytes> memory(kRanks, Bytes(kRanks * (bytes + 8)));
-    std::vector<Bytes> rooms(kRanks, Bytes(kRanks * (bytes + 8), std::byte{7}));
-    const std::vector<Bytes> untouched = rooms;
+    std::vector<reference::Bytes> memory(kRanks, reference::Bytes(kRanks * (bytes + 8)));
+    std::vector<reference::Bytes> rooms(kRanks,
+                                        reference::Bytes(kRanks * (bytes + 8), std::byte{7}));
+    const std::vector<reference::Bytes> untouched = rooms;
     const auto gather = [&](std::uint64_t mine, std::uint64_t room) {
       return [&, mine, room](std::uint32_t rank) {
         std::vector<std::span<std::byte>> list;
@@ -172,7 +172,7 @@ TEST(PartsThatDiffer, OfWhatIsMovedAreAnErrorOnEveryRank) {
 
 TEST(PartsThatDiffer, FromWhatTheGroupWantsAreRefused) {
   InprocRanks ranks(3);
-  Bytes memory(64);
+  reference::Bytes memory(64);
   const GroupShape shape{.name = "default", .rank = 1, .size = 3};
   const auto refusal = [&](const Collective& collective) -> std::string {
     try {

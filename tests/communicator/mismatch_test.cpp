@@ -20,7 +20,6 @@
 namespace gtopk::test {
 namespace {
 
-using reference::Bytes;
 using support::Tensor;
 using testing::HasSubstr;
 
@@ -128,11 +127,11 @@ class Caller {
 
   void disagree(const Mismatch& mismatch) {
     const Shape& shape = rank_ == mismatch.odd_rank ? mismatch.odd : mismatch.usual;
-    const auto tensor = std::make_shared<Bytes>(reference::zeros(shape.type, shape.d));
+    const auto tensor = std::make_shared<reference::Bytes>(reference::zeros(shape.type, shape.d));
     for (std::uint64_t i = 0; i < shape.d; ++i) {
       reference::store(shape.type, *tensor, i, 1.0 + static_cast<double>(i % 7));
     }
-    const Bytes before(tensor->begin(), tensor->end());
+    const reference::Bytes before(tensor->begin(), tensor->end());
     const Pending pending;
     Call call = pending.call();
     call.keepalive = tensor;  // a failed operation's messages may still be in flight

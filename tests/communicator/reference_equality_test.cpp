@@ -22,7 +22,6 @@
 namespace gtopk::test {
 namespace {
 
-using reference::Bytes;
 using support::Tensor;
 
 constexpr std::size_t kSteps = 2;
@@ -161,7 +160,7 @@ void play_on(ForkedRank& self, const std::vector<Scenario>& scenarios, const cha
         if (step == 0) {
           tensors[i].residual = input.residual;  // later steps keep their own
         }
-        Bytes* const residual = tensors[i].residual ? &*tensors[i].residual : nullptr;
+        reference::Bytes* const residual = tensors[i].residual ? &*tensors[i].residual : nullptr;
         member.group().run(
             gtopk::sparse_all_reduce(tensors[i].values.data(),
                                      residual == nullptr ? nullptr : residual->data(), problem.d,

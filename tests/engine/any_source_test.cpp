@@ -6,23 +6,18 @@
 #include <fmt/format.h>
 
 #include "src/engine/point_to_point.hpp"
+#include "tests/engine/messages.hpp"
 #include "tests/support/calls.hpp"
 
 namespace gtopk {
 namespace {
 
-using reference::Bytes;
 using support::InprocRanks;
 using support::SharedEnding;
+using support::uneven_network;
 using ::testing::HasSubstr;
 
-constexpr std::int32_t kTag = 7;
-constexpr std::size_t kLong = 100'000;
 constexpr std::uint32_t kNobody = 99;
-
-transport::inproc::FabricOptions network(std::uint64_t seed) {
-  return support::network(seed, std::chrono::microseconds(seed % 3 * 100));
-}
 
 void expect_good(const std::vector<SharedEnding>& endings) {
   for (const SharedEnding& ending : endings) {
@@ -31,8 +26,8 @@ void expect_good(const std::vector<SharedEnding>& endings) {
 }
 
 /// Message `number` of a rank.
-Bytes message(std::uint32_t from, std::size_t number, std::size_t bytes) {
-  Bytes made(bytes, static_cast<std::byte>(from));
+reference::Bytes message(std::uint32_t from, std::size_t number, std::size_t bytes) {
+  reference::Bytes made(bytes, static_cast<std::byte>(from));
   made[0] = static_cast<std::byte>(number);
   return made;
 }
@@ -43,9 +38,9 @@ TEST(AnySource, TakesEachMessageOnceAndThoseOfOneSenderInTheirOrder) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     const std::size_t bytes = seed % 2 == 0 ? 40 : kLong;
-    InprocRanks ranks(kRanks, network(seed));
-    std::vector<Bytes> sent;
-    std::vector<Bytes> rooms(kRanks * kEach, Bytes(bytes));
+    InprocRanks ranks(kRanks, uneven_network(seed));
+    std::vector<reference::Bytes> sent;
+    std::vector<reference::Bytes> rooms(kRanks * kEach, reference::Bytes(bytes));
     std::vector<std::uint32_t> from(rooms.size(), kNobody);
     std::vector<SharedEnding> endings;
     const auto receive = [&](std::size_t begin, std::size_t end) {
@@ -79,13 +74,13 @@ TEST(AnySource, TakesEachMessageOnceAndThoseOfOneSenderInTheirOrder) {
 TEST(AnySource, LeavesToAReceiveThatNamesItsSenderWhatThatWaitsFor) {
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
-    InprocRanks ranks(3, network(seed));
-    const Bytes one = message(1, 0, kLong);
-    const Bytes two = message(2, 0, kLong);
-    const Bytes other_tag = message(1, 1, kLong);
-    Bytes of_one(kLong);
-    Bytes of_any(kLong);
-    Bytes of_other_tag(kLong);
+    InprocRanks ranks(3, uneven_network(seed));
+    const reference::Bytes one = message(1, 0, kLong);
+    const reference::Bytes two = message(2, 0, kLong);
+    const reference::Bytes other_tag = message(1, 1, kLong);
+    reference::Bytes of_one(kLong);
+    reference::Bytes of_any(kLong);
+    reference::Bytes of_other_tag(kLong);
     std::uint32_t from = kNobody;
     std::vector<SharedEnding> endings = {
         ranks.submit(0, gtopk::recv_any(of_any, kTag, from)),
@@ -109,19 +104,19 @@ TEST(AnySource, LeavesToAReceiveThatNamesItsSenderWhatThatWaitsFor) {
 TEST(AnySource, PassesOverWhatItsSenderGaveUp) {
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
-    auto options = network(seed);
+    auto options = uneven_network(seed);
     options.eager_below = std::min<std::size_t>(options.eager_below, 1024);
     InprocRanks ranks(3, options);
-    const Bytes given_up(kLong);
+    const reference::Bytes given_up(kLong);
     engine::OperationSpec spec = gtopk::send(given_up, 0, kTag);
     spec.timeout = std::chrono::seconds(1);
     const SharedEnding lost = ranks.submit(1, std::move(spec));
     ranks.run_until([&] { return lost->ended; });
     ASSERT_EQ(lost->error->kind(), ErrorKind::kTimeout) << lost->text();
     ranks.run_for(std::chrono::milliseconds(5));
-    Bytes room(kLong);
+    reference::Bytes room(kLong);
     std::uint32_t from = kNobody;
-    const Bytes sent = message(2, 0, kLong);
+    const reference::Bytes sent = message(2, 0, kLong);
     const SharedEnding in = ranks.submit(0, gtopk::recv_any(room, kTag, from));
     ranks.run_for(std::chrono::milliseconds(5));
     const SharedEnding out = ranks.submit(2, gtopk::send(sent, 0, kTag));
@@ -134,8 +129,8 @@ TEST(AnySource, PassesOverWhatItsSenderGaveUp) {
 
 TEST(AnySource, OfAnotherSizeNamesBothSides) {
   InprocRanks ranks(3);
-  const Bytes sent(10);
-  Bytes room(20);
+  const reference::Bytes sent(10);
+  reference::Bytes room(20);
   std::uint32_t from = kNobody;
   const SharedEnding out = ranks.submit(2, gtopk::send(sent, 0, kTag));
   const SharedEnding in = ranks.submit(0, gtopk::recv_any(room, kTag, from));
@@ -150,7 +145,7 @@ TEST(AnySource, OfAnotherSizeNamesBothSides) {
 
 TEST(AnySource, ThatNobodyServesEndsInTimeAndTheGroupWorksOn) {
   InprocRanks ranks(3);
-  Bytes room(20);
+  reference::Bytes room(20);
   std::uint32_t from = kNobody;
   engine::OperationSpec spec = gtopk::recv_any(room, kTag, from);
   spec.timeout = std::chrono::seconds(1);
@@ -167,7 +162,7 @@ TEST(AnySource, ThatNobodyServesEndsInTimeAndTheGroupWorksOn) {
 TEST(AnySource, EndsWhenAllOthersHaveLeft) {
   InprocRanks ranks(3);
   ASSERT_EQ(support::group_works(ranks), "");  // ranks that never talked say no goodbye
-  Bytes room(20);
+  reference::Bytes room(20);
   std::uint32_t from = kNobody;
   const SharedEnding in = ranks.submit(0, gtopk::recv_any(room, kTag, from));
   ranks.leave(1);

@@ -12,7 +12,6 @@
 namespace gtopk {
 namespace {
 
-using reference::Bytes;
 using support::InprocRanks;
 using support::SharedEnding;
 using transport::inproc::Death;
@@ -20,7 +19,7 @@ using transport::inproc::FabricOptions;
 
 constexpr transport::Duration kTimeout = std::chrono::seconds(10);
 
-FabricOptions network(std::uint64_t seed) {
+FabricOptions late_by_20us(std::uint64_t seed) {
   return support::network(seed, std::chrono::microseconds(20));
 }
 
@@ -43,7 +42,7 @@ struct Work {
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
       tensors.push_back(support::tensor_of(problem, rank));
       large.emplace_back(80000);
-      rooms.emplace_back(ranks, Bytes(2000));
+      rooms.emplace_back(ranks, reference::Bytes(2000));
     }
   }
   /// gtopk, gtopk-tree and topk; every other time hierarchical and gtopk-placed replace the last
@@ -88,8 +87,8 @@ struct Work {
   std::vector<support::Tensor> tensors;
   reference::Problem long_lists;
   std::vector<support::Tensor> long_tensors;
-  std::vector<Bytes> large;
-  std::vector<std::vector<Bytes>> rooms;
+  std::vector<reference::Bytes> large;
+  std::vector<std::vector<reference::Bytes>> rooms;
 };
 
 void expect_names(const SharedEnding& ending, std::uint32_t victim, std::uint64_t sequence,
@@ -111,7 +110,7 @@ void strike_in_the_middle(std::uint64_t seed,
   reference::Random random(seed);
   const auto size = static_cast<std::uint32_t>(2 + seed % 7);
   const auto victim = static_cast<std::uint32_t>(random.below(size));
-  InprocRanks ranks(size, network(seed));
+  InprocRanks ranks(size, late_by_20us(seed));
   Work work(size);
   std::vector<SharedEnding> first(size);
   for (std::uint32_t rank = 0; rank < size; ++rank) {
@@ -190,7 +189,7 @@ TEST(StoppedRank, FailsEveryOtherRankAtTheTimeout) {
 TEST(StoppedRank, ThatGoesOnInTimeIsNoMatter) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     const std::uint32_t size = 2 + seed % 5;
-    InprocRanks ranks(size, network(seed));
+    InprocRanks ranks(size, late_by_20us(seed));
     std::vector<std::int64_t> values(size, 3);
     std::vector<SharedEnding> endings;
     for (std::uint32_t rank = 0; rank < size; ++rank) {
@@ -214,7 +213,7 @@ TEST(StoppedRank, ThatGoesOnInTimeIsNoMatter) {
 TEST(StoppedRank, ThatGoesOnTooLateHearsThatTheGroupIsOver) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     const std::uint32_t size = 2 + seed % 5;
-    InprocRanks ranks(size, network(seed));
+    InprocRanks ranks(size, late_by_20us(seed));
     std::vector<std::int64_t> values(size, 3);
     std::vector<SharedEnding> endings;
     for (std::uint32_t rank = 0; rank < size; ++rank) {
@@ -245,7 +244,7 @@ TEST(StoppedRank, ThatGoesOnTooLateHearsThatTheGroupIsOver) {
 TEST(LateRank, IsNamedByTheTimeoutOfTheOthers) {
   for (std::uint32_t size = 2; size <= 8; ++size) {
     for (std::uint32_t late = 0; late < size; ++late) {
-      InprocRanks ranks(size, network(size + late));
+      InprocRanks ranks(size, late_by_20us(size + late));
       ASSERT_EQ(support::group_works(ranks), "");
       const transport::TimePoint called = ranks.now();
       Work work(size);
@@ -326,7 +325,7 @@ engine::OperationSpec lasting(engine::OperationSpec spec) {
 
 TEST(LateRank, IsSaidToBeInAMessageThatItWaitsFor) {
   InprocRanks ranks(3);
-  Bytes room(10);
+  reference::Bytes room(10);
   const auto texts = told_of_rank_2(
       ranks, [&](InprocRanks& all) { return all.submit(2, lasting(gtopk::recv(room, 0, 7))); });
   for (const std::string& text : texts) {
@@ -390,7 +389,7 @@ TEST(AbortedGroup, SaysWhomEachOperationWasWaitingFor) {
 
 TEST(LateRank, OfAPointToPointTransferFailsThatTransferAlone) {
   InprocRanks ranks(2);
-  Bytes room(10);
+  reference::Bytes room(10);
   engine::OperationSpec spec = gtopk::recv(room, 1, 7);
   spec.timeout = kTimeout;
   const SharedEnding ending = ranks.submit(0, std::move(spec));
@@ -407,7 +406,7 @@ TEST(LateRank, OfAPointToPointTransferFailsThatTransferAlone) {
 
 TEST(DeadRank, EndsOnlyTheGroupsThatItIsIn) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
-    InprocRanks ranks(5, network(seed));
+    InprocRanks ranks(5, late_by_20us(seed));
     const auto pair = ranks.make_group("pair", {1, 3});
     ASSERT_EQ(support::group_works(ranks), "");
     ranks.kill(4, Death::kNoticed);

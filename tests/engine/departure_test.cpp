@@ -14,11 +14,8 @@ namespace {
 
 using support::InprocRanks;
 using support::SharedEnding;
+using support::uneven_network;
 using transport::inproc::FabricOptions;
-
-FabricOptions network(std::uint64_t seed) {
-  return support::network(seed, std::chrono::microseconds(seed % 3 * 100));
-}
 
 FabricOptions eager() {
   FabricOptions options;
@@ -30,7 +27,7 @@ FabricOptions eager() {
 TEST(Departure, RightAfterTheLastCollectiveFailsNobody) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     const std::uint32_t size = 2 + seed % 7;
-    InprocRanks ranks(size, network(seed));
+    InprocRanks ranks(size, uneven_network(seed));
     std::vector<std::vector<std::int64_t>> values(size, std::vector<std::int64_t>(300, 1));
     std::vector<SharedEnding> endings;
     for (std::uint32_t rank = 0; rank < size; ++rank) {
@@ -60,7 +57,7 @@ TEST(Departure, WhileOthersWaitForItIsAnErrorThatNamesIt) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     const std::uint32_t size = 2 + seed % 5;
     const std::uint32_t leaver = seed % size;
-    InprocRanks ranks(size, network(seed));
+    InprocRanks ranks(size, uneven_network(seed));
     ASSERT_EQ(support::group_works(ranks), "");
     std::vector<std::int64_t> values(size, 1);
     std::vector<SharedEnding> endings;
@@ -193,7 +190,7 @@ TEST(Shutdown, WithOperationsUnderWayEndsThemHereAndThere) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     const std::uint32_t size = 2 + seed % 4;
     const std::uint32_t leaver = seed % size;
-    InprocRanks ranks(size, network(seed));
+    InprocRanks ranks(size, uneven_network(seed));
     std::vector<std::vector<reference::Bytes>> memory(size, std::vector<reference::Bytes>(40));
     std::vector<std::vector<SharedEnding>> endings(size);
     for (std::uint32_t number = 0; number < 40; ++number) {
@@ -251,7 +248,7 @@ TEST(RemovedGroup, FailsWhatWasUnderWayOnEveryRank) {
 
 TEST(RemovedGroup, OfARankThatHasFinishedDisturbsNobodyAndItsIdMayBeUsedAgain) {
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
-    InprocRanks ranks(3, network(seed));
+    InprocRanks ranks(3, uneven_network(seed));
     for (int round = 0; round < 3; ++round) {
       auto groups = ranks.make_group("again", {0, 1, 2});
       std::vector<std::int64_t> values = {1, 2, 3};

@@ -14,13 +14,12 @@
 namespace gtopk {
 namespace {
 
-using reference::Bytes;
 using reference::one_of;
 using support::InprocRanks;
 using support::SharedEnding;
 using transport::inproc::FabricOptions;
 
-FabricOptions network(std::uint64_t seed) {
+FabricOptions late_by_30us(std::uint64_t seed) {
   return support::network(seed, std::chrono::microseconds(30));
 }
 
@@ -28,7 +27,7 @@ TEST(InFlight, AHundredCollectivesOfOneGroupAllEndRight) {
   for (std::uint64_t seed = 0; seed < 6; ++seed) {
     const std::uint32_t size = 2 + static_cast<std::uint32_t>(seed);
     constexpr std::uint64_t kOperations = 100;
-    InprocRanks ranks(size, network(seed));
+    InprocRanks ranks(size, late_by_30us(seed));
     std::vector<std::vector<std::int64_t>> values(size, std::vector<std::int64_t>(kOperations));
     std::vector<SharedEnding> endings;
     for (std::uint64_t operation = 0; operation < kOperations; ++operation) {
@@ -58,7 +57,7 @@ TEST(InFlight, AHundredCollectivesOfOneGroupAllEndRight) {
 TEST(InFlight, DifferentProblemsAtOnceEachEqualTheReference) {
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     const std::uint32_t size = 2 + seed % 6;
-    InprocRanks ranks(size, network(seed));
+    InprocRanks ranks(size, late_by_30us(seed));
     std::vector<reference::Problem> problems;
     for (std::uint64_t number = 0; number < 40; ++number) {
       problems.push_back(reference::random_case(1000 * seed + number,
@@ -103,7 +102,7 @@ TEST(InFlight, LongListsTakeTurns) {
     const std::uint32_t size = 2 + seed % 7;
     SCOPED_TRACE(fmt::format("P={} seed {}", size, seed));
     reference::Random random(seed);
-    InprocRanks ranks(size, network(seed));
+    InprocRanks ranks(size, late_by_30us(seed));
     std::vector<reference::Problem> problems(10);
     for (std::size_t number = 0; number < problems.size(); ++number) {
       reference::Problem& problem = problems[number];
@@ -169,7 +168,7 @@ TEST(InFlight, GroupsThatOverlapDoNotMixTheirMessages) {
   const std::vector<std::vector<std::uint32_t>> members = {
       {0, 1, 2}, {3, 2, 1}, {0, 3}, {2, 0, 1, 3}};
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
-    InprocRanks ranks(4, network(seed));
+    InprocRanks ranks(4, late_by_30us(seed));
     std::vector<std::vector<std::shared_ptr<engine::Group>>> groups;
     for (std::uint32_t id = 0; id < members.size(); ++id) {
       groups.push_back(ranks.make_group(fmt::format("g{}", id), members[id]));
@@ -205,7 +204,7 @@ TEST(InFlight, GroupsThatOverlapDoNotMixTheirMessages) {
 TEST(Barrier, EndsAfterEverythingThatWasCalledBeforeIt) {
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     const std::uint32_t size = 2 + seed % 4;
-    InprocRanks ranks(size, network(seed));
+    InprocRanks ranks(size, late_by_30us(seed));
     std::vector<std::vector<std::int64_t>> values(size, std::vector<std::int64_t>(50, 1));
     std::vector<std::vector<SharedEnding>> earlier(size);
     std::vector<SharedEnding> barriers;
@@ -244,10 +243,10 @@ TEST(Barrier, EndsAfterEverythingThatWasCalledBeforeIt) {
 
 TEST(PointToPoint, MessagesOfOneTagArriveInTheOrderOfTheirSends) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
-    InprocRanks ranks(3, network(seed));
+    InprocRanks ranks(3, late_by_30us(seed));
     constexpr std::size_t kMessages = 30;
-    std::vector<Bytes> sent;
-    std::vector<Bytes> received;
+    std::vector<reference::Bytes> sent;
+    std::vector<reference::Bytes> received;
     for (std::size_t number = 0; number < kMessages; ++number) {
       const std::size_t bytes = 1 + ranks.fabric().pick(3000);  // some eager, some rendezvous
       sent.emplace_back(bytes, static_cast<std::byte>(number));
@@ -276,8 +275,8 @@ TEST(PointToPoint, MessagesOfOneTagArriveInTheOrderOfTheirSends) {
 
 TEST(PointToPoint, ANotFittingMessageFailsItsReceiveAlone) {
   InprocRanks ranks(2);
-  Bytes large(100);
-  Bytes small(10);
+  reference::Bytes large(100);
+  reference::Bytes small(10);
   const SharedEnding sent = ranks.submit(0, gtopk::send(large, 1, 5));
   const SharedEnding received = ranks.submit(1, gtopk::recv(small, 0, 5));
   const SharedEnding sent_small = ranks.submit(0, gtopk::send(small, 1, 6));

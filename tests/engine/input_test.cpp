@@ -89,9 +89,9 @@ TEST(Input, MessagesPassIt) {
   const SharedEnding collective = ranks.submit(0, sum(reduced[0]), input);
   const SharedEnding others = ranks.submit(1, sum(reduced[1]));
   const SharedEnding sending =
-      ranks.submit(0, send(std::as_bytes(std::span(&sent, 1)), 1, 5), message_input);
+      ranks.submit(0, gtopk::send(std::as_bytes(std::span(&sent, 1)), 1, 5), message_input);
   const SharedEnding receiving =
-      ranks.submit(1, recv(std::as_writable_bytes(std::span(&received, 1)), 0, 5));
+      ranks.submit(1, gtopk::recv(std::as_writable_bytes(std::span(&received, 1)), 0, 5));
   ranks.run_for(std::chrono::seconds(1));
   EXPECT_FALSE(receiving->ended);
   sent = 8;

@@ -17,7 +17,6 @@
 namespace gtopk {
 namespace {
 
-using reference::Bytes;
 using support::InprocRanks;
 using support::network;
 
@@ -37,8 +36,8 @@ struct Call {
     before = tensor;
     call.tensor = tensor.data();
   }
-  Bytes tensor;
-  Bytes before;
+  reference::Bytes tensor;
+  reference::Bytes before;
   std::string text;
   sparse::SparseCall call;
 };
@@ -176,10 +175,12 @@ TEST(MismatchedCollectives, OfAnyTwoKindsAreAnErrorOnEveryRank) {
   // One of each kind: its description and how a rank calls it.
   struct Kind {
     std::string text;
-    std::function<engine::OperationSpec(InprocRanks&, std::uint32_t rank, std::vector<Bytes>&)>
+    std::function<engine::OperationSpec(InprocRanks&, std::uint32_t rank,
+                                        std::vector<reference::Bytes>&)>
         make;
   };
-  const auto one_room = [](std::vector<Bytes>& memory, std::size_t bytes) -> Bytes& {
+  const auto one_room = [](std::vector<reference::Bytes>& memory,
+                           std::size_t bytes) -> reference::Bytes& {
     return memory.emplace_back(bytes);
   };
   const std::vector<Kind> kinds = {
@@ -228,7 +229,7 @@ TEST(MismatchedCollectives, OfAnyTwoKindsAreAnErrorOnEveryRank) {
       {text_of(usual("gtopk-tree", 100)),
        [&](InprocRanks& /*ranks*/, auto /*rank*/, auto& memory) {
          sparse::SparseCall call = usual("gtopk-tree", 100);
-         Bytes& tensor = one_room(memory, 400);
+         reference::Bytes& tensor = one_room(memory, 400);
          for (std::uint64_t i = 0; i < 100; ++i) {
            reference::store(call.dtype, tensor, i, 1.0);
          }
@@ -246,7 +247,7 @@ TEST(MismatchedCollectives, OfAnyTwoKindsAreAnErrorOnEveryRank) {
           }
           SCOPED_TRACE(fmt::format("P={} rank {} calls {}, others {}, seed {}", size, odd,
                                    kinds[b].text, kinds[a].text, ++seed));
-          std::vector<std::vector<Bytes>> memory(size);
+          std::vector<std::vector<reference::Bytes>> memory(size);
           for (auto& rooms : memory) {
             rooms.reserve(16);
           }

@@ -5,22 +5,16 @@
 #include <fmt/format.h>
 
 #include "src/engine/point_to_point.hpp"
+#include "tests/engine/messages.hpp"
 #include "tests/support/calls.hpp"
 
 namespace gtopk {
 namespace {
 
-using reference::Bytes;
 using support::InprocRanks;
 using support::SharedEnding;
+using support::uneven_network;
 using transport::TagKind;
-
-constexpr std::int32_t kTag = 7;
-constexpr std::size_t kLong = 100'000;
-
-transport::inproc::FabricOptions network(std::uint64_t seed) {
-  return support::network(seed, std::chrono::microseconds(seed % 3 * 100));
-}
 
 engine::OperationSpec within(engine::OperationSpec spec, transport::Duration timeout) {
   spec.timeout = timeout;
@@ -28,7 +22,7 @@ engine::OperationSpec within(engine::OperationSpec spec, transport::Duration tim
 }
 
 /// A message that nobody receives: its sender gives up, and the receiver knows.
-void give_up_a_send(InprocRanks& ranks, const Bytes& data) {
+void give_up_a_send(InprocRanks& ranks, const reference::Bytes& data) {
   const SharedEnding ending =
       ranks.submit(0, within(gtopk::send(data, 1, kTag), std::chrono::seconds(1)));
   ranks.run_until([&] { return ending->ended; });
@@ -42,9 +36,9 @@ TEST(PointToPoint, OfEverySizeArrives) {
   for (const std::size_t bytes : {0UL, 1UL, 1000UL, kShort - 1, kShort, kShort + 1, kLong}) {
     for (std::uint64_t seed = 0; seed < 8; ++seed) {
       SCOPED_TRACE(fmt::format("{} bytes, seed {}", bytes, seed));
-      InprocRanks ranks(2, network(seed));
-      Bytes sent(bytes, std::byte{42});
-      Bytes received(bytes);
+      InprocRanks ranks(2, uneven_network(seed));
+      reference::Bytes sent(bytes, std::byte{42});
+      reference::Bytes received(bytes);
       const SharedEnding out = ranks.submit(0, gtopk::send(sent, 1, kTag));
       const SharedEnding in = ranks.submit(1, gtopk::recv(received, 0, kTag));
       ranks.run_all();
@@ -61,9 +55,9 @@ TEST(PointToPoint, OfEverySizeArrives) {
 
 TEST(PointToPoint, ToTheOwnRankArrivesOrIsGivenUp) {
   InprocRanks ranks(2);
-  const Bytes given_up(kLong);
-  const Bytes sent(kLong, std::byte{42});
-  Bytes received(kLong);
+  const reference::Bytes given_up(kLong);
+  const reference::Bytes sent(kLong, std::byte{42});
+  reference::Bytes received(kLong);
   const SharedEnding lost =
       ranks.submit(0, within(gtopk::send(given_up, 0, kTag), std::chrono::seconds(1)));
   ranks.run_all();
@@ -81,11 +75,11 @@ TEST(PointToPoint, ToTheOwnRankArrivesOrIsGivenUp) {
 TEST(PointToPoint, ThatIsNotTakenInTimeLeavesEveryGroupOfTheTwoRanksWorking) {
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
-    auto options = network(seed);
+    auto options = uneven_network(seed);
     options.eager_below = std::min<std::size_t>(options.eager_below, 1024);
     InprocRanks ranks(2, options);
     const auto side = ranks.make_group("side", {0, 1});
-    const Bytes data(kLong);
+    const reference::Bytes data(kLong);
     const SharedEnding sent =
         ranks.submit(0, side[0], within(gtopk::send(data, 1, kTag), std::chrono::seconds(1)));
     ranks.run_all();
@@ -100,10 +94,10 @@ TEST(PointToPoint, ThatIsNotTakenInTimeLeavesEveryGroupOfTheTwoRanksWorking) {
 TEST(PointToPoint, ThatIsNotTakenInTimeLeavesTheNetworkAtOnce) {
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
-    auto options = network(seed);
+    auto options = uneven_network(seed);
     options.eager_below = 1024;
     InprocRanks ranks(2, options);
-    const Bytes data(kLong);
+    const reference::Bytes data(kLong);
     give_up_a_send(ranks, data);
     if (HasFatalFailure()) {
       return;
@@ -116,21 +110,21 @@ TEST(PointToPoint, ThatIsNotTakenInTimeLeavesTheNetworkAtOnce) {
 TEST(PointToPoint, ThatItsSenderGaveUpIsPassedOver) {
   for (std::uint64_t seed = 0; seed < 24; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
-    auto options = network(seed);
+    auto options = uneven_network(seed);
     options.eager_below = std::min<std::size_t>(options.eager_below, 1024);
     InprocRanks ranks(2, options);
-    const Bytes before(500, std::byte{1});
-    const Bytes given_up(kLong, std::byte{2});
-    const Bytes after(kLong, std::byte{3});
+    const reference::Bytes before(500, std::byte{1});
+    const reference::Bytes given_up(kLong, std::byte{2});
+    const reference::Bytes after(kLong, std::byte{3});
     std::vector<SharedEnding> endings = {ranks.submit(0, gtopk::send(before, 1, kTag))};
     give_up_a_send(ranks, given_up);
-    give_up_a_send(ranks, Bytes(2 * kLong));
+    give_up_a_send(ranks, reference::Bytes(2 * kLong));
     if (HasFatalFailure()) {
       return;
     }
     endings.push_back(ranks.submit(0, gtopk::send(after, 1, kTag)));
-    Bytes first(before.size());
-    Bytes second(after.size());
+    reference::Bytes first(before.size());
+    reference::Bytes second(after.size());
     endings.push_back(ranks.submit(1, gtopk::recv(first, 0, kTag)));
     endings.push_back(ranks.submit(1, gtopk::recv(second, 0, kTag)));
     ranks.run_all();
@@ -147,16 +141,16 @@ TEST(PointToPoint, ThatItsSenderGaveUpIsPassedOver) {
 TEST(PointToPoint, ThatItsSenderGaveUpChangesNotTheOrderOfTheOthers) {
   for (std::uint64_t seed = 0; seed < 24; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
-    auto options = network(seed);
+    auto options = uneven_network(seed);
     options.eager_below = std::min<std::size_t>(options.eager_below, 1024);
     InprocRanks ranks(2, options);
-    give_up_a_send(ranks, Bytes(kLong));
+    give_up_a_send(ranks, reference::Bytes(kLong));
     if (HasFatalFailure()) {
       return;
     }
     constexpr std::size_t kMessages = 12;
-    std::vector<Bytes> sent;
-    std::vector<Bytes> received;
+    std::vector<reference::Bytes> sent;
+    std::vector<reference::Bytes> received;
     std::vector<SharedEnding> endings;
     for (std::size_t number = 0; number < kMessages; ++number) {
       sent.emplace_back(number % 2 == 0 ? 20 : kLong, static_cast<std::byte>(number));
@@ -165,7 +159,7 @@ TEST(PointToPoint, ThatItsSenderGaveUpChangesNotTheOrderOfTheOthers) {
     for (std::size_t number = 0; number < kMessages; ++number) {
       // Some arrive before their receive, some after.
       if (number == 3) {
-        for (Bytes& room : received) {
+        for (reference::Bytes& room : received) {
           endings.push_back(ranks.submit(1, gtopk::recv(room, 0, kTag)));
         }
       }
@@ -185,7 +179,7 @@ TEST(PointToPoint, ThatItsSenderGaveUpChangesNotTheOrderOfTheOthers) {
 // While it waits behind another receive, its timeout runs as usual.
 TEST(PointToPoint, ReceivesThatAreGivenUpMakeWayForThoseBehindThem) {
   InprocRanks ranks(2);
-  std::vector<Bytes> rooms(4, Bytes(10));
+  std::vector<reference::Bytes> rooms(4, reference::Bytes(10));
   std::vector<SharedEnding> received;
   for (const int seconds : {5, 1, 20, 20}) {
     received.push_back(ranks.submit(
@@ -198,8 +192,8 @@ TEST(PointToPoint, ReceivesThatAreGivenUpMakeWayForThoseBehindThem) {
     EXPECT_EQ(received[late]->error->kind(), ErrorKind::kTimeout) << received[late]->text();
     EXPECT_NE(received[late]->text().find("is alive"), std::string::npos) << received[late]->text();
   }
-  const Bytes first(10, std::byte{1});
-  const Bytes second(10, std::byte{2});
+  const reference::Bytes first(10, std::byte{1});
+  const reference::Bytes second(10, std::byte{2});
   const SharedEnding sent_first = ranks.submit(0, gtopk::send(first, 1, kTag));
   const SharedEnding sent_second = ranks.submit(0, gtopk::send(second, 1, kTag));
   ranks.run_all();
@@ -218,11 +212,11 @@ TEST(PointToPoint, ThatIsGivenUpWhileItIsReceivedIsReceivedWholeOrPassedOver) {
     auto options = support::network(seed, std::chrono::milliseconds(3));
     options.eager_below = std::min<std::size_t>(options.eager_below, 1024);
     InprocRanks ranks(2, options);
-    const Bytes given_up(kLong, std::byte{2});
-    const Bytes next(kLong, std::byte{3});
+    const reference::Bytes given_up(kLong, std::byte{2});
+    const reference::Bytes next(kLong, std::byte{3});
     const SharedEnding lost =
         ranks.submit(0, within(gtopk::send(given_up, 1, kTag), std::chrono::milliseconds(10)));
-    Bytes room(kLong);
+    reference::Bytes room(kLong);
     ranks.run_for(std::chrono::milliseconds(1 + ranks.fabric().pick(20)));
     const SharedEnding in = ranks.submit(1, gtopk::recv(room, 0, kTag));
     ranks.run_until([&] { return lost->ended; });
@@ -257,9 +251,9 @@ TEST(PointToPoint, ThatDoesNotFitIsAnErrorWithBothSizesAndLetsItsSenderGo) {
                                          {10UL, kLong},
                                          {kLong, kLong + 1}}) {
       SCOPED_TRACE(fmt::format("seed {}: {} bytes into {}", seed, sent, expected));
-      InprocRanks ranks(2, network(seed));
-      const Bytes data(sent);
-      Bytes room(expected);
+      InprocRanks ranks(2, uneven_network(seed));
+      const reference::Bytes data(sent);
+      reference::Bytes room(expected);
       const SharedEnding out = ranks.submit(0, gtopk::send(data, 1, kTag));
       const SharedEnding in = ranks.submit(1, gtopk::recv(room, 0, kTag));
       ranks.run_all();
@@ -286,8 +280,8 @@ TEST(PointToPoint, WhosePayloadComesAfterItsReceiverGaveUpIsDiscarded) {
     }
     return fault;
   });
-  const Bytes data(kLong);
-  Bytes room(kLong);
+  const reference::Bytes data(kLong);
+  reference::Bytes room(kLong);
   const SharedEnding out = ranks.submit(0, gtopk::send(data, 1, kTag));
   const SharedEnding in =
       ranks.submit(1, within(gtopk::recv(room, 0, kTag), std::chrono::seconds(1)));
@@ -302,7 +296,7 @@ TEST(PointToPoint, WhosePayloadComesAfterItsReceiverGaveUpIsDiscarded) {
 // A message, header and all, that a living receiver never takes: only its own timeout may run out.
 TEST(PointToPoint, ThatALivingRankDoesNotTakeKeepsNoConnectionFromLiving) {
   InprocRanks ranks(2, {.eager_below = 0});
-  const Bytes given_up(10, std::byte{1});
+  const reference::Bytes given_up(10, std::byte{1});
   give_up_a_send(ranks, given_up);
   if (HasFatalFailure()) {
     return;
@@ -310,8 +304,8 @@ TEST(PointToPoint, ThatALivingRankDoesNotTakeKeepsNoConnectionFromLiving) {
   ranks.run_for(20 * engine::Engine::kLingerBound);
   EXPECT_EQ(ranks.engine(0).under_way(), 1U);
   EXPECT_EQ(support::group_works(ranks), "");
-  const Bytes next(10, std::byte{2});
-  Bytes room(10);
+  const reference::Bytes next(10, std::byte{2});
+  reference::Bytes room(10);
   const SharedEnding out = ranks.submit(0, gtopk::send(next, 1, kTag));
   const SharedEnding in = ranks.submit(1, gtopk::recv(room, 0, kTag));
   ranks.run_all();
@@ -322,7 +316,7 @@ TEST(PointToPoint, ThatALivingRankDoesNotTakeKeepsNoConnectionFromLiving) {
 
 TEST(PointToPoint, ThatAStoppedRankDoesNotTakeEndsTheConnectionToIt) {
   InprocRanks ranks(2);
-  const Bytes data(kLong);
+  const reference::Bytes data(kLong);
   ranks.freeze(1);
   give_up_a_send(ranks, data);
   if (HasFatalFailure()) {
@@ -336,7 +330,7 @@ TEST(PointToPoint, ThatIsGivenUpForAGroupThatIsGoneThereLeavesTheNetwork) {
   InprocRanks ranks(2);
   const auto side = ranks.make_group("side", {0, 1});
   ranks.engine(1).remove_group(*side[1]);
-  const Bytes data(kLong);
+  const reference::Bytes data(kLong);
   const SharedEnding sent =
       ranks.submit(0, side[0], within(gtopk::send(data, 1, kTag), std::chrono::seconds(1)));
   ranks.run_all();

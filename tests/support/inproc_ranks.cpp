@@ -37,6 +37,10 @@ transport::inproc::FabricOptions network(std::uint64_t seed, transport::Duration
   return options;
 }
 
+transport::inproc::FabricOptions uneven_network(std::uint64_t seed) {
+  return network(seed, std::chrono::microseconds(seed % 3 * 100));
+}
+
 InprocRanks::InprocRanks(std::uint32_t ranks, FabricOptions options, std::vector<std::string> hosts)
     : fabric_(std::make_unique<transport::inproc::Fabric>(ranks, options)),
       hosts_(hosts.empty() ? usual_hosts(ranks) : std::move(hosts)) {

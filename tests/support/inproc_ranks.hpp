@@ -23,6 +23,8 @@ namespace gtopk::support {
 /// many connections there are vary in turn.
 [[nodiscard]] transport::inproc::FabricOptions network(std::uint64_t seed,
                                                        transport::Duration max_delay = {});
+/// The same, with messages that are late by up to 0, 100 or 200 us, in turn.
+[[nodiscard]] transport::inproc::FabricOptions uneven_network(std::uint64_t seed);
 
 /// The step bound was reached: how a hang shows here.
 class Hang : public std::runtime_error {

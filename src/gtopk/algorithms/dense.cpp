@@ -58,7 +58,7 @@ Task<void> dense(GroupView& group, SparseCall call) {
   return body;
 }
 
-void cost(CriticalPath& path) {
+void dense_cost(CriticalPath& path) {
   path.sweep_whole();
   path.reduce(path.shape().d);
 }
@@ -69,7 +69,7 @@ const AlgorithmRow kDense{.name = "dense",
                           .description = "the whole vector travels, nothing is left behind",
                           .bounded = false,
                           .whole = dense,
-                          .cost = cost,
+                          .cost = dense_cost,
                           .keeps = Semantics::kExactSum};
 
 }  // namespace gtopk::sparse

@@ -16,6 +16,7 @@
 #include "gtopk/error.hpp"
 #include "src/gtopk/algorithms/automatic.hpp"
 #include "src/gtopk/algorithms/call_plan.hpp"
+#include "src/gtopk/algorithms/call_types.hpp"
 #include "src/gtopk/algorithms/delivery.hpp"
 #include "src/gtopk/algorithms/exchange_phase.hpp"
 #include "src/gtopk/algorithms/step_gate.hpp"
@@ -75,29 +76,6 @@ void take_selection(const Detached& step, const List& own, const Plan& plan) {
     std::copy_n(from.indices, step.report->kept, to.indices);
     std::copy_n(from.values, step.report->kept, to.values);
   });
-}
-
-/// Calls f.operator()<T, Index>().
-template <class F>
-void visit_types(const SparseCall& call, const Plan& plan, F f) {
-  visit_floating(call.dtype, [&]<class T>() {
-    if (plan.lists.type.index_bytes == 8) {
-      f.template operator()<T, std::uint64_t>();
-    } else {
-      f.template operator()<T, std::uint32_t>();
-    }
-  });
-}
-
-/// Whether every value of the result, divided and rounded, is finite.
-bool finite(const SparseCall& call, const Plan& plan, std::uint32_t ranks, const List& result) {
-  bool fits = false;
-  visit_types(call, plan, [&]<class T, class Index>() {
-    using Value = Accumulation<T>;
-    fits = result.finite && representable<T, Value, Index>(result.entries<Value, Index>(),
-                                                           divisor_of<Value>(call.options, ranks));
-  });
-  return fits;
 }
 
 template <class T, class Index>

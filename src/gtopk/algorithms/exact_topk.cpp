@@ -82,7 +82,8 @@ Task<Cut> find_cut(ListExchange& exchange, const Tree& tree, List mine, std::uin
   co_return Cut{key, std::min(mine_equal, wanted - std::min(wanted, below_equal))};
 }
 
-Task<List> rounds(ListExchange& exchange, const Tree& tree, std::uint32_t /*rank*/, List mine) {
+Task<List> exact_rounds(ListExchange& exchange, const Tree& tree, std::uint32_t /*rank*/,
+                        List mine) {
   std::uint32_t step = Tree::round_step(0);
   Task<Regions> agreeing = agree_on_regions(exchange, tree, mine, tree.rounds(), step);
   const Regions regions = co_await agreeing;
@@ -113,10 +114,12 @@ Task<List> rounds(ListExchange& exchange, const Tree& tree, std::uint32_t /*rank
   co_return mine;
 }
 
-Task<List> exact(ListExchange& exchange, List mine) { return walk_tree(exchange, mine, rounds); }
+Task<List> exact(ListExchange& exchange, List mine) {
+  return walk_tree(exchange, mine, exact_rounds);
+}
 
 /// Balanced regions and disjoint selections.
-void cost(CriticalPath& path) {
+void exact_cost(CriticalPath& path) {
   const std::uint64_t k = path.shape().k;
   const Tree& tree = path.tree();
   path.sweep(k);
@@ -160,7 +163,7 @@ const AlgorithmRow kExactTopk{.name = "exact",
                               .description = "the exact top k of the sum of all selections",
                               .reselects = false,
                               .walk = exact,
-                              .cost = cost,
+                              .cost = exact_cost,
                               .keeps = Semantics::kExactSum};
 
 }  // namespace gtopk::sparse

@@ -49,7 +49,7 @@ Task<List> inside_and_between(ListExchange& exchange, List mine) {
 }
 
 /// The path of the largest host's leader: up its tree, between hosts, down.
-void cost(CriticalPath& path) {
+void placed_cost(CriticalPath& path) {
   const Routes& routes = path.routes();
   if (routes.hosts() == 1 || routes.hosts() == path.tree().ranks()) {
     return kGtopk.cost(path);
@@ -74,7 +74,7 @@ const AlgorithmRow kGtopkPlaced{
     .name = "gtopk-placed",
     .description = "gTop-k along the hosts: first inside each, then one list per host",
     .walk = inside_and_between,
-    .cost = cost,
+    .cost = placed_cost,
     .keeps = Semantics::kGtopk};
 
 }  // namespace gtopk::sparse

@@ -20,7 +20,7 @@ Task<List> binomial_tree(ListExchange& exchange, List mine) {
 }
 
 /// Up and down: 2 L lists of k entries, plus those of fold and unfold.
-void cost(CriticalPath& path) {
+void tree_cost(CriticalPath& path) {
   const std::uint64_t k = path.shape().k;
   const auto there_and_back = [&](Route route) {
     path.node(k, route);
@@ -41,7 +41,7 @@ const AlgorithmRow kGtopkTree{
     .name = "gtopk-tree",
     .description = "gTop-k by a binomial tree and a broadcast: less total traffic, twice the steps",
     .walk = binomial_tree,
-    .cost = cost,
+    .cost = tree_cost,
     .keeps = Semantics::kGtopk};
 
 }  // namespace gtopk::sparse

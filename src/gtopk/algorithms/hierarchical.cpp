@@ -59,7 +59,7 @@ Task<List> by_hosts(ListExchange& exchange, List mine) {
 }
 
 /// The path of the largest host's leader, which takes its host's lists one after the other.
-void cost(CriticalPath& path) {
+void hierarchical_cost(CriticalPath& path) {
   const Routes& routes = path.routes();
   if (routes.hosts() == path.tree().ranks()) {
     return kGtopk.cost(path);
@@ -85,7 +85,7 @@ const AlgorithmRow kHierarchical{
     .name = "hierarchical",
     .description = "the exact sum inside each host, then gTop-k between hosts",
     .walk = by_hosts,
-    .cost = cost,
+    .cost = hierarchical_cost,
     .keeps = Semantics::kGtopk};
 
 }  // namespace gtopk::sparse

@@ -23,7 +23,7 @@ std::uint32_t splits_for(std::uint64_t k, const Tree& tree) {
   return std::min(tree.rounds(), k == 0 ? 0 : static_cast<std::uint32_t>(std::bit_width(k)) - 1);
 }
 
-Task<List> rounds(ListExchange& exchange, const Tree& tree, std::uint32_t rank, List mine) {
+Task<List> rs_ag_rounds(ListExchange& exchange, const Tree& tree, std::uint32_t rank, List mine) {
   const std::uint32_t splits = splits_for(exchange.plan().k, tree);
   std::uint32_t step = Tree::round_step(0);
   Task<Regions> agreeing = agree_on_regions(exchange, tree, mine, splits, step);
@@ -57,11 +57,11 @@ Task<List> rounds(ListExchange& exchange, const Tree& tree, std::uint32_t rank, 
 }
 
 Task<List> reduced_by_regions(ListExchange& exchange, List mine) {
-  return walk_tree(exchange, mine, rounds);
+  return walk_tree(exchange, mine, rs_ag_rounds);
 }
 
 /// Balanced regions: a leaf sends half of what it has, and later gathers it.
-void cost(CriticalPath& path) {
+void rs_ag_cost(CriticalPath& path) {
   const std::uint64_t k = path.shape().k;
   const Tree& tree = path.tree();
   const std::uint32_t splits = splits_for(k, tree);
@@ -95,6 +95,6 @@ const AlgorithmRow kRsAg{
     .name = "rs-ag",
     .description = "regions reduced and re-selected, then gathered: O(k) on the wire for any P",
     .walk = reduced_by_regions,
-    .cost = cost};
+    .cost = rs_ag_cost};
 
 }  // namespace gtopk::sparse

@@ -31,11 +31,6 @@ bool pays(std::uint64_t d, std::uint64_t k) {
   return (CountSketch::kRows * kColumnsPerEntry + kHeavyPerEntry) * k < d;
 }
 
-SelectScratch& scratch_of_this_thread() {
-  static thread_local SelectScratch scratch;
-  return scratch;
-}
-
 template <class Value>
 bool all_finite(std::span<const Value> values) {
   return std::ranges::all_of(
@@ -90,7 +85,7 @@ Task<void> sketch_as(GroupView& group, SparseCall call) {
       std::fill_n(heaviest.values, most, std::numeric_limits<Value>::quiet_NaN());
       return;
     }
-    found = unsketch(sketch, cells.data(), d, most, heaviest, scratch_of_this_thread());
+    found = unsketch(sketch, cells.data(), d, most, heaviest, select_scratch_of_this_thread());
     gather<T>(call, heaviest.indices, found, heaviest.values);
     std::fill(heaviest.values + found, heaviest.values + most, Value{0});
   });
@@ -104,8 +99,9 @@ Task<void> sketch_as(GroupView& group, SparseCall call) {
 
   const EntriesOut<Value, Index> room = entries_room<Value, Index>(group, k);
   Task<void> delivering = deliver_alike<T, Index>(group, call, [&] {
-    const Selection selection = select_exact<Value, Value, Index>(
-        Segments<const Value>(heaviest.values), nullptr, most, k, room, scratch_of_this_thread());
+    const Selection selection =
+        select_exact<Value, Value, Index>(Segments<const Value>(heaviest.values), nullptr, most, k,
+                                          room, select_scratch_of_this_thread());
     if (selection.finite) {
       // Positions among the heaviest; these ascend with their indices.
       std::transform(room.indices, room.indices + selection.count, room.indices,

@@ -13,6 +13,7 @@
 #include "gtopk/error.hpp"
 #include "src/collectives/memory.hpp"
 #include "src/gtopk/algorithms/automatic.hpp"
+#include "src/gtopk/algorithms/call_types.hpp"
 #include "src/gtopk/algorithms/delivery.hpp"
 #include "src/gtopk/algorithms/exchange_phase.hpp"
 #include "src/gtopk/residual/commit.hpp"
@@ -25,11 +26,6 @@ namespace {
 using engine::GroupView;
 using engine::Task;
 
-SelectScratch& scratch_of_this_thread() {
-  static thread_local SelectScratch scratch;
-  return scratch;
-}
-
 Selection select(const SparseCall& call, const Plan& plan, const List& own) {
   const SelectorState* const last = call.options.state;
   return plan.selector->select({.tensor = call.tensor,
@@ -41,19 +37,7 @@ Selection select(const SparseCall& call, const Plan& plan, const List& own) {
                                 .density = call.options.density,
                                 .block = call.options.block,
                                 .state = last == nullptr ? SelectorState{} : *last},
-                               own, scratch_of_this_thread());
-}
-
-/// Calls visit<T, Index>() with the types of the call's tensor and lists.
-template <class Visit>
-void visit_types(const SparseCall& call, const Plan& plan, const Visit& visit) {
-  visit_floating(call.dtype, [&]<class T>() {
-    if (plan.lists.type.index_bytes == 8) {
-      visit.template operator()<T, std::uint64_t>();
-    } else {
-      visit.template operator()<T, std::uint32_t>();
-    }
-  });
+                               own, select_scratch_of_this_thread());
 }
 
 template <class T, class Index>
@@ -73,20 +57,6 @@ void commit_as(const SparseCall& call, std::uint32_t ranks, const List& own, con
     mask(static_cast<Value*>(call.options.momentum), sent, delivered, call.options.put_back);
   }
   note(call.delivered, delivered);
-}
-
-/// Whether every value of the result, divided and rounded, is finite.
-bool finite(const SparseCall& call, const Plan& plan, std::uint32_t ranks, const List& result) {
-  if (!result.finite) {
-    return false;
-  }
-  bool fits = false;
-  visit_types(call, plan, [&]<class T, class Index>() {
-    using Value = Accumulation<T>;
-    fits = representable<T, Value, Index>(result.entries<Value, Index>(),
-                                          divisor_of<Value>(call.options, ranks));
-  });
-  return fits;
 }
 
 /// Writes tensor and residual; if the step has not happened, only the tensor, with NaN.
@@ -139,7 +109,7 @@ Task<void> sparse_all_reduce(GroupView& group, SparseCall call, Plan plan,
 
 namespace {
 
-void check_room(const Plan& plan, const Delivered& delivered, std::uint32_t ranks) {
+void check_delivered_room(const Plan& plan, const Delivered& delivered, std::uint32_t ranks) {
   const std::uint64_t largest = plan.most_entries(ranks);
   if (delivered.values != nullptr && delivered.room < largest) {
     throw Error(
@@ -165,7 +135,7 @@ Collective collective(SparseCall call) {
   collective.agreement = agreement(call, plan);
   if (call.delivered.values != nullptr) {
     collective.check = [plan, delivered = call.delivered](const GroupShape& group) {
-      check_room(plan, delivered, group.size);
+      check_delivered_room(plan, delivered, group.size);
     };
   }
   collective.body = [call = std::move(call), plan](GroupView& group) {

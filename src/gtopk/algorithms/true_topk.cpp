@@ -15,11 +15,6 @@ using engine::Computation;
 using engine::GroupView;
 using engine::Task;
 
-SelectScratch& scratch_of_this_thread() {
-  static thread_local SelectScratch scratch;
-  return scratch;
-}
-
 template <class T, class Index>
 Task<void> true_topk_as(GroupView& group, SparseCall call) {
   using Value = Accumulation<T>;
@@ -42,7 +37,7 @@ Task<void> true_topk_as(GroupView& group, SparseCall call) {
   const EntriesOut<Value, Index> room = entries_room<Value, Index>(group, k);
   Task<void> delivering = deliver_alike<T, Index>(group, call, [&] {
     const Selection selection = select_exact<Value, Value, Index>(
-        Segments<const Value>(sum), nullptr, d, k, room, scratch_of_this_thread());
+        Segments<const Value>(sum), nullptr, d, k, room, select_scratch_of_this_thread());
     return Found<T, Index>{{room.indices, room.values, selection.count}, selection.finite};
   });
   co_await delivering;

@@ -44,7 +44,7 @@ class Guess {
   Key<Value> threshold_ = 1;
 };
 
-Selection select(const SelectionInput& input, const List& out, SelectScratch& scratch) {
+Selection block_select(const SelectionInput& input, const List& out, SelectScratch& scratch) {
   const KeepDenormals guard;
   return visit_selection(input, [&]<class T, class Index>() -> Selection {
     using Value = Accumulation<T>;
@@ -99,7 +99,7 @@ Selection select(const SelectionInput& input, const List& out, SelectScratch& sc
 
 const SelectorRow kBlock{.name = "block",
                          .description = "the largest of every block of elements, by density",
-                         .select = select,
+                         .select = block_select,
                          .per_block = true};
 
 }  // namespace gtopk::sparse

@@ -5,7 +5,7 @@
 namespace gtopk::sparse {
 namespace {
 
-Selection select(const SelectionInput& input, const List& out, SelectScratch& scratch) {
+Selection exact_select(const SelectionInput& input, const List& out, SelectScratch& scratch) {
   return visit_selection(input, [&]<class T, class Index>() {
     using Value = Accumulation<T>;
     return select_exact<T, Value, Index>(Segments<T>(input.tensor),
@@ -18,6 +18,6 @@ Selection select(const SelectionInput& input, const List& out, SelectScratch& sc
 
 const SelectorRow kExact{.name = "exact",
                          .description = "the k largest magnitudes, ties to the lower index",
-                         .select = select};
+                         .select = exact_select};
 
 }  // namespace gtopk::sparse

@@ -31,7 +31,7 @@ double two_sided_quantile(double share) {
 }
 
 template <class T>
-double first_threshold(const SelectionInput& input) {
+double threshold_of_deviation(const SelectionInput& input) {
   const auto d = static_cast<double>(input.d);
   const Moments sums =
       moments<T>(Segments<T>(input.tensor), static_cast<const Accumulation<T>*>(input.residual),
@@ -42,14 +42,14 @@ double first_threshold(const SelectionInput& input) {
   return mean + deviation * two_sided_quantile(static_cast<double>(input.k) / d);
 }
 
-Selection select(const SelectionInput& input, const List& out, SelectScratch& scratch) {
+Selection gaussian_select(const SelectionInput& input, const List& out, SelectScratch& scratch) {
   const KeepDenormals guard;
   return visit_selection(input, [&]<class T, class Index>() -> Selection {
     if (input.d == 0) {
       return {};
     }
     ThresholdSearch<T, Index> search(input, scratch);
-    if (!search.search(first_threshold<T>(input), Correction{})) {
+    if (!search.search(threshold_of_deviation<T>(input), Correction{})) {
       return {.finite = false};
     }
     const auto room = out.room<Accumulation<T>, Index>();
@@ -65,7 +65,7 @@ const SelectorRow kGaussian{
     .description =
         "entries from the normal quantile of mean and deviation up, corrected three times "
         "at most; up to 4k/3",
-    .select = select,
+    .select = gaussian_select,
     .most = four_thirds};
 
 }  // namespace gtopk::sparse

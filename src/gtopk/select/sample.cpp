@@ -13,7 +13,7 @@ namespace gtopk::sparse {
 namespace {
 
 /// Sampled elements of the selection to aim at: 4 % standard deviation if they lie alone.
-constexpr double kWantedHits = 512;
+constexpr double kHitsOfSample = 512;
 
 /// The guess aims at more than k by a quarter and four deviations: each surplus candidate costs
 /// nanoseconds, too few cost a second sweep. Gradients cluster, so the binomial deviation alone is
@@ -43,7 +43,7 @@ Key<Accumulation<T>> sampled_threshold(Segments<const T> gradient, const Accumul
   const double density = static_cast<double>(k) / static_cast<double>(d);
   const std::size_t all_lines = d / kLine;
   const std::size_t lines =
-      std::min(std::max(static_cast<std::size_t>(kWantedHits / density) / kLine, kFewestLines),
+      std::min(std::max(static_cast<std::size_t>(kHitsOfSample / density) / kLine, kFewestLines),
                all_lines / kSparsest);
   const std::size_t size = lines * kLine;
   const std::size_t rank = cautious_rank(static_cast<double>(size) * density);

@@ -34,7 +34,7 @@ double magnitude_of(Key<Value> key) {
 
 /// The magnitude that the sample's share of k elements reach; 0 if too few are non-zero.
 template <class T>
-double first_threshold(const SelectionInput& input, std::size_t stride, GrowingBuffer& keys) {
+double threshold_of_sample(const SelectionInput& input, std::size_t stride, GrowingBuffer& keys) {
   using Value = Accumulation<T>;
   constexpr std::size_t kAhead = 16;  // how many samples ahead to prefetch
   const auto d = static_cast<std::size_t>(input.d);
@@ -62,7 +62,7 @@ double first_threshold(const SelectionInput& input, std::size_t stride, GrowingB
   return magnitude_of<Value>(kth_largest(sample, size, rank).key);
 }
 
-Selection select(const SelectionInput& input, const List& out, SelectScratch& scratch) {
+Selection sampled_select(const SelectionInput& input, const List& out, SelectScratch& scratch) {
   const KeepDenormals guard;
   return visit_selection(input, [&]<class T, class Index>() -> Selection {
     const auto room = out.room<Accumulation<T>, Index>();
@@ -73,7 +73,7 @@ Selection select(const SelectionInput& input, const List& out, SelectScratch& sc
           input.k, room, scratch);
     }
     const double threshold =
-        first_threshold<T>(input, static_cast<std::size_t>(stride), scratch.keys);
+        threshold_of_sample<T>(input, static_cast<std::size_t>(stride), scratch.keys);
     ThresholdSearch<T, Index> search(input, scratch);
     if (!search.search(threshold, kBounds)) {
       return {.finite = false};
@@ -89,7 +89,7 @@ const SelectorRow kSampled{
     .description =
         "entries from the top of a strided sample of 1 % up, corrected ten times at most; "
         "up to 4k/3",
-    .select = select,
+    .select = sampled_select,
     .most = four_thirds};
 
 }  // namespace gtopk::sparse

@@ -25,6 +25,11 @@ struct SelectScratch {
   GrowingBuffer keys;
 };
 
+[[nodiscard]] inline SelectScratch& select_scratch_of_this_thread() {
+  static thread_local SelectScratch scratch;
+  return scratch;
+}
+
 /// The first k of acc = gradient + residual in the selection order, zeros left out, sorted by
 /// index.
 ///

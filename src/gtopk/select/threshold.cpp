@@ -34,7 +34,7 @@ SelectorState state_after(const Value* values, std::size_t count, std::size_t k)
   return state_of(smallest);
 }
 
-Selection select(const SelectionInput& input, const List& out, SelectScratch& scratch) {
+Selection threshold_select(const SelectionInput& input, const List& out, SelectScratch& scratch) {
   const KeepDenormals guard;
   return visit_selection(input, [&]<class T, class Index>() -> Selection {
     using Value = Accumulation<T>;
@@ -75,7 +75,7 @@ const SelectorRow kThreshold{
     .description =
         "entries from the last step's threshold up, corrected; 2k/3 to 4k/3, exactly k "
         "without one",
-    .select = select,
+    .select = threshold_select,
     .most = four_thirds};
 
 }  // namespace gtopk::sparse

@@ -10,7 +10,7 @@ namespace {
 constexpr std::uint32_t kMagic = 0x31525447;  // "GTR1"
 
 template <typename Integer>
-void put(std::string& bytes, Integer value) {
+void put_number(std::string& bytes, Integer value) {
   for (std::size_t i = 0; i < sizeof(Integer); ++i) {
     bytes.push_back(static_cast<char>(value >> (8 * i)));
   }
@@ -31,7 +31,7 @@ Parse parse_request(std::string_view bytes, RequestView& request) {
   // Every byte of the magic received so far must be right: a stranger is recognised by its first
   // bytes.
   std::string magic;
-  put(magic, kMagic);
+  put_number(magic, kMagic);
   const std::size_t seen = std::min(bytes.size(), magic.size());
   if (bytes.substr(0, seen) != std::string_view(magic).substr(0, seen)) {
     return Parse::kMalformed;
@@ -69,10 +69,10 @@ std::string encode_request(Command command, std::string_view key, std::string_vi
   }
   std::string bytes;
   bytes.reserve(kRequestHeader + key.size() + value.size());
-  put(bytes, kMagic);
-  put(bytes, static_cast<std::uint8_t>(command));
-  put(bytes, static_cast<std::uint16_t>(key.size()));
-  put(bytes, static_cast<std::uint32_t>(value.size()));
+  put_number(bytes, kMagic);
+  put_number(bytes, static_cast<std::uint8_t>(command));
+  put_number(bytes, static_cast<std::uint16_t>(key.size()));
+  put_number(bytes, static_cast<std::uint32_t>(value.size()));
   bytes.append(key).append(value);
   return bytes;
 }
@@ -83,8 +83,8 @@ std::string encode_response(Result result, std::string_view value) {
 
 std::string encode_response_header(Result result, std::size_t value_length) {
   std::string bytes;
-  put(bytes, static_cast<std::uint8_t>(result));
-  put(bytes, static_cast<std::uint32_t>(value_length));
+  put_number(bytes, static_cast<std::uint8_t>(result));
+  put_number(bytes, static_cast<std::uint32_t>(value_length));
   return bytes;
 }
 
@@ -101,7 +101,7 @@ std::optional<ResponseHeader> parse_response(const std::array<char, kResponseHea
 
 std::string encode_integer(std::int64_t value) {
   std::string bytes;
-  put(bytes, static_cast<std::uint64_t>(value));
+  put_number(bytes, static_cast<std::uint64_t>(value));
   return bytes;
 }
 

@@ -9,7 +9,7 @@
 namespace gtopk::bootstrap {
 namespace {
 
-constexpr std::string_view kMagic = "GTA1";
+constexpr std::string_view kHello = "GTA1";
 
 std::string proof(std::string_view secret, std::string_view who, std::string_view client_nonce,
                   std::string_view server_nonce) {
@@ -30,7 +30,7 @@ std::string draw_secret(std::size_t bytes) {
 ClientHandshake::ClientHandshake(std::string secret)
     : secret_(std::move(secret)), nonce_(draw_secret(kNonceBytes)) {}
 
-std::string ClientHandshake::hello() const { return std::string(kMagic).append(nonce_); }
+std::string ClientHandshake::hello() const { return std::string(kHello).append(nonce_); }
 
 std::optional<std::string> ClientHandshake::reply_to(std::string_view challenge) const {
   const std::string_view server_nonce = challenge.substr(0, kNonceBytes);
@@ -45,16 +45,16 @@ ServerHandshake::ServerHandshake(std::string secret) : secret_(std::move(secret)
 
 ServerHandshake::Admission ServerHandshake::receive(std::string& input, std::string& answer) {
   if (expected_.empty()) {
-    const std::size_t seen = std::min(input.size(), kMagic.size());
-    if (std::string_view(input).substr(0, seen) != kMagic.substr(0, seen)) {
+    const std::size_t seen = std::min(input.size(), kHello.size());
+    if (std::string_view(input).substr(0, seen) != kHello.substr(0, seen)) {
       return Admission::kRefused;
     }
-    if (input.size() < kMagic.size() + kNonceBytes) {
+    if (input.size() < kHello.size() + kNonceBytes) {
       return Admission::kWaiting;
     }
-    const std::string client_nonce = input.substr(kMagic.size(), kNonceBytes);
+    const std::string client_nonce = input.substr(kHello.size(), kNonceBytes);
     const std::string server_nonce = draw_secret(kNonceBytes);
-    input.erase(0, kMagic.size() + kNonceBytes);
+    input.erase(0, kHello.size() + kNonceBytes);
     answer = server_nonce + proof(secret_, "server", client_nonce, server_nonce);
     expected_ = proof(secret_, "client", client_nonce, server_nonce);
     return Admission::kWaiting;

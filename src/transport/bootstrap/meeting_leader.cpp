@@ -14,8 +14,8 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 using transport::Duration;
 
-constexpr milliseconds kFirstSlice{10};
-constexpr milliseconds kLongestSlice{250};
+constexpr milliseconds kFirstLeaderSlice{10};
+constexpr milliseconds kLongestLeaderSlice{250};
 /// How long to wait for the others after a failure, so that they get the cause, too.
 constexpr std::chrono::seconds kGrace{3};
 
@@ -24,7 +24,7 @@ constexpr std::chrono::seconds kGrace{3};
 Leader::Leader(KeyValueStore& store, const Presence& self, Duration at_most)
     : store_(store),
       self_(self),
-      patience_(at_most, kFirstSlice, kLongestSlice),
+      patience_(at_most, kFirstLeaderSlice, kLongestLeaderSlice),
       nonce_(draw_nonce()),
       expected_(self.size) {
   if (self.refusal) {

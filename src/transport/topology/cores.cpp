@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint32_t kMostCore = 65535;
 
-std::optional<std::uint32_t> number(std::string_view text) {
+std::optional<std::uint32_t> core(std::string_view text) {
   std::uint32_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value > kMostCore) {
@@ -27,8 +27,8 @@ std::optional<std::uint32_t> number(std::string_view text) {
 /// Parses "4" or "0-3"; false for anything else.
 bool add_range(std::string_view text, std::set<std::uint32_t>& cores) {
   const std::size_t dash = text.find('-');
-  const auto first = number(text.substr(0, dash));
-  const auto last = dash == std::string_view::npos ? first : number(text.substr(dash + 1));
+  const auto first = core(text.substr(0, dash));
+  const auto last = dash == std::string_view::npos ? first : core(text.substr(dash + 1));
   if (!first || !last || *first > *last) {
     return false;
   }

@@ -98,7 +98,7 @@ void expect_outcome(Problem problem, const Ran& ran) {
   }
 }
 
-std::vector<std::uint32_t> rank_counts() {
+std::vector<std::uint32_t> counts_of_ranks() {
   return support::kSanitized ? std::vector{1U, 3U} : std::vector{1U, 2U, 3U, 4U, 5U, 6U, 8U, 16U};
 }
 
@@ -202,7 +202,7 @@ TEST_P(Auto, ManyAtOnceWaitForOneSetOfCosts) {
   EXPECT_TRUE(ranks.close().empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, Auto, ::testing::ValuesIn(rank_counts()));
+INSTANTIATE_TEST_SUITE_P(Every, Auto, ::testing::ValuesIn(counts_of_ranks()));
 
 TEST(Plan, IsTheSameReportOnEveryRankAndMeasuresAnewOnDemand) {
   InprocRanks ranks(3, network(1));

@@ -79,8 +79,8 @@ TEST(Permutation, DrawsEveryIndexAndPairAsOften) {
 }
 
 /// d elements of each rank, all non-zero.
-Problem full_problem(std::uint32_t size, const std::string& algorithm, std::uint64_t d,
-                     std::uint64_t k) {
+Problem problem_with_residuals(std::uint32_t size, const std::string& algorithm, std::uint64_t d,
+                               std::uint64_t k) {
   reference::Random random(size);
   Problem problem;
   problem.d = d;
@@ -98,7 +98,7 @@ Problem full_problem(std::uint32_t size, const std::string& algorithm, std::uint
 
 TEST(RandomK, DrawsOtherIndicesInEveryCallUnlessItIsGivenASeed) {
   InprocRanks ranks(3);
-  Problem problem = full_problem(3, "random-k", 1000, 20);
+  Problem problem = problem_with_residuals(3, "random-k", 1000, 20);
   std::vector<reference::Bytes> tensors;
   for (problem.number = 0; problem.number < 3; ++problem.number) {
     ASSERT_EQ(support::differs_from_reference(ranks, problem), "") << problem.number;
@@ -116,7 +116,7 @@ TEST(RandomK, DrawsOtherIndicesInEveryCallUnlessItIsGivenASeed) {
 // Zeros are drawn like other values, and put_back has no effect.
 TEST(RandomK, DeliversTheSumsAtItsIndicesWhateverTheyAre) {
   for (const PutBack put_back : {PutBack::kOwn, PutBack::kMerged}) {
-    Problem problem = full_problem(2, "random-k", 64, 10);
+    Problem problem = problem_with_residuals(2, "random-k", 64, 10);
     for (reference::Input& input : problem.ranks) {
       for (std::uint64_t i = 0; i < 64; i += 2) {
         reference::store(problem.type, input.gradient, i, 0.0);
@@ -141,7 +141,7 @@ TEST(RandomK, DeliversTheSumsAtItsIndicesWhateverTheyAre) {
 
 // Index 1 is no rank's largest, but the largest of the sum.
 TEST(TrueTopk, FindsWhatNoRankWouldHaveSelected) {
-  Problem problem = full_problem(3, "true-topk", 4, 1);
+  Problem problem = problem_with_residuals(3, "true-topk", 4, 1);
   for (std::uint32_t rank = 0; rank < 3; ++rank) {
     for (std::uint64_t i = 0; i < 4; ++i) {
       const double value = i == 1 ? 2.0 : 0.0;

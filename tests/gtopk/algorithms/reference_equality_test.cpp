@@ -18,12 +18,7 @@ namespace gtopk {
 namespace {
 
 using support::InprocRanks;
-using transport::inproc::FabricOptions;
-
-/// Eager, rendezvous or mixed, with and without delays, depending on the seed.
-FabricOptions network(std::uint64_t seed) {
-  return support::network(seed, std::chrono::microseconds(seed / 4 % 2 * 50));
-}
+using support::uneven_network;
 
 using Parameters = std::tuple<std::uint32_t, std::string, DataType>;
 
@@ -51,7 +46,7 @@ TEST_P(ReferenceEquality, TensorAndResidualsBitForBitOnEveryRank) {
     const std::vector<std::string> wires = reference::wires(algorithm);
     const std::string& wire = drawn.problem.options.wire =
         wires[(number + size + static_cast<std::uint64_t>(type)) % wires.size()];
-    InprocRanks ranks(size, network(seed));
+    InprocRanks ranks(size, uneven_network(seed));
     ASSERT_EQ(support::differs_from_reference(ranks, drawn.problem), "")
         << drawn.description << ", " << wire;
     ASSERT_TRUE(ranks.close().empty()) << drawn.description;
@@ -78,7 +73,7 @@ TEST(Equality, EveryPutBackOpAndWireForEveryRankCount) {
             drawn.problem.options.wire = wire;
             drawn.problem.options.put_back = put_back;
             drawn.problem.options.op = op;
-            InprocRanks ranks(size, network(size));
+            InprocRanks ranks(size, uneven_network(size));
             ASSERT_EQ(support::differs_from_reference(ranks, drawn.problem), "")
                 << drawn.description << " now " << to_string(put_back) << " " << to_string(op)
                 << " " << wire;
@@ -93,7 +88,7 @@ TEST(Equality, HoldsForManyArrivalOrdersOfOneCase) {
   for (const std::string& algorithm : reference::algorithms()) {
     const reference::Case drawn = reference::random_case(5, DataType::kFloat32, 7, algorithm);
     for (std::uint64_t seed = 0; seed < 40; ++seed) {
-      InprocRanks ranks(7, network(seed));
+      InprocRanks ranks(7, uneven_network(seed));
       ASSERT_EQ(support::differs_from_reference(ranks, drawn.problem), "")
           << drawn.description << ", network seed " << seed;
     }
@@ -125,7 +120,7 @@ TEST(Equality, HoldsAboveTheSizeAtWhichSweepsMoveToAnotherThread) {
 TEST(Equality, HoldsOverConsecutiveStepsWithOneResidual) {
   for (const std::string& algorithm : reference::algorithms()) {
     const std::uint32_t size = 5;
-    InprocRanks ranks(size, network(3));
+    InprocRanks ranks(size, uneven_network(3));
     std::vector<std::optional<reference::Bytes>> residuals(
         size, reference::zeros(DataType::kFloat32, 100));
     for (std::uint64_t step = 0; step < 20; ++step) {

@@ -132,7 +132,7 @@ TEST(SelectorState, IsThatOfTheReferenceAfterEachStepAndAsItWasAfterOneThatDidNo
 }
 
 /// k = 10 of 200 elements, and a seed for those that draw.
-reference::Problem full_problem(std::uint32_t size, const std::string& algorithm) {
+reference::Problem problem_of_200(std::uint32_t size, const std::string& algorithm) {
   reference::Random random(size);
   reference::Problem problem;
   problem.d = 200;
@@ -149,7 +149,7 @@ reference::Problem full_problem(std::uint32_t size, const std::string& algorithm
   return problem;
 }
 
-std::string refusal_of(const SparseOptions& options) {
+std::string refusal_of_options(const SparseOptions& options) {
   sparse::SparseCall call;
   call.d = 100;
   call.options = options;
@@ -163,16 +163,17 @@ std::string refusal_of(const SparseOptions& options) {
 }
 
 TEST(Selectors, CallsThatNoRankMayMakeAreRefused) {
-  EXPECT_EQ(refusal_of({.density = 0.1}), "");
-  EXPECT_EQ(refusal_of({}), "sparse_all_reduce needs k >= 1, seen 0");
-  EXPECT_EQ(refusal_of({.k = 5, .density = 0.1}),
+  EXPECT_EQ(refusal_of_options({.density = 0.1}), "");
+  EXPECT_EQ(refusal_of_options({}), "sparse_all_reduce needs k >= 1, seen 0");
+  EXPECT_EQ(refusal_of_options({.k = 5, .density = 0.1}),
             "sparse_all_reduce takes k or a density, seen k = 5 and density = 0.1");
-  EXPECT_EQ(refusal_of({.density = 1.5}), "sparse_all_reduce needs a density in (0, 1], seen 1.5");
-  EXPECT_NE(refusal_of({.density = -0.5}), "");
-  EXPECT_NE(refusal_of({.density = std::nan("")}), "");
+  EXPECT_EQ(refusal_of_options({.density = 1.5}),
+            "sparse_all_reduce needs a density in (0, 1], seen 1.5");
+  EXPECT_NE(refusal_of_options({.density = -0.5}), "");
+  EXPECT_NE(refusal_of_options({.density = std::nan("")}), "");
   const auto block = [](const char* algorithm, std::uint64_t k, double density,
                         std::uint64_t block) {
-    return refusal_of(
+    return refusal_of_options(
         {.k = k, .algorithm = algorithm, .selector = "block", .density = density, .block = block});
   };
   EXPECT_EQ(block("topk", 0, 0.1, 10), "");
@@ -192,7 +193,7 @@ TEST(Selectors, CallsThatNoRankMayMakeAreRefused) {
 TEST(Selectors, ADensityIsTheKThatItMeansUnderEveryAlgorithm) {
   constexpr std::uint32_t kRanks = 3;
   for (const std::string& algorithm : reference::algorithms()) {
-    reference::Problem problem = full_problem(kRanks, algorithm);
+    reference::Problem problem = problem_of_200(kRanks, algorithm);
     const reference::Outcome expected = reference::all_reduce(problem);
     problem.options.density = 0.05;  // of 200 elements
     problem.options.k = 0;

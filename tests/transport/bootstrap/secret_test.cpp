@@ -29,7 +29,7 @@ using namespace std::chrono_literals;
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr auto kLimit = 30s;  // a watchdog's
+constexpr auto kSecretLimit = 30s;  // a watchdog's
 const std::string kSecret = "the secret of this job";
 const std::string kOther = "the secret of that job";
 
@@ -68,10 +68,10 @@ class Guarded : public testing::Test {
  protected:
   [[nodiscard]] Endpoint at() const { return {.host = "127.0.0.1", .port = server_.port()}; }
   [[nodiscard]] TcpStore client(const std::string& secret) const {
-    return {{at()}, kLimit, secret};
+    return {{at()}, kSecretLimit, secret};
   }
   void expect_refused(std::size_t count) {
-    const auto end = std::chrono::steady_clock::now() + kLimit;
+    const auto end = std::chrono::steady_clock::now() + kSecretLimit;
     while (server_.load().refused < count && std::chrono::steady_clock::now() < end) {
       std::this_thread::yield();
     }
@@ -85,7 +85,7 @@ TEST_F(Guarded, LetsInWhoKnowsTheSecret) {
   TcpStore one = client(kSecret);
   TcpStore two = client(kSecret);
   one.set("key", "value");
-  EXPECT_EQ(two.get("key", kLimit), "value");
+  EXPECT_EQ(two.get("key", kSecretLimit), "value");
   EXPECT_EQ(server_.load().refused, 0U);
 }
 
@@ -103,7 +103,7 @@ TEST_F(Guarded, RefusesAnotherSecretAndBothSidesSayIt) {
 }
 
 TEST_F(Guarded, RefusesWhoHasNoSecret) {
-  TcpStore stranger(at(), kLimit);
+  TcpStore stranger(at(), kSecretLimit);
   EXPECT_THAT(error_of([&] { stranger.set("key", "value"); }), HasSubstr("wants a secret"));
   expect_refused(1);
   EXPECT_EQ(server_.load().keys, 0U);
@@ -118,8 +118,8 @@ TEST_F(Guarded, RefusesAProofThatWasOverheard) {
   ASSERT_EQ(overheard.receive(input, challenge), ServerHandshake::Admission::kWaiting);
   const auto proof = honest.reply_to(challenge);
   ASSERT_TRUE(proof.has_value());
-  const Descriptor socket = connect_to(at(), kLimit);
-  const TimePoint end = std::chrono::steady_clock::now() + kLimit;
+  const Descriptor socket = connect_to(at(), kSecretLimit);
+  const TimePoint end = std::chrono::steady_clock::now() + kSecretLimit;
   EXPECT_EQ(send_all(socket, honest.hello() + *proof, end), Transfer::kDone);
   expect_refused(1);
 }
@@ -138,7 +138,7 @@ TEST(Guards, AWayToAnotherJobIsPassedByForTheRightOne) {
                                kSecret);
   TcpStore store(
       {{.host = "127.0.0.1", .port = wrong.port()}, {.host = "127.0.0.1", .port = right.port()}},
-      kLimit, kSecret);
+      kSecretLimit, kSecret);
   EXPECT_EQ(store.add("here", 1), 1);
 }
 
