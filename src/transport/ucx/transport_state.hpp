@@ -16,6 +16,7 @@
 #include "src/transport/ucx/config.hpp"
 #include "src/transport/ucx/context.hpp"
 #include "src/transport/ucx/endpoint.hpp"
+#include "src/transport/ucx/fork_mark.hpp"
 #include "src/transport/ucx/neighbours.hpp"
 #include "src/transport/ucx/ucx_transport.hpp"
 #include "src/transport/ucx/unexpected.hpp"
@@ -94,6 +95,7 @@ class UcxTransport final : public Transport {
   UcxContext context_;
   UcxWorker worker_;
   PeerInfo self_;
+  const ForkMark process_;
   /// Tags of messages to this process are sent under it: those of whoever does not have it, which
   /// is shown to the members of its groups alone, fit no receive.
   const Tag key_;

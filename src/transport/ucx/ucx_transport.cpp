@@ -61,7 +61,7 @@ UcxTransport::UcxTransport(const UcxOptions& options)
       neighbours_(self_) {}
 
 UcxTransport::~UcxTransport() {
-  if (getpid() != self_.process) {
+  if (!process_.made_here()) {
     // In a forked copy, UCX would tear down what belongs to its parent, including shared memory.
     worker_.abandon();
     context_.abandon();
@@ -381,7 +381,7 @@ std::size_t UcxTransport::sift(const std::function<bool(Tag)>& ours) {
 }
 
 void UcxTransport::check_process() const {
-  if (getpid() != self_.process) {
+  if (!process_.made_here()) {
     throw Error(
         ErrorKind::kTransport,
         fmt::format(

@@ -1,0 +1,30 @@
+// Transport over UCX: tells a process from its forked copies without a system call, as every
+// message asks. A byte lies in memory that the kernel fills with zeros in a forked child.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+
+namespace gtopk::transport {
+
+class ForkMark {
+ public:
+  ForkMark();
+  ForkMark(const ForkMark&) = delete;
+  ForkMark& operator=(const ForkMark&) = delete;
+  ForkMark(ForkMark&&) = delete;
+  ForkMark& operator=(ForkMark&&) = delete;
+  ~ForkMark();
+
+  /// Whether the calling process is the one that made this, and no fork of it.
+  [[nodiscard]] bool made_here() const;
+
+ private:
+  pid_t made_by_;
+  /// Null where the kernel knows no such memory (Linux before 4.14); then the pid is compared.
+  void* page_ = nullptr;
+  std::size_t bytes_;
+};
+
+}  // namespace gtopk::transport
