@@ -93,31 +93,37 @@ def keeps_up(row: Row, records: Sequence[Record]) -> bool | None:
     return statistics.mean(row.worse) <= allowed
 
 
-def at_bytes(points: Sequence[dict[str, float]], budget: float) -> float:
-    """The score at the last point that had sent no more; NaN if there is none."""
-    within = [each["score"] for each in points if each["bytes"] <= budget]
+def score_within(points: Sequence[dict[str, float]], key: str, budget: float) -> float:
+    """The score at the last point that had spent no more of bytes or seconds; NaN if none had."""
+    within = [each["score"] for each in points if each[key] <= budget]
     return within[-1] if within else math.nan
 
 
 def table(cell: Cell, records: Sequence[Record]) -> str:
-    """Final scores, bytes, the score at equal bytes, and the quality of the last selections."""
+    """Final scores, bytes and times, scores at equal ones, and quality of the last selections."""
     rows = rows_of(records)
-    budget = _budget(rows)
+    timed = all("seconds" in point for row in rows for points in row.points for point in points)
+    budgets = {key: _budget(rows, key) for key in ("bytes", "seconds")[: 1 + timed]}
     digits = 3 if records[0]["lower"] else 2
     seeds = len({each["seed"] for each in records})
     lines = [
         f"**{cell.task}, {cell.ranks} ranks, data {cell.shards}, {cell.steps} steps, "
         f"{seeds} seeds**; {records[0]['unit']}",
         "",
-        f"| method | density | at the end | worse than dense | within the claim | kB a step "
-        f"after the warm-up | at {budget / 1e6:.1f} MB | recall | contraction | residual |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| method | density | at the end | worse than dense | within the claim | kB a step "
+        f"after the warm-up |{' ms a step |' * timed} at {budgets['bytes'] / 1e6:.1f} MB |"
+        + (f" at {budgets['seconds']:.1f} s |" if timed else "")
+        + " recall | contraction | residual |",
+        f"|{' --- |' * (10 + 2 * timed)}",
     ]
     for row in rows:
         kept = {True: "yes", False: "**no**", None: ""}[keeps_up(row, records)]
-        sent = statistics.mean(_bytes_a_step(each) for each in row.points) / 1e3
-        equal = [at_bytes(each, budget) for each in row.points]
-        said = "" if any(map(math.isnan, equal)) else f"{statistics.mean(equal):.{digits}f}"
+        took = {key: statistics.mean(_a_step(each, key) for each in row.points) for key in budgets}
+        equal = []
+        for key, budget in budgets.items():
+            scores = [score_within(each, key, budget) for each in row.points]
+            missing = any(map(math.isnan, scores))
+            equal.append("" if missing else f"{statistics.mean(scores):.{digits}f}")
         last = [[each[-1][key] for each in row.points] for key in QUALITIES if _has(row, key)]
         qualities = [f"{statistics.mean(each):.3g}" for each in last] or ["", "", ""]
         cells = [
@@ -126,8 +132,9 @@ def table(cell: Cell, records: Sequence[Record]) -> str:
             mean_of(list(row.scores.values()), digits),
             mean_of(row.worse, digits, sign=True) if row.worse else "",
             kept,
-            f"{sent:.1f}",
-            said,
+            f"{took['bytes'] / 1e3:.1f}",
+            *([f"{1e3 * took['seconds']:.1f}"] if timed else []),
+            *equal,
             *qualities,
         ]
         lines.append(f"| {' | '.join(cells)} |")
@@ -156,17 +163,17 @@ def curves(cell: Cell, records: Sequence[Record]) -> str:
     return "\n".join(lines)
 
 
-def _budget(rows: Sequence[Row]) -> float:
-    """The common budget: what the most economical method of the largest density sends in all."""
+def _budget(rows: Sequence[Row], key: str) -> float:
+    """The common budget: what the thriftiest method of the largest density spends in all."""
     largest = max((row.density for row in rows if row.density is not None), default=None)
-    totals = [max(each[-1]["bytes"] for each in row.points) for row in rows]
+    totals = [max(each[-1][key] for each in row.points) for row in rows]
     return min(t for t, row in zip(totals, rows, strict=True) if row.density == largest)
 
 
-def _bytes_a_step(points: Sequence[dict[str, float]]) -> float:
+def _a_step(points: Sequence[dict[str, float]], key: str) -> float:
     """Averaged over the second half, after any warm-up."""
     middle, last = points[len(points) // 2 - 1], points[-1]
-    return (last["bytes"] - middle["bytes"]) / max(1, last["step"] - middle["step"])
+    return (last[key] - middle[key]) / max(1, last["step"] - middle["step"])
 
 
 def _has(row: Row, key: str) -> bool:

@@ -3,7 +3,8 @@
     torchrun --nproc-per-node 4 examples/convergence/train.py --task digits --into runs.jsonl
     python examples/convergence/table.py runs.jsonl
 
-Every run is one line of JSON: score, loss, bytes sent, and how good the selections were, over time.
+Every run is one line of JSON: score, loss, bytes sent, seconds of forward, backward and exchange
+(means over the ranks), and how good the selections were, over the steps.
 Runs that the file already has are skipped, so a stopped series can be continued. Real ranks and
 DDP: nothing is simulated. For a seed, all methods see the same nets, batches and optimizer.
 """
@@ -14,6 +15,7 @@ import argparse
 import itertools
 import json
 import pathlib
+import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -91,22 +93,26 @@ def train(run: Run, task: Task) -> dict:
         optimizer, lambda at: min((at + 1) / max(1, dense_steps), 1 - 0.9 * at / run.steps)
     )
     before, points = gtopk.stats()["bytes_sent"], []
-    sampling = 0  # bytes sent by the measuring itself
+    sampling, seconds = 0, 0.0  # bytes sent by the measuring itself; of the steps, without it
     for step in range(1, run.steps + 1):
+        begin = time.perf_counter()
         inputs, targets = task.batch()
         loss = task.loss(ddp(inputs), targets)
         optimizer.zero_grad()
         loss.backward()
+        seconds += time.perf_counter() - begin
         if step % max(1, run.steps // 12) == 0 or step == run.steps:
             sent = gtopk.stats()["bytes_sent"]
-            numbers = torch.tensor([loss.item(), float(sent - before - sampling)])
-            dist.all_reduce(numbers, dist.ReduceOp.AVG)
-            point = {"step": step, "loss": numbers[0].item(), "bytes": numbers[1].item()}
+            means = torch.tensor([loss.item(), float(sent - before - sampling), seconds])
+            dist.all_reduce(means, dist.ReduceOp.AVG)
+            named = zip(("loss", "bytes", "seconds"), means.tolist(), strict=True)
+            point = {"step": step, **dict(named)}
             if state is not None and step > dense_steps:
                 point |= quality(task.model, state)._asdict()
-            sampling += gtopk.stats()["bytes_sent"] - sent
             optimizer.step()
             points.append(point | {"score": task.score(task.model)})
+            dist.barrier()
+            sampling += gtopk.stats()["bytes_sent"] - sent
         else:
             optimizer.step()
         schedule.step()

@@ -79,6 +79,9 @@ def test_runs_are_lines_that_are_not_repeated(tmp_path):
         sent = [each["bytes"] for each in record["points"]]
         assert sent == sorted(sent)
         assert record["points"][-1]["score"] > 30
+        seconds = [each["seconds"] for each in record["points"]]
+        assert seconds[0] > 0
+        assert seconds == sorted(seconds)
     last = once[1]["points"][-1]
     assert last["bytes"] < 0.5 * once[0]["points"][-1]["bytes"]
     assert 0 <= last["recall"] <= 1
@@ -121,6 +124,16 @@ def test_a_table_says_what_falls_outside():
     text = table.table(*next(iter(cells.items())))
     assert "| `bad` | 0.001 | 95.00 ± 6.35 | +1.50 ± 0.00 | **no** | 10.0 | 95.00 |" in text
     assert "| `dense` |  | 97.00 ± 2.48 | +0.00 ± 0.00 | yes | 100.0 |  |" in text
+    assert "ms a step" not in text  # these runs do not say what they took
+    for each in records:
+        pace = {"dense": 0.5, "good": 0.25, "bad": 0.125}[each["method"]]
+        for point in each["points"]:
+            point["seconds"] = pace * point["step"]
+    text = table.table(*next(iter(table.cells_of(records).items())))
+    assert "| ms a step | at 0.0 MB | at 0.8 s |" in text
+    assert "| `dense` |  | 97.00 ± 2.48 | +0.00 ± 0.00 | yes | 100.0 | 500.0 |  | 50.00 |" in text
+    good = "| `good` | 0.01 | 96.50 ± 2.48 | +0.50 ± 0.00 | yes | 10.0 | 250.0 | 96.50 | 96.50 |"
+    assert good in text
     losses = [
         record("dense", 0, [2.0], 1, lower=True, unit="nats"),
         record("close", 0, [2.01], 1, lower=True, unit="nats", density=0.01),
