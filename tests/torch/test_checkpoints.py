@@ -39,6 +39,7 @@ class Mixed(Training):
         self.optimizer = torch.optim.SGD(self.ddp.parameters(), lr=0.05)
         self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**124, growth_interval=3)
         self.state = gtopk.attach(self.ddp, scaler=self.scaler, **ARGUMENTS)
+        self.losses: list[float] = []  # of all steps, those before a restart as well
 
     def step(self) -> float:
         self.optimizer.zero_grad()
@@ -49,7 +50,8 @@ class Mixed(Training):
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.at += 1
-        return loss.item()
+        self.losses.append(loss.item())
+        return self.losses[-1]
 
     def parts(self) -> dict:
         return {"model": self.model, "optimizer": self.optimizer, "scaler": self.scaler}
@@ -58,9 +60,8 @@ class Mixed(Training):
         """This rank's own state in a file, and all ranks' residuals; a complete save has both."""
         to = folder / str(self.at)
         to.mkdir(exist_ok=True)
-        torch.save(
-            {name: part.state_dict() for name, part in self.parts().items()}, to / f"{self.rank}.pt"
-        )
+        parts = {name: part.state_dict() for name, part in self.parts().items()}
+        torch.save({**parts, "losses": self.losses}, to / f"{self.rank}.pt")
         gtopk.save(self.state, to / "gtopk")
 
     def load(self, folder: pathlib.Path) -> None:
@@ -72,6 +73,7 @@ class Mixed(Training):
         saved = torch.load(folder / str(self.at) / f"{self.rank}.pt", weights_only=True)
         for name, part in self.parts().items():
             part.load_state_dict(saved[name])
+        self.losses = saved["losses"]
         gtopk.load(self.state, folder / str(self.at) / "gtopk")
 
     def everything(self) -> list[torch.Tensor]:
@@ -245,7 +247,9 @@ def run_until_killed(me: Rank, folder: str, seed: int) -> list[bytes]:
         # Files are synchronised before .metadata is written, which makes the save valid.
         with mock.patch("os.fsync", die) if moment == "save" else nullcontext():
             training.save(pathlib.Path(folder))
-    return [each.numpy().tobytes() for each in training.everything()]
+    losses = torch.tensor(training.losses, dtype=torch.float64)
+    assert len(losses) == STEPS
+    return [each.numpy().tobytes() for each in (losses, *training.everything())]
 
 
 @pytest.mark.long
