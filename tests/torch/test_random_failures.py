@@ -25,7 +25,7 @@ def test_two_hundred_failures_are_told_in_time() -> None:
         timeout=3600,
         check=False,
     )
-    rounds = re.findall(r"(\d+) failures, the longest operation (\d+) ms", ended.stdout)
-    print(f"the longest operation: {max(int(longest) for _, longest in rounds)} ms")
+    rounds = re.findall(r"(\d+) failures, the latest told (\d+) ms after", ended.stdout)
+    print(f"the latest was told {max(int(latest) for _, latest in rounds)} ms after its time-out")
     assert ended.returncode == 0, ended.stdout[-20_000:]
     assert sum(int(failures) for failures, _ in rounds) == 10 * ROUNDS
