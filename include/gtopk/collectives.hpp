@@ -139,8 +139,8 @@ inline constexpr std::size_t kShortMessage = 8160;
                                            std::uint32_t ranks);
 
 /// The room that a detached call needs. nullopt if the call cannot be detached: its algorithm has
-/// no selection per rank, or its selector is not `exact`. Throws Error{kInvalidArgument} for an
-/// invalid call.
+/// no selection per rank, or no device selects like its selector (selection_rule.hpp). Throws
+/// Error{kInvalidArgument} for an invalid call.
 [[nodiscard]] std::optional<DetachedRoom> detached_room(std::uint64_t d, DataType dtype,
                                                         const SparseOptions& options,
                                                         std::uint32_t ranks);

@@ -39,9 +39,9 @@ struct DetachedEntries {
   void* values = nullptr;
 };
 
-/// Read when the operation starts (Call::input): the `exact` selection of acc = gradient +
-/// residual. Written before it ends: the edits that the caller then applies, in this order, to a
-/// residual that holds acc and a tensor of zeros.
+/// Read when the operation starts (Call::input): the entries of acc = gradient + residual that the
+/// call's rule selects (selection_rule.hpp). Written before it ends: the edits that the caller then
+/// applies, in this order, to a residual that holds acc and a tensor of zeros.
 struct Detached {
   DetachedEntries selected;
   const SelectionReport* report = nullptr;

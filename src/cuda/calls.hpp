@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "gtopk/selection_rule.hpp"
 #include "gtopk/types.hpp"
 
 namespace gtopk::cuda {
@@ -36,13 +37,13 @@ struct ListOf {
   std::uint64_t size = 0;
 };
 
-/// device/select.hpp: the first k of acc. Lists and report may lie in pinned memory.
+/// device/selection.hpp: entries of acc. Lists and report may lie in pinned memory.
 struct SelectCall {
   VectorOf acc;
-  std::uint64_t k = 0;
+  SelectionRule rule;
   /// select_room() bytes.
   void* room = nullptr;
-  ListOf kept;
+  ListOf kept;                    ///< room for rule.most
   void* report = nullptr;         ///< device::Report
   std::uint64_t* last = nullptr;  ///< or null
 };
@@ -84,12 +85,12 @@ struct AccumulateCall {
 /// success.
 struct Calls {
   /// Of this struct and all others here.
-  static constexpr std::uint32_t kVersion = 1;
+  static constexpr std::uint32_t kVersion = 2;
 
   std::uint32_t version;
   /// Fills in begin and first_tile of pieces in host memory; returns the number of tiles.
   std::uint64_t (*number_tiles)(PieceOf* pieces, std::uint32_t count);
-  std::size_t (*select_room)(const VectorOf& acc, std::uint64_t k);
+  std::size_t (*select_room)(const VectorOf& acc, const SelectionRule& rule);
   std::size_t (*merge_room)(DataType values, std::uint32_t index_bytes, std::uint64_t entries);
   int (*select)(const SelectCall& call, void* stream);
   int (*commit)(const CommitCall& call, void* stream);

@@ -30,8 +30,9 @@ std::uint64_t number_tiles(PieceOf* pieces, std::uint32_t count) {
   return device::number_tiles(reinterpret_cast<device::Piece<float>*>(pieces), count);
 }
 
-std::size_t room_to_select(const VectorOf& acc, std::uint64_t k) {
-  return acc.dtype == DataType::kFloat64 ? select_room<double>(acc, k) : select_room<float>(acc, k);
+std::size_t room_to_select(const VectorOf& acc, const SelectionRule& rule) {
+  return acc.dtype == DataType::kFloat64 ? select_room<double>(acc, rule)
+                                         : select_room<float>(acc, rule);
 }
 
 std::size_t room_to_merge(DataType values, std::uint32_t index_bytes, std::uint64_t entries) {

@@ -9,7 +9,7 @@
 #include "src/cuda/calls.hpp"
 #include "src/gtopk/device/commit.hpp"
 #include "src/gtopk/device/merge.hpp"
-#include "src/gtopk/device/select.hpp"
+#include "src/gtopk/device/selection.hpp"
 
 namespace gtopk::cuda {
 
@@ -43,9 +43,9 @@ template <class Value, class Index>
 }
 
 template <class T>
-[[nodiscard]] std::size_t select_room(const VectorOf& acc, std::uint64_t k) {
+[[nodiscard]] std::size_t select_room(const VectorOf& acc, const SelectionRule& rule) {
   device::Room measured(nullptr);
-  (void)device::SelectionRoom<Accumulation<T>>::in(measured, acc.tiles, acc.d, k);
+  (void)device::RuleRoom<Accumulation<T>>::in(measured, acc.tiles, acc.d, rule);
   return measured.taken();
 }
 
@@ -53,11 +53,11 @@ template <class T, class Executor>
 void select(Executor& executor, const SelectCall& call) {
   using Value = Accumulation<T>;
   device::Room memory(static_cast<std::byte*>(call.room));
-  const auto room = device::SelectionRoom<Value>::in(memory, call.acc.tiles, call.acc.d, call.k);
+  const auto room = device::RuleRoom<Value>::in(memory, call.acc.tiles, call.acc.d, call.rule);
   visit_index(call.acc.index_bytes, [&]<class Index>() {
-    device::select<T, Index>(executor, pieces_of<T>(call.acc), call.k, room,
-                             room_in<Value, Index>(call.kept),
-                             static_cast<device::Report*>(call.report), call.last);
+    device::select_by<T, Index>(call.rule, executor, pieces_of<T>(call.acc), call.acc.d, room,
+                                room_in<Value, Index>(call.kept),
+                                static_cast<device::Report*>(call.report), call.last);
   });
 }
 

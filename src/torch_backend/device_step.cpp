@@ -72,16 +72,18 @@ std::shared_ptr<DeviceStep> DeviceStep::of(const DeviceTensors& tensors,
   if (!room || room->returned > tensors.d) {
     return nullptr;
   }
-  return std::make_shared<DeviceStep>(*kernels, tensors, options, *room, ranks);
+  const SelectionRule rule = selection_rule(tensors.d, tensors.dtype, options).value();
+  return std::make_shared<DeviceStep>(*kernels, tensors, options, rule, *room, ranks);
 }
 
 DeviceStep::DeviceStep(const cuda::Calls& kernels, DeviceTensors tensors,
-                       const SparseOptions& options, const DetachedRoom& room, std::uint32_t ranks)
+                       const SparseOptions& options, const SelectionRule& rule,
+                       const DetachedRoom& room, std::uint32_t ranks)
     : kernels_(kernels),
       lanes_(Lanes::of(tensors.pieces.front().device())),
       tensors_(std::move(tensors)),
       divisor_(detached_divisor(options, ranks)),
-      k_(room.selected) {
+      rule_(rule) {
   const BelowAutograd below;
   lay_out(room);
 }
@@ -156,16 +158,16 @@ void DeviceStep::hold_pinned() const {
 
 void DeviceStep::select() {
   const BelowAutograd below;
-  const at::Tensor room = bytes_on(lanes_.device(), kernels_.select_room(acc_, k_));
+  const at::Tensor room = bytes_on(lanes_.device(), kernels_.select_room(acc_, rule_));
   const at::Tensor last = tensors_.residual ? last_key(*tensors_.residual) : at::Tensor();
   lanes_.on_reading([&](const c10::Stream& stream) {
     table_.copy_(pinned_.narrow(0, static_cast<std::int64_t>(table_at_), table_.numel()),
                  /*non_blocking=*/true);
     cuda::SelectCall call;
     call.acc = acc_;
-    call.k = k_;
+    call.rule = rule_;
     call.room = bytes_of(room);
-    call.kept = {lists_.selected.indices, lists_.selected.values, k_};
+    call.kept = {lists_.selected.indices, lists_.selected.values, rule_.most};
     call.report = const_cast<SelectionReport*>(lists_.report);
     call.last = last.defined()
                     ? reinterpret_cast<std::uint64_t*>(last.mutable_data_ptr<std::int64_t>())

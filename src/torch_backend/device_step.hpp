@@ -37,7 +37,7 @@ class DeviceStep {
                                                       std::uint32_t ranks);
 
   DeviceStep(const cuda::Calls& kernels, DeviceTensors tensors, const SparseOptions& options,
-             const DetachedRoom& room, std::uint32_t ranks);
+             const SelectionRule& rule, const DetachedRoom& room, std::uint32_t ranks);
 
   /// Enqueues the selection, after the work of the caller's current stream.
   void select();
@@ -56,7 +56,7 @@ class DeviceStep {
   Lanes& lanes_;
   const DeviceTensors tensors_;
   const double divisor_;
-  const std::uint64_t k_;
+  const SelectionRule rule_;
   at::Tensor pinned_;  ///< lists, reports, and the table of pieces
   at::Tensor table_;   ///< that table on the device
   std::size_t table_at_ = 0;

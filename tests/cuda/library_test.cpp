@@ -43,7 +43,7 @@ TEST_F(Library, LoadsWithoutADriver) {
   VectorOf acc;
   acc.tiles = 3;
   acc.d = 4098;
-  EXPECT_GT(calls->select_room(acc, 10), acc.d * sizeof(float));
+  EXPECT_GT(calls->select_room(acc, {.k = 10, .most = 10}), acc.d * sizeof(float));
   SelectCall of_integers;
   of_integers.acc.dtype = DataType::kInt32;
   const int error = calls->select(of_integers, nullptr);
@@ -88,9 +88,13 @@ TEST_F(Library, HasEveryKernelForEveryArchitecture) {
                        {{"ptx", 100}, kSources}};
   EXPECT_EQ(parts_in(file), expected);
   for (const char* kernel :
-       {"Histogram", "PickDigit", "CountTiles", "AddTiles", "WriteEntries", "BeginSelection",
-        "SweepCandidates", "ChooseRoute", "WalkPath", "AddPath", "Absorb", "ClearAndDeliver",
-        "PutBackDropped", "Accumulate"}) {
+       {"Histogram",       "PickDigit",       "CountTiles",      "AddTiles",
+        "WriteEntries",    "BeginSelection",  "SweepCandidates", "ChooseRoute",
+        "WalkPath",        "AddPath",         "Absorb",          "ClearAndDeliver",
+        "PutBackDropped",  "Accumulate",      "SumChunks",       "BeginFromMoments",
+        "SampleSource",    "BeginFromSample", "CountReaching",   "CorrectThreshold",
+        "SettleThreshold", "BeginBlocks",     "CutBlocks",       "AddBlocks",
+        "WriteBlocks"}) {
     EXPECT_NE(file.find(kernel), std::string::npos) << kernel;
   }
 }

@@ -44,6 +44,24 @@ def check_of_a_sparse_all_reduce_lists_cross_and_nothing_as_long_as_the_tensor(m
         tensor.copy_(expected.pin_memory(), non_blocking=True)
 
 
+def check_other_selectors_stay_on_the_device_as_well(me: Rank) -> None:
+    d = 20_000
+    for select, arguments in {
+        "gaussian": {"k": 200},
+        "sampled": {"k": 200},
+        "threshold": {"k": 200},
+        "block": {"density": 0.01, "block": 512, "algorithm": "topk"},
+    }.items():
+        expected, expected_residual = values(me, d), values(me, d) / 3
+        tensor, residual = expected.to(FAKE), expected_residual.to(FAKE)
+        torch.ops.fake.calls()
+        gtopk.sparse_all_reduce(tensor, select=select, residual=residual, **arguments)
+        assert "select" in torch.ops.fake.calls(), select
+        gtopk.sparse_all_reduce(expected, select=select, residual=expected_residual, **arguments)
+        assert torch.equal(tensor.cpu(), expected), select
+        assert torch.equal(residual.cpu(), expected_residual), select
+
+
 def check_a_sparse_all_reduce_is_ordered_behind_the_current_stream(me: Rank) -> None:
     tensor, residual = torch.zeros(5000).to(FAKE), torch.zeros(5000).to(FAKE)
     torch.ops.fake.hold()

@@ -8,12 +8,15 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "gtopk/collectives.hpp"
 #include "gtopk/error.hpp"
+#include "gtopk/selection_rule.hpp"
 #include "src/gtopk/algorithms/automatic.hpp"
 #include "src/gtopk/algorithms/call_plan.hpp"
 #include "src/gtopk/algorithms/call_types.hpp"
@@ -56,8 +59,24 @@ DetachedRoom room_of(const Plan& plan, std::uint32_t ranks) {
           .index_bytes = plan.lists.type.index_bytes};
 }
 
-bool can_be_detached(const Plan& plan) {
-  return plan.algorithm->selects() && plan.selector == &kExact;
+/// How a device makes the call's selection; nullopt if none can.
+std::optional<SelectionRule> rule_of(const SparseCall& call, const Plan& plan) {
+  if (!plan.algorithm->selects() || plan.selector->on_device == nullptr) {
+    return std::nullopt;
+  }
+  return call.d == 0 ? SelectionRule{}
+                     : plan.selector->on_device(call.d, plan.lists.k, call.options);
+}
+
+/// For messages.
+std::string selectors_on_devices() {
+  std::string names;
+  for (const Choice& choice : selectors()) {
+    if (selector_registry().find(choice.name).on_device != nullptr) {
+      names += fmt::format("{}'{}'", names.empty() ? "" : ", ", choice.name);
+    }
+  }
+  return names;
 }
 
 template <class Value, class Index>
@@ -122,7 +141,7 @@ Task<void> run_detached(GroupView& group, Detached step, SparseCall call, Plan p
                                             exchange.lists().dropped());
         });
         if (call.options.state != nullptr) {
-          *call.options.state = {};  // `exact` has none
+          *call.options.state = {};  // no selection made on a device leaves one
         }
       });
   co_await settling;
@@ -135,14 +154,19 @@ namespace gtopk {
 
 std::optional<DetachedRoom> detached_room(std::uint64_t d, DataType dtype,
                                           const SparseOptions& options, std::uint32_t ranks) {
+  if (!selection_rule(d, dtype, options)) {
+    return std::nullopt;
+  }
+  return sparse::room_of(sparse::plan(sparse::call_of(d, dtype, options, {})), ranks);
+}
+
+std::optional<SelectionRule> selection_rule(std::uint64_t d, DataType dtype,
+                                            const SparseOptions& options) {
   if (options.algorithm == sparse::kAuto) {
     return std::nullopt;
   }
-  const sparse::Plan plan = sparse::plan(sparse::call_of(d, dtype, options, {}));
-  if (!sparse::can_be_detached(plan)) {
-    return std::nullopt;
-  }
-  return sparse::room_of(plan, ranks);
+  const sparse::SparseCall call = sparse::call_of(d, dtype, options, {});
+  return sparse::rule_of(call, sparse::plan(call));
 }
 
 double detached_divisor(const SparseOptions& options, std::uint32_t ranks) {
@@ -156,11 +180,12 @@ Collective sparse_all_reduce(const Detached& step, std::uint64_t d, DataType dty
     call.gate = std::make_shared<sparse::StepGate>(options.gate);
   }
   const sparse::Plan plan = sparse::plan(call);
-  if (!sparse::can_be_detached(plan)) {
+  if (!sparse::rule_of(call, plan)) {
     throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("sparse_all_reduce of a selection made elsewhere takes select 'exact' "
-                            "and an algorithm that selects; given '{}' with '{}'",
-                            options.selector, options.algorithm));
+                fmt::format("sparse_all_reduce of a selection made elsewhere takes select {} "
+                            "('threshold' without a state, 'block' with blocks that a device "
+                            "takes) and an algorithm that selects; given '{}' with '{}'",
+                            sparse::selectors_on_devices(), options.selector, options.algorithm));
   }
   Collective collective;
   collective.name = fmt::format("sparse_all_reduce({})", plan.algorithm->name);

@@ -74,6 +74,32 @@ struct Pieces {
   }
 };
 
+/// Elements [begin, begin + size) of a vector, wherever its pieces end.
+template <class T>
+class Run {
+ public:
+  GTOPK_HOST_DEVICE Run(const Pieces<T>& acc, std::uint64_t begin, unsigned size)
+      : acc_(acc), first_(acc.of(begin)), begin_(begin), size_(size) {
+    whole_ = begin + size <= first_.begin + first_.size;
+  }
+
+  [[nodiscard]] GTOPK_HOST_DEVICE unsigned size() const { return size_; }
+  [[nodiscard]] GTOPK_HOST_DEVICE Accumulation<T> acc(unsigned i) const {
+    const std::uint64_t index = begin_ + i;
+    const Piece<T>& piece = whole_ ? first_ : acc_.of(index);
+    const std::uint64_t at = index - piece.begin;
+    return accumulate_one(piece.tensor[at],
+                          piece.residual == nullptr ? Accumulation<T>{0} : piece.residual[at]);
+  }
+
+ private:
+  const Pieces<T>& acc_;
+  const Piece<T>& first_;
+  std::uint64_t begin_;
+  unsigned size_;
+  bool whole_;
+};
+
 [[nodiscard]] GTOPK_HOST_DEVICE inline std::uint64_t tiles_of(std::uint64_t size) {
   return size / kTile + (size % kTile == 0 ? 0 : 1);
 }

@@ -365,16 +365,24 @@ struct WriteEntries {
   }
 };
 
+/// The launches that find the key, from a cutoff whose `left` and `searching` are set, and bins of
+/// zeros; they leave zeros.
+template <class Executor, class Source, class Value>
+void find_key(Executor& executor, const Source& source, Cutoff<Value>* cutoff,
+              std::uint64_t* bins) {
+  for (unsigned level = 0; level < Digits<Value>::kLevels; ++level) {
+    executor.launch(executor.wide(), Histogram<Source, Value>{source, cutoff, bins, level});
+    executor.launch(1, PickDigit<Value>{cutoff, bins, level});
+  }
+}
+
 /// All launches of a refinement, from a cutoff whose route, `left` and `searching` are set, and
 /// bins of zeros.
 template <class Executor, class Source, class Value, class Index>
 void refine(Executor& executor, const Source& source, Cutoff<Value>* cutoff, std::uint64_t* bins,
             TileCounts counts, Report* report, std::uint64_t* last, EntriesOut<Value, Index> kept,
             EntriesOut<Value, Index> dropped) {
-  for (unsigned level = 0; level < Digits<Value>::kLevels; ++level) {
-    executor.launch(executor.wide(), Histogram<Source, Value>{source, cutoff, bins, level});
-    executor.launch(1, PickDigit<Value>{cutoff, bins, level});
-  }
+  find_key(executor, source, cutoff, bins);
   executor.launch(executor.wide(), CountTiles<Source, Value>{source, cutoff, counts});
   executor.launch(1, AddTiles<Source, Value>{source, cutoff, counts, report, last});
   executor.launch(executor.wide(),

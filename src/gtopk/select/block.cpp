@@ -95,11 +95,33 @@ Selection block_select(const SelectionInput& input, const List& out, SelectScrat
   });
 }
 
+/// A block of a GPU's threads works on each block. Shorter ones would need more room than the
+/// vector, and with longer ones most of the GPU would wait.
+constexpr std::uint64_t kShortestOnDevice = 64;
+constexpr std::uint64_t kLongestOnDevice = std::uint64_t{1} << 20U;
+
+std::optional<SelectionRule> block_on_device(std::uint64_t d, std::uint64_t k,
+                                       const SparseOptions& options) {
+  if (options.block >= d) {
+    return SelectionRule{.k = k, .most = k};
+  }
+  if (options.block < kShortestOnDevice || options.block > kLongestOnDevice) {
+    return std::nullopt;
+  }
+  const std::uint64_t last = d % options.block;
+  return SelectionRule{.kind = SelectionRule::Kind::kBlocks,
+                       .k = selection_size(options.block, options.density),
+                       .most = k,
+                       .block = options.block,
+                       .k_of_last = last == 0 ? 0 : selection_size(last, options.density)};
+}
+
 }  // namespace
 
 const SelectorRow kBlock{.name = "block",
                          .description = "the largest of every block of elements, by density",
                          .select = block_select,
-                         .per_block = true};
+                         .per_block = true,
+                         .on_device = block_on_device};
 
 }  // namespace gtopk::sparse

@@ -8,10 +8,8 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 
 #include "src/gtopk/select/sample.hpp"
 #include "src/gtopk/select/select_exact.hpp"
@@ -24,22 +22,6 @@
 #include "src/numbers/accumulation.hpp"
 
 namespace gtopk::sparse {
-
-/// The smallest key, at least 1, of a magnitude that reaches the threshold: every non-zero one for
-/// a threshold of 0 or less, none that is finite for NaN.
-template <class Value>
-[[nodiscard]] Key<Value> key_reaching(double threshold) {
-  constexpr Key<Value> kInfinity = MagnitudeKey<Value>::kInfinity;
-  if (threshold <= 0) {
-    return 1;
-  }
-  if (!(threshold <= static_cast<double>(std::numeric_limits<Value>::max()))) {
-    return kInfinity;
-  }
-  const auto nearest = static_cast<Value>(threshold);
-  const Key<Value> key = magnitude_key(nearest);
-  return std::max<Key<Value>>(1, static_cast<double>(nearest) < threshold ? key + 1 : key);
-}
 
 template <class T, class Index>
 class Candidates {

@@ -14,10 +14,16 @@ Selection exact_select(const SelectionInput& input, const List& out, SelectScrat
   });
 }
 
+std::optional<SelectionRule> exact_on_device(std::uint64_t /*d*/, std::uint64_t k,
+                                       const SparseOptions& /*options*/) {
+  return SelectionRule{.k = k, .most = k};
+}
+
 }  // namespace
 
 const SelectorRow kExact{.name = "exact",
                          .description = "the k largest magnitudes, ties to the lower index",
-                         .select = exact_select};
+                         .select = exact_select,
+                         .on_device = exact_on_device};
 
 }  // namespace gtopk::sparse

@@ -6,6 +6,7 @@
 // three times t is halved for fewer than 2k/3 entries or multiplied by 1.5 for more than 4k/3.
 #include <cmath>
 
+#include "src/gtopk/select/correction.hpp"
 #include "src/gtopk/select/moments.hpp"
 #include "src/gtopk/select/selector.hpp"
 #include "src/gtopk/select/threshold_search.hpp"
@@ -30,16 +31,16 @@ double two_sided_quantile(double share) {
   return low;
 }
 
+double quantile_of(std::uint64_t d, std::uint64_t k) {
+  return two_sided_quantile(static_cast<double>(k) / static_cast<double>(d));
+}
+
 template <class T>
 double threshold_of_deviation(const SelectionInput& input) {
-  const auto d = static_cast<double>(input.d);
   const Moments sums =
       moments<T>(Segments<T>(input.tensor), static_cast<const Accumulation<T>*>(input.residual),
                  static_cast<std::size_t>(input.d));
-  const double mean = sums.sum / d;
-  const double variance = sums.squares / d - mean * mean;
-  const double deviation = variance > 0 ? std::sqrt(variance) : 0;  // rounding may make it negative
-  return mean + deviation * two_sided_quantile(static_cast<double>(input.k) / d);
+  return normal_threshold(sums.sum, sums.squares, input.d, quantile_of(input.d, input.k));
 }
 
 Selection gaussian_select(const SelectionInput& input, const List& out, SelectScratch& scratch) {
@@ -49,13 +50,21 @@ Selection gaussian_select(const SelectionInput& input, const List& out, SelectSc
       return {};
     }
     ThresholdSearch<T, Index> search(input, scratch);
-    if (!search.search(threshold_of_deviation<T>(input), Correction{})) {
+    if (!search.search(threshold_of_deviation<T>(input), kGaussianCorrection)) {
       return {.finite = false};
     }
     const auto room = out.room<Accumulation<T>, Index>();
     // A rank that found nothing might never find anything again.
     return search.count() == 0 ? search.exact(room) : search.reaching(room);
   });
+}
+
+std::optional<SelectionRule> gaussian_on_device(std::uint64_t d, std::uint64_t k,
+                                       const SparseOptions& /*options*/) {
+  return SelectionRule{.kind = SelectionRule::Kind::kNormal,
+                       .k = k,
+                       .most = four_thirds(d, k),
+                       .quantile = quantile_of(d, k)};
 }
 
 }  // namespace
@@ -66,6 +75,7 @@ const SelectorRow kGaussian{
         "entries from the normal quantile of mean and deviation up, corrected three times "
         "at most; up to 4k/3",
     .select = gaussian_select,
-    .most = four_thirds};
+    .most = four_thirds,
+    .on_device = gaussian_on_device};
 
 }  // namespace gtopk::sparse

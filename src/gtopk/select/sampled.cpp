@@ -7,8 +7,8 @@
 // the first, so that a step can be repeated.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
+#include "src/gtopk/select/correction.hpp"
 #include "src/gtopk/select/selector.hpp"
 #include "src/gtopk/select/threshold_search.hpp"
 #include "src/gtopk/value/kth_key.hpp"
@@ -22,14 +22,16 @@ namespace {
 constexpr std::uint64_t kStride = 101;
 constexpr std::uint64_t kWantedHits = 8;
 
-constexpr Correction kBounds{
-    .unit = 10, .least = 8, .most = 13, .down = 0.8, .up = 1.3, .times = 10, .ahead = 0.64};
+std::uint64_t stride_of(std::uint64_t k) { return std::min(kStride, k / kWantedHits); }
+std::uint64_t sample_size(std::uint64_t d, std::uint64_t stride) {
+  return (d + stride - 1) / stride;
+}
 
-template <class Value>
-double magnitude_of(Key<Value> key) {
-  Value value = 0;
-  std::memcpy(&value, &key, sizeof value);
-  return value;
+/// Which of a sample's largest gives the threshold, from 1 on.
+std::uint64_t rank_in_sample(std::uint64_t d, std::uint64_t k, std::uint64_t size) {
+  const double share = static_cast<double>(k) / static_cast<double>(d);
+  const double wanted = std::floor(share * static_cast<double>(size) + 0.5);
+  return std::clamp<std::uint64_t>(static_cast<std::uint64_t>(wanted), 1, size);
 }
 
 /// The magnitude that the sample's share of k elements reach; 0 if too few are non-zero.
@@ -40,7 +42,7 @@ double threshold_of_sample(const SelectionInput& input, std::size_t stride, Grow
   const auto d = static_cast<std::size_t>(input.d);
   const Segments<const T> gradient(Segments<T>(input.tensor));
   const auto* const residual = static_cast<const Value*>(input.residual);
-  const std::size_t size = (d + stride - 1) / stride;
+  const auto size = static_cast<std::size_t>(sample_size(d, stride));
   auto* const sample = keys.room<Key<Value>>(size);
   SegmentCursor<const T> here(gradient);
   SegmentCursor<const T> there(gradient);
@@ -56,9 +58,7 @@ double threshold_of_sample(const SelectionInput& input, std::size_t stride, Grow
     sample[n] =
         magnitude_key(accumulate_one(*here.at(at), residual == nullptr ? Value{0} : residual[at]));
   }
-  const double share = static_cast<double>(input.k) / static_cast<double>(input.d);
-  const double wanted = std::floor(share * static_cast<double>(size) + 0.5);
-  const std::size_t rank = std::clamp<std::size_t>(static_cast<std::size_t>(wanted), 1, size);
+  const auto rank = static_cast<std::size_t>(rank_in_sample(input.d, input.k, size));
   return magnitude_of<Value>(kth_largest(sample, size, rank).key);
 }
 
@@ -66,7 +66,7 @@ Selection sampled_select(const SelectionInput& input, const List& out, SelectScr
   const KeepDenormals guard;
   return visit_selection(input, [&]<class T, class Index>() -> Selection {
     const auto room = out.room<Accumulation<T>, Index>();
-    const std::uint64_t stride = std::min(kStride, input.k / kWantedHits);
+    const std::uint64_t stride = stride_of(input.k);
     if (stride <= 1) {
       return select_exact<T, Accumulation<T>, Index>(
           Segments<T>(input.tensor), static_cast<const Accumulation<T>*>(input.residual), input.d,
@@ -75,11 +75,24 @@ Selection sampled_select(const SelectionInput& input, const List& out, SelectScr
     const double threshold =
         threshold_of_sample<T>(input, static_cast<std::size_t>(stride), scratch.keys);
     ThresholdSearch<T, Index> search(input, scratch);
-    if (!search.search(threshold, kBounds)) {
+    if (!search.search(threshold, kSampledCorrection)) {
       return {.finite = false};
     }
     return search.count() == 0 ? search.exact(room) : search.reaching(room);
   });
+}
+
+std::optional<SelectionRule> sampled_on_device(std::uint64_t d, std::uint64_t k,
+                                       const SparseOptions& /*options*/) {
+  const std::uint64_t stride = stride_of(k);
+  if (stride <= 1) {
+    return SelectionRule{.k = k, .most = k};
+  }
+  return SelectionRule{.kind = SelectionRule::Kind::kSample,
+                       .k = k,
+                       .most = four_thirds(d, k),
+                       .stride = stride,
+                       .rank = rank_in_sample(d, k, sample_size(d, stride))};
 }
 
 }  // namespace
@@ -90,6 +103,7 @@ const SelectorRow kSampled{
         "entries from the top of a strided sample of 1 % up, corrected ten times at most; "
         "up to 4k/3",
     .select = sampled_select,
-    .most = four_thirds};
+    .most = four_thirds,
+    .on_device = sampled_on_device};
 
 }  // namespace gtopk::sparse

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
+#include "gtopk/selection_rule.hpp"
 #include "gtopk/types.hpp"
 #include "src/gtopk/select/select_exact.hpp"
 #include "src/gtopk/value/list.hpp"
@@ -39,6 +41,8 @@ struct SelectorRow {
   using Select = Selection (*)(const SelectionInput& input, const List& out,
                                SelectScratch& scratch);
   using Most = std::uint64_t (*)(std::uint64_t d, std::uint64_t k);
+  using OnDevice = std::optional<SelectionRule> (*)(std::uint64_t d, std::uint64_t k,
+                                                    const SparseOptions& options);
 
   std::string_view name;
   std::string_view description;
@@ -48,6 +52,9 @@ struct SelectorRow {
   /// Every block of `block` elements has its own k: a density must be given, and nodes that
   /// re-select by a single k would undo it.
   bool per_block = false;
+  /// The same selection as a device makes it (device/selection.hpp), d >= 1, 1 <= k <= d; nothing
+  /// where none does. Null: none ever does.
+  OnDevice on_device = nullptr;
 
   [[nodiscard]] std::uint64_t most_of(std::uint64_t d, std::uint64_t k) const {
     return most == nullptr ? k : most(d, k);

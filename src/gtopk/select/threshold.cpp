@@ -8,15 +8,13 @@
 // tau steps; these when the count says so.
 #include <cmath>
 
+#include "src/gtopk/select/correction.hpp"
 #include "src/gtopk/select/selector.hpp"
 #include "src/gtopk/select/threshold_search.hpp"
 #include "src/numbers/keep_denormals.hpp"
 
 namespace gtopk::sparse {
 namespace {
-
-constexpr Correction kSteps{
-    .unit = 3, .least = 2, .most = 4, .down = 0.975, .up = 1.025, .times = 8, .ahead = 0.8};
 
 /// numbers[0] of the state is the threshold; 0 means none.
 SelectorState state_of(double threshold) { return {.numbers = {threshold}}; }
@@ -47,7 +45,7 @@ Selection threshold_select(const SelectionInput& input, const List& out, SelectS
     Selection selection;
     if (std::isfinite(last) && last > 0) {
       ThresholdSearch<T, Index> search(input, scratch);
-      if (!search.search(last, kSteps)) {
+      if (!search.search(last, kThresholdCorrection)) {
         return {.finite = false};
       }
       if (search.within()) {
@@ -68,6 +66,12 @@ Selection threshold_select(const SelectionInput& input, const List& out, SelectS
   });
 }
 
+/// Of a step that has no state; one with it has its own on the CPU.
+std::optional<SelectionRule> threshold_on_device(std::uint64_t /*d*/, std::uint64_t k,
+                                       const SparseOptions& options) {
+  return options.state == nullptr ? std::optional(SelectionRule{.k = k, .most = k}) : std::nullopt;
+}
+
 }  // namespace
 
 const SelectorRow kThreshold{
@@ -76,6 +80,7 @@ const SelectorRow kThreshold{
         "entries from the last step's threshold up, corrected; 2k/3 to 4k/3, exactly k "
         "without one",
     .select = threshold_select,
-    .most = four_thirds};
+    .most = four_thirds,
+    .on_device = threshold_on_device};
 
 }  // namespace gtopk::sparse

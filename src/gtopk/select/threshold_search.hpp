@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "src/gtopk/select/candidates.hpp"
+#include "src/gtopk/select/correction.hpp"
 #include "src/gtopk/select/select_exact.hpp"
 #include "src/gtopk/select/selector.hpp"
 #include "src/gtopk/value/entries.hpp"
@@ -16,27 +17,6 @@
 #include "src/numbers/accumulation.hpp"
 
 namespace gtopk::sparse {
-
-/// Counts n with least * k <= unit * n <= most * k are within bounds. Fewer: the threshold is
-/// multiplied by `down`; more: by `up`.
-struct Correction {
-  std::uint64_t unit = 3;
-  std::uint64_t least = 2;
-  std::uint64_t most = 4;
-  double down = 0.5;
-  double up = 1.5;
-  /// The most corrections before the count is accepted as it is.
-  int times = 3;
-  /// A sweep begins at the threshold times this, so that corrections down to there need no new one.
-  double ahead = 0.5;
-
-  [[nodiscard]] bool too_few(std::size_t count, std::size_t k) const {
-    return unit * count < least * k;
-  }
-  [[nodiscard]] bool too_many(std::size_t count, std::size_t k) const {
-    return unit * count > most * k;
-  }
-};
 
 /// One selection. Counts are those of all of acc, though at most four_thirds(d, k) entries and one
 /// more are kept: that many are too many, however many there are.

@@ -4,11 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -16,9 +18,11 @@
 #include "gtopk/collectives.hpp"
 #include "gtopk/error.hpp"
 #include "gtopk/gate.hpp"
+#include "gtopk/selection_rule.hpp"
 #include "src/gtopk/device/commit.hpp"
-#include "src/gtopk/device/select.hpp"
+#include "src/gtopk/device/selection.hpp"
 #include "src/numbers/element_types.hpp"
+#include "src/reference/reference_selectors.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
 #include "tests/support/host_executor.hpp"
@@ -45,6 +49,7 @@ class Device {
       return;
     }
     room_ = *room;
+    rule_ = selection_rule(problem.d, problem.type, problem.options).value();
     lists_.report = &report_;
     lists_.counts = &counts_;
     lists_.selected = entries(room_.selected);
@@ -98,14 +103,13 @@ class Device {
   void select() {
     using Value = Accumulation<T>;
     const auto vector = acc<T>();
+    using Room = sparse::device::RuleRoom<Value>;
     sparse::device::Room measured(nullptr);
-    (void)sparse::device::SelectionRoom<Value>::in(measured, vector.tiles, problem_.d,
-                                                   room_.selected);
+    (void)Room::in(measured, vector.tiles, problem_.d, rule_);
     sparse::device::Room dealt(static_cast<std::byte*>(memory(measured.taken())));
-    const auto room =
-        sparse::device::SelectionRoom<Value>::in(dealt, vector.tiles, problem_.d, room_.selected);
-    sparse::device::select<T, Index>(executor_, vector, room_.selected, room,
-                                     typed<T>(lists_.selected), &report_, nullptr);
+    const Room room = Room::in(dealt, vector.tiles, problem_.d, rule_);
+    sparse::device::select_by<T, Index>(rule_, executor_, vector, problem_.d, room,
+                                        typed<T>(lists_.selected), &report_, nullptr);
   }
   template <class T>
   void commit() {
@@ -122,6 +126,7 @@ class Device {
   HostExecutor executor_;
   bool can_ = false;
   DetachedRoom room_;
+  SelectionRule rule_;
   SelectionReport report_;
   EditCounts counts_;
   Detached lists_;
@@ -194,13 +199,43 @@ TEST(Detached, GivesTheReferencesBitsForEveryAlgorithmAndType) {
   EXPECT_GE(called, kCases * 5 * 4 * 4) << "of at least four algorithms";
 }
 
+TEST(Detached, GivesTheReferencesBitsForEverySelector) {
+  constexpr std::uint64_t kCases = support::kSanitized ? 1 : 3;
+  std::uint64_t seed = 0;
+  for (const Choice& selector : selectors()) {
+    std::uint64_t called = 0;
+    for (const char* const algorithm : {"gtopk", "topk"}) {
+      for (const std::uint32_t size : {1U, 2U, 5U}) {
+        for (const DataType type : reference::kFloatingTypes) {
+          for (std::uint64_t one = 0; one < kCases; ++one) {
+            reference::Case drawn = reference::random_case(++seed, type, size, algorithm);
+            SparseOptions& options = drawn.problem.options;
+            if (!reference::choose_selector(options, drawn.problem.d, std::string(selector.name))) {
+              continue;
+            }
+            options.block = std::max<std::uint64_t>(options.block, 64);
+            ++called;
+            ASSERT_EQ(differs(drawn.problem, seed, seed % 2 == 1), "")
+                << drawn.description << ", " << selector.name;
+          }
+        }
+      }
+    }
+    EXPECT_GE(called, kCases * 12) << selector.name;
+  }
+}
+
 TEST(Detached, WhatIsNotADevicesIsRefused) {
   SparseOptions options;
   options.k = 3;
-  options.selector = "gaussian";
+  options.selector = "threshold";
+  SelectorState state;
+  options.state = &state;
   EXPECT_FALSE(detached_room(10, DataType::kFloat32, options, 2).has_value());
+  EXPECT_FALSE(selection_rule(10, DataType::kFloat32, options).has_value());
   EXPECT_THROW((void)sparse_all_reduce(Detached{}, 10, DataType::kFloat32, options), Error);
   options.selector = "exact";
+  options.state = nullptr;
   EXPECT_TRUE(detached_room(10, DataType::kFloat32, options, 2).has_value());
   options.algorithm = "dense";
   EXPECT_FALSE(detached_room(10, DataType::kFloat32, options, 2).has_value());
@@ -213,9 +248,11 @@ TEST(Detached, WhatIsNotADevicesIsRefused) {
 
 // Both parts of a step arrive at its gate: the other one here did so before.
 TEST(Detached, HappensAtAGateWithTheOtherPartsOrNotAtAll) {
-  for (const bool other : {true, false}) {
+  for (const auto& [selector, other] : std::vector<std::pair<const char*, bool>>{
+           {"exact", true}, {"exact", false}, {"gaussian", true}, {"gaussian", false}}) {
     SelectorState state{.numbers = {7}};
     SparseOptions options;
+    options.selector = selector;
     options.k = 2;
     options.state = &state;
     options.gate = std::make_shared<Gate>(2);
@@ -239,7 +276,8 @@ TEST(Detached, HappensAtAGateWithTheOtherPartsOrNotAtAll) {
     EXPECT_EQ(options.gate->verdict(), other);
     EXPECT_EQ(counts.happened, other ? 1U : 0U);
     EXPECT_EQ(counts.delivered, other ? 2U : 0U);
-    EXPECT_EQ(state.numbers[0], other ? 0.0 : 7.0) << "`exact` keeps nothing for the next step";
+    EXPECT_EQ(state.numbers[0], other ? 0.0 : 7.0)
+        << selector << " keeps nothing for the next step";
   }
 }
 

@@ -18,7 +18,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 SOURCES = [HERE / "device.cpp", HERE / "kernels.cpp"]  # the same for every torch
 TORCH_SOURCES = [HERE / "torch_device.cpp"]
-HEADERS = ["src/cuda", "src/gtopk/device", "src/gtopk/value", "src/numbers", "include/gtopk"]
+HEADERS = ["src/cuda", "src/gtopk/device", "src/gtopk/select", "src/gtopk/value"]
+HEADERS += ["src/numbers", "include/gtopk"]
 FLAGS = ["-std=c++20", "-O1", "-ffp-contract=off", "-fPIC", "-pthread"]
 
 

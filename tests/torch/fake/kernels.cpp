@@ -75,9 +75,9 @@ std::uint64_t number_tiles(PieceOf* pieces, std::uint32_t count) {
   return device::number_tiles(reinterpret_cast<device::Piece<float>*>(pieces), count);
 }
 
-std::size_t select_room(const VectorOf& acc, std::uint64_t k) {
-  return acc.dtype == DataType::kFloat64 ? gtopk::cuda::select_room<double>(acc, k)
-                                         : gtopk::cuda::select_room<float>(acc, k);
+std::size_t select_room(const VectorOf& acc, const gtopk::SelectionRule& rule) {
+  return acc.dtype == DataType::kFloat64 ? gtopk::cuda::select_room<double>(acc, rule)
+                                         : gtopk::cuda::select_room<float>(acc, rule);
 }
 
 int select(const SelectCall& call, void* stream) {

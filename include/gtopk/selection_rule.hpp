@@ -1,0 +1,36 @@
+// Public surface: how a rank's own entries are found, in numbers: what a device needs in order to
+// find them as the selector's own code does. See detached.hpp and docs/algorithms.md.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "gtopk/types.hpp"
+
+namespace gtopk {
+
+struct SelectionRule {
+  enum class Kind : std::uint32_t {
+    kExact,   ///< the first k
+    kNormal,  ///< `gaussian`: from mean + deviation * quantile up, corrected
+    kSample,  ///< `sampled`: from the rank-th of every stride-th element up, corrected
+    kBlocks,  ///< `block`: the first k of every `block` elements, k_of_last of a shorter last one
+  };
+
+  Kind kind = Kind::kExact;
+  std::uint64_t k = 0;
+  /// The most entries that are found.
+  std::uint64_t most = 0;
+  double quantile = 0;
+  std::uint64_t stride = 0;
+  std::uint64_t rank = 0;
+  std::uint64_t block = 0;
+  std::uint64_t k_of_last = 0;
+};
+
+/// What a call's selector does; nothing exactly where detached_room() gives nothing. Throws
+/// Error{kInvalidArgument} for a call that no rank may make.
+[[nodiscard]] std::optional<SelectionRule> selection_rule(std::uint64_t d, DataType dtype,
+                                                          const SparseOptions& options);
+
+}  // namespace gtopk

@@ -1,0 +1,360 @@
+// Sparse, device room: the selections `gaussian` and `sampled` (select/gaussian.cpp, sampled.cpp):
+// a first threshold from moments or from a sample, corrected by counting what reaches it. Then
+// either the cut is known, or the first so many are found as in an exact selection (refine.hpp).
+//
+// As many rounds of correction are launched as there can be; when the threshold holds, the rest
+// have nothing to do.
+#pragma once
+
+#include <cstdint>
+
+#include "gtopk/selection_rule.hpp"
+#include "src/gtopk/device/block.hpp"
+#include "src/gtopk/device/pieces.hpp"
+#include "src/gtopk/device/refine.hpp"
+#include "src/gtopk/device/room.hpp"
+#include "src/gtopk/device/select.hpp"
+#include "src/gtopk/select/correction.hpp"
+#include "src/gtopk/select/moments.hpp"
+
+namespace gtopk::sparse::device {
+
+/// How far the search for a threshold has come; in the device's memory.
+struct Search {
+  double threshold = 0;
+  /// What reaches it.
+  std::uint64_t count = 0;
+  /// Corrections that may still be made.
+  int left = 0;
+  std::uint32_t done = 0;
+  /// 0: something was NaN or infinite.
+  std::uint32_t finite = 1;
+};
+
+/// Sum and sum of squares of each chunk, in the order of select/moments.hpp: a thread for each
+/// partial sum, a block for 16 chunks at a time.
+template <class T>
+struct SumChunks {
+  static constexpr unsigned kPartials = kMomentsPartials;
+  static constexpr unsigned kTogether = kThreads / kPartials;
+  struct Shared {
+    double sums[kThreads];
+    double squares[kThreads];
+  };
+
+  Pieces<T> acc;
+  std::uint64_t d;
+  double* sums;     // of each chunk
+  double* squares;  // likewise
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
+    const std::uint64_t chunks = chunks_of(d);
+    const std::uint64_t begin = acc.pieces[0].begin;
+    for (std::uint64_t first = block.number() * kTogether; first < chunks;
+         first += block.count() * kTogether) {
+      block.each([&](unsigned thread) {
+        const std::uint64_t chunk = first + thread / kPartials;
+        double sum = 0;
+        double square = 0;
+        if (chunk < chunks) {
+          const std::uint64_t at = chunk * kMomentsChunk;
+          const Run<T> run(acc, begin + at,
+                           static_cast<unsigned>(least<std::uint64_t>(kMomentsChunk, d - at)));
+          for (unsigned i = thread % kPartials; i < run.size(); i += kPartials) {
+            const double value = run.acc(i);
+            sum += value;
+            square += value * value;
+          }
+        }
+        shared.sums[thread] = sum;
+        shared.squares[thread] = square;
+      });
+      for (unsigned width = kPartials / 2; width > 0; width /= 2) {
+        block.each([&](unsigned thread) {
+          if (thread % kPartials < width) {
+            shared.sums[thread] += shared.sums[thread + width];
+            shared.squares[thread] += shared.squares[thread + width];
+          }
+        });
+      }
+      block.each([&](unsigned thread) {
+        const std::uint64_t chunk = first + thread / kPartials;
+        if (thread % kPartials == 0 && chunk < chunks) {
+          sums[chunk] = shared.sums[thread];
+          squares[chunk] = shared.squares[thread];
+        }
+      });
+    }
+  }
+
+  [[nodiscard]] GTOPK_HOST_DEVICE static std::uint64_t chunks_of(std::uint64_t d) {
+    return (d + kMomentsChunk - 1) / kMomentsChunk;
+  }
+};
+
+/// Adds the chunks up, one after the other, to the first threshold of `gaussian`. One block.
+struct BeginFromMoments {
+  struct Shared {
+    double sums[kThreads];
+    double squares[kThreads];
+    double sum;
+    double square;
+  };
+
+  const double* sums;
+  const double* squares;
+  std::uint64_t chunks;
+  std::uint64_t d;
+  double quantile;
+  int times;
+  Search* search;
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
+    block.each([&](unsigned thread) {
+      if (thread == 0) {
+        shared.sum = 0;
+        shared.square = 0;
+      }
+    });
+    for (std::uint64_t first = 0; first < chunks; first += kThreads) {
+      const auto size = static_cast<unsigned>(least<std::uint64_t>(kThreads, chunks - first));
+      block.each([&](unsigned thread) {
+        if (thread < size) {
+          shared.sums[thread] = sums[first + thread];
+          shared.squares[thread] = squares[first + thread];
+        }
+      });
+      block.each([&](unsigned thread) {
+        // Two threads of different warps: neither waits for the other.
+        for (unsigned i = 0; thread == 0 && i < size; ++i) {
+          shared.sum += shared.sums[i];
+        }
+        for (unsigned i = 0; thread == kThreads / 2 && i < size; ++i) {
+          shared.square += shared.squares[i];
+        }
+      });
+    }
+    block.each([&](unsigned thread) {
+      if (thread == 0) {
+        Search first;
+        first.threshold = normal_threshold(shared.sum, shared.square, d, quantile);
+        first.left = times;
+        *search = first;
+      }
+    });
+  }
+};
+
+/// Every stride-th element of acc.
+template <class T>
+struct SampleSource {
+  Pieces<T> acc;
+  std::uint64_t stride;
+  std::uint64_t size;  // of the sample
+
+  struct View {
+    const Pieces<T>& acc;
+    std::uint64_t stride;
+    std::uint64_t begin;
+    unsigned size;
+
+    [[nodiscard]] GTOPK_HOST_DEVICE Accumulation<T> value(unsigned i) const {
+      return Run<T>(acc, begin + i * stride, 1).acc(0);
+    }
+  };
+
+  [[nodiscard]] GTOPK_HOST_DEVICE std::uint64_t tiles() const { return tiles_of(size); }
+  [[nodiscard]] GTOPK_HOST_DEVICE View open(std::uint64_t tile) const {
+    const std::uint64_t first = tile * kTile;
+    return {acc, stride, acc.pieces[0].begin + first * stride,
+            static_cast<unsigned>(least<std::uint64_t>(kTile, size - first))};
+  }
+};
+
+/// From the key that a sample gave. One block.
+template <class Value>
+struct BeginFromSample {
+  struct Shared {};
+
+  const Cutoff<Value>* cutoff;
+  int times;
+  Search* search;
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
+    block.each([&](unsigned thread) {
+      if (thread == 0) {
+        Search first;
+        first.threshold = magnitude_of<Value>(cutoff->key);
+        first.left = times;
+        *search = first;
+      }
+    });
+  }
+};
+
+/// Counts what reaches the threshold, in all of acc.
+template <class T>
+struct CountReaching {
+  using Value = Accumulation<T>;
+  struct Shared {
+    std::uint64_t count;
+  };
+
+  Pieces<T> acc;
+  Search* search;
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
+    if (search->done != 0) {
+      return;
+    }
+    const Key<Value> reaching = key_reaching<Value>(search->threshold);
+    block.each([&](unsigned thread) {
+      if (thread == 0) {
+        shared.count = 0;
+      }
+    });
+    for (std::uint64_t tile = block.number(); tile < acc.tiles; tile += block.count()) {
+      const Stretch<T> here = acc.tile(tile);
+      block.each([&](unsigned thread) {
+        std::uint64_t count = 0;
+        for (unsigned i = thread; i < here.size; i += kThreads) {
+          const Key<Value> key = magnitude_key(here.acc(i));
+          count += key >= reaching ? 1U : 0U;
+          if (!is_finite_key<Value>(key)) {
+            search->finite = 0;
+          }
+        }
+        if (count != 0) {
+          add(shared.count, count);
+        }
+      });
+    }
+    block.each([&](unsigned thread) {
+      if (thread == 0 && shared.count != 0) {
+        add(search->count, shared.count);
+      }
+    });
+  }
+};
+
+/// Accepts the count or moves the threshold. One block.
+struct CorrectThreshold {
+  struct Shared {};
+
+  Search* search;
+  Correction correction;
+  std::uint64_t k;
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
+    block.each([&](unsigned thread) {
+      if (thread != 0 || search->done != 0) {
+        return;
+      }
+      const bool few = correction.too_few(search->count, k);
+      const bool within = !few && !correction.too_many(search->count, k);
+      if (search->finite == 0 || within || search->left == 0) {
+        search->done = 1;
+        return;
+      }
+      search->threshold *= few ? correction.down : correction.up;
+      search->count = 0;
+      --search->left;
+    });
+  }
+};
+
+/// What reaches the threshold is kept, or the first `most` of it; the first k of all if nothing
+/// does: a rank that found nothing might never find anything again. One block.
+template <class Value>
+struct SettleThreshold {
+  struct Shared {};
+
+  const Search* search;
+  std::uint64_t k;
+  std::uint64_t most;
+  Cutoff<Value>* cutoff;
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
+    block.each([&](unsigned thread) {
+      if (thread != 0) {
+        return;
+      }
+      Cutoff<Value> cut;
+      cut.finite = search->finite;
+      if (search->finite != 0) {
+        cut.route = Route::kAll;
+        if (search->count == 0 || search->count > most) {
+          cut.left = search->count == 0 ? k : most;
+          cut.searching = 1;
+        } else {
+          cut.key = key_reaching<Value>(search->threshold) - 1;  // larger keys are kept
+        }
+      }
+      *cutoff = cut;
+    });
+  }
+};
+
+/// What such a selection works in; in the device's memory.
+template <class Value>
+struct SearchRoom {
+  Cutoff<Value>* cutoff = nullptr;
+  Search* search = nullptr;
+  std::uint64_t* bins = nullptr;
+  TileCounts counts;
+  double* sums = nullptr;
+  double* squares = nullptr;
+
+  static SearchRoom in(Room& memory, std::uint64_t tiles, std::uint64_t d,
+                       const SelectionRule& rule) {
+    SearchRoom room;
+    const bool sums = rule.kind == SelectionRule::Kind::kNormal;
+    const std::uint64_t chunks = sums ? SumChunks<Value>::chunks_of(d) : 0;
+    room.cutoff = memory.take<Cutoff<Value>>(1);
+    room.search = memory.take<Search>(1);
+    room.bins = memory.take<std::uint64_t>(kBins);
+    room.counts.larger = memory.take<std::uint64_t>(tiles + 1);
+    room.counts.equal = memory.take<std::uint64_t>(tiles + 1);
+    room.counts.any = memory.take<std::uint64_t>(tiles + 1);
+    room.sums = memory.take<double>(chunks);
+    room.squares = memory.take<double>(chunks);
+    return room;
+  }
+};
+
+/// All launches of a selection of the kinds kNormal and kSample. `kept`: room for rule.most.
+template <class T, class Index, class Executor>
+void select_approximately(Executor& executor, const Pieces<T>& acc, std::uint64_t d,
+                          const SelectionRule& rule, const SearchRoom<Accumulation<T>>& room,
+                          EntriesOut<Accumulation<T>, Index> kept, Report* report) {
+  using Value = Accumulation<T>;
+  const bool normal = rule.kind == SelectionRule::Kind::kNormal;
+  const Correction correction = normal ? kGaussianCorrection : kSampledCorrection;
+  executor.launch(1, BeginSelection<Value>{room.cutoff, room.bins, nullptr, rule.rank});
+  if (normal) {
+    executor.launch(executor.wide(), SumChunks<T>{acc, d, room.sums, room.squares});
+    executor.launch(1, BeginFromMoments{room.sums, room.squares, SumChunks<T>::chunks_of(d), d,
+                                        rule.quantile, correction.times, room.search});
+  } else {
+    using Sample = SampleSource<T>;
+    const Sample sample{acc, rule.stride, (d + rule.stride - 1) / rule.stride};
+    executor.launch(1, ChooseRoute<Value>{room.cutoff, 0});
+    find_key(executor, sample, room.cutoff, room.bins);
+    executor.launch(1, BeginFromSample<Value>{room.cutoff, correction.times, room.search});
+  }
+  for (int round = 0; round <= correction.times; ++round) {
+    executor.launch(executor.wide(), CountReaching<T>{acc, room.search});
+    executor.launch(1, CorrectThreshold{room.search, correction, rule.k});
+  }
+  executor.launch(1, SettleThreshold<Value>{room.search, rule.k, rule.most, room.cutoff});
+  refine(executor, SelectionSource<T>{acc, {}, room.cutoff}, room.cutoff, room.bins, room.counts,
+         report, nullptr, kept, EntriesOut<Value, Index>{});
+}
+
+}  // namespace gtopk::sparse::device

@@ -1,0 +1,284 @@
+// Sparse, device room: the selection `block` (select/block.cpp): the first entries of every block
+// of elements. A block of threads finds the cut of each by the digits of its keys (refine.hpp),
+// in its own shared memory; then the blocks' counts are added up, and each writes its entries.
+#pragma once
+
+#include <cstdint>
+
+#include "gtopk/selection_rule.hpp"
+#include "src/gtopk/device/block.hpp"
+#include "src/gtopk/device/pieces.hpp"
+#include "src/gtopk/device/refine.hpp"
+#include "src/gtopk/device/room.hpp"
+
+namespace gtopk::sparse::device {
+
+/// What is known of each block's cut; in the device's memory.
+template <class Value>
+struct BlockCuts {
+  std::uint32_t* finite = nullptr;  ///< of all; 0: something is not
+  Key<Value>* keys = nullptr;
+  /// Of those with that key, how many are kept.
+  std::uint32_t* left = nullptr;
+  std::uint64_t* kept = nullptr;      ///< count + 1: of each block, then of those before it
+  std::uint64_t* non_zero = nullptr;  ///< likewise
+
+  static BlockCuts in(Room& memory, std::uint64_t blocks) {
+    BlockCuts cuts;
+    cuts.finite = memory.take<std::uint32_t>(1);
+    cuts.keys = memory.take<Key<Value>>(blocks);
+    cuts.left = memory.take<std::uint32_t>(blocks);
+    cuts.kept = memory.take<std::uint64_t>(blocks + 1);
+    cuts.non_zero = memory.take<std::uint64_t>(blocks + 1);
+    return cuts;
+  }
+};
+
+/// How a vector is cut into blocks.
+struct BlockGrid {
+  std::uint64_t d = 0;
+  std::uint64_t block = 1;
+  std::uint64_t k = 0;
+  std::uint64_t k_of_last = 0;
+
+  [[nodiscard]] GTOPK_HOST_DEVICE std::uint64_t count() const {
+    return d / block + (d % block == 0 ? 0 : 1);
+  }
+  [[nodiscard]] GTOPK_HOST_DEVICE std::uint32_t size(std::uint64_t number) const {
+    return static_cast<std::uint32_t>(least(block, d - number * block));
+  }
+  [[nodiscard]] GTOPK_HOST_DEVICE std::uint32_t k_of(std::uint64_t number) const {
+    return static_cast<std::uint32_t>(size(number) == block ? k : k_of_last);
+  }
+};
+
+/// Before anything else. One block.
+template <class Value>
+struct BeginBlocks {
+  struct Shared {};
+
+  BlockCuts<Value> cuts;
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
+    block.each([&](unsigned thread) {
+      if (thread == 0) {
+        *cuts.finite = 1;
+      }
+    });
+  }
+};
+
+/// Finds every block's k-th key.
+template <class T>
+struct CutBlocks {
+  using Value = Accumulation<T>;
+  struct Shared {
+    std::uint32_t bins[kBins];
+    std::uint32_t sums[kThreads];
+    std::uint32_t spare[kThreads];
+    std::uint32_t bin;
+    std::uint32_t above;
+  };
+
+  Pieces<T> acc;
+  BlockGrid grid;
+  BlockCuts<Value> cuts;
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
+    for (std::uint64_t number = block.number(); number < grid.count(); number += block.count()) {
+      const Run<T> here(acc, acc.pieces[0].begin + number * grid.block, grid.size(number));
+      const std::uint32_t k = grid.k_of(number);
+      Key<Value> known = 0;
+      std::uint32_t left = k;
+      std::uint32_t non_zero = 0;
+      for (unsigned level = 0; level < Digits<Value>::kLevels; ++level) {
+        const std::uint32_t all = count_digits(block, shared, here, known, level);
+        if (level == 0) {
+          non_zero = all;
+          if (all <= k) {  // all are kept
+            left = 0;
+            break;
+          }
+        }
+        pick_digit(block, shared, left);
+        known |= static_cast<Key<Value>>(block.read(shared.bin)) << Digits<Value>::shift(level);
+        left -= block.read(shared.above);
+      }
+      block.each([&](unsigned thread) {
+        if (thread == 0) {
+          cuts.keys[number] = known;
+          cuts.left[number] = left;
+          cuts.kept[number] = least(k, non_zero);
+          cuts.non_zero[number] = non_zero;
+        }
+      });
+    }
+  }
+
+ private:
+  /// Leaves in shared.sums, from the highest bins down, how many lie before each thread's share of
+  /// them; returns how many there are.
+  template <class Block>
+  GTOPK_HOST_DEVICE std::uint32_t count_digits(Block& block, Shared& shared, const Run<T>& here,
+                                               Key<Value> known, unsigned level) const {
+    block.each([&](unsigned thread) {
+      for (unsigned bin = thread; bin < kBins; bin += kThreads) {
+        shared.bins[bin] = 0;
+      }
+    });
+    block.each([&](unsigned thread) {
+      for (unsigned i = thread; i < here.size(); i += kThreads) {
+        const Key<Value> key = magnitude_key(here.acc(i));
+        if (!is_finite_key<Value>(key)) {
+          *cuts.finite = 0;
+        }
+        if (key != 0 && Digits<Value>::agrees(key, known, level)) {
+          add(shared.bins[Digits<Value>::digit(key, level)], std::uint32_t{1});
+        }
+      }
+    });
+    block.each([&](unsigned thread) {
+      shared.sums[thread] = 0;
+      for (unsigned i = 0; i < kEach; ++i) {
+        shared.sums[thread] += shared.bins[bin_of(thread, i)];
+      }
+    });
+    return sums_before<kThreads>(block, shared.sums, shared.spare);
+  }
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void pick_digit(Block& block, Shared& shared, std::uint32_t left) const {
+    block.each([&](unsigned thread) {
+      std::uint32_t above = shared.sums[thread];
+      for (unsigned i = 0; i < kEach; ++i) {
+        const std::uint32_t here = shared.bins[bin_of(thread, i)];
+        if (above < left && left <= above + here) {
+          shared.bin = bin_of(thread, i);
+          shared.above = above;
+        }
+        above += here;
+      }
+    });
+  }
+
+  static constexpr unsigned kEach = kBins / kThreads;
+  [[nodiscard]] GTOPK_HOST_DEVICE static unsigned bin_of(unsigned thread, unsigned i) {
+    return kBins - 1 - (thread * kEach + i);
+  }
+};
+
+/// Adds up what the blocks keep, and tells the host. One block.
+template <class Value>
+struct AddBlocks {
+  struct Shared {
+    std::uint64_t sums[kThreads];
+    std::uint64_t spare[kThreads];
+  };
+
+  BlockGrid grid;
+  BlockCuts<Value> cuts;
+  Report* report;
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
+    Report found;
+    if (*cuts.finite != 0) {
+      found.kept = sum_up(block, shared, cuts.kept, grid.count());
+      found.dropped = sum_up(block, shared, cuts.non_zero, grid.count()) - found.kept;
+      found.finite = 1;
+    }
+    block.each([&](unsigned thread) {
+      if (thread == 0) {
+        *report = found;
+      }
+    });
+  }
+};
+
+/// Writes each block's entries, a tile at a time.
+template <class T, class Index>
+struct WriteBlocks {
+  using Value = Accumulation<T>;
+  struct Shared {
+    Marks larger;
+    Marks equal;
+  };
+
+  Pieces<T> acc;
+  BlockGrid grid;
+  BlockCuts<Value> cuts;
+  EntriesOut<Value, Index> kept;
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
+    if (*cuts.finite == 0) {
+      return;
+    }
+    for (std::uint64_t number = block.number(); number < grid.count(); number += block.count()) {
+      const Key<Value> kth = cuts.keys[number];
+      const std::uint64_t first = acc.pieces[0].begin + number * grid.block;
+      const std::uint32_t size = grid.size(number);
+      std::uint64_t at = cuts.kept[number];
+      std::uint32_t left = cuts.left[number];
+      for (std::uint32_t begin = 0; begin < size; begin += kTile) {
+        const Run<T> here(acc, first + begin, least(kTile, size - begin));
+        mark(block, shared, here, kth);
+        const std::uint32_t larger = shared.larger.count(block);
+        const std::uint32_t equal = shared.equal.count(block);
+        block.each([&](unsigned thread) {
+          for (unsigned i = thread; i < here.size(); i += kThreads) {
+            const std::uint32_t equals = shared.equal.rank(i);
+            if (shared.larger.has(i) || (shared.equal.has(i) && equals < left)) {
+              const std::uint64_t place = at + shared.larger.rank(i) + least(equals, left);
+              kept.indices[place] = static_cast<Index>(first + begin + i);
+              kept.values[place] = here.acc(i);
+            }
+          }
+        });
+        at += larger + least(equal, left);
+        left -= least(equal, left);
+      }
+    }
+  }
+
+ private:
+  template <class Block>
+  GTOPK_HOST_DEVICE void mark(Block& block, Shared& shared, const Run<T>& here,
+                              Key<Value> kth) const {
+    block.each([&](unsigned thread) {
+      shared.larger.clear(thread);
+      shared.equal.clear(thread);
+    });
+    block.each([&](unsigned thread) {
+      for (unsigned i = thread; i < here.size(); i += kThreads) {
+        const Key<Value> key = magnitude_key(here.acc(i));
+        if (key > kth) {
+          shared.larger.mark(i);
+        } else if (key == kth && key != 0) {
+          shared.equal.mark(i);
+        }
+      }
+    });
+  }
+};
+
+[[nodiscard]] inline BlockGrid grid_of(std::uint64_t d, const SelectionRule& rule) {
+  return {d, rule.block, rule.k, rule.k_of_last};
+}
+
+/// All launches of a selection of the kind kBlocks, blocks of less than 2^32 elements. `kept`: room
+/// for rule.most.
+template <class T, class Index, class Executor>
+void select_blocks(Executor& executor, const Pieces<T>& acc, const BlockGrid& grid,
+                   const BlockCuts<Accumulation<T>>& cuts, EntriesOut<Accumulation<T>, Index> kept,
+                   Report* report) {
+  using Value = Accumulation<T>;
+  executor.launch(1, BeginBlocks<Value>{cuts});
+  executor.launch(executor.wide(), CutBlocks<T>{acc, grid, cuts});
+  executor.launch(1, AddBlocks<Value>{grid, cuts, report});
+  executor.launch(executor.wide(), WriteBlocks<T, Index>{acc, grid, cuts, kept});
+}
+
+}  // namespace gtopk::sparse::device

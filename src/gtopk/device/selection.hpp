@@ -1,0 +1,56 @@
+// Sparse, device room: a selection by its rule: which launches it takes, and what they work in.
+#pragma once
+
+#include <cstdint>
+
+#include "gtopk/selection_rule.hpp"
+#include "src/gtopk/device/approximate.hpp"
+#include "src/gtopk/device/room.hpp"
+#include "src/gtopk/device/select.hpp"
+#include "src/gtopk/device/select_blocks.hpp"
+
+namespace gtopk::sparse::device {
+
+/// What a selection works in; in the device's memory. Of one kind at a time.
+template <class Value>
+struct RuleRoom {
+  SelectionRoom<Value> exact;
+  SearchRoom<Value> search;
+  BlockCuts<Value> blocks;
+
+  static RuleRoom in(Room& memory, std::uint64_t tiles, std::uint64_t d,
+                     const SelectionRule& rule) {
+    RuleRoom room;
+    switch (rule.kind) {
+      case SelectionRule::Kind::kExact:
+        room.exact = SelectionRoom<Value>::in(memory, tiles, d, rule.k);
+        break;
+      case SelectionRule::Kind::kNormal:
+      case SelectionRule::Kind::kSample:
+        room.search = SearchRoom<Value>::in(memory, tiles, d, rule);
+        break;
+      case SelectionRule::Kind::kBlocks:
+        room.blocks = BlockCuts<Value>::in(memory, grid_of(d, rule).count());
+        break;
+    }
+    return room;
+  }
+};
+
+/// All launches. `kept`: room for rule.most; `last`: as of select(); only exact selections use it.
+template <class T, class Index, class Executor>
+void select_by(const SelectionRule& rule, Executor& executor, const Pieces<T>& acc, std::uint64_t d,
+               const RuleRoom<Accumulation<T>>& room, EntriesOut<Accumulation<T>, Index> kept,
+               Report* report, std::uint64_t* last) {
+  switch (rule.kind) {
+    case SelectionRule::Kind::kExact:
+      return select<T, Index>(executor, acc, rule.k, room.exact, kept, report, last);
+    case SelectionRule::Kind::kNormal:
+    case SelectionRule::Kind::kSample:
+      return select_approximately<T, Index>(executor, acc, d, rule, room.search, kept, report);
+    case SelectionRule::Kind::kBlocks:
+      return select_blocks<T, Index>(executor, acc, grid_of(d, rule), room.blocks, kept, report);
+  }
+}
+
+}  // namespace gtopk::sparse::device

@@ -1,0 +1,227 @@
+// The kernels of every selector that a device has, on the CPU: the same bits as the selector's own
+// code, whatever the pieces and the order of threads and blocks.
+#include "src/gtopk/device/selection.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/gtopk/device/pieces_of.hpp"
+#include "tests/gtopk/select/selectors.hpp"
+#include "tests/gtopk/value/seeds.hpp"
+#include "tests/support/host_executor.hpp"
+
+namespace gtopk::sparse {
+namespace {
+
+using Kind = SelectionRule::Kind;
+using testing::DeviceMemory;
+using testing::HostExecutor;
+using testing::InPieces;
+
+template <class Param>
+class DeviceSelection : public Selectors<Param> {
+ protected:
+  using Base = Selectors<Param>;
+  using typename Base::Case;
+  using typename Base::Index;
+  using typename Base::Outcome;
+  using typename Base::T;
+  using typename Base::Value;
+
+  static std::optional<SelectionRule> rule_of(const Case& one) {
+    return Base::row(one).on_device(one.gradient.size(), Base::k_of(one), one.options);
+  }
+
+  static Outcome on_the_device(Case one, const SelectionRule& rule, std::mt19937_64& random,
+                               std::uint64_t begin = 0) {
+    EXPECT_LE(rule.most, Base::most_of(one)) << one.description();
+    return launch(std::move(one), rule, random, begin);
+  }
+
+  static Outcome launch(Case one, const SelectionRule& rule, std::mt19937_64& random,
+                        std::uint64_t begin = 0) {
+    const InPieces<T> pieces(one.gradient, one.residual, random() % 2 == 0, random, begin);
+    const std::size_t d = one.gradient.size();
+    const auto take = [&](device::Room& memory) {
+      return device::RuleRoom<Value>::in(memory, pieces.view().tiles, d, rule);
+    };
+    DeviceMemory memory(take);
+    device::Room dealt = memory.room();
+    const auto room = take(dealt);
+    HostExecutor executor(random(), 1 + random() % 4);
+    Outcome outcome;
+    device::Report report;
+    device::select_by<T, Index>(rule, executor, pieces.view(), d, room, outcome.list.out(rule.most),
+                                &report, nullptr);
+    outcome.selection = {.count = report.kept, .finite = report.finite != 0};
+    outcome.list.shrink(report.kept);
+    return outcome;
+  }
+
+  void expect_as_on_the_cpu(Case one, const SelectionRule& rule, std::mt19937_64& random,
+                            std::uint64_t begin = 0) {
+    one.state = {};
+    Outcome expected = this->select(one);
+    for (Index& index : expected.list.indices) {
+      index += static_cast<Index>(begin);
+    }
+    const Outcome seen = on_the_device(one, rule, random, begin);
+    ASSERT_EQ(seen.selection.finite, expected.selection.finite) << one.description();
+    ASSERT_TRUE(testing::same_bits(seen.list, expected.list))
+        << one.description() << ", selected " << seen.selection.count << ", expected "
+        << expected.selection.count;
+  }
+
+  /// A case of any selector, with a rule where a device has one for it.
+  Case random_case(std::uint64_t seed, const std::string& selector, std::size_t largest) {
+    std::mt19937_64 random(seed);
+    const std::size_t most = random() % 4 == 0 ? largest : 1 + largest / 20;
+    Case one = Base::random_case(seed, selector, 1 + random() % most);
+    if (selector == "block") {  // also those of several tiles
+      one.options.block = 64 + random() % (random() % 2 == 0 ? 200 : largest);
+    }
+    return one;
+  }
+};
+
+TYPED_TEST_SUITE(DeviceSelection, testing::AllTypes);
+
+TYPED_TEST(DeviceSelection, GivesWhatTheSelectorGivesOnAnyData) {
+  std::map<Kind, int> kinds;
+  this->for_each_selector([&](const std::string& selector) {
+    testing::for_each_seed(30, [&](std::uint64_t seed) {
+      const auto one = this->random_case(seed, selector, 3 * device::kTile);
+      std::mt19937_64 random(seed);
+      const auto rule = TestFixture::rule_of(one);
+      ASSERT_TRUE(rule.has_value()) << one.description();
+      ++kinds[rule->kind];
+      this->expect_as_on_the_cpu(one, *rule, random);
+    });
+  });
+  if (std::getenv("GTOPK_SEED") == nullptr) {
+    EXPECT_THAT(kinds, ::testing::SizeIs(4)) << "every kind of rule was tried";
+  }
+}
+
+TYPED_TEST(DeviceSelection, FindsWhatIsNotFinite) {
+  using Value = typename TestFixture::Value;
+  this->for_each_selector([&](const std::string& selector) {
+    testing::for_each_seed(8, [&](std::uint64_t seed) {
+      auto one = this->random_case(seed, selector, 2 * device::kTile);
+      std::mt19937_64 random(seed);
+      one.gradient[random() % one.gradient.size()] = narrow<typename TestFixture::T>(
+          random() % 2 == 0 ? std::numeric_limits<Value>::infinity()
+                            : std::numeric_limits<Value>::quiet_NaN());
+      const auto seen = TestFixture::on_the_device(one, TestFixture::rule_of(one).value(), random);
+      EXPECT_FALSE(seen.selection.finite) << one.description();
+      EXPECT_EQ(seen.selection.count, 0U) << one.description();
+    });
+  });
+}
+
+TYPED_TEST(DeviceSelection, NumbersElementsBehindWhatThirtyTwoBitsCount) {
+  const std::uint64_t begin =
+      (std::uint64_t{1} << (sizeof(typename TestFixture::Index) == 8 ? 32U : 31U)) - 5;
+  this->for_each_selector([&](const std::string& selector) {
+    testing::for_each_seed(4, [&](std::uint64_t seed) {
+      const auto one = this->random_case(seed, selector, 2 * device::kTile);
+      std::mt19937_64 random(seed);
+      this->expect_as_on_the_cpu(one, TestFixture::rule_of(one).value(), random, begin);
+    });
+  });
+}
+
+// Beyond the first tile of a block, ties are kept only as far as those before them leave room.
+TYPED_TEST(DeviceSelection, KeepsTheFirstOfEqualValuesInABlockOfSeveralTiles) {
+  using Index = typename TestFixture::Index;
+  using T = typename TestFixture::T;
+  constexpr std::uint64_t kBlockSize = std::uint64_t{2} * device::kTile + 500;
+  constexpr std::uint64_t kKept = device::kTile + 900;
+  constexpr std::uint64_t kKeptOfLast = 3;
+  typename TestFixture::Case one;
+  one.options.selector = "block";
+  one.gradient.assign(kBlockSize + 7, narrow<T>(-2));
+  const SelectionRule rule{.kind = Kind::kBlocks,
+                           .k = kKept,
+                           .most = kKept + kKeptOfLast,
+                           .block = kBlockSize,
+                           .k_of_last = kKeptOfLast};
+  std::vector<Index> expected(kKept + kKeptOfLast);
+  std::iota(expected.begin(), expected.begin() + kKept, Index{0});
+  std::iota(expected.begin() + kKept, expected.end(), static_cast<Index>(kBlockSize));
+  testing::for_each_seed(4, [&](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const auto seen = TestFixture::launch(one, rule, random);
+    EXPECT_EQ(seen.list.indices, expected);
+    EXPECT_THAT(seen.list.values, ::testing::Each(-2));
+  });
+}
+
+SparseOptions with(std::string selector, std::uint64_t block = 4096) {
+  SparseOptions options;
+  options.selector = std::move(selector);
+  options.density = 0.01;
+  options.block = block;
+  return options;
+}
+
+SelectionRule rule(const SparseOptions& options, std::uint64_t d, std::uint64_t k) {
+  return selector_registry().find(options.selector).on_device(d, k, options).value();
+}
+
+TEST(SelectionRules, AreExactWhereTheSelectorIs) {
+  EXPECT_EQ(rule(with("exact"), 1000, 10).kind, Kind::kExact);
+  EXPECT_EQ(rule(with("sampled"), 1000, 15).kind, Kind::kExact) << "too few for a sample";
+  EXPECT_EQ(rule(with("sampled"), 1000, 16).kind, Kind::kSample);
+  EXPECT_EQ(rule(with("threshold"), 1000, 10).kind, Kind::kExact) << "there is no threshold yet";
+  EXPECT_EQ(rule(with("block", 1000), 1000, 10).kind, Kind::kExact) << "one block";
+  EXPECT_EQ(rule(with("block", 999), 1000, 10).kind, Kind::kBlocks);
+}
+
+TEST(SelectionRules, AreNoneForAStateOnTheCpuAndForBlocksThatWouldNotPay) {
+  SparseOptions options = with("threshold");
+  SelectorState state;
+  options.state = &state;
+  EXPECT_FALSE(kThreshold.on_device(1000, 10, options).has_value());
+  constexpr std::uint64_t kD = std::uint64_t{1} << 24U;
+  EXPECT_FALSE(kBlock.on_device(kD, 1, with("block", 63)).has_value());
+  EXPECT_TRUE(kBlock.on_device(kD, 1, with("block", 64)).has_value());
+  EXPECT_TRUE(kBlock.on_device(kD, 1, with("block", std::uint64_t{1} << 20U)).has_value());
+  EXPECT_FALSE(kBlock.on_device(kD, 1, with("block", (std::uint64_t{1} << 20U) + 1)).has_value());
+}
+
+// 335 million elements, and more than 2^32: sizes alone.
+TEST(SelectionRules, CountBlocksChunksAndSamplesOfLongVectors) {
+  for (const std::uint64_t d : {std::uint64_t{335'000'001}, (std::uint64_t{1} << 31U) + 9,
+                                (std::uint64_t{1} << 32U) + 9, (std::uint64_t{1} << 40U) + 9}) {
+    const device::BlockGrid grid = device::grid_of(d, rule(with("block"), d, 1));
+    EXPECT_EQ(grid.count(), d / 4096 + 1);
+    EXPECT_EQ(grid.size(grid.count() - 1), d % 4096);
+    EXPECT_EQ(grid.size(grid.count() - 2), 4096U);
+    EXPECT_EQ(grid.k_of(0), 41U);
+    EXPECT_EQ(device::SumChunks<float>::chunks_of(d), d / 4096 + 1);
+    const SelectionRule sample = rule(with("sampled"), d, d / 1000);
+    EXPECT_EQ(sample.stride, 101U);
+    const device::SampleSource<float> source{{}, sample.stride, (d + 100) / 101};
+    EXPECT_EQ(source.tiles(), ((d + 100) / 101 + 4095) / 4096);
+    device::Room measured(nullptr);
+    const SelectionRule exact = rule(with("exact"), d, d / 1000);
+    (void)device::RuleRoom<float>::in(measured, device::tiles_of(d), d, exact);
+    // 36 bytes for each tile, 12 for each candidate, of which there are 2k and a few more.
+    EXPECT_LT(measured.taken(), d / 4096 * 36 + (2 * (d / 1000) + 32'768) * 12 + 100'000);
+  }
+}
+
+}  // namespace
+}  // namespace gtopk::sparse
