@@ -46,20 +46,28 @@ def check_of_a_sparse_all_reduce_lists_cross_and_nothing_as_long_as_the_tensor(m
 
 def check_other_selectors_stay_on_the_device_as_well(me: Rank) -> None:
     d = 20_000
-    for select, arguments in {
-        "gaussian": {"k": 200},
-        "sampled": {"k": 200},
-        "threshold": {"k": 200},
-        "block": {"density": 0.01, "block": 512, "algorithm": "topk"},
-    }.items():
-        expected, expected_residual = values(me, d), values(me, d) / 3
-        tensor, residual = expected.to(FAKE), expected_residual.to(FAKE)
-        torch.ops.fake.calls()
-        gtopk.sparse_all_reduce(tensor, select=select, residual=residual, **arguments)
-        assert "select" in torch.ops.fake.calls(), select
-        gtopk.sparse_all_reduce(expected, select=select, residual=expected_residual, **arguments)
-        assert torch.equal(tensor.cpu(), expected), select
-        assert torch.equal(residual.cpu(), expected_residual), select
+    threshold = {"select": "threshold", "k": 200}
+    for arguments in (
+        {"select": "gaussian", "k": 200},
+        {"select": "sampled", "k": 200},
+        {"select": "block", "density": 0.01, "block": 512, "algorithm": "topk"},
+        threshold,
+    ):
+        for with_state in (False, True):
+            runs = []
+            for device in ("cpu", FAKE):
+                tensor, residual = values(me, d).to(device), (values(me, d) / 3).to(device)
+                state = torch.full((4,), 0.5, dtype=torch.float64) if with_state else None
+                torch.ops.fake.calls()
+                gtopk.sparse_all_reduce(tensor, residual=residual, state=state, **arguments)
+                runs.append([tensor.cpu(), residual.cpu(), state])
+            on_the_device = "select" in torch.ops.fake.calls()
+            assert on_the_device == (arguments is not threshold or not with_state), arguments
+            assert torch.equal(runs[0][0], runs[1][0]), arguments
+            assert torch.equal(runs[0][1], runs[1][1]), arguments
+            if with_state:
+                assert torch.equal(runs[0][2], runs[1][2]), arguments
+                assert (runs[1][2][0] > 0) == (arguments is threshold)
 
 
 def check_a_sparse_all_reduce_is_ordered_behind_the_current_stream(me: Rank) -> None:

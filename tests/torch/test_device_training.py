@@ -133,6 +133,8 @@ ARGUMENTS: list[dict[str, Any]] = [
     {"scaler": True, "broken": (1, 2), "clip_norm": 0.5, "clip": "model"},
     {"scaler": True, "accumulate": "update", "algorithm": "dense"},
     {"broken": (0, 1), "select": "threshold"},
+    {"momentum": 0.9, "select": "gaussian"},
+    {"scaler": True, "broken": (0, 2), "algorithm": "topk", "select": "block", "block": 64},
     {"warmup": [("dense", 1), (0.3, 1)], "put_back": "merged"},
 ]
 
