@@ -8,6 +8,7 @@
 #include <mutex>
 #include <utility>
 
+#include "src/cuda/step_lists.hpp"
 #include "src/torch_backend/contiguous.hpp"
 #include "src/torch_backend/device_kernels.hpp"
 
@@ -83,46 +84,20 @@ DeviceStep::DeviceStep(const cuda::Calls& kernels, DeviceTensors tensors,
       lanes_(Lanes::of(tensors.pieces.front().device())),
       tensors_(std::move(tensors)),
       divisor_(detached_divisor(options, ranks)),
-      rule_(rule) {
-  const BelowAutograd below;
-  lay_out(room);
-}
+      rule_(rule),
+      room_(room) {}
 
-/// Deals the pinned memory out, first measuring (from null) and then for good.
-void DeviceStep::lay_out(const DetachedRoom& room) {
-  static constexpr std::size_t kLine = 64;
+void DeviceStep::lay_out() {
   const std::size_t value_bytes = tensors_.dtype == DataType::kFloat64 ? 8 : 4;
   const std::size_t pieces = tensors_.pieces.size();
-  cuda::PieceOf* table = nullptr;
-  SelectionReport* report = nullptr;
-  const auto deal = [&](std::byte* memory) {
-    std::size_t taken = 0;
-    const auto take = [&](std::size_t bytes) -> void* {
-      const std::size_t at = taken;
-      taken += (bytes + kLine - 1) / kLine * kLine;
-      return memory == nullptr ? nullptr : memory + at;
-    };
-    const auto entries = [&](std::uint64_t count) -> DetachedEntries {
-      void* const values = take(count * value_bytes);
-      return {take(count * room.index_bytes), values};
-    };
-    lists_.counts = static_cast<EditCounts*>(take(sizeof(EditCounts)));
-    report = static_cast<SelectionReport*>(take(sizeof(SelectionReport)));
-    table_at_ = taken;
-    table = static_cast<cuda::PieceOf*>(take(pieces * sizeof(cuda::PieceOf)));
-    lists_.selected = entries(room.selected);
-    lists_.cleared = take(room.cleared * room.index_bytes);
-    lists_.returned = entries(room.returned);
-    lists_.delivered = entries(room.delivered);
-    return taken;
-  };
-  const std::size_t bytes = deal(nullptr);
   const c10::Device device = lanes_.device();
+  const std::size_t bytes = cuda::StepLists::in(nullptr, room_, tensors_.dtype, pieces).bytes;
   pinned_ = host_memory({static_cast<std::int64_t>(bytes)}, at::kByte, device);
-  deal(bytes_of(pinned_));
-  *lists_.counts = EditCounts();
-  *report = SelectionReport();
-  lists_.report = report;
+  const auto dealt = cuda::StepLists::in(bytes_of(pinned_), room_, tensors_.dtype, pieces);
+  dealt.reset();
+  lists_ = dealt.lists;
+  table_at_ = dealt.table_at;
+  cuda::PieceOf* const table = dealt.table;
 
   std::byte* const residual = tensors_.residual ? bytes_of(*tensors_.residual) : nullptr;
   std::uint64_t begin = 0;
@@ -137,7 +112,7 @@ void DeviceStep::lay_out(const DetachedRoom& room) {
     begin += size;
   }
   acc_.dtype = tensors_.dtype;
-  acc_.index_bytes = room.index_bytes;
+  acc_.index_bytes = room_.index_bytes;
   acc_.count = count;
   acc_.tiles = kernels_.number_tiles(table, count);
   acc_.d = tensors_.d;
@@ -158,9 +133,19 @@ void DeviceStep::hold_pinned() const {
 
 void DeviceStep::select() {
   const BelowAutograd below;
-  const at::Tensor room = bytes_on(lanes_.device(), kernels_.select_room(acc_, rule_));
-  const at::Tensor last = tensors_.residual ? last_key(*tensors_.residual) : at::Tensor();
+  const c10::Stream callers = lanes_.current();
+  // Memory is taken in there: there is none to be had while a graph is captured.
   lanes_.on_reading([&](const c10::Stream& stream) {
+    at::Tensor room;
+    at::Tensor last;
+    {
+      const c10::StreamGuard now_current(callers);  // what this frees is the caller's again
+      lay_out();
+      room = bytes_on(lanes_.device(), kernels_.select_room(acc_, rule_));
+    }
+    if (tensors_.residual) {
+      last = last_key(*tensors_.residual);
+    }
     table_.copy_(pinned_.narrow(0, static_cast<std::int64_t>(table_at_), table_.numel()),
                  /*non_blocking=*/true);
     cuda::SelectCall call;

@@ -39,15 +39,16 @@ class DeviceStep {
   DeviceStep(const cuda::Calls& kernels, DeviceTensors tensors, const SparseOptions& options,
              const SelectionRule& rule, const DetachedRoom& room, std::uint32_t ranks);
 
-  /// Enqueues the selection, after the work of the caller's current stream.
+  /// Takes memory, and enqueues the selection, after the work of the caller's current stream.
+  /// Throws NotImplementedError while a graph is captured, before it takes anything.
   void select();
-  /// What the operation reads once the selection has arrived, and writes.
+  /// What the operation reads once the selection has arrived, and writes. After select().
   [[nodiscard]] const Detached& lists() const { return lists_; }
   /// Enqueues the commit on the current stream, after the operation's end.
   void commit(const c10::Stream& stream) const;
 
  private:
-  void lay_out(const DetachedRoom& room);
+  void lay_out();
   void check(int error, const char* what) const;
   /// Keeps the pinned memory from being reused before the current stream gets here.
   void hold_pinned() const;
@@ -57,6 +58,7 @@ class DeviceStep {
   const DeviceTensors tensors_;
   const double divisor_;
   const SelectionRule rule_;
+  const DetachedRoom room_;
   at::Tensor pinned_;  ///< lists, reports, and the table of pieces
   at::Tensor table_;   ///< that table on the device
   std::size_t table_at_ = 0;

@@ -238,10 +238,12 @@ def check_a_group_without_the_cpu_compares_states_on_its_device(me: Rank) -> Non
 def check_nothing_of_a_step_is_captured_into_a_graph(me: Rank) -> None:
     tensor, residual = values(me, 100).to(FAKE), torch.zeros(100).to(FAKE)
     run = Run(FAKE, "ddp", (0.1,))
+    before = torch.ops.fake.counts()["pinned_bytes"]
     torch.ops.fake.capture(True)
     try:
         with pytest.raises(NotImplementedError, match="captured into a CUDA graph"):
             gtopk.sparse_all_reduce(tensor, k=5, residual=residual)
+        assert torch.ops.fake.counts()["pinned_bytes"] == before, "asked only after taking memory"
         with pytest.raises(NotImplementedError, match="captured into a CUDA graph"):
             run.step(me, 0)
     finally:

@@ -10,6 +10,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -123,6 +124,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 template <bool Pinned>
 struct Allocator final : c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
+    if (Pinned) {
+      fake::count("pinned_bytes", static_cast<std::int64_t>(std::max<std::size_t>(bytes, 2)));
+    }
     void* const memory =
         fake::Memory::take(bytes, Pinned, Pinned ? nullptr : &fake::stream(current()));
     return {memory, memory, &fake::Memory::give_back,
