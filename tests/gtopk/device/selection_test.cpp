@@ -24,7 +24,7 @@
 namespace gtopk::sparse {
 namespace {
 
-using Kind = SelectionRule::Kind;
+using Rule = SelectionRule::Kind;
 using testing::DeviceMemory;
 using testing::HostExecutor;
 using testing::InPieces;
@@ -98,7 +98,7 @@ class DeviceSelection : public Selectors<Param> {
 TYPED_TEST_SUITE(DeviceSelection, testing::AllTypes);
 
 TYPED_TEST(DeviceSelection, GivesWhatTheSelectorGivesOnAnyData) {
-  std::map<Kind, int> kinds;
+  std::map<Rule, int> kinds;
   this->for_each_selector([&](const std::string& selector) {
     testing::for_each_seed(30, [&](std::uint64_t seed) {
       const auto one = this->random_case(seed, selector, 3 * device::kTile);
@@ -152,7 +152,7 @@ TYPED_TEST(DeviceSelection, KeepsTheFirstOfEqualValuesInABlockOfSeveralTiles) {
   typename TestFixture::Case one;
   one.options.selector = "block";
   one.gradient.assign(kBlockSize + 7, narrow<T>(-2));
-  const SelectionRule rule{.kind = Kind::kBlocks,
+  const SelectionRule rule{.kind = Rule::kBlocks,
                            .k = kKept,
                            .most = kKept + kKeptOfLast,
                            .block = kBlockSize,
@@ -181,12 +181,12 @@ SelectionRule rule(const SparseOptions& options, std::uint64_t d, std::uint64_t 
 }
 
 TEST(SelectionRules, AreExactWhereTheSelectorIs) {
-  EXPECT_EQ(rule(with("exact"), 1000, 10).kind, Kind::kExact);
-  EXPECT_EQ(rule(with("sampled"), 1000, 15).kind, Kind::kExact) << "too few for a sample";
-  EXPECT_EQ(rule(with("sampled"), 1000, 16).kind, Kind::kSample);
-  EXPECT_EQ(rule(with("threshold"), 1000, 10).kind, Kind::kExact) << "there is no threshold yet";
-  EXPECT_EQ(rule(with("block", 1000), 1000, 10).kind, Kind::kExact) << "one block";
-  EXPECT_EQ(rule(with("block", 999), 1000, 10).kind, Kind::kBlocks);
+  EXPECT_EQ(rule(with("exact"), 1000, 10).kind, Rule::kExact);
+  EXPECT_EQ(rule(with("sampled"), 1000, 15).kind, Rule::kExact) << "too few for a sample";
+  EXPECT_EQ(rule(with("sampled"), 1000, 16).kind, Rule::kSample);
+  EXPECT_EQ(rule(with("threshold"), 1000, 10).kind, Rule::kExact) << "there is no threshold yet";
+  EXPECT_EQ(rule(with("block", 1000), 1000, 10).kind, Rule::kExact) << "one block";
+  EXPECT_EQ(rule(with("block", 999), 1000, 10).kind, Rule::kBlocks);
 }
 
 TEST(SelectionRules, AreNoneForAStateOnTheCpuAndForBlocksThatWouldNotPay) {
