@@ -136,6 +136,40 @@ TEST(Findings, AreAboutContainersThatShareLessThanTheyCould) {
   EXPECT_THAT(findings(job), IsEmpty());
 }
 
+/// All pairs alike, with so many ranks on each host, dealt in turn or not.
+Examined crowded(std::uint32_t hosts, std::uint32_t on_each, bool in_turn) {
+  Examined job = examined(hosts);
+  job.members.resize(std::size_t{hosts} * on_each);
+  for (std::uint32_t host = 0; host < hosts; ++host) {
+    job.hosts[host].ranks.clear();
+    for (std::uint32_t local = 0; local < on_each; ++local) {
+      const std::uint32_t rank = in_turn ? local * hosts + host : host * on_each + local;
+      job.hosts[host].ranks.push_back(rank);
+      job.members[rank] = {.version = "1",
+                           .machine = fmt::format("m{}", host),
+                           .host = fmt::format("h{}", host),
+                           .boot = ""};
+    }
+  }
+  return job;
+}
+
+TEST(Findings, TellHowManyListsShareALinkWhereOneCouldCross) {
+  EXPECT_THAT(findings(crowded(2, 4, true)),
+              ElementsAre(AllOf(HasSubstr("gtopk sends 4 lists over a host's link"),
+                                HasSubstr("of a host first, 1: prefer gtopk-placed"))));
+  EXPECT_THAT(findings(crowded(4, 2, true)),
+              ElementsAre(AllOf(HasSubstr("gtopk sends 4 lists"), HasSubstr("host first, 2:"))));
+  // Neighbours share a host, and still all of them cross in the last round.
+  EXPECT_THAT(findings(crowded(2, 4, false)), ElementsAre(HasSubstr("gtopk sends 4 lists")));
+  EXPECT_THAT(findings(crowded(1, 4, false)), IsEmpty());
+  EXPECT_THAT(findings(crowded(4, 1, false)), IsEmpty());
+  Examined job = crowded(2, 2, true);
+  job.members[3] = {};
+  job.hosts[1].ranks.pop_back();
+  EXPECT_THAT(findings(job), IsEmpty());  // who knows where it is
+}
+
 TEST(Failures, NameAbsentRanksOtherVersionsAndLinksThatDoNotWork) {
   Examined job = examined(4);
   job.members[3] = {};

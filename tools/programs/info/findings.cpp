@@ -10,6 +10,9 @@
 #include <fmt/ranges.h>
 
 #include "gtopk_version.hpp"
+#include "src/collectives/tree.hpp"
+#include "src/engine/host_map.hpp"
+#include "src/gtopk/plan/routes.hpp"
 
 namespace gtopk::programs::info {
 namespace {
@@ -120,6 +123,44 @@ void about_containers(const Examined& job, Sentences& said) {
   }
 }
 
+/// Lists of one step of `gtopk` that follow one another over the busiest host's link.
+std::uint32_t lists_unplaced(const engine::HostMap& hosts) {
+  const sparse::Routes routes(hosts);
+  std::uint32_t lists = 2 * routes.fold().crossing;
+  for (std::uint32_t round = 0; round < routes.tree().rounds(); ++round) {
+    lists += routes.swap(round).crossing;
+  }
+  return lists;
+}
+
+/// The same of `gtopk-placed`, in which a host's first rank speaks for the host.
+std::uint32_t lists_placed(const engine::HostMap& hosts) {
+  const collectives::Tree tree(hosts.hosts());
+  return tree.rounds() + (tree.folds(0) ? 2 : 0);
+}
+
+/// Hosts of several ranks, of which one list could cross where several do.
+void about_placement(const Examined& job, Sentences& said) {
+  if (job.hosts.size() < 2 || !absent(job).empty()) {
+    return;
+  }
+  std::vector<std::string> host_of(job.members.size());
+  for (std::uint32_t host = 0; host < job.hosts.size(); ++host) {
+    for (const std::uint32_t rank : job.hosts[host].ranks) {
+      host_of[rank] = std::to_string(host);
+    }
+  }
+  const engine::HostMap hosts(host_of);
+  const std::uint32_t unplaced = lists_unplaced(hosts);
+  const std::uint32_t placed = lists_placed(hosts);
+  if (hosts.hosts() < hosts.ranks() && placed < unplaced) {
+    said.push_back(fmt::format(
+        "as ranks lie on these hosts, a step of gtopk sends {} lists over a host's link, and one "
+        "of gtopk-placed, which merges those of a host first, {}: prefer gtopk-placed or auto",
+        unplaced, placed));
+  }
+}
+
 std::vector<std::string> matrix(const Examined& job, const Cells& cells, const char* title,
                                 const std::function<std::string(double)>& text) {
   std::string line = fmt::format("{:>13}", title);
@@ -183,6 +224,7 @@ std::vector<std::string> findings(const Examined& job) {
   Sentences said;
   about_links(job, said);
   about_containers(job, said);
+  about_placement(job, said);
   return said;
 }
 
