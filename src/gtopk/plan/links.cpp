@@ -31,7 +31,10 @@ constexpr std::uint32_t kShortSwaps = 3;
 constexpr std::uint32_t kBatches = 12;
 /// Samples of which the slowest is left out: a rank that lost its core for long.
 constexpr std::size_t kSamplesPerOutlier = 8;
-constexpr std::uint32_t kLongSwaps = 3;
+/// As many as take so long in all, within these bounds.
+constexpr std::size_t kLeastLongSwaps = 3;
+constexpr std::size_t kMostLongSwaps = 12;
+constexpr double kAllLongNanoseconds = 1e7;
 /// A long message is as long as the links carry in a millisecond, within these bounds.
 constexpr std::size_t kLeastLongBytes = 65536;
 constexpr std::size_t kMostLongBytes = std::size_t{1} << 20U;
@@ -102,17 +105,19 @@ Task<void> tell_longest(GroupView& group, Pair& pair, double& longest) {
   longest = std::max(longest, other);
 }
 
-/// The middle one of some exchanges of long messages, each in memory of its own.
-Task<double> long_time(GroupView& group, Pair& pair, std::size_t bytes) {
-  std::array<double, kLongSwaps> samples{};
-  for (double& sample : samples) {
+/// The lower quartile of some exchanges of long messages, each in memory of its own: what else runs
+/// on the machine lengthens many of them by more than they take.
+Task<double> long_time(GroupView& group, Pair& pair, std::size_t bytes, std::size_t swaps) {
+  std::array<double, kMostLongSwaps> samples{};
+  for (std::size_t swap = 0; swap < swaps; ++swap) {
     const std::span<std::byte> mine = group.buffer(bytes).first(bytes);
     std::ranges::fill(mine, std::byte{0});
     Task<double> swapping = swap_time(group, pair, mine, group.buffer(bytes).first(bytes));
-    sample = co_await swapping;
+    samples.at(swap) = co_await swapping;
   }
-  std::ranges::nth_element(samples, samples.begin() + kLongSwaps / 2);
-  co_return samples[kLongSwaps / 2];
+  const auto taken = std::span(samples).first(swaps);
+  std::ranges::sort(taken);
+  co_return taken[swaps / 4];
 }
 
 /// What one rank has measured of one kind of links: alpha and beta of the fold and of each round of
@@ -131,7 +136,7 @@ Task<void> measure_link(GroupView& group, Pair pair, std::uint32_t batches, doub
   Task<ShortTime> short_ones = short_time(group, pair, batches);
   const ShortTime of_short = co_await short_ones;
   alpha = of_short.usual;
-  Task<double> first_ones = long_time(group, pair, kLeastLongBytes);
+  Task<double> first_ones = long_time(group, pair, kLeastLongBytes, kLeastLongSwaps);
   double taken = co_await first_ones;
   std::size_t bytes = kLeastLongBytes;
   // Both must take the same: what the slower of the two has seen.
@@ -142,8 +147,10 @@ Task<void> measure_link(GroupView& group, Pair pair, std::uint32_t batches, doub
     bytes *= 2;
     longest *= 2;
   }
-  if (bytes > kLeastLongBytes) {
-    Task<double> long_ones = long_time(group, pair, bytes);
+  const auto swaps = static_cast<std::size_t>(
+      std::clamp(kAllLongNanoseconds / longest, double{kLeastLongSwaps}, double{kMostLongSwaps}));
+  if (bytes > kLeastLongBytes || swaps > kLeastLongSwaps) {
+    Task<double> long_ones = long_time(group, pair, bytes, swaps);
     taken = co_await long_ones;
   }
   beta = std::max(0.0, taken - of_short.fastest) / static_cast<double>(bytes - kShortBytes);

@@ -15,8 +15,8 @@ namespace gtopk::sparse {
 /// ones, swapped as the steps of a call follow one another; beta is what the long ones take beyond
 /// the fastest of those. Each cost is the largest of any rank; of alpha and beta that of each
 /// round, averaged over the rounds. In a round at most 48 messages of 64 bytes, 3 of 64 KiB, and,
-/// where a millisecond is enough for them, 3 of up to 1 MiB. Throws Error{kMismatch} where ranks
-/// called something else.
+/// as ten milliseconds are enough for them, up to 12 of 64 KiB or, where a millisecond is enough
+/// for one, up to 1 MiB. Throws Error{kMismatch} where ranks called something else.
 engine::Task<Costs> measure_costs(engine::GroupView& group, const Routes& routes);
 
 }  // namespace gtopk::sparse
