@@ -53,7 +53,7 @@ void announce(std::vector<Lists>& lists) {
 /// gTop-k, topk, and gTop-k between hosts.
 template <class Value>
 TreeResult<Value> walk(std::vector<Entries<Value>>& selections, const SparseOptions& options,
-                       const std::vector<std::string>& hosts) {
+                       std::uint64_t d, const std::vector<std::string>& hosts) {
   const auto ranks = static_cast<std::uint32_t>(selections.size());
   TreeResult<Value> result;
   result.lists.resize(ranks);
@@ -66,7 +66,7 @@ TreeResult<Value> walk(std::vector<Entries<Value>>& selections, const SparseOpti
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
       nodes.push_back({rank, selections[rank]});
     }
-    result.root = climb(nodes, options, way, result).entries;
+    result.root = climb(nodes, options, d, way, result).entries;
     descend(nodes, way, result);
     return result;
   }
@@ -79,10 +79,10 @@ TreeResult<Value> walk(std::vector<Entries<Value>>& selections, const SparseOpti
     for (const std::uint32_t rank : host) {
       members.back().push_back({rank, selections[rank]});
     }
-    nodes.push_back(placed ? climb(members.back(), options, inside, result)
-                           : host_node(host, selections, options, result));
+    nodes.push_back(placed ? climb(members.back(), options, d, inside, result)
+                           : host_node(host, selections, options, d, result));
   }
-  result.root = climb(nodes, options, Exchange::kBoth, result).entries;
+  result.root = climb(nodes, options, d, Exchange::kBoth, result).entries;
   descend(nodes, Exchange::kBoth, result);
   const bool as_gtopk = by_host.size() == ranks || (placed && by_host.size() == 1);
   if (!as_gtopk) {
@@ -321,7 +321,7 @@ Outcome reduce(const Problem& problem) {
     options.k = entries_wanted(options, problem.d);
     const TreeResult<Value> tree = by_regions(options.algorithm)
                                        ? walk_regions(selections, options, problem.d)
-                                       : walk(selections, options, problem.hosts);
+                                       : walk(selections, options, problem.d, problem.hosts);
     if (!tree.finite) {
       return nothing_happened(problem);
     }

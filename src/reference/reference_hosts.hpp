@@ -33,7 +33,7 @@ inline std::vector<std::vector<std::uint32_t>> ranks_by_host(
 template <class Value>
 Subtree<Value> host_node(const std::vector<std::uint32_t>& ranks,
                          const std::vector<Entries<Value>>& selections,
-                         const SparseOptions& options, TreeResult<Value>& result) {
+                         const SparseOptions& options, std::uint64_t d, TreeResult<Value>& result) {
   Subtree<Value> node{ranks.front(), selections[ranks.front()]};
   if (ranks.size() == 1) {
     return node;
@@ -49,7 +49,7 @@ Subtree<Value> host_node(const std::vector<std::uint32_t>& ranks,
   if (!result.finite) {
     return node;
   }
-  reselect(node.entries, options.k, node.lowest_rank, result.dropped);
+  reselect(node.entries, options, d, options.k, node.lowest_rank, result.dropped);
   round(node.entries, node.lowest_rank, false, options, result);
   return node;
 }

@@ -244,4 +244,29 @@ void reselect(Entries<Value>& node, std::uint64_t most, std::uint32_t rank,
   }
 }
 
+/// The entries with indices in [begin, end).
+template <class Value>
+Entries<Value> within(const Entries<Value>& entries, std::uint64_t begin, std::uint64_t end) {
+  return {entries.lower_bound(begin), entries.lower_bound(end)};
+}
+
+/// The same by a call's options: under `block` every block keeps its own first entries, whatever
+/// `most` says.
+template <class Value>
+void reselect(Entries<Value>& node, const SparseOptions& options, std::uint64_t d,
+              std::uint64_t most, std::uint32_t rank, std::vector<Dropped<Value>>& dropped) {
+  if (options.selector != "block") {
+    reselect(node, most, rank, dropped);
+    return;
+  }
+  Entries<Value> kept;
+  for (std::uint64_t begin = 0; begin < d; begin += options.block) {
+    const std::uint64_t end = std::min(d, begin + options.block);
+    Entries<Value> block = within(node, begin, end);
+    reselect(block, entries_of_block(options, end - begin), rank, dropped);
+    kept.merge(block);
+  }
+  node = kept;
+}
+
 }  // namespace gtopk::reference

@@ -21,27 +21,26 @@ inline std::uint64_t share(std::uint64_t whole, std::uint64_t parts, std::uint64
 }
 
 /// Where each region begins, and where the last one ends: the average over the leaves of where
-/// equal parts of their lists begin; where k is d, equal parts of all indices.
+/// equal parts of their lists begin; where k is d, equal parts of all indices. Under `block`
+/// regions begin where blocks do.
 template <class Value>
 std::vector<std::uint64_t> region_borders(const std::vector<Entries<Value>>& leaves,
-                                          std::uint64_t regions, std::uint64_t k, std::uint64_t d) {
+                                          std::uint64_t regions, const SparseOptions& options,
+                                          std::uint64_t d) {
   std::vector<std::uint64_t> borders(regions + 1, 0);
   borders.back() = d;
   for (std::uint64_t cut = 1; cut < regions; ++cut) {
     for (const Entries<Value>& leaf : leaves) {
       auto entry = leaf.begin();
       std::advance(entry, share(leaf.size(), regions, cut));
-      borders[cut] += leaf.empty() || k == d ? share(d, regions, cut) : entry->first;
+      borders[cut] += leaf.empty() || options.k == d ? share(d, regions, cut) : entry->first;
     }
     borders[cut] /= leaves.size();
+    if (options.selector == "block") {
+      borders[cut] = borders[cut] / options.block * options.block;
+    }
   }
   return borders;
-}
-
-/// The entries with indices in [begin, end).
-template <class Value>
-Entries<Value> within(const Entries<Value>& entries, std::uint64_t begin, std::uint64_t end) {
-  return {entries.lower_bound(begin), entries.lower_bound(end)};
 }
 
 /// What the leaves hold on their way: regions first ... first + width - 1.
@@ -80,7 +79,7 @@ TreeResult<Value> walk_regions(std::vector<Entries<Value>>& selections,
       return node;
     }
     TreeResult<Value> made;
-    reselect(node, most, rank, made.dropped);
+    reselect(node, options, d, most, rank, made.dropped);
     round(node, rank, false, options, made);
     result.finite = result.finite && made.finite;
     if (answers) {
@@ -102,7 +101,7 @@ TreeResult<Value> walk_regions(std::vector<Entries<Value>>& selections,
     count(lists, rank + 1, rank, selections[rank + 1].size());
     folded.back() = merge(selections[rank], selections[rank + 1], k, rank, true);
   }
-  const std::vector<std::uint64_t> borders = region_borders(folded, regions, k, d);
+  const std::vector<std::uint64_t> borders = region_borders(folded, regions, options, d);
   std::vector<Held<Value>> held;
   for (const Entries<Value>& entries : folded) {
     held.push_back({0, regions, entries});
@@ -144,7 +143,7 @@ TreeResult<Value> walk_regions(std::vector<Entries<Value>>& selections,
   }
 
   if (exact) {
-    for (std::size_t digit = 0; digit < sizeof(Value); ++digit) {
+    for (std::size_t digit = 0; options.selector != "block" && digit < sizeof(Value); ++digit) {
       agree(256);
     }
     Entries<Value> sums;
@@ -152,7 +151,7 @@ TreeResult<Value> walk_regions(std::vector<Entries<Value>>& selections,
       sums.insert(each.entries.begin(), each.entries.end());
     }
     std::vector<Dropped<Value>> dropped;
-    reselect(sums, k, 0, dropped);
+    reselect(sums, options, d, k, 0, dropped);
     for (const Dropped<Value>& each : dropped) {
       for (std::uint32_t leaf = 0; leaf < shape.leaves; ++leaf) {
         if (!held[leaf].entries.contains(each.index)) {

@@ -165,7 +165,7 @@ Entries<Value> block(const std::vector<Value>& acc, const SparseOptions& options
   Entries<Value> selection;
   for (std::uint64_t begin = 0; begin < acc.size(); begin += options.block) {
     const std::uint64_t end = std::min<std::uint64_t>(acc.size(), begin + options.block);
-    selection.merge(first(numbered(acc, begin, end), share_of(end - begin, options.density)));
+    selection.merge(first(numbered(acc, begin, end), entries_of_block(options, end - begin)));
   }
   return selection;
 }
@@ -212,19 +212,34 @@ template std::vector<std::pair<std::uint64_t, double>> in_order(const Entries<do
 template Entries<float> select(const std::vector<float>&, const SparseOptions&, SelectorState&);
 template Entries<double> select(const std::vector<double>&, const SparseOptions&, SelectorState&);
 
-std::uint64_t entries_wanted(const SparseOptions& options, std::uint64_t d) {
-  return options.k == 0 ? share_of(d, options.density) : std::min<std::uint64_t>(options.k, d);
+std::uint64_t entries_of_block(const SparseOptions& options, std::uint64_t elements) {
+  return share_of(elements, options.density);
 }
 
-bool choose_selector(SparseOptions& options, std::uint64_t d, const std::string& selector) {
+std::uint64_t entries_wanted(const SparseOptions& options, std::uint64_t d) {
+  if (options.k != 0) {
+    return std::min<std::uint64_t>(options.k, d);
+  }
+  const bool drawn_or_summed = options.algorithm == "random-k" || options.algorithm == "sketch" ||
+                               options.algorithm == "true-topk";
+  if (options.selector != "block" || drawn_or_summed) {
+    return share_of(d, options.density);
+  }
+  std::uint64_t k = 0;
+  for (std::uint64_t begin = 0; begin < d; begin += options.block) {
+    k += entries_of_block(options, std::min(options.block, d - begin));
+  }
+  return k;
+}
+
+void choose_selector(SparseOptions& options, std::uint64_t d, const std::string& selector) {
   options.selector = selector;
   if (selector != "block") {
-    return true;
+    return;
   }
   options.density = std::min(1.0, static_cast<double>(options.k) / static_cast<double>(d));
   options.block = 1 + d / 3;
   options.k = 0;
-  return options.algorithm == "topk" || options.algorithm == "dense";
 }
 
 }  // namespace gtopk::reference

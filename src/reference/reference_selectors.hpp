@@ -29,12 +29,13 @@ template <class Value>
 [[nodiscard]] Entries<Value> select(const std::vector<Value>& acc, const SparseOptions& options,
                                     SelectorState& state);
 
-/// k of d elements, given or by density.
+/// k of d elements, given or by density; where ranks select by `block`, the sum of the k_b.
 [[nodiscard]] std::uint64_t entries_wanted(const SparseOptions& options, std::uint64_t d);
 
-/// Sets the selector, and of `block` a density and small blocks in the place of k. False where the
-/// contract does not define it with the algorithm.
-[[nodiscard]] bool choose_selector(SparseOptions& options, std::uint64_t d,
-                                   const std::string& selector);
+/// The k_b of a block of so many elements.
+[[nodiscard]] std::uint64_t entries_of_block(const SparseOptions& options, std::uint64_t elements);
+
+/// Sets the selector, and of `block` a density and small blocks in the place of k.
+void choose_selector(SparseOptions& options, std::uint64_t d, const std::string& selector);
 
 }  // namespace gtopk::reference

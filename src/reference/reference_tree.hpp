@@ -17,7 +17,7 @@ enum class Exchange : std::uint8_t { kBoth, kUpAndDown };
 /// are `nodes`, each with the rank that speaks for it. Gives the root.
 template <class Value>
 Subtree<Value> climb(const std::vector<Subtree<Value>>& nodes, const SparseOptions& options,
-                     Exchange way, TreeResult<Value>& result) {
+                     std::uint64_t d, Exchange way, TreeResult<Value>& result) {
   const Shape shape(static_cast<std::uint32_t>(nodes.size()));
   const bool reselects = options.algorithm != "topk";
   const auto speaker = [&](std::uint32_t leaf) { return nodes[shape.rank_of(leaf)].lowest_rank; };
@@ -28,7 +28,7 @@ Subtree<Value> climb(const std::vector<Subtree<Value>>& nodes, const SparseOptio
     if (!result.finite || !reselects) {
       return node;
     }
-    reselect(node.entries, options.k, node.lowest_rank, result.dropped);
+    reselect(node.entries, options, d, options.k, node.lowest_rank, result.dropped);
     round(node.entries, node.lowest_rank, false, options, result);
     return node;
   };

@@ -103,11 +103,8 @@ def check_every_selector_loses_nothing(me: Rank) -> None:
         total = acc.clone()
         dist.all_reduce(total)
         residual = torch.zeros(100, 200)
-        algorithm = "topk" if select == "block" else "gtopk"
-        gtopk.sparse_all_reduce(
-            tensor, density=0.01, residual=residual, select=select, algorithm=algorithm
-        )
-        most = 200 * me.size if algorithm == "topk" else 4 * -(-200 // 3)
+        gtopk.sparse_all_reduce(tensor, density=0.01, residual=residual, select=select)
+        most = 4 * -(-200 // 3)
         assert 0 < tensor.count_nonzero() <= most, select
         left = residual.double()
         dist.all_reduce(left)
@@ -134,8 +131,12 @@ def check_every_block_is_heard(me: Rank) -> None:
     assert torch.allclose(tensor, sum_of_sent)
     with pytest.raises(ValueError, match="'block' takes a density and no k, seen k = 5"):
         gtopk.sparse_all_reduce(tensor, k=5, **arguments)
-    with pytest.raises(ValueError, match=r"'gtopk' would undo .* such as topk"):
-        gtopk.sparse_all_reduce(tensor, density=0.01, select="block")
+    for algorithm in ("gtopk", "gtopk-tree", "rs-ag", "exact", "hierarchical", "gtopk-placed"):
+        tensor = gradient.clone()
+        gtopk.sparse_all_reduce(
+            tensor, density=0.01, select="block", block=100, algorithm=algorithm
+        )
+        assert [each.count_nonzero() for each in tensor.split(100)] == [1] * 10, algorithm
     with pytest.raises(dist.DistBackendError, match=r"block=1000[01].*block=1000[01]"):
         gtopk.sparse_all_reduce(tensor, density=0.01, block=10_000 + me.rank // 3, **arguments)
     works_on(me)

@@ -170,6 +170,7 @@ CASES = [
     {"algorithm": "exact", "select": "sampled", "wire": "int8"},
     {"algorithm": "rs-ag", "select": "threshold"},
     {"algorithm": "topk", "select": "block", "block": 64},
+    {"algorithm": "gtopk", "select": "block", "block": 64},
     {"algorithm": "hierarchical", "dtype": torch.bfloat16},
     {"algorithm": "true-topk"},
     {"algorithm": "sketch"},

@@ -33,7 +33,8 @@ Decision decide(const std::vector<Plan>& plans, const Planner& planner) {
                        .d = plan.lists.d,
                        .k = plan.lists.k,
                        .type = plan.lists.type,
-                       .codec = plan.lists.codec});
+                       .codec = plan.lists.codec,
+                       .per_block = plan.selects_per_block()});
     plan.algorithm->cost(path);
     candidates.push_back({plan.algorithm->name, path.work()});
   }
@@ -97,15 +98,11 @@ std::vector<Plan> candidates(const SparseCall& call) {
   as.options.semantics = Semantics::kAny;
   as.options.algorithm = kTopk.name;
   const Plan of_topk = plan(as);
-  const bool per_block = of_topk.selects_per_block();
   const bool ties = of_topk.codec->codec.ties();
   for (const Choice& choice : algorithm_registry().choices()) {
     const AlgorithmRow& row = algorithm_registry().find(choice.name);
     if (row.cost == nullptr || row.keeps > options.semantics) {
       continue;
-    }
-    if (per_block && row.selects() && row.bounded) {
-      continue;  // it would select again
     }
     if (ties && row.selects() && row.reselects) {
       continue;

@@ -69,12 +69,6 @@ std::uint64_t entries_wanted(const SparseCall& call, const Plan& plan) {
     return call.d;
   }
   const bool per_block = plan.selects_per_block();
-  if (per_block && plan.algorithm->bounded) {
-    throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("select '{}' has a k of each block, which '{}' would undo by selecting "
-                            "again from all: use an algorithm that does not, such as topk",
-                            plan.selector->name, plan.algorithm->name));
-  }
   if (per_block && options.block == 0) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("select '{}' needs block >= 1, seen 0", plan.selector->name));
@@ -128,6 +122,9 @@ Plan plan(const SparseCall& call) {
   plan.lists.leaf =
       plan.algorithm->selects() ? plan.selector->most_of(call.d, plan.lists.k) : plan.lists.k;
   plan.lists.reselects = plan.algorithm->reselects;
+  if (plan.selects_per_block()) {
+    plan.lists.blocks = Blocks(call.d, options.density, options.block);
+  }
   plan.lists.codec = &plan.codec->codec;
   return plan;
 }

@@ -23,6 +23,8 @@ struct CostShape {
   std::uint64_t k = 0;
   EntryType type;
   const Codec* codec = nullptr;
+  /// Whether each block has its own k.
+  bool per_block = false;
 };
 
 /// What a list holds, which decides how its values travel (docs/algorithms.md, The wire).

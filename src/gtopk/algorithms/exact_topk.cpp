@@ -3,7 +3,8 @@
 //
 // Recursive halving without re-selection leaves each leaf the exact sums of one region. The k-th
 // largest key of all regions is then found digit by digit from histograms that the leaves add up;
-// each leaf cuts its region there, and the regions are gathered. Sums have the bits of `topk`.
+// each leaf cuts its region there, and the regions are gathered. With blocks a region is whole
+// ones, and its leaf cuts each of them by itself. Sums have the bits of `topk`.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -96,10 +97,14 @@ Task<List> exact_rounds(ListExchange& exchange, const Tree& tree, std::uint32_t 
     mine = co_await halving;
   }
 
-  Task<Cut> finding = find_cut(exchange, tree, mine, step);
-  const Cut cut = co_await finding;
-  step += tree.rounds() * static_cast<std::uint32_t>(exchange.plan().type.value_bytes());
-  mine = exchange.cut(mine, cut.key, cut.equals);
+  if (exchange.plan().blocks) {  // all of a block is in one region
+    mine = exchange.cut(mine);
+  } else {
+    Task<Cut> finding = find_cut(exchange, tree, mine, step);
+    const Cut cut = co_await finding;
+    step += tree.rounds() * static_cast<std::uint32_t>(exchange.plan().type.value_bytes());
+    mine = exchange.cut(mine, cut.key, cut.equals);
+  }
   if (mine.size > exchange.plan().k) {
     throw Error(ErrorKind::kMismatch,
                 fmt::format("leaves disagree: {} entries of one region are among the first {}",
@@ -142,12 +147,17 @@ void exact_cost(CriticalPath& path) {
     path.unite(2 * sent);
   }
   const std::uint64_t region = path.united(tree.ranks()) >> tree.rounds();
-  for (std::size_t digit = 0; digit < path.shape().type.value_bytes(); ++digit) {
-    path.add(region);
-    words(kDigits);
+  const std::uint64_t kept = std::min(region, k >> tree.rounds());
+  if (path.shape().per_block) {
+    path.merge(region, kept);  // selects from one list as from a sum
+  } else {
+    for (std::size_t digit = 0; digit < path.shape().type.value_bytes(); ++digit) {
+      path.add(region);
+      words(kDigits);
+    }
+    path.unite(region);  // the cut
+    path.drop(region - kept);
   }
-  path.unite(region);  // the cut
-  path.drop(region - std::min(region, k >> tree.rounds()));
   for (std::uint32_t round = tree.rounds(); round-- > 0;) {
     path.list(k >> (round + 1), Holds::kSums, path.routes().swap(round));
     path.copy(2 * (k >> (round + 1)));

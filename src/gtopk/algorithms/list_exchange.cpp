@@ -179,7 +179,7 @@ List ListExchange::merge(const List& left, const List& right, std::uint32_t spea
     return unite(left, right);
   }
   const std::size_t both = left.size + right.size;
-  List node = make(std::min<std::size_t>(keep, both));
+  List node = make(std::min<std::size_t>(plan_.blocks ? plan_.k : keep, both));
   node.rounded = true;
   if (!left.finite || !right.finite) {
     close(node, 0, false);
@@ -190,13 +190,17 @@ List ListExchange::merge(const List& left, const List& right, std::uint32_t spea
     const Entries<Value, Index> a = left.entries<Value, Index>();
     const Entries<Value, Index> b = right.entries<Value, Index>();
     const EntriesOut<Value, Index> kept = node.room<Value, Index>();
+    const auto merge_into = [&](EntriesOut<Value, Index>* dropped) {
+      return plan_.blocks ? sparse::merge<Value, Index>(a, b, plan_.blocks, kept, dropped, scratch_)
+                          : sparse::merge<Value, Index>(a, b, keep, kept, dropped, scratch_);
+    };
     Merged merged;
     if (!answers) {
-      merged = sparse::merge<Value, Index>(a, b, keep, kept, nullptr, scratch_);
+      merged = merge_into(nullptr);
     } else {
       List list = make(both);  // never sent: only its room is used
       EntriesOut<Value, Index> dropped = list.room<Value, Index>();
-      merged = sparse::merge<Value, Index>(a, b, keep, kept, &dropped, scratch_);
+      merged = merge_into(&dropped);
       if (merged.finite && merged.dropped != 0) {
         list.size = merged.dropped;
         dropped_.at(lists_dropped_++) = list;
@@ -208,13 +212,13 @@ List ListExchange::merge(const List& left, const List& right, std::uint32_t spea
   return node;
 }
 
-List ListExchange::cut(const List& list, std::uint64_t key, std::uint64_t equals) {
+template <class Divide>
+List ListExchange::cut_by(const List& list, Divide divide) {
   List kept = make(list.size);
   List rest = make(list.size);  // never sent: only its room is used
   visit_entry(plan_.type, [&]<class Value, class Index>() {
-    const Merged merged =
-        sparse::cut<Value, Index>(list.entries<Value, Index>(), static_cast<Key<Value>>(key),
-                                  equals, kept.room<Value, Index>(), rest.room<Value, Index>());
+    const Merged merged = divide.template operator()<Value, Index>(
+        list.entries<Value, Index>(), kept.room<Value, Index>(), rest.room<Value, Index>());
     if (merged.dropped != 0) {
       rest.size = merged.dropped;
       dropped_.at(lists_dropped_++) = rest;
@@ -223,6 +227,22 @@ List ListExchange::cut(const List& list, std::uint64_t key, std::uint64_t equals
     close(kept, merged.kept, list.finite);
   });
   return kept;
+}
+
+List ListExchange::cut(const List& list) {
+  return cut_by(list, [&]<class Value, class Index>(Entries<Value, Index> entries,
+                                                    EntriesOut<Value, Index> kept,
+                                                    EntriesOut<Value, Index> rest) {
+    return sparse::cut<Value, Index>(entries, plan_.blocks, kept, rest, scratch_);
+  });
+}
+
+List ListExchange::cut(const List& list, std::uint64_t key, std::uint64_t equals) {
+  return cut_by(list, [&]<class Value, class Index>(Entries<Value, Index> entries,
+                                                    EntriesOut<Value, Index> kept,
+                                                    EntriesOut<Value, Index> rest) {
+    return sparse::cut<Value, Index>(entries, static_cast<Key<Value>>(key), equals, kept, rest);
+  });
 }
 
 List ListExchange::part(const List& list, std::uint64_t begin, std::uint64_t end) const {

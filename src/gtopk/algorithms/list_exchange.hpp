@@ -13,6 +13,7 @@
 #include "src/engine/task.hpp"
 #include "src/gtopk/algorithms/departure.hpp"
 #include "src/gtopk/merge/merge.hpp"
+#include "src/gtopk/value/blocks.hpp"
 #include "src/gtopk/value/list.hpp"
 #include "src/gtopk/wire/codec.hpp"
 #include "src/transport/base/tag.hpp"
@@ -29,6 +30,8 @@ struct ListPlan {
   std::uint64_t leaf = 0;
   /// A node keeps the first k of its union (gTop-k), else all of it (Top-k).
   bool reselects = true;
+  /// Where each block has its own k, of which `k` is the sum.
+  Blocks blocks{};
   const Codec* codec = nullptr;
 
   /// The most entries of a list that covers that many ranks.
@@ -86,7 +89,7 @@ class ListExchange final : private Rooms {
   [[nodiscard]] List merge(const List& left, const List& right, std::uint32_t speaker) {
     return merge(left, right, speaker, plan_.k);
   }
-  /// The same for a node that keeps the first `keep` of its union.
+  /// The same for a node that keeps the first `keep` of its union; with blocks, those of each.
   [[nodiscard]] List merge(const List& left, const List& right, std::uint32_t speaker,
                            std::uint64_t keep);
 
@@ -100,6 +103,8 @@ class ListExchange final : private Rooms {
   /// The entries of two lists, all indices of `low` below those of `high`.
   [[nodiscard]] List joined(const List& low, const List& high);
 
+  /// The first entries of each block; this rank is responsible for the others.
+  [[nodiscard]] List cut(const List& list);
   /// Entries with a larger key than `key` (value/selection_order.hpp) and the first `equals` of
   /// those with that key; this rank is responsible for the others.
   [[nodiscard]] List cut(const List& list, std::uint64_t key, std::uint64_t equals);
@@ -119,6 +124,10 @@ class ListExchange final : private Rooms {
   [[nodiscard]] Rounded round(const List& list, std::size_t count, bool answers,
                               bool zeros_are_lost);
   void post(std::uint32_t to, std::uint32_t step, const List& list);
+  /// What `divide` keeps of a list; this rank is responsible for what it drops. divide:
+  /// Merged operator()<Value, Index>(entries, room to keep, room to drop).
+  template <class Divide>
+  List cut_by(const List& list, Divide divide);
   /// Checks what has arrived and acknowledges it: the first `received` bytes of the room, and what
   /// other parts there are.
   engine::Task<List> open(std::span<std::byte> room, std::size_t received, std::uint32_t from,

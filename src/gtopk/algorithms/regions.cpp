@@ -32,6 +32,7 @@ Task<Regions> agree_on_regions(ListExchange& exchange, const Tree& tree, const L
   co_await summing;
   for (std::uint64_t& cut : cuts.words()) {
     cut /= tree.leaves();
+    cut = exchange.plan().blocks ? exchange.plan().blocks.begin(cut) : cut;
   }
   co_return Regions(cuts.words(), d, exchange.plan().k);
 }

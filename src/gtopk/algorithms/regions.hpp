@@ -55,8 +55,8 @@ class Regions {
 };
 
 /// All leaves agree on 2^splits regions: cut j lies where the j-th of as many parts of a leaf's
-/// list begins, on average over the leaves; of k = d entries all regions are as long. Takes as many
-/// steps as the tree has rounds.
+/// list begins, on average over the leaves; of k = d entries all regions are as long. With blocks a
+/// cut moves down to where one begins. Takes as many steps as the tree has rounds.
 engine::Task<Regions> agree_on_regions(ListExchange& exchange, const collectives::Tree& tree,
                                        const List& mine, std::uint32_t splits,
                                        std::uint32_t first_step);

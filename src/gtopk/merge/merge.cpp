@@ -1,4 +1,4 @@
-// Sparse, merge room: the sum of two lists, cut at its k-th key.
+// Sparse, merge room: the sum of two lists, cut at its k-th key, or each block at its own.
 #include "src/gtopk/merge/merge.hpp"
 
 #include <algorithm>
@@ -43,6 +43,36 @@ Cut<Value> find_cut(const Value* values, std::size_t size, std::size_t k, std::s
   return {.key = kth.key, .equals_end = end, .keeps = k};
 }
 
+/// Each block's first entries. `keys`: room for as many as there are entries.
+template <class Value, class Index>
+Merged keep_of_blocks(Entries<Value, Index> entries, const Blocks& blocks,
+                      EntriesOut<Value, Index> kept, const EntriesOut<Value, Index>* dropped,
+                      Key<Value>* keys) {
+  // In the middle of a list vectors may write past a block's entries, which the next one's replace.
+  Division division{.keeps = std::min<std::size_t>(blocks.keep(), entries.size),
+                    .drops = entries.size};
+  for (std::size_t begin = 0; begin < entries.size;) {
+    const std::uint64_t block = blocks.begin(entries.indices[begin]);
+    const std::size_t most = std::min<std::size_t>(blocks.length(), entries.size - begin);
+    const Index* const first = entries.indices + begin;
+    const auto size = static_cast<std::size_t>(
+        std::partition_point(first, first + most,
+                             [&](Index index) { return index - block < blocks.length(); }) -
+        first);
+    const Value* const values = entries.values + begin;
+    const KeyScan scan = scan_keys(values, size, keys);
+    if (!scan.finite) {
+      return {.kept = 0, .dropped = 0, .finite = false};
+    }
+    const Cut<Value> cut =
+        find_cut(values, size, static_cast<std::size_t>(blocks.keeps(block)), scan.non_zeros, keys);
+    divide(entries, begin + cut.equals_end, cut.key, kept, dropped, division);
+    begin += size;
+    divide(entries, begin, cut.key + 1, kept, dropped, division);
+  }
+  return {.kept = division.kept, .dropped = division.dropped, .finite = true};
+}
+
 }  // namespace
 
 template <class Value, class Index>
@@ -65,6 +95,27 @@ Merged merge(Entries<Value, Index> a, Entries<Value, Index> b, std::size_t k,
   divide(sum, cut.equals_end, cut.key, kept, dropped, division);
   divide(sum, size, cut.key + 1, kept, dropped, division);
   return {.kept = division.kept, .dropped = division.dropped, .finite = true};
+}
+
+template <class Value, class Index>
+Merged merge(Entries<Value, Index> a, Entries<Value, Index> b, const Blocks& blocks,
+             EntriesOut<Value, Index> kept, EntriesOut<Value, Index>* dropped,
+             MergeScratch& scratch) {
+  const KeepDenormals guard;
+  const std::size_t room = a.size + b.size;
+  auto* indices = scratch.indices.room<Index>(room);
+  auto* values = scratch.values.room<Value>(room);
+  auto* keys = scratch.keys.room<Key<Value>>(room);
+  const std::size_t size = add_lists(a, b, EntriesOut<Value, Index>{indices, values});
+  return keep_of_blocks<Value, Index>({indices, values, size}, blocks, kept, dropped, keys);
+}
+
+template <class Value, class Index>
+Merged cut(Entries<Value, Index> entries, const Blocks& blocks, EntriesOut<Value, Index> kept,
+           EntriesOut<Value, Index> dropped, MergeScratch& scratch) {
+  const KeepDenormals guard;
+  return keep_of_blocks(entries, blocks, kept, &dropped,
+                        scratch.keys.room<Key<Value>>(entries.size));
 }
 
 template <class Value, class Index>
@@ -105,6 +156,10 @@ Merged unite(Entries<Value, Index> a, Entries<Value, Index> b, EntriesOut<Value,
 #define GTOPK_INSTANTIATE(Value, Index)                                                         \
   template Merged merge(Entries<Value, Index>, Entries<Value, Index>, std::size_t,              \
                         EntriesOut<Value, Index>, EntriesOut<Value, Index>*, MergeScratch&);    \
+  template Merged merge(Entries<Value, Index>, Entries<Value, Index>, const Blocks&,            \
+                        EntriesOut<Value, Index>, EntriesOut<Value, Index>*, MergeScratch&);    \
+  template Merged cut(Entries<Value, Index>, const Blocks&, EntriesOut<Value, Index>,           \
+                      EntriesOut<Value, Index>, MergeScratch&);                                 \
   template Merged cut(Entries<Value, Index>, Key<Value>, std::size_t, EntriesOut<Value, Index>, \
                       EntriesOut<Value, Index>);                                                \
   template Merged unite(Entries<Value, Index>, Entries<Value, Index>, EntriesOut<Value, Index>);

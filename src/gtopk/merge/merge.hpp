@@ -4,6 +4,7 @@
 
 #include <cstddef>
 
+#include "src/gtopk/value/blocks.hpp"
 #include "src/gtopk/value/entries.hpp"
 #include "src/gtopk/value/growing_buffer.hpp"
 #include "src/gtopk/value/selection_order.hpp"
@@ -32,6 +33,20 @@ template <class Value, class Index>
 [[nodiscard]] Merged merge(Entries<Value, Index> a, Entries<Value, Index> b, std::size_t k,
                            EntriesOut<Value, Index> kept, EntriesOut<Value, Index>* dropped,
                            MergeScratch& scratch);
+
+/// The same where each block keeps its own first entries. Room: min(blocks.keep(), |a| + |b|) in
+/// `kept`.
+template <class Value, class Index>
+[[nodiscard]] Merged merge(Entries<Value, Index> a, Entries<Value, Index> b, const Blocks& blocks,
+                           EntriesOut<Value, Index> kept, EntriesOut<Value, Index>* dropped,
+                           MergeScratch& scratch);
+
+/// A finite list of which each block keeps its own first entries; drops other non-zeros. Room:
+/// min(blocks.keep(), |entries|) in `kept`, |entries| in `dropped`.
+template <class Value, class Index>
+[[nodiscard]] Merged cut(Entries<Value, Index> entries, const Blocks& blocks,
+                         EntriesOut<Value, Index> kept, EntriesOut<Value, Index> dropped,
+                         MergeScratch& scratch);
 
 /// A list cut at a known key: keeps entries with a larger key, and the first `equals` of those with
 /// that key; drops other non-zeros. Room: |entries| in both outputs.

@@ -6,6 +6,7 @@
 
 #include "src/gtopk/select/candidates.hpp"
 #include "src/gtopk/select/selector.hpp"
+#include "src/gtopk/value/blocks.hpp"
 #include "src/numbers/keep_denormals.hpp"
 
 namespace gtopk::sparse {
@@ -52,19 +53,17 @@ Selection block_select(const SelectionInput& input, const List& out, SelectScrat
       return {};
     }
     const auto d = static_cast<std::size_t>(input.d);
-    const auto block = static_cast<std::size_t>(std::min(input.block, input.d));
-    const auto k_of = [&](std::size_t length) {
-      return static_cast<std::size_t>(selection_size(length, input.density));
-    };
+    const Blocks blocks(input.d, input.density, input.block);
+    const auto block = static_cast<std::size_t>(blocks.length());
     Candidates<T, Index> candidates(Segments<T>(input.tensor),
-                                    static_cast<const Value*>(input.residual), block, k_of(block),
-                                    scratch);
+                                    static_cast<const Value*>(input.residual), block,
+                                    static_cast<std::size_t>(blocks.keeps(0)), scratch);
     auto room = out.room<Value, Index>();
     Guess<Value> guess;
     Selection selection;
     for (std::size_t begin = 0, end = 0; begin < d; begin = end) {
       end = begin + std::min(block, d - begin);
-      const std::size_t k = end - begin == block ? k_of(block) : k_of(end - begin);
+      const auto k = static_cast<std::size_t>(blocks.keeps(begin));
       candidates.start(guess.threshold());
       if (!candidates.sweep(begin, end)) {
         return {.finite = false};

@@ -99,8 +99,8 @@ def sparse_all_reduce(
             "gaussian" (a normal quantile of mean and deviation, corrected), "sampled" (the top of a
             sample of 1 %, corrected) or "threshold" (last step's threshold, corrected, as long as
             2k/3 to 4k/3 entries reach it; else, and without a `state`, as "exact"). Or "block",
-            which selects separately from each block of elements; it needs a density, and an
-            algorithm that does not re-select from all elements: "topk".
+            which selects separately from each block of elements, on each rank and wherever lists
+            are merged; it needs a density.
         block: for select="block": elements per block; the last one may be shorter. A block of l
             elements sends min(l, max(1, floor(density * l + 1/2))) entries.
         put_back: where a value goes that was selected but not delivered. "own": back to the

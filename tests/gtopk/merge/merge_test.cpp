@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <random>
@@ -151,6 +153,81 @@ TYPED_TEST(Merge, ZeroSumsAreNeitherKeptNorDropped) {
   EXPECT_EQ(outcome.kept.indices[0], 5U);
   ASSERT_EQ(outcome.merged.dropped, 1U);
   EXPECT_EQ(outcome.dropped.indices[0], 9U);
+}
+
+/// Of each block its own first entries.
+template <class Value, class Index>
+List<Value, Index> first_of_blocks(const List<Value, Index>& list, std::uint64_t d,
+                                   std::uint64_t length, double density,
+                                   List<Value, Index>& dropped) {
+  List<Value, Index> kept;
+  for (std::size_t i = 0; i < list.indices.size();) {
+    const std::uint64_t begin = list.indices[i] / length * length;
+    List<Value, Index> block;
+    for (; i < list.indices.size() && list.indices[i] - begin < length; ++i) {
+      block.push(list.indices[i], list.values[i]);
+    }
+    List<Value, Index> rest;
+    const std::uint64_t k = selection_size(std::min(length, d - begin), density);
+    for (const auto& [from, to] :
+         {std::pair{testing::reference_first(block, k, &rest), &kept}, {rest, &dropped}}) {
+      to->indices.insert(to->indices.end(), from.indices.begin(), from.indices.end());
+      to->values.insert(to->values.end(), from.values.begin(), from.values.end());
+    }
+  }
+  return kept;
+}
+
+TYPED_TEST(Merge, OfBlocksKeepsTheFirstOfEach) {
+  using Value = typename TestFixture::Value;
+  using Index = typename TestFixture::Index;
+  testing::for_each_seed(2000, [&](std::uint64_t seed) {
+    const auto one = this->random_case(seed);
+    const auto sum = testing::reference_sum(one.a, one.b);
+    const bool finite = testing::all_finite(sum.values);
+    std::mt19937_64 random(seed);
+    const std::uint64_t d = (sum.indices.empty() ? 0 : sum.indices.back()) + 1 + random() % 9;
+    const std::uint64_t length = 1 + random() % (random() % 2 == 0 ? 20 : 2'000);
+    const double density = std::ldexp(1.0, -static_cast<int>(random() % 8));
+    const Blocks blocks(d, density, length);
+    ASSERT_EQ(blocks.keep(), selection_size(d, density, length));
+    typename TestFixture::Entry dropped;
+    typename TestFixture::Entry kept;
+    if (finite) {
+      kept = first_of_blocks(sum, d, length, density, dropped);
+    }
+    testing::for_each_simd_target([&] {
+      const std::size_t all = one.a.indices.size() + one.b.indices.size();
+      const std::size_t room = std::min<std::size_t>(blocks.keep(), all);
+      typename TestFixture::Outcome outcome;
+      auto rest = outcome.dropped.out(all);
+      outcome.merged = merge<Value, Index>(one.a.view(), one.b.view(), blocks,
+                                           outcome.kept.out(room), &rest, this->scratch_);
+      outcome.kept.shrink(outcome.merged.kept);
+      outcome.dropped.shrink(outcome.merged.dropped);
+      EXPECT_EQ(outcome.merged.finite, finite);
+      EXPECT_TRUE(testing::same_bits(outcome.kept, kept));
+      EXPECT_TRUE(testing::same_bits(outcome.dropped, dropped));
+      typename TestFixture::Entry alone;
+      const auto merged = merge<Value, Index>(one.a.view(), one.b.view(), blocks, alone.out(room),
+                                              nullptr, this->scratch_);
+      alone.shrink(merged.kept);
+      EXPECT_TRUE(testing::same_bits(alone, kept));
+      EXPECT_EQ(merged.dropped, outcome.merged.dropped);
+      if (!finite) {
+        return;
+      }
+      typename TestFixture::Entry of_cut;
+      auto rest_of_cut = outcome.dropped.out(all);
+      const auto cut_kept = of_cut.out(std::min<std::size_t>(blocks.keep(), sum.indices.size()));
+      const auto divided =
+          cut<Value, Index>(sum.view(), blocks, cut_kept, rest_of_cut, this->scratch_);
+      of_cut.shrink(divided.kept);
+      outcome.dropped.shrink(divided.dropped);
+      EXPECT_TRUE(testing::same_bits(of_cut, kept));
+      EXPECT_TRUE(testing::same_bits(outcome.dropped, dropped));
+    });
+  });
 }
 
 TYPED_TEST(Merge, AnOverflowingSumIsNotFinite) {

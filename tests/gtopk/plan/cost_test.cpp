@@ -58,7 +58,8 @@ Work predicted(const reference::Problem& problem) {
                      .d = problem.d,
                      .k = problem.options.k,
                      .type = {DataType::kFloat32, 4},
-                     .codec = &codec_registry().find(problem.options.wire).codec});
+                     .codec = &codec_registry().find(problem.options.wire).codec,
+                     .per_block = problem.options.selector == "block"});
   algorithm_registry().find(problem.options.algorithm).cost(path);
   return path.work();
 }
@@ -151,6 +152,22 @@ TEST_P(CostOf, FewerEntriesThanLeavesIsWhatTheNetworkCounts) {
 INSTANTIATE_TEST_SUITE_P(Every, CostOf,
                          ::testing::Combine(::testing::ValuesIn(reference::kRankCounts),
                                             ::testing::ValuesIn(priced())));
+
+/// The same with eight blocks, of which each rank has as many entries of every one.
+TEST(CostOfBlocks, IsWhatTheNetworkCounts) {
+  for (const std::uint32_t size : {1U, 2U, 3U, 4U, 6U, 8U}) {
+    for (const std::string& algorithm : priced()) {
+      constexpr std::uint64_t kEntries = 64;
+      reference::Problem problem = disjoint(size, algorithm, kEntries, kEntries * size);
+      problem.options.selector = "block";
+      problem.options.block = 8ULL * size;
+      problem.options.density = 1.0 / size;
+      const Work work = predicted(problem);
+      problem.options.k = 0;
+      EXPECT_EQ(work.messages(), counted(problem).messages) << algorithm << " on " << size;
+    }
+  }
+}
 
 struct Applied {
   const char* algorithm;
