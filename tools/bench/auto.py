@@ -3,9 +3,11 @@
 In each cell the costs are measured anew and planned with; then what is predicted to take up to
 --within times the cheapest, and always dense, takes turns, in another order each time. A step's
 time is that of its slowest rank, from a barrier on. The choice is compared with the quickest median
-and with dense's. As every rank is a host of its own, or all share one, `gtopk` and `gtopk-placed`
-do the same, message for message, and so does `hierarchical` where each rank is a host: what sets
-their medians apart is noise, and is shown; all their steps count for each of them.
+and with dense's. The quickest of eight medians is so by luck, too: if another than the choice has
+it, or dense is quicker, the two take turns again, and only these steps count between them. As every
+rank is a host of its own, or all share one, `gtopk` and `gtopk-placed` do the same, message for
+message, and so does `hierarchical` where each rank is a host: what sets their medians apart is
+noise, and is shown; all their steps count for each of them.
 
 Runs on every rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set; `tools/bench/run auto`
 starts it in a network lab or on one host. Rank 0 prints the rows.
@@ -64,6 +66,7 @@ class Contender:
         self.density = density
         self.residual = residual
         self.seconds: list[float] = []
+        self.last = math.nan
 
     def step(self, gradient: torch.Tensor, tensor: torch.Tensor, *, counts: bool) -> None:
         """One call, with what the last one left behind."""
@@ -77,6 +80,7 @@ class Contender:
         dist.all_reduce(taken, dist.ReduceOp.MAX)
         if counts:
             self.seconds.append(taken.item())
+        self.last = taken.item()
 
     def wants_more(self, options: argparse.Namespace) -> bool:
         """Alike on all ranks, as times are those of the slowest."""
@@ -104,7 +108,7 @@ def measure(elements: int, density: float, options: argparse.Namespace) -> dict[
         order.shuffle(running)
         for each in running:
             each.step(gradient, tensor, counts=True)
-    return {
+    row = {
         "elements": elements,
         "density": density,
         "ranks": dist.get_world_size(),
@@ -115,27 +119,57 @@ def measure(elements: int, density: float, options: argparse.Namespace) -> dict[
         "load": os.getloadavg()[0],
         "predicted": predicted,
         "seconds": {each.algorithm: each.seconds for each in contenders},
+        "again": {},
     }
+    medians = _medians(row)
+    chosen = next(each for each in contenders if each.algorithm == row["chosen"])
+    for name in {min(medians, key=lambda name: medians[name]): None, "dense": None}:
+        if medians[name] >= medians[chosen.algorithm] or name in _twins(row, chosen.algorithm):
+            continue
+        other = next(each for each in contenders if each.algorithm == name)
+        turns = min(options.pairs, max(5, int(options.again / (medians[name] + chosen.last))))
+        pairs = []
+        for turn in range(turns):
+            for each in (chosen, other) if turn % 2 else (other, chosen):
+                each.step(gradient, tensor, counts=False)
+            pairs.append((chosen.last, other.last))
+        row["again"][name] = pairs
+    return row
+
+
+def _twins(row: dict[str, Any], name: str) -> set[str]:
+    """Return the algorithms that do the same as this one in this cell, message for message."""
+    same = {"gtopk", "gtopk-placed"} | ({"hierarchical"} if "bit" in row["link"] else set())
+    return same & row["seconds"].keys() if name in same else {name}
+
+
+def _medians(row: dict[str, Any]) -> dict[str, float]:
+    """Return each algorithm's seconds, from all steps of those that do the same."""
+    seconds = row["seconds"]
+    return {
+        name: statistics.median([each for twin in _twins(row, name) for each in seconds[twin]])
+        for name in seconds
+    }
+
+
+def _over(row: dict[str, Any], name: str, medians: dict[str, float]) -> float:
+    """Return the choice's time over another's: of the steps in turn, where there are any."""
+    if pairs := row.get("again", {}).get(name):
+        return statistics.median(chosen / other for chosen, other in pairs)
+    return medians[row["chosen"]] / medians[name]
 
 
 def judged(row: dict[str, Any]) -> dict[str, Any]:
     """Return the row's medians, and the choice's over them; dense's spread is its quartiles'."""
-    seconds = dict(row["seconds"])
-    alone = {name: statistics.median(taken) for name, taken in seconds.items()}
-    same = {"gtopk", "gtopk-placed"} | ({"hierarchical"} if "bit" in row["link"] else set())
-    twins = [name for name in seconds if name in same]
-    of_all = [second for name in twins for second in seconds[name]]
-    seconds.update(dict.fromkeys(twins, of_all))
-    medians = {name: statistics.median(taken) for name, taken in seconds.items()}
+    medians = _medians(row)
     best = min(medians, key=lambda name: medians[name])
-    chosen, dense = medians[row["chosen"]], row["seconds"]["dense"]
-    low, middle, high = statistics.quantiles(dense, n=4)
-    of_twins = [alone[name] for name in twins]
+    low, middle, high = statistics.quantiles(row["seconds"]["dense"], n=4)
+    of_twins = [statistics.median(row["seconds"][name]) for name in _twins(row, "gtopk")]
     return {
         "medians": medians,
         "best": best,
-        "over_best": chosen / medians[best],
-        "over_dense": chosen / medians["dense"],
+        "over_best": max(1.0, _over(row, best, medians)),
+        "over_dense": _over(row, "dense", medians),
         "dense_spread": (high - low) / middle,
         "noise": max(of_twins) / min(of_twins) if len(of_twins) > 1 else math.nan,
     }
@@ -180,6 +214,8 @@ def main() -> None:
     parser.add_argument("--least", type=int, default=3, help="steps of each")
     parser.add_argument("--most", type=int, default=60)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each, beyond the least")
+    parser.add_argument("--again", type=float, default=4.0, help="seconds of a choice and another")
+    parser.add_argument("--pairs", type=int, default=30, help="steps of each then, at most")
     parser.add_argument("--cells", type=int, nargs="+", help="numbers from 0 on; default: all")
     parser.add_argument("--json", type=pathlib.Path, help="rank 0 adds its rows, a line each")
     parser.add_argument("--add-up", type=pathlib.Path, help="such a file: print its table instead")
