@@ -1,13 +1,20 @@
-// Collectives: one rank's bytes to all: the ranks agree, then a binomial tree from the root, in
-// pieces that are passed on as they arrive. At most log2 P + 1 sends of the data per rank, P-1 in
-// total.
+// Collectives: one rank's bytes to all. Few bytes travel with the headers by which the ranks agree.
+// Before many they agree first; then a binomial tree from the root, in pieces that are passed on as
+// they arrive. At most log2 P + 1 sends of the data per rank, P-1 in total.
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <deque>
+#include <optional>
+#include <span>
+
+#include <fmt/format.h>
 
 #include "gtopk/collectives.hpp"
+#include "gtopk/error.hpp"
 #include "src/collectives/all_reduce.hpp"
+#include "src/collectives/fold.hpp"
 #include "src/collectives/header.hpp"
 #include "src/collectives/memory.hpp"
 #include "src/collectives/tree.hpp"
@@ -15,13 +22,141 @@
 namespace gtopk {
 namespace {
 
+using collectives::folded;
+using collectives::Header;
+using collectives::kHeaderBytes;
 using collectives::kPieceBytes;
+using collectives::Steps;
 using collectives::Tree;
 using engine::GroupView;
 using engine::Message;
 using engine::Task;
 
+/// Whether so many bytes are copied into the headers' messages.
+constexpr bool go_with_headers(std::size_t bytes) { return bytes != 0 && bytes <= kShortMessage; }
+
+/// Messages are a header, and behind it the root's data where its sender has them.
+class RootsData {
+ public:
+  using Item = std::span<std::byte>;
+
+  RootsData(GroupView& group, std::uint32_t root, std::span<const std::byte> data)
+      : group_(group),
+        root_(root),
+        bytes_(data.size()),
+        header_(message(0)),
+        heard_(group.buffer(kHeaderBytes + bytes_)),
+        data_(message(bytes_)) {
+    if (group.rank() == root) {
+      std::memcpy(data_.data() + kHeaderBytes, data.data(), bytes_);
+    }
+  }
+
+  [[nodiscard]] Item mine() const { return group_.rank() == root_ ? data_ : header_; }
+  [[nodiscard]] static Item data_of(Item message) { return message.subspan(kHeaderBytes); }
+
+  Task<Item> swap(std::uint32_t partner, Steps steps, Item mine, std::uint64_t /*ranks*/) {
+    const Item room = data_of(mine).empty() ? data_ : heard_;
+    Message incoming = group_.recv(partner, steps.received, room);
+    Task<void> sending = send(partner, steps.sent, mine);
+    co_await sending;
+    const std::size_t received = co_await incoming;
+    Task<void> checking = check(room.first(received), partner);
+    co_await checking;
+    co_return room.first(received);
+  }
+
+  Task<Item> receive(std::uint32_t from, std::uint32_t step, std::uint64_t /*ranks*/) {
+    const Item room = group_.rank() == root_ ? heard_ : data_;
+    Message incoming = group_.recv(from, step, room);
+    const std::size_t received = co_await incoming;
+    Task<void> checking = check(room.first(received), from);
+    co_await checking;
+    co_return room.first(received);
+  }
+
+  /// What is sent is not written again, so that it may leave later.
+  Task<void> send(std::uint32_t to, std::uint32_t step, Item item) {
+    Task<void> departing = departed();
+    co_await departing;
+    leaving_.emplace(group_.send(to, step, to == root_ ? header_ : item));
+  }
+
+  static Item merge(Item mine, Item theirs, std::uint32_t /*speaker*/) {
+    return data_of(theirs).empty() ? mine : theirs;
+  }
+
+  /// Returns once the last send has drained.
+  Task<void> departed() {
+    if (leaving_) {
+      Message& leaving = *leaving_;
+      co_await leaving;
+      leaving_.reset();
+    }
+  }
+
+ private:
+  Item message(std::size_t bytes) {
+    const Item room = group_.buffer(kHeaderBytes + bytes);
+    collectives::write_header(room, group_, {.count = bytes});
+    return room;
+  }
+
+  Task<void> check(Item message, std::uint32_t from) {
+    Task<Header> reading = collectives::read_header(message, group_, from);
+    const Header header = co_await reading;
+    const std::size_t expected = header.count == 0 ? 0 : bytes_;
+    collectives::require_payload(header, expected, group_, from);
+    collectives::require_length(message.size() - kHeaderBytes, expected, group_, from);
+  }
+
+  GroupView& group_;
+  std::uint32_t root_;
+  std::size_t bytes_;
+  Item header_;
+  /// Where a rank that has the data receives headers: as large as a message with data, which a rank
+  /// that names another root sends.
+  Item heard_;
+  Item data_;
+  std::optional<Message> leaving_;
+};
+
+/// In each round the half of a node that has the root sends the data to the other.
+Task<RootsData::Item> rounds(RootsData& exchange, const Tree& tree, std::uint32_t rank,
+                             RootsData::Item mine) {
+  for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
+    const std::uint32_t step = Tree::round_step(round);
+    Task<RootsData::Item> swapping =
+        exchange.swap(tree.partner(rank, round), {step, step}, mine, 2U << round);
+    const RootsData::Item theirs = co_await swapping;
+    mine = RootsData::merge(mine, theirs, 0);
+  }
+  co_return mine;
+}
+
+Task<void> broadcast_with_headers(GroupView& group, std::uint32_t root, std::span<std::byte> data) {
+  RootsData exchange(group, root, data);
+  const Tree tree(group.size());
+  Task<RootsData::Item> walking = folded(exchange, tree, group.rank(), exchange.mine(), rounds);
+  const RootsData::Item result = co_await walking;
+  Task<void> departing = exchange.departed();
+  co_await departing;
+  if (group.rank() == root) {
+    co_return;
+  }
+  const RootsData::Item received = RootsData::data_of(result);
+  if (received.size() != data.size()) {
+    throw Error(ErrorKind::kMismatch,
+                fmt::format("nobody sent the data of {}, the root", group.member(root)));
+  }
+  std::memcpy(data.data(), received.data(), data.size());
+}
+
 Task<void> broadcast_from(GroupView& group, std::uint32_t root, Bytes data) {
+  if (go_with_headers(data.size()) && group.size() > 1) {
+    co_await broadcast_with_headers(group, root, data.host());
+    co_return;
+  }
   co_await collectives::agree(group);
   if (data.empty() || group.size() == 1) {
     co_return;
@@ -83,6 +218,10 @@ Collective broadcast(Buffer data, std::uint32_t root) {
                              .number("root", root);
   collective.check = [root](const GroupShape& group) { group.check_rank(root, "the root"); };
   collective.body = [=](GroupView& group) { return broadcast_from(group, root, bytes); };
+  if (go_with_headers(bytes.size())) {
+    collectives::take_host_only(collective, bytes.memory(),
+                                "copies broadcasts of at most 8160 bytes");
+  }
   collectives::take_moved(collective, bytes.memory());
   return collective;
 }

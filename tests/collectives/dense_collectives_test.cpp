@@ -85,7 +85,7 @@ TEST_P(Ranks, AllReduceIsItsDefinitionWhereChunksHaveManyPieces) {
 TEST_P(Ranks, BroadcastReachesEveryRankFromEveryRoot) {
   const std::uint32_t size = GetParam();
   for (std::uint32_t root = 0; root < size; ++root) {
-    for (const std::size_t bytes : {0UL, 1UL, 5000UL}) {
+    for (const std::size_t bytes : {0UL, 1UL, 5000UL, kShortMessage, kShortMessage + 1}) {
       std::vector<reference::Bytes> data(size, reference::Bytes(bytes));
       for (std::size_t i = 0; i < bytes; ++i) {
         data[root][i] = static_cast<std::byte>(i * 7 + root);
@@ -100,6 +100,37 @@ TEST_P(Ranks, BroadcastReachesEveryRankFromEveryRoot) {
       }
       ASSERT_TRUE(ranks.close().empty());
     }
+  }
+}
+
+// The data goes to each rank once, with the headers by which the ranks agree: no message is added.
+TEST_P(Ranks, AFewBytesAreBroadcastInTheMessagesOfABarrier) {
+  const std::uint32_t size = GetParam();
+  constexpr std::size_t kBytes = 1000;
+  const auto sent = [size](const std::function<Collective(std::uint32_t)>& call) {
+    InprocRanks ranks(size, uneven_network(1));
+    for (const auto& ending : ranks.run(call)) {
+      EXPECT_TRUE(ending->good()) << ending->text();
+    }
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> counted;
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      const auto read = ranks.group(rank)->metrics.read();
+      counted.emplace_back(read.messages_sent, read.bytes_sent);
+    }
+    EXPECT_TRUE(ranks.close().empty());
+    return counted;
+  };
+  const auto barrier = sent([](std::uint32_t) { return gtopk::barrier(); });
+  for (std::uint32_t root = 0; root < size; ++root) {
+    std::vector<reference::Bytes> data(size, reference::Bytes(kBytes));
+    const auto counted =
+        sent([&](std::uint32_t rank) { return gtopk::broadcast(data[rank], root); });
+    std::uint64_t extra = 0;
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      EXPECT_EQ(counted[rank].first, barrier[rank].first) << "root " << root << " rank " << rank;
+      extra += counted[rank].second - barrier[rank].second;
+    }
+    EXPECT_EQ(extra, (size - 1) * kBytes) << "root " << root;
   }
 }
 
