@@ -18,7 +18,8 @@ namespace gtopk::test {
 
 /// Rank 0 first.
 inline std::vector<Program> started_by_hand(const std::string& path, std::uint32_t ranks,
-                                            const std::vector<std::string>& arguments) {
+                                            const std::vector<std::string>& arguments,
+                                            const Program::Variables& environment = {}) {
   const std::string rendezvous = fmt::format("127.0.0.1:{}", free_port());
   std::vector<Program> all;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
@@ -26,7 +27,7 @@ inline std::vector<Program> started_by_hand(const std::string& path, std::uint32
                                       "--ranks",      std::to_string(ranks),
                                       "--rendezvous", rendezvous};
     words.insert(words.end(), arguments.begin(), arguments.end());
-    all.emplace_back(path, words);
+    all.emplace_back(path, words, environment);
   }
   return all;
 }

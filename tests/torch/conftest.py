@@ -29,6 +29,12 @@ def fake_library(pytestconfig: pytest.Config) -> str:
 
 
 @pytest.fixture(scope="session")
+def fake_gpu(pytestconfig: pytest.Config) -> str:
+    """For programs without torch."""
+    return fake.build_without_torch(pathlib.Path(pytestconfig.rootpath, "build", "fake"))
+
+
+@pytest.fixture(scope="session")
 def two_with_device(fake_library: str) -> Iterator[RankSet]:
     with RankSet(2, device=fake_library) as ranks:
         yield ranks

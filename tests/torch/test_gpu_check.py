@@ -143,6 +143,27 @@ def test_its_parts_run_over_the_fake_device(fake_library: str, tmp_path: pathlib
     assert all(row["seconds"] > 0 for row in parts["staging"]["pinned"])
 
 
+def test_the_programs_are_run_on_the_device(fake_gpu: str, tmp_path: pathlib.Path) -> None:
+    part = run_on_the_fake(fake_gpu, tmp_path, "programs")["programs"]
+    places = {(row["algorithm"], row["place"]) for row in part["allreduce"]}
+    assert places == {("gtopk", "device"), ("topk", "device"), ("dense", "staged")}
+    assert len(part["allreduce"]) == 3 * 2
+    assert [row["bytes"] for row in part["pingpong"]] == 2 * [8, 64, 512, 4096, 32768, 65536]
+    assert all(row["wrong"] == 0 for row in part["allreduce"] + part["pingpong"])
+
+
+def test_programs_that_find_no_kernels_on_the_device_fail(fake_gpu: str, tmp_path) -> None:
+    done = ran(
+        *(TOOL, "run", "--small", "--device", "fake", "--parts", "programs", "--minutes", 60),
+        *("--out", tmp_path),
+        GTOPK_CUDA_DRIVER=fake_gpu,
+        GTOPK_CUDA_KERNELS="none",
+    )
+    assert done.returncode == 1
+    failed = json.loads((tmp_path / "results.json").read_text())["parts"]["programs"]["failed"]
+    assert failed.startswith("gtopk-allreduce did not select and commit on the device: ")
+
+
 @pytest.mark.long
 def test_all_of_its_parts_do(fake_library: str, tmp_path: pathlib.Path) -> None:
     parts = run_on_the_fake(fake_library, tmp_path, "bits,training,profile,compress,merge")
@@ -190,6 +211,19 @@ def test_the_page_holds_figures_against_what_was_aimed_at() -> None:
                 "pinned": [{"bytes": 8192, "seconds": 20e-6}],
                 "ucx": [{"bytes": 8192, "seconds": 10e-6}],
             },
+            "programs": {
+                "allreduce": [
+                    {
+                        "algorithm": "topk",
+                        "select": "exact",
+                        "n": 9000,
+                        "place": "device",
+                        "seconds": 1e-3,
+                        "wrong": 0,
+                    }
+                ],
+                "pingpong": [{"layer": "calls", "bytes": 64, "seconds": 2e-5, "wrong": 1}],
+            },
             "racecheck": {"not_run": "compute-sanitizer is not installed here"},
         },
     }
@@ -197,4 +231,6 @@ def test_the_page_holds_figures_against_what_was_aimed_at() -> None:
     assert "| 25,000,000 | 25,000 | 2.000 | 0.400 | 0.300 | 0.150 | 5.0 | 2.00 |" in text
     assert "25,557 pairs: 21.0 us (aim: at most 30)" in text
     assert "| 8,192 | 20.0 | 10.0 | 2.00 |" in text
+    assert "| topk | exact | 9,000 | device | 1000.0 | 0 |" in text
+    assert "| calls | 64 | 20.0 | 1 |" in text
     assert "not run: compute-sanitizer is not installed here" in text

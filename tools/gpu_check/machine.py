@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import pathlib
 import platform
+import socket
 import subprocess
 import sys
 import tempfile
@@ -94,14 +97,47 @@ class Machine:
 
         Raises CheckError that has the end of a rank's output where one fails or takes too long.
         """
-        import json
-
         with tempfile.TemporaryDirectory() as folder:
             words = [part, str(size), folder, self.device, str(int(small))]
-            processes, logs = [], []
+            python = [*before, sys.executable, "-m", "gpu_check.ranks"]
+            commands = [[*python, str(rank), *words] for rank in range(size)]
+            said = self._run(part, commands, seconds, environment)
+            answers = []
             for rank in range(size):
+                answer = json.loads(pathlib.Path(folder, f"answer{rank}").read_text())
+                answers.append({**answer, "printed": said[rank][-2000:]})
+            return answers
+
+    def program(
+        self, name: str, words: list[str], seconds: float, **environment: str
+    ) -> dict[str, Any]:
+        """Two ranks of one of gtopk's programs: what --json gives. Raises CheckError likewise."""
+        with tempfile.TemporaryDirectory() as folder:
+            record = pathlib.Path(folder, "record.json")
+            meet = ["--ranks", "2", "--rendezvous", f"127.0.0.1:{_free_port()}"]
+            command = [str(self.programs() / name), *words, *meet, "--json", str(record)]
+            commands = [[*command, "--rank", str(rank)] for rank in range(2)]
+            self._run(name, commands, seconds, environment)
+            return json.loads(record.read_text())
+
+    def programs(self) -> pathlib.Path:
+        """The folder of the programs: of what was packed, or is installed."""
+        packed = self.packed / "site" / "gtopk_programs"
+        if packed.is_dir():
+            return packed / "bin"
+        found = importlib.util.find_spec("gtopk_programs")
+        if found is None or found.origin is None:
+            raise CheckError("gtopk_programs is not installed here")
+        return pathlib.Path(found.origin).parent / "bin"
+
+    def _run(
+        self, what: str, commands: list[list[str]], seconds: float, environment: dict[str, str]
+    ) -> list[str]:
+        """What each rank printed. Raises CheckError unless all end well, and in time."""
+        with tempfile.TemporaryDirectory() as folder:
+            processes, logs = [], []
+            for rank, command in enumerate(commands):
                 logs.append(open(f"{folder}/log{rank}", "w+"))  # noqa: SIM115
-                command = [*before, sys.executable, "-m", "gpu_check.ranks", str(rank), *words]
                 processes.append(
                     subprocess.Popen(
                         command,
@@ -123,15 +159,17 @@ class Machine:
                 log.seek(0)
                 said.append(log.read())
                 log.close()
-            for rank, code in enumerate(codes):
-                if code != 0:
-                    what = f"exit code {code}" if code is not None else f"over {seconds:.0f} s"
-                    raise CheckError(f"{part}, rank {rank}: {what}: {said[rank][-2000:].strip()}")
-            answers = []
-            for rank in range(size):
-                answer = json.loads(pathlib.Path(folder, f"answer{rank}").read_text())
-                answers.append({**answer, "printed": said[rank][-2000:]})
-            return answers
+        for rank, code in enumerate(codes):
+            if code != 0:
+                why = f"exit code {code}" if code is not None else f"over {seconds:.0f} s"
+                raise CheckError(f"{what}, rank {rank}: {why}: {said[rank][-2000:].strip()}")
+        return said
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
 
 
 def _joined(process: subprocess.Popen[bytes], deadline: float) -> int | None:

@@ -78,4 +78,19 @@ def _staging(answer: dict[str, Any]) -> list[str]:
     return lines
 
 
-_ROWS = {"compress": _compress, "merge": _merge, "staging": _staging}
+def _programs(answer: dict[str, Any]) -> list[str]:
+    lines = ["| algorithm | select | n | place | p50 (us) | #wrong |", "| --- " * 6 + "|"]
+    for row in answer["allreduce"]:
+        lines.append(
+            f"| {row['algorithm']} | {row['select']} | {row['n']:,} | {row['place']} | "
+            f"{row['seconds'] * 1e6:.1f} | {row['wrong']} |"
+        )
+    lines += ["", "| layer | bytes | p50 (us) | #wrong |", "| --- " * 4 + "|"]
+    for row in answer["pingpong"]:
+        lines.append(
+            f"| {row['layer']} | {row['bytes']:,} | {row['seconds'] * 1e6:.1f} | {row['wrong']} |"
+        )
+    return lines
+
+
+_ROWS = {"compress": _compress, "merge": _merge, "staging": _staging, "programs": _programs}

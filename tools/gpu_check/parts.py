@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import shutil
+import statistics
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -64,6 +65,41 @@ def _staging(machine: Machine, small: bool, seconds: float) -> Answer:
     return {**answer, "ucx": direct["rows"]}
 
 
+def _programs(machine: Machine, small: bool, seconds: float) -> Answer:
+    """gtopk-allreduce and gtopk-pingpong with --memory cuda, on two ranks, every element checked.
+
+    Raises CheckError if something is not as in the sequential reference, or not on the device.
+    """
+    on_device = ["--memory", "cuda", "--check"]
+    size = ["-b", "9000", "-e", "9000", "-n", "2", "-w", "1"]
+    if not small:
+        size = ["-b", "4M", "-e", "4M", "-n", "20"]
+    kinds = ["-a", "gtopk,topk,dense", "--select", "exact,sampled", "--density", "0.01"]
+    reduced = machine.program("gtopk-allreduce", [*on_device, *size, *kinds], seconds)
+    rows = [
+        {
+            **{name: row[name] for name in ("algorithm", "select", "n", "place", "wrong")},
+            "seconds": statistics.median(row["samples_seconds"]),
+        }
+        for row in reduced["rows"]
+    ]
+    staged = [row for row in rows if row["algorithm"] != "dense" and row["place"] != "device"]
+    if staged:
+        raise CheckError(f"gtopk-allreduce did not select and commit on the device: {staged[0]}")
+    sizes = ["-b", "8", "-e", "64K" if small else "4M", "-f", "8", "-n", "10" if small else "200"]
+    sent = machine.program("gtopk-pingpong", [*on_device, *sizes], seconds)
+    return {
+        "allreduce": rows,
+        "pingpong": [
+            {
+                **{name: row[name] for name in ("layer", "bytes", "wrong")},
+                "seconds": statistics.median(row["samples_seconds"]),
+            }
+            for row in sent["rows"]
+        ],
+    }
+
+
 def _sanitized(tool: str) -> Callable[[Machine, bool, float], Answer]:
     def run(machine: Machine, small: bool, seconds: float) -> Answer:
         found = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
@@ -97,6 +133,7 @@ PARTS = {
     "compress": Part(_compress, 90),
     "merge": Part(_merge, 30),
     "staging": Part(_staging, 60),
+    "programs": Part(_programs, 60),
     "memcheck": Part(_sanitized("memcheck"), 100),
     "racecheck": Part(_sanitized("racecheck"), 100),
 }

@@ -205,6 +205,10 @@ std::future<void> Job::begin(Collective collective) {
 
 void Job::run(Collective collective) { begin(std::move(collective)).get(); }
 
+void Job::use(const Gpu& gpu) {
+  process_->use([&gpu](Memory) { gpu.make_current(); });
+}
+
 bool Job::agree(bool value) {
   std::array<std::byte, 1> flag{value ? std::byte{1} : std::byte{0}};
   run(gtopk::broadcast(flag, 0));

@@ -16,6 +16,8 @@
 
 #include "gtopk/communicator.hpp"
 #include "gtopk/launch.hpp"
+#include "gtopk/memory.hpp"
+#include "tools/programs/gpu.hpp"
 
 namespace gtopk::programs {
 
@@ -63,6 +65,11 @@ class Job {
   /// Throws the operation's error.
   void run(Collective collective);
   [[nodiscard]] std::future<void> begin(Collective collective);
+  /// Lets calls take this GPU's memory, where the transport does: it outlives them.
+  void use(const Gpu& gpu);
+  [[nodiscard]] bool takes(Memory::Kind kind, std::uint32_t rank) const {
+    return group_->takes(kind, rank);
+  }
   void barrier() { run(gtopk::barrier()); }
   /// Returns rank 0's value on every rank.
   [[nodiscard]] bool agree(bool value);

@@ -16,11 +16,15 @@ from collections.abc import Sequence
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-SOURCES = [HERE / "device.cpp", HERE / "kernels.cpp"]  # the same for every torch
+SOURCES = [HERE / "device.cpp", HERE / "driver.cpp", HERE / "kernels.cpp"]  # for every torch
 TORCH_SOURCES = [HERE / "torch_device.cpp"]
 HEADERS = ["src/cuda", "src/gtopk/device", "src/gtopk/select", "src/gtopk/value"]
 HEADERS += ["src/numbers", "include/gtopk"]
+COMPILER = [os.environ.get("CXX", "c++")]
 FLAGS = ["-std=c++20", "-O1", "-ffp-contract=off", "-fPIC", "-pthread"]
+
+# An object's name for now, its name, and the process that compiles it, if any.
+_Started = tuple[pathlib.Path, pathlib.Path, "subprocess.Popen[bytes] | None"]
 
 
 def build(cache: pathlib.Path) -> str:
@@ -29,11 +33,19 @@ def build(cache: pathlib.Path) -> str:
 
     torch_dir = pathlib.Path(torch.__file__).parent
     version = torch.__version__.encode()
-    cache.mkdir(parents=True, exist_ok=True)
-    compiler = [os.environ.get("CXX", "c++")]
-    started = [_compile(cache, each, compiler, b"") for each in SOURCES]
+    started = [_compile(cache, each, b"") for each in SOURCES]
     torch_headers = ["-isystem", str(torch_dir / "include")]
-    started += [_compile(cache, each, compiler, version, torch_headers) for each in TORCH_SOURCES]
+    started += [_compile(cache, each, version, torch_headers) for each in TORCH_SOURCES]
+    return _linked(cache, started, ["-L", str(torch_dir / "lib"), "-lc10", "-ltorch_cpu"])
+
+
+def build_without_torch(cache: pathlib.Path) -> str:
+    """The same for programs that know no torch: driver and kernels."""
+    return _linked(cache, [_compile(cache, each, b"") for each in SOURCES], [])
+
+
+def _linked(cache: pathlib.Path, started: Sequence[_Started], libraries: Sequence[str]) -> str:
+    """The library of those objects, once they are compiled."""
     for _, _, running in started:
         if running is not None:
             running.wait()
@@ -47,8 +59,7 @@ def build(cache: pathlib.Path) -> str:
     library = cache / f"fake_device_{hashlib.sha256(names).hexdigest()[:16]}.so"
     if not library.exists():
         made = library.with_suffix(f".{os.getpid()}")
-        libraries = ["-L", str(torch_dir / "lib"), "-lc10", "-ltorch_cpu"]
-        link = [*compiler, "-shared", "-pthread", *map(str, objects), "-o", str(made), *libraries]
+        link = [*COMPILER, "-shared", "-pthread", *map(str, objects), "-o", str(made), *libraries]
         subprocess.run(link, check=True)
         made.rename(library)
     return str(library)
@@ -57,11 +68,10 @@ def build(cache: pathlib.Path) -> str:
 def _compile(
     cache: pathlib.Path,
     source: pathlib.Path,
-    compiler: list[str],
     torch_version: bytes,
     more: Sequence[str] = (),
-) -> tuple[pathlib.Path, pathlib.Path, subprocess.Popen[bytes] | None]:
-    """Starts to compile a source unless its object is in `cache`: (for now, object, process)."""
+) -> _Started:
+    """Starts to compile a source unless its object is in `cache`."""
     headers = [path for folder in HEADERS for path in sorted((ROOT / folder).glob("*.hpp"))]
     headers += [HERE / "device.hpp", ROOT / "tests" / "support" / "host_executor.hpp"]
     texts = [path.read_bytes() for path in [source, *headers]]
@@ -70,8 +80,9 @@ def _compile(
     made = item.with_suffix(f".{os.getpid()}.o")
     if item.exists():
         return made, item, None
+    cache.mkdir(parents=True, exist_ok=True)
     command = ["ccache"] if shutil.which("ccache") else []
-    command += [*compiler, *FLAGS, "-I", str(ROOT), "-I", str(ROOT / "include"), *more]
+    command += [*COMPILER, *FLAGS, "-I", str(ROOT), "-I", str(ROOT / "include"), *more]
     return made, item, subprocess.Popen([*command, "-c", str(source), "-o", str(made)])
 
 

@@ -308,26 +308,5 @@ int cuStreamIsCapturing(void*, int* status) {
   *status = fake::device().capturing ? 1 : 0;
   return 0;
 }
-
-int cuDeviceGet(int* device, int ordinal) {
-  *device = ordinal;
-  return 0;
-}
-
-int cuDevicePrimaryCtxRetain(void** context, int) {
-  static int one = 0;
-  *context = &one;
-  return 0;
-}
-
-int cuCtxSetCurrent(void*) {
-  fake::count("set_current");
-  return 0;
-}
-
-int cuGetErrorName(int, const char** name) {
-  *name = "CUDA_ERROR_OF_A_FAKE";
-  return 0;
-}
 }
 // NOLINTEND(readability-identifier-naming)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -72,17 +73,15 @@ double mass_error(Job& job, const reference::Problem& problem, const Tensor& ten
 
 }  // namespace
 
-Verdict check(Job& job, const Setting& setting) {
-  Tensor tensor(setting.dtype, setting.n, job.rank());
+Verdict check(Job& job, const Setting& setting, const Device* device) {
+  const std::unique_ptr<Subject> checked = subject(job, setting, device);
   reference::Problem problem = problem_of(job, setting);
   Verdict verdict;
   for (std::uint64_t step = 0; step < kSteps; ++step) {
-    tensor.refill();
     problem.options.seed = step;
-    SparseOptions options = problem.options;
-    options.state = &tensor.state;
-    job.run(sparse_all_reduce(tensor.values.data(), tensor.residual.data(), setting.n,
-                              setting.dtype, options));
+    checked->refill();
+    checked->step(job, step);
+    const Tensor& tensor = checked->fetched();
     verdict.mass_error = std::max(verdict.mass_error, mass_error(job, problem, tensor));
     const reference::Outcome outcome = reference::all_reduce(problem);
     verdict.wrong += elements_that_differ(outcome.tensor, tensor.values, size_of(setting.dtype));

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "tools/programs/allreduce/options.hpp"
+#include "tools/programs/allreduce/subject.hpp"
 #include "tools/programs/job.hpp"
 
 namespace gtopk::programs::allreduce {
@@ -20,7 +21,7 @@ struct Verdict {
 };
 
 /// Checks two steps on every rank, the second with the first one's residual.
-[[nodiscard]] Verdict check(Job& job, const Setting& setting);
+[[nodiscard]] Verdict check(Job& job, const Setting& setting, const Device* device);
 
 /// The number of ranks whose tensor differs from rank 0's.
 [[nodiscard]] std::uint64_t ranks_that_differ(Job& job, std::uint64_t checksum);

@@ -2,6 +2,7 @@
 // on the ranks of a job, without Python or torch. Rank 0 prints.
 #include <unistd.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,13 +13,23 @@
 #include "tools/programs/allreduce/measure.hpp"
 #include "tools/programs/allreduce/options.hpp"
 #include "tools/programs/allreduce/report.hpp"
+#include "tools/programs/allreduce/subject.hpp"
 #include "tools/programs/placement.hpp"
 #include "tools/programs/program.hpp"
 
 namespace gtopk::programs::allreduce {
 namespace {
 
-std::vector<std::string> provenance(Job& job, const Options& options, const Settings& settings) {
+/// Where this rank's tensors are, and what is done there.
+std::string described(const Device& device) {
+  return fmt::format("{}: {}", device.gpu.name(),
+                     device.kernels != nullptr
+                         ? "selects and commits, where the column place says device"
+                         : "no kernels (GTOPK_CUDA_KERNELS): all is copied to the host and back");
+}
+
+std::vector<std::string> provenance(Job& job, const Options& options, const Settings& settings,
+                                    const Device* device) {
   std::vector<std::string> lines = {
       fmt::format("gtopk {}, gtopk-allreduce", kVersion), job.transport(),
       fmt::format("{}; {} cores here", described_hosts(job, job.group().hosts()),
@@ -29,6 +40,9 @@ std::vector<std::string> provenance(Job& job, const Options& options, const Sett
       options.check ? "#wrong: elements of tensors and residuals that are not the sequential "
                       "reference's"
                     : "#wrong: ranks whose tensor is not rank 0's (--check compares elements)"};
+  if (device != nullptr) {
+    lines.push_back(described(*device));
+  }
   if (options.topology) {
     for (const std::string& one : placements(job)) {
       lines.push_back(one);
@@ -46,10 +60,18 @@ int run(const Options& options) {
   const bool prints = environment.rank == 0;
   const JsonFile json(prints ? options.json : std::string());
   const std::chrono::nanoseconds timeout = timeout_of(options.job);
+  std::optional<Device> gpu;
+  if (options.memory == "cuda") {
+    if (environment.world_size > 1) {
+      name_in_errors(fmt::format("rank {}", environment.rank));
+    }
+    gpu.emplace(environment.local_rank.value_or(environment.rank));
+  }
+  const Device* const device = gpu ? &*gpu : nullptr;
   Job job(environment, timeout, join(environment, timeout));
 
   Report report(options);
-  const std::vector<std::string> lines = provenance(job, options, settings);  // asks all ranks
+  const std::vector<std::string> lines = provenance(job, options, settings, device);  // asks
   bool read = !prints || report.begin(lines);
   PlanReport plan;
   std::uint64_t wrong = 0;
@@ -61,11 +83,11 @@ int run(const Options& options) {
     row.model = predicted(job, setting, plan);
     row.automatic = plan.reason;
     if (options.check) {
-      const Verdict verdict = check(job, setting);
+      const Verdict verdict = check(job, setting, device);
       row.wrong = verdict.wrong;
       row.mass_error = verdict.mass_error;
     }
-    row.measured = measure(job, setting, options);
+    row.measured = measure(job, setting, options, device);
     const std::uint64_t differ = ranks_that_differ(job, row.measured.checksum);
     if (!options.check) {
       row.wrong = differ;

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 
 #include "gtopk/collectives.hpp"
-#include "tools/programs/allreduce/data.hpp"
 
 namespace gtopk::programs::allreduce {
 namespace {
@@ -37,19 +37,17 @@ std::vector<double> slowest(const std::vector<std::vector<double>>& by_rank) {
 
 }  // namespace
 
-Measurement measure(Job& job, const Setting& setting, const Options& options) {
-  Tensor tensor(setting.dtype, setting.n, job.rank());
-  SparseOptions sparse = setting.sparse;
-  sparse.state = &tensor.state;
+Measurement measure(Job& job, const Setting& setting, const Options& options,
+                    const Device* device) {
+  const std::unique_ptr<Subject> measured_one = subject(job, setting, device);
   std::vector<double> mine;
   Spent spent;
   for (std::uint32_t step = 0; step < options.warm_up + options.steps; ++step) {
-    tensor.refill();
+    measured_one->refill();
     job.barrier();
     const Statistics before = job.group().statistics();
     const auto begin = Clock::now();
-    job.run(sparse_all_reduce(tensor.values.data(), tensor.residual.data(), setting.n,
-                              setting.dtype, sparse));
+    measured_one->step(job, setting.sparse.seed);
     const std::chrono::duration<double> taken = Clock::now() - begin;
     if (step < options.warm_up) {
       continue;
@@ -65,7 +63,8 @@ Measurement measure(Job& job, const Setting& setting, const Options& options) {
                        .select_share = spent.select / total,
                        .exchange_share = spent.exchange / total,
                        .commit_share = spent.commit / total,
-                       .checksum = checksum(tensor.values)};
+                       .checksum = checksum(measured_one->fetched().values),
+                       .place = measured_one->place()};
   for (const std::vector<double>& one : job.gathered(std::vector<double>{spent.bytes})) {
     measured.bytes_sent = std::max(measured.bytes_sent, one.front() / options.steps);
   }

@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "gtopk/metrics.hpp"
 #include "gtopk/plan.hpp"
 #include "tools/programs/allreduce/options.hpp"
+#include "tools/programs/allreduce/subject.hpp"
 #include "tools/programs/job.hpp"
 
 namespace gtopk::programs::allreduce {
@@ -23,9 +25,11 @@ struct Measurement {
   double exchange_share = 0;
   double commit_share = 0;
   std::uint64_t checksum = 0;  ///< of this rank's last tensor
+  std::string place;           ///< as of Subject
 };
 
-[[nodiscard]] Measurement measure(Job& job, const Setting& setting, const Options& options);
+[[nodiscard]] Measurement measure(Job& job, const Setting& setting, const Options& options,
+                                  const Device* device);
 
 /// The library's prediction for the setting from the costs measured in this job; none if the
 /// algorithm has no model.

@@ -11,6 +11,7 @@
 #include "gtopk/error.hpp"
 #include "tools/programs/allreduce/check.hpp"
 #include "tools/programs/allreduce/data.hpp"
+#include "tools/programs/gpu.hpp"
 #include "tools/programs/program.hpp"
 
 namespace gtopk::programs::allreduce {
@@ -132,6 +133,7 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--op", options.op, "reduction")
       ->check(CLI::IsMember({"sum", "avg"}))
       ->capture_default_str();
+  add_memory(app, options.memory);
   app.add_flag("--check", options.check,
                "compare tensor and residual of two steps, bit for bit, with the sequential "
                "reference, before each row is measured");

@@ -27,6 +27,7 @@ struct Options {
   std::string dtypes = "float32";
   std::string put_back = "own";
   std::string op = "sum";
+  std::string memory = "host";
   bool check = false;
   bool verbose = false;
   bool topology = false;

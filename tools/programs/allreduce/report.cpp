@@ -40,6 +40,7 @@ nlohmann::json json_of(const Row& row, std::uint64_t k) {
                         {"checksum", row.measured.checksum},
                         {"model_seconds", nullptr},
                         {"model_host_bytes", nullptr},
+                        {"place", row.measured.place},
                         {"auto", row.automatic},
                         {"mass_error", nullptr},
                         {"wrong", row.wrong}};
@@ -69,7 +70,8 @@ bool Report::begin(const std::vector<std::string>& lines) {
       "bytes_wire", "steps", "min(us)", "p50(us)", "p99(us)", "max(us)", "model(us)", "algbw(GB/s)",
       "wirebw(GB/s)", "model/t", "dense/t", "#wrong", "mass_error");
   const std::string shares = options_->verbose ? "  select exchange commit" : "";
-  return read && print_line(header + shares);
+  const std::string place = options_->memory == "cuda" ? "   place" : "";
+  return read && print_line(header + shares + place);
 }
 
 std::optional<double> Report::dense_over(const Row& row, double p50) {
@@ -110,6 +112,9 @@ bool Report::add(const Row& row) {
   if (options_->verbose) {
     line += fmt::format("  {:>5.0f}% {:>7.0f}% {:>5.0f}%", 100 * row.measured.select_share,
                         100 * row.measured.exchange_share, 100 * row.measured.commit_share);
+  }
+  if (options_->memory == "cuda") {
+    line += fmt::format(" {:>7}", row.measured.place);
   }
   if (!print_line(line)) {
     return false;

@@ -11,13 +11,22 @@ namespace {
 
 class CallWire final : public Wire {
  public:
-  explicit CallWire(const Ends& ends) : job_(ends.environment, ends.timeout, ends.store) {}
-
-  void send(std::uint32_t slot, std::span<const std::byte> data) override {
-    begun_.push_back(job_.begin(gtopk::send(data, peer(), static_cast<std::int32_t>(slot))));
+  CallWire(const Ends& ends, const Gpu* gpu) : job_(ends.environment, ends.timeout, ends.store) {
+    if (gpu != nullptr) {
+      job_.use(*gpu);
+    }
   }
-  void recv(std::uint32_t slot, std::span<std::byte> data) override {
-    begun_.push_back(job_.begin(gtopk::recv(data, peer(), static_cast<std::int32_t>(slot))));
+
+  void send(std::uint32_t slot, ConstBytes data) override {
+    begun_.push_back(job_.begin(
+        gtopk::send(ConstBuffer(data, DataType::kUint8), peer(), static_cast<std::int32_t>(slot))));
+  }
+  void recv(std::uint32_t slot, Bytes data) override {
+    begun_.push_back(job_.begin(
+        gtopk::recv(Buffer(data, DataType::kUint8), peer(), static_cast<std::int32_t>(slot))));
+  }
+  [[nodiscard]] bool takes(Memory::Kind kind, std::uint64_t bytes) const override {
+    return bytes > kShortMessage && job_.takes(kind, peer());
   }
   void finish() override {
     for (std::future<void>& one : begun_) {
@@ -36,6 +45,8 @@ class CallWire final : public Wire {
 
 }  // namespace
 
-std::unique_ptr<Wire> call_wire(const Ends& ends) { return std::make_unique<CallWire>(ends); }
+std::unique_ptr<Wire> call_wire(const Ends& ends, const Gpu* gpu) {
+  return std::make_unique<CallWire>(ends, gpu);
+}
 
 }  // namespace gtopk::programs::pingpong

@@ -10,7 +10,9 @@
 
 #include <fmt/format.h>
 
+#include "gtopk/collectives.hpp"
 #include "gtopk_version.hpp"
+#include "tools/programs/gpu.hpp"
 #include "tools/programs/pingpong/measure.hpp"
 #include "tools/programs/pingpong/options.hpp"
 #include "tools/programs/pingpong/report.hpp"
@@ -59,6 +61,19 @@ Plan agreed_plan(const Ends& ends, const Plan& plan, bool measures) {
   return plan_from(*told);
 }
 
+/// How a GPU's memory gets to the network: "; GPU 0, ...: through pinned memory".
+std::string way_of(const Wire& wire, const Plan& plan, const Gpu* gpu) {
+  if (gpu == nullptr) {
+    return {};
+  }
+  const bool in_place = wire.takes(gpu->memory().kind, plan.end);
+  return fmt::format("; {}: {}", gpu->name(),
+                     !in_place ? "through pinned memory"
+                     : wire.takes(gpu->memory().kind, plan.begin)
+                         ? "handed to UCX"
+                         : fmt::format("handed to UCX if longer than {} bytes", kShortMessage));
+}
+
 std::vector<std::string> provenance(const Both& both, const Plan& plan) {
   std::string what = "half of a round trip";
   if (plan.mode == "exchange") {
@@ -78,11 +93,34 @@ std::vector<std::string> provenance(const Both& both, const Plan& plan) {
   return lines;
 }
 
+/// This rank's GPU, for --memory cuda. Throws on both ranks if one of them has none.
+std::unique_ptr<Gpu> gpu_of(const Ends& ends, const Plan& plan) {
+  if (plan.memory == "host") {
+    return nullptr;
+  }
+  std::unique_ptr<Gpu> gpu;
+  std::string why_not;
+  try {
+    gpu = std::make_unique<Gpu>(ends.environment.local_rank.value_or(ends.environment.rank));
+  } catch (const std::runtime_error& error) {
+    why_not = error.what();
+  }
+  const std::string theirs = exchanged(ends, "GPU", why_not);
+  if (!why_not.empty()) {
+    throw std::runtime_error(why_not);
+  }
+  if (!theirs.empty()) {
+    throw std::runtime_error(fmt::format("rank {}: {}", 1 - ends.environment.rank, theirs));
+  }
+  return gpu;
+}
+
 /// All sizes over one layer. False once stdout is closed.
-bool play(Wire& wire, const std::string& layer, const Plan& plan, Report* report,
+bool play(Wire& wire, const std::string& layer, const Plan& plan, Report* report, const Gpu* gpu,
           std::uint64_t& wrong) {
-  Player player(wire, plan, report != nullptr);
-  bool read = report == nullptr || report->line(fmt::format("{}: {}", layer, wire.describe()));
+  Player player(wire, plan, report != nullptr, gpu);
+  bool read = report == nullptr || report->line(fmt::format("{}: {}{}", layer, wire.describe(),
+                                                            way_of(wire, plan, gpu)));
   for (const std::uint64_t bytes : sizes_between(plan.begin, plan.end, plan.factor)) {
     if (!player.agree(read)) {
       return false;
@@ -106,6 +144,7 @@ int run(const Options& options) {
   const Ends ends{role.environment, join(role.environment, timeout), timeout};
   const Plan plan = agreed_plan(ends, options.plan, role.measures);
   Report report(plan);
+  const std::unique_ptr<Gpu> gpu = gpu_of(ends, plan);
   const Both both = told(ends, plan);
   if (role.measures) {
     static_cast<void>(report.begin(provenance(both, plan)));
@@ -113,8 +152,8 @@ int run(const Options& options) {
   std::uint64_t wrong = 0;
   for (const std::string& layer : layers_of(plan)) {
     const std::unique_ptr<Wire> wire =
-        layer == "messages" ? message_wire(ends, plan.chunk) : call_wire(ends);
-    if (!play(*wire, layer, plan, role.measures ? &report : nullptr, wrong)) {
+        layer == "messages" ? message_wire(ends, plan.chunk) : call_wire(ends, gpu.get());
+    if (!play(*wire, layer, plan, role.measures ? &report : nullptr, gpu.get(), wrong)) {
       return kFine;
     }
   }

@@ -21,21 +21,28 @@ std::byte pattern(std::uint64_t seed, std::uint64_t i) {
 }  // namespace
 
 void Player::reserve(std::uint64_t bytes) {
-  sent_.assign(bytes, std::byte{'g'});
-  received_.assign(bytes, std::byte{0});
+  const std::uint32_t slots = plan_->mode == "bw" ? plan_->window : 1;
+  const bool in_place = gpu_ != nullptr && wire_->takes(gpu_->memory().kind, bytes);
+  sent_.reset();  // before the next, so that there is never both
+  received_.reset();
+  bytes_ = bytes;
+  sent_ = std::make_unique<MessageBuffer>(gpu_, bytes, slots, in_place);
+  received_ = std::make_unique<MessageBuffer>(gpu_, bytes, slots, in_place);
 }
 
 void Player::round() {
   if (plan_->mode == "bw") {
     window();
   } else if (measures_ || plan_->mode == "exchange") {
-    wire_->recv(0, received_);
-    wire_->send(0, sent_);
+    wire_->recv(0, received_->incoming(0));
+    wire_->send(0, sent_->outgoing(0));
     wire_->finish();
+    received_->arrived(1);
   } else {
-    wire_->recv(0, received_);
+    wire_->recv(0, received_->incoming(0));
     wire_->finish();
-    wire_->send(0, sent_);
+    received_->arrived(1);
+    wire_->send(0, sent_->outgoing(0));
     wire_->finish();
   }
 }
@@ -43,11 +50,11 @@ void Player::round() {
 /// All messages of a window are equal, so they may be received into one buffer.
 void Player::window() {
   std::array<std::byte, 1> acknowledgement{};
-  for (std::uint32_t slot = 1; slot <= plan_->window; ++slot) {
+  for (std::uint32_t slot = 0; slot < plan_->window; ++slot) {
     if (measures_) {
-      wire_->send(slot, sent_);
+      wire_->send(slot + 1, sent_->outgoing(slot));
     } else {
-      wire_->recv(slot, received_);
+      wire_->recv(slot + 1, received_->incoming(slot));
     }
   }
   if (measures_) {
@@ -55,6 +62,7 @@ void Player::window() {
     wire_->finish();
   } else {
     wire_->finish();
+    received_->arrived(plan_->window);
     wire_->send(0, acknowledgement);
     wire_->finish();
   }
@@ -66,7 +74,7 @@ std::vector<double> Player::measure() {
   }
   const double messages = plan_->mode == "bw" ? plan_->window : plan_->mode == "lat" ? 2 : 1;
   std::vector<double> seconds;
-  for (std::uint32_t i = 0; i < rounds_of(*plan_, sent_.size()); ++i) {
+  for (std::uint32_t i = 0; i < rounds_of(*plan_, bytes_); ++i) {
     const auto begin = Clock::now();
     round();
     const std::chrono::duration<double> taken = Clock::now() - begin;
@@ -77,8 +85,10 @@ std::vector<double> Player::measure() {
 
 std::uint64_t Player::wrong_bytes(std::uint64_t seed) const {
   std::uint64_t wrong = 0;
-  for (std::uint64_t i = 0; i < received_.size(); ++i) {
-    if (received_[i] != pattern(seed, i)) {
+  received_->fetch();
+  const std::span<const std::byte> seen = received_->content();
+  for (std::uint64_t i = 0; i < seen.size(); ++i) {
+    if (seen[i] != pattern(seed, i)) {
       ++wrong;
     }
   }
@@ -90,9 +100,11 @@ std::uint64_t Player::check() {
   for (std::uint64_t number = 0; number < kCheckedRounds; ++number) {
     const std::uint64_t mine = 2 * number + (measures_ ? 0 : 1);
     const std::uint64_t theirs = 2 * number + (measures_ ? 1 : 0);
-    for (std::uint64_t i = 0; i < sent_.size(); ++i) {
-      sent_[i] = pattern(mine, i);
+    const std::span<std::byte> content = sent_->content();
+    for (std::uint64_t i = 0; i < content.size(); ++i) {
+      content[i] = pattern(mine, i);
     }
+    sent_->store();
     round();
     if (!measures_ || plan_->mode != "bw") {
       wrong += wrong_bytes(theirs);

@@ -2,10 +2,12 @@
 // prints nothing.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "tools/programs/gpu.hpp"
+#include "tools/programs/pingpong/buffer.hpp"
 #include "tools/programs/pingpong/options.hpp"
 #include "tools/programs/pingpong/wire.hpp"
 
@@ -14,8 +16,9 @@ namespace gtopk::programs::pingpong {
 /// One of the two ranks.
 class Player {
  public:
-  Player(Wire& wire, const Plan& plan, bool measures)
-      : wire_(&wire), plan_(&plan), measures_(measures) {}
+  /// gpu: which has the messages; null for the host.
+  Player(Wire& wire, const Plan& plan, bool measures, const Gpu* gpu = nullptr)
+      : wire_(&wire), plan_(&plan), measures_(measures), gpu_(gpu) {}
 
   /// Allocates buffers for messages of this size.
   void reserve(std::uint64_t bytes);
@@ -34,8 +37,10 @@ class Player {
   Wire* wire_;
   const Plan* plan_;
   bool measures_;
-  std::vector<std::byte> sent_;
-  std::vector<std::byte> received_;
+  const Gpu* gpu_;
+  std::uint64_t bytes_ = 0;
+  std::unique_ptr<MessageBuffer> sent_;
+  std::unique_ptr<MessageBuffer> received_;
 };
 
 }  // namespace gtopk::programs::pingpong

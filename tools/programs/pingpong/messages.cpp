@@ -46,15 +46,18 @@ class MessageWire final : public Wire {
     transport_->close(kClosing);
   }
 
-  void send(std::uint32_t slot, std::span<const std::byte> data) override {
+  void send(std::uint32_t slot, ConstBytes data) override {
     for_parts(slot, data.size(), [&](transport::Tag tag, std::size_t at, std::size_t bytes) {
       transport_->send(peer_, tag, data.subspan(at, bytes), next());
     });
   }
-  void recv(std::uint32_t slot, std::span<std::byte> data) override {
+  void recv(std::uint32_t slot, Bytes data) override {
     for_parts(slot, data.size(), [&](transport::Tag tag, std::size_t at, std::size_t bytes) {
       transport_->recv(peer_, tag, data.subspan(at, bytes), next());
     });
+  }
+  [[nodiscard]] bool takes(Memory::Kind kind, std::uint64_t /*bytes*/) const override {
+    return transport_->takes(kind, peer_);
   }
   void finish() override {
     const auto deadline = Clock::now() + timeout_;

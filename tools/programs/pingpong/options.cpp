@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "tools/programs/gpu.hpp"
 #include "tools/programs/program.hpp"
 
 namespace gtopk::programs::pingpong {
@@ -49,6 +50,7 @@ void add_options(CLI::App& app, Options& options) {
            "send each message of layer `messages` in parts of this many "
            "bytes; 0: whole");
   app.add_flag("--check", plan.check, "compare every byte of three rounds before each row");
+  add_memory(app, plan.memory);
   app.add_flag("--topology", plan.topology,
                "print where both ranks are: host, cores, binding, NIC");
   app.add_option("--json", options.json, "write every sample to this file");
@@ -63,7 +65,8 @@ void add_options(CLI::App& app, Options& options) {
 
 void check_plan(const Plan& plan) {
   static_cast<void>(sizes_between(plan.begin, plan.end, plan.factor));
-  check_memory(2 * plan.end, fmt::format("-e {}", plan.end));
+  const std::uint64_t pinned = plan.memory == "cuda" && plan.mode == "bw" ? plan.window : 0;
+  check_memory((2 + 2 * pinned) * plan.end, fmt::format("-e {}", plan.end));
   constexpr std::uint64_t kMostParts = 4096;
   if (plan.chunk != 0 && (plan.end - 1) / plan.chunk >= kMostParts) {
     throw UsageError(fmt::format("--chunk {} cuts {} bytes into more than {} parts", plan.chunk,
@@ -102,8 +105,9 @@ Role role_of(const Options& options) {
 }
 
 std::string to_text(const Plan& plan) {
-  return nlohmann::json{plan.begin,  plan.end,    plan.factor, plan.rounds, plan.warm_up, plan.mode,
-                        plan.window, plan.layers, plan.chunk,  plan.check,  plan.topology}
+  return nlohmann::json{plan.begin,   plan.end,   plan.factor,   plan.rounds,
+                        plan.warm_up, plan.mode,  plan.window,   plan.layers,
+                        plan.chunk,   plan.check, plan.topology, plan.memory}
       .dump();
 }
 
@@ -121,6 +125,7 @@ Plan plan_from(const std::string& text) {
   plan.chunk = fields.at(8);
   plan.check = fields.at(9);
   plan.topology = fields.at(10);
+  plan.memory = fields.at(11);
   return plan;
 }
 

@@ -24,6 +24,7 @@ struct Plan {
   std::uint64_t chunk = 0;  ///< bytes; 0: whole messages
   bool check = false;
   bool topology = false;
+  std::string memory = "host";
 };
 
 struct Options {

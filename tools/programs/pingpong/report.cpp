@@ -14,9 +14,13 @@ constexpr auto kColumns = "{:>9} {:>11} {:>8} {:>10} {:>10} {:>10} {:>10} {:>10}
 }  // namespace
 
 bool Report::begin(const std::vector<std::string>& lines) {
-  record_ = {{"program", "gtopk-pingpong"}, {"version", kVersion},
-             {"provenance", lines},         {"mode", plan_->mode},
-             {"window", plan_->window},     {"rows", nlohmann::json::array()}};
+  record_ = {{"program", "gtopk-pingpong"},
+             {"version", kVersion},
+             {"provenance", lines},
+             {"mode", plan_->mode},
+             {"window", plan_->window},
+             {"memory", plan_->memory},
+             {"rows", nlohmann::json::array()}};
   bool read = true;
   for (const std::string& text : lines) {
     read = read && line(text);

@@ -3,14 +3,14 @@
 #pragma once
 
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 
 #include "gtopk/key_value_store.hpp"
 #include "gtopk/launch.hpp"
+#include "gtopk/memory.hpp"
+#include "tools/programs/gpu.hpp"
 
 namespace gtopk::programs::pingpong {
 
@@ -25,8 +25,10 @@ class Wire {
 
   /// Starts one message; those of one slot are matched in call order. Memory must stay valid until
   /// finish().
-  virtual void send(std::uint32_t slot, std::span<const std::byte> data) = 0;
-  virtual void recv(std::uint32_t slot, std::span<std::byte> data) = 0;
+  virtual void send(std::uint32_t slot, ConstBytes data) = 0;
+  virtual void recv(std::uint32_t slot, Bytes data) = 0;
+  /// Whether a message of this size may lie in memory of that kind.
+  [[nodiscard]] virtual bool takes(Memory::Kind kind, std::uint64_t bytes) const = 0;
   /// Waits for everything that was started. Throws if a message failed or took too long.
   virtual void finish() = 0;
   /// "UCX 1.22.0, transports ..."
@@ -45,7 +47,7 @@ struct Ends {
 /// The transport, progressed by the calling thread as in the engine's loop: progress, then yield.
 /// chunk: bytes of a part; 0: whole messages.
 [[nodiscard]] std::unique_ptr<Wire> message_wire(const Ends& ends, std::uint64_t chunk);
-/// send() and recv() of a group.
-[[nodiscard]] std::unique_ptr<Wire> call_wire(const Ends& ends);
+/// send() and recv() of a group. gpu: whose memory messages may lie in, or null.
+[[nodiscard]] std::unique_ptr<Wire> call_wire(const Ends& ends, const Gpu* gpu);
 
 }  // namespace gtopk::programs::pingpong

@@ -1,0 +1,60 @@
+// gtopk-allreduce: the tensor and residual of one rank, and a step on them, wherever they are: on
+// the host, or on a GPU, where the selection is made and the commit, if there are kernels for it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "src/cuda/calls.hpp"
+#include "tools/programs/allreduce/data.hpp"
+#include "tools/programs/allreduce/options.hpp"
+#include "tools/programs/gpu.hpp"
+#include "tools/programs/job.hpp"
+
+namespace gtopk::programs::allreduce {
+
+/// A rank's GPU, and the kernels for it; null if they were not built.
+struct Device {
+  /// Throws std::runtime_error, as Gpu does and load_calls() do.
+  explicit Device(std::uint32_t number);
+
+  Gpu gpu;
+  const cuda::Calls* kernels;
+};
+
+class Subject {
+ public:
+  explicit Subject(const Setting& setting, std::uint32_t rank)
+      : setting_(setting), host_(setting.dtype, setting.n, rank) {}
+  Subject(const Subject&) = delete;
+  Subject& operator=(const Subject&) = delete;
+  Subject(Subject&&) = delete;
+  Subject& operator=(Subject&&) = delete;
+  virtual ~Subject() = default;
+
+  /// The next step's gradient, the same as the last one's.
+  virtual void refill() { host_.refill(); }
+  /// One step; returns when tensor and residual have its result. `seed` as of SparseOptions.
+  virtual void step(Job& job, std::optional<std::uint64_t> seed);
+  /// Tensor and residual, where the host can read them.
+  [[nodiscard]] virtual const Tensor& fetched() { return host_; }
+  /// Where the step is done: "host"; "device"; "staged", if all that is on a GPU is copied.
+  [[nodiscard]] virtual std::string place() const { return "host"; }
+
+ protected:
+  [[nodiscard]] const Setting& setting() const { return setting_; }
+  [[nodiscard]] Tensor& host() { return host_; }
+  [[nodiscard]] SparseOptions options(std::optional<std::uint64_t> seed);
+
+ private:
+  Setting setting_;
+  Tensor host_;
+};
+
+/// device: null for the host's memory; it outlives the subject.
+[[nodiscard]] std::unique_ptr<Subject> subject(const Job& job, const Setting& setting,
+                                               const Device* device);
+
+}  // namespace gtopk::programs::allreduce
