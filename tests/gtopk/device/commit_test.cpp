@@ -25,7 +25,6 @@ namespace {
 using testing::HostExecutor;
 using testing::InPieces;
 using testing::Kind;
-using testing::List;
 
 template <class Param>
 class DeviceCommit : public ::testing::Test {
@@ -38,9 +37,9 @@ class DeviceCommit : public ::testing::Test {
     std::vector<T> tensor;
     std::vector<Value> residual;  // empty: none
     std::vector<Value> momentum;  // empty: none
-    List<Value, Index> own;
-    List<Value, Index> result;
-    std::vector<List<Value, Index>> dropped;
+    testing::List<Value, Index> own;
+    testing::List<Value, Index> result;
+    std::vector<testing::List<Value, Index>> dropped;
     PutBack put_back = PutBack::kOwn;
     Value divisor = 1;
 
@@ -56,7 +55,8 @@ class DeviceCommit : public ::testing::Test {
     }
   };
 
-  static List<Value, Index> random_list(std::size_t d, std::size_t gap, std::mt19937_64& random) {
+  static testing::List<Value, Index> random_list(std::size_t d, std::size_t gap,
+                                                 std::mt19937_64& random) {
     return testing::random_list_below<Value, Index>(d, gap, random);
   }
 
@@ -104,8 +104,8 @@ class DeviceCommit : public ::testing::Test {
       all_dropped += list.size;
     }
     std::vector<Index> cleared(one.own.indices.size());
-    List<Value, Index> returned;
-    List<Value, Index> delivered;
+    testing::List<Value, Index> returned;
+    testing::List<Value, Index> delivered;
     const Edits<Value, Index> edits{cleared.data(), returned.out(all_dropped),
                                     delivered.out(one.result.indices.size())};
     EditCounts counts = make_edits<Value, Index>(one.own.view(), one.result.view(), dropped,

@@ -21,14 +21,13 @@ namespace {
 
 using testing::DeviceMemory;
 using testing::HostExecutor;
-using testing::List;
 
 template <class Param>
 class DeviceMerge : public ::testing::Test {
  protected:
   using Value = typename Param::Value;
   using Index = typename Param::Index;
-  using Entry = List<Value, Index>;
+  using Entry = testing::List<Value, Index>;
 
   static Entry random_list(std::size_t size, unsigned gap, std::mt19937_64& random) {
     // Also where 31 and 32 bits end.

@@ -26,7 +26,6 @@ using testing::DeviceMemory;
 using testing::HostExecutor;
 using testing::InPieces;
 using testing::Kind;
-using testing::List;
 
 template <class Param>
 class DeviceSelect : public ::testing::Test {
@@ -57,7 +56,7 @@ class DeviceSelect : public ::testing::Test {
 
   struct Outcome {
     device::Report report;
-    List<Value, Index> list;
+    testing::List<Value, Index> list;
     device::Route route = device::Route::kNowhere;
   };
 
@@ -83,7 +82,7 @@ class DeviceSelect : public ::testing::Test {
 
   static void expect_as_on_the_cpu(const Case& one, const Outcome& seen) {
     SelectScratch scratch;
-    List<Value, Index> expected;
+    testing::List<Value, Index> expected;
     const std::size_t d = one.gradient.size();
     const Selection selection = select_exact<T, Value, Index>(
         one.gradient.data(), one.residual.empty() ? nullptr : one.residual.data(), d, one.k,
