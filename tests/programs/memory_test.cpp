@@ -179,8 +179,8 @@ TEST(AllreduceOnAGpu, CopiesNothingOfTheTensorsSizeInAStep) {
   }
 }
 
-const Words kShort = {"-m", "cuda", "-b", "1",  "-e", "200000", "-f",
-                      "64", "-n",   "10", "-w", "2",  "--check"};
+const Words kShortRun = {"-m", "cuda", "-b", "1",  "-e", "200000", "-f",
+                         "64", "-n",   "10", "-w", "2",  "--check"};
 
 class ModesOnAGpu : public testing::TestWithParam<const char*> {};
 
@@ -189,7 +189,7 @@ TEST_P(ModesOnAGpu, MoveEveryByteThroughBothLayers) {
   const JsonOutput output;
   Words words = {"--mode",  GetParam(), "--window", "5",
                  "--chunk", "60000",    "--json",   output.path()};
-  words.insert(words.end(), kShort.begin(), kShort.end());
+  words.insert(words.end(), kShortRun.begin(), kShortRun.end());
   const Ran all = run(PINGPONG, 2, words, record.with_gpu());
   const nlohmann::json json = output.read();
   EXPECT_EQ(json["memory"], "cuda");
@@ -204,7 +204,7 @@ TEST_P(ModesOnAGpu, GiveUcxTheDevicesMemoryIfToldTo) {
   const Record record;
   const JsonOutput output;
   Words words = {"--mode", GetParam(), "--window", "5", "--json", output.path()};
-  words.insert(words.end(), kShort.begin(), kShort.end());
+  words.insert(words.end(), kShortRun.begin(), kShortRun.end());
   Program::Variables environment = record.with_gpu();
   environment.emplace_back("GTOPK_DEVICE_POINTERS", "1");
   environment.emplace_back("FAKE_DEVICE_OPEN", "1");  // UCX reads and writes it where it is

@@ -21,7 +21,7 @@ namespace gtopk::programs::allreduce {
 namespace {
 
 /// Where this rank's tensors are, and what is done there.
-std::string described(const Device& device) {
+std::string about(const Device& device) {
   return fmt::format("{}: {}", device.gpu.name(),
                      device.kernels != nullptr
                          ? "selects and commits, where the column place says device"
@@ -41,7 +41,7 @@ std::vector<std::string> provenance(Job& job, const Options& options, const Sett
                       "reference's"
                     : "#wrong: ranks whose tensor is not rank 0's (--check compares elements)"};
   if (device != nullptr) {
-    lines.push_back(described(*device));
+    lines.push_back(about(*device));
   }
   if (options.topology) {
     for (const std::string& one : placements(job)) {
