@@ -49,8 +49,8 @@ struct SelectorRow {
   Select select;
   /// The most entries that it returns; null: k.
   Most most = nullptr;
-  /// Every block of `block` elements has its own k: a density must be given, and nodes that
-  /// re-select by a single k would undo it.
+  /// Every block of `block` elements has its own k, which nodes keep to as well: a density must be
+  /// given.
   bool per_block = false;
   /// The same selection as a device makes it (device/selection.hpp), d >= 1, 1 <= k <= d; nothing
   /// where none does. Null: none ever does.
