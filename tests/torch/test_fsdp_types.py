@@ -251,16 +251,16 @@ def test_on_four_ranks(four: RankSet, check) -> None:
     four.run(check)
 
 
-PARALLEL = (check_tensor_parallelism, check_the_norm_under_tensor_parallelism)
+def test_tensor_parallelism_on_four_ranks(four: RankSet) -> None:
+    four.run(check_tensor_parallelism)
 
 
-@pytest.mark.parametrize("parallel", PARALLEL)
-def test_tensor_parallelism_on_four_ranks(four: RankSet, parallel) -> None:
-    four.run(parallel)
+def test_the_norm_under_tensor_parallelism_on_four_ranks(four: RankSet) -> None:
+    four.run(check_the_norm_under_tensor_parallelism)
 
 
 @pytest.mark.long
 def test_tensor_parallelism_and_shards_on_eight_ranks() -> None:
     with RankSet(8) as ranks:
-        for parallel in PARALLEL:
-            ranks.run(parallel, 2)
+        ranks.run(check_tensor_parallelism, 2)
+        ranks.run(check_the_norm_under_tensor_parallelism, 2)
