@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -74,8 +75,13 @@ struct Device {
         }
       }
       if (chosen == nullptr) {
+        // Whether a task may run changes without a word; whether there is one does not.
         std::unique_lock lock(mutex);
-        changed.wait_for(lock, kPoll);
+        if (std::ranges::all_of(streams, [](const Stream& each) { return each.tasks.empty(); })) {
+          changed.wait(lock);
+        } else {
+          changed.wait_for(lock, kPoll);
+        }
         continue;
       }
       task.run();
