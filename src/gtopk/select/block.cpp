@@ -100,7 +100,7 @@ constexpr std::uint64_t kShortestOnDevice = 64;
 constexpr std::uint64_t kLongestOnDevice = std::uint64_t{1} << 20U;
 
 std::optional<SelectionRule> block_on_device(std::uint64_t d, std::uint64_t k,
-                                       const SparseOptions& options) {
+                                             const SparseOptions& options) {
   if (options.block >= d) {
     return SelectionRule{.k = k, .most = k};
   }

@@ -15,7 +15,7 @@ Selection exact_select(const SelectionInput& input, const List& out, SelectScrat
 }
 
 std::optional<SelectionRule> exact_on_device(std::uint64_t /*d*/, std::uint64_t k,
-                                       const SparseOptions& /*options*/) {
+                                             const SparseOptions& /*options*/) {
   return SelectionRule{.k = k, .most = k};
 }
 

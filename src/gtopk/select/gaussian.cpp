@@ -60,7 +60,7 @@ Selection gaussian_select(const SelectionInput& input, const List& out, SelectSc
 }
 
 std::optional<SelectionRule> gaussian_on_device(std::uint64_t d, std::uint64_t k,
-                                       const SparseOptions& /*options*/) {
+                                                const SparseOptions& /*options*/) {
   return SelectionRule{.kind = SelectionRule::Kind::kNormal,
                        .k = k,
                        .most = four_thirds(d, k),

@@ -83,7 +83,7 @@ Selection sampled_select(const SelectionInput& input, const List& out, SelectScr
 }
 
 std::optional<SelectionRule> sampled_on_device(std::uint64_t d, std::uint64_t k,
-                                       const SparseOptions& /*options*/) {
+                                               const SparseOptions& /*options*/) {
   const std::uint64_t stride = stride_of(k);
   if (stride <= 1) {
     return SelectionRule{.k = k, .most = k};

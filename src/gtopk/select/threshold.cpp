@@ -68,7 +68,7 @@ Selection threshold_select(const SelectionInput& input, const List& out, SelectS
 
 /// Of a step that has no state; one with it has its own on the CPU.
 std::optional<SelectionRule> threshold_on_device(std::uint64_t /*d*/, std::uint64_t k,
-                                       const SparseOptions& options) {
+                                                 const SparseOptions& options) {
   return options.state == nullptr ? std::optional(SelectionRule{.k = k, .most = k}) : std::nullopt;
 }
 
