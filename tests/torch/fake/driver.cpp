@@ -49,7 +49,7 @@ struct Recorder {
       file << call << '\n';
     }
   }
-} const recorder;
+} const kRecorder;
 
 /// Copies when the stream comes to it; both addresses are as the device knows them.
 int copy(const char* name, void* to, const void* from, std::size_t bytes, void* on) {
