@@ -73,6 +73,16 @@ Merged keep_of_blocks(Entries<Value, Index> entries, const Blocks& blocks,
   return {.kept = division.kept, .dropped = division.dropped, .finite = true};
 }
 
+/// a + b, in the scratch.
+template <class Value, class Index>
+Entries<Value, Index> sum_of(Entries<Value, Index> a, Entries<Value, Index> b,
+                             MergeScratch& scratch) {
+  const std::size_t room = a.size + b.size;
+  auto* indices = scratch.indices.room<Index>(room);
+  auto* values = scratch.values.room<Value>(room);
+  return {indices, values, add_lists(a, b, EntriesOut<Value, Index>{indices, values})};
+}
+
 }  // namespace
 
 template <class Value, class Index>
@@ -80,20 +90,16 @@ Merged merge(Entries<Value, Index> a, Entries<Value, Index> b, std::size_t k,
              EntriesOut<Value, Index> kept, EntriesOut<Value, Index>* dropped,
              MergeScratch& scratch) {
   const KeepDenormals guard;
-  const std::size_t room = a.size + b.size;
-  auto* indices = scratch.indices.room<Index>(room);
-  auto* values = scratch.values.room<Value>(room);
-  auto* keys = scratch.keys.room<Key<Value>>(room);
-  const std::size_t size = add_lists(a, b, EntriesOut<Value, Index>{indices, values});
-  const KeyScan scan = scan_keys(values, size, keys);
+  const Entries<Value, Index> sum = sum_of(a, b, scratch);
+  auto* keys = scratch.keys.room<Key<Value>>(a.size + b.size);  // grows with the lists alone
+  const KeyScan scan = scan_keys(sum.values, sum.size, keys);
   if (!scan.finite) {
     return {.kept = 0, .dropped = 0, .finite = false};
   }
-  const Cut<Value> cut = find_cut(values, size, k, scan.non_zeros, keys);
+  const Cut<Value> cut = find_cut(sum.values, sum.size, k, scan.non_zeros, keys);
   Division division{.keeps = cut.keeps, .drops = scan.non_zeros - cut.keeps};
-  const Entries<Value, Index> sum{indices, values, size};
   divide(sum, cut.equals_end, cut.key, kept, dropped, division);
-  divide(sum, size, cut.key + 1, kept, dropped, division);
+  divide(sum, sum.size, cut.key + 1, kept, dropped, division);
   return {.kept = division.kept, .dropped = division.dropped, .finite = true};
 }
 
@@ -102,12 +108,9 @@ Merged merge(Entries<Value, Index> a, Entries<Value, Index> b, const Blocks& blo
              EntriesOut<Value, Index> kept, EntriesOut<Value, Index>* dropped,
              MergeScratch& scratch) {
   const KeepDenormals guard;
-  const std::size_t room = a.size + b.size;
-  auto* indices = scratch.indices.room<Index>(room);
-  auto* values = scratch.values.room<Value>(room);
-  auto* keys = scratch.keys.room<Key<Value>>(room);
-  const std::size_t size = add_lists(a, b, EntriesOut<Value, Index>{indices, values});
-  return keep_of_blocks<Value, Index>({indices, values, size}, blocks, kept, dropped, keys);
+  const Entries<Value, Index> sum = sum_of(a, b, scratch);
+  auto* keys = scratch.keys.room<Key<Value>>(a.size + b.size);  // grows with the lists alone
+  return keep_of_blocks(sum, blocks, kept, dropped, keys);
 }
 
 template <class Value, class Index>
