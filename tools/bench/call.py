@@ -1,8 +1,9 @@
 """Benchmark: calls as torch makes them.
 
-The whole sparse all-reduce: select, exchange and write back; several algorithms take turns if
---algorithm is given more than once. With --small, all_reduce of 8 bytes: five runs paired with
-gloo, and where each microsecond goes.
+The whole sparse all-reduce: select, exchange and write back; several algorithms and wires take
+turns if --algorithm is given more than once, and with --sockets so does the same walk of raw lists
+over plain sockets. With --small, all_reduce of 8 bytes: five runs paired with gloo, and where each
+microsecond goes.
 
 Runs on every rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set; `tools/bench/run call`
 starts it in a network lab or on loopback. Rank 0 prints the rows.
@@ -17,6 +18,7 @@ import time
 
 import torch
 import torch.distributed as dist
+import wire
 
 import gtopk
 
@@ -93,12 +95,116 @@ def measure_small(calls: int, runs: int) -> None:
             print(f"{part:>14} {by_work[part]:8.1f} {by_future[part]:8.1f}")
 
 
+class Sparse:
+    """One way to do the whole sparse all-reduce: select, exchange and write back."""
+
+    def __init__(self, way: str, gradient: torch.Tensor, k: int) -> None:
+        """way: the names of an algorithm and a wire, a colon between them."""
+        self.name = way
+        self.algorithm, self.wire = way.split(":")
+        self.gradient = gradient
+        self.tensor = torch.empty_like(gradient)
+        self.residual = torch.zeros_like(gradient)
+        self.k = k
+
+    def prepare(self) -> None:
+        """Makes the tensor of the next call."""
+        self.tensor.copy_(self.gradient)
+
+    def run(self) -> None:
+        """Calls."""
+        gtopk.sparse_all_reduce(
+            self.tensor,
+            k=self.k,
+            residual=self.residual,
+            algorithm=self.algorithm,
+            wire=self.wire,
+        )
+
+
+class Sockets:
+    """The same walk of raw lists over plain sockets, without selecting and merging (wire.py)."""
+
+    name = "plain sockets, raw"
+
+    def __init__(self, k: int) -> None:
+        """k: pairs of 8 bytes in a list."""
+        ranks = dist.get_world_size()
+        rounds = ranks.bit_length() - 1
+        if ranks != 1 << rounds:
+            raise SystemExit(f"call: --sockets with {ranks} ranks: expected a power of two")
+        self.partners = wire.connect_partners(dist.get_rank(), rounds)
+        self.data = memoryview(bytes(8 * k + 1))
+        self.room = memoryview(bytearray(8 * k + 1))
+
+    def prepare(self) -> None:
+        """Does nothing."""
+
+    def run(self) -> None:
+        """Exchanges a list with the partner of each round."""
+        for connection in self.partners:
+            wire.exchange(connection, self.data, self.room, acknowledge=True)
+
+
+def measure_sparse(arguments: argparse.Namespace) -> None:
+    """Prints the times of each way: of a call, the slowest rank's."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    generator = torch.Generator().manual_seed(1 + rank)
+    gradient = torch.randn(arguments.elements, generator=generator)
+    names = [way if ":" in way else f"{way}:lossless" for way in arguments.algorithm or ["gtopk"]]
+    ways: list[Sparse | Sockets] = [Sparse(name, gradient, arguments.k) for name in names]
+    if arguments.sockets:
+        ways.append(Sockets(arguments.k))
+    warm_up, calls = 5, arguments.calls or 50  # the first connect
+    # Of each call and way: seconds, and the processor's time of the whole process.
+    taken = torch.zeros(2, calls, len(ways), dtype=torch.float64)
+    for call in range(-warm_up, calls):
+        for column, way in enumerate(ways):
+            way.prepare()
+            dist.barrier()
+            time.sleep(arguments.gap)
+            cpu, start = time.process_time(), time.perf_counter()
+            way.run()
+            if call >= 0:
+                taken[0, call, column] = time.perf_counter() - start
+                taken[1, call, column] = time.process_time() - cpu
+    cpu_seconds = taken[1].clone()
+    dist.all_reduce(taken[0], op=dist.ReduceOp.MAX)
+    dist.all_reduce(cpu_seconds)
+    if rank != 0:
+        return
+    milliseconds = taken[0] * 1e3
+    print(
+        f"# sparse_all_reduce, {ranks} ranks, d {arguments.elements}, k {arguments.k}, {calls} ",
+        end="",
+    )
+    print(f"calls each in turn, {arguments.gap * 1e3:g} ms before each; the slowest rank's time")
+    print(f"# cpu: the mean of a rank; load {os.getloadavg()[0]:.1f}")
+    over = ", over the last" if arguments.sockets else ""
+    print(f"{'min(ms)':>9} {'p50(ms)':>9} {'max(ms)':>9} {'cpu(ms)':>9}  way{over}")
+    for column, way in enumerate(ways):
+        column_of = milliseconds[:, column]
+        cpu_of = cpu_seconds[:, column].mean().item() / ranks * 1e3
+        row = (column_of.min(), column_of.median(), column_of.max(), cpu_of)
+        line = " ".join(f"{float(value):9.2f}" for value in row) + f"  {way.name}"
+        if arguments.sockets:
+            ratios = milliseconds[:, column] / milliseconds[:, -1]
+            line += f", {ratios.median():.2f}"
+        print(line)
+
+
 def main() -> None:
     """Measures call by call and reports on rank 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--elements", type=int, default=500_000)
     parser.add_argument("-k", type=int, default=25_557)
-    parser.add_argument("--algorithm", action="append", help="gtopk; repeat it to compare")
+    parser.add_argument(
+        "--algorithm",
+        action="append",
+        help="gtopk, or with a wire gtopk:bf16 (default lossless); repeat it to compare",
+    )
+    parser.add_argument("--sockets", action="store_true", help="compare with plain sockets")
+    parser.add_argument("--gap", type=float, default=0.02, help="seconds before each call")
     parser.add_argument("-n", "--calls", type=int, help="50, of --small 2,000 a run")
     parser.add_argument("--small", action="store_true", help="all_reduce of 8 bytes, beside gloo")
     parser.add_argument("--runs", type=int, default=5, help="paired runs of --small")
@@ -108,32 +214,8 @@ def main() -> None:
     if arguments.small:
         measure_small(arguments.calls or 2000, arguments.runs)
     else:
-        algorithms = arguments.algorithm or ["gtopk"]
-        measure_sparse(arguments.elements, arguments.k, arguments.calls or 50, algorithms)
+        measure_sparse(arguments)
     dist.destroy_process_group()
-
-
-def measure_sparse(elements: int, k: int, calls: int, algorithms: list[str]) -> None:
-    """Prints the times of the sparse all-reduce."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    generator = torch.Generator().manual_seed(1 + rank)
-    gradient = torch.randn(elements, generator=generator)
-    residuals = {each: torch.zeros(elements) for each in algorithms}
-    seconds: dict[str, list[float]] = {each: [] for each in algorithms}
-    for call in range(calls + 5):
-        for algorithm in algorithms:
-            tensor = gradient.clone()
-            dist.barrier()
-            start = time.perf_counter()
-            gtopk.sparse_all_reduce(tensor, k=k, residual=residuals[algorithm], algorithm=algorithm)
-            if call >= 5:  # the first connect
-                seconds[algorithm].append(time.perf_counter() - start)
-    if rank == 0:
-        print(f"# sparse_all_reduce, {ranks} ranks, d {elements}, k {k}, {calls} calls each")
-        print(f"{'min(ms)':>9} {'p50(ms)':>9} {'max(ms)':>9}  algorithm")
-        for algorithm, taken in seconds.items():
-            row = (min(taken), statistics.median(taken), max(taken))
-            print(" ".join(f"{value * 1e3:9.2f}" for value in row), f" {algorithm}")
 
 
 if __name__ == "__main__":

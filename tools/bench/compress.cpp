@@ -1,11 +1,14 @@
 // Benchmark (a): the whole compress step of one rank (select, exactly unless --select says
-// otherwise, compact, commit) on one thread, against memcpy of the same d floats in the same run;
-// and the merge of two selections. Prints `#` lines of provenance and one aligned row per phase;
-// --json FILE adds the raw samples.
+// otherwise, compact, commit) on one thread, in turn with a memcpy of the same d floats and with
+// the least that any such step does to memory: one sweep that reads both arrays, and one that
+// writes both. Also the merge of two selections, with re-selection, in turn with std::merge of
+// their pairs. Prints `#` lines of provenance and one aligned row per phase; --json FILE adds the
+// raw samples.
 #include <hwy/highway.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -16,6 +19,7 @@
 #include <random>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "gtopk/types.hpp"
@@ -109,6 +113,28 @@ List other_selection(std::size_t d, std::size_t k, std::mt19937_64& random) {
   return list;
 }
 
+using Pairs = std::vector<std::pair<std::uint32_t, float>>;
+
+Pairs pairs_of(const List& list) {
+  Pairs pairs(list.size);
+  for (std::size_t i = 0; i < list.size; ++i) {
+    pairs[i] = {list.indices[i], list.values[i]};
+  }
+  return pairs;
+}
+
+/// Reads both arrays once, with the one addition that every selection makes.
+std::uint32_t read_both(const float* left, const float* right, std::size_t d) {
+  std::uint32_t bits = 0;
+  for (std::size_t i = 0; i < d; ++i) {
+    bits |= std::bit_cast<std::uint32_t>(left[i] + right[i]);
+  }
+  return bits;
+}
+
+/// The phases in the order in which they are printed.
+enum Row : std::uint8_t { kMemcpy, kSweeps, kSelect, kCommit, kStep, kStdMerge, kMerge };
+
 std::string first_line_after(const char* path, std::string_view key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -129,6 +155,10 @@ struct Results {
   std::size_t k = 0;
   std::size_t selected = 0;  ///< in the last iteration
   std::vector<Phase> phases;
+
+  [[nodiscard]] double over(Row row, Row base) const {
+    return phases[row].quantile(0.5) / phases[base].quantile(0.5);
+  }
 };
 
 Results measure(const Options& options) {
@@ -144,6 +174,7 @@ Results measure(const Options& options) {
   const Floats tensor(d);
   const Floats residual(d);
   const Floats copy(d);
+  const Floats second_copy(d);
   std::generate_n(gradient.get(), d, [&] { return normal(random); });
   std::generate_n(residual.get(), d, [&] { return normal(random); });
 
@@ -157,18 +188,31 @@ Results measure(const Options& options) {
   gtopk::SelectorState state;
   gtopk::sparse::SelectScratch select_scratch;
   gtopk::sparse::MergeScratch merge_scratch;
-  Results results{
-      .k = k,
-      .phases = {{"memcpy", {}}, {"select", {}}, {"commit", {}}, {"step", {}}, {"merge", {}}}};
-  const auto take = [&](std::size_t phase, int iteration, double sample) {
+  Results results{.k = k,
+                  .phases = {{"memcpy", {}},
+                             {"sweeps", {}},
+                             {"select", {}},
+                             {"commit", {}},
+                             {"step", {}},
+                             {"std::merge", {}},
+                             {"merge", {}}}};
+  const auto take = [&](Row row, int iteration, double sample) {
     if (iteration >= 0) {
-      results.phases[phase].samples.push_back(sample);
+      results.phases[row].samples.push_back(sample);
     }
   };
+  const Pairs other_pairs = pairs_of(other);
+  Pairs union_pairs(2 * own.indices.size() + other_pairs.size());
+  volatile std::uint32_t seen = 0;
   for (int iteration = -options.warm_up; iteration < options.iterations; ++iteration) {
     std::memcpy(tensor.get(), gradient.get(), d * sizeof(float));  // part of backward: not timed
-    take(0, iteration,
+    take(kMemcpy, iteration,
          milliseconds([&] { std::memcpy(copy.get(), gradient.get(), d * sizeof(float)); }));
+    take(kSweeps, iteration, milliseconds([&] {
+           seen = read_both(tensor.get(), residual.get(), d);
+           std::fill_n(copy.get(), d, 0.0F);
+           std::fill_n(second_copy.get(), d, 0.0F);
+         }));
 
     const double select = milliseconds([&] {
       const auto selection = selector.select({.tensor = tensor.get(),
@@ -185,6 +229,12 @@ Results measure(const Options& options) {
       state = selection.next;
     });
     results.selected = own.size;
+    const Pairs own_pairs = pairs_of(own);
+    take(kStdMerge, iteration, milliseconds([&] {
+           std::merge(own_pairs.begin(), own_pairs.end(), other_pairs.begin(), other_pairs.end(),
+                      union_pairs.begin(),
+                      [](const auto& left, const auto& right) { return left.first < right.first; });
+         }));
     auto dropped_out = dropped.out();
     const double merge = milliseconds([&] {
       const auto merged = gtopk::sparse::merge(own.view(), other.view(), k, result.out(),
@@ -198,10 +248,10 @@ Results measure(const Options& options) {
                                                          own.view(), result.view(), &dropped_view,
                                                          1, gtopk::PutBack::kOwn, 2.0F);
     });
-    take(1, iteration, select);
-    take(2, iteration, commit);
-    take(3, iteration, select + commit);
-    take(4, iteration, merge);
+    take(kSelect, iteration, select);
+    take(kCommit, iteration, commit);
+    take(kStep, iteration, select + commit);
+    take(kMerge, iteration, merge);
   }
   return results;
 }
@@ -217,15 +267,19 @@ void print(const Options& options, const Results& results) {
   std::printf("# d %zu, k %zu, selected at last %zu, density %g, seed %llu, warm-up %d left out\n",
               options.d, results.k, results.selected, options.density,
               static_cast<unsigned long long>(options.seed), options.warm_up);
-  std::printf("# memcpy: d floats, in turn with the step; ratio: median over memcpy's median\n");
-  std::printf("%-8s %6s %10s %10s %10s %10s %8s\n", "phase", "iters", "min(ms)", "p50(ms)",
+  std::printf(
+      "# memcpy: d floats; sweeps: one reads both arrays, one writes both; in turn with the "
+      "step\n# ratio: median over memcpy's median\n");
+  std::printf("%-10s %6s %10s %10s %10s %10s %8s\n", "phase", "iters", "min(ms)", "p50(ms)",
               "p99(ms)", "max(ms)", "ratio");
-  const double reference = results.phases.front().quantile(0.5);
+  const double reference = results.phases[kMemcpy].quantile(0.5);
   for (const Phase& phase : results.phases) {
-    std::printf("%-8s %6zu %10.3f %10.3f %10.3f %10.3f %8.3f\n", phase.name.c_str(),
+    std::printf("%-10s %6zu %10.3f %10.3f %10.3f %10.3f %8.3f\n", phase.name.c_str(),
                 phase.samples.size(), phase.quantile(0), phase.quantile(0.5), phase.quantile(0.99),
                 phase.quantile(1), phase.quantile(0.5) / reference);
   }
+  std::printf("# step over sweeps %.2f, merge over std::merge %.2f\n", results.over(kStep, kSweeps),
+              results.over(kMerge, kStdMerge));
 }
 
 void write_json(const Options& options, const Results& results) {
@@ -241,8 +295,9 @@ void write_json(const Options& options, const Results& results) {
   for (const Phase& phase : results.phases) {
     document["samples"][phase.name] = phase.samples;
   }
-  const double step = results.phases[3].quantile(0.5);
-  document["step_over_memcpy"] = step / results.phases[0].quantile(0.5);
+  document["step_over_memcpy"] = results.over(kStep, kMemcpy);
+  document["step_over_sweeps"] = results.over(kStep, kSweeps);
+  document["merge_over_std_merge"] = results.over(kMerge, kStdMerge);
   std::ofstream(options.json) << document.dump(1) << '\n';
 }
 
