@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <limits>
 
@@ -34,36 +35,63 @@ class Tail {
     }
     return {entries_.indices + left_, entries_.values + left_, end - left_};
   }
+  [[nodiscard]] bool empty() const { return left_ == 0; }
+  /// The largest index left.
+  [[nodiscard]] std::size_t last() const { return entries_.indices[left_ - 1]; }
 
  private:
   Entries<Value, Index> entries_;
   std::size_t left_ = 0;
 };
 
-/// Calls visit(position in a) for each entry of `a` whose index is in `b`.
-template <class Value, class Index, class Visit>
-void for_each_shared(Entries<Value, Index> a, Entries<Value, Index> b, Visit visit) {
-  std::size_t j = 0;
-  for (std::size_t i = 0; i < a.size; ++i) {
-    while (j < b.size && b.indices[j] < a.indices[i]) {
-      ++j;
-    }
-    if (j == b.size) {
-      return;
-    }
-    if (b.indices[j] == a.indices[i]) {
-      visit(i);
+/// Which elements of a stretch the result names, a bit each: lists of two ranks interleave at
+/// random, and a branch for each entry would be mispredicted.
+class Marks {
+ public:
+  template <class Value, class Index>
+  void set(Entries<Value, Index> result) {
+    for (std::size_t i = 0; i < result.size; ++i) {
+      word_of(result.indices[i]) |= std::uint64_t{1} << result.indices[i] % 64;
     }
   }
+  template <class Value, class Index>
+  void clear(Entries<Value, Index> result) {
+    for (std::size_t i = 0; i < result.size; ++i) {
+      word_of(result.indices[i]) = 0;
+    }
+  }
+  /// 1 or 0.
+  template <class Index>
+  [[nodiscard]] std::uint64_t has(Index index) const {
+    return words_[index % kStretch / 64] >> index % 64 & 1U;
+  }
+
+ private:
+  template <class Index>
+  [[nodiscard]] std::uint64_t& word_of(Index index) {
+    return words_[index % kStretch / 64];
+  }
+
+  std::array<std::uint64_t, kStretch / 64> words_{};
+};
+
+/// `after` where `wanted` is 1, `before` where it is 0. Without a branch.
+template <class Value>
+[[nodiscard]] Value chosen(std::uint64_t wanted, Value after, Value before) {
+  const Key<Value> mask = Key<Value>{0} - static_cast<Key<Value>>(wanted);
+  return std::bit_cast<Value>((std::bit_cast<Key<Value>>(after) & mask) |
+                              (std::bit_cast<Key<Value>>(before) & ~mask));
 }
 
-/// `kept` is the residual or the momentum.
+/// `kept` is the residual or the momentum; all entries lie in the marks' stretch.
 template <class Value, class Index>
-void clear_sent(Value* kept, Entries<Value, Index> own, Entries<Value, Index> result,
-                PutBack put_back) {
+void clear_sent(Value* kept, Entries<Value, Index> own, const Marks& result, PutBack put_back) {
   switch (put_back) {
     case PutBack::kOwn:
-      for_each_shared(own, result, [&](std::size_t i) { kept[own.indices[i]] = 0; });
+      for (std::size_t i = 0; i < own.size; ++i) {
+        Value& here = kept[own.indices[i]];
+        here = chosen(result.has(own.indices[i]), Value{0}, here);
+      }
       return;
     case PutBack::kMerged:
       for (std::size_t i = 0; i < own.size; ++i) {
@@ -74,18 +102,36 @@ void clear_sent(Value* kept, Entries<Value, Index> own, Entries<Value, Index> re
 }
 
 template <class Value, class Index>
-void return_dropped(Value* residual, Entries<Value, Index> dropped, Entries<Value, Index> result,
+void return_dropped(Value* residual, Entries<Value, Index> dropped, const Marks& result,
                     PutBack put_back) {
-  const auto add = [&](std::size_t i) { residual[dropped.indices[i]] += dropped.values[i]; };
   switch (put_back) {
     case PutBack::kOwn:
-      for_each_shared(dropped, result, add);
+      for (std::size_t i = 0; i < dropped.size; ++i) {
+        Value& here = residual[dropped.indices[i]];
+        here = chosen(result.has(dropped.indices[i]), here + dropped.values[i], here);
+      }
       return;
     case PutBack::kMerged:
       for (std::size_t i = 0; i < dropped.size; ++i) {
-        add(i);
+        residual[dropped.indices[i]] += dropped.values[i];
       }
       return;
+  }
+}
+
+/// Calls visit(entries of a list, the result's marks) stretch by stretch.
+template <class Value, class Index, class Visit>
+void for_each_stretch(Entries<Value, Index> list, Entries<Value, Index> result, Visit visit) {
+  Marks marks;
+  Tail<Value, Index> tail(list);
+  Tail<Value, Index> result_tail(result);
+  while (!tail.empty()) {
+    const std::size_t begin = tail.last() / kStretch * kStretch;
+    static_cast<void>(result_tail.take_from(begin + kStretch));
+    const auto result_here = result_tail.take_from(begin);
+    marks.set(result_here);
+    visit(tail.take_from(begin), marks);
+    marks.clear(result_here);
   }
 }
 
@@ -143,6 +189,7 @@ void commit(Segments<T> tensor, Value* residual, std::size_t d, Entries<Value, I
   }
   Tail<Value, Index> own_tail(own);
   Tail<Value, Index> result_tail(result);
+  Marks marks;
   SegmentCursor<T> cursor(tensor);
   for (std::size_t end = d; end > 0;) {
     cursor.go_to(end - 1);
@@ -150,22 +197,28 @@ void commit(Segments<T> tensor, Value* residual, std::size_t d, Entries<Value, I
     T* const tensor_here = cursor.at(begin);
     absorb_stretch(tensor_here, residual + begin, end - begin);
     const auto result_here = result_tail.take_from(begin);
-    clear_sent(residual, own_tail.take_from(begin), result_here, put_back);
+    marks.set(result_here);
+    clear_sent(residual, own_tail.take_from(begin), marks, put_back);
     for (std::size_t list = 0; list < swept; ++list) {
-      return_dropped(residual, dropped_tails[list].take_from(begin), result_here, put_back);
+      return_dropped(residual, dropped_tails[list].take_from(begin), marks, put_back);
     }
+    marks.clear(result_here);
     deliver(tensor_here, begin, result_here, divisor);
     end = begin;
   }
   for (std::size_t list = swept; list < dropped_lists; ++list) {
-    return_dropped(residual, dropped[list], result, put_back);
+    for_each_stretch(dropped[list], result, [&](Entries<Value, Index> here, const Marks& named) {
+      return_dropped(residual, here, named, put_back);
+    });
   }
 }
 
 template <class Value, class Index>
 void mask(Value* momentum, Entries<Value, Index> own, Entries<Value, Index> result,
           PutBack put_back) {
-  clear_sent(momentum, own, result, put_back);
+  for_each_stretch(own, result, [&](Entries<Value, Index> here, const Marks& named) {
+    clear_sent(momentum, here, named, put_back);
+  });
 }
 
 template <class T>

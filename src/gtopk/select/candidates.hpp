@@ -112,16 +112,25 @@ class Candidates {
     auto* keys = keys_.room<Key<Value>>(room_);
     std::transform(values_, values_ + size_, keys, magnitude_key<Value>);
     const auto [kth, larger, equal] = kth_largest(keys, size_, k);
-    std::size_t equals_left = std::min(k - larger, equal);
-    std::size_t kept = 0;
-    for (std::size_t i = 0; i < size_; ++i) {
-      const Key<Value> key = magnitude_key(values_[i]);
-      const bool equal_first = key == kth && equals_left > 0;
-      indices_[kept] = indices_[i];
-      values_[kept] = values_[i];
-      kept += key > kth || equal_first ? 1U : 0U;
-      equals_left -= equal_first ? 1U : 0U;
+    // Of the entries with the k-th key, the first ones stay: those before `equals_end`.
+    std::size_t equals_end = size_;
+    if (larger + equal > k) {
+      equals_end = 0;
+      for (std::size_t left = k - larger; left > 0; ++equals_end) {
+        left -= magnitude_key(values_[equals_end]) == kth ? 1U : 0U;
+      }
     }
+    std::size_t kept = 0;
+    const auto keep = [&](std::size_t begin, std::size_t end, Key<Value> least) {
+      for (std::size_t i = begin; i < end; ++i) {
+        const Key<Value> key = magnitude_key(values_[i]);
+        indices_[kept] = indices_[i];
+        values_[kept] = values_[i];
+        kept += key >= least ? 1U : 0U;
+      }
+    };
+    keep(0, equals_end, kth);
+    keep(equals_end, size_, kth + 1);
     size_ = kept;
     return kth;
   }

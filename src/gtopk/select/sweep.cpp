@@ -96,7 +96,9 @@ class Sweep {
 
   HWY_INLINE void keep(Vector acc, Mask mask, std::size_t at) {
     const std::size_t bits = bits_of(kBits, mask);
-    const auto offsets = hn::Iota(kOffsets, static_cast<Key<Value>>(at));
+    // Iota of a variable goes lane by lane through memory, four times as slow as all the rest.
+    const auto offsets =
+        hn::Add(hn::Iota(kOffsets, 0), hn::Set(kOffsets, static_cast<Key<Value>>(at)));
     store_packed(kValues, acc, bits, found_.values + size_);
     store_packed(kOffsets, offsets, bits, found_.offsets + size_);
     size_ += hwy::PopCount(bits);

@@ -140,16 +140,24 @@ Bracket<KeyType> bracket_from_sample(const KeyType* keys, std::size_t size, std:
   for (std::size_t i = 0; i < kSample; ++i) {
     sample[i] = keys[i * (size / kSample)];
   }
-  std::sort(sample.begin(), sample.end(), std::greater<>());
   const double share = static_cast<double>(k) / static_cast<double>(size);
   const double middle = share * kSample;
   const double reach = 2 * std::sqrt(kSample * share * (1 - share)) + 1;
   const auto high = static_cast<std::ptrdiff_t>(std::floor(middle - reach));
   const auto low = static_cast<std::ptrdiff_t>(std::ceil(middle + reach));
   // Past an end of the sample the bracket is open on that side.
-  constexpr KeyType kAll = ~KeyType{0} >> 1U;
-  return {.low = low >= static_cast<std::ptrdiff_t>(kSample) ? 0 : sample[low],
-          .high = high < 0 ? kAll : sample[high]};
+  Bracket<KeyType> bracket{.low = 0, .high = ~KeyType{0} >> 1U};
+  auto from = sample.begin();
+  if (high >= 0) {
+    std::nth_element(from, from + high, sample.end(), std::greater<>());
+    from += high;
+    bracket.high = *from;
+  }
+  if (low < static_cast<std::ptrdiff_t>(kSample)) {
+    std::nth_element(from, sample.begin() + low, sample.end(), std::greater<>());
+    bracket.low = sample[low];
+  }
+  return bracket;
 }
 
 }  // namespace

@@ -220,7 +220,7 @@ void decode(std::span<const std::byte> code, Index* indices, std::size_t count, 
   }
 
   Ones ones(streams.subspan(bytes_of(low_bits)));
-  std::uint64_t next = 0;  // the lowest index that may come next
+  std::uint64_t left = d;  // indices that may still come: the next one is at least d - left
   std::uint64_t at = 0;    // position in the low bits
   std::uint64_t zeros = 0;
   for (std::size_t block = 0; block < blocks; ++block) {
@@ -228,26 +228,29 @@ void decode(std::span<const std::byte> code, Index* indices, std::size_t count, 
     const std::uint64_t mask = low_mask(bits);
     const std::size_t begin = block * kBlock;
     const std::size_t end = std::min(begin + kBlock, count);
-    const std::uint64_t block_begin = next;
-    const bool near =
-        bits <= kWordBits - 8 && (at + (end - begin) * bits) / 8 + kWord <= streams.size();
-    for (std::size_t i = begin; i < end; ++i) {
-      if (!ones.next(zeros)) {
-        damaged("too few indices");
+    const std::uint64_t block_left = left;
+    const auto decode_block = [&](auto take_low) {
+      for (std::size_t i = begin; i < end; ++i, at += bits) {
+        if (!ones.next(zeros)) {
+          damaged("too few indices");
+        }
+        if (zeros > left >> bits) {  // the shift below would lose bits
+          damaged("an index beyond the end");
+        }
+        const std::uint64_t gap = (zeros << bits) | take_low(streams, at, mask);
+        if (gap >= left) {
+          damaged("an index beyond the end");
+        }
+        indices[i] = static_cast<Index>(d - left + gap);
+        left -= gap + 1;
       }
-      if (next >= d || zeros > (d - 1 - next) >> bits) {
-        damaged("an index beyond the end");
-      }
-      const std::uint64_t gap =
-          (zeros << bits) | (near ? take_near(streams, at, mask) : take(streams, at, mask));
-      at += bits;
-      if (gap > d - 1 - next) {
-        damaged("an index beyond the end");
-      }
-      indices[i] = static_cast<Index>(next + gap);
-      next += gap + 1;
+    };
+    if (bits <= kWordBits - 8 && (at + (end - begin) * bits) / 8 + kWord <= streams.size()) {
+      decode_block([](auto... where) { return take_near(where...); });
+    } else {
+      decode_block([](auto... where) { return take(where...); });
     }
-    if (bits != parameter(next - block_begin, end - begin)) {
+    if (bits != parameter(block_left - left, end - begin)) {
       damaged("another number of low bits than the encoder chooses");
     }
   }
