@@ -133,7 +133,17 @@ std::uint32_t read_both(const float* left, const float* right, std::size_t d) {
 }
 
 /// The phases in the order in which they are printed.
-enum Row : std::uint8_t { kMemcpy, kSweeps, kSelect, kCommit, kStep, kStdMerge, kMerge };
+enum Row : std::uint8_t {
+  kMemcpy,
+  kRead,
+  kWrite,
+  kSweeps,
+  kSelect,
+  kCommit,
+  kStep,
+  kStdMerge,
+  kMerge
+};
 
 std::string first_line_after(const char* path, std::string_view key) {
   std::ifstream file(path);
@@ -190,6 +200,8 @@ Results measure(const Options& options) {
   gtopk::sparse::MergeScratch merge_scratch;
   Results results{.k = k,
                   .phases = {{"memcpy", {}},
+                             {"read", {}},
+                             {"write", {}},
                              {"sweeps", {}},
                              {"select", {}},
                              {"commit", {}},
@@ -208,11 +220,14 @@ Results measure(const Options& options) {
     std::memcpy(tensor.get(), gradient.get(), d * sizeof(float));  // part of backward: not timed
     take(kMemcpy, iteration,
          milliseconds([&] { std::memcpy(copy.get(), gradient.get(), d * sizeof(float)); }));
-    take(kSweeps, iteration, milliseconds([&] {
-           seen = read_both(tensor.get(), residual.get(), d);
-           std::fill_n(copy.get(), d, 0.0F);
-           std::fill_n(second_copy.get(), d, 0.0F);
-         }));
+    const double read = milliseconds([&] { seen = read_both(tensor.get(), residual.get(), d); });
+    const double write = milliseconds([&] {
+      std::fill_n(copy.get(), d, 0.0F);
+      std::fill_n(second_copy.get(), d, 0.0F);
+    });
+    take(kRead, iteration, read);
+    take(kWrite, iteration, write);
+    take(kSweeps, iteration, read + write);
 
     const double select = milliseconds([&] {
       const auto selection = selector.select({.tensor = tensor.get(),
