@@ -100,6 +100,8 @@ struct CooSum {
 /// Messages from rank to rank of at most so many bytes are copied on their way: from and to the
 /// host's memory.
 inline constexpr std::size_t kShortMessage = 8160;
+/// The same of broadcasts, which then take half the steps.
+inline constexpr std::size_t kShortBroadcast = 16384;
 
 /// Point-to-point messages, matched by (sender, tag) in call order. The receive fails if the
 /// message does not have the size of `data`; types are not compared.

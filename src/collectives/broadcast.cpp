@@ -33,7 +33,7 @@ using engine::Message;
 using engine::Task;
 
 /// Whether so many bytes are copied into the headers' messages.
-constexpr bool go_with_headers(std::size_t bytes) { return bytes != 0 && bytes <= kShortMessage; }
+constexpr bool go_with_headers(std::size_t bytes) { return bytes != 0 && bytes <= kShortBroadcast; }
 
 /// Messages are a header, and behind it the root's data where its sender has them.
 class RootsData {
@@ -220,7 +220,7 @@ Collective broadcast(Buffer data, std::uint32_t root) {
   collective.body = [=](GroupView& group) { return broadcast_from(group, root, bytes); };
   if (go_with_headers(bytes.size())) {
     collectives::take_host_only(collective, bytes.memory(),
-                                "copies broadcasts of at most 8160 bytes");
+                                "copies broadcasts of at most 16384 bytes");
   }
   collectives::take_moved(collective, bytes.memory());
   return collective;

@@ -114,8 +114,9 @@ void GtopkBackend::keep_order(Call& call) {
   }
 }
 
-Way GtopkBackend::way_of(const at::Tensor& tensor, std::optional<int64_t> other) {
-  if (tensor.device().is_cpu() || tensor.nbytes() <= kShortMessage || !lies_in_order(tensor)) {
+Way GtopkBackend::way_of(const at::Tensor& tensor, std::optional<int64_t> other,
+                         std::size_t copied) {
+  if (tensor.device().is_cpu() || tensor.nbytes() <= copied || !lies_in_order(tensor)) {
     return Way::kStaged;
   }
   const auto member = membership();
@@ -150,7 +151,7 @@ WorkPointer GtopkBackend::broadcast(std::vector<at::Tensor>& tensors,
                                     const c10d::BroadcastOptions& opts) {
   const ClosesOnError closing(window_);
   const at::Tensor& tensor = only(tensors, "broadcast");
-  const Way way = way_of(tensor);
+  const Way way = way_of(tensor, std::nullopt, kShortBroadcast);
   const bool reads = rank_ == opts.rootRank && way == Way::kStaged;
   const Contiguous at = reads ? writable(tensor, "broadcast") : room(tensor, "broadcast", way);
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::BROADCAST, "gtopk:broadcast", tensors,

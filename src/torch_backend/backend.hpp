@@ -222,7 +222,9 @@ class GtopkBackend final : public c10d::Backend {
       const SparseOptions& options, std::chrono::milliseconds timeout,
       const std::vector<at::Tensor>& delivered, std::vector<Contiguous> at);
   /// Whether the core can be handed the tensor's own memory, for messages with that rank or all.
-  [[nodiscard]] Way way_of(const at::Tensor& tensor, std::optional<int64_t> other = std::nullopt);
+  /// `copied`: bytes that the core copies in any case.
+  [[nodiscard]] Way way_of(const at::Tensor& tensor, std::optional<int64_t> other = std::nullopt,
+                           std::size_t copied = kShortMessage);
   /// A message from host memory waits for earlier ones that are still being copied from a device.
   void keep_order(Call& call);
   using Start = std::function<void(Communicator&, Call)>;

@@ -85,7 +85,7 @@ TEST_P(Ranks, AllReduceIsItsDefinitionWhereChunksHaveManyPieces) {
 TEST_P(Ranks, BroadcastReachesEveryRankFromEveryRoot) {
   const std::uint32_t size = GetParam();
   for (std::uint32_t root = 0; root < size; ++root) {
-    for (const std::size_t bytes : {0UL, 1UL, 5000UL, kShortMessage, kShortMessage + 1}) {
+    for (const std::size_t bytes : {0UL, 1UL, 5000UL, kShortBroadcast, kShortBroadcast + 1}) {
       std::vector<reference::Bytes> data(size, reference::Bytes(bytes));
       for (std::size_t i = 0; i < bytes; ++i) {
         data[root][i] = static_cast<std::byte>(i * 7 + root);
