@@ -35,6 +35,15 @@ using engine::Task;
 /// Whether so many bytes are copied into the headers' messages.
 constexpr bool go_with_headers(std::size_t bytes) { return bytes != 0 && bytes <= kShortBroadcast; }
 
+/// The least bytes of a piece that is passed on.
+constexpr std::size_t kLeastPieceBytes = 16384;
+
+/// An eighth of the data, within bounds: on a slow link a rank sends to all of its children at
+/// once, and each passes on what it has.
+constexpr std::size_t piece_bytes(std::size_t bytes) {
+  return std::clamp((bytes / 8 + 63) / 64 * 64, kLeastPieceBytes, kPieceBytes);
+}
+
 /// Messages are a header, and behind it the root's data where its sender has them.
 class RootsData {
  public:
@@ -171,10 +180,11 @@ Task<void> broadcast_from(GroupView& group, std::uint32_t root, Bytes data) {
   const std::uint32_t parent = rank_at(place - (place == 0 ? 0 : lowest));
   const std::uint32_t step = Tree(ranks).end_step();
 
-  const std::size_t pieces = (data.size() + kPieceBytes - 1) / kPieceBytes;
+  const std::size_t bytes = piece_bytes(data.size());
+  const std::size_t pieces = (data.size() + bytes - 1) / bytes;
   const auto piece = [&](std::size_t number) {
-    const std::size_t begin = number * kPieceBytes;
-    return data.subspan(begin, std::min(kPieceBytes, data.size() - begin));
+    const std::size_t begin = number * bytes;
+    return data.subspan(begin, std::min(bytes, data.size() - begin));
   };
   std::deque<Message> incoming;
   std::deque<Message> outgoing;

@@ -74,12 +74,11 @@ class MovedFromDevices : public testing::TestWithParam<std::uint32_t> {
 
 TEST_P(MovedFromDevices, ByBroadcast) {
   std::vector<Values> data(kRanks);
-  std::vector<Values> large(kRanks);
   for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
     data[rank] = values(rank, 0);
   }
-  // From rank 0 a binomial tree: it sends to 1 and 2, which sends to 3.
-  const std::vector<std::uint64_t> messages = {2, 1, 2, 1};
+  // From rank 0 a binomial tree: it sends to 1 and 2, which sends to 3; in two pieces.
+  const std::vector<std::uint64_t> messages = {4, 2, 4, 2};
   run([&](std::uint32_t rank) { return broadcast(in(memory(rank), data[rank]), 0); },
       [&](std::uint32_t rank) { return messages[rank]; });
   EXPECT_EQ(data, std::vector<Values>(kRanks, values(0, 0)));
