@@ -12,8 +12,8 @@
 namespace gtopk::sparse {
 namespace {
 
-/// Sampled elements of the selection to aim at: 7 % standard deviation if they lie alone. Each line of
-/// the sample costs as much as some ten surplus candidates.
+/// Sampled elements of the selection to aim at: 7 % standard deviation if they lie alone. Each line
+/// of the sample costs as much as some ten surplus candidates.
 constexpr double kHitsOfSample = 192;
 
 /// The guess aims at more than k by a quarter and four deviations: each surplus candidate costs
