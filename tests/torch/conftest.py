@@ -19,7 +19,7 @@ def four() -> Iterator[RankSet]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--minutes", type=float, help="of the soak (30) and of the fuzz (60) among what is long"
+        "--minutes", type=float, help="of the soak (60) and of the fuzz (60) among what is long"
     )
 
 

@@ -1,5 +1,6 @@
-"""Room: tests/torch. Sparse all-reduces of any kind for as long as one likes: other algorithms,
-selectors, wires, sizes and groups all the time, several in flight; groups come and go.
+"""Room: tests/torch. Mixed traffic for as long as one likes: sparse all-reduces with other
+algorithms, selectors, wires, sizes and groups all the time, several in flight, while groups come
+and go; between them collectives and messages of every kind from three threads.
 
 What the reference knows must equal it, bit for bit; of the rest no mass may be lost and all ranks
 must have the same bits. What a rank holds in memory must not grow.
@@ -17,6 +18,7 @@ import time
 import reference
 import torch
 import torch.distributed as dist
+from random_collectives import run_cases
 from ranks import Rank
 
 import gtopk
@@ -28,6 +30,8 @@ GROUPS = 3  # at a time, beside the default one
 MOST_IN_FLIGHT = 6
 STEPS = 3  # of each stream, with the residuals of the one before
 LOSSLESS = (None, "raw")
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt()
+COLLECTIVES = 30  # after the streams of a round
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,6 +138,16 @@ class Running:
         assert torch.equal(least, most), (stream, step)
 
 
+def give_back_what_is_free() -> None:
+    """glibc raises its thresholds with the largest block that was freed, and then keeps up to 64
+    MiB at the top of each arena, of which it makes one for each of the first threads: memory that
+    is free, but counts as held. Fixed thresholds stay.
+    """
+    libc = ctypes.CDLL(None)
+    for threshold in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD):
+        assert libc.mallopt(threshold, 128 * 1024) == 1
+
+
 def resident_mib() -> float:
     """What this process holds, after it has given back what it can."""
     gc.collect()
@@ -143,10 +157,11 @@ def resident_mib() -> float:
 
 
 def soak(me: Rank, seed: int, least: int, seconds: float = 0.0) -> dict:
-    """On every rank, `least` rounds or more. Calls of each algorithm; MiB held after a third of the
-    time, and at its end.
+    """On every rank, `least` rounds or more. Calls of each algorithm and kind of collective; MiB
+    held after a third of the time, and at its end.
     """
     torch.set_num_threads(1)
+    give_back_what_is_free()
     draw = random.Random(seed)
     counted: collections.Counter = collections.Counter()
     groups: list = [(None, list(range(me.size)))]
@@ -172,6 +187,7 @@ def soak(me: Rank, seed: int, least: int, seconds: float = 0.0) -> dict:
                 each.check(step)
         counted.update(each.stream.algorithm for each in running for _ in range(STEPS))
         counted["by the reference"] += STEPS * sum(each.stream.is_known for each in running)
+        counted.update(run_cases(me, seed + rounds, COLLECTIVES))
         rounds += 1
         elapsed.fill_(time.monotonic() - began)
         dist.broadcast(elapsed, 0)
