@@ -56,8 +56,8 @@ class ReplicaGroup(ProcessGroup):
     ) -> None:
         """Replace the group's ranks by `world_size` ranks that meet in a store.
 
-        Collective over the new ranks: blocks until all are there. Operations in flight among the
-        old ranks end with an error.
+        Collective over the new ranks: blocks until all are there. This rank leaves the old ones in
+        order, unless errored(): its operations in flight have 2 s to end, then they fail.
 
         Args:
             store_addr: "host:port/prefix" of a running TCPStore; a new prefix each time.
@@ -162,9 +162,12 @@ class ReplicaGroup(ProcessGroup):
     def _leave(self) -> None:
         with self._lock:
             backend, self._backend, self._group = self._backend, None, None
-        if backend is not None:
+        if backend is None:
+            return
+        # Not if all is well: others may still be in an operation that this rank has finished.
+        if backend.get_error().name != "SUCCESS":
             backend.abort()
-            backend.shutdown()
+        backend.shutdown()
 
 
 def _passed_on(name: str) -> Callable[..., Any]:
