@@ -41,8 +41,8 @@ Task<Header> read_header(std::span<const std::byte> message, GroupView& group, s
                             group.member(from), header.magic, header.version, expected.magic,
                             expected.version));
   }
-  if ((header.flags & ~(Header::kNonFinite | Header::kUnrounded)) != 0 ||
-      header.parts > most_parts || header.sequence != group.sequence()) {
+  if ((header.flags & ~Header::kFlags) != 0 || header.parts > most_parts ||
+      header.sequence != group.sequence()) {
     throw Error(ErrorKind::kMismatch,
                 fmt::format("{} sent a damaged header: #{}, flags {:04x}, {} parts; expected #{}",
                             group.member(from), header.sequence, header.flags, header.parts,

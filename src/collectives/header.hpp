@@ -17,6 +17,9 @@ struct Header {
   /// Values are unrounded even though the call's wire rounds: they are sums, which it does not
   /// round.
   static constexpr std::uint16_t kUnrounded = 2;
+  /// Nothing follows in this message: values and indices come in one each, from a device's memory.
+  static constexpr std::uint16_t kApart = 4;
+  static constexpr std::uint16_t kFlags = kNonFinite | kUnrounded | kApart;
 
   std::uint32_t magic = 0x324b5447;  // "GTK2", little-endian
   std::uint16_t version = 2;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "gtopk/device_lists.hpp"
 #include "gtopk/selection_rule.hpp"
 #include "gtopk/types.hpp"
 
@@ -72,6 +73,34 @@ struct MergeCall {
   ListOf kept;
   ListOf dropped;  ///< null: nobody wants it
   void* report = nullptr;
+  /// Nothing is selected: `kept` has room for all, `k` means nothing, and report->finite is 1
+  /// beforehand.
+  std::uint32_t unites = 0;
+  /// Null: `b` is not checked. Else 1 beforehand, and 0 if its indices do not ascend below d.
+  std::uint64_t* sound = nullptr;
+  std::uint64_t d = 0;
+};
+
+/// device/lists.hpp: whether a list may be the result. Both reports are 1 beforehand, and may lie
+/// in pinned memory.
+struct InspectCall {
+  DataType dtype = DataType::kFloat32;
+  std::uint32_t index_bytes = 4;
+  ListOf list;
+  std::uint64_t d = 0;
+  double divisor = 1;
+  std::uint64_t* sound = nullptr;
+  std::uint64_t* fits = nullptr;
+  ListOf copy;  ///< null: nobody wants it
+};
+
+/// device/lists.hpp. The edits may lie in pinned memory, and are read when the stream gets there.
+struct CommitListsCall {
+  VectorOf acc;
+  void* momentum = nullptr;
+  const ListEdits* edits = nullptr;
+  std::uint32_t most_dropped = 0;
+  double divisor = 1;
 };
 
 /// device/commit.hpp: writes acc to `to`; *finite becomes 0 if an element is not finite.
@@ -85,7 +114,7 @@ struct AccumulateCall {
 /// success.
 struct Calls {
   /// Of this struct and all others here.
-  static constexpr std::uint32_t kVersion = 2;
+  static constexpr std::uint32_t kVersion = 3;
 
   std::uint32_t version;
   /// Fills in begin and first_tile of pieces in host memory; returns the number of tiles.
@@ -97,6 +126,8 @@ struct Calls {
   int (*merge)(const MergeCall& call, void* stream);
   int (*accumulate)(const AccumulateCall& call, void* stream);
   const char* (*error_name)(int error);
+  int (*inspect)(const InspectCall& call, void* stream);
+  int (*commit_lists)(const CommitListsCall& call, void* stream);
 };
 
 }  // namespace gtopk::cuda

@@ -1,4 +1,4 @@
-// CUDA room: select, commit and accumulate of one element type; compiled once for each.
+// CUDA room: the calls on tensors of one element type; compiled once for each.
 #include "src/cuda/of_type.cuh"
 
 #include "src/cuda/gpu_executor.cuh"
@@ -24,6 +24,20 @@ template <class T>
 int OfType<T>::accumulate(const AccumulateCall& call, void* stream) {
   GpuExecutor executor(stream);
   cuda::accumulate<T>(executor, call);
+  return executor.error();
+}
+
+template <class T>
+int OfType<T>::inspect(const InspectCall& call, void* stream) {
+  GpuExecutor executor(stream);
+  cuda::inspect<T>(executor, call);
+  return executor.error();
+}
+
+template <class T>
+int OfType<T>::commit_lists(const CommitListsCall& call, void* stream) {
+  GpuExecutor executor(stream);
+  cuda::commit_lists<T>(executor, call);
   return executor.error();
 }
 

@@ -14,6 +14,8 @@ struct OfType {
   static int select(const SelectCall& call, void* stream);
   static int commit(const CommitCall& call, void* stream);
   static int accumulate(const AccumulateCall& call, void* stream);
+  static int inspect(const InspectCall& call, void* stream);
+  static int commit_lists(const CommitListsCall& call, void* stream);
 };
 
 template <class Value>

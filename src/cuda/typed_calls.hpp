@@ -8,6 +8,7 @@
 
 #include "src/cuda/calls.hpp"
 #include "src/gtopk/device/commit.hpp"
+#include "src/gtopk/device/lists.hpp"
 #include "src/gtopk/device/merge.hpp"
 #include "src/gtopk/device/selection.hpp"
 
@@ -81,6 +82,33 @@ void accumulate(Executor& executor, const AccumulateCall& call) {
                                         static_cast<Accumulation<T>*>(call.to), call.finite});
 }
 
+template <class T, class Executor>
+void inspect(Executor& executor, const InspectCall& call) {
+  using Value = Accumulation<T>;
+  visit_index(call.index_bytes, [&]<class Index>() {
+    const auto list = entries_in<Value, Index>(call.list);
+    executor.launch(executor.wide(),
+                    device::CheckIndices<Index>{list.indices, list.size, call.d, call.sound});
+    executor.launch(executor.wide(),
+                    device::CheckValues<T>{list.values, list.size, static_cast<Value>(call.divisor),
+                                           call.fits});
+    if (call.copy.indices != nullptr) {
+      executor.launch(executor.wide(),
+                      device::CopyEntries<Value, Index>{list, room_in<Value, Index>(call.copy)});
+    }
+  });
+}
+
+template <class T, class Executor>
+void commit_lists(Executor& executor, const CommitListsCall& call) {
+  using Value = Accumulation<T>;
+  visit_index(call.acc.index_bytes, [&]<class Index>() {
+    device::commit_lists<T, Index>(executor, pieces_of<T>(call.acc),
+                                   static_cast<Value*>(call.momentum), call.edits,
+                                   call.most_dropped, static_cast<Value>(call.divisor));
+  });
+}
+
 template <class Value>
 [[nodiscard]] std::size_t merge_room(std::uint32_t index_bytes, std::uint64_t entries) {
   device::Room measured(nullptr);
@@ -93,10 +121,21 @@ template <class Value, class Executor>
 void merge(Executor& executor, const MergeCall& call) {
   visit_index(call.index_bytes, [&]<class Index>() {
     device::Room memory(static_cast<std::byte*>(call.room));
-    const auto room = device::MergeRoom<Value, Index>::in(memory, call.a.size + call.b.size);
-    device::merge(executor, entries_in<Value, Index>(call.a), entries_in<Value, Index>(call.b),
-                  call.k, room, room_in<Value, Index>(call.kept),
-                  room_in<Value, Index>(call.dropped), static_cast<device::Report*>(call.report));
+    auto room = device::MergeRoom<Value, Index>::in(memory, call.a.size + call.b.size);
+    const auto b = entries_in<Value, Index>(call.b);
+    if (call.sound != nullptr) {
+      executor.launch(executor.wide(),
+                      device::CheckIndices<Index>{b.indices, b.size, call.d, call.sound});
+    }
+    if (call.unites != 0) {
+      room.sum.entries = room_in<Value, Index>(call.kept);
+      device::unite(executor, entries_in<Value, Index>(call.a), b, room.sum,
+                    static_cast<device::Report*>(call.report), call.sound);
+      return;
+    }
+    device::merge(executor, entries_in<Value, Index>(call.a), b, call.k, room,
+                  room_in<Value, Index>(call.kept), room_in<Value, Index>(call.dropped),
+                  static_cast<device::Report*>(call.report), call.sound);
   });
 }
 

@@ -265,6 +265,7 @@ class GroupView {
   friend class ReceiveTurn;
   friend class AnySender;
   friend class AtGate;
+  friend class Errand;
   [[nodiscard]] transport::Tag tag_of(std::uint32_t to, std::uint32_t step,
                                       std::uint32_t chunk) const;
 

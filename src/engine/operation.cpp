@@ -62,6 +62,9 @@ Operation::Operation(Engine& engine, std::shared_ptr<Group> group, std::uint64_t
       buffers_(storage_->buffers) {}
 
 Operation::~Operation() {
+  for (const std::shared_ptr<ErrandState>& errand : errands_) {
+    leave_alone(*errand);
+  }
   body_ = {};
   for (BufferPool::Buffer& buffer : buffers_) {
     engine_.pool().give_back(std::move(buffer));
@@ -114,6 +117,9 @@ void Operation::fail(const Error& cause) {
   cause_ = cause;
   if (turn_waiter) {
     engine_.make_ready(std::exchange(turn_waiter, {}), *this);
+  }
+  if (errand_waiter) {
+    engine_.make_ready(std::exchange(errand_waiter, {}), *this);
   }
   if (gate_waiter) {
     engine_.make_ready(std::exchange(gate_waiter, {}), *this);
@@ -286,6 +292,16 @@ void Operation::compute(std::coroutine_handle<> waiter, std::function<void()> wo
                               engine_.make_ready(waiter, *this);
                             });
                           }});
+}
+
+void Operation::errand_begun(std::shared_ptr<ErrandState> errand) {
+  errands_.push_back(std::move(errand));
+  ++computing_;
+}
+
+void Operation::errand_ended(const ErrandState& errand) {
+  std::erase_if(errands_, [&](const auto& each) { return each.get() == &errand; });
+  --computing_;
 }
 
 std::optional<Error> Operation::take_result() {

@@ -34,6 +34,10 @@ class Group;
 class GroupView;
 class Operation;
 
+struct ErrandState;  // errand.hpp
+/// Whoever does that work is to tell nobody.
+void leave_alone(ErrandState& errand);
+
 /// A collective, and its caller's settings.
 struct OperationSpec : Collective {
   OperationSpec() = default;
@@ -126,7 +130,13 @@ class Operation {
   std::string others_call;
   void compute(std::coroutine_handle<> waiter, std::function<void()> work);
   std::exception_ptr compute_error;
+  // For Errand.
+  void errand_begun(std::shared_ptr<ErrandState> errand);
+  void errand_ended(const ErrandState& errand);
+  /// Whether something outside of the engine works for it.
+  [[nodiscard]] bool on_errand() const { return !errands_.empty(); }
   std::coroutine_handle<> turn_waiter;
+  std::coroutine_handle<> errand_waiter;
   std::coroutine_handle<> gate_waiter;
   std::optional<std::uint32_t> in_line_for;  ///< the rank whose message an earlier receive awaits
 
@@ -184,6 +194,7 @@ class Operation {
   std::coroutine_handle<> answer_waiter_;
   std::size_t pending_ = 0;
   std::size_t computing_ = 0;
+  std::vector<std::shared_ptr<ErrandState>> errands_;  // of which each counts as a computation
 };
 
 }  // namespace gtopk::engine

@@ -34,6 +34,9 @@ std::string describe(const Operation& operation) {
   if (operation.gate_waiter) {
     return text + ", waiting at its gate for the rest of the step";
   }
+  if (operation.on_errand()) {
+    return text + ", waiting for its device";
+  }
   const std::vector<std::uint32_t> awaited = operation.waits_for(false);
   if (!awaited.empty() && !operation.spec().point_to_point()) {
     text += fmt::format(", waiting for rank {}", fmt::join(awaited, ", "));

@@ -114,11 +114,7 @@ void GtopkBackend::keep_order(Call& call) {
   }
 }
 
-Way GtopkBackend::way_of(const at::Tensor& tensor, std::optional<int64_t> other,
-                         std::size_t copied) {
-  if (tensor.device().is_cpu() || tensor.nbytes() <= copied || !lies_in_order(tensor)) {
-    return Way::kStaged;
-  }
+bool GtopkBackend::takes_devices(std::optional<int64_t> other) {
   const auto member = membership();
   const auto takes = [&](int64_t rank) {
     return rank >= 0 && rank < size_ &&
@@ -128,7 +124,15 @@ Way GtopkBackend::way_of(const at::Tensor& tensor, std::optional<int64_t> other,
   for (int64_t rank = other.value_or(0); rank <= other.value_or(size_ - 1); ++rank) {
     all = all && (takes(rank) || (rank == rank_ && !other));
   }
-  return all ? Way::kInPlace : Way::kStaged;
+  return all;
+}
+
+Way GtopkBackend::way_of(const at::Tensor& tensor, std::optional<int64_t> other,
+                         std::size_t copied) {
+  if (tensor.device().is_cpu() || tensor.nbytes() <= copied || !lies_in_order(tensor)) {
+    return Way::kStaged;
+  }
+  return takes_devices(other) ? Way::kInPlace : Way::kStaged;
 }
 
 WorkPointer GtopkBackend::allreduce(std::vector<at::Tensor>& tensors,
@@ -329,7 +333,9 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
     options.state = numbers_of(*state);
     at.push_back({*state, *state});
   }
-  const DeviceTensors on_device{tensors, residual, momentum, d, type};
+  const bool there = !tensors.front().device().is_cpu();
+  const DeviceTensors on_device{
+      tensors, residual, momentum, d, type, there && takes_devices(), !delivered.empty()};
   if (const auto step = device_step(on_device, options)) {
     return sparse_all_reduce_on_device(
         step, on_device, options, timeout.value_or(c10d::kUnsetTimeout), delivered, std::move(at));
@@ -383,10 +389,11 @@ WorkPointer GtopkBackend::sparse_all_reduce_on_device(const std::shared_ptr<Devi
   if (options.gate) {
     work->copy_late();
   }
+  if (step->lists_stay()) {
+    work->works_meanwhile();
+  }
   return run(std::move(work), timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(
-        gtopk::sparse_all_reduce(step->lists(), tensors.d, tensors.dtype, options, note),
-        std::move(call));
+    communicator.run(step->collective(options, note), std::move(call));
   });
 }
 

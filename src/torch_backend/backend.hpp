@@ -221,6 +221,8 @@ class GtopkBackend final : public c10d::Backend {
       const std::shared_ptr<DeviceStep>& step, const DeviceTensors& tensors,
       const SparseOptions& options, std::chrono::milliseconds timeout,
       const std::vector<at::Tensor>& delivered, std::vector<Contiguous> at);
+  /// Whether the transport takes a device's memory, for messages with that rank or all.
+  [[nodiscard]] bool takes_devices(std::optional<int64_t> other = std::nullopt);
   /// Whether the core can be handed the tensor's own memory, for messages with that rank or all.
   /// `copied`: bytes that the core copies in any case.
   [[nodiscard]] Way way_of(const at::Tensor& tensor, std::optional<int64_t> other = std::nullopt,

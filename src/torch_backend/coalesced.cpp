@@ -52,7 +52,7 @@ struct SideBySide {
       check_writable(tensor, what);
       elements += tensor.numel();
     }
-    memory = host_memory({elements}, tensors.front().scalar_type(), tensors.front().device());
+    memory = staging_memory({elements}, tensors.front().scalar_type(), tensors.front().device());
     std::int64_t begin = 0;
     for (const at::Tensor& tensor : tensors) {
       at.push_back({tensor, memory.narrow(0, begin, tensor.numel()).view(tensor.sizes())});
@@ -77,7 +77,7 @@ class Rooms {
       end += (static_cast<std::int64_t>(input.nbytes()) + kAlignment - 1) / kAlignment * kAlignment;
     }
     const BelowAutograd below;
-    memory_ = host_memory({size, end}, at::kByte, inputs.front().device());
+    memory_ = staging_memory({size, end}, at::kByte, inputs.front().device());
     memory_.zero_();  // padding travels, too
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       copy_elements(rows(i)[rank], inputs[i]);

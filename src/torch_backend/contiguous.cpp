@@ -34,7 +34,7 @@ bool may_overlap(const at::Tensor& tensor) {
 
 /// The buffer for a tensor on a device.
 Contiguous room_of(const at::Tensor& tensor) {
-  return {tensor, host_memory(tensor.sizes(), tensor.scalar_type(), tensor.device())};
+  return {tensor, staging_memory(tensor.sizes(), tensor.scalar_type(), tensor.device())};
 }
 
 Memory memory_of(const at::Tensor& tensor) {

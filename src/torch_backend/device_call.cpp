@@ -18,6 +18,13 @@ bool blocking_wait() {
   return value == "1";
 }
 
+/// The device's lanes; a ticket of theirs may take memory.
+Lanes& outside_of_captures(c10::Device device) {
+  Lanes& lanes = Lanes::of(device);
+  lanes.refuse_capture();
+  return lanes;
+}
+
 }  // namespace
 
 void UnseenError::note(std::exception_ptr error) {
@@ -74,14 +81,13 @@ std::unique_ptr<DeviceCall> DeviceCall::of(const std::vector<at::Tensor>& inputs
 }
 
 DeviceCall::DeviceCall(c10::Device device)
-    : lanes_(Lanes::of(device)),
-      ahead_(!blocking_wait()),
+    : lanes_(outside_of_captures(device)),
+      ahead_(!blocking_wait() && lanes_.may_wait_ahead()),
       ticket_(lanes_.take_ticket()),
       called_(device.type()),
       written_(device.type()) {
   try {
     called_.record(lanes_.current());
-    lanes_.refuse_capture();
   } catch (...) {
     lanes_.redeem(ticket_);
     throw;
@@ -90,7 +96,21 @@ DeviceCall::DeviceCall(c10::Device device)
 
 DeviceCall::~DeviceCall() {
   if (!redeemed_) {
-    lanes_.redeem(ticket_);  // it was never queued
+    redeem();  // it was never queued
+  }
+}
+
+void DeviceCall::works_meanwhile() {
+  ahead_ = false;
+  works_ = true;
+  lanes_.works();
+}
+
+void DeviceCall::redeem() noexcept {
+  redeemed_ = true;
+  lanes_.redeem(ticket_);
+  if (works_) {
+    lanes_.works_no_more();
   }
 }
 
@@ -127,10 +147,7 @@ void DeviceCall::write(const std::vector<Contiguous>& memory) {
   written_.record(writing);
 }
 
-void DeviceCall::ended() noexcept {
-  redeemed_ = true;
-  lanes_.redeem(ticket_);
-}
+void DeviceCall::ended() noexcept { redeem(); }
 
 void DeviceCall::block_current_stream() const { written_.block(lanes_.current()); }
 

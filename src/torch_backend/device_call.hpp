@@ -59,6 +59,9 @@ class DeviceCall {
   /// Results are copied when the operation has ended, by a thread: no stream waits for that. For
   /// operations that end after others which are still to be read. Before begin().
   void copy_late() { ahead_ = false; }
+  /// The operation enqueues more work while it runs: no stream waits for its results, nor for those
+  /// of operations that begin before it has ended. Before begin().
+  void works_meanwhile();
   /// What the operation waits for.
   [[nodiscard]] const std::shared_ptr<Gate>& input() const { return input_; }
   /// The operation has been queued: enqueues the copies. Decides the gate in any case.
@@ -79,10 +82,12 @@ class DeviceCall {
   [[nodiscard]] c10::Device device() const { return lanes_.device(); }
 
  private:
+  void redeem() noexcept;
   void write(const std::vector<Contiguous>& memory);
 
   Lanes& lanes_;
   bool ahead_;
+  bool works_ = false;
   const std::shared_ptr<Gate> input_ = std::make_shared<Gate>(1);
   const Lanes::Ticket ticket_;
   c10::Event called_;   // on the caller's stream

@@ -37,6 +37,13 @@ at::Tensor host_memory(at::IntArrayRef sizes, at::ScalarType type, c10::Device c
   return at::empty(sizes, options.pinned_memory(!copied_with.is_cpu()));
 }
 
+at::Tensor staging_memory(at::IntArrayRef sizes, at::ScalarType type, c10::Device copied_with) {
+  if (!copied_with.is_cpu()) {
+    Lanes::of(copied_with).refuse_capture();
+  }
+  return host_memory(sizes, type, copied_with);
+}
+
 Lanes& Lanes::of(c10::Device device) {
   // Never destroyed: their streams may wait for a flag when the process's statics end.
   static std::mutex mutex;
@@ -54,7 +61,9 @@ Lanes::Lanes(c10::Device device)
     : device_(device),
       guard_(device.type()),
       driver_(DeviceDriver::get()),
-      reading_(guard_.getStreamFromGlobalPool(device, /*isHighPriority=*/true)) {
+      reading_(guard_.getStreamFromGlobalPool(device, /*isHighPriority=*/true)),
+      // Taken in a row: later it could be one of these again, as the pool hands out few.
+      launching_(guard_.getStreamFromGlobalPool(device, /*isHighPriority=*/true)) {
   while (lanes_.size() < kLanes) {
     lanes_.push_back({guard_.getStreamFromGlobalPool(device, /*isHighPriority=*/true)});
   }
@@ -66,6 +75,12 @@ void Lanes::check(DeviceDriver::Result result, const char* what) const {
 }
 
 void Lanes::refuse_capture() const {
+  c10::Event called(device_.type());
+  called.record(current());
+  refuse_capture_here();
+}
+
+void Lanes::refuse_capture_here() const {
   int status = 0;
   const DeviceDriver::Result result =
       driver_.is_capturing(guard_.getStreamNativeHandle(current()), &status);
@@ -84,7 +99,7 @@ void Lanes::in_use_on(const at::Tensor& tensor, c10::Stream stream) const {
 void Lanes::on_reading(const std::function<void(const c10::Stream& stream)>& give) {
   c10::Event called(device_.type());
   called.record(current());
-  refuse_capture();
+  refuse_capture_here();
   called.block(reading_);
   const c10::StreamGuard now_current(reading_);
   give(reading_);

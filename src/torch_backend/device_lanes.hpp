@@ -27,6 +27,10 @@ namespace gtopk::torch_backend {
 /// Host memory; pinned if it is for copies from or to a device.
 [[nodiscard]] at::Tensor host_memory(at::IntArrayRef sizes, at::ScalarType type,
                                      c10::Device copied_with);
+/// The same for a call that has not asked yet whether a graph is captured. Throws
+/// NotImplementedError if one is, before it takes anything.
+[[nodiscard]] at::Tensor staging_memory(at::IntArrayRef sizes, at::ScalarType type,
+                                        c10::Device copied_with);
 
 class Lanes {
  public:
@@ -55,7 +59,8 @@ class Lanes {
   /// determined.
   void arrive_behind_reads(const std::shared_ptr<Gate>& gate) noexcept;
 
-  /// Throws NotImplementedError while a graph is captured. On a thread that has called the runtime.
+  /// Throws NotImplementedError while a graph is captured. To be called before pinned memory is
+  /// taken: a capture does not survive an allocation by the driver.
   void refuse_capture() const;
 
   [[nodiscard]] Ticket take_ticket();
@@ -63,6 +68,14 @@ class Lanes {
   void redeem(const Ticket& ticket) noexcept;
   /// After this, the ticket's stream continues once the ticket is redeemed.
   void wait_for(const Ticket& ticket);
+
+  /// The stream of the launcher (device_launcher.hpp): none of the others.
+  [[nodiscard]] const c10::Stream& launching() const { return launching_; }
+  /// From `works` to `works_no_more` an operation enqueues work there while it runs. No stream may
+  /// then wait for a result: that work could be behind the wait in the same hardware queue.
+  void works() noexcept { ++working_; }
+  void works_no_more() noexcept { --working_; }
+  [[nodiscard]] bool may_wait_ahead() const { return working_ == 0; }
 
   /// The caller's current stream.
   [[nodiscard]] c10::Stream current() const { return guard_.getStream(device_); }
@@ -76,6 +89,8 @@ class Lanes {
 
  private:
   void check(DeviceDriver::Result result, const char* what) const;
+  /// The same on a thread that has called the runtime.
+  void refuse_capture_here() const;
 
   struct Lane {
     c10::Stream stream;
@@ -90,6 +105,8 @@ class Lanes {
   const c10::impl::VirtualGuardImpl guard_;
   const DeviceDriver& driver_;
   const c10::Stream reading_;
+  const c10::Stream launching_;
+  std::atomic<int> working_ = 0;
 
   std::mutex mutex_;
   std::vector<Lane> lanes_;

@@ -49,6 +49,15 @@ bool all_plain(const DeviceTensors& tensors) {
          (!tensors.momentum || is_plain(*tensors.momentum));
 }
 
+/// Whether lists that can stay on the device do: not short ones, nor if they need more memory there
+/// than a residual.
+bool worth_it(const cuda::Calls& kernels, const DeviceListRoom& lists,
+              const DeviceTensors& tensors) {
+  return lists.message_bytes > kShortMessage &&
+         DeviceLists::device_bytes(kernels, lists, tensors.dtype) <=
+             tensors.d * size_of(accumulation_type(tensors.dtype));
+}
+
 std::byte* bytes_of(const at::Tensor& tensor) {
   return static_cast<std::byte*>(tensor.mutable_data_ptr());
 }
@@ -74,31 +83,53 @@ std::shared_ptr<DeviceStep> DeviceStep::of(const DeviceTensors& tensors,
     return nullptr;
   }
   const SelectionRule rule = selection_rule(tensors.d, tensors.dtype, options).value();
-  return std::make_shared<DeviceStep>(*kernels, tensors, options, rule, *room, ranks);
+  std::optional<DeviceListRoom> lists;
+  if (tensors.lists_may_stay) {
+    lists = device_list_room(tensors.d, tensors.dtype, options, ranks, tensors.noted);
+  }
+  if (lists && !worth_it(*kernels, *lists, tensors)) {
+    lists.reset();
+  }
+  return std::make_shared<DeviceStep>(*kernels, tensors, options, rule, *room, lists, ranks);
 }
 
 DeviceStep::DeviceStep(const cuda::Calls& kernels, DeviceTensors tensors,
                        const SparseOptions& options, const SelectionRule& rule,
-                       const DetachedRoom& room, std::uint32_t ranks)
+                       const DetachedRoom& room, const std::optional<DeviceListRoom>& lists,
+                       std::uint32_t ranks)
     : kernels_(kernels),
       lanes_(Lanes::of(tensors.pieces.front().device())),
       tensors_(std::move(tensors)),
       divisor_(detached_divisor(options, ranks)),
       rule_(rule),
-      room_(room) {}
+      room_(room),
+      list_room_(lists) {}
 
 void DeviceStep::lay_out() {
-  const std::size_t value_bytes = tensors_.dtype == DataType::kFloat64 ? 8 : 4;
   const std::size_t pieces = tensors_.pieces.size();
   const c10::Device device = lanes_.device();
-  const std::size_t bytes = cuda::StepLists::in(nullptr, room_, tensors_.dtype, pieces).bytes;
-  pinned_ = host_memory({static_cast<std::int64_t>(bytes)}, at::kByte, device);
-  const auto dealt = cuda::StepLists::in(bytes_of(pinned_), room_, tensors_.dtype, pieces);
+  // Of lists that stay on the device only the table and the reports are here.
+  const DetachedRoom here = list_room_ ? DetachedRoom{.index_bytes = room_.index_bytes} : room_;
+  const std::size_t bytes = cuda::StepLists::in(nullptr, here, tensors_.dtype, pieces).bytes;
+  const std::size_t of_lists = list_room_ ? DeviceLists::pinned_bytes(*list_room_) : 0;
+  pinned_ = host_memory({static_cast<std::int64_t>(bytes + of_lists)}, at::kByte, device);
+  const auto dealt = cuda::StepLists::in(bytes_of(pinned_), here, tensors_.dtype, pieces);
   dealt.reset();
   lists_ = dealt.lists;
   table_at_ = dealt.table_at;
-  cuda::PieceOf* const table = dealt.table;
+  number(dealt.table);
+  table_ = bytes_on(device, std::max<std::size_t>(acc_.count, 1) * sizeof(cuda::PieceOf));
+  acc_.pieces = reinterpret_cast<const cuda::PieceOf*>(bytes_of(table_));
+  if (list_room_) {
+    there_ = std::make_unique<DeviceLists>(
+        kernels_, device, *list_room_,
+        DeviceLists::Numbers{.dtype = tensors_.dtype, .d = tensors_.d, .divisor = divisor_},
+        pinned_, bytes);
+  }
+}
 
+void DeviceStep::number(cuda::PieceOf* table) {
+  const std::size_t value_bytes = tensors_.dtype == DataType::kFloat64 ? 8 : 4;
   std::byte* const residual = tensors_.residual ? bytes_of(*tensors_.residual) : nullptr;
   std::uint64_t begin = 0;
   std::uint32_t count = 0;
@@ -116,8 +147,6 @@ void DeviceStep::lay_out() {
   acc_.count = count;
   acc_.tiles = kernels_.number_tiles(table, count);
   acc_.d = tensors_.d;
-  table_ = bytes_on(device, std::max<std::size_t>(count, 1) * sizeof(cuda::PieceOf));
-  acc_.pieces = reinterpret_cast<const cuda::PieceOf*>(bytes_of(table_));
 }
 
 void DeviceStep::check(int error, const char* what) const {
@@ -129,6 +158,21 @@ void DeviceStep::hold_pinned() const {
   // torch notes what is copied from pinned memory, and not what else is done with it.
   table_.narrow(0, 0, 8).copy_(pinned_.narrow(0, static_cast<std::int64_t>(table_at_), 8),
                                /*non_blocking=*/true);
+}
+
+void DeviceStep::in_use_on(const c10::Stream& stream) const {
+  for (const at::Tensor& each : tensors_.pieces) {
+    lanes_.in_use_on(each, stream);
+  }
+  for (const auto& each : {tensors_.residual, tensors_.momentum}) {
+    if (each) {
+      lanes_.in_use_on(*each, stream);
+    }
+  }
+  lanes_.in_use_on(table_, stream);
+  if (there_) {
+    lanes_.in_use_on(there_->on_device(), stream);
+  }
 }
 
 void DeviceStep::select() {
@@ -152,48 +196,53 @@ void DeviceStep::select() {
     call.acc = acc_;
     call.rule = rule_;
     call.room = bytes_of(room);
-    call.kept = {lists_.selected.indices, lists_.selected.values, rule_.most};
-    call.report = const_cast<SelectionReport*>(lists_.report);
+    const DetachedEntries& kept = there_ ? there_->lists().selected : lists_.selected;
+    call.kept = {kept.indices, kept.values, rule_.most};
+    call.report = there_ ? there_->report() : const_cast<SelectionReport*>(lists_.report);
     call.last = last.defined()
                     ? reinterpret_cast<std::uint64_t*>(last.mutable_data_ptr<std::int64_t>())
                     : nullptr;
     check(kernels_.select(call, lanes_.native(stream)), "select");
     hold_pinned();
-    for (const at::Tensor& each : tensors_.pieces) {
-      lanes_.in_use_on(each, stream);
-    }
-    for (const at::Tensor& each : {room, table_}) {
-      lanes_.in_use_on(each, stream);
-    }
-    for (const at::Tensor& each : {tensors_.residual.value_or(at::Tensor()), last}) {
-      if (each.defined()) {
-        lanes_.in_use_on(each, stream);
-      }
+    in_use_on(stream);
+    lanes_.in_use_on(room, stream);
+    if (last.defined()) {
+      lanes_.in_use_on(last, stream);
     }
   });
 }
 
 void DeviceStep::commit(const c10::Stream& stream) const {
   const BelowAutograd below;
-  cuda::CommitCall call;
-  call.acc = acc_;
-  call.momentum = tensors_.momentum ? bytes_of(*tensors_.momentum) : nullptr;
-  call.cleared = lists_.cleared;
-  call.returned = {lists_.returned.indices, lists_.returned.values, 0};
-  call.delivered = {lists_.delivered.indices, lists_.delivered.values, 0};
-  call.counts = lists_.counts;
-  call.divisor = divisor_;
-  check(kernels_.commit(call, lanes_.native(stream)), "commit");
+  void* const momentum = tensors_.momentum ? bytes_of(*tensors_.momentum) : nullptr;
+  if (there_) {
+    cuda::CommitListsCall call;
+    call.acc = acc_;
+    call.momentum = momentum;
+    call.edits = there_->lists().edits;
+    call.most_dropped = there_->most_dropped();
+    call.divisor = divisor_;
+    check(kernels_.commit_lists(call, lanes_.native(stream)), "commit");
+  } else {
+    cuda::CommitCall call;
+    call.acc = acc_;
+    call.momentum = momentum;
+    call.cleared = lists_.cleared;
+    call.returned = {lists_.returned.indices, lists_.returned.values, 0};
+    call.delivered = {lists_.delivered.indices, lists_.delivered.values, 0};
+    call.counts = lists_.counts;
+    call.divisor = divisor_;
+    check(kernels_.commit(call, lanes_.native(stream)), "commit");
+  }
   hold_pinned();
-  lanes_.in_use_on(table_, stream);
-  for (const at::Tensor& each : tensors_.pieces) {
-    lanes_.in_use_on(each, stream);
+  in_use_on(stream);
+}
+
+Collective DeviceStep::collective(const SparseOptions& options, const Delivered& delivered) const {
+  if (there_) {
+    return sparse_all_reduce(there_->lists(), tensors_.d, tensors_.dtype, options, delivered);
   }
-  for (const auto& each : {tensors_.residual, tensors_.momentum}) {
-    if (each) {
-      lanes_.in_use_on(*each, stream);
-    }
-  }
+  return sparse_all_reduce(lists_, tensors_.d, tensors_.dtype, options, delivered);
 }
 
 }  // namespace gtopk::torch_backend

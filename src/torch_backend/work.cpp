@@ -184,6 +184,9 @@ c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::getFuture() {
     }
     future_ = c10::make_intrusive<Future>(c10::ListType::ofTensors(), std::move(devices));
     if (completed_) {
+      if (exception_ && device_) {
+        unseen_->forget(exception_);  // the future has it
+      }
       complete(*future_);
     } else {
       // Its first callback: threads waiting for the Work go on before the other callbacks run.

@@ -68,6 +68,8 @@ class GtopkWork final : public c10d::Work {
       device_->copy_late();
     }
   }
+  /// See DeviceCall::works_meanwhile().
+  void works_meanwhile() { device_->works_meanwhile(); }
   /// Where the core stores the sender of a receive; set in advance if the sender is known.
   [[nodiscard]] std::uint32_t& source() { return source_; }
 

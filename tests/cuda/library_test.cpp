@@ -94,7 +94,8 @@ TEST_F(Library, HasEveryKernelForEveryArchitecture) {
         "PutBackDropped",  "Accumulate",      "SumChunks",       "BeginFromMoments",
         "SampleSource",    "BeginFromSample", "CountReaching",   "CorrectThreshold",
         "SettleThreshold", "BeginBlocks",     "CutBlocks",       "AddBlocks",
-        "WriteBlocks"}) {
+        "WriteBlocks",     "CheckIndices",    "CheckValues",     "ClearAndDeliverLists",
+        "PutBackList",     "CopyEntries",     "ReportUnion"}) {
     EXPECT_NE(file.find(kernel), std::string::npos) << kernel;
   }
 }

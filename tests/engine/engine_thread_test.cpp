@@ -12,6 +12,7 @@
 #include "gtopk/collectives.hpp"
 #include "gtopk/gate.hpp"
 #include "src/engine/engine_thread.hpp"
+#include "src/engine/errand.hpp"
 #include "src/transport/inproc/fabric.hpp"
 #include "tests/support/calls.hpp"
 
@@ -65,6 +66,34 @@ TEST(EngineThread, RunsWhatIsSubmittedAndEndsWithNothingUnderWay) {
       alone.submit(gtopk::all_reduce(&value, 1, DataType::kInt64, ReduceOp::kAvg)).get();
     }
     EXPECT_EQ(value, 5);
+  }
+}
+
+engine::Task<void> one_errand(engine::GroupView& group, std::promise<engine::Errand::Done>& begun,
+                              int& awaited) {
+  engine::Errand errand(group,
+                        [&](engine::Errand::Done done) { begun.set_value(std::move(done)); });
+  co_await errand;
+  ++awaited;
+}
+
+// Also when the engine is about to end.
+TEST(EngineThread, IsToldOfAnErrandsEndByAnyThread) {
+  for (int round = 0; round < 50; ++round) {
+    std::promise<engine::Errand::Done> begun;
+    int awaited = 0;
+    Collective collective;
+    collective.name = "outside";
+    collective.body = [&](engine::GroupView& group) { return one_errand(group, begun, awaited); };
+    std::jthread other;
+    Alone alone;
+    std::future<void> done = alone.submit(collective);
+    engine::Errand::Done tell = begun.get_future().get();
+    other = std::jthread([tell = std::move(tell)] { tell(nullptr); });
+    if (round % 2 == 0) {
+      done.get();
+      EXPECT_EQ(awaited, 1);
+    }
   }
 }
 

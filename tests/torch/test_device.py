@@ -324,11 +324,23 @@ def check_bad_arguments_are_errors_here_and_the_group_works_on(me: Rank) -> None
     state = torch.zeros(4, dtype=torch.float64).to(FAKE)
     with pytest.raises(NotImplementedError, match="state must be on the CPU, given one on fake:0"):
         gtopk.sparse_all_reduce(there, k=1, select="threshold", state=state)
+    gathered = [torch.zeros(4).to(FAKE) for _ in range(me.size)]
+    pair = [torch.ones(4).to(FAKE), torch.ones(4).to(FAKE)]
+    taken = torch.ops.fake.counts()["pinned_bytes"]
     torch.ops.fake.capture(True)
+    calls = (
+        dist.all_reduce,
+        lambda tensor: dist.irecv(tensor, 1 - me.rank),
+        lambda tensor: dist.all_gather(gathered, tensor),
+        lambda tensor: dist.all_reduce_coalesced(pair),
+        lambda tensor: gtopk.sparse_all_reduce(tensor, k=1),
+        lambda tensor: gtopk.sparse_all_reduce(tensor, k=1, algorithm="dense"),
+    )
     try:
-        for call in (dist.all_reduce, lambda tensor: dist.irecv(tensor, 1 - me.rank)):
+        for call in calls:
             with pytest.raises(NotImplementedError, match="captured into a CUDA graph"):
                 call(there)
+        assert torch.ops.fake.counts()["pinned_bytes"] == taken, "memory that nobody can use"
     finally:
         torch.ops.fake.capture(False)
     work = there.clone()

@@ -109,6 +109,9 @@ class _MergeCall(ctypes.Structure):
         ("kept", _List),
         ("dropped", _List),
         ("report", ctypes.c_void_p),
+        ("unites", ctypes.c_uint32),  # from version 3 on
+        ("sound", ctypes.c_void_p),
+        ("d", ctypes.c_uint64),
     ]
 
 
@@ -127,7 +130,7 @@ class _Calls(ctypes.Structure):
     ]
 
 
-VERSIONS = (1, 2)  # of the table of calls, as far as it is used here
+VERSIONS = (1, 2, 3)  # of the table of calls, as far as it is used here
 FLOAT32 = 0
 
 
@@ -213,4 +216,34 @@ def messages(place: Place) -> dict[str, Any]:
         place.seconds(round_trip, 3)
         taken = place.seconds(round_trip, rounds)
         rows.append({"bytes": 1 << power, "seconds": statistics.median(taken) / 2})
+    return {"rows": rows}
+
+
+def lists(place: Place) -> dict[str, Any]:
+    """Sparse all-reduces of lists as they lie in memory: the CPU's bits, and how long they take."""
+    rows = []
+    sizes = ((60_000, 2500),) if place.small else ((1_000_000, 10_000), (25_557_032, 25_557))
+    for d, k in sizes:
+        for algorithm in ("gtopk", "topk"):
+            generator = torch.Generator().manual_seed(place.rank)
+            here, residual = torch.randn(d, generator=generator), torch.zeros(d)
+            there, kept = place.to(here), place.to(residual)
+            options: dict[str, Any] = {"k": k, "wire": "raw", "algorithm": algorithm}
+            gtopk.sparse_all_reduce(here, residual=residual, **options)
+            gtopk.sparse_all_reduce(there, residual=kept, **options)
+            assert torch.equal(here, there.cpu()), f"{algorithm}, {d=}: another result"
+            assert torch.equal(residual, kept.cpu()), f"{algorithm}, {d=}: another residual"
+
+            def step(
+                tensor: torch.Tensor = there,
+                left: torch.Tensor = kept,
+                chosen: dict[str, Any] = options,
+            ) -> None:
+                gtopk.sparse_all_reduce(tensor, residual=left, **chosen)
+
+            place.seconds(step, 3)
+            taken = place.seconds(step, 3 if place.small else 30)
+            rows.append(
+                {"algorithm": algorithm, "d": d, "k": k, "seconds": statistics.median(taken)}
+            )
     return {"rows": rows}

@@ -78,6 +78,23 @@ def _staging(answer: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _lists(answer: dict[str, Any]) -> list[str]:
+    through = answer["ucx"]
+    lines = [
+        "| algorithm | d | k | lists in pinned memory (us) | on the device (us) |",
+        "| --- " * 5 + "|",
+    ]
+    for i, row in enumerate(answer["pinned"]):
+        direct = through[i]["seconds"] if isinstance(through, list) else None
+        lines.append(
+            f"| {row['algorithm']} | {row['d']:,} | {row['k']:,} | {row['seconds'] * 1e6:.1f} | "
+            f"{f'{direct * 1e6:.1f}' if direct else '-'} |"
+        )
+    if isinstance(through, str):
+        lines += ["", f"UCX: {through}."]
+    return lines
+
+
 def _programs(answer: dict[str, Any]) -> list[str]:
     lines = ["| algorithm | select | n | place | p50 (us) | #wrong |", "| --- " * 6 + "|"]
     for row in answer["allreduce"]:
@@ -93,4 +110,10 @@ def _programs(answer: dict[str, Any]) -> list[str]:
     return lines
 
 
-_ROWS = {"compress": _compress, "merge": _merge, "staging": _staging, "programs": _programs}
+_ROWS = {
+    "compress": _compress,
+    "lists": _lists,
+    "merge": _merge,
+    "programs": _programs,
+    "staging": _staging,
+}

@@ -49,9 +49,9 @@ def _merge(machine: Machine, small: bool, seconds: float) -> Answer:
 POINTERS = "GTOPK_DEVICE_POINTERS"
 
 
-def _staging(machine: Machine, small: bool, seconds: float) -> Answer:
-    """Messages through pinned memory, and through UCX where this gtopk can."""
-    pinned = machine.ranks("messages", 2, seconds, small=small, **{POINTERS: "0"})[0]
+def _both_ways(machine: Machine, part: str, small: bool, seconds: float) -> Answer:
+    """The part through pinned memory, and through UCX where this gtopk can."""
+    pinned = machine.ranks(part, 2, seconds, small=small, **{POINTERS: "0"})[0]
     answer: Answer = {"pinned": pinned["rows"]}
     libraries = (machine.packed / "site" / "gtopk").glob("_torch_*.so")
     if not any(POINTERS.encode() in pathlib.Path(each).read_bytes() for each in libraries):
@@ -59,10 +59,18 @@ def _staging(machine: Machine, small: bool, seconds: float) -> Answer:
     transports = "tcp,posix,sysv,self,cuda_copy,cuda_ipc"
     through = {POINTERS: "1", "GTOPK_UCX_TLS": transports}
     try:
-        direct = machine.ranks("messages", 2, seconds, small=small, **through)[0]
+        direct = machine.ranks(part, 2, seconds, small=small, **through)[0]
     except CheckError as error:
         return {**answer, "ucx": f"failed: {error}"}
     return {**answer, "ucx": direct["rows"]}
+
+
+def _staging(machine: Machine, small: bool, seconds: float) -> Answer:
+    return _both_ways(machine, "messages", small, seconds)
+
+
+def _lists(machine: Machine, small: bool, seconds: float) -> Answer:
+    return _both_ways(machine, "lists", small, seconds)
 
 
 def _programs(machine: Machine, small: bool, seconds: float) -> Answer:
@@ -133,6 +141,7 @@ PARTS = {
     "compress": Part(_compress, 90),
     "merge": Part(_merge, 30),
     "staging": Part(_staging, 60),
+    "lists": Part(_lists, 60),
     "programs": Part(_programs, 60),
     "memcheck": Part(_sanitized("memcheck"), 100),
     "racecheck": Part(_sanitized("racecheck"), 100),

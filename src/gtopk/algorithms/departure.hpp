@@ -25,11 +25,22 @@ class [[nodiscard]] Departure {
   /// `parts`: what parts_of() says, and the list's header.
   Departure(engine::GroupView& group, std::uint32_t to, std::uint32_t step,
             std::span<const std::byte> list, std::uint32_t parts)
-      : acknowledgement_(expect_acknowledgement(group, to, step, list)) {
+      : acknowledgement_(expect_acknowledgement(group, to, step, list.size())) {
     const std::size_t bytes = part_bytes(list.size(), parts);
     for (std::uint32_t part = 0; part < parts; ++part) {
       parts_.at(part).emplace(
           group.send_over(part, to, step, part_at(list, bytes, part), chunk_of_part(part)));
+    }
+  }
+
+  /// Of a list on a device: three messages. A receiver learns their lengths from the first.
+  Departure(engine::GroupView& group, std::uint32_t to, std::uint32_t step,
+            std::span<const std::byte> header, ConstBytes values, ConstBytes indices)
+      : acknowledgement_(expect_acknowledgement(group, to, step,
+                                                header.size() + values.size() + indices.size())) {
+    const std::array<ConstBytes, kPartsApart> parts{header, values, indices};
+    for (std::uint32_t part = 0; part < kPartsApart; ++part) {
+      parts_.at(part).emplace(group.send_over(part, to, step, parts.at(part), chunk_of_part(part)));
     }
   }
 
@@ -47,10 +58,10 @@ class [[nodiscard]] Departure {
     }
   }
 
-  /// Called by the receiver; `from` is the sender.
+  /// Called by the receiver of a list of so many bytes, its header included; `from` is the sender.
   static void acknowledge(engine::GroupView& group, std::uint32_t from, std::uint32_t step,
-                          std::span<const std::byte> list) {
-    if (list.size() > kAcknowledgedBytes) {
+                          std::size_t bytes) {
+    if (bytes > kAcknowledgedBytes) {
       const engine::Message acknowledgement = group.send(from, step, {}, kAcknowledgement);
     }
   }
@@ -65,8 +76,8 @@ class [[nodiscard]] Departure {
 
   static std::optional<engine::Message> expect_acknowledgement(engine::GroupView& group,
                                                                std::uint32_t to, std::uint32_t step,
-                                                               std::span<const std::byte> list) {
-    if (list.size() <= kAcknowledgedBytes) {
+                                                               std::size_t bytes) {
+    if (bytes <= kAcknowledgedBytes) {
       return std::nullopt;
     }
     return group.recv(to, step, {}, kAcknowledgement);

@@ -21,6 +21,7 @@
 #include "src/gtopk/algorithms/call_plan.hpp"
 #include "src/gtopk/algorithms/call_types.hpp"
 #include "src/gtopk/algorithms/delivery.hpp"
+#include "src/gtopk/algorithms/detached_call.hpp"
 #include "src/gtopk/algorithms/exchange_phase.hpp"
 #include "src/gtopk/algorithms/step_gate.hpp"
 #include "src/gtopk/residual/commit.hpp"
@@ -28,13 +29,9 @@
 #include "src/numbers/element_types.hpp"
 
 namespace gtopk::sparse {
-namespace {
 
-using engine::GroupView;
-using engine::Task;
-
-SparseCall call_of(std::uint64_t d, DataType dtype, const SparseOptions& options,
-                   const Delivered& delivered) {
+SparseCall detached_call(std::uint64_t d, DataType dtype, const SparseOptions& options,
+                         const Delivered& delivered) {
   SparseCall call;
   call.d = d;
   call.dtype = dtype;
@@ -43,6 +40,31 @@ SparseCall call_of(std::uint64_t d, DataType dtype, const SparseOptions& options
   call.delivered = delivered;
   return call;
 }
+
+std::optional<SelectionRule> rule_on_device(const SparseCall& call, const Plan& plan) {
+  if (!plan.algorithm->selects() || plan.selector->on_device == nullptr) {
+    return std::nullopt;
+  }
+  return call.d == 0 ? SelectionRule{}
+                     : plan.selector->on_device(call.d, plan.lists.k, call.options);
+}
+
+std::function<void(const GroupShape&)> check_of_room(const Plan& plan, const Delivered& delivered) {
+  return [plan, delivered](const GroupShape& group) {
+    const std::uint64_t largest = plan.most_entries(group.size);
+    if (delivered.values != nullptr && delivered.room < largest) {
+      throw Error(ErrorKind::kInvalidArgument,
+                  fmt::format("sparse_all_reduce({}) among {} ranks delivers up to {} entries; "
+                              "there is room to note {}",
+                              plan.algorithm->name, group.size, largest, delivered.room));
+    }
+  };
+}
+
+namespace {
+
+using engine::GroupView;
+using engine::Task;
 
 /// An entry that a rank selected is dropped at most once, wherever that is; a wire that rounds
 /// loses something of each list besides, a selection's or a node's.
@@ -57,15 +79,6 @@ DetachedRoom room_of(const Plan& plan, std::uint32_t ranks) {
           .returned = most_returned(plan, ranks),
           .delivered = plan.most_entries(ranks),
           .index_bytes = plan.lists.type.index_bytes};
-}
-
-/// How a device makes the call's selection; nullopt if none can.
-std::optional<SelectionRule> rule_of(const SparseCall& call, const Plan& plan) {
-  if (!plan.algorithm->selects() || plan.selector->on_device == nullptr) {
-    return std::nullopt;
-  }
-  return call.d == 0 ? SelectionRule{}
-                     : plan.selector->on_device(call.d, plan.lists.k, call.options);
 }
 
 /// For messages.
@@ -157,7 +170,7 @@ std::optional<DetachedRoom> detached_room(std::uint64_t d, DataType dtype,
   if (!selection_rule(d, dtype, options)) {
     return std::nullopt;
   }
-  return sparse::room_of(sparse::plan(sparse::call_of(d, dtype, options, {})), ranks);
+  return sparse::room_of(sparse::plan(sparse::detached_call(d, dtype, options, {})), ranks);
 }
 
 std::optional<SelectionRule> selection_rule(std::uint64_t d, DataType dtype,
@@ -165,8 +178,8 @@ std::optional<SelectionRule> selection_rule(std::uint64_t d, DataType dtype,
   if (options.algorithm == sparse::kAuto) {
     return std::nullopt;
   }
-  const sparse::SparseCall call = sparse::call_of(d, dtype, options, {});
-  return sparse::rule_of(call, sparse::plan(call));
+  const sparse::SparseCall call = sparse::detached_call(d, dtype, options, {});
+  return sparse::rule_on_device(call, sparse::plan(call));
 }
 
 double detached_divisor(const SparseOptions& options, std::uint32_t ranks) {
@@ -175,12 +188,12 @@ double detached_divisor(const SparseOptions& options, std::uint32_t ranks) {
 
 Collective sparse_all_reduce(const Detached& step, std::uint64_t d, DataType dtype,
                              const SparseOptions& options, const Delivered& delivered) {
-  sparse::SparseCall call = sparse::call_of(d, dtype, options, delivered);
+  sparse::SparseCall call = sparse::detached_call(d, dtype, options, delivered);
   if (options.gate) {
     call.gate = std::make_shared<sparse::StepGate>(options.gate);
   }
   const sparse::Plan plan = sparse::plan(call);
-  if (!sparse::rule_of(call, plan)) {
+  if (!sparse::rule_on_device(call, plan)) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("sparse_all_reduce of a selection made elsewhere takes select {} "
                             "('threshold' without a state, 'block' with blocks that a device "
@@ -190,15 +203,7 @@ Collective sparse_all_reduce(const Detached& step, std::uint64_t d, DataType dty
   Collective collective;
   collective.name = fmt::format("sparse_all_reduce({})", plan.algorithm->name);
   collective.agreement = sparse::agreement(call, plan);
-  collective.check = [plan, delivered](const GroupShape& group) {
-    const std::uint64_t largest = plan.most_entries(group.size);
-    if (delivered.values != nullptr && delivered.room < largest) {
-      throw Error(ErrorKind::kInvalidArgument,
-                  fmt::format("sparse_all_reduce({}) among {} ranks delivers up to {} entries; "
-                              "there is room to note {}",
-                              plan.algorithm->name, group.size, largest, delivered.room));
-    }
-  };
+  collective.check = sparse::check_of_room(plan, delivered);
   collective.body = [step, call, plan](engine::GroupView& group) {
     return sparse::run_detached(group, step, call, plan);
   };

@@ -60,6 +60,10 @@ Task<List> ListExchange::swap(std::uint32_t partner, Steps steps, List mine, std
   co_await departing;
   const std::span<std::byte> room = message_room(ranks);
   Message incoming = group_.recv(partner, steps.received, room);
+  if (on_device()) {
+    Task<void> making = made();
+    co_await making;
+  }
   post(partner, steps.sent, mine);
   const std::size_t received = co_await incoming;
   Task<List> opening = open(room, received, partner, steps.received, ranks);
@@ -73,12 +77,20 @@ Task<List> ListExchange::receive(std::uint32_t from, std::uint32_t step, std::ui
   const std::size_t received = co_await incoming;
   Task<List> opening = open(room, received, from, step, ranks);
   const List theirs = co_await opening;
+  if (on_device()) {
+    Task<void> making = made();
+    co_await making;
+  }
   co_return theirs;
 }
 
 Task<void> ListExchange::send(std::uint32_t to, std::uint32_t step, List list) {
   Task<void> departing = departed();
   co_await departing;
+  if (on_device()) {
+    Task<void> making = made();
+    co_await making;
+  }
   post(to, step, list);
 }
 
@@ -90,7 +102,33 @@ Task<void> ListExchange::departed() {
   }
 }
 
+void ListExchange::post_from_device(std::uint32_t to, std::uint32_t step, const List& list) {
+  const List ready = device_->settled(list);
+  const std::size_t index_bytes = ready.size * plan_.type.index_bytes;
+  const std::size_t value_bytes = ready.size * plan_.type.value_bytes();
+  const std::span<std::byte> header = group_.buffer(collectives::kHeaderBytes);
+  const bool apart = ready.size != 0;
+  const auto flags = static_cast<std::uint16_t>((ready.finite ? 0 : Header::kNonFinite) |
+                                                (apart ? Header::kApart : 0));
+  collectives::write_header(header, group_,
+                            {.count = ready.size,
+                             .flags = flags,
+                             .index_bytes = plan_.type.index_bytes,
+                             .parts = apart ? kPartsApart : 0});
+  if (!apart) {
+    leaving_.emplace(group_, to, step, header, 1);
+    return;
+  }
+  leaving_.emplace(group_, to, step, header,
+                   ConstBytes(ready.values, value_bytes, device_->memory()),
+                   ConstBytes(ready.indices, index_bytes, device_->memory()));
+}
+
 void ListExchange::post(std::uint32_t to, std::uint32_t step, const List& list) {
+  if (list.there != 0) {
+    post_from_device(to, step, list);
+    return;
+  }
   const bool unrounded = plan_.codec->rounds() && !list.rounded;
   const Codec& codec = unrounded ? kLossless.codec : *plan_.codec;
   const std::span<std::byte> message = codec.encode(plan_.type, list, plan_.d, *this);
@@ -127,11 +165,63 @@ Task<std::size_t> ListExchange::receive_parts(std::span<std::byte> room, std::si
   co_return received;
 }
 
+void ListExchange::refuse(std::uint32_t from, std::string_view why) const {
+  throw Error(ErrorKind::kMismatch,
+              fmt::format("{} sent a damaged list: {}", group_.member(from), why));
+}
+
+Task<List> ListExchange::receive_apart(std::span<std::byte> room, collectives::Payload header,
+                                       std::uint32_t from, std::uint32_t step,
+                                       std::uint64_t ranks) {
+  const EntryType type = plan_.type;
+  if (plan_.codec->codes() || header.parts != kPartsApart ||
+      header.index_bytes != type.index_bytes || header.flags != Header::kApart ||
+      header.count == 0 || header.count > plan_.entries_of(ranks)) {
+    refuse(from, fmt::format("{} entries with {}-byte indices and flags {:04x} in {} messages; a "
+                             "device sends at most {} with {}-byte indices in {}",
+                             header.count, header.index_bytes, header.flags, header.parts,
+                             plan_.entries_of(ranks), type.index_bytes, kPartsApart));
+  }
+  List list;
+  if (device_ != nullptr) {
+    list = device_->received(from, header.count);
+  } else {
+    list.memory = room.first(kFrontBytes + header.count * type.bytes());
+    list.size = header.count;
+    lay_out(type, list, list.memory.data() + kFrontBytes, header.count);
+  }
+  const Memory memory = list.there != 0 ? device_->memory() : Memory{};
+  const Bytes values(list.values, header.count * type.value_bytes(), memory);
+  const Bytes indices(list.indices, header.count * type.index_bytes, memory);
+  Message first = group_.recv(from, step, values, Departure::chunk_of_part(1));
+  Message second = group_.recv(from, step, indices, Departure::chunk_of_part(2));
+  const std::size_t of_values = co_await first;
+  const std::size_t of_indices = co_await second;
+  if (of_values != values.size() || of_indices != indices.size()) {
+    refuse(from, fmt::format("{} bytes of values and {} of indices, expected {} and {}", of_values,
+                             of_indices, values.size(), indices.size()));
+  }
+  co_return list;
+}
+
 Task<List> ListExchange::open(std::span<std::byte> room, std::size_t received, std::uint32_t from,
                               std::uint32_t step, std::uint64_t ranks) {
   Task<Header> reading = collectives::read_header(room.first(received), group_, from, kMostParts);
   const Header header = co_await reading;
-  if (header.parts != 0) {
+  if ((header.flags & Header::kApart) != 0) {
+    if (received != kFrontBytes) {
+      refuse(from, fmt::format("{} bytes behind the header of one that comes apart",
+                               received - kFrontBytes));
+    }
+    Task<List> receiving = receive_apart(
+        room, {header.count, header.flags, header.index_bytes, header.parts}, from, step, ranks);
+    const List apart = co_await receiving;
+    received = kFrontBytes + header.count * plan_.type.bytes();
+    if (apart.there != 0) {
+      Departure::acknowledge(group_, from, step, received);
+      co_return apart;
+    }
+  } else if (header.parts != 0) {
     Task<std::size_t> receiving = receive_parts(room, received, header.parts, from, step);
     received = co_await receiving;
   }
@@ -152,14 +242,19 @@ Task<List> ListExchange::open(std::span<std::byte> room, std::size_t received, s
     list.finite = finite;
     list.rounded = !unrounded;
   } catch (const Damaged& damaged) {
-    throw Error(ErrorKind::kMismatch,
-                fmt::format("{} sent a damaged list: {}", group_.member(from), damaged.what()));
+    refuse(from, damaged.what());
   }
-  Departure::acknowledge(group_, from, step, message);
+  Departure::acknowledge(group_, from, step, message.size());
   co_return list;
 }
 
-List ListExchange::unite(const List& left, const List& right) {
+// What follows copies its lists before it makes another one: in a coroutine, g++ 12 has the result
+// of `mine = exchange.merge(mine, theirs, speaker)` written to `mine` itself while it is still
+// read.
+
+List ListExchange::unite(const List& one, const List& other) {
+  const List left = one;
+  const List right = other;
   List sum = make(left.size + right.size);
   if (!left.finite || !right.finite) {
     close(sum, 0, false);
@@ -173,8 +268,13 @@ List ListExchange::unite(const List& left, const List& right) {
   return sum;
 }
 
-List ListExchange::merge(const List& left, const List& right, std::uint32_t speaker,
+List ListExchange::merge(const List& one, const List& other, std::uint32_t speaker,
                          std::uint64_t keep) {
+  const List left = one;
+  const List right = other;
+  if (device_ != nullptr) {
+    return device_->merge(left, right, keep, speaker == group_.rank());
+  }
   if (!plan_.reselects) {
     return unite(left, right);
   }
@@ -213,7 +313,8 @@ List ListExchange::merge(const List& left, const List& right, std::uint32_t spea
 }
 
 template <class Divide>
-List ListExchange::cut_by(const List& list, Divide divide) {
+List ListExchange::cut_by(const List& whole, Divide divide) {
+  const List list = whole;
   List kept = make(list.size);
   List rest = make(list.size);  // never sent: only its room is used
   visit_entry(plan_.type, [&]<class Value, class Index>() {
@@ -267,7 +368,9 @@ List ListExchange::copied(const List& part) {
   return copy;
 }
 
-List ListExchange::joined(const List& low, const List& high) {
+List ListExchange::joined(const List& lower, const List& higher) {
+  const List low = lower;
+  const List high = higher;
   List both = make(low.size + high.size);
   visit_entry(plan_.type, [&]<class Value, class Index>() {
     const EntriesOut<Value, Index> room = both.room<Value, Index>();

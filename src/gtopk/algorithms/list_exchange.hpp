@@ -7,43 +7,21 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 
 #include "src/collectives/fold.hpp"
+#include "src/collectives/header.hpp"
 #include "src/engine/group_view.hpp"
 #include "src/engine/task.hpp"
 #include "src/gtopk/algorithms/departure.hpp"
+#include "src/gtopk/algorithms/device_nodes.hpp"
+#include "src/gtopk/algorithms/list_plan.hpp"
 #include "src/gtopk/merge/merge.hpp"
-#include "src/gtopk/value/blocks.hpp"
 #include "src/gtopk/value/list.hpp"
 #include "src/gtopk/wire/codec.hpp"
 #include "src/transport/base/tag.hpp"
 
 namespace gtopk::sparse {
-
-/// One exchange, as all ranks agreed on it.
-struct ListPlan {
-  EntryType type;
-  std::uint64_t d = 0;
-  /// The most entries that a re-selecting node keeps.
-  std::uint64_t k = 0;
-  /// The most entries that one rank selects: k, or somewhat more with an approximate selector.
-  std::uint64_t leaf = 0;
-  /// A node keeps the first k of its union (gTop-k), else all of it (Top-k).
-  bool reselects = true;
-  /// Where each block has its own k, of which `k` is the sum.
-  Blocks blocks{};
-  const Codec* codec = nullptr;
-
-  /// The most entries of a list that covers that many ranks.
-  [[nodiscard]] std::uint64_t entries_of(std::uint64_t ranks) const {
-    if (reselects) {
-      return leaf;
-    }
-    return leaf > d / ranks ? d : leaf * ranks;
-  }
-  /// The most bytes of its message.
-  [[nodiscard]] std::size_t message_bytes(std::uint64_t ranks) const;
-};
 
 /// Of its own selection what rounding lost, and of every node (the fold and the rounds) that and
 /// what it dropped. A host's node takes the place of a round: where two ranks share a host, fewer
@@ -53,8 +31,11 @@ inline constexpr std::size_t kMostDropped = 1 + 2 * (1 + transport::TagBits::kSo
 
 class ListExchange final : private Rooms {
  public:
-  ListExchange(engine::GroupView& group, const ListPlan& plan, MergeScratch& scratch)
-      : group_(group), plan_(plan), scratch_(scratch) {}
+  /// `device`: where the lists are and nodes are made; null: here. Walks do not see which, if they
+  /// do nothing but swap, receive, send and merge.
+  ListExchange(engine::GroupView& group, const ListPlan& plan, MergeScratch& scratch,
+               DeviceNodes* device = nullptr)
+      : group_(group), plan_(plan), scratch_(scratch), device_(device) {}
 
   [[nodiscard]] engine::GroupView& group() const { return group_; }
   [[nodiscard]] const ListPlan& plan() const { return plan_; }
@@ -82,6 +63,9 @@ class ListExchange final : private Rooms {
   engine::Task<void> send(std::uint32_t to, std::uint32_t step, List list);
   /// Completes when the last send has left this rank, as far as can be known.
   engine::Task<void> departed();
+  [[nodiscard]] bool on_device() const { return device_ != nullptr; }
+  /// On a device: completes when the last node is made.
+  engine::Task<void> made() { return device_->merged(); }
 
   /// The node above two lists; the same bits in either order. `speaker`, the lowest rank below it,
   /// is responsible for what the node drops and what its rounding loses. Sums that are not selected
@@ -117,13 +101,15 @@ class ListExchange final : private Rooms {
  private:
   std::span<std::byte> room(std::size_t bytes) override { return group_.buffer(bytes); }
   [[nodiscard]] std::span<std::byte> message_room(std::uint64_t ranks) {
-    return group_.buffer(plan_.message_bytes(ranks));
+    const std::size_t bytes = plan_.message_bytes(ranks);
+    return device_ == nullptr ? group_.buffer(bytes) : device_->message_room(bytes);
   }
   /// Rounds a finite list before it is closed; puts the error back if this rank is responsible for
   /// it.
   [[nodiscard]] Rounded round(const List& list, std::size_t count, bool answers,
                               bool zeros_are_lost);
   void post(std::uint32_t to, std::uint32_t step, const List& list);
+  void post_from_device(std::uint32_t to, std::uint32_t step, const List& list);
   /// What `divide` keeps of a list; this rank is responsible for what it drops. divide:
   /// Merged operator()<Value, Index>(entries, room to keep, room to drop).
   template <class Divide>
@@ -137,9 +123,16 @@ class ListExchange final : private Rooms {
                                           std::uint32_t parts, std::uint32_t from,
                                           std::uint32_t step);
 
+  /// What `header` says comes apart, into a message's room or onto the device.
+  engine::Task<List> receive_apart(std::span<std::byte> room, collectives::Payload header,
+                                   std::uint32_t from, std::uint32_t step, std::uint64_t ranks);
+  /// Throws Error{kMismatch}.
+  [[noreturn]] void refuse(std::uint32_t from, std::string_view why) const;
+
   engine::GroupView& group_;
   ListPlan plan_;
   MergeScratch& scratch_;
+  DeviceNodes* device_;
   std::optional<Departure> leaving_;
   std::array<List, kMostDropped> dropped_{};
   std::size_t lists_dropped_ = 0;

@@ -21,12 +21,12 @@ struct Absorb {
   struct Shared {};
 
   Pieces<T> acc;
-  const EditCounts* counts;
+  const std::uint64_t* did_happen;
 
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
     constexpr Value kNan = std::numeric_limits<Value>::quiet_NaN();
-    const bool happened = counts->happened != 0;
+    const bool happened = *did_happen != 0;
     for (std::uint64_t tile = block.number(); tile < acc.tiles; tile += block.count()) {
       const Stretch<T> here = acc.tile(tile);
       block.each([&](unsigned thread) {
@@ -119,7 +119,7 @@ template <class T, class Index, class Executor>
 void commit(Executor& executor, const Pieces<T>& acc, Accumulation<T>* momentum,
             const Edits<Accumulation<T>, Index>& edits, const EditCounts* counts,
             Accumulation<T> divisor) {
-  executor.launch(executor.wide(), Absorb<T>{acc, counts});
+  executor.launch(executor.wide(), Absorb<T>{acc, &counts->happened});
   executor.launch(executor.wide(),
                   ClearAndDeliver<T, Index>{acc, momentum, edits, counts, divisor});
   executor.launch(executor.wide(), PutBackDropped<T, Index>{acc, edits, counts});

@@ -69,7 +69,8 @@ struct Union {
   std::uint64_t tiles = 0;
 };
 
-/// Counts what a tile of the path adds up to, and writes it once it is known where.
+/// Counts what a tile of the path adds up to, and writes it once it is known where. Nothing of
+/// lists that are not sound (lists.hpp): with them it might not end.
 template <class Value, class Index, bool Writes>
 struct WalkPath {
   static constexpr unsigned kShare = kTile / kThreads;
@@ -81,13 +82,20 @@ struct WalkPath {
   Entries<Value, Index> a;
   Entries<Value, Index> b;
   Union<Value, Index> sum;
+  const std::uint64_t* sound = nullptr;  ///< null: they are
 
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
+    const bool walks = sound == nullptr || *sound != 0;
+    if (Writes && !walks) {
+      return;
+    }
     for (std::uint64_t tile = block.number(); tile < sum.tiles; tile += block.count()) {
       block.each([&](unsigned thread) {
         std::uint32_t count = 0;
-        zip(a, b, place(tile, thread), place(tile, thread + 1), [&](Index, Value) { ++count; });
+        if (walks) {
+          zip(a, b, place(tile, thread), place(tile, thread + 1), [&](Index, Value) { ++count; });
+        }
         shared.sums[thread] = count;
       });
       const std::uint32_t all = sums_before<kThreads>(block, shared.sums, shared.spare);
@@ -176,18 +184,59 @@ struct MergeRoom {
 };
 
 /// All launches of a merge; what sparse::merge() does (merge/merge.hpp), whose outputs these are.
+/// `sound`: null, or what an earlier launch has found of the lists (lists.hpp); if that is 0
+/// nothing is kept.
 template <class Value, class Index, class Executor>
 void merge(Executor& executor, const Entries<Value, Index>& a, const Entries<Value, Index>& b,
            std::uint64_t k, const MergeRoom<Value, Index>& room, EntriesOut<Value, Index> kept,
-           EntriesOut<Value, Index> dropped, Report* report) {
-  executor.launch(executor.wide(), WalkPath<Value, Index, false>{a, b, room.sum});
+           EntriesOut<Value, Index> dropped, Report* report, const std::uint64_t* sound = nullptr) {
+  executor.launch(executor.wide(), WalkPath<Value, Index, false>{a, b, room.sum, sound});
   executor.launch(1, AddPath{room.sum.before, room.sum.tiles});
-  executor.launch(executor.wide(), WalkPath<Value, Index, true>{a, b, room.sum});
+  executor.launch(executor.wide(), WalkPath<Value, Index, true>{a, b, room.sum, sound});
   executor.launch(1, BeginSelection<Value>{room.cutoff, room.bins, nullptr, k});
   executor.launch(1, ChooseRoute<Value>{room.cutoff, 0});
   const Entries<Value, Index> sum{room.sum.entries.indices, room.sum.entries.values, 0};
   refine(executor, UnionSource<Value, Index>{sum, room.sum.before + room.sum.tiles}, room.cutoff,
          room.bins, room.counts, report, nullptr, kept, dropped);
+}
+
+/// Whether a sum is finite, and how long it is.
+template <class Value>
+struct ReportUnion {
+  struct Shared {};
+
+  const Value* values;
+  const std::uint64_t* count;
+  Report* report;  // `finite` is 1 beforehand
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
+    const std::uint64_t size = *count;
+    const std::uint64_t all_threads = block.count() * kThreads;
+    block.each([&](unsigned thread) {
+      const std::uint64_t first = block.number() * kThreads + thread;
+      if (first == 0) {
+        report->kept = size;
+      }
+      for (std::uint64_t i = first; i < size; i += all_threads) {
+        if (!is_finite_key<Value>(magnitude_key(values[i]))) {
+          report->finite = 0;
+        }
+      }
+    });
+  }
+};
+
+/// All launches of a sum with nothing selected; what sparse::unite() does (merge/merge.hpp), but
+/// that report->kept is the size of one that is not finite, too. `sound`: as of merge().
+template <class Value, class Index, class Executor>
+void unite(Executor& executor, const Entries<Value, Index>& a, const Entries<Value, Index>& b,
+           const Union<Value, Index>& sum, Report* report, const std::uint64_t* sound = nullptr) {
+  executor.launch(executor.wide(), WalkPath<Value, Index, false>{a, b, sum, sound});
+  executor.launch(1, AddPath{sum.before, sum.tiles});
+  executor.launch(executor.wide(), WalkPath<Value, Index, true>{a, b, sum, sound});
+  executor.launch(executor.wide(),
+                  ReportUnion<Value>{sum.entries.values, sum.before + sum.tiles, report});
 }
 
 }  // namespace gtopk::sparse::device

@@ -4,11 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <random>
 #include <vector>
 
+#include "src/gtopk/device/lists.hpp"
 #include "src/gtopk/residual/commit.hpp"
 #include "src/gtopk/residual/edits.hpp"
 #include "tests/gtopk/device/pieces_of.hpp"
@@ -118,6 +121,27 @@ class DeviceCommit : public ::testing::Test {
     return one;
   }
 
+  /// The same from the lists where they lie.
+  static Case from_lists(Case one, bool happened, std::mt19937_64& random) {
+    const InPieces<T> pieces(one.tensor, one.residual, random() % 2 == 0, random);
+    const auto place = [](testing::List<Value, Index>& list) {
+      return DeviceList{list.indices.data(), list.values.data(), list.indices.size()};
+    };
+    ListEdits edits;
+    edits.happened = happened ? 1 : 0;
+    edits.put_back_own = one.put_back == PutBack::kOwn ? 1 : 0;
+    edits.own = place(one.own);
+    edits.result = place(one.result);
+    edits.dropped_lists = one.dropped.size();
+    std::ranges::transform(one.dropped, std::begin(edits.dropped), place);
+    HostExecutor executor(random(), 1 + random() % 4);
+    const auto most = static_cast<std::uint32_t>(one.dropped.size() + random() % 3);
+    device::commit_lists<T, Index>(executor, pieces.view(), Case::data(one.momentum), &edits, most,
+                                   one.divisor);
+    one.tensor = pieces.joined();
+    return one;
+  }
+
   static void expect_same(const Case& seen, const Case& expected) {
     EXPECT_TRUE(testing::same_bits(seen.tensor, expected.tensor));
     EXPECT_TRUE(testing::same_bits(seen.residual, expected.residual));
@@ -131,8 +155,9 @@ TYPED_TEST(DeviceCommit, WritesWhatTheCpuWrites) {
   testing::for_each_seed(120, [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     const auto one = TestFixture::random_case(random, seed % 4 == 0 ? 15'000 : 600);
-    TestFixture::expect_same(TestFixture::on_the_device(one, true, random),
-                             TestFixture::on_the_cpu(one, true));
+    const auto expected = TestFixture::on_the_cpu(one, true);
+    TestFixture::expect_same(TestFixture::on_the_device(one, true, random), expected);
+    TestFixture::expect_same(TestFixture::from_lists(one, true, random), expected);
   });
 }
 
@@ -140,9 +165,33 @@ TYPED_TEST(DeviceCommit, AStepThatDidNotHappenLeavesNanAndTheResidual) {
   testing::for_each_seed(20, [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     const auto one = TestFixture::random_case(random, 9'000);
-    TestFixture::expect_same(TestFixture::on_the_device(one, false, random),
-                             TestFixture::on_the_cpu(one, false));
+    const auto expected = TestFixture::on_the_cpu(one, false);
+    TestFixture::expect_same(TestFixture::on_the_device(one, false, random), expected);
+    TestFixture::expect_same(TestFixture::from_lists(one, false, random), expected);
   });
+}
+
+TYPED_TEST(DeviceCommit, ChecksValuesAsTheCpuDoes) {
+  using T = typename TestFixture::T;
+  using Index = typename TestFixture::Index;
+  using Value = typename TestFixture::Value;
+  int fitted = 0;
+  testing::for_each_seed(60, [&](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    auto list = TestFixture::random_list(1 + random() % 9'000, 3, random);
+    if (seed % 3 != 0 && !list.values.empty()) {
+      Value& one = list.values[random() % list.values.size()];
+      one = seed % 3 == 1 ? std::numeric_limits<Value>::max() / 2 : one * 1000;
+    }
+    const auto divisor = static_cast<Value>(1 + random() % 3);
+    std::uint64_t fits = 1;
+    HostExecutor executor(random(), 1 + random() % 4);
+    executor.launch(executor.wide(),
+                    device::CheckValues<T>{list.values.data(), list.values.size(), divisor, &fits});
+    EXPECT_EQ(fits != 0, (representable<T, Value, Index>(list.view(), divisor)));
+    fitted += fits != 0 ? 1 : 0;
+  });
+  EXPECT_GE(fitted, 20);
 }
 
 TYPED_TEST(DeviceCommit, AccumulatesAsTheCpuDoes) {

@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <limits>
 #include <random>
+#include <utility>
 
+#include "src/gtopk/device/lists.hpp"
 #include "src/gtopk/merge/merge.hpp"
 #include "tests/gtopk/device/pieces_of.hpp"
 #include "tests/gtopk/value/random_lists.hpp"
@@ -78,6 +80,28 @@ class DeviceMerge : public ::testing::Test {
     return outcome;
   }
 
+  static void expect_united_alike(const Entry& a, const Entry& b, std::mt19937_64& random) {
+    const std::size_t all = a.indices.size() + b.indices.size();
+    Outcome expected;
+    const Merged united = unite(a.view(), b.view(), expected.kept.out(all));
+    expected.kept.shrink(united.kept);
+    const auto take = [&](device::Room& memory) {
+      return device::MergeRoom<Value, Index>::in(memory, all);
+    };
+    DeviceMemory memory(take);
+    device::Room dealt = memory.room();
+    auto room = take(dealt);
+    Outcome seen;
+    room.sum.entries = seen.kept.out(all);
+    HostExecutor executor(random(), 1 + random() % 4);
+    device::Report report{.kept = 0, .dropped = 0, .finite = 1};
+    device::unite(executor, a.view(), b.view(), room.sum, &report);
+    EXPECT_EQ(report.finite != 0, united.finite);
+    EXPECT_EQ(report.dropped, 0U);
+    seen.kept.shrink(united.finite ? report.kept : 0);
+    EXPECT_TRUE(testing::same_bits(seen.kept, expected.kept));
+  }
+
   static void expect_alike(const Entry& a, const Entry& b, std::size_t k, std::mt19937_64& random) {
     const Outcome expected = on_the_cpu(a, b, k);
     const Outcome seen = on_the_device(a, b, k, true, random);
@@ -85,6 +109,7 @@ class DeviceMerge : public ::testing::Test {
     EXPECT_TRUE(testing::same_bits(seen.kept, expected.kept));
     EXPECT_TRUE(testing::same_bits(seen.dropped, expected.dropped));
     EXPECT_TRUE(testing::same_bits(on_the_device(b, a, k, false, random).kept, expected.kept));
+    expect_united_alike(a, b, random);
   }
 };
 
@@ -120,6 +145,50 @@ TYPED_TEST(DeviceMerge, NoticesSumsThatAreNotFinite) {
   TestFixture::expect_alike(a, too_large, 0, random);
   a.values[1234] = std::numeric_limits<Value>::quiet_NaN();
   TestFixture::expect_alike(a, b, 5000, random);
+}
+
+// A list as a damaged message may hold it: the merge ends, and nothing of it is kept.
+TYPED_TEST(DeviceMerge, KeepsNothingOfAListWhoseIndicesDoNotAscendBelowD) {
+  using Value = typename TestFixture::Value;
+  using Index = typename TestFixture::Index;
+  testing::for_each_seed(40, [](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const auto a = testing::random_list_below<Value, Index>(20'000, 3, random);
+    auto b = testing::random_list_below<Value, Index>(20'000, 1 + seed % 5, random);
+    std::uint64_t d = 20'000;
+    const std::size_t at = 1 + random() % (b.indices.size() - 1);
+    switch (seed % 4) {
+      case 0:
+        break;
+      case 1:
+        std::swap(b.indices[at], b.indices[at - 1]);
+        break;
+      case 2:
+        b.indices[at] = b.indices[at - 1];
+        break;
+      default:
+        d = b.indices.back();
+    }
+    std::uint64_t sound = 1;
+    HostExecutor executor(random(), 1 + random() % 4);
+    executor.launch(executor.wide(),
+                    device::CheckIndices<Index>{b.indices.data(), b.indices.size(), d, &sound});
+    EXPECT_EQ(sound, seed % 4 == 0 ? 1U : 0U);
+    const std::size_t both = a.indices.size() + b.indices.size();
+    const auto take = [&](device::Room& memory) {
+      return device::MergeRoom<Value, Index>::in(memory, both);
+    };
+    DeviceMemory memory(take);
+    device::Room dealt = memory.room();
+    const auto room = take(dealt);
+    device::Report report;
+    typename TestFixture::Entry kept;
+    typename TestFixture::Entry dropped;
+    device::merge(executor, a.view(), b.view(), 500, room, kept.out(500), dropped.out(both),
+                  &report, &sound);
+    EXPECT_EQ(report.kept, sound != 0 ? 500U : 0U);
+    EXPECT_EQ(report.dropped != 0, sound != 0);
+  });
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Test support: the kernels' library of the fake device: the same kernels as a GPU's, run by the
 // host executor on the stream's thread. Only they and copies find the device's memory.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -16,6 +17,9 @@ namespace {
 using gtopk::DataType;
 using gtopk::cuda::AccumulateCall;
 using gtopk::cuda::CommitCall;
+using gtopk::cuda::CommitListsCall;
+using gtopk::cuda::InspectCall;
+using gtopk::cuda::ListOf;
 using gtopk::cuda::MergeCall;
 using gtopk::cuda::PieceOf;
 using gtopk::cuda::SelectCall;
@@ -26,6 +30,10 @@ using gtopk::sparse::testing::HostExecutor;
 template <class T>
 T* reachable(T* memory) {
   return static_cast<T*>(fake::Memory::reachable(memory));
+}
+
+ListOf reachable_list(const ListOf& list) {
+  return {reachable(list.indices), reachable(list.values), list.size};
 }
 
 /// The table of a vector's pieces, as it is when the stream comes to it.
@@ -86,6 +94,7 @@ int select(const SelectCall& call, void* stream) {
     SelectCall here = call;
     here.acc = acc.view();
     here.room = reachable(call.room);
+    here.kept = reachable_list(call.kept);
     here.last = reachable(call.last);
     gtopk::cuda::select<T>(executor, here);
   });
@@ -101,9 +110,50 @@ int commit(const CommitCall& call, void* stream) {
   });
 }
 
+std::size_t merge_room(DataType type, std::uint32_t index_bytes, std::uint64_t entries) {
+  return type == DataType::kFloat64 ? gtopk::cuda::merge_room<double>(index_bytes, entries)
+                                    : gtopk::cuda::merge_room<float>(index_bytes, entries);
+}
+
+int merge(const MergeCall& call, void* stream) {
+  return on_stream("merge", stream, call.values, [call]<class T>(HostExecutor& executor) {
+    MergeCall here = call;
+    here.a = reachable_list(call.a);
+    here.b = reachable_list(call.b);
+    here.room = reachable(call.room);
+    here.kept = reachable_list(call.kept);
+    here.dropped = reachable_list(call.dropped);
+    gtopk::cuda::merge<gtopk::Accumulation<T>>(executor, here);
+  });
+}
+
+int inspect(const InspectCall& call, void* stream) {
+  return on_stream("inspect", stream, call.dtype, [call]<class T>(HostExecutor& executor) {
+    InspectCall here = call;
+    here.list = reachable_list(call.list);
+    gtopk::cuda::inspect<T>(executor, here);
+  });
+}
+
+int commit_lists(const CommitListsCall& call, void* stream) {
+  return on_stream("commit_lists", stream, call.acc.dtype, [call]<class T>(HostExecutor& executor) {
+    const Reachable acc(call.acc);
+    gtopk::ListEdits edits = *call.edits;
+    const auto reach = [](gtopk::DeviceList& list) {
+      list = {reachable(list.indices), reachable(list.values), list.size};
+    };
+    reach(edits.own);
+    reach(edits.result);
+    std::for_each_n(edits.dropped, edits.dropped_lists, reach);
+    CommitListsCall here = call;
+    here.acc = acc.view();
+    here.momentum = reachable(call.momentum);
+    here.edits = &edits;
+    gtopk::cuda::commit_lists<T>(executor, here);
+  });
+}
+
 // What gtopk does not call.
-std::size_t merge_room(DataType, std::uint32_t, std::uint64_t) { return 0; }
-int merge(const MergeCall&, void*) { return 1; }
 int accumulate(const AccumulateCall&, void*) { return 1; }
 
 const char* error_name(int) { return "an error of a fake's"; }
@@ -119,6 +169,8 @@ extern "C" const gtopk::cuda::Calls* gtopk_cuda_calls() {
                                              commit,
                                              merge,
                                              accumulate,
-                                             error_name};
+                                             error_name,
+                                             inspect,
+                                             commit_lists};
   return &kCalls;
 }

@@ -1,0 +1,38 @@
+// Sparse, algorithms room: what all ranks know of an exchange of lists before it begins.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "src/gtopk/value/blocks.hpp"
+#include "src/gtopk/value/list.hpp"
+#include "src/gtopk/wire/codec.hpp"
+
+namespace gtopk::sparse {
+
+/// One exchange, as all ranks agreed on it.
+struct ListPlan {
+  EntryType type;
+  std::uint64_t d = 0;
+  /// The most entries that a re-selecting node keeps.
+  std::uint64_t k = 0;
+  /// The most entries that one rank selects: k, or somewhat more with an approximate selector.
+  std::uint64_t leaf = 0;
+  /// A node keeps the first k of its union (gTop-k), else all of it (Top-k).
+  bool reselects = true;
+  /// Where each block has its own k, of which `k` is the sum.
+  Blocks blocks{};
+  const Codec* codec = nullptr;
+
+  /// The most entries of a list that covers that many ranks.
+  [[nodiscard]] std::uint64_t entries_of(std::uint64_t ranks) const {
+    if (reselects) {
+      return leaf;
+    }
+    return leaf > d / ranks ? d : leaf * ranks;
+  }
+  /// The most bytes of its message.
+  [[nodiscard]] std::size_t message_bytes(std::uint64_t ranks) const;
+};
+
+}  // namespace gtopk::sparse

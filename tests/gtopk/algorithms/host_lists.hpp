@@ -1,0 +1,196 @@
+// Tests of the algorithms room: a device that keeps the lists of a sparse all-reduce, made of the
+// kernels on the host executor. It does what it is asked for when the test says so, late.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <new>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "gtopk/collectives.hpp"
+#include "gtopk/device_lists.hpp"
+#include "gtopk/selection_rule.hpp"
+#include "src/cuda/typed_calls.hpp"
+#include "src/numbers/element_types.hpp"
+#include "src/reference/reference.hpp"
+#include "tests/support/calls.hpp"
+#include "tests/support/host_executor.hpp"
+
+namespace gtopk::sparse::testing {
+
+inline constexpr Memory kDeviceMemory = cuda_memory(2);
+
+/// One rank's.
+class HostLists final : public ListDevice {
+ public:
+  /// `delivered`: where the result is to be recorded.
+  HostLists(const reference::Problem& problem, support::Tensor& tensor, std::uint64_t seed,
+            const Delivered& delivered = {})
+      : problem_(problem),
+        delivered_(delivered),
+        ranks_(static_cast<std::uint32_t>(problem.ranks.size())),
+        executor_(seed, 1 + seed % 3) {
+    const auto room = device_list_room(problem.d, problem.type, problem.options, ranks_,
+                                       delivered.values != nullptr);
+    if (!room) {
+      return;
+    }
+    room_ = *room;
+    rule_ = selection_rule(problem.d, problem.type, problem.options).value();
+    lists_.device = this;
+    lists_.selected = {block(room_.selected * room_.index_bytes),
+                       block(room_.selected * size_of(value_type()))};
+    lists_.report = &report_;
+    lists_.room = block(room_.device_bytes);
+    lists_.pinned = block(room_.pinned_bytes);
+    lists_.edits = &edits_;
+    piece_.tensor = tensor.values.data();
+    piece_.residual = tensor.residual ? tensor.residual->data() : nullptr;
+    piece_.size = problem.d;
+    acc_.dtype = problem.type;
+    acc_.index_bytes = room_.index_bytes;
+    acc_.pieces = &piece_;
+    acc_.count = 1;
+    acc_.d = problem.d;
+    acc_.tiles =
+        sparse::device::number_tiles(reinterpret_cast<sparse::device::Piece<float>*>(&piece_), 1);
+    can_ = true;
+  }
+
+  /// Whether the problem can be called so.
+  [[nodiscard]] bool can() const { return can_; }
+  [[nodiscard]] const DeviceListRoom& room() const { return room_; }
+
+  [[nodiscard]] Collective select_and_call() {
+    visit_floating(problem_.type, [&]<class T>() {
+      cuda::SelectCall call;
+      call.acc = acc_;
+      call.rule = rule_;
+      call.room = block(cuda::select_room<T>(acc_, rule_));
+      call.kept = {lists_.selected.indices, lists_.selected.values, rule_.most};
+      call.report = &report_;
+      cuda::select<T>(executor_, call);
+    });
+    return gtopk::sparse_all_reduce(lists_, problem_.d, problem_.type, problem_.options,
+                                    delivered_);
+  }
+  void commit() {
+    visit_floating(problem_.type, [&]<class T>() {
+      cuda::CommitListsCall call;
+      call.acc = acc_;
+      call.edits = &edits_;
+      call.most_dropped = room_.most_dropped;
+      call.divisor = divisor();
+      cuda::commit_lists<T>(executor_, call);
+    });
+  }
+
+  /// Does one piece of what it was asked for; false if there is none.
+  bool work() {
+    if (asked_.empty()) {
+      return false;
+    }
+    const std::function<void()> work = std::move(asked_.front());
+    asked_.pop_front();
+    work();
+    return true;
+  }
+  [[nodiscard]] std::size_t asked() const { return asked_.size(); }
+  [[nodiscard]] std::uint64_t merges() const { return merges_; }
+  [[nodiscard]] std::uint64_t inspections() const { return inspections_; }
+  /// From now on everything fails so.
+  void break_with(std::exception_ptr error) { broken_ = std::move(error); }
+
+  [[nodiscard]] Memory memory() const override { return kDeviceMemory; }
+
+  void merge(const DeviceMerge& node, Done done) override {
+    ++merges_;
+    ask(std::move(done), [this, node] {
+      visit_floating(value_type(), [&]<class T>() { merge_as<Accumulation<T>>(node); });
+    });
+  }
+  void inspect(const DeviceInspection& look, Done done) override {
+    ++inspections_;
+    ask(std::move(done), [this, look] {
+      visit_floating(problem_.type, [&]<class T>() {
+        cuda::InspectCall call;
+        call.dtype = problem_.type;
+        call.index_bytes = room_.index_bytes;
+        call.list = {look.result.indices, look.result.values, look.result.size};
+        call.d = problem_.d;
+        call.divisor = divisor();
+        call.sound = look.sound;
+        call.fits = look.fits;
+        call.copy = {look.copy.indices, look.copy.values, 0};
+        cuda::inspect<T>(executor_, call);
+      });
+    });
+  }
+
+ private:
+  static constexpr std::align_val_t kLine{256};
+  struct Free {
+    void operator()(std::byte* memory) const { ::operator delete(memory, kLine); }
+  };
+
+  /// Exactly so much: a sanitizer sees what is written behind it.
+  std::byte* block(std::size_t bytes) {
+    return blocks_.emplace_back(static_cast<std::byte*>(::operator new(bytes, kLine))).get();
+  }
+  [[nodiscard]] DataType value_type() const { return accumulation_type(problem_.type); }
+  [[nodiscard]] double divisor() const { return detached_divisor(problem_.options, ranks_); }
+
+  void ask(Done done, std::function<void()> work) {
+    asked_.push_back([this, done = std::move(done), work = std::move(work)] {
+      if (broken_) {
+        return done(broken_);
+      }
+      work();
+      done(nullptr);
+    });
+  }
+
+  template <class Value>
+  void merge_as(const DeviceMerge& node) {
+    cuda::MergeCall call;
+    call.values = value_type();
+    call.index_bytes = room_.index_bytes;
+    call.a = {node.mine.indices, node.mine.values, node.mine.size};
+    call.b = {node.theirs.indices, node.theirs.values, node.theirs.size};
+    call.k = node.keep;
+    call.unites = node.unites ? 1 : 0;
+    call.room = block(cuda::merge_room<Value>(room_.index_bytes, room_.largest_merge));
+    call.kept = {node.kept.indices, node.kept.values, 0};
+    call.dropped = {node.dropped.indices, node.dropped.values, 0};
+    call.report = node.report;
+    call.sound = node.sound;
+    call.d = problem_.d;
+    cuda::merge<Value>(executor_, call);
+  }
+
+  const reference::Problem& problem_;
+  const Delivered delivered_;
+  const std::uint32_t ranks_;
+  HostExecutor executor_;
+  bool can_ = false;
+  DeviceListRoom room_;
+  SelectionRule rule_;
+  SelectionReport report_;
+  ListEdits edits_;
+  ListsOnDevice lists_;
+  cuda::PieceOf piece_;
+  cuda::VectorOf acc_;
+  std::vector<std::unique_ptr<std::byte, Free>> blocks_;
+  std::deque<std::function<void()>> asked_;
+  std::uint64_t merges_ = 0;
+  std::uint64_t inspections_ = 0;
+  std::exception_ptr broken_;
+};
+
+}  // namespace gtopk::sparse::testing
