@@ -63,36 +63,39 @@ def _merge(answer: dict[str, Any]) -> list[str]:
     ]
 
 
+def _seconds_through(ucx: list[dict[str, Any]] | str, i: int) -> float | None:
+    """Of row `i`; None where UCX does not take the memory, and `ucx` says why."""
+    return None if isinstance(ucx, str) else ucx[i]["seconds"]
+
+
+def _why_not(ucx: list[dict[str, Any]] | str) -> list[str]:
+    return ["", f"UCX: {ucx}."] if isinstance(ucx, str) else []
+
+
 def _staging(answer: dict[str, Any]) -> list[str]:
-    through = answer["ucx"]
     lines = ["| bytes | pinned (us) | UCX (us) | pinned/UCX |", "| --- | --- | --- | --- |"]
     for i, row in enumerate(answer["pinned"]):
         pinned = row["seconds"]
-        direct = through[i]["seconds"] if isinstance(through, list) else None
+        direct = _seconds_through(answer["ucx"], i)
         lines.append(
             f"| {row['bytes']:,} | {pinned * 1e6:.1f} | "
             f"{f'{direct * 1e6:.1f} | {pinned / direct:.2f}' if direct else '- | -'} |"
         )
-    if isinstance(through, str):
-        lines += ["", f"UCX: {through}."]
-    return lines
+    return lines + _why_not(answer["ucx"])
 
 
 def _lists(answer: dict[str, Any]) -> list[str]:
-    through = answer["ucx"]
     lines = [
         "| algorithm | d | k | lists in pinned memory (us) | on the device (us) |",
         "| --- " * 5 + "|",
     ]
     for i, row in enumerate(answer["pinned"]):
-        direct = through[i]["seconds"] if isinstance(through, list) else None
+        direct = _seconds_through(answer["ucx"], i)
         lines.append(
             f"| {row['algorithm']} | {row['d']:,} | {row['k']:,} | {row['seconds'] * 1e6:.1f} | "
             f"{f'{direct * 1e6:.1f}' if direct else '-'} |"
         )
-    if isinstance(through, str):
-        lines += ["", f"UCX: {through}."]
-    return lines
+    return lines + _why_not(answer["ucx"])
 
 
 def _programs(answer: dict[str, Any]) -> list[str]:
