@@ -19,7 +19,6 @@
 #include "src/collectives/header.hpp"
 #include "src/collectives/lengths.hpp"
 #include "src/collectives/memory.hpp"
-#include "src/collectives/tree.hpp"
 
 namespace gtopk {
 namespace {
@@ -45,15 +44,15 @@ Task<void> exchange(GroupView& group, const Parts& parts) {
     sent.push_back(parts.sent[other].size());
     expected.push_back(parts.rooms[other].size());
   }
-  co_await collectives::agree_on_lengths(group, sent, expected);
-
-  collectives::keep(parts.sent[rank], parts.rooms[rank]);
-  const std::uint32_t step = collectives::Tree(ranks).end_step();
+  const std::uint32_t step = collectives::step_after_lengths(ranks);
   std::vector<Message> incoming;
   for (std::uint32_t round = 1; round < ranks; ++round) {
     const std::uint32_t from = (rank + ranks - round) % ranks;
     incoming.push_back(group.recv(from, step, parts.rooms[from]));
   }
+  co_await collectives::agree_on_lengths(group, sent, expected);
+
+  collectives::keep(parts.sent[rank], parts.rooms[rank]);
   std::deque<Message> outgoing;
   for (std::uint32_t round = 1; round < ranks; ++round) {
     if (outgoing.size() == kWindow) {

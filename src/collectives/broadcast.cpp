@@ -166,8 +166,8 @@ Task<void> broadcast_from(GroupView& group, std::uint32_t root, Bytes data) {
     co_await broadcast_with_headers(group, root, data.host());
     co_return;
   }
-  co_await collectives::agree(group);
   if (data.empty() || group.size() == 1) {
+    co_await collectives::agree(group);
     co_return;
   }
 
@@ -194,6 +194,8 @@ Task<void> broadcast_from(GroupView& group, std::uint32_t root, Bytes data) {
       incoming.push_back(group.recv(parent, step, piece(number), chunk));
     }
   }
+  // After the receives are posted: the parent may leave the agreement first, and send at once.
+  co_await collectives::agree(group);
   for (std::size_t number = 0; number < pieces; ++number) {
     const auto chunk = static_cast<std::uint32_t>(number);
     if (place != 0) {

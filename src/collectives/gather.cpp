@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -17,7 +18,6 @@
 #include "src/collectives/header.hpp"
 #include "src/collectives/lengths.hpp"
 #include "src/collectives/memory.hpp"
-#include "src/collectives/tree.hpp"
 
 namespace gtopk {
 namespace {
@@ -35,19 +35,19 @@ Task<void> gather_to(GroupView& group, std::uint32_t root, ConstBytes data,
   for (std::uint32_t from = 0; from < rooms.size(); ++from) {
     expected[from] = rooms[from].size();
   }
+  const std::uint32_t step = collectives::step_after_lengths(group.size());
+  std::vector<Message> incoming;
+  for (std::uint32_t from = 0; from < rooms.size(); ++from) {
+    if (from != root) {
+      incoming.push_back(group.recv(from, step, rooms[from]));
+    }
+  }
   co_await collectives::agree_on_lengths(group, sent, expected);
 
-  const std::uint32_t step = collectives::Tree(group.size()).end_step();
   if (group.rank() != root) {
     Message outgoing = group.send(root, step, data);
     co_await outgoing;
     co_return;
-  }
-  std::vector<Message> incoming;
-  for (std::uint32_t from = 0; from < group.size(); ++from) {
-    if (from != root) {
-      incoming.push_back(group.recv(from, step, rooms[from]));
-    }
   }
   collectives::keep(data, rooms[root]);
   for (std::uint32_t from = 0; from < group.size(); ++from) {
@@ -68,12 +68,16 @@ Task<void> scatter_from(GroupView& group, std::uint32_t root, std::span<const Co
     sent[to] = parts[to].size();
   }
   expected[root] = room.size();
+  const std::uint32_t step = collectives::step_after_lengths(group.size());
+  std::optional<Message> incoming;
+  if (group.rank() != root) {
+    incoming.emplace(group.recv(root, step, room));
+  }
   co_await collectives::agree_on_lengths(group, sent, expected);
 
-  const std::uint32_t step = collectives::Tree(group.size()).end_step();
-  if (group.rank() != root) {
-    Message incoming = group.recv(root, step, room);
-    const std::size_t received = co_await incoming;
+  if (incoming) {
+    Message& message = *incoming;
+    const std::size_t received = co_await message;
     collectives::require_length(received, room.size(), group, root);
     co_return;
   }

@@ -1,7 +1,5 @@
 // Transport over UCX: shutdown. Flush, close, log unreceived messages, then worker and context;
 // every step is bounded and keeps progressing, as a peer's flush may need ours.
-#include <sched.h>
-
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -16,6 +14,9 @@ using std::chrono::steady_clock;
 
 // The least time for the steps that need no peer, even if close() is given none.
 constexpr Duration kLocalStep = std::chrono::milliseconds(200);
+
+// A sleep, as a peer that shares the core has something to do, too.
+constexpr Duration kBetweenLooks = std::chrono::microseconds(20);
 
 bool done(ucs_status_ptr_t request) {
   return !UCS_PTR_IS_PTR(request) || ucp_request_check_status(request) != UCS_INPROGRESS;
@@ -71,7 +72,7 @@ void UcxTransport::flush_all(TimePoint deadline) {
   }
   while (!std::all_of(flushes.begin(), flushes.end(), done) && steady_clock::now() < deadline) {
     if (!progress()) {
-      sched_yield();
+      worker_.rest(kBetweenLooks);
     }
   }
   const auto left = std::count_if(flushes.begin(), flushes.end(), [](auto f) { return !done(f); });
@@ -93,7 +94,7 @@ void UcxTransport::close_all(TimePoint deadline) {
   }
   while ((!closing_.empty() || half_arrived_) && steady_clock::now() < deadline) {
     if (!progress()) {
-      sched_yield();
+      worker_.rest(kBetweenLooks);
     }
   }
   while (worker_.progress() && steady_clock::now() < deadline) {  // what the ends still have to do
@@ -113,7 +114,7 @@ void UcxTransport::drop_unmatched(TimePoint deadline) {
   }
   while (unexpected_.dropping() && steady_clock::now() < deadline) {
     if (!progress()) {
-      sched_yield();
+      worker_.rest(kBetweenLooks);
     }
   }
 }

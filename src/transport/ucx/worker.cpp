@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <system_error>
+#include <utility>
 
 #include "gtopk/error.hpp"
 #include "src/transport/ucx/status.hpp"
@@ -19,6 +20,11 @@ namespace {
 
 // UCX has missed wake-ups, so no sleep is longer, whatever the descriptor says.
 constexpr Duration kLongestSleep = std::chrono::milliseconds(50);
+
+// Waiting for room in a peer's queue: first as briefly as can be, then asleep for less than it
+// takes the peer to empty it.
+constexpr Duration kYield = std::chrono::microseconds(20);
+constexpr Duration kNapForRoom = std::chrono::microseconds(50);
 
 timespec to_timespec(Duration duration) {
   const auto seconds = std::chrono::floor<std::chrono::seconds>(duration);
@@ -65,6 +71,12 @@ void UcxWorker::close() {
   event_descriptor_ = -1;  // it belonged to the worker
 }
 
+bool UcxWorker::progress() {
+  const bool moved = worker_ != nullptr && ucp_worker_progress(worker_.get()) != 0;
+  stuck_ = stuck_ && !moved;
+  return moved;
+}
+
 bool UcxWorker::sleep(Duration at_most, int also) {
   if (sockets_) {
     sockets_->mark(std::chrono::steady_clock::now());
@@ -74,10 +86,10 @@ bool UcxWorker::sleep(Duration at_most, int also) {
   }
   // UCX's protocol: nothing left to do, arm, and only then sleep. BUSY means that something has
   // come in between, or that something of ours waits for room in a peer's queue, which no event
-  // announces: if ranks share a core, the peer needs it to make room.
+  // announces.
   if (worker_ != nullptr && ucp_worker_arm(worker_.get()) != UCS_OK) {
     asleep_.store(false);
-    sched_yield();
+    wait_for_room();
     return false;
   }
   // poll() ignores a negative descriptor.
@@ -109,6 +121,21 @@ void UcxWorker::rest(Duration at_most) {
   asleep_.store(false);
   if (ready > 0) {
     forget_wake();
+  }
+}
+
+void UcxWorker::wait_for_room() {
+  const TimePoint now = std::chrono::steady_clock::now();
+  if (!std::exchange(stuck_, true)) {
+    stuck_since_ = now;
+  }
+  // If ranks share a core, the peer needs it to make room. Linux 6.18 may return from sched_yield()
+  // to the same thread for a whole slice (milliseconds), whoever else could run; it never does so
+  // from a sleep.
+  if (now - stuck_since_ < kYield) {
+    sched_yield();
+  } else {
+    rest(kNapForRoom);
   }
 }
 

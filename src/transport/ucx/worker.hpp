@@ -28,7 +28,7 @@ class UcxWorker {
   [[nodiscard]] std::string address() const;
 
   /// True if something moved. Like sleep(), may be called after close(), and is then a no-op.
-  bool progress() { return worker_ != nullptr && ucp_worker_progress(worker_.get()) != 0; }
+  bool progress();
   /// After a progress() that found nothing: sleeps until something may have moved, wake() was
   /// called, or `at_most` (never more than 50 ms) has passed. `also` is a descriptor or -1; if it
   /// becomes readable, the sleep ends too and returns true.
@@ -51,6 +51,7 @@ class UcxWorker {
     void operator()(ucp_worker_h worker) const { ucp_worker_destroy(worker); }
   };
 
+  void wait_for_room();
   /// Call before a sleep; false if wake() was called, so that there must be none.
   [[nodiscard]] bool may_sleep();
   void forget_wake();
@@ -60,6 +61,9 @@ class UcxWorker {
   std::atomic<bool> woken_{false};
   /// wake() makes a system call only if this is set.
   std::atomic<bool> asleep_{false};
+  /// Something of ours waits for room in a peer's queue, and nothing has moved since.
+  bool stuck_ = false;
+  TimePoint stuck_since_;
   std::unique_ptr<ucp_worker, Destroy> worker_;
   std::optional<OwnSockets> sockets_;  ///< destroyed before the worker closes them
 };

@@ -7,9 +7,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <thread>
 
@@ -55,6 +58,45 @@ TEST_P(UcxTransportTest, MessageEndsAWait) {
       progress_until([&] { return mesh[0].progress(); }, [&] { return received && out.done(); }));
   receiver.join();
   EXPECT_EQ(in.bytes, "hello");
+}
+
+// Spinning would keep the core from the peer, which alone can make room.
+TEST_P(UcxTransportTest, WaitingForRoomInThePeersQueueIsASleep) {
+  Mesh mesh(2, options());
+  const auto move = [&] { return mesh.move(); };
+  Message hello("hello");
+  Message heard(std::size_t{5});
+  heard.recv(mesh[1], mesh.ids[1][0], 1);
+  hello.send(mesh[0], mesh.ids[0][1], 1);
+  ASSERT_TRUE(progress_until(move, [&] { return heard.done() && hello.done(); }));
+
+  constexpr std::size_t kMessages = 400;
+  constexpr std::size_t kBytes = 8000;
+  std::deque<Message> out;
+  std::deque<Message> in;
+  for (std::size_t i = 0; i < kMessages; ++i) {
+    in.emplace_back(kBytes).recv(mesh[1], mesh.ids[1][0], 2 + i);
+    out.emplace_back(pattern(kBytes, static_cast<unsigned>(i)))
+        .send(mesh[0], mesh.ids[0][1], 2 + i);
+  }
+  // The peer does not look, and its queue holds less than that.
+  const auto begin = std::chrono::steady_clock::now();
+  std::uint64_t waits = 0;
+  while (std::chrono::steady_clock::now() < begin + 100ms) {
+    mesh[0].wait(10ms);
+    mesh[0].progress();
+    ++waits;
+  }
+  const auto took = std::chrono::steady_clock::now() - begin;
+  EXPECT_LE(waits, static_cast<std::uint64_t>(took / 50us) + 1000);
+
+  const auto arrived = [&] {
+    return std::ranges::all_of(in, &Message::done) && std::ranges::all_of(out, &Message::done);
+  };
+  EXPECT_TRUE(progress_until(move, arrived));
+  for (std::size_t i = 0; i < kMessages; ++i) {
+    EXPECT_EQ(in[i].bytes, out[i].bytes) << "message " << i;
+  }
 }
 
 /// A loopback port that accepts and at once resets every connection, as the kernel does for a
