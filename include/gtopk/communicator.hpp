@@ -132,6 +132,10 @@ class Communicator {
   /// Whoever hands in a device's sees to it that the device has come so far (Call::input).
   [[nodiscard]] bool takes(Memory::Kind kind, std::uint32_t rank) const;
 
+  /// Whether a caller that waits for an operation should look for its end for some 50 us before it
+  /// sleeps: what the engine's own waits have shown last. No where ranks share their cores.
+  [[nodiscard]] bool polling_pays() const;
+
   /// Queues the collective and returns its number among the group's, 0 for a point-to-point
   /// message.
   std::uint64_t run(Collective collective, Call call);

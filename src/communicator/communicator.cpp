@@ -148,6 +148,8 @@ bool Communicator::takes(Memory::Kind kind, std::uint32_t rank) const {
   return kind == Memory::Kind::kHost || reached_from_devices_.at(rank) != 0;
 }
 
+bool Communicator::polling_pays() const { return process_->thread_->polling_pays(); }
+
 std::uint64_t Communicator::run(Collective collective, Call call) {
   process_->check_not_forked();
   if (collective.check) {

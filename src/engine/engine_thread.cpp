@@ -17,8 +17,7 @@ using transport::Duration;
 using transport::TimePoint;
 
 /// How long to look for messages, yielding the core each time, before sleeping on the transport's
-/// descriptor. Spinning without a yield costs milliseconds a round when there are more ranks than
-/// cores.
+/// descriptor; and only while that pays (polling.hpp).
 constexpr Duration kSpin = std::chrono::microseconds(50);
 /// In the middle of a long message the engine would be woken for every packet. It sleeps instead,
 /// for a fraction of the time that the message has taken so far. This delays its end by half of
@@ -96,9 +95,11 @@ void EngineThread::let_end(const std::shared_ptr<Group>& group) {
 void EngineThread::advance(TimePoint& worked) {
   switch (engine_->step()) {
     case Engine::Step::kWorked:
+      end_look(true);
       worked = clock_.now();
       break;
     case Engine::Step::kBytesMoved: {
+      end_look(true);
       const Duration pause = std::min((clock_.now() - worked) / kRestShare, kLongestRest);
       if (pause >= kShortestRest) {
         transport_->rest(pause);
@@ -113,12 +114,22 @@ void EngineThread::advance(TimePoint& worked) {
 
 void EngineThread::idle(TimePoint worked) {
   const TimePoint now = clock_.now();
-  if (now - worked < kSpin) {
+  if (now - worked < kSpin && (looking_since_ || polling_.pays())) {
+    looking_since_ = looking_since_.value_or(now);
     sched_yield();
     return;
   }
+  end_look(false);
+  polling_.rested();
   const Duration until_timer = std::max(engine_->next_timer() - now, Duration::zero());
   transport_->wait(std::min(kLongestSleep, until_timer));
+}
+
+void EngineThread::end_look(bool found) {
+  if (looking_since_) {
+    polling_.looked(found && clock_.now() - *looking_since_ < kSpin);
+    looking_since_.reset();
+  }
 }
 
 void EngineThread::loop() {

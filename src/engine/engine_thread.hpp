@@ -3,11 +3,13 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "src/engine/compute.hpp"
 #include "src/engine/engine.hpp"
 #include "src/engine/grace.hpp"
+#include "src/engine/polling.hpp"
 #include "src/transport/base/transport.hpp"
 
 namespace gtopk::engine {
@@ -32,6 +34,10 @@ class EngineThread {
   [[nodiscard]] const transport::PeerInfo& self() const { return self_; }
   [[nodiscard]] const std::string& description() const { return description_; }
 
+  /// Whether a thread that waits for an operation is to look for its end for a moment before it
+  /// sleeps, as this one does now. Any thread.
+  [[nodiscard]] bool polling_pays() const { return polling_.pays(); }
+
   /// Runs `work` on the engine thread and waits for its end; rethrows what it threw.
   void call(const std::function<void()>& work);
 
@@ -52,6 +58,8 @@ class EngineThread {
   /// One step, and a pause if there was nothing to do. `worked`: when there last was.
   void advance(transport::TimePoint& worked);
   void idle(transport::TimePoint worked);
+  /// The look that idle() has begun, if any, is over; `found`: because there is something to do.
+  void end_look(bool found);
 
   // Destroyed from the last to the first: the thread is joined, then running jobs end, then the
   // operations that wait for them.
@@ -65,7 +73,10 @@ class EngineThread {
   transport::PeerInfo self_;
   std::string description_;
   Grace grace_;
-  bool ending_ = false;  // engine thread
+  Polling polling_;
+  // Engine thread.
+  std::optional<transport::TimePoint> looking_since_;
+  bool ending_ = false;
   std::thread thread_;
 };
 

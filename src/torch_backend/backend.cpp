@@ -98,7 +98,7 @@ WorkPointer GtopkBackend::run(c10::intrusive_ptr<GtopkWork> work, std::chrono::m
     work->not_taken();
     rethrow_for_python(error);
   }
-  work->begin();
+  work->begin(membership_->communicator.polling_pays());
   if (collective) {
     ++sequence_;
   }

@@ -153,7 +153,9 @@ bool GtopkWork::wait(std::chrono::milliseconds timeout) {
   if (device_ && device_->copies_ahead() && timeout == kNoTimeout && !asks_who) {
     return wait_on_stream();
   }
-  await_soon(over_);
+  if (polls_) {
+    await_soon(over_);
+  }
   std::unique_lock lock(mutex_);
   const auto has_ended = [this] { return ended(); };
   if (!ended() && forks_ != forks()) {
@@ -243,7 +245,8 @@ Call GtopkWork::call(Completer& completer, std::chrono::milliseconds timeout, ui
   return call;
 }
 
-void GtopkWork::begin() {
+void GtopkWork::begin(bool polling_pays) {
+  polls_ = polling_pays;
   if (device_) {
     device_->begin(memory_);
   }

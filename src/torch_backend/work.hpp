@@ -80,8 +80,8 @@ class GtopkWork final : public c10d::Work {
                           std::shared_ptr<UnseenError> unseen);
   /// The core did not take the call: it is as if it had not been made.
   void not_taken();
-  /// The core has been called.
-  void begin();
+  /// The core has been called. `polling_pays`: see Communicator.
+  void begin(bool polling_pays);
 
  private:
   using Future = c10::ivalue::Future;
@@ -116,6 +116,7 @@ class GtopkWork final : public c10d::Work {
   const std::uint64_t key_;    ///< no other Work of this process has it
   uint64_t sequence_ = 0;
   std::uint32_t source_ = 0;
+  bool polls_ = false;
   /// Whether the operation has ended, readable without the mutex.
   std::atomic<bool> over_{false};
   int forks_;

@@ -1,0 +1,57 @@
+// Engine: whether a thread that waits looks again and again for a moment before it sleeps. Waking a
+// sleeper takes longer than a small message. But if ranks share cores, a thread that looks keeps a
+// core from those it waits for. Yielding it is no way out: Linux 6.18 may return from sched_yield()
+// to the same thread for a whole slice, and where it does not, the look ends when the others'
+// slices do. So the outcome of the last looks decides. No clock, no threads: the caller tells.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+
+namespace gtopk::engine {
+
+class Polling {
+ public:
+  /// Looks that are judged together.
+  static constexpr int kTrial = 16;
+  /// Waits without a look before the next trial: twice as many after each that failed.
+  static constexpr int kFewestRests = 16;
+  static constexpr int kMostRests = 1024;
+
+  /// Whether the next wait is to begin with a look. Any thread.
+  [[nodiscard]] bool pays() const { return pays_.load(std::memory_order_relaxed); }
+
+  /// A look has ended; `in_time`: because what it looked for came, and the core was not lost
+  /// meanwhile.
+  void looked(bool in_time) {
+    in_time_ += in_time ? 1 : 0;
+    if (++looks_ < kTrial) {
+      return;
+    }
+    if (2 * in_time_ >= kTrial) {
+      rests_planned_ = kFewestRests;
+    } else {
+      rests_left_ = rests_planned_;
+      rests_planned_ = std::min(2 * rests_planned_, kMostRests);
+      pays_.store(false, std::memory_order_relaxed);
+    }
+    looks_ = 0;
+    in_time_ = 0;
+  }
+
+  /// A wait has begun without a look.
+  void rested() {
+    if (!pays() && --rests_left_ == 0) {
+      pays_.store(true, std::memory_order_relaxed);
+    }
+  }
+
+ private:
+  std::atomic<bool> pays_{true};
+  int looks_ = 0;
+  int in_time_ = 0;
+  int rests_left_ = 0;
+  int rests_planned_ = kFewestRests;
+};
+
+}  // namespace gtopk::engine
