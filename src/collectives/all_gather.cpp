@@ -1,4 +1,5 @@
-// Collectives: every rank's bytes to all: the ranks agree, then P-1 steps round the ring.
+// Collectives: every rank's bytes to all: the ranks agree, then the rings of their hosts
+// (by_hosts.hpp).
 #include <fmt/format.h>
 
 #include <cstdint>
@@ -9,8 +10,8 @@
 #include "gtopk/collectives.hpp"
 #include "gtopk/error.hpp"
 #include "src/collectives/all_reduce.hpp"
+#include "src/collectives/by_hosts.hpp"
 #include "src/collectives/memory.hpp"
-#include "src/collectives/ring.hpp"
 #include "src/collectives/tree.hpp"
 
 namespace gtopk {
@@ -22,7 +23,8 @@ namespace {
 
 Task<void> gather(GroupView& group, std::span<const Bytes> rooms) {
   co_await collectives::agree(group);
-  co_await collectives::ring_all_gather(group, rooms, collectives::Tree(group.size()).end_step());
+  co_await collectives::all_gather_by_hosts(group, rooms,
+                                            collectives::Tree(group.size()).end_step());
 }
 
 void check_rooms(std::span<const Bytes> rooms, const GroupShape& group) {

@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "gtopk/collectives.hpp"
+#include "src/collectives/by_hosts.hpp"
 #include "src/collectives/fold.hpp"
 #include "src/collectives/header.hpp"
 #include "src/collectives/memory.hpp"
 #include "src/collectives/reduction.hpp"
-#include "src/collectives/ring.hpp"
 #include "src/collectives/tree.hpp"
 
 namespace gtopk::collectives {
@@ -164,8 +164,8 @@ Task<void> reduce_over_ranks(GroupView& group, void* data, std::uint64_t d, Data
       multiply(data, d, type, factor);
     }
     if (group.size() > 1) {
-      co_await ring_all_reduce(group, data, d, type, op,
-                               first_step + Tree(group.size()).end_step());
+      co_await all_reduce_by_hosts(group, data, d, type, op,
+                                   first_step + Tree(group.size()).end_step());
     }
   }
   if (op == ReduceOp::kAvg) {

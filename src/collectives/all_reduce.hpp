@@ -1,10 +1,10 @@
-// Collectives: the dense all-reduce. Its order of summation depends only on P, d and the element
-// size.
+// Collectives: the dense all-reduce. Its order of summation depends only on P, d, the element size
+// and, for large ones, the host map.
 //
 // Up to kRecursiveDoublingBytes: recursive doubling along the tree, the header in front of the
 // data; the tensor is written only when every round has succeeded. Larger: all ranks agree first,
-// then a ring in pieces (Patarasuk and Yuan 2009): chunk c = [c d/P, (c+1) d/P) starts with the
-// values of rank c+1, adds those of rank c+2, ..., ends at rank c, and goes round once more.
+// then rings in pieces (Patarasuk and Yuan 2009), inside hosts and across them (by_hosts.hpp);
+// chunk r = [r d/P, (r+1) d/P) is rank r's part.
 #pragma once
 
 #include <cstddef>

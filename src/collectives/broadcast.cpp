@@ -1,9 +1,9 @@
 // Collectives: one rank's bytes to all. Few bytes travel with the headers by which the ranks agree.
-// Before many they agree first; then a binomial tree from the root, in pieces that are passed on as
-// they arrive. At most log2 P + 1 sends of the data per rank, P-1 in total.
+// Before many they agree first; then a binomial tree from the root to one rank of each host, and to
+// the others of the host, in pieces that are passed on as they arrive. P-1 sends of the data in
+// total.
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <deque>
 #include <optional>
@@ -14,6 +14,7 @@
 #include "gtopk/collectives.hpp"
 #include "gtopk/error.hpp"
 #include "src/collectives/all_reduce.hpp"
+#include "src/collectives/broadcast_tree.hpp"
 #include "src/collectives/fold.hpp"
 #include "src/collectives/header.hpp"
 #include "src/collectives/memory.hpp"
@@ -22,6 +23,7 @@
 namespace gtopk {
 namespace {
 
+using collectives::BroadcastTree;
 using collectives::folded;
 using collectives::Header;
 using collectives::kHeaderBytes;
@@ -171,14 +173,8 @@ Task<void> broadcast_from(GroupView& group, std::uint32_t root, Bytes data) {
     co_return;
   }
 
-  // Ranks are counted from the root. A rank's parent is the rank without its lowest set bit; its
-  // children add lower bits.
-  const std::uint32_t ranks = group.size();
-  const std::uint32_t place = (group.rank() + ranks - root) % ranks;
-  const auto rank_at = [&](std::uint32_t at) { return (at + root) % ranks; };
-  const std::uint32_t lowest = place == 0 ? std::bit_ceil(ranks) : (place & (~place + 1));
-  const std::uint32_t parent = rank_at(place - (place == 0 ? 0 : lowest));
-  const std::uint32_t step = Tree(ranks).end_step();
+  const BroadcastTree tree(group.hosts(), root, group.rank());
+  const std::uint32_t step = Tree(group.size()).end_step();
 
   const std::size_t bytes = piece_bytes(data.size());
   const std::size_t pieces = (data.size() + bytes - 1) / bytes;
@@ -188,27 +184,24 @@ Task<void> broadcast_from(GroupView& group, std::uint32_t root, Bytes data) {
   };
   std::deque<Message> incoming;
   std::deque<Message> outgoing;
-  if (place != 0) {
+  if (tree.parent()) {
     for (std::size_t number = 0; number < pieces; ++number) {
       const auto chunk = static_cast<std::uint32_t>(number);
-      incoming.push_back(group.recv(parent, step, piece(number), chunk));
+      incoming.push_back(group.recv(*tree.parent(), step, piece(number), chunk));
     }
   }
   // After the receives are posted: the parent may leave the agreement first, and send at once.
   co_await collectives::agree(group);
   for (std::size_t number = 0; number < pieces; ++number) {
     const auto chunk = static_cast<std::uint32_t>(number);
-    if (place != 0) {
+    if (tree.parent()) {
       Message& expected = incoming.front();
       const std::size_t received = co_await expected;
       incoming.pop_front();
-      collectives::require_length(received, piece(number).size(), group, parent);
+      collectives::require_length(received, piece(number).size(), group, *tree.parent());
     }
-    for (std::uint32_t bit = lowest / 2; bit > 0; bit /= 2) {
-      if (place + bit >= ranks) {
-        continue;
-      }
-      outgoing.push_back(group.send_dealt(rank_at(place + bit), step, piece(number), chunk));
+    for (const std::uint32_t child : tree.children()) {
+      outgoing.push_back(group.send_dealt(child, step, piece(number), chunk));
     }
   }
   while (!outgoing.empty()) {

@@ -21,8 +21,8 @@
 #include "gtopk/collectives.hpp"
 #include "gtopk/error.hpp"
 #include "src/collectives/all_reduce.hpp"
+#include "src/collectives/by_hosts.hpp"
 #include "src/collectives/reduction.hpp"
-#include "src/collectives/ring.hpp"
 
 namespace gtopk {
 namespace {
@@ -109,7 +109,7 @@ Task<void> sum_over_ranks(GroupView& group, CooEntries mine, DataType type, std:
       std::memcpy(own.bytes.data() + mine.places.size_bytes(), mine.values, values);
     }
   }
-  co_await collectives::ring_all_gather(group, rooms, collectives::reduction_steps(ranks));
+  co_await collectives::all_gather_by_hosts(group, rooms, collectives::reduction_steps(ranks));
   Computation adding =
       group.compute(elements, [&blocks, type, row, sum] { *sum = added_up(blocks, type, row); });
   co_await adding;

@@ -2,7 +2,7 @@
 //
 // Up to kRecursiveDoublingBytes: the all-reduce, whose result the other ranks drop. A tree towards
 // the root could only be walked after all ranks have agreed, which takes as many rounds again.
-// Larger: agree, reduce-scatter round the ring, then gather the chunks (Rabenseifner 2004): the
+// Larger: agree, reduce-scatter (by_hosts.hpp), then gather the chunks (Rabenseifner 2004): the
 // root receives less than 2 d elements and every other rank d, where a tree's inner nodes receive
 // log P times d.
 #include <cstring>
@@ -10,10 +10,10 @@
 
 #include "gtopk/collectives.hpp"
 #include "src/collectives/all_reduce.hpp"
+#include "src/collectives/by_hosts.hpp"
 #include "src/collectives/header.hpp"
 #include "src/collectives/memory.hpp"
 #include "src/collectives/reduction.hpp"
-#include "src/collectives/ring.hpp"
 #include "src/collectives/tree.hpp"
 
 namespace gtopk {
@@ -63,7 +63,7 @@ Task<void> by_ring(GroupView& group, std::uint32_t root, void* data, std::uint64
   const std::uint32_t rank = group.rank();
   const std::uint32_t first_step = collectives::Tree(ranks).end_step();
   const std::span<std::byte> sum = rank == root ? place(rank) : group.buffer(place(rank).size());
-  co_await collectives::ring_reduce_scatter(group, values, sum.data(), type, op, first_step);
+  co_await collectives::reduce_scatter_by_hosts(group, values, sum.data(), type, op, first_step);
   if (op == ReduceOp::kAvg) {
     collectives::divide(sum.data(), chunks[rank].size, type, ranks);
   }

@@ -3,9 +3,8 @@
 //
 // Up to kRecursiveDoublingBytes over all parts: an all-reduce of them side by side, of which a rank
 // keeps its own part. Latency is what counts here, and this takes no more rounds than agreeing
-// does. Larger: all ranks agree first, then the first half of the all-reduce's ring: part c starts
-// with rank c+1's values, picks up rank c+2's, ..., and ends at rank c. A rank sends (P-1)/P of the
-// elements, the least possible.
+// does. Larger: all ranks agree first, then the first half of the all-reduce's rings
+// (by_hosts.hpp): with one ring a rank sends (P-1)/P of the elements, the least possible.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -16,9 +15,9 @@
 #include "gtopk/collectives.hpp"
 #include "gtopk/error.hpp"
 #include "src/collectives/all_reduce.hpp"
+#include "src/collectives/by_hosts.hpp"
 #include "src/collectives/memory.hpp"
 #include "src/collectives/reduction.hpp"
-#include "src/collectives/ring.hpp"
 #include "src/collectives/tree.hpp"
 
 namespace gtopk {
@@ -76,8 +75,8 @@ Task<void> reduce_to_parts(GroupView& group, std::span<const Segment> parts, Seg
     collectives::multiply(multiplied.front().data, total(parts), type, factor);
     parts = multiplied;
   }
-  co_await collectives::ring_reduce_scatter(group, parts, output.data, type, op,
-                                            collectives::Tree(group.size()).end_step());
+  co_await collectives::reduce_scatter_by_hosts(group, parts, output.data, type, op,
+                                                collectives::Tree(group.size()).end_step());
   if (op == ReduceOp::kAvg) {
     collectives::divide(output.data, output.size, type, group.size());
   }

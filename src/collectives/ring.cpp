@@ -5,7 +5,6 @@
 #include <optional>
 #include <utility>
 
-#include "src/collectives/all_reduce.hpp"
 #include "src/collectives/header.hpp"
 #include "src/collectives/reduction.hpp"
 #include "src/collectives/ring_order.hpp"
@@ -49,9 +48,10 @@ class Flight {
 /// No cycle of waiting ranks: a send awaited here has its receive posted by the next rank as soon
 /// as that rank has posted as many as this one.
 template <class Load>
-Task<void> go_round(GroupView& group, RingOrder order, Load load, std::uint32_t first_step) {
-  const std::uint32_t next = (group.rank() + 1) % group.size();
-  const std::uint32_t previous = (group.rank() + group.size() - 1) % group.size();
+Task<void> go_round(GroupView& group, Ring ring, RingOrder order, Load load,
+                    std::uint32_t first_step) {
+  const std::uint32_t next = ring.ranks[(ring.place + 1) % ring.size()];
+  const std::uint32_t previous = ring.ranks[(ring.place + ring.size() - 1) % ring.size()];
   const std::uint64_t messages = order.messages();
   Flight<kWindow> incoming;
   Flight<kAhead> outgoing;
@@ -97,24 +97,16 @@ Task<void> go_round(GroupView& group, RingOrder order, Load load, std::uint32_t 
   }
 }
 
-std::uint64_t longest_stretch(std::uint64_t longest, std::uint64_t pieces) {
-  return (longest + pieces - 1) / pieces;
-}
-
-/// In the reducing steps (the first P-1) a piece arrives in one of kWindow buffers beside the
-/// tensor, and is then added; in the others it is final, and arrives in its place.
+/// In the reducing steps (the first n-1) a piece arrives in one of kWindow buffers beside the
+/// parts, and is then added; in the others it is final, and arrives in its place.
 class AllReduceLoad {
  public:
-  AllReduceLoad(GroupView& group, std::byte* data, std::uint64_t d, DataType type, ReduceOp op,
-                std::uint64_t pieces)
-      : data_(data),
-        d_(d),
-        ranks_(group.size()),
+  AllReduceLoad(GroupView& group, std::uint32_t ranks, RingParts parts, DataType type, ReduceOp op)
+      : parts_(parts),
+        reducing_steps_(ranks - 1),
         type_(type),
         op_(op),
-        element_(size_of(type)),
-        pieces_(pieces),
-        room_(longest_stretch((d + ranks_ - 1) / ranks_, pieces) * element_),
+        room_(parts.room()),
         rooms_(group.buffer(kWindow * room_)) {}
 
   [[nodiscard]] std::span<std::byte> leaves(RingPiece piece) const { return place(piece); }
@@ -125,37 +117,31 @@ class AllReduceLoad {
     }
     return rooms_.subspan((index(piece) % kWindow) * room_, at.size());
   }
-  /// A final piece lands where the send of P-1 steps ago, of the same part, reads.
+  /// A final piece lands where the send of n-1 steps ago, of the same part, reads.
   [[nodiscard]] std::uint64_t reads_until(RingPiece piece) const {
-    return reduces(piece) ? 0 : index(piece) + 1 - (ranks_ - 1) * pieces_;
+    return reduces(piece) ? 0 : index(piece) + 1 - reducing_steps_ * parts_.pieces();
   }
   void arrived(RingPiece piece) const {
     if (!reduces(piece)) {
       return;
     }
     const std::span<std::byte> mine = place(piece);
-    reduce(mine.data(), lands(piece).data(), mine.data(), mine.size() / element_, type_, op_);
+    reduce(mine.data(), lands(piece).data(), mine.data(), mine.size() / size_of(type_), type_, op_);
   }
 
  private:
-  [[nodiscard]] bool reduces(RingPiece piece) const { return piece.step < ranks_ - 1; }
+  [[nodiscard]] bool reduces(RingPiece piece) const { return piece.step < reducing_steps_; }
   [[nodiscard]] std::uint64_t index(RingPiece piece) const {
-    return piece.step * pieces_ + piece.number;
+    return piece.step * parts_.pieces() + piece.number;
   }
   [[nodiscard]] std::span<std::byte> place(RingPiece piece) const {
-    const std::uint64_t begin = chunk_begin(d_, ranks_, piece.part);
-    const Stretch stretch =
-        stretch_of(chunk_begin(d_, ranks_, piece.part + 1) - begin, piece.number, pieces_);
-    return {data_ + (begin + stretch.begin) * element_, stretch.size * element_};
+    return parts_.piece(piece.part, piece.number);
   }
 
-  std::byte* data_;
-  std::uint64_t d_;
-  std::uint32_t ranks_;
+  RingParts parts_;
+  std::uint32_t reducing_steps_;
   DataType type_;
   ReduceOp op_;
-  std::size_t element_;
-  std::uint64_t pieces_;
   std::size_t room_;
   std::span<std::byte> rooms_;
 };
@@ -164,17 +150,15 @@ class AllReduceLoad {
 /// steps alternate.
 class ReduceScatterLoad {
  public:
-  ReduceScatterLoad(GroupView& group, std::span<const Segment> parts, void* output, DataType type,
-                    ReduceOp op, std::uint64_t pieces, std::uint64_t longest)
+  ReduceScatterLoad(GroupView& group, std::uint32_t ranks, RingParts parts, RingParts output,
+                    DataType type, ReduceOp op)
       : parts_(parts),
-        output_(static_cast<std::byte*>(output)),
-        last_step_(group.size() - 2),
+        output_(output),
+        last_step_(ranks - 2),
         type_(type),
         op_(op),
-        element_(size_of(type)),
-        pieces_(pieces),
-        room_(longest_stretch(longest, pieces) * element_),
-        rooms_(group.buffer(std::min(group.size() - 1, 2U) * pieces * room_)) {}
+        room_(parts.room()),
+        rooms_(group.buffer(std::min(ranks - 1, 2U) * parts.pieces() * room_)) {}
 
   [[nodiscard]] std::span<std::byte> leaves(RingPiece piece) const {
     return piece.step == 0 ? mine(piece) : sum(piece, piece.step - 1);
@@ -182,36 +166,29 @@ class ReduceScatterLoad {
   [[nodiscard]] std::span<std::byte> lands(RingPiece piece) const { return sum(piece, piece.step); }
   /// It lands where the send of the previous step reads, which passes on what came two steps ago.
   [[nodiscard]] std::uint64_t reads_until(RingPiece piece) const {
-    return piece.step < 2 ? 0 : (piece.step - 1) * pieces_ + piece.number + 1;
+    return piece.step < 2 ? 0 : (piece.step - 1) * parts_.pieces() + piece.number + 1;
   }
   void arrived(RingPiece piece) const {
     const std::span<std::byte> so_far = lands(piece);
-    const std::size_t begin = stretch(piece).begin * element_;
-    std::byte* const into = piece.step == last_step_ ? output_ + begin : so_far.data();
-    reduce(into, so_far.data(), mine(piece).data(), so_far.size() / element_, type_, op_);
+    std::byte* const into =
+        piece.step == last_step_ ? output_.piece(0, piece.number).data() : so_far.data();
+    reduce(into, so_far.data(), mine(piece).data(), so_far.size() / size_of(type_), type_, op_);
   }
 
  private:
-  [[nodiscard]] Stretch stretch(RingPiece piece) const {
-    return stretch_of(parts_[piece.part].size, piece.number, pieces_);
-  }
   [[nodiscard]] std::span<std::byte> mine(RingPiece piece) const {
-    const Stretch at = stretch(piece);
-    return {static_cast<std::byte*>(parts_[piece.part].data) + at.begin * element_,
-            at.size * element_};
+    return parts_.piece(piece.part, piece.number);
   }
   [[nodiscard]] std::span<std::byte> sum(RingPiece piece, std::uint32_t step) const {
-    const std::size_t room = (step % 2) * pieces_ + piece.number;
-    return rooms_.subspan(room * room_, stretch(piece).size * element_);
+    const std::size_t room = (step % 2) * parts_.pieces() + piece.number;
+    return rooms_.subspan(room * room_, mine(piece).size());
   }
 
-  std::span<const Segment> parts_;
-  std::byte* output_;
+  RingParts parts_;
+  RingParts output_;
   std::uint32_t last_step_;
   DataType type_;
   ReduceOp op_;
-  std::size_t element_;
-  std::uint64_t pieces_;
   std::size_t room_;
   std::span<std::byte> rooms_;
 };
@@ -219,38 +196,46 @@ class ReduceScatterLoad {
 /// Each part has its place and stays there.
 struct AllGatherLoad {
   std::span<const Bytes> rooms;
+  std::size_t per_part;
 
-  [[nodiscard]] Bytes leaves(RingPiece piece) const { return rooms[piece.part]; }
-  [[nodiscard]] Bytes lands(RingPiece piece) const { return rooms[piece.part]; }
+  [[nodiscard]] Bytes leaves(RingPiece piece) const {
+    return rooms[piece.part * per_part + piece.number];
+  }
+  [[nodiscard]] Bytes lands(RingPiece piece) const { return leaves(piece); }
   [[nodiscard]] static std::uint64_t reads_until(RingPiece /*piece*/) { return 0; }
   static void arrived(RingPiece /*piece*/) {}
 };
 
+/// The order in which sums travel: that of a place starts with the rank behind it, and ends there.
+RingOrder of_sums(Ring ring, std::uint32_t steps, const RingParts& parts) {
+  return {ring.size(), ring.place, ring.size() - 1, steps, parts.pieces()};
+}
+
 }  // namespace
 
-Task<void> ring_all_reduce(GroupView& group, void* data, std::uint64_t d, DataType type,
-                           ReduceOp op, std::uint32_t first_step) {
-  const std::uint32_t ranks = group.size();
-  const std::uint64_t pieces = pieces_of((d + ranks - 1) / ranks * size_of(type), kPieceBytes);
-  const RingOrder order(ranks, group.rank(), ranks - 1, 2 * (ranks - 1), pieces);
-  const AllReduceLoad load(group, static_cast<std::byte*>(data), d, type, op, pieces);
-  return go_round(group, order, load, first_step);
-}
-
-Task<void> ring_reduce_scatter(GroupView& group, std::span<const Segment> parts, void* output,
-                               DataType type, ReduceOp op, std::uint32_t first_step) {
-  const std::uint32_t ranks = group.size();
-  const std::uint64_t longest = std::ranges::max(parts, {}, &Segment::size).size;
-  const std::uint64_t pieces = pieces_of(longest * size_of(type), kPieceBytes);
-  const RingOrder order(ranks, group.rank(), ranks - 1, ranks - 1, pieces);
-  const ReduceScatterLoad load(group, parts, output, type, op, pieces, longest);
-  return go_round(group, order, load, first_step);
-}
-
-Task<void> ring_all_gather(GroupView& group, std::span<const Bytes> rooms,
+Task<void> ring_all_reduce(GroupView& group, Ring ring, RingParts parts, DataType type, ReduceOp op,
                            std::uint32_t first_step) {
-  const RingOrder order(group.size(), group.rank(), 0, group.size() - 1, 1);
-  return go_round(group, order, AllGatherLoad{rooms}, first_step);
+  const AllReduceLoad load(group, ring.size(), parts, type, op);
+  return go_round(group, ring, of_sums(ring, 2 * (ring.size() - 1), parts), load, first_step);
+}
+
+Task<void> ring_reduce(GroupView& group, Ring ring, RingParts parts, DataType type, ReduceOp op,
+                       std::uint32_t first_step) {
+  const AllReduceLoad load(group, ring.size(), parts, type, op);
+  return go_round(group, ring, of_sums(ring, ring.size() - 1, parts), load, first_step);
+}
+
+Task<void> ring_reduce_scatter(GroupView& group, Ring ring, RingParts parts, RingParts output,
+                               DataType type, ReduceOp op, std::uint32_t first_step) {
+  const ReduceScatterLoad load(group, ring.size(), parts, output, type, op);
+  return go_round(group, ring, of_sums(ring, ring.size() - 1, parts), load, first_step);
+}
+
+Task<void> ring_all_gather(GroupView& group, Ring ring, std::span<const Bytes> rooms,
+                           std::uint32_t first_step) {
+  const std::size_t per_part = rooms.size() / ring.size();
+  const RingOrder order(ring.size(), ring.place, 0, ring.size() - 1, per_part);
+  return go_round(group, ring, order, AllGatherLoad{rooms, per_part}, first_step);
 }
 
 }  // namespace gtopk::collectives

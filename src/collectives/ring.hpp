@@ -1,5 +1,7 @@
-// Collectives: the rings that move large data with the least traffic: 2 d (P-1)/P elements per rank
-// to reduce, half of that if each rank keeps one part of the result, and half to gather.
+// Collectives: the rings that move large data with the least traffic: 2 d (n-1)/n elements per rank
+// to reduce among n ranks, half of that if each rank keeps one part of the result, and half to
+// gather. A ring goes through some ranks of a group, or all. All of them have agreed on type, op
+// and the sizes of the parts; the part of a place is the one whose sum its rank ends with.
 #pragma once
 
 #include <cstddef>
@@ -7,24 +9,38 @@
 #include <span>
 
 #include "gtopk/types.hpp"
+#include "src/collectives/ring_parts.hpp"
 #include "src/engine/group_view.hpp"
 #include "src/engine/task.hpp"
 
 namespace gtopk::collectives {
 
-/// In place; P >= 2; all ranks have agreed on d, type and op. Takes 2(P-1) steps.
-engine::Task<void> ring_all_reduce(engine::GroupView& group, void* data, std::uint64_t d,
+/// The ranks of a ring, each sending to the next, and this rank's place among them.
+struct Ring {
+  std::span<const std::uint32_t> ranks;
+  std::uint32_t place = 0;
+
+  [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(ranks.size()); }
+};
+
+/// In place. Takes 2(n-1) steps; AVG adds.
+engine::Task<void> ring_all_reduce(engine::GroupView& group, Ring ring, RingParts parts,
                                    DataType type, ReduceOp op, std::uint32_t first_step);
 
-/// P >= 2; all ranks have agreed on type, op and the sizes of the parts. Writes the sum of part
-/// `rank` to `output`, which may be that part itself. Takes P-1 steps; AVG adds.
-engine::Task<void> ring_reduce_scatter(engine::GroupView& group, std::span<const Segment> parts,
-                                       void* output, DataType type, ReduceOp op,
+/// In place: the first n-1 of these steps. This rank's part is its sum then, the others are
+/// partial sums.
+engine::Task<void> ring_reduce(engine::GroupView& group, Ring ring, RingParts parts, DataType type,
+                               ReduceOp op, std::uint32_t first_step);
+
+/// n >= 2. The same sums, written to `output`, one part cut like the others, which may be this
+/// rank's part itself; the other parts stay as they are. Takes n-1 steps; AVG adds.
+engine::Task<void> ring_reduce_scatter(engine::GroupView& group, Ring ring, RingParts parts,
+                                       RingParts output, DataType type, ReduceOp op,
                                        std::uint32_t first_step);
 
-/// rooms: one per rank, of sizes that all ranks have agreed on; the own one holds this rank's
-/// bytes. Takes P-1 steps.
-engine::Task<void> ring_all_gather(engine::GroupView& group, std::span<const Bytes> rooms,
-                                   std::uint32_t first_step);
+/// rooms: of each place equally many, place after place, of sizes that all ranks have agreed on;
+/// the own ones hold this rank's bytes. Takes n-1 steps.
+engine::Task<void> ring_all_gather(engine::GroupView& group, Ring ring,
+                                   std::span<const Bytes> rooms, std::uint32_t first_step);
 
 }  // namespace gtopk::collectives

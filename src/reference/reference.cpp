@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "src/reference/hosts.hpp"
+#include "src/reference/reference_dense.hpp"
 #include "src/reference/reference_hosts.hpp"
 #include "src/reference/reference_parts.hpp"
 #include "src/reference/reference_regions.hpp"
@@ -53,7 +54,7 @@ void announce(std::vector<Lists>& lists) {
 /// gTop-k, topk, and gTop-k between hosts.
 template <class Value>
 TreeResult<Value> walk(std::vector<Entries<Value>>& selections, const SparseOptions& options,
-                       std::uint64_t d, const std::vector<std::string>& hosts) {
+                       std::uint64_t d, const HostRanks& by_host) {
   const auto ranks = static_cast<std::uint32_t>(selections.size());
   TreeResult<Value> result;
   result.lists.resize(ranks);
@@ -70,7 +71,6 @@ TreeResult<Value> walk(std::vector<Entries<Value>>& selections, const SparseOpti
     descend(nodes, way, result);
     return result;
   }
-  const auto by_host = ranks_by_host(hosts.empty() ? support::usual_hosts(ranks) : hosts);
   const bool placed = options.algorithm == "gtopk-placed";
   const Exchange inside = by_host.size() == 1 ? Exchange::kBoth : Exchange::kUpAndDown;
   std::vector<std::vector<Subtree<Value>>> members;
@@ -123,40 +123,6 @@ void put_back(std::vector<Value>& acc, std::uint32_t rank, const Entries<Value>&
   }
 }
 
-/// The sum of element i over all ranks, in the order that dense defines.
-template <class Value>
-Value dense_sum(const std::vector<std::vector<Value>>& accs, std::uint64_t i, std::uint64_t d) {
-  const auto ranks = static_cast<std::uint32_t>(accs.size());
-  if (d * sizeof(Value) <= kDenseTreeBytes) {
-    const Shape shape(ranks);
-    std::vector<Value> sums;
-    for (std::uint32_t leaf = 0; leaf < shape.leaves; ++leaf) {
-      const std::uint32_t rank = shape.rank_of(leaf);
-      sums.push_back(leaf < shape.folded ? accs[rank][i] + accs[rank + 1][i] : accs[rank][i]);
-    }
-    while (sums.size() > 1) {
-      for (std::size_t pair = 0; pair < sums.size() / 2; ++pair) {
-        sums[pair] = sums[2 * pair] + sums[2 * pair + 1];
-      }
-      sums.resize(sums.size() / 2);
-    }
-    return sums.front();
-  }
-  // floor(c d / P) without an intermediate product that could overflow.
-  const auto begin_of = [&](std::uint64_t chunk) {
-    return chunk * (d / ranks) + chunk * (d % ranks) / ranks;
-  };
-  std::uint32_t chunk = 0;
-  while (i >= begin_of(chunk + 1)) {
-    ++chunk;
-  }
-  Value sum = accs[(chunk + 1) % ranks][i];
-  for (std::uint32_t step = 2; step <= ranks; ++step) {
-    sum += accs[(chunk + step) % ranks][i];
-  }
-  return sum;
-}
-
 std::uint64_t mixed(std::uint64_t x) {
   x ^= x >> 30U;
   x *= 0xBF58476D1CE4E5B9;
@@ -169,7 +135,8 @@ std::uint64_t mixed(std::uint64_t x) {
 /// The sums of acc at these indices, in the summation order for `count` values.
 template <class Value>
 Entries<Value> sums_at(const std::vector<std::vector<Value>>& accs,
-                       const std::vector<std::uint64_t>& indices, std::uint64_t count) {
+                       const std::vector<std::uint64_t>& indices, std::uint64_t count,
+                       const HostRanks& hosts) {
   std::vector<std::vector<Value>> values(accs.size());
   for (std::size_t rank = 0; rank < accs.size(); ++rank) {
     for (const std::uint64_t index : indices) {
@@ -178,7 +145,7 @@ Entries<Value> sums_at(const std::vector<std::vector<Value>>& accs,
   }
   Entries<Value> sums;
   for (std::uint64_t i = 0; i < indices.size(); ++i) {
-    sums[indices[i]] = dense_sum(values, i, count);
+    sums[indices[i]] = dense_sum(values, i, count, hosts);
   }
   return sums;
 }
@@ -186,7 +153,7 @@ Entries<Value> sums_at(const std::vector<std::vector<Value>>& accs,
 /// The exact sums at the heavy hitters of `sketch`, or a non-finite cell if there is one.
 template <class Value>
 Entries<Value> heavy_sums(const std::vector<std::vector<Value>>& accs, const SketchShape& shape,
-                          std::uint64_t seed) {
+                          std::uint64_t seed, const HostRanks& hosts) {
   const auto places = all_places(accs.front().size(), seed, shape.columns);
   std::vector<std::vector<Value>> sketches;
   for (const std::vector<Value>& acc : accs) {
@@ -194,12 +161,12 @@ Entries<Value> heavy_sums(const std::vector<std::vector<Value>>& accs, const Ske
   }
   std::vector<Value> sketch;
   for (std::uint64_t cell = 0; cell < shape.cells(); ++cell) {
-    sketch.push_back(dense_sum(sketches, cell, shape.cells()));
+    sketch.push_back(dense_sum(sketches, cell, shape.cells(), hosts));
     if (!std::isfinite(sketch.back())) {
       return {{0, sketch.back()}};
     }
   }
-  return sums_at(accs, heaviest(sketch, places, shape.second), shape.second);
+  return sums_at(accs, heaviest(sketch, places, shape.second), shape.second, hosts);
 }
 
 /// Algorithms whose ranks do not select on their own: `random-k` sums all ranks' values at the
@@ -210,14 +177,15 @@ Entries<Value> alike(std::vector<std::vector<Value>>& accs, const Problem& probl
   const std::uint64_t k = entries_wanted(problem.options, problem.d);
   const std::uint64_t seed = problem.options.seed.value_or(problem.number);
   const SketchShape shape(problem.d, k);
+  const HostRanks hosts = ranks_by_host(problem);
   Entries<Value> sums;
   if (problem.options.algorithm == "random-k") {
-    sums = sums_at(accs, drawn_indices(seed, problem.d, k), k);
+    sums = sums_at(accs, drawn_indices(seed, problem.d, k), k, hosts);
   } else if (problem.options.algorithm == "sketch" && !shape.dense) {
-    sums = heavy_sums(accs, shape, seed);
+    sums = heavy_sums(accs, shape, seed, hosts);
   } else {
     for (std::uint64_t i = 0; i < problem.d; ++i) {
-      sums[i] = dense_sum(accs, i, problem.d);
+      sums[i] = dense_sum(accs, i, problem.d, hosts);
     }
   }
   if (!all_finite(sums)) {
@@ -292,8 +260,9 @@ Outcome reduce(const Problem& problem) {
     outcome.states.push_back(input.state);
   }
   if (problem.options.algorithm == "dense") {
+    const HostRanks hosts = ranks_by_host(problem);
     for (std::uint64_t i = 0; i < problem.d; ++i) {
-      sums[i] = dense_sum(accs, i, problem.d);
+      sums[i] = dense_sum(accs, i, problem.d, hosts);
     }
     if (!all_finite(sums)) {
       return nothing_happened(problem);
@@ -319,9 +288,10 @@ Outcome reduce(const Problem& problem) {
     }
     SparseOptions options = problem.options;
     options.k = entries_wanted(options, problem.d);
-    const TreeResult<Value> tree = by_regions(options.algorithm)
-                                       ? walk_regions(selections, options, problem.d)
-                                       : walk(selections, options, problem.d, problem.hosts);
+    const TreeResult<Value> tree =
+        by_regions(options.algorithm)
+            ? walk_regions(selections, options, problem.d)
+            : walk(selections, options, problem.d, ranks_by_host(problem));
     if (!tree.finite) {
       return nothing_happened(problem);
     }

@@ -7,14 +7,17 @@
 #include <string>
 #include <vector>
 
+#include "src/reference/hosts.hpp"
+#include "src/reference/reference.hpp"
 #include "src/reference/reference_parts.hpp"
 
 namespace gtopk::reference {
 
 /// Ranks by host, ascending; hosts in the order of their lowest ranks.
-inline std::vector<std::vector<std::uint32_t>> ranks_by_host(
-    const std::vector<std::string>& hosts) {
-  std::vector<std::vector<std::uint32_t>> grouped;
+using HostRanks = std::vector<std::vector<std::uint32_t>>;
+
+inline HostRanks ranks_by_host(const std::vector<std::string>& hosts) {
+  HostRanks grouped;
   for (std::uint32_t rank = 0; rank < hosts.size(); ++rank) {
     const auto same = std::find_if(grouped.begin(), grouped.end(), [&](const auto& ranks) {
       return hosts[ranks.front()] == hosts[rank];
@@ -26,6 +29,12 @@ inline std::vector<std::vector<std::uint32_t>> ranks_by_host(
     }
   }
   return grouped;
+}
+
+inline HostRanks ranks_by_host(const Problem& problem) {
+  return ranks_by_host(problem.hosts.empty()
+                           ? support::usual_hosts(static_cast<std::uint32_t>(problem.ranks.size()))
+                           : problem.hosts);
 }
 
 /// The sum of a host's lists in the order of its ranks, its first k, which are rounded; the lowest

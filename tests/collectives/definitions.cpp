@@ -1,10 +1,14 @@
 #include "tests/collectives/definitions.hpp"
 
-#include <cstring>
+#include <algorithm>
+#include <cstddef>
+#include <span>
 
 #include "src/collectives/all_reduce.hpp"
 #include "src/collectives/reduction.hpp"
 #include "src/collectives/tree.hpp"
+#include "src/engine/host_map.hpp"
+#include "src/reference/hosts.hpp"
 
 namespace gtopk::test {
 
@@ -67,25 +71,59 @@ reference::Bytes tree_sum(const std::vector<reference::Bytes>& inputs, std::uint
   return nodes.front();
 }
 
-reference::Bytes ring_sum(const std::vector<reference::Bytes>& inputs, std::uint32_t chunk,
-                          std::uint64_t begin, std::uint64_t size, DataType type, ReduceOp op) {
-  const auto ranks = static_cast<std::uint32_t>(inputs.size());
-  const std::size_t element = size_of(type);
-  const auto values = [&](std::uint32_t rank) {
-    return inputs[rank % ranks].data() + begin * element;
-  };
-  reference::Bytes sum(size * element);
-  if (size != 0) {
-    std::memcpy(sum.data(), values(chunk + 1), sum.size());
-  }
-  for (std::uint32_t step = 2; step <= ranks; ++step) {
-    collectives::reduce(sum.data(), sum.data(), values(chunk + step), size, type, op);
+namespace {
+
+/// The sum of what each place of a ring has, which ends at `place`.
+template <class BytesAt>
+reference::Bytes round_a_ring(std::size_t places, std::size_t place, std::uint64_t size,
+                              DataType type, ReduceOp op, BytesAt bytes_at) {
+  reference::Bytes sum = bytes_at((place + 1) % places);
+  for (std::size_t step = 2; step <= places; ++step) {
+    const reference::Bytes next = bytes_at((place + step) % places);
+    collectives::reduce(sum.data(), sum.data(), next.data(), size, type, op);
   }
   return sum;
 }
 
+}  // namespace
+
+reference::Bytes ring_sum(const std::vector<reference::Bytes>& inputs, std::uint32_t part,
+                          std::uint64_t begin, std::uint64_t size, DataType type, ReduceOp op,
+                          const Hosts& hosts) {
+  const auto ranks = static_cast<std::uint32_t>(inputs.size());
+  const engine::HostMap map(hosts.empty() ? support::usual_hosts(ranks) : hosts);
+  const std::size_t element = size_of(type);
+  const auto values = [&](std::uint32_t rank) {
+    const auto from = inputs[rank].begin() + static_cast<std::ptrdiff_t>(begin * element);
+    return reference::Bytes(from, from + static_cast<std::ptrdiff_t>(size * element));
+  };
+  const auto place_in = [&](std::span<const std::uint32_t> on) {
+    return static_cast<std::size_t>(std::ranges::find(on, part) - on.begin());
+  };
+  std::vector<std::uint32_t> all;
+  std::size_t fewest = ranks;
+  std::size_t most = 0;
+  for (std::uint32_t host = 0; host < map.hosts(); ++host) {
+    const auto on = map.ranks_of(host);
+    all.insert(all.end(), on.begin(), on.end());
+    fewest = std::min(fewest, on.size());
+    most = std::max(most, on.size());
+  }
+  if (map.hosts() == 1 || most == 1 || fewest != most) {
+    return round_a_ring(ranks, place_in(all), size, type, op,
+                        [&](std::size_t at) { return values(all[at]); });
+  }
+  const std::uint32_t home = map.host_of(part);
+  const std::size_t place = place_in(map.ranks_of(home));
+  return round_a_ring(map.hosts(), home, size, type, op, [&](std::size_t host) {
+    const auto on = map.ranks_of(static_cast<std::uint32_t>(host));
+    return round_a_ring(most, place, size, type, op,
+                        [&](std::size_t at) { return values(on[at]); });
+  });
+}
+
 reference::Bytes defined_all_reduce(const std::vector<reference::Bytes>& inputs, std::uint64_t d,
-                                    DataType type, ReduceOp op) {
+                                    DataType type, ReduceOp op, const Hosts& hosts) {
   const auto ranks = static_cast<std::uint32_t>(inputs.size());
   reference::Bytes result;
   if (d * size_of(type) <= collectives::kRecursiveDoublingBytes) {
@@ -94,7 +132,7 @@ reference::Bytes defined_all_reduce(const std::vector<reference::Bytes>& inputs,
     for (std::uint32_t chunk = 0; chunk < ranks; ++chunk) {
       const std::uint64_t begin = d * chunk / ranks;
       const std::uint64_t size = d * (chunk + 1) / ranks - begin;
-      const reference::Bytes sum = ring_sum(inputs, chunk, begin, size, type, op);
+      const reference::Bytes sum = ring_sum(inputs, chunk, begin, size, type, op, hosts);
       result.insert(result.end(), sum.begin(), sum.end());
     }
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "gtopk/types.hpp"
@@ -25,14 +26,18 @@ namespace gtopk::test {
 [[nodiscard]] reference::Bytes tree_sum(const std::vector<reference::Bytes>& inputs,
                                         std::uint64_t d, DataType type, ReduceOp op);
 
-/// The ring's sum of chunk c, elements begin .. begin + size: of ranks c+1, c+2, ..., c. AVG only
-/// adds here.
+/// The name of each rank's host; none: usual_hosts().
+using Hosts = std::vector<std::string>;
+
+/// The sum of the part of rank `part`, elements begin .. begin + size of every input, as
+/// by_hosts.hpp defines it. AVG only adds here.
 [[nodiscard]] reference::Bytes ring_sum(const std::vector<reference::Bytes>& inputs,
-                                        std::uint32_t chunk, std::uint64_t begin,
-                                        std::uint64_t size, DataType type, ReduceOp op);
+                                        std::uint32_t part, std::uint64_t begin, std::uint64_t size,
+                                        DataType type, ReduceOp op, const Hosts& hosts = {});
 
 /// The all-reduce as its header defines it.
 [[nodiscard]] reference::Bytes defined_all_reduce(const std::vector<reference::Bytes>& inputs,
-                                                  std::uint64_t d, DataType type, ReduceOp op);
+                                                  std::uint64_t d, DataType type, ReduceOp op,
+                                                  const Hosts& hosts = {});
 
 }  // namespace gtopk::test

@@ -77,8 +77,8 @@ TEST_P(MovedFromDevices, ByBroadcast) {
   for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
     data[rank] = values(rank, 0);
   }
-  // From rank 0 a binomial tree: it sends to 1 and 2, which sends to 3; in two pieces.
-  const std::vector<std::uint64_t> messages = {4, 2, 4, 2};
+  // From rank 0 to rank 2, which is alone on its host, and to 3 and 1 on its own; in two pieces.
+  const std::vector<std::uint64_t> messages = {6, 2, 2, 2};
   run([&](std::uint32_t rank) { return broadcast(in(memory(rank), data[rank]), 0); },
       [&](std::uint32_t rank) { return messages[rank]; });
   EXPECT_EQ(data, std::vector<Values>(kRanks, values(0, 0)));

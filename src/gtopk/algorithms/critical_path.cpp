@@ -67,8 +67,8 @@ void CriticalPath::doubling(const collectives::Tree& tree, Route route) {
 
 void CriticalPath::reduce(std::uint64_t values) {
   const std::uint64_t bytes = values * shape_.type.value_bytes();
-  const bool ring = bytes > collectives::kRecursiveDoublingBytes;
-  const std::uint64_t sent = ring ? 0 : bytes;
+  const bool large = bytes > collectives::kRecursiveDoublingBytes;
+  const std::uint64_t sent = large ? 0 : bytes;
   if (folds()) {
     message(sent, routes().fold());
   }
@@ -78,7 +78,7 @@ void CriticalPath::reduce(std::uint64_t values) {
   if (folds()) {
     message(sent, routes().fold());
   }
-  if (!ring) {
+  if (!large) {
     add((tree().rounds() + (folds() ? 1 : 0)) * values);
     return;
   }
@@ -86,15 +86,24 @@ void CriticalPath::reduce(std::uint64_t values) {
   if (ranks == 1) {
     return;
   }
-  // Pieces of a chunk follow one another without a pause, so alpha is paid once per chunk.
-  const auto chunk = [&](std::uint32_t index) {
+  const std::uint32_t each = routes().two_levels();
+  if (each == 0) {
+    ring(values, ranks, routes().ring());
+  } else {
+    ring(values, each, kWithin);
+    ring(values / each, ranks / each, {each});
+  }
+}
+
+void CriticalPath::ring(std::uint64_t values, std::uint32_t ranks, Route route) {
+  // Pieces of a part follow one another without a pause, so alpha is paid once per part.
+  const auto part = [&](std::uint32_t index) {
     return collectives::chunk_begin(values, ranks, index + 1) -
            collectives::chunk_begin(values, ranks, index);
   };
-  carry(2ULL * (ranks - 1),
-        static_cast<double>((2 * values - chunk(0) - chunk(1)) * shape_.type.value_bytes()),
-        routes().ring());
-  add(values - chunk(0));
+  const std::uint64_t sent = 2 * values - part(0) - part(1);
+  carry(2ULL * (ranks - 1), static_cast<double>(sent * shape_.type.value_bytes()), route);
+  add(values - part(0));
 }
 
 }  // namespace gtopk::sparse

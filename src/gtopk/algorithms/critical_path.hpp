@@ -83,6 +83,8 @@ class CriticalPath {
 
  private:
   void carry(std::uint64_t messages, double bytes, Route route);
+  /// A reduction round a ring of so many ranks, and the sums round it again.
+  void ring(std::uint64_t values, std::uint32_t ranks, Route route);
 
   CostShape shape_;
   Work work_;

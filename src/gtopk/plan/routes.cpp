@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "src/collectives/host_rings.hpp"
+
 namespace gtopk::sparse {
 namespace {
 
@@ -31,21 +33,21 @@ class Step {
 
 }  // namespace
 
-Routes::Routes(const HostMap& hosts) : tree_(hosts.ranks()), hosts_(hosts.hosts()) {
+Routes::Routes(const HostMap& hosts)
+    : tree_(hosts.ranks()),
+      hosts_(hosts.hosts()),
+      two_levels_(collectives::HostRings::two_levels(hosts)) {
   for (std::uint32_t host = 0; host < hosts_; ++host) {
     largest_ = std::max(largest_, static_cast<std::uint32_t>(hosts.ranks_of(host).size()));
   }
   const std::uint32_t ranks = hosts.ranks();
   Step folding(hosts);
-  Step going_round(hosts);
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-    going_round.message(rank, (rank + 1) % ranks);
     if (tree_.folded_away(rank)) {
       folding.message(rank, Tree::fold_partner(rank));
     }
   }
   fold_ = folding.route();
-  ring_ = going_round.route();
   for (std::uint32_t round = 0; round < tree_.rounds(); ++round) {
     Step swapping(hosts);
     Step handing_over(hosts);

@@ -38,8 +38,11 @@ class Routes {
   /// In a binomial tree: of each pair of subtrees the upper one's first leaf to the lower one's, or
   /// back.
   [[nodiscard]] Route hand_over(std::uint32_t round) const { return hand_overs_.at(round); }
-  /// Each rank to the next one, the last to the first.
-  [[nodiscard]] Route ring() const { return ring_; }
+  /// Ranks of each host if large dense reductions go by two levels of rings, else 0
+  /// (collectives/host_rings.hpp).
+  [[nodiscard]] std::uint32_t two_levels() const { return two_levels_; }
+  /// With one level: each rank to the next one, host after host, the last to the first.
+  [[nodiscard]] Route ring() const { return hosts_ == 1 ? kWithin : kOneOfEachHost; }
   /// Fold and a binomial tree at once, as headers go that say what was called.
   [[nodiscard]] Route announcement() const;
 
@@ -47,8 +50,8 @@ class Routes {
   collectives::Tree tree_;
   std::uint32_t hosts_;
   std::uint32_t largest_ = 0;
+  std::uint32_t two_levels_;
   Route fold_;
-  Route ring_;
   std::vector<Route> swaps_;
   std::vector<Route> hand_overs_;
 };

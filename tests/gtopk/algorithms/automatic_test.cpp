@@ -126,6 +126,7 @@ TEST(AutoChoice, GoesByCostsAndSemantics) {
   const auto chosen = [&](std::uint64_t d, std::uint64_t k, Semantics semantics) {
     Problem problem = random_problem(size, d, k, k);
     problem.options.semantics = semantics;
+    problem.hosts = ranks.hosts();
     const Ran ran = run_automatically(ranks, problem);
     expect_outcome(problem, ran);
     return ran.chosen;

@@ -12,6 +12,7 @@
 #include "src/engine/host_map.hpp"
 #include "src/gtopk/algorithms/departure.hpp"
 #include "src/reference/hosts.hpp"
+#include "tests/gtopk/algorithms/ring_counts.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
 #include "tests/support/sanitized.hpp"
@@ -21,22 +22,9 @@ namespace {
 
 using reference::Problem;
 using support::InprocRanks;
+using test::Counts;
+using test::Expected;
 using transport::TagKind;
-
-struct Counts {
-  std::uint64_t messages = 0;
-  std::uint64_t bytes = 0;
-  bool operator==(const Counts&) const = default;
-};
-// GoogleTest finds it by this name.
-void PrintTo(const Counts& counts, std::ostream* out) {  // NOLINT(readability-identifier-naming)
-  *out << counts.messages << " messages of " << counts.bytes << " bytes";
-}
-
-struct Expected {
-  Counts sent;
-  Counts received;
-};
 
 /// h + n e for each list, an empty message for each long list received, and h + 8 n for each
 /// message of the leaves' agreement.
@@ -115,30 +103,20 @@ std::uint64_t announcements_of(const std::string& algorithm, std::uint32_t ranks
 }
 
 /// Adds what one dense all-reduce of d elements takes.
-void add_reduction(std::vector<Expected>& expected, std::uint64_t d, std::uint64_t element) {
+void add_reduction(std::vector<Expected>& expected, std::uint64_t d, std::uint64_t element,
+                   const engine::HostMap& map) {
   const auto ranks = static_cast<std::uint32_t>(expected.size());
-  const bool ring = d * element > collectives::kRecursiveDoublingBytes;
-  const std::uint64_t message = collectives::kHeaderBytes + (ring ? 0 : d * element);
+  const bool large = d * element > collectives::kRecursiveDoublingBytes;
+  const std::uint64_t message = collectives::kHeaderBytes + (large ? 0 : d * element);
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     const std::uint64_t messages = messages_of("dense", ranks, rank, 0);
     for (Counts* const counts : {&expected[rank].sent, &expected[rank].received}) {
       counts->messages += messages;
       counts->bytes += messages * message;
     }
-    if (!ring) {
-      continue;
-    }
-    const auto chunk = [&](std::uint32_t index) {
-      index %= ranks;
-      return (index + 1) * d / ranks - index * d / ranks;
-    };
-    const std::uint64_t longest = (d + ranks - 1) / ranks * element;
-    const std::uint64_t pieces = std::max<std::uint64_t>(
-        1, (longest + collectives::kPieceBytes - 1) / collectives::kPieceBytes);
-    expected[rank].sent.messages += 2ULL * (ranks - 1) * pieces;
-    expected[rank].received.messages += 2ULL * (ranks - 1) * pieces;
-    expected[rank].sent.bytes += element * (2 * d - chunk(rank) - chunk(rank + 1));
-    expected[rank].received.bytes += element * (2 * d - chunk(rank + ranks - 1) - chunk(rank));
+  }
+  if (large) {
+    test::add_rings(expected, d, element, map);
   }
 }
 
@@ -160,12 +138,13 @@ std::vector<Expected> expected_counts(const Problem& problem) {
     }
     return expected;
   }
+  const engine::HostMap map(problem.hosts.empty() ? support::usual_hosts(ranks) : problem.hosts);
   const reference::SketchShape sketch(problem.d, k);
   if (algorithm == "sketch" && !sketch.dense) {
-    add_reduction(expected, sketch.cells(), element);
-    add_reduction(expected, sketch.second, element);
+    add_reduction(expected, sketch.cells(), element, map);
+    add_reduction(expected, sketch.second, element, map);
   } else {
-    add_reduction(expected, algorithm == "random-k" ? k : problem.d, element);
+    add_reduction(expected, algorithm == "random-k" ? k : problem.d, element, map);
   }
   return expected;
 }
@@ -360,6 +339,16 @@ TEST(CountedDense, TheRingSendsEachElementTwiceLessTwoChunks) {
     expect_counts(full_problem(size, "dense", DataType::kFloat32, 16385 + size, 1), size);
   }
   expect_counts(full_problem(3, "dense", DataType::kFloat64, 250001, 1), 3);
+}
+
+TEST(CountedDense, HostsOfOneSizeExchangeWhatTheirRanksHaveAddedUp) {
+  for (const auto& [ranks, each] : {std::pair{4U, 2U}, {6U, 2U}, {6U, 3U}, {8U, 4U}}) {
+    for (const std::uint64_t d : {std::uint64_t{16389}, std::uint64_t{34000} * ranks}) {
+      Problem problem = full_problem(ranks, "dense", DataType::kFloat32, d, 1);
+      problem.hosts = support::hosts_of(ranks, each);
+      expect_counts(problem, ranks + each);
+    }
+  }
 }
 
 // 58 k values in two all-reduces if that is fewer than d; otherwise d in one.

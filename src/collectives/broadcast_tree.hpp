@@ -1,0 +1,76 @@
+// Collectives: whom a rank of a broadcast gets the data from, and whom it passes it on to. A
+// binomial tree goes from the root through one rank of each host, and one from there through the
+// ranks of the host: each host's link brings the data in once. Pure arithmetic.
+//
+// In a binomial tree of n places the parent of a place is the place without its lowest set bit;
+// its children add lower bits.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "src/engine/host_map.hpp"
+
+namespace gtopk::collectives {
+
+class BroadcastTree {
+ public:
+  BroadcastTree(const engine::HostMap& hosts, std::uint32_t root, std::uint32_t rank) {
+    const std::uint32_t root_host = hosts.host_of(root);
+    const std::uint32_t host = hosts.host_of(rank);
+    // Hosts are counted from the root's; the ranks of a host from the root or its lowest.
+    const std::uint32_t host_place = (host + hosts.hosts() - root_host) % hosts.hosts();
+    const auto first_of = [&](std::uint32_t place) {
+      const std::uint32_t at = (place + root_host) % hosts.hosts();
+      return at == root_host ? root : hosts.leader(at);
+    };
+    const std::span<const std::uint32_t> members = hosts.ranks_of(host);
+    const auto count = static_cast<std::uint32_t>(members.size());
+    const auto index_of = [&](std::uint32_t member) {
+      return static_cast<std::uint32_t>(std::ranges::lower_bound(members, member) -
+                                        members.begin());
+    };
+    const std::uint32_t first = index_of(first_of(host_place));
+    const std::uint32_t place = (index_of(rank) + count - first) % count;
+    const auto member_at = [&](std::uint32_t at) { return members[(at + first) % count]; };
+
+    if (place != 0) {
+      parent_ = member_at(place & (place - 1));
+    } else {
+      if (host_place != 0) {
+        parent_ = first_of(host_place & (host_place - 1));
+      }
+      add_children(host_place, hosts.hosts(), first_of);
+    }
+    add_children(place, count, member_at);
+  }
+
+  /// None: the root.
+  [[nodiscard]] std::optional<std::uint32_t> parent() const { return parent_; }
+  /// In the order in which they are sent to: those with the most ranks behind them first.
+  [[nodiscard]] std::span<const std::uint32_t> children() const {
+    return std::span(children_).first(count_);
+  }
+
+ private:
+  template <class RankAt>
+  void add_children(std::uint32_t place, std::uint32_t places, RankAt rank_at) {
+    const std::uint32_t lowest = place == 0 ? std::bit_ceil(places) : (place & (~place + 1));
+    for (std::uint32_t bit = lowest / 2; bit > 0; bit /= 2) {
+      if (place + bit < places) {
+        children_.at(count_++) = rank_at(place + bit);
+      }
+    }
+  }
+
+  std::optional<std::uint32_t> parent_;
+  std::array<std::uint32_t, 64> children_{};  // at most 32 in each of the two trees
+  std::size_t count_ = 0;
+};
+
+}  // namespace gtopk::collectives

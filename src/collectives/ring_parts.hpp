@@ -1,0 +1,58 @@
+// Collectives: where the parts lie that go round a ring, and how they are cut. Pure arithmetic.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "gtopk/types.hpp"
+#include "src/collectives/ring_order.hpp"
+
+namespace gtopk::collectives {
+
+/// One part for each place of a ring. A part is one segment or several, as many in each part; each
+/// segment is cut into as many pieces.
+class RingParts {
+ public:
+  /// `segments`: those of part 0, of part 1, ...; `pieces`: of a segment.
+  RingParts(std::span<const Segment> segments, std::uint32_t parts, std::size_t element,
+            std::uint64_t pieces)
+      : segments_(segments),
+        per_part_(segments.size() / parts),
+        element_(element),
+        pieces_(pieces) {}
+
+  /// So many that no piece has more bytes than `most`.
+  [[nodiscard]] static std::uint64_t pieces_for(std::span<const Segment> segments,
+                                                std::size_t element, std::size_t most) {
+    return pieces_of(longest(segments) * element, most);
+  }
+
+  /// Of a part.
+  [[nodiscard]] std::uint64_t pieces() const { return per_part_ * pieces_; }
+  /// Of a segment.
+  [[nodiscard]] std::uint64_t pieces_of_segment() const { return pieces_; }
+  /// The most bytes of a piece.
+  [[nodiscard]] std::size_t room() const {
+    return (longest(segments_) + pieces_ - 1) / pieces_ * element_;
+  }
+  [[nodiscard]] std::span<std::byte> piece(std::uint32_t part, std::uint64_t number) const {
+    const Segment& segment = segments_[part * per_part_ + number / pieces_];
+    const Stretch stretch = stretch_of(segment.size, number % pieces_, pieces_);
+    return {static_cast<std::byte*>(segment.data) + stretch.begin * element_,
+            stretch.size * element_};
+  }
+
+ private:
+  [[nodiscard]] static std::uint64_t longest(std::span<const Segment> segments) {
+    return std::ranges::max(segments, {}, &Segment::size).size;
+  }
+
+  std::span<const Segment> segments_;
+  std::size_t per_part_;
+  std::size_t element_;
+  std::uint64_t pieces_;
+};
+
+}  // namespace gtopk::collectives
