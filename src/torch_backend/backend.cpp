@@ -88,7 +88,7 @@ WorkPointer GtopkBackend::run(c10::intrusive_ptr<GtopkWork> work, std::chrono::m
     timeout = options_->timeout;
   }
   Call call = work->call(membership_->runtime->completer, timeout,
-                         collective ? sequence_.load() : 0, state_, unseen_);
+                         collective ? sequence_.load() + 1 : 0, state_, unseen_);
   try {
     if (work->retrieveOpType() == OpType::SEND) {
       keep_order(call);

@@ -73,6 +73,21 @@ std::exception_ptr for_python(const std::exception_ptr& error, bool point_to_poi
   }
 }
 
+c10d::WorkResult outcome_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& known) {
+    const c10d::ErrorType type = error_type(known.kind());
+    if (type != c10d::ErrorType::SUCCESS) {
+      return type == c10d::ErrorType::TIMEOUT ? c10d::WorkResult::TIMEOUT
+                                              : c10d::WorkResult::COMM_ERROR;
+    }
+  } catch (...) {
+    return c10d::WorkResult::UNKNOWN;
+  }
+  return c10d::WorkResult::UNKNOWN;
+}
+
 /// How long a waiter polls, yielding its core each time, before it sleeps: waking a sleeper takes
 /// longer than a small collective.
 constexpr std::chrono::microseconds kSpin(50);
@@ -135,7 +150,14 @@ bool GtopkWork::wait_on_stream() {
     }
   }
   unseen_->raise();
+  leave_registry();
   return true;
+}
+
+void GtopkWork::leave_registry() {
+  if (c10d::allow_inflight_collective_as_graph_input()) {
+    c10d::unregister_work(c10::intrusive_ptr<Work>::unsafe_reclaim_from_nonowning(this));
+  }
 }
 
 void GtopkWork::raise() const {
@@ -170,6 +192,7 @@ bool GtopkWork::wait(std::chrono::milliseconds timeout) {
   } else {
     TORCH_CHECK(cv_.wait_for(lock, timeout, has_ended), "Operation timed out!");
   }
+  leave_registry();
   raise();
   if (device_) {
     device_->block_current_stream();
@@ -201,6 +224,17 @@ c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::getFuture() {
     }
   }
   return future_;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::getFutureResult() {
+  auto result = c10::make_intrusive<Future>(c10::IntType::get());
+  auto self = c10::intrusive_ptr<GtopkWork>::unsafe_reclaim_from_nonowning(this);
+  getFuture()->addCallback(
+      [self, result](Future&) {
+        result->markCompleted(c10::IValue(static_cast<std::int64_t>(self->outcome_)));
+      },
+      false);
+  return result;
 }
 
 int GtopkWork::sourceRank() const {
@@ -268,6 +302,9 @@ void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& 
     completer.run([self] { self->copy_back(); });
     return;
   }
+  if (error) {
+    outcome_ = outcome_of(error);
+  }
   bool ends_group = false;
   const std::exception_ptr seen = for_python(error, c10d::isP2POp(opType_), *group_, ends_group);
   if (ends_group && group_->has_abort_hooks()) {
@@ -299,6 +336,7 @@ void GtopkWork::copy_back() {
     }
   } catch (...) {
     error = std::current_exception();
+    outcome_ = c10d::WorkResult::UNKNOWN;
   }
   if (const auto future = end(error)) {
     complete(*future);

@@ -43,8 +43,11 @@ class GtopkWork final : public c10d::Work {
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   std::vector<at::Tensor> result() override { return result_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  /// Of a c10d::WorkResult; never an error.
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
   /// Of a receive.
   int sourceRank() const override;
+  /// As torch counts: 1 for a group's first collective, where error texts say #0; 0 for a message.
   uint64_t getSequencenumber() const override { return sequence_; }
   /// Milliseconds from the call to the end; throws before that.
   float getDuration() const override;
@@ -100,6 +103,8 @@ class GtopkWork final : public c10d::Work {
   [[nodiscard]] bool wait_on_stream();
   /// Throws the error, if there is one; with mutex_ held.
   void raise() const;
+  /// Torch keeps a list of Works that are in flight, for graphs that begin with one.
+  void leave_registry();
 
   std::vector<Contiguous> memory_;
   std::vector<at::Tensor> result_;
@@ -115,6 +120,7 @@ class GtopkWork final : public c10d::Work {
   Clock::time_point over_at_;  ///< under mutex_
   const std::uint64_t key_;    ///< no other Work of this process has it
   uint64_t sequence_ = 0;
+  c10d::WorkResult outcome_ = c10d::WorkResult::SUCCESS;  ///< written before the end
   std::uint32_t source_ = 0;
   bool polls_ = false;
   /// Whether the operation has ended, readable without the mutex.
