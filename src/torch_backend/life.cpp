@@ -254,11 +254,14 @@ c10::intrusive_ptr<c10d::Work> GtopkBackend::reconfigure(const c10d::Reconfigure
   std::chrono::milliseconds timeout{};
   {
     const std::lock_guard lock(mutex_);
-    TORCH_CHECK_VALUE(meetings_.insert(opts.uuid).second, "gtopk: reconfigure needs a new uuid; ",
-                      opts.uuid, " has been used");
+    TORCH_CHECK(meetings_.insert(opts.uuid).second, "gtopk: reconfigure needs a new uuid; ",
+                opts.uuid, " was already used");  // PyTorch's suite asks for these words
     last.swap(membership_);
     timeout = opts.timeout.value_or(options_->timeout);
   }
+  // Without it the engine would end with its last group, and wait for the goodbyes of peers that
+  // stay.
+  const std::shared_ptr<Runtime> runtime = last ? last->runtime : nullptr;
   if (last) {
     last->communicator.abort("the group is reconfigured");
   }

@@ -47,6 +47,12 @@ class Rank:
     port: int
 
 
+def engines() -> set[str]:
+    """This process's engine threads, by their kernel's id."""
+    tasks = pathlib.Path("/proc/self/task").iterdir()
+    return {task.name for task in tasks if (task / "comm").read_text() == "gtopk-engine\n"}
+
+
 def environment() -> dict[str, str]:
     """A rank's environment: one thread each, as all share two cores."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from gtopk.groups import backend_of
-from ranks import Rank, RankSet, works_on
+from ranks import Rank, RankSet, engines, works_on
 from torch._C._distributed_c10d import GatherOptions
 
 pytestmark = pytest.mark.loopback
@@ -154,7 +154,7 @@ def check_the_hook_of_every_work_that_ends(me: Rank) -> None:
         dist.all_reduce(torch.ones(3), group=group)
     dist.all_reduce(torch.ones(3, 4).t(), group=group)
     group._wait_for_pending_works()
-    assert [each.seq for each in told] == [0, 1, 2, 3]
+    assert [each.seq for each in told] == [1, 2, 3, 4]
     assert all(each.active_duration.total_seconds() > 0 for each in told)
     dist.destroy_process_group(group)
 
@@ -276,15 +276,17 @@ def changes_ranks(me: Rank) -> None:
     again(1, handles)
     assert (group.rank(), group.size(), counts(group)) == (me.rank, 3, 3)
     all_have("counted three")
+    engine = engines()
     if me.rank < 2:  # rank 2 is lost
         again(2, [handles[1], handles[0]])
         assert (group.rank(), group.size(), counts(group)) == (1 - me.rank, 2, 2)
-        with pytest.raises(ValueError, match="new uuid; 2 has been used"):
+        with pytest.raises(RuntimeError, match="new uuid; 2 was already used"):
             again(2, handles[:2])
         with pytest.raises(ValueError, match="none of them this rank's"):
             again(3, handles[2:])
         assert counts(group) == 2
     all_have("counted two")
+    assert engines() == engine  # though the group was this process's only one
     again(4, set(handles))  # and comes back
     ranks = sorted(range(3), key=lambda rank: handles[rank])
     assert (group.rank(), group.size(), counts(group)) == (ranks.index(me.rank), 3, 3)

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Rank, RankSet
+from ranks import Rank, RankSet, engines
 from torch import nn
 from torch._C._distributed_c10d import AllgatherOptions, BroadcastOptions
 
@@ -54,6 +54,22 @@ def check_a_replica_leaves_and_comes_back(me: Rank) -> None:
     group.configure(address(me, "leaves/3"), f"replica {me.rank}", me.rank, 3)
     assert summed(group, 1.0) == [3.0] * 3
     group.shutdown()
+
+
+def check_a_process_keeps_its_engine_while_its_ranks_change(me: Rank) -> None:
+    group = gtopk.ReplicaGroup(LONG)
+    group.configure(address(me, "engine/1"), "", me.rank, 3)
+    summed(group, 1.0)
+    before = engines()
+    assert len(before) == 1
+    if me.rank < 2:  # rank 2 stays where it is
+        group.configure(address(me, "engine/2"), "", me.rank, 2)
+        assert summed(group, 1.0) == [2.0] * 3
+    group.configure(address(me, "engine/3"), "", me.rank, 3)
+    assert engines() == before
+    assert summed(group, 1.0) == [3.0] * 3
+    group.shutdown()
+    assert engines() == set()
 
 
 def check_ranks_may_be_others_after_it(me: Rank) -> None:

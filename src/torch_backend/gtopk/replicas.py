@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.distributed import (
     DistBackendError,
+    HashStore,
     PrefixStore,
     ProcessGroup,
     Store,
@@ -41,6 +42,7 @@ class ReplicaGroup(ProcessGroup):
         self._lock = threading.Lock()
         self._group: ProcessGroup | None = None
         self._backend: GtopkBackend | None = None
+        self._alone: GtopkBackend | None = None
         self._aborted = 0
 
     def configure(
@@ -80,13 +82,13 @@ class ReplicaGroup(ProcessGroup):
             )
         with self._lock:
             aborted = self._aborted
+        if self._alone is None:
+            # Keeps this process's engine, which would otherwise end between two groups and wait for
+            # the goodbyes of replicas that stay.
+            self._alone = self._met(HashStore(), 0, 1, "a replica alone")
         self._leave()
         store = _store_at(store_addr, self._timeout)
-        backend = GtopkBackend(
-            *_native.create_backend(
-                store, rank, world_size, self._timeout, f"replicas of {store_addr}"
-            )
-        )
+        backend = self._met(store, rank, world_size, f"replicas of {store_addr}")
         group = ProcessGroup(store, rank, world_size)
         group._set_default_backend(ProcessGroup.BackendType.CUSTOM)
         device = torch.device("cpu")
@@ -120,8 +122,10 @@ class ReplicaGroup(ProcessGroup):
         """Leave the group in order; wait up to 2 s for operations in flight."""
         with self._lock:
             backend, self._backend, self._group = self._backend, None, None
-        if backend is not None:
-            backend.shutdown()
+        alone, self._alone = self._alone, None
+        for each in (backend, alone):
+            if each is not None:
+                each.shutdown()
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the timeout of meetings, and of operations without one of their own, from now on."""
@@ -158,6 +162,9 @@ class ReplicaGroup(ProcessGroup):
                 "gtopk: the replicas' group has no ranks: call configure() first"
             )
         return group
+
+    def _met(self, store: Store, rank: int, size: int, name: str) -> GtopkBackend:
+        return GtopkBackend(*_native.create_backend(store, rank, size, self._timeout, name))
 
     def _leave(self) -> None:
         with self._lock:
