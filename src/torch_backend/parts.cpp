@@ -80,7 +80,8 @@ std::vector<at::Tensor> list_on_root(const std::vector<std::vector<at::Tensor>>&
 }
 
 /// One piece per rank of a tensor cut along its first dimension: into the numbers of rows that
-/// `splits` says, or into equal ones.
+/// `splits` says, or into equal ones. Splits that do not fit are a RuntimeError and not, as other
+/// bad arguments, a ValueError: PyTorch's suite for backends asks for that.
 Buffers split_rows(const Contiguous& at, DataType type, int size,
                    const std::vector<int64_t>& splits, const char* which) {
   const at::IntArrayRef shape = at.memory.sizes();
@@ -89,18 +90,18 @@ Buffers split_rows(const Contiguous& at, DataType type, int size,
   const std::int64_t rows = shape[0];
   std::vector<int64_t> counts = splits;
   if (splits.empty()) {
-    TORCH_CHECK_VALUE(rows % size == 0, "gtopk: all_to_all_single without split sizes needs an ",
-                      which, " whose rows ", size, " ranks divide, given ", rows);
+    TORCH_CHECK(rows % size == 0, "gtopk: all_to_all_single without split sizes: the ", which,
+                " does not divide equally across group size: ", rows, " rows, ", size, " ranks");
     counts.assign(static_cast<std::size_t>(size), rows / size);
   }
   std::int64_t sum = 0;
   for (const int64_t count : counts) {
-    TORCH_CHECK_VALUE(count >= 0, "gtopk: all_to_all_single with an ", which, " split of ", count);
+    TORCH_CHECK(count >= 0, "gtopk: all_to_all_single with an ", which, " split of ", count);
     sum += count;
   }
-  TORCH_CHECK_VALUE(counts.size() == static_cast<std::size_t>(size) && sum == rows,
-                    "gtopk: all_to_all_single needs ", size, " ", which, " splits that add up to ",
-                    rows, " rows, given ", counts);
+  TORCH_CHECK(counts.size() == static_cast<std::size_t>(size) && sum == rows,
+              "gtopk: all_to_all_single needs ", size, " ", which, " splits that add up to ", rows,
+              " rows, given ", counts);
   const Buffer all = at.buffer(type);
   const std::uint64_t row = rows == 0 ? 0 : all.count / static_cast<std::uint64_t>(rows);
   Buffers pieces;

@@ -342,13 +342,6 @@ def check_parts_that_do_not_fit(me: Rank) -> None:
             torch.ones(3, dtype=torch.float64), four
         ),
         "4 x 2 of float": lambda: dist.reduce_scatter_tensor(torch.ones(2), torch.ones(7)),
-        "rows 4 ranks divide": lambda: dist.all_to_all_single(torch.ones(6), torch.ones(6)),
-        "add up to 4 rows": lambda: dist.all_to_all_single(
-            torch.ones(4), torch.ones(4), [1] * 4, [2, 2, 2, 2]
-        ),
-        "input split of -1": lambda: dist.all_to_all_single(
-            torch.ones(4), torch.ones(4), [1] * 4, [-1, 3, 1, 1]
-        ),
         "rank 0 to itself|rank 1 to itself|rank 2 to itself|rank 3 to itself": lambda: (
             dist.all_to_all([torch.ones(2) for _ in range(4)], four)
         ),
@@ -358,6 +351,26 @@ def check_parts_that_do_not_fit(me: Rank) -> None:
     for words, call in wrong.items():
         with pytest.raises(ValueError, match=words):
             call()
+    usable(me)
+
+
+def check_splits_that_do_not_fit(me: Rank) -> None:
+    six, four = torch.ones(6), torch.ones(4)
+    wrong = {
+        "input does not divide equally across group size": lambda: dist.all_to_all_single(
+            four, six, [1] * 4
+        ),
+        "output does not divide equally across group size": lambda: dist.all_to_all_single(
+            six, four, None, [1] * 4
+        ),
+        "add up to 4 rows": lambda: dist.all_to_all_single(four, four, [1] * 4, [2] * 4),
+        "needs 4 output splits": lambda: dist.all_to_all_single(four, four, [4], [1] * 4),
+        "input split of -1": lambda: dist.all_to_all_single(four, four, [1] * 4, [-1, 3, 1, 1]),
+    }
+    for words, call in wrong.items():
+        with pytest.raises(RuntimeError, match=words) as caught:
+            call()
+        assert not isinstance(caught.value, ValueError)
     usable(me)
 
 

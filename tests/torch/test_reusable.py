@@ -1,0 +1,121 @@
+"""Room: tests/torch. The launcher of PyTorch's reusable suites, on a file of the same form.
+
+The suites themselves are in PyTorch's sources, not in its wheels: see reusable.py.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from ranks import environment
+
+pytestmark = pytest.mark.loopback
+
+LAUNCHER = pathlib.Path(__file__).with_name("reusable.py")
+
+HARNESS = """
+from dataclasses import dataclass
+import torch.distributed as dist
+from torch.testing._internal.common_distributed import MultiProcessTestCase
+
+@dataclass(frozen=True)
+class BackendConfig:
+    name: str
+    device_type: str
+    supports_coalescing: bool = False
+
+C10D_BACKENDS = (BackendConfig("gloo", "cpu"), BackendConfig("nccl", "cuda"))
+
+class C10dBackendTest(MultiProcessTestCase):
+    world_size = 2
+
+    def setUp(self):
+        super().setUp()
+        self._spawn_processes()
+"""
+
+SUITE = """
+import torch, torch.distributed as dist
+from c10d_backend_common import C10D_BACKENDS, C10dBackendTest
+
+class Abstract:
+    def test_sums(self):
+        store = dist.FileStore(self.file_name, self.world_size)
+        name = self.config.name
+        dist.init_process_group(name, store=store, rank=self.rank, world_size=self.world_size)
+        assert dist.get_backend() == "gtopk" and self.config.supports_coalescing
+        tensor = torch.ones(2)
+        dist.all_reduce(tensor)
+        assert tensor.tolist() == [2.0, 2.0]
+        dist.destroy_process_group()
+
+    def test_fails(self):
+        raise RuntimeError(f"as rank {self.rank} was told")
+
+    def test_skips(self):
+        self.skipTest("always")
+
+for each in C10D_BACKENDS:
+    bases, name = (Abstract, C10dBackendTest), f"{each.name.title()}P2PTest"
+    globals()[name] = type(name, bases, {"config": each, "__module__": __name__})
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: pathlib.Path) -> pathlib.Path:
+    folder = tmp_path / "test" / "distributed"
+    folder.mkdir(parents=True)
+    (folder / "c10d_backend_common.py").write_text(HARNESS)
+    (folder / "test_c10d_p2p.py").write_text(SUITE)
+    return tmp_path
+
+
+def launch(checkout: pathlib.Path, listed: str, *names: str) -> tuple[int, str]:
+    """With a list of its own of what is expected. Returns the exit status and what it printed."""
+    (checkout / "expected.toml").write_text(listed)
+    command = [sys.executable, str(LAUNCHER), "--torch-source", str(checkout), *names]
+    command += ["--expected", str(checkout / "expected.toml")]
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=300, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def fails(*tests: str, outcome: str = "fails") -> str:
+    return f'[[group]]\noutcome = "{outcome}"\nreason = "a reason"\ntests = {list(tests)}\n'
+
+
+def test_a_files_list_of_backends_becomes_this_backend_and_ranks_run_its_tests(checkout) -> None:
+    status, said = launch(checkout, fails("GtopkP2PTest.test_fails"))
+    assert status == 0, said
+    assert "1 expected failure, 1 passed, 1 skipped;" in said
+    assert "GtopkP2PTest.test_fails: RuntimeError: as rank" in said
+    assert "GlooP2PTest" not in said
+    assert "test_c10d_collectives.py" in said  # is not in this checkout
+
+
+@pytest.mark.parametrize(
+    ("listed", "names", "words"),
+    [
+        ("", ["test_fails"], "1 failed;"),
+        (fails("GtopkP2PTest.test_sums"), ["sums"], "1 unexpected success;"),
+        (fails("GtopkP2PTest.test_gone"), ["skips"], "not in the suite: GtopkP2PTest.test_gone"),
+        ("", ["of no test"], "nothing run;"),
+    ],
+    ids=["unlisted", "passes", "unknown", "nothing"],
+)
+def test_what_is_not_as_listed_is_an_error(checkout, listed, names, words) -> None:
+    status, said = launch(checkout, listed, *names)
+    assert status == 1, said
+    assert words in said
+
+
+def test_what_is_listed_as_not_run_is_not_run_unless_all_is_asked_for(checkout) -> None:
+    listed = fails("GtopkP2PTest.test_fails", outcome="not run")
+    status, said = launch(checkout, listed)
+    assert (status, "1 not run, 1 passed, 1 skipped;" in said) == (0, True), said
+    status, said = launch(checkout, listed, "--all", "fails")
+    assert (status, "1 failed;" in said) == (1, True), said
