@@ -123,7 +123,7 @@ class Loader(importlib.abc.Loader):
 class Finder(importlib.abc.MetaPathFinder):
     """Of the suites and their harness, in PyTorch's sources."""
 
-    def find_spec(self, fullname, path=None, target=None):  # noqa: ARG002
+    def find_spec(self, fullname, path=None, target=None):
         file = pathlib.Path(os.environ[SOURCE]) / f"{fullname}.py"
         if fullname not in (*FILES, HARNESS) or not file.exists():
             return None

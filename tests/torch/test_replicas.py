@@ -114,6 +114,9 @@ def check_torchs_functions_take_it(me: Rank) -> None:
     rooms = [[torch.empty(1) for _ in range(3)]]
     group.allgather(rooms, [torch.tensor([float(me.rank)])], AllgatherOptions()).wait()
     assert [room.item() for room in rooms[0]] == [0.0, 1.0, 2.0]
+    tensor = torch.tensor([me.rank])
+    group.broadcast_one(tensor, 2).wait()
+    assert tensor.item() == 2
     right, left = (me.rank + 1) % 3, (me.rank - 1) % 3
     sent = group.send([torch.tensor([me.rank])], right, 7)
     room = torch.tensor([-1])

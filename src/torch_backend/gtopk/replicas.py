@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+from torch._C._distributed_c10d import BroadcastOptions
 from torch.distributed import (
     DistBackendError,
     HashStore,
@@ -133,6 +134,12 @@ class ReplicaGroup(ProcessGroup):
         backend = self._backend
         if backend is not None:
             backend._set_default_timeout(timeout)
+
+    def broadcast_one(self, tensor: torch.Tensor, root: int) -> Any:
+        """broadcast() of one tensor, as torchft calls it."""
+        options = BroadcastOptions()
+        options.rootRank = root
+        return self._ranks().broadcast([tensor], options)
 
     def current_backend(self) -> GtopkBackend:
         """Return the backend of the current ranks; raises DistBackendError if there are none."""

@@ -1,0 +1,127 @@
+"""Room: tests/torch. torchft's script of docs/frameworks.md, where torchft is installed: replicas
+as processes, one of which is killed and comes back.
+"""
+
+from __future__ import annotations
+
+import queue
+import re
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from ranks import environment
+from test_frameworks import SCRIPTS
+
+pytestmark = pytest.mark.loopback
+
+LONG = 120.0  # seconds, for anything to happen
+FOR_EVER = str(10**9)  # steps
+LIGHTHOUSE = """
+import sys
+from torchft.coordination import LighthouseServer
+server = LighthouseServer(
+    bind="127.0.0.1:0", min_replicas=2, join_timeout_ms=100, heartbeat_timeout_ms=1000
+)
+print("at", server.address(), flush=True)
+sys.stdin.read()
+"""
+
+
+class Replicas:
+    """Programs whose lines come in through one queue; a context manager that ends them."""
+
+    def __init__(self, script: str) -> None:
+        self.script = script
+        self.said: queue.Queue[tuple[int, str]] = queue.Queue()
+        self.lines: list[tuple[int, str]] = []
+        self.norms: dict[int, set[str]] = defaultdict(set)  # after each step
+        self.steps: dict[int, int] = {}
+        self.running: dict[int, subprocess.Popen] = {}
+        self._stack = ExitStack()
+        house = self._start(-1, ["-c", LIGHTHOUSE], {})
+        self._stack.callback(house.stdin.close)
+        self.lighthouse = ""
+        self.until(lambda: self.lighthouse != "")
+
+    def __enter__(self) -> Replicas:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for replica in list(self.running):
+            self.kill(replica)
+
+    def start(self, replica: int) -> None:
+        more = {"TORCHFT_LIGHTHOUSE": self.lighthouse}
+        self._start(replica, [self.script, str(replica), FOR_EVER], more)
+
+    def _start(self, replica: int, arguments: list[str], more: dict[str, str]) -> subprocess.Popen:
+        program = subprocess.Popen(
+            [sys.executable, *arguments],
+            env=environment() | more,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.running[replica] = program
+
+        def read() -> None:
+            for line in program.stdout:
+                self.said.put((replica, line))
+
+        threading.Thread(target=read, daemon=True).start()
+        return program
+
+    def kill(self, replica: int) -> None:
+        program = self.running.pop(replica)
+        program.kill()
+        program.wait()
+
+    def until(self, done: Callable[[], bool]) -> None:
+        """Take in what they say until then."""
+        while not done():
+            try:
+                replica, line = self.said.get(timeout=LONG)
+            except queue.Empty:
+                raise AssertionError("".join(f"{r}: {t}" for r, t in self.lines[-200:])) from None
+            self.lines.append((replica, line))
+            if found := re.match(r"at (\S+)", line):
+                self.lighthouse = found[1]
+            if found := re.match(r"step (\d+): (\d) replicas, loss \S+, \|w\| (\S+)", line):
+                step = int(found[1])
+                self.norms[step].add(found[3])
+                self.steps[replica] = step
+                self.together = int(found[2])
+
+    together = 0  # replicas in the last step
+
+
+@pytest.fixture
+def replicas(tmp_path) -> Iterator[Replicas]:
+    pytest.importorskip("torchft")
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPTS["torchft"])
+    with Replicas(str(script)) as running:
+        yield running
+
+
+def test_a_replica_is_killed_and_comes_back_while_the_others_train(replicas: Replicas) -> None:
+    for replica in range(3):
+        replicas.start(replica)
+    replicas.until(lambda: replicas.together == 3)
+    killed_after = replicas.steps[0]
+    replicas.kill(2)
+    replicas.until(lambda: replicas.together == 2 and replicas.steps[0] > killed_after)
+    alone_at = replicas.steps[0]
+    replicas.until(lambda: replicas.steps[0] > alone_at + 5)
+    replicas.start(2)
+    replicas.until(lambda: replicas.together == 3 and replicas.steps[2] > alone_at + 5)
+    end = max(replicas.steps.values()) + 20
+    replicas.until(lambda: min(replicas.steps.values()) >= end)
+    differ = {step: norms for step, norms in replicas.norms.items() if len(norms) > 1}
+    assert not differ, "replicas have different parameters after these steps"
