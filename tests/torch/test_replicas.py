@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -81,6 +82,35 @@ def check_ranks_may_be_others_after_it(me: Rank) -> None:
         group.broadcast([tensor], BroadcastOptions()).wait()
         assert tensor.item() == (-quorum) % 3
     group.shutdown()
+
+
+def check_replicas_meet_by_their_handles(me: Rank) -> None:
+    group = gtopk.ReplicaGroup(LONG)
+    assert group.supports_reconfigure
+    handles = all_handles(me, group)
+    assert len(set(handles)) == 3
+    for uuid, ranks in enumerate(([0, 1, 2], [2, 0], [1, 2, 0])):
+        if me.rank in ranks:
+            some = [handles[rank] for rank in ranks]
+            assert group.reconfigure(SimpleNamespace(uuid=uuid, handles=some, timeout=LONG)).wait()
+            assert (group.rank(), group.size()) == (ranks.index(me.rank), len(ranks))
+            assert summed(group, 1.0 + me.rank) == [1.0 * sum(ranks) + len(ranks)] * 3
+        me.store.set(f"handles/{uuid}/{me.rank}", "")
+        waits_for(me, f"handles/{uuid}/{(me.rank + 1) % 3}")
+        waits_for(me, f"handles/{uuid}/{(me.rank + 2) % 3}")
+    group.reconfigure(SimpleNamespace(uuid=7, handles=set(handles), timeout=None))
+    assert group.rank() == sorted(handles).index(handles[me.rank])
+    assert summed(group, 1.0) == [3.0] * 3
+    for wrong in (handles[me.rank - 1 : me.rank], [handles[me.rank]] * 2):
+        with pytest.raises(ValueError, match="distinct handles, one of them this replica's"):
+            group.reconfigure(SimpleNamespace(uuid=8, handles=wrong, timeout=None))
+    assert summed(group, 1.0) == [3.0] * 3
+    group.shutdown()
+
+
+def all_handles(me: Rank, group: gtopk.ReplicaGroup) -> list[str]:
+    me.store.set(f"handle of replica {me.rank}", group.get_reconfigure_handle())
+    return [me.store.get(f"handle of replica {rank}").decode() for rank in range(3)]
 
 
 def check_abort_from_another_thread_frees_everyone(me: Rank) -> None:

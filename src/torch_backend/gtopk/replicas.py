@@ -1,18 +1,22 @@
 """A group whose ranks change during its lifetime: replicas leave, die, join and come back.
 
-It has the methods that torchft expects of a process group: configure, abort, errored, shutdown,
-set_timeout and the collectives. It needs no torchft, and no default group of torch.distributed.
+It has the methods that torchft expects of a process group: configure (up to 0.2) or reconfigure
+with handles (after it), abort, errored, shutdown, set_timeout and the collectives. It needs no
+torchft, and no default group of torch.distributed.
 """
 
 from __future__ import annotations
 
+import json
+import socket
 import threading
+import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import BroadcastOptions
+from torch._C._distributed_c10d import BroadcastOptions, Work, _create_work_from_future
 from torch.distributed import (
     DistBackendError,
     HashStore,
@@ -44,6 +48,8 @@ class ReplicaGroup(ProcessGroup):
         self._group: ProcessGroup | None = None
         self._backend: GtopkBackend | None = None
         self._alone: GtopkBackend | None = None
+        self._store: TCPStore | None = None
+        self._name = uuid.uuid4().hex
         self._aborted = 0
 
     def configure(
@@ -81,16 +87,20 @@ class ReplicaGroup(ProcessGroup):
             raise ValueError(
                 f"gtopk: rank must be in [0, {world_size}) in a group of {world_size}, given {rank}"
             )
+        self._configure(store_addr, rank, world_size, self._timeout)
+
+    def _configure(self, address: str, rank: int, size: int, timeout: timedelta) -> None:
         with self._lock:
             aborted = self._aborted
         if self._alone is None:
             # Keeps this process's engine, which would otherwise end between two groups and wait for
             # the goodbyes of replicas that stay.
-            self._alone = self._met(HashStore(), 0, 1, "a replica alone")
+            self._alone = self._met(HashStore(), 0, 1, "a replica alone", timeout)
         self._leave()
-        store = _store_at(store_addr, self._timeout)
-        backend = self._met(store, rank, world_size, f"replicas of {store_addr}")
-        group = ProcessGroup(store, rank, world_size)
+        store = _store_at(address, timeout)
+        backend = self._met(store, rank, size, f"replicas of {address}", timeout)
+        backend._set_default_timeout(self._timeout)
+        group = ProcessGroup(store, rank, size)
         group._set_default_backend(ProcessGroup.BackendType.CUSTOM)
         device = torch.device("cpu")
         group._register_backend(device, ProcessGroup.BackendType.CUSTOM, backend._backend)
@@ -100,6 +110,53 @@ class ReplicaGroup(ProcessGroup):
                 return
         backend.abort()
         raise DistBackendError("gtopk: abort() was called while the group was configured")
+
+    @property
+    def supports_reconfigure(self) -> bool:
+        """True, for torchft."""
+        return True
+
+    def get_reconfigure_handle(self) -> str:
+        """Return what names this replica to the others.
+
+        Also starts a store on this host, for the case that this replica becomes the first.
+        """
+        if self._store is None:
+            self._store = TCPStore(socket.gethostname(), 0, is_master=True, wait_for_workers=False)
+        place = f"{socket.gethostname()}:{self._store.port}"
+        return json.dumps({"id": self._name, "store": place})
+
+    def reconfigure(self, options: Any) -> Work:
+        """configure() for the replicas of some handles, which meet in the first one's store.
+
+        Args:
+            options: like torch 2.14's ReconfigureOptions: ``handles``, one of each replica; a
+                replica's rank is the place of its own in the list, which is sorted if it is a set.
+                ``uuid``, the same on all replicas, and new. ``timeout``, of the meeting; None for
+                the group's.
+
+        Returns:
+            A Work that has ended: this call blocks.
+
+        Raises:
+            ValueError: handles that are not distinct, or without this replica's.
+            torch.distributed.DistBackendError: as configure().
+        """
+        handles = options.handles
+        handles = list(handles) if isinstance(handles, list) else sorted(handles)
+        places = [json.loads(each) for each in handles]
+        names = [each["id"] for each in places]
+        if len(set(names)) < len(names) or self._name not in names:
+            raise ValueError(
+                "gtopk: reconfigure needs distinct handles, one of them this replica's; given "
+                f"{len(names)}{'' if self._name in names else ', none of them this one'}"
+            )
+        timeout = self._timeout if options.timeout is None else options.timeout
+        address = f"{places[0]['store']}/gtopk/{options.uuid}"
+        self._configure(address, names.index(self._name), len(names), timeout)
+        done: torch.futures.Future[None] = torch.futures.Future()
+        done.set_result(None)
+        return _create_work_from_future(done)
 
     def abort(self) -> None:
         """End the group at once, on all ranks; operations in flight fail."""
@@ -170,8 +227,10 @@ class ReplicaGroup(ProcessGroup):
             )
         return group
 
-    def _met(self, store: Store, rank: int, size: int, name: str) -> GtopkBackend:
-        return GtopkBackend(*_native.create_backend(store, rank, size, self._timeout, name))
+    def _met(
+        self, store: Store, rank: int, size: int, name: str, timeout: timedelta
+    ) -> GtopkBackend:
+        return GtopkBackend(*_native.create_backend(store, rank, size, timeout, name))
 
     def _leave(self) -> None:
         with self._lock:
