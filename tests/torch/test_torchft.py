@@ -11,7 +11,6 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 
 import pytest
 from ranks import environment
@@ -22,13 +21,13 @@ pytestmark = pytest.mark.loopback
 LONG = 120.0  # seconds, for anything to happen
 FOR_EVER = str(10**9)  # steps
 LIGHTHOUSE = """
-import sys
+import threading
 from torchft.coordination import LighthouseServer
 server = LighthouseServer(
     bind="127.0.0.1:0", min_replicas=2, join_timeout_ms=100, heartbeat_timeout_ms=1000
 )
 print("at", server.address(), flush=True)
-sys.stdin.read()
+threading.Event().wait()
 """
 
 
@@ -40,30 +39,30 @@ class Replicas:
         self.said: queue.Queue[tuple[int, str]] = queue.Queue()
         self.lines: list[tuple[int, str]] = []
         self.norms: dict[int, set[str]] = defaultdict(set)  # after each step
-        self.steps: dict[int, int] = {}
+        self.steps: dict[int, int] = {}  # that a replica has made
+        self.together = 0  # replicas in the last step
         self.running: dict[int, subprocess.Popen] = {}
-        self._stack = ExitStack()
-        house = self._start(-1, ["-c", LIGHTHOUSE], {})
-        self._stack.callback(house.stdin.close)
         self.lighthouse = ""
-        self.until(lambda: self.lighthouse != "")
 
     def __enter__(self) -> Replicas:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for replica in list(self.running):
-            self.kill(replica)
+        for each in list(self.running):
+            self.kill(each)
+
+    def start_lighthouse(self) -> None:
+        self._start(-1, ["-c", LIGHTHOUSE], {})
+        self.until(lambda: self.lighthouse != "")
 
     def start(self, replica: int) -> None:
         more = {"TORCHFT_LIGHTHOUSE": self.lighthouse}
         self._start(replica, [self.script, str(replica), FOR_EVER], more)
 
-    def _start(self, replica: int, arguments: list[str], more: dict[str, str]) -> subprocess.Popen:
+    def _start(self, replica: int, arguments: list[str], more: dict[str, str]) -> None:
         program = subprocess.Popen(
             [sys.executable, *arguments],
             env=environment() | more,
-            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -75,7 +74,6 @@ class Replicas:
                 self.said.put((replica, line))
 
         threading.Thread(target=read, daemon=True).start()
-        return program
 
     def kill(self, replica: int) -> None:
         program = self.running.pop(replica)
@@ -90,15 +88,13 @@ class Replicas:
             except queue.Empty:
                 raise AssertionError("".join(f"{r}: {t}" for r, t in self.lines[-200:])) from None
             self.lines.append((replica, line))
-            if found := re.match(r"at (\S+)", line):
+            if found := re.match(r"at (http\S+)", line):
                 self.lighthouse = found[1]
             if found := re.match(r"step (\d+): (\d) replicas, loss \S+, \|w\| (\S+)", line):
                 step = int(found[1])
                 self.norms[step].add(found[3])
                 self.steps[replica] = step
                 self.together = int(found[2])
-
-    together = 0  # replicas in the last step
 
 
 @pytest.fixture
@@ -107,6 +103,7 @@ def replicas(tmp_path) -> Iterator[Replicas]:
     script = tmp_path / "train.py"
     script.write_text(SCRIPTS["torchft"])
     with Replicas(str(script)) as running:
+        running.start_lighthouse()
         yield running
 
 
