@@ -126,6 +126,6 @@ class GtopkBackend:
 
 
 def sequence_number(work: Work) -> int:
-    """The number of a gtopk Work's collective in its group."""
+    """The number of a gtopk Work's collective in its group, from 1; 0 for a message."""
     number: int = _native.load().sequence_number(work.boxed())
     return number
