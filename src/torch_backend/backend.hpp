@@ -113,7 +113,10 @@ class GtopkBackend final : public c10d::Backend {
   // A window: operations called in it start at once, and endCoalescing() returns one Work for all
   // of them. A nested start joins the open window, and the first end closes it. So does an
   // operation that raises: earlier ones continue on their own.
-  bool supportsCoalescing() const override { return true; }
+  //
+  // supportsCoalescing() stays false: torch would open a window for each batch_isend_irecv(). While
+  // it is open, torch puts aside what any thread calls in the group; if the batch raises, it does
+  // so for ever, and later collectives return without having run.
   void startCoalescing() override;
   c10::intrusive_ptr<c10d::Work> endCoalescing() override;
 

@@ -1,7 +1,8 @@
-"""Room: tests/torch. Coalescing windows: several operations, one Work."""
+"""Room: tests/torch. Coalescing windows: several operations, one Work. Batches are none."""
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 
 import pytest
@@ -35,25 +36,46 @@ def arrived(me: Rank, rooms: list[torch.Tensor]) -> bool:
     return all(bool((room == 10 * left + i).all()) for i, room in enumerate(rooms))
 
 
-def check_batches_of_messages_are_one_work(me: Rank) -> None:
+def check_a_batch_of_messages_is_a_work_for_each(me: Rank) -> None:
     for count in (1, 5):
         calls, rooms = ring(me, count)
         works = dist.batch_isend_irecv(calls)
-        assert len(works) == 1
-        works[0].wait()
-        assert works[0].is_completed()
+        assert len(works) == 2 * count
+        for work, room in zip(works[count:], rooms, strict=True):
+            work.wait()
+            assert work.result()[0] is room
         assert arrived(me, rooms)
+        for work in works[:count]:
+            work.wait()
 
 
-def check_a_batch_waited_for_by_its_future(me: Rank) -> None:
-    calls, rooms = ring(me, 3)
-    (work,) = dist.batch_isend_irecv(calls)
-    future = work.get_future()
-    assert future is not None
-    received = future.then(lambda done: [each.sum().item() for each in done.value()]).wait()
-    left = (me.rank - 1) % me.size
-    assert received == [3 * (10 * left + i) for i in range(3)]
-    assert arrived(me, rooms)
+def check_a_batch_that_raises_leaves_later_collectives_alone(me: Rank) -> None:
+    """Were it a window, torch would take all that follows for parts of it, and run none of it."""
+    calls, (room,) = ring(me)
+    bad = dist.P2POp(dist.irecv, torch.empty(1).expand(3), calls[1].peer)
+    with pytest.raises(ValueError, match="several elements"):
+        dist.batch_isend_irecv([calls[0], bad])
+    usable(me)
+    calls[1].op(room, calls[1].peer).wait()
+    assert arrived(me, [room])
+
+
+def check_a_batch_takes_nothing_that_another_thread_calls(me: Rank) -> None:
+    tensors = [torch.ones(1) for _ in range(300)]
+
+    def reduce_all() -> None:
+        for each in tensors:
+            dist.all_reduce(each)
+
+    other = threading.Thread(target=reduce_all)
+    other.start()
+    for _ in range(100):
+        calls, rooms = ring(me, 5)
+        for work in dist.batch_isend_irecv(calls):
+            work.wait()
+        assert arrived(me, rooms)
+    other.join()
+    assert all(each.item() == me.size for each in tensors)
 
 
 def check_all_reduces_together(me: Rank) -> None:
@@ -161,16 +183,18 @@ def check_one_that_fails_fails_the_work_and_no_other(me: Rank) -> None:
 
 
 def check_a_wait_with_a_time_out_ends(me: Rank) -> None:
-    calls, _ = ring(me)
+    group, tensor = world(), torch.ones(3)
+    if me.rank != 0:
+        me.store.wait(["window/waited"])
+    group._start_coalescing(CPU)
+    group.allreduce([tensor])
+    work = group._end_coalescing(CPU)
     if me.rank == 0:
-        (work,) = dist.batch_isend_irecv(calls)
         with pytest.raises(RuntimeError, match="timed out"):
             work.wait(timedelta(milliseconds=200))
-        dist.barrier()
-        work.wait()
-    else:
-        dist.barrier()
-        dist.batch_isend_irecv(calls)[0].wait()
+        me.store.set("window/waited", "yes")
+    work.wait()
+    assert tensor.tolist() == [4.0] * 3
     usable(me)
 
 
