@@ -24,6 +24,8 @@ enum class Way : std::uint8_t {
 struct Contiguous {
   at::Tensor tensor;
   at::Tensor memory;  ///< contiguous: the tensor itself, or a copy of it in the host's memory
+  /// Held apart: `tensor.data = …` gives a tensor other memory while the network uses this one.
+  c10::Storage storage = memory.storage();
 
   /// Both are in host memory.
   [[nodiscard]] bool is_copy() const { return !memory.is_same(tensor) && !is_staged(); }
