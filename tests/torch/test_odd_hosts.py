@@ -77,6 +77,32 @@ def test_ranks_with_a_dev_shm_of_their_own_share_what_memory_they_can(flags, tls
         assert re.search(rf"connects to \S+ pid \d+ over ({over})/", said), said
 
 
+def test_ranks_of_a_host_with_a_small_dev_shm_share_system_vs_memory():
+    # They would take 4.2 MiB each of it, and be ended by a signal when it is full.
+    script = """
+mount -t tmpfs -o size=16m tmpfs /dev/shm
+for rank in 0 1 2 3; do
+  "$@" --rank $rank & ranks="$ranks $!"
+done
+for rank in $ranks; do wait $rank || exit; done
+"""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    place = ["--ranks", "4", "--rendezvous", f"127.0.0.1:{port}"]
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script, "sh", ALLREDUCE, *WORK, *place],
+        env={**environment(), **INFO},
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    over = re.findall(r"connects to \S+ pid \d+ over (\w+)/", done.stdout + done.stderr)
+    assert set(over) == {"sysv"}
+
+
 def test_ranks_with_nothing_in_common_say_so():
     for code, said in in_namespaces(PROCESSES, "posix,self"):
         assert code == 1, said

@@ -1,11 +1,13 @@
 #include "src/transport/ucx/config.hpp"
 
 #include <fmt/format.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdint>
 #include <cstdlib>
 #include <span>
 #include <string_view>
@@ -19,11 +21,22 @@
 namespace gtopk::transport {
 namespace {
 
+/// Below this, /dev/shm may be too small for a host's ranks.
+constexpr std::uint64_t kRoomForPosix = std::uint64_t{1} << 30U;
+
+/// Shared memory without its third part, cma: it has no error handling, so that UCX would only
+/// probe it. POSIX's only where /dev/shm has room: each rank takes 4.2 MiB of it, and UCX does not
+/// notice that it is full: with a container's usual 64 MiB the sixteenth rank's first access ends
+/// every rank by a signal. System V's has no such limit.
+const char* default_transports() {
+  struct statvfs file_system {};
+  const bool known = statvfs("/dev/shm", &file_system) == 0;
+  const std::uint64_t room = known ? file_system.f_bavail * file_system.f_frsize : 0;
+  return room < kRoomForPosix ? "tcp,sysv,self" : "tcp,posix,sysv,self";
+}
+
 // Measured in docs/ucx.md.
-constexpr std::array<std::pair<const char*, const char*>, 5> kDefaults = {{
-    // Shared memory without its third part, cma: it has no error handling, so that UCX would only
-    // probe it.
-    {"TLS", "tcp,posix,sysv,self"},
+constexpr std::array<std::pair<const char*, const char*>, 4> kDefaults = {{
     // Without it, error mode PEER silently moves shared-memory traffic to TCP on loopback.
     {"MM_ERROR_HANDLING", "y"},
     // Room for 256 KiB and a header in one segment: what fits is sent in one piece, four times as
@@ -97,6 +110,7 @@ UcxConfig::UcxConfig(const std::vector<std::pair<std::string, std::string>>& pro
   for (const auto& [key, value] : program) {
     choose(key, value, "program");
   }
+  choose("TLS", default_transports(), "default");
   for (const auto& [key, value] : kDefaults) {
     choose(key, value, "default");
   }

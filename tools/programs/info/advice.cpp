@@ -127,8 +127,8 @@ void about_limits(const Machine& machine, Sentences& said) {
   }
   if (machine.shared_memory <= kLittleShared) {
     said.push_back(
-        fmt::format("/dev/shm holds {} MiB, where UCX keeps what ranks of one host share: a "
-                    "container gets more with --shm-size or --ipc=host",
+        fmt::format("/dev/shm holds {} MiB, too little for the ranks of a host, which share System "
+                    "V's memory instead: a container gets more with --shm-size or --ipc=host",
                     machine.shared_memory >> 20U));
   }
   if (!machine.rdma_devices.empty() && machine.locked_memory.hard != UINT64_MAX) {
