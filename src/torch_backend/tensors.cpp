@@ -48,6 +48,10 @@ std::optional<DataType> named_type(at::ScalarType type) {
   }
 }
 
+bool has_memory(const at::Tensor& tensor) {
+  return tensor.has_storage() && tensor.storage().data() != nullptr;
+}
+
 }  // namespace
 
 DataType data_type(const at::Tensor& tensor) {
@@ -147,6 +151,9 @@ void check_dense(const at::Tensor& tensor, const char* what) {
   TORCH_CHECK_NOT_IMPLEMENTED(tensor.device().is_cpu() || is_served(tensor.device()),
                               "gtopk: ", what, " of a tensor on ", tensor.device(),
                               " is not implemented; available: CPU and CUDA");
+  TORCH_CHECK_VALUE(tensor.numel() == 0 || has_memory(tensor), "gtopk: ", what, " of a tensor of ",
+                    "sizes ", tensor.sizes(), " that has no memory: it was freed, or the tensor ",
+                    "stands for others (a FakeTensor)");
 }
 
 const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* what) {

@@ -255,28 +255,6 @@ def check_a_work_waited_for_is_no_longer_in_flight(me: Rank) -> None:
     group_works(me)
 
 
-def check_memory_is_kept_until_the_end(me: Rank) -> None:
-    """A tensor may be given other memory meanwhile, as by `parameter.data = ...`."""
-    calls = (
-        lambda x: [dist.all_reduce(x, async_op=True)],
-        lambda x: [dist.isend(x, 1 - me.rank), dist.irecv(x.clone(), 1 - me.rank)],
-        lambda x: [dist.reduce_scatter_tensor(torch.empty(8192), x, async_op=True)],
-    )
-    for number, call in enumerate(calls):
-        if me.rank == 1:
-            me.store.wait([f"memory/{number}"])
-        tensor = torch.ones(16384)
-        works, address = call(tensor), tensor.data_ptr()
-        if me.rank == 0:
-            tensor.data = torch.zeros(1)
-            others = [torch.zeros(16384) for _ in range(100)]
-            assert address not in [each.data_ptr() for each in others]
-            me.store.set(f"memory/{number}", "yes")
-        for work in works:
-            work.wait()
-    group_works(me)
-
-
 def test_a_works_end_and_its_futures_value_are_one(two):
     two.run(check_value_after_wait, 10_000)
     two.run(check_results_as_numbers)
@@ -284,7 +262,6 @@ def test_a_works_end_and_its_futures_value_are_one(two):
     two.run(check_errors_of_works)
     two.run(check_wait_keeps_its_bound)
     two.run(check_sequence_numbers)
-    two.run(check_memory_is_kept_until_the_end)
 
 
 # --- autograd and inference mode
