@@ -107,7 +107,7 @@ std::shared_ptr<GtopkBackend::Membership> GtopkBackend::join(
                           .name = name,
                           .rank = static_cast<std::uint32_t>(rank),
                           .size = static_cast<std::uint32_t>(size),
-                          .timeout = timeout};
+                          .timeout = std::min(timeout, kLongestTimeout)};
     return {std::make_unique<Membership>(Runtime::get(), meeting).release(), leave};
   } catch (const Error& error) {
     rethrow_for_python(error);
@@ -174,7 +174,7 @@ void GtopkBackend::setTimeout(std::chrono::milliseconds timeout) {
   const std::lock_guard lock(mutex_);
   options_->timeout = timeout;
   if (membership_) {
-    membership_->communicator.set_timeout(timeout);
+    membership_->communicator.set_timeout(std::min(timeout, kLongestTimeout));
   }
 }
 
@@ -273,7 +273,7 @@ c10::intrusive_ptr<c10d::Work> GtopkBackend::reconfigure(const c10d::Reconfigure
       c10::make_intrusive<c10d::PrefixStore>(c10::str("reconfigure/", opts.uuid), place_.store);
   auto joined = join(store, c10::str(place_.group_name, "/", opts.uuid), rank, size, timeout);
   const std::lock_guard lock(mutex_);
-  joined->communicator.set_timeout(options_->timeout);
+  joined->communicator.set_timeout(std::min(options_->timeout, kLongestTimeout));
   membership_ = std::move(joined);
   rank_ = rank;
   size_ = size;

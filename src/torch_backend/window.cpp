@@ -7,6 +7,8 @@
 #include <memory>
 #include <utility>
 
+#include "src/torch_backend/work.hpp"
+
 namespace gtopk::torch_backend {
 namespace {
 
@@ -65,7 +67,7 @@ std::exception_ptr CoalescedWork::exception() const {
 
 bool CoalescedWork::wait(std::chrono::milliseconds timeout) {
   using Clock = std::chrono::steady_clock;
-  const Clock::time_point end = Clock::now() + timeout;
+  const Clock::time_point end = Clock::now() + std::min(timeout, kLongestTimeout);
   const auto left = [&] {
     if (timeout == kNoTimeout) {
       return kNoTimeout;

@@ -190,7 +190,8 @@ bool GtopkWork::wait(std::chrono::milliseconds timeout) {
   if (timeout == kNoTimeout) {
     cv_.wait(lock, has_ended);
   } else {
-    TORCH_CHECK(cv_.wait_for(lock, timeout, has_ended), "Operation timed out!");
+    TORCH_CHECK(cv_.wait_for(lock, std::min(timeout, kLongestTimeout), has_ended),
+                "Operation timed out!");
   }
   leave_registry();
   raise();
@@ -256,7 +257,7 @@ Call GtopkWork::call(Completer& completer, std::chrono::milliseconds timeout, ui
   unseen_ = std::move(unseen);
   completer_ = &completer;
   GroupState::Extended extended = group_->extended();
-  timeout_ = timeout + extended.by;
+  timeout_ = std::min(timeout, kLongestTimeout) + std::min(extended.by, kLongestTimeout);
   extensions_ = std::move(extended.first_of);
   group_->begin();
   began_ = Clock::now();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -19,6 +20,9 @@ namespace gtopk::torch_backend {
 /// Throws what Python expects: ValueError for bad arguments, NotImplementedError, DistBackendError
 /// for the rest.
 [[noreturn]] void rethrow_for_python(const Error& error);
+
+/// Longer timeouts count as this one: added to a clock's time, they could overflow.
+constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 365 * 100);
 
 /// What ends a group, as Backend::getError() says it; SUCCESS for what it survives.
 [[nodiscard]] c10d::ErrorType error_type(ErrorKind kind);
