@@ -354,6 +354,15 @@ def usable(me: Rank, group: dist.ProcessGroup | None = None) -> None:
     assert tensor[0].item() == sum(range(me.size))
 
 
+def check_a_group_needs_distinct_ranks(me: Rank) -> None:
+    if me.rank < 2:
+        with pytest.raises(ValueError, match=r"distinct ranks, given \[0, 1, 1\]"):
+            dist.new_group([0, 1, 1])
+    else:
+        assert dist.new_group([0, 1, 1]) is dist.GroupMember.NON_GROUP_MEMBER
+    usable(me, dist.new_group())
+
+
 def check_bad_calls(me: Rank) -> None:
     with pytest.raises(ValueError, match="BAND"):
         dist.all_reduce(torch.ones(4), ReduceOp.BAND)

@@ -50,12 +50,16 @@ def _create(options: _DistributedBackendOptions, backend_options: object | None)
     """Meet the other ranks of a group; torch calls this from init_process_group and new_group.
 
     Raises ImportError where the native part cannot be loaded, NotImplementedError for pg_options,
-    torch.distributed.DistBackendError where ranks do not find each other.
+    ValueError for ranks that are not distinct, torch.distributed.DistBackendError where ranks do
+    not find each other.
     """
     if backend_options is not None:
         raise NotImplementedError(
             f"gtopk: pg_options are not implemented, given {type(backend_options).__name__}"
         )
+    ranks = list(options.global_ranks_in_group)
+    if len(set(ranks)) != len(ranks):  # torch does not check; nobody would be the second one
+        raise ValueError(f"gtopk: a group needs distinct ranks, given {ranks}")
     from gtopk import _native
 
     backend, _ = _native.create_backend(
