@@ -1,5 +1,5 @@
-"""Room: tests/torch. Collectives that torch.compile traces, and pipelines of point-to-point
-messages, compared with gloo.
+"""Room: tests/torch. Collectives that torch.compile traces, or breaks its graph at; and pipelines
+of point-to-point messages, compared with gloo.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ import torch.distributed._functional_collectives as functional
 from ranks import Rank, RankSet
 from torch import nn
 from torch.distributed import pipelining
+from training import batch, flat, network, replicas_are_bitwise_equal
+
+import gtopk
 
 pytestmark = pytest.mark.loopback
 
@@ -41,6 +44,60 @@ def check_a_compiled_step(me: Rank) -> None:
         results[name] = [compiled(mine, group), step(mine, group)]
     for each in (*results["gtopk"], results["gloo"][1]):
         torch.testing.assert_close(each, results["gloo"][0])
+
+
+def check_a_sparse_all_reduce_breaks_the_graph(me: Rank) -> None:
+    def doubles(tensor: torch.Tensor) -> torch.Tensor:
+        gradient = tensor * 2
+        gtopk.sparse_all_reduce(gradient, density=1.0)
+        return gradient + 1
+
+    def reduces_gradients(tensor: torch.Tensor) -> torch.Tensor:
+        leaf = tensor.detach().requires_grad_()
+        (leaf * tensor).sum().backward()
+        gtopk.sparse_all_reduce(leaf.grad, density=1.0, op=dist.ReduceOp.AVG)
+        return leaf.grad
+
+    for function in (doubles, reduces_gradients):
+        compiled = torch.compile(function, backend="aot_eager")
+        for number in range(2):
+            mine = drawn(10 * number + me.rank, 8, 3)
+            torch.testing.assert_close(compiled(mine), function(mine))
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="no part of a graph"):
+        torch.compile(doubles, backend="aot_eager", fullgraph=True)(mine)
+    dist.barrier()
+
+
+def check_a_compiled_training_step(me: Rank) -> None:
+    """Forward, backward, exchange and update in one function, under each way to train."""
+
+    def trained(hooked: bool, compiles: bool) -> torch.Tensor:
+        model = network()
+        plain = torch.optim.SGD(model.parameters(), lr=0.05)
+        if hooked:
+            called, optimizer = nn.parallel.DistributedDataParallel(model), plain
+            gtopk.attach(called, density=0.1)
+        else:
+            called, optimizer = model, gtopk.DistributedOptimizer(plain, model, density=0.1)
+
+        def train_step(x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(called(x), labels)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        if compiles:
+            train_step = torch.compile(train_step, backend="aot_eager")
+        for number in range(3):
+            train_step(*batch(me.rank, number))
+        assert replicas_are_bitwise_equal(model)
+        return flat(model)
+
+    for hooked in (True, False):
+        torch._dynamo.reset()
+        torch.testing.assert_close(trained(hooked, True), trained(hooked, False))
 
 
 def parts(count: int) -> list[nn.Module]:

@@ -23,6 +23,7 @@ from gtopk.exchange import Bucket, ExactBucket, flat
 from gtopk.groups import backend_of
 from gtopk.overlap import Overlap
 from gtopk.places import layout_of
+from gtopk.tracing import untraced
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -196,6 +197,7 @@ class BucketOverlap(Overlap):
         engine = torch.autograd.Variable._execution_engine
         engine.queue_callback(lambda: engine.queue_callback(self._finish))
 
+    @untraced
     def _finish(self) -> None:
         """The backward has succeeded, and DDP has written its gradients."""
         for exchange in self._close():

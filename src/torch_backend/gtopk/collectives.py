@@ -27,6 +27,7 @@ from gtopk.choices import (
     wire_named,
 )
 from gtopk.groups import backend_of
+from gtopk.tracing import untraced
 
 # acc, merge and residual are float32 for the half types.
 ACCUMULATION = {
@@ -40,6 +41,7 @@ ACCUMULATION = {
 _STATE_NUMBERS = 4
 
 
+@untraced
 def sparse_all_reduce(
     tensor: torch.Tensor | Sequence[torch.Tensor],
     *,

@@ -13,6 +13,7 @@ import torch
 from gtopk.exchange import flat
 from gtopk.overlap import Overlap
 from gtopk.places import layout_of
+from gtopk.tracing import untraced
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,6 +69,7 @@ class GradientOverlap(Overlap):
         """Whether a backward is running; one that raised counts as running."""
         return bool(self._backwards)
 
+    @untraced
     def arrive(self, name: str) -> None:
         """One more backward has reached the parameter's gradient."""
         backward = torch._C._current_graph_task_id()
@@ -141,6 +143,7 @@ class GradientOverlap(Overlap):
         self._complete, self._started = {}, 0
         self._backwards.clear()
 
+    @untraced
     def _end(self, backward: int) -> None:
         """A backward has ended well."""
         self._backwards.discard(backward)

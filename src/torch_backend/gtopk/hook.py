@@ -11,8 +11,10 @@ from gtopk.buckets import BucketOverlap
 from gtopk.config import Share
 from gtopk.ddp import with_sparse_gradients
 from gtopk.state import SparseState
+from gtopk.tracing import untraced
 
 
+@untraced
 def sparse_hook(state: SparseState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Exchange a bucket's gradients sparsely, overlapping the backward.
 

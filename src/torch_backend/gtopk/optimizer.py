@@ -14,6 +14,7 @@ from gtopk.config import Share
 from gtopk.gradients import GradientOverlap
 from gtopk.parameters import NamedParameters, pairs_of
 from gtopk.state import SparseState
+from gtopk.tracing import untraced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -109,6 +110,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Refuse to be copied or pickled: another process would lack the hooks."""
         raise TypeError("gtopk: a DistributedOptimizer cannot be copied: save its state_dict()")
 
+    @untraced
     def synchronize(self) -> None:
         """Exchange what has not been exchanged, and wait until every gradient has its result.
 
@@ -126,6 +128,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         finally:
             self._synchronizes = True
 
+    @untraced
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """Synchronize, then step.
 
@@ -142,6 +145,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._synchronized = self.sparse_state.step
         return result
 
+    @untraced
     def zero_grad(self, set_to_none: bool = True) -> None:
         """See torch. Discards a backward that raised, and the passes before it.
 

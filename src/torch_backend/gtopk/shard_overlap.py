@@ -19,6 +19,7 @@ from gtopk.fingerprint import check_alike
 from gtopk.fsdp_groups import divides, has_hooks, stays_a_view
 from gtopk.overlap import Overlap
 from gtopk.places import layout_of
+from gtopk.tracing import untraced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -120,6 +121,7 @@ class ShardOverlap(Overlap):
 
         return reduced
 
+    @untraced
     def arrive(
         self,
         index: int,
@@ -265,6 +267,7 @@ class ShardOverlap(Overlap):
         if any(each.name == name for each in self._state.units[index].large):
             self._put_back(self._exchanges[index], name, piece)
 
+    @untraced
     def _finish(self) -> None:
         """The backward has ended well."""
         if self._finds_unused:

@@ -1,0 +1,34 @@
+"""What torch.compile calls as it is, instead of tracing into it."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def untraced(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Let torch.compile break its graph at each call of `function`.
+
+    As torch.compiler.disable does, but that imports torch's compiler at once, which takes seconds.
+    """
+    disabled = torch._disable_dynamo(function)
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        compiles = "torch._dynamo" in sys.modules
+        return (disabled if compiles else function)(*args, **kwargs)
+
+    call._torchdynamo_disable = True  # type: ignore[attr-defined]
+    call._torchdynamo_disable_msg = (  # type: ignore[attr-defined]
+        "gtopk's sparse exchanges are no part of a graph"
+    )
+    return call
