@@ -354,6 +354,23 @@ def usable(me: Rank, group: dist.ProcessGroup | None = None) -> None:
     assert tensor[0].item() == sum(range(me.size))
 
 
+def check_a_timeout_may_be_longer_than_clocks_count(me: Rank) -> None:
+    long = timedelta(days=999_999)
+    group = dist.new_group(timeout=long)
+    usable(me, group)
+    backend_of(group).set_timeout(long)
+    usable(me, group)
+    tensor = torch.ones(3)
+    if me.rank == 0:
+        work = dist.all_reduce(tensor, group=group, async_op=True)
+        me.store.set("waits/long", "yes")
+        work.wait(long)
+        assert tensor.tolist() == [float(me.size)] * 3
+    else:
+        me.store.wait(["waits/long"])
+        dist.all_reduce(tensor, group=group)
+
+
 def check_a_group_needs_distinct_ranks(me: Rank) -> None:
     if me.rank < 2:
         with pytest.raises(ValueError, match=r"distinct ranks, given \[0, 1, 1\]"):
