@@ -58,7 +58,7 @@ def _create(options: _DistributedBackendOptions, backend_options: object | None)
             f"gtopk: pg_options are not implemented, given {type(backend_options).__name__}"
         )
     ranks = list(options.global_ranks_in_group)
-    if len(set(ranks)) != len(ranks):  # torch does not check; nobody would be the second one
+    if len(set(ranks)) != len(ranks):  # not every torch checks that
         raise ValueError(f"gtopk: a group needs distinct ranks, given {ranks}")
     from gtopk import _native
 
