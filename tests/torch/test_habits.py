@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import shutil
+import tempfile
 
 import pytest
 import torch
@@ -84,6 +86,31 @@ def check_what_happens_between_steps_changes_no_bit(me: Rank) -> None:
             torch.use_deterministic_algorithms(False)
         assert torch.equal(flat(training.model), flat(expected.model)), interlude
         assert equal(tensors(other), tensors(state)), interlude
+
+
+def check_tensors_of_its_own_are_made_where_they_belong(me: Rank) -> None:
+    """Whatever torch.set_default_device() says: here, a device whose tensors hold nothing."""
+    training, state = hooked(me)
+    training.steps(2)
+    expected = tensors(state)
+    folders = [tempfile.mkdtemp() if me.rank == 0 else None]
+    dist.broadcast_object_list(folders, 0)
+    x, labels = batch(me.rank, 0)
+    plain = Plain(me.rank, **ARGUMENTS)
+    side_by_side = torch.ones(2, 8).t()
+    with torch.device("meta"):
+        gtopk.save(state, f"{folders[0]}/state")
+        gtopk.load(state, f"{folders[0]}/state")
+        assert equal(tensors(state), expected)
+        gtopk.plan(1000, density=0.01)
+        gtopk.sparse_all_reduce(side_by_side[:, 0], k=1, residual=side_by_side[:, 1])
+        gtopk.diagnose(state, 1)
+        nn.functional.cross_entropy(training.ddp(x), labels).backward()
+        plain.optimizer.step(lambda: nn.functional.cross_entropy(plain.model(x), labels).item())
+    assert gtopk.stats()["diagnosis"].step == 2
+    dist.barrier()
+    if me.rank == 0:
+        shutil.rmtree(folders[0])
 
 
 def check_ways_to_call_backward(me: Rank) -> None:

@@ -315,7 +315,7 @@ def _share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
     # Rare case: mark both in a map of all bytes from the first to the last.
     first = min(first_a, first_b)
-    taken = torch.zeros(max(last_a, last_b) - first, dtype=torch.bool)
+    taken = torch.zeros(max(last_a, last_b) - first, dtype=torch.bool, device="cpu")
     _bytes(taken, a, first_a - first).fill_(True)
     return bool(_bytes(taken, b, first_b - first).any())
 

@@ -29,7 +29,7 @@ class Cut:
         rows, begin, end = self._rows(self.number)
         mine = whole.narrow(self.dim, begin, end - begin).flatten()
         size = rows * (whole.numel() // max(1, self.shape[self.dim]))
-        padded = torch.zeros(size, dtype=whole.dtype)
+        padded = torch.zeros(size, dtype=whole.dtype, device=whole.device)
         padded[: mine.numel()] = mine
         return padded
 

@@ -158,7 +158,8 @@ class Diagnostics:
             return None
         assert self._alone is not None
         room = _most(acc.numel(), density, config, config.select)
-        indices, values = torch.zeros(room, dtype=torch.int64), torch.zeros(room, dtype=acc.dtype)
+        indices = torch.zeros(room, dtype=torch.int64, device=acc.device)
+        values = torch.zeros(room, dtype=acc.dtype, device=acc.device)
         self._alone.sparse_all_reduce(
             [acc.clone()],
             None,

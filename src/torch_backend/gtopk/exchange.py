@@ -161,7 +161,7 @@ class Exchange:
         self.missing = set(names)
         self.large: list[torch.Tensor] = []
         """When all has arrived: pieces of what arrived, in the order of the unit."""
-        self.small = torch.empty(0)
+        self.small = torch.empty(0, device="cpu")
         """Likewise, in one piece."""
         self.buckets: list[Bucket] = []
         self.into: dict[str, torch.Tensor] = {}

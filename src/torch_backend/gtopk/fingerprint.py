@@ -103,7 +103,8 @@ def first_difference(mine: Sequence[Line], theirs: Sequence[Line], whose: str) -
 
 def _texts(mine: bytes, group: dist.ProcessGroup | None) -> list[bytes]:
     """Return every rank's text, padded with spaces."""
-    lengths = [int(each) for each in _gathered(torch.tensor([len(mine)]), group)]
+    length = torch.tensor([len(mine)], device="cpu")
+    lengths = [int(each) for each in _gathered(length, group)]
     parts = _gathered(_tensor(mine.ljust(max(1, *lengths))), group)
     return [bytes(each.tolist()) for each in parts]
 

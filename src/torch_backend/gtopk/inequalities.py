@@ -73,7 +73,7 @@ def of_rank(u: torch.Tensor, k: int, selected: torch.Tensor | None) -> OfRank:
     left = squares[k:].sum().item()
     histogram = [0] * BINS
     if total > 0:
-        line = torch.arange(d, dtype=torch.float64).div_(d)  # 1 minus it
+        line = torch.arange(d, dtype=torch.float64, device=u.device).div_(d)  # 1 minus it
         above = line.add_(squares.div_(squares[0].item())).max().item() - 1
         deviation = (total / d) ** 0.5
         at = u.to(torch.float64, copy=True).div_(deviation).add_(WIDEST)
@@ -103,7 +103,7 @@ def _share(
     first = min(k, int(torch.count_nonzero(magnitudes)))
     if not first:
         return None
-    among = torch.zeros(order.numel(), dtype=torch.bool)
+    among = torch.zeros(order.numel(), dtype=torch.bool, device=order.device)
     among[order[:first]] = True
     return int(among[found].sum()) / first
 

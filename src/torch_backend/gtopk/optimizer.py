@@ -12,6 +12,7 @@ from torch import nn
 from gtopk.choices import check_whole
 from gtopk.config import Share
 from gtopk.gradients import GradientOverlap
+from gtopk.groups import meeting_place
 from gtopk.parameters import NamedParameters, pairs_of
 from gtopk.state import SparseState
 from gtopk.tracing import untraced
@@ -202,8 +203,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._synchronized = self.sparse_state.step
         if loss is None:
             return None
-        mean = torch.as_tensor(loss, dtype=torch.float64).detach().clone()
-        dist.all_reduce(mean, dist.ReduceOp.AVG, group=self.sparse_state.group)
+        group = self.sparse_state.group
+        device = loss.device if isinstance(loss, torch.Tensor) else meeting_place(group)
+        mean = torch.as_tensor(loss, dtype=torch.float64, device=device).detach().clone()
+        dist.all_reduce(mean, dist.ReduceOp.AVG, group=group)
         return mean.to(loss.dtype) if isinstance(loss, torch.Tensor) else mean.item()
 
 

@@ -99,7 +99,7 @@ def plan(
     check_semantics(semantics)
     elements = check_whole(d, "d", 1)
     per_block = check_block(block)
-    like = torch.empty(0, dtype=dtype)
+    like = torch.empty(0, dtype=dtype, device="cpu")
     check_tensor(like, "a tensor of dtype")
     entries, share = entries_wanted(k, density)
     return told(

@@ -106,7 +106,7 @@ def cut_anew(
             elif pieces:
                 whole = pieces[0]
             elif kind == "residuals":  # it was too small for one there: nothing waits
-                whole = torch.zeros(mine.shape, dtype=mine.dtype)
+                whole = torch.zeros(mine.shape, dtype=mine.dtype, device="cpu")
             else:
                 continue
             made[kind][name] = whole if cut is None else cut.piece(whole)

@@ -230,7 +230,7 @@ def _load(
 
     there = {key: metadata.state_dict_metadata.get(key) for key in keys}
     tensors = {
-        key: torch.empty(each.size, dtype=each.properties.dtype)
+        key: torch.empty(each.size, dtype=each.properties.dtype, device="cpu")
         for key, each in there.items()
         if isinstance(each, TensorStorageMetadata)
     }
