@@ -12,6 +12,7 @@
 #include "gtopk/buffer.hpp"
 #include "gtopk/collective.hpp"
 #include "gtopk/detached.hpp"
+#include "gtopk/device_acc.hpp"
 #include "gtopk/device_lists.hpp"
 #include "gtopk/plan.hpp"
 #include "gtopk/types.hpp"
@@ -166,6 +167,17 @@ inline constexpr std::size_t kShortBroadcast = 16384;
 /// Like the detached one, where the transport takes the device's memory between all ranks.
 [[nodiscard]] Collective sparse_all_reduce(const ListsOnDevice& step, std::uint64_t d,
                                            DataType dtype, const SparseOptions& options,
+                                           const Delivered& delivered = {});
+
+/// The room of a call in which no rank selects, and whose tensor stays on a device. nullopt if that
+/// cannot be: its algorithm selects, or has no way there. Throws Error{kInvalidArgument} for an
+/// invalid call.
+[[nodiscard]] std::optional<AccRoom> acc_room(std::uint64_t d, DataType dtype,
+                                              const SparseOptions& options);
+
+/// Like the detached one.
+[[nodiscard]] Collective sparse_all_reduce(const AccOnDevice& step, std::uint64_t d, DataType dtype,
+                                           const SparseOptions& options,
                                            const Delivered& delivered = {});
 
 /// Preselected entries, and room for the result. Both result spans must hold as many entries as the

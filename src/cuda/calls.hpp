@@ -103,18 +103,36 @@ struct CommitListsCall {
   double divisor = 1;
 };
 
-/// device/commit.hpp: writes acc to `to`; *finite becomes 0 if an element is not finite.
+/// device/sums.hpp: writes acc to `to`, which may be pinned memory.
 struct AccumulateCall {
   VectorOf acc;
   void* to = nullptr;
-  std::uint32_t* finite = nullptr;
+};
+
+/// device/sums.hpp: acc at `count` indices. Those, the values and the report may lie in pinned
+/// memory; *finite is 1 beforehand.
+struct GatherCall {
+  VectorOf acc;
+  const void* indices = nullptr;
+  std::uint64_t count = 0;
+  void* values = nullptr;
+  std::uint64_t* finite = nullptr;
+};
+
+/// device/sums.hpp. Sums and counts may lie in pinned memory, and are read when the stream gets
+/// there.
+struct CommitWholeCall {
+  VectorOf acc;
+  const void* sums = nullptr;
+  const void* counts = nullptr;  ///< EditCounts
+  double divisor = 1;
 };
 
 /// The library's one symbol, gtopk_cuda_calls(), returns this. Results are cudaError_t, 0 for
 /// success.
 struct Calls {
   /// Of this struct and all others here.
-  static constexpr std::uint32_t kVersion = 3;
+  static constexpr std::uint32_t kVersion = 4;
 
   std::uint32_t version;
   /// Fills in begin and first_tile of pieces in host memory; returns the number of tiles.
@@ -128,6 +146,8 @@ struct Calls {
   const char* (*error_name)(int error);
   int (*inspect)(const InspectCall& call, void* stream);
   int (*commit_lists)(const CommitListsCall& call, void* stream);
+  int (*gather)(const GatherCall& call, void* stream);
+  int (*commit_whole)(const CommitWholeCall& call, void* stream);
 };
 
 }  // namespace gtopk::cuda

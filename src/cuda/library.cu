@@ -65,6 +65,16 @@ int commit_lists_on(const CommitListsCall& call, void* stream) {
                        [&]<class T>() -> int { return OfType<T>::commit_lists(call, stream); });
 }
 
+int gather_on(const GatherCall& call, void* stream) {
+  return visit_element(call.acc.dtype,
+                       [&]<class T>() -> int { return OfType<T>::gather(call, stream); });
+}
+
+int commit_whole_on(const CommitWholeCall& call, void* stream) {
+  return visit_element(call.acc.dtype,
+                       [&]<class T>() -> int { return OfType<T>::commit_whole(call, stream); });
+}
+
 int merge_on(const MergeCall& call, void* stream) {
   switch (call.values) {
     case DataType::kFloat32:
@@ -83,8 +93,9 @@ const char* error_name(int error) { return cudaGetErrorName(static_cast<cudaErro
 
 extern "C" __attribute__((visibility("default"))) const gtopk::cuda::Calls* gtopk_cuda_calls() {
   using namespace gtopk::cuda;
-  static constexpr Calls kCalls{Calls::kVersion, number_tiles, room_to_select, room_to_merge,
-                                select_on,       commit_on,    merge_on,       accumulate_on,
-                                error_name,      inspect_on,   commit_lists_on};
+  static constexpr Calls kCalls{Calls::kVersion, number_tiles, room_to_select,  room_to_merge,
+                                select_on,       commit_on,    merge_on,        accumulate_on,
+                                error_name,      inspect_on,   commit_lists_on, gather_on,
+                                commit_whole_on};
   return &kCalls;
 }

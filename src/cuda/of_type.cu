@@ -41,6 +41,20 @@ int OfType<T>::commit_lists(const CommitListsCall& call, void* stream) {
   return executor.error();
 }
 
+template <class T>
+int OfType<T>::gather(const GatherCall& call, void* stream) {
+  GpuExecutor executor(stream);
+  cuda::gather<T>(executor, call);
+  return executor.error();
+}
+
+template <class T>
+int OfType<T>::commit_whole(const CommitWholeCall& call, void* stream) {
+  GpuExecutor executor(stream);
+  cuda::commit_whole<T>(executor, call);
+  return executor.error();
+}
+
 template struct OfType<GTOPK_CUDA_TYPE>;
 
 }  // namespace gtopk::cuda

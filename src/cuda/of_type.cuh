@@ -16,6 +16,8 @@ struct OfType {
   static int accumulate(const AccumulateCall& call, void* stream);
   static int inspect(const InspectCall& call, void* stream);
   static int commit_lists(const CommitListsCall& call, void* stream);
+  static int gather(const GatherCall& call, void* stream);
+  static int commit_whole(const CommitWholeCall& call, void* stream);
 };
 
 template <class Value>

@@ -11,6 +11,7 @@
 #include "src/gtopk/device/lists.hpp"
 #include "src/gtopk/device/merge.hpp"
 #include "src/gtopk/device/selection.hpp"
+#include "src/gtopk/device/sums.hpp"
 
 namespace gtopk::cuda {
 
@@ -77,9 +78,27 @@ void commit(Executor& executor, const CommitCall& call) {
 
 template <class T, class Executor>
 void accumulate(Executor& executor, const AccumulateCall& call) {
-  executor.launch(executor.wide(),
-                  device::Accumulate<T>{pieces_of<T>(call.acc),
-                                        static_cast<Accumulation<T>*>(call.to), call.finite});
+  executor.launch(executor.wide(), device::Accumulate<T>{pieces_of<T>(call.acc),
+                                                         static_cast<Accumulation<T>*>(call.to)});
+}
+
+template <class T, class Executor>
+void gather(Executor& executor, const GatherCall& call) {
+  visit_index(call.acc.index_bytes, [&]<class Index>() {
+    executor.launch(executor.wide(),
+                    device::Gather<T, Index>{
+                        pieces_of<T>(call.acc), static_cast<const Index*>(call.indices), call.count,
+                        static_cast<Accumulation<T>*>(call.values), call.finite});
+  });
+}
+
+template <class T, class Executor>
+void commit_whole(Executor& executor, const CommitWholeCall& call) {
+  using Value = Accumulation<T>;
+  const auto* const counts = static_cast<const EditCounts*>(call.counts);
+  executor.launch(executor.wide(), device::CommitWhole<T>{
+                                       pieces_of<T>(call.acc), static_cast<const Value*>(call.sums),
+                                       &counts->happened, static_cast<Value>(call.divisor)});
 }
 
 template <class T, class Executor>

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "src/torch_backend/contiguous.hpp"
-#include "src/torch_backend/device_step.hpp"
 #include "src/torch_backend/forks.hpp"
 #include "src/torch_backend/gil.hpp"
+#include "src/torch_backend/sparse_on_device.hpp"
 #include "src/torch_backend/store.hpp"
 #include "src/torch_backend/tensors.hpp"
 
@@ -334,11 +334,11 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
     at.push_back({*state, *state});
   }
   const bool there = !tensors.front().device().is_cpu();
-  const DeviceTensors on_device{
-      tensors, residual, momentum, d, type, there && takes_devices(), !delivered.empty()};
-  if (const auto step = device_step(on_device, options)) {
-    return sparse_all_reduce_on_device(
-        step, on_device, options, timeout.value_or(c10d::kUnsetTimeout), delivered, std::move(at));
+  const DeviceTensors all{tensors,           residual, momentum, d, type, there && takes_devices(),
+                          !delivered.empty()};
+  if (const auto step = on_device(all, options)) {
+    return sparse_all_reduce_on_device(step, all, options, timeout.value_or(c10d::kUnsetTimeout),
+                                       delivered, std::move(at));
   }
   Buffers pieces;
   for (const at::Tensor& tensor : tensors) {
@@ -366,30 +366,30 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
              });
 }
 
-std::shared_ptr<DeviceStep> GtopkBackend::device_step(const DeviceTensors& tensors,
-                                                      const SparseOptions& options) const {
+std::shared_ptr<SparseOnDevice> GtopkBackend::on_device(const DeviceTensors& tensors,
+                                                        const SparseOptions& options) const {
   try {
-    return DeviceStep::of(tensors, options, static_cast<std::uint32_t>(getSize()));
+    return SparseOnDevice::of(tensors, options, static_cast<std::uint32_t>(getSize()));
   } catch (const Error& error) {
     rethrow_for_python(error);
   }
 }
 
-WorkPointer GtopkBackend::sparse_all_reduce_on_device(const std::shared_ptr<DeviceStep>& step,
+WorkPointer GtopkBackend::sparse_all_reduce_on_device(const std::shared_ptr<SparseOnDevice>& step,
                                                       const DeviceTensors& tensors,
                                                       const SparseOptions& options,
                                                       std::chrono::milliseconds timeout,
                                                       const std::vector<at::Tensor>& delivered,
                                                       std::vector<Contiguous> at) {
   const Delivered note = room_to_note(delivered, tensors.dtype, options.algorithm, at);
-  step->select();
+  step->begin();
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLREDUCE, "gtopk:sparse_all_reduce",
                                              tensors.pieces, std::move(at), tensors.pieces);
   work->also_write([step](const c10::Stream& stream) { step->commit(stream); });
   if (options.gate) {
     work->copy_late();
   }
-  if (step->lists_stay()) {
+  if (step->works_meanwhile()) {
     work->works_meanwhile();
   }
   return run(std::move(work), timeout, [&](Communicator& communicator, Call call) {

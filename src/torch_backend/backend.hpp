@@ -22,7 +22,7 @@
 
 namespace gtopk::torch_backend {
 
-class DeviceStep;
+class SparseOnDevice;
 struct DeviceTensors;
 
 class GtopkBackend final : public c10d::Backend {
@@ -218,10 +218,10 @@ class GtopkBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> allreduce_coo(std::vector<at::Tensor>& tensors,
                                                const c10d::AllreduceOptions& opts);
   /// Null for tensors that are not on a device, or are copied from there.
-  [[nodiscard]] std::shared_ptr<DeviceStep> device_step(const DeviceTensors& tensors,
-                                                        const SparseOptions& options) const;
+  [[nodiscard]] std::shared_ptr<SparseOnDevice> on_device(const DeviceTensors& tensors,
+                                                          const SparseOptions& options) const;
   c10::intrusive_ptr<c10d::Work> sparse_all_reduce_on_device(
-      const std::shared_ptr<DeviceStep>& step, const DeviceTensors& tensors,
+      const std::shared_ptr<SparseOnDevice>& step, const DeviceTensors& tensors,
       const SparseOptions& options, std::chrono::milliseconds timeout,
       const std::vector<at::Tensor>& delivered, std::vector<Contiguous> at);
   /// Whether the transport takes a device's memory, for messages with that rank or all.

@@ -136,6 +136,7 @@ ARGUMENTS: list[dict[str, Any]] = [
     {"momentum": 0.9, "select": "gaussian"},
     {"scaler": True, "broken": (0, 2), "algorithm": "topk", "select": "block", "block": 64},
     {"warmup": [("dense", 1), (0.3, 1)], "put_back": "merged"},
+    {"scaler": True, "broken": (1, 1), "algorithm": "true-topk", "momentum": 0.9},
 ]
 
 

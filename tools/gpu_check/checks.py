@@ -17,7 +17,7 @@ import gtopk
 from gpu_check.place import Place
 
 TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-ALGORITHMS = ("gtopk", "gtopk-tree", "topk", "rs-ag", "dense")
+ALGORITHMS = ("gtopk", "gtopk-tree", "topk", "rs-ag", "dense", "true-topk")
 WIRES = ("raw", "lossless", "bf16")
 # Around a tile of the kernels, a warp, and nothing.
 SIZES = (1, 2, 31, 33, 1000, 4095, 4096, 4097, 8193, 20_011)
@@ -56,7 +56,7 @@ def bits(place: Place) -> dict[str, Any]:
             "put_back": random_case.choice(("own", "merged")),
             "op": random_case.choice((dist.ReduceOp.SUM, dist.ReduceOp.AVG)),
         }
-        if options["algorithm"] == "dense":
+        if options["algorithm"] in ("dense", "true-topk"):
             options["wire"] = None
         acc = torch.float64 if dtype == torch.float64 else torch.float32
         residual = drawn(d, acc, 7 * number + place.rank)

@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 
+#include "gtopk/device_acc.hpp"
 #include "gtopk/types.hpp"
 #include "src/engine/group_view.hpp"
 #include "src/engine/task.hpp"
@@ -30,6 +32,8 @@ struct SparseCall {
   Delivered delivered;
   /// The place at options.gate, if there is one.
   std::shared_ptr<StepGate> gate = nullptr;
+  /// Of a `whole` algorithm: tensor and residual are there, and null here.
+  std::optional<AccOnDevice> device = std::nullopt;
 };
 
 struct AlgorithmRow {
@@ -38,6 +42,8 @@ struct AlgorithmRow {
   /// Does everything from reading gradient and residual to writing both; options.k is set even if a
   /// density was given.
   using Whole = engine::Task<void> (*)(engine::GroupView& group, SparseCall call);
+  /// What `whole` needs of a device, d >= 1, 1 <= k <= d; index_bytes does not matter.
+  using OnDevice = AccRoom (*)(std::uint64_t d, std::uint64_t k);
   /// The critical path of a call; a pure function.
   using Cost = void (*)(CriticalPath& path);
 
@@ -54,6 +60,8 @@ struct AlgorithmRow {
   bool draws = false;
   /// Set if there is no walk: no rank selects its own entries.
   Whole whole = nullptr;
+  /// Null: `whole` takes no tensor on a device.
+  OnDevice on_device = nullptr;
   /// Null: `auto` never picks it.
   Cost cost = nullptr;
   /// The strictest semantics that the result satisfies.

@@ -35,8 +35,33 @@ struct Found {
   bool finite = true;
 };
 
+template <class T, class Index>
+void commit_alike(const SparseCall& call, Entries<Accumulation<T>, Index> result,
+                  Accumulation<T> divisor, bool happened) {
+  using Value = Accumulation<T>;
+  const Segments<T> tensor(call.tensor);
+  if (!happened) {
+    fill_nan(tensor, call.d);
+    return;
+  }
+  commit<T, Value, Index>(tensor, static_cast<Value*>(call.residual), call.d, result, result,
+                          nullptr, 0, call.options.put_back, divisor);
+  if (call.options.momentum != nullptr) {
+    mask(static_cast<Value*>(call.options.momentum), result, result, call.options.put_back);
+  }
+}
+
+/// Tells the device what to commit; the entries are in its `delivered` already.
+inline void leave_to_device(const AccOnDevice& device, std::uint64_t entries, bool happened) {
+  *device.counts = {};
+  if (happened) {
+    *device.counts = {.happened = 1, .cleared = entries, .returned = 0, .delivered = entries};
+  }
+}
+
 /// Commits what find(), a Found<T, Index>, finds on the executor: residuals are cleared there. NaN,
-/// and no residual changed, unless every value, divided and rounded, is finite.
+/// and no residual changed, unless every value, divided and rounded, is finite. On a device the
+/// entries must be in result_room().
 template <class T, class Index, class Find>
 engine::Task<void> deliver_alike(engine::GroupView& group, const SparseCall& call, Find find) {
   using Value = Accumulation<T>;
@@ -54,17 +79,14 @@ engine::Task<void> deliver_alike(engine::GroupView& group, const SparseCall& cal
                representable<T, Value, Index>(result, divisor);
       },
       [&](bool happened) {
-        const Segments<T> tensor(call.tensor);
-        if (!happened) {
-          fill_nan(tensor, call.d);
-          return;
+        if (call.device) {
+          leave_to_device(*call.device, result.size, happened);
+        } else {
+          commit_alike<T, Index>(call, result, divisor, happened);
         }
-        commit<T, Value, Index>(tensor, static_cast<Value*>(call.residual), call.d, result, result,
-                                nullptr, 0, call.options.put_back, divisor);
-        if (call.options.momentum != nullptr) {
-          mask(static_cast<Value*>(call.options.momentum), result, result, call.options.put_back);
+        if (happened) {
+          note(call.delivered, result);
         }
-        note(call.delivered, result);
       });
   co_await settling;
 }
@@ -74,6 +96,25 @@ template <class Value, class Index>
 [[nodiscard]] EntriesOut<Value, Index> entries_room(engine::GroupView& group, std::size_t count) {
   return {reinterpret_cast<Index*>(group.buffer(count * sizeof(Index)).data()),
           reinterpret_cast<Value*>(group.buffer(count * sizeof(Value)).data())};
+}
+
+/// The same for the entries that are delivered, at most `count`.
+template <class Value, class Index>
+[[nodiscard]] EntriesOut<Value, Index> result_room(engine::GroupView& group, const SparseCall& call,
+                                                   std::size_t count) {
+  if (!call.device) {
+    return entries_room<Value, Index>(group, count);
+  }
+  const DetachedEntries& there = call.device->delivered;
+  return {static_cast<Index*>(there.indices), static_cast<Value*>(there.values)};
+}
+
+/// Room for `count` values that are summed over the ranks, all of acc or others.
+template <class Value>
+[[nodiscard]] Value* sums_room(engine::GroupView& group, const SparseCall& call,
+                               std::size_t count) {
+  return call.device ? static_cast<Value*>(call.device->sums)
+                     : reinterpret_cast<Value*>(group.buffer(count * sizeof(Value)).data());
 }
 
 }  // namespace gtopk::sparse

@@ -7,6 +7,7 @@
 #include "src/collectives/all_reduce.hpp"
 #include "src/gtopk/algorithms/algorithm.hpp"
 #include "src/gtopk/algorithms/delivery.hpp"
+#include "src/gtopk/algorithms/gather.hpp"
 #include "src/gtopk/residual/commit.hpp"
 #include "src/numbers/accumulation.hpp"
 #include "src/numbers/element_types.hpp"
@@ -20,14 +21,11 @@ using engine::Task;
 template <class T>
 Task<void> dense_as(GroupView& group, SparseCall call) {
   using Value = Accumulation<T>;
-  const Segments<T> tensor(call.tensor);
-  auto* const residual = static_cast<Value*>(call.residual);
   const auto d = static_cast<std::size_t>(call.d);
   // acc is a copy: the gradient must still be there if ranks turn out to differ.
-  auto* const acc = reinterpret_cast<Value*>(group.buffer(d * sizeof(Value)).data());
+  Value* const acc = sums_room<Value>(group, call, d);
   group.enter("compress");
-  engine::Computation accumulating = group.compute(
-      call.d, [&] { static_cast<void>(accumulate<T, Value>(tensor, residual, acc, d)); });
+  Task<void> accumulating = accumulate_all<T>(group, call, acc);
   co_await accumulating;
 
   group.enter("exchange");
@@ -40,12 +38,15 @@ Task<void> dense_as(GroupView& group, SparseCall call) {
   Task<void> settling = settle(
       group, call.gate.get(), call.d, [&] { return all_representable<T, Value>(acc, d, divisor); },
       [&](bool happened) {
-        if (!happened) {
-          fill_nan(tensor, d);
-          return;
+        if (call.device) {
+          leave_to_device(*call.device, 0, happened);
+        } else if (happened) {
+          commit_whole<T, Value>(Segments<T>(call.tensor), static_cast<Value*>(call.residual), acc,
+                                 d, divisor);
+        } else {
+          fill_nan(Segments<T>(call.tensor), d);
         }
-        commit_whole<T, Value>(tensor, residual, acc, d, divisor);
-        if (call.delivered.values != nullptr) {
+        if (happened && call.delivered.values != nullptr) {
           std::copy_n(acc, d, static_cast<Value*>(call.delivered.values));
         }
       });
@@ -58,6 +59,8 @@ Task<void> dense(GroupView& group, SparseCall call) {
   return body;
 }
 
+AccRoom dense_on_device(std::uint64_t d, std::uint64_t /*k*/) { return {.whole = true, .sums = d}; }
+
 void dense_cost(CriticalPath& path) {
   path.sweep_whole();
   path.reduce(path.shape().d);
@@ -69,6 +72,7 @@ const AlgorithmRow kDense{.name = "dense",
                           .description = "the whole vector travels, nothing is left behind",
                           .bounded = false,
                           .whole = dense,
+                          .on_device = dense_on_device,
                           .cost = dense_cost,
                           .keeps = Semantics::kExactSum};
 

@@ -1,18 +1,38 @@
-// Sparse, algorithms room: one rank's acc at indices that all ranks know, so that values can be
-// summed without indices.
+// Sparse, algorithms room: one rank's acc, all of it or at indices that all ranks know, so that
+// values can be summed without indices.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
+#include <utility>
 
+#include "src/engine/errand.hpp"
 #include "src/gtopk/algorithms/algorithm.hpp"
 #include "src/gtopk/residual/commit.hpp"
+#include "src/gtopk/value/entries.hpp"
 #include "src/gtopk/value/segments.hpp"
 #include "src/numbers/accumulation.hpp"
 
 namespace gtopk::sparse {
+
+/// All of acc into `acc`. On a device it is there when the operation starts.
+template <class T>
+engine::Task<void> accumulate_all(engine::GroupView& group, const SparseCall& call,
+                                  Accumulation<T>* acc) {
+  using Value = Accumulation<T>;
+  if (call.device) {
+    co_return;
+  }
+  engine::Computation accumulating = group.compute(call.d, [&] {
+    static_cast<void>(accumulate<T, Value>(Segments<T>(call.tensor),
+                                           static_cast<const Value*>(call.residual), acc,
+                                           static_cast<std::size_t>(call.d)));
+  });
+  co_await accumulating;
+}
 
 /// Calls visit(begin, acc, count, finite) for stretches of acc, in order, none longer than
 /// `Stretch`.
@@ -48,6 +68,20 @@ void gather(const SparseCall& call, const Index* indices, std::size_t count,
       });
   if (spoiled) {
     std::fill_n(values, count, std::numeric_limits<Value>::quiet_NaN());
+  }
+}
+
+/// The same by the device that has acc, of indices and values in pinned memory.
+template <class Value, class Index>
+engine::Task<void> gather_there(engine::GroupView& group, const AccOnDevice& there,
+                                EntriesOut<Value, Index> entries, std::size_t count) {
+  *there.finite = 1;
+  engine::Errand gathering(group, [&](engine::Errand::Done done) {
+    there.device->gather({entries.indices, count, entries.values, there.finite}, std::move(done));
+  });
+  co_await gathering;
+  if (*there.finite == 0) {
+    std::fill_n(entries.values, count, std::numeric_limits<Value>::quiet_NaN());
   }
 }
 

@@ -33,14 +33,20 @@ template <class T, class Index>
 Task<void> random_k_as(GroupView& group, SparseCall call) {
   using Value = Accumulation<T>;
   const auto k = static_cast<std::size_t>(std::min(call.options.k, call.d));
-  const EntriesOut<Value, Index> drawn = entries_room<Value, Index>(group, k);
+  const EntriesOut<Value, Index> drawn = result_room<Value, Index>(group, call, k);
   group.enter("compress");
-  Computation drawing = group.compute(call.d, [&] {
+  Computation drawing = group.compute(call.device ? k : call.d, [&] {
     draw(call.options.seed.value_or(group.sequence()), static_cast<std::size_t>(call.d), k,
          drawn.indices);
-    gather<T>(call, drawn.indices, k, drawn.values);
+    if (!call.device) {
+      gather<T>(call, drawn.indices, k, drawn.values);
+    }
   });
   co_await drawing;
+  if (call.device) {
+    Task<void> gathering = gather_there<Value, Index>(group, *call.device, drawn, k);
+    co_await gathering;
+  }
 
   group.enter("exchange");
   const DataType type = accumulation_type(call.dtype);
@@ -63,12 +69,15 @@ Task<void> random_k(GroupView& group, SparseCall call) {
   return body;
 }
 
+AccRoom random_k_on_device(std::uint64_t /*d*/, std::uint64_t k) { return {.delivered = k}; }
+
 }  // namespace
 
 const AlgorithmRow kRandomK{
     .name = "random-k",
     .description = "a control: k indices drawn from one seed on all ranks, so only values travel",
     .draws = true,
-    .whole = random_k};
+    .whole = random_k,
+    .on_device = random_k_on_device};
 
 }  // namespace gtopk::sparse

@@ -5,13 +5,13 @@
 
 #include "src/collectives/all_reduce.hpp"
 #include "src/gtopk/algorithms/delivery.hpp"
+#include "src/gtopk/algorithms/gather.hpp"
 #include "src/gtopk/select/select_exact.hpp"
 #include "src/numbers/element_types.hpp"
 
 namespace gtopk::sparse {
 namespace {
 
-using engine::Computation;
 using engine::GroupView;
 using engine::Task;
 
@@ -20,12 +20,9 @@ Task<void> true_topk_as(GroupView& group, SparseCall call) {
   using Value = Accumulation<T>;
   const auto d = static_cast<std::size_t>(call.d);
   const auto k = static_cast<std::size_t>(std::min(call.options.k, call.d));
-  auto* const sum = reinterpret_cast<Value*>(group.buffer(d * sizeof(Value)).data());
+  Value* const sum = sums_room<Value>(group, call, d);
   group.enter("compress");
-  Computation accumulating = group.compute(call.d, [&] {
-    static_cast<void>(accumulate<T, Value>(Segments<T>(call.tensor),
-                                           static_cast<const Value*>(call.residual), sum, d));
-  });
+  Task<void> accumulating = accumulate_all<T>(group, call, sum);
   co_await accumulating;
 
   group.enter("exchange");
@@ -34,7 +31,7 @@ Task<void> true_topk_as(GroupView& group, SparseCall call) {
   co_await reducing;
 
   // A non-finite acc on any rank makes a sum non-finite, which every rank sees.
-  const EntriesOut<Value, Index> room = entries_room<Value, Index>(group, k);
+  const EntriesOut<Value, Index> room = result_room<Value, Index>(group, call, k);
   Task<void> delivering = deliver_alike<T, Index>(group, call, [&] {
     const Selection selection = select_exact<Value, Value, Index>(
         Segments<const Value>(sum), nullptr, d, k, room, select_scratch_of_this_thread());
@@ -53,10 +50,15 @@ Task<void> true_topk(GroupView& group, SparseCall call) {
   return body;
 }
 
+AccRoom true_topk_on_device(std::uint64_t d, std::uint64_t k) {
+  return {.whole = true, .sums = d, .delivered = k};
+}
+
 }  // namespace
 
 const AlgorithmRow kTrueTopk{.name = "true-topk",
                              .description = "a control: the exact top k of the sum of all acc",
-                             .whole = true_topk};
+                             .whole = true_topk,
+                             .on_device = true_topk_on_device};
 
 }  // namespace gtopk::sparse

@@ -9,7 +9,6 @@
 #include "src/gtopk/device/block.hpp"
 #include "src/gtopk/device/pieces.hpp"
 #include "src/gtopk/value/edits.hpp"
-#include "src/gtopk/value/selection_order.hpp"
 #include "src/numbers/accumulation.hpp"
 
 namespace gtopk::sparse::device {
@@ -124,34 +123,5 @@ void commit(Executor& executor, const Pieces<T>& acc, Accumulation<T>* momentum,
                   ClearAndDeliver<T, Index>{acc, momentum, edits, counts, divisor});
   executor.launch(executor.wide(), PutBackDropped<T, Index>{acc, edits, counts});
 }
-
-/// acc <- gradient + residual, for `dense`, and whether all of it is finite.
-template <class T>
-struct Accumulate {
-  using Value = Accumulation<T>;
-  struct Shared {};
-
-  Pieces<T> from;
-  /// Of the whole vector; may be the residual.
-  Value* to;
-  /// Set to 0 where something is not finite.
-  std::uint32_t* finite;
-
-  template <class Block>
-  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
-    for (std::uint64_t tile = block.number(); tile < from.tiles; tile += block.count()) {
-      const Stretch<T> here = from.tile(tile);
-      block.each([&](unsigned thread) {
-        for (unsigned i = thread; i < here.size; i += kThreads) {
-          const Value sum = here.acc(i);
-          to[here.begin + i] = sum;
-          if (!is_finite_key<Value>(magnitude_key(sum))) {
-            *finite = 0;
-          }
-        }
-      });
-    }
-  }
-};
 
 }  // namespace gtopk::sparse::device

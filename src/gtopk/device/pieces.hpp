@@ -21,6 +21,11 @@ struct Piece {
   std::uint64_t size = 0;
   /// The number of its first tile.
   std::uint64_t first_tile = 0;
+
+  /// Of its element `at`.
+  [[nodiscard]] GTOPK_HOST_DEVICE Accumulation<T> acc(std::uint64_t at) const {
+    return accumulate_one(tensor[at], residual == nullptr ? Accumulation<T>{0} : residual[at]);
+  }
 };
 
 /// A tile, and where its elements are.
@@ -87,9 +92,7 @@ class Run {
   [[nodiscard]] GTOPK_HOST_DEVICE Accumulation<T> acc(unsigned i) const {
     const std::uint64_t index = begin_ + i;
     const Piece<T>& piece = whole_ ? first_ : acc_.of(index);
-    const std::uint64_t at = index - piece.begin;
-    return accumulate_one(piece.tensor[at],
-                          piece.residual == nullptr ? Accumulation<T>{0} : piece.residual[at]);
+    return piece.acc(index - piece.begin);
   }
 
  private:

@@ -1,5 +1,5 @@
-// Tests of the algorithms room: the ranks of a sparse all-reduce, some of which have their lists on
-// a device, and what became of them.
+// Tests of the algorithms room: the ranks of a sparse all-reduce, some of which have their lists or
+// acc on a device, and what became of them.
 #pragma once
 
 #include <algorithm>
@@ -26,11 +26,12 @@ inline transport::inproc::FabricOptions with_devices(std::uint64_t seed) {
   return options;
 }
 
-/// The ranks of a problem, some of which have their lists on a device.
-class DeviceJob {
+/// The ranks of a problem, some of which have a device.
+template <class Device>
+class JobOnDevices {
  public:
   /// on_device: for each rank.
-  DeviceJob(reference::Problem problem, std::uint64_t seed, std::vector<bool> on_device)
+  JobOnDevices(reference::Problem problem, std::uint64_t seed, std::vector<bool> on_device)
       : ranks_(static_cast<std::uint32_t>(problem.ranks.size()), with_devices(seed)),
         problem_(std::move(problem)) {
     problem_.hosts = ranks_.hosts();
@@ -39,7 +40,7 @@ class DeviceJob {
     }
     for (std::uint32_t rank = 0; rank < size(); ++rank) {
       if (on_device[rank]) {
-        devices_.push_back(std::make_shared<HostLists>(problem_, tensors_[rank], seed + rank));
+        devices_.push_back(std::make_shared<Device>(problem_, tensors_[rank], seed + rank));
       } else {
         devices_.push_back(nullptr);
       }
@@ -48,7 +49,7 @@ class DeviceJob {
 
   [[nodiscard]] std::uint32_t size() const { return ranks_.size(); }
   [[nodiscard]] support::InprocRanks& ranks() { return ranks_; }
-  [[nodiscard]] HostLists& device(std::uint32_t rank) { return *devices_.at(rank); }
+  [[nodiscard]] Device& device(std::uint32_t rank) { return *devices_.at(rank); }
   [[nodiscard]] const support::SharedEnding& ending(std::uint32_t rank) const {
     return endings_.at(rank);
   }
@@ -56,7 +57,7 @@ class DeviceJob {
     return tensors_.at(rank);
   }
   /// The test's own hold on a device is let go.
-  [[nodiscard]] std::weak_ptr<HostLists> release(std::uint32_t rank) {
+  [[nodiscard]] std::weak_ptr<Device> release(std::uint32_t rank) {
     return std::exchange(devices_.at(rank), nullptr);
   }
 
@@ -67,7 +68,7 @@ class DeviceJob {
             ranks_.submit(rank, support::sparse_all_reduce(problem_, tensors_[rank])));
         continue;
       }
-      engine::OperationSpec spec(devices_[rank]->select_and_call());
+      engine::OperationSpec spec(devices_[rank]->begin_and_call());
       spec.keepalive = devices_[rank];
       endings_.push_back(ranks_.submit(rank, std::move(spec)));
     }
@@ -111,9 +112,11 @@ class DeviceJob {
   support::InprocRanks ranks_;
   reference::Problem problem_;
   std::vector<support::Tensor> tensors_;
-  std::vector<std::shared_ptr<HostLists>> devices_;
+  std::vector<std::shared_ptr<Device>> devices_;
   std::vector<support::SharedEnding> endings_;
 };
+
+using DeviceJob = JobOnDevices<HostLists>;
 
 inline std::vector<bool> all(std::uint32_t ranks) { return std::vector<bool>(ranks, true); }
 

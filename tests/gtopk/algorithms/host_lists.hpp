@@ -67,7 +67,7 @@ class HostLists final : public ListDevice {
   [[nodiscard]] bool can() const { return can_; }
   [[nodiscard]] const DeviceListRoom& room() const { return room_; }
 
-  [[nodiscard]] Collective select_and_call() {
+  [[nodiscard]] Collective begin_and_call() {
     visit_floating(problem_.type, [&]<class T>() {
       cuda::SelectCall call;
       call.acc = acc_;

@@ -153,7 +153,7 @@ TEST(ListsOnDevices, HappenAtAGateWithTheOtherPartsOrNotAtAll) {
     std::vector<SharedEnding> endings;
     for (std::uint32_t rank = 0; rank < 2; ++rank) {
       devices.push_back(std::make_unique<HostLists>(problems[rank], tensors[rank], 1));
-      endings.push_back(ranks.submit(rank, devices[rank]->select_and_call()));
+      endings.push_back(ranks.submit(rank, devices[rank]->begin_and_call()));
     }
     ranks.run_until([&] {
       devices[0]->work();
@@ -188,7 +188,7 @@ TEST(ListsOnDevices, DeliverAlsoToWhoeverKeepsARecord) {
     for (std::uint32_t rank = 0; rank < 3; ++rank) {
       const Delivered record{indices[rank].data(), values[rank].data(), room};
       devices.push_back(std::make_unique<HostLists>(problem, tensors[rank], rank, record));
-      const Collective call = devices[rank]->select_and_call();
+      const Collective call = devices[rank]->begin_and_call();
       const std::vector<std::uint8_t> reached(3, 1);
       const GroupShape group{
           .name = "default", .rank = rank, .size = 3, .reached_from_devices = reached};

@@ -194,29 +194,5 @@ TYPED_TEST(DeviceCommit, ChecksValuesAsTheCpuDoes) {
   EXPECT_GE(fitted, 20);
 }
 
-TYPED_TEST(DeviceCommit, AccumulatesAsTheCpuDoes) {
-  using Value = typename TestFixture::Value;
-  testing::for_each_seed(40, [](std::uint64_t seed) {
-    std::mt19937_64 random(seed);
-    auto one = TestFixture::random_case(random, 9'000);
-    const std::size_t d = one.tensor.size();
-    if (seed % 3 == 0) {
-      one.tensor[random() % d] =
-          narrow<typename TestFixture::T>(std::numeric_limits<Value>::quiet_NaN());
-    }
-    std::vector<Value> expected(d);
-    const bool finite = accumulate<typename TestFixture::T, Value>(
-        one.tensor.data(), one.data(one.residual), expected.data(), d);
-    const InPieces<typename TestFixture::T> pieces(one.tensor, one.residual, true, random);
-    std::vector<Value> seen(d);
-    std::uint32_t all_finite = 1;
-    HostExecutor executor(random(), 1 + random() % 4);
-    executor.launch(executor.wide(), device::Accumulate<typename TestFixture::T>{
-                                         pieces.view(), seen.data(), &all_finite});
-    EXPECT_TRUE(testing::same_bits(seen, expected));
-    EXPECT_EQ(all_finite != 0, finite);
-  });
-}
-
 }  // namespace
 }  // namespace gtopk::sparse

@@ -18,6 +18,8 @@ using gtopk::DataType;
 using gtopk::cuda::AccumulateCall;
 using gtopk::cuda::CommitCall;
 using gtopk::cuda::CommitListsCall;
+using gtopk::cuda::CommitWholeCall;
+using gtopk::cuda::GatherCall;
 using gtopk::cuda::InspectCall;
 using gtopk::cuda::ListOf;
 using gtopk::cuda::MergeCall;
@@ -153,8 +155,32 @@ int commit_lists(const CommitListsCall& call, void* stream) {
   });
 }
 
-// What gtopk does not call.
-int accumulate(const AccumulateCall&, void*) { return 1; }
+int accumulate(const AccumulateCall& call, void* stream) {
+  return on_stream("accumulate", stream, call.acc.dtype, [call]<class T>(HostExecutor& executor) {
+    const Reachable acc(call.acc);
+    AccumulateCall here = call;
+    here.acc = acc.view();
+    gtopk::cuda::accumulate<T>(executor, here);
+  });
+}
+
+int gather(const GatherCall& call, void* stream) {
+  return on_stream("gather", stream, call.acc.dtype, [call]<class T>(HostExecutor& executor) {
+    const Reachable acc(call.acc);
+    GatherCall here = call;
+    here.acc = acc.view();
+    gtopk::cuda::gather<T>(executor, here);
+  });
+}
+
+int commit_whole(const CommitWholeCall& call, void* stream) {
+  return on_stream("commit_whole", stream, call.acc.dtype, [call]<class T>(HostExecutor& executor) {
+    const Reachable acc(call.acc);
+    CommitWholeCall here = call;
+    here.acc = acc.view();
+    gtopk::cuda::commit_whole<T>(executor, here);
+  });
+}
 
 const char* error_name(int) { return "an error of a fake's"; }
 
@@ -171,6 +197,8 @@ extern "C" const gtopk::cuda::Calls* gtopk_cuda_calls() {
                                              accumulate,
                                              error_name,
                                              inspect,
-                                             commit_lists};
+                                             commit_lists,
+                                             gather,
+                                             commit_whole};
   return &kCalls;
 }

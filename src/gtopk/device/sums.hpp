@@ -1,0 +1,104 @@
+// Sparse, device room: the way of acc without a selection: all of it, or its values at indices that
+// all ranks know, into pinned memory, where the host sums them over the ranks; and the commit of
+// sums of all of it.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "src/gtopk/device/block.hpp"
+#include "src/gtopk/device/pieces.hpp"
+#include "src/gtopk/value/selection_order.hpp"
+#include "src/numbers/accumulation.hpp"
+
+namespace gtopk::sparse::device {
+
+/// to <- gradient + residual.
+template <class T>
+struct Accumulate {
+  struct Shared {};
+
+  Pieces<T> acc;
+  /// Of the whole vector.
+  Accumulation<T>* to;
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
+    for (std::uint64_t tile = block.number(); tile < acc.tiles; tile += block.count()) {
+      const Stretch<T> here = acc.tile(tile);
+      block.each([&](unsigned thread) {
+        for (unsigned i = thread; i < here.size; i += kThreads) {
+          to[here.begin + i] = here.acc(i);
+        }
+      });
+    }
+  }
+};
+
+/// acc at some indices, and whether all of it is finite.
+template <class T, class Index>
+struct Gather {
+  using Value = Accumulation<T>;
+  struct Shared {};
+
+  Pieces<T> acc;
+  const Index* indices;
+  std::uint64_t count;
+  Value* values;
+  std::uint64_t* finite;  ///< set to 0 if it is not
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
+    for (std::uint64_t tile = block.number(); tile < acc.tiles; tile += block.count()) {
+      const Stretch<T> here = acc.tile(tile);
+      block.each([&](unsigned thread) {
+        for (unsigned i = thread; i < here.size; i += kThreads) {
+          if (!is_finite_key<Value>(magnitude_key(here.acc(i)))) {
+            *finite = 0;
+          }
+        }
+      });
+    }
+    const std::uint64_t all_threads = block.count() * kThreads;
+    block.each([&](unsigned thread) {
+      for (std::uint64_t i = block.number() * kThreads + thread; i < count; i += all_threads) {
+        const std::uint64_t index = indices[i];
+        const Piece<T>& piece = acc.of(index);
+        values[i] = piece.acc(index - piece.begin);
+      }
+    });
+  }
+};
+
+/// tensor <- sums, divided and rounded, and residual <- 0; if the step did not happen, tensor <-
+/// NaN only. What sparse::commit_whole() does (residual/commit.hpp), or fill_nan().
+template <class T>
+struct CommitWhole {
+  using Value = Accumulation<T>;
+  struct Shared {};
+
+  Pieces<T> acc;
+  /// Of the whole vector.
+  const Value* sums;
+  const std::uint64_t* did_happen;
+  Value divisor;
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
+    constexpr Value kNan = std::numeric_limits<Value>::quiet_NaN();
+    const bool happened = *did_happen != 0;
+    for (std::uint64_t tile = block.number(); tile < acc.tiles; tile += block.count()) {
+      const Stretch<T> here = acc.tile(tile);
+      block.each([&](unsigned thread) {
+        for (unsigned i = thread; i < here.size; i += kThreads) {
+          if (happened && here.residual != nullptr) {
+            here.residual[i] = 0;
+          }
+          here.tensor[i] = narrow<T>(happened ? sums[here.begin + i] / divisor : kNan);
+        }
+      });
+    }
+  }
+};
+
+}  // namespace gtopk::sparse::device

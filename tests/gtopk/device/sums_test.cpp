@@ -1,0 +1,142 @@
+// The kernels of calls without a selection, on the CPU: bit for bit what the CPU's own code writes.
+#include "src/gtopk/device/sums.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "src/gtopk/algorithms/gather.hpp"
+#include "src/gtopk/residual/commit.hpp"
+#include "tests/gtopk/device/pieces_of.hpp"
+#include "tests/gtopk/value/all_types.hpp"
+#include "tests/gtopk/value/random_values.hpp"
+#include "tests/gtopk/value/reference.hpp"
+#include "tests/gtopk/value/seeds.hpp"
+#include "tests/support/host_executor.hpp"
+
+namespace gtopk::sparse {
+namespace {
+
+using testing::HostExecutor;
+using testing::InPieces;
+
+template <class Param>
+class DeviceSums : public ::testing::Test {
+ protected:
+  using T = typename Param::T;
+  using Index = typename Param::Index;
+  using Value = Accumulation<T>;
+
+  struct Vector {
+    std::vector<T> tensor;
+    std::vector<Value> residual;  // empty: none
+
+    [[nodiscard]] std::size_t d() const { return tensor.size(); }
+    [[nodiscard]] Value* kept() { return residual.empty() ? nullptr : residual.data(); }
+  };
+
+  static Vector random_vector(std::mt19937_64& random) {
+    Vector one;
+    const std::size_t d = 1 + random() % 9'000;
+    one.tensor = testing::random_values<T>(testing::random_kind(random), d, random);
+    if (random() % 4 != 0) {
+      one.residual = testing::random_values<Value>(testing::random_kind(random), d, random);
+    }
+    if (random() % 3 == 0) {
+      one.tensor[random() % d] = narrow<T>(std::numeric_limits<Value>::infinity());
+    }
+    return one;
+  }
+};
+
+TYPED_TEST_SUITE(DeviceSums, testing::AllTypes);
+
+TYPED_TEST(DeviceSums, AccumulatesAsTheCpuDoes) {
+  using T = typename TestFixture::T;
+  using Value = typename TestFixture::Value;
+  testing::for_each_seed(40, [](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    auto one = TestFixture::random_vector(random);
+    std::vector<Value> expected(one.d());
+    (void)accumulate<T, Value>(one.tensor.data(), one.kept(), expected.data(), one.d());
+    const InPieces<T> pieces(one.tensor, one.residual, true, random);
+    std::vector<Value> seen(one.d());
+    HostExecutor executor(random(), 1 + random() % 4);
+    executor.launch(executor.wide(), device::Accumulate<T>{pieces.view(), seen.data()});
+    EXPECT_TRUE(testing::same_bits(seen, expected));
+  });
+}
+
+TYPED_TEST(DeviceSums, GathersAsTheCpuDoes) {
+  using T = typename TestFixture::T;
+  using Index = typename TestFixture::Index;
+  using Value = typename TestFixture::Value;
+  int finite_ones = 0;
+  testing::for_each_seed(60, [&](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    auto one = TestFixture::random_vector(random);
+    std::vector<Index> indices(one.d());
+    std::iota(indices.begin(), indices.end(), Index{0});
+    std::ranges::shuffle(indices, random);
+    indices.resize(random() % (one.d() + 1));
+    std::ranges::sort(indices);
+    SparseCall call;
+    call.tensor = Segments<void>(one.tensor.data());
+    call.residual = one.kept();
+    call.d = one.d();
+    std::vector<Value> expected(indices.size());
+    gather<T>(call, indices.data(), indices.size(), expected.data());
+
+    const InPieces<T> pieces(one.tensor, one.residual, true, random);
+    std::vector<Value> seen(indices.size());
+    std::uint64_t finite = 1;
+    HostExecutor executor(random(), 1 + random() % 4);
+    executor.launch(executor.wide(),
+                    device::Gather<T, Index>{pieces.view(), indices.data(), indices.size(),
+                                             seen.data(), &finite});
+    const bool spoiled =
+        !indices.empty() && std::ranges::all_of(expected, [](Value v) { return v != v; });
+    if (!indices.empty()) {
+      EXPECT_EQ(finite != 0, !spoiled);
+    }
+    if (finite != 0) {
+      EXPECT_TRUE(testing::same_bits(seen, expected));
+      ++finite_ones;
+    }
+  });
+  EXPECT_GE(finite_ones, 15);
+}
+
+TYPED_TEST(DeviceSums, CommitsAllOfThemAsTheCpuDoes) {
+  using T = typename TestFixture::T;
+  using Value = typename TestFixture::Value;
+  testing::for_each_seed(40, [](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    auto one = TestFixture::random_vector(random);
+    const bool happened = seed % 3 != 0;
+    const auto divisor = static_cast<Value>(1 + random() % 9);
+    const auto sums = testing::random_values<Value>(testing::random_kind(random), one.d(), random);
+    auto expected = one;
+    if (happened) {
+      commit_whole<T, Value>(expected.tensor.data(), expected.kept(), sums.data(), one.d(),
+                             divisor);
+    } else {
+      fill_nan(Segments<T>(expected.tensor.data()), one.d());
+    }
+    const InPieces<T> pieces(one.tensor, one.residual, true, random);
+    const std::uint64_t did_happen = happened ? 1 : 0;
+    HostExecutor executor(random(), 1 + random() % 4);
+    executor.launch(executor.wide(),
+                    device::CommitWhole<T>{pieces.view(), sums.data(), &did_happen, divisor});
+    EXPECT_TRUE(testing::same_bits(pieces.joined(), expected.tensor));
+    EXPECT_TRUE(testing::same_bits(one.residual, expected.residual));
+  });
+}
+
+}  // namespace
+}  // namespace gtopk::sparse

@@ -1,0 +1,136 @@
+"""Room: tests/torch. Sparse all-reduces in which no rank selects, of tensors on a device, which
+here is a fake one (fake/device.hpp). Nothing here has run on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from device_values import FAKE, fill, meet, read_later, synchronize, values
+from ranks import Rank, RankSet
+
+import gtopk
+
+pytestmark = pytest.mark.loopback
+
+ALGORITHMS = ("random-k", "dense", "true-topk")
+# Whose operations ask the device for more while they run.
+ASKING = ("random-k",)
+
+
+def test_on_two_ranks(two_with_device: RankSet, check: Callable) -> None:
+    two_with_device.run(check, timeout=90.0)
+
+
+def _steps(me: Rank, device: str, d: int, **arguments: Any) -> list[torch.Tensor]:
+    """Tensor and residual after each of three steps; every second tensor is in pieces.
+
+    In a group of their own: what is drawn follows from the number of a call in its group.
+    """
+    group = dist.new_group()
+    dtype = arguments.pop("dtype", torch.float32)
+    kept = torch.float64 if dtype == torch.float64 else torch.float32
+    residual = (values(me, d).to(kept) / 3).to(device)
+    seen = []
+    for step in range(3):
+        tensor = (values(me, d) * (step + 1)).to(dtype).to(device)
+        pieces = [tensor[: d // 3].clone(), tensor[d // 3 :].clone()] if step % 2 else [tensor]
+        gtopk.sparse_all_reduce(pieces, residual=residual, group=group, **arguments)
+        seen += [torch.cat([each.cpu() for each in pieces]), residual.cpu().clone()]
+    dist.destroy_process_group(group)
+    return seen
+
+
+def check_results_are_those_of_the_cpu(me: Rank) -> None:
+    for algorithm in ALGORITHMS:
+        for more in (
+            {"dtype": torch.float32},
+            {"dtype": torch.float64, "op": dist.ReduceOp.AVG},
+            {"dtype": torch.bfloat16},
+            {"dtype": torch.float16, "op": dist.ReduceOp.AVG, "put_back": "merged"},
+        ):
+            arguments = {"algorithm": algorithm, "k": 70, **more}
+            before = torch.ops.fake.counts()
+            seen = _steps(me, FAKE, 9000, **arguments)
+            after = torch.ops.fake.counts()
+            made = {name: after[name] - before.get(name, 0) for name in after}
+            assert made.get("commit", 0) + made.get("commit_whole", 0) == 3, arguments
+            expected = _steps(me, "cpu", 9000, **arguments)
+            for one, other in zip(expected, seen, strict=True):
+                assert torch.equal(one, other), arguments
+
+
+def check_what_crosses_is_as_long_as_what_is_summed(me: Rank) -> None:
+    d, k = 50_000, 40
+    waits = "host_function wait_value"
+    for algorithm, expected in (
+        ("dense", f"copy accumulate copy {waits} commit_whole copy"),
+        ("true-topk", f"copy accumulate copy {waits} commit copy"),
+        ("random-k", "copy host_function gather host_function commit copy"),
+    ):
+        tensor, residual = values(me, d).to(FAKE), (values(me, d) / 3).to(FAKE)
+        before = torch.ops.fake.counts()["bytes_crossed"]
+        torch.ops.fake.calls()
+        gtopk.sparse_all_reduce(tensor, k=k, residual=residual, algorithm=algorithm)
+        calls = " ".join(torch.ops.fake.calls())
+        assert calls == expected, (algorithm, calls)
+        # A row of the table of pieces, and 8 bytes for torch to know who uses pinned memory.
+        crossed = torch.ops.fake.counts()["bytes_crossed"] - before
+        assert crossed == 40 + 8 * (expected.count("copy") - 1), (algorithm, crossed)
+
+
+def check_they_are_ordered_behind_the_current_stream(me: Rank) -> None:
+    for algorithm in ALGORITHMS:
+        tensor, residual = torch.zeros(500).to(FAKE), torch.zeros(500).to(FAKE)
+        torch.ops.fake.hold()
+        fill(tensor, 1.0 + me.rank)  # once the device is released
+        work = gtopk.sparse_all_reduce(
+            tensor, k=500, residual=residual, algorithm=algorithm, async_op=True
+        )
+        if algorithm in ASKING:
+            torch.ops.fake.release()
+            work.wait()
+            after, left = read_later(tensor), read_later(residual)
+        else:
+            work.wait()
+            after, left = read_later(tensor), read_later(residual)
+            assert not work.is_completed()
+            meet(me, f"nothing of {algorithm} has been sent")
+            torch.ops.fake.release()
+        synchronize()
+        assert after.tolist() == [3.0] * 500, algorithm
+        assert left.tolist() == [0.0] * 500, algorithm
+
+
+def check_a_step_that_does_not_happen_leaves_nan_and_the_residual(me: Rank) -> None:
+    for algorithm in ALGORITHMS:
+        tensor, kept = values(me, 2000), values(me, 2000) / 7
+        if me.rank == 1:
+            tensor[77] = float("inf")
+        residual, there = kept.to(FAKE), tensor.to(FAKE)
+        gtopk.sparse_all_reduce(there, k=30, residual=residual, algorithm=algorithm)
+        assert bool(there.cpu().isnan().all()), algorithm
+        assert torch.equal(residual.cpu(), kept), algorithm
+        with pytest.raises(dist.DistBackendError, match=r"k=3|AVG"):
+            gtopk.sparse_all_reduce(
+                values(me, 2000).to(FAKE),
+                k=30 + me.rank,
+                residual=residual,
+                algorithm=algorithm,
+                op=[dist.ReduceOp.SUM, dist.ReduceOp.AVG][me.rank],
+                async_op=True,
+            ).wait(timedelta(seconds=30))
+        assert torch.equal(residual.cpu(), kept), algorithm
+
+
+def check_ranks_of_a_group_may_have_their_tensors_on_different_devices(me: Rank) -> None:
+    for algorithm in ALGORITHMS:
+        expected = _steps(me, "cpu", 3000, algorithm=algorithm, k=30)
+        seen = _steps(me, FAKE if me.rank == 0 else "cpu", 3000, algorithm=algorithm, k=30)
+        for one, other in zip(expected, seen, strict=True):
+            assert torch.equal(one, other), algorithm
