@@ -21,6 +21,26 @@ struct DeviceGather {
   std::uint64_t* finite = nullptr;
 };
 
+/// The count-sketch of acc, with the hashes that a seed gives for so many columns.
+struct DeviceSketch {
+  std::uint64_t seed = 0;
+  std::uint64_t columns = 0;
+  /// In pinned memory: all cells, row after row; NaN if any acc is not finite.
+  void* cells = nullptr;
+};
+
+/// The first `most` of all elements in the selection order of their estimates from finite cells.
+struct DeviceFind {
+  std::uint64_t seed = 0;
+  std::uint64_t columns = 0;
+  /// In pinned memory.
+  const void* cells = nullptr;
+  std::uint64_t most = 0;
+  /// In pinned memory: in the order of the index, with the estimates as values.
+  DetachedEntries heaviest;
+  SelectionReport* report = nullptr;
+};
+
 /// What reads acc while the operation runs. Called on the engine's thread, and must not block it: a
 /// driver's function may. One piece of work at a time.
 class AccDevice {
@@ -37,16 +57,21 @@ class AccDevice {
   virtual ~AccDevice() = default;
 
   virtual void gather(const DeviceGather& wanted, Done done) = 0;
+  virtual void sketch(const DeviceSketch& wanted, Done done) = 0;
+  virtual void find(const DeviceFind& wanted, Done done) = 0;
 };
 
 /// What a call needs.
 struct AccRoom {
   /// All of acc is handed in when the operation starts; else the device is asked while it runs.
   bool whole = false;
-  /// Values that ranks sum: d if `whole`.
+  /// Values that ranks sum: d if `whole`, the cells of a sketch.
   std::uint64_t sums = 0;
   /// The most entries of the result. 0: the result is all of the sums.
   std::uint64_t delivered = 0;
+  /// Of a sketch, and the most elements that are found in it; 0: there is none.
+  std::uint64_t columns = 0;
+  std::uint64_t candidates = 0;
   std::uint32_t index_bytes = 4;
 };
 
@@ -58,8 +83,10 @@ struct AccRoom {
 struct AccOnDevice {
   AccDevice* device = nullptr;  ///< null if room.whole
   void* sums = nullptr;
+  DetachedEntries candidates;
   DetachedEntries delivered;
   std::uint64_t* finite = nullptr;
+  SelectionReport* report = nullptr;
   EditCounts* counts = nullptr;  ///< nothing is returned
 };
 

@@ -30,11 +30,16 @@ struct AccLists {
     };
     all.lists.counts = static_cast<EditCounts*>(take(sizeof(EditCounts)));
     all.lists.finite = static_cast<std::uint64_t*>(take(sizeof(std::uint64_t)));
+    all.lists.report = static_cast<SelectionReport*>(take(sizeof(SelectionReport)));
     all.table_at = all.bytes;
     all.table = static_cast<PieceOf*>(take(pieces * sizeof(PieceOf)));
     all.lists.sums = take(room.sums * value_bytes);
-    all.lists.delivered.values = take(room.delivered * value_bytes);
-    all.lists.delivered.indices = take(room.delivered * room.index_bytes);
+    const auto entries = [&](std::uint64_t count) -> DetachedEntries {
+      void* const values = take(count * value_bytes);
+      return {take(count * room.index_bytes), values};
+    };
+    all.lists.candidates = entries(room.candidates);
+    all.lists.delivered = entries(room.delivered);
     return all;
   }
 };

@@ -119,6 +119,32 @@ struct GatherCall {
   std::uint64_t* finite = nullptr;
 };
 
+/// device/sketch.hpp: the cells of the sketch of acc, which may lie in pinned memory.
+struct SketchCall {
+  VectorOf acc;
+  std::uint64_t seed = 0;
+  std::uint64_t columns = 0;
+  /// sketch_room() bytes.
+  void* room = nullptr;
+  void* cells = nullptr;
+};
+
+/// device/sketch.hpp: what is heavy in summed cells. Cells, entries and report may lie in pinned
+/// memory.
+struct FindCall {
+  DataType values = DataType::kFloat32;
+  std::uint32_t index_bytes = 4;
+  std::uint64_t d = 0;
+  std::uint64_t seed = 0;
+  std::uint64_t columns = 0;
+  const void* cells = nullptr;
+  std::uint64_t most = 0;
+  /// sketch_room() bytes.
+  void* room = nullptr;
+  ListOf heaviest;         ///< room for `most`
+  void* report = nullptr;  ///< device::Report
+};
+
 /// device/sums.hpp. Sums and counts may lie in pinned memory, and are read when the stream gets
 /// there.
 struct CommitWholeCall {
@@ -148,6 +174,11 @@ struct Calls {
   int (*commit_lists)(const CommitListsCall& call, void* stream);
   int (*gather)(const GatherCall& call, void* stream);
   int (*commit_whole)(const CommitWholeCall& call, void* stream);
+  /// Of both calls, for so many columns of d elements, of which `most` are found.
+  std::size_t (*sketch_room)(DataType values, std::uint64_t columns, std::uint64_t d,
+                             std::uint64_t most);
+  int (*sketch)(const SketchCall& call, void* stream);
+  int (*find)(const FindCall& call, void* stream);
 };
 
 }  // namespace gtopk::cuda

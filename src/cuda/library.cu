@@ -75,6 +75,22 @@ int commit_whole_on(const CommitWholeCall& call, void* stream) {
                        [&]<class T>() -> int { return OfType<T>::commit_whole(call, stream); });
 }
 
+int sketch_on(const SketchCall& call, void* stream) {
+  return visit_element(call.acc.dtype,
+                       [&]<class T>() -> int { return OfType<T>::sketch(call, stream); });
+}
+
+std::size_t room_to_sketch(DataType values, std::uint64_t columns, std::uint64_t d,
+                           std::uint64_t most) {
+  return values == DataType::kFloat64 ? sketch_room<double>(columns, d, most)
+                                      : sketch_room<float>(columns, d, most);
+}
+
+int find_on(const FindCall& call, void* stream) {
+  return call.values == DataType::kFloat64 ? OfLists<double>::find(call, stream)
+                                           : OfLists<float>::find(call, stream);
+}
+
 int merge_on(const MergeCall& call, void* stream) {
   switch (call.values) {
     case DataType::kFloat32:
@@ -93,9 +109,9 @@ const char* error_name(int error) { return cudaGetErrorName(static_cast<cudaErro
 
 extern "C" __attribute__((visibility("default"))) const gtopk::cuda::Calls* gtopk_cuda_calls() {
   using namespace gtopk::cuda;
-  static constexpr Calls kCalls{Calls::kVersion, number_tiles, room_to_select,  room_to_merge,
-                                select_on,       commit_on,    merge_on,        accumulate_on,
-                                error_name,      inspect_on,   commit_lists_on, gather_on,
-                                commit_whole_on};
+  static constexpr Calls kCalls{Calls::kVersion, number_tiles,   room_to_select,  room_to_merge,
+                                select_on,       commit_on,      merge_on,        accumulate_on,
+                                error_name,      inspect_on,     commit_lists_on, gather_on,
+                                commit_whole_on, room_to_sketch, sketch_on,       find_on};
   return &kCalls;
 }

@@ -1,4 +1,5 @@
-// CUDA room: the merge of two lists, of every type.
+// CUDA room: what knows no element type but that of values: the merge of two lists, and what is
+// heavy in a sketch.
 #include "src/cuda/gpu_executor.cuh"
 #include "src/cuda/of_type.cuh"
 #include "src/cuda/typed_calls.hpp"
@@ -9,6 +10,13 @@ template <class Value>
 int OfLists<Value>::merge(const MergeCall& call, void* stream) {
   GpuExecutor executor(stream);
   cuda::merge<Value>(executor, call);
+  return executor.error();
+}
+
+template <class Value>
+int OfLists<Value>::find(const FindCall& call, void* stream) {
+  GpuExecutor executor(stream);
+  cuda::find<Value>(executor, call);
   return executor.error();
 }
 

@@ -55,6 +55,13 @@ int OfType<T>::commit_whole(const CommitWholeCall& call, void* stream) {
   return executor.error();
 }
 
+template <class T>
+int OfType<T>::sketch(const SketchCall& call, void* stream) {
+  GpuExecutor executor(stream);
+  cuda::sketch<T>(executor, call);
+  return executor.error();
+}
+
 template struct OfType<GTOPK_CUDA_TYPE>;
 
 }  // namespace gtopk::cuda

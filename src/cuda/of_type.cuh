@@ -18,11 +18,13 @@ struct OfType {
   static int commit_lists(const CommitListsCall& call, void* stream);
   static int gather(const GatherCall& call, void* stream);
   static int commit_whole(const CommitWholeCall& call, void* stream);
+  static int sketch(const SketchCall& call, void* stream);
 };
 
 template <class Value>
 struct OfLists {
   static int merge(const MergeCall& call, void* stream);
+  static int find(const FindCall& call, void* stream);
 };
 
 }  // namespace gtopk::cuda

@@ -11,7 +11,9 @@
 #include "src/gtopk/device/lists.hpp"
 #include "src/gtopk/device/merge.hpp"
 #include "src/gtopk/device/selection.hpp"
+#include "src/gtopk/device/sketch.hpp"
 #include "src/gtopk/device/sums.hpp"
+#include "src/gtopk/value/sketch_hashes.hpp"
 
 namespace gtopk::cuda {
 
@@ -99,6 +101,42 @@ void commit_whole(Executor& executor, const CommitWholeCall& call) {
   executor.launch(executor.wide(), device::CommitWhole<T>{
                                        pieces_of<T>(call.acc), static_cast<const Value*>(call.sums),
                                        &counts->happened, static_cast<Value>(call.divisor)});
+}
+
+template <class Value>
+[[nodiscard]] device::SketchRoom<Value> sketch_room_in(device::Room& memory, std::uint64_t columns,
+                                                       std::uint64_t d, std::uint64_t most) {
+  return device::SketchRoom<Value>::in(memory, sparse::SketchHashes::kRows * columns, d, most);
+}
+
+template <class Value>
+[[nodiscard]] std::size_t sketch_room(std::uint64_t columns, std::uint64_t d, std::uint64_t most) {
+  device::Room measured(nullptr);
+  (void)sketch_room_in<Value>(measured, columns, d, most);
+  return measured.taken();
+}
+
+template <class T, class Executor>
+void sketch(Executor& executor, const SketchCall& call) {
+  using Value = Accumulation<T>;
+  device::Room memory(static_cast<std::byte*>(call.room));
+  // What is found in it is not known yet, and has its room behind the rest.
+  const auto room = sketch_room_in<Value>(memory, call.columns, call.acc.d, 1);
+  const auto hashes = sparse::SketchHashes::drawn_from(call.seed, call.columns);
+  device::sketch<T>(executor, pieces_of<T>(call.acc), call.acc.d, hashes, room,
+                    static_cast<Value*>(call.cells));
+}
+
+template <class Value, class Executor>
+void find(Executor& executor, const FindCall& call) {
+  device::Room memory(static_cast<std::byte*>(call.room));
+  const auto room = sketch_room_in<Value>(memory, call.columns, call.d, call.most);
+  const auto hashes = sparse::SketchHashes::drawn_from(call.seed, call.columns);
+  visit_index(call.index_bytes, [&]<class Index>() {
+    device::find_heaviest(executor, call.d, hashes, static_cast<const Value*>(call.cells),
+                          call.most, room, room_in<Value, Index>(call.heaviest),
+                          static_cast<device::Report*>(call.report));
+  });
 }
 
 template <class T, class Executor>

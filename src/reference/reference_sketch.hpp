@@ -3,7 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "src/reference/reference.hpp"
@@ -55,11 +57,33 @@ struct Place {
 template <class Value>
 std::vector<Value> sketched(const std::vector<Value>& acc,
                             const std::vector<std::vector<Place>>& places, std::uint64_t cells) {
-  std::vector<Value> sketch(cells);
-  for (std::uint64_t i = 0; i < acc.size(); ++i) {
-    for (const Place& place : places[i]) {
-      sketch[place.cell] += place.minus ? -acc[i] : acc[i];
+  double largest = 0;
+  for (const Value value : acc) {
+    if (!std::isfinite(value)) {
+      return std::vector<Value>(cells, std::numeric_limits<Value>::quiet_NaN());
     }
+    largest = std::max(largest, std::fabs(static_cast<double>(value)));
+  }
+  // Whole numbers of 2^-scale: `above` is the least with every |acc| < 2^above, or -1022.
+  int above = -1022;
+  while (above < 1024 && largest >= std::ldexp(1.0, above)) {
+    ++above;
+  }
+  int digits = 62;
+  for (std::uint64_t d = acc.size(); d != 0; d /= 2) {
+    --digits;
+  }
+  const int scale = std::min(digits, 51) - above;
+  std::vector<std::int64_t> sums(cells);
+  for (std::uint64_t i = 0; i < acc.size(); ++i) {
+    const double number = std::nearbyint(std::ldexp(static_cast<double>(acc[i]), scale));
+    for (const Place& place : places[i]) {
+      sums[place.cell] += static_cast<std::int64_t>(place.minus ? -number : number);
+    }
+  }
+  std::vector<Value> sketch;
+  for (const std::int64_t sum : sums) {
+    sketch.push_back(static_cast<Value>(std::ldexp(static_cast<double>(sum), -scale)));
   }
   return sketch;
 }

@@ -35,10 +35,13 @@ class DeviceAcc final : public SparseOnDevice, private AccDevice {
   struct Blocks {
     at::Tensor table;
     at::Tensor pinned;
+    at::Tensor sketch_room;  ///< on the device; undefined where there is no sketch
   };
 
   void lay_out();
   void gather(const DeviceGather& wanted, Done done) override;
+  void sketch(const DeviceSketch& wanted, Done done) override;
+  void find(const DeviceFind& wanted, Done done) override;
   template <class Call>
   void hand_over(Call call, int (*kernel)(const Call&, void*), const char* what, Done done);
 

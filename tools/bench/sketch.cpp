@@ -22,6 +22,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using gtopk::sparse::CountSketch;
+using gtopk::sparse::FixedPoint;
 
 struct Options {
   std::size_t d = 25'557'032;  // ResNet-50's parameters
@@ -81,13 +82,25 @@ void measure(const Options& options) {
   for (int turn = -1; turn < options.turns; ++turn) {  // the first one is a warm-up
     const CountSketch sketch(static_cast<std::uint64_t>(turn + 1), options.columns_per_entry * k);
     std::vector<float> cells(sketch.cells());
+    std::vector<std::uint64_t> numbers(sketch.cells());
     const double copied =
         nanoseconds([&] { std::memcpy(copy.data(), values.data(), options.d * sizeof(float)); });
     const double added = nanoseconds([&] {
-      for (std::size_t begin = 0; begin < options.d; begin += CountSketch::kStretch) {
-        const std::size_t length = std::min(CountSketch::kStretch, options.d - begin);
-        sketch.add(begin, std::span<const float>(&values[begin], length), cells.data());
+      gtopk::sparse::Key<float> largest = 0;
+      for (const float value : values) {
+        largest = std::max(largest, gtopk::sparse::magnitude_key(value));
       }
+      const auto point = FixedPoint::of<float>(largest, options.d);
+      std::ranges::fill(numbers, 0U);
+      for (std::size_t row = 0; row < CountSketch::kRows; ++row) {
+        std::uint64_t* const of_row = numbers.data() + row * sketch.columns();
+        for (std::size_t begin = 0; begin < options.d; begin += CountSketch::kStretch) {
+          const std::size_t length = std::min(CountSketch::kStretch, options.d - begin);
+          sketch.add(row, begin, std::span<const float>(&values[begin], length), point, of_row);
+        }
+      }
+      std::ranges::transform(numbers, cells.begin(),
+                             [&](std::uint64_t number) { return point.value<float>(number); });
     });
     const double unsketched = nanoseconds([&] {
       found = gtopk::sparse::unsketch<float, std::uint32_t>(

@@ -18,6 +18,7 @@ from gpu_check.place import Place
 
 TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 ALGORITHMS = ("gtopk", "gtopk-tree", "topk", "rs-ag", "dense", "true-topk")
+SELECTORS = ("exact", "gaussian", "sampled", "threshold")
 WIRES = ("raw", "lossless", "bf16")
 # Around a tile of the kernels, a warp, and nothing.
 SIZES = (1, 2, 31, 33, 1000, 4095, 4096, 4097, 8193, 20_011)
@@ -53,6 +54,7 @@ def bits(place: Place) -> dict[str, Any]:
             "k": k,
             "algorithm": random_case.choice(ALGORITHMS),
             "wire": random_case.choice(WIRES),
+            "select": random_case.choice(SELECTORS),
             "put_back": random_case.choice(("own", "merged")),
             "op": random_case.choice((dist.ReduceOp.SUM, dist.ReduceOp.AVG)),
         }
@@ -61,14 +63,38 @@ def bits(place: Place) -> dict[str, Any]:
         acc = torch.float64 if dtype == torch.float64 else torch.float32
         residual = drawn(d, acc, 7 * number + place.rank)
         there = place.to(residual)
+        states = [torch.zeros(4, dtype=torch.float64) for _ in range(2)]
         for step in range(3):
             tensor = drawn(d, dtype, 1000 * number + 10 * step + place.rank)
             on_device = place.to(tensor)
-            gtopk.sparse_all_reduce(tensor, residual=residual, **options)
-            gtopk.sparse_all_reduce(on_device, residual=there, **options)
+            gtopk.sparse_all_reduce(tensor, residual=residual, state=states[0], **options)
+            gtopk.sparse_all_reduce(on_device, residual=there, state=states[1], **options)
             assert same(tensor, on_device), f"case {number}, step {step}: tensor, {d=}, {options}"
             assert same(residual, there), f"case {number}, step {step}: residual, {d=}, {options}"
-    return {"cases": cases}
+        assert same(*states), f"case {number}: states {states}, {d=}, {options}"
+    return {"cases": cases + _bits_of_drawn(place, cases // 10)}
+
+
+def _bits_of_drawn(place: Place, cases: int) -> int:
+    """The same of what is drawn from the number of a call in its group: in two groups."""
+    for number in range(cases):
+        d, dtype = SIZES[-1 - number % 4], TYPES[number % len(TYPES)]
+        acc = torch.float64 if dtype == torch.float64 else torch.float32
+        results = []
+        for device in ("cpu", place.device):
+            group = dist.new_group()
+            residual = drawn(d, acc, 7 * number + place.rank).to(device)
+            for step in range(2):
+                tensor = drawn(d, dtype, 1000 * number + 10 * step + place.rank).to(device)
+                algorithm = ("random-k", "sketch")[number // 4 % 2]
+                gtopk.sparse_all_reduce(
+                    tensor, k=1 + d // 100, residual=residual, algorithm=algorithm, group=group
+                )
+            results.append((tensor, residual))
+            dist.destroy_process_group(group)
+        for one, other in zip(*results, strict=True):
+            assert same(one, other), f"drawn case {number}: {d=}, {dtype}"
+    return cases
 
 
 def dense(place: Place) -> dict[str, Any]:

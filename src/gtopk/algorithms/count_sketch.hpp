@@ -3,51 +3,47 @@
 // gives an estimate of it, of which the median counts. Linear: sketches of several vectors add up
 // to the sketch of their sum. It knows no ranks and no tensors.
 //
-// Hashes are polynomials over the integers modulo 2^61 - 1, as many coefficients as indices are to
-// be independent (Wegman and Carter, 1981): two for the cell, four for the sign. They are computed
-// at every index anew and never stored: at consecutive indices a polynomial takes one addition per
+// Elements are added as fixed-point numbers, so their order does not matter. Hashes are computed at
+// every index anew and never stored: at consecutive indices a polynomial takes one addition per
 // degree.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+
+#include "src/gtopk/value/sketch_hashes.hpp"
 
 namespace gtopk::sparse {
 
 class CountSketch {
  public:
-  static constexpr std::size_t kRows = 5;
+  static constexpr std::size_t kRows = SketchHashes::kRows;
   /// The most elements per call.
   static constexpr std::size_t kStretch = 1024;
 
   /// columns >= 1, of each row. Equal seeds and columns make equal hashes, on every machine.
-  CountSketch(std::uint64_t seed, std::uint64_t columns);
+  CountSketch(std::uint64_t seed, std::uint64_t columns)
+      : hashes_(SketchHashes::drawn_from(seed, columns)) {}
 
   /// Of all rows, which lie one after the other.
-  [[nodiscard]] std::uint64_t cells() const { return kRows * columns_; }
+  [[nodiscard]] std::uint64_t cells() const { return hashes_.cells(); }
+  /// Of one row.
+  [[nodiscard]] std::uint64_t columns() const { return hashes_.columns; }
 
-  /// Adds values[0], values[1], ..., elements begin, begin + 1, ... of a vector, in this order.
+  /// Adds values[0], values[1], ..., elements begin, begin + 1, ... of a vector, whose fixed point
+  /// `point` is, to the cells of one row, which hold its numbers. Row after row, as all of them are
+  /// more than a cache holds.
   template <class Value>
-  void add(std::uint64_t begin, std::span<const Value> values, Value* cells) const;
+  void add(std::size_t row, std::uint64_t begin, std::span<const Value> values, FixedPoint point,
+           std::uint64_t* cells) const;
 
   /// The estimates of elements begin, begin + 1, ...: the median of the rows'.
   template <class Value>
   void estimate(const Value* cells, std::uint64_t begin, std::span<Value> estimates) const;
 
  private:
-  /// Coefficients, that of x^0 first.
-  template <std::size_t Degree>
-  using Polynomial = std::array<std::uint64_t, Degree + 1>;
-
-  struct Row {
-    Polynomial<1> cell;
-    Polynomial<3> sign;
-  };
-
-  std::uint64_t columns_;
-  std::array<Row, kRows> rows_;
+  SketchHashes hashes_;
 };
 
 }  // namespace gtopk::sparse

@@ -61,12 +61,32 @@ GTOPK_HOST_DEVICE inline std::uint64_t add(std::uint64_t& number, std::uint64_t 
 #endif
 }
 
+/// number becomes the larger of both; atomic across threads and blocks.
+GTOPK_HOST_DEVICE inline void raise(std::uint64_t& number, std::uint64_t to) {
+#ifdef __CUDA_ARCH__
+  atomicMax(reinterpret_cast<unsigned long long*>(&number), static_cast<unsigned long long>(to));
+#else
+  number = number < to ? to : number;
+#endif
+}
+
 GTOPK_HOST_DEVICE inline void set_bits(std::uint32_t& word, std::uint32_t bits) {
 #ifdef __CUDA_ARCH__
   atomicOr(&word, bits);
 #else
   word |= bits;
 #endif
+}
+
+/// Calls visit(i) for every i below `count`, each by one thread of all blocks.
+template <class Block, class Visit>
+GTOPK_HOST_DEVICE void each_of(Block& block, std::uint64_t count, Visit visit) {
+  const std::uint64_t all_threads = block.count() * kThreads;
+  block.each([&](unsigned thread) {
+    for (std::uint64_t i = block.number() * kThreads + thread; i < count; i += all_threads) {
+      visit(i);
+    }
+  });
 }
 
 /// numbers[i] becomes the sum of those before it, for i < Size; its sum is returned. `spare` is as

@@ -37,17 +37,6 @@ template <class Value, class Index>
   return low < entries.size && entries.indices[low] == index;
 }
 
-/// Calls visit(i) for every i below `count`, each by one thread of all blocks.
-template <class Block, class Visit>
-GTOPK_HOST_DEVICE void each_of(Block& block, std::uint64_t count, Visit visit) {
-  const std::uint64_t all_threads = block.count() * kThreads;
-  block.each([&](unsigned thread) {
-    for (std::uint64_t i = block.number() * kThreads + thread; i < count; i += all_threads) {
-      visit(i);
-    }
-  });
-}
-
 /// Whether indices ascend below d.
 template <class Index>
 struct CheckIndices {

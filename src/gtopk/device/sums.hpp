@@ -59,13 +59,10 @@ struct Gather {
         }
       });
     }
-    const std::uint64_t all_threads = block.count() * kThreads;
-    block.each([&](unsigned thread) {
-      for (std::uint64_t i = block.number() * kThreads + thread; i < count; i += all_threads) {
-        const std::uint64_t index = indices[i];
-        const Piece<T>& piece = acc.of(index);
-        values[i] = piece.acc(index - piece.begin);
-      }
+    each_of(block, count, [&](std::uint64_t i) {
+      const std::uint64_t index = indices[i];
+      const Piece<T>& piece = acc.of(index);
+      values[i] = piece.acc(index - piece.begin);
     });
   }
 };

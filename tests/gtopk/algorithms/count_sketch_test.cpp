@@ -20,14 +20,40 @@ namespace {
 using reference::Random;
 
 template <class Value>
+FixedPoint point_of(const std::vector<Value>& values) {
+  Key<Value> largest = 0;
+  for (const Value value : values) {
+    largest = std::max(largest, magnitude_key(value));
+  }
+  return FixedPoint::of<Value>(largest, values.size());
+}
+
+template <class Value>
+std::vector<Value> values_of(const std::vector<std::uint64_t>& numbers, FixedPoint point) {
+  std::vector<Value> cells(numbers.size());
+  std::ranges::transform(numbers, cells.begin(),
+                         [&](std::uint64_t number) { return point.value<Value>(number); });
+  return cells;
+}
+
+template <class Value>
+void add_to_rows(const CountSketch& sketch, std::uint64_t begin, std::span<const Value> values,
+                 FixedPoint point, std::vector<std::uint64_t>& numbers) {
+  for (std::size_t row = 0; row < CountSketch::kRows; ++row) {
+    sketch.add(row, begin, values, point, numbers.data() + row * sketch.columns());
+  }
+}
+
+template <class Value>
 std::vector<Value> sketch_of(const CountSketch& sketch, const std::vector<Value>& values,
                              std::uint64_t begin = 0) {
-  std::vector<Value> cells(sketch.cells());
+  std::vector<std::uint64_t> numbers(sketch.cells());
+  const FixedPoint point = point_of(values);
   for (std::size_t at = 0; at < values.size(); at += CountSketch::kStretch) {
     const std::size_t length = std::min(CountSketch::kStretch, values.size() - at);
-    sketch.add(begin + at, std::span<const Value>(&values[at], length), cells.data());
+    add_to_rows(sketch, begin + at, std::span<const Value>(&values[at], length), point, numbers);
   }
-  return cells;
+  return values_of<Value>(numbers, point);
 }
 
 template <class Value>
@@ -95,19 +121,27 @@ TEST(CountSketch, OfASumIsTheSumOfTheSketches) {
   EXPECT_EQ(sketch_of(sketch, sum), cells);
 }
 
-TEST(CountSketch, DoesNotDependOnHowItsElementsAreCut) {
+TEST(CountSketch, DependsNeitherOnHowItsElementsAreCutNorOnTheirOrder) {
   Random random(4);
   const CountSketch sketch(5, 30);
   std::vector<float> values(3000);
   for (float& value : values) {
     value = static_cast<float>(random.uniform() - 0.5);
   }
-  std::vector<float> cells(sketch.cells());
-  for (std::size_t begin = 0, end = 0; begin < values.size(); begin = end) {
-    end = std::min(values.size(), begin + 1 + random.below(CountSketch::kStretch));
-    sketch.add(begin, std::span<const float>(&values[begin], end - begin), cells.data());
+  std::vector<std::size_t> cuts = {0, values.size()};
+  while (cuts.size() < 12) {
+    cuts.push_back(random.below(values.size()));
   }
-  EXPECT_EQ(cells, sketch_of(sketch, values));
+  std::ranges::sort(cuts);
+  std::vector<std::uint64_t> numbers(sketch.cells());
+  const FixedPoint point = point_of(values);
+  for (std::size_t part = cuts.size() - 1; part > 0; --part) {  // the last one first
+    for (std::size_t begin = cuts[part - 1]; begin < cuts[part]; begin += CountSketch::kStretch) {
+      const std::size_t length = std::min(CountSketch::kStretch, cuts[part] - begin);
+      add_to_rows(sketch, begin, std::span<const float>(&values[begin], length), point, numbers);
+    }
+  }
+  EXPECT_EQ(values_of<float>(numbers, point), sketch_of(sketch, values));
 }
 
 TEST(CountSketch, KeepsSubnormals) {

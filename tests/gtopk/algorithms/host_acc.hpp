@@ -38,7 +38,10 @@ class HostAcc final : public AccDevice {
     lists_.sums = block(room_.sums * value_bytes());
     lists_.delivered = {block(room_.delivered * room_.index_bytes),
                         block(room_.delivered * value_bytes())};
+    lists_.candidates = {block(room_.candidates * room_.index_bytes),
+                         block(room_.candidates * value_bytes())};
     lists_.finite = &finite_;
+    lists_.report = &report_;
     lists_.counts = &counts_;
     piece_.tensor = tensor.values.data();
     piece_.residual = tensor.residual ? tensor.residual->data() : nullptr;
@@ -103,8 +106,42 @@ class HostAcc final : public AccDevice {
       });
     });
   }
+  void sketch(const DeviceSketch& wanted, Done done) override {
+    ask(std::move(done), [this, wanted] {
+      visit_floating(problem_.type, [&]<class T>() {
+        cuda::SketchCall call;
+        call.acc = acc_;
+        call.seed = wanted.seed;
+        call.columns = wanted.columns;
+        call.room = sketch_room<Accumulation<T>>();
+        call.cells = wanted.cells;
+        cuda::sketch<T>(executor_, call);
+      });
+    });
+  }
+  void find(const DeviceFind& wanted, Done done) override {
+    ask(std::move(done), [this, wanted] {
+      visit_floating(problem_.type, [&]<class T>() {
+        cuda::FindCall call;
+        call.index_bytes = room_.index_bytes;
+        call.d = problem_.d;
+        call.seed = wanted.seed;
+        call.columns = wanted.columns;
+        call.cells = wanted.cells;
+        call.most = wanted.most;
+        call.room = sketch_room<Accumulation<T>>();
+        call.heaviest = {wanted.heaviest.indices, wanted.heaviest.values, wanted.most};
+        call.report = wanted.report;
+        cuda::find<Accumulation<T>>(executor_, call);
+      });
+    });
+  }
 
  private:
+  template <class Value>
+  void* sketch_room() {
+    return block(cuda::sketch_room<Value>(room_.columns, problem_.d, room_.candidates));
+  }
   /// Exactly so much: a sanitizer sees what is written behind it.
   void* block(std::size_t bytes) {
     blocks_.push_back(std::make_unique<std::byte[]>(bytes));
@@ -133,6 +170,7 @@ class HostAcc final : public AccDevice {
   bool can_ = false;
   AccRoom room_;
   std::uint64_t finite_ = 1;
+  SelectionReport report_;
   EditCounts counts_;
   AccOnDevice lists_;
   cuda::PieceOf piece_;

@@ -19,12 +19,14 @@ using gtopk::cuda::AccumulateCall;
 using gtopk::cuda::CommitCall;
 using gtopk::cuda::CommitListsCall;
 using gtopk::cuda::CommitWholeCall;
+using gtopk::cuda::FindCall;
 using gtopk::cuda::GatherCall;
 using gtopk::cuda::InspectCall;
 using gtopk::cuda::ListOf;
 using gtopk::cuda::MergeCall;
 using gtopk::cuda::PieceOf;
 using gtopk::cuda::SelectCall;
+using gtopk::cuda::SketchCall;
 using gtopk::cuda::VectorOf;
 using gtopk::sparse::testing::HostExecutor;
 
@@ -182,6 +184,30 @@ int commit_whole(const CommitWholeCall& call, void* stream) {
   });
 }
 
+std::size_t sketch_room(DataType values, std::uint64_t columns, std::uint64_t d,
+                        std::uint64_t most) {
+  return values == DataType::kFloat64 ? gtopk::cuda::sketch_room<double>(columns, d, most)
+                                      : gtopk::cuda::sketch_room<float>(columns, d, most);
+}
+
+int sketch(const SketchCall& call, void* stream) {
+  return on_stream("sketch", stream, call.acc.dtype, [call]<class T>(HostExecutor& executor) {
+    const Reachable acc(call.acc);
+    SketchCall here = call;
+    here.acc = acc.view();
+    here.room = reachable(call.room);
+    gtopk::cuda::sketch<T>(executor, here);
+  });
+}
+
+int find(const FindCall& call, void* stream) {
+  return on_stream("find", stream, call.values, [call]<class T>(HostExecutor& executor) {
+    FindCall here = call;
+    here.room = reachable(call.room);
+    gtopk::cuda::find<gtopk::Accumulation<T>>(executor, here);
+  });
+}
+
 const char* error_name(int) { return "an error of a fake's"; }
 
 }  // namespace
@@ -199,6 +225,9 @@ extern "C" const gtopk::cuda::Calls* gtopk_cuda_calls() {
                                              inspect,
                                              commit_lists,
                                              gather,
-                                             commit_whole};
+                                             commit_whole,
+                                             sketch_room,
+                                             sketch,
+                                             find};
   return &kCalls;
 }

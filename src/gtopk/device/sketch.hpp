@@ -1,0 +1,229 @@
+// Sparse, device room: the count-sketch of acc, and what is heavy in a sum of sketches. Cells are
+// summed as whole numbers, in whatever order threads come by. Estimates are stored, once for each
+// element: the selection reads them several times.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "src/gtopk/device/block.hpp"
+#include "src/gtopk/device/pieces.hpp"
+#include "src/gtopk/device/room.hpp"
+#include "src/gtopk/device/select.hpp"
+#include "src/gtopk/value/entries.hpp"
+#include "src/gtopk/value/selection_order.hpp"
+#include "src/gtopk/value/sketch_hashes.hpp"
+#include "src/numbers/accumulation.hpp"
+
+namespace gtopk::sparse::device {
+
+/// What both take in the device's memory; only one runs at a time.
+template <class Value>
+struct SketchRoom {
+  std::uint64_t* largest = nullptr;  ///< the key of the largest |acc|
+  std::uint64_t* numbers = nullptr;  ///< of each cell
+  Value* cells = nullptr;
+  Value* estimates = nullptr;
+  Piece<Value>* piece = nullptr;  ///< of the estimates
+  SelectionRoom<Value> selection;
+
+  static SketchRoom in(Room& memory, std::uint64_t cells, std::uint64_t d, std::uint64_t most) {
+    SketchRoom room;
+    room.largest = memory.take<std::uint64_t>(1);
+    room.numbers = memory.take<std::uint64_t>(cells);
+    room.cells = memory.take<Value>(cells);
+    room.estimates = memory.take<Value>(d);
+    room.piece = memory.take<Piece<Value>>(1);
+    room.selection = SelectionRoom<Value>::in(memory, tiles_of(d), d, most);
+    return room;
+  }
+};
+
+/// Before anything else.
+struct ClearCells {
+  struct Shared {};
+
+  std::uint64_t* largest;
+  std::uint64_t* numbers;
+  std::uint64_t cells;
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
+    each_of(block, cells, [&](std::uint64_t i) { numbers[i] = 0; });
+    block.each([&](unsigned thread) {
+      if (block.number() == 0 && thread == 0) {
+        *largest = 0;
+      }
+    });
+  }
+};
+
+template <class T>
+struct FindLargest {
+  using Value = Accumulation<T>;
+  struct Shared {
+    std::uint64_t largest;
+  };
+
+  Pieces<T> acc;
+  std::uint64_t* largest;
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
+    block.each([&](unsigned thread) {
+      if (thread == 0) {
+        shared.largest = 0;
+      }
+    });
+    for (std::uint64_t tile = block.number(); tile < acc.tiles; tile += block.count()) {
+      const Stretch<T> here = acc.tile(tile);
+      block.each([&](unsigned thread) {
+        std::uint64_t key = 0;
+        for (unsigned i = thread; i < here.size; i += kThreads) {
+          const std::uint64_t next = magnitude_key(here.acc(i));
+          key = next > key ? next : key;
+        }
+        raise(shared.largest, key);
+      });
+    }
+    block.each([&](unsigned thread) {
+      if (thread == 0) {
+        raise(*largest, shared.largest);
+      }
+    });
+  }
+};
+
+template <class T>
+struct AddToSketch {
+  using Value = Accumulation<T>;
+  struct Shared {};
+
+  Pieces<T> acc;
+  SketchHashes hashes;
+  std::uint64_t d;
+  const std::uint64_t* largest;
+  std::uint64_t* numbers;
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
+    const auto key = static_cast<Key<Value>>(*largest);
+    if (!is_finite_key<Value>(key)) {
+      return;
+    }
+    const FixedPoint point = FixedPoint::of<Value>(key, d);
+    for (std::uint64_t tile = block.number(); tile < acc.tiles; tile += block.count()) {
+      const Stretch<T> here = acc.tile(tile);
+      block.each([&](unsigned thread) {
+        for (unsigned i = thread; i < here.size; i += kThreads) {
+          const std::uint64_t number = point.round(here.acc(i));
+          std::uint64_t* row = numbers;
+          for (const SketchHashes::Row& each : hashes.rows) {
+            const std::uint64_t cell =
+                cell_of(polynomial(each.cell, here.begin + i), hashes.columns);
+            add(row[cell], signed_by(polynomial(each.sign, here.begin + i), number));
+            row += hashes.columns;
+          }
+        }
+      });
+    }
+  }
+};
+
+/// The cells as values; NaN if any acc was not finite.
+template <class Value>
+struct WriteCells {
+  struct Shared {};
+
+  const std::uint64_t* largest;
+  const std::uint64_t* numbers;
+  std::uint64_t count;
+  std::uint64_t d;
+  Value* cells;
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
+    constexpr Value kNan = std::numeric_limits<Value>::quiet_NaN();
+    const auto key = static_cast<Key<Value>>(*largest);
+    const bool finite = is_finite_key<Value>(key);
+    const FixedPoint point = FixedPoint::of<Value>(finite ? key : 0, d);
+    each_of(block, count,
+            [&](std::uint64_t i) { cells[i] = finite ? point.value<Value>(numbers[i]) : kNan; });
+  }
+};
+
+/// All launches of the sketch of acc; `cells`: of all rows, may be pinned memory.
+template <class T, class Executor>
+void sketch(Executor& executor, const Pieces<T>& acc, std::uint64_t d, const SketchHashes& hashes,
+            const SketchRoom<Accumulation<T>>& room, Accumulation<T>* cells) {
+  const std::uint64_t count = hashes.cells();
+  executor.launch(executor.wide(), ClearCells{room.largest, room.numbers, count});
+  executor.launch(executor.wide(), FindLargest<T>{acc, room.largest});
+  executor.launch(executor.wide(), AddToSketch<T>{acc, hashes, d, room.largest, room.numbers});
+  executor.launch(executor.wide(),
+                  WriteCells<Accumulation<T>>{room.largest, room.numbers, count, d, cells});
+}
+
+/// Copies the summed cells to where estimates are read from, and says where these will be.
+template <class Value>
+struct TakeCells {
+  struct Shared {};
+
+  const Value* from;
+  std::uint64_t count;
+  Value* cells;
+  Piece<Value> estimates;
+  Piece<Value>* piece;
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
+    each_of(block, count, [&](std::uint64_t i) { cells[i] = from[i]; });
+    block.each([&](unsigned thread) {
+      if (block.number() == 0 && thread == 0) {
+        *piece = estimates;
+      }
+    });
+  }
+};
+
+template <class Value>
+struct Estimate {
+  struct Shared {};
+
+  const Value* cells;
+  SketchHashes hashes;
+  std::uint64_t d;
+  Value* estimates;
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
+    each_of(block, d, [&](std::uint64_t i) {
+      Value of[SketchHashes::kRows];
+      const Value* row = cells;
+      for (unsigned number = 0; number < SketchHashes::kRows; ++number) {
+        const SketchHashes::Row& each = hashes.rows[number];
+        const std::uint64_t cell = cell_of(polynomial(each.cell, i), hashes.columns);
+        of[number] = signed_by(polynomial(each.sign, i), row[cell]);
+        row += hashes.columns;
+      }
+      static_assert(SketchHashes::kRows == 5);
+      estimates[i] = median(of[0], of[1], of[2], of[3], of[4]);
+    });
+  }
+};
+
+/// All launches that find the first `most` of d in the selection order of their estimates. `sums`:
+/// finite cells. Cells and entries may be in pinned memory.
+template <class Value, class Index, class Executor>
+void find_heaviest(Executor& executor, std::uint64_t d, const SketchHashes& hashes,
+                   const Value* sums, std::uint64_t most, const SketchRoom<Value>& room,
+                   EntriesOut<Value, Index> heaviest, Report* report) {
+  const Piece<Value> all{room.estimates, nullptr, 0, d, 0};
+  executor.launch(executor.wide(),
+                  TakeCells<Value>{sums, hashes.cells(), room.cells, all, room.piece});
+  executor.launch(executor.wide(), Estimate<Value>{room.cells, hashes, d, room.estimates});
+  select<Value, Index>(executor, Pieces<Value>{room.piece, 1, tiles_of(d)}, most, room.selection,
+                       heaviest, report, nullptr);
+}
+
+}  // namespace gtopk::sparse::device

@@ -1,0 +1,166 @@
+// Sparse, value room: the hashes of a count-sketch, and the fixed-point numbers that its cells are
+// summed in. CPU and GPU share it. It knows no vector and no cells.
+//
+// Hashes are polynomials over the integers modulo 2^61 - 1, as many coefficients as indices are to
+// be independent (Wegman and Carter, 1981): two for the cell, four for the sign.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "src/gtopk/value/selection_order.hpp"
+#include "src/numbers/host_device.hpp"
+#include "src/numbers/mix.hpp"
+
+namespace gtopk::sparse {
+
+__extension__ using Wide = unsigned __int128;
+
+inline constexpr unsigned kHashBits = 61;
+inline constexpr std::uint64_t kHashPrime = (std::uint64_t{1} << kHashBits) - 1;
+
+// Numbers modulo kHashPrime. Of x and x - kHashPrime the smaller one is the one that has not
+// wrapped.
+[[nodiscard]] GTOPK_HOST_DEVICE inline std::uint64_t hash_plus(std::uint64_t a, std::uint64_t b) {
+  return std::min(a + b, a + b - kHashPrime);
+}
+[[nodiscard]] GTOPK_HOST_DEVICE inline std::uint64_t hash_times(std::uint64_t a, std::uint64_t b) {
+  const Wide product = Wide{a} * b;
+  return hash_plus(static_cast<std::uint64_t>(product) & kHashPrime,
+                   static_cast<std::uint64_t>(product >> kHashBits));
+}
+
+/// At x < kHashPrime; the coefficient of x^0 first.
+template <std::size_t Coefficients>
+[[nodiscard]] GTOPK_HOST_DEVICE std::uint64_t polynomial(
+    const std::uint64_t (&coefficients)[Coefficients], std::uint64_t x) {
+  std::uint64_t value = 0;
+  for (std::size_t power = Coefficients; power-- > 0;) {
+    value = hash_plus(hash_times(value, x), coefficients[power]);
+  }
+  return value;
+}
+
+/// Which cell of a row, and with which sign, by the hashes below kHashPrime.
+[[nodiscard]] GTOPK_HOST_DEVICE inline std::uint64_t cell_of(std::uint64_t hash,
+                                                             std::uint64_t columns) {
+  return static_cast<std::uint64_t>((Wide{hash} * columns) >> kHashBits);
+}
+/// -value for odd hashes.
+template <class Value>
+[[nodiscard]] GTOPK_HOST_DEVICE Value signed_by(std::uint64_t hash, Value value) {
+  using Bits = Key<Value>;
+  Bits bits = 0;
+  std::memcpy(&bits, &value, sizeof bits);
+  bits ^= static_cast<Bits>(hash) << (8 * sizeof(Bits) - 1);
+  std::memcpy(&value, &bits, sizeof bits);
+  return value;
+}
+/// The same of a whole number, modulo 2^64.
+[[nodiscard]] GTOPK_HOST_DEVICE inline std::uint64_t signed_by(std::uint64_t hash,
+                                                               std::uint64_t number) {
+  const std::uint64_t odd = hash & 1U;
+  return (number ^ (0 - odd)) + odd;
+}
+
+struct SketchHashes {
+  static constexpr std::size_t kRows = 5;
+  struct Row {
+    std::uint64_t cell[2];
+    std::uint64_t sign[4];
+  };
+
+  Row rows[kRows];
+  /// Of each row, >= 1.
+  std::uint64_t columns;
+
+  /// Equal arguments make equal hashes, on every machine.
+  [[nodiscard]] static SketchHashes drawn_from(std::uint64_t seed, std::uint64_t columns) {
+    SketchHashes hashes{};
+    hashes.columns = columns;
+    std::uint64_t number = 0;
+    for (Row& row : hashes.rows) {
+      for (std::uint64_t& coefficient : row.cell) {
+        coefficient = drawn(seed, ++number) % kHashPrime;
+      }
+      for (std::uint64_t& coefficient : row.sign) {
+        coefficient = drawn(seed, ++number) % kHashPrime;
+      }
+    }
+    return hashes;
+  }
+
+  /// Of all rows, which lie one after the other.
+  [[nodiscard]] GTOPK_HOST_DEVICE std::uint64_t cells() const { return kRows * columns; }
+};
+
+/// Of the rows' estimates.
+template <class Value>
+[[nodiscard]] GTOPK_HOST_DEVICE Value median(Value a, Value b, Value c, Value d, Value e) {
+  const auto lesser = [](Value x, Value y) { return y < x ? y : x; };
+  const auto greater = [](Value x, Value y) { return x < y ? y : x; };
+  // The smallest and the largest of four cannot be the median of five.
+  const Value low = greater(lesser(a, b), lesser(c, d));
+  const Value high = lesser(greater(a, b), greater(c, d));
+  return greater(lesser(low, high), lesser(greater(low, high), e));
+}
+
+/// The multiples of a power of two that a cell is summed in, as 64-bit whole numbers: no sum of d
+/// of them overflows, so the order does not matter.
+class FixedPoint {
+ public:
+  /// `largest`: the key of the largest |value| of d >= 1, finite.
+  template <class Value>
+  [[nodiscard]] GTOPK_HOST_DEVICE static FixedPoint of(Key<Value> largest, std::uint64_t d) {
+    Value magnitude = 0;
+    std::memcpy(&magnitude, &largest, sizeof largest);
+    const double wide = magnitude;
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, &wide, sizeof bits);
+    // Every |value| is below 2^above; subnormal doubles are below 2^-1022.
+    const int above = static_cast<int>(bits >> 52U) - 1022;
+    int digits = 62;  // of a value: 62 less those of d, and what round() takes
+    for (; d != 0 && digits > 0; d >>= 1U) {
+      --digits;
+    }
+    return FixedPoint((digits < kMostDigits ? digits : kMostDigits) - above);
+  }
+
+  /// value * 2^scale to nearest, ties to even, modulo 2^64.
+  [[nodiscard]] GTOPK_HOST_DEVICE std::uint64_t round(double value) const {
+    const double scaled = value * power_of_two(scale_ / 2) * power_of_two(scale_ - scale_ / 2);
+    constexpr double kShift = 0x1.8p52;  // a double of this size has no digits behind the point
+    return bits_of(scaled + kShift) - bits_of(kShift);
+  }
+  /// number * 2^-scale, rounded to double and then to Value.
+  template <class Value>
+  [[nodiscard]] GTOPK_HOST_DEVICE Value value(std::uint64_t number) const {
+    const auto whole = static_cast<double>(static_cast<std::int64_t>(number));
+    const int half = scale_ / 2;
+    return static_cast<Value>(whole * power_of_two(-half) * power_of_two(half - scale_));
+  }
+
+ private:
+  static constexpr int kMostDigits = 51;
+
+  GTOPK_HOST_DEVICE explicit FixedPoint(int scale) : scale_(scale) {}
+
+  [[nodiscard]] GTOPK_HOST_DEVICE static std::uint64_t bits_of(double value) {
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+  }
+  /// -1022 <= exponent <= 1023.
+  [[nodiscard]] GTOPK_HOST_DEVICE static double power_of_two(int exponent) {
+    const std::uint64_t bits = static_cast<std::uint64_t>(exponent + 1023) << 52U;
+    double power = 0;
+    std::memcpy(&power, &bits, sizeof bits);
+    return power;
+  }
+
+  int scale_;
+};
+
+}  // namespace gtopk::sparse
