@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "gtopk/types.hpp"
+
 namespace gtopk {
 
 /// The outcome of a selection.
@@ -45,6 +47,8 @@ struct DetachedEntries {
 struct Detached {
   DetachedEntries selected;
   const SelectionReport* report = nullptr;
+  /// What options.state becomes if the step happens; null: zeros.
+  const SelectorState* next = nullptr;
 
   /// Indices at which residual and momentum become 0.
   void* cleared = nullptr;

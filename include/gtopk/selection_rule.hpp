@@ -14,6 +14,7 @@ struct SelectionRule {
     kExact,   ///< the first k
     kNormal,  ///< `gaussian`: from mean + deviation * quantile up, corrected
     kSample,  ///< `sampled`: from the rank-th of every stride-th element up, corrected
+    kThreshold,  ///< `threshold` with a state: from the last threshold up, corrected, or the first k
     kBlocks,  ///< `block`: the first k of every `block` elements, k_of_last of a shorter last one
   };
 

@@ -47,6 +47,10 @@ struct SelectCall {
   ListOf kept;                    ///< room for rule.most
   void* report = nullptr;         ///< device::Report
   std::uint64_t* last = nullptr;  ///< or null
+  /// The numbers of a SelectorState: what the last step has left, and what this one leaves. Only for
+  /// the kind kThreshold, and may lie in pinned memory.
+  const double* state = nullptr;
+  double* next = nullptr;
 };
 
 /// device/commit.hpp. Edits and counts may lie in pinned memory, and are read when the stream gets

@@ -14,6 +14,8 @@ namespace gtopk::cuda {
 struct StepLists {
   Detached lists;
   SelectionReport* report = nullptr;  ///< lists.report, to be written
+  SelectorState* last = nullptr;      ///< to be written before the selection, which reads it
+  SelectorState* next = nullptr;      ///< lists.next, to be written
   PieceOf* table = nullptr;
   std::size_t table_at = 0;  ///< where that is, in bytes
   std::size_t bytes = 0;     ///< of all
@@ -36,6 +38,9 @@ struct StepLists {
     all.lists.counts = static_cast<EditCounts*>(take(sizeof(EditCounts)));
     all.report = static_cast<SelectionReport*>(take(sizeof(SelectionReport)));
     all.lists.report = all.report;
+    all.last = static_cast<SelectorState*>(take(sizeof(SelectorState)));
+    all.next = static_cast<SelectorState*>(take(sizeof(SelectorState)));
+    all.lists.next = all.next;
     all.table_at = all.bytes;
     all.table = static_cast<PieceOf*>(take(pieces * sizeof(PieceOf)));
     all.lists.selected = entries(room.selected);
@@ -49,6 +54,8 @@ struct StepLists {
   void reset() const {
     *lists.counts = EditCounts();
     *report = SelectionReport();
+    *last = SelectorState();
+    *next = SelectorState();
   }
 };
 

@@ -61,7 +61,8 @@ void select(Executor& executor, const SelectCall& call) {
   visit_index(call.acc.index_bytes, [&]<class Index>() {
     device::select_by<T, Index>(call.rule, executor, pieces_of<T>(call.acc), call.acc.d, room,
                                 room_in<Value, Index>(call.kept),
-                                static_cast<device::Report*>(call.report), call.last);
+                                static_cast<device::Report*>(call.report), call.last, call.state,
+                                call.next);
   });
 }
 

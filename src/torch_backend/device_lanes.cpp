@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <new>
+#include <utility>
 
 #include "src/torch_backend/contiguous.hpp"
 
@@ -111,6 +113,18 @@ void Lanes::read(const at::Tensor& to, const at::Tensor& from) {
     to.view(-1).copy_(from.reshape(-1), /*non_blocking=*/true);
     in_use_on(from, stream);
   });
+}
+
+void Lanes::call_behind_reads(std::function<void()> run) {
+  auto held = std::make_unique<std::function<void()>>(std::move(run));
+  const auto call = [](void* argument) {
+    const std::unique_ptr<std::function<void()>> called(
+        static_cast<std::function<void()>*>(argument));
+    (*called)();
+  };
+  check(driver_.launch_host_function(guard_.getStreamNativeHandle(reading_), call, held.get()),
+        "call back");
+  static_cast<void>(held.release());
 }
 
 void Lanes::arrive_behind_reads(const std::shared_ptr<Gate>& gate) noexcept {

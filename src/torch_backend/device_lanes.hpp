@@ -55,6 +55,9 @@ class Lanes {
   /// Copies `from`, on the device, to pinned memory of as many elements, after the work of the
   /// caller's current stream. Throws NotImplementedError while a graph is captured.
   void read(const at::Tensor& to, const at::Tensor& from);
+  /// Calls `run` on a thread of the driver's when everything given to the input stream so far is
+  /// done. It must not call the driver, nor block. Throws DistBackendError if the driver cannot.
+  void call_behind_reads(std::function<void()> run);
   /// Decides the gate when everything read so far has arrived; as not happened, if that cannot be
   /// determined.
   void arrive_behind_reads(const std::shared_ptr<Gate>& gate) noexcept;

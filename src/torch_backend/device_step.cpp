@@ -2,6 +2,7 @@
 
 #include <c10/core/StreamGuard.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 
@@ -82,6 +83,8 @@ void DeviceStep::lay_out() {
   const auto dealt = cuda::StepLists::in(bytes_of(pinned), here, tensors.dtype, pieces);
   dealt.reset();
   lists_ = dealt.lists;
+  last_state_ = dealt.last;
+  next_state_ = dealt.next;
   vector_.lay_out(pinned, dealt.table_at, room_.index_bytes);
   if (list_room_) {
     there_ = std::make_unique<DeviceLists>(
@@ -95,6 +98,26 @@ void DeviceStep::in_use_on(const c10::Stream& stream) const {
   vector_.in_use_on(stream);
   if (there_) {
     vector_.lanes().in_use_on(there_->on_device(), stream);
+  }
+}
+
+void DeviceStep::read_state() {
+  const auto& state = vector_.tensors().state;
+  if (rule_.kind != SelectionRule::Kind::kThreshold || !state) {
+    return;
+  }
+  state_read_ = std::make_shared<std::atomic<bool>>(false);
+  vector_.lanes().call_behind_reads(
+      [to = last_state_, from = state->const_data_ptr<double>(), read = state_read_] {
+        std::copy_n(from, to->numbers.size(), to->numbers.data());
+        read->store(true, std::memory_order_release);
+      });
+}
+
+DeviceStep::~DeviceStep() {
+  if (state_read_ && !state_read_->load(std::memory_order_acquire)) {
+    // The operation was never queued, and the state is still to be read: it is never let go.
+    static_cast<void>(std::make_unique<at::Tensor>(*vector_.tensors().state).release());
   }
 }
 
@@ -115,6 +138,7 @@ void DeviceStep::begin() {
       last = last_key(*vector_.tensors().residual);
     }
     vector_.hand_over();
+    read_state();
     cuda::SelectCall call;
     call.acc = vector_.acc();
     call.rule = rule_;
@@ -125,6 +149,8 @@ void DeviceStep::begin() {
     call.last = last.defined()
                     ? reinterpret_cast<std::uint64_t*>(last.mutable_data_ptr<std::int64_t>())
                     : nullptr;
+    call.state = last_state_->numbers.data();
+    call.next = next_state_->numbers.data();
     vector_.check(vector_.kernels().select(call, lanes.native(stream)), "select");
     vector_.hold_pinned();
     in_use_on(stream);
@@ -166,7 +192,9 @@ void DeviceStep::commit(const c10::Stream& stream) const {
 Collective DeviceStep::collective(const SparseOptions& options, const Delivered& delivered) const {
   const DeviceTensors& tensors = vector_.tensors();
   if (there_) {
-    return sparse_all_reduce(there_->lists(), tensors.d, tensors.dtype, options, delivered);
+    ListsOnDevice lists = there_->lists();
+    lists.next = lists_.next;
+    return sparse_all_reduce(lists, tensors.d, tensors.dtype, options, delivered);
   }
   return sparse_all_reduce(lists_, tensors.d, tensors.dtype, options, delivered);
 }

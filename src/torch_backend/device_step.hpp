@@ -5,6 +5,7 @@
 // gtopk/device_lists.hpp.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -37,8 +38,17 @@ class DeviceStep final : public SparseOnDevice {
                                       const Delivered& delivered) const override;
   void commit(const c10::Stream& stream) const override;
 
+  DeviceStep(const DeviceStep&) = delete;
+  DeviceStep& operator=(const DeviceStep&) = delete;
+  DeviceStep(DeviceStep&&) = delete;
+  DeviceStep& operator=(DeviceStep&&) = delete;
+  ~DeviceStep() override;
+
  private:
   void lay_out();
+  /// Has the selector's state read when the input stream gets there: the step before this one
+  /// writes it when it ends.
+  void read_state();
   void in_use_on(const c10::Stream& stream) const;
 
   DeviceVector vector_;
@@ -47,6 +57,9 @@ class DeviceStep final : public SparseOnDevice {
   const DetachedRoom room_;
   const std::optional<DeviceListRoom> list_room_;
   Detached lists_;
+  SelectorState* last_state_ = nullptr;
+  SelectorState* next_state_ = nullptr;
+  std::shared_ptr<std::atomic<bool>> state_read_;  ///< null: nobody reads it
   std::unique_ptr<DeviceLists> there_;  ///< instead, if they stay
 };
 

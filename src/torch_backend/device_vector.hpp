@@ -19,6 +19,8 @@ struct DeviceTensors {
   std::vector<at::Tensor> pieces;
   std::optional<at::Tensor> residual;
   std::optional<at::Tensor> momentum;
+  /// The selector's, on the CPU.
+  std::optional<at::Tensor> state;
   std::uint64_t d = 0;
   DataType dtype = DataType::kFloat32;
   /// The network takes the device's memory between all ranks.

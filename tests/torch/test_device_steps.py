@@ -61,13 +61,36 @@ def check_other_selectors_stay_on_the_device_as_well(me: Rank) -> None:
                 torch.ops.fake.calls()
                 gtopk.sparse_all_reduce(tensor, residual=residual, state=state, **arguments)
                 runs.append([tensor.cpu(), residual.cpu(), state])
-            on_the_device = "select" in torch.ops.fake.calls()
-            assert on_the_device == (arguments is not threshold or not with_state), arguments
+            assert "select" in torch.ops.fake.calls(), arguments
             assert torch.equal(runs[0][0], runs[1][0]), arguments
             assert torch.equal(runs[0][1], runs[1][1]), arguments
             if with_state:
                 assert torch.equal(runs[0][2], runs[1][2]), arguments
                 assert (runs[1][2][0] > 0) == (arguments is threshold)
+
+
+def check_a_threshold_goes_from_step_to_step_without_the_host_waiting(me: Rank) -> None:
+    """The state is the last step's, although that has not ended when the next one is called."""
+    d, arguments = 20_000, {"k": 200, "select": "threshold"}
+    runs = []
+    for device in ("cpu", FAKE):
+        residual = (values(me, d) / 3).to(device)
+        state = torch.zeros(4, dtype=torch.float64)
+        tensors = [(values(me, d) * (1 + step / 50)).to(device) for step in range(5)]
+        if device == FAKE:
+            torch.ops.fake.hold()
+        for tensor in tensors:
+            work = gtopk.sparse_all_reduce(
+                tensor, residual=residual, state=state, async_op=True, **arguments
+            )
+            work.wait()
+        if device == FAKE:
+            assert state.tolist() == [0.0] * 4
+            torch.ops.fake.release()
+        runs.append([*(each.cpu() for each in tensors), residual.cpu(), state])
+    for one, other in zip(*runs, strict=True):
+        assert torch.equal(one, other)
+    assert runs[1][-1][0] > 0
 
 
 def check_a_sparse_all_reduce_is_ordered_behind_the_current_stream(me: Rank) -> None:

@@ -154,7 +154,7 @@ Task<void> run_detached(GroupView& group, Detached step, SparseCall call, Plan p
                                             exchange.lists().dropped());
         });
         if (call.options.state != nullptr) {
-          *call.options.state = {};  // no selection made on a device leaves one
+          *call.options.state = step.next == nullptr ? SelectorState{} : *step.next;
         }
       });
   co_await settling;
@@ -196,8 +196,8 @@ Collective sparse_all_reduce(const Detached& step, std::uint64_t d, DataType dty
   if (!sparse::rule_on_device(call, plan)) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("sparse_all_reduce of a selection made elsewhere takes select {} "
-                            "('threshold' without a state, 'block' with blocks that a device "
-                            "takes) and an algorithm that selects; given '{}' with '{}'",
+                            "('block' with blocks that a device takes) and an algorithm that "
+                            "selects; given '{}' with '{}'",
                             sparse::selectors_on_devices(), options.selector, options.algorithm));
   }
   Collective collective;

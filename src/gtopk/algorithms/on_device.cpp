@@ -68,7 +68,7 @@ Task<void> run_on_device(GroupView& group, ListsOnDevice step, SparseCall call, 
           });
         }
         if (happened && call.options.state != nullptr) {
-          *call.options.state = {};  // no selection made on a device leaves one
+          *call.options.state = step.next == nullptr ? SelectorState{} : *step.next;
         }
       });
   co_await settling;

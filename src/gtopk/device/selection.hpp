@@ -27,6 +27,7 @@ struct RuleRoom {
         break;
       case SelectionRule::Kind::kNormal:
       case SelectionRule::Kind::kSample:
+      case SelectionRule::Kind::kThreshold:
         room.search = SearchRoom<Value>::in(memory, tiles, d, rule);
         break;
       case SelectionRule::Kind::kBlocks:
@@ -38,16 +39,21 @@ struct RuleRoom {
 };
 
 /// All launches. `kept`: room for rule.most; `last`: as of select(); only exact selections use it.
+/// `state` and `next`: as of select_from_state(), for its kind.
 template <class T, class Index, class Executor>
 void select_by(const SelectionRule& rule, Executor& executor, const Pieces<T>& acc, std::uint64_t d,
                const RuleRoom<Accumulation<T>>& room, EntriesOut<Accumulation<T>, Index> kept,
-               Report* report, std::uint64_t* last) {
+               Report* report, std::uint64_t* last, const double* state = nullptr,
+               double* next = nullptr) {
   switch (rule.kind) {
     case SelectionRule::Kind::kExact:
       return select<T, Index>(executor, acc, rule.k, room.exact, kept, report, last);
     case SelectionRule::Kind::kNormal:
     case SelectionRule::Kind::kSample:
       return select_approximately<T, Index>(executor, acc, d, rule, room.search, kept, report);
+    case SelectionRule::Kind::kThreshold:
+      return select_from_state<T, Index>(executor, acc, rule, room.search, kept, report, state,
+                                         next);
     case SelectionRule::Kind::kBlocks:
       return select_blocks<T, Index>(executor, acc, grid_of(d, rule), room.blocks, kept, report);
   }

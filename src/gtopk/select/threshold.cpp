@@ -66,10 +66,12 @@ Selection threshold_select(const SelectionInput& input, const List& out, SelectS
   });
 }
 
-/// Of a step that has no state; one with it has its own on the CPU.
-std::optional<SelectionRule> threshold_on_device(std::uint64_t /*d*/, std::uint64_t k,
+std::optional<SelectionRule> threshold_on_device(std::uint64_t d, std::uint64_t k,
                                                  const SparseOptions& options) {
-  return options.state == nullptr ? std::optional(SelectionRule{.k = k, .most = k}) : std::nullopt;
+  if (options.state == nullptr) {
+    return SelectionRule{.k = k, .most = k};
+  }
+  return SelectionRule{.kind = SelectionRule::Kind::kThreshold, .k = k, .most = four_thirds(d, k)};
 }
 
 }  // namespace

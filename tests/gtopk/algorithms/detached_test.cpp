@@ -62,7 +62,12 @@ class Device {
   /// Whether the problem can be called so.
   [[nodiscard]] bool can() const { return can_; }
 
+  /// With options.state set, `state` is what the last step has left.
   [[nodiscard]] Collective select_and_call() {
+    if (problem_.options.state != nullptr) {
+      state_ = *problem_.options.state;
+      lists_.next = &next_;
+    }
     visit_floating(problem_.type, [&]<class T>() { select<T>(); });
     return gtopk::sparse_all_reduce(lists_, problem_.d, problem_.type, problem_.options);
   }
@@ -109,7 +114,8 @@ class Device {
     sparse::device::Room dealt(static_cast<std::byte*>(memory(measured.taken())));
     const Room room = Room::in(dealt, vector.tiles, problem_.d, rule_);
     sparse::device::select_by<T, Index>(rule_, executor_, vector, problem_.d, room,
-                                        typed<T>(lists_.selected), &report_, nullptr);
+                                        typed<T>(lists_.selected), &report_, nullptr,
+                                        state_.numbers.data(), next_.numbers.data());
   }
   template <class T>
   void commit() {
@@ -128,6 +134,8 @@ class Device {
   DetachedRoom room_;
   SelectionRule rule_;
   SelectionReport report_;
+  SelectorState state_;
+  SelectorState next_;
   EditCounts counts_;
   Detached lists_;
   sparse::device::Piece<float> piece_;
@@ -142,15 +150,22 @@ std::string differs(const reference::Problem& problem, std::uint64_t seed, bool 
   there.hosts = ranks.hosts();
   const reference::Outcome expected = reference::all_reduce(there);
   std::vector<Tensor> tensors;
+  std::vector<SelectorState> states;
+  std::vector<reference::Problem> calls(size, problem);
   for (std::uint32_t rank = 0; rank < size; ++rank) {
     tensors.push_back(support::tensor_of(problem, rank));
+    states.push_back(problem.ranks[rank].state);
+  }
+  const bool keeps = problem.options.selector == "threshold";
+  for (std::uint32_t rank = 0; keeps && rank < size; ++rank) {
+    calls[rank].options.state = &states[rank];
   }
   std::vector<std::unique_ptr<Device>> devices(size);
   const auto endings = ranks.run([&](std::uint32_t rank) {
     if (mixed && rank % 2 == 1) {
-      return support::sparse_all_reduce(problem, tensors[rank]);
+      return support::sparse_all_reduce(calls[rank], tensors[rank]);
     }
-    devices[rank] = std::make_unique<Device>(problem, tensors[rank], seed + rank);
+    devices[rank] = std::make_unique<Device>(calls[rank], tensors[rank], seed + rank);
     return devices[rank]->select_and_call();
   });
   for (std::uint32_t rank = 0; rank < size; ++rank) {
@@ -164,6 +179,10 @@ std::string differs(const reference::Problem& problem, std::uint64_t seed, bool 
     if (wrong.empty() && tensors[rank].residual) {
       wrong = reference::difference(accumulation_type(problem.type),
                                     expected.residuals[rank].value(), *tensors[rank].residual);
+    }
+    if (wrong.empty() && keeps && states[rank].numbers != expected.states[rank].numbers) {
+      wrong = fmt::format("left {} as its state, expected {}", states[rank].numbers[0],
+                          expected.states[rank].numbers[0]);
     }
     if (!wrong.empty()) {
       return fmt::format("rank {}: {}", rank, wrong);
@@ -211,6 +230,9 @@ TEST(Detached, GivesTheReferencesBitsForEverySelector) {
             SparseOptions& options = drawn.problem.options;
             reference::choose_selector(options, drawn.problem.d, std::string(selector.name));
             options.block = std::max<std::uint64_t>(options.block, 64);
+            for (reference::Input& input : drawn.problem.ranks) {
+              input.state.numbers[0] = static_cast<double>(seed % 4) / 2;
+            }
             ASSERT_EQ(differs(drawn.problem, seed, seed % 2 == 1), "")
                 << drawn.description << ", " << selector.name;
           }
@@ -223,14 +245,6 @@ TEST(Detached, GivesTheReferencesBitsForEverySelector) {
 TEST(Detached, WhatIsNotADevicesIsRefused) {
   SparseOptions options;
   options.k = 3;
-  options.selector = "threshold";
-  SelectorState state;
-  options.state = &state;
-  EXPECT_FALSE(detached_room(10, DataType::kFloat32, options, 2).has_value());
-  EXPECT_FALSE(selection_rule(10, DataType::kFloat32, options).has_value());
-  EXPECT_THROW((void)sparse_all_reduce(Detached{}, 10, DataType::kFloat32, options), Error);
-  options.selector = "exact";
-  options.state = nullptr;
   EXPECT_TRUE(detached_room(10, DataType::kFloat32, options, 2).has_value());
   options.algorithm = "dense";
   EXPECT_FALSE(detached_room(10, DataType::kFloat32, options, 2).has_value());

@@ -63,15 +63,19 @@ class DeviceSelection : public Selectors<Param> {
     Outcome outcome;
     device::Report report;
     device::select_by<T, Index>(rule, executor, pieces.view(), d, room, outcome.list.out(rule.most),
-                                &report, nullptr);
-    outcome.selection = {.count = report.kept, .finite = report.finite != 0};
+                                &report, nullptr, one.state.numbers.data(),
+                                outcome.selection.next.numbers.data());
+    outcome.selection.count = report.kept;
+    outcome.selection.finite = report.finite != 0;
     outcome.list.shrink(report.kept);
     return outcome;
   }
 
   void expect_as_on_the_cpu(Case one, const SelectionRule& rule, std::mt19937_64& random,
                             std::uint64_t begin = 0) {
-    one.state = {};
+    if (rule.kind != Rule::kThreshold) {
+      one.state = {};
+    }
     Outcome expected = this->select(one);
     for (Index& index : expected.list.indices) {
       index += static_cast<Index>(begin);
@@ -81,6 +85,9 @@ class DeviceSelection : public Selectors<Param> {
     ASSERT_TRUE(testing::same_bits(seen.list, expected.list))
         << one.description() << ", selected " << seen.selection.count << ", expected "
         << expected.selection.count;
+    if (rule.kind == Rule::kThreshold && seen.selection.finite) {
+      ASSERT_EQ(seen.selection.next.numbers, expected.selection.next.numbers) << one.description();
+    }
   }
 
   /// A case of any selector, with a rule where a device has one for it.
@@ -111,6 +118,29 @@ TYPED_TEST(DeviceSelection, GivesWhatTheSelectorGivesOnAnyData) {
   });
   if (std::getenv("GTOPK_SEED") == nullptr) {
     EXPECT_THAT(kinds, ::testing::SizeIs(4)) << "every kind of rule was tried";
+  }
+}
+
+// Thresholds close to the data, and some that no step leaves.
+TYPED_TEST(DeviceSelection, GoesOnFromTheLastStepsThresholdAndLeavesTheNext) {
+  int close = 0;
+  testing::for_each_seed(120, [&](std::uint64_t seed) {
+    auto one = this->random_case(seed, "threshold", 2 * device::kTile);
+    const double odd[] = {0.0, -1.0, std::numeric_limits<double>::infinity(),
+                          std::numeric_limits<double>::quiet_NaN()};
+    if (seed % 8 == 0) {
+      one.state.numbers[0] = odd[seed / 8 % 4];
+    }
+    one.options.state = &one.state;  // that there is one is all that matters
+    std::mt19937_64 random(seed);
+    const auto rule = TestFixture::rule_of(one);
+    ASSERT_TRUE(rule.has_value() && rule->kind == Rule::kThreshold) << one.description();
+    this->expect_as_on_the_cpu(one, *rule, random);
+    const auto chosen = this->select(one).selection;
+    close += chosen.finite && chosen.count != one.options.k ? 1 : 0;
+  });
+  if (std::getenv("GTOPK_SEED") == nullptr) {
+    EXPECT_GE(close, 10) << "of which the threshold was used";
   }
 }
 
@@ -189,11 +219,15 @@ TEST(SelectionRules, AreExactWhereTheSelectorIs) {
   EXPECT_EQ(rule(with("block", 999), 1000, 10).kind, Rule::kBlocks);
 }
 
-TEST(SelectionRules, AreNoneForAStateOnTheCpuAndForBlocksThatWouldNotPay) {
+TEST(SelectionRules, GoOnFromAStateWhereThereIsOne) {
   SparseOptions options = with("threshold");
   SelectorState state;
   options.state = &state;
-  EXPECT_FALSE(kThreshold.on_device(1000, 10, options).has_value());
+  EXPECT_EQ(rule(options, 1000, 10).kind, Rule::kThreshold);
+  EXPECT_EQ(rule(options, 1000, 10).most, 14U);
+}
+
+TEST(SelectionRules, AreNoneForBlocksThatWouldNotPay) {
   constexpr std::uint64_t kD = std::uint64_t{1} << 24U;
   EXPECT_FALSE(kBlock.on_device(kD, 1, with("block", 63)).has_value());
   EXPECT_TRUE(kBlock.on_device(kD, 1, with("block", 64)).has_value());

@@ -119,6 +119,7 @@ class DetachedSubject final : public GpuSubject {
 
   void step(Job& job, std::optional<std::uint64_t> seed) override {
     lists_.reset();
+    *lists_.last = state();
     cuda::SelectCall select;
     select.acc = acc_;
     select.rule = rule_;
@@ -126,6 +127,8 @@ class DetachedSubject final : public GpuSubject {
     select.kept = {lists_.lists.selected.indices, lists_.lists.selected.values, rule_.most};
     select.report = lists_.report;
     select.last = static_cast<std::uint64_t*>(last_key_.data());
+    select.state = lists_.last->numbers.data();
+    select.next = lists_.next->numbers.data();
     check(device_.kernels->select(select, gpu().stream()), "select");
     gpu().synchronize();
 
