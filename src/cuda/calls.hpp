@@ -47,8 +47,8 @@ struct SelectCall {
   ListOf kept;                    ///< room for rule.most
   void* report = nullptr;         ///< device::Report
   std::uint64_t* last = nullptr;  ///< or null
-  /// The numbers of a SelectorState: what the last step has left, and what this one leaves. Only for
-  /// the kind kThreshold, and may lie in pinned memory.
+  /// The numbers of a SelectorState: what the last step has left, and what this one leaves. Only
+  /// for the kind kThreshold, and may lie in pinned memory.
   const double* state = nullptr;
   double* next = nullptr;
 };
@@ -183,6 +183,8 @@ struct Calls {
                              std::uint64_t most);
   int (*sketch)(const SketchCall& call, void* stream);
   int (*find)(const FindCall& call, void* stream);
+  /// Loads all kernels on the current device.
+  int (*load)();
 };
 
 }  // namespace gtopk::cuda

@@ -88,4 +88,23 @@ class GpuExecutor {
   cudaError_t error_ = cudaSuccess;
 };
 
+/// Has the driver load a kernel in the place of launching it: at its first launch it might
+/// synchronise for that.
+class LoadingExecutor {
+ public:
+  [[nodiscard]] std::uint64_t wide() const { return 1; }
+  [[nodiscard]] int error() const { return static_cast<int>(error_); }
+
+  template <class Kernel>
+  void launch(std::uint64_t /*blocks*/, const Kernel& /*kernel*/) {
+    if (error_ == cudaSuccess) {
+      cudaFuncAttributes unread;
+      error_ = cudaFuncGetAttributes(&unread, run<Kernel>);
+    }
+  }
+
+ private:
+  cudaError_t error_ = cudaSuccess;
+};
+
 }  // namespace gtopk::cuda

@@ -1,6 +1,8 @@
 // CUDA room: the library's one symbol. Nothing here comes to a driver before a call does.
 #include <cuda_runtime.h>
 
+#include <initializer_list>
+
 #include "src/cuda/calls.hpp"
 #include "src/cuda/of_type.cuh"
 #include "src/cuda/typed_calls.hpp"
@@ -102,6 +104,16 @@ int merge_on(const MergeCall& call, void* stream) {
   }
 }
 
+int load_all() {
+  for (const auto load : {OfType<float>::load, OfType<double>::load, OfType<Bfloat16>::load,
+                          OfType<Float16>::load, OfLists<float>::load, OfLists<double>::load}) {
+    if (const int error = load(); error != cudaSuccess) {
+      return error;
+    }
+  }
+  return cudaSuccess;
+}
+
 const char* error_name(int error) { return cudaGetErrorName(static_cast<cudaError_t>(error)); }
 
 }  // namespace
@@ -109,9 +121,9 @@ const char* error_name(int error) { return cudaGetErrorName(static_cast<cudaErro
 
 extern "C" __attribute__((visibility("default"))) const gtopk::cuda::Calls* gtopk_cuda_calls() {
   using namespace gtopk::cuda;
-  static constexpr Calls kCalls{Calls::kVersion, number_tiles,   room_to_select,  room_to_merge,
-                                select_on,       commit_on,      merge_on,        accumulate_on,
-                                error_name,      inspect_on,     commit_lists_on, gather_on,
-                                commit_whole_on, room_to_sketch, sketch_on,       find_on};
+  static constexpr Calls kCalls{
+      Calls::kVersion, number_tiles,   room_to_select, room_to_merge, select_on,       commit_on,
+      merge_on,        accumulate_on,  error_name,     inspect_on,    commit_lists_on, gather_on,
+      commit_whole_on, room_to_sketch, sketch_on,      find_on,       load_all};
   return &kCalls;
 }

@@ -20,6 +20,13 @@ int OfLists<Value>::find(const FindCall& call, void* stream) {
   return executor.error();
 }
 
+template <class Value>
+int OfLists<Value>::load() {
+  LoadingExecutor executor;
+  launch_all_of_lists<Value>(executor);
+  return executor.error();
+}
+
 template struct OfLists<float>;
 template struct OfLists<double>;
 

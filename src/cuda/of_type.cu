@@ -62,6 +62,13 @@ int OfType<T>::sketch(const SketchCall& call, void* stream) {
   return executor.error();
 }
 
+template <class T>
+int OfType<T>::load() {
+  LoadingExecutor executor;
+  launch_all_of_type<T>(executor);
+  return executor.error();
+}
+
 template struct OfType<GTOPK_CUDA_TYPE>;
 
 }  // namespace gtopk::cuda

@@ -19,12 +19,14 @@ struct OfType {
   static int gather(const GatherCall& call, void* stream);
   static int commit_whole(const CommitWholeCall& call, void* stream);
   static int sketch(const SketchCall& call, void* stream);
+  static int load();
 };
 
 template <class Value>
 struct OfLists {
   static int merge(const MergeCall& call, void* stream);
   static int find(const FindCall& call, void* stream);
+  static int load();
 };
 
 }  // namespace gtopk::cuda

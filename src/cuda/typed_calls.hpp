@@ -197,4 +197,65 @@ void merge(Executor& executor, const MergeCall& call) {
   });
 }
 
+/// Each launch that a call on tensors of a type may make, with arguments that mean nothing: for an
+/// executor that launches nothing.
+template <class T, class Executor>
+void launch_all_of_type(Executor& executor) {
+  using Kind = SelectionRule::Kind;
+  const EditCounts counts;
+  const ListEdits edits;
+  for (const std::uint32_t index_bytes : {4U, 8U}) {
+    VectorOf acc;
+    acc.index_bytes = index_bytes;
+    for (const Kind kind :
+         {Kind::kExact, Kind::kNormal, Kind::kSample, Kind::kThreshold, Kind::kBlocks}) {
+      SelectCall call;
+      call.acc = acc;
+      call.rule = {.kind = kind, .stride = 1, .block = 1};
+      select<T>(executor, call);
+    }
+    CommitCall commits;
+    commits.acc = acc;
+    commits.counts = &counts;
+    commit<T>(executor, commits);
+    CommitListsCall of_lists;
+    of_lists.acc = acc;
+    of_lists.edits = &edits;
+    of_lists.most_dropped = 1;
+    commit_lists<T>(executor, of_lists);
+    InspectCall looks;
+    looks.index_bytes = index_bytes;
+    looks.copy.indices = &looks;
+    inspect<T>(executor, looks);
+    accumulate<T>(executor, AccumulateCall{acc});
+    gather<T>(executor, GatherCall{acc});
+    CommitWholeCall whole;
+    whole.acc = acc;
+    whole.counts = &counts;
+    commit_whole<T>(executor, whole);
+    SketchCall sketches;
+    sketches.acc = acc;
+    sketch<T>(executor, sketches);
+  }
+}
+
+/// The same of calls on lists of such values.
+template <class Value, class Executor>
+void launch_all_of_lists(Executor& executor) {
+  std::uint64_t sound = 1;
+  for (const std::uint32_t index_bytes : {4U, 8U}) {
+    for (const std::uint32_t unites : {0U, 1U}) {
+      MergeCall call;
+      call.index_bytes = index_bytes;
+      call.unites = unites;
+      call.sound = &sound;
+      call.dropped.indices = &sound;
+      merge<Value>(executor, call);
+    }
+    FindCall call;
+    call.index_bytes = index_bytes;
+    find<Value>(executor, call);
+  }
+}
+
 }  // namespace gtopk::cuda

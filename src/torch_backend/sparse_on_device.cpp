@@ -1,6 +1,10 @@
 #include "src/torch_backend/sparse_on_device.hpp"
 
+#include <c10/core/DeviceGuard.h>
+
 #include <algorithm>
+#include <mutex>
+#include <set>
 
 #include "src/torch_backend/contiguous.hpp"
 #include "src/torch_backend/device_acc.hpp"
@@ -20,6 +24,23 @@ bool all_in_order(const DeviceTensors& tensors) {
          (!tensors.momentum || lies_in_order(*tensors.momentum));
 }
 
+/// Once for each device: a kernel that is loaded when it is first launched may synchronise then,
+/// while a stream waits for a result.
+void load_kernels(const cuda::Calls& kernels, c10::Device device) {
+  static std::mutex mutex;
+  static std::set<c10::DeviceIndex> loaded;
+  const std::lock_guard lock(mutex);
+  if (loaded.contains(device.index())) {
+    return;
+  }
+  Lanes::of(device).refuse_capture();
+  const c10::DeviceGuard now_current(device);
+  const int error = kernels.load();
+  TORCH_CHECK_WITH(DistBackendError, error == 0, "gtopk: ", device,
+                   " cannot load the kernels: ", kernels.error_name(error), " (", error, ")");
+  loaded.insert(device.index());
+}
+
 }  // namespace
 
 std::shared_ptr<SparseOnDevice> SparseOnDevice::of(const DeviceTensors& tensors,
@@ -31,6 +52,10 @@ std::shared_ptr<SparseOnDevice> SparseOnDevice::of(const DeviceTensors& tensors,
   const cuda::Calls* const kernels = device_kernels();
   if (kernels == nullptr) {
     return nullptr;
+  }
+  load_kernels(*kernels, tensors.pieces.front().device());
+  if (options.algorithm == "auto" && tensors.noted) {
+    return nullptr;  // an error, of the ordinary call
   }
   if (auto step = DeviceStep::of(*kernels, tensors, options, ranks)) {
     return step;

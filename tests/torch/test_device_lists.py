@@ -69,6 +69,7 @@ def check_results_are_those_of_the_cpu(me: Rank) -> None:
             merges = arguments.get("algorithm") != "gtopk-tree" or name != "merge" or me.rank == 0
             done = after.get(name, 0) - before.get(name, 0)
             assert done == (2 if merges else 0), (name, arguments)
+    assert "launched_unloaded" not in torch.ops.fake.counts()
 
 
 def check_ranks_may_have_their_lists_in_different_places(me: Rank) -> None:

@@ -67,6 +67,7 @@ def check_other_selectors_stay_on_the_device_as_well(me: Rank) -> None:
             if with_state:
                 assert torch.equal(runs[0][2], runs[1][2]), arguments
                 assert (runs[1][2][0] > 0) == (arguments is threshold)
+    assert "launched_unloaded" not in torch.ops.fake.counts()
 
 
 def check_a_threshold_goes_from_step_to_step_without_the_host_waiting(me: Rank) -> None:

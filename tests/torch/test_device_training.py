@@ -118,6 +118,7 @@ def check_same(me: Rank, way: str, *, rates: tuple[float, ...] = (0.1,), broken=
             assert torch.equal(one.nan_to_num(7.0), other.cpu().nan_to_num(7.0)), (way, at)
     expected, seen = (run.kept() for run in runs)
     assert len(expected) == len(seen) > 4
+    assert "launched_unloaded" not in torch.ops.fake.counts()
     for one, other in zip(expected, seen, strict=True):
         assert other.device.type == FAKE
         assert torch.equal(one, other.cpu()), (way, arguments)

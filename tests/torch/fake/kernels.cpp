@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <set>
+#include <typeindex>
 #include <vector>
 
 #include "device.hpp"
@@ -61,13 +63,45 @@ class Reachable {
 
 constexpr std::uint64_t kWide = 3;
 
+/// The kernels that load() has seen.
+std::set<std::type_index>& loaded() {
+  static std::set<std::type_index> all;
+  return all;
+}
+
+class Loader {
+ public:
+  [[nodiscard]] std::uint64_t wide() const { return 1; }
+  template <class Kernel>
+  void launch(std::uint64_t /*blocks*/, const Kernel& /*kernel*/) {
+    loaded().insert(typeid(Kernel));
+  }
+};
+
+/// Counts launches of kernels that nobody has loaded.
+class Executor {
+ public:
+  explicit Executor(std::uint64_t seed) : executor_(seed, kWide) {}
+  [[nodiscard]] std::uint64_t wide() const { return executor_.wide(); }
+  template <class Kernel>
+  void launch(std::uint64_t blocks, const Kernel& kernel) {
+    if (!loaded().contains(typeid(Kernel))) {
+      fake::count("launched_unloaded");
+    }
+    executor_.launch(blocks, kernel);
+  }
+
+ private:
+  HostExecutor executor_;
+};
+
 /// Runs task.operator()<T>(executor) on the stream.
 template <class Task>
 int on_stream(const char* name, void* stream, DataType type, Task task) {
   fake::count(name);
   fake::enqueue(*static_cast<fake::Stream*>(stream), [type, task] {
     static std::uint64_t seed = 0;  // one thread runs all streams
-    HostExecutor executor(++seed, kWide);
+    Executor executor(++seed);
     switch (type) {
       case DataType::kFloat32:
         return task.template operator()<float>(executor);
@@ -93,7 +127,7 @@ std::size_t select_room(const VectorOf& acc, const gtopk::SelectionRule& rule) {
 }
 
 int select(const SelectCall& call, void* stream) {
-  return on_stream("select", stream, call.acc.dtype, [call]<class T>(HostExecutor& executor) {
+  return on_stream("select", stream, call.acc.dtype, [call]<class T>(Executor& executor) {
     const Reachable acc(call.acc);
     SelectCall here = call;
     here.acc = acc.view();
@@ -105,7 +139,7 @@ int select(const SelectCall& call, void* stream) {
 }
 
 int commit(const CommitCall& call, void* stream) {
-  return on_stream("commit", stream, call.acc.dtype, [call]<class T>(HostExecutor& executor) {
+  return on_stream("commit", stream, call.acc.dtype, [call]<class T>(Executor& executor) {
     const Reachable acc(call.acc);
     CommitCall here = call;
     here.acc = acc.view();
@@ -120,7 +154,7 @@ std::size_t merge_room(DataType type, std::uint32_t index_bytes, std::uint64_t e
 }
 
 int merge(const MergeCall& call, void* stream) {
-  return on_stream("merge", stream, call.values, [call]<class T>(HostExecutor& executor) {
+  return on_stream("merge", stream, call.values, [call]<class T>(Executor& executor) {
     MergeCall here = call;
     here.a = reachable_list(call.a);
     here.b = reachable_list(call.b);
@@ -132,7 +166,7 @@ int merge(const MergeCall& call, void* stream) {
 }
 
 int inspect(const InspectCall& call, void* stream) {
-  return on_stream("inspect", stream, call.dtype, [call]<class T>(HostExecutor& executor) {
+  return on_stream("inspect", stream, call.dtype, [call]<class T>(Executor& executor) {
     InspectCall here = call;
     here.list = reachable_list(call.list);
     gtopk::cuda::inspect<T>(executor, here);
@@ -140,7 +174,7 @@ int inspect(const InspectCall& call, void* stream) {
 }
 
 int commit_lists(const CommitListsCall& call, void* stream) {
-  return on_stream("commit_lists", stream, call.acc.dtype, [call]<class T>(HostExecutor& executor) {
+  return on_stream("commit_lists", stream, call.acc.dtype, [call]<class T>(Executor& executor) {
     const Reachable acc(call.acc);
     gtopk::ListEdits edits = *call.edits;
     const auto reach = [](gtopk::DeviceList& list) {
@@ -158,7 +192,7 @@ int commit_lists(const CommitListsCall& call, void* stream) {
 }
 
 int accumulate(const AccumulateCall& call, void* stream) {
-  return on_stream("accumulate", stream, call.acc.dtype, [call]<class T>(HostExecutor& executor) {
+  return on_stream("accumulate", stream, call.acc.dtype, [call]<class T>(Executor& executor) {
     const Reachable acc(call.acc);
     AccumulateCall here = call;
     here.acc = acc.view();
@@ -167,7 +201,7 @@ int accumulate(const AccumulateCall& call, void* stream) {
 }
 
 int gather(const GatherCall& call, void* stream) {
-  return on_stream("gather", stream, call.acc.dtype, [call]<class T>(HostExecutor& executor) {
+  return on_stream("gather", stream, call.acc.dtype, [call]<class T>(Executor& executor) {
     const Reachable acc(call.acc);
     GatherCall here = call;
     here.acc = acc.view();
@@ -176,7 +210,7 @@ int gather(const GatherCall& call, void* stream) {
 }
 
 int commit_whole(const CommitWholeCall& call, void* stream) {
-  return on_stream("commit_whole", stream, call.acc.dtype, [call]<class T>(HostExecutor& executor) {
+  return on_stream("commit_whole", stream, call.acc.dtype, [call]<class T>(Executor& executor) {
     const Reachable acc(call.acc);
     CommitWholeCall here = call;
     here.acc = acc.view();
@@ -191,7 +225,7 @@ std::size_t sketch_room(DataType values, std::uint64_t columns, std::uint64_t d,
 }
 
 int sketch(const SketchCall& call, void* stream) {
-  return on_stream("sketch", stream, call.acc.dtype, [call]<class T>(HostExecutor& executor) {
+  return on_stream("sketch", stream, call.acc.dtype, [call]<class T>(Executor& executor) {
     const Reachable acc(call.acc);
     SketchCall here = call;
     here.acc = acc.view();
@@ -201,11 +235,22 @@ int sketch(const SketchCall& call, void* stream) {
 }
 
 int find(const FindCall& call, void* stream) {
-  return on_stream("find", stream, call.values, [call]<class T>(HostExecutor& executor) {
+  return on_stream("find", stream, call.values, [call]<class T>(Executor& executor) {
     FindCall here = call;
     here.room = reachable(call.room);
     gtopk::cuda::find<gtopk::Accumulation<T>>(executor, here);
   });
+}
+
+int load() {
+  Loader loader;
+  gtopk::cuda::launch_all_of_type<float>(loader);
+  gtopk::cuda::launch_all_of_type<double>(loader);
+  gtopk::cuda::launch_all_of_type<gtopk::Bfloat16>(loader);
+  gtopk::cuda::launch_all_of_type<gtopk::Float16>(loader);
+  gtopk::cuda::launch_all_of_lists<float>(loader);
+  gtopk::cuda::launch_all_of_lists<double>(loader);
+  return 0;
 }
 
 const char* error_name(int) { return "an error of a fake's"; }
@@ -228,6 +273,7 @@ extern "C" const gtopk::cuda::Calls* gtopk_cuda_calls() {
                                              commit_whole,
                                              sketch_room,
                                              sketch,
-                                             find};
+                                             find,
+                                             load};
   return &kCalls;
 }
