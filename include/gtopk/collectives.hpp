@@ -180,6 +180,16 @@ inline constexpr std::size_t kShortBroadcast = 16384;
                                            const SparseOptions& options,
                                            const Delivered& delivered = {});
 
+/// The room of a call that leaves its algorithm to `auto`, and whose tensor stays on a device.
+/// nullopt if the algorithm is another, or no device selects like its selector. Throws
+/// Error{kInvalidArgument} for an invalid call.
+[[nodiscard]] std::optional<AutoRoom> auto_room(std::uint64_t d, DataType dtype,
+                                                const SparseOptions& options, std::uint32_t ranks);
+
+/// Like the detached one.
+[[nodiscard]] Collective sparse_all_reduce(const AutoOnDevice& step, std::uint64_t d,
+                                           DataType dtype, const SparseOptions& options);
+
 /// Preselected entries, and room for the result. Both result spans must hold as many entries as the
 /// algorithm can deliver: min(d, k), or min(d, k * ranks) for `topk`.
 struct Preselected {

@@ -56,6 +56,8 @@ class AccDevice {
   AccDevice& operator=(AccDevice&&) = delete;
   virtual ~AccDevice() = default;
 
+  /// All of acc into pinned memory.
+  virtual void accumulate(void* to, Done done) = 0;
   virtual void gather(const DeviceGather& wanted, Done done) = 0;
   virtual void sketch(const DeviceSketch& wanted, Done done) = 0;
   virtual void find(const DeviceFind& wanted, Done done) = 0;
@@ -81,13 +83,27 @@ struct AccRoom {
 /// division by detached_divisor() and rounding. Of `dense` that is all of `sums`, everywhere, and
 /// the momentum stays.
 struct AccOnDevice {
-  AccDevice* device = nullptr;  ///< null if room.whole
+  AccDevice* device = nullptr;  ///< null if room.whole: acc is in `sums` when the operation starts
   void* sums = nullptr;
   DetachedEntries candidates;
   DetachedEntries delivered;
   std::uint64_t* finite = nullptr;
   SelectionReport* report = nullptr;
   EditCounts* counts = nullptr;  ///< nothing is returned
+};
+
+/// Of a call that leaves its algorithm to `auto`, which chooses while the operation runs: ranks
+/// select, or they sum all of acc, for which the device is then asked.
+struct AutoRoom {
+  DetachedRoom lists;
+  AccRoom acc;
+};
+
+/// What is to be applied is what acc.counts says, as of `dense`, if that has happened; else what
+/// lists.counts says.
+struct AutoOnDevice {
+  Detached lists;
+  AccOnDevice acc;
 };
 
 }  // namespace gtopk

@@ -107,8 +107,8 @@ struct ListsOnDevice {
   DetachedEntries selected;
   const SelectionReport* report = nullptr;
   const SelectorState* next = nullptr;  ///< as of Detached
-  std::byte* room = nullptr;    ///< in the device's memory, aligned to 256 bytes
-  std::byte* pinned = nullptr;  ///< in pinned memory, aligned to 64 bytes
+  std::byte* room = nullptr;            ///< in the device's memory, aligned to 256 bytes
+  std::byte* pinned = nullptr;          ///< in pinned memory, aligned to 64 bytes
   ListEdits* edits = nullptr;
 };
 

@@ -11,10 +11,11 @@ namespace gtopk {
 
 struct SelectionRule {
   enum class Kind : std::uint32_t {
-    kExact,   ///< the first k
-    kNormal,  ///< `gaussian`: from mean + deviation * quantile up, corrected
-    kSample,  ///< `sampled`: from the rank-th of every stride-th element up, corrected
-    kThreshold,  ///< `threshold` with a state: from the last threshold up, corrected, or the first k
+    kExact,      ///< the first k
+    kNormal,     ///< `gaussian`: from mean + deviation * quantile up, corrected
+    kSample,     ///< `sampled`: from the rank-th of every stride-th element up, corrected
+    kThreshold,  ///< `threshold` with a state: from the last threshold up, corrected, or the first
+                 ///< k
     kBlocks,  ///< `block`: the first k of every `block` elements, k_of_last of a shorter last one
   };
 
@@ -29,8 +30,8 @@ struct SelectionRule {
   std::uint64_t k_of_last = 0;
 };
 
-/// What a call's selector does; nothing exactly where detached_room() gives nothing. Throws
-/// Error{kInvalidArgument} for a call that no rank may make.
+/// What a call's selector does; nothing exactly where detached_room() and auto_room() give nothing.
+/// Throws Error{kInvalidArgument} for a call that no rank may make.
 [[nodiscard]] std::optional<SelectionRule> selection_rule(std::uint64_t d, DataType dtype,
                                                           const SparseOptions& options);
 

@@ -334,8 +334,8 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
     at.push_back({*state, *state});
   }
   const bool there = !tensors.front().device().is_cpu();
-  const DeviceTensors all{tensors,           residual, momentum, state, d, type, there && takes_devices(),
-                          !delivered.empty()};
+  const DeviceTensors all{
+      tensors, residual, momentum, state, d, type, there && takes_devices(), !delivered.empty()};
   if (const auto step = on_device(all, options)) {
     return sparse_all_reduce_on_device(step, all, options, timeout.value_or(c10d::kUnsetTimeout),
                                        delivered, std::move(at));

@@ -32,15 +32,10 @@ void DeviceAcc::lay_out() {
   const auto dealt = cuda::AccLists::in(bytes_of(pinned), room_, tensors.dtype, pieces);
   lists_ = dealt.lists;
   *lists_.counts = EditCounts();
-  if (!room_.whole) {
-    lists_.device = this;
-  }
   vector_.lay_out(pinned, dealt.table_at, room_.index_bytes);
-  memory_ = std::make_shared<Blocks>(Blocks{vector_.table(), pinned, {}});
-  if (room_.columns != 0) {
-    const std::size_t room = vector_.kernels().sketch_room(
-        accumulation_type(tensors.dtype), room_.columns, tensors.d, room_.candidates);
-    memory_->sketch_room = bytes_on(vector_.lanes().device(), room);
+  if (!room_.whole) {
+    kernels_ = std::make_unique<AccKernels>(vector_, room_);
+    lists_.device = kernels_.get();
   }
 }
 
@@ -62,56 +57,6 @@ void DeviceAcc::begin() {
     }
     vector_.in_use_on(stream);
   });
-}
-
-template <class Call>
-void DeviceAcc::hand_over(Call call, int (*kernel)(const Call&, void*), const char* what,
-                          Done done) {
-  const c10::Device device = vector_.lanes().device();
-  // Not of this: it may be gone once the operation is.
-  const auto launch = [call, kernel, what, device, &kernels = vector_.kernels(),
-                       memory = memory_](const c10::Stream& stream) {
-    const Lanes& lanes = Lanes::of(device);
-    lanes.in_use_on(memory->table, stream);
-    if (memory->sketch_room.defined()) {
-      lanes.in_use_on(memory->sketch_room, stream);
-    }
-    const int error = kernel(call, lanes.native(stream));
-    TORCH_CHECK_WITH(DistBackendError, error == 0, "gtopk: ", device, " cannot ", what, ": ",
-                     kernels.error_name(error), " (", error, ")");
-  };
-  Launcher::of(device).run({launch, std::move(done), memory_});
-}
-
-void DeviceAcc::gather(const DeviceGather& wanted, Done done) {
-  const cuda::GatherCall call{vector_.acc(), wanted.indices, wanted.count, wanted.values,
-                              wanted.finite};
-  hand_over(call, vector_.kernels().gather, "gather", std::move(done));
-}
-
-void DeviceAcc::sketch(const DeviceSketch& wanted, Done done) {
-  cuda::SketchCall call;
-  call.acc = vector_.acc();
-  call.seed = wanted.seed;
-  call.columns = wanted.columns;
-  call.room = bytes_of(memory_->sketch_room);
-  call.cells = wanted.cells;
-  hand_over(call, vector_.kernels().sketch, "sketch", std::move(done));
-}
-
-void DeviceAcc::find(const DeviceFind& wanted, Done done) {
-  cuda::FindCall call;
-  call.values = accumulation_type(vector_.tensors().dtype);
-  call.index_bytes = room_.index_bytes;
-  call.d = vector_.tensors().d;
-  call.seed = wanted.seed;
-  call.columns = wanted.columns;
-  call.cells = wanted.cells;
-  call.most = wanted.most;
-  call.room = bytes_of(memory_->sketch_room);
-  call.heaviest = {wanted.heaviest.indices, wanted.heaviest.values, wanted.most};
-  call.report = wanted.report;
-  hand_over(call, vector_.kernels().find, "find what is heavy", std::move(done));
 }
 
 Collective DeviceAcc::collective(const SparseOptions& options, const Delivered& delivered) const {

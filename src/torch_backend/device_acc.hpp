@@ -7,12 +7,12 @@
 #include <memory>
 
 #include "gtopk/collectives.hpp"
-#include "src/torch_backend/device_launcher.hpp"
+#include "src/torch_backend/acc_kernels.hpp"
 #include "src/torch_backend/sparse_on_device.hpp"
 
 namespace gtopk::torch_backend {
 
-class DeviceAcc final : public SparseOnDevice, private AccDevice {
+class DeviceAcc final : public SparseOnDevice {
  public:
   /// Null if the call's algorithm has no way on a device. Throws Error{kInvalidArgument} for an
   /// invalid call.
@@ -31,25 +31,13 @@ class DeviceAcc final : public SparseOnDevice, private AccDevice {
   void commit(const c10::Stream& stream) const override;
 
  private:
-  /// What a launcher's work uses, apart from the call's tensors, which the operation keeps.
-  struct Blocks {
-    at::Tensor table;
-    at::Tensor pinned;
-    at::Tensor sketch_room;  ///< on the device; undefined where there is no sketch
-  };
-
   void lay_out();
-  void gather(const DeviceGather& wanted, Done done) override;
-  void sketch(const DeviceSketch& wanted, Done done) override;
-  void find(const DeviceFind& wanted, Done done) override;
-  template <class Call>
-  void hand_over(Call call, int (*kernel)(const Call&, void*), const char* what, Done done);
 
   DeviceVector vector_;
   const AccRoom room_;
   const double divisor_;
   AccOnDevice lists_;
-  std::shared_ptr<Blocks> memory_;
+  std::unique_ptr<AccKernels> kernels_;  ///< if the operation asks for more
 };
 
 }  // namespace gtopk::torch_backend

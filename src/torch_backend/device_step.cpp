@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 
+#include "src/cuda/acc_lists.hpp"
 #include "src/cuda/step_lists.hpp"
 #include "src/torch_backend/contiguous.hpp"
 
@@ -45,7 +46,12 @@ bool worth_it(const cuda::Calls& kernels, const DeviceListRoom& lists,
 
 std::shared_ptr<DeviceStep> DeviceStep::of(const cuda::Calls& kernels, const DeviceTensors& tensors,
                                            const SparseOptions& options, std::uint32_t ranks) {
-  const std::optional<DetachedRoom> room = detached_room(tensors.d, tensors.dtype, options, ranks);
+  std::optional<DetachedRoom> room = detached_room(tensors.d, tensors.dtype, options, ranks);
+  std::optional<AccRoom> sums;
+  if (const auto of_auto = auto_room(tensors.d, tensors.dtype, options, ranks)) {
+    room = of_auto->lists;
+    sums = of_auto->acc;
+  }
   if (!room || room->returned > tensors.d) {
     return nullptr;
   }
@@ -57,18 +63,19 @@ std::shared_ptr<DeviceStep> DeviceStep::of(const cuda::Calls& kernels, const Dev
   if (lists && !worth_it(kernels, *lists, tensors)) {
     lists.reset();
   }
-  return std::make_shared<DeviceStep>(kernels, tensors, options, rule, *room, lists, ranks);
+  return std::make_shared<DeviceStep>(kernels, tensors, options, rule, *room, lists, sums, ranks);
 }
 
 DeviceStep::DeviceStep(const cuda::Calls& kernels, const DeviceTensors& tensors,
                        const SparseOptions& options, const SelectionRule& rule,
                        const DetachedRoom& room, const std::optional<DeviceListRoom>& lists,
-                       std::uint32_t ranks)
+                       const std::optional<AccRoom>& sums, std::uint32_t ranks)
     : vector_(kernels, tensors),
       divisor_(detached_divisor(options, ranks)),
       rule_(rule),
       room_(room),
-      list_room_(lists) {}
+      list_room_(lists),
+      sum_room_(sums) {}
 
 void DeviceStep::lay_out() {
   const DeviceTensors& tensors = vector_.tensors();
@@ -78,14 +85,22 @@ void DeviceStep::lay_out() {
   const DetachedRoom here = list_room_ ? DetachedRoom{.index_bytes = room_.index_bytes} : room_;
   const std::size_t bytes = cuda::StepLists::in(nullptr, here, tensors.dtype, pieces).bytes;
   const std::size_t of_lists = list_room_ ? DeviceLists::pinned_bytes(*list_room_) : 0;
+  const std::size_t of_sums =
+      sum_room_ ? cuda::AccLists::in(nullptr, *sum_room_, tensors.dtype, 0).bytes : 0;
   const at::Tensor pinned =
-      host_memory({static_cast<std::int64_t>(bytes + of_lists)}, at::kByte, device);
+      host_memory({static_cast<std::int64_t>(bytes + of_lists + of_sums)}, at::kByte, device);
   const auto dealt = cuda::StepLists::in(bytes_of(pinned), here, tensors.dtype, pieces);
   dealt.reset();
   lists_ = dealt.lists;
   last_state_ = dealt.last;
   next_state_ = dealt.next;
   vector_.lay_out(pinned, dealt.table_at, room_.index_bytes);
+  if (sum_room_) {
+    kernels_ = std::make_unique<AccKernels>(vector_, *sum_room_);
+    sums_ = cuda::AccLists::in(bytes_of(pinned) + bytes, *sum_room_, tensors.dtype, 0).lists;
+    sums_.device = kernels_.get();
+    *sums_.counts = EditCounts();
+  }
   if (list_room_) {
     there_ = std::make_unique<DeviceLists>(
         vector_.kernels(), device, *list_room_,
@@ -174,6 +189,9 @@ void DeviceStep::commit(const c10::Stream& stream) const {
     call.most_dropped = there_->most_dropped();
     call.divisor = divisor_;
     vector_.check(vector_.kernels().commit_lists(call, native), "commit");
+  } else if (sum_room_ && sums_.counts->happened != 0) {  // the operation has ended
+    const cuda::CommitWholeCall call{vector_.acc(), sums_.sums, sums_.counts, divisor_};
+    vector_.check(vector_.kernels().commit_whole(call, native), "commit");
   } else {
     cuda::CommitCall call;
     call.acc = vector_.acc();
@@ -195,6 +213,9 @@ Collective DeviceStep::collective(const SparseOptions& options, const Delivered&
     ListsOnDevice lists = there_->lists();
     lists.next = lists_.next;
     return sparse_all_reduce(lists, tensors.d, tensors.dtype, options, delivered);
+  }
+  if (sum_room_) {
+    return sparse_all_reduce(AutoOnDevice{lists_, sums_}, tensors.d, tensors.dtype, options);
   }
   return sparse_all_reduce(lists_, tensors.d, tensors.dtype, options, delivered);
 }

@@ -18,8 +18,8 @@ import gtopk
 
 pytestmark = pytest.mark.loopback
 
-ALGORITHMS = ("random-k", "dense", "true-topk")
-# Whose operations ask the device for more while they run.
+ALGORITHMS = ("random-k", "dense", "true-topk", "sketch")
+# Whose operations ask the device for more while they run; of `sketch` those with a small k.
 ASKING = ("random-k",)
 
 
@@ -63,6 +63,7 @@ def check_results_are_those_of_the_cpu(me: Rank) -> None:
             expected = _steps(me, "cpu", 9000, **arguments)
             for one, other in zip(expected, seen, strict=True):
                 assert torch.equal(one, other), arguments
+    assert "launched_unloaded" not in torch.ops.fake.counts()
 
 
 def check_what_crosses_is_as_long_as_what_is_summed(me: Rank) -> None:
@@ -72,6 +73,11 @@ def check_what_crosses_is_as_long_as_what_is_summed(me: Rank) -> None:
         ("dense", f"copy accumulate copy {waits} commit_whole copy"),
         ("true-topk", f"copy accumulate copy {waits} commit copy"),
         ("random-k", "copy host_function gather host_function commit copy"),
+        (
+            "sketch",
+            "copy host_function sketch host_function find host_function gather host_function "
+            "commit copy",
+        ),
     ):
         tensor, residual = values(me, d).to(FAKE), (values(me, d) / 3).to(FAKE)
         before = torch.ops.fake.counts()["bytes_crossed"]
@@ -82,6 +88,29 @@ def check_what_crosses_is_as_long_as_what_is_summed(me: Rank) -> None:
         # A row of the table of pieces, and 8 bytes for torch to know who uses pinned memory.
         crossed = torch.ops.fake.counts()["bytes_crossed"] - before
         assert crossed == 40 + 8 * (expected.count("copy") - 1), (algorithm, crossed)
+
+
+def check_autos_choice_is_made_while_the_operation_runs(me: Rank) -> None:
+    group = dist.new_group()  # where nothing has been measured
+    chosen = set()
+    for d, k in ((9000, 20), (9000, 9000), (200_000, 20)):
+        results = []
+        for device in ("cpu", FAKE):
+            tensor, residual = values(me, d).to(device), (values(me, d) / 3).to(device)
+            before = torch.ops.fake.counts()
+            gtopk.sparse_all_reduce(
+                tensor, k=k, residual=residual, algorithm="auto", group=group
+            )
+            after = torch.ops.fake.counts()
+            results.append([tensor.cpu(), residual.cpu()])
+        plan = gtopk.stats(group)["plan"]
+        chosen.add(plan["algorithm"])
+        kernel = "commit_whole" if plan["algorithm"] == "dense" else "commit"
+        assert after[kernel] - before.get(kernel, 0) == 1, plan["algorithm"]
+        for one, other in zip(*results, strict=True):
+            assert torch.equal(one, other), (d, k, plan["algorithm"])
+    assert "dense" in chosen
+    dist.destroy_process_group(group)
 
 
 def check_they_are_ordered_behind_the_current_stream(me: Rank) -> None:

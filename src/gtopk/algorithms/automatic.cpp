@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -10,6 +11,8 @@
 #include "gtopk/collectives.hpp"
 #include "gtopk/error.hpp"
 #include "src/collectives/all_reduce.hpp"
+#include "src/gtopk/algorithms/detached_call.hpp"
+#include "src/gtopk/algorithms/step_gate.hpp"
 #include "src/gtopk/plan/choose.hpp"
 #include "src/gtopk/plan/planner.hpp"
 #include "src/numbers/check_known.hpp"
@@ -58,7 +61,10 @@ Agreement asked(const SparseCall& call, const std::vector<Plan>& plans) {
   return agreement(call, plan, kAuto).word("semantics", to_string(call.options.semantics));
 }
 
-Task<void> reduce_automatically(GroupView& group, SparseCall call, std::vector<Plan> plans) {
+/// selected: what a device has selected, whatever list algorithm will be chosen; none: this rank
+/// has its tensor at hand.
+Task<void> reduce_automatically(GroupView& group, SparseCall call, std::vector<Plan> plans,
+                                std::optional<Detached> selected) {
   const GiveUpGate unless_it_arrives(call.gate.get());
   std::unique_ptr<engine::Turn> turn;
   Task<void> knowing = know_costs(group, turn, false);
@@ -71,7 +77,9 @@ Task<void> reduce_automatically(GroupView& group, SparseCall call, std::vector<P
                      .number("costs_of", planner.measured_by));
 
   const transport::TimePoint begin = group.now();
-  Task<void> reducing = sparse_all_reduce(group, call, plan, std::move(turn));
+  const bool detached = selected && plan.algorithm->selects();
+  Task<void> reducing = detached ? run_detached(group, *selected, call, plan, std::move(turn))
+                                 : sparse_all_reduce(group, call, plan, std::move(turn));
   co_await reducing;
   decision.report.actual_seconds = std::chrono::duration<double>(group.now() - begin).count();
   group.keepsakes().of<PlanReport>() = std::move(decision.report);  // Communicator::last_plan()
@@ -119,7 +127,15 @@ std::vector<Plan> candidates(const SparseCall& call) {
   return plans;
 }
 
-Collective automatic(const SparseCall& call) {
+std::optional<SelectionRule> rule_of_lists(const SparseCall& call, const std::vector<Plan>& plans) {
+  const auto of_lists =
+      std::ranges::find_if(plans, [](const Plan& plan) { return plan.algorithm->selects(); });
+  return of_lists == plans.end() ? std::nullopt : rule_on_device(call, *of_lists);
+}
+
+namespace {
+
+Collective chosen_later(const SparseCall& call, const std::optional<Detached>& selected) {
   if (call.delivered.values != nullptr) {
     throw Error(ErrorKind::kInvalidArgument,
                 "what is delivered cannot be noted by algorithm 'auto', which may deliver anything "
@@ -129,10 +145,34 @@ Collective automatic(const SparseCall& call) {
   Collective collective;
   collective.name = "sparse_all_reduce(auto)";
   collective.agreement = asked(call, plans);
-  collective.body = [call, plans](GroupView& group) {
-    return reduce_automatically(group, call, plans);
+  collective.body = [call, plans, selected](GroupView& group) {
+    return reduce_automatically(group, call, plans, selected);
   };
   return collective;
+}
+
+/// Of the algorithm that sums all of acc, where it is among these.
+const Plan* plan_of_sums(const std::vector<Plan>& plans) {
+  const auto whole =
+      std::ranges::find_if(plans, [](const Plan& plan) { return !plan.algorithm->selects(); });
+  return whole == plans.end() ? nullptr : &*whole;
+}
+
+/// Whether every one of these can go on from a device's selection, or sums all of acc.
+bool all_take_a_device(const SparseCall& call, const std::vector<Plan>& plans) {
+  return call.d != 0 && rule_of_lists(call, plans) &&
+         std::ranges::all_of(plans, [&](const Plan& plan) {
+           return plan.algorithm->selects() ||
+                  (plan.algorithm->on_device != nullptr && &plan == plan_of_sums(plans) &&
+                   plan.algorithm->on_device(call.d, plan.lists.k).whole);
+         });
+}
+
+}  // namespace
+
+Collective automatic(const SparseCall& call) { return chosen_later(call, std::nullopt); }
+Collective automatic(const SparseCall& call, const Detached& selected) {
+  return chosen_later(call, selected);
 }
 
 Collective planning(const SparseCall& call, PlanReport& report, bool anew) {
@@ -150,6 +190,50 @@ Collective planning(const SparseCall& call, PlanReport& report, bool anew) {
 }  // namespace gtopk::sparse
 
 namespace gtopk {
+
+std::optional<AutoRoom> auto_room(std::uint64_t d, DataType dtype, const SparseOptions& options,
+                                  std::uint32_t ranks) {
+  if (options.algorithm != sparse::kAuto) {
+    return std::nullopt;
+  }
+  const sparse::SparseCall call = sparse::detached_call(d, dtype, options, {});
+  const std::vector<sparse::Plan> plans = sparse::candidates(call);
+  if (!sparse::all_take_a_device(call, plans)) {
+    return std::nullopt;
+  }
+  AutoRoom room;
+  for (const sparse::Plan& plan : plans) {
+    room.acc.index_bytes = plan.lists.type.index_bytes;
+    if (!plan.algorithm->selects()) {
+      room.acc.sums = d;
+      continue;
+    }
+    const DetachedRoom one = sparse::room_of(plan, ranks);
+    room.lists = {.selected = std::max(room.lists.selected, one.selected),
+                  .cleared = std::max(room.lists.cleared, one.cleared),
+                  .returned = std::max(room.lists.returned, one.returned),
+                  .delivered = std::max(room.lists.delivered, one.delivered),
+                  .index_bytes = one.index_bytes};
+  }
+  return room;
+}
+
+Collective sparse_all_reduce(const AutoOnDevice& step, std::uint64_t d, DataType dtype,
+                             const SparseOptions& options) {
+  sparse::SparseCall call = sparse::detached_call(d, dtype, options, {});
+  if (!auto_room(d, dtype, options, 1)) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("sparse_all_reduce of a tensor on a device by 'auto' takes a selector "
+                            "that a device has, and a tensor that is not empty; given '{}' with "
+                            "'{}', {} elements",
+                            options.algorithm, options.selector, d));
+  }
+  call.device = step.acc;
+  if (options.gate) {
+    call.gate = std::make_shared<sparse::StepGate>(options.gate);
+  }
+  return sparse::automatic(call, step.lists);
+}
 
 Collective plan(std::uint64_t d, DataType dtype, const SparseOptions& options, PlanReport& report,
                 bool anew) {

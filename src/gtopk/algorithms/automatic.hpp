@@ -2,11 +2,13 @@
 // that its semantics allow.
 #pragma once
 
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "gtopk/collective.hpp"
 #include "gtopk/plan.hpp"
+#include "gtopk/selection_rule.hpp"
 #include "src/gtopk/algorithms/sparse_all_reduce.hpp"
 
 namespace gtopk::sparse {
@@ -19,6 +21,13 @@ inline constexpr std::string_view kAuto = "auto";
 
 /// The call as a value, by the algorithm that is cheapest when it runs.
 [[nodiscard]] Collective automatic(const SparseCall& call);
+/// The same of a tensor on a device, which has made the selection for any list algorithm.
+[[nodiscard]] Collective automatic(const SparseCall& call, const Detached& selected);
+
+/// How a device makes the selection that any of the list algorithms among these takes; nullopt if
+/// there is none among them, or no device can.
+[[nodiscard]] std::optional<SelectionRule> rule_of_lists(const SparseCall& call,
+                                                         const std::vector<Plan>& plans);
 
 /// What `auto` would choose; nothing is reduced. anew: measures the costs even if they are known.
 [[nodiscard]] Collective planning(const SparseCall& call, PlanReport& report, bool anew);

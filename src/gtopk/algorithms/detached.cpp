@@ -73,14 +73,6 @@ std::uint64_t most_returned(const Plan& plan, std::uint32_t ranks) {
   return (ranks + rounded) * plan.lists.leaf;
 }
 
-DetachedRoom room_of(const Plan& plan, std::uint32_t ranks) {
-  return {.selected = plan.lists.leaf,
-          .cleared = plan.lists.leaf,
-          .returned = most_returned(plan, ranks),
-          .delivered = plan.most_entries(ranks),
-          .index_bytes = plan.lists.type.index_bytes};
-}
-
 /// For messages.
 std::string selectors_on_devices() {
   std::string names;
@@ -129,9 +121,20 @@ EditCounts edits_of(const Detached& step, const SparseCall& call, const Plan& pl
   return counts;
 }
 
-Task<void> run_detached(GroupView& group, Detached step, SparseCall call, Plan plan) {
+}  // namespace
+
+DetachedRoom room_of(const Plan& plan, std::uint32_t ranks) {
+  return {.selected = plan.lists.leaf,
+          .cleared = plan.lists.leaf,
+          .returned = most_returned(plan, ranks),
+          .delivered = plan.most_entries(ranks),
+          .index_bytes = plan.lists.type.index_bytes};
+}
+
+Task<void> run_detached(GroupView& group, Detached step, SparseCall call, Plan plan,
+                        std::unique_ptr<engine::Turn> turn) {
   const GiveUpGate unless_it_arrives(call.gate.get());
-  ExchangePhase exchange(group, plan, nullptr);
+  ExchangePhase exchange(group, plan, std::move(turn));
   group.enter("compress");
   List own = exchange.lists().make(plan.lists.leaf);
   take_selection(step, own, plan);
@@ -160,14 +163,13 @@ Task<void> run_detached(GroupView& group, Detached step, SparseCall call, Plan p
   co_await settling;
 }
 
-}  // namespace
 }  // namespace gtopk::sparse
 
 namespace gtopk {
 
 std::optional<DetachedRoom> detached_room(std::uint64_t d, DataType dtype,
                                           const SparseOptions& options, std::uint32_t ranks) {
-  if (!selection_rule(d, dtype, options)) {
+  if (options.algorithm == sparse::kAuto || !selection_rule(d, dtype, options)) {
     return std::nullopt;
   }
   return sparse::room_of(sparse::plan(sparse::detached_call(d, dtype, options, {})), ranks);
@@ -175,11 +177,9 @@ std::optional<DetachedRoom> detached_room(std::uint64_t d, DataType dtype,
 
 std::optional<SelectionRule> selection_rule(std::uint64_t d, DataType dtype,
                                             const SparseOptions& options) {
-  if (options.algorithm == sparse::kAuto) {
-    return std::nullopt;
-  }
   const sparse::SparseCall call = sparse::detached_call(d, dtype, options, {});
-  return sparse::rule_on_device(call, sparse::plan(call));
+  return options.algorithm == sparse::kAuto ? sparse::rule_of_lists(call, sparse::candidates(call))
+                                            : sparse::rule_on_device(call, sparse::plan(call));
 }
 
 double detached_divisor(const SparseOptions& options, std::uint32_t ranks) {
@@ -205,7 +205,7 @@ Collective sparse_all_reduce(const Detached& step, std::uint64_t d, DataType dty
   collective.agreement = sparse::agreement(call, plan);
   collective.check = sparse::check_of_room(plan, delivered);
   collective.body = [step, call, plan](engine::GroupView& group) {
-    return sparse::run_detached(group, step, call, plan);
+    return sparse::run_detached(group, step, call, plan, nullptr);
   };
   return collective;
 }

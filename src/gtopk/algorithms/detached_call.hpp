@@ -3,10 +3,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 
 #include "gtopk/collective.hpp"
+#include "gtopk/detached.hpp"
 #include "gtopk/selection_rule.hpp"
+#include "src/engine/group_view.hpp"
+#include "src/engine/task.hpp"
 #include "src/gtopk/algorithms/call_plan.hpp"
 
 namespace gtopk::sparse {
@@ -16,6 +20,12 @@ namespace gtopk::sparse {
 
 /// How a device makes the call's selection; nullopt if none can.
 [[nodiscard]] std::optional<SelectionRule> rule_on_device(const SparseCall& call, const Plan& plan);
+
+[[nodiscard]] DetachedRoom room_of(const Plan& plan, std::uint32_t ranks);
+
+/// Exchange and edits of a selection that a device has made. turn: as of sparse_all_reduce().
+engine::Task<void> run_detached(engine::GroupView& group, Detached step, SparseCall call, Plan plan,
+                                std::unique_ptr<engine::Turn> turn);
 
 /// Throws Error{kInvalidArgument} if there is not enough room to record the result.
 [[nodiscard]] std::function<void(const GroupShape&)> check_of_room(const Plan& plan,

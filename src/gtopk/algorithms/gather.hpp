@@ -18,12 +18,19 @@
 
 namespace gtopk::sparse {
 
-/// All of acc into `acc`. On a device it is there when the operation starts.
+/// All of acc into `acc`. Of a device it is there when the operation starts, unless it is to be
+/// asked for.
 template <class T>
 engine::Task<void> accumulate_all(engine::GroupView& group, const SparseCall& call,
                                   Accumulation<T>* acc) {
   using Value = Accumulation<T>;
   if (call.device) {
+    AccDevice* const device = call.device->device;
+    if (device != nullptr) {
+      engine::Errand asking(
+          group, [&](engine::Errand::Done done) { device->accumulate(acc, std::move(done)); });
+      co_await asking;
+    }
     co_return;
   }
   engine::Computation accumulating = group.compute(call.d, [&] {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -15,6 +16,7 @@
 
 #include "gtopk/error.hpp"
 #include "gtopk/gate.hpp"
+#include "src/gtopk/plan/planner.hpp"
 #include "src/reference/reference_selectors.hpp"
 #include "tests/gtopk/algorithms/device_job.hpp"
 #include "tests/gtopk/algorithms/host_acc.hpp"
@@ -67,6 +69,44 @@ TEST(AccOnDevices, GivesTheReferencesBits) {
     }
   }
   EXPECT_GE(called, kCases * 4 * 4 * 4 / 2);
+}
+
+// With costs that are measured first, and then with those of a slow network, by which the choice
+// follows from k. Half of the ranks have no device.
+TEST(AccOnDevices, OrListsAreAutosChoiceWhileTheOperationRuns) {
+  constexpr Costs kSlow{.within = {1e3, 1}, .between = {50e3, 80}, .select = 1, .commit = 1};
+  std::set<std::string> chosen;
+  std::uint64_t seed = 0;
+  for (const bool known : {false, true}) {
+    for (const bool all_of_it : {false, true}) {
+      for (const std::uint32_t size : {1U, 2U, 3U, 5U}) {
+        for (const DataType type : reference::kFloatingTypes) {
+          reference::Case drawn = reference::random_case(++seed, type, size, "gtopk");
+          if (drawn.problem.d == 0) {
+            continue;
+          }
+          drawn.problem.options.algorithm = "auto";
+          drawn.problem.options.k = all_of_it ? drawn.problem.d : 1 + drawn.problem.d / 50;
+          std::vector<bool> on_device(size, true);
+          for (std::uint32_t rank = seed % 2; rank < size; rank += 2) {
+            on_device[rank] = false;
+          }
+          Job job(drawn.problem, seed, on_device);
+          for (std::uint32_t rank = 0; known && rank < size; ++rank) {
+            job.ranks().group(rank)->keepsakes.of<sparse::Planner>().costs = kSlow;
+          }
+          job.call();
+          job.run();
+          ASSERT_TRUE(job.ending(0)->good()) << job.ending(0)->text();
+          job.was(job.ranks().group(0)->keepsakes.of<PlanReport>().algorithm);
+          ASSERT_EQ(job.differs(), "") << drawn.description << ", seed " << seed;
+          chosen.insert(job.ranks().group(0)->keepsakes.of<PlanReport>().algorithm);
+        }
+      }
+    }
+  }
+  EXPECT_TRUE(chosen.contains("dense"));
+  EXPECT_GE(chosen.size(), 2U) << "lists, too";
 }
 
 TEST(AccOnDevices, RecordsWhatIsDelivered) {

@@ -85,6 +85,8 @@ class JobOnDevices {
                                  [](const support::SharedEnding& each) { return each->ended; });
     });
   }
+  /// By what algorithm it was, which differs() goes by.
+  void was(const std::string& algorithm) { problem_.options.algorithm = algorithm; }
   /// Commits, and compares everything with the reference; empty, or what differs.
   [[nodiscard]] std::string differs() {
     const reference::Outcome expected = reference::all_reduce(problem_);

@@ -1,6 +1,6 @@
 // Tests of the algorithms room: a device that has acc of a sparse all-reduce in which no rank
-// selects, made of the kernels on the host executor. It does what it is asked for when the test
-// says so, late.
+// selects, or whose algorithm is `auto`'s choice, made of the kernels on the host executor. It does
+// what it is asked for when the test says so, late.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,13 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "gtopk/collectives.hpp"
 #include "gtopk/device_acc.hpp"
+#include "gtopk/selection_rule.hpp"
 #include "src/cuda/typed_calls.hpp"
 #include "src/numbers/element_types.hpp"
 #include "src/reference/reference.hpp"
@@ -30,16 +32,25 @@ class HostAcc final : public AccDevice {
           const Delivered& delivered = {})
       : problem_(problem), delivered_(delivered), executor_(seed, 1 + seed % 3) {
     const auto room = acc_room(problem.d, problem.type, problem.options);
-    if (!room) {
+    const auto ranks = static_cast<std::uint32_t>(problem.ranks.size());
+    const auto both = auto_room(problem.d, problem.type, problem.options, ranks);
+    if (!room && !both) {
       return;
     }
-    room_ = *room;
+    room_ = both ? both->acc : *room;
+    if (both) {
+      rule_ = selection_rule(problem.d, problem.type, problem.options).value();
+      selected_.selected = entries(both->lists.selected);
+      selected_.cleared = block(both->lists.cleared * room_.index_bytes);
+      selected_.returned = entries(both->lists.returned);
+      selected_.delivered = entries(both->lists.delivered);
+      selected_.report = &report_;
+      selected_.counts = &counts_of_lists_;
+    }
     lists_.device = room_.whole ? nullptr : this;
     lists_.sums = block(room_.sums * value_bytes());
-    lists_.delivered = {block(room_.delivered * room_.index_bytes),
-                        block(room_.delivered * value_bytes())};
-    lists_.candidates = {block(room_.candidates * room_.index_bytes),
-                         block(room_.candidates * value_bytes())};
+    lists_.delivered = entries(room_.delivered);
+    lists_.candidates = entries(room_.candidates);
     lists_.finite = &finite_;
     lists_.report = &report_;
     lists_.counts = &counts_;
@@ -59,6 +70,19 @@ class HostAcc final : public AccDevice {
   [[nodiscard]] bool can() const { return can_; }
 
   [[nodiscard]] Collective begin_and_call() {
+    if (rule_) {
+      visit_floating(problem_.type, [&]<class T>() {
+        cuda::SelectCall call;
+        call.acc = acc_;
+        call.rule = *rule_;
+        call.room = block(cuda::select_room<T>(acc_, *rule_));
+        call.kept = {selected_.selected.indices, selected_.selected.values, rule_->most};
+        call.report = &report_;
+        cuda::select<T>(executor_, call);
+      });
+      return gtopk::sparse_all_reduce(AutoOnDevice{selected_, lists_}, problem_.d, problem_.type,
+                                      problem_.options);
+    }
     if (room_.whole) {
       visit_floating(problem_.type, [&]<class T>() {
         cuda::accumulate<T>(executor_, cuda::AccumulateCall{acc_, lists_.sums});
@@ -69,16 +93,18 @@ class HostAcc final : public AccDevice {
   }
   void commit() {
     visit_floating(problem_.type, [&]<class T>() {
-      if (room_.delivered == 0) {
+      if (rule_ ? counts_.happened != 0 : room_.delivered == 0) {
         cuda::commit_whole<T>(executor_,
                               cuda::CommitWholeCall{acc_, lists_.sums, &counts_, divisor()});
         return;
       }
       cuda::CommitCall call;
       call.acc = acc_;
-      call.cleared = lists_.delivered.indices;
-      call.delivered = {lists_.delivered.indices, lists_.delivered.values, 0};
-      call.counts = &counts_;
+      call.cleared = rule_ ? selected_.cleared : lists_.delivered.indices;
+      call.returned = {selected_.returned.indices, selected_.returned.values, 0};
+      const DetachedEntries& delivered = rule_ ? selected_.delivered : lists_.delivered;
+      call.delivered = {delivered.indices, delivered.values, 0};
+      call.counts = rule_ ? &counts_of_lists_ : &counts_;
       call.divisor = divisor();
       cuda::commit<T>(executor_, call);
     });
@@ -98,6 +124,13 @@ class HostAcc final : public AccDevice {
   /// From now on everything fails so.
   void break_with(std::exception_ptr error) { broken_ = std::move(error); }
 
+  void accumulate(void* to, Done done) override {
+    ask(std::move(done), [this, to] {
+      visit_floating(problem_.type, [&]<class T>() {
+        cuda::accumulate<T>(executor_, cuda::AccumulateCall{acc_, to});
+      });
+    });
+  }
   void gather(const DeviceGather& wanted, Done done) override {
     ask(std::move(done), [this, wanted] {
       visit_floating(problem_.type, [&]<class T>() {
@@ -147,6 +180,10 @@ class HostAcc final : public AccDevice {
     blocks_.push_back(std::make_unique<std::byte[]>(bytes));
     return blocks_.back().get();
   }
+  DetachedEntries entries(std::uint64_t count) {
+    void* const indices = block(count * room_.index_bytes);
+    return {indices, block(count * value_bytes())};
+  }
   [[nodiscard]] std::size_t value_bytes() const {
     return size_of(accumulation_type(problem_.type));
   }
@@ -173,6 +210,9 @@ class HostAcc final : public AccDevice {
   SelectionReport report_;
   EditCounts counts_;
   AccOnDevice lists_;
+  std::optional<SelectionRule> rule_;  ///< of `auto`
+  EditCounts counts_of_lists_;
+  Detached selected_;
   cuda::PieceOf piece_;
   cuda::VectorOf acc_;
   std::vector<std::unique_ptr<std::byte[]>> blocks_;
