@@ -8,6 +8,7 @@
 #include "src/gtopk/device/room.hpp"
 #include "src/gtopk/device/select.hpp"
 #include "src/gtopk/device/select_blocks.hpp"
+#include "src/gtopk/device/threshold.hpp"
 
 namespace gtopk::sparse::device {
 

@@ -1,0 +1,131 @@
+// Sparse, device room: the selection `threshold` of a step that has a state (select/threshold.cpp):
+// the last step's threshold, corrected as in approximate.hpp, or the first k where that is not
+// enough; and the state that it leaves.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "gtopk/selection_rule.hpp"
+#include "gtopk/types.hpp"
+#include "src/gtopk/device/approximate.hpp"
+#include "src/gtopk/device/block.hpp"
+#include "src/gtopk/device/pieces.hpp"
+#include "src/gtopk/device/refine.hpp"
+#include "src/gtopk/device/select.hpp"
+#include "src/gtopk/select/correction.hpp"
+
+namespace gtopk::sparse::device {
+
+/// From what the last step has left, if that is a threshold. One block.
+struct BeginFromState {
+  struct Shared {};
+
+  const double* state;
+  int times;
+  Search* search;
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
+    block.each([&](unsigned thread) {
+      if (thread == 0) {
+        Search first;
+        first.threshold = state[0];
+        first.left = times;
+        const bool usable =
+            first.threshold > 0 && first.threshold <= std::numeric_limits<double>::max();
+        first.done = usable ? 0 : 1;  // nothing reaches it then
+        *search = first;
+      }
+    });
+  }
+};
+
+/// What reaches the threshold is kept if the count is within bounds, else the first
+/// k of all. One block.
+template <class Value>
+struct SettleWithin {
+  struct Shared {};
+
+  const Search* search;
+  Correction correction;
+  std::uint64_t k;
+  Cutoff<Value>* cutoff;
+
+  [[nodiscard]] GTOPK_HOST_DEVICE static bool within(const Search& search,
+                                                     const Correction& correction,
+                                                     std::uint64_t k) {
+    return !correction.too_few(search.count, k) && !correction.too_many(search.count, k);
+  }
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
+    block.each([&](unsigned thread) {
+      if (thread != 0) {
+        return;
+      }
+      Cutoff<Value> cut;
+      cut.finite = search->finite;
+      if (search->finite != 0) {
+        cut.route = Route::kAll;
+        if (within(*search, correction, k)) {
+          cut.key = key_reaching<Value>(search->threshold) - 1;  // larger keys are kept
+        } else {
+          cut.left = k;
+          cut.searching = 1;
+        }
+      }
+      *cutoff = cut;
+    });
+  }
+};
+
+/// What `threshold` keeps for the next step, once the cut is known: the threshold, or the smallest
+/// magnitude of an exact selection of k entries. One block.
+template <class Value>
+struct LeaveState {
+  struct Shared {};
+
+  const Search* search;
+  Correction correction;
+  std::uint64_t k;
+  const Cutoff<Value>* cutoff;
+  double* next;
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
+    constexpr unsigned kNumbers = sizeof(SelectorState) / sizeof(double);
+    block.each([&](unsigned thread) {
+      if (thread >= kNumbers) {
+        return;
+      }
+      const bool within = SettleWithin<Value>::within(*search, correction, k);
+      // The k-th key is 0 where there are fewer non-zeros.
+      const double threshold = within ? search->threshold : magnitude_of<Value>(cutoff->key);
+      next[thread] = thread == 0 ? threshold : 0;
+    });
+  }
+};
+
+/// All launches of a selection of the kind kThreshold. `kept`: room for rule.most. `state`, what
+/// the last step has left, and `next`, what this one leaves: the numbers of a SelectorState.
+template <class T, class Index, class Executor>
+void select_from_state(Executor& executor, const Pieces<T>& acc, const SelectionRule& rule,
+                       const SearchRoom<Accumulation<T>>& room,
+                       EntriesOut<Accumulation<T>, Index> kept, Report* report, const double* state,
+                       double* next) {
+  using Value = Accumulation<T>;
+  const Correction correction = kThresholdCorrection;
+  executor.launch(1, BeginSelection<Value>{room.cutoff, room.bins, nullptr, rule.k});
+  executor.launch(1, BeginFromState{state, correction.times, room.search});
+  for (int round = 0; round <= correction.times; ++round) {
+    executor.launch(executor.wide(), CountReaching<T>{acc, room.search});
+    executor.launch(1, CorrectThreshold{room.search, correction, rule.k});
+  }
+  executor.launch(1, SettleWithin<Value>{room.search, correction, rule.k, room.cutoff});
+  refine(executor, SelectionSource<T>{acc, {}, room.cutoff}, room.cutoff, room.bins, room.counts,
+         report, nullptr, kept, EntriesOut<Value, Index>{});
+  executor.launch(1, LeaveState<Value>{room.search, correction, rule.k, room.cutoff, next});
+}
+
+}  // namespace gtopk::sparse::device
