@@ -119,7 +119,7 @@ class DetachedSubject final : public GpuSubject {
 
   void step(Job& job, std::optional<std::uint64_t> seed) override {
     lists_.reset();
-    *lists_.last = state();
+    *lists_.last = host().state;
     cuda::SelectCall select;
     select.acc = acc_;
     select.rule = rule_;
