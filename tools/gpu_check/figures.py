@@ -130,7 +130,7 @@ class _Calls(ctypes.Structure):
     ]
 
 
-VERSIONS = (1, 2, 3)  # of the table of calls, as far as it is used here
+VERSIONS = (1, 2, 3, 4)  # of the table of calls, as far as it is used here
 FLOAT32 = 0
 
 
