@@ -191,6 +191,31 @@ def check_a_checkpoint_of_all_ranks(me: Rank) -> None:
         made.cleanup()
 
 
+def check_checkpoints_in_the_background(me: Rank) -> None:
+    """They have a group of their own: collectives of other threads go on meanwhile."""
+    import torch.distributed.checkpoint as dcp
+
+    made = tempfile.TemporaryDirectory() if me.rank == 0 else None
+    folder = [made.name if made else None]
+    dist.broadcast_object_list(folder)
+    own = dist.new_group()
+    saved = torch.full((100,), float(me.rank))
+    for number in range(3):
+        path = pathlib.Path(folder[0]) / str(number)
+        written = dcp.async_save({str(me.rank): saved}, checkpoint_id=path, process_group=own)
+        for _ in range(20):
+            tensor = torch.ones(3)
+            dist.all_reduce(tensor)
+            assert tensor.tolist() == [4.0] * 3
+        written.result()
+        loaded = {str(me.rank): torch.empty(100)}
+        dcp.load(loaded, checkpoint_id=path, process_group=own)
+        assert torch.equal(loaded[str(me.rank)], saved)
+    dist.barrier()
+    if made:
+        made.cleanup()
+
+
 def check_uneven_inputs(me: Rank) -> None:
     """Under join() a rank that has run out of data shadows the others' collectives."""
     model = network()
