@@ -65,6 +65,27 @@ struct CommitCall {
   double divisor = 1;
 };
 
+/// device/decode.hpp: the entries of a message.
+struct DecodeCall {
+  DataType values = DataType::kFloat32;
+  std::uint32_t index_bytes = 4;
+  CodedList coded;
+  std::uint64_t d = 0;
+  /// coding_room() bytes.
+  void* room = nullptr;
+  ListOf list;                     ///< room for `size` entries, as many as there are; at least one
+  std::uint64_t* sound = nullptr;  ///< 1 beforehand, and 0 if it is damaged
+};
+
+/// device/round.hpp, device/encode.hpp: the message of a list.
+struct CloseCall {
+  DataType values = DataType::kFloat32;
+  std::uint32_t index_bytes = 4;
+  DeviceClosing closing;
+  /// coding_room() bytes.
+  void* room = nullptr;
+};
+
 /// device/merge.hpp.
 struct MergeCall {
   DataType values = DataType::kFloat32;
@@ -83,6 +104,8 @@ struct MergeCall {
   /// Null: `b` is not checked. Else 1 beforehand, and 0 if its indices do not ascend below d.
   std::uint64_t* sound = nullptr;
   std::uint64_t d = 0;
+  /// `sound` has been found by an earlier launch.
+  std::uint32_t checked = 0;
 };
 
 /// device/lists.hpp: whether a list may be the result. Both reports are 1 beforehand, and may lie
@@ -95,7 +118,8 @@ struct InspectCall {
   double divisor = 1;
   std::uint64_t* sound = nullptr;
   std::uint64_t* fits = nullptr;
-  ListOf copy;  ///< null: nobody wants it
+  ListOf copy;                ///< null: nobody wants it
+  std::uint32_t checked = 0;  ///< `sound` has been found by an earlier launch
 };
 
 /// device/lists.hpp. The edits may lie in pinned memory, and are read when the stream gets there.
@@ -162,7 +186,7 @@ struct CommitWholeCall {
 /// success.
 struct Calls {
   /// Of this struct and all others here.
-  static constexpr std::uint32_t kVersion = 4;
+  static constexpr std::uint32_t kVersion = 5;
 
   std::uint32_t version;
   /// Fills in begin and first_tile of pieces in host memory; returns the number of tiles.
@@ -185,6 +209,10 @@ struct Calls {
   int (*find)(const FindCall& call, void* stream);
   /// Loads all kernels on the current device.
   int (*load)();
+  /// For lists of up to so many entries, and messages of up to so many bytes.
+  std::size_t (*coding_room)(std::uint64_t entries, std::uint64_t bytes);
+  int (*decode)(const DecodeCall& call, void* stream);
+  int (*close)(const CloseCall& call, void* stream);
 };
 
 }  // namespace gtopk::cuda

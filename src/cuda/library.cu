@@ -106,12 +106,39 @@ int merge_on(const MergeCall& call, void* stream) {
 
 int load_all() {
   for (const auto load : {OfType<float>::load, OfType<double>::load, OfType<Bfloat16>::load,
-                          OfType<Float16>::load, OfLists<float>::load, OfLists<double>::load}) {
+                          OfType<Float16>::load, OfLists<float>::load, OfLists<double>::load,
+                          OfLists<float>::load_coding, OfLists<double>::load_coding}) {
     if (const int error = load(); error != cudaSuccess) {
       return error;
     }
   }
   return cudaSuccess;
+}
+
+std::size_t room_to_code(std::uint64_t entries, std::uint64_t bytes) {
+  return coding_room(entries, bytes);
+}
+
+int decode_on(const DecodeCall& call, void* stream) {
+  switch (call.values) {
+    case DataType::kFloat32:
+      return OfLists<float>::decode(call, stream);
+    case DataType::kFloat64:
+      return OfLists<double>::decode(call, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+int close_on(const CloseCall& call, void* stream) {
+  switch (call.values) {
+    case DataType::kFloat32:
+      return OfLists<float>::close(call, stream);
+    case DataType::kFloat64:
+      return OfLists<double>::close(call, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
 }
 
 const char* error_name(int error) { return cudaGetErrorName(static_cast<cudaError_t>(error)); }
@@ -124,6 +151,7 @@ extern "C" __attribute__((visibility("default"))) const gtopk::cuda::Calls* gtop
   static constexpr Calls kCalls{
       Calls::kVersion, number_tiles,   room_to_select, room_to_merge, select_on,       commit_on,
       merge_on,        accumulate_on,  error_name,     inspect_on,    commit_lists_on, gather_on,
-      commit_whole_on, room_to_sketch, sketch_on,      find_on,       load_all};
+      commit_whole_on, room_to_sketch, sketch_on,      find_on,       load_all,        room_to_code,
+      decode_on,       close_on};
   return &kCalls;
 }

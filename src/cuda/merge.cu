@@ -27,7 +27,11 @@ int OfLists<Value>::load() {
   return executor.error();
 }
 
-template struct OfLists<float>;
-template struct OfLists<double>;
+template int OfLists<float>::merge(const MergeCall&, void*);
+template int OfLists<float>::find(const FindCall&, void*);
+template int OfLists<float>::load();
+template int OfLists<double>::merge(const MergeCall&, void*);
+template int OfLists<double>::find(const FindCall&, void*);
+template int OfLists<double>::load();
 
 }  // namespace gtopk::cuda

@@ -27,6 +27,10 @@ struct OfLists {
   static int merge(const MergeCall& call, void* stream);
   static int find(const FindCall& call, void* stream);
   static int load();
+  static int decode(const DecodeCall& call, void* stream);
+  static int close(const CloseCall& call, void* stream);
+  /// Of decode() and close() alone.
+  static int load_coding();
 };
 
 }  // namespace gtopk::cuda

@@ -3,13 +3,18 @@
 // the types that it compiles.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "src/cuda/calls.hpp"
 #include "src/gtopk/device/commit.hpp"
+#include "src/gtopk/device/decode.hpp"
+#include "src/gtopk/device/encode.hpp"
 #include "src/gtopk/device/lists.hpp"
 #include "src/gtopk/device/merge.hpp"
+#include "src/gtopk/device/round.hpp"
 #include "src/gtopk/device/selection.hpp"
 #include "src/gtopk/device/sketch.hpp"
 #include "src/gtopk/device/sums.hpp"
@@ -145,8 +150,10 @@ void inspect(Executor& executor, const InspectCall& call) {
   using Value = Accumulation<T>;
   visit_index(call.index_bytes, [&]<class Index>() {
     const auto list = entries_in<Value, Index>(call.list);
-    executor.launch(executor.wide(),
-                    device::CheckIndices<Index>{list.indices, list.size, call.d, call.sound});
+    if (call.checked == 0) {
+      executor.launch(executor.wide(),
+                      device::CheckIndices<Index>{list.indices, list.size, call.d, call.sound});
+    }
     executor.launch(executor.wide(),
                     device::CheckValues<T>{list.values, list.size, static_cast<Value>(call.divisor),
                                            call.fits});
@@ -181,7 +188,7 @@ void merge(Executor& executor, const MergeCall& call) {
     device::Room memory(static_cast<std::byte*>(call.room));
     auto room = device::MergeRoom<Value, Index>::in(memory, call.a.size + call.b.size);
     const auto b = entries_in<Value, Index>(call.b);
-    if (call.sound != nullptr) {
+    if (call.sound != nullptr && call.checked == 0) {
       executor.launch(executor.wide(),
                       device::CheckIndices<Index>{b.indices, b.size, call.d, call.sound});
     }
@@ -255,6 +262,74 @@ void launch_all_of_lists(Executor& executor) {
     FindCall call;
     call.index_bytes = index_bytes;
     find<Value>(executor, call);
+  }
+}
+
+template <class Value, class Index>
+[[nodiscard]] sparse::EntriesOut<Value, Index> room_in(const DetachedEntries& entries) {
+  return {static_cast<Index*>(entries.indices), static_cast<Value*>(entries.values)};
+}
+
+[[nodiscard]] inline std::size_t coding_room(std::uint64_t entries, std::uint64_t bytes) {
+  device::Room decoding(nullptr);
+  (void)device::DecodeRoom::in(decoding, entries, bytes);
+  device::Room closing(nullptr);
+  (void)device::RoundRoom::in(closing, entries);
+  (void)device::EncodeRoom::in(closing, entries);
+  return std::max(decoding.taken(), closing.taken());
+}
+
+template <class Value, class Executor>
+void decode(Executor& executor, const DecodeCall& call) {
+  visit_index(call.index_bytes, [&]<class Index>() {
+    const device::CodedBody body{call.coded.bytes, call.coded.size, call.list.size,
+                                 call.coded.format};
+    device::Room memory(static_cast<std::byte*>(call.room));
+    const auto room = device::DecodeRoom::in(memory, body.count, body.size);
+    device::decode(executor, body, call.d, room, room_in<Value, Index>(call.list), call.sound);
+  });
+}
+
+template <class Value, class Executor>
+void close(Executor& executor, const CloseCall& call) {
+  const DeviceClosing& closing = call.closing;
+  visit_index(call.index_bytes, [&]<class Index>() {
+    device::Room memory(static_cast<std::byte*>(call.room));
+    const auto room = device::RoundRoom::in(memory, closing.most);
+    const auto list = room_in<Value, Index>(closing.list);
+    device::Encoding<Value, Index> to{.list = {list.indices, list.values},
+                                      .count = &room.state->kept,
+                                      .format = closing.format,
+                                      .bytes = closing.message,
+                                      .room = device::EncodeRoom::in(memory, closing.most)};
+    executor.launch(1, device::BeginRounding{room.state, closing.made});
+    if (device::rounds(closing.format)) {
+      const auto kept = room_in<Value, Index>(closing.kept);
+      device::round(executor, closing.format, closing.zeros_are_lost, to.list, room, kept,
+                    room_in<Value, Index>(closing.lost), closing.report);
+      to.list = {kept.indices, kept.values};
+    }
+    device::encode(executor, to, closing.message_bytes, closing.report);
+  });
+}
+
+/// The same of calls that decode or code lists of such values.
+template <class Value, class Executor>
+void launch_all_of_coding(Executor& executor) {
+  std::vector<std::uint64_t> room(coding_room(0, 0) / sizeof(std::uint64_t) + 1);
+  for (const std::uint32_t index_bytes : {4U, 8U}) {
+    DecodeCall decodes;
+    decodes.index_bytes = index_bytes;
+    decodes.coded.format = ListFormat::kLossless;
+    decodes.room = room.data();
+    decode<Value>(executor, decodes);
+    for (const ListFormat format : {ListFormat::kLossless, ListFormat::kInt8, ListFormat::k2Bit}) {
+      CloseCall closes;
+      closes.index_bytes = index_bytes;
+      closes.closing.format = format;
+      closes.room = room.data();
+      close<Value>(executor, closes);
+    }
   }
 }
 

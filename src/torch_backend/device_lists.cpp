@@ -57,7 +57,7 @@ struct Pinned {
 
 struct OnDevice {
   DetachedEntries selected;
-  std::byte* merge_room = nullptr;
+  std::byte* work_room = nullptr;  ///< of one merge, decoding or closing at a time
   std::byte* room = nullptr;
   std::size_t bytes = 0;
 
@@ -68,8 +68,12 @@ struct OnDevice {
     OnDevice all;
     all.selected.values = deal.take(room.selected * value_bytes);
     all.selected.indices = deal.take(room.selected * room.index_bytes);
-    all.merge_room = deal.take(
-        kernels.merge_room(accumulation_type(dtype), room.index_bytes, room.largest_merge));
+    const std::size_t merging =
+        kernels.merge_room(accumulation_type(dtype), room.index_bytes, room.largest_merge);
+    all.work_room = deal.take(
+        room.largest_coded == 0
+            ? merging
+            : std::max(merging, kernels.coding_room(room.largest_coded, room.message_bytes)));
     all.room = deal.take(room.device_bytes);
     all.bytes = deal.taken();
     return all;
@@ -102,7 +106,7 @@ DeviceLists::DeviceLists(const cuda::Calls& kernels, c10::Device device, const D
   const OnDevice there =
       OnDevice::in(bytes_of_block(memory_->on_device), kernels, room, numbers.dtype);
   lists_.selected = there.selected;
-  merge_room_ = there.merge_room;
+  work_room_ = there.work_room;
   lists_.room = there.room;
   memory_->pinned = pinned;
   const Pinned here = Pinned::in(bytes_of_block(pinned) + begin, room);
@@ -119,19 +123,47 @@ Memory DeviceLists::memory() const {
   return cuda_memory(static_cast<std::int16_t>(device_.index()));
 }
 
-template <class Call>
-void DeviceLists::hand_over(Call call, int (*kernel)(const Call&, void*), const char* what,
-                            Done done) {
+template <class Enqueue>
+void DeviceLists::hand_over(Enqueue enqueue, const char* what, Done done) {
   // Not of this: it may be gone once the operation is.
-  const auto launch = [call, kernel, what, &kernels = kernels_, device = device_,
+  const auto launch = [enqueue, what, &kernels = kernels_, device = device_,
                        memory = memory_](const c10::Stream& stream) {
     const Lanes& lanes = Lanes::of(device);
     lanes.in_use_on(memory->on_device, stream);
-    const int error = kernel(call, lanes.native(stream));
+    const int error = enqueue(kernels, lanes.native(stream));
     TORCH_CHECK_WITH(DistBackendError, error == 0, "gtopk: ", device, " cannot ", what, ": ",
                      kernels.error_name(error), " (", error, ")");
   };
   launcher_.run({launch, std::move(done), memory_});
+}
+
+cuda::DecodeCall DeviceLists::decoding(const CodedList& coded, const DeviceList& list,
+                                       std::uint64_t* sound) const {
+  cuda::DecodeCall call;
+  call.values = accumulation_type(numbers_.dtype);
+  call.index_bytes = room_.index_bytes;
+  call.coded = coded;
+  call.d = numbers_.d;
+  call.room = work_room_;
+  call.list = list_of(list);
+  call.sound = sound;
+  return call;
+}
+
+cuda::CloseCall DeviceLists::closing_of(const DeviceClosing& closing) const {
+  cuda::CloseCall call;
+  call.values = accumulation_type(numbers_.dtype);
+  call.index_bytes = room_.index_bytes;
+  call.closing = closing;
+  call.room = work_room_;
+  return call;
+}
+
+void DeviceLists::close(const DeviceClosing& closing, Done done) {
+  const auto enqueue = [call = closing_of(closing)](const cuda::Calls& kernels, void* stream) {
+    return kernels.close(call, stream);
+  };
+  hand_over(enqueue, "code a list", std::move(done));
 }
 
 void DeviceLists::merge(const DeviceMerge& node, Done done) {
@@ -142,13 +174,22 @@ void DeviceLists::merge(const DeviceMerge& node, Done done) {
   call.b = list_of(node.theirs);
   call.k = node.keep;
   call.unites = node.unites ? 1 : 0;
-  call.room = merge_room_;
+  call.room = work_room_;
   call.kept = room_of_list(node.kept);
   call.dropped = room_of_list(node.dropped);
   call.report = node.report;
   call.sound = node.sound;
   call.d = numbers_.d;
-  hand_over(call, kernels_.merge, "merge lists", std::move(done));
+  call.checked = node.coded.bytes != nullptr ? 1 : 0;
+  const auto enqueue = [call, decode = decoding(node.coded, node.theirs, node.sound),
+                        close = closing_of(node.closing)](const cuda::Calls& kernels,
+                                                          void* stream) {
+    int error = call.checked != 0 ? kernels.decode(decode, stream) : 0;
+    error = error == 0 ? kernels.merge(call, stream) : error;
+    const bool closes = close.closing.format != ListFormat::kRaw;
+    return error == 0 && closes ? kernels.close(close, stream) : error;
+  };
+  hand_over(enqueue, "merge lists", std::move(done));
 }
 
 void DeviceLists::inspect(const DeviceInspection& look, Done done) {
@@ -161,7 +202,13 @@ void DeviceLists::inspect(const DeviceInspection& look, Done done) {
   call.sound = look.sound;
   call.fits = look.fits;
   call.copy = room_of_list(look.copy);
-  hand_over(call, kernels_.inspect, "look at a list", std::move(done));
+  call.checked = look.coded.bytes != nullptr ? 1 : 0;
+  const auto enqueue = [call, decode = decoding(look.coded, look.result, look.sound)](
+                           const cuda::Calls& kernels, void* stream) {
+    const int error = call.checked != 0 ? kernels.decode(decode, stream) : 0;
+    return error == 0 ? kernels.inspect(call, stream) : error;
+  };
+  hand_over(enqueue, "look at a list", std::move(done));
 }
 
 }  // namespace gtopk::torch_backend

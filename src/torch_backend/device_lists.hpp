@@ -40,6 +40,7 @@ class DeviceLists final : public ListDevice {
   [[nodiscard]] const at::Tensor& on_device() const { return memory_->on_device; }
 
   [[nodiscard]] Memory memory() const override;
+  void close(const DeviceClosing& closing, Done done) override;
   void merge(const DeviceMerge& node, Done done) override;
   void inspect(const DeviceInspection& look, Done done) override;
 
@@ -50,8 +51,13 @@ class DeviceLists final : public ListDevice {
     at::Tensor pinned;
   };
 
-  template <class Call>
-  void hand_over(Call call, int (*kernel)(const Call&, void*), const char* what, Done done);
+  /// enqueue(kernels, stream): some calls, up to the first that fails, the result of which it
+  /// returns.
+  template <class Enqueue>
+  void hand_over(Enqueue enqueue, const char* what, Done done);
+  [[nodiscard]] cuda::DecodeCall decoding(const CodedList& coded, const DeviceList& list,
+                                          std::uint64_t* sound) const;
+  [[nodiscard]] cuda::CloseCall closing_of(const DeviceClosing& closing) const;
 
   const cuda::Calls& kernels_;
   Launcher& launcher_;
@@ -59,7 +65,7 @@ class DeviceLists final : public ListDevice {
   const DeviceListRoom room_;
   const Numbers numbers_;
   std::shared_ptr<Blocks> memory_;
-  std::byte* merge_room_ = nullptr;
+  std::byte* work_room_ = nullptr;
   SelectionReport* report_ = nullptr;
   ListsOnDevice lists_;
 };

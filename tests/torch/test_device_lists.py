@@ -58,6 +58,14 @@ def check_results_are_those_of_the_cpu(me: Rank) -> None:
         {**exact, "select": "sampled"},
         {**exact, "algorithm": "topk"},
         {**exact, "algorithm": "topk", "put_back": "merged", "dtype": torch.float64},
+        {**exact, "wire": "lossless", "put_back": "merged"},
+        {**exact, "wire": "lossless", "algorithm": "topk", "dtype": torch.float64},
+        {**exact, "wire": "bf16", "algorithm": "gtopk-tree"},
+        {**exact, "wire": "fp16", "dtype": torch.float64, "put_back": "merged"},
+        {**exact, "wire": "int8", "select": "gaussian"},
+        {**exact, "wire": "int8", "algorithm": "topk", "dtype": torch.bfloat16},
+        {**exact, "wire": "2bit", "algorithm": "topk", "put_back": "merged"},
+        {**exact, "wire": "sign", "algorithm": "topk"},
     ):
         expected = _steps(me, "cpu", 2, **arguments)
         before = _counts()
@@ -75,11 +83,13 @@ def check_results_are_those_of_the_cpu(me: Rank) -> None:
 def check_ranks_may_have_their_lists_in_different_places(me: Rank) -> None:
     for there in range(me.size):
         for algorithm in ("gtopk", "gtopk-tree"):
-            expected = _steps(me, "cpu", 2, algorithm=algorithm, **RAW)
-            device = FAKE if me.rank == there else "cpu"
-            seen = _steps(me, device, 2, algorithm=algorithm, **RAW)
-            for one, other in zip(expected, seen, strict=True):
-                assert torch.equal(one, other), (there, algorithm)
+            for wire in ("raw", "lossless", "int8"):
+                arguments: dict[str, Any] = {"algorithm": algorithm, "k": K, "wire": wire}
+                expected = _steps(me, "cpu", 2, **arguments)
+                device = FAKE if me.rank == there else "cpu"
+                seen = _steps(me, device, 2, **arguments)
+                for one, other in zip(expected, seen, strict=True):
+                    assert torch.equal(one, other), (there, arguments)
 
 
 def check_only_headers_and_reports_leave_the_device(me: Rank) -> None:
@@ -106,6 +116,25 @@ def check_only_headers_and_reports_leave_the_device(me: Rank) -> None:
     # Header, values and indices, and the acknowledgement of the other's list.
     assert told["messages_sent"] - sent["messages_sent"] == 3 + 1
     assert told["bytes_sent"] - sent["bytes_sent"] == 64 + 8 * K
+
+
+def check_coded_lists_are_made_and_read_there(me: Rank) -> None:
+    arguments: dict[str, Any] = {"k": K, "wire": "lossless"}
+    before = gtopk.stats()
+    gtopk.sparse_all_reduce(values(me, D), residual=None, **arguments)
+    on_cpu = gtopk.stats()["bytes_sent"] - before["bytes_sent"]
+    tensor = values(me, D).to(FAKE)
+    synchronize()
+    torch.ops.fake.calls()
+    counted, before = _counts(), gtopk.stats()
+    gtopk.sparse_all_reduce(tensor, residual=None, **arguments)
+    calls = " ".join(torch.ops.fake.calls())
+    node = "decode merge close host_function inspect host_function commit_lists copy"
+    assert calls == f"copy select copy host_function close host_function {node}"
+    told, after = gtopk.stats(), _counts()
+    assert told["bytes_sent"] - before["bytes_sent"] == on_cpu
+    assert told["messages_sent"] - before["messages_sent"] == 2  # the header, and the rest
+    assert after["bytes_crossed"] - counted["bytes_crossed"] == 40 + 2 * 8
 
 
 def check_pinned_memory_is_that_of_few_lists_and_taken_again(me: Rank) -> None:
@@ -168,11 +197,11 @@ def check_many_at_once_and_nothing_kept_alive_but_by_them(me: Rank) -> None:
         assert torch.equal(there.cpu(), each)
 
 
-def check_short_lists_and_other_wires_and_algorithms_go_through_the_host(me: Rank) -> None:
+def check_short_lists_and_other_algorithms_go_through_the_host(me: Rank) -> None:
     before = _counts().get("merge", 0)
     for arguments in (
-        {"k": K},
         {"k": 1000, "wire": "raw"},  # 8,064 bytes
+        {"k": 1000, "wire": "lossless"},  # at most 5,592
         {"k": K, "wire": "raw", "algorithm": "rs-ag"},
         {"k": 10 * K, "wire": "raw"},  # would take more memory than the residual
         {"density": 0.05, "wire": "raw", "select": "block", "block": 512},
@@ -213,12 +242,17 @@ def check_errors_are_those_of_the_cpu_and_the_group_works_on(me: Rank) -> None:
 
 
 def check_a_state_trains_as_on_the_cpu(me: Rank) -> None:
+    for wire in ("raw", None):
+        _trains_as_on_the_cpu(me, wire)
+
+
+def _trains_as_on_the_cpu(me: Rank, wire: str | None) -> None:
     runs = []
     for device in ("cpu", FAKE):
         torch.manual_seed(1)
         net = torch.nn.Linear(400, 400).to(device)
         ddp = torch.nn.parallel.DistributedDataParallel(net)
-        gtopk.attach(ddp, density=0.02, wire="raw", momentum=0.9, min_numel=8)
+        gtopk.attach(ddp, density=0.02, wire=wire, momentum=0.9, min_numel=8)
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
         before = _counts().get("merge", 0)
         for step in range(3):

@@ -167,7 +167,9 @@ def test_programs_that_find_no_kernels_on_the_device_fail(fake_gpu: str, tmp_pat
 @pytest.mark.long
 def test_all_of_its_parts_do(fake_library: str, tmp_path: pathlib.Path) -> None:
     parts = run_on_the_fake(fake_library, tmp_path, "bits,training,profile,compress,merge,lists")
-    assert [row["algorithm"] for row in parts["lists"]["pinned"]] == ["gtopk", "topk"]
+    ways = [(row["algorithm"], row["wire"]) for row in parts["lists"]["pinned"]]
+    assert ways[0] == ("gtopk", "raw")
+    assert ways[-1] == ("topk", "int8")
     assert parts["bits"]["sparse"] == {"1": 60, "2": 60}
     assert parts["merge"] == {"not_measured": "fake has no merge", **took(parts["merge"])}
     assert {*parts["compress"]["rows"][0]["seconds"]} == {"gtopk", "topk_and_masking"}

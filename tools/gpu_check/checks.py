@@ -19,7 +19,7 @@ from gpu_check.place import Place
 TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 ALGORITHMS = ("gtopk", "gtopk-tree", "topk", "rs-ag", "dense", "true-topk")
 SELECTORS = ("exact", "gaussian", "sampled", "threshold")
-WIRES = ("raw", "lossless", "bf16")
+WIRES = ("raw", "lossless", "bf16", "fp16", "int8")
 # Around a tile of the kernels, a warp, and nothing.
 SIZES = (1, 2, 31, 33, 1000, 4095, 4096, 4097, 8193, 20_011)
 

@@ -112,6 +112,7 @@ class _MergeCall(ctypes.Structure):
         ("unites", ctypes.c_uint32),  # from version 3 on
         ("sound", ctypes.c_void_p),
         ("d", ctypes.c_uint64),
+        ("checked", ctypes.c_uint32),  # from version 4 on
     ]
 
 
@@ -130,7 +131,7 @@ class _Calls(ctypes.Structure):
     ]
 
 
-VERSIONS = (1, 2, 3, 4)  # of the table of calls, as far as it is used here
+VERSIONS = (1, 2, 3, 4, 5)  # of the table of calls, as far as it is used here
 FLOAT32 = 0
 
 
@@ -220,19 +221,21 @@ def messages(place: Place) -> dict[str, Any]:
 
 
 def lists(place: Place) -> dict[str, Any]:
-    """Sparse all-reduces of lists as they lie in memory: the CPU's bits, and how long they take."""
+    """Sparse all-reduces with several wires: the CPU's bits, and how long they take."""
     rows = []
     sizes = ((60_000, 2500),) if place.small else ((1_000_000, 10_000), (25_557_032, 25_557))
+    ways = [("gtopk", wire) for wire in ("raw", "lossless", "bf16", "fp16", "int8")]
+    ways += [("gtopk-tree", "lossless"), ("topk", "raw"), ("topk", "int8")]
     for d, k in sizes:
-        for algorithm in ("gtopk", "topk"):
+        for algorithm, wire in ways:
             generator = torch.Generator().manual_seed(place.rank)
             here, residual = torch.randn(d, generator=generator), torch.zeros(d)
             there, kept = place.to(here), place.to(residual)
-            options: dict[str, Any] = {"k": k, "wire": "raw", "algorithm": algorithm}
+            options: dict[str, Any] = {"k": k, "wire": wire, "algorithm": algorithm}
             gtopk.sparse_all_reduce(here, residual=residual, **options)
             gtopk.sparse_all_reduce(there, residual=kept, **options)
-            assert torch.equal(here, there.cpu()), f"{algorithm}, {d=}: another result"
-            assert torch.equal(residual, kept.cpu()), f"{algorithm}, {d=}: another residual"
+            assert torch.equal(here, there.cpu()), f"{options}, {d=}: another result"
+            assert torch.equal(residual, kept.cpu()), f"{options}, {d=}: another residual"
 
             def step(
                 tensor: torch.Tensor = there,
@@ -244,6 +247,12 @@ def lists(place: Place) -> dict[str, Any]:
             place.seconds(step, 3)
             taken = place.seconds(step, 3 if place.small else 30)
             rows.append(
-                {"algorithm": algorithm, "d": d, "k": k, "seconds": statistics.median(taken)}
+                {
+                    "algorithm": algorithm,
+                    "wire": wire,
+                    "d": d,
+                    "k": k,
+                    "seconds": statistics.median(taken),
+                }
             )
     return {"rows": rows}

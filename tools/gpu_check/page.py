@@ -86,13 +86,14 @@ def _staging(answer: dict[str, Any]) -> list[str]:
 
 def _lists(answer: dict[str, Any]) -> list[str]:
     lines = [
-        "| algorithm | d | k | lists in pinned memory (us) | on the device (us) |",
-        "| --- " * 5 + "|",
+        "| algorithm | wire | d | k | lists in pinned memory (us) | on the device (us) |",
+        "| --- " * 6 + "|",
     ]
     for i, row in enumerate(answer["pinned"]):
         direct = _seconds_through(answer["ucx"], i)
         lines.append(
-            f"| {row['algorithm']} | {row['d']:,} | {row['k']:,} | {row['seconds'] * 1e6:.1f} | "
+            f"| {row['algorithm']} | {row['wire']} | {row['d']:,} | {row['k']:,} | "
+            f"{row['seconds'] * 1e6:.1f} | "
             f"{f'{direct * 1e6:.1f}' if direct else '-'} |"
         )
     return lines + _why_not(answer["ucx"])

@@ -26,7 +26,8 @@ class Part(NamedTuple):
 def _bits(machine: Machine, small: bool, seconds: float) -> Answer:
     answers = {size: machine.ranks("bits", size, seconds, small=small)[0] for size in (1, 2)}
     dense = machine.ranks("dense", 2, seconds, small=small)[0]
-    return {"sparse": {str(size): each["cases"] for size, each in answers.items()}, **_plain(dense)}
+    cases = {str(size): each["cases"] for size, each in answers.items()}  # as JSON has it
+    return {"sparse": cases, **_plain(dense)}
 
 
 def _training(machine: Machine, small: bool, seconds: float) -> Answer:

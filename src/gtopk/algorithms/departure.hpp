@@ -10,6 +10,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <utility>
@@ -33,14 +34,14 @@ class [[nodiscard]] Departure {
     }
   }
 
-  /// Of a list on a device: three messages. A receiver learns their lengths from the first.
+  /// Of a list on a device: its header and what follows, a message each.
   Departure(engine::GroupView& group, std::uint32_t to, std::uint32_t step,
-            std::span<const std::byte> header, ConstBytes values, ConstBytes indices)
-      : acknowledgement_(expect_acknowledgement(group, to, step,
-                                                header.size() + values.size() + indices.size())) {
-    const std::array<ConstBytes, kPartsApart> parts{header, values, indices};
-    for (std::uint32_t part = 0; part < kPartsApart; ++part) {
-      parts_.at(part).emplace(group.send_over(part, to, step, parts.at(part), chunk_of_part(part)));
+            std::initializer_list<ConstBytes> parts)
+      : acknowledgement_(expect_acknowledgement(group, to, step, bytes_of(parts))) {
+    std::uint32_t part = 0;
+    for (const ConstBytes& each : parts) {
+      parts_.at(part).emplace(group.send_over(part, to, step, each, chunk_of_part(part)));
+      ++part;
     }
   }
 
@@ -73,6 +74,14 @@ class [[nodiscard]] Departure {
 
  private:
   static constexpr std::uint32_t kAcknowledgement = 1;  // its chunk
+
+  static std::size_t bytes_of(std::initializer_list<ConstBytes> parts) {
+    std::size_t bytes = 0;
+    for (const ConstBytes& each : parts) {
+      bytes += each.size();
+    }
+    return bytes;
+  }
 
   static std::optional<engine::Message> expect_acknowledgement(engine::GroupView& group,
                                                                std::uint32_t to, std::uint32_t step,

@@ -4,7 +4,9 @@
 //
 // A merge is begun when a walk asks for it, and returns a list at once: one with a number, of which
 // the size is known once the device has told. Whoever needs it, to send it or to merge it again,
-// awaits merged() first.
+// awaits merged() first. If the wire codes, a list that is made here becomes a message at once, in
+// the same turn of the device, and one that was received stays a message until it is merged or is
+// the result: it is passed on as it came.
 #pragma once
 
 #include <cstddef>
@@ -34,10 +36,19 @@ class DeviceNodes {
         room_(room_on_device(plan, group.size(), noted)),
         noted_(noted) {}
 
-  /// This rank's selection. Throws std::logic_error if it is longer than it may be.
+  /// This rank's selection, rounded and coded as the wire does; under way like a merge if so.
+  /// Throws std::logic_error if it is longer than it may be.
   [[nodiscard]] List own();
   /// Room for so many entries of a list from that rank, to be filled in.
   [[nodiscard]] List received(std::uint32_t from, std::size_t size);
+  /// Room for a coded list without its header.
+  [[nodiscard]] Bytes coded_room(std::size_t bytes) {
+    return {take(on_device_, bytes), bytes, memory()};
+  }
+  /// Of so many entries, in a coded_room(), or behind the header in a message_room(); it has been
+  /// checked by Codec::check().
+  [[nodiscard]] List received_coded(std::uint32_t from, std::size_t size, Bytes message,
+                                    bool unrounded);
   /// Pinned memory for a whole message: a rank whose lists are in host memory sends one.
   [[nodiscard]] std::span<std::byte> message_room(std::size_t bytes) {
     return {take(pinned_, bytes), bytes};
@@ -58,6 +69,8 @@ class DeviceNodes {
   // After merged().
   /// The list with its size and whether it is finite.
   [[nodiscard]] List settled(const List& list) const;
+  /// If it is coded and not empty: all but its header.
+  [[nodiscard]] ConstBytes message_of(const List& list) const;
   [[nodiscard]] Memory memory() const { return step_.device->memory(); }
   /// What is to be applied.
   void write_edits(const List& own, const List& result, PutBack put_back, bool happened) const;
@@ -70,21 +83,29 @@ class DeviceNodes {
     std::size_t alignment;
     std::size_t taken = 0;
   };
-  /// Reports of one merge or inspection.
+  /// Reports of one turn of the device.
   struct Reports {
     SelectionReport selection;
+    ClosingReport closing;
     std::uint64_t sound;
     std::uint64_t fits;
   };
   struct Record {
-    DeviceList list;
+    DeviceList list{};
     bool finite = true;
     std::optional<std::uint32_t> from = std::nullopt;  ///< whose indices nobody has checked
+    bool rounded = true;
+    bool decoded = true;  ///< false: the list is room for what the message says
+    CodedList message{};
+    Memory message_memory{};
   };
   struct Node {
     std::size_t record;
     Reports* reports;
     DeviceList dropped;  ///< of an unknown size
+    DeviceList lost;
+    bool merges;
+    bool closes;
     std::optional<std::uint32_t> from;
   };
 
@@ -95,6 +116,15 @@ class DeviceNodes {
   [[nodiscard]] static std::size_t bytes_of(const ListPlan& plan, std::uint64_t entries);
   [[nodiscard]] DetachedEntries take_entries(std::uint64_t count);
   [[nodiscard]] Reports* take_reports();
+  /// What makes a message of up to `most` entries, which is noted. `room`: of those entries.
+  [[nodiscard]] DeviceClosing closing(Record& record, const Codec& codec,
+                                      const DetachedEntries& room, std::uint64_t most, bool answers,
+                                      Reports& reports);
+  /// Of nodes.
+  [[nodiscard]] static const Codec& node_codec(const ListPlan& plan);
+  [[nodiscard]] DetachedEntries unrounded_room();
+  /// Its message, if the list is still to be decoded; whoever asks does that.
+  [[nodiscard]] CodedList to_decode(const List& list);
   [[nodiscard]] List note(const Record& record);
   [[nodiscard]] const Record& record_of(const List& list) const {
     return records_.at(list.there - 1);
@@ -111,10 +141,11 @@ class DeviceNodes {
   List copy_;
   Taken on_device_{step_.room, room_.device_bytes, 256};
   Taken pinned_{step_.pinned, room_.pinned_bytes, 64};
+  DetachedEntries unrounded_;  ///< room for what a merge keeps, until it is rounded
   std::vector<Record> records_;
   std::vector<DeviceList> dropped_;
   std::optional<Node> node_;  ///< under way
-  std::optional<engine::Errand> merging_;
+  std::optional<engine::Errand> working_;
 };
 
 }  // namespace gtopk::sparse

@@ -123,9 +123,14 @@ class ListExchange final : private Rooms {
                                           std::uint32_t parts, std::uint32_t from,
                                           std::uint32_t step);
 
-  /// What `header` says comes apart, into a message's room or onto the device.
+  /// Of a list that comes apart, from a device. Throws Error{kMismatch} for what none sends.
+  void check_apart(collectives::Payload header, std::uint32_t from, std::uint64_t ranks) const;
+  /// Its values and indices, into a message's room or onto the device.
   engine::Task<List> receive_apart(std::span<std::byte> room, collectives::Payload header,
-                                   std::uint32_t from, std::uint32_t step, std::uint64_t ranks);
+                                   std::uint32_t from, std::uint32_t step);
+  /// If it is coded: all but its header, which may be shorter.
+  engine::Task<Bytes> receive_coded(std::span<std::byte> room, std::uint32_t from,
+                                    std::uint32_t step);
   /// Throws Error{kMismatch}.
   [[noreturn]] void refuse(std::uint32_t from, std::string_view why) const;
 

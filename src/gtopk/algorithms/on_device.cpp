@@ -28,8 +28,20 @@ static_assert(kMostDropped <= ListEdits::kMostDropped);
 
 /// Whether the call's lists can stay on a device, among more than one rank.
 bool may_stay(const SparseCall& call, const Plan& plan) {
-  return plan.algorithm->only_merges && !plan.lists.blocks && !plan.lists.codec->codes() &&
-         call.d != 0 && rule_on_device(call, plan).has_value();
+  constexpr std::uint64_t kLongest = std::uint64_t{1} << 54U;  // device/decode.hpp
+  return plan.algorithm->only_merges && !plan.lists.blocks && plan.lists.codec->on_device() &&
+         call.d != 0 && call.d < kLongest && rule_on_device(call, plan).has_value();
+}
+
+/// For messages.
+std::string wires_on_devices() {
+  std::string names;
+  for (const Choice& choice : wires()) {
+    if (codec_registry().find(choice.name).codec.on_device()) {
+      names += fmt::format("{}'{}'", names.empty() ? "" : ", ", choice.name);
+    }
+  }
+  return names;
 }
 
 /// For messages.
@@ -101,13 +113,12 @@ Collective sparse_all_reduce(const ListsOnDevice& step, std::uint64_t d, DataTyp
   }
   const sparse::Plan plan = sparse::plan(call);
   if (!sparse::may_stay(call, plan)) {
-    throw Error(
-        ErrorKind::kInvalidArgument,
-        fmt::format("sparse_all_reduce of lists on a device takes algorithm {}, wire 'raw', "
-                    "and a selector that a device has and that is not per block; given "
-                    "'{}', '{}' and '{}'",
-                    sparse::algorithms_that_only_merge(), options.algorithm, options.wire,
-                    options.selector));
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("sparse_all_reduce of lists on a device takes algorithm {}, wire {}, "
+                            "and a selector that a device has and that is not per block; given "
+                            "'{}', '{}' and '{}'",
+                            sparse::algorithms_that_only_merge(), sparse::wires_on_devices(),
+                            options.algorithm, options.wire, options.selector));
   }
   Collective collective;
   collective.name = fmt::format("sparse_all_reduce({})", plan.algorithm->name);

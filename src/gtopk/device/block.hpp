@@ -70,6 +70,15 @@ GTOPK_HOST_DEVICE inline void raise(std::uint64_t& number, std::uint64_t to) {
 #endif
 }
 
+/// Makes a number not larger than another. Atomic.
+GTOPK_HOST_DEVICE inline void lower(std::uint64_t& number, std::uint64_t to) {
+#ifdef __CUDA_ARCH__
+  atomicMin(reinterpret_cast<unsigned long long*>(&number), static_cast<unsigned long long>(to));
+#else
+  number = least(number, to);
+#endif
+}
+
 GTOPK_HOST_DEVICE inline void set_bits(std::uint32_t& word, std::uint32_t bits) {
 #ifdef __CUDA_ARCH__
   atomicOr(&word, bits);
@@ -123,15 +132,18 @@ GTOPK_HOST_DEVICE Number sums_before(Block& block, Number* numbers, Number* spar
 }
 
 /// Each of numbers[0, count) becomes the sum of those before it, and numbers[count] that of all,
-/// which is returned. In the device's memory; one block, of which each thread adds up a run.
+/// which is returned. In the device's memory; one block, of which each thread adds up a run. None
+/// of the numbers exceeds `most`. Of 256 times as much no sum wraps around: one above `most` then
+/// stays above it, whatever there is to be added.
 template <class Block, class Shared>
 GTOPK_HOST_DEVICE std::uint64_t sum_up(Block& block, Shared& shared, std::uint64_t* numbers,
-                                       std::uint64_t count) {
+                                       std::uint64_t count,
+                                       std::uint64_t most = ~std::uint64_t{0}) {
   const std::uint64_t run = (count + kThreads - 1) / kThreads;
   block.each([&](unsigned thread) {
     shared.sums[thread] = 0;
     for (std::uint64_t i = thread * run; i < least((thread + 1) * run, count); ++i) {
-      shared.sums[thread] += numbers[i];
+      shared.sums[thread] = least(shared.sums[thread] + numbers[i], most);
     }
   });
   const std::uint64_t all = sums_before<kThreads>(block, shared.sums, shared.spare);

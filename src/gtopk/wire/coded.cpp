@@ -13,6 +13,7 @@
 #include "src/gtopk/wire/levels.hpp"
 #include "src/gtopk/wire/rice.hpp"
 #include "src/gtopk/wire/rounding.hpp"
+#include "src/gtopk/wire/value_rules.hpp"
 #include "src/numbers/accumulation.hpp"
 #include "src/numbers/keep_denormals.hpp"
 
@@ -23,6 +24,7 @@ namespace {
 /// `pack` loses nothing of a value that is already rounded.
 struct AsTheyAre {
   static constexpr bool kRounds = false;
+  static constexpr ListFormat kOnDevice = ListFormat::kLossless;
   template <class Value>
   using Stored = Value;
   template <class Value>
@@ -35,19 +37,17 @@ struct AsTheyAre {
   }
 };
 
-/// Rounded to a half type; larger magnitudes saturate at float16's largest.
+/// Rounded to a half type.
 template <class Half>
 struct Rounded16 {
   static constexpr bool kRounds = true;
+  static constexpr ListFormat kOnDevice =
+      std::is_same_v<Half, Bfloat16> ? ListFormat::kBf16 : ListFormat::kFp16;
   template <class Value>
   using Stored = Half;
   template <class Value>
   static Half pack(Value value) {
-    if constexpr (std::is_same_v<Half, Float16>) {
-      constexpr Value kLargest = 65504;
-      value = std::clamp(value, -kLargest, kLargest);
-    }
-    return narrow<Half>(static_cast<float>(value));
+    return to_half<Half>(value);
   }
   template <class Value>
   static Value unpack(Half stored) {
@@ -59,6 +59,7 @@ struct Rounded16 {
 template <class Each>
 struct OneByOne {
   static constexpr bool kRounds = Each::kRounds;
+  static constexpr ListFormat kOnDevice = Each::kOnDevice;
   static constexpr bool kByBlocks = false;
   static constexpr bool kTies = false;
   template <class Value>
@@ -96,42 +97,21 @@ struct OneByOne {
 /// last may be shorter; an entry rounded to zero belongs to the block that it would have been in.
 struct AsInt8 {
   static constexpr bool kRounds = true;
+  static constexpr ListFormat kOnDevice = ListFormat::kInt8;
   static constexpr bool kByBlocks = true;
   static constexpr bool kTies = false;
-  static constexpr std::size_t kBlock = 256;
-  static constexpr int kMost = 127;
+  static constexpr std::size_t kBlock = kInt8Block;
+  static constexpr int kMost = kInt8Most;
   using Exponent = std::int16_t;
 
   static std::size_t blocks_of(std::size_t count) { return (count + kBlock - 1) / kBlock; }
 
   template <class Value>
   static int exponent_of(Value largest) {
-    const int e = std::ilogb(largest) - 6;
-    return std::scalbn(largest, -e) <= kMost ? e : e + 1;
+    return int8_exponent<Value>(magnitude_key(largest));
   }
-  /// 2^e and its inverse. For float every e, and every scaled value, is a normal double, so one
-  /// multiplication is exact; for double it may not be.
   template <class Value>
-  class Scale {
-   public:
-    explicit Scale(int e) : e_(e), up_(std::scalbn(1.0, e)), down_(std::scalbn(1.0, -e)) {}
-
-    /// Rounds a magnitude of at most 127 to nearest, ties to even.
-    [[nodiscard]] double quotient(Value value) const {
-      constexpr double kToWhole = 0x1.8p52;  // adding it leaves no bits for a fraction
-      return (exactly(value, down_, -e_) + kToWhole) - kToWhole;
-    }
-    [[nodiscard]] Value times(double q) const { return static_cast<Value>(exactly(q, up_, e_)); }
-
-   private:
-    static double exactly(double value, double factor, int e) {
-      return std::is_same_v<Value, float> ? value * factor : std::scalbn(value, e);
-    }
-
-    int e_;
-    double up_;
-    double down_;
-  };
+  using Scale = Int8Scale<Value>;
 
   template <class Value>
   static std::size_t bytes(std::size_t count) {
@@ -224,6 +204,13 @@ class Coded final : public Codec {
   [[nodiscard]] bool rounds() const override { return Values::kRounds; }
   [[nodiscard]] bool parts_are_rounded() const override { return !Values::kByBlocks; }
   [[nodiscard]] bool ties() const override { return Values::kTies; }
+  [[nodiscard]] std::optional<ListFormat> on_device() const override {
+    if constexpr (requires { Values::kOnDevice; }) {
+      return Values::kOnDevice;
+    } else {
+      return std::nullopt;
+    }
+  }
 
   Rounded round(EntryType type, const List& list, std::size_t count, const List* lost,
                 bool zeros_are_lost) const override {
@@ -272,20 +259,25 @@ class Coded final : public Codec {
     return room.first(static_cast<std::size_t>(code - room.data()) + code_bytes);
   }
 
-  List decode(EntryType type, const ListHeader& says, std::span<std::byte> message,
-              std::size_t capacity, std::uint64_t d, Rooms& rooms) const override {
+  void check(EntryType type, const ListHeader& says, std::size_t message_bytes,
+             std::size_t capacity) const override {
     if (says.index_bytes != type.index_bytes) {
       throw Damaged(
           fmt::format("{}-byte indices, expected {}", says.index_bytes, type.index_bytes));
     }
     // The count first: its product below must not wrap around.
-    if (says.count > capacity || message.size() < kFrontBytes + value_bytes(type, says.count)) {
+    if (says.count > capacity || message_bytes < kFrontBytes + value_bytes(type, says.count)) {
       throw Damaged(
           fmt::format("{} entries in {} bytes, expected at most {} entries and {} bytes "
                       "for their values",
-                      says.count, message.size(), capacity,
+                      says.count, message_bytes, capacity,
                       says.count > capacity ? 0 : value_bytes(type, says.count)));
     }
+  }
+
+  List decode(EntryType type, const ListHeader& says, std::span<std::byte> message,
+              std::size_t capacity, std::uint64_t d, Rooms& rooms) const override {
+    check(type, says, message.size(), capacity);
     const std::byte* const values = message.data() + kFrontBytes;
     const std::span<const std::byte> code =
         message.subspan(kFrontBytes + value_bytes(type, says.count));

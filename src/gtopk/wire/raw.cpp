@@ -46,6 +46,7 @@ class Raw final : public Codec {
   }
 
   [[nodiscard]] bool codes() const override { return false; }
+  [[nodiscard]] std::optional<ListFormat> on_device() const override { return ListFormat::kRaw; }
 
   std::size_t message_bytes(EntryType type, std::size_t capacity,
                             std::uint64_t /*d*/) const override {
@@ -57,17 +58,22 @@ class Raw final : public Codec {
     return list.memory.first(kFrontBytes + list.size * type.bytes());
   }
 
-  List decode(EntryType type, const ListHeader& says, std::span<std::byte> message,
-              std::size_t capacity, std::uint64_t d, Rooms& /*rooms*/) const override {
+  void check(EntryType type, const ListHeader& says, std::size_t message_bytes,
+             std::size_t capacity) const override {
     if (says.index_bytes != type.index_bytes) {
       throw Damaged(
           fmt::format("{}-byte indices, expected {}", says.index_bytes, type.index_bytes));
     }
     // The count first: its product below must not wrap around.
-    if (says.count > capacity || message.size() != kFrontBytes + says.count * type.bytes()) {
+    if (says.count > capacity || message_bytes != kFrontBytes + says.count * type.bytes()) {
       throw Damaged(fmt::format("{} entries in {} bytes, expected at most {} entries of {} bytes",
-                                says.count, message.size(), capacity, type.bytes()));
+                                says.count, message_bytes, capacity, type.bytes()));
     }
+  }
+
+  List decode(EntryType type, const ListHeader& says, std::span<std::byte> message,
+              std::size_t capacity, std::uint64_t d, Rooms& /*rooms*/) const override {
+    check(type, says, message.size(), capacity);
     List list;
     list.memory = message;
     list.capacity = says.count;

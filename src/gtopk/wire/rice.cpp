@@ -7,27 +7,14 @@
 #include <cstring>
 
 #include "src/gtopk/wire/codec.hpp"
+#include "src/gtopk/wire/rice_rules.hpp"
 
 namespace gtopk::sparse::rice {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "bits fill bytes from the lowest");
 
-constexpr std::size_t kBlock = 256;
 constexpr std::size_t kWord = sizeof(std::uint64_t);
-constexpr std::uint32_t kWordBits = 64;
-
-std::size_t blocks_of(std::size_t count) { return (count + kBlock - 1) / kBlock; }
-std::size_t bytes_of(std::uint64_t bits) { return static_cast<std::size_t>((bits + 7) / 8); }
-
-/// Rice parameter of a block of n entries, the last of which is the `reach`-th index after the
-/// previous block. Half an index below the mean is where b and b + 1 need equally many bits.
-std::uint32_t parameter(std::uint64_t reach, std::size_t n) {
-  const std::uint64_t mean = std::max<std::uint64_t>((reach - n / 2) / n, 1);
-  return static_cast<std::uint32_t>(std::bit_width(mean)) - 1;
-}
-
-std::uint64_t low_mask(std::uint32_t bits) { return (std::uint64_t{1} << bits) - 1; }
 
 /// Writes a bit stream in whole words: up to 8 bytes beyond the last bit are overwritten.
 class Writer {

@@ -124,11 +124,11 @@ inline std::vector<bool> all(std::uint32_t ranks) { return std::vector<bool>(ran
 
 /// A case with k entries on each rank, all different from each other's.
 inline reference::Problem plain(std::uint32_t ranks, std::uint64_t d, std::uint64_t k,
-                                const std::string& algorithm) {
+                                const std::string& algorithm, const std::string& wire = "raw") {
   reference::Problem problem;
   problem.d = d;
   problem.options.k = k;
-  problem.options.wire = "raw";
+  problem.options.wire = wire;
   problem.options.algorithm = algorithm;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     std::vector<float> values(d);

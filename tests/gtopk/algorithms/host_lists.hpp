@@ -104,22 +104,38 @@ class HostLists final : public ListDevice {
   [[nodiscard]] std::size_t asked() const { return asked_.size(); }
   [[nodiscard]] std::uint64_t merges() const { return merges_; }
   [[nodiscard]] std::uint64_t inspections() const { return inspections_; }
+  /// Of selections.
+  [[nodiscard]] std::uint64_t closings() const { return closings_; }
   /// From now on everything fails so.
   void break_with(std::exception_ptr error) { broken_ = std::move(error); }
 
   [[nodiscard]] Memory memory() const override { return kDeviceMemory; }
 
+  void close(const DeviceClosing& closing, Done done) override {
+    ++closings_;
+    ask(std::move(done), [this, closing] {
+      visit_floating(value_type(), [&]<class T>() { close_as<Accumulation<T>>(closing); });
+    });
+  }
   void merge(const DeviceMerge& node, Done done) override {
     ++merges_;
     ask(std::move(done), [this, node] {
-      visit_floating(value_type(), [&]<class T>() { merge_as<Accumulation<T>>(node); });
+      visit_floating(value_type(), [&]<class T>() {
+        decode_as<Accumulation<T>>(node.coded, node.theirs, node.sound);
+        merge_as<Accumulation<T>>(node);
+        if (node.closing.format != ListFormat::kRaw) {
+          close_as<Accumulation<T>>(node.closing);
+        }
+      });
     });
   }
   void inspect(const DeviceInspection& look, Done done) override {
     ++inspections_;
     ask(std::move(done), [this, look] {
       visit_floating(problem_.type, [&]<class T>() {
+        decode_as<Accumulation<T>>(look.coded, look.result, look.sound);
         cuda::InspectCall call;
+        call.checked = look.coded.bytes != nullptr ? 1 : 0;
         call.dtype = problem_.type;
         call.index_bytes = room_.index_bytes;
         call.list = {look.result.indices, look.result.values, look.result.size};
@@ -156,6 +172,36 @@ class HostLists final : public ListDevice {
     });
   }
 
+  std::byte* coding_room() {
+    return block(cuda::coding_room(room_.largest_coded, room_.message_bytes));
+  }
+
+  template <class Value>
+  void decode_as(const CodedList& coded, const DeviceList& list, std::uint64_t* sound) {
+    if (coded.bytes == nullptr) {
+      return;
+    }
+    cuda::DecodeCall call;
+    call.values = value_type();
+    call.index_bytes = room_.index_bytes;
+    call.coded = coded;
+    call.d = problem_.d;
+    call.room = coding_room();
+    call.list = {list.indices, list.values, list.size};
+    call.sound = sound;
+    cuda::decode<Value>(executor_, call);
+  }
+
+  template <class Value>
+  void close_as(const DeviceClosing& closing) {
+    cuda::CloseCall call;
+    call.values = value_type();
+    call.index_bytes = room_.index_bytes;
+    call.closing = closing;
+    call.room = coding_room();
+    cuda::close<Value>(executor_, call);
+  }
+
   template <class Value>
   void merge_as(const DeviceMerge& node) {
     cuda::MergeCall call;
@@ -171,6 +217,7 @@ class HostLists final : public ListDevice {
     call.report = node.report;
     call.sound = node.sound;
     call.d = problem_.d;
+    call.checked = node.coded.bytes != nullptr ? 1 : 0;
     cuda::merge<Value>(executor_, call);
   }
 
@@ -190,6 +237,7 @@ class HostLists final : public ListDevice {
   std::deque<std::function<void()>> asked_;
   std::uint64_t merges_ = 0;
   std::uint64_t inspections_ = 0;
+  std::uint64_t closings_ = 0;
   std::exception_ptr broken_;
 };
 

@@ -9,6 +9,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -35,11 +36,14 @@ constexpr std::uint32_t kValues = 2;
 constexpr std::uint32_t kIndices = 3;
 
 /// Runs a job in which the first message of that part from `source` is damaged; all must fail, with
-/// this text somewhere, and the group must go on.
-void expect_noticed(const char* algorithm, std::uint32_t ranks, std::uint32_t source,
-                    std::uint32_t part, Fault damage, const std::string& text) {
-  SCOPED_TRACE(fmt::format("{}, part {} from {} of {}", algorithm, part, source, ranks));
-  DeviceJob job(plain(ranks, 5000, 400, algorithm), 1, all(ranks));
+/// this text somewhere, and the group must go on. on_device: for each rank.
+void expect_noticed(const reference::Problem& problem, const std::vector<bool>& on_device,
+                    std::uint32_t source, std::uint32_t part, Fault damage,
+                    const std::string& text) {
+  const auto ranks = static_cast<std::uint32_t>(problem.ranks.size());
+  SCOPED_TRACE(fmt::format("{} with {}, part {} from {} of {}", problem.options.algorithm,
+                           problem.options.wire, part, source, ranks));
+  DeviceJob job(problem, 1, on_device);
   bool done = false;
   job.ranks().fabric().set_faults([&](const Sent& sent) {
     const auto kind = static_cast<TagKind>(sent.tag >> (64U - transport::TagBits::kKind));
@@ -64,6 +68,11 @@ void expect_noticed(const char* algorithm, std::uint32_t ranks, std::uint32_t so
   EXPECT_EQ(support::group_works(job.ranks()), "");
 }
 
+void expect_noticed(const char* algorithm, std::uint32_t ranks, std::uint32_t source,
+                    std::uint32_t part, Fault damage, const std::string& text) {
+  expect_noticed(plain(ranks, 5000, 400, algorithm), all(ranks), source, part, damage, text);
+}
+
 TEST(ListsOnDevicesFail, DamagedOnesAreNoticedAndTheGroupWorksOn) {
   Fault bent;
   bent.flip = 3;  // the highest byte of the first index
@@ -80,11 +89,45 @@ TEST(ListsOnDevicesFail, DamagedOnesAreNoticedAndTheGroupWorksOn) {
   expect_noticed("gtopk-tree", 2, 0, kIndices, bent, ascending);  // the result
 }
 
-TEST(ListsOnDevicesFail, WhatTheHeaderSaysIsCheckedBeforeAnythingIsReceived) {
-  for (const std::size_t at : {std::size_t{24}, std::size_t{28}, std::size_t{33}}) {
+// Also by a device that gets it from a rank without one, and by such a rank.
+TEST(ListsOnDevicesFail, DamagedCodesAreNoticedAndTheGroupWorksOn) {
+  constexpr std::uint32_t kRest = 2;  // of two messages
+  struct Wire {
+    const char* name;
+    std::size_t value_bytes;  // of 400 entries; the parameters follow
+  };
+  const std::string invalid = "sent a damaged list: not a valid code of entries below 5000";
+  for (const Wire& wire :
+       {Wire{"lossless", 1600}, Wire{"bf16", 800}, Wire{"fp16", 800}, Wire{"int8", 404}}) {
     Fault bent;
-    bent.flip = at;  // the width of indices, the parts, the count
-    expect_noticed("gtopk", 2, 1, 0, bent, "sent a damaged");
+    bent.flip = wire.value_bytes;
+    Fault bent_here = bent;
+    *bent_here.flip += 64;  // behind its header
+    Fault shorter;
+    shorter.length = 100;
+    for (const char* const algorithm : {"gtopk", "gtopk-tree", "topk"}) {
+      const auto problem = [&](std::uint32_t ranks) {
+        return plain(ranks, 5000, 400, algorithm, wire.name);
+      };
+      expect_noticed(problem(2), all(2), 1, kRest, bent, invalid);
+      expect_noticed(problem(4), all(4), 3, kRest, bent, invalid);
+      expect_noticed(problem(2), {true, false}, 1, 0, bent_here, invalid);
+      expect_noticed(problem(2), {false, true}, 1, kRest, bent,
+                     "sent a damaged list: not a valid index code: more than 63 low bits");
+      expect_noticed(problem(2), all(2), 1, kRest, shorter, "400 entries in 164 bytes, expected");
+    }
+    // The result.
+    expect_noticed(plain(2, 5000, 400, "gtopk-tree", wire.name), all(2), 0, kRest, bent, invalid);
+  }
+}
+
+TEST(ListsOnDevicesFail, WhatTheHeaderSaysIsCheckedBeforeAnythingIsReceived) {
+  for (const char* const wire : {"raw", "lossless", "int8"}) {
+    for (const std::size_t at : {std::size_t{24}, std::size_t{28}, std::size_t{33}}) {
+      Fault bent;
+      bent.flip = at;  // the width of indices, the parts, the count
+      expect_noticed(plain(2, 5000, 400, "gtopk", wire), all(2), 1, 0, bent, "sent a damaged");
+    }
   }
 }
 

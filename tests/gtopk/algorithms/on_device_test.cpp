@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -38,12 +39,12 @@ using ::testing::HasSubstr;
 using transport::TagKind;
 
 constexpr const char* kAlgorithms[] = {"gtopk", "gtopk-tree", "topk"};
+constexpr const char* kWires[] = {"raw", "lossless", "bf16", "fp16", "int8"};
 
 /// How a case came out; empty: as the reference does.
-std::string outcome(reference::Problem problem, std::uint64_t seed,
+std::string outcome(const reference::Problem& problem, std::uint64_t seed,
                     const std::vector<bool>& on_device) {
-  problem.options.wire = "raw";
-  DeviceJob job(std::move(problem), seed, on_device);
+  DeviceJob job(problem, seed, on_device);
   job.call();
   job.run();
   const std::string wrong = job.differs();
@@ -53,20 +54,38 @@ std::string outcome(reference::Problem problem, std::uint64_t seed,
 
 // By turns all ranks have a device, those with an even number, those with an odd one.
 TEST(ListsOnDevices, GiveTheReferencesBits) {
-  constexpr std::uint64_t kCases = support::kSanitized ? 1 : 5;
+  constexpr std::uint64_t kCases = support::kSanitized ? 1 : 2;
   std::uint64_t number = 0;
   for (const char* const algorithm : kAlgorithms) {
     for (const std::uint32_t size : {2U, 3U, 4U, 5U, 6U, 7U, 8U}) {
       for (const DataType type : reference::kFloatingTypes) {
-        for (std::uint64_t one = 0; one < kCases; ++one) {
+        for (std::uint64_t one = 0; one < kCases * std::size(kWires); ++one) {
           const std::uint64_t seed = 1 + 1000 * ++number;
-          const reference::Case drawn = reference::random_case(seed, type, size, algorithm);
+          reference::Case drawn = reference::random_case(seed, type, size, algorithm);
+          drawn.problem.options.wire = kWires[one % std::size(kWires)];
           std::vector<bool> on_device(size);
           for (std::uint32_t rank = 0; rank < size; ++rank) {
             on_device[rank] = number % 3 == 0 || rank % 2 == number % 3 - 1;
           }
-          ASSERT_EQ(outcome(drawn.problem, seed, on_device), "") << drawn.description;
+          ASSERT_EQ(outcome(drawn.problem, seed, on_device), "")
+              << drawn.description << ", wire " << drawn.problem.options.wire;
         }
+      }
+    }
+  }
+}
+
+TEST(ListsOnDevices, GiveTheReferencesBitsWithLevels) {
+  std::uint64_t seed = 0;
+  for (const char* const wire : {"2bit", "sign"}) {
+    for (const std::uint32_t size : {2U, 3U, 5U}) {
+      for (const DataType type : reference::kFloatingTypes) {
+        reference::Case drawn = reference::random_case(++seed, type, size, "topk");
+        drawn.problem.options.wire = wire;
+        std::vector<bool> on_device(size, true);
+        on_device[seed % size] = seed % 2 == 0;
+        ASSERT_EQ(outcome(drawn.problem, seed, on_device), "")
+            << drawn.description << ", wire " << wire;
       }
     }
   }
@@ -80,6 +99,7 @@ TEST(ListsOnDevices, GiveTheReferencesBitsForApproximateSelectors) {
         for (const DataType type : reference::kFloatingTypes) {
           reference::Case drawn = reference::random_case(++seed, type, size, algorithm);
           reference::choose_selector(drawn.problem.options, drawn.problem.d, selector);
+          drawn.problem.options.wire = kWires[seed % std::size(kWires)];
           ASSERT_EQ(outcome(drawn.problem, seed, all(size)), "")
               << drawn.description << ", " << selector;
         }
@@ -92,8 +112,10 @@ TEST(ListsOnDevices, GiveTheReferencesBitsForApproximateSelectors) {
 TEST(ListsOnDevices, MayBeLong) {
   for (const char* const algorithm : kAlgorithms) {
     EXPECT_EQ(outcome(plain(3, 60'000, 9000, algorithm), 5, all(3)), "") << algorithm;
-    EXPECT_EQ(outcome(plain(4, 60'000, 9000, algorithm), 6, {true, false, false, true}), "")
-        << algorithm;
+    for (const char* const wire : kWires) {
+      EXPECT_EQ(outcome(plain(3, 40'000, 6000, algorithm, wire), 6, {true, false, true}), "")
+          << algorithm << ", " << wire;
+    }
   }
 }
 
@@ -118,6 +140,30 @@ TEST(ListsOnDevices, AreThreeMessagesEach) {
       if (device) {
         EXPECT_EQ(job.device(rank).merges(), 2U);
         EXPECT_EQ(job.device(rank).inspections(), 1U);
+      }
+    }
+  }
+}
+
+// Its header and the rest, as long as the CPU codes it; what is passed on is not coded again.
+TEST(ListsOnDevices, AreTwoMessagesEachIfTheyAreCoded) {
+  for (const char* const wire : {"lossless", "int8"}) {
+    for (const char* const algorithm : {"gtopk", "gtopk-tree"}) {
+      const reference::Problem problem = plain(4, 5000, 700, algorithm, wire);
+      DeviceJob here(problem, 3, std::vector<bool>(4, false));
+      DeviceJob there(problem, 3, all(4));
+      for (DeviceJob* const job : {&here, &there}) {
+        job->call();
+        job->run();
+        ASSERT_EQ(job->differs(), "") << wire;
+      }
+      for (std::uint32_t rank = 0; rank < 4; ++rank) {
+        const auto& one = here.ranks().fabric().counters(rank).of(TagKind::kCollective);
+        const auto& other = there.ranks().fabric().counters(rank).of(TagKind::kCollective);
+        EXPECT_EQ(other.bytes_sent, one.bytes_sent) << wire;
+        EXPECT_EQ(other.messages_sent, 2 * one.messages_sent) << wire;
+        EXPECT_EQ(there.device(rank).closings(), 1U);
+        EXPECT_EQ(there.device(rank).inspections(), 1U);
       }
     }
   }
@@ -232,7 +278,7 @@ TEST(ListsOnDevices, OtherCallsAreRefused) {
   EXPECT_FALSE(room(good, 1));
   EXPECT_FALSE(device_list_room(0, DataType::kFloat32, good, 2).has_value());
   std::vector<SparseOptions> others(5, good);
-  others[0].wire = "lossless";
+  others[0].algorithm = "hierarchical";
   others[1].algorithm = "exact";
   others[2].algorithm = "rs-ag";
   others[3].selector = "block";

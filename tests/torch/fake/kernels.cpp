@@ -18,11 +18,13 @@ namespace {
 
 using gtopk::DataType;
 using gtopk::cuda::AccumulateCall;
+using gtopk::cuda::CloseCall;
 using gtopk::cuda::CommitCall;
 using gtopk::cuda::CommitListsCall;
 using gtopk::cuda::CommitWholeCall;
 using gtopk::cuda::FindCall;
 using gtopk::cuda::GatherCall;
+using gtopk::cuda::DecodeCall;
 using gtopk::cuda::InspectCall;
 using gtopk::cuda::ListOf;
 using gtopk::cuda::MergeCall;
@@ -165,6 +167,35 @@ int merge(const MergeCall& call, void* stream) {
   });
 }
 
+std::size_t coding_room(std::uint64_t entries, std::uint64_t bytes) {
+  return gtopk::cuda::coding_room(entries, bytes);
+}
+
+int decode(const DecodeCall& call, void* stream) {
+  return on_stream("decode", stream, call.values, [call]<class T>(Executor& executor) {
+    DecodeCall here = call;
+    here.coded.bytes = reachable(const_cast<std::byte*>(call.coded.bytes));
+    here.room = reachable(call.room);
+    here.list = reachable_list(call.list);
+    gtopk::cuda::decode<gtopk::Accumulation<T>>(executor, here);
+  });
+}
+
+int close(const CloseCall& call, void* stream) {
+  return on_stream("close", stream, call.values, [call]<class T>(Executor& executor) {
+    const auto reach = [](gtopk::DetachedEntries& entries) {
+      entries = {reachable(entries.indices), reachable(entries.values)};
+    };
+    CloseCall here = call;
+    reach(here.closing.list);
+    reach(here.closing.kept);
+    reach(here.closing.lost);
+    here.closing.message = reachable(call.closing.message);
+    here.room = reachable(call.room);
+    gtopk::cuda::close<gtopk::Accumulation<T>>(executor, here);
+  });
+}
+
 int inspect(const InspectCall& call, void* stream) {
   return on_stream("inspect", stream, call.dtype, [call]<class T>(Executor& executor) {
     InspectCall here = call;
@@ -250,6 +281,8 @@ int load() {
   gtopk::cuda::launch_all_of_type<gtopk::Float16>(loader);
   gtopk::cuda::launch_all_of_lists<float>(loader);
   gtopk::cuda::launch_all_of_lists<double>(loader);
+  gtopk::cuda::launch_all_of_coding<float>(loader);
+  gtopk::cuda::launch_all_of_coding<double>(loader);
   return 0;
 }
 
@@ -274,6 +307,9 @@ extern "C" const gtopk::cuda::Calls* gtopk_cuda_calls() {
                                              sketch_room,
                                              sketch,
                                              find,
-                                             load};
+                                             load,
+                                             coding_room,
+                                             decode,
+                                             close};
   return &kCalls;
 }
