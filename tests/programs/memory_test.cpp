@@ -129,7 +129,7 @@ TEST(AllreduceOnAGpu, EqualsTheSequentialReferenceWhereverAStepIsDone) {
       ++on_device;
     }
   }
-  EXPECT_EQ(on_device, 2UL * 2 * 3);  // types, algorithms, selectors
+  EXPECT_EQ(on_device, 2UL * 2 * 4);  // types, algorithms, selectors
 }
 
 TEST(AllreduceOnAGpu, HasTheSameBitsAsOnTheHost) {

@@ -169,7 +169,15 @@ class DetachedSubject final : public GpuSubject {
 
 }  // namespace
 
-Device::Device(std::uint32_t number) : gpu(number), kernels(cuda::load_calls(kernels_folder())) {}
+Device::Device(std::uint32_t number) : gpu(number), kernels(cuda::load_calls(kernels_folder())) {
+  if (kernels == nullptr) {
+    return;
+  }
+  if (const int error = kernels->load(); error != 0) {
+    throw std::runtime_error(fmt::format("--memory cuda: {} cannot load the kernels: {} ({})",
+                                         gpu.name(), kernels->error_name(error), error));
+  }
+}
 
 SparseOptions Subject::options(std::optional<std::uint64_t> seed) {
   SparseOptions options = setting_.sparse;
