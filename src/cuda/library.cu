@@ -148,10 +148,10 @@ const char* error_name(int error) { return cudaGetErrorName(static_cast<cudaErro
 
 extern "C" __attribute__((visibility("default"))) const gtopk::cuda::Calls* gtopk_cuda_calls() {
   using namespace gtopk::cuda;
-  static constexpr Calls kCalls{
-      Calls::kVersion, number_tiles,   room_to_select, room_to_merge, select_on,       commit_on,
-      merge_on,        accumulate_on,  error_name,     inspect_on,    commit_lists_on, gather_on,
-      commit_whole_on, room_to_sketch, sketch_on,      find_on,       load_all,        room_to_code,
-      decode_on,       close_on};
+  static constexpr Calls kCalls{Calls::kVersion, number_tiles,   room_to_select,  room_to_merge,
+                                select_on,       commit_on,      merge_on,        accumulate_on,
+                                error_name,      inspect_on,     commit_lists_on, gather_on,
+                                commit_whole_on, room_to_sketch, sketch_on,       find_on,
+                                load_all,        room_to_code,   decode_on,       close_on};
   return &kCalls;
 }

@@ -16,11 +16,7 @@ import torch.distributed as dist
 from gtopk.backend import sequence_number
 from gtopk.groups import backend_of
 from ranks import Rank, RankSet, run_script
-from torch._C._distributed_c10d import WorkResult, _get_work_registry_size
 from torch.distributed import ReduceOp
-from torch.distributed._functional_collectives import (
-    allow_inflight_collective_as_graph_input_ctx,
-)
 from torch.futures import Future
 
 import gtopk
@@ -219,46 +215,8 @@ def check_sequence_numbers(me: Rank) -> None:
     assert sequence_number(backend.barrier(dist.BarrierOptions())) == first + 101
 
 
-def check_results_as_numbers(me: Rank) -> None:
-    work = dist.all_reduce(torch.ones(3), async_op=True)
-    assert WorkResult(work.get_future_result().wait()) == WorkResult.SUCCESS
-    assert work.is_completed()
-    work = dist.all_reduce(torch.ones(3 + me.rank), async_op=True)
-    assert WorkResult(work.get_future_result().wait()) == WorkResult.UNKNOWN  # the group goes on
-    group = dist.new_group()
-    if me.rank == 0:
-        work = dist.all_reduce(torch.ones(3), group=group, async_op=True)
-        early = work.get_future_result()
-        group.abort()
-        for result in (early, work.get_future_result()):
-            assert WorkResult(result.wait()) == WorkResult.COMM_ERROR
-    group_works(me)
-
-
-def check_a_work_waited_for_is_no_longer_in_flight(me: Rank) -> None:
-    with allow_inflight_collective_as_graph_input_ctx():
-        world = dist.group.WORLD
-        for call in (world.allreduce, world.allreduce_coalesced):
-            work = call([torch.ones(1)])
-            assert _get_work_registry_size() == 1, call
-            work.wait()
-            assert _get_work_registry_size() == 0, call
-        with dist._coalescing_manager(async_ops=True) as window:
-            dist.all_reduce(torch.ones(1))
-        assert _get_work_registry_size() == 1
-        window.wait()
-        assert _get_work_registry_size() == 0
-        work = dist.all_reduce(torch.ones(3 + me.rank), async_op=True)
-        with pytest.raises(dist.DistBackendError, match="ranks differ"):
-            work.wait()
-        assert _get_work_registry_size() == 0
-    group_works(me)
-
-
 def test_a_works_end_and_its_futures_value_are_one(two):
     two.run(check_value_after_wait, 10_000)
-    two.run(check_results_as_numbers)
-    two.run(check_a_work_waited_for_is_no_longer_in_flight)
     two.run(check_errors_of_works)
     two.run(check_wait_keeps_its_bound)
     two.run(check_sequence_numbers)
