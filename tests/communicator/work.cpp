@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "src/reference/hosts.hpp"
 #include "tests/support/cases.hpp"
 
 namespace gtopk::test {
@@ -79,6 +80,7 @@ Plan::Plan(Kind kind, std::uint32_t ranks) : kind(kind), ranks(ranks) {
     }
     problem.ranks.push_back(std::move(input));
   }
+  problem.hosts = support::hosts_of(ranks, ranks);  // processes of this machine
   outcome = reference::all_reduce(problem);
 }
 

@@ -206,14 +206,18 @@ constexpr bool kFramesAreReused = false;
 constexpr bool kFramesAreReused = true;
 #endif
 
-/// For the sweeps long enough for the executor: a job each and, except for the last one, its
-/// arguments.
+/// For the sweeps long enough for the executor: a job each, and the arguments of the first where
+/// they are many: of a selection, and of a sketch.
 std::size_t handed_over(const std::string& algorithm, std::uint64_t d, std::uint64_t k) {
   constexpr std::uint64_t kFew = engine::GroupView::kFewElements;
   const bool sketches = algorithm == "sketch" && !reference::SketchShape(d, k).dense;
   const std::size_t last = d > kFew ? 1 : 0;
   // Building and reading a sketch are two sweeps that touch five cells per element.
-  return sketches ? (5 * d > kFew ? 4 : 0) + last : 3 * last;
+  if (sketches) {
+    return (5 * d > kFew ? 3 : 0) + last;
+  }
+  const bool sums_acc = algorithm == "dense" || algorithm == "true-topk" || algorithm == "sketch";
+  return (sums_acc ? 2 : 3) * last;
 }
 
 /// Allocations per rank of one operation in the steady state: the operation, its view, its entry in
