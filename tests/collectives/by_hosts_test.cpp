@@ -35,7 +35,6 @@ using test::Hosts;
 using test::layouts;
 using test::network;
 using test::Sizes;
-using test::spans;
 using test::total;
 
 /// A letter for the host of each rank.
@@ -156,22 +155,7 @@ TEST_P(ByHosts, ReduceGivesTheRootTheBitsOfTheAllReduce) {
 
 TEST_P(ByHosts, AllGatherCollectsPartsOfAnySizes) {
   for (const Sizes& sizes : layouts(size_, 5000)) {
-    reference::Bytes expected(total(sizes));
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      expected[i] = static_cast<std::byte>(i * 7 + i / 256);
-    }
-    std::vector<reference::Bytes> data(size_, reference::Bytes(expected.size()));
-    InprocRanks ranks(size_, network(total(sizes)), hosts_);
-    expect_good(ranks.run([&](std::uint32_t rank) {
-      const auto rooms = spans(data[rank], sizes);
-      std::copy_n(expected.begin() + static_cast<std::ptrdiff_t>(before(sizes, rank)), sizes[rank],
-                  rooms[rank].begin());
-      return gtopk::all_gather(rooms);
-    }));
-    for (const reference::Bytes& bytes : data) {
-      ASSERT_TRUE(bytes == expected);
-    }
-    ASSERT_TRUE(ranks.close().empty());
+    test::expect_all_gather(sizes, hosts_);
   }
 }
 

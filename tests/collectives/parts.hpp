@@ -3,13 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "gtopk/buffer.hpp"
+#include "gtopk/collectives.hpp"
 #include "gtopk/types.hpp"
 #include "src/reference/reference.hpp"
 #include "tests/support/calls.hpp"
@@ -70,6 +73,27 @@ inline std::vector<std::span<std::byte>> spans(reference::Bytes& bytes, const Si
 inline std::vector<std::span<const std::byte>> constant(
     const std::vector<std::span<std::byte>>& spans) {
   return {spans.begin(), spans.end()};
+}
+
+/// Gathers parts of those sizes in bytes on ranks with those hosts, and looks at every rank's.
+inline void expect_all_gather(const Sizes& sizes, const std::vector<std::string>& hosts = {}) {
+  const auto size = static_cast<std::uint32_t>(sizes.size());
+  reference::Bytes expected(total(sizes));
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    expected[i] = static_cast<std::byte>(i * 7 + i / 256);
+  }
+  std::vector<reference::Bytes> data(size, reference::Bytes(expected.size()));
+  support::InprocRanks ranks(size, network(total(sizes)), hosts);
+  expect_good(ranks.run([&](std::uint32_t rank) {
+    const auto rooms = spans(data[rank], sizes);
+    std::copy_n(expected.begin() + static_cast<std::ptrdiff_t>(before(sizes, rank)), sizes[rank],
+                rooms[rank].begin());
+    return gtopk::all_gather(rooms);
+  }));
+  for (const reference::Bytes& bytes : data) {
+    ASSERT_TRUE(bytes == expected);
+  }
+  ASSERT_TRUE(ranks.close().empty());
 }
 
 }  // namespace gtopk::test

@@ -150,27 +150,8 @@ TEST_P(Parts, ReduceScatterWritesIntoItsOwnPart) {
 }
 
 TEST_P(Parts, AllGatherCollectsPartsOfAnySizes) {
-  const std::uint32_t size = GetParam();
-  for (const Sizes& sizes : layouts(size, 1000)) {
-    reference::Bytes expected(total(sizes));
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      expected[i] = static_cast<std::byte>(i * 7);
-    }
-    std::vector<reference::Bytes> data(size, reference::Bytes(expected.size()));
-    InprocRanks ranks(size, network(total(sizes)));
-    expect_good(ranks.run([&](std::uint32_t rank) {
-      std::vector<std::span<std::byte>> rooms;
-      for (std::uint32_t part = 0; part < size; ++part) {
-        rooms.push_back(std::span(data[rank]).subspan(before(sizes, part), sizes[part]));
-      }
-      std::copy_n(expected.begin() + static_cast<std::ptrdiff_t>(before(sizes, rank)), sizes[rank],
-                  rooms[rank].begin());
-      return gtopk::all_gather(rooms);
-    }));
-    for (const reference::Bytes& bytes : data) {
-      ASSERT_TRUE(bytes == expected);
-    }
-    ASSERT_TRUE(ranks.close().empty());
+  for (const Sizes& sizes : layouts(GetParam(), 1000)) {
+    test::expect_all_gather(sizes);
   }
 }
 
