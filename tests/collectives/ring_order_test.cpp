@@ -9,7 +9,7 @@
 namespace gtopk::collectives {
 namespace {
 
-struct Ring {
+struct RingShape {
   std::uint32_t ranks;
   std::uint32_t first;
   std::uint32_t steps;
@@ -21,8 +21,8 @@ struct Ring {
 };
 
 /// The rings that reduce and gather, only reduce, and only gather.
-std::vector<Ring> rings() {
-  std::vector<Ring> all;
+std::vector<RingShape> rings() {
+  std::vector<RingShape> all;
   for (std::uint32_t ranks = 2; ranks <= 20; ++ranks) {
     for (const std::uint64_t pieces : {1U, 2U, 7U}) {
       all.push_back({ranks, ranks - 1, 2 * (ranks - 1), pieces});
@@ -38,7 +38,7 @@ bool same(const RingPiece& left, const RingPiece& right) {
 }
 
 TEST(RingOrder, ReceivesWhatThePreviousRankSends) {
-  for (const Ring& ring : rings()) {
+  for (const RingShape& ring : rings()) {
     for (std::uint32_t rank = 0; rank < ring.ranks; ++rank) {
       ASSERT_EQ(ring.of(rank).messages(), ring.steps * ring.pieces);
       for (std::uint64_t message = 0; message < ring.of(rank).messages(); ++message) {
@@ -50,7 +50,7 @@ TEST(RingOrder, ReceivesWhatThePreviousRankSends) {
 }
 
 TEST(RingOrder, PassesOnInTheNextStepWhatItReceived) {
-  for (const Ring& ring : rings()) {
+  for (const RingShape& ring : rings()) {
     for (std::uint32_t rank = 0; rank < ring.ranks; ++rank) {
       const RingOrder order = ring.of(rank);
       for (std::uint64_t message = order.pieces(); message < order.messages(); ++message) {
@@ -65,7 +65,7 @@ TEST(RingOrder, PassesOnInTheNextStepWhatItReceived) {
 }
 
 TEST(RingOrder, BringsEveryPieceOnceInEachRound) {
-  for (const Ring& ring : rings()) {
+  for (const RingShape& ring : rings()) {
     const RingOrder order = ring.of(1);
     for (std::uint32_t round = 0; round < ring.steps / (ring.ranks - 1); ++round) {
       std::set<std::pair<std::uint32_t, std::uint32_t>> seen;
