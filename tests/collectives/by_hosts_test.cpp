@@ -19,6 +19,7 @@
 #include "tests/collectives/definitions.hpp"
 #include "tests/collectives/parts.hpp"
 #include "tests/support/inproc_ranks.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace gtopk {
 namespace {
@@ -53,6 +54,9 @@ constexpr std::string_view kOthers[] = {"a",    "ab",     "aab",     "aba",     
                                         "aaab", "abcabb", "aabbccc", "abacadd", "abcdefaa"};
 
 std::vector<std::string_view> all_maps() {
+  if (support::kSanitized) {
+    return {"aabb", "ababab", "aab", "abcabb"};
+  }
   std::vector<std::string_view> maps(std::begin(kAlike), std::end(kAlike));
   maps.insert(maps.end(), std::begin(kOthers), std::end(kOthers));
   return maps;

@@ -31,11 +31,11 @@ using sparse::testing::plain;
 using ::testing::HasSubstr;
 using Job = sparse::testing::JobOnDevices<HostAcc>;
 
-constexpr const char* kAlgorithms[] = {"random-k", "dense", "true-topk", "sketch"};
+constexpr const char* kOfAcc[] = {"random-k", "dense", "true-topk", "sketch"};
 
 /// How a case came out; empty: as the reference does.
-std::string outcome(const reference::Problem& problem, std::uint64_t seed,
-                    const std::vector<bool>& on_device) {
+std::string outcome_of_acc(const reference::Problem& problem, std::uint64_t seed,
+                           const std::vector<bool>& on_device) {
   Job job(problem, seed, on_device);
   job.call();
   job.run();
@@ -49,7 +49,7 @@ TEST(AccOnDevices, GivesTheReferencesBits) {
   constexpr std::uint64_t kCases = support::kSanitized ? 1 : 12;
   std::uint64_t number = 0;
   std::uint64_t called = 0;
-  for (const char* const algorithm : kAlgorithms) {
+  for (const char* const algorithm : kOfAcc) {
     for (const std::uint32_t size : {1U, 2U, 3U, 5U}) {
       for (const DataType type : reference::kFloatingTypes) {
         for (std::uint64_t one = 0; one < kCases; ++one) {
@@ -63,7 +63,7 @@ TEST(AccOnDevices, GivesTheReferencesBits) {
           for (std::uint32_t rank = 0; rank < size; ++rank) {
             on_device[rank] = number % 3 == 0 || rank % 2 == number % 3 - 1;
           }
-          ASSERT_EQ(outcome(drawn.problem, seed, on_device), "") << drawn.description;
+          ASSERT_EQ(outcome_of_acc(drawn.problem, seed, on_device), "") << drawn.description;
         }
       }
     }
@@ -110,7 +110,7 @@ TEST(AccOnDevices, OrListsAreAutosChoiceWhileTheOperationRuns) {
 }
 
 TEST(AccOnDevices, RecordsWhatIsDelivered) {
-  for (const char* const algorithm : kAlgorithms) {
+  for (const char* const algorithm : kOfAcc) {
     const reference::Problem problem = plain(1, 300, 5, algorithm);
     const reference::Outcome expected = reference::all_reduce(problem);
     std::vector<std::int64_t> indices(300);
@@ -137,7 +137,7 @@ TEST(AccOnDevices, RecordsWhatIsDelivered) {
 
 // Both parts of a step arrive at its gate: the other one here did so before.
 TEST(AccOnDevices, HappensAtAGateWithTheOtherPartsOrNotAtAll) {
-  for (const char* const algorithm : kAlgorithms) {
+  for (const char* const algorithm : kOfAcc) {
     for (const bool other : {true, false}) {
       reference::Problem problem = plain(1, 40, 3, algorithm);
       problem.options.gate = std::make_shared<Gate>(2);
