@@ -67,7 +67,8 @@ class ByHosts : public ::testing::TestWithParam<std::string_view> {
   const Hosts hosts_ = hosts_of(GetParam());
   const std::uint32_t size_ = static_cast<std::uint32_t>(hosts_.size());
 
-  std::vector<reference::Bytes> random_inputs(std::uint64_t d, DataType type, std::uint64_t seed) {
+  std::vector<reference::Bytes> random_inputs(std::uint64_t d, DataType type,
+                                              std::uint64_t seed) const {
     reference::Random random(seed);
     std::vector<reference::Bytes> inputs;
     while (inputs.size() < size_) {

@@ -21,8 +21,8 @@ struct Counts {
   bool operator==(const Counts&) const = default;
 };
 // GoogleTest finds it by this name.
-inline void PrintTo(const Counts& counts,
-                    std::ostream* out) {  // NOLINT(readability-identifier-naming)
+// NOLINTNEXTLINE(readability-identifier-naming)
+inline void PrintTo(const Counts& counts, std::ostream* out) {
   *out << counts.messages << " messages of " << counts.bytes << " bytes";
 }
 
