@@ -154,6 +154,7 @@ void EngineThread::leave() {
   engine_->fail_everything(
       Error(ErrorKind::kAborted, "this process is leaving its process groups"));
   step_until(nothing_under_way, drain);
+  step_until([this] { return engine_->all_have_heard(); }, Tidings::kBound);
   engine_->say_goodbye();
   step_until([this] { return engine_->farewell_said(); }, farewell);
   const auto released = [this] { return engine_->stop_listening() && engine_->under_way() == 0; };

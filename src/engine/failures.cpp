@@ -20,10 +20,15 @@ void Failures::fail_group(Group& group, const Error& cause, bool tell_others) {
   }
   group.failure = cause;
   if (tell_others) {
-    membership_.tell_members(group, {NoticeKind::kGroupFailure, cause.kind(), 0, 0, cause.what()});
+    announce(group, {NoticeKind::kGroupFailure, cause.kind(), 0, 0, cause.what()});
   }
   scheduler_.fail(group, cause);
   stale_.add_group(group.id(), clock_.now());
+}
+
+void Failures::announce(Group& group, const Notice& notice) {
+  membership_.tell_members(group, notice);
+  tidings_.told(group, notice);
 }
 
 void Failures::peer_failed(const transport::PeerFailure& failure) {
@@ -76,8 +81,8 @@ void Failures::operation_ended(Operation& operation, const Scheduler::Outcome& o
   }
   discard_when_it_comes(group, operation.sequence());
   if (outcome.caused_here) {
-    membership_.tell_members(group, {NoticeKind::kAbort, outcome.error->kind(), 0,
-                                     operation.sequence(), outcome.error->what()});
+    announce(group, {NoticeKind::kAbort, outcome.error->kind(), 0, operation.sequence(),
+                     outcome.error->what()});
   }
 }
 
@@ -106,6 +111,8 @@ void Failures::handle(Group& group, PeerId from, const Notice& notice) {
     case NoticeKind::kProbe:
     case NoticeKind::kReply:
     case NoticeKind::kGoodbye:
+    case NoticeKind::kHeard:
+    case NoticeKind::kAllHeard:
       return;
   }
 }
@@ -176,6 +183,8 @@ void Failures::handle_early(PeerId from, const Notice& notice) {
     case NoticeKind::kGoodbye:
     case NoticeKind::kAsk:
     case NoticeKind::kCall:
+    case NoticeKind::kHeard:
+    case NoticeKind::kAllHeard:
       return;
   }
   const bool joining = gone && groups_.taken(notice.group);
@@ -196,6 +205,7 @@ void Failures::forget_group(std::uint32_t id) {
   // Leftovers of an earlier group with this number cannot be told from the new group's messages.
   stale_.forget_group(id);
   stale_.discard_group(id);
+  tidings_.forget_group(id);
   std::erase_if(early_, [&](const Early& early) { return early.notice.group == id; });
 }
 
@@ -249,8 +259,7 @@ bool Failures::fail_deserted() {
     if (operation->spec().point_to_point()) {
       continue;
     }
-    membership_.tell_members(
-        group, {NoticeKind::kAbort, cause.kind(), 0, operation->sequence(), cause.what()});
+    announce(group, {NoticeKind::kAbort, cause.kind(), 0, operation->sequence(), cause.what()});
   }
   return true;
 }

@@ -14,17 +14,19 @@
 #include "src/engine/notice.hpp"
 #include "src/engine/scheduler.hpp"
 #include "src/engine/stale_messages.hpp"
+#include "src/engine/tidings.hpp"
 
 namespace gtopk::engine {
 
 class Failures {
  public:
   Failures(const transport::Clock& clock, GroupTable& groups, Scheduler& scheduler,
-           Membership& membership, StaleMessages& stale)
+           Membership& membership, Tidings& tidings, StaleMessages& stale)
       : clock_(clock),
         groups_(groups),
         scheduler_(scheduler),
         membership_(membership),
+        tidings_(tidings),
         stale_(stale) {}
 
   /// Fails the group here, and on the other ranks if `tell_others`. The first cause wins.
@@ -64,6 +66,8 @@ class Failures {
     transport::TimePoint came;
   };
 
+  /// Tells every other member of a failure.
+  void announce(Group& group, const Notice& notice);
   void handle_abort(Group& group, transport::PeerId from, const Notice& notice);
   void handle_ask(Group& group, transport::PeerId from, const Notice& notice);
   void withdraw(Group& group, const Transfer& transfer);
@@ -74,6 +78,7 @@ class Failures {
   GroupTable& groups_;
   Scheduler& scheduler_;
   Membership& membership_;
+  Tidings& tidings_;
   StaleMessages& stale_;
   std::vector<Operation*> asking_;
   /// And by which rank.

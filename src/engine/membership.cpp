@@ -42,8 +42,8 @@ void Membership::tell_members(Group& group, const Notice& notice) {
   }
 }
 
-// This rank may leave as soon as it has failed, and its goodbye could reach its peers before the
-// notice of the rank that saw the failure: they would take it for the cause.
+// The rank that saw the failure may die itself before it has told everybody, and a rank that hears
+// late may be one for which nobody stays any longer (tidings.hpp).
 void Membership::pass_on(Group& group, PeerId from, const Notice& notice) {
   for (std::uint32_t rank = 0; rank < group.size(); ++rank) {
     const PeerId peer = group.peer(rank);

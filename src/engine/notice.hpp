@@ -26,6 +26,10 @@ enum class NoticeKind : std::uint8_t {
       6,  ///< your message does not fit: what did you call? Answered only while the operation runs
   kCall = 7,      ///< the answer: the sender's call, as text
   kWithdraw = 8,  ///< the sender has withdrawn a point-to-point message; `sequence`: Withdrawal
+  /// The answer to a kAbort or kGroupFailure. `sequence`: of the collective, or all ones for the
+  /// group.
+  kHeard = 9,
+  kAllHeard = 10,  ///< every member has answered the sender; `sequence` as in kHeard
 };
 
 struct Notice {

@@ -16,7 +16,8 @@ namespace {
 TEST(Notice, ComesBackAsItWasSent) {
   for (const NoticeKind kind :
        {NoticeKind::kAbort, NoticeKind::kGroupFailure, NoticeKind::kProbe, NoticeKind::kReply,
-        NoticeKind::kGoodbye, NoticeKind::kAsk, NoticeKind::kCall, NoticeKind::kWithdraw}) {
+        NoticeKind::kGoodbye, NoticeKind::kAsk, NoticeKind::kCall, NoticeKind::kWithdraw,
+        NoticeKind::kHeard, NoticeKind::kAllHeard}) {
     const Notice sent{kind, ErrorKind::kUnsupported, 4095, 0xffffffffffffffff, "why \xc3\xa9",
                       4094};
     Notice::Wire wire{};

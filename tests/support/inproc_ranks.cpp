@@ -233,27 +233,56 @@ void InprocRanks::thaw(std::uint32_t rank) {
   fabric_->thaw(rank);
 }
 
-void InprocRanks::leave(std::uint32_t rank) {
-  Seat& seat = seats_[rank];
-  const auto idle = [&] { return seat.engine->under_way() == 0; };
-  const auto patiently = [&](const std::function<bool()>& done) {
-    const TimePoint end = now() + std::chrono::seconds(2);
-    run_until([&] { return done() || now() >= end; });
+void InprocRanks::leave(const std::vector<std::uint32_t>& leavers) {
+  struct Leaver {
+    Seat& seat;
+    transport::Transport& port;
+    std::size_t stage = 0;
+    TimePoint end;
   };
-  seat.engine->fail_everything(
-      Error(ErrorKind::kAborted, "this process is leaving its process groups"));
-  patiently(idle);
-  seat.engine->say_goodbye();
-  patiently([&] { return seat.engine->farewell_said(); });
-  const auto released = [&] { return seat.engine->stop_listening() && idle(); };
-  patiently(released);
-  if (!released()) {
-    seat.engine->give_up_pending();
-    patiently(released);
+  // What each waits for, for 2 s at most, and does then.
+  using Stage = std::pair<std::function<bool(Leaver&)>, std::function<void(Leaver&)>>;
+  const auto idle = [](Leaver& leaver) { return leaver.seat.engine->under_way() == 0; };
+  const auto released = [&](Leaver& leaver) {
+    return leaver.seat.engine->stop_listening() && idle(leaver);
+  };
+  const std::vector<Stage> stages = {
+      {idle, [](Leaver&) {}},
+      {[](Leaver& leaver) { return leaver.seat.engine->all_have_heard(); },
+       [](Leaver& leaver) { leaver.seat.engine->say_goodbye(); }},
+      {[](Leaver& leaver) { return leaver.seat.engine->farewell_said(); }, [](Leaver&) {}},
+      {released,
+       [&](Leaver& leaver) {
+         if (!released(leaver)) {
+           leaver.seat.engine->give_up_pending();
+         }
+       }},
+      {released,
+       [](Leaver& leaver) {
+         leaver.port.close(Duration::zero());
+         leaver.seat.running = false;
+         leaver.seat.closed = true;
+       }},
+  };
+  constexpr Duration kPatience = std::chrono::seconds(2);
+  std::vector<Leaver> all;
+  for (const std::uint32_t rank : leavers) {
+    Seat& seat = seats_[rank];
+    seat.engine->fail_everything(
+        Error(ErrorKind::kAborted, "this process is leaving its process groups"));
+    all.push_back({seat, fabric_->port(rank), 0, now() + kPatience});
   }
-  fabric_->port(rank).close(Duration::zero());
-  seat.running = false;
-  seat.closed = true;
+  run_until([&] {
+    for (Leaver& leaver : all) {
+      while (leaver.stage < stages.size() &&
+             (stages[leaver.stage].first(leaver) || now() >= leaver.end)) {
+        stages[leaver.stage++].second(leaver);
+        leaver.end = now() + kPatience;
+      }
+    }
+    return std::ranges::all_of(all,
+                               [&](const Leaver& leaver) { return leaver.stage == stages.size(); });
+  });
 }
 
 std::vector<std::string> InprocRanks::close() {

@@ -94,7 +94,9 @@ class InprocRanks {
   [[nodiscard]] bool running(std::uint32_t rank) const { return seats_.at(rank).running; }
 
   /// One rank leaves in order, as EngineThread does; the others keep running.
-  void leave(std::uint32_t rank);
+  void leave(std::uint32_t rank) { leave(std::vector{rank}); }
+  /// Several at the same time.
+  void leave(const std::vector<std::uint32_t>& leavers);
   /// All ranks leave. Returns descriptions of the messages that nobody received, over all ranks.
   std::vector<std::string> close();
 
