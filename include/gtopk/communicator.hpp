@@ -136,8 +136,8 @@ class Communicator {
   /// sleeps: what the engine's own waits have shown last. No where ranks share their cores.
   [[nodiscard]] bool polling_pays() const;
 
-  /// Queues the collective and returns its number among the group's, 0 for a point-to-point
-  /// message.
+  /// Queues the collective and returns its number among the group's, from 1; 0 for a
+  /// point-to-point message.
   std::uint64_t run(Collective collective, Call call);
 
   /// Fails everything in flight on this rank with Error{kAborted} and ends the group; the other

@@ -51,7 +51,7 @@ class Engine final : public transport::AddressBook {
   // Any thread.
 
   /// Numbers the operation and hands it over; its `done` is called in any case, exactly once.
-  /// Returns its number among the group's collectives, 0 for a point-to-point message.
+  /// Returns its number among the group's collectives, from 1; 0 for a point-to-point message.
   /// input: see gtopk::Call.
   std::uint64_t submit(const std::shared_ptr<Group>& group, OperationSpec spec,
                        std::shared_ptr<Gate> input = nullptr);

@@ -124,7 +124,7 @@ void Failures::handle_abort(Group& group, PeerId from, const Notice& notice) {
       membership_.pass_on(group, from, notice);
     }
     operation->fail(cause);
-  } else if (notice.sequence >= group.arrived()) {
+  } else if (notice.sequence > group.arrived()) {
     if (group.aborted.emplace(notice.sequence, cause).second) {
       membership_.pass_on(group, from, notice);
     }

@@ -36,7 +36,7 @@ void FlightRecorder::queued(const OperationEvent& event) {
   entry.name.assign(event.name);
   entry.agreement = event.agreement;
   entry.bytes = event.bytes;
-  entry.sequence = event.point_to_point ? messages_++ : event.sequence;
+  entry.sequence = event.point_to_point ? ++messages_ : event.sequence;
   entry.point_to_point = event.point_to_point;
   entry.timeout = event.timeout;
   entry.queued = event.queued;

@@ -99,7 +99,8 @@ class Group {
   HostMap hosts_;
 
   friend class Scheduler;
-  std::uint64_t next_sequence_ = 0;  // under the queue's mutex
+  /// Collectives numbered so far: the first is 1, as for torch.
+  std::uint64_t called_ = 0;  // under the queue's mutex
   std::uint64_t arrived_ = 0;
   std::uint32_t in_flight_ = 0;
   /// Running collectives, by sequence number.

@@ -96,7 +96,7 @@ std::string Probes::describe_state(const Group& group, std::uint64_t sequence) c
   if (sequence == kNoCollective) {
     return describe_place(group);
   }
-  if (sequence >= group.arrived()) {
+  if (sequence > group.arrived()) {
     return fmt::format("{}; {}", kNeverEntered, describe_place(group));
   }
   if (const Operation* const found = Scheduler::running(group, sequence)) {

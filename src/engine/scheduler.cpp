@@ -50,7 +50,7 @@ std::uint64_t Scheduler::submit(const std::shared_ptr<Group>& group, OperationSp
                                 std::shared_ptr<Gate> input) {
   const transport::TimePoint now = clock_.now();
   const std::lock_guard lock(mutex_);
-  const std::uint64_t sequence = spec.point_to_point() ? 0 : group->next_sequence_++;
+  const std::uint64_t sequence = spec.point_to_point() ? 0 : ++group->called_;
   queue_.push_back({{}, {group, sequence, now, std::move(spec), std::move(input)}});
   return sequence;
 }
@@ -76,7 +76,7 @@ bool Scheduler::take_queue() {
       continue;
     }
     if (!entry.call.spec.point_to_point()) {
-      entry.call.group->arrived_ = entry.call.sequence + 1;
+      entry.call.group->arrived_ = entry.call.sequence;
     }
     hooks_.called(entry.call);
   }

@@ -69,7 +69,7 @@ void StaleMessages::sweep(TimePoint now,
                           const std::function<std::uint64_t(std::uint32_t)>& arrived) {
   std::erase_if(entries_, [&](const Entry& entry) {
     return now >= entry.until ||
-           (entry.kind == Kind::kCollective && arrived(entry.group) > entry.number + kSequences);
+           (entry.kind == Kind::kCollective && arrived(entry.group) >= entry.number + kSequences);
   });
   if (now < next_sweep()) {
     return;

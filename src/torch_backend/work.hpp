@@ -51,7 +51,7 @@ class GtopkWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
   /// Of a receive.
   int sourceRank() const override;
-  /// As torch counts: 1 for a group's first collective, where error texts say #0; 0 for a message.
+  /// As in error texts: 1 for a group's first collective; 0 for a message.
   uint64_t getSequencenumber() const override { return sequence_; }
   /// Milliseconds from the call to the end; throws before that.
   float getDuration() const override;

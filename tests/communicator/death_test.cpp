@@ -208,13 +208,13 @@ class Seat {
         EXPECT_LT(i - first, may_end) << "it needed the victim";
         EXPECT_EQ(works_[i].wrong_result(), "");
       } else {
-        expect_cause(ending, i);
+        expect_cause(ending, i + 1);
         EXPECT_EQ(works_[i].touched(), "");
       }
     }
     // The group has failed.
     works_[next_].submit(member_.group(), calls_[next_].call(kWatchdog));
-    expect_cause(calls_[next_].wait(kSoon), next_);
+    expect_cause(calls_[next_].wait(kSoon), next_ + 1);
     EXPECT_LT(member_.leave(), kLeaving);
     self_.say("left");
   }

@@ -192,7 +192,7 @@ class Caller {
   std::uint32_t rank_;
   const std::vector<Agreed>& agreed_;
   Member member_;
-  std::uint64_t sequence_ = 0;
+  std::uint64_t sequence_ = 1;
   std::size_t disagreed_ = 0;
 };
 

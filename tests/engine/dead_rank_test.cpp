@@ -144,9 +144,9 @@ void strike_in_the_middle(std::uint64_t seed,
     }
     ASSERT_TRUE(first[rank]->ended);
     if (first[rank]->error) {
-      expect_names(first[rank], victim, 0, work.make(rank, seed).name);
+      expect_names(first[rank], victim, 1, work.make(rank, seed).name);
     }
-    expect_names(second[rank], victim, 1, names[rank]);
+    expect_names(second[rank], victim, 2, names[rank]);
   }
   ranks.settle();
 }
@@ -229,7 +229,7 @@ TEST(StoppedRank, ThatGoesOnTooLateHearsThatTheGroupIsOver) {
     ranks.settle();
     for (std::uint32_t rank = 0; rank < size; ++rank) {
       if (rank != 1) {
-        expect_names(endings[rank], 1, 0, "all_reduce");
+        expect_names(endings[rank], 1, 1, "all_reduce");
       }
     }
     if (endings[1]->error) {
@@ -261,7 +261,7 @@ TEST(LateRank, IsNamedByTheTimeoutOfTheOthers) {
         ASSERT_TRUE(ending->error.has_value());
         EXPECT_EQ(ending->error->kind(), ErrorKind::kTimeout) << ending->text();
         const std::string who = fmt::format(
-            "rank {} (host node{}, pid {}) never entered {} #1; its last was all_reduce #0, which "
+            "rank {} (host node{}, pid {}) never entered {} #2; its last was all_reduce #1, which "
             "has ended",
             late, late, 1000 + late, work.make(0, size + late).name);
         EXPECT_NE(ending->text().find(who), std::string::npos) << ending->text();
@@ -299,7 +299,7 @@ TEST(LateRank, IsNamedWhenTheOperationThatWaitsTimesOutFirst) {
   }
 }
 
-/// Ranks 0 and 1 of three time out in the group's all-reduce #1 while rank 2 runs `instead` in
+/// Ranks 0 and 1 of three time out in the group's all-reduce #2 while rank 2 runs `instead` in
 /// `place`, or nothing; returns the errors' texts.
 std::vector<std::string> told_of_rank_2(InprocRanks& ranks,
                                         const std::function<SharedEnding(InprocRanks&)>& instead) {
@@ -331,7 +331,7 @@ TEST(LateRank, IsSaidToBeInAMessageThatItWaitsFor) {
   for (const std::string& text : texts) {
     EXPECT_THAT(text, ::testing::HasSubstr("of group 'default'"));
     EXPECT_THAT(text, ::testing::HasSubstr("rank 2 (host node2, pid 1002) never entered "
-                                           "all_reduce #1; it is in recv(from 0, tag 7)"));
+                                           "all_reduce #2; it is in recv(from 0, tag 7)"));
   }
 }
 
@@ -342,8 +342,8 @@ TEST(LateRank, IsSaidToBeInACollectiveOfAnotherGroup) {
       ranks, [&](InprocRanks& all) { return all.submit(2, pair[1], lasting(gtopk::barrier())); });
   for (const std::string& text : texts) {
     EXPECT_THAT(text,
-                ::testing::HasSubstr("rank 2 (host node2, pid 1002) never entered all_reduce #1; "
-                                     "it is in barrier #0 of group 'pair' on rank 1"));
+                ::testing::HasSubstr("rank 2 (host node2, pid 1002) never entered all_reduce #2; "
+                                     "it is in barrier #1 of group 'pair' on rank 1"));
   }
 }
 
@@ -356,7 +356,7 @@ TEST(LateRank, ThatHasCalledNothingIsSaidTo) {
   ranks.run_all();
   ASSERT_TRUE(ending->error.has_value());
   EXPECT_THAT(ending->text(),
-              ::testing::HasSubstr("rank 1 (host node1, pid 1001) never entered all_reduce #0; it "
+              ::testing::HasSubstr("rank 1 (host node1, pid 1001) never entered all_reduce #1; it "
                                    "has called no collective of the group yet"));
 }
 
@@ -383,7 +383,7 @@ TEST(AbortedGroup, SaysWhomEachOperationWasWaitingFor) {
   ranks.run_until([&] { return ending->ended; });
   ASSERT_TRUE(ending->error.has_value());
   EXPECT_EQ(ending->text(),
-            "all_reduce #0 of group 'default' on rank 0: enough; it was waiting for rank 1 (host "
+            "all_reduce #1 of group 'default' on rank 0: enough; it was waiting for rank 1 (host "
             "node1, pid 1001)");
 }
 

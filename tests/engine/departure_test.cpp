@@ -78,7 +78,7 @@ TEST(Departure, WhileOthersWaitForItIsAnErrorThatNamesIt) {
                 std::string::npos)
           << ending->text();
       EXPECT_NE(ending->text().find("has left"), std::string::npos) << ending->text();
-      EXPECT_NE(ending->text().find("all_reduce #1"), std::string::npos) << ending->text();
+      EXPECT_NE(ending->text().find("all_reduce #2"), std::string::npos) << ending->text();
     }
     ranks.settle();
   }

@@ -124,7 +124,7 @@ TEST_F(Recorded, AMessageHasItsBytesAndANumberOfItsOwn) {
   }
   const json entry = record()["entries"][2];
   EXPECT_EQ(entry["is_p2p"], true);
-  EXPECT_EQ(entry["p2p_seq_id"], 1);
+  EXPECT_EQ(entry["p2p_seq_id"], 2);
   EXPECT_EQ(entry["profiling_name"], "gtopk:send(to 1, tag 7)");
   EXPECT_EQ(entry["bytes"], 24);
 }
@@ -135,7 +135,7 @@ TEST_F(Recorded, TheLastOnesAreKeptInTheirOrder) {
   for (const FlightEntry& entry : recorder_.entries()) {
     sequences.push_back(entry.sequence);
   }
-  EXPECT_THAT(sequences, ElementsAre(13, 14, 15, 16, 17, 18, 19, 20));
+  EXPECT_THAT(sequences, ElementsAre(14, 15, 16, 17, 18, 19, 20, 21));
 }
 
 TEST_F(Recorded, WhatHasBeenOverwrittenWhenItEndsIsLeftAlone) {
@@ -176,7 +176,7 @@ TEST(FlightRecorder, AddedLateRecordsWhatIsCalledFromThenOn) {
   ASSERT_TRUE(early->good() && late->good());
   const std::vector<FlightEntry> entries = recorder.entries();
   ASSERT_EQ(entries.size(), 1U);
-  EXPECT_EQ(entries[0].sequence, 1U);
+  EXPECT_EQ(entries[0].sequence, 2U);
   EXPECT_TRUE(entries[0].ended.has_value());
 }
 

@@ -90,7 +90,7 @@ void expect_mismatch(InprocRanks& ranks, const std::vector<support::SharedEnding
     ASSERT_NE(ending->text().find(one), std::string::npos) << ending->text() << "\nlacks " << one;
     ASSERT_NE(ending->text().find(other), std::string::npos)
         << ending->text() << "\nlacks " << other;
-    ASSERT_NE(ending->text().find("#0"), std::string::npos) << ending->text();
+    ASSERT_NE(ending->text().find("#1"), std::string::npos) << ending->text();
   }
   ASSERT_EQ(support::group_works(ranks), "");
   const auto left = ranks.close();

@@ -81,12 +81,12 @@ class Observed : public ::testing::Test {
 };
 
 const Lines kSuccess = {
-    "sparse #0 queued",
-    "sparse #0 started",
-    "sparse #0 from '' to 'compress'",
-    "sparse #0 from 'compress' to 'exchange'",
-    "sparse #0 from 'exchange' to 'commit'",
-    "sparse #0 ended in 'commit'",
+    "sparse #1 queued",
+    "sparse #1 started",
+    "sparse #1 from '' to 'compress'",
+    "sparse #1 from 'compress' to 'exchange'",
+    "sparse #1 from 'exchange' to 'commit'",
+    "sparse #1 ended in 'commit'",
 };
 
 TEST_F(Observed, AnAllReduceIsSeenFromItsCallThroughItsPhasesToItsEnd) {
@@ -104,11 +104,11 @@ TEST_F(Observed, OneThatFailsEndsInThePhaseThatItFailedIn) {
     ASSERT_TRUE(failed_with(*ending, ErrorKind::kMismatch)) << ending->text();
   }
   const Lines expected = {
-      "sparse #0 queued",
-      "sparse #0 started",
-      "sparse #0 from '' to 'compress'",
-      "sparse #0 from 'compress' to 'exchange'",
-      "sparse #0 ended in 'exchange': mismatch",
+      "sparse #1 queued",
+      "sparse #1 started",
+      "sparse #1 from '' to 'compress'",
+      "sparse #1 from 'compress' to 'exchange'",
+      "sparse #1 ended in 'exchange': mismatch",
   };
   EXPECT_EQ(recorder_.take(), expected);
 }
@@ -123,13 +123,13 @@ TEST_F(Observed, AbortedOnesEndAndLaterOnesNeverStart) {
   ASSERT_TRUE(failed_with(*alone, ErrorKind::kAborted)) << alone->text();
   ASSERT_TRUE(failed_with(*late, ErrorKind::kAborted)) << late->text();
   const Lines expected = {
-      "sparse #0 queued",
-      "sparse #0 started",
-      "sparse #0 from '' to 'compress'",
-      "sparse #0 from 'compress' to 'exchange'",
-      "sparse #0 ended in 'exchange': aborted",
       "sparse #1 queued",
-      "sparse #1 ended in '', not started: aborted",
+      "sparse #1 started",
+      "sparse #1 from '' to 'compress'",
+      "sparse #1 from 'compress' to 'exchange'",
+      "sparse #1 ended in 'exchange': aborted",
+      "sparse #2 queued",
+      "sparse #2 ended in '', not started: aborted",
   };
   EXPECT_EQ(recorder_.take(), expected);
 }

@@ -49,7 +49,7 @@ def check_monitored_barriers_name_those_who_stay_away(me: Rank) -> None:
             continue
         named = re.findall(r"rank (\d) \(host \S+, pid \d+\) never entered", error)
         assert named == [str(rank) for rank in late], error
-        assert "never entered monitored_barrier #0; it is in barrier #" in error
+        assert "never entered monitored_barrier #1; it is in barrier #" in error
 
 
 def check_ranks_that_mix_barriers_up_hear_of_both(me: Rank) -> None:
@@ -139,7 +139,7 @@ def test_a_time_out_leaves_a_file_of_each_rank(tmp_path: pathlib.Path) -> None:
     records = {record["pg_config"]["0"]["rank"]: record for record in files.values()}
     failed = records[0]["entries"][-1]
     assert failed["state"] == "failed"
-    assert "never entered monitored_barrier #1" in failed["error"]
+    assert "never entered monitored_barrier #2" in failed["error"]
     assert all(path.suffix == ".json" for path in files)
 
 

@@ -210,8 +210,12 @@ def check_sequence_numbers(me: Rank) -> None:
     first = sequence_number(backend.allreduce([torch.ones(1)], options))
     for after in range(1, 100):
         assert sequence_number(backend.allreduce([torch.ones(1)], options)) == first + after
-    with pytest.raises(dist.DistBackendError, match=f"#{first + 99} .*ranks differ"):
-        dist.all_reduce(torch.ones(3 + me.rank))
+    differs = backend.allreduce([torch.ones(3 + me.rank)], options)
+    assert sequence_number(differs) == first + 100
+    with pytest.raises(dist.DistBackendError, match=f"#{first + 100} .*ranks differ"):
+        differs.wait()
+    entry = gtopk.flight_recorder()["entries"][-1]
+    assert (entry["state"], entry["collective_seq_id"]) == ("failed", first + 100)
     assert sequence_number(backend.barrier(dist.BarrierOptions())) == first + 101
 
 
