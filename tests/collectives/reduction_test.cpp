@@ -11,6 +11,7 @@
 #include "gtopk/error.hpp"
 #include "src/collectives/reduction.hpp"
 #include "src/reference/number.hpp"
+#include "tests/support/cases.hpp"
 
 namespace gtopk::collectives {
 namespace {
@@ -142,6 +143,34 @@ void expect_complex_reductions(DataType type) {
   std::vector<Number> values = {{1, 10}, {-7, 0}};
   divide(values.data(), values.size(), type, 3);
   EXPECT_EQ(values, (std::vector<Number>{{T(1) / 3, T(10) / 3}, {T(-7) / 3, 0}}));
+}
+
+/// No product is fused with the sum, whatever vectors the numbers are computed in.
+template <class T>
+void expect_rounded_products(DataType type) {
+  reference::Random random(7);
+  for (const std::size_t n : {1UL, 3UL, 8UL, 37UL}) {
+    std::vector<std::complex<T>> left(n);
+    std::vector<std::complex<T>> right(n);
+    for (std::size_t i = 0; i < n; ++i) {
+      left[i] = {static_cast<T>(random.uniform()), static_cast<T>(random.uniform())};
+      right[i] = {static_cast<T>(random.uniform()), static_cast<T>(random.uniform())};
+    }
+    std::vector<std::complex<T>> products(n);
+    reduce(products.data(), left.data(), right.data(), n, type, ReduceOp::kProduct);
+    for (std::size_t i = 0; i < n; ++i) {
+      const volatile T ac = left[i].real() * right[i].real();
+      const volatile T bd = left[i].imag() * right[i].imag();
+      const volatile T ad = left[i].real() * right[i].imag();
+      const volatile T bc = left[i].imag() * right[i].real();
+      ASSERT_EQ(products[i], std::complex<T>(ac - bd, ad + bc)) << i << " of " << n;
+    }
+  }
+}
+
+TEST(Reduction, ComplexProductsAreRoundedBeforeTheyAreAdded) {
+  expect_rounded_products<float>(DataType::kComplex64);
+  expect_rounded_products<double>(DataType::kComplex128);
 }
 
 TEST(Reduction, ComplexNumbersAddMultiplyAndAreDividedByTheirParts) {
