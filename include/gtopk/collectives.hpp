@@ -104,6 +104,8 @@ struct CooSum {
 inline constexpr std::size_t kShortMessage = 8160;
 /// The same of broadcasts, which then take half the steps.
 inline constexpr std::size_t kShortBroadcast = 16384;
+/// The same of all-gathers, all parts together, which then take fewer steps still.
+inline constexpr std::size_t kShortAllGather = 65536;
 
 /// Point-to-point messages, matched by (sender, tag) in call order. The receive fails if the
 /// message does not have the size of `data`; types are not compared.

@@ -1,4 +1,5 @@
-// Collectives: every rank's bytes to all: the ranks agree, then the rings of their hosts
+// Collectives: every rank's bytes to all: few of them directly (direct.hpp) unless ranks that share
+// a host's link would send too much over it; else the ranks agree, then the rings of their hosts
 // (by_hosts.hpp).
 #include <fmt/format.h>
 
@@ -11,20 +12,57 @@
 #include "gtopk/error.hpp"
 #include "src/collectives/all_reduce.hpp"
 #include "src/collectives/by_hosts.hpp"
+#include "src/collectives/direct.hpp"
 #include "src/collectives/memory.hpp"
 #include "src/collectives/tree.hpp"
+#include "src/collectives/way_costs.hpp"
 
 namespace gtopk {
 
+using collectives::WayChoice;
+using collectives::Ways;
+using collectives::WaySetting;
 using engine::GroupView;
 using engine::Task;
 
 namespace {
 
+std::size_t total(std::span<const Bytes> rooms) {
+  std::size_t bytes = 0;
+  for (const Bytes& room : rooms) {
+    bytes += room.size();
+  }
+  return bytes;
+}
+
+/// Along the tree and round the rings ranks send no less, in more messages, unless the rings go by
+/// two levels.
+Task<bool> goes_directly(GroupView& group, WayChoice& choice, std::size_t bytes) {
+  if (group.size() == 1 || bytes > kShortAllGather) {
+    co_return false;
+  }
+  const bool few = bytes <= WayChoice::kFewBytes || !choice.ways().two_levels();
+  if (few && choice.setting() == WaySetting::kAuto) {
+    co_return true;
+  }
+  Task<bool> choosing = choice.directly(&Ways::gather_directly, bytes);
+  const bool answer = co_await choosing;
+  co_return answer;
+}
+
 Task<void> gather(GroupView& group, std::span<const Bytes> rooms) {
+  WayChoice choice(group);
+  Task<bool> choosing = goes_directly(group, choice, total(rooms));
+  const bool directly = co_await choosing;
+  if (directly) {
+    co_await collectives::gather_directly(group, rooms);
+    choice.succeeded();
+    co_return;
+  }
   co_await collectives::agree(group);
   co_await collectives::all_gather_by_hosts(group, rooms,
                                             collectives::Tree(group.size()).end_step());
+  choice.succeeded();
 }
 
 void check_rooms(std::span<const Bytes> rooms, const GroupShape& group) {
@@ -48,6 +86,10 @@ Collective all_gather(const Buffers& rooms) {
     sizes.push_back(room.size());
   }
   collective.agreement = Agreement("all_gather").numbers("bytes", sizes).type("dtype", dtype);
+  if (total(bytes) <= kShortAllGather) {
+    collectives::take_host_only(collective, collectives::memory_of(rooms),
+                                "copies all-gathers of at most 65536 bytes");
+  }
   const auto held = std::make_shared<const std::vector<Bytes>>(std::move(bytes));
   collective.check = [held](const GroupShape& group) { check_rooms(*held, group); };
   collective.body = [held](GroupView& group) { return gather(group, *held); };

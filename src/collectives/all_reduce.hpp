@@ -2,7 +2,8 @@
 // and, for large ones, the host map.
 //
 // Up to kRecursiveDoublingBytes: recursive doubling along the tree, the header in front of the
-// data; the tensor is written only when every round has succeeded. Larger: all ranks agree first,
+// data, or directly with the same bits (direct.hpp); the tensor is written only when every message
+// has come. Larger: all ranks agree first,
 // then rings in pieces (Patarasuk and Yuan 2009), inside hosts and across them (by_hosts.hpp);
 // chunk r = [r d/P, (r+1) d/P) is rank r's part.
 #pragma once
@@ -30,13 +31,18 @@ inline constexpr std::size_t kPieceBytes = std::size_t{1} << 17U;
   return (d / ranks) * chunk + (d % ranks) * chunk / ranks;
 }
 
-/// The body of an all-reduce, for any collective: in place over data[0..d) of `type`; AVG divides
-/// at the end. `first_step`: the first step of its messages, for a collective that reduces more
+/// The body of an all-reduce, for any collective, along the tree or the rings: in place over
+/// data[0..d) of `type`; AVG divides at the end. `first_step`: the first step of its messages, for a collective that reduces more
 /// than once. `factor`: for PREMUL_SUM, multiplies this rank's data first. Throws Error{kMismatch,
 /// kPeerFailed, kTimeout, kAborted}.
 engine::Task<void> reduce_over_ranks(engine::GroupView& group, void* data, std::uint64_t d,
                                      DataType type, ReduceOp op, std::uint32_t first_step = 0,
                                      double factor = 1);
+
+/// The same with the same bits, and the quicker of two ways if it is small (ways.hpp). The first
+/// thing that a collective does.
+engine::Task<void> reduce_the_quicker_way(engine::GroupView& group, void* data, std::uint64_t d,
+                                          DataType type, ReduceOp op, double factor);
 
 /// The most steps that one reduction takes: the tree's, then the ring's.
 [[nodiscard]] constexpr std::uint32_t reduction_steps(std::uint32_t ranks) {
@@ -44,8 +50,9 @@ engine::Task<void> reduce_over_ranks(engine::GroupView& group, void* data, std::
 }
 
 /// Completes when every rank of the group has made the same call, so it is also a barrier. Messages
-/// per rank: log2 p (plus the fold), a header each. Steps: those of the tree. Throws
-/// Error{kMismatch}.
-engine::Task<void> agree(engine::GroupView& group);
+/// per rank: log2 p (plus the fold), a header each, with these flags. Steps: those of the tree.
+/// Throws Error{kMismatch}.
+engine::Task<void> agree(engine::GroupView& group, std::uint32_t first_step = 0,
+                         std::uint16_t flags = 0);
 
 }  // namespace gtopk::collectives

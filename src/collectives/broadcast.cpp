@@ -1,7 +1,7 @@
 // Collectives: one rank's bytes to all. Few bytes travel with the headers by which the ranks agree.
-// Before many they agree first; then a binomial tree from the root to one rank of each host, and to
-// the others of the host, in pieces that are passed on as they arrive. P-1 sends of the data in
-// total.
+// Before many they agree first; then a binomial tree or a chain from the root to one rank of each
+// host, and a tree to the others of the host, in pieces that are passed on as they arrive. P-1
+// sends of the data in total.
 
 #include <algorithm>
 #include <cstring>
@@ -19,32 +19,26 @@
 #include "src/collectives/header.hpp"
 #include "src/collectives/memory.hpp"
 #include "src/collectives/tree.hpp"
+#include "src/collectives/way_costs.hpp"
 
 namespace gtopk {
 namespace {
 
+using collectives::BetweenHosts;
 using collectives::BroadcastTree;
+using collectives::WayChoice;
 using collectives::folded;
 using collectives::Header;
 using collectives::kHeaderBytes;
-using collectives::kPieceBytes;
 using collectives::Steps;
 using collectives::Tree;
+using collectives::Ways;
 using engine::GroupView;
 using engine::Message;
 using engine::Task;
 
 /// Whether so many bytes are copied into the headers' messages.
 constexpr bool go_with_headers(std::size_t bytes) { return bytes != 0 && bytes <= kShortBroadcast; }
-
-/// The least bytes of a piece that is passed on.
-constexpr std::size_t kLeastPieceBytes = 16384;
-
-/// An eighth of the data, within bounds: on a slow link a rank sends to all of its children at
-/// once, and each passes on what it has.
-constexpr std::size_t piece_bytes(std::size_t bytes) {
-  return std::clamp((bytes / 8 + 63) / 64 * 64, kLeastPieceBytes, kPieceBytes);
-}
 
 /// Messages are a header, and behind it the root's data where its sender has them.
 class RootsData {
@@ -117,7 +111,7 @@ class RootsData {
     Task<Header> reading = collectives::read_header(message, group_, from);
     const Header header = co_await reading;
     const std::size_t expected = header.count == 0 ? 0 : bytes_;
-    collectives::require_payload(header, expected, group_, from);
+    collectives::require_payload(header, {.count = expected}, group_, from);
     collectives::require_length(message.size() - kHeaderBytes, expected, group_, from);
   }
 
@@ -173,10 +167,17 @@ Task<void> broadcast_from(GroupView& group, std::uint32_t root, Bytes data) {
     co_return;
   }
 
-  const BroadcastTree tree(group.hosts(), root, group.rank());
+  WayChoice choice(group);
+  bool chain = false;
+  if (choice.ways().hosts() > 2) {
+    Task<bool> choosing = choice.directly(&Ways::broadcast_down_a_chain, data.size());
+    chain = co_await choosing;
+  }
+  const BroadcastTree tree(group.hosts(), root, group.rank(),
+                           chain ? BetweenHosts::kChain : BetweenHosts::kTree);
   const std::uint32_t step = Tree(group.size()).end_step();
 
-  const std::size_t bytes = piece_bytes(data.size());
+  const std::size_t bytes = collectives::broadcast_piece(data.size());
   const std::size_t pieces = (data.size() + bytes - 1) / bytes;
   const auto piece = [&](std::size_t number) {
     const std::size_t begin = number * bytes;
@@ -191,7 +192,7 @@ Task<void> broadcast_from(GroupView& group, std::uint32_t root, Bytes data) {
     }
   }
   // After the receives are posted: the parent may leave the agreement first, and send at once.
-  co_await collectives::agree(group);
+  co_await collectives::agree(group, 0, chain ? Header::kOtherWay : std::uint16_t{0});
   for (std::size_t number = 0; number < pieces; ++number) {
     const auto chunk = static_cast<std::uint32_t>(number);
     if (tree.parent()) {
@@ -209,6 +210,7 @@ Task<void> broadcast_from(GroupView& group, std::uint32_t root, Bytes data) {
     co_await oldest;
     outgoing.pop_front();
   }
+  choice.succeeded();
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // Collectives: whom a rank of a broadcast gets the data from, and whom it passes it on to. A
-// binomial tree goes from the root through one rank of each host, and one from there through the
-// ranks of the host: each host's link brings the data in once. Pure arithmetic.
+// binomial tree or a chain goes from the root through one rank of each host, and a binomial tree
+// from there through the ranks of the host: each host's link brings the data in once. Down a chain
+// it also takes them out once, where the root of a tree sends them log2 of the hosts times; but
+// the last host waits for a piece from each one before. Pure arithmetic.
 //
 // In a binomial tree of n places the parent of a place is the place without its lowest set bit;
 // its children add lower bits.
@@ -14,13 +16,25 @@
 #include <optional>
 #include <span>
 
+#include "src/collectives/all_reduce.hpp"
 #include "src/engine/host_map.hpp"
 
 namespace gtopk::collectives {
 
+/// Bytes of a piece that is passed on: an eighth of all, within bounds: on a slow link a rank sends
+/// to all of its children at once, and each passes on what it has.
+[[nodiscard]] constexpr std::size_t broadcast_piece(std::size_t bytes) {
+  constexpr std::size_t kLeast = 16384;
+  return std::min(bytes, std::clamp((bytes / 8 + 63) / 64 * 64, kLeast, kPieceBytes));
+}
+
+/// How a broadcast goes from host to host.
+enum class BetweenHosts : std::uint8_t { kTree, kChain };
+
 class BroadcastTree {
  public:
-  BroadcastTree(const engine::HostMap& hosts, std::uint32_t root, std::uint32_t rank) {
+  BroadcastTree(const engine::HostMap& hosts, std::uint32_t root, std::uint32_t rank,
+                BetweenHosts between) {
     const std::uint32_t root_host = hosts.host_of(root);
     const std::uint32_t host = hosts.host_of(rank);
     // Hosts are counted from the root's; the ranks of a host from the root or its lowest.
@@ -41,6 +55,13 @@ class BroadcastTree {
 
     if (place != 0) {
       parent_ = member_at(place & (place - 1));
+    } else if (between == BetweenHosts::kChain) {
+      if (host_place != 0) {
+        parent_ = first_of(host_place - 1);
+      }
+      if (host_place + 1 < hosts.hosts()) {
+        children_.at(count_++) = first_of(host_place + 1);
+      }
     } else {
       if (host_place != 0) {
         parent_ = first_of(host_place & (host_place - 1));

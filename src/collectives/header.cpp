@@ -65,16 +65,28 @@ Task<Header> read_header(std::span<const std::byte> message, GroupView& group, s
                           group.call(), group.sequence()));
 }
 
-void require_payload(const Header& header, std::uint64_t count, const GroupView& group,
+void require_payload(const Header& header, const Payload& expected, const GroupView& group,
                      std::uint32_t from) {
-  if (header.count == count && header.flags == 0 && header.index_bytes == 0) {
+  if (header.count == expected.count && header.flags == expected.flags && header.index_bytes == 0) {
     return;
+  }
+  if (((header.flags ^ expected.flags) & Header::kOtherWay) != 0) {
+    const auto way = [](std::uint16_t flags) {
+      return (flags & Header::kOtherWay) != 0 ? "not along the tree" : "along the tree";
+    };
+    throw Error(ErrorKind::kMismatch,
+                fmt::format("ranks differ: {} sends {} of #{} {}, {} {}: GTOPK_DENSE must be the "
+                            "same on all ranks; after a failed operation the next call may fail so "
+                            "once",
+                            group.member(from), group.call(), header.sequence, way(header.flags),
+                            group.member(group.rank()), way(expected.flags)));
   }
   throw Error(
       ErrorKind::kMismatch,
       fmt::format("{} sent a damaged header: {} elements, flags {:04x}, {}-byte indices, "
                   "expected {} elements",
-                  group.member(from), header.count, header.flags, header.index_bytes, count));
+                  group.member(from), header.count, header.flags, header.index_bytes,
+                  expected.count));
 }
 
 void require_length(std::size_t received, std::size_t expected, const GroupView& group,

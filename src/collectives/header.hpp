@@ -19,7 +19,9 @@ struct Header {
   static constexpr std::uint16_t kUnrounded = 2;
   /// Nothing follows in this message: values and indices come in one each, from a device's memory.
   static constexpr std::uint16_t kApart = 4;
-  static constexpr std::uint16_t kFlags = kNonFinite | kUnrounded | kApart;
+  /// The sender goes the other way: not along a tree (ways.hpp).
+  static constexpr std::uint16_t kOtherWay = 8;
+  static constexpr std::uint16_t kFlags = kNonFinite | kUnrounded | kApart | kOtherWay;
 
   std::uint32_t magic = 0x324b5447;  // "GTK2", little-endian
   std::uint16_t version = 2;
@@ -54,9 +56,8 @@ void write_header(std::span<std::byte> message, const engine::GroupView& group,
 engine::Task<Header> read_header(std::span<const std::byte> message, engine::GroupView& group,
                                  std::uint32_t from, std::uint32_t most_parts = 0);
 
-/// Throws Error{kMismatch} unless the header announces exactly `count` elements, as messages of
-/// agreed size do.
-void require_payload(const Header& header, std::uint64_t count, const engine::GroupView& group,
+/// Throws Error{kMismatch} unless the header announces exactly that, as messages of agreed size do.
+void require_payload(const Header& header, const Payload& expected, const engine::GroupView& group,
                      std::uint32_t from);
 
 /// Throws Error{kMismatch} unless the message has the agreed length.

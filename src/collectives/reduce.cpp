@@ -34,7 +34,7 @@ Task<void> by_all_reduce(GroupView& group, std::uint32_t root, void* data, std::
       std::memcpy(into, data, bytes);
     }
   }
-  co_await collectives::reduce_over_ranks(group, into, d, type, op, 0, factor);
+  co_await collectives::reduce_the_quicker_way(group, into, d, type, op, factor);
 }
 
 Task<void> by_ring(GroupView& group, std::uint32_t root, void* data, std::uint64_t d, DataType type,

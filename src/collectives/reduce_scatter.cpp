@@ -2,8 +2,8 @@
 // the sizes of the parts and the element size, and is the all-reduce's:
 //
 // Up to kRecursiveDoublingBytes over all parts: an all-reduce of them side by side, of which a rank
-// keeps its own part. Latency is what counts here, and this takes no more rounds than agreeing
-// does. Larger: all ranks agree first, then the first half of the all-reduce's rings
+// keeps its own part, as this takes no more rounds than agreeing does; or each part straight to its
+// rank (direct.hpp), where that is quicker. Larger: all ranks agree first, then the first half of the all-reduce's rings
 // (by_hosts.hpp): with one ring a rank sends (P-1)/P of the elements, the least possible.
 #include <fmt/format.h>
 
@@ -16,13 +16,17 @@
 #include "gtopk/error.hpp"
 #include "src/collectives/all_reduce.hpp"
 #include "src/collectives/by_hosts.hpp"
+#include "src/collectives/direct.hpp"
 #include "src/collectives/memory.hpp"
 #include "src/collectives/reduction.hpp"
 #include "src/collectives/tree.hpp"
+#include "src/collectives/way_costs.hpp"
 
 namespace gtopk {
 namespace {
 
+using collectives::WayChoice;
+using collectives::Ways;
 using engine::GroupView;
 using engine::Task;
 
@@ -64,8 +68,24 @@ Task<void> by_all_reduce(GroupView& group, std::span<const Segment> parts, Segme
 
 Task<void> reduce_to_parts(GroupView& group, std::span<const Segment> parts, Segment output,
                            DataType type, ReduceOp op, double factor) {
-  if (group.size() == 1 || total(parts) * size_of(type) <= collectives::kRecursiveDoublingBytes) {
+  const std::size_t bytes = total(parts) * size_of(type);
+  if (group.size() == 1) {
     co_await by_all_reduce(group, parts, output, type, op, factor);
+    co_return;
+  }
+  if (bytes <= collectives::kRecursiveDoublingBytes) {
+    WayChoice choice(group);
+    Task<bool> choosing = choice.directly(&Ways::reduce_scatter_directly, bytes);
+    const bool directly = co_await choosing;
+    if (directly) {
+      co_await collectives::reduce_scatter_directly(group, parts, output.data, type, op, factor);
+      if (op == ReduceOp::kAvg) {
+        collectives::divide(output.data, output.size, type, group.size());
+      }
+    } else {
+      co_await by_all_reduce(group, parts, output, type, op, factor);
+    }
+    choice.succeeded();
     co_return;
   }
   co_await collectives::agree(group);

@@ -1,13 +1,12 @@
-#include "src/gtopk/plan/routes.hpp"
+#include "src/collectives/routes.hpp"
 
 #include <algorithm>
 
 #include "src/collectives/host_rings.hpp"
 
-namespace gtopk::sparse {
+namespace gtopk::collectives {
 namespace {
 
-using collectives::Tree;
 using engine::HostMap;
 
 /// The messages of one step, counted at the hosts that they leave or enter.
@@ -73,4 +72,4 @@ Route Routes::announcement() const {
   return all;
 }
 
-}  // namespace gtopk::sparse
+}  // namespace gtopk::collectives

@@ -1,4 +1,4 @@
-// Sparse, plan room: which links the steps of an exchange take, from the tree and the map of hosts
+// Collectives: which links the steps of an exchange take, from the tree and the map of hosts
 // alone. Pure arithmetic, the same on all ranks; done once for a group.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include "src/collectives/tree.hpp"
 #include "src/engine/host_map.hpp"
 
-namespace gtopk::sparse {
+namespace gtopk::collectives {
 
 /// Of one step, whose messages leave at once.
 struct Route {
@@ -26,7 +26,7 @@ class Routes {
  public:
   explicit Routes(const engine::HostMap& hosts);
 
-  [[nodiscard]] const collectives::Tree& tree() const { return tree_; }
+  [[nodiscard]] const Tree& tree() const { return tree_; }
   [[nodiscard]] std::uint32_t hosts() const { return hosts_; }
   /// Ranks of the host that has most.
   [[nodiscard]] std::uint32_t largest_host() const { return largest_; }
@@ -39,7 +39,7 @@ class Routes {
   /// back.
   [[nodiscard]] Route hand_over(std::uint32_t round) const { return hand_overs_.at(round); }
   /// Ranks of each host if large dense reductions go by two levels of rings, else 0
-  /// (collectives/host_rings.hpp).
+  /// (host_rings.hpp).
   [[nodiscard]] std::uint32_t two_levels() const { return two_levels_; }
   /// With one level: each rank to the next one, host after host, the last to the first.
   [[nodiscard]] Route ring() const { return hosts_ == 1 ? kWithin : kOneOfEachHost; }
@@ -47,7 +47,7 @@ class Routes {
   [[nodiscard]] Route announcement() const;
 
  private:
-  collectives::Tree tree_;
+  Tree tree_;
   std::uint32_t hosts_;
   std::uint32_t largest_ = 0;
   std::uint32_t two_levels_;
@@ -56,4 +56,4 @@ class Routes {
   std::vector<Route> hand_overs_;
 };
 
-}  // namespace gtopk::sparse
+}  // namespace gtopk::collectives

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "src/collectives/way_costs.hpp"
 #include "src/communicator/host_name.hpp"
 #include "src/communicator/member_card.hpp"
 #include "src/engine/engine_thread.hpp"
@@ -62,9 +63,11 @@ Communicator::Communicator(std::shared_ptr<Process> process, const Meeting& meet
                  .process = fmt::format("host {}, pid {}", self.host, self.process),
                  .host = {},
                  .refusal = {}};
+  auto ways = collectives::WaySetting::kAuto;
   thread.call([&] {
     try {
       own.host = host_name(self, meeting.host);
+      ways = collectives::way_setting();
       own.id = thread.engine().reserve_group_id();
     } catch (const Error& error) {  // the other ranks learn of it when they meet
       own.refusal = error;
@@ -100,6 +103,7 @@ Communicator::Communicator(std::shared_ptr<Process> process, const Meeting& meet
     };
     thread.call([&] {
       group_ = thread.engine().add_group(std::move(spec));
+      group_->keepsakes.of<collectives::KnownWays>().setting = ways;
       for (std::uint32_t rank = 0; rank < group_->size(); ++rank) {
         const bool reached =
             thread.engine().transport().takes(Memory::Kind::kCuda, group_->peer(rank));

@@ -176,11 +176,16 @@ WorkPointer GtopkBackend::allgather(std::vector<std::vector<at::Tensor>>& output
                     "gtopk: all_gather needs one list of ", size_, " output tensors");
   std::vector<Contiguous> at;
   Buffers rooms;
+  std::size_t bytes = 0;
+  for (const at::Tensor& output : outputs[0]) {
+    bytes += output.nbytes();
+  }
   for (const at::Tensor& output : outputs[0]) {
     check_dense(output, "all_gather");
     TORCH_CHECK_VALUE(output.dtype() == input.dtype(), "gtopk: all_gather needs outputs of the ",
                       "input's dtype (", input.dtype(), "), given ", output.dtype());
-    at.push_back(room(output, "all_gather", way_of(output)));
+    const std::size_t copied = bytes <= kShortAllGather ? bytes : 0;
+    at.push_back(room(output, "all_gather", way_of(output, std::nullopt, copied)));
     rooms.push_back(at.back().buffer(type_to_move(input)));
   }
   const at::Tensor& own = at[static_cast<std::size_t>(rank_)].memory;
@@ -202,7 +207,7 @@ WorkPointer GtopkBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
   TORCH_CHECK_VALUE(output.numel() == input.numel() * size_ && output.dtype() == input.dtype(),
                     "gtopk: all_gather_into_tensor needs ", size_, " x ", input.numel(), " of ",
                     input.dtype(), " as output, given ", output.numel(), " of ", output.dtype());
-  const Contiguous at = room(output, "all_gather_into_tensor", way_of(output));
+  const Contiguous at = room(output, "all_gather_into_tensor", way_of(output, std::nullopt, kShortAllGather));
   const Buffer all = at.buffer(type_to_move(input));
   Buffers rooms;
   const std::uint64_t room = all.count / static_cast<std::uint64_t>(size_);

@@ -24,6 +24,7 @@
 namespace gtopk {
 namespace {
 
+using collectives::BetweenHosts;
 using collectives::BroadcastTree;
 using collectives::HostRings;
 using collectives::Ring;
@@ -182,23 +183,25 @@ TEST_P(ByHosts, BroadcastReachesEveryRankFromEveryRoot) {
 
 TEST_P(ByHosts, ABroadcastEntersEachHostOnce) {
   const HostMap map(hosts_);
-  for (std::uint32_t root = 0; root < size_; ++root) {
+  for (std::uint32_t call = 0; call < 2 * size_; ++call) {
+    const std::uint32_t root = call / 2;
+    const auto between = call % 2 == 0 ? BetweenHosts::kTree : BetweenHosts::kChain;
     std::vector<std::uint32_t> entered(map.hosts());
     std::set<std::uint32_t> reached = {root};
     std::vector<std::uint32_t> next = {root};
     while (!next.empty()) {
       const std::uint32_t from = next.back();
       next.pop_back();
-      const BroadcastTree tree(map, root, from);
+      const BroadcastTree tree(map, root, from, between);
       for (const std::uint32_t to : tree.children()) {
-        EXPECT_EQ(BroadcastTree(map, root, to).parent(), from);
+        EXPECT_EQ(BroadcastTree(map, root, to, between).parent(), from);
         EXPECT_TRUE(reached.insert(to).second) << "root " << root << ": twice to rank " << to;
         entered[map.host_of(to)] += map.host_of(from) == map.host_of(to) ? 0 : 1;
         next.push_back(to);
       }
     }
     EXPECT_EQ(reached.size(), size_);
-    EXPECT_FALSE(BroadcastTree(map, root, root).parent());
+    EXPECT_FALSE(BroadcastTree(map, root, root, between).parent());
     for (std::uint32_t host = 0; host < map.hosts(); ++host) {
       EXPECT_EQ(entered[host], host == map.host_of(root) ? 0U : 1U) << "root " << root;
     }

@@ -1,4 +1,4 @@
-// Sparse, plan room: which steps cross between hosts, and how many ranks of a host share its link
+// Collectives: which steps cross between hosts, and how many ranks of a host share its link
 // in each.
 #include <gtest/gtest.h>
 
@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "src/gtopk/plan/routes.hpp"
+#include "src/collectives/routes.hpp"
 
-namespace gtopk::sparse {
+namespace gtopk::collectives {
 namespace {
 
 /// Hosts by rank, a letter each.
@@ -89,4 +89,4 @@ TEST(Routes, KnowTheLargestHostAndWhatAnAnnouncementTakes) {
 }
 
 }  // namespace
-}  // namespace gtopk::sparse
+}  // namespace gtopk::collectives

@@ -23,7 +23,7 @@
 #include "src/engine/group.hpp"
 #include "src/gtopk/algorithms/sparse_all_reduce.hpp"
 #include "src/gtopk/plan/arithmetic.hpp"
-#include "src/gtopk/plan/routes.hpp"
+#include "src/collectives/routes.hpp"
 #include "src/transport/base/log.hpp"
 #include "src/transport/inproc/fabric.hpp"
 
@@ -185,7 +185,7 @@ struct Row {
 };
 
 std::vector<Row> rows_of(std::uint32_t ranks, const Costs& costs, const Options& options) {
-  const sparse::Routes routes{engine::HostMap(hosts_of(ranks, options))};
+  const collectives::Routes routes{engine::HostMap(hosts_of(ranks, options))};
   std::vector<Row> rows;
   for (const gtopk::Choice& choice : gtopk::algorithms()) {
     const sparse::AlgorithmRow& algorithm = sparse::algorithm_registry().find(choice.name);

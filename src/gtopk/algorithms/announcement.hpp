@@ -57,7 +57,7 @@ class Announcement {
       engine::Task<collectives::Header> reading =
           collectives::read_header(partner.room.first(received), group_, partner.rank);
       const collectives::Header header = co_await reading;
-      collectives::require_payload(header, 0, group_, partner.rank);
+      collectives::require_payload(header, {}, group_, partner.rank);
     }
   }
 

@@ -8,13 +8,18 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "src/collectives/routes.hpp"
 #include "src/collectives/tree.hpp"
-#include "src/gtopk/plan/routes.hpp"
 #include "src/gtopk/plan/work.hpp"
 #include "src/gtopk/value/list.hpp"
 #include "src/gtopk/wire/codec.hpp"
 
 namespace gtopk::sparse {
+
+using collectives::kOneOfEachHost;
+using collectives::kWithin;
+using collectives::Route;
+using collectives::Routes;
 
 /// What a plan depends on, the same on all ranks.
 struct CostShape {

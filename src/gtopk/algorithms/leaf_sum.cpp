@@ -30,7 +30,7 @@ Task<std::span<const std::uint64_t>> LeafSum::swap(std::uint32_t round, std::uin
   const std::size_t received = co_await incoming;
   Task<Header> reading = collectives::read_header(theirs_.first(received), group_, partner);
   const Header header = co_await reading;
-  collectives::require_payload(header, size_, group_, partner);
+  collectives::require_payload(header, {.count = size_}, group_, partner);
   collectives::require_length(received, theirs_.size(), group_, partner);
   co_await outgoing;  // before its memory changes
   co_return words_of(theirs_);

@@ -3,11 +3,13 @@
 #pragma once
 
 #include "gtopk/plan.hpp"
+#include "src/collectives/routes.hpp"
 #include "src/engine/group_view.hpp"
 #include "src/engine/task.hpp"
-#include "src/gtopk/plan/routes.hpp"
 
 namespace gtopk::sparse {
+
+using collectives::Routes;
 
 /// Links inside hosts and links between them apart: the ranks of each host swap messages of two
 /// sizes along a tree of theirs, all pairs of a round at once; then so do the hosts' lowest ranks

@@ -8,11 +8,13 @@
 #include <optional>
 
 #include "gtopk/plan.hpp"
+#include "src/collectives/routes.hpp"
 #include "src/engine/group_view.hpp"
 #include "src/engine/task.hpp"
-#include "src/gtopk/plan/routes.hpp"
 
 namespace gtopk::sparse {
+
+using collectives::Routes;
 
 /// One per group, in its keepsakes.
 struct Planner {

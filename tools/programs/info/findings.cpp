@@ -12,7 +12,7 @@
 #include "gtopk_version.hpp"
 #include "src/collectives/tree.hpp"
 #include "src/engine/host_map.hpp"
-#include "src/gtopk/plan/routes.hpp"
+#include "src/collectives/routes.hpp"
 
 namespace gtopk::programs::info {
 namespace {
@@ -125,7 +125,7 @@ void about_containers(const Examined& job, Sentences& said) {
 
 /// Lists of one step of `gtopk` that follow one another over the busiest host's link.
 std::uint32_t lists_unplaced(const engine::HostMap& hosts) {
-  const sparse::Routes routes(hosts);
+  const collectives::Routes routes(hosts);
   std::uint32_t lists = 2 * routes.fold().crossing;
   for (std::uint32_t round = 0; round < routes.tree().rounds(); ++round) {
     lists += routes.swap(round).crossing;

@@ -1,0 +1,41 @@
+// Collectives: every rank to every other at once, behind headers. Having heard from all others, a
+// rank knows that all have made the same call. Where a message along the tree travels log2 P times,
+// here it travels once, and a rank sends each other only what that one needs; but it has P-1
+// messages to send and to take. For few bytes: all are copied.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "gtopk/buffer.hpp"
+#include "gtopk/types.hpp"
+#include "src/collectives/tree.hpp"
+#include "src/engine/group_view.hpp"
+#include "src/engine/task.hpp"
+
+namespace gtopk::collectives {
+
+/// The step of the message from one rank to another: where the tree has a message between the two,
+/// its step, so that ranks which called something else hear of it.
+[[nodiscard]] std::uint32_t direct_step(const Tree& tree, std::uint32_t from, std::uint32_t to);
+
+/// So many bytes of each rank to every other, which nobody reads. Steps: those of the tree.
+engine::Task<void> swap_directly(engine::GroupView& group, std::size_t bytes,
+                                 std::uint32_t first_step);
+
+/// reduce_over_ranks, bit for bit as along the tree: each rank sums a part (chunk_begin), and sends
+/// it to all. `data` is written when all has come. AVG adds. Steps: those of the tree, and one.
+engine::Task<void> reduce_directly(engine::GroupView& group, void* data, std::uint64_t d,
+                                   DataType type, ReduceOp op, double factor);
+
+/// The first half of that: the sum of this rank's part becomes `output`, which may be the part
+/// itself.
+engine::Task<void> reduce_scatter_directly(engine::GroupView& group, std::span<const Segment> parts,
+                                           void* output, DataType type, ReduceOp op, double factor);
+
+/// rooms: the ranks' bytes in order, of agreed sizes, in the host's memory; the own one holds this
+/// rank's. They are written when all have come.
+engine::Task<void> gather_directly(engine::GroupView& group, std::span<const Bytes> rooms);
+
+}  // namespace gtopk::collectives

@@ -1,0 +1,344 @@
+// Collectives: the same results whichever way they go, errors instead of hangs where ranks differ,
+// and the choice between ways.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "src/collectives/all_reduce.hpp"
+#include "src/collectives/direct.hpp"
+#include "src/collectives/way_costs.hpp"
+#include "tests/collectives/definitions.hpp"
+#include "tests/collectives/parts.hpp"
+#include "tests/support/calls.hpp"
+#include "tests/support/cases.hpp"
+
+namespace gtopk {
+namespace {
+
+using collectives::KnownWays;
+using collectives::Tree;
+using collectives::WaySetting;
+using support::InprocRanks;
+using test::buffers;
+using test::expect_good;
+using test::Sizes;
+using test::spans;
+using test::total;
+
+KnownWays& known(InprocRanks& ranks, std::uint32_t rank) {
+  return ranks.group(rank)->keepsakes.of<KnownWays>();
+}
+
+void set_all(InprocRanks& ranks, WaySetting setting) {
+  for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
+    known(ranks, rank).setting = setting;
+  }
+}
+
+std::vector<reference::Bytes> random_inputs(std::uint32_t ranks, std::uint64_t d, DataType type,
+                                            std::uint64_t seed) {
+  reference::Random random(seed);
+  std::vector<reference::Bytes> inputs;
+  while (inputs.size() < ranks) {
+    inputs.push_back(test::random_elements(random, d, type));
+  }
+  return inputs;
+}
+
+class EitherWay : public ::testing::TestWithParam<std::uint32_t> {
+ protected:
+  static constexpr std::array kSettings = {WaySetting::kTree, WaySetting::kDirect};
+  const std::uint32_t size_ = GetParam();
+};
+
+TEST_P(EitherWay, AllReduceIsItsDefinition) {
+  const std::vector<std::pair<DataType, ReduceOp>> kinds = {
+      {DataType::kFloat32, ReduceOp::kSum},     {DataType::kFloat64, ReduceOp::kAvg},
+      {DataType::kBfloat16, ReduceOp::kAvg},    {DataType::kFloat32, ReduceOp::kPremulSum},
+      {DataType::kComplex64, ReduceOp::kProduct}, {DataType::kInt8, ReduceOp::kMax}};
+  std::uint64_t seed = 1;
+  for (const WaySetting setting : kSettings) {
+    for (const std::uint64_t bytes : {8UL, 1000UL, 65536UL}) {
+      for (const auto& [type, op] : kinds) {
+        const std::uint64_t d = bytes / size_of(type);
+        SCOPED_TRACE(fmt::format("P={} d={} {} {} seed {}", size_, d, to_string(type),
+                                 to_string(op), ++seed));
+        std::vector<reference::Bytes> data = random_inputs(size_, d, type, seed);
+        const reference::Bytes expected =
+            test::defined_all_reduce(test::multiplied(data, type, op), d, type, op);
+        InprocRanks ranks(size_, support::uneven_network(seed));
+        set_all(ranks, setting);
+        expect_good(ranks.run([&, type = type, op = op](std::uint32_t rank) {
+          return gtopk::all_reduce(data[rank].data(), d, type, op, test::factor_of(rank, op));
+        }));
+        for (const reference::Bytes& bits : data) {
+          ASSERT_TRUE(bits == expected);
+        }
+        ASSERT_TRUE(ranks.close().empty());
+      }
+    }
+  }
+}
+
+TEST_P(EitherWay, ReduceScatterIsItsDefinitionForEveryLayout) {
+  constexpr DataType kType = DataType::kBfloat16;
+  std::uint64_t seed = 1;
+  for (const WaySetting setting : kSettings) {
+    for (const ReduceOp op : {ReduceOp::kAvg, ReduceOp::kPremulSum}) {
+      for (const Sizes& sizes : test::layouts(size_, 500)) {
+        SCOPED_TRACE(fmt::format("P={} {} seed {}", size_, to_string(op), ++seed));
+        std::vector<reference::Bytes> inputs = random_inputs(size_, total(sizes), kType, seed);
+        const std::vector<reference::Bytes> untouched = inputs;
+        const reference::Bytes sum = test::defined_all_reduce(
+            test::multiplied(inputs, kType, op), total(sizes), kType, op);
+        std::vector<reference::Bytes> outputs;
+        for (const std::uint64_t part : sizes) {
+          outputs.emplace_back(part * size_of(kType));
+        }
+        InprocRanks ranks(size_, support::uneven_network(seed));
+        set_all(ranks, setting);
+        expect_good(ranks.run([&, op = op](std::uint32_t rank) {
+          return gtopk::reduce_scatter(buffers(inputs[rank], sizes, kType),
+                                       {outputs[rank].data(), sizes[rank], kType}, op,
+                                       test::factor_of(rank, op));
+        }));
+        for (std::uint32_t rank = 0; rank < size_; ++rank) {
+          const auto begin =
+              sum.begin() + static_cast<std::ptrdiff_t>(test::before(sizes, rank) * size_of(kType));
+          ASSERT_TRUE(std::equal(outputs[rank].begin(), outputs[rank].end(), begin));
+          ASSERT_TRUE(inputs[rank] == untouched[rank]);
+        }
+        ASSERT_TRUE(ranks.close().empty());
+      }
+    }
+  }
+}
+
+TEST_P(EitherWay, AllGatherAndBroadcastBringEveryByte) {
+  for (const WaySetting setting : kSettings) {
+    for (const Sizes& sizes : test::layouts(size_, 3000)) {
+      reference::Bytes expected(total(sizes));
+      std::iota(reinterpret_cast<unsigned char*>(expected.data()),
+                reinterpret_cast<unsigned char*>(expected.data()) + expected.size(), 1);
+      std::vector<reference::Bytes> data(size_, reference::Bytes(expected.size()));
+      InprocRanks ranks(size_, support::uneven_network(sizes[0]));
+      set_all(ranks, setting);
+      expect_good(ranks.run([&](std::uint32_t rank) {
+        std::copy_n(expected.begin() + static_cast<std::ptrdiff_t>(test::before(sizes, rank)),
+                    sizes[rank], spans(data[rank], sizes)[rank].begin());
+        return gtopk::all_gather(spans(data[rank], sizes));
+      }));
+      for (const reference::Bytes& bytes : data) {
+        ASSERT_TRUE(bytes == expected);
+      }
+      reference::Bytes large(9 * kShortBroadcast, std::byte{7});
+      for (std::uint32_t root = 0; root < size_; ++root) {
+        std::vector<reference::Bytes> rooms(size_, reference::Bytes(large.size()));
+        rooms[root] = large;
+        expect_good(
+            ranks.run([&](std::uint32_t rank) { return gtopk::broadcast(rooms[rank], root); }));
+        for (const reference::Bytes& bytes : rooms) {
+          ASSERT_TRUE(bytes == large) << "root " << root;
+        }
+      }
+      ASSERT_TRUE(ranks.close().empty());
+    }
+  }
+}
+
+/// Calls of which no two are the same.
+std::vector<std::function<Collective(reference::Bytes&)>> different_calls(std::uint32_t ranks) {
+  const auto reducing = [](std::uint64_t d) {
+    return [d](reference::Bytes& data) {
+      return gtopk::all_reduce(data.data(), d, DataType::kFloat32);
+    };
+  };
+  const auto gathering = [ranks](std::uint64_t bytes) {
+    return [=](reference::Bytes& data) {
+      return gtopk::all_gather(spans(data, Sizes(ranks, bytes)));
+    };
+  };
+  return {reducing(100),
+          reducing(20'000),
+          [ranks](reference::Bytes& data) {
+            const Buffers parts = buffers(data, Sizes(ranks, 100), DataType::kFloat32);
+            return gtopk::reduce_scatter(parts, parts[0]);
+          },
+          gathering(50),
+          gathering(20'000),
+          [](reference::Bytes& data) { return gtopk::broadcast(std::span(data).first(64), 0); },
+          [](reference::Bytes& data) { return gtopk::broadcast(data, 0); },
+          [ranks](reference::Bytes& data) {
+            const auto parts = spans(data, Sizes(ranks, 8));
+            return gtopk::all_to_all(test::constant(parts), parts);
+          },
+          [](reference::Bytes&) { return gtopk::barrier(); }};
+}
+
+// A rank that goes directly sends to every other what that one waits for first, whatever it called.
+TEST_P(EitherWay, RanksThatCallDifferentThingsGetAnError) {
+  if (size_ == 1) {
+    return;
+  }
+  const auto calls = different_calls(size_);
+  for (std::size_t usual = 0; usual < calls.size(); ++usual) {
+    for (std::size_t odd = 0; odd < calls.size(); ++odd) {
+      if (usual == odd) {
+        continue;
+      }
+      const auto odd_rank = static_cast<std::uint32_t>((usual + odd) % size_);
+      SCOPED_TRACE(fmt::format("P={}, rank {} calls {}, the others {}", size_, odd_rank, odd, usual));
+      std::vector<reference::Bytes> memory(size_, reference::Bytes(200'000));
+      InprocRanks ranks(size_, support::uneven_network(usual * 16 + odd));
+      set_all(ranks, WaySetting::kDirect);
+      for (const auto& ending : ranks.run([&](std::uint32_t rank) {
+             return calls[rank == odd_rank ? odd : usual](memory[rank]);
+           })) {
+        ASSERT_TRUE(ending->ended);
+        ASSERT_TRUE(ending->error.has_value());
+        ASSERT_EQ(ending->error->kind(), ErrorKind::kMismatch) << ending->text();
+      }
+      ASSERT_EQ(support::group_works(ranks), "");
+      ASSERT_TRUE(ranks.close().empty());
+    }
+  }
+}
+
+TEST_P(EitherWay, RanksThatGoDifferentWaysGetAnErrorThatSaysSo) {
+  if (size_ == 1) {
+    return;
+  }
+  const auto calls = different_calls(size_);
+  constexpr std::size_t kReducing = 0;
+  constexpr std::size_t kScattering = 2;
+  constexpr std::size_t kGathering = 3;
+  constexpr std::size_t kBroadcasting = 6;
+  for (const std::size_t call : {kReducing, kScattering, kGathering, kBroadcasting}) {
+    if (size_ < 3 && (call == kReducing || call == kBroadcasting)) {
+      continue;  // two ranks have one way
+    }
+    for (std::uint32_t odd = 0; odd < size_; ++odd) {
+      SCOPED_TRACE(fmt::format("P={}, call {}, rank {} goes directly", size_, call, odd));
+      std::vector<reference::Bytes> memory(size_, reference::Bytes(200'000));
+      std::vector<std::string> hosts;
+      for (std::uint32_t rank = 0; rank < size_; ++rank) {
+        hosts.push_back(fmt::format("host {}", rank));
+      }
+      InprocRanks ranks(size_, support::uneven_network(odd), hosts);
+      set_all(ranks, WaySetting::kTree);
+      known(ranks, odd).setting = WaySetting::kDirect;
+      for (const auto& ending :
+           ranks.run([&](std::uint32_t rank) { return calls[call](memory[rank]); })) {
+        ASSERT_TRUE(ending->error.has_value());
+        ASSERT_EQ(ending->error->kind(), ErrorKind::kMismatch) << ending->text();
+        if (call != kGathering) {  // where the agreement's rooms are too small for the data
+          ASSERT_THAT(ending->text(), testing::HasSubstr("GTOPK_DENSE must be the same"));
+        }
+      }
+      set_all(ranks, WaySetting::kAuto);
+      ASSERT_EQ(support::group_works(ranks), "");
+      ASSERT_TRUE(ranks.close().empty());
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, EitherWay, ::testing::Values(1, 2, 3, 4, 5, 6, 7, 8));
+
+TEST(DirectStep, IsThatOfTheTreeWhereItHasAMessage) {
+  for (std::uint32_t size = 2; size <= 20; ++size) {
+    const Tree tree(size);
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      if (tree.folded_away(rank)) {
+        EXPECT_EQ(collectives::direct_step(tree, rank, rank - 1), Tree::fold_step());
+        EXPECT_EQ(collectives::direct_step(tree, rank - 1, rank), tree.unfold_step());
+        continue;
+      }
+      for (std::uint32_t round = 0; round < tree.rounds(); ++round) {
+        EXPECT_EQ(collectives::direct_step(tree, rank, tree.partner(rank, round)),
+                  Tree::round_step(round));
+      }
+    }
+  }
+}
+
+class Chosen : public ::testing::Test {
+ protected:
+  static constexpr std::uint32_t kSize = 4;
+  static constexpr std::uint64_t kElements = 4000;
+
+  std::vector<support::SharedEnding> reduce(InprocRanks& ranks) {
+    return ranks.run([&](std::uint32_t rank) {
+      return gtopk::all_reduce(data_[rank].data(), kElements, DataType::kFloat32);
+    });
+  }
+  static void spend(InprocRanks& ranks, std::uint64_t collectives) {
+    for (std::uint64_t i = 0; i < collectives; ++i) {
+      expect_good(ranks.run([](std::uint32_t) { return gtopk::barrier(); }));
+    }
+  }
+
+  std::vector<reference::Bytes> data_{kSize, reference::Bytes(kElements * 4)};
+};
+
+TEST_F(Chosen, ByCostsThatEveryRankHasOnceTheGroupHasCalledEnough) {
+  InprocRanks ranks(kSize, support::uneven_network(3));
+  expect_good(reduce(ranks));
+  EXPECT_FALSE(known(ranks, 0).measured);
+  spend(ranks, KnownWays::kMeasuredFrom - 2);
+  expect_good(reduce(ranks));
+  EXPECT_FALSE(known(ranks, 0).measured);
+  expect_good(reduce(ranks));
+  for (std::uint32_t rank = 0; rank < kSize; ++rank) {
+    const collectives::WayCosts& first = known(ranks, 0).measured.value();
+    const collectives::WayCosts& costs = known(ranks, rank).measured.value();
+    EXPECT_EQ(costs.tree, first.tree);
+    EXPECT_EQ(costs.direct, first.direct);
+    EXPECT_EQ(costs.byte, first.byte);
+  }
+  ASSERT_TRUE(ranks.close().empty());
+}
+
+TEST_F(Chosen, AlikeByCallsThatAreUnderWayWhileOneMeasures) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    InprocRanks ranks(kSize, support::uneven_network(seed));
+    spend(ranks, KnownWays::kMeasuredFrom - 2);
+    std::vector<support::SharedEnding> endings;
+    std::vector<std::vector<reference::Bytes>> values(6, data_);
+    for (std::vector<reference::Bytes>& each : values) {
+      for (std::uint32_t rank = 0; rank < kSize; ++rank) {
+        endings.push_back(ranks.submit(
+            rank, engine::OperationSpec(gtopk::all_reduce(each[rank].data(), kElements,
+                                                          DataType::kFloat32))));
+      }
+    }
+    ranks.run_all();
+    expect_good(endings);
+    EXPECT_TRUE(known(ranks, 0).measured);
+    ASSERT_TRUE(ranks.close().empty());
+  }
+}
+
+TEST_F(Chosen, AgainAfterOneErrorWhereRanksKnowDifferentCosts) {
+  InprocRanks ranks(kSize, support::uneven_network(5));
+  spend(ranks, KnownWays::kMeasuredFrom);
+  known(ranks, 2).measured = {.tree = 1e9, .direct = 1, .byte = 1};
+  for (const auto& ending : reduce(ranks)) {
+    ASSERT_TRUE(ending->error.has_value());
+    EXPECT_EQ(ending->error->kind(), ErrorKind::kMismatch) << ending->text();
+  }
+  expect_good(reduce(ranks));
+  EXPECT_EQ(known(ranks, 2).measured.value().tree, known(ranks, 0).measured.value().tree);
+  ASSERT_TRUE(ranks.close().empty());
+}
+
+}  // namespace
+}  // namespace gtopk
