@@ -41,6 +41,15 @@ TEST(Samples, FitGoesByAllWhereNoneIsLong) {
   EXPECT_NEAR(fit({{0, 1e-6}, {1000, 3e-6}}).beta, 2e-9, 1e-15);
 }
 
+TEST(Samples, ALinkIsDescribedWithoutABandwidthThatIsNone) {
+  EXPECT_EQ(described({5e-6, 8e-9}), "alpha 5.00 us, beta 8.0000 ns/B (0.125 GB/s)");
+  for (const double beta : {0.0, -1e-9}) {
+    EXPECT_EQ(described({5e-6, beta}),
+              "alpha 5.00 us, beta unknown: long messages took no longer than shorter ones; "
+              "try more rounds");
+  }
+}
+
 TEST(Sizes, GoUpByTheFactorAndEndWithTheEnd) {
   EXPECT_EQ(sizes_between(8, 64, 2), (std::vector<std::uint64_t>{8, 16, 32, 64}));
   EXPECT_EQ(sizes_between(8, 70, 4), (std::vector<std::uint64_t>{8, 32, 70}));

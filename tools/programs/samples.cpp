@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include <fmt/format.h>
+
 namespace gtopk::programs {
 namespace {
 
@@ -39,6 +41,16 @@ Link fit(const std::vector<std::pair<double, double>>& points) {
   const auto is_long = [](const auto& point) { return point.first >= kLong; };
   const bool enough = std::count_if(points.begin(), points.end(), is_long) >= 2;
   return {points.front().second, slope(points, enough ? kLong : 0)};
+}
+
+std::string described(const Link& link) {
+  const std::string alpha = fmt::format("alpha {:.2f} us", link.alpha * 1e6);
+  if (link.beta <= 0) {
+    return alpha +
+           ", beta unknown: long messages took no longer than shorter ones; try more rounds";
+  }
+  return fmt::format("{}, beta {:.4f} ns/B ({:.3f} GB/s)", alpha, link.beta * 1e9,
+                     1e-9 / link.beta);
 }
 
 }  // namespace gtopk::programs

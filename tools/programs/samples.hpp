@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -29,5 +30,8 @@ struct Link {
 /// squares, or over all if fewer than two are that long: on a shaped link short ones pass within
 /// its bucket, faster than its wire. points: bytes and seconds, ascending, at least two.
 [[nodiscard]] Link fit(const std::vector<std::pair<double, double>>& points);
+
+/// A line for people. A beta that is not positive is no bandwidth: other work on the cores hid it.
+[[nodiscard]] std::string described(const Link& link);
 
 }  // namespace gtopk::programs

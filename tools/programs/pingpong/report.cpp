@@ -56,8 +56,7 @@ bool Report::end() {
     }
     const Link link = fit(points);
     record_["links"][layer] = {{"alpha_seconds", link.alpha}, {"beta_seconds_per_byte", link.beta}};
-    read = read && line(fmt::format("{}: alpha {:.2f} us, beta {:.4f} ns/B ({:.3f} GB/s)", layer,
-                                    link.alpha * 1e6, link.beta * 1e9, 1e-9 / link.beta));
+    read = read && line(layer + ": " + described(link));
   }
   return read;
 }
