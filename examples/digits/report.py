@@ -7,12 +7,6 @@ from __future__ import annotations
 
 import pathlib
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-from matplotlib import pyplot
-
 # Loss is averaged over this many steps: one step's batch says little.
 _SMOOTHING = 11
 _COLUMNS = (
@@ -83,6 +77,11 @@ def _costs(ranks: list[dict], phases: range) -> list[str]:
 
 def draw(results: dict[str, list[dict]], path: pathlib.Path, title: str) -> None:
     """Writes the PNG: training loss, mean over ranks, over wall time."""
+    import matplotlib  # here, as options are read before it is installed
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
     figure, axes = pyplot.subplots(figsize=(8, 4.5), dpi=150)
     for (name, ranks), (colour, line) in zip(results.items(), _STYLES, strict=True):
         losses = [sum(step) / len(step) for step in zip(*(r["losses"] for r in ranks), strict=True)]

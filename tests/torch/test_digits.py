@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import pathlib
+import shutil
+import subprocess
 import sys
 
 import pytest
@@ -26,6 +28,23 @@ WATCHDOG = 300
 def phase(name: str, steps: int, **costs: float) -> dict:
     plain = {"compress": 0.0, "communicate": 0.0, "cpu_seconds": 1.0, "cores_busy": 0.5}
     return {"name": name, "steps": steps, "step": 0.1, "bytes_sent": None, **plain, **costs}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("option", "status", "said"),
+    [("--help", 0, "--bandwidth"), ("--bandwith=1gbit", 2, "unrecognized"), ("--epochs=1", 9, "")],
+)
+def test_the_demo_reads_its_options_before_the_set_up(tmp_path, option, status, said):
+    (tmp_path / "tools").mkdir()
+    shutil.copy(EXAMPLE.parents[1] / "tools" / "demo", tmp_path / "tools")
+    (tmp_path / "tools" / "setup").write_text("#!/bin/sh\nexit 9\n")
+    (tmp_path / "tools" / "setup").chmod(0o755)
+    (tmp_path / "examples").symlink_to(EXAMPLE.parent)
+    demo = [str(tmp_path / "tools" / "demo"), option]
+    ended = subprocess.run(demo, capture_output=True, text=True, timeout=WATCHDOG, check=False)
+    assert ended.returncode == status, ended.stderr
+    assert said in ended.stdout + ended.stderr
 
 
 def test_the_five_folds_test_every_image_once():
