@@ -43,6 +43,7 @@ Task<bool> goes_directly(GroupView& group, WayChoice& choice, std::size_t bytes)
   }
   const bool few = bytes <= WayChoice::kFewBytes || !choice.ways().two_levels();
   if (few && choice.setting() == WaySetting::kAuto) {
+    choice.take(true);
     co_return true;
   }
   Task<bool> choosing = choice.directly(&Ways::gather_directly, bytes);

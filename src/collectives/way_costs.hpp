@@ -51,9 +51,11 @@ class WayChoice {
 
   /// The answer, by what is known or fixed. Must be awaited before anything else. From
   /// kMeasuredFrom on, the first operation that asks measures, and those that start meanwhile wait
-  /// for it: four times headers along the tree, headers directly, and 96 KiB or less of each rank
+  /// for it: five times headers along the tree, headers directly, and 96 KiB or less of each rank
   /// directly. Throws Error{kMismatch} where ranks called something else.
   [[nodiscard]] engine::Task<bool> directly(Question question, std::size_t bytes);
+  /// Tells observers which way it goes.
+  void take(bool directly) { group_.enter(directly ? "directly" : "along the tree"); }
   void succeeded() { succeeded_ = true; }
 
  private:
