@@ -11,12 +11,12 @@
 #include <utility>
 
 #include "src/gtopk/value/selection_order.hpp"
-#include "tests/gtopk/value/count_allocations.hpp"
 #include "tests/gtopk/value/random_lists.hpp"
 #include "tests/gtopk/value/reference.hpp"
 #include "tests/gtopk/value/seeds.hpp"
 #include "tests/gtopk/value/simd_targets.hpp"
 #include "tests/numbers/flush_denormals.hpp"
+#include "tests/support/count_allocations.hpp"
 
 namespace gtopk::sparse {
 namespace {
@@ -281,9 +281,9 @@ TYPED_TEST(Merge, TheSteadyStateAllocatesNothing) {
   for (int round = 0; round < 10; ++round) {
     const auto a = this->random_list(2'000, 4, random);
     const auto b = this->random_list(2'000, 4, random);
-    const std::size_t before = testing::allocations();
+    const std::size_t before = support::allocations();
     (void)merge(a.view(), b.view(), 1'500, kept_out, &dropped_out, this->scratch_);
-    EXPECT_EQ(testing::allocations() == before, round > 0);
+    EXPECT_EQ(support::allocations() == before, round > 0);
   }
 }
 

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "tests/gtopk/value/all_types.hpp"
-#include "tests/gtopk/value/count_allocations.hpp"
 #include "tests/gtopk/value/cut.hpp"
 #include "tests/gtopk/value/random_lists.hpp"
 #include "tests/gtopk/value/random_values.hpp"
@@ -19,6 +18,7 @@
 #include "tests/gtopk/value/seeds.hpp"
 #include "tests/gtopk/value/simd_targets.hpp"
 #include "tests/numbers/flush_denormals.hpp"
+#include "tests/support/count_allocations.hpp"
 
 namespace gtopk::sparse {
 namespace {
@@ -217,11 +217,11 @@ TYPED_TEST(Commit, AllocatesNothing) {
   one.residual.resize(one.tensor.size());
   const auto dropped = one.own;
   const auto dropped_view = dropped.view();
-  const std::size_t before = testing::allocations();
+  const std::size_t before = support::allocations();
   commit<typename TypeParam::T, typename TestFixture::Value, typename TestFixture::Index>(
       one.tensor.data(), one.residual.data(), one.residual.size(), one.own.view(),
       one.result.view(), &dropped_view, 1, one.put_back, one.divisor);
-  EXPECT_EQ(testing::allocations(), before);
+  EXPECT_EQ(support::allocations(), before);
 }
 
 TYPED_TEST(Commit, RepresentableMeansThatEveryElementRoundsToAFiniteOne) {

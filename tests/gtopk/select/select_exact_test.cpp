@@ -11,13 +11,13 @@
 
 #include "src/gtopk/select/sample.hpp"
 #include "tests/gtopk/value/all_types.hpp"
-#include "tests/gtopk/value/count_allocations.hpp"
 #include "tests/gtopk/value/cut.hpp"
 #include "tests/gtopk/value/random_values.hpp"
 #include "tests/gtopk/value/reference.hpp"
 #include "tests/gtopk/value/seeds.hpp"
 #include "tests/gtopk/value/simd_targets.hpp"
 #include "tests/numbers/flush_denormals.hpp"
+#include "tests/support/count_allocations.hpp"
 
 namespace gtopk::sparse {
 namespace {
@@ -307,14 +307,14 @@ TYPED_TEST(SelectExact, TheSteadyStateAllocatesNothing) {
   for (const Kind kind : {Kind::kGaussian, Kind::kTies, Kind::kAscending, Kind::kAllEqual,
                           Kind::kMostlyZero, Kind::kAnyFinite}) {
     one.gradient = testing::random_values<typename TypeParam::T>(kind, d, random);
-    const std::size_t before = testing::allocations();
+    const std::size_t before = support::allocations();
     (void)select_exact<typename TypeParam::T, typename TestFixture::Value,
                        typename TestFixture::Index>(one.gradient.data(), nullptr, d, 1000, out,
                                                     this->scratch_);
     if (kind != Kind::kGaussian) {
-      EXPECT_EQ(testing::allocations(), before);
+      EXPECT_EQ(support::allocations(), before);
     } else {
-      after_first = testing::allocations() - before;
+      after_first = support::allocations() - before;
     }
   }
   EXPECT_GT(after_first, 0U) << "the counter does not count";

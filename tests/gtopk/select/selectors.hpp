@@ -22,12 +22,6 @@
 
 namespace gtopk::sparse {
 
-template <class T>
-constexpr DataType kTypeOf = std::is_same_v<T, float>      ? DataType::kFloat32
-                             : std::is_same_v<T, double>   ? DataType::kFloat64
-                             : std::is_same_v<T, Bfloat16> ? DataType::kBfloat16
-                                                           : DataType::kFloat16;
-
 template <class Param>
 class Selectors : public ::testing::Test {
  protected:
@@ -125,9 +119,9 @@ class Selectors : public ::testing::Test {
         row(one).select({.tensor = tensor,
                          .residual = one.residual.empty() ? nullptr : one.residual.data(),
                          .d = one.gradient.size(),
-                         .dtype = kTypeOf<T>,
+                         .dtype = testing::kTypeOf<T>,
                          .k = k_of(one),
-                         .entry = {accumulation_type(kTypeOf<T>), sizeof(Index)},
+                         .entry = {accumulation_type(testing::kTypeOf<T>), sizeof(Index)},
                          .density = one.options.density,
                          .block = one.options.block,
                          .state = one.state},

@@ -8,10 +8,10 @@
 #include <string>
 
 #include "tests/gtopk/select/selectors.hpp"
-#include "tests/gtopk/value/count_allocations.hpp"
 #include "tests/gtopk/value/cut.hpp"
 #include "tests/gtopk/value/seeds.hpp"
 #include "tests/numbers/flush_denormals.hpp"
+#include "tests/support/count_allocations.hpp"
 
 namespace gtopk::sparse {
 namespace {
@@ -168,9 +168,9 @@ TYPED_TEST(Selectors, TheSteadyStateAllocatesNothing) {
     SelectScratch scratch;
     SelectionInput input;
     input.d = one.gradient.size();
-    input.dtype = kTypeOf<T>;
+    input.dtype = testing::kTypeOf<T>;
     input.k = this->k_of(one);
-    input.entry = {accumulation_type(kTypeOf<T>), sizeof(typename TypeParam::Index)};
+    input.entry = {accumulation_type(testing::kTypeOf<T>), sizeof(typename TypeParam::Index)};
     input.density = one.options.density;
     input.block = one.options.block;
     std::size_t after_first = 0;
@@ -178,14 +178,14 @@ TYPED_TEST(Selectors, TheSteadyStateAllocatesNothing) {
                             Kind::kAllEqual, Kind::kMostlyZero, Kind::kAnyFinite}) {
       one.gradient = testing::random_values<T>(kind, one.gradient.size(), random);
       input.tensor = one.gradient.data();
-      const std::size_t before = testing::allocations();
+      const std::size_t before = support::allocations();
       // Twice: with state the second call takes another path.
       input.state = row.select(input, out, scratch).next;
       input.state = row.select(input, out, scratch).next;
       if (after_first == 0) {
-        after_first = testing::allocations() - before;
+        after_first = support::allocations() - before;
       } else {
-        EXPECT_EQ(testing::allocations(), before);
+        EXPECT_EQ(support::allocations(), before);
       }
     }
     EXPECT_GT(after_first, 0U) << "the counter does not count";

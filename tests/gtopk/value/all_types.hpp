@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <type_traits>
 
+#include "gtopk/types.hpp"
 #include "src/numbers/half.hpp"
 
 namespace gtopk::sparse::testing {
@@ -19,5 +21,11 @@ using AllTypes = ::testing::Types<Types<float, std::uint32_t>, Types<float, std:
                                   Types<double, std::uint32_t>, Types<double, std::uint64_t>,
                                   Types<Bfloat16, std::uint32_t>, Types<Bfloat16, std::uint64_t>,
                                   Types<Float16, std::uint32_t>, Types<Float16, std::uint64_t>>;
+
+template <class T>
+inline constexpr DataType kTypeOf = std::is_same_v<T, float>      ? DataType::kFloat32
+                                    : std::is_same_v<T, double>   ? DataType::kFloat64
+                                    : std::is_same_v<T, Bfloat16> ? DataType::kBfloat16
+                                                                  : DataType::kFloat16;
 
 }  // namespace gtopk::sparse::testing

@@ -1,15 +1,15 @@
-// Engine tests: a global operator new that counts while switched on. Linking the .cpp beside this
-// file replaces operator new.
+// Test support: how often this program has allocated. Not in the library: compiling the .cpp beside
+// this file into a program replaces its global operator new.
 #pragma once
 
 #include <cstddef>
 
 namespace gtopk::support {
 
+/// Since the program began, on all threads, except where counting was switched off.
 [[nodiscard]] std::size_t allocations();
-void reset_allocations();
 
-/// Switches counting on or off for a scope.
+/// Switches counting on or off for a scope, on this thread.
 class Counting {
  public:
   explicit Counting(bool on);
