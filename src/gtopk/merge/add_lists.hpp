@@ -6,10 +6,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
+#include "src/gtopk/value/chosen.hpp"
 #include "src/gtopk/value/entries.hpp"
-#include "src/gtopk/value/selection_order.hpp"
 
 namespace gtopk::sparse {
 namespace detail {
@@ -30,15 +29,6 @@ template <class Value, class Index>
     }
   }
   return low;
-}
-
-template <class Value>
-[[nodiscard]] Value value_if(std::uint64_t wanted, Value value) {
-  Key<Value> bits = 0;
-  std::memcpy(&bits, &value, sizeof bits);
-  bits &= Key<Value>{0} - static_cast<Key<Value>>(wanted);
-  std::memcpy(&value, &bits, sizeof bits);
-  return value;
 }
 
 /// One stretch of both lists on its way to the sum.
@@ -66,7 +56,8 @@ void step(Zip& zip, Entries<Value, Index> a, Entries<Value, Index> b,
   const std::uint64_t has_b = 1 - ((wide_a - wide_b) >> 63U);
   sum.indices[zip.size] =
       index_b ^ ((index_a ^ index_b) & static_cast<Index>(std::uint64_t{0} - has_a));
-  sum.values[zip.size] = value_if(has_a, a.values[zip.i]) + value_if(has_b, b.values[zip.j]);
+  sum.values[zip.size] =
+      chosen(has_a, a.values[zip.i], Value{0}) + chosen(has_b, b.values[zip.j], Value{0});
   zip.i += has_a;
   zip.j += has_b;
   ++zip.size;

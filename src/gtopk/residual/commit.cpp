@@ -7,11 +7,11 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstdint>
 #include <limits>
 
 #include "src/gtopk/residual/sweep.hpp"
+#include "src/gtopk/value/chosen.hpp"
 #include "src/gtopk/value/selection_order.hpp"
 #include "src/numbers/accumulation.hpp"
 #include "src/numbers/keep_denormals.hpp"
@@ -74,14 +74,6 @@ class Marks {
 
   std::array<std::uint64_t, kStretch / 64> words_{};
 };
-
-/// `after` where `wanted` is 1, `before` where it is 0. Without a branch.
-template <class Value>
-[[nodiscard]] Value chosen(std::uint64_t wanted, Value after, Value before) {
-  const Key<Value> mask = Key<Value>{0} - static_cast<Key<Value>>(wanted);
-  return std::bit_cast<Value>((std::bit_cast<Key<Value>>(after) & mask) |
-                              (std::bit_cast<Key<Value>>(before) & ~mask));
-}
 
 /// `kept` is the residual or the momentum; all entries lie in the marks' stretch.
 template <class Value, class Index>
