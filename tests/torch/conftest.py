@@ -1,4 +1,4 @@
-"""Room: tests/torch. The ranks that all modules' checks share."""
+"""Room: tests/torch. What modules share: the ranks of their checks, and what was built."""
 
 from __future__ import annotations
 
@@ -17,10 +17,36 @@ def four() -> Iterator[RankSet]:
         yield ranks
 
 
+@pytest.fixture(scope="module")
+def two() -> Iterator[RankSet]:
+    with RankSet(2) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="module")
+def two_apart() -> Iterator[RankSet]:
+    """Without a group, which checks make themselves."""
+    with RankSet(2, joins=False) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="module")
+def three_apart() -> Iterator[RankSet]:
+    with RankSet(3, joins=False) as ranks:
+        yield ranks
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--minutes", type=float, help="of the soak (60) and of the fuzz (60) among what is long"
     )
+
+
+@pytest.fixture(scope="session")
+def wheel(pytestconfig: pytest.Config) -> pathlib.Path:
+    built = list(pathlib.Path(pytestconfig.rootpath, "dist").glob("gtopk-*.whl"))
+    assert len(built) == 1, f"tools/wheel leaves one wheel in dist/: {built}"
+    return built[0]
 
 
 @pytest.fixture(scope="session")

@@ -108,6 +108,9 @@ def _daemon(words: list[str], variables: dict[str, str], folder: pathlib.Path) -
 
 
 def _await_idle_node(variables: dict[str, str], folder: pathlib.Path) -> None:
+    """Asks sinfo again and again: Slurm has no command that waits for a node, and srun gives up if
+    the controller does not answer yet.
+    """
     end = time.monotonic() + STARTS_WITHIN
     state = ""
     while state != "idle":

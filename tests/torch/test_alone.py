@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -91,11 +90,5 @@ def check_bad_calls(me: Rank) -> None:
         gtopk.Backend()
 
 
-@pytest.fixture(scope="module")
-def two() -> Iterator[RankSet]:
-    with RankSet(2, joins=False) as ranks:
-        yield ranks
-
-
-def test_on_two_ranks_without_a_group(two: RankSet, check) -> None:
-    two.run(check)
+def test_on_two_ranks_without_a_group(two_apart: RankSet, check) -> None:
+    two_apart.run(check)

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from ranks import Rank, RankError, RankSet
 from torch import nn
-from training import Training, batch, flat, network, replicas_are_bitwise_equal
+from training import Training, batch, equal, flat, network, replicas_are_bitwise_equal
 
 import gtopk
 
@@ -84,10 +84,6 @@ class Mixed(Training):
             *saved["selector"]["states"],
         ]
         return [flat(self.model).clone(), torch.tensor(self.scaler.get_scale()), *kept]
-
-
-def equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    return len(one) == len(other) and all(map(torch.equal, one, other))
 
 
 def shared_folder(me: Rank) -> tempfile.TemporaryDirectory | pathlib.Path:

@@ -13,6 +13,7 @@ from test_parallel import loss_of, network, trained_alone, whole
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from training import equal
 
 import gtopk
 
@@ -77,10 +78,6 @@ class Training:
         parts = [torch.empty_like(mine) for _ in range(2)]
         dist.all_gather(parts, mine, group=self.replicas)
         return torch.equal(*parts)
-
-
-def equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    return len(one) == len(other) and all(map(torch.equal, one, other))
 
 
 def check_density_one_trains_as_dense(me: Rank) -> None:

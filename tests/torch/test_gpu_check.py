@@ -34,13 +34,6 @@ def ran(*words: object, **variables: str) -> subprocess.CompletedProcess:
     )
 
 
-@pytest.fixture(scope="module")
-def wheel() -> pathlib.Path:
-    built = list((ROOT / "dist").glob("gtopk-*.whl"))
-    assert len(built) == 1, f"tools/wheel leaves one wheel in dist/: {built}"
-    return built[0]
-
-
 def version() -> str:
     return ".".join(torch.__version__.split(".")[:2])
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -294,12 +293,6 @@ def changes_ranks(me: Rank) -> None:
     dist.destroy_process_group()
 
 
-@pytest.fixture(scope="module")
-def three() -> Iterator[RankSet]:
-    with RankSet(3, joins=False) as ranks:
-        yield ranks
-
-
 @pytest.mark.skipif(VERSION < (2, 14), reason="reconfigure is of torch 2.14")
-def test_a_group_is_reconfigured(three: RankSet) -> None:
-    three.run(changes_ranks)
+def test_a_group_is_reconfigured(three_apart: RankSet) -> None:
+    three_apart.run(changes_ranks)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -222,11 +221,5 @@ def check_bad_calls(me: Rank) -> None:
     group.shutdown()
 
 
-@pytest.fixture(scope="module")
-def three() -> Iterator[RankSet]:
-    with RankSet(3, joins=False) as ranks:
-        yield ranks
-
-
-def test_on_three_ranks_without_a_group(three: RankSet, check) -> None:
-    three.run(check)
+def test_on_three_ranks_without_a_group(three_apart: RankSet, check) -> None:
+    three_apart.run(check)

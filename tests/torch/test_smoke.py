@@ -6,7 +6,6 @@ lose their type on the way to Python, futures, groups behind torch's own wrapper
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -20,12 +19,6 @@ from training import batch, flat, network
 import gtopk
 
 pytestmark = [pytest.mark.loopback, pytest.mark.smoke]
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[RankSet]:
-    with RankSet(2) as ranks:
-        yield ranks
 
 
 def check_every_virtual_function_is_the_one_that_was_called(me: Rank) -> None:

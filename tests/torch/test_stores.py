@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -17,12 +16,6 @@ import gtopk
 pytestmark = pytest.mark.loopback
 
 SOON, LONG = timedelta(seconds=1), timedelta(seconds=60)
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[RankSet]:
-    with RankSet(2, joins=False) as ranks:
-        yield ranks
 
 
 def store_of(me: Rank, kind: str, folder: str) -> dist.Store:
@@ -49,9 +42,9 @@ def check_who_waits_in_the_store_is_asked(me: Rank, kind: str, folder: str) -> N
 
 @pytest.mark.parametrize("kind", ["tcp", "prefixes", "file"])
 def test_a_rank_that_waits_in_the_store_is_not_taken_for_dead(
-    two: RankSet, kind: str, tmp_path: pathlib.Path
+    two_apart: RankSet, kind: str, tmp_path: pathlib.Path
 ) -> None:
-    two.run(check_who_waits_in_the_store_is_asked, kind, str(tmp_path))
+    two_apart.run(check_who_waits_in_the_store_is_asked, kind, str(tmp_path))
 
 
 def open_files() -> int:
@@ -70,8 +63,8 @@ def check_groups_share_one_client(me: Rank) -> None:
         group.shutdown()
 
 
-def test_all_groups_over_a_store_share_one_more_client(two: RankSet) -> None:
-    two.run(check_groups_share_one_client)
+def test_all_groups_over_a_store_share_one_more_client(two_apart: RankSet) -> None:
+    two_apart.run(check_groups_share_one_client)
 
 
 def check_no_client_is_left(me: Rank) -> None:
@@ -85,5 +78,5 @@ def check_no_client_is_left(me: Rank) -> None:
     assert counts[1:] == counts[:1] * 3
 
 
-def test_the_client_goes_with_the_last_group(two: RankSet) -> None:
-    two.run(check_no_client_is_left)
+def test_the_client_goes_with_the_last_group(two_apart: RankSet) -> None:
+    two_apart.run(check_no_client_is_left)

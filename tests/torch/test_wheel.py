@@ -24,13 +24,6 @@ PROMISED = {"libstdc++", "libm", "libgcc_s", "libc", "ld-linux-x86-64", "ld-linu
 
 
 @pytest.fixture(scope="module")
-def wheel() -> pathlib.Path:
-    built = list((ROOT / "dist").glob("gtopk-*.whl"))
-    assert len(built) == 1, f"tools/wheel leaves one wheel in dist/: {built}"
-    return built[0]
-
-
-@pytest.fixture(scope="module")
 def unpacked(wheel, tmp_path_factory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("wheel")
     with zipfile.ZipFile(wheel) as archive:

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Rank, RankSet
+from ranks import Rank, works_on
 from torch._C._distributed_c10d import WorkResult, _get_work_registry_size
 from torch.distributed._functional_collectives import (
     allow_inflight_collective_as_graph_input_ctx,
 )
 
 pytestmark = pytest.mark.loopback
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[RankSet]:
-    with RankSet(2) as ranks:
-        yield ranks
-
-
-def group_works(me: Rank) -> None:
-    tensor = torch.ones(3)
-    dist.all_reduce(tensor)
-    assert tensor.tolist() == [me.size] * 3
 
 
 def check_results_as_numbers(me: Rank) -> None:
@@ -41,7 +27,7 @@ def check_results_as_numbers(me: Rank) -> None:
         group.abort()
         for result in (early, work.get_future_result()):
             assert WorkResult(result.wait()) == WorkResult.COMM_ERROR
-    group_works(me)
+    works_on(me)
 
 
 def check_a_work_waited_for_is_no_longer_in_flight(me: Rank) -> None:
@@ -61,7 +47,7 @@ def check_a_work_waited_for_is_no_longer_in_flight(me: Rank) -> None:
         with pytest.raises(dist.DistBackendError, match="ranks differ"):
             work.wait()
         assert _get_work_registry_size() == 0
-    group_works(me)
+    works_on(me)
 
 
 def test_results_are_numbers_and_works_leave_the_registry(two):

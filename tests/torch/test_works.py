@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from gtopk.backend import sequence_number
 from gtopk.groups import backend_of
-from ranks import Rank, RankSet, run_script
+from ranks import Rank, RankSet, run_script, works_on
 from torch.distributed import ReduceOp
 from torch.futures import Future
 
@@ -27,12 +27,6 @@ ALONE = """
 import torch, torch.distributed as dist
 dist.init_process_group("gtopk", store=dist.HashStore(), rank=0, world_size=1)
 """
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[RankSet]:
-    with RankSet(2) as ranks:
-        yield ranks
 
 
 def started() -> dist.Work:
@@ -50,12 +44,6 @@ def later(callback: Callable[[Future], Any]) -> Future:
     return future
 
 
-def group_works(me: Rank) -> None:
-    tensor = torch.ones(3)
-    dist.all_reduce(tensor)
-    assert tensor.tolist() == [me.size] * 3
-
-
 # --- callbacks that wait
 
 
@@ -66,7 +54,7 @@ def check_nested_waits(me: Rank, depth: int) -> None:
         return 1 + later(lambda _: deeper(left - 1)).wait() if left else 0
 
     assert deeper(depth) == depth
-    group_works(me)
+    works_on(me)
 
 
 def check_callback_that_blocks(me: Rank) -> None:
@@ -184,7 +172,7 @@ def check_errors_of_works(me: Rank) -> None:
         assert not work.is_success()
         with pytest.raises(dist.DistBackendError, match="ranks differ"):
             work.get_future().value()
-    group_works(me)
+    works_on(me)
 
 
 def check_wait_keeps_its_bound(me: Rank) -> None:
@@ -319,7 +307,7 @@ def check_overlapping_outputs(me: Rank) -> None:
     # Not overlapping, but neither dense nor sorted by stride.
     for tensor in (torch.ones(6, 6)[::2, ::3].t(), torch.ones(1, 3).expand(1, 3), torch.ones(0)):
         dist.all_reduce(tensor)
-    group_works(me)
+    works_on(me)
 
 
 def check_lazy_views(me: Rank) -> None:
@@ -377,7 +365,7 @@ def check_dtypes_must_agree(me: Rank) -> None:
         tensor = torch.full((4,), 1.0 + me.rank).to(dtype)
         dist.broadcast(tensor, 1)
         assert tensor.to(torch.complex128).tolist() == [2.0] * 4
-    group_works(me)
+    works_on(me)
 
 
 def test_broadcast_and_all_gather_name_both_sides_dtypes(two):
@@ -410,7 +398,7 @@ def check_get_error(me: Rank) -> None:
     assert error_of(aborted) == "COMM_ERROR"
     assert error_of(slow) == "TIMEOUT"
     assert error_of(dist.group.WORLD) == "SUCCESS"
-    group_works(me)
+    works_on(me)
 
 
 def test_get_error_says_what_ended_the_group(two):
@@ -445,7 +433,7 @@ def check_statistics_while_others_leave(me: Rank) -> None:
         over.set()
         for thread in threads:
             thread.join()
-    group_works(me)
+    works_on(me)
 
 
 def test_statistics_and_abort_while_another_thread_leaves(two):

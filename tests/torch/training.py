@@ -18,6 +18,10 @@ def gloo() -> dist.ProcessGroup:
     return dist.new_group(backend="gloo")
 
 
+def equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return len(one) == len(other) and all(map(torch.equal, one, other))
+
+
 def network(seed: int = 0) -> nn.Sequential:
     """11 parameters: five weights of more than 1024 elements, six small ones."""
     torch.manual_seed(seed)
