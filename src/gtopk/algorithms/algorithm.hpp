@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -15,6 +16,7 @@
 #include "src/gtopk/algorithms/critical_path.hpp"
 #include "src/gtopk/algorithms/list_exchange.hpp"
 #include "src/gtopk/algorithms/step_gate.hpp"
+#include "src/gtopk/value/list.hpp"
 #include "src/gtopk/value/registry.hpp"
 #include "src/gtopk/value/segments.hpp"
 
@@ -34,6 +36,12 @@ struct SparseCall {
   std::shared_ptr<StepGate> gate = nullptr;
   /// Of a `whole` algorithm: tensor and residual are there, and null here.
   std::optional<AccOnDevice> device = std::nullopt;
+
+  /// Of its lists and its result.
+  [[nodiscard]] EntryType entry_type() const {
+    const bool wide = d > std::numeric_limits<std::uint32_t>::max();
+    return {accumulation_type(dtype), wide ? 8U : 4U};
+  }
 };
 
 struct AlgorithmRow {

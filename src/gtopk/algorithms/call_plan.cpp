@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -114,8 +113,7 @@ Plan plan(const SparseCall& call) {
                             to_string(options.semantics), plan.algorithm->name,
                             to_string(plan.algorithm->keeps)));
   }
-  const bool wide = call.d > std::numeric_limits<std::uint32_t>::max();
-  plan.lists.type = {accumulation_type(call.dtype), wide ? 8U : 4U};
+  plan.lists.type = call.entry_type();
   plan.lists.d = call.d;
   check_wire(plan);
   plan.lists.k = entries_wanted(call, plan);
@@ -157,6 +155,18 @@ Agreement agreement(const SparseCall& call, const Plan& plan, std::string_view a
     agreement.number("gate", call.options.gate->arrivals());
   }
   return agreement;
+}
+
+std::function<void(const GroupShape&)> check_of_room(const Plan& plan, const Delivered& delivered) {
+  return [plan, delivered](const GroupShape& group) {
+    const std::uint64_t largest = plan.most_entries(group.size);
+    if (delivered.values != nullptr && delivered.room < largest) {
+      throw Error(ErrorKind::kInvalidArgument,
+                  fmt::format("sparse_all_reduce({}) among {} ranks delivers up to {} entries; "
+                              "there is room to note {}",
+                              plan.algorithm->name, group.size, largest, delivered.room));
+    }
+  };
 }
 
 }  // namespace gtopk::sparse

@@ -1,8 +1,9 @@
-// Sparse, algorithms room: what follows from the arguments of a call: its plan, and what all ranks
-// must agree on. Pure functions.
+// Sparse, algorithms room: what follows from the arguments of a call: its plan, what all ranks must
+// agree on, and the room for its result. Pure functions.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string_view>
 
 #include "gtopk/collective.hpp"
@@ -39,5 +40,9 @@ struct Plan {
 [[nodiscard]] inline Agreement agreement(const SparseCall& call, const Plan& plan) {
   return agreement(call, plan, plan.algorithm->name);
 }
+
+/// A check that throws Error{kInvalidArgument} if there is not enough room to record the result.
+[[nodiscard]] std::function<void(const GroupShape&)> check_of_room(const Plan& plan,
+                                                                   const Delivered& delivered);
 
 }  // namespace gtopk::sparse

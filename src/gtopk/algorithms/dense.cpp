@@ -1,8 +1,8 @@
 // Sparse, algorithms room: `dense`, which sends all of acc and leaves no residual: the baseline for
 // sparse results. acc travels in the accumulation type; collectives/all_reduce.hpp has the order of
 // summation.
-
 #include <algorithm>
+#include <functional>
 
 #include "src/collectives/all_reduce.hpp"
 #include "src/gtopk/algorithms/algorithm.hpp"
@@ -19,44 +19,56 @@ using engine::GroupView;
 using engine::Task;
 
 template <class T>
-Task<void> dense_as(GroupView& group, SparseCall call) {
+bool fits(const SparseCall& call, const void* acc, std::uint32_t ranks) {
   using Value = Accumulation<T>;
+  return all_representable<T, Value>(static_cast<const Value*>(acc),
+                                     static_cast<std::size_t>(call.d),
+                                     divisor_of<Value>(call.options, ranks));
+}
+
+template <class T>
+void commit_sums(const SparseCall& call, const void* acc, std::uint32_t ranks, bool happened) {
+  using Value = Accumulation<T>;
+  const auto* const sums = static_cast<const Value*>(acc);
   const auto d = static_cast<std::size_t>(call.d);
-  // acc is a copy: the gradient must still be there if ranks turn out to differ.
-  Value* const acc = sums_room<Value>(group, call, d);
-  group.enter("compress");
-  Task<void> accumulating = accumulate_all<T>(group, call, acc);
-  co_await accumulating;
-
-  group.enter("exchange");
-  const DataType type = accumulation_type(call.dtype);
-  Task<void> reducing = collectives::reduce_over_ranks(group, acc, d, type, ReduceOp::kSum);
-  co_await reducing;
-
-  // A non-finite acc on any rank makes a sum non-finite, which every rank sees.
-  const auto divisor = divisor_of<Value>(call.options, group.size());
-  Task<void> settling = settle(
-      group, call.gate.get(), call.d, [&] { return all_representable<T, Value>(acc, d, divisor); },
-      [&](bool happened) {
-        if (call.device) {
-          leave_to_device(*call.device, 0, happened);
-        } else if (happened) {
-          commit_whole<T, Value>(Segments<T>(call.tensor), static_cast<Value*>(call.residual), acc,
-                                 d, divisor);
-        } else {
-          fill_nan(Segments<T>(call.tensor), d);
-        }
-        if (happened && call.delivered.values != nullptr) {
-          std::copy_n(acc, d, static_cast<Value*>(call.delivered.values));
-        }
-      });
-  co_await settling;
+  if (call.device) {
+    leave_to_device(*call.device, 0, happened);
+  } else if (happened) {
+    commit_whole<T, Value>(Segments<T>(call.tensor), static_cast<Value*>(call.residual), sums, d,
+                           divisor_of<Value>(call.options, ranks));
+  } else {
+    fill_nan(Segments<T>(call.tensor), d);
+  }
+  if (happened && call.delivered.values != nullptr) {
+    std::copy_n(sums, d, static_cast<Value*>(call.delivered.values));
+  }
 }
 
 Task<void> dense(GroupView& group, SparseCall call) {
-  Task<void> body;
-  visit_floating(call.dtype, [&]<class T>() { body = dense_as<T>(group, call); });
-  return body;
+  const auto d = static_cast<std::size_t>(call.d);
+  // acc is a copy: the gradient must still be there if ranks turn out to differ.
+  void* const acc = sums_room(group, call, d);
+  group.enter("compress");
+  Task<void> accumulating = accumulate_all(group, call, acc);
+  co_await accumulating;
+
+  group.enter("exchange");
+  Task<void> reducing =
+      collectives::reduce_over_ranks(group, acc, d, accumulation_type(call.dtype), ReduceOp::kSum);
+  co_await reducing;
+
+  // A non-finite acc on any rank makes a sum non-finite, which every rank sees.
+  const auto decide = [&] {
+    bool finite = false;
+    visit_floating(call.dtype, [&]<class T>() { finite = fits<T>(call, acc, group.size()); });
+    return finite;
+  };
+  const auto finish = [&](bool happened) {
+    visit_floating(call.dtype,
+                   [&]<class T>() { commit_sums<T>(call, acc, group.size(), happened); });
+  };
+  Task<void> settling = settle(group, call.gate.get(), call.d, std::ref(decide), std::ref(finish));
+  co_await settling;
 }
 
 AccRoom dense_on_device(std::uint64_t d, std::uint64_t /*k*/) { return {.whole = true, .sums = d}; }

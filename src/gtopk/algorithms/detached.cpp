@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,14 +20,11 @@
 #include "gtopk/selection_rule.hpp"
 #include "src/gtopk/algorithms/automatic.hpp"
 #include "src/gtopk/algorithms/call_plan.hpp"
-#include "src/gtopk/algorithms/call_types.hpp"
 #include "src/gtopk/algorithms/delivery.hpp"
 #include "src/gtopk/algorithms/detached_call.hpp"
 #include "src/gtopk/algorithms/exchange_phase.hpp"
 #include "src/gtopk/algorithms/step_gate.hpp"
-#include "src/gtopk/residual/commit.hpp"
 #include "src/gtopk/residual/edits.hpp"
-#include "src/numbers/element_types.hpp"
 
 namespace gtopk::sparse {
 
@@ -47,18 +45,6 @@ std::optional<SelectionRule> rule_on_device(const SparseCall& call, const Plan& 
   }
   return call.d == 0 ? SelectionRule{}
                      : plan.selector->on_device(call.d, plan.lists.k, call.options);
-}
-
-std::function<void(const GroupShape&)> check_of_room(const Plan& plan, const Delivered& delivered) {
-  return [plan, delivered](const GroupShape& group) {
-    const std::uint64_t largest = plan.most_entries(group.size);
-    if (delivered.values != nullptr && delivered.room < largest) {
-      throw Error(ErrorKind::kInvalidArgument,
-                  fmt::format("sparse_all_reduce({}) among {} ranks delivers up to {} entries; "
-                              "there is room to note {}",
-                              plan.algorithm->name, group.size, largest, delivered.room));
-    }
-  };
 }
 
 namespace {
@@ -84,40 +70,35 @@ std::string selectors_on_devices() {
   return names;
 }
 
-template <class Value, class Index>
-EntriesOut<Value, Index> room_at(const DetachedEntries& entries) {
-  return {static_cast<Index*>(entries.indices), static_cast<Value*>(entries.values)};
-}
-
 void take_selection(const Detached& step, const List& own, const Plan& plan) {
   if (step.report->kept > plan.lists.leaf) {
     throw std::logic_error(fmt::format("a device selected {} entries, {} at most were asked for",
                                        step.report->kept, plan.lists.leaf));
   }
-  visit_entry(plan.lists.type, [&]<class Value, class Index>() {
-    const auto from = room_at<Value, Index>(step.selected);
-    const auto to = own.room<Value, Index>();
-    std::copy_n(from.indices, step.report->kept, to.indices);
-    std::copy_n(from.values, step.report->kept, to.values);
-  });
+  const EntryType type = plan.lists.type;
+  const List from = list_at(step.selected, step.report->kept);
+  std::copy_n(from.indices, from.capacity * type.index_bytes, own.indices);
+  std::copy_n(from.values, from.capacity * type.value_bytes(), own.values);
 }
 
-template <class T, class Index>
 EditCounts edits_of(const Detached& step, const SparseCall& call, const Plan& plan,
                     std::uint32_t ranks, const List& own, const List& result,
                     std::span<const List> dropped) {
-  using Value = Accumulation<T>;
-  const auto delivered = result.entries<Value, Index>();
-  std::array<Entries<Value, Index>, kMostDropped> lists;
-  std::ranges::transform(dropped, lists.begin(),
-                         [](const List& list) { return list.entries<Value, Index>(); });
-  const Edits<Value, Index> edits{static_cast<Index*>(step.cleared),
-                                  room_at<Value, Index>(step.returned),
-                                  room_at<Value, Index>(step.delivered)};
-  const EditCounts counts = make_edits<Value, Index>(
-      own.entries<Value, Index>(), delivered, std::span(lists).first(dropped.size()),
-      call.options.put_back, most_returned(plan, ranks), edits);
-  note(call.delivered, delivered);
+  EditCounts counts;
+  visit_entry(plan.lists.type, [&]<class Value, class Index>() {
+    std::array<Entries<Value, Index>, kMostDropped> lists;
+    std::ranges::transform(dropped, lists.begin(),
+                           [](const List& list) { return list.entries<Value, Index>(); });
+    const auto room_at = [](const DetachedEntries& entries) {
+      return EntriesOut<Value, Index>{static_cast<Index*>(entries.indices),
+                                      static_cast<Value*>(entries.values)};
+    };
+    const Edits<Value, Index> edits{static_cast<Index*>(step.cleared), room_at(step.returned),
+                                    room_at(step.delivered)};
+    counts = make_edits<Value, Index>(own.entries<Value, Index>(), result.entries<Value, Index>(),
+                                      std::span(lists).first(dropped.size()), call.options.put_back,
+                                      most_returned(plan, ranks), edits);
+  });
   return counts;
 }
 
@@ -144,22 +125,21 @@ Task<void> run_detached(GroupView& group, Detached step, SparseCall call, Plan p
   Task<List> exchanging = exchange.run(own);
   const List result = co_await exchanging;
 
-  Task<void> settling = settle(
-      group, call.gate.get(), plan.lists.leaf,
-      [&] { return finite(call, plan, group.size(), result); },
-      [&](bool happened) {
-        *step.counts = {};
-        if (!happened) {
-          return;
-        }
-        visit_types(call, plan, [&]<class T, class Index>() {
-          *step.counts = edits_of<T, Index>(step, call, plan, group.size(), own, result,
-                                            exchange.lists().dropped());
-        });
-        if (call.options.state != nullptr) {
-          *call.options.state = step.next == nullptr ? SelectorState{} : *step.next;
-        }
-      });
+  const auto decide = [&] { return finite(call, group.size(), result); };
+  const auto finish = [&](bool happened) {
+    *step.counts = {};
+    if (!happened) {
+      return;
+    }
+    *step.counts =
+        edits_of(step, call, plan, group.size(), own, result, exchange.lists().dropped());
+    note(call.delivered, plan.lists.type, result);
+    if (call.options.state != nullptr) {
+      *call.options.state = step.next == nullptr ? SelectorState{} : *step.next;
+    }
+  };
+  Task<void> settling =
+      settle(group, call.gate.get(), plan.lists.leaf, std::ref(decide), std::ref(finish));
   co_await settling;
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 
@@ -26,9 +25,5 @@ namespace gtopk::sparse {
 /// Exchange and edits of a selection that a device has made. turn: as of sparse_all_reduce().
 engine::Task<void> run_detached(engine::GroupView& group, Detached step, SparseCall call, Plan plan,
                                 std::unique_ptr<engine::Turn> turn);
-
-/// Throws Error{kInvalidArgument} if there is not enough room to record the result.
-[[nodiscard]] std::function<void(const GroupShape&)> check_of_room(const Plan& plan,
-                                                                   const Delivered& delivered);
 
 }  // namespace gtopk::sparse

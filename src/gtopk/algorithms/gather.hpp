@@ -5,14 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <cstdint>
-#include <limits>
-#include <utility>
 
-#include "src/engine/errand.hpp"
+#include "src/engine/group_view.hpp"
+#include "src/engine/task.hpp"
 #include "src/gtopk/algorithms/algorithm.hpp"
 #include "src/gtopk/residual/commit.hpp"
-#include "src/gtopk/value/entries.hpp"
+#include "src/gtopk/value/list.hpp"
 #include "src/gtopk/value/segments.hpp"
 #include "src/numbers/accumulation.hpp"
 
@@ -20,26 +18,14 @@ namespace gtopk::sparse {
 
 /// All of acc into `acc`. Of a device it is there when the operation starts, unless it is to be
 /// asked for.
-template <class T>
-engine::Task<void> accumulate_all(engine::GroupView& group, const SparseCall& call,
-                                  Accumulation<T>* acc) {
-  using Value = Accumulation<T>;
-  if (call.device) {
-    AccDevice* const device = call.device->device;
-    if (device != nullptr) {
-      engine::Errand asking(
-          group, [&](engine::Errand::Done done) { device->accumulate(acc, std::move(done)); });
-      co_await asking;
-    }
-    co_return;
-  }
-  engine::Computation accumulating = group.compute(call.d, [&] {
-    static_cast<void>(accumulate<T, Value>(Segments<T>(call.tensor),
-                                           static_cast<const Value*>(call.residual), acc,
-                                           static_cast<std::size_t>(call.d)));
-  });
-  co_await accumulating;
-}
+engine::Task<void> accumulate_all(engine::GroupView& group, const SparseCall& call, void* acc);
+
+/// acc at the list's indices, which ascend, into its values; all NaN when any acc is not finite,
+/// asked for or not.
+void gather(const SparseCall& call, EntryType type, const List& list);
+
+/// The same by the device that has acc, of a list in pinned memory.
+engine::Task<void> gather_there(engine::GroupView& group, const SparseCall& call, List list);
 
 /// Calls visit(begin, acc, count, finite) for stretches of acc, in order, none longer than
 /// `Stretch`.
@@ -56,39 +42,6 @@ void for_each_stretch_of_acc(const SparseCall& call, Visit visit) {
                                              residual == nullptr ? nullptr : residual + begin,
                                              acc.data(), end - begin);
     visit(begin, acc.data(), end - begin, finite);
-  }
-}
-
-/// acc at `count` ascending indices; all NaN when any acc is not finite, asked for or not.
-template <class T, class Index>
-void gather(const SparseCall& call, const Index* indices, std::size_t count,
-            Accumulation<T>* values) {
-  using Value = Accumulation<T>;
-  std::size_t taken = 0;
-  bool spoiled = false;
-  for_each_stretch_of_acc<T, 4096>(
-      call, [&](std::size_t begin, const Value* acc, std::size_t length, bool finite) {
-        spoiled |= !finite;
-        for (; taken < count && indices[taken] < begin + length; ++taken) {
-          values[taken] = acc[indices[taken] - begin];
-        }
-      });
-  if (spoiled) {
-    std::fill_n(values, count, std::numeric_limits<Value>::quiet_NaN());
-  }
-}
-
-/// The same by the device that has acc, of indices and values in pinned memory.
-template <class Value, class Index>
-engine::Task<void> gather_there(engine::GroupView& group, const AccOnDevice& there,
-                                EntriesOut<Value, Index> entries, std::size_t count) {
-  *there.finite = 1;
-  engine::Errand gathering(group, [&](engine::Errand::Done done) {
-    there.device->gather({entries.indices, count, entries.values, there.finite}, std::move(done));
-  });
-  co_await gathering;
-  if (*there.finite == 0) {
-    std::fill_n(entries.values, count, std::numeric_limits<Value>::quiet_NaN());
   }
 }
 

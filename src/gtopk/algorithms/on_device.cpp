@@ -2,6 +2,7 @@
 // Only headers and reports are in host memory; the walk is the algorithm's own.
 #include <fmt/format.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -70,19 +71,17 @@ Task<void> run_on_device(GroupView& group, ListsOnDevice step, SparseCall call, 
   const bool finite = co_await inspecting;
 
   const std::uint64_t noted = call.delivered.values != nullptr ? nodes.copy().size : 0;
-  Task<void> settling = settle(
-      group, call.gate.get(), noted, [&] { return finite; },
-      [&](bool happened) {
-        nodes.write_edits(own, result, call.options.put_back, happened);
-        if (happened) {
-          visit_entry(plan.lists.type, [&]<class Value, class Index>() {
-            note(call.delivered, nodes.copy().entries<Value, Index>());
-          });
-        }
-        if (happened && call.options.state != nullptr) {
-          *call.options.state = step.next == nullptr ? SelectorState{} : *step.next;
-        }
-      });
+  const auto decide = [&] { return finite; };
+  const auto finish = [&](bool happened) {
+    nodes.write_edits(own, result, call.options.put_back, happened);
+    if (happened) {
+      note(call.delivered, plan.lists.type, nodes.copy());
+    }
+    if (happened && call.options.state != nullptr) {
+      *call.options.state = step.next == nullptr ? SelectorState{} : *step.next;
+    }
+  };
+  Task<void> settling = settle(group, call.gate.get(), noted, std::ref(decide), std::ref(finish));
   co_await settling;
 }
 

@@ -3,6 +3,7 @@
 // elements in the sum, and a second round sums acc at these. No indices travel.
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <span>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "src/gtopk/algorithms/gather.hpp"
 #include "src/gtopk/algorithms/unsketch.hpp"
 #include "src/gtopk/select/select_exact.hpp"
+#include "src/gtopk/value/list.hpp"
 #include "src/gtopk/value/sketch_hashes.hpp"
 #include "src/numbers/element_types.hpp"
 #include "src/numbers/keep_denormals.hpp"
@@ -83,112 +85,129 @@ void accumulate_sketch(const SparseCall& call, const CountSketch& sketch,
 
 /// The two halves of the algorithm that read acc or go over all elements; on the CPU, or on the
 /// device that has acc.
-template <class T, class Index>
 class Sketcher {
  public:
-  using Value = Accumulation<T>;
-
+  /// `most`: the heaviest elements to find.
   Sketcher(GroupView& group, const SparseCall& call, std::size_t most)
       : group_(group),
         call_(call),
         seed_(call.options.seed.value_or(group.sequence())),
         columns_(kColumnsPerEntry * call.options.k),
-        most_(most),
         sketch_(seed_, columns_),
-        cells_(sums_room<Value>(group, call, sketch_.cells()), sketch_.cells()),
-        heaviest_(candidates_room(group, call, most)) {}
+        cells_(sums_room(group, call, sketch_.cells())),
+        heaviest_(call.device ? list_at(call.device->candidates, most)
+                              : entries_room(group, call, most)) {
+    heaviest_.size = most;
+  }
 
   /// Of this rank, then summed over the ranks.
-  [[nodiscard]] std::span<Value> cells() const { return cells_; }
+  [[nodiscard]] void* cells() const { return cells_; }
+  [[nodiscard]] std::size_t cell_count() const { return sketch_.cells(); }
   /// The heaviest elements, in the order of the index, and acc there.
-  [[nodiscard]] const EntriesOut<Value, Index>& heaviest() const { return heaviest_; }
+  [[nodiscard]] const List& heaviest() const { return heaviest_; }
 
   Task<void> sketch() {
     if (call_.device) {
       Errand sketching(group_, [&](Errand::Done done) {
-        call_.device->device->sketch({seed_, columns_, cells_.data()}, std::move(done));
+        call_.device->device->sketch({seed_, columns_, cells_}, std::move(done));
       });
       co_await sketching;
       co_return;
     }
-    const std::span<std::byte> memory = group_.buffer(cells_.size() * sizeof(std::uint64_t));
-    const std::span numbers(reinterpret_cast<std::uint64_t*>(memory.data()), cells_.size());
-    Computation sketching =
-        group_.compute(touched(), [&] { accumulate_sketch<T>(call_, sketch_, numbers, cells_); });
+    const std::span<std::byte> memory = group_.buffer(cell_count() * sizeof(std::uint64_t));
+    const std::span numbers(reinterpret_cast<std::uint64_t*>(memory.data()), cell_count());
+    Computation sketching = group_.compute(touched(), [&] {
+      visit_floating(call_.dtype, [&]<class T>() {
+        accumulate_sketch<T>(call_, sketch_, numbers, cells_as<Accumulation<T>>());
+      });
+    });
     co_await sketching;
   }
 
-  /// From the summed cells. Always `most` values, so ranks cannot disagree on how many: NaN if a
+  /// From the summed cells. Always as many values, so ranks cannot disagree on how many: NaN if a
   /// cell is not finite, zeros behind what is found.
   Task<void> find() {
     bool finite = false;
     std::size_t found = 0;
-    Computation finding = group_.compute(call_.device ? cells_.size() : touched(), [&] {
-      finite = all_finite(std::span<const Value>(cells_));
-      if (!finite) {
-        std::fill_n(heaviest_.values, most_, std::numeric_limits<Value>::quiet_NaN());
-      } else if (!call_.device) {
-        found = unsketch(sketch_, cells_.data(), static_cast<std::size_t>(call_.d), most_,
-                         heaviest_, select_scratch_of_this_thread());
-        gather<T>(call_, heaviest_.indices, found, heaviest_.values);
+    Computation finding = group_.compute(call_.device ? cell_count() : touched(), [&] {
+      visit_entry(call_.entry_type(), [&]<class Value, class Index>() {
+        finite = all_finite(std::span<const Value>(cells_as<Value>()));
+        if (finite && !call_.device) {
+          found = unsketch(sketch_, cells_as<Value>().data(), static_cast<std::size_t>(call_.d),
+                           heaviest_.size, heaviest_.room<Value, Index>(),
+                           select_scratch_of_this_thread());
+        }
+      });
+      if (finite && !call_.device) {
+        gather(call_, call_.entry_type(), first(found));
       }
     });
     co_await finding;
-    if (!finite) {
-      co_return;
-    }
-    if (call_.device) {
+    if (finite && call_.device) {
       const AccOnDevice& there = *call_.device;
       Errand finding_there(group_, [&](Errand::Done done) {
-        there.device->find({seed_, columns_, cells_.data(), most_, there.candidates, there.report},
-                           std::move(done));
+        there.device->find(
+            {seed_, columns_, cells_, heaviest_.size, there.candidates, there.report},
+            std::move(done));
       });
       co_await finding_there;
-      found = static_cast<std::size_t>(std::min<std::uint64_t>(there.report->kept, most_));
-      Task<void> gathering = gather_there<Value, Index>(group_, there, heaviest_, found);
+      found = static_cast<std::size_t>(std::min<std::uint64_t>(there.report->kept, heaviest_.size));
+      Task<void> gathering = gather_there(group_, call_, first(found));
       co_await gathering;
     }
-    std::fill(heaviest_.values + found, heaviest_.values + most_, Value{0});
+    visit_floating(accumulation_type(call_.dtype), [&]<class Value>() {
+      auto* const values = reinterpret_cast<Value*>(heaviest_.values);
+      std::fill(values + found, values + heaviest_.size,
+                finite ? Value{0} : std::numeric_limits<Value>::quiet_NaN());
+    });
   }
 
  private:
   [[nodiscard]] std::uint64_t touched() const { return call_.d * CountSketch::kRows; }
 
-  [[nodiscard]] static EntriesOut<Value, Index> candidates_room(GroupView& group,
-                                                                const SparseCall& call,
-                                                                std::size_t most) {
-    if (!call.device) {
-      return entries_room<Value, Index>(group, most);
-    }
-    const DetachedEntries& there = call.device->candidates;
-    return {static_cast<Index*>(there.indices), static_cast<Value*>(there.values)};
+  template <class Value>
+  [[nodiscard]] std::span<Value> cells_as() const {
+    return {static_cast<Value*>(cells_), cell_count()};
+  }
+  [[nodiscard]] List first(std::size_t count) const {
+    List found = heaviest_;
+    found.size = count;
+    return found;
   }
 
   GroupView& group_;
   const SparseCall& call_;
   const std::uint64_t seed_;
   const std::uint64_t columns_;
-  const std::size_t most_;
   const CountSketch sketch_;
-  const std::span<Value> cells_;
-  const EntriesOut<Value, Index> heaviest_;
+  void* const cells_;
+  List heaviest_;
 };
 
-template <class T, class Index>
-Task<void> sketch_as(GroupView& group, SparseCall call) {
-  using Value = Accumulation<T>;
+/// The first k of the sums at the heaviest elements.
+List delivered_of(EntryType type, const List& heaviest, const List& room) {
+  const List result = largest_of(type, heaviest.values, heaviest.size, room);
+  visit_entry(type, [&]<class Value, class Index>() {
+    // Positions among the heaviest; these ascend with their indices.
+    const auto from = heaviest.entries<Value, Index>();
+    auto* const indices = result.room<Value, Index>().indices;
+    std::transform(indices, indices + result.size, indices,
+                   [&](Index place) { return from.indices[place]; });
+  });
+  return result;
+}
+
+Task<void> sketch_and_sum(GroupView& group, SparseCall call) {
   const DataType type = accumulation_type(call.dtype);
   const auto k = static_cast<std::size_t>(call.options.k);
-  const std::size_t most = kHeavyPerEntry * k;
-  Sketcher<T, Index> sketcher(group, call, most);
+  Sketcher sketcher(group, call, kHeavyPerEntry * k);
   group.enter("compress");
   Task<void> sketching = sketcher.sketch();
   co_await sketching;
 
   group.enter("exchange");
-  const std::span<Value> cells = sketcher.cells();
-  Task<void> summing_cells =
-      collectives::reduce_over_ranks(group, cells.data(), cells.size(), type, ReduceOp::kSum);
+  Task<void> summing_cells = collectives::reduce_over_ranks(
+      group, sketcher.cells(), sketcher.cell_count(), type, ReduceOp::kSum);
   co_await summing_cells;
 
   group.enter("compress");
@@ -196,38 +215,21 @@ Task<void> sketch_as(GroupView& group, SparseCall call) {
   co_await finding;
 
   group.enter("exchange");
-  const EntriesOut<Value, Index> heaviest = sketcher.heaviest();
+  const List& heaviest = sketcher.heaviest();
   Task<void> summing_values =
-      collectives::reduce_over_ranks(group, heaviest.values, most, type, ReduceOp::kSum,
+      collectives::reduce_over_ranks(group, heaviest.values, heaviest.size, type, ReduceOp::kSum,
                                      collectives::reduction_steps(group.size()));
   co_await summing_values;
 
-  const EntriesOut<Value, Index> room = result_room<Value, Index>(group, call, k);
-  Task<void> delivering = deliver_alike<T, Index>(group, call, [&] {
-    const Selection selection =
-        select_exact<Value, Value, Index>(Segments<const Value>(heaviest.values), nullptr, most, k,
-                                          room, select_scratch_of_this_thread());
-    if (selection.finite) {
-      // Positions among the heaviest; these ascend with their indices.
-      std::transform(room.indices, room.indices + selection.count, room.indices,
-                     [&](Index place) { return heaviest.indices[place]; });
-    }
-    return Found<T, Index>{{room.indices, room.values, selection.count}, selection.finite};
-  });
+  const List room = result_room(group, call, k);
+  const auto find = [&] { return delivered_of(call.entry_type(), heaviest, room); };
+  Task<void> delivering = deliver_alike(group, call, std::ref(find));
   co_await delivering;
 }
 
 Task<void> sketch(GroupView& group, SparseCall call) {
-  if (!pays(call.d, call.options.k)) {
-    return kTrueTopk.whole(group, call);
-  }
-  Task<void> body;
-  visit_floating(call.dtype, [&]<class T>() {
-    body = call.d > std::numeric_limits<std::uint32_t>::max()
-               ? sketch_as<T, std::uint64_t>(group, call)
-               : sketch_as<T, std::uint32_t>(group, call);
-  });
-  return body;
+  return pays(call.d, call.options.k) ? sketch_and_sum(group, std::move(call))
+                                      : kTrueTopk.whole(group, std::move(call));
 }
 
 AccRoom sketch_on_device(std::uint64_t d, std::uint64_t k) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
@@ -56,19 +57,21 @@ void commit_as(const SparseCall& call, std::uint32_t ranks, const List& own, con
   if (call.options.momentum != nullptr) {
     mask(static_cast<Value*>(call.options.momentum), sent, delivered, call.options.put_back);
   }
-  note(call.delivered, delivered);
 }
 
 /// Writes tensor and residual; if the step has not happened, only the tensor, with NaN.
-void commit(const SparseCall& call, const Plan& plan, std::uint32_t ranks, const List& own,
-            const List& result, std::span<const List> dropped, bool happened) {
-  visit_types(call, plan, [&]<class T, class Index>() {
+void commit(const SparseCall& call, std::uint32_t ranks, const List& own, const List& result,
+            std::span<const List> dropped, bool happened) {
+  visit_types(call, [&]<class T, class Index>() {
     if (!happened) {
       fill_nan(Segments<T>(call.tensor), call.d);
       return;
     }
     commit_as<T, Index>(call, ranks, own, result, dropped);
   });
+  if (happened) {
+    note(call.delivered, call.entry_type(), result);
+  }
 }
 
 }  // namespace
@@ -96,31 +99,16 @@ Task<void> sparse_all_reduce(GroupView& group, SparseCall call, Plan plan,
   Task<List> exchanging = exchange.run(own);
   const List result = co_await exchanging;
 
-  Task<void> settling = settle(
-      group, call.gate.get(), call.d, [&] { return finite(call, plan, group.size(), result); },
-      [&](bool happened) {
-        commit(call, plan, group.size(), own, result, exchange.lists().dropped(), happened);
-        if (happened && call.options.state != nullptr) {
-          *call.options.state = selected.next;
-        }
-      });
+  const auto decide = [&] { return finite(call, group.size(), result); };
+  const auto finish = [&](bool happened) {
+    commit(call, group.size(), own, result, exchange.lists().dropped(), happened);
+    if (happened && call.options.state != nullptr) {
+      *call.options.state = selected.next;
+    }
+  };
+  Task<void> settling = settle(group, call.gate.get(), call.d, std::ref(decide), std::ref(finish));
   co_await settling;
 }
-
-namespace {
-
-void check_delivered_room(const Plan& plan, const Delivered& delivered, std::uint32_t ranks) {
-  const std::uint64_t largest = plan.most_entries(ranks);
-  if (delivered.values != nullptr && delivered.room < largest) {
-    throw Error(
-        ErrorKind::kInvalidArgument,
-        fmt::format("sparse_all_reduce({}) among {} ranks delivers up to {} entries; there is "
-                    "room to note {}",
-                    plan.algorithm->name, ranks, largest, delivered.room));
-  }
-}
-
-}  // namespace
 
 Collective collective(SparseCall call) {
   if (call.options.gate) {
@@ -134,9 +122,7 @@ Collective collective(SparseCall call) {
   collective.name = fmt::format("sparse_all_reduce({})", plan.algorithm->name);
   collective.agreement = agreement(call, plan);
   if (call.delivered.values != nullptr) {
-    collective.check = [plan, delivered = call.delivered](const GroupShape& group) {
-      check_delivered_room(plan, delivered, group.size);
-    };
+    collective.check = check_of_room(plan, call.delivered);
   }
   collective.body = [call = std::move(call), plan](GroupView& group) {
     return sparse_all_reduce(group, call, plan, nullptr);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -53,35 +54,10 @@ class GiveUpGate {
   StepGate* place_;
 };
 
-/// Arrives with this call's outcome; returns whether the whole step happened.
-[[nodiscard]] inline engine::Task<bool> pass(engine::GroupView& group, StepGate& place,
-                                             bool happened) {
-  group.enter("gate");
-  place.arrive(happened);
-  engine::AtGate gate(group, place.gate());
-  const bool all_happened = co_await gate;
-  co_return all_happened;
-}
-
 /// The end of a call on so many elements. decide(): whether its own part was finite on every rank;
 /// finish(happened) writes the result, or NaN. Both are one sweep if there is no gate between them.
-template <class Decide, class Finish>
+/// By std::ref() they are not copied, which takes memory if they capture much.
 engine::Task<void> settle(engine::GroupView& group, StepGate* place, std::uint64_t elements,
-                          Decide decide, Finish finish) {
-  group.enter("commit");
-  if (place == nullptr) {
-    engine::Computation settling = group.compute(elements, [&] { finish(decide()); });
-    co_await settling;
-    co_return;
-  }
-  bool happened = false;
-  engine::Computation deciding = group.compute(elements, [&] { happened = decide(); });
-  co_await deciding;
-  engine::Task<bool> passing = pass(group, *place, happened);
-  happened = co_await passing;
-  group.enter("commit");
-  engine::Computation finishing = group.compute(elements, [&] { finish(happened); });
-  co_await finishing;
-}
+                          std::function<bool()> decide, std::function<void(bool)> finish);
 
 }  // namespace gtopk::sparse

@@ -87,11 +87,16 @@ TYPED_TEST(DeviceSums, GathersAsTheCpuDoes) {
     indices.resize(random() % (one.d() + 1));
     std::ranges::sort(indices);
     SparseCall call;
+    call.dtype = testing::kTypeOf<T>;
     call.tensor = Segments<void>(one.tensor.data());
     call.residual = one.kept();
     call.d = one.d();
     std::vector<Value> expected(indices.size());
-    gather<T>(call, indices.data(), indices.size(), expected.data());
+    List list;
+    list.indices = reinterpret_cast<std::byte*>(indices.data());
+    list.values = reinterpret_cast<std::byte*>(expected.data());
+    list.size = indices.size();
+    gather(call, {accumulation_type(call.dtype), sizeof(Index)}, list);
 
     const InPieces<T> pieces(one.tensor, one.residual, true, random);
     std::vector<Value> seen(indices.size());

@@ -1,0 +1,80 @@
+#include "src/gtopk/algorithms/gather.hpp"
+
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "src/engine/errand.hpp"
+#include "src/gtopk/algorithms/call_types.hpp"
+#include "src/numbers/element_types.hpp"
+
+namespace gtopk::sparse {
+namespace {
+
+using engine::Computation;
+using engine::Errand;
+using engine::GroupView;
+using engine::Task;
+
+void spoil(EntryType type, const List& list) {
+  visit_floating(type.value, [&]<class Value>() {
+    std::fill_n(reinterpret_cast<Value*>(list.values), list.size,
+                std::numeric_limits<Value>::quiet_NaN());
+  });
+}
+
+}  // namespace
+
+Task<void> accumulate_all(GroupView& group, const SparseCall& call, void* acc) {
+  if (call.device) {
+    AccDevice* const device = call.device->device;
+    if (device != nullptr) {
+      Errand asking(group, [&](Errand::Done done) { device->accumulate(acc, std::move(done)); });
+      co_await asking;
+    }
+    co_return;
+  }
+  Computation accumulating = group.compute(call.d, [&] {
+    visit_floating(call.dtype, [&]<class T>() {
+      using Value = Accumulation<T>;
+      static_cast<void>(
+          accumulate<T, Value>(Segments<T>(call.tensor), static_cast<const Value*>(call.residual),
+                               static_cast<Value*>(acc), static_cast<std::size_t>(call.d)));
+    });
+  });
+  co_await accumulating;
+}
+
+void gather(const SparseCall& call, EntryType type, const List& list) {
+  bool spoiled = false;
+  visit_types(call.dtype, type, [&]<class T, class Index>() {
+    using Value = Accumulation<T>;
+    const auto [indices, values] = list.room<Value, Index>();
+    const std::size_t count = list.size;
+    std::size_t taken = 0;
+    for_each_stretch_of_acc<T, 4096>(
+        call, [&](std::size_t begin, const Value* acc, std::size_t length, bool finite) {
+          spoiled |= !finite;
+          for (; taken < count && indices[taken] < begin + length; ++taken) {
+            values[taken] = acc[indices[taken] - begin];
+          }
+        });
+  });
+  if (spoiled) {
+    spoil(type, list);
+  }
+}
+
+Task<void> gather_there(GroupView& group, const SparseCall& call, List list) {
+  const AccOnDevice& there = *call.device;
+  *there.finite = 1;
+  Errand gathering(group, [&](Errand::Done done) {
+    there.device->gather({list.indices, list.size, list.values, there.finite}, std::move(done));
+  });
+  co_await gathering;
+  if (*there.finite == 0) {
+    spoil(call.entry_type(), list);
+  }
+}
+
+}  // namespace gtopk::sparse
