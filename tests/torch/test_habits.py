@@ -292,5 +292,50 @@ def check_fsdp_with_layers_that_are_frozen_and_states_that_are_copied(me: Rank) 
     dist.barrier()
 
 
+def check_hooks_that_reach_for_the_state_are_told(me: Rank) -> None:
+    """In the midst of a backward: an error, and the backward goes on as if nothing had been."""
+    for make in (
+        lambda: Training(me.rank),
+        lambda: Plain(me.rank, density=0.1, unit="parameter"),
+        lambda: Sharded(me, density=0.1),
+    ):
+        expected, training = make(), make()
+        for each in (expected, training):
+            if isinstance(each, Training):
+                each.state = gtopk.attach(each.ddp, density=0.1, unit="parameter")
+            for _ in range(2):
+                each.step()
+        state, told = training.state, []
+        saved = state.state_dict()
+        acts = [
+            state.state_dict,
+            state.skip,
+            lambda state=state, saved=saved: state.load_state_dict(saved),
+            lambda state=state: setattr(state, "density", 0.2),
+            lambda state=state: pickle.dumps(state),
+        ]
+        if isinstance(training, Plain):
+            acts.append(training.optimizer.zero_grad)
+
+        def tell(_: object, acts=acts, told=told) -> None:
+            for act in acts:
+                with pytest.raises(RuntimeError, match="in a backward") as error:
+                    act()
+                told.append(error)
+
+        def late(_module: object, _given: object, output: torch.Tensor, tell=tell) -> None:
+            output.register_hook(tell)
+
+        handle = training.model[0].register_forward_hook(late)
+        training.step()
+        handle.remove()
+        assert len(told) == len(acts)
+        training.step()
+        expected.step()
+        expected.step()
+        assert equal(tensors(state), tensors(expected.state))
+        assert equal(list(training.model.parameters()), list(expected.model.parameters()))
+
+
 def test_on_four_ranks(four: RankSet, check) -> None:
     four.run(check)

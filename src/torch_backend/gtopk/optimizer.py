@@ -150,13 +150,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """See torch. Discards a backward that raised, and the passes before it.
 
-        Raises RuntimeError while gradients are in flight.
+        Raises RuntimeError while gradients are in flight, and in the midst of a backward.
         """
         if self._overlap.under_way and not self._overlap.in_backward:
             raise RuntimeError(
                 "gtopk: zero_grad() was called while gradients are in flight: call step() or "
                 "synchronize() first"
             )
+        self._overlap.check_outside()
         self._overlap.give_up()
         self._synchronized = self.sparse_state.step
         self._optimizer.zero_grad(set_to_none)

@@ -245,6 +245,15 @@ class Overlap:
             begin = sum(each.numel for each in large[:at])
             exchange.note.forget(begin, begin + large[at].numel)
 
+    def check_outside(self) -> None:
+        """Raise RuntimeError in the midst of a backward: what is in flight would be given up."""
+        if self._open and torch._C._current_graph_task_id() != -1:
+            raise RuntimeError(
+                "gtopk: in a backward, for example in a hook of it, nobody may save, load, copy or "
+                "skip() its SparseState, set the density, or call zero_grad() of a "
+                "DistributedOptimizer: wait until it has ended"
+            )
+
     def settle(self) -> None:
         """End an aborted backward: afterwards nothing of it is in flight or lost.
 

@@ -258,6 +258,7 @@ class SparseState:
         example because gradients were not finite. Small parameters have no residual; their
         gradients are lost with the step.
         """
+        self.overlap.check_outside()
         self.overlap.skip()
 
     def residual(self, name: str) -> torch.Tensor | None:
@@ -319,8 +320,8 @@ class SparseState:
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of what a resumed run needs, for this rank only. Local.
 
-        Residuals are training state: save them on every rank, or all ranks' with gtopk.save. Do not
-        call it during a backward.
+        Residuals are training state: save them on every rank, or all ranks' with gtopk.save.
+        Raises RuntimeError in the midst of a backward.
         """
         self._settle()
         kept = self._kept
@@ -417,4 +418,5 @@ class SparseState:
 
     def _settle(self) -> None:
         if self._overlap is not None:
+            self._overlap.check_outside()
             self._overlap.settle()
