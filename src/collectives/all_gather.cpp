@@ -42,7 +42,7 @@ Task<bool> goes_directly(GroupView& group, WayChoice& choice, std::size_t bytes)
     co_return false;
   }
   const bool few = bytes <= WayChoice::kFewBytes || !choice.ways().two_levels();
-  if (few && choice.setting() == WaySetting::kAuto) {
+  if (few && choice.ways().may_go_directly() && choice.setting() == WaySetting::kAuto) {
     choice.take(true);
     co_return true;
   }

@@ -210,7 +210,8 @@ Collective all_reduce(Buffer data, ReduceOp op, double factor) {
                              .type("dtype", data.dtype)
                              .word("op", to_string(op));
   collective.body = [=](engine::GroupView& group) {
-    return collectives::reduce_the_quicker_way(group, data.data, data.count, data.dtype, op, factor);
+    return collectives::reduce_the_quicker_way(group, data.data, data.count, data.dtype, op,
+                                               factor);
   };
   collectives::take_host_only(collective, data.memory);
   return collective;

@@ -32,9 +32,9 @@ inline constexpr std::size_t kPieceBytes = std::size_t{1} << 17U;
 }
 
 /// The body of an all-reduce, for any collective, along the tree or the rings: in place over
-/// data[0..d) of `type`; AVG divides at the end. `first_step`: the first step of its messages, for a collective that reduces more
-/// than once. `factor`: for PREMUL_SUM, multiplies this rank's data first. Throws Error{kMismatch,
-/// kPeerFailed, kTimeout, kAborted}.
+/// data[0..d) of `type`; AVG divides at the end. `first_step`: the first step of its messages, for
+/// a collective that reduces more than once. `factor`: for PREMUL_SUM, multiplies this rank's data
+/// first. Throws Error{kMismatch, kPeerFailed, kTimeout, kAborted}.
 engine::Task<void> reduce_over_ranks(engine::GroupView& group, void* data, std::uint64_t d,
                                      DataType type, ReduceOp op, std::uint32_t first_step = 0,
                                      double factor = 1);

@@ -26,12 +26,12 @@ namespace {
 
 using collectives::BetweenHosts;
 using collectives::BroadcastTree;
-using collectives::WayChoice;
 using collectives::folded;
 using collectives::Header;
 using collectives::kHeaderBytes;
 using collectives::Steps;
 using collectives::Tree;
+using collectives::WayChoice;
 using collectives::Ways;
 using engine::GroupView;
 using engine::Message;

@@ -81,12 +81,11 @@ void require_payload(const Header& header, const Payload& expected, const GroupV
                             group.member(from), group.call(), header.sequence, way(header.flags),
                             group.member(group.rank()), way(expected.flags)));
   }
-  throw Error(
-      ErrorKind::kMismatch,
-      fmt::format("{} sent a damaged header: {} elements, flags {:04x}, {}-byte indices, "
-                  "expected {} elements",
-                  group.member(from), header.count, header.flags, header.index_bytes,
-                  expected.count));
+  throw Error(ErrorKind::kMismatch,
+              fmt::format("{} sent a damaged header: {} elements, flags {:04x}, {}-byte indices, "
+                          "expected {} elements",
+                          group.member(from), header.count, header.flags, header.index_bytes,
+                          expected.count));
 }
 
 void require_length(std::size_t received, std::size_t expected, const GroupView& group,

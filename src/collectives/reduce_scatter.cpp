@@ -3,8 +3,9 @@
 //
 // Up to kRecursiveDoublingBytes over all parts: an all-reduce of them side by side, of which a rank
 // keeps its own part, as this takes no more rounds than agreeing does; or each part straight to its
-// rank (direct.hpp), where that is quicker. Larger: all ranks agree first, then the first half of the all-reduce's rings
-// (by_hosts.hpp): with one ring a rank sends (P-1)/P of the elements, the least possible.
+// rank (direct.hpp), where that is quicker. Larger: all ranks agree first, then the first half of
+// the all-reduce's rings (by_hosts.hpp): with one ring a rank sends (P-1)/P of the elements, the
+// least possible.
 #include <fmt/format.h>
 
 #include <cstring>

@@ -119,9 +119,9 @@ HWY_INLINE void multiply_complex(T* into, const T* left, const T* right, std::si
     hn::Vec<decltype(d)> right_imag;
     hn::LoadInterleaved2(d, a, left_real, left_imag);
     hn::LoadInterleaved2(d, b, right_real, right_imag);
-    hn::StoreInterleaved2(
-        hn::Sub(hn::Mul(left_real, right_real), hn::Mul(left_imag, right_imag)),
-        hn::Add(hn::Mul(left_real, right_imag), hn::Mul(left_imag, right_real)), d, to);
+    hn::StoreInterleaved2(hn::Sub(hn::Mul(left_real, right_real), hn::Mul(left_imag, right_imag)),
+                          hn::Add(hn::Mul(left_real, right_imag), hn::Mul(left_imag, right_real)),
+                          d, to);
   };
   const auto* const a = reinterpret_cast<const Part*>(left);
   const auto* const b = reinterpret_cast<const Part*>(right);

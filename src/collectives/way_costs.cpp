@@ -52,8 +52,8 @@ Task<WayCosts> measure(GroupView& group, const Ways& ways) {
     if (i <= 1) {  // the first connects
       best.fill(kNever);
     }
-    Task<void> first = time(group, step, best[0],
-                            [&](std::uint32_t from) { return agree(group, from); });
+    Task<void> first =
+        time(group, step, best[0], [&](std::uint32_t from) { return agree(group, from); });
     co_await first;
     Task<void> second = time(group, step, best[1],
                              [&](std::uint32_t from) { return swap_directly(group, 0, from); });
@@ -65,9 +65,8 @@ Task<WayCosts> measure(GroupView& group, const Ways& ways) {
   co_await reduce_over_ranks(group, best.data(), best.size(), DataType::kFloat64, ReduceOp::kMax,
                              step);
   const double sent = ways.direct_messages() * static_cast<double>(bytes);
-  const WayCosts costs{.tree = best[0],
-                       .direct = best[1],
-                       .byte = std::max(0.0, best[2] - best[1]) / sent};
+  const WayCosts costs{
+      .tree = best[0], .direct = best[1], .byte = std::max(0.0, best[2] - best[1]) / sent};
   transport::log().info(
       "headers along the tree take {:.1f} us, directly {:.1f} us, a byte {:.2f} ns",
       costs.tree * 1e-3, costs.direct * 1e-3, costs.byte);
@@ -91,7 +90,8 @@ Task<bool> WayChoice::directly(Question question, std::size_t bytes) {
     answer = known_.setting == WaySetting::kDirect;
   } else if (bytes <= kFewBytes) {
     answer = false;
-  } else if (group_.size() == 2 || group_.sequence() < KnownWays::kMeasuredFrom) {
+  } else if (group_.size() == 2 || !ways.may_go_directly() ||
+             group_.sequence() < KnownWays::kMeasuredFrom) {
     answer = (ways.*question)(bytes, ways.usual());
   } else {
     if (!known_.measured) {

@@ -72,11 +72,11 @@ double Ways::directly(std::size_t bytes, const WayCosts& costs) const {
 }
 
 bool Ways::reduce_directly(std::size_t bytes, const WayCosts& costs) const {
-  return 2 * directly(bytes, costs) < along_tree(bytes, costs);
+  return may_go_directly() && 2 * directly(bytes, costs) < along_tree(bytes, costs);
 }
 
 bool Ways::reduce_scatter_directly(std::size_t bytes, const WayCosts& costs) const {
-  return directly(bytes, costs) < along_tree(bytes, costs);
+  return may_go_directly() && directly(bytes, costs) < along_tree(bytes, costs);
 }
 
 bool Ways::gather_directly(std::size_t bytes, const WayCosts& costs) const {
@@ -84,7 +84,7 @@ bool Ways::gather_directly(std::size_t bytes, const WayCosts& costs) const {
   const double steps = each_ == 0 ? ranks_ - 1 : (hosts_ - 1) + (each_ - 1);
   const double round_rings = costs.tree + steps * alpha(costs) +
                              (places - 1) / places * static_cast<double>(bytes) * costs.byte;
-  return directly(bytes, costs) < round_rings;
+  return may_go_directly() && directly(bytes, costs) < round_rings;
 }
 
 bool Ways::broadcast_down_a_chain(std::size_t bytes, const WayCosts& costs) const {

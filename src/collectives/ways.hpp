@@ -32,6 +32,9 @@ enum class WaySetting : std::uint8_t {
 
 class Ways {
  public:
+  /// Larger groups do not go directly: every rank would have to connect to every other.
+  static constexpr std::uint32_t kMostRanks = 32;
+
   explicit Ways(const engine::HostMap& hosts);
 
   /// Of links that nobody has measured.
@@ -43,6 +46,7 @@ class Ways {
   [[nodiscard]] bool gather_directly(std::size_t bytes, const WayCosts& costs) const;
   [[nodiscard]] bool broadcast_down_a_chain(std::size_t bytes, const WayCosts& costs) const;
 
+  [[nodiscard]] bool may_go_directly() const { return ranks_ <= kMostRanks; }
   /// Whether rings go inside hosts and across them.
   [[nodiscard]] bool two_levels() const { return each_ != 0; }
   [[nodiscard]] std::uint32_t hosts() const { return static_cast<std::uint32_t>(hosts_); }

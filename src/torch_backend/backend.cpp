@@ -184,7 +184,7 @@ WorkPointer GtopkBackend::allgather(std::vector<std::vector<at::Tensor>>& output
     check_dense(output, "all_gather");
     TORCH_CHECK_VALUE(output.dtype() == input.dtype(), "gtopk: all_gather needs outputs of the ",
                       "input's dtype (", input.dtype(), "), given ", output.dtype());
-    const std::size_t copied = bytes <= kShortAllGather ? bytes : 0;
+    const std::size_t copied = bytes <= kShortAllGather ? kShortAllGather : kShortMessage;
     at.push_back(room(output, "all_gather", way_of(output, std::nullopt, copied)));
     rooms.push_back(at.back().buffer(type_to_move(input)));
   }
@@ -207,7 +207,8 @@ WorkPointer GtopkBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
   TORCH_CHECK_VALUE(output.numel() == input.numel() * size_ && output.dtype() == input.dtype(),
                     "gtopk: all_gather_into_tensor needs ", size_, " x ", input.numel(), " of ",
                     input.dtype(), " as output, given ", output.numel(), " of ", output.dtype());
-  const Contiguous at = room(output, "all_gather_into_tensor", way_of(output, std::nullopt, kShortAllGather));
+  const Contiguous at =
+      room(output, "all_gather_into_tensor", way_of(output, std::nullopt, kShortAllGather));
   const Buffer all = at.buffer(type_to_move(input));
   Buffers rooms;
   const std::uint64_t room = all.count / static_cast<std::uint64_t>(size_);

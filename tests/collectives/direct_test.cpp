@@ -62,8 +62,8 @@ class EitherWay : public ::testing::TestWithParam<std::uint32_t> {
 
 TEST_P(EitherWay, AllReduceIsItsDefinition) {
   const std::vector<std::pair<DataType, ReduceOp>> kinds = {
-      {DataType::kFloat32, ReduceOp::kSum},     {DataType::kFloat64, ReduceOp::kAvg},
-      {DataType::kBfloat16, ReduceOp::kAvg},    {DataType::kFloat32, ReduceOp::kPremulSum},
+      {DataType::kFloat32, ReduceOp::kSum},       {DataType::kFloat64, ReduceOp::kAvg},
+      {DataType::kBfloat16, ReduceOp::kAvg},      {DataType::kFloat32, ReduceOp::kPremulSum},
       {DataType::kComplex64, ReduceOp::kProduct}, {DataType::kInt8, ReduceOp::kMax}};
   std::uint64_t seed = 1;
   for (const WaySetting setting : kSettings) {
@@ -98,8 +98,8 @@ TEST_P(EitherWay, ReduceScatterIsItsDefinitionForEveryLayout) {
         SCOPED_TRACE(fmt::format("P={} {} seed {}", size_, to_string(op), ++seed));
         std::vector<reference::Bytes> inputs = random_inputs(size_, total(sizes), kType, seed);
         const std::vector<reference::Bytes> untouched = inputs;
-        const reference::Bytes sum = test::defined_all_reduce(
-            test::multiplied(inputs, kType, op), total(sizes), kType, op);
+        const reference::Bytes sum =
+            test::defined_all_reduce(test::multiplied(inputs, kType, op), total(sizes), kType, op);
         std::vector<reference::Bytes> outputs;
         for (const std::uint64_t part : sizes) {
           outputs.emplace_back(part * size_of(kType));
@@ -163,9 +163,8 @@ std::vector<std::function<Collective(reference::Bytes&)>> different_calls(std::u
     };
   };
   const auto gathering = [ranks](std::uint64_t bytes) {
-    return [=](reference::Bytes& data) {
-      return gtopk::all_gather(spans(data, Sizes(ranks, bytes)));
-    };
+    return
+        [=](reference::Bytes& data) { return gtopk::all_gather(spans(data, Sizes(ranks, bytes))); };
   };
   return {reducing(100),
           reducing(20'000),
@@ -196,7 +195,8 @@ TEST_P(EitherWay, RanksThatCallDifferentThingsGetAnError) {
         continue;
       }
       const auto odd_rank = static_cast<std::uint32_t>((usual + odd) % size_);
-      SCOPED_TRACE(fmt::format("P={}, rank {} calls {}, the others {}", size_, odd_rank, odd, usual));
+      SCOPED_TRACE(
+          fmt::format("P={}, rank {} calls {}, the others {}", size_, odd_rank, odd, usual));
       std::vector<reference::Bytes> memory(size_, reference::Bytes(200'000));
       InprocRanks ranks(size_, support::uneven_network(usual * 16 + odd));
       set_all(ranks, WaySetting::kDirect);
@@ -315,9 +315,9 @@ TEST_F(Chosen, AlikeByCallsThatAreUnderWayWhileOneMeasures) {
     std::vector<std::vector<reference::Bytes>> values(6, data_);
     for (std::vector<reference::Bytes>& each : values) {
       for (std::uint32_t rank = 0; rank < kSize; ++rank) {
-        endings.push_back(ranks.submit(
-            rank, engine::OperationSpec(gtopk::all_reduce(each[rank].data(), kElements,
-                                                          DataType::kFloat32))));
+        endings.push_back(
+            ranks.submit(rank, engine::OperationSpec(gtopk::all_reduce(each[rank].data(), kElements,
+                                                                       DataType::kFloat32))));
       }
     }
     ranks.run_all();

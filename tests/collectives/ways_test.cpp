@@ -70,6 +70,16 @@ TEST(Ways, BroadcastDownAChainOnceItIsLongComparedWithAPiece) {
   EXPECT_TRUE(ways_of_letters(many).broadcast_down_a_chain(64 << 20, latency(6, 50e3, 80)));
 }
 
+TEST(Ways, AreNotDirectWhereEveryRankWouldConnectToMany) {
+  const WayCosts costs{.tree = 1e9, .direct = 1, .byte = 1};
+  const std::string most(Ways::kMostRanks, 'a');
+  EXPECT_TRUE(ways_of_letters(most).reduce_directly(4096, costs));
+  const Ways more = ways_of_letters(most + "a");
+  EXPECT_FALSE(more.reduce_directly(4096, costs));
+  EXPECT_FALSE(more.reduce_scatter_directly(4096, costs));
+  EXPECT_FALSE(more.gather_directly(4096, costs));
+}
+
 TEST(Ways, TakeTheUsualCostsForLinksOfTheirKind) {
   const Ways inside = ways_of_letters("aaaa");
   const Ways outside = ways_of_letters("abcd");

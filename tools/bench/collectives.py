@@ -2,8 +2,9 @@
 
 Runs on every rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set; `tools/bench/run
 collectives` starts it in a network lab or on loopback. gloo runs twice: as it comes, and with four
-connections to each peer. Rank 0 prints a row for each collective and size: the medians, and gtopk's
-time over the faster gloo's, pair by pair.
+connections to each peer. With --against ways it is gtopk itself instead, with GTOPK_DENSE=tree and
+GTOPK_DENSE=direct. Rank 0 prints a row for each collective and size: the medians, and gtopk's time
+over that of the faster other, pair by pair.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import torch
 import torch.distributed as dist
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
+# After so many collectives a group measures what messages cost (docs/algorithms.md).
+MEASURED_FROM = 64
 BAR, CEILING, SMALL_BAR, SMALL = 1.05, 1.15, 0.4, 16 << 10
 
 
@@ -42,11 +45,20 @@ def interface() -> str:
     raise RuntimeError(f"no interface has the address {address}")
 
 
-def groups() -> dict[str, dist.ProcessGroup]:
-    """The backends that are compared, each over all ranks."""
-    found = {"gtopk": dist.new_group(backend="gtopk"), "gloo": dist.new_group(backend="gloo")}
-    os.environ["GLOO_SOCKET_IFNAME"] = ",".join([interface()] * 4)
-    found["gloo x 4"] = dist.new_group(backend="gloo")
+def groups(against: str) -> dict[str, dist.ProcessGroup]:
+    """What is compared, each over all ranks: gtopk first."""
+    found = {"gtopk": dist.new_group(backend="gtopk")}
+    if against == "gloo":
+        found["gloo"] = dist.new_group(backend="gloo")
+        os.environ["GLOO_SOCKET_IFNAME"] = ",".join([interface()] * 4)
+        found["gloo x 4"] = dist.new_group(backend="gloo")
+    else:
+        for way in ("tree", "direct"):
+            os.environ["GTOPK_DENSE"] = way
+            found[way] = dist.new_group(backend="gtopk")
+        del os.environ["GTOPK_DENSE"]
+    for _ in range(MEASURED_FROM):
+        dist.barrier(group=found["gtopk"])
     return found
 
 
@@ -97,12 +109,12 @@ def cell(
             if pair > 0:  # the first connects and warms up
                 wall[name].append(seconds.item())
                 cpu[name].append(used)
-    gloo = min((name for name in over if name != "gtopk"), key=lambda n: statistics.median(wall[n]))
-    ratios = [a / b for a, b in zip(wall["gtopk"], wall[gloo], strict=True)]
+    best = min((name for name in over if name != "gtopk"), key=lambda n: statistics.median(wall[n]))
+    ratios = [a / b for a, b in zip(wall["gtopk"], wall[best], strict=True)]
     return {
         "collective": collective,
         "bytes": size,
-        "best gloo": gloo,
+        "best other": best,
         "wall": wall,
         "cpu": cpu,
         "ratio": statistics.median(ratios),
@@ -127,18 +139,19 @@ def main() -> None:
     parser.add_argument("--collectives", default=",".join(COLLECTIVES))
     parser.add_argument("--sizes", default="8,1024,8192,65536,524288,4194304,33554432")
     parser.add_argument("--pairs", type=int, default=11)
+    parser.add_argument("--against", choices=("gloo", "ways"), default="gloo")
     parser.add_argument("--one-host", action="store_true", help="hold the bar of small sizes too")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(minutes=10))
-    over, rank = groups(), dist.get_rank()
+    over, rank = groups(arguments.against), dist.get_rank()
     cells = []
     if rank == 0:
         print(f"# {dist.get_world_size()} ranks, {arguments.pairs} pairs; p50 of a call in us")
         print(
-            f"{'collective':>14} {'bytes':>10} {'gtopk':>10} {'gloo':>10} {'gloo x 4':>10} "
-            f"{'ratio':>6} {'range':>13} {'cpu us':>9} {'gloo cpu':>9}"
+            f"{'collective':>14} {'bytes':>10} {' '.join(f'{name:>10}' for name in over)} "
+            f"{'ratio':>6} {'range':>13} {'cpu us':>9} {'other cpu':>9}"
         )
     for collective in arguments.collectives.split(","):
         for size in map(int, arguments.sizes.split(",")):
@@ -149,9 +162,10 @@ def main() -> None:
                 cpu = {name: statistics.median(used) * 1e6 for name, used in each["cpu"].items()}
                 low, high = each["range"]
                 print(
-                    f"{collective:>14} {size:>10} {p50['gtopk']:10.1f} {p50['gloo']:10.1f} "
-                    f"{p50['gloo x 4']:10.1f} {each['ratio']:6.2f} {low:6.2f} {high:6.2f} "
-                    f"{cpu['gtopk']:9.1f} {cpu[each['best gloo']]:9.1f}",
+                    f"{collective:>14} {size:>10} "
+                    f"{' '.join(f'{p50[name]:10.1f}' for name in over)} "
+                    f"{each['ratio']:6.2f} {low:6.2f} {high:6.2f} "
+                    f"{cpu['gtopk']:9.1f} {cpu[each['best other']]:9.1f}",
                     flush=True,
                 )
     if rank == 0:

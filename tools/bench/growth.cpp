@@ -18,12 +18,12 @@
 #include <nlohmann/json.hpp>
 
 #include "gtopk_version.hpp"
+#include "src/collectives/routes.hpp"
 #include "src/engine/compute.hpp"
 #include "src/engine/engine.hpp"
 #include "src/engine/group.hpp"
 #include "src/gtopk/algorithms/sparse_all_reduce.hpp"
 #include "src/gtopk/plan/arithmetic.hpp"
-#include "src/collectives/routes.hpp"
 #include "src/transport/base/log.hpp"
 #include "src/transport/inproc/fabric.hpp"
 

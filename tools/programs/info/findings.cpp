@@ -10,9 +10,9 @@
 #include <fmt/ranges.h>
 
 #include "gtopk_version.hpp"
+#include "src/collectives/routes.hpp"
 #include "src/collectives/tree.hpp"
 #include "src/engine/host_map.hpp"
-#include "src/collectives/routes.hpp"
 
 namespace gtopk::programs::info {
 namespace {
