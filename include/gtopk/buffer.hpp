@@ -42,12 +42,12 @@ template <NativeElement T>
   }
 }
 
-/// How many elements of that type there are in so many bytes; of an opaque type the elements are
-/// bytes. Throws Error{kInvalidArgument} if the last one is not whole.
+/// The number of elements of that type in so many bytes; for an opaque type, the number of bytes.
+/// Throws Error{kInvalidArgument} if the last element is not whole.
 [[nodiscard]] std::uint64_t elements_in(std::size_t bytes, DataType dtype);
 [[nodiscard]] std::size_t bytes_of(std::uint64_t elements, DataType dtype);
 
-/// Void: `const void` for reading alone. Converts from contiguous ranges of the host's:
+/// Void: `const void` if it is only read. Converts from contiguous ranges in host memory:
 /// all_reduce(values), broadcast(bytes, 0).
 template <class Void>
 struct BasicBuffer {
@@ -103,7 +103,7 @@ class BasicBuffers {
       list_.push_back(One(each));
     }
   }
-  /// Bytes, each of which hold elements of that type.
+  /// Bytes, each of which holds elements of that type.
   template <std::ranges::input_range Range>
   BasicBuffers(const Range& list, DataType dtype) {
     for (const auto& each : list) {

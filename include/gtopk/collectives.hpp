@@ -19,8 +19,8 @@
 
 namespace gtopk {
 
-// Those that reduce take memory of the host's. Those that only move bytes also take a device's,
-// where the transport does (Communicator::takes): of long messages, and without copying anything
+// Those that reduce take host memory only. Those that only move bytes also take a device's, where
+// the transport does (Communicator::takes), for long messages, and if nothing has to be copied
 // from one place to another on this rank.
 
 /// Reduces `data` in place. `factor` is this rank's, for kPremulSum; it is rounded to the
@@ -99,10 +99,10 @@ struct CooSum {
 /// of each.
 [[nodiscard]] Collective coalesced(Collective one, std::span<const std::uint64_t> sizes);
 
-/// Messages from rank to rank of at most so many bytes are copied on their way: from and to the
-/// host's memory.
+/// A point-to-point message of at most this many bytes is copied on its way, so both ends must be
+/// in host memory.
 inline constexpr std::size_t kShortMessage = 8160;
-/// The same of broadcasts, which then take half the steps.
+/// The same for a broadcast, which then takes half the steps.
 inline constexpr std::size_t kShortBroadcast = 16384;
 /// The same of all-gathers, all parts together, which then take fewer steps still.
 inline constexpr std::size_t kShortAllGather = 65536;
@@ -171,9 +171,9 @@ inline constexpr std::size_t kShortAllGather = 65536;
                                            DataType dtype, const SparseOptions& options,
                                            const Delivered& delivered = {});
 
-/// The room of a call in which no rank selects, and whose tensor stays on a device. nullopt if that
-/// cannot be: its algorithm selects, or has no way there. Throws Error{kInvalidArgument} for an
-/// invalid call.
+/// The room of a call in which no rank selects, and whose tensor stays on a device. nullopt if it
+/// cannot stay there: its algorithm selects, or cannot use a device. Throws
+/// Error{kInvalidArgument} for an invalid call.
 [[nodiscard]] std::optional<AccRoom> acc_room(std::uint64_t d, DataType dtype,
                                               const SparseOptions& options);
 
@@ -183,7 +183,7 @@ inline constexpr std::size_t kShortAllGather = 65536;
                                            const Delivered& delivered = {});
 
 /// The room of a call that leaves its algorithm to `auto`, and whose tensor stays on a device.
-/// nullopt if the algorithm is another, or no device selects like its selector. Throws
+/// nullopt if it names an algorithm, or no device selects like its selector. Throws
 /// Error{kInvalidArgument} for an invalid call.
 [[nodiscard]] std::optional<AutoRoom> auto_room(std::uint64_t d, DataType dtype,
                                                 const SparseOptions& options, std::uint32_t ranks);

@@ -56,9 +56,9 @@ class Process {
   /// called, has started and ended, and how. Any thread. docs/flight_recorder.md has the fields.
   [[nodiscard]] std::string flight_record() const;
 
-  /// Sets what makes a device the engine's thread's own: called there before memory of a device's
-  /// is handed to the transport, and again when it is another device than before. It may throw
-  /// Error, with which the operation fails. Not needed where the transport finds the device itself.
+  /// Sets the function that makes a device current on the engine's thread. It is called there
+  /// before a device's memory is handed to the transport, and again when the device changes. If it
+  /// throws Error, the operation fails with that. Not needed if the transport finds devices itself.
   void use(std::function<void(Memory)> make_current);
 
  private:
@@ -129,11 +129,11 @@ class Communicator {
   void set_timeout(std::chrono::nanoseconds timeout);
 
   /// Whether messages to and from that rank may lie in memory of that kind here; never changes.
-  /// Whoever hands in a device's sees to it that the device has come so far (Call::input).
+  /// A caller that passes a device's memory must make sure that it is ready (Call::input).
   [[nodiscard]] bool takes(Memory::Kind kind, std::uint32_t rank) const;
 
   /// Whether a caller that waits for an operation should look for its end for some 50 us before it
-  /// sleeps: what the engine's own waits have shown last. No where ranks share their cores.
+  /// sleeps: what the engine's own waits have shown last. False where ranks share cores.
   [[nodiscard]] bool polling_pays() const;
 
   /// Queues the collective and returns its number among the group's, from 1; 0 for a

@@ -1,5 +1,5 @@
-// Public surface: where memory lies, and bytes in it. What is on a device nobody here may read or
-// write: it can only be handed on.
+// Public surface: where memory lies, and bytes in it. A device's memory cannot be read or written
+// here, only handed on.
 #pragma once
 
 #include <concepts>
@@ -54,7 +54,7 @@ class BasicBytes {
   [[nodiscard]] constexpr Memory memory() const { return memory_; }
   /// To be read or written here; the memory must be the host's.
   [[nodiscard]] constexpr std::span<Byte> host() const { return {data_, size_}; }
-  /// They must be within.
+  /// begin + size <= this->size().
   [[nodiscard]] constexpr BasicBytes subspan(std::size_t begin, std::size_t size) const {
     return {data_ + begin, size, memory_};
   }

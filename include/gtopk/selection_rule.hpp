@@ -30,8 +30,8 @@ struct SelectionRule {
   std::uint64_t k_of_last = 0;
 };
 
-/// What a call's selector does; nothing exactly where detached_room() and auto_room() give nothing.
-/// Throws Error{kInvalidArgument} for a call that no rank may make.
+/// How a call's selector finds its entries; nullopt exactly where detached_room() and auto_room()
+/// return nullopt. Throws Error{kInvalidArgument} for an invalid call.
 [[nodiscard]] std::optional<SelectionRule> selection_rule(std::uint64_t d, DataType dtype,
                                                           const SparseOptions& options);
 

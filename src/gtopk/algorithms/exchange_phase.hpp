@@ -14,8 +14,8 @@
 namespace gtopk::sparse {
 
 /// Long lists exchange one operation after the other; short ones pass them by. The place in line is
-/// taken before anything is awaited, here or by who hands it in, and given up when the last list
-/// has left.
+/// taken before anything is awaited, here or by the caller that hands it in, and given up when the
+/// last list has left.
 class ExchangePhase {
  public:
   ExchangePhase(engine::GroupView& group, const Plan& plan, std::unique_ptr<engine::Turn> turn,
