@@ -11,6 +11,7 @@
 #include "src/gtopk/algorithms/automatic.hpp"
 #include "src/gtopk/plan/planner.hpp"
 #include "src/reference/hosts.hpp"
+#include "tests/gtopk/algorithms/noise.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
 #include "tests/support/sanitized.hpp"
@@ -45,20 +46,8 @@ const PlanReport& last_plan(InprocRanks& ranks, std::uint32_t rank) {
   return ranks.group(rank)->keepsakes.of<PlanReport>();
 }
 
-/// Random gradients of d elements.
 Problem random_problem(std::uint32_t ranks, std::uint64_t d, std::uint64_t k, std::uint64_t seed) {
-  reference::Random random(seed);
-  Problem problem;
-  problem.d = d;
-  problem.options.k = k;
-  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-    reference::Input input{reference::zeros(problem.type, d), reference::zeros(problem.type, d)};
-    for (std::uint64_t i = 0; i < d; ++i) {
-      reference::store(problem.type, input.gradient, i, random.uniform() - 0.5);
-    }
-    problem.ranks.push_back(std::move(input));
-  }
-  return problem;
+  return sparse::testing::noise(ranks, d, k, "auto", DataType::kFloat32, seed);
 }
 
 struct Ran {

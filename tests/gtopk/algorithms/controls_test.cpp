@@ -6,9 +6,11 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "src/gtopk/algorithms/permutation.hpp"
+#include "tests/gtopk/algorithms/noise.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
 
@@ -16,6 +18,7 @@ namespace gtopk {
 namespace {
 
 using reference::Problem;
+using sparse::testing::noise;
 using support::InprocRanks;
 
 TEST(Permutation, IsOneForEveryDAndSeed) {
@@ -78,45 +81,30 @@ TEST(Permutation, DrawsEveryIndexAndPairAsOften) {
   }
 }
 
-/// d elements of each rank, all non-zero.
-Problem problem_with_residuals(std::uint32_t size, const std::string& algorithm, std::uint64_t d,
-                               std::uint64_t k) {
-  reference::Random random(size);
-  Problem problem;
-  problem.d = d;
-  problem.options.k = k;
-  problem.options.algorithm = algorithm;
-  for (std::uint32_t rank = 0; rank < size; ++rank) {
-    reference::Input input{reference::zeros(problem.type, d), reference::zeros(problem.type, d)};
-    for (std::uint64_t i = 0; i < d; ++i) {
-      reference::store(problem.type, input.gradient, i, random.uniform() - 0.5);
+// Of what draws at all: random-k its indices, sketch its hashes.
+TEST(Draws, DifferInEveryCallUnlessThereIsASeed) {
+  for (const std::string algorithm : {"random-k", "sketch"}) {
+    InprocRanks ranks(3);
+    Problem problem = noise(3, 1000, algorithm == "sketch" ? 5 : 20, algorithm);
+    std::vector<reference::Bytes> tensors;
+    for (problem.number = 0; problem.number < 3; ++problem.number) {
+      ASSERT_EQ(support::differs_from_reference(ranks, problem), "") << problem.number;
+      tensors.push_back(reference::all_reduce(problem).tensor);
     }
-    problem.ranks.push_back(std::move(input));
-  }
-  return problem;
-}
-
-TEST(RandomK, DrawsOtherIndicesInEveryCallUnlessItIsGivenASeed) {
-  InprocRanks ranks(3);
-  Problem problem = problem_with_residuals(3, "random-k", 1000, 20);
-  std::vector<reference::Bytes> tensors;
-  for (problem.number = 0; problem.number < 3; ++problem.number) {
-    ASSERT_EQ(support::differs_from_reference(ranks, problem), "") << problem.number;
-    tensors.push_back(reference::all_reduce(problem).tensor);
-  }
-  EXPECT_NE(tensors[0], tensors[1]);
-  EXPECT_NE(tensors[1], tensors[2]);
-  problem.options.seed = 1;
-  for (; problem.number < 6; ++problem.number) {
-    ASSERT_EQ(support::differs_from_reference(ranks, problem), "") << problem.number;
-    EXPECT_EQ(reference::all_reduce(problem).tensor, tensors[1]);
+    EXPECT_NE(tensors[0], tensors[1]) << algorithm;
+    EXPECT_NE(tensors[1], tensors[2]) << algorithm;
+    problem.options.seed = 1;
+    for (; problem.number < 6; ++problem.number) {
+      ASSERT_EQ(support::differs_from_reference(ranks, problem), "") << problem.number;
+      EXPECT_EQ(reference::all_reduce(problem).tensor, tensors[1]) << algorithm;
+    }
   }
 }
 
 // Zeros are drawn like other values, and put_back has no effect.
 TEST(RandomK, DeliversTheSumsAtItsIndicesWhateverTheyAre) {
   for (const PutBack put_back : {PutBack::kOwn, PutBack::kMerged}) {
-    Problem problem = problem_with_residuals(2, "random-k", 64, 10);
+    Problem problem = noise(2, 64, 10, "random-k");
     for (reference::Input& input : problem.ranks) {
       for (std::uint64_t i = 0; i < 64; i += 2) {
         reference::store(problem.type, input.gradient, i, 0.0);
@@ -141,7 +129,7 @@ TEST(RandomK, DeliversTheSumsAtItsIndicesWhateverTheyAre) {
 
 // Index 1 is no rank's largest, but the largest of the sum.
 TEST(TrueTopk, FindsWhatNoRankWouldHaveSelected) {
-  Problem problem = problem_with_residuals(3, "true-topk", 4, 1);
+  Problem problem = noise(3, 4, 1, "true-topk");
   for (std::uint32_t rank = 0; rank < 3; ++rank) {
     for (std::uint64_t i = 0; i < 4; ++i) {
       const double value = i == 1 ? 2.0 : 0.0;

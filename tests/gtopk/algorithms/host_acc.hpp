@@ -1,13 +1,10 @@
 // Tests of the algorithms room: a device that has acc of a sparse all-reduce in which no rank
 // selects, or whose algorithm is `auto`'s choice, made of the kernels on the host executor. It does
-// what it is asked for when the test says so, late.
+// what it is asked for late (late_work.hpp).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <exception>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -19,13 +16,14 @@
 #include "src/cuda/typed_calls.hpp"
 #include "src/numbers/element_types.hpp"
 #include "src/reference/reference.hpp"
+#include "tests/gtopk/algorithms/late_work.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/host_executor.hpp"
 
 namespace gtopk::sparse::testing {
 
 /// One rank's.
-class HostAcc final : public AccDevice {
+class HostAcc final : public AccDevice, public LateWork {
  public:
   /// `delivered`: where the result is to be recorded.
   HostAcc(const reference::Problem& problem, support::Tensor& tensor, std::uint64_t seed,
@@ -110,20 +108,6 @@ class HostAcc final : public AccDevice {
     });
   }
 
-  /// Does one piece of what it was asked for; false if there is none.
-  bool work() {
-    if (asked_.empty()) {
-      return false;
-    }
-    const std::function<void()> work = std::move(asked_.front());
-    asked_.pop_front();
-    work();
-    return true;
-  }
-  [[nodiscard]] std::size_t asked() const { return asked_.size(); }
-  /// From now on everything fails so.
-  void break_with(std::exception_ptr error) { broken_ = std::move(error); }
-
   void accumulate(void* to, Done done) override {
     ask(std::move(done), [this, to] {
       visit_floating(problem_.type, [&]<class T>() {
@@ -191,16 +175,6 @@ class HostAcc final : public AccDevice {
     return detached_divisor(problem_.options, static_cast<std::uint32_t>(problem_.ranks.size()));
   }
 
-  void ask(Done done, std::function<void()> work) {
-    asked_.push_back([this, done = std::move(done), work = std::move(work)] {
-      if (broken_) {
-        return done(broken_);
-      }
-      work();
-      done(nullptr);
-    });
-  }
-
   const reference::Problem& problem_;
   const Delivered delivered_;
   HostExecutor executor_;
@@ -216,8 +190,6 @@ class HostAcc final : public AccDevice {
   cuda::PieceOf piece_;
   cuda::VectorOf acc_;
   std::vector<std::unique_ptr<std::byte[]>> blocks_;
-  std::deque<std::function<void()>> asked_;
-  std::exception_ptr broken_;
 };
 
 }  // namespace gtopk::sparse::testing

@@ -1,12 +1,9 @@
 // Tests of the algorithms room: a device that keeps the lists of a sparse all-reduce, made of the
-// kernels on the host executor. It does what it is asked for when the test says so, late.
+// kernels on the host executor. It does what it is asked for late (late_work.hpp).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <exception>
-#include <functional>
 #include <memory>
 #include <new>
 #include <optional>
@@ -19,6 +16,7 @@
 #include "src/cuda/typed_calls.hpp"
 #include "src/numbers/element_types.hpp"
 #include "src/reference/reference.hpp"
+#include "tests/gtopk/algorithms/late_work.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/host_executor.hpp"
 
@@ -27,7 +25,7 @@ namespace gtopk::sparse::testing {
 inline constexpr Memory kDeviceMemory = cuda_memory(2);
 
 /// One rank's.
-class HostLists final : public ListDevice {
+class HostLists final : public ListDevice, public LateWork {
  public:
   /// `delivered`: where the result is to be recorded.
   HostLists(const reference::Problem& problem, support::Tensor& tensor, std::uint64_t seed,
@@ -91,23 +89,10 @@ class HostLists final : public ListDevice {
     });
   }
 
-  /// Does one piece of what it was asked for; false if there is none.
-  bool work() {
-    if (asked_.empty()) {
-      return false;
-    }
-    const std::function<void()> work = std::move(asked_.front());
-    asked_.pop_front();
-    work();
-    return true;
-  }
-  [[nodiscard]] std::size_t asked() const { return asked_.size(); }
   [[nodiscard]] std::uint64_t merges() const { return merges_; }
   [[nodiscard]] std::uint64_t inspections() const { return inspections_; }
   /// Of selections.
   [[nodiscard]] std::uint64_t closings() const { return closings_; }
-  /// From now on everything fails so.
-  void break_with(std::exception_ptr error) { broken_ = std::move(error); }
 
   [[nodiscard]] Memory memory() const override { return kDeviceMemory; }
 
@@ -161,16 +146,6 @@ class HostLists final : public ListDevice {
   }
   [[nodiscard]] DataType value_type() const { return accumulation_type(problem_.type); }
   [[nodiscard]] double divisor() const { return detached_divisor(problem_.options, ranks_); }
-
-  void ask(Done done, std::function<void()> work) {
-    asked_.push_back([this, done = std::move(done), work = std::move(work)] {
-      if (broken_) {
-        return done(broken_);
-      }
-      work();
-      done(nullptr);
-    });
-  }
 
   std::byte* coding_room() {
     return block(cuda::coding_room(room_.largest_coded, room_.message_bytes));
@@ -234,11 +209,9 @@ class HostLists final : public ListDevice {
   cuda::PieceOf piece_;
   cuda::VectorOf acc_;
   std::vector<std::unique_ptr<std::byte, Free>> blocks_;
-  std::deque<std::function<void()>> asked_;
   std::uint64_t merges_ = 0;
   std::uint64_t inspections_ = 0;
   std::uint64_t closings_ = 0;
-  std::exception_ptr broken_;
 };
 
 }  // namespace gtopk::sparse::testing

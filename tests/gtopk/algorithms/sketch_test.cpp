@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/gtopk/algorithms/noise.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
 
@@ -15,28 +16,15 @@ namespace {
 using reference::Problem;
 using support::InprocRanks;
 
-/// d elements of each rank, small next to what a test plants.
-Problem noise(std::uint32_t size, std::uint64_t d, std::uint64_t k, DataType type) {
-  reference::Random random(size);
-  Problem problem;
-  problem.type = type;
-  problem.d = d;
-  problem.options.k = k;
-  problem.options.algorithm = "sketch";
-  const DataType acc_type = accumulation_type(type);
-  for (std::uint32_t rank = 0; rank < size; ++rank) {
-    reference::Input input{reference::zeros(type, d), reference::zeros(acc_type, d)};
-    for (std::uint64_t i = 0; i < d; ++i) {
-      reference::store(type, input.gradient, i, random.uniform() - 0.5);
-    }
-    problem.ranks.push_back(std::move(input));
-  }
-  return problem;
+/// Small next to what a test plants.
+Problem noise_to_sketch(std::uint32_t ranks, std::uint64_t d, std::uint64_t k,
+                        DataType type = DataType::kFloat32) {
+  return sparse::testing::noise(ranks, d, k, "sketch", type);
 }
 
 // Index 700 is no rank's largest, but the largest of the sum.
 TEST(Sketch, FindsWhatNoRankWouldHaveSelected) {
-  Problem problem = noise(8, 1000, 1, DataType::kFloat32);
+  Problem problem = noise_to_sketch(8, 1000, 1);
   for (std::uint32_t rank = 0; rank < 8; ++rank) {
     reference::store(problem.type, problem.ranks[rank].gradient, 700, 20.0);
     reference::store(problem.type, problem.ranks[rank].gradient, rank, 21.0);
@@ -58,34 +46,17 @@ TEST(Sketch, GivesTheReferencesBitsByTheRing) {
   for (const auto& [size, k, type] : {std::tuple{2U, 328UL, DataType::kFloat32},
                                       {3U, 1030UL, DataType::kFloat64},
                                       {5U, 330UL, DataType::kBfloat16}}) {
-    const Problem problem = noise(size, 60 * k, k, type);
+    const Problem problem = noise_to_sketch(size, 60 * k, k, type);
     InprocRanks ranks(size, support::network(k));
     EXPECT_EQ(support::differs_from_reference(ranks, problem), "") << size;
     EXPECT_TRUE(ranks.close().empty());
   }
 }
 
-TEST(Sketch, DrawsOtherHashesInEveryCallUnlessItIsGivenASeed) {
-  InprocRanks ranks(3);
-  Problem problem = noise(3, 1000, 5, DataType::kFloat32);
-  std::vector<reference::Bytes> tensors;
-  for (problem.number = 0; problem.number < 3; ++problem.number) {
-    ASSERT_EQ(support::differs_from_reference(ranks, problem), "") << problem.number;
-    tensors.push_back(reference::all_reduce(problem).tensor);
-  }
-  EXPECT_NE(tensors[0], tensors[1]);
-  EXPECT_NE(tensors[1], tensors[2]);
-  problem.options.seed = 1;
-  for (; problem.number < 5; ++problem.number) {
-    ASSERT_EQ(support::differs_from_reference(ranks, problem), "") << problem.number;
-    EXPECT_EQ(reference::all_reduce(problem).tensor, tensors[1]);
-  }
-}
-
 // With 58 k >= d, acc itself is summed.
 TEST(Sketch, IsTrueTopkWhereASketchWouldSendMore) {
   for (const std::uint64_t d : {57UL, 58UL, 59UL}) {
-    Problem problem = noise(3, d, 1, DataType::kFloat32);
+    Problem problem = noise_to_sketch(3, d, 1);
     InprocRanks ranks(3);
     ASSERT_EQ(support::differs_from_reference(ranks, problem), "") << d;
     const reference::Outcome sketch = reference::all_reduce(problem);
@@ -100,7 +71,7 @@ TEST(Sketch, IsTrueTopkWhereASketchWouldSendMore) {
 
 // No element and no sum overflows, but two neighbours in one cell do.
 TEST(Sketch, WhoseCellsOverflowDidNotHappen) {
-  Problem problem = noise(2, 1000, 1, DataType::kFloat32);
+  Problem problem = noise_to_sketch(2, 1000, 1);
   const double large = 0.6 * std::numeric_limits<float>::max();
   for (std::uint64_t i = 0; i < 1000; ++i) {
     reference::store(problem.type, problem.ranks[1].gradient, i, large);
@@ -112,7 +83,7 @@ TEST(Sketch, WhoseCellsOverflowDidNotHappen) {
 
 // As in every algorithm that selects, zeros are not delivered.
 TEST(Sketch, DeliversFewerThanKWhereFewerAreNotZero) {
-  Problem problem = noise(3, 1000, 10, DataType::kFloat64);
+  Problem problem = noise_to_sketch(3, 1000, 10, DataType::kFloat64);
   for (reference::Input& input : problem.ranks) {
     input.gradient = reference::zeros(problem.type, problem.d);
     reference::store(problem.type, input.gradient, 5, 1.0);
