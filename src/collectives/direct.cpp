@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "src/collectives/all_reduce.hpp"
@@ -44,6 +45,21 @@ std::uint32_t heard_from(const GroupView& group, std::uint32_t round) {
   return (group.rank() + group.size() - round) % group.size();
 }
 
+/// The other ranks, those first that a rank hears from along the tree, in its order: ranks that
+/// called something else may send to them only, and wait then.
+std::vector<std::uint32_t> as_along_tree(const GroupView& group, const Tree& tree) {
+  std::vector<std::uint32_t> senders;
+  senders.reserve(group.size());
+  for (std::uint32_t round = 1; round < group.size(); ++round) {
+    senders.push_back(heard_from(group, round));
+  }
+  std::ranges::sort(senders, {}, [&](std::uint32_t from) {
+    return std::pair(direct_step(tree, from, group.rank()),
+                     (group.rank() + group.size() - from) % group.size());
+  });
+  return senders;
+}
+
 Task<void> all_sent(std::vector<Message>& outgoing) {
   for (Message& message : outgoing) {
     co_await message;
@@ -62,8 +78,8 @@ Task<void> swap_with_all(GroupView& group, std::uint32_t first_step, std::span<c
   std::vector<Message> outgoing;
   incoming.reserve(group.size());
   outgoing.reserve(group.size());
-  for (std::uint32_t round = 1; round < group.size(); ++round) {
-    const std::uint32_t from = heard_from(group, round);
+  const std::vector<std::uint32_t> senders = as_along_tree(group, tree);
+  for (const std::uint32_t from : senders) {
     incoming.push_back(
         group.recv(from, first_step + direct_step(tree, from, rank), arriving[from]));
   }
@@ -71,9 +87,9 @@ Task<void> swap_with_all(GroupView& group, std::uint32_t first_step, std::span<c
     const std::uint32_t to = sent_to(group, round);
     outgoing.push_back(group.send(to, first_step + direct_step(tree, rank, to), leaving[to]));
   }
-  for (std::uint32_t round = 1; round < group.size(); ++round) {
-    const std::uint32_t from = heard_from(group, round);
-    Message& message = incoming[round - 1];
+  for (std::size_t i = 0; i < senders.size(); ++i) {
+    const std::uint32_t from = senders[i];
+    Message& message = incoming[i];
     const std::size_t received = co_await message;
     Task<Header> reading = read_header(arriving[from].first(received), group, from);
     const Header header = co_await reading;
