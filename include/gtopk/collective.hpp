@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "gtopk/error.hpp"
 #include "gtopk/memory.hpp"
 #include "gtopk/types.hpp"
 
@@ -22,6 +23,7 @@ namespace engine {
 template <class T>
 class Task;
 class GroupView;
+class Keepsakes;
 }  // namespace engine
 
 /// The arguments that must be the same on every rank of a group: a collective's name and its named
@@ -110,6 +112,9 @@ struct Collective {
   std::function<void(const GroupShape&)> check;
   /// Runs on the engine thread; src/engine/group_view.hpp says what it can do.
   std::function<engine::Task<void>(engine::GroupView&)> body;
+  /// Told if it has failed, on the engine thread, even if it never started: what the group keeps,
+  /// the collective's number in it, and why. May be empty.
+  std::function<void(engine::Keepsakes&, std::uint64_t number, const Error&)> failed;
 };
 
 }  // namespace gtopk

@@ -53,17 +53,16 @@ Task<bool> goes_directly(GroupView& group, WayChoice& choice, std::size_t bytes)
 
 Task<void> gather(GroupView& group, std::span<const Bytes> rooms) {
   WayChoice choice(group);
-  Task<bool> choosing = goes_directly(group, choice, total(rooms));
+  const std::size_t bytes = total(rooms);
+  Task<bool> choosing = goes_directly(group, choice, bytes);
   const bool directly = co_await choosing;
   if (directly) {
     co_await collectives::gather_directly(group, rooms);
-    choice.succeeded();
     co_return;
   }
-  co_await collectives::agree(group);
+  co_await collectives::agree(group, 0, 0, bytes <= kShortAllGather ? bytes : 0);
   co_await collectives::all_gather_by_hosts(group, rooms,
                                             collectives::Tree(group.size()).end_step());
-  choice.succeeded();
 }
 
 void check_rooms(std::span<const Bytes> rooms, const GroupShape& group) {
@@ -94,6 +93,7 @@ Collective all_gather(const Buffers& rooms) {
   const auto held = std::make_shared<const std::vector<Bytes>>(std::move(bytes));
   collective.check = [held](const GroupShape& group) { check_rooms(*held, group); };
   collective.body = [held](GroupView& group) { return gather(group, *held); };
+  collective.failed = collectives::forget_ways;
   collectives::take_moved(collective, collectives::memory_of(rooms));
   return collective;
 }

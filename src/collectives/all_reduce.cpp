@@ -1,5 +1,6 @@
 #include "src/collectives/all_reduce.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -28,7 +29,7 @@ class ValueExchange {
   using Item = std::span<std::byte>;
 
   ValueExchange(GroupView& group, const void* data, std::uint64_t d, DataType type, ReduceOp op,
-                std::uint32_t first_step, double factor, std::uint16_t flags)
+                std::uint32_t first_step, double factor, std::uint16_t flags, std::size_t room)
       : group_(group),
         first_step_(first_step),
         flags_(flags),
@@ -38,7 +39,7 @@ class ValueExchange {
         op_(op),
         mine_(message()),
         sum_(bytes_ == 0 ? mine_ : message()),
-        theirs_(group.buffer(kHeaderBytes + bytes_)) {
+        theirs_(group.buffer(kHeaderBytes + std::max(bytes_, room))) {
     if (bytes_ != 0) {
       std::memcpy(values(mine_), data, bytes_);
       if (op == ReduceOp::kPremulSum) {
@@ -137,8 +138,8 @@ Task<ValueExchange::Item> rounds(ValueExchange& exchange, const Tree& tree, std:
 
 Task<void> recursive_doubling(GroupView& group, void* data, std::uint64_t d, DataType type,
                               ReduceOp op, std::uint32_t first_step, double factor,
-                              std::uint16_t flags = 0) {
-  ValueExchange exchange(group, data, d, type, op, first_step, factor, flags);
+                              std::uint16_t flags = 0, std::size_t room = 0) {
+  ValueExchange exchange(group, data, d, type, op, first_step, factor, flags, room);
   const Tree tree(group.size());
   Task<ValueExchange::Item> walking = folded(exchange, tree, group.rank(), exchange.mine(), rounds);
   const ValueExchange::Item result = co_await walking;
@@ -152,9 +153,10 @@ Task<void> recursive_doubling(GroupView& group, void* data, std::uint64_t d, Dat
 
 }  // namespace
 
-Task<void> agree(GroupView& group, std::uint32_t first_step, std::uint16_t flags) {
+Task<void> agree(GroupView& group, std::uint32_t first_step, std::uint16_t flags,
+                 std::size_t room) {
   return recursive_doubling(group, nullptr, 0, DataType::kUint8, ReduceOp::kSum, first_step, 1,
-                            flags);
+                            flags, room);
 }
 
 Task<void> reduce_over_ranks(GroupView& group, void* data, std::uint64_t d, DataType type,
@@ -189,12 +191,10 @@ Task<void> reduce_the_quicker_way(GroupView& group, void* data, std::uint64_t d,
       if (op == ReduceOp::kAvg) {
         divide(data, d, type, group.size());
       }
-      choice.succeeded();
       co_return;
     }
   }
   co_await reduce_over_ranks(group, data, d, type, op, 0, factor);
-  choice.succeeded();
 }
 
 }  // namespace gtopk::collectives
@@ -213,6 +213,7 @@ Collective all_reduce(Buffer data, ReduceOp op, double factor) {
     return collectives::reduce_the_quicker_way(group, data.data, data.count, data.dtype, op,
                                                factor);
   };
+  collective.failed = collectives::forget_ways;
   collectives::take_host_only(collective, data.memory);
   return collective;
 }

@@ -51,8 +51,9 @@ engine::Task<void> reduce_the_quicker_way(engine::GroupView& group, void* data, 
 
 /// Completes when every rank of the group has made the same call, so it is also a barrier. Messages
 /// per rank: log2 p (plus the fold), a header each, with these flags. Steps: those of the tree.
+/// `room`: for what ranks may send behind a header that go another way, so that it can be read.
 /// Throws Error{kMismatch}.
 engine::Task<void> agree(engine::GroupView& group, std::uint32_t first_step = 0,
-                         std::uint16_t flags = 0);
+                         std::uint16_t flags = 0, std::size_t room = 0);
 
 }  // namespace gtopk::collectives

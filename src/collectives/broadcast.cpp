@@ -210,7 +210,6 @@ Task<void> broadcast_from(GroupView& group, std::uint32_t root, Bytes data) {
     co_await oldest;
     outgoing.pop_front();
   }
-  choice.succeeded();
 }
 
 }  // namespace
@@ -225,6 +224,7 @@ Collective broadcast(Buffer data, std::uint32_t root) {
                              .number("root", root);
   collective.check = [root](const GroupShape& group) { group.check_rank(root, "the root"); };
   collective.body = [=](GroupView& group) { return broadcast_from(group, root, bytes); };
+  collective.failed = collectives::forget_ways;
   if (go_with_headers(bytes.size())) {
     collectives::take_host_only(collective, bytes.memory(),
                                 "copies broadcasts of at most 16384 bytes");

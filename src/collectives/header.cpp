@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <string>
+#include <string_view>
 
 #include "gtopk/error.hpp"
 
@@ -11,6 +12,21 @@ namespace gtopk::collectives {
 
 using engine::GroupView;
 using engine::Task;
+
+namespace {
+
+/// Other ranks learn why an operation failed by its text, cut off at about 900 bytes.
+constexpr std::string_view kWaysDiffer = "ranks go different ways";
+constexpr std::uint16_t kWay = Header::kOtherWay | Header::kMeasures;
+
+std::string_view way(std::uint16_t flags) {
+  if ((flags & Header::kMeasures) != 0) {
+    return "measures first what messages cost";
+  }
+  return (flags & Header::kOtherWay) != 0 ? "does not go along the tree" : "goes along the tree";
+}
+
+}  // namespace
 
 void write_header(std::span<std::byte> message, const GroupView& group, Payload payload) {
   Header header;
@@ -70,22 +86,24 @@ void require_payload(const Header& header, const Payload& expected, const GroupV
   if (header.count == expected.count && header.flags == expected.flags && header.index_bytes == 0) {
     return;
   }
-  if (((header.flags ^ expected.flags) & Header::kOtherWay) != 0) {
-    const auto way = [](std::uint16_t flags) {
-      return (flags & Header::kOtherWay) != 0 ? "not along the tree" : "along the tree";
-    };
-    throw Error(ErrorKind::kMismatch,
-                fmt::format("ranks differ: {} sends {} of #{} {}, {} {}: GTOPK_DENSE must be the "
-                            "same on all ranks; after a failed operation the next call may fail so "
-                            "once",
-                            group.member(from), group.call(), header.sequence, way(header.flags),
-                            group.member(group.rank()), way(expected.flags)));
+  if (((header.flags ^ expected.flags) & kWay) != 0) {
+    throw Error(
+        ErrorKind::kMismatch,
+        fmt::format("{}: {} {}, {} {}, both in {} #{}: GTOPK_DENSE must be the same on all ranks; "
+                    "if it is, one of them failed as the group measured, and the next call works",
+                    kWaysDiffer, group.member(from), way(header.flags), group.member(group.rank()),
+                    way(expected.flags), group.call(), header.sequence));
   }
   throw Error(ErrorKind::kMismatch,
               fmt::format("{} sent a damaged header: {} elements, flags {:04x}, {}-byte indices, "
                           "expected {} elements",
                           group.member(from), header.count, header.flags, header.index_bytes,
                           expected.count));
+}
+
+bool says_that_ways_differ(const Error& error) {
+  return error.kind() == ErrorKind::kMismatch &&
+         std::string_view(error.what()).find(kWaysDiffer) != std::string_view::npos;
 }
 
 void require_length(std::size_t received, std::size_t expected, const GroupView& group,

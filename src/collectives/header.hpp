@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 
+#include "gtopk/error.hpp"
 #include "src/engine/group_view.hpp"
 #include "src/engine/task.hpp"
 
@@ -21,7 +22,9 @@ struct Header {
   static constexpr std::uint16_t kApart = 4;
   /// The sender goes the other way: not along a tree (ways.hpp).
   static constexpr std::uint16_t kOtherWay = 8;
-  static constexpr std::uint16_t kFlags = kNonFinite | kUnrounded | kApart | kOtherWay;
+  /// The sender measures first what messages cost (way_costs.hpp).
+  static constexpr std::uint16_t kMeasures = 16;
+  static constexpr std::uint16_t kFlags = kNonFinite | kUnrounded | kApart | kOtherWay | kMeasures;
 
   std::uint32_t magic = 0x324b5447;  // "GTK2", little-endian
   std::uint16_t version = 2;
@@ -59,6 +62,10 @@ engine::Task<Header> read_header(std::span<const std::byte> message, engine::Gro
 /// Throws Error{kMismatch} unless the header announces exactly that, as messages of agreed size do.
 void require_payload(const Header& header, const Payload& expected, const engine::GroupView& group,
                      std::uint32_t from);
+
+/// Whether that is what the operation failed of, on this rank or another: ranks went different
+/// ways.
+[[nodiscard]] bool says_that_ways_differ(const Error& error);
 
 /// Throws Error{kMismatch} unless the message has the agreed length.
 void require_length(std::size_t received, std::size_t expected, const engine::GroupView& group,

@@ -15,6 +15,7 @@
 #include "src/collectives/memory.hpp"
 #include "src/collectives/reduction.hpp"
 #include "src/collectives/tree.hpp"
+#include "src/collectives/way_costs.hpp"
 
 namespace gtopk {
 namespace {
@@ -114,6 +115,7 @@ Collective reduce(Buffer data, std::uint32_t root, ReduceOp op, double factor) {
   collective.body = [=](GroupView& group) {
     return reduce_to(group, root, data.data, data.count, data.dtype, op, factor);
   };
+  collective.failed = collectives::forget_ways;
   collectives::take_host_only(collective, data.memory);
   return collective;
 }

@@ -86,7 +86,6 @@ Task<void> reduce_to_parts(GroupView& group, std::span<const Segment> parts, Seg
     } else {
       co_await by_all_reduce(group, parts, output, type, op, factor);
     }
-    choice.succeeded();
     co_return;
   }
   co_await collectives::agree(group);
@@ -140,6 +139,7 @@ Collective reduce_scatter(const ConstBuffers& parts, Buffer output, ReduceOp op,
   collective.body = [=](GroupView& group) {
     return reduce_to_parts(group, *held, into, dtype, op, factor);
   };
+  collective.failed = collectives::forget_ways;
   collectives::take_host_only(collective, collectives::memory_of(parts, output.memory));
   return collective;
 }

@@ -8,6 +8,7 @@
 
 #include "src/collectives/all_reduce.hpp"
 #include "src/collectives/direct.hpp"
+#include "src/collectives/header.hpp"
 #include "src/collectives/tree.hpp"
 #include "src/transport/base/log.hpp"
 
@@ -28,12 +29,14 @@ double nanoseconds_since(transport::TimePoint begin, GroupView& group) {
   return std::chrono::duration<double, std::nano>(group.now() - begin).count();
 }
 
-/// Makes `best` what the exchange takes, if that is less.
+/// Makes `best` what the exchange takes, if that is less. `room`: for what ranks send at first that
+/// do not measure.
 template <class Exchange>
-Task<void> time(GroupView& group, std::uint32_t& step, double& best, Exchange exchange) {
+Task<void> time(GroupView& group, std::uint32_t& step, std::size_t room, double& best,
+                Exchange exchange) {
   const std::uint32_t steps = Tree(group.size()).end_step();
   // Ranks leave what was before at different times.
-  Task<void> meeting = agree(group, step);
+  Task<void> meeting = agree(group, step, Header::kMeasures, step == 0 ? room : 0);
   co_await meeting;
   const transport::TimePoint begin = group.now();
   Task<void> exchanging = exchange(step + steps);
@@ -42,7 +45,7 @@ Task<void> time(GroupView& group, std::uint32_t& step, double& best, Exchange ex
   step += 2 * steps;
 }
 
-Task<WayCosts> measure(GroupView& group, const Ways& ways) {
+Task<WayCosts> measure(GroupView& group, const Ways& ways, std::size_t room) {
   constexpr double kNever = std::numeric_limits<double>::max();
   const std::size_t bytes =
       std::clamp(kMeasuredBytes / (group.size() - 1), kLeastMeasured, kMostMeasured);
@@ -53,12 +56,12 @@ Task<WayCosts> measure(GroupView& group, const Ways& ways) {
       best.fill(kNever);
     }
     Task<void> first =
-        time(group, step, best[0], [&](std::uint32_t from) { return agree(group, from); });
+        time(group, step, room, best[0], [&](std::uint32_t from) { return agree(group, from); });
     co_await first;
-    Task<void> second = time(group, step, best[1],
+    Task<void> second = time(group, step, room, best[1],
                              [&](std::uint32_t from) { return swap_directly(group, 0, from); });
     co_await second;
-    Task<void> third = time(group, step, best[2],
+    Task<void> third = time(group, step, room, best[2],
                             [&](std::uint32_t from) { return swap_directly(group, bytes, from); });
     co_await third;
   }
@@ -101,14 +104,22 @@ Task<bool> WayChoice::directly(Question question, std::size_t bytes) {
       // An operation before this one may have measured.
       if (!known_.measured) {
         group_.enter("measure");
-        Task<WayCosts> measuring = measure(group_, ways);
+        Task<WayCosts> measuring = measure(group_, ways, std::min(bytes, kRecursiveDoublingBytes));
         known_.measured = co_await measuring;
+        known_.measured_by = group_.sequence();
       }
     }
     answer = (ways.*question)(bytes, *known_.measured);
   }
   take(answer);
   co_return answer;
+}
+
+void forget_ways(engine::Keepsakes& keepsakes, std::uint64_t number, const Error& error) {
+  auto& known = keepsakes.of<KnownWays>();
+  if (known.measured_by < number && says_that_ways_differ(error)) {
+    known.measured.reset();
+  }
 }
 
 }  // namespace gtopk::collectives

@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <optional>
 
+#include "gtopk/error.hpp"
 #include "src/collectives/ways.hpp"
 #include "src/engine/group_view.hpp"
+#include "src/engine/keepsakes.hpp"
 #include "src/engine/task.hpp"
 
 namespace gtopk::collectives {
@@ -20,14 +22,15 @@ struct KnownWays {
   WaySetting setting = WaySetting::kAuto;
   std::optional<Ways> ways;
   std::optional<WayCosts> measured;
+  std::uint64_t measured_by = 0;  ///< the collective's number
 };
 
 /// With its ways.
 [[nodiscard]] KnownWays& ways_of(engine::GroupView& group);
 
-/// An operation's choice between two ways. If the operation fails, what was measured is forgotten,
-/// as it may not have got to every rank. Ranks that then choose differently tell by the headers and
-/// fail once more, and all have forgotten.
+/// An operation's choice between two ways. If it fails at the very end of measuring, ranks may know
+/// the costs that others do not know. Then the next operation with a choice tells by the headers
+/// and fails on every rank, and those that knew have forgotten.
 class WayChoice {
  public:
   /// One of a Ways' questions: whether it is quicker not to go along the tree.
@@ -36,15 +39,6 @@ class WayChoice {
   static constexpr std::size_t kFewBytes = 1024;
 
   explicit WayChoice(engine::GroupView& group) : group_(group), known_(ways_of(group)) {}
-  WayChoice(const WayChoice&) = delete;
-  WayChoice& operator=(const WayChoice&) = delete;
-  WayChoice(WayChoice&&) = delete;
-  WayChoice& operator=(WayChoice&&) = delete;
-  ~WayChoice() {
-    if (!succeeded_) {
-      known_.measured.reset();
-    }
-  }
 
   [[nodiscard]] const Ways& ways() const { return *known_.ways; }
   [[nodiscard]] WaySetting setting() const { return known_.setting; }
@@ -56,12 +50,15 @@ class WayChoice {
   [[nodiscard]] engine::Task<bool> directly(Question question, std::size_t bytes);
   /// Tells observers which way it goes.
   void take(bool directly) { group_.enter(directly ? "directly" : "along the tree"); }
-  void succeeded() { succeeded_ = true; }
 
  private:
   engine::GroupView& group_;
   KnownWays& known_;
-  bool succeeded_ = false;
 };
+
+/// For Collective::failed of those that choose: forgets what an earlier collective of the group had
+/// measured if this one failed because others do not know it. Whatever else fails, perhaps on this
+/// rank alone, it stays.
+void forget_ways(engine::Keepsakes& keepsakes, std::uint64_t number, const Error& error);
 
 }  // namespace gtopk::collectives

@@ -352,8 +352,13 @@ OperationEvent Operation::event(transport::TimePoint at) const {
 }
 
 void Operation::tell(const std::optional<Error>& result) {
-  if (!std::exchange(told_, true) && !engine_.observers().empty()) {
-    engine_.observers().ended(event(engine_.clock().now()), result ? &*result : nullptr);
+  if (!std::exchange(told_, true)) {
+    if (!engine_.observers().empty()) {
+      engine_.observers().ended(event(engine_.clock().now()), result ? &*result : nullptr);
+    }
+    if (result && spec_.failed) {
+      spec_.failed(group_->keepsakes, sequence_, *result);
+    }
   }
   const auto done = std::exchange(spec_.done, nullptr);
   if (done) {
