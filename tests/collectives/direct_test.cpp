@@ -167,21 +167,34 @@ std::vector<std::function<Collective(reference::Bytes&)>> different_calls(std::u
     return
         [=](reference::Bytes& data) { return gtopk::all_gather(spans(data, Sizes(ranks, bytes))); };
   };
-  return {reducing(500),
-          reducing(20'000),
-          [ranks](reference::Bytes& data) {
-            const Buffers parts = buffers(data, Sizes(ranks, 100), DataType::kFloat32);
-            return gtopk::reduce_scatter(parts, parts[0]);
-          },
-          gathering(2'000),
-          gathering(20'000),
-          [](reference::Bytes& data) { return gtopk::broadcast(std::span(data).first(64), 0); },
-          [](reference::Bytes& data) { return gtopk::broadcast(data, 0); },
-          [ranks](reference::Bytes& data) {
-            const auto parts = spans(data, Sizes(ranks, 8));
-            return gtopk::all_to_all(test::constant(parts), parts);
-          },
-          [](reference::Bytes&) { return gtopk::barrier(); }};
+  std::vector<std::function<Collective(reference::Bytes&)>> calls = {
+      reducing(500),
+      reducing(20'000),
+      [ranks](reference::Bytes& data) {
+        const Buffers parts = buffers(data, Sizes(ranks, 100), DataType::kFloat32);
+        return gtopk::reduce_scatter(parts, parts[0]);
+      },
+      gathering(2'000),
+      gathering(20'000),
+      [](reference::Bytes& data) { return gtopk::broadcast(std::span(data).first(64), 0); },
+      [](reference::Bytes& data) { return gtopk::broadcast(data, 0); },
+      [ranks](reference::Bytes& data) {
+        const auto parts = spans(data, Sizes(ranks, 8));
+        return gtopk::all_to_all(test::constant(parts), parts);
+      },
+      [](reference::Bytes&) { return gtopk::barrier(); }};
+  for (const std::string& algorithm : reference::algorithms()) {
+    calls.emplace_back([algorithm](reference::Bytes& data) {
+      sparse::SparseCall call;
+      call.tensor = data.data();
+      call.d = 100;
+      call.dtype = DataType::kFloat32;
+      call.options.k = 20;
+      call.options.algorithm = algorithm;
+      return sparse::collective(call);
+    });
+  }
+  return calls;
 }
 
 /// Those that have two ways.
