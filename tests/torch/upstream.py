@@ -72,11 +72,14 @@ class TestUpstream(
 
 
 def listed(world_size: int, gate: str) -> Expected:
-    """upstream.toml for this number of ranks and gate."""
+    """upstream.toml for this number of ranks, gate and version of torch."""
+    torch = ".".join(distributed_test.torch.__version__.split(".")[:2])
     return Expected(
         group
         for group in groups_of(HERE / "upstream.toml")
-        if world_size in group.get("world_sizes", [world_size]) and group.get("gate", gate) == gate
+        if world_size in group.get("world_sizes", [world_size])
+        and group.get("gate", gate) == gate
+        and group.get("torch", torch) == torch
     )
 
 
