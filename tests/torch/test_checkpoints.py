@@ -189,6 +189,20 @@ def check_what_cannot_be_loaded_is_named_on_every_rank(me: Rank) -> None:
     assert isinstance(told.value, RuntimeError) == (me.rank != 2)
     assert "elsewhere" in str(told.value)
     assert state.residual("0.weight").all()
+    # As on one whose file of that rank is cut short, and one where it is gone.
+    file = path / "saved" / "__2_0.distcp"
+    for damage in (lambda: os.truncate(file, file.stat().st_size // 2), file.unlink):
+        dist.barrier()
+        if me.rank == 2:
+            damage()
+        dist.barrier()
+        with pytest.raises(RuntimeError, match="saved is damaged or could not be read") as told:
+            gtopk.load(state, path / "saved")
+        assert ("rank 2 failed" in str(told.value)) == (me.rank != 2)
+        assert state.residual("0.weight").all()
+    gtopk.save(state, path / "whole")
+    with pytest.raises(TypeError, match="must be a SparseState, given a dict"):
+        gtopk.load(state.state_dict(), path / "whole")
     import torch.distributed.checkpoint as dcp
 
     dcp.save({"weight": torch.zeros(3)}, checkpoint_id=path / "foreign")
@@ -196,8 +210,8 @@ def check_what_cannot_be_loaded_is_named_on_every_rank(me: Rank) -> None:
         gtopk.load(state, path / "foreign")
     other = gtopk.SparseState(nn.Linear(64, 64).named_parameters())
     with pytest.raises(ValueError, match="the saved state is of other parameters"):
-        gtopk.load(other, path / "saved")
-    assert gtopk.load(other, path / "saved", strict=False).missing_keys == ["weight"]
+        gtopk.load(other, path / "whole")
+    assert gtopk.load(other, path / "whole", strict=False).missing_keys == ["weight"]
     state.step = me.rank
     with pytest.raises(ValueError, match="step is"):
         gtopk.save(state, path / "differs")

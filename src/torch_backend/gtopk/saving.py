@@ -99,7 +99,8 @@ def load(
     Raises:
         ValueError: not a checkpoint of a SparseState, or one of other parameters.
         FileNotFoundError: there is no checkpoint, or an unfinished one.
-        RuntimeError: another rank could not read it; its error is named. No rank has loaded it.
+        RuntimeError: a file of it is damaged or missing, or another rank could not read it; its
+            error is named. No rank has loaded it.
     """
     _check_group(state)
     failure, saved = None, {}
@@ -114,6 +115,10 @@ def load(
 
 
 def _check_group(state: SparseState) -> None:
+    if not isinstance(state, SparseState):
+        raise TypeError(
+            f"gtopk: the first argument must be a SparseState, given a {type(state).__name__}"
+        )
     if has_ranks_that_change(state.group):
         raise NotImplementedError(
             "gtopk: a ReplicaGroup's ranks save no common checkpoint, as torch's needs a process "
@@ -226,6 +231,7 @@ def _load(
 ) -> dict[str, torch.Tensor]:
     """Read those of these tensors that exist. Local: other ranks read others."""
     import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
     there = {key: metadata.state_dict_metadata.get(key) for key in keys}
@@ -235,8 +241,12 @@ def _load(
         if isinstance(each, TensorStorageMetadata)
     }
     if tensors:
-        with _quiet():
-            dcp.load(tensors, checkpoint_id=path, no_dist=True)
+        try:
+            with _quiet():
+                dcp.load(tensors, checkpoint_id=path, no_dist=True)
+        except CheckpointException as error:  # no Exception: nobody would tell the other ranks
+            why = "; ".join(repr(each) for each, _ in error.failures.values())
+            raise RuntimeError(f"gtopk: {path} is damaged or could not be read: {why}") from error
     return tensors
 
 
