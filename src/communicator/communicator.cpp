@@ -45,6 +45,12 @@ Communicator::Communicator(std::shared_ptr<Process> process, const Meeting& meet
     : process_(std::move(process)),
       directory_(meeting.directory),
       timeout_nanoseconds_(meeting.timeout.count()) {
+  if (!process_) {
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        fmt::format("group '{}': a process is needed (Process::start()), and none was given",
+                    meeting.name));
+  }
   process_->check_not_forked();
   if (meeting.rank >= meeting.size) {
     throw Error(ErrorKind::kInvalidArgument, fmt::format("group '{}': rank {} of {} ranks",

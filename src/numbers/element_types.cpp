@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -31,7 +32,12 @@ std::size_t size_of(DataType type) {
 }
 
 std::size_t bytes_of(std::uint64_t elements, DataType dtype) {
-  return elements * std::max(size_of(dtype), std::size_t{1});
+  const std::size_t size = std::max(size_of(dtype), std::size_t{1});
+  if (elements > std::numeric_limits<std::size_t>::max() / size) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("no memory holds {} elements of {}", elements, name_of(dtype)));
+  }
+  return elements * size;
 }
 
 std::uint64_t elements_in(std::size_t bytes, DataType dtype) {

@@ -55,7 +55,17 @@ TEST_P(LifecycleOver, FiftyStartsAndEndsLeaveNothingBehind) {
   EXPECT_THAT(files.names(), testing::IsEmpty());
 }
 
-// Shows that the test above can fail: UCX does keep its files in that directory, and a leftover is
+TEST(Lifecycle, AGroupNeedsAProcess) {
+  try {
+    const Communicator group(nullptr, {.name = "of nobody"});
+    FAIL() << "a group without a process was made";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+    EXPECT_THAT(error.what(), testing::HasSubstr("group 'of nobody': a process is needed"));
+  }
+}
+
+// Shows that the first test can fail: UCX does keep its files in that directory, and a leftover is
 // detected.
 TEST(Lifecycle, ASharedMemoryFileThatAKilledRankLeavesBehindIsSeen) {
   const SharedMemoryDirectory files;

@@ -55,6 +55,15 @@ TEST(Buffer, ConvertsFromRangesOfTheHosts) {
   static_assert(!std::is_convertible_v<Bytes, std::span<std::byte>>);
 }
 
+TEST(Buffer, OfMoreThanCanBeAddressedIsAnError) {
+  float one = 0;
+  constexpr std::uint64_t kMost = ~std::uint64_t{0} / sizeof(float);
+  EXPECT_EQ(Buffer(&one, kMost, DataType::kFloat32).bytes().size(), kMost * sizeof(float));
+  for (const std::uint64_t count : {kMost + 1, ~std::uint64_t{0}}) {
+    EXPECT_THROW((void)Buffer(&one, count, DataType::kFloat32).bytes(), Error) << count;
+  }
+}
+
 TEST(Buffer, OfADeviceStaysThere) {
   std::array<std::byte, 24> bytes{};
   const Buffer there(Bytes(bytes.data(), bytes.size(), cuda_memory(3)), DataType::kFloat64);
