@@ -212,6 +212,8 @@ def check_what_cannot_be_loaded_is_named_on_every_rank(me: Rank) -> None:
     with pytest.raises(ValueError, match="the saved state is of other parameters"):
         gtopk.load(other, path / "whole")
     assert gtopk.load(other, path / "whole", strict=False).missing_keys == ["weight"]
+    with pytest.raises((ValueError, RuntimeError), match="saved state is of other parameters"):
+        gtopk.load(other, path / "whole", strict=me.rank == 2)
     state.step = me.rank
     with pytest.raises(ValueError, match="step is"):
         gtopk.save(state, path / "differs")

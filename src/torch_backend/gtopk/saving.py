@@ -100,7 +100,7 @@ def load(
         ValueError: not a checkpoint of a SparseState, or one of other parameters.
         FileNotFoundError: there is no checkpoint, or an unfinished one.
         RuntimeError: a file of it is damaged or missing, or another rank could not read it; its
-            error is named. No rank has loaded it.
+            error is named. No rank has loaded it. Or only another rank could not load it.
     """
     _check_group(state)
     failure, saved = None, {}
@@ -109,8 +109,12 @@ def load(
     except Exception as error:
         failure = error
     _agree(failure, state)
-    incompatible = state.load_state_dict(saved, strict)
-    _agree(None, state)
+    incompatible = IncompatibleKeys([], [])
+    try:
+        incompatible = state.load_state_dict(saved, strict)
+    except Exception as error:
+        failure = error
+    _agree(failure, state)
     return incompatible
 
 
