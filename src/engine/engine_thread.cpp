@@ -87,7 +87,7 @@ void EngineThread::let_end(const std::shared_ptr<Group>& group) {
   const auto idle = std::make_shared<std::promise<void>>();
   std::future<void> ended = idle->get_future();
   call([&] { engine_->when_idle(group, [idle] { idle->set_value(); }); });
-  const TimePoint until = grace_.begin(clock_.now(), drain);
+  const TimePoint until = grace_.begin(clock_.now(), patience);
   const bool in_vain = ended.wait_until(until) == std::future_status::timeout;
   grace_.end(clock_.now(), in_vain);
 }
@@ -150,13 +150,14 @@ void EngineThread::step_until(const std::function<bool()>& done, Duration at_mos
 
 void EngineThread::leave() {
   const auto nothing_under_way = [this] { return engine_->under_way() == 0; };
-  step_until(nothing_under_way, drain);
+  const TimePoint until = grace_.begin(clock_.now(), patience);
+  step_until(nothing_under_way, until - clock_.now());
   engine_->fail_everything(
       Error(ErrorKind::kAborted, "this process is leaving its process groups"));
-  step_until(nothing_under_way, drain);
+  step_until(nothing_under_way, patience);
   step_until([this] { return engine_->all_have_heard(); }, Tidings::kBound);
   engine_->say_goodbye();
-  step_until([this] { return engine_->farewell_said(); }, farewell);
+  step_until([this] { return engine_->farewell_said(); }, until - clock_.now());
   const auto released = [this] { return engine_->stop_listening() && engine_->under_way() == 0; };
   step_until(released, kCloseBound);
   if (!released()) {

@@ -23,8 +23,8 @@ class EngineThread {
   EngineThread& operator=(const EngineThread&) = delete;
   EngineThread(EngineThread&&) = delete;
   EngineThread& operator=(EngineThread&&) = delete;
-  /// Waits up to `drain` for operations in flight, says goodbye, closes. Never call it on the
-  /// engine thread.
+  /// Waits up to `patience` for operations in flight and the peers' goodbyes, closes. Never call it
+  /// on the engine thread.
   ~EngineThread();
 
   [[nodiscard]] Engine& engine() const { return *engine_; }
@@ -41,14 +41,13 @@ class EngineThread {
   /// Runs `work` on the engine thread and waits for its end; rethrows what it threw.
   void call(const std::function<void()>& work);
 
-  /// Waits until the group is idle, for `drain` at most, which stuck groups share. Never call it on
-  /// the engine thread.
+  /// Waits until the group is idle, for `patience` at most, which stuck groups share. Never call it
+  /// on the engine thread.
   void let_end(const std::shared_ptr<Group>& group);
 
-  /// How long let_end() and the destructor wait for operations in flight, and for the peers'
-  /// goodbyes.
-  transport::Duration drain = std::chrono::seconds(2);
-  transport::Duration farewell = std::chrono::seconds(2);
+  /// How long let_end() and the destructor wait, if one follows the other also together, for
+  /// operations in flight and then for the peers' goodbyes.
+  transport::Duration patience = std::chrono::seconds(2);
 
  private:
   void loop();

@@ -125,6 +125,33 @@ TEST(EngineThread, MeetsOthersAtAGate) {
   }
 }
 
+// With peers that stay, destroying the last group would otherwise take the time twice.
+TEST(EngineThread, WaitsForNoGoodbyeWhereItHasWaitedInVainForAMessage) {
+  const std::vector<std::byte> unreceived(100'000);
+  transport::inproc::Fabric fabric(2);
+  {
+    engine::EngineThread thread([&] { return fabric.take_port(0); });
+    thread.patience = std::chrono::milliseconds(50);
+    std::shared_ptr<engine::Group> group;
+    thread.call([&] {
+      engine::GroupSpec spec;
+      spec.cards = {thread.card(), fabric.port(1).card()};
+      spec.ids = {thread.engine().reserve_group_id(), 0};
+      group = thread.engine().add_group(std::move(spec));
+    });
+    engine::OperationSpec spec = gtopk::send(unreceived, 1, 7);
+    spec.timeout = std::chrono::seconds(60);
+    thread.engine().submit(group, std::move(spec));
+    thread.let_end(group);
+    thread.patience = std::chrono::hours(1);
+    thread.call([&] {
+      thread.engine().remove_group(*group);
+      fabric.port(0).give_up(group->peer(1));  // as if its payload had been discarded
+    });
+  }
+  SUCCEED();
+}
+
 TEST(EngineThread, PassesOnWhyItsTransportCannotBeMade) {
   const auto make = []() -> std::unique_ptr<transport::Transport> {
     throw Error(ErrorKind::kTransport, "no network here");
