@@ -30,7 +30,7 @@ struct Problem {
   SparseOptions options;
   std::vector<Input> ranks;
   /// Of the call in its group: what `random-k` draws from where options.seed is none.
-  std::uint64_t number = 0;
+  std::uint64_t number = 1;
   /// The name of each rank's host; none: support::usual_hosts().
   std::vector<std::string> hosts{};
 };

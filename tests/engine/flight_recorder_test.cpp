@@ -55,7 +55,7 @@ TEST_F(Recorded, ACollectiveIsToldWithItsNumberItsArgumentsAndItsTimes) {
   const json& second = all["entries"][1];
   EXPECT_EQ(second["record_id"], 1);
   EXPECT_EQ(second["process_group"], json({"default", ""}));
-  EXPECT_EQ(second["collective_seq_id"], 1);
+  EXPECT_EQ(second["collective_seq_id"], 2);
   EXPECT_EQ(second["profiling_name"], "gtopk:all_reduce");
   EXPECT_EQ(second["call"], "all_reduce(d=3, dtype=int64, op=SUM)");
   EXPECT_EQ(second["input_sizes"], json::parse("[[3]]"));
@@ -68,7 +68,7 @@ TEST_F(Recorded, ACollectiveIsToldWithItsNumberItsArgumentsAndItsTimes) {
   EXPECT_GE(created, std::chrono::nanoseconds(kWall).count());
   EXPECT_GE(second["time_discovered_started_ns"], created);
   EXPECT_GE(second["time_discovered_completed_ns"], second["time_discovered_started_ns"]);
-  EXPECT_EQ(all["pg_status"]["default"]["last_completed_collective"], 1);
+  EXPECT_EQ(all["pg_status"]["default"]["last_completed_collective"], 2);
   EXPECT_THAT(all["pg_config"]["default"]["members"].get<std::vector<std::string>>(),
               ElementsAre("rank 0 (host node0, pid 1000)", "rank 1 (host node1, pid 1001)"));
   EXPECT_EQ(failures_, 0);
@@ -91,8 +91,8 @@ TEST_F(Recorded, OneThatHangsIsSeenToHaveStartedAndOnesThatWaitToBeScheduled) {
   EXPECT_EQ(all["entries"][0]["duration_ms"], nullptr);
   EXPECT_EQ(all["entries"][1]["state"], "scheduled");
   EXPECT_EQ(all["entries"][1]["time_discovered_started_ns"], nullptr);
-  EXPECT_EQ(all["pg_status"]["default"]["last_enqueued_collective"], 1);
-  EXPECT_EQ(all["pg_status"]["default"]["last_started_collective"], 0);
+  EXPECT_EQ(all["pg_status"]["default"]["last_enqueued_collective"], 2);
+  EXPECT_EQ(all["pg_status"]["default"]["last_started_collective"], 1);
   EXPECT_EQ(all["pg_status"]["default"]["last_completed_collective"], -1);
   hangs->ignore("nobody else calls");
   waits->ignore("nobody else calls");

@@ -68,7 +68,7 @@ TEST(Tidings, OfAMismatchReachEveryMemberBeforeAnyOfThemLeaves) {
       endings.push_back(ranks.submit(rank, tidings_call(tensors[rank])));
     }
     ranks.run_until([&] {
-      return endings[0]->ended && endings[1]->ended && ranks.group(0)->aborted.contains(0);
+      return endings[0]->ended && endings[1]->ended && ranks.group(0)->aborted.contains(1);
     });
     endings.push_back(ranks.submit(1, tidings_call(tensors[1])));
     ranks.leave({0, 2, 3});

@@ -5,11 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
+from gtopk.backend import sequence_number
+from gtopk.groups import backend_of
 from ranks import Rank, works_on
 from torch._C._distributed_c10d import WorkResult, _get_work_registry_size
 from torch.distributed._functional_collectives import (
     allow_inflight_collective_as_graph_input_ctx,
 )
+
+import gtopk
 
 pytestmark = pytest.mark.loopback
 
@@ -50,6 +54,25 @@ def check_a_work_waited_for_is_no_longer_in_flight(me: Rank) -> None:
     works_on(me)
 
 
+def check_sequence_numbers(me: Rank) -> None:
+    """A callback sees its number, even if the operation ended before the call returned."""
+    backend = backend_of(dist.new_group())
+    assert sequence_number(backend.allreduce([torch.ones(1)], dist.AllreduceOptions())) == 1
+    backend = backend_of(dist.group.WORLD)
+    options = dist.AllreduceOptions()
+    first = sequence_number(backend.allreduce([torch.ones(1)], options))
+    for after in range(1, 100):
+        assert sequence_number(backend.allreduce([torch.ones(1)], options)) == first + after
+    differs = backend.allreduce([torch.ones(3 + me.rank)], options)
+    assert sequence_number(differs) == first + 100
+    with pytest.raises(dist.DistBackendError, match=f"#{first + 100} .*ranks differ"):
+        differs.wait()
+    entry = gtopk.flight_recorder()["entries"][-1]
+    assert (entry["state"], entry["collective_seq_id"]) == ("failed", first + 100)
+    assert sequence_number(backend.barrier(dist.BarrierOptions())) == first + 101
+
+
 def test_results_are_numbers_and_works_leave_the_registry(two):
     two.run(check_results_as_numbers)
+    two.run(check_sequence_numbers)
     two.run(check_a_work_waited_for_is_no_longer_in_flight)

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from gtopk.backend import sequence_number
 from gtopk.groups import backend_of
 from ranks import Rank, RankSet, run_script, works_on
 from torch.distributed import ReduceOp
@@ -189,29 +188,10 @@ def check_wait_keeps_its_bound(me: Rank) -> None:
     assert work.wait(timedelta(seconds=60))
 
 
-def check_sequence_numbers(me: Rank) -> None:
-    """A callback sees its number, even if the operation ended before the call returned."""
-    backend = backend_of(dist.new_group())
-    assert sequence_number(backend.allreduce([torch.ones(1)], dist.AllreduceOptions())) == 1
-    backend = backend_of(dist.group.WORLD)
-    options = dist.AllreduceOptions()
-    first = sequence_number(backend.allreduce([torch.ones(1)], options))
-    for after in range(1, 100):
-        assert sequence_number(backend.allreduce([torch.ones(1)], options)) == first + after
-    differs = backend.allreduce([torch.ones(3 + me.rank)], options)
-    assert sequence_number(differs) == first + 100
-    with pytest.raises(dist.DistBackendError, match=f"#{first + 100} .*ranks differ"):
-        differs.wait()
-    entry = gtopk.flight_recorder()["entries"][-1]
-    assert (entry["state"], entry["collective_seq_id"]) == ("failed", first + 100)
-    assert sequence_number(backend.barrier(dist.BarrierOptions())) == first + 101
-
-
 def test_a_works_end_and_its_futures_value_are_one(two):
     two.run(check_value_after_wait, 10_000)
     two.run(check_errors_of_works)
     two.run(check_wait_keeps_its_bound)
-    two.run(check_sequence_numbers)
 
 
 # --- autograd and inference mode

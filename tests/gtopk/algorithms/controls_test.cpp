@@ -87,16 +87,16 @@ TEST(Draws, DifferInEveryCallUnlessThereIsASeed) {
     InprocRanks ranks(3);
     Problem problem = noise(3, 1000, algorithm == "sketch" ? 5 : 20, algorithm);
     std::vector<reference::Bytes> tensors;
-    for (problem.number = 0; problem.number < 3; ++problem.number) {
+    for (problem.number = 1; problem.number < 4; ++problem.number) {
       ASSERT_EQ(support::differs_from_reference(ranks, problem), "") << problem.number;
       tensors.push_back(reference::all_reduce(problem).tensor);
     }
     EXPECT_NE(tensors[0], tensors[1]) << algorithm;
     EXPECT_NE(tensors[1], tensors[2]) << algorithm;
     problem.options.seed = 1;
-    for (; problem.number < 6; ++problem.number) {
+    for (; problem.number < 7; ++problem.number) {
       ASSERT_EQ(support::differs_from_reference(ranks, problem), "") << problem.number;
-      EXPECT_EQ(reference::all_reduce(problem).tensor, tensors[1]) << algorithm;
+      EXPECT_EQ(reference::all_reduce(problem).tensor, tensors[0]) << algorithm;
     }
   }
 }

@@ -129,7 +129,7 @@ TEST(Equality, HoldsOverConsecutiveStepsWithOneResidual) {
       problem.d = 100;
       problem.options.k = 7;
       problem.options.algorithm = algorithm;
-      problem.number = step;
+      problem.number = step + 1;
       problem.options.put_back = step % 2 == 0 ? PutBack::kOwn : PutBack::kMerged;
       for (std::uint32_t rank = 0; rank < size; ++rank) {
         reference::Input input{reference::zeros(problem.type, problem.d), residuals[rank]};
