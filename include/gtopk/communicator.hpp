@@ -93,7 +93,7 @@ struct Meeting {
 struct Call {
   /// Called once, on the engine thread; null means success. Must not block.
   std::function<void(std::exception_ptr)> done{};
-  /// Owner of the memory; released once the network no longer uses it.
+  /// Owner of the memory; released once the network no longer uses it, if possible before `done`.
   std::shared_ptr<void> keepalive{};
   /// This operation's timeout; the group's if absent.
   std::optional<std::chrono::nanoseconds> timeout{};

@@ -360,6 +360,10 @@ void Operation::tell(const std::optional<Error>& result) {
       spec_.failed(group_->keepsakes, sequence_, *result);
     }
   }
+  // Whoever is told may let go of the memory at once, and on its own thread: not on this one.
+  if (quiet()) {
+    spec_.keepalive.reset();
+  }
   const auto done = std::exchange(spec_.done, nullptr);
   if (done) {
     done(result ? std::make_exception_ptr(*result) : nullptr);

@@ -87,9 +87,40 @@ void GroupState::set_end_hook(EndHook hook) {
   end_hook_.swap(held);
 }
 
-std::shared_ptr<const GroupState::EndHook> GroupState::end_hook() const {
+bool GroupState::has_end_hook() const {
   const std::lock_guard lock(mutex_);
-  return end_hook_;
+  return end_hook_ != nullptr;
+}
+
+void GroupState::tell_end_hook(const std::shared_ptr<GroupState>& group,
+                               std::shared_ptr<c10d::WorkInfo> ended, Completer& completer) {
+  {
+    const std::lock_guard lock(group->mutex_);
+    ++group->under_way_;
+    group->untold_.push_back(std::move(ended));
+    if (std::exchange(group->telling_, true)) {
+      return;
+    }
+  }
+  completer.run([group] { group->tell_untold(); });
+}
+
+void GroupState::tell_untold() {
+  std::unique_lock lock(mutex_);
+  const std::shared_ptr<const EndHook> hook = end_hook_;
+  while (!untold_.empty()) {
+    std::shared_ptr<c10d::WorkInfo> ended = std::move(untold_.front());
+    untold_.pop_front();
+    lock.unlock();
+    try {
+      (*hook)(ended);
+    } catch (const std::exception& error) {
+      LOG(ERROR) << "gtopk: the completion hook threw: " << error.what();
+    }
+    end();
+    lock.lock();
+  }
+  telling_ = false;
 }
 
 void GroupState::begin() {

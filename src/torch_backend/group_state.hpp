@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -12,6 +13,7 @@
 #include <optional>
 #include <vector>
 
+#include "src/torch_backend/completer.hpp"
 #include "src/torch_backend/torch_headers.hpp"
 
 namespace gtopk::torch_backend {
@@ -43,8 +45,10 @@ class GroupState {
   void completed(std::uint64_t key, float duration) const;
 
   void set_end_hook(EndHook hook);
-  /// Null where there is none.
-  [[nodiscard]] std::shared_ptr<const EndHook> end_hook() const;
+  [[nodiscard]] bool has_end_hook() const;
+  /// Calls the hook on a thread of the completer's: of one Work after the other, in this order.
+  static void tell_end_hook(const std::shared_ptr<GroupState>& group,
+                            std::shared_ptr<c10d::WorkInfo> ended, Completer& completer);
 
   // Works in flight, or whose end hook has not run.
   void begin();
@@ -62,6 +66,9 @@ class GroupState {
   void end_extensions(const std::vector<std::uint64_t>& extensions);
 
  private:
+  /// Calls the end hook, of one Work after the other.
+  void tell_untold();
+
   struct Extension {
     std::chrono::milliseconds by;
     bool has_a_work = false;
@@ -73,6 +80,8 @@ class GroupState {
   std::map<std::int64_t, AbortHook> abort_hooks_;
   std::map<std::int64_t, CompletionHook> completion_hooks_;
   std::shared_ptr<const EndHook> end_hook_;
+  std::deque<std::shared_ptr<c10d::WorkInfo>> untold_;  ///< Works, to the end hook
+  bool telling_ = false;
   std::int64_t under_way_ = 0;
   std::map<std::uint64_t, Extension> extensions_;
   std::uint64_t next_extension_ = 0;

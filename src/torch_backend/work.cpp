@@ -106,6 +106,17 @@ Completer*& let_go_through() {
   return completer;
 }
 
+/// On the engine thread, while Works may be let go of.
+class LetGo {
+ public:
+  explicit LetGo(Completer& completer) { let_go_through() = &completer; }
+  LetGo(const LetGo&) = delete;
+  LetGo& operator=(const LetGo&) = delete;
+  LetGo(LetGo&&) = delete;
+  LetGo& operator=(LetGo&&) = delete;
+  ~LetGo() { let_go_through() = nullptr; }
+};
+
 }  // namespace
 
 GtopkWork::GtopkWork(int rank, c10d::OpType type, const char* title,
@@ -137,15 +148,15 @@ GtopkWork::~GtopkWork() {
 }
 
 bool GtopkWork::isCompleted() {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(ending_->mutex);
   return ended() && (!device_ || exception_ || device_->has_results());
 }
 
 bool GtopkWork::wait_on_stream() {
   device_->block_current_stream();
   {
-    const std::lock_guard lock(mutex_);
-    if (completed_) {
+    const std::lock_guard lock(ending_->mutex);
+    if (ending_->completed) {
       raise();
     }
   }
@@ -176,9 +187,9 @@ bool GtopkWork::wait(std::chrono::milliseconds timeout) {
     return wait_on_stream();
   }
   if (polls_) {
-    await_soon(over_);
+    await_soon(ending_->over);
   }
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock(ending_->mutex);
   const auto has_ended = [this] { return ended(); };
   if (!ended() && forks_ != forks()) {
     try {
@@ -188,9 +199,9 @@ bool GtopkWork::wait(std::chrono::milliseconds timeout) {
     }
   }
   if (timeout == kNoTimeout) {
-    cv_.wait(lock, has_ended);
+    ending_->told.wait(lock, has_ended);
   } else {
-    TORCH_CHECK(cv_.wait_for(lock, std::min(timeout, kLongestTimeout), has_ended),
+    TORCH_CHECK(ending_->told.wait_for(lock, std::min(timeout, kLongestTimeout), has_ended),
                 "Operation timed out!");
   }
   leave_registry();
@@ -202,24 +213,24 @@ bool GtopkWork::wait(std::chrono::milliseconds timeout) {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::getFuture() {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(ending_->mutex);
   if (!future_) {
     std::vector<c10::Device> devices;
     if (device_) {
       devices.push_back(device_->device());
     }
     future_ = c10::make_intrusive<Future>(c10::ListType::ofTensors(), std::move(devices));
-    if (completed_) {
+    if (ending_->completed) {
       if (exception_ && device_) {
         unseen_->forget(exception_);  // the future has it
       }
-      complete(*future_);
+      complete();
     } else {
       // Its first callback: threads waiting for the Work go on before the other callbacks run.
       future_->addCallback(
-          [this](Future&) {
-            { const std::lock_guard set(mutex_); }
-            cv_.notify_all();
+          [ending = ending_](Future&) {
+            { const std::lock_guard set(ending->mutex); }
+            ending->told.notify_all();
           },
           false);
     }
@@ -245,8 +256,8 @@ int GtopkWork::sourceRank() const {
 }
 
 float GtopkWork::getDuration() const {
-  const std::lock_guard lock(mutex_);
-  TORCH_CHECK(completed_, "gtopk: the duration of an operation is known when it has ended");
+  const std::lock_guard lock(ending_->mutex);
+  TORCH_CHECK(ending_->completed, "gtopk: the duration of an operation is known when it has ended");
   return std::chrono::duration<float, std::milli>(over_at_ - began_).count();
 }
 
@@ -266,15 +277,15 @@ Call GtopkWork::call(Completer& completer, std::chrono::milliseconds timeout, ui
   if (device_) {
     call.input = device_->input();
   }
-  call.done = [self, &completer](const std::exception_ptr& error) {
-    self->operation_ended(completer, error);
+  call.done = [self, &completer](const std::exception_ptr& error) mutable {
+    GtopkWork& work = *self;
+    work.operation_ended(completer, error, std::move(self));
   };
   // Torch may drop the Work at once; the engine keeps it, and with it the tensors, for as long as
   // the network reads or writes them.
   call.keepalive = std::shared_ptr<void>(nullptr, [self, &completer](void*) mutable {
-    let_go_through() = &completer;
+    const LetGo let_go(completer);
     self.reset();
-    let_go_through() = nullptr;
   });
   call.timeout = timeout_;
   return call;
@@ -292,15 +303,15 @@ void GtopkWork::not_taken() {
   group_->end();
 }
 
-void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& error) noexcept {
-  auto self = c10::intrusive_ptr<GtopkWork>::unsafe_reclaim_from_nonowning(this);
+void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& error,
+                                Self self) noexcept {
   if (device_) {
     device_->ended();
   }
   const bool on_device = device_ && !device_->copies_ahead();
   const bool copies = finish_ || on_device || std::ranges::any_of(memory_, &Contiguous::is_copy);
   if (!error && copies) {
-    completer.run([self] { self->copy_back(); });
+    completer.run([self = std::move(self)] { self->copy_back(); });
     return;
   }
   if (error) {
@@ -310,16 +321,17 @@ void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& 
   const std::exception_ptr seen = for_python(error, c10d::isP2POp(opType_), *group_, ends_group);
   if (ends_group && group_->has_abort_hooks()) {
     // They run before waiters go on, and may take any time.
-    completer.run([self, seen] {
+    completer.run([self = std::move(self), seen] {
       self->group_->run_abort_hooks();
-      if (const auto future = self->end(seen)) {
-        self->complete(*future);
+      if (end(self, seen)) {
+        self->complete();
       }
     });
     return;
   }
-  if (end(seen)) {
-    completer.run([self] { self->complete(*self->future_); });
+  const LetGo let_go(completer);
+  if (Self kept = end(std::move(self), seen)) {
+    completer.run([kept = std::move(kept)] { kept->complete(); });
   }
 }
 
@@ -339,19 +351,20 @@ void GtopkWork::copy_back() {
     error = std::current_exception();
     outcome_ = c10d::WorkResult::UNKNOWN;
   }
-  if (const auto future = end(error)) {
-    complete(*future);
+  if (const Self kept = end(Self::unsafe_reclaim_from_nonowning(this), error)) {
+    complete();
   }
 }
 
-c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::end(std::exception_ptr error) {
-  c10::intrusive_ptr<Future> future;
+GtopkWork::Self GtopkWork::end(Self self, std::exception_ptr error) {
+  const std::shared_ptr<Ending> ending = self->ending_;
+  const std::shared_ptr<GroupState> group = self->group_;
+  const Clock::time_point over_at = Clock::now();
+  self->tell_hooks(error != nullptr, over_at);
   {
-    const std::lock_guard lock(mutex_);
-    completed_ = true;
-    over_at_ = Clock::now();
-    exception_ = std::move(error);
-    const auto end_of_profile = std::exchange(recordFunctionEndCallback_, nullptr);
+    const std::lock_guard lock(ending->mutex);
+    GtopkWork& work = *self;
+    const auto end_of_profile = std::exchange(work.recordFunctionEndCallback_, nullptr);
     try {
       if (end_of_profile) {
         end_of_profile();
@@ -359,49 +372,50 @@ c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::end(std::exception_ptr error)
     } catch (const std::exception& failure) {
       LOG(ERROR) << "gtopk: the profiler threw at the end of an operation: " << failure.what();
     }
-    future = future_;
-    // This Work may never be waited for: the next wait() in the group raises the error.
-    if (exception_ && device_ && device_->copies_ahead() && !future) {
-      unseen_->note(exception_);
+    work.over_at_ = over_at;
+    {
+      const std::lock_guard of_torch(work.mutex_);
+      work.completed_ = true;
+      work.exception_ = std::move(error);
     }
+    if (!work.future_) {
+      // This Work may never be waited for: the next wait() in the group raises the error.
+      if (work.exception_ && work.device_ && work.device_->copies_ahead()) {
+        work.unseen_->note(work.exception_);
+      }
+      self.reset();
+    }
+    ending->completed = true;
+    ending->over.store(true, std::memory_order_release);
   }
-  tell_hooks();
-  over_.store(true, std::memory_order_release);
-  cv_.notify_all();
-  return future;
+  ending->told.notify_all();
+  group->end();
+  return self;
 }
 
-void GtopkWork::tell_hooks() {
+void GtopkWork::tell_hooks(bool failed, Clock::time_point over_at) {
   group_->end_extensions(extensions_);
-  const std::chrono::duration<float> took = over_at_ - began_;
-  if (!exception_) {
+  const std::chrono::duration<float> took = over_at - began_;
+  if (!failed) {
     group_->completed(key_, took.count() * 1000);
   }
-  if (const auto hook = group_->end_hook()) {
-    const auto info = std::make_shared<c10d::WorkInfo>(opType_, sequence_, began_, over_at_, took);
-    completer_->run([group = group_, hook, info] {
-      try {
-        (*hook)(info);
-      } catch (const std::exception& failure) {
-        LOG(ERROR) << "gtopk: the completion hook threw: " << failure.what();
-      }
-      group->end();
-    });
-  } else {
-    group_->end();
+  if (group_->has_end_hook()) {
+    GroupState::tell_end_hook(
+        group_, std::make_shared<c10d::WorkInfo>(opType_, sequence_, began_, over_at, took),
+        *completer_);
   }
 }
 
-void GtopkWork::complete(Future& future) const {
+void GtopkWork::complete() const {
   // The future records the current stream, so it must be the one that has the results.
   c10::OptionalStreamGuard on_stream;
   if (device_) {
     on_stream.reset_stream(device_->stream());
   }
   if (exception_) {
-    future.setError(exception_);
+    future_->setError(exception_);
   } else {
-    future.markCompleted(c10::IValue(result_));
+    future_->markCompleted(c10::IValue(result_));
   }
 }
 

@@ -3,9 +3,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "gtopk/communicator.hpp"
@@ -95,17 +97,32 @@ class GtopkWork final : public c10d::Work {
 
   using Clock = std::chrono::steady_clock;
 
-  [[nodiscard]] bool ended() const { return completed_ && (!future_ || future_->completed()); }
+  [[nodiscard]] bool ended() const {
+    return ending_->completed && (!future_ || future_->completed());
+  }
+  using Self = c10::intrusive_ptr<GtopkWork>;
+
+  /// What those who wait look at. Whoever ends the Work holds it as well, and lets go of the Work
+  /// before it tells them: so they are the last to hold tensors, and free them themselves.
+  struct Ending {
+    std::mutex mutex;  ///< also guards the Work's own state
+    std::condition_variable told;
+    bool completed = false;
+    /// Whether the operation has ended, readable without the mutex.
+    std::atomic<bool> over{false};
+  };
+
   /// Called on the engine thread: neither throws nor copies.
-  void operation_ended(Completer& completer, const std::exception_ptr& error) noexcept;
+  void operation_ended(Completer& completer, const std::exception_ptr& error, Self self) noexcept;
   void copy_back();
-  /// Wakes waiters; returns the future to be completed next, if any.
-  [[nodiscard]] c10::intrusive_ptr<Future> end(std::exception_ptr error);
-  void complete(Future& future) const;
-  /// Whoever asked the group for it.
-  void tell_hooks();
+  /// Wakes waiters. Returns `self` if its future is to be completed next; else this Work may be
+  /// gone.
+  [[nodiscard]] static Self end(Self self, std::exception_ptr error);
+  void complete() const;
+  /// Whoever asked the group for it, before anybody else sees the end.
+  void tell_hooks(bool failed, Clock::time_point over_at);
   [[nodiscard]] bool wait_on_stream();
-  /// Throws the error, if there is one; with mutex_ held.
+  /// Throws the error, if there is one; with the mutex held.
   void raise() const;
   /// Torch keeps a list of Works that are in flight, for graphs that begin with one.
   void leave_registry();
@@ -113,7 +130,8 @@ class GtopkWork final : public c10d::Work {
   std::vector<Contiguous> memory_;
   std::vector<at::Tensor> result_;
   std::function<void()> finish_;
-  c10::intrusive_ptr<Future> future_;   // under mutex_
+  const std::shared_ptr<Ending> ending_ = std::make_shared<Ending>();
+  c10::intrusive_ptr<Future> future_;   // under the mutex
   std::unique_ptr<DeviceCall> device_;  // null on the CPU
   std::shared_ptr<UnseenError> unseen_;
   std::shared_ptr<GroupState> group_;
@@ -121,14 +139,12 @@ class GtopkWork final : public c10d::Work {
   std::vector<std::uint64_t> extensions_;  ///< that end with this Work
   std::chrono::milliseconds timeout_{0};
   Clock::time_point began_;
-  Clock::time_point over_at_;  ///< under mutex_
+  Clock::time_point over_at_;  ///< under the mutex
   const std::uint64_t key_;    ///< no other Work of this process has it
   uint64_t sequence_ = 0;
   c10d::WorkResult outcome_ = c10d::WorkResult::SUCCESS;  ///< written before the end
   std::uint32_t source_ = 0;
   bool polls_ = false;
-  /// Whether the operation has ended, readable without the mutex.
-  std::atomic<bool> over_{false};
   int forks_;
 };
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pathlib
+import re
+
 import pytest
 import torch
 import torch.distributed as dist
 from gtopk.backend import sequence_number
 from gtopk.groups import backend_of
-from ranks import Rank, works_on
+from ranks import Rank, RankSet, works_on
 from torch._C._distributed_c10d import WorkResult, _get_work_registry_size
 from torch.distributed._functional_collectives import (
     allow_inflight_collective_as_graph_input_ctx,
@@ -70,6 +73,32 @@ def check_sequence_numbers(me: Rank) -> None:
     entry = gtopk.flight_recorder()["entries"][-1]
     assert (entry["state"], entry["collective_seq_id"]) == ("failed", first + 100)
     assert sequence_number(backend.barrier(dist.BarrierOptions())) == first + 101
+
+
+def switches_of_futures_threads() -> int:
+    """How often they have slept, for which each of them has been woken."""
+    switches = 0
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        if (task / "comm").read_text().strip() == "gtopk-futures":
+            status = (task / "status").read_text()
+            switches += int(re.findall(r"^voluntary_ctxt_switches:\s*(\d+)", status, re.M)[0])
+    return switches
+
+
+def check_no_futures_thread_is_woken(me: Rank) -> None:
+    tensor = torch.ones(2)
+    for _ in range(100):
+        dist.all_reduce(tensor)
+    before = switches_of_futures_threads()
+    assert before > 0
+    for _ in range(1000):
+        dist.all_reduce(tensor)
+    assert switches_of_futures_threads() == before
+
+
+def test_a_call_that_is_waited_for_wakes_no_third_thread():
+    with RankSet(2) as ranks:
+        ranks.run(check_no_futures_thread_is_woken)
 
 
 def test_results_are_numbers_and_works_leave_the_registry(two):
