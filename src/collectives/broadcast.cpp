@@ -1,13 +1,14 @@
-// Collectives: one rank's bytes to all. Few bytes travel with the headers by which the ranks agree.
-// Before many they agree first; then a binomial tree or a chain from the root to one rank of each
-// host, and a tree to the others of the host, in pieces that are passed on as they arrive. P-1
-// sends of the data in total.
+// Collectives: one rank's bytes to all. Few bytes travel with the headers by which the ranks agree,
+// along the tree or directly (direct.hpp). Before many they agree first; then a binomial tree or a
+// chain from the root to one rank of each host, and a tree to the others of the host, in pieces
+// that are passed on as they arrive. P-1 sends of the data in total.
 
 #include <algorithm>
 #include <cstring>
 #include <deque>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -15,6 +16,7 @@
 #include "gtopk/error.hpp"
 #include "src/collectives/all_reduce.hpp"
 #include "src/collectives/broadcast_tree.hpp"
+#include "src/collectives/direct.hpp"
 #include "src/collectives/fold.hpp"
 #include "src/collectives/header.hpp"
 #include "src/collectives/memory.hpp"
@@ -33,6 +35,7 @@ using collectives::Steps;
 using collectives::Tree;
 using collectives::WayChoice;
 using collectives::Ways;
+using collectives::WaySetting;
 using engine::GroupView;
 using engine::Message;
 using engine::Task;
@@ -157,9 +160,28 @@ Task<void> broadcast_with_headers(GroupView& group, std::uint32_t root, std::spa
   std::memcpy(data.data(), received.data(), data.size());
 }
 
+Task<void> broadcast_few(GroupView& group, std::uint32_t root, Bytes data) {
+  WayChoice choice(group);
+  bool directly = false;
+  // Along the tree three ranks send three messages one after the other. More ranks would send more
+  // messages directly than along it, which was measured to be slower.
+  if (group.size() == 3 || choice.setting() == WaySetting::kDirect) {
+    Task<bool> choosing = choice.directly(&Ways::broadcast_directly, data.size());
+    directly = co_await choosing;
+  }
+  if (directly) {
+    // To all, from the root: what the others gather has no bytes.
+    std::vector<Bytes> rooms(group.size(), data.subspan(0, 0));
+    rooms[root] = data;
+    co_await collectives::gather_directly(group, rooms);
+    co_return;
+  }
+  co_await broadcast_with_headers(group, root, data.host());
+}
+
 Task<void> broadcast_from(GroupView& group, std::uint32_t root, Bytes data) {
   if (go_with_headers(data.size()) && group.size() > 1) {
-    co_await broadcast_with_headers(group, root, data.host());
+    co_await broadcast_few(group, root, data);
     co_return;
   }
   if (data.empty() || group.size() == 1) {

@@ -35,7 +35,7 @@ class WayChoice {
  public:
   /// One of a Ways' questions: whether it is quicker not to go along the tree.
   using Question = bool (Ways::*)(std::size_t bytes, const WayCosts& costs) const;
-  /// Reductions of so few bytes go along the tree: what they take is messages.
+  /// Reductions and broadcasts of so few bytes go along the tree: what they take is messages.
   static constexpr std::size_t kFewBytes = 1024;
 
   explicit WayChoice(engine::GroupView& group) : group_(group), known_(ways_of(group)) {}

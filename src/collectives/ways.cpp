@@ -44,11 +44,14 @@ Ways::Ways(const engine::HostMap& hosts) : ranks_(hosts.ranks()), hosts_(hosts.h
     step(routes.swap(round));
   }
   direct_messages_ = ranks_ - 1;
+  broadcast_messages_ = ranks_ - 1;
   if (hosts_ > 1) {
     direct_messages_ = 0;
+    broadcast_messages_ = 0;
     for (std::uint32_t host = 0; host < hosts.hosts(); ++host) {
       const auto members = static_cast<double>(hosts.ranks_of(host).size());
       direct_messages_ = std::max(direct_messages_, members * (ranks_ - members));
+      broadcast_messages_ = std::max(broadcast_messages_, ranks_ - members);
     }
   }
 }
@@ -85,6 +88,11 @@ bool Ways::gather_directly(std::size_t bytes, const WayCosts& costs) const {
   const double round_rings = costs.tree + steps * alpha(costs) +
                              (places - 1) / places * static_cast<double>(bytes) * costs.byte;
   return may_go_directly() && directly(bytes, costs) < round_rings;
+}
+
+bool Ways::broadcast_directly(std::size_t bytes, const WayCosts& costs) const {
+  const double sent = broadcast_messages_ * static_cast<double>(bytes) * costs.byte;
+  return may_go_directly() && costs.direct + sent < along_tree(bytes, costs);
 }
 
 bool Ways::broadcast_down_a_chain(std::size_t bytes, const WayCosts& costs) const {

@@ -1,9 +1,9 @@
 // Collectives: the ways that a dense collective may take, and which one is predicted to be the
 // quickest. Up to kRecursiveDoublingBytes a reduction goes along the tree or directly
-// (direct.hpp), with the same bits, and an all-gather directly or round the rings; a larger
-// broadcast goes along a tree of the hosts or down a chain of them. So what messages cost decides
-// how long a call takes and never its result. Pure functions of numbers that are the same on all
-// ranks: all choose alike.
+// (direct.hpp), with the same bits, an all-gather directly or round the rings, a short broadcast
+// directly or along the tree; a larger one goes along a tree of the hosts or down a chain of them.
+// So what messages cost decides how long a call takes and never its result. Pure functions of
+// numbers that are the same on all ranks: all choose alike.
 #pragma once
 
 #include <cstddef>
@@ -44,6 +44,7 @@ class Ways {
   [[nodiscard]] bool reduce_directly(std::size_t bytes, const WayCosts& costs) const;
   [[nodiscard]] bool reduce_scatter_directly(std::size_t bytes, const WayCosts& costs) const;
   [[nodiscard]] bool gather_directly(std::size_t bytes, const WayCosts& costs) const;
+  [[nodiscard]] bool broadcast_directly(std::size_t bytes, const WayCosts& costs) const;
   [[nodiscard]] bool broadcast_down_a_chain(std::size_t bytes, const WayCosts& costs) const;
 
   [[nodiscard]] bool may_go_directly() const { return ranks_ <= kMostRanks; }
@@ -69,6 +70,8 @@ class Ways {
   /// How often the busiest link carries what one rank sends meanwhile.
   double tree_loads_ = 0;
   double direct_messages_ = 0;
+  /// How many of a root's messages to all others leave its host, or its rank on a single host.
+  double broadcast_messages_ = 0;
 };
 
 }  // namespace gtopk::collectives

@@ -70,6 +70,20 @@ TEST(Ways, BroadcastDownAChainOnceItIsLongComparedWithAPiece) {
   EXPECT_TRUE(ways_of_letters(many).broadcast_down_a_chain(64 << 20, latency(6, 50e3, 80)));
 }
 
+TEST(Ways, BroadcastDirectlyWhereTheTreeHasManyMessagesOneAfterTheOther) {
+  const WayCosts three{.tree = 90e3, .direct = 45e3, .byte = 0.3};
+  EXPECT_TRUE(ways_of_letters("aaa").broadcast_directly(16384, three));
+  // As many messages of all bytes at once: the root's link takes three, along the tree two.
+  const Ways four = ways_of_letters("abcd");
+  EXPECT_TRUE(four.broadcast_directly(4096, {.tree = 100e3, .direct = 60e3, .byte = 8}));
+  EXPECT_FALSE(four.broadcast_directly(16384, {.tree = 100e3, .direct = 60e3, .byte = 8}));
+  // Two of the root's three messages leave its host, and along the tree two as well.
+  EXPECT_TRUE(ways_of_letters("aabb").broadcast_directly(
+      16384, {.tree = 100e3, .direct = 60e3, .byte = 8}));
+  const Ways two = ways_of_letters("ab");
+  EXPECT_FALSE(two.broadcast_directly(4096, two.usual()));
+}
+
 TEST(Ways, AreNotDirectWhereEveryRankWouldConnectToMany) {
   const WayCosts costs{.tree = 1e9, .direct = 1, .byte = 1};
   const std::string most(Ways::kMostRanks, 'a');
@@ -78,6 +92,7 @@ TEST(Ways, AreNotDirectWhereEveryRankWouldConnectToMany) {
   EXPECT_FALSE(more.reduce_directly(4096, costs));
   EXPECT_FALSE(more.reduce_scatter_directly(4096, costs));
   EXPECT_FALSE(more.gather_directly(4096, costs));
+  EXPECT_FALSE(more.broadcast_directly(4096, costs));
 }
 
 TEST(Ways, TakeTheUsualCostsForLinksOfTheirKind) {
