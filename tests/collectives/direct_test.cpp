@@ -369,7 +369,17 @@ TEST_F(Chosen, AgainAfterOneErrorWhereOnlySomeKnowCosts) {
             known(ranks, rank).measured = costs;
           }
         }
-        for (const auto& ending : ranks.run(once)) {
+        // Where the first two differ, which meet first, the last one may call too late to start.
+        const bool late = ((knowing ^ knowing >> 1U) & 1U) != 0;
+        std::vector<support::SharedEnding> endings;
+        for (std::uint32_t rank = 0; rank < size; ++rank) {
+          if (late && rank + 1 == size) {
+            ranks.run_all();
+          }
+          endings.push_back(ranks.submit(rank, engine::OperationSpec(once(rank))));
+        }
+        ranks.run_all();
+        for (const auto& ending : endings) {
           ASSERT_TRUE(ending->error.has_value());
           ASSERT_THAT(ending->text(), testing::HasSubstr("ranks go different ways"));
         }
