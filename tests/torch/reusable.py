@@ -2,9 +2,10 @@
 
     python tests/torch/reusable.py --torch-source FOLDER [--all] [NAME ...]
 
-FOLDER is a checkout of PyTorch: its wheels do not have these files. Each lists the backends that it
-tests; gtopk takes the place of that list, and nothing else changes. reusable.toml says which tests
-are not run or known to fail, and why. Any other failure is an error, and so is a listed test that
+FOLDER is a checkout of PyTorch: its wheels do not have these files. Most list the backends that
+they test; gtopk takes the place of that list. Those of DTensor take the default backend of their
+device, which is then gtopk, and the CPU. Nothing else changes. reusable.toml says which tests are
+not run or known to fail, and why. Any other failure is an error, and so is a listed test that
 passes. Ends with the score. Ranks use CPU tensors.
 """
 
@@ -45,8 +46,15 @@ if __name__ == "__main__":
 os.environ.setdefault("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", "120")
 
 import torch  # noqa: E402
-from scoring import LOG, Expected, forks_ranks, groups_of, run  # noqa: E402
-from torch.testing._internal.common_distributed import MultiProcessTestCase  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from scoring import LOG, Expected, forks_ranks, groups_of, lasting_ranks, run  # noqa: E402
+from torch.testing._internal import common_device_type  # noqa: E402
+from torch.testing._internal.common_distributed import (  # noqa: E402
+    DistributedTestBase,
+    MultiProcContinuousTest,
+    MultiProcessTestCase,
+)
+from torch.testing._internal.distributed._tensor import common_dtensor  # noqa: E402
 
 BACKEND = "gtopk"
 FILES = (
@@ -56,8 +64,10 @@ FILES = (
     "test_c10d_process_group",
     "test_c10d_nan_check",
     "test_c10d_fault_tolerance",
+    "tensor/parallel/test_tp_style",
 )
 HARNESS = "c10d_backend_common"
+PATHS = {path.rpartition("/")[2]: f"{path}.py" for path in (*FILES, HARNESS)}
 
 # What the files' lists of backends may say of this one. Left out: what they test on GPUs alone.
 ABILITIES = {
@@ -124,23 +134,45 @@ class Finder(importlib.abc.MetaPathFinder):
     """Of the suites and their harness, in PyTorch's sources."""
 
     def find_spec(self, fullname, path=None, target=None):
-        file = pathlib.Path(os.environ[SOURCE]) / f"{fullname}.py"
-        if fullname not in (*FILES, HARNESS) or not file.exists():
+        file = pathlib.Path(os.environ[SOURCE]) / PATHS.get(fullname, "")
+        if fullname not in PATHS or not file.exists():
             return None
         return importlib.util.spec_from_loader(fullname, Loader(file))
+
+
+def with_the_cpu(cls: type, scope: dict[str, Any], **_: Any) -> None:
+    """For instantiate_device_type_tests(), which some files call for all devices but the CPU."""
+    for_each_device(cls, scope, only_for=("cpu",))
+
+
+def joins_with_this_backend(self: Any, eager_init: bool, backend: str | None = None) -> None:
+    """A DTensorTestBase's init_pg(), which knows torch's own backends alone."""
+    assert backend in (None, "gloo"), f"the test wants the backend {backend}"
+    where = f"file://{self.file_name}"
+    dist.init_process_group(BACKEND, init_method=where, rank=self.rank, world_size=self.world_size)
+
+
+def on_ranks(each: Any, module: str) -> bool:
+    """Whether it is a suite of that file, whose ranks are processes."""
+    bases = (MultiProcessTestCase, MultiProcContinuousTest)
+    return (
+        isinstance(each, type)
+        and issubclass(each, bases)
+        and each.__module__ == module
+        and not issubclass(each, common_dtensor.LocalDTensorTestBase)
+    )
 
 
 def suites() -> dict[str, unittest.TestCase]:
     """The tests that run on ranks, by Class.name."""
     tests = {}
-    for name in FILES:
+    for path in FILES:
+        name = path.rpartition("/")[2]
         if importlib.util.find_spec(name) is None:
-            print(f"not in {os.environ[SOURCE]}: {name}.py")
+            print(f"not in {os.environ[SOURCE]}: {path}.py")
             continue
         for each in vars(importlib.import_module(name)).values():
-            if not isinstance(each, type) or not issubclass(each, MultiProcessTestCase):
-                continue
-            if each.__module__ == name:
+            if on_ranks(each, name):
                 for test in unittest.TestLoader().getTestCaseNames(each):
                     tests[f"{each.__name__}.{test}"] = each(test)
     return tests
@@ -148,7 +180,13 @@ def suites() -> dict[str, unittest.TestCase]:
 
 if SOURCE in os.environ:
     sys.meta_path.insert(0, Finder())
+    for_each_device = common_device_type.instantiate_device_type_tests
+    common_device_type.instantiate_device_type_tests = with_the_cpu
     MultiProcessTestCase._spawn_processes = forks_ranks("reusable")
+    lasting_ranks(MultiProcContinuousTest, "reusable")
+    DistributedTestBase.backend = lambda self, device: BACKEND
+    common_dtensor.DTensorTestBase.init_pg = joins_with_this_backend
+    dist.Backend.default_device_backend_map["cpu"] = BACKEND  # for DTensorContinuousTestBase
 
 
 def main() -> int:

@@ -5,6 +5,7 @@ what is not run or known to fail and why, and a score. For upstream.py and reusa
 from __future__ import annotations
 
 import collections
+import functools
 import multiprocessing
 import os
 import pathlib
@@ -19,12 +20,17 @@ import tomllib
 LOG = "GTOPK_SUITE_LOG"  # environment variable: the file that ranks print to
 
 
+def print_to_the_log() -> None:
+    """In a rank."""
+    log = os.open(os.environ[LOG], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+
+
 def run_rank(environment: dict[str, str], run: Callable[..., None], *args: Any, **kwargs: Any):
     """In a rank: the environment names a directory of its own for each test."""
     os.environ.update(environment)
-    log = os.open(environment[LOG], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+    print_to_the_log()
     run(*args, **kwargs)
 
 
@@ -45,6 +51,32 @@ def forks_ranks(module: str) -> Callable[[Any], None]:
         self._start_processes(start)
 
     return spawn
+
+
+def lasting_ranks(base: Any, module: str) -> None:
+    """Prepares MultiProcContinuousTest, `base`, whose ranks serve all tests of a class: they are
+    forked from a process that has imported torch and `module`, and start anew after a test that
+    failed, so that the class's other tests still run.
+    """
+    set_up, serve = base.setUp, base._worker_loop.__func__
+
+    def starts_anew(self: Any) -> None:
+        cls = type(self)
+        if cls.poison_pill:
+            for rank in cls.processes:
+                rank.kill()
+                rank.join()
+            cls.poison_pill = cls._processes_spawned = False
+        set_up(self)
+
+    @functools.wraps(serve)  # pickled by its name
+    def serves(cls: Any, *args: Any) -> None:
+        print_to_the_log()
+        serve(cls, *args)
+
+    base.setUp, base._worker_loop = starts_anew, classmethod(serves)
+    multiprocessing.set_start_method("forkserver", force=True)
+    multiprocessing.set_forkserver_preload([module])
 
 
 class Expected:
@@ -98,7 +130,7 @@ class Result(unittest.TestResult):
 
 def last_error(text: str) -> str:
     """The line of the first rank's traceback that names the exception."""
-    lines = re.findall(r"^[\w.]*(?:Error|Exception|NotImplemented)\b.*$", text, re.MULTILINE)
+    lines = re.findall(r"^[\w.]*(?:Error|Exception|NotImplemented)(?::.*)?$", text, re.MULTILINE)
     return (lines[0] if lines else text.strip().splitlines()[-1])[:160]
 
 

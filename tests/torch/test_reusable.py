@@ -66,6 +66,66 @@ for each in C10D_BACKENDS:
     globals()[name] = type(name, bases, {"config": each, "__module__": __name__})
 """
 
+LASTING = """
+import torch, torch.distributed as dist
+from c10d_backend_common import C10D_BACKENDS
+from torch.testing._internal.common_distributed import MultiProcContinuousTest
+
+class Abstract:
+    world_size, served = 2, 0
+
+    def test_1_sums(self):
+        type(self).served += 1
+        tensor = torch.ones(2)
+        dist.all_reduce(tensor)
+        assert dist.get_backend() == "gtopk" and tensor.tolist() == [2.0, 2.0]
+
+    def test_2_is_served_by_the_same_ranks(self):
+        assert self.served == 1
+        if self.rank == 0:
+            raise RuntimeError("rank 0 was told to")
+
+    def test_3_is_served_by_new_ranks(self):
+        assert self.served == 0
+        dist.barrier()
+
+for each in C10D_BACKENDS:
+    bases, name = (Abstract, MultiProcContinuousTest), f"{each.name.title()}LastingTest"
+    backend = classmethod(lambda cls, name=each.name: name)
+    globals()[name] = type(name, bases, {"backend_str": backend, "__module__": __name__})
+"""
+
+DTENSOR = """
+import torch.distributed as dist
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch import arange
+from torch.testing._internal.common_device_type import instantiate_device_type_tests
+from torch.testing._internal.distributed._tensor.common_dtensor import (
+    DTensorContinuousTestBase, DTensorTestBase, create_local_tensor_test_class, with_comms
+)
+
+class Abstract:
+    world_size = 2
+
+    def check(self):
+        assert dist.get_backend() == "gtopk"
+        placed = distribute_tensor(arange(4.0), self.build_device_mesh(), [Shard(0)])
+        assert placed.to_local().tolist() == arange(4.0).chunk(2)[self.rank].tolist()
+        assert placed.redistribute(placements=[Replicate()]).to_local().tolist() == [0, 1, 2, 3]
+
+class TensorTest(Abstract, DTensorTestBase):
+    @with_comms
+    def test_places(self):
+        self.check()
+
+class LastingTensorTest(Abstract, DTensorContinuousTestBase):
+    def test_places(self):
+        self.check()
+
+LocalTest = create_local_tensor_test_class(TensorTest)
+instantiate_device_type_tests(TensorTest, globals(), except_for=["cpu"])
+"""
+
 
 @pytest.fixture
 def checkout(tmp_path: pathlib.Path) -> pathlib.Path:
@@ -99,6 +159,25 @@ def test_a_files_list_of_backends_becomes_this_backend_and_ranks_run_its_tests(c
     assert "GtopkP2PTest.test_fails: RuntimeError: as rank" in said
     assert "GlooP2PTest" not in said
     assert "test_c10d_collectives.py" in said  # is not in this checkout
+
+
+def test_ranks_that_serve_several_tests_start_anew_after_one_that_failed(checkout) -> None:
+    (checkout / "test" / "distributed" / "test_c10d_collectives.py").write_text(LASTING)
+    known = fails("GtopkLastingTest.test_2_is_served_by_the_same_ranks")
+    status, said = launch(checkout, known, "Lasting")
+    assert status == 0, said
+    assert "1 expected failure, 2 passed;" in said
+    assert "RuntimeError: rank 0 was told to" in said
+
+
+def test_suites_of_dtensor_run_on_this_backend_and_the_cpu(checkout) -> None:
+    folder = checkout / "test" / "distributed" / "tensor" / "parallel"
+    folder.mkdir(parents=True)
+    (folder / "test_tp_style.py").write_text(DTENSOR)
+    status, said = launch(checkout, "", "Tensor", "Local")
+    assert status == 0, said
+    assert "TensorTestCPU.test_places_cpu" in said
+    assert "2 passed;" in said
 
 
 def test_what_is_not_as_listed_is_an_error(checkout) -> None:
