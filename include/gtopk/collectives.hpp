@@ -177,6 +177,9 @@ inline constexpr std::size_t kShortAllGather = 65536;
 [[nodiscard]] std::optional<AccRoom> acc_room(std::uint64_t d, DataType dtype,
                                               const SparseOptions& options);
 
+/// The indices of a room that is `drawn`, ascending: room.delivered of d, of room.index_bytes each.
+void draw_indices(const AccRoom& room, std::uint64_t d, std::uint64_t seed, void* indices);
+
 /// Like the detached one.
 [[nodiscard]] Collective sparse_all_reduce(const AccOnDevice& step, std::uint64_t d, DataType dtype,
                                            const SparseOptions& options,

@@ -1,7 +1,7 @@
 // Public surface: a sparse all-reduce in which no rank selects (`dense`, `true-topk`, `random-k`,
-// `sketch`), of a tensor and a residual that stay on a device. What ranks sum is in pinned memory;
-// the device writes it there when it is asked to, and applies the result. Ranks of one group may
-// mix such calls and ordinary ones. The functions are in collectives.hpp.
+// `sketch`), of a tensor and a residual that stay on a device. What ranks sum first is in pinned
+// memory when the operation starts; the device has written it there, and applies the result. Ranks
+// of one group may mix such calls and ordinary ones. The functions are in collectives.hpp.
 #pragma once
 
 #include <cstdint>
@@ -11,35 +11,6 @@
 #include "gtopk/detached.hpp"
 
 namespace gtopk {
-
-/// acc at indices that all ranks know. All of it is in pinned memory.
-struct DeviceGather {
-  const void* indices = nullptr;  ///< below d
-  std::uint64_t count = 0;
-  void* values = nullptr;
-  /// 1 beforehand. Set to 0 if any acc is not finite, asked for or not.
-  std::uint64_t* finite = nullptr;
-};
-
-/// The count-sketch of acc, with the hashes that a seed gives for so many columns.
-struct DeviceSketch {
-  std::uint64_t seed = 0;
-  std::uint64_t columns = 0;
-  /// In pinned memory: all cells, row after row; NaN if any acc is not finite.
-  void* cells = nullptr;
-};
-
-/// The first `most` of all elements in the selection order of their estimates from finite cells.
-struct DeviceFind {
-  std::uint64_t seed = 0;
-  std::uint64_t columns = 0;
-  /// In pinned memory.
-  const void* cells = nullptr;
-  std::uint64_t most = 0;
-  /// In pinned memory: in the order of the index, with the estimates as values.
-  DetachedEntries heaviest;
-  SelectionReport* report = nullptr;
-};
 
 /// What reads acc while the operation runs. Called on the engine's thread, and must not block it: a
 /// driver's function may. One piece of work at a time.
@@ -56,25 +27,36 @@ class AccDevice {
   AccDevice& operator=(AccDevice&&) = delete;
   virtual ~AccDevice() = default;
 
-  /// All of acc into pinned memory.
-  virtual void accumulate(void* to, Done done) = 0;
-  virtual void gather(const DeviceGather& wanted, Done done) = 0;
-  virtual void sketch(const DeviceSketch& wanted, Done done) = 0;
-  virtual void find(const DeviceFind& wanted, Done done) = 0;
+  /// Of a call of `auto`: writes all of acc to pinned memory, which it takes for that.
+  virtual void accumulate(Done done) = 0;
+  /// Where that is, once it is done.
+  [[nodiscard]] virtual void* sums() const = 0;
+  /// Of `sketch`, once the cells in AccOnDevice::sums are those of all ranks, and finite: the first
+  /// AccRoom::candidates of all elements in the selection order of their estimates, with acc there
+  /// as values, in the order of the index; into AccOnDevice::candidates, `finite` and `report`.
+  virtual void find(Done done) = 0;
 };
 
-/// What a call needs.
+/// What a call needs, and what is there when its operation starts. `seed` is options.seed, or else
+/// the operation's number in its group.
 struct AccRoom {
-  /// All of acc is handed in when the operation starts; else the device is asked while it runs.
+  /// All of acc, in the sums.
   bool whole = false;
+  /// The indices that draw_indices() gives, delivered.indices, and acc there, delivered.values.
+  bool drawn = false;
   /// Values that ranks sum: d if `whole`, the cells of a sketch.
   std::uint64_t sums = 0;
   /// The most entries of the result. 0: the result is all of the sums.
   std::uint64_t delivered = 0;
-  /// Of a sketch, and the most elements that are found in it; 0: there is none.
+  /// Of the sketch of acc, with the hashes that the seed gives; its cells are in the sums, row
+  /// after row, all NaN if any acc is not finite. 0: there is none.
   std::uint64_t columns = 0;
+  /// The most elements that are found in it.
   std::uint64_t candidates = 0;
   std::uint32_t index_bytes = 4;
+
+  /// Whether what is there at the start depends on the seed.
+  [[nodiscard]] bool needs_seed() const { return drawn || columns != 0; }
 };
 
 /// In pinned memory, valid until the operation is destroyed. Written before the operation ends:
@@ -83,12 +65,14 @@ struct AccRoom {
 /// division by detached_divisor() and rounding. Of `dense` that is all of `sums`, everywhere, and
 /// the momentum stays.
 struct AccOnDevice {
-  AccDevice* device = nullptr;  ///< null if room.whole: acc is in `sums` when the operation starts
-  void* sums = nullptr;
+  /// Asked while the operation runs; of a sketch, and of `auto`.
+  AccDevice* device = nullptr;
+  void* sums = nullptr;  ///< of `auto` null: the device takes them if it is asked to
   DetachedEntries candidates;
   DetachedEntries delivered;
-  std::uint64_t* finite = nullptr;
-  SelectionReport* report = nullptr;
+  /// Where acc was read at indices: 0 if any of it is not finite, asked for or not.
+  const std::uint64_t* finite = nullptr;
+  const SelectionReport* report = nullptr;
   EditCounts* counts = nullptr;  ///< nothing is returned
 };
 

@@ -395,11 +395,15 @@ WorkPointer GtopkBackend::sparse_all_reduce_on_device(const std::shared_ptr<Spar
   if (options.gate) {
     work->copy_late();
   }
-  if (step->works_meanwhile()) {
+  if (step->asks_a_launcher(work->copies_ahead())) {
     work->works_meanwhile();
   }
+  work->also_run([step](const c10::Stream& stream) { step->find_ahead(stream); },
+                 [step] { step->ended(); });
+  const auto number = std::make_shared<std::uint64_t>(0);
+  work->also_read([step, number](bool ahead) { step->follow(*number, ahead); });
   return run(std::move(work), timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(step->collective(options, note), std::move(call));
+    *number = communicator.run(step->collective(options, note), std::move(call));
   });
 }
 

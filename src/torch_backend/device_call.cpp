@@ -108,6 +108,9 @@ void DeviceCall::works_meanwhile() {
 
 void DeviceCall::redeem() noexcept {
   redeemed_ = true;
+  if (let_go_) {
+    let_go_();
+  }
   lanes_.redeem(ticket_);
   if (works_) {
     lanes_.works_no_more();
@@ -115,12 +118,24 @@ void DeviceCall::redeem() noexcept {
 }
 
 void DeviceCall::begin(const std::vector<Contiguous>& memory) {
+  try {
+    if (also_read_) {
+      also_read_(ahead_);
+    }
+  } catch (...) {
+    input_->arrive(false);
+    throw;
+  }
   lanes_.arrive_behind_reads(input_);
   if (!ahead_) {
     return;
   }
   const c10::Stream writing = stream();
   called_.block(writing);
+  if (also_run_) {
+    const c10::StreamGuard on_writing(writing);
+    also_run_(writing);
+  }
   lanes_.wait_for(ticket_);
   write(memory);
 }

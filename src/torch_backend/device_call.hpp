@@ -56,6 +56,16 @@ class DeviceCall {
   void also_write(std::function<void(const c10::Stream& stream)> write) {
     also_write_ = std::move(write);
   }
+  /// Enqueues more work behind the operation's input, once it has been queued; the operation starts
+  /// after that. `ahead`: copies_ahead(). Before begin().
+  void also_read(std::function<void(bool ahead)> read) { also_read_ = std::move(read); }
+  /// Enqueues work that the operation waits for on the result stream, ahead of its end, if results
+  /// are enqueued ahead; `let_go` ends all waits in it, does not call the driver, and is called
+  /// when the operation has ended. Before begin().
+  void also_run(std::function<void(const c10::Stream& stream)> run, std::function<void()> let_go) {
+    also_run_ = std::move(run);
+    let_go_ = std::move(let_go);
+  }
   /// Results are copied when the operation has ended, by a thread: no stream waits for that. For
   /// operations that end after others which are still to be read. Before begin().
   void copy_late() { ahead_ = false; }
@@ -92,6 +102,9 @@ class DeviceCall {
   const Lanes::Ticket ticket_;
   c10::Event called_;   // on the caller's stream
   c10::Event written_;  // on the ticket's
+  std::function<void(bool)> also_read_;
+  std::function<void(const c10::Stream&)> also_run_;
+  std::function<void()> let_go_;
   std::function<void(const c10::Stream&)> also_write_;
   bool redeemed_ = false;
 };

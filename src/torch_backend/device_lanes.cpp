@@ -62,7 +62,7 @@ Lanes& Lanes::of(c10::Device device) {
 Lanes::Lanes(c10::Device device)
     : device_(device),
       guard_(device.type()),
-      driver_(DeviceDriver::get()),
+      driver_(device_driver()),
       reading_(guard_.getStreamFromGlobalPool(device, /*isHighPriority=*/true)),
       // Taken in a row: later it could be one of these again, as the pool hands out few.
       launching_(guard_.getStreamFromGlobalPool(device, /*isHighPriority=*/true)) {
@@ -71,7 +71,7 @@ Lanes::Lanes(c10::Device device)
   }
 }
 
-void Lanes::check(DeviceDriver::Result result, const char* what) const {
+void Lanes::check(gpu::Driver::Result result, const char* what) const {
   TORCH_CHECK_WITH(DistBackendError, result == 0, "gtopk: the driver of ", device_, " cannot ",
                    what, ": ", driver_.name_of(result), " (", result, ")");
 }
@@ -84,10 +84,10 @@ void Lanes::refuse_capture() const {
 
 void Lanes::refuse_capture_here() const {
   int status = 0;
-  const DeviceDriver::Result result =
+  const gpu::Driver::Result result =
       driver_.is_capturing(guard_.getStreamNativeHandle(current()), &status);
   // The legacy stream answers with an error while another one is captured.
-  static constexpr DeviceDriver::Result kCapturedElsewhere = 906;
+  static constexpr gpu::Driver::Result kCapturedElsewhere = 906;
   TORCH_CHECK_NOT_IMPLEMENTED(status == 0 && result != kCapturedElsewhere,
                               "gtopk: no collective can be captured into a CUDA graph: its ",
                               "messages are the host's. Call it outside of the graph");
@@ -134,7 +134,7 @@ void Lanes::arrive_behind_reads(const std::shared_ptr<Gate>& gate) noexcept {
         static_cast<std::shared_ptr<Gate>*>(argument));
     (*arrived)->arrive(true);
   };
-  const DeviceDriver::Result result =
+  const gpu::Driver::Result result =
       driver_.launch_host_function(guard_.getStreamNativeHandle(reading_), arrive, held.get());
   if (result == 0) {
     static_cast<void>(held.release());

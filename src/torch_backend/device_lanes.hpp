@@ -37,7 +37,7 @@ class Lanes {
   /// For of(), which makes them.
   explicit Lanes(c10::Device device);
   /// Created at the first call, for the lifetime of the process. Throws what torch and
-  /// DeviceDriver::get() throw.
+  /// device_driver() throw.
   [[nodiscard]] static Lanes& of(c10::Device device);
 
   /// A counter in pinned memory that one operation increments, once, and a stream that waits for
@@ -91,7 +91,7 @@ class Lanes {
   [[nodiscard]] c10::Device device() const { return device_; }
 
  private:
-  void check(DeviceDriver::Result result, const char* what) const;
+  void check(gpu::Driver::Result result, const char* what) const;
   /// The same on a thread that has called the runtime.
   void refuse_capture_here() const;
 
@@ -106,7 +106,7 @@ class Lanes {
 
   const c10::Device device_;
   const c10::impl::VirtualGuardImpl guard_;
-  const DeviceDriver& driver_;
+  const gpu::Driver& driver_;
   const c10::Stream reading_;
   const c10::Stream launching_;
   std::atomic<int> working_ = 0;

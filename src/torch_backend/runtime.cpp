@@ -1,14 +1,22 @@
 #include "src/torch_backend/runtime.hpp"
 
 #include <mutex>
+#include <string>
 
+#include "gtopk/error.hpp"
 #include "src/torch_backend/device_driver.hpp"
 #include "src/torch_backend/forks.hpp"
 
 namespace gtopk::torch_backend {
 
 Runtime::Runtime() : process(Process::start()) {
-  process->use([](Memory memory) { DeviceDriver::get().make_current(memory.device); });
+  process->use([](Memory memory) {
+    try {
+      gpu::Driver::get().make_current(memory.device);
+    } catch (const gpu::Failure& failure) {
+      throw Error(ErrorKind::kTransport, std::string("on the engine's thread ") + failure.what());
+    }
+  });
 }
 
 std::shared_ptr<Runtime> Runtime::get() {

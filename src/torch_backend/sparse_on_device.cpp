@@ -1,18 +1,32 @@
 #include "src/torch_backend/sparse_on_device.hpp"
 
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/StreamGuard.h>
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 #include <set>
 
 #include "src/torch_backend/contiguous.hpp"
-#include "src/torch_backend/device_acc.hpp"
+#include "src/torch_backend/device_driver.hpp"
 #include "src/torch_backend/device_kernels.hpp"
-#include "src/torch_backend/device_step.hpp"
+#include "src/torch_backend/device_launcher.hpp"
 
 namespace gtopk::torch_backend {
 namespace {
+
+/// What hold() copies.
+constexpr std::int64_t kSpare = 8;
+
+std::byte* bytes_of(const at::Tensor& tensor) {
+  return static_cast<std::byte*>(tensor.mutable_data_ptr());
+}
+
+at::Tensor bytes_on(c10::Device device, std::size_t count) {
+  return at::empty({static_cast<std::int64_t>(count)},
+                   at::TensorOptions().dtype(at::kByte).device(device));
+}
 
 bool all_in_order(const DeviceTensors& tensors) {
   const c10::Device device = tensors.pieces.front().device();
@@ -35,10 +49,29 @@ void load_kernels(const cuda::Calls& kernels, c10::Device device) {
   }
   Lanes::of(device).refuse_capture();
   const c10::DeviceGuard now_current(device);
-  const int error = kernels.load();
-  TORCH_CHECK_WITH(DistBackendError, error == 0, "gtopk: ", device,
-                   " cannot load the kernels: ", kernels.error_name(error), " (", error, ")");
+  rethrow_failures(
+      [&] { gpu::check_kernels(kernels, kernels.load(), device.str(), "load the kernels"); });
   loaded.insert(device.index());
+}
+
+/// Where the k-th key of the last selection from a residual is kept, on its device: one number,
+/// zero at first. One that is another residual's costs time, and changes no result.
+at::Tensor last_key(const at::Tensor& residual) {
+  static constexpr std::size_t kMost = 4096;
+  static std::mutex mutex;
+  // Never destroyed: there is no device any more when the process's statics end.
+  static auto& all = *std::make_unique<std::map<const void*, at::Tensor>>().release();
+  const std::lock_guard lock(mutex);
+  if (all.size() >= kMost) {
+    all.clear();
+  }
+  at::Tensor& key = all[residual.const_data_ptr()];
+  if (!key.defined() || key.device() != residual.device()) {
+    const at::Tensor zero = host_memory({1}, at::kLong, residual.device()).zero_();
+    key = at::empty({1}, residual.options().dtype(at::kLong));
+    key.copy_(zero, /*non_blocking=*/true);
+  }
+  return key;
 }
 
 }  // namespace
@@ -46,21 +79,161 @@ void load_kernels(const cuda::Calls& kernels, c10::Device device) {
 std::shared_ptr<SparseOnDevice> SparseOnDevice::of(const DeviceTensors& tensors,
                                                    const SparseOptions& options,
                                                    std::uint32_t ranks) {
-  if (tensors.pieces.front().device().is_cpu() || tensors.d == 0 || !all_in_order(tensors)) {
+  const c10::Device device = tensors.pieces.front().device();
+  if (device.is_cpu() || tensors.d == 0 || !all_in_order(tensors)) {
     return nullptr;
   }
   const cuda::Calls* const kernels = device_kernels();
   if (kernels == nullptr) {
     return nullptr;
   }
-  load_kernels(*kernels, tensors.pieces.front().device());
+  load_kernels(*kernels, device);
   if (options.algorithm == "auto" && tensors.noted) {
     return nullptr;  // an error, of the ordinary call
   }
-  if (auto step = DeviceStep::of(*kernels, tensors, options, ranks)) {
-    return step;
+  const auto way = gpu::way_of(*kernels,
+                               {.d = tensors.d,
+                                .dtype = tensors.dtype,
+                                .pieces = tensors.pieces.size(),
+                                .ranks = ranks,
+                                .lists_may_stay = tensors.lists_may_stay,
+                                .noted = tensors.noted},
+                               options);
+  return way ? std::make_shared<SparseOnDevice>(*kernels, tensors, *way, options.seed) : nullptr;
+}
+
+SparseOnDevice::SparseOnDevice(const cuda::Calls& kernels, const DeviceTensors& tensors,
+                               const gpu::Way& way, std::optional<std::uint64_t> seed)
+    : tensors_(tensors),
+      seed_(seed),
+      lanes_(Lanes::of(tensors.pieces.front().device())),
+      step_(kernels, launcher_of(lanes_.device()), way) {}
+
+SparseOnDevice::~SparseOnDevice() {
+  if (state_read_ && !state_read_->load(std::memory_order_acquire)) {
+    // The operation was never queued, and the state is still to be read: it is never let go.
+    static_cast<void>(std::make_unique<at::Tensor>(*tensors_.state).release());
   }
-  return DeviceAcc::of(*kernels, tensors, options, ranks);
+}
+
+void SparseOnDevice::lay_out() {
+  const c10::Device device = lanes_.device();
+  blocks_->pinned =
+      host_memory({static_cast<std::int64_t>(step_.pinned_bytes())}, at::kByte, device);
+  blocks_->on_device = bytes_on(device, step_.device_bytes() + kSpare);
+  const std::size_t value_bytes = size_of(accumulation_type(tensors_.dtype));
+  std::vector<cuda::PieceOf> pieces;
+  std::byte* residual = tensors_.residual ? bytes_of(*tensors_.residual) : nullptr;
+  for (const at::Tensor& tensor : tensors_.pieces) {
+    const auto size = static_cast<std::uint64_t>(tensor.numel());
+    if (size != 0) {
+      pieces.push_back({.tensor = bytes_of(tensor), .residual = residual, .size = size});
+      residual = residual == nullptr ? nullptr : residual + size * value_bytes;
+    }
+  }
+  gpu::StepMemory memory;
+  memory.pinned = bytes_of(blocks_->pinned);
+  memory.device = bytes_of(blocks_->on_device);
+  memory.ordinal = static_cast<std::int16_t>(device.index());
+  memory.owner = blocks_;
+  // Not as an owner: it is called with one.
+  memory.take_pinned = [blocks = blocks_.get(), device](std::size_t bytes) {
+    const auto count = std::max(static_cast<std::int64_t>(bytes), kSpare);
+    blocks->taken = host_memory({count}, at::kByte, device);
+    return bytes_of(blocks->taken);
+  };
+  step_.lay_out(memory, pieces, tensors_.momentum ? bytes_of(*tensors_.momentum) : nullptr);
+}
+
+void SparseOnDevice::read_state() {
+  SelectorState* const to = step_.last_state();
+  if (to == nullptr || !tensors_.state) {
+    return;
+  }
+  state_read_ = std::make_shared<std::atomic<bool>>(false);
+  lanes_.call_behind_reads(
+      [to, from = tensors_.state->const_data_ptr<double>(), read = state_read_] {
+        std::copy_n(from, to->numbers.size(), to->numbers.data());
+        read->store(true, std::memory_order_release);
+      });
+}
+
+void SparseOnDevice::begin() {
+  const BelowAutograd below;
+  const c10::Stream callers = lanes_.current();
+  // Memory is taken in there: there is none to be had while a graph is captured.
+  lanes_.on_reading([&](const c10::Stream& stream) {
+    at::Tensor scratch;
+    at::Tensor last;
+    {
+      const c10::StreamGuard now_current(callers);  // what this frees is the caller's again
+      lay_out();
+      scratch = bytes_on(lanes_.device(), step_.scratch_bytes());
+    }
+    if (step_.way().rule && tensors_.residual) {
+      last = last_key(*tensors_.residual);
+    }
+    const std::span<const std::byte> table = step_.table();
+    const auto size = static_cast<std::int64_t>(table.size());
+    blocks_->on_device.narrow(0, 0, size)
+        .copy_(blocks_->pinned.narrow(0, table.data() - bytes_of(blocks_->pinned), size),
+               /*non_blocking=*/true);
+    read_state();
+    auto* const key = last.defined() ? reinterpret_cast<std::uint64_t*>(bytes_of(last)) : nullptr;
+    rethrow_failures([&] { step_.begin(bytes_of(scratch), key, lanes_.native(stream)); });
+    if (!step_.needs_seed()) {
+      hold(blocks_->pinned);
+    }
+    in_use_on(stream);
+    lanes_.in_use_on(scratch, stream);
+    if (last.defined()) {
+      lanes_.in_use_on(last, stream);
+    }
+  });
+}
+
+void SparseOnDevice::follow(std::uint64_t number, bool ahead) {
+  if (!step_.needs_seed()) {
+    return;
+  }
+  const BelowAutograd below;
+  lanes_.on_reading([&](const c10::Stream& stream) {
+    rethrow_failures([&] { step_.follow(seed_.value_or(number), ahead, lanes_.native(stream)); });
+    hold(blocks_->pinned);
+    in_use_on(stream);
+  });
+}
+
+void SparseOnDevice::find_ahead(const c10::Stream& stream) {
+  rethrow_failures([&] { step_.find_ahead(lanes_.native(stream)); });
+}
+
+void SparseOnDevice::commit(const c10::Stream& stream) const {
+  const BelowAutograd below;
+  rethrow_failures([&] { step_.commit(lanes_.native(stream)); });
+  hold(blocks_->pinned);
+  if (blocks_->taken.defined()) {
+    hold(blocks_->taken);
+  }
+  in_use_on(stream);
+}
+
+void SparseOnDevice::in_use_on(const c10::Stream& stream) const {
+  for (const at::Tensor& each : tensors_.pieces) {
+    lanes_.in_use_on(each, stream);
+  }
+  for (const auto& each : {tensors_.residual, tensors_.momentum}) {
+    if (each) {
+      lanes_.in_use_on(*each, stream);
+    }
+  }
+  lanes_.in_use_on(blocks_->on_device, stream);
+}
+
+void SparseOnDevice::hold(const at::Tensor& pinned) const {
+  const at::Tensor& spare = blocks_->on_device;
+  spare.narrow(0, spare.numel() - kSpare, kSpare)
+      .copy_(pinned.narrow(0, 0, kSpare), /*non_blocking=*/true);
 }
 
 }  // namespace gtopk::torch_backend

@@ -1,46 +1,103 @@
-// Torch backend: a sparse all-reduce of tensors that stay on their device, whichever way the call's
-// algorithm goes: a selection made there (device_step.hpp), or sums of acc (device_acc.hpp).
+// Torch backend: a sparse all-reduce of tensors that stay on their device: the memory and the
+// streams of a gpu::Step (src/gpu/step.hpp). Nothing of the tensor's size is copied, unless ranks
+// sum all of it.
 //
-// As with copies, everything is enqueued when the operation is called, unless it asks for more
-// while it runs: the commit waits on the device for the operation's end, and then reads what the
-// core has written.
+// As with copies, everything is enqueued when the operation is called, unless it asks a launcher
+// for more while it runs: the commit waits on the device for the operation's end, and then reads
+// what the core has written.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "gtopk/collectives.hpp"
-#include "src/torch_backend/device_vector.hpp"
+#include "src/gpu/step.hpp"
+#include "src/torch_backend/device_lanes.hpp"
+#include "src/torch_backend/torch_headers.hpp"
 
 namespace gtopk::torch_backend {
+
+/// The tensors of a call, on one device, and its arguments.
+struct DeviceTensors {
+  std::vector<at::Tensor> pieces;
+  std::optional<at::Tensor> residual;
+  std::optional<at::Tensor> momentum;
+  /// The selector's, on the CPU.
+  std::optional<at::Tensor> state;
+  std::uint64_t d = 0;
+  DataType dtype = DataType::kFloat32;
+  /// The network takes the device's memory between all ranks.
+  bool lists_may_stay = false;
+  /// The result's entries are to be recorded.
+  bool noted = false;
+};
 
 class SparseOnDevice {
  public:
   /// Null if the call has to be staged: there are no kernels for the device, tensors are not
-  /// contiguous, algorithm or selector have no kernel, or the lists would be longer than the
-  /// tensor. Throws Error{kInvalidArgument} for an invalid call.
+  /// contiguous, or it has no way there (gpu::way_of()). Throws Error{kInvalidArgument} for an
+  /// invalid call.
   [[nodiscard]] static std::shared_ptr<SparseOnDevice> of(const DeviceTensors& tensors,
                                                           const SparseOptions& options,
                                                           std::uint32_t ranks);
 
-  SparseOnDevice() = default;
+  SparseOnDevice(const cuda::Calls& kernels, const DeviceTensors& tensors, const gpu::Way& way,
+                 std::optional<std::uint64_t> seed);
   SparseOnDevice(const SparseOnDevice&) = delete;
   SparseOnDevice& operator=(const SparseOnDevice&) = delete;
   SparseOnDevice(SparseOnDevice&&) = delete;
   SparseOnDevice& operator=(SparseOnDevice&&) = delete;
-  virtual ~SparseOnDevice() = default;
+  ~SparseOnDevice();
 
   /// Takes memory, and enqueues what the operation starts from, after the work of the caller's
   /// current stream. Throws NotImplementedError while a graph is captured, before it takes
   /// anything.
-  virtual void begin() = 0;
-  /// Whether the operation enqueues more while it runs.
-  [[nodiscard]] virtual bool works_meanwhile() const = 0;
-  /// The operation, which starts once what begin() has enqueued is done.
-  [[nodiscard]] virtual Collective collective(const SparseOptions& options,
-                                              const Delivered& delivered) const = 0;
+  void begin();
+  /// What is between begin() and the operation's start, once it has its number. `ahead`:
+  /// find_ahead() will be called.
+  void follow(std::uint64_t number, bool ahead);
+  /// Whether the operation asks a launcher for more while it runs. `ahead`: its results are
+  /// enqueued ahead, and so is what it asks for, by find_ahead().
+  [[nodiscard]] bool asks_a_launcher(bool ahead) const { return step_.asks_a_launcher(ahead); }
+  /// On the current stream, ahead of the operation's end.
+  void find_ahead(const c10::Stream& stream);
+  /// See gpu::Step::ended().
+  void ended() noexcept { step_.ended(); }
+  /// The operation, which starts once what begin() and follow() have enqueued is done.
+  [[nodiscard]] Collective collective(const SparseOptions& options,
+                                      const Delivered& delivered) const {
+    return step_.collective(options, delivered);
+  }
   /// Enqueues the commit on the current stream, after the operation's end.
-  virtual void commit(const c10::Stream& stream) const = 0;
+  void commit(const c10::Stream& stream) const;
+
+ private:
+  /// Apart from the call's tensors: a launcher lets it go, which must not wait for Python.
+  struct Blocks {
+    at::Tensor pinned;
+    at::Tensor on_device;
+    at::Tensor taken;  ///< pinned memory that was asked for
+  };
+
+  void lay_out();
+  /// Has the selector's state read when the input stream gets there: the step before this one
+  /// writes it when it ends.
+  void read_state();
+  /// Notes what the stream, which is current, uses of the call: torch takes care of what is copied,
+  /// and not of what kernels read.
+  void in_use_on(const c10::Stream& stream) const;
+  void hold(const at::Tensor& pinned) const;
+
+  const DeviceTensors tensors_;
+  const std::optional<std::uint64_t> seed_;
+  Lanes& lanes_;
+  gpu::Step step_;
+  std::shared_ptr<Blocks> blocks_ = std::make_shared<Blocks>();
+  std::shared_ptr<std::atomic<bool>> state_read_;  ///< null: nobody reads it
 };
 
 }  // namespace gtopk::torch_backend

@@ -61,6 +61,8 @@ std::exception_ptr for_python(const std::exception_ptr& error, bool point_to_poi
   try {
     try {
       std::rethrow_exception(error);
+    } catch (const gpu::Failure& failure) {
+      C10_THROW_ERROR(DistBackendError, std::string("gtopk: ") + failure.what());
     } catch (const Error& known) {
       // A send or receive that times out without a match does not end the group.
       if (!point_to_point || known.kind() != ErrorKind::kTimeout) {

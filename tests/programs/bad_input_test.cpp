@@ -96,7 +96,8 @@ std::vector<BadInput> table() {
       {ALLREDUCE,
        {"-m", "cuda"},
        1,
-       "--memory cuda needs a GPU's driver, and /nowhere/libcuda.so.1 cannot be used: ",
+       "--memory cuda: memory of a GPU needs the GPU's driver, and /nowhere/libcuda.so.1 cannot be "
+       "used: ",
        {{"GTOPK_CUDA_DRIVER", "/nowhere/libcuda.so.1"}}},
       {ALLREDUCE,
        {"-m", "cuda"},

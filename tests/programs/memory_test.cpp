@@ -107,29 +107,29 @@ TEST(AllreduceOnAGpu, EqualsTheSequentialReferenceWhereverAStepIsDone) {
                                      "-f",         "9000",
                                      "-n",         "2",
                                      "-w",         "1",
-                                     "-a",         "dense,gtopk,topk,sketch",
+                                     "-a",         "dense,gtopk,topk,true-topk,random-k,sketch",
                                      "--select",   "exact,gaussian,sampled,threshold",
                                      "--dtype",    "float32,bfloat16",
-                                     "--density",  "0.02",
+                                     "--density",  "0.01",
                                      "--check",    "--json",
                                      output.path()},
                       record.with_gpu());
-  EXPECT_THAT(all.ended[0].out, HasSubstr("# GPU 0, a fake: selects and commits"));
+  EXPECT_THAT(all.ended[0].out, HasSubstr("# GPU 0, a fake: selects, sums and commits"));
   std::size_t on_device = 0;
   const nlohmann::json json = output.read();
   ASSERT_FALSE(json["rows"].empty());
   for (const auto& row : json["rows"]) {
     EXPECT_EQ(row["wrong"], 0) << row;
     EXPECT_NE(row["place"], "host") << row;
-    const bool no_kernels = row["algorithm"] == "dense" || row["algorithm"] == "sketch";
-    if (no_kernels || row["n"] == 1) {
+    const bool selects = row["algorithm"] == "gtopk" || row["algorithm"] == "topk";
+    if (selects && row["n"] == 1) {  // its lists may be longer than the tensor
       EXPECT_EQ(row["place"], "staged") << row;
     } else {
       EXPECT_EQ(row["place"], "device") << row;
       ++on_device;
     }
   }
-  EXPECT_EQ(on_device, 2UL * 2 * 4);  // types, algorithms, selectors
+  EXPECT_EQ(on_device, 2UL * 4 * (6 + 4));  // types, selectors, algorithms of both sizes
 }
 
 TEST(AllreduceOnAGpu, HasTheSameBitsAsOnTheHost) {
@@ -152,8 +152,37 @@ TEST(AllreduceOnAGpu, HasTheSameBitsAsOnTheHost) {
     EXPECT_EQ(rows[0][row]["place"], "host");
     EXPECT_EQ(rows[2][row]["place"], "staged");
   }
-  EXPECT_EQ(rows[1][0]["place"], "staged");  // dense is first
+  EXPECT_EQ(rows[1][0]["place"], "device");
   EXPECT_EQ(rows[1][1]["place"], "device");
+}
+
+TEST(AllreduceOnAGpu, KeepsListsThereWhereTheNetworkTakesThem) {
+  const Record record;
+  const JsonOutput output;
+  Program::Variables environment = record.with_gpu();
+  environment.emplace_back("GTOPK_DEVICE_POINTERS", "1");
+  environment.emplace_back("FAKE_DEVICE_OPEN", "1");  // UCX reads and writes it where it is
+  run(ALLREDUCE, 3, {"-m",         "cuda",
+                     "-b",         "200000",
+                     "-e",         "200000",
+                     "-n",         "2",
+                     "-w",         "1",
+                     "-a",         "dense,gtopk,gtopk-tree,topk,sketch",
+                     "--wire",     "raw,lossless,int8",
+                     "--density",  "0.01",
+                     "--put-back", "merged",
+                     "--check",    "--json",
+                     output.path()},
+      environment);
+  const nlohmann::json json = output.read();
+  std::size_t there = 0;
+  for (const auto& row : json["rows"]) {
+    EXPECT_EQ(row["wrong"], 0) << row;
+    const bool sums = row["algorithm"] == "dense" || row["algorithm"] == "sketch";
+    EXPECT_EQ(row["place"], sums ? "device" : "lists") << row;
+    there += sums ? 0 : 1;
+  }
+  EXPECT_GE(there, 6U);
 }
 
 TEST(AllreduceOnAGpu, CopiesNothingOfTheTensorsSizeInAStep) {
@@ -166,7 +195,7 @@ TEST(AllreduceOnAGpu, CopiesNothingOfTheTensorsSizeInAStep) {
   Words expected = {"set_current", "copy_in", "synchronize_stream",   // the residual
                     "copy_in",     "copy_in", "synchronize_stream"};  // key, and table
   const Words step = repeated({"copy_in", "synchronize_stream",  // the next gradient, unmeasured
-                               "select", "synchronize_stream",   //
+                               "select", "host_function",        // the operation may start
                                "commit", "synchronize_stream"},
                               kSteps);
   expected.insert(expected.end(), step.begin(), step.end());
@@ -252,11 +281,11 @@ TEST(PingpongOnAGpu, BothRanksSayWhichOfThemHasNone) {
                   {{"GTOPK_CUDA_DRIVER", "/nowhere/libcuda.so.1"}});
   const Ended ended = without.join();
   EXPECT_EQ(ended.code, 1);
-  EXPECT_THAT(ended.err, HasSubstr("gtopk-pingpong: rank 1: --memory cuda needs a GPU's driver"));
+  EXPECT_THAT(ended.err, HasSubstr("gtopk-pingpong: rank 1: --memory cuda: memory of a GPU needs"));
   const Ended served = with.join();
   EXPECT_EQ(served.code, 1);
   EXPECT_THAT(served.err,
-              HasSubstr("gtopk-pingpong: rank 0: rank 1: --memory cuda needs a GPU's driver"));
+              HasSubstr("gtopk-pingpong: rank 0: rank 1: --memory cuda: memory of a GPU needs"));
   for (const Ended& each : {ended, served}) {
     EXPECT_EQ(std::ranges::count(each.err, '\n'), 1) << each.err;
   }

@@ -4,6 +4,7 @@ here is a fake one (fake/device.hpp). Nothing here has run on a GPU.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -19,8 +20,6 @@ import gtopk
 pytestmark = pytest.mark.loopback
 
 ALGORITHMS = ("random-k", "dense", "true-topk", "sketch")
-# Whose operations ask the device for more while they run; of `sketch` those with a small k.
-ASKING = ("random-k",)
 
 
 def test_on_two_ranks(two_with_device: RankSet, check: Callable) -> None:
@@ -72,10 +71,11 @@ def check_what_crosses_is_as_long_as_what_is_summed(me: Rank) -> None:
     for algorithm, expected in (
         ("dense", f"copy accumulate copy {waits} commit_whole copy"),
         ("true-topk", f"copy accumulate copy {waits} commit copy"),
-        ("random-k", "copy host_function gather host_function commit copy"),
+        # What is behind the operation's number in its group; a host function draws.
+        ("random-k", f"copy host_function gather copy {waits} commit copy"),
         (
             "sketch",
-            "copy host_function sketch host_function find host_function gather host_function "
+            "copy sketch copy host_function wait_value find gather host_function wait_value "
             "commit copy",
         ),
     ):
@@ -116,19 +116,65 @@ def check_they_are_ordered_behind_the_current_stream(me: Rank) -> None:
         work = gtopk.sparse_all_reduce(
             tensor, k=500, residual=residual, algorithm=algorithm, async_op=True
         )
-        if algorithm in ASKING:
-            torch.ops.fake.release()
-            work.wait()
-            after, left = read_later(tensor), read_later(residual)
-        else:
-            work.wait()
-            after, left = read_later(tensor), read_later(residual)
-            assert not work.is_completed()
-            meet(me, f"nothing of {algorithm} has been sent")
-            torch.ops.fake.release()
+        work.wait()
+        after, left = read_later(tensor), read_later(residual)
+        assert not work.is_completed()
+        meet(me, f"nothing of {algorithm} has been sent")
+        torch.ops.fake.release()
         synchronize()
         assert after.tolist() == [3.0] * 500, algorithm
         assert left.tolist() == [0.0] * 500, algorithm
+
+
+def check_no_wait_holds_up_the_host(me: Rank) -> None:
+    """A sketch asks the device for more in its middle: the others are not there before all of it
+    has been waited for."""
+    for algorithm in ALGORITHMS:
+        expected = _steps(me, "cpu", 9000, algorithm=algorithm, k=70)[:2]
+        group = dist.new_group()
+        residual, tensor = (values(me, 9000) / 3).to(FAKE), values(me, 9000).to(FAKE)
+        if me.rank == 0:
+            gtopk.sparse_all_reduce(
+                tensor, k=70, residual=residual, algorithm=algorithm, group=group
+            )
+            after, left = read_later(tensor), read_later(residual)
+        meet(me, f"rank 0 goes on after {algorithm}")
+        if me.rank == 1:
+            gtopk.sparse_all_reduce(
+                tensor, k=70, residual=residual, algorithm=algorithm, group=group
+            )
+            after, left = read_later(tensor), read_later(residual)
+        synchronize()
+        assert torch.equal(after, expected[0]), algorithm
+        assert torch.equal(left, expected[1]), algorithm
+        dist.destroy_process_group(group)
+
+
+def check_a_blocking_wait_gives_the_same(me: Rank) -> None:
+    os.environ["GTOPK_BLOCKING_WAIT"] = "1"
+    try:
+        for algorithm in ALGORITHMS:
+            seen = _steps(me, FAKE, 9000, algorithm=algorithm, k=70)
+            expected = _steps(me, "cpu", 9000, algorithm=algorithm, k=70)
+            for one, other in zip(expected, seen, strict=True):
+                assert torch.equal(one, other), algorithm
+    finally:
+        del os.environ["GTOPK_BLOCKING_WAIT"]
+
+
+def check_auto_takes_memory_for_sums_only_if_it_chooses_them(me: Rank) -> None:
+    d = 1_000_000
+    group = dist.new_group()
+    for k in (20, d // 2):
+        tensor, residual = values(me, d).to(FAKE), torch.zeros(d).to(FAKE)
+        synchronize()
+        before = torch.ops.fake.counts()["pinned_bytes"]
+        gtopk.sparse_all_reduce(tensor, k=k, residual=residual, algorithm="auto", group=group)
+        taken = torch.ops.fake.counts()["pinned_bytes"] - before
+        chosen = gtopk.stats(group)["plan"]["algorithm"]
+        if chosen != "dense" and k == 20:
+            assert taken < d, (taken, chosen)
+    dist.destroy_process_group(group)
 
 
 def check_a_step_that_does_not_happen_leaves_nan_and_the_residual(me: Rank) -> None:

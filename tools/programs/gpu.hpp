@@ -7,15 +7,14 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
 #include <CLI/CLI.hpp>
 
+#include "gtopk/gate.hpp"
 #include "gtopk/memory.hpp"
+#include "src/gpu/driver.hpp"
 
 namespace gtopk::programs {
-
-class GpuDriver;
 
 /// -m, --memory: "host" or "cuda".
 void add_memory(CLI::App& app, std::string& memory);
@@ -39,12 +38,15 @@ class Gpu {
   [[nodiscard]] Memory memory() const { return cuda_memory(static_cast<std::int16_t>(device_)); }
   /// As the driver and the kernels know it.
   [[nodiscard]] void* stream() const { return stream_; }
+  [[nodiscard]] const gpu::Driver& driver() const { return *driver_; }
   /// On another thread.
   void make_current() const;
 
   /// Enqueue a copy from pinned memory to the GPU's, and back.
   void copy_in(void* to, const void* from, std::uint64_t bytes) const;
   void copy_out(void* to, const void* from, std::uint64_t bytes) const;
+  /// Decides the gate when all that was enqueued is done.
+  void arrive(const std::shared_ptr<Gate>& gate) const;
   /// Waits for all that was enqueued.
   void synchronize() const;
 
@@ -52,7 +54,7 @@ class Gpu {
   friend class GpuMemory;
   friend class PinnedMemory;
 
-  std::unique_ptr<GpuDriver> driver_;
+  const gpu::Driver* driver_;
   int device_ = 0;
   void* context_ = nullptr;
   void* stream_ = nullptr;

@@ -190,20 +190,35 @@ Job::Job(const LaunchEnvironment& environment, std::chrono::nanoseconds timeout,
   }
 }
 
-std::future<void> Job::begin(Collective collective) {
+std::future<void> Job::begin(Collective collective, std::shared_ptr<Gate> input,
+                             std::uint64_t* number) {
   auto ended = std::make_shared<std::promise<void>>();
   std::future<void> future = ended->get_future();
-  group_->run(std::move(collective), {.done = [ended](const std::exception_ptr& error) {
-                if (error) {
-                  ended->set_exception(error);
-                } else {
-                  ended->set_value();
-                }
-              }});
+  const std::uint64_t given =
+      group_->run(std::move(collective), {.done =
+                                              [ended](const std::exception_ptr& error) {
+                                                if (error) {
+                                                  ended->set_exception(error);
+                                                } else {
+                                                  ended->set_value();
+                                                }
+                                              },
+                                          .input = std::move(input)});
+  if (number != nullptr) {
+    *number = given;
+  }
   return future;
 }
 
 void Job::run(Collective collective) { begin(std::move(collective)).get(); }
+
+bool Job::takes(Memory::Kind kind) const {
+  bool all = size() > 1;
+  for (std::uint32_t other = 0; other < size(); ++other) {
+    all = all && (other == rank() || takes(kind, other));
+  }
+  return all;
+}
 
 void Job::use(const Gpu& gpu) {
   process_->use([&gpu](Memory) { gpu.make_current(); });

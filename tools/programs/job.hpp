@@ -64,12 +64,17 @@ class Job {
 
   /// Throws the operation's error.
   void run(Collective collective);
-  [[nodiscard]] std::future<void> begin(Collective collective);
+  /// input: as of Call. number: becomes the operation's in its group.
+  [[nodiscard]] std::future<void> begin(Collective collective,
+                                        std::shared_ptr<Gate> input = nullptr,
+                                        std::uint64_t* number = nullptr);
   /// Lets calls take this GPU's memory, where the transport does: it outlives them.
   void use(const Gpu& gpu);
   [[nodiscard]] bool takes(Memory::Kind kind, std::uint32_t rank) const {
     return group_->takes(kind, rank);
   }
+  /// Between this rank and all others.
+  [[nodiscard]] bool takes(Memory::Kind kind) const;
   void barrier() { run(gtopk::barrier()); }
   /// Returns rank 0's value on every rank.
   [[nodiscard]] bool agree(bool value);

@@ -47,10 +47,9 @@ void commit_sums(const SparseCall& call, const void* acc, std::uint32_t ranks, b
 Task<void> dense(GroupView& group, SparseCall call) {
   const auto d = static_cast<std::size_t>(call.d);
   // acc is a copy: the gradient must still be there if ranks turn out to differ.
-  void* const acc = sums_room(group, call, d);
   group.enter("compress");
-  Task<void> accumulating = accumulate_all(group, call, acc);
-  co_await accumulating;
+  Task<void*> accumulating = accumulate_all(group, call);
+  void* const acc = co_await accumulating;
 
   group.enter("exchange");
   Task<void> reducing =

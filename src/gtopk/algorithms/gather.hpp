@@ -16,16 +16,16 @@
 
 namespace gtopk::sparse {
 
-/// All of acc into `acc`. Of a device it is there when the operation starts, unless it is to be
-/// asked for.
-engine::Task<void> accumulate_all(engine::GroupView& group, const SparseCall& call, void* acc);
+/// All of acc, in memory that lives as long as the operation. Of a device it is there when the
+/// operation starts, unless it is to be asked for.
+engine::Task<void*> accumulate_all(engine::GroupView& group, const SparseCall& call);
 
 /// acc at the list's indices, which ascend, into its values; all NaN when any acc is not finite,
 /// asked for or not.
 void gather(const SparseCall& call, EntryType type, const List& list);
 
-/// The same by the device that has acc, of a list in pinned memory.
-engine::Task<void> gather_there(engine::GroupView& group, const SparseCall& call, List list);
+/// The same of values that a device has written.
+void spoil_unless_finite(const AccOnDevice& there, EntryType type, const List& list);
 
 /// Calls visit(begin, acc, count, finite) for stretches of acc, in order, none longer than
 /// `Stretch`.

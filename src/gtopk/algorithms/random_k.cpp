@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "gtopk/collectives.hpp"
 #include "src/collectives/all_reduce.hpp"
 #include "src/gtopk/algorithms/delivery.hpp"
 #include "src/gtopk/algorithms/gather.hpp"
@@ -34,19 +35,17 @@ Task<void> random_k(GroupView& group, SparseCall call) {
   List drawn = result_room(group, call, k);
   drawn.size = k;
   group.enter("compress");
-  Computation drawing = group.compute(call.device ? k : call.d, [&] {
-    const std::uint64_t seed = call.options.seed.value_or(group.sequence());
-    visit_entry(call.entry_type(), [&]<class Value, class Index>() {
-      draw(seed, static_cast<std::size_t>(call.d), k, drawn.room<Value, Index>().indices);
-    });
-    if (!call.device) {
-      gather(call, call.entry_type(), drawn);
-    }
-  });
-  co_await drawing;
   if (call.device) {
-    Task<void> gathering = gather_there(group, call, drawn);
-    co_await gathering;
+    spoil_unless_finite(*call.device, call.entry_type(), drawn);
+  } else {
+    Computation drawing = group.compute(call.d, [&] {
+      const std::uint64_t seed = call.options.seed.value_or(group.sequence());
+      visit_entry(call.entry_type(), [&]<class Value, class Index>() {
+        draw(seed, static_cast<std::size_t>(call.d), k, drawn.room<Value, Index>().indices);
+      });
+      gather(call, call.entry_type(), drawn);
+    });
+    co_await drawing;
   }
 
   group.enter("exchange");
@@ -59,7 +58,9 @@ Task<void> random_k(GroupView& group, SparseCall call) {
   co_await delivering;
 }
 
-AccRoom random_k_on_device(std::uint64_t /*d*/, std::uint64_t k) { return {.delivered = k}; }
+AccRoom random_k_on_device(std::uint64_t /*d*/, std::uint64_t k) {
+  return {.drawn = true, .delivered = k};
+}
 
 }  // namespace
 
@@ -71,3 +72,17 @@ const AlgorithmRow kRandomK{
     .on_device = random_k_on_device};
 
 }  // namespace gtopk::sparse
+
+namespace gtopk {
+
+void draw_indices(const AccRoom& room, std::uint64_t d, std::uint64_t seed, void* indices) {
+  const auto count = static_cast<std::size_t>(room.delivered);
+  const auto of = static_cast<std::size_t>(d);
+  if (room.index_bytes == sizeof(std::uint64_t)) {
+    sparse::draw(seed, of, count, static_cast<std::uint64_t*>(indices));
+  } else {
+    sparse::draw(seed, of, count, static_cast<std::uint32_t*>(indices));
+  }
+}
+
+}  // namespace gtopk

@@ -91,9 +91,7 @@ class Sketcher {
   Sketcher(GroupView& group, const SparseCall& call, std::size_t most)
       : group_(group),
         call_(call),
-        seed_(call.options.seed.value_or(group.sequence())),
-        columns_(kColumnsPerEntry * call.options.k),
-        sketch_(seed_, columns_),
+        sketch_(call.options.seed.value_or(group.sequence()), kColumnsPerEntry * call.options.k),
         cells_(sums_room(group, call, sketch_.cells())),
         heaviest_(call.device ? list_at(call.device->candidates, most)
                               : entries_room(group, call, most)) {
@@ -108,11 +106,7 @@ class Sketcher {
 
   Task<void> sketch() {
     if (call_.device) {
-      Errand sketching(group_, [&](Errand::Done done) {
-        call_.device->device->sketch({seed_, columns_, cells_}, std::move(done));
-      });
-      co_await sketching;
-      co_return;
+      co_return;  // the cells are there
     }
     const std::span<std::byte> memory = group_.buffer(cell_count() * sizeof(std::uint64_t));
     const std::span numbers(reinterpret_cast<std::uint64_t*>(memory.data()), cell_count());
@@ -145,15 +139,10 @@ class Sketcher {
     co_await finding;
     if (finite && call_.device) {
       const AccOnDevice& there = *call_.device;
-      Errand finding_there(group_, [&](Errand::Done done) {
-        there.device->find(
-            {seed_, columns_, cells_, heaviest_.size, there.candidates, there.report},
-            std::move(done));
-      });
+      Errand finding_there(group_, [&](Errand::Done done) { there.device->find(std::move(done)); });
       co_await finding_there;
       found = static_cast<std::size_t>(std::min<std::uint64_t>(there.report->kept, heaviest_.size));
-      Task<void> gathering = gather_there(group_, call_, first(found));
-      co_await gathering;
+      spoil_unless_finite(there, call_.entry_type(), first(found));
     }
     visit_floating(accumulation_type(call_.dtype), [&]<class Value>() {
       auto* const values = reinterpret_cast<Value*>(heaviest_.values);
@@ -177,8 +166,6 @@ class Sketcher {
 
   GroupView& group_;
   const SparseCall& call_;
-  const std::uint64_t seed_;
-  const std::uint64_t columns_;
   const CountSketch sketch_;
   void* const cells_;
   List heaviest_;

@@ -18,10 +18,9 @@ using engine::Task;
 Task<void> true_topk(GroupView& group, SparseCall call) {
   const auto d = static_cast<std::size_t>(call.d);
   const auto k = static_cast<std::size_t>(std::min(call.options.k, call.d));
-  void* const sum = sums_room(group, call, d);
   group.enter("compress");
-  Task<void> accumulating = accumulate_all(group, call, sum);
-  co_await accumulating;
+  Task<void*> accumulating = accumulate_all(group, call);
+  void* const sum = co_await accumulating;
 
   group.enter("exchange");
   Task<void> reducing =

@@ -179,7 +179,7 @@ TEST(AccOnDevices, OfWhatIsNotADevicesAreRefused) {
 }
 
 TEST(AccOnDevices, AnErrorOfTheDeviceIsTheOperationsAndLeavesTheResidual) {
-  Job job(plain(2, 500, 7, "random-k"), 1, all(2));
+  Job job(plain(2, 5000, 7, "sketch"), 1, all(2));
   job.device(1).break_with(std::make_exception_ptr(std::runtime_error("the device is lost")));
   job.call();
   job.run();

@@ -45,8 +45,8 @@ class HostAcc final : public AccDevice, public LateWork {
       selected_.report = &report_;
       selected_.counts = &counts_of_lists_;
     }
-    lists_.device = room_.whole ? nullptr : this;
-    lists_.sums = block(room_.sums * value_bytes());
+    lists_.device = both || room_.columns != 0 ? this : nullptr;
+    lists_.sums = both ? nullptr : block(room_.sums * value_bytes());
     lists_.delivered = entries(room_.delivered);
     lists_.candidates = entries(room_.candidates);
     lists_.finite = &finite_;
@@ -81,19 +81,24 @@ class HostAcc final : public AccDevice, public LateWork {
       return gtopk::sparse_all_reduce(AutoOnDevice{selected_, lists_}, problem_.d, problem_.type,
                                       problem_.options);
     }
-    if (room_.whole) {
-      visit_floating(problem_.type, [&]<class T>() {
+    visit_floating(problem_.type, [&]<class T>() {
+      if (room_.whole) {
         cuda::accumulate<T>(executor_, cuda::AccumulateCall{acc_, lists_.sums});
-      });
-    }
+      } else if (room_.drawn) {
+        draw_indices(room_, problem_.d, seed(), lists_.delivered.indices);
+        gather<T>(lists_.delivered, room_.delivered);
+      } else {
+        sketch<T>();
+      }
+    });
     return gtopk::sparse_all_reduce(lists_, problem_.d, problem_.type, problem_.options,
                                     delivered_);
   }
   void commit() {
     visit_floating(problem_.type, [&]<class T>() {
       if (rule_ ? counts_.happened != 0 : room_.delivered == 0) {
-        cuda::commit_whole<T>(executor_,
-                              cuda::CommitWholeCall{acc_, lists_.sums, &counts_, divisor()});
+        cuda::commit_whole<T>(executor_, cuda::CommitWholeCall{acc_, rule_ ? taken_ : lists_.sums,
+                                                               &counts_, divisor()});
         return;
       }
       cuda::CommitCall call;
@@ -108,53 +113,53 @@ class HostAcc final : public AccDevice, public LateWork {
     });
   }
 
-  void accumulate(void* to, Done done) override {
-    ask(std::move(done), [this, to] {
+  void accumulate(Done done) override {
+    ask(std::move(done), [this] {
+      taken_ = block(problem_.d * value_bytes());
       visit_floating(problem_.type, [&]<class T>() {
-        cuda::accumulate<T>(executor_, cuda::AccumulateCall{acc_, to});
+        cuda::accumulate<T>(executor_, cuda::AccumulateCall{acc_, taken_});
       });
     });
   }
-  void gather(const DeviceGather& wanted, Done done) override {
-    ask(std::move(done), [this, wanted] {
-      visit_floating(problem_.type, [&]<class T>() {
-        cuda::gather<T>(executor_, cuda::GatherCall{acc_, wanted.indices, wanted.count,
-                                                    wanted.values, wanted.finite});
-      });
-    });
-  }
-  void sketch(const DeviceSketch& wanted, Done done) override {
-    ask(std::move(done), [this, wanted] {
-      visit_floating(problem_.type, [&]<class T>() {
-        cuda::SketchCall call;
-        call.acc = acc_;
-        call.seed = wanted.seed;
-        call.columns = wanted.columns;
-        call.room = sketch_room<Accumulation<T>>();
-        call.cells = wanted.cells;
-        cuda::sketch<T>(executor_, call);
-      });
-    });
-  }
-  void find(const DeviceFind& wanted, Done done) override {
-    ask(std::move(done), [this, wanted] {
+  [[nodiscard]] void* sums() const override { return taken_; }
+  void find(Done done) override {
+    ask(std::move(done), [this] {
       visit_floating(problem_.type, [&]<class T>() {
         cuda::FindCall call;
         call.index_bytes = room_.index_bytes;
         call.d = problem_.d;
-        call.seed = wanted.seed;
-        call.columns = wanted.columns;
-        call.cells = wanted.cells;
-        call.most = wanted.most;
+        call.seed = seed();
+        call.columns = room_.columns;
+        call.cells = lists_.sums;
+        call.most = room_.candidates;
         call.room = sketch_room<Accumulation<T>>();
-        call.heaviest = {wanted.heaviest.indices, wanted.heaviest.values, wanted.most};
-        call.report = wanted.report;
+        call.heaviest = {lists_.candidates.indices, lists_.candidates.values, call.most};
+        call.report = &report_;
         cuda::find<Accumulation<T>>(executor_, call);
+        gather<T>(lists_.candidates, report_.kept);
       });
     });
   }
 
  private:
+  [[nodiscard]] std::uint64_t seed() const {
+    return problem_.options.seed.value_or(problem_.number);
+  }
+  template <class T>
+  void gather(const DetachedEntries& entries, std::uint64_t count) {
+    cuda::gather<T>(executor_,
+                    cuda::GatherCall{acc_, entries.indices, count, entries.values, &finite_});
+  }
+  template <class T>
+  void sketch() {
+    cuda::SketchCall call;
+    call.acc = acc_;
+    call.seed = seed();
+    call.columns = room_.columns;
+    call.room = sketch_room<Accumulation<T>>();
+    call.cells = lists_.sums;
+    cuda::sketch<T>(executor_, call);
+  }
   template <class Value>
   void* sketch_room() {
     return block(cuda::sketch_room<Value>(room_.columns, problem_.d, room_.candidates));
@@ -184,6 +189,7 @@ class HostAcc final : public AccDevice, public LateWork {
   SelectionReport report_;
   EditCounts counts_;
   AccOnDevice lists_;
+  void* taken_ = nullptr;              ///< of `auto`: for sums
   std::optional<SelectionRule> rule_;  ///< of `auto`
   EditCounts counts_of_lists_;
   Detached selected_;

@@ -24,7 +24,8 @@ namespace {
 std::string about(const Device& device) {
   return fmt::format("{}: {}", device.gpu.name(),
                      device.kernels != nullptr
-                         ? "selects and commits, where the column place says device"
+                         ? "selects, sums and commits, where the column place says device; merges, "
+                           "too, where it says lists"
                          : "no kernels (GTOPK_CUDA_KERNELS): all is copied to the host and back");
 }
 
@@ -69,6 +70,9 @@ int run(const Options& options) {
   }
   const Device* const device = gpu ? &*gpu : nullptr;
   Job job(environment, timeout, join(environment, timeout));
+  if (device != nullptr) {
+    job.use(device->gpu);
+  }
 
   Report report(options);
   const std::vector<std::string> lines = provenance(job, options, settings, device);  // asks

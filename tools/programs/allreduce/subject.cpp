@@ -1,20 +1,18 @@
 #include "tools/programs/allreduce/subject.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <future>
 #include <optional>
-#include <stdexcept>
+#include <span>
 #include <system_error>
 #include <vector>
 
 #include "gtopk/collectives.hpp"
-#include "gtopk/detached.hpp"
-#include "gtopk/selection_rule.hpp"
+#include "gtopk/gate.hpp"
 #include "src/cuda/load.hpp"
-#include "src/cuda/step_lists.hpp"
+#include "src/gpu/step.hpp"
 
 namespace gtopk::programs::allreduce {
 namespace {
@@ -90,81 +88,61 @@ class StagedSubject final : public GpuSubject {
   [[nodiscard]] std::string place() const override { return "staged"; }
 };
 
-/// Selected and committed on the GPU: only lists of entries leave it (gtopk/detached.hpp).
-class DetachedSubject final : public GpuSubject {
+/// What torch's tensors go through (src/gpu/step.hpp), but that results are committed by this
+/// thread when the operation has ended.
+class StaysSubject final : public GpuSubject {
  public:
-  DetachedSubject(const Job& job, const Setting& setting, const Device& device,
-                  const SelectionRule& rule, const DetachedRoom& room)
+  StaysSubject(const Job& job, const Setting& setting, const Device& device, const gpu::Way& way)
       : GpuSubject(job, setting, device),
-        rule_(rule),
-        divisor_(detached_divisor(setting.sparse, job.size())),
-        pinned_lists_(device.gpu, dealt(nullptr, room).bytes),
-        lists_(dealt(pinned_lists_.bytes().data(), room)),
-        table_(device.gpu, sizeof(cuda::PieceOf)),
+        step_(*device.kernels, *device.launcher, way),
+        pinned_(device.gpu, step_.pinned_bytes()),
+        on_device_(device.gpu, step_.device_bytes()),
         last_key_(device.gpu, sizeof(std::uint64_t)) {
-    acc_.dtype = setting.dtype;
-    acc_.index_bytes = room.index_bytes;
-    acc_.count = 1;
-    acc_.d = setting.n;
-    *lists_.table = {values_.data(), residual_.data(), 0, setting.n, 0};
-    acc_.tiles = device.kernels->number_tiles(lists_.table, 1);
-    acc_.pieces = static_cast<const cuda::PieceOf*>(table_.data());
-    room_ = std::make_unique<GpuMemory>(gpu(), device.kernels->select_room(acc_, rule_));
+    gpu::StepMemory memory;
+    memory.pinned = pinned_.bytes().data();
+    memory.device = static_cast<std::byte*>(on_device_.data());
+    memory.ordinal = gpu().memory().device;
+    const cuda::PieceOf all{
+        .tensor = values_.data(), .residual = residual_.data(), .size = setting.n};
+    step_.lay_out(memory, std::span(&all, 1), nullptr);
+    scratch_ = std::make_unique<GpuMemory>(gpu(), step_.scratch_bytes());
     const PinnedMemory zero(gpu(), sizeof(std::uint64_t));
     std::ranges::fill(zero.bytes(), std::byte{0});
     gpu().copy_in(last_key_.data(), zero.bytes().data(), zero.bytes().size());
-    gpu().copy_in(table_.data(), lists_.table, sizeof(cuda::PieceOf));
+    gpu().copy_in(on_device_.data(), step_.table().data(), step_.table().size());
     gpu().synchronize();
   }
 
   void step(Job& job, std::optional<std::uint64_t> seed) override {
-    lists_.reset();
-    *lists_.last = host().state;
-    cuda::SelectCall select;
-    select.acc = acc_;
-    select.rule = rule_;
-    select.room = room_->data();
-    select.kept = {lists_.lists.selected.indices, lists_.lists.selected.values, rule_.most};
-    select.report = lists_.report;
-    select.last = static_cast<std::uint64_t*>(last_key_.data());
-    select.state = lists_.last->numbers.data();
-    select.next = lists_.next->numbers.data();
-    check(device_.kernels->select(select, gpu().stream()), "select");
-    gpu().synchronize();
-
-    job.run(sparse_all_reduce(lists_.lists, setting().n, setting().dtype, options(seed)));
-
-    cuda::CommitCall commit;
-    commit.acc = acc_;
-    commit.cleared = lists_.lists.cleared;
-    commit.returned = {lists_.lists.returned.indices, lists_.lists.returned.values, 0};
-    commit.delivered = {lists_.lists.delivered.indices, lists_.lists.delivered.values, 0};
-    commit.counts = lists_.lists.counts;
-    commit.divisor = divisor_;
-    check(device_.kernels->commit(commit, gpu().stream()), "commit");
+    step_.reset();
+    if (SelectorState* const state = step_.last_state()) {
+      *state = host().state;
+    }
+    step_.begin(scratch_->data(), static_cast<std::uint64_t*>(last_key_.data()), gpu().stream());
+    const auto input = std::make_shared<Gate>(1);
+    std::uint64_t number = 0;
+    std::future<void> ended = job.begin(step_.collective(options(seed), {}), input, &number);
+    try {
+      step_.follow(seed.value_or(number), false, gpu().stream());
+      gpu().arrive(input);
+    } catch (...) {
+      input->arrive(false);
+      throw;
+    }
+    ended.get();
+    step_.commit(gpu().stream());
     gpu().synchronize();
   }
-  [[nodiscard]] std::string place() const override { return "device"; }
+  [[nodiscard]] std::string place() const override {
+    return step_.way().lists ? "lists" : "device";
+  }
 
  private:
-  [[nodiscard]] cuda::StepLists dealt(std::byte* memory, const DetachedRoom& room) const {
-    return cuda::StepLists::in(memory, room, setting().dtype, 1);
-  }
-  void check(int error, const char* what) const {
-    if (error != 0) {
-      throw std::runtime_error(fmt::format("--memory cuda: {} cannot {}: {} ({})", gpu().name(),
-                                           what, device_.kernels->error_name(error), error));
-    }
-  }
-
-  SelectionRule rule_;
-  double divisor_;
-  PinnedMemory pinned_lists_;
-  cuda::StepLists lists_;
-  GpuMemory table_;
+  gpu::Step step_;
+  PinnedMemory pinned_;
+  GpuMemory on_device_;
   GpuMemory last_key_;
-  std::unique_ptr<GpuMemory> room_;
-  cuda::VectorOf acc_;
+  std::unique_ptr<GpuMemory> scratch_;
 };
 
 }  // namespace
@@ -173,10 +151,9 @@ Device::Device(std::uint32_t number) : gpu(number), kernels(cuda::load_calls(ker
   if (kernels == nullptr) {
     return;
   }
-  if (const int error = kernels->load(); error != 0) {
-    throw std::runtime_error(fmt::format("--memory cuda: {} cannot load the kernels: {} ({})",
-                                         gpu.name(), kernels->error_name(error), error));
-  }
+  gpu::check_kernels(*kernels, kernels->load(), "--memory cuda: " + gpu.name(), "load the kernels");
+  launcher = std::make_unique<gpu::Launcher>(
+      gpu.driver(), gpu.stream(), "--memory cuda: " + gpu.name(), [this] { gpu.make_current(); });
 }
 
 SparseOptions Subject::options(std::optional<std::uint64_t> seed) {
@@ -198,13 +175,19 @@ std::unique_ptr<Subject> subject(const Job& job, const Setting& setting, const D
   SelectorState state;
   SparseOptions options = setting.sparse;
   options.state = &state;
-  const auto room = detached_room(setting.n, setting.dtype, options, job.size());
-  // As for torch's tensors: not if the lists may be longer than the tensor.
-  if (device->kernels == nullptr || !room || room->returned > setting.n) {
+  std::optional<gpu::Way> way;
+  if (device->kernels != nullptr) {
+    way = gpu::way_of(*device->kernels,
+                      {.d = setting.n,
+                       .dtype = setting.dtype,
+                       .ranks = job.size(),
+                       .lists_may_stay = job.takes(Memory::Kind::kCuda)},
+                      options);
+  }
+  if (!way) {
     return std::make_unique<StagedSubject>(job, setting, *device);
   }
-  const SelectionRule rule = selection_rule(setting.n, setting.dtype, options).value();
-  return std::make_unique<DetachedSubject>(job, setting, *device, rule, *room);
+  return std::make_unique<StaysSubject>(job, setting, *device, *way);
 }
 
 }  // namespace gtopk::programs::allreduce

@@ -1,5 +1,5 @@
 // gtopk-allreduce: the tensor and residual of one rank, and a step on them, wherever they are: on
-// the host, or on a GPU, where the selection is made and the commit, if there are kernels for it.
+// the host, or on a GPU, where it goes the way of torch's tensors, if there are kernels for it.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <string>
 
 #include "src/cuda/calls.hpp"
+#include "src/gpu/launcher.hpp"
 #include "tools/programs/allreduce/data.hpp"
 #include "tools/programs/allreduce/options.hpp"
 #include "tools/programs/gpu.hpp"
@@ -22,6 +23,7 @@ struct Device {
 
   Gpu gpu;
   const cuda::Calls* kernels;
+  std::unique_ptr<gtopk::gpu::Launcher> launcher;  ///< if there are kernels
 };
 
 class Subject {
@@ -40,7 +42,8 @@ class Subject {
   virtual void step(Job& job, std::optional<std::uint64_t> seed);
   /// Tensor and residual, where the host can read them.
   [[nodiscard]] virtual const Tensor& fetched() { return host_; }
-  /// Where the step is done: "host"; "device"; "staged", if all that is on a GPU is copied.
+  /// Where the step is done: "host"; "device"; "lists", if lists, too, stay on it; "staged", if all
+  /// that is on a GPU is copied.
   [[nodiscard]] virtual std::string place() const { return "host"; }
 
  protected:

@@ -1,0 +1,62 @@
+// GPU room: the functions of CUDA's driver. It is loaded when a GPU is asked for, so that nothing
+// links it, and they are declared here rather than taken from its headers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace gtopk::gpu {
+
+/// What a driver or the kernels have answered, in one line.
+class Failure : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Results are CUresult, 0 for success.
+struct Driver {
+  using Result = int;
+  using Stream = void*;
+  using Context = void*;
+  using HostFunction = void (*)(void*);
+
+  Result (*init)(unsigned flags) = nullptr;
+  Result (*device_count)(int* count) = nullptr;
+  Result (*device_of)(int* device, int ordinal) = nullptr;
+  Result (*device_name)(char* name, int bytes, int device) = nullptr;
+  Result (*retain_context)(Context* context, int device) = nullptr;
+  Result (*release_context)(int device) = nullptr;
+  Result (*set_context)(Context context) = nullptr;
+  Result (*create_stream)(Stream* stream, unsigned flags) = nullptr;
+  Result (*destroy_stream)(Stream stream) = nullptr;
+  Result (*synchronize_stream)(Stream stream) = nullptr;
+  Result (*allocate)(std::uint64_t* address, std::size_t bytes) = nullptr;
+  Result (*release)(std::uint64_t address) = nullptr;
+  Result (*allocate_pinned)(void** memory, std::size_t bytes, unsigned flags) = nullptr;
+  Result (*release_pinned)(void* memory) = nullptr;
+  Result (*copy_in)(std::uint64_t to, const void* from, std::size_t bytes, Stream stream) = nullptr;
+  Result (*copy_out)(void* to, std::uint64_t from, std::size_t bytes, Stream stream) = nullptr;
+  /// The stream continues when *address - value, as a signed number, is at least 0 (flags 0).
+  Result (*wait_value)(Stream stream, std::uint64_t address, std::uint32_t value,
+                       unsigned flags) = nullptr;
+  /// Calls it on a thread of the driver's when the stream gets there. It must not call the driver.
+  Result (*launch_host_function)(Stream stream, HostFunction call, void* argument) = nullptr;
+  /// *status: 0 if the stream is not captured into a graph.
+  Result (*is_capturing)(Stream stream, int* status) = nullptr;
+  Result (*error_name)(Result error, const char** name) = nullptr;
+
+  /// Loaded at the first call: the library that GTOPK_CUDA_DRIVER names, else libcuda.so.1. Throws
+  /// Failure, also later.
+  [[nodiscard]] static const Driver& get();
+
+  [[nodiscard]] const char* name_of(Result error) const;
+  /// Throws Failure, "the driver cannot WHAT: ...", unless that is a success.
+  void check(Result result, const std::string& what) const;
+  /// Makes the primary context of that GPU this thread's, and keeps it until the process ends, as
+  /// torch does. Throws Failure.
+  void make_current(int ordinal) const;
+};
+
+}  // namespace gtopk::gpu

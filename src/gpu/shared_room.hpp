@@ -1,0 +1,115 @@
+// GPU room: what a step on a device shares with the core, in one block of pinned memory: the table
+// of the tensor's pieces, lists, sums, reports, and what is to be applied.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "gtopk/detached.hpp"
+#include "gtopk/device_acc.hpp"
+#include "gtopk/device_lists.hpp"
+#include "gtopk/types.hpp"
+#include "src/cuda/calls.hpp"
+#include "src/gpu/way.hpp"
+
+namespace gtopk::gpu {
+
+/// Deals one block out; from null it only measures.
+class Deal {
+ public:
+  Deal(std::byte* begin, std::size_t line) : begin_(begin), line_(line) {}
+
+  [[nodiscard]] std::byte* take(std::size_t bytes) {
+    const std::size_t at = taken_;
+    taken_ += (bytes + line_ - 1) / line_ * line_;
+    return begin_ == nullptr ? nullptr : begin_ + at;
+  }
+  template <class T>
+  [[nodiscard]] T* one() {
+    return reinterpret_cast<T*>(take(sizeof(T)));
+  }
+  [[nodiscard]] DetachedEntries entries(std::uint64_t count, std::size_t value_bytes,
+                                        std::size_t index_bytes) {
+    void* const values = take(count * value_bytes);
+    return {take(count * index_bytes), values};
+  }
+  [[nodiscard]] std::size_t taken() const { return taken_; }
+
+ private:
+  std::byte* begin_;
+  std::size_t line_;
+  std::size_t taken_ = 0;
+};
+
+struct SharedRoom {
+  std::size_t table_at = 0;  ///< in bytes
+  cuda::PieceOf* table = nullptr;
+  SelectionReport* report = nullptr;  ///< of a selection, or of what is heavy in a sketch
+  SelectorState* last = nullptr;      ///< to be written before the selection, which reads it
+  SelectorState* next = nullptr;
+  std::uint64_t* finite = nullptr;
+  std::atomic<std::uint32_t>* asked = nullptr;
+  Detached lists;
+  AccOnDevice sums;
+  ListsOnDevice stay;  ///< but for what is on the device
+  std::size_t bytes = 0;
+
+  /// From null it only measures.
+  [[nodiscard]] static SharedRoom in(std::byte* memory, const Way& way) {
+    const std::size_t value_bytes = size_of(accumulation_type(way.dtype));
+    Deal deal(memory, 64);
+    const auto entries = [&](std::uint64_t count) {
+      return deal.entries(count, value_bytes, way.index_bytes);
+    };
+    SharedRoom all;
+    all.report = deal.one<SelectionReport>();
+    all.last = deal.one<SelectorState>();
+    all.next = deal.one<SelectorState>();
+    all.finite = deal.one<std::uint64_t>();
+    all.asked = deal.one<std::atomic<std::uint32_t>>();
+    all.table_at = deal.taken();
+    all.table = reinterpret_cast<cuda::PieceOf*>(deal.take(way.pieces * sizeof(cuda::PieceOf)));
+    if (way.lists) {
+      all.stay.edits = deal.one<ListEdits>();
+      all.stay.pinned = deal.take(way.lists->pinned_bytes);
+    } else if (way.rule) {
+      all.lists.counts = deal.one<EditCounts>();
+      all.lists.selected = entries(way.edits.selected);
+      all.lists.cleared = deal.take(way.edits.cleared * way.index_bytes);
+      all.lists.returned = entries(way.edits.returned);
+      all.lists.delivered = entries(way.edits.delivered);
+    }
+    if (way.sums) {
+      all.sums.counts = deal.one<EditCounts>();
+      // Of `auto` they are taken if they are asked for.
+      all.sums.sums = way.rule ? nullptr : deal.take(way.sums->sums * value_bytes);
+      all.sums.candidates = entries(way.sums->candidates);
+      all.sums.delivered = entries(way.sums->delivered);
+    }
+    all.stay.report = all.lists.report = all.sums.report = all.report;
+    all.stay.next = all.lists.next = all.next;
+    all.sums.finite = all.finite;
+    all.bytes = deal.taken();
+    return all;
+  }
+
+  /// Before each step: nothing has been selected, and nothing has happened.
+  void reset() const {
+    *report = SelectionReport();
+    *last = SelectorState();
+    *next = SelectorState();
+    *finite = 1;
+    asked->store(0, std::memory_order_relaxed);
+    for (EditCounts* const counts : {lists.counts, sums.counts}) {
+      if (counts != nullptr) {
+        *counts = EditCounts();
+      }
+    }
+    if (stay.edits != nullptr) {
+      *stay.edits = ListEdits();
+    }
+  }
+};
+
+}  // namespace gtopk::gpu

@@ -1,0 +1,284 @@
+#include "src/gpu/step.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace gtopk::gpu {
+namespace {
+
+/// The device's memory of a step.
+struct DeviceRoom {
+  cuda::PieceOf* table = nullptr;
+  DetachedEntries selected;
+  std::byte* work = nullptr;
+  std::byte* lists = nullptr;
+  std::byte* sketch = nullptr;
+  std::size_t bytes = 0;
+
+  static DeviceRoom in(std::byte* begin, const cuda::Calls& kernels, const Way& way) {
+    Deal deal(begin, 256);
+    DeviceRoom all;
+    all.table = reinterpret_cast<cuda::PieceOf*>(deal.take(way.pieces * sizeof(cuda::PieceOf)));
+    if (way.lists) {
+      all.selected =
+          deal.entries(way.lists->selected, size_of(accumulation_type(way.dtype)), way.index_bytes);
+      all.work = deal.take(ListKernels::work_bytes(kernels, *way.lists, way.dtype));
+      all.lists = deal.take(way.lists->device_bytes);
+    }
+    if (way.has_sketch()) {
+      all.sketch = deal.take(kernels.sketch_room(accumulation_type(way.dtype), way.sums->columns,
+                                                 way.d, way.sums->candidates));
+    }
+    all.bytes = deal.taken();
+    return all;
+  }
+};
+
+/// Whether lists that can stay on the device do: not short ones, nor if they need more memory there
+/// than a residual.
+bool worth_it(const cuda::Calls& kernels, const Way& way) {
+  return way.lists->message_bytes > kShortMessage &&
+         DeviceRoom::in(nullptr, kernels, way).bytes <=
+             way.d * size_of(accumulation_type(way.dtype));
+}
+
+}  // namespace
+
+void check_kernels(const cuda::Calls& kernels, int error, const std::string& device,
+                   const char* what) {
+  if (error != 0) {
+    throw Failure(
+        fmt::format("{} cannot {}: {} ({})", device, what, kernels.error_name(error), error));
+  }
+}
+
+std::optional<Way> way_of(const cuda::Calls& kernels, const Asked& asked,
+                          const SparseOptions& options) {
+  if (asked.d == 0) {
+    return std::nullopt;
+  }
+  Way way;
+  way.d = asked.d;
+  way.dtype = asked.dtype;
+  way.pieces = asked.pieces;
+  way.divisor = detached_divisor(options, asked.ranks);
+  std::optional<DetachedRoom> edits = detached_room(asked.d, asked.dtype, options, asked.ranks);
+  if (const auto of_auto = auto_room(asked.d, asked.dtype, options, asked.ranks)) {
+    edits = of_auto->lists;
+    way.sums = of_auto->acc;
+  }
+  if (!edits || edits->returned > asked.d) {
+    way.sums = acc_room(asked.d, asked.dtype, options);
+    if (!way.sums) {
+      return std::nullopt;
+    }
+    way.index_bytes = way.sums->index_bytes;
+    return way;
+  }
+  way.rule = selection_rule(asked.d, asked.dtype, options).value();
+  way.edits = *edits;
+  way.index_bytes = edits->index_bytes;
+  if (asked.lists_may_stay) {
+    way.lists = device_list_room(asked.d, asked.dtype, options, asked.ranks, asked.noted);
+  }
+  if (way.lists && !worth_it(kernels, way)) {
+    way.lists.reset();
+  }
+  return way;
+}
+
+Step::Step(const cuda::Calls& kernels, Launcher& launcher, const Way& way)
+    : kernels_(kernels), launcher_(launcher), way_(way) {}
+
+Step::~Step() = default;
+
+void Step::check(int error, const char* what) const {
+  check_kernels(kernels_, error, launcher_.device(), what);
+}
+
+std::size_t Step::pinned_bytes() const { return SharedRoom::in(nullptr, way_).bytes; }
+std::size_t Step::device_bytes() const { return DeviceRoom::in(nullptr, kernels_, way_).bytes; }
+
+void Step::lay_out(const StepMemory& memory, std::span<const cuda::PieceOf> pieces,
+                   void* momentum) {
+  shared_ = SharedRoom::in(memory.pinned, way_);
+  shared_.reset();
+  const DeviceRoom there = DeviceRoom::in(memory.device, kernels_, way_);
+  momentum_ = momentum;
+  sketch_room_ = there.sketch;
+  std::ranges::copy(pieces, shared_.table);
+  acc_.dtype = way_.dtype;
+  acc_.index_bytes = way_.index_bytes;
+  acc_.pieces = there.table;
+  acc_.count = static_cast<std::uint32_t>(pieces.size());
+  acc_.d = way_.d;
+  acc_.tiles = kernels_.number_tiles(shared_.table, acc_.count);
+  if (way_.lists) {
+    list_kernels_ =
+        std::make_unique<ListKernels>(kernels_, launcher_,
+                                      ListKernels::Numbers{.dtype = way_.dtype,
+                                                           .d = way_.d,
+                                                           .divisor = way_.divisor,
+                                                           .index_bytes = way_.index_bytes},
+                                      memory, there.work);
+    shared_.stay.device = list_kernels_.get();
+    shared_.stay.selected = there.selected;
+    shared_.stay.room = there.lists;
+  }
+  if (way_.is_auto() || way_.has_sketch()) {
+    acc_kernels_ = std::make_unique<AccKernels>(kernels_, launcher_, acc_, memory, *shared_.asked);
+    shared_.sums.device = acc_kernels_.get();
+  }
+  if (way_.has_sketch()) {
+    // As many are read as may be found: those that are not stay valid indices.
+    std::memset(shared_.sums.candidates.indices, 0, way_.sums->candidates * way_.index_bytes);
+  }
+}
+
+std::span<const std::byte> Step::table() const {
+  return std::as_bytes(std::span(shared_.table, acc_.count));
+}
+
+std::size_t Step::scratch_bytes() const {
+  return way_.rule ? kernels_.select_room(acc_, *way_.rule) : 0;
+}
+
+SelectorState* Step::last_state() const {
+  return way_.rule && way_.rule->kind == SelectionRule::Kind::kThreshold ? shared_.last : nullptr;
+}
+
+void Step::select(void* scratch, std::uint64_t* last_key, Driver::Stream stream) const {
+  const DetachedEntries& kept = way_.lists ? shared_.stay.selected : shared_.lists.selected;
+  cuda::SelectCall call;
+  call.acc = acc_;
+  call.rule = *way_.rule;
+  call.room = scratch;
+  call.kept = {kept.indices, kept.values, way_.rule->most};
+  call.report = shared_.report;
+  call.last = last_key;
+  call.state = shared_.last->numbers.data();
+  call.next = shared_.next->numbers.data();
+  check(kernels_.select(call, stream), "select");
+}
+
+void Step::begin(void* scratch, std::uint64_t* last_key, Driver::Stream stream) const {
+  if (way_.rule) {
+    select(scratch, last_key, stream);
+  } else if (way_.sums->whole) {
+    check(kernels_.accumulate(cuda::AccumulateCall{acc_, shared_.sums.sums}, stream), "accumulate");
+  }
+}
+
+void Step::draw_and_gather(std::uint64_t seed, Driver::Stream stream) const {
+  struct Drawing {
+    AccRoom room;
+    std::uint64_t d;
+    std::uint64_t seed;
+    void* indices;
+  };
+  const AccOnDevice& sums = shared_.sums;
+  auto held = std::make_unique<Drawing>(Drawing{*way_.sums, way_.d, seed, sums.delivered.indices});
+  const auto draw = [](void* argument) {
+    const std::unique_ptr<Drawing> of(static_cast<Drawing*>(argument));
+    draw_indices(of->room, of->d, of->seed, of->indices);
+  };
+  const Driver& driver = launcher_.driver();
+  driver.check(driver.launch_host_function(stream, draw, held.get()), "call back");
+  static_cast<void>(held.release());
+  check(kernels_.gather(cuda::GatherCall{acc_, sums.delivered.indices, way_.sums->delivered,
+                                         sums.delivered.values, shared_.finite},
+                        stream),
+        "gather");
+}
+
+void Step::sketch(std::uint64_t seed, bool ahead, Driver::Stream stream) {
+  const AccRoom& room = *way_.sums;
+  const AccOnDevice& sums = shared_.sums;
+  cuda::SketchCall call;
+  call.acc = acc_;
+  call.seed = seed;
+  call.columns = room.columns;
+  call.room = sketch_room_;
+  call.cells = sums.sums;
+  check(kernels_.sketch(call, stream), "sketch");
+  cuda::FindCall find;
+  find.values = accumulation_type(way_.dtype);
+  find.index_bytes = way_.index_bytes;
+  find.d = way_.d;
+  find.seed = seed;
+  find.columns = room.columns;
+  find.cells = sums.sums;
+  find.most = room.candidates;
+  find.room = sketch_room_;
+  find.heaviest = {sums.candidates.indices, sums.candidates.values, room.candidates};
+  find.report = shared_.report;
+  acc_kernels_->finds_by(find, {acc_, sums.candidates.indices, room.candidates,
+                                sums.candidates.values, shared_.finite});
+  if (ahead) {
+    acc_kernels_->expect_find_ahead();
+  }
+}
+
+void Step::follow(std::uint64_t seed, bool ahead, Driver::Stream stream) {
+  if (way_.has_sketch()) {
+    sketch(seed, ahead, stream);
+  } else if (way_.sums && way_.sums->drawn) {
+    draw_and_gather(seed, stream);
+  }
+}
+
+Collective Step::collective(const SparseOptions& options, const Delivered& delivered) const {
+  if (way_.lists) {
+    return sparse_all_reduce(shared_.stay, way_.d, way_.dtype, options, delivered);
+  }
+  if (way_.is_auto()) {
+    return sparse_all_reduce(AutoOnDevice{shared_.lists, shared_.sums}, way_.d, way_.dtype,
+                             options);
+  }
+  return way_.rule ? sparse_all_reduce(shared_.lists, way_.d, way_.dtype, options, delivered)
+                   : sparse_all_reduce(shared_.sums, way_.d, way_.dtype, options, delivered);
+}
+
+void Step::commit_edits(const Detached& edits, Driver::Stream stream) const {
+  cuda::CommitCall call;
+  call.acc = acc_;
+  call.momentum = momentum_;
+  call.cleared = edits.cleared;
+  call.returned = {edits.returned.indices, edits.returned.values, 0};
+  call.delivered = {edits.delivered.indices, edits.delivered.values, 0};
+  call.counts = edits.counts;
+  call.divisor = way_.divisor;
+  check(kernels_.commit(call, stream), "commit");
+}
+
+void Step::commit(Driver::Stream stream) const {
+  const AccOnDevice& sums = shared_.sums;
+  if (way_.lists) {
+    cuda::CommitListsCall call;
+    call.acc = acc_;
+    call.momentum = momentum_;
+    call.edits = shared_.stay.edits;
+    call.most_dropped = way_.lists->most_dropped;
+    call.divisor = way_.divisor;
+    check(kernels_.commit_lists(call, stream), "commit");
+  } else if (way_.is_auto() && sums.counts->happened != 0) {  // the operation has ended
+    const cuda::CommitWholeCall call{acc_, acc_kernels_->sums(), sums.counts, way_.divisor};
+    check(kernels_.commit_whole(call, stream), "commit");
+  } else if (way_.rule) {
+    commit_edits(shared_.lists, stream);
+  } else if (way_.sums->delivered == 0) {
+    const cuda::CommitWholeCall call{acc_, sums.sums, sums.counts, way_.divisor};
+    check(kernels_.commit_whole(call, stream), "commit");
+  } else {
+    Detached edits;
+    edits.cleared = sums.delivered.indices;
+    edits.delivered = sums.delivered;
+    edits.counts = sums.counts;
+    commit_edits(edits, stream);
+  }
+}
+
+}  // namespace gtopk::gpu

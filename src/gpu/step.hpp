@@ -1,0 +1,105 @@
+// GPU room: one sparse all-reduce of tensors that stay on their device, as calls of the kernels:
+// what is enqueued when the operation is called, what it asks for while it runs, and the commit.
+// Memory and streams are the caller's.
+//
+// Ahead of the operation the kernels write to pinned memory what it starts from: the entries that
+// the rank selects (gtopk/detached.hpp), which may also stay on the device
+// (gtopk/device_lists.hpp), or sums of acc (gtopk/device_acc.hpp). What follows from the
+// operation's number is enqueued once it has one, ahead of its start.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "gtopk/collectives.hpp"
+#include "src/cuda/calls.hpp"
+#include "src/gpu/acc_kernels.hpp"
+#include "src/gpu/launcher.hpp"
+#include "src/gpu/list_kernels.hpp"
+#include "src/gpu/shared_room.hpp"
+#include "src/gpu/way.hpp"
+
+namespace gtopk::gpu {
+
+/// Throws Failure unless a call of the kernels was a success: "DEVICE cannot WHAT: ...".
+void check_kernels(const cuda::Calls& kernels, int error, const std::string& device,
+                   const char* what);
+
+class Step {
+ public:
+  Step(const cuda::Calls& kernels, Launcher& launcher, const Way& way);
+  Step(const Step&) = delete;
+  Step& operator=(const Step&) = delete;
+  Step(Step&&) = delete;
+  Step& operator=(Step&&) = delete;
+  ~Step();
+
+  [[nodiscard]] const Way& way() const { return way_; }
+  [[nodiscard]] std::size_t pinned_bytes() const;
+  [[nodiscard]] std::size_t device_bytes() const;
+  /// Of each piece of the tensor where it is, where its residual is, and its size. Empty ones may
+  /// be left out.
+  void lay_out(const StepMemory& memory, std::span<const cuda::PieceOf> pieces, void* momentum);
+  /// Before each step but the first.
+  void reset() const { shared_.reset(); }
+
+  // The rest after lay_out().
+  /// In pinned memory; to be copied to where the device's memory begins, before begin().
+  [[nodiscard]] std::span<const std::byte> table() const;
+  /// The device's memory for begin(), only.
+  [[nodiscard]] std::size_t scratch_bytes() const;
+  /// Of `threshold`: to be written before the selection; null otherwise.
+  [[nodiscard]] SelectorState* last_state() const;
+
+  /// last_key: on the device, where the k-th key of the last selection is kept; or null.
+  void begin(void* scratch, std::uint64_t* last_key, Driver::Stream stream) const;
+  /// Whether follow() has anything to do.
+  [[nodiscard]] bool needs_seed() const { return way_.sums && way_.sums->needs_seed(); }
+  /// Once the operation has its number in its group, which is the seed unless options name one, and
+  /// before it starts. `ahead`: find_ahead() will be called.
+  void follow(std::uint64_t seed, bool ahead, Driver::Stream stream);
+  /// Whether the operation asks for more while it runs: of a launcher, unless that is enqueued
+  /// ahead, on the stream of the commit.
+  [[nodiscard]] bool asks_a_launcher(bool ahead) const {
+    return way_.lists || way_.is_auto() || (way_.has_sketch() && !ahead);
+  }
+  /// After follow(), whether or not the operation has started.
+  void find_ahead(Driver::Stream stream) {
+    if (way_.has_sketch()) {
+      acc_kernels_->find_ahead(stream);
+    }
+  }
+  /// The operation has ended: no stream waits for its questions any more. Does not call the driver.
+  void ended() noexcept {
+    if (acc_kernels_) {
+      acc_kernels_->let_go();
+    }
+  }
+
+  /// The operation.
+  [[nodiscard]] Collective collective(const SparseOptions& options,
+                                      const Delivered& delivered) const;
+  /// After the operation's end.
+  void commit(Driver::Stream stream) const;
+
+ private:
+  void check(int error, const char* what) const;
+  void select(void* scratch, std::uint64_t* last_key, Driver::Stream stream) const;
+  void commit_edits(const Detached& edits, Driver::Stream stream) const;
+  void draw_and_gather(std::uint64_t seed, Driver::Stream stream) const;
+  void sketch(std::uint64_t seed, bool ahead, Driver::Stream stream);
+
+  const cuda::Calls& kernels_;
+  Launcher& launcher_;
+  const Way way_;
+  SharedRoom shared_;
+  cuda::VectorOf acc_;
+  void* momentum_ = nullptr;
+  void* sketch_room_ = nullptr;
+  std::unique_ptr<ListKernels> list_kernels_;
+  std::unique_ptr<AccKernels> acc_kernels_;
+};
+
+}  // namespace gtopk::gpu

@@ -1,0 +1,51 @@
+// GPU room: which way a sparse all-reduce of tensors on a device goes there. Pure functions of the
+// call's arguments.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "gtopk/collectives.hpp"
+#include "gtopk/selection_rule.hpp"
+#include "gtopk/types.hpp"
+#include "src/cuda/calls.hpp"
+
+namespace gtopk::gpu {
+
+struct Way {
+  std::uint64_t d = 0;
+  DataType dtype = DataType::kFloat32;
+  std::size_t pieces = 1;
+  std::uint32_t index_bytes = 4;
+  double divisor = 1;
+  /// It begins with a selection, unless there is none.
+  std::optional<SelectionRule> rule;
+  DetachedRoom edits;
+  /// Its lists stay.
+  std::optional<DeviceListRoom> lists;
+  /// There is no selection; or the algorithm is `auto`'s choice, and may be to sum all of acc.
+  std::optional<AccRoom> sums;
+
+  [[nodiscard]] bool is_auto() const { return rule && sums; }
+  [[nodiscard]] bool has_sketch() const { return sums && sums->columns != 0; }
+};
+
+/// What a call's tensors are, besides its options.
+struct Asked {
+  std::uint64_t d = 0;
+  DataType dtype = DataType::kFloat32;
+  std::size_t pieces = 1;
+  std::uint32_t ranks = 1;
+  /// The network takes the device's memory between all ranks.
+  bool lists_may_stay = false;
+  /// The result's entries are to be recorded.
+  bool noted = false;
+};
+
+/// nullopt if the call has to be staged: algorithm or selector have no kernel, or the lists would
+/// be longer than the tensor. Throws Error{kInvalidArgument} for an invalid call.
+[[nodiscard]] std::optional<Way> way_of(const cuda::Calls& kernels, const Asked& asked,
+                                        const SparseOptions& options);
+
+}  // namespace gtopk::gpu
