@@ -6,6 +6,7 @@
 
 #include "src/engine/errand.hpp"
 #include "src/gtopk/algorithms/call_types.hpp"
+#include "src/gtopk/algorithms/delivery.hpp"
 #include "src/numbers/element_types.hpp"
 
 namespace gtopk::sparse {
@@ -25,24 +26,27 @@ void spoil(EntryType type, const List& list) {
 
 }  // namespace
 
-Task<void> accumulate_all(GroupView& group, const SparseCall& call, void* acc) {
-  if (call.device) {
-    AccDevice* const device = call.device->device;
-    if (device != nullptr) {
-      Errand asking(group, [&](Errand::Done done) { device->accumulate(acc, std::move(done)); });
-      co_await asking;
-    }
-    co_return;
-  }
-  Computation accumulating = group.compute(call.d, [&] {
-    visit_floating(call.dtype, [&]<class T>() {
-      using Value = Accumulation<T>;
-      static_cast<void>(
-          accumulate<T, Value>(Segments<T>(call.tensor), static_cast<const Value*>(call.residual),
-                               static_cast<Value*>(acc), static_cast<std::size_t>(call.d)));
+Task<void*> accumulate_all(GroupView& group, const SparseCall& call) {
+  if (!call.device) {
+    void* const acc = sums_room(group, call, static_cast<std::size_t>(call.d));
+    Computation accumulating = group.compute(call.d, [&] {
+      visit_floating(call.dtype, [&]<class T>() {
+        using Value = Accumulation<T>;
+        static_cast<void>(
+            accumulate<T, Value>(Segments<T>(call.tensor), static_cast<const Value*>(call.residual),
+                                 static_cast<Value*>(acc), static_cast<std::size_t>(call.d)));
+      });
     });
-  });
-  co_await accumulating;
+    co_await accumulating;
+    co_return acc;
+  }
+  AccDevice* const device = call.device->device;
+  if (device == nullptr) {
+    co_return call.device->sums;
+  }
+  Errand asking(group, [&](Errand::Done done) { device->accumulate(std::move(done)); });
+  co_await asking;
+  co_return device->sums();
 }
 
 void gather(const SparseCall& call, EntryType type, const List& list) {
@@ -65,15 +69,9 @@ void gather(const SparseCall& call, EntryType type, const List& list) {
   }
 }
 
-Task<void> gather_there(GroupView& group, const SparseCall& call, List list) {
-  const AccOnDevice& there = *call.device;
-  *there.finite = 1;
-  Errand gathering(group, [&](Errand::Done done) {
-    there.device->gather({list.indices, list.size, list.values, there.finite}, std::move(done));
-  });
-  co_await gathering;
+void spoil_unless_finite(const AccOnDevice& there, EntryType type, const List& list) {
   if (*there.finite == 0) {
-    spoil(call.entry_type(), list);
+    spoil(type, list);
   }
 }
 
