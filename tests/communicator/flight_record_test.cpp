@@ -117,7 +117,7 @@ TEST(FlightRecord, IsInAFileAfterATimeOut) {
     EXPECT_EQ(record["entries"][1]["state"], "failed");
     EXPECT_THAT(record["entries"][1]["error"].get<std::string>(),
                 testing::HasSubstr("never entered all_reduce #2"));
-    EXPECT_EQ(record["pg_status"]["default"]["last_completed_collective"], 0);
+    EXPECT_EQ(record["pg_status"]["default"]["last_completed_collective"], 1);
     wait_for_all(*self.store(), "timed out", 2);
     member.leave();
   });
