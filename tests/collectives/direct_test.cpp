@@ -312,7 +312,7 @@ TEST_F(Chosen, ByCostsThatEveryRankHasOnceTheGroupHasCalledEnough) {
   InprocRanks ranks(kSize, support::uneven_network(3));
   expect_good(reduce(ranks));
   EXPECT_FALSE(known(ranks, 0).measured);
-  spend(ranks, KnownWays::kMeasuredFrom - 2);
+  spend(ranks, KnownWays::kMeasuredFrom - 3);
   expect_good(reduce(ranks));
   EXPECT_FALSE(known(ranks, 0).measured);
   expect_good(reduce(ranks));
@@ -363,7 +363,7 @@ TEST_F(Chosen, AgainAfterOneErrorWhereOnlySomeKnowCosts) {
         std::vector<reference::Bytes> memory(size, reference::Bytes(200'000));
         const auto once = [&](std::uint32_t rank) { return calls[call](memory[rank]); };
         InprocRanks ranks(size, support::uneven_network(knowing), hosts);
-        spend(ranks, KnownWays::kMeasuredFrom);
+        spend(ranks, KnownWays::kMeasuredFrom - 1);
         for (std::uint32_t rank = 0; rank < size; ++rank) {
           if ((knowing >> rank & 1U) != 0) {
             known(ranks, rank).measured = costs;
@@ -421,7 +421,7 @@ Collective failing_on(std::uint32_t odd, ErrorKind kind) {
 TEST_F(Chosen, AsBeforeWhateverFailsOnOneRankAlone) {
   for (std::uint32_t odd = 0; odd < kSize; ++odd) {
     InprocRanks ranks(kSize, support::uneven_network(odd));
-    spend(ranks, KnownWays::kMeasuredFrom);
+    spend(ranks, KnownWays::kMeasuredFrom - 1);
     expect_good(reduce(ranks));
     for (const ErrorKind kind : {ErrorKind::kTimeout, ErrorKind::kMismatch}) {
       const auto endings = ranks.run([&](std::uint32_t /*rank*/) { return failing_on(odd, kind); });
