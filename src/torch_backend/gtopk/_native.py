@@ -55,7 +55,8 @@ def library_for(torch: str, files: Iterable[str]) -> str:
     """The file among `files` for this version of torch.
 
     The minor version must match exactly: c10d's vtables change with each, and a library for another
-    one may load all the same. Patch versions keep them. Raises ImportError if there is none.
+    one may load all the same. They do not change with patch versions. Raises ImportError if there
+    is none.
     """
     there = sorted(
         tuple(map(int, found.groups()))
@@ -83,7 +84,7 @@ def create_backend(
 ) -> tuple[Backend, int]:
     """Meet the other ranks of the group `name`; blocks. Returns the backend and its number.
 
-    reconfigurable: it meets nobody before its reconfigure() (torch 2.14 and up).
+    reconfigurable: ranks meet only in the backend's reconfigure() (torch 2.14 and up).
 
     Raises ImportError as load() does, torch.distributed.DistBackendError where ranks do not find
     each other.
@@ -102,7 +103,7 @@ def create_backend(
 def number_of(group: ProcessGroup, backend: Backend, device: torch.device) -> int | None:
     """The number by which operators know the backend of `group`; None for another than gtopk's.
 
-    It may lie behind a wrapper in the group. device: that `group` has it for.
+    The backend may be behind a wrapper in the group. device: the one that `group` uses it for.
     """
     import torch
     from torch.distributed import HashStore, ProcessGroup

@@ -1,4 +1,4 @@
-"""Which density each unit gets, and which are merged, from times alone. Pure; knows no ranks.
+"""Which density each unit gets, and which units are merged, from times alone. Pure; knows no ranks.
 
 Layer-wise Adaptive Gradient Sparsification (LAGS-SGD: Shi et al., arXiv 1911.08727): a layer sends
 as much as travels while the backward computes the next one. OMGS-SGD (Shi et al., INFOCOM 2020) and
@@ -22,7 +22,7 @@ class Piece(NamedTuple):
 
     elements: int
     kind: object
-    """Only those of one kind can be merged."""
+    """Only units of the same kind can be merged."""
     ready: float
     """Seconds from the backward's first complete unit to this one."""
 
@@ -33,13 +33,13 @@ class Layer(NamedTuple):
     names: tuple[str, ...]
     """Its parameters, those selected from first."""
     elements: int
-    """That the selection covers."""
+    """Elements that the selection covers."""
     ready: float
     """When its gradients are complete, on the slowest rank."""
     starts: float
-    """When its exchange starts: those before it have ended."""
+    """When its exchange starts, after those before it have ended."""
     seconds: float
-    """That its exchange is predicted to take."""
+    """What its exchange is predicted to take."""
     density: float
 
 
@@ -62,16 +62,16 @@ def choose(
 ) -> list[Choice]:
     """Choose densities, in the order in which pieces are ready.
 
-    One exchange runs at a time, and should have ended when the next unit is ready: a unit gets the
-    largest density between `bounds` with which it has, or the smallest. The last one has nothing to
-    hide behind. A piece waits for the next, and is merged with it, where that one is ready less
-    than `startup` seconds after the first could start.
+    One exchange runs at a time, and should end before the next unit is ready: a unit gets the
+    largest density within `bounds` with which it does, or else the smallest. The last one has
+    nothing to overlap with. A piece waits for the next, and is merged with it, if that one is ready
+    less than `startup` seconds after the first could start.
 
     Args:
         pieces: in any order.
         startup: seconds that an exchange takes whatever it sends.
-        cost: seconds of an exchange of so many elements, of this kind, at this density; the larger,
-            the higher the density.
+        cost: seconds of an exchange of so many elements, of this kind, at this density; it grows
+            with the density.
         bounds: the smallest and the largest density.
         merges: whether pieces may be merged.
     """
@@ -102,7 +102,7 @@ def choose(
 
 
 def _largest(seconds: Callable[[float], float], budget: float, least: float, most: float) -> float:
-    """Return the largest density of at most `budget` seconds, to a 256th of the way in logs."""
+    """Return the largest density that takes at most `budget` seconds, to 1/256 of the log range."""
     if seconds(most) <= budget:
         return most
     if seconds(least) > budget:
@@ -118,7 +118,7 @@ def _largest(seconds: Callable[[float], float], budget: float, least: float, mos
 
 
 class Stopwatch:
-    """When units were complete, in the last backwards of this rank."""
+    """When units were complete in the last backwards of this rank."""
 
     def __init__(
         self,
@@ -126,9 +126,9 @@ class Stopwatch:
         clock: Callable[[], Any] = time.perf_counter,
         between: Callable[[Any, Any], float] = lambda first, then: float(then - first),
     ) -> None:
-        """Nothing has been seen.
+        """Start with no measurements.
 
-        clock: what it returns for this moment; between: the seconds between two of those.
+        clock: returns the present moment; between: returns the seconds between two such moments.
         """
         self._units = units
         self._clock = clock
@@ -146,13 +146,13 @@ class Stopwatch:
         self._now[unit] = self._clock()
 
     def end(self) -> None:
-        """The backward has ended well; one in which a unit sat out does not count."""
+        """The backward has succeeded; one in which a unit took no part does not count."""
         self._backwards += 1
         if self._backwards > _UNSETTLED and len(self._now) == self._units:
             self._seen = [*self._seen, self._now][-MEASURED:]
 
     def ready(self) -> list[float] | None:
-        """Return each unit's seconds after the first, medians; None before there are enough."""
+        """Return each unit's median seconds after the first; None until there are enough."""
         if len(self._seen) < MEASURED:
             return None
         seconds = []

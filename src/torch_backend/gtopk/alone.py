@@ -40,8 +40,8 @@ def create_backend(
     until all ranks have called it.
 
     Args:
-        store: where the ranks meet; the same on all ranks, and up until every pair of ranks that
-            communicates has done so once.
+        store: where the ranks meet; the same on all ranks. It must stay up until every pair of
+            ranks that communicate has done so once.
         rank: this process's rank, 0 <= rank < size.
         size: the number of ranks.
         timeout: of the meeting, and the default of every operation.

@@ -117,7 +117,7 @@ class GtopkBackend:
         return {**counts, **seconds, "transport": transport}
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
-        """Of operations to come that are given none."""
+        """Set the timeout of later operations that are given none."""
         self._operators.set_timeout(self._number, round(timeout.total_seconds() * 1000))
 
     def get_error(self) -> ErrorType:

@@ -119,7 +119,7 @@ class BucketOverlap(Overlap):
     def _exact_done(
         self, bucket: ExactBucket, done: torch.futures.Future[list[torch.Tensor]]
     ) -> None:
-        """Sums are there: those of a backward with a gate count as one of its parts."""
+        """The sums have arrived; in a backward with a gate they count as one of its parts."""
         assert self._backend is not None
         error: Exception | None = None
         try:
@@ -135,7 +135,7 @@ class BucketOverlap(Overlap):
             bucket.complete()
 
     def _layout(self, bucket: dist.GradBucket) -> Layout:
-        """Return which units' gradients the bucket holds, and where; check that they may come."""
+        """Return which units' gradients the bucket holds, and where; check that it may."""
         buffer, parameters = bucket.buffer(), bucket.parameters()
         ids = tuple(map(id, parameters))
         layout = self._layouts.get(ids)

@@ -26,9 +26,9 @@ class IncompatibleKeys(NamedTuple):
     """What loading a state ignored, by the parameters' names."""
 
     missing_keys: list[str]
-    """Have a residual here, and none in the saved state that fits: theirs stayed as it was."""
+    """Have a residual here that was left as it was, as none in the saved state fits it."""
     unexpected_keys: list[str]
-    """Have one in the saved state, and none here that it fits."""
+    """Have a residual in the saved state that fits none here."""
 
 
 @dataclass(frozen=True)
@@ -41,21 +41,21 @@ class Saved:
     residuals: Mapping[str, torch.Tensor]
     select: str | None
     selector_states: list[torch.Tensor]
-    """What that selector kept, one per unit; none of a state that was saved without."""
+    """What that selector kept, one per unit; empty if the state was saved without it."""
     asked: Mapping[str, object]
-    """What `auto` went by."""
+    """The arguments that `auto` chose by."""
     choices: list[Choice]
-    """What it chose; none of another algorithm."""
+    """What it chose; empty for another algorithm."""
     momenta: Mapping[str, torch.Tensor]
-    """None of a state without."""
+    """Empty for a state without momentum."""
     accumulate: str
     bounds: object
-    """Between which densities layers were chosen."""
+    """The bounds within which densities were chosen."""
     layers: list[Layer]
-    """What "adaptive" chose; none of another density."""
+    """What "adaptive" chose; empty for another density."""
 
     def layers_for(self, config: Config) -> list[Layer]:
-        """Return them where they are asked for, within the same bounds; else none."""
+        """Return the layers if they are asked for, within the same bounds; else none."""
         same = config.adaptive and self.bounds == list(config.density_bounds)
         return self.layers if same else []
 
@@ -221,7 +221,7 @@ def _auto(saved: object, units: int) -> tuple[Mapping[str, object], list[Choice]
 
 
 def _adaptive(saved: object) -> tuple[object, list[Layer]]:
-    """Read what an adaptive density chose; a state that was saved before it could has nothing."""
+    """Read what an adaptive density chose; nothing, if the state was saved before it could."""
     if saved is None:
         return None, []
     _check(
@@ -321,7 +321,7 @@ def check_place(saved: Mapping[str, int] | None, mine: Mapping[str, int] | None)
 
 
 def check_accumulate(saved: str, config: Config) -> None:
-    """Raise ValueError where residuals were gradients and are to be updates, or the reverse."""
+    """Raise ValueError if saved residuals are gradients and updates are wanted, or the reverse."""
     if saved != config.accumulate:
         raise ValueError(
             f"gtopk: the saved state has accumulate={saved!r}, this one {config.accumulate!r}: "

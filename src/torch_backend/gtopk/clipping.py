@@ -25,10 +25,10 @@ def clip(
     ranks: int,
     exact: Sequence[ExactBucket] = (),
 ) -> None:
-    """Scale the gradients of all of these, whose norm is this, to ``clip_norm / sqrt(ranks)``.
+    """Scale the gradients of these exchanges, of norm `norm`, to ``clip_norm / sqrt(ranks)``.
 
-    A shorter norm, or one that is not finite, clips nothing: such a step does not happen. exact:
-    sparse COO gradients.
+    A smaller norm clips nothing; nor does one that is not finite, as such a step does not happen.
+    exact: sparse COO gradients.
     """
     most = clip_norm / math.sqrt(ranks)
     if not math.isfinite(norm) or norm <= most:
@@ -42,6 +42,6 @@ def clip(
 
 
 def norm_of(pieces: Iterable[torch.Tensor]) -> float:
-    """Return the norm of all elements of these, in double."""
+    """Return the norm of all elements of these tensors, in double."""
     norms = [torch.linalg.vector_norm(each, dtype=torch.float64) for each in pieces]
     return math.hypot(*(each.item() for each in norms))

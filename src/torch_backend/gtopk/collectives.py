@@ -207,7 +207,7 @@ def check_tensor(tensor: torch.Tensor, what: str = "tensor", *, cpu: bool = Fals
 
 
 def is_served(device: torch.device) -> bool:
-    """Whether tensors on the device are taken: the CPU's, CUDA's, and those of tests (docs)."""
+    """Whether tensors on the device are accepted: the CPU, CUDA, and the fake device of tests."""
     if device.type in ("cpu", "cuda"):
         return True
     mine = torch._C._get_privateuse1_backend_name()
@@ -309,7 +309,7 @@ def _check_state(state: torch.Tensor, others: Sequence[torch.Tensor]) -> None:
 
 
 def _share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether they have a byte in common; gaps between elements do not count."""
+    """Whether two tensors have a byte in common; gaps between elements do not count."""
     (first_a, last_a), (first_b, last_b) = _range(a), _range(b)
     if first_a >= last_b or first_b >= last_a:
         return False
@@ -321,7 +321,7 @@ def _share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _range(tensor: torch.Tensor) -> tuple[int, int]:
-    """Addresses of the first byte and past the last; equal for a tensor without elements."""
+    """Return the addresses of the first byte and past the last; equal for an empty tensor."""
     first = tensor.data_ptr()
     if not tensor.numel():
         return first, first

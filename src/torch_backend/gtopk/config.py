@@ -81,7 +81,7 @@ class Config:
             self._check_adaptive()
 
     def _check_adaptive(self) -> None:
-        """Raise ValueError where nothing travels beside the backward."""
+        """Raise ValueError for arguments with which no exchange overlaps the backward."""
         if self.unit == "model":
             raise ValueError(
                 "gtopk: density='adaptive' needs exchanges that overlap with the backward, given "

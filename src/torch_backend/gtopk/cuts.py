@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cut:
-    """One shard of a parameter: consecutive rows of dimension `dim`, as many in all but the last.
+    """One shard of a parameter: consecutive rows of dimension `dim`, equally many but for the last.
 
     In a unit it is flat and padded with zeros to the size of the first, which is the largest.
     """
 
     shape: tuple[int, ...]
-    """Of the whole parameter."""
+    """The shape of the whole parameter."""
     dim: int
     number: int
     shards: int

@@ -70,7 +70,7 @@ def sparse_gradients(ddp: DistributedDataParallel) -> int:
 
 
 def version(parameter: torch.Tensor) -> int | None:
-    """Return how often .grad was written so far; None if there is none."""
+    """Return how often .grad has been written so far; None if there is none."""
     return None if parameter.grad is None else parameter.grad._version
 
 

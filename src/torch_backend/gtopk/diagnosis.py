@@ -90,7 +90,7 @@ class Diagnosed(Protocol):
 
 
 class Probe:
-    """What one unit starts with, copied to the CPU before the exchange overwrites it."""
+    """What a unit starts with, copied to the CPU before the exchange overwrites it."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Probe:
         """Indices and values, which the exchange writes."""
 
     def diagnose(self, unit: Unit, config: Config, residual: torch.Tensor) -> UnitDiagnosis:
-        """After the exchange, whose residual this is."""
+        """Diagnose after the exchange, which left this residual."""
         d = unit.selected_numel
         k = _most(d, self.density, config, "block" if config.select == "block" else "exact")
         indices, values = (each.cpu() for each in self.delivered)
@@ -153,7 +153,7 @@ class Diagnostics:
     def selection(
         self, acc: torch.Tensor, density: float, algorithm: str, config: Config, state: torch.Tensor
     ) -> torch.Tensor | None:
-        """Return the indices that this rank selects; None for an algorithm that asks no rank."""
+        """Return the indices that this rank selects; None if the algorithm has no rank select."""
         if algorithm in WITHOUT_SELECTION:
             return None
         assert self._alone is not None
@@ -218,7 +218,7 @@ def diagnose(state: Diagnosed, every: int, call: Call | None = None) -> None:
         every: diagnose the backwards in which ``state.step`` is a multiple of this; 0 turns it off.
             The same on all ranks.
         call: called with each Diagnosis, on this rank, at the end of the backward and on its
-            thread; the backward raises what it raises.
+            thread; if it raises, so does the backward.
 
     Raises:
         ValueError: `every` is not a whole number of 0 or more, or differs between ranks; `call` is

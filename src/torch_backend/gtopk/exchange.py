@@ -55,20 +55,20 @@ class Bucket:
 
 
 class ExactBucket(Bucket):
-    """A bucket of one gradient that is sparse COO, which is averaged as it is.
+    """A bucket with one sparse COO gradient, which is averaged exactly.
 
-    It waits for its own all-reduce and for `exchanges`: where one of them has not happened, neither
-    has this.
+    It waits for its own all-reduce and for `exchanges`: if one of them did not happen, neither did
+    this one.
     """
 
     def __init__(self, gradient: torch.Tensor, exchanges: Sequence[Exchange]) -> None:
-        """Wait for these."""
+        """Wait for these exchanges."""
         super().__init__(gradient, 1 + len(exchanges))
         self.gradient = gradient
         self.exchanges = exchanges
 
     def norm(self) -> float:
-        """Of this rank's gradient, in double: entries of one place are one element."""
+        """Return the norm of this rank's gradient, in double; equal indices are added first."""
         values = self.gradient.coalesce().values()
         return torch.linalg.vector_norm(values, dtype=torch.float64).item()
 
@@ -77,7 +77,7 @@ class ExactBucket(Bucket):
         self.gradient._values().mul_(factor)
 
     def finite(self) -> bool:
-        """Whether all of it is: after the all-reduce the same on all ranks."""
+        """Whether the whole gradient is finite; after the all-reduce the same on all ranks."""
         return bool(self.gradient._values().isfinite().all())
 
     def complete(self) -> None:
@@ -103,7 +103,7 @@ class Note:
         self.values = torch.empty(room, dtype=ACCUMULATION[dtype], device=device)
 
     def fits(self, room: int, *, dense: bool) -> bool:
-        """Whether it has exactly this room."""
+        """Whether its memory has exactly this size."""
         return (self.values.numel(), self.dense) == (room, dense)
 
     def clear(self) -> None:
@@ -149,9 +149,9 @@ class Exchange:
     ) -> None:
         """Start with no gradient of the unit's parameters.
 
-        scale: what the results are multiplied by; gate: at which the unit waits for others; rates:
-        what each parameter's gradient is multiplied by before it is accumulated, and its result is
-        divided by.
+        scale: what the results are multiplied by; gate: where the unit waits for others; rates:
+        each parameter's gradient is multiplied by its rate before it is accumulated, and its result
+        is divided by it.
         """
         self.index = index
         self.scale = scale
@@ -160,16 +160,16 @@ class Exchange:
         self._rated: list[tuple[torch.Tensor, float]] = []  # parts of rates that differ
         self.missing = set(names)
         self.large: list[torch.Tensor] = []
-        """When all has arrived: pieces of what arrived, in the order of the unit."""
+        """Once everything has arrived: its pieces, in the order of the unit."""
         self.small = torch.empty(0, device="cpu")
-        """Likewise, in one piece."""
+        """Likewise the small part, in one piece."""
         self.buckets: list[Bucket] = []
         self.into: dict[str, torch.Tensor] = {}
-        """Of each parameter that DDP may drop its place in DDP's buckets."""
+        """For each parameter that DDP may drop: its place in DDP's buckets."""
         self.versions: dict[str, int | None] = {}
-        """Of each parameter that DDP may drop, its .grad's when it arrived."""
+        """For each parameter that DDP may drop: the version of its .grad when it arrived."""
         self.clipped = 1.0
-        """What its gradients were multiplied by on this rank."""
+        """What clipping multiplied its gradients by on this rank."""
         self.works: list[Work] = []
         self.under_way = 0
         self.ended = True
@@ -177,11 +177,11 @@ class Exchange:
         """After the last of its operations."""
         self.error: Exception | None = None
         self.delivered = False
-        """The residual has changed: what left it is in the large part, and noted."""
+        """The residual has changed: what left it is in the large part, and recorded in the note."""
         self.note: Note | None = None
-        """On the rank that answers for what DDP drops."""
+        """On the rank that takes back what DDP drops."""
         self.probe: Probe | None = None
-        """Where it is measured."""
+        """If this backward is diagnosed."""
         self._large: list[tuple[int, torch.Tensor]] = []  # by the position of its first parameter
         self._small: list[tuple[int, torch.Tensor]] = []
 
@@ -194,16 +194,16 @@ class Exchange:
         self.missing -= share.names
 
     def gather(self, small: torch.Tensor) -> None:
-        """After all has arrived: order it as in the unit; copy the small part to `small`."""
+        """Once everything has arrived: order it as in the unit; copy the small part to `small`."""
         self.large = [piece for piece in _in_order(self._large) if piece.numel()]
         self.small = small
         if small.numel():
             torch.cat(_in_order(self._small), out=small)
 
     def to_updates(self, unit: Unit) -> None:
-        """Before the exchange, of `unit`: gradients become updates where there are rates.
+        """Before the exchange of `unit`: gradients become updates if there are rates.
 
-        One rate for all of them is undone with the scale, several part by part.
+        A single rate for all is divided out together with the scale, different ones part by part.
         """
         rates = self._rates
         if rates is None:
@@ -259,9 +259,10 @@ class Exchange:
         self.into, self.buckets, self._rated = {}, [], []
 
     def scatter(self) -> None:
-        """Copy the small part to where it came from; NaN if the large part is that.
+        """Copy the small part to where it came from; NaN if the large part is NaN.
 
-        Blocks until that has happened, on a device: who waits for buckets knows no stream of ours.
+        On a device this blocks until it has happened: whoever waits for the buckets does not know
+        gtopk's streams.
         """
         self._scatter()
         device = (self.large[0] if self.large else self.small).device

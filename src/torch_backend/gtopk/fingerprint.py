@@ -62,7 +62,7 @@ def check_alike(
 ) -> None:
     """Raise ValueError on every rank unless all of them pass the same lines. Collective.
 
-    said: what is wrong then, and what to do.
+    said: what the error says is wrong, and what to do.
 
     The error names the first difference between this rank and the lowest rank that differs from it.
     """

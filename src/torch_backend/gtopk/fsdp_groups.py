@@ -1,7 +1,7 @@
-"""FSDP2's groups of parameters, one for each module, and what FSDP does with a group's results.
+"""FSDP2's groups of parameters, one per module, and what FSDP does with a group's results.
 
 All of it is private in torch. shards.py and shard_overlap.py read from a group which parameters it
-has and how they are laid out; what a hook is not told is here.
+has and how they are laid out; this module finds out what FSDP does not tell a hook.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class GradientOverlap(Overlap):
         self._forget()
 
     def _return_frozen(self, exchange: Exchange) -> None:
-        """Leave parameters alone that were frozen: without a .grad, and what waits goes on."""
+        """Remove .grad of parameters that were frozen, and put back what was delivered for them."""
         unit = self._state.units[exchange.index]
         for each in (*unit.large, *unit.small):
             parameter = self._parameters[each.name]
@@ -145,7 +145,7 @@ class GradientOverlap(Overlap):
 
     @untraced
     def _end(self, backward: int) -> None:
-        """A backward has ended well."""
+        """A backward has succeeded."""
         self._backwards.discard(backward)
         if self._open and self._started == len(self._exchanges) and not self._backwards:
             self.finish()

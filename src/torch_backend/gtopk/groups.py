@@ -23,7 +23,7 @@ _found: weakref.WeakKeyDictionary[dist.ProcessGroup, GtopkBackend] = weakref.Wea
 def backend_of(group: dist.ProcessGroup | None) -> GtopkBackend:
     """The gtopk backend of `group` (None: the default group), whatever devices it serves.
 
-    Of a ReplicaGroup that of its present ranks: another one after each configure().
+    For a ReplicaGroup, the one of its present ranks: a new one after each configure().
 
     Raises RuntimeError if no process group was initialised, ValueError if this rank is not in the
     group or the group uses another backend, and DistBackendError for a ReplicaGroup without ranks.
@@ -48,14 +48,14 @@ def has_ranks_that_change(group: object) -> TypeGuard[ReplicaGroup]:
 
 
 def ranks_of(group: dist.ProcessGroup | None) -> list[int]:
-    """Return the numbers that ranks are known by, in their order: global ones, where there are."""
+    """Return the numbers by which ranks are known, in their order: global ranks, if any."""
     if has_ranks_that_change(group):
         return list(range(group.size()))
     return dist.get_process_group_ranks(group)
 
 
 def meeting_place(group: dist.ProcessGroup | None) -> torch.device:
-    """Return where tensors for all of a group's ranks may lie: the CPU, unless it serves none."""
+    """Return where tensors for the group can be: the CPU, unless it has no backend for that."""
     if group is None:
         group = dist.distributed_c10d._get_default_group()
     cpu = torch.device("cpu")

@@ -27,29 +27,29 @@ WIDEST = 8.0  # standard deviations on either side of zero
 
 
 class OfRank(NamedTuple):
-    """Of one rank's u. None where u is zero."""
+    """Figures of one rank's u. None where u is zero."""
 
     norm: float
     contraction: float | None
     """``|u - Top_k(u)|^2 / |u|^2``."""
     above_chord: float | None
-    """By how much the sorted squares lie above their chord, at most; above 0: u is no bell."""
+    """The most by which the sorted squares exceed their chord; above 0, u is not bell-shaped."""
     selected: int | None
     """Entries that this rank selected; None for an algorithm without such a selection."""
     selected_contraction: float | None
-    """What they leave, as `contraction`."""
+    """What they leave, measured like `contraction`."""
     recall: float | None
     """The share of Top_k(u) that is among them."""
     histogram: list[int]
-    """Of u / s, with s^2 the mean of u^2: 64 bins from -8 to 8, the outer ones open."""
+    """Of u / s, where s^2 is the mean of u^2: 64 bins from -8 to 8, the outer ones open."""
 
 
 class OfSum(NamedTuple):
-    """Of u summed over the ranks. None where that is zero, or where k = d."""
+    """Figures of u summed over the ranks. None where that is zero, or where k = d."""
 
     sum_norm: float
     lost_norm: float
-    """Of what was not delivered: ``|sum u - result|``."""
+    """The norm of what was not delivered: ``|sum u - result|``."""
     delivered: int
     """Entries that are not zero."""
     delivered_recall: float | None
@@ -83,7 +83,7 @@ def of_rank(u: torch.Tensor, k: int, selected: torch.Tensor | None) -> OfRank:
 
 
 def of_sum(total: torch.Tensor, k: int, indices: torch.Tensor, values: torch.Tensor) -> OfSum:
-    """Measure the sum of all ranks' u; indices, values: what was delivered, zeros are nothing."""
+    """Measure the sum of all ranks' u; indices, values: what was delivered, zeros not counted."""
     d = total.numel()
     delivered = indices[values != 0]
     rest = total.to(torch.float64, copy=True)

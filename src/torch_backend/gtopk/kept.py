@@ -41,9 +41,10 @@ class Kept:
         self.pinned = Pinned()
 
     def adopt(self, layers: Sequence[Layer]) -> bool:
-        """Go on with these layers and the units that they make; with none: as in the beginning.
+        """Continue with these layers and the units that they make; with none, as at the beginning.
 
-        Returns whether units are others now. Selectors then start afresh, and "auto" chooses again.
+        Returns whether the units have changed. Selectors then start afresh, and "auto" chooses
+        again.
         """
         units = units_of_layers(self.unmerged, layers) if layers else self.unmerged
         if units is None:  # other units than these layers were made of
@@ -59,7 +60,7 @@ class Kept:
         return True
 
     def load(self, saved: Saved, config: Config, *, strict: bool) -> IncompatibleKeys:
-        """Copy what fits these units and this configuration. Its layers were adopted."""
+        """Copy what fits these units and this configuration. Its layers must have been adopted."""
         incompatible = self.residuals.load(saved.residuals, strict=strict)
         self.selector_states.load(saved.selector_states_for(config, self.units))
         self.pinned = Pinned(saved.choices_for(config, self.units))
@@ -82,7 +83,7 @@ class Kept:
 
     @classmethod
     def of_copy(cls, config: Config, copied: Mapping[str, Any]) -> Kept:
-        """Make one of what copied() returned."""
+        """Make one from what copied() returned."""
         kept = cls(config, copied["unmerged"])
         kept._begin(copied["units"])
         kept.layers = copied["layers"]

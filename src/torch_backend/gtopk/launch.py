@@ -78,7 +78,7 @@ def meet_by_pmix(
 
 
 def _find(timeout: timedelta) -> tuple[_Place, str, int]:
-    """This rank's place, and the address at which it reaches rank 0's store."""
+    """Return this rank's place, and the address at which it reaches rank 0's store."""
     operators = _native.load()
     place = _Place(*operators.pmix_place())
     port = _serve(place.world_size) if place.rank == 0 else 0

@@ -60,9 +60,9 @@ def adapt(
 
 
 def stopwatch_of(units: Sequence[Unit]) -> Stopwatch:
-    """Return one that takes the time where the gradients are.
+    """Return a stopwatch that takes the time where the gradients are.
 
-    On a device that is when its current stream comes so far, not when the host does.
+    On a device that is when its current stream gets there, not when the host does.
     """
     device = torch.device(units[0].device)
     if device.type == "cpu":
@@ -81,7 +81,7 @@ def stopwatch_of(units: Sequence[Unit]) -> Stopwatch:
 
 
 def check_predicted(config: Config, units: Sequence[Unit], group: dist.ProcessGroup | None) -> None:
-    """Raise ValueError, on all ranks, where an adaptive density finds no costs. Collective then."""
+    """Raise ValueError, on all ranks, if "adaptive" has no predicted costs. Then collective."""
     largest = max(units, key=lambda each: each.selected_numel)
     if config.adaptive and largest.selected_numel:
         density = config.density_bounds[0]
@@ -89,7 +89,7 @@ def check_predicted(config: Config, units: Sequence[Unit], group: dist.ProcessGr
 
 
 def merged(units: Sequence[Unit]) -> Unit:
-    """Return one unit of these."""
+    """Return these units as one."""
     return Unit(
         units[0].dtype,
         tuple(each for unit in units for each in unit.large),
@@ -98,7 +98,7 @@ def merged(units: Sequence[Unit]) -> Unit:
 
 
 def units_of_layers(units: Sequence[Unit], layers: Sequence[Layer]) -> tuple[Unit, ...] | None:
-    """Put units together as the layers have them; None unless each is whole and in one layer."""
+    """Merge units as the layers do; None unless each unit is in one layer as a whole."""
     home = {name: unit for unit in units for name in unit.names}
     made = []
     for layer in layers:

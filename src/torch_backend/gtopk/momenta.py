@@ -41,8 +41,8 @@ class Momenta:
     ) -> torch.Tensor:
         """Replace a unit's gradients by what is to be accumulated.
 
-        Returns the large part of the next momentum, to be cleared where entries are sent. It takes
-        effect with keep().
+        Returns the large part of the next momentum, to be cleared where entries are sent. keep()
+        makes it the current one.
         """
         now = self.of_unit(index)
         coming = self._next[index]
@@ -65,7 +65,7 @@ class Momenta:
         self._flat[index], self._next[index] = self._next[index], self._flat[index]
 
     def forget(self, name: str, gradient: torch.Tensor) -> float:
-        """Remove a gradient that has entered the momentum and will come again.
+        """Remove a gradient that is in the momentum and will arrive again.
 
         Returns the factor with which it was accumulated. Where it was sent, none of it is left.
         """
@@ -93,7 +93,7 @@ class Momenta:
         return momenta
 
     def load(self, saved: Mapping[str, torch.Tensor]) -> None:
-        """Copy those whose name, shape and type match; the others start from zero."""
+        """Copy momenta whose name, shape and type match; the others start from zero."""
         mine = self.by_parameter()
         with torch.no_grad():
             for each in mine.values():

@@ -51,7 +51,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     Raises:
         ValueError: as SparseState; the ranks' states differ; `optimizer` has parameters that are
             not in named_parameters.
-        NotImplementedError: parameters that are not on the CPU; and as SparseState.
+        NotImplementedError: as SparseState.
     """
 
     def __init__(
@@ -134,7 +134,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Synchronize, then step.
 
         With a closure the optimizer sees exchanged gradients after each call of it, and the mean of
-        the ranks' losses instead of this rank's, so that a line search decides alike on all ranks.
+        the ranks' losses instead of this rank's, so that a line search decides the same on all
+        ranks.
         """
         if closure is not None:
             result = self._optimizer.step(lambda: self._evaluate(closure))
@@ -150,7 +151,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """See torch. Discards a backward that raised, and the passes before it.
 
-        Raises RuntimeError while gradients are in flight, and in the midst of a backward.
+        Raises RuntimeError while gradients are in flight, and during a backward.
         """
         if self._overlap.under_way and not self._overlap.in_backward:
             raise RuntimeError(
@@ -182,7 +183,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._synchronized = self.sparse_state.step
 
     def _check_all_exchanged(self) -> None:
-        """Raise ValueError for a gradient that is this rank's alone: replicas would drift apart."""
+        """Raise ValueError for a gradient that was not exchanged: replicas would drift apart."""
         for number, group in enumerate(self._optimizer.param_groups):
             for each in group["params"]:
                 if each.grad is not None and each.requires_grad and id(each) not in self._exchanged:

@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 
 
 class Overlap:
-    """The units of one SparseState between a gradient's arrival and its result's."""
+    """The units of one SparseState, from the arrival of a gradient to that of its result."""
 
     merges = True
-    """Whether units may become one."""
+    """Whether units may be merged."""
 
     def __init__(self, state: State, units: Sequence[Unit]) -> None:
-        """Belong to `state`, whose units these are; allocates when gradients arrive."""
+        """Serve the units of `state`; memory is allocated when gradients arrive."""
         self._state = state
         self._exchanges: list[Exchange] = []
         self.rearrange(units)
@@ -78,7 +78,7 @@ class Overlap:
         self._arranged(places_of(units))
 
     def _arranged(self, places: Mapping[str, Place]) -> None:
-        """Know where parameters belong."""
+        """Work out where parameters belong."""
 
     def compare(self) -> None:
         """Raise ValueError on every rank unless the ranks' states are alike. Collective, once."""
@@ -144,7 +144,7 @@ class Overlap:
         return complete
 
     def _start_all(self, ready: list[Exchange], exact: list[ExactBucket] | None = None) -> None:
-        """Start what is ready and clipped."""
+        """Start the exchanges that are ready, after clipping them."""
         starting, apart = self._clipped(ready, exact or [])
         for each in apart:
             self._start_exact(each)
@@ -152,13 +152,13 @@ class Overlap:
             self._start(exchange)
 
     def _start_exact(self, bucket: ExactBucket) -> None:
-        """Average a gradient that no unit has."""
+        """Average a gradient that belongs to no unit."""
         raise NotImplementedError
 
     def _clipped(
         self, ready: list[Exchange], exact: list[ExactBucket]
     ) -> tuple[list[Exchange], list[ExactBucket]]:
-        """Clip what is ready; return what starts now: with the whole model's norm all, or none."""
+        """Clip what is ready; return what starts now: all or nothing with clip="model"."""
         assert self._backend is not None
         config, ranks = self._state.config, self._backend.size()
         if config.clip_norm is None:
@@ -179,7 +179,7 @@ class Overlap:
         return ready, exact
 
     def _norm(self, exchanges: Sequence[Exchange], exact: Sequence[ExactBucket] = ()) -> float:
-        """Return the norm of the gradients of all of these, without the loss scale."""
+        """Return the norm of the gradients of all these exchanges, without the loss scale."""
         norms = [norm_of([*each.large, each.small]) for each in exchanges]
         return math.hypot(*norms, *(each.norm() / self._scale for each in exact))
 
@@ -246,7 +246,7 @@ class Overlap:
             exchange.note.forget(begin, begin + large[at].numel)
 
     def check_outside(self) -> None:
-        """Raise RuntimeError in the midst of a backward: what is in flight would be given up."""
+        """Raise RuntimeError during a backward: what is in flight would be abandoned."""
         if self._open and torch._C._current_graph_task_id() != -1:
             raise RuntimeError(
                 "gtopk: in a backward, for example in a hook of it, nobody may save, load, copy or "
@@ -257,7 +257,7 @@ class Overlap:
     def settle(self) -> None:
         """End an aborted backward: afterwards nothing of it is in flight or lost.
 
-        Nobody has seen what its units delivered: it goes back to the residuals.
+        What its units delivered was not used: it goes back to the residuals.
         """
         if not self._exchanges:
             return
@@ -290,7 +290,7 @@ class Overlap:
             exchange.note.add_to(self._state.unit_residual(exchange.index))
 
     def _shut_gate(self) -> None:
-        """No more arrivals: units that wait for others do not commit."""
+        """Nothing more will arrive: units that wait for others do not commit."""
         if self._gate is not None:
             self._gate.shut()
 
@@ -404,7 +404,7 @@ class Overlap:
         return exchange.probe
 
     def _look_at(self, exchange: Exchange) -> None:
-        """See the values that are about to be accumulated."""
+        """Inspect the values that are about to be accumulated."""
 
     def _done(
         self, exchange: Exchange, done: torch.futures.Future[list[torch.Tensor]], first: bool

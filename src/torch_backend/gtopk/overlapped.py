@@ -29,11 +29,11 @@ class State(Protocol):
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        """What one selection covers each."""
+        """Each is covered by one selection."""
 
     @property
     def momenta(self) -> Momenta:
-        """What corrects gradients, and is advanced."""
+        """They correct gradients, and advance with each step."""
 
     def unit_density(self, index: int) -> Density:
         """Return the density of ``units[index]`` in the next backward."""
@@ -51,7 +51,7 @@ class State(Protocol):
         """Return what the selector of ``units[index]`` keeps."""
 
     def choose(self) -> None:
-        """Collective: know every unit's density and algorithm of the next backward."""
+        """Choose every unit's density and algorithm for the next backward, if due. Collective."""
 
     def unit_algorithm(self, index: int) -> str:
         """Return the algorithm of ``units[index]`` in the next backward."""

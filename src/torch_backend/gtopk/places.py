@@ -44,7 +44,7 @@ class Layout:
     sizes: list[int]
     """Elements of each piece, in the order of the bucket."""
     shares: list[Share]
-    """Of each unit that is in it, in the order of the units."""
+    """One for each unit that is in it, in the order of the units."""
 
 
 def places_of(units: Sequence[Unit]) -> dict[str, Place]:

@@ -118,7 +118,7 @@ def plan(
 
 
 def told(by_operator: tuple[Any, ...]) -> Plan | None:
-    """Return what operators tell of a plan by name; None where there is none."""
+    """Return an operator's plan as a Plan; None if there is none."""
     algorithm, reason, seconds, messages, size, of_host, costs, measured_by, actual = by_operator
     if not algorithm:
         return None

@@ -13,9 +13,9 @@ def rates_of(
     optimizer: torch.optim.Optimizer | None,
     parameters: Mapping[str, torch.Tensor],
 ) -> Rates | None:
-    """Return the rates that `accumulate` asks for; raise ValueError where an argument is too many.
+    """Return the rates that `accumulate` asks for.
 
-    Or too few.
+    Raise ValueError if an argument is missing or superfluous.
     """
     if (accumulate == "update") != (optimizer is not None):
         raise ValueError(
@@ -54,7 +54,7 @@ class Rates:
         self._group = {name: home[id(each)] for name, each in parameters.items()}
 
     def of(self, names: Iterable[str]) -> dict[str, float]:
-        """Return them as they are now; raise ValueError for one by which nothing would be moved."""
+        """Return them as they are now; raise ValueError for one that would move nothing."""
         rates = {}
         for name in names:
             number = self._group[name]

@@ -1,4 +1,4 @@
-"""What was saved of other shards of a model, or of all of it, as if this rank had saved it.
+"""What other shards of a model, or an unsharded one, have saved, as if this rank had saved it.
 
 It knows a checkpoint's folders by their names, and asks saving.py what is in one.
 """
@@ -24,13 +24,13 @@ _KINDS = ("residuals", "momenta")
 
 
 class Known(NamedTuple):
-    """What is saved of one parameter, whatever its shards."""
+    """What is saved of one parameter, however it is sharded."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
-    """Of its residual."""
+    """The type of its residual."""
     large: bool
-    """Whether it has one."""
+    """Whether it has a residual."""
 
 
 def folder_of(path: str, shard: tuple[int, int] | None) -> str:
@@ -39,14 +39,14 @@ def folder_of(path: str, shard: tuple[int, int] | None) -> str:
 
 
 def is_checkpoint(folder: str) -> bool:
-    """Whether one was written there to the end."""
+    """Whether a complete checkpoint is there."""
     return os.path.exists(os.path.join(folder, ".metadata"))
 
 
 def others_in(path: str) -> list[str]:
-    """Return the folders of one checkpoint of a whole model, shard by shard; empty: there is none.
+    """Return the folders of one checkpoint of a whole model, by shard; empty if there is none.
 
-    Raises FileNotFoundError where a shard's is missing or unfinished.
+    Raises FileNotFoundError if that of a shard is missing or unfinished.
     """
     if is_checkpoint(path):
         return [path]
@@ -80,9 +80,9 @@ def cut_anew(
 ) -> dict[str, Any]:
     """Return what a state_dict() of this rank would be.
 
-    read: returns a folder's, of the replicas that are this rank's to take; cuts: of this rank's
-    parameters, None without shards. Raises ValueError naming the first parameter that does not fit;
-    with strict=False what does not fit is left out.
+    read: returns that of a folder, from the replicas that this rank takes over; cuts: those of this
+    rank's parameters, None without shards. Raises ValueError naming the first parameter that does
+    not fit; with strict=False what does not fit is left out.
     """
     saved = [read(each) for each in folders]
     here, there = _known(layout(units), told(cuts)), _known(saved[0]["units"], saved[0].get("cuts"))
@@ -114,7 +114,7 @@ def cut_anew(
 
 
 def told(cuts: Mapping[str, Cut] | None) -> dict[str, list[Any]] | None:
-    """Return what a checkpoint says of cuts: each parameter's shape, and which dimension is cut."""
+    """Return cuts as plain values: each parameter's shape, and which dimension is cut."""
     if cuts is None:
         return None
     return {name: [list(each.shape), each.dim] for name, each in cuts.items()}
@@ -123,7 +123,7 @@ def told(cuts: Mapping[str, Cut] | None) -> dict[str, list[Any]] | None:
 def _known(
     units: Sequence[Mapping[str, Any]], cuts: Mapping[str, Sequence[Any]] | None
 ) -> dict[str, Known]:
-    """Return what there is of each parameter: of a layout(), and of what told() said of it."""
+    """Return what is saved of each parameter, from a layout() and from what told() returned."""
     found = {}
     for unit in units:
         dtype = ACCUMULATION[getattr(torch, unit["dtype"].removeprefix("torch."))]

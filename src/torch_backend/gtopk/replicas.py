@@ -65,8 +65,8 @@ class ReplicaGroup(ProcessGroup):
     ) -> None:
         """Replace the group's ranks by `world_size` ranks that meet in a store.
 
-        Collective over the new ranks: blocks until all are there. This rank leaves the old ones in
-        order, unless errored(): its operations in flight have 2 s to end, then they fail.
+        Collective over the new ranks: blocks until all are there. This rank leaves the old ones
+        properly, unless errored(): its operations in flight have 2 s to end, then they fail.
 
         Args:
             store_addr: "host:port/prefix" of a running TCPStore; a new prefix each time.
@@ -117,9 +117,9 @@ class ReplicaGroup(ProcessGroup):
         return True
 
     def get_reconfigure_handle(self) -> str:
-        """Return what names this replica to the others.
+        """Return the handle by which the others find this replica.
 
-        Also starts a store on this host, for the case that this replica becomes the first.
+        Also starts a store on this host, in case this replica becomes the first.
         """
         if self._store is None:
             self._store = TCPStore(socket.gethostname(), 0, is_master=True, wait_for_workers=False)
@@ -127,11 +127,11 @@ class ReplicaGroup(ProcessGroup):
         return json.dumps({"id": self._name, "store": place})
 
     def reconfigure(self, options: Any) -> Work:
-        """configure() for the replicas of some handles, which meet in the first one's store.
+        """configure() for the replicas with these handles, which meet in the first one's store.
 
         Args:
             options: like torch 2.14's ReconfigureOptions: ``handles``, one of each replica; a
-                replica's rank is the place of its own in the list, which is sorted if it is a set.
+                replica's rank is the place of its handle in the list (a set is sorted first).
                 ``uuid``, the same on all replicas, and new. ``timeout``, of the meeting; None for
                 the group's.
 
@@ -177,7 +177,7 @@ class ReplicaGroup(ProcessGroup):
         return DistBackendError(f"gtopk: the replicas' group is over: {error}")
 
     def shutdown(self) -> None:
-        """Leave the group in order; wait up to 2 s for operations in flight."""
+        """Leave the group; wait up to 2 s for operations in flight."""
         with self._lock:
             backend, self._backend, self._group = self._backend, None, None
         alone, self._alone = self._alone, None
@@ -214,7 +214,7 @@ class ReplicaGroup(ProcessGroup):
         return int(self._ranks().size())
 
     def name(self) -> str:
-        """Of the backend."""
+        """Return the backend's name."""
         return "gtopk"
 
     getBackendName = name  # noqa: N815  # as torchft calls it

@@ -1,4 +1,4 @@
-"""Residuals of one rank: what was not delivered yet, by unit and parameter. Knows no exchange."""
+"""Residuals of one rank: what is not delivered yet, by unit and parameter. Knows no exchange."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """gtopk.save and gtopk.load: all ranks' states in one folder, by torch.distributed.checkpoint.
 
 Each rank writes its own tensors; what all ranks share is written once, as JSON. If P' ranks load
-what P ranks saved, the residuals and momenta of rank r go to rank r mod P'. What other shards
-saved is cut anew (recut.py).
+what P ranks saved, the residuals and momenta of rank r go to rank r mod P'. What other shards saved
+is reassembled and cut again (recut.py).
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ def load(
     rounding; if there are more ranks than before, the additional ones start with zeros. The
     selector's state and the choices of "auto" and "adaptive" then start afresh.
 
-    Under FSDP each rank takes its shard. If the checkpoint has other shards or none, as from DDP,
-    or the model has none, a rank reads all shards and takes its part. In all these cases ranks mean
-    replicas, and the sums of residuals over them are kept.
+    Under FSDP each rank takes its shard. If the checkpoint has other shards or none (as under DDP),
+    or the model has none, a rank reads all shards and takes its part. In all these cases "ranks"
+    above means replicas, and the sums of residuals over the replicas are kept.
 
     Args:
         state: the state to load into; its configuration stays as it is.
@@ -99,8 +99,9 @@ def load(
     Raises:
         ValueError: not a checkpoint of a SparseState, or one of other parameters.
         FileNotFoundError: there is no checkpoint, or an unfinished one.
-        RuntimeError: a file of it is damaged or missing, or another rank could not read it; its
-            error is named. No rank has loaded it. Or only another rank could not load it.
+        RuntimeError: a file of it is damaged or missing, or another rank could not read it, whose
+            error is named: then no rank has loaded it. Or another rank alone could not load what it
+            had read.
     """
     _check_group(state)
     failure, saved = None, {}
@@ -131,7 +132,7 @@ def _check_group(state: SparseState) -> None:
 
 
 def _agree(failure: Exception | None, state: SparseState) -> None:
-    """Raise on every rank, those of other shards too, if one has failed; or if states differ."""
+    """Raise on every rank, also of other shards, if a rank has failed or states differ."""
     if dist.is_initialized():
         for group in (state.group, *state.shard_groups):
             try:
@@ -233,7 +234,7 @@ def _tensors(
 def _load(
     path: str | os.PathLike[str], metadata: Metadata, keys: list[str]
 ) -> dict[str, torch.Tensor]:
-    """Read those of these tensors that exist. Local: other ranks read others."""
+    """Read those of these tensors that exist. Local, as other ranks read other tensors."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
@@ -259,7 +260,7 @@ def _key(rank: int, kind: str, name: str) -> str:
 
 
 class _quiet(warnings.catch_warnings):  # noqa: N801  # a context manager, read as a verb
-    """Silence DCP's warnings that it works on a single process, as it is told to."""
+    """Silence DCP's warnings that it works on a single process: that is intended."""
 
     def __enter__(self) -> None:
         super().__enter__()

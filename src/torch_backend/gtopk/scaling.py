@@ -21,7 +21,7 @@ class Scaler(Protocol):
 
 
 def check_scaler(scaler: object, units: Sequence[Unit]) -> None:
-    """Raise ValueError for what is no scaler of these units; None is none."""
+    """Raise ValueError unless it is a scaler for these units, or None."""
     if scaler is None:
         return
     if not callable(getattr(scaler, "get_scale", None)):

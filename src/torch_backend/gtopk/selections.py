@@ -32,7 +32,7 @@ class SelectorStates:
         return [state.clone() for state in self._states]
 
     def load(self, saved: Sequence[torch.Tensor]) -> None:
-        """Copy these, one for each unit; if empty, start afresh."""
+        """Copy these states, one for each unit; if empty, start afresh."""
         with torch.no_grad():
             for i, state in enumerate(self._states):
                 if saved:

@@ -1,7 +1,7 @@
 """Gradients of shards in the buffers of FSDP2's modules, each of which is a unit.
 
-FSDP calls a module's hook between its reduce-scatter and what it makes of the result. What it does
-not tell a hook is fsdp_groups.py's.
+FSDP calls a module's hook after its reduce-scatter and before it uses the result. What it does not
+tell a hook is in fsdp_groups.py.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OTHER_MODULES = (
 
 
 class _Aside(NamedTuple):
-    """Gradients that are exchanged in a buffer of their own, for what becomes of FSDP's."""
+    """Gradients that are exchanged in a separate buffer, and added to FSDP's afterwards."""
 
     index: int
     buffer: torch.Tensor
@@ -47,13 +47,14 @@ class _Aside(NamedTuple):
 class ShardOverlap(Overlap):
     """The units of FSDP's modules.
 
-    A unit is exchanged in FSDP's own buffer where each .grad becomes a view of that. Where FSDP
-    makes something else of it at once, or has not reduced all of the module's parameters, it is
-    exchanged in another one, FSDP gets zeros, and the results are added at the end of the backward.
+    A unit is exchanged in FSDP's own buffer if each .grad becomes a view of that. If FSDP uses the
+    buffer in another way at once, or has not reduced all of the module's parameters, the unit is
+    exchanged in a separate one, FSDP gets zeros, and the results are added at the end of the
+    backward.
 
-    With finds_unused, replicas exchange all units in one order, whatever modules they used: that in
-    which modules came to the first replica in the first backward, which is known at its end. What
-    has not come when a backward ends counts as zeros.
+    With finds_unused, replicas exchange all units in one order, whichever modules they used: that
+    in which modules came on the first replica in its first backward, and which is known at its end.
+    What has not come when a backward ends counts as zeros.
     """
 
     merges = False  # each arrives by itself
@@ -69,7 +70,7 @@ class ShardOverlap(Overlap):
         *,
         finds_unused: bool = False,
     ) -> None:
-        """Take the units, and the group of FSDP's that each is made of.
+        """Take the units, and FSDP's group of parameters for each.
 
         names: the sharded parameters', by id; shards: groups of the ranks that hold the others, one
         for each dimension in which a parameter is sharded; copies: how many ranks of a replica hold
@@ -131,9 +132,9 @@ class ShardOverlap(Overlap):
     ) -> None:
         """Average a unit's gradients, which FSDP has reduced over the shards into `output`.
 
-        names: of the parameters that are in it; None: all. The others count as zeros, and have the
-        result in their .grad afterwards all the same. divisor: what FSDP divides by afterwards; NaN
-        where it does not say.
+        names: of the parameters that are in it; None: all. The others count as zeros, and their
+        .grad still has the result afterwards. divisor: what FSDP divides by afterwards; NaN if it
+        does not say.
         """
         if not self._open:
             self._begin()
@@ -181,9 +182,9 @@ class ShardOverlap(Overlap):
     def _set_aside(
         self, index: int, output: torch.Tensor, names: Sequence[str], divisor: float
     ) -> torch.Tensor:
-        """Return a copy with zeros for what is missing, divided; FSDP goes on with zeros.
+        """Return a copy, divided, with zeros for what is missing; FSDP continues with zeros.
 
-        In the accumulation type: results are not rounded to the type that FSDP reduces in.
+        It is in the accumulation type: results are not rounded to the type that FSDP reduces in.
         """
         sizes = dict(zip(self._orders[index], self._sizes[index], strict=True))
         arrived = dict(zip(names, output.split([sizes[name] for name in names]), strict=True))
@@ -204,7 +205,7 @@ class ShardOverlap(Overlap):
         return buffer
 
     def _ready(self, complete: list[Exchange]) -> list[Exchange]:
-        """With finds_unused: what is complete and has its turn."""
+        """With finds_unused: return what is complete and has its turn."""
         if not self._finds_unused:
             return complete
         ready: list[Exchange] = []
@@ -232,7 +233,7 @@ class ShardOverlap(Overlap):
                 self._start_all(ready)
 
     def _drop_what_nobody_used(self) -> None:
-        """With finds_unused, after the exchange: such results go back, and reach no .grad."""
+        """With finds_unused, after the exchange: put back results of modules that nobody used."""
         used = torch.zeros(len(self._exchanges), dtype=torch.uint8, device=self._device)
         used[self._came] = 1
         dist.all_reduce(used, dist.ReduceOp.MAX, group=self._state.group)
@@ -269,7 +270,7 @@ class ShardOverlap(Overlap):
 
     @untraced
     def _finish(self) -> None:
-        """The backward has ended well."""
+        """The backward has succeeded."""
         if self._finds_unused:
             self._fill_in()
         self._start_held()
@@ -288,10 +289,11 @@ class ShardOverlap(Overlap):
             self._remember(exchange)
 
     def _check_same_modules(self) -> None:
-        """Raise ValueError where another replica's exchanges were of other modules. Collective.
+        """Raise ValueError if another replica's exchanges were of other modules. Collective.
 
-        One whose sizes are alike nobody else tells apart. Where all came as usual, they did so on
-        all replicas: one that differs would ask, in the place of its next exchange.
+        Nothing else tells modules of the same size apart. If on this replica all came as usual,
+        they did so on all replicas: one that differs would call this in the place of its next
+        exchange.
         """
         if self._came == self._usual:
             return
@@ -307,10 +309,11 @@ class ShardOverlap(Overlap):
         return super()._parts() + 1  # what all shards have agreed on
 
     def _look_at(self, exchange: Exchange) -> None:
-        """With a gate: can the sums over the replicas, or results under the scale, not be finite?
+        """With a gate: note whether sums over the replicas, or scaled results, might not be finite.
 
-        Asked before the exchange, as its outcome is one replica group's, which would have to wait
-        for the others' with its own. Values are too large if their sum over all replicas might be.
+        This is decided before the exchange: its outcome is known to one replica group only, which
+        would have to wait for those of the others. Values are too large if their sum over all
+        replicas might be.
         """
         if self._gate is None:
             return
@@ -329,7 +332,7 @@ class ShardOverlap(Overlap):
         self._finite = self._finite and all(norm <= most for norm in norms)
 
     def _agree(self) -> None:
-        """With a gate: open it if no unit of any rank of any shard was other than finite."""
+        """With a gate: open it if every unit was finite, on all ranks of all shards."""
         if self._gate is None:
             return
         for exchange in self._exchanges:
@@ -342,7 +345,7 @@ class ShardOverlap(Overlap):
 
     @property
     def _device(self) -> torch.device | str:
-        """Where gradients are: groups of the shards may serve no other."""
+        """Return where gradients are: groups of the shards may serve no other device."""
         return self._state.units[0].device
 
     @property
@@ -359,7 +362,7 @@ class ShardOverlap(Overlap):
         return super()._clipped(ready, exact)
 
     def _start_held(self) -> None:
-        """Clip what has arrived, all together, and start it."""
+        """Clip everything that has arrived together, and start it."""
         held, self._held = self._held, []
         if not held:
             return
@@ -370,7 +373,7 @@ class ShardOverlap(Overlap):
             self._start(exchange)
 
     def _norm(self, exchanges: Sequence[Exchange], exact: Sequence[ExactBucket] = ()) -> float:
-        """Return the norm over all shards; what several ranks hold counts once. Collective."""
+        """Return the norm over all shards; what several ranks hold is counted once. Collective."""
         norms = []
         for each in exchanges:
             small = self._state.units[each.index].small

@@ -151,7 +151,7 @@ class ShardState(SparseState):
         )
 
     def description(self) -> list[Line]:
-        """See SparseState; shards must be alike in having a scaler."""
+        """See SparseState; either all shards have a scaler or none has."""
         return [
             *super().description(),
             ("the loss has a scaler:", "none" if self.scaler is None else "one"),
@@ -173,7 +173,7 @@ class ShardState(SparseState):
                 )
 
     def _cut(self) -> dict[str, Cut] | None:
-        """Say how parameters are cut; None in more than one dimension."""
+        """Return how parameters are cut; None if in more than one dimension."""
         assert self.shard is not None
         sharded = self._rated(())
         if any(each.device_mesh.ndim > 1 for each in sharded.values()):
@@ -248,7 +248,7 @@ def _widest(group: FsdpGroup) -> DeviceMesh:
 
 
 def _whole_mesh(modules: Sequence[tuple[nn.Module, FsdpGroup]]) -> DeviceMesh:
-    """Return the mesh of all shards: tensor parallelism leaves some modules out of a dimension."""
+    """Return the mesh of all shards; under tensor parallelism some modules lack a dimension."""
     return max((_widest(group) for _, group in modules), key=lambda mesh: mesh.ndim)
 
 
@@ -271,5 +271,5 @@ def _shard_of(mesh: DeviceMesh) -> tuple[tuple[int, int], set[int]]:
 
 
 def _groups_of(mesh: DeviceMesh) -> list[dist.ProcessGroup]:
-    """Return the groups over which shards lie, one for each dimension of their mesh."""
+    """Return the groups that hold the shards, one for each dimension of their mesh."""
     return [mesh.get_group(i) for i in range(mesh.ndim) if mesh.size(i) > 1]

@@ -1,7 +1,7 @@
 """gtopk.SparseState: residuals and configuration of one model on one rank, keyed by parameter name.
 
-It knows arguments and steps; kept.py knows what stays of them, overlap.py when gradients arrive and
-travel.
+It knows arguments and steps; kept.py knows what is kept between steps, overlap.py when gradients
+arrive and travel.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ class SparseState:
 
     Raises:
         ValueError: an invalid argument, or parameters sharded by FSDP.
-        NotImplementedError: what parameters on several devices, or not on the CPU, do not have yet.
+        NotImplementedError: parameters on several devices, or on one that is neither the CPU nor
+            CUDA; and combinations of arguments that are not implemented.
     """
 
     def __init__(
@@ -160,10 +161,10 @@ class SparseState:
             accumulate=accumulate,
         )
         self.step = 0
-        """Backwards so far, those that raised left out."""
+        """Backwards so far, not counting those that raised."""
         self.group = group
         self.shard: tuple[int, int] | None = None
-        """Which of how many shards of the model this is the state of; None for all of it."""
+        """Which of how many shards of the model this state is for; None if for all of the model."""
         self.shard_groups: Sequence[dist.ProcessGroup] = ()  # of the ranks that hold other shards
         self.cuts: Mapping[str, Cut] | None = None  # how shards are cut, where that is known
         self._overlap: Overlap | None
@@ -179,17 +180,17 @@ class SparseState:
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        """What one selection covers each, in the order in which they are numbered."""
+        """Each is covered by one selection; in the order of their numbers."""
         return self._kept.units
 
     @property
     def layers(self) -> list[Layer]:
-        """What density="adaptive" has chosen, one for each unit; none before, and for another."""
+        """What density="adaptive" has chosen, one for each unit; empty until then, or otherwise."""
         return self._kept.layers
 
     @property
     def momenta(self) -> Momenta:
-        """What overlap.py advances."""
+        """Each unit's momentum, which overlap.py advances."""
         return self._kept.momenta
 
     @property
@@ -321,7 +322,7 @@ class SparseState:
         """Return a copy of what a resumed run needs, for this rank only. Local.
 
         Residuals are training state: save them on every rank, or all ranks' with gtopk.save.
-        Raises RuntimeError in the midst of a backward.
+        Raises RuntimeError during a backward.
         """
         self._settle()
         kept = self._kept
@@ -412,7 +413,7 @@ class SparseState:
         return trained_parameters(named_parameters)
 
     def _adopt(self, layers: Sequence[Layer]) -> None:
-        """Go on with these layers; with none: as in the beginning."""
+        """Continue with these layers; with none, as at the beginning."""
         if self._kept.adopt(layers) and self._overlap is not None:
             self._overlap.rearrange(self.units)
 

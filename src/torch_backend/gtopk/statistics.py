@@ -37,7 +37,7 @@ class Statistics(TypedDict):
     commit_seconds: float
     """Time spent writing results and residuals."""
     transport: str
-    """What carries the messages, as loaded and configured."""
+    """The transport that carries the messages, as loaded and configured."""
     plan: Plan | None
     """Of the last algorithm="auto" to end: what it chose, why, and how long it took."""
     diagnosis: Diagnosis | None

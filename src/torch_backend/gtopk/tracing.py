@@ -1,4 +1,4 @@
-"""What torch.compile calls as it is, instead of tracing into it."""
+"""Functions that torch.compile calls as they are, instead of tracing into them."""
 
 from __future__ import annotations
 
