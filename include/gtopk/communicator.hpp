@@ -93,7 +93,8 @@ struct Meeting {
 struct Call {
   /// Called once, on the engine thread; null means success. Must not block.
   std::function<void(std::exception_ptr)> done{};
-  /// Owner of the memory; released once the network no longer uses it, if possible before `done`.
+  /// Owner of the memory; released once the network no longer uses it, if possible before `done`,
+  /// which must itself hold what it reads.
   std::shared_ptr<void> keepalive{};
   /// This operation's timeout; the group's if absent.
   std::optional<std::chrono::nanoseconds> timeout{};

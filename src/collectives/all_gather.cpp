@@ -35,13 +35,12 @@ std::size_t total(std::span<const Bytes> rooms) {
   return bytes;
 }
 
-/// Along the tree and round the rings ranks send no less, in more messages, unless the rings go by
-/// two levels.
+/// Round the rings ranks send no less, in more messages, unless they share their host's link.
 Task<bool> goes_directly(GroupView& group, WayChoice& choice, std::size_t bytes) {
   if (group.size() == 1 || bytes > kShortAllGather) {
     co_return false;
   }
-  const bool few = bytes <= WayChoice::kFewBytes || !choice.ways().two_levels();
+  const bool few = bytes <= WayChoice::kFewBytes || !choice.ways().share_links();
   if (few && choice.ways().may_go_directly() && choice.setting() == WaySetting::kAuto) {
     choice.take(true);
     co_return true;

@@ -17,7 +17,7 @@ namespace gtopk::collectives {
 /// One per group, in its keepsakes.
 struct KnownWays {
   /// The first collective of a group that may measure: groups with few calls never pay for it.
-  static constexpr std::uint64_t kMeasuredFrom = 65;
+  static constexpr std::uint64_t kMeasuredFrom = 64;
 
   WaySetting setting = WaySetting::kAuto;
   std::optional<Ways> ways;

@@ -29,6 +29,18 @@ WaySetting way_setting() {
               fmt::format("GTOPK_DENSE is '{}': expected auto, tree or direct", said));
 }
 
+std::string to_string(WaySetting setting) {
+  switch (setting) {
+    case WaySetting::kAuto:
+      return "auto";
+    case WaySetting::kTree:
+      return "tree";
+    case WaySetting::kDirect:
+      return "direct";
+  }
+  return "unknown";
+}
+
 Ways::Ways(const engine::HostMap& hosts) : ranks_(hosts.ranks()), hosts_(hosts.hosts()) {
   const Routes routes(hosts);
   each_ = routes.two_levels();

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "src/engine/host_map.hpp"
 
@@ -30,6 +31,9 @@ enum class WaySetting : std::uint8_t {
 /// From the environment. Throws Error{kInvalidArgument} for any other value.
 [[nodiscard]] WaySetting way_setting();
 
+/// As GTOPK_DENSE says it.
+[[nodiscard]] std::string to_string(WaySetting setting);
+
 class Ways {
  public:
   /// Larger groups do not go directly: every rank would have to connect to every other.
@@ -48,8 +52,8 @@ class Ways {
   [[nodiscard]] bool broadcast_down_a_chain(std::size_t bytes, const WayCosts& costs) const;
 
   [[nodiscard]] bool may_go_directly() const { return ranks_ <= kMostRanks; }
-  /// Whether rings go inside hosts and across them.
-  [[nodiscard]] bool two_levels() const { return each_ != 0; }
+  /// Whether there are several hosts, and one of them has several ranks.
+  [[nodiscard]] bool share_links() const { return hosts_ > 1 && hosts_ < ranks_; }
   [[nodiscard]] std::uint32_t hosts() const { return static_cast<std::uint32_t>(hosts_); }
 
   /// How many messages the busiest link carries while each rank sends one to every other.

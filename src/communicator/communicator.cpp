@@ -68,12 +68,14 @@ Communicator::Communicator(std::shared_ptr<Process> process, const Meeting& meet
                  .transport = thread.card(),
                  .process = fmt::format("host {}, pid {}", self.host, self.process),
                  .host = {},
+                 .dense = {},
                  .refusal = {}};
   auto ways = collectives::WaySetting::kAuto;
   thread.call([&] {
     try {
       own.host = host_name(self, meeting.host);
       ways = collectives::way_setting();
+      own.dense = to_string(ways);
       own.id = thread.engine().reserve_group_id();
     } catch (const Error& error) {  // the other ranks learn of it when they meet
       own.refusal = error;

@@ -26,6 +26,7 @@ MemberCard decode(const std::string& bytes, const Presence& self, std::size_t ra
   card.transport = reader.field();
   card.process = reader.field();
   card.host = reader.field();
+  card.dense = reader.field();
   card.refusal = reader.error();
   reader.expect_end();
   return card;
@@ -41,6 +42,7 @@ std::string encode(const MemberCard& card) {
   bootstrap::put(bytes, card.transport);
   bootstrap::put(bytes, card.process);
   bootstrap::put(bytes, card.host);
+  bootstrap::put(bytes, card.dense);
   bootstrap::put(bytes, card.refusal);
   return bytes;
 }
@@ -65,6 +67,15 @@ std::vector<MemberCard> read_cards(std::span<const std::string> cards, const Pre
     if (const auto& refusal = members[rank].refusal) {
       throw Error(refusal->kind(), fmt::format("group '{}': rank {} ({}): {}", self.group, rank,
                                                members[rank].process, refusal->what()));
+    }
+  }
+  for (std::size_t rank = 1; rank < members.size(); ++rank) {
+    if (members[rank].dense != members[0].dense) {
+      throw Error(ErrorKind::kMismatch,
+                  fmt::format("group '{}': GTOPK_DENSE is '{}' on rank 0 ({}) and '{}' on rank {} "
+                              "({}): set it to the same on all ranks",
+                              self.group, members[0].dense, members[0].process,
+                              members[rank].dense, rank, members[rank].process));
     }
   }
   return members;

@@ -19,13 +19,16 @@ struct MemberCard {
   std::string transport;         ///< Transport::card()
   std::string process;           ///< "host node7, pid 4711"
   std::string host;              ///< as host_name() calls it: equal where ranks share a host
+  std::string dense;             ///< its GTOPK_DENSE
   std::optional<Error> refusal;  ///< why it cannot be in the group
 };
 
 [[nodiscard]] std::string encode(const MemberCard& card);
 
 /// Decodes the cards that the directory gave to `self`, by rank. Throws Error{kBootstrap} if they
-/// cannot be this meeting's cards, or the refusal of the lowest rank that has one.
+/// cannot be this meeting's cards, the refusal of the lowest rank that has one, or
+/// Error{kMismatch} if a setting differs that all ranks must share; the latter two are the same
+/// error on all ranks.
 [[nodiscard]] std::vector<MemberCard> read_cards(std::span<const std::string> cards,
                                                  const Presence& self);
 

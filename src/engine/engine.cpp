@@ -148,6 +148,7 @@ bool Engine::handle_failures() {
   const std::vector<transport::PeerFailure> failures = transport_.take_failures();
   for (const transport::PeerFailure& failure : failures) {
     failures_.peer_failed(failure);
+    tidings_.left(failure.peer);
   }
   return !failures.empty();
 }

@@ -31,6 +31,9 @@ constexpr Duration kLongestSleep = std::chrono::milliseconds(50);
 constexpr unsigned long kTimerSlack = 1000;
 constexpr Duration kCloseBound = std::chrono::seconds(2);
 
+/// For goodbyes, however long what came before has taken: they are mostly under way already.
+constexpr Duration kLeastFarewell = std::chrono::milliseconds(100);
+
 }  // namespace
 
 EngineThread::EngineThread(const std::function<std::unique_ptr<transport::Transport>()>& make) {
@@ -157,7 +160,8 @@ void EngineThread::leave() {
   step_until(nothing_under_way, patience);
   step_until([this] { return engine_->all_have_heard(); }, Tidings::kBound);
   engine_->say_goodbye();
-  step_until([this] { return engine_->farewell_said(); }, until - clock_.now());
+  step_until([this] { return engine_->farewell_said(); },
+             std::max<Duration>(until - clock_.now(), kLeastFarewell));
   const auto released = [this] { return engine_->stop_listening() && engine_->under_way() == 0; };
   step_until(released, kCloseBound);
   if (!released()) {

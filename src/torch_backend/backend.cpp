@@ -178,10 +178,10 @@ WorkPointer GtopkBackend::allgather(std::vector<std::vector<at::Tensor>>& output
   Buffers rooms;
   std::size_t bytes = 0;
   for (const at::Tensor& output : outputs[0]) {
+    check_dense(output, "all_gather");
     bytes += output.nbytes();
   }
   for (const at::Tensor& output : outputs[0]) {
-    check_dense(output, "all_gather");
     TORCH_CHECK_VALUE(output.dtype() == input.dtype(), "gtopk: all_gather needs outputs of the ",
                       "input's dtype (", input.dtype(), "), given ", output.dtype());
     const std::size_t copied = bytes <= kShortAllGather ? kShortAllGather : kShortMessage;

@@ -313,7 +313,10 @@ void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& 
   const bool on_device = device_ && !device_->copies_ahead();
   const bool copies = finish_ || on_device || std::ranges::any_of(memory_, &Contiguous::is_copy);
   if (!error && copies) {
-    completer.run([self = std::move(self)] { self->copy_back(); });
+    completer.run([self = std::move(self)]() mutable {
+      GtopkWork& work = *self;
+      work.copy_back(std::move(self));
+    });
     return;
   }
   if (error) {
@@ -323,10 +326,10 @@ void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& 
   const std::exception_ptr seen = for_python(error, c10d::isP2POp(opType_), *group_, ends_group);
   if (ends_group && group_->has_abort_hooks()) {
     // They run before waiters go on, and may take any time.
-    completer.run([self = std::move(self), seen] {
+    completer.run([self = std::move(self), seen]() mutable {
       self->group_->run_abort_hooks();
-      if (end(self, seen)) {
-        self->complete();
+      if (const Self kept = end(std::move(self), seen)) {
+        kept->complete();
       }
     });
     return;
@@ -337,7 +340,7 @@ void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& 
   }
 }
 
-void GtopkWork::copy_back() {
+void GtopkWork::copy_back(Self self) {
   std::exception_ptr error;
   try {
     for (const Contiguous& each : memory_) {
@@ -353,8 +356,8 @@ void GtopkWork::copy_back() {
     error = std::current_exception();
     outcome_ = c10d::WorkResult::UNKNOWN;
   }
-  if (const Self kept = end(Self::unsafe_reclaim_from_nonowning(this), error)) {
-    complete();
+  if (const Self kept = end(std::move(self), error)) {
+    kept->complete();
   }
 }
 
@@ -362,7 +365,9 @@ GtopkWork::Self GtopkWork::end(Self self, std::exception_ptr error) {
   const std::shared_ptr<Ending> ending = self->ending_;
   const std::shared_ptr<GroupState> group = self->group_;
   const Clock::time_point over_at = Clock::now();
-  self->tell_hooks(error != nullptr, over_at);
+  self->tell_group(error != nullptr, over_at);
+  const std::shared_ptr<c10d::WorkInfo> info = self->info_for_hook(over_at);
+  Completer& completer = *self->completer_;
   {
     const std::lock_guard lock(ending->mutex);
     GtopkWork& work = *self;
@@ -391,21 +396,27 @@ GtopkWork::Self GtopkWork::end(Self self, std::exception_ptr error) {
     ending->over.store(true, std::memory_order_release);
   }
   ending->told.notify_all();
+  if (info) {
+    GroupState::tell_end_hook(group, info, completer);
+  }
   group->end();
   return self;
 }
 
-void GtopkWork::tell_hooks(bool failed, Clock::time_point over_at) {
+void GtopkWork::tell_group(bool failed, Clock::time_point over_at) {
   group_->end_extensions(extensions_);
-  const std::chrono::duration<float> took = over_at - began_;
   if (!failed) {
-    group_->completed(key_, took.count() * 1000);
+    const std::chrono::duration<float, std::milli> took = over_at - began_;
+    group_->completed(key_, took.count());
   }
-  if (group_->has_end_hook()) {
-    GroupState::tell_end_hook(
-        group_, std::make_shared<c10d::WorkInfo>(opType_, sequence_, began_, over_at, took),
-        *completer_);
+}
+
+std::shared_ptr<c10d::WorkInfo> GtopkWork::info_for_hook(Clock::time_point over_at) const {
+  if (!group_->has_end_hook()) {
+    return nullptr;
   }
+  return std::make_shared<c10d::WorkInfo>(opType_, sequence_, began_, over_at,
+                                          std::chrono::duration<float>(over_at - began_));
 }
 
 void GtopkWork::complete() const {

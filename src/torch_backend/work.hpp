@@ -120,13 +120,15 @@ class GtopkWork final : public c10d::Work {
 
   /// Called on the engine thread: neither throws nor copies.
   void operation_ended(Completer& completer, const std::exception_ptr& error, Self self) noexcept;
-  void copy_back();
+  void copy_back(Self self);
   /// Wakes waiters. Returns `self` if its future is to be completed next; else this Work may be
   /// gone.
   [[nodiscard]] static Self end(Self self, std::exception_ptr error);
   void complete() const;
-  /// Whoever asked the group for it, before anybody else sees the end.
-  void tell_hooks(bool failed, Clock::time_point over_at);
+  /// Its extended timeouts and completion hooks, before anybody sees the end.
+  void tell_group(bool failed, Clock::time_point over_at);
+  /// What the end hook is told after that; null where there is none.
+  [[nodiscard]] std::shared_ptr<c10d::WorkInfo> info_for_hook(Clock::time_point over_at) const;
   [[nodiscard]] bool wait_on_stream();
   /// Throws the error, if there is one; with the mutex held.
   void raise() const;

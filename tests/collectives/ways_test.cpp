@@ -57,6 +57,11 @@ TEST(Ways, CountWhatRanksOfAHostSendOverItsLink) {
   EXPECT_FALSE(ways_of_letters("aabb").gather_directly(65536, costs));
   EXPECT_TRUE(ways_of_letters("aabb").gather_directly(1024, costs));
   EXPECT_TRUE(ways_of_letters("abcd").gather_directly(65536, costs));
+  // 12/7 of all bytes, round one ring 6/7 of them.
+  EXPECT_FALSE(ways_of_letters("aaaabbb").gather_directly(65536, costs));
+  EXPECT_TRUE(ways_of_letters("aaaabbb").share_links());
+  EXPECT_FALSE(ways_of_letters("aaaa").share_links());
+  EXPECT_FALSE(ways_of_letters("abcd").share_links());
 }
 
 TEST(Ways, BroadcastDownAChainOnceItIsLongComparedWithAPiece) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "gtopk/communicator.hpp"
+#include "src/communicator/member_card.hpp"
 #include "src/transport/base/tag.hpp"
 #include "tests/communicator/bootstraps.hpp"
 #include "tests/communicator/member.hpp"
@@ -266,6 +267,45 @@ TEST(Directory, ThatGivesWhatCannotBeTheCardsOfAGroupIsAnErrorThatSaysWhat) {
                 return std::vector{self.card, self.card, self.card + "1:x"};
               }),
               HasSubstr("3 bytes are left over"));
+}
+
+TEST(Cards, OfRanksWithDifferentSettingsAreTheSameErrorOnAllRanks) {
+  MemberCard card{.identity = 1,
+                  .id = 0,
+                  .transport = "t",
+                  .process = "host a, pid 7",
+                  .host = "a",
+                  .dense = "auto",
+                  .refusal = {}};
+  std::vector<std::string> cards{encode(card), encode(card)};
+  card.process = "host b, pid 8";
+  card.dense = "tree";
+  cards.push_back(encode(card));
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    try {
+      static_cast<void>(read_cards(cards, {.group = "g",
+                                           .rank = rank,
+                                           .size = 3,
+                                           .card = cards[rank],
+                                           .process = "",
+                                           .refusal = {}}));
+      ADD_FAILURE() << "no error on rank " << rank;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kMismatch);
+      EXPECT_STREQ(error.what(),
+                   "group 'g': GTOPK_DENSE is 'auto' on rank 0 (host a, pid 7) and 'tree' on rank 2 "
+                   "(host b, pid 8): set it to the same on all ranks");
+    }
+  }
+  cards.pop_back();
+  EXPECT_EQ(read_cards(cards, {.group = "g",
+                               .rank = 0,
+                               .size = 2,
+                               .card = cards[0],
+                               .process = "",
+                               .refusal = {}})
+                .size(),
+            2);
 }
 
 TEST(Directory, IsWhatMoreThanOneRankNeeds) {
