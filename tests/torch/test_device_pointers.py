@@ -16,7 +16,7 @@ from ranks import Rank, RankSet, run_script
 
 pytestmark = pytest.mark.loopback
 
-N = 5000  # long messages: 20,000 bytes
+N = 20_000  # long messages: all parts of an all_gather are more than 64 KiB, even of bfloat16
 
 
 def test_on_two_ranks(two_in_place: RankSet, check: Callable) -> None:

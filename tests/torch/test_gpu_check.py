@@ -139,7 +139,7 @@ def test_its_parts_run_over_the_fake_device(fake_library: str, tmp_path: pathlib
 def test_the_programs_are_run_on_the_device(fake_gpu: str, tmp_path: pathlib.Path) -> None:
     part = run_on_the_fake(fake_gpu, tmp_path, "programs")["programs"]
     places = {(row["algorithm"], row["place"]) for row in part["allreduce"]}
-    assert places == {("gtopk", "device"), ("topk", "device"), ("dense", "staged")}
+    assert places == {("gtopk", "device"), ("topk", "device"), ("dense", "device")}
     assert len(part["allreduce"]) == 3 * 2
     assert [row["bytes"] for row in part["pingpong"]] == 2 * [8, 64, 512, 4096, 32768, 65536]
     assert all(row["wrong"] == 0 for row in part["allreduce"] + part["pingpong"])
