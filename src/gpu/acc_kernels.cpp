@@ -43,13 +43,13 @@ void AccKernels::find(Done done) {
 
 void AccKernels::accumulate(Done done) {
   const std::size_t bytes = acc_.d * size_of(accumulation_type(acc_.dtype));
-  const auto launch = [acc = acc_, bytes, sums = sums_, take = memory_.take_pinned,
-                       &kernels = kernels_, &launcher = launcher_](Driver::Stream stream) {
-    *sums = take(bytes);
+  const auto take = [bytes, sums = sums_, take = memory_.take_pinned] { *sums = take(bytes); };
+  const auto launch = [acc = acc_, sums = sums_, &kernels = kernels_,
+                       &launcher = launcher_](Driver::Stream stream) {
     check_kernels(kernels, kernels.accumulate(cuda::AccumulateCall{acc, *sums}, stream),
                   launcher.device(), "accumulate");
   };
-  launcher_.run({launch, std::move(done), memory_.owner});
+  launcher_.run({launch, std::move(done), memory_.owner, take});
 }
 
 }  // namespace gtopk::gpu

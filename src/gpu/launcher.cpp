@@ -39,37 +39,43 @@ void Launcher::run(Job job) {
   changed_.notify_one();
 }
 
-void Launcher::loop() {
-  bool is_current = false;
+std::optional<Launcher::Job> Launcher::next() {
   for (;;) {
     std::vector<std::shared_ptr<void>> let_go;
-    std::optional<Job> job;
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] {
-        return !jobs_.empty() || !let_go_.empty() || (stops_ && on_device_ == 0);
-      });
+      changed_.wait(lock, [this] { return !jobs_.empty() || !let_go_.empty() || stops_; });
       let_go.swap(let_go_);
       if (!jobs_.empty()) {
-        job = std::move(jobs_.front());
+        Job job = std::move(jobs_.front());
         jobs_.pop_front();
         ++on_device_;
-      } else if (let_go.empty()) {
-        return;
+        return job;
+      }
+      if (!let_go.empty()) {
+        continue;
+      }
+      if (on_device_ == 0) {
+        return std::nullopt;
       }
     }
-    if (!job) {
-      continue;
+    // Nothing is called back once the context has an error. What it may still use is never let go.
+    if (driver_.synchronize_stream(stream_) != 0) {
+      return std::nullopt;
     }
-    try {
-      if (!is_current) {
+  }
+}
+
+void Launcher::loop() {
+  bool is_current = false;
+  while (std::optional<Job> job = next()) {
+    if (!is_current) {
+      try {
         make_current_();
         is_current = true;
+      } catch (...) {
+        job->prepare = [error = std::current_exception()] { std::rethrow_exception(error); };
       }
-    } catch (...) {
-      job->launch = [error = std::current_exception()](Driver::Stream) {
-        std::rethrow_exception(error);
-      };
     }
     launch(std::move(*job));
   }
@@ -77,7 +83,12 @@ void Launcher::loop() {
 
 void Launcher::launch(Job job) {
   auto running = std::make_unique<Running>(*this, std::move(job.done), std::move(job.memory));
+  bool enqueues = false;
   try {
+    if (job.prepare) {
+      job.prepare();
+    }
+    enqueues = true;
     job.launch(stream_);
     const auto over = [](void* argument) {
       const std::unique_ptr<Running> ended(static_cast<Running*>(argument));
@@ -87,8 +98,10 @@ void Launcher::launch(Job job) {
     static_cast<void>(running.release());
   } catch (...) {
     running->done(std::current_exception());
-    // What was enqueued before it failed may still write to the memory: that is never let go.
-    static_cast<void>(running.release());
+    if (enqueues) {
+      // What was enqueued before it failed may still write to the memory: that is never let go.
+      static_cast<void>(running.release());
+    }
     const std::lock_guard lock(mutex_);
     --on_device_;
   }

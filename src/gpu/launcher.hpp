@@ -27,9 +27,12 @@ class Launcher {
     /// Called once: when the device has done it, on a thread of the driver's, with null; else, with
     /// why it has not, on the launcher's. Must not call the driver, nor block.
     std::function<void(std::exception_ptr)> done;
-    /// Memory that the work uses; let go on the launcher's thread, after `done`. Never, if the work
-    /// could not be enqueued: part of it may be.
+    /// Memory that the work uses; let go on the launcher's thread, after `done`. Never, if `launch`
+    /// throws: part of the work may be enqueued.
     std::shared_ptr<void> memory;
+    /// If set, takes memory and the like, ahead of `launch`; on the launcher's thread. If it
+    /// throws, nothing is enqueued, and the memory goes.
+    std::function<void()> prepare = nullptr;
   };
 
   /// make_current: makes the stream's device that of the launcher's thread; called there, first.
@@ -40,7 +43,7 @@ class Launcher {
   Launcher& operator=(const Launcher&) = delete;
   Launcher(Launcher&&) = delete;
   Launcher& operator=(Launcher&&) = delete;
-  /// Once the device has done all of it.
+  /// Once the device has done all of it, or does nothing any more because of an error.
   ~Launcher();
 
   /// Any thread; does not call the driver.
@@ -54,6 +57,8 @@ class Launcher {
   struct Running;
 
   void loop();
+  /// The next job, once there is one; null once there will be none.
+  [[nodiscard]] std::optional<Job> next();
   void launch(Job job);
   /// On a thread of the driver's.
   void end(Running& running) noexcept;

@@ -1,0 +1,141 @@
+// GPU room, tests: what a launcher does when something fails, over a driver of a few functions that
+// runs nothing by itself.
+#include "src/gpu/launcher.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <future>
+#include <memory>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace gtopk::gpu {
+namespace {
+
+constexpr Driver::Result kFault = 700;  // CUDA_ERROR_ILLEGAL_ADDRESS
+constexpr std::chrono::seconds kLong(20);
+
+/// What was given to the stream, and not done.
+std::vector<std::pair<Driver::HostFunction, void*>>& given() {
+  static std::vector<std::pair<Driver::HostFunction, void*>> all;
+  return all;
+}
+
+Driver driver_that_keeps() {
+  given().clear();
+  Driver driver;
+  driver.launch_host_function = [](Driver::Stream, Driver::HostFunction call, void* argument) {
+    given().emplace_back(call, argument);
+    return 0;
+  };
+  driver.synchronize_stream = [](Driver::Stream) {
+    for (const auto& [call, argument] : std::exchange(given(), {})) {
+      call(argument);
+    }
+    return 0;
+  };
+  driver.error_name = [](Driver::Result, const char** name) {
+    *name = "A_FAULT";
+    return 0;
+  };
+  return driver;
+}
+
+/// Of one job: what it is done with, and its memory.
+struct Fate {
+  std::promise<std::exception_ptr> ended;
+  std::future<std::exception_ptr> end = ended.get_future();
+  std::shared_ptr<int> memory = std::make_shared<int>(0);
+  std::weak_ptr<int> left = memory;
+
+  Launcher::Job job(std::function<void(Driver::Stream)> launch = [](Driver::Stream) {}) {
+    return {std::move(launch),
+            [this](std::exception_ptr error) { ended.set_value(std::move(error)); },
+            std::exchange(memory, nullptr)};
+  }
+};
+
+std::unique_ptr<Launcher> launcher_over(const Driver& driver) {
+  return std::make_unique<Launcher>(driver, nullptr, "GPU 0", [] {});
+}
+
+/// Destroys it, on a thread; whether that ends.
+bool goes(std::unique_ptr<Launcher> launcher) {
+  std::promise<void> gone;
+  std::future<void> is_gone = gone.get_future();
+  std::thread([launcher = std::move(launcher), gone = std::move(gone)]() mutable {
+    launcher.reset();
+    gone.set_value();
+  }).detach();
+  return is_gone.wait_for(kLong) == std::future_status::ready;
+}
+
+TEST(Launcher, GoesOnceTheDeviceHasDoneAll) {
+  const Driver driver = driver_that_keeps();
+  Fate fate;
+  auto launcher = launcher_over(driver);
+  launcher->run(fate.job());
+  ASSERT_TRUE(goes(std::move(launcher)));
+  EXPECT_EQ(fate.end.get(), nullptr);
+  EXPECT_TRUE(fate.left.expired());
+}
+
+TEST(Launcher, GoesWhenTheDeviceDoesNothingAnyMore) {
+  Driver driver = driver_that_keeps();
+  driver.synchronize_stream = [](Driver::Stream) { return kFault; };
+  Fate fate;
+  auto launcher = launcher_over(driver);
+  launcher->run(fate.job());
+  ASSERT_TRUE(goes(std::move(launcher)));
+  EXPECT_EQ(given().size(), 1);
+  EXPECT_FALSE(fate.left.expired()) << "something may still write there";
+}
+
+TEST(Launcher, LetsMemoryGoIfNothingCouldBeEnqueued) {
+  const Driver driver = driver_that_keeps();
+  Fate fate;
+  auto launcher = launcher_over(driver);
+  Launcher::Job job = fate.job();
+  job.prepare = [] { throw std::runtime_error("no memory"); };
+  launcher->run(std::move(job));
+  ASSERT_TRUE(goes(std::move(launcher)));
+  EXPECT_NE(fate.end.get(), nullptr);
+  EXPECT_TRUE(given().empty());
+  EXPECT_TRUE(fate.left.expired());
+}
+
+TEST(Launcher, KeepsMemoryIfPartMayBeEnqueued) {
+  const Driver driver = driver_that_keeps();
+  Fate fate;
+  auto launcher = launcher_over(driver);
+  launcher->run(fate.job([](Driver::Stream) { throw std::runtime_error("no kernel"); }));
+  ASSERT_TRUE(goes(std::move(launcher)));
+  EXPECT_NE(fate.end.get(), nullptr);
+  EXPECT_FALSE(fate.left.expired());
+}
+
+TEST(Launcher, TriesTheNextJobIfItsDeviceCouldNotBeMadeCurrent) {
+  const Driver driver = driver_that_keeps();
+  Fate first;
+  Fate second;
+  bool fails = true;
+  auto launcher = std::make_unique<Launcher>(driver, nullptr, "GPU 0", [&] {
+    if (std::exchange(fails, false)) {
+      throw std::runtime_error("no context");
+    }
+  });
+  launcher->run(first.job());
+  launcher->run(second.job());
+  ASSERT_TRUE(goes(std::move(launcher)));
+  EXPECT_NE(first.end.get(), nullptr);
+  EXPECT_TRUE(first.left.expired());
+  EXPECT_EQ(second.end.get(), nullptr);
+}
+
+}  // namespace
+}  // namespace gtopk::gpu
