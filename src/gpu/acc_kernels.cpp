@@ -20,11 +20,11 @@ void AccKernels::find_ahead(Driver::Stream stream) {
   driver.check(driver.wait_value(stream, reinterpret_cast<std::uint64_t>(&asked_), 1, 0),
                "let a stream wait for a number in memory");
   finding()(stream);
-  auto held = std::make_unique<std::shared_ptr<Done>>(awaits_);
+  auto held = std::make_unique<std::shared_ptr<Ahead>>(ahead_);
   const auto tell = [](void* argument) {
-    const std::unique_ptr<std::shared_ptr<Done>> told(
-        static_cast<std::shared_ptr<Done>*>(argument));
-    if (const Done done = std::exchange(**told, nullptr)) {
+    const std::unique_ptr<std::shared_ptr<Ahead>> told(
+        static_cast<std::shared_ptr<Ahead>*>(argument));
+    if (const Done done = std::exchange((*told)->done, nullptr)) {
       done(nullptr);
     }
   };
@@ -33,12 +33,26 @@ void AccKernels::find_ahead(Driver::Stream stream) {
 }
 
 void AccKernels::find(Done done) {
-  if (awaits_ == nullptr) {
+  if (ahead_ == nullptr) {
     launcher_.run({finding(), std::move(done), memory_.owner});
     return;
   }
-  *awaits_ = std::move(done);
+  ahead_->done = std::move(done);
+  if (ahead_->turn.exchange(Ahead::Turn::kAsked) == Ahead::Turn::kBroken) {
+    std::exchange(ahead_->done, nullptr)(ahead_->why);
+    return;
+  }
   asked_.store(1, std::memory_order_release);
+}
+
+void AccKernels::broken(std::exception_ptr why) {
+  if (ahead_ == nullptr) {
+    return;
+  }
+  ahead_->why = std::move(why);
+  if (ahead_->turn.exchange(Ahead::Turn::kBroken) == Ahead::Turn::kAsked) {
+    std::exchange(ahead_->done, nullptr)(ahead_->why);
+  }
 }
 
 void AccKernels::accumulate(Done done) {

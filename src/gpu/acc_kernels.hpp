@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 
@@ -28,9 +29,11 @@ class AccKernels final : public AccDevice {
     gather_ = gather;
   }
   /// find_ahead() will be called, maybe after find().
-  void expect_find_ahead() { awaits_ = std::make_shared<Done>(); }
+  void expect_find_ahead() { ahead_ = std::make_shared<Ahead>(); }
   /// Enqueues what find() wants on a stream that waits, on the device, until it is asked for.
   void find_ahead(Driver::Stream stream);
+  /// It has failed, or will not be called: find() fails, with that. Any thread.
+  void broken(std::exception_ptr why);
   /// Nobody will ask any more. Does not call the driver.
   void let_go() noexcept { asked_.store(1, std::memory_order_release); }
 
@@ -39,6 +42,15 @@ class AccKernels final : public AccDevice {
   void find(Done done) override;
 
  private:
+  /// Of a find that was enqueued ahead.
+  struct Ahead {
+    enum class Turn : std::uint8_t { kNobodys, kAsked, kBroken };
+    /// The second of find() and broken() finds what the first has left.
+    std::atomic<Turn> turn = Turn::kNobodys;
+    Done done;
+    std::exception_ptr why;
+  };
+
   /// The calls of a find.
   [[nodiscard]] std::function<void(Driver::Stream)> finding() const;
 
@@ -50,7 +62,7 @@ class AccKernels final : public AccDevice {
   cuda::FindCall find_;
   cuda::GatherCall gather_;
   std::shared_ptr<void*> sums_ = std::make_shared<void*>(nullptr);
-  std::shared_ptr<Done> awaits_;  ///< set before it is asked; null: by the launcher
+  std::shared_ptr<Ahead> ahead_;  ///< set before it is asked; null: by the launcher
 };
 
 }  // namespace gtopk::gpu

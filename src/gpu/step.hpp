@@ -10,8 +10,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "gtopk/collectives.hpp"
 #include "src/cuda/calls.hpp"
@@ -69,6 +71,12 @@ class Step {
   void find_ahead(Driver::Stream stream) {
     if (way_.has_sketch()) {
       acc_kernels_->find_ahead(stream);
+    }
+  }
+  /// find_ahead() has failed, or will not be called: what the operation asks for fails, with that.
+  void broken(std::exception_ptr why) {
+    if (way_.has_sketch()) {
+      acc_kernels_->broken(std::move(why));
     }
   }
   /// The operation has ended: no stream waits for its questions any more. Does not call the driver.

@@ -98,10 +98,10 @@ WorkPointer GtopkBackend::run(c10::intrusive_ptr<GtopkWork> work, std::chrono::m
     work->not_taken();
     rethrow_for_python(error);
   }
-  work->begin(membership_->communicator.polling_pays());
   if (collective) {
-    ++sequence_;
+    ++sequence_;  // as the core has: begin() may throw
   }
+  work->begin(membership_->communicator.polling_pays());
   window_.note(work);
   return work;
 }
@@ -395,11 +395,12 @@ WorkPointer GtopkBackend::sparse_all_reduce_on_device(const std::shared_ptr<Spar
   if (options.gate) {
     work->copy_late();
   }
-  if (step->asks_a_launcher(work->copies_ahead())) {
+  if (step->asks_a_launcher(work->runs_ahead())) {
     work->works_meanwhile();
   }
-  work->also_run([step](const c10::Stream& stream) { step->find_ahead(stream); },
-                 [step] { step->ended(); });
+  work->also_run({.run = [step](const c10::Stream& stream) { step->find_ahead(stream); },
+                  .broken = [step](std::exception_ptr why) { step->broken(std::move(why)); },
+                  .let_go = [step] { step->ended(); }});
   const auto number = std::make_shared<std::uint64_t>(0);
   work->also_read([step, number](bool ahead) { step->follow(*number, ahead); });
   return run(std::move(work), timeout, [&](Communicator& communicator, Call call) {

@@ -108,8 +108,8 @@ void DeviceCall::works_meanwhile() {
 
 void DeviceCall::redeem() noexcept {
   redeemed_ = true;
-  if (let_go_) {
-    let_go_();
+  if (meanwhile_.let_go) {
+    meanwhile_.let_go();
   }
   lanes_.redeem(ticket_);
   if (works_) {
@@ -120,7 +120,7 @@ void DeviceCall::redeem() noexcept {
 void DeviceCall::begin(const std::vector<Contiguous>& memory) {
   try {
     if (also_read_) {
-      also_read_(ahead_);
+      also_read_(runs_ahead());
     }
   } catch (...) {
     input_->arrive(false);
@@ -131,10 +131,17 @@ void DeviceCall::begin(const std::vector<Contiguous>& memory) {
     return;
   }
   const c10::Stream writing = stream();
-  called_.block(writing);
-  if (also_run_) {
-    const c10::StreamGuard on_writing(writing);
-    also_run_(writing);
+  try {
+    called_.block(writing);
+    if (meanwhile_.run && runs_ahead()) {
+      const c10::StreamGuard on_writing(writing);
+      meanwhile_.run(writing);
+    }
+  } catch (...) {
+    if (meanwhile_.broken) {
+      meanwhile_.broken(std::current_exception());
+    }
+    throw;
   }
   lanes_.wait_for(ticket_);
   write(memory);

@@ -57,15 +57,19 @@ class DeviceCall {
     also_write_ = std::move(write);
   }
   /// Enqueues more work behind the operation's input, once it has been queued; the operation starts
-  /// after that. `ahead`: copies_ahead(). Before begin().
+  /// after that. `ahead`: runs_ahead(). Before begin().
   void also_read(std::function<void(bool ahead)> read) { also_read_ = std::move(read); }
-  /// Enqueues work that the operation waits for on the result stream, ahead of its end, if results
-  /// are enqueued ahead; `let_go` ends all waits in it, does not call the driver, and is called
-  /// when the operation has ended. Before begin().
-  void also_run(std::function<void(const c10::Stream& stream)> run, std::function<void()> let_go) {
-    also_run_ = std::move(run);
-    let_go_ = std::move(let_go);
-  }
+  /// Work that the operation waits for.
+  struct Meanwhile {
+    /// Enqueues it on the result stream, which is current meanwhile, ahead of the operation's end.
+    std::function<void(const c10::Stream& stream)> run;
+    /// It could not be enqueued, or not all of it: whoever asks for it is told why.
+    std::function<void(std::exception_ptr why)> broken;
+    /// The operation has ended: ends all waits in it. Does not call the driver.
+    std::function<void()> let_go;
+  };
+  /// If runs_ahead(). Before begin().
+  void also_run(Meanwhile meanwhile) { meanwhile_ = std::move(meanwhile); }
   /// Results are copied when the operation has ended, by a thread: no stream waits for that. For
   /// operations that end after others which are still to be read. Before begin().
   void copy_late() { ahead_ = false; }
@@ -83,6 +87,9 @@ class DeviceCall {
 
   /// Whether the copies of the results are enqueued when the operation begins.
   [[nodiscard]] bool copies_ahead() const { return ahead_; }
+  /// Whether work that the operation waits for can be enqueued then, too: not behind the result of
+  /// another operation, which may wait for this one.
+  [[nodiscard]] bool runs_ahead() const { return ahead_ && ticket_.alone; }
   /// Work enqueued on the caller's current stream after this finds the results in place.
   void block_current_stream() const;
   /// Whether the device has got that far.
@@ -103,8 +110,7 @@ class DeviceCall {
   c10::Event called_;   // on the caller's stream
   c10::Event written_;  // on the ticket's
   std::function<void(bool)> also_read_;
-  std::function<void(const c10::Stream&)> also_run_;
-  std::function<void()> let_go_;
+  Meanwhile meanwhile_;
   std::function<void(const c10::Stream&)> also_write_;
   bool redeemed_ = false;
 };

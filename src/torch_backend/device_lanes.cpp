@@ -160,11 +160,11 @@ Lanes::Ticket Lanes::take_ticket() {
     }
   }
   const auto lane = std::ranges::min_element(lanes_, {}, &Lane::operations);
-  ++lane->operations;
+  const bool alone = lane->operations++ == 0;
   const Flag flag = free_flags_.back();
   free_flags_.pop_back();
-  return {flag.number, flag.last + 1, lane->stream,
-          static_cast<std::size_t>(lane - lanes_.begin())};
+  return {flag.number, flag.last + 1, lane->stream, static_cast<std::size_t>(lane - lanes_.begin()),
+          alone};
 }
 
 void Lanes::redeem(const Ticket& ticket) noexcept {

@@ -47,6 +47,8 @@ class Lanes {
     std::uint32_t value = 0;
     c10::Stream stream;
     std::size_t lane = 0;
+    /// No other operation in flight uses the stream: nothing on it is behind another's result.
+    bool alone = false;
   };
 
   /// Lets `give` enqueue work on the input stream, which is current meanwhile, after the work of

@@ -107,7 +107,8 @@ SparseOnDevice::SparseOnDevice(const cuda::Calls& kernels, const DeviceTensors& 
     : tensors_(tensors),
       seed_(seed),
       lanes_(Lanes::of(tensors.pieces.front().device())),
-      step_(kernels, launcher_of(lanes_.device()), way) {}
+      step_(kernels, launcher_of(lanes_.device()), way),
+      laid_(lanes_.device().type()) {}
 
 SparseOnDevice::~SparseOnDevice() {
   if (state_read_ && !state_read_->load(std::memory_order_acquire)) {
@@ -189,6 +190,7 @@ void SparseOnDevice::begin() {
     if (last.defined()) {
       lanes_.in_use_on(last, stream);
     }
+    laid_.record(stream);
   });
 }
 
@@ -201,15 +203,25 @@ void SparseOnDevice::follow(std::uint64_t number, bool ahead) {
     rethrow_failures([&] { step_.follow(seed_.value_or(number), ahead, lanes_.native(stream)); });
     hold(blocks_->pinned);
     in_use_on(stream);
+    laid_.record(stream);
   });
 }
 
 void SparseOnDevice::find_ahead(const c10::Stream& stream) {
+  if (!step_.way().has_sketch()) {
+    return;
+  }
+  const BelowAutograd below;
+  laid_.block(stream);
+  // Before the wait: should something fail behind that, the memory is still the stream's.
+  hold(blocks_->pinned);
+  in_use_on(stream);
   rethrow_failures([&] { step_.find_ahead(lanes_.native(stream)); });
 }
 
 void SparseOnDevice::commit(const c10::Stream& stream) const {
   const BelowAutograd below;
+  laid_.block(stream);
   rethrow_failures([&] { step_.commit(lanes_.native(stream)); });
   hold(blocks_->pinned);
   if (blocks_->taken.defined()) {

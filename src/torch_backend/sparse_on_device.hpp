@@ -7,11 +7,15 @@
 // what the core has written.
 #pragma once
 
+#include <c10/core/Event.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "gtopk/collectives.hpp"
@@ -65,6 +69,8 @@ class SparseOnDevice {
   [[nodiscard]] bool asks_a_launcher(bool ahead) const { return step_.asks_a_launcher(ahead); }
   /// On the current stream, ahead of the operation's end.
   void find_ahead(const c10::Stream& stream);
+  /// find_ahead() has failed, or will not be called.
+  void broken(std::exception_ptr why) { step_.broken(std::move(why)); }
   /// See gpu::Step::ended().
   void ended() noexcept { step_.ended(); }
   /// The operation, which starts once what begin() and follow() have enqueued is done.
@@ -96,6 +102,9 @@ class SparseOnDevice {
   const std::optional<std::uint64_t> seed_;
   Lanes& lanes_;
   gpu::Step step_;
+  /// On the input stream, behind begin() and follow(): an operation that fails before it starts
+  /// ends before they are done, and what is enqueued behind its end reads the table of pieces.
+  c10::Event laid_;
   std::shared_ptr<Blocks> blocks_ = std::make_shared<Blocks>();
   std::shared_ptr<std::atomic<bool>> state_read_;  ///< null: nobody reads it
 };

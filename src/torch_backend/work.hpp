@@ -73,10 +73,8 @@ class GtopkWork final : public c10d::Work {
   }
   /// See DeviceCall::also_read() and also_run().
   void also_read(std::function<void(bool ahead)> read) { device_->also_read(std::move(read)); }
-  void also_run(std::function<void(const c10::Stream& stream)> run, std::function<void()> let_go) {
-    device_->also_run(std::move(run), std::move(let_go));
-  }
-  [[nodiscard]] bool copies_ahead() const { return device_->copies_ahead(); }
+  void also_run(DeviceCall::Meanwhile meanwhile) { device_->also_run(std::move(meanwhile)); }
+  [[nodiscard]] bool runs_ahead() const { return device_->runs_ahead(); }
   /// See DeviceCall::copy_late(); a no-op for tensors of the CPU.
   void copy_late() {
     if (device_) {

@@ -5,6 +5,7 @@ here is a fake one (fake/device.hpp). Nothing here has run on a GPU.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from device_values import FAKE, fill, meet, read_later, synchronize, values
+from gtopk.backend import sequence_number
+from gtopk.groups import backend_of
 from ranks import Rank, RankSet
 
 import gtopk
@@ -75,8 +78,8 @@ def check_what_crosses_is_as_long_as_what_is_summed(me: Rank) -> None:
         ("random-k", f"copy host_function gather copy {waits} commit copy"),
         (
             "sketch",
-            "copy sketch copy host_function wait_value find gather host_function wait_value "
-            "commit copy",
+            "copy sketch copy host_function copy wait_value find gather host_function "
+            "wait_value commit copy",
         ),
     ):
         tensor, residual = values(me, d).to(FAKE), (values(me, d) / 3).to(FAKE)
@@ -204,3 +207,83 @@ def check_ranks_of_a_group_may_have_their_tensors_on_different_devices(me: Rank)
         seen = _steps(me, FAKE if me.rank == 0 else "cpu", 3000, algorithm=algorithm, k=30)
         for one, other in zip(expected, seen, strict=True):
             assert torch.equal(one, other), algorithm
+
+
+def check_what_follows_a_call_that_fails_early_waits_for_its_table_of_pieces(me: Rank) -> None:
+    """Its commit, which the failure lets go, reads where the pieces are on the device."""
+    for algorithm in (*ALGORITHMS, "gtopk"):
+        group = dist.new_group()
+        tensor, kept = values(me, 5000), values(me, 5000) / 3
+        there, residual, other = tensor.to(FAKE), kept.to(FAKE), torch.ones(5000).to(FAKE)
+        synchronize()
+        torch.ops.fake.set_stream(2)
+        torch.ops.fake.hold()
+        work = dist.all_reduce(other, async_op=True)  # its copy holds up the input stream
+        torch.ops.fake.set_stream(0)
+        failed = gtopk.sparse_all_reduce(
+            there, k=50, residual=residual, algorithm=algorithm, group=group, async_op=True
+        )
+        group.abort()
+        time.sleep(0.1)  # what could run has run
+        torch.ops.fake.release()
+        work.wait(timedelta(seconds=30))
+        with pytest.raises(dist.DistBackendError, match="abort"):
+            failed.wait()
+        synchronize()
+        assert bool(there.cpu().isnan().all()), algorithm
+        assert torch.equal(residual.cpu(), kept), algorithm
+
+
+def check_a_call_that_fails_once_it_is_taken_counts(me: Rank) -> None:
+    """The core has counted it: numbers stay those of the core."""
+    group = dist.new_group()
+    backend = backend_of(group)
+    there, residual = values(me, 5000).to(FAKE), torch.zeros(5000).to(FAKE)
+    torch.ops.fake.let_fail("host_function", 0)  # which is to draw indices
+    with pytest.raises(RuntimeError, match="cannot call back"):
+        gtopk.sparse_all_reduce(there, k=50, residual=residual, algorithm="random-k", group=group)
+    options = dist.AllreduceOptions()
+    assert sequence_number(backend.allreduce([torch.ones(1)], options)) == 2
+
+
+def check_a_sketch_does_not_stand_behind_the_result_of_another_call(me: Rank) -> None:
+    """Receives wait on all result streams; what answers them is sent after the sketch."""
+    expected = _steps(me, "cpu", 9000, algorithm="sketch", k=70)[:2]
+    group = dist.new_group()
+    residual, tensor = (values(me, 9000) / 3).to(FAKE), values(me, 9000).to(FAKE)
+    messages = [torch.full((10,), float(i)).to(FAKE) for i in range(8)]
+    if me.rank == 0:
+        works = [dist.irecv(each, 1, tag=i) for i, each in enumerate(messages)]
+    work = gtopk.sparse_all_reduce(
+        tensor, k=70, residual=residual, algorithm="sketch", group=group, async_op=True
+    )
+    work.wait(timedelta(seconds=20))
+    if me.rank == 1:
+        works = [dist.isend(each, 0, tag=i) for i, each in enumerate(messages)]
+    for each in works:
+        each.wait()
+    assert torch.equal(tensor.cpu(), expected[0])
+    assert torch.equal(residual.cpu(), expected[1])
+    dist.destroy_process_group(group)
+
+
+def check_a_sketch_whose_search_cannot_be_enqueued_fails_everywhere(me: Rank) -> None:
+    for failing, more in (("wait_value", 0), ("find", 0), ("gather", 0), ("host_function", 1)):
+        group = dist.new_group()
+        residual, tensor = torch.zeros(9000).to(FAKE), values(me, 9000).to(FAKE)
+        synchronize()
+
+        def call(group: Any = group, tensor: Any = tensor, residual: Any = residual) -> Any:
+            return gtopk.sparse_all_reduce(
+                tensor, k=70, residual=residual, algorithm="sketch", group=group, async_op=True
+            )
+
+        if me.rank == 0:
+            torch.ops.fake.let_fail(failing, more)
+            with pytest.raises(RuntimeError, match="cannot"):
+                call()
+        else:
+            with pytest.raises(dist.DistBackendError, match="rank 0"):
+                call().wait(timedelta(seconds=20))
+        meet(me, f"{failing} has failed")
+        synchronize()

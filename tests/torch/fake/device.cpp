@@ -43,12 +43,16 @@ struct Device {
   std::array<Stream, kStreams> streams;
   std::map<std::string, std::int64_t> counts;
   std::vector<std::string> calls;
+  std::map<std::string, std::int64_t> failing;  // after how many calls
   std::atomic<std::int64_t> releases{0};
   std::int64_t holds = 0;
   std::atomic<bool> capturing{false};
   std::minstd_rand random{1};
 
   Device() {
+    if (const char* const named = std::getenv("FAKE_DEVICE_FAILS")) {
+      failing[named] = 0;
+    }
     std::thread([this] { work(); }).detach();
   }
 
@@ -214,6 +218,9 @@ void Memory::give_back(void* memory) {
     std::abort();
   }
   Block& block = found->second;
+  for (auto& [stream, until] : block.users) {
+    until = stream->given;  // as torch's allocators do, on the device and of pinned memory
+  }
   if (block.on != nullptr) {
     block.users.emplace_back(block.on, block.on->given.load());
   }
@@ -282,6 +289,21 @@ void hold(Stream& stream) {
 
 void release() { ++device().releases; }
 
+void let_fail(const std::string& what, std::int64_t more) {
+  const std::lock_guard lock(device().mutex);
+  device().failing[what] = more;
+}
+
+bool fails(const std::string& what) {
+  const std::lock_guard lock(device().mutex);
+  const auto found = device().failing.find(what);
+  if (found == device().failing.end() || found->second-- > 0) {
+    return false;
+  }
+  device().failing.erase(found);
+  return true;
+}
+
 void capture(bool on) { device().capturing = on; }
 
 }  // namespace fake
@@ -292,7 +314,7 @@ extern "C" {
 
 int cuStreamWaitValue32_v2(void* on, std::uint64_t address, std::uint32_t value, unsigned flags) {
   fake::count("wait_value");
-  if (flags != 0) {
+  if (flags != 0 || fake::fails("wait_value")) {
     return 1;
   }
   const auto* const flag = reinterpret_cast<const std::atomic<std::uint32_t>*>(address);
@@ -306,6 +328,9 @@ int cuStreamWaitValue32_v2(void* on, std::uint64_t address, std::uint32_t value,
 
 int cuLaunchHostFunc(void* on, void (*function)(void*), void* argument) {
   fake::count("host_function");
+  if (fake::fails("host_function")) {
+    return 1;
+  }
   fake::enqueue(*static_cast<fake::Stream*>(on), [function, argument] { function(argument); });
   return 0;
 }

@@ -37,7 +37,7 @@ struct Memory {
   /// work may always use it; null for none.
   [[nodiscard]] static void* take(std::size_t bytes, bool pinned, const Stream* on);
   static void give_back(void* memory);
-  /// Prevents reuse until the stream has done its work so far.
+  /// Prevents reuse until the stream has done all that it has when the memory is given back.
   static void in_use_on(const void* memory, const Stream& stream);
   [[nodiscard]] static bool is_pinned(const void* memory);
   /// The accessible address behind device memory, for copies.
@@ -55,6 +55,12 @@ void count(const std::string& what, std::int64_t times = 1);
 /// The stream's work waits at this point until release() has been called as often as hold().
 void hold(Stream& stream);
 void release();
+/// After `more` calls of that name, which are counted in cuStreamWaitValue32, cuLaunchHostFunc and
+/// the kernels, one fails.
+/// FAKE_DEVICE_FAILS names one that fails when it is first called.
+void let_fail(const std::string& what, std::int64_t more);
+/// Whether this call is the one.
+[[nodiscard]] bool fails(const std::string& what);
 /// Sets the answer of cuStreamIsCapturing.
 void capture(bool on);
 

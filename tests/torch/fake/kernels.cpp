@@ -101,6 +101,9 @@ class Executor {
 template <class Task>
 int on_stream(const char* name, void* stream, DataType type, Task task) {
   fake::count(name);
+  if (fake::fails(name)) {
+    return 1;
+  }
   fake::enqueue(*static_cast<fake::Stream*>(stream), [type, task] {
     static std::uint64_t seed = 0;  // one thread runs all streams
     Executor executor(++seed);

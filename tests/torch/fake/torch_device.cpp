@@ -264,6 +264,9 @@ C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 TORCH_LIBRARY(fake, library) {
   library.def("hold() -> ()", +[] { fake::hold(fake::stream(current())); });
   library.def("release() -> ()", +[] { fake::release(); });
+  library.def(
+      "let_fail(str what, int more) -> ()",
+      +[](const std::string& what, std::int64_t more) { fake::let_fail(what, more); });
   library.def("capture(bool on) -> ()", +[](bool on) { fake::capture(on); });
   library.def(
       "set_stream(int number) -> int", +[](std::int64_t number) {
