@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/programs/started.hpp"
@@ -204,6 +205,21 @@ TEST(AllreduceOnAGpu, CopiesNothingOfTheTensorsSizeInAStep) {
                   {"copy_out", "copy_out", "synchronize_stream", "release_context"});
   for (const pid_t process : all.processes) {
     EXPECT_THAT(record.calls(process), ElementsAreArray(expected));
+  }
+}
+
+TEST(AllreduceOnAGpu, SaysWhyAStepCouldNotBeEnqueued) {
+  const Record record;
+  for (const auto& [algorithm, call] : std::vector<std::pair<std::string, std::string>>{
+           {"random-k", "gather"}, {"sketch", "sketch"}, {"sketch", "find"}}) {
+    Program::Variables environment = record.with_gpu();
+    environment.emplace_back("FAKE_DEVICE_FAILS", call);
+    for (const Ended& each : joined(started_by_hand(
+             ALLREDUCE, 2, {"-m", "cuda", "-b", "9000", "-e", "9000", "-n", "2", "-a", algorithm},
+             environment))) {
+      EXPECT_EQ(each.code, 1) << call << each.err;
+      EXPECT_THAT(each.err, HasSubstr("a fake cannot")) << call;
+    }
   }
 }
 

@@ -191,7 +191,7 @@ Job::Job(const LaunchEnvironment& environment, std::chrono::nanoseconds timeout,
 }
 
 std::future<void> Job::begin(Collective collective, std::shared_ptr<Gate> input,
-                             std::uint64_t* number) {
+                             std::uint64_t* number, std::shared_ptr<void> keepalive) {
   auto ended = std::make_shared<std::promise<void>>();
   std::future<void> future = ended->get_future();
   const std::uint64_t given =
@@ -203,6 +203,7 @@ std::future<void> Job::begin(Collective collective, std::shared_ptr<Gate> input,
                                                   ended->set_value();
                                                 }
                                               },
+                                          .keepalive = std::move(keepalive),
                                           .input = std::move(input)});
   if (number != nullptr) {
     *number = given;

@@ -64,10 +64,11 @@ class Job {
 
   /// Throws the operation's error.
   void run(Collective collective);
-  /// input: as of Call. number: becomes the operation's in its group.
+  /// input, keepalive: as of Call. number: becomes the operation's in its group.
   [[nodiscard]] std::future<void> begin(Collective collective,
                                         std::shared_ptr<Gate> input = nullptr,
-                                        std::uint64_t* number = nullptr);
+                                        std::uint64_t* number = nullptr,
+                                        std::shared_ptr<void> keepalive = nullptr);
   /// Lets calls take this GPU's memory, where the transport does: it outlives them.
   void use(const Gpu& gpu);
   [[nodiscard]] bool takes(Memory::Kind kind, std::uint32_t rank) const {

@@ -4,9 +4,11 @@
 #include <cstring>
 #include <filesystem>
 #include <future>
+#include <memory>
 #include <optional>
 #include <span>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "gtopk/collectives.hpp"
@@ -24,30 +26,38 @@ std::string kernels_folder() {
   return (program.parent_path().parent_path().parent_path() / "gtopk").string();
 }
 
+/// A tensor and its residual on a GPU.
+struct GpuTensor {
+  GpuTensor(const Gpu& gpu, const Tensor& like)
+      : values(gpu, like.values.size()), residual(gpu, like.residual.size()) {}
+
+  GpuMemory values;
+  GpuMemory residual;
+};
+
 /// On a GPU; what a step does there is the subclass's.
 class GpuSubject : public Subject {
  public:
   GpuSubject(const Job& job, const Setting& setting, const Device& device)
       : Subject(setting, job.rank()),
         device_(device),
-        values_(device.gpu, host().values.size()),
-        residual_(device.gpu, host().residual.size()),
+        there_(std::make_shared<GpuTensor>(device.gpu, host())),
         pinned_values_(device.gpu, host().values.size()),
         pinned_residual_(device.gpu, host().residual.size()) {
     std::ranges::fill(pinned_residual_.bytes(), std::byte{0});
-    copy_in(residual_, pinned_residual_);
+    copy_in(there_->residual, pinned_residual_);
     gpu().synchronize();
   }
 
   void refill() override {
     std::ranges::copy(host().gradients, pinned_values_.bytes().begin());
-    copy_in(values_, pinned_values_);
+    copy_in(there_->values, pinned_values_);
     gpu().synchronize();
   }
 
   [[nodiscard]] const Tensor& fetched() override {
-    copy_out(pinned_values_, values_);
-    copy_out(pinned_residual_, residual_);
+    copy_out(pinned_values_, there_->values);
+    copy_out(pinned_residual_, there_->residual);
     gpu().synchronize();
     std::ranges::copy(pinned_values_.bytes(), host().values.begin());
     std::ranges::copy(pinned_residual_.bytes(), host().residual.begin());
@@ -64,8 +74,7 @@ class GpuSubject : public Subject {
   }
 
   const Device& device_;
-  GpuMemory values_;
-  GpuMemory residual_;
+  const std::shared_ptr<GpuTensor> there_;
   PinnedMemory pinned_values_;
   PinnedMemory pinned_residual_;
 };
@@ -76,16 +85,31 @@ class StagedSubject final : public GpuSubject {
   using GpuSubject::GpuSubject;
 
   void step(Job& job, std::optional<std::uint64_t> seed) override {
-    copy_out(pinned_values_, values_);
-    copy_out(pinned_residual_, residual_);
+    copy_out(pinned_values_, there_->values);
+    copy_out(pinned_residual_, there_->residual);
     gpu().synchronize();
     job.run(sparse_all_reduce(pinned_values_.bytes().data(), pinned_residual_.bytes().data(),
                               setting().n, setting().dtype, options(seed)));
-    copy_in(values_, pinned_values_);
-    copy_in(residual_, pinned_residual_);
+    copy_in(there_->values, pinned_values_);
+    copy_in(there_->residual, pinned_residual_);
     gpu().synchronize();
   }
   [[nodiscard]] std::string place() const override { return "staged"; }
+};
+
+/// What the kernels of a step work on, on both sides. A step that fails may leave some of it to be
+/// done: the operation's and the launcher's, too.
+struct StepRoom {
+  StepRoom(const Gpu& gpu, const gpu::Step& step, std::shared_ptr<GpuTensor> of)
+      : tensor(std::move(of)),
+        pinned(gpu, step.pinned_bytes()),
+        on_device(gpu, step.device_bytes()),
+        last_key(gpu, sizeof(std::uint64_t)) {}
+
+  const std::shared_ptr<GpuTensor> tensor;
+  PinnedMemory pinned;
+  GpuMemory on_device;
+  GpuMemory last_key;
 };
 
 /// What torch's tensors go through (src/gpu/step.hpp), but that results are committed by this
@@ -95,21 +119,20 @@ class StaysSubject final : public GpuSubject {
   StaysSubject(const Job& job, const Setting& setting, const Device& device, const gpu::Way& way)
       : GpuSubject(job, setting, device),
         step_(*device.kernels, *device.launcher, way),
-        pinned_(device.gpu, step_.pinned_bytes()),
-        on_device_(device.gpu, step_.device_bytes()),
-        last_key_(device.gpu, sizeof(std::uint64_t)) {
+        room_(std::make_shared<StepRoom>(device.gpu, step_, there_)) {
     gpu::StepMemory memory;
-    memory.pinned = pinned_.bytes().data();
-    memory.device = static_cast<std::byte*>(on_device_.data());
+    memory.pinned = room_->pinned.bytes().data();
+    memory.device = static_cast<std::byte*>(room_->on_device.data());
+    memory.owner = room_;
     memory.ordinal = gpu().memory().device;
     const cuda::PieceOf all{
-        .tensor = values_.data(), .residual = residual_.data(), .size = setting.n};
+        .tensor = there_->values.data(), .residual = there_->residual.data(), .size = setting.n};
     step_.lay_out(memory, std::span(&all, 1), nullptr);
     scratch_ = std::make_unique<GpuMemory>(gpu(), step_.scratch_bytes());
     const PinnedMemory zero(gpu(), sizeof(std::uint64_t));
     std::ranges::fill(zero.bytes(), std::byte{0});
-    gpu().copy_in(last_key_.data(), zero.bytes().data(), zero.bytes().size());
-    gpu().copy_in(on_device_.data(), step_.table().data(), step_.table().size());
+    gpu().copy_in(room_->last_key.data(), zero.bytes().data(), zero.bytes().size());
+    gpu().copy_in(room_->on_device.data(), step_.table().data(), step_.table().size());
     gpu().synchronize();
   }
 
@@ -118,15 +141,17 @@ class StaysSubject final : public GpuSubject {
     if (SelectorState* const state = step_.last_state()) {
       *state = host().state;
     }
-    step_.begin(scratch_->data(), static_cast<std::uint64_t*>(last_key_.data()), gpu().stream());
+    step_.begin(scratch_->data(), static_cast<std::uint64_t*>(room_->last_key.data()),
+                gpu().stream());
     const auto input = std::make_shared<Gate>(1);
     std::uint64_t number = 0;
-    std::future<void> ended = job.begin(step_.collective(options(seed), {}), input, &number);
+    std::future<void> ended = job.begin(step_.collective(options(seed), {}), input, &number, room_);
     try {
       step_.follow(seed.value_or(number), false, gpu().stream());
       gpu().arrive(input);
     } catch (...) {
       input->arrive(false);
+      ended.wait();  // it reads and writes what this object has
       throw;
     }
     ended.get();
@@ -139,9 +164,7 @@ class StaysSubject final : public GpuSubject {
 
  private:
   gpu::Step step_;
-  PinnedMemory pinned_;
-  GpuMemory on_device_;
-  GpuMemory last_key_;
+  const std::shared_ptr<StepRoom> room_;
   std::unique_ptr<GpuMemory> scratch_;
 };
 
