@@ -141,12 +141,12 @@ def check_what_is_short_or_strided_or_reduced_is_staged(me: Rank) -> None:
     short = values(me, 12).to(FAKE)
     dist.broadcast(short, 0)
     assert _crossed() > before + short.nbytes
-    strided = _made(me).view(50, 100).to(FAKE).t()
+    strided = _made(me).view(200, 100).to(FAKE).t()
     before = _crossed()
     dist.broadcast(strided, 0)
     synchronize()
     assert _crossed() >= before + strided.nbytes
-    expected = values(Rank(0, me.size, me.store, me.port), N).view(50, 100).t()
+    expected = values(Rank(0, me.size, me.store, me.port), N).view(200, 100).t()
     assert torch.equal(strided.cpu(), expected)
     reduced = torch.full((N,), 1.0 + me.rank).to(FAKE)
     dist.all_reduce(reduced)

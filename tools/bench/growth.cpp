@@ -32,6 +32,7 @@ namespace {
 using gtopk::Costs;
 using gtopk::DataType;
 using gtopk::LinkCosts;
+namespace collectives = gtopk::collectives;
 namespace engine = gtopk::engine;
 namespace inproc = gtopk::transport::inproc;
 namespace sparse = gtopk::sparse;
