@@ -74,8 +74,8 @@ std::vector<MemberCard> read_cards(std::span<const std::string> cards, const Pre
       throw Error(ErrorKind::kMismatch,
                   fmt::format("group '{}': GTOPK_DENSE is '{}' on rank 0 ({}) and '{}' on rank {} "
                               "({}): set it to the same on all ranks",
-                              self.group, members[0].dense, members[0].process,
-                              members[rank].dense, rank, members[rank].process));
+                              self.group, members[0].dense, members[0].process, members[rank].dense,
+                              rank, members[rank].process));
     }
   }
   return members;

@@ -135,7 +135,7 @@ void SparseOnDevice::lay_out() {
   gpu::StepMemory memory;
   memory.pinned = bytes_of(blocks_->pinned);
   memory.device = bytes_of(blocks_->on_device);
-  memory.ordinal = static_cast<std::int16_t>(device.index());
+  memory.ordinal = std::int16_t{device.index()};
   memory.owner = blocks_;
   // Not as an owner: it is called with one.
   memory.take_pinned = [blocks = blocks_.get(), device](std::size_t bytes) {

@@ -292,20 +292,19 @@ TEST(Cards, OfRanksWithDifferentSettingsAreTheSameErrorOnAllRanks) {
       ADD_FAILURE() << "no error on rank " << rank;
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kMismatch);
-      EXPECT_STREQ(error.what(),
-                   "group 'g': GTOPK_DENSE is 'auto' on rank 0 (host a, pid 7) and 'tree' on rank 2 "
-                   "(host b, pid 8): set it to the same on all ranks");
+      EXPECT_STREQ(
+          error.what(),
+          "group 'g': GTOPK_DENSE is 'auto' on rank 0 (host a, pid 7) and 'tree' on rank 2 "
+          "(host b, pid 8): set it to the same on all ranks");
     }
   }
   cards.pop_back();
-  EXPECT_EQ(read_cards(cards, {.group = "g",
-                               .rank = 0,
-                               .size = 2,
-                               .card = cards[0],
-                               .process = "",
-                               .refusal = {}})
-                .size(),
-            2);
+  EXPECT_EQ(
+      read_cards(
+          cards,
+          {.group = "g", .rank = 0, .size = 2, .card = cards[0], .process = "", .refusal = {}})
+          .size(),
+      2);
 }
 
 TEST(Directory, IsWhatMoreThanOneRankNeeds) {
