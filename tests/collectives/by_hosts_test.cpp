@@ -18,6 +18,7 @@
 #include "src/collectives/reduction.hpp"
 #include "tests/collectives/definitions.hpp"
 #include "tests/collectives/parts.hpp"
+#include "tests/support/hosts.hpp"
 #include "tests/support/inproc_ranks.hpp"
 #include "tests/support/sanitized.hpp"
 
@@ -29,6 +30,7 @@ using collectives::BroadcastTree;
 using collectives::HostRings;
 using collectives::Ring;
 using engine::HostMap;
+using support::hosts_of;
 using support::InprocRanks;
 using test::before;
 using test::buffers;
@@ -38,15 +40,6 @@ using test::layouts;
 using test::network;
 using test::Sizes;
 using test::total;
-
-/// A letter for the host of each rank.
-Hosts hosts_of(std::string_view letters) {
-  Hosts names;
-  for (const char letter : letters) {
-    names.emplace_back(1, letter);
-  }
-  return names;
-}
 
 constexpr std::string_view kAlike[] = {"aabb",     "abab",      "abba",     "aaabbb",   "ababab",
                                        "aabbcc",   "abcabc",    "aaaabbbb", "abababab", "aabbccdd",

@@ -7,17 +7,13 @@
 #include <vector>
 
 #include "src/collectives/routes.hpp"
+#include "tests/support/hosts.hpp"
 
 namespace gtopk::collectives {
 namespace {
 
-/// Hosts by rank, a letter each.
 Routes routes_of(const std::string& letters) {
-  std::vector<std::string> names;
-  for (const char letter : letters) {
-    names.emplace_back(1, letter);
-  }
-  return Routes(engine::HostMap(names));
+  return Routes(engine::HostMap(support::hosts_of(letters)));
 }
 
 using Crossing = std::vector<std::uint32_t>;

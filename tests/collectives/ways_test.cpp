@@ -8,17 +8,13 @@
 
 #include "gtopk/error.hpp"
 #include "src/collectives/ways.hpp"
+#include "tests/support/hosts.hpp"
 
 namespace gtopk::collectives {
 namespace {
 
-/// Hosts by rank, a letter each.
 Ways ways_of_letters(const std::string& letters) {
-  std::vector<std::string> names;
-  for (const char letter : letters) {
-    names.emplace_back(1, letter);
-  }
-  return Ways(engine::HostMap(names));
+  return Ways(engine::HostMap(support::hosts_of(letters)));
 }
 
 /// Of links where every message costs alpha, and a rank's further ones nothing.

@@ -5,7 +5,6 @@ here is a fake one (fake/device.hpp). Nothing here has run on a GPU.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -211,6 +210,7 @@ def check_ranks_of_a_group_may_have_their_tensors_on_different_devices(me: Rank)
 
 def check_what_follows_a_call_that_fails_early_waits_for_its_table_of_pieces(me: Rank) -> None:
     """Its commit, which the failure lets go, reads where the pieces are on the device."""
+    aside = dist.new_group()
     for algorithm in (*ALGORITHMS, "gtopk"):
         group = dist.new_group()
         tensor, kept = values(me, 5000), values(me, 5000) / 3
@@ -224,7 +224,8 @@ def check_what_follows_a_call_that_fails_early_waits_for_its_table_of_pieces(me:
             there, k=50, residual=residual, algorithm=algorithm, group=group, async_op=True
         )
         group.abort()
-        time.sleep(0.1)  # what could run has run
+        dist.all_reduce(torch.ones(1), group=aside)  # the engine has done what the abort left to it
+        torch.ops.fake.await_standstill()
         torch.ops.fake.release()
         work.wait(timedelta(seconds=30))
         with pytest.raises(dist.DistBackendError, match="abort"):

@@ -40,6 +40,8 @@ constexpr std::chrono::microseconds kPoll(50);
 struct Device {
   std::mutex mutex;
   std::condition_variable changed;
+  std::condition_variable stood_still;
+  std::uint64_t standstills = 0;  ///< how often nothing could run
   std::array<Stream, kStreams> streams;
   std::map<std::string, std::int64_t> counts;
   std::vector<std::string> calls;
@@ -54,6 +56,11 @@ struct Device {
       failing[named] = 0;
     }
     std::thread([this] { work(); }).detach();
+  }
+
+  /// With the mutex held.
+  [[nodiscard]] bool has_done_all() const {
+    return std::ranges::all_of(streams, [](const Stream& each) { return each.tasks.empty(); });
   }
 
   /// Runs tasks one after the other, each from a random stream among those whose next task may run.
@@ -81,7 +88,9 @@ struct Device {
       if (chosen == nullptr) {
         // Whether a task may run changes without a word; whether there is one does not.
         std::unique_lock lock(mutex);
-        if (std::ranges::all_of(streams, [](const Stream& each) { return each.tasks.empty(); })) {
+        ++standstills;
+        stood_still.notify_all();
+        if (has_done_all()) {
           changed.wait(lock);
         } else {
           changed.wait_for(lock, kPoll);
@@ -288,6 +297,14 @@ void hold(Stream& stream) {
 }
 
 void release() { ++device().releases; }
+
+void await_standstill() {
+  std::unique_lock lock(device().mutex);
+  // The first may be of a look that had begun before.
+  const std::uint64_t second = device().standstills + 2;
+  device().stood_still.wait(
+      lock, [&] { return device().standstills >= second || device().has_done_all(); });
+}
 
 void let_fail(const std::string& what, std::int64_t more) {
   const std::lock_guard lock(device().mutex);

@@ -55,6 +55,8 @@ void count(const std::string& what, std::int64_t times = 1);
 /// The stream's work waits at this point until release() has been called as often as hold().
 void hold(Stream& stream);
 void release();
+/// Returns when nothing can run but what waits for memory, or for release().
+void await_standstill();
 /// After `more` calls of that name, which are counted in cuStreamWaitValue32, cuLaunchHostFunc and
 /// the kernels, one fails.
 /// FAKE_DEVICE_FAILS names one that fails when it is first called.

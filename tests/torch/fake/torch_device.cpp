@@ -264,6 +264,7 @@ C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 TORCH_LIBRARY(fake, library) {
   library.def("hold() -> ()", +[] { fake::hold(fake::stream(current())); });
   library.def("release() -> ()", +[] { fake::release(); });
+  library.def("await_standstill() -> ()", +[] { fake::await_standstill(); });
   library.def(
       "let_fail(str what, int more) -> ()",
       +[](const std::string& what, std::int64_t more) { fake::let_fail(what, more); });
