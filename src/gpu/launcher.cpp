@@ -6,6 +6,18 @@
 
 namespace gtopk::gpu {
 
+namespace {
+
+/// Memory that the device may still write to, whatever becomes of it: kept until the process ends.
+void keep_for_good(std::shared_ptr<void> memory) {
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<std::shared_ptr<void>>;
+  const std::lock_guard lock(mutex);
+  kept->push_back(std::move(memory));
+}
+
+}  // namespace
+
 struct Launcher::Running {
   Launcher& launcher;
   std::function<void(std::exception_ptr)> done;
@@ -99,8 +111,7 @@ void Launcher::launch(Job job) {
   } catch (...) {
     running->done(std::current_exception());
     if (enqueues) {
-      // What was enqueued before it failed may still write to the memory: that is never let go.
-      static_cast<void>(running.release());
+      keep_for_good(std::move(running->memory));  // part of the work may be enqueued
     }
     const std::lock_guard lock(mutex_);
     --on_device_;

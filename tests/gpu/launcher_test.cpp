@@ -94,6 +94,8 @@ TEST(Launcher, GoesWhenTheDeviceDoesNothingAnyMore) {
   ASSERT_TRUE(goes(std::move(launcher)));
   EXPECT_EQ(given().size(), 1);
   EXPECT_FALSE(fate.left.expired()) << "something may still write there";
+  static const auto* const kept = new auto(given());  // as a driver keeps what it never calls
+  EXPECT_FALSE(kept->empty());
 }
 
 TEST(Launcher, LetsMemoryGoIfNothingCouldBeEnqueued) {

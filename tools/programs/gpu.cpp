@@ -95,6 +95,8 @@ void Gpu::synchronize() const {
   check(*driver_, driver_->synchronize_stream(stream_), "do what it was given");
 }
 
+void Gpu::wait() const noexcept { static_cast<void>(driver_->synchronize_stream(stream_)); }
+
 GpuMemory::GpuMemory(const Gpu& gpu, std::uint64_t bytes) : gpu_(gpu) {
   check(*gpu.driver_, gpu.driver_->allocate(&address_, std::max<std::uint64_t>(bytes, 1)),
         fmt::format("give {} bytes of the GPU's memory", bytes));

@@ -49,6 +49,8 @@ class Gpu {
   void arrive(const std::shared_ptr<Gate>& gate) const;
   /// Waits for all that was enqueued.
   void synchronize() const;
+  /// The same, whether it could be done or not.
+  void wait() const noexcept;
 
  private:
   friend class GpuMemory;

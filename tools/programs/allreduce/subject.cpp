@@ -136,6 +136,13 @@ class StaysSubject final : public GpuSubject {
     gpu().synchronize();
   }
 
+  StaysSubject(const StaysSubject&) = delete;
+  StaysSubject& operator=(const StaysSubject&) = delete;
+  StaysSubject(StaysSubject&&) = delete;
+  StaysSubject& operator=(StaysSubject&&) = delete;
+  /// What a step that failed had enqueued still works on this memory.
+  ~StaysSubject() override { gpu().wait(); }
+
   void step(Job& job, std::optional<std::uint64_t> seed) override {
     step_.reset();
     if (SelectorState* const state = step_.last_state()) {
