@@ -5,7 +5,8 @@ it reaches from the least to the 99th percentile. Predictions by the model are d
 gtopk-info --doctor the matrices of latency and bandwidth between hosts. Also a SparseState's layers
 (docs/tuning.md): when each is ready and travels, and at which density. Of gtopk-bench-growth a line
 is what the model says of the links and a point an exchange in virtual time; each file has axes. Of
-gtopk.diagnose (docs/tuning.md) what selections left out over steps, against the papers' bounds, and
+tools/bench/run collectives gtopk's time over that of the faster other, with the range of its pairs;
+each file has axes. Of gtopk.diagnose (docs/tuning.md) what selections left out over steps, against the papers' bounds, and
 the last step's histogram.
 """
 
@@ -220,6 +221,32 @@ def draw_growth(records: Records) -> None:
     panels[0][0].legend(fontsize="small")
 
 
+def draw_collectives(records: Records) -> None:
+    """Ratios over bytes, a line for each collective; above the dashed line gtopk is slower."""
+    _, panels = pyplot.subplots(
+        1, len(records), figsize=(1 + 4 * len(records), 5), sharey=True, squeeze=False
+    )
+    for axes, (name, record) in zip(panels[0], records.items(), strict=True):
+        rows = record["rows"]
+        for number, collective in enumerate(dict.fromkeys(row["collective"] for row in rows)):
+            colour = _COLOURS[number % len(_COLOURS)]
+            of_name = sorted(
+                (row["bytes"], row["ratio"], *row["range"])
+                for row in rows
+                if row["collective"] == collective
+            )
+            sizes, ratios, least, most = zip(*of_name, strict=True)
+            axes.fill_between(sizes, least, most, color=colour, alpha=0.12, linewidth=0)
+            axes.plot(sizes, ratios, marker="o", markersize=3, color=colour, label=collective)
+        axes.axhline(1, color="black", linewidth=0.8, linestyle="--")
+        axes.set(title=f"{name}: {record['ranks']} ranks", xlabel="bytes", xscale="log")
+        axes.set(yscale="log")
+        axes.grid(visible=True, which="major", alpha=0.3)
+    against = {record["against"] for record in records.values()}
+    panels[0][0].set(ylabel=f"time over that with {' or '.join(sorted(against))}")
+    panels[0][0].legend(fontsize="small")
+
+
 def draw_diagnosis(records: Records) -> None:
     """What was left out and found again over steps, a line for each unit; a histogram."""
     if len(records) > 1:
@@ -284,6 +311,7 @@ _DRAWN_BY = {
     "gtopk-layers": draw_layers,
     "gtopk-info --doctor": draw_doctor,
     "gtopk-bench-growth": draw_growth,
+    "gtopk-bench-collectives": draw_collectives,
     "gtopk-diagnosis": draw_diagnosis,
 }
 

@@ -8,7 +8,7 @@ import pathlib
 
 import pytest
 from matplotlib import pyplot
-from plot_samples import draw_diagnosis, draw_growth, lines_of, main, matrices
+from plot_samples import draw_collectives, draw_diagnosis, draw_growth, lines_of, main, matrices
 
 ALLREDUCE = {
     "program": "gtopk-allreduce",
@@ -76,6 +76,17 @@ GROWTH = {
     ],
 }
 
+COLLECTIVES = {
+    "program": "gtopk-bench-collectives",
+    "against": "gloo",
+    "ranks": 4,
+    "rows": [
+        {"collective": name, "bytes": size, "ratio": 0.5, "range": [0.25, 1.5]}
+        for size in (1024, 8)
+        for name in ("all_reduce", "broadcast")
+    ],
+}
+
 DIAGNOSIS = {
     "program": "gtopk-diagnosis",
     "rows": [
@@ -116,7 +127,7 @@ def test_rows_are_lines_named_by_what_differs():
 
 @pytest.mark.parametrize(
     "record",
-    [ALLREDUCE, PINGPONG, LAYERS, DOCTOR, GROWTH, DIAGNOSIS],
+    [ALLREDUCE, PINGPONG, LAYERS, DOCTOR, GROWTH, COLLECTIVES, DIAGNOSIS],
     ids=lambda record: record["program"],
 )
 def test_a_picture_is_drawn(record, tmp_path, capsys):
@@ -150,6 +161,18 @@ def test_of_growth_each_file_has_axes_of_its_own_with_lines_and_points():
     model, ran, *_ = figure.axes[0].lines
     assert list(model.get_xydata().flat) == [2, 2, 4, 4, 8, 8]
     assert list(ran.get_xydata().flat) == pytest.approx([2, 2.2, 4, 4.4])
+    pyplot.close("all")
+
+
+def test_of_collectives_each_is_a_line_over_bytes_and_one_is_marked():
+    draw_collectives({"one host": COLLECTIVES, "hosts": {**COLLECTIVES, "ranks": 2}})
+    left, right = pyplot.gcf().axes
+    assert [left.get_title(), right.get_title()] == ["one host: 4 ranks", "hosts: 2 ranks"]
+    assert left.get_ylabel() == "time over that with gloo"
+    all_reduce, broadcast, one = left.lines
+    for line in all_reduce, broadcast:
+        assert list(line.get_xydata().flat) == [8, 0.5, 1024, 0.5]
+    assert set(one.get_ydata()) == {1}
     pyplot.close("all")
 
 

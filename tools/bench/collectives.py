@@ -173,7 +173,15 @@ def main() -> None:
             print(line)
         if arguments.json:
             arguments.json.write_text(
-                json.dumps({"ranks": dist.get_world_size(), "cells": cells}, indent=2)
+                json.dumps(
+                    {
+                        "program": "gtopk-bench-collectives",
+                        "against": arguments.against,
+                        "ranks": dist.get_world_size(),
+                        "rows": cells,
+                    },
+                    indent=2,
+                )
             )
     dist.destroy_process_group()
 
