@@ -6,8 +6,8 @@ gtopk-info --doctor the matrices of latency and bandwidth between hosts. Also a 
 (docs/tuning.md): when each is ready and travels, and at which density. Of gtopk-bench-growth a line
 is what the model says of the links and a point an exchange in virtual time; each file has axes. Of
 tools/bench/run collectives gtopk's time over that of the faster other, with the range of its pairs;
-each file has axes. Of gtopk.diagnose (docs/tuning.md) what selections left out over steps, against the papers' bounds, and
-the last step's histogram.
+each file has axes. Of gtopk.diagnose (docs/tuning.md) what selections left out over steps, against
+the papers' bounds, and the last step's histogram.
 """
 
 from __future__ import annotations
