@@ -130,6 +130,27 @@ def sums(state: gtopk.SparseState, kind: str) -> dict[str, torch.Tensor]:
     return mine
 
 
+def check_momenta_come_back_where_nothing_has_a_residual(me: Rank) -> None:
+    """On fewer ranks, with all parameters too small to be sparse."""
+    few = dist.new_group([0, 1])
+    folder = shared_folder(me)
+    arguments = {"density": 0.02, "momentum": 0.9, "min_numel": 10**6}
+    training = Training(me.rank)
+    state = training.hooked(**arguments)
+    training.steps(3)
+    expected = sums(state, "momenta")
+    gtopk.save(state, path_of(folder) / "all")
+    if me.rank < 2:
+        state = Training(me.rank, group=few).hooked(group=few, **arguments)
+        gtopk.load(state, path_of(folder) / "all")
+        seen = sums(state, "momenta")
+        assert seen.keys() == expected.keys()
+        assert any(each.any() for each in expected.values())
+        for name, each in expected.items():
+            torch.testing.assert_close(seen[name], each, rtol=1e-6, atol=1e-7)
+    dist.barrier()
+
+
 def check_other_ranks_share_what_was_saved(me: Rank) -> None:
     """4 -> 3 -> 4 and 2 -> 4 ranks: the sums over ranks are kept, and training continues."""
     groups = {ranks: dist.new_group(list(range(ranks))) for ranks in (2, 3, 4)}

@@ -181,6 +181,40 @@ def check_a_state_outlives_its_group(me: Rank) -> None:
     assert equal(tensors(moved), tensors(state))
 
 
+def check_a_state_that_moves_after_a_backward_that_broke_off(me: Rank) -> None:
+    """What that had delivered was not used: it waits in a residual again."""
+    training = Training(me.rank)
+    state = gtopk.attach(training.ddp, density=0.05, unit=8 * 1024)
+    training.steps(2)
+    before = total(state)
+    training.optimizer.zero_grad()
+    first = next(training.model.parameters())  # its unit is the last
+    handle = first.register_hook(broken)
+    with pytest.raises(RuntimeError, match="broken on purpose"):
+        training.loss().backward()
+    handle.remove()
+    group = dist.new_group()
+    ddp = DistributedDataParallel(training.model, process_group=group, bucket_cap_mb=0.008)
+    state.bind(training.model.named_parameters(), group)
+    ddp.register_comm_hook(state, gtopk.sparse_hook)
+    after = total(state)
+    moved = [name for name, each in after.items() if not torch.equal(each, before[name])]
+    assert moved  # their gradients
+    copy = Training(me.rank)
+    copy.model.load_state_dict(training.model.state_dict())
+    copy.at = training.at
+    gradients = torch.autograd.grad(copy.loss(), [*copy.model.parameters()])
+    for (name, _), gradient in zip(copy.model.named_parameters(), gradients, strict=True):
+        if name in moved:
+            dist.all_reduce(gradient)
+            expected = before[name] + gradient.double()
+            torch.testing.assert_close(after[name], expected, rtol=1e-4, atol=1e-5)
+
+
+def broken(gradient: torch.Tensor) -> None:
+    raise RuntimeError("broken on purpose")
+
+
 def check_layers_that_are_frozen_for_a_while(me: Rank) -> None:
     """They stay where they are, what waits for them keeps its sum, and they go on afterwards."""
     model = Branches()

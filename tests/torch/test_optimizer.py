@@ -79,6 +79,13 @@ def check_rank_0_gives_the_first_parameters(me: Rank) -> None:
             each.fill_(me.rank + 1)
     Plain(me.rank, model=model)
     assert all((each == 1).all() for each in (*model.parameters(), model[1].running_mean))
+    head = [*model[2].parameters()]  # the optimizer has no others
+    with torch.no_grad():
+        for each in model.parameters():
+            each.requires_grad_(False).fill_(me.rank + 2)
+    sgd = torch.optim.SGD([each.requires_grad_() for each in head], lr=0.1)
+    gtopk.DistributedOptimizer(sgd, model)
+    assert all((each == 2).all() for each in model.parameters())
 
 
 def check_passes_add_up_before_they_are_exchanged(me: Rank) -> None:
@@ -174,6 +181,49 @@ def check_a_scaler_finds_exchanged_gradients(me: Rank) -> None:
     assert flat(model).isfinite().all()
     assert not torch.equal(before, flat(model))
     assert replicas_are_bitwise_equal(model)
+
+
+def check_a_fused_optimizer_gets_unscaled_gradients(me: Rank) -> None:
+    ends = []
+    for fused in (False, True):
+        model = Branches()
+        scales = torch.amp.GradScaler("cpu", init_scale=2.0**127, backoff_factor=2.0**-20)
+        sgd = torch.optim.SGD(model.parameters(), lr=1e-3, fused=fused)
+        optimizer = gtopk.DistributedOptimizer(sgd, model, density=0.1, scaler=scales)
+        x = torch.randn(8, 40, generator=torch.Generator().manual_seed(me.rank))
+        for _ in range(8):  # the first are skipped
+            optimizer.zero_grad()
+            scales.scale(model(x, "abc")).backward()
+            scales.step(optimizer)
+            scales.update()
+        ends.append(flat(model).clone())
+    assert not torch.equal(ends[0], flat(Branches()))
+    torch.testing.assert_close(ends[1], ends[0])
+
+
+def check_torch_makes_an_optimizers_state_without_an_exchange(me: Rank) -> None:
+    """By a step on gradients of zero, at a learning rate of zero, on any rank alone."""
+    from torch.distributed.checkpoint.state_dict import (
+        get_optimizer_state_dict,
+        set_optimizer_state_dict,
+    )
+
+    model = network()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.05)
+    optimizer = gtopk.DistributedOptimizer(sgd, model, density=0.05)
+    x, labels = batch(me.rank, 0)
+    nn.functional.cross_entropy(model(x), labels).backward()
+    optimizer.step()
+    before = [*total(optimizer.sparse_state).values()]
+    optimizer.zero_grad()
+    operations = gtopk.stats()["operations"]
+    saved = get_optimizer_state_dict(model, optimizer)
+    set_optimizer_state_dict(model, optimizer, saved)
+    assert gtopk.stats()["operations"] == operations
+    assert optimizer.sparse_state.step == 1
+    assert sgd.param_groups[0]["lr"] == 0.05
+    after = [*total(optimizer.sparse_state).values()]
+    assert all(map(torch.equal, before, after))
 
 
 def check_clipping_between_synchronize_and_step(me: Rank) -> None:

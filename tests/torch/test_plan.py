@@ -87,6 +87,15 @@ def warnings_of_a_warmup(me: Rank) -> list[str]:
     return [str(each.message) for each in seen if "gtopk:" in str(each.message)]
 
 
+def trains_where_warnings_are_errors(me: Rank) -> int:
+    training = Training(me.rank)
+    state = training.hooked(density=0.05, unit="model", warmup=[(1.0, 1), (0.5, 1)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        training.steps(2)
+    return state.step
+
+
 def check_a_state_keeps_what_auto_chose_for_it(me: Rank) -> None:
     """Bit for bit like a run that names the algorithms; a resumed run asks for no plan."""
     arguments = {"density": 0.01, "unit": "model"}
@@ -156,6 +165,7 @@ def test_a_density_of_the_warmup_that_is_dearer_than_dense_is_told_once(four: Ra
     assert others == [[], [], []]
     assert len(first) == 1
     assert "density=1.0 in the warm-up is predicted to cost more than dense" in first[0]
+    assert four.run(trains_where_warnings_are_errors) == [2] * 4
 
 
 def test_auto_is_what_it_chooses_and_all_ranks_choose_alike(four: RankSet) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import warnings
 from collections.abc import Iterator, Sequence
@@ -30,20 +31,24 @@ def warn_of_dear_phases(
     unit = max(units, key=lambda each: each.selected_numel)
     if not densities or not unit.selected_numel or dist.get_world_size(group) == 1:
         return
+    texts = []
     for density in densities:
         predictions = plan_of(config, unit.selected_numel, unit.dtype, density, group)[
             "predictions"
         ]
         if config.algorithm not in predictions:  # a control
-            return
+            break
         sparse, dense = (predictions[each]["seconds"] for each in (config.algorithm, "dense"))
         if sparse > MARGIN * dense and backend_of(group).rank() == 0:
-            warnings.warn(
+            texts.append(
                 f"gtopk: density={density} in the warm-up is predicted to cost more than dense: "
                 f"{1e3 * sparse:.3g} ms and not {1e3 * dense:.3g} for {unit.selected_numel} "
-                'elements: use ("dense", steps) for that phase, or a lower density',
-                stacklevel=2,
+                'elements: use ("dense", steps) for that phase, or a lower density'
             )
+    for text in texts:
+        # If warnings are errors, stay silent: an error on one rank would leave the others waiting.
+        with contextlib.suppress(Warning):
+            warnings.warn(text, stacklevel=2)
 
 
 def _densities_left(config: Config, step: int) -> Iterator[float]:

@@ -54,6 +54,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         NotImplementedError: as SparseState.
     """
 
+    # A fused optimizer's own would read the scale from itself, where no GradScaler puts it.
+    _step_supports_amp_scaling = False
+
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
@@ -68,7 +71,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         passes = check_whole(backward_passes_per_step, "backward_passes_per_step", 1)
         self._optimizer = optimizer
         self._exchanged: set[int] = set()
-        parameters = _named(optimizer, named_parameters)
+        given = dict(pairs_of(named_parameters))
+        parameters = _named(optimizer, given)
         if arguments.get("accumulate") == "update":
             arguments.setdefault("optimizer", optimizer)
         self.sparse_state = SparseState(parameters, density, group=group, **arguments)
@@ -81,7 +85,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._synchronized = 0  # the state's step up to which step() has used gradients
         self._overlap.compare()
         buffers = named_parameters.buffers() if isinstance(named_parameters, nn.Module) else ()
-        for each in (*parameters.values(), *buffers):
+        for each in (*given.values(), *buffers):
             dist.broadcast(each.detach(), group=group, group_src=0)
         self._overlap.listen()
 
@@ -140,7 +144,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             result = self._optimizer.step(lambda: self._evaluate(closure))
         else:
-            if self._synchronizes:
+            if self._synchronizes and not self._makes_state():
                 self.synchronize()
             self._check_all_exchanged()
             result = self._optimizer.step()
@@ -182,6 +186,21 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._optimizer.load_state_dict(plain)
         self._synchronized = self.sparse_state.step
 
+    def _makes_state(self) -> bool:
+        """Whether this step is one of torch's, to make an optimizer allocate its state.
+
+        `torch.distributed.checkpoint.state_dict` sets zeros as gradients, without a backward, and
+        learning rates of zero.
+        """
+        groups = self._optimizer.param_groups
+        gradients = [each.grad for group in groups for each in group["params"]]
+        return (
+            not self._overlap.under_way
+            and self._synchronized == self.sparse_state.step
+            and all(float(group.get("lr", 1)) == 0 for group in groups)
+            and all(each is not None and not each.any() for each in gradients)
+        )
+
     def _check_all_exchanged(self) -> None:
         """Raise ValueError for a gradient that was not exchanged: replicas would drift apart."""
         for number, group in enumerate(self._optimizer.param_groups):
@@ -213,9 +232,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
 
 def _named(
-    optimizer: torch.optim.Optimizer, named_parameters: NamedParameters
+    optimizer: torch.optim.Optimizer, given: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """Return the optimizer's parameters by name, in the order of `named_parameters`."""
+    """Return those of the given parameters that the optimizer has, in their order."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ValueError(
             f"gtopk: optimizer must be a torch.optim.Optimizer, given {type(optimizer).__name__}"
@@ -223,7 +242,7 @@ def _named(
     if isinstance(optimizer, DistributedOptimizer):
         raise ValueError("gtopk: optimizer must be a plain one, given a DistributedOptimizer")
     its = {id(each): each for group in optimizer.param_groups for each in group["params"]}
-    found = {name: each for name, each in pairs_of(named_parameters) if id(each) in its}
+    found = {name: each for name, each in given.items() if id(each) in its}
     known = {id(each) for each in found.values()}
     missing = [each for number, each in its.items() if number not in known]
     if missing:

@@ -185,7 +185,7 @@ def _read(
         return saved
     del saved["auto"]
     saved.pop("adaptive", None)
-    if not saved["residuals"]:  # there were fewer ranks: this one has none of theirs
+    if where["rank"] >= ranks:  # this one has none of theirs
         for kind in _TENSORS:
             saved[kind] = _tensors(path, metadata, 0, kind)
             for tensor in saved[kind].values():

@@ -238,11 +238,13 @@ class SparseState:
         group: dist.ProcessGroup | None = None,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
-        """Attach a copied or unpickled state to a model and a process group.
+        """Attach a copied or unpickled state to a model and a process group, or move it to others.
 
+        What a backward that raised had delivered goes back to the first rank's residual.
         Arguments are those of the constructor. Raises ValueError unless the parameters form the
         units that the state was saved with.
         """
+        self._settle()
         parameters = list(pairs_of(named_parameters))
         units, overlap = self._arrange(parameters)
         check_units(units, layout(self._kept.unmerged), "the pickled state")
