@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -130,6 +132,7 @@ def trained(me: Rank, group: dist.ProcessGroup, *, attached: bool = False) -> to
     if attached:
         state = gtopk.attach(ddp, density=1.0, min_numel=1)
         assert {name for unit in state.units for name in unit.names} == {"out.weight", "out.bias"}
+        gc.freeze()  # as before workers are forked: the collector does not list the DDP any more
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
     for step in range(5):
         generator = torch.Generator().manual_seed(10 * step + me.rank)
@@ -139,6 +142,7 @@ def trained(me: Rank, group: dist.ProcessGroup, *, attached: bool = False) -> to
         nn.functional.cross_entropy(ddp(x), labels).backward()
         assert model.words.weight.grad.is_sparse
         optimizer.step()
+    gc.unfreeze()
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 

@@ -7,6 +7,7 @@ A hook gets buckets, but not who calls it; and with find_unused_parameters DDP d
 from __future__ import annotations
 
 import gc
+import weakref
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
@@ -19,12 +20,21 @@ if TYPE_CHECKING:
     import torch
 
 
+_known: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
+
+
+def note_ddp(ddp: DistributedDataParallel) -> None:
+    """Let ddps_around() find it even after a gc.freeze(), which hides it from the collector."""
+    _known.add(ddp)
+
+
 def ddps_around(state: object, parameter: torch.Tensor) -> list[DistributedDataParallel]:
     """Find the DDPs whose hook has `state`; if there are none, those that reduce `parameter`.
 
     Looks at every object of the process: takes tens of milliseconds, so call it once.
     """
     found = [each for each in gc.get_objects() if issubclass(type(each), DistributedDataParallel)]
+    found += [each for each in _known if not any(each is other for other in found)]
     hooked = [each for each in found if any(of is state for _, of in each._comm_hooks)]
     return hooked or [
         each for each in found if any(of is parameter for of in each.module.parameters())

@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gtopk.buckets import BucketOverlap
 from gtopk.config import Share
-from gtopk.ddp import with_sparse_gradients
+from gtopk.ddp import note_ddp, with_sparse_gradients
 from gtopk.state import SparseState
 from gtopk.tracing import untraced
 
@@ -84,6 +84,7 @@ def attach(ddp: DistributedDataParallel, density: Share = 0.001, **arguments: An
     parameters = [each for each in ddp.module.named_parameters() if each[0] not in left_out]
     state = SparseState(parameters, density, group=ddp.process_group, **arguments)
     ddp.register_comm_hook(state, sparse_hook)
+    note_ddp(ddp)
     return state
 
 

@@ -43,6 +43,25 @@ def is_checkpoint(folder: str) -> bool:
     return os.path.exists(os.path.join(folder, ".metadata"))
 
 
+def _shards_in(path: str) -> list[tuple[str, int]]:
+    """Return the folders of shards in `path`, and of how many shards each is one."""
+    names = os.listdir(path) if os.path.isdir(path) else []
+    found = [re.fullmatch(r"shard-\d+-of-(\d+)", name) for name in names]
+    return [(os.path.join(path, each.group(0)), int(each.group(1))) for each in found if each]
+
+
+def in_the_way(path: str, shard: tuple[int, int] | None) -> str | None:
+    """Return a checkpoint in `path` that one of this rank's shard would hide or replace."""
+    mine = folder_of(path, shard)
+    for folder in (mine, path):
+        if is_checkpoint(folder):
+            return folder
+    of = None if shard is None else shard[1]
+    return next(
+        (each for each, count in _shards_in(path) if count != of and is_checkpoint(each)), None
+    )
+
+
 def others_in(path: str) -> list[str]:
     """Return the folders of one checkpoint of a whole model, by shard; empty if there is none.
 
@@ -50,9 +69,7 @@ def others_in(path: str) -> list[str]:
     """
     if is_checkpoint(path):
         return [path]
-    names = os.listdir(path) if os.path.isdir(path) else []
-    found = [re.fullmatch(r"shard-(\d+)-of-(\d+)", name) for name in names]
-    counts = sorted({int(each.group(2)) for each in found if each})
+    counts = sorted({count for _, count in _shards_in(path)})
     if not counts:
         return []
     if len(counts) > 1:

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from gtopk.checkpoint import IncompatibleKeys
 from gtopk.fingerprint import check_alike, check_nobody_failed
 from gtopk.groups import has_ranks_that_change
-from gtopk.recut import cut_anew, folder_of, is_checkpoint, others_in, told
+from gtopk.recut import cut_anew, folder_of, in_the_way, is_checkpoint, others_in, told
 from gtopk.state import SparseState
 
 if TYPE_CHECKING:
@@ -49,10 +49,11 @@ def save(state: SparseState, path: str | os.PathLike[str]) -> None:
 
     _check_group(state)
     group, where = state.group, _place(state)
+    old = in_the_way(os.fspath(path), state.shard)
     path = folder_of(os.fspath(path), state.shard)
     failure = None
-    if is_checkpoint(path):
-        failure = ValueError(f"gtopk: {path} holds a checkpoint already: give each one a folder")
+    if old is not None:
+        failure = ValueError(f"gtopk: {old} holds a checkpoint already: give each one a folder")
     _agree(failure, state)
     saved = state.state_dict()
     mine = {
