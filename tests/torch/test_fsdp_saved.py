@@ -129,9 +129,7 @@ def check_what_does_not_fit_is_named_on_every_rank(me: Rank) -> None:
     with pytest.raises(ValueError, match=r"'4\.weight' has a residual .* too small for one"):
         gtopk.load(whole.state, path / "two")
     assert gtopk.load(whole.state, path / "two", strict=False) == ([], [])
-    with pytest.raises(
-        ValueError, match=r"shard-[01]-of-2 holds a checkpoint already"
-    ):
+    with pytest.raises(ValueError, match=r"shard-[01]-of-2 holds a checkpoint already"):
         gtopk.save(whole.state, path / "two")
     other = Training(me, model=nn.Sequential(nn.Linear(24, 32)), shape=(4, 1))
     with pytest.raises(ValueError, match=r"'0\.weight' is \[32, 24\] .* and \[36, 24\] .* there"):
