@@ -64,12 +64,10 @@ void Control::send(PeerId peer, const Notice& notice, std::uint32_t connection) 
 
 std::vector<std::pair<PeerId, Notice>> Control::take() {
   std::vector<std::pair<PeerId, Notice>> notices;
-  if (arrived_.empty()) {
-    return notices;
-  }
-  std::vector<Slot*> arrived;
-  arrived.swap(arrived_);
-  for (Slot* slot : arrived) {
+  // Where further notices lie behind one, the next receive completes at once. All are taken now, as
+  // the end of the connection may be next.
+  for (std::size_t next = 0; next < arrived_.size(); ++next) {
+    Slot* const slot = arrived_[next];
     const Status status = slot->request.status();
     if (status == Status::kOk) {
       slot->heard = true;
@@ -89,6 +87,7 @@ std::vector<std::pair<PeerId, Notice>> Control::take() {
       slot->ended = true;
     }
   }
+  arrived_.clear();
   return notices;
 }
 

@@ -291,6 +291,29 @@ TEST(Goodbye, IsAlsoSaidToARankThatSaidItBefore) {
   EXPECT_TRUE(ranks.engine(1).farewell_said());
 }
 
+// The goodbyes of several connections, the first of them behind other notices, and the end of the
+// connections have all come before the engine turns to them.
+TEST(Goodbye, IsNotLostToTheEndOfTheConnectionThatFollowsIt) {
+  FabricOptions options = eager();
+  options.connections = 4;
+  InprocRanks ranks(3, options);
+  const auto pair = ranks.make_group("pair", {0, 1});
+  ASSERT_EQ(support::group_works(ranks), "");
+  ranks.settle();
+  ranks.freeze(0);
+  ranks.engine(1).abort_group(*pair[1], Error(ErrorKind::kAborted, "the reason"));
+  ranks.leave(1);
+  ranks.fabric().thaw(0);
+  do {
+    while (ranks.fabric().deliver_one()) {
+    }
+  } while (ranks.fabric().advance_to_next());
+  ranks.thaw(0);
+  ranks.run_for(std::chrono::seconds(1));
+  EXPECT_FALSE(ranks.group(0)->failure.has_value()) << ranks.group(0)->failure->what();
+  EXPECT_TRUE(ranks.engine(0).has_left(ranks.group(0)->peer(1)));
+}
+
 // Over shared memory nobody sees a connection end, and here none ends: the goodbye must suffice.
 class LeftMessage : public testing::TestWithParam<std::size_t> {
  protected:

@@ -273,7 +273,10 @@ bool Port::progress() {
   }
   woken_.store(false, std::memory_order_relaxed);
   const bool moved = has_work();
-  while (!inbox_.empty()) {
+  for (bool first = true; !inbox_.empty(); first = false) {
+    if (inbox_.front().stage == Event::Stage::kEnd && !first) {
+      break;  // the caller first takes what came before it
+    }
     Event event = std::move(inbox_.front());
     inbox_.pop_front();
     act_on(std::move(event));

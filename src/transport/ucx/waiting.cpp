@@ -21,6 +21,10 @@ constexpr unsigned kTurnsPerLook = 4096;
 }  // namespace
 
 bool UcxTransport::progress() {
+  if (attention_) {
+    // The caller has seen what came before these ends, such as a goodbye.
+    act_on_failures();
+  }
   bool moved = worker_.progress();
   moved = std::exchange(moved_in_wait_, false) || moved;
   napping_ = napping_ && !moved;
@@ -37,10 +41,7 @@ bool UcxTransport::progress() {
   if (some_half_broken_) {
     look_at_half_broken();
   }
-  if (attention_) {
-    moved = true;
-    act_on_failures();
-  }
+  moved = moved || attention_;
   if (!closing_.empty() || unexpected_.dropping() || half_arrived_) {
     tidy();
   }
