@@ -210,6 +210,7 @@ void Engine::check_timers() {
     return group == nullptr ? 0 : group->arrived();
   });
   strangers_.look(now);
+  scheduler_.forget_quiet();  // whose deadlines would be due for ever
   scheduler_.plan_timers(now);
 }
 

@@ -79,8 +79,8 @@ class UcxTransport final : public Transport {
   void look_at_half_broken();
   void act_on_failures();
   void end(UcxEndpoint& endpoint);
-  void tidy();
-  void abandon_half_arrived();
+  [[nodiscard]] bool tidy();
+  [[nodiscard]] bool abandon_half_arrived();
   void fail_everything(const UcxEndpoint& cause);
   void check_process() const;
 

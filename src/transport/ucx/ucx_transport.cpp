@@ -308,8 +308,8 @@ void UcxTransport::end(UcxEndpoint& endpoint) {
 }
 
 /// Handles what completes on its own: closing endpoints, dropped messages, requests of ended
-/// endpoints.
-void UcxTransport::tidy() {
+/// endpoints. True if it has completed any of these.
+bool UcxTransport::tidy() {
   std::erase_if(closing_, [](ucs_status_ptr_t request) {
     if (ucp_request_check_status(request) == UCS_INPROGRESS) {
       return false;
@@ -318,12 +318,12 @@ void UcxTransport::tidy() {
     return true;
   });
   unexpected_.tidy();
-  if (half_arrived_ && closing_.empty()) {
-    abandon_half_arrived();
-  }
+  return half_arrived_ && closing_.empty() && abandon_half_arrived();
 }
 
-void UcxTransport::abandon_half_arrived() {
+/// True if it has completed any request.
+bool UcxTransport::abandon_half_arrived() {
+  bool any = false;
   const TimePoint now = std::chrono::steady_clock::now();
   half_arrived_ = false;
   for (UcxEndpoint& endpoint : endpoints_) {
@@ -339,7 +339,7 @@ void UcxTransport::abandon_half_arrived() {
       // that is no longer ours; only the end of the worker prevents that.
       if (!closed_) {
         fail_everything(endpoint);
-        return;
+        return true;
       }
       continue;
     }
@@ -347,8 +347,10 @@ void UcxTransport::abandon_half_arrived() {
       log().info("UCX never completed {} with {} pid {}", transport::describe(request->tag),
                  endpoint.info().host, endpoint.info().process);
       finish(*request, Status::kPeerFailed, 0);
+      any = true;
     }
   }
+  return any;
 }
 
 void UcxTransport::fail_everything(const UcxEndpoint& cause) {

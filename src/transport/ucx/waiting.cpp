@@ -43,7 +43,7 @@ bool UcxTransport::progress() {
   }
   moved = moved || attention_;
   if (!closing_.empty() || unexpected_.dropping() || half_arrived_) {
-    tidy();
+    moved = tidy() || moved;
   }
   return moved;
 }
