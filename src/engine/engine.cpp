@@ -19,7 +19,7 @@ Engine::Engine(transport::Transport& transport, const transport::Clock& clock, E
       lookups_(lookups),
       stale_(transport),
       membership_(transport, clock),
-      tidings_(transport, clock, membership_),
+      failure_acks_(transport, clock, membership_),
       strangers_(transport, groups_, membership_),
       scheduler_(clock, groups_,
                  {.called = [this](Scheduler::Queued& call) { admit(call); },
@@ -28,7 +28,7 @@ Engine::Engine(transport::Transport& transport, const transport::Clock& clock, E
                         probes_.begin_lingering(operation);
                         failures_.operation_ended(operation, outcome);
                       }}),
-      failures_(clock, groups_, scheduler_, membership_, tidings_, stale_),
+      failures_(clock, groups_, scheduler_, membership_, failure_acks_, stale_),
       probes_(transport, clock, groups_, scheduler_, membership_, failures_) {
   observers_.add(meter_);
   if (lookups_ != nullptr) {
@@ -148,7 +148,7 @@ bool Engine::handle_failures() {
   const std::vector<transport::PeerFailure> failures = transport_.take_failures();
   for (const transport::PeerFailure& failure : failures) {
     failures_.peer_failed(failure);
-    tidings_.left(failure.peer);
+    failure_acks_.left(failure.peer);
   }
   return !failures.empty();
 }
@@ -169,11 +169,11 @@ void Engine::handle(PeerId from, const Notice& notice) {
     return;
   }
   if (notice.kind == NoticeKind::kHeard || notice.kind == NoticeKind::kAllHeard) {
-    tidings_.handle(from, notice);
+    failure_acks_.handle(from, notice);
     return;
   }
   if (notice.kind == NoticeKind::kAbort || notice.kind == NoticeKind::kGroupFailure) {
-    tidings_.heard(from, notice);
+    failure_acks_.heard(from, notice);
   }
   const std::shared_ptr<Group> group = groups_.find(notice.group);
   if (group == nullptr || !group->rank_of(from)) {
@@ -192,7 +192,7 @@ void Engine::handle(PeerId from, const Notice& notice) {
 
 void Engine::handle_goodbye(PeerId from) {
   membership_.departed(from);
-  tidings_.left(from);
+  failure_acks_.left(from);
   transport_.expect_departure(from);
   for (const auto& operation : scheduler_.operations()) {
     if (const auto rank = operation->group().rank_of(from)) {
@@ -244,7 +244,7 @@ Engine::Step Engine::step() {
   worked |= failures_.fail_deserted();
   failures_.ask_questions();
   worked |= scheduler_.resume_ready();
-  tidings_.settle();
+  failure_acks_.settle();
   if (moved || worked) {
     scheduler_.forget_quiet();
   }

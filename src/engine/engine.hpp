@@ -1,6 +1,6 @@
 // Engine: runs every collective of a process as a coroutine over one transport, on one thread. It
 // puts its parts together: what runs when (scheduler.hpp), who is there (membership.hpp), what
-// breaks (failures.hpp) and who has heard of it (tidings.hpp), what is late (probes.hpp), what
+// breaks (failures.hpp) and who has heard of it (failure_acks.hpp), what is late (probes.hpp), what
 // arrives too late (stale_messages.hpp) or from outside (strangers.hpp). The thread and its sleep
 // are in engine_thread.hpp.
 #pragma once
@@ -14,6 +14,7 @@
 
 #include "src/engine/buffer_pool.hpp"
 #include "src/engine/compute.hpp"
+#include "src/engine/failure_acks.hpp"
 #include "src/engine/failures.hpp"
 #include "src/engine/group.hpp"
 #include "src/engine/group_table.hpp"
@@ -26,7 +27,6 @@
 #include "src/engine/scheduler.hpp"
 #include "src/engine/stale_messages.hpp"
 #include "src/engine/strangers.hpp"
-#include "src/engine/tidings.hpp"
 #include "src/transport/base/transport.hpp"
 
 namespace gtopk::engine {
@@ -94,8 +94,8 @@ class Engine final : public transport::AddressBook {
   /// Operations in flight, including those that only wait for the network to release their memory.
   [[nodiscard]] std::size_t under_way() const { return scheduler_.operations().size(); }
   void fail_everything(const Error& cause);
-  /// Whether every member has heard of the failures that this process knows of; see Tidings.
-  [[nodiscard]] bool all_have_heard() const { return tidings_.all_have_heard(); }
+  /// Whether every member has heard of the failures that this process knows of; see FailureAcks.
+  [[nodiscard]] bool all_have_heard() const { return failure_acks_.all_have_heard(); }
   /// Tells every connected peer that this process leaves; farewell_said() is true once all of them
   /// have answered.
   void say_goodbye() { membership_.say_goodbye(); }
@@ -174,7 +174,7 @@ class Engine final : public transport::AddressBook {
   GroupTable groups_;
   StaleMessages stale_;
   Membership membership_;
-  Tidings tidings_;
+  FailureAcks failure_acks_;
   Strangers strangers_;
   Scheduler scheduler_;
   Failures failures_;

@@ -158,7 +158,7 @@ void EngineThread::leave() {
   engine_->fail_everything(
       Error(ErrorKind::kAborted, "this process is leaving its process groups"));
   step_until(nothing_under_way, patience);
-  step_until([this] { return engine_->all_have_heard(); }, Tidings::kBound);
+  step_until([this] { return engine_->all_have_heard(); }, FailureAcks::kBound);
   engine_->say_goodbye();
   step_until([this] { return engine_->farewell_said(); },
              std::max<Duration>(until - clock_.now(), kLeastFarewell));

@@ -28,7 +28,7 @@ void Failures::fail_group(Group& group, const Error& cause, bool tell_others) {
 
 void Failures::announce(Group& group, const Notice& notice) {
   membership_.tell_members(group, notice);
-  tidings_.told(group, notice);
+  failure_acks_.told(group, notice);
 }
 
 void Failures::peer_failed(const transport::PeerFailure& failure) {
@@ -205,7 +205,7 @@ void Failures::forget_group(std::uint32_t id) {
   // Leftovers of an earlier group with this number cannot be told from the new group's messages.
   stale_.forget_group(id);
   stale_.discard_group(id);
-  tidings_.forget_group(id);
+  failure_acks_.forget_group(id);
   std::erase_if(early_, [&](const Early& early) { return early.notice.group == id; });
 }
 

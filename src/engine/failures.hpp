@@ -9,24 +9,24 @@
 #include <vector>
 
 #include "gtopk/error.hpp"
+#include "src/engine/failure_acks.hpp"
 #include "src/engine/group_table.hpp"
 #include "src/engine/membership.hpp"
 #include "src/engine/notice.hpp"
 #include "src/engine/scheduler.hpp"
 #include "src/engine/stale_messages.hpp"
-#include "src/engine/tidings.hpp"
 
 namespace gtopk::engine {
 
 class Failures {
  public:
   Failures(const transport::Clock& clock, GroupTable& groups, Scheduler& scheduler,
-           Membership& membership, Tidings& tidings, StaleMessages& stale)
+           Membership& membership, FailureAcks& failure_acks, StaleMessages& stale)
       : clock_(clock),
         groups_(groups),
         scheduler_(scheduler),
         membership_(membership),
-        tidings_(tidings),
+        failure_acks_(failure_acks),
         stale_(stale) {}
 
   /// Fails the group here, and on the other ranks if `tell_others`. The first cause wins.
@@ -78,7 +78,7 @@ class Failures {
   GroupTable& groups_;
   Scheduler& scheduler_;
   Membership& membership_;
-  Tidings& tidings_;
+  FailureAcks& failure_acks_;
   StaleMessages& stale_;
   std::vector<Operation*> asking_;
   /// And by which rank.

@@ -43,7 +43,7 @@ void Membership::tell_members(Group& group, const Notice& notice) {
 }
 
 // The rank that saw the failure may die itself before it has told everybody, and a rank that hears
-// late may be one for which nobody stays any longer (tidings.hpp).
+// late may be one for which nobody stays any longer (failure_acks.hpp).
 void Membership::pass_on(Group& group, PeerId from, const Notice& notice) {
   for (std::uint32_t rank = 0; rank < group.size(); ++rank) {
     const PeerId peer = group.peer(rank);

@@ -16,13 +16,13 @@
 
 namespace gtopk::engine {
 
-class Tidings {
+class FailureAcks {
  public:
   /// How long a failure keeps its group's members from leaving, where one of them does not answer.
   static constexpr transport::Duration kBound = std::chrono::seconds(2);
 
-  Tidings(const transport::Transport& transport, const transport::Clock& clock,
-          Membership& membership)
+  FailureAcks(const transport::Transport& transport, const transport::Clock& clock,
+              Membership& membership)
       : transport_(transport), clock_(clock), membership_(membership) {}
 
   /// This process has sent that notice, of a failure, to every other member that has not left.

@@ -1,4 +1,4 @@
-#include "src/engine/tidings.hpp"
+#include "src/engine/failure_acks.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -17,14 +17,14 @@ std::uint64_t number_of(const Notice& notice) {
 
 }  // namespace
 
-Tidings::Failure* Tidings::find(std::uint32_t group, std::uint64_t number) {
+FailureAcks::Failure* FailureAcks::find(std::uint32_t group, std::uint64_t number) {
   const auto found = std::ranges::find_if(failures_, [&](const Failure& failure) {
     return failure.group == group && failure.number == number;
   });
   return found == failures_.end() ? nullptr : &*found;
 }
 
-Tidings::Failure& Tidings::found_or_made(std::uint32_t group, std::uint64_t number) {
+FailureAcks::Failure& FailureAcks::found_or_made(std::uint32_t group, std::uint64_t number) {
   if (Failure* const failure = find(group, number)) {
     return *failure;
   }
@@ -36,7 +36,7 @@ Tidings::Failure& Tidings::found_or_made(std::uint32_t group, std::uint64_t numb
                                         .tellers = {}});
 }
 
-void Tidings::told(const Group& group, const Notice& notice) {
+void FailureAcks::told(const Group& group, const Notice& notice) {
   Failure& failure = found_or_made(group.id(), number_of(notice));
   failure.told_here = true;
   for (std::uint32_t rank = 0; rank < group.size(); ++rank) {
@@ -50,7 +50,7 @@ void Tidings::told(const Group& group, const Notice& notice) {
   }
 }
 
-void Tidings::heard(PeerId from, const Notice& notice) {
+void FailureAcks::heard(PeerId from, const Notice& notice) {
   const std::uint64_t number = number_of(notice);
   Failure& failure = found_or_made(notice.group, number);
   failure.tellers.insert(from);
@@ -61,7 +61,7 @@ void Tidings::heard(PeerId from, const Notice& notice) {
   }
 }
 
-void Tidings::handle(PeerId from, const Notice& notice) {
+void FailureAcks::handle(PeerId from, const Notice& notice) {
   Failure* const failure = find(notice.group, notice.sequence);
   if (failure == nullptr) {
     return;
@@ -73,17 +73,17 @@ void Tidings::handle(PeerId from, const Notice& notice) {
   }
 }
 
-void Tidings::left(PeerId peer) {
+void FailureAcks::left(PeerId peer) {
   for (Failure& failure : failures_) {
     failure.known = failure.known || failure.tellers.contains(peer);  // or it has waited in vain
   }
 }
 
-void Tidings::forget_group(std::uint32_t id) {
+void FailureAcks::forget_group(std::uint32_t id) {
   std::erase_if(failures_, [&](const Failure& failure) { return failure.group == id; });
 }
 
-void Tidings::settle() {
+void FailureAcks::settle() {
   if (failures_.empty()) {
     return;
   }
@@ -94,7 +94,7 @@ void Tidings::settle() {
   std::erase_if(failures_, [&](const Failure& failure) { return now - failure.since >= kBound; });
 }
 
-void Tidings::settle(Failure& failure) {
+void FailureAcks::settle(Failure& failure) {
   if (!failure.told_here || failure.known) {
     return;
   }
@@ -115,7 +115,7 @@ void Tidings::settle(Failure& failure) {
   }
 }
 
-bool Tidings::all_have_heard() const {
+bool FailureAcks::all_have_heard() const {
   return std::ranges::all_of(failures_, [&](const Failure& failure) {
     return failure.known || clock_.now() - failure.since >= kBound;
   });

@@ -27,7 +27,7 @@ void let_rank_1_hear_after(InprocRanks& ranks, transport::Duration delay) {
 }
 
 // Rank 0 has no endpoint to rank 1, so it cannot tell it anything.
-TEST(Tidings, OfADeathReachEveryMemberBeforeAnyOfThemLeaves) {
+TEST(FailureAcks, OfADeathComeFromEveryMemberBeforeAnyOfThemLeaves) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     InprocRanks ranks(4, uneven_network(seed));
     let_rank_1_hear_after(ranks, std::chrono::seconds(1));
@@ -49,7 +49,7 @@ TEST(Tidings, OfADeathReachEveryMemberBeforeAnyOfThemLeaves) {
 }
 
 /// With gtopk-tree and four ranks, 1 talks only to 0, and 3 only to 2.
-engine::OperationSpec tidings_call(std::vector<float>& tensor) {
+engine::OperationSpec four_rank_call(std::vector<float>& tensor) {
   sparse::SparseCall call;
   call.tensor = tensor.data();
   call.d = tensor.size();
@@ -57,7 +57,7 @@ engine::OperationSpec tidings_call(std::vector<float>& tensor) {
   return sparse::collective(call);
 }
 
-TEST(Tidings, OfAMismatchReachEveryMemberBeforeAnyOfThemLeaves) {
+TEST(FailureAcks, OfAMismatchComeFromEveryMemberBeforeAnyOfThemLeaves) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     InprocRanks ranks(4, uneven_network(seed));
     let_rank_1_hear_after(ranks, std::chrono::seconds(1));
@@ -65,12 +65,12 @@ TEST(Tidings, OfAMismatchReachEveryMemberBeforeAnyOfThemLeaves) {
     tensors[3].resize(9);
     std::vector<SharedEnding> endings;
     for (const std::uint32_t rank : {2U, 3U}) {
-      endings.push_back(ranks.submit(rank, tidings_call(tensors[rank])));
+      endings.push_back(ranks.submit(rank, four_rank_call(tensors[rank])));
     }
     ranks.run_until([&] {
       return endings[0]->ended && endings[1]->ended && ranks.group(0)->aborted.contains(1);
     });
-    endings.push_back(ranks.submit(1, tidings_call(tensors[1])));
+    endings.push_back(ranks.submit(1, four_rank_call(tensors[1])));
     ranks.leave({0, 2, 3});
     ranks.run_all();
     for (const SharedEnding& ending : endings) {
@@ -83,7 +83,7 @@ TEST(Tidings, OfAMismatchReachEveryMemberBeforeAnyOfThemLeaves) {
 }
 
 // A stopped rank answers nobody: the others do not stay for it.
-TEST(Tidings, AreNotAwaitedForLong) {
+TEST(FailureAcks, AreNotAwaitedForLong) {
   InprocRanks ranks(3);
   ranks.freeze(1);
   ranks.engine(0).abort_group(*ranks.group(0), Error(ErrorKind::kAborted, "the reason"));
@@ -91,7 +91,7 @@ TEST(Tidings, AreNotAwaitedForLong) {
   const transport::TimePoint before = ranks.now();
   ranks.leave(2);
   // And as long again for rank 0, which stays.
-  EXPECT_LT(ranks.now() - before, engine::Tidings::kBound + std::chrono::milliseconds(2100));
+  EXPECT_LT(ranks.now() - before, engine::FailureAcks::kBound + std::chrono::milliseconds(2100));
 }
 
 }  // namespace
