@@ -124,11 +124,13 @@ void note(Latest& status, const FlightEntry& entry) {
 
 std::string json_of(const std::vector<FlightEntry>& entries, transport::Duration wall) {
   std::map<std::string, std::pair<const GroupIdentity*, Latest>> groups;
+  for (const FlightEntry& entry : entries) {
+    groups[entry.group->name].first = entry.group.get();  // the group of that name called last
+  }
   Json records = Json::array();
   for (const FlightEntry& entry : entries) {
-    auto& [group, status] = groups[entry.group->name];
-    group = entry.group.get();
-    if (!entry.point_to_point) {
+    auto& [group, status] = groups.at(entry.group->name);
+    if (!entry.point_to_point && entry.group.get() == group) {
       note(status, entry);
     }
     records.push_back(json_of(entry, wall));

@@ -138,6 +138,23 @@ TEST_F(Recorded, TheLastOnesAreKeptInTheirOrder) {
   EXPECT_THAT(sequences, ElementsAre(14, 15, 16, 17, 18, 19, 20, 21));
 }
 
+// Each group counts from 1, also where one of the same name was destroyed before it.
+TEST_F(Recorded, StatusIsThatOfTheGroupOfItsNameThatWasCalledLast) {
+  for (const int calls : {3, 1}) {
+    const auto groups = ranks_.make_group("again", {0, 1});
+    for (int call = 0; call < calls; ++call) {
+      const SharedEnding mine = ranks_.submit(0, groups[0], sum(0));
+      const SharedEnding theirs = ranks_.submit(1, groups[1], sum(1));
+      ranks_.run_all();
+      ASSERT_TRUE(mine->good() && theirs->good());
+    }
+  }
+  const json status = record()["pg_status"]["again"];
+  EXPECT_EQ(status["last_enqueued_collective"], 1);
+  EXPECT_EQ(status["last_started_collective"], 1);
+  EXPECT_EQ(status["last_completed_collective"], 1);
+}
+
 TEST_F(Recorded, WhatHasBeenOverwrittenWhenItEndsIsLeftAlone) {
   const auto pair = ranks_.make_group("pair", {0, 1});
   const SharedEnding first = ranks_.submit(0, pair[0], sum(0));
