@@ -197,6 +197,7 @@ void Engine::handle_goodbye(PeerId from) {
   for (const auto& operation : scheduler_.operations()) {
     if (const auto rank = operation->group().rank_of(from)) {
       operation->sender_left(*rank);
+      probes_.receiver_left(*operation, *rank);
     }
   }
   membership_.return_goodbye(from);

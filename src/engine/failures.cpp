@@ -253,8 +253,7 @@ bool Failures::fail_deserted() {
     }
     Group& group = operation->group();
     const Error cause(ErrorKind::kPeerFailed,
-                      fmt::format("{}: {} has left (it destroyed its process group or exited)",
-                                  operation->label(), group.member(rank)));
+                      fmt::format("{}: {}", operation->label(), operation->departure_of(rank)));
     operation->fail(cause);
     if (operation->spec().point_to_point()) {
       continue;

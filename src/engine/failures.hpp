@@ -50,8 +50,8 @@ class Failures {
   /// The operation has a truncated message; ask_questions() asks its sender what it called.
   void has_question(Operation& operation) { asking_.push_back(&operation); }
   void ask_questions();
-  /// The operation waited for a message of `rank`, which has left without sending it; it fails in
-  /// fail_deserted().
+  /// The operation waited for `rank`, which has left without sending or without taking a message;
+  /// it fails in fail_deserted().
   void is_deserted(Operation& operation, std::uint32_t rank) {
     deserted_.emplace_back(&operation, rank);
   }

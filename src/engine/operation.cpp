@@ -160,6 +160,11 @@ void Operation::answer(std::uint32_t rank, const std::string& call) {
   });
 }
 
+std::string Operation::departure_of(std::uint32_t rank) const {
+  return fmt::format("{} has left (it destroyed its process group or exited)",
+                     group_->member(rank));
+}
+
 void Operation::sender_left(std::uint32_t rank) {
   slots_.for_each([&](MessageSlot& slot) {
     if (slot.rank == rank && slot.request.is_receive) {
@@ -209,6 +214,9 @@ void Operation::enter(Memory memory, std::uint32_t rank) {
 
 MessageSlot& Operation::send(std::uint32_t to, transport::Tag tag, ConstBytes data,
                              std::uint32_t connection) {
+  if (engine_.has_left(group_->peer(to))) {
+    throw Error(ErrorKind::kPeerFailed, departure_of(to));
+  }
   if (!data.memory().is_host()) {
     enter(data.memory(), to);
   }

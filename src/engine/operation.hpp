@@ -148,6 +148,8 @@ class Operation {
   void answer(std::uint32_t rank, const std::string& call);
   /// Cancels receives from that rank, which has left: everything it had sent has arrived.
   void sender_left(std::uint32_t rank);
+  /// "rank 3 (...) has left (...)"
+  [[nodiscard]] std::string departure_of(std::uint32_t rank) const;
   [[nodiscard]] bool receives(transport::Tag tag) const;
   /// After the body's end: the result for the caller. A cause passed to fail() takes precedence
   /// over what the body threw.

@@ -107,6 +107,30 @@ std::string Probes::describe_state(const Group& group, std::uint64_t sequence) c
              : "has finished it";
 }
 
+void Probes::receiver_left(Operation& operation, std::uint32_t rank) {
+  if (operation.state == Operation::State::kRunning &&
+      std::ranges::count(operation.waits_for(true), rank) != 0) {
+    operation.deadline = std::min(operation.deadline, clock_.now() + kDepartureGrace);
+    scheduler_.wake_by(operation.deadline);
+  }
+}
+
+void Probes::act_on_deadline(Operation& operation, transport::TimePoint now) {
+  const Group& group = operation.group();
+  for (const std::uint32_t rank : operation.waits_for(true)) {
+    if (membership_.has_left(group.peer(rank))) {
+      failures_.is_deserted(operation, rank);
+      return;
+    }
+  }
+  const transport::TimePoint own = operation.called + operation.spec().timeout;
+  if (now < own) {
+    operation.deadline = own;  // a rank that left has taken its message after all
+    return;
+  }
+  probe(operation);
+}
+
 void Probes::probe(Operation& operation) {
   Group& group = operation.group();
   operation.state = Operation::State::kProbing;
@@ -218,7 +242,7 @@ void Probes::check_deadlines(transport::TimePoint now) {
         break;
       case Operation::State::kRunning:
         if (now >= operation.deadline && !operation.cause()) {
-          probe(operation);
+          act_on_deadline(operation, now);
         }
         break;
       case Operation::State::kProbing:

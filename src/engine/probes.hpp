@@ -31,8 +31,14 @@ class Probes {
         membership_(membership),
         failures_(failures) {}
 
+  /// How long a message may still be on its way to a rank after that rank's goodbye: the end of a
+  /// long one that it has taken may come later than the goodbye.
+  static constexpr transport::Duration kDepartureGrace = std::chrono::seconds(1);
+
   /// Checks every deadline: probes about what is late, and acts on the answers.
   void check_deadlines(transport::TimePoint now);
+  /// A rank has left: what it does not take in kDepartureGrace fails the operation.
+  void receiver_left(Operation& operation, std::uint32_t rank);
   /// The operation has ended, and the network may still hold its buffers.
   void begin_lingering(Operation& operation);
 
@@ -44,6 +50,7 @@ class Probes {
  private:
   void check_lingering(Operation& operation, transport::TimePoint now);
   void check_waiting(Group& group, transport::TimePoint now);
+  void act_on_deadline(Operation& operation, transport::TimePoint now);
   void probe(Operation& operation);
   void conclude(Operation& operation);
   [[nodiscard]] std::string describe_state(const Group& group, std::uint64_t sequence) const;

@@ -363,7 +363,40 @@ TEST_P(LeftMessage, IsStillThereToBeReceivedAndNothingElseIs) {
   expect_left(again);
 }
 
+TEST_P(LeftMessage, IsNotAnsweredByAMessageThatNobodyTakes) {
+  ranks_.run_for(std::chrono::milliseconds(5));
+  std::int64_t value = 1;
+  const SharedEnding send = ranks_.submit(0, gtopk::send(unreceived_, 1, 6));
+  const SharedEnding collective =
+      ranks_.submit(0, gtopk::broadcast(Buffer(&value, 1, DataType::kInt64), 0));
+  ranks_.run_all();
+  expect_left(send);
+  expect_left(collective);
+}
+
 INSTANTIATE_TEST_SUITE_P(Sizes, LeftMessage, testing::Values(0, 10, 100'000));
+
+// Nor does it take a message that was under way when it said goodbye.
+TEST(Goodbye, EndsSendsThatTheirReceiverNeverTakes) {
+  FabricOptions never_eager;
+  never_eager.eager_below = 0;
+  for (const std::size_t bytes : {10U, 100'000U}) {
+    InprocRanks ranks(2, never_eager);
+    ASSERT_EQ(support::group_works(ranks), "");
+    const reference::Bytes message(bytes);
+    const transport::TimePoint begin = ranks.now();
+    const SharedEnding sent = ranks.submit(0, gtopk::send(message, 1, 5));
+    ranks.run_for(std::chrono::milliseconds(5));
+    ASSERT_FALSE(sent->ended);
+    ranks.engine(1).say_goodbye();
+    ranks.run_all();
+    EXPECT_LT(ranks.now() - begin, std::chrono::seconds(2));
+    ASSERT_TRUE(sent->error.has_value());
+    EXPECT_EQ(sent->error->kind(), ErrorKind::kPeerFailed) << sent->text();
+    EXPECT_NE(sent->text().find("rank 1 (host node1, pid 1001) has left"), std::string::npos)
+        << sent->text();
+  }
+}
 
 TEST(AbortedGroup, EndsOnEveryRankWithTheReason) {
   InprocRanks ranks(4);
