@@ -1,22 +1,30 @@
 """Open MPI's collectives, at the sizes of benchmark (p), to report beside them.
 
-Ranks are processes of this machine, started by mpirun; a call's time is the slowest rank's, of up
-to 100 calls in a row, as in tools/bench/collectives.py, and each figure the median of several
-turns. It needs mpirun, Open MPI's library and a C compiler, but not mpi.h.
+Ranks are processes of this machine; or, as root, one on each host of a network lab, as in
+tools/bench/run, where mpirun starts them through an agent in the place of ssh. A call's time is the
+slowest rank's, of up to 100 calls in a row, as in tools/bench/collectives.py, and each figure the
+median of several turns. It needs mpirun, Open MPI's library and a C compiler, but not mpi.h.
 
 .venv/bin/python tools/bench/mpi.py --ranks 4 --json mpi.json
+.venv/bin/python tools/bench/mpi.py --hosts 4 --rate 100mbit --turns 7
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes.util
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import netlab
 
 PROGRAM = r"""
 #include <stdio.h>
@@ -105,24 +113,59 @@ def build(folder: str) -> str:
     return program
 
 
+def on_hosts(lab: netlab.Lab, folder: str) -> list[str]:
+    """mpirun's command for one rank on each host of the lab; mpirun itself runs on host 0.
+
+    mpirun calls the agent as it would call ssh, with a host's address and a command for its shell.
+    """
+    cases = [
+        f'{lab.address(host)}) set -- {shlex.join(lab.enter(host))} sh -c "$*" ;;'
+        for host in range(lab.hosts)
+    ]
+    refuse = f'*) echo "agent: no host $host in the lab of {lab.hosts}" >&2; exit 1 ;;'
+    agent = Path(folder) / "agent"
+    lines = ["#!/bin/sh", 'host=$1; shift; case "$host" in', *cases, refuse, "esac", 'exec "$@"']
+    agent.write_text("\n".join(lines) + "\n")
+    agent.chmod(0o700)
+    listed = ",".join(f"{lab.address(host)}:1" for host in range(lab.hosts))
+    parameters = {
+        "plm_rsh_agent": str(agent),
+        "oob_tcp_if_include": lab.interface,
+        "btl": "tcp,self",
+        "btl_tcp_if_include": lab.interface,
+        "pml": "ob1",  # which uses btl; Open MPI may prefer UCX otherwise
+    }
+    words = [word for name, value in parameters.items() for word in ("--mca", name, value)]
+    return [*lab.enter(0), "mpirun", "--host", listed, *words]
+
+
 def main() -> None:
     """Measures and prints a line for each collective and size."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--ranks", type=int, default=4, help="on this machine")
+    parser.add_argument("--hosts", type=int, default=0, help="of a network lab, with a rank each")
+    parser.add_argument("--rate", default="100mbit", help="of the hosts' links; unshaped")
     parser.add_argument("--collectives", default=COLLECTIVES)
     parser.add_argument("--sizes", default=SIZES)
     parser.add_argument("--turns", type=int, default=11)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    # Ranks that share cores yield them while they wait.
-    launch = ["mpirun", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
-    launch += ["-n", str(arguments.ranks)]
+    ranks = arguments.hosts or arguments.ranks
     seconds: dict[str, dict[int, list[float]]] = {}
-    with tempfile.TemporaryDirectory() as folder:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
         program = build(folder)
+        if arguments.hosts:
+            rate = None if arguments.rate == "unshaped" else arguments.rate
+            launch = on_hosts(stack.enter_context(netlab.Lab(arguments.hosts, rate)), folder)
+            print(f"# {ranks} hosts, {arguments.rate}, TCP")
+        else:
+            launch = ["mpirun", "--oversubscribe"]
+        # Ranks that share cores yield them while they wait.
+        launch += ["--mca", "mpi_yield_when_idle", "1", "-n", str(ranks)]
         for name in arguments.collectives.split(","):
             words = [*launch, program, str(arguments.turns), name, *arguments.sizes.split(",")]
             env = {**os.environ, **root}
@@ -139,7 +182,7 @@ def main() -> None:
                     flush=True,
                 )
     if arguments.json:
-        arguments.json.write_text(json.dumps({"ranks": arguments.ranks, "seconds": seconds}))
+        arguments.json.write_text(json.dumps({"ranks": ranks, "seconds": seconds}))
 
 
 if __name__ == "__main__":
