@@ -74,7 +74,8 @@ class Agreement {
 enum class Ordering : std::uint8_t {
   /// Numbered in call order, which is the same on every rank; many may be in flight.
   kConcurrent,
-  /// Likewise, but starts only after all earlier collectives of this rank have ended.
+  /// Likewise, but starts only after all earlier collectives of this rank have ended or wait at a
+  /// gate, with nothing left to exchange.
   kAfterEarlier,
   /// Point-to-point: matched by its own tag, takes no number.
   kUnnumbered,

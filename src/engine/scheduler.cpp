@@ -139,7 +139,7 @@ void Scheduler::start_waiting(Group& group) {
 void Scheduler::start_those_that_may(Group& group) {
   while (!group.waiting_.empty() && group.running_.size() - group.at_gate_ < kMaxInFlight) {
     if (group.waiting_.front()->spec().ordering == Ordering::kAfterEarlier &&
-        !group.running_.empty()) {
+        group.running_.size() != group.at_gate_) {
       return;
     }
     const auto input = group.inputs_.find(group.waiting_.front()->sequence());

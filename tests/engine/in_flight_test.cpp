@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <deque>
 #include <limits>
+#include <memory>
 
 #include <fmt/format.h>
 
+#include "gtopk/gate.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
 
@@ -239,6 +241,36 @@ TEST(Barrier, EndsAfterEverythingThatWasCalledBeforeIt) {
     }
     EXPECT_TRUE(ranks.close().empty());
   }
+}
+
+// Else a program that calls barrier() before it shuts a gate would wait for itself.
+TEST(Barrier, DoesNotWaitForOperationsAtAGate) {
+  InprocRanks ranks(3, late_by_30us(1));
+  reference::Problem problem = reference::random_case(1, DataType::kFloat32, 3, "gtopk").problem;
+  std::vector<std::shared_ptr<Gate>> gates;
+  std::vector<support::Tensor> tensors;
+  std::vector<SharedEnding> parts;
+  std::vector<SharedEnding> barriers;
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    tensors.push_back(support::tensor_of(problem, rank));
+  }
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    gates.push_back(std::make_shared<Gate>(2));
+    problem.options.gate = gates.back();
+    parts.push_back(ranks.submit(rank, support::sparse_all_reduce(problem, tensors[rank])));
+    barriers.push_back(ranks.submit(rank, gtopk::barrier()));
+  }
+  ranks.run_for(std::chrono::seconds(1));
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    EXPECT_TRUE(barriers[rank]->good()) << barriers[rank]->text();
+    EXPECT_FALSE(parts[rank]->ended);
+    EXPECT_FALSE(gates[rank]->shut());
+  }
+  ranks.run_all();
+  for (const SharedEnding& ending : parts) {
+    EXPECT_TRUE(ending->good()) << ending->text();
+  }
+  EXPECT_TRUE(ranks.close().empty());
 }
 
 TEST(PointToPoint, MessagesOfOneTagArriveInTheOrderOfTheirSends) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import timedelta
 
 import pytest
 import torch
@@ -140,6 +141,21 @@ def check_a_backward_that_breaks_off_commits_nothing(me: Rank) -> None:
         scaled_step(training, scales)
     hook.remove()
     assert equal(before, residuals(state))
+
+
+# The first units wait at the step's gate, which only this thread shuts, later.
+def check_a_barrier_behind_a_backward_that_breaks_off(me: Rank) -> None:
+    group = dist.new_group(timeout=timedelta(seconds=5))
+    training = Training(me.rank, group=group)
+    scales = scaler()
+    state = training.hooked(density=0.05, unit=SMALL_UNITS, scaler=scales, group=group)
+    scaled_step(training, scales)
+    hook = training.model[0].register_forward_hook(lambda module, x, y: Breaks.apply(y))
+    with pytest.raises(RuntimeError, match="broken on purpose"):
+        scaled_step(training, scales)
+    hook.remove()
+    dist.barrier(group=group)
+    residuals(state)  # shuts it
 
 
 def check_what_ddp_drops_comes_back_without_the_scale(me: Rank) -> None:
