@@ -57,14 +57,16 @@ Task<Header> read_header(std::span<const std::byte> message, GroupView& group, s
                             group.member(from), header.magic, header.version, expected.magic,
                             expected.version));
   }
-  if ((header.flags & ~Header::kFlags) != 0 || header.parts > most_parts ||
-      header.sequence != group.sequence()) {
+  const bool same_call = header.fingerprint == group.fingerprint();
+  // Another call's flags and parts may be more than this one's.
+  if (header.sequence != group.sequence() ||
+      (same_call && ((header.flags & ~Header::kFlags) != 0 || header.parts > most_parts))) {
     throw Error(ErrorKind::kMismatch,
                 fmt::format("{} sent a damaged header: #{}, flags {:04x}, {} parts; expected #{}",
                             group.member(from), header.sequence, header.flags, header.parts,
                             group.sequence()));
   }
-  if (header.fingerprint == group.fingerprint()) {
+  if (same_call) {
     co_return header;
   }
 

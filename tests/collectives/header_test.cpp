@@ -179,6 +179,18 @@ TEST_F(HeaderTest, AnotherFormatOrVersionIsNamed) {
   EXPECT_THAT(refusal(message), HasSubstr("version 9"));
 }
 
+// What else such a header says belongs to the other call, such as parts of a list.
+TEST_F(HeaderTest, AnotherCallIsAskedForWhateverElseItsHeaderSays) {
+  for (const Payload payload : {Payload{}, Payload{.parts = 2}, Payload{.flags = 0x8000}}) {
+    Message message{};
+    write_header(message, view_, payload);
+    message.at(offsetof(Header, fingerprint)) ^= std::byte{1};
+    engine::Task<Header> reading = read_header(message, view_, 2);
+    reading.start();
+    EXPECT_FALSE(reading.done()) << payload.parts;  // waits for the sender's answer
+  }
+}
+
 TEST_F(HeaderTest, AnotherNumberOrMeaninglessBytesAreDamage) {
   for (const std::size_t at :
        {offsetof(Header, sequence), offsetof(Header, flags) + 1, offsetof(Header, parts)}) {

@@ -51,6 +51,13 @@ sparse::SparseCall usual(const std::string& algorithm, std::uint64_t d) {
   return call;
 }
 
+sparse::SparseCall long_list() {
+  sparse::SparseCall call = usual("gtopk", sparse::kAcknowledgedBytes);
+  call.options.k = call.d / 2;
+  call.options.wire = "raw";
+  return call;
+}
+
 const std::map<std::string, void (*)(sparse::SparseCall&)> kDifferences = {
     {"fewer elements", [](sparse::SparseCall& c) { c.d -= 1; }},
     {"twice the elements", [](sparse::SparseCall& c) { c.d *= 2; }},
@@ -225,6 +232,17 @@ TEST(MismatchedCollectives, OfAnyTwoKindsAreAnErrorOnEveryRank) {
            rooms.emplace_back(one_room(memory, 50));
          }
          return gtopk::all_gather(Buffers(rooms, DataType::kBfloat16));
+       }},
+      // In as many parts as there are connections.
+      {text_of(long_list()),
+       [&](InprocRanks& /*ranks*/, auto /*rank*/, auto& memory) {
+         sparse::SparseCall call = long_list();
+         reference::Bytes& tensor = one_room(memory, call.d * 4);
+         for (std::uint64_t i = 0; i < call.d; ++i) {
+           reference::store(call.dtype, tensor, i, 1.0);
+         }
+         call.tensor = tensor.data();
+         return sparse::collective(call);
        }},
       {text_of(usual("gtopk-tree", 100)),
        [&](InprocRanks& /*ranks*/, auto /*rank*/, auto& memory) {
