@@ -346,7 +346,8 @@ TEST_F(Chosen, AlikeByCallsThatAreUnderWayWhileOneMeasures) {
   }
 }
 
-// How that comes about: the last message of measuring does not reach a rank in time.
+// How that comes about: a rank has measured and fails in the rest of the same operation, and its
+// abort overtakes the last message of measuring elsewhere.
 TEST_F(Chosen, AgainAfterOneErrorWhereOnlySomeKnowCosts) {
   constexpr WayCosts kTree{.tree = 1, .direct = 1e9, .byte = 1};
   constexpr WayCosts kDirect{.tree = 1e9, .direct = 1, .byte = 1};

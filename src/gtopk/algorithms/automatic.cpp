@@ -67,14 +67,12 @@ Task<void> reduce_automatically(GroupView& group, SparseCall call, std::vector<P
                                 std::optional<Detached> selected) {
   const GiveUpGate unless_it_arrives(call.gate.get());
   std::unique_ptr<engine::Turn> turn;
-  Task<void> knowing = know_costs(group, turn, false);
+  Task<void> knowing = know_costs(group, turn, false, asked(call, plans));
   co_await knowing;
   const Planner& planner = planner_of(group);
   Decision decision = decide(plans, planner);
   const Plan& plan = plans[decision.index];
-  group.agree_on(asked(call, plans)
-                     .word("chosen", plan.algorithm->name)
-                     .number("costs_of", planner.measured_by));
+  group.agree_on(with_costs(asked(call, plans).word("chosen", plan.algorithm->name), planner));
 
   const transport::TimePoint begin = group.now();
   const bool detached = selected && plan.algorithm->selects();
@@ -85,10 +83,12 @@ Task<void> reduce_automatically(GroupView& group, SparseCall call, std::vector<P
   group.keepsakes().of<PlanReport>() = std::move(decision.report);  // Communicator::last_plan()
 }
 
-Task<void> plan_only(GroupView& group, std::vector<Plan> plans, PlanReport& report, bool anew) {
+Task<void> plan_only(GroupView& group, std::vector<Plan> plans, PlanReport& report, bool anew,
+                     Agreement asked) {
   std::unique_ptr<engine::Turn> turn;
-  Task<void> knowing = know_costs(group, turn, anew);
+  Task<void> knowing = know_costs(group, turn, anew, asked);
   co_await knowing;
+  group.agree_on(with_costs(asked, planner_of(group)));
   // Ranks that ask for different plans get an error, whether or not anything was measured.
   Task<void> agreeing = collectives::agree(group);
   co_await agreeing;
@@ -148,6 +148,7 @@ Collective chosen_later(const SparseCall& call, const std::optional<Detached>& s
   collective.body = [call, plans, selected](GroupView& group) {
     return reduce_automatically(group, call, plans, selected);
   };
+  collective.failed = forget_costs;
   return collective;
 }
 
@@ -181,9 +182,10 @@ Collective planning(const SparseCall& call, PlanReport& report, bool anew) {
   collective.name = "plan";
   // How errors print it: the planned call, and that it is only planned.
   collective.agreement = asked(call, plans).word("only", anew ? "plan, anew" : "plan");
-  collective.body = [plans, &report, anew](GroupView& group) {
-    return plan_only(group, plans, report, anew);
+  collective.body = [plans, &report, anew, asked = collective.agreement](GroupView& group) {
+    return plan_only(group, plans, report, anew, asked);
   };
+  collective.failed = forget_costs;
   return collective;
 }
 

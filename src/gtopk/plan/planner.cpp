@@ -1,10 +1,49 @@
 #include "src/gtopk/plan/planner.hpp"
 
+#include <string_view>
+#include <utility>
+
 #include "src/gtopk/plan/links.hpp"
 
 namespace gtopk::sparse {
 
 using engine::Task;
+
+namespace {
+
+/// The field by which ranks that have other costs, or none, find out.
+constexpr std::string_view kCostsOf = "costs_of";
+
+/// Whether the two calls that the error names went by different costs.
+bool says_that_costs_differ(const Error& error) {
+  const std::string_view text = error.what();
+  const auto value_at = [text](std::size_t field) {
+    const std::string_view value = text.substr(field);
+    return value.substr(0, value.find_first_of(",)"));
+  };
+  const std::size_t one = text.find(kCostsOf);
+  return error.kind() == ErrorKind::kMismatch && one != std::string_view::npos &&
+         value_at(one) != value_at(text.rfind(kCostsOf));
+}
+
+/// While it lives, later collectives do not go by the costs known so far.
+class MeasuresAnew {
+ public:
+  MeasuresAnew(Planner& planner, std::uint64_t number) : planner_(planner), number_(number) {
+    planner_.anew.insert(number_);
+  }
+  MeasuresAnew(const MeasuresAnew&) = delete;
+  MeasuresAnew& operator=(const MeasuresAnew&) = delete;
+  MeasuresAnew(MeasuresAnew&&) = delete;
+  MeasuresAnew& operator=(MeasuresAnew&&) = delete;
+  ~MeasuresAnew() { planner_.anew.erase(number_); }
+
+ private:
+  Planner& planner_;
+  std::uint64_t number_;
+};
+
+}  // namespace
 
 Planner& planner_of(engine::GroupView& group) {
   auto& planner = group.keepsakes().of<Planner>();
@@ -14,8 +53,13 @@ Planner& planner_of(engine::GroupView& group) {
   return planner;
 }
 
-Task<void> know_costs(engine::GroupView& group, std::unique_ptr<engine::Turn>& turn, bool anew) {
+Task<void> know_costs(engine::GroupView& group, std::unique_ptr<engine::Turn>& turn, bool anew,
+                      Agreement asked) {
   Planner& planner = planner_of(group);
+  std::optional<MeasuresAnew> later_ones_wait;
+  if (anew) {
+    later_ones_wait.emplace(planner, group.sequence());
+  }
   if (!anew && planner.knows(group.sequence())) {
     co_return;
   }
@@ -23,14 +67,25 @@ Task<void> know_costs(engine::GroupView& group, std::unique_ptr<engine::Turn>& t
   turn = std::make_unique<engine::Turn>(group);
   engine::Turn& mine = *turn;
   co_await mine;
-  // An operation before this one may have measured them. If it failed, it failed on every rank: no
-  // rank gets through unless all have taken part.
+  // An operation before this one may have measured them.
   if (!anew && planner.knows(group.sequence())) {
     co_return;
   }
+  group.agree_on(asked.word(kCostsOf, "none"));
   Task<Costs> measuring = measure_costs(group, *planner.routes);
   planner.costs = co_await measuring;
   planner.measured_by = group.sequence();
+}
+
+Agreement with_costs(Agreement asked, const Planner& planner) {
+  return std::move(asked.number(kCostsOf, planner.measured_by));
+}
+
+void forget_costs(engine::Keepsakes& keepsakes, std::uint64_t number, const Error& error) {
+  auto& planner = keepsakes.of<Planner>();
+  if (planner.measured_by < number && says_that_costs_differ(error)) {
+    planner.costs.reset();
+  }
 }
 
 }  // namespace gtopk::sparse

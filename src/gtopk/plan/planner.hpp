@@ -6,10 +6,14 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 
+#include "gtopk/collective.hpp"
+#include "gtopk/error.hpp"
 #include "gtopk/plan.hpp"
 #include "src/collectives/routes.hpp"
 #include "src/engine/group_view.hpp"
+#include "src/engine/keepsakes.hpp"
 #include "src/engine/task.hpp"
 
 namespace gtopk::sparse {
@@ -26,10 +30,13 @@ struct Planner {
   std::optional<Routes> routes;
   /// The number of the collective that measured them.
   std::uint64_t measured_by = 0;
+  /// The collectives under way that measure in any case; later ones wait for their costs.
+  std::set<std::uint64_t> anew;
 
   /// Whether the group's collective of that number may use these costs. The same on all ranks.
   [[nodiscard]] bool knows(std::uint64_t sequence) const {
-    return costs && sequence < measured_by + kRefreshAfter;
+    return costs && sequence < measured_by + kRefreshAfter &&
+           (anew.empty() || sequence <= *anew.begin());
   }
 };
 
@@ -38,8 +45,19 @@ struct Planner {
 
 /// Completes when the planner has costs for this operation. Must be awaited before anything else.
 /// If it had to wait, `turn` is this operation's place in line, taken when it began: keep it for
-/// long lists, or else release it. `anew`: measures in any case.
+/// long lists, or else release it. `anew`: measures in any case. `asked`: what the ranks agree on
+/// before and while they measure. The caller then agrees on with_costs(). If the operation fails at
+/// the very end of measuring, ranks may know costs that others do not know. Then the next operation
+/// that needs them fails on every rank, and all have forgotten them.
 engine::Task<void> know_costs(engine::GroupView& group, std::unique_ptr<engine::Turn>& turn,
-                              bool anew);
+                              bool anew, Agreement asked);
+
+/// Of an operation that goes by these costs.
+[[nodiscard]] Agreement with_costs(Agreement asked, const Planner& planner);
+
+/// For Collective::failed of operations that need costs: forgets what an earlier collective of the
+/// group had measured if this one failed because others have other costs or none. Whatever else
+/// fails, perhaps on this rank alone, they stay.
+void forget_costs(engine::Keepsakes& keepsakes, std::uint64_t number, const Error& error);
 
 }  // namespace gtopk::sparse

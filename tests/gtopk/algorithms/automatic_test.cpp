@@ -300,6 +300,18 @@ TEST(AutoMismatch, OfCostsIsToldToo) {
   EXPECT_TRUE(ranks.close().empty());
 }
 
+TEST(AutoMismatch, OfAnythingElseKeepsTheCosts) {
+  InprocRanks ranks(3, network(3));
+  const Problem problem = random_problem(3, 300, 20, 2);
+  run_automatically(ranks, problem);
+  const SparseOptions exact{.algorithm = "auto", .semantics = Semantics::kExactSum};
+  expect_mismatch(ranks, exact, "semantics=any", "semantics=exact_sum");
+  expect_mismatch(ranks, {.algorithm = "gtopk"}, "algorithm=auto", "algorithm=gtopk");
+  run_automatically(ranks, problem);
+  EXPECT_EQ(last_plan(ranks, 0).measured_by, 1U);
+  EXPECT_TRUE(ranks.close().empty());
+}
+
 TEST(AutoFailure, ARankThatDiesWhileCostsAreMeasuredIsNamedEverywhere) {
   int failed_in_time = 0;
   for (std::uint64_t seed = 1; seed <= (support::kSanitized ? 5 : 20); ++seed) {
