@@ -200,14 +200,16 @@ void draw_indices(const AccRoom& room, std::uint64_t d, std::uint64_t seed, void
 struct Preselected {
   /// Ascending, below d; at most options.k.
   std::span<const std::uint32_t> indices;
-  /// As many.
+  /// As many; finite.
   std::span<const float> values;
   std::span<std::uint32_t> result_indices;
   std::span<float> result_values;
   std::uint64_t* result_count = nullptr;
 };
 
-/// Only the exchange of a float32 sparse all-reduce, for measuring it without the selection.
+/// Only the exchange of a float32 sparse all-reduce, for measuring it without the selection. Throws
+/// Error{kInvalidArgument} for entries that are not as described; fails with it on every rank if a
+/// sum is not finite.
 [[nodiscard]] Collective exchange(const Preselected& entries, std::uint64_t d,
                                   const SparseOptions& options);
 }  // namespace gtopk

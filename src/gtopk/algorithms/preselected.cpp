@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <string_view>
 
 #include "gtopk/collectives.hpp"
 #include "gtopk/error.hpp"
@@ -15,6 +17,22 @@ namespace {
 
 using engine::GroupView;
 using engine::Task;
+
+void check_entries(std::string_view algorithm, std::uint64_t d, const Preselected& entries) {
+  for (std::size_t i = 0; i < entries.indices.size(); ++i) {
+    const std::uint32_t index = entries.indices[i];
+    const bool ascends = i == 0 || entries.indices[i - 1] < index;
+    if (ascends && index < d && std::isfinite(entries.values[i])) {
+      continue;
+    }
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        fmt::format("exchange({}) takes indices that ascend, each below d = {}, and finite "
+                    "values; seen: entry {} is {} at index {}{}",
+                    algorithm, d, i, entries.values[i], index,
+                    ascends ? "" : fmt::format(", behind index {}", entries.indices[i - 1])));
+  }
+}
 
 /// The errors that do not depend on a group.
 Plan plan_preselected(const SparseCall& call, const Preselected& entries) {
@@ -37,6 +55,7 @@ Plan plan_preselected(const SparseCall& call, const Preselected& entries) {
         fmt::format("exchange({}) of k = {}: {} indices and {} values given", plan.algorithm->name,
                     plan.lists.k, entries.indices.size(), entries.values.size()));
   }
+  check_entries(plan.algorithm->name, call.d, entries);
   return plan;
 }
 
@@ -62,6 +81,11 @@ Task<void> exchange_preselected(GroupView& group, Preselected entries, Plan plan
   exchange.lists().close_selection(own, entries.indices.size(), true);
   Task<List> exchanging = exchange.run(own);
   const List result = co_await exchanging;
+  if (!result.finite) {
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        fmt::format("exchange({}): a sum over the ranks is not finite", plan.algorithm->name));
+  }
   const auto delivered = result.entries<float, std::uint32_t>();
   std::copy_n(delivered.indices, delivered.size, entries.result_indices.begin());
   std::copy_n(delivered.values, delivered.size, entries.result_values.begin());

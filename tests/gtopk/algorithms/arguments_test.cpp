@@ -1,8 +1,10 @@
-// Sparse, algorithms room: invalid calls are refused before anything is sent.
+// Sparse, algorithms room: invalid calls are refused before anything is sent; an exchange whose sum
+// overflows fails.
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -10,6 +12,8 @@
 #include "gtopk/error.hpp"
 #include "src/collectives/reduction.hpp"
 #include "src/gtopk/algorithms/sparse_all_reduce.hpp"
+#include "tests/support/calls.hpp"
+#include "tests/support/cases.hpp"
 
 namespace gtopk::sparse {
 namespace {
@@ -90,7 +94,8 @@ TEST(Arguments, SayHowManyEntriesTheResultHasAtMost) {
 /// An exchange of k = 3 among 4 ranks, with a buffer for `room` entries.
 std::string refusal_of_room(const std::string& algorithm, std::uint64_t d, std::size_t room,
                             std::size_t given = 3) {
-  const std::vector<std::uint32_t> indices(given);
+  std::vector<std::uint32_t> indices(given);
+  std::iota(indices.begin(), indices.end(), 0);
   const std::vector<float> values(given);
   std::vector<std::uint32_t> result_indices(room);
   std::vector<float> result_values(room);
@@ -100,6 +105,46 @@ std::string refusal_of_room(const std::string& algorithm, std::uint64_t d, std::
     const Collective call = exchange(entries, d, {.k = 3, .algorithm = algorithm});
     call.check({.name = "default", .rank = 0, .size = 4});
   });
+}
+
+TEST(Arguments, OfAnExchangeMustBeIndicesInOrderAndFiniteValues) {
+  const auto of = [](std::vector<std::uint32_t> indices, std::vector<float> values) {
+    std::vector<std::uint32_t> result_indices(12);
+    std::vector<float> result_values(12);
+    std::uint64_t count = 0;
+    const Preselected entries{indices, values, result_indices, result_values, &count};
+    return refusal([&] { static_cast<void>(exchange(entries, 100, {.k = 3})); });
+  };
+  const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(of({}, {}), "");
+  EXPECT_EQ(of({3, 5, 99}, {1, 2, 3}), "");
+  EXPECT_EQ(of({5, 3}, {1, 2}),
+            "exchange(gtopk) takes indices that ascend, each below d = 100, and finite values; "
+            "seen: entry 1 is 2 at index 3, behind index 5");
+  EXPECT_EQ(of({100}, {1}),
+            "exchange(gtopk) takes indices that ascend, each below d = 100, and finite values; "
+            "seen: entry 0 is 1 at index 100");
+  EXPECT_NE(of({3, 7, 7}, {1, 2, 3}), "");
+  EXPECT_NE(of({3}, {infinity - infinity}), "");
+  EXPECT_NE(of({3, 4}, {1, -infinity}), "");
+}
+
+TEST(Exchange, WhoseSumOverflowsIsAnErrorOnEveryRank) {
+  support::InprocRanks ranks(2, support::network(1));
+  const std::vector<std::uint32_t> indices = {7};
+  const std::vector<float> values = {std::numeric_limits<float>::max()};
+  std::vector<std::uint32_t> result_indices(2);
+  std::vector<float> result_values(2);
+  std::uint64_t count = 99;
+  const Preselected entries{indices, values, result_indices, result_values, &count};
+  const auto endings = ranks.run([&](std::uint32_t) { return exchange(entries, 100, {.k = 1}); });
+  for (const auto& ending : endings) {
+    EXPECT_NE(ending->text().find("a sum over the ranks is not finite"), std::string::npos)
+        << ending->text();
+  }
+  EXPECT_EQ(count, 99U);
+  EXPECT_EQ(support::group_works(ranks), "");
+  EXPECT_TRUE(ranks.close().empty());
 }
 
 TEST(Arguments, OfAnExchangeWhoseResultMayNotFitAreRefused) {
