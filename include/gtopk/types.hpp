@@ -124,8 +124,9 @@ struct SparseOptions {
   /// What the result must guarantee. `auto` picks only algorithms that satisfy it; naming one that
   /// does not is an error.
   Semantics semantics = Semantics::kAny;
-  /// Multiplies the result before it is rounded to the tensor's type; finite and > 0. This is the
-  /// loss scale when the gradients were divided by it beforehand. Residuals are not scaled.
+  /// Multiplies the result before it is rounded to the tensor's type; finite and > 0, so that its
+  /// inverse (for AVG: 2^32 times that) is finite in the accumulation type. This is the loss scale
+  /// when the gradients were divided by it beforehand. Residuals are not scaled.
   double scale = 1;
   /// d elements of the accumulation type, or null: the caller's momentum, already included in the
   /// gradient. Set to zero at each index whose residual was cleared because this rank sent it;

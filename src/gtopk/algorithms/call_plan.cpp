@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,27 @@
 
 namespace gtopk::sparse {
 namespace {
+
+/// The divisor of sums must be finite, for an average over whatever number of ranks: else results
+/// would be 0, and what was sent lost. One that underflows makes results that are not finite.
+void check_scale(const SparseCall& call) {
+  constexpr double kMostRanks = 0x1p32;
+  const double scale = call.options.scale;
+  if (!(scale > 0 && std::isfinite(scale))) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("sparse_all_reduce needs a finite scale above 0, seen {}", scale));
+  }
+  const double ranks = call.options.op == ReduceOp::kAvg ? kMostRanks : 1;
+  const double largest = accumulation_type(call.dtype) == DataType::kFloat64
+                             ? std::numeric_limits<double>::max()
+                             : double{std::numeric_limits<float>::max()};
+  if (ranks / scale > largest) {
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        fmt::format("sparse_all_reduce {} of {} needs a scale of at least {:.3g}, seen {}",
+                    to_string(call.options.op), to_string(call.dtype), ranks / largest, scale));
+  }
+}
 
 void check(const SparseCall& call) {
   const SparseOptions& options = call.options;
@@ -27,11 +49,7 @@ void check(const SparseCall& call) {
                 fmt::format("sparse_all_reduce takes float32, float64, bfloat16 or float16, not {}",
                             to_string(call.dtype)));
   }
-  if (!(options.scale > 0 && std::isfinite(options.scale))) {
-    throw Error(
-        ErrorKind::kInvalidArgument,
-        fmt::format("sparse_all_reduce needs a finite scale above 0, seen {}", options.scale));
-  }
+  check_scale(call);
   if (options.op != ReduceOp::kSum && options.op != ReduceOp::kAvg) {
     throw Error(
         ErrorKind::kInvalidArgument,

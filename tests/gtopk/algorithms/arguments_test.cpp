@@ -56,6 +56,27 @@ TEST(Arguments, ThatStandForNothingAreRefused) {
             "there is no reduction number 9");
 }
 
+TEST(Arguments, AScaleWhoseInverseIsInfiniteIsRefused) {
+  const auto with = [](DataType dtype, ReduceOp op, double scale) {
+    return refusal_of([&](SparseCall& call) {
+      call.dtype = dtype;
+      call.options.op = op;
+      call.options.scale = scale;
+    });
+  };
+  for (const DataType dtype : {DataType::kFloat32, DataType::kBfloat16, DataType::kFloat16}) {
+    EXPECT_EQ(with(dtype, ReduceOp::kSum, 0x1p-127), "");
+    EXPECT_NE(with(dtype, ReduceOp::kSum, 0x1p-128), "");
+    EXPECT_EQ(with(dtype, ReduceOp::kAvg, 0x1p-95), "");
+    EXPECT_NE(with(dtype, ReduceOp::kAvg, 0x1p-96), "");
+    EXPECT_EQ(with(dtype, ReduceOp::kSum, 0x1p127), "");  // as large as a GradScaler's may grow
+  }
+  EXPECT_EQ(with(DataType::kFloat64, ReduceOp::kSum, 0x1p-1022), "");
+  EXPECT_NE(with(DataType::kFloat64, ReduceOp::kSum, 0x1p-1024), "");
+  EXPECT_EQ(with(DataType::kFloat32, ReduceOp::kAvg, 1e-30),
+            "sparse_all_reduce AVG of float32 needs a scale of at least 1.26e-29, seen 1e-30");
+}
+
 TEST(Arguments, WiresWhoseValuesTieAreRefusedWhereNodesSelectAgain) {
   const auto with = [](const char* wire, const char* algorithm) {
     return refusal_of([&](SparseCall& call) {
