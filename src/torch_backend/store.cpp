@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gtopk/error.hpp"
+#include "src/torch_backend/signals.hpp"
 
 namespace gtopk::torch_backend {
 namespace {
@@ -20,6 +21,8 @@ template <class F>
 auto calling(std::string_view what, std::string_view key, F f) {
   try {
     return f();
+  } catch (const HandlerRaised&) {
+    throw;
   } catch (const std::exception& error) {
     throw Error(ErrorKind::kBootstrap,
                 c10::str("torch's Store: ", what, " '", key, "': ", error.what()));
@@ -82,6 +85,9 @@ std::optional<std::string> TorchStore::find(std::string_view key,
       const std::chrono::nanoseconds rest = end - std::chrono::steady_clock::now();
       if (rest <= std::chrono::nanoseconds::zero()) {
         return std::nullopt;
+      }
+      if (pause == kLongestPause) {
+        run_signal_handlers();
       }
       std::this_thread::sleep_for(std::min(pause, rest));
       pause = std::min<std::chrono::nanoseconds>(pause * 2, kLongestPause);

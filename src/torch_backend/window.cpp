@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "src/torch_backend/signals.hpp"
 #include "src/torch_backend/work.hpp"
 
 namespace gtopk::torch_backend {
@@ -79,6 +80,8 @@ bool CoalescedWork::wait(std::chrono::milliseconds timeout) {
   for (const auto& work : works_) {
     try {
       work->wait(left());
+    } catch (const HandlerRaised&) {
+      throw;
     } catch (...) {
       if (!first) {
         first = std::current_exception();

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "src/torch_backend/forks.hpp"
+#include "src/torch_backend/signals.hpp"
 #include "src/torch_backend/tensors.hpp"
 
 namespace gtopk::torch_backend {
@@ -200,12 +201,9 @@ bool GtopkWork::wait(std::chrono::milliseconds timeout) {
       rethrow_for_python(error);
     }
   }
-  if (timeout == kNoTimeout) {
-    ending_->told.wait(lock, has_ended);
-  } else {
-    TORCH_CHECK(ending_->told.wait_for(lock, std::min(timeout, kLongestTimeout), has_ended),
-                "Operation timed out!");
-  }
+  const auto longest = timeout == kNoTimeout ? kLongestTimeout : std::min(timeout, kLongestTimeout);
+  TORCH_CHECK(wait_until(ending_->told, lock, Clock::now() + longest, has_ended),
+              "Operation timed out!");
   leave_registry();
   raise();
   if (device_) {

@@ -43,6 +43,7 @@ class GtopkWork final : public c10d::Work {
 
   // A Work has ended when its results are in place and the value of its future, where somebody
   // asked for one, is set. The future's callbacks run after that: they may wait for the Work.
+  // wait() runs Python's signal handlers; where one raises, the operation goes on without it.
   // On a device, wait() lets the current stream wait, and blocks only where a time is given or
   // GTOPK_BLOCKING_WAIT says so; the future is set when the network has done its part.
   bool isCompleted() override;
