@@ -384,6 +384,56 @@ def check_nothing_stays_behind(me: Rank) -> None:
     assert not any(hooked())
 
 
+def check_one_that_is_replaced_exchanges_nothing_any_more(me: Rank) -> None:
+    def operations_of_three_steps(of: Plain) -> int:
+        before = gtopk.stats()["operations"]
+        of.steps(3)
+        return gtopk.stats()["operations"] - before
+
+    arguments = {"density": 0.05, "unit": SMALL_UNITS}
+    gc.collect()
+    gc.disable()  # nothing that follows may depend on when cycles are collected
+    try:
+        for kept in (True, False):
+            training, fresh = (Plain(me.rank, **arguments) for _ in range(2))
+            for each in (training, fresh):
+                each.steps(3)
+            sgd = torch.optim.SGD(training.model.parameters(), lr=0.05, momentum=0.9)
+            training.optimizer.zero_grad()
+            old, saved = training.optimizer, training.optimizer.state_dict()
+            training.optimizer = gtopk.DistributedOptimizer(sgd, training.model, **arguments)
+            training.optimizer.load_state_dict(saved)
+            if kept:
+                for use in (old.step, old.synchronize):
+                    with pytest.raises(RuntimeError, match="another DistributedOptimizer has been"):
+                        use()
+            del old
+            assert operations_of_three_steps(training) == operations_of_three_steps(fresh)
+            assert torch.equal(flat(training.model), flat(fresh.model))
+        # Dropped without a successor: gradients are this rank's.
+        model = training.model
+        training.optimizer, training.state = None, None
+        del sgd
+        assert not any(each._post_accumulate_grad_hooks for each in model.parameters())
+    finally:
+        gc.enable()
+
+
+def check_one_that_is_replaced_in_a_step_gives_back_what_it_delivered(me: Rank) -> None:
+    model = Branches()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    arguments = {"density": 1.0, "unit": "parameter"}
+    old = gtopk.DistributedOptimizer(sgd, model, **arguments)
+    model(torch.ones(1, 40), "bc").backward()  # the units of a come last: the step does not end
+    gtopk.DistributedOptimizer(sgd, model, **arguments)
+    left = total(old.sparse_state)
+    for name in ("layers.b.weight", "layers.c.weight"):
+        mean = model.get_parameter(name).grad
+        assert mean.any()
+        torch.testing.assert_close(left[name], mean.double() * me.size)
+    assert old.sparse_state.step == 0
+
+
 def check_ranks_that_differ_are_told(me: Rank) -> None:
     model = network()
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)

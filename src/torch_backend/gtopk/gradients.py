@@ -16,13 +16,16 @@ from gtopk.places import layout_of
 from gtopk.tracing import untraced
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from torch.utils.hooks import RemovableHandle
 
     from gtopk.exchange import Exchange
     from gtopk.overlapped import State
     from gtopk.places import Place
+
+
+_listening: weakref.WeakSet[GradientOverlap] = weakref.WeakSet()
 
 
 class GradientOverlap(Overlap):
@@ -46,18 +49,42 @@ class GradientOverlap(Overlap):
         self._complete: dict[int, Exchange] = {}  # not started: an earlier unit is not complete
         self._started = 0  # units
         self._backwards: set[int] = set()  # autograd's numbers of those that have not ended
+        self._handles: list[RemovableHandle] = []
+        self._replaced = False
 
     def _arranged(self, places: Mapping[str, Place]) -> None:
         self._layouts = {name: layout_of([places[name]]) for name in self._parameters}
 
     def listen(self) -> None:
-        """Register hooks for the parameters' gradients, for as long as this object lives."""
+        """Register hooks for the parameters' gradients; another overlap of any of them stops."""
+        mine = {id(each) for each in self._parameters.values()}
+        for other in list(_listening):
+            if not mine.isdisjoint(map(id, other._parameters.values())):
+                other.give_up()
+                other.stop()
+                other._replaced = True
         itself = weakref.ref(self)
-        handles = [
+        self._handles = [
             each.register_post_accumulate_grad_hook(lambda _, name=name: _arrive_at(itself, name))
             for name, each in self._parameters.items()
         ]
-        weakref.finalize(self, _remove, handles).atexit = False
+        _listening.add(self)
+
+    def stop(self) -> None:
+        """Remove the hooks. Idempotent."""
+        _listening.discard(self)
+        for each in self._handles:
+            each.remove()
+        self._handles = []
+
+    def check_listening(self) -> None:
+        """Raise RuntimeError if another overlap exchanges these gradients."""
+        if self._replaced:
+            raise RuntimeError(
+                "gtopk: another DistributedOptimizer has been made of this one's parameters, and "
+                "exchanges their gradients: call step() and synchronize() of that one. This one's "
+                "state_dict() can still be read"
+            )
 
     @property
     def under_way(self) -> bool:
@@ -185,11 +212,6 @@ class GradientOverlap(Overlap):
             laid_out = torch.empty_like(parameter.detach())
             gradient = parameter.grad = laid_out.copy_(gradient.detach())
         return flat(gradient.detach())
-
-
-def _remove(handles: Sequence[RemovableHandle]) -> None:
-    for each in handles:
-        each.remove()
 
 
 def _arrive_at(overlap: weakref.ref[GradientOverlap], name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -88,6 +89,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         for each in (*given.values(), *buffers):
             dist.broadcast(each.detach(), group=group, group_src=0)
         self._overlap.listen()
+        # State and overlap hold each other: without this, hooks would outlive the optimizer.
+        weakref.finalize(self, self._overlap.stop).atexit = False
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
@@ -119,8 +122,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def synchronize(self) -> None:
         """Exchange what has not been exchanged, and wait until every gradient has its result.
 
-        Collective. A no-op if the backward has already done so.
+        Collective. A no-op if the backward has already done so. Raises RuntimeError if another
+        DistributedOptimizer has been made of the same parameters.
         """
+        self._overlap.check_listening()
         if self._overlap.under_way or self._synchronized == self.sparse_state.step:
             self._overlap.finish()
 
@@ -139,8 +144,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         With a closure the optimizer sees exchanged gradients after each call of it, and the mean of
         the ranks' losses instead of this rank's, so that a line search decides the same on all
-        ranks.
+        ranks. Raises RuntimeError if another DistributedOptimizer has been made of the same
+        parameters.
         """
+        self._overlap.check_listening()
         if closure is not None:
             result = self._optimizer.step(lambda: self._evaluate(closure))
         else:
