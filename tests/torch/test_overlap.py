@@ -74,6 +74,11 @@ class Bucket:
     def buffer(self) -> torch.Tensor:
         return self._buffer
 
+    def sparse(self) -> Bucket:
+        """The same gradients as sparse COO."""
+        self._buffer = self._buffer.to_sparse()
+        return self
+
     def gradients(self) -> list[torch.Tensor]:
         pieces = self._buffer.split([each.numel() for each in self._parameters])
         return [p.view_as(of) for p, of in zip(pieces, self._parameters, strict=True)]
@@ -139,6 +144,67 @@ def test_the_late_end_of_a_backward_that_broke_off_leaves_the_next_alone(backend
         assert future.wait() is bucket.buffer()
         assert bucket.buffer().unique().tolist() == [10.0]
     assert state.step == 1
+
+
+class Gate:
+    """Records what arrives at it."""
+
+    def __init__(self) -> None:
+        self.arrived: list[bool] = []
+        self.is_shut = False
+
+    def arrive(self, happened: bool) -> None:
+        self.arrived.append(happened)
+
+    def shut(self) -> None:
+        self.is_shut = True
+
+
+class AllReduce(Work):
+    """Of a sparse gradient; ends on another thread at the latest when somebody waits for it."""
+
+    def wait(self) -> None:
+        thread = threading.Thread(target=self.end)
+        thread.start()
+        thread.join(WATCHDOG)
+
+    def end(self, _: Exception | None = None) -> None:
+        if not self.future.done():
+            self.future.set_result(self.tensors)
+
+
+def test_a_sparse_gradient_of_a_backward_that_broke_off_arrives_at_its_own_gate(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+):
+    words, weight = nn.Parameter(torch.zeros(40)), nn.Parameter(torch.zeros(2000))
+    gates: list[Gate] = []
+    sums: list[AllReduce] = []
+
+    def gate(_: int) -> Gate:
+        gates.append(Gate())
+        return gates[-1]
+
+    def allreduce(tensors: list[torch.Tensor], _: object) -> AllReduce:
+        sums.append(AllReduce(tensors))
+        return sums[-1]
+
+    monkeypatch.setattr(overlap._native, "gate", gate)
+    monkeypatch.setattr(backend, "allreduce", allreduce)
+    monkeypatch.setattr(buckets, "ddps_around", lambda *_: [nn.Embedding(40, 1, sparse=True)])
+    monkeypatch.setattr(buckets, "may_drop", lambda _: False)
+    monkeypatch.setattr(buckets, "sparse_gradients", lambda _: 1)
+    state = gtopk.SparseState([("weight", weight)], scaler=torch.amp.GradScaler("cpu"))
+    state.overlap.arrive(Bucket(0, 2, [words], 1.0).sparse())
+    futures = [state.overlap.arrive(Bucket(0, 2, [words], 1.0).sparse())]
+    assert sums[0].future.done()
+    assert not sums[1].future.done()
+    futures.append(state.overlap.arrive(Bucket(1, 2, [weight], 1.0)))
+    for work in (sums[1], *backend.works):
+        work.end()
+    for future in futures:
+        future.wait()
+    # A unit's operation arrives at its gate itself, in the core.
+    assert [(each.arrived, each.is_shut) for each in gates] == [([True], True), ([True], False)]
 
 
 def test_one_part_that_fails_fails_the_buckets_of_its_unit_alone(backend: Backend):

@@ -100,7 +100,8 @@ class BucketOverlap(Overlap):
                 f"{self._exact_parts} of its modules have sparse=True: set it on all modules that "
                 "make sparse gradients"
             )
-        waiting = ExactBucket(gradient, self._exchanges if self._gate is not None else [])
+        exchanges = self._exchanges if self._gate is not None else []
+        waiting = ExactBucket(gradient, exchanges, self._gate)
         with torch.no_grad():
             self._start_all([], [waiting])
         return waiting.future
@@ -114,6 +115,8 @@ class BucketOverlap(Overlap):
                 else:
                     exchange.buckets.append(bucket)
         work = self._backend.allreduce([bucket.gradient], AllreduceOptions())
+        bucket.works, bucket.ended = [work], False
+        self._exact_started.append(bucket)
         work.get_future().add_done_callback(lambda done: self._exact_done(bucket, done))
 
     def _exact_done(
@@ -127,9 +130,11 @@ class BucketOverlap(Overlap):
                 done.value()[0].div_(self._backend.size())
         except Exception as failure:
             error = failure
-        if self._gate is not None:
-            self._gate.arrive(error is None and bucket.finite())
+        if bucket.gate is not None:
+            bucket.gate.arrive(error is None and bucket.finite())
         with self._changed:
+            bucket.works, bucket.ended = [], True
+            self._changed.notify_all()
             last = bucket.ends(error)
         if last:
             bucket.complete()

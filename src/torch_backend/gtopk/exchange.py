@@ -61,11 +61,19 @@ class ExactBucket(Bucket):
     this one.
     """
 
-    def __init__(self, gradient: torch.Tensor, exchanges: Sequence[Exchange]) -> None:
-        """Wait for these exchanges."""
+    def __init__(
+        self,
+        gradient: torch.Tensor,
+        exchanges: Sequence[Exchange],
+        gate: torch.ScriptObject | None,
+    ) -> None:
+        """Wait for these exchanges. gate: where its all-reduce counts as one of the parts."""
         super().__init__(gradient, 1 + len(exchanges))
         self.gradient = gradient
         self.exchanges = exchanges
+        self.gate = gate
+        self.works: list[Work] = []
+        self.ended = True
 
     def norm(self) -> float:
         """Return the norm of this rank's gradient, in double; equal indices are added first."""

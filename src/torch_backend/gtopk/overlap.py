@@ -64,6 +64,7 @@ class Overlap:
         self._gate: torch.ScriptObject | None = None  # at which its units wait for one another
         self._diagnoses = False  # whether this backward is measured
         self._exact_parts = 0  # gradients of a backward that no unit has
+        self._exact_started: list[ExactBucket] = []  # of them, in this backward
         # Complete, until the norm of all gradients is known.
         self._held: list[Exchange] = []
         self._held_exact: list[ExactBucket] = []
@@ -193,12 +194,13 @@ class Overlap:
 
     def _wait(self) -> None:
         """Wait until nothing of this backward is in flight."""
-        for exchange in self._exchanges:
-            for work in list(exchange.works):
+        started = [*self._exchanges, *self._exact_started]
+        for part in started:
+            for work in list(part.works):
                 with contextlib.suppress(Exception):
                     work.wait()
         with self._changed:
-            self._changed.wait_for(lambda: all(each.ended for each in self._exchanges))
+            self._changed.wait_for(lambda: all(each.ended for each in started))
 
     def _close(self) -> list[Exchange]:
         """The backward has succeeded: the step counts. Returns what was exchanged."""
@@ -206,7 +208,7 @@ class Overlap:
         self._state.step += 1
         self.stopwatch.end()
         self._keep_momenta()
-        exchanges, self._exchanges = self._exchanges, []
+        exchanges, self._exchanges, self._exact_started = self._exchanges, [], []
         self._diagnose(exchanges)
         return exchanges
 
@@ -259,7 +261,7 @@ class Overlap:
 
         What its units delivered was not used: it goes back to the residuals.
         """
-        if not self._exchanges:
+        if not self._exchanges and not self._exact_started:
             return
         broken, self._open = self._open, False
         if broken:
@@ -270,7 +272,7 @@ class Overlap:
             # Not from the gradients, which may have been overwritten since.
             if broken and exchange.delivered and exchange.note is not None:
                 exchange.note.add_to(self._state.unit_residual(exchange.index))
-        self._exchanges = []  # lets go of the gradients
+        self._exchanges, self._exact_started = [], []  # lets go of the gradients
 
     def _keep_momenta(self) -> None:
         """At the end: keep the momenta of units whose step happened; with a gate, all or none."""
