@@ -157,6 +157,43 @@ def check_what_was_dropped_is_back_in_the_first_ranks_residual(me: Rank) -> None
     assert torch.equal(state.residual("nobody.weight"), expected)
 
 
+def check_a_diagnosis_whose_call_raises_loses_nothing(me: Rank) -> None:
+    """Neither what DDP drops nor what skip() takes back."""
+
+    def call(_: object) -> None:
+        raise ArithmeticError("of the call")
+
+    model = Conditional()
+    ddp = DistributedDataParallel(model, find_unused_parameters=True)
+    state = gtopk.SparseState(model.named_parameters(), density=0.1, unit="model")
+    ledger = Ledger(ddp, state)
+    gtopk.diagnose(state, 1, call)
+    for step in range(2):
+        generator = torch.Generator().manual_seed(10 * step + me.rank)
+        state.residual("nobody.weight").normal_(generator=generator)
+        model.zero_grad()
+        ledger.open()
+        with pytest.raises(ArithmeticError, match="of the call"):
+            ddp(batch(me.rank, step)[0], ("always", "one")).sum().backward()
+        assert model.nobody.weight.grad is None
+        assert state.step == step + 1
+        ledger.check()
+    state.skip()
+    ledger.check(delivered=False)
+    # A DistributedOptimizer's backward counts as well: the next step follows on this one.
+    model = Conditional()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = gtopk.DistributedOptimizer(sgd, model, density=1.0, unit="model")
+    gtopk.diagnose(optimizer.sparse_state, 1, call)
+    for step in range(2):
+        optimizer.zero_grad()
+        with pytest.raises(ArithmeticError, match="of the call"):
+            model(batch(me.rank, step)[0], ("always", "one", "nobody")).sum().backward()
+        optimizer.step()
+        assert optimizer.sparse_state.step == step + 1
+    assert replicas_are_bitwise_equal(model)
+
+
 def check_a_state_that_moves_to_another_ddp_learns_what_that_one_drops(me: Rank) -> None:
     model = Conditional()
     state = gtopk.SparseState(model.named_parameters(), density=1.0)

@@ -205,15 +205,16 @@ class BucketOverlap(Overlap):
     @untraced
     def _finish(self) -> None:
         """The backward has succeeded, and DDP has written its gradients."""
-        for exchange in self._close():
-            if not exchange.delivered:
-                continue
-            for parameter in self._state.units[exchange.index].large if self._may_drop else ():
-                mine = self._parameters[parameter.name]
-                into = exchange.into[parameter.name]
-                if has_dropped(mine, exchange.versions[parameter.name], into):
-                    self._undo(exchange, parameter.name, mine.grad)
-            self._remember(exchange)
+        self._close()
+
+    def _end_of(self, exchange: Exchange) -> None:
+        if not (exchange.delivered and self._may_drop):
+            return
+        for parameter in self._state.units[exchange.index].large:
+            mine = self._parameters[parameter.name]
+            into = exchange.into[parameter.name]
+            if has_dropped(mine, exchange.versions[parameter.name], into):
+                self._undo(exchange, parameter.name, mine.grad)
 
     def _undo(self, exchange: Exchange, name: str, kept: torch.Tensor | None) -> None:
         """Undo a delivery that reached no .grad, in the sum over ranks.

@@ -19,8 +19,6 @@ from gtopk.groups import backend_of
 from gtopk.inequalities import of_rank, of_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from gtopk.config import Config
     from gtopk.units import Unit
 
@@ -104,6 +102,8 @@ class Probe:
         state: torch.Tensor,
     ) -> None:
         """Copy acc, the sum of `large` and `residual`. state: the selector's."""
+        self.unit = unit
+        self.config = config
         self.density = density
         self.algorithm = algorithm
         self.acc = torch.cat([each.flatten().to("cpu") for each in large])
@@ -115,8 +115,9 @@ class Probe:
         self.delivered: Sequence[torch.Tensor] = ()
         """Indices and values, which the exchange writes."""
 
-    def diagnose(self, unit: Unit, config: Config, residual: torch.Tensor) -> UnitDiagnosis:
+    def diagnose(self, residual: torch.Tensor) -> UnitDiagnosis:
         """Diagnose after the exchange, which left this residual."""
+        unit, config = self.unit, self.config
         d = unit.selected_numel
         k = _most(d, self.density, config, "block" if config.select == "block" else "exact")
         indices, values = (each.cpu() for each in self.delivered)
@@ -176,12 +177,10 @@ class Diagnostics:
         ).wait()
         return indices[values != 0]
 
-    def told(self, step: int, units: Iterable[UnitDiagnosis]) -> Diagnosis:
+    def tell(self, diagnosis: Diagnosis) -> None:
         """Tell the callback."""
-        diagnosis = Diagnosis(step, tuple(units))
         if self._call is not None:
             self._call(diagnosis)
-        return diagnosis
 
 
 def _most(d: int, density: float, config: Config, select: str) -> int:
@@ -218,7 +217,7 @@ def diagnose(state: Diagnosed, every: int, call: Call | None = None) -> None:
         every: diagnose the backwards in which ``state.step`` is a multiple of this; 0 turns it off.
             The same on all ranks.
         call: called with each Diagnosis, on this rank, at the end of the backward and on its
-            thread; if it raises, so does the backward.
+            thread; if it raises, so does the backward, which counts nevertheless.
 
     Raises:
         ValueError: `every` is not a whole number of 0 or more, or differs between ranks; `call` is

@@ -264,7 +264,7 @@ class Exchange:
     def let_go(self) -> None:
         """After the backward: release the gradients, and the buckets that hold them."""
         self.large, self._large, self._small = [], [], []
-        self.into, self.buckets, self._rated = {}, [], []
+        self.into, self.buckets, self._rated, self.probe = {}, [], [], None
 
     def scatter(self) -> None:
         """Copy the small part to where it came from; NaN if the large part is NaN.

@@ -132,12 +132,10 @@ class GradientOverlap(Overlap):
         if error is not None:
             self.give_up()
             raise error
-        for exchange in self._close():
-            self._return_frozen(exchange)
-            self._remember(exchange)
         self._forget()
+        self._close()
 
-    def _return_frozen(self, exchange: Exchange) -> None:
+    def _end_of(self, exchange: Exchange) -> None:
         """Remove .grad of parameters that were frozen, and put back what was delivered for them."""
         unit = self._state.units[exchange.index]
         for each in (*unit.large, *unit.small):

@@ -24,7 +24,7 @@ from gtopk.advice import warn_of_dear_phases
 from gtopk.choices import wire_named
 from gtopk.clipping import clip, norm_of
 from gtopk.collectives import ACCUMULATION
-from gtopk.diagnosis import Probe
+from gtopk.diagnosis import Diagnosis, Probe
 from gtopk.exchange import Exchange, Note
 from gtopk.fingerprint import check_alike
 from gtopk.groups import backend_of
@@ -65,8 +65,7 @@ class Overlap:
         self._diagnoses = False  # whether this backward is measured
         self._exact_parts = 0  # gradients of a backward that no unit has
         self._exact_started: list[ExactBucket] = []  # of them, in this backward
-        # Complete, until the norm of all gradients is known.
-        self._held: list[Exchange] = []
+        self._held: list[Exchange] = []  # complete, until the norm of all gradients is known
         self._held_exact: list[ExactBucket] = []
 
     def rearrange(self, units: Sequence[Unit]) -> None:
@@ -202,33 +201,35 @@ class Overlap:
         with self._changed:
             self._changed.wait_for(lambda: all(each.ended for each in started))
 
-    def _close(self) -> list[Exchange]:
-        """The backward has succeeded: the step counts. Returns what was exchanged."""
+    def _close(self) -> None:
+        """The backward has succeeded: the step counts."""
         self._open = False
         self._state.step += 1
         self.stopwatch.end()
         self._keep_momenta()
         exchanges, self._exchanges, self._exact_started = self._exchanges, [], []
-        self._diagnose(exchanges)
-        return exchanges
-
-    def _diagnose(self, exchanges: list[Exchange]) -> None:
-        """Measure what was exchanged, if this backward is to be."""
-        state, units = self._state, []
-        for each in exchanges:
-            probe, each.probe = each.probe, None
-            if probe is not None and each.delivered:
-                left = state.unit_residual(each.index)
-                units.append(probe.diagnose(state.units[each.index], state.config, left))
-        if units:
+        diagnosis = self._diagnosis(exchanges)
+        for exchange in exchanges:
+            self._end_of(exchange)
+            exchange.let_go()
+            if exchange.delivered and exchange.note is not None:
+                self._last.append(exchange)  # for skip()
+        if diagnosis is not None:
             assert self._backend is not None
-            self._backend.diagnosis = state.diagnostics.told(state.step - 1, units)
+            self._backend.diagnosis = diagnosis
+            self._state.diagnostics.tell(diagnosis)  # last: the user's function may raise
 
-    def _remember(self, exchange: Exchange) -> None:
-        """Keep the record of what was delivered, for skip(); release the gradients."""
-        exchange.let_go()
-        if exchange.delivered and exchange.note is not None:
-            self._last.append(exchange)
+    def _end_of(self, exchange: Exchange) -> None:
+        """The unit is done, and .grad has its results: put back those that reach no .grad."""
+
+    def _diagnosis(self, exchanges: Sequence[Exchange]) -> Diagnosis | None:
+        """Measure what was exchanged, if this backward is to be."""
+        units = tuple(
+            each.probe.diagnose(self._state.unit_residual(each.index))
+            for each in exchanges
+            if each.probe is not None and each.delivered
+        )
+        return Diagnosis(self._state.step - 1, units) if units else None
 
     def _put_back(self, exchange: Exchange, name: str, mean: torch.Tensor) -> None:
         """Return a result that reaches no .grad to the first rank's residual.

@@ -285,8 +285,7 @@ class ShardOverlap(Overlap):
             for each in self._aside:
                 self._hand_out(each)
         self._aside = []
-        for exchange in self._close():
-            self._remember(exchange)
+        self._close()
 
     def _check_same_modules(self) -> None:
         """Raise ValueError if another replica's exchanges were of other modules. Collective.
