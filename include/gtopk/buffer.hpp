@@ -46,6 +46,8 @@ template <NativeElement T>
 /// Throws Error{kInvalidArgument} if the last element is not whole.
 [[nodiscard]] std::uint64_t elements_in(std::size_t bytes, DataType dtype);
 [[nodiscard]] std::size_t bytes_of(std::uint64_t elements, DataType dtype);
+/// Throws Error{kInvalidArgument}: so many elements, and a null pointer.
+[[noreturn]] void refuse_null(std::uint64_t count, DataType dtype);
 
 /// Void: `const void` if it is only read. Converts from contiguous ranges in host memory:
 /// all_reduce(values), broadcast(bytes, 0).
@@ -59,8 +61,13 @@ struct BasicBuffer {
   Memory memory;
 
   constexpr BasicBuffer() = default;
+  /// Throws Error{kInvalidArgument} for a null pointer to more than no elements.
   constexpr BasicBuffer(Void* data, std::uint64_t count, DataType dtype, Memory memory = {})
-      : data(data), count(count), dtype(dtype), memory(memory) {}
+      : data(data), count(count), dtype(dtype), memory(memory) {
+    if (data == nullptr && count != 0) {
+      refuse_null(count, dtype);
+    }
+  }
   /// The elements in those bytes; throws like elements_in().
   BasicBuffer(BasicBytes<Byte> bytes, DataType dtype)
       : BasicBuffer(bytes.data(), elements_in(bytes.size(), dtype), dtype, bytes.memory()) {}

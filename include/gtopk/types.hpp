@@ -90,6 +90,7 @@ enum class Semantics : std::uint8_t {
 /// k = min(d, max(1, floor(density * d + 1/2))); 0 only for d = 0.
 [[nodiscard]] std::uint64_t selection_size(std::uint64_t d, double density);
 /// The sum of selection_size() over blocks of `block` >= 1 elements; the last may be shorter.
+/// Throws Error{kInvalidArgument} for blocks of no elements.
 [[nodiscard]] std::uint64_t selection_size(std::uint64_t d, double density, std::uint64_t block);
 
 /// What a selector keeps from one step of a tensor to the next, besides the residual. Zeros:

@@ -50,6 +50,12 @@ std::uint64_t elements_in(std::size_t bytes, DataType dtype) {
   return bytes / size;
 }
 
+void refuse_null(std::uint64_t count, DataType dtype) {
+  throw Error(ErrorKind::kInvalidArgument,
+              fmt::format("a buffer of {} elements of {} needs memory, but its pointer is null",
+                          count, name_of(dtype)));
+}
+
 bool is_floating(DataType type) {
   return visit_floating(type, []<class T>() {});
 }
@@ -71,6 +77,10 @@ std::uint64_t selection_size(std::uint64_t d, double density) {
 }
 
 std::uint64_t selection_size(std::uint64_t d, double density, std::uint64_t block) {
+  if (block == 0) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "the selection's blocks have 0 elements: at least 1 is expected");
+  }
   const std::uint64_t whole = d / block;
   const std::uint64_t of_whole = whole == 0 ? 0 : whole * selection_size(block, density);
   return of_whole + selection_size(d % block, density);

@@ -36,6 +36,30 @@ TEST(Buffer, KnowsTheTypesOfTheTable) {
   EXPECT_EQ(type_of<std::byte>(), DataType::kUint8);
 }
 
+template <class Call>
+std::string refusal_of(const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+    return error.what();
+  }
+  return "none";
+}
+
+TEST(Buffer, OfElementsInNoMemoryIsRefused) {
+  EXPECT_EQ(refusal_of([] { static_cast<void>(Buffer(nullptr, 3, DataType::kFloat32)); }),
+            "a buffer of 3 elements of float32 needs memory, but its pointer is null");
+  EXPECT_EQ(refusal_of([] { static_cast<void>(ConstBuffer(nullptr, 1, DataType::kInt8)); }),
+            "a buffer of 1 elements of int8 needs memory, but its pointer is null");
+  EXPECT_EQ(refusal_of([] { static_cast<void>(Buffer(nullptr, 0, DataType::kFloat32)); }), "none");
+}
+
+TEST(SelectionSize, OfBlocksOfNoElementsIsRefused) {
+  EXPECT_EQ(refusal_of([] { static_cast<void>(selection_size(9, 0.5, 0)); }),
+            "the selection's blocks have 0 elements: at least 1 is expected");
+}
+
 TEST(Buffer, ConvertsFromRangesOfTheHosts) {
   std::vector<float> values(7);
   const Buffer all = values;
