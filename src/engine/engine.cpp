@@ -98,7 +98,7 @@ std::shared_ptr<Group> Engine::add_group(GroupSpec spec) {
   std::shared_ptr<Group> group = groups_.make(std::move(spec), transport_);
   membership_.watch(*group);
   for (const auto& [from, notice] : failures_.take_early()) {
-    handle(from, notice);
+    hand_on(from, notice);
   }
   return group;
 }
@@ -148,7 +148,6 @@ bool Engine::handle_failures() {
   const std::vector<transport::PeerFailure> failures = transport_.take_failures();
   for (const transport::PeerFailure& failure : failures) {
     failures_.peer_failed(failure);
-    failure_acks_.left(failure.peer);
   }
   return !failures.empty();
 }
@@ -175,6 +174,10 @@ void Engine::handle(PeerId from, const Notice& notice) {
   if (notice.kind == NoticeKind::kAbort || notice.kind == NoticeKind::kGroupFailure) {
     failure_acks_.heard(from, notice);
   }
+  hand_on(from, notice);
+}
+
+void Engine::hand_on(PeerId from, const Notice& notice) {
   const std::shared_ptr<Group> group = groups_.find(notice.group);
   if (group == nullptr || !group->rank_of(from)) {
     failures_.handle_early(from, notice);
@@ -192,7 +195,6 @@ void Engine::handle(PeerId from, const Notice& notice) {
 
 void Engine::handle_goodbye(PeerId from) {
   membership_.departed(from);
-  failure_acks_.left(from);
   transport_.expect_departure(from);
   for (const auto& operation : scheduler_.operations()) {
     if (const auto rank = operation->group().rank_of(from)) {

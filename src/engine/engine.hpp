@@ -153,6 +153,8 @@ class Engine final : public transport::AddressBook {
   bool handle_failures();
   bool handle_notices();
   void handle(transport::PeerId from, const Notice& notice);
+  /// To the notice's group, or to what is kept for groups to come.
+  void hand_on(transport::PeerId from, const Notice& notice);
   void handle_goodbye(transport::PeerId from);
   void check_timers();
 

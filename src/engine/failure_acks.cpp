@@ -73,12 +73,6 @@ void FailureAcks::handle(PeerId from, const Notice& notice) {
   }
 }
 
-void FailureAcks::left(PeerId peer) {
-  for (Failure& failure : failures_) {
-    failure.known = failure.known || failure.tellers.contains(peer);  // or it has waited in vain
-  }
-}
-
 void FailureAcks::forget_group(std::uint32_t id) {
   std::erase_if(failures_, [&](const Failure& failure) { return failure.group == id; });
 }
@@ -95,12 +89,17 @@ void FailureAcks::settle() {
 }
 
 void FailureAcks::settle(Failure& failure) {
-  if (!failure.told_here || failure.known) {
+  if (failure.known) {
     return;
   }
   const auto gone = [&](PeerId peer) {
     return membership_.has_left(peer) || !transport_.connected(peer);
   };
+  if (!failure.told_here) {
+    // A teller that is gone has told all, or has waited in vain; its kAllHeard will not come.
+    failure.known = std::ranges::any_of(failure.tellers, gone);
+    return;
+  }
   std::erase_if(failure.unanswered, gone);
   if (!failure.unanswered.empty()) {
     return;

@@ -31,11 +31,11 @@ class FailureAcks {
   void heard(transport::PeerId from, const Notice& notice);
   /// kHeard, kAllHeard.
   void handle(transport::PeerId from, const Notice& notice);
-  void left(transport::PeerId peer);
   /// The number now belongs to a new group.
   void forget_group(std::uint32_t id);
 
-  /// Tells members, where the last answer has come, or will not. To be called in every step.
+  /// Tells members, where the last answer has come, or will not; and no longer waits for those that
+  /// have left or cannot be reached. To be called in every step.
   void settle();
   /// Whether this process may leave.
   [[nodiscard]] bool all_have_heard() const;

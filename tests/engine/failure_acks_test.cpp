@@ -82,6 +82,48 @@ TEST(FailureAcks, OfAMismatchComeFromEveryMemberBeforeAnyOfThemLeaves) {
   }
 }
 
+// The endpoint to the rank that told of it was closed by force: nothing will come over it.
+TEST(FailureAcks, OfATellerThatWasGivenUpAreNotAwaited) {
+  InprocRanks ranks(2);
+  ranks.engine(0).abort_group(*ranks.group(0), Error(ErrorKind::kAborted, "the reason"));
+  ranks.run_until([&] { return ranks.group(1)->failure.has_value(); });
+  ranks.freeze(0);
+  ASSERT_FALSE(ranks.engine(1).all_have_heard());
+  ranks.fabric().port(1).give_up(ranks.group(1)->peer(0));
+  const transport::TimePoint before = ranks.now();
+  ranks.run_until([&] { return ranks.engine(1).all_have_heard(); });
+  EXPECT_LT(ranks.now() - before, std::chrono::seconds(1));
+}
+
+/// A group of ranks 0 and 1 that fails on rank 1 before rank 0 has made it, as its meeting ends
+/// later there.
+TEST(FailureAcks, OfAFailureThatCameBeforeItsGroupAreNotAwaitedASecondTime) {
+  InprocRanks ranks(2);
+  ASSERT_EQ(support::group_works(ranks), "");
+  const auto spec_of = [&](std::uint32_t rank, std::vector<std::uint32_t> ids) {
+    engine::GroupSpec spec;
+    spec.name = "late";
+    spec.rank = rank;
+    spec.ids = std::move(ids);
+    spec.hosts = ranks.hosts();
+    for (const std::uint32_t member : {0U, 1U}) {
+      spec.cards.push_back(ranks.fabric().port(member).card());
+    }
+    return spec;
+  };
+  const std::vector<std::uint32_t> ids = {ranks.engine(0).reserve_group_id(),
+                                          ranks.engine(1).reserve_group_id()};
+  const auto there = ranks.engine(1).add_group(spec_of(1, ids));
+  ranks.engine(1).abort_group(*there, Error(ErrorKind::kAborted, "the reason"));
+  ranks.leave(1);
+  ranks.run_for(std::chrono::seconds(3));
+  const auto here = ranks.engine(0).add_group(spec_of(0, ids));
+  ASSERT_TRUE(here->failure.has_value());
+  const transport::TimePoint before = ranks.now();
+  ranks.run_until([&] { return ranks.engine(0).all_have_heard(); });
+  EXPECT_LT(ranks.now() - before, std::chrono::seconds(1));
+}
+
 // A stopped rank answers nobody: the others do not stay for it.
 TEST(FailureAcks, AreNotAwaitedForLong) {
   InprocRanks ranks(3);
