@@ -106,9 +106,9 @@ struct Call {
 };
 
 /// A group of ranks. Collectives are numbered in call order, which must be the same on every rank;
-/// several may be in flight at once. Thread-safe; memory must stay valid until `done`. Calls throw
-/// Error{kInvalidArgument} before anything is sent; `done` gets
-/// Error{kMismatch, kPeerFailed, kTimeout, kAborted, ...}.
+/// several may be in flight at once. Thread-safe; memory must stay valid until `done`. A timeout of
+/// more than a hundred years counts as a hundred. Calls throw Error{kInvalidArgument} before
+/// anything is sent; `done` gets Error{kMismatch, kPeerFailed, kTimeout, kAborted, ...}.
 class Communicator {
  public:
   /// Meets the other ranks; blocks until all are there. Throws Error{kBootstrap, kInvalidArgument};

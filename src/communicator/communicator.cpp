@@ -1,5 +1,6 @@
 #include "gtopk/communicator.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -19,6 +20,9 @@ namespace {
 /// A published address can be found at once: a longer wait means a directory that is slow or gone.
 constexpr std::chrono::seconds kLookupBound{30};
 constexpr std::chrono::milliseconds kLookupSlice{500};
+
+/// A hundred years, in place of anything longer: a time that far from now is still a number.
+constexpr std::chrono::nanoseconds kLongestTimeout = std::chrono::hours(24 * 365 * 100);
 
 std::string address_name(std::uint64_t identity) {
   return fmt::format("gtopk/address/{:016x}", identity);
@@ -44,7 +48,7 @@ std::string find_address(Directory& directory, std::uint64_t identity,
 Communicator::Communicator(std::shared_ptr<Process> process, const Meeting& meeting)
     : process_(std::move(process)),
       directory_(meeting.directory),
-      timeout_nanoseconds_(meeting.timeout.count()) {
+      timeout_nanoseconds_(std::min(meeting.timeout, kLongestTimeout).count()) {
   if (!process_) {
     throw Error(
         ErrorKind::kInvalidArgument,
@@ -92,7 +96,7 @@ Communicator::Communicator(std::shared_ptr<Process> process, const Meeting& meet
     if (meeting.size > 1) {
       // An address is published under its process's identity, which is never reused.
       directory_->publish(address_name(self.identity), thread.address());
-      cards = directory_->meet(presence, meeting.timeout);
+      cards = directory_->meet(presence, std::min(meeting.timeout, kLongestTimeout));
     }
     const std::vector<MemberCard> members = read_cards(cards, presence);
     engine::GroupSpec spec;
@@ -153,7 +157,7 @@ std::vector<std::uint32_t> Communicator::hosts() const {
 }
 
 void Communicator::set_timeout(std::chrono::nanoseconds timeout) {
-  timeout_nanoseconds_ = timeout.count();
+  timeout_nanoseconds_ = std::min(timeout, kLongestTimeout).count();
 }
 
 bool Communicator::takes(Memory::Kind kind, std::uint32_t rank) const {
@@ -171,7 +175,9 @@ std::uint64_t Communicator::run(Collective collective, Call call) {
                       .reached_from_devices = reached_from_devices_});
   }
   engine::OperationSpec spec(std::move(collective));
-  spec.timeout = call.timeout.value_or(std::chrono::nanoseconds(timeout_nanoseconds_.load()));
+  spec.timeout =
+      std::min(call.timeout.value_or(std::chrono::nanoseconds(timeout_nanoseconds_.load())),
+               kLongestTimeout);
   spec.done = std::move(call.done);
   spec.keepalive = std::move(call.keepalive);
   return process_->thread_->engine().submit(group_, std::move(spec), std::move(call.input));

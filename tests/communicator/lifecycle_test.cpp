@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <chrono>
 #include <csignal>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -63,6 +66,31 @@ TEST(Lifecycle, AGroupNeedsAProcess) {
     EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
     EXPECT_THAT(error.what(), testing::HasSubstr("group 'of nobody': a process is needed"));
   }
+}
+
+// A deadline that is computed from it must not lie in the past.
+TEST(Lifecycle, ATimeoutWithoutEndIsOne) {
+  run_forked_ranks(1, [](ForkedRank&) {
+    constexpr auto kForEver = std::chrono::nanoseconds::max();
+    const auto process = Process::start();
+    Communicator group(process, {.timeout = kForEver});
+    std::array<float, 2> sent = {1, 2};
+    for (const bool of_the_call : {true, false}) {
+      group.set_timeout(of_the_call ? std::chrono::seconds(30) : kForEver);
+      std::array<float, 2> room{};
+      const Pending receiving;
+      const Pending sending;
+      const auto timeout = of_the_call ? std::optional(kForEver) : std::nullopt;
+      group.run(gtopk::recv(room, 0, 5), receiving.call(timeout));
+      for (int step = 0; step < 3; ++step) {
+        EXPECT_EQ(group.failure(), std::nullopt);  // the engine has looked at its deadlines
+      }
+      group.run(gtopk::send(sent, 0, 5), sending.call(timeout));
+      EXPECT_EQ(receiving.wait().text, "");
+      EXPECT_EQ(sending.wait().text, "");
+      EXPECT_EQ(room, sent);
+    }
+  });
 }
 
 // Shows that the first test can fail: UCX does keep its files in that directory, and a leftover is
