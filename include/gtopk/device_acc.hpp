@@ -27,10 +27,8 @@ class AccDevice {
   AccDevice& operator=(AccDevice&&) = delete;
   virtual ~AccDevice() = default;
 
-  /// Of a call of `auto`: writes all of acc to pinned memory, which it takes for that.
+  /// Of a call of `auto`: writes all of acc to AccOnDevice::sums.
   virtual void accumulate(Done done) = 0;
-  /// Where that is, once it is done.
-  [[nodiscard]] virtual void* sums() const = 0;
   /// Of `sketch`, once the cells in AccOnDevice::sums are those of all ranks, and finite: the first
   /// AccRoom::candidates of all elements in the selection order of their estimates, with acc there
   /// as values, in the order of the index; into AccOnDevice::candidates, `finite` and `report`.
@@ -67,7 +65,7 @@ struct AccRoom {
 struct AccOnDevice {
   /// Asked while the operation runs; of a sketch, and of `auto`.
   AccDevice* device = nullptr;
-  void* sums = nullptr;  ///< of `auto` null: the device takes them if it is asked to
+  void* sums = nullptr;  ///< of `auto` they are written when the device is asked to
   DetachedEntries candidates;
   DetachedEntries delivered;
   /// Where acc was read at indices: 0 if any of it is not finite, asked for or not.
@@ -77,7 +75,7 @@ struct AccOnDevice {
 };
 
 /// Of a call that leaves its algorithm to `auto`, which chooses while the operation runs: ranks
-/// select, or they sum all of acc, for which the device is then asked.
+/// select, or they sum all of acc, for which the device is then asked. No sums: they select.
 struct AutoRoom {
   DetachedRoom lists;
   AccRoom acc;

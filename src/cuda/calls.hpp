@@ -63,6 +63,8 @@ struct CommitCall {
   ListOf delivered;
   const void* counts = nullptr;  ///< EditCounts
   double divisor = 1;
+  /// Or null. If it is not 0, nothing is done; nothing has happened then, as counts say.
+  const std::uint64_t* unless = nullptr;
 };
 
 /// device/decode.hpp: the entries of a message.
@@ -135,6 +137,8 @@ struct CommitListsCall {
 struct AccumulateCall {
   VectorOf acc;
   void* to = nullptr;
+  /// Or null. If it is 0, nothing is done.
+  const std::uint64_t* only_if = nullptr;
 };
 
 /// device/sums.hpp: acc at `count` indices. Those, the values and the report may lie in pinned
@@ -180,13 +184,15 @@ struct CommitWholeCall {
   const void* sums = nullptr;
   const void* counts = nullptr;  ///< EditCounts
   double divisor = 1;
+  /// Or null. If it is 0, nothing is done.
+  const std::uint64_t* only_if = nullptr;
 };
 
 /// The library's one symbol, gtopk_cuda_calls(), returns this. Results are cudaError_t, 0 for
 /// success.
 struct Calls {
   /// Of this struct and all others here.
-  static constexpr std::uint32_t kVersion = 5;
+  static constexpr std::uint32_t kVersion = 6;
 
   std::uint32_t version;
   /// Fills in begin and first_tile of pieces in host memory; returns the number of tiles.

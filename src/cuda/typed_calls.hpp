@@ -80,14 +80,15 @@ void commit(Executor& executor, const CommitCall& call) {
                                             room_in<Value, Index>(call.delivered)};
     device::commit<T, Index>(executor, pieces_of<T>(call.acc), static_cast<Value*>(call.momentum),
                              edits, static_cast<const EditCounts*>(call.counts),
-                             static_cast<Value>(call.divisor));
+                             static_cast<Value>(call.divisor), call.unless);
   });
 }
 
 template <class T, class Executor>
 void accumulate(Executor& executor, const AccumulateCall& call) {
-  executor.launch(executor.wide(), device::Accumulate<T>{pieces_of<T>(call.acc),
-                                                         static_cast<Accumulation<T>*>(call.to)});
+  executor.launch(executor.wide(),
+                  device::Accumulate<T>{pieces_of<T>(call.acc),
+                                        static_cast<Accumulation<T>*>(call.to), call.only_if});
 }
 
 template <class T, class Executor>
@@ -104,9 +105,10 @@ template <class T, class Executor>
 void commit_whole(Executor& executor, const CommitWholeCall& call) {
   using Value = Accumulation<T>;
   const auto* const counts = static_cast<const EditCounts*>(call.counts);
-  executor.launch(executor.wide(), device::CommitWhole<T>{
-                                       pieces_of<T>(call.acc), static_cast<const Value*>(call.sums),
-                                       &counts->happened, static_cast<Value>(call.divisor)});
+  executor.launch(
+      executor.wide(),
+      device::CommitWhole<T>{pieces_of<T>(call.acc), static_cast<const Value*>(call.sums),
+                             &counts->happened, static_cast<Value>(call.divisor), call.only_if});
 }
 
 template <class Value>

@@ -6,20 +6,24 @@
 
 namespace gtopk::gpu {
 
-std::function<void(Driver::Stream)> AccKernels::finding() const {
-  // Not of this: it may be gone once the operation is.
-  return [find = find_, gather = gather_, &kernels = kernels_,
-          &launcher = launcher_](Driver::Stream stream) {
+void AccKernels::finds_by(const cuda::FindCall& find, const cuda::GatherCall& gather) {
+  answer_ = [find, gather, &kernels = kernels_, &launcher = launcher_](Driver::Stream stream) {
     check_kernels(kernels, kernels.find(find, stream), launcher.device(), "find what is heavy");
     check_kernels(kernels, kernels.gather(gather, stream), launcher.device(), "gather");
   };
 }
 
-void AccKernels::find_ahead(Driver::Stream stream) {
+void AccKernels::accumulates_by(const cuda::AccumulateCall& call) {
+  answer_ = [call, &kernels = kernels_, &launcher = launcher_](Driver::Stream stream) {
+    check_kernels(kernels, kernels.accumulate(call, stream), launcher.device(), "accumulate");
+  };
+}
+
+void AccKernels::answer_ahead(Driver::Stream stream) {
   const Driver& driver = launcher_.driver();
   driver.check(driver.wait_value(stream, reinterpret_cast<std::uint64_t>(&asked_), 1, 0),
                "let a stream wait for a number in memory");
-  finding()(stream);
+  answer_(stream);
   auto held = std::make_unique<std::shared_ptr<Ahead>>(ahead_);
   const auto tell = [](void* argument) {
     const std::unique_ptr<std::shared_ptr<Ahead>> told(
@@ -32,9 +36,14 @@ void AccKernels::find_ahead(Driver::Stream stream) {
   static_cast<void>(held.release());
 }
 
-void AccKernels::find(Done done) {
+void AccKernels::accumulate(Done done) {
+  whole_ = 1;
+  ask(std::move(done));
+}
+
+void AccKernels::ask(Done done) {
   if (ahead_ == nullptr) {
-    launcher_.run({finding(), std::move(done), memory_.owner});
+    launcher_.run({answer_, std::move(done), memory_});
     return;
   }
   ahead_->done = std::move(done);
@@ -53,17 +62,6 @@ void AccKernels::broken(std::exception_ptr why) {
   if (ahead_->turn.exchange(Ahead::Turn::kBroken) == Ahead::Turn::kAsked) {
     std::exchange(ahead_->done, nullptr)(ahead_->why);
   }
-}
-
-void AccKernels::accumulate(Done done) {
-  const std::size_t bytes = acc_.d * size_of(accumulation_type(acc_.dtype));
-  const auto take = [bytes, sums = sums_, take = memory_.take_pinned] { *sums = take(bytes); };
-  const auto launch = [acc = acc_, sums = sums_, &kernels = kernels_,
-                       &launcher = launcher_](Driver::Stream stream) {
-    check_kernels(kernels, kernels.accumulate(cuda::AccumulateCall{acc, *sums}, stream),
-                  launcher.device(), "accumulate");
-  };
-  launcher_.run({launch, std::move(done), memory_.owner, take});
 }
 
 }  // namespace gtopk::gpu

@@ -20,8 +20,6 @@ struct StepMemory {
   std::int16_t ordinal = 0;  ///< of the device
   /// Owns both; a launcher lets it go.
   std::shared_ptr<void> owner;
-  /// More pinned memory, with that owner; on a launcher's thread.
-  std::function<std::byte*(std::size_t bytes)> take_pinned;
 };
 
 class ListKernels final : public ListDevice {

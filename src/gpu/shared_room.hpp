@@ -50,6 +50,8 @@ struct SharedRoom {
   SelectorState* next = nullptr;
   std::uint64_t* finite = nullptr;
   std::atomic<std::uint32_t>* asked = nullptr;
+  /// Of `auto`: 1 once all of acc is asked for, so that its sums are committed, and no lists.
+  std::uint64_t* whole = nullptr;
   Detached lists;
   AccOnDevice sums;
   ListsOnDevice stay;  ///< but for what is on the device
@@ -68,6 +70,7 @@ struct SharedRoom {
     all.next = deal.one<SelectorState>();
     all.finite = deal.one<std::uint64_t>();
     all.asked = deal.one<std::atomic<std::uint32_t>>();
+    all.whole = deal.one<std::uint64_t>();
     all.table_at = deal.taken();
     all.table = reinterpret_cast<cuda::PieceOf*>(deal.take(way.pieces * sizeof(cuda::PieceOf)));
     if (way.lists) {
@@ -82,8 +85,7 @@ struct SharedRoom {
     }
     if (way.sums) {
       all.sums.counts = deal.one<EditCounts>();
-      // Of `auto` they are taken if they are asked for.
-      all.sums.sums = way.rule ? nullptr : deal.take(way.sums->sums * value_bytes);
+      all.sums.sums = deal.take(way.sums->sums * value_bytes);
       all.sums.candidates = entries(way.sums->candidates);
       all.sums.delivered = entries(way.sums->delivered);
     }
@@ -101,6 +103,7 @@ struct SharedRoom {
     *next = SelectorState();
     *finite = 1;
     asked->store(0, std::memory_order_relaxed);
+    *whole = 0;
     for (EditCounts* const counts : {lists.counts, sums.counts}) {
       if (counts != nullptr) {
         *counts = EditCounts();

@@ -128,9 +128,13 @@ void Step::lay_out(const StepMemory& memory, std::span<const cuda::PieceOf> piec
     shared_.stay.selected = there.selected;
     shared_.stay.room = there.lists;
   }
-  if (way_.is_auto() || way_.has_sketch()) {
-    acc_kernels_ = std::make_unique<AccKernels>(kernels_, launcher_, acc_, memory, *shared_.asked);
+  if (way_.asks()) {
+    acc_kernels_ = std::make_unique<AccKernels>(kernels_, launcher_, memory.owner, *shared_.asked,
+                                                *shared_.whole);
     shared_.sums.device = acc_kernels_.get();
+  }
+  if (way_.is_auto() && way_.asks()) {
+    acc_kernels_->accumulates_by({acc_, shared_.sums.sums, shared_.whole});
   }
   if (way_.has_sketch()) {
     // As many are read as may be found: those that are not stay valid indices.
@@ -194,7 +198,7 @@ void Step::draw_and_gather(std::uint64_t seed, Driver::Stream stream) const {
         "gather");
 }
 
-void Step::sketch(std::uint64_t seed, bool ahead, Driver::Stream stream) {
+void Step::sketch(std::uint64_t seed, Driver::Stream stream) {
   const AccRoom& room = *way_.sums;
   const AccOnDevice& sums = shared_.sums;
   cuda::SketchCall call;
@@ -217,14 +221,11 @@ void Step::sketch(std::uint64_t seed, bool ahead, Driver::Stream stream) {
   find.report = shared_.report;
   acc_kernels_->finds_by(find, {acc_, sums.candidates.indices, room.candidates,
                                 sums.candidates.values, shared_.finite});
-  if (ahead) {
-    acc_kernels_->expect_find_ahead();
-  }
 }
 
-void Step::follow(std::uint64_t seed, bool ahead, Driver::Stream stream) {
+void Step::follow(std::uint64_t seed, Driver::Stream stream) {
   if (way_.has_sketch()) {
-    sketch(seed, ahead, stream);
+    sketch(seed, stream);
   } else if (way_.sums && way_.sums->drawn) {
     draw_and_gather(seed, stream);
   }
@@ -251,7 +252,15 @@ void Step::commit_edits(const Detached& edits, Driver::Stream stream) const {
   call.delivered = {edits.delivered.indices, edits.delivered.values, 0};
   call.counts = edits.counts;
   call.divisor = way_.divisor;
+  call.unless = way_.is_auto() ? shared_.whole : nullptr;
   check(kernels_.commit(call, stream), "commit");
+}
+
+void Step::commit_sums(Driver::Stream stream) const {
+  const AccOnDevice& sums = shared_.sums;
+  const cuda::CommitWholeCall call{acc_, sums.sums, sums.counts, way_.divisor,
+                                   way_.is_auto() ? shared_.whole : nullptr};
+  check(kernels_.commit_whole(call, stream), "commit");
 }
 
 void Step::commit(Driver::Stream stream) const {
@@ -264,14 +273,13 @@ void Step::commit(Driver::Stream stream) const {
     call.most_dropped = way_.lists->most_dropped;
     call.divisor = way_.divisor;
     check(kernels_.commit_lists(call, stream), "commit");
-  } else if (way_.is_auto() && sums.counts->happened != 0) {  // the operation has ended
-    const cuda::CommitWholeCall call{acc_, acc_kernels_->sums(), sums.counts, way_.divisor};
-    check(kernels_.commit_whole(call, stream), "commit");
   } else if (way_.rule) {
     commit_edits(shared_.lists, stream);
+    if (way_.is_auto() && way_.asks()) {
+      commit_sums(stream);  // one of the two does nothing, as `auto` has chosen
+    }
   } else if (way_.sums->delivered == 0) {
-    const cuda::CommitWholeCall call{acc_, sums.sums, sums.counts, way_.divisor};
-    check(kernels_.commit_whole(call, stream), "commit");
+    commit_sums(stream);
   } else {
     Detached edits;
     edits.cleared = sums.delivered.indices;

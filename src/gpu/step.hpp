@@ -60,22 +60,29 @@ class Step {
   /// Whether follow() has anything to do.
   [[nodiscard]] bool needs_seed() const { return way_.sums && way_.sums->needs_seed(); }
   /// Once the operation has its number in its group, which is the seed unless options name one, and
-  /// before it starts. `ahead`: find_ahead() will be called.
-  void follow(std::uint64_t seed, bool ahead, Driver::Stream stream);
+  /// before it starts.
+  void follow(std::uint64_t seed, Driver::Stream stream);
+  /// Before the operation starts: answer_ahead() will be called.
+  void expect_answer_ahead() {
+    if (way_.asks()) {
+      acc_kernels_->expect_answer_ahead();
+    }
+  }
   /// Whether the operation asks for more while it runs: of a launcher, unless that is enqueued
   /// ahead, on the stream of the commit.
   [[nodiscard]] bool asks_a_launcher(bool ahead) const {
-    return way_.lists || way_.is_auto() || (way_.has_sketch() && !ahead);
+    return way_.lists || (way_.asks() && !ahead);
   }
   /// After follow(), whether or not the operation has started.
-  void find_ahead(Driver::Stream stream) {
-    if (way_.has_sketch()) {
-      acc_kernels_->find_ahead(stream);
+  void answer_ahead(Driver::Stream stream) {
+    if (way_.asks()) {
+      acc_kernels_->answer_ahead(stream);
     }
   }
-  /// find_ahead() has failed, or will not be called: what the operation asks for fails, with that.
+  /// answer_ahead() has failed, or will not be called: what the operation asks for fails, with
+  /// that.
   void broken(std::exception_ptr why) {
-    if (way_.has_sketch()) {
+    if (way_.asks()) {
       acc_kernels_->broken(std::move(why));
     }
   }
@@ -89,15 +96,16 @@ class Step {
   /// The operation.
   [[nodiscard]] Collective collective(const SparseOptions& options,
                                       const Delivered& delivered) const;
-  /// After the operation's end.
+  /// Behind the operation's end, on the device.
   void commit(Driver::Stream stream) const;
 
  private:
   void check(int error, const char* what) const;
   void select(void* scratch, std::uint64_t* last_key, Driver::Stream stream) const;
   void commit_edits(const Detached& edits, Driver::Stream stream) const;
+  void commit_sums(Driver::Stream stream) const;
   void draw_and_gather(std::uint64_t seed, Driver::Stream stream) const;
-  void sketch(std::uint64_t seed, bool ahead, Driver::Stream stream);
+  void sketch(std::uint64_t seed, Driver::Stream stream);
 
   const cuda::Calls& kernels_;
   Launcher& launcher_;

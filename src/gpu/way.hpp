@@ -28,6 +28,8 @@ struct Way {
   std::optional<AccRoom> sums;
 
   [[nodiscard]] bool is_auto() const { return rule && sums; }
+  /// Whether the operation may ask for acc while it runs.
+  [[nodiscard]] bool asks() const { return has_sketch() || (is_auto() && sums->sums != 0); }
   [[nodiscard]] bool has_sketch() const { return sums && sums->columns != 0; }
 };
 

@@ -398,7 +398,7 @@ WorkPointer GtopkBackend::sparse_all_reduce_on_device(const std::shared_ptr<Spar
   if (step->asks_a_launcher(work->runs_ahead())) {
     work->works_meanwhile();
   }
-  work->also_run({.run = [step](const c10::Stream& stream) { step->find_ahead(stream); },
+  work->also_run({.run = [step](const c10::Stream& stream) { step->answer_ahead(stream); },
                   .broken = [step](std::exception_ptr why) { step->broken(std::move(why)); },
                   .let_go = [step] { step->ended(); }});
   const auto number = std::make_shared<std::uint64_t>(0);

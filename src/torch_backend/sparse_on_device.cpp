@@ -137,12 +137,6 @@ void SparseOnDevice::lay_out() {
   memory.device = bytes_of(blocks_->on_device);
   memory.ordinal = std::int16_t{device.index()};
   memory.owner = blocks_;
-  // Not as an owner: it is called with one.
-  memory.take_pinned = [blocks = blocks_.get(), device](std::size_t bytes) {
-    const auto count = std::max(static_cast<std::int64_t>(bytes), kSpare);
-    blocks->taken = host_memory({count}, at::kByte, device);
-    return bytes_of(blocks->taken);
-  };
   step_.lay_out(memory, pieces, tensors_.momentum ? bytes_of(*tensors_.momentum) : nullptr);
 }
 
@@ -195,20 +189,23 @@ void SparseOnDevice::begin() {
 }
 
 void SparseOnDevice::follow(std::uint64_t number, bool ahead) {
+  if (ahead) {
+    step_.expect_answer_ahead();
+  }
   if (!step_.needs_seed()) {
     return;
   }
   const BelowAutograd below;
   lanes_.on_reading([&](const c10::Stream& stream) {
-    rethrow_failures([&] { step_.follow(seed_.value_or(number), ahead, lanes_.native(stream)); });
+    rethrow_failures([&] { step_.follow(seed_.value_or(number), lanes_.native(stream)); });
     hold(blocks_->pinned);
     in_use_on(stream);
     laid_.record(stream);
   });
 }
 
-void SparseOnDevice::find_ahead(const c10::Stream& stream) {
-  if (!step_.way().has_sketch()) {
+void SparseOnDevice::answer_ahead(const c10::Stream& stream) {
+  if (!step_.way().asks()) {
     return;
   }
   const BelowAutograd below;
@@ -216,7 +213,7 @@ void SparseOnDevice::find_ahead(const c10::Stream& stream) {
   // Before the wait: should something fail behind that, the memory is still the stream's.
   hold(blocks_->pinned);
   in_use_on(stream);
-  rethrow_failures([&] { step_.find_ahead(lanes_.native(stream)); });
+  rethrow_failures([&] { step_.answer_ahead(lanes_.native(stream)); });
 }
 
 void SparseOnDevice::commit(const c10::Stream& stream) const {
@@ -224,9 +221,6 @@ void SparseOnDevice::commit(const c10::Stream& stream) const {
   laid_.block(stream);
   rethrow_failures([&] { step_.commit(lanes_.native(stream)); });
   hold(blocks_->pinned);
-  if (blocks_->taken.defined()) {
-    hold(blocks_->taken);
-  }
   in_use_on(stream);
 }
 

@@ -62,14 +62,14 @@ class SparseOnDevice {
   /// anything.
   void begin();
   /// What is between begin() and the operation's start, once it has its number. `ahead`:
-  /// find_ahead() will be called.
+  /// answer_ahead() will be called.
   void follow(std::uint64_t number, bool ahead);
   /// Whether the operation asks a launcher for more while it runs. `ahead`: its results are
-  /// enqueued ahead, and so is what it asks for, by find_ahead().
+  /// enqueued ahead, and so is what it asks for, by answer_ahead().
   [[nodiscard]] bool asks_a_launcher(bool ahead) const { return step_.asks_a_launcher(ahead); }
   /// On the current stream, ahead of the operation's end.
-  void find_ahead(const c10::Stream& stream);
-  /// find_ahead() has failed, or will not be called.
+  void answer_ahead(const c10::Stream& stream);
+  /// answer_ahead() has failed, or will not be called.
   void broken(std::exception_ptr why) { step_.broken(std::move(why)); }
   /// See gpu::Step::ended().
   void ended() noexcept { step_.ended(); }
@@ -86,7 +86,6 @@ class SparseOnDevice {
   struct Blocks {
     at::Tensor pinned;
     at::Tensor on_device;
-    at::Tensor taken;  ///< pinned memory that was asked for
   };
 
   void lay_out();

@@ -41,12 +41,11 @@ Task<void*> accumulate_all(GroupView& group, const SparseCall& call) {
     co_return acc;
   }
   AccDevice* const device = call.device->device;
-  if (device == nullptr) {
-    co_return call.device->sums;
+  if (device != nullptr) {
+    Errand asking(group, [&](Errand::Done done) { device->accumulate(std::move(done)); });
+    co_await asking;
   }
-  Errand asking(group, [&](Errand::Done done) { device->accumulate(std::move(done)); });
-  co_await asking;
-  co_return device->sums();
+  co_return call.device->sums;
 }
 
 void gather(const SparseCall& call, EntryType type, const List& list) {

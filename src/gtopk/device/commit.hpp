@@ -21,9 +21,14 @@ struct Absorb {
 
   Pieces<T> acc;
   const std::uint64_t* did_happen;
+  /// May be null: if it is not 0, nothing is done.
+  const std::uint64_t* unless = nullptr;
 
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
+    if (unless != nullptr && *unless != 0) {
+      return;
+    }
     constexpr Value kNan = std::numeric_limits<Value>::quiet_NaN();
     const bool happened = *did_happen != 0;
     for (std::uint64_t tile = block.number(); tile < acc.tiles; tile += block.count()) {
@@ -113,12 +118,12 @@ struct PutBackDropped {
 };
 
 /// All launches of a commit; what sparse::commit() and mask() do (residual/commit.hpp), or
-/// fill_nan().
+/// fill_nan(). None of it `unless` that is null or 0; then nothing may have happened by the counts.
 template <class T, class Index, class Executor>
 void commit(Executor& executor, const Pieces<T>& acc, Accumulation<T>* momentum,
             const Edits<Accumulation<T>, Index>& edits, const EditCounts* counts,
-            Accumulation<T> divisor) {
-  executor.launch(executor.wide(), Absorb<T>{acc, &counts->happened});
+            Accumulation<T> divisor, const std::uint64_t* unless = nullptr) {
+  executor.launch(executor.wide(), Absorb<T>{acc, &counts->happened, unless});
   executor.launch(executor.wide(),
                   ClearAndDeliver<T, Index>{acc, momentum, edits, counts, divisor});
   executor.launch(executor.wide(), PutBackDropped<T, Index>{acc, edits, counts});

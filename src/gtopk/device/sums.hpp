@@ -21,9 +21,14 @@ struct Accumulate {
   Pieces<T> acc;
   /// Of the whole vector.
   Accumulation<T>* to;
+  /// May be null: if it is 0, nothing is done.
+  const std::uint64_t* only_if = nullptr;
 
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
+    if (only_if != nullptr && *only_if == 0) {
+      return;
+    }
     for (std::uint64_t tile = block.number(); tile < acc.tiles; tile += block.count()) {
       const Stretch<T> here = acc.tile(tile);
       block.each([&](unsigned thread) {
@@ -79,9 +84,14 @@ struct CommitWhole {
   const Value* sums;
   const std::uint64_t* did_happen;
   Value divisor;
+  /// May be null: if it is 0, nothing is done.
+  const std::uint64_t* only_if = nullptr;
 
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
+    if (only_if != nullptr && *only_if == 0) {
+      return;
+    }
     constexpr Value kNan = std::numeric_limits<Value>::quiet_NaN();
     const bool happened = *did_happen != 0;
     for (std::uint64_t tile = block.number(); tile < acc.tiles; tile += block.count()) {

@@ -46,7 +46,7 @@ class HostAcc final : public AccDevice, public LateWork {
       selected_.counts = &counts_of_lists_;
     }
     lists_.device = both || room_.columns != 0 ? this : nullptr;
-    lists_.sums = both ? nullptr : block(room_.sums * value_bytes());
+    lists_.sums = block(room_.sums * value_bytes());
     lists_.delivered = entries(room_.delivered);
     lists_.candidates = entries(room_.candidates);
     lists_.finite = &finite_;
@@ -96,9 +96,12 @@ class HostAcc final : public AccDevice, public LateWork {
   }
   void commit() {
     visit_floating(problem_.type, [&]<class T>() {
-      if (rule_ ? counts_.happened != 0 : room_.delivered == 0) {
-        cuda::commit_whole<T>(executor_, cuda::CommitWholeCall{acc_, rule_ ? taken_ : lists_.sums,
-                                                               &counts_, divisor()});
+      if (rule_ || room_.delivered == 0) {
+        cuda::commit_whole<T>(executor_,
+                              cuda::CommitWholeCall{acc_, lists_.sums, &counts_, divisor(),
+                                                    rule_ ? &whole_ : nullptr});
+      }
+      if (!rule_ && room_.delivered == 0) {
         return;
       }
       cuda::CommitCall call;
@@ -109,19 +112,19 @@ class HostAcc final : public AccDevice, public LateWork {
       call.delivered = {delivered.indices, delivered.values, 0};
       call.counts = rule_ ? &counts_of_lists_ : &counts_;
       call.divisor = divisor();
+      call.unless = rule_ ? &whole_ : nullptr;
       cuda::commit<T>(executor_, call);
     });
   }
 
   void accumulate(Done done) override {
     ask(std::move(done), [this] {
-      taken_ = block(problem_.d * value_bytes());
+      whole_ = 1;
       visit_floating(problem_.type, [&]<class T>() {
-        cuda::accumulate<T>(executor_, cuda::AccumulateCall{acc_, taken_});
+        cuda::accumulate<T>(executor_, cuda::AccumulateCall{acc_, lists_.sums, &whole_});
       });
     });
   }
-  [[nodiscard]] void* sums() const override { return taken_; }
   void find(Done done) override {
     ask(std::move(done), [this] {
       visit_floating(problem_.type, [&]<class T>() {
@@ -189,7 +192,7 @@ class HostAcc final : public AccDevice, public LateWork {
   SelectionReport report_;
   EditCounts counts_;
   AccOnDevice lists_;
-  void* taken_ = nullptr;              ///< of `auto`: for sums
+  std::uint64_t whole_ = 0;            ///< of `auto`: it has asked for all of acc
   std::optional<SelectionRule> rule_;  ///< of `auto`
   EditCounts counts_of_lists_;
   Detached selected_;

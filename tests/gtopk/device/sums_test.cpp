@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "src/gtopk/algorithms/gather.hpp"
+#include "src/gtopk/device/commit.hpp"
 #include "src/gtopk/residual/commit.hpp"
 #include "tests/gtopk/device/pieces_of.hpp"
 #include "tests/gtopk/value/all_types.hpp"
@@ -142,6 +143,41 @@ TYPED_TEST(DeviceSums, CommitsAllOfThemAsTheCpuDoes) {
                     device::CommitWhole<T>{pieces.view(), sums.data(), &did_happen, divisor});
     EXPECT_TRUE(testing::same_bits(pieces.joined(), expected.tensor));
     EXPECT_TRUE(testing::same_bits(one.residual, expected.residual));
+  });
+}
+
+TYPED_TEST(DeviceSums, AndListsAreCommittedOnlyIfItIsTheirTurn) {
+  using T = typename TestFixture::T;
+  using Index = typename TestFixture::Index;
+  using Value = typename TestFixture::Value;
+  testing::for_each_seed(16, [](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const std::uint64_t whole = seed % 2;
+    const std::uint64_t happened = seed / 2 % 2;
+    auto one = TestFixture::random_vector(random);
+    const auto before = one;
+    const std::vector<Value> sums(one.d(), Value{3});
+    const std::vector<Value> untouched(one.d(), Value{5});
+    auto acc = untouched;
+    const InPieces<T> pieces(one.tensor, one.residual, true, random);
+    HostExecutor executor(random(), 1 + random() % 4);
+    const auto commit_sums = [&] {
+      executor.launch(executor.wide(), device::CommitWhole<T>{pieces.view(), sums.data(), &happened,
+                                                              Value{1}, &whole});
+    };
+    const auto commit_lists = [&] {
+      const EditCounts counts{.happened = whole == 0 ? happened : 0};
+      device::commit<T, Index>(executor, pieces.view(), nullptr, {}, &counts, Value{1}, &whole);
+    };
+    executor.launch(executor.wide(), device::Accumulate<T>{pieces.view(), acc.data(), &whole});
+    EXPECT_EQ(testing::same_bits(acc, untouched), whole == 0);
+    whole != 0 ? commit_lists() : commit_sums();
+    EXPECT_TRUE(testing::same_bits(pieces.joined(), before.tensor));
+    EXPECT_TRUE(testing::same_bits(one.residual, before.residual));
+    whole != 0 ? commit_sums() : commit_lists();
+    const T expected = happened == 0 ? narrow<T>(std::numeric_limits<Value>::quiet_NaN())
+                                     : narrow<T>(whole != 0 ? Value{3} : Value{0});
+    EXPECT_TRUE(testing::same_bits(pieces.joined(), std::vector<T>(one.d(), expected)));
   });
 }
 

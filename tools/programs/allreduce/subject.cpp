@@ -154,7 +154,7 @@ class StaysSubject final : public GpuSubject {
     std::uint64_t number = 0;
     std::future<void> ended = job.begin(step_.collective(options(seed), {}), input, &number, room_);
     try {
-      step_.follow(seed.value_or(number), false, gpu().stream());
+      step_.follow(seed.value_or(number), gpu().stream());
       gpu().arrive(input);
     } catch (...) {
       input->arrive(false);
