@@ -201,8 +201,7 @@ TEST(AllreduceOnAGpu, CopiesNothingOfTheTensorsSizeInAStep) {
                               kSteps);
   expected.insert(expected.end(), step.begin(), step.end());
   // To look at the result.
-  expected.insert(expected.end(),
-                  {"copy_out", "copy_out", "synchronize_stream"});
+  expected.insert(expected.end(), {"copy_out", "copy_out", "synchronize_stream"});
   expected.insert(expected.end(), {"synchronize_stream", "release_context"});  // it goes
   for (const pid_t process : all.processes) {
     EXPECT_THAT(record.calls(process), ElementsAreArray(expected));
