@@ -100,7 +100,19 @@ def check_what_crosses_is_as_long_as_what_is_summed(me: Rank) -> None:
         assert crossed == 40 + 8 * (expected.count("copy") - 1), (algorithm, crossed)
 
 
+def check_a_launcher_answers_auto_where_wait_blocks(me: Rank) -> None:
+    os.environ["GTOPK_BLOCKING_WAIT"] = "1"
+    try:
+        _auto_chooses(me)
+    finally:
+        del os.environ["GTOPK_BLOCKING_WAIT"]
+
+
 def check_autos_choice_is_made_while_the_operation_runs(me: Rank) -> None:
+    _auto_chooses(me)
+
+
+def _auto_chooses(me: Rank) -> None:
     group = dist.new_group()  # where nothing has been measured
     for d, k in ((9000, 20), (9000, 4500), (200_000, 20)):
         results = []
