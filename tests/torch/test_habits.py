@@ -288,6 +288,10 @@ def check_dropped_results_of_another_layout(me: Rank) -> None:
         ddp(x, True).backward()
         weight = model.other.weight
         before = total(state)["other.weight"]
+        (arrived,) = torch.autograd.grad(model(x, True), [weight])
+        arrived = arrived.double()
+        dist.all_reduce(arrived)
+        torch.testing.assert_close(before + me.size * weight.grad, arrived, rtol=1e-4, atol=1e-3)
         if not kept:
             model.zero_grad()
         ddp(x, False).backward()

@@ -261,3 +261,41 @@ def test_a_state_saved_by_torch_loads_with_weights_only(tmp_path):
     second = state()
     second.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     assert all(torch.equal(residuals(second)[n], each) for n, each in residuals(first).items())
+
+
+def test_what_waits_follows_its_weight_into_another_order_of_memory():
+    def convolution(memory: torch.memory_format) -> nn.Module:
+        return nn.Conv2d(8, 16, (3, 5)).to(memory_format=memory)
+
+    formats = (torch.contiguous_format, torch.channels_last)
+    for saved_as in formats:
+        for loaded_as in formats:
+            model = convolution(saved_as)
+            first = state(model, momentum=0.9)
+            values = torch.arange(16 * 8 * 3 * 5, dtype=torch.float32).view(16, 8, 3, 5)
+            # As gradients arrive: in the order of the weight's memory.
+            laid_out = torch.empty_like(model.weight).detach().copy_(values)
+            in_memory = laid_out.as_strided((values.numel(),), (1,))
+            first.unit_residual(0).copy_(in_memory)
+            first.momenta.of_unit(0)[: values.numel()].copy_(2 * in_memory)
+            bound = pickle.loads(pickle.dumps(first))
+            bound.bind(convolution(loaded_as))
+            loaded = state(convolution(loaded_as), momentum=0.9)
+            loaded.load_state_dict(first.state_dict())
+            flat = torch.empty_like(convolution(loaded_as).weight).detach().copy_(values)
+            flat = flat.as_strided((values.numel(),), (1,))
+            for each in (first, bound, loaded):
+                assert torch.equal(each.residual("weight"), values)
+                assert torch.equal(each.momentum("weight"), 2 * values)
+            for each in (bound, loaded):
+                assert torch.equal(each.unit_residual(0), flat)
+                assert torch.equal(each.momenta.of_unit(0)[: values.numel()], 2 * flat)
+
+
+def test_dimensions_of_one_element_make_no_other_order_of_memory():
+    for of in (nn.Conv2d(64, 32, 1), nn.Conv2d(1, 512, 3)):
+        plain = state(of).description()
+        assert state(of.to(memory_format=torch.channels_last)).description() == plain
+    other = state(nn.Conv2d(4, 32, 3).to(memory_format=torch.channels_last)).description()
+    line = "'weight' [32, 4, 3, 3] torch.float32 with dimensions [0, 2, 3, 1] in memory selected"
+    assert ("unit 0 holds", line) in other

@@ -226,11 +226,8 @@ class BucketOverlap(Overlap):
             if kept is not None:
                 residual = self._state.residual(name)
                 assert residual is not None
-                # In the order of memory, as in buckets and residuals, whatever the shape.
-                like = torch.empty_like(self._parameters[name]).detach()
-                mine = flat(like.copy_(kept)).to(residual.dtype)
+                mine = kept.to(residual.dtype)
                 mine = mine / exchange.scale * exchange.clipped * exchange.rate(name)
-                mine = mine.view(residual.shape)
                 momenta = self._state.momenta
                 residual.sub_(mine, alpha=momenta.forget(name, mine) if momenta else 1)
             self._put_back(exchange, name, flat(exchange.into[name]))

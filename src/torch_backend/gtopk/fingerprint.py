@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gtopk.adaptive import Layer
     from gtopk.config import Config
     from gtopk.pinned import Choice
-    from gtopk.units import Unit
+    from gtopk.units import Parameter, Unit
 
 # One line of a state's description, such as ("density is", "0.01").
 Line = tuple[str, str]
@@ -36,10 +36,7 @@ def description(
     lines.append(("step is", str(step)))
     for i, unit in enumerate(units):
         for covered, parameters in (("selected", unit.large), ("averaged", unit.small)):
-            lines.extend(
-                (f"unit {i} holds", f"'{each.name}' {list(each.shape)} {each.dtype} {covered}")
-                for each in parameters
-            )
+            lines.extend((f"unit {i} holds", f"{_said(each)} {covered}") for each in parameters)
     lines.extend(
         (f"the algorithm of unit {each.unit} at density={each.density} is", repr(each.algorithm))
         for each in choices
@@ -49,6 +46,12 @@ def description(
         for i, each in enumerate(layers)
     )
     return lines
+
+
+def _said(parameter: Parameter) -> str:
+    order = parameter.order
+    memory = "" if order is None else f" with dimensions {list(order)} in memory"
+    return f"'{parameter.name}' {list(parameter.shape)} {parameter.dtype}{memory}"
 
 
 _STATES = (

@@ -40,6 +40,11 @@ class Kept:
         self.selector_states = SelectorStates(len(units))
         self.pinned = Pinned()
 
+    def bind(self, units: tuple[Unit, ...]) -> None:
+        """Continue with the same units of a model whose memory may be in another order."""
+        self.unmerged = units
+        self.adopt(self.layers)
+
     def adopt(self, layers: Sequence[Layer]) -> bool:
         """Continue with these layers and the units that they make; with none, as at the beginning.
 

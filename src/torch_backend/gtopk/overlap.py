@@ -25,7 +25,7 @@ from gtopk.choices import wire_named
 from gtopk.clipping import clip, norm_of
 from gtopk.collectives import ACCUMULATION
 from gtopk.diagnosis import Diagnosis, Probe
-from gtopk.exchange import Exchange, Note
+from gtopk.exchange import Exchange, Note, flat
 from gtopk.fingerprint import check_alike
 from gtopk.groups import backend_of
 from gtopk.layers import check_predicted, stopwatch_of
@@ -241,7 +241,7 @@ class Overlap:
         assert self._backend is not None
         if self._backend.rank() == 0:
             rate = exchange.rate(name) * self._backend.size() / exchange.scale
-            residual.view(-1).add_(mean.to(residual.dtype).view(-1), alpha=rate)
+            flat(residual).add_(mean.to(residual.dtype).view(-1), alpha=rate)
         if exchange.note is not None:
             large = self._state.units[exchange.index].large
             at = next(i for i, each in enumerate(large) if each.name == name)

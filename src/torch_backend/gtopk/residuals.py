@@ -98,6 +98,18 @@ def load_into(mine: Mapping[str, torch.Tensor], saved: Mapping[str, torch.Tensor
 
 
 def slots(flat: torch.Tensor, parameters: Sequence[Parameter]) -> list[torch.Tensor]:
-    """Views of a flat buffer, one per parameter, in their shapes."""
+    """Views of a flat buffer, one per parameter, in their shapes.
+
+    The buffer has a parameter's elements in the order of the parameter's memory.
+    """
     pieces = flat.split([each.numel for each in parameters]) if parameters else ()
-    return [piece.view(each.shape) for piece, each in zip(pieces, parameters, strict=True)]
+    return [_shaped(piece, each) for piece, each in zip(pieces, parameters, strict=True)]
+
+
+def _shaped(piece: torch.Tensor, parameter: Parameter) -> torch.Tensor:
+    shape, order = parameter.shape, parameter.order
+    if order is None:
+        return piece.view(shape)
+    return piece.view([shape[i] for i in order]).permute(
+        [order.index(i) for i in range(len(order))]
+    )

@@ -37,7 +37,7 @@ from gtopk.parameters import NamedParameters, pairs_of, trained_parameters
 from gtopk.pinned import Choice
 from gtopk.rates import rates_of
 from gtopk.scaling import Scaler, check_scaler
-from gtopk.units import Parameter, Unit, UnitSize, units_of
+from gtopk.units import Parameter, Unit, UnitSize, order_of, units_of
 
 
 class SparseState:
@@ -248,6 +248,7 @@ class SparseState:
         parameters = list(pairs_of(named_parameters))
         units, overlap = self._arrange(parameters)
         check_units(units, layout(self._kept.unmerged), "the pickled state")
+        self._kept.bind(units)
         self.rates = rates_of(self.config.accumulate, optimizer, self._rated(parameters))
         self.group = group
         self._overlap = overlap
@@ -265,7 +266,7 @@ class SparseState:
         self.overlap.skip()
 
     def residual(self, name: str) -> torch.Tensor | None:
-        """Return the parameter's residual as a view: its shape, the accumulation type.
+        """Return the parameter's residual as a view: its shape and order, the accumulation type.
 
         None for a small parameter, which has none. Do not access it during a backward. Raises
         KeyError for an unknown name.
@@ -405,7 +406,10 @@ class SparseState:
     def _arrange(self, named_parameters: NamedParameters) -> tuple[tuple[Unit, ...], Overlap]:
         """Make units of the parameters, and the Overlap that receives their gradients."""
         parameters = trained_parameters(named_parameters)
-        described = [Parameter(n, tuple(p.shape), p.dtype, p.device) for n, p in parameters.items()]
+        described = [
+            Parameter(n, tuple(p.shape), p.dtype, p.device, order_of(p.shape, p.stride()))
+            for n, p in parameters.items()
+        ]
         self.config.check_parameters(described)
         units = units_of(described, self.config.unit, self.config.min_numel)
         return units, BucketOverlap(self, units, parameters)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from gtopk.choices import check_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     import torch
 
@@ -30,6 +30,8 @@ class Parameter:
     dtype: torch.dtype
     device: torch.device | None = field(default=None, compare=False)
     """None is the CPU. Ranks need not be alike in it, nor is it saved."""
+    order: tuple[int, ...] | None = None
+    """Its dimensions as they lie in memory, the innermost last; None: as in the shape."""
 
     @property
     def numel(self) -> int:
@@ -99,6 +101,13 @@ class _Open:
 
     def close(self) -> Unit:
         return Unit(self.dtype, tuple(self.large), tuple(self.small))
+
+
+def order_of(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
+    """Return a Parameter's order. Dimensions of size 1 do not count."""
+    usual = sorted(range(len(shape)), key=lambda i: shape[i] > 1)
+    order = sorted(usual, key=lambda i: -strides[i] if shape[i] > 1 else -math.inf)
+    return None if order == usual else tuple(order)
 
 
 def check_unit(unit: object) -> UnitSize:
