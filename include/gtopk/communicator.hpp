@@ -48,6 +48,11 @@ class Process {
   /// "UCX 1.22.0, transports ..., devices ...", as loaded and configured.
   [[nodiscard]] const std::string& transport() const;
 
+  /// Whether it has lost a peer that did not leave: it timed out, or the connection broke. If that
+  /// peer's process lives on, the two cannot talk through this one again; start another for groups
+  /// that may have it as a member. Asks the engine thread.
+  [[nodiscard]] bool spent() const;
+
   /// The cores of the engine's thread, and the reason: "cores 0-15, node 0: eth0 is near cores
   /// 0-15", "not bound: ...". docs/environment.md has GTOPK_BIND.
   [[nodiscard]] const std::string& placement() const;

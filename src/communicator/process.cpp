@@ -53,6 +53,13 @@ void Process::use(std::function<void(Memory)> make_current) {
 
 const std::string& Process::transport() const { return thread_->description(); }
 
+bool Process::spent() const {
+  check_not_forked();
+  bool spent = false;
+  thread_->call([&] { spent = thread_->engine().transport().spent(); });
+  return spent;
+}
+
 const std::string& Process::placement() const { return placement_; }
 
 void Process::check_not_forked() const {

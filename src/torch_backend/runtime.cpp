@@ -22,17 +22,29 @@ Runtime::Runtime() : process(Process::start()) {
 std::shared_ptr<Runtime> Runtime::get() {
   static std::weak_ptr<Runtime> running;
   static int started_after = 0;  // forks
-  const std::lock_guard lock(process_mutex());
-  if (!running.expired()) {
-    check_not_forked_since(started_after);
+  for (;;) {
+    std::shared_ptr<Runtime> runtime;
+    {
+      const std::lock_guard lock(process_mutex());
+      if (!running.expired()) {
+        check_not_forked_since(started_after);
+      }
+      runtime = running.lock();
+      if (runtime == nullptr) {
+        runtime = std::make_shared<Runtime>();
+        running = runtime;
+        started_after = forks();
+      }
+    }
+    if (!runtime->process->spent()) {
+      return runtime;
+    }
+    // Groups that hold it keep it; the next ones may meet a peer that it has lost.
+    const std::lock_guard lock(process_mutex());
+    if (running.lock() == runtime) {
+      running.reset();
+    }
   }
-  std::shared_ptr<Runtime> runtime = running.lock();
-  if (runtime == nullptr) {
-    runtime = std::make_shared<Runtime>();
-    running = runtime;
-    started_after = forks();
-  }
-  return runtime;
 }
 
 }  // namespace gtopk::torch_backend

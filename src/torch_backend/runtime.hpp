@@ -15,8 +15,9 @@ struct Runtime {
   Completer completer;  // ends last: the process hands it what it lets go of
   std::shared_ptr<Process> process;
 
-  /// The current runtime, or a new one. Throws Error{kInvalidArgument} in the child of a process
-  /// that had one when it forked: UCX does not work there.
+  /// The current runtime, or a new one if there is none or its process is spent. Throws
+  /// Error{kInvalidArgument} in the child of a process that had one when it forked: UCX does not
+  /// work there.
   [[nodiscard]] static std::shared_ptr<Runtime> get();
 };
 

@@ -48,6 +48,7 @@ class Uncounted final : public transport::Transport {
   }
   void cancel(Request& request) override { port_.cancel(request); }
   void give_up(PeerId peer) override { port_.give_up(peer); }
+  [[nodiscard]] bool spent() const override { return port_.spent(); }
   void expect_departure(PeerId peer) override { port_.expect_departure(peer); }
   [[nodiscard]] bool lies_there(Tag tag) override { return port_.lies_there(tag); }
   std::size_t discard(Tag tag, Tag mask) override { return port_.discard(tag, mask); }

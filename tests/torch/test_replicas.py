@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import threading
 from datetime import timedelta
 from types import SimpleNamespace
@@ -223,3 +226,41 @@ def check_bad_calls(me: Rank) -> None:
 
 def test_on_three_ranks_without_a_group(three_apart: RankSet, check) -> None:
     three_apart.run(check)
+
+
+def check_a_replica_that_was_given_up_on_comes_back(me: Rank) -> None:
+    group = gtopk.ReplicaGroup(LONG)
+    group.configure(address(me, "given up/1"), "", me.rank, 3)
+    assert summed(group, 1.0) == [3.0] * 3
+    me.store.set(f"pid/{me.rank}", str(os.getpid()))
+    victim = int(me.store.get("pid/1"))
+    group.set_timeout(timedelta(seconds=2))
+    work = group.allreduce([torch.ones(16 << 20)])
+    if me.rank == 1:  # it is stopped in the middle of this one, and never calls the second
+        me.store.set("in the middle", "")
+        with contextlib.suppress(dist.DistBackendError):
+            work.wait()
+    else:
+        second = group.allreduce([torch.ones(3)])
+        waits_for(me, "in the middle")
+        if me.rank == 0:
+            os.kill(victim, signal.SIGSTOP)
+        with pytest.raises(dist.DistBackendError, match="rank 1"):
+            second.wait()
+        group.set_timeout(LONG)
+        group.configure(address(me, "given up/2"), "", me.rank // 2, 2)
+        assert summed(group, 1.0) == [2.0] * 3
+        if me.rank == 0:
+            os.kill(victim, signal.SIGCONT)
+    group.set_timeout(LONG)
+    group.configure(address(me, "given up/3"), "", me.rank, 3)
+    assert summed(group, 1.0) == [3.0] * 3
+    assert len(engines()) == 1
+    group.shutdown()
+
+
+@pytest.mark.parametrize("networks", ["tcp,self", "posix,sysv,self"])
+def test_a_stopped_replica(networks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UCX_TLS", networks)
+    with RankSet(3, joins=False) as ranks:
+        ranks.run(check_a_replica_that_was_given_up_on_comes_back, timeout=100)

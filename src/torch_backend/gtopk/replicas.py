@@ -92,11 +92,14 @@ class ReplicaGroup(ProcessGroup):
     def _configure(self, address: str, rank: int, size: int, timeout: timedelta) -> None:
         with self._lock:
             aborted = self._aborted
-        if self._alone is None:
-            # Keeps this process's engine, which would otherwise end between two groups and wait for
-            # the goodbyes of replicas that stay.
-            self._alone = self._met(HashStore(), 0, 1, "a replica alone", timeout)
+        # Keeps this process's engine, which would otherwise end between two groups and wait for the
+        # goodbyes of replicas that stay. If the engine has lost a replica it is a new one, and the
+        # old engine ends.
+        before = self._alone
+        self._alone = self._met(HashStore(), 0, 1, "a replica alone", timeout)
         self._leave()
+        if before is not None:
+            before.shutdown()
         store = _store_at(address, timeout)
         backend = self._met(store, rank, size, f"replicas of {address}", timeout)
         backend._set_default_timeout(self._timeout)

@@ -127,6 +127,9 @@ class Transport {
   /// Force-closes the endpoint to `peer`: each of its pending requests completes with kPeerFailed;
   /// no failure is reported.
   virtual void give_up(PeerId peer) = 0;
+  /// Whether an endpoint has ended, without a departure, whose process may live on. Endpoints end
+  /// for good: the two can talk again only if this side starts a transport anew.
+  [[nodiscard]] virtual bool spent() const = 0;
   /// From here on a broken endpoint to `peer` is an orderly departure, not a failure to report.
   virtual void expect_departure(PeerId peer) = 0;
 

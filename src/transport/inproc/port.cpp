@@ -342,6 +342,11 @@ void Port::give_up(PeerId peer) {
                    fabric_.options().failure_delay);
 }
 
+bool Port::spent() const {
+  return std::any_of(peers_.begin(), peers_.end(),
+                     [](const Peer& peer) { return peer.ended && !peer.departure_expected; });
+}
+
 void Port::cut_off() {
   cut_off_ = true;
   for (Peer& peer : peers_) {

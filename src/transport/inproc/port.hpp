@@ -47,6 +47,7 @@ class Port final : public Transport {
   void recv(PeerId peer, Tag tag, Bytes data, Request& request) override;
   void cancel(Request& request) override;
   void give_up(PeerId peer) override;
+  [[nodiscard]] bool spent() const override;
   void expect_departure(PeerId peer) override { peers_.at(peer).departure_expected = true; }
   [[nodiscard]] bool lies_there(Tag tag) override { return unexpected_.contains(tag); }
   std::size_t discard(Tag tag, Tag mask) override;

@@ -93,6 +93,7 @@ class UcxEndpoint {
 
   /// The peer's process is no more, and what it sent has been taken up: the endpoint breaks.
   void process_has_ended();
+  [[nodiscard]] bool process_ended() const { return process_ended_; }
 
   /// UCX has reported a failure that nobody has acted on yet. Of several connections all have
   /// failed, as they do one after the other when the peer leaves or dies, or one has for a while:

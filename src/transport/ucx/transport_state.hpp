@@ -50,6 +50,7 @@ class UcxTransport final : public Transport {
   [[nodiscard]] std::uint32_t connections(PeerId peer) const override;
   void cancel(Request& request) override;
   void give_up(PeerId peer) override;
+  [[nodiscard]] bool spent() const override { return spent_ || closed_; }
   void expect_departure(PeerId peer) override;
   [[nodiscard]] bool lies_there(Tag tag) override;
   std::size_t discard(Tag tag, Tag mask) override;
@@ -109,6 +110,7 @@ class UcxTransport final : public Transport {
   bool napping_ = false;                  ///< nothing has moved since the first of a row of naps
   TimePoint napping_since_{};
   bool closed_ = false;
+  bool spent_ = false;
   bool attention_ = false;         ///< an endpoint broke
   bool some_half_broken_ = false;  ///< of several connections to a peer one has ended
   bool half_arrived_ = false;      ///< an ended endpoint has requests that UCX has not completed

@@ -261,6 +261,7 @@ void UcxTransport::give_up(PeerId peer) {
   check_process();
   UcxEndpoint& endpoint = endpoints_.at(peer);
   if (endpoint.state() != UcxEndpoint::State::kEnded) {
+    spent_ = true;
     end(endpoint);
   }
 }
@@ -278,6 +279,7 @@ void UcxTransport::act_on_failures() {
       continue;
     }
     if (!endpoint.departure_expected) {
+      spent_ = spent_ || !endpoint.process_ended();
       failures_.push_back({.peer = peer, .reason = endpoint.failure_reason()});
       log().info("the endpoint to {} pid {} broke: {}", endpoint.info().host,
                  endpoint.info().process, endpoint.failure_reason());
