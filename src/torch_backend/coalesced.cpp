@@ -76,6 +76,7 @@ class Rooms {
       begins_.push_back(end);
       end += (static_cast<std::int64_t>(input.nbytes()) + kAlignment - 1) / kAlignment * kAlignment;
     }
+    end = std::max(end, kAlignment);  // of no bytes, it could not be viewed as another type
     const BelowAutograd below;
     memory_ = staging_memory({size, end}, at::kByte, inputs.front().device());
     memory_.zero_();  // padding travels, too

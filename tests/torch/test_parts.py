@@ -169,7 +169,11 @@ def check_all_gather_of_several_tensors_in_one_work(me: Rank) -> None:
         group.allgather_into_tensor_coalesced(outputs, inputs).wait()
         assert outputs[0][:, 1].tolist() == [1.0 + row // 2 for row in range(2 * size)]
         assert outputs[1].tolist() == list(range(size))
-    for sizes in ((2, 3), (2,)):
+        # Nothing at all, in types of one byte and of several.
+        empty = [torch.empty(0), torch.empty(0, 4, dtype=torch.float64), torch.empty(0).bool()]
+        group.allgather_coalesced([empty] * size, empty).wait()
+        group.allgather_into_tensor_coalesced(empty, empty).wait()
+    for sizes in ((2, 3), (2,), (0,), (0, 0)):
         tensors = [torch.full((each,), float(me.rank)) for each in sizes]
         gathered = functional.all_gather_into_tensor_coalesced(tensors, 4, name())
         for output, each in zip(gathered, sizes, strict=True):
