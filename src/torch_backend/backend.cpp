@@ -97,6 +97,9 @@ WorkPointer GtopkBackend::run(c10::intrusive_ptr<GtopkWork> work, std::chrono::m
   } catch (const Error& error) {
     work->not_taken();
     rethrow_for_python(error);
+  } catch (...) {
+    work->not_taken();
+    throw;
   }
   if (collective) {
     ++sequence_;  // as the core has: begin() may throw
