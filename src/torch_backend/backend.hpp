@@ -185,7 +185,8 @@ class GtopkBackend final : public c10d::Backend {
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
   void abort() override;
   void shutdown() override;
-  void release_resources() override { shutdown(); }  // when only weak references remain
+  /// When only weak references remain: numbered()'s goes, which would keep the store and hooks.
+  void release_resources() override;
 
   /// Unique among this process's backends, and never reused.
   [[nodiscard]] std::int64_t number() const { return number_; }

@@ -19,10 +19,13 @@ using BackendPointer = c10::intrusive_ptr<GtopkBackend>;
 
 std::atomic<std::int64_t> backends_made{0};
 
-/// Living backends, by number. Guarded by process_mutex().
-std::map<std::int64_t, c10::weak_intrusive_ptr<GtopkBackend>>& backends() {
-  static std::map<std::int64_t, c10::weak_intrusive_ptr<GtopkBackend>> living;
-  return living;
+using Backends = std::map<std::int64_t, c10::weak_intrusive_ptr<GtopkBackend>>;
+
+/// Living backends, by number. Guarded by process_mutex(). Never destroyed: backends may go while
+/// the process exits.
+Backends& backends() {
+  static auto* const living = std::make_unique<Backends>().release();
+  return *living;
 }
 
 /// Unlike that of any other process of the job.
@@ -41,7 +44,6 @@ BackendPointer GtopkBackend::make(const Place& place) {
   const WithoutGil without_gil;
   auto backend = c10::make_intrusive<GtopkBackend>(place);
   const std::lock_guard lock(process_mutex());
-  std::erase_if(backends(), [](const auto& each) { return each.second.expired(); });
   backends().emplace(backend->number(), backend);
   return backend;
 }
@@ -121,6 +123,12 @@ void GtopkBackend::shutdown() {
   std::shared_ptr<Membership> last;
   const std::lock_guard lock(mutex_);
   last.swap(membership_);
+}
+
+void GtopkBackend::release_resources() {
+  shutdown();
+  const std::lock_guard lock(process_mutex());
+  backends().erase(number_);
 }
 
 void GtopkBackend::abort() {

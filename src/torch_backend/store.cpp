@@ -30,38 +30,39 @@ auto calling(std::string_view what, std::string_view key, F f) {
 }
 
 struct Client {
-  c10::weak_intrusive_ptr<c10d::Store> of;
-  c10::weak_intrusive_ptr<c10d::Store> client;
+  explicit Client(const c10::intrusive_ptr<c10d::Store>& store)
+      : of(store), client(store->clone()) {}
+
+  c10::intrusive_ptr<c10d::Store> of;
+  TorchStore client;
 };
 
 /// The store itself, or where a call that waits keeps other threads out, as in a TCPStore, a client
 /// of our own: else whoever waits in the store would keep this process from looking up addresses,
-/// even that of a rank that asks whether it lives. All groups over a store share one.
-c10::intrusive_ptr<c10d::Store> for_lookups(const c10::intrusive_ptr<c10d::Store>& store) {
+/// even that of a rank that asks whether it lives. All groups over a store share one; it goes with
+/// the last of them. (A weak reference of c10's to a store would keep its server and its socket.)
+std::shared_ptr<TorchStore> for_lookups(const c10::intrusive_ptr<c10d::Store>& store) {
   if (dynamic_cast<const c10d::TCPStore*>(store.get()) == nullptr) {
-    return store;
+    return std::make_shared<TorchStore>(store);
   }
   static std::mutex mutex;
-  static std::vector<Client> clients;
+  static std::vector<std::weak_ptr<Client>> clients;
   const std::lock_guard lock(mutex);
-  const c10::weak_intrusive_ptr<c10d::Store> here(store);
-  std::erase_if(clients, [](const Client& each) { return each.client.expired(); });
-  for (const Client& each : clients) {
-    if (each.of == here) {
-      if (auto client = each.client.lock()) {
-        return client;
-      }
+  std::erase_if(clients, [](const auto& each) { return each.expired(); });
+  for (const auto& each : clients) {
+    if (const std::shared_ptr<Client> shared = each.lock(); shared && shared->of == store) {
+      return {shared, &shared->client};
     }
   }
   try {
-    auto client = store->clone();
-    clients.push_back({.of = here, .client = c10::weak_intrusive_ptr<c10d::Store>(client)});
-    return client;
+    const auto shared = std::make_shared<Client>(store);
+    clients.push_back(shared);
+    return {shared, &shared->client};
   } catch (const std::exception& error) {
     LOG(WARNING) << "gtopk: no client of its own for the store, so that a thread that waits in the "
                     "store delays lookups of addresses: "
                  << error.what();
-    return store;
+    return std::make_shared<TorchStore>(store);
   }
 }
 
@@ -114,8 +115,7 @@ std::shared_ptr<Directory> directory_of(const c10::intrusive_ptr<c10d::Store>& g
   if (auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(group_store.get())) {
     job_store = prefixed->getUnderlyingNonPrefixStore();
   }
-  return directory_over(std::make_shared<TorchStore>(group_store),
-                        std::make_shared<TorchStore>(for_lookups(job_store)));
+  return directory_over(std::make_shared<TorchStore>(group_store), for_lookups(job_store));
 }
 
 }  // namespace gtopk::torch_backend

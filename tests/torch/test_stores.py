@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Rank, RankSet
+from ranks import Rank, RankSet, run_script
 
 import gtopk
 
@@ -45,6 +45,61 @@ def test_a_rank_that_waits_in_the_store_is_not_taken_for_dead(
     two_apart: RankSet, kind: str, tmp_path: pathlib.Path
 ) -> None:
     two_apart.run(check_who_waits_in_the_store_is_asked, kind, str(tmp_path))
+
+
+OVER_TCP = """
+import os, socket, tempfile
+import torch, torch.distributed as dist
+
+def meet(backend, method):
+    dist.init_process_group(backend, init_method=method, rank=0, world_size=1)
+    dist.all_reduce(torch.ones(3))
+
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+"""
+
+
+def test_a_destroyed_group_leaves_its_store() -> None:
+    """Its server, a FileStore's file, and hooks, which are Python's."""
+    said = run_script(f"""{OVER_TCP}
+for backend in ("gtopk", "gloo", "gtopk"):
+    meet(backend, f"tcp://127.0.0.1:{{port}}")
+    group = dist.new_group(backend=backend)
+    dist.barrier(group)
+    store = dist.distributed_c10d._get_default_store()
+    assert store.add("groups over this server", 1) == 1
+    if backend != "gloo":
+        group._register_on_completion_hook(lambda info: None)
+        dist.barrier(group)
+    del group, store
+    dist.destroy_process_group()
+    with socket.socket() as again:
+        again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        again.bind(("127.0.0.1", port))
+        again.listen()
+with tempfile.TemporaryDirectory() as folder:
+    meet("gtopk", f"file://{{folder}}/store")
+    assert os.listdir(folder) == ["store"]
+    dist.destroy_process_group()
+    assert os.listdir(folder) == []
+""")
+    assert (said.returncode, said.stderr) == (0, "")
+
+
+def test_hooks_of_a_destroyed_group_go_before_python_does() -> None:
+    said = run_script(f"""{OVER_TCP}
+class Hook:
+    def __call__(self, info): pass
+    def __del__(self): print("gone", flush=True)
+meet("gtopk", f"tcp://127.0.0.1:{{port}}")
+dist.group.WORLD._register_on_completion_hook(Hook())
+dist.all_reduce(torch.ones(3))
+dist.destroy_process_group()
+print("destroyed", flush=True)
+""")
+    assert (said.returncode, said.stdout, said.stderr) == (0, "gone\ndestroyed\n", "")
 
 
 def open_files() -> int:
