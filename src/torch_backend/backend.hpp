@@ -249,6 +249,7 @@ class GtopkBackend final : public c10d::Backend {
   const Place place_;
   const std::string handle_;         ///< for who reconfigures
   std::set<std::int64_t> meetings_;  ///< of reconfigure(), by their uuid
+  std::string meeting_failed_;       ///< why the last of them failed; else empty; under mutex_
   const std::shared_ptr<GroupState> state_ = std::make_shared<GroupState>();
   int forks_;
 };

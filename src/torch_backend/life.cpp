@@ -142,7 +142,8 @@ void GtopkBackend::abort() {
   if (!held) {
     return;
   }
-  if (state_->note(c10d::ErrorType::COMM_ERROR)) {
+  const std::optional<ErrorKind> failure = held->communicator.failure();
+  if (state_->note(failure ? error_type(*failure) : c10d::ErrorType::COMM_ERROR)) {
     state_->run_abort_hooks();
   }
   held->communicator.abort("abort() was called");
@@ -160,10 +161,15 @@ void GtopkBackend::check_member() const {
   if (membership_) {
     return;
   }
+  const std::string group = "the process group '" + options_->group_name + "' has ";
+  if (!meeting_failed_.empty()) {
+    rethrow_for_python(Error(ErrorKind::kAborted,
+                             group + "no ranks, as its last reconfigure failed; call reconfigure " +
+                                 "with a new uuid. It failed with: " + meeting_failed_));
+  }
   const bool waits = place_.reconfigurable && meetings_.empty();
-  rethrow_for_python(Error(ErrorKind::kAborted,
-                           "the process group '" + options_->group_name + "' has " +
-                               (waits ? "met nobody yet: call reconfigure" : "been destroyed")));
+  rethrow_for_python(Error(ErrorKind::kAborted, group + (waits ? "met nobody yet: call reconfigure"
+                                                               : "been destroyed")));
 }
 
 std::shared_ptr<GtopkBackend::Membership> GtopkBackend::membership() {
@@ -192,13 +198,18 @@ c10d::ErrorType GtopkBackend::getError() {
   std::shared_ptr<Membership> held;
   {
     const std::lock_guard lock(mutex_);
+    if (!membership_ && !meeting_failed_.empty()) {
+      return c10d::ErrorType::COMM_ERROR;
+    }
     held = membership_;
   }
-  const std::optional<ErrorKind> failure = held ? held->communicator.failure() : std::nullopt;
-  if (failure) {
-    static_cast<void>(state_->note(error_type(*failure)));
+  const c10d::ErrorType noted = state_->error();
+  if (noted != c10d::ErrorType::SUCCESS || !held) {
+    return noted;
   }
-  return state_->error();
+  // Noting it is for those who then run the abort hooks.
+  const std::optional<ErrorKind> failure = held->communicator.failure();
+  return failure ? error_type(*failure) : noted;
 }
 
 c10::intrusive_ptr<c10d::Backend> GtopkBackend::split(const c10::intrusive_ptr<c10d::Store>& store,
@@ -279,8 +290,16 @@ c10::intrusive_ptr<c10d::Work> GtopkBackend::reconfigure(const c10d::Reconfigure
   // Its own prefix: other ranks may be ahead, and already meet under another uuid.
   const auto store =
       c10::make_intrusive<c10d::PrefixStore>(c10::str("reconfigure/", opts.uuid), place_.store);
-  auto joined = join(store, c10::str(place_.group_name, "/", opts.uuid), rank, size, timeout);
+  std::shared_ptr<Membership> joined;
+  try {
+    joined = join(store, c10::str(place_.group_name, "/", opts.uuid), rank, size, timeout);
+  } catch (const c10::Error& error) {
+    const std::lock_guard lock(mutex_);
+    meeting_failed_ = error.what_without_backtrace();
+    throw;
+  }
   const std::lock_guard lock(mutex_);
+  meeting_failed_.clear();
   joined->communicator.set_timeout(std::min(options_->timeout, kLongestTimeout));
   membership_ = std::move(joined);
   rank_ = rank;

@@ -236,6 +236,24 @@ def check_get_error(me: Rank) -> None:
     assert backend_of(group).get_error().name == "COMM_ERROR"
 
 
+def check_who_asks_for_the_error_leaves_the_hooks_to_abort(me: Rank) -> None:
+    if VERSION < (2, 15):
+        return
+    group = dist.new_group()
+    ran: list[int] = []
+    group.register_abort_hook(1, lambda: ran.append(me.rank))
+    dist.barrier()
+    if me.rank == 0:
+        group.abort()
+        assert ran == [0]
+    while backend_of(group).get_error().name == "SUCCESS":
+        pass  # nothing is in flight here: the others' engines tell
+    assert backend_of(group).get_error().name == "COMM_ERROR"
+    group.abort()
+    assert ran == [me.rank]
+    dist.barrier()
+
+
 def test_on_four_ranks(four: RankSet, check) -> None:
     four.run(check)
 
@@ -286,6 +304,14 @@ def changes_ranks(me: Rank) -> None:
         assert counts(group) == 2
     all_have("counted two")
     assert engines() == engine  # though the group was this process's only one
+    failed = "no ranks, as its last reconfigure failed.*new uuid"
+    if me.rank == 1:  # nobody else comes
+        with pytest.raises(dist.DistBackendError):
+            dist.distributed_c10d._reconfigure(9, handles, timeout=SOON).wait()
+        with pytest.raises(dist.DistBackendError, match=failed):
+            counts(group)
+        assert backend_of(group).get_error().name == "COMM_ERROR"
+    all_have("met nobody")
     again(4, set(handles))  # and comes back
     ranks = sorted(range(3), key=lambda rank: handles[rank])
     assert (group.rank(), group.size(), counts(group)) == (ranks.index(me.rank), 3, 3)
