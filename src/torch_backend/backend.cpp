@@ -91,7 +91,9 @@ WorkPointer GtopkBackend::run(c10::intrusive_ptr<GtopkWork> work, std::chrono::m
                          collective ? sequence_.load() + 1 : 0, state_, unseen_);
   try {
     if (work->retrieveOpType() == OpType::SEND) {
-      keep_order(call);
+      keep_order(call, last_sent_);
+    } else if (!collective) {
+      keep_order(call, last_received_);
     }
     start(membership_->communicator, std::move(call));
   } catch (const Error& error) {
@@ -109,11 +111,11 @@ WorkPointer GtopkBackend::run(c10::intrusive_ptr<GtopkWork> work, std::chrono::m
   return work;
 }
 
-void GtopkBackend::keep_order(Call& call) {
+void GtopkBackend::keep_order(Call& call, std::shared_ptr<Gate>& last) {
   if (call.input) {
-    last_sent_ = call.input;
-  } else if (last_sent_ && !last_sent_->verdict()) {
-    call.input = last_sent_;
+    last = call.input;
+  } else if (last && !last->verdict()) {
+    call.input = last;
   }
 }
 

@@ -231,8 +231,9 @@ class GtopkBackend final : public c10d::Backend {
   /// `copied`: bytes that the core copies in any case.
   [[nodiscard]] Way way_of(const at::Tensor& tensor, std::optional<int64_t> other = std::nullopt,
                            std::size_t copied = kShortMessage);
-  /// A message from host memory waits for earlier ones that are still being copied from a device.
-  void keep_order(Call& call);
+  /// A message from or to host memory waits for earlier ones whose device's memory is not ready;
+  /// `last`: the gate of the last one of a device in this direction.
+  static void keep_order(Call& call, std::shared_ptr<Gate>& last);
   using Start = std::function<void(Communicator&, Call)>;
   /// Runs `start` with the Call of a new Work; translates what it throws.
   c10::intrusive_ptr<c10d::Work> run(c10::intrusive_ptr<GtopkWork> work,
@@ -245,7 +246,9 @@ class GtopkBackend final : public c10d::Backend {
   std::atomic<uint64_t> sequence_{0};
   Window window_;
   std::shared_ptr<UnseenError> unseen_ = std::make_shared<UnseenError>();
-  std::shared_ptr<Gate> last_sent_;  // the input of the last send from a device; under mutex_
+  // The input of the last send from, and of the last receive to, a device; under mutex_.
+  std::shared_ptr<Gate> last_sent_;
+  std::shared_ptr<Gate> last_received_;
   const Place place_;
   const std::string handle_;         ///< for who reconfigures
   std::set<std::int64_t> meetings_;  ///< of reconfigure(), by their uuid

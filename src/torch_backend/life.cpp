@@ -308,6 +308,7 @@ c10::intrusive_ptr<c10d::Work> GtopkBackend::reconfigure(const c10d::Reconfigure
   state_->forget_error();
   unseen_ = std::make_shared<UnseenError>();  // Works of the group before have the other one
   last_sent_.reset();
+  last_received_.reset();
   return c10::make_intrusive<CoalescedWork>(rank_, Works{});  // it has ended
 }
 #endif

@@ -172,6 +172,24 @@ def check_memory_is_read_and_written_in_the_order_of_the_streams(me: Rank) -> No
     assert after.tolist() == [5.0 + other] * N
 
 
+def check_a_receive_of_the_hosts_does_not_overtake_one_of_the_device(me: Rank) -> None:
+    if me.rank == 0:
+        first, second = torch.empty(N).to(FAKE), torch.zeros(N)
+        torch.ops.fake.hold()
+        fill(first, -1.0)  # the receive waits for what is written here
+        works = [dist.irecv(first, 1, tag=3), dist.irecv(second, 1, tag=3)]
+        meet(me, "both receives have been called")
+        torch.ops.fake.release()
+        for work in works:
+            work.wait()
+        assert (first.cpu().unique().tolist(), second.unique().tolist()) == ([1.0], [2.0])
+    else:
+        meet(me, "both receives have been called")
+        for value in (1.0, 2.0):
+            dist.send(torch.full((N,), value), 0, tag=3)
+    dist.barrier()
+
+
 def check_tensors_live_until_the_network_has_done_its_part(me: Rank) -> None:
     other = 1 - me.rank
     for _ in range(10):
