@@ -29,6 +29,19 @@ def blocked(wait: Callable) -> None:
     wait()
 
 
+def is_blocked(thread: int) -> bool:
+    frame = sys._current_frames()[thread]
+    while frame and frame.f_code is not blocked.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+
+def under_way() -> bool:
+    """Whether an operation of this process has begun, and not ended."""
+    entries = gtopk.flight_recorder()["entries"]
+    return any(each["state"] in ("scheduled", "started") for each in entries)
+
+
 @contextmanager
 def signalled(number: int, handler: Callable, times: int = 1):
     """This process gets the signal when its main thread waits, as often as `times`."""
@@ -41,12 +54,8 @@ def signalled(number: int, handler: Callable, times: int = 1):
         handler(*arguments)
 
     def send() -> None:
-        code = None
-        while code is not blocked.__code__ and not over.is_set():
-            frame = sys._current_frames()[main]
-            while frame and frame.f_code is not blocked.__code__:
-                frame = frame.f_back
-            code = frame and frame.f_code
+        while not (is_blocked(main) and under_way()) and not over.is_set():
+            os.sched_yield()
         for _ in range(times):
             sent.acquire()
             began.append(time.monotonic())
