@@ -120,10 +120,11 @@ def check_abort_from_another_thread_frees_everyone(me: Rank) -> None:
     group.configure(address(me, "aborts"), "", me.rank, 3)
     if me.rank == 0:
         waits_for(me, "abort")
+        work = group.recv([torch.ones(3)], 1, 7)  # which nobody sends
         aborting = threading.Thread(target=group.abort)
         aborting.start()
         with pytest.raises(dist.DistBackendError, match="abort"):
-            summed(group, 1.0)
+            work.wait()
         aborting.join()
     else:
         work = group.allreduce([torch.ones(3)])
