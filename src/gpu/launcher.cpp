@@ -11,7 +11,7 @@ namespace {
 /// Memory that the device may still write to, whatever becomes of it: kept until the process ends.
 void keep_for_good(std::shared_ptr<void> memory) {
   static std::mutex mutex;
-  static auto* const kept = new std::vector<std::shared_ptr<void>>;
+  static auto* const kept = std::make_unique<std::vector<std::shared_ptr<void>>>().release();
   const std::lock_guard lock(mutex);
   kept->push_back(std::move(memory));
 }
