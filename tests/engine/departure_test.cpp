@@ -2,7 +2,9 @@
 // in flight.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <limits>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -50,6 +52,37 @@ TEST(Departure, RightAfterTheLastCollectiveFailsNobody) {
     for (std::uint32_t rank = 0; rank < size; ++rank) {
       EXPECT_TRUE(ranks.fabric().counters(rank).unexpected_at_close.empty());
     }
+  }
+}
+
+TEST(Departure, OfASenderLeavesItsMessagesToThoseThatReceiveLater) {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    FabricOptions options = eager();
+    options.seed = seed;
+    InprocRanks ranks(3, options);
+    ASSERT_EQ(support::group_works(ranks), "");
+    std::array<std::int64_t, 2> sent = {7, 8};
+    std::array<std::int64_t, 2> got{};
+    std::uint32_t from = 99;
+    const auto bytes = std::as_bytes(std::span(sent));
+    const auto room = std::as_writable_bytes(std::span(got));
+    const auto one = ranks.submit(0, gtopk::send(bytes.first(8), 1, 5));
+    const auto two = ranks.submit(0, gtopk::send(bytes.last(8), 1, 5));
+    ranks.run_until([&] { return one->ended && two->ended; });
+    ranks.leave(0);
+    ranks.run_for(std::chrono::seconds(5));
+
+    const auto any = ranks.submit(1, gtopk::recv_any(room.first(8), 5, from));
+    ranks.run_until([&] { return any->ended; });
+    const auto named = ranks.submit(1, gtopk::recv(room.last(8), 0, 5));
+    const auto none = ranks.submit(1, gtopk::recv(room.last(8), 0, 5));
+    ranks.run_until([&] { return named->ended && none->ended; });
+    ASSERT_TRUE(one->good() && two->good() && any->good() && named->good())
+        << "seed " << seed << ": " << any->text();
+    EXPECT_EQ(got, sent);
+    EXPECT_EQ(from, 0U);
+    EXPECT_NE(none->text().find("has left"), std::string::npos) << none->text();
+    ranks.settle();
   }
 }
 

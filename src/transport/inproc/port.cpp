@@ -153,7 +153,10 @@ void Port::recv(PeerId peer, Tag tag, Bytes data, Request& request) {
   request.tag = tag;
   request.is_receive = true;
   request.transport = this;
-  if (from.ended || cut_off_) {
+  const auto waiting = unexpected_.find(tag);
+  const bool lies_there = waiting != unexpected_.end() && !from.given_up &&
+                          waiting->second.front().stage == Event::Stage::kEager;
+  if (cut_off_ || (from.ended && !lies_there)) {
     request.complete(Status::kPeerFailed, 0);
     return;
   }
@@ -161,7 +164,6 @@ void Port::recv(PeerId peer, Tag tag, Bytes data, Request& request) {
     connect(from);
   }
   const Receive receive{&request, data.data(), data.size()};
-  const auto waiting = unexpected_.find(tag);
   if (waiting == unexpected_.end()) {
     posted_[tag].push_back(receive);
     return;
@@ -333,6 +335,7 @@ void Port::give_up(PeerId peer) {
     return;
   }
   const bool had_endpoint = given_up.connected;
+  given_up.given_up = true;
   end(given_up);
   const Port* const other = fabric_.seats_[given_up.rank].port;
   if (!had_endpoint || cut_off_ || other == nullptr || !other->is_connected_to(rank_)) {

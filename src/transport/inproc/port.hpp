@@ -74,6 +74,7 @@ class Port final : public Transport {
     std::uint32_t rank = 0;
     bool connected = false;
     bool ended = false;  ///< broken or given up
+    bool given_up = false;
     bool departure_expected = false;
   };
   struct Receive {

@@ -187,11 +187,17 @@ bool UcxTransport::begin(PeerId peer, Tag tag, bool is_receive, Request& request
       waits = true;
     }
   }
-  if (closed_ || !(waits || endpoint.usable(is_receive) || connect(peer))) {
-    finish(request, Status::kPeerFailed, 0);
-    return false;
+  if (!closed_ && (waits || endpoint.usable(is_receive) || connect(peer))) {
+    return true;
   }
-  return true;
+  // What a peer sent before its connection ended is still received. If only a part of it has come,
+  // the receive is abandoned like others of an ended endpoint.
+  if (!closed_ && is_receive && endpoint.cut_off() && unexpected_.lies_there(tag)) {
+    half_arrived_ = true;
+    return true;
+  }
+  finish(request, Status::kPeerFailed, 0);
+  return false;
 }
 
 /// False if the peer is gone.

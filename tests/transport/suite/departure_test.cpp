@@ -27,6 +27,16 @@ class ToldDeparture : public EveryTransport {
 INSTANTIATE_TEST_SUITE_P(Every, ToldDeparture,
                          testing::ValuesIn(networks_that(&NetworkKind::tells_of_ends)), name_of);
 
+std::vector<NetworkKind> told_after_sends() {
+  std::vector<NetworkKind> kinds = networks_that(&NetworkKind::tells_of_ends);
+  std::erase_if(kinds, [](const NetworkKind& kind) { return !kind.sends_ahead; });
+  return kinds;
+}
+
+class ToldDepartureAfterSends : public EveryTransport {};
+INSTANTIATE_TEST_SUITE_P(Every, ToldDepartureAfterSends, testing::ValuesIn(told_after_sends()),
+                         name_of);
+
 TEST_P(Departure, CloseDeliversWhatWasSent) {
   for (std::uint64_t seed = 0; seed < GetParam().seeds; ++seed) {
     begin(2, seed);
@@ -108,6 +118,52 @@ TEST_P(ToldDeparture, ThatWasExpectedEndsReceivesAndIsNotReported) {
   ASSERT_TRUE(done({&never}));
   EXPECT_EQ(never.status(), Status::kPeerFailed);
   EXPECT_TRUE(end(1).take_failures().empty());
+}
+
+TEST_P(ToldDepartureAfterSends, LeavesWhatHadComeToBeReceived) {
+  for (const bool expected : {true, false}) {
+    begin(2);
+    const Message& hello = recv(1, 0, 1, 1);
+    send(0, 1, 1, "x");
+    send(0, 1, 5, "one");
+    send(0, 1, 5, "");
+    send(0, 1, 6, "too long");
+    Message& last = send(0, 1, 7, "last");
+    ASSERT_TRUE(done({&hello, &last}));
+    ASSERT_TRUE(network().until([&] { return end(1).lies_there(7); }));
+    if (expected) {
+      end(1).expect_departure(id(1, 0));
+    }
+    const Message& never = recv(1, 0, 9, 10);
+    network().close(0);
+    ASSERT_TRUE(done({&never}));
+    EXPECT_EQ(never.status(), Status::kPeerFailed);
+
+    const Message& one = recv(1, 0, 5, 10);
+    const Message& empty = recv(1, 0, 5, 10);
+    const Message& none = recv(1, 0, 5, 10);
+    const Message& cut = recv(1, 0, 6, 3);
+    ASSERT_TRUE(done({&one, &empty, &none, &cut}));
+    EXPECT_EQ(one.status(), Status::kOk);
+    EXPECT_EQ(one.text(), "one");
+    EXPECT_EQ(empty.status(), Status::kOk);
+    EXPECT_EQ(none.status(), Status::kPeerFailed);
+    EXPECT_EQ(cut.status(), Status::kTruncated);
+    EXPECT_EQ(end(1).discard(7, ~Tag{0}), 1U);
+    EXPECT_EQ(recv(1, 0, 7, 10).status(), Status::kPeerFailed);
+  }
+}
+
+TEST_P(ToldDepartureAfterSends, OfAPeerThatWasGivenUpTakesItsMessagesAlong) {
+  begin(2);
+  const Message& hello = recv(1, 0, 1, 1);
+  send(0, 1, 1, "x");
+  Message& last = send(0, 1, 7, "last");
+  ASSERT_TRUE(done({&hello, &last}));
+  ASSERT_TRUE(network().until([&] { return end(1).lies_there(7); }));
+  end(1).give_up(id(1, 0));
+  EXPECT_EQ(recv(1, 0, 7, 10).status(), Status::kPeerFailed);
+  EXPECT_EQ(end(1).discard(7, ~Tag{0}), 1U);
 }
 
 TEST_P(ToldDeparture, BeforeTheFirstMessageIsFoundByIt) {

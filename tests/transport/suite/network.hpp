@@ -94,6 +94,8 @@ struct NetworkKind {
   std::uint64_t seeds = 1;
   /// An end notices when another end in the same process closes.
   bool tells_of_ends = true;
+  /// A short send ends, and its message arrives, before it is received.
+  bool sends_ahead = true;
   /// Cards are shorter than addresses, and the address book is asked for addresses.
   bool asks_for_addresses = false;
 };

@@ -11,7 +11,10 @@ namespace gtopk::test {
 const std::vector<NetworkKind>& networks() {
   static const std::vector<NetworkKind> kRows = {
       {.name = "InprocEager", .make = inproc_network({.eager_below = SIZE_MAX}), .seeds = 10},
-      {.name = "InprocRendezvous", .make = inproc_network({.eager_below = 0}), .seeds = 10},
+      {.name = "InprocRendezvous",
+       .make = inproc_network({.eager_below = 0}),
+       .seeds = 10,
+       .sends_ahead = false},
       {.name = "InprocDelayed",
        .make = inproc_network({.eager_below = 1024, .max_delay = std::chrono::microseconds(100)}),
        .seeds = 10},
