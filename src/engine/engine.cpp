@@ -134,6 +134,7 @@ void Engine::look_up(PeerId peer) {
                       }
                       try {
                         transport_.set_address(peer, address);
+                        probes_.address_came(peer);
                       } catch (const Error& unreadable) {
                         transport_.no_address(peer, unreadable.what());
                       }

@@ -164,6 +164,7 @@ class Operation {
   transport::Duration waited{};  ///< from the call to the probe
   std::optional<transport::TimePoint>
       asked;                         ///< while lingering: whoever does not take its message
+  transport::TimePoint probed{};     ///< when, while probing
   std::vector<bool> answered;        ///< by rank, while probing
   std::vector<std::string> answers;  ///< by rank, while probing
 

@@ -135,7 +135,8 @@ void Probes::probe(Operation& operation) {
   Group& group = operation.group();
   operation.state = Operation::State::kProbing;
   operation.waited = clock_.now() - operation.called;
-  operation.deadline = clock_.now() + kProbeGrace;
+  operation.probed = clock_.now();
+  operation.deadline = operation.probed + kProbeGrace;
   operation.answered.assign(group.size(), false);
   operation.answers.assign(group.size(), {});
   operation.answered[group.rank()] = true;
@@ -212,7 +213,8 @@ void Probes::conclude(Operation& operation) {
         group,
         Error(ErrorKind::kPeerFailed,
               fmt::format("{}: {} does not answer (asked by rank {}, {:.3g} s ago)", what,
-                          fmt::join(silent, ", "), group.rank(), seconds(kProbeGrace))),
+                          fmt::join(silent, ", "), group.rank(),
+                          seconds(operation.deadline - operation.probed))),
         true);
     for (std::uint32_t rank = 0; rank < group.size(); ++rank) {
       if (!operation.answered[rank]) {
@@ -249,7 +251,8 @@ void Probes::check_deadlines(transport::TimePoint now) {
         if (operation.cause()) {
           break;
         }
-        if (now >= operation.deadline || std::ranges::all_of(operation.answered, std::identity{})) {
+        if (std::ranges::all_of(operation.answered, std::identity{}) ||
+            (now >= operation.deadline && !prolong(operation, now))) {
           conclude(operation);
         }
         break;
@@ -262,6 +265,29 @@ void Probes::check_deadlines(transport::TimePoint now) {
   }
   for (const auto& group : groups_.all()) {
     check_waiting(*group, now);
+  }
+}
+
+bool Probes::prolong(Operation& operation, transport::TimePoint now) {
+  const Group& group = operation.group();
+  const transport::TimePoint latest = operation.probed + kLongestProbe;
+  for (std::uint32_t rank = 0; rank < group.size() && now < latest; ++rank) {
+    if (!operation.answered[rank] && transport_.awaits_address(group.peer(rank))) {
+      operation.deadline = std::min(now + kProbeGrace, latest);
+      return true;
+    }
+  }
+  return false;
+}
+
+void Probes::address_came(PeerId peer) {
+  const transport::TimePoint until = clock_.now() + kProbeGrace;
+  for (const auto& operation : scheduler_.operations()) {
+    const auto rank = operation->group().rank_of(peer);
+    if (operation->state == Operation::State::kProbing && rank && !operation->answered[*rank]) {
+      operation->deadline =
+          std::max(operation->deadline, std::min(until, operation->probed + kLongestProbe));
+    }
   }
 }
 

@@ -94,6 +94,8 @@ class Transport {
   virtual void no_address(PeerId /*peer*/, const std::string& /*reason*/) {}
   /// The last no_address() reason; empty if the peer's address is known or was not asked for.
   [[nodiscard]] virtual std::string why_unreachable(PeerId /*peer*/) const { return {}; }
+  /// The peer's address is being looked up; messages to it wait.
+  [[nodiscard]] virtual bool awaits_address(PeerId /*peer*/) const { return false; }
   [[nodiscard]] virtual const PeerInfo& peer(PeerId peer) const = 0;
 
   /// Starts one message; `request` must be prepared, and completes exactly once, possibly before

@@ -42,6 +42,9 @@ class UcxTransport final : public Transport {
   void set_address(PeerId peer, std::string_view blob) override;
   void no_address(PeerId peer, const std::string& reason) override;
   [[nodiscard]] std::string why_unreachable(PeerId peer) const override;
+  [[nodiscard]] bool awaits_address(PeerId peer) const override {
+    return endpoints_.at(peer).asked;
+  }
   [[nodiscard]] const PeerInfo& peer(PeerId peer) const override;
   void send(PeerId peer, Tag tag, ConstBytes data, Request& request) override;
   void recv(PeerId peer, Tag tag, Bytes data, Request& request) override;

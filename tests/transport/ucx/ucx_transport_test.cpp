@@ -187,6 +187,27 @@ TEST(UcxTransport, PeerThatResetsEveryConnectionIsAFailureAndNoCrash) {
   }
 }
 
+// The start of a long message has come; its sender ends without having sent the rest.
+TEST(UcxTransport, ReceiveOfAMessageWhoseRestNeverComesEnds) {
+  Mesh mesh(2, {.settings = {{"TLS", "tcp,self"}}});
+  const auto move = [&] { return mesh.move(); };
+  Message hello("hello");
+  Message heard(std::size_t{5});
+  heard.recv(mesh[1], mesh.ids[1][0], 1);
+  hello.send(mesh[0], mesh.ids[0][1], 1);
+  Message out(std::size_t{10} << 20U);
+  out.send(mesh[0], mesh.ids[0][1], 2);
+  ASSERT_TRUE(progress_until(move, [&] { return heard.done() && mesh[1].lies_there(2); }));
+  mesh[0].close(0s);
+  EXPECT_EQ(out.status(), Status::kPeerFailed);
+  ASSERT_TRUE(progress_until([&] { return mesh[1].progress(); },
+                             [&] { return !mesh[1].take_failures().empty(); }));
+  Message in(out.bytes.size());
+  in.recv(mesh[1], mesh.ids[1][0], 2);
+  ASSERT_TRUE(progress_until([&] { return mesh[1].progress(); }, [&] { return in.done(); }));
+  EXPECT_EQ(in.status(), Status::kPeerFailed);
+}
+
 TEST(UcxTransport, IsOfThisProcess) {
   const Mesh mesh(1);
   EXPECT_EQ(mesh.transports[0]->self().process, getpid());
