@@ -184,7 +184,10 @@ void Probes::conclude(Operation& operation) {
   States never_entered;
   for (std::uint32_t rank = 0; rank < group.size(); ++rank) {
     if (!operation.answered[rank]) {
-      const std::string unreachable = transport_.why_unreachable(group.peer(rank));
+      const PeerId peer = group.peer(rank);
+      const std::string unreachable = transport_.awaits_address(peer)
+                                          ? "its address is still being looked up"
+                                          : transport_.why_unreachable(peer);
       silent.push_back(unreachable.empty()
                            ? group.member(rank)
                            : fmt::format("{} ({})", group.member(rank), unreachable));

@@ -4,11 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <future>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -33,6 +36,7 @@ struct Seat {
   std::atomic<int> lookups{0};
   std::atomic<int> calls{0};
   std::atomic<bool> store_fails{false};
+  std::chrono::milliseconds store_takes{0};  ///< for the next lookup
   std::shared_ptr<Process> process = Process::start();
   std::unique_ptr<Communicator> group;
   std::optional<Error> error;
@@ -73,6 +77,8 @@ class Job {
           if (seat.store_fails) {
             throw Error(ErrorKind::kBootstrap, "the store is gone");
           }
+          std::promise<void> never;
+          never.get_future().wait_for(std::exchange(seat.store_takes, {}));
         });
         try {
           auto group = std::make_unique<Communicator>(
@@ -177,6 +183,21 @@ TEST(Lookup, InAStoreThatIsGoneIsAnErrorThatSaysSo) {
   for (const Ending& ending : job.all_reduce("gtopk")) {
     EXPECT_TRUE(ending.good()) << ending.text;
   }
+}
+
+// A probe waits 2 s for its answer, from when it could be sent.
+TEST(Lookup, ThatTakesLongDoesNotMakeALivingRankSilent) {
+  Job job(2);
+  job.meet("group");
+  Seat& alone = job.seats()[0];
+  alone.store_takes = std::chrono::milliseconds(2500);
+  double value = 1;
+  const Pending pending;
+  alone.group->run(gtopk::all_reduce(&value, 1, DataType::kFloat64),
+                   pending.call(std::chrono::milliseconds(100)));
+  const Ending ending = pending.wait();
+  EXPECT_EQ(ending.error, ErrorKind::kTimeout);
+  EXPECT_THAT(ending.text, AllOf(HasSubstr("every rank is alive"), HasSubstr("never entered")));
 }
 
 TEST(Lookup, OneGroupTooManyIsTheSameErrorOnEveryRankAndTheOthersWorkOn) {
