@@ -102,11 +102,11 @@ class Transport {
   /// the call returns. Completion of a send means that the buffer may be reused, not that the
   /// message was received. Both connect to the peer if not connected yet, so that a rank that only
   /// receives notices a dead peer; a receive with `request.connects` false does not (it may wait
-  /// forever for a peer that never calls). If the peer's connection has ended, the request completes
-  /// with kPeerFailed, unless it receives a message that had come whole before, and the peer was not
-  /// given up. Messages of one sender over one connection are matched with receives in the order
-  /// in which they were sent; for control messages callers rely on it: when one arrives, every
-  /// earlier message of its sender over that connection has been matched or is unexpected.
+  /// forever for a peer that never calls). If the peer's connection has ended, the request
+  /// completes with kPeerFailed, unless it receives a message that had come whole before, and the
+  /// peer was not given up. Messages of one sender over one connection are matched with receives in
+  /// the order in which they were sent; for control messages callers rely on it: when one arrives,
+  /// every earlier message of its sender over that connection has been matched or is unexpected.
   virtual void send(PeerId peer, Tag tag, ConstBytes data, Request& request) = 0;
   virtual void recv(PeerId peer, Tag tag, Bytes data, Request& request) = 0;
   /// Whether messages to and from the peer may lie in memory of that kind at this end, whatever
