@@ -180,7 +180,10 @@ void Engine::handle(PeerId from, const Notice& notice) {
 
 void Engine::hand_on(PeerId from, const Notice& notice) {
   const std::shared_ptr<Group> group = groups_.find(notice.group);
-  if (group == nullptr || !group->rank_of(from)) {
+  const auto rank = group == nullptr ? std::nullopt : group->rank_of(from);
+  // A group that has a number which an earlier one had here has another number at a member of both:
+  // there the earlier one's is taken as long as it can tell something.
+  if (!rank || notice.answer_group != group->id_at(*rank)) {
     failures_.handle_early(from, notice);
     return;
   }

@@ -156,8 +156,9 @@ void Failures::handle_early(PeerId from, const Notice& notice) {
   std::erase_if(early_, [&](const Early& early) { return now - early.came >= kEarlyBound; });
   switch (notice.kind) {
     case NoticeKind::kProbe:
-      membership_.tell_peer(from, {NoticeKind::kReply, ErrorKind::kTimeout, notice.answer_group,
-                                   notice.sequence, "has destroyed the group or not made it yet"});
+      membership_.tell_peer(
+          from, {NoticeKind::kReply, ErrorKind::kTimeout, notice.answer_group, notice.sequence,
+                 "has destroyed the group or not made it yet", notice.group});
       return;
     // Messages of it may have come, and their senders may wait for them to be taken.
     case NoticeKind::kAbort:

@@ -97,6 +97,36 @@ TEST(Groups, FiveThousandInTurnAndBesideOthers) {
   EXPECT_TRUE(ranks.close().empty());
 }
 
+// Rank 1 has destroyed the first group, and its number was given to another one, in which rank 0 is
+// too.
+TEST(Groups, FailuresOfAnEarlierOneWithTheNumberOfALaterLeaveThatAlone) {
+  for (const bool times_out : {true, false}) {
+    InprocRanks ranks(2);
+    const auto earlier = ranks.make_group("earlier", {0, 1});
+    expect_works(ranks, earlier, {0, 1});
+    const std::uint32_t number = earlier[1]->id();
+    ranks.engine(1).remove_group(*earlier[1]);
+    ranks.next_group_is(1, number);
+    const auto later = ranks.make_group("later", {0, 1});
+    ASSERT_EQ(later[1]->id(), number);
+
+    std::int64_t value = 1;
+    const SharedEnding alone =
+        ranks.submit(0, earlier[0], gtopk::all_reduce(&value, 1, DataType::kInt64));
+    if (times_out) {
+      ranks.run_until([&] { return alone->ended; });
+      EXPECT_THAT(alone->text(), HasSubstr("has destroyed the group"));
+    } else {
+      ranks.run_for(std::chrono::milliseconds(1));
+      ranks.engine(0).remove_group(*earlier[0]);
+      ranks.run_until([&] { return alone->ended; });
+      EXPECT_THAT(alone->text(), HasSubstr("was destroyed"));
+    }
+    expect_works(ranks, later, {0, 1});
+    EXPECT_FALSE(later[0]->failure || later[1]->failure);
+  }
+}
+
 TEST(Groups, MoreThanTheLimitAtATimeAreAnErrorAndTheOthersWorkOn) {
   InprocRanks ranks(2, network(2));
   engine::Engine& engine = ranks.engine(0);
