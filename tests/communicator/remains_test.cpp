@@ -46,10 +46,11 @@ Ending sum(Communicator& group) {
   return pending.wait();
 }
 
-TEST_P(Remains, ARankThatLeftAnUnreceivedMessageIsMissedAtOnce) {
+TEST_P(Remains, ARankThatLeftAnUnreceivedMessageIsMissedAtOnceAndTheMessageIsReceived) {
   run_forked_ranks(
       2,
       [](ForkedRank& self) {
+        const auto store = self.store();
         std::vector<std::byte> unreceived(100'000, std::byte{42});
         Member member(self);
         ASSERT_TRUE(sum(member.group()).good());
@@ -63,6 +64,7 @@ TEST_P(Remains, ARankThatLeftAnUnreceivedMessageIsMissedAtOnce) {
           member.group().run(gtopk::send(unreceived, 0, 7), sent.call());
           ASSERT_TRUE(sent.wait().good());
           EXPECT_LT(member.leave(), kSoon);
+          wait_for_all(*store, "left", 2);
           return;
         }
         const auto begin = steady_clock::now();
@@ -71,6 +73,13 @@ TEST_P(Remains, ARankThatLeftAnUnreceivedMessageIsMissedAtOnce) {
         EXPECT_EQ(missed.error, ErrorKind::kPeerFailed);
         EXPECT_THAT(missed.text, HasSubstr("rank 1"));
         EXPECT_THAT(missed.text, HasSubstr("has left"));
+        wait_for_all(*store, "left", 2);
+        std::vector<std::byte> room(unreceived.size());
+        const Pending late;
+        member.group().run(gtopk::recv(room, 1, 7), late.call());
+        const Ending ending = late.wait();
+        EXPECT_TRUE(ending.good()) << ending.text;
+        EXPECT_TRUE(room == unreceived);
         member.leave();
       },
       options());
