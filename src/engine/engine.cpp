@@ -107,6 +107,7 @@ void Engine::remove_group(Group& group) {
   const Error cause(ErrorKind::kAborted,
                     fmt::format("group '{}' was destroyed on {} while this was in progress",
                                 group.name(), group.member(group.rank())));
+  membership_.note_senders(group);
   if (!scheduler_.idle(group)) {
     // Otherwise the others would wait for this rank until their deadlines.
     failures_.fail_group(group, cause, true);

@@ -53,12 +53,31 @@ void Membership::pass_on(Group& group, PeerId from, const Notice& notice) {
   }
 }
 
+void Membership::note_senders(const Group& group) {
+  std::set<std::uint32_t> senders;
+  transport_.sift([&](transport::Tag tag) {
+    if (transport::kind_of(tag) != transport::TagKind::kControl &&
+        transport::group_of(tag) == group.id() && transport::source_of(tag) < group.size()) {
+      senders.insert(transport::source_of(tag));
+    }
+    return true;
+  });
+  for (const std::uint32_t rank : senders) {
+    const PeerId peer = group.peer(rank);
+    if (rank != group.rank() && !has_left(peer) && !transport_.connected(peer)) {
+      transport_.prepare(peer);
+      connected_only_there_.insert(peer);
+    }
+  }
+}
+
 void Membership::say_goodbye() {
   for (const PeerId peer : control_.peers()) {
     // Also to peers that said it before: they wait for ours, and over shared memory see no
-    // connection end. The same holds for a peer that has told us something and got no answer, if
-    // only it has an endpoint.
-    const bool only_it_connects = control_.heard(peer) && !has_left(peer);
+    // connection end. The same holds for a peer that has told or sent us something and got no
+    // answer, if only it has an endpoint.
+    const bool only_it_connects =
+        (control_.heard(peer) || connected_only_there_.contains(peer)) && !has_left(peer);
     if (transport_.connected(peer) || only_it_connects) {
       say_goodbye_to(peer);
     }

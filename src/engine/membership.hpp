@@ -45,6 +45,9 @@ class Membership {
   void departed(transport::PeerId peer) { departed_.insert(peer); }
   [[nodiscard]] bool has_left(transport::PeerId peer) const { return departed_.contains(peer); }
 
+  /// The group is about to end here: members whose messages lie here unreceived, and to whom there
+  /// is no connection yet, will be told when this process leaves.
+  void note_senders(const Group& group);
   /// Tells every connected peer that this process leaves; farewell_said() is true once all of them
   /// have answered.
   void say_goodbye();
@@ -71,6 +74,8 @@ class Membership {
   std::map<transport::PeerId, transport::TimePoint> heard_;
   /// How many of a peer's goodbyes have arrived.
   std::map<transport::PeerId, std::uint64_t> goodbyes_;
+  /// Those that note_senders() has found.
+  std::set<transport::PeerId> connected_only_there_;
   /// To whom this process has said goodbye.
   std::set<transport::PeerId> farewells_;
 };

@@ -4,7 +4,9 @@
 
 #include <array>
 #include <limits>
+#include <optional>
 #include <span>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -83,6 +85,33 @@ TEST(Departure, OfASenderLeavesItsMessagesToThoseThatReceiveLater) {
     EXPECT_EQ(from, 0U);
     EXPECT_NE(none->text().find("has left"), std::string::npos) << none->text();
     ranks.settle();
+  }
+}
+
+// Rank 0 has never turned to rank 1, which has connected to it.
+TEST(Departure, IsToldToARankWhoseMessageNobodyReceived) {
+  for (const bool receives_then : {true, false}) {
+    InprocRanks ranks(2, eager());
+    const std::vector<std::byte> sent(8);
+    std::vector<std::byte> room(8);
+    const auto out = ranks.submit(1, gtopk::send(sent, 0, 5));
+    ranks.run_until([&] { return out->ended; });
+    ASSERT_TRUE(out->good()) << out->text();
+    ranks.run_for(std::chrono::milliseconds(1));
+    std::optional<SharedEnding> in;
+    if (receives_then) {
+      in = ranks.submit(1, gtopk::recv(room, 0, 5));
+      ranks.run_for(std::chrono::milliseconds(1));
+    }
+    ranks.engine(0).remove_group(*ranks.group(0));
+    ranks.leave(0);
+    if (!receives_then) {
+      ranks.run_for(std::chrono::seconds(1));
+      in = ranks.submit(1, gtopk::recv(room, 0, 5));
+    }
+    ranks.run_until([&] { return (*in)->ended; });
+    EXPECT_NE((*in)->text().find("has left"), std::string::npos) << (*in)->text();
+    EXPECT_FALSE(ranks.group(1)->failure) << ranks.group(1)->failure->what();
   }
 }
 
