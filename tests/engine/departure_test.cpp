@@ -2,10 +2,7 @@
 // in flight.
 #include <gtest/gtest.h>
 
-#include <array>
 #include <limits>
-#include <optional>
-#include <span>
 #include <vector>
 
 #include <fmt/format.h>
@@ -54,64 +51,6 @@ TEST(Departure, RightAfterTheLastCollectiveFailsNobody) {
     for (std::uint32_t rank = 0; rank < size; ++rank) {
       EXPECT_TRUE(ranks.fabric().counters(rank).unexpected_at_close.empty());
     }
-  }
-}
-
-TEST(Departure, OfASenderLeavesItsMessagesToThoseThatReceiveLater) {
-  for (std::uint64_t seed = 0; seed < 40; ++seed) {
-    FabricOptions options = eager();
-    options.seed = seed;
-    InprocRanks ranks(3, options);
-    ASSERT_EQ(support::group_works(ranks), "");
-    std::array<std::int64_t, 2> sent = {7, 8};
-    std::array<std::int64_t, 2> got{};
-    std::uint32_t from = 99;
-    const auto bytes = std::as_bytes(std::span(sent));
-    const auto room = std::as_writable_bytes(std::span(got));
-    const auto one = ranks.submit(0, gtopk::send(bytes.first(8), 1, 5));
-    const auto two = ranks.submit(0, gtopk::send(bytes.last(8), 1, 5));
-    ranks.run_until([&] { return one->ended && two->ended; });
-    ranks.leave(0);
-    ranks.run_for(std::chrono::seconds(5));
-
-    const auto any = ranks.submit(1, gtopk::recv_any(room.first(8), 5, from));
-    ranks.run_until([&] { return any->ended; });
-    const auto named = ranks.submit(1, gtopk::recv(room.last(8), 0, 5));
-    const auto none = ranks.submit(1, gtopk::recv(room.last(8), 0, 5));
-    ranks.run_until([&] { return named->ended && none->ended; });
-    ASSERT_TRUE(one->good() && two->good() && any->good() && named->good())
-        << "seed " << seed << ": " << any->text();
-    EXPECT_EQ(got, sent);
-    EXPECT_EQ(from, 0U);
-    EXPECT_NE(none->text().find("has left"), std::string::npos) << none->text();
-    ranks.settle();
-  }
-}
-
-// Rank 0 has never turned to rank 1, which has connected to it.
-TEST(Departure, IsToldToARankWhoseMessageNobodyReceived) {
-  for (const bool receives_then : {true, false}) {
-    InprocRanks ranks(2, eager());
-    const std::vector<std::byte> sent(8);
-    std::vector<std::byte> room(8);
-    const auto out = ranks.submit(1, gtopk::send(sent, 0, 5));
-    ranks.run_until([&] { return out->ended; });
-    ASSERT_TRUE(out->good()) << out->text();
-    ranks.run_for(std::chrono::milliseconds(1));
-    std::optional<SharedEnding> in;
-    if (receives_then) {
-      in = ranks.submit(1, gtopk::recv(room, 0, 5));
-      ranks.run_for(std::chrono::milliseconds(1));
-    }
-    ranks.engine(0).remove_group(*ranks.group(0));
-    ranks.leave(0);
-    if (!receives_then) {
-      ranks.run_for(std::chrono::seconds(1));
-      in = ranks.submit(1, gtopk::recv(room, 0, 5));
-    }
-    ranks.run_until([&] { return (*in)->ended; });
-    EXPECT_NE((*in)->text().find("has left"), std::string::npos) << (*in)->text();
-    EXPECT_FALSE(ranks.group(1)->failure) << ranks.group(1)->failure->what();
   }
 }
 

@@ -11,40 +11,13 @@ import torch
 import torch.distributed as dist
 from ranks import WATCHDOG, Rank, RankSet
 from torch import nn
-from training import Training, batch, flat, gloo, network, replicas_are_bitwise_equal
+from training import Plain, Training, batch, flat, gloo, network, replicas_are_bitwise_equal
 
 import gtopk
 
 pytestmark = pytest.mark.loopback
 
 SMALL_UNITS = 8 * 1024  # bytes: five units, one per weight matrix
-
-
-class Plain:
-    """The training of training.py without DDP."""
-
-    def __init__(self, rank: int, *, seed: int = 0, model: nn.Module | None = None, **arguments):
-        self.rank, self.at = rank, 0
-        self.model = model or network(seed)
-        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
-        self.optimizer = gtopk.DistributedOptimizer(optimizer, self.model, **arguments)
-        self.state = self.optimizer.sparse_state
-
-    def loss(self) -> torch.Tensor:
-        x, labels = batch(self.rank, self.at)
-        self.at += 1
-        return nn.functional.cross_entropy(self.model(x), labels)
-
-    def step(self) -> float:
-        self.optimizer.zero_grad()
-        loss = self.loss()
-        loss.backward()
-        self.optimizer.step()
-        return loss.item()
-
-    def steps(self, count: int) -> None:
-        for _ in range(count):
-            self.step()
 
 
 def total(state: gtopk.SparseState) -> dict[str, torch.Tensor]:
