@@ -46,7 +46,22 @@ def batch(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x, (x[:, :10].argmax(1) + x[:, 10].gt(0) * 10)
 
 
-class Training:
+class Steps:
+    """What has a loss() and an optimizer."""
+
+    def step(self) -> float:
+        self.optimizer.zero_grad()
+        loss = self.loss()
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.step()
+
+
+class Training(Steps):
     """A model, its DDP and its optimizer; step() is one step of plain SGD with momentum."""
 
     def __init__(
@@ -82,19 +97,12 @@ class Training:
         return nn.functional.cross_entropy(self.ddp(x), labels)
 
     def step(self) -> float:
-        self.optimizer.zero_grad()
-        loss = self.loss()
-        loss.backward()
-        self.optimizer.step()
+        loss = super().step()
         self.at += 1
-        return loss.item()
-
-    def steps(self, count: int) -> None:
-        for _ in range(count):
-            self.step()
+        return loss
 
 
-class Plain:
+class Plain(Steps):
     """The same without DDP."""
 
     def __init__(self, rank: int, *, seed: int = 0, model: nn.Module | None = None, **arguments):
@@ -108,17 +116,6 @@ class Plain:
         x, labels = batch(self.rank, self.at)
         self.at += 1
         return nn.functional.cross_entropy(self.model(x), labels)
-
-    def step(self) -> float:
-        self.optimizer.zero_grad()
-        loss = self.loss()
-        loss.backward()
-        self.optimizer.step()
-        return loss.item()
-
-    def steps(self, count: int) -> None:
-        for _ in range(count):
-            self.step()
 
 
 def flat(model: nn.Module) -> torch.Tensor:
