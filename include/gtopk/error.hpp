@@ -45,12 +45,16 @@ enum class ErrorKind : std::uint8_t {
 /// What was expected, what was seen, on which rank, in which operation, and what to do about it.
 class Error : public std::runtime_error {
  public:
-  Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+  Error(ErrorKind kind, const std::string& message, bool ended_group = false)
+      : std::runtime_error(message), kind_(kind), ended_group_(ended_group) {}
 
   [[nodiscard]] ErrorKind kind() const { return kind_; }
+  /// The operation failed because its group did: no later one of the group can succeed.
+  [[nodiscard]] bool ended_group() const { return ended_group_; }
 
  private:
   ErrorKind kind_;
+  bool ended_group_;
 };
 
 }  // namespace gtopk

@@ -48,7 +48,7 @@ std::optional<Error> Failures::refusal(const Operation& operation) {
   Group& group = operation.group();
   if (group.failure) {
     return Error(group.failure->kind(),
-                 fmt::format("{}: {}", operation.label(), group.failure->what()));
+                 fmt::format("{}: {}", operation.label(), group.failure->what()), true);
   }
   if (operation.spec().point_to_point()) {
     return std::nullopt;

@@ -266,7 +266,8 @@ void Scheduler::fail(Group& group, const Error& cause) {
     return Error(
         cause.kind(),
         fmt::format("{}: {}{}", operation.label(), cause.what(),
-                    cause.kind() == ErrorKind::kAborted ? waited_for(operation) : std::string()));
+                    cause.kind() == ErrorKind::kAborted ? waited_for(operation) : std::string()),
+        true);
   };
   std::deque<std::unique_ptr<Operation>> waiting;
   waiting.swap(group.waiting_);

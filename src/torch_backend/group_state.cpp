@@ -25,12 +25,13 @@ void GroupState::forget_error() {
 }
 
 void GroupState::add_abort_hook(std::int64_t id, AbortHook hook) {
+  auto held = std::make_shared<const AbortHook>(std::move(hook));
   const std::lock_guard lock(mutex_);
-  abort_hooks_[id] = std::move(hook);
+  abort_hooks_[id].swap(held);
 }
 
 void GroupState::remove_abort_hook(std::int64_t id) {
-  AbortHook last;  // destroying it may run Python
+  std::shared_ptr<const AbortHook> last;  // destroying it may run Python
   const std::lock_guard lock(mutex_);
   const auto at = abort_hooks_.find(id);
   if (at == abort_hooks_.end()) {
@@ -46,14 +47,14 @@ bool GroupState::has_abort_hooks() const {
 }
 
 void GroupState::run_abort_hooks() const {
-  std::map<std::int64_t, AbortHook> hooks;
+  std::map<std::int64_t, std::shared_ptr<const AbortHook>> hooks;
   {
     const std::lock_guard lock(mutex_);
     hooks = abort_hooks_;
   }
   for (const auto& [id, hook] : hooks) {
     try {
-      hook();
+      (*hook)();
     } catch (const std::exception& error) {
       LOG(ERROR) << "gtopk: abort hook " << id << " threw: " << error.what();
     }

@@ -77,7 +77,8 @@ class GroupState {
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   c10d::ErrorType error_ = c10d::ErrorType::SUCCESS;
-  std::map<std::int64_t, AbortHook> abort_hooks_;
+  /// Shared, as copying a hook may wait for the GIL, and who holds that may wait for the mutex.
+  std::map<std::int64_t, std::shared_ptr<const AbortHook>> abort_hooks_;
   std::map<std::int64_t, CompletionHook> completion_hooks_;
   std::shared_ptr<const EndHook> end_hook_;
   std::deque<std::shared_ptr<c10d::WorkInfo>> untold_;  ///< Works, to the end hook

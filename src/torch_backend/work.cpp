@@ -66,7 +66,7 @@ std::exception_ptr for_python(const std::exception_ptr& error, bool point_to_poi
       C10_THROW_ERROR(DistBackendError, std::string("gtopk: ") + failure.what());
     } catch (const Error& known) {
       // A send or receive that times out without a match does not end the group.
-      if (!point_to_point || known.kind() != ErrorKind::kTimeout) {
+      if (!point_to_point || known.kind() != ErrorKind::kTimeout || known.ended_group()) {
         ends_group = group.note(error_type(known.kind()));
       }
       rethrow_for_python(known);
@@ -364,8 +364,10 @@ GtopkWork::Self GtopkWork::end(Self self, std::exception_ptr error) {
   const std::shared_ptr<GroupState> group = self->group_;
   const Clock::time_point over_at = Clock::now();
   self->tell_group(error != nullptr, over_at);
-  const std::shared_ptr<c10d::WorkInfo> info = self->info_for_hook(over_at);
-  Completer& completer = *self->completer_;
+  // Before anybody who waits goes on and calls what ends next.
+  if (const std::shared_ptr<c10d::WorkInfo> info = self->info_for_hook(over_at)) {
+    GroupState::tell_end_hook(group, info, *self->completer_);
+  }
   {
     const std::lock_guard lock(ending->mutex);
     GtopkWork& work = *self;
@@ -394,9 +396,6 @@ GtopkWork::Self GtopkWork::end(Self self, std::exception_ptr error) {
     ending->over.store(true, std::memory_order_release);
   }
   ending->told.notify_all();
-  if (info) {
-    GroupState::tell_end_hook(group, info, completer);
-  }
   group->end();
   return self;
 }

@@ -241,6 +241,11 @@ TEST(StoppedRank, ThatGoesOnTooLateHearsThatTheGroupIsOver) {
   }
 }
 
+engine::OperationSpec lasting(engine::OperationSpec spec) {
+  spec.timeout = std::chrono::hours(1);
+  return spec;
+}
+
 TEST(LateRank, IsNamedByTheTimeoutOfTheOthers) {
   for (std::uint32_t size = 2; size <= 8; ++size) {
     for (std::uint32_t late = 0; late < size; ++late) {
@@ -299,6 +304,23 @@ TEST(LateRank, IsNamedWhenTheOperationThatWaitsTimesOutFirst) {
   }
 }
 
+TEST(LateRank, EndsTheGroupAndItsMessagesSaySo) {
+  InprocRanks ranks(3);
+  reference::Bytes room(10);
+  const SharedEnding received = ranks.submit(2, lasting(gtopk::recv(room, 1, 7)));
+  engine::OperationSpec barrier = gtopk::barrier();
+  barrier.timeout = kTimeout;
+  const SharedEnding late = ranks.submit(0, std::move(barrier));
+  ranks.run_all();
+  const SharedEnding next = ranks.submit(2, gtopk::recv(room, 1, 7));
+  ranks.run_all();
+  for (const SharedEnding& ending : {late, received, next}) {
+    ASSERT_TRUE(ending->error.has_value());
+    EXPECT_EQ(ending->error->kind(), ErrorKind::kTimeout) << ending->text();
+    EXPECT_TRUE(ending->error->ended_group()) << ending->text();
+  }
+}
+
 /// Ranks 0 and 1 of three time out in the group's all-reduce #2 while rank 2 runs `instead` in
 /// `place`, or nothing; returns the errors' texts.
 std::vector<std::string> told_of_rank_2(InprocRanks& ranks,
@@ -316,11 +338,6 @@ std::vector<std::string> told_of_rank_2(InprocRanks& ranks,
   ranks.settle();
   other->ignore("it waits for what nobody does");
   return {endings[0]->text(), endings[1]->text()};
-}
-
-engine::OperationSpec lasting(engine::OperationSpec spec) {
-  spec.timeout = std::chrono::hours(1);
-  return spec;
 }
 
 TEST(LateRank, IsSaidToBeInAMessageThatItWaitsFor) {

@@ -85,6 +85,7 @@ TEST(PointToPoint, ThatIsNotTakenInTimeLeavesEveryGroupOfTheTwoRanksWorking) {
     ranks.run_all();
     ASSERT_TRUE(sent->error.has_value());
     EXPECT_EQ(sent->error->kind(), ErrorKind::kTimeout) << sent->text();
+    EXPECT_FALSE(sent->error->ended_group());
     ranks.run_for(4 * engine::Engine::kLingerBound);
     EXPECT_EQ(support::group_works(ranks), "");
     EXPECT_TRUE(ranks.fabric().port(0).connected(ranks.group(0)->peer(1)));

@@ -186,6 +186,36 @@ def check_abort_hooks(me: Rank) -> None:
             assert None not in told
 
 
+def check_abort_hooks_run_for_a_message_of_a_group_that_timed_out(me: Rank) -> None:
+    """Rank 0's barrier times out. Rank 1 waits for a message."""
+    if VERSION < (2, 15):
+        return
+    group, ran = dist.new_group(), []
+    group.register_abort_hook(1, lambda: ran.append(me.rank))
+    if me.rank == 0:
+        group.set_timeout(SOON)
+        with pytest.raises(dist.DistBackendError, match="timed out"):
+            group.barrier().wait()
+    if me.rank == 1:
+        with pytest.raises(dist.DistBackendError, match="barrier #1 timed out"):
+            group.recv([torch.empty(2)], 2, 0).wait()
+    assert me.rank > 1 or ran == [me.rank]
+
+
+def check_no_abort_hook_runs_for_a_message_that_timed_out(me: Rank) -> None:
+    if VERSION < (2, 15):
+        return
+    group, ran = dist.new_group(), []
+    group.register_abort_hook(1, lambda: ran.append(me.rank))
+    if me.rank == 1:
+        group.set_timeout(SOON)
+        with pytest.raises(dist.DistBackendError, match="timed out"):
+            group.recv([torch.empty(2)], 2, 0).wait()
+        group.set_timeout(LONG)
+    assert counts(group) == 4
+    assert not ran
+
+
 def check_the_flight_recorder_of_torch_sees_the_end(me: Rank) -> None:
     if VERSION < (2, 15):
         return
