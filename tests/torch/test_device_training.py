@@ -5,14 +5,18 @@ one (fake/device.hpp): each as on the CPU, bit for bit. Nothing here has run on 
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 import torch.distributed as dist
 from device_values import FAKE, values
 from gtopk.exchange import Exchange
+from gtopk.groups import backend_of
 from ranks import Rank, RankSet
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -154,6 +158,63 @@ def check_of_an_optimizer_everything_is_as_on_the_cpu(me: Rank) -> None:
 def check_under_fsdp_everything_is_as_on_the_cpu(me: Rank) -> None:
     for each in ARGUMENTS:
         check_same(me, "fsdp", **each)
+
+
+LANES = range(1 + 32 + 2, 1 + 32 + 2 + 8)  # the streams that write results: device_lanes.cpp
+
+
+class SmallPartsAreLate:
+    """A backend whose dense results get to the device 0.2 s late, although they end first."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        self._small: torch.futures.Future | None = None  # of the unit, if it has a small part
+        self._sparse = lambda: None  # adds the callback of the unit's sparse operation
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def sparse_all_reduce(self, *arguments: Any, **options: Any) -> Any:
+        future = self._backend.sparse_all_reduce(*arguments, **options).get_future()
+        self._small = None
+
+        def add(callback: Callable) -> None:
+            self._sparse = lambda: future.add_done_callback(callback)
+            if self._small is None:
+                self._sparse()
+
+        return work_of(future, add)
+
+    def allreduce(self, *arguments: Any) -> Any:
+        for lane in LANES:
+            before = torch.ops.fake.set_stream(lane)
+            torch.ops.fake.hold()
+            torch.ops.fake.set_stream(before)
+        threading.Timer(0.2, lambda: [torch.ops.fake.release() for _ in LANES]).start()
+        self._small = future = self._backend.allreduce(*arguments).get_future()
+
+        def add(callback: Callable) -> None:
+            sparse = self._sparse
+            future.add_done_callback(callback)
+            future.add_done_callback(lambda _: sparse())
+
+        return work_of(future, add)
+
+
+def work_of(future: torch.futures.Future, add_done_callback: Callable) -> SimpleNamespace:
+    result = SimpleNamespace(wait=future.wait, add_done_callback=add_done_callback)
+    return SimpleNamespace(get_future=lambda: result)
+
+
+def check_a_unit_waits_for_its_small_part_on_the_device(me: Rank) -> None:
+    for way in ("ddp", "optimizer", "fsdp"):
+        runs = [Run(device, way, (0.1,)) for device in ("cpu", FAKE)]
+        for at in range(3):
+            runs[0].step(me, at)
+            with patch("gtopk.overlap.backend_of", lambda of: SmallPartsAreLate(backend_of(of))):
+                runs[1].step(me, at)
+            for one, other in zip(*(run.gradients() for run in runs), strict=True):
+                assert torch.equal(one, other.cpu()), (way, at)
 
 
 def check_many_units_wait_for_one_another_at_a_scaler_and_no_stream_for_them(me: Rank) -> None:

@@ -19,7 +19,7 @@ from gtopk.ddp import (
     sparse_gradients,
     version,
 )
-from gtopk.exchange import Bucket, ExactBucket, flat
+from gtopk.exchange import Bucket, ExactBucket, finish, flat
 from gtopk.groups import backend_of
 from gtopk.overlap import Overlap
 from gtopk.places import layout_of
@@ -127,7 +127,8 @@ class BucketOverlap(Overlap):
         error: Exception | None = None
         try:
             with torch.no_grad():
-                done.value()[0].div_(self._backend.size())
+                mean = done.value()[0].div_(self._backend.size())
+            finish(mean.device)
         except Exception as failure:
             error = failure
         if bucket.gate is not None:

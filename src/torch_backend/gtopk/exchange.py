@@ -30,7 +30,7 @@ class Bucket:
         """Wait for `units` units; buffer: the bucket's."""
         self.waits_for = units
         self.error: Exception | None = None
-        # On a device the buffer is ready when Exchange.scatter() returns: nothing is left to order.
+        # On a device the buffer is ready by then, see finish(): nothing is left to order.
         devices = [] if buffer.device.type == "cpu" else [buffer.device]
         self._begin: torch.futures.Future[None] = torch.futures.Future(devices=devices)
 
@@ -93,6 +93,7 @@ class ExactBucket(Bucket):
         if self.error is None and not all(each.delivered for each in self.exchanges):
             with torch.no_grad():
                 self.gradient._values().fill_(math.nan)
+            finish(self.gradient.device)
         super().complete()
 
 
@@ -179,6 +180,8 @@ class Exchange:
         self.clipped = 1.0
         """What clipping multiplied its gradients by on this rank."""
         self.works: list[Work] = []
+        self.results: list[torch.futures.Future[list[torch.Tensor]]] = []
+        """What its operations end with."""
         self.under_way = 0
         self.ended = True
         self.finished = False
@@ -263,19 +266,19 @@ class Exchange:
 
     def let_go(self) -> None:
         """After the backward: release the gradients, and the buckets that hold them."""
-        self.large, self._large, self._small = [], [], []
+        self.large, self._large, self._small, self.results = [], [], [], []
         self.into, self.buckets, self._rated, self.probe = {}, [], [], None
 
     def scatter(self) -> None:
         """Copy the small part to where it came from; NaN if the large part is NaN.
 
-        On a device this blocks until it has happened: whoever waits for the buckets does not know
-        gtopk's streams.
+        On a device this blocks until it has happened.
         """
+        # On a device each operation writes its results on a stream of its own.
+        for result in self.results:
+            result.wait()
         self._scatter()
-        device = (self.large[0] if self.large else self.small).device
-        if device.type != "cpu":
-            torch.accelerator.current_stream(device).synchronize()
+        finish((self.large[0] if self.large else self.small).device)
 
     def _scatter(self) -> None:
         if self.small.numel():
@@ -289,6 +292,15 @@ class Exchange:
             return
         places = _in_order(self._small)
         torch._foreach_copy_(places, list(self.small.split([each.numel() for each in places])))
+
+
+def finish(device: torch.device) -> None:
+    """Block until the device has done all that the current stream has.
+
+    As whoever waits for a bucket does not know the stream of the callback that completes it.
+    """
+    if device.type != "cpu":
+        torch.accelerator.current_stream(device).synchronize()
 
 
 def flat(gradient: torch.Tensor) -> torch.Tensor:

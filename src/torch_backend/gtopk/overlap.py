@@ -331,13 +331,12 @@ class Overlap:
             raise
         finally:
             exchange.works = works
+            exchange.results = [work.get_future() for work in works]
             exchange.under_way = len(works)
             exchange.ended = not works
             # After the bookkeeping: if a Work is already done, its callback runs here, at once.
-            for i, work in enumerate(list(works)):
-                work.get_future().add_done_callback(
-                    lambda done, first=i == 0: self._done(exchange, done, first)
-                )
+            for i, result in enumerate(list(exchange.results)):
+                result.add_done_callback(lambda done, i=i: self._done(exchange, done, i == 0))
 
     def _submit(self, exchange: Exchange, works: list[Work]) -> None:
         """Start the unit's operations, the sparse one first; append each to `works` at once."""
