@@ -1,5 +1,6 @@
 #include "src/torch_backend/device_call.hpp"
 
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
 
 #include <algorithm>
@@ -118,7 +119,9 @@ void DeviceCall::redeem() noexcept {
 }
 
 void DeviceCall::begin(const std::vector<Contiguous>& memory) {
+  c10::OptionalDeviceGuard now_current;
   try {
+    now_current.reset_device(lanes_.device());
     if (also_read_) {
       also_read_(runs_ahead());
     }

@@ -1,5 +1,6 @@
 #include "src/torch_backend/device_lanes.hpp"
 
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 
@@ -83,6 +84,7 @@ void Lanes::refuse_capture() const {
 }
 
 void Lanes::refuse_capture_here() const {
+  const c10::DeviceGuard now_current(device_);  // the default stream is that of the current context
   int status = 0;
   const gpu::Driver::Result result =
       driver_.is_capturing(guard_.getStreamNativeHandle(current()), &status);
@@ -117,6 +119,7 @@ void Lanes::read(const at::Tensor& to, const at::Tensor& from) {
 
 void Lanes::call_behind_reads(std::function<void()> run) {
   auto held = std::make_unique<std::function<void()>>(std::move(run));
+  const c10::DeviceGuard now_current(device_);
   const auto call = [](void* argument) {
     const std::unique_ptr<std::function<void()>> called(
         static_cast<std::function<void()>*>(argument));
@@ -176,6 +179,7 @@ void Lanes::redeem(const Ticket& ticket) noexcept {
 }
 
 void Lanes::wait_for(const Ticket& ticket) {
+  const c10::DeviceGuard now_current(device_);
   check(driver_.wait_value(guard_.getStreamNativeHandle(ticket.stream),
                            reinterpret_cast<std::uint64_t>(ticket.flag), ticket.value, 0),
         "let a stream wait for a number in memory");

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
-#include <set>
 
 #include "src/torch_backend/contiguous.hpp"
 #include "src/torch_backend/device_driver.hpp"
@@ -38,20 +37,30 @@ bool all_in_order(const DeviceTensors& tensors) {
          (!tensors.momentum || lies_in_order(*tensors.momentum));
 }
 
+/// Whether an error of CUDA's runtime says that the kernels do not run on this GPU, or with this
+/// driver: cudaErrorInsufficientDriver, NoKernelImageForDevice, UnsupportedPtxVersion.
+bool says_too_old(int error) { return error == 35 || error == 209 || error == 222; }
+
 /// Once for each device: a kernel that is loaded when it is first launched may synchronise then,
-/// while a stream waits for a result.
-void load_kernels(const cuda::Calls& kernels, c10::Device device) {
+/// while a stream waits for a result. Returns false if the device cannot run them.
+bool load_kernels(const cuda::Calls& kernels, c10::Device device) {
   static std::mutex mutex;
-  static std::set<c10::DeviceIndex> loaded;
+  static std::map<c10::DeviceIndex, bool> loaded;
   const std::lock_guard lock(mutex);
-  if (loaded.contains(device.index())) {
-    return;
+  if (const auto known = loaded.find(device.index()); known != loaded.end()) {
+    return known->second;
   }
   Lanes::of(device).refuse_capture();
   const c10::DeviceGuard now_current(device);
-  rethrow_failures(
-      [&] { gpu::check_kernels(kernels, kernels.load(), device.str(), "load the kernels"); });
-  loaded.insert(device.index());
+  const int error = kernels.load();
+  if (says_too_old(error)) {
+    LOG(WARNING) << "gtopk: " << device << " or its driver is too old for gtopk's kernels ("
+                 << kernels.error_name(error) << "): sparse all-reduces select and commit on the "
+                 << "CPU. GTOPK_CUDA_KERNELS=none avoids this warning";
+  } else {
+    rethrow_failures([&] { gpu::check_kernels(kernels, error, device.str(), "load the kernels"); });
+  }
+  return loaded[device.index()] = error == 0;
 }
 
 /// Where the k-th key of the last selection from a residual is kept, on its device: one number,
@@ -84,10 +93,9 @@ std::shared_ptr<SparseOnDevice> SparseOnDevice::of(const DeviceTensors& tensors,
     return nullptr;
   }
   const cuda::Calls* const kernels = device_kernels();
-  if (kernels == nullptr) {
+  if (kernels == nullptr || !load_kernels(*kernels, device)) {
     return nullptr;
   }
-  load_kernels(*kernels, device);
   if (options.algorithm == "auto" && tensors.noted) {
     return nullptr;  // an error, of the ordinary call
   }

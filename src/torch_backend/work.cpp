@@ -1,5 +1,6 @@
 #include "src/torch_backend/work.hpp"
 
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
 #include <sched.h>
 
@@ -132,22 +133,36 @@ GtopkWork::GtopkWork(int rank, c10d::OpType type, const char* title,
       key_(works_made++),
       forks_(forks()) {}
 
+struct GtopkWork::Held {
+  std::vector<Contiguous> memory;
+  std::vector<at::Tensor> result;
+  std::function<void()> finish;
+  c10::intrusive_ptr<Future> future;
+  std::unique_ptr<DeviceCall> device;
+
+  void let_go() {
+    // To end an event, torch makes its device current, and then makes the one before current again:
+    // on a thread that has used none, that would be device 0, with some 500 MB for a context there.
+    const c10::OptionalDeviceGuard now_current(device ? std::optional(device->device())
+                                                      : std::nullopt);
+    *this = {};
+  }
+};
+
 GtopkWork::~GtopkWork() {
   Completer* const completer = let_go_through();
   const bool empty = memory_.empty() && result_.empty() && !finish_ && !future_ && !device_;
-  if (completer == nullptr || empty) {
+  if (empty || (completer == nullptr && !device_)) {
     return;
   }
-  struct Held {
-    std::vector<Contiguous> memory;
-    std::vector<at::Tensor> result;
-    std::function<void()> finish;
-    c10::intrusive_ptr<Future> future;
-    std::unique_ptr<DeviceCall> device;
-  };
-  completer->run([held = std::make_shared<Held>(std::move(memory_), std::move(result_),
-                                                std::move(finish_), std::move(future_),
-                                                std::move(device_))]() mutable { held.reset(); });
+  auto held =
+      std::make_shared<Held>(Held{std::move(memory_), std::move(result_), std::move(finish_),
+                                  std::move(future_), std::move(device_)});
+  if (completer == nullptr) {
+    held->let_go();
+  } else {
+    completer->run([held = std::move(held)] { held->let_go(); });
+  }
 }
 
 bool GtopkWork::isCompleted() {
@@ -340,7 +355,11 @@ void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& 
 
 void GtopkWork::copy_back(Self self) {
   std::exception_ptr error;
+  c10::OptionalDeviceGuard now_current;
   try {
+    if (device_) {
+      now_current.reset_device(device_->device());
+    }
     for (const Contiguous& each : memory_) {
       each.copy_back();
     }

@@ -107,6 +107,9 @@ class GtopkWork final : public c10d::Work {
   }
   using Self = c10::intrusive_ptr<GtopkWork>;
 
+  /// What a Work holds.
+  struct Held;
+
   /// What those who wait look at. Whoever ends the Work holds it as well, and lets go of the Work
   /// before it tells them: so they are the last to hold tensors, and free them themselves.
   struct Ending {

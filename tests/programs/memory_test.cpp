@@ -161,7 +161,7 @@ TEST(AllreduceOnAGpu, KeepsListsThereWhereTheNetworkTakesThem) {
   const Record record;
   const JsonOutput output;
   Program::Variables environment = record.with_gpu();
-  environment.emplace_back("GTOPK_DEVICE_POINTERS", "1");
+  environment.emplace_back("GTOPK_DEVICE_POINTERS", "host");
   environment.emplace_back("FAKE_DEVICE_OPEN", "1");  // UCX reads and writes it where it is
   run(ALLREDUCE, 3, {"-m",         "cuda",
                      "-b",         "200000",
@@ -250,7 +250,7 @@ TEST_P(ModesOnAGpu, GiveUcxTheDevicesMemoryIfToldTo) {
   Words words = {"--mode", GetParam(), "--window", "5", "--json", output.path()};
   words.insert(words.end(), kShortRun.begin(), kShortRun.end());
   Program::Variables environment = record.with_gpu();
-  environment.emplace_back("GTOPK_DEVICE_POINTERS", "1");
+  environment.emplace_back("GTOPK_DEVICE_POINTERS", "host");
   environment.emplace_back("FAKE_DEVICE_OPEN", "1");  // UCX reads and writes it where it is
   const Ran all = run(PINGPONG, 2, words, environment);
   const nlohmann::json json = output.read();

@@ -111,7 +111,7 @@ class RankSet:
             return {}
         named = {"GTOPK_CUDA_DRIVER": self._device, "GTOPK_CUDA_KERNELS": self._device}
         if self._in_place:
-            named |= {"GTOPK_DEVICE_POINTERS": "1", "FAKE_DEVICE_OPEN": "1"}
+            named |= {"GTOPK_DEVICE_POINTERS": "host", "FAKE_DEVICE_OPEN": "1"}
         return named
 
     def pid(self, rank: int) -> int:

@@ -398,3 +398,22 @@ dist.destroy_process_group()
     assert "the kernels for GPUs in /nowhere/libgtopk_cuda.so cannot be used" in printed
     assert "GTOPK_CUDA_KERNELS" in printed
     assert "[0.0, 0.0, 0.0, 3.0, 4.0] False" in printed
+
+
+def test_a_device_that_is_too_old_for_the_kernels_is_staged(fake_library: str) -> None:
+    script = """
+import os, torch, torch.distributed as dist, fake, gtopk
+os.dup2(1, 2)
+fake.use()
+torch.ops.fake.let_fail("load", 0)
+dist.init_process_group("cpu:gtopk,fake:gtopk", store=dist.HashStore(), rank=0, world_size=1)
+for _ in range(2):
+    tensor = torch.arange(5.0).to("fake")
+    gtopk.sparse_all_reduce(tensor, k=2)
+    print(tensor.cpu().tolist(), "select" in torch.ops.fake.counts())
+dist.destroy_process_group()
+"""
+    printed = run_beside_the_fake(script, fake_library)
+    assert printed.count("[0.0, 0.0, 0.0, 3.0, 4.0] False") == 2
+    assert printed.count("fake:0 or its driver is too old for gtopk's kernels") == 1
+    assert "GTOPK_CUDA_KERNELS=none" in printed

@@ -248,4 +248,4 @@ dist.init_process_group("gtopk", store=dist.HashStore(), rank=0, world_size=1)
 def test_the_variable_is_checked() -> None:
     done = run_script(SCRIPT)
     assert done.returncode != 0
-    assert "GTOPK_DEVICE_POINTERS is 'perhaps': expected auto, 0 or 1" in done.stderr
+    assert "GTOPK_DEVICE_POINTERS is 'perhaps': expected auto, 0, 1 or host" in done.stderr

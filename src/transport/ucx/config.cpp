@@ -77,13 +77,16 @@ DevicePointers device_pointers_of_environment() {
   if (text == "0" || text == "1") {
     return text == "1" ? DevicePointers::kAlways : DevicePointers::kNever;
   }
+  if (text == "host") {
+    return DevicePointers::kAsHost;
+  }
   throw Error(ErrorKind::kInvalidArgument,
-              fmt::format("GTOPK_DEVICE_POINTERS is '{}': expected auto, 0 or 1", text));
+              fmt::format("GTOPK_DEVICE_POINTERS is '{}': expected auto, 0, 1 or host", text));
 }
 
 bool takes_devices(DevicePointers said, bool known, std::string_view tls, bool same_host) {
   if (said != DevicePointers::kAuto) {
-    return said == DevicePointers::kAlways;
+    return said != DevicePointers::kNever;
   }
   // Between processes of one host UCX maps a device's memory (cuda_ipc); between hosts an RDMA card
   // can read it. Over TCP UCX would copy it piece by piece.

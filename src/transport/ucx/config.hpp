@@ -25,9 +25,10 @@ struct Setting {
 
 /// Whether device memory is handed to UCX (GTOPK_DEVICE_POINTERS).
 enum class DevicePointers : std::uint8_t {
-  kAuto,   ///< where UCX knows such memory, and reaches the peer over more than TCP
-  kNever,  ///< "0"
-  kAlways  ///< "1"
+  kAuto,    ///< where UCX knows such memory, and reaches the peer over more than TCP
+  kNever,   ///< "0"
+  kAlways,  ///< "1"
+  kAsHost   ///< "host": always, as the host's memory
 };
 /// What the variable says; kAuto where it is not set. Throws Error{kInvalidArgument}.
 [[nodiscard]] DevicePointers device_pointers_of_environment();

@@ -58,7 +58,15 @@ UcxTransport::UcxTransport(const UcxOptions& options)
       key_(random_number()),
       address_(encode(UcxAddress{.process = self_, .key = 0, .worker = worker_.address()})),
       unexpected_(worker_, key_),
-      neighbours_(self_) {}
+      neighbours_(self_) {
+  if (device_pointers_ == DevicePointers::kAlways && !context_.knows_cuda()) {
+    throw Error(ErrorKind::kUnsupported,
+                fmt::format("GTOPK_DEVICE_POINTERS is 1, but UCX has found no CUDA here ({}, "
+                            "UCX_TLS={}): name cuda_copy in GTOPK_UCX_TLS, with a UCX that has it "
+                            "and a GPU, or unset GTOPK_DEVICE_POINTERS",
+                            context_.library(), config_.value("TLS")));
+  }
+}
 
 UcxTransport::~UcxTransport() {
   if (!process_.made_here()) {
@@ -107,11 +115,8 @@ ucp_request_param_t UcxTransport::parameters(Request& request, Memory memory) co
                         UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   params.request = ucx_request(request);
   params.user_data = &request;
-  params.memory_type = UCS_MEMORY_TYPE_HOST;
-  if (!memory.is_host()) {
-    // Where UCX does not know CUDA it looks at the pointer itself.
-    params.memory_type = context_.knows_cuda() ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_UNKNOWN;
-  }
+  const bool host = memory.is_host() || device_pointers_ == DevicePointers::kAsHost;
+  params.memory_type = host ? UCS_MEMORY_TYPE_HOST : UCS_MEMORY_TYPE_CUDA;
   return params;
 }
 

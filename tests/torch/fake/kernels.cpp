@@ -277,6 +277,9 @@ int find(const FindCall& call, void* stream) {
 }
 
 int load() {
+  if (fake::fails("load")) {
+    return 209;  // cudaErrorNoKernelImageForDevice
+  }
   Loader loader;
   gtopk::cuda::launch_all_of_type<float>(loader);
   gtopk::cuda::launch_all_of_type<double>(loader);

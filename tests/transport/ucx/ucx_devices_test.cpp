@@ -47,7 +47,8 @@ TEST(UcxDevices, AreTakenWhereUcxHasAWayForThem) {
     for (const bool same_host : {false, true}) {
       EXPECT_FALSE(takes_devices(DevicePointers::kAuto, false, row.tls, same_host)) << row.tls;
       EXPECT_FALSE(takes_devices(DevicePointers::kNever, true, row.tls, same_host)) << row.tls;
-      EXPECT_TRUE(takes_devices(DevicePointers::kAlways, false, row.tls, same_host)) << row.tls;
+      EXPECT_TRUE(takes_devices(DevicePointers::kAlways, true, row.tls, same_host)) << row.tls;
+      EXPECT_TRUE(takes_devices(DevicePointers::kAsHost, false, row.tls, same_host)) << row.tls;
     }
   }
 }
@@ -60,7 +61,7 @@ TEST(UcxDevices, AreNotTakenUnlessSomebodySaysSo) {
 }
 
 TEST(UcxDevices, SendAndReceiveWhatEitherEndHasThere) {
-  setenv(kVariable, "1", 1);
+  setenv(kVariable, "host", 1);
   Mesh mesh(2, {.settings = {{"TLS", "tcp,self"}}});
   unsetenv(kVariable);
   ASSERT_TRUE(mesh[0].takes(Memory::Kind::kCuda, mesh.ids[0][1]));
@@ -88,6 +89,19 @@ TEST(UcxDevices, SendAndReceiveWhatEitherEndHasThere) {
   }
 }
 
+TEST(UcxDevices, AreRefusedWithoutCudaInUcxAndNotReadAsTheHostsMemory) {
+  setenv(kVariable, "1", 1);
+  try {
+    static_cast<void>(transport::make_ucx_transport({.settings = {{"TLS", "tcp,self"}}}));
+    ADD_FAILURE() << "UCX would read the memory itself";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
+    EXPECT_THAT(error.what(), HasSubstr("UCX has found no CUDA here (UCX "));
+    EXPECT_THAT(error.what(), HasSubstr("UCX_TLS=tcp,self"));
+  }
+  unsetenv(kVariable);
+}
+
 TEST(UcxDevices, VariableIsCheckedWhenUcxStarts) {
   for (const char* const value : {"", "yes", "2", "AUTO"}) {
     setenv(kVariable, value, 1);
@@ -96,9 +110,9 @@ TEST(UcxDevices, VariableIsCheckedWhenUcxStarts) {
       ADD_FAILURE() << "'" << value << "' is taken";
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
-      EXPECT_THAT(
-          error.what(),
-          HasSubstr(fmt::format("GTOPK_DEVICE_POINTERS is '{}': expected auto, 0 or 1", value)));
+      EXPECT_THAT(error.what(),
+                  HasSubstr(fmt::format(
+                      "GTOPK_DEVICE_POINTERS is '{}': expected auto, 0, 1 or host", value)));
     }
   }
   setenv(kVariable, "0", 1);
