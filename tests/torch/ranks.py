@@ -7,6 +7,7 @@ rank that is not done in time prints its stack and is killed, by its own process
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import faulthandler
 import importlib
@@ -31,6 +32,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 WATCHDOG = 300.0
 DESCRIPTOR = 3  # a rank's end of what connects it with us
 GROUP_TIMEOUT = timedelta(seconds=60)
+PF_EXITING = 4  # the kernel's flag of a thread that ends
 
 
 class RankError(AssertionError):
@@ -47,10 +49,32 @@ class Rank:
     port: int
 
 
+def threads() -> dict[pathlib.Path, str]:
+    """This process's threads: their folders in /proc, and names.
+
+    Not those that are ending: the kernel lists a thread a little longer than a join takes.
+    """
+    found = {}
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has gone meanwhile
+            flags = int((task / "stat").read_text().rpartition(")")[2].split()[6])
+            if not flags & PF_EXITING:
+                found[task] = (task / "comm").read_text().strip()
+    return found
+
+
 def engines() -> set[str]:
     """This process's engine threads, by their kernel's id."""
-    tasks = pathlib.Path("/proc/self/task").iterdir()
-    return {task.name for task in tasks if (task / "comm").read_text() == "gtopk-engine\n"}
+    return {task.name for task, name in threads().items() if name == "gtopk-engine"}
+
+
+def descriptors() -> list[str]:
+    """What this process's descriptors are of. Not of /proc, which the engine reads now and then."""
+    found = []
+    for each in pathlib.Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # it has been closed meanwhile
+            found.append(os.readlink(each))
+    return [each for each in found if not each.startswith("/proc/")]
 
 
 def environment() -> dict[str, str]:

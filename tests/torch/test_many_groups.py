@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 from collections.abc import Iterator
 
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Rank, RankSet
+from ranks import Rank, RankSet, descriptors, threads
 
 pytestmark = pytest.mark.loopback
 
@@ -19,16 +18,9 @@ GROUPS = 100
 MOST_BYTES = 6 * 2**20
 
 
-def threads() -> list[str]:
+def own_threads() -> list[str]:
     """The names of gtopk's threads."""
-    names = (
-        (task / "comm").read_text().strip() for task in pathlib.Path("/proc/self/task").iterdir()
-    )
-    return sorted(name for name in names if name.startswith("gtopk"))
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return sorted(name for name in threads().values() if name.startswith("gtopk"))
 
 
 def memory() -> int:
@@ -50,11 +42,11 @@ def costs_of_many(me: Rank) -> dict[str, int]:
     first = [dist.new_group(backend="gtopk") for _ in range(3)]  # creates what is created only once
     for group in (None, *first):
         used(group or dist.group.WORLD)
-    before = (threads(), descriptors(), memory())
+    before = (own_threads(), len(descriptors()), memory())
     many = [dist.new_group(backend="gtopk") for _ in range(GROUPS)]
     for group in many:
         used(group)
-    after = (threads(), descriptors(), memory())
+    after = (own_threads(), len(descriptors()), memory())
     assert before[0].count("gtopk-engine") == 1, before[0]
     assert set(after[0]) == set(before[0]), (before[0], after[0])
     assert after[0].count("gtopk-engine") == 1, after[0]

@@ -11,7 +11,7 @@ import sys
 import pytest
 import torch
 from gtopk.groups import backend_of
-from ranks import WATCHDOG, Rank, RankSet, environment, run_script
+from ranks import WATCHDOG, Rank, RankSet, descriptors, environment, run_script, threads
 
 import gtopk
 
@@ -173,13 +173,11 @@ def check_fifty_rounds(me: Rank) -> None:
     import torch.distributed as dist
 
     def held() -> tuple[int, int, int]:
-        threads = len(os.listdir("/proc/self/task"))
-        descriptors = len(os.listdir("/proc/self/fd"))
         shared = sum(
             "/dev/shm/" in line or "SYSV" in line or "memfd" in line
             for line in pathlib.Path("/proc/self/maps").read_text().splitlines()
         )
-        return threads, descriptors, shared
+        return len(threads()), len(descriptors()), shared
 
     after_first = None
     for incarnation in range(50):

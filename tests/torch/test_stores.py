@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Rank, RankSet, run_script
+from ranks import Rank, RankSet, descriptors, run_script
 
 import gtopk
 
@@ -102,18 +101,14 @@ print("destroyed", flush=True)
     assert (said.returncode, said.stdout, said.stderr) == (0, "gone\ndestroyed\n", "")
 
 
-def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 def check_groups_share_one_client(me: Rank) -> None:
     world = gtopk.create_backend(me.store, me.rank, me.size, LONG, name="world")
     world.barrier().wait()
-    before = open_files()
+    before = len(descriptors())
     groups = [gtopk.create_backend(me.store, me.rank, me.size, LONG, name=str(i)) for i in range(9)]
     for group in groups:
         group.barrier().wait()
-    assert open_files() == before
+    assert len(descriptors()) == before
     for group in [*groups, world]:
         group.shutdown()
 
@@ -129,7 +124,7 @@ def check_no_client_is_left(me: Rank) -> None:
         backend.barrier().wait()
         backend.shutdown()
         del backend
-        counts.append(open_files())
+        counts.append(len(descriptors()))
     assert counts[1:] == counts[:1] * 3
 
 
