@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import re
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 import torch.distributed as dist
 from gtopk.backend import sequence_number
 from gtopk.groups import backend_of
-from ranks import Rank, RankSet, works_on
+from ranks import Rank, RankSet, threads, works_on
 from torch._C._distributed_c10d import WorkResult, _get_work_registry_size
 from torch.distributed._functional_collectives import (
     allow_inflight_collective_as_graph_input_ctx,
@@ -75,13 +74,13 @@ def check_sequence_numbers(me: Rank) -> None:
     assert sequence_number(backend.barrier(dist.BarrierOptions())) == first + 101
 
 
-def switches_of_futures_threads() -> int:
-    """How often they have slept, for which each of them has been woken."""
-    switches = 0
-    for task in pathlib.Path("/proc/self/task").iterdir():
-        if (task / "comm").read_text().strip() == "gtopk-futures":
+def switches_of_futures_threads() -> list[int]:
+    """How often each has slept, for which it has been woken."""
+    switches = []
+    for task, name in threads().items():
+        if name == "gtopk-futures":
             status = (task / "status").read_text()
-            switches += int(re.findall(r"^voluntary_ctxt_switches:\s*(\d+)", status, re.M)[0])
+            switches += map(int, re.findall(r"^voluntary_ctxt_switches:\s*(\d+)", status, re.M))
     return switches
 
 
@@ -90,10 +89,12 @@ def check_no_futures_thread_is_woken(me: Rank) -> None:
     for _ in range(100):
         dist.all_reduce(tensor)
     before = switches_of_futures_threads()
-    assert before > 0
+    assert before
     for _ in range(1000):
         dist.all_reduce(tensor)
-    assert switches_of_futures_threads() == before
+    after = switches_of_futures_threads()
+    # Each may have been on its way to sleep at first.
+    assert sum(after) <= sum(before) + len(before), (before, after)
 
 
 def test_a_call_that_is_waited_for_wakes_no_third_thread():
