@@ -149,7 +149,8 @@ def check_work_is_ordered_behind_the_current_stream_and_wait_holds_it_up_and_not
     torch.ops.fake.release()
     synchronize()
     assert after.tolist() == [3.0] * 1000
-    assert work.is_completed()
+    while not work.is_completed():  # the device may have its result before the Work is told
+        os.sched_yield()
     assert tensor.cpu().tolist() == [-1.0] * 1000
 
 
