@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
 import time
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -339,22 +341,26 @@ def check_checkpointed_segments_and_gradients_in_another_layout(me: Rank) -> Non
     assert optimizer.sparse_state.step == 2
 
 
+def hooked(model: nn.Module) -> list[bool]:
+    return [bool(each._post_accumulate_grad_hooks) for each in model.parameters()]
+
+
+def await_no_hooks(model: nn.Module, meanwhile: Callable[[], object]) -> None:
+    """The thread that completes works may hold the last of them for a moment."""
+    end = time.monotonic() + WATCHDOG
+    while any(hooked(model)) and time.monotonic() < end:
+        meanwhile()
+    assert not any(hooked(model))
+
+
 def check_nothing_stays_behind(me: Rank) -> None:
     training = Plain(me.rank, density=0.05)
     training.step()
     model = training.model
-
-    def hooked() -> list[bool]:
-        gc.collect()
-        return [bool(each._post_accumulate_grad_hooks) for each in model.parameters()]
-
-    assert all(hooked())
+    gc.collect()
+    assert all(hooked(model))
     del training
-    # The thread that completes works may hold the last of them for a moment.
-    end = time.monotonic() + WATCHDOG
-    while any(hooked()) and time.monotonic() < end:
-        pass
-    assert not any(hooked())
+    await_no_hooks(model, gc.collect)
 
 
 def check_one_that_is_replaced_exchanges_nothing_any_more(me: Rank) -> None:
@@ -387,7 +393,7 @@ def check_one_that_is_replaced_exchanges_nothing_any_more(me: Rank) -> None:
         model = training.model
         training.optimizer, training.state = None, None
         del sgd
-        assert not any(each._post_accumulate_grad_hooks for each in model.parameters())
+        await_no_hooks(model, os.sched_yield)
     finally:
         gc.enable()
 
