@@ -20,8 +20,8 @@ from torch.distributed import _functional_collectives as functional
 import gtopk
 
 pytestmark = pytest.mark.loopback
-SOON = 2.0  # seconds
 LONG = timedelta(seconds=60)
+SOON = 45.0  # seconds: on a busy machine, and before anything that waits times out
 
 
 def blocked(wait: Callable) -> None:
@@ -191,7 +191,7 @@ def test_an_interrupted_rank_leaves():
         ranks.run(check_an_interrupted_rank_leaves)
         began = time.monotonic()
         assert [code for code, _ in ranks.ends()] == [0, 0]
-        assert time.monotonic() - began < 30
+        assert time.monotonic() - began < SOON
 
 
 def test_control_c_ends_the_wait_for_ranks_that_do_not_join():
@@ -213,7 +213,6 @@ try:
     dist.init_process_group("gtopk", store=store, rank=0, world_size=2)
 except KeyboardInterrupt:
     print("interrupted")
-""",
-        timeout=30,
+"""
     )
     assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
