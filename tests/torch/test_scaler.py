@@ -145,7 +145,7 @@ def check_a_backward_that_breaks_off_commits_nothing(me: Rank) -> None:
 
 # The first units wait at the step's gate, which only this thread shuts, later.
 def check_a_barrier_behind_a_backward_that_breaks_off(me: Rank) -> None:
-    group = dist.new_group(timeout=timedelta(seconds=5))
+    group = dist.new_group(timeout=timedelta(seconds=60))
     training = Training(me.rank, group=group)
     scales = scaler()
     state = training.hooked(density=0.05, unit=SMALL_UNITS, scaler=scales, group=group)
