@@ -32,7 +32,7 @@ constexpr const char* kTcp = "tcp,self";
 constexpr const char* kSharedMemory = "posix,sysv,self";
 /// Nothing here takes that long unless it never comes: UCX itself checks shared memory every 20 s,
 /// and never notices the end of a TCP connection that some process still holds.
-constexpr auto kSoon = 8s;
+constexpr auto kSoon = 15s;
 
 ForkedRanks::Options over(const char* tls) {
   return {.limit = 100s, .environment = {{"UCX_TLS", tls}}};
@@ -319,22 +319,32 @@ bool own_network_can_be_had() {
   return waitpid(child, &status, 0) == child && status == 0;
 }
 
+/// How often a transport slept, and how often to the end.
+struct Sleeps {
+  int all = 0;
+  int whole = 0;
+};
+
 /// Like the engine waits: in the transport's longest sleep, until something arrives.
 template <typename Done>
-bool sleep_until(Transport& transport, const Done& done, std::chrono::nanoseconds limit) {
+bool sleep_until(Transport& transport, const Done& done, Sleeps& sleeps) {
+  constexpr auto kLongest = 50ms;
   return progress_until(
       [&] {
         const bool moved = transport.progress();
         if (!moved) {
-          transport.wait(50ms);
+          const auto begin = std::chrono::steady_clock::now();
+          transport.wait(kLongest);
+          ++sleeps.all;
+          sleeps.whole += std::chrono::steady_clock::now() - begin > kLongest * 9 / 10 ? 1 : 0;
         }
         return moved;
       },
-      done, limit);
+      done);
 }
 
-// Neither can wake the other: UCX's wake-ups are sockets of a network namespace. If every round
-// trip slept its 50 ms twice, all of them would take 20 s.
+// Neither can wake the other: UCX's wake-ups are sockets of a network namespace. A busy machine
+// prolongs some sleeps; otherwise all would be whole.
 TEST(UcxNeighbours, RoundTripsAcrossNetworkNamespacesDoNotSleepUntilSomebodyElseWakesThem) {
   if (!own_network_can_be_had()) {
     GTEST_SKIP() << "this process may not make network namespaces: run it as root";
@@ -346,7 +356,7 @@ TEST(UcxNeighbours, RoundTripsAcrossNetworkNamespacesDoNotSleepUntilSomebodyElse
         Job job(self, [] { ASSERT_TRUE(enter_own_network()); });
         const PeerId other = job.peers[static_cast<std::size_t>(1 - self.rank())];
         exchange_a_message(job, other);
-        const auto begin = std::chrono::steady_clock::now();
+        Sleeps sleeps;
         for (int i = 0; i < kRoundTrips; ++i) {
           for (const std::size_t size : {std::size_t{8}, std::size_t{100'000}}) {
             Message in(size);
@@ -355,15 +365,15 @@ TEST(UcxNeighbours, RoundTripsAcrossNetworkNamespacesDoNotSleepUntilSomebodyElse
             if (self.rank() == 0) {
               out.send(*job.transport, other, 2);
             }
-            ASSERT_TRUE(sleep_until(*job.transport, [&] { return in.done(); }, kWatchdog));
+            ASSERT_TRUE(sleep_until(*job.transport, [&] { return in.done(); }, sleeps));
             if (self.rank() == 1) {
               out.send(*job.transport, other, 2);
             }
-            ASSERT_TRUE(sleep_until(*job.transport, [&] { return out.done(); }, kWatchdog));
+            ASSERT_TRUE(sleep_until(*job.transport, [&] { return out.done(); }, sleeps));
             ASSERT_TRUE(in.bytes == out.bytes);
           }
         }
-        EXPECT_LT(std::chrono::steady_clock::now() - begin, kSoon);
+        EXPECT_LE(2 * sleeps.whole, sleeps.all);
         job.leave();
         EXPECT_TRUE(job.transport->take_failures().empty());
       },
