@@ -37,12 +37,15 @@ TEST_P(Waiting, AWakeBeforeItIsNotLost) {
   while (network().move()) {
   }
   // Sleeps are capped at 50 ms; if the wake-ups failed, each of the twenty would take that long.
-  const transport::TimePoint begin = network().now();
+  // A busy machine may prolong a few.
+  int long_ones = 0;
   for (int round = 0; round < 20; ++round) {
+    const transport::TimePoint begin = network().now();
     end(0).wake();
     end(0).wait(10s);
+    long_ones += network().now() - begin >= 45ms ? 1 : 0;
   }
-  EXPECT_LT(network().now() - begin, 1s);
+  EXPECT_LE(long_ones, 10);
 }
 
 }  // namespace
