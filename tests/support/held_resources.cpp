@@ -23,6 +23,29 @@ std::ptrdiff_t count_entries(const char* directory) {
                        std::filesystem::directory_iterator());
 }
 
+/// Without those that are ending: the kernel lists a thread a little longer than a join takes.
+std::ptrdiff_t count_threads() {
+  constexpr unsigned long kExiting = 4;  // the kernel's PF_EXITING
+  std::error_code error;
+  std::ptrdiff_t count = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
+    std::ifstream file(task.path() / "stat");
+    std::string line;
+    std::getline(file, line);
+    // After the name in parentheses: state, parent, group, session, terminal, its group, flags.
+    std::istringstream fields(line.substr(line.rfind(')') + 1));
+    std::string skipped;
+    for (int i = 0; i < 6; ++i) {
+      fields >> skipped;
+    }
+    unsigned long flags = 0;
+    if (fields >> flags && (flags & kExiting) == 0) {
+      ++count;
+    }
+  }
+  return count;
+}
+
 std::ptrdiff_t count_shared_mappings() {
   std::ifstream maps("/proc/self/maps");
   std::string line;
@@ -58,7 +81,7 @@ std::ptrdiff_t count_own_segments() {
 }  // namespace
 
 HeldResources::HeldResources()
-    : threads(count_entries("/proc/self/task")),
+    : threads(count_threads()),
       descriptors(count_entries("/proc/self/fd")),
       mappings(count_shared_mappings()),
       segments(count_own_segments()) {}
