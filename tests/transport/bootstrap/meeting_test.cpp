@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <limits>
@@ -67,6 +68,9 @@ class Life {
             throw Killed();
           }
           ++calls;
+          if (call.kind == StoreCall::Kind::kFind) {
+            arrived = true;  // it looks for the answer
+          }
           if (call.kind == StoreCall::Kind::kFind && call.key.starts_with("gtopk/table/")) {
             answered = true;
           }
@@ -93,6 +97,7 @@ class Life {
   }
 
   [[nodiscard]] const Presence& presence() const { return presence_; }
+  std::atomic<bool> arrived{false};   ///< it has said so, and looks whether it is asked
   std::atomic<bool> answered{false};  ///< by a rank 0; it then waits for the table
   std::atomic<bool> ended{false};
   std::atomic<std::size_t> calls{0};
@@ -268,9 +273,9 @@ TEST(Meeting, WithARankThatCannotBeInTheGroupIsTheSameErrorOnAll) {
 TEST(Meeting, NamesTheRanksThatHaveNotArrivedInTime) {
   const auto store = std::make_shared<MemoryStore>();
   Lives lives;
-  for (const std::uint32_t rank : {0U, 2U}) {
-    lives.push_back(std::make_unique<Life>(store, born(rank, 5), Life::Options{.at_most = 300ms}));
-  }
+  lives.push_back(std::make_unique<Life>(store, born(2, 5)));
+  lives.back()->wait_for(lives.back()->arrived);
+  lives.push_back(std::make_unique<Life>(store, born(0, 5), Life::Options{.at_most = 300ms}));
   EXPECT_THAT(common_error(lives), HasSubstr("ranks 1, 3, 4 of 5 have not arrived"));
   lives.clear();
   lives.push_back(std::make_unique<Life>(store, born(1, 2), Life::Options{.at_most = 50ms}));
@@ -282,12 +287,20 @@ TEST(Meeting, TakesOneOfTwoProcessesThatBothCallThemselvesRankOne) {
   const auto store = std::make_shared<MemoryStore>();
   Lives lives;
   for (const std::uint32_t rank : {0U, 1U, 1U}) {
-    lives.push_back(std::make_unique<Life>(store, born(rank, 2), Life::Options{.at_most = 500ms}));
+    lives.push_back(std::make_unique<Life>(store, born(rank, 2)));
   }
-  for (const auto& life : lives) {
-    life->join();
-  }
+  lives[0]->join();
   ASSERT_TRUE(lives[0]->met) << lives[0]->error->what();
+  const auto has_met = [](const auto& life) { return life->ended && life->met; };
+  const auto has_ended = [](const auto& life) { return life->ended.load(); };
+  while (std::ranges::none_of(lives.begin() + 1, lives.end(), has_met) &&
+         !std::ranges::all_of(lives, has_ended)) {
+    std::this_thread::yield();
+  }
+  for (const std::size_t rival : {1U, 2U}) {
+    lives[rival]->kill();
+    lives[rival]->join();
+  }
   EXPECT_NE(lives[1]->met, lives[2]->met);
   const Life& taken = lives[1]->met ? *lives[1] : *lives[2];
   EXPECT_EQ(lives[0]->roll[1], taken.presence().card);
