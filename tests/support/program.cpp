@@ -9,7 +9,10 @@
 #include <array>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
+#include <random>
 
+#include "gtopk/error.hpp"
 #include "src/transport/bootstrap/rendezvous_server.hpp"
 
 namespace gtopk::test {
@@ -88,7 +91,21 @@ Ended Program::join() {
 }
 
 std::uint16_t free_port() {
-  return bootstrap::RendezvousListener(bootstrap::Endpoint{.host = "127.0.0.1", .port = 0}).port();
+  constexpr int kFirst = 10'000;
+  int handed_out = 0;  // from here on
+  std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> handed_out;
+  std::random_device random;
+  for (int in_use = 0; in_use < 1000 && handed_out > kFirst;) {
+    std::uniform_int_distribution<int> below(kFirst, handed_out - 1);
+    try {
+      return bootstrap::RendezvousListener(
+                 {.host = "127.0.0.1", .port = static_cast<std::uint16_t>(below(random))})
+          .port();
+    } catch (const Error&) {
+      ++in_use;
+    }
+  }
+  return bootstrap::RendezvousListener({.host = "127.0.0.1", .port = 0}).port();
 }
 
 }  // namespace gtopk::test

@@ -46,7 +46,8 @@ class Program {
   int err_ = -1;
 };
 
-/// A port on which nothing listens now.
+/// A port on which nothing listens now, and none that the kernel gives to another socket before it
+/// is used.
 [[nodiscard]] std::uint16_t free_port();
 
 }  // namespace gtopk::test

@@ -17,6 +17,7 @@
 #include "gtopk/error.hpp"
 #include "gtopk/launch.hpp"
 #include "src/transport/bootstrap/own_addresses.hpp"
+#include "tests/support/program.hpp"
 #include "tests/transport/bootstrap/error_of.hpp"
 
 namespace gtopk::bootstrap {
@@ -59,7 +60,7 @@ TEST(TcpStore, ReachesAServerUnderEachOfItsHostsAddresses) {
 
 TEST(TcpStore, TriesTheNextWayToItsServerWhereOneLeadsNowhere) {
   RendezvousServer server(loopback());
-  const std::uint16_t closed = loopback().port();
+  const std::uint16_t closed = test::free_port();
   const Endpoint nobody{.host = "127.0.0.1", .port = closed};
   // 198.51.100.0/24 is reserved for documentation: packets are refused here, or lost on the way.
   const Endpoint nowhere{.host = "198.51.100.1", .port = server.port()};
@@ -68,7 +69,7 @@ TEST(TcpStore, TriesTheNextWayToItsServerWhereOneLeadsNowhere) {
 }
 
 TEST(TcpStore, SaysWhatCameOfEachWayToItsServer) {
-  const std::uint16_t closed = loopback().port();
+  const std::uint16_t closed = test::free_port();
   TcpStore store({{.host = "127.0.0.1", .port = closed}, {.host = "::1", .port = closed}}, 50ms);
   EXPECT_THAT(error_of([&] { store.set("key", ""); }),
               AllOf(HasSubstr(fmt::format("127.0.0.1:{}: Connection refused", closed)),
@@ -198,11 +199,7 @@ TEST(TcpStore, ClientMayStartBeforeItsServer) {
 }
 
 TEST(TcpStore, NoServerIsAnErrorThatNamesTheAddress) {
-  std::uint16_t port = 0;
-  {
-    const RendezvousListener closed = loopback();
-    port = closed.port();
-  }
+  const std::uint16_t port = test::free_port();
   TcpStore store(Endpoint{.host = "127.0.0.1", .port = port}, 50ms);
   const std::string error = error_of([&] { store.set("key", "value"); });
   EXPECT_THAT(error, HasSubstr("127.0.0.1:" + std::to_string(port)));
@@ -219,10 +216,8 @@ TEST(TcpStore, ServerThatGoesAwayIsAnErrorAndNotAHang) {
 }
 
 TEST(JoinRendezvous, RankZeroServesUntilTheOthersHaveLeft) {
-  RendezvousListener probe(Endpoint{.host = "", .port = 0});
   LaunchEnvironment environment{
-      .rank = 0, .world_size = 2, .host = "localhost", .port = probe.port()};
-  { const RendezvousListener freed = std::move(probe); }
+      .rank = 0, .world_size = 2, .host = "localhost", .port = test::free_port()};
   auto first = join_rendezvous(environment, kLimit);
   environment.rank = 1;
   auto second = join_rendezvous(environment, kLimit);
@@ -234,10 +229,8 @@ TEST(JoinRendezvous, RankZeroServesUntilTheOthersHaveLeft) {
   second.reset();
 }
 
-/// At a port of this machine that was free.
 LaunchEnvironment job_of_two() {
-  const RendezvousListener probe(Endpoint{.host = "", .port = 0});
-  return {.rank = 0, .world_size = 2, .host = "localhost", .port = probe.port()};
+  return {.rank = 0, .world_size = 2, .host = "localhost", .port = test::free_port()};
 }
 
 LaunchEnvironment as_rank(LaunchEnvironment environment, std::uint32_t rank) {
