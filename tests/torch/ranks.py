@@ -13,6 +13,7 @@ import faulthandler
 import importlib
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -75,6 +76,17 @@ def descriptors() -> list[str]:
         with contextlib.suppress(OSError):  # it has been closed meanwhile
             found.append(os.readlink(each))
     return [each for each in found if not each.startswith("/proc/")]
+
+
+def free_port() -> int:
+    """A port that nothing uses, and that the kernel gives to no other socket before we do."""
+    handed_out = pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    below = range(10_000, int(handed_out[0]))
+    for port in random.sample(below, min(len(below), 1000)):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError(f"no port is free in {below}")
 
 
 def environment() -> dict[str, str]:

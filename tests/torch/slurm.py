@@ -14,6 +14,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 
+from ranks import free_port
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sinfo")
 STARTS_WITHIN = 30.0  # seconds
 
@@ -69,17 +71,14 @@ def one_machine() -> Iterator[dict[str, str]]:
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
         configuration = folder / "slurm.conf"
-        with socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", 0))
-            other.bind(("127.0.0.1", 0))
-            configuration.write_text(
-                CONFIGURATION.format(
-                    host=socket.gethostname().split(".")[0],
-                    folder=folder,
-                    controller_port=one.getsockname()[1],
-                    node_port=other.getsockname()[1],
-                )
+        configuration.write_text(
+            CONFIGURATION.format(
+                host=socket.gethostname().split(".")[0],
+                folder=folder,
+                controller_port=free_port(),
+                node_port=free_port(),
             )
+        )
         variables = {**os.environ, "SLURM_CONF": str(configuration)}
         munge = [f"--key-file={key}", f"--socket={folder}/munge.socket", "--foreground", "--force"]
         munge += [f"--{each}-file={folder}/munge.{each}" for each in ("pid", "log", "seed")]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 
 import libucx
 import pytest
+from ranks import free_port
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "release"
@@ -40,9 +40,7 @@ def installed(tmp_path_factory) -> pathlib.Path:
 
 def runs(program: pathlib.Path, **env: str) -> None:
     """Runs the example on two ranks."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     places = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, **env}
     ranks = [
         subprocess.Popen(

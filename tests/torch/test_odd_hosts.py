@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import pathlib
 import re
-import socket
 import subprocess
 import sys
 
 import pytest
-from ranks import WATCHDOG, environment
+from ranks import WATCHDOG, environment, free_port
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -40,12 +39,9 @@ PROCESSES = ["--pid", "--fork", "--kill-child", "--mount-proc"]
 
 def in_namespaces(flags: list[str], tls: str | None) -> list[tuple[int, str]]:
     """Two ranks, each in its own namespaces with these flags: exit codes and output."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     enter = ["unshare", "--mount", *flags, "sh", "-c", OWN_SHM, "sh"]
     chosen = {**environment(), **INFO, **({"UCX_TLS": tls} if tls else {})}
-    place = ["--ranks", "2", "--rendezvous", f"127.0.0.1:{port}"]
+    place = ["--ranks", "2", "--rendezvous", f"127.0.0.1:{free_port()}"]
     ranks = [
         subprocess.Popen(
             [*enter, ALLREDUCE, *WORK, *place, "--rank", rank],
@@ -86,10 +82,7 @@ for rank in 0 1 2 3; do
 done
 for rank in $ranks; do wait $rank || exit; done
 """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    place = ["--ranks", "4", "--rendezvous", f"127.0.0.1:{port}"]
+    place = ["--ranks", "4", "--rendezvous", f"127.0.0.1:{free_port()}"]
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", script, "sh", ALLREDUCE, *WORK, *place],
         env={**environment(), **INFO},

@@ -6,13 +6,12 @@ import json
 import pathlib
 import re
 import shutil
-import socket
 import subprocess
 import sys
 
 import pytest
 import slurm
-from ranks import WATCHDOG, environment
+from ranks import WATCHDOG, environment, free_port
 
 pytestmark = pytest.mark.loopback
 
@@ -32,12 +31,6 @@ def run(command: list[str], env: dict[str, str] | None = None) -> subprocess.Com
     return subprocess.run(
         command, env=variables, capture_output=True, text=True, timeout=WATCHDOG, check=False
     )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def results(path: pathlib.Path) -> dict[str, int]:

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Rank, RankSet, descriptors, run_script
+from ranks import Rank, RankSet, descriptors, free_port, run_script
 
 import gtopk
 
@@ -54,15 +54,13 @@ def meet(backend, method):
     dist.init_process_group(backend, init_method=method, rank=0, world_size=1)
     dist.all_reduce(torch.ones(3))
 
-with socket.socket() as free:
-    free.bind(("127.0.0.1", 0))
-    port = free.getsockname()[1]
+port = int(os.environ["FREE_PORT"])
 """
 
 
 def test_a_destroyed_group_leaves_its_store() -> None:
     """Its server, a FileStore's file, and hooks, which are Python's."""
-    said = run_script(f"""{OVER_TCP}
+    script = f"""{OVER_TCP}
 for backend in ("gtopk", "gloo", "gtopk"):
     meet(backend, f"tcp://127.0.0.1:{{port}}")
     group = dist.new_group(backend=backend)
@@ -83,12 +81,13 @@ with tempfile.TemporaryDirectory() as folder:
     assert os.listdir(folder) == ["store"]
     dist.destroy_process_group()
     assert os.listdir(folder) == []
-""")
+"""
+    said = run_script(script, FREE_PORT=str(free_port()))
     assert (said.returncode, said.stderr) == (0, "")
 
 
 def test_hooks_of_a_destroyed_group_go_before_python_does() -> None:
-    said = run_script(f"""{OVER_TCP}
+    script = f"""{OVER_TCP}
 class Hook:
     def __call__(self, info): pass
     def __del__(self): print("gone", flush=True)
@@ -97,7 +96,8 @@ dist.group.WORLD._register_on_completion_hook(Hook())
 dist.all_reduce(torch.ones(3))
 dist.destroy_process_group()
 print("destroyed", flush=True)
-""")
+"""
+    said = run_script(script, FREE_PORT=str(free_port()))
     assert (said.returncode, said.stdout, said.stderr) == (0, "gone\ndestroyed\n", "")
 
 
