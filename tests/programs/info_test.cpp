@@ -172,7 +172,7 @@ TEST(Doctor, NamesRanksThatHaveNotCome) {
 
 TEST(Doctor, NamesLinksThatDoNotWork) {
   // These two have no transport in common.
-  const auto ended = joined(started_on({"a", "b"}, {"--doctor", "--timeout", "3"}, 2,
+  const auto ended = joined(started_on({"a", "b"}, {"--doctor", "--timeout", "60"}, 2,
                                        {{"UCX_TLS", "posix,self"}, {"UCX_TLS", "tcp,self"}}));
   EXPECT_EQ(ended[0].code, 1) << ended[0].out;
   EXPECT_THAT(ended[0].out, HasSubstr("failed\n  - host 0 (a) and host 1 (b), by ranks 0 and 1: "));

@@ -122,7 +122,7 @@ def test_the_doctor_names_the_link_that_does_not_work_under(launcher: list[str])
 
     def on(host: str, transports: str) -> list[str]:
         variables = ["-x", f"GTOPK_HOST={host}", "-x", f"UCX_TLS={transports}"]
-        return ["-n", "1", *variables, INFO, "--doctor", "--timeout", "5"]
+        return ["-n", "1", *variables, INFO, "--doctor", "--timeout", "60"]
 
     # What these two can use they have not in common.
     done = run([*launcher, *on("a", "tcp,self"), ":", *on("b", "posix,self")])
