@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "gtopk/error.hpp"
+#include "tests/support/program.hpp"
 #include "tests/transport/ucx/mesh.hpp"
 
 namespace gtopk::test {
@@ -103,15 +104,7 @@ TEST_P(UcxTransportTest, WaitingForRoomInThePeersQueueIsASleep) {
 /// process that is killed while others connect to it.
 class ResettingPort {
  public:
-  ResettingPort() : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
-    const int yes = 1;
-    setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-    bind_to(0);
-    sockaddr_in bound{};
-    socklen_t length = sizeof(bound);
-    getsockname(socket_, reinterpret_cast<sockaddr*>(&bound), &length);
-    port_ = ntohs(bound.sin_port);
-  }
+  ResettingPort() = default;
   ResettingPort(const ResettingPort&) = delete;
   ResettingPort& operator=(const ResettingPort&) = delete;
   ~ResettingPort() {
@@ -123,12 +116,15 @@ class ResettingPort {
   }
 
   [[nodiscard]] std::uint16_t number() const { return port_; }
-  void free() const { ::close(socket_); }
   void start() {
     socket_ = socket(AF_INET, SOCK_STREAM, 0);
     const int yes = 1;
     setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-    bind_to(port_);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port_);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ASSERT_EQ(bind(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
     ASSERT_EQ(listen(socket_, 128), 0);
     thread_ = std::thread([this] {
       for (int taken = 0; (taken = accept(socket_, nullptr, nullptr)) >= 0;) {
@@ -140,16 +136,8 @@ class ResettingPort {
   }
 
  private:
-  void bind_to(std::uint16_t port) const {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    ASSERT_EQ(bind(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
-  }
-
-  int socket_;
-  std::uint16_t port_ = 0;
+  int socket_ = -1;
+  std::uint16_t port_ = free_port();
   std::thread thread_;
 };
 
@@ -160,7 +148,6 @@ TEST(UcxTransport, PeerThatResetsEveryConnectionIsAFailureAndNoCrash) {
         .settings = {{"TLS", "tcp,self"}, {"NET_DEVICES", "lo"}, {"TCP_PORT_RANGE", ports}}};
   };
   ResettingPort port;
-  port.free();
   std::string address;
   std::string card;
   {
