@@ -33,11 +33,16 @@ def missing(me: Rank, late: list[int], wait_all: bool) -> str | None:
     """What the others are told about ranks that miss a monitored barrier."""
     group = dist.new_group(timeout=LONG)
     error = None
-    if me.rank not in late:
+    if me.rank in late:
+        elsewhere = dist.barrier(async_op=True)
+        me.store.set(f"away/{late}/{me.rank}", "")
+        elsewhere.wait()
+    else:
+        me.store.wait([f"away/{late}/{rank}" for rank in late], LONG)
         with pytest.raises(dist.DistBackendError) as caught:
             group.monitored_barrier(SHORT, wait_all)
         error = str(caught.value)
-    dist.barrier()
+        dist.barrier()
     dist.destroy_process_group(group)
     return error
 
