@@ -54,9 +54,9 @@ bool load_kernels(const cuda::Calls& kernels, c10::Device device) {
   const c10::DeviceGuard now_current(device);
   const int error = kernels.load();
   if (says_too_old(error)) {
-    LOG(WARNING) << "gtopk: " << device << " or its driver is too old for gtopk's kernels ("
-                 << kernels.error_name(error) << "): sparse all-reduces select and commit on the "
-                 << "CPU. GTOPK_CUDA_KERNELS=none avoids this warning";
+    TORCH_WARN("gtopk: ", device, " or its driver is too old for gtopk's kernels (",
+               kernels.error_name(error), "): sparse all-reduces select and commit on the CPU. ",
+               "GTOPK_CUDA_KERNELS=none avoids this warning");
   } else {
     rethrow_failures([&] { gpu::check_kernels(kernels, error, device.str(), "load the kernels"); });
   }
