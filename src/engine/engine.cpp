@@ -245,10 +245,11 @@ Engine::Step Engine::step() {
   bool worked = scheduler_.take_queue();
   worked |= handle_notices();
   worked |= handle_failures();
+  look_for_any_sender();
   if (clock_.now() >= next_timer()) {
+    worked |= scheduler_.resume_ready();  // what has just come is not late
     check_timers();
   }
-  look_for_any_sender();
   worked |= failures_.fail_deserted();
   failures_.ask_questions();
   worked |= scheduler_.resume_ready();

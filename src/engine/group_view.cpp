@@ -153,6 +153,7 @@ bool AnySender::await_ready() {
 }
 
 void AnySender::await_suspend(std::coroutine_handle<> waiter) {
+  operation_.takes = false;  // what it had found was withdrawn
   operation_.turn_waiter = waiter;
   operation_.engine().watch(*this);
 }
@@ -164,6 +165,7 @@ std::uint32_t AnySender::await_resume() {
   if (!found_) {
     throw Error(ErrorKind::kPeerFailed, "every other rank of the group has left");
   }
+  operation_.takes = true;
   return *found_;
 }
 
@@ -280,6 +282,7 @@ Message GroupView::recv_payload(std::uint32_t from, std::uint32_t serial, Bytes 
 
 void GroupView::expect_payload(std::uint32_t from, std::uint32_t serial) {
   operation_.announced = transport::payload_tag(operation_.group().id(), from, serial);
+  operation_.takes = true;
 }
 
 bool GroupView::take_withdrawn(std::uint32_t from, std::uint32_t serial) {

@@ -111,6 +111,7 @@ class Operation {
   std::optional<Transfer> transfer;
   /// The payload announced by the header that the operation received.
   std::optional<transport::Tag> announced;
+  bool takes = false;  ///< it is a receive and has found its message
   [[nodiscard]] std::byte* buffer(std::size_t bytes);
   /// Tells observers that a phase begins; `phase` must have static lifetime.
   void enter(std::string_view phase);
@@ -167,6 +168,7 @@ class Operation {
   transport::TimePoint probed{};     ///< when, while probing
   std::vector<bool> answered;        ///< by rank, while probing
   std::vector<std::string> answers;  ///< by rank, while probing
+  bool took = false;                 ///< `takes`, when the probe began
 
  private:
   MessageSlot& take_slot(bool receive, std::uint32_t rank);

@@ -136,6 +136,7 @@ void Probes::probe(Operation& operation) {
   operation.state = Operation::State::kProbing;
   operation.waited = clock_.now() - operation.called;
   operation.probed = clock_.now();
+  operation.took = operation.takes;
   operation.deadline = operation.probed + kProbeGrace;
   operation.answered.assign(group.size(), false);
   operation.answers.assign(group.size(), {});
@@ -167,6 +168,12 @@ void Probes::probe(Operation& operation) {
 
 void Probes::conclude_transfer(Operation& operation, const std::vector<std::string>& silent,
                                const std::vector<std::string>& alive) {
+  if (operation.takes && !operation.took && silent.empty()) {
+    // A message has come meanwhile. Its sender may count on it, and has as long as any other.
+    operation.state = Operation::State::kRunning;
+    operation.deadline = clock_.now() + operation.spec().timeout;
+    return;
+  }
   const bool of_any = operation.waits_for(false).empty() && operation.waits_for(true).empty();
   const std::string why = of_any ? std::string("no rank has sent a match")
                           : silent.empty()
@@ -194,8 +201,10 @@ void Probes::conclude(Operation& operation) {
     } else if (!operation.answers[rank].empty()) {
       std::string_view answer = operation.answers[rank];
       if (operation.spec().point_to_point()) {
-        states.add(rank,
-                   fmt::format("{} is alive and has no match; {}", group.member(rank), answer));
+        states.add(rank, fmt::format(
+                             "{} is alive and {}; {}", group.member(rank),
+                             operation.takes ? "its message has not arrived whole" : "has no match",
+                             answer));
       } else if (answer.starts_with(kNeverEntered)) {
         answer.remove_prefix(kNeverEntered.size());
         never_entered.add(rank, fmt::format("{} {} {}{}", group.member(rank), kNeverEntered,

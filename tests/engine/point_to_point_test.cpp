@@ -7,6 +7,7 @@
 #include "src/engine/point_to_point.hpp"
 #include "tests/engine/messages.hpp"
 #include "tests/support/calls.hpp"
+#include "tests/support/cases.hpp"
 
 namespace gtopk {
 namespace {
@@ -272,6 +273,41 @@ TEST(PointToPoint, ThatDoesNotFitIsAnErrorWithBothSizesAndLetsItsSenderGo) {
   }
 }
 
+// Sent while the receiver, whose time is up, asks the sender what it does.
+TEST(PointToPoint, ThatComesAtTheLastMomentIsReceivedOnce) {
+  std::uint64_t late = 0;
+  for (std::uint64_t seed = 0; seed < 1000; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    reference::Random random(seed);
+    InprocRanks ranks(2, support::network(seed, std::chrono::microseconds(20)));
+    const std::size_t size = seed % 2 == 0 ? 10 : kLong;
+    const reference::Bytes data(size, std::byte{1});
+    reference::Bytes room(size);
+    const std::uint32_t from = 0;
+    const bool of_any = seed % 5 == 0;
+    std::uint32_t source = 0;
+    SharedEnding in = ranks.submit(
+        1, within(of_any ? gtopk::recv_any(room, kTag, source) : gtopk::recv(room, from, kTag),
+                  std::chrono::seconds(1)));
+    const transport::TimePoint until =
+        ranks.now() + std::chrono::seconds(1) + std::chrono::microseconds(random.below(60));
+    ranks.run_until([&] { return ranks.now() >= until; });
+    const SharedEnding out = ranks.submit(0, gtopk::send(data, 1, kTag));
+    ranks.run_until([&] { return in->ended; });
+    if (!in->good()) {
+      ++late;
+      EXPECT_EQ(in->error->kind(), ErrorKind::kTimeout) << in->text();
+      in = ranks.submit(1, gtopk::recv(room, from, kTag));
+    }
+    ranks.run_all();
+    EXPECT_TRUE(out->good() && in->good()) << out->text() << ", " << in->text();
+    EXPECT_TRUE(room == data);
+    EXPECT_TRUE(ranks.close().empty());
+  }
+  EXPECT_GT(late, 50U);
+  EXPECT_LT(late, 950U);
+}
+
 TEST(PointToPoint, WhosePayloadComesAfterItsReceiverGaveUpIsDiscarded) {
   InprocRanks ranks(2);
   ranks.fabric().set_faults([](const transport::inproc::Sent& sent) {
@@ -292,6 +328,25 @@ TEST(PointToPoint, WhosePayloadComesAfterItsReceiverGaveUpIsDiscarded) {
   EXPECT_EQ(in->error->kind(), ErrorKind::kTimeout) << in->text();
   ranks.settle();
   EXPECT_TRUE(ranks.close().empty());
+}
+
+TEST(PointToPoint, WhosePayloadIsLostIsSaidNotToHaveArrivedWhole) {
+  InprocRanks ranks(2);
+  ranks.fabric().set_faults([](const transport::inproc::Sent& sent) {
+    transport::inproc::Fault fault;
+    fault.drop = transport::kind_of(sent.tag) == TagKind::kPayload;
+    return fault;
+  });
+  const reference::Bytes data(kLong);
+  reference::Bytes room(kLong);
+  ranks.submit(0, gtopk::send(data, 1, kTag))->ignore("its payload is lost");
+  const SharedEnding in =
+      ranks.submit(1, within(gtopk::recv(room, 0, kTag), std::chrono::seconds(1)));
+  ranks.run_until([&] { return in->ended; });
+  EXPECT_NE(in->text().find("rank 0 (host node0, pid 1000) is alive and its message has not "
+                            "arrived whole"),
+            std::string::npos)
+      << in->text();
 }
 
 // A message, header and all, that a living receiver never takes: only its own timeout may run out.
