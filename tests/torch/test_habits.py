@@ -137,6 +137,32 @@ def check_ways_to_call_backward(me: Rank) -> None:
         assert equal(mine, expected), name
 
 
+def check_passes_left_over_from_an_epoch(me: Rank) -> None:
+    """Of 5 batches, 2 to a step: from the second epoch on a step's last pass follows results."""
+    for way in ("step", "synchronize"):
+        plain = Plain(me.rank, density=1.0, backward_passes_per_step=2)
+        alone = network(0)
+        reference = torch.optim.SGD(alone.parameters(), lr=0.05, momentum=0.9)
+        for each in [*range(5)] * 3:
+            for rank in range(me.size):
+                x, labels = batch(rank, plain.at)
+                (nn.functional.cross_entropy(alone(x), labels) / me.size).backward()
+            plain.loss().backward()
+            if each % 2 == 1:
+                if way == "synchronize":
+                    plain.optimizer.synchronize()
+                    assert replicas_are_bitwise_equal(plain.model)
+                    with plain.optimizer.skip_synchronize():
+                        plain.optimizer.step()
+                else:
+                    plain.optimizer.step()
+                reference.step()
+                plain.optimizer.zero_grad()
+                reference.zero_grad()
+        assert replicas_are_bitwise_equal(plain.model), way
+        assert torch.allclose(flat(plain.model), flat(alone), atol=1e-5), way
+
+
 def check_two_models_that_take_turns(me: Rank) -> None:
     """As a generator and its critic: between one's backward and its step comes the other's."""
     alone = []

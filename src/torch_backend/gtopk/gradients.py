@@ -92,6 +92,11 @@ class GradientOverlap(Overlap):
         return self._open
 
     @property
+    def has_passes(self) -> bool:
+        """Whether a backward has reached a gradient since the last step, or since its results."""
+        return any(self._seen.values())
+
+    @property
     def in_backward(self) -> bool:
         """Whether a backward is running; one that raised counts as running."""
         return bool(self._backwards)

@@ -34,9 +34,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
     backward that completes the last gradient returns when all results are there. If some backward
     did not reach a parameter, step() or synchronize() exchanges its gradient as it is, or zeros;
     its ``.grad`` is then the result, zeros where nothing was delivered. If that can happen, call
-    synchronize() before reading or clipping gradients. A parameter that no longer requires a
-    gradient has no ``.grad``, and its residual is kept. step() raises ValueError for a gradient
-    that was not exchanged because its parameter was frozen or absent when this was created.
+    synchronize() before reading or clipping gradients. Backwards that follow before step() add to
+    the results, and are exchanged together with them: at the next last pass, else by step(). A
+    parameter that no longer requires a gradient has no ``.grad``, and its residual is kept. step()
+    raises ValueError for a gradient that was not exchanged because its parameter was frozen or
+    absent when this was created.
 
     Everything else, including param_groups, state and defaults, is the wrapped optimizer's.
 
@@ -95,7 +97,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """The optimizer's. Code that reads gradients from here (a GradScaler) sees results."""
-        if self._overlap.under_way and not self._overlap.in_backward:
+        if self._is_due() and not self._overlap.in_backward:
             self.synchronize()
         return self._optimizer.param_groups
 
@@ -126,7 +128,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         DistributedOptimizer has been made of the same parameters.
         """
         self._overlap.check_listening()
-        if self._overlap.under_way or self._synchronized == self.sparse_state.step:
+        if self._is_due() or self._synchronized == self.sparse_state.step:
             self._overlap.finish()
 
     @contextlib.contextmanager
@@ -192,6 +194,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
         plain = {name: each for name, each in state_dict.items() if name != "gtopk"}
         self._optimizer.load_state_dict(plain)
         self._synchronized = self.sparse_state.step
+
+    def _is_due(self) -> bool:
+        """Whether an exchange is under way, or local gradients have been added to results.
+
+        The latter, where a backward follows the last of the passes of a step. They are exchanged
+        together with the results.
+        """
+        added = self._synchronized < self.sparse_state.step and self._overlap.has_passes
+        return self._overlap.under_way or added
 
     def _makes_state(self) -> bool:
         """Whether this step is one of torch's, to make an optimizer allocate its state.
