@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from contextlib import nullcontext
 
 import pytest
@@ -9,6 +11,7 @@ import torch
 import torch.distributed as dist
 from ranks import Rank, RankSet
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 from training import Training, batch, flat, gloo, network, replicas_are_bitwise_equal
 
@@ -96,6 +99,29 @@ def check_autocast_at_density_one_trains_as_over_gloo(me: Rank) -> None:
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 training.step()
     torch.testing.assert_close(flat(sparse.model), flat(plain.model), rtol=1e-2, atol=1e-3)
+
+
+def check_an_error_of_a_backward_keeps_no_ddp(me: Rank) -> None:
+    """One that stays would be reached by the gradients of the next one of the same model."""
+    model = network()
+
+    def trains(ends: bool) -> weakref.ref:
+        group = dist.new_group()
+        ddp = DistributedDataParallel(model, process_group=group)
+        gtopk.attach(ddp, **ARGUMENTS)
+        for at in range(3):
+            x, labels = batch(me.rank, at)
+            nn.functional.cross_entropy(ddp(x), labels).backward()
+        dist.destroy_process_group(group)
+        if ends:
+            with pytest.raises((RuntimeError, ValueError), match="destroyed"):
+                nn.functional.cross_entropy(ddp(x), labels).backward()
+        return weakref.ref(ddp)
+
+    for ends in (False, True, False):
+        gone = trains(ends)
+        gc.collect()
+        assert gone() is None, ends
 
 
 def check_mixed_precision_is_refused_by_name(me: Rank) -> None:

@@ -6,6 +6,7 @@ separate buffer, in the accumulation type.
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import TYPE_CHECKING
 
@@ -301,6 +302,17 @@ def finish(device: torch.device) -> None:
     """
     if device.type != "cpu":
         torch.accelerator.current_stream(device).synchronize()
+
+
+def without_traceback(error: Exception) -> Exception:
+    """Return a copy, to be kept while the error itself is raised.
+
+    Its traceback would hold the frames of the training loop, and those the DDP, which holds us.
+    """
+    try:
+        return copy.copy(error)
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
 
 
 def flat(gradient: torch.Tensor) -> torch.Tensor:

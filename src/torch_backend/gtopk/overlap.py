@@ -25,7 +25,7 @@ from gtopk.choices import wire_named
 from gtopk.clipping import clip, norm_of
 from gtopk.collectives import ACCUMULATION
 from gtopk.diagnosis import Diagnosis, Probe
-from gtopk.exchange import Exchange, Note, flat
+from gtopk.exchange import Exchange, Note, flat, without_traceback
 from gtopk.fingerprint import check_alike
 from gtopk.groups import backend_of
 from gtopk.layers import check_predicted, stopwatch_of
@@ -326,7 +326,7 @@ class Overlap:
         try:
             self._submit(exchange, works)
         except Exception as error:
-            exchange.error = error
+            exchange.error = without_traceback(error)
             self._shut_gate()
             raise
         finally:
