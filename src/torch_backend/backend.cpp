@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "src/torch_backend/contiguous.hpp"
+#include "src/torch_backend/errors.hpp"
 #include "src/torch_backend/forks.hpp"
 #include "src/torch_backend/gil.hpp"
 #include "src/torch_backend/sparse_on_device.hpp"
@@ -241,6 +242,7 @@ WorkPointer GtopkBackend::barrier(const c10d::BarrierOptions& opts) {
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::BARRIER, "gtopk:barrier",
                                              std::vector<at::Tensor>{}, std::vector<Contiguous>{},
                                              std::vector<at::Tensor>{});
+  work->end_after_earlier();
   return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
     communicator.run(gtopk::barrier(), std::move(call));
   });

@@ -141,6 +141,40 @@ void GroupState::wait_for_all() const {
   changed_.wait(lock, [this] { return under_way_ == 0; });
 }
 
+std::uint64_t GroupState::begin_collective(bool is_barrier) {
+  const std::lock_guard lock(mutex_);
+  if (is_barrier) {
+    in_stretches_.push_back(0);
+    drop_ended_stretches();
+  }
+  ++in_stretches_.back();
+  return first_stretch_ + in_stretches_.size() - 1;
+}
+
+void GroupState::end_collective(std::uint64_t stretch) {
+  const std::lock_guard lock(mutex_);
+  --in_stretches_[stretch - first_stretch_];
+  drop_ended_stretches();
+}
+
+void GroupState::drop_ended_stretches() {
+  while (in_stretches_.size() > 1 && in_stretches_.front() == 0) {
+    in_stretches_.pop_front();
+    ++first_stretch_;
+    changed_.notify_all();
+  }
+}
+
+bool GroupState::have_ended_before(std::uint64_t stretch) const {
+  const std::lock_guard lock(mutex_);
+  return first_stretch_ >= stretch;
+}
+
+void GroupState::wait_for_those_before(std::uint64_t stretch) const {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return first_stretch_ >= stretch; });
+}
+
 void GroupState::extend(std::chrono::milliseconds by) {
   const std::lock_guard lock(mutex_);
   extensions_[next_extension_++] = {by};

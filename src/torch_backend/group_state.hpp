@@ -55,6 +55,13 @@ class GroupState {
   void end();
   void wait_for_all() const;
 
+  // Collectives in flight, of each stretch from a barrier to the next.
+  /// Returns the stretch. A barrier is the first of a new one.
+  [[nodiscard]] std::uint64_t begin_collective(bool is_barrier);
+  void end_collective(std::uint64_t stretch);
+  [[nodiscard]] bool have_ended_before(std::uint64_t stretch) const;
+  void wait_for_those_before(std::uint64_t stretch) const;
+
   /// Timeouts of later Works are extended by this, until the first of them ends.
   void extend(std::chrono::milliseconds by);
   struct Extended {
@@ -68,6 +75,8 @@ class GroupState {
  private:
   /// Calls the end hook, of one Work after the other.
   void tell_untold();
+  /// With the mutex held.
+  void drop_ended_stretches();
 
   struct Extension {
     std::chrono::milliseconds by;
@@ -84,6 +93,8 @@ class GroupState {
   std::deque<std::shared_ptr<c10d::WorkInfo>> untold_;  ///< Works, to the end hook
   bool telling_ = false;
   std::int64_t under_way_ = 0;
+  std::uint64_t first_stretch_ = 0;
+  std::deque<std::int64_t> in_stretches_{0};  ///< collectives, from the first stretch with any
   std::map<std::uint64_t, Extension> extensions_;
   std::uint64_t next_extension_ = 0;
 };

@@ -8,6 +8,7 @@
 #include <string>
 #include <tuple>
 
+#include "src/torch_backend/errors.hpp"
 #include "src/torch_backend/torch_headers.hpp"
 #include "src/torch_backend/work.hpp"
 

@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "src/torch_backend/backend.hpp"
+#include "src/torch_backend/errors.hpp"
 #include "src/torch_backend/forks.hpp"
 #include "src/torch_backend/gil.hpp"
 #include "src/torch_backend/store.hpp"

@@ -17,6 +17,7 @@
 #include "gtopk/gate.hpp"
 #include "src/torch_backend/backend.hpp"
 #include "src/torch_backend/completer.hpp"
+#include "src/torch_backend/errors.hpp"
 #include "src/torch_backend/forks.hpp"
 #include "src/torch_backend/tensors.hpp"
 #include "src/torch_backend/torch_headers.hpp"

@@ -9,50 +9,23 @@
 #include <chrono>
 #include <utility>
 
+#include "src/torch_backend/errors.hpp"
 #include "src/torch_backend/forks.hpp"
 #include "src/torch_backend/signals.hpp"
-#include "src/torch_backend/tensors.hpp"
 
 namespace gtopk::torch_backend {
-
-void rethrow_for_python(const Error& error) {
-  const std::string text = "gtopk: " + with_names_of_types(error.what());
-  switch (error.kind()) {
-    case ErrorKind::kInvalidArgument:
-      TORCH_CHECK_VALUE(false, text);
-    case ErrorKind::kUnsupported:
-      TORCH_CHECK_NOT_IMPLEMENTED(false, text);
-    case ErrorKind::kMismatch:
-    case ErrorKind::kTimeout:
-    case ErrorKind::kPeerFailed:
-    case ErrorKind::kAborted:
-    case ErrorKind::kTransport:
-    case ErrorKind::kBootstrap:
-      break;
-  }
-  C10_THROW_ERROR(DistBackendError, text);
-}
-
-c10d::ErrorType error_type(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::kTimeout:
-      return c10d::ErrorType::TIMEOUT;
-    case ErrorKind::kPeerFailed:
-    case ErrorKind::kAborted:
-    case ErrorKind::kTransport:
-      return c10d::ErrorType::COMM_ERROR;
-    case ErrorKind::kInvalidArgument:  // the group still works after these
-    case ErrorKind::kMismatch:
-    case ErrorKind::kBootstrap:
-    case ErrorKind::kUnsupported:
-      break;
-  }
-  return c10d::ErrorType::SUCCESS;
-}
 
 namespace {
 
 std::atomic<std::uint64_t> works_made{0};
+
+/// An operation is no longer in flight. `stretch`: of a collective.
+void leave(GroupState& group, std::optional<std::uint64_t> stretch) {
+  if (stretch) {
+    group.end_collective(*stretch);
+  }
+  group.end();
+}
 
 /// The exception for Python. `ends_group` is set if this error is the one that ended the group.
 std::exception_ptr for_python(const std::exception_ptr& error, bool point_to_point,
@@ -75,21 +48,6 @@ std::exception_ptr for_python(const std::exception_ptr& error, bool point_to_poi
   } catch (...) {
     return std::current_exception();
   }
-}
-
-c10d::WorkResult outcome_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const Error& known) {
-    const c10d::ErrorType type = error_type(known.kind());
-    if (type != c10d::ErrorType::SUCCESS) {
-      return type == c10d::ErrorType::TIMEOUT ? c10d::WorkResult::TIMEOUT
-                                              : c10d::WorkResult::COMM_ERROR;
-    }
-  } catch (...) {
-    return c10d::WorkResult::UNKNOWN;
-  }
-  return c10d::WorkResult::UNKNOWN;
 }
 
 /// How long a waiter polls, yielding its core each time, before it sleeps: waking a sleeper takes
@@ -286,6 +244,9 @@ Call GtopkWork::call(Completer& completer, std::chrono::milliseconds timeout, ui
   timeout_ = std::min(timeout, kLongestTimeout) + std::min(extended.by, kLongestTimeout);
   extensions_ = std::move(extended.first_of);
   group_->begin();
+  if (!c10d::isP2POp(opType_)) {
+    stretch_ = group_->begin_collective(after_earlier_);
+  }
   began_ = Clock::now();
   auto self = c10::intrusive_ptr<GtopkWork>::unsafe_reclaim_from_nonowning(this);
   Call call;
@@ -315,7 +276,7 @@ void GtopkWork::begin(bool polling_pays) {
 
 void GtopkWork::not_taken() {
   group_->end_extensions(extensions_);
-  group_->end();
+  leave(*group_, stretch_);
 }
 
 void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& error,
@@ -325,6 +286,17 @@ void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& 
   }
   const bool on_device = device_ && !device_->copies_ahead();
   const bool copies = finish_ || on_device || std::ranges::any_of(memory_, &Contiguous::is_copy);
+  if (!error && after_earlier_ && !group_->have_ended_before(*stretch_)) {
+    // In the engine they have ended. Their results may still have to be copied to where they
+    // belong.
+    completer.run([self = std::move(self)]() mutable {
+      self->group_->wait_for_those_before(*self->stretch_);
+      if (const Self kept = end(std::move(self), nullptr)) {
+        kept->complete();
+      }
+    });
+    return;
+  }
   if (!error && copies) {
     completer.run([self = std::move(self)]() mutable {
       GtopkWork& work = *self;
@@ -341,6 +313,15 @@ void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& 
     // They run before waiters go on, and may take any time.
     completer.run([self = std::move(self), seen]() mutable {
       self->group_->run_abort_hooks();
+      if (const Self kept = end(std::move(self), seen)) {
+        kept->complete();
+      }
+    });
+    return;
+  }
+  if (recordFunctionEndCallback_) {
+    // The profiler's. It brings back the caller's state, for which it may wait for the GIL.
+    completer.run([self = std::move(self), seen]() mutable {
       if (const Self kept = end(std::move(self), seen)) {
         kept->complete();
       }
@@ -381,23 +362,23 @@ void GtopkWork::copy_back(Self self) {
 GtopkWork::Self GtopkWork::end(Self self, std::exception_ptr error) {
   const std::shared_ptr<Ending> ending = self->ending_;
   const std::shared_ptr<GroupState> group = self->group_;
+  const std::optional<std::uint64_t> stretch = self->stretch_;
   const Clock::time_point over_at = Clock::now();
   self->tell_group(error != nullptr, over_at);
   // Before anybody who waits goes on and calls what ends next.
   if (const std::shared_ptr<c10d::WorkInfo> info = self->info_for_hook(over_at)) {
     GroupState::tell_end_hook(group, info, *self->completer_);
   }
-  {
-    const std::lock_guard lock(ending->mutex);
-    GtopkWork& work = *self;
-    const auto end_of_profile = std::exchange(work.recordFunctionEndCallback_, nullptr);
+  if (const auto end_of_profile = std::exchange(self->recordFunctionEndCallback_, nullptr)) {
     try {
-      if (end_of_profile) {
-        end_of_profile();
-      }
+      end_of_profile();
     } catch (const std::exception& failure) {
       LOG(ERROR) << "gtopk: the profiler threw at the end of an operation: " << failure.what();
     }
+  }
+  {
+    const std::lock_guard lock(ending->mutex);
+    GtopkWork& work = *self;
     work.over_at_ = over_at;
     {
       const std::lock_guard of_torch(work.mutex_);
@@ -415,7 +396,7 @@ GtopkWork::Self GtopkWork::end(Self self, std::exception_ptr error) {
     ending->over.store(true, std::memory_order_release);
   }
   ending->told.notify_all();
-  group->end();
+  leave(*group, stretch);
   return self;
 }
 

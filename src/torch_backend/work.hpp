@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "gtopk/communicator.hpp"
@@ -19,15 +20,8 @@
 
 namespace gtopk::torch_backend {
 
-/// Throws what Python expects: ValueError for bad arguments, NotImplementedError, DistBackendError
-/// for the rest.
-[[noreturn]] void rethrow_for_python(const Error& error);
-
 /// Longer timeouts count as this one: added to a clock's time, they could overflow.
 constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 365 * 100);
-
-/// What ends a group, as Backend::getError() says it; SUCCESS for what it survives.
-[[nodiscard]] c10d::ErrorType error_type(ErrorKind kind);
 
 class GtopkWork final : public c10d::Work {
  public:
@@ -82,6 +76,8 @@ class GtopkWork final : public c10d::Work {
       device_->copy_late();
     }
   }
+  /// On success it ends after all earlier collectives of the group, their results included.
+  void end_after_earlier() { after_earlier_ = true; }
   /// See DeviceCall::works_meanwhile().
   void works_meanwhile() { device_->works_meanwhile(); }
   /// Where the core stores the sender of a receive; set in advance if the sender is known.
@@ -155,6 +151,8 @@ class GtopkWork final : public c10d::Work {
   c10d::WorkResult outcome_ = c10d::WorkResult::SUCCESS;  ///< written before the end
   std::uint32_t source_ = 0;
   bool polls_ = false;
+  bool after_earlier_ = false;
+  std::optional<std::uint64_t> stretch_;  ///< of a collective: see GroupState
   int forks_;
 };
 

@@ -74,6 +74,30 @@ def check_sequence_numbers(me: Rank) -> None:
     assert sequence_number(backend.barrier(dist.BarrierOptions())) == first + 101
 
 
+def check_a_barrier_ends_after_results_are_copied_back(me: Rank) -> None:
+    for _ in range(100):
+        transposed = torch.ones(1000, 300).t()
+        work = dist.all_reduce(transposed, async_op=True)
+        dist.barrier()
+        assert work.is_completed()
+        assert bool((transposed == me.size).all())
+    # It does not wait for messages, which may be sent only after it.
+    received = dist.irecv(torch.empty(30, 20).t(), 1 - me.rank)
+    dist.barrier()
+    dist.send(torch.ones(20, 30), 1 - me.rank)
+    received.wait()
+
+
+def check_the_profiler_may_need_the_gil(me: Rank) -> None:
+    """At an operation's end it brings back the caller's state, Python objects included."""
+    tensor = torch.ones(64)
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile, hooks:
+        for _ in range(3000):
+            dist.all_reduce(tensor, async_op=True).get_future().wait()
+    assert sum(each.name == "gtopk:all_reduce" for each in profile.events()) == 3000
+
+
 def switches_of_futures_threads() -> list[int]:
     """How often each has slept, for which it has been woken."""
     switches = []
@@ -106,3 +130,11 @@ def test_results_are_numbers_and_works_leave_the_registry(two):
     two.run(check_results_as_numbers)
     two.run(check_sequence_numbers)
     two.run(check_a_work_waited_for_is_no_longer_in_flight)
+
+
+def test_a_barrier_follows_results(two):
+    two.run(check_a_barrier_ends_after_results_are_copied_back)
+
+
+def test_the_profiler_holds_up_nobody(two):
+    two.run(check_the_profiler_may_need_the_gil)
