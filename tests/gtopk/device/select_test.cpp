@@ -11,8 +11,8 @@
 #include <random>
 #include <vector>
 
-#include "src/gtopk/select/select_exact.hpp"
 #include "tests/gtopk/device/pieces_of.hpp"
+#include "tests/gtopk/device/select_cases.hpp"
 #include "tests/gtopk/value/all_types.hpp"
 #include "tests/gtopk/value/random_values.hpp"
 #include "tests/gtopk/value/reference.hpp"
@@ -34,25 +34,7 @@ class DeviceSelect : public ::testing::Test {
   using Index = typename Param::Index;
   using Value = Accumulation<T>;
 
-  struct Case {
-    std::vector<T> gradient;
-    std::vector<Value> residual;  // empty: none
-    std::size_t k = 1;
-    bool cut = false;
-    std::uint64_t begin = 0;  // the number of the first element
-  };
-
-  static Case random_case(std::mt19937_64& random, std::size_t largest) {
-    Case one;
-    const std::size_t d = random() % largest;
-    one.gradient = testing::random_values<T>(testing::random_kind(random), d, random);
-    if (random() % 4 != 0) {
-      one.residual = testing::random_values<Value>(testing::random_kind(random), d, random);
-    }
-    one.k = random() % 8 == 0 ? d + random() % 3 : random() % (1 + d / (1 + random() % 50));
-    one.cut = random() % 2 == 0;
-    return one;
-  }
+  using Case = testing::SelectCase<T>;
 
   struct Outcome {
     device::Report report;
@@ -72,8 +54,7 @@ class DeviceSelect : public ::testing::Test {
     const auto room = take(dealt);
     HostExecutor executor(random(), 1 + random() % 4);
     Outcome outcome;
-    const std::size_t most = std::min(one.k, d);
-    device::select<T, Index>(executor, pieces.view(), one.k, room, outcome.list.out(most),
+    device::select<T, Index>(executor, pieces.view(), one.k, room, outcome.list.out(one.most()),
                              &outcome.report, last);
     outcome.list.shrink(outcome.report.kept);
     outcome.route = room.cutoff->route;
@@ -81,19 +62,10 @@ class DeviceSelect : public ::testing::Test {
   }
 
   static void expect_as_on_the_cpu(const Case& one, const Outcome& seen) {
-    SelectScratch scratch;
-    testing::List<Value, Index> expected;
-    const std::size_t d = one.gradient.size();
-    const Selection selection = select_exact<T, Value, Index>(
-        one.gradient.data(), one.residual.empty() ? nullptr : one.residual.data(), d, one.k,
-        expected.out(std::min(one.k, d)), scratch);
-    expected.shrink(selection.count);
-    for (Index& index : expected.indices) {
-      index += static_cast<Index>(one.begin);
-    }
-    EXPECT_EQ(seen.report.finite != 0, selection.finite);
-    EXPECT_EQ(seen.report.kept, selection.count);
-    EXPECT_TRUE(testing::same_bits(seen.list, expected));
+    const auto expected = testing::selected_on_the_cpu<Index>(one);
+    EXPECT_EQ(seen.report.finite != 0, expected.finite);
+    EXPECT_EQ(seen.report.kept, expected.list.indices.size());
+    EXPECT_TRUE(testing::same_bits(seen.list, expected.list));
   }
 };
 
@@ -102,7 +74,7 @@ TYPED_TEST_SUITE(DeviceSelect, testing::AllTypes);
 TYPED_TEST(DeviceSelect, GivesWhatTheCpuGivesOnAnyData) {
   testing::for_each_seed(60, [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
-    const auto one = TestFixture::random_case(random, 3 * device::kTile);
+    const auto one = TestFixture::Case::random(random, 3 * device::kTile);
     std::uint64_t last = 0;
     TestFixture::expect_as_on_the_cpu(one, TestFixture::select(one, nullptr, random));
     TestFixture::expect_as_on_the_cpu(one, TestFixture::select(one, &last, random));
@@ -114,16 +86,8 @@ TYPED_TEST(DeviceSelect, GivesWhatTheCpuGivesOnAnyData) {
 
 TYPED_TEST(DeviceSelect, FindsWhatIsNotFiniteWithAnyThresholdAndAnyK) {
   testing::for_each_seed(30, [](std::uint64_t seed) {
-    using T = typename TestFixture::T;
-    using Value = typename TestFixture::Value;
     std::mt19937_64 random(seed);
-    auto one = TestFixture::random_case(random, 2 * device::kTile);
-    one.gradient.push_back(T{});
-    one.residual.resize(one.residual.empty() ? 0 : one.gradient.size());
-    const Value wrong[] = {std::numeric_limits<Value>::infinity(),
-                           -std::numeric_limits<Value>::infinity(),
-                           std::numeric_limits<Value>::quiet_NaN()};
-    one.gradient[random() % one.gradient.size()] = narrow<T>(wrong[random() % 3]);
+    const auto one = TestFixture::Case::random_spoiled(random, 2 * device::kTile);
     std::uint64_t last = 0;
     for (const std::uint64_t threshold : {std::uint64_t{0}, std::uint64_t{1}, random() >> 40U}) {
       last = threshold;
@@ -161,7 +125,7 @@ TYPED_TEST(DeviceSelect, ReadsAccOnceWhereTheLastThresholdHolds) {
 TYPED_TEST(DeviceSelect, NumbersElementsBehindWhatThirtyTwoBitsCount) {
   testing::for_each_seed(8, [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
-    auto one = TestFixture::random_case(random, 3 * device::kTile);
+    auto one = TestFixture::Case::random(random, 3 * device::kTile);
     one.begin = (std::uint64_t{1} << 31U) - 5;
     TestFixture::expect_as_on_the_cpu(one, TestFixture::select(one, nullptr, random));
     if constexpr (sizeof(typename TestFixture::Index) == 8) {

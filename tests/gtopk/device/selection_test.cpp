@@ -7,17 +7,14 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <limits>
 #include <map>
-#include <numeric>
-#include <optional>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tests/gtopk/device/pieces_of.hpp"
-#include "tests/gtopk/select/selectors.hpp"
+#include "tests/gtopk/device/selection_cases.hpp"
 #include "tests/gtopk/value/seeds.hpp"
 #include "tests/support/host_executor.hpp"
 
@@ -30,18 +27,14 @@ using testing::HostExecutor;
 using testing::InPieces;
 
 template <class Param>
-class DeviceSelection : public Selectors<Param> {
+class DeviceSelection : public RuledSelectors<Param> {
  protected:
-  using Base = Selectors<Param>;
+  using Base = RuledSelectors<Param>;
   using typename Base::Case;
   using typename Base::Index;
   using typename Base::Outcome;
   using typename Base::T;
   using typename Base::Value;
-
-  static std::optional<SelectionRule> rule_of(const Case& one) {
-    return Base::row(one).on_device(one.gradient.size(), Base::k_of(one), one.options);
-  }
 
   static Outcome on_the_device(Case one, const SelectionRule& rule, std::mt19937_64& random,
                                std::uint64_t begin = 0) {
@@ -71,34 +64,10 @@ class DeviceSelection : public Selectors<Param> {
     return outcome;
   }
 
-  void expect_as_on_the_cpu(Case one, const SelectionRule& rule, std::mt19937_64& random,
+  void expect_as_on_the_cpu(const Case& one, const SelectionRule& rule, std::mt19937_64& random,
                             std::uint64_t begin = 0) {
-    if (rule.kind != Rule::kThreshold) {
-      one.state = {};
-    }
-    Outcome expected = this->select(one);
-    for (Index& index : expected.list.indices) {
-      index += static_cast<Index>(begin);
-    }
-    const Outcome seen = on_the_device(one, rule, random, begin);
-    ASSERT_EQ(seen.selection.finite, expected.selection.finite) << one.description();
-    ASSERT_TRUE(testing::same_bits(seen.list, expected.list))
-        << one.description() << ", selected " << seen.selection.count << ", expected "
-        << expected.selection.count;
-    if (rule.kind == Rule::kThreshold && seen.selection.finite) {
-      ASSERT_EQ(seen.selection.next.numbers, expected.selection.next.numbers) << one.description();
-    }
-  }
-
-  /// A case of any selector, with a rule where a device has one for it.
-  Case random_case(std::uint64_t seed, const std::string& selector, std::size_t largest) {
-    std::mt19937_64 random(seed);
-    const std::size_t most = random() % 4 == 0 ? largest : 1 + largest / 20;
-    Case one = Base::random_case(seed, selector, 1 + random() % most);
-    if (selector == "block") {  // also those of several tiles
-      one.options.block = 64 + random() % (random() % 2 == 0 ? 200 : largest);
-    }
-    return one;
+    const Outcome expected = this->expected(one, rule, begin);
+    Base::expect_same(on_the_device(one, rule, random, begin), expected, one, rule);
   }
 };
 
@@ -126,12 +95,7 @@ TYPED_TEST(DeviceSelection, GoesOnFromTheLastStepsThresholdAndLeavesTheNext) {
   int close = 0;
   testing::for_each_seed(120, [&](std::uint64_t seed) {
     auto one = this->random_case(seed, "threshold", 2 * device::kTile);
-    const double odd[] = {0.0, -1.0, std::numeric_limits<double>::infinity(),
-                          std::numeric_limits<double>::quiet_NaN()};
-    if (seed % 8 == 0) {
-      one.state.numbers[0] = odd[seed / 8 % 4];
-    }
-    one.options.state = &one.state;  // that there is one is all that matters
+    TestFixture::let_it_have_a_state(seed, one);
     std::mt19937_64 random(seed);
     const auto rule = TestFixture::rule_of(one);
     ASSERT_TRUE(rule.has_value() && rule->kind == Rule::kThreshold) << one.description();
@@ -145,14 +109,11 @@ TYPED_TEST(DeviceSelection, GoesOnFromTheLastStepsThresholdAndLeavesTheNext) {
 }
 
 TYPED_TEST(DeviceSelection, FindsWhatIsNotFinite) {
-  using Value = typename TestFixture::Value;
   this->for_each_selector([&](const std::string& selector) {
     testing::for_each_seed(8, [&](std::uint64_t seed) {
       auto one = this->random_case(seed, selector, 2 * device::kTile);
       std::mt19937_64 random(seed);
-      one.gradient[random() % one.gradient.size()] = narrow<typename TestFixture::T>(
-          random() % 2 == 0 ? std::numeric_limits<Value>::infinity()
-                            : std::numeric_limits<Value>::quiet_NaN());
+      TestFixture::spoil(one, random);
       const auto seen = TestFixture::on_the_device(one, TestFixture::rule_of(one).value(), random);
       EXPECT_FALSE(seen.selection.finite) << one.description();
       EXPECT_EQ(seen.selection.count, 0U) << one.description();
@@ -161,39 +122,23 @@ TYPED_TEST(DeviceSelection, FindsWhatIsNotFinite) {
 }
 
 TYPED_TEST(DeviceSelection, NumbersElementsBehindWhatThirtyTwoBitsCount) {
-  const std::uint64_t begin =
-      (std::uint64_t{1} << (sizeof(typename TestFixture::Index) == 8 ? 32U : 31U)) - 5;
   this->for_each_selector([&](const std::string& selector) {
     testing::for_each_seed(4, [&](std::uint64_t seed) {
       const auto one = this->random_case(seed, selector, 2 * device::kTile);
       std::mt19937_64 random(seed);
-      this->expect_as_on_the_cpu(one, TestFixture::rule_of(one).value(), random, begin);
+      this->expect_as_on_the_cpu(one, TestFixture::rule_of(one).value(), random,
+                                 TestFixture::kFarBegin);
     });
   });
 }
 
 // Beyond the first tile of a block, ties are kept only as far as those before them leave room.
 TYPED_TEST(DeviceSelection, KeepsTheFirstOfEqualValuesInABlockOfSeveralTiles) {
-  using Index = typename TestFixture::Index;
-  using T = typename TestFixture::T;
-  constexpr std::uint64_t kBlockSize = std::uint64_t{2} * device::kTile + 500;
-  constexpr std::uint64_t kKept = device::kTile + 900;
-  constexpr std::uint64_t kKeptOfLast = 3;
-  typename TestFixture::Case one;
-  one.options.selector = "block";
-  one.gradient.assign(kBlockSize + 7, narrow<T>(-2));
-  const SelectionRule rule{.kind = Rule::kBlocks,
-                           .k = kKept,
-                           .most = kKept + kKeptOfLast,
-                           .block = kBlockSize,
-                           .k_of_last = kKeptOfLast};
-  std::vector<Index> expected(kKept + kKeptOfLast);
-  std::iota(expected.begin(), expected.begin() + kKept, Index{0});
-  std::iota(expected.begin() + kKept, expected.end(), static_cast<Index>(kBlockSize));
+  const typename TestFixture::TiesInBlocks ties;
   testing::for_each_seed(4, [&](std::uint64_t seed) {
     std::mt19937_64 random(seed);
-    const auto seen = TestFixture::launch(one, rule, random);
-    EXPECT_EQ(seen.list.indices, expected);
+    const auto seen = TestFixture::launch(ties.one, ties.rule, random);
+    EXPECT_EQ(seen.list.indices, ties.indices);
     EXPECT_THAT(seen.list.values, ::testing::Each(-2));
   });
 }

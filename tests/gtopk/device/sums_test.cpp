@@ -7,14 +7,12 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <numeric>
 #include <random>
 #include <vector>
 
-#include "src/gtopk/algorithms/gather.hpp"
 #include "src/gtopk/device/commit.hpp"
-#include "src/gtopk/residual/commit.hpp"
 #include "tests/gtopk/device/pieces_of.hpp"
+#include "tests/gtopk/device/sums_cases.hpp"
 #include "tests/gtopk/value/all_types.hpp"
 #include "tests/gtopk/value/random_values.hpp"
 #include "tests/gtopk/value/reference.hpp"
@@ -34,26 +32,7 @@ class DeviceSums : public ::testing::Test {
   using Index = typename Param::Index;
   using Value = Accumulation<T>;
 
-  struct Vector {
-    std::vector<T> tensor;
-    std::vector<Value> residual;  // empty: none
-
-    [[nodiscard]] std::size_t d() const { return tensor.size(); }
-    [[nodiscard]] Value* kept() { return residual.empty() ? nullptr : residual.data(); }
-  };
-
-  static Vector random_vector(std::mt19937_64& random) {
-    Vector one;
-    const std::size_t d = 1 + random() % 9'000;
-    one.tensor = testing::random_values<T>(testing::random_kind(random), d, random);
-    if (random() % 4 != 0) {
-      one.residual = testing::random_values<Value>(testing::random_kind(random), d, random);
-    }
-    if (random() % 3 == 0) {
-      one.tensor[random() % d] = narrow<T>(std::numeric_limits<Value>::infinity());
-    }
-    return one;
-  }
+  using Vector = testing::SumsVector<T>;
 };
 
 TYPED_TEST_SUITE(DeviceSums, testing::AllTypes);
@@ -63,9 +42,8 @@ TYPED_TEST(DeviceSums, AccumulatesAsTheCpuDoes) {
   using Value = typename TestFixture::Value;
   testing::for_each_seed(40, [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
-    auto one = TestFixture::random_vector(random);
-    std::vector<Value> expected(one.d());
-    (void)accumulate<T, Value>(one.tensor.data(), one.kept(), expected.data(), one.d());
+    auto one = TestFixture::Vector::random(random);
+    const auto expected = one.acc();
     const InPieces<T> pieces(one.tensor, one.residual, true, random);
     std::vector<Value> seen(one.d());
     HostExecutor executor(random(), 1 + random() % 4);
@@ -81,24 +59,9 @@ TYPED_TEST(DeviceSums, GathersAsTheCpuDoes) {
   int finite_ones = 0;
   testing::for_each_seed(60, [&](std::uint64_t seed) {
     std::mt19937_64 random(seed);
-    auto one = TestFixture::random_vector(random);
-    std::vector<Index> indices(one.d());
-    std::iota(indices.begin(), indices.end(), Index{0});
-    std::ranges::shuffle(indices, random);
-    indices.resize(random() % (one.d() + 1));
-    std::ranges::sort(indices);
-    SparseCall call;
-    call.dtype = testing::kTypeOf<T>;
-    call.tensor = Segments<void>(one.tensor.data());
-    call.residual = one.kept();
-    call.d = one.d();
-    std::vector<Value> expected(indices.size());
-    List list;
-    list.indices = reinterpret_cast<std::byte*>(indices.data());
-    list.values = reinterpret_cast<std::byte*>(expected.data());
-    list.size = indices.size();
-    gather(call, {accumulation_type(call.dtype), sizeof(Index)}, list);
-
+    auto one = TestFixture::Vector::random(random);
+    auto indices = testing::random_indices<Index>(one.d(), random);
+    const auto expected = testing::gathered_on_the_cpu(one, indices);
     const InPieces<T> pieces(one.tensor, one.residual, true, random);
     std::vector<Value> seen(indices.size());
     std::uint64_t finite = 1;
@@ -125,17 +88,11 @@ TYPED_TEST(DeviceSums, CommitsAllOfThemAsTheCpuDoes) {
   using Value = typename TestFixture::Value;
   testing::for_each_seed(40, [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
-    auto one = TestFixture::random_vector(random);
+    auto one = TestFixture::Vector::random(random);
     const bool happened = seed % 3 != 0;
     const auto divisor = static_cast<Value>(1 + random() % 9);
     const auto sums = testing::random_values<Value>(testing::random_kind(random), one.d(), random);
-    auto expected = one;
-    if (happened) {
-      commit_whole<T, Value>(expected.tensor.data(), expected.kept(), sums.data(), one.d(),
-                             divisor);
-    } else {
-      fill_nan(Segments<T>(expected.tensor.data()), one.d());
-    }
+    const auto expected = testing::committed_on_the_cpu(one, sums, happened, divisor);
     const InPieces<T> pieces(one.tensor, one.residual, true, random);
     const std::uint64_t did_happen = happened ? 1 : 0;
     HostExecutor executor(random(), 1 + random() % 4);
@@ -154,7 +111,7 @@ TYPED_TEST(DeviceSums, AndListsAreCommittedOnlyIfItIsTheirTurn) {
     std::mt19937_64 random(seed);
     const std::uint64_t whole = seed % 2;
     const std::uint64_t happened = seed / 2 % 2;
-    auto one = TestFixture::random_vector(random);
+    auto one = TestFixture::Vector::random(random);
     const auto before = one;
     const std::vector<Value> sums(one.d(), Value{3});
     const std::vector<Value> untouched(one.d(), Value{5});
