@@ -1,0 +1,225 @@
+// The selections of the kernels' library, on the GPU: the CPU's bits, for each kind of rule.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/gtopk/value/selection_order.hpp"
+#include "tests/cuda/kernels_acc.hpp"
+#include "tests/gtopk/device/select_cases.hpp"
+#include "tests/gtopk/device/selection_cases.hpp"
+#include "tests/gtopk/value/seeds.hpp"
+
+namespace gtopk::sparse {
+namespace {
+
+using testing::Array;
+using testing::ListThere;
+using testing::One;
+using testing::Place;
+using testing::scaled;
+using testing::SelectCase;
+using testing::VectorThere;
+
+using SelectionKind = SelectionRule::Kind;
+
+template <class Value, class Index>
+struct SelectedThere {
+  SelectionReport report;
+  testing::List<Value, Index> list;
+  SelectorState next;
+};
+
+/// `last`: the key that one selection leaves for the next; null: none is kept.
+template <class Index, class T>
+[[nodiscard]] SelectedThere<Accumulation<T>, Index> select_there(const VectorThere<T>& acc,
+                                                                 const SelectionRule& rule,
+                                                                 std::mt19937_64& random,
+                                                                 std::uint64_t* last = nullptr,
+                                                                 const SelectorState& state = {}) {
+  const Array<std::byte> room(Place::kDevice,
+                              testing::Gpu::get().calls().select_room(acc.view(), rule));
+  const ListThere<Accumulation<T>, Index> kept(testing::either(random), rule.most);
+  const One<SelectionReport> report(Place::kPinned, {});
+  const One<std::uint64_t> key(Place::kDevice, last == nullptr ? 0 : *last);
+  const One<SelectorState> before(Place::kPinned, state);
+  const One<SelectorState> next(Place::kPinned, {});
+  cuda::SelectCall call;
+  call.acc = acc.view();
+  call.rule = rule;
+  call.room = room.data();
+  call.kept = kept.of();
+  call.report = report.data();
+  call.last = last == nullptr ? nullptr : key.data();
+  call.state = before.data()->numbers.data();
+  call.next = next.data()->numbers.data();
+  testing::run(&cuda::Calls::select, call);
+  SelectedThere<Accumulation<T>, Index> selected;
+  selected.report = report.value();
+  EXPECT_LE(selected.report.kept, rule.most);
+  selected.list = kept.read(std::min(selected.report.kept, rule.most));
+  selected.next = next.value();
+  if (last != nullptr) {
+    *last = key.value();
+  }
+  return selected;
+}
+
+template <class Param>
+class KernelsSelect : public RuledSelectors<Param> {
+ protected:
+  using Base = RuledSelectors<Param>;
+  using typename Base::Case;
+  using typename Base::Index;
+  using typename Base::Outcome;
+  using typename Base::T;
+  using typename Base::Value;
+  using Exact = SelectCase<T>;
+
+  /// The exact selection of a case, several times where `lasts` has several keys to begin with.
+  static void expect_exact_as_on_the_cpu(const Exact& one, std::mt19937_64& random,
+                                         const std::vector<std::uint64_t>& lasts = {}) {
+    const VectorThere<T> acc(one.gradient, one.residual, sizeof(Index), one.cut, random, one.begin);
+    const SelectionRule rule{.kind = SelectionKind::kExact, .k = one.k, .most = one.most()};
+    const auto expected = testing::selected_on_the_cpu<Index>(one);
+    const auto expect = [&](std::uint64_t* last) {
+      const auto seen = select_there<Index>(acc, rule, random, last);
+      EXPECT_EQ(seen.report.finite != 0, expected.finite);
+      EXPECT_TRUE(testing::same_bits(seen.list, expected.list));
+    };
+    expect(nullptr);
+    for (const std::uint64_t key : lasts) {
+      std::uint64_t last = key;
+      expect(&last);
+      if (!expected.finite) {
+        EXPECT_EQ(last, key) << "a step that did not happen leaves no threshold";
+      }
+      expect(&last);
+    }
+  }
+
+  static Outcome on_the_gpu(const Case& one, const SelectionRule& rule, std::mt19937_64& random,
+                            std::uint64_t begin = 0) {
+    const VectorThere<T> acc(one.gradient, one.residual, sizeof(Index), random() % 2 == 0, random,
+                             begin);
+    auto seen = select_there<Index>(acc, rule, random, nullptr, one.state);
+    Outcome outcome;
+    outcome.selection.count = seen.report.kept;
+    outcome.selection.finite = seen.report.finite != 0;
+    outcome.selection.next = seen.next;
+    outcome.list = std::move(seen.list);
+    return outcome;
+  }
+
+  void expect_as_on_the_cpu(const Case& one, const SelectionRule& rule, std::mt19937_64& random,
+                            std::uint64_t begin = 0) {
+    const Outcome expected = this->expected(one, rule, begin);
+    Base::expect_same(on_the_gpu(one, rule, random, begin), expected, one, rule);
+  }
+};
+
+TYPED_TEST_SUITE(KernelsSelect, testing::AllTypes);
+
+TYPED_TEST(KernelsSelect, SelectTheFirstKOfAnyDataWhateverTheLastKey) {
+  testing::for_each_seed(scaled(24), [](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const auto one = TestFixture::Exact::random(random, 3 * device::kTile);
+    TestFixture::expect_exact_as_on_the_cpu(
+        one, random,
+        {0, random() & std::numeric_limits<sparse::Key<typename TestFixture::Value>>::max() >> 1U});
+  });
+}
+
+TYPED_TEST(KernelsSelect, SelectNoneOneAllAndNoMoreThanThereAre) {
+  using T = typename TestFixture::T;
+  std::mt19937_64 random(1);
+  for (const std::size_t d : {1U, 2U, device::kTile - 1, device::kTile, device::kTile + 1}) {
+    for (const std::size_t k : {std::size_t{0}, std::size_t{1}, d, d + 3}) {
+      for (const auto kind : {testing::Kind::kTies, testing::Kind::kAllEqual}) {
+        typename TestFixture::Exact one;
+        one.gradient = testing::random_values<T>(kind, d, random);
+        one.k = k;
+        one.cut = k == 1;
+        SCOPED_TRACE(fmt::format("d {} k {}", d, k));
+        TestFixture::expect_exact_as_on_the_cpu(one, random, {0});
+      }
+    }
+  }
+}
+
+TYPED_TEST(KernelsSelect, FindWhatIsNotFiniteWithAnyLastKey) {
+  testing::for_each_seed(scaled(8), [](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const auto one = TestFixture::Exact::random_spoiled(random, 2 * device::kTile);
+    ASSERT_FALSE(testing::selected_on_the_cpu<typename TestFixture::Index>(one).finite);
+    TestFixture::expect_exact_as_on_the_cpu(one, random, {0, 1, random() >> 40U});
+  });
+}
+
+TYPED_TEST(KernelsSelect, NumberElementsBehindWhatThirtyTwoBitsCount) {
+  testing::for_each_seed(scaled(4), [this](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    auto exact = TestFixture::Exact::random(random, 3 * device::kTile);
+    exact.begin = TestFixture::kFarBegin;
+    TestFixture::expect_exact_as_on_the_cpu(exact, random, {1});
+    this->for_each_selector([&](const std::string& selector) {
+      const auto one = this->random_case(seed, selector, 2 * device::kTile);
+      this->expect_as_on_the_cpu(one, TestFixture::rule_of(one).value(), random,
+                                 TestFixture::kFarBegin);
+    });
+  });
+}
+
+TYPED_TEST(KernelsSelect, GiveWhatEachSelectorGivesOnAnyData) {
+  this->for_each_selector([&](const std::string& selector) {
+    testing::for_each_seed(scaled(12), [&](std::uint64_t seed) {
+      const auto one = this->random_case(seed, selector, 3 * device::kTile);
+      std::mt19937_64 random(seed);
+      this->expect_as_on_the_cpu(one, TestFixture::rule_of(one).value(), random);
+    });
+  });
+}
+
+TYPED_TEST(KernelsSelect, GoOnFromTheLastStepsThresholdAndLeaveTheNext) {
+  testing::for_each_seed(scaled(32), [&](std::uint64_t seed) {
+    auto one = this->random_case(seed, "threshold", 2 * device::kTile);
+    TestFixture::let_it_have_a_state(seed, one);
+    std::mt19937_64 random(seed);
+    const auto rule = TestFixture::rule_of(one);
+    ASSERT_TRUE(rule.has_value() && rule->kind == SelectionKind::kThreshold) << one.description();
+    this->expect_as_on_the_cpu(one, *rule, random);
+  });
+}
+
+TYPED_TEST(KernelsSelect, FindWhatIsNotFiniteByEachSelector) {
+  this->for_each_selector([&](const std::string& selector) {
+    testing::for_each_seed(scaled(4), [&](std::uint64_t seed) {
+      auto one = this->random_case(seed, selector, 2 * device::kTile);
+      std::mt19937_64 random(seed);
+      TestFixture::spoil(one, random);
+      const auto seen = TestFixture::on_the_gpu(one, TestFixture::rule_of(one).value(), random);
+      EXPECT_FALSE(seen.selection.finite) << one.description();
+      EXPECT_EQ(seen.selection.count, 0U) << one.description();
+    });
+  });
+}
+
+TYPED_TEST(KernelsSelect, KeepTheFirstOfEqualValuesInABlockOfSeveralTiles) {
+  const typename TestFixture::TiesInBlocks ties;
+  testing::for_each_seed(scaled(2), [&](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const auto seen = TestFixture::on_the_gpu(ties.one, ties.rule, random);
+    EXPECT_EQ(seen.list.indices, ties.indices);
+    EXPECT_TRUE(std::ranges::all_of(seen.list.values, [](auto value) { return value == -2; }));
+  });
+}
+
+}  // namespace
+}  // namespace gtopk::sparse
