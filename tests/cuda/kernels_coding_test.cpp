@@ -168,7 +168,7 @@ class KernelsCoding : public ::testing::Test {
 TYPED_TEST_SUITE(KernelsCoding, testing::AllListTypes);
 
 TYPED_TEST(KernelsCoding, GiveTheBytesTheEntriesAndTheLossesOfTheCpu) {
-  testing::for_each_seed(scaled(30), [](std::uint64_t seed) {
+  testing::for_each_seed(scaled(60), [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     const std::size_t size = TestFixture::Cases::random_size(seed, random);
     for (const Format& format : kFormats) {
@@ -180,7 +180,7 @@ TYPED_TEST(KernelsCoding, GiveTheBytesTheEntriesAndTheLossesOfTheCpu) {
 }
 
 TYPED_TEST(KernelsCoding, FindTheBlocksOfInt8WhereverTheyBegin) {
-  testing::for_each_seed(scaled(16), [](std::uint64_t seed) {
+  testing::for_each_seed(scaled(32), [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     TestFixture::expect_as_on_the_cpu(
         testing::kInt8Format, TestFixture::Cases::random_list_of_uneven_blocks(seed, random),
@@ -197,7 +197,7 @@ TYPED_TEST(KernelsCoding, NoticeWhatBecomesInfinite) {
 }
 
 TYPED_TEST(KernelsCoding, FindDamagedWhatTheCpuFindsDamaged) {
-  testing::for_each_seed(scaled(50), [](std::uint64_t seed) {
+  testing::for_each_seed(scaled(240), [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     reference::Random changes(seed);
     for (const Format& format : kFormats) {
@@ -225,7 +225,7 @@ TYPED_TEST(KernelsCoding, MakeANodeOfTheTreeInOneGo) {
   using Value = typename TestFixture::Value;
   using Index = typename TestFixture::Index;
   using Cases = typename TestFixture::Cases;
-  testing::for_each_seed(scaled(12), [](std::uint64_t seed) {
+  testing::for_each_seed(scaled(24), [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     constexpr std::uint64_t kD = 20'000;
     for (const Format& format : kFormats) {

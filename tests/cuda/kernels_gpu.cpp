@@ -61,6 +61,7 @@ void Gpu::wait() const { driver_.check(driver_.synchronize_stream(stream_), "end
 
 void Gpu::check(int error) const {
   if (error != 0) {
+    static_cast<void>(driver_.synchronize_stream(stream_));
     throw gpu::Failure(fmt::format("the kernels: {} ({})", calls_->error_name(error), error));
   }
 }
@@ -77,8 +78,6 @@ Block::Block(Place place, std::size_t bytes) : place_(place) {
     driver.check(driver.allocate(&address, room), "give memory");
     memory_ = reinterpret_cast<std::byte*>(address);
   }
-  const std::vector<std::byte> garbage(bytes, std::byte{0xA5});
-  write(0, garbage.data(), bytes);
 }
 
 Block::Block(Block&& other) noexcept
@@ -88,11 +87,10 @@ Block::~Block() {
   if (memory_ == nullptr) {
     return;
   }
-  const Gpu& gpu = Gpu::get();
-  static_cast<void>(gpu.driver().synchronize_stream(gpu.stream()));  // what failed may still run
+  const gpu::Driver& driver = Gpu::get().driver();
   static_cast<void>(place_ == Place::kPinned
-                        ? gpu.driver().release_pinned(memory_)
-                        : gpu.driver().release(reinterpret_cast<std::uint64_t>(memory_)));
+                        ? driver.release_pinned(memory_)
+                        : driver.release(reinterpret_cast<std::uint64_t>(memory_)));
 }
 
 void Block::write(std::size_t at, const void* from, std::size_t bytes) {

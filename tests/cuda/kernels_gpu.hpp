@@ -32,7 +32,8 @@ class Gpu {
   [[nodiscard]] gpu::Driver::Stream stream() const { return stream_; }
   /// Until the stream has done everything. Throws gpu::Failure for what has failed on the GPU.
   void wait() const;
-  /// Throws gpu::Failure unless a call of the kernels' library has succeeded.
+  /// Throws gpu::Failure unless a call of the kernels' library has succeeded, once the stream has
+  /// done what earlier ones have left there.
   void check(int error) const;
 
  private:
@@ -61,7 +62,8 @@ enum class Place : std::uint8_t { kDevice, kPinned };
   return random() % 2 == 0 ? Place::kDevice : Place::kPinned;
 }
 
-/// Memory of its own, so that a sanitizer sees where it ends, and with garbage in it.
+/// Memory of its own, so that a sanitizer sees where it ends. Nothing may use it any more when it
+/// goes.
 class Block {
  public:
   Block(Place place, std::size_t bytes);
@@ -87,8 +89,11 @@ class Array {
  public:
   static_assert(std::is_trivially_copyable_v<T>);
 
-  Array(Place place, std::size_t size, std::size_t before = 0)
-      : block_(place, (before + size) * sizeof(T)), size_(size), before_(before) {}
+  /// With garbage in it.
+  Array(Place place, std::size_t size) : Array(place, size, 0) {
+    const std::vector<std::byte> garbage(size * sizeof(T), std::byte{0xA5});
+    block_.write(0, garbage.data(), garbage.size());
+  }
   Array(Place place, const std::vector<T>& elements, std::size_t before = 0)
       : Array(place, elements.size(), before) {
     block_.write(before * sizeof(T), elements.data(), size_ * sizeof(T));
@@ -104,6 +109,9 @@ class Array {
   }
 
  private:
+  Array(Place place, std::size_t size, std::size_t before)
+      : block_(place, (before + size) * sizeof(T)), size_(size), before_(before) {}
+
   Block block_;
   std::size_t size_;
   std::size_t before_;

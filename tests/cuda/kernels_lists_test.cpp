@@ -105,7 +105,7 @@ class KernelsMerge : public ::testing::Test {
 TYPED_TEST_SUITE(KernelsMerge, testing::AllListTypes);
 
 TYPED_TEST(KernelsMerge, GiveWhatTheCpuGives) {
-  testing::for_each_seed(scaled(40), [](std::uint64_t seed) {
+  testing::for_each_seed(scaled(80), [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     const auto one = TestFixture::Case::random(seed, random);
     TestFixture::expect_as_on_the_cpu(one, random);
@@ -121,7 +121,7 @@ TYPED_TEST(KernelsMerge, NoticeSumsThatAreNotFinite) {
 
 TYPED_TEST(KernelsMerge, KeepNothingOfAListWhoseIndicesDoNotAscendBelowD) {
   using Case = testing::UnsoundCase<typename TestFixture::Value, typename TestFixture::Index>;
-  testing::for_each_seed(scaled(16), [](std::uint64_t seed) {
+  testing::for_each_seed(scaled(32), [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     const auto one = Case::random(seed, random);
     for (const bool unites : {false, true}) {
@@ -225,7 +225,7 @@ class KernelsCommit : public ::testing::Test {
 TYPED_TEST_SUITE(KernelsCommit, testing::AllTypes);
 
 TYPED_TEST(KernelsCommit, WriteWhatTheCpuWrites) {
-  testing::for_each_seed(scaled(24), [](std::uint64_t seed) {
+  testing::for_each_seed(scaled(48), [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     const auto one = TestFixture::Case::random(random, seed % 4 == 0 ? 15'000 : 600);
     const auto expected = testing::committed_on_the_cpu(one, true);
@@ -235,7 +235,7 @@ TYPED_TEST(KernelsCommit, WriteWhatTheCpuWrites) {
 }
 
 TYPED_TEST(KernelsCommit, LeaveNanAndTheResidualOfAStepThatDidNotHappen) {
-  testing::for_each_seed(scaled(6), [](std::uint64_t seed) {
+  testing::for_each_seed(scaled(12), [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     const auto one = TestFixture::Case::random(random, 9'000);
     const auto expected = testing::committed_on_the_cpu(one, false);
@@ -293,7 +293,7 @@ TYPED_TEST(KernelsInspect, FindWhatDoesNotFitAndCopyTheList) {
   using T = typename TestFixture::T;
   using Index = typename TestFixture::Index;
   using Value = typename TestFixture::Value;
-  testing::for_each_seed(scaled(18), [](std::uint64_t seed) {
+  testing::for_each_seed(scaled(36), [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     const auto [list, divisor] = testing::ResultCase<Value, Index>::random(seed, random);
     const auto seen = TestFixture::on_the_gpu(list, 10'000, divisor, seed % 2 == 0, true, random);
@@ -306,7 +306,7 @@ TYPED_TEST(KernelsInspect, FindWhatDoesNotFitAndCopyTheList) {
 TYPED_TEST(KernelsInspect, FindIndicesThatDoNotAscendBelowD) {
   using Index = typename TestFixture::Index;
   using Value = typename TestFixture::Value;
-  testing::for_each_seed(scaled(8), [](std::uint64_t seed) {
+  testing::for_each_seed(scaled(16), [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     const auto one = testing::UnsoundCase<Value, Index>::random(seed, random);
     const auto seen = TestFixture::on_the_gpu(one.lists.b, one.d, 1, false, false, random);

@@ -1,5 +1,4 @@
 // The selections of the kernels' library, on the GPU: the CPU's bits, for each kind of rule.
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -128,7 +127,7 @@ class KernelsSelect : public RuledSelectors<Param> {
 TYPED_TEST_SUITE(KernelsSelect, testing::AllTypes);
 
 TYPED_TEST(KernelsSelect, SelectTheFirstKOfAnyDataWhateverTheLastKey) {
-  testing::for_each_seed(scaled(24), [](std::uint64_t seed) {
+  testing::for_each_seed(scaled(48), [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     const auto one = TestFixture::Exact::random(random, 3 * device::kTile);
     TestFixture::expect_exact_as_on_the_cpu(
@@ -139,23 +138,22 @@ TYPED_TEST(KernelsSelect, SelectTheFirstKOfAnyDataWhateverTheLastKey) {
 
 TYPED_TEST(KernelsSelect, SelectNoneOneAllAndNoMoreThanThereAre) {
   using T = typename TestFixture::T;
-  std::mt19937_64 random(1);
-  for (const std::size_t d : {1U, 2U, device::kTile - 1, device::kTile, device::kTile + 1}) {
-    for (const std::size_t k : {std::size_t{0}, std::size_t{1}, d, d + 3}) {
-      for (const auto kind : {testing::Kind::kTies, testing::Kind::kAllEqual}) {
-        typename TestFixture::Exact one;
-        one.gradient = testing::random_values<T>(kind, d, random);
-        one.k = k;
-        one.cut = k == 1;
-        SCOPED_TRACE(fmt::format("d {} k {}", d, k));
-        TestFixture::expect_exact_as_on_the_cpu(one, random, {0});
-      }
-    }
-  }
+  testing::for_each_seed(scaled(40), [](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const std::size_t lengths[] = {1, 2, device::kTile - 1, device::kTile, device::kTile + 1};
+    const std::size_t d = lengths[seed % 5];
+    const std::size_t counts[] = {0, 1, d, d + 3};
+    typename TestFixture::Exact one;
+    one.gradient = testing::random_values<T>(
+        seed / 20 % 2 == 0 ? testing::Kind::kTies : testing::Kind::kAllEqual, d, random);
+    one.k = counts[seed / 5 % 4];
+    one.cut = random() % 2 == 0;
+    TestFixture::expect_exact_as_on_the_cpu(one, random, {0});
+  });
 }
 
 TYPED_TEST(KernelsSelect, FindWhatIsNotFiniteWithAnyLastKey) {
-  testing::for_each_seed(scaled(8), [](std::uint64_t seed) {
+  testing::for_each_seed(scaled(16), [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     const auto one = TestFixture::Exact::random_spoiled(random, 2 * device::kTile);
     ASSERT_FALSE(testing::selected_on_the_cpu<typename TestFixture::Index>(one).finite);
@@ -164,7 +162,7 @@ TYPED_TEST(KernelsSelect, FindWhatIsNotFiniteWithAnyLastKey) {
 }
 
 TYPED_TEST(KernelsSelect, NumberElementsBehindWhatThirtyTwoBitsCount) {
-  testing::for_each_seed(scaled(4), [this](std::uint64_t seed) {
+  testing::for_each_seed(scaled(8), [this](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     auto exact = TestFixture::Exact::random(random, 3 * device::kTile);
     exact.begin = TestFixture::kFarBegin;
@@ -179,7 +177,7 @@ TYPED_TEST(KernelsSelect, NumberElementsBehindWhatThirtyTwoBitsCount) {
 
 TYPED_TEST(KernelsSelect, GiveWhatEachSelectorGivesOnAnyData) {
   this->for_each_selector([&](const std::string& selector) {
-    testing::for_each_seed(scaled(12), [&](std::uint64_t seed) {
+    testing::for_each_seed(scaled(24), [&](std::uint64_t seed) {
       const auto one = this->random_case(seed, selector, 3 * device::kTile);
       std::mt19937_64 random(seed);
       this->expect_as_on_the_cpu(one, TestFixture::rule_of(one).value(), random);
@@ -188,7 +186,7 @@ TYPED_TEST(KernelsSelect, GiveWhatEachSelectorGivesOnAnyData) {
 }
 
 TYPED_TEST(KernelsSelect, GoOnFromTheLastStepsThresholdAndLeaveTheNext) {
-  testing::for_each_seed(scaled(32), [&](std::uint64_t seed) {
+  testing::for_each_seed(scaled(64), [&](std::uint64_t seed) {
     auto one = this->random_case(seed, "threshold", 2 * device::kTile);
     TestFixture::let_it_have_a_state(seed, one);
     std::mt19937_64 random(seed);
@@ -200,7 +198,7 @@ TYPED_TEST(KernelsSelect, GoOnFromTheLastStepsThresholdAndLeaveTheNext) {
 
 TYPED_TEST(KernelsSelect, FindWhatIsNotFiniteByEachSelector) {
   this->for_each_selector([&](const std::string& selector) {
-    testing::for_each_seed(scaled(4), [&](std::uint64_t seed) {
+    testing::for_each_seed(scaled(8), [&](std::uint64_t seed) {
       auto one = this->random_case(seed, selector, 2 * device::kTile);
       std::mt19937_64 random(seed);
       TestFixture::spoil(one, random);
@@ -213,7 +211,7 @@ TYPED_TEST(KernelsSelect, FindWhatIsNotFiniteByEachSelector) {
 
 TYPED_TEST(KernelsSelect, KeepTheFirstOfEqualValuesInABlockOfSeveralTiles) {
   const typename TestFixture::TiesInBlocks ties;
-  testing::for_each_seed(scaled(2), [&](std::uint64_t seed) {
+  testing::for_each_seed(scaled(4), [&](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     const auto seen = TestFixture::on_the_gpu(ties.one, ties.rule, random);
     EXPECT_EQ(seen.list.indices, ties.indices);

@@ -43,7 +43,7 @@ TYPED_TEST_SUITE(KernelsSums, testing::AllTypes);
 
 TYPED_TEST(KernelsSums, AccumulateAsTheCpuDoesAndOnlyIfAsked) {
   using Value = typename TestFixture::Value;
-  testing::for_each_seed(scaled(12), [](std::uint64_t seed) {
+  testing::for_each_seed(scaled(24), [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     auto one = TestFixture::Vector::random(random);
     const auto acc = TestFixture::there(one, random);
@@ -64,7 +64,7 @@ TYPED_TEST(KernelsSums, AccumulateAsTheCpuDoesAndOnlyIfAsked) {
 TYPED_TEST(KernelsSums, GatherAsTheCpuDoes) {
   using Index = typename TestFixture::Index;
   using Value = typename TestFixture::Value;
-  testing::for_each_seed(scaled(16), [](std::uint64_t seed) {
+  testing::for_each_seed(scaled(32), [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     auto one = TestFixture::Vector::random(random);
     auto indices = testing::random_indices<Index>(one.d(), random);
@@ -85,7 +85,7 @@ TYPED_TEST(KernelsSums, GatherAsTheCpuDoes) {
 
 TYPED_TEST(KernelsSums, CommitAllOfThemAsTheCpuDoesAndOnlyIfAsked) {
   using Value = typename TestFixture::Value;
-  testing::for_each_seed(scaled(12), [](std::uint64_t seed) {
+  testing::for_each_seed(scaled(24), [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     const auto one = TestFixture::Vector::random(random);
     const bool happened = seed % 3 != 0;
@@ -150,7 +150,7 @@ TYPED_TEST(KernelsSketch, HaveTheCellsOfTheCpusAndFindWhatIsHeavyInThem) {
   using T = typename TestFixture::T;
   using Index = typename TestFixture::Index;
   using Value = typename TestFixture::Value;
-  testing::for_each_seed(scaled(12), [](std::uint64_t seed) {
+  testing::for_each_seed(scaled(24), [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     const auto one = testing::SketchCase<T>::random(seed, random);
     const auto expected = testing::cells_on_the_cpu(one, seed);
@@ -177,7 +177,7 @@ TYPED_TEST(KernelsSketch, HaveTheCellsOfTheCpusAndFindWhatIsHeavyInThem) {
 TYPED_TEST(KernelsSketch, FindWhatTheCpuFindsInAnyCells) {
   using Index = typename TestFixture::Index;
   using Value = typename TestFixture::Value;
-  testing::for_each_seed(scaled(6), [](std::uint64_t seed) {
+  testing::for_each_seed(scaled(12), [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     const auto one = testing::HeavyCase<Value>::random(random);
     const Array<Value> cells(Place::kPinned, one.cells);

@@ -164,14 +164,17 @@ struct Coding {
 
   static Received random_damage(std::uint64_t seed, const Format& format, std::mt19937_64& random,
                                 reference::Random& changes) {
-    const std::size_t size = seed % 4 == 0 ? random() % 1'500 : 1 + random() % 40;
+    const std::size_t sizes[] = {random() % 1'500, 1 + random() % 3, 1 + random() % 40,
+                                 1 + random() % 40};
+    const std::size_t size = sizes[seed % 4];
     const Entry list = random_list(size, false, random);
     Received one;
     one.d = d_above(list, random);
     const Outcome sent = on_the_cpu(format.codec(), list, true, one.d);
     one.message = sent.message;
     one.count = sent.kept.indices.size();
-    switch (random() % 6) {
+    const std::size_t values = device::value_bytes<Value>(format.format, one.count);
+    switch (random() % 8) {
       case 0:
         one.d -= std::min<std::uint64_t>(one.d, random() % 3);
         break;
@@ -183,6 +186,17 @@ struct Coding {
         one.message.resize(one.message.size() + random() % 9);
         one.message.resize(one.message.size() -
                            std::min<std::size_t>(one.message.size(), random() % 9));
+        break;
+      case 3:  // a bit of the last byte, which may be one that nobody needs
+        if (!one.message.empty()) {
+          one.message.back() ^= std::byte{1} << random() % 8;
+        }
+        break;
+      case 4:  // the parameter of the first gaps
+        if (values < one.message.size()) {
+          one.message[values] =
+              static_cast<std::byte>(std::to_integer<int>(one.message[values]) + 1);
+        }
         break;
       default:
         support::mutate(changes, one.message);
