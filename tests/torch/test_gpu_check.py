@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
 import pytest
 import torch
+from gpu_check.figures import VERSIONS, check_version
 from gpu_check.pack import MIB, bytes_of
 from gpu_check.page import page
 
@@ -155,6 +157,17 @@ def test_programs_that_find_no_kernels_on_the_device_fail(fake_gpu: str, tmp_pat
     assert done.returncode == 1
     failed = json.loads((tmp_path / "results.json").read_text())["parts"]["programs"]["failed"]
     assert failed.startswith("gtopk-allreduce did not select and commit on the device: ")
+
+
+def test_the_version_of_the_kernels_is_one_whose_layout_is_known() -> None:
+    calls = (ROOT / "src" / "cuda" / "calls.hpp").read_text()
+    (version,) = re.findall(r"kVersion = (\d+);", calls)
+    assert int(version) in VERSIONS
+    check_version(int(version), "here")
+    with pytest.raises(
+        RuntimeError, match=f"the kernels in here are of version {VERSIONS[-1] + 1}"
+    ):
+        check_version(VERSIONS[-1] + 1, "here")
 
 
 @pytest.mark.long

@@ -131,8 +131,18 @@ class _Calls(ctypes.Structure):
     ]
 
 
-VERSIONS = (1, 2, 3, 4, 5)  # of the table of calls, as far as it is used here
+VERSIONS = (1, 2, 3, 4, 5, 6)  # of the table of calls, as far as it is used here
 FLOAT32 = 0
+
+
+def check_version(version: int, path: str) -> None:
+    """Raises RuntimeError for a table of calls that is not known to be laid out as above."""
+    if version not in VERSIONS:
+        raise RuntimeError(
+            f"the kernels in {path} are of version {version}, and gpu-check knows versions "
+            f"{VERSIONS[0]} to {VERSIONS[-1]}: compare _MergeCall and _Calls with "
+            "src/cuda/calls.hpp, then add it to VERSIONS in tools/gpu_check/figures.py"
+        )
 
 
 def merge(place: Place) -> dict[str, Any]:
@@ -143,8 +153,7 @@ def merge(place: Place) -> dict[str, Any]:
     library = ctypes.CDLL(path)
     library.gtopk_cuda_calls.restype = ctypes.POINTER(_Calls)
     calls = library.gtopk_cuda_calls().contents
-    if calls.version not in VERSIONS:
-        return {"not_measured": f"the kernels are of version {calls.version}"}
+    check_version(calls.version, path)
     if place.device != "cuda":
         return {"not_measured": f"{place.device} has no merge"}
     d = 25_557_032
