@@ -9,14 +9,19 @@ import json
 import os
 import pathlib
 import re
+import select
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
+from gpu_check.errors import CheckError
 from gpu_check.figures import VERSIONS, check_version
+from gpu_check.machine import Machine
 from gpu_check.pack import MIB, bytes_of
 from gpu_check.page import page
+from gpu_check.parts import PARTS, POINTERS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOOL = ROOT / "tools" / "gpu-check"
@@ -157,6 +162,57 @@ def test_programs_that_find_no_kernels_on_the_device_fail(fake_gpu: str, tmp_pat
     assert done.returncode == 1
     failed = json.loads((tmp_path / "results.json").read_text())["parts"]["programs"]["failed"]
     assert failed.startswith("gtopk-allreduce did not select and commit on the device: ")
+
+
+class Recorder(Machine):
+    """Starts nothing, and records until when what it is asked for may run."""
+
+    def __init__(self, packed: pathlib.Path) -> None:
+        super().__init__(packed, "fake")
+        self.deadlines: list[float] = []
+
+    def ranks(self, part, size, deadline, **_):
+        self.deadlines.append(deadline)
+        return [{"cases": 1, "rows": [], "printed": "SUMMARY"}]
+
+    def program(self, name, words, deadline, **_):
+        self.deadlines.append(deadline)
+        return {"rows": []}
+
+
+def test_all_that_a_part_starts_has_one_deadline(tmp_path, monkeypatch) -> None:
+    library = tmp_path / "site" / "gtopk" / "_torch_2_11.so"
+    library.parent.mkdir(parents=True)
+    library.write_text(POINTERS)
+    (tmp_path / "compute-sanitizer").touch(mode=0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    started = {}
+    for name, part in PARTS.items():
+        machine = Recorder(tmp_path)
+        part.run(machine, True, 17.0)
+        assert {*machine.deadlines} == {17.0}, name
+        started[name] = len(machine.deadlines)
+    several = {"bits": 3, "staging": 2, "lists": 2, "programs": 2}
+    assert started == {name: several.get(name, 1) for name in PARTS}
+
+
+def test_what_a_process_has_started_ends_with_it_when_the_time_is_up(tmp_path) -> None:
+    held = tmp_path / "held"
+    os.mkfifo(held)
+    read = os.open(held, os.O_RDONLY | os.O_NONBLOCK)  # at its end once nobody can write to it
+    command = ["sh", "-c", f"(echo started; exec tail -f /dev/null) >{held} & wait"]
+    with pytest.raises(CheckError, match=r"a part, rank 0: stopped after \d+ s: the part's time"):
+        Machine(tmp_path, "fake")._run("a part", [command], time.monotonic() + 2, {})
+    said = b""
+    while select.select([read], [], [], 60)[0]:
+        part = os.read(read, 100)
+        said += part
+        if not part:
+            break
+    else:
+        pytest.fail("it is still there")
+    os.close(read)
+    assert said == b"started\n"
 
 
 def test_the_version_of_the_kernels_is_one_whose_layout_is_known() -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import platform
+import signal
 import socket
 import subprocess
 import sys
@@ -87,7 +88,7 @@ class Machine:
         self,
         part: str,
         size: int,
-        seconds: float,
+        deadline: float,
         *,
         small: bool = False,
         before: tuple[str, ...] = (),
@@ -95,13 +96,14 @@ class Machine:
     ) -> list[dict[str, Any]]:
         """Runs ranks.py's part on so many ranks; `before` goes in front of each command line.
 
-        Raises CheckError that has the end of a rank's output where one fails or takes too long.
+        deadline: of time.monotonic(). Raises CheckError that has the end of a rank's output where
+        one fails or is not done by then.
         """
         with tempfile.TemporaryDirectory() as folder:
             words = [part, str(size), folder, self.device, str(int(small))]
             python = [*before, sys.executable, "-m", "gpu_check.ranks"]
             commands = [[*python, str(rank), *words] for rank in range(size)]
-            said = self._run(part, commands, seconds, environment)
+            said = self._run(part, commands, deadline, environment)
             answers = []
             for rank in range(size):
                 answer = json.loads(pathlib.Path(folder, f"answer{rank}").read_text())
@@ -109,7 +111,7 @@ class Machine:
             return answers
 
     def program(
-        self, name: str, words: list[str], seconds: float, **environment: str
+        self, name: str, words: list[str], deadline: float, **environment: str
     ) -> dict[str, Any]:
         """Two ranks of one of gtopk's programs: what --json gives. Raises CheckError likewise."""
         with tempfile.TemporaryDirectory() as folder:
@@ -117,7 +119,7 @@ class Machine:
             meet = ["--ranks", "2", "--rendezvous", f"127.0.0.1:{_free_port()}"]
             command = [str(self.programs() / name), *words, *meet, "--json", str(record)]
             commands = [[*command, "--rank", str(rank)] for rank in range(2)]
-            self._run(name, commands, seconds, environment)
+            self._run(name, commands, deadline, environment)
             return json.loads(record.read_text())
 
     def programs(self) -> pathlib.Path:
@@ -131,9 +133,10 @@ class Machine:
         return pathlib.Path(found.origin).parent / "bin"
 
     def _run(
-        self, what: str, commands: list[list[str]], seconds: float, environment: dict[str, str]
+        self, what: str, commands: list[list[str]], deadline: float, environment: dict[str, str]
     ) -> list[str]:
         """What each rank printed. Raises CheckError unless all end well, and in time."""
+        begin = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             processes, logs = [], []
             for rank, command in enumerate(commands):
@@ -144,15 +147,15 @@ class Machine:
                         env=self.environment(**environment),
                         stdout=logs[-1],
                         stderr=subprocess.STDOUT,
+                        start_new_session=True,  # a sanitizer has the process proper as its child
                     )
                 )
-            deadline = time.monotonic() + seconds
             try:
                 codes = [_joined(each, deadline) for each in processes]
             finally:
                 for each in processes:
                     if each.poll() is None:
-                        each.kill()
+                        os.killpg(each.pid, signal.SIGKILL)
                         each.wait()
             said = []
             for log in logs:
@@ -161,7 +164,8 @@ class Machine:
                 log.close()
         for rank, code in enumerate(codes):
             if code != 0:
-                why = f"exit code {code}" if code is not None else f"over {seconds:.0f} s"
+                late = f"stopped after {time.monotonic() - begin:.0f} s: the part's time was up"
+                why = f"exit code {code}" if code is not None else late
                 raise CheckError(f"{what}, rank {rank}: {why}: {said[rank][-2000:].strip()}")
         return said
 

@@ -19,40 +19,41 @@ MINUTES = 9  # that all parts may take
 
 class Part(NamedTuple):
     run: Callable[[Machine, bool, float], Answer]
+    """With small sizes or not; until a time of time.monotonic() for all that it starts."""
     seconds: float
     """That it may take where a run has so many minutes; more where it has more."""
 
 
-def _bits(machine: Machine, small: bool, seconds: float) -> Answer:
-    answers = {size: machine.ranks("bits", size, seconds, small=small)[0] for size in (1, 2)}
-    dense = machine.ranks("dense", 2, seconds, small=small)[0]
+def _bits(machine: Machine, small: bool, deadline: float) -> Answer:
+    answers = {size: machine.ranks("bits", size, deadline, small=small)[0] for size in (1, 2)}
+    dense = machine.ranks("dense", 2, deadline, small=small)[0]
     cases = {str(size): each["cases"] for size, each in answers.items()}  # as JSON has it
     return {"sparse": cases, **_plain(dense)}
 
 
-def _training(machine: Machine, small: bool, seconds: float) -> Answer:
-    return _plain(machine.ranks("training", 2, seconds, small=small)[0])
+def _training(machine: Machine, small: bool, deadline: float) -> Answer:
+    return _plain(machine.ranks("training", 2, deadline, small=small)[0])
 
 
-def _profile(machine: Machine, small: bool, seconds: float) -> Answer:
-    return _plain(machine.ranks("profile", 2, seconds, small=small)[0])
+def _profile(machine: Machine, small: bool, deadline: float) -> Answer:
+    return _plain(machine.ranks("profile", 2, deadline, small=small)[0])
 
 
-def _compress(machine: Machine, small: bool, seconds: float) -> Answer:
-    return _plain(machine.ranks("compress", 1, seconds, small=small)[0])
+def _compress(machine: Machine, small: bool, deadline: float) -> Answer:
+    return _plain(machine.ranks("compress", 1, deadline, small=small)[0])
 
 
-def _merge(machine: Machine, small: bool, seconds: float) -> Answer:
-    return _plain(machine.ranks("merge", 1, seconds, small=small)[0])
+def _merge(machine: Machine, small: bool, deadline: float) -> Answer:
+    return _plain(machine.ranks("merge", 1, deadline, small=small)[0])
 
 
 # Whose native library knows it can hand pointers of the device to UCX.
 POINTERS = "GTOPK_DEVICE_POINTERS"
 
 
-def _both_ways(machine: Machine, part: str, small: bool, seconds: float) -> Answer:
+def _both_ways(machine: Machine, part: str, small: bool, deadline: float) -> Answer:
     """The part through pinned memory, and through UCX where this gtopk can."""
-    pinned = machine.ranks(part, 2, seconds, small=small, **{POINTERS: "0"})[0]
+    pinned = machine.ranks(part, 2, deadline, small=small, **{POINTERS: "0"})[0]
     answer: Answer = {"pinned": pinned["rows"]}
     libraries = (machine.packed / "site" / "gtopk").glob("_torch_*.so")
     if not any(POINTERS.encode() in pathlib.Path(each).read_bytes() for each in libraries):
@@ -60,21 +61,21 @@ def _both_ways(machine: Machine, part: str, small: bool, seconds: float) -> Answ
     transports = "tcp,posix,sysv,self,cuda_copy,cuda_ipc"
     through = {POINTERS: "1", "GTOPK_UCX_TLS": transports}
     try:
-        direct = machine.ranks(part, 2, seconds, small=small, **through)[0]
+        direct = machine.ranks(part, 2, deadline, small=small, **through)[0]
     except CheckError as error:
         return {**answer, "ucx": f"failed: {error}"}
     return {**answer, "ucx": direct["rows"]}
 
 
-def _staging(machine: Machine, small: bool, seconds: float) -> Answer:
-    return _both_ways(machine, "messages", small, seconds)
+def _staging(machine: Machine, small: bool, deadline: float) -> Answer:
+    return _both_ways(machine, "messages", small, deadline)
 
 
-def _lists(machine: Machine, small: bool, seconds: float) -> Answer:
-    return _both_ways(machine, "lists", small, seconds)
+def _lists(machine: Machine, small: bool, deadline: float) -> Answer:
+    return _both_ways(machine, "lists", small, deadline)
 
 
-def _programs(machine: Machine, small: bool, seconds: float) -> Answer:
+def _programs(machine: Machine, small: bool, deadline: float) -> Answer:
     """gtopk-allreduce and gtopk-pingpong with --memory cuda, on two ranks, every element checked.
 
     Raises CheckError if something is not as in the sequential reference, or not on the device.
@@ -84,7 +85,7 @@ def _programs(machine: Machine, small: bool, seconds: float) -> Answer:
     if not small:
         size = ["-b", "4M", "-e", "4M", "-n", "20"]
     kinds = ["-a", "gtopk,topk,dense", "--select", "exact,sampled", "--density", "0.01"]
-    reduced = machine.program("gtopk-allreduce", [*on_device, *size, *kinds], seconds)
+    reduced = machine.program("gtopk-allreduce", [*on_device, *size, *kinds], deadline)
     rows = [
         {
             **{name: row[name] for name in ("algorithm", "select", "n", "place", "wrong")},
@@ -96,7 +97,7 @@ def _programs(machine: Machine, small: bool, seconds: float) -> Answer:
     if staged:
         raise CheckError(f"gtopk-allreduce did not select and commit on the device: {staged[0]}")
     sizes = ["-b", "8", "-e", "64K" if small else "4M", "-f", "8", "-n", "10" if small else "200"]
-    sent = machine.program("gtopk-pingpong", [*on_device, *sizes], seconds)
+    sent = machine.program("gtopk-pingpong", [*on_device, *sizes], deadline)
     return {
         "allreduce": rows,
         "pingpong": [
@@ -110,7 +111,7 @@ def _programs(machine: Machine, small: bool, seconds: float) -> Answer:
 
 
 def _sanitized(tool: str) -> Callable[[Machine, bool, float], Answer]:
-    def run(machine: Machine, small: bool, seconds: float) -> Answer:
+    def run(machine: Machine, small: bool, deadline: float) -> Answer:
         found = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
         if not pathlib.Path(found).exists():
             return {"not_run": "compute-sanitizer is not installed here"}
@@ -118,7 +119,7 @@ def _sanitized(tool: str) -> Callable[[Machine, bool, float], Answer]:
         answer = machine.ranks(
             "bits",
             1,
-            seconds,
+            deadline,
             small=True,
             before=before,
             PYTORCH_NO_CUDA_MEMORY_CACHING="1",  # so that it sees where each tensor ends

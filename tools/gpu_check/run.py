@@ -41,7 +41,7 @@ def run(machine: Machine, options: argparse.Namespace) -> int:
         else:
             try:
                 seconds = part.seconds * max(1.0, options.minutes / MINUTES)
-                answer = part.run(machine, options.small, min(seconds, left))
+                answer = part.run(machine, options.small, begin + min(seconds, left))
             except CheckError as error:
                 answer = {"failed": str(error)}
                 failed += 1
