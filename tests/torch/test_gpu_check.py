@@ -18,7 +18,7 @@ import pytest
 import torch
 from gpu_check.errors import CheckError
 from gpu_check.figures import VERSIONS, check_version
-from gpu_check.machine import Machine
+from gpu_check.machine import BUILT_TEST_KERNELS, Machine
 from gpu_check.pack import MIB, bytes_of
 from gpu_check.page import page
 from gpu_check.parts import PARTS, POINTERS
@@ -26,6 +26,7 @@ from gpu_check.parts import PARTS, POINTERS
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOOL = ROOT / "tools" / "gpu-check"
 KERNELS = ROOT / "build" / "release" / "src" / "cuda" / "libgtopk_cuda.so"
+TEST_KERNELS = ROOT / BUILT_TEST_KERNELS
 FITS = 64 * MIB
 QUICK = "profile,staging"
 
@@ -47,10 +48,11 @@ def version() -> str:
 
 @pytest.fixture(scope="module")
 def packed(wheel: pathlib.Path, tmp_path_factory) -> pathlib.Path:
-    if not KERNELS.exists():
-        pytest.skip("the kernels for GPUs were not built")
+    if not KERNELS.exists() or not TEST_KERNELS.exists():
+        pytest.skip("the kernels for GPUs, or their tests, were not built")
     into = tmp_path_factory.mktemp("gpu") / "packed"
-    words = ["--wheel", wheel, "--kernels", KERNELS, "--into", into, "--torch", version()]
+    words = ["--wheel", wheel, "--kernels", KERNELS, "--tests", TEST_KERNELS]
+    words += ["--into", into, "--torch", version()]
     done = ran(TOOL, "pack", *words)
     assert done.returncode == 0, done.stderr
     assert "MiB" in done.stdout
@@ -67,6 +69,13 @@ def test_what_is_packed_can_be_carried_and_is_all_that_is_needed(packed: pathlib
     assert not list(packed.rglob("*.a"))
     manifest = json.loads((packed / "manifest.json").read_text())
     assert manifest["torch"] == version()
+    tests = packed / "bin" / "test_kernels"
+    assert tests.stat().st_size < TEST_KERNELS.stat().st_size, "it is stripped"
+    needs = subprocess.run(["ldd", tests], capture_output=True, text=True, check=True).stdout
+    for library in ("libfmt", "libspdlog", "libhwy"):
+        assert f"=> {packed}/bin/../site/gtopk/{library}" in needs
+    assert "libucp" not in needs
+    assert "libgtest" not in needs
     script = """
 import os, torch, torch.distributed as dist, gtopk
 dist.init_process_group("gtopk", store=dist.HashStore(), rank=0, world_size=1)
@@ -164,6 +173,64 @@ def test_programs_that_find_no_kernels_on_the_device_fail(fake_gpu: str, tmp_pat
     assert failed.startswith("gtopk-allreduce did not select and commit on the device: ")
 
 
+@pytest.fixture
+def test_kernels() -> None:
+    if not TEST_KERNELS.exists():
+        pytest.skip("test_kernels was not built")
+
+
+@pytest.mark.usefixtures("test_kernels")
+def test_the_kernels_tests_are_run_on_the_device(fake_gpu: str, tmp_path: pathlib.Path) -> None:
+    part = run_on_the_fake(fake_gpu, tmp_path, "kernels")["kernels"]
+    assert part == {"cases": 180, **took(part)}
+
+
+@pytest.mark.usefixtures("test_kernels")
+def test_cases_of_the_kernels_tests_that_fail_are_named(fake_gpu: str, tmp_path) -> None:
+    done = ran(
+        *(TOOL, "run", "--small", "--device", "fake", "--parts", "kernels", "--minutes", 60),
+        *("--out", tmp_path),
+        GTOPK_CUDA_DRIVER=fake_gpu,
+        GTOPK_CUDA_KERNELS=fake_gpu,
+        FAKE_DEVICE_FAILS="merge",
+    )
+    assert done.returncode == 1
+    failed = json.loads((tmp_path / "results.json").read_text())["parts"]["kernels"]["failed"]
+    named = "1 of 180 cases failed: KernelsMerge/0.GiveWhatTheCpuGives. The first: "
+    assert failed.startswith(named)
+    assert "the kernels: an error of a fake's (1)" in failed
+
+
+@pytest.mark.usefixtures("test_kernels")
+def test_the_sanitizers_run_the_kernels_tests_too(fake_gpu: str, tmp_path, monkeypatch) -> None:
+    """With a script in the sanitizer's place, which ends as that does where it finds errors."""
+    script = tmp_path / "compute-sanitizer"
+    script.write_text(
+        "#!/bin/sh\n"
+        'test "$1 $3 $4 $5 $6" = "--tool --error-exitcode 9 --target-processes all" || exit 8\n'
+        'shift 6; "$@" && echo "========= ERROR SUMMARY: $ERRORS errors" && test "$ERRORS" = 0 ||'
+        " exit 9\n"
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("GTOPK_CUDA_DRIVER", fake_gpu)
+    monkeypatch.setenv("GTOPK_CUDA_KERNELS", fake_gpu)
+    ranks = [{"cases": 60, "printed": "========= RACECHECK SUMMARY: 0 hazards"}]
+    monkeypatch.setattr(Machine, "ranks", lambda *_, **__: ranks)
+    for tool in ("memcheck", "racecheck"):
+        monkeypatch.setenv("ERRORS", "0")
+        answer = PARTS[tool].run(Machine(tmp_path, "fake"), True, time.monotonic() + 300)
+        assert answer == {
+            "kernels": 180,
+            "summary of kernels": "ERROR SUMMARY: 0 errors",
+            "bits": 60,
+            "summary of bits": "RACECHECK SUMMARY: 0 hazards",
+        }
+        monkeypatch.setenv("ERRORS", "2")
+        with pytest.raises(CheckError, match=r"exit code 9: (?s:.*)ERROR SUMMARY: 2 errors"):
+            PARTS[tool].run(Machine(tmp_path, "fake"), True, time.monotonic() + 300)
+
+
 class Recorder(Machine):
     """Starts nothing, and records until when what it is asked for may run."""
 
@@ -179,6 +246,10 @@ class Recorder(Machine):
         self.deadlines.append(deadline)
         return {"rows": []}
 
+    def kernel_tests(self, deadline, **_):
+        self.deadlines.append(deadline)
+        return {"cases": 1, "printed": "SUMMARY"}
+
 
 def test_all_that_a_part_starts_has_one_deadline(tmp_path, monkeypatch) -> None:
     library = tmp_path / "site" / "gtopk" / "_torch_2_11.so"
@@ -192,7 +263,7 @@ def test_all_that_a_part_starts_has_one_deadline(tmp_path, monkeypatch) -> None:
         part.run(machine, True, 17.0)
         assert {*machine.deadlines} == {17.0}, name
         started[name] = len(machine.deadlines)
-    several = {"bits": 3, "staging": 2, "lists": 2, "programs": 2}
+    several = {"bits": 3, "staging": 2, "lists": 2, "programs": 2, "memcheck": 2, "racecheck": 2}
     assert started == {name: several.get(name, 1) for name in PARTS}
 
 

@@ -38,6 +38,9 @@ def main(words: list[str]) -> int:
         "--kernels", type=pathlib.Path, help="this libgtopk_cuda.so; default: the wheel's"
     )
     packs.add_argument(
+        "--tests", type=pathlib.Path, help="this test_kernels; default: build it (preset release)"
+    )
+    packs.add_argument(
         "--most", type=float, default=64, help="MiB that it may take (default %(default)s)"
     )
     runs = steps.add_parser("run", help="run the checks here, and write results.json and .md")

@@ -17,6 +17,9 @@ from typing import Any
 
 from gpu_check.errors import CheckError, UsageError
 
+TEST_KERNELS = "test_kernels"
+BUILT_TEST_KERNELS = "build/release/tests/cuda/test_kernels"
+
 
 class Machine:
     """One device, and ranks that share it. device: torch's name; another than cuda is a test's."""
@@ -132,6 +135,36 @@ class Machine:
             raise CheckError("gtopk_programs is not installed here")
         return pathlib.Path(found.origin).parent / "bin"
 
+    def kernel_tests(
+        self, deadline: float, *, before: tuple[str, ...] = (), **environment: str
+    ) -> dict[str, Any]:
+        """Runs test_kernels: how many cases it has, and what it printed.
+
+        Raises CheckError likewise, or one that names the cases that have failed.
+        """
+        if self.device == "cuda":
+            usual = {"GTOPK_CUDA_DRIVER": "libcuda.so.1"}
+            usual["GTOPK_CUDA_KERNELS"] = str(self.packed / "site" / "gtopk" / "libgtopk_cuda.so")
+            named = {each: os.environ.get(each, usual[each]) for each in usual}
+            environment = {**named, **environment}
+        with tempfile.TemporaryDirectory() as folder:
+            record = pathlib.Path(folder, "record.json")
+            command = [*before, str(self._test_kernels()), f"--gtest_output=json:{record}"]
+            try:
+                (said,) = self._run(TEST_KERNELS, [command], deadline, environment)
+            except CheckError as error:
+                raise CheckError(_failures(record) or str(error)) from None
+            return {"cases": json.loads(record.read_text())["tests"], "printed": said[-2000:]}
+
+    def _test_kernels(self) -> pathlib.Path:
+        """What was packed, or the release build of this checkout."""
+        packed = self.packed / "bin" / TEST_KERNELS
+        built = pathlib.Path(__file__).resolve().parents[2] / BUILT_TEST_KERNELS
+        for each in (packed, built):
+            if each.is_file():
+                return each
+        raise CheckError(f"there is no {packed}, and no {built}: cmake --build --preset release")
+
     def _run(
         self, what: str, commands: list[list[str]], deadline: float, environment: dict[str, str]
     ) -> list[str]:
@@ -168,6 +201,24 @@ class Machine:
                 why = f"exit code {code}" if code is not None else late
                 raise CheckError(f"{what}, rank {rank}: {why}: {said[rank][-2000:].strip()}")
         return said
+
+
+def _failures(record: pathlib.Path) -> str:
+    """Which cases have failed by GoogleTest's record, and why the first has; empty if none has."""
+    if not record.exists():
+        return ""
+    told = json.loads(record.read_text())
+    failed = {
+        f"{suite['name']}.{case['name']}": case["failures"][0]["failure"]
+        for suite in told["testsuites"]
+        for case in suite["testsuite"]
+        if case.get("failures")
+    }
+    if not failed:
+        return ""
+    named = ", ".join([*failed][:10]) + (", ..." if len(failed) > 10 else "")
+    first = next(iter(failed.values()))[:1000].strip()
+    return f"{len(failed)} of {told['tests']} cases failed: {named}. The first: {first}"
 
 
 def _free_port() -> int:

@@ -15,6 +15,7 @@ import subprocess
 import zipfile
 
 from gpu_check.errors import CheckError, UsageError
+from gpu_check.machine import BUILT_TEST_KERNELS, TEST_KERNELS
 
 MIB = 1 << 20
 KERNELS = "libgtopk_cuda.so"
@@ -39,6 +40,8 @@ def pack(root: pathlib.Path, options: argparse.Namespace) -> int:
     site, libraries = into / "site", into / "lib"
     libraries.mkdir(parents=True)
     _unpack(wheel, site, options.torch)
+    if options.tests is not None and not options.tests.is_file():
+        raise UsageError(f"--tests {options.tests}: there is no such file")
     if options.kernels is not None:
         if not options.kernels.is_file():
             raise UsageError(f"--kernels {options.kernels}: there is no such file")
@@ -50,13 +53,15 @@ def pack(root: pathlib.Path, options: argparse.Namespace) -> int:
         )
     _ucx(site)
     hwloc = _hwloc(libraries)
+    (into / "bin").mkdir()
+    shutil.copy(options.tests or _built_tests(root), into / "bin" / TEST_KERNELS)
     for library in [*site.rglob("*.so*"), *libraries.iterdir()]:
         if not library.is_symlink():
             subprocess.run(["strip", "--strip-unneeded", str(library)], check=True)
-    for program in (site / "gtopk_programs" / "bin").iterdir():
+    for program in _programs(into):
         subprocess.run(["strip", str(program)], check=True)
         program.chmod(0o755)
-    missing = _missing(site, libraries)
+    missing = _missing(into)
     if missing:
         raise CheckError(f"nothing packed is {', '.join(missing)}, which libraries here need")
     shutil.copy(root / "tools" / "gpu-check", into)
@@ -89,6 +94,14 @@ def _built(root: pathlib.Path, torch: str) -> pathlib.Path:
     subprocess.run([str(root / "tools" / "wheel"), "--no-setup", "--cuda", torch], check=True)
     (wheel,) = (root / "dist").glob("gtopk-*.whl")
     return wheel
+
+
+def _built_tests(root: pathlib.Path) -> pathlib.Path:
+    """test_kernels of the release build, in which tools/wheel has built most of it."""
+    subprocess.run(["cmake", "--preset", "release"], cwd=root, check=True)
+    build = ["cmake", "--build", "--preset", "release", "--target", TEST_KERNELS]
+    subprocess.run(build, cwd=root, check=True)
+    return root / BUILT_TEST_KERNELS
 
 
 def _unpack(wheel: pathlib.Path, site: pathlib.Path, torch: str) -> None:
@@ -150,9 +163,13 @@ def _needs(library: pathlib.Path) -> list[str]:
     return re.findall(r"\(NEEDED\).*\[(\S+)\]", said)
 
 
-def _missing(site: pathlib.Path, libraries: pathlib.Path) -> list[str]:
+def _programs(into: pathlib.Path) -> list[pathlib.Path]:
+    return [*(into / "site" / "gtopk_programs" / "bin").iterdir(), *(into / "bin").iterdir()]
+
+
+def _missing(into: pathlib.Path) -> list[str]:
     """Names of libraries that those packed need, and that neither are packed nor everywhere."""
-    packed = [*site.rglob("*.so*"), *libraries.iterdir(), *(site / "gtopk_programs/bin").iterdir()]
+    packed = [*(into / "site").rglob("*.so*"), *(into / "lib").iterdir(), *_programs(into)]
     there = {each.name for each in packed}
     needed = {name for each in packed if not each.is_symlink() for name in _needs(each)}
     return sorted(each for each in needed - there if not SYSTEM.match(each))

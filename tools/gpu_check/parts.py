@@ -110,13 +110,23 @@ def _programs(machine: Machine, small: bool, deadline: float) -> Answer:
     }
 
 
+# Of the cases of test_kernels, where each launch takes many times longer.
+FEW_SEEDS = {"GTOPK_SEEDS": "0.05"}
+
+
+def _kernels(machine: Machine, small: bool, deadline: float) -> Answer:
+    """Every call of the kernels' library, against the CPU's functions, bit for bit."""
+    return _plain(machine.kernel_tests(deadline, **(FEW_SEEDS if small else {})))
+
+
 def _sanitized(tool: str) -> Callable[[Machine, bool, float], Answer]:
     def run(machine: Machine, small: bool, deadline: float) -> Answer:
         found = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
         if not pathlib.Path(found).exists():
             return {"not_run": "compute-sanitizer is not installed here"}
         before = (found, "--tool", tool, "--error-exitcode", "9", "--target-processes", "all")
-        answer = machine.ranks(
+        kernels = machine.kernel_tests(deadline, before=before, **FEW_SEEDS)
+        bits = machine.ranks(
             "bits",
             1,
             deadline,
@@ -124,12 +134,21 @@ def _sanitized(tool: str) -> Callable[[Machine, bool, float], Answer]:
             before=before,
             PYTORCH_NO_CUDA_MEMORY_CACHING="1",  # so that it sees where each tensor ends
         )[0]
-        lines = [each for each in answer["printed"].splitlines() if "SUMMARY" in each]
-        if not lines:
-            raise CheckError(f"{tool} gave no summary: {answer['printed'][-500:]}")
-        return {"cases": answer["cases"], "summary": lines[-1].strip("= ")}
+        return {
+            "kernels": kernels["cases"],
+            "summary of kernels": _summary(tool, kernels),
+            "bits": bits["cases"],
+            "summary of bits": _summary(tool, bits),
+        }
 
     return run
+
+
+def _summary(tool: str, answer: Answer) -> str:
+    lines = [each for each in answer["printed"].splitlines() if "SUMMARY" in each]
+    if not lines:
+        raise CheckError(f"{tool} gave no summary: {answer['printed'][-500:]}")
+    return lines[-1].strip("= ")
 
 
 def _plain(answer: Answer) -> Answer:
@@ -137,6 +156,7 @@ def _plain(answer: Answer) -> Answer:
 
 
 PARTS = {
+    "kernels": Part(_kernels, 90),
     "bits": Part(_bits, 120),
     "training": Part(_training, 60),
     "profile": Part(_profile, 40),
@@ -145,6 +165,6 @@ PARTS = {
     "staging": Part(_staging, 60),
     "lists": Part(_lists, 60),
     "programs": Part(_programs, 60),
-    "memcheck": Part(_sanitized("memcheck"), 100),
-    "racecheck": Part(_sanitized("racecheck"), 100),
+    "memcheck": Part(_sanitized("memcheck"), 120),
+    "racecheck": Part(_sanitized("racecheck"), 120),
 }
