@@ -17,7 +17,7 @@ namespace gtopk::sparse {
 namespace {
 
 using testing::Array;
-using testing::Bytes;
+using testing::CodedBytes;
 using testing::Format;
 using testing::kFormats;
 using testing::ListThere;
@@ -28,7 +28,7 @@ using testing::scaled;
 /// As many bytes as are readable of a message: whole words.
 [[nodiscard]] std::size_t whole_words(std::size_t bytes) { return (bytes + 7) / 8 * 8; }
 
-[[nodiscard]] Bytes padded(Bytes message) {
+[[nodiscard]] CodedBytes padded(CodedBytes message) {
   message.resize(whole_words(message.size()), std::byte{0xA5});
   return message;
 }
@@ -105,7 +105,7 @@ class KernelsCoding : public ::testing::Test {
 
   /// The same of a list that is decoded.
   struct Decoding {
-    Decoding(const Format& format, const Bytes& body, std::size_t count, std::uint64_t d,
+    Decoding(const Format& format, const CodedBytes& body, std::size_t count, std::uint64_t d,
              std::mt19937_64& random)
         : message(testing::either(random), padded(body)),
           room(Place::kDevice, testing::Gpu::get().calls().coding_room(count, body.size())),

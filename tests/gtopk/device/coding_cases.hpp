@@ -18,7 +18,7 @@
 
 namespace gtopk::sparse::testing {
 
-using Bytes = std::vector<std::byte>;
+using CodedBytes = std::vector<std::byte>;
 
 struct Format {
   const char* wire;
@@ -36,7 +36,7 @@ class OwnRooms final : public Rooms {
   std::span<std::byte> room(std::size_t bytes) override { return rooms_.emplace_back(bytes); }
 
  private:
-  std::list<Bytes> rooms_;
+  std::list<CodedBytes> rooms_;
 };
 
 template <class Value, class Index>
@@ -49,7 +49,7 @@ struct Coding {
     bool finite = true;
     Entry kept;
     Entry lost;
-    Bytes message;  ///< without its header
+    CodedBytes message;  ///< without its header
   };
 
   /// Of `size` entries: neighbours and leaps, from where 31 or 32 bits end, or from 0 on.
@@ -139,10 +139,10 @@ struct Coding {
     return outcome;
   }
 
-  static bool decode_on_the_cpu(const Codec& codec, const Bytes& body, std::size_t count,
+  static bool decode_on_the_cpu(const Codec& codec, const CodedBytes& body, std::size_t count,
                                 std::uint64_t d, Entry& list) {
     OwnRooms rooms;
-    Bytes message(kFrontBytes);
+    CodedBytes message(kFrontBytes);
     message.insert(message.end(), body.begin(), body.end());
     try {
       list = entries_of(
@@ -155,7 +155,7 @@ struct Coding {
 
   /// A message, and what its header says; mostly not what an encoder writes.
   struct Received {
-    Bytes message;
+    CodedBytes message;
     std::uint64_t count = 0;
     std::uint64_t d = 0;
     /// Whether the engine's thread refuses it: the kernels never see it.

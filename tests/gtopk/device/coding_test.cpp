@@ -18,7 +18,7 @@
 namespace gtopk::sparse {
 namespace {
 
-using testing::Bytes;
+using testing::CodedBytes;
 using testing::Format;
 using testing::HostExecutor;
 using testing::kFormats;
@@ -27,7 +27,7 @@ using testing::kFormats;
 class Words {
  public:
   explicit Words(std::size_t bytes) : words_((bytes + 7) / 8, 0xA5A5A5A5A5A5A5A5U) {}
-  explicit Words(const Bytes& bytes) : Words(bytes.size()) {
+  explicit Words(const CodedBytes& bytes) : Words(bytes.size()) {
     std::copy(bytes.begin(), bytes.end(), data());
   }
   [[nodiscard]] std::byte* data() { return reinterpret_cast<std::byte*>(words_.data()); }
@@ -90,8 +90,9 @@ class DeviceCoding : public ::testing::Test {
   }
 
   /// False if it is damaged.
-  static bool decode_on_the_device(const Format& format, const Bytes& message, std::size_t count,
-                                   std::uint64_t d, Entry& list, std::mt19937_64& random) {
+  static bool decode_on_the_device(const Format& format, const CodedBytes& message,
+                                   std::size_t count, std::uint64_t d, Entry& list,
+                                   std::mt19937_64& random) {
     Words body(message);
     Words room(cuda::coding_room(count, message.size()));
     const auto out = list.out(count);
