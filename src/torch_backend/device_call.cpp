@@ -83,7 +83,7 @@ std::unique_ptr<DeviceCall> DeviceCall::of(const std::vector<at::Tensor>& inputs
 
 DeviceCall::DeviceCall(c10::Device device)
     : lanes_(outside_of_captures(device)),
-      ahead_(!blocking_wait() && lanes_.may_wait_ahead()),
+      copying_(!blocking_wait() && lanes_.may_wait_ahead() ? Copying::kAhead : Copying::kLate),
       ticket_(lanes_.take_ticket()),
       called_(device.type()),
       written_(device.type()) {
@@ -102,7 +102,7 @@ DeviceCall::~DeviceCall() {
 }
 
 void DeviceCall::works_meanwhile() {
-  ahead_ = false;
+  copy_late();
   works_ = true;
   lanes_.works();
 }
@@ -130,9 +130,12 @@ void DeviceCall::begin(const std::vector<Contiguous>& memory) {
     throw;
   }
   lanes_.arrive_behind_reads(input_);
-  if (!ahead_) {
-    return;
+  if (copies_ahead()) {
+    write_ahead(memory);
   }
+}
+
+void DeviceCall::write_ahead(const std::vector<Contiguous>& memory) {
   const c10::Stream writing = stream();
   try {
     called_.block(writing);
@@ -148,6 +151,29 @@ void DeviceCall::begin(const std::vector<Contiguous>& memory) {
   }
   lanes_.wait_for(ticket_);
   write(memory);
+  enqueued_ = true;
+}
+
+bool DeviceCall::await(const std::vector<Contiguous>& memory) {
+  Copying open = Copying::kOpen;
+  if (lanes_.may_wait_ahead()) {
+    copying_.compare_exchange_strong(open, Copying::kAhead);
+  }
+  if (!copies_ahead()) {
+    return false;
+  }
+  const std::lock_guard lock(enqueuing_);
+  if (!enqueued_) {
+    const c10::DeviceGuard now_current(lanes_.device());
+    write_ahead(memory);
+  }
+  return true;
+}
+
+bool DeviceCall::close_copying() noexcept {
+  Copying open = Copying::kOpen;
+  copying_.compare_exchange_strong(open, Copying::kLate);
+  return copies_ahead();
 }
 
 void DeviceCall::copy_back(const std::vector<Contiguous>& memory) {
@@ -176,6 +202,6 @@ void DeviceCall::ended() noexcept { redeem(); }
 
 void DeviceCall::block_current_stream() const { written_.block(lanes_.current()); }
 
-bool DeviceCall::has_results() const { return written_.query(); }
+bool DeviceCall::has_results() const { return (!copies_ahead() || enqueued_) && written_.query(); }
 
 }  // namespace gtopk::torch_backend

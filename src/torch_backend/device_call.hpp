@@ -10,6 +10,8 @@
 
 #include <c10/core/Event.h>
 
+#include <atomic>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -72,7 +74,16 @@ class DeviceCall {
   void also_run(Meanwhile meanwhile) { meanwhile_ = std::move(meanwhile); }
   /// Results are copied when the operation has ended, by a thread: no stream waits for that. For
   /// operations that end after others which are still to be read. Before begin().
-  void copy_late() { ahead_ = false; }
+  void copy_late() { copying_ = Copying::kLate; }
+  /// The copies of results are enqueued when somebody waits for them, or else when the operation
+  /// has ended: for messages. Before that a stream must not wait for one. What the device has yet
+  /// to do for the other one, which this rank sends in return, could be behind the wait, in the
+  /// same hardware queue. Before begin().
+  void copy_when_awaited() {
+    if (copying_ == Copying::kAhead) {
+      copying_ = Copying::kOpen;
+    }
+  }
   /// The operation enqueues more work while it runs: no stream waits for its results, nor for those
   /// of operations that begin before it has ended. Before begin().
   void works_meanwhile();
@@ -80,16 +91,22 @@ class DeviceCall {
   [[nodiscard]] const std::shared_ptr<Gate>& input() const { return input_; }
   /// The operation has been queued: enqueues the copies. Decides the gate in any case.
   void begin(const std::vector<Contiguous>& memory);
+  /// Somebody waits. Returns whether the copies of the results are enqueued now, so that a stream
+  /// can wait for them; else they are copied late.
+  [[nodiscard]] bool await(const std::vector<Contiguous>& memory);
+  /// The operation has ended: nothing is enqueued ahead any more. Returns whether it was. Does not
+  /// call the driver.
+  bool close_copying() noexcept;
   /// The network part is done, and results were not enqueued ahead. On a thread that may block.
   void copy_back(const std::vector<Contiguous>& memory);
   /// The operation has succeeded or failed. Call once, on any thread; does not call the driver.
   void ended() noexcept;
 
-  /// Whether the copies of the results are enqueued when the operation begins.
-  [[nodiscard]] bool copies_ahead() const { return ahead_; }
+  /// Whether the copies of the results are enqueued before the operation ends.
+  [[nodiscard]] bool copies_ahead() const { return copying_ == Copying::kAhead; }
   /// Whether work that the operation waits for can be enqueued then, too: not behind the result of
   /// another operation, which may wait for this one.
-  [[nodiscard]] bool runs_ahead() const { return ahead_ && ticket_.alone; }
+  [[nodiscard]] bool runs_ahead() const { return copies_ahead() && ticket_.alone; }
   /// Work enqueued on the caller's current stream after this finds the results in place.
   void block_current_stream() const;
   /// Whether the device has got that far.
@@ -101,9 +118,19 @@ class DeviceCall {
  private:
   void redeem() noexcept;
   void write(const std::vector<Contiguous>& memory);
+  /// Lets the result stream wait for the operation, and then copy.
+  void write_ahead(const std::vector<Contiguous>& memory);
+
+  enum class Copying : std::uint8_t {
+    kAhead,  ///< before the operation ends
+    kLate,   ///< after that
+    kOpen    ///< whichever comes first: somebody who waits, or the end
+  };
 
   Lanes& lanes_;
-  bool ahead_;
+  std::atomic<Copying> copying_;
+  std::mutex enqueuing_;
+  std::atomic<bool> enqueued_ = false;
   bool works_ = false;
   const std::shared_ptr<Gate> input_ = std::make_shared<Gate>(1);
   const Lanes::Ticket ticket_;

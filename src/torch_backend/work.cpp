@@ -89,7 +89,11 @@ GtopkWork::GtopkWork(int rank, c10d::OpType type, const char* title,
       result_(std::move(result)),
       device_(DeviceCall::of(inputs, memory_, result_)),
       key_(works_made++),
-      forks_(forks()) {}
+      forks_(forks()) {
+  if (device_ && c10d::isP2POp(type)) {
+    device_->copy_when_awaited();
+  }
+}
 
 struct GtopkWork::Held {
   std::vector<Contiguous> memory;
@@ -159,7 +163,7 @@ void GtopkWork::raise() const {
 
 bool GtopkWork::wait(std::chrono::milliseconds timeout) {
   const bool asks_who = opType_ == c10d::OpType::RECVANYSOURCE;  // the caller asks right afterwards
-  if (device_ && device_->copies_ahead() && timeout == kNoTimeout && !asks_who) {
+  if (device_ && timeout == kNoTimeout && !asks_who && device_->await(memory_)) {
     return wait_on_stream();
   }
   if (polls_) {
@@ -281,10 +285,10 @@ void GtopkWork::not_taken() {
 
 void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& error,
                                 Self self) noexcept {
+  const bool on_device = device_ && !device_->close_copying();
   if (device_) {
     device_->ended();
   }
-  const bool on_device = device_ && !device_->copies_ahead();
   const bool copies = finish_ || on_device || std::ranges::any_of(memory_, &Contiguous::is_copy);
   if (!error && after_earlier_ && !group_->have_ended_before(*stretch_)) {
     // In the engine they have ended. Their results may still have to be copied to where they
@@ -421,6 +425,7 @@ void GtopkWork::complete() const {
   c10::OptionalStreamGuard on_stream;
   if (device_) {
     on_stream.reset_stream(device_->stream());
+    static_cast<void>(device_->await(memory_));
   }
   if (exception_) {
     future_->setError(exception_);
