@@ -4,11 +4,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 
 #include "src/torch_backend/signals.hpp"
-#include "src/torch_backend/work.hpp"
 
 namespace gtopk::torch_backend {
 namespace {
@@ -16,32 +17,69 @@ namespace {
 using Future = c10::ivalue::Future;
 using FuturePointer = c10::intrusive_ptr<Future>;
 
-/// Futures that are combined into one.
-struct Gathering {
-  std::vector<FuturePointer> parts;
-  std::atomic<std::size_t> left;
-  FuturePointer whole;
-};
+using Futures = std::vector<FuturePointer>;
 
-void complete(const Gathering& gathering) {
+/// Calls `then` with the futures when all of them have completed.
+void when_all(Futures parts, std::function<void(const Futures&)> then) {
+  struct Gathering {
+    Futures parts;
+    std::atomic<std::size_t> left;
+    std::function<void(const Futures&)> then;
+  };
+  const auto gathering = std::make_shared<Gathering>();
+  gathering->left = parts.size() + 1;
+  gathering->parts = std::move(parts);
+  gathering->then = std::move(then);
+  const auto one_less = [gathering] {
+    if (--gathering->left == 0) {
+      gathering->then(gathering->parts);
+    }
+  };
+  for (const FuturePointer& part : gathering->parts) {
+    part->addCallback([one_less](Future&) { one_less(); }, false);
+  }
+  one_less();  // covers the case of no futures, too
+}
+
+void concatenate(const Futures& parts, Future& whole) {
   // The whole's future records, for each device, a stream that has waited for the parts.
   std::vector<c10::Stream> streams;
-  for (const c10::Device device : gathering.whole->devices()) {
+  for (const c10::Device device : whole.devices()) {
     const c10::impl::VirtualGuardImpl guard(device.type());
     streams.push_back(guard.getStreamFromGlobalPool(device));
   }
   const c10::MultiStreamGuard on_streams(streams);
   std::vector<at::Tensor> result;
-  for (const FuturePointer& part : gathering.parts) {
+  for (const FuturePointer& part : parts) {
     if (part->hasError()) {
-      gathering.whole->setError(part->exception_ptr());
+      whole.setError(part->exception_ptr());
       return;
     }
     part->wait();  // waits on its streams only: it is complete
     const std::vector<at::Tensor> tensors = part->value().toTensorVector();
     result.insert(result.end(), tensors.begin(), tensors.end());
   }
-  gathering.whole->markCompleted(c10::IValue(std::move(result)));
+  whole.markCompleted(c10::IValue(std::move(result)));
+}
+
+/// Of c10d::WorkResults: what ended the group comes before what it survived, and that before
+/// success.
+std::int64_t worst(const Futures& parts) {
+  const auto badness = [](const FuturePointer& part) {
+    switch (static_cast<c10d::WorkResult>(part->value().toInt())) {
+      case c10d::WorkResult::SUCCESS:
+        return 0;
+      case c10d::WorkResult::UNKNOWN:
+        return 1;
+      case c10d::WorkResult::TIMEOUT:
+      case c10d::WorkResult::COMM_ERROR:
+        break;
+    }
+    return 2;
+  };
+  const auto found = std::ranges::max_element(parts, {}, badness);  // the first of these
+  return found == parts.end() ? static_cast<std::int64_t>(c10d::WorkResult::SUCCESS)
+                              : (*found)->value().toInt();
 }
 
 }  // namespace
@@ -108,29 +146,46 @@ FuturePointer CoalescedWork::getFuture() {
   if (future_) {
     return future_;
   }
-  const auto gathering = std::make_shared<Gathering>();
+  Futures parts;
   std::vector<c10::Device> devices;
   for (const auto& work : works_) {
-    gathering->parts.push_back(work->getFuture());
-    for (const c10::Device device : gathering->parts.back()->devices()) {
+    parts.push_back(work->getFuture());
+    for (const c10::Device device : parts.back()->devices()) {
       if (std::ranges::find(devices, device) == devices.end()) {
         devices.push_back(device);
       }
     }
   }
   future_ = c10::make_intrusive<Future>(c10::ListType::ofTensors(), std::move(devices));
-  gathering->whole = future_;
-  gathering->left = works_.size() + 1;
-  const auto one_less = [gathering] {
-    if (--gathering->left == 0) {
-      complete(*gathering);
-    }
-  };
-  for (const FuturePointer& part : gathering->parts) {
-    part->addCallback([one_less](Future&) { one_less(); }, false);
-  }
-  one_less();  // covers the case of no Works, too
+  when_all(std::move(parts), [whole = future_](const Futures& each) { concatenate(each, *whole); });
   return future_;
+}
+
+FuturePointer CoalescedWork::getFutureResult() {
+  Futures parts;
+  for (const auto& work : works_) {
+    parts.push_back(work->getFutureResult());
+  }
+  auto result = c10::make_intrusive<Future>(c10::IntType::get());
+  when_all(std::move(parts), [result](const Futures& each) { result->markCompleted(worst(each)); });
+  return result;
+}
+
+uint64_t CoalescedWork::getSequencenumber() const {
+  uint64_t last = 0;
+  for (const auto& work : works_) {
+    last = std::max(last, work->getSequencenumber());
+  }
+  return last;
+}
+
+float CoalescedWork::getDuration() const {
+  std::optional<TimedWork::Span> all;
+  for (const auto& work : works_) {
+    const TimedWork::Span one = work->span();
+    all = all ? all->and_of(one) : one;
+  }
+  return all ? all->milliseconds() : 0;
 }
 
 void Window::open() {
@@ -145,7 +200,7 @@ Works Window::close() {
   return std::exchange(works_, std::nullopt).value_or(Works());
 }
 
-void Window::note(const c10::intrusive_ptr<c10d::Work>& work) {
+void Window::note(const c10::intrusive_ptr<GtopkWork>& work) {
   const std::lock_guard lock(mutex_);
   if (!works_) {
     return;

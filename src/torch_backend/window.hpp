@@ -9,10 +9,11 @@
 #include <vector>
 
 #include "src/torch_backend/torch_headers.hpp"
+#include "src/torch_backend/work.hpp"
 
 namespace gtopk::torch_backend {
 
-using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
+using Works = std::vector<c10::intrusive_ptr<TimedWork>>;
 
 /// Completes when all of its Works have. Its error is the first of theirs, in call order; its
 /// result is the concatenation of theirs.
@@ -28,6 +29,12 @@ class CoalescedWork final : public c10d::Work {
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   std::vector<at::Tensor> result() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  /// Of the first that ended the group; else of the first that failed.
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
+  /// Of its last collective, which is the group's number then; 0 if there is none.
+  uint64_t getSequencenumber() const override;
+  /// Milliseconds from the first call to the last end; throws before that.
+  float getDuration() const override;
 
  private:
   const Works works_;
@@ -41,7 +48,7 @@ class Window {
   /// What was called since it was opened; nothing if it is not open.
   [[nodiscard]] Works close();
   /// Where it is open.
-  void note(const c10::intrusive_ptr<c10d::Work>& work);
+  void note(const c10::intrusive_ptr<GtopkWork>& work);
 
  private:
   /// If Python leaves a window by an exception of its own, nobody asks for its Works any more: from

@@ -5,7 +5,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <utility>
 
@@ -84,7 +83,7 @@ class LetGo {
 GtopkWork::GtopkWork(int rank, c10d::OpType type, const char* title,
                      const std::vector<at::Tensor>& inputs, std::vector<Contiguous> memory,
                      std::vector<at::Tensor> result)
-    : Work(rank, type, title, inputs),
+    : TimedWork(rank, type, title, inputs),
       memory_(std::move(memory)),
       result_(std::move(result)),
       device_(DeviceCall::of(inputs, memory_, result_)),
@@ -232,10 +231,10 @@ int GtopkWork::sourceRank() const {
   return static_cast<int>(source_);
 }
 
-float GtopkWork::getDuration() const {
+TimedWork::Span GtopkWork::span() const {
   const std::lock_guard lock(ending_->mutex);
   TORCH_CHECK(ending_->completed, "gtopk: the duration of an operation is known when it has ended");
-  return std::chrono::duration<float, std::milli>(over_at_ - began_).count();
+  return {began_, over_at_};
 }
 
 Call GtopkWork::call(Completer& completer, std::chrono::milliseconds timeout, uint64_t sequence,

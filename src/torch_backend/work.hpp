@@ -1,6 +1,7 @@
 // Torch backend: one operation as torch sees it: a Work to wait for, with a future on demand.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -23,7 +24,28 @@ namespace gtopk::torch_backend {
 /// Longer timeouts count as this one: added to a clock's time, they could overflow.
 constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 365 * 100);
 
-class GtopkWork final : public c10d::Work {
+/// A Work that knows when what it is for ran.
+class TimedWork : public c10d::Work {
+ public:
+  using Clock = std::chrono::steady_clock;
+  struct Span {
+    Clock::time_point began;
+    Clock::time_point over_at;
+
+    [[nodiscard]] Span and_of(const Span& other) const {
+      return {std::min(began, other.began), std::max(over_at, other.over_at)};
+    }
+    [[nodiscard]] float milliseconds() const {
+      return std::chrono::duration<float, std::milli>(over_at - began).count();
+    }
+  };
+  using Work::Work;
+  /// From the call to the end; throws before that.
+  [[nodiscard]] virtual Span span() const = 0;
+  float getDuration() const final { return span().milliseconds(); }
+};
+
+class GtopkWork final : public TimedWork {
  public:
   /// `memory` must live until the network no longer uses it, and is copied back on success;
   /// `result` is the future's value.
@@ -50,8 +72,7 @@ class GtopkWork final : public c10d::Work {
   int sourceRank() const override;
   /// As in error texts: 1 for a group's first collective; 0 for a message.
   uint64_t getSequencenumber() const override { return sequence_; }
-  /// Milliseconds from the call to the end; throws before that.
-  float getDuration() const override;
+  [[nodiscard]] Span span() const override;
 #if TORCH_VERSION_MINOR >= 14
   std::chrono::milliseconds getTimeout() const override { return timeout_; }
 #endif
@@ -95,8 +116,6 @@ class GtopkWork final : public c10d::Work {
 
  private:
   using Future = c10::ivalue::Future;
-
-  using Clock = std::chrono::steady_clock;
 
   [[nodiscard]] bool ended() const {
     return ending_->completed && (!future_ || future_->completed());

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -98,6 +99,94 @@ def check_the_profiler_may_need_the_gil(me: Rank) -> None:
     assert sum(each.name == "gtopk:all_reduce" for each in profile.events()) == 3000
 
 
+def window_of(*calls: Callable[[], object], group: dist.ProcessGroup | None = None) -> dist.Work:
+    group = group or dist.group.WORLD
+    group._start_coalescing(torch.device("cpu"))
+    for call in calls:
+        call()
+    return group._end_coalescing(torch.device("cpu"))
+
+
+def check_results_of_windows(me: Rank) -> None:
+    group = dist.group.WORLD
+
+    def good() -> None:
+        group.allreduce([torch.ones(3)])
+
+    def bad() -> None:
+        group.allreduce([torch.ones(3 + me.rank)])
+
+    for calls, result in (
+        ((), WorkResult.SUCCESS),
+        ((good, good), WorkResult.SUCCESS),
+        ((good, bad, good), WorkResult.UNKNOWN),
+    ):
+        assert WorkResult(window_of(*calls).get_future_result().wait()) == result
+    group = dist.new_group()
+    differs = torch.ones(3 + me.rank)
+    if me.rank == 0:
+        works: list[dist.Work] = []
+        window = window_of(
+            lambda: works.append(group.allreduce([differs])),
+            lambda: works.append(group.allreduce([torch.ones(3)])),
+            group=group,
+        )
+        with pytest.raises(dist.DistBackendError, match="ranks differ"):
+            works[0].wait()
+        early = window.get_future_result()
+        group.abort()
+        for result in (early, window.get_future_result()):
+            assert WorkResult(result.wait()) == WorkResult.COMM_ERROR
+    else:
+        with pytest.raises(dist.DistBackendError, match="ranks differ"):
+            group.allreduce([differs]).wait()
+    works_on(me)
+
+
+def check_durations_of_windows(me: Rank) -> None:
+    """From the first call to the last end."""
+    group = dist.group.WORLD
+    works = []
+
+    def one() -> None:
+        works.append(group.allreduce([torch.ones(3)]))
+        works[-1].wait()
+
+    assert window_of()._get_duration() == 0
+    window = window_of(one, one, one)
+    each = [work._get_duration() for work in works]
+    assert sum(each) <= window._get_duration() * 1.001 < 60_000
+    if me.rank == 0:
+        me.store.wait(["durations/asked"])
+    window = window_of(lambda: group.allreduce([torch.ones(3)]))
+    if me.rank != 0:
+        with pytest.raises(RuntimeError, match="known when it has ended"):
+            window._get_duration()
+        me.store.set("durations/asked", "yes")
+    window.wait()
+    assert 0 < window._get_duration() < 60_000
+
+
+def check_sequence_numbers_of_windows(me: Rank) -> None:
+    """That of the last collective: the next one's is one more."""
+    group, right, left = dist.group.WORLD, (me.rank + 1) % me.size, (me.rank - 1) % me.size
+    backend = backend_of(group)
+
+    def reduce() -> None:
+        group.allreduce([torch.ones(1)])
+
+    def message() -> None:
+        group.send([torch.ones(1)], right, 0)
+        group.recv([torch.ones(1)], left, 0).wait()
+
+    before = sequence_number(backend.allreduce([torch.ones(1)], dist.AllreduceOptions()))
+    window = window_of(reduce, reduce, message)
+    assert sequence_number(window) == before + 2
+    assert sequence_number(window_of(message)) == sequence_number(window_of()) == 0
+    window.wait()
+    assert sequence_number(backend.barrier(dist.BarrierOptions())) == before + 3
+
+
 def switches_of_futures_threads() -> list[int]:
     """How often each has slept, for which it has been woken."""
     switches = []
@@ -129,6 +218,9 @@ def test_a_call_that_is_waited_for_wakes_no_third_thread():
 def test_results_are_numbers_and_works_leave_the_registry(two):
     two.run(check_results_as_numbers)
     two.run(check_sequence_numbers)
+    two.run(check_results_of_windows)
+    two.run(check_durations_of_windows)
+    two.run(check_sequence_numbers_of_windows)
     two.run(check_a_work_waited_for_is_no_longer_in_flight)
 
 

@@ -126,6 +126,9 @@ class GtopkBackend:
 
 
 def sequence_number(work: Work) -> int:
-    """The number of a gtopk Work's collective in its group, from 1; 0 for a message."""
+    """The number of a gtopk Work's collective in its group, from 1; 0 for a message.
+
+    Of a coalescing window, that of its last collective.
+    """
     number: int = _native.load().sequence_number(work.boxed())
     return number
