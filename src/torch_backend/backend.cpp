@@ -83,6 +83,7 @@ WorkPointer GtopkBackend::run(c10::intrusive_ptr<GtopkWork> work, std::chrono::m
                               const Start& start) {
   check_not_forked();
   const bool collective = !c10d::isP2POp(work->retrieveOpType());
+  Works let_go;  // freed without the lock
   const std::lock_guard lock(mutex_);
   check_member();
   if (timeout == c10d::kUnsetTimeout) {
@@ -108,7 +109,7 @@ WorkPointer GtopkBackend::run(c10::intrusive_ptr<GtopkWork> work, std::chrono::m
     ++sequence_;  // as the core has: begin() may throw
   }
   work->begin(membership_->communicator.polling_pays());
-  window_.note(work);
+  let_go = window_.note(work);
   return work;
 }
 
@@ -143,7 +144,7 @@ Way GtopkBackend::way_of(const at::Tensor& tensor, std::optional<int64_t> other,
 
 WorkPointer GtopkBackend::allreduce(std::vector<at::Tensor>& tensors,
                                     const c10d::AllreduceOptions& opts) {
-  const ClosesOnError closing(window_);
+  const NotesError noting(window_);
   if (tensors.size() == 1 && tensors.front().is_sparse()) {
     return allreduce_coo(tensors, opts);
   }
@@ -159,7 +160,7 @@ WorkPointer GtopkBackend::allreduce(std::vector<at::Tensor>& tensors,
 
 WorkPointer GtopkBackend::broadcast(std::vector<at::Tensor>& tensors,
                                     const c10d::BroadcastOptions& opts) {
-  const ClosesOnError closing(window_);
+  const NotesError noting(window_);
   const at::Tensor& tensor = only(tensors, "broadcast");
   const Way way = way_of(tensor, std::nullopt, kShortBroadcast);
   const bool reads = rank_ == opts.rootRank && way == Way::kStaged;
@@ -176,7 +177,7 @@ WorkPointer GtopkBackend::broadcast(std::vector<at::Tensor>& tensors,
 WorkPointer GtopkBackend::allgather(std::vector<std::vector<at::Tensor>>& outputs,
                                     std::vector<at::Tensor>& inputs,
                                     const c10d::AllgatherOptions& opts) {
-  const ClosesOnError closing(window_);
+  const NotesError noting(window_);
   const at::Tensor& input = only(inputs, "all_gather");
   TORCH_CHECK_VALUE(outputs.size() == 1 && outputs[0].size() == static_cast<std::size_t>(size_),
                     "gtopk: all_gather needs one list of ", size_, " output tensors");
@@ -207,7 +208,7 @@ WorkPointer GtopkBackend::allgather(std::vector<std::vector<at::Tensor>>& output
 
 WorkPointer GtopkBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                           const c10d::AllgatherOptions& opts) {
-  const ClosesOnError closing(window_);
+  const NotesError noting(window_);
   check_dense(input, "all_gather_into_tensor");
   check_dense(output, "all_gather_into_tensor");
   TORCH_CHECK_VALUE(output.numel() == input.numel() * size_ && output.dtype() == input.dtype(),
@@ -238,7 +239,7 @@ WorkPointer GtopkBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
 }
 
 WorkPointer GtopkBackend::barrier(const c10d::BarrierOptions& opts) {
-  const ClosesOnError closing(window_);
+  const NotesError noting(window_);
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::BARRIER, "gtopk:barrier",
                                              std::vector<at::Tensor>{}, std::vector<Contiguous>{},
                                              std::vector<at::Tensor>{});
@@ -267,7 +268,7 @@ WorkPointer GtopkBackend::endCoalescing() {
 }
 
 WorkPointer GtopkBackend::send(std::vector<at::Tensor>& tensors, int to, int tag) {
-  const ClosesOnError closing(window_);
+  const NotesError noting(window_);
   const at::Tensor& tensor = only(tensors, "send");
   const Contiguous at = contiguous(tensor, way_of(tensor, to));
   // Only held: nothing is copied back.
@@ -282,7 +283,7 @@ WorkPointer GtopkBackend::send(std::vector<at::Tensor>& tensors, int to, int tag
 }
 
 WorkPointer GtopkBackend::recv(std::vector<at::Tensor>& tensors, int from, int tag) {
-  const ClosesOnError closing(window_);
+  const NotesError noting(window_);
   const at::Tensor& tensor = only(tensors, "recv");
   const Contiguous at = room(tensor, "recv", way_of(tensor, from));
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::RECV, "gtopk:recv", tensors,
@@ -296,7 +297,7 @@ WorkPointer GtopkBackend::recv(std::vector<at::Tensor>& tensors, int from, int t
 }
 
 WorkPointer GtopkBackend::recvAnysource(std::vector<at::Tensor>& tensors, int tag) {
-  const ClosesOnError closing(window_);
+  const NotesError noting(window_);
   const at::Tensor& tensor = only(tensors, "recv");
   const Contiguous at = room(tensor, "recv", way_of(tensor));
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::RECVANYSOURCE, "gtopk:recvAnySource",
@@ -314,7 +315,7 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
                                             const std::vector<at::Tensor>& delivered,
                                             const std::optional<at::Tensor>& state,
                                             const std::optional<at::Tensor>& momentum) {
-  const ClosesOnError closing(window_);
+  const NotesError noting(window_);
   check_pieces(tensors);
   std::uint64_t d = 0;
   for (const at::Tensor& tensor : tensors) {

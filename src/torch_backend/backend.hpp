@@ -111,8 +111,8 @@ class GtopkBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
 
   // A window: operations called in it start at once, and endCoalescing() returns one Work for all
-  // of them. A nested start joins the open window, and the first end closes it. So does an
-  // operation that raises: earlier ones continue on their own.
+  // of them. A nested start joins the open window, and the first end closes it. After a call that
+  // raised, the window goes on, but a start leaves it and opens another.
   //
   // supportsCoalescing() stays false: torch would open a window for each batch_isend_irecv(). While
   // it is open, torch puts aside what any thread calls in the group; if the batch raises, it does

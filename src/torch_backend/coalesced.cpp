@@ -148,7 +148,7 @@ std::vector<std::uint64_t> bytes_of(const std::vector<at::Tensor>& tensors) {
 
 WorkPointer GtopkBackend::allreduce_coalesced(std::vector<at::Tensor>& tensors,
                                               const c10d::AllreduceCoalescedOptions& opts) {
-  const ClosesOnError closing(window_);
+  const NotesError noting(window_);
   static constexpr const char* kWhat = "all_reduce_coalesced";
   check_one_dtype(tensors, kWhat);
   const DataType type = data_type(tensors.front());
@@ -170,7 +170,7 @@ WorkPointer GtopkBackend::allreduce_coalesced(std::vector<at::Tensor>& tensors,
 WorkPointer GtopkBackend::allgather_coalesced(std::vector<std::vector<at::Tensor>>& outputs,
                                               std::vector<at::Tensor>& inputs,
                                               const c10d::AllgatherOptions& opts) {
-  const ClosesOnError closing(window_);
+  const NotesError noting(window_);
   static constexpr const char* kWhat = "all_gather_coalesced";
   TORCH_CHECK_VALUE(!inputs.empty(), "gtopk: ", kWhat, " of no tensors");
   TORCH_CHECK_VALUE(outputs.size() == static_cast<std::size_t>(size_), "gtopk: ", kWhat, " needs ",
@@ -206,7 +206,7 @@ WorkPointer GtopkBackend::allgather_coalesced(std::vector<std::vector<at::Tensor
 WorkPointer GtopkBackend::allgather_into_tensor_coalesced(std::vector<at::Tensor>& outputs,
                                                           std::vector<at::Tensor>& inputs,
                                                           const c10d::AllgatherOptions& opts) {
-  const ClosesOnError closing(window_);
+  const NotesError noting(window_);
   static constexpr const char* kWhat = "all_gather_into_tensor_coalesced";
   TORCH_CHECK_VALUE(!inputs.empty(), "gtopk: ", kWhat, " of no tensors");
   check_as_many(outputs, inputs, kWhat);
@@ -236,7 +236,7 @@ WorkPointer GtopkBackend::allgather_into_tensor_coalesced(std::vector<at::Tensor
 WorkPointer GtopkBackend::reduce_scatter_tensor_coalesced(std::vector<at::Tensor>& outputs,
                                                           std::vector<at::Tensor>& inputs,
                                                           const c10d::ReduceScatterOptions& opts) {
-  const ClosesOnError closing(window_);
+  const NotesError noting(window_);
   static constexpr const char* kWhat = "reduce_scatter_tensor_coalesced";
   check_one_dtype(outputs, kWhat);
   check_one_dtype(inputs, kWhat);

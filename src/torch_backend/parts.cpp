@@ -119,7 +119,7 @@ Buffers split_rows(const Contiguous& at, DataType type, int size,
 WorkPointer GtopkBackend::reduce_scatter(std::vector<at::Tensor>& outputs,
                                          std::vector<std::vector<at::Tensor>>& inputs,
                                          const c10d::ReduceScatterOptions& opts) {
-  const ClosesOnError closing(window_);
+  const NotesError noting(window_);
   static constexpr const char* kWhat = "reduce_scatter";
   const at::Tensor& output = only(outputs, kWhat);
   TORCH_CHECK_VALUE(inputs.size() == 1, "gtopk: reduce_scatter takes one list of inputs, given ",
@@ -146,7 +146,7 @@ WorkPointer GtopkBackend::reduce_scatter(std::vector<at::Tensor>& outputs,
 
 WorkPointer GtopkBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                const c10d::ReduceScatterOptions& opts) {
-  const ClosesOnError closing(window_);
+  const NotesError noting(window_);
   static constexpr const char* kWhat = "reduce_scatter_tensor";
   check_dense(input, kWhat);
   check_dense(output, kWhat);
@@ -171,7 +171,7 @@ WorkPointer GtopkBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                         std::vector<int64_t>& output_splits,
                                         std::vector<int64_t>& input_splits,
                                         const c10d::AllToAllOptions& opts) {
-  const ClosesOnError closing(window_);
+  const NotesError noting(window_);
   static constexpr const char* kWhat = "all_to_all_single";
   check_dense(input, kWhat);
   check_dense(output, kWhat);
@@ -199,7 +199,7 @@ WorkPointer GtopkBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
 WorkPointer GtopkBackend::alltoall(std::vector<at::Tensor>& outputs,
                                    std::vector<at::Tensor>& inputs,
                                    const c10d::AllToAllOptions& opts) {
-  const ClosesOnError closing(window_);
+  const NotesError noting(window_);
   static constexpr const char* kWhat = "all_to_all";
   TORCH_CHECK_VALUE(!inputs.empty(), "gtopk: ", kWhat, " of no tensors");
   check_list(inputs, size_, inputs.front().scalar_type(), kWhat);
@@ -229,7 +229,7 @@ WorkPointer GtopkBackend::alltoall(std::vector<at::Tensor>& outputs,
 
 WorkPointer GtopkBackend::reduce(std::vector<at::Tensor>& tensors,
                                  const c10d::ReduceOptions& opts) {
-  const ClosesOnError closing(window_);
+  const NotesError noting(window_);
   const at::Tensor& tensor = only(tensors, "reduce");
   const DataType type = data_type(tensor);
   const auto [op, factor] = reduction(opts.reduceOp);
@@ -246,7 +246,7 @@ WorkPointer GtopkBackend::reduce(std::vector<at::Tensor>& tensors,
 
 WorkPointer GtopkBackend::gather(std::vector<std::vector<at::Tensor>>& outputs,
                                  std::vector<at::Tensor>& inputs, const c10d::GatherOptions& opts) {
-  const ClosesOnError closing(window_);
+  const NotesError noting(window_);
   static constexpr const char* kWhat = "gather";
   const at::Tensor& input = only(inputs, kWhat);
   const std::vector<at::Tensor> list =
@@ -279,7 +279,7 @@ WorkPointer GtopkBackend::gather(std::vector<std::vector<at::Tensor>>& outputs,
 #if TORCH_VERSION_MINOR >= 14
 WorkPointer GtopkBackend::gather_single(at::Tensor& output, at::Tensor& input,
                                         const c10d::GatherOptions& opts) {
-  const ClosesOnError closing(window_);
+  const NotesError noting(window_);
   const BelowAutograd below;
   std::vector<at::Tensor> inputs{input};
   std::vector<std::vector<at::Tensor>> outputs;
@@ -296,7 +296,7 @@ WorkPointer GtopkBackend::gather_single(at::Tensor& output, at::Tensor& input,
 WorkPointer GtopkBackend::scatter(std::vector<at::Tensor>& outputs,
                                   std::vector<std::vector<at::Tensor>>& inputs,
                                   const c10d::ScatterOptions& opts) {
-  const ClosesOnError closing(window_);
+  const NotesError noting(window_);
   static constexpr const char* kWhat = "scatter";
   const at::Tensor& output = only(outputs, kWhat);
   const std::vector<at::Tensor> list =

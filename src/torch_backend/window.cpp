@@ -9,6 +9,7 @@
 #include <memory>
 #include <utility>
 
+#include "src/torch_backend/past_works.hpp"
 #include "src/torch_backend/signals.hpp"
 
 namespace gtopk::torch_backend {
@@ -80,6 +81,14 @@ std::int64_t worst(const Futures& parts) {
   const auto found = std::ranges::max_element(parts, {}, badness);  // the first of these
   return found == parts.end() ? static_cast<std::int64_t>(c10d::WorkResult::SUCCESS)
                               : (*found)->value().toInt();
+}
+
+bool has_succeeded(TimedWork& work) {
+  try {
+    return work.isCompleted() && work.isSuccess();
+  } catch (const c10::Error&) {  // a device has failed, which wait() tells
+    return false;
+  }
 }
 
 }  // namespace
@@ -189,32 +198,84 @@ float CoalescedWork::getDuration() const {
 }
 
 void Window::open() {
+  std::optional<Called> left;  // freed without the lock
   const std::lock_guard lock(mutex_);
-  if (!works_) {
-    works_.emplace();
+  if (called_ && called_->raised) {
+    left = std::exchange(called_, std::nullopt);
+  }
+  if (!called_) {
+    called_.emplace();
   }
 }
 
 Works Window::close() {
-  const std::lock_guard lock(mutex_);
-  return std::exchange(works_, std::nullopt).value_or(Works());
+  Works works;
+  {
+    const std::lock_guard lock(mutex_);
+    works = std::exchange(called_, std::nullopt).value_or(Called()).works;
+  }
+  for (const auto& work : works) {
+    if (auto* const past = dynamic_cast<PastWorks*>(work.get())) {
+      past->hold();
+    }
+  }
+  return works;
 }
 
-void Window::note(const c10::intrusive_ptr<GtopkWork>& work) {
+Works Window::note(const c10::intrusive_ptr<GtopkWork>& work) {
   const std::lock_guard lock(mutex_);
-  if (!works_) {
-    return;
+  if (!called_) {
+    return {};
   }
-  works_->push_back(work);
-  if (works_->size() % kMany != 0) {
-    return;
+  called_->works.push_back(work);
+  if (++called_->held < called_->release_at) {
+    return {};
   }
-  std::erase_if(*works_, [](const auto& each) { return each->isCompleted() && each->isSuccess(); });
+  return called_->release();
 }
 
-ClosesOnError::~ClosesOnError() {
+void Window::raised() {
+  const std::lock_guard lock(mutex_);
+  if (called_) {
+    called_->raised = true;
+    called_->release_at = 0;
+  }
+}
+
+Works Window::Called::release() {
+  Works let_go;
+  Works kept;
+  held = 0;
+  PastWorks* last = nullptr;  // the end of `kept`, if it is of the past
+  for (auto& work : works) {
+    auto* const past = dynamic_cast<PastWorks*>(work.get());
+    if (past == nullptr && !has_succeeded(*work)) {
+      ++held;
+      last = nullptr;
+      kept.push_back(std::move(work));
+      continue;
+    }
+    if (last == nullptr && past != nullptr) {
+      last = past;
+      kept.push_back(std::move(work));
+      continue;
+    }
+    if (last == nullptr) {
+      auto next = c10::make_intrusive<PastWorks>();
+      last = next.get();
+      kept.push_back(std::move(next));
+    }
+    last->add(*work);
+    let_go.push_back(std::move(work));
+  }
+  works = std::move(kept);
+  release_at = std::max(raised ? 1 : kMany, 2 * held);
+  return let_go;
+}
+
+NotesError::~NotesError() {
   if (std::uncaught_exceptions() > exceptions_) {
-    static_cast<void>(window_.close());
+    window_.raised();
   }
 }
 

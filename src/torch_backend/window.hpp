@@ -44,31 +44,45 @@ class CoalescedWork final : public c10d::Work {
 /// Any thread.
 class Window {
  public:
+  /// Joins one that is open, unless a call has raised in it.
   void open();
   /// What was called since it was opened; nothing if it is not open.
   [[nodiscard]] Works close();
-  /// Where it is open.
-  void note(const c10::intrusive_ptr<GtopkWork>& work);
+  /// Where it is open. Returns Works that it lets go of, to be freed without locks: tensors may be
+  /// Python's.
+  [[nodiscard]] Works note(const c10::intrusive_ptr<GtopkWork>& work);
+  /// A call has raised. If it is caught, the window goes on. If not, torch never closes it; so the
+  /// next one does not join it.
+  void raised();
 
  private:
-  /// If Python leaves a window by an exception of its own, nobody asks for its Works any more: from
-  /// this many on, those that have succeeded are released.
+  /// If Python leaves a window by an exception, nobody may ever ask for its Works: from this many
+  /// on, or from the first on after a call that raised, PastWorks take the place of those that have
+  /// succeeded.
   static constexpr std::size_t kMany = 4096;
 
+  struct Called {
+    Works works;
+    bool raised = false;
+    std::size_t release_at = kMany;  ///< how many are held then
+    std::size_t held = 0;            ///< without those of the past
+
+    [[nodiscard]] Works release();
+  };
+
   std::mutex mutex_;
-  std::optional<Works> works_;
+  std::optional<Called> called_;
 };
 
-/// Closes the window when its scope is left by an exception.
-class ClosesOnError {
+/// Tells the window when its scope is left by an exception.
+class NotesError {
  public:
-  explicit ClosesOnError(Window& window)
-      : window_(window), exceptions_(std::uncaught_exceptions()) {}
-  ClosesOnError(const ClosesOnError&) = delete;
-  ClosesOnError& operator=(const ClosesOnError&) = delete;
-  ClosesOnError(ClosesOnError&&) = delete;
-  ClosesOnError& operator=(ClosesOnError&&) = delete;
-  ~ClosesOnError();
+  explicit NotesError(Window& window) : window_(window), exceptions_(std::uncaught_exceptions()) {}
+  NotesError(const NotesError&) = delete;
+  NotesError& operator=(const NotesError&) = delete;
+  NotesError(NotesError&&) = delete;
+  NotesError& operator=(NotesError&&) = delete;
+  ~NotesError();
 
  private:
   Window& window_;

@@ -206,6 +206,18 @@ def check_futures_carry_the_device(me: Rank) -> None:
         dist.all_reduce(tensor)
     window.wait()
     assert tensor.cpu().tolist() == [8.0] * 100
+    # the operations of one in which a call raises, of which some have ended by then
+    group = dist.group.WORLD
+    group._start_coalescing(torch.device(FAKE))
+    tensors = [torch.ones(100, device=FAKE) for _ in range(20)]
+    for each in tensors:
+        group.allreduce([each]).wait()
+        with pytest.raises(ValueError, match="several elements"):
+            group.broadcast(torch.ones(1, device=FAKE).expand(3), 0)
+    work = group._end_coalescing(torch.device(FAKE))
+    results = work.get_future().wait()
+    assert all(one is other for one, other in zip(results, tensors, strict=True))
+    assert all(each.cpu().tolist() == [2.0] * 100 for each in results)
 
 
 def check_streams_and_groups_overlap(me: Rank) -> None:

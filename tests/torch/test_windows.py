@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from datetime import timedelta
 
 import pytest
@@ -151,19 +152,105 @@ def check_empty_and_nested_windows(me: Rank) -> None:
     assert all(each.tolist() == [4.0] * 3 for each in tensors)
 
 
-def check_an_error_leaves_the_window(me: Rank) -> None:
-    group, tensor = world(), torch.ones(3)
-    group._start_coalescing(CPU)
-    started = group.allreduce([tensor])
+def bad_call(group: dist.ProcessGroup) -> None:
     with pytest.raises(ValueError, match="several elements"):
         group.broadcast(torch.ones(1).expand(3), 0)
-    later = torch.ones(3)
-    after = group.allreduce([later])
-    assert group._end_coalescing(CPU).get_future().wait() == []  # nothing is open any more
-    started.wait()
-    after.wait()
-    assert tensor.tolist() == later.tolist() == [4.0] * 3
+
+
+def waits_for(me: Rank, key: str, group: dist.ProcessGroup, tensors: list[torch.Tensor]) -> None:
+    """Ends a window of broadcasts from rank 0, which begins them when the others have looked."""
+    if me.rank == 0:
+        me.store.wait([f"{key}/{rank}" for rank in range(1, me.size)])
+        for tensor in tensors:
+            group.broadcast(tensor, 0)
+    work = group._end_coalescing(CPU)
+    if me.rank != 0:
+        assert not work.is_completed()
+        me.store.set(f"{key}/{me.rank}", "looked")
+    assert work.wait(timedelta(seconds=50))
+    assert work.is_completed()
+    if me.rank != 0:
+        value = work.get_future().wait()
+        assert all(one is other for one, other in zip(value, tensors, strict=True))
+    assert all(each.tolist() == [0.0] * 3 for each in tensors)
+
+
+def check_a_window_goes_on_after_an_error(me: Rank) -> None:
+    group = world()
+    tensors = [torch.full((3,), float(me.rank)) for _ in range(2)]
+    group._start_coalescing(CPU)
+    if me.rank != 0:
+        group.broadcast(tensors[0], 0)
+    bad_call(group)
+    if me.rank != 0:
+        group.broadcast(tensors[1], 0)
+    waits_for(me, "window/error", group, tensors)
     usable(me)
+
+
+def check_an_error_of_another_thread_ends_no_window(me: Rank) -> None:
+    group, tensor = world(), torch.full((3,), float(me.rank))
+    group._start_coalescing(CPU)
+    if me.rank != 0:
+        group.broadcast(tensor, 0)
+    other = threading.Thread(target=bad_call, args=(group,))
+    other.start()
+    other.join()
+    waits_for(me, "window/thread", group, [tensor])
+    usable(me)
+
+
+def check_a_window_left_by_an_error_is_not_joined(me: Rank) -> None:
+    """Torch never ends it. A failure in it, or after it, is none of the next window's."""
+    group = world()
+    group._start_coalescing(CPU)
+    group.allreduce([torch.ones(3 + me.rank)])
+    bad_call(group)
+    with pytest.raises(dist.DistBackendError, match="ranks differ"):
+        group.allreduce([torch.ones(3 + me.rank)]).wait()
+    tensor = torch.ones(3)
+    group._start_coalescing(CPU)
+    group.allreduce([tensor])
+    (value,) = group._end_coalescing(CPU).get_future().wait()
+    assert value is tensor
+    assert tensor.tolist() == [4.0] * 3
+    assert group._end_coalescing(CPU).get_future().wait() == []  # nothing is open any more
+    usable(me)
+
+
+def check_a_window_that_is_left_keeps_few_tensors(me: Rank) -> None:
+    """Torch does not end it: after a call that raised, or by an exception of Python's own."""
+    group = world()
+    for raises, calls, kept in ((True, 100, 10), (False, 4200, 200)):
+        group._start_coalescing(CPU)
+        if raises:
+            bad_call(group)
+        seen = []
+        for _ in range(calls):
+            tensor = torch.ones(3)
+            seen.append(weakref.ref(tensor))
+            group.broadcast(tensor, 0).wait()
+            del tensor
+        alive = sum(each() is not None for each in seen)
+        assert alive < kept, (raises, alive)
+        assert len(group._end_coalescing(CPU).get_future().wait()) <= alive
+
+
+def check_a_large_window_has_all_results(me: Rank) -> None:
+    group = world()
+    tensors = [torch.full((2,), float(me.rank + i)) for i in range(4200)]
+    group._start_coalescing(CPU)
+    works = [group.broadcast(tensor, 0) for tensor in tensors[:4000]]
+    for work in works:
+        work.wait()
+    del works
+    for tensor in tensors[4000:]:
+        group.broadcast(tensor, 0)
+    work = group._end_coalescing(CPU)
+    work.wait()
+    for result in (work.result(), work.get_future().wait()):
+        assert all(one is other for one, other in zip(result, tensors, strict=True))
+    assert [each[0].item() for each in tensors] == list(range(4200))
 
 
 def check_one_that_fails_fails_the_work_and_no_other(me: Rank) -> None:
