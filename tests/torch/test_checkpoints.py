@@ -219,6 +219,8 @@ def check_what_cannot_be_loaded_is_named_on_every_rank(me: Rank) -> None:
         dist.barrier()
         with pytest.raises(RuntimeError, match="saved is damaged or could not be read") as told:
             gtopk.load(state, path / "saved")
+        if not file.exists():
+            assert str(file) in str(told.value)
         assert ("rank 2 failed" in str(told.value)) == (me.rank != 2)
         assert state.residual("0.weight").all()
     gtopk.save(state, path / "whole")
@@ -238,6 +240,40 @@ def check_what_cannot_be_loaded_is_named_on_every_rank(me: Rank) -> None:
     state.step = me.rank
     with pytest.raises(ValueError, match="step is"):
         gtopk.save(state, path / "differs")
+    dist.barrier()
+
+
+def check_other_paths_are_named_on_every_rank_and_nothing_is_written(me: Rank) -> None:
+    folder = shared_folder(me)
+    state = gtopk.SparseState(network().named_parameters())
+    own = path_of(folder) / ("own" if me.rank == 1 else "all")
+    other = r"'\S+all' here and '\S+own' on rank 1" if me.rank != 1 else r"own'.*all' on rank 0"
+    with pytest.raises(ValueError, match=rf"another path on rank {me.rank} than .*{other}"):
+        gtopk.save(state, own)
+    dist.barrier()
+    assert not any(path_of(folder).iterdir())
+    dist.barrier()
+
+
+def check_files_that_the_first_rank_does_not_see_are_an_error_on_every_rank(me: Rank) -> None:
+    """As on file systems of their own: what rank 2 writes is gone before rank 0 looks for it."""
+    folder = shared_folder(me)
+    path = path_of(folder) / "saved"
+    state = gtopk.SparseState(network().named_parameters())
+    exists = os.path.exists
+
+    def unseen(file: str) -> bool:
+        return "__2_0" not in str(file) and exists(file)
+
+    hidden = mock.patch("os.path.exists", unseen) if me.rank == 0 else nullcontext()
+    error = FileNotFoundError if me.rank == 0 else RuntimeError
+    with hidden, pytest.raises(error, match=r"does not see \S*__2_0\.distcp, .* share"):
+        gtopk.save(state, path)
+    with pytest.raises(FileNotFoundError, match="not finished"):
+        gtopk.load(state, path)
+    dist.barrier()
+    gtopk.save(state, path)
+    gtopk.load(state, path)
     dist.barrier()
 
 

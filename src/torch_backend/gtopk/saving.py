@@ -34,14 +34,18 @@ def save(state: SparseState, path: str | os.PathLike[str]) -> None:
 
     A checkpoint of ``torch.distributed.checkpoint``: a rank killed while writing leaves a folder
     without ``.metadata``, which is written last, and gtopk.load refuses it. Use a new folder for
-    each step. All ranks must share a file system. Do not call it during a backward.
+    each step. All ranks must share a file system: rank 0 checks that it sees what the others have
+    written. Do not call it during a backward.
 
     Args:
         state: the state; its group must be a process group of torch.distributed.
         path: the folder, the same on all ranks.
 
     Raises:
-        ValueError: the ranks' states differ, or the folder already holds a checkpoint.
+        ValueError: the ranks' states or paths differ, or the folder already holds a checkpoint.
+        FileNotFoundError: the first rank does not see the files of another one, which does not
+            share its file system; RuntimeError on the other ranks. The folder is then left without
+            ``.metadata``.
         NotImplementedError: the state's group is a ReplicaGroup; save each state_dict() instead.
         torch.distributed.checkpoint.CheckpointException: it could not be written.
     """
@@ -49,10 +53,10 @@ def save(state: SparseState, path: str | os.PathLike[str]) -> None:
 
     _check_group(state)
     group, where = state.group, _place(state)
+    failure = _other_path(os.fspath(path), state)
     old = in_the_way(os.fspath(path), state.shard)
     path = folder_of(os.fspath(path), state.shard)
-    failure = None
-    if old is not None:
+    if old is not None and failure is None:
         failure = ValueError(f"gtopk: {old} holds a checkpoint already: give each one a folder")
     _agree(failure, state)
     saved = state.state_dict()
@@ -71,6 +75,7 @@ def save(state: SparseState, path: str | os.PathLike[str]) -> None:
     mine[_SHARED] = torch.frombuffer(bytearray(json.dumps(shared).encode()), dtype=torch.uint8)
     with _quiet():
         dcp.save(mine, checkpoint_id=path, process_group=group, no_dist=not dist.is_initialized())
+    _agree(_unseen(path) if where["rank"] == 0 else None, state)
 
 
 def load(
@@ -130,6 +135,35 @@ def _check_group(state: SparseState) -> None:
             "gtopk: a ReplicaGroup's ranks save no common checkpoint, as torch's needs a process "
             "group of torch.distributed: save each rank's state_dict()"
         )
+
+
+def _other_path(path: str, state: SparseState) -> Exception | None:
+    """Return an error if ranks, also of other shards, were given other paths. Collective."""
+    failure = None
+    for group in (state.group, *state.shard_groups) if dist.is_initialized() else ():
+        said = (
+            f"gtopk.save got another path on rank {dist.get_rank()} than on other ranks",
+            "Give all ranks one path, on a file system that they share",
+        )
+        try:
+            check_alike([("it is", repr(os.path.abspath(path)))], group, said)
+        except ValueError as error:
+            failure = error
+    return failure
+
+
+def _unseen(path: str) -> Exception | None:
+    """Return an error if files of the checkpoint are not there, which is then no longer one."""
+    files = {each.relative_path for each in _metadata(path).storage_data.values()}
+    lost = sorted(each for each in files if not os.path.exists(os.path.join(path, each)))
+    if not lost:
+        return None
+    os.remove(os.path.join(path, ".metadata"))
+    return FileNotFoundError(
+        f"gtopk: the first rank does not see {os.path.join(path, lost[0])}, which another rank has "
+        "written: gtopk.save needs a file system that all ranks share. Without one, save each "
+        "rank's state_dict()"
+    )
 
 
 def _agree(failure: Exception | None, state: SparseState) -> None:
@@ -251,7 +285,8 @@ def _load(
             with _quiet():
                 dcp.load(tensors, checkpoint_id=path, no_dist=True)
         except CheckpointException as error:  # no Exception: nobody would tell the other ranks
-            why = "; ".join(repr(each) for each, _ in error.failures.values())
+            # str() names the file, repr() does not.
+            why = "; ".join(f"{type(e).__name__}: {e}" for e, _ in error.failures.values())
             raise RuntimeError(f"gtopk: {path} is damaged or could not be read: {why}") from error
     return tensors
 
