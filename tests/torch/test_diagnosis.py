@@ -340,6 +340,11 @@ def check_bad_arguments_and_ranks_that_differ_are_errors(me: Rank) -> None:
             gtopk.diagnose(state, every, call)
     with pytest.raises(ValueError, match=r"diagnose's every is \d+ here and \d+ on rank \d"):
         gtopk.diagnose(state, 100 if me.rank else 10)
+    for wrong in (ddp, None):
+        with pytest.raises(
+            TypeError, match=f"must be a SparseState, given a {type(wrong).__name__}"
+        ):
+            gtopk.diagnose(wrong, 1)
     assert state.diagnostics.every == 0
     ddp(gradient(me.rank, 1)).backward()
 

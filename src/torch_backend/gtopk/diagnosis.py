@@ -220,9 +220,14 @@ def diagnose(state: Diagnosed, every: int, call: Call | None = None) -> None:
             thread; if it raises, so does the backward, which counts nevertheless.
 
     Raises:
+        TypeError: `state` is no SparseState.
         ValueError: `every` is not a whole number of 0 or more, or differs between ranks; `call` is
             not callable; or the state's group is not a gtopk group.
     """
+    if not isinstance(getattr(state, "diagnostics", None), Diagnostics):
+        raise TypeError(
+            f"gtopk: the first argument must be a SparseState, given a {type(state).__name__}"
+        )
     if call is not None and not callable(call):
         raise ValueError(f"gtopk: call must be a function, given {type(call).__name__}")
     diagnostics = Diagnostics(check_whole(every, "every", 0), call)
