@@ -132,5 +132,50 @@ def check_mixed_precision_is_refused_by_name(me: Rank) -> None:
     dist.barrier()
 
 
+def check_delayed_parameters_are_refused_by_name(me: Rank) -> None:
+    model = network()
+    named = dict(model.named_parameters())
+    delayed, *_, last = named
+    ddp = nn.parallel.DistributedDataParallel(
+        model,
+        delay_all_reduce_named_params=[(delayed, named[delayed])],
+        param_to_hook_all_reduce=named[last],
+    )
+    with pytest.raises(NotImplementedError, match=r"delay_all_reduce_named_params=.* differ"):
+        gtopk.attach(ddp, density=0.1)
+    left = [each for each in named.items() if each[0] != delayed]
+    ddp.register_comm_hook(gtopk.SparseState(left, density=0.1), gtopk.sparse_hook)
+    x, labels = batch(me.rank, 0)
+    with pytest.raises(NotImplementedError, match=r"delay_all_reduce_named_params=.* differ"):
+        nn.functional.cross_entropy(ddp(x), labels).backward()
+    dist.barrier()
+
+
+def check_a_ddp_over_another_backend_is_refused_at_once(me: Rank) -> None:
+    ddp = nn.parallel.DistributedDataParallel(network(), process_group=gloo())
+    with pytest.raises(ValueError, match=r"backend is '\S*gloo\S*', not gtopk"):
+        gtopk.attach(ddp, density=0.1)
+    assert not ddp._comm_hooks
+
+
+def check_a_second_attach_says_to_keep_the_first(me: Rank) -> None:
+    training = Training(me.rank)
+    gtopk.attach(training.ddp, density=0.1)
+    with pytest.raises(RuntimeError, match="hook already: keep using the state that the earlier"):
+        gtopk.attach(training.ddp, density=0.2)
+    training.step()
+
+
+def check_a_compiled_ddp_is_told_to_attach_first(me: Rank) -> None:
+    ddp = nn.parallel.DistributedDataParallel(network())
+    compiled = torch.compile(ddp, backend="eager")
+    with pytest.raises(ValueError, match=r"given OptimizedModule: attach first, torch\.compile it"):
+        gtopk.attach(compiled, density=0.1)
+    state = gtopk.attach(ddp, density=0.1)
+    x, labels = batch(me.rank, 0)
+    nn.functional.cross_entropy(compiled(x), labels).backward()
+    assert state.step == 1
+
+
 def test_on_four_ranks(four: RankSet, check) -> None:
     four.run(check)

@@ -13,6 +13,7 @@ from torch.distributed import AllreduceOptions
 
 from gtopk.ddp import (
     check_group,
+    check_options,
     ddps_around,
     has_dropped,
     may_drop,
@@ -176,6 +177,8 @@ class BucketOverlap(Overlap):
         # A DDP that is gone has given its place to another.
         if not self._compared or any(each() is None for each in self._ddps):
             ddps = ddps_around(self._state, parameter)
+            for each in ddps:
+                check_options(each)
             backend_of(self._state.group)
             check_group(ddps, self._state.group)
             self._may_drop = may_drop(ddps)

@@ -53,6 +53,21 @@ def check_group(ddps: Sequence[DistributedDataParallel], group: dist.ProcessGrou
         )
 
 
+def check_options(ddp: DistributedDataParallel) -> None:
+    """Raise NotImplementedError for options under which DDP does not reduce by its hook alone."""
+    if ddp.mixed_precision is not None:
+        raise NotImplementedError(
+            "gtopk: this DDP has mixed_precision=, whose own hook casts on an accelerator's "
+            "streams, which is not implemented: make it without, and compute under torch.autocast"
+        )
+    if ddp._delay_all_reduce_params:
+        raise NotImplementedError(
+            "gtopk: this DDP has delay_all_reduce_named_params=, which it averages without any "
+            "hook, and without waiting for the result, so that replicas differ (also with other "
+            "backends): make it without"
+        )
+
+
 def may_drop(ddps: Sequence[DistributedDataParallel]) -> bool:
     """Whether DDP may drop results; an unknown DDP may."""
     return not ddps or any(each.find_unused_parameters or each.static_graph for each in ddps)

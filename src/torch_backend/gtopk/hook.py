@@ -9,7 +9,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gtopk.buckets import BucketOverlap
 from gtopk.config import Share
-from gtopk.ddp import note_ddp, with_sparse_gradients
+from gtopk.ddp import check_options, note_ddp, with_sparse_gradients
+from gtopk.groups import backend_of, has_ranks_that_change
 from gtopk.state import SparseState
 from gtopk.tracing import untraced
 
@@ -34,7 +35,7 @@ def sparse_hook(state: SparseState, bucket: dist.GradBucket) -> torch.futures.Fu
         ValueError: DDP and the state have different parameters, apart from those with sparse COO
             gradients, which are summed exactly and must not be in the state; the ranks' states
             differ; or the state's group is not a gtopk group or has other ranks than DDP's.
-        NotImplementedError: DDP's mixed_precision.
+        NotImplementedError: DDP's mixed_precision and delay_all_reduce_named_params.
     """
     overlap = state.overlap
     if not isinstance(overlap, BucketOverlap):
@@ -64,25 +65,30 @@ def attach(ddp: DistributedDataParallel, density: Share = 0.001, **arguments: An
         be set.
 
     Raises:
-        ValueError: `ddp` is not a DistributedDataParallel; and as SparseState.
+        ValueError: `ddp` is not a DistributedDataParallel, or its process group has another
+            backend than gtopk; and as SparseState.
         NotImplementedError: as SparseState; sparse COO gradients together with momentum, which
-            would make them dense; and DDP's mixed_precision, whose own hook casts on an
-            accelerator's streams: compute under torch.autocast.
+            would make them dense; DDP's mixed_precision, whose own hook casts on an accelerator's
+            streams: compute under torch.autocast; and its delay_all_reduce_named_params.
         RuntimeError: `ddp` has a communication hook already.
     """
     if not isinstance(ddp, DistributedDataParallel):
+        compiled = isinstance(getattr(ddp, "_orig_mod", None), DistributedDataParallel)
         raise ValueError(
             "gtopk: attach takes the DistributedDataParallel around the model, given "
-            f"{type(ddp).__name__}"
+            f"{type(ddp).__name__}{': attach first, torch.compile it after' if compiled else ''}"
         )
-    if ddp.mixed_precision is not None:
-        raise NotImplementedError(
-            "gtopk: this DDP has mixed_precision=, whose own hook casts on an accelerator's "
-            "streams, which is not implemented: make it without, and compute under torch.autocast"
+    check_options(ddp)
+    if ddp._comm_hooks:
+        raise RuntimeError(
+            "gtopk: this DDP has a communication hook already: keep using the state that the "
+            "earlier attach returned, or make another DDP"
         )
     left_out = _left_out(ddp, arguments)
     parameters = [each for each in ddp.module.named_parameters() if each[0] not in left_out]
     state = SparseState(parameters, density, group=ddp.process_group, **arguments)
+    if not has_ranks_that_change(ddp.process_group):  # which may have none yet
+        backend_of(ddp.process_group)
     ddp.register_comm_hook(state, sparse_hook)
     note_ddp(ddp)
     return state
