@@ -9,6 +9,7 @@ import pytest
 import reference
 import torch
 import torch.distributed as dist
+from gtopk.choices import WITHOUT_PREDICTION, algorithms
 from ranks import Rank, RankSet
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -198,11 +199,9 @@ def check_an_optimizer_chooses_as_well(me: Rank) -> None:
     assert replicas_are_bitwise_equal(training.model)
 
 
-def check_what_has_no_prediction_is_an_error_before_anything_is_sent(me: Rank) -> None:
-    training = Training(me.rank)
-    training.hooked(**ADAPTIVE, algorithm="sketch")
-    with pytest.raises(ValueError, match=r"'sketch' has no prediction; available: .*'?gtopk"):
-        training.step()
+def check_what_adaptive_refuses_is_what_no_plan_predicts(me: Rank) -> None:
+    predicted = gtopk.plan(10_000, density=0.01)["predictions"]
+    assert set(algorithms()) - set(predicted) == set(WITHOUT_PREDICTION)
 
 
 def test_on_four_ranks(check, four: RankSet):

@@ -419,7 +419,9 @@ def check_no_mass_is_lost_in_half_types(me: Rank) -> None:
 def check_no_mass_is_lost_by_any_selector_or_coarse_wire(me: Rank) -> None:
     """Five units; the first rank notes what was delivered."""
     wires = [{"wire": wire} for wire in ("2bit", "sign")]
-    for arguments in [{"select": select, "block": 100} for select in selectors()] + wires:
+    blocks = {"block": {"block": 100}}
+    selects = [{"select": each, **blocks.get(each, {})} for each in selectors()]
+    for arguments in selects + wires:
         training = Training(me.rank)
         state = gtopk.SparseState(
             training.model, density=0.02, unit=SMALL_UNITS, algorithm="topk", **arguments

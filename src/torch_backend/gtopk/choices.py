@@ -7,6 +7,7 @@ import operator
 
 from gtopk import _native
 
+DEFAULT_BLOCK = 4096
 # The core's integers have 64 bits, and more than all elements means all.
 MOST = 2**63 - 1
 
@@ -15,6 +16,8 @@ CLIPS = ("model", "unit")
 PUT_BACKS = ("own", "merged")
 # Algorithms under which no rank selects entries of its own.
 WITHOUT_SELECTION = ("dense", "sketch", "random-k", "true-topk")
+# Algorithms of which nobody predicts what they cost.
+WITHOUT_PREDICTION = ("sketch", "random-k", "true-topk")
 SEMANTICS = ("exact_sum", "gtopk", "any")
 
 
@@ -125,9 +128,14 @@ def check_momentum(momentum: object) -> float:
 
 
 def check_clipping(clip_norm: object, clip: str) -> float | None:
-    """Return the norm as a float, or None; raise ValueError unless it is above 0."""
+    """Return the norm as a float, or None; raise ValueError unless it is above 0.
+
+    Without a norm `clip` must be the default.
+    """
     _check("clip", clip, CLIPS)
     if clip_norm is None:
+        if clip != "model":
+            raise ValueError(f"gtopk: clip={clip!r} needs clip_norm=, without which nothing clips")
         return None
     if (
         not isinstance(clip_norm, numbers.Real)
@@ -149,9 +157,15 @@ def check_whole(number: object, name: str, least: int) -> int:
     return whole
 
 
-def check_block(block: object) -> int:
-    """Return a block's elements as the core takes them; raise ValueError unless 1 or more."""
-    return min(check_whole(block, "block", 1), MOST)
+def check_block(block: object, select: str) -> int:
+    """Return a block's elements as the core takes them; raise ValueError unless 1 or more.
+
+    For another selector than "block" it must be the default.
+    """
+    elements = min(check_whole(block, "block", 1), MOST)
+    if select != "block" and elements != DEFAULT_BLOCK:
+        raise ValueError(f"gtopk: block={block} needs select='block', given select={select!r}")
+    return elements
 
 
 def _check(what: str, name: object, there: tuple[str | None, ...]) -> None:

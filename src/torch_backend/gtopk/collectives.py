@@ -146,7 +146,7 @@ def sparse_all_reduce(
     check_put_back(put_back)
     check_wire(wire)
     check_semantics(semantics)
-    elements = check_block(block)
+    elements = check_block(block, select)
     check_op(op)
     pieces = _pieces(tensor)
     d = sum(each.numel() for each in pieces)

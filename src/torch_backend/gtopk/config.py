@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gtopk.choices import (
+    WITHOUT_PREDICTION,
+    algorithms,
     check_accumulate,
     check_algorithm,
     check_block,
@@ -57,14 +59,14 @@ class Config:
         # Numbers of NumPy's become Python's, which can be saved and compared anywhere.
         object.__setattr__(self, "density_bounds", check_density_bounds(self.density_bounds))
         if not self.adaptive:
-            object.__setattr__(self, "density", check_density(self.density))
+            object.__setattr__(self, "density", _checked_density(self.density))
         object.__setattr__(self, "unit", check_unit(self.unit))
         check_algorithm(self.algorithm)
         check_semantics(self.semantics)
         check_select(self.select)
         check_put_back(self.put_back)
         check_wire(self.wire)
-        object.__setattr__(self, "block", check_block(self.block))
+        object.__setattr__(self, "block", check_block(self.block, self.select))
         # Do they go together? What `auto` may choose always has topk in it.
         self.most_delivered(
             1, 1, self.density_bounds[0], "topk" if self.automatic else self.algorithm
@@ -81,7 +83,13 @@ class Config:
             self._check_adaptive()
 
     def _check_adaptive(self) -> None:
-        """Raise ValueError for arguments with which no exchange overlaps the backward."""
+        """Raise ValueError if no exchange overlaps the backward, or nobody predicts its cost."""
+        if self.algorithm in WITHOUT_PREDICTION:
+            there = ", ".join(each for each in algorithms() if each not in WITHOUT_PREDICTION)
+            raise ValueError(
+                "gtopk: density='adaptive' needs to know what an exchange costs, and "
+                f"{self.algorithm!r} has no prediction; available: {there}, auto"
+            )
         if self.unit == "model":
             raise ValueError(
                 "gtopk: density='adaptive' needs exchanges that overlap with the backward, given "
@@ -144,6 +152,17 @@ class Config:
             "density_bounds": list(self.density_bounds),
             "warmup": [list(phase) for phase in self.warmup],
         }
+
+
+def _checked_density(density: object) -> float:
+    try:
+        return check_density(density)
+    except ValueError:
+        dense = isinstance(density, str) and density == "dense"
+        raise ValueError(
+            f"gtopk: density must be a number in (0, 1] or 'adaptive', given {density!r}"
+            + (": use algorithm='dense', or ('dense', steps) in the warmup" if dense else "")
+        ) from None
 
 
 def _checked_warmup(warmup: object) -> tuple[tuple[Density, int], ...]:

@@ -80,14 +80,6 @@ def stopwatch_of(units: Sequence[Unit]) -> Stopwatch:
     return Stopwatch(len(units), mark, between)
 
 
-def check_predicted(config: Config, units: Sequence[Unit], group: dist.ProcessGroup | None) -> None:
-    """Raise ValueError, on all ranks, if "adaptive" has no predicted costs. Then collective."""
-    largest = max(units, key=lambda each: each.selected_numel)
-    if config.adaptive and largest.selected_numel:
-        density = config.density_bounds[0]
-        predicted_seconds(config, largest.selected_numel, largest.dtype, density, group)
-
-
 def merged(units: Sequence[Unit]) -> Unit:
     """Return these units as one."""
     return Unit(

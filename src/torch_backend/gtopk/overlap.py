@@ -28,7 +28,7 @@ from gtopk.diagnosis import Diagnosis, Probe
 from gtopk.exchange import Exchange, Note, flat, without_traceback
 from gtopk.fingerprint import check_alike
 from gtopk.groups import backend_of
-from gtopk.layers import check_predicted, stopwatch_of
+from gtopk.layers import stopwatch_of
 from gtopk.places import places_of
 from gtopk.scaling import scale_of
 
@@ -86,7 +86,6 @@ class Overlap:
             state = self._state
             backend_of(state.group)
             check_alike(state.description(), state.group)
-            check_predicted(state.config, state.units, state.group)
             warn_of_dear_phases(state.config, state.units, state.step, state.group)
             self._compared = True
 

@@ -98,7 +98,7 @@ def plan(
     check_wire(wire)
     check_semantics(semantics)
     elements = check_whole(d, "d", 1)
-    per_block = check_block(block)
+    per_block = check_block(block, select)
     like = torch.empty(0, dtype=dtype, device="cpu")
     check_tensor(like, "a tensor of dtype")
     entries, share = entries_wanted(k, density)
