@@ -107,11 +107,21 @@ def demo(options: argparse.Namespace) -> int:
     return 0
 
 
+def _bandwidth(text: str) -> str:
+    if text not in ("none", "loopback"):
+        try:
+            Shape.of(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{error}; or none, or loopback") from None
+    return text
+
+
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The demo's options."""
     parser = argparse.ArgumentParser(prog="tools/demo", description=__doc__.split("\n")[2])
     parser.add_argument(
         "--bandwidth",
+        type=_bandwidth,
         default="100mbit",
         help="of every host's link: 100mbit (default), 1gbit, …; none: namespaces without shaping; "
         "loopback: no namespaces, no root",

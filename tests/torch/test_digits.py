@@ -33,7 +33,14 @@ def phase(name: str, steps: int, **costs: float) -> dict:
 @pytest.mark.once
 @pytest.mark.parametrize(
     ("option", "status", "said"),
-    [("--help", 0, "--bandwidth"), ("--bandwith=1gbit", 2, "unrecognized"), ("--epochs=1", 9, "")],
+    [
+        ("--help", 0, "--bandwidth"),
+        ("--bandwith=1gbit", 2, "unrecognized"),
+        ("--bandwidth=foo", 2, "'foo'"),
+        ("--bandwidth=50mbit", 9, ""),
+        ("--bandwidth=none", 9, ""),
+        ("--epochs=1", 9, ""),
+    ],
 )
 def test_the_demo_reads_its_options_before_the_set_up(tmp_path, option, status, said):
     (tmp_path / "tools").mkdir()
