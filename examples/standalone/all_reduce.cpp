@@ -4,10 +4,11 @@
 #include <gtopk/launch.hpp>
 
 #include <cstdio>
+#include <exception>
 #include <future>
 #include <vector>
 
-int main() {
+int main() try {
   const auto job = gtopk::launch_environment();  // of torchrun, mpirun, prterun, srun --mpi=pmix
   const auto directory = gtopk::join_job(job, std::chrono::seconds(60));
   std::vector<float> gradient(1'000'000, 0.5F), residual(gradient.size());
@@ -24,4 +25,7 @@ int main() {
             }});
   ended.get_future().get();  // throws gtopk::Error
   std::printf("rank %u of %u: %g\n", job.rank, job.world_size, gradient[42]);
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 1;
 }

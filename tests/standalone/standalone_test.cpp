@@ -49,6 +49,14 @@ std::ptrdiff_t occurrences(std::string_view text, std::string_view of) {
   return count;
 }
 
+TEST(Standalone, ExampleProgramPrintsItsErrorAndExits) {
+  Program program(EXAMPLE_PROGRAM, {}, {{"RANK", "2"}, {"WORLD_SIZE", "2"}});
+  const Ended ended = program.join();
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.err, HasSubstr("RANK"));
+  EXPECT_EQ(occurrences(ended.err, "\n"), 1) << ended.err;
+}
+
 // With recursive doubling to log2 P others, and to one more where a rank is folded.
 // tools/bench/startup.py counts those of 64 processes.
 TEST(Standalone, RanksConnectToThoseThatTheyExchangeListsWithAndToNobodyElse) {
