@@ -2,6 +2,7 @@
 // every step is bounded and keeps progressing, as a peer's flush may need ours.
 #include <algorithm>
 #include <chrono>
+#include <string>
 #include <utility>
 
 #include "src/transport/base/log.hpp"
@@ -105,6 +106,17 @@ void UcxTransport::drop_unmatched(TimePoint deadline) {
   constexpr int kNamed = 10;
   int count = 0;
   unexpected_.drop_all([&](Tag tag, std::size_t bytes) {
+    if (kind_of(tag) == TagKind::kControl) {
+      // A goodbye, for example, of a peer that leaves at the same time, or that this process never
+      // talked to: nothing is left here that it could matter to.
+      const auto sender = std::ranges::find_if(
+          endpoints_, [&](const auto& each) { return control_tag(each.info().identity) == tag; });
+      log().debug("nobody received a notice from {}, which is harmless when leaving",
+                  sender == endpoints_.end()
+                      ? std::string("an unknown process")
+                      : fmt::format("pid {} on {}", sender->info().process, sender->info().host));
+      return;
+    }
     if (++count <= kNamed) {
       log().warn("nobody received {}, {} bytes", transport::describe(tag), bytes);
     }

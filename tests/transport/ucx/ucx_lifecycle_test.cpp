@@ -164,5 +164,17 @@ TEST(UcxLifecycle, UnmatchedMessageIsNamedAtClose) {
               HasSubstr("nobody received collective group 3 source 1 sequence 17 step 2"));
 }
 
+TEST(UcxLifecycle, NoticeThatNobodyReceivedIsNoWarningAtClose) {
+  testing::internal::CaptureStderr();
+  {
+    Mesh mesh(2);
+    exchange_once(mesh);
+    Message out("goodbye");
+    out.send(mesh[0], mesh.ids[0][1], transport::control_tag(mesh[0].self().identity));
+    ASSERT_TRUE(mesh.arrived(0, 1));
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
 }  // namespace
 }  // namespace gtopk::test
