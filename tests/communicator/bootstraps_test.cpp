@@ -175,7 +175,7 @@ TEST_P(Bootstraps, NameARankThatDoesNotComeToAllThatDo) {
     ASSERT_TRUE(error.has_value());
     EXPECT_EQ(error->kind(), ErrorKind::kBootstrap);
     EXPECT_THAT(error->what(), AllOf(HasSubstr("'late'"), HasSubstr("rank 2 of 3"),
-                                     HasSubstr("has not arrived in time")));
+                                     HasSubstr("has not arrived in time (1 s)")));
   }
   expect_to_work(first);
   expect_to_work(job.all_meet("late", {0, 1, 2}));

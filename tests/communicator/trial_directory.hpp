@@ -58,9 +58,11 @@ class TrialDirectory final : public Directory {
           missing.push_back(rank);
         }
       }
-      mine->failure = Error(ErrorKind::kBootstrap,
-                            fmt::format("group '{}': rank {} of {} has not arrived in time",
-                                        self.group, fmt::join(missing, ", "), self.size));
+      mine->failure =
+          Error(ErrorKind::kBootstrap,
+                fmt::format("group '{}': rank {} of {} has not arrived in time ({:g} s)",
+                            self.group, fmt::join(missing, ", "), self.size,
+                            std::chrono::duration<double>(at_most).count()));
       end(self.group, *mine);
     }
     if (mine->failure) {

@@ -118,10 +118,12 @@ class Follower {
   }
 
   [[nodiscard]] Error late() {
-    std::string why = "rank 0 has not arrived in time";
+    const Duration after = patience_.whole();
+    std::string why = fmt::format("rank 0 has not arrived {}", in_time(after));
     if (leader_) {
       const auto missing = store_.find(missing_key(*leader_), Duration::zero());
-      why = missing ? describe_missing(*missing, self_.size) : "rank 0 has not answered in time";
+      why = missing ? describe_missing(*missing, self_.size, after)
+                    : fmt::format("rank 0 has not answered {}", in_time(after));
     }
     return {ErrorKind::kBootstrap, fmt::format("group '{}': {}", self_.group, why)};
   }

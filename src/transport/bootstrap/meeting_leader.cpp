@@ -51,7 +51,8 @@ Roll Leader::meet() {
     }
     if (patience_.over()) {
       fail(Error(ErrorKind::kBootstrap,
-                 describe_missing(fmt::format("{}", fmt::join(missing(), ", ")), self_.size)));
+                 describe_missing(fmt::format("{}", fmt::join(missing(), ", ")), self_.size,
+                                  patience_.whole())));
       break;
     }
     wait_for_somebody();

@@ -125,10 +125,15 @@ std::int64_t decode_slot(std::string_view key, std::string_view bytes) {
   return static_cast<std::int64_t>(slot);
 }
 
-std::string describe_missing(std::string_view ranks, std::uint32_t size) {
+std::string in_time(transport::Duration after) {
+  return fmt::format("in time ({:g} s)", std::chrono::duration<double>(after).count());
+}
+
+std::string describe_missing(std::string_view ranks, std::uint32_t size,
+                             transport::Duration after) {
   const bool several = ranks.find(',') != std::string_view::npos;
-  return fmt::format("{} {} of {} {} not arrived in time", several ? "ranks" : "rank", ranks, size,
-                     several ? "have" : "has");
+  return fmt::format("{} {} of {} {} not arrived {}", several ? "ranks" : "rank", ranks, size,
+                     several ? "have" : "has", in_time(after));
 }
 
 std::string arrival_key(std::int64_t slot) { return fmt::format("gtopk/arrival/{}", slot); }

@@ -50,8 +50,11 @@ struct Table {
 [[nodiscard]] Nonce decode_nonce(std::string_view key, std::string_view bytes);
 [[nodiscard]] std::int64_t decode_slot(std::string_view key, std::string_view bytes);
 
-/// The error text of a meeting that failed: `ranks` lists those missing.
-[[nodiscard]] std::string describe_missing(std::string_view ranks, std::uint32_t size);
+/// The error text of a meeting that failed after this time: `ranks` lists those missing.
+[[nodiscard]] std::string describe_missing(std::string_view ranks, std::uint32_t size,
+                                           transport::Duration after);
+/// "in time (60 s)"
+[[nodiscard]] std::string in_time(transport::Duration after);
 
 inline constexpr std::string_view kArrivals = "gtopk/arrivals";  ///< a counter
 inline constexpr std::string_view kFirst = "gtopk/first";        ///< slots up to here are settled

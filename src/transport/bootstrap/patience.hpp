@@ -13,11 +13,14 @@ namespace gtopk::meeting {
 class Patience {
  public:
   Patience(transport::Duration at_most, transport::Duration first, transport::Duration longest)
-      : end_(std::chrono::steady_clock::now() + std::min<transport::Duration>(at_most, kForever)),
+      : whole_(at_most),
+        end_(std::chrono::steady_clock::now() + std::min<transport::Duration>(at_most, kForever)),
         first_(first),
         longest_(longest),
         slice_(first) {}
 
+  /// From the beginning to the end.
+  [[nodiscard]] transport::Duration whole() const { return whole_; }
   [[nodiscard]] bool over() const { return std::chrono::steady_clock::now() >= end_; }
   /// The next wait, never beyond the end.
   [[nodiscard]] transport::Duration slice() const {
@@ -34,6 +37,7 @@ class Patience {
  private:
   static constexpr std::chrono::hours kForever{24 * 365};
 
+  transport::Duration whole_;
   transport::TimePoint end_;
   transport::Duration first_;
   transport::Duration longest_;
