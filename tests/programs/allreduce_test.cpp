@@ -102,18 +102,32 @@ TEST(Allreduce, EndsQuietlyOnAllRanksWhenNobodyReads) {
 }
 
 TEST(Allreduce, RanksThatWereToldDifferentThingsAllNameBoth) {
-  const std::string rendezvous = fmt::format("127.0.0.1:{}", free_port());
-  std::vector<Program> programs;
-  for (const int rank : {0, 1}) {
-    programs.emplace_back(
-        ALLREDUCE,
-        std::vector<std::string>{"--rank", std::to_string(rank), "--ranks", "2", "--rendezvous",
-                                 rendezvous, "-k", std::to_string(10 + rank)});
-  }
-  for (const Ended& ended : joined(std::move(programs))) {
-    EXPECT_EQ(ended.code, 1);
-    EXPECT_THAT(ended.err, AllOf(HasSubstr("k=10"), HasSubstr("k=11")));
-    EXPECT_EQ(std::ranges::count(ended.err, '\n'), 1) << ended.err;
+  struct Case {
+    std::vector<std::string> zero;
+    std::vector<std::string> one;
+    std::string said;
+  };
+  for (const Case& each : {
+           Case{{"-n", "30"}, {"-n", "20"}, "rank 1 was started with -n 20, rank 0 with -n 30"},
+           Case{{"-k", "10"}, {"-k", "11"}, "with -k 11, rank 0 with -k 10"},
+           Case{{}, {"-k", "11"}, "with -k 11, rank 0 with --density 0.001"},
+           Case{{"-a", "gtopk,topk"}, {"-a", "topk"}, "with -a topk, rank 0 with -a gtopk,topk"},
+           Case{{"--topology"}, {}, "with no --topology, rank 0 with --topology"},
+       }) {
+    const std::string rendezvous = fmt::format("127.0.0.1:{}", free_port());
+    std::vector<Program> programs;
+    for (const int rank : {0, 1}) {
+      std::vector<std::string> words = {"--rank",       std::to_string(rank), "--ranks",   "2",
+                                        "--rendezvous", rendezvous,           "--timeout", "20"};
+      const std::vector<std::string>& own = rank == 0 ? each.zero : each.one;
+      words.insert(words.end(), own.begin(), own.end());
+      programs.emplace_back(ALLREDUCE, words);
+    }
+    for (const Ended& ended : joined(std::move(programs))) {
+      EXPECT_EQ(ended.code, 1);
+      EXPECT_THAT(ended.err, HasSubstr(each.said));
+      EXPECT_EQ(std::ranges::count(ended.err, '\n'), 1) << ended.err;
+    }
   }
 }
 

@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <exception>
 #include <map>
+#include <sstream>
+#include <stdexcept>
 #include <string_view>
 #include <utility>
 
@@ -223,6 +225,30 @@ bool Job::takes(Memory::Kind kind) const {
 
 void Job::use(const Gpu& gpu) {
   process_->use([&gpu](Memory) { gpu.make_current(); });
+}
+
+void Job::check_alike(const std::vector<std::string>& words) {
+  const std::string mine = fmt::format("{}", fmt::join(words, "\n"));
+  std::size_t longest = 0;
+  for (const std::vector<std::size_t>& one : gathered(std::vector{mine.size()})) {
+    longest = std::max(longest, one.front());
+  }
+  std::vector<char> text(longest + 1, '\0');
+  mine.copy(text.data(), mine.size());
+  const std::vector<std::vector<char>> texts = gathered(text);
+  for (std::uint32_t other = 1; other < size(); ++other) {
+    std::istringstream zeros(texts.front().data());
+    std::istringstream others(texts[other].data());
+    std::string expected;
+    std::string seen;
+    while (std::getline(zeros, expected) && std::getline(others, seen)) {
+      if (seen != expected) {
+        throw std::runtime_error(fmt::format(
+            "rank {} was started with {}, rank 0 with {}: give all ranks the same options", other,
+            seen, expected));
+      }
+    }
+  }
 }
 
 bool Job::agree(bool value) {

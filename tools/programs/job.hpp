@@ -77,6 +77,9 @@ class Job {
   /// Between this rank and all others.
   [[nodiscard]] bool takes(Memory::Kind kind) const;
   void barrier() { run(gtopk::barrier()); }
+  /// Throws std::runtime_error on every rank if one was started with other words than rank 0:
+  /// `words` are options, equally many and in the same order on all ranks.
+  void check_alike(const std::vector<std::string>& words);
   /// Returns rank 0's value on every rank.
   [[nodiscard]] bool agree(bool value);
 

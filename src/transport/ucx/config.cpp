@@ -1,6 +1,7 @@
 #include "src/transport/ucx/config.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -162,6 +163,20 @@ std::string UcxConfig::value(const std::string& key) const {
   const auto found = std::find_if(settings_.begin(), settings_.end(),
                                   [&key](const Setting& setting) { return setting.key == key; });
   return found == settings_.end() ? std::string() : found->value;
+}
+
+std::string UcxConfig::said_of_transports() const {
+  std::vector<std::string> all;
+  for (const Setting& setting : settings_) {
+    if (setting.key == "TLS" || setting.key == "NET_DEVICES") {
+      all.push_back(fmt::format("UCX_{}={} ({})", setting.key, setting.value, setting.source));
+    }
+  }
+  const char* const devices = std::getenv("UCX_NET_DEVICES");
+  if (devices != nullptr && value("NET_DEVICES").empty()) {
+    all.push_back(fmt::format("UCX_NET_DEVICES={}", devices));
+  }
+  return fmt::format("{}", fmt::join(all, ", "));
 }
 
 }  // namespace gtopk::transport

@@ -41,7 +41,8 @@ UcxContext::UcxContext(const UcxConfig& config) : library_(loaded_library()) {
   params.name = "gtopk";
   params.mt_workers_shared = 0;
   ucp_context_h context = nullptr;
-  throw_unless_ok(ucp_init(&params, config.get(), &context), "its start (ucp_init)");
+  const ucs_status_t status = ucp_init(&params, config.get(), &context);
+  throw_unless_ok(status, fmt::format("its start (ucp_init) with {}", config.said_of_transports()));
   context_.reset(context);
 
   ucp_context_attr_t attributes{};

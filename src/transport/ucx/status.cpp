@@ -6,7 +6,7 @@
 
 namespace gtopk::transport {
 
-void throw_unless_ok(ucs_status_t status, const char* what) {
+void throw_unless_ok(ucs_status_t status, std::string_view what) {
   if (status != UCS_OK) {
     throw Error(ErrorKind::kTransport,
                 fmt::format("UCX failed at {}: {}", what, ucs_status_string(status)));

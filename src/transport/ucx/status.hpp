@@ -4,12 +4,14 @@
 
 #include <ucs/type/status.h>
 
+#include <string_view>
+
 #include "src/transport/base/status.hpp"
 
 namespace gtopk::transport {
 
 /// Throws Error{kTransport}: "UCX failed at <what>: <its reason>".
-void throw_unless_ok(ucs_status_t status, const char* what);
+void throw_unless_ok(ucs_status_t status, std::string_view what);
 
 /// How a message ended.
 [[nodiscard]] Status message_status(ucs_status_t status);

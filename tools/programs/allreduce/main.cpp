@@ -70,6 +70,7 @@ int run(const Options& options) {
   }
   const Device* const device = gpu ? &*gpu : nullptr;
   Job job(environment, timeout, join(environment, timeout));
+  job.check_alike(shared_words(options));
   if (device != nullptr) {
     job.use(device->gpu);
   }

@@ -150,6 +150,28 @@ void add_options(CLI::App& app, Options& options) {
                   described(algorithms()), described(selectors()), described(wires())));
 }
 
+std::vector<std::string> shared_words(const Options& options) {
+  const auto flag = [](const char* name, bool given) {
+    return fmt::format("{}{}", given ? "" : "no ", name);
+  };
+  return {fmt::format("-b {}", options.begin),
+          fmt::format("-e {}", options.end),
+          fmt::format("-f {}", options.factor),
+          fmt::format("-n {}", options.steps),
+          fmt::format("-w {}", options.warm_up),
+          options.k != 0 ? fmt::format("-k {}", options.k)
+                         : fmt::format("--density {}", options.density),
+          fmt::format("-a {}", options.algorithms),
+          fmt::format("--select {}", options.selectors),
+          fmt::format("--wire {}", options.wires),
+          fmt::format("--dtype {}", options.dtypes),
+          fmt::format("--put-back {}", options.put_back),
+          fmt::format("--op {}", options.op),
+          fmt::format("-m {}", options.memory),
+          flag("--check", options.check),
+          flag("--topology", options.topology)};
+}
+
 Settings settings(const Options& options) {
   check_sizes(options);
   Settings settings;

@@ -36,6 +36,9 @@ struct Options {
 
 void add_options(CLI::App& app, Options& options);
 
+/// The options that must be the same on all ranks, each as on the command line.
+[[nodiscard]] std::vector<std::string> shared_words(const Options& options);
+
 /// One row of the table: the options and the number of elements.
 struct Setting {
   std::uint64_t n = 0;
