@@ -45,6 +45,10 @@ struct LaunchEnvironment {
 [[nodiscard]] std::unique_ptr<KeyValueStore> join_rendezvous(const LaunchEnvironment& environment,
                                                              std::chrono::nanoseconds at_most);
 
+/// Whether GTOPK_SECRET or GTOPK_SECRET_FILE gives the job a secret, which protects no other store
+/// than join_rendezvous()'s. Throws Error{kBootstrap} for an invalid one.
+[[nodiscard]] bool has_job_secret();
+
 /// The job's directory over that store. With PMIx the processes' addresses are in PMIx itself, and
 /// fetched one by one when needed.
 [[nodiscard]] std::shared_ptr<Directory> join_job(const LaunchEnvironment& environment,

@@ -1,5 +1,5 @@
-// Torch backend: what Python asks the launcher's PMIx server, as operators torch.ops.gtopk.*. The
-// Python side is gtopk/launch.py.
+// Torch backend: what Python asks the launcher's PMIx server and its environment, as operators
+// torch.ops.gtopk.*. The Python side is gtopk/launch.py and, for the secret, gtopk/_native.py.
 #include "gtopk/launch.hpp"
 
 #include <chrono>
@@ -44,7 +44,16 @@ std::tuple<std::string, std::int64_t> find_torch_store(std::int64_t port, std::i
   }
 }
 
+bool has_secret() {
+  try {
+    return has_job_secret();
+  } catch (const Error& error) {
+    rethrow_for_python(error);
+  }
+}
+
 TORCH_LIBRARY_FRAGMENT(gtopk, library) {
+  library.def("has_job_secret() -> bool", &has_secret);
   library.def("pmix_place() -> (int, int, int?, int?)", &pmix_place);
   library.def("find_torch_store(int port, int timeout_ms) -> (str, int)", &find_torch_store);
 }

@@ -10,6 +10,7 @@ import functools
 import multiprocessing.util
 import os
 import re
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _leaves: int | None = None  # the process that leave_at_exit() was called in
+
+_warned = False  # of a secret that protects nothing here
 
 
 @functools.cache
@@ -87,11 +90,12 @@ def create_backend(
     reconfigurable: ranks meet only in the backend's reconfigure() (torch 2.14 and up).
 
     Raises ImportError as load() does, torch.distributed.DistBackendError where ranks do not find
-    each other.
+    each other or the environment has an invalid GTOPK_SECRET.
     """
     import torch
 
     native = load()
+    _check_secret(native, rank, size)
     leave_at_exit()
     # Operators can neither take nor return a Backend: a group carries it.
     carrier = _carrier(store, rank, size)
@@ -132,6 +136,19 @@ def leave_at_exit() -> None:
     atexit.register(shutdown)
     # Any priority will do: without one it would never run at exit.
     multiprocessing.util.Finalize(None, shutdown, exitpriority=0)
+
+
+def _check_secret(native: Any, rank: int, size: int) -> None:
+    """Warn, once and on the first rank, of a secret: torch's store does not know it."""
+    global _warned
+    if native.has_job_secret() and size > 1 and rank == 0 and not _warned:
+        _warned = True
+        warnings.warn(
+            "gtopk: GTOPK_SECRET and GTOPK_SECRET_FILE do not protect torch's store, in which the "
+            "ranks of torch.distributed meet: whoever reaches its port can read and write it. They "
+            "protect the store of programs without torch",
+            stacklevel=2,
+        )
 
 
 def _carrier(store: Store, rank: int, size: int) -> ProcessGroup:

@@ -29,6 +29,8 @@ std::unique_ptr<KeyValueStore> join_rendezvous(const LaunchEnvironment& environm
   return bootstrap::serve_at(server.port, at_most, secret);
 }
 
+bool has_job_secret() { return !bootstrap::job_secret().empty(); }
+
 std::shared_ptr<Directory> join_job(const LaunchEnvironment& environment,
                                     std::chrono::nanoseconds at_most) {
   auto store = join_rendezvous(environment, at_most);
