@@ -63,8 +63,8 @@ def check_options(ddp: DistributedDataParallel) -> None:
     if ddp._delay_all_reduce_params:
         raise NotImplementedError(
             "gtopk: this DDP has delay_all_reduce_named_params=, which it averages without any "
-            "hook, and without waiting for the result, so that replicas differ (also with other "
-            "backends): make it without"
+            "hook, and without waiting for the result, so that replicas may differ, with any "
+            "backend: make it without"
         )
 
 
