@@ -124,13 +124,26 @@ void GroupState::tell_untold() {
   telling_ = false;
 }
 
-void GroupState::begin() {
+std::optional<std::uint64_t> GroupState::begin(Kind kind) {
   const std::lock_guard lock(mutex_);
   ++under_way_;
+  if (kind == Kind::kMessage) {
+    return std::nullopt;
+  }
+  if (kind == Kind::kBarrier) {
+    in_stretches_.push_back(0);
+    drop_ended_stretches();
+  }
+  ++in_stretches_.back();
+  return first_stretch_ + in_stretches_.size() - 1;
 }
 
-void GroupState::end() {
+void GroupState::end(std::optional<std::uint64_t> stretch) {
   const std::lock_guard lock(mutex_);
+  if (stretch) {
+    --in_stretches_[*stretch - first_stretch_];
+    drop_ended_stretches();
+  }
   if (--under_way_ == 0) {
     changed_.notify_all();
   }
@@ -139,22 +152,6 @@ void GroupState::end() {
 void GroupState::wait_for_all() const {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return under_way_ == 0; });
-}
-
-std::uint64_t GroupState::begin_collective(bool is_barrier) {
-  const std::lock_guard lock(mutex_);
-  if (is_barrier) {
-    in_stretches_.push_back(0);
-    drop_ended_stretches();
-  }
-  ++in_stretches_.back();
-  return first_stretch_ + in_stretches_.size() - 1;
-}
-
-void GroupState::end_collective(std::uint64_t stretch) {
-  const std::lock_guard lock(mutex_);
-  --in_stretches_[stretch - first_stretch_];
-  drop_ended_stretches();
 }
 
 void GroupState::drop_ended_stretches() {

@@ -51,14 +51,14 @@ class GroupState {
                             std::shared_ptr<c10d::WorkInfo> ended, Completer& completer);
 
   // Works in flight, or whose end hook has not run.
-  void begin();
-  void end();
+  enum class Kind : std::uint8_t { kMessage, kCollective, kBarrier };
+  /// Returns a collective's stretch, from a barrier to the next; a barrier is the first of its own.
+  std::optional<std::uint64_t> begin(Kind kind);
+  /// With what begin() returned.
+  void end(std::optional<std::uint64_t> stretch = std::nullopt);
   void wait_for_all() const;
 
-  // Collectives in flight, of each stretch from a barrier to the next.
-  /// Returns the stretch. A barrier is the first of a new one.
-  [[nodiscard]] std::uint64_t begin_collective(bool is_barrier);
-  void end_collective(std::uint64_t stretch);
+  // Whether the collectives of earlier stretches have ended.
   [[nodiscard]] bool have_ended_before(std::uint64_t stretch) const;
   void wait_for_those_before(std::uint64_t stretch) const;
 

@@ -18,14 +18,6 @@ namespace {
 
 std::atomic<std::uint64_t> works_made{0};
 
-/// An operation is no longer in flight. `stretch`: of a collective.
-void leave(GroupState& group, std::optional<std::uint64_t> stretch) {
-  if (stretch) {
-    group.end_collective(*stretch);
-  }
-  group.end();
-}
-
 /// The exception for Python. `ends_group` is set if this error is the one that ended the group.
 std::exception_ptr for_python(const std::exception_ptr& error, bool point_to_point,
                               GroupState& group, bool& ends_group) {
@@ -116,13 +108,12 @@ GtopkWork::~GtopkWork() {
   if (empty || (completer == nullptr && !device_)) {
     return;
   }
-  auto held =
-      std::make_shared<Held>(Held{std::move(memory_), std::move(result_), std::move(finish_),
-                                  std::move(future_), std::move(device_)});
+  Held held{std::move(memory_), std::move(result_), std::move(finish_), std::move(future_),
+            std::move(device_)};
   if (completer == nullptr) {
-    held->let_go();
+    held.let_go();
   } else {
-    completer->run([held = std::move(held)] { held->let_go(); });
+    completer->run([kept = std::make_shared<Held>(std::move(held))] { kept->let_go(); });
   }
 }
 
@@ -246,10 +237,10 @@ Call GtopkWork::call(Completer& completer, std::chrono::milliseconds timeout, ui
   GroupState::Extended extended = group_->extended();
   timeout_ = std::min(timeout, kLongestTimeout) + std::min(extended.by, kLongestTimeout);
   extensions_ = std::move(extended.first_of);
-  group_->begin();
-  if (!c10d::isP2POp(opType_)) {
-    stretch_ = group_->begin_collective(after_earlier_);
-  }
+  using Kind = GroupState::Kind;
+  stretch_ = group_->begin(after_earlier_           ? Kind::kBarrier
+                           : c10d::isP2POp(opType_) ? Kind::kMessage
+                                                    : Kind::kCollective);
   began_ = Clock::now();
   auto self = c10::intrusive_ptr<GtopkWork>::unsafe_reclaim_from_nonowning(this);
   Call call;
@@ -279,7 +270,7 @@ void GtopkWork::begin(bool polling_pays) {
 
 void GtopkWork::not_taken() {
   group_->end_extensions(extensions_);
-  leave(*group_, stretch_);
+  group_->end(stretch_);
 }
 
 void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& error,
@@ -399,7 +390,7 @@ GtopkWork::Self GtopkWork::end(Self self, std::exception_ptr error) {
     ending->over.store(true, std::memory_order_release);
   }
   ending->told.notify_all();
-  leave(*group, stretch);
+  group->end(stretch);
   return self;
 }
 
