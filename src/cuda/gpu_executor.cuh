@@ -13,16 +13,42 @@ class GpuBlock {
  public:
   [[nodiscard]] __host__ __device__ std::uint64_t number() const {
 #ifdef __CUDA_ARCH__
-    return blockIdx.x;
+    return alone_ ? 0 : blockIdx.x;
 #else
     return 0;
 #endif
   }
   [[nodiscard]] __host__ __device__ std::uint64_t count() const {
 #ifdef __CUDA_ARCH__
-    return gridDim.x;
+    return alone_ ? 1 : gridDim.x;
 #else
     return 1;
+#endif
+  }
+  /// The same threads as the only block of a launch.
+  [[nodiscard]] __host__ __device__ GpuBlock alone() const {
+    GpuBlock block;
+    block.alone_ = true;
+    return block;
+  }
+  /// Whether all other blocks have come here before; then this one sees what they have written.
+  /// `is_last`: in shared memory.
+  [[nodiscard]] __host__ __device__ bool comes_last(std::uint32_t& ended,
+                                                    std::uint32_t& is_last) const {
+#ifdef __CUDA_ARCH__
+    __syncthreads();  // thread 0 passes on what all threads of the block have written
+    if (threadIdx.x == 0) {
+      __threadfence();
+      is_last = atomicAdd(&ended, 1U) + 1 == gridDim.x ? 1 : 0;
+      if (is_last != 0) {
+        ended = 0;
+      }
+      __threadfence();
+    }
+    __syncthreads();
+    return is_last != 0;
+#else
+    return ended == 0 && is_last == 0;
 #endif
   }
   template <class Phase>
@@ -41,10 +67,17 @@ class GpuBlock {
 #endif
     return seen;
   }
+
+ private:
+  bool alone_ = false;
 };
 
+/// Of a multiprocessor: as many as any GPU of sm_80 and later holds of 256 threads (some hold 1536
+/// threads, others 2048). The compiler keeps to the registers that this leaves.
+inline constexpr unsigned kBlocksEach = 6;
+
 template <class Kernel>
-__global__ void __launch_bounds__(sparse::device::kThreads)
+__global__ void __launch_bounds__(sparse::device::kThreads, kBlocksEach)
     run(const __grid_constant__ Kernel kernel) {
   __shared__ typename Kernel::Shared shared;
   GpuBlock block;
@@ -74,9 +107,6 @@ class GpuExecutor {
   }
 
  private:
-  /// Of a multiprocessor: as many as fit of 256 threads.
-  static constexpr std::uint64_t kBlocksEach = 8;
-
   void check(cudaError_t error) {
     if (error_ == cudaSuccess) {
       error_ = error;

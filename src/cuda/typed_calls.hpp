@@ -189,20 +189,17 @@ void merge(Executor& executor, const MergeCall& call) {
   visit_index(call.index_bytes, [&]<class Index>() {
     device::Room memory(static_cast<std::byte*>(call.room));
     auto room = device::MergeRoom<Value, Index>::in(memory, call.a.size + call.b.size);
+    const auto a = entries_in<Value, Index>(call.a);
     const auto b = entries_in<Value, Index>(call.b);
-    if (call.sound != nullptr && call.checked == 0) {
-      executor.launch(executor.wide(),
-                      device::CheckIndices<Index>{b.indices, b.size, call.d, call.sound});
-    }
+    auto* const report = static_cast<device::Report*>(call.report);
+    const device::Soundness sound{call.sound, call.checked != 0 ? 0 : call.d};
     if (call.unites != 0) {
       room.sum.entries = room_in<Value, Index>(call.kept);
-      device::unite(executor, entries_in<Value, Index>(call.a), b, room.sum,
-                    static_cast<device::Report*>(call.report), call.sound);
+      device::unite(executor, a, b, room, report, sound);
       return;
     }
-    device::merge(executor, entries_in<Value, Index>(call.a), b, call.k, room,
-                  room_in<Value, Index>(call.kept), room_in<Value, Index>(call.dropped),
-                  static_cast<device::Report*>(call.report), call.sound);
+    device::merge(executor, a, b, call.k, room, room_in<Value, Index>(call.kept),
+                  room_in<Value, Index>(call.dropped), report, sound);
   });
 }
 
@@ -254,12 +251,16 @@ void launch_all_of_lists(Executor& executor) {
   std::uint64_t sound = 1;
   for (const std::uint32_t index_bytes : {4U, 8U}) {
     for (const std::uint32_t unites : {0U, 1U}) {
-      MergeCall call;
-      call.index_bytes = index_bytes;
-      call.unites = unites;
-      call.sound = &sound;
-      call.dropped.indices = &sound;
-      merge<Value>(executor, call);
+      for (const std::uint32_t checked : {0U, 1U}) {
+        MergeCall call;
+        call.index_bytes = index_bytes;
+        call.unites = unites;
+        call.d = 1;
+        call.sound = &sound;
+        call.checked = checked;
+        call.dropped.indices = &sound;
+        merge<Value>(executor, call);
+      }
     }
     FindCall call;
     call.index_bytes = index_bytes;

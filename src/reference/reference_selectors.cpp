@@ -58,27 +58,32 @@ Entries<Value> reaching(const std::vector<Value>& acc, double threshold) {
 /// ceil(4k/3), at most d.
 std::uint64_t most(std::uint64_t d, std::uint64_t k) { return std::min(d, (4 * k + 2) / 3); }
 
+/// Half of the partial sums are added to the other half, until one is left.
+template <std::size_t Count>
+double folded(std::array<double, Count> partials) {
+  for (std::size_t width = Count / 2; width > 0; width /= 2) {
+    for (std::size_t j = 0; j < width; ++j) {
+      partials.at(j) += partials.at(j + width);
+    }
+  }
+  return partials[0];
+}
+
 /// Sum and sum of squares, in the order that docs/algorithms.md gives.
 template <class Value>
 std::array<double, 2> moments(const std::vector<Value>& acc) {
-  std::array<double, 2> sums{};
-  for (std::size_t chunk = 0; chunk < acc.size(); chunk += 4096) {
+  std::array<std::array<double, 256>, 2> sums{};
+  for (std::size_t chunk = 0; chunk * 4096 < acc.size(); ++chunk) {
     std::array<std::array<double, 16>, 2> partials{};
-    for (std::size_t i = chunk; i < std::min(acc.size(), chunk + 4096); ++i) {
+    for (std::size_t i = chunk * 4096; i < std::min(acc.size(), (chunk + 1) * 4096); ++i) {
       const double value = acc[i];
       partials[0].at(i % 16) += value;
       partials[1].at(i % 16) += value * value;
     }
-    for (std::size_t which = 0; which < 2; ++which) {
-      for (const std::size_t width : {8, 4, 2, 1}) {
-        for (std::size_t j = 0; j < width; ++j) {
-          partials.at(which).at(j) += partials.at(which).at(j + width);
-        }
-      }
-      sums.at(which) += partials.at(which)[0];
-    }
+    sums[0].at(chunk % 256) += folded(partials[0]);
+    sums[1].at(chunk % 256) += folded(partials[1]);
   }
-  return sums;
+  return {folded(sums[0]), folded(sums[1])};
 }
 
 template <class Value>

@@ -42,6 +42,14 @@ class HostBlock {
   [[nodiscard]] T read(const T& memory) const {
     return memory;
   }
+  [[nodiscard]] HostBlock alone() const { return {0, 1, random_}; }
+  [[nodiscard]] bool comes_last(std::uint32_t& ended, std::uint32_t& is_last) const {
+    is_last = ++ended == count_ ? 1 : 0;
+    if (is_last != 0) {
+      ended = 0;
+    }
+    return is_last != 0;
+  }
 
  private:
   std::uint64_t number_;

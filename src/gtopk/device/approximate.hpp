@@ -10,6 +10,8 @@
 
 #include "gtopk/selection_rule.hpp"
 #include "src/gtopk/device/block.hpp"
+#include "src/gtopk/device/ending.hpp"
+#include "src/gtopk/device/find_key.hpp"
 #include "src/gtopk/device/pieces.hpp"
 #include "src/gtopk/device/refine.hpp"
 #include "src/gtopk/device/room.hpp"
@@ -61,11 +63,13 @@ struct SumChunks {
           const std::uint64_t at = chunk * kMomentsChunk;
           const Run<T> run(acc, begin + at,
                            static_cast<unsigned>(least<std::uint64_t>(kMomentsChunk, d - at)));
-          for (unsigned i = thread % kPartials; i < run.size(); i += kPartials) {
-            const double value = run.acc(i);
-            sum += value;
-            square += value * value;
-          }
+          run.with_elements([&](const auto& elements) {
+            for (unsigned i = thread % kPartials; i < run.size(); i += kPartials) {
+              const double value = elements.acc(i);
+              sum += value;
+              square += value * value;
+            }
+          });
         }
         shared.sums[thread] = sum;
         shared.squares[thread] = square;
@@ -93,13 +97,13 @@ struct SumChunks {
   }
 };
 
-/// Adds the chunks up, one after the other, to the first threshold of `gaussian`. One block.
+/// Adds the chunks up to the first threshold of `gaussian`, in the order of select/moments.hpp: a
+/// thread for each partial sum. One block.
 struct BeginFromMoments {
+  static_assert(kMomentsGroups == kThreads);
   struct Shared {
     double sums[kThreads];
     double squares[kThreads];
-    double sum;
-    double square;
   };
 
   const double* sums;
@@ -113,33 +117,27 @@ struct BeginFromMoments {
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
     block.each([&](unsigned thread) {
-      if (thread == 0) {
-        shared.sum = 0;
-        shared.square = 0;
+      double sum = 0;
+      double square = 0;
+      for (std::uint64_t chunk = thread; chunk < chunks; chunk += kThreads) {
+        sum += sums[chunk];
+        square += squares[chunk];
       }
+      shared.sums[thread] = sum;
+      shared.squares[thread] = square;
     });
-    for (std::uint64_t first = 0; first < chunks; first += kThreads) {
-      const auto size = static_cast<unsigned>(least<std::uint64_t>(kThreads, chunks - first));
+    for (unsigned width = kThreads / 2; width > 0; width /= 2) {
       block.each([&](unsigned thread) {
-        if (thread < size) {
-          shared.sums[thread] = sums[first + thread];
-          shared.squares[thread] = squares[first + thread];
-        }
-      });
-      block.each([&](unsigned thread) {
-        // Two threads of different warps: neither waits for the other.
-        for (unsigned i = 0; thread == 0 && i < size; ++i) {
-          shared.sum += shared.sums[i];
-        }
-        for (unsigned i = 0; thread == kThreads / 2 && i < size; ++i) {
-          shared.square += shared.squares[i];
+        if (thread < width) {
+          shared.sums[thread] += shared.sums[thread + width];
+          shared.squares[thread] += shared.squares[thread + width];
         }
       });
     }
     block.each([&](unsigned thread) {
       if (thread == 0) {
         Search first;
-        first.threshold = normal_threshold(shared.sum, shared.square, d, quantile);
+        first.threshold = normal_threshold(shared.sums[0], shared.squares[0], d, quantile);
         first.left = times;
         *search = first;
       }
@@ -165,11 +163,17 @@ struct SampleSource {
     }
   };
 
-  [[nodiscard]] GTOPK_HOST_DEVICE std::uint64_t tiles() const { return tiles_of(size); }
-  [[nodiscard]] GTOPK_HOST_DEVICE View open(std::uint64_t tile) const {
-    const std::uint64_t first = tile * kTile;
+  template <class Use>
+  GTOPK_HOST_DEVICE void with_source(Use use) const {
+    use(*this);
+  }
+  [[nodiscard]] GTOPK_HOST_DEVICE std::uint64_t loose_tiles() const {
+    return tiles_of<kThreads>(size);
+  }
+  [[nodiscard]] GTOPK_HOST_DEVICE View open_loose(std::uint64_t tile) const {
+    const std::uint64_t first = tile * kThreads;
     return {acc, stride, acc.pieces[0].begin + first * stride,
-            static_cast<unsigned>(least<std::uint64_t>(kTile, size - first))};
+            static_cast<unsigned>(least<std::uint64_t>(kThreads, size - first))};
   }
 };
 
@@ -221,13 +225,14 @@ struct CountReaching {
       const Stretch<T> here = acc.tile(tile);
       block.each([&](unsigned thread) {
         std::uint64_t count = 0;
-        for (unsigned i = thread; i < here.size; i += kThreads) {
-          const Key<Value> key = magnitude_key(here.acc(i));
-          count += key >= reaching ? 1U : 0U;
-          if (!is_finite_key<Value>(key)) {
-            search->finite = 0;
-          }
-        }
+        each_loaded(
+            thread, here.size, [&](unsigned i) { return magnitude_key(here.acc(i)); },
+            [&](unsigned, Key<Value> key) {
+              count += key >= reaching ? 1U : 0U;
+              if (!is_finite_key<Value>(key)) {
+                search->finite = 0;
+              }
+            });
         if (count != 0) {
           add(shared.count, count);
         }
@@ -304,10 +309,8 @@ struct SettleThreshold {
 /// What such a selection works in; in the device's memory.
 template <class Value>
 struct SearchRoom {
-  Cutoff<Value>* cutoff = nullptr;
+  RefineRoom<Value> refine;
   Search* search = nullptr;
-  std::uint64_t* bins = nullptr;
-  TileCounts counts;
   double* sums = nullptr;
   double* squares = nullptr;
 
@@ -316,17 +319,28 @@ struct SearchRoom {
     SearchRoom room;
     const bool sums = rule.kind == SelectionRule::Kind::kNormal;
     const std::uint64_t chunks = sums ? SumChunks<Value>::chunks_of(d) : 0;
-    room.cutoff = memory.take<Cutoff<Value>>(1);
+    room.refine = RefineRoom<Value>::in(memory, tiles);
     room.search = memory.take<Search>(1);
-    room.bins = memory.take<std::uint64_t>(kBins);
-    room.counts.larger = memory.take<std::uint64_t>(tiles + 1);
-    room.counts.equal = memory.take<std::uint64_t>(tiles + 1);
-    room.counts.any = memory.take<std::uint64_t>(tiles + 1);
     room.sums = memory.take<double>(chunks);
     room.squares = memory.take<double>(chunks);
     return room;
   }
 };
+
+/// The launches that count what reaches the threshold and correct it; `settle`, of one block,
+/// follows the last of them.
+template <class T, class Executor, class Settle>
+void correct_threshold(Executor& executor, const Pieces<T>& acc, std::uint64_t k,
+                       const Correction& correction, const SearchRoom<Accumulation<T>>& room,
+                       const Settle& settle) {
+  std::uint32_t* const ended = room.refine.key.ended;
+  const CountReaching<T> count{acc, room.search};
+  const CorrectThreshold correct{room.search, correction, k};
+  for (int round = 0; round < correction.times; ++round) {
+    launch_with_last(executor, count, correct, ended);
+  }
+  launch_with_last(executor, count, InTurn{correct, settle}, ended);
+}
 
 /// All launches of a selection of the kinds kNormal and kSample. `kept`: room for rule.most.
 template <class T, class Index, class Executor>
@@ -334,27 +348,24 @@ void select_approximately(Executor& executor, const Pieces<T>& acc, std::uint64_
                           const SelectionRule& rule, const SearchRoom<Accumulation<T>>& room,
                           EntriesOut<Accumulation<T>, Index> kept, Report* report) {
   using Value = Accumulation<T>;
+  const KeyRoom<Value>& key = room.refine.key;
   const bool normal = rule.kind == SelectionRule::Kind::kNormal;
   const Correction correction = normal ? kGaussianCorrection : kSampledCorrection;
-  executor.launch(1, BeginSelection<Value>{room.cutoff, room.bins, nullptr, rule.rank});
+  executor.launch(1, BeginSearch<Value>{key, search_of<Value>(rule.rank)});
   if (normal) {
-    executor.launch(executor.wide(), SumChunks<T>{acc, d, room.sums, room.squares});
-    executor.launch(1, BeginFromMoments{room.sums, room.squares, SumChunks<T>::chunks_of(d), d,
-                                        rule.quantile, correction.times, room.search});
+    launch_with_last(executor, SumChunks<T>{acc, d, room.sums, room.squares},
+                     BeginFromMoments{room.sums, room.squares, SumChunks<T>::chunks_of(d), d,
+                                      rule.quantile, correction.times, room.search},
+                     key.ended);
   } else {
-    using Sample = SampleSource<T>;
-    const Sample sample{acc, rule.stride, (d + rule.stride - 1) / rule.stride};
-    executor.launch(1, ChooseRoute<Value>{room.cutoff, 0});
-    find_key(executor, sample, room.cutoff, room.bins);
-    executor.launch(1, BeginFromSample<Value>{room.cutoff, correction.times, room.search});
+    const SampleSource<T> sample{acc, rule.stride, (d + rule.stride - 1) / rule.stride};
+    find_key(executor, sample, key);
+    executor.launch(1, BeginFromSample<Value>{key.cutoff, correction.times, room.search});
   }
-  for (int round = 0; round <= correction.times; ++round) {
-    executor.launch(executor.wide(), CountReaching<T>{acc, room.search});
-    executor.launch(1, CorrectThreshold{room.search, correction, rule.k});
-  }
-  executor.launch(1, SettleThreshold<Value>{room.search, rule.k, rule.most, room.cutoff});
-  refine(executor, SelectionSource<T>{acc, {}, room.cutoff}, room.cutoff, room.bins, room.counts,
-         report, nullptr, kept, EntriesOut<Value, Index>{});
+  correct_threshold(executor, acc, rule.k, correction, room,
+                    SettleThreshold<Value>{room.search, rule.k, rule.most, key.cutoff});
+  refine(executor, AccSource<T>{acc}, room.refine, report, nullptr, kept,
+         EntriesOut<Value, Index>{});
 }
 
 }  // namespace gtopk::sparse::device

@@ -30,6 +30,15 @@ template <class T>
   return b < a ? b : a;
 }
 
+/// Parts of so many elements, the last one perhaps of fewer.
+template <unsigned Size>
+[[nodiscard]] GTOPK_HOST_DEVICE constexpr std::uint64_t tiles_of(std::uint64_t elements) {
+  return elements / Size + (elements % Size == 0 ? 0 : 1);
+}
+[[nodiscard]] GTOPK_HOST_DEVICE constexpr std::uint64_t tiles_of(std::uint64_t elements) {
+  return tiles_of<kTile>(elements);
+}
+
 [[nodiscard]] GTOPK_HOST_DEVICE inline unsigned count_bits(std::uint32_t bits) {
 #ifdef __CUDA_ARCH__
   return static_cast<unsigned>(__popc(bits));
@@ -96,6 +105,27 @@ GTOPK_HOST_DEVICE void each_of(Block& block, std::uint64_t count, Visit visit) {
       visit(i);
     }
   });
+}
+
+/// Calls visit(i, load(i)) for one thread's share of `size` elements. Several are loaded before the
+/// first of them is visited: behind a visit that may write, the compiler can move no load ahead,
+/// and each would have to wait for the one before it. For the same reason no load stands behind a
+/// branch: of those beyond the end the last element is loaded again.
+template <class Load, class Visit>
+GTOPK_HOST_DEVICE void each_loaded(unsigned thread, unsigned size, Load load, Visit visit) {
+  using Loaded = decltype(load(thread));
+  constexpr unsigned kAhead = 32 / sizeof(Loaded);
+  for (unsigned first = thread; first < size; first += kAhead * kThreads) {
+    Loaded loaded[kAhead];
+    for (unsigned j = 0; j < kAhead; ++j) {
+      loaded[j] = load(least(first + j * kThreads, size - 1));
+    }
+    for (unsigned j = 0; j < kAhead; ++j) {
+      if (first + j * kThreads < size) {
+        visit(first + j * kThreads, loaded[j]);
+      }
+    }
+  }
 }
 
 /// numbers[i] becomes the sum of those before it, for i < Size; its sum is returned. `spare` is as

@@ -34,11 +34,17 @@ struct Absorb {
     for (std::uint64_t tile = block.number(); tile < acc.tiles; tile += block.count()) {
       const Stretch<T> here = acc.tile(tile);
       block.each([&](unsigned thread) {
-        for (unsigned i = thread; i < here.size; i += kThreads) {
-          if (happened && here.residual != nullptr) {
-            here.residual[i] = here.acc(i);
+        if (happened && here.residual != nullptr) {
+          each_loaded(
+              thread, here.size, [&](unsigned i) { return here.acc(i); },
+              [&](unsigned i, Value value) {
+                here.residual[i] = value;
+                here.tensor[i] = T{};
+              });
+        } else {
+          for (unsigned i = thread; i < here.size; i += kThreads) {
+            here.tensor[i] = happened ? T{} : narrow<T>(kNan);
           }
-          here.tensor[i] = happened ? T{} : narrow<T>(kNan);
         }
       });
     }

@@ -10,6 +10,7 @@
 #include "gtopk/device_lists.hpp"
 #include "src/gtopk/device/bits.hpp"
 #include "src/gtopk/device/block.hpp"
+#include "src/gtopk/device/ending.hpp"
 #include "src/gtopk/device/room.hpp"
 #include "src/gtopk/device/stored_values.hpp"
 #include "src/gtopk/value/entries.hpp"
@@ -23,6 +24,7 @@ struct DecodeState {
   std::uint64_t high_end;
   std::uint32_t good;   ///< read by launches behind the one that writes it
   std::uint32_t wrong;  ///< written by many blocks, read by the next launch
+  std::uint32_t ended;  ///< of launches that end with a last block (ending.hpp)
 };
 
 /// What decoding works in; in the device's memory.
@@ -117,7 +119,7 @@ struct ReadParameters {
       const auto unused = static_cast<std::uint32_t>(8 * rice::bytes_of(low_bits) - low_bits);
       const bool good =
           shared.wrong == 0 && high <= end && bits_at(body.words(), high - unused, unused) == 0;
-      *room.state = {high, end, good ? 1U : 0U, 0};
+      *room.state = {high, end, good ? 1U : 0U, 0, 0};
       if (!good) {
         *sound = 0;
       }
@@ -327,12 +329,12 @@ void decode(Executor& executor, CodedBody body, std::uint64_t d, const DecodeRoo
             EntriesOut<Value, Index> list, std::uint64_t* sound) {
   body.value_bytes = value_bytes<Value>(body.format, body.count);
   const std::uint64_t tiles = DecodeRoom::tiles_of(body.size);
+  std::uint32_t* const ended = &room.state->ended;
   executor.launch(1, ReadParameters{body, room, sound});
-  executor.launch(executor.wide(), FindOnes<false>{body, room, tiles});
-  executor.launch(1, AddOnes{body, room, tiles, sound});
+  launch_with_last(executor, FindOnes<false>{body, room, tiles}, AddOnes{body, room, tiles, sound},
+                   ended);
   executor.launch(executor.wide(), FindOnes<true>{body, room, tiles});
-  executor.launch(executor.wide(), AddGaps{body, room, d});
-  executor.launch(1, AddStarts{body, room, d, sound});
+  launch_with_last(executor, AddGaps{body, room, d}, AddStarts{body, room, d, sound}, ended);
   executor.launch(executor.wide(), WriteDecoded<Value, Index>{body, room, d, list, sound});
 }
 

@@ -9,6 +9,7 @@
 #include "gtopk/device_lists.hpp"
 #include "src/gtopk/device/bits.hpp"
 #include "src/gtopk/device/block.hpp"
+#include "src/gtopk/device/ending.hpp"
 #include "src/gtopk/device/lists.hpp"
 #include "src/gtopk/device/room.hpp"
 #include "src/gtopk/device/stored_values.hpp"
@@ -21,25 +22,34 @@ namespace gtopk::sparse::device {
 struct EncodeRoom {
   std::uint64_t* low_at = nullptr;   ///< low bits before each block; the last one: all
   std::uint64_t* high_at = nullptr;  ///< high bits before each block; the last one: all
+  std::uint32_t* ended = nullptr;    ///< of the launch that ends with a last block (ending.hpp)
 
   static EncodeRoom in(Room& memory, std::uint64_t most) {
     const std::uint64_t blocks = rice::blocks_of(most);
     EncodeRoom room;
     room.low_at = memory.take<std::uint64_t>(blocks + 1);
     room.high_at = memory.take<std::uint64_t>(blocks + 1);
+    room.ended = memory.take<std::uint32_t>(1);
     return room;
   }
 };
 
+/// Before anything else.
 struct ClearWords {
   struct Shared {};
 
   std::uint32_t* words;
   std::uint64_t count;
+  std::uint32_t* ended;
 
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
     each_of(block, count, [&](std::uint64_t i) { words[i] = 0; });
+    block.each([&](unsigned thread) {
+      if (block.number() == 0 && thread == 0) {
+        *ended = 0;
+      }
+    });
   }
 };
 
@@ -184,10 +194,10 @@ struct WriteBits {
 template <class Value, class Index, class Executor>
 void encode(Executor& executor, const Encoding<Value, Index>& to, std::uint64_t room_bytes,
             ClosingReport* report) {
-  executor.launch(executor.wide(),
-                  ClearWords{reinterpret_cast<std::uint32_t*>(to.bytes), room_bytes / 4});
-  executor.launch(executor.wide(), MeasureBlocks<Value, Index>{to});
-  executor.launch(1, AddBits<Value, Index>{to, report});
+  executor.launch(executor.wide(), ClearWords{reinterpret_cast<std::uint32_t*>(to.bytes),
+                                              room_bytes / 4, to.room.ended});
+  launch_with_last(executor, MeasureBlocks<Value, Index>{to}, AddBits<Value, Index>{to, report},
+                   to.room.ended);
   executor.launch(executor.wide(), WriteBits<Value, Index>{to});
 }
 

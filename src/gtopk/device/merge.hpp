@@ -1,15 +1,17 @@
 // Sparse, device room: two sorted lists become one, by merge path (Odeh et al., 2012): equal shares
-// of both lists' entries go to the threads, each of which finds by bisection where its share
-// begins. Then the first k of the sum are found as in a selection.
+// of both lists' entries go to blocks of threads, and of these to threads. A block searches both
+// lists for where its share begins; then it reads the share, in which each thread bisects. Then the
+// first k of the sum are found as in a selection.
 #pragma once
 
 #include <cstdint>
 
 #include "src/gtopk/device/block.hpp"
-#include "src/gtopk/device/pieces.hpp"
+#include "src/gtopk/device/ending.hpp"
+#include "src/gtopk/device/find_key.hpp"
+#include "src/gtopk/device/lists.hpp"
 #include "src/gtopk/device/refine.hpp"
 #include "src/gtopk/device/room.hpp"
-#include "src/gtopk/device/select.hpp"
 #include "src/gtopk/value/entries.hpp"
 #include "src/gtopk/value/selection_order.hpp"
 
@@ -17,12 +19,22 @@ namespace gtopk::sparse::device {
 
 /// How many entries of each list lie before a place on the path.
 struct OnPath {
-  std::uint64_t a = 0;
-  std::uint64_t b = 0;
+  std::uint64_t a;
+  std::uint64_t b;
 };
 
-/// The place that `diagonal` entries of both lists together lie before; one less where it would
-/// part the two entries of one index, which then both lie behind it.
+/// `place`, or one less where it would part the two entries of one index, which then both lie
+/// behind it.
+template <class Value, class Index>
+[[nodiscard]] GTOPK_HOST_DEVICE OnPath not_parting(const Entries<Value, Index>& a,
+                                                   const Entries<Value, Index>& b, OnPath place) {
+  if (place.a < a.size && place.b > 0 && a.indices[place.a] == b.indices[place.b - 1]) {
+    --place.b;
+  }
+  return place;
+}
+
+/// The place that `diagonal` entries of both lists together lie before; see not_parting().
 template <class Value, class Index>
 [[nodiscard]] GTOPK_HOST_DEVICE OnPath on_path(const Entries<Value, Index>& a,
                                                const Entries<Value, Index>& b,
@@ -37,11 +49,7 @@ template <class Value, class Index>
       high = middle;
     }
   }
-  OnPath place{low, diagonal - low};
-  if (place.a < a.size && place.b > 0 && a.indices[place.a] == b.indices[place.b - 1]) {
-    --place.b;
-  }
-  return place;
+  return not_parting(a, b, {low, diagonal - low});
 }
 
 /// Calls visit(index, sum) for each index between two places, ascending. An entry without a partner
@@ -61,20 +69,108 @@ GTOPK_HOST_DEVICE void zip(const Entries<Value, Index>& a, const Entries<Value, 
   }
 }
 
+/// Entries of both lists that a block handles at a time. Few, so that every multiprocessor has
+/// some: a merge mostly waits for memory.
+inline constexpr unsigned kPathTile = 1024;
+
+/// on_path() of two diagonals by a block, half of its threads each: in each round these look at as
+/// many places, evenly spread over what is left.
+struct FindPlaces {
+  static constexpr unsigned kProbes = kThreads / 2;
+
+  struct Shared {
+    struct Range {
+      std::uint64_t low;
+      std::uint64_t high;
+    };
+    Range ranges[2][2];              ///< of each diagonal, by rounds in turn
+    std::uint32_t before[kThreads];  ///< whether a thread's place is before the one sought
+    OnPath places[2];
+  };
+
+  /// Leaves both in shared.places.
+  template <class Block, class Value, class Index>
+  GTOPK_HOST_DEVICE static void run(Block& block, Shared& shared, const Entries<Value, Index>& a,
+                                    const Entries<Value, Index>& b, std::uint64_t first,
+                                    std::uint64_t second) {
+    const auto diagonal = [=](unsigned half) { return half == 0 ? first : second; };
+    block.each([&](unsigned thread) {
+      if (thread < 2) {
+        const std::uint64_t here = diagonal(thread);
+        shared.ranges[0][thread] = {here > b.size ? here - b.size : 0,
+                                    least<std::uint64_t>(here, a.size)};
+      }
+    });
+    unsigned round = 0;
+    // A range of n becomes one of at most tiles_of<kProbes>(n) - 1.
+    for (std::uint64_t most = least<std::uint64_t>(second, a.size); most > 0; ++round) {
+      const auto& ranges = shared.ranges[round % 2];
+      block.each([&](unsigned thread) {
+        const auto range = ranges[thread / kProbes];
+        const std::uint64_t at = probe(range, thread % kProbes);
+        shared.before[thread] =
+            at < range.high && a.indices[at] < b.indices[diagonal(thread / kProbes) - at - 1] ? 1
+                                                                                              : 0;
+      });
+      block.each([&](unsigned thread) {
+        const unsigned half = thread / kProbes;
+        const unsigned number = thread % kProbes;
+        const auto range = ranges[half];
+        auto& next = shared.ranges[(round + 1) % 2][half];
+        const std::uint64_t at = probe(range, number);
+        if (number == 0 && shared.before[thread] == 0) {
+          next = {range.low, range.low};
+        } else if (shared.before[thread] != 0 &&
+                   (number + 1 == kProbes || shared.before[thread + 1] == 0)) {
+          next = {at + 1, least(probe(range, number + 1), range.high)};
+        }
+      });
+      most = tiles_of<kProbes>(most) - 1;
+    }
+    block.each([&](unsigned thread) {
+      if (thread < 2) {
+        const std::uint64_t low = shared.ranges[round % 2][thread].low;
+        shared.places[thread] = not_parting(a, b, {low, diagonal(thread) - low});
+      }
+    });
+  }
+
+ private:
+  /// Which entry of `a` one of the threads looks at; none from range.high on.
+  GTOPK_HOST_DEVICE static std::uint64_t probe(const Shared::Range& range, std::uint64_t number) {
+    return range.low + tiles_of<kProbes>(range.high - range.low) * number;
+  }
+};
+
 /// The sum of two lists; in the device's memory.
 template <class Value, class Index>
 struct Union {
   EntriesOut<Value, Index> entries;  ///< room for |a| + |b|
-  std::uint64_t* before = nullptr;   ///< entries before each tile of the path; the last one: all
-  std::uint64_t tiles = 0;
+  std::uint64_t tiles = 0;           ///< of the path
+  OnPath* places = nullptr;          ///< where each begins; the last one: the end
+  std::uint64_t* before = nullptr;   ///< entries before each; the last one: all
+
+  static Union in(Room& memory, std::uint64_t entries) {
+    Union sum;
+    sum.tiles = tiles_of<kPathTile>(entries);
+    sum.entries.values = memory.take<Value>(entries);
+    sum.entries.indices = memory.take<Index>(entries);
+    sum.places = memory.take<OnPath>(sum.tiles + 1);
+    sum.before = memory.take<std::uint64_t>(sum.tiles + 1);
+    return sum;
+  }
 };
 
 /// Counts what a tile of the path adds up to, and writes it once it is known where. Nothing of
-/// lists that are not sound (lists.hpp): with them it might not end.
+/// lists that are not sound: with them it might not end.
 template <class Value, class Index, bool Writes>
 struct WalkPath {
-  static constexpr unsigned kShare = kTile / kThreads;
+  static constexpr unsigned kShare = kPathTile / kThreads;
+  static constexpr unsigned kMost = kPathTile + 1;  // of a tile (not_parting)
   struct Shared {
+    FindPlaces::Shared search;
+    Index indices[kMost];
+    Value values[Writes ? kMost : 1];
     std::uint32_t sums[kThreads];
     std::uint32_t spare[kThreads];
   };
@@ -82,42 +178,89 @@ struct WalkPath {
   Entries<Value, Index> a;
   Entries<Value, Index> b;
   Union<Value, Index> sum;
-  const std::uint64_t* sound = nullptr;  ///< null: they are
+  const std::uint64_t* sound;  ///< null: they are
+  Report* report;              ///< if it writes; null: nobody asks whether sums are finite
 
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
-    const bool walks = sound == nullptr || *sound != 0;
-    if (Writes && !walks) {
+    if (sound != nullptr && *sound == 0) {
+      if constexpr (!Writes) {
+        each_of(block, sum.tiles, [&](std::uint64_t tile) { sum.before[tile] = 0; });
+      }
       return;
     }
     for (std::uint64_t tile = block.number(); tile < sum.tiles; tile += block.count()) {
-      block.each([&](unsigned thread) {
-        std::uint32_t count = 0;
-        if (walks) {
-          zip(a, b, place(tile, thread), place(tile, thread + 1), [&](Index, Value) { ++count; });
-        }
-        shared.sums[thread] = count;
-      });
-      const std::uint32_t all = sums_before<kThreads>(block, shared.sums, shared.spare);
-      block.each([&](unsigned thread) {
-        if constexpr (Writes) {
-          std::uint64_t at = sum.before[tile] + shared.sums[thread];
-          zip(a, b, place(tile, thread), place(tile, thread + 1), [&](Index index, Value value) {
-            sum.entries.indices[at] = index;
-            sum.entries.values[at] = value;
-            ++at;
-          });
-        } else if (thread == 0) {
-          sum.before[tile] = all;
-        }
-      });
+      if constexpr (Writes) {
+        walk(block, shared, tile, sum.places[tile], sum.places[tile + 1]);
+      } else {
+        const std::uint64_t first = tile * kPathTile;
+        FindPlaces::run(block, shared.search, a, b, first,
+                        least<std::uint64_t>(first + kPathTile, a.size + b.size));
+        const OnPath from = block.read(shared.search.places[0]);
+        const OnPath to = block.read(shared.search.places[1]);
+        block.each([&](unsigned thread) {
+          if (thread == 0) {
+            sum.places[tile] = from;
+          }
+          if (thread == 1 && tile + 1 == sum.tiles) {
+            sum.places[tile + 1] = to;
+          }
+        });
+        walk(block, shared, tile, from, to);
+      }
     }
   }
 
  private:
-  [[nodiscard]] GTOPK_HOST_DEVICE OnPath place(std::uint64_t tile, unsigned share) const {
-    const std::uint64_t diagonal = tile * kTile + std::uint64_t{share} * kShare;
-    return on_path(a, b, least<std::uint64_t>(diagonal, a.size + b.size));
+  template <class Block>
+  GTOPK_HOST_DEVICE void walk(Block& block, Shared& shared, std::uint64_t tile, OnPath from,
+                              OnPath to) const {
+    const auto of_a = static_cast<unsigned>(to.a - from.a);
+    const auto of_b = static_cast<unsigned>(to.b - from.b);
+    block.each([&](unsigned thread) {
+      read(thread, shared, 0, a, from.a, of_a);
+      read(thread, shared, of_a, b, from.b, of_b);
+    });
+    const Entries<Value, Index> here_a{shared.indices, shared.values, of_a};
+    const Entries<Value, Index> here_b{shared.indices + of_a, shared.values + of_a, of_b};
+    const auto zip_share = [&](unsigned thread, auto visit) {
+      const unsigned end = thread + 1 == kThreads ? of_a + of_b : (thread + 1) * kShare;
+      zip(here_a, here_b, on_path(here_a, here_b, least(thread * kShare, of_a + of_b)),
+          on_path(here_a, here_b, least(end, of_a + of_b)), visit);
+    };
+    block.each([&](unsigned thread) {
+      std::uint32_t count = 0;
+      zip_share(thread, [&](Index, Value) { ++count; });
+      shared.sums[thread] = count;
+    });
+    const std::uint32_t all = sums_before<kThreads>(block, shared.sums, shared.spare);
+    block.each([&](unsigned thread) {
+      if constexpr (Writes) {
+        std::uint64_t at = sum.before[tile] + shared.sums[thread];
+        zip_share(thread, [&](Index index, Value value) {
+          sum.entries.indices[at] = index;
+          sum.entries.values[at] = value;
+          ++at;
+          if (report != nullptr && !is_finite_key<Value>(magnitude_key(value))) {
+            report->finite = 0;
+          }
+        });
+      } else if (thread == 0) {
+        sum.before[tile] = all;
+      }
+    });
+  }
+
+  /// Part of a list into shared memory.
+  GTOPK_HOST_DEVICE static void read(unsigned thread, Shared& shared, unsigned to,
+                                     const Entries<Value, Index>& from, std::uint64_t begin,
+                                     unsigned size) {
+    for (unsigned i = thread; i < size; i += kThreads) {
+      shared.indices[to + i] = from.indices[begin + i];
+      if constexpr (Writes) {
+        shared.values[to + i] = from.values[begin + i];
+      }
+    }
   }
 };
 
@@ -130,113 +273,73 @@ struct AddPath {
 
   std::uint64_t* before;
   std::uint64_t tiles;
+  Report* report;  ///< null: nobody asks how long the sum is
 
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
-    sum_up(block, shared, before, tiles);
-  }
-};
-
-template <class Value, class Index>
-struct UnionSource {
-  Entries<Value, Index> sum;   // of any size
-  const std::uint64_t* count;  // its size
-
-  struct View {
-    const Value* values;
-    const Index* indices;
-    unsigned size;
-
-    [[nodiscard]] GTOPK_HOST_DEVICE Value value(unsigned i) const { return values[i]; }
-    [[nodiscard]] GTOPK_HOST_DEVICE std::uint64_t index(unsigned i) const { return indices[i]; }
-  };
-
-  [[nodiscard]] GTOPK_HOST_DEVICE std::uint64_t tiles() const { return tiles_of(*count); }
-  [[nodiscard]] GTOPK_HOST_DEVICE View open(std::uint64_t tile) const {
-    const std::uint64_t first = tile * kTile;
-    return {sum.values + first, sum.indices + first,
-            static_cast<unsigned>(least<std::uint64_t>(kTile, *count - first))};
+    const std::uint64_t all = sum_up(block, shared, before, tiles);
+    block.each([&](unsigned thread) {
+      if (thread == 0 && report != nullptr) {
+        report->kept = all;
+      }
+    });
   }
 };
 
 /// What a merge works in; in the device's memory.
 template <class Value, class Index>
 struct MergeRoom {
-  Cutoff<Value>* cutoff = nullptr;
-  std::uint64_t* bins = nullptr;
-  TileCounts counts;
+  RefineRoom<Value> refine;
   Union<Value, Index> sum;
 
   static MergeRoom in(Room& memory, std::uint64_t entries) {
-    MergeRoom room;
-    const std::uint64_t tiles = tiles_of(entries);
-    room.cutoff = memory.take<Cutoff<Value>>(1);
-    room.bins = memory.take<std::uint64_t>(kBins);
-    room.counts.larger = memory.take<std::uint64_t>(tiles + 1);
-    room.counts.equal = memory.take<std::uint64_t>(tiles + 1);
-    room.counts.any = memory.take<std::uint64_t>(tiles + 1);
-    room.sum.entries.values = memory.take<Value>(entries);
-    room.sum.entries.indices = memory.take<Index>(entries);
-    room.sum.before = memory.take<std::uint64_t>(tiles + 1);
-    room.sum.tiles = tiles;
-    return room;
+    return {RefineRoom<Value>::in(memory, tiles_of(entries)),
+            Union<Value, Index>::in(memory, entries)};
   }
 };
 
+/// Whether a list that was received may be used.
+struct Soundness {
+  std::uint64_t* flag = nullptr;  ///< null: it may; set to 0 if it may not, perhaps already
+  std::uint64_t d = 0;            ///< 0: it has been checked; else its indices have to be below
+};
+
+/// The launches that leave the sum of both lists in the room.
+template <class Value, class Index, class Executor>
+void add_lists(Executor& executor, const Entries<Value, Index>& a, const Entries<Value, Index>& b,
+               std::uint64_t k, const MergeRoom<Value, Index>& room, const Soundness& sound,
+               Report* report) {
+  const BeginSearch<Value> begin{room.refine.key, search_of<Value>(k)};
+  if (sound.flag != nullptr && sound.d != 0) {
+    executor.launch(executor.wide(),
+                    WithOne{CheckIndices<Index>{b.indices, b.size, sound.d, sound.flag}, begin});
+  } else {
+    executor.launch(1, begin);
+  }
+  launch_with_last(executor, WalkPath<Value, Index, false>{a, b, room.sum, sound.flag, nullptr},
+                   AddPath{room.sum.before, room.sum.tiles, report}, room.refine.key.ended);
+  executor.launch(executor.wide(),
+                  WalkPath<Value, Index, true>{a, b, room.sum, sound.flag, report});
+}
+
 /// All launches of a merge; what sparse::merge() does (merge/merge.hpp), whose outputs these are.
-/// `sound`: null, or what an earlier launch has found of the lists (lists.hpp); if that is 0
-/// nothing is kept.
+/// `sound`: of list b; nothing is kept if it is not.
 template <class Value, class Index, class Executor>
 void merge(Executor& executor, const Entries<Value, Index>& a, const Entries<Value, Index>& b,
            std::uint64_t k, const MergeRoom<Value, Index>& room, EntriesOut<Value, Index> kept,
-           EntriesOut<Value, Index> dropped, Report* report, const std::uint64_t* sound = nullptr) {
-  executor.launch(executor.wide(), WalkPath<Value, Index, false>{a, b, room.sum, sound});
-  executor.launch(1, AddPath{room.sum.before, room.sum.tiles});
-  executor.launch(executor.wide(), WalkPath<Value, Index, true>{a, b, room.sum, sound});
-  executor.launch(1, BeginSelection<Value>{room.cutoff, room.bins, nullptr, k});
-  executor.launch(1, ChooseRoute<Value>{room.cutoff, 0});
-  const Entries<Value, Index> sum{room.sum.entries.indices, room.sum.entries.values, 0};
-  refine(executor, UnionSource<Value, Index>{sum, room.sum.before + room.sum.tiles}, room.cutoff,
-         room.bins, room.counts, report, nullptr, kept, dropped);
+           EntriesOut<Value, Index> dropped, Report* report, const Soundness& sound = {}) {
+  add_lists<Value, Index>(executor, a, b, k, room, sound, nullptr);
+  const ListSource<Value, Index> sum{room.sum.entries, room.sum.before + room.sum.tiles};
+  refine(executor, sum, room.refine, report, nullptr, kept, dropped);
 }
 
-/// Whether a sum is finite, and how long it is.
-template <class Value>
-struct ReportUnion {
-  struct Shared {};
-
-  const Value* values;
-  const std::uint64_t* count;
-  Report* report;  // `finite` is 1 beforehand
-
-  template <class Block>
-  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
-    const std::uint64_t size = *count;
-    const std::uint64_t all_threads = block.count() * kThreads;
-    block.each([&](unsigned thread) {
-      const std::uint64_t first = block.number() * kThreads + thread;
-      if (first == 0) {
-        report->kept = size;
-      }
-      for (std::uint64_t i = first; i < size; i += all_threads) {
-        if (!is_finite_key<Value>(magnitude_key(values[i]))) {
-          report->finite = 0;
-        }
-      }
-    });
-  }
-};
-
-/// All launches of a sum with nothing selected; what sparse::unite() does (merge/merge.hpp), but
-/// that report->kept is the size of one that is not finite, too. `sound`: as of merge().
+/// All launches of a sum with nothing selected, left in the room; what sparse::unite() does
+/// (merge/merge.hpp), but that report->kept is the size of one that is not finite, too.
+/// report->finite is 1 beforehand; `sound`: as of merge().
 template <class Value, class Index, class Executor>
 void unite(Executor& executor, const Entries<Value, Index>& a, const Entries<Value, Index>& b,
-           const Union<Value, Index>& sum, Report* report, const std::uint64_t* sound = nullptr) {
-  executor.launch(executor.wide(), WalkPath<Value, Index, false>{a, b, sum, sound});
-  executor.launch(1, AddPath{sum.before, sum.tiles});
-  executor.launch(executor.wide(), WalkPath<Value, Index, true>{a, b, sum, sound});
-  executor.launch(executor.wide(),
-                  ReportUnion<Value>{sum.entries.values, sum.before + sum.tiles, report});
+           const MergeRoom<Value, Index>& room, Report* report, const Soundness& sound = {}) {
+  add_lists<Value, Index>(executor, a, b, 0, room, sound, report);
 }
 
 }  // namespace gtopk::sparse::device

@@ -39,6 +39,9 @@ struct Stretch {
   [[nodiscard]] GTOPK_HOST_DEVICE Accumulation<T> acc(unsigned i) const {
     return accumulate_one(tensor[i], residual == nullptr ? Accumulation<T>{0} : residual[i]);
   }
+  /// As entries of a source (refine.hpp).
+  [[nodiscard]] GTOPK_HOST_DEVICE Accumulation<T> value(unsigned i) const { return acc(i); }
+  [[nodiscard]] GTOPK_HOST_DEVICE std::uint64_t index(unsigned i) const { return begin + i; }
 };
 
 /// Pieces that follow one another, in the device's memory, none empty.
@@ -89,6 +92,17 @@ class Run {
   }
 
   [[nodiscard]] GTOPK_HOST_DEVICE unsigned size() const { return size_; }
+  /// Calls use(elements) with what has acc(i): mostly part of one piece, with no branch in it.
+  template <class Use>
+  GTOPK_HOST_DEVICE void with_elements(Use use) const {
+    if (whole_) {
+      const std::uint64_t at = begin_ - first_.begin;
+      use(Stretch<T>{first_.tensor + at,
+                     first_.residual == nullptr ? nullptr : first_.residual + at, begin_, size_});
+    } else {
+      use(*this);
+    }
+  }
   [[nodiscard]] GTOPK_HOST_DEVICE Accumulation<T> acc(unsigned i) const {
     const std::uint64_t index = begin_ + i;
     const Piece<T>& piece = whole_ ? first_ : acc_.of(index);
@@ -102,10 +116,6 @@ class Run {
   unsigned size_;
   bool whole_;
 };
-
-[[nodiscard]] GTOPK_HOST_DEVICE inline std::uint64_t tiles_of(std::uint64_t size) {
-  return size / kTile + (size % kTile == 0 ? 0 : 1);
-}
 
 /// Fills in `begin` and `first_tile` of pieces whose sizes are known, the first of which begins at
 /// element `begin`; returns the number of tiles.

@@ -10,6 +10,7 @@
 #include "gtopk/device_lists.hpp"
 #include "src/gtopk/device/bits.hpp"
 #include "src/gtopk/device/block.hpp"
+#include "src/gtopk/device/ending.hpp"
 #include "src/gtopk/device/lists.hpp"
 #include "src/gtopk/device/room.hpp"
 #include "src/gtopk/device/stored_values.hpp"
@@ -24,6 +25,7 @@ struct RoundState {
   std::uint64_t kept;       ///< after it
   std::uint64_t first_bad;  ///< of `int8`: the first whole block that has a value rounded to zero
   std::uint32_t finite;
+  std::uint32_t ended;  ///< of launches that end with a last block (ending.hpp)
 };
 
 /// What rounding works in; in the device's memory.
@@ -88,7 +90,7 @@ struct BeginRounding {
     block.each([&](unsigned thread) {
       if (thread == 0) {
         const std::uint64_t count = made->finite != 0 ? made->kept : 0;
-        *state = {count, count, ~std::uint64_t{0}, 1};
+        *state = {count, count, ~std::uint64_t{0}, 1, 0};
       }
     });
   }
@@ -344,16 +346,17 @@ template <class Value, class Index, class Executor>
 void round(Executor& executor, ListFormat format, bool zeros_are_lost,
            const Entries<Value, Index>& list, const RoundRoom& room, EntriesOut<Value, Index> kept,
            EntriesOut<Value, Index> lost, ClosingReport* report) {
+  std::uint32_t* const ended = &room.state->ended;
   if (format == ListFormat::kInt8) {
-    executor.launch(executor.wide(), FindExponents<Value, Index>{list, room});
-    executor.launch(1, WalkExponents<Value, Index>{list, room});
+    launch_with_last(executor, FindExponents<Value, Index>{list, room},
+                     WalkExponents<Value, Index>{list, room}, ended);
   }
   if (has_levels(format)) {
     executor.launch(executor.wide(), FindLevels<Value, Index>{format, list, room});
   }
-  executor.launch(executor.wide(),
-                  RoundTiles<Value, Index, false>{format, zeros_are_lost, list, room, kept, lost});
-  executor.launch(1, AddRounded{room, report});
+  launch_with_last(executor,
+                   RoundTiles<Value, Index, false>{format, zeros_are_lost, list, room, kept, lost},
+                   AddRounded{room, report}, ended);
   executor.launch(executor.wide(),
                   RoundTiles<Value, Index, true>{format, zeros_are_lost, list, room, kept, lost});
 }

@@ -7,6 +7,8 @@
 
 #include "gtopk/selection_rule.hpp"
 #include "src/gtopk/device/block.hpp"
+#include "src/gtopk/device/ending.hpp"
+#include "src/gtopk/device/find_key.hpp"
 #include "src/gtopk/device/pieces.hpp"
 #include "src/gtopk/device/refine.hpp"
 #include "src/gtopk/device/room.hpp"
@@ -17,6 +19,7 @@ namespace gtopk::sparse::device {
 template <class Value>
 struct BlockCuts {
   std::uint32_t* finite = nullptr;  ///< of all; 0: something is not
+  std::uint32_t* ended = nullptr;   ///< of the launch that ends with a last block (ending.hpp)
   Key<Value>* keys = nullptr;
   /// Of those with that key, how many are kept.
   std::uint32_t* left = nullptr;
@@ -26,6 +29,7 @@ struct BlockCuts {
   static BlockCuts in(Room& memory, std::uint64_t blocks) {
     BlockCuts cuts;
     cuts.finite = memory.take<std::uint32_t>(1);
+    cuts.ended = memory.take<std::uint32_t>(1);
     cuts.keys = memory.take<Key<Value>>(blocks);
     cuts.left = memory.take<std::uint32_t>(blocks);
     cuts.kept = memory.take<std::uint64_t>(blocks + 1);
@@ -64,6 +68,7 @@ struct BeginBlocks {
     block.each([&](unsigned thread) {
       if (thread == 0) {
         *cuts.finite = 1;
+        *cuts.ended = 0;
       }
     });
   }
@@ -129,15 +134,18 @@ struct CutBlocks {
       }
     });
     block.each([&](unsigned thread) {
-      for (unsigned i = thread; i < here.size(); i += kThreads) {
-        const Key<Value> key = magnitude_key(here.acc(i));
+      const auto count = [&](unsigned, Key<Value> key) {
         if (!is_finite_key<Value>(key)) {
           *cuts.finite = 0;
         }
         if (key != 0 && Digits<Value>::agrees(key, known, level)) {
           add(shared.bins[Digits<Value>::digit(key, level)], std::uint32_t{1});
         }
-      }
+      };
+      here.with_elements([&](const auto& elements) {
+        each_loaded(
+            thread, here.size(), [&](unsigned i) { return magnitude_key(elements.acc(i)); }, count);
+      });
     });
     block.each([&](unsigned thread) {
       shared.sums[thread] = 0;
@@ -252,14 +260,17 @@ struct WriteBlocks {
       shared.equal.clear(thread);
     });
     block.each([&](unsigned thread) {
-      for (unsigned i = thread; i < here.size(); i += kThreads) {
-        const Key<Value> key = magnitude_key(here.acc(i));
+      const auto mark = [&](unsigned i, Key<Value> key) {
         if (key > kth) {
           shared.larger.mark(i);
         } else if (key == kth && key != 0) {
           shared.equal.mark(i);
         }
-      }
+      };
+      here.with_elements([&](const auto& elements) {
+        each_loaded(
+            thread, here.size(), [&](unsigned i) { return magnitude_key(elements.acc(i)); }, mark);
+      });
     });
   }
 };
@@ -276,8 +287,8 @@ void select_blocks(Executor& executor, const Pieces<T>& acc, const BlockGrid& gr
                    Report* report) {
   using Value = Accumulation<T>;
   executor.launch(1, BeginBlocks<Value>{cuts});
-  executor.launch(executor.wide(), CutBlocks<T>{acc, grid, cuts});
-  executor.launch(1, AddBlocks<Value>{grid, cuts, report});
+  launch_with_last(executor, CutBlocks<T>{acc, grid, cuts}, AddBlocks<Value>{grid, cuts, report},
+                   cuts.ended);
   executor.launch(executor.wide(), WriteBlocks<T, Index>{acc, grid, cuts, kept});
 }
 

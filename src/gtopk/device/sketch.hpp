@@ -79,10 +79,9 @@ struct FindLargest {
       const Stretch<T> here = acc.tile(tile);
       block.each([&](unsigned thread) {
         std::uint64_t key = 0;
-        for (unsigned i = thread; i < here.size; i += kThreads) {
-          const std::uint64_t next = magnitude_key(here.acc(i));
-          key = next > key ? next : key;
-        }
+        each_loaded(
+            thread, here.size, [&](unsigned i) { return magnitude_key(here.acc(i)); },
+            [&](unsigned, std::uint64_t next) { key = next > key ? next : key; });
         raise(shared.largest, key);
       });
     }

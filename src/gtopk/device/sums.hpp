@@ -16,11 +16,12 @@ namespace gtopk::sparse::device {
 /// to <- gradient + residual.
 template <class T>
 struct Accumulate {
+  using Value = Accumulation<T>;
   struct Shared {};
 
   Pieces<T> acc;
   /// Of the whole vector.
-  Accumulation<T>* to;
+  Value* to;
   /// May be null: if it is 0, nothing is done.
   const std::uint64_t* only_if = nullptr;
 
@@ -32,9 +33,9 @@ struct Accumulate {
     for (std::uint64_t tile = block.number(); tile < acc.tiles; tile += block.count()) {
       const Stretch<T> here = acc.tile(tile);
       block.each([&](unsigned thread) {
-        for (unsigned i = thread; i < here.size; i += kThreads) {
-          to[here.begin + i] = here.acc(i);
-        }
+        each_loaded(
+            thread, here.size, [&](unsigned i) { return here.acc(i); },
+            [&](unsigned i, Value value) { to[here.begin + i] = value; });
       });
     }
   }
@@ -57,11 +58,13 @@ struct Gather {
     for (std::uint64_t tile = block.number(); tile < acc.tiles; tile += block.count()) {
       const Stretch<T> here = acc.tile(tile);
       block.each([&](unsigned thread) {
-        for (unsigned i = thread; i < here.size; i += kThreads) {
-          if (!is_finite_key<Value>(magnitude_key(here.acc(i)))) {
-            *finite = 0;
-          }
-        }
+        each_loaded(
+            thread, here.size, [&](unsigned i) { return magnitude_key(here.acc(i)); },
+            [&](unsigned, Key<Value> key) {
+              if (!is_finite_key<Value>(key)) {
+                *finite = 0;
+              }
+            });
       });
     }
     each_of(block, count, [&](std::uint64_t i) {
@@ -97,12 +100,20 @@ struct CommitWhole {
     for (std::uint64_t tile = block.number(); tile < acc.tiles; tile += block.count()) {
       const Stretch<T> here = acc.tile(tile);
       block.each([&](unsigned thread) {
-        for (unsigned i = thread; i < here.size; i += kThreads) {
-          if (happened && here.residual != nullptr) {
-            here.residual[i] = 0;
+        if (!happened) {
+          for (unsigned i = thread; i < here.size; i += kThreads) {
+            here.tensor[i] = narrow<T>(kNan);
           }
-          here.tensor[i] = narrow<T>(happened ? sums[here.begin + i] / divisor : kNan);
+          return;
         }
+        each_loaded(
+            thread, here.size, [&](unsigned i) { return sums[here.begin + i]; },
+            [&](unsigned i, Value sum) {
+              if (here.residual != nullptr) {
+                here.residual[i] = 0;
+              }
+              here.tensor[i] = narrow<T>(sum / divisor);
+            });
       });
     }
   }

@@ -10,6 +10,8 @@
 #include "gtopk/types.hpp"
 #include "src/gtopk/device/approximate.hpp"
 #include "src/gtopk/device/block.hpp"
+#include "src/gtopk/device/ending.hpp"
+#include "src/gtopk/device/find_key.hpp"
 #include "src/gtopk/device/pieces.hpp"
 #include "src/gtopk/device/refine.hpp"
 #include "src/gtopk/device/select.hpp"
@@ -116,16 +118,14 @@ void select_from_state(Executor& executor, const Pieces<T>& acc, const Selection
                        double* next) {
   using Value = Accumulation<T>;
   const Correction correction = kThresholdCorrection;
-  executor.launch(1, BeginSelection<Value>{room.cutoff, room.bins, nullptr, rule.k});
-  executor.launch(1, BeginFromState{state, correction.times, room.search});
-  for (int round = 0; round <= correction.times; ++round) {
-    executor.launch(executor.wide(), CountReaching<T>{acc, room.search});
-    executor.launch(1, CorrectThreshold{room.search, correction, rule.k});
-  }
-  executor.launch(1, SettleWithin<Value>{room.search, correction, rule.k, room.cutoff});
-  refine(executor, SelectionSource<T>{acc, {}, room.cutoff}, room.cutoff, room.bins, room.counts,
-         report, nullptr, kept, EntriesOut<Value, Index>{});
-  executor.launch(1, LeaveState<Value>{room.search, correction, rule.k, room.cutoff, next});
+  const KeyRoom<Value>& key = room.refine.key;
+  executor.launch(
+      1, InTurn{BeginSearch<Value>{key, {}}, BeginFromState{state, correction.times, room.search}});
+  correct_threshold(executor, acc, rule.k, correction, room,
+                    SettleWithin<Value>{room.search, correction, rule.k, key.cutoff});
+  refine(executor, AccSource<T>{acc}, room.refine, report, nullptr, kept,
+         EntriesOut<Value, Index>{});
+  executor.launch(1, LeaveState<Value>{room.search, correction, rule.k, key.cutoff, next});
 }
 
 }  // namespace gtopk::sparse::device

@@ -141,7 +141,7 @@ Moments of_chunk(const Float16* gradient, const float* residual, std::size_t cou
 
 template <class T>
 Moments moments(Segments<const T> gradient, const Accumulation<T>* residual, std::size_t d) {
-  Moments all;
+  std::array<Moments, kMomentsGroups> groups{};
   SegmentCursor<const T> cursor(gradient);
   std::array<T, kMomentsChunk> gathered;
   for (std::size_t begin = 0, end = 0; begin < d; begin = end) {
@@ -158,10 +158,17 @@ Moments moments(Segments<const T> gradient, const Accumulation<T>* residual, std
     }
     const Moments one =
         of_chunk(chunk, residual == nullptr ? nullptr : residual + begin, end - begin);
-    all.sum += one.sum;
-    all.squares += one.squares;
+    Moments& group = groups[begin / kMomentsChunk % kMomentsGroups];
+    group.sum += one.sum;
+    group.squares += one.squares;
   }
-  return all;
+  for (std::size_t width = kMomentsGroups / 2; width > 0; width /= 2) {
+    for (std::size_t j = 0; j < width; ++j) {
+      groups[j].sum += groups[j + width].sum;
+      groups[j].squares += groups[j + width].squares;
+    }
+  }
+  return groups[0];
 }
 
 template Moments moments(Segments<const float>, const float*, std::size_t);

@@ -17,10 +17,12 @@ struct Moments {
 /// The order of summation, whatever the SIMD target and the pieces: acc is cut into chunks of
 /// kMomentsChunk elements, from the first on. Within a chunk element i is added to partial sum
 /// i mod kMomentsPartials, ascending by i; then partial j + w is added to partial j for w = 8, 4,
-/// 2, 1. What the chunks come to is added one after the other. All in double, each element widened
+/// 2, 1. What chunk c comes to is added to partial sum c mod kMomentsGroups, ascending by c; then
+/// partial j + w is added to partial j for w = 128, 64, ..., 1. All in double, each element widened
 /// first, each product and each sum rounded once.
 inline constexpr std::size_t kMomentsChunk = 4096;
 inline constexpr std::size_t kMomentsPartials = 16;
+inline constexpr std::size_t kMomentsGroups = 256;
 
 /// Of acc = gradient + residual; `residual` may be null.
 template <class T>

@@ -57,7 +57,7 @@ class DeviceSelect : public ::testing::Test {
     device::select<T, Index>(executor, pieces.view(), one.k, room, outcome.list.out(one.most()),
                              &outcome.report, last);
     outcome.list.shrink(outcome.report.kept);
-    outcome.route = room.cutoff->route;
+    outcome.route = room.refine.key.cutoff->route;
     return outcome;
   }
 
@@ -157,15 +157,23 @@ TEST(DeviceSelectOfALongVector, FindsTilesBehindTwoToTheThirtyTwoElements) {
   piece.size = kElements;
   const std::uint64_t tiles = device::number_tiles(&piece, 1);
   ASSERT_EQ(tiles, kElements / device::kTile + 1);
-  device::Cutoff<float> cutoff{.reached = 1};
+  device::Cutoff<float> cutoff{.left = 10, .reached = 1};
+  const device::Pieces<Float16> acc{&piece, 1, tiles};
   std::vector<float> values(10);
   std::vector<std::uint16_t> offsets(10);
   std::vector<std::uint64_t> first(tiles);
-  std::vector<std::uint32_t> count(tiles);
-  const device::Pieces<Float16> acc{&piece, 1, tiles};
-  const device::Candidates<float> found{values.data(), offsets.data(), values.size(), first.data(),
-                                        count.data()};
-  std::vector<std::uint64_t> blocks;
+  std::vector<std::uint32_t> counts(tiles);
+  std::vector<std::uint64_t> before(tiles + 1);
+  std::vector<float> ordered(10);
+  std::vector<std::uint64_t> indices(10);
+  const device::Candidates<float> found{.room = values.size(),
+                                        .values = values.data(),
+                                        .offsets = offsets.data(),
+                                        .first = first.data(),
+                                        .counts = {counts.data(), before.data()},
+                                        .ordered = ordered.data(),
+                                        .indices = indices.data()};
+  std::vector<std::uint64_t> blocks;  // one for each tile
   for (const std::uint64_t place : places) {
     if (blocks.empty() || blocks.back() != place / device::kTile) {
       blocks.push_back(place / device::kTile);
@@ -174,16 +182,18 @@ TEST(DeviceSelectOfALongVector, FindsTilesBehindTwoToTheThirtyTwoElements) {
   HostExecutor executor(1, 1);
   executor.launch_some(tiles, blocks, device::SweepCandidates<Float16>{acc, &cutoff, found});
   ASSERT_EQ(cutoff.candidates, std::size(places));
-  cutoff.route = device::Route::kCandidates;
+  executor.launch(1, device::ChooseRoute<float>{&cutoff, found, tiles});
+  ASSERT_EQ(cutoff.route, device::Route::kCandidates);
+  executor.launch_some(tiles, blocks, device::OrderCandidates<Float16>{acc, &cutoff, found});
   std::vector<std::uint64_t> seen;
-  const device::SelectionSource<Float16> source{acc, found, &cutoff};
-  for (const std::uint64_t block : blocks) {
-    const auto view = source.open(block);
+  device::SelectionSource<Float16>{{acc}, found, &cutoff}.with_source([&](const auto& source) {
+    ASSERT_EQ(source.tiles(), 1U);
+    const auto view = source.open(0);
     for (unsigned i = 0; i < view.size; ++i) {
       seen.push_back(view.index(i));
       EXPECT_EQ(view.value(i), 3.0F);
     }
-  }
+  });
   EXPECT_EQ(seen, std::vector<std::uint64_t>(std::begin(places), std::end(places)));
   munmap(memory, kBytes);
 }

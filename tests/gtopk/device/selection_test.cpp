@@ -193,12 +193,12 @@ TEST(SelectionRules, CountBlocksChunksAndSamplesOfLongVectors) {
     const SelectionRule sample = rule(with("sampled"), d, d / 1000);
     EXPECT_EQ(sample.stride, 101U);
     const device::SampleSource<float> source{{}, sample.stride, (d + 100) / 101};
-    EXPECT_EQ(source.tiles(), ((d + 100) / 101 + 4095) / 4096);
+    EXPECT_EQ(source.loose_tiles(), ((d + 100) / 101 + 255) / 256);
     device::Room measured(nullptr);
     const SelectionRule exact = rule(with("exact"), d, d / 1000);
     (void)device::RuleRoom<float>::in(measured, device::tiles_of(d), d, exact);
-    // 36 bytes for each tile, 12 for each candidate, of which there are 2k and a few more.
-    EXPECT_LT(measured.taken(), d / 4096 * 36 + (2 * (d / 1000) + 32'768) * 12 + 100'000);
+    // 24 bytes for each tile, 18 for each candidate, of which there are 2k and a few more.
+    EXPECT_LT(measured.taken(), d / 4096 * 24 + (2 * (d / 1000) + 32'768) * 18 + 100'000);
   }
 }
 

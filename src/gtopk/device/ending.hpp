@@ -1,0 +1,87 @@
+// Sparse, device room: several kernels in one launch. Most steps are a sweep by many blocks, and
+// then a sum of what these have counted, which takes one: it is done by the block that ends last,
+// which sees what all have written, and so costs no launch of its own.
+#pragma once
+
+#include <cstdint>
+
+#include "src/gtopk/device/block.hpp"
+
+namespace gtopk::sparse::device {
+
+/// `wide` by all blocks; then `last`, of one block, by the block that comes to its end last.
+template <class Wide, class Last>
+struct WithLast {
+  struct Shared {
+    union {
+      typename Wide::Shared wide;
+      typename Last::Shared last;
+    };
+    std::uint32_t is_last;
+  };
+
+  Wide wide;
+  Last last;
+  std::uint32_t* ended;  ///< blocks that have; 0, and 0 again afterwards
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
+    wide(block, shared.wide);
+    if (block.comes_last(*ended, shared.is_last)) {
+      Block alone = block.alone();
+      last(alone, shared.last);
+    }
+  }
+};
+
+/// `wide` by all blocks, and `one`, of one block, by the first of them; in any order.
+template <class Wide, class One>
+struct WithOne {
+  struct Shared {
+    union {
+      typename Wide::Shared wide;
+      typename One::Shared one;
+    };
+  };
+
+  Wide wide;
+  One one;
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
+    wide(block, shared.wide);
+    if (block.number() == 0) {
+      Block alone = block.alone();
+      one(alone, shared.one);
+    }
+  }
+};
+
+/// One after the other, each of one block.
+template <class First, class Second>
+struct InTurn {
+  struct Shared {
+    union {
+      typename First::Shared first;
+      typename Second::Shared second;
+    };
+  };
+
+  First first;
+  Second second;
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
+    first(block, shared.first);
+    second(block, shared.second);
+  }
+};
+
+/// One launch of `wide`, with `last` behind it.
+template <class Executor, class Wide, class Last>
+void launch_with_last(Executor& executor, const Wide& wide, const Last& last,
+                      std::uint32_t* ended) {
+  executor.launch(executor.wide(), WithLast<Wide, Last>{wide, last, ended});
+}
+
+}  // namespace gtopk::sparse::device

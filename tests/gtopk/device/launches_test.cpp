@@ -1,0 +1,230 @@
+// How kernels are put together: what one launch may consist of, and how many a call takes, which is
+// most of its time where lists are short.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "src/cuda/typed_calls.hpp"
+#include "src/gtopk/device/block.hpp"
+#include "src/gtopk/device/ending.hpp"
+#include "src/gtopk/device/merge.hpp"
+#include "tests/gtopk/value/random_lists.hpp"
+#include "tests/gtopk/value/reference.hpp"
+#include "tests/gtopk/value/seeds.hpp"
+#include "tests/support/host_executor.hpp"
+
+namespace gtopk::sparse {
+namespace {
+
+using testing::HostExecutor;
+
+/// Counts launches, and launches nothing.
+class CountingExecutor {
+ public:
+  [[nodiscard]] static std::uint64_t wide() { return 1; }
+  [[nodiscard]] int count() const { return count_; }
+
+  template <class Kernel>
+  void launch(std::uint64_t /*blocks*/, const Kernel& /*kernel*/) {
+    ++count_;
+  }
+
+ private:
+  int count_ = 0;
+};
+
+template <class Call>
+int launches_of(Call call) {
+  CountingExecutor executor;
+  call(executor);
+  return executor.count();
+}
+
+int launches_of_selection(SelectionRule::Kind kind) {
+  cuda::SelectCall call;
+  call.rule = {.kind = kind, .stride = 1, .block = 1};
+  return launches_of([&](auto& executor) { cuda::select<float>(executor, call); });
+}
+
+TEST(Launches, OfSelectionsAreFew) {
+  using Kind = SelectionRule::Kind;
+  EXPECT_EQ(launches_of_selection(Kind::kExact), 8);
+  EXPECT_EQ(launches_of_selection(Kind::kNormal), 11);
+  EXPECT_EQ(launches_of_selection(Kind::kSample), 21);
+  EXPECT_EQ(launches_of_selection(Kind::kThreshold), 16);
+  EXPECT_EQ(launches_of_selection(Kind::kBlocks), 3);
+}
+
+TEST(Launches, OfMergesAreFew) {
+  std::uint64_t sound = 1;
+  cuda::MergeCall call;
+  call.d = 1;
+  call.sound = &sound;
+  const auto merge = [&]<class Value>(Value) {
+    return launches_of([&](auto& executor) { cuda::merge<Value>(executor, call); });
+  };
+  for (const std::uint32_t checked : {0U, 1U}) {  // checking the received list costs none
+    call.checked = checked;
+    call.unites = 0;
+    EXPECT_EQ(merge(float{}), 8);
+    EXPECT_EQ(merge(double{}), 11);
+    call.unites = 1;
+    EXPECT_EQ(merge(float{}), 3);
+  }
+}
+
+TEST(Launches, OfCodingAreFew) {
+  std::vector<std::uint64_t> room(cuda::coding_room(0, 0) / sizeof(std::uint64_t) + 1);
+  cuda::DecodeCall decodes;
+  decodes.room = room.data();
+  decodes.coded.format = ListFormat::kLossless;
+  EXPECT_EQ(launches_of([&](auto& executor) { cuda::decode<float>(executor, decodes); }), 5);
+  const auto close = [&](ListFormat format) {
+    cuda::CloseCall call;
+    call.room = room.data();
+    call.closing.format = format;
+    return launches_of([&](auto& executor) { cuda::close<float>(executor, call); });
+  };
+  EXPECT_EQ(close(ListFormat::kLossless), 4);
+  EXPECT_EQ(close(ListFormat::kInt8), 7);
+  EXPECT_EQ(close(ListFormat::kSign), 7);
+  EXPECT_EQ(close(ListFormat::k2Bit), 7);
+}
+
+/// Each block adds its number, from one on.
+struct AddNumbers {
+  struct Shared {
+    std::uint64_t unused[64];
+  };
+
+  std::uint64_t* sum;
+
+  template <class Block>
+  void operator()(Block& block, Shared& shared) const {
+    block.each([&](unsigned thread) {
+      if (thread < 64) {
+        shared.unused[thread] = thread;
+      }
+      if (thread == 0) {
+        *sum += block.number() + 1;
+      }
+    });
+  }
+};
+
+struct TakeSum {
+  struct Shared {
+    std::uint64_t seen;
+  };
+
+  const std::uint64_t* sum;
+  std::vector<std::uint64_t>* taken;
+
+  template <class Block>
+  void operator()(Block& block, Shared& shared) const {
+    ASSERT_EQ(block.number(), 0U);
+    ASSERT_EQ(block.count(), 1U);
+    block.each([&](unsigned thread) {
+      if (thread == 0) {
+        shared.seen = *sum;
+      }
+    });
+    taken->push_back(block.read(shared.seen));
+  }
+};
+
+TEST(OneLaunch, EndsWithASecondKernelBehindAllBlocks) {
+  for (const std::uint64_t blocks : {1, 2, 7, 300}) {
+    HostExecutor executor(blocks, blocks);
+    std::uint64_t sum = 0;
+    std::uint32_t ended = 0;
+    std::vector<std::uint64_t> taken;
+    const TakeSum take{&sum, &taken};
+    for (int launch = 0; launch < 3; ++launch) {  // the counter is ready for the next one
+      sum = 0;
+      device::launch_with_last(executor, AddNumbers{&sum}, device::InTurn{take, take}, &ended);
+      EXPECT_EQ(ended, 0U);
+    }
+    EXPECT_EQ(executor.launches(), 3U);
+    EXPECT_EQ(taken, std::vector<std::uint64_t>(6, blocks * (blocks + 1) / 2));
+  }
+}
+
+TEST(OneLaunch, HasAnotherKernelBesideIt) {
+  HostExecutor executor(3, 5);
+  std::uint64_t sum = 0;
+  std::uint64_t other = 17;
+  std::vector<std::uint64_t> taken;
+  executor.launch(5, device::WithOne{AddNumbers{&sum}, TakeSum{&other, &taken}});
+  EXPECT_EQ(sum, 15U);
+  EXPECT_EQ(taken, std::vector<std::uint64_t>{17});
+}
+
+TEST(EachLoaded, VisitsEveryElementOnceWithItsValue) {
+  for (const unsigned size : {0U, 1U, 255U, 256U, 257U, 2047U, 2048U, 2049U, 4096U}) {
+    std::vector<double> values(size);
+    std::iota(values.begin(), values.end(), 1.0);
+    const auto visited_as = [&]<class Value>(Value) {
+      std::vector<double> seen(size);
+      for (unsigned thread = 0; thread < device::kThreads; ++thread) {
+        device::each_loaded(
+            thread, size, [&](unsigned i) { return static_cast<Value>(values.at(i)); },
+            [&](unsigned i, Value value) { seen.at(i) += value; });
+      }
+      return seen;
+    };
+    EXPECT_EQ(visited_as(float{}), values);
+    EXPECT_EQ(visited_as(double{}), values);
+  }
+}
+
+struct FindsTwoPlaces {
+  using Shared = device::FindPlaces::Shared;
+
+  Entries<float, std::uint32_t> a;
+  Entries<float, std::uint32_t> b;
+  std::uint64_t first;
+  std::uint64_t second;
+  device::OnPath* places;
+
+  template <class Block>
+  void operator()(Block& block, Shared& shared) const {
+    device::FindPlaces::run(block, shared, a, b, first, second);
+    places[0] = block.read(shared.places[0]);
+    places[1] = block.read(shared.places[1]);
+  }
+};
+
+TEST(FindPlaces, FindsWhatBisectionFinds) {
+  testing::for_each_seed(60, [](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const auto list = [&] {
+      // Beyond 128 * 128 a third round is needed.
+      const std::size_t sizes[] = {0, 1, random() % 300, 20'000 + random() % 30'000};
+      return testing::random_list_from<float, std::uint32_t>(random() % 1000, sizes[random() % 4],
+                                                             1 + seed % 4, random);
+    };
+    const auto a = list();
+    const auto b = seed % 5 == 0 ? a : list();
+    const std::uint64_t all = a.indices.size() + b.indices.size();
+    for (int i = 0; i < 20; ++i) {
+      const std::uint64_t first = random() % (all + 1);
+      const std::uint64_t second = first + random() % (all - first + 1);
+      HostExecutor executor(random(), 1);
+      device::OnPath found[2];
+      executor.launch(1, FindsTwoPlaces{a.view(), b.view(), first, second, found});
+      for (int which = 0; which < 2; ++which) {
+        const auto expected = device::on_path(a.view(), b.view(), which == 0 ? first : second);
+        ASSERT_EQ(found[which].a, expected.a);
+        ASSERT_EQ(found[which].b, expected.b);
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace gtopk::sparse
