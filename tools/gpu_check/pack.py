@@ -30,13 +30,14 @@ SYSTEM = re.compile(
 
 
 def pack(root: pathlib.Path, options: argparse.Namespace) -> int:
-    """Fills the folder; raises CheckError where it is too large, or something is missing."""
+    """Makes the folder; raises CheckError where it is too large, or something is missing."""
+    whole: pathlib.Path = options.into
+    if whole.exists() and not (whole / "manifest.json").exists() and any(whole.iterdir()):
+        raise UsageError(f"--into {whole} has other things in it: name an empty folder")
+    ucx = _ucx_package(root)
     wheel = options.wheel or _built(root, options.torch)
-    into: pathlib.Path = options.into
-    if into.exists() and not (into / "manifest.json").exists() and any(into.iterdir()):
-        raise UsageError(f"--into {into} has other things in it: name an empty folder")
-    if into.exists():
-        shutil.rmtree(into)
+    into = whole.with_name(f"{whole.name}.part")
+    shutil.rmtree(into, ignore_errors=True)
     site, libraries = into / "site", into / "lib"
     libraries.mkdir(parents=True)
     _unpack(wheel, site, options.torch)
@@ -51,7 +52,7 @@ def pack(root: pathlib.Path, options: argparse.Namespace) -> int:
             f"{wheel.name} has no kernels for GPUs: build it with tools/wheel --cuda, or name "
             f"them: --kernels build/release/src/cuda/{KERNELS}"
         )
-    _ucx(site)
+    _ucx(ucx, site)
     hwloc = _hwloc(libraries)
     (into / "bin").mkdir()
     shutil.copy(options.tests or _built_tests(root), into / "bin" / TEST_KERNELS)
@@ -79,9 +80,11 @@ def pack(root: pathlib.Path, options: argparse.Namespace) -> int:
     }
     (into / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
     size = bytes_of(into)
-    print(f"gpu-check: {into}: {size / MIB:.1f} MiB")
+    print(f"gpu-check: {whole}: {size / MIB:.1f} MiB")
     if size > options.most * MIB:
         raise CheckError(f"that is more than --most {options.most:g} MiB")
+    shutil.rmtree(whole, ignore_errors=True)
+    into.rename(whole)
     print(f"gpu-check: there, in this folder: python3 gpu-check run (torch {options.torch})")
     return 0
 
@@ -118,12 +121,18 @@ def _unpack(wheel: pathlib.Path, site: pathlib.Path, torch: str) -> None:
         )
 
 
-def _ucx(site: pathlib.Path) -> None:
-    """The wheel's package without headers and static libraries."""
+def _ucx_package(root: pathlib.Path) -> pathlib.Path:
+    """Of the Python that runs this, or of the checkout's."""
     found = importlib.util.find_spec("libucx")
-    if found is None or found.origin is None:
-        raise CheckError("libucx is not installed here: run this with .venv/bin/python")
-    package = pathlib.Path(found.origin).parent
+    if found is not None and found.origin is not None:
+        return pathlib.Path(found.origin).parent
+    for package in root.glob(".venv/lib/python3*/site-packages/libucx"):
+        return package
+    raise CheckError("libucx is not installed here: run tools/setup first")
+
+
+def _ucx(package: pathlib.Path, site: pathlib.Path) -> None:
+    """The wheel's package without headers and static libraries."""
     to = site / "libucx"
     (to / "lib" / "ucx").mkdir(parents=True)
     for each in package.glob("*.py"):
