@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -34,6 +35,10 @@ class Stream {
 
 namespace {
 
+// Of CUresult.
+constexpr int kNotReady = 600;
+constexpr int kIllegalAddress = 700;
+
 /// Memory that streams wait for is written without a notification, so it is polled.
 constexpr std::chrono::microseconds kPoll(50);
 
@@ -49,6 +54,8 @@ struct Device {
   std::atomic<std::int64_t> releases{0};
   std::int64_t holds = 0;
   std::atomic<bool> capturing{false};
+  std::atomic<bool> failed{false};
+  std::atomic<std::int64_t> queries{0};
   std::minstd_rand random{1};
 
   Device() {
@@ -58,9 +65,10 @@ struct Device {
     std::thread([this] { work(); }).detach();
   }
 
-  /// With the mutex held.
+  /// With the mutex held. What a device that has failed has not done, it never does.
   [[nodiscard]] bool has_done_all() const {
-    return std::ranges::all_of(streams, [](const Stream& each) { return each.tasks.empty(); });
+    return failed ||
+           std::ranges::all_of(streams, [](const Stream& each) { return each.tasks.empty(); });
   }
 
   /// Runs tasks one after the other, each from a random stream among those whose next task may run.
@@ -71,7 +79,7 @@ struct Device {
       {
         const std::lock_guard lock(mutex);
         const std::size_t first = random() % streams.size();
-        for (std::size_t i = 0; i < streams.size() && chosen == nullptr; ++i) {
+        for (std::size_t i = 0; i < streams.size() && chosen == nullptr && !failed; ++i) {
           Stream& each = streams[(first + i) % streams.size()];
           if (each.tasks.empty()) {
             continue;
@@ -189,7 +197,7 @@ std::uint64_t done(const Stream& stream) { return stream.done; }
 
 void synchronize(Stream& stream) {
   const std::uint64_t until = stream.given;
-  while (stream.done < until) {
+  while (stream.done < until && !device().failed) {
     sched_yield();
   }
 }
@@ -227,6 +235,10 @@ void Memory::give_back(void* memory) {
     std::abort();
   }
   Block& block = found->second;
+  if (block.pinned && !block.users.empty() && device().failed) {
+    std::fprintf(stderr, "the fake device has failed, and pinned memory is given back\n");
+    std::abort();  // as where torch records events for it
+  }
   for (auto& [stream, until] : block.users) {
     until = stream->given;  // as torch's allocators do, on the device and of pinned memory
   }
@@ -313,6 +325,9 @@ void let_fail(const std::string& what, std::int64_t more) {
 
 bool fails(const std::string& what) {
   const std::lock_guard lock(device().mutex);
+  if (device().failed) {
+    return true;
+  }
   const auto found = device().failing.find(what);
   if (found == device().failing.end() || found->second-- > 0) {
     return false;
@@ -320,6 +335,14 @@ bool fails(const std::string& what) {
   device().failing.erase(found);
   return true;
 }
+
+void fault(Stream& stream) {
+  enqueue(stream, [] { device().failed = true; });
+}
+
+int error() { return device().failed ? kIllegalAddress : 0; }
+
+std::int64_t queries() { return device().queries; }
 
 void capture(bool on) { device().capturing = on; }
 
@@ -332,7 +355,7 @@ extern "C" {
 int cuStreamWaitValue32_v2(void* on, std::uint64_t address, std::uint32_t value, unsigned flags) {
   fake::count("wait_value");
   if (flags != 0 || fake::fails("wait_value")) {
-    return 1;
+    return std::max(fake::error(), 1);
   }
   const auto* const flag = reinterpret_cast<const std::atomic<std::uint32_t>*>(address);
   fake::enqueue(
@@ -346,15 +369,28 @@ int cuStreamWaitValue32_v2(void* on, std::uint64_t address, std::uint32_t value,
 int cuLaunchHostFunc(void* on, void (*function)(void*), void* argument) {
   fake::count("host_function");
   if (fake::fails("host_function")) {
-    return 1;
+    return std::max(fake::error(), 1);
   }
   fake::enqueue(*static_cast<fake::Stream*>(on), [function, argument] { function(argument); });
   return 0;
 }
 
+int cuStreamQuery(void* stream) {
+  ++fake::device().queries;
+  const auto& asked = *static_cast<fake::Stream*>(stream);
+  const int idle = fake::done(asked) < fake::given(asked) ? fake::kNotReady : 0;
+  return std::max(fake::error(), idle);
+}
+
+int cuThreadExchangeStreamCaptureMode(int* mode) {
+  thread_local int current = 0;
+  std::swap(*mode, current);
+  return fake::error();
+}
+
 int cuStreamIsCapturing(void*, int* status) {
   *status = fake::device().capturing ? 1 : 0;
-  return 0;
+  return fake::error();
 }
 }
 // NOLINTEND(readability-identifier-naming)

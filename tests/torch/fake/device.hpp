@@ -29,13 +29,14 @@ void enqueue(Stream& stream, std::function<void()> task, std::function<bool()> m
 /// How much work the stream has been given, and has done.
 [[nodiscard]] std::uint64_t given(const Stream& stream);
 [[nodiscard]] std::uint64_t done(const Stream& stream);
-/// Blocks until the stream is idle.
+/// Blocks until the stream is idle, or the device has failed.
 void synchronize(Stream& stream);
 
 struct Memory {
   /// Device memory, which crashes on access; with `pinned`, host memory. `on` is the stream whose
   /// work may always use it; null for none.
   [[nodiscard]] static void* take(std::size_t bytes, bool pinned, const Stream* on);
+  /// Ends the process if the device has failed and the memory is pinned and was in use on a stream.
   static void give_back(void* memory);
   /// Prevents reuse until the stream has done all that it has when the memory is given back.
   static void in_use_on(const void* memory, const Stream& stream);
@@ -61,8 +62,16 @@ void await_standstill();
 /// the kernels, one fails.
 /// FAKE_DEVICE_FAILS names one that fails when it is first called.
 void let_fail(const std::string& what, std::int64_t more);
-/// Whether this call is the one.
+/// Whether this call is the one, or the device has failed.
 [[nodiscard]] bool fails(const std::string& what);
+/// The device fails when the stream gets there, as if by a kernel's illegal access: its streams
+/// stop for good, and every call is answered with error().
+void fault(Stream& stream);
+/// 0, or what the driver answers once the device has failed.
+[[nodiscard]] int error();
+/// How often the driver was asked about a stream. Not among the other calls: it depends on the time
+/// that these take.
+[[nodiscard]] std::int64_t queries();
 /// Sets the answer of cuStreamIsCapturing.
 void capture(bool on);
 

@@ -21,6 +21,7 @@ constexpr int kInvalidValue = 1;
 constexpr int kNotInitialized = 3;
 constexpr int kNoDevice = 100;
 constexpr int kInvalidContext = 201;
+constexpr int kIllegalAddress = 700;
 
 bool initialized = false;
 thread_local bool has_context = false;
@@ -30,7 +31,7 @@ int ready() {
   if (!initialized) {
     return kNotInitialized;
   }
-  return has_context ? 0 : kInvalidContext;
+  return has_context ? fake::error() : kInvalidContext;
 }
 
 struct Recorder {
@@ -106,7 +107,7 @@ int cuDevicePrimaryCtxRelease_v2(int) {
 int cuCtxSetCurrent(void* context) {
   fake::count("set_current");
   has_context = context != nullptr;
-  return 0;
+  return fake::error();
 }
 
 int cuStreamCreate(void** stream, unsigned) {
@@ -161,7 +162,9 @@ int cuMemcpyDtoHAsync_v2(void* to, std::uint64_t from, std::size_t bytes, void* 
 }
 
 int cuGetErrorName(int error, const char** name) {
-  *name = error == kNoDevice ? "CUDA_ERROR_NO_DEVICE" : "CUDA_ERROR_OF_A_FAKE";
+  *name = error == kNoDevice         ? "CUDA_ERROR_NO_DEVICE"
+          : error == kIllegalAddress ? "CUDA_ERROR_ILLEGAL_ADDRESS"
+                                     : "CUDA_ERROR_OF_A_FAKE";
   return 0;
 }
 }

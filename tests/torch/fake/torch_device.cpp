@@ -35,6 +35,9 @@ int& current() {
   return stream;
 }
 
+/// As torch does after every call of CUDA's runtime.
+void check() { TORCH_CHECK(fake::error() == 0, "fake error: an illegal memory access"); }
+
 struct Event {
   struct Passed {
     std::atomic<std::uint64_t> version{0};
@@ -68,6 +71,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex,
               const c10::EventFlag) const override {
+    check();
     if (*event == nullptr) {
       *event = new Event;
     }
@@ -79,12 +83,14 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     });
   }
   void block(void* event, const c10::Stream& stream) const override {
+    check();
     auto* const mine = static_cast<Event*>(event);
     fake::enqueue(
         as_fake(stream), [] {},
         [done = mine->done, version = mine->recorded] { return done->version >= version; });
   }
   bool queryEvent(void* event) const override {
+    check();
     auto* const mine = static_cast<Event*>(event);
     return mine == nullptr || mine->done->version >= mine->recorded;
   }
@@ -102,17 +108,20 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return std::chrono::duration<double, std::milli>(passed).count();
   }
   bool queryStream(const c10::Stream& stream) const override {
+    check();
     return fake::done(as_fake(stream)) >= fake::given(as_fake(stream));
   }
   void synchronizeStream(const c10::Stream& stream) const override {
     fake::count("synchronize_stream");
     fake::synchronize(as_fake(stream));
+    check();
   }
   void synchronizeDevice(const c10::DeviceIndex) const override {
     fake::count("synchronize_device");
     for (int i = 0; i < fake::kStreams; ++i) {
       fake::synchronize(fake::stream(i));
     }
+    check();
   }
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
     if (data.get() != nullptr) {
@@ -125,6 +134,7 @@ template <bool Pinned>
 struct Allocator final : c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     if (Pinned) {
+      check();
       fake::count("pinned_bytes", static_cast<std::int64_t>(std::max<std::size_t>(bytes, 2)));
     }
     void* const memory =
@@ -200,6 +210,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   if (to.numel() == 0) {
     return to;
   }
+  check();
   const c10::Stream stream = as_torch(current());
   fake::enqueue(as_fake(stream), [to = bare(to), from = bare(from.expand(to.sizes()))] {
     const at::AutoDispatchBelowADInplaceOrView below;
@@ -223,6 +234,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   }
   if (on_host && (!non_blocking || pageable)) {
     fake::synchronize(as_fake(stream));
+    check();
   }
   return to;
 }
@@ -268,6 +280,8 @@ TORCH_LIBRARY(fake, library) {
   library.def(
       "let_fail(str what, int more) -> ()",
       +[](const std::string& what, std::int64_t more) { fake::let_fail(what, more); });
+  library.def("fault() -> ()", +[] { fake::fault(fake::stream(current())); });
+  library.def("queries() -> int", +[] { return fake::queries(); });
   library.def("capture(bool on) -> ()", +[](bool on) { fake::capture(on); });
   library.def(
       "set_stream(int number) -> int", +[](std::int64_t number) {
