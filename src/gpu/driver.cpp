@@ -44,6 +44,7 @@ Driver load_driver() {
   find("cuStreamCreate", driver.create_stream);
   find("cuStreamDestroy_v2", driver.destroy_stream);
   find("cuStreamSynchronize", driver.synchronize_stream);
+  find("cuStreamQuery", driver.query_stream);
   find("cuMemAlloc_v2", driver.allocate);
   find("cuMemFree_v2", driver.release);
   find("cuMemHostAlloc", driver.allocate_pinned);
@@ -53,6 +54,7 @@ Driver load_driver() {
   find("cuStreamWaitValue32_v2", driver.wait_value);
   find("cuLaunchHostFunc", driver.launch_host_function);
   find("cuStreamIsCapturing", driver.is_capturing);
+  find("cuThreadExchangeStreamCaptureMode", driver.exchange_capture_mode);
   find("cuGetErrorName", driver.error_name);
   return driver;
 }

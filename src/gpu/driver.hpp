@@ -32,6 +32,8 @@ struct Driver {
   Result (*create_stream)(Stream* stream, unsigned flags) = nullptr;
   Result (*destroy_stream)(Stream stream) = nullptr;
   Result (*synchronize_stream)(Stream stream) = nullptr;
+  /// 0 if it has done all of its work, 600 if not; or why the device has failed.
+  Result (*query_stream)(Stream stream) = nullptr;
   Result (*allocate)(std::uint64_t* address, std::size_t bytes) = nullptr;
   Result (*release)(std::uint64_t address) = nullptr;
   Result (*allocate_pinned)(void** memory, std::size_t bytes, unsigned flags) = nullptr;
@@ -45,6 +47,8 @@ struct Driver {
   Result (*launch_host_function)(Stream stream, HostFunction call, void* argument) = nullptr;
   /// *status: 0 if the stream is not captured into a graph.
   Result (*is_capturing)(Stream stream, int* status) = nullptr;
+  /// What this thread may call while another one captures a graph; *mode is the last one then.
+  Result (*exchange_capture_mode)(int* mode) = nullptr;
   Result (*error_name)(Result error, const char** name) = nullptr;
 
   /// Loaded at the first call: the library that GTOPK_CUDA_DRIVER names, else libcuda.so.1. Throws
