@@ -28,9 +28,7 @@ void AccKernels::answer_ahead(Driver::Stream stream) {
   const auto tell = [](void* argument) {
     const std::unique_ptr<std::shared_ptr<Ahead>> told(
         static_cast<std::shared_ptr<Ahead>*>(argument));
-    if (const Done done = std::exchange((*told)->done, nullptr)) {
-      done(nullptr);
-    }
+    (*told)->tell(nullptr);
   };
   driver.check(driver.launch_host_function(stream, tell, held.get()), "call back");
   static_cast<void>(held.release());
@@ -42,26 +40,29 @@ void AccKernels::accumulate(Done done) {
 }
 
 void AccKernels::ask(Done done) {
-  if (ahead_ == nullptr) {
+  if (by_launcher_) {
     launcher_.run({answer_, std::move(done), memory_});
     return;
   }
-  ahead_->done = std::move(done);
-  if (ahead_->turn.exchange(Ahead::Turn::kAsked) == Ahead::Turn::kBroken) {
-    std::exchange(ahead_->done, nullptr)(ahead_->why);
-    return;
+  std::exception_ptr broken;
+  {
+    const std::lock_guard lock(ahead_->mutex);
+    ahead_->done = std::move(done);
+    broken = ahead_->why;
   }
-  asked_.store(1, std::memory_order_release);
+  if (broken) {
+    ahead_->tell(broken);
+  } else {
+    asked_.store(1, std::memory_order_release);
+  }
 }
 
-void AccKernels::broken(std::exception_ptr why) {
-  if (ahead_ == nullptr) {
-    return;
+void AccKernels::broken(const std::exception_ptr& why) {
+  {
+    const std::lock_guard lock(ahead_->mutex);
+    ahead_->why = why;
   }
-  ahead_->why = std::move(why);
-  if (ahead_->turn.exchange(Ahead::Turn::kBroken) == Ahead::Turn::kAsked) {
-    std::exchange(ahead_->done, nullptr)(ahead_->why);
-  }
+  ahead_->tell(why);
 }
 
 }  // namespace gtopk::gpu

@@ -8,6 +8,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "gtopk/device_acc.hpp"
@@ -33,11 +34,11 @@ class AccKernels final : public AccDevice {
   /// How all of acc is written. Only if it is asked for: the device looks at `whole`.
   void accumulates_by(const cuda::AccumulateCall& call);
   /// answer_ahead() will be called, maybe after the question.
-  void expect_answer_ahead() { ahead_ = std::make_shared<Ahead>(); }
+  void expect_answer_ahead() { by_launcher_ = false; }
   /// Enqueues the answer on a stream that waits, on the device, until it is asked for.
   void answer_ahead(Driver::Stream stream);
   /// It has failed, or will not be called: the question fails, with that. Any thread.
-  void broken(std::exception_ptr why);
+  void broken(const std::exception_ptr& why);
   /// Nobody will ask any more. Does not call the driver.
   void let_go() noexcept { asked_.store(1, std::memory_order_release); }
 
@@ -47,11 +48,18 @@ class AccKernels final : public AccDevice {
  private:
   /// Of an answer that was enqueued ahead.
   struct Ahead {
-    enum class Turn : std::uint8_t { kNobodys, kAsked, kBroken };
-    /// The second of ask() and broken() finds what the first has left.
-    std::atomic<Turn> turn = Turn::kNobodys;
-    Done done;
-    std::exception_ptr why;
+    std::mutex mutex;
+    Done done;               ///< of a question without an answer
+    std::exception_ptr why;  ///< nobody will answer
+
+    void tell(const std::exception_ptr& error) {
+      std::unique_lock lock(mutex);
+      const Done told = std::exchange(done, nullptr);
+      lock.unlock();
+      if (told) {
+        told(error);
+      }
+    }
   };
 
   void ask(Done done);
@@ -63,7 +71,8 @@ class AccKernels final : public AccDevice {
   std::uint64_t& whole_;
   /// Enqueues the calls. Not of this: it may be gone once the operation is.
   std::function<void(Driver::Stream)> answer_;
-  std::shared_ptr<Ahead> ahead_;  ///< set before it is asked; null: by the launcher
+  bool by_launcher_ = true;  ///< set before it is asked
+  const std::shared_ptr<Ahead> ahead_ = std::make_shared<Ahead>();
 };
 
 }  // namespace gtopk::gpu

@@ -1,5 +1,6 @@
 #include "src/gpu/launcher.hpp"
 
+#include <fmt/format.h>
 #include <pthread.h>
 
 #include <utility>
@@ -18,18 +19,24 @@ void keep_for_good(std::shared_ptr<void> memory) {
 
 }  // namespace
 
+/// Shared by the launcher, the watch, and the driver's callback: one of them tells the end. What a
+/// driver that has failed holds of it is leaked.
 struct Launcher::Running {
-  Launcher& launcher;
-  std::function<void(std::exception_ptr)> done;
-  std::shared_ptr<void> memory;
+  Running(Launcher* by, Job of) : launcher(by), job(std::move(of)) {}
+
+  std::mutex mutex;
+  Launcher* launcher;  ///< null once the end has been told: it may be gone
+  Job job;
+  Watch::Number watched = 0;
 };
 
 Launcher::Launcher(const Driver& driver, Driver::Stream stream, std::string device,
-                   std::function<void()> make_current)
+                   std::function<void()> make_current, Watch& watch)
     : driver_(driver),
       stream_(stream),
       device_(std::move(device)),
       make_current_(std::move(make_current)),
+      watch_(watch),
       thread_([this] { loop(); }) {
   pthread_setname_np(thread_.native_handle(), "gtopk-launcher");
 }
@@ -61,19 +68,19 @@ std::optional<Launcher::Job> Launcher::next() {
       if (!jobs_.empty()) {
         Job job = std::move(jobs_.front());
         jobs_.pop_front();
-        ++on_device_;
         return job;
       }
       if (!let_go.empty()) {
         continue;
       }
-      if (on_device_ == 0) {
+      if (on_device_.empty()) {
         return std::nullopt;
       }
     }
-    // Nothing is called back once the context has an error. What it may still use is never let go.
-    if (driver_.synchronize_stream(stream_) != 0) {
-      return std::nullopt;
+    // Nothing is called back once the context has an error.
+    if (const Driver::Result result = driver_.synchronize_stream(stream_); result != 0) {
+      end_all(std::make_exception_ptr(Failure(
+          fmt::format("{} has failed: {} ({})", device_, driver_.name_of(result), result))));
     }
   }
 }
@@ -94,7 +101,6 @@ void Launcher::loop() {
 }
 
 void Launcher::launch(Job job) {
-  auto running = std::make_unique<Running>(*this, std::move(job.done), std::move(job.memory));
   bool enqueues = false;
   try {
     if (job.prepare) {
@@ -102,30 +108,65 @@ void Launcher::launch(Job job) {
     }
     enqueues = true;
     job.launch(stream_);
-    const auto over = [](void* argument) {
-      const std::unique_ptr<Running> ended(static_cast<Running*>(argument));
-      ended->launcher.end(*ended);
-    };
-    driver_.check(driver_.launch_host_function(stream_, over, running.get()), "call back");
-    static_cast<void>(running.release());
   } catch (...) {
-    running->done(std::current_exception());
+    job.done(std::current_exception());
     if (enqueues) {
-      keep_for_good(std::move(running->memory));  // part of the work may be enqueued
+      keep_for_good(std::move(job.memory));  // part of the work may be enqueued
     }
+    return;
+  }
+  const auto running = std::make_shared<Running>(this, std::move(job));
+  {
+    const std::lock_guard not_yet(running->mutex);  // the watch may know already
     const std::lock_guard lock(mutex_);
-    --on_device_;
+    on_device_.push_back(running);
+    running->watched = watch_.expect([running](const std::string& why) {
+      end(*running, std::make_exception_ptr(Failure(why)));
+    });
+  }
+  auto held = std::make_unique<std::shared_ptr<Running>>(running);
+  const auto over = [](void* argument) {
+    const std::unique_ptr<std::shared_ptr<Running>> ended(
+        static_cast<std::shared_ptr<Running>*>(argument));
+    end(**ended, nullptr);
+  };
+  try {
+    driver_.check(driver_.launch_host_function(stream_, over, held.get()), "call back");
+    static_cast<void>(held.release());
+  } catch (...) {
+    end(*running, std::current_exception());
   }
 }
 
-void Launcher::end(Running& running) noexcept {
-  running.done(nullptr);
-  running.done = nullptr;
+void Launcher::end(Running& running, const std::exception_ptr& error) noexcept {
+  const std::lock_guard ending(running.mutex);
+  Launcher* const launcher = std::exchange(running.launcher, nullptr);
+  if (launcher == nullptr) {
+    return;
+  }
+  running.job.done(error);
+  running.job.done = nullptr;
+  launcher->watch_.forget(running.watched);
   // Notified under the mutex: as soon as it is free, the launcher may be gone.
-  const std::lock_guard lock(mutex_);
-  --on_device_;
-  let_go_.push_back(std::move(running.memory));
-  changed_.notify_one();
+  const std::lock_guard lock(launcher->mutex_);
+  std::erase_if(launcher->on_device_, [&](const auto& each) { return each.get() == &running; });
+  if (error) {
+    keep_for_good(std::move(running.job.memory));
+  } else {
+    launcher->let_go_.push_back(std::move(running.job.memory));
+  }
+  launcher->changed_.notify_one();
+}
+
+void Launcher::end_all(const std::exception_ptr& error) noexcept {
+  std::vector<std::shared_ptr<Running>> all;
+  {
+    const std::lock_guard lock(mutex_);
+    all = on_device_;
+  }
+  for (const auto& running : all) {
+    end(*running, error);
+  }
 }
 
 }  // namespace gtopk::gpu

@@ -13,7 +13,6 @@
 #include <exception>
 #include <memory>
 #include <span>
-#include <utility>
 
 #include "gtopk/collectives.hpp"
 #include "src/cuda/calls.hpp"
@@ -81,9 +80,9 @@ class Step {
   }
   /// answer_ahead() has failed, or will not be called: what the operation asks for fails, with
   /// that.
-  void broken(std::exception_ptr why) {
+  void broken(const std::exception_ptr& why) {
     if (way_.asks()) {
-      acc_kernels_->broken(std::move(why));
+      acc_kernels_->broken(why);
     }
   }
   /// The operation has ended: no stream waits for its questions any more. Does not call the driver.

@@ -92,6 +92,7 @@ WorkPointer GtopkBackend::run(c10::intrusive_ptr<GtopkWork> work, std::chrono::m
   Call call = work->call(membership_->runtime->completer, timeout,
                          collective ? sequence_.load() + 1 : 0, state_, unseen_);
   try {
+    work->watch_device(ending_group());
     if (work->retrieveOpType() == OpType::SEND) {
       keep_order(call, last_sent_);
     } else if (!collective) {
@@ -406,9 +407,7 @@ WorkPointer GtopkBackend::sparse_all_reduce_on_device(const std::shared_ptr<Spar
   if (step->asks_a_launcher(work->runs_ahead())) {
     work->works_meanwhile();
   }
-  work->also_run({.run = [step](const c10::Stream& stream) { step->answer_ahead(stream); },
-                  .broken = [step](std::exception_ptr why) { step->broken(std::move(why)); },
-                  .let_go = [step] { step->ended(); }});
+  work->also_run(SparseOnDevice::meanwhile(step));
   const auto number = std::make_shared<std::uint64_t>(0);
   work->also_read([step, number](bool ahead) { step->follow(*number, ahead); });
   return run(std::move(work), timeout, [&](Communicator& communicator, Call call) {

@@ -231,6 +231,8 @@ class GtopkBackend final : public c10d::Backend {
   /// `copied`: bytes that the core copies in any case.
   [[nodiscard]] Way way_of(const at::Tensor& tensor, std::optional<int64_t> other = std::nullopt,
                            std::size_t copied = kShortMessage);
+  /// Aborts the group, unless this rank has left it by then. With mutex_ held.
+  [[nodiscard]] gpu::Watch::Failed ending_group() const;
   /// A message from or to host memory waits for earlier ones whose device's memory is not ready;
   /// `last`: the gate of the last one of a device in this direction.
   static void keep_order(Call& call, std::shared_ptr<Gate>& last);

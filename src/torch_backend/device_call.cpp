@@ -107,8 +107,21 @@ void DeviceCall::works_meanwhile() {
   lanes_.works();
 }
 
+void DeviceCall::watch(gpu::Watch::Failed failed) {
+  watched_ = lanes_.watch().expect(
+      [failed = std::move(failed), broken = meanwhile_.broken](const std::string& why) {
+        failed(why);
+        if (broken) {
+          broken(std::make_exception_ptr(gpu::Failure(why)));
+        }
+      });
+}
+
 void DeviceCall::redeem() noexcept {
   redeemed_ = true;
+  if (watched_) {
+    lanes_.watch().forget(*watched_);
+  }
   if (meanwhile_.let_go) {
     meanwhile_.let_go();
   }

@@ -61,12 +61,18 @@ class DeviceCall {
   /// Enqueues more work behind the operation's input, once it has been queued; the operation starts
   /// after that. `ahead`: runs_ahead(). Before begin().
   void also_read(std::function<void(bool ahead)> read) { also_read_ = std::move(read); }
+  /// `failed` is called, on a thread that may block, if the device fails before the operation has
+  /// ended: what that waits for never comes. After also_run(), and before it is queued.
+  void watch(gpu::Watch::Failed failed);
+  /// Whether it is known that the device has failed.
+  [[nodiscard]] bool has_failed() const { return lanes_.watch().has_failed(); }
   /// Work that the operation waits for.
   struct Meanwhile {
     /// Enqueues it on the result stream, which is current meanwhile, ahead of the operation's end.
     std::function<void(const c10::Stream& stream)> run;
-    /// It could not be enqueued, or not all of it: whoever asks for it is told why.
-    std::function<void(std::exception_ptr why)> broken;
+    /// It could not be enqueued, or not all of it, or the device has failed: whoever asks for it is
+    /// told why. Any thread; also when the call is gone.
+    std::function<void(const std::exception_ptr& why)> broken;
     /// The operation has ended: ends all waits in it. Does not call the driver.
     std::function<void()> let_go;
   };
@@ -109,7 +115,7 @@ class DeviceCall {
   [[nodiscard]] bool runs_ahead() const { return copies_ahead() && ticket_.alone; }
   /// Work enqueued on the caller's current stream after this finds the results in place.
   void block_current_stream() const;
-  /// Whether the device has got that far.
+  /// Whether the device has got that far. Throws torch's error if the device has failed.
   [[nodiscard]] bool has_results() const;
   /// The stream that has the results.
   [[nodiscard]] c10::Stream stream() const { return ticket_.stream; }
@@ -132,6 +138,7 @@ class DeviceCall {
   std::mutex enqueuing_;
   std::atomic<bool> enqueued_ = false;
   bool works_ = false;
+  std::optional<gpu::Watch::Number> watched_;
   const std::shared_ptr<Gate> input_ = std::make_shared<Gate>(1);
   const Lanes::Ticket ticket_;
   c10::Event called_;   // on the caller's stream

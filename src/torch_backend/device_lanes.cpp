@@ -66,7 +66,9 @@ Lanes::Lanes(c10::Device device)
       driver_(device_driver()),
       reading_(guard_.getStreamFromGlobalPool(device, /*isHighPriority=*/true)),
       // Taken in a row: later it could be one of these again, as the pool hands out few.
-      launching_(guard_.getStreamFromGlobalPool(device, /*isHighPriority=*/true)) {
+      launching_(guard_.getStreamFromGlobalPool(device, /*isHighPriority=*/true)),
+      watch_(driver_, native(reading_), device.str(),
+             [device] { device_driver().make_current(device.index()); }) {
   while (lanes_.size() < kLanes) {
     lanes_.push_back({guard_.getStreamFromGlobalPool(device, /*isHighPriority=*/true)});
   }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "gtopk/gate.hpp"
+#include "src/gpu/watch.hpp"
 #include "src/torch_backend/device_driver.hpp"
 #include "src/torch_backend/torch_headers.hpp"
 
@@ -82,6 +83,9 @@ class Lanes {
   void works_no_more() noexcept { --working_; }
   [[nodiscard]] bool may_wait_ahead() const { return working_ == 0; }
 
+  /// Of the device: who waits for it is told if it fails.
+  [[nodiscard]] gpu::Watch& watch() { return watch_; }
+
   /// The caller's current stream.
   [[nodiscard]] c10::Stream current() const { return guard_.getStream(device_); }
   /// The caching allocator may reuse the tensor's memory once the stream has got that far.
@@ -112,6 +116,7 @@ class Lanes {
   const c10::Stream reading_;
   const c10::Stream launching_;
   std::atomic<int> working_ = 0;
+  gpu::Watch watch_;
 
   std::mutex mutex_;
   std::vector<Lane> lanes_;

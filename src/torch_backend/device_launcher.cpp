@@ -16,10 +16,10 @@ gpu::Launcher& launcher_of(c10::Device device) {
   const std::lock_guard lock(mutex);
   std::unique_ptr<gpu::Launcher>& launcher = all[device.index()];
   if (!launcher) {
-    const Lanes& lanes = Lanes::of(device);
+    Lanes& lanes = Lanes::of(device);
     launcher = std::make_unique<gpu::Launcher>(
         device_driver(), lanes.native(lanes.launching()), device.str(),
-        [device] { c10::impl::VirtualGuardImpl(device.type()).setDevice(device); });
+        [device] { c10::impl::VirtualGuardImpl(device.type()).setDevice(device); }, lanes.watch());
   }
   return *launcher;
 }

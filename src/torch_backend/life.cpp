@@ -150,6 +150,14 @@ void GtopkBackend::abort() {
   held->communicator.abort("abort() was called");
 }
 
+gpu::Watch::Failed GtopkBackend::ending_group() const {
+  return [member = std::weak_ptr(membership_)](const std::string& why) {
+    if (const auto held = member.lock()) {
+      held->communicator.abort(why);
+    }
+  };
+}
+
 void GtopkBackend::check_not_forked() const {
   try {
     check_not_forked_since(forks_);

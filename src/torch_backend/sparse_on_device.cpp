@@ -212,6 +212,17 @@ void SparseOnDevice::follow(std::uint64_t number, bool ahead) {
   });
 }
 
+DeviceCall::Meanwhile SparseOnDevice::meanwhile(const std::shared_ptr<SparseOnDevice>& step) {
+  return {.run = [step](const c10::Stream& stream) { step->answer_ahead(stream); },
+          .broken =
+              [weak = std::weak_ptr(step)](const std::exception_ptr& why) {
+                if (const auto held = weak.lock()) {
+                  held->step_.broken(why);
+                }
+              },
+          .let_go = [step] { step->step_.ended(); }};
+}
+
 void SparseOnDevice::answer_ahead(const c10::Stream& stream) {
   if (!step_.way().asks()) {
     return;

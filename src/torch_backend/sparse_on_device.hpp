@@ -12,7 +12,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -20,6 +19,7 @@
 
 #include "gtopk/collectives.hpp"
 #include "src/gpu/step.hpp"
+#include "src/torch_backend/device_call.hpp"
 #include "src/torch_backend/device_lanes.hpp"
 #include "src/torch_backend/torch_headers.hpp"
 
@@ -67,12 +67,8 @@ class SparseOnDevice {
   /// Whether the operation asks a launcher for more while it runs. `ahead`: its results are
   /// enqueued ahead, and so is what it asks for, by answer_ahead().
   [[nodiscard]] bool asks_a_launcher(bool ahead) const { return step_.asks_a_launcher(ahead); }
-  /// On the current stream, ahead of the operation's end.
-  void answer_ahead(const c10::Stream& stream);
-  /// answer_ahead() has failed, or will not be called.
-  void broken(std::exception_ptr why) { step_.broken(std::move(why)); }
-  /// See gpu::Step::ended().
-  void ended() noexcept { step_.ended(); }
+  /// What the operation waits for.
+  [[nodiscard]] static DeviceCall::Meanwhile meanwhile(const std::shared_ptr<SparseOnDevice>& step);
   /// The operation, which starts once what begin() and follow() have enqueued is done.
   [[nodiscard]] Collective collective(const SparseOptions& options,
                                       const Delivered& delivered) const {
@@ -88,6 +84,8 @@ class SparseOnDevice {
     at::Tensor on_device;
   };
 
+  /// On the current stream, ahead of the operation's end.
+  void answer_ahead(const c10::Stream& stream);
   void lay_out();
   /// Has the selector's state read when the input stream gets there: the step before this one
   /// writes it when it ends.

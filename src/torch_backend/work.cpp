@@ -45,6 +45,10 @@ std::exception_ptr for_python(const std::exception_ptr& error, bool point_to_poi
 /// longer than a small collective.
 constexpr std::chrono::microseconds kSpin(50);
 
+/// How long the error of a device that has failed is held back for that of the operation, which
+/// says more.
+constexpr std::chrono::milliseconds kFailureIsKnown = 3 * gpu::Watch::kPeriod;
+
 /// Returns when the operation has ended, or after kSpin.
 void await_soon(const std::atomic<bool>& over) {
   const auto end = std::chrono::steady_clock::now() + kSpin;
@@ -93,13 +97,29 @@ struct GtopkWork::Held {
   c10::intrusive_ptr<Future> future;
   std::unique_ptr<DeviceCall> device;
 
-  void let_go() {
+  void let_go() noexcept {
+    if (device && device->has_failed()) {
+      keep();
+      return;
+    }
     // To end an event, torch makes its device current, and then makes the one before current again:
     // on a thread that has used none, that would be device 0, with some 500 MB for a context there.
-    const c10::OptionalDeviceGuard now_current(device ? std::optional(device->device())
-                                                      : std::nullopt);
+    c10::OptionalDeviceGuard now_current;
+    try {
+      if (device) {
+        now_current.reset_device(device->device());
+      }
+    } catch (const c10::Error&) {
+      keep();
+      return;
+    }
     *this = {};
   }
+
+ private:
+  /// For good: torch frees neither events nor pinned memory of a device that has failed, but
+  /// throws.
+  void keep() { static_cast<void>(std::make_unique<Held>(std::move(*this)).release()); }
 };
 
 GtopkWork::~GtopkWork() {
@@ -123,7 +143,14 @@ bool GtopkWork::isCompleted() {
 }
 
 bool GtopkWork::wait_on_stream() {
-  device_->block_current_stream();
+  try {
+    if (!device_->await(memory_)) {
+      return false;
+    }
+    device_->block_current_stream();
+  } catch (const c10::Error&) {
+    raise_instead(std::current_exception());
+  }
   {
     const std::lock_guard lock(ending_->mutex);
     if (ending_->completed) {
@@ -133,6 +160,14 @@ bool GtopkWork::wait_on_stream() {
   unseen_->raise();
   leave_registry();
   return true;
+}
+
+void GtopkWork::raise_instead(const std::exception_ptr& of_device) {
+  std::unique_lock lock(ending_->mutex);
+  if (wait_until(ending_->told, lock, Clock::now() + kFailureIsKnown, [this] { return ended(); })) {
+    raise();
+  }
+  std::rethrow_exception(of_device);
 }
 
 void GtopkWork::leave_registry() {
@@ -153,8 +188,8 @@ void GtopkWork::raise() const {
 
 bool GtopkWork::wait(std::chrono::milliseconds timeout) {
   const bool asks_who = opType_ == c10d::OpType::RECVANYSOURCE;  // the caller asks right afterwards
-  if (device_ && timeout == kNoTimeout && !asks_who && device_->await(memory_)) {
-    return wait_on_stream();
+  if (device_ && timeout == kNoTimeout && !asks_who && wait_on_stream()) {
+    return true;
   }
   if (polls_) {
     await_soon(ending_->over);
@@ -177,43 +212,6 @@ bool GtopkWork::wait(std::chrono::milliseconds timeout) {
     device_->block_current_stream();
   }
   return true;
-}
-
-c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::getFuture() {
-  const std::lock_guard lock(ending_->mutex);
-  if (!future_) {
-    std::vector<c10::Device> devices;
-    if (device_) {
-      devices.push_back(device_->device());
-    }
-    future_ = c10::make_intrusive<Future>(c10::ListType::ofTensors(), std::move(devices));
-    if (ending_->completed) {
-      if (exception_ && device_) {
-        unseen_->forget(exception_);  // the future has it
-      }
-      complete();
-    } else {
-      // Its first callback: threads waiting for the Work go on before the other callbacks run.
-      future_->addCallback(
-          [ending = ending_](Future&) {
-            { const std::lock_guard set(ending->mutex); }
-            ending->told.notify_all();
-          },
-          false);
-    }
-  }
-  return future_;
-}
-
-c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::getFutureResult() {
-  auto result = c10::make_intrusive<Future>(c10::IntType::get());
-  auto self = c10::intrusive_ptr<GtopkWork>::unsafe_reclaim_from_nonowning(this);
-  getFuture()->addCallback(
-      [self, result](Future&) {
-        result->markCompleted(c10::IValue(static_cast<std::int64_t>(self->outcome_)));
-      },
-      false);
-  return result;
 }
 
 int GtopkWork::sourceRank() const {
@@ -408,20 +406,6 @@ std::shared_ptr<c10d::WorkInfo> GtopkWork::info_for_hook(Clock::time_point over_
   }
   return std::make_shared<c10d::WorkInfo>(opType_, sequence_, began_, over_at,
                                           std::chrono::duration<float>(over_at - began_));
-}
-
-void GtopkWork::complete() const {
-  // The future records the current stream, so it must be the one that has the results.
-  c10::OptionalStreamGuard on_stream;
-  if (device_) {
-    on_stream.reset_stream(device_->stream());
-    static_cast<void>(device_->await(memory_));
-  }
-  if (exception_) {
-    future_->setError(exception_);
-  } else {
-    future_->markCompleted(c10::IValue(result_));
-  }
 }
 
 }  // namespace gtopk::torch_backend

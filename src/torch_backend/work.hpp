@@ -97,6 +97,12 @@ class GtopkWork final : public TimedWork {
       device_->copy_late();
     }
   }
+  /// See DeviceCall::watch(); a no-op for tensors of the CPU.
+  void watch_device(gpu::Watch::Failed failed) {
+    if (device_) {
+      device_->watch(std::move(failed));
+    }
+  }
   /// On success it ends after all earlier collectives of the group, their results included.
   void end_after_earlier() { after_earlier_ = true; }
   /// See DeviceCall::works_meanwhile().
@@ -146,7 +152,10 @@ class GtopkWork final : public TimedWork {
   void tell_group(bool failed, Clock::time_point over_at);
   /// What the end hook is told after that; null where there is none.
   [[nodiscard]] std::shared_ptr<c10d::WorkInfo> info_for_hook(Clock::time_point over_at) const;
+  /// False if its results are copied late: there is nothing that a stream can wait for yet.
   [[nodiscard]] bool wait_on_stream();
+  /// Of the device, where the operation has none.
+  [[noreturn]] void raise_instead(const std::exception_ptr& of_device);
   /// Throws the error, if there is one; with the mutex held.
   void raise() const;
   /// Torch keeps a list of Works that are in flight, for graphs that begin with one.

@@ -10,6 +10,7 @@
 #include <future>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -39,6 +40,8 @@ Driver driver_that_keeps() {
     }
     return 0;
   };
+  driver.query_stream = [](Driver::Stream) { return 0; };
+  driver.exchange_capture_mode = [](int*) { return 0; };
   driver.error_name = [](Driver::Result, const char** name) {
     *name = "A_FAULT";
     return 0;
@@ -46,23 +49,43 @@ Driver driver_that_keeps() {
   return driver;
 }
 
-/// Of one job: what it is done with, and its memory.
+/// "" for null.
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    if (error) {
+      std::rethrow_exception(error);
+    }
+  } catch (const std::exception& known) {
+    return known.what();
+  }
+  return {};
+}
+
+/// Of one job: the error that it ends with, and its memory.
 struct Fate {
-  std::promise<std::exception_ptr> ended;
-  std::future<std::exception_ptr> end = ended.get_future();
+  std::promise<std::string> ended;
+  std::future<std::string> end = ended.get_future();
   std::shared_ptr<int> memory = std::make_shared<int>(0);
   std::weak_ptr<int> left = memory;
 
   Launcher::Job job(std::function<void(Driver::Stream)> launch = [](Driver::Stream) {}) {
     return {std::move(launch),
-            [this](std::exception_ptr error) { ended.set_value(std::move(error)); },
+            [this](const std::exception_ptr& error) { ended.set_value(text_of(error)); },
             std::exchange(memory, nullptr)};
   }
 };
 
-std::unique_ptr<Launcher> launcher_over(const Driver& driver) {
-  return std::make_unique<Launcher>(driver, nullptr, "GPU 0", [] {});
-}
+/// A launcher, and what it needs.
+struct Launching {
+  explicit Launching(
+      const Driver& driver, const std::function<void()>& make_current = [] {})
+      : watch(
+            driver, nullptr, "GPU 0", [] {}, std::chrono::milliseconds(1)),
+        launcher(std::make_unique<Launcher>(driver, nullptr, "GPU 0", make_current, watch)) {}
+
+  Watch watch;
+  std::unique_ptr<Launcher> launcher;
+};
 
 /// Destroys it, on a thread; whether that ends.
 bool goes(std::unique_ptr<Launcher> launcher) {
@@ -78,10 +101,10 @@ bool goes(std::unique_ptr<Launcher> launcher) {
 TEST(Launcher, GoesOnceTheDeviceHasDoneAll) {
   const Driver driver = driver_that_keeps();
   Fate fate;
-  auto launcher = launcher_over(driver);
-  launcher->run(fate.job());
-  ASSERT_TRUE(goes(std::move(launcher)));
-  EXPECT_EQ(fate.end.get(), nullptr);
+  Launching on(driver);
+  on.launcher->run(fate.job());
+  ASSERT_TRUE(goes(std::move(on.launcher)));
+  EXPECT_EQ(fate.end.get(), "");
   EXPECT_TRUE(fate.left.expired());
 }
 
@@ -89,24 +112,41 @@ TEST(Launcher, GoesWhenTheDeviceDoesNothingAnyMore) {
   Driver driver = driver_that_keeps();
   driver.synchronize_stream = [](Driver::Stream) { return kFault; };
   Fate fate;
-  auto launcher = launcher_over(driver);
-  launcher->run(fate.job());
-  ASSERT_TRUE(goes(std::move(launcher)));
+  Launching on(driver);
+  on.launcher->run(fate.job());
+  ASSERT_TRUE(goes(std::move(on.launcher)));
+  EXPECT_EQ(fate.end.get(), "GPU 0 has failed: A_FAULT (700)");
   EXPECT_EQ(given().size(), 1);
   EXPECT_FALSE(fate.left.expired()) << "something may still write there";
   static const auto* const kept = new auto(given());  // as a driver keeps what it never calls
   EXPECT_FALSE(kept->empty());
 }
 
+TEST(Launcher, TellsOfADeviceThatFails) {
+  Driver driver = driver_that_keeps();
+  driver.query_stream = [](Driver::Stream) { return kFault; };
+  Fate fate;
+  Launching on(driver);
+  on.launcher->run(fate.job());
+  ASSERT_EQ(fate.end.wait_for(kLong), std::future_status::ready);
+  EXPECT_EQ(fate.end.get(), "GPU 0 has failed: A_FAULT (700)");
+  EXPECT_FALSE(fate.left.expired()) << "something may still write there";
+  ASSERT_TRUE(goes(std::move(on.launcher)));
+  // A driver that calls back all the same finds that the end has been told.
+  for (const auto& [call, argument] : std::exchange(given(), {})) {
+    call(argument);
+  }
+}
+
 TEST(Launcher, LetsMemoryGoIfNothingCouldBeEnqueued) {
   const Driver driver = driver_that_keeps();
   Fate fate;
-  auto launcher = launcher_over(driver);
+  Launching on(driver);
   Launcher::Job job = fate.job();
   job.prepare = [] { throw std::runtime_error("no memory"); };
-  launcher->run(std::move(job));
-  ASSERT_TRUE(goes(std::move(launcher)));
-  EXPECT_NE(fate.end.get(), nullptr);
+  on.launcher->run(std::move(job));
+  ASSERT_TRUE(goes(std::move(on.launcher)));
+  EXPECT_NE(fate.end.get(), "");
   EXPECT_TRUE(given().empty());
   EXPECT_TRUE(fate.left.expired());
 }
@@ -114,10 +154,10 @@ TEST(Launcher, LetsMemoryGoIfNothingCouldBeEnqueued) {
 TEST(Launcher, KeepsMemoryIfPartMayBeEnqueued) {
   const Driver driver = driver_that_keeps();
   Fate fate;
-  auto launcher = launcher_over(driver);
-  launcher->run(fate.job([](Driver::Stream) { throw std::runtime_error("no kernel"); }));
-  ASSERT_TRUE(goes(std::move(launcher)));
-  EXPECT_NE(fate.end.get(), nullptr);
+  Launching on(driver);
+  on.launcher->run(fate.job([](Driver::Stream) { throw std::runtime_error("no kernel"); }));
+  ASSERT_TRUE(goes(std::move(on.launcher)));
+  EXPECT_NE(fate.end.get(), "");
   EXPECT_FALSE(fate.left.expired());
 }
 
@@ -126,17 +166,17 @@ TEST(Launcher, TriesTheNextJobIfItsDeviceCouldNotBeMadeCurrent) {
   Fate first;
   Fate second;
   bool fails = true;
-  auto launcher = std::make_unique<Launcher>(driver, nullptr, "GPU 0", [&] {
+  Launching on(driver, [&] {
     if (std::exchange(fails, false)) {
       throw std::runtime_error("no context");
     }
   });
-  launcher->run(first.job());
-  launcher->run(second.job());
-  ASSERT_TRUE(goes(std::move(launcher)));
-  EXPECT_NE(first.end.get(), nullptr);
+  on.launcher->run(first.job());
+  on.launcher->run(second.job());
+  ASSERT_TRUE(goes(std::move(on.launcher)));
+  EXPECT_EQ(first.end.get(), "no context");
   EXPECT_TRUE(first.left.expired());
-  EXPECT_EQ(second.end.get(), nullptr);
+  EXPECT_EQ(second.end.get(), "");
 }
 
 }  // namespace

@@ -181,9 +181,12 @@ Device::Device(std::uint32_t number) : gpu(number), kernels(cuda::load_calls(ker
   if (kernels == nullptr) {
     return;
   }
-  gpu::check_kernels(*kernels, kernels->load(), "--memory cuda: " + gpu.name(), "load the kernels");
-  launcher = std::make_unique<gpu::Launcher>(
-      gpu.driver(), gpu.stream(), "--memory cuda: " + gpu.name(), [this] { gpu.make_current(); });
+  const std::string name = "--memory cuda: " + gpu.name();
+  gpu::check_kernels(*kernels, kernels->load(), name, "load the kernels");
+  const auto make_current = [this] { gpu.make_current(); };
+  watch = std::make_unique<gpu::Watch>(gpu.driver(), gpu.stream(), name, make_current);
+  launcher =
+      std::make_unique<gpu::Launcher>(gpu.driver(), gpu.stream(), name, make_current, *watch);
 }
 
 SparseOptions Subject::options(std::optional<std::uint64_t> seed) {

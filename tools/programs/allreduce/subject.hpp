@@ -23,7 +23,9 @@ struct Device {
 
   Gpu gpu;
   const cuda::Calls* kernels;
-  std::unique_ptr<gtopk::gpu::Launcher> launcher;  ///< if there are kernels
+  // If there are kernels.
+  std::unique_ptr<gtopk::gpu::Watch> watch;
+  std::unique_ptr<gtopk::gpu::Launcher> launcher;
 };
 
 class Subject {
