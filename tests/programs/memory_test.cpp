@@ -223,6 +223,17 @@ TEST(AllreduceOnAGpu, SaysWhyAStepCouldNotBeEnqueued) {
   }
 }
 
+TEST(AllreduceOnAGpu, EndsWithAGpuThatFails) {
+  const Record record;
+  Program::Variables environment = record.with_gpu();
+  environment.emplace_back("FAKE_DEVICE_FAILS_AT", "host_function");  // the input never comes
+  for (const Ended& each : joined(started_by_hand(
+           ALLREDUCE, 2, {"-m", "cuda", "-b", "9000", "-e", "9000", "-n", "2"}, environment))) {
+    EXPECT_EQ(each.code, 1) << each.err;
+    EXPECT_THAT(each.err, HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
+  }
+}
+
 const Words kShortRun = {"-m", "cuda", "-b", "1",  "-e", "200000", "-f",
                          "64", "-n",   "10", "-w", "2",  "--check"};
 

@@ -51,6 +51,7 @@ struct Device {
   std::map<std::string, std::int64_t> counts;
   std::vector<std::string> calls;
   std::map<std::string, std::int64_t> failing;  // after how many calls
+  std::string failing_at;                       // a call that does not tell
   std::atomic<std::int64_t> releases{0};
   std::int64_t holds = 0;
   std::atomic<bool> capturing{false};
@@ -61,6 +62,9 @@ struct Device {
   Device() {
     if (const char* const named = std::getenv("FAKE_DEVICE_FAILS")) {
       failing[named] = 0;
+    }
+    if (const char* const named = std::getenv("FAKE_DEVICE_FAILS_AT")) {
+      failing_at = named;
     }
     std::thread([this] { work(); }).detach();
   }
@@ -327,6 +331,10 @@ bool fails(const std::string& what) {
   const std::lock_guard lock(device().mutex);
   if (device().failed) {
     return true;
+  }
+  if (device().failing_at == what) {
+    device().failed = true;
+    return false;
   }
   const auto found = device().failing.find(what);
   if (found == device().failing.end() || found->second-- > 0) {

@@ -60,7 +60,8 @@ void release();
 void await_standstill();
 /// After `more` calls of that name, which are counted in cuStreamWaitValue32, cuLaunchHostFunc and
 /// the kernels, one fails.
-/// FAKE_DEVICE_FAILS names one that fails when it is first called.
+/// FAKE_DEVICE_FAILS names one that fails when it is first called; FAKE_DEVICE_FAILS_AT one at
+/// which the device does, see fault(): that call still seems to succeed.
 void let_fail(const std::string& what, std::int64_t more);
 /// Whether this call is the one, or the device has failed.
 [[nodiscard]] bool fails(const std::string& what);

@@ -3,8 +3,10 @@
 //
 // FAKE_DEVICE_CALLS names a file, to which the process's id is appended, for the names of what was
 // called, in order; written when the process ends. FAKE_DEVICES=0: there is a driver and no GPU.
+#include <pthread.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -32,6 +34,13 @@ int ready() {
     return kNotInitialized;
   }
   return has_context ? fake::error() : kInvalidContext;
+}
+
+/// On the thread that asks about what takes long: whether it does depends on the time.
+bool is_watch() {
+  std::array<char, 16> name{};
+  pthread_getname_np(pthread_self(), name.data(), name.size());
+  return std::string(name.data()) == "gtopk-watch";
 }
 
 struct Recorder {
@@ -105,7 +114,9 @@ int cuDevicePrimaryCtxRelease_v2(int) {
 }
 
 int cuCtxSetCurrent(void* context) {
-  fake::count("set_current");
+  if (!is_watch()) {
+    fake::count("set_current");
+  }
   has_context = context != nullptr;
   return fake::error();
 }

@@ -1,12 +1,15 @@
 #include "tools/programs/allreduce/subject.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <future>
 #include <memory>
 #include <optional>
 #include <span>
+#include <stdexcept>
+#include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -151,6 +154,12 @@ class StaysSubject final : public GpuSubject {
     step_.begin(scratch_->data(), static_cast<std::uint64_t*>(room_->last_key.data()),
                 gpu().stream());
     const auto input = std::make_shared<Gate>(1);
+    // A GPU that fails never decides it.
+    const auto failure = std::make_shared<std::promise<std::string>>();
+    const auto watched = device_.watch->expect([input, failure](const std::string& why) {
+      failure->set_value(why);
+      input->arrive(false);
+    });
     std::uint64_t number = 0;
     std::future<void> ended = job.begin(step_.collective(options(seed), {}), input, &number, room_);
     try {
@@ -159,7 +168,14 @@ class StaysSubject final : public GpuSubject {
     } catch (...) {
       input->arrive(false);
       ended.wait();  // it reads and writes what this object has
+      device_.watch->forget(watched);
       throw;
+    }
+    ended.wait();
+    device_.watch->forget(watched);
+    std::future<std::string> why = failure->get_future();
+    if (why.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
+      throw std::runtime_error(why.get());
     }
     ended.get();
     step_.commit(gpu().stream());
