@@ -44,9 +44,8 @@ struct SelectCall {
   SelectionRule rule;
   /// select_room() bytes.
   void* room = nullptr;
-  ListOf kept;                    ///< room for rule.most
-  void* report = nullptr;         ///< device::Report
-  std::uint64_t* last = nullptr;  ///< or null
+  ListOf kept;             ///< room for rule.most
+  void* report = nullptr;  ///< device::Report
   /// The numbers of a SelectorState: what the last step has left, and what this one leaves. Only
   /// for the kind kThreshold, and may lie in pinned memory.
   const double* state = nullptr;
@@ -192,7 +191,7 @@ struct CommitWholeCall {
 /// success.
 struct Calls {
   /// Of this struct and all others here.
-  static constexpr std::uint32_t kVersion = 6;
+  static constexpr std::uint32_t kVersion = 7;
 
   std::uint32_t version;
   /// Fills in begin and first_tile of pieces in host memory; returns the number of tiles.

@@ -66,8 +66,7 @@ void select(Executor& executor, const SelectCall& call) {
   visit_index(call.acc.index_bytes, [&]<class Index>() {
     device::select_by<T, Index>(call.rule, executor, pieces_of<T>(call.acc), call.acc.d, room,
                                 room_in<Value, Index>(call.kept),
-                                static_cast<device::Report*>(call.report), call.last, call.state,
-                                call.next);
+                                static_cast<device::Report*>(call.report), call.state, call.next);
   });
 }
 
@@ -203,6 +202,9 @@ void merge(Executor& executor, const MergeCall& call) {
   });
 }
 
+/// So many elements that an exact selection looks for candidates first (device/select.hpp).
+inline constexpr std::uint64_t kMany = std::uint64_t{1} << 40U;
+
 /// Each launch that a call on tensors of a type may make, with arguments that mean nothing: for an
 /// executor that launches nothing.
 template <class T, class Executor>
@@ -218,6 +220,8 @@ void launch_all_of_type(Executor& executor) {
       SelectCall call;
       call.acc = acc;
       call.rule = {.kind = kind, .stride = 1, .block = 1};
+      select<T>(executor, call);
+      call.acc.d = kMany;
       select<T>(executor, call);
     }
     CommitCall commits;
@@ -262,9 +266,12 @@ void launch_all_of_lists(Executor& executor) {
         merge<Value>(executor, call);
       }
     }
-    FindCall call;
-    call.index_bytes = index_bytes;
-    find<Value>(executor, call);
+    for (const std::uint64_t d : {std::uint64_t{0}, kMany}) {
+      FindCall call;
+      call.index_bytes = index_bytes;
+      call.d = d;
+      find<Value>(executor, call);
+    }
   }
 }
 
@@ -302,14 +309,15 @@ void close(Executor& executor, const CloseCall& call) {
     const auto list = room_in<Value, Index>(closing.list);
     device::Encoding<Value, Index> to{.list = {list.indices, list.values},
                                       .count = &room.state->kept,
+                                      .most = closing.most,
                                       .format = closing.format,
                                       .bytes = closing.message,
                                       .room = device::EncodeRoom::in(memory, closing.most)};
     executor.launch(1, device::BeginRounding{room.state, closing.made});
     if (device::rounds(closing.format)) {
       const auto kept = room_in<Value, Index>(closing.kept);
-      device::round(executor, closing.format, closing.zeros_are_lost, to.list, room, kept,
-                    room_in<Value, Index>(closing.lost), closing.report);
+      device::round(executor, closing.format, closing.zeros_are_lost, to.list, closing.most, room,
+                    kept, room_in<Value, Index>(closing.lost), closing.report);
       to.list = {kept.indices, kept.values};
     }
     device::encode(executor, to, closing.message_bytes, closing.report);

@@ -154,7 +154,7 @@ SelectorState* Step::last_state() const {
   return way_.rule && way_.rule->kind == SelectionRule::Kind::kThreshold ? shared_.last : nullptr;
 }
 
-void Step::select(void* scratch, std::uint64_t* last_key, Driver::Stream stream) const {
+void Step::select(void* scratch, Driver::Stream stream) const {
   const DetachedEntries& kept = way_.lists ? shared_.stay.selected : shared_.lists.selected;
   cuda::SelectCall call;
   call.acc = acc_;
@@ -162,15 +162,14 @@ void Step::select(void* scratch, std::uint64_t* last_key, Driver::Stream stream)
   call.room = scratch;
   call.kept = {kept.indices, kept.values, way_.rule->most};
   call.report = shared_.report;
-  call.last = last_key;
   call.state = shared_.last->numbers.data();
   call.next = shared_.next->numbers.data();
   check(kernels_.select(call, stream), "select");
 }
 
-void Step::begin(void* scratch, std::uint64_t* last_key, Driver::Stream stream) const {
+void Step::begin(void* scratch, Driver::Stream stream) const {
   if (way_.rule) {
-    select(scratch, last_key, stream);
+    select(scratch, stream);
   } else if (way_.sums->whole) {
     check(kernels_.accumulate(cuda::AccumulateCall{acc_, shared_.sums.sums}, stream), "accumulate");
   }

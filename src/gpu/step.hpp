@@ -54,8 +54,7 @@ class Step {
   /// Of `threshold`: to be written before the selection; null otherwise.
   [[nodiscard]] SelectorState* last_state() const;
 
-  /// last_key: on the device, where the k-th key of the last selection is kept; or null.
-  void begin(void* scratch, std::uint64_t* last_key, Driver::Stream stream) const;
+  void begin(void* scratch, Driver::Stream stream) const;
   /// Whether follow() has anything to do.
   [[nodiscard]] bool needs_seed() const { return way_.sums && way_.sums->needs_seed(); }
   /// Once the operation has its number in its group, which is the seed unless options name one, and
@@ -100,7 +99,7 @@ class Step {
 
  private:
   void check(int error, const char* what) const;
-  void select(void* scratch, std::uint64_t* last_key, Driver::Stream stream) const;
+  void select(void* scratch, Driver::Stream stream) const;
   void commit_edits(const Detached& edits, Driver::Stream stream) const;
   void commit_sums(Driver::Stream stream) const;
   void draw_and_gather(std::uint64_t seed, Driver::Stream stream) const;

@@ -63,26 +63,6 @@ bool load_kernels(const cuda::Calls& kernels, c10::Device device) {
   return loaded[device.index()] = error == 0;
 }
 
-/// Where the k-th key of the last selection from a residual is kept, on its device: one number,
-/// zero at first. One that is another residual's costs time, and changes no result.
-at::Tensor last_key(const at::Tensor& residual) {
-  static constexpr std::size_t kMost = 4096;
-  static std::mutex mutex;
-  // Never destroyed: there is no device any more when the process's statics end.
-  static auto& all = *std::make_unique<std::map<const void*, at::Tensor>>().release();
-  const std::lock_guard lock(mutex);
-  if (all.size() >= kMost) {
-    all.clear();
-  }
-  at::Tensor& key = all[residual.const_data_ptr()];
-  if (!key.defined() || key.device() != residual.device()) {
-    const at::Tensor zero = host_memory({1}, at::kLong, residual.device()).zero_();
-    key = at::empty({1}, residual.options().dtype(at::kLong));
-    key.copy_(zero, /*non_blocking=*/true);
-  }
-  return key;
-}
-
 }  // namespace
 
 std::shared_ptr<SparseOnDevice> SparseOnDevice::of(const DeviceTensors& tensors,
@@ -167,14 +147,10 @@ void SparseOnDevice::begin() {
   // Memory is taken in there: there is none to be had while a graph is captured.
   lanes_.on_reading([&](const c10::Stream& stream) {
     at::Tensor scratch;
-    at::Tensor last;
     {
       const c10::StreamGuard now_current(callers);  // what this frees is the caller's again
       lay_out();
       scratch = bytes_on(lanes_.device(), step_.scratch_bytes());
-    }
-    if (step_.way().rule && tensors_.residual) {
-      last = last_key(*tensors_.residual);
     }
     const std::span<const std::byte> table = step_.table();
     const auto size = static_cast<std::int64_t>(table.size());
@@ -182,16 +158,12 @@ void SparseOnDevice::begin() {
         .copy_(blocks_->pinned.narrow(0, table.data() - bytes_of(blocks_->pinned), size),
                /*non_blocking=*/true);
     read_state();
-    auto* const key = last.defined() ? reinterpret_cast<std::uint64_t*>(bytes_of(last)) : nullptr;
-    rethrow_failures([&] { step_.begin(bytes_of(scratch), key, lanes_.native(stream)); });
+    rethrow_failures([&] { step_.begin(bytes_of(scratch), lanes_.native(stream)); });
     if (!step_.needs_seed()) {
       hold(blocks_->pinned);
     }
     in_use_on(stream);
     lanes_.in_use_on(scratch, stream);
-    if (last.defined()) {
-      lanes_.in_use_on(last, stream);
-    }
     laid_.record(stream);
   });
 }

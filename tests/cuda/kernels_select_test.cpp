@@ -36,18 +36,15 @@ struct SelectedThere {
   SelectorState next;
 };
 
-/// `last`: the key that one selection leaves for the next; null: none is kept.
 template <class Index, class T>
 [[nodiscard]] SelectedThere<Accumulation<T>, Index> select_there(const VectorThere<T>& acc,
                                                                  const SelectionRule& rule,
                                                                  std::mt19937_64& random,
-                                                                 std::uint64_t* last = nullptr,
                                                                  const SelectorState& state = {}) {
   const Array<std::byte> room(Place::kDevice,
                               testing::Gpu::get().calls().select_room(acc.view(), rule));
   const ListThere<Accumulation<T>, Index> kept(testing::either(random), rule.most);
   const One<SelectionReport> report(Place::kPinned, {});
-  const One<std::uint64_t> key(Place::kDevice, last == nullptr ? 0 : *last);
   const One<SelectorState> before(Place::kPinned, state);
   const One<SelectorState> next(Place::kPinned, {});
   cuda::SelectCall call;
@@ -56,7 +53,6 @@ template <class Index, class T>
   call.room = room.data();
   call.kept = kept.of();
   call.report = report.data();
-  call.last = last == nullptr ? nullptr : key.data();
   call.state = before.data()->numbers.data();
   call.next = next.data()->numbers.data();
   testing::run(&cuda::Calls::select, call);
@@ -65,9 +61,6 @@ template <class Index, class T>
   EXPECT_LE(selected.report.kept, rule.most);
   selected.list = kept.read(std::min(selected.report.kept, rule.most));
   selected.next = next.value();
-  if (last != nullptr) {
-    *last = key.value();
-  }
   return selected;
 }
 
@@ -82,33 +75,20 @@ class KernelsSelect : public RuledSelectors<Param> {
   using typename Base::Value;
   using Exact = SelectCase<T>;
 
-  /// The exact selection of a case, several times where `lasts` has several keys to begin with.
-  static void expect_exact_as_on_the_cpu(const Exact& one, std::mt19937_64& random,
-                                         const std::vector<std::uint64_t>& lasts = {}) {
+  static void expect_exact_as_on_the_cpu(const Exact& one, std::mt19937_64& random) {
     const VectorThere<T> acc(one.gradient, one.residual, sizeof(Index), one.cut, random, one.begin);
     const SelectionRule rule{.kind = SelectionKind::kExact, .k = one.k, .most = one.most()};
     const auto expected = testing::selected_on_the_cpu<Index>(one);
-    const auto expect = [&](std::uint64_t* last) {
-      const auto seen = select_there<Index>(acc, rule, random, last);
-      EXPECT_EQ(seen.report.finite != 0, expected.finite);
-      EXPECT_TRUE(testing::same_bits(seen.list, expected.list));
-    };
-    expect(nullptr);
-    for (const std::uint64_t key : lasts) {
-      std::uint64_t last = key;
-      expect(&last);
-      if (!expected.finite) {
-        EXPECT_EQ(last, key) << "a step that did not happen leaves no threshold";
-      }
-      expect(&last);
-    }
+    const auto seen = select_there<Index>(acc, rule, random);
+    EXPECT_EQ(seen.report.finite != 0, expected.finite);
+    EXPECT_TRUE(testing::same_bits(seen.list, expected.list));
   }
 
   static Outcome on_the_gpu(const Case& one, const SelectionRule& rule, std::mt19937_64& random,
                             std::uint64_t begin = 0) {
     const VectorThere<T> acc(one.gradient, one.residual, sizeof(Index), random() % 2 == 0, random,
                              begin);
-    auto seen = select_there<Index>(acc, rule, random, nullptr, one.state);
+    auto seen = select_there<Index>(acc, rule, random, one.state);
     Outcome outcome;
     outcome.selection.count = seen.report.kept;
     outcome.selection.finite = seen.report.finite != 0;
@@ -126,13 +106,34 @@ class KernelsSelect : public RuledSelectors<Param> {
 
 TYPED_TEST_SUITE(KernelsSelect, testing::AllTypes);
 
-TYPED_TEST(KernelsSelect, SelectTheFirstKOfAnyDataWhateverTheLastKey) {
+TYPED_TEST(KernelsSelect, SelectTheFirstKOfAnyData) {
   testing::for_each_seed(scaled(48), [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     const auto one = TestFixture::Exact::random(random, 3 * device::kTile);
-    TestFixture::expect_exact_as_on_the_cpu(
-        one, random,
-        {0, random() & std::numeric_limits<sparse::Key<typename TestFixture::Value>>::max() >> 1U});
+    TestFixture::expect_exact_as_on_the_cpu(one, random);
+  });
+}
+
+// More elements than those of which candidates are looked for first (device/select.hpp).
+TYPED_TEST(KernelsSelect, SelectTheFirstKOfManyElements) {
+  using Case = typename TestFixture::Exact;
+  testing::for_each_seed(scaled(10), [](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const std::size_t d = (std::size_t{1} << 19U) + 1 + random() % 5000;
+    Case one;
+    one.gradient = testing::random_values<typename TestFixture::T>(
+        seed % 2 == 0 ? testing::Kind::kGaussian : testing::random_kind(random), d, random);
+    if (random() % 2 == 0) {
+      one.residual = testing::random_values<typename TestFixture::Value>(
+          testing::random_kind(random), d, random);
+    }
+    const std::size_t counts[] = {0, 1, 525, d / 10, d};
+    one.k = counts[seed / 2 % 5];
+    one.cut = random() % 2 == 0;
+    TestFixture::expect_exact_as_on_the_cpu(one, random);
+    one.gradient[random() % d] = narrow<typename TestFixture::T>(
+        std::numeric_limits<typename TestFixture::Value>::infinity());
+    TestFixture::expect_exact_as_on_the_cpu(one, random);
   });
 }
 
@@ -148,16 +149,16 @@ TYPED_TEST(KernelsSelect, SelectNoneOneAllAndNoMoreThanThereAre) {
         seed / 20 % 2 == 0 ? testing::Kind::kTies : testing::Kind::kAllEqual, d, random);
     one.k = counts[seed / 5 % 4];
     one.cut = random() % 2 == 0;
-    TestFixture::expect_exact_as_on_the_cpu(one, random, {0});
+    TestFixture::expect_exact_as_on_the_cpu(one, random);
   });
 }
 
-TYPED_TEST(KernelsSelect, FindWhatIsNotFiniteWithAnyLastKey) {
+TYPED_TEST(KernelsSelect, FindWhatIsNotFinite) {
   testing::for_each_seed(scaled(16), [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     const auto one = TestFixture::Exact::random_spoiled(random, 2 * device::kTile);
     ASSERT_FALSE(testing::selected_on_the_cpu<typename TestFixture::Index>(one).finite);
-    TestFixture::expect_exact_as_on_the_cpu(one, random, {0, 1, random() >> 40U});
+    TestFixture::expect_exact_as_on_the_cpu(one, random);
   });
 }
 
@@ -166,7 +167,7 @@ TYPED_TEST(KernelsSelect, NumberElementsBehindWhatThirtyTwoBitsCount) {
     std::mt19937_64 random(seed);
     auto exact = TestFixture::Exact::random(random, 3 * device::kTile);
     exact.begin = TestFixture::kFarBegin;
-    TestFixture::expect_exact_as_on_the_cpu(exact, random, {1});
+    TestFixture::expect_exact_as_on_the_cpu(exact, random);
     this->for_each_selector([&](const std::string& selector) {
       const auto one = this->random_case(seed, selector, 2 * device::kTile);
       this->expect_as_on_the_cpu(one, TestFixture::rule_of(one).value(), random,

@@ -193,8 +193,8 @@ TEST(AllreduceOnAGpu, CopiesNothingOfTheTensorsSizeInAStep) {
       run(ALLREDUCE, 2,
           {"-m", "cuda", "-b", "10000", "-e", "10000", "-n", std::to_string(kSteps), "-w", "0"},
           record.with_gpu());
-  Words expected = {"set_current", "copy_in", "synchronize_stream",   // the residual
-                    "copy_in",     "copy_in", "synchronize_stream"};  // key, and table
+  Words expected = {"set_current", "copy_in", "synchronize_stream",  // the residual
+                    "copy_in", "synchronize_stream"};                // the table
   const Words step = repeated({"copy_in", "synchronize_stream",  // the next gradient, unmeasured
                                "select", "host_function",        // the operation may start
                                "commit", "synchronize_stream"},

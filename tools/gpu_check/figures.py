@@ -131,7 +131,7 @@ class _Calls(ctypes.Structure):
     ]
 
 
-VERSIONS = (1, 2, 3, 4, 5, 6)  # of the table of calls, as far as it is used here
+VERSIONS = (1, 2, 3, 4, 5, 6, 7)  # of the table of calls, as far as it is used here
 FLOAT32 = 0
 
 

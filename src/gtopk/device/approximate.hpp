@@ -15,6 +15,7 @@
 #include "src/gtopk/device/pieces.hpp"
 #include "src/gtopk/device/refine.hpp"
 #include "src/gtopk/device/room.hpp"
+#include "src/gtopk/device/sample.hpp"
 #include "src/gtopk/device/select.hpp"
 #include "src/gtopk/select/correction.hpp"
 #include "src/gtopk/select/moments.hpp"
@@ -145,38 +146,6 @@ struct BeginFromMoments {
   }
 };
 
-/// Every stride-th element of acc.
-template <class T>
-struct SampleSource {
-  Pieces<T> acc;
-  std::uint64_t stride;
-  std::uint64_t size;  // of the sample
-
-  struct View {
-    const Pieces<T>& acc;
-    std::uint64_t stride;
-    std::uint64_t begin;
-    unsigned size;
-
-    [[nodiscard]] GTOPK_HOST_DEVICE Accumulation<T> value(unsigned i) const {
-      return Run<T>(acc, begin + i * stride, 1).acc(0);
-    }
-  };
-
-  template <class Use>
-  GTOPK_HOST_DEVICE void with_source(Use use) const {
-    use(*this);
-  }
-  [[nodiscard]] GTOPK_HOST_DEVICE std::uint64_t loose_tiles() const {
-    return tiles_of<kThreads>(size);
-  }
-  [[nodiscard]] GTOPK_HOST_DEVICE View open_loose(std::uint64_t tile) const {
-    const std::uint64_t first = tile * kThreads;
-    return {acc, stride, acc.pieces[0].begin + first * stride,
-            static_cast<unsigned>(least<std::uint64_t>(kThreads, size - first))};
-  }
-};
-
 /// From the key that a sample gave. One block.
 template <class Value>
 struct BeginFromSample {
@@ -204,7 +173,7 @@ template <class T>
 struct CountReaching {
   using Value = Accumulation<T>;
   struct Shared {
-    std::uint64_t count;
+    std::uint32_t count;
   };
 
   Pieces<T> acc;
@@ -224,9 +193,9 @@ struct CountReaching {
     for (std::uint64_t tile = block.number(); tile < acc.tiles; tile += block.count()) {
       const Stretch<T> here = acc.tile(tile);
       block.each([&](unsigned thread) {
-        std::uint64_t count = 0;
+        std::uint32_t count = 0;
         each_loaded(
-            thread, here.size, [&](unsigned i) { return magnitude_key(here.acc(i)); },
+            thread, here.size, [&](std::size_t i) { return magnitude_key(here.acc(i)); },
             [&](unsigned, Key<Value> key) {
               count += key >= reaching ? 1U : 0U;
               if (!is_finite_key<Value>(key)) {
@@ -240,7 +209,7 @@ struct CountReaching {
     }
     block.each([&](unsigned thread) {
       if (thread == 0 && shared.count != 0) {
-        add(search->count, shared.count);
+        add(search->count, std::uint64_t{shared.count});
       }
     });
   }
@@ -337,9 +306,9 @@ void correct_threshold(Executor& executor, const Pieces<T>& acc, std::uint64_t k
   const CountReaching<T> count{acc, room.search};
   const CorrectThreshold correct{room.search, correction, k};
   for (int round = 0; round < correction.times; ++round) {
-    launch_with_last(executor, count, correct, ended);
+    launch_with_last(executor, acc.tiles, count, correct, ended);
   }
-  launch_with_last(executor, count, InTurn{correct, settle}, ended);
+  launch_with_last(executor, acc.tiles, count, InTurn{correct, settle}, ended);
 }
 
 /// All launches of a selection of the kinds kNormal and kSample. `kept`: room for rule.most.
@@ -353,19 +322,19 @@ void select_approximately(Executor& executor, const Pieces<T>& acc, std::uint64_
   const Correction correction = normal ? kGaussianCorrection : kSampledCorrection;
   executor.launch(1, BeginSearch<Value>{key, search_of<Value>(rule.rank)});
   if (normal) {
-    launch_with_last(executor, SumChunks<T>{acc, d, room.sums, room.squares},
+    launch_with_last(executor, SumChunks<T>::chunks_of(d),
+                     SumChunks<T>{acc, d, room.sums, room.squares},
                      BeginFromMoments{room.sums, room.squares, SumChunks<T>::chunks_of(d), d,
                                       rule.quantile, correction.times, room.search},
                      key.ended);
   } else {
     const SampleSource<T> sample{acc, rule.stride, (d + rule.stride - 1) / rule.stride};
-    find_key(executor, sample, key);
-    executor.launch(1, BeginFromSample<Value>{key.cutoff, correction.times, room.search});
+    find_key(executor, sample, key,
+             BeginFromSample<Value>{key.cutoff, correction.times, room.search});
   }
   correct_threshold(executor, acc, rule.k, correction, room,
                     SettleThreshold<Value>{room.search, rule.k, rule.most, key.cutoff});
-  refine(executor, AccSource<T>{acc}, room.refine, report, nullptr, kept,
-         EntriesOut<Value, Index>{});
+  refine(executor, AccSource<T>{acc}, room.refine, report, kept, EntriesOut<Value, Index>{});
 }
 
 }  // namespace gtopk::sparse::device

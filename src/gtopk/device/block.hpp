@@ -113,9 +113,22 @@ GTOPK_HOST_DEVICE void each_of(Block& block, std::uint64_t count, Visit visit) {
 /// branch: of those beyond the end the last element is loaded again.
 template <class Load, class Visit>
 GTOPK_HOST_DEVICE void each_loaded(unsigned thread, unsigned size, Load load, Visit visit) {
-  using Loaded = decltype(load(thread));
+  using Loaded = decltype(load(std::size_t{thread}));
   constexpr unsigned kAhead = 32 / sizeof(Loaded);
-  for (unsigned first = thread; first < size; first += kAhead * kThreads) {
+  unsigned first = thread;
+  for (; first + (kAhead - 1) * kThreads < size; first += kAhead * kThreads) {
+    Loaded loaded[kAhead];
+    const std::size_t from = first;  // so that what is added to it can be part of an instruction
+    for (unsigned j = 0; j < kAhead; ++j) {
+      loaded[j] = load(from + std::size_t{j} * kThreads);
+    }
+    for (unsigned j = 0; j < kAhead; ++j) {
+      visit(first + j * kThreads, loaded[j]);
+    }
+  }
+  if (first < size && size - (first - thread) <= kThreads) {  // one is left for each thread
+    visit(first, load(std::size_t{first}));
+  } else if (first < size) {  // the rest of a tile that is not whole
     Loaded loaded[kAhead];
     for (unsigned j = 0; j < kAhead; ++j) {
       loaded[j] = load(least(first + j * kThreads, size - 1));
@@ -137,7 +150,7 @@ GTOPK_HOST_DEVICE Number sums_before(Block& block, Number* numbers, Number* spar
   for (unsigned reach = 1; reach < Size; reach *= 2) {
     block.each([=](unsigned thread) {
       for (unsigned i = thread; i < Size; i += kThreads) {
-        to[i] = from[i] + (i < reach ? Number{0} : from[i - reach]);
+        to[i] = from[i] + (i < reach ? Number{} : from[i - reach]);
       }
     });
     Number* const done = to;
@@ -148,7 +161,7 @@ GTOPK_HOST_DEVICE Number sums_before(Block& block, Number* numbers, Number* spar
   // From "with its own" to "before it", and into `numbers`.
   block.each([=](unsigned thread) {
     for (unsigned i = thread; i < Size; i += kThreads) {
-      to[i] = i == 0 ? Number{0} : from[i - 1];
+      to[i] = i == 0 ? Number{} : from[i - 1];
     }
   });
   if (to != numbers) {
@@ -162,33 +175,46 @@ GTOPK_HOST_DEVICE Number sums_before(Block& block, Number* numbers, Number* spar
 }
 
 /// Each of numbers[0, count) becomes the sum of those before it, and numbers[count] that of all,
-/// which is returned. In the device's memory; one block, of which each thread adds up a run. None
-/// of the numbers exceeds `most`. Of 256 times as much no sum wraps around: one above `most` then
-/// stays above it, whatever there is to be added.
-template <class Block, class Shared>
-GTOPK_HOST_DEVICE std::uint64_t sum_up(Block& block, Shared& shared, std::uint64_t* numbers,
-                                       std::uint64_t count,
-                                       std::uint64_t most = ~std::uint64_t{0}) {
+/// which is returned. In the device's memory; one block, of which each thread adds up a run.
+/// limit(sum): what a sum of a thread's run may become at most.
+template <class Block, class Shared, class Number, class Limit>
+GTOPK_HOST_DEVICE Number sum_up(Block& block, Shared& shared, Number* numbers, std::uint64_t count,
+                                Limit limit) {
   const std::uint64_t run = (count + kThreads - 1) / kThreads;
   block.each([&](unsigned thread) {
-    shared.sums[thread] = 0;
+    Number sum{};
     for (std::uint64_t i = thread * run; i < least((thread + 1) * run, count); ++i) {
-      shared.sums[thread] = least(shared.sums[thread] + numbers[i], most);
+      sum = limit(sum + numbers[i]);
     }
+    shared.sums[thread] = sum;
   });
-  const std::uint64_t all = sums_before<kThreads>(block, shared.sums, shared.spare);
+  const Number all = sums_before<kThreads>(block, shared.sums, shared.spare);
   block.each([&](unsigned thread) {
-    std::uint64_t before = shared.sums[thread];
+    Number before = shared.sums[thread];
     for (std::uint64_t i = thread * run; i < least((thread + 1) * run, count); ++i) {
-      const std::uint64_t here = numbers[i];
+      const Number here = numbers[i];
       numbers[i] = before;
-      before += here;
+      before = before + here;
     }
     if (thread == 0) {
       numbers[count] = all;
     }
   });
   return all;
+}
+
+template <class Block, class Shared, class Number>
+GTOPK_HOST_DEVICE Number sum_up(Block& block, Shared& shared, Number* numbers,
+                                std::uint64_t count) {
+  return sum_up(block, shared, numbers, count, [](const Number& sum) { return sum; });
+}
+
+/// The same of numbers none of which exceeds `most`. Of 256 times as much no sum wraps around: one
+/// above `most` then stays above it, whatever there is to be added.
+template <class Block, class Shared>
+GTOPK_HOST_DEVICE std::uint64_t sum_up_to(Block& block, Shared& shared, std::uint64_t* numbers,
+                                          std::uint64_t count, std::uint64_t most) {
+  return sum_up(block, shared, numbers, count, [=](std::uint64_t sum) { return least(sum, most); });
 }
 
 /// Which elements of a tile are marked, and how many before each: what keeps the order of the

@@ -1,6 +1,7 @@
 // Sparse, device room: the one sweep that writes tensor and residual, and the few entries that are
 // applied after it. The host computes these entries from lists of k entries (residual/edits.hpp);
-// the device reads them from pinned memory.
+// the device reads them from pinned memory, and one thread of a block how many there are: each read
+// crosses the bus.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,10 @@ namespace gtopk::sparse::device {
 template <class T>
 struct Absorb {
   using Value = Accumulation<T>;
-  struct Shared {};
+  struct Shared {
+    std::uint64_t did_happen;
+    std::uint64_t not_at_all;
+  };
 
   Pieces<T> acc;
   const std::uint64_t* did_happen;
@@ -25,18 +29,24 @@ struct Absorb {
   const std::uint64_t* unless = nullptr;
 
   template <class Block>
-  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
-    if (unless != nullptr && *unless != 0) {
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
+    block.each([&](unsigned thread) {
+      if (thread == 0) {  // from the host's memory
+        shared.did_happen = *did_happen;
+        shared.not_at_all = unless == nullptr ? 0 : *unless;
+      }
+    });
+    if (block.read(shared.not_at_all) != 0) {
       return;
     }
     constexpr Value kNan = std::numeric_limits<Value>::quiet_NaN();
-    const bool happened = *did_happen != 0;
+    const bool happened = block.read(shared.did_happen) != 0;
     for (std::uint64_t tile = block.number(); tile < acc.tiles; tile += block.count()) {
       const Stretch<T> here = acc.tile(tile);
       block.each([&](unsigned thread) {
         if (happened && here.residual != nullptr) {
           each_loaded(
-              thread, here.size, [&](unsigned i) { return here.acc(i); },
+              thread, here.size, [&](std::size_t i) { return here.acc(i); },
               [&](unsigned i, Value value) {
                 here.residual[i] = value;
                 here.tensor[i] = T{};
@@ -55,7 +65,10 @@ struct Absorb {
 template <class T, class Index>
 struct ClearAndDeliver {
   using Value = Accumulation<T>;
-  struct Shared {};
+  struct Shared {
+    std::uint64_t cleared;
+    std::uint64_t delivered;
+  };
 
   Pieces<T> acc;
   /// Of the whole vector; may be null.
@@ -65,9 +78,16 @@ struct ClearAndDeliver {
   Value divisor;
 
   template <class Block>
-  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
-    const std::uint64_t cleared = counts->happened != 0 ? counts->cleared : 0;
-    const std::uint64_t delivered = counts->happened != 0 ? counts->delivered : 0;
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
+    block.each([&](unsigned thread) {
+      if (thread == 0) {
+        const bool happened = counts->happened != 0;
+        shared.cleared = happened ? counts->cleared : 0;
+        shared.delivered = happened ? counts->delivered : 0;
+      }
+    });
+    const std::uint64_t cleared = block.read(shared.cleared);
+    const std::uint64_t delivered = block.read(shared.delivered);
     const std::uint64_t all_threads = block.count() * kThreads;
     block.each([&](unsigned thread) {
       const std::uint64_t first = block.number() * kThreads + thread;
@@ -95,15 +115,22 @@ struct ClearAndDeliver {
 template <class T, class Index>
 struct PutBackDropped {
   using Value = Accumulation<T>;
-  struct Shared {};
+  struct Shared {
+    std::uint64_t returned;
+  };
 
   Pieces<T> acc;
   Edits<Value, Index> edits;
   const EditCounts* counts;
 
   template <class Block>
-  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
-    const std::uint64_t returned = counts->happened != 0 ? counts->returned : 0;
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
+    block.each([&](unsigned thread) {
+      if (thread == 0) {
+        shared.returned = counts->happened != 0 ? counts->returned : 0;
+      }
+    });
+    const std::uint64_t returned = block.read(shared.returned);
     const std::uint64_t all_threads = block.count() * kThreads;
     const auto* const indices = edits.returned.indices;
     block.each([&](unsigned thread) {

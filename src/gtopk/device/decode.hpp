@@ -252,7 +252,7 @@ struct AddStarts {
     if (room.state->good == 0) {
       return;
     }
-    const std::uint64_t end = sum_up(block, shared, room.starts, body.blocks(), d + 1);
+    const std::uint64_t end = sum_up_to(block, shared, room.starts, body.blocks(), d + 1);
     block.each([&](unsigned thread) {
       if (thread == 0 && (end > d || room.state->wrong != 0)) {
         room.state->good = 0;
@@ -331,11 +331,13 @@ void decode(Executor& executor, CodedBody body, std::uint64_t d, const DecodeRoo
   const std::uint64_t tiles = DecodeRoom::tiles_of(body.size);
   std::uint32_t* const ended = &room.state->ended;
   executor.launch(1, ReadParameters{body, room, sound});
-  launch_with_last(executor, FindOnes<false>{body, room, tiles}, AddOnes{body, room, tiles, sound},
+  launch_with_last(executor, tiles, FindOnes<false>{body, room, tiles},
+                   AddOnes{body, room, tiles, sound}, ended);
+  executor.launch(blocks_for(executor, tiles), FindOnes<true>{body, room, tiles});
+  launch_with_last(executor, body.blocks(), AddGaps{body, room, d}, AddStarts{body, room, d, sound},
                    ended);
-  executor.launch(executor.wide(), FindOnes<true>{body, room, tiles});
-  launch_with_last(executor, AddGaps{body, room, d}, AddStarts{body, room, d, sound}, ended);
-  executor.launch(executor.wide(), WriteDecoded<Value, Index>{body, room, d, list, sound});
+  executor.launch(blocks_for(executor, body.blocks()),
+                  WriteDecoded<Value, Index>{body, room, d, list, sound});
 }
 
 }  // namespace gtopk::sparse::device

@@ -58,6 +58,7 @@ template <class Value, class Index>
 struct Encoding {
   Entries<Value, Index> list;
   const std::uint64_t* count = nullptr;
+  std::uint64_t most = 0;  ///< of *count
   ListFormat format = ListFormat::kLossless;
   std::byte* bytes = nullptr;  ///< aligned to 8
   EncodeRoom room;
@@ -196,9 +197,9 @@ void encode(Executor& executor, const Encoding<Value, Index>& to, std::uint64_t 
             ClosingReport* report) {
   executor.launch(executor.wide(), ClearWords{reinterpret_cast<std::uint32_t*>(to.bytes),
                                               room_bytes / 4, to.room.ended});
-  launch_with_last(executor, MeasureBlocks<Value, Index>{to}, AddBits<Value, Index>{to, report},
-                   to.room.ended);
-  executor.launch(executor.wide(), WriteBits<Value, Index>{to});
+  launch_with_last(executor, rice::blocks_of(to.most), MeasureBlocks<Value, Index>{to},
+                   AddBits<Value, Index>{to, report}, to.room.ended);
+  executor.launch(blocks_for(executor, rice::blocks_of(to.most)), WriteBits<Value, Index>{to});
 }
 
 }  // namespace gtopk::sparse::device

@@ -77,11 +77,25 @@ struct InTurn {
   }
 };
 
-/// One launch of `wide`, with `last` behind it.
+/// In the place of a kernel of one block.
+struct Nothing {
+  struct Shared {};
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& /*block*/, Shared& /*shared*/) const {}
+};
+
+/// Of a launch with so many parts: no more than there are, as each block has its price.
+template <class Executor>
+[[nodiscard]] std::uint64_t blocks_for(const Executor& executor, std::uint64_t parts) {
+  return least<std::uint64_t>(executor.wide(), parts == 0 ? 1 : parts);
+}
+
+/// One launch of `wide`, which goes over so many parts, with `last` behind it.
 template <class Executor, class Wide, class Last>
-void launch_with_last(Executor& executor, const Wide& wide, const Last& last,
+void launch_with_last(Executor& executor, std::uint64_t parts, const Wide& wide, const Last& last,
                       std::uint32_t* ended) {
-  executor.launch(executor.wide(), WithLast<Wide, Last>{wide, last, ended});
+  executor.launch(blocks_for(executor, parts), WithLast<Wide, Last>{wide, last, ended});
 }
 
 }  // namespace gtopk::sparse::device

@@ -6,8 +6,8 @@
 //
 // A source says what it is with with_source(use), which calls use(source) with one of those that it
 // may be, so that no branch is left behind. That one has loose_tiles() and open_loose(tile), a view
-// with size and value(i); the order of the tiles does not matter. What it is made of must not
-// change meanwhile.
+// with size and value(i); the order of the tiles does not matter. The host knows how many there are
+// at most: most_loose_tiles(). What a source is made of must not change meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -149,7 +149,7 @@ struct Histogram {
       const auto view = entries.open_loose(tile);
       block.each([&](unsigned thread) {
         each_loaded(
-            thread, view.size, [&](unsigned i) { return magnitude_key(view.value(i)); },
+            thread, view.size, [&](std::size_t i) { return magnitude_key(view.value(i)); },
             [&](unsigned, Key<Value> key) {
               if (!is_finite_key<Value>(key)) {
                 cutoff->finite = 0;
@@ -240,13 +240,26 @@ struct PickDigit {
   }
 };
 
-/// The launches that find the key, from a cutoff whose `left` and `searching` are set.
-template <class Executor, class Source, class Value>
-void find_key(Executor& executor, const Source& source, const KeyRoom<Value>& room) {
-  for (unsigned level = 0; level < Digits<Value>::kLevels; ++level) {
-    launch_with_last(executor, Histogram<Source, Value>{source, room.cutoff, room.bins, level},
-                     PickDigit<Value>{room.cutoff, room.bins, level}, room.ended);
+/// One of the launches that find the key; `then`, of one block, follows it.
+template <class Executor, class Source, class Value, class Then>
+void find_digit(Executor& executor, const Source& source, const KeyRoom<Value>& room,
+                unsigned level, const Then& then) {
+  executor.launch(
+      blocks_for(executor, source.most_loose_tiles()),
+      WithLast{Histogram<Source, Value>{source, room.cutoff, room.bins, level},
+               InTurn{PickDigit<Value>{room.cutoff, room.bins, level}, then}, room.ended});
+}
+
+/// The launches that find the key, from a cutoff whose `left` and `searching` are set; `then`, of
+/// one block, follows them.
+template <class Executor, class Source, class Value, class Then = Nothing>
+void find_key(Executor& executor, const Source& source, const KeyRoom<Value>& room,
+              const Then& then = {}) {
+  constexpr unsigned kLast = Digits<Value>::kLevels - 1;
+  for (unsigned level = 0; level < kLast; ++level) {
+    find_digit(executor, source, room, level, Nothing{});
   }
+  find_digit(executor, source, room, kLast, then);
 }
 
 }  // namespace gtopk::sparse::device

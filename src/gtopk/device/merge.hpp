@@ -167,10 +167,15 @@ template <class Value, class Index, bool Writes>
 struct WalkPath {
   static constexpr unsigned kShare = kPathTile / kThreads;
   static constexpr unsigned kMost = kPathTile + 1;  // of a tile (not_parting)
+  struct Place {
+    std::uint16_t a;
+    std::uint16_t b;
+  };
   struct Shared {
     FindPlaces::Shared search;
     Index indices[kMost];
     Value values[Writes ? kMost : 1];
+    Place starts[kThreads + 1];  ///< of the threads' shares, in what the block has read
     std::uint32_t sums[kThreads];
     std::uint32_t spare[kThreads];
   };
@@ -223,10 +228,19 @@ struct WalkPath {
     });
     const Entries<Value, Index> here_a{shared.indices, shared.values, of_a};
     const Entries<Value, Index> here_b{shared.indices + of_a, shared.values + of_a, of_b};
+    block.each([&](unsigned thread) {
+      const OnPath start = on_path(here_a, here_b, least(thread * kShare, of_a + of_b));
+      shared.starts[thread] = {static_cast<std::uint16_t>(start.a),
+                               static_cast<std::uint16_t>(start.b)};
+      if (thread == 0) {
+        shared.starts[kThreads] = {static_cast<std::uint16_t>(of_a),
+                                   static_cast<std::uint16_t>(of_b)};
+      }
+    });
     const auto zip_share = [&](unsigned thread, auto visit) {
-      const unsigned end = thread + 1 == kThreads ? of_a + of_b : (thread + 1) * kShare;
-      zip(here_a, here_b, on_path(here_a, here_b, least(thread * kShare, of_a + of_b)),
-          on_path(here_a, here_b, least(end, of_a + of_b)), visit);
+      const Place start = shared.starts[thread];
+      const Place end = shared.starts[thread + 1];
+      zip(here_a, here_b, {start.a, start.b}, {end.a, end.b}, visit);
     };
     block.each([&](unsigned thread) {
       std::uint32_t count = 0;
@@ -293,7 +307,7 @@ struct MergeRoom {
   Union<Value, Index> sum;
 
   static MergeRoom in(Room& memory, std::uint64_t entries) {
-    return {RefineRoom<Value>::in(memory, tiles_of(entries)),
+    return {RefineRoom<Value>::in(memory, tiles_of<kListTile>(entries)),
             Union<Value, Index>::in(memory, entries)};
   }
 };
@@ -311,14 +325,16 @@ void add_lists(Executor& executor, const Entries<Value, Index>& a, const Entries
                Report* report) {
   const BeginSearch<Value> begin{room.refine.key, search_of<Value>(k)};
   if (sound.flag != nullptr && sound.d != 0) {
-    executor.launch(executor.wide(),
+    executor.launch(blocks_for(executor, tiles_of<kThreads>(b.size)),
                     WithOne{CheckIndices<Index>{b.indices, b.size, sound.d, sound.flag}, begin});
   } else {
     executor.launch(1, begin);
   }
-  launch_with_last(executor, WalkPath<Value, Index, false>{a, b, room.sum, sound.flag, nullptr},
-                   AddPath{room.sum.before, room.sum.tiles, report}, room.refine.key.ended);
-  executor.launch(executor.wide(),
+  const std::uint64_t tiles = room.sum.tiles;
+  launch_with_last(executor, tiles,
+                   WalkPath<Value, Index, false>{a, b, room.sum, sound.flag, nullptr},
+                   AddPath{room.sum.before, tiles, report}, room.refine.key.ended);
+  executor.launch(blocks_for(executor, tiles),
                   WalkPath<Value, Index, true>{a, b, room.sum, sound.flag, report});
 }
 
@@ -329,8 +345,9 @@ void merge(Executor& executor, const Entries<Value, Index>& a, const Entries<Val
            std::uint64_t k, const MergeRoom<Value, Index>& room, EntriesOut<Value, Index> kept,
            EntriesOut<Value, Index> dropped, Report* report, const Soundness& sound = {}) {
   add_lists<Value, Index>(executor, a, b, k, room, sound, nullptr);
-  const ListSource<Value, Index> sum{room.sum.entries, room.sum.before + room.sum.tiles};
-  refine(executor, sum, room.refine, report, nullptr, kept, dropped);
+  const ListSource<Value, Index> sum{room.sum.entries, room.sum.before + room.sum.tiles,
+                                     a.size + b.size};
+  refine(executor, sum, room.refine, report, kept, dropped);
 }
 
 /// All launches of a sum with nothing selected, left in the room; what sparse::unite() does

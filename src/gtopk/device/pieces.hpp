@@ -36,11 +36,11 @@ struct Stretch {
   std::uint64_t begin = 0;
   unsigned size = 0;
 
-  [[nodiscard]] GTOPK_HOST_DEVICE Accumulation<T> acc(unsigned i) const {
+  [[nodiscard]] GTOPK_HOST_DEVICE Accumulation<T> acc(std::size_t i) const {
     return accumulate_one(tensor[i], residual == nullptr ? Accumulation<T>{0} : residual[i]);
   }
   /// As entries of a source (refine.hpp).
-  [[nodiscard]] GTOPK_HOST_DEVICE Accumulation<T> value(unsigned i) const { return acc(i); }
+  [[nodiscard]] GTOPK_HOST_DEVICE Accumulation<T> value(std::size_t i) const { return acc(i); }
   [[nodiscard]] GTOPK_HOST_DEVICE std::uint64_t index(unsigned i) const { return begin + i; }
 };
 
@@ -92,7 +92,8 @@ class Run {
   }
 
   [[nodiscard]] GTOPK_HOST_DEVICE unsigned size() const { return size_; }
-  /// Calls use(elements) with what has acc(i): mostly part of one piece, with no branch in it.
+  /// Calls use(elements) with what has acc(i), for i that do not descend: mostly part of one piece,
+  /// with no branch in it.
   template <class Use>
   GTOPK_HOST_DEVICE void with_elements(Use use) const {
     if (whole_) {
@@ -100,16 +101,29 @@ class Run {
       use(Stretch<T>{first_.tensor + at,
                      first_.residual == nullptr ? nullptr : first_.residual + at, begin_, size_});
     } else {
-      use(*this);
+      use(Walk{&first_, begin_});
     }
   }
-  [[nodiscard]] GTOPK_HOST_DEVICE Accumulation<T> acc(unsigned i) const {
+  [[nodiscard]] GTOPK_HOST_DEVICE Accumulation<T> acc(std::size_t i) const {
     const std::uint64_t index = begin_ + i;
     const Piece<T>& piece = whole_ ? first_ : acc_.of(index);
     return piece.acc(index - piece.begin);
   }
 
  private:
+  /// From piece to piece.
+  struct Walk {
+    mutable const Piece<T>* piece;
+    std::uint64_t begin;
+
+    [[nodiscard]] GTOPK_HOST_DEVICE Accumulation<T> acc(std::size_t i) const {
+      while (begin + i >= piece->begin + piece->size) {
+        ++piece;
+      }
+      return piece->acc(begin + i - piece->begin);
+    }
+  };
+
   const Pieces<T>& acc_;
   const Piece<T>& first_;
   std::uint64_t begin_;

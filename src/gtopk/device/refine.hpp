@@ -26,9 +26,10 @@ using Report = SelectionReport;
 /// few blocks.
 inline constexpr std::uint64_t kMostRuns = 1024;
 
+/// The blocks of such a launch over so many tiles.
 template <class Executor>
-[[nodiscard]] std::uint64_t runs_of(const Executor& executor) {
-  return least<std::uint64_t>(executor.wide(), kMostRuns);
+[[nodiscard]] std::uint64_t runs_of(const Executor& executor, std::uint64_t tiles) {
+  return least<std::uint64_t>(blocks_for(executor, tiles), kMostRuns);
 }
 
 struct TileRun {
@@ -42,24 +43,27 @@ struct TileRun {
   }
 };
 
-/// How many of something there are; in the device's memory.
-struct RunCounts {
-  std::uint32_t* of_tile = nullptr;
-  std::uint64_t* before_run = nullptr;  ///< first of each run; the last one: all
+/// How many entries of each kind there are.
+template <class Number>
+struct Kinds {
+  Number larger;
+  Number equal;
+  Number any;  ///< that are not zero
 
-  static RunCounts in(Room& memory, std::uint64_t tiles) {
-    return {memory.take<std::uint32_t>(tiles), memory.take<std::uint64_t>(kMostRuns + 1)};
+  template <class Other>
+  GTOPK_HOST_DEVICE Kinds operator+(const Kinds<Other>& other) const {
+    return {larger + other.larger, equal + other.equal, any + other.any};
   }
 };
 
+/// In the device's memory.
 struct TileCounts {
-  RunCounts larger;
-  RunCounts equal;
-  RunCounts any;  ///< that are not zero
+  Kinds<std::uint32_t>* of_tile = nullptr;
+  Kinds<std::uint64_t>* before_run = nullptr;  ///< first of each run; the last one: all
 
   static TileCounts in(Room& memory, std::uint64_t tiles) {
-    return {RunCounts::in(memory, tiles), RunCounts::in(memory, tiles),
-            RunCounts::in(memory, tiles)};
+    return {memory.take<Kinds<std::uint32_t>>(tiles),
+            memory.take<Kinds<std::uint64_t>>(kMostRuns + 1)};
   }
 };
 
@@ -74,18 +78,22 @@ struct RefineRoom {
   }
 };
 
+/// A list is short, and all multiprocessors should have part of it.
+inline constexpr unsigned kListTile = 1024;
+
 /// Entries of a list whose size an earlier launch has found.
 template <class Value, class Index>
 struct ListSource {
   EntriesOut<Value, Index> list;
   const std::uint64_t* count;  // its size
+  std::uint64_t most;
 
   struct View {
     const Index* indices;
     const Value* values;
     unsigned size;
 
-    [[nodiscard]] GTOPK_HOST_DEVICE Value value(unsigned i) const { return values[i]; }
+    [[nodiscard]] GTOPK_HOST_DEVICE Value value(std::size_t i) const { return values[i]; }
     [[nodiscard]] GTOPK_HOST_DEVICE std::uint64_t index(unsigned i) const { return indices[i]; }
   };
 
@@ -93,9 +101,14 @@ struct ListSource {
   GTOPK_HOST_DEVICE void with_source(Use use) const {
     use(*this);
   }
-  [[nodiscard]] GTOPK_HOST_DEVICE std::uint64_t tiles() const { return tiles_of<kTile>(*count); }
-  [[nodiscard]] GTOPK_HOST_DEVICE View open(std::uint64_t tile) const { return part<kTile>(tile); }
-  /// An entry for each thread: a list is short, and all multiprocessors should have part of it.
+  [[nodiscard]] std::uint64_t most_tiles() const { return tiles_of<kListTile>(most); }
+  [[nodiscard]] std::uint64_t most_loose_tiles() const { return tiles_of<kThreads>(most); }
+  [[nodiscard]] GTOPK_HOST_DEVICE std::uint64_t tiles() const {
+    return tiles_of<kListTile>(*count);
+  }
+  [[nodiscard]] GTOPK_HOST_DEVICE View open(std::uint64_t tile) const {
+    return part<kListTile>(tile);
+  }
   [[nodiscard]] GTOPK_HOST_DEVICE std::uint64_t loose_tiles() const {
     return tiles_of<kThreads>(*count);
   }
@@ -114,16 +127,9 @@ struct ListSource {
 
 template <class Source, class Value>
 struct CountTiles {
-  struct Counts {
-    std::uint32_t larger;
-    std::uint32_t equal;
-    std::uint32_t any;
-  };
   struct Shared {
-    Counts tile;
-    std::uint64_t larger;
-    std::uint64_t equal;
-    std::uint64_t any;
+    Kinds<std::uint32_t> tile;
+    Kinds<std::uint64_t> run;
   };
 
   Source source;
@@ -151,9 +157,9 @@ struct CountTiles {
     for (std::uint64_t tile = run.begin; tile < run.end; ++tile) {
       const auto view = entries.open(tile);
       block.each([&](unsigned thread) {
-        Counts here{};
+        Kinds<std::uint32_t> here{};
         each_loaded(
-            thread, view.size, [&](unsigned i) { return magnitude_key(view.value(i)); },
+            thread, view.size, [&](std::size_t i) { return magnitude_key(view.value(i)); },
             [&](unsigned, Key<Value> key) {
               here.larger += key > kth ? 1U : 0U;
               here.equal += key == kth && key != 0 ? 1U : 0U;
@@ -167,21 +173,15 @@ struct CountTiles {
       });
       block.each([&](unsigned thread) {
         if (thread == 0) {
-          counts.larger.of_tile[tile] = shared.tile.larger;
-          counts.equal.of_tile[tile] = shared.tile.equal;
-          counts.any.of_tile[tile] = shared.tile.any;
-          shared.larger += shared.tile.larger;
-          shared.equal += shared.tile.equal;
-          shared.any += shared.tile.any;
+          counts.of_tile[tile] = shared.tile;
+          shared.run = shared.run + shared.tile;
           shared.tile = {};
         }
       });
     }
     block.each([&](unsigned thread) {
       if (thread == 0) {
-        counts.larger.before_run[block.number()] = shared.larger;
-        counts.equal.before_run[block.number()] = shared.equal;
-        counts.any.before_run[block.number()] = shared.any;
+        counts.before_run[block.number()] = shared.run;
       }
     });
   }
@@ -191,34 +191,27 @@ struct CountTiles {
 template <class Value>
 struct AddRuns {
   struct Shared {
-    std::uint64_t sums[kThreads];
-    std::uint64_t spare[kThreads];
+    Kinds<std::uint64_t> sums[kThreads];
+    Kinds<std::uint64_t> spare[kThreads];
   };
 
   const Cutoff<Value>* cutoff;
   TileCounts counts;
   std::uint64_t runs;
   Report* report;
-  /// The k-th key, for the next selection; may be null.
-  std::uint64_t* last;
 
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
     Report found;
     if (cutoff->route != Route::kNowhere) {
-      const std::uint64_t larger = sum_up(block, shared, counts.larger.before_run, runs);
-      const std::uint64_t equal = sum_up(block, shared, counts.equal.before_run, runs);
-      const std::uint64_t any = sum_up(block, shared, counts.any.before_run, runs);
-      found.kept = larger + least(equal, cutoff->left);
-      found.dropped = any - found.kept;
+      const Kinds<std::uint64_t> all = sum_up(block, shared, counts.before_run, runs);
+      found.kept = all.larger + least(all.equal, cutoff->left);
+      found.dropped = all.any - found.kept;
       found.finite = 1;
     }
     block.each([&](unsigned thread) {
       if (thread == 0) {
         *report = found;
-        if (last != nullptr && found.finite != 0) {
-          *last = cutoff->key;
-        }
       }
     });
   }
@@ -248,25 +241,19 @@ struct WriteEntries {
   }
 
  private:
-  struct Before {
-    std::uint64_t larger;
-    std::uint64_t equal;
-    std::uint64_t any;
-  };
+  using Before = Kinds<std::uint64_t>;
 
   template <class Block, class Entries>
   GTOPK_HOST_DEVICE void write_run(Block& block, Shared& shared, const Entries& entries) const {
     const TileRun run = TileRun::of(block, entries.tiles());
-    Before before{counts.larger.before_run[block.number()], counts.equal.before_run[block.number()],
-                  counts.any.before_run[block.number()]};
+    Before before = counts.before_run[block.number()];
     for (std::uint64_t tile = run.begin; tile < run.end; ++tile) {
-      const Before here{counts.larger.of_tile[tile], counts.equal.of_tile[tile],
-                        counts.any.of_tile[tile]};
+      const Kinds<std::uint32_t> here = counts.of_tile[tile];
       const bool keeps = here.larger != 0 || (here.equal != 0 && before.equal < cutoff->left);
       if (keeps || (dropped.indices != nullptr && here.any != 0)) {
         write(block, shared, entries.open(tile), before);
       }
-      before = {before.larger + here.larger, before.equal + here.equal, before.any + here.any};
+      before = before + here;
     }
   }
 
@@ -275,6 +262,7 @@ struct WriteEntries {
                                const Before& before) const {
     const Key<Value> kth = cutoff->key;
     const std::uint64_t left = cutoff->left;
+    const bool drops = dropped.indices != nullptr;
     block.each([&](unsigned thread) {
       shared.larger.clear(thread);
       shared.equal.clear(thread);
@@ -282,9 +270,9 @@ struct WriteEntries {
     });
     block.each([&](unsigned thread) {
       each_loaded(
-          thread, view.size, [&](unsigned i) { return magnitude_key(view.value(i)); },
+          thread, view.size, [&](std::size_t i) { return magnitude_key(view.value(i)); },
           [&](unsigned i, Key<Value> key) {
-            if (key != 0) {
+            if (drops && key != 0) {
               shared.any.mark(i);
             }
             if (key > kth) {
@@ -301,7 +289,7 @@ struct WriteEntries {
     }
     block.each([&](unsigned thread) {
       for (unsigned i = thread; i < view.size; i += kThreads) {
-        if (!shared.any.has(i)) {
+        if (drops ? !shared.any.has(i) : !shared.larger.has(i) && !shared.equal.has(i)) {
           continue;
         }
         const std::uint64_t larger = before.larger + shared.larger.rank(i);
@@ -320,18 +308,26 @@ struct WriteEntries {
   }
 };
 
+/// The launches that write what is kept, once the key is known.
+template <class Executor, class Source, class Value, class Index>
+void write_entries(Executor& executor, const Source& source, const RefineRoom<Value>& room,
+                   Report* report, EntriesOut<Value, Index> kept,
+                   EntriesOut<Value, Index> dropped) {
+  Cutoff<Value>* const cutoff = room.key.cutoff;
+  const std::uint64_t runs = runs_of(executor, source.most_tiles());
+  executor.launch(runs,
+                  WithLast{CountTiles<Source, Value>{source, cutoff, room.counts},
+                           AddRuns<Value>{cutoff, room.counts, runs, report}, room.key.ended});
+  executor.launch(runs,
+                  WriteEntries<Source, Value, Index>{source, cutoff, room.counts, kept, dropped});
+}
+
 /// All launches of a refinement, from a cutoff whose route, `left` and `searching` are set.
 template <class Executor, class Source, class Value, class Index>
 void refine(Executor& executor, const Source& source, const RefineRoom<Value>& room, Report* report,
-            std::uint64_t* last, EntriesOut<Value, Index> kept, EntriesOut<Value, Index> dropped) {
-  Cutoff<Value>* const cutoff = room.key.cutoff;
-  const std::uint64_t runs = runs_of(executor);
+            EntriesOut<Value, Index> kept, EntriesOut<Value, Index> dropped) {
   find_key(executor, source, room.key);
-  executor.launch(
-      runs, WithLast{CountTiles<Source, Value>{source, cutoff, room.counts},
-                     AddRuns<Value>{cutoff, room.counts, runs, report, last}, room.key.ended});
-  executor.launch(runs,
-                  WriteEntries<Source, Value, Index>{source, cutoff, room.counts, kept, dropped});
+  write_entries(executor, source, room, report, kept, dropped);
 }
 
 }  // namespace gtopk::sparse::device

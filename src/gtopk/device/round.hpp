@@ -344,20 +344,21 @@ struct AddRounded {
 /// `lost` must have room for all of them, and must not be the list.
 template <class Value, class Index, class Executor>
 void round(Executor& executor, ListFormat format, bool zeros_are_lost,
-           const Entries<Value, Index>& list, const RoundRoom& room, EntriesOut<Value, Index> kept,
-           EntriesOut<Value, Index> lost, ClosingReport* report) {
+           const Entries<Value, Index>& list, std::uint64_t most, const RoundRoom& room,
+           EntriesOut<Value, Index> kept, EntriesOut<Value, Index> lost, ClosingReport* report) {
   std::uint32_t* const ended = &room.state->ended;
+  const std::uint64_t tiles = rice::blocks_of(most);
   if (format == ListFormat::kInt8) {
-    launch_with_last(executor, FindExponents<Value, Index>{list, room},
+    launch_with_last(executor, tiles, FindExponents<Value, Index>{list, room},
                      WalkExponents<Value, Index>{list, room}, ended);
   }
   if (has_levels(format)) {
-    executor.launch(executor.wide(), FindLevels<Value, Index>{format, list, room});
+    executor.launch(blocks_for(executor, tiles), FindLevels<Value, Index>{format, list, room});
   }
-  launch_with_last(executor,
+  launch_with_last(executor, tiles,
                    RoundTiles<Value, Index, false>{format, zeros_are_lost, list, room, kept, lost},
                    AddRounded{room, report}, ended);
-  executor.launch(executor.wide(),
+  executor.launch(blocks_for(executor, tiles),
                   RoundTiles<Value, Index, true>{format, zeros_are_lost, list, room, kept, lost});
 }
 

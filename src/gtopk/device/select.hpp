@@ -1,19 +1,20 @@
 // Sparse, device room: the exact selection of one rank from acc = gradient + residual.
 //
-// Where the last selection's k-th key is known, one sweep takes what reaches somewhat less than it;
-// if that was enough, the first k are found among these, and acc is read once. Otherwise they are
+// A sample says which threshold somewhat more than k elements reach. One sweep takes what does; if
+// that was enough, the first k are found among these, and acc is read once. Otherwise they are
 // found in all of acc. Neither tensor nor residual is written.
 #pragma once
 
 #include <cstdint>
-#include <limits>
 
+#include "src/gtopk/device/bits.hpp"
 #include "src/gtopk/device/block.hpp"
 #include "src/gtopk/device/ending.hpp"
 #include "src/gtopk/device/find_key.hpp"
 #include "src/gtopk/device/pieces.hpp"
 #include "src/gtopk/device/refine.hpp"
 #include "src/gtopk/device/room.hpp"
+#include "src/gtopk/device/sample.hpp"
 #include "src/gtopk/value/entries.hpp"
 #include "src/numbers/accumulation.hpp"
 
@@ -27,46 +28,48 @@ struct Candidates {
   Value* values = nullptr;
   std::uint16_t* offsets = nullptr;  ///< in their tile
   std::uint64_t* first = nullptr;    ///< of each tile
-  RunCounts counts;
+  std::uint32_t* of_tile = nullptr;
+  std::uint64_t* before_run = nullptr;  ///< as of TileCounts
   /// All in the order of the index.
   Value* ordered = nullptr;
   std::uint64_t* indices = nullptr;
 };
 
-/// What a last k-th key is lowered to, so that somewhat more entries reach it: by an eighth or
-/// less. At least 1.
-template <class Value>
-[[nodiscard]] GTOPK_HOST_DEVICE Key<Value> lowered(Key<Value> key) {
-  constexpr Key<Value> kEighth = Key<Value>{1} << (std::numeric_limits<Value>::digits - 1 - 3);
-  return key > kEighth ? key - kEighth : 1;
-}
-
-/// Begins with the threshold that the selection before has left. One block.
+/// Begins with the threshold that the sample has given. One block.
 template <class Value>
 struct BeginSweep {
-  using Shared = typename BeginSearch<Value>::Shared;
+  struct Shared {};
 
-  KeyRoom<Value> room;
-  const std::uint64_t* last;  // null or 0: not known
+  Cutoff<Value>* cutoff;
   std::uint64_t k;
 
   template <class Block>
-  GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
-    const std::uint64_t before = last == nullptr ? 0 : *last;
-    Cutoff<Value> first;
-    first.left = k;
-    first.reached = before == 0 ? 0 : lowered<Value>(static_cast<Key<Value>>(before));
-    BeginSearch<Value>{room, first}(block, shared);
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
+    block.each([&](unsigned thread) {
+      if (thread == 0) {
+        Cutoff<Value> first;
+        first.finite = cutoff->finite;
+        first.left = k;
+        first.reached = cutoff->key == 0 ? 1 : cutoff->key;
+        *cutoff = first;
+      }
+    });
   }
 };
 
-/// Reads all of acc, and keeps what reaches the last threshold, as far as there is room.
+/// Reads all of acc, and keeps what reaches the threshold, as far as there is room.
 template <class T>
 struct SweepCandidates {
   using Value = Accumulation<T>;
+  static constexpr unsigned kGroup = 8;  // words whose bits one thread adds up
+  static constexpr unsigned kGroups = Marks::kWords / kGroup;
   struct Shared {
-    Marks large;
+    std::uint32_t words[Marks::kWords];   ///< which elements of the tile reach the threshold
+    std::uint32_t before[Marks::kWords];  ///< how many do before each word, in its group
+    std::uint32_t groups[kGroups];        ///< how many do in each group
+    std::uint32_t count;
     std::uint64_t first;
+    std::uint64_t all;
   };
 
   Pieces<T> acc;
@@ -76,48 +79,71 @@ struct SweepCandidates {
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
     const Key<Value> threshold = cutoff->reached;
-    if (threshold == 0) {
-      return;
-    }
     const TileRun run = TileRun::of(block, acc.tiles);
-    std::uint64_t all = 0;
+    block.each([&](unsigned thread) {
+      for (unsigned word = thread; word < Marks::kWords; word += kThreads) {
+        shared.words[word] = 0;
+      }
+      if (thread == 0) {
+        shared.count = 0;
+        shared.all = 0;
+      }
+    });
     for (std::uint64_t tile = run.begin; tile < run.end; ++tile) {
       const Stretch<T> here = acc.tile(tile);
-      block.each([&](unsigned thread) { shared.large.clear(thread); });
       block.each([&](unsigned thread) {
         each_loaded(
-            thread, here.size, [&](unsigned i) { return magnitude_key(here.acc(i)); },
+            thread, here.size, [&](std::size_t i) { return magnitude_key(here.acc(i)); },
             [&](unsigned i, Key<Value> key) {
               if (key >= threshold) {
-                shared.large.mark(i);
+                set_bits(shared.words[i / 32], std::uint32_t{1} << (i % 32));
+                add(shared.count, std::uint32_t{1});
                 if (!is_finite_key<Value>(key)) {
                   cutoff->finite = 0;
                 }
               }
             });
       });
-      const std::uint32_t count = shared.large.count(block);
       block.each([&](unsigned thread) {
-        if (thread == 0) {
+        if (thread < kGroups) {
+          std::uint32_t sum = 0;
+          for (unsigned word = thread * kGroup; word < (thread + 1) * kGroup; ++word) {
+            shared.before[word] = sum;
+            sum += count_bits(shared.words[word]);
+          }
+          shared.groups[thread] = sum;
+        }
+        if (thread + 1 == kThreads) {
+          const std::uint32_t count = shared.count;
+          shared.count = 0;
           shared.first = count == 0 ? 0 : add(cutoff->candidates, std::uint64_t{count});
+          shared.all += count;
           found.first[tile] = shared.first;
-          found.counts.of_tile[tile] = count;
+          found.of_tile[tile] = count;
         }
       });
       block.each([&](unsigned thread) {
-        for (unsigned i = thread; i < here.size; i += kThreads) {
-          const std::uint64_t at = shared.first + shared.large.rank(i);
-          if (shared.large.has(i) && at < found.room) {
+        for (unsigned word = thread; word < Marks::kWords; word += kThreads) {
+          std::uint32_t bits = shared.words[word];
+          if (bits == 0) {
+            continue;
+          }
+          shared.words[word] = 0;  // for the next tile
+          std::uint64_t at = shared.first + shared.before[word];
+          for (unsigned group = 0; group < word / kGroup; ++group) {
+            at += shared.groups[group];
+          }
+          for (; bits != 0 && at < found.room; bits &= bits - 1, ++at) {
+            const unsigned i = word * 32 + lowest_bit(std::uint64_t{bits});
             found.offsets[at] = static_cast<std::uint16_t>(i);
             found.values[at] = here.acc(i);
           }
         }
       });
-      all += count;
     }
     block.each([&](unsigned thread) {
       if (thread == 0) {
-        found.counts.before_run[block.number()] = all;
+        found.before_run[block.number()] = shared.all;
       }
     });
   }
@@ -137,21 +163,18 @@ struct ChooseRoute {
 
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
-    if (cutoff->reached != 0) {
-      sum_up(block, shared, found.counts.before_run, runs);
-    }
+    sum_up(block, shared, found.before_run, runs);
     block.each([&](unsigned thread) {
       if (thread != 0) {
         return;
       }
-      const bool swept = cutoff->reached != 0;
       const bool all_there = cutoff->candidates <= found.room;
       const bool enough = cutoff->candidates >= cutoff->left || cutoff->reached == 1;
       if (cutoff->finite == 0) {
         cutoff->route = Route::kNowhere;
         return;
       }
-      cutoff->route = swept && all_there && enough ? Route::kCandidates : Route::kAll;
+      cutoff->route = all_there && enough ? Route::kCandidates : Route::kAll;
       cutoff->searching = 1;
     });
   }
@@ -175,7 +198,7 @@ struct OrderCandidates {
       return;
     }
     const TileRun run = TileRun::of(block, acc.tiles);
-    std::uint64_t before = found.counts.before_run[block.number()];
+    std::uint64_t before = found.before_run[block.number()];
     for (std::uint64_t first = run.begin; first < run.end; first += kTogether) {
       const std::uint64_t end = least(first + kTogether, run.end);
       block.each([&](unsigned thread) {
@@ -192,13 +215,13 @@ struct OrderCandidates {
   [[nodiscard]] GTOPK_HOST_DEVICE std::uint64_t sum(std::uint64_t first, std::uint64_t end) const {
     std::uint64_t all = 0;
     for (std::uint64_t tile = first; tile < end; ++tile) {
-      all += found.counts.of_tile[tile];
+      all += found.of_tile[tile];
     }
     return all;
   }
   GTOPK_HOST_DEVICE void copy(std::uint64_t tile, std::uint64_t to, unsigned lane) const {
     const std::uint64_t begin = acc.tile(tile).begin;
-    for (std::uint64_t i = lane; i < found.counts.of_tile[tile]; i += kLanes) {
+    for (std::uint64_t i = lane; i < found.of_tile[tile]; i += kLanes) {
       found.ordered[to + i] = found.values[found.first[tile] + i];
       found.indices[to + i] = begin + found.offsets[found.first[tile] + i];
     }
@@ -217,6 +240,8 @@ struct AccSource {
   GTOPK_HOST_DEVICE void with_source(Use use) const {
     use(*this);
   }
+  [[nodiscard]] std::uint64_t most_tiles() const { return acc.tiles; }
+  [[nodiscard]] std::uint64_t most_loose_tiles() const { return acc.tiles; }
   [[nodiscard]] GTOPK_HOST_DEVICE std::uint64_t tiles() const { return acc.tiles; }
   [[nodiscard]] GTOPK_HOST_DEVICE View open(std::uint64_t tile) const { return acc.tile(tile); }
   [[nodiscard]] GTOPK_HOST_DEVICE std::uint64_t loose_tiles() const { return tiles(); }
@@ -235,10 +260,24 @@ struct SelectionSource {
   template <class Use>
   GTOPK_HOST_DEVICE void with_source(Use use) const {
     if (cutoff->route == Route::kCandidates) {
-      use(ListSource<Value, std::uint64_t>{{found.indices, found.ordered}, &cutoff->candidates});
+      use(list());
     } else {
       use(all);
     }
+  }
+  [[nodiscard]] std::uint64_t most_tiles() const {
+    return most(all.acc.tiles, list().most_tiles());
+  }
+  [[nodiscard]] std::uint64_t most_loose_tiles() const {
+    return most(all.acc.tiles, list().most_loose_tiles());
+  }
+
+ private:
+  [[nodiscard]] GTOPK_HOST_DEVICE ListSource<Value, std::uint64_t> list() const {
+    return {{found.indices, found.ordered}, &cutoff->candidates, found.room};
+  }
+  [[nodiscard]] static std::uint64_t most(std::uint64_t a, std::uint64_t b) {
+    return a < b ? b : a;
   }
 };
 
@@ -248,43 +287,67 @@ struct SelectionRoom {
   RefineRoom<Value> refine;
   Candidates<Value> candidates;
 
-  /// Of the candidates, for k entries of d.
+  /// Of the candidates, for k entries of d; 0: there are none, as so few elements are soon read
+  /// several times. That they are was not measured.
   [[nodiscard]] static std::uint64_t candidates_of(std::uint64_t d, std::uint64_t k) {
+    constexpr std::uint64_t kFew = std::uint64_t{1} << 19U;
     constexpr std::uint64_t kFewest = 32'768;
-    return least(d, 2 * least(k, d) + kFewest);
+    return d <= kFew ? 0 : least(d, 2 * least(k, d) + kFewest);
   }
 
-  static SelectionRoom in(Room& memory, std::uint64_t tiles, std::uint64_t d, std::uint64_t k) {
+  /// `most`: of candidates.
+  static SelectionRoom in(Room& memory, std::uint64_t tiles, std::uint64_t most) {
     SelectionRoom room;
-    room.refine = RefineRoom<Value>::in(memory, tiles);
+    const std::uint64_t of_list = tiles_of<kListTile>(most);
+    room.refine = RefineRoom<Value>::in(memory, tiles < of_list ? of_list : tiles);
     Candidates<Value>& candidates = room.candidates;
-    candidates.room = candidates_of(d, k);
-    candidates.values = memory.take<Value>(candidates.room);
-    candidates.offsets = memory.take<std::uint16_t>(candidates.room);
-    candidates.first = memory.take<std::uint64_t>(tiles);
-    candidates.counts = RunCounts::in(memory, tiles);
-    candidates.ordered = memory.take<Value>(candidates.room);
-    candidates.indices = memory.take<std::uint64_t>(candidates.room);
+    candidates.room = most;
+    if (most != 0) {
+      candidates.values = memory.take<Value>(most);
+      candidates.offsets = memory.take<std::uint16_t>(most);
+      candidates.first = memory.take<std::uint64_t>(tiles);
+      candidates.of_tile = memory.take<std::uint32_t>(tiles);
+      candidates.before_run = memory.take<std::uint64_t>(kMostRuns + 1);
+      candidates.ordered = memory.take<Value>(most);
+      candidates.indices = memory.take<std::uint64_t>(most);
+    }
     return room;
   }
 };
 
-/// All launches of a selection. `kept`: room for min(k, d); `last`: the k-th key of the selection
-/// before, then of this one; null where nobody keeps it.
-template <class T, class Index, class Executor>
-void select(Executor& executor, const Pieces<T>& acc, std::uint64_t k,
-            const SelectionRoom<Accumulation<T>>& room, EntriesOut<Accumulation<T>, Index> kept,
-            Report* report, std::uint64_t* last) {
+/// The launches that find candidates in acc, d elements, and put them in order.
+template <class T, class Executor>
+void find_candidates(Executor& executor, const Pieces<T>& acc, std::uint64_t d, std::uint64_t k,
+                     const SelectionRoom<Accumulation<T>>& room) {
   using Value = Accumulation<T>;
   const Candidates<Value>& found = room.candidates;
   const KeyRoom<Value>& key = room.refine.key;
-  const std::uint64_t runs = runs_of(executor);
-  executor.launch(1, BeginSweep<Value>{key, last, k});
+  const Guess guess = Guess::of(d, least(k, d), found.room);
+  const SampleSource<T> sample{acc, guess.stride, guess.size};
+  executor.launch(1, BeginSearch<Value>{key, search_of<Value>(guess.rank)});
+  find_digit(executor, sample, key, 0, Nothing{});
+  find_digit(executor, sample, key, 1, BeginSweep<Value>{key.cutoff, k});  // 22 bits are enough
+  const std::uint64_t runs = runs_of(executor, acc.tiles);
   executor.launch(runs, WithLast{SweepCandidates<T>{acc, key.cutoff, found},
                                  ChooseRoute<Value>{key.cutoff, found, runs}, key.ended});
   executor.launch(runs, OrderCandidates<T>{acc, key.cutoff, found});
-  refine(executor, SelectionSource<T>{{acc}, found, key.cutoff}, room.refine, report, last, kept,
-         EntriesOut<Value, Index>{});
+}
+
+/// All launches of a selection from d elements. `kept`: room for min(k, d).
+template <class T, class Index, class Executor>
+void select(Executor& executor, const Pieces<T>& acc, std::uint64_t d, std::uint64_t k,
+            const SelectionRoom<Accumulation<T>>& room, EntriesOut<Accumulation<T>, Index> kept,
+            Report* report) {
+  using Value = Accumulation<T>;
+  const EntriesOut<Value, Index> nobody{};
+  if (room.candidates.room == 0) {
+    executor.launch(1, BeginSearch<Value>{room.refine.key, search_of<Value>(k)});
+    refine(executor, AccSource<T>{acc}, room.refine, report, kept, nobody);
+    return;
+  }
+  find_candidates(executor, acc, d, k, room);
+  const SelectionSource<T> source{{acc}, room.candidates, room.refine.key.cutoff};
+  refine(executor, source, room.refine, report, kept, nobody);
 }
 
 }  // namespace gtopk::sparse::device

@@ -287,9 +287,9 @@ void select_blocks(Executor& executor, const Pieces<T>& acc, const BlockGrid& gr
                    Report* report) {
   using Value = Accumulation<T>;
   executor.launch(1, BeginBlocks<Value>{cuts});
-  launch_with_last(executor, CutBlocks<T>{acc, grid, cuts}, AddBlocks<Value>{grid, cuts, report},
-                   cuts.ended);
-  executor.launch(executor.wide(), WriteBlocks<T, Index>{acc, grid, cuts, kept});
+  launch_with_last(executor, grid.count(), CutBlocks<T>{acc, grid, cuts},
+                   AddBlocks<Value>{grid, cuts, report}, cuts.ended);
+  executor.launch(blocks_for(executor, grid.count()), WriteBlocks<T, Index>{acc, grid, cuts, kept});
 }
 
 }  // namespace gtopk::sparse::device

@@ -24,7 +24,8 @@ struct RuleRoom {
     RuleRoom room;
     switch (rule.kind) {
       case SelectionRule::Kind::kExact:
-        room.exact = SelectionRoom<Value>::in(memory, tiles, d, rule.k);
+        room.exact =
+            SelectionRoom<Value>::in(memory, tiles, SelectionRoom<Value>::candidates_of(d, rule.k));
         break;
       case SelectionRule::Kind::kNormal:
       case SelectionRule::Kind::kSample:
@@ -39,16 +40,15 @@ struct RuleRoom {
   }
 };
 
-/// All launches. `kept`: room for rule.most; `last`: as of select(); only exact selections use it.
-/// `state` and `next`: as of select_from_state(), for its kind.
+/// All launches. `kept`: room for rule.most. `state` and `next`: as of select_from_state(), for its
+/// kind.
 template <class T, class Index, class Executor>
 void select_by(const SelectionRule& rule, Executor& executor, const Pieces<T>& acc, std::uint64_t d,
                const RuleRoom<Accumulation<T>>& room, EntriesOut<Accumulation<T>, Index> kept,
-               Report* report, std::uint64_t* last, const double* state = nullptr,
-               double* next = nullptr) {
+               Report* report, const double* state = nullptr, double* next = nullptr) {
   switch (rule.kind) {
     case SelectionRule::Kind::kExact:
-      return select<T, Index>(executor, acc, rule.k, room.exact, kept, report, last);
+      return select<T, Index>(executor, acc, d, rule.k, room.exact, kept, report);
     case SelectionRule::Kind::kNormal:
     case SelectionRule::Kind::kSample:
       return select_approximately<T, Index>(executor, acc, d, rule, room.search, kept, report);

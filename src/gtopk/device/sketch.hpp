@@ -34,7 +34,8 @@ struct SketchRoom {
     room.cells = memory.take<Value>(cells);
     room.estimates = memory.take<Value>(d);
     room.piece = memory.take<Piece<Value>>(1);
-    room.selection = SelectionRoom<Value>::in(memory, tiles_of(d), d, most);
+    room.selection =
+        SelectionRoom<Value>::in(memory, tiles_of(d), SelectionRoom<Value>::candidates_of(d, most));
     return room;
   }
 };
@@ -80,7 +81,7 @@ struct FindLargest {
       block.each([&](unsigned thread) {
         std::uint64_t key = 0;
         each_loaded(
-            thread, here.size, [&](unsigned i) { return magnitude_key(here.acc(i)); },
+            thread, here.size, [&](std::size_t i) { return magnitude_key(here.acc(i)); },
             [&](unsigned, std::uint64_t next) { key = next > key ? next : key; });
         raise(shared.largest, key);
       });
@@ -221,8 +222,8 @@ void find_heaviest(Executor& executor, std::uint64_t d, const SketchHashes& hash
   executor.launch(executor.wide(),
                   TakeCells<Value>{sums, hashes.cells(), room.cells, all, room.piece});
   executor.launch(executor.wide(), Estimate<Value>{room.cells, hashes, d, room.estimates});
-  select<Value, Index>(executor, Pieces<Value>{room.piece, 1, tiles_of(d)}, most, room.selection,
-                       heaviest, report, nullptr);
+  select<Value, Index>(executor, Pieces<Value>{room.piece, 1, tiles_of(d)}, d, most, room.selection,
+                       heaviest, report);
 }
 
 }  // namespace gtopk::sparse::device

@@ -34,7 +34,7 @@ struct Accumulate {
       const Stretch<T> here = acc.tile(tile);
       block.each([&](unsigned thread) {
         each_loaded(
-            thread, here.size, [&](unsigned i) { return here.acc(i); },
+            thread, here.size, [&](std::size_t i) { return here.acc(i); },
             [&](unsigned i, Value value) { to[here.begin + i] = value; });
       });
     }
@@ -59,7 +59,7 @@ struct Gather {
       const Stretch<T> here = acc.tile(tile);
       block.each([&](unsigned thread) {
         each_loaded(
-            thread, here.size, [&](unsigned i) { return magnitude_key(here.acc(i)); },
+            thread, here.size, [&](std::size_t i) { return magnitude_key(here.acc(i)); },
             [&](unsigned, Key<Value> key) {
               if (!is_finite_key<Value>(key)) {
                 *finite = 0;
@@ -107,7 +107,7 @@ struct CommitWhole {
           return;
         }
         each_loaded(
-            thread, here.size, [&](unsigned i) { return sums[here.begin + i]; },
+            thread, here.size, [&](std::size_t i) { return sums[here.begin + i]; },
             [&](unsigned i, Value sum) {
               if (here.residual != nullptr) {
                 here.residual[i] = 0;

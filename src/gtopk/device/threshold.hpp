@@ -123,8 +123,7 @@ void select_from_state(Executor& executor, const Pieces<T>& acc, const Selection
       1, InTurn{BeginSearch<Value>{key, {}}, BeginFromState{state, correction.times, room.search}});
   correct_threshold(executor, acc, rule.k, correction, room,
                     SettleWithin<Value>{room.search, correction, rule.k, key.cutoff});
-  refine(executor, AccSource<T>{acc}, room.refine, report, nullptr, kept,
-         EntriesOut<Value, Index>{});
+  refine(executor, AccSource<T>{acc}, room.refine, report, kept, EntriesOut<Value, Index>{});
   executor.launch(1, LeaveState<Value>{room.search, correction, rule.k, key.cutoff, next});
 }
 

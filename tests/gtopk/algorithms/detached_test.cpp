@@ -114,8 +114,8 @@ class Device {
     sparse::device::Room dealt(static_cast<std::byte*>(memory(measured.taken())));
     const Room room = Room::in(dealt, vector.tiles, problem_.d, rule_);
     sparse::device::select_by<T, Index>(rule_, executor_, vector, problem_.d, room,
-                                        typed<T>(lists_.selected), &report_, nullptr,
-                                        state_.numbers.data(), next_.numbers.data());
+                                        typed<T>(lists_.selected), &report_, state_.numbers.data(),
+                                        next_.numbers.data());
   }
   template <class T>
   void commit() {

@@ -44,17 +44,19 @@ int launches_of(Call call) {
   return executor.count();
 }
 
-int launches_of_selection(SelectionRule::Kind kind) {
+int launches_of_selection(SelectionRule::Kind kind, std::uint64_t d = 0) {
   cuda::SelectCall call;
+  call.acc.d = d;
   call.rule = {.kind = kind, .stride = 1, .block = 1};
   return launches_of([&](auto& executor) { cuda::select<float>(executor, call); });
 }
 
 TEST(Launches, OfSelectionsAreFew) {
   using Kind = SelectionRule::Kind;
-  EXPECT_EQ(launches_of_selection(Kind::kExact), 8);
+  EXPECT_EQ(launches_of_selection(Kind::kExact), 6);
+  EXPECT_EQ(launches_of_selection(Kind::kExact, 1'000'000), 10);
   EXPECT_EQ(launches_of_selection(Kind::kNormal), 11);
-  EXPECT_EQ(launches_of_selection(Kind::kSample), 21);
+  EXPECT_EQ(launches_of_selection(Kind::kSample), 20);
   EXPECT_EQ(launches_of_selection(Kind::kThreshold), 16);
   EXPECT_EQ(launches_of_selection(Kind::kBlocks), 3);
 }
@@ -146,12 +148,20 @@ TEST(OneLaunch, EndsWithASecondKernelBehindAllBlocks) {
     const TakeSum take{&sum, &taken};
     for (int launch = 0; launch < 3; ++launch) {  // the counter is ready for the next one
       sum = 0;
-      device::launch_with_last(executor, AddNumbers{&sum}, device::InTurn{take, take}, &ended);
+      device::launch_with_last(executor, blocks, AddNumbers{&sum}, device::InTurn{take, take},
+                               &ended);
       EXPECT_EQ(ended, 0U);
     }
     EXPECT_EQ(executor.launches(), 3U);
     EXPECT_EQ(taken, std::vector<std::uint64_t>(6, blocks * (blocks + 1) / 2));
   }
+}
+
+TEST(OneLaunch, HasNoMoreBlocksThanParts) {
+  const HostExecutor executor(1, 7);
+  EXPECT_EQ(device::blocks_for(executor, 0), 1U);
+  EXPECT_EQ(device::blocks_for(executor, 6), 6U);
+  EXPECT_EQ(device::blocks_for(executor, 8), 7U);
 }
 
 TEST(OneLaunch, HasAnotherKernelBesideIt) {

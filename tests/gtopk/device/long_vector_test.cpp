@@ -149,7 +149,7 @@ TEST(LargeGrids, SelectLikeSmallOnes) {
     device::Report report;
     HostExecutor executor(7, wide);
     device::select_by<float, std::uint32_t>(rule, executor, acc, kSize, room,
-                                            {indices.data(), values.data()}, &report, nullptr);
+                                            {indices.data(), values.data()}, &report);
     EXPECT_EQ(report.kept, rule.most);
     return indices;
   };

@@ -1,5 +1,5 @@
 // The kernels of a selection, on the CPU: the same bits as the CPU's own selection, whatever the
-// order of threads and blocks, and whatever threshold the selection before has left.
+// order of threads and blocks, and however many candidates there is room for.
 #include "src/gtopk/device/select.hpp"
 
 #include <gtest/gtest.h>
@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <random>
 #include <vector>
 
@@ -42,20 +41,20 @@ class DeviceSelect : public ::testing::Test {
     device::Route route = device::Route::kNowhere;
   };
 
-  /// `last`: what is passed on from one selection to the next; null: nothing.
-  static Outcome select(Case one, std::uint64_t* last, std::mt19937_64& random) {
+  /// `candidates`: how many there is room for; 0: none are looked for.
+  static Outcome select(Case one, std::uint64_t candidates, std::mt19937_64& random) {
     const InPieces<T> pieces(one.gradient, one.residual, one.cut, random, one.begin);
     const std::size_t d = one.gradient.size();
     const auto take = [&](device::Room& memory) {
-      return device::SelectionRoom<Value>::in(memory, pieces.view().tiles, d, one.k);
+      return device::SelectionRoom<Value>::in(memory, pieces.view().tiles, candidates);
     };
     DeviceMemory memory(take);
     device::Room dealt = memory.room();
     const auto room = take(dealt);
     HostExecutor executor(random(), 1 + random() % 4);
     Outcome outcome;
-    device::select<T, Index>(executor, pieces.view(), one.k, room, outcome.list.out(one.most()),
-                             &outcome.report, last);
+    device::select<T, Index>(executor, pieces.view(), d, one.k, room, outcome.list.out(one.most()),
+                             &outcome.report);
     outcome.list.shrink(outcome.report.kept);
     outcome.route = room.refine.key.cutoff->route;
     return outcome;
@@ -75,51 +74,59 @@ TYPED_TEST(DeviceSelect, GivesWhatTheCpuGivesOnAnyData) {
   testing::for_each_seed(60, [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     const auto one = TestFixture::Case::random(random, 3 * device::kTile);
-    std::uint64_t last = 0;
-    TestFixture::expect_as_on_the_cpu(one, TestFixture::select(one, nullptr, random));
-    TestFixture::expect_as_on_the_cpu(one, TestFixture::select(one, &last, random));
-    TestFixture::expect_as_on_the_cpu(one, TestFixture::select(one, &last, random));
-    last = random() & std::numeric_limits<Key<typename TestFixture::Value>>::max() >> 1U;
-    TestFixture::expect_as_on_the_cpu(one, TestFixture::select(one, &last, random));
+    const std::uint64_t d = one.d();
+    for (const std::uint64_t candidates : {std::uint64_t{0}, d, 1 + random() % (d + 1)}) {
+      TestFixture::expect_as_on_the_cpu(one, TestFixture::select(one, candidates, random));
+    }
   });
 }
 
-TYPED_TEST(DeviceSelect, FindsWhatIsNotFiniteWithAnyThresholdAndAnyK) {
+TYPED_TEST(DeviceSelect, FindsWhatIsNotFiniteWithAnyRoomAndAnyK) {
   testing::for_each_seed(30, [](std::uint64_t seed) {
     std::mt19937_64 random(seed);
     const auto one = TestFixture::Case::random_spoiled(random, 2 * device::kTile);
-    std::uint64_t last = 0;
-    for (const std::uint64_t threshold : {std::uint64_t{0}, std::uint64_t{1}, random() >> 40U}) {
-      last = threshold;
-      const auto seen = TestFixture::select(one, &last, random);
+    const std::uint64_t d = one.d();
+    for (const std::uint64_t candidates : {std::uint64_t{0}, d, 1 + random() % d}) {
+      const auto seen = TestFixture::select(one, candidates, random);
       EXPECT_EQ(seen.report.finite, 0U);
       EXPECT_EQ(seen.report.kept, 0U);
-      EXPECT_EQ(last, threshold) << "a step that did not happen leaves no threshold";
       TestFixture::expect_as_on_the_cpu(one, seen);
     }
   });
 }
 
-TYPED_TEST(DeviceSelect, ReadsAccOnceWhereTheLastThresholdHolds) {
+// What is not sent waits in the residual, so most of it is soon just below the threshold.
+TYPED_TEST(DeviceSelect, ReadsAccOnceHoweverMuchIsJustBelowTheThreshold) {
+  using T = typename TestFixture::T;
+  using Value = typename TestFixture::Value;
   std::mt19937_64 random(5);
   typename TestFixture::Case one;
-  one.gradient = testing::random_values<typename TestFixture::T>(Kind::kGaussian,
-                                                                 10 * device::kTile + 77, random);
+  constexpr std::size_t kSize = 10 * device::kTile + 77;
   one.k = 200;
-  std::uint64_t last = 0;
-  EXPECT_EQ(TestFixture::select(one, &last, random).route, device::Route::kAll);
-  const auto again = TestFixture::select(one, &last, random);
-  EXPECT_EQ(again.route, device::Route::kCandidates);
-  TestFixture::expect_as_on_the_cpu(one, again);
-  one.k = 2000;  // far below the threshold: too few candidates
-  const auto more = TestFixture::select(one, &last, random);
-  EXPECT_EQ(more.route, device::Route::kAll);
-  TestFixture::expect_as_on_the_cpu(one, more);
-  one.k = 3;
-  last = 1;  // reached by more than there is room for
-  const auto fewer = TestFixture::select(one, &last, random);
-  EXPECT_EQ(fewer.route, device::Route::kAll);
-  TestFixture::expect_as_on_the_cpu(one, fewer);
+  one.residual.assign(kSize, 0);
+  for (int step = 0; step < 12; ++step) {
+    one.gradient = testing::random_values<T>(Kind::kGaussian, kSize, random);
+    const auto seen = TestFixture::select(one, 3 * one.k, random);
+    ASSERT_EQ(seen.route, device::Route::kCandidates) << "step " << step;
+    TestFixture::expect_as_on_the_cpu(one, seen);
+    for (std::size_t i = 0; i < kSize; ++i) {
+      one.residual[i] = accumulate_one(one.gradient[i], one.residual[i]);
+    }
+    for (const auto index : seen.list.indices) {
+      one.residual[index] = Value{0};
+    }
+  }
+}
+
+TYPED_TEST(DeviceSelect, ReadsAccAgainWhereThereAreTooManyCandidates) {
+  using T = typename TestFixture::T;
+  std::mt19937_64 random(6);
+  typename TestFixture::Case one;
+  one.gradient = testing::random_values<T>(Kind::kAllEqual, 5 * device::kTile, random);
+  one.k = 200;
+  const auto seen = TestFixture::select(one, 3 * one.k, random);
+  EXPECT_EQ(seen.route, device::Route::kAll);
+  TestFixture::expect_as_on_the_cpu(one, seen);
 }
 
 TYPED_TEST(DeviceSelect, NumbersElementsBehindWhatThirtyTwoBitsCount) {
@@ -127,13 +134,35 @@ TYPED_TEST(DeviceSelect, NumbersElementsBehindWhatThirtyTwoBitsCount) {
     std::mt19937_64 random(seed);
     auto one = TestFixture::Case::random(random, 3 * device::kTile);
     one.begin = (std::uint64_t{1} << 31U) - 5;
-    TestFixture::expect_as_on_the_cpu(one, TestFixture::select(one, nullptr, random));
+    TestFixture::expect_as_on_the_cpu(one, TestFixture::select(one, 0, random));
     if constexpr (sizeof(typename TestFixture::Index) == 8) {
       one.begin = (std::uint64_t{1} << 32U) - 5;
-      std::uint64_t last = 1;
-      TestFixture::expect_as_on_the_cpu(one, TestFixture::select(one, &last, random));
+      TestFixture::expect_as_on_the_cpu(one, TestFixture::select(one, one.d(), random));
     }
   });
+}
+
+TEST(SelectionRooms, HaveCandidatesForLargeVectorsOnly) {
+  using Room = device::SelectionRoom<float>;
+  EXPECT_EQ(Room::candidates_of(1U << 19U, 100), 0U);
+  EXPECT_EQ(Room::candidates_of((1U << 19U) + 1, 100), 200U + 32'768);
+  EXPECT_EQ(Room::candidates_of(1'000'000, 900'000), 1'000'000U);
+}
+
+TEST(Guesses, AreBetweenKAndTheRoom) {
+  for (const std::uint64_t d : {600'000ULL, 25'557'032ULL, 335'000'000ULL, 1ULL << 40U}) {
+    for (const double density : {1e-5, 0.001, 0.01, 0.3}) {
+      const auto k = static_cast<std::uint64_t>(density * static_cast<double>(d));
+      const std::uint64_t room = device::SelectionRoom<float>::candidates_of(d, k);
+      const auto guess = device::Guess::of(d, k, room);
+      EXPECT_EQ(guess.stride % 2, 1U);
+      EXPECT_EQ(guess.size, (d + guess.stride - 1) / guess.stride);
+      const double reached = static_cast<double>(guess.rank) * static_cast<double>(d) /
+                             static_cast<double>(guess.size);
+      EXPECT_GT(reached, 1.05 * static_cast<double>(k));
+      EXPECT_LT(reached, static_cast<double>(room));
+    }
+  }
 }
 
 // A vector of which only the pages that are written exist.
@@ -170,7 +199,8 @@ TEST(DeviceSelectOfALongVector, FindsTilesBehindTwoToTheThirtyTwoElements) {
                                         .values = values.data(),
                                         .offsets = offsets.data(),
                                         .first = first.data(),
-                                        .counts = {counts.data(), before.data()},
+                                        .of_tile = counts.data(),
+                                        .before_run = before.data(),
                                         .ordered = ordered.data(),
                                         .indices = indices.data()};
   std::vector<std::uint64_t> blocks;  // one for each tile

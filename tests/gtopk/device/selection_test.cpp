@@ -56,7 +56,7 @@ class DeviceSelection : public RuledSelectors<Param> {
     Outcome outcome;
     device::Report report;
     device::select_by<T, Index>(rule, executor, pieces.view(), d, room, outcome.list.out(rule.most),
-                                &report, nullptr, one.state.numbers.data(),
+                                &report, one.state.numbers.data(),
                                 outcome.selection.next.numbers.data());
     outcome.selection.count = report.kept;
     outcome.selection.finite = report.finite != 0;

@@ -138,7 +138,6 @@ int select(const SelectCall& call, void* stream) {
     here.acc = acc.view();
     here.room = reachable(call.room);
     here.kept = reachable_list(call.kept);
-    here.last = reachable(call.last);
     gtopk::cuda::select<T>(executor, here);
   });
 }

@@ -106,13 +106,11 @@ struct StepRoom {
   StepRoom(const Gpu& gpu, const gpu::Step& step, std::shared_ptr<GpuTensor> of)
       : tensor(std::move(of)),
         pinned(gpu, step.pinned_bytes()),
-        on_device(gpu, step.device_bytes()),
-        last_key(gpu, sizeof(std::uint64_t)) {}
+        on_device(gpu, step.device_bytes()) {}
 
   const std::shared_ptr<GpuTensor> tensor;
   PinnedMemory pinned;
   GpuMemory on_device;
-  GpuMemory last_key;
 };
 
 /// What torch's tensors go through (src/gpu/step.hpp), but that results are committed by this
@@ -132,9 +130,6 @@ class StaysSubject final : public GpuSubject {
         .tensor = there_->values.data(), .residual = there_->residual.data(), .size = setting.n};
     step_.lay_out(memory, std::span(&all, 1), nullptr);
     scratch_ = std::make_unique<GpuMemory>(gpu(), step_.scratch_bytes());
-    const PinnedMemory zero(gpu(), sizeof(std::uint64_t));
-    std::ranges::fill(zero.bytes(), std::byte{0});
-    gpu().copy_in(room_->last_key.data(), zero.bytes().data(), zero.bytes().size());
     gpu().copy_in(room_->on_device.data(), step_.table().data(), step_.table().size());
     gpu().synchronize();
   }
@@ -151,8 +146,7 @@ class StaysSubject final : public GpuSubject {
     if (SelectorState* const state = step_.last_state()) {
       *state = host().state;
     }
-    step_.begin(scratch_->data(), static_cast<std::uint64_t*>(room_->last_key.data()),
-                gpu().stream());
+    step_.begin(scratch_->data(), gpu().stream());
     const auto input = std::make_shared<Gate>(1);
     // A GPU that fails never decides it.
     const auto failure = std::make_shared<std::promise<std::string>>();

@@ -1,0 +1,73 @@
+// Sparse, device room: every n-th element of acc, and the threshold that a sweep begins
+// with, found in such a sample.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "src/gtopk/device/block.hpp"
+#include "src/gtopk/device/pieces.hpp"
+#include "src/numbers/accumulation.hpp"
+
+namespace gtopk::sparse::device {
+
+/// Every stride-th element of acc.
+template <class T>
+struct SampleSource {
+  Pieces<T> acc;
+  std::uint64_t stride;
+  std::uint64_t size;  // of the sample
+
+  struct View {
+    const Pieces<T>& acc;
+    std::uint64_t stride;
+    std::uint64_t begin;
+    unsigned size;
+
+    [[nodiscard]] GTOPK_HOST_DEVICE Accumulation<T> value(std::size_t i) const {
+      return Run<T>(acc, begin + i * stride, 1).acc(0);
+    }
+  };
+
+  template <class Use>
+  GTOPK_HOST_DEVICE void with_source(Use use) const {
+    use(*this);
+  }
+  [[nodiscard]] std::uint64_t most_loose_tiles() const { return loose_tiles(); }
+  [[nodiscard]] GTOPK_HOST_DEVICE std::uint64_t loose_tiles() const {
+    return tiles_of<kThreads>(size);
+  }
+  [[nodiscard]] GTOPK_HOST_DEVICE View open_loose(std::uint64_t tile) const {
+    const std::uint64_t first = tile * kThreads;
+    return {acc, stride, acc.pieces[0].begin + first * stride,
+            static_cast<unsigned>(least<std::uint64_t>(kThreads, size - first))};
+  }
+};
+
+/// A threshold that between k and `room` elements of d reach: the rank-th largest of a sample of
+/// every stride-th.
+struct Guess {
+  std::uint64_t stride;
+  std::uint64_t size;  // of the sample
+  std::uint64_t rank;
+
+  /// In the middle, by ratio. The sample has more than a hundred elements above the k-th, so that
+  /// the count is off by less than a tenth, as a rule. An odd stride meets every column of a
+  /// matrix.
+  [[nodiscard]] static Guess of(std::uint64_t d, std::uint64_t k, std::uint64_t room) {
+    constexpr std::uint64_t kMost = std::uint64_t{1} << 18U;
+    if (d == 0 || k == 0) {
+      return {1, d, 1};
+    }
+    Guess guess{};
+    guess.stride = (d / least(d, least(kMost, 128 * (d / k + 1)))) | 1U;
+    guess.size = (d + guess.stride - 1) / guess.stride;
+    const double aim = std::sqrt(static_cast<double>(k) * static_cast<double>(room));
+    const double rank = aim * static_cast<double>(guess.size) / static_cast<double>(d);
+    guess.rank = rank < 1 ? 1 : static_cast<std::uint64_t>(rank + 0.5);
+    return guess;
+  }
+};
+
+}  // namespace gtopk::sparse::device
