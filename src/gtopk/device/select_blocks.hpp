@@ -15,6 +15,16 @@
 
 namespace gtopk::sparse::device {
 
+/// Entries of a run of blocks.
+struct BlockCounts {
+  std::uint64_t kept;
+  std::uint64_t non_zero;
+
+  GTOPK_HOST_DEVICE BlockCounts operator+(const BlockCounts& other) const {
+    return {kept + other.kept, non_zero + other.non_zero};
+  }
+};
+
 /// What is known of each block's cut; in the device's memory.
 template <class Value>
 struct BlockCuts {
@@ -23,8 +33,8 @@ struct BlockCuts {
   Key<Value>* keys = nullptr;
   /// Of those with that key, how many are kept.
   std::uint32_t* left = nullptr;
-  std::uint64_t* kept = nullptr;      ///< count + 1: of each block, then of those before it
-  std::uint64_t* non_zero = nullptr;  ///< likewise
+  std::uint32_t* kept = nullptr;      ///< of all
+  BlockCounts* before_run = nullptr;  ///< as of TileCounts
 
   static BlockCuts in(Room& memory, std::uint64_t blocks) {
     BlockCuts cuts;
@@ -32,8 +42,8 @@ struct BlockCuts {
     cuts.ended = memory.take<std::uint32_t>(1);
     cuts.keys = memory.take<Key<Value>>(blocks);
     cuts.left = memory.take<std::uint32_t>(blocks);
-    cuts.kept = memory.take<std::uint64_t>(blocks + 1);
-    cuts.non_zero = memory.take<std::uint64_t>(blocks + 1);
+    cuts.kept = memory.take<std::uint32_t>(blocks);
+    cuts.before_run = memory.take<BlockCounts>(kMostRuns + 1);
     return cuts;
   }
 };
@@ -92,7 +102,9 @@ struct CutBlocks {
 
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
-    for (std::uint64_t number = block.number(); number < grid.count(); number += block.count()) {
+    const TileRun run = TileRun::of(block, grid.count());
+    BlockCounts of_run{};
+    for (std::uint64_t number = run.begin; number < run.end; ++number) {
       const Run<T> here(acc, acc.pieces[0].begin + number * grid.block, grid.size(number));
       const std::uint32_t k = grid.k_of(number);
       Key<Value> known = 0;
@@ -116,10 +128,15 @@ struct CutBlocks {
           cuts.keys[number] = known;
           cuts.left[number] = left;
           cuts.kept[number] = least(k, non_zero);
-          cuts.non_zero[number] = non_zero;
         }
       });
+      of_run = of_run + BlockCounts{least(k, non_zero), non_zero};
     }
+    block.each([&](unsigned thread) {
+      if (thread == 0) {
+        cuts.before_run[block.number()] = of_run;
+      }
+    });
   }
 
  private:
@@ -177,15 +194,15 @@ struct CutBlocks {
   }
 };
 
-/// Adds up what the blocks keep, and tells the host. One block.
+/// Adds up what the runs keep, and tells the host. One block.
 template <class Value>
 struct AddBlocks {
   struct Shared {
-    std::uint64_t sums[kThreads];
-    std::uint64_t spare[kThreads];
+    BlockCounts sums[kThreads];
+    BlockCounts spare[kThreads];
   };
 
-  BlockGrid grid;
+  std::uint64_t runs;
   BlockCuts<Value> cuts;
   Report* report;
 
@@ -193,8 +210,9 @@ struct AddBlocks {
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
     Report found;
     if (*cuts.finite != 0) {
-      found.kept = sum_up(block, shared, cuts.kept, grid.count());
-      found.dropped = sum_up(block, shared, cuts.non_zero, grid.count()) - found.kept;
+      const BlockCounts all = sum_up(block, shared, cuts.before_run, runs);
+      found.kept = all.kept;
+      found.dropped = all.non_zero - all.kept;
       found.finite = 1;
     }
     block.each([&](unsigned thread) {
@@ -224,11 +242,14 @@ struct WriteBlocks {
     if (*cuts.finite == 0) {
       return;
     }
-    for (std::uint64_t number = block.number(); number < grid.count(); number += block.count()) {
+    const TileRun run = TileRun::of(block, grid.count());
+    std::uint64_t before = cuts.before_run[block.number()].kept;
+    for (std::uint64_t number = run.begin; number < run.end; ++number) {
       const Key<Value> kth = cuts.keys[number];
       const std::uint64_t first = acc.pieces[0].begin + number * grid.block;
       const std::uint32_t size = grid.size(number);
-      std::uint64_t at = cuts.kept[number];
+      std::uint64_t at = before;
+      before += cuts.kept[number];
       std::uint32_t left = cuts.left[number];
       for (std::uint32_t begin = 0; begin < size; begin += kTile) {
         const Run<T> here(acc, first + begin, least(kTile, size - begin));
@@ -286,10 +307,11 @@ void select_blocks(Executor& executor, const Pieces<T>& acc, const BlockGrid& gr
                    const BlockCuts<Accumulation<T>>& cuts, EntriesOut<Accumulation<T>, Index> kept,
                    Report* report) {
   using Value = Accumulation<T>;
+  const std::uint64_t runs = runs_of(executor, grid.count());
   executor.launch(1, BeginBlocks<Value>{cuts});
-  launch_with_last(executor, grid.count(), CutBlocks<T>{acc, grid, cuts},
-                   AddBlocks<Value>{grid, cuts, report}, cuts.ended);
-  executor.launch(blocks_for(executor, grid.count()), WriteBlocks<T, Index>{acc, grid, cuts, kept});
+  executor.launch(runs, WithLast{CutBlocks<T>{acc, grid, cuts},
+                                 AddBlocks<Value>{runs, cuts, report}, cuts.ended});
+  executor.launch(runs, WriteBlocks<T, Index>{acc, grid, cuts, kept});
 }
 
 }  // namespace gtopk::sparse::device

@@ -108,14 +108,17 @@ TEST_F(LongVector, IsCutIntoBlocksBehindTwoToTheThirtyTwoElements) {
   (void)device::BlockCuts<float>::in(measured, grid.count());
   const auto room = std::make_unique_for_overwrite<std::byte[]>(measured.taken());
   device::Room dealt(room.get());
-  const auto cuts = device::BlockCuts<float>::in(dealt, grid.count());
+  auto cuts = device::BlockCuts<float>::in(dealt, grid.count());
+  std::vector<device::BlockCounts> before_run(grid.count() + 1);  // a run for each
+  cuts.before_run = before_run.data();
   *cuts.finite = 1;
   const std::vector<std::uint64_t> blocks = meeting(kBlock);
   executor_.launch_some(grid.count(), blocks, device::CutBlocks<Float16>{acc_, grid, cuts});
   std::uint64_t before = 0;
   for (const std::uint64_t block : blocks) {
-    const std::uint64_t here = cuts.kept[block];
-    cuts.kept[block] = before;
+    const std::uint64_t here = before_run[block].kept;
+    ASSERT_EQ(here, cuts.kept[block]);
+    before_run[block].kept = before;
     before += here;
   }
   ASSERT_EQ(before, places_.size());
@@ -128,16 +131,17 @@ TEST_F(LongVector, IsCutIntoBlocksBehindTwoToTheThirtyTwoElements) {
   EXPECT_EQ(values, std::vector<float>(places_.size(), 3));
 }
 
-// More blocks than 65,535, the most of a GPU's grids in any direction but the first.
+// More blocks of threads than any launch takes, and more blocks of elements than runs of them.
 TEST(LargeGrids, SelectLikeSmallOnes) {
-  constexpr std::size_t kSize = std::size_t{3} * device::kTile;
+  constexpr std::size_t kSize = std::size_t{3} * device::kMostRuns * 64;
   std::vector<float> tensor(kSize);
   for (std::size_t i = 0; i < kSize; ++i) {
     tensor[i] = static_cast<float>(i % 1009) - 500;
   }
   device::Piece<float> piece{.tensor = tensor.data(), .size = kSize};
   const device::Pieces<float> acc{&piece, 1, device::number_tiles(&piece, 1)};
-  const SelectionRule rule{.kind = SelectionRule::Kind::kBlocks, .k = 3, .most = 576, .block = 64};
+  const SelectionRule rule{
+      .kind = SelectionRule::Kind::kBlocks, .k = 3, .most = 9 * device::kMostRuns, .block = 64};
   const auto select = [&](std::uint64_t wide) {
     device::Room measured(nullptr);
     (void)device::RuleRoom<float>::in(measured, acc.tiles, kSize, rule);
