@@ -39,11 +39,12 @@ class GpuBlock {
     __syncthreads();  // thread 0 passes on what all threads of the block have written
     if (threadIdx.x == 0) {
       __threadfence();
-      is_last = atomicAdd(&ended, 1U) + 1 == gridDim.x ? 1 : 0;
-      if (is_last != 0) {
+      const bool last = atomicAdd(&ended, 1U) + 1 == gridDim.x;
+      if (last) {
+        __threadfence();  // and sees what those of the others have
         ended = 0;
       }
-      __threadfence();
+      is_last = last ? 1 : 0;
     }
     __syncthreads();
     return is_last != 0;

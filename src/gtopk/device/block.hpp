@@ -145,33 +145,40 @@ GTOPK_HOST_DEVICE void each_loaded(unsigned thread, unsigned size, Load load, Vi
 /// long. In shared memory.
 template <unsigned Size, class Block, class Number>
 GTOPK_HOST_DEVICE Number sums_before(Block& block, Number* numbers, Number* spare) {
-  Number* from = numbers;
-  Number* to = spare;
-  for (unsigned reach = 1; reach < Size; reach *= 2) {
-    block.each([=](unsigned thread) {
-      for (unsigned i = thread; i < Size; i += kThreads) {
-        to[i] = from[i] + (i < reach ? Number{} : from[i - reach]);
-      }
-    });
-    Number* const done = to;
-    to = from;
-    from = done;
-  }
-  const Number sum = block.read(from[Size - 1]);
-  // From "with its own" to "before it", and into `numbers`.
+  constexpr unsigned kRun = 8;
+  constexpr unsigned kRuns = Size / kRun;
+  static_assert(Size % kRun == 0 && kRuns < Size && kRuns <= kThreads);
   block.each([=](unsigned thread) {
-    for (unsigned i = thread; i < Size; i += kThreads) {
-      to[i] = i == 0 ? Number{} : from[i - 1];
+    if (thread < kRuns) {
+      Number sum{};
+      Number before[kRun];
+      for (unsigned i = 0; i < kRun; ++i) {
+        before[i] = numbers[thread * kRun + i];
+      }
+      for (unsigned i = 0; i < kRun; ++i) {
+        const Number here = before[i];
+        before[i] = sum;
+        sum = sum + here;
+      }
+      for (unsigned i = 0; i < kRun; ++i) {
+        numbers[thread * kRun + i] = before[i];
+      }
+      spare[thread] = sum;
     }
   });
-  if (to != numbers) {
-    block.each([=](unsigned thread) {
-      for (unsigned i = thread; i < Size; i += kThreads) {
-        numbers[i] = to[i];
+  block.each([=](unsigned thread) {
+    Number sum{};
+    if (thread < Size) {
+      for (unsigned run = 0; run < thread / kRun; ++run) {
+        sum = sum + spare[run];
       }
-    });
-  }
-  return sum;
+      numbers[thread] = numbers[thread] + sum;
+      if (thread + 1 == Size) {
+        spare[kRuns] = sum + spare[kRuns - 1];
+      }
+    }
+  });
+  return block.read(spare[kRuns]);
 }
 
 /// Each of numbers[0, count) becomes the sum of those before it, and numbers[count] that of all,

@@ -57,7 +57,8 @@ struct WithOne {
   }
 };
 
-/// One after the other, each of one block.
+/// One after the other. Each of one block; or of many, if `second` needs nothing that other blocks
+/// do in `first`.
 template <class First, class Second>
 struct InTurn {
   struct Shared {

@@ -251,12 +251,12 @@ void find_digit(Executor& executor, const Source& source, const KeyRoom<Value>& 
 }
 
 /// The launches that find the key, from a cutoff whose `left` and `searching` are set; `then`, of
-/// one block, follows them.
+/// one block, follows them. `first`: the digits before have been found.
 template <class Executor, class Source, class Value, class Then = Nothing>
 void find_key(Executor& executor, const Source& source, const KeyRoom<Value>& room,
-              const Then& then = {}) {
+              const Then& then = {}, unsigned first = 0) {
   constexpr unsigned kLast = Digits<Value>::kLevels - 1;
-  for (unsigned level = 0; level < kLast; ++level) {
+  for (unsigned level = first; level < kLast; ++level) {
     find_digit(executor, source, room, level, Nothing{});
   }
   find_digit(executor, source, room, kLast, then);

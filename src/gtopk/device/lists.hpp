@@ -96,11 +96,32 @@ struct CopyEntries {
   }
 };
 
+/// A DeviceList in shared memory.
+struct SharedList {
+  void* indices;
+  void* values;
+  std::uint64_t size;
+
+  [[nodiscard]] GTOPK_HOST_DEVICE static SharedList of(const DeviceList& list) {
+    return {list.indices, list.values, list.size};
+  }
+};
+template <class Value, class Index>
+[[nodiscard]] GTOPK_HOST_DEVICE Entries<Value, Index> entries_of(const SharedList& list) {
+  return {static_cast<const Index*>(list.indices), static_cast<const Value*>(list.values),
+          static_cast<std::size_t>(list.size)};
+}
+
 /// Clears residual and momentum where something was sent, and delivers the result.
 template <class T, class Index>
 struct ClearAndDeliverLists {
   using Value = Accumulation<T>;
-  struct Shared {};
+  struct Shared {
+    std::uint64_t happened;
+    std::uint64_t put_back_own;
+    SharedList own;
+    SharedList result;
+  };
 
   Pieces<T> acc;
   /// Of the whole vector; may be null.
@@ -109,13 +130,22 @@ struct ClearAndDeliverLists {
   Value divisor;
 
   template <class Block>
-  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
-    if (edits->happened == 0) {
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
+    block.each([&](unsigned thread) {
+      if (thread == 0) {  // from the host's memory
+        shared.happened = edits->happened;
+        shared.put_back_own = edits->put_back_own;
+        shared.own = SharedList::of(edits->own);
+        shared.result = SharedList::of(edits->result);
+      }
+    });
+    const Shared seen = block.read(shared);
+    if (seen.happened == 0) {
       return;
     }
-    const auto own = entries_of<Value, Index>(edits->own);
-    const auto result = entries_of<Value, Index>(edits->result);
-    const bool all = edits->put_back_own == 0;
+    const auto own = entries_of<Value, Index>(seen.own);
+    const auto result = entries_of<Value, Index>(seen.result);
+    const bool all = seen.put_back_own == 0;
     each_of(block, own.size, [&](std::uint64_t i) {
       const Index index = own.indices[i];
       if (!all && !contains(result, index)) {
@@ -141,20 +171,35 @@ struct ClearAndDeliverLists {
 template <class T, class Index>
 struct PutBackList {
   using Value = Accumulation<T>;
-  struct Shared {};
+  struct Shared {
+    std::uint64_t applies;
+    std::uint64_t put_back_own;
+    SharedList list;
+    SharedList result;
+  };
 
   Pieces<T> acc;
   const ListEdits* edits;
   std::uint32_t number;
 
   template <class Block>
-  GTOPK_HOST_DEVICE void operator()(Block& block, Shared&) const {
-    if (edits->happened == 0 || number >= edits->dropped_lists) {
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
+    block.each([&](unsigned thread) {
+      if (thread == 0) {  // from the host's memory
+        const bool applies = edits->happened != 0 && number < edits->dropped_lists;
+        shared.applies = applies ? 1 : 0;
+        shared.put_back_own = edits->put_back_own;
+        shared.list = SharedList::of(edits->dropped[applies ? number : 0]);
+        shared.result = SharedList::of(edits->result);
+      }
+    });
+    const Shared seen = block.read(shared);
+    if (seen.applies == 0) {
       return;
     }
-    const auto list = entries_of<Value, Index>(edits->dropped[number]);
-    const auto result = entries_of<Value, Index>(edits->result);
-    const bool all = edits->put_back_own == 0;
+    const auto list = entries_of<Value, Index>(seen.list);
+    const auto result = entries_of<Value, Index>(seen.result);
+    const bool all = seen.put_back_own == 0;
     each_of(block, list.size, [&](std::uint64_t i) {
       const Index index = list.indices[i];
       const Piece<T>& piece = acc.of(index);

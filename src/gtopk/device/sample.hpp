@@ -61,7 +61,8 @@ struct Guess {
       return {1, d, 1};
     }
     Guess guess{};
-    guess.stride = (d / least(d, least(kMost, 128 * (d / k + 1)))) | 1U;
+    const std::uint64_t most = d / 2048 < kMost ? kMost : d / 2048;
+    guess.stride = (d / least(d, least(most, 128 * (d / k + 1)))) | 1U;
     guess.size = (d + guess.stride - 1) / guess.stride;
     const double aim = std::sqrt(static_cast<double>(k) * static_cast<double>(room));
     const double rank = aim * static_cast<double>(guess.size) / static_cast<double>(d);

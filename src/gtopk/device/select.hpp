@@ -288,11 +288,11 @@ struct SelectionRoom {
   Candidates<Value> candidates;
 
   /// Of the candidates, for k entries of d; 0: there are none, as so few elements are soon read
-  /// several times. That they are was not measured.
+  /// several times, or as most of them would be. Neither was measured.
   [[nodiscard]] static std::uint64_t candidates_of(std::uint64_t d, std::uint64_t k) {
     constexpr std::uint64_t kFew = std::uint64_t{1} << 19U;
     constexpr std::uint64_t kFewest = 32'768;
-    return d <= kFew ? 0 : least(d, 2 * least(k, d) + kFewest);
+    return d <= kFew || k >= d / 2 ? 0 : least(d, 2 * k + kFewest);
   }
 
   /// `most`: of candidates.
@@ -315,7 +315,8 @@ struct SelectionRoom {
   }
 };
 
-/// The launches that find candidates in acc, d elements, and put them in order.
+/// The launches that find candidates in acc, d elements, and put them in order; and the first digit
+/// of the k-th key.
 template <class T, class Executor>
 void find_candidates(Executor& executor, const Pieces<T>& acc, std::uint64_t d, std::uint64_t k,
                      const SelectionRoom<Accumulation<T>>& room) {
@@ -330,7 +331,15 @@ void find_candidates(Executor& executor, const Pieces<T>& acc, std::uint64_t d, 
   const std::uint64_t runs = runs_of(executor, acc.tiles);
   executor.launch(runs, WithLast{SweepCandidates<T>{acc, key.cutoff, found},
                                  ChooseRoute<Value>{key.cutoff, found, runs}, key.ended});
-  executor.launch(runs, OrderCandidates<T>{acc, key.cutoff, found});
+  // The first digit of the k-th key needs no order.
+  Candidates<Value> unordered = found;
+  unordered.ordered = found.values;
+  using Source = SelectionSource<T>;
+  executor.launch(runs,
+                  WithLast{InTurn{OrderCandidates<T>{acc, key.cutoff, found},
+                                  Histogram<Source, Value>{Source{{acc}, unordered, key.cutoff},
+                                                           key.cutoff, key.bins, 0}},
+                           PickDigit<Value>{key.cutoff, key.bins, 0}, key.ended});
 }
 
 /// All launches of a selection from d elements. `kept`: room for min(k, d).
@@ -347,7 +356,8 @@ void select(Executor& executor, const Pieces<T>& acc, std::uint64_t d, std::uint
   }
   find_candidates(executor, acc, d, k, room);
   const SelectionSource<T> source{{acc}, room.candidates, room.refine.key.cutoff};
-  refine(executor, source, room.refine, report, kept, nobody);
+  find_key(executor, source, room.refine.key, Nothing{}, 1);
+  write_entries(executor, source, room.refine, report, kept, nobody);
 }
 
 }  // namespace gtopk::sparse::device

@@ -94,6 +94,7 @@ struct CutBlocks {
     std::uint32_t spare[kThreads];
     std::uint32_t bin;
     std::uint32_t above;
+    BlockCounts of_run;
   };
 
   Pieces<T> acc;
@@ -103,7 +104,11 @@ struct CutBlocks {
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
     const TileRun run = TileRun::of(block, grid.count());
-    BlockCounts of_run{};
+    block.each([&](unsigned thread) {
+      if (thread == 0) {
+        shared.of_run = {};
+      }
+    });
     for (std::uint64_t number = run.begin; number < run.end; ++number) {
       const Run<T> here(acc, acc.pieces[0].begin + number * grid.block, grid.size(number));
       const std::uint32_t k = grid.k_of(number);
@@ -128,13 +133,13 @@ struct CutBlocks {
           cuts.keys[number] = known;
           cuts.left[number] = left;
           cuts.kept[number] = least(k, non_zero);
+          shared.of_run = shared.of_run + BlockCounts{least(k, non_zero), non_zero};
         }
       });
-      of_run = of_run + BlockCounts{least(k, non_zero), non_zero};
     }
     block.each([&](unsigned thread) {
       if (thread == 0) {
-        cuts.before_run[block.number()] = of_run;
+        cuts.before_run[block.number()] = shared.of_run;
       }
     });
   }
