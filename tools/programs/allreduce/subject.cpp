@@ -100,6 +100,9 @@ class StagedSubject final : public GpuSubject {
   [[nodiscard]] std::string place() const override { return "staged"; }
 };
 
+/// How often a step that takes long looks whether its GPU has failed.
+constexpr std::chrono::milliseconds kLook(100);
+
 /// What the kernels of a step work on, on both sides. A step that fails may leave some of it to be
 /// done: the operation's and the launcher's, too.
 struct StepRoom {
@@ -148,12 +151,10 @@ class StaysSubject final : public GpuSubject {
     }
     step_.begin(scratch_->data(), gpu().stream());
     const auto input = std::make_shared<Gate>(1);
-    // A GPU that fails never decides it.
     const auto failure = std::make_shared<std::promise<std::string>>();
-    const auto watched = device_.watch->expect([input, failure](const std::string& why) {
-      failure->set_value(why);
-      input->arrive(false);
-    });
+    std::future<std::string> failed = failure->get_future();
+    const auto watched =
+        device_.watch->expect([failure](const std::string& why) { failure->set_value(why); });
     std::uint64_t number = 0;
     std::future<void> ended = job.begin(step_.collective(options(seed), {}), input, &number, room_);
     try {
@@ -165,12 +166,15 @@ class StaysSubject final : public GpuSubject {
       device_.watch->forget(watched);
       throw;
     }
-    ended.wait();
-    device_.watch->forget(watched);
-    std::future<std::string> why = failure->get_future();
-    if (why.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
-      throw std::runtime_error(why.get());
+    while (ended.wait_for(kLook) != std::future_status::ready) {
+      if (failed.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
+        const std::string why = failed.get();
+        job.group().abort(why);  // the others hear of it; the input would never come
+        ended.wait();
+        throw std::runtime_error(why);
+      }
     }
+    device_.watch->forget(watched);
     ended.get();
     step_.commit(gpu().stream());
     gpu().synchronize();
