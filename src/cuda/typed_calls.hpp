@@ -219,7 +219,7 @@ void launch_all_of_type(Executor& executor) {
          {Kind::kExact, Kind::kNormal, Kind::kSample, Kind::kThreshold, Kind::kBlocks}) {
       SelectCall call;
       call.acc = acc;
-      call.rule = {.kind = kind, .stride = 1, .block = 1};
+      call.rule = {.kind = kind, .k = 1, .stride = 1, .block = 1};
       select<T>(executor, call);
       call.acc.d = kMany;
       select<T>(executor, call);
@@ -270,6 +270,7 @@ void launch_all_of_lists(Executor& executor) {
       FindCall call;
       call.index_bytes = index_bytes;
       call.d = d;
+      call.most = 1;
       find<Value>(executor, call);
     }
   }

@@ -9,14 +9,52 @@
 
 namespace gtopk::sparse::device {
 
+/// Shared memory of two kernels, one after the other.
+template <class First, class Second>
+union SharedInTurn {
+  typename First::Shared first;
+  typename Second::Shared second;
+};
+
+/// One after the other. Each of one block; or of many, if `second` needs nothing that other blocks
+/// do in `first`.
+template <class First, class Second>
+struct InTurn {
+  using Shared = SharedInTurn<First, Second>;
+
+  First first;
+  Second second;
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
+    first(block, shared.first);
+    second(block, shared.second);
+  }
+};
+
+/// `wide` by all blocks, and `one`, of one block, by the first of them; in any order.
+template <class Wide, class One>
+struct WithOne {
+  using Shared = SharedInTurn<Wide, One>;
+
+  Wide wide;
+  One one;
+
+  template <class Block>
+  GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
+    wide(block, shared.first);
+    if (block.number() == 0) {
+      Block alone = block.alone();
+      one(alone, shared.second);
+    }
+  }
+};
+
 /// `wide` by all blocks; then `last`, of one block, by the block that comes to its end last.
 template <class Wide, class Last>
 struct WithLast {
   struct Shared {
-    union {
-      typename Wide::Shared wide;
-      typename Last::Shared last;
-    };
+    SharedInTurn<Wide, Last> parts;
     std::uint32_t is_last;
   };
 
@@ -26,55 +64,11 @@ struct WithLast {
 
   template <class Block>
   GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
-    wide(block, shared.wide);
+    wide(block, shared.parts.first);
     if (block.comes_last(*ended, shared.is_last)) {
       Block alone = block.alone();
-      last(alone, shared.last);
+      last(alone, shared.parts.second);
     }
-  }
-};
-
-/// `wide` by all blocks, and `one`, of one block, by the first of them; in any order.
-template <class Wide, class One>
-struct WithOne {
-  struct Shared {
-    union {
-      typename Wide::Shared wide;
-      typename One::Shared one;
-    };
-  };
-
-  Wide wide;
-  One one;
-
-  template <class Block>
-  GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
-    wide(block, shared.wide);
-    if (block.number() == 0) {
-      Block alone = block.alone();
-      one(alone, shared.one);
-    }
-  }
-};
-
-/// One after the other. Each of one block; or of many, if `second` needs nothing that other blocks
-/// do in `first`.
-template <class First, class Second>
-struct InTurn {
-  struct Shared {
-    union {
-      typename First::Shared first;
-      typename Second::Shared second;
-    };
-  };
-
-  First first;
-  Second second;
-
-  template <class Block>
-  GTOPK_HOST_DEVICE void operator()(Block& block, Shared& shared) const {
-    first(block, shared.first);
-    second(block, shared.second);
   }
 };
 

@@ -288,11 +288,11 @@ struct SelectionRoom {
   Candidates<Value> candidates;
 
   /// Of the candidates, for k entries of d; 0: there are none, as so few elements are soon read
-  /// several times, or as most of them would be. Neither was measured.
+  /// several times, or as none or most of them would be. That this pays was not measured.
   [[nodiscard]] static std::uint64_t candidates_of(std::uint64_t d, std::uint64_t k) {
     constexpr std::uint64_t kFew = std::uint64_t{1} << 19U;
     constexpr std::uint64_t kFewest = 32'768;
-    return d <= kFew || k >= d / 2 ? 0 : least(d, 2 * k + kFewest);
+    return d <= kFew || k == 0 || k >= d / 2 ? 0 : least(d, 2 * k + kFewest);
   }
 
   /// `most`: of candidates.

@@ -6,6 +6,9 @@
 #include <cstdint>
 #include <numeric>
 #include <random>
+#include <set>
+#include <typeindex>
+#include <typeinfo>
 #include <vector>
 
 #include "src/cuda/typed_calls.hpp"
@@ -47,7 +50,7 @@ int launches_of(Call call) {
 int launches_of_selection(SelectionRule::Kind kind, std::uint64_t d = 0) {
   cuda::SelectCall call;
   call.acc.d = d;
-  call.rule = {.kind = kind, .stride = 1, .block = 1};
+  call.rule = {.kind = kind, .k = 1, .stride = 1, .block = 1};
   return launches_of([&](auto& executor) { cuda::select<float>(executor, call); });
 }
 
@@ -95,6 +98,61 @@ TEST(Launches, OfCodingAreFew) {
   EXPECT_EQ(close(ListFormat::kInt8), 7);
   EXPECT_EQ(close(ListFormat::kSign), 7);
   EXPECT_EQ(close(ListFormat::k2Bit), 7);
+}
+
+/// Notes the kernels, and launches nothing.
+class NotingExecutor {
+ public:
+  [[nodiscard]] static std::uint64_t wide() { return 1; }
+  [[nodiscard]] const std::set<std::type_index>& kernels() const { return kernels_; }
+
+  template <class Kernel>
+  void launch(std::uint64_t /*blocks*/, const Kernel& /*kernel*/) {
+    kernels_.insert(typeid(Kernel));
+  }
+
+ private:
+  std::set<std::type_index> kernels_;
+};
+
+// A kernel that was not loaded beforehand might synchronise the device (docs/devices.md).
+TEST(Launches, AreOfKernelsThatWereLoaded) {
+  using Kind = SelectionRule::Kind;
+  NotingExecutor loaded;
+  cuda::launch_all_of_type<float>(loaded);
+  cuda::launch_all_of_lists<float>(loaded);
+  NotingExecutor launched;
+  for (const std::uint64_t d : {std::uint64_t{1000}, std::uint64_t{600'000}}) {
+    for (const std::uint32_t index_bytes : {4U, 8U}) {
+      for (const Kind kind :
+           {Kind::kExact, Kind::kNormal, Kind::kSample, Kind::kThreshold, Kind::kBlocks}) {
+        cuda::SelectCall call;
+        call.acc = {.index_bytes = index_bytes, .d = d};
+        call.rule = {.kind = kind, .k = 100, .stride = 7, .block = 64};
+        cuda::select<float>(launched, call);
+      }
+      cuda::FindCall find;
+      find.index_bytes = index_bytes;
+      find.d = d;
+      find.most = 800;
+      cuda::find<float>(launched, find);
+      std::uint64_t sound = 1;
+      cuda::MergeCall merge;
+      merge.index_bytes = index_bytes;
+      merge.d = d;
+      for (const std::uint32_t unites : {0U, 1U}) {
+        merge.unites = unites;
+        merge.sound = nullptr;
+        cuda::merge<float>(launched, merge);
+        merge.sound = &sound;
+        cuda::merge<float>(launched, merge);
+      }
+    }
+  }
+  EXPECT_EQ(launched.kernels().size(), 38U);
+  for (const std::type_index& kernel : launched.kernels()) {
+    EXPECT_TRUE(loaded.kernels().contains(kernel)) << kernel.name();
+  }
 }
 
 /// Each block adds its number, from one on.

@@ -147,6 +147,7 @@ TEST(SelectionRooms, HaveCandidatesForLargeVectorsOnly) {
   EXPECT_EQ(Room::candidates_of(1U << 19U, 100), 0U);
   EXPECT_EQ(Room::candidates_of((1U << 19U) + 1, 100), 200U + 32'768);
   EXPECT_EQ(Room::candidates_of(1'000'000, 499'999), 1'000'000U);
+  EXPECT_EQ(Room::candidates_of(1'000'000, 0), 0U);
   EXPECT_EQ(Room::candidates_of(1'000'000, 500'000), 0U) << "most would be candidates";
 }
 
