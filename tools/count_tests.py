@@ -1,28 +1,41 @@
 """Room: tools. The end of tools/test: counts cases from the runners' reports, lists failures.
 
-    count_tests.py STATUS [REPORT PROGRAMS]…
+    count_tests.py STATUS [REPORT PROGRAMS RUNNER]…
 
 STATUS is 0 unless a runner failed. REPORT is the JUnit report of ctest or pytest; PROGRAMS is the
-folder where the programs run by ctest have reported their own cases, or empty. A runner or program
-that died without a report counts as a failure, and so does a run without any test.
+folder where the programs run by ctest have reported their own cases, or empty; RUNNER is what runs
+a case once more: the CMake preset or the Python. A runner or program that died without a report
+counts as a failure, and so does a run without any test.
+
+If at most three cases failed, each is run once more, alone. One that passes then is printed as
+flaky, with its first failure, and counts as passed.
 """
 
 from __future__ import annotations
 
+import collections
 import pathlib
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-LINES_TOLD = 30
+from rerun_tests import passes_alone
+
+LINES_SHOWN = 30
+MOST_FLAKY = 3
 
 
 @dataclass
 class Case:
-    name: str
-    result: str  # passed, failed or skipped
-    said: str = ""
+    program: str  # or module
+    name: str  # "": the program itself
+    result: str  # passed, failed, skipped or flaky
+    output: str = ""
+    runner: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.program} {self.name}".strip()
 
 
 def parts(case: ElementTree.Element) -> str:
@@ -53,48 +66,60 @@ def cases_of_program(entry: ElementTree.Element, folder: pathlib.Path) -> Iterat
     try:
         cases = list(ElementTree.parse(folder / f"{program}.xml").iter("testcase"))
     except (OSError, ElementTree.ParseError):
-        yield Case(program, "failed", f"{output}\n{program} ended without a report of its cases")
+        reason = f"{output}\n{program} ended without a report of its cases"
+        yield Case(program, "", "failed", reason)
         return
     failed = 0
     for case in cases:
         name, result = f"{case.get('classname')}.{case.get('name')}", reported(case)
         failed += result == "failed"
-        yield Case(f"{program} {name}", result, printed(output, name) or parts(case))
+        yield Case(program, name, result, printed(output, name) or parts(case))
     if reported(entry) == "failed" and not failed:
-        yield Case(program, "failed", output)
+        yield Case(program, "", "failed", output)
 
 
 def cases_of(report: pathlib.Path, folder: str) -> Iterator[Case]:
     try:
         entries = list(ElementTree.parse(report).iter("testcase"))
     except (OSError, ElementTree.ParseError) as error:
-        yield Case(report.stem, "failed", f"no report: {error}")
+        yield Case(report.stem, "", "failed", f"no report: {error}")
         return
     for entry in entries:
         if folder:
             yield from cases_of_program(entry, pathlib.Path(folder))
         else:
-            name = f"{entry.get('classname', '')} {entry.get('name', '')}"
-            yield Case(name, reported(entry), parts(entry))
+            program, name = entry.get("classname", ""), entry.get("name", "")
+            yield Case(program, name, reported(entry), parts(entry))
 
 
 def main(status: str, *runs: str) -> int:
-    """Prints failed and skipped cases, and closes with "N passed, N failed"."""
-    counts = {"passed": 0, "failed": 0, "skipped": 0}
-    for report, folder in zip(runs[::2], runs[1::2], strict=True):
+    """Prints failed, flaky and skipped cases, and closes with "N passed, N failed"."""
+    cases: list[Case] = []
+    for report, folder, runner in zip(runs[::3], runs[1::3], runs[2::3], strict=True):
         for case in cases_of(pathlib.Path(report), folder):
-            counts[case.result] += 1
-            if case.result != "passed":
-                print(f"test: {case.result}: {case.name}")
-            if case.result == "failed":
-                for line in case.said.strip().splitlines()[-LINES_TOLD:]:
-                    print(f"  | {line}")
-    if counts["skipped"]:
-        print(f"test: {counts['skipped']} skipped")
-    if counts["passed"] + counts["failed"] == 0:
+            case.runner = runner
+            cases.append(case)
+    failed = [case for case in cases if case.result == "failed"]
+    if len(failed) <= MOST_FLAKY:
+        for case in failed:
+            if passes_alone(case.runner, case.program, case.name):
+                case.result = "flaky"
+    for case in cases:
+        if case.result != "passed":
+            print(f"test: {case.result}: {case}")
+        if case.result in ("failed", "flaky"):
+            for line in case.output.strip().splitlines()[-LINES_SHOWN:]:
+                print(f"  | {line}")
+    counts = collections.Counter(case.result for case in cases)
+    for result in ("skipped", "flaky"):
+        if counts[result]:
+            print(f"test: {counts[result]} {result}")
+    passed = counts["passed"] + counts["flaky"]
+    if passed + counts["failed"] == 0:
         print("test: no test ran")
-    print(f"{counts['passed']} passed, {counts['failed']} failed")
-    return int(counts["failed"] > 0 or counts["passed"] == 0 or status != "0")
+    print(f"{passed} passed, {counts['failed']} failed")
+    unexplained = status != "0" and not failed
+    return int(counts["failed"] > 0 or passed == 0 or unexplained)
 
 
 if __name__ == "__main__":

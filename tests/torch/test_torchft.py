@@ -64,16 +64,17 @@ class Replicas:
             [sys.executable, *arguments],
             env=environment() | more,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.PIPE,  # of its own: torchft's log would come within a printed line
             text=True,
         )
         self.running[replica] = program
 
-        def read() -> None:
-            for line in program.stdout:
+        def read(pipe: Iterator[str]) -> None:
+            for line in pipe:
                 self.said.put((replica, line))
 
-        threading.Thread(target=read, daemon=True).start()
+        for pipe in (program.stdout, program.stderr):
+            threading.Thread(target=read, args=[pipe], daemon=True).start()
 
     def kill(self, replica: int) -> None:
         program = self.running.pop(replica)
