@@ -43,4 +43,4 @@ def test_a_script_trains_two_ranks_alike_and_leaves_residuals(name, tmp_path):
     assert {rank for rank, _, _ in said} == {"0", "1"}, done.stdout
     assert {int(steps) for _, steps, _ in said} == {64}
     assert all(int(right) > 60 for _, _, right in said), said
-    assert (tmp_path / "residuals-1" / ".metadata").exists()
+    assert (tmp_path / "residuals-1" / "CURRENT").exists()

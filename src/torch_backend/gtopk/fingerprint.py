@@ -75,7 +75,7 @@ def check_alike(
     other = next((i for i, each in enumerate(hashes) if not torch.equal(each, mine)), None)
     if other is None:
         return
-    theirs = [tuple(line) for line in json.loads(_texts(text, group)[other])]
+    theirs = [tuple(line) for line in json.loads(gathered_texts(text, group)[other])]
     rank = ranks_of(group)[other]
     raise ValueError(
         f"gtopk: {said[0]}: {first_difference(lines, theirs, f'rank {rank}')}. {said[1]}"
@@ -85,7 +85,7 @@ def check_alike(
 def check_nobody_failed(failure: Exception | None, group: dist.ProcessGroup | None) -> None:
     """Collective: if a rank has failed, raise its error there, and one naming it elsewhere."""
     mine = "" if failure is None else str(failure) or type(failure).__name__
-    texts = _texts(mine.encode(), group)
+    texts = gathered_texts(mine.encode(), group)
     if failure is not None:
         raise failure
     failed = next((i for i, text in enumerate(texts) if text.strip()), None)
@@ -104,7 +104,7 @@ def first_difference(mine: Sequence[Line], theirs: Sequence[Line], whose: str) -
     return f"{what} {value} here and {other_what} {other_value} on {whose}"
 
 
-def _texts(mine: bytes, group: dist.ProcessGroup | None) -> list[bytes]:
+def gathered_texts(mine: bytes, group: dist.ProcessGroup | None) -> list[bytes]:
     """Return every rank's text, padded with spaces."""
     length = torch.tensor([len(mine)], device="cpu")
     lengths = [int(each) for each in _gathered(length, group)]

@@ -1,12 +1,7 @@
-"""What other shards of a model, or an unsharded one, have saved, as if this rank had saved it.
-
-It knows a checkpoint's folders by their names, and asks saving.py what is in one.
-"""
+"""What other shards of a model, or an unsharded one, have saved, as if this rank had saved it."""
 
 from __future__ import annotations
 
-import os
-import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -31,60 +26,6 @@ class Known(NamedTuple):
     """The type of its residual."""
     large: bool
     """Whether it has a residual."""
-
-
-def folder_of(path: str, shard: tuple[int, int] | None) -> str:
-    """Return where a shard's checkpoint of its replicas is, or that of a model without shards."""
-    return path if shard is None else os.path.join(path, f"shard-{shard[0]}-of-{shard[1]}")
-
-
-def is_checkpoint(folder: str) -> bool:
-    """Whether a complete checkpoint is there."""
-    return os.path.exists(os.path.join(folder, ".metadata"))
-
-
-def _shards_in(path: str) -> list[tuple[str, int]]:
-    """Return the folders of shards in `path`, and of how many shards each is one."""
-    names = os.listdir(path) if os.path.isdir(path) else []
-    found = [re.fullmatch(r"shard-\d+-of-(\d+)", name) for name in names]
-    return [(os.path.join(path, each.group(0)), int(each.group(1))) for each in found if each]
-
-
-def in_the_way(path: str, shard: tuple[int, int] | None) -> str | None:
-    """Return a checkpoint in `path` that one of this rank's shard would hide or replace."""
-    mine = folder_of(path, shard)
-    for folder in (mine, path):
-        if is_checkpoint(folder):
-            return folder
-    of = None if shard is None else shard[1]
-    return next(
-        (each for each, count in _shards_in(path) if count != of and is_checkpoint(each)), None
-    )
-
-
-def others_in(path: str) -> list[str]:
-    """Return the folders of one checkpoint of a whole model, by shard; empty if there is none.
-
-    Raises FileNotFoundError if that of a shard is missing or unfinished.
-    """
-    if is_checkpoint(path):
-        return [path]
-    counts = sorted({count for _, count in _shards_in(path)})
-    if not counts:
-        return []
-    if len(counts) > 1:
-        raise FileNotFoundError(
-            f"gtopk: {path} must hold one checkpoint, given those of "
-            f"{' and of '.join(map(str, counts))} shards: move the others away"
-        )
-    folders = [folder_of(path, (i, counts[0])) for i in range(counts[0])]
-    for each in folders:
-        if not is_checkpoint(each):
-            raise FileNotFoundError(
-                f"gtopk: {each} holds no checkpoint, or an unfinished one: other shards need the "
-                "checkpoints of all the saved ones"
-            )
-    return folders
 
 
 def cut_anew(

@@ -2,80 +2,79 @@
 
 Each rank writes its own tensors; what all ranks share is written once, as JSON. If P' ranks load
 what P ranks saved, the residuals and momenta of rank r go to rank r mod P'. What other shards saved
-is reassembled and cut again (recut.py).
+is reassembled and cut again (recut.py). Which of the folder's versions counts is decided by
+folders.py; the first rank of the first shard asks it, for all.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import warnings
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
+from gtopk import folders
 from gtopk.checkpoint import IncompatibleKeys
-from gtopk.fingerprint import check_alike, check_nobody_failed
-from gtopk.groups import has_ranks_that_change
-from gtopk.recut import cut_anew, folder_of, in_the_way, is_checkpoint, others_in, told
+from gtopk.fingerprint import check_alike, check_nobody_failed, gathered_texts
+from gtopk.groups import has_ranks_that_change, ranks_of
+from gtopk.recut import cut_anew, told
 from gtopk.state import SparseState
 
 if TYPE_CHECKING:
+    from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.metadata import Metadata
 
+T = TypeVar("T")
 _SHARED = "gtopk"
 _TENSORS = ("residuals", "momenta")
 
 
-def save(state: SparseState, path: str | os.PathLike[str]) -> None:
+def save(state: SparseState, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:
     """Write the states of all ranks into the folder `path`; collective over the state's group.
 
-    A checkpoint of ``torch.distributed.checkpoint``: a rank killed while writing leaves a folder
-    without ``.metadata``, which is written last, and gtopk.load refuses it. Use a new folder for
-    each step. All ranks must share a file system: rank 0 checks that it sees what the others have
-    written. Do not call it during a backward.
+    Saving into a folder again replaces what is there once all of it has been written: if a rank is
+    killed or fails before that, the folder holds the former state, afterwards the new one, and
+    gtopk.load gets one of them whole. What interrupted saves have left is removed by the next one
+    that ends. Other files in the folder stay.
+
+    The states are a checkpoint of ``torch.distributed.checkpoint`` in ``path/version-N``, and the
+    file ``path/CURRENT`` names that folder. All ranks must share a file system: the first rank
+    checks that it sees what the others have written. One job at a time may save into a folder;
+    others may load from it meanwhile. Do not call it during a backward.
 
     Args:
         state: the state; its group must be a process group of torch.distributed.
-        path: the folder, the same on all ranks.
+        path: the folder, the same on all ranks; made if it is not there.
+        overwrite: False refuses a folder that holds a checkpoint.
 
     Raises:
-        ValueError: the ranks' states or paths differ, or the folder already holds a checkpoint.
-        FileNotFoundError: the first rank does not see the files of another one, which does not
-            share its file system; RuntimeError on the other ranks. The folder is then left without
-            ``.metadata``.
+        ValueError: the ranks' states or paths differ.
+        FileExistsError: the folder holds a checkpoint, and overwrite is False.
+        FileNotFoundError: a rank does not see the files of another one, which does not share its
+            file system.
         NotImplementedError: the state's group is a ReplicaGroup; save each state_dict() instead.
-        torch.distributed.checkpoint.CheckpointException: it could not be written.
+        RuntimeError: a file could not be written, or another rank failed, whose error is named: no
+            rank has then saved.
     """
-    import torch.distributed.checkpoint as dcp
-
     _check_group(state)
-    group, where = state.group, _place(state)
-    failure = _other_path(os.fspath(path), state)
-    old = in_the_way(os.fspath(path), state.shard)
-    path = folder_of(os.fspath(path), state.shard)
-    if old is not None and failure is None:
-        failure = ValueError(f"gtopk: {old} holds a checkpoint already: give each one a folder")
-    _agree(failure, state)
-    saved = state.state_dict()
-    mine = {
-        _key(where["rank"], kind, name): tensor
-        for kind in _TENSORS
-        for name, tensor in saved.pop(kind).items()
-    }
-    selector = saved.pop("selector")
-    for i, kept in enumerate(selector["states"]):
-        mine[_key(where["rank"], "selector", str(i))] = kept
-    del saved["place"]
-    shared = {**saved, "ranks": where["ranks"], "select": selector["select"]}
-    if state.cuts is not None:
-        shared["cuts"] = told(state.cuts)
-    mine[_SHARED] = torch.frombuffer(bytearray(json.dumps(shared).encode()), dtype=torch.uint8)
-    with _quiet():
-        dcp.save(mine, checkpoint_id=path, process_group=group, no_dist=not dist.is_initialized())
-    _agree(_unseen(path) if where["rank"] == 0 else None, state)
+    path = os.fspath(path)
+    _all_succeed(lambda: _check_path(path, state), state)
+    _check_states(state)
+    version = _from_first(lambda: folders.begin(path, overwrite=overwrite), state)
+    try:
+        _write(state, os.path.join(path, version))
+        _all_succeed(lambda: folders.commit(path, version) if _is_first(state) else None, state)
+    except BaseException:
+        if _is_first(state):
+            folders.discard(path, version)
+        raise
+    if _is_first(state):
+        folders.remove_others(path, version, _is_ours)
 
 
 def load(
@@ -110,18 +109,20 @@ def load(
             had read.
     """
     _check_group(state)
-    failure, saved = None, {}
-    try:
-        saved = _found(state, os.fspath(path), strict=strict)
-    except Exception as error:
-        failure = error
-    _agree(failure, state)
-    incompatible = IncompatibleKeys([], [])
-    try:
-        incompatible = state.load_state_dict(saved, strict)
-    except Exception as error:
-        failure = error
-    _agree(failure, state)
+    path, version, failure = os.fspath(path), None, None
+    while True:
+        before, version = version, _from_first(lambda: folders.current(path), state)
+        if failure is not None and version == before:
+            raise failure
+        try:
+            found = functools.partial(_found, state, os.path.join(path, version), strict=strict)
+            saved = _all_succeed(found, state)
+            break
+        except Exception as error:  # Another job's save may have replaced what was being read.
+            failure = error
+    _check_states(state)
+    incompatible = _all_succeed(lambda: state.load_state_dict(saved, strict), state)
+    _check_states(state)
     return incompatible
 
 
@@ -137,10 +138,15 @@ def _check_group(state: SparseState) -> None:
         )
 
 
-def _other_path(path: str, state: SparseState) -> Exception | None:
-    """Return an error if ranks, also of other shards, were given other paths. Collective."""
+def _groups(state: SparseState) -> list[dist.ProcessGroup | None]:
+    """Return the groups that connect all ranks of all shards; none without processes."""
+    return [state.group, *state.shard_groups] if dist.is_initialized() else []
+
+
+def _check_path(path: str, state: SparseState) -> None:
+    """Raise an error if ranks, also of other shards, were given other paths. Collective."""
     failure = None
-    for group in (state.group, *state.shard_groups) if dist.is_initialized() else ():
+    for group in _groups(state):
         said = (
             f"gtopk.save got another path on rank {dist.get_rank()} than on other ranks",
             "Give all ranks one path, on a file system that they share",
@@ -149,46 +155,131 @@ def _other_path(path: str, state: SparseState) -> Exception | None:
             check_alike([("it is", repr(os.path.abspath(path)))], group, said)
         except ValueError as error:
             failure = error
-    return failure
-
-
-def _unseen(path: str) -> Exception | None:
-    """Return an error if files of the checkpoint are not there, which is then no longer one."""
-    files = {each.relative_path for each in _metadata(path).storage_data.values()}
-    lost = sorted(each for each in files if not os.path.exists(os.path.join(path, each)))
-    if not lost:
-        return None
-    os.remove(os.path.join(path, ".metadata"))
-    return FileNotFoundError(
-        f"gtopk: the first rank does not see {os.path.join(path, lost[0])}, which another rank has "
-        "written: gtopk.save needs a file system that all ranks share. Without one, save each "
-        "rank's state_dict()"
-    )
-
-
-def _agree(failure: Exception | None, state: SparseState) -> None:
-    """Raise on every rank, also of other shards, if a rank has failed or states differ."""
-    if dist.is_initialized():
-        for group in (state.group, *state.shard_groups):
-            try:
-                check_nobody_failed(failure, group)
-            except Exception as error:
-                failure = error
     if failure is not None:
         raise failure
+
+
+def _check_states(state: SparseState) -> None:
+    """Raise ValueError on every rank if states differ between replicas. Collective."""
     if dist.is_initialized():
         check_alike(state.description(), state.group)
 
 
-def _found(state: SparseState, path: str, *, strict: bool) -> dict[str, Any]:
+def _all_succeed(do: Callable[[], T], state: SparseState) -> T:
+    """Do this; raise on every rank, also of other shards, if a rank has failed. Collective."""
+    failure: Exception | None = None
+    try:
+        done = do()
+    except Exception as error:
+        failure = error
+    for group in _groups(state):
+        try:
+            check_nobody_failed(failure, group)
+        except Exception as error:
+            failure = error
+    if failure is not None:
+        raise failure
+    return done
+
+
+def _from_first(do: Callable[[], str], state: SparseState) -> str:
+    """Do this on the first rank of the first shard; return its result everywhere. Collective."""
+    text = _all_succeed(do if _is_first(state) else str, state)
+    for group in _groups(state):
+        texts = (each.decode().strip() for each in gathered_texts(text.encode(), group))
+        text = next(filter(None, texts), "")
+    return text
+
+
+def _is_first(state: SparseState) -> bool:
+    where = _place(state)
+    return where["rank"] == where.get("shard", 0) == 0
+
+
+def _write(state: SparseState, root: str) -> None:
+    """Write this rank's part of a checkpoint. Collective."""
+    where, folder = _place(state), folders.folder_of(root, state.shard)
+    tensors = _all_succeed(lambda: _tensors_of(state, where), state)
+    _all_succeed(lambda: _save(state, tensors, folder), state)
+    _all_succeed(lambda: _check_seen(root, state) if where["rank"] == 0 else None, state)
+
+
+def _save(state: SparseState, tensors: dict[str, torch.Tensor], folder: str) -> None:
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    try:
+        with _quiet():
+            dcp.save(
+                tensors,
+                checkpoint_id=folder,
+                process_group=state.group,
+                no_dist=not dist.is_initialized(),
+            )
+    except CheckpointException as error:
+        ranks = ranks_of(state.group) if dist.is_initialized() else [0]
+        why = _why(error, lambda rank: f"rank {ranks[rank]}: ")
+        raise RuntimeError(f"gtopk: {folder} could not be written: {why}") from error
+
+
+def _check_seen(root: str, state: SparseState) -> None:
+    """Raise an error if files of this rank's shard, or other shards' checkpoints, are not there."""
+    folder = folders.folder_of(root, state.shard)
+    lost = _lost(folder)
+    if not lost and _is_first(state) and state.shard is not None:
+        every = [folders.folder_of(root, (i, state.shard[1])) for i in range(state.shard[1])]
+        lost = [each for each in every if not folders.is_checkpoint(each)]
+    if lost:
+        raise FileNotFoundError(
+            f"gtopk: rank {dist.get_rank()} does not see {lost[0]}, which another rank has "
+            "written: gtopk.save needs a file system that all ranks share. Without one, save each "
+            "rank's state_dict()"
+        )
+
+
+def _lost(folder: str) -> list[str]:
+    """Return the paths of those files of a checkpoint that are not there."""
+    files = {each.relative_path for each in _metadata(folder).storage_data.values()}
+    paths = [os.path.join(folder, each) for each in sorted(files)]
+    return [each for each in paths if not os.path.exists(each)]
+
+
+def _is_ours(folder: str) -> bool:
+    """Whether the checkpoint in a folder is one of gtopk.save; False if it cannot be read."""
+    try:
+        return _SHARED in _metadata(folder).state_dict_metadata
+    except Exception:
+        return False
+
+
+def _tensors_of(state: SparseState, where: Mapping[str, int]) -> dict[str, torch.Tensor]:
+    """Return what this rank writes, by the keys that it has in the checkpoint."""
+    saved = state.state_dict()
+    mine = {
+        _key(where["rank"], kind, name): tensor
+        for kind in _TENSORS
+        for name, tensor in saved.pop(kind).items()
+    }
+    selector = saved.pop("selector")
+    for i, kept in enumerate(selector["states"]):
+        mine[_key(where["rank"], "selector", str(i))] = kept
+    del saved["place"]
+    shared = {**saved, "ranks": where["ranks"], "select": selector["select"]}
+    if state.cuts is not None:
+        shared["cuts"] = told(state.cuts)
+    mine[_SHARED] = torch.frombuffer(bytearray(json.dumps(shared).encode()), dtype=torch.uint8)
+    return mine
+
+
+def _found(state: SparseState, root: str, *, strict: bool) -> dict[str, Any]:
     """Return what a state_dict() of this rank would be: of its own shard, or of others'."""
-    folder, known, where = folder_of(path, state.shard), state.place(), _place(state)
-    others = [] if is_checkpoint(folder) else others_in(path)
+    folder, known, where = folders.folder_of(root, state.shard), state.place(), _place(state)
+    others = [] if folders.is_checkpoint(folder) else folders.shards_in(root)
     if not others:
         return _read(folder, known, where)
     if state.shard is not None and state.cuts is None:
         raise NotImplementedError(
-            f"gtopk: {path} holds what other shards saved, and parameters that are sharded in more "
+            f"gtopk: {root} holds what other shards saved, and parameters that are sharded in more "
             "than one dimension cannot be cut for other shards"
         )
 
@@ -239,10 +330,10 @@ def _add(sums: dict[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> 
 def _metadata(path: str | os.PathLike[str]) -> Metadata:
     from torch.distributed.checkpoint import FileSystemReader
 
-    if not is_checkpoint(os.fspath(path)):
+    if not folders.is_checkpoint(os.fspath(path)):
         raise FileNotFoundError(
-            f"gtopk: {path} holds no checkpoint, or one that was not finished: there is no "
-            ".metadata in it, which is written last"
+            f"gtopk: {path} holds no complete checkpoint: there is no .metadata in it. Not all of "
+            "it was copied, or this rank does not see it: load another one"
         )
     return FileSystemReader(path).read_metadata()
 
@@ -284,11 +375,22 @@ def _load(
         try:
             with _quiet():
                 dcp.load(tensors, checkpoint_id=path, no_dist=True)
-        except CheckpointException as error:  # no Exception: nobody would tell the other ranks
-            # str() names the file, repr() does not.
-            why = "; ".join(f"{type(e).__name__}: {e}" for e, _ in error.failures.values())
-            raise RuntimeError(f"gtopk: {path} is damaged or could not be read: {why}") from error
+        except CheckpointException as error:
+            lost = _lost(os.fspath(path))
+            what = "is damaged or could not be read"
+            if lost:
+                what = f"is not complete: {len(lost)} of its files are missing, such as {lost[0]}"
+            why = _why(error, lambda _: "")
+            raise RuntimeError(f"gtopk: {path} {what} ({why}): load another checkpoint") from error
     return tensors
+
+
+def _why(error: CheckpointException, whose: Callable[[int], str]) -> str:
+    """Return what went wrong on which ranks. The exception is no Exception, and says it longer."""
+    # str() names a file, repr() does not.
+    return "; ".join(
+        f"{whose(rank)}{type(each).__name__}: {each}" for rank, (each, _) in error.failures.items()
+    )
 
 
 def _key(rank: int, kind: str, name: str) -> str:
