@@ -30,18 +30,22 @@ _warned = False  # of a secret that protects nothing here
 def load() -> Any:
     """Load the library; return its operators, ``torch.ops.gtopk`` (operators.cpp).
 
-    Raises ImportError that says what is missing, or for which versions of torch there is a library.
+    Raises ImportError that says what is missing, or for which versions of torch there is a library,
+    or that the process has another UCX.
     """
     import torch
 
+    from gtopk import _ucx
+
     name = library_for(torch.__version__, os.listdir(_HERE))
-    _load_ucx()
+    _ucx.load()
     try:
         torch.ops.load_library(os.path.join(_HERE, name))
     except OSError as error:
         raise ImportError(
             f"gtopk: the library {name} cannot be loaded: {error}. Loaded: torch "
             f"{torch.__version__}. Install gtopk again (pip install --force-reinstall gtopk)"
+            f"{_ucx.in_this_process()}"
         ) from error
     return torch.ops.gtopk
 
@@ -155,13 +159,3 @@ def _carrier(store: Store, rank: int, size: int) -> ProcessGroup:
     from torch.distributed import ProcessGroup
 
     return ProcessGroup(store, rank, size)
-
-
-def _load_ucx() -> None:
-    # The wheel's UCX must be loaded first: two copies of libucp in one process crash at exit.
-    # Without the wheel the loader looks for the system's UCX.
-    try:
-        import libucx
-    except ModuleNotFoundError:
-        return
-    libucx.load_library()
