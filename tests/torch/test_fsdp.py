@@ -149,9 +149,9 @@ def check_no_gradient_mass_is_lost(me: Rank) -> None:
         arrived: dict[int, torch.Tensor] = {}
         arrive = state.overlap.arrive
 
-        def listening(index, output, names, divisor, arrived=arrived, arrive=arrive) -> None:
+        def listening(index, output, names, divisor, times, arrived=arrived, arrive=arrive) -> None:
             arrived[index] = output.double() / divisor
-            arrive(index, output, names, divisor)
+            arrive(index, output, names, divisor, times)
 
         state.overlap.arrive = listening
         for _ in range(3):

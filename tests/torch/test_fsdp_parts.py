@@ -72,12 +72,13 @@ class Beside:
         self.arrived: dict[str, torch.Tensor] = {}
         arrive = self.state.overlap.arrive
 
-        def listening(index: int, output: torch.Tensor, names, divisor: float) -> None:
+        def listening(index: int, output: torch.Tensor, names, divisor, times) -> None:
             names = list(self.sizes[index]) if names is None else names
-            gradients = output.float() if divisor == 1 else output.float() / divisor
+            gradients = output.float() if divisor == times else output.float() / (divisor / times)
             parts = gradients.clone().split([self.sizes[index][name] for name in names])
-            self.arrived.update(zip(names, parts, strict=True))
-            arrive(index, output, names, divisor)
+            for name, part in zip(names, parts, strict=True):
+                self.arrived[name] = self.arrived.get(name, 0) + part
+            arrive(index, output, names, divisor, times)
 
         self.state.overlap.arrive = listening
 
@@ -89,12 +90,19 @@ class Beside:
             if each.name == name
         )
 
-    def backward(self, loss: torch.Tensor, unused=()) -> None:
+    def accumulate(self, losses: list[torch.Tensor]) -> None:
+        """Backwards that nothing follows there."""
+        self.arrived.clear()
+        for loss in losses:
+            (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+
+    def backward(self, loss: torch.Tensor, unused=(), *, kept=False) -> None:
         """One backward here and there; what is not handed to FSDP's hook is zeros there.
 
-        unused: units that no rank uses.
+        unused: units that no rank uses; kept: whether what accumulate() has handed over counts.
         """
-        self.arrived.clear()
+        if not kept:
+            self.arrived.clear()
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
         given = {
             name: self.arrived.get(name, torch.zeros(n))

@@ -67,7 +67,7 @@ def trained_over_gloo(
         fully_shard(model[2], mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
     summed(model)
-    divide(model, factor and 2 * factor)  # by all ranks, not by the shards alone
+    divide(model, factor)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(STEPS):
         optimizer.zero_grad()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -16,13 +16,24 @@ import torch.distributed as dist
 from gtopk.clipping import clip, norm_of
 from gtopk.collectives import ACCUMULATION
 from gtopk.fingerprint import check_alike
-from gtopk.fsdp_groups import divides, has_hooks, stays_a_view
+from gtopk.fsdp_groups import (
+    check_in_backward,
+    check_reduced,
+    check_separable,
+    defers,
+    goes_on,
+    has_hooks,
+    known,
+    reduction_of,
+    stays_a_view,
+)
 from gtopk.overlap import Overlap
 from gtopk.places import layout_of
+from gtopk.separate import SeparateBuffers
 from gtopk.tracing import untraced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gtopk.exchange import ExactBucket, Exchange
     from gtopk.fsdp_groups import FsdpGroup
@@ -37,13 +48,6 @@ _OTHER_MODULES = (
 )
 
 
-class _Aside(NamedTuple):
-    """Gradients that are exchanged in a separate buffer, and added to FSDP's afterwards."""
-
-    index: int
-    buffer: torch.Tensor
-
-
 class ShardOverlap(Overlap):
     """The units of FSDP's modules.
 
@@ -51,6 +55,9 @@ class ShardOverlap(Overlap):
     buffer in another way at once, or has not reduced all of the module's parameters, the unit is
     exchanged in a separate one, FSDP gets zeros, and the results are added at the end of the
     backward.
+
+    A module with set_requires_all_reduce(False) is not exchanged: what FSDP has reduced adds up in
+    a separate buffer, until a backward in which the switch is on again.
 
     With finds_unused, replicas exchange all units in one order, whichever modules they used: that
     in which modules came on the first replica in its first backward, and which is known at its end.
@@ -85,10 +92,14 @@ class ShardOverlap(Overlap):
             [name for name in parameters if name in set(unit.names)]
             for unit, parameters in zip(units, self._parameters, strict=True)
         ]
+        numels = {each.name: each.numel for unit in units for each in (*unit.large, *unit.small)}
+        self._sizes = [{name: numels[name] for name in names} for names in self._orders]
+        self._separate = SeparateBuffers(self._sizes, units[0].device)
         self._named = names
         self._shards = shards
         self._copies = copies
-        self._aside: list[_Aside] = []
+        self._in_backward = False  # whose end was not seen
+        self._without: list[torch.nn.Parameter] = []  # that had no .grad before zeros came
         self._came: list[int] = []
         self._finite = True  # on this rank, in this backward
         self._usual: list[int] | None = None  # order in which they came first, on all replicas
@@ -100,7 +111,6 @@ class ShardOverlap(Overlap):
     def _arranged(self, places: Mapping[str, Place]) -> None:
         # FSDP's modules keep their numbers, in whatever order units are in by now.
         self._layouts = [layout_of(places[name] for name in names) for names in self._orders]
-        self._sizes = [[places[name].numel for name in names] for names in self._orders]
 
     def compare(self) -> None:
         """See Overlap."""
@@ -112,15 +122,21 @@ class ShardOverlap(Overlap):
         """Return what FSDP is to call with the reduced gradients of its module."""
 
         def reduced(output: torch.Tensor) -> None:
+            parameters, divisor = reduction_of(sys._getframe(1), output)
             names = None
-            theirs = sys._getframe(1).f_locals
-            if output.numel() < sum(self._sizes[index]):
-                names = self._reduced_by(theirs.get("fsdp_params"))
-            # FSDP divides by it when the hook has returned; None: it does not.
-            divisor = theirs.get("postdivide_factor", math.nan)
-            self.arrive(index, output, names, 1.0 if divisor is None else divisor)
+            if output.numel() < sum(self._sizes[index].values()):
+                names = [self._named[id(each.sharded_param)] for each in known(parameters)]
+            self.arrive(index, output, names, divisor, self._times(index))
 
         return reduced
+
+    def _times(self, index: int) -> int:
+        """Return what makes of a mean over the replicas what FSDP's own replication would return.
+
+        That divides the sum over all ranks by the module's gradient_divide_factor, if it has one.
+        """
+        factor = self._groups[index].gradient_divide_factor
+        return 1 if factor is None else dist.get_world_size(self._state.group)
 
     @untraced
     def arrive(
@@ -129,80 +145,92 @@ class ShardOverlap(Overlap):
         output: torch.Tensor,
         names: Sequence[str] | None = None,
         divisor: float = 1.0,
+        times: int = 1,
     ) -> None:
         """Average a unit's gradients, which FSDP has reduced over the shards into `output`.
 
         names: of the parameters that are in it; None: all. The others count as zeros, and their
         .grad still has the result afterwards. divisor: what FSDP divides by afterwards; NaN if it
-        does not say.
+        does not say. times: what the mean is multiplied by.
         """
+        self._enter_backward()
+        names = self._orders[index] if names is None else names
+        if defers(self._groups[index]):
+            self._defer(index, output, names, divisor, times)
+            return
         if not self._open:
             self._begin()
-            self._aside, self._came, self._finite, self._begun = [], [], True, 0
-            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+            self._came, self._finite, self._begun = [], True, 0
+            self._separate.exchanged.clear()
         try:
-            names = self._orders[index] if names is None else names
-            self._arrive(index, output, names, divisor)
+            self._arrive(index, output, names, divisor, times)
         except BaseException:
             self._shut_gate()
             raise
 
+    def _enter_backward(self) -> None:
+        """At the first gradient of a backward: have its end announced."""
+        check_in_backward()
+        if not self._in_backward:
+            self._in_backward = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
+
+    @untraced
+    def _end_backward(self) -> None:
+        """The backward has succeeded, or one inside it: then its last gradients are to come."""
+        self._in_backward = False
+        if goes_on(self._groups):
+            return
+        for parameter in self._without:
+            parameter.grad = None
+        self._without = []
+        if self._open:
+            self._finish()
+
+    def before_forward(self) -> None:
+        """Forget what a backward that raised has left to be exchanged later."""
+        if self._in_backward:
+            self._in_backward, self._without = False, []
+            self._separate.forget()
+
+    def _defer(
+        self, index: int, output: torch.Tensor, names: Sequence[str], divisor: float, times: int
+    ) -> None:
+        """Keep a unit's gradients for a later backward, in which FSDP is to all-reduce them."""
+        self._check(index, output, names)
+        check_separable(self._groups[index], divisor, names[0], "set_requires_all_reduce(False)")
+        # FSDP creates the .grad of zeros, where its own all-reduce would create none.
+        self._without += [each for each in self._parameters[index].values() if each.grad is None]
+        self._separate.accumulate(index, output, names, divisor / times)
+
     def _arrive(
-        self, index: int, output: torch.Tensor, names: Sequence[str], divisor: float
+        self, index: int, output: torch.Tensor, names: Sequence[str], divisor: float, times: int
     ) -> None:
         layout = self._layouts[index]
         self._came.append(index)
         self._check(index, output, names)
         self._check_new(layout, "in one backward: a module was called twice, or a backward raised")
         group = self._groups[index]
-        if not divides(group, output):
-            divisor = 1.0
-        at_once = math.isnan(divisor) or has_hooks(group)
         whole = len(names) == len(self._orders[index])
-        late = self._gate is not None or self._waits_for_norm or self._finds_unused
-        if at_once and (late or not whole):
-            what = (
-                "scaler=, clip_norm= and find_unused_modules=, with which results are there when "
-                "the backward has ended"
-                if late
-                else "parameters of it that got no gradient"
-            )
-            raise NotImplementedError(
-                f"gtopk: the module of '{self._orders[index][0]}' has hooks that run after a "
-                "gradient is accumulated, or is divided by FSDP in a way that this version of "
-                f"torch does not tell, which is not implemented together with {what}"
-            )
-        if not at_once and not (whole and divisor == 1 and stays_a_view(group, output)):
-            output = self._set_aside(index, output, names, divisor)
+        pending = index in self._separate.pending
+        what = ""
+        if self._gate is not None or self._waits_for_norm or self._finds_unused:
+            what = "scaler=, clip_norm= and find_unused_modules="
+        elif not whole or pending:
+            what = "parameters of it that got no gradient, or that of another backward"
+        if what:
+            check_separable(group, divisor, names[0], what)
+        at_once = math.isnan(divisor) or has_hooks(group)
+        alike = whole and divisor == 1 and not pending
+        if not at_once and not (alike and stays_a_view(group, output)):
+            self._separate.accumulate(index, output, names, divisor / times)
+            output = self._separate.begin_exchange(index, output.dtype)
+        elif times != 1:
+            output.mul_(times)
         self._take(layout, output)
         if at_once:
             self._wait()
             self._raise_error()
-
-    def _set_aside(
-        self, index: int, output: torch.Tensor, names: Sequence[str], divisor: float
-    ) -> torch.Tensor:
-        """Return a copy, divided, with zeros for what is missing; FSDP continues with zeros.
-
-        It is in the accumulation type: results are not rounded to the type that FSDP reduces in.
-        """
-        sizes = dict(zip(self._orders[index], self._sizes[index], strict=True))
-        arrived = dict(zip(names, output.split([sizes[name] for name in names]), strict=True))
-        buffer = self._new_aside(index, output.dtype)
-        for name, piece in zip(sizes, buffer.split([*sizes.values()]), strict=True):
-            if name in arrived:
-                piece.copy_(arrived[name])
-        if divisor != 1:
-            buffer.div_(divisor)
-        output.zero_()
-        return buffer
-
-    def _new_aside(self, index: int, dtype: torch.dtype) -> torch.Tensor:
-        """Return zeros for all of a unit's gradients, whose results are added at the end."""
-        size = sum(self._sizes[index])
-        buffer = torch.zeros(size, dtype=ACCUMULATION[dtype], device=self._device)
-        self._aside.append(_Aside(index, buffer))
-        return buffer
 
     def _ready(self, complete: list[Exchange]) -> list[Exchange]:
         """With finds_unused: return what is complete and has its turn."""
@@ -221,8 +249,7 @@ class ShardOverlap(Overlap):
         unused = [each.index for each in self._exchanges if each.missing]
         with torch.no_grad():
             for index in unused:
-                buffer = self._new_aside(index, self._state.units[index].dtype)
-                self._take(self._layouts[index], buffer)
+                self._take_separate(index)
             if self._order is None:
                 order = torch.tensor([*self._came, *unused], device=self._device)
                 dist.broadcast(order, group=self._state.group, group_src=0)
@@ -238,39 +265,47 @@ class ShardOverlap(Overlap):
         used[self._came] = 1
         dist.all_reduce(used, dist.ReduceOp.MAX, group=self._state.group)
         for index in (1 - used).nonzero().flatten().tolist():
-            aside = next(each for each in self._aside if each.index == index)
-            self._aside.remove(aside)
-            if not self._exchanges[index].delivered:
-                continue
-            for name, piece in self._pieces(aside):
+            for name, piece in self._separate.results(index):
                 self._return(index, name, piece)
+            del self._separate.exchanged[index]
 
-    def _hand_out(self, aside: _Aside) -> None:
+    def _hand_out(self, index: int) -> None:
         """Add the results to what FSDP made of the zeros, or of nothing."""
-        for name, piece in self._pieces(aside):
-            parameter = self._parameters[aside.index][name]
+        for name, piece in self._separate.results(index):
+            parameter = self._parameters[index][name]
             if not parameter.requires_grad:  # frozen since: it is left alone, what waits goes on
-                if self._exchanges[aside.index].delivered:
-                    self._return(aside.index, name, piece)
+                self._return(index, name, piece)
                 continue
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             local = parameter.grad.to_local()
             local.add_(piece[: local.numel()].view(local.shape))
 
-    def _pieces(self, aside: _Aside) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield each parameter's name and its part of the buffer."""
-        pieces = aside.buffer.split(self._sizes[aside.index])
-        yield from zip(self._orders[aside.index], pieces, strict=True)
-
     def _return(self, index: int, name: str, piece: torch.Tensor) -> None:
         """Put a result back that reaches no .grad, if it is of a parameter with a residual."""
+        if not self._exchanges[index].delivered:
+            return
         if any(each.name == name for each in self._state.units[index].large):
             self._put_back(self._exchanges[index], name, piece)
 
-    @untraced
+    def settle(self) -> None:
+        """See Overlap. What was pending when a backward raised is lost, like FSDP's gradients."""
+        if self._open:
+            self._separate.forget()
+        super().settle()
+
+    def _take_separate(self, index: int) -> None:
+        """Exchange what is pending of a module that FSDP has not reduced in this backward."""
+        dtype = self._state.units[index].dtype
+        self._take(self._layouts[index], self._separate.begin_exchange(index, dtype))
+
     def _finish(self) -> None:
-        """The backward has succeeded."""
+        """Everything has arrived."""
+        for index in self._separate.pending:
+            if self._exchanges[index].missing and not defers(self._groups[index]):
+                self._came.append(index)
+                with torch.no_grad():
+                    self._take_separate(index)
         if self._finds_unused:
             self._fill_in()
         self._start_held()
@@ -282,9 +317,9 @@ class ShardOverlap(Overlap):
                 self._drop_what_nobody_used()
             else:
                 self._check_same_modules()
-            for each in self._aside:
-                self._hand_out(each)
-        self._aside = []
+            for index in self._separate.exchanged:
+                self._hand_out(index)
+        self._separate.exchanged.clear()
         self._close()
 
     def _check_same_modules(self) -> None:
@@ -399,10 +434,7 @@ class ShardOverlap(Overlap):
             ) from error
 
     def _check(self, index: int, output: torch.Tensor, names: Sequence[str]) -> None:
-        unit = self._state.units[index]
-        sizes = dict(zip(self._orders[index], self._sizes[index], strict=True))
-        numel = sum(sizes[name] for name in names)
-        wanted = ACCUMULATION[unit.dtype]
+        unit, sizes = self._state.units[index], self._sizes[index]
         late = [
             name
             for name, each in self._parameters[index].items()
@@ -413,24 +445,4 @@ class ShardOverlap(Overlap):
                 f"gtopk: '{late[0]}' requires a gradient, and did not when fsdp_hook was called: "
                 "call it after requires_grad is set"
             )
-        if output.numel() != numel:
-            raise NotImplementedError(
-                f"gtopk: FSDP reduced {output.numel()} elements for the module of "
-                f"'{unit.names[0]}', whose parameters with a gradient have {numel}: this version "
-                "of torch lays them out in a way that gtopk does not know"
-            )
-        # Which type FSDP reduces is its version's affair; residuals are the same for most.
-        if ACCUMULATION.get(output.dtype) != wanted:
-            raise NotImplementedError(
-                f"gtopk: FSDP reduced the module of '{unit.names[0]}' as {output.dtype}, its "
-                f"residuals are {wanted}: such a mixed precision is not implemented"
-            )
-
-    def _reduced_by(self, parameters: Sequence[Any] | None) -> list[str]:
-        """Return the names of what FSDP has reduced, which it does not tell its hook."""
-        if parameters is None:
-            raise NotImplementedError(
-                "gtopk: a module of which only some parameters get a gradient is not implemented "
-                "for this version of torch"
-            )
-        return [self._named[id(each.sharded_param)] for each in parameters]
+        check_reduced(output, unit.names[0], sum(sizes[name] for name in names), unit.dtype)

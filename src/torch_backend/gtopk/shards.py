@@ -17,7 +17,7 @@ from gtopk.collectives import ACCUMULATION, check_tensor
 from gtopk.config import Share
 from gtopk.cuts import Cut
 from gtopk.fingerprint import Line, check_alike
-from gtopk.fsdp_groups import check_ended, sharded_modules
+from gtopk.fsdp_groups import Sentry, sharded_modules
 from gtopk.shard_overlap import ShardOverlap
 from gtopk.state import SparseState
 from gtopk.units import Parameter, Unit
@@ -51,6 +51,11 @@ def fsdp_hook(
     find_unused_modules is set. If only some of a module's parameters get a gradient, the others'
     count as zeros, on this replica only, and their ``.grad`` has the result afterwards.
 
+    The switches of FSDP's modules mean what they do under its own replication (HSDP). With
+    ``set_requires_all_reduce(False)`` gradients are only reduced over the shards, and add up until
+    a backward with the switch on exchanges the sum, which is one step. With
+    ``set_gradient_divide_factor(f)`` a gradient is the sum over all ranks, divided by f.
+
     Under tensor parallelism (parallelize_module applied before fully_shard) each rank exchanges its
     own shards with those of the other replicas. Parameters that are whole on all of its ranks, such
     as a norm's weight, are averaged densely, as selections might differ.
@@ -79,13 +84,15 @@ def fsdp_hook(
         shards, of another number of replicas, and of the same model under DDP.
 
     Raises:
-        ValueError: the model is not sharded by FSDP2, or is sharded by native HSDP, which reduces
-            densely before this hook; the group contains ranks of this rank's shard group; the
+        ValueError: the model is not sharded by FSDP2, or is replicated by it (HSDP, replicate()),
+            which reduces densely before this hook; the group contains ranks of this rank's shard group; the
             states of the shards differ; and as SparseState.
-        RuntimeError: `model` has such a hook already. Later, from a forward after a backward that
-            raised, as FSDP2 itself does not recover from that.
+        RuntimeError: `model` has an all-reduce hook already. Later, from a forward after the hook
+            was replaced, or after a backward that raised, from which FSDP2 does not recover before
+            torch 2.13, and after that with ``model.reset_iter_state()``.
         NotImplementedError: scaler= and clip_norm= if modules are sharded over different ranks;
-            and as SparseState.
+            and as SparseState. Later, if FSDP reduces outside of a backward, as a pipeline's stage
+            does, or calls a parameter's hooks with what is not exchanged yet.
     """
     for name in ("unit", "group"):
         if name in arguments:
@@ -108,8 +115,7 @@ def fsdp_hook(
         dist.broadcast(local.detach(), group=group, group_src=0)
     for index, (module, _) in enumerate(modules):
         module.set_all_reduce_hook(overlap.hook(index))
-    states = [module._get_fsdp_state() for module, _ in modules]  # type: ignore[operator]
-    model.register_forward_pre_hook(lambda _, __: check_ended(states), prepend=True)
+    model.register_forward_pre_hook(Sentry(modules, overlap.before_forward), prepend=True)
     return state
 
 
