@@ -13,6 +13,10 @@ endif()
 # Its headers alone: the library is loaded at run time (src/transport/topology).
 find_path(GTOPK_HWLOC_INCLUDE hwloc.h REQUIRED)
 
+# As an archive where there is one: what is built then needs no libsodium to run.
+find_path(GTOPK_SODIUM_INCLUDE sodium.h REQUIRED)
+find_library(GTOPK_SODIUM NAMES libsodium.a sodium REQUIRED)
+
 if(NOT TARGET hwy::hwy)
   message(FATAL_ERROR "Highway was found in ${hwy_DIR}, but it defines no target hwy::hwy")
 endif()

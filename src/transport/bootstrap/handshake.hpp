@@ -16,7 +16,8 @@
 namespace gtopk::bootstrap {
 
 inline constexpr std::size_t kNonceBytes = 16;
-inline constexpr std::size_t kChallengeBytes = kNonceBytes + 32;
+inline constexpr std::size_t kProofBytes = 32;
+inline constexpr std::size_t kChallengeBytes = kNonceBytes + kProofBytes;
 
 /// Cryptographically random bytes.
 [[nodiscard]] std::string draw_secret(std::size_t bytes);

@@ -11,7 +11,6 @@
 #include "gtopk/error.hpp"
 #include "src/transport/base/log.hpp"
 #include "src/transport/bootstrap/handshake.hpp"
-#include "src/transport/bootstrap/sha256.hpp"
 
 namespace gtopk::bootstrap {
 namespace {
@@ -120,7 +119,7 @@ Greeting TcpStore::greeting() const {
     }
     const auto reply = handshake.reply_to({challenge.data(), challenge.size()});
     // Also sent if wrong, so that the server can log the client with another secret.
-    const std::string proof = reply.value_or(std::string(kDigestBytes, '\0'));
+    const std::string proof = reply.value_or(std::string(kProofBytes, '\0'));
     const bool sent = send_all(socket, proof, end) == Transfer::kDone;
     if (!reply) {
       return Refusal{.reason = "the server there has another secret (GTOPK_SECRET)", .final = true};
