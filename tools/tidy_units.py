@@ -21,10 +21,9 @@ for command in json.loads((build / "compile_commands.json").read_text()):
     commands.setdefault(command["file"], command)
 (build / "once" / "compile_commands.json").write_text(json.dumps(list(commands.values())))
 
-# A folder's own rules hold for its units, too, which lie in a folder of the same name in BUILD.
-for folder in ("src/reference", "tests"):
-    (build / folder).mkdir(parents=True, exist_ok=True)
-    (build / folder / ".clang-tidy").write_text((root / folder / ".clang-tidy").read_text())
+# The tests' own rules hold for their units, too, which lie in a folder of the same name in BUILD.
+(build / "tests").mkdir(parents=True, exist_ok=True)
+(build / "tests" / ".clang-tidy").write_text((root / "tests" / ".clang-tidy").read_text())
 
 
 def sources_of(unit):

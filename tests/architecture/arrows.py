@@ -34,6 +34,8 @@ def room_of(path: str) -> str | None:
     """The room of a C++ file, by its path from the root or as an #include names it."""
     if path.startswith(("include/gtopk/", "gtopk/")):
         return "include"
+    if path.startswith("tests/reference/"):
+        return "tests/reference"
     found = re.match(r"src/(transport/\w+|\w+)/", path)
     return found and found[1]
 
@@ -45,8 +47,10 @@ def sources(folder: pathlib.Path) -> list[pathlib.Path]:
 def includes() -> Arrows:
     """The arrows between the rooms of the C++ sources."""
     arrows: Arrows = {}
-    for folder in ("include", "src"):
+    for folder in ("include", "src", "tests/reference"):
         for file in sources(ROOT / folder):
+            if file.stem.endswith("_test"):
+                continue
             room = room_of(file.relative_to(ROOT).as_posix())
             if room is None:
                 raise ValueError(f"{file} is in no room")

@@ -8,7 +8,7 @@
 #include "src/collectives/reduction.hpp"
 #include "src/collectives/tree.hpp"
 #include "src/engine/host_map.hpp"
-#include "src/reference/hosts.hpp"
+#include "tests/reference/hosts.hpp"
 
 namespace gtopk::test {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gtopk/types.hpp"
-#include "src/reference/reference.hpp"
+#include "tests/reference/reference.hpp"
 #include "tests/support/cases.hpp"
 
 namespace gtopk::test {

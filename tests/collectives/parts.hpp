@@ -14,7 +14,7 @@
 #include "gtopk/buffer.hpp"
 #include "gtopk/collectives.hpp"
 #include "gtopk/types.hpp"
-#include "src/reference/reference.hpp"
+#include "tests/reference/reference.hpp"
 #include "tests/support/calls.hpp"
 
 namespace gtopk::test {

@@ -10,7 +10,7 @@
 
 #include "gtopk/error.hpp"
 #include "src/collectives/reduction.hpp"
-#include "src/reference/number.hpp"
+#include "tests/reference/number.hpp"
 #include "tests/support/cases.hpp"
 
 namespace gtopk::collectives {

@@ -11,8 +11,8 @@
 
 #include <fmt/format.h>
 
-#include "src/reference/hosts.hpp"
 #include "tests/communicator/member.hpp"
+#include "tests/reference/hosts.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
 #include "tests/support/forked_ranks.hpp"

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "src/reference/hosts.hpp"
+#include "tests/reference/hosts.hpp"
 #include "tests/support/cases.hpp"
 
 namespace gtopk::test {

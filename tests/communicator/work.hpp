@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "gtopk/communicator.hpp"
-#include "src/reference/reference.hpp"
+#include "tests/reference/reference.hpp"
 #include "tests/support/calls.hpp"
 
 namespace gtopk::test {

@@ -12,12 +12,12 @@
 #include "src/engine/engine.hpp"
 #include "src/engine/flight_recorder.hpp"
 #include "src/gtopk/algorithms/sparse_all_reduce.hpp"
-#include "src/reference/hosts.hpp"
-#include "src/transport/inproc/fabric.hpp"
+#include "tests/reference/hosts.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
 #include "tests/support/count_allocations.hpp"
 #include "tests/support/sanitized.hpp"
+#include "tests/transport/inproc/fabric.hpp"
 
 namespace gtopk {
 namespace {

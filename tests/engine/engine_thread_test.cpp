@@ -13,8 +13,8 @@
 #include "gtopk/gate.hpp"
 #include "src/engine/engine_thread.hpp"
 #include "src/engine/errand.hpp"
-#include "src/transport/inproc/fabric.hpp"
 #include "tests/support/calls.hpp"
+#include "tests/transport/inproc/fabric.hpp"
 
 namespace gtopk {
 namespace {

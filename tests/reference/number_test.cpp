@@ -1,5 +1,5 @@
 // Test support: the reference's own conversions, against the definitions of the formats.
-#include "src/reference/number.hpp"
+#include "tests/reference/number.hpp"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "src/reference/reference.hpp"
+#include "tests/reference/reference.hpp"
 #include "tests/support/cases.hpp"
 
 namespace gtopk::reference {

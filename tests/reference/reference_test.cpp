@@ -1,5 +1,5 @@
 // Test support: properties of the reference that hold in every random case.
-#include "src/reference/reference.hpp"
+#include "tests/reference/reference.hpp"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 #include "gtopk/collectives.hpp"
 #include "gtopk/types.hpp"
 #include "src/gtopk/algorithms/sparse_all_reduce.hpp"
-#include "src/reference/reference.hpp"
+#include "tests/reference/reference.hpp"
 #include "tests/support/inproc_ranks.hpp"
 
 namespace gtopk::support {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "gtopk/types.hpp"
-#include "src/reference/reference.hpp"
+#include "tests/reference/reference.hpp"
 
 namespace gtopk::reference {
 

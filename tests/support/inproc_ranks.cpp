@@ -8,8 +8,8 @@
 
 #include <fmt/format.h>
 
-#include "src/reference/hosts.hpp"
 #include "src/transport/base/log.hpp"
+#include "tests/reference/hosts.hpp"
 
 namespace gtopk::support {
 namespace {

@@ -14,8 +14,8 @@
 #include "src/engine/compute.hpp"
 #include "src/engine/engine.hpp"
 #include "src/engine/group.hpp"
-#include "src/transport/inproc/fabric.hpp"
 #include "tests/support/ending.hpp"
+#include "tests/transport/inproc/fabric.hpp"
 
 namespace gtopk::support {
 

@@ -25,7 +25,7 @@
 #include "src/gtopk/algorithms/sparse_all_reduce.hpp"
 #include "src/gtopk/plan/arithmetic.hpp"
 #include "src/transport/base/log.hpp"
-#include "src/transport/inproc/fabric.hpp"
+#include "tests/transport/inproc/fabric.hpp"
 
 namespace {
 

@@ -17,9 +17,9 @@
 #include "gtopk/error.hpp"
 #include "gtopk/gate.hpp"
 #include "src/gtopk/plan/planner.hpp"
-#include "src/reference/reference_selectors.hpp"
 #include "tests/gtopk/algorithms/device_job.hpp"
 #include "tests/gtopk/algorithms/host_acc.hpp"
+#include "tests/reference/reference_selectors.hpp"
 #include "tests/support/sanitized.hpp"
 
 namespace gtopk {

@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "src/reference/reference_sketch.hpp"
+#include "tests/reference/reference_sketch.hpp"
 #include "tests/support/cases.hpp"
 
 namespace gtopk::sparse {

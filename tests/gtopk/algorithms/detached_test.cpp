@@ -22,7 +22,7 @@
 #include "src/gtopk/device/commit.hpp"
 #include "src/gtopk/device/selection.hpp"
 #include "src/numbers/element_types.hpp"
-#include "src/reference/reference_selectors.hpp"
+#include "tests/reference/reference_selectors.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
 #include "tests/support/host_executor.hpp"

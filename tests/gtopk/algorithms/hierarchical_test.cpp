@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "src/reference/hosts.hpp"
+#include "tests/reference/hosts.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
 #include "tests/support/sanitized.hpp"

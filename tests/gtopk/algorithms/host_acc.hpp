@@ -15,8 +15,8 @@
 #include "gtopk/selection_rule.hpp"
 #include "src/cuda/typed_calls.hpp"
 #include "src/numbers/element_types.hpp"
-#include "src/reference/reference.hpp"
 #include "tests/gtopk/algorithms/late_work.hpp"
+#include "tests/reference/reference.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/host_executor.hpp"
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "src/reference/reference.hpp"
+#include "tests/reference/reference.hpp"
 #include "tests/support/cases.hpp"
 
 namespace gtopk::sparse::testing {

@@ -20,8 +20,8 @@
 
 #include "gtopk/error.hpp"
 #include "gtopk/gate.hpp"
-#include "src/reference/reference_selectors.hpp"
 #include "tests/gtopk/algorithms/device_job.hpp"
+#include "tests/reference/reference_selectors.hpp"
 #include "tests/support/sanitized.hpp"
 
 namespace gtopk {

@@ -10,7 +10,7 @@
 #include "gtopk/collectives.hpp"
 #include "gtopk/error.hpp"
 #include "src/gtopk/algorithms/sparse_all_reduce.hpp"
-#include "src/reference/reference_selectors.hpp"
+#include "tests/reference/reference_selectors.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
 

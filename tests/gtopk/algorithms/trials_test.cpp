@@ -11,7 +11,7 @@
 #include "gtopk/collectives.hpp"
 #include "src/engine/group_view.hpp"
 #include "src/engine/task.hpp"
-#include "src/reference/reference_selectors.hpp"
+#include "tests/reference/reference_selectors.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
 #include "tests/support/sanitized.hpp"

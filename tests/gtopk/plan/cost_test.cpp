@@ -14,7 +14,7 @@
 #include "src/engine/host_map.hpp"
 #include "src/gtopk/algorithms/algorithm.hpp"
 #include "src/gtopk/wire/entropy.hpp"
-#include "src/reference/hosts.hpp"
+#include "tests/reference/hosts.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/support/cases.hpp"
 

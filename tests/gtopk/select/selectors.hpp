@@ -14,11 +14,11 @@
 
 #include "src/gtopk/select/selector.hpp"
 #include "src/numbers/accumulation.hpp"
-#include "src/reference/reference_selectors.hpp"
 #include "tests/gtopk/value/all_types.hpp"
 #include "tests/gtopk/value/random_values.hpp"
 #include "tests/gtopk/value/reference.hpp"
 #include "tests/gtopk/value/simd_targets.hpp"
+#include "tests/reference/reference_selectors.hpp"
 
 namespace gtopk::sparse {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "src/transport/inproc/fabric.hpp"
+#include "tests/transport/inproc/fabric.hpp"
 #include "tests/transport/suite/message.hpp"
 
 namespace gtopk::transport::inproc {

@@ -8,7 +8,7 @@
 #include <functional>
 #include <memory>
 
-#include "src/transport/inproc/fabric.hpp"
+#include "tests/transport/inproc/fabric.hpp"
 #include "tests/transport/suite/network.hpp"
 
 namespace gtopk::test {

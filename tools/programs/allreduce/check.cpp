@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "gtopk/collectives.hpp"
-#include "src/reference/number.hpp"
-#include "src/reference/reference.hpp"
+#include "tests/reference/number.hpp"
+#include "tests/reference/reference.hpp"
 #include "tools/programs/allreduce/data.hpp"
 
 namespace gtopk::programs::allreduce {

@@ -23,8 +23,8 @@
 #include "src/transport/base/clock.hpp"
 #include "src/transport/base/tag.hpp"
 #include "src/transport/base/transport.hpp"
-#include "src/transport/inproc/event.hpp"
-#include "src/transport/inproc/seen.hpp"
+#include "tests/transport/inproc/event.hpp"
+#include "tests/transport/inproc/seen.hpp"
 
 namespace gtopk::transport::inproc {
 

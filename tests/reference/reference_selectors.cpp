@@ -1,5 +1,5 @@
 // Reference: the selectors, top to bottom in the order of docs/algorithms.md.
-#include "src/reference/reference_selectors.hpp"
+#include "tests/reference/reference_selectors.hpp"
 
 #include <algorithm>
 #include <cmath>

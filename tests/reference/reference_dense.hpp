@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "src/reference/reference_hosts.hpp"
-#include "src/reference/reference_parts.hpp"
+#include "tests/reference/reference_hosts.hpp"
+#include "tests/reference/reference_parts.hpp"
 
 namespace gtopk::reference {
 

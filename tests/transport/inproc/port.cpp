@@ -1,7 +1,7 @@
 // Transport, inproc: matching, completion and the end of endpoints. Bytes are copied one message at
 // a time, directly between the callers' buffers, so that a sanitizer catches a buffer that is too
 // small or freed too early.
-#include "src/transport/inproc/port.hpp"
+#include "tests/transport/inproc/port.hpp"
 
 #include <algorithm>
 #include <charconv>

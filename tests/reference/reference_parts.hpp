@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "src/reference/reference.hpp"
-#include "src/reference/reference_selectors.hpp"
+#include "tests/reference/reference.hpp"
+#include "tests/reference/reference_selectors.hpp"
 
 namespace gtopk::reference {
 

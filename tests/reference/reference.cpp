@@ -1,19 +1,19 @@
 // Reference: the collectives, top to bottom in the order of docs/algorithms.md.
-#include "src/reference/reference.hpp"
-#include "src/reference/reference_selectors.hpp"
+#include "tests/reference/reference.hpp"
+#include "tests/reference/reference_selectors.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
 
-#include "src/reference/hosts.hpp"
-#include "src/reference/reference_dense.hpp"
-#include "src/reference/reference_hosts.hpp"
-#include "src/reference/reference_parts.hpp"
-#include "src/reference/reference_regions.hpp"
-#include "src/reference/reference_sketch.hpp"
-#include "src/reference/reference_tree.hpp"
+#include "tests/reference/hosts.hpp"
+#include "tests/reference/reference_dense.hpp"
+#include "tests/reference/reference_hosts.hpp"
+#include "tests/reference/reference_parts.hpp"
+#include "tests/reference/reference_regions.hpp"
+#include "tests/reference/reference_sketch.hpp"
+#include "tests/reference/reference_tree.hpp"
 
 namespace gtopk::reference {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "gtopk/types.hpp"
-#include "src/reference/number.hpp"
+#include "tests/reference/number.hpp"
 
 namespace gtopk::reference {
 

@@ -8,8 +8,8 @@
 #include <limits>
 #include <vector>
 
-#include "src/reference/reference.hpp"
-#include "src/reference/reference_parts.hpp"
+#include "tests/reference/reference.hpp"
+#include "tests/reference/reference_parts.hpp"
 
 namespace gtopk::reference {
 

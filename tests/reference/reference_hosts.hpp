@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "src/reference/hosts.hpp"
-#include "src/reference/reference.hpp"
-#include "src/reference/reference_parts.hpp"
+#include "tests/reference/hosts.hpp"
+#include "tests/reference/reference.hpp"
+#include "tests/reference/reference_parts.hpp"
 
 namespace gtopk::reference {
 

@@ -1,5 +1,5 @@
 // Reference: conversions between bytes and double, from the formats' definitions.
-#include "src/reference/number.hpp"
+#include "tests/reference/number.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/reference/reference_parts.hpp"
+#include "tests/reference/reference_parts.hpp"
 
 namespace gtopk::reference {
 

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "src/transport/base/transport.hpp"
-#include "src/transport/inproc/event.hpp"
-#include "src/transport/inproc/fabric.hpp"
+#include "tests/transport/inproc/event.hpp"
+#include "tests/transport/inproc/fabric.hpp"
 
 namespace gtopk::transport::inproc {
 

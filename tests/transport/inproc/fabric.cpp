@@ -1,6 +1,6 @@
 // Transport, inproc: the scheduler. It decides what arrives next and what never does; it matches no
 // messages.
-#include "src/transport/inproc/fabric.hpp"
+#include "tests/transport/inproc/fabric.hpp"
 
 #include <algorithm>
 #include <stdexcept>
@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "src/transport/inproc/port.hpp"
+#include "tests/transport/inproc/port.hpp"
 
 namespace gtopk::transport::inproc {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "src/reference/reference_parts.hpp"
+#include "tests/reference/reference_parts.hpp"
 
 namespace gtopk::reference {
 
