@@ -1,5 +1,5 @@
 // Torch backend: what Python asks the launcher's PMIx server and its environment, as operators
-// torch.ops.gtopk.*. The Python side is gtopk/launch.py and, for the secret, gtopk/_native.py.
+// torch.ops.gtopk.*. The Python side is gtopk/core/launch.py and, for the secret, gtopk/core/_native.py.
 #include "gtopk/launch.hpp"
 
 #include <chrono>

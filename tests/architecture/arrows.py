@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import pathlib
 import re
+from collections.abc import Set
 
 Arrows = dict[str, set[str]]  # from each room to those that it needs
 
@@ -61,7 +62,7 @@ def includes() -> Arrows:
     return arrows
 
 
-def imported(tree: ast.AST, modules: set[str]) -> set[str]:
+def imported(tree: ast.AST, modules: Set[str]) -> set[str]:
     """Which modules of the package a module imports, including those needed only for types."""
     found: set[str] = set()
     for node in ast.walk(tree):
@@ -71,17 +72,21 @@ def imported(tree: ast.AST, modules: set[str]) -> set[str]:
             names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         else:
             continue
-        found.update(name.removeprefix("gtopk.") for name in names if name.startswith("gtopk."))
+        inside = [name.removeprefix("gtopk.") for name in names if name.startswith("gtopk.")]
+        found.update(name.replace(".", "/") for name in inside)
     return found & modules
 
 
 def imports() -> Arrows:
     """The arrows between the modules of the Python package."""
-    modules = {file.stem for pattern in ("*.py", "*.pyi") for file in PACKAGE.glob(pattern)}
+    files = {
+        file.relative_to(PACKAGE).with_suffix("").as_posix(): file
+        for file in PACKAGE.rglob("*.py*")
+        if file.suffix in (".py", ".pyi") and (file.name != "__init__.py" or file.parent == PACKAGE)
+    }
     return {
-        file.stem: imported(ast.parse(file.read_text()), modules - {file.stem})
-        for file in PACKAGE.glob("*.py*")
-        if file.suffix in (".py", ".pyi")
+        module: imported(ast.parse(file.read_text()), files.keys() - {module})
+        for module, file in files.items()
     }
 
 

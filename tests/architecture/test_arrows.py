@@ -62,12 +62,20 @@ def test_rooms_are_found_by_paths_and_imports_wherever_they_stand() -> None:
     assert room_of("gtopk/error.hpp") == room_of("include/gtopk/error.hpp") == "include"
     assert room_of("gtopk_version.hpp") is None
     source = """
-import gtopk.state
+import gtopk.training.ddp
 if TYPE_CHECKING:
-    from gtopk.units import Unit
+    from gtopk.state.units import Unit
 def late():
-    from gtopk import _native, hook
+    from gtopk.core import _native, groups
     from torch import nn
 """
-    modules = {"state", "units", "_native", "hook", "nn"}
-    assert imported(ast.parse(source), modules) == {"state", "units", "_native", "hook"}
+    expected = {"training/ddp", "state/units", "core/_native", "core/groups"}
+    assert imported(ast.parse(source), expected | {"nn", "core/launch"}) == expected
+
+
+def test_sub_packages_stand_on_one_another_without_a_circle() -> None:
+    floors = ["core", "ops", "state", "diagnostics", "exchange", "training", "__init__"]
+    for module, needed in imports().items():
+        floor = floors.index(module.split("/")[0])
+        higher = [each for each in needed if floors.index(each.split("/")[0]) > floor]
+        assert higher == [], f"{module} needs what stands higher"

@@ -60,8 +60,8 @@ def unexplained(node: Definition) -> list[str]:
 
 @pytest.mark.parametrize(("name", "module"), public_names().items())
 def test_docstrings_name_every_argument(name: str, module: str) -> None:
-    source = (PACKAGE / f"{module.removeprefix('gtopk.')}.py").read_text(encoding="utf-8")
-    assert unexplained(definition(source, name)) == []
+    file = PACKAGE.parent.joinpath(*module.split(".")).with_suffix(".py")
+    assert unexplained(definition(file.read_text(encoding="utf-8"), name)) == []
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import math
 import random
 
 import pytest
-from gtopk.adaptive import MEASURED, Piece, Stopwatch, choose
+from gtopk.state.adaptive import MEASURED, Piece, Stopwatch, choose
 
 ALPHA, BETA, RANKS = 4e-4, 3.6e-8, 4  # seconds per message, and per element of 4 bytes
 HOPS = math.log2(RANKS)

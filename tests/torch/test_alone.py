@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from gtopk.groups import backend_of
+from gtopk.core.groups import backend_of
 from ranks import Rank, RankSet
 
 import gtopk

@@ -9,12 +9,12 @@ import typing
 import numpy as np
 import pytest
 import torch
-from gtopk.config import Config
+from gtopk.core import _native
+from gtopk.state.config import Config
 from torch import nn
 from torch.distributed import ReduceOp
 
 import gtopk
-from gtopk import _native
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 

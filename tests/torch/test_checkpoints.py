@@ -269,7 +269,7 @@ def check_files_that_the_first_rank_does_not_see_are_an_error_on_every_rank(me: 
     error = FileNotFoundError if me.rank == 0 else RuntimeError
     with hidden, pytest.raises(error, match=r"does not see \S*__2_0\.distcp, .* share"):
         gtopk.save(state, path)
-    with pytest.raises(error, match="neither CURRENT nor .metadata is there"):
+    with pytest.raises(error, match=r"neither CURRENT nor \.metadata is there"):
         gtopk.load(state, path)
     dist.barrier()
     gtopk.save(state, path)

@@ -7,8 +7,8 @@ import itertools
 import pytest
 import torch
 import torch.distributed as dist
-from gtopk.choices import selectors
-from gtopk.groups import backend_of
+from gtopk.core.groups import backend_of
+from gtopk.ops.options import selectors
 from ranks import Rank, RankSet, works_on
 from torch.distributed import ReduceOp
 

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 import torch.distributed as dist
-from gtopk.choices import algorithms
+from gtopk.ops.options import algorithms
 from ranks import Rank, RankSet
 from torch import nn
 from training import Training, flat, gloo, network, replicas_are_bitwise_equal

@@ -13,8 +13,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from device_values import FAKE, fill, meet, read_later, synchronize, values
-from gtopk.backend import sequence_number
-from gtopk.groups import backend_of
+from gtopk.core.backend import sequence_number
+from gtopk.core.groups import backend_of
 from ranks import Rank, RankSet
 
 import gtopk

@@ -15,8 +15,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from device_values import FAKE, values
-from gtopk.exchange import Exchange
-from gtopk.groups import backend_of
+from gtopk.core.groups import backend_of
+from gtopk.exchange.unit_exchange import Exchange
 from ranks import Rank, RankSet
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -211,7 +211,9 @@ def check_a_unit_waits_for_its_small_part_on_the_device(me: Rank) -> None:
         runs = [Run(device, way, (0.1,)) for device in ("cpu", FAKE)]
         for at in range(3):
             runs[0].step(me, at)
-            with patch("gtopk.overlap.backend_of", lambda of: SmallPartsAreLate(backend_of(of))):
+            with patch(
+                "gtopk.exchange.overlap.backend_of", lambda of: SmallPartsAreLate(backend_of(of))
+            ):
                 runs[1].step(me, at)
             for one, other in zip(*(run.gradients() for run in runs), strict=True):
                 assert torch.equal(one, other.cpu()), (way, at)

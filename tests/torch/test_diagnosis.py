@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from gtopk.choices import WITHOUT_SELECTION, algorithms, most_delivered
-from gtopk.inequalities import of_rank, of_sum
+from gtopk.diagnostics.inequalities import of_rank, of_sum
+from gtopk.ops.options import WITHOUT_SELECTION, algorithms, most_delivered
 from ranks import Rank, RankSet
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel

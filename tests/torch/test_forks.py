@@ -50,7 +50,7 @@ def test_a_forked_child_is_told_what_it_cannot_do():
     script = f"""
 {ALONE}
 import gtopk
-from gtopk.groups import backend_of
+from gtopk.core.groups import backend_of
 backend = backend_of(None)
 work = backend.recv([torch.ones(3)], 0, 0)
 def init():

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from gtopk.groups import backend_of
+from gtopk.core.groups import backend_of
 from ranks import Rank, RankSet
 from test_fsdp import Training
 from test_fsdp_parts import CASES, Beside, grad_scaler

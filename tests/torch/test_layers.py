@@ -9,7 +9,7 @@ import pytest
 import reference
 import torch
 import torch.distributed as dist
-from gtopk.choices import WITHOUT_PREDICTION, algorithms
+from gtopk.ops.options import WITHOUT_PREDICTION, algorithms
 from ranks import Rank, RankSet
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel

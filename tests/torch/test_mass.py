@@ -9,7 +9,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 import torch.distributed as dist
-from gtopk.choices import algorithms, selectors
+from gtopk.ops.options import algorithms, selectors
 from ranks import Rank, RankSet
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel

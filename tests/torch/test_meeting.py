@@ -26,7 +26,7 @@ def dies(store, *_):
     os._exit(1)
 
 if os.environ["RANK"] == "1" and int(os.environ["TORCHELASTIC_RESTART_COUNT"]) < 5:
-    from gtopk import _native
+    from gtopk.core import _native
     _native.create_backend = dies
 dist.init_process_group("gtopk")
 ones = torch.ones(3)

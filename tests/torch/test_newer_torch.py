@@ -12,7 +12,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from gtopk.groups import backend_of
+from gtopk.core.groups import backend_of
 from ranks import Rank, RankSet, engines, works_on
 from torch._C._distributed_c10d import GatherOptions
 

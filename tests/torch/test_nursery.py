@@ -20,7 +20,7 @@ atexit.register(print, "at exit")
 threading.Thread(target=lambda: (threading.main_thread().join(), print("thread"))).start()
 print(sys.argv, __name__, os.environ["A_WORD"], len(os.listdir("/proc/self/fd")))
 print("to stderr", file=sys.stderr)
-assert "gtopk._native" not in sys.modules
+assert "gtopk.core._native" not in sys.modules
 sys.exit(3)
 """
 

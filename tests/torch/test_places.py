@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 import torch
-from gtopk.places import layout_of, places_of
-from gtopk.units import Parameter, units_of
+from gtopk.exchange.places import layout_of, places_of
+from gtopk.state.units import Parameter, units_of
 
 
 def places(*sizes: int, unit: int | str = "model", min_numel: int = 10):

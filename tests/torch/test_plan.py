@@ -8,8 +8,8 @@ import warnings
 import pytest
 import torch
 import torch.distributed as dist
-from gtopk.choices import SEMANTICS
-from gtopk.planning import Plan
+from gtopk.ops.options import SEMANTICS
+from gtopk.ops.plan import Plan
 from ranks import Rank, RankSet
 from training import Training, flat, gloo
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
 import pytest
 import torch
-from gtopk.groups import backend_of
+from gtopk.core.groups import backend_of
 from ranks import WATCHDOG, Rank, RankSet, descriptors, environment, run_script, threads
 
 import gtopk
@@ -33,7 +34,7 @@ def test_the_backend_is_found_without_an_import():
     script = f"""
 import sys
 import torch, torch.distributed as dist
-assert "gtopk._native" not in sys.modules, "nothing native before it is needed"
+assert "gtopk.core._native" not in sys.modules, "nothing native before it is needed"
 assert "libucx" not in sys.modules
 {ALONE}
 assert dist.get_backend() == "gtopk"
@@ -236,16 +237,15 @@ def test_a_destroyed_group_says_that_it_is_gone():
 def broken_install(folder: pathlib.Path, library: str | None) -> dict[str, str]:
     """A copy of the package, ahead of the installed one, with another library."""
     package = folder / "gtopk"
-    package.mkdir()
-    for source in pathlib.Path(gtopk.__file__).parent.glob("*.py"):
-        (package / source.name).write_text(source.read_text())
+    installed = pathlib.Path(gtopk.__file__).parent
+    shutil.copytree(installed, package, ignore=shutil.ignore_patterns("*.so*", "__pycache__"))
     if library is not None:
         major, minor = torch.__version__.split(".")[:2]
         (package / f"_torch_{major}_{minor}.so").write_text(library)
     information = folder / "gtopk-0.0.0.dist-info"
     information.mkdir()
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: gtopk\nVersion: 0.0.0\n")
-    entry = "[torch.backends]\ngtopk = gtopk._autoload:register\n"
+    entry = "[torch.backends]\ngtopk = gtopk.core._autoload:register\n"
     (information / "entry_points.txt").write_text(entry)
     paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {"PYTHONPATH": os.pathsep.join(paths)}
@@ -295,7 +295,7 @@ def test_a_registration_that_fails_is_a_warning(tmp_path):
     script = """
 import torch, warnings
 import torch.distributed as dist
-from gtopk import _autoload
+from gtopk.core import _autoload
 dist.Backend._plugins.clear()
 def refuse(*_, **__):
     raise RuntimeError("another torch")

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from gtopk.pinned import Choice
+from gtopk.state.auto import Choice
 from torch import nn
 
 import gtopk

@@ -17,13 +17,14 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from gtopk.training import checkpoint as saving
+from gtopk.training import folders
 from ranks import Rank, RankError, RankSet, run_script
 from test_checkpoints import path_of, shared_folder
 from test_fsdp import Training
 from training import network
 
 import gtopk
-from gtopk import folders, saving
 
 pytestmark = pytest.mark.loopback
 

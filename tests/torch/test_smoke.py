@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from gtopk.groups import backend_of
+from gtopk.core.groups import backend_of
 from ranks import Rank, RankSet, run_script
 from torch.nn.parallel import DistributedDataParallel
 from training import batch, flat, network
@@ -126,7 +126,7 @@ def test_behind_the_wrapper_that_debugging_puts_around_a_backend():
     script = """
 import torch, torch.distributed as dist, gtopk
 dist.init_process_group("gtopk", store=dist.HashStore(), rank=0, world_size=1)
-from gtopk.groups import backend_of
+from gtopk.core.groups import backend_of
 wrapper = dist.group.WORLD._get_backend(torch.device("cpu"))
 print(type(wrapper).__name__)
 tensor = torch.tensor([3.0, 1.0])

@@ -10,10 +10,10 @@ import pytest
 import reference
 import torch
 import torch.distributed as dist
-from gtopk.choices import PUT_BACKS, algorithms
-from gtopk.collectives import ACCUMULATION
-from gtopk.groups import backend_of
-from gtopk.statistics import Statistics
+from gtopk.core.groups import backend_of
+from gtopk.diagnostics.statistics import Statistics
+from gtopk.ops.options import PUT_BACKS, algorithms
+from gtopk.ops.sparse_all_reduce import ACCUMULATION
 from ranks import Rank, RankSet, works_on
 from torch.distributed import ReduceOp
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from gtopk.units import Parameter, check_unit, units_of
+from gtopk.state.units import Parameter, check_unit, units_of
 
 
 def parameters(*sizes: int, dtype: torch.dtype = torch.float32) -> list[Parameter]:

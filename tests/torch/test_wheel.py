@@ -94,8 +94,8 @@ def test_both_ways_in_which_torch_looks_for_a_backend_lead_to_it(unpacked):
             "gtopk-info": "gtopk_programs:info",
             "gtopk-pingpong": "gtopk_programs:pingpong",
         },
-        "torch.backends": {"gtopk": "gtopk._autoload:register"},
-        "torch.distributed.backends": {"gtopk": "gtopk._autoload:register"},
+        "torch.backends": {"gtopk": "gtopk.core._autoload:register"},
+        "torch.distributed.backends": {"gtopk": "gtopk.core._autoload:register"},
     }
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.distributed as dist
-from gtopk.backend import sequence_number
-from gtopk.groups import backend_of
+from gtopk.core.backend import sequence_number
+from gtopk.core.groups import backend_of
 from ranks import Rank, RankSet, threads, works_on
 from torch._C._distributed_c10d import WorkResult, _get_work_registry_size
 from torch.distributed._functional_collectives import (

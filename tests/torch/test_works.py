@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from gtopk.groups import backend_of
+from gtopk.core.groups import backend_of
 from ranks import Rank, RankSet, run_script, works_on
 from torch.distributed import ReduceOp
 from torch.futures import Future

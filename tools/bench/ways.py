@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from gtopk.adaptive import Piece, Stopwatch, choose
+from gtopk.state.adaptive import Piece, Stopwatch, choose
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 

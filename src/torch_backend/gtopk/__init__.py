@@ -19,22 +19,22 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from gtopk._autoload import register
+from gtopk.core._autoload import register
 
 if TYPE_CHECKING:
-    from gtopk.alone import Backend, create_backend
-    from gtopk.collectives import sparse_all_reduce
-    from gtopk.diagnosis import diagnose
-    from gtopk.hook import attach, sparse_hook
-    from gtopk.launch import launch_env
-    from gtopk.optimizer import DistributedOptimizer
-    from gtopk.planning import plan
-    from gtopk.recorder import flight_recorder
-    from gtopk.replicas import ReplicaGroup
-    from gtopk.saving import load, save
-    from gtopk.shards import fsdp_hook
-    from gtopk.state import SparseState
-    from gtopk.statistics import stats
+    from gtopk.core.launch import launch_env
+    from gtopk.core.replicas import ReplicaGroup
+    from gtopk.core.standalone import Backend, create_backend
+    from gtopk.diagnostics.diagnose import diagnose
+    from gtopk.diagnostics.recorder import flight_recorder
+    from gtopk.diagnostics.statistics import stats
+    from gtopk.ops.plan import plan
+    from gtopk.ops.sparse_all_reduce import sparse_all_reduce
+    from gtopk.training.checkpoint import load, save
+    from gtopk.training.ddp import attach, sparse_hook
+    from gtopk.training.fsdp import fsdp_hook
+    from gtopk.training.optimizer import DistributedOptimizer
+    from gtopk.training.sparse_state import SparseState
 
     __version__: str
 
@@ -59,22 +59,22 @@ __all__ = [
 ]
 
 _PLACES = {
-    "Backend": "gtopk.alone",
-    "DistributedOptimizer": "gtopk.optimizer",
-    "ReplicaGroup": "gtopk.replicas",
-    "SparseState": "gtopk.state",
-    "attach": "gtopk.hook",
-    "create_backend": "gtopk.alone",
-    "diagnose": "gtopk.diagnosis",
-    "flight_recorder": "gtopk.recorder",
-    "fsdp_hook": "gtopk.shards",
-    "launch_env": "gtopk.launch",
-    "load": "gtopk.saving",
-    "plan": "gtopk.planning",
-    "save": "gtopk.saving",
-    "sparse_all_reduce": "gtopk.collectives",
-    "sparse_hook": "gtopk.hook",
-    "stats": "gtopk.statistics",
+    "Backend": "gtopk.core.standalone",
+    "DistributedOptimizer": "gtopk.training.optimizer",
+    "ReplicaGroup": "gtopk.core.replicas",
+    "SparseState": "gtopk.training.sparse_state",
+    "attach": "gtopk.training.ddp",
+    "create_backend": "gtopk.core.standalone",
+    "diagnose": "gtopk.diagnostics.diagnose",
+    "flight_recorder": "gtopk.diagnostics.recorder",
+    "fsdp_hook": "gtopk.training.fsdp",
+    "launch_env": "gtopk.core.launch",
+    "load": "gtopk.training.checkpoint",
+    "plan": "gtopk.ops.plan",
+    "save": "gtopk.training.checkpoint",
+    "sparse_all_reduce": "gtopk.ops.sparse_all_reduce",
+    "sparse_hook": "gtopk.training.ddp",
+    "stats": "gtopk.diagnostics.statistics",
 }
 
 

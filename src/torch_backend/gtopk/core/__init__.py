@@ -1,0 +1,1 @@
+"""The native library, groups and launchers."""

@@ -1,0 +1,161 @@
+"""Loads the library for the loaded version of torch, once, after the UCX that it uses.
+
+``_autoload`` must not import it before a process group is requested.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import multiprocessing.util
+import os
+import re
+import warnings
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import timedelta
+
+    import torch
+    from torch._C._distributed_c10d import Backend, ProcessGroup, Store
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_leaves: int | None = None  # the process that leave_at_exit() was called in
+
+_warned = False  # of a secret that protects nothing here
+
+
+@functools.cache
+def load() -> Any:
+    """Load the library; return its operators, ``torch.ops.gtopk`` (operators.cpp).
+
+    Raises ImportError that says what is missing, or for which versions of torch there is a library,
+    or that the process has another UCX.
+    """
+    import torch
+
+    from gtopk.core import _ucx
+
+    name = library_for(torch.__version__, os.listdir(_PACKAGE))
+    _ucx.load()
+    try:
+        torch.ops.load_library(os.path.join(_PACKAGE, name))
+    except OSError as error:
+        raise ImportError(
+            f"gtopk: the library {name} cannot be loaded: {error}. Loaded: torch "
+            f"{torch.__version__}. Install gtopk again (pip install --force-reinstall gtopk)"
+            f"{_ucx.in_this_process()}"
+        ) from error
+    return torch.ops.gtopk
+
+
+def gate(arrivals: int) -> Any:
+    """Make a gate for that many arrivals (gtopk/gate.hpp): arrive(happened), shut()."""
+    import torch
+
+    load()
+    return torch.classes.gtopk.Gate(arrivals)
+
+
+def library_for(torch: str, files: Iterable[str]) -> str:
+    """The file among `files` for this version of torch.
+
+    The minor version must match exactly: c10d's vtables change with each, and a library for another
+    one may load all the same. They do not change with patch versions. Raises ImportError if there
+    is none.
+    """
+    there = sorted(
+        tuple(map(int, found.groups()))
+        for found in (re.fullmatch(r"_torch_(\d+)_(\d+)\.so", each) for each in files)
+        if found
+    )
+    major, minor = map(int, torch.split(".")[:2])
+    if (major, minor) not in there:
+        versions = ", ".join(f"{each[0]}.{each[1]}" for each in there) or "none"
+        raise ImportError(
+            f"gtopk: no library for torch {torch}; available for: {versions}. Install "
+            "one of these versions of torch, or a gtopk that was built for this one"
+        )
+    return f"_torch_{major}_{minor}.so"
+
+
+def create_backend(
+    store: Store,
+    rank: int,
+    size: int,
+    timeout: timedelta,
+    name: str,
+    *,
+    reconfigurable: bool = False,
+) -> tuple[Backend, int]:
+    """Meet the other ranks of the group `name`; blocks. Returns the backend and its number.
+
+    reconfigurable: ranks meet only in the backend's reconfigure() (torch 2.14 and up).
+
+    Raises ImportError as load() does, torch.distributed.DistBackendError where ranks do not find
+    each other or the environment has an invalid GTOPK_SECRET.
+    """
+    import torch
+
+    native = load()
+    _check_secret(native, rank, size)
+    leave_at_exit()
+    # Operators can neither take nor return a Backend: a group carries it.
+    carrier = _carrier(store, rank, size)
+    milliseconds = round(timeout.total_seconds() * 1000)
+    number: int = native.create_backend(carrier.boxed(), milliseconds, name, reconfigurable)
+    return carrier._get_backend(torch.device("cpu")), number
+
+
+def number_of(group: ProcessGroup, backend: Backend, device: torch.device) -> int | None:
+    """The number by which operators know the backend of `group`; None for another than gtopk's.
+
+    The backend may be behind a wrapper in the group. device: the one that `group` uses it for.
+    """
+    import torch
+    from torch.distributed import HashStore, ProcessGroup
+
+    cpu = torch.device("cpu")
+    if device != cpu or group._get_backend(cpu) is not backend:
+        carrier = _carrier(HashStore(), backend.rank(), backend.size())
+        carrier.bound_device_id = group.bound_device_id  # which registering gives the backend
+        carrier._register_backend(cpu, ProcessGroup.BackendType.CUSTOM, backend)
+        group = carrier
+    number: int | None = load().number_of(group.boxed())
+    return number
+
+
+def leave_at_exit() -> None:
+    """Register leaving the remaining groups before torch and the interpreter shut down.
+
+    Idempotent per process: children of multiprocessing forget what their parent registered, and run
+    no atexit functions, as they end with os._exit().
+    """
+    global _leaves
+    if _leaves == os.getpid():
+        return
+    _leaves = os.getpid()
+    shutdown = load().shutdown
+    atexit.register(shutdown)
+    # Any priority will do: without one it would never run at exit.
+    multiprocessing.util.Finalize(None, shutdown, exitpriority=0)
+
+
+def _check_secret(native: Any, rank: int, size: int) -> None:
+    """Warn, once and on the first rank, of a secret: torch's store does not know it."""
+    global _warned
+    if native.has_job_secret() and size > 1 and rank == 0 and not _warned:
+        _warned = True
+        warnings.warn(
+            "gtopk: GTOPK_SECRET and GTOPK_SECRET_FILE do not protect torch's store, in which the "
+            "ranks of torch.distributed meet: whoever reaches its port can read and write it. They "
+            "protect the store of programs without torch",
+            stacklevel=2,
+        )
+
+
+def _carrier(store: Store, rank: int, size: int) -> ProcessGroup:
+    from torch.distributed import ProcessGroup
+
+    return ProcessGroup(store, rank, size)

@@ -1,0 +1,134 @@
+"""One group's backend: torch's view of it, and what gtopk adds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch._C._distributed_c10d import ErrorType
+from torch.distributed.distributed_c10d import Work
+
+from gtopk.core import _native
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import timedelta
+
+    import torch
+    from torch._C._distributed_c10d import Backend
+    from torch.distributed import ReduceOp
+
+
+class GtopkBackend:
+    """A gtopk backend. Also has all methods of torch's Backend (allreduce, send, abort, …)."""
+
+    def __init__(self, backend: Backend, number: int) -> None:
+        """Hold a gtopk backend, and the number by which operators know it."""
+        self._backend = backend
+        self._number = number
+        self._operators = _native.load()
+        self.diagnosis: Any = None
+        """The last Diagnosis of a SparseState of this group."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Look the name up in torch's Backend."""
+        return getattr(self._backend, name)
+
+    def sparse_all_reduce(
+        self,
+        tensors: Sequence[torch.Tensor],
+        residual: torch.Tensor | None,
+        k: int,
+        algorithm: str,
+        select: str,
+        wire: str,
+        put_back: str,
+        op: ReduceOp | ReduceOp.RedOpType,
+        timeout: timedelta | None = None,
+        delivered: Sequence[torch.Tensor] = (),
+        *,
+        density: float = 0.0,
+        block: int = 4096,
+        state: torch.Tensor | None = None,
+        semantics: str = "any",
+        scale: float = 1.0,
+        gate: torch.ScriptObject | None = None,
+        momentum: torch.Tensor | None = None,
+    ) -> Work:
+        """See gtopk.sparse_all_reduce; the future's value is `tensors`.
+
+        k: 0 if a density is given.
+
+        delivered: [indices, values] (int64, the accumulation type), which receive the result's
+        indices and their sums; each as long as the result may be. "dense" records all elements in
+        order and does not write indices.
+
+        scale: multiplies the result before it is rounded; residuals are not scaled. gate: from
+        _native.gate(); the operation commits only if everything that arrives there has happened.
+        momentum: shaped like the residual; set to zero where what this rank sent was cleared.
+        """
+        work = self._operators.sparse_all_reduce(
+            self._number,
+            tensors,
+            residual,
+            k,
+            density,
+            block,
+            algorithm,
+            select,
+            wire,
+            put_back,
+            int(getattr(op, "op", op)),  # SUM itself is not a ReduceOp, but what one holds
+            None if timeout is None else round(timeout.total_seconds() * 1000),
+            delivered,
+            state,
+            semantics,
+            scale,
+            gate,
+            momentum,
+        )
+        return Work.unbox(work)
+
+    def plan(
+        self,
+        d: int,
+        like: torch.Tensor,
+        k: int,
+        density: float,
+        block: int,
+        select: str,
+        wire: str,
+        semantics: str,
+        anew: bool,
+    ) -> tuple[Any, ...]:
+        """See gtopk.plan; returns the operator's tuple. k: 0 if a density is given."""
+        told: tuple[Any, ...] = self._operators.plan(
+            self._number, d, like, k, density, block, select, wire, semantics, anew
+        )
+        return told
+
+    def last_plan(self) -> tuple[Any, ...]:
+        """Return the plan of the last "auto" to end, as plan() does; begins with "" if none."""
+        told: tuple[Any, ...] = self._operators.last_plan(self._number)
+        return told
+
+    def statistics(self) -> dict[str, int | float | str]:
+        """See gtopk.stats."""
+        counts, seconds, transport = self._operators.statistics(self._number)
+        return {**counts, **seconds, "transport": transport}
+
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        """Set the timeout of later operations that are given none."""
+        self._operators.set_timeout(self._number, round(timeout.total_seconds() * 1000))
+
+    def get_error(self) -> ErrorType:
+        """SUCCESS, or why the group failed: TIMEOUT or COMM_ERROR."""
+        return ErrorType(self._operators.get_error(self._number))
+
+
+def sequence_number(work: Work) -> int:
+    """The number of a gtopk Work's collective in its group, from 1; 0 for a message.
+
+    Of a coalescing window, that of its last collective.
+    """
+    number: int = _native.load().sequence_number(work.boxed())
+    return number

@@ -1,0 +1,78 @@
+"""From a torch.distributed process group to the gtopk backend behind it."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from gtopk.core import _native
+from gtopk.core.backend import GtopkBackend
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
+    from gtopk.core.replicas import ReplicaGroup
+
+# Cached: finding one takes a few microseconds, and a group keeps its backend.
+_found: weakref.WeakKeyDictionary[dist.ProcessGroup, GtopkBackend] = weakref.WeakKeyDictionary()
+
+
+def backend_of(group: dist.ProcessGroup | None) -> GtopkBackend:
+    """The gtopk backend of `group` (None: the default group), whatever devices it serves.
+
+    For a ReplicaGroup, the one of its present ranks: a new one after each configure().
+
+    Raises RuntimeError if no process group was initialised, ValueError if this rank is not in the
+    group or the group uses another backend, and DistBackendError for a ReplicaGroup without ranks.
+    """
+    if group is None:
+        group = dist.distributed_c10d._get_default_group()
+    if has_ranks_that_change(group):
+        return group.current_backend()
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise ValueError("gtopk: this rank is not a member of the group")
+    if not isinstance(group, dist.ProcessGroup):
+        raise ValueError(f"gtopk: group must be a ProcessGroup, given {type(group).__name__}")
+    backend = _found.get(group)
+    if backend is None:
+        backend = _found[group] = _find(group)
+    return backend
+
+
+def has_ranks_that_change(group: object) -> TypeGuard[ReplicaGroup]:
+    """Whether it is a ReplicaGroup, of which torch.distributed knows nothing."""
+    return hasattr(group, "current_backend")
+
+
+def ranks_of(group: dist.ProcessGroup | None) -> list[int]:
+    """Return the numbers by which ranks are known, in their order: global ranks, if any."""
+    if has_ranks_that_change(group):
+        return list(range(group.size()))
+    return dist.get_process_group_ranks(group)
+
+
+def meeting_place(group: dist.ProcessGroup | None) -> torch.device:
+    """Return where tensors for the group can be: the CPU, unless it has no backend for that."""
+    if group is None:
+        group = dist.distributed_c10d._get_default_group()
+    cpu = torch.device("cpu")
+    if has_ranks_that_change(group) or cpu in group._device_types:
+        return cpu
+    return torch.device(min(group._device_types, key=str))
+
+
+def _find(group: dist.ProcessGroup) -> GtopkBackend:
+    for device in sorted(group._device_types, key=str):
+        backend = group._get_backend(device)
+        # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a checking wrapper around every backend.
+        backend = getattr(backend, "wrapped_pg", backend)
+        number = _native.number_of(group, backend, device)
+        if number is not None:
+            return GtopkBackend(backend, number)
+    raise ValueError(
+        f"gtopk: the group's backend is '{dist.get_backend_config(group)}', not gtopk: use "
+        "init_process_group('gtopk') or new_group(backend='gtopk')"
+    )

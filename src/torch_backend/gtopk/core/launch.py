@@ -1,0 +1,100 @@
+"""Start-up under mpirun, prterun or srun --mpi=pmix: this rank and torch's store, through PMIx.
+
+Rank 0 serves a TCPStore at a port that the system chooses; the others get its address from PMIx.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+from gtopk.core import _native
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch._C._distributed_c10d import Store
+
+_TIMEOUT = timedelta(minutes=5)
+_served: Store | None = None  # rank 0's, which lives as long as the process
+
+
+class _Place(NamedTuple):
+    rank: int
+    world_size: int
+    local_rank: int | None
+    local_world_size: int | None
+
+
+def launch_env(timeout: timedelta = _TIMEOUT) -> dict[str, str]:
+    """Set the environment variables that torchrun would set, from PMIx; return them.
+
+    Call it on every rank, before ``init_process_group("gtopk")``. Sets RANK, WORLD_SIZE,
+    MASTER_ADDR and MASTER_PORT, and LOCAL_RANK and LOCAL_WORLD_SIZE if the launcher provides them.
+    A no-op if RANK is already set (torchrun, a second call).
+
+    Blocks until rank 0 has called it, at most for `timeout`. Raises
+    torch.distributed.DistBackendError if no PMIx server started this process, or rank 0 is not
+    found in time.
+    """
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    if not os.environ.get("RANK"):
+        place, host, port = _find(timeout)
+        told = dict(zip(names, (*place, host, port), strict=True))
+        told = {name: str(value) for name, value in told.items() if value is not None}
+        os.environ.update(told)
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def meet_by_pmix(
+    url: str, timeout: timedelta = _TIMEOUT, **options: Any
+) -> Iterator[tuple[Store, int, int]]:
+    """Handle torch's rendezvous ``pmix://``: the store, this rank, the number of ranks.
+
+    Raises ValueError if rank or world_size were passed to init_process_group and differ from
+    PMIx's, torch.distributed.DistBackendError as launch_env() does.
+    """
+    from torch.distributed import TCPStore
+
+    place, host, port = _find(timeout)
+    for name, given in parse_qs(urlsplit(url).query).items():
+        if given != [str(getattr(place, name, None))]:
+            raise ValueError(
+                f"gtopk: pmix:// was given {name}={given[0]}, and PMIx says "
+                f"{getattr(place, name, 'nothing of it')}: leave it out"
+            )
+    store = TCPStore(
+        host,
+        port,
+        place.world_size,
+        is_master=place.rank == 0,
+        timeout=timeout,
+        multi_tenant=True,
+    )
+    yield store, place.rank, place.world_size
+    raise RuntimeError("gtopk: a group cannot meet again by the same pmix:// rendezvous")
+
+
+def _find(timeout: timedelta) -> tuple[_Place, str, int]:
+    """Return this rank's place, and the address at which it reaches rank 0's store."""
+    operators = _native.load()
+    place = _Place(*operators.pmix_place())
+    port = _serve(place.world_size) if place.rank == 0 else 0
+    milliseconds = round(timeout.total_seconds() * 1000)
+    host, port = operators.find_torch_store(port, milliseconds)
+    return place, host, port
+
+
+def _serve(world_size: int) -> int:
+    """Keep a store at one port; torch's stores at that port in this process share it."""
+    global _served
+    from torch.distributed import TCPStore
+
+    if _served is None:
+        _served = TCPStore(
+            "localhost", 0, world_size, is_master=True, wait_for_workers=False, multi_tenant=True
+        )
+    port: int = _served.port
+    return port

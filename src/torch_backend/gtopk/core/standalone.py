@@ -1,0 +1,62 @@
+"""A backend without torch's registry, for code that manages its own process groups."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import Backend as TorchBackend
+
+from gtopk.core import _native
+from gtopk.core.backend import GtopkBackend
+
+TIMEOUT = timedelta(minutes=30)
+
+
+class _OfGtopk(type):
+    """Makes isinstance() work: to Python every backend is torch's Backend, whatever its class."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        if isinstance(instance, GtopkBackend):
+            return True
+        return isinstance(instance, TorchBackend) and instance.name() == "gtopk"
+
+
+class Backend(metaclass=_OfGtopk):
+    """For ``isinstance(backend, gtopk.Backend)``: true for any gtopk backend, however created."""
+
+    def __new__(cls, *_: object, **__: object) -> Backend:
+        """Backends are made by create_backend()."""
+        raise TypeError("gtopk: use gtopk.create_backend(store, rank, size, timeout)")
+
+
+def create_backend(
+    store: dist.Store, rank: int, size: int, timeout: timedelta = TIMEOUT, *, name: str = "gtopk"
+) -> GtopkBackend:
+    """Create a backend of `size` ranks that meet in `store`, without torch's registry.
+
+    Nothing is registered with torch.distributed, and no process group is needed. Collective: blocks
+    until all ranks have called it.
+
+    Args:
+        store: where the ranks meet; the same on all ranks. It must stay up until every pair of
+            ranks that communicate has done so once.
+        rank: this process's rank, 0 <= rank < size.
+        size: the number of ranks.
+        timeout: of the meeting, and the default of every operation.
+        name: of the group, the same on all ranks. Ranks may meet in one store under several names
+            at once, and under the same name again once a group has ended.
+
+    Returns:
+        The backend. It has the methods of torch's Backend, which return Works
+        (``allreduce([tensor]).wait()``, send, abort, shutdown, …), plus sparse_all_reduce,
+        statistics and get_error.
+
+    Raises:
+        ValueError: a rank outside the group.
+        torch.distributed.DistBackendError: the ranks do not find each other in time.
+    """
+    if not 0 <= rank < size:
+        raise ValueError(f"gtopk: rank must be in [0, {size}) in a group of {size}, given {rank}")
+    return GtopkBackend(*_native.create_backend(store, rank, size, timeout, name))

@@ -1,0 +1,236 @@
+"""gtopk.diagnose: a backward's selections measured against the papers, every so many steps.
+
+It copies what units start with and sums it over the ranks; inequalities.py has the formulas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import torch
+import torch.distributed as dist
+
+from gtopk.core.groups import backend_of
+from gtopk.core.standalone import create_backend
+from gtopk.diagnostics.inequalities import of_rank, of_sum
+from gtopk.ops.options import WITHOUT_SELECTION, check_whole, most_delivered
+from gtopk.ops.sparse_all_reduce import ACCUMULATION
+from gtopk.state.fingerprint import check_alike
+
+if TYPE_CHECKING:
+    from gtopk.state.config import Config
+    from gtopk.state.units import Unit
+
+
+class UnitDiagnosis(NamedTuple):
+    """One unit in one backward; u is acc, gradient plus residual.
+
+    Figures of the sum over the ranks (`sum_norm`, `lost_norm`, `delivered`, `delivered_recall`,
+    `delta`) are the same on all ranks, the others are this rank's. docs/tuning.md explains them.
+    """
+
+    names: tuple[str, ...]
+    """The unit's parameters, without the small ones."""
+    elements: int
+    """d: the number of elements that the selection covers."""
+    k: int
+    density: float
+    algorithm: str
+    select: str
+    random: float
+    """1 - k/d: what Random-k leaves of a square, in expectation."""
+    bell: float
+    """(1 - k/d)^2: what Top-k leaves of a bell-shaped u, at most (arXiv 1911.08772, Theorem 1)."""
+    norm: float
+    contraction: float | None
+    above_chord: float | None
+    selected: int | None
+    selected_contraction: float | None
+    recall: float | None
+    histogram: list[int]
+    sum_norm: float
+    lost_norm: float
+    delivered: int
+    delivered_recall: float | None
+    delta: float | None
+    residual_norm: float
+    """Norm of what this rank keeps after the exchange."""
+
+
+class Diagnosis(NamedTuple):
+    """The diagnosis of one backward."""
+
+    step: int
+    """The number of backwards before it."""
+    units: tuple[UnitDiagnosis, ...]
+    """The units that were finite and sent a selection."""
+
+    @property
+    def delta(self) -> float | None:
+        """Return gTop-k's delta of all units together (IJCAI 2019, Assumption 1); holds if <= 1."""
+        random = sum(each.random * each.sum_norm**2 for each in self.units)
+        return sum(each.lost_norm**2 for each in self.units) / random if random else None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return plain values, a row for each unit, for JSON and tools/plot."""
+        return [{"step": self.step, **each._asdict()} for each in self.units]
+
+
+Call = Callable[[Diagnosis], object]
+
+
+class Diagnosed(Protocol):
+    """The part of SparseState that is needed here."""
+
+    diagnostics: Diagnostics
+    group: dist.ProcessGroup | None
+
+
+class Probe:
+    """What a unit starts with, copied to the CPU before the exchange overwrites it."""
+
+    def __init__(
+        self,
+        diagnostics: Diagnostics,
+        unit: Unit,
+        config: Config,
+        density: float,
+        algorithm: str,
+        large: Sequence[torch.Tensor],
+        residual: torch.Tensor,
+        state: torch.Tensor,
+    ) -> None:
+        """Copy acc, the sum of `large` and `residual`. state: the selector's."""
+        self.unit = unit
+        self.config = config
+        self.density = density
+        self.algorithm = algorithm
+        self.acc = torch.cat([each.flatten().to("cpu") for each in large])
+        self.acc = self.acc.to(ACCUMULATION[unit.dtype]).add_(residual.to("cpu"))
+        self.total = self.acc.clone()
+        """To be summed over the ranks."""
+        self.selected = diagnostics.selection(self.acc, density, algorithm, config, state)
+        """Indices; None for an algorithm without such a selection."""
+        self.delivered: Sequence[torch.Tensor] = ()
+        """Indices and values, which the exchange writes."""
+
+    def diagnose(self, residual: torch.Tensor) -> UnitDiagnosis:
+        """Diagnose after the exchange, which left this residual."""
+        unit, config = self.unit, self.config
+        d = unit.selected_numel
+        k = _most(d, self.density, config, "block" if config.select == "block" else "exact")
+        indices, values = (each.cpu() for each in self.delivered)
+        random = 1 - k / d
+        return UnitDiagnosis(
+            names=tuple(each.name for each in unit.large),
+            elements=d,
+            k=k,
+            density=self.density,
+            algorithm=self.algorithm,
+            select=config.select,
+            random=random,
+            bell=random**2,
+            **of_rank(self.acc, k, self.selected)._asdict(),
+            **of_sum(self.total, k, indices, values)._asdict(),
+            residual_norm=torch.linalg.vector_norm(residual, dtype=torch.float64).item(),
+        )
+
+
+class Diagnostics:
+    """When to diagnose, and whom to tell."""
+
+    def __init__(self, every: int = 0, call: Call | None = None) -> None:
+        """every: backwards; 0: never."""
+        self.every = every
+        self._call = call
+        # A group of this rank alone, whose result is its selection.
+        self._alone = create_backend(dist.HashStore(), 0, 1) if every else None
+
+    def wanted(self, step: int) -> bool:
+        """Whether the step-th backward, from 0, is to be diagnosed."""
+        return self.every > 0 and step % self.every == 0
+
+    def selection(
+        self, acc: torch.Tensor, density: float, algorithm: str, config: Config, state: torch.Tensor
+    ) -> torch.Tensor | None:
+        """Return the indices that this rank selects; None if the algorithm has no rank select."""
+        if algorithm in WITHOUT_SELECTION:
+            return None
+        assert self._alone is not None
+        room = _most(acc.numel(), density, config, config.select)
+        indices = torch.zeros(room, dtype=torch.int64, device=acc.device)
+        values = torch.zeros(room, dtype=acc.dtype, device=acc.device)
+        self._alone.sparse_all_reduce(
+            [acc.clone()],
+            None,
+            0,
+            "topk",
+            config.select,
+            "raw",
+            "own",
+            dist.ReduceOp.SUM,
+            delivered=[indices, values],
+            density=density,
+            block=config.block,
+            state=state.clone(),
+        ).wait()
+        return indices[values != 0]
+
+    def tell(self, diagnosis: Diagnosis) -> None:
+        """Tell the callback."""
+        if self._call is not None:
+            self._call(diagnosis)
+
+
+def _most(d: int, density: float, config: Config, select: str) -> int:
+    """Return the most entries that a rank selects."""
+    return most_delivered(
+        d,
+        1,
+        density=density,
+        block=config.block,
+        algorithm="topk",
+        select=select,
+        wire=None,
+        semantics="any",
+    )
+
+
+def diagnose(state: Diagnosed, every: int, call: Call | None = None) -> None:
+    """Measure in every `every`-th backward of `state` what its selections leave out.
+
+    Each diagnosis has, for each unit, the contraction of Top-k against 1 - k/d and (1 - k/d)^2
+    (arXiv 1911.08772, Theorem 1), the recall of the selector and of the result, delta against
+    Random-k (Assumption 1 of Shi et al., IJCAI 2019, for gTop-k, and of arXiv 1911.08727 for
+    layers: with unit="parameter" each unit is one), norms and a histogram.
+    ``gtopk.stats(group)["diagnosis"]`` has the last one. Results are unchanged.
+
+    A diagnosed backward sums all of acc over the ranks, which sends as much as "dense" in addition
+    to the exchange, selects twice, sorts each unit twice, and holds two copies of all units until
+    its end. Other backwards cost nothing. What travels as "dense" is left out, and so are units
+    that were not finite. Collective over the state's group: call it on all ranks, between two
+    backwards.
+
+    Args:
+        state: a SparseState, from attach, fsdp_hook, DistributedOptimizer or made by hand.
+        every: diagnose the backwards in which ``state.step`` is a multiple of this; 0 turns it off.
+            The same on all ranks.
+        call: called with each Diagnosis, on this rank, at the end of the backward and on its
+            thread; if it raises, so does the backward, which counts nevertheless.
+
+    Raises:
+        TypeError: `state` is no SparseState.
+        ValueError: `every` is not a whole number of 0 or more, or differs between ranks; `call` is
+            not callable; or the state's group is not a gtopk group.
+    """
+    if not isinstance(getattr(state, "diagnostics", None), Diagnostics):
+        raise TypeError(
+            f"gtopk: the first argument must be a SparseState, given a {type(state).__name__}"
+        )
+    if call is not None and not callable(call):
+        raise ValueError(f"gtopk: call must be a function, given {type(call).__name__}")
+    diagnostics = Diagnostics(check_whole(every, "every", 0), call)
+    backend_of(state.group)
+    check_alike([("diagnose's every is", str(diagnostics.every))], state.group)
+    state.diagnostics = diagnostics

@@ -1,0 +1,449 @@
+"""One backward: gradients arrive piece by piece, units are sent as soon as they are complete.
+
+It knows when things happen; SparseState knows what is selected, and holds the residuals. Gradients
+come from, and results go to, ddp_backward.py (DDP), optimizer_backward.py (an optimizer) and
+fsdp.py (FSDP).
+
+Threads: gradients, and the end of the backward, arrive one after the other on the thread of the
+backward. Operations end on the backend's threads, possibly several at once, which copy small
+results back and complete the buckets' futures. Nothing blocks there, and no lock is held while a
+future is completed: its callbacks run users' code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from typing import TYPE_CHECKING
+
+import torch
+from torch.distributed import AllreduceOptions, ReduceOp
+
+from gtopk.core import _native
+from gtopk.core.groups import backend_of
+from gtopk.diagnostics.advice import warn_of_dear_phases
+from gtopk.diagnostics.diagnose import Diagnosis, Probe
+from gtopk.exchange.clipping import clip, norm_of
+from gtopk.exchange.places import places_of
+from gtopk.exchange.unit_exchange import Exchange, Note, flat, without_traceback
+from gtopk.ops.options import wire_named
+from gtopk.ops.sparse_all_reduce import ACCUMULATION
+from gtopk.state.fingerprint import check_alike
+from gtopk.state.layers import stopwatch_of
+from gtopk.state.scaling import scale_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch._C._distributed_c10d import Work
+
+    from gtopk.core.backend import GtopkBackend
+    from gtopk.exchange.overlapped import State
+    from gtopk.exchange.places import Layout, Place
+    from gtopk.exchange.unit_exchange import Bucket, ExactBucket
+    from gtopk.state.config import Density
+    from gtopk.state.units import Unit
+
+
+class Overlap:
+    """The units of one SparseState, from the arrival of a gradient to that of its result."""
+
+    merges = True
+    """Whether units may be merged."""
+
+    def __init__(self, state: State, units: Sequence[Unit]) -> None:
+        """Serve the units of `state`; memory is allocated when gradients arrive."""
+        self._state = state
+        self._exchanges: list[Exchange] = []
+        self.rearrange(units)
+        self._changed = threading.Condition()  # of what threads share: see _done()
+        self._backend: GtopkBackend | None = None
+        self._compared = False
+        self._open = False  # gradients of a backward have arrived, and its end was not seen
+        self._scale = 1.0  # what the gradients of this backward were multiplied by
+        self._gate: torch.ScriptObject | None = None  # at which its units wait for one another
+        self._diagnoses = False  # whether this backward is measured
+        self._exact_parts = 0  # gradients of a backward that no unit has
+        self._exact_started: list[ExactBucket] = []  # of them, in this backward
+        self._held: list[Exchange] = []  # complete, until the norm of all gradients is known
+        self._held_exact: list[ExactBucket] = []
+
+    def rearrange(self, units: Sequence[Unit]) -> None:
+        """The state has these units from now on, of the same parameters; between two backwards."""
+        self._names = [frozenset(unit.names) for unit in units]
+        self._small: list[torch.Tensor | None] = [None] * len(units)  # their memory
+        self._notes: list[Note | None] = [None] * len(units)
+        self._last: list[Exchange] = []  # what the last backward delivered, noted on this rank
+        self.stopwatch = stopwatch_of(units)
+        self._arranged(places_of(units))
+
+    def _arranged(self, places: Mapping[str, Place]) -> None:
+        """Work out where parameters belong."""
+
+    def compare(self) -> None:
+        """Raise ValueError on every rank unless the ranks' states are alike. Collective, once."""
+        if not self._compared:
+            state = self._state
+            backend_of(state.group)
+            check_alike(state.description(), state.group)
+            warn_of_dear_phases(state.config, state.units, state.step, state.group)
+            self._compared = True
+
+    def _begin(self) -> None:
+        """The first gradient of a backward has arrived."""
+        self.settle()
+        state = self._state
+        backend = backend_of(state.group)
+        if self._backend not in (None, backend):  # other ranks, of a ReplicaGroup
+            self._compared = False
+        self._backend = backend
+        self.compare()
+        state.choose()
+        scaler, rates = state.scaler, state.rates
+        self._scale = 1.0 if scaler is None else scale_of(scaler)
+        self._gate = None if scaler is None else _native.gate(self._parts())
+        self._diagnoses = state.diagnostics.wanted(state.step)
+        self._last, self._held, self._held_exact = [], [], []
+        self._exchanges = [
+            Exchange(i, names, self._scale, self._gate, rates.of(names) if rates else None)
+            for i, names in enumerate(self._names)
+        ]
+        self.stopwatch.begin()
+        self._open = True
+
+    def _parts(self) -> int:
+        """Count what arrives at a gate in one backward."""
+        return len(self._names) + self._exact_parts
+
+    def _take(self, layout: Layout, buffer: torch.Tensor, waiting: Bucket | None = None) -> None:
+        """Gradients have arrived in `buffer`: start the units that they complete."""
+        complete = []
+        with torch.no_grad():
+            if self._scale != 1:
+                buffer.div_(self._scale)
+            pieces = buffer.split(layout.sizes)
+            for share in layout.shares:
+                exchange = self._exchanges[share.unit]
+                exchange.take(share, pieces, waiting)
+                if not exchange.missing:
+                    if self._state.config.adaptive:
+                        self.stopwatch.complete(share.unit)
+                    complete.append(exchange)
+            ready = self._ready(complete)
+            for exchange in ready:
+                exchange.gather(self._small_of(exchange.index))
+            self._start_all(ready)
+
+    def _ready(self, complete: list[Exchange]) -> list[Exchange]:
+        """Return which exchanges start now that these are complete, in order.
+
+        All ranks must call collectives in the same order: if gradients arrive in the same order on
+        all of them, units can start as they complete.
+        """
+        return complete
+
+    def _start_all(self, ready: list[Exchange], exact: list[ExactBucket] | None = None) -> None:
+        """Start the exchanges that are ready, after clipping them."""
+        starting, apart = self._clipped(ready, exact or [])
+        for each in apart:
+            self._start_exact(each)
+        for exchange in starting:
+            self._start(exchange)
+
+    def _start_exact(self, bucket: ExactBucket) -> None:
+        """Average a gradient that belongs to no unit."""
+        raise NotImplementedError
+
+    def _clipped(
+        self, ready: list[Exchange], exact: list[ExactBucket]
+    ) -> tuple[list[Exchange], list[ExactBucket]]:
+        """Clip what is ready; return what starts now: all or nothing with clip="model"."""
+        assert self._backend is not None
+        config, ranks = self._state.config, self._backend.size()
+        if config.clip_norm is None:
+            return ready, exact
+        if config.clip == "unit":
+            for exchange in ready:
+                clip([exchange], self._norm([exchange]), config.clip_norm, ranks)
+            for each in exact:
+                clip([], self._norm([], [each]), config.clip_norm, ranks, [each])
+            return ready, exact
+        self._held += ready
+        self._held_exact += exact
+        wanted = len(self._exchanges) + self._exact_parts
+        if len(self._held) + len(self._held_exact) < wanted:
+            return [], []
+        ready, exact, self._held, self._held_exact = self._held, self._held_exact, [], []
+        clip(ready, self._norm(ready, exact), config.clip_norm, ranks, exact)
+        return ready, exact
+
+    def _norm(self, exchanges: Sequence[Exchange], exact: Sequence[ExactBucket] = ()) -> float:
+        """Return the norm of the gradients of all these exchanges, without the loss scale."""
+        norms = [norm_of([*each.large, each.small]) for each in exchanges]
+        return math.hypot(*norms, *(each.norm() / self._scale for each in exact))
+
+    def _check_new(self, layout: Layout, why: str) -> None:
+        """Raise RuntimeError if a gradient has arrived before."""
+        for share in layout.shares:
+            missing = self._exchanges[share.unit].missing
+            if not share.names <= missing:
+                name = min(share.names - missing)
+                raise RuntimeError(f"gtopk: the gradient of '{name}' came twice {why}")
+
+    def _wait(self) -> None:
+        """Wait until nothing of this backward is in flight."""
+        started = [*self._exchanges, *self._exact_started]
+        for part in started:
+            for work in list(part.works):
+                with contextlib.suppress(Exception):
+                    work.wait()
+        with self._changed:
+            self._changed.wait_for(lambda: all(each.ended for each in started))
+
+    def _close(self) -> None:
+        """The backward has succeeded: the step counts."""
+        self._open = False
+        self._state.step += 1
+        self.stopwatch.end()
+        self._keep_momenta()
+        exchanges, self._exchanges, self._exact_started = self._exchanges, [], []
+        diagnosis = self._diagnosis(exchanges)
+        for exchange in exchanges:
+            self._end_of(exchange)
+            exchange.let_go()
+            if exchange.delivered and exchange.note is not None:
+                self._last.append(exchange)  # for skip()
+        if diagnosis is not None:
+            assert self._backend is not None
+            self._backend.diagnosis = diagnosis
+            self._state.diagnostics.tell(diagnosis)  # last: the user's function may raise
+
+    def _end_of(self, exchange: Exchange) -> None:
+        """The unit is done, and .grad has its results: put back those that reach no .grad."""
+
+    def _diagnosis(self, exchanges: Sequence[Exchange]) -> Diagnosis | None:
+        """Measure what was exchanged, if this backward is to be."""
+        units = tuple(
+            each.probe.diagnose(self._state.unit_residual(each.index))
+            for each in exchanges
+            if each.probe is not None and each.delivered
+        )
+        return Diagnosis(self._state.step - 1, units) if units else None
+
+    def _put_back(self, exchange: Exchange, name: str, mean: torch.Tensor) -> None:
+        """Return a result that reaches no .grad to the first rank's residual.
+
+        mean: the parameter's, as it was delivered; the same on all ranks.
+        """
+        residual = self._state.residual(name)
+        assert residual is not None
+        assert self._backend is not None
+        if self._backend.rank() == 0:
+            rate = exchange.rate(name) * self._backend.size() / exchange.scale
+            flat(residual).add_(mean.to(residual.dtype).view(-1), alpha=rate)
+        if exchange.note is not None:
+            large = self._state.units[exchange.index].large
+            at = next(i for i, each in enumerate(large) if each.name == name)
+            begin = sum(each.numel for each in large[:at])
+            exchange.note.forget(begin, begin + large[at].numel)
+
+    def check_outside(self) -> None:
+        """Raise RuntimeError during a backward: what is in flight would be abandoned."""
+        if self._open and torch._C._current_graph_task_id() != -1:
+            raise RuntimeError(
+                "gtopk: in a backward, for example in a hook of it, nobody may save, load, copy or "
+                "skip() its SparseState, set the density, or call zero_grad() of a "
+                "DistributedOptimizer: wait until it has ended"
+            )
+
+    def settle(self) -> None:
+        """End an aborted backward: afterwards nothing of it is in flight or lost.
+
+        What its units delivered was not used: it goes back to the residuals.
+        """
+        if not self._exchanges and not self._exact_started:
+            return
+        broken, self._open = self._open, False
+        if broken:
+            self._shut_gate()
+        self._wait()
+        self._keep_momenta()
+        for exchange in self._exchanges:
+            # Not from the gradients, which may have been overwritten since.
+            if broken and exchange.delivered and exchange.note is not None:
+                exchange.note.add_to(self._state.unit_residual(exchange.index))
+        self._exchanges, self._exact_started = [], []  # lets go of the gradients
+
+    def _keep_momenta(self) -> None:
+        """At the end: keep the momenta of units whose step happened; with a gate, all or none."""
+        momenta = self._state.momenta
+        came = [each for each in self._exchanges if not each.missing]
+        together = self._gate is None or all(each.delivered for each in came)
+        for exchange in self._exchanges if momenta and together else ():
+            if exchange.delivered:
+                momenta.keep(exchange.index)
+
+    def skip(self) -> None:
+        """Return what the last backward delivered to the residuals. Idempotent."""
+        self.settle()
+        last, self._last = self._last, []
+        for exchange in last:
+            assert exchange.note is not None
+            exchange.note.add_to(self._state.unit_residual(exchange.index))
+
+    def _shut_gate(self) -> None:
+        """Nothing more will arrive: units that wait for others do not commit."""
+        if self._gate is not None:
+            self._gate.shut()
+
+    def _small_of(self, index: int) -> torch.Tensor:
+        """Return the memory of a unit's small part, reused from backward to backward."""
+        small = self._small[index]
+        if small is None:
+            unit = self._state.units[index]
+            dtype = ACCUMULATION[unit.dtype]
+            small = torch.empty(unit.dense_numel, dtype=dtype, device=unit.device)
+            self._small[index] = small
+        return small
+
+    def _note_of(self, exchange: Exchange, density: Density, algorithm: str) -> Note:
+        """Return a note with room for the result, cleared."""
+        assert self._backend is not None
+        unit, config = self._state.units[exchange.index], self._state.config
+        room = unit.selected_numel
+        dense = algorithm == "dense"
+        if density != "dense":
+            room = config.most_delivered(room, self._backend.size(), density, algorithm)
+        note = self._notes[exchange.index]
+        if note is None or not note.fits(room, dense=dense):
+            note = self._notes[exchange.index] = Note(room, unit.dtype, unit.device, dense=dense)
+        note.clear()
+        return note
+
+    def _start(self, exchange: Exchange) -> None:
+        works: list[Work] = []
+        try:
+            self._submit(exchange, works)
+        except Exception as error:
+            exchange.error = without_traceback(error)
+            self._shut_gate()
+            raise
+        finally:
+            exchange.works = works
+            exchange.results = [work.get_future() for work in works]
+            exchange.under_way = len(works)
+            exchange.ended = not works
+            # After the bookkeeping: if a Work is already done, its callback runs here, at once.
+            for i, result in enumerate(list(exchange.results)):
+                result.add_done_callback(lambda done, i=i: self._done(exchange, done, i == 0))
+
+    def _submit(self, exchange: Exchange, works: list[Work]) -> None:
+        """Start the unit's operations, the sparse one first; append each to `works` at once."""
+        state, backend, config = self._state, self._backend, self._state.config
+        assert backend is not None
+        exchange.to_updates(state.units[exchange.index])
+        exchange.spread_not_finite(backend.size())
+        momentum = None
+        if state.momenta:
+            momentum = state.momenta.correct(exchange.index, exchange.large, exchange.small)
+        self._look_at(exchange)
+        elements = state.units[exchange.index].selected_numel
+        if elements:
+            density = state.unit_density(exchange.index)
+            algorithm = state.unit_algorithm(exchange.index)
+            # Dense from the first step on leaves no residual: none to read, or to allocate.
+            none = algorithm == "dense" and state.unit_residual_is_zero(exchange.index)
+            probe = self._probe(exchange, algorithm)
+            note = None
+            if backend.rank() == 0 or probe is not None:
+                note = self._note_of(exchange, density, algorithm)
+            if backend.rank() == 0:
+                exchange.note = note
+            delivered = [] if note is None else note.tensors()
+            if probe is not None:
+                probe.delivered = delivered
+            work = backend.sparse_all_reduce(
+                exchange.large,
+                None if none else state.unit_residual(exchange.index),
+                0,
+                algorithm,
+                config.select,
+                wire_named(config.wire),
+                config.put_back,
+                ReduceOp(ReduceOp.AVG),
+                delivered=delivered,
+                density=0.0 if density == "dense" else density,
+                block=config.block,
+                state=state.unit_selector_state(exchange.index),
+                scale=exchange.scale,
+                gate=exchange.gate,
+                momentum=momentum,
+            )
+            works.append(work)
+            if probe is not None:
+                works.append(backend.allreduce([probe.total], AllreduceOptions()))
+        if exchange.small.numel() or not works:
+            options = AllreduceOptions()
+            options.reduceOp = ReduceOp.AVG
+            works.append(backend.allreduce([exchange.small], options))
+
+    def _probe(self, exchange: Exchange, algorithm: str) -> Probe | None:
+        """Copy what a unit starts with, if it is to be measured."""
+        if not self._diagnoses or algorithm == "dense":
+            return None
+        state, index = self._state, exchange.index
+        exchange.probe = Probe(
+            state.diagnostics,
+            state.units[index],
+            state.config,
+            float(state.unit_density(index)),
+            algorithm,
+            exchange.large,
+            state.unit_residual(index),
+            state.unit_selector_state(index),
+        )
+        return exchange.probe
+
+    def _look_at(self, exchange: Exchange) -> None:
+        """Inspect the values that are about to be accumulated."""
+
+    def _done(
+        self, exchange: Exchange, done: torch.futures.Future[list[torch.Tensor]], first: bool
+    ) -> None:
+        """One of the unit's operations has ended; after the last, its buckets get the result."""
+        error: Exception | None = None
+        try:
+            done.value()
+        except Exception as failure:
+            error = failure
+        with self._changed:
+            # Even if the other part fails: settle() puts back what this one delivered.
+            if first and error is None:
+                try:
+                    exchange.delivered = exchange.happened()
+                except Exception as failure:  # of the device
+                    error = failure
+            exchange.error = exchange.error or error
+            exchange.under_way -= 1
+            if exchange.under_way:
+                return
+        if exchange.gate is not None and not exchange.large:
+            exchange.gate.arrive(exchange.delivered)  # no operation of the unit's does
+        if exchange.error is None:
+            try:
+                with torch.no_grad():
+                    exchange.scatter()
+            except Exception as failure:
+                exchange.error = failure
+        if exchange.error is not None and self._small[exchange.index] is exchange.small:
+            # After an error the network may still use it: the next backward gets another.
+            self._small[exchange.index] = None
+            self._notes[exchange.index] = None
+        with self._changed:
+            exchange.works = []
+            exchange.ended = exchange.finished = True
+            self._changed.notify_all()
+            complete = [each for each in exchange.buckets if each.ends(exchange.error)]
+        for bucket in complete:
+            bucket.complete()

@@ -1,0 +1,60 @@
+"""What a backward needs of a SparseState: see overlap.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
+
+    from gtopk.diagnostics.diagnose import Diagnostics
+    from gtopk.state.config import Config, Density
+    from gtopk.state.fingerprint import Line
+    from gtopk.state.momenta import Momenta
+    from gtopk.state.rates import Rates
+    from gtopk.state.scaling import Scaler
+    from gtopk.state.units import Unit
+
+
+class State(Protocol):
+    """The part of SparseState that is needed here."""
+
+    config: Config
+    step: int
+    group: dist.ProcessGroup | None
+    scaler: Scaler | None
+    rates: Rates | None
+    diagnostics: Diagnostics
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """Each is covered by one selection."""
+
+    @property
+    def momenta(self) -> Momenta:
+        """They correct gradients, and advance with each step."""
+
+    def unit_density(self, index: int) -> Density:
+        """Return the density of ``units[index]`` in the next backward."""
+
+    def residual(self, name: str) -> torch.Tensor | None:
+        """Return the parameter's residual as a view."""
+
+    def unit_residual(self, index: int) -> torch.Tensor:
+        """Return the flat residual of ``units[index]``."""
+
+    def unit_residual_is_zero(self, index: int) -> bool:
+        """Whether nothing has been left undelivered yet."""
+
+    def unit_selector_state(self, index: int) -> torch.Tensor:
+        """Return what the selector of ``units[index]`` keeps."""
+
+    def choose(self) -> None:
+        """Choose every unit's density and algorithm for the next backward, if due. Collective."""
+
+    def unit_algorithm(self, index: int) -> str:
+        """Return the algorithm of ``units[index]`` in the next backward."""
+
+    def description(self) -> list[Line]:
+        """Describe everything that must be the same on every rank."""

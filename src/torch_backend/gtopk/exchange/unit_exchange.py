@@ -1,0 +1,324 @@
+"""One unit in one backward, its memory, and the buckets that wait for it. Knows no group.
+
+The large part is exchanged in place, in DDP's buckets for example. The small part is packed into a
+separate buffer, in the accumulation type.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from gtopk.ops.sparse_all_reduce import ACCUMULATION
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from torch._C._distributed_c10d import Work
+
+    from gtopk.diagnostics.diagnose import Probe
+    from gtopk.exchange.places import Share
+    from gtopk.state.units import Unit
+
+
+class Bucket:
+    """A DDP bucket whose future is not complete, and how many units it still waits for."""
+
+    def __init__(self, buffer: torch.Tensor, units: int) -> None:
+        """Wait for `units` units; buffer: the bucket's."""
+        self.waits_for = units
+        self.error: Exception | None = None
+        # On a device the buffer is ready by then, see finish(): nothing is left to order.
+        devices = [] if buffer.device.type == "cpu" else [buffer.device]
+        self._begin: torch.futures.Future[None] = torch.futures.Future(devices=devices)
+
+        # Raised in a callback, which makes the future's error visible to C++: set_exception() of
+        # Python's future stores it as a value.
+        def result(_: object) -> torch.Tensor:
+            if self.error is not None:
+                raise self.error
+            return buffer
+
+        self.future: torch.futures.Future[torch.Tensor] = self._begin.then(result)
+
+    def ends(self, error: Exception | None) -> bool:
+        """Count one unit as done; return whether it was the last. Not thread-safe."""
+        self.error = self.error or error
+        self.waits_for -= 1
+        return self.waits_for == 0
+
+    def complete(self) -> None:
+        """Complete the future; runs its callbacks on this thread."""
+        self._begin.set_result(None)
+
+
+class ExactBucket(Bucket):
+    """A bucket with one sparse COO gradient, which is averaged exactly.
+
+    It waits for its own all-reduce and for `exchanges`: if one of them did not happen, neither did
+    this one.
+    """
+
+    def __init__(
+        self,
+        gradient: torch.Tensor,
+        exchanges: Sequence[Exchange],
+        gate: torch.ScriptObject | None,
+    ) -> None:
+        """Wait for these exchanges. gate: where its all-reduce counts as one of the parts."""
+        super().__init__(gradient, 1 + len(exchanges))
+        self.gradient = gradient
+        self.exchanges = exchanges
+        self.gate = gate
+        self.works: list[Work] = []
+        self.ended = True
+
+    def norm(self) -> float:
+        """Return the norm of this rank's gradient, in double; equal indices are added first."""
+        values = self.gradient.coalesce().values()
+        return torch.linalg.vector_norm(values, dtype=torch.float64).item()
+
+    def multiply(self, factor: float) -> None:
+        """Scale this rank's gradient."""
+        self.gradient._values().mul_(factor)
+
+    def finite(self) -> bool:
+        """Whether the whole gradient is finite; after the all-reduce the same on all ranks."""
+        return bool(self.gradient._values().isfinite().all())
+
+    def complete(self) -> None:
+        """Run the future's callbacks, here."""
+        if self.error is None and not all(each.delivered for each in self.exchanges):
+            with torch.no_grad():
+                self.gradient._values().fill_(math.nan)
+            finish(self.gradient.device)
+        super().complete()
+
+
+class Note:
+    """A record of what a sparse all-reduce delivered, as DDP may overwrite its buckets.
+
+    Sums over the ranks, in the accumulation type. Its memory is reused in the next backward.
+    """
+
+    def __init__(
+        self, room: int, dtype: torch.dtype, device: torch.device | str, *, dense: bool
+    ) -> None:
+        """Make room for the gradient's type; dense: for all elements, in order."""
+        self.dense = dense
+        self.indices = torch.empty(0 if dense else room, dtype=torch.int64, device=device)
+        self.values = torch.empty(room, dtype=ACCUMULATION[dtype], device=device)
+
+    def fits(self, room: int, *, dense: bool) -> bool:
+        """Whether its memory has exactly this size."""
+        return (self.values.numel(), self.dense) == (room, dense)
+
+    def clear(self) -> None:
+        """Zero it before the exchange: a result may be shorter than the room."""
+        if not self.dense:
+            self.indices.zero_()
+            self.values.zero_()
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Return its memory: indices and values."""
+        return [self.indices, self.values]
+
+    def forget(self, begin: int, end: int) -> None:
+        """Drop the elements from `begin` to `end`: they were not delivered after all."""
+        if self.dense:
+            self.values[begin:end].zero_()
+        else:
+            self.values[(self.indices >= begin) & (self.indices < end)] = 0
+
+    def add_to(self, residual: torch.Tensor) -> None:
+        """Add what was delivered to the residual."""
+        if self.dense:
+            residual.add_(self.values)
+        else:
+            residual.index_add_(0, self.indices, self.values)
+
+
+class Exchange:
+    """One unit in one backward.
+
+    A unit is one step: both parts are exchanged at once, and if one of them is not finite, neither
+    has happened. The sparse exchange detects that itself, and commits nothing; so the dense one
+    must not be the only one that is not finite.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        names: Collection[str],
+        scale: float = 1.0,
+        gate: torch.ScriptObject | None = None,
+        rates: Mapping[str, float] | None = None,
+    ) -> None:
+        """Start with no gradient of the unit's parameters.
+
+        scale: what the results are multiplied by; gate: where the unit waits for others; rates:
+        each parameter's gradient is multiplied by its rate before it is accumulated, and its result
+        is divided by it.
+        """
+        self.index = index
+        self.scale = scale
+        self.gate = gate
+        self._rates = rates
+        self._rated: list[tuple[torch.Tensor, float]] = []  # parts of rates that differ
+        self.missing = set(names)
+        self.large: list[torch.Tensor] = []
+        """Once everything has arrived: its pieces, in the order of the unit."""
+        self.small = torch.empty(0, device="cpu")
+        """Likewise the small part, in one piece."""
+        self.buckets: list[Bucket] = []
+        self.into: dict[str, torch.Tensor] = {}
+        """For each parameter that DDP may drop: its place in DDP's buckets."""
+        self.versions: dict[str, int | None] = {}
+        """For each parameter that DDP may drop: the version of its .grad when it arrived."""
+        self.clipped = 1.0
+        """What clipping multiplied its gradients by on this rank."""
+        self.works: list[Work] = []
+        self.results: list[torch.futures.Future[list[torch.Tensor]]] = []
+        """What its operations end with."""
+        self.under_way = 0
+        self.ended = True
+        self.finished = False
+        """After the last of its operations."""
+        self.error: Exception | None = None
+        self.delivered = False
+        """The residual has changed: what left it is in the large part, and recorded in the note."""
+        self.note: Note | None = None
+        """On the rank that takes back what DDP drops."""
+        self.probe: Probe | None = None
+        """If this backward is diagnosed."""
+        self._large: list[tuple[int, torch.Tensor]] = []  # by the position of its first parameter
+        self._small: list[tuple[int, torch.Tensor]] = []
+
+    def take(self, share: Share, pieces: Sequence[torch.Tensor], bucket: Bucket | None) -> None:
+        """Record which part of the unit has arrived, and in which pieces of the buffer."""
+        self._large += [(position, pieces[i]) for position, i in share.large]
+        self._small += [(position, pieces[i]) for position, i in share.small]
+        if bucket is not None:
+            self.buckets.append(bucket)
+        self.missing -= share.names
+
+    def gather(self, small: torch.Tensor) -> None:
+        """Once everything has arrived: order it as in the unit; copy the small part to `small`."""
+        self.large = [piece for piece in _in_order(self._large) if piece.numel()]
+        self.small = small
+        if small.numel():
+            torch.cat(_in_order(self._small), out=small)
+
+    def to_updates(self, unit: Unit) -> None:
+        """Before the exchange of `unit`: gradients become updates if there are rates.
+
+        A single rate for all is divided out together with the scale, different ones part by part.
+        """
+        rates = self._rates
+        if rates is None:
+            return
+        parts = [*self.large, self.small] if self.small.numel() else self.large
+        if len(set(rates.values())) == 1:
+            rate = next(iter(rates.values()))
+            for part in parts:
+                part.mul_(rate)
+            self.scale /= rate
+            self._rates = None
+            return
+        parameters = [each for each in (*unit.large, *unit.small) if each.numel]
+        at = 0
+        for part in parts:
+            begin = 0
+            while begin < part.numel():
+                end = begin + parameters[at].numel
+                self._rated.append((part[begin:end], rates[parameters[at].name]))
+                begin, at = end, at + 1
+        for part, rate in self._rated:
+            part.mul_(rate)
+
+    def rate(self, name: str) -> float:
+        """Return what a parameter's result was divided by, beside the scale."""
+        return 1.0 if self._rates is None else self._rates[name]
+
+    def spread_not_finite(self, ranks: int) -> None:
+        """Before the exchange: make the large part non-finite if the small one is.
+
+        The small part's sum, or its scaled result, must not overflow either, as that would show
+        only after the large part has committed: values too large to be summed over this many ranks
+        count as non-finite.
+        """
+        if not self.small.numel():
+            return
+        most = torch.finfo(self.small.dtype).max / (2 * ranks * max(1.0, self.scale))
+        if not torch.linalg.vector_norm(self.small, math.inf).item() <= most:
+            self.small.fill_(math.nan)
+            if self.large:
+                self.large[0][:1].fill_(math.nan)
+
+    def happened(self) -> bool:
+        """After the exchange: whether the unit was finite, everywhere."""
+        if not self.large:
+            return bool(self.small.isfinite().all())
+        # Every element of a step that did not happen is NaN: checking one is enough.
+        return not math.isnan(self.large[0][0].item())
+
+    def let_go(self) -> None:
+        """After the backward: release the gradients, and the buckets that hold them."""
+        self.large, self._large, self._small, self.results = [], [], [], []
+        self.into, self.buckets, self._rated, self.probe = {}, [], [], None
+
+    def scatter(self) -> None:
+        """Copy the small part to where it came from; NaN if the large part is NaN.
+
+        On a device this blocks until it has happened.
+        """
+        # On a device each operation writes its results on a stream of its own.
+        for result in self.results:
+            result.wait()
+        self._scatter()
+        finish((self.large[0] if self.large else self.small).device)
+
+    def _scatter(self) -> None:
+        if self.small.numel():
+            if not self.delivered:
+                self.small.fill_(math.nan)
+            elif self.scale != 1:
+                self.small.mul_(self.scale)
+        for part, rate in self._rated:
+            part.div_(rate)
+        if not self.small.numel():
+            return
+        places = _in_order(self._small)
+        torch._foreach_copy_(places, list(self.small.split([each.numel() for each in places])))
+
+
+def finish(device: torch.device) -> None:
+    """Block until the device has done all that the current stream has.
+
+    As whoever waits for a bucket does not know the stream of the callback that completes it.
+    """
+    if device.type != "cpu":
+        torch.accelerator.current_stream(device).synchronize()
+
+
+def without_traceback(error: Exception) -> Exception:
+    """Return a copy, to be kept while the error itself is raised.
+
+    Its traceback would hold the frames of the training loop, and those the DDP, which holds us.
+    """
+    try:
+        return copy.copy(error)
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def flat(gradient: torch.Tensor) -> torch.Tensor:
+    """Return the elements of a gradient without gaps in the order of memory, whatever its shape."""
+    return gradient.as_strided((gradient.numel(),), (1,))
+
+
+def _in_order(pieces: Sequence[tuple[int, torch.Tensor]]) -> list[torch.Tensor]:
+    return [piece for _, piece in sorted(pieces, key=lambda each: each[0])]

@@ -1,0 +1,1 @@
+"""Collectives: options, the sparse all-reduce, plans."""

@@ -1,0 +1,175 @@
+"""The values that arguments can take."""
+
+from __future__ import annotations
+
+import numbers
+import operator
+
+from gtopk.core import _native
+
+DEFAULT_BLOCK = 4096
+# The core's integers have 64 bits, and more than all elements means all.
+MOST = 2**63 - 1
+
+ACCUMULATES = ("gradient", "update")
+CLIPS = ("model", "unit")
+PUT_BACKS = ("own", "merged")
+# Algorithms under which no rank selects entries of its own.
+WITHOUT_SELECTION = ("dense", "sketch", "random-k", "true-topk")
+# Algorithms of which nobody predicts what they cost.
+WITHOUT_PREDICTION = ("sketch", "random-k", "true-topk")
+SEMANTICS = ("exact_sum", "gtopk", "any")
+
+
+def algorithms() -> tuple[str, ...]:
+    """Return the names of all algorithms."""
+    return tuple(_native.load().algorithms())
+
+
+def selectors() -> tuple[str, ...]:
+    """Return the names of all selectors."""
+    return tuple(_native.load().selectors())
+
+
+def wires() -> tuple[str, ...]:
+    """Return the names of all wires."""
+    return tuple(_native.load().wires())
+
+
+def check_algorithm(algorithm: str) -> None:
+    """Raise ValueError for an unknown name."""
+    _check("algorithm", algorithm, (*algorithms(), "auto"))
+
+
+def check_semantics(semantics: str) -> None:
+    """Raise ValueError for an unknown name."""
+    _check("semantics", semantics, SEMANTICS)
+
+
+def check_select(select: str) -> None:
+    """Raise ValueError for an unknown name."""
+    _check("select", select, selectors())
+
+
+def most_delivered(
+    d: int,
+    ranks: int,
+    *,
+    density: float,
+    block: int,
+    algorithm: str,
+    select: str,
+    wire: str | None,
+    semantics: str,
+) -> int:
+    """Return how many entries a result of d elements has at most.
+
+    Raise ValueError for valid names that cannot be combined.
+    """
+    most: int = _native.load().most_delivered(
+        d, ranks, 0, density, block, algorithm, select, wire_named(wire), semantics
+    )
+    return most
+
+
+def check_put_back(put_back: str) -> None:
+    """Raise ValueError for an unknown name."""
+    _check("put_back", put_back, PUT_BACKS)
+
+
+def check_wire(wire: str | None) -> None:
+    """Raise ValueError for an unknown wire format."""
+    if wire is not None:
+        _check("wire", wire, (None, *wires()))
+
+
+def wire_named(wire: str | None) -> str:
+    """Return the core's name of a wire; None is the lossless one."""
+    return "lossless" if wire is None else wire
+
+
+def check_density(density: object, name: str = "density") -> float:
+    """Return the density, any real type, as a float; raise ValueError unless 0 < density <= 1."""
+    # NumPy's floats are registered as numbers.Real; np.float32 is not a float.
+    if not isinstance(density, numbers.Real) or isinstance(density, bool) or not 0 < density <= 1:
+        raise ValueError(f"gtopk: {name} must be a number in (0, 1], given {density!r}")
+    return float(density)
+
+
+def check_density_bounds(bounds: object) -> tuple[float, float]:
+    """Return them as floats; raise ValueError unless 0 < smallest <= largest <= 1."""
+    try:
+        least, most = bounds  # type: ignore[misc]
+        found = check_density(least), check_density(most)
+    except (TypeError, ValueError):
+        found = (1.0, 0.0)
+    if found[0] > found[1]:
+        raise ValueError(
+            "gtopk: density_bounds must be the smallest and the largest density, in (0, 1], given "
+            f"{bounds!r}"
+        )
+    return found
+
+
+def check_accumulate(accumulate: str) -> None:
+    """Raise ValueError for an unknown name."""
+    _check("accumulate", accumulate, ACCUMULATES)
+
+
+def check_momentum(momentum: object) -> float:
+    """Return the momentum as a float; raise ValueError unless 0 <= momentum < 1."""
+    if (
+        not isinstance(momentum, numbers.Real)
+        or isinstance(momentum, bool)
+        or not 0 <= momentum < 1
+    ):
+        raise ValueError(f"gtopk: momentum must be a number in [0, 1), given {momentum!r}")
+    return float(momentum)
+
+
+def check_clipping(clip_norm: object, clip: str) -> float | None:
+    """Return the norm as a float, or None; raise ValueError unless it is above 0.
+
+    Without a norm `clip` must be the default.
+    """
+    _check("clip", clip, CLIPS)
+    if clip_norm is None:
+        if clip != "model":
+            raise ValueError(f"gtopk: clip={clip!r} needs clip_norm=, without which nothing clips")
+        return None
+    if (
+        not isinstance(clip_norm, numbers.Real)
+        or isinstance(clip_norm, bool)
+        or not 0 < clip_norm < float("inf")
+    ):
+        raise ValueError(f"gtopk: clip_norm must be a finite number above 0, given {clip_norm!r}")
+    return float(clip_norm)
+
+
+def check_whole(number: object, name: str, least: int) -> int:
+    """Return the number, of any integer type, as an int; raise ValueError unless >= `least`."""
+    try:
+        whole = operator.index(number)  # type: ignore[arg-type]
+    except TypeError:
+        whole = least - 1
+    if isinstance(number, bool) or whole < least:
+        raise ValueError(f"gtopk: {name} must be a whole number, {least} or more, given {number!r}")
+    return whole
+
+
+def check_block(block: object, select: str) -> int:
+    """Return a block's elements as the core takes them; raise ValueError unless 1 or more.
+
+    For another selector than "block" it must be the default.
+    """
+    elements = min(check_whole(block, "block", 1), MOST)
+    if select != "block" and elements != DEFAULT_BLOCK:
+        raise ValueError(f"gtopk: block={block} needs select='block', given select={select!r}")
+    return elements
+
+
+def _check(what: str, name: object, there: tuple[str | None, ...]) -> None:
+    if name in there:
+        return
+    names = ", ".join(repr(each) for each in there)
+    raise ValueError(f"gtopk: {what}={name!r} is unknown; available: {names}")

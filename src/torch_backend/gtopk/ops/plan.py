@@ -1,0 +1,140 @@
+"""gtopk.plan: which algorithm `auto` picks for a call, and why.
+
+docs/algorithms.md describes the model; the native part computes it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+import torch
+import torch.distributed as dist
+
+from gtopk.core.groups import backend_of
+from gtopk.ops.options import (
+    check_block,
+    check_select,
+    check_semantics,
+    check_whole,
+    check_wire,
+    wire_named,
+)
+from gtopk.ops.sparse_all_reduce import check_tensor, entries_wanted
+
+
+class Prediction(TypedDict):
+    """What a call would cost with one algorithm."""
+
+    seconds: float
+    messages: int
+    """Messages on the critical path."""
+    bytes: float
+    """Bytes of these messages, headers included."""
+    host_bytes: float
+    """Bytes that the busiest host's link carries meanwhile, for all its ranks."""
+
+
+class Plan(TypedDict):
+    """What was chosen for a call, and why; the same on all ranks except for `actual_seconds`."""
+
+    algorithm: str
+    reason: str
+    predictions: dict[str, Prediction]
+    """By algorithm, for all that the semantics allow."""
+    costs: dict[str, float]
+    """Nanoseconds, as measured in this job: per message and byte, inside hosts (`message_within`,
+    `byte_within`) and between hosts (`message_between`, `byte_between`; 0 if there is no such
+    link), and per element or entry."""
+    measured_by: int
+    """The number of the group's collective that measured the costs."""
+    actual_seconds: float
+    """Duration of the call on this rank, from the choice to its end; 0 if it was not run."""
+
+
+def plan(
+    d: int,
+    *,
+    k: int | None = None,
+    density: float | None = None,
+    dtype: torch.dtype = torch.float32,
+    select: str = "exact",
+    block: int = 4096,
+    wire: str | None = None,
+    semantics: str = "any",
+    group: dist.ProcessGroup | None = None,
+    refresh: bool = False,
+) -> Plan | None:
+    """Predict the cost of a sparse all-reduce of d elements with each algorithm.
+
+    Collective: every rank of the group must call it, with the same arguments. The group's first
+    plan, or first call with algorithm="auto", measures links and arithmetic, which takes tens of
+    milliseconds, and more on slow links. docs/algorithms.md ("auto") has the model.
+
+    Args:
+        d: elements of the tensor, 1 or more.
+        k: entries that each rank selects; see gtopk.sparse_all_reduce.
+        density: instead of k, a fraction in (0, 1].
+        dtype: of the tensor.
+        select: the selector; see gtopk.sparse_all_reduce, also for the next three arguments.
+        block: for select="block".
+        wire: how lists are encoded.
+        semantics: what the result must guarantee.
+        group: a process group of backend gtopk; None is the default group.
+        refresh: measure again now. Otherwise costs are measured again after 10,000 more collectives
+            of the group.
+
+    Returns:
+        The plan, the same on all ranks; None on a rank that is not in the group.
+
+    Raises:
+        ValueError: an invalid argument.
+        torch.distributed.DistBackendError: ranks asked for different plans, a rank died, or the
+            group's timeout passed.
+    """
+    if dist.distributed_c10d._rank_not_in_group(group):
+        dist.distributed_c10d._warn_not_in_group("plan")
+        return None
+    check_select(select)
+    check_wire(wire)
+    check_semantics(semantics)
+    elements = check_whole(d, "d", 1)
+    per_block = check_block(block, select)
+    like = torch.empty(0, dtype=dtype, device="cpu")
+    check_tensor(like, "a tensor of dtype")
+    entries, share = entries_wanted(k, density)
+    return told(
+        backend_of(group).plan(
+            elements,
+            like,
+            entries,
+            share,
+            per_block,
+            select,
+            wire_named(wire),
+            semantics,
+            bool(refresh),
+        )
+    )
+
+
+def told(by_operator: tuple[Any, ...]) -> Plan | None:
+    """Return an operator's plan as a Plan; None if there is none."""
+    algorithm, reason, seconds, messages, size, of_host, costs, measured_by, actual = by_operator
+    if not algorithm:
+        return None
+    return {
+        "algorithm": algorithm,
+        "reason": reason,
+        "predictions": {
+            name: {
+                "seconds": seconds[name],
+                "messages": messages[name],
+                "bytes": size[name],
+                "host_bytes": of_host[name],
+            }
+            for name in seconds
+        },
+        "costs": dict(costs),
+        "measured_by": measured_by,
+        "actual_seconds": actual,
+    }

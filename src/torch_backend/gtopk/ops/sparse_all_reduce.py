@@ -1,0 +1,352 @@
+"""gtopk.sparse_all_reduce: the arguments of one call, checked before anything is sent.
+
+docs/algorithms.md defines the result; the native part computes it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import os
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ReduceOp
+from torch.distributed.distributed_c10d import Work
+
+from gtopk.core.groups import backend_of
+from gtopk.core.tracing import untraced
+from gtopk.ops.options import (
+    MOST,
+    check_algorithm,
+    check_block,
+    check_density,
+    check_put_back,
+    check_select,
+    check_semantics,
+    check_wire,
+    wire_named,
+)
+
+# acc, merge and residual are float32 for the half types.
+ACCUMULATION = {
+    torch.float32: torch.float32,
+    torch.float64: torch.float64,
+    torch.bfloat16: torch.float32,
+    torch.float16: torch.float32,
+}
+
+# Of a selector's state, as the core has them.
+_STATE_NUMBERS = 4
+
+
+@untraced
+def sparse_all_reduce(
+    tensor: torch.Tensor | Sequence[torch.Tensor],
+    *,
+    k: int | None = None,
+    density: float | None = None,
+    residual: torch.Tensor | None = None,
+    state: torch.Tensor | None = None,
+    algorithm: str = "gtopk",
+    select: str = "exact",
+    block: int = 4096,
+    put_back: str = "own",
+    wire: str | None = None,
+    semantics: str = "any",
+    op: ReduceOp | ReduceOp.RedOpType = ReduceOp.SUM,
+    group: dist.ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Sum what each rank selects from ``tensor + residual``, in place.
+
+    Each rank selects the k entries of largest magnitude of ``acc = tensor + residual`` (smaller
+    index first among equals, never a zero); the lists are merged along a tree of the ranks, keeping
+    k entries at each node (gTop-k: Shi et al., arXiv 1901.04359, Alg. 3). What was not delivered
+    stays in the residuals: the sum over ranks of acc is the result plus the sum of the residuals,
+    up to floating-point rounding. Collective: every rank of the group must call it, with the same
+    arguments except for the values.
+
+    Args:
+        tensor: the gradient; dense, any shape and strides, on the CPU or a CUDA device; float32,
+            float64, bfloat16 or float16. Becomes the reduced gradient, the same bits on every rank,
+            zero where nothing was delivered. A tensor that is not contiguous is copied in and out.
+            A list of tensors of one dtype and device, each contiguous, is one vector of all their
+            elements, in this order: nothing is copied, and ranks may split it differently.
+        k: entries that each rank selects, k >= 1; at most all of the d = ``tensor.numel()``.
+        density: instead of k, a fraction in (0, 1]; k = min(d, max(1, floor(density * d + 1/2))).
+        residual: of the tensor's shape (for a list: one dimension, all elements), on its device, of
+            the accumulation type (float64 for float64, else float32). Becomes what was not
+            delivered. None means zeros, discarded afterwards.
+        state: for select="threshold": what the selector keeps from one step of this tensor to the
+            next, on this rank only; float64 of shape (4,) on the CPU, initially zeros. Written only
+            if the step happened; other selectors write zeros. None: each step starts afresh.
+        algorithm: "gtopk" (recursive doubling), "gtopk-tree" (binomial tree and broadcast: the same
+            bits, less traffic in total, a longer path), "topk" (the exact sum of all selections, up
+            to k entries of each rank), "dense" (all of acc; clears the residual), "rs-ag" (regions
+            reduced, re-selected and gathered: O(k) on the wire whatever the number of ranks),
+            "exact" (the exact top k of the sum of all selections), "hierarchical" (the exact sum of
+            the selections inside each host, then gTop-k between hosts: one list of k entries leaves
+            a host, however many ranks it has; GTOPK_HOST in the environment names a rank's host),
+            "gtopk-placed" (gTop-k with a tree in each host and one between them: also one list per
+            host, in fewer steps if a host has many ranks) or "sketch" (SketchedSGD: the heaviest
+            entries of the sum of all acc, found in summed count-sketches, then summed exactly; no
+            indices travel, but 58k values do). Two are controls: "random-k" (k random indices, the
+            same on all ranks, new ones in every call) and "true-topk" (the exact top k of the sum
+            of all acc, at the cost of "dense"). "auto" picks the cheapest of them in this job that
+            satisfies `semantics`; ``gtopk.plan`` and ``gtopk.stats()["plan"]`` say which, and why.
+            The first "auto" of a group measures the costs.
+        select: "exact", or one that approximates it and selects up to ceil(4k/3) entries:
+            "gaussian" (a normal quantile of mean and deviation, corrected), "sampled" (the top of a
+            sample of 1 %, corrected) or "threshold" (last step's threshold, corrected, as long as
+            2k/3 to 4k/3 entries reach it; else, and without a `state`, as "exact"). Or "block",
+            which selects separately from each block of elements, on each rank and wherever lists
+            are merged; it needs a density.
+        block: for select="block": elements per block; the last one may be shorter. A block of l
+            elements sends min(l, max(1, floor(density * l + 1/2))) entries.
+        put_back: where a value goes that was selected but not delivered. "own": back to the
+            residual of the rank that selected it; "merged": summed, to the residual of the lowest
+            rank of the tree node that dropped it.
+        wire: how lists are encoded; indices are always coded losslessly, except by "raw". None:
+            values unchanged, in the accumulation type. "bf16", "fp16" (saturating), "int8", "2bit"
+            or "sign" (the last three with scales for each 256 entries): values are rounded, and the
+            rounding error goes to a residual. "2bit" and "sign" make many values equal, so only
+            "topk" and "exact" accept them, which never select from rounded values. "raw": nothing
+            is coded, for networks faster than coding.
+        semantics: what the result must guarantee. "exact_sum": at each delivered index, the sum of
+            all values selected there ("topk", "exact", "dense"); "gtopk": the same, or partial sums
+            as in gTop-k; "any": no gradient mass is lost. "auto" picks only algorithms that satisfy
+            it; an explicit algorithm must satisfy it.
+        op: SUM, or AVG: the final sum divided by the number of ranks in the accumulation type, then
+            rounded once. Residuals are never averaged.
+        group: a process group of backend gtopk; None is the default group.
+        async_op: return immediately; do not touch the tensors until the Work is done.
+
+    Returns:
+        With async_op, a Work whose future holds ``[tensor]``, or the list; else None, once
+        complete. Also None on a rank that is not in the group.
+
+    If any rank's acc has a NaN or infinity, or a sum overflows, the tensor becomes NaN on every
+    rank, and every residual is unchanged.
+
+    Raises:
+        ValueError: an invalid argument. Nothing was sent; the group remains usable.
+        NotImplementedError: a device or a combination of arguments that is not implemented.
+        torch.distributed.DistBackendError: raised here, by ``Work.wait``, or as the future's
+            exception: ranks called with different arguments (the error names both sides' values;
+            the group remains usable), a rank died, or the group's timeout passed. Tensor and
+            residual are then unchanged.
+    """
+    if dist.distributed_c10d._rank_not_in_group(group):
+        dist.distributed_c10d._warn_not_in_group("sparse_all_reduce")
+        return None
+    check_algorithm(algorithm)
+    check_select(select)
+    check_put_back(put_back)
+    check_wire(wire)
+    check_semantics(semantics)
+    elements = check_block(block, select)
+    check_op(op)
+    pieces = _pieces(tensor)
+    d = sum(each.numel() for each in pieces)
+    if residual is not None:
+        one = isinstance(tensor, torch.Tensor)
+        _check_residual(residual, pieces, pieces[0].shape if one else torch.Size([d]))
+    if state is not None:
+        _check_state(state, [*pieces, *([] if residual is None else [residual])])
+    entries, share = entries_wanted(k, density)
+    work = backend_of(group).sparse_all_reduce(
+        pieces,
+        residual,
+        entries,
+        algorithm,
+        select,
+        wire_named(wire),
+        put_back,
+        ReduceOp(op),
+        semantics=semantics,
+        density=share,
+        block=elements,
+        state=state,
+    )
+    if async_op:
+        return work
+    work.wait()
+    return None
+
+
+def check_tensor(tensor: torch.Tensor, what: str = "tensor", *, cpu: bool = False) -> None:
+    """Raise ValueError unless `tensor` is dense, and of a type that can be reduced sparsely.
+
+    Raise NotImplementedError for a device that is not supported. cpu: only the CPU is.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"gtopk: {what} must be a torch.Tensor, given {type(tensor).__name__}")
+    if is_sharded(tensor):
+        raise ValueError(
+            f"gtopk: {what} is sharded over ranks ({type(tensor).__name__}): pass its local "
+            "tensor (to_local()) and the group over which it is replicated"
+        )
+    if tensor.layout != torch.strided:
+        raise ValueError(f"gtopk: {what} must be dense, given layout {tensor.layout}")
+    if tensor.device.type != "cpu" and (cpu or not is_served(tensor.device)):
+        devices = "the CPU" if cpu else "the CPU or a CUDA device"
+        raise NotImplementedError(
+            f"gtopk: {what} must be on {devices}, given one on {tensor.device}: use another "
+            "backend for it, or copy it to the CPU"
+        )
+    if tensor.dtype not in ACCUMULATION:
+        types = ", ".join(str(dtype).removeprefix("torch.") for dtype in ACCUMULATION)
+        raise ValueError(f"gtopk: {what} must be one of {types}, given {tensor.dtype}")
+    if torch._debug_has_internal_overlap(tensor) == 1:
+        raise ValueError(
+            f"gtopk: {what} has several elements in one place (strides {tensor.stride()}), so no "
+            "result can be written to it: pass a copy (clone())"
+        )
+
+
+def is_served(device: torch.device) -> bool:
+    """Whether tensors on the device are accepted: the CPU, CUDA, and the fake device of tests."""
+    if device.type in ("cpu", "cuda"):
+        return True
+    mine = torch._C._get_privateuse1_backend_name()
+    return device.type == mine and "GTOPK_CUDA_DRIVER" in os.environ
+
+
+def check_op(op: ReduceOp | ReduceOp.RedOpType) -> None:
+    """Raise ValueError unless `op` is SUM or AVG."""
+    if op not in (ReduceOp.SUM, ReduceOp.AVG):
+        raise ValueError(f"gtopk: op must be ReduceOp.SUM or ReduceOp.AVG, given {op}")
+
+
+def is_sharded(tensor: torch.Tensor) -> bool:
+    """Whether this is an FSDP shard: a DTensor (FSDP 2) or a FlatParameter (FSDP 1)."""
+    if getattr(tensor, "_is_flat_param", False):
+        return True
+    # By name along the classes: importing torch.distributed.tensor would cost a second.
+    return any(each.__name__ == "DTensor" for each in type(tensor).__mro__)
+
+
+def _pieces(tensor: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Check what is to be reduced; return its pieces."""
+    if not isinstance(tensor, (list, tuple)):
+        check_tensor(tensor)  # type: ignore[arg-type]  # a Sequence that is no list is refused
+        return [tensor]  # type: ignore[list-item]
+    if not tensor:
+        raise ValueError(
+            "gtopk: tensor must be a tensor or a list of at least one, given an empty list"
+        )
+    for i, each in enumerate(tensor):
+        check_tensor(each, f"tensor[{i}]")
+        if each.device != tensor[0].device:
+            raise ValueError(
+                f"gtopk: the tensors of a list must be on one device: tensor[0] is on "
+                f"{tensor[0].device}, tensor[{i}] on {each.device}"
+            )
+        if each.dtype != tensor[0].dtype:
+            raise ValueError(
+                f"gtopk: the tensors of a list must be of one dtype: tensor[0] is "
+                f"{tensor[0].dtype}, tensor[{i}] is {each.dtype}"
+            )
+        if not each.is_contiguous() or each.is_neg():
+            raise ValueError(
+                f"gtopk: the tensors of a list must be contiguous, tensor[{i}] has shape "
+                f"{tuple(each.shape)} and strides {each.stride()}: pass tensor.contiguous()"
+            )
+    in_memory = sorted((_range(each), i) for i, each in enumerate(tensor) if each.numel())
+    for ((_, end), i), ((begin, _), j) in itertools.pairwise(in_memory):
+        if begin < end:
+            raise ValueError(f"gtopk: tensor[{min(i, j)}] and tensor[{max(i, j)}] share memory")
+    return list(tensor)
+
+
+def _check_residual(
+    residual: torch.Tensor, pieces: Sequence[torch.Tensor], shape: torch.Size
+) -> None:
+    check_tensor(residual, "residual")
+    dtype = pieces[0].dtype
+    wanted = ACCUMULATION[dtype]
+    if residual.dtype != wanted or residual.shape != shape:
+        raise ValueError(
+            f"gtopk: residual of a {dtype} tensor must be {wanted} of shape "
+            f"{tuple(shape)}, given {residual.dtype} of shape {tuple(residual.shape)}"
+        )
+    if residual.device != pieces[0].device:
+        raise ValueError(
+            f"gtopk: residual must be on {pieces[0].device} like the tensor, given one on "
+            f"{residual.device}"
+        )
+    if any(_share_memory(residual, each) for each in pieces):
+        raise ValueError("gtopk: residual and tensor must not share memory")
+
+
+def new_selector_state() -> torch.Tensor:
+    """Return a selector's initial state."""
+    with torch.inference_mode(False):  # the backward writes it
+        return torch.zeros(_STATE_NUMBERS, dtype=torch.float64, device="cpu")
+
+
+def is_selector_state(state: object) -> bool:
+    """Whether `state` has the type and shape of a selector state."""
+    return (
+        isinstance(state, torch.Tensor)
+        and state.layout == torch.strided
+        and state.dtype == torch.float64
+        and state.shape == (_STATE_NUMBERS,)
+    )
+
+
+def _check_state(state: torch.Tensor, others: Sequence[torch.Tensor]) -> None:
+    check_tensor(state, "state", cpu=True)
+    if not is_selector_state(state) or not state.is_contiguous():
+        raise ValueError(
+            f"gtopk: state must be contiguous torch.float64 of shape ({_STATE_NUMBERS},), given "
+            f"{state.dtype} of shape {tuple(state.shape)} and strides {state.stride()}"
+        )
+    if any(_share_memory(state, each) for each in others):
+        raise ValueError("gtopk: state must not share memory with tensor or residual")
+
+
+def _share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors have a byte in common; gaps between elements do not count."""
+    (first_a, last_a), (first_b, last_b) = _range(a), _range(b)
+    if first_a >= last_b or first_b >= last_a:
+        return False
+    # Rare case: mark both in a map of all bytes from the first to the last.
+    first = min(first_a, first_b)
+    taken = torch.zeros(max(last_a, last_b) - first, dtype=torch.bool, device="cpu")
+    _bytes(taken, a, first_a - first).fill_(True)
+    return bool(_bytes(taken, b, first_b - first).any())
+
+
+def _range(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the addresses of the first byte and past the last; equal for an empty tensor."""
+    first = tensor.data_ptr()
+    if not tensor.numel():
+        return first, first
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    elements = 1 + sum((size - 1) * stride for size, stride in steps)
+    return first, first + elements * tensor.element_size()
+
+
+def _bytes(memory: torch.Tensor, tensor: torch.Tensor, offset: int) -> torch.Tensor:
+    """View the bytes of `tensor`, one element each, in `memory` from `offset` on."""
+    size = tensor.element_size()
+    strides = [stride * size for stride in tensor.stride()]
+    return memory.as_strided([*tensor.shape, size], [*strides, 1], offset)
+
+
+def entries_wanted(k: int | None, density: float | None) -> tuple[int, float]:
+    """Return k and the density as the core takes them: 0 for the one that is not given."""
+    if (k is None) == (density is None):
+        raise ValueError(f"gtopk: give exactly one of k and density, given k={k}, {density=}")
+    if density is not None:
+        return 0, check_density(density)
+    try:
+        entries = operator.index(k)  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError(f"gtopk: k must be a whole number, given {k!r}") from None
+    if isinstance(k, bool) or entries < 1:
+        raise ValueError(f"gtopk: k must be at least 1, given {k!r}")
+    return min(entries, MOST), 0.0

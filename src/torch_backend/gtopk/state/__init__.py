@@ -1,0 +1,1 @@
+"""What a training state holds from one step to the next."""

@@ -1,0 +1,99 @@
+"""What a SparseState keeps of its units from one backward to the next. Knows no exchange.
+
+Residuals, momenta and selectors' states, and what "auto" and "adaptive" have chosen. Where
+"adaptive" merges units, all of it follows the parameters.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gtopk.state.auto import Pinned
+from gtopk.state.layers import units_of_layers
+from gtopk.state.momenta import Momenta
+from gtopk.state.residuals import Residuals
+from gtopk.state.selections import SelectorStates
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gtopk.state.adaptive import Layer
+    from gtopk.state.config import Config
+    from gtopk.state.saved import IncompatibleKeys, Saved
+    from gtopk.state.units import Unit
+
+
+class Kept:
+    """Of these units, or of those that layers make of them."""
+
+    def __init__(self, config: Config, units: tuple[Unit, ...]) -> None:
+        """Start with zeros and no choice, and allocate nothing yet."""
+        self.unmerged = units
+        self.layers: list[Layer] = []
+        self._momentum, self._nesterov = config.momentum, config.nesterov
+        self._begin(units)
+
+    def _begin(self, units: tuple[Unit, ...]) -> None:
+        self.units = units
+        self.residuals = Residuals(units)
+        self.momenta = Momenta(units, self._momentum, nesterov=self._nesterov)
+        self.selector_states = SelectorStates(len(units))
+        self.pinned = Pinned()
+
+    def bind(self, units: tuple[Unit, ...]) -> None:
+        """Continue with the same units of a model whose memory may be in another order."""
+        self.unmerged = units
+        self.adopt(self.layers)
+
+    def adopt(self, layers: Sequence[Layer]) -> bool:
+        """Continue with these layers and the units that they make; with none, as at the beginning.
+
+        Returns whether the units have changed. Selectors then start afresh, and "auto" chooses
+        again.
+        """
+        units = units_of_layers(self.unmerged, layers) if layers else self.unmerged
+        if units is None:  # other units than these layers were made of
+            units, layers = self.unmerged, []
+        self.layers = list(layers)
+        if units == self.units:
+            return False
+        residuals, momenta = self.residuals, self.momenta
+        self._begin(units)
+        if not residuals.all_zero:
+            self.residuals.load(residuals.by_parameter(), strict=True)
+        self.momenta.load(momenta.by_parameter())
+        return True
+
+    def load(self, saved: Saved, config: Config, *, strict: bool) -> IncompatibleKeys:
+        """Copy what fits these units and this configuration. Its layers must have been adopted."""
+        incompatible = self.residuals.load(saved.residuals, strict=strict)
+        self.selector_states.load(saved.selector_states_for(config, self.units))
+        self.pinned = Pinned(saved.choices_for(config, self.units))
+        self.momenta.load(saved.momenta)
+        return incompatible
+
+    def copied(self) -> dict[str, Any]:
+        """Return a copy of everything, to be pickled."""
+        # Copies: a view would be pickled with all of its unit, once for each parameter.
+        residuals, momenta = self.residuals.by_parameter(), self.momenta.by_parameter()
+        return {
+            "units": self.units,
+            "residuals": {name: each.clone() for name, each in residuals.items()},
+            "selector_states": self.selector_states.copies(),
+            "choices": self.pinned.choices(),
+            "unmerged": self.unmerged,
+            "layers": self.layers,
+            "momenta": {name: each.clone() for name, each in momenta.items()},
+        }
+
+    @classmethod
+    def of_copy(cls, config: Config, copied: Mapping[str, Any]) -> Kept:
+        """Make one from what copied() returned."""
+        kept = cls(config, copied["unmerged"])
+        kept._begin(copied["units"])
+        kept.layers = copied["layers"]
+        kept.residuals.load(copied["residuals"], strict=True)
+        kept.selector_states.load(copied["selector_states"])
+        kept.pinned = Pinned(copied["choices"])
+        kept.momenta.load(copied["momenta"])
+        return kept

@@ -1,0 +1,368 @@
+"""A saved state as plain values: written here, and validated when read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from gtopk.core.groups import has_ranks_that_change
+from gtopk.ops.options import algorithms, check_whole
+from gtopk.ops.sparse_all_reduce import is_selector_state, new_selector_state
+from gtopk.state.adaptive import Layer
+from gtopk.state.auto import Choice
+
+if TYPE_CHECKING:
+    from gtopk.state.config import Config
+    from gtopk.state.units import Unit
+
+_FORMAT = 1
+
+
+class IncompatibleKeys(NamedTuple):
+    """What loading a state ignored, by the parameters' names."""
+
+    missing_keys: list[str]
+    """Have a residual here that was left as it was, as none in the saved state fits it."""
+    unexpected_keys: list[str]
+    """Have a residual in the saved state that fits none here."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A saved state that has been read; see write()."""
+
+    units: list[dict[str, Any]]
+    step: int
+    place: Mapping[str, int] | None
+    residuals: Mapping[str, torch.Tensor]
+    select: str | None
+    selector_states: list[torch.Tensor]
+    """What that selector kept, one per unit; empty if the state was saved without it."""
+    asked: Mapping[str, object]
+    """The arguments that `auto` chose by."""
+    choices: list[Choice]
+    """What it chose; empty for another algorithm."""
+    momenta: Mapping[str, torch.Tensor]
+    """Empty for a state without momentum."""
+    accumulate: str
+    bounds: object
+    """The bounds within which densities were chosen."""
+    layers: list[Layer]
+    """What "adaptive" chose; empty for another density."""
+
+    def layers_for(self, config: Config) -> list[Layer]:
+        """Return the layers if they are asked for, within the same bounds; else none."""
+        same = config.adaptive and self.bounds == list(config.density_bounds)
+        return self.layers if same else []
+
+    def selector_states_for(self, config: Config, mine: Sequence[Unit]) -> list[torch.Tensor]:
+        """Return them if selector and units are the same; else none."""
+        same = self.select == config.select and self.units == layout(mine)
+        return self.selector_states if same else []
+
+    def choices_for(self, config: Config, mine: Sequence[Unit]) -> list[Choice]:
+        """Return them if units and the relevant arguments are the same; else none."""
+        same = self.asked == _asked(config) and self.units == layout(mine)
+        return self.choices if same else []
+
+
+def write(
+    config: Config,
+    units: Sequence[Unit],
+    step: int,
+    place: Mapping[str, int] | None,
+    residuals: Mapping[str, torch.Tensor],
+    selector_states: Sequence[torch.Tensor],
+    choices: Sequence[Choice],
+    momenta: Mapping[str, torch.Tensor],
+    layers: Sequence[Layer],
+) -> dict[str, Any]:
+    """Return a copy of everything. The configuration is for information only."""
+    return {
+        "format": _FORMAT,
+        "config": config.as_dict(),
+        "units": layout(units),
+        "step": step,
+        "place": place,
+        "residuals": {name: view.clone() for name, view in residuals.items()},
+        "selector": {"select": config.select, "states": list(selector_states)},
+        "auto": {"asked": _asked(config), "choices": [list(each) for each in choices]},
+        "momenta": {name: view.clone() for name, view in momenta.items()},
+        "adaptive": {
+            "bounds": list(config.density_bounds),
+            "layers": [[list(each.names), *each[1:]] for each in layers],
+        },
+    }
+
+
+def read(saved: object) -> Saved:
+    """Read a saved state; raise ValueError naming the first missing or invalid key."""
+    _check(isinstance(saved, Mapping), "it is no dict", saved)
+    assert isinstance(saved, Mapping)
+    for key in ("format", "units", "step", "place", "residuals"):
+        _check(key in saved, f"it has no '{key}'", list(saved))
+    if saved["format"] != _FORMAT:
+        raise ValueError(f"gtopk: the saved state has format {saved['format']!r}, not {_FORMAT}")
+    units, where, residuals = saved["units"], saved["place"], saved["residuals"]
+    _check(
+        isinstance(units, (list, tuple)) and all(_is_unit(each) for each in units),
+        "'units' must be a list of what a unit holds",
+        units,
+    )
+    check_whole(saved["step"], "the saved state's 'step'", 0)
+    _check(
+        where is None
+        or (
+            isinstance(where, Mapping)
+            and all(isinstance(where.get(key), int) for key in ("rank", "ranks"))
+        ),
+        "'place' must be None or hold 'rank' and 'ranks'",
+        where,
+    )
+    _check_tensors(residuals, "residual", "residuals")
+    momenta = saved.get("momenta", {})  # a state saved by an older version has none
+    _check_tensors(momenta, "momentum", "momenta")
+    select, states = _selector(saved.get("selector"), len(units))
+    asked, choices = _auto(saved.get("auto"), len(units))
+    told = saved.get("config")
+    accumulate = told.get("accumulate", "gradient") if isinstance(told, Mapping) else "gradient"
+    bounds, layers = _adaptive(saved.get("adaptive"))
+    return Saved(
+        list(units),
+        int(saved["step"]),
+        where,
+        residuals,
+        select,
+        states,
+        asked,
+        choices,
+        momenta,
+        accumulate,
+        bounds,
+        layers,
+    )
+
+
+def _check_tensors(tensors: object, one: str, all_of_them: str) -> None:
+    _check(isinstance(tensors, Mapping), f"'{all_of_them}' must be a dict", tensors)
+    assert isinstance(tensors, Mapping)
+    for name, tensor in tensors.items():
+        _check(isinstance(name, str), f"a name in '{all_of_them}' is no string", name)
+        _check(
+            isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided,
+            f"the {one} of '{name}' must be a dense tensor",
+            tensor,
+        )
+
+
+def _selector(saved: object, units: int) -> tuple[str | None, list[torch.Tensor]]:
+    """Read the selector states; a state saved by an older version has none."""
+    if saved is None:
+        return None, []
+    _check(
+        isinstance(saved, Mapping)
+        and isinstance(saved.get("select"), str)
+        and isinstance(saved.get("states"), (list, tuple)),
+        "'selector' must hold the name 'select' and a list 'states'",
+        saved,
+    )
+    assert isinstance(saved, Mapping)
+    states = list(saved["states"])
+    _check(
+        len(states) == units,
+        f"'selector' must have a state for each of {units} units, has {len(states)}",
+        states,
+    )
+    for i, state in enumerate(states):
+        _check(
+            is_selector_state(state),
+            f"the selector's state of unit {i} must be {_said(new_selector_state())}",
+            _said(state),
+        )
+    return saved["select"], states
+
+
+def _asked(config: Config) -> dict[str, object]:
+    """Return the part of the configuration that determines what `auto` chooses."""
+    names = ("algorithm", "semantics", "select", "block", "wire")
+    return {name: getattr(config, name) for name in names}
+
+
+def _auto(saved: object, units: int) -> tuple[Mapping[str, object], list[Choice]]:
+    """Read the choices of `auto`; a state saved by an older version has none."""
+    if saved is None:
+        return {}, []
+    _check(
+        isinstance(saved, Mapping)
+        and isinstance(saved.get("asked"), Mapping)
+        and isinstance(saved.get("choices"), (list, tuple)),
+        "'auto' must hold a dict 'asked' and a list 'choices'",
+        saved,
+    )
+    assert isinstance(saved, Mapping)
+    for choice in saved["choices"]:
+        _check(
+            isinstance(choice, (list, tuple))
+            and len(choice) == len(Choice._fields)
+            and isinstance(choice[0], int)
+            and 0 <= choice[0] < units
+            and isinstance(choice[1], float)
+            and choice[2] in algorithms()
+            and isinstance(choice[3], str),
+            f"a choice of 'auto' must be a unit below {units}, a density, the name of an algorithm "
+            "and a reason",
+            choice,
+        )
+    return saved["asked"], [Choice(*each) for each in saved["choices"]]
+
+
+def _adaptive(saved: object) -> tuple[object, list[Layer]]:
+    """Read what an adaptive density chose; nothing, if the state was saved before it could."""
+    if saved is None:
+        return None, []
+    _check(
+        isinstance(saved, Mapping) and isinstance(saved.get("layers"), (list, tuple)),
+        "'adaptive' must hold 'bounds' and a list 'layers'",
+        saved,
+    )
+    assert isinstance(saved, Mapping)
+    for layer in saved["layers"]:
+        _check(
+            isinstance(layer, (list, tuple))
+            and len(layer) == len(Layer._fields)
+            and isinstance(layer[0], (list, tuple))
+            and all(isinstance(name, str) for name in layer[0])
+            and isinstance(layer[1], int)
+            and all(isinstance(each, (int, float)) for each in layer[2:])
+            and 0 < layer[-1] <= 1,
+            "a layer of 'adaptive' must be names, elements, three times and a density in (0, 1]",
+            layer,
+        )
+    return saved.get("bounds"), [Layer(tuple(each[0]), *each[1:]) for each in saved["layers"]]
+
+
+def layout(units: Sequence[Unit]) -> list[dict[str, Any]]:
+    """Return the units as plain values, to be saved and compared."""
+    return [
+        {
+            "dtype": str(unit.dtype),
+            "large": [[each.name, list(each.shape)] for each in unit.large],
+            "small": [[each.name, list(each.shape)] for each in unit.small],
+        }
+        for unit in units
+    ]
+
+
+def check_units(mine: Sequence[Unit], saved: Sequence[Mapping[str, Any]], whose: str) -> None:
+    """Raise ValueError showing the first unit in which `saved`, a layout(), differs."""
+    here = layout(mine)
+    if here == list(saved):
+        return
+    first = next(
+        (i for i, (a, b) in enumerate(zip(here, saved, strict=False)) if a != b),
+        min(len(here), len(saved)),
+    )
+    raise ValueError(
+        f"gtopk: {whose} has other units: {len(here)} here, {len(saved)} there; the first that "
+        f"differs is unit {first}: {dict(enumerate(here)).get(first)} here, "
+        f"{dict(enumerate(saved)).get(first)} there"
+    )
+
+
+def check_parameters(mine: Sequence[Unit], saved: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ValueError naming the first parameter that is missing or differs on one side."""
+    here, there = _parameters(layout(mine)), _parameters(saved)
+    for name in [*here, *there]:
+        if here.get(name) != there.get(name):
+            raise ValueError(
+                f"gtopk: the saved state is of other parameters: '{name}' is "
+                f"{here.get(name, 'nothing')} here and {there.get(name, 'nothing')} there; "
+                "strict=False loads what fits"
+            )
+
+
+def place(
+    group: dist.ProcessGroup | None, shard: tuple[int, int] | None = None
+) -> dict[str, int] | None:
+    """Return rank and number of ranks, if known, and those of the shard, if it is one."""
+    if has_ranks_that_change(group):
+        found = {"rank": group.rank(), "ranks": group.size()}
+    elif not dist.is_available() or not dist.is_initialized():
+        return None
+    else:
+        found = {"rank": dist.get_rank(group), "ranks": dist.get_world_size(group)}
+    return found if shard is None else {**found, "shard": shard[0], "shards": shard[1]}
+
+
+def check_place(saved: Mapping[str, int] | None, mine: Mapping[str, int] | None) -> None:
+    """Raise ValueError for the state of another rank, or of another number of ranks."""
+    if saved is None or mine is None or saved == mine:
+        return
+    shards = [f"{each.get('shard')} of {each.get('shards')}" for each in (saved, mine)]
+    if shards[0] != shards[1]:
+        raise ValueError(
+            f"gtopk: the saved state is that of shard {shards[0]}, this is shard {shards[1]}: "
+            "gtopk.save and gtopk.load take residuals to other shards"
+        )
+    if saved["ranks"] != mine["ranks"]:
+        raise ValueError(
+            f"gtopk: the saved state is that of one of {saved['ranks']} ranks, this run has "
+            f"{mine['ranks']}: use gtopk.save and gtopk.load, which divide residuals among another "
+            "number of ranks"
+        )
+    raise ValueError(
+        f"gtopk: the saved state is that of rank {saved['rank']}, this is rank {mine['rank']}: "
+        "load the state that this rank saved"
+    )
+
+
+def check_accumulate(saved: str, config: Config) -> None:
+    """Raise ValueError if saved residuals are gradients and updates are wanted, or the reverse."""
+    if saved != config.accumulate:
+        raise ValueError(
+            f"gtopk: the saved state has accumulate={saved!r}, this one {config.accumulate!r}: "
+            "residuals of gradients and of updates cannot be exchanged"
+        )
+
+
+def _parameters(units: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return each parameter's shape, type and kind as text, independent of units."""
+    return {
+        name: f"{list(shape)} {unit['dtype']} {kind}"
+        for unit in units
+        for kind in ("large", "small")
+        for name, shape in unit[kind]
+    }
+
+
+def _is_unit(unit: object) -> bool:
+    return (
+        isinstance(unit, Mapping)
+        and isinstance(unit.get("dtype"), str)
+        and all(
+            isinstance(unit.get(kind), (list, tuple))
+            and all(
+                isinstance(each, (list, tuple))
+                and len(each) == 2
+                and isinstance(each[0], str)
+                and isinstance(each[1], (list, tuple))
+                for each in unit[kind]
+            )
+            for kind in ("large", "small")
+        )
+    )
+
+
+def _said(tensor: object) -> str:
+    if not isinstance(tensor, torch.Tensor):
+        return repr(tensor)
+    return f"{tensor.dtype} of shape {list(tensor.shape)}"
+
+
+def _check(holds: bool, what: str, given: object) -> None:
+    if not holds:
+        raise ValueError(f"gtopk: this is no saved SparseState: {what}; given {given!r:.200}")

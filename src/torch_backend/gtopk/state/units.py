@@ -1,0 +1,145 @@
+"""What one selection covers: splits parameters into units. Pure; knows no tensors, no ranks.
+
+Units do not follow DDP's buckets, whose layout differs between the first step and later ones.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, cast
+
+from gtopk.ops.options import check_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import torch
+
+# Bytes; or one unit per parameter (layer-wise: LAGS, Shi et al., arXiv 1911.08727); or one in all
+# (the gTop-k paper, arXiv 1901.04359: one selection, no overlap with the backward).
+UnitSize = int | Literal["parameter", "model"]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What determines a parameter's unit: its name, shape and element type."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device | None = field(default=None, compare=False)
+    """None is the CPU. Ranks need not be alike in it, nor is it saved."""
+    order: tuple[int, ...] | None = None
+    """Its dimensions as they lie in memory, the innermost last; None: as in the shape."""
+
+    @property
+    def numel(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its gradient."""
+        return self.numel * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Parameters of one type whose gradients are exchanged together.
+
+    As a vector it is its parameters in the order given here.
+    """
+
+    dtype: torch.dtype
+    large: tuple[Parameter, ...]
+    """Covered by one selection, with a residual."""
+    small: tuple[Parameter, ...]
+    """Averaged by one dense all-reduce, without one."""
+
+    @property
+    def device(self) -> torch.device | str:
+        """Where its gradients are."""
+        return (*self.large, *self.small)[0].device or "cpu"
+
+    @property
+    def selected_numel(self) -> int:
+        """d, the elements that the selection covers."""
+        return sum(parameter.numel for parameter in self.large)
+
+    @property
+    def dense_numel(self) -> int:
+        """Elements of the dense all-reduce."""
+        return sum(parameter.numel for parameter in self.small)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all its parameters, those selected from first."""
+        return tuple(parameter.name for parameter in (*self.large, *self.small))
+
+
+class _Open:
+    """A unit that is being filled."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self.large: list[Parameter] = []
+        self.small: list[Parameter] = []
+        self.nbytes = 0
+
+    def has_room(self, parameter: Parameter, unit: UnitSize) -> bool:
+        if unit == "model":
+            return True
+        if unit == "parameter":
+            # Small parameters have no selection: they join the large one after them.
+            return not self.large
+        return self.nbytes == 0 or self.nbytes + parameter.nbytes <= unit
+
+    def add(self, parameter: Parameter, min_numel: int) -> None:
+        (self.small if parameter.numel < min_numel else self.large).append(parameter)
+        self.nbytes += parameter.nbytes
+
+    def close(self) -> Unit:
+        return Unit(self.dtype, tuple(self.large), tuple(self.small))
+
+
+def order_of(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
+    """Return a Parameter's order. Dimensions of size 1 do not count."""
+    usual = sorted(range(len(shape)), key=lambda i: shape[i] > 1)
+    order = sorted(usual, key=lambda i: -strides[i] if shape[i] > 1 else -math.inf)
+    return None if order == usual else tuple(order)
+
+
+def check_unit(unit: object) -> UnitSize:
+    """Return `unit`; raise ValueError unless it is a positive number of bytes or a known name."""
+    if isinstance(unit, str) and unit in ("parameter", "model"):
+        return cast("UnitSize", unit)
+    try:
+        return check_whole(unit, "unit", 1)
+    except ValueError:
+        raise ValueError(
+            "gtopk: unit must be a positive number of bytes, 'parameter' or 'model', "
+            f"given {unit!r}"
+        ) from None
+
+
+def units_of(parameters: Iterable[Parameter], unit: UnitSize, min_numel: int) -> tuple[Unit, ...]:
+    """Split `parameters`, in registration order, into units.
+
+    Consecutive parameters of one type and device are put together in reverse order, as their
+    gradients arrive in a backward, up to `unit` bytes; a parameter that is larger than that is a
+    unit of its own.
+    With "parameter" each parameter of at least `min_numel` elements closes a unit. Parameters of
+    fewer elements than `min_numel` are small: see Unit. Units are in the order of their first
+    parameters.
+    """
+    filling: dict[tuple[torch.dtype, torch.device | None], _Open] = {}
+    units: list[_Open] = []
+    for parameter in reversed(list(parameters)):
+        kind = (parameter.dtype, parameter.device)
+        current = filling.get(kind)
+        if current is None or not current.has_room(parameter, unit):
+            current = filling[kind] = _Open(parameter.dtype)
+            units.append(current)
+        current.add(parameter, min_numel)
+    return tuple(each.close() for each in units)

@@ -1,0 +1,1 @@
+"""DDP, FSDP2, optimizers and checkpoints."""

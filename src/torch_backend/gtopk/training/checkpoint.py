@@ -1,0 +1,405 @@
+"""gtopk.save and gtopk.load: all ranks' states in one folder, by torch.distributed.checkpoint.
+
+Each rank writes its own tensors; what all ranks share is written once, as JSON. If P' ranks load
+what P ranks saved, the residuals and momenta of rank r go to rank r mod P'. What other shards saved
+is reassembled and cut again (reshard.py). Which of the folder's versions counts is decided by
+folders.py; the first rank of the first shard asks it, for all.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from gtopk.core.groups import has_ranks_that_change, ranks_of
+from gtopk.state.fingerprint import check_alike, check_nobody_failed, gathered_texts
+from gtopk.state.reshard import cut_anew, told
+from gtopk.state.saved import IncompatibleKeys
+from gtopk.training import folders
+from gtopk.training.sparse_state import SparseState
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.metadata import Metadata
+
+T = TypeVar("T")
+_SHARED = "gtopk"
+_TENSORS = ("residuals", "momenta")
+
+
+def save(state: SparseState, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:
+    """Write the states of all ranks into the folder `path`; collective over the state's group.
+
+    Saving into a folder again replaces what is there once all of it has been written: if a rank is
+    killed or fails before that, the folder holds the former state, afterwards the new one, and
+    gtopk.load gets one of them whole. What interrupted saves have left is removed by the next one
+    that ends. Other files in the folder stay.
+
+    The states are a checkpoint of ``torch.distributed.checkpoint`` in ``path/version-N``, and the
+    file ``path/CURRENT`` names that folder. All ranks must share a file system: the first rank
+    checks that it sees what the others have written. One job at a time may save into a folder;
+    others may load from it meanwhile. Do not call it during a backward.
+
+    Args:
+        state: the state; its group must be a process group of torch.distributed.
+        path: the folder, the same on all ranks; made if it is not there.
+        overwrite: False refuses a folder that holds a checkpoint.
+
+    Raises:
+        ValueError: the ranks' states or paths differ.
+        FileExistsError: the folder holds a checkpoint, and overwrite is False.
+        FileNotFoundError: a rank does not see the files of another one, which does not share its
+            file system.
+        NotImplementedError: the state's group is a ReplicaGroup; save each state_dict() instead.
+        RuntimeError: a file could not be written, or another rank failed, whose error is named: no
+            rank has then saved.
+    """
+    _check_group(state)
+    path = os.fspath(path)
+    _all_succeed(lambda: _check_path(path, state), state)
+    _check_states(state)
+    version = _from_first(lambda: folders.begin(path, overwrite=overwrite), state)
+    try:
+        _write(state, os.path.join(path, version))
+        _all_succeed(lambda: folders.commit(path, version) if _is_first(state) else None, state)
+    except BaseException:
+        if _is_first(state):
+            folders.discard(path, version)
+        raise
+    if _is_first(state):
+        folders.remove_others(path, version, _is_ours)
+
+
+def load(
+    state: SparseState, path: str | os.PathLike[str], *, strict: bool = True
+) -> IncompatibleKeys:
+    """Resume from a gtopk.save; collective over the state's group.
+
+    On the same number of ranks the run continues bit for bit, as with ``state.load_state_dict``;
+    `strict`, configuration and errors follow the same rules. If P ranks saved and P' ranks load,
+    rank r' takes the sum of the residuals of the saved ranks r', r' + P', ..., added in this order,
+    and likewise of their momenta. The sums over all ranks are then those that were saved, up to
+    rounding; if there are more ranks than before, the additional ones start with zeros. The
+    selector's state and the choices of "auto" and "adaptive" then start afresh.
+
+    Under FSDP each rank takes its shard. If the checkpoint has other shards or none (as under DDP),
+    or the model has none, a rank reads all shards and takes its part. In all these cases "ranks"
+    above means replicas, and the sums of residuals over the replicas are kept.
+
+    Args:
+        state: the state to load into; its configuration stays as it is.
+        path: the folder that gtopk.save wrote, readable on all ranks.
+        strict: see ``state.load_state_dict``.
+
+    Returns:
+        ``(missing_keys, unexpected_keys)``, as ``state.load_state_dict``.
+
+    Raises:
+        ValueError: not a checkpoint of a SparseState, or one of other parameters.
+        FileNotFoundError: there is no checkpoint, or an unfinished one.
+        RuntimeError: a file of it is damaged or missing, or another rank could not read it, whose
+            error is named: then no rank has loaded it. Or another rank alone could not load what it
+            had read.
+    """
+    _check_group(state)
+    path, version, failure = os.fspath(path), None, None
+    while True:
+        before, version = version, _from_first(lambda: folders.current(path), state)
+        if failure is not None and version == before:
+            raise failure
+        try:
+            found = functools.partial(_found, state, os.path.join(path, version), strict=strict)
+            saved = _all_succeed(found, state)
+            break
+        except Exception as error:  # Another job's save may have replaced what was being read.
+            failure = error
+    _check_states(state)
+    incompatible = _all_succeed(lambda: state.load_state_dict(saved, strict), state)
+    _check_states(state)
+    return incompatible
+
+
+def _check_group(state: SparseState) -> None:
+    if not isinstance(state, SparseState):
+        raise TypeError(
+            f"gtopk: the first argument must be a SparseState, given a {type(state).__name__}"
+        )
+    if has_ranks_that_change(state.group):
+        raise NotImplementedError(
+            "gtopk: a ReplicaGroup's ranks save no common checkpoint, as torch's needs a process "
+            "group of torch.distributed: save each rank's state_dict()"
+        )
+
+
+def _groups(state: SparseState) -> list[dist.ProcessGroup | None]:
+    """Return the groups that connect all ranks of all shards; none without processes."""
+    return [state.group, *state.shard_groups] if dist.is_initialized() else []
+
+
+def _check_path(path: str, state: SparseState) -> None:
+    """Raise an error if ranks, also of other shards, were given other paths. Collective."""
+    failure = None
+    for group in _groups(state):
+        said = (
+            f"gtopk.save got another path on rank {dist.get_rank()} than on other ranks",
+            "Give all ranks one path, on a file system that they share",
+        )
+        try:
+            check_alike([("it is", repr(os.path.abspath(path)))], group, said)
+        except ValueError as error:
+            failure = error
+    if failure is not None:
+        raise failure
+
+
+def _check_states(state: SparseState) -> None:
+    """Raise ValueError on every rank if states differ between replicas. Collective."""
+    if dist.is_initialized():
+        check_alike(state.description(), state.group)
+
+
+def _all_succeed(do: Callable[[], T], state: SparseState) -> T:
+    """Do this; raise on every rank, also of other shards, if a rank has failed. Collective."""
+    failure: Exception | None = None
+    try:
+        done = do()
+    except Exception as error:
+        failure = error
+    for group in _groups(state):
+        try:
+            check_nobody_failed(failure, group)
+        except Exception as error:
+            failure = error
+    if failure is not None:
+        raise failure
+    return done
+
+
+def _from_first(do: Callable[[], str], state: SparseState) -> str:
+    """Do this on the first rank of the first shard; return its result everywhere. Collective."""
+    text = _all_succeed(do if _is_first(state) else str, state)
+    for group in _groups(state):
+        texts = (each.decode().strip() for each in gathered_texts(text.encode(), group))
+        text = next(filter(None, texts), "")
+    return text
+
+
+def _is_first(state: SparseState) -> bool:
+    where = _place(state)
+    return where["rank"] == where.get("shard", 0) == 0
+
+
+def _write(state: SparseState, root: str) -> None:
+    """Write this rank's part of a checkpoint. Collective."""
+    where, folder = _place(state), folders.folder_of(root, state.shard)
+    tensors = _all_succeed(lambda: _tensors_of(state, where), state)
+    _all_succeed(lambda: _save(state, tensors, folder), state)
+    _all_succeed(lambda: _check_seen(root, state) if where["rank"] == 0 else None, state)
+
+
+def _save(state: SparseState, tensors: dict[str, torch.Tensor], folder: str) -> None:
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    try:
+        with _quiet():
+            dcp.save(
+                tensors,
+                checkpoint_id=folder,
+                process_group=state.group,
+                no_dist=not dist.is_initialized(),
+            )
+    except CheckpointException as error:
+        ranks = ranks_of(state.group) if dist.is_initialized() else [0]
+        why = _why(error, lambda rank: f"rank {ranks[rank]}: ")
+        raise RuntimeError(f"gtopk: {folder} could not be written: {why}") from error
+
+
+def _check_seen(root: str, state: SparseState) -> None:
+    """Raise an error if files of this rank's shard, or other shards' checkpoints, are not there."""
+    folder = folders.folder_of(root, state.shard)
+    lost = _lost(folder)
+    if not lost and _is_first(state) and state.shard is not None:
+        every = [folders.folder_of(root, (i, state.shard[1])) for i in range(state.shard[1])]
+        lost = [each for each in every if not folders.is_checkpoint(each)]
+    if lost:
+        raise FileNotFoundError(
+            f"gtopk: rank {dist.get_rank()} does not see {lost[0]}, which another rank has "
+            "written: gtopk.save needs a file system that all ranks share. Without one, save each "
+            "rank's state_dict()"
+        )
+
+
+def _lost(folder: str) -> list[str]:
+    """Return the paths of those files of a checkpoint that are not there."""
+    files = {each.relative_path for each in _metadata(folder).storage_data.values()}
+    paths = [os.path.join(folder, each) for each in sorted(files)]
+    return [each for each in paths if not os.path.exists(each)]
+
+
+def _is_ours(folder: str) -> bool:
+    """Whether the checkpoint in a folder is one of gtopk.save; False if it cannot be read."""
+    try:
+        return _SHARED in _metadata(folder).state_dict_metadata
+    except Exception:
+        return False
+
+
+def _tensors_of(state: SparseState, where: Mapping[str, int]) -> dict[str, torch.Tensor]:
+    """Return what this rank writes, by the keys that it has in the checkpoint."""
+    saved = state.state_dict()
+    mine = {
+        _key(where["rank"], kind, name): tensor
+        for kind in _TENSORS
+        for name, tensor in saved.pop(kind).items()
+    }
+    selector = saved.pop("selector")
+    for i, kept in enumerate(selector["states"]):
+        mine[_key(where["rank"], "selector", str(i))] = kept
+    del saved["place"]
+    shared = {**saved, "ranks": where["ranks"], "select": selector["select"]}
+    if state.cuts is not None:
+        shared["cuts"] = told(state.cuts)
+    mine[_SHARED] = torch.frombuffer(bytearray(json.dumps(shared).encode()), dtype=torch.uint8)
+    return mine
+
+
+def _found(state: SparseState, root: str, *, strict: bool) -> dict[str, Any]:
+    """Return what a state_dict() of this rank would be: of its own shard, or of others'."""
+    folder, known, where = folders.folder_of(root, state.shard), state.place(), _place(state)
+    others = [] if folders.is_checkpoint(folder) else folders.shards_in(root)
+    if not others:
+        return _read(folder, known, where)
+    if state.shard is not None and state.cuts is None:
+        raise NotImplementedError(
+            f"gtopk: {root} holds what other shards saved, and parameters that are sharded in more "
+            "than one dimension cannot be cut for other shards"
+        )
+
+    def read(each: str) -> dict[str, Any]:
+        return _read(each, known, where)
+
+    return cut_anew(others, read, state.units, state.cuts, strict=strict)
+
+
+def _place(state: SparseState) -> Mapping[str, int]:
+    return state.place() or {"rank": 0, "ranks": 1}
+
+
+def _read(
+    path: str | os.PathLike[str], known: Mapping[str, int] | None, where: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return what a state_dict() of this rank would be; known: its "place"."""
+    metadata = _metadata(path)
+    shared = _read_shared(path, metadata)
+    ranks = shared.pop("ranks")
+    select = shared.pop("select")
+    saved = {**shared, "place": known, **{kind: {} for kind in _TENSORS}}
+    for rank in range(where["rank"], ranks, where["ranks"]):
+        for kind in _TENSORS:
+            _add(saved[kind], _tensors(path, metadata, rank, kind))
+    if ranks == where["ranks"]:
+        kept = _tensors(path, metadata, where["rank"], "selector")
+        saved["selector"] = {"select": select, "states": [kept[i] for i in sorted(kept, key=int)]}
+        return saved
+    del saved["auto"]
+    saved.pop("adaptive", None)
+    if where["rank"] >= ranks:  # this one has none of theirs
+        for kind in _TENSORS:
+            saved[kind] = _tensors(path, metadata, 0, kind)
+            for tensor in saved[kind].values():
+                tensor.zero_()
+    return saved
+
+
+def _add(sums: dict[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> None:
+    for name, tensor in tensors.items():
+        if name in sums:
+            sums[name].add_(tensor)
+        else:
+            sums[name] = tensor
+
+
+def _metadata(path: str | os.PathLike[str]) -> Metadata:
+    from torch.distributed.checkpoint import FileSystemReader
+
+    if not folders.is_checkpoint(os.fspath(path)):
+        raise FileNotFoundError(
+            f"gtopk: {path} holds no complete checkpoint: there is no .metadata in it. Not all of "
+            "it was copied, or this rank does not see it: load another one"
+        )
+    return FileSystemReader(path).read_metadata()
+
+
+def _read_shared(path: str | os.PathLike[str], metadata: Metadata) -> dict[str, Any]:
+    found = _load(path, metadata, [_SHARED])
+    if not found:
+        raise ValueError(f"gtopk: {path} is no checkpoint of gtopk.save: it has no '{_SHARED}'")
+    shared = json.loads(bytes(found[_SHARED].tolist()))
+    if not isinstance(shared, dict) or not {"ranks", "select"} <= shared.keys():
+        raise ValueError(f"gtopk: {path} is no checkpoint of gtopk.save, given {shared!r:.200}")
+    return shared
+
+
+def _tensors(
+    path: str | os.PathLike[str], metadata: Metadata, rank: int, kind: str
+) -> dict[str, torch.Tensor]:
+    """Return a saved rank's tensors, by the names they had there."""
+    begin = _key(rank, kind, "")
+    names = [key for key in metadata.state_dict_metadata if key.startswith(begin)]
+    return {key[len(begin) :]: each for key, each in _load(path, metadata, names).items()}
+
+
+def _load(
+    path: str | os.PathLike[str], metadata: Metadata, keys: list[str]
+) -> dict[str, torch.Tensor]:
+    """Read those of these tensors that exist. Local, as other ranks read other tensors."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+    there = {key: metadata.state_dict_metadata.get(key) for key in keys}
+    tensors = {
+        key: torch.empty(each.size, dtype=each.properties.dtype, device="cpu")
+        for key, each in there.items()
+        if isinstance(each, TensorStorageMetadata)
+    }
+    if tensors:
+        try:
+            with _quiet():
+                dcp.load(tensors, checkpoint_id=path, no_dist=True)
+        except CheckpointException as error:
+            lost = _lost(os.fspath(path))
+            what = "is damaged or could not be read"
+            if lost:
+                what = f"is not complete: {len(lost)} of its files are missing, such as {lost[0]}"
+            why = _why(error, lambda _: "")
+            raise RuntimeError(f"gtopk: {path} {what} ({why}): load another checkpoint") from error
+    return tensors
+
+
+def _why(error: CheckpointException, whose: Callable[[int], str]) -> str:
+    """Return what went wrong on which ranks. The exception is no Exception, and says it longer."""
+    # str() names a file, repr() does not.
+    return "; ".join(
+        f"{whose(rank)}{type(each).__name__}: {each}" for rank, (each, _) in error.failures.items()
+    )
+
+
+def _key(rank: int, kind: str, name: str) -> str:
+    return f"{rank}/{kind}/{name}"
+
+
+class _quiet(warnings.catch_warnings):  # noqa: N801  # a context manager, read as a verb
+    """Silence DCP's warnings that it works on a single process: that is intended."""
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")

@@ -1,0 +1,107 @@
+"""gtopk.sparse_hook, the DDP communication hook, and gtopk.attach, which registers it."""
+
+# No `from __future__ import annotations`: DDP compares a hook's annotations with these types.
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from gtopk.core.groups import backend_of, has_ranks_that_change
+from gtopk.core.tracing import untraced
+from gtopk.state.config import Share
+from gtopk.training.ddp_backward import BucketOverlap
+from gtopk.training.ddp_internals import check_options, note_ddp, with_sparse_gradients
+from gtopk.training.sparse_state import SparseState
+
+
+@untraced
+def sparse_hook(state: SparseState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Exchange a bucket's gradients sparsely, overlapping the backward.
+
+    ``gtopk.attach(ddp, density=…)`` makes the state and registers this; by hand it is
+    ``ddp.register_comm_hook(state, gtopk.sparse_hook)``. The first backward compares the ranks'
+    states.
+
+    Args:
+        state: a SparseState of the parameters of the model that DDP wraps.
+        bucket: DDP's bucket: this rank's gradients, not divided by the number of ranks.
+
+    Returns:
+        A future of the bucket's buffer, averaged over the ranks. Errors of the exchange are its
+        exception, which DDP raises from ``backward()``.
+
+    Raises:
+        ValueError: DDP and the state have different parameters, apart from those with sparse COO
+            gradients, which are summed exactly and must not be in the state; the ranks' states
+            differ; or the state's group is not a gtopk group or has other ranks than DDP's.
+        NotImplementedError: DDP's mixed_precision and delay_all_reduce_named_params.
+    """
+    overlap = state.overlap
+    if not isinstance(overlap, BucketOverlap):
+        raise ValueError(
+            "gtopk: this SparseState belongs to a DistributedOptimizer or to FSDP: make another "
+            "one for the DDP, with gtopk.attach(ddp, density=…)"
+        )
+    return overlap.arrive(bucket)
+
+
+def attach(ddp: DistributedDataParallel, density: Share = 0.001, **arguments: Any) -> SparseState:
+    """Exchange the gradients of `ddp` sparsely from now on.
+
+    ``state = gtopk.attach(DistributedDataParallel(model), density=0.001)``
+
+    Args:
+        ddp: the DDP; the state takes over its parameters and its process group.
+        density: see SparseState.
+        arguments: the other arguments of SparseState, except the parameters and the group.
+
+    Sparse COO gradients, for example of ``nn.Embedding(sparse=True)``, are averaged exactly, and
+    their parameters are not part of the state. They count for `clip_norm` (with clip="unit" each is
+    a unit). With `scaler` they become NaN if a unit is not finite, and units if they are not.
+
+    Returns:
+        The state. It holds the residuals, which belong in a checkpoint, and the density, which can
+        be set.
+
+    Raises:
+        ValueError: `ddp` is not a DistributedDataParallel, or its process group has another
+            backend than gtopk; and as SparseState.
+        NotImplementedError: as SparseState; sparse COO gradients together with momentum, which
+            would make them dense; DDP's mixed_precision, whose own hook casts on an accelerator's
+            streams: compute under torch.autocast; and its delay_all_reduce_named_params.
+        RuntimeError: `ddp` has a communication hook already.
+    """
+    if not isinstance(ddp, DistributedDataParallel):
+        compiled = isinstance(getattr(ddp, "_orig_mod", None), DistributedDataParallel)
+        raise ValueError(
+            "gtopk: attach takes the DistributedDataParallel around the model, given "
+            f"{type(ddp).__name__}{': attach first, torch.compile it after' if compiled else ''}"
+        )
+    check_options(ddp)
+    if ddp._comm_hooks:
+        raise RuntimeError(
+            "gtopk: this DDP has a communication hook already: keep using the state that the "
+            "earlier attach returned, or make another DDP"
+        )
+    left_out = _left_out(ddp, arguments)
+    parameters = [each for each in ddp.module.named_parameters() if each[0] not in left_out]
+    state = SparseState(parameters, density, group=ddp.process_group, **arguments)
+    if not has_ranks_that_change(ddp.process_group):  # which may have none yet
+        backend_of(ddp.process_group)
+    ddp.register_comm_hook(state, sparse_hook)
+    note_ddp(ddp)
+    return state
+
+
+def _left_out(ddp: DistributedDataParallel, arguments: dict[str, Any]) -> set[str]:
+    """Return the names of parameters that DDP does not reduce, or reduces as sparse COO."""
+    ids = with_sparse_gradients(ddp.module)
+    sparse = {name for name, each in ddp.module.named_parameters() if id(each) in ids}
+    sparse -= set(ddp.parameters_to_ignore)
+    if sparse and arguments.get("momentum"):
+        raise NotImplementedError(
+            f"gtopk: the gradient of '{min(sparse)}' is sparse COO, and momentum= would make it "
+            "dense: make its module with sparse=False, or leave momentum to the optimizer"
+        )
+    return sparse | set(ddp.parameters_to_ignore)

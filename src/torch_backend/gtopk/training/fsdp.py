@@ -1,0 +1,281 @@
+"""gtopk.fsdp_hook: shards inside a fast group by FSDP2, the sparse exchange between their replicas.
+
+A unit is what one FSDP module reduces at once: this rank's shards of its parameters, one after the
+other, each padded with zeros to the size of the largest shard.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from gtopk.ops.sparse_all_reduce import ACCUMULATION, check_tensor
+from gtopk.state.config import Share
+from gtopk.state.cuts import Cut
+from gtopk.state.fingerprint import Line, check_alike
+from gtopk.state.units import Parameter, Unit
+from gtopk.training.fsdp_backward import ShardOverlap
+from gtopk.training.fsdp_internals import Sentry, sharded_modules
+from gtopk.training.sparse_state import SparseState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gtopk.exchange.overlap import Overlap
+    from gtopk.training.fsdp_internals import FsdpGroup
+    from gtopk.training.parameters import NamedParameters
+
+
+def fsdp_hook(
+    model: nn.Module,
+    replicate_group: dist.ProcessGroup | DeviceMesh,
+    density: Share = 0.001,
+    *,
+    find_unused_modules: bool = False,
+    **arguments: Any,
+) -> SparseState:
+    """Exchange the gradients of `model`, which FSDP2 shards, sparsely between replicas.
+
+    Call ``fully_shard(model, mesh=mesh["shard"])`` with a one-dimensional mesh, then
+    ``state = gtopk.fsdp_hook(model, mesh["replicate"], density=0.01)``. FSDP averages densely over
+    the shard group; this averages each rank's shard over the replicas. The first replica's
+    parameters and buffers are broadcast to the others at this call. Collective over the replicas.
+
+    Each module passed to fully_shard is a unit, so there is no `unit` argument. Exchanges overlap
+    the backward and end with it, unless hooks of the parameter get a result at once. A module that
+    no replica uses in a backward is skipped; one that only some use is an error, unless
+    find_unused_modules is set. If only some of a module's parameters get a gradient, the others'
+    count as zeros, on this replica only, and their ``.grad`` has the result afterwards.
+
+    The switches of FSDP's modules mean what they do under its own replication (HSDP). With
+    ``set_requires_all_reduce(False)`` gradients are only reduced over the shards, and add up until
+    a backward with the switch on exchanges the sum, which is one step. With
+    ``set_gradient_divide_factor(f)`` a gradient is the sum over all ranks, divided by f.
+
+    Under tensor parallelism (parallelize_module applied before fully_shard) each rank exchanges its
+    own shards with those of the other replicas. Parameters that are whole on all of its ranks, such
+    as a norm's weight, are averaged densely, as selections might differ.
+
+    Args:
+        model: the root that was passed to fully_shard.
+        replicate_group: the ranks that hold the same shard as this one, of backend gtopk; or a
+            one-dimensional mesh.
+        density: see SparseState.
+        find_unused_modules: replicas may use different modules: a module that a replica does not
+            use counts as zeros there, and its ``.grad`` is still the result. Replicas start
+            exchanges in the order of the first backward, in which nothing overlaps; if a module is
+            missing, later ones wait for the end of the backward. Takes one small all-reduce for
+            each backward. If a replica uses no module at all, the others still time out.
+        arguments: the other arguments of SparseState, except unit and group. Replicas take the
+            place of ranks. clip_norm: a replica's gradient, the mean over its shards, is clipped to
+            c / sqrt(replicas), by the norm over all shards; what several ranks of a replica hold
+            (tensor parallelism) counts once. scaler: if one unit is not finite, on any rank of any
+            shard, none happens; values whose sum over the replicas might overflow count as not
+            finite. Both take an all-reduce of one number over the shards for each backward (with
+            clip="unit" for each unit), and scaler another one over the replicas.
+
+    Returns:
+        The state. Residuals belong to this rank's shards: load ``state.state_dict()`` on the same
+        rank. gtopk.save writes a folder for each shard; gtopk.load also accepts those of other
+        shards, of another number of replicas, and of the same model under DDP.
+
+    Raises:
+        ValueError: the model is not sharded by FSDP2, or is replicated by it (HSDP, replicate()),
+            which reduces densely before this hook; the group contains ranks of this rank's shard
+            group; the states of the shards differ; and as SparseState.
+        RuntimeError: `model` has an all-reduce hook already. Later, from a forward after the hook
+            was replaced, or after a backward that raised, from which FSDP2 does not recover before
+            torch 2.13, and after that with ``model.reset_iter_state()``.
+        NotImplementedError: scaler= and clip_norm= if modules are sharded over different ranks;
+            and as SparseState. Later, if FSDP reduces outside of a backward, as a pipeline's stage
+            does, or calls a parameter's hooks with what is not exchanged yet.
+    """
+    for name in ("unit", "group"):
+        if name in arguments:
+            raise ValueError(f"gtopk: fsdp_hook takes no {name}=")
+    group = (
+        replicate_group if isinstance(replicate_group, dist.ProcessGroup) else _of(replicate_group)
+    )
+    modules = sharded_modules(model)
+    names = {id(each): name for name, each in model.named_parameters()}
+    state = ShardState(modules, names, group, density, arguments, find_unused_modules)
+    overlap = state.overlap
+    assert isinstance(overlap, ShardOverlap)
+    overlap.compare()
+    for shards in state.shard_groups:
+        # Units may differ where shards of a second dimension are uneven.
+        lines = [line for line in state.description() if not line[0].startswith("unit ")]
+        check_alike(lines, shards)
+    for tensor in (*model.parameters(), *model.buffers()):
+        local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        dist.broadcast(local.detach(), group=group, group_src=0)
+    for index, (module, _) in enumerate(modules):
+        module.set_all_reduce_hook(overlap.hook(index))
+    model.register_forward_pre_hook(Sentry(modules, overlap.before_forward), prepend=True)
+    return state
+
+
+class ShardState(SparseState):
+    """A SparseState of this rank's shards; its units are FSDP's."""
+
+    def __init__(
+        self,
+        modules: Sequence[tuple[nn.Module, FsdpGroup]],
+        names: Mapping[int, str],
+        group: dist.ProcessGroup,
+        density: Share,
+        arguments: Mapping[str, Any],
+        finds_unused: bool,
+    ) -> None:
+        """See fsdp_hook(); names: the sharded parameters' names, by id."""
+        self._modules = modules
+        self._names = names
+        self._finds_unused = finds_unused
+        self._mesh = _whole_mesh(modules)
+        super().__init__({}, density, group=group, **arguments)
+        (self.shard, ranks) = _shard_of(self._mesh)
+        self.shard_groups = _groups_of(self._mesh)
+        self.cuts = self._cut()
+        self._check_together()
+        others = set(dist.get_process_group_ranks(group)) & ranks - {dist.get_rank()}
+        if others:
+            raise ValueError(
+                f"gtopk: rank {min(others)} is in replicate_group and holds another shard of the "
+                "same replica: give the ranks that hold the same shard"
+            )
+
+    def bind(
+        self, named_parameters: NamedParameters, group: dist.ProcessGroup | None = None
+    ) -> NoReturn:
+        """Refuse: FSDP's modules cannot be passed in."""
+        raise NotImplementedError(
+            "gtopk: a copy of fsdp_hook's state cannot be bound: load its state_dict() into another"
+        )
+
+    def description(self) -> list[Line]:
+        """See SparseState; either all shards have a scaler or none has."""
+        return [
+            *super().description(),
+            ("the loss has a scaler:", "none" if self.scaler is None else "one"),
+            ("find_unused_modules is", str(self._finds_unused)),
+        ]
+
+    def _check_together(self) -> None:
+        """Raise NotImplementedError where modules cannot be clipped or scaled together."""
+        named = {"scaler": self.scaler, "clip_norm": self.config.clip_norm}
+        asked = [name for name, value in named.items() if value is not None]
+        mine = _ranks_of(self._mesh)
+        for _, group in self._modules if asked else ():
+            mesh = _widest(group)
+            # A module that tensor parallelism leaves whole is sharded over a part of the ranks.
+            if _ranks_of(mesh) != mine and (mesh.ndim == self._mesh.ndim):
+                raise NotImplementedError(
+                    f"gtopk: fsdp_hook({asked[0]}=) with modules that are sharded over different "
+                    f"ranks is not implemented: {self._mesh} and {mesh}"
+                )
+
+    def _cut(self) -> dict[str, Cut] | None:
+        """Return how parameters are cut; None if in more than one dimension."""
+        assert self.shard is not None
+        sharded = self._rated(())
+        if any(each.device_mesh.ndim > 1 for each in sharded.values()):
+            return None
+        return {
+            name: Cut(tuple(each.shape), each.placements[0].dim, *self.shard)
+            for name, each in sharded.items()
+        }
+
+    def _arrange(self, named_parameters: NamedParameters) -> tuple[tuple[Unit, ...], Overlap]:
+        groups = [group for _, group in self._modules]
+        units = tuple(
+            self._unit_of([each for each in group.fsdp_params if each.sharded_param.requires_grad])
+            for group in groups
+        )
+        copies = {
+            name: _copies_of(each, self._mesh)
+            for name, each in self._rated(named_parameters).items()
+        }
+        shards = _groups_of(self._mesh)
+        overlap = ShardOverlap(
+            self, units, groups, self._names, shards, copies, finds_unused=self._finds_unused
+        )
+        return units, overlap
+
+    def _rated(self, named_parameters: NamedParameters) -> Mapping[str, Any]:
+        return {
+            self._names[id(each.sharded_param)]: each.sharded_param
+            for _, group in self._modules
+            for each in group.fsdp_params
+            if each.sharded_param.requires_grad
+        }
+
+    def _unit_of(self, parameters: Sequence[Any]) -> Unit:
+        described = []
+        copied = set()  # on the ranks of a further dimension
+        for each in parameters:
+            name = self._names[id(each.sharded_param)]
+            local = each.sharded_param.to_local().detach()
+            check_tensor(local, f"parameter '{name}'")
+            policy = each.mp_policy
+            dtype = policy.reduce_dtype or policy.param_dtype or local.dtype
+            if dtype != local.dtype:  # exchanged aside
+                dtype = ACCUMULATION[dtype]
+            numel = each.padded_sharded_param_size.numel()
+            described.append(Parameter(name, (numel,), dtype, local.device))
+            if _copies_of(each.sharded_param, self._mesh) > 1:
+                copied.add(name)
+        self.config.check_parameters(described)
+        least = self.config.min_numel
+        dense = {each.name for each in described if each.numel < least} | copied
+        return Unit(
+            described[0].dtype,
+            tuple(each for each in described if each.name not in dense),
+            tuple(each for each in described if each.name in dense),
+        )
+
+
+def _of(mesh: DeviceMesh) -> dist.ProcessGroup:
+    if getattr(mesh, "ndim", None) != 1:
+        raise ValueError(
+            "gtopk: replicate_group must be a process group or a mesh of one dimension, given "
+            f"{mesh!r:.100}"
+        )
+    return mesh.get_group()
+
+
+def _widest(group: FsdpGroup) -> DeviceMesh:
+    """Return the mesh of most dimensions over which a parameter of the module is sharded."""
+    meshes = [each.sharded_param.device_mesh for each in group.fsdp_params]
+    return max(meshes, key=lambda mesh: mesh.ndim)
+
+
+def _whole_mesh(modules: Sequence[tuple[nn.Module, FsdpGroup]]) -> DeviceMesh:
+    """Return the mesh of all shards; under tensor parallelism some modules lack a dimension."""
+    return max((_widest(group) for _, group in modules), key=lambda mesh: mesh.ndim)
+
+
+def _copies_of(parameter: Any, whole: DeviceMesh) -> int:
+    """Return how many ranks of the shards' mesh hold the same elements of the parameter."""
+    mesh = parameter.device_mesh
+    sizes = zip(parameter.placements, mesh.shape, strict=True)
+    copies = math.prod(size for placement, size in sizes if placement.is_replicate())
+    return copies * whole.size() // mesh.size() if mesh.ndim < whole.ndim else copies
+
+
+def _ranks_of(mesh: DeviceMesh) -> list[int]:
+    return mesh.mesh.flatten().tolist()
+
+
+def _shard_of(mesh: DeviceMesh) -> tuple[tuple[int, int], set[int]]:
+    """Return this rank's shard as (number, of how many), and the ranks of all of them."""
+    ranks = _ranks_of(mesh)
+    return (ranks.index(dist.get_rank()), len(ranks)), set(ranks)
+
+
+def _groups_of(mesh: DeviceMesh) -> list[dist.ProcessGroup]:
+    """Return the groups that hold the shards, one for each dimension of their mesh."""
+    return [mesh.get_group(i) for i in range(mesh.ndim) if mesh.size(i) > 1]

@@ -1,0 +1,448 @@
+"""Gradients of shards in the buffers of FSDP2's modules, each of which is a unit.
+
+FSDP calls a module's hook after its reduce-scatter and before it uses the result. What it does not
+tell a hook is in fsdp_internals.py.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from gtopk.core.tracing import untraced
+from gtopk.exchange.clipping import clip, norm_of
+from gtopk.exchange.overlap import Overlap
+from gtopk.exchange.places import layout_of
+from gtopk.ops.sparse_all_reduce import ACCUMULATION
+from gtopk.state.fingerprint import check_alike
+from gtopk.training.fsdp_internals import (
+    check_in_backward,
+    check_reduced,
+    check_separable,
+    defers,
+    goes_on,
+    has_hooks,
+    known,
+    reduction_of,
+    stays_a_view,
+)
+from gtopk.training.separate import SeparateBuffers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gtopk.exchange.overlapped import State
+    from gtopk.exchange.places import Place
+    from gtopk.exchange.unit_exchange import ExactBucket, Exchange
+    from gtopk.state.units import Unit
+    from gtopk.training.fsdp_internals import FsdpGroup
+
+_OTHER_MODULES = (
+    "the replicas did not reduce the same modules in the same order",
+    "Use the same modules on all replicas in every backward, or make the state with "
+    "gtopk.fsdp_hook(…, find_unused_modules=True)",
+)
+
+
+class ShardOverlap(Overlap):
+    """The units of FSDP's modules.
+
+    A unit is exchanged in FSDP's own buffer if each .grad becomes a view of that. If FSDP uses the
+    buffer in another way at once, or has not reduced all of the module's parameters, the unit is
+    exchanged in a separate one, FSDP gets zeros, and the results are added at the end of the
+    backward.
+
+    A module with set_requires_all_reduce(False) is not exchanged: what FSDP has reduced adds up in
+    a separate buffer, until a backward in which the switch is on again.
+
+    With finds_unused, replicas exchange all units in one order, whichever modules they used: that
+    in which modules came on the first replica in its first backward, and which is known at its end.
+    What has not come when a backward ends counts as zeros.
+    """
+
+    merges = False  # each arrives by itself
+
+    def __init__(
+        self,
+        state: State,
+        units: Sequence[Unit],
+        groups: Sequence[FsdpGroup],
+        names: Mapping[int, str],
+        shards: Sequence[dist.ProcessGroup],
+        copies: Mapping[str, int],
+        *,
+        finds_unused: bool = False,
+    ) -> None:
+        """Take the units, and FSDP's group of parameters for each.
+
+        names: the sharded parameters', by id; shards: groups of the ranks that hold the others, one
+        for each dimension in which a parameter is sharded; copies: how many ranks of a replica hold
+        the same shard of a parameter; finds_unused: whether replicas may use different modules.
+        """
+        self._groups = groups
+        self._parameters = [
+            {names[id(each.sharded_param)]: each.sharded_param for each in group.fsdp_params}
+            for group in groups
+        ]
+        self._orders = [
+            [name for name in parameters if name in set(unit.names)]
+            for unit, parameters in zip(units, self._parameters, strict=True)
+        ]
+        numels = {each.name: each.numel for unit in units for each in (*unit.large, *unit.small)}
+        self._sizes = [{name: numels[name] for name in names} for names in self._orders]
+        self._separate = SeparateBuffers(self._sizes, units[0].device)
+        self._named = names
+        self._shards = shards
+        self._copies = copies
+        self._in_backward = False  # whose end was not seen
+        self._without: list[torch.nn.Parameter] = []  # that had no .grad before zeros came
+        self._came: list[int] = []
+        self._finite = True  # on this rank, in this backward
+        self._usual: list[int] | None = None  # order in which they came first, on all replicas
+        self._finds_unused = finds_unused
+        self._order: list[int] | None = None  # with finds_unused: in which all replicas start units
+        self._begun = 0  # of them, in this backward
+        super().__init__(state, units)
+
+    def _arranged(self, places: Mapping[str, Place]) -> None:
+        # FSDP's modules keep their numbers, in whatever order units are in by now.
+        self._layouts = [layout_of(places[name] for name in names) for names in self._orders]
+
+    def compare(self) -> None:
+        """See Overlap."""
+        if not self._compared:
+            self._order = None
+        super().compare()
+
+    def hook(self, index: int) -> Callable[[torch.Tensor], None]:
+        """Return what FSDP is to call with the reduced gradients of its module."""
+
+        def reduced(output: torch.Tensor) -> None:
+            parameters, divisor = reduction_of(sys._getframe(1), output)
+            names = None
+            if output.numel() < sum(self._sizes[index].values()):
+                names = [self._named[id(each.sharded_param)] for each in known(parameters)]
+            self.arrive(index, output, names, divisor, self._times(index))
+
+        return reduced
+
+    def _times(self, index: int) -> int:
+        """Return what makes of a mean over the replicas what FSDP's own replication would return.
+
+        That divides the sum over all ranks by the module's gradient_divide_factor, if it has one.
+        """
+        factor = self._groups[index].gradient_divide_factor
+        return 1 if factor is None else dist.get_world_size(self._state.group)
+
+    @untraced
+    def arrive(
+        self,
+        index: int,
+        output: torch.Tensor,
+        names: Sequence[str] | None = None,
+        divisor: float = 1.0,
+        times: int = 1,
+    ) -> None:
+        """Average a unit's gradients, which FSDP has reduced over the shards into `output`.
+
+        names: of the parameters that are in it; None: all. The others count as zeros, and their
+        .grad still has the result afterwards. divisor: what FSDP divides by afterwards; NaN if it
+        does not say. times: what the mean is multiplied by.
+        """
+        self._enter_backward()
+        names = self._orders[index] if names is None else names
+        if defers(self._groups[index]):
+            self._defer(index, output, names, divisor, times)
+            return
+        if not self._open:
+            self._begin()
+            self._came, self._finite, self._begun = [], True, 0
+            self._separate.exchanged.clear()
+        try:
+            self._arrive(index, output, names, divisor, times)
+        except BaseException:
+            self._shut_gate()
+            raise
+
+    def _enter_backward(self) -> None:
+        """At the first gradient of a backward: have its end announced."""
+        check_in_backward()
+        if not self._in_backward:
+            self._in_backward = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
+
+    @untraced
+    def _end_backward(self) -> None:
+        """The backward has succeeded, or one inside it: then its last gradients are to come."""
+        self._in_backward = False
+        if goes_on(self._groups):
+            return
+        for parameter in self._without:
+            parameter.grad = None
+        self._without = []
+        if self._open:
+            self._finish()
+
+    def before_forward(self) -> None:
+        """Forget what a backward that raised has left to be exchanged later."""
+        if self._in_backward:
+            self._in_backward, self._without = False, []
+            self._separate.forget()
+
+    def _defer(
+        self, index: int, output: torch.Tensor, names: Sequence[str], divisor: float, times: int
+    ) -> None:
+        """Keep a unit's gradients for a later backward, in which FSDP is to all-reduce them."""
+        self._check(index, output, names)
+        check_separable(self._groups[index], divisor, names[0], "set_requires_all_reduce(False)")
+        # FSDP creates the .grad of zeros, where its own all-reduce would create none.
+        self._without += [each for each in self._parameters[index].values() if each.grad is None]
+        self._separate.accumulate(index, output, names, divisor / times)
+
+    def _arrive(
+        self, index: int, output: torch.Tensor, names: Sequence[str], divisor: float, times: int
+    ) -> None:
+        layout = self._layouts[index]
+        self._came.append(index)
+        self._check(index, output, names)
+        self._check_new(layout, "in one backward: a module was called twice, or a backward raised")
+        group = self._groups[index]
+        whole = len(names) == len(self._orders[index])
+        pending = index in self._separate.pending
+        what = ""
+        if self._gate is not None or self._waits_for_norm or self._finds_unused:
+            what = "scaler=, clip_norm= and find_unused_modules="
+        elif not whole or pending:
+            what = "parameters of it that got no gradient, or that of another backward"
+        if what:
+            check_separable(group, divisor, names[0], what)
+        at_once = math.isnan(divisor) or has_hooks(group)
+        alike = whole and divisor == 1 and not pending
+        if not at_once and not (alike and stays_a_view(group, output)):
+            self._separate.accumulate(index, output, names, divisor / times)
+            output = self._separate.begin_exchange(index, output.dtype)
+        elif times != 1:
+            output.mul_(times)
+        self._take(layout, output)
+        if at_once:
+            self._wait()
+            self._raise_error()
+
+    def _ready(self, complete: list[Exchange]) -> list[Exchange]:
+        """With finds_unused: return what is complete and has its turn."""
+        if not self._finds_unused:
+            return complete
+        ready: list[Exchange] = []
+        for index in (self._order or [])[self._begun :]:
+            if self._exchanges[index].missing:
+                break
+            ready.append(self._exchanges[index])
+        self._begun += len(ready)
+        return ready
+
+    def _fill_in(self) -> None:
+        """At the end, with finds_unused: zeros for modules that were not used on this replica."""
+        unused = [each.index for each in self._exchanges if each.missing]
+        with torch.no_grad():
+            for index in unused:
+                self._take_separate(index)
+            if self._order is None:
+                order = torch.tensor([*self._came, *unused], device=self._device)
+                dist.broadcast(order, group=self._state.group, group_src=0)
+                self._order = order.tolist()
+                ready = self._ready([])
+                for exchange in ready:
+                    exchange.gather(self._small_of(exchange.index))
+                self._start_all(ready)
+
+    def _drop_what_nobody_used(self) -> None:
+        """With finds_unused, after the exchange: put back results of modules that nobody used."""
+        used = torch.zeros(len(self._exchanges), dtype=torch.uint8, device=self._device)
+        used[self._came] = 1
+        dist.all_reduce(used, dist.ReduceOp.MAX, group=self._state.group)
+        for index in (1 - used).nonzero().flatten().tolist():
+            for name, piece in self._separate.results(index):
+                self._return(index, name, piece)
+            del self._separate.exchanged[index]
+
+    def _hand_out(self, index: int) -> None:
+        """Add the results to what FSDP made of the zeros, or of nothing."""
+        for name, piece in self._separate.results(index):
+            parameter = self._parameters[index][name]
+            if not parameter.requires_grad:  # frozen since: it is left alone, what waits goes on
+                self._return(index, name, piece)
+                continue
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            local = parameter.grad.to_local()
+            local.add_(piece[: local.numel()].view(local.shape))
+
+    def _return(self, index: int, name: str, piece: torch.Tensor) -> None:
+        """Put a result back that reaches no .grad, if it is of a parameter with a residual."""
+        if not self._exchanges[index].delivered:
+            return
+        if any(each.name == name for each in self._state.units[index].large):
+            self._put_back(self._exchanges[index], name, piece)
+
+    def settle(self) -> None:
+        """See Overlap. What was pending when a backward raised is lost, like FSDP's gradients."""
+        if self._open:
+            self._separate.forget()
+        super().settle()
+
+    def _take_separate(self, index: int) -> None:
+        """Exchange what is pending of a module that FSDP has not reduced in this backward."""
+        dtype = self._state.units[index].dtype
+        self._take(self._layouts[index], self._separate.begin_exchange(index, dtype))
+
+    def _finish(self) -> None:
+        """Everything has arrived."""
+        for index in self._separate.pending:
+            if self._exchanges[index].missing and not defers(self._groups[index]):
+                self._came.append(index)
+                with torch.no_grad():
+                    self._take_separate(index)
+        if self._finds_unused:
+            self._fill_in()
+        self._start_held()
+        self._agree()
+        self._wait()
+        self._raise_error()
+        with torch.no_grad():
+            if self._finds_unused:
+                self._drop_what_nobody_used()
+            else:
+                self._check_same_modules()
+            for index in self._separate.exchanged:
+                self._hand_out(index)
+        self._separate.exchanged.clear()
+        self._close()
+
+    def _check_same_modules(self) -> None:
+        """Raise ValueError if another replica's exchanges were of other modules. Collective.
+
+        Nothing else tells modules of the same size apart. If on this replica all came as usual,
+        they did so on all replicas: one that differs would call this in the place of its next
+        exchange.
+        """
+        if self._came == self._usual:
+            return
+        lines = [("a module was that of", f"'{self._orders[index][0]}'") for index in self._came]
+        try:
+            check_alike(lines, self._state.group, _OTHER_MODULES)
+        except ValueError:
+            self.settle()
+            raise
+        self._usual = self._usual or self._came
+
+    def _parts(self) -> int:
+        return super()._parts() + 1  # what all shards have agreed on
+
+    def _look_at(self, exchange: Exchange) -> None:
+        """With a gate: note whether sums over the replicas, or scaled results, might not be finite.
+
+        This is decided before the exchange: its outcome is known to one replica group only, which
+        would have to wait for those of the others. Values are too large if their sum over all
+        replicas might be.
+        """
+        if self._gate is None:
+            return
+        assert self._backend is not None
+        index = exchange.index
+        parts = [each for each in (*exchange.large, exchange.small) if each.numel()]
+        terms = 2.0 * self._backend.size()
+        if exchange.large and not self._state.unit_residual_is_zero(index):
+            parts.append(self._state.unit_residual(index))
+        if self._state.unit_algorithm(index) in ("sketch", "auto"):
+            terms *= sum(each.numel() for each in parts)  # which adds up elements, too
+        dtype = ACCUMULATION[parts[0].dtype]
+        most = torch.finfo(dtype).max / (terms * max(1.0, exchange.scale))
+        # Not "any above": NaN is not above anything.
+        norms = [torch.linalg.vector_norm(each, math.inf, dtype=dtype).item() for each in parts]
+        self._finite = self._finite and all(norm <= most for norm in norms)
+
+    def _agree(self) -> None:
+        """With a gate: open it if every unit was finite, on all ranks of all shards."""
+        if self._gate is None:
+            return
+        for exchange in self._exchanges:
+            if exchange.missing:  # a module that was not used
+                self._gate.arrive(True)
+        finite = torch.tensor([float(self._finite)], device=self._device)
+        for group in (*self._shards, self._state.group):
+            dist.all_reduce(finite, dist.ReduceOp.MIN, group=group)
+        self._gate.arrive(finite.item() == 1)
+
+    @property
+    def _device(self) -> torch.device | str:
+        """Return where gradients are: groups of the shards may serve no other device."""
+        return self._state.units[0].device
+
+    @property
+    def _waits_for_norm(self) -> bool:
+        config = self._state.config
+        return config.clip_norm is not None and config.clip == "model"
+
+    def _clipped(
+        self, ready: list[Exchange], exact: list[ExactBucket]
+    ) -> tuple[list[Exchange], list[ExactBucket]]:
+        if self._waits_for_norm:
+            self._held += ready  # which modules come is known only at the end
+            return [], []
+        return super()._clipped(ready, exact)
+
+    def _start_held(self) -> None:
+        """Clip everything that has arrived together, and start it."""
+        held, self._held = self._held, []
+        if not held:
+            return
+        assert self._backend is not None
+        assert self._state.config.clip_norm is not None
+        clip(held, self._norm(held), self._state.config.clip_norm, self._backend.size())
+        for exchange in held:
+            self._start(exchange)
+
+    def _norm(self, exchanges: Sequence[Exchange], exact: Sequence[ExactBucket] = ()) -> float:
+        """Return the norm over all shards; what several ranks hold is counted once. Collective."""
+        norms = []
+        for each in exchanges:
+            small = self._state.units[each.index].small
+            norms.append(norm_of(each.large))
+            for parameter, piece in zip(
+                small, each.small.split([one.numel for one in small]), strict=True
+            ):
+                norms.append(norm_of([piece]) / math.sqrt(self._copies[parameter.name]))
+        square = torch.tensor([math.hypot(*norms) ** 2], dtype=torch.float64, device=self._device)
+        for group in self._shards:
+            dist.all_reduce(square, group=group)
+        return math.sqrt(square.item())
+
+    def _raise_error(self) -> None:
+        error = next((each.error for each in self._exchanges if each.error), None)
+        if error is not None:
+            self.settle()
+            if self._finds_unused or not isinstance(error, (RuntimeError, ValueError)):
+                raise error
+            # Their exchanges meet those of other modules, or nobody's.
+            raise RuntimeError(
+                f"{error}. If replicas use different modules, make the state with "
+                "gtopk.fsdp_hook(…, find_unused_modules=True)"
+            ) from error
+
+    def _check(self, index: int, output: torch.Tensor, names: Sequence[str]) -> None:
+        unit, sizes = self._state.units[index], self._sizes[index]
+        late = [
+            name
+            for name, each in self._parameters[index].items()
+            if each.requires_grad and name not in sizes
+        ]
+        if late:
+            raise ValueError(
+                f"gtopk: '{late[0]}' requires a gradient, and did not when fsdp_hook was called: "
+                "call it after requires_grad is set"
+            )
+        check_reduced(output, unit.names[0], sum(sizes[name] for name in names), unit.dtype)

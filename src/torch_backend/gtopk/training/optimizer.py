@@ -1,0 +1,271 @@
+"""gtopk.DistributedOptimizer: exchanges gradients before an optimizer steps, without DDP."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from gtopk.core.groups import meeting_place
+from gtopk.core.tracing import untraced
+from gtopk.ops.options import check_whole
+from gtopk.state.config import Share
+from gtopk.training.optimizer_backward import GradientOverlap
+from gtopk.training.parameters import NamedParameters, pairs_of
+from gtopk.training.sparse_state import SparseState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+
+class DistributedOptimizer(torch.optim.Optimizer):
+    """An optimizer whose gradients are exchanged sparsely, as by ``gtopk.attach`` under DDP.
+
+    ``optimizer = gtopk.DistributedOptimizer(SGD(model.parameters(), lr=0.1), model, density=0.01)``
+
+    Collective: construct it with the same arguments on every rank. States are compared, then rank
+    0's parameters are broadcast, and its buffers too if a module is passed as named_parameters. A
+    gradient is complete when `backward_passes_per_step` backwards have reached it (they add up in
+    ``.grad``), and a unit is sent when it is complete and those before it have been sent. The
+    backward that completes the last gradient returns when all results are there. If some backward
+    did not reach a parameter, step() or synchronize() exchanges its gradient as it is, or zeros;
+    its ``.grad`` is then the result, zeros where nothing was delivered. If that can happen, call
+    synchronize() before reading or clipping gradients. Backwards that follow before step() add to
+    the results, and are exchanged together with them: at the next last pass, else by step(). A
+    parameter that no longer requires a gradient has no ``.grad``, and its residual is kept. step()
+    raises ValueError for a gradient that was not exchanged because its parameter was frozen or
+    absent when this was created.
+
+    Everything else, including param_groups, state and defaults, is the wrapped optimizer's.
+
+    Args:
+        optimizer: the optimizer to wrap; its parameters must all be among `named_parameters`.
+        named_parameters: ``model.named_parameters()``, or the model. Parameters that the optimizer
+            does not have are not exchanged.
+        density: see SparseState.
+        backward_passes_per_step: how many backwards reach each parameter before a step, 1 or more.
+        group: a process group of backend gtopk; None is the default group.
+        arguments: the other arguments of SparseState.
+
+    Raises:
+        ValueError: as SparseState; the ranks' states differ; `optimizer` has parameters that are
+            not in named_parameters.
+        NotImplementedError: as SparseState.
+    """
+
+    # A fused optimizer's own would read the scale from itself, where no GradScaler puts it.
+    _step_supports_amp_scaling = False
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        named_parameters: NamedParameters,
+        density: Share = 0.001,
+        *,
+        backward_passes_per_step: int = 1,
+        group: dist.ProcessGroup | None = None,
+        **arguments: Any,
+    ) -> None:
+        """See the class."""
+        passes = check_whole(backward_passes_per_step, "backward_passes_per_step", 1)
+        self._optimizer = optimizer
+        self._exchanged: set[int] = set()
+        given = dict(pairs_of(named_parameters))
+        parameters = _named(optimizer, given)
+        if arguments.get("accumulate") == "update":
+            arguments.setdefault("optimizer", optimizer)
+        self.sparse_state = SparseState(parameters, density, group=group, **arguments)
+        """Residuals, step, density and skip()."""
+        trained = {name: each for name, each in parameters.items() if each.requires_grad}
+        self._overlap = GradientOverlap(self.sparse_state, trained, passes)
+        self.sparse_state.overlap = self._overlap
+        self._exchanged = {id(each) for each in trained.values()}
+        self._synchronizes = True
+        self._synchronized = 0  # the state's step up to which step() has used gradients
+        self._overlap.compare()
+        buffers = named_parameters.buffers() if isinstance(named_parameters, nn.Module) else ()
+        for each in (*given.values(), *buffers):
+            dist.broadcast(each.detach(), group=group, group_src=0)
+        self._overlap.listen()
+        # State and overlap hold each other: without this, hooks would outlive the optimizer.
+        weakref.finalize(self, self._overlap.stop).atexit = False
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The optimizer's. Code that reads gradients from here (a GradScaler) sees results."""
+        if self._is_due() and not self._overlap.in_backward:
+            self.synchronize()
+        return self._optimizer.param_groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        """The optimizer's."""
+        return self._optimizer.state
+
+    def __getattr__(self, name: str) -> Any:
+        """Look the name up in the wrapped optimizer."""
+        if name == "_optimizer":  # of a copy, which has none
+            raise AttributeError(name)
+        return getattr(self._optimizer, name)
+
+    def __repr__(self) -> str:
+        """Name the wrapped optimizer."""
+        return f"DistributedOptimizer({self._optimizer!r})"
+
+    def __reduce__(self) -> Any:
+        """Refuse to be copied or pickled: another process would lack the hooks."""
+        raise TypeError("gtopk: a DistributedOptimizer cannot be copied: save its state_dict()")
+
+    @untraced
+    def synchronize(self) -> None:
+        """Exchange what has not been exchanged, and wait until every gradient has its result.
+
+        Collective. A no-op if the backward has already done so. Raises RuntimeError if another
+        DistributedOptimizer has been made of the same parameters.
+        """
+        self._overlap.check_listening()
+        if self._is_due() or self._synchronized == self.sparse_state.step:
+            self._overlap.finish()
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Let step() leave gradients as they are: after synchronize(), or for a local step."""
+        self._synchronizes = False
+        try:
+            yield
+        finally:
+            self._synchronizes = True
+
+    @untraced
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Synchronize, then step.
+
+        With a closure the optimizer sees exchanged gradients after each call of it, and the mean of
+        the ranks' losses instead of this rank's, so that a line search decides the same on all
+        ranks. Raises RuntimeError if another DistributedOptimizer has been made of the same
+        parameters.
+        """
+        self._overlap.check_listening()
+        if closure is not None:
+            result = self._optimizer.step(lambda: self._evaluate(closure))
+        else:
+            if self._synchronizes and not self._makes_state():
+                self.synchronize()
+            self._check_all_exchanged()
+            result = self._optimizer.step()
+        self._synchronized = self.sparse_state.step
+        return result
+
+    @untraced
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """See torch. Discards a backward that raised, and the passes before it.
+
+        Raises RuntimeError while gradients are in flight, and during a backward.
+        """
+        if self._overlap.under_way and not self._overlap.in_backward:
+            raise RuntimeError(
+                "gtopk: zero_grad() was called while gradients are in flight: call step() or "
+                "synchronize() first"
+            )
+        self._overlap.check_outside()
+        self._overlap.give_up()
+        self._synchronized = self.sparse_state.step
+        self._optimizer.zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuse: units follow from the initial parameters."""
+        raise ValueError(
+            "gtopk: a DistributedOptimizer takes no new parameters: add the group to the wrapped "
+            "optimizer, then make another DistributedOptimizer of it"
+        )
+
+    def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
+        """Return the optimizer's state, and this rank's SparseState's under "gtopk"."""
+        return {**self._optimizer.state_dict(), "gtopk": self.sparse_state.state_dict()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # type: ignore[override]
+        """Load both; a plain optimizer's state leaves the residuals unchanged."""
+        if "gtopk" in state_dict:
+            self.sparse_state.load_state_dict(state_dict["gtopk"])
+        plain = {name: each for name, each in state_dict.items() if name != "gtopk"}
+        self._optimizer.load_state_dict(plain)
+        self._synchronized = self.sparse_state.step
+
+    def _is_due(self) -> bool:
+        """Whether an exchange is under way, or local gradients have been added to results.
+
+        The latter, where a backward follows the last of the passes of a step. They are exchanged
+        together with the results.
+        """
+        added = self._synchronized < self.sparse_state.step and self._overlap.has_passes
+        return self._overlap.under_way or added
+
+    def _makes_state(self) -> bool:
+        """Whether this step is one of torch's, to make an optimizer allocate its state.
+
+        `torch.distributed.checkpoint.state_dict` sets zeros as gradients, without a backward, and
+        learning rates of zero.
+        """
+        groups = self._optimizer.param_groups
+        gradients = [each.grad for group in groups for each in group["params"]]
+        return (
+            not self._overlap.under_way
+            and self._synchronized == self.sparse_state.step
+            and all(float(group.get("lr", 1)) == 0 for group in groups)
+            and all(each is not None and not each.any() for each in gradients)
+        )
+
+    def _check_all_exchanged(self) -> None:
+        """Raise ValueError for a gradient that was not exchanged: replicas would drift apart."""
+        for number, group in enumerate(self._optimizer.param_groups):
+            for each in group["params"]:
+                if each.grad is not None and each.requires_grad and id(each) not in self._exchanged:
+                    raise ValueError(
+                        f"gtopk: a parameter of shape {tuple(each.shape)} in group {number} of the "
+                        "optimizer has a gradient that was not exchanged: it was frozen, or was "
+                        "not there, when the DistributedOptimizer was made; make another one, and "
+                        "load this one's state_dict() with sparse_state.load_state_dict(…, "
+                        "strict=False)"
+                    )
+
+    def _evaluate(self, closure: Callable[[], Any]) -> Any:
+        with torch.enable_grad():
+            loss = closure()
+        if not self._synchronizes:
+            return loss
+        self.synchronize()
+        self._check_all_exchanged()
+        self._synchronized = self.sparse_state.step
+        if loss is None:
+            return None
+        group = self.sparse_state.group
+        device = loss.device if isinstance(loss, torch.Tensor) else meeting_place(group)
+        mean = torch.as_tensor(loss, dtype=torch.float64, device=device).detach().clone()
+        dist.all_reduce(mean, dist.ReduceOp.AVG, group=group)
+        return mean.to(loss.dtype) if isinstance(loss, torch.Tensor) else mean.item()
+
+
+def _named(
+    optimizer: torch.optim.Optimizer, given: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Return those of the given parameters that the optimizer has, in their order."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ValueError(
+            f"gtopk: optimizer must be a torch.optim.Optimizer, given {type(optimizer).__name__}"
+        )
+    if isinstance(optimizer, DistributedOptimizer):
+        raise ValueError("gtopk: optimizer must be a plain one, given a DistributedOptimizer")
+    its = {id(each): each for group in optimizer.param_groups for each in group["params"]}
+    found = {name: each for name, each in given.items() if id(each) in its}
+    known = {id(each) for each in found.values()}
+    missing = [each for number, each in its.items() if number not in known]
+    if missing:
+        raise ValueError(
+            f"gtopk: {len(missing)} parameters of the optimizer are not among named_parameters, "
+            f"the first of shape {tuple(missing[0].shape)}"
+        )
+    return found

@@ -1,0 +1,223 @@
+"""Gradients in .grad, for training without DDP: units are exchanged during the backward.
+
+It knows parameters and their hooks; the optimizer that uses the results is in optimizer.py.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING
+
+import torch
+
+from gtopk.core.tracing import untraced
+from gtopk.exchange.overlap import Overlap
+from gtopk.exchange.places import layout_of
+from gtopk.exchange.unit_exchange import flat
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch.utils.hooks import RemovableHandle
+
+    from gtopk.exchange.overlapped import State
+    from gtopk.exchange.places import Place
+    from gtopk.exchange.unit_exchange import Exchange
+
+
+_listening: weakref.WeakSet[GradientOverlap] = weakref.WeakSet()
+
+
+class GradientOverlap(Overlap):
+    """The units of parameters whose gradients are exchanged in place, where autograd puts them.
+
+    A parameter's gradient is complete after `passes` backwards have reached it; once all are, the
+    backward waits for the results. finish() exchanges incomplete gradients as they are, and zeros
+    for missing ones.
+    """
+
+    def __init__(self, state: State, parameters: Mapping[str, torch.Tensor], passes: int) -> None:
+        """Take the parameters of `state`, by name."""
+        self._parameters = dict(parameters)
+        super().__init__(state, state.units)
+        self._passes = passes
+        self._strides = {
+            name: torch.empty_like(each, device="meta").stride()
+            for name, each in self._parameters.items()
+        }
+        self._seen = dict.fromkeys(self._parameters, 0)
+        self._complete: dict[int, Exchange] = {}  # not started: an earlier unit is not complete
+        self._started = 0  # units
+        self._backwards: set[int] = set()  # autograd's numbers of those that have not ended
+        self._handles: list[RemovableHandle] = []
+        self._replaced = False
+
+    def _arranged(self, places: Mapping[str, Place]) -> None:
+        self._layouts = {name: layout_of([places[name]]) for name in self._parameters}
+
+    def listen(self) -> None:
+        """Register hooks for the parameters' gradients; another overlap of any of them stops."""
+        mine = {id(each) for each in self._parameters.values()}
+        for other in list(_listening):
+            if not mine.isdisjoint(map(id, other._parameters.values())):
+                other.give_up()
+                other.stop()
+                other._replaced = True
+        itself = weakref.ref(self)
+        self._handles = [
+            each.register_post_accumulate_grad_hook(lambda _, name=name: _arrive_at(itself, name))
+            for name, each in self._parameters.items()
+        ]
+        _listening.add(self)
+
+    def stop(self) -> None:
+        """Remove the hooks. Idempotent."""
+        _listening.discard(self)
+        for each in self._handles:
+            each.remove()
+        self._handles = []
+
+    def check_listening(self) -> None:
+        """Raise RuntimeError if another overlap exchanges these gradients."""
+        if self._replaced:
+            raise RuntimeError(
+                "gtopk: another DistributedOptimizer has been made of this one's parameters, and "
+                "exchanges their gradients: call step() and synchronize() of that one. This one's "
+                "state_dict() can still be read"
+            )
+
+    @property
+    def under_way(self) -> bool:
+        """Whether gradients of an unfinished step have arrived."""
+        return self._open
+
+    @property
+    def has_passes(self) -> bool:
+        """Whether a backward has reached a gradient since the last step, or since its results."""
+        return any(self._seen.values())
+
+    @property
+    def in_backward(self) -> bool:
+        """Whether a backward is running; one that raised counts as running."""
+        return bool(self._backwards)
+
+    @untraced
+    def arrive(self, name: str) -> None:
+        """One more backward has reached the parameter's gradient."""
+        backward = torch._C._current_graph_task_id()
+        if backward not in self._backwards:  # more than one: a backward inside another
+            self._backwards.add(backward)
+            engine = torch.autograd.Variable._execution_engine
+            engine.queue_callback(lambda: self._end(backward))
+        self._seen[name] += 1
+        if self._seen[name] > self._passes:
+            raise RuntimeError(
+                f"gtopk: the gradient of '{name}' was computed more than "
+                f"backward_passes_per_step={self._passes} times before step() or synchronize(), or "
+                "again after a backward that raised, without zero_grad()"
+            )
+        if self._seen[name] == self._passes:
+            self._exchange(name)
+
+    def finish(self) -> None:
+        """End the step: exchange also what has not arrived, and wait. Collective.
+
+        Raises the first error of its exchanges; the step then does not count. Raises RuntimeError
+        if called in a backward.
+        """
+        if self.in_backward:
+            raise RuntimeError(
+                "gtopk: a backward is still running, or the last one raised: call zero_grad() first"
+            )
+        for name, seen in self._seen.items():
+            if seen < self._passes:
+                self._exchange(name)
+        self._wait()
+        error = next((each.error for each in self._exchanges if each.error), None)
+        if error is not None:
+            self.give_up()
+            raise error
+        self._forget()
+        self._close()
+
+    def _end_of(self, exchange: Exchange) -> None:
+        """Remove .grad of parameters that were frozen, and put back what was delivered for them."""
+        unit = self._state.units[exchange.index]
+        for each in (*unit.large, *unit.small):
+            parameter = self._parameters[each.name]
+            if parameter.requires_grad:
+                continue
+            if exchange.delivered and each in unit.large:
+                with torch.no_grad():
+                    self._put_back(exchange, each.name, self._flat(each.name))
+            parameter.grad = None
+
+    def give_up(self) -> None:
+        """Start over: drop what has arrived, and return what was delivered to the residuals."""
+        super().settle()
+        self._forget()
+
+    def settle(self) -> None:
+        """See Overlap. Raises RuntimeError if gradients have arrived and nothing has failed."""
+        if self._open and not self.in_backward:
+            raise RuntimeError(
+                "gtopk: gradients have arrived that were not exchanged yet: call step() or "
+                "synchronize() first"
+            )
+        if self._open:
+            self.give_up()
+
+    def _forget(self) -> None:
+        """Reset: the next gradient starts a new step."""
+        self._seen = dict.fromkeys(self._parameters, 0)
+        self._complete, self._started = {}, 0
+        self._backwards.clear()
+
+    @untraced
+    def _end(self, backward: int) -> None:
+        """A backward has succeeded."""
+        self._backwards.discard(backward)
+        if self._open and self._started == len(self._exchanges) and not self._backwards:
+            self.finish()
+
+    def _exchange(self, name: str) -> None:
+        try:
+            if not self._open:
+                self._begin()
+            layout = self._layouts[name]
+            self._check_new(layout, "in one step")
+            self._take(layout, self._flat(name))
+        except BaseException:
+            self._shut_gate()
+            raise
+
+    def _ready(self, complete: list[Exchange]) -> list[Exchange]:
+        """Start units in their own order: gradients may arrive in different orders on the ranks."""
+        self._complete.update({each.index: each for each in complete})
+        ready = []
+        while self._started in self._complete:
+            ready.append(self._complete.pop(self._started))
+            self._started += 1
+        return ready
+
+    def _flat(self, name: str) -> torch.Tensor:
+        """Return the gradient's elements in memory order, in the parameter's layout."""
+        parameter = self._parameters[name]
+        gradient = parameter.grad
+        if gradient is None:
+            gradient = parameter.grad = torch.zeros_like(parameter)
+        if gradient.layout != torch.strided:
+            raise NotImplementedError(
+                f"gtopk: the gradient of '{name}' is sparse ({gradient.layout}), which is not "
+                "implemented: make its module with sparse=False"
+            )
+        if gradient.stride() != self._strides[name]:
+            laid_out = torch.empty_like(parameter.detach())
+            gradient = parameter.grad = laid_out.copy_(gradient.detach())
+        return flat(gradient.detach())
+
+
+def _arrive_at(overlap: weakref.ref[GradientOverlap], name: str) -> None:
+    alive = overlap()
+    if alive is not None:
+        alive.arrive(name)

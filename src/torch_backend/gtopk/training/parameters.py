@@ -1,0 +1,76 @@
+"""From a user's named_parameters to the parameters that a SparseState covers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import nn
+
+from gtopk.ops.sparse_all_reduce import check_tensor, is_sharded
+
+NamedParameters = Iterable[tuple[str, torch.Tensor]] | Mapping[str, torch.Tensor] | nn.Module
+
+
+def trained_parameters(named_parameters: NamedParameters) -> dict[str, torch.Tensor]:
+    """Return those that require a gradient, by name, in registration order.
+
+    A parameter with several names (tied weights) counts once, under its first, as in
+    ``model.named_parameters()``. Raises ValueError for anything but named parameters, for
+    parameters that cannot be exchanged, and if none is left.
+    """
+    found: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for name, parameter in pairs_of(named_parameters):
+        if not parameter.requires_grad or id(parameter) in seen:
+            continue
+        if is_sharded(parameter):
+            raise ValueError(
+                f"gtopk: parameter '{name}' is sharded by FSDP ({type(parameter).__name__}): its "
+                "gradient is reduced in pieces. Between replicas of FSDP2's shards use "
+                "gtopk.fsdp_hook(model, replicate_group, density=…); without FSDP, "
+                "DistributedDataParallel with gtopk.attach"
+            )
+        check_tensor(parameter, f"parameter '{name}'")
+        if name in found:
+            raise ValueError(f"gtopk: two parameters have the name '{name}'")
+        found[name] = parameter
+        seen.add(id(parameter))
+    if not found:
+        raise ValueError("gtopk: named_parameters holds no parameter that requires a gradient")
+    return found
+
+
+def pairs_of(given: NamedParameters) -> Iterable[tuple[str, torch.Tensor]]:
+    """Return names and parameters; raise ValueError if `given` does not hold such pairs."""
+    if isinstance(given, nn.parallel.DistributedDataParallel):
+        raise ValueError(
+            "gtopk: a SparseState takes the parameters of the model that DDP wraps; "
+            "gtopk.attach(ddp, density=…) makes one of the DDP itself"
+        )
+    if isinstance(given, nn.Module):
+        given = given.named_parameters()
+    elif isinstance(given, Mapping):
+        given = given.items()
+    if isinstance(given, (str, torch.Tensor)) or not isinstance(given, Iterable):
+        raise _not_pairs(given)
+    for pair in given:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise _not_pairs(pair)
+        name, parameter = pair
+        if not isinstance(name, str) or not isinstance(parameter, torch.Tensor):
+            raise _not_pairs(pair)
+        yield name, parameter
+
+
+def _not_pairs(given: object) -> ValueError:
+    return ValueError(
+        "gtopk: named_parameters must be pairs (name, parameter), as model.named_parameters() "
+        f"gives them, or the model; given {_said(given)}"
+    )
+
+
+def _said(given: object) -> str:
+    if isinstance(given, (tuple, list)):
+        return f"({', '.join(type(each).__name__ for each in given[:3])})"
+    return type(given).__name__

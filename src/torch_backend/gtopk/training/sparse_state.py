@@ -1,0 +1,429 @@
+"""gtopk.SparseState: residuals and configuration of one model on one rank, keyed by parameter name.
+
+It knows arguments and steps; kept.py knows what is kept between steps, overlap.py when gradients
+arrive and travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gtopk.diagnostics.diagnose import Diagnostics
+from gtopk.exchange.overlap import Overlap
+from gtopk.state.adaptive import Layer
+from gtopk.state.auto import Choice
+from gtopk.state.config import Config, Density, Share, Warmup
+from gtopk.state.cuts import Cut
+from gtopk.state.fingerprint import Line, description
+from gtopk.state.kept import Kept
+from gtopk.state.layers import adapt
+from gtopk.state.momenta import Momenta
+from gtopk.state.rates import rates_of
+from gtopk.state.saved import (
+    IncompatibleKeys,
+    check_accumulate,
+    check_parameters,
+    check_place,
+    check_units,
+    layout,
+    place,
+    read,
+    write,
+)
+from gtopk.state.scaling import Scaler, check_scaler
+from gtopk.state.units import Parameter, Unit, UnitSize, order_of, units_of
+from gtopk.training.ddp_backward import BucketOverlap
+from gtopk.training.parameters import NamedParameters, pairs_of, trained_parameters
+
+
+class SparseState:
+    """State of ``gtopk.sparse_hook``; construct it with the same arguments on every rank.
+
+    ``gtopk.attach(ddp, density=…)`` makes one for a DDP and registers the hook.
+
+    Gradients are exchanged in units, which follow from the parameters alone (units.py) and start
+    as soon as their last gradient has arrived. Parameters of fewer than `min_numel` elements are
+    averaged densely, one all-reduce per unit, and have no residual. Memory per rank: the residuals
+    (of each large parameter, in the accumulation type: 4 bytes per element, 8 for float64). Large
+    gradients are read and written in place, in DDP's buckets; small ones are packed. The first rank
+    records what was delivered, k entries per unit, until the backward has ended.
+
+    A unit whose gradients, small ones included, are not finite on some rank is not exchanged: its
+    result is NaN everywhere and its residuals are unchanged; with `scaler` this applies to all
+    units. Deliveries that reach no ``.grad`` go back into the first rank's residual: DDP drops
+    those for a parameter that no rank used (find_unused_parameters), and a backward that raises
+    drops all of them; it does not count as a step.
+
+    Args:
+        named_parameters: ``model.named_parameters()`` of the model that DDP wraps, or the model.
+            Covers those that require a gradient, tied ones once: float32, float64, bfloat16 or
+            float16, all on the CPU or all on one CUDA device.
+        density: the fraction of each unit's elements that is sent, in (0, 1]; or "adaptive"
+            (LAGS-SGD, Shi et al., arXiv 1911.08727): each unit sends as much as is predicted to
+            travel while the backward computes the next one, and units are merged if waiting for
+            the next costs less than starting an exchange (OMGS-SGD). After two backwards five are
+            measured, in the warm-up if there is one; until the choice is made, backwards after the
+            warm-up use the smallest density. The choice (see `layers`) is the same on all ranks,
+            kept, and saved with the residuals; setting the density to "adaptive" chooses again.
+        density_bounds: the smallest and the largest density that "adaptive" chooses.
+        unit: bytes of consecutive parameters in reverse registration order; or "parameter"; or
+            "model".
+        algorithm: see ``gtopk.sparse_all_reduce``, also for `semantics`, `put_back`, `select`,
+            `block` and `wire`. "auto" chooses for each unit at the first backward of each density;
+            its `choices` are kept and saved with the residuals.
+        semantics: "exact_sum", "gtopk" or "any".
+        put_back: "own" or "merged".
+        select: "exact", "gaussian", "sampled", "threshold" or "block". The per-unit state of
+            "threshold" is saved with the residuals.
+        block: for select="block": elements per block, counted from the start of each unit.
+        wire: None, "bf16", "fp16", "int8", "2bit", "sign" or "raw".
+        warmup: pairs (density, steps), used one after the other before `density`. A density of
+            "dense" is the algorithm "dense": all of acc travels, the residual is cleared. A step is
+            one backward through the hook; those under ``no_sync()`` do not count. The first
+            backward warns, on the first rank, of densities that are predicted to cost more than
+            "dense" (``gtopk.plan``).
+        min_numel: parameters with fewer elements are averaged densely, see above.
+        momentum: m in [0, 1): each rank accumulates its momentum u <- m u + g instead of its
+            gradient g, and clears u where an entry was sent (DGC, Lin et al., arXiv 1712.01887:
+            momentum correction and momentum factor masking). It replaces the optimizer's momentum:
+            set that to 0. Takes two buffers, small parameters included; for half types the
+            accumulated value is rounded to the gradient's type.
+        nesterov: accumulate g + m u instead of u.
+        clip_norm: c: before accumulation each rank's gradient is scaled down to the norm
+            c / sqrt(P), with P the number of ranks (DGC's local clipping). Residuals and deliveries
+            may be larger. None: no clipping.
+        clip: what the norm covers, small parameters included. "model": all gradients, so units wait
+            until the last has arrived, and no exchange overlaps the backward. "unit": each unit
+            separately, clipped to c / sqrt(P) on its own and started as usual.
+        accumulate: "gradient"; or "update": each gradient is multiplied by the learning rate that
+            its parameter has in `optimizer`, and results are divided by it. Residuals then hold
+            steps that were not taken, and keep their size when the rate changes (as in the papers
+            of LAGS-SGD and gTop-k). Rates must be above 0.
+        optimizer: for accumulate="update": has the rates. A DistributedOptimizer passes its own.
+        scaler: the ``torch.amp.GradScaler`` that scales the loss. Gradients are then divided by its
+            scale on arrival and results multiplied by it, so residuals are unscaled and unaffected
+            when the scale changes. All units wait for each other: if the gradients of one are not
+            finite, on any rank, no unit of that backward happens. Not for float16 parameters, which
+            a GradScaler does not accept.
+        group: the process group that DDP was given; None is the default group.
+
+    Raises:
+        ValueError: an invalid argument, or parameters sharded by FSDP.
+        NotImplementedError: parameters on several devices, or on one that is neither the CPU nor
+            CUDA; and combinations of arguments that are not implemented.
+    """
+
+    def __init__(
+        self,
+        named_parameters: NamedParameters,
+        density: Share = 0.001,
+        *,
+        density_bounds: tuple[float, float] = (0.001, 0.1),
+        unit: UnitSize = 25 * 2**20,
+        algorithm: str = "gtopk",
+        semantics: str = "any",
+        put_back: str = "own",
+        select: str = "exact",
+        block: int = 4096,
+        wire: str | None = None,
+        warmup: Warmup = (),
+        min_numel: int = 1024,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        clip_norm: float | None = None,
+        clip: str = "model",
+        accumulate: str = "gradient",
+        optimizer: torch.optim.Optimizer | None = None,
+        scaler: Scaler | None = None,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        """See the class."""
+        self.config = Config(
+            density=density,
+            density_bounds=density_bounds,
+            unit=unit,
+            algorithm=algorithm,
+            semantics=semantics,
+            select=select,
+            block=block,
+            put_back=put_back,
+            wire=wire,
+            warmup=warmup,  # type: ignore[arg-type]  # the Config makes tuples of it
+            min_numel=min_numel,
+            momentum=momentum,
+            nesterov=nesterov,
+            clip_norm=clip_norm,
+            clip=clip,
+            accumulate=accumulate,
+        )
+        self.step = 0
+        """Backwards so far, not counting those that raised."""
+        self.group = group
+        self.shard: tuple[int, int] | None = None
+        """Which of how many shards of the model this state is for; None if for all of the model."""
+        self.shard_groups: Sequence[dist.ProcessGroup] = ()  # of the ranks that hold other shards
+        self.cuts: Mapping[str, Cut] | None = None  # how shards are cut, where that is known
+        self._overlap: Overlap | None
+        parameters = list(pairs_of(named_parameters))
+        units, self._overlap = self._arrange(parameters)
+        self._kept = Kept(self.config, units)
+        self.rates = rates_of(accumulate, optimizer, self._rated(parameters))
+        """Of accumulate="update"; neither saved nor copied with the state."""
+        check_scaler(scaler, units)
+        self.scaler = scaler
+        """The argument; neither saved nor copied with the state. Set it between two backwards."""
+        self.diagnostics = Diagnostics()
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """Each is covered by one selection; in the order of their numbers."""
+        return self._kept.units
+
+    @property
+    def layers(self) -> list[Layer]:
+        """What density="adaptive" has chosen, one for each unit; empty until then, or otherwise."""
+        return self._kept.layers
+
+    @property
+    def momenta(self) -> Momenta:
+        """Each unit's momentum, which overlap.py advances."""
+        return self._kept.momenta
+
+    @property
+    def density(self) -> Density | Share:
+        """Density of the next backward: in (0, 1], "adaptive", or "dense" in the warm-up.
+
+        Setting it, to the same value on all ranks, applies to all later backwards and ends the
+        warm-up. Raises ValueError unless it is in (0, 1] or "adaptive".
+        """
+        return self.config.density_at(self.step)
+
+    @density.setter
+    def density(self, density: Share) -> None:
+        self._settle()
+        self.config = self.config.with_density(density)
+        self._adopt([])
+
+    def unit_density(self, index: int) -> Density:
+        """Return the density of ``units[index]`` in the next backward."""
+        density = self.density
+        if density != "adaptive":
+            return density
+        return self.layers[index].density if self.layers else self.config.density_bounds[0]
+
+    @property
+    def overlap(self) -> Overlap:
+        """Gradients in flight; replaced if they do not come from DDP.
+
+        Raises RuntimeError for a copy, until bind() is called.
+        """
+        if self._overlap is None:
+            raise RuntimeError(
+                "gtopk: this SparseState is a copy, or came out of a pickle, and does not know its "
+                "model: call state.bind(model.named_parameters()) first"
+            )
+        return self._overlap
+
+    @overlap.setter
+    def overlap(self, overlap: Overlap) -> None:
+        self._overlap = overlap
+
+    def bind(
+        self,
+        named_parameters: NamedParameters,
+        group: dist.ProcessGroup | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> None:
+        """Attach a copied or unpickled state to a model and a process group, or move it to others.
+
+        What a backward that raised had delivered goes back to the first rank's residual.
+        Arguments are those of the constructor. Raises ValueError unless the parameters form the
+        units that the state was saved with.
+        """
+        self._settle()
+        parameters = list(pairs_of(named_parameters))
+        units, overlap = self._arrange(parameters)
+        check_units(units, layout(self._kept.unmerged), "the pickled state")
+        self._kept.bind(units)
+        self.rates = rates_of(self.config.accumulate, optimizer, self._rated(parameters))
+        self.group = group
+        self._overlap = overlap
+        overlap.rearrange(self.units)
+
+    def skip(self) -> None:
+        """Take back what the last backward delivered, for a step that you skip.
+
+        What was delivered goes to the first rank's residual. Call it on every rank, after the
+        backward and before the next one. Idempotent, and a no-op if nothing was delivered, for
+        example because gradients were not finite. Small parameters have no residual; their
+        gradients are lost with the step.
+        """
+        self.overlap.check_outside()
+        self.overlap.skip()
+
+    def residual(self, name: str) -> torch.Tensor | None:
+        """Return the parameter's residual as a view: its shape and order, the accumulation type.
+
+        None for a small parameter, which has none. Do not access it during a backward. Raises
+        KeyError for an unknown name.
+        """
+        return self._kept.residuals.of_parameter(name)
+
+    def momentum(self, name: str) -> torch.Tensor | None:
+        """Return the parameter's momentum as a view: its shape, the accumulation type.
+
+        None without `momentum=`. Do not access it during a backward. Raises KeyError for an unknown
+        name.
+        """
+        return self.momenta.by_parameter()[name] if self.momenta else None
+
+    def unit_residual(self, index: int) -> torch.Tensor:
+        """Return the flat residual of ``units[index]``, which the native part writes."""
+        return self._kept.residuals.of_unit(index)
+
+    def unit_residual_is_zero(self, index: int) -> bool:
+        """Whether everything was delivered so far, so that no memory is allocated for it."""
+        return self._kept.residuals.is_zero(index)
+
+    def unit_selector_state(self, index: int) -> torch.Tensor:
+        """Return what the selector of ``units[index]`` keeps, which the native part writes."""
+        return self._kept.selector_states.of_unit(index)
+
+    @property
+    def choices(self) -> list[Choice]:
+        """What "auto" has chosen so far: (unit, density, algorithm, reason), same on all ranks."""
+        return self._kept.pinned.choices()
+
+    def choose(self) -> None:
+        """Choose densities and algorithms of the next backward, if due. Collective."""
+        density = self.density
+        if density == "adaptive" and not self.layers:
+            ready, merges = self.overlap.stopwatch.ready(), self.overlap.merges
+            if ready is not None:
+                self._adopt(adapt(self.config, self.units, ready, self.group, merges=merges))
+        if self.config.automatic and density != "dense":
+            densities = [float(self.unit_density(i)) for i in range(len(self.units))]
+            self._kept.pinned.choose(self.config, self.units, densities, self.group)
+
+    def unit_algorithm(self, index: int) -> str:
+        """Return the algorithm of ``units[index]`` in the next backward."""
+        density = self.unit_density(index)
+        if density == "dense":
+            return density
+        automatic = self.config.automatic
+        return self._kept.pinned.algorithm(index, density) if automatic else self.config.algorithm
+
+    def description(self) -> list[Line]:
+        """Describe everything that must be the same on every rank."""
+        return description(self.config, self.units, self.step, self.choices, self.layers)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of what a resumed run needs, for this rank only. Local.
+
+        Residuals are training state: save them on every rank, or all ranks' with gtopk.save.
+        Raises RuntimeError during a backward.
+        """
+        self._settle()
+        kept = self._kept
+        return write(
+            self.config,
+            kept.units,
+            self.step,
+            self.place(),
+            kept.residuals.by_parameter(),
+            kept.selector_states.copies(),
+            kept.pinned.choices(),
+            kept.momenta.by_parameter(),
+            kept.layers,
+        )
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True
+    ) -> IncompatibleKeys:
+        """Resume from `state_dict`, on the same rank of the same number of ranks.
+
+        Residuals and step are loaded; the configuration stays this state's. If it is the saved one,
+        the run continues bit for bit; density, warm-up, unit and algorithm may differ. The
+        selector's state and the choices of "auto" and "adaptive" are loaded if units and the
+        arguments that they depend on are the saved ones; otherwise they start afresh. So does the
+        momentum of a parameter for which none was saved.
+
+        Args:
+            state_dict: a result of state_dict().
+            strict: the parameters must match the saved ones in name, shape, type, and in being
+                large or small. False loads the residuals whose name, shape and type match and
+                leaves the others unchanged.
+
+        Returns:
+            ``(missing_keys, unexpected_keys)``: parameters whose residual was not loaded, and saved
+            ones that are unknown here. Both are empty with strict.
+
+        Raises ValueError if it is not a saved state, or is one of other parameters, another
+        `accumulate`, another rank or another number of ranks (gtopk.load accepts these). After an
+        error the state is unchanged.
+        """
+        saved = read(state_dict)
+        if strict:
+            check_parameters(self.units, saved.units)
+        check_place(saved.place, self.place())
+        check_accumulate(saved.accumulate, self.config)
+        self._settle()
+        self._adopt(saved.layers_for(self.config))
+        incompatible = self._kept.load(saved, self.config, strict=strict)
+        self.step = saved.step
+        return incompatible
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what belongs to this process: the model, the group, gradients in flight."""
+        self._settle()
+        return {
+            "config": self.config,
+            "step": self.step,
+            "place": self.place(),
+            **self._kept.copied(),
+        }
+
+    def __setstate__(self, pickled: dict[str, Any]) -> None:
+        """See bind()."""
+        self.config = pickled["config"]
+        self.step = pickled["step"]
+        self.group = None
+        self.shard, self.shard_groups, self.cuts = None, (), None
+        self._copied_place = pickled.get("place")  # which a copy's state_dict() has
+        self.scaler = self.rates = None
+        self._kept = Kept.of_copy(self.config, pickled)
+        self.diagnostics = Diagnostics()
+        self._overlap = None
+
+    def place(self) -> dict[str, int] | None:
+        """Return rank and number of ranks, as saved; None if there is no process group."""
+        return self._copied_place if self._overlap is None else place(self.group, self.shard)
+
+    def _arrange(self, named_parameters: NamedParameters) -> tuple[tuple[Unit, ...], Overlap]:
+        """Make units of the parameters, and the Overlap that receives their gradients."""
+        parameters = trained_parameters(named_parameters)
+        described = [
+            Parameter(n, tuple(p.shape), p.dtype, p.device, order_of(p.shape, p.stride()))
+            for n, p in parameters.items()
+        ]
+        self.config.check_parameters(described)
+        units = units_of(described, self.config.unit, self.config.min_numel)
+        return units, BucketOverlap(self, units, parameters)
+
+    def _rated(self, named_parameters: NamedParameters) -> Mapping[str, torch.Tensor]:
+        """Return the parameters as the optimizer has them, by the names that units have."""
+        return trained_parameters(named_parameters)
+
+    def _adopt(self, layers: Sequence[Layer]) -> None:
+        """Continue with these layers; with none, as at the beginning."""
+        if self._kept.adopt(layers) and self._overlap is not None:
+            self._overlap.rearrange(self.units)
+
+    def _settle(self) -> None:
+        if self._overlap is not None:
+            self._overlap.check_outside()
+            self._overlap.settle()
