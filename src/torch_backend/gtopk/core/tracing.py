@@ -1,10 +1,10 @@
-"""Functions that torch.compile calls as they are, instead of tracing into them."""
+"""What torch.compile does: which functions it calls instead of tracing them, what it wraps."""
 
 from __future__ import annotations
 
 import functools
 import sys
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
 
@@ -32,3 +32,10 @@ def untraced(function: Callable[_P, _T]) -> Callable[_P, _T]:
         "gtopk's sparse exchanges are no part of a graph"
     )
     return call
+
+
+def uncompiled(module: Any) -> Any:
+    """Return the module that torch.compile was called on, or what is given."""
+    while type(module).__name__ == "OptimizedModule":  # by name: see untraced()
+        module = module._orig_mod
+    return module

@@ -11,7 +11,8 @@ from gtopk.core.groups import backend_of, has_ranks_that_change
 from gtopk.core.tracing import untraced
 from gtopk.state.config import Share
 from gtopk.training.ddp_backward import BucketOverlap
-from gtopk.training.ddp_internals import check_options, note_ddp, with_sparse_gradients
+from gtopk.training.ddp_internals import check_free, check_options, note_ddp, with_sparse_gradients
+from gtopk.training.frameworks import ddp_of
 from gtopk.training.sparse_state import SparseState
 
 
@@ -37,6 +38,11 @@ def sparse_hook(state: SparseState, bucket: dist.GradBucket) -> torch.futures.Fu
             differ; or the state's group is not a gtopk group or has other ranks than DDP's.
         NotImplementedError: DDP's mixed_precision and delay_all_reduce_named_params.
     """
+    if not isinstance(state, SparseState):
+        raise ValueError(
+            f"gtopk: the state of sparse_hook must be a SparseState, given {type(state).__name__}: "
+            "call gtopk.attach(ddp, density=…), which makes one"
+        )
     overlap = state.overlap
     if not isinstance(overlap, BucketOverlap):
         raise ValueError(
@@ -52,7 +58,8 @@ def attach(ddp: DistributedDataParallel, density: Share = 0.001, **arguments: An
     ``state = gtopk.attach(DistributedDataParallel(model), density=0.001)``
 
     Args:
-        ddp: the DDP; the state takes over its parameters and its process group.
+        ddp: the DDP, or what torch.compile returned for it; the state takes over its parameters and
+            its process group. A copy of an attached DDP has no hook: attach it as well.
         density: see SparseState.
         arguments: the other arguments of SparseState, except the parameters and the group.
 
@@ -72,18 +79,9 @@ def attach(ddp: DistributedDataParallel, density: Share = 0.001, **arguments: An
             streams: compute under torch.autocast; and its delay_all_reduce_named_params.
         RuntimeError: `ddp` has a communication hook already.
     """
-    if not isinstance(ddp, DistributedDataParallel):
-        compiled = isinstance(getattr(ddp, "_orig_mod", None), DistributedDataParallel)
-        raise ValueError(
-            "gtopk: attach takes the DistributedDataParallel around the model, given "
-            f"{type(ddp).__name__}{': attach first, torch.compile it after' if compiled else ''}"
-        )
+    ddp = ddp_of(ddp)
     check_options(ddp)
-    if ddp._comm_hooks:
-        raise RuntimeError(
-            "gtopk: this DDP has a communication hook already: keep using the state that the "
-            "earlier attach returned, or make another DDP"
-        )
+    check_free(ddp)
     left_out = _left_out(ddp, arguments)
     parameters = [each for each in ddp.module.named_parameters() if each[0] not in left_out]
     state = SparseState(parameters, density, group=ddp.process_group, **arguments)

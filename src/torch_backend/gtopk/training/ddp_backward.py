@@ -18,12 +18,14 @@ from gtopk.exchange.places import layout_of
 from gtopk.exchange.unit_exchange import Bucket, ExactBucket, finish, flat
 from gtopk.training.ddp_internals import (
     check_group,
+    check_join,
     check_options,
     ddps_around,
     has_dropped,
     may_drop,
     sparse_gradients,
     version,
+    why_cast,
 )
 
 if TYPE_CHECKING:
@@ -149,10 +151,10 @@ class BucketOverlap(Overlap):
         if layout is None:
             layout = self._layouts[ids] = self._new_layout(parameters)
         if parameters and buffer.dtype != parameters[0].dtype:  # a bucket has one type
+            why = why_cast([ddp for each in self._ddps if (ddp := each()) is not None])
             raise NotImplementedError(
                 f"gtopk: the gradient of '{self._places[ids[0]].name}' is reduced as "
-                f"{buffer.dtype}, its parameter is {parameters[0].dtype}: DDP's mixed_precision is "
-                "not implemented under the hook"
+                f"{buffer.dtype}, its parameter is {parameters[0].dtype}: {why}"
             )
         self._check_new(layout, "in one backward: every DDP needs a SparseState of its own")
         if self._may_drop:
@@ -184,6 +186,10 @@ class BucketOverlap(Overlap):
             self._may_drop = may_drop(ddps)
             self._exact_parts = max(map(sparse_gradients, ddps), default=0)
             self._ddps = [weakref.ref(each) for each in ddps]
+        for reference in self._ddps:
+            ddp = reference()
+            if ddp is not None:
+                check_join(ddp)
 
     def _end(self) -> None:
         """After the last bucket: every unit has been started."""

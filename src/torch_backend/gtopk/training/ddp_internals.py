@@ -1,31 +1,94 @@
-"""What DistributedDataParallel does without telling its hook.
+"""What DistributedDataParallel does without telling its hook, much of it private in torch.
 
-A hook gets buckets, but not who calls it; and with find_unused_parameters DDP does not write the
-.grad of a parameter that no rank used, whatever the hook returned for it.
+A hook gets buckets, but not who calls it; with find_unused_parameters DDP does not write the .grad
+of a parameter that no rank used, whatever the hook returned for it; and a copy has no hook.
 """
 
 from __future__ import annotations
 
 import gc
+import warnings
 import weakref
 from typing import TYPE_CHECKING
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gtopk.core.tracing import untraced
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import torch
 
 
 _known: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
 
 
 def note_ddp(ddp: DistributedDataParallel) -> None:
-    """Let ddps_around() find it even after a gc.freeze(), which hides it from the collector."""
+    """Let ddps_around() find it even after a gc.freeze(), and let copies of it say what they are.
+
+    gc.freeze() hides it from the collector. Idempotent.
+    """
     _known.add(ddp)
+    for key, hook in list(ddp._forward_pre_hooks.items()):
+        if isinstance(hook, CopyNotice):
+            del ddp._forward_pre_hooks[key]
+    ddp.register_forward_pre_hook(CopyNotice())
+
+
+class CopyNotice:
+    """A forward pre-hook of a DDP with our hook: in copies it warns at the first backward.
+
+    Copies (deepcopy, pickle, AveragedModel) have forward hooks and a list of communication hooks,
+    but their reducer has none. Copies that see no backward, as for moving averages, do not warn.
+    """
+
+    def __init__(self, is_copied: bool = False) -> None:
+        """is_copied: whether it came with a copy."""
+        self._is_copied = is_copied
+
+    def __reduce__(self) -> tuple[type[CopyNotice], tuple[bool]]:
+        """Make a notice of copies, when it is copied or pickled."""
+        return CopyNotice, (True,)
+
+    def __call__(self, ddp: DistributedDataParallel, inputs: object) -> None:
+        """Before a forward."""
+        if self._is_copied and torch.is_grad_enabled():
+            self._is_copied = False
+            _warn_at_gradient(ddp)
+
+
+@untraced
+def _warn_at_gradient(ddp: DistributedDataParallel) -> None:
+    if hook_of(ddp):
+        return
+    parameters = [each for each in ddp.module.parameters() if each.requires_grad]
+    copied = weakref.ref(ddp)
+
+    def warn(_: torch.Tensor) -> None:
+        handle.remove()
+        ddp = copied()
+        if ddp is None or ddp in _known or dist.get_rank(ddp.process_group) != 0:
+            return
+        warnings.warn(
+            "gtopk: a DistributedDataParallel that is trained here is a copy of one that "
+            "gtopk.attach was called on. torch copies no communication hook, so its gradients "
+            "travel densely: call gtopk.attach(copy, density=…) for sparse ones, and "
+            "load_state_dict() of its state for the residuals of the other",
+            stacklevel=2,
+        )
+
+    handle = torch.autograd.graph.register_multi_grad_hook(parameters, warn, mode="any")
+
+
+def hook_of(ddp: DistributedDataParallel) -> str:
+    """Return the name of the hook that DDP's reducer has, or "". Never in a backward.
+
+    Not from DDP's _comm_hooks, which copies take along, and which lacks built-in hooks. This takes
+    the reducer's lock, which it holds while it calls a hook.
+    """
+    return str(ddp._get_ddp_logging_data().get("comm_hook", ""))
 
 
 def ddps_around(state: object, parameter: torch.Tensor) -> list[DistributedDataParallel]:
@@ -36,6 +99,8 @@ def ddps_around(state: object, parameter: torch.Tensor) -> list[DistributedDataP
     found = [each for each in gc.get_objects() if issubclass(type(each), DistributedDataParallel)]
     found += [each for each in _known if not any(each is other for other in found)]
     hooked = [each for each in found if any(of is state for _, of in each._comm_hooks)]
+    for each in hooked:
+        note_ddp(each)
     return hooked or [
         each for each in found if any(of is parameter for of in each.module.parameters())
     ]
@@ -66,6 +131,55 @@ def check_options(ddp: DistributedDataParallel) -> None:
             "hook, and without waiting for the result, so that replicas may differ, with any "
             "backend: make it without"
         )
+    if any(hasattr(each, "_in_backward_optimizers") for each in ddp.module.parameters()):
+        raise NotImplementedError(
+            "gtopk: this DDP's parameters have optimizers that step in the backward "
+            "(apply_optimizer_in_backward), which DDP runs in a communication hook of its own: "
+            "make it without, and call the optimizer's step() after the backward"
+        )
+    if getattr(ddp, "_use_python_reducer", False):
+        raise NotImplementedError(
+            "gtopk: this DDP was made with torch._dynamo.config.optimize_ddp = 'python_reducer', "
+            "which hands single gradients to hooks, not buckets: make it without"
+        )
+
+
+def check_join(ddp: DistributedDataParallel) -> None:
+    """Raise NotImplementedError for a join() that divides by the ranks that still have inputs."""
+    if ddp._join_config.enable and not getattr(ddp, "_divide_by_initial_world_size", True):
+        raise NotImplementedError(
+            "gtopk: join(divide_by_initial_world_size=False) is not implemented under the hook, "
+            "whose results are means over all ranks, as those of torch's own hooks: leave it out"
+        )
+
+
+def check_free(ddp: DistributedDataParallel) -> None:
+    """Raise RuntimeError if DDP has a hook: it takes one, and only once."""
+    hook = hook_of(ddp)
+    if hook == "sparse_hook":
+        raise RuntimeError(
+            "gtopk: this DDP has a communication hook already, gtopk.sparse_hook: keep using the "
+            "state that the earlier attach returned, or make another DDP"
+        )
+    if hook:
+        fused = ", of _register_fused_optim," if "hook_then_optimizer" in hook else ""
+        raise RuntimeError(
+            f"gtopk: this DDP has a communication hook already, {hook}{fused} and takes only one: "
+            "make it without"
+        )
+    ddp._comm_hooks = []  # of a copy: those of the original
+
+
+def why_cast(ddps: Sequence[DistributedDataParallel]) -> str:
+    """Say why gradients have another type than their parameters."""
+    hooks = [hook.__qualname__ for each in ddps for hook, _ in each._comm_hooks[-1:]]
+    wrappers = [hook for hook in hooks if hook != "sparse_hook"]
+    if wrappers:
+        return (
+            f"DDP's hook is {wrappers[0]}, which casts them for gtopk.sparse_hook: call "
+            "gtopk.attach(ddp, wire='bf16') without it, which rounds only what is sent"
+        )
+    return "convert parameters before DDP is made, and compute under torch.autocast"
 
 
 def may_drop(ddps: Sequence[DistributedDataParallel]) -> bool:

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from gtopk.core.tracing import uncompiled
 from gtopk.ops.sparse_all_reduce import ACCUMULATION, check_tensor
 from gtopk.state.config import Share
 from gtopk.state.cuts import Cut
@@ -100,6 +101,7 @@ def fsdp_hook(
     group = (
         replicate_group if isinstance(replicate_group, dist.ProcessGroup) else _of(replicate_group)
     )
+    model = uncompiled(model)
     modules = sharded_modules(model)
     names = {id(each): name for name, each in model.named_parameters()}
     state = ShardState(modules, names, group, density, arguments, find_unused_modules)

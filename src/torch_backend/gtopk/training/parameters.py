@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import nn
 
+from gtopk.core.tracing import uncompiled
 from gtopk.ops.sparse_all_reduce import check_tensor, is_sharded
 
 NamedParameters = Iterable[tuple[str, torch.Tensor]] | Mapping[str, torch.Tensor] | nn.Module
@@ -43,6 +44,7 @@ def trained_parameters(named_parameters: NamedParameters) -> dict[str, torch.Ten
 
 def pairs_of(given: NamedParameters) -> Iterable[tuple[str, torch.Tensor]]:
     """Return names and parameters; raise ValueError if `given` does not hold such pairs."""
+    given = uncompiled(given)
     if isinstance(given, nn.parallel.DistributedDataParallel):
         raise ValueError(
             "gtopk: a SparseState takes the parameters of the model that DDP wraps; "

@@ -1,0 +1,72 @@
+"""Where a framework has the DistributedDataParallel that it made. By names: it imports none."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from gtopk.core.tracing import uncompiled
+
+_LIGHTNING = (
+    "Lightning's is trainer.strategy.model from on_train_start on: attach it in that method of a "
+    "Callback"
+)
+# By top-level package and class.
+_PLACES = {
+    "transformers.Trainer": (
+        "the Trainer's is trainer.model_wrapped once train() has begun: attach it in "
+        "on_train_begin of a TrainerCallback"
+    ),
+    "lightning.Trainer": _LIGHTNING,
+    "lightning.LightningModule": _LIGHTNING,
+    "pytorch_lightning.Trainer": _LIGHTNING,
+    "pytorch_lightning.LightningModule": _LIGHTNING,
+    "accelerate.Accelerator": "accelerator.prepare(model) returns it",
+    "deepspeed.DeepSpeedEngine": (
+        "DeepSpeed has none, reduces gradients itself, densely, and calls no hook: train the "
+        "model under DistributedDataParallel, or with gtopk.DistributedOptimizer"
+    ),
+    "torch.FSDPModule": "FSDP2 has none: call gtopk.fsdp_hook(model, replicate_group, density=…)",
+    "torch.FullyShardedDataParallel": (
+        "FSDP1 has none: use FSDP2 (fully_shard) with gtopk.fsdp_hook, or DistributedDataParallel"
+    ),
+}
+
+
+def ddp_of(given: object) -> DistributedDataParallel:
+    """Return the DDP, without torch.compile's wrapper; else raise ValueError: where it is."""
+    ddp = uncompiled(given)
+    if isinstance(ddp, DistributedDataParallel):
+        return ddp
+    raise ValueError(
+        "gtopk: attach takes the DistributedDataParallel around the model, given "
+        f"{type(given).__name__}: {_where(ddp)}"
+    )
+
+
+def _where(given: object) -> str:
+    """Say where the DDP is that belongs to what is given."""
+    name = _within(given)
+    if name:
+        return f"it is in its {name}"
+    for each in type(given).__mro__:
+        place = _PLACES.get(f"{each.__module__.partition('.')[0]}.{each.__name__}")
+        if place:
+            return place
+    if isinstance(given, nn.Module):
+        return (
+            "call gtopk.attach(DistributedDataParallel(model), density=…), or use "
+            "gtopk.DistributedOptimizer without DDP"
+        )
+    return "pass what is called in the forward"
+
+
+def _within(given: object) -> str:
+    """Return the name of the attribute, or submodule, that is a DDP."""
+    inside = dict(getattr(given, "__dict__", {}))
+    if isinstance(given, nn.Module):
+        inside |= dict(given.named_modules())
+    for name, each in inside.items():
+        if isinstance(uncompiled(each), DistributedDataParallel):
+            return name
+    return ""
