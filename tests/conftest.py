@@ -16,6 +16,7 @@ ONCE = {
     "test_odd_hosts",
     "test_plot",
     "test_programs",
+    "test_simulation",
     "test_wheel",
 }
 WITH_EVERY_TORCH = {"test_torch_meets_on_hosts_with_ipv6_alone"}

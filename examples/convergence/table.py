@@ -8,18 +8,17 @@ Knows the lines that train.py writes; trains nothing.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import pathlib
 import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from records import Record, read
 from scipy.stats import t as student
 
-Record = dict[str, Any]
 # The claim: no worse than dense by more than this: points of a percentage, or a share of a loss.
 POINTS, SHARE = 1.0, 0.01
 QUALITIES = ("recall", "contraction", "residual")
@@ -186,10 +185,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("files", nargs="+", type=pathlib.Path, help="of train.py")
     parser.add_argument("--curves", action="store_true", help="over the steps, for every method")
     options = parser.parse_args(arguments)
-    lines = [
-        line for path in options.files for line in path.read_text(encoding="utf-8").splitlines()
-    ]
-    cells = cells_of(json.loads(line) for line in lines if line)
+    cells = cells_of(record for path in options.files for record in read(path))
     for cell, records in cells.items():
         print(table(cell, records), end="\n\n")
         if options.curves:

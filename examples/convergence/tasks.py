@@ -1,4 +1,4 @@
-"""Room: examples/convergence. Two small tasks that need no download: digits and text.
+"""Small tasks that need no download: digits, a text, and GPTs on a longer text (gpt.py).
 
 Digits come with scikit-learn; the text is Python's own documentation, as `help()` shows it
 (pydoc_data). Knows data, nets and how ranks share data; must not know how gradients travel.
@@ -7,9 +7,13 @@ Digits come with scikit-learn; the text is Python's own documentation, as `help(
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import torch
+from gpt import GPT, SIZES, bigram_loss, corpus
+from recipes import ADAMW, SGD, Recipe
 from torch import nn
 from torch.nn import functional
 
@@ -30,6 +34,9 @@ class Task:
     """The next batch of this rank."""
     score: Callable[[nn.Module], float]
     """Of a model, on data that no rank trains on."""
+    recipe: Recipe = SGD
+    about: dict[str, Any] = field(default_factory=dict)
+    """What a record says of the task beside."""
 
     def loss(self, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Cross entropy, over all but the last dimension of the output."""
@@ -131,7 +138,44 @@ class Transformer(nn.Module):
         return self.head(self.norm(self.layers(x, mask=self.mask, is_causal=True)))
 
 
-TASKS: dict[str, Callable[[int, int, str, int], Task]] = {"digits": digits, "text": text}
+def gpt(rank: int, ranks: int, shards: str, seed: int, *, size: str) -> Task:
+    """A GPT on networkx's docstrings with AdamW: nats per character of held-out modules.
+
+    skewed: each rank has its own modules, alphabetical neighbours; alike: parts of all.
+    """
+    known, context = corpus(), SIZES[size].context
+    parts = known.train.tensor_split(ranks if shards == "skewed" else 16 * ranks)
+    own = parts[rank] if shards == "skewed" else torch.cat(parts[rank::ranks])
+    draws = _generator(seed, 1 + rank)
+    begins = torch.arange(256) * (len(known.held_out) - context - 1) // 256
+
+    def cut(of: torch.Tensor, begins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = of[begins[:, None] + torch.arange(context + 1)]
+        return rows[:, :-1], rows[:, 1:]
+
+    def batch() -> tuple[torch.Tensor, torch.Tensor]:
+        return cut(own, torch.randint(len(own) - context - 1, (4,), generator=draws))
+
+    def score(model: nn.Module) -> float:
+        losses = []
+        with torch.no_grad():
+            for some in begins.split(16):
+                inputs, targets = cut(known.held_out, some)
+                logits = model(inputs).flatten(0, -2)
+                losses.append(functional.cross_entropy(logits, targets.flatten()).item())
+        return sum(losses) / len(losses)
+
+    torch.manual_seed(seed)
+    about = {"bigrams": bigram_loss(), "text": known.digest[:16]}
+    model = GPT(known.characters, SIZES[size])
+    return Task(model, 4e-3, "nats a character", True, batch, score, ADAMW, about)
+
+
+TASKS: dict[str, Callable[[int, int, str, int], Task]] = {
+    "digits": digits,
+    "text": text,
+    **{size: partial(gpt, size=size) for size in SIZES},
+}
 
 
 def _generator(seed: int, of: int) -> torch.Generator:

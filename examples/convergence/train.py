@@ -1,4 +1,4 @@
-"""Room: examples/convergence. Trains small nets with every way to exchange gradients.
+"""Trains small nets with every way to exchange gradients.
 
     torchrun --nproc-per-node 4 examples/convergence/train.py --task digits --into runs.jsonl
     python examples/convergence/table.py runs.jsonl
@@ -6,14 +6,14 @@
 Every run is one line of JSON: score, loss, bytes sent, seconds of forward, backward and exchange
 (means over the ranks), and how good the selections were, over the steps.
 Runs that the file already has are skipped, so a stopped series can be continued. Real ranks and
-DDP: nothing is simulated. For a seed, all methods see the same nets, batches and optimizer.
+DDP: nothing is simulated (sweep.py does that). For a seed, all methods see the same nets, batches
+and optimizer.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import pathlib
 import time
 from collections.abc import Iterator
@@ -22,13 +22,15 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from methods import METHODS, OWN_MOMENTUM, PLAIN
+from recipes import WARMUP
+from records import append, read
 from tasks import SHARDS, TASKS, Task
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 import gtopk
 
-DENSE_SHARE = 0.1  # of all steps, at the start
+DENSE_SHARE = WARMUP  # of all steps, at the start
 
 
 class Run(NamedTuple):
@@ -41,6 +43,8 @@ class Run(NamedTuple):
     density: float | None
     seed: int
     steps: int
+    lr: float | None = None
+    """None: the task's."""
 
 
 class Quality(NamedTuple):
@@ -86,11 +90,8 @@ def train(run: Run, task: Task) -> dict:
     )
     dense_steps = round(DENSE_SHARE * run.steps)
     state = METHODS[run.method](ddp, run.density or 1.0, dense_steps)
-    momentum = 0.0 if run.method in OWN_MOMENTUM else 0.9
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=task.lr, momentum=momentum)
-    # The rate rises for a tenth of the steps, then falls to a tenth.
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda at: min((at + 1) / max(1, dense_steps), 1 - 0.9 * at / run.steps)
+    optimizer, schedule = task.recipe.optimizer(
+        ddp.parameters(), run.lr or task.lr, run.steps, momentum=run.method not in OWN_MOMENTUM
     )
     before, points = gtopk.stats()["bytes_sent"], []
     sampling, seconds = 0, 0.0  # bytes sent by the measuring itself; of the steps, without it
@@ -109,14 +110,17 @@ def train(run: Run, task: Task) -> dict:
             point = {"step": step, **dict(named)}
             if state is not None and step > dense_steps:
                 point |= quality(task.model, state)._asdict()
+            task.recipe.clip_(ddp.parameters())
             optimizer.step()
             points.append(point | {"score": task.score(task.model)})
             dist.barrier()
             sampling += gtopk.stats()["bytes_sent"] - sent
         else:
+            task.recipe.clip_(ddp.parameters())
             optimizer.step()
         schedule.step()
-    record = {**run._asdict(), "unit": task.unit, "lower": task.lower, "points": points}
+    about = {"unit": task.unit, "lower": task.lower, **task.about}
+    record = {**run._asdict(), **about, "points": points}
     if run.method == "adaptive" and state is not None:
         record["layers"] = [layer._asdict() for layer in state.layers]
     return record
@@ -127,15 +131,13 @@ def runs(options: argparse.Namespace, ranks: int) -> Iterator[Run]:
     for seed, shards in itertools.product(range(options.seeds), options.shards):
         for method in options.methods:
             for density in (None,) if method in PLAIN else options.densities:
-                yield Run(options.task, ranks, shards, method, density, seed, options.steps)
+                for lr in options.lrs:
+                    yield Run(options.task, ranks, shards, method, density, seed, options.steps, lr)
 
 
 def done(into: pathlib.Path) -> set[Run]:
     """The runs that the file already has."""
-    if not into.exists():
-        return set()
-    lines = into.read_text(encoding="utf-8").splitlines()
-    return {Run(*(json.loads(line)[name] for name in Run._fields)) for line in lines}
+    return {Run(*(record.get(name) for name in Run._fields)) for record in read(into)}
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -147,6 +149,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--densities", nargs="+", type=float, default=[0.01, 0.001])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=240)
+    parser.add_argument("--lrs", nargs="+", type=float, default=[None], help="the task's")
     parser.add_argument("--into", type=pathlib.Path, required=True, help="file of JSON lines")
     return parser.parse_args(arguments)
 
@@ -163,8 +166,7 @@ def main() -> None:
     for run in tqdm(left, disable=rank != 0, mininterval=10):
         record = train(run, TASKS[run.task](rank, ranks, run.shards, run.seed))
         if rank == 0:
-            with options.into.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
+            append(options.into, record)
     dist.destroy_process_group()
 
 

@@ -1,0 +1,25 @@
+"""Files of runs: one line of JSON each, to which a stopped series is continued."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+Record = dict[str, Any]
+
+
+def read(path: pathlib.Path) -> list[Record]:
+    """The records of a file, which need not exist, without a line that a stop has cut short."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def append(path: pathlib.Path, record: Record) -> None:
+    """Adds a line, after ending one that was cut short."""
+    with path.open("a+b") as file:
+        if file.tell() > 0:
+            file.seek(-1, 2)
+            if file.read() != b"\n":
+                file.write(b"\n")
+        file.write(json.dumps(record).encode() + b"\n")
