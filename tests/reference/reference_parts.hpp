@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <iterator>
 #include <limits>
 #include <map>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -72,6 +74,44 @@ std::vector<Value> multiples(const std::vector<Value>& values) {
   return rounded;
 }
 
+/// What 4bit has of the entries of a block: levels, multiples of a unit that has the sign of the
+/// entry of largest magnitude, which is 127 of it.
+template <class Value>
+std::vector<Value> sixteen_levels(const std::vector<Value>& values) {
+  constexpr bool is_double = std::is_same_v<Value, double>;
+  const std::vector<int> levels = {-110, -85, -65, -48, -34, -21, -10, 0,
+                                   10,   20,  31,  45,  60,  79,  100, 127};
+  Value most = 0;
+  Value least = 0;
+  for (const Value value : values) {
+    most = std::max(most, value);
+    least = std::min(least, value);
+  }
+  const Value largest = std::max(most, -least);
+  const Value smallest_unit = std::numeric_limits<Value>::min();
+  Value unit = smallest_unit;
+  if (largest >= 127 * smallest_unit) {
+    int exponent = 0;
+    const int bits = is_double ? 21 : 8;
+    const Value fraction = std::frexp(largest / 127, &exponent);
+    unit = std::ldexp(std::floor(std::ldexp(fraction, bits)), exponent - bits);
+    unit = most < -least ? -unit : unit;
+  }
+  std::vector<Value> rounded;
+  for (const Value value : values) {
+    const Value units = std::nearbyint(value * (1 / unit));
+    int nearest = levels.front();
+    for (const int level : levels) {
+      const Value apart = std::fabs(level - units) - std::fabs(nearest - units);
+      if (apart < 0 || (apart == 0 && std::abs(level) < std::abs(nearest))) {
+        nearest = level;
+      }
+    }
+    rounded.push_back(nearest == 0 ? Value{0} : static_cast<Value>(nearest) * unit);
+  }
+  return rounded;
+}
+
 /// The mean of magnitudes that lie in [least, most]: summed in order, in double, of their 2^-9
 /// where that would overflow.
 inline double mean_of(const std::vector<double>& magnitudes, double least, double most) {
@@ -121,7 +161,8 @@ std::vector<Value> signed_means(const std::vector<Value>& block, bool two_means)
   return rounded;
 }
 
-/// What a wire has of a list's values: of int8 in blocks, each as long as leaves 256 entries.
+/// What a wire has of a list's values: of int8 and 4bit in blocks, each as long as leaves 256 or 64
+/// entries.
 template <class Value>
 std::vector<Value> on_wire(const std::string& wire, const std::vector<Value>& values) {
   std::vector<Value> all;
@@ -135,23 +176,25 @@ std::vector<Value> on_wire(const std::string& wire, const std::vector<Value>& va
     }
     return all;
   }
-  if (wire != "int8") {
+  if (wire != "int8" && wire != "4bit") {
     for (const Value value : values) {
       all.push_back(on_wire(wire, value));
     }
     return all;
   }
+  auto* const in_block = wire == "int8" ? multiples<Value> : sixteen_levels<Value>;
+  const std::size_t entries = wire == "int8" ? 256 : 64;
   std::vector<Value> block;
   for (const Value value : values) {
     block.push_back(value);
-    const std::vector<Value> kept = multiples(block);
+    const std::vector<Value> kept = in_block(block);
     const auto zeros = static_cast<std::size_t>(std::count(kept.begin(), kept.end(), Value{0}));
-    if (kept.size() - zeros == 256) {
+    if (kept.size() - zeros == entries) {
       all.insert(all.end(), kept.begin(), kept.end());
       block.clear();
     }
   }
-  const std::vector<Value> kept = multiples(block);
+  const std::vector<Value> kept = in_block(block);
   all.insert(all.end(), kept.begin(), kept.end());
   return all;
 }
@@ -207,7 +250,7 @@ template <class Value>
 void round(Entries<Value>& entries, std::uint32_t rank, bool selection,
            const SparseOptions& options, TreeResult<Value>& result) {
   if (options.wire != "bf16" && options.wire != "fp16" && options.wire != "int8" &&
-      options.wire != "2bit" && options.wire != "sign") {
+      options.wire != "4bit" && options.wire != "2bit" && options.wire != "sign") {
     return;
   }
   std::vector<Value> values;

@@ -77,7 +77,7 @@ def check_the_coarsest_wires_lose_nothing_and_send_least(me: Rank) -> None:
     total = gradient.double()
     dist.all_reduce(total)
     sent = {}
-    for wire in ("int8", "2bit", "sign"):
+    for wire in ("int8", "4bit", "2bit", "sign"):
         tensor, residual = gradient.clone(), torch.zeros(20_000)
         before = gtopk.stats()["bytes_sent"]
         gtopk.sparse_all_reduce(tensor, k=500, residual=residual, wire=wire, algorithm="topk")
@@ -85,10 +85,13 @@ def check_the_coarsest_wires_lose_nothing_and_send_least(me: Rank) -> None:
         left = residual.double()
         dist.all_reduce(left)
         assert torch.allclose(tensor.double() + left, total, atol=1e-5), wire
-    # For 500 entries 1 byte each, 2 bits or 1; for two blocks scales of 2 bytes, 8 or 4.
+    # For 500 entries 1 byte each, 4 bits, 2 or 1; for two blocks scales of 2 bytes, 8 or 4, and for
+    # eight of 4 bits 2 bytes.
+    assert sent["int8"] - sent["4bit"] == 500 + 4 - (250 + 16)
     assert sent["int8"] - sent["2bit"] == 500 + 4 - (125 + 16)
     assert sent["2bit"] - sent["sign"] == (125 + 16) - (63 + 8)
-    for wire, algorithm in itertools.product(("2bit", "sign"), ("gtopk", "gtopk-tree", "rs-ag")):
+    coarse, reselecting = ("4bit", "2bit", "sign"), ("gtopk", "gtopk-tree", "rs-ag")
+    for wire, algorithm in itertools.product(coarse, reselecting):
         with pytest.raises(ValueError, match=f"'{wire}' makes many .* '{algorithm}' .*: topk, ex"):
             gtopk.sparse_all_reduce(torch.ones(9), k=1, wire=wire, algorithm=algorithm)
     works_on(me)

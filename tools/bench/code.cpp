@@ -118,6 +118,7 @@ void measure(const sparse::CodecRow& row, std::uint64_t d,
   const auto each = static_cast<double>(k);
   const double value_bits = row.name == "bf16" || row.name == "fp16" ? 16
                             : row.name == "int8"                     ? 8 + 16.0 / 256
+                            : row.name == "4bit"                     ? 4 + 16.0 / 64
                             : row.name == "2bit"                     ? 2 + 64.0 / 256
                             : row.name == "sign"                     ? 1 + 32.0 / 256
                                                                      : 32;

@@ -9,7 +9,9 @@
 #include <cstring>
 #include <type_traits>
 
+#include "src/gtopk/wire/block_rounding.hpp"
 #include "src/gtopk/wire/entropy.hpp"
+#include "src/gtopk/wire/four_bits.hpp"
 #include "src/gtopk/wire/levels.hpp"
 #include "src/gtopk/wire/rice.hpp"
 #include "src/gtopk/wire/rounding.hpp"
@@ -92,6 +94,33 @@ struct OneByOne {
   }
 };
 
+/// The multiples that values, none of them zero, become that are added one by one.
+template <class Value>
+class Int8Grid {
+ public:
+  bool take(Value value) {
+    const Value magnitude = std::fabs(value);
+    if (magnitude <= largest_) {
+      return false;
+    }
+    const bool first = largest_ == 0;
+    largest_ = magnitude;
+    const int wider = int8_exponent<Value>(magnitude_key(magnitude));
+    if (!first && wider == exponent_) {
+      return false;
+    }
+    exponent_ = wider;
+    scale_ = Int8Scale<Value>(wider);
+    return true;
+  }
+  [[nodiscard]] Value rounded(Value value) const { return scale_.times(scale_.quotient(value)); }
+
+ private:
+  Value largest_ = 0;
+  int exponent_ = 0;
+  Int8Scale<Value> scale_{0};
+};
+
 /// For each value an integer q of -127 to 127, times 2^e of its block: the least e for which the
 /// block's largest magnitude is at most 127 2^e. A block is 256 entries of the rounded list, the
 /// last may be shorter; an entry rounded to zero belongs to the block that it would have been in.
@@ -158,31 +187,7 @@ struct AsInt8 {
   template <class Value, class Index>
   static void round(EntriesOut<Value, Index> list, std::size_t count,
                     Rounding<Value, Index>& rounding) {
-    for (std::size_t begin = 0; begin < count;) {
-      // As many entries as leave one block after rounding.
-      std::size_t end = begin;
-      std::size_t left = 0;
-      Value largest = 0;
-      int e = 0;
-      Scale<Value> scale(e);
-      for (; end < count && left < kBlock; ++end) {
-        const Value magnitude = std::fabs(list.values[end]);
-        if (magnitude > largest) {
-          largest = magnitude;
-          if (const int wider = exponent_of(largest); end == begin || wider != e) {
-            e = wider;
-            scale = Scale<Value>(e);
-            left = static_cast<std::size_t>(
-                std::count_if(list.values + begin, list.values + end,
-                              [&scale](Value value) { return scale.quotient(value) != 0; }));
-          }
-        }
-        left += scale.quotient(magnitude) != 0 ? 1 : 0;
-      }
-      for (; begin < end; ++begin) {
-        rounding.take(begin, scale.times(scale.quotient(list.values[begin])));
-      }
-    }
+    round_by_blocks<Int8Grid>(list, count, kBlock, rounding);
   }
 };
 
@@ -305,6 +310,7 @@ const Coded<OneByOne<AsTheyAre>> kLosslessCodec{};
 const Coded<OneByOne<Rounded16<Bfloat16>>> kBf16Codec{};
 const Coded<OneByOne<Rounded16<Float16>>> kFp16Codec{};
 const Coded<AsInt8> kInt8Codec{};
+const Coded<As4Bit> k4BitCodec{};
 const Coded<AsLevels<2>> k2BitCodec{};
 const Coded<AsLevels<1>> kSignCodec{};
 
@@ -315,6 +321,8 @@ const CodecRow kBf16{"bf16", "indices coded, values rounded to bfloat16", kBf16C
 const CodecRow kFp16{"fp16", "indices coded, values rounded to float16", kFp16Codec};
 const CodecRow kInt8{"int8", "indices coded, values as 8-bit integers times a scale per block",
                      kInt8Codec};
+const CodecRow k4Bit{"4bit", "indices coded, values as one of sixteen levels of their block",
+                     k4BitCodec};
 const CodecRow k2Bit{"2bit", "indices coded, signs and one of two magnitudes per block",
                      k2BitCodec};
 const CodecRow kSign{"sign", "indices coded, signs times the mean magnitude of their block",

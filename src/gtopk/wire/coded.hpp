@@ -14,6 +14,8 @@ extern const CodecRow kBf16;
 extern const CodecRow kFp16;
 /// Values as integers of -127 to 127 times a power of two for each block of 256 entries.
 extern const CodecRow kInt8;
+/// Values as one of sixteen levels of each block of 64 entries.
+extern const CodecRow k4Bit;
 /// Values as a sign and one of two magnitudes of each block of 256 entries.
 extern const CodecRow k2Bit;
 /// Values as a sign times the mean magnitude of each block of 256 entries.

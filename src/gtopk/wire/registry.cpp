@@ -9,8 +9,8 @@ std::vector<Choice> wires() { return sparse::codec_registry().choices(); }
 namespace sparse {
 
 Registry<CodecRow>& codec_registry() {
-  static Registry<CodecRow> registry("wire",
-                                     {&kRaw, &kLossless, &kBf16, &kFp16, &kInt8, &k2Bit, &kSign});
+  static Registry<CodecRow> registry(
+      "wire", {&kRaw, &kLossless, &kBf16, &kFp16, &kInt8, &k4Bit, &k2Bit, &kSign});
   return registry;
 }
 

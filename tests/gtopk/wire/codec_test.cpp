@@ -264,9 +264,10 @@ TEST(Registry, NamesWhatThereIs) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
-    EXPECT_THAT(error.what(),
-                ::testing::StartsWith(
-                    "unknown wire 'zip'; available: raw, lossless, bf16, fp16, int8, 2bit, sign"));
+    EXPECT_THAT(
+        error.what(),
+        ::testing::StartsWith(
+            "unknown wire 'zip'; available: raw, lossless, bf16, fp16, int8, 4bit, 2bit, sign"));
   }
 }
 

@@ -1,0 +1,37 @@
+// Sparse, wire room: rounds a list whose values share something by blocks, so that entries that
+// become zero leave it and the blocks of what remains are those that a message has.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "src/gtopk/value/entries.hpp"
+#include "src/gtopk/wire/rounding.hpp"
+
+namespace gtopk::sparse {
+
+/// Grid<Value>: what a block's values share. take(value) adds a value to the block, and returns
+/// whether rounded(value) has changed for those before it. A block is as many entries as leave
+/// `block` of them after rounding; the last may be shorter.
+template <template <class> class Grid, class Value, class Index>
+void round_by_blocks(EntriesOut<Value, Index> list, std::size_t count, std::size_t block,
+                     Rounding<Value, Index>& rounding) {
+  for (std::size_t begin = 0; begin < count;) {
+    std::size_t end = begin;
+    std::size_t left = 0;
+    Grid<Value> grid;
+    for (; end < count && left < block; ++end) {
+      if (grid.take(list.values[end])) {
+        left = static_cast<std::size_t>(
+            std::count_if(list.values + begin, list.values + end,
+                          [&grid](Value value) { return grid.rounded(value) != 0; }));
+      }
+      left += grid.rounded(list.values[end]) != 0 ? 1 : 0;
+    }
+    for (; begin < end; ++begin) {
+      rounding.take(begin, grid.rounded(list.values[begin]));
+    }
+  }
+}
+
+}  // namespace gtopk::sparse

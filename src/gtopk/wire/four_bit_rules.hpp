@@ -1,0 +1,99 @@
+// Sparse, wire room: one block of values of the wire `4bit`: a unit for each block, and for each
+// value one of sixteen levels, whole multiples of it. CPU and GPU share it, so that both round
+// alike and write the same bytes. It knows no lists.
+//
+// The levels suit bell-shaped values of which the one of largest magnitude is 127 units, whatever
+// its sign: the unit takes the sign (docs/algorithms.md has the errors that were measured).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "src/gtopk/value/selection_order.hpp"
+#include "src/numbers/host_device.hpp"
+
+namespace gtopk::sparse {
+
+/// The levels of a block. Value is float or double. A zero unit is that of a block of zeros, and a
+/// NaN that of a block in which something is not finite.
+template <class Value>
+class FourBits {
+ public:
+  static constexpr std::size_t kBlock = 64;
+  static constexpr int kMost = 127;
+  /// The code of level 0.
+  static constexpr unsigned kZero = 7;
+  /// How a message holds a unit: the upper half of its bits.
+  using Stored = std::conditional_t<std::is_same_v<Value, double>, std::uint32_t, std::uint16_t>;
+
+  explicit GTOPK_HOST_DEVICE FourBits(Value unit)
+      : unit_(unit), inverse_(unit == 0 ? Value{0} : 1 / unit) {}
+
+  /// The unit of finite values between these, the largest and the smallest of them and of 0. Zero
+  /// if all of them become zero.
+  [[nodiscard]] static GTOPK_HOST_DEVICE Value unit_of(Value greatest, Value least) {
+    constexpr Value kSmallest = std::numeric_limits<Value>::min();
+    const bool upright = greatest >= -least;
+    const Value largest = upright ? greatest : -least;
+    if (largest == 0) {
+      return 0;
+    }
+    if (largest < kMost * kSmallest) {
+      // Its inverse is still finite.
+      return FourBits(kSmallest).code(largest) == kZero ? 0 : kSmallest;
+    }
+    const Value unit = of_stored(stored_of(largest / kMost));
+    return upright ? unit : -unit;
+  }
+
+  [[nodiscard]] static GTOPK_HOST_DEVICE Stored stored_of(Value unit) {
+    Key<Value> bits = 0;
+    std::memcpy(&bits, &unit, sizeof bits);
+    return static_cast<Stored>(bits >> kHalf);
+  }
+  [[nodiscard]] static GTOPK_HOST_DEVICE Value of_stored(Stored stored) {
+    const Key<Value> bits = Key<Value>{stored} << kHalf;
+    Value unit = 0;
+    std::memcpy(&unit, &bits, sizeof unit);
+    return unit;
+  }
+
+  /// Of level 0 to 15, from the lowest on.
+  [[nodiscard]] static GTOPK_HOST_DEVICE int level(unsigned code) {
+    constexpr int kLevels[] = {-110, -85, -65, -48, -34, -21, -10, 0,
+                               10,   20,  31,  45,  60,  79,  100, kMost};
+    return kLevels[code];
+  }
+
+  /// The code of the level nearest to so many units; of two, the one nearer to 0. So what becomes
+  /// zero does not depend on the unit's sign.
+  [[nodiscard]] static GTOPK_HOST_DEVICE unsigned code_of(int units) {
+    unsigned code = 0;
+    for (unsigned next = 1; next < 16; ++next) {
+      const int middle = level(next - 1) + level(next);
+      code += 2 * units > middle || (2 * units == middle && middle < 0) ? 1 : 0;
+    }
+    return code;
+  }
+
+  /// To the nearest whole number of units, ties to even.
+  [[nodiscard]] GTOPK_HOST_DEVICE unsigned code(Value value) const {
+    constexpr Value kToWhole = Value{3} * (Value{1} / std::numeric_limits<Value>::epsilon()) / 2;
+    return code_of(static_cast<int>((value * inverse_ + kToWhole) - kToWhole));
+  }
+  /// +0 for level 0, whatever the unit's sign.
+  [[nodiscard]] GTOPK_HOST_DEVICE Value value(unsigned code) const {
+    return static_cast<Value>(level(code)) * unit_ + Value{0};
+  }
+
+ private:
+  static constexpr int kHalf = 4 * sizeof(Value);
+
+  Value unit_;
+  Value inverse_;
+};
+
+}  // namespace gtopk::sparse
