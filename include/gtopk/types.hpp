@@ -62,8 +62,10 @@ enum class ReduceOp : std::uint8_t {
 /// Where a value goes that was selected but not delivered.
 enum class PutBack : std::uint8_t { kOwn, kMerged };
 
-/// What the result must guarantee, strictest first; each also accepts the algorithms above it.
+/// What the result must guarantee, strictest first; each also accepts the algorithms above it, but
+/// for `dense` on a wire that rounds, whose sums are not exact: only kDense and kAny accept that.
 enum class Semantics : std::uint8_t {
+  kDense,     ///< all coordinates in every step: `dense`, whatever the wire
   kExactSum,  ///< at each delivered index, the sum of all values selected there
   kGtopk,     ///< gTop-k's: partial sums may be left out on the way up the tree
   kAny,       ///< any algorithm that loses no mass
@@ -108,7 +110,7 @@ struct SparseOptions {
   std::string algorithm = "gtopk";
   /// How each rank finds its largest entries: a name from selectors().
   std::string selector = "exact";
-  /// How lists of entries are encoded: a name from wires().
+  /// How lists of entries are encoded, and the values of `dense`: a name from wires().
   std::string wire = "lossless";
   PutBack put_back = PutBack::kOwn;
   ReduceOp op = ReduceOp::kSum;

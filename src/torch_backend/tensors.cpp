@@ -136,13 +136,14 @@ PutBack put_back_named(const std::string& name) {
 }
 
 Semantics semantics_named(const std::string& name) {
-  for (const Semantics semantics : {Semantics::kExactSum, Semantics::kGtopk, Semantics::kAny}) {
+  for (const Semantics semantics :
+       {Semantics::kDense, Semantics::kExactSum, Semantics::kGtopk, Semantics::kAny}) {
     if (name == to_string(semantics)) {
       return semantics;
     }
   }
   TORCH_CHECK_VALUE(false, "gtopk: unknown semantics '", name,
-                    "'; available: exact_sum, gtopk, any");
+                    "'; available: dense, exact_sum, gtopk, any");
 }
 
 void check_dense(const at::Tensor& tensor, const char* what) {

@@ -79,6 +79,12 @@ const std::map<std::string, void (*)(sparse::SparseCall&)> kDifferences = {
     {"exact", [](sparse::SparseCall& c) { c.options.algorithm = "exact"; }},
     {"hierarchical", [](sparse::SparseCall& c) { c.options.algorithm = "hierarchical"; }},
     {"gtopk-placed", [](sparse::SparseCall& c) { c.options.algorithm = "gtopk-placed"; }},
+    {"int8", [](sparse::SparseCall& c) { c.options.wire = "int8"; }},
+    {"dense, coded",
+     [](sparse::SparseCall& c) {
+       c.options.algorithm = "dense";
+       c.options.wire = "4bit";
+     }},
     {"dense by the ring",
      [](sparse::SparseCall& c) {
        c.options.algorithm = "dense";

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tests/reference/hosts.hpp"
+#include "tests/reference/reference_coded.hpp"
 #include "tests/reference/reference_dense.hpp"
 #include "tests/reference/reference_hosts.hpp"
 #include "tests/reference/reference_parts.hpp"
@@ -259,7 +260,14 @@ Outcome reduce(const Problem& problem) {
   for (const Input& input : problem.ranks) {
     outcome.states.push_back(input.state);
   }
-  if (problem.options.algorithm == "dense") {
+  if (problem.options.algorithm == "dense" && codes_blocks(problem.options.wire)) {
+    sums = coded_sums(accs, problem.d, problem.options.wire);
+    if (!all_finite(sums)) {
+      return nothing_happened(problem);
+    }
+    outcome.lists.resize(accs.size());
+    outcome.selected.resize(accs.size());
+  } else if (problem.options.algorithm == "dense") {
     const HostRanks hosts = ranks_by_host(problem);
     for (std::uint64_t i = 0; i < problem.d; ++i) {
       sums[i] = dense_sum(accs, i, problem.d, hosts);

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from gtopk.ops.options import algorithms
 from ranks import Rank, RankSet
 from torch import nn
-from training import Training, flat, gloo, network, replicas_are_bitwise_equal
+from training import Training, flat, gloo, network, replicas_are_bitwise_equal, share
 
 import gtopk
 
@@ -32,7 +32,7 @@ def check_plain_ddp_trains_as_over_gloo(me: Rank) -> None:
 def check_density_one_trains_as_dense(me: Rank) -> None:
     for algorithm in algorithms():
         sparse, plain = Training(me.rank), Training(me.rank, group=gloo())
-        sparse.hooked(density=1.0, algorithm=algorithm, unit=SMALL_UNITS)
+        sparse.hooked(**share(algorithm, 1.0), algorithm=algorithm, unit=SMALL_UNITS)
         for _ in range(10):
             sparse.step()
             plain.step()

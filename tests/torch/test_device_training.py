@@ -70,6 +70,8 @@ class Run:
         if arguments.get("accumulate") == "update" and way != "optimizer":
             arguments["optimizer"] = self.optimizer
         arguments = {**SPARSE, **arguments}
+        if arguments.get("algorithm") == "dense":
+            del arguments["density"]
         if way == "optimizer":
             self.optimizer = gtopk.DistributedOptimizer(self.optimizer, self.net, **arguments)
             self.state = self.optimizer.sparse_state

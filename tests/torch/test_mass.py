@@ -13,7 +13,7 @@ from gtopk.ops.options import algorithms, selectors
 from ranks import Rank, RankSet
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from training import Training, batch, gloo, network, replicas_are_bitwise_equal
+from training import Training, batch, gloo, network, replicas_are_bitwise_equal, share
 
 import gtopk
 
@@ -286,7 +286,7 @@ def check_what_a_broken_backward_delivered_does_not_hang_on_ddps_buckets(me: Ran
     """They are DDP's, and may be overwritten before anyone learns that the backward failed."""
     for algorithm, warmup in [*((each, ()) for each in algorithms()), ("gtopk", [("dense", 9)])]:
         training = Training(me.rank)
-        arguments = {"density": 0.05, "unit": SMALL_UNITS, "algorithm": algorithm}
+        arguments = {**share(algorithm, 0.05), "unit": SMALL_UNITS, "algorithm": algorithm}
         state = gtopk.SparseState(training.model, warmup=warmup, **arguments)
         ledger = Ledger(training.ddp, state)
         generator = torch.Generator().manual_seed(me.rank)

@@ -254,7 +254,7 @@ def check_what_comes_again_has_not_happened_yet(me: Rank) -> None:
     model = Branches()
     ddp = DistributedDataParallel(model, find_unused_parameters=True)
     weight = model.other.weight
-    state = gtopk.attach(ddp, density=1.0, momentum=0.5, algorithm="dense", min_numel=1)
+    state = gtopk.attach(ddp, momentum=0.5, algorithm="dense", min_numel=1)
     x = torch.full((1, 64), me.rank + 1.0)
     ddp(x, True).sum().backward()
     kept, before = weight.grad.clone(), state.momentum("other.weight").clone()

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from ranks import Rank, RankSet
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from training import Training, flat, gloo, replicas_are_bitwise_equal
+from training import Training, flat, gloo, replicas_are_bitwise_equal, share
 
 import gtopk
 
@@ -50,8 +50,9 @@ def total(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 # Scaling by a power of two and back leaves every bit of a gradient as it is.
 def check_a_scale_that_grows_changes_no_bit(me: Rank) -> None:
-    arguments = {"density": 0.05, "unit": SMALL_UNITS, "warmup": [("dense", 2), (0.2, 2)]}
     for algorithm in ("gtopk", "topk", "true-topk", "dense"):
+        warmup = [("dense", 2), (0.2, 2)]
+        arguments = {**share(algorithm, 0.05), "unit": SMALL_UNITS, "warmup": warmup}
         plain, scaled = Training(me.rank), Training(me.rank)
         scales = scaler()
         expected = plain.hooked(**arguments, algorithm=algorithm)

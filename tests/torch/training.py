@@ -46,6 +46,11 @@ def batch(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x, (x[:, :10].argmax(1) + x[:, 10].gt(0) * 10)
 
 
+def share(algorithm: str, density: float) -> dict[str, float]:
+    """The argument, which "dense" does not take."""
+    return {} if algorithm == "dense" else {"density": density}
+
+
 class Steps:
     """What has a loss() and an optimizer."""
 

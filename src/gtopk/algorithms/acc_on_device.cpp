@@ -19,7 +19,7 @@ namespace gtopk::sparse {
 namespace {
 
 bool takes_a_device(const SparseCall& call, const Plan& plan) {
-  return plan.algorithm->on_device != nullptr && call.d != 0;
+  return plan.algorithm->on_device != nullptr && plan.coder() == nullptr && call.d != 0;
 }
 
 /// For messages.
@@ -63,9 +63,10 @@ Collective sparse_all_reduce(const AccOnDevice& step, std::uint64_t d, DataType 
   const sparse::Plan plan = sparse::plan(call);
   if (!sparse::takes_a_device(call, plan)) {
     throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("sparse_all_reduce of acc on a device takes algorithm {}, and a tensor "
-                            "that is not empty; given '{}' of {} elements",
-                            sparse::algorithms_on_devices(), options.algorithm, d));
+                fmt::format("sparse_all_reduce of acc on a device takes algorithm {}, with "
+                            "values that are not coded, and a tensor that is not empty; given '{}' "
+                            "on wire '{}' of {} elements",
+                            sparse::algorithms_on_devices(), options.algorithm, options.wire, d));
   }
   Collective collective;
   collective.name = fmt::format("sparse_all_reduce({})", plan.algorithm->name);

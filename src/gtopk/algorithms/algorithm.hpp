@@ -50,6 +50,10 @@ struct AlgorithmRow {
   /// Does everything from reading gradient and residual to writing both; options.k is set even if a
   /// density was given.
   using Whole = engine::Task<void> (*)(engine::GroupView& group, SparseCall call);
+  /// The same, with values coded on the wire. turn: the operation's place in line where it has one
+  /// already, or null.
+  using Coded = engine::Task<void> (*)(engine::GroupView& group, SparseCall call,
+                                       const BlockCoder& coder, std::unique_ptr<engine::Turn> turn);
   /// What `whole` needs of a device, d >= 1, 1 <= k <= d; index_bytes does not matter.
   using OnDevice = AccRoom (*)(std::uint64_t d, std::uint64_t k);
   /// The critical path of a call; a pure function.
@@ -68,11 +72,13 @@ struct AlgorithmRow {
   bool draws = false;
   /// Set if there is no walk: no rank selects its own entries.
   Whole whole = nullptr;
+  /// In its place on a wire that codes blocks of values; null: no wire applies.
+  Coded coded = nullptr;
   /// Null: `whole` takes no tensor on a device.
   OnDevice on_device = nullptr;
   /// Null: `auto` never picks it.
   Cost cost = nullptr;
-  /// The strictest semantics that the result satisfies.
+  /// The strictest semantics that the result satisfies, unless its values are coded.
   Semantics keeps = Semantics::kAny;
 
   [[nodiscard]] bool selects() const { return walk != nullptr; }

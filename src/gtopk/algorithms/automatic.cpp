@@ -109,14 +109,14 @@ std::vector<Plan> candidates(const SparseCall& call) {
   const bool ties = of_topk.codec->codec.ties();
   for (const Choice& choice : algorithm_registry().choices()) {
     const AlgorithmRow& row = algorithm_registry().find(choice.name);
-    if (row.cost == nullptr || row.keeps > options.semantics) {
-      continue;
-    }
-    if (ties && row.selects() && row.reselects) {
+    if (row.cost == nullptr || (ties && row.selects() && row.reselects)) {
       continue;
     }
     as.options.algorithm = choice.name;
-    plans.push_back(plan(as));
+    const Plan one = plan(as);
+    if (one.satisfies(options.semantics)) {
+      plans.push_back(one);
+    }
   }
   if (plans.empty()) {
     throw Error(ErrorKind::kInvalidArgument,
@@ -164,7 +164,8 @@ bool all_take_a_device(const SparseCall& call, const std::vector<Plan>& plans) {
   return call.d != 0 && rule_of_lists(call, plans) &&
          std::ranges::all_of(plans, [&](const Plan& plan) {
            return plan.algorithm->selects() ||
-                  (plan.algorithm->on_device != nullptr && &plan == plan_of_sums(plans) &&
+                  (plan.algorithm->on_device != nullptr && plan.coder() == nullptr &&
+                   &plan == plan_of_sums(plans) &&
                    plan.algorithm->on_device(call.d, plan.lists.k).whole);
          });
 }

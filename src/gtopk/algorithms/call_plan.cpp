@@ -125,10 +125,12 @@ Plan plan(const SparseCall& call) {
   plan.algorithm = &algorithm_registry().find(options.algorithm);
   plan.selector = &selector_registry().find(options.selector);
   plan.codec = &codec_registry().find(options.wire);
-  if (plan.algorithm->keeps > options.semantics) {
+  if (!plan.satisfies(options.semantics)) {
+    const bool coded = plan.coder() != nullptr;
     throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("semantics '{}' rules out algorithm '{}', which keeps '{}'",
+                fmt::format("semantics '{}' rules out algorithm '{}'{}, which keeps '{}'",
                             to_string(options.semantics), plan.algorithm->name,
+                            coded ? fmt::format(" on wire '{}'", plan.codec->name) : "",
                             to_string(plan.algorithm->keeps)));
   }
   plan.lists.type = call.entry_type();
@@ -203,6 +205,8 @@ std::string_view to_string(PutBack put_back) {
 
 std::string_view to_string(Semantics semantics) {
   switch (semantics) {
+    case Semantics::kDense:
+      return "dense";
     case Semantics::kExactSum:
       return "exact_sum";
     case Semantics::kGtopk:

@@ -19,6 +19,15 @@ struct Plan {
   const CodecRow* codec = nullptr;
   ListPlan lists;
 
+  /// What codes the values of an algorithm that sends them without indices; null: nothing does.
+  [[nodiscard]] const BlockCoder* coder() const {
+    return algorithm->coded == nullptr ? nullptr : codec->codec.blocks();
+  }
+  /// Whether the result is what these semantics promise.
+  [[nodiscard]] bool satisfies(Semantics semantics) const {
+    return coder() == nullptr ? algorithm->keeps <= semantics
+                              : semantics == Semantics::kDense || semantics == Semantics::kAny;
+  }
   /// Whether each block of a rank's selection has its own k.
   [[nodiscard]] bool selects_per_block() const {
     return algorithm->selects() && selector->per_block;

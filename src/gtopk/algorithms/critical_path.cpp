@@ -65,19 +65,29 @@ void CriticalPath::doubling(const collectives::Tree& tree, Route route) {
   }
 }
 
+void CriticalPath::headers_along_tree(std::uint64_t bytes) {
+  if (folds()) {
+    message(bytes, routes().fold());
+  }
+  for (std::uint32_t round = 0; round < tree().rounds(); ++round) {
+    message(bytes, routes().swap(round));
+  }
+  if (folds()) {
+    message(bytes, routes().fold());
+  }
+}
+
+void CriticalPath::spread(std::size_t bytes) {
+  const std::uint64_t others = tree().ranks() - 1;
+  const Route route = routes().hosts() == 1 ? kWithin : Route{routes().largest_host()};
+  carry(bytes > kAcknowledgedBytes ? 2 * others : others, static_cast<double>(others * bytes),
+        route);
+}
+
 void CriticalPath::reduce(std::uint64_t values) {
   const std::uint64_t bytes = values * shape_.type.value_bytes();
   const bool large = bytes > collectives::kRecursiveDoublingBytes;
-  const std::uint64_t sent = large ? 0 : bytes;
-  if (folds()) {
-    message(sent, routes().fold());
-  }
-  for (std::uint32_t round = 0; round < tree().rounds(); ++round) {
-    message(sent, routes().swap(round));
-  }
-  if (folds()) {
-    message(sent, routes().fold());
-  }
+  headers_along_tree(large ? 0 : bytes);
   if (!large) {
     add((tree().rounds() + (folds() ? 1 : 0)) * values);
     return;

@@ -81,12 +81,19 @@ class CriticalPath {
   /// A part of a list made a list, or parts joined.
   void copy(std::uint64_t entries) { work_.copied += entries; }
   void add(std::uint64_t elements) { work_.added += elements; }
+  /// collectives::agree.
+  void agree() { headers_along_tree(0); }
+  /// A message of so many bytes from every rank to every other; long ones one at a time, each
+  /// acknowledged.
+  void spread(std::size_t bytes);
   /// collectives::reduce_over_ranks of so many values of the accumulation type.
   void reduce(std::uint64_t values);
 
   [[nodiscard]] const Work& work() const { return work_; }
 
  private:
+  /// Of recursive doubling, with so many bytes behind each header.
+  void headers_along_tree(std::uint64_t bytes);
   void carry(std::uint64_t messages, double bytes, Route route);
   /// A reduction round a ring of so many ranks, and the sums round it again.
   void ring(std::uint64_t values, std::uint32_t ranks, Route route);

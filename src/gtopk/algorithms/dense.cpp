@@ -1,12 +1,14 @@
 // Sparse, algorithms room: `dense`, which sends all of acc and leaves no residual: the baseline for
 // sparse results. acc travels in the accumulation type; collectives/all_reduce.hpp has the order of
-// summation.
+// summation. On a wire that codes values it goes another way (dense_coded.cpp).
 #include <algorithm>
 #include <functional>
 
 #include "src/collectives/all_reduce.hpp"
 #include "src/gtopk/algorithms/algorithm.hpp"
+#include "src/gtopk/algorithms/coded_regions.hpp"
 #include "src/gtopk/algorithms/delivery.hpp"
+#include "src/gtopk/algorithms/dense.hpp"
 #include "src/gtopk/algorithms/gather.hpp"
 #include "src/gtopk/residual/commit.hpp"
 #include "src/numbers/accumulation.hpp"
@@ -72,19 +74,36 @@ Task<void> dense(GroupView& group, SparseCall call) {
 
 AccRoom dense_on_device(std::uint64_t d, std::uint64_t /*k*/) { return {.whole = true, .sums = d}; }
 
+/// Coding an element takes about as long as adding one: acc, the contributions and the sums.
+void coded_cost(CriticalPath& path, const BlockCoder& coder) {
+  const std::uint64_t d = path.shape().d;
+  const std::uint32_t ranks = path.tree().ranks();
+  const std::size_t region = CodedRegions(coder, path.shape().type.value, d, ranks).most_bytes();
+  path.sweep_whole();
+  path.add(3 * d);
+  path.agree();
+  path.spread(region);
+  path.spread(region);
+}
+
 void dense_cost(CriticalPath& path) {
+  if (const BlockCoder* const coder = path.shape().codec->blocks()) {
+    return coded_cost(path, *coder);
+  }
   path.sweep_whole();
   path.reduce(path.shape().d);
 }
 
 }  // namespace
 
-const AlgorithmRow kDense{.name = "dense",
-                          .description = "the whole vector travels, nothing is left behind",
-                          .bounded = false,
-                          .whole = dense,
-                          .on_device = dense_on_device,
-                          .cost = dense_cost,
-                          .keeps = Semantics::kExactSum};
+const AlgorithmRow kDense{
+    .name = "dense",
+    .description = "the whole vector travels; only what coding it loses is left behind",
+    .bounded = false,
+    .whole = dense,
+    .coded = dense_coded,
+    .on_device = dense_on_device,
+    .cost = dense_cost,
+    .keeps = Semantics::kDense};
 
 }  // namespace gtopk::sparse

@@ -79,6 +79,11 @@ void commit(const SparseCall& call, std::uint32_t ranks, const List& own, const 
 Task<void> sparse_all_reduce(GroupView& group, SparseCall call, Plan plan,
                              std::unique_ptr<engine::Turn> turn) {
   const GiveUpGate unless_it_arrives(call.gate.get());
+  if (const BlockCoder* const coder = plan.coder()) {
+    Task<void> coded = plan.algorithm->coded(group, call, *coder, std::move(turn));
+    co_await coded;
+    co_return;
+  }
   if (!plan.algorithm->selects()) {
     turn.reset();
     call.options.k = plan.lists.k;  // however it was asked for

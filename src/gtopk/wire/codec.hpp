@@ -12,6 +12,7 @@
 #include "gtopk/device_lists.hpp"
 #include "src/gtopk/value/list.hpp"
 #include "src/gtopk/value/registry.hpp"
+#include "src/gtopk/wire/block_coder.hpp"
 
 namespace gtopk::sparse {
 
@@ -77,6 +78,8 @@ class Codec {
                                                   std::uint64_t d) const = 0;
   /// Whether entries are coded, which takes time for each of them.
   [[nodiscard]] virtual bool codes() const { return true; }
+  /// How `dense` codes its values on this wire; null: it sends them as they are.
+  [[nodiscard]] virtual const BlockCoder* blocks() const { return nullptr; }
   /// The same format on a device; nullopt if none has it.
   [[nodiscard]] virtual std::optional<ListFormat> on_device() const { return std::nullopt; }
   /// The expected bytes of a message of that many entries with random indices, for planning.

@@ -194,6 +194,8 @@ struct AsInt8 {
 template <class Values>
 class Coded final : public Codec {
  public:
+  explicit constexpr Coded(const BlockCoder* blocks = nullptr) : blocks_(blocks) {}
+
   List make(EntryType type, std::size_t capacity, Rooms& rooms) const override {
     List list;
     list.memory = rooms.room(capacity * type.bytes());
@@ -207,6 +209,7 @@ class Coded final : public Codec {
   }
 
   [[nodiscard]] bool rounds() const override { return Values::kRounds; }
+  [[nodiscard]] const BlockCoder* blocks() const override { return blocks_; }
   [[nodiscard]] bool parts_are_rounded() const override { return !Values::kByBlocks; }
   [[nodiscard]] bool ties() const override { return Values::kTies; }
   [[nodiscard]] std::optional<ListFormat> on_device() const override {
@@ -304,15 +307,17 @@ class Coded final : public Codec {
                 [&]<class Value, class Index>() { bytes = Values::template bytes<Value>(count); });
     return bytes;
   }
+
+  const BlockCoder* blocks_;
 };
 
-const Coded<OneByOne<AsTheyAre>> kLosslessCodec{};
-const Coded<OneByOne<Rounded16<Bfloat16>>> kBf16Codec{};
-const Coded<OneByOne<Rounded16<Float16>>> kFp16Codec{};
-const Coded<AsInt8> kInt8Codec{};
-const Coded<As4Bit> k4BitCodec{};
-const Coded<AsLevels<2>> k2BitCodec{};
-const Coded<AsLevels<1>> kSignCodec{};
+const Coded<OneByOne<AsTheyAre>> kLosslessCodec;
+const Coded<OneByOne<Rounded16<Bfloat16>>> kBf16Codec(&bf16_blocks());
+const Coded<OneByOne<Rounded16<Float16>>> kFp16Codec(&fp16_blocks());
+const Coded<AsInt8> kInt8Codec(&int8_blocks());
+const Coded<As4Bit> k4BitCodec(&four_bit_blocks());
+const Coded<AsLevels<2>> k2BitCodec(&two_bit_blocks());
+const Coded<AsLevels<1>> kSignCodec(&sign_blocks());
 
 }  // namespace
 

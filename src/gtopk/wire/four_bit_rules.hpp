@@ -17,13 +17,27 @@
 
 namespace gtopk::sparse {
 
+/// Of code 0 to 15, in units, from the lowest on.
+[[nodiscard]] constexpr GTOPK_HOST_DEVICE int four_bit_level(unsigned code) {
+  constexpr int kLevels[] = {-110, -85, -65, -48, -34, -21, -10, 0,
+                             10,   20,  31,  45,  60,  79,  100, 127};
+  return kLevels[code];
+}
+
+/// Whether so many units are beyond the middle between this level and the one below; in the middle
+/// the level nearer to 0 is taken, so what becomes zero does not depend on the unit's sign.
+[[nodiscard]] constexpr GTOPK_HOST_DEVICE bool reaches_level(int units, unsigned code) {
+  const int middle = four_bit_level(code - 1) + four_bit_level(code);
+  return 2 * units > middle || (2 * units == middle && middle < 0);
+}
+
 /// The levels of a block. Value is float or double. A zero unit is that of a block of zeros, and a
 /// NaN that of a block in which something is not finite.
 template <class Value>
 class FourBits {
  public:
   static constexpr std::size_t kBlock = 64;
-  static constexpr int kMost = 127;
+  static constexpr int kMost = four_bit_level(15);
   /// The code of level 0.
   static constexpr unsigned kZero = 7;
   /// How a message holds a unit: the upper half of its bits.
@@ -61,24 +75,17 @@ class FourBits {
     return unit;
   }
 
-  /// Of level 0 to 15, from the lowest on.
-  [[nodiscard]] static GTOPK_HOST_DEVICE int level(unsigned code) {
-    constexpr int kLevels[] = {-110, -85, -65, -48, -34, -21, -10, 0,
-                               10,   20,  31,  45,  60,  79,  100, kMost};
-    return kLevels[code];
-  }
-
-  /// The code of the level nearest to so many units; of two, the one nearer to 0. So what becomes
-  /// zero does not depend on the unit's sign.
+  /// The code of the level nearest to so many units.
   [[nodiscard]] static GTOPK_HOST_DEVICE unsigned code_of(int units) {
     unsigned code = 0;
     for (unsigned next = 1; next < 16; ++next) {
-      const int middle = level(next - 1) + level(next);
-      code += 2 * units > middle || (2 * units == middle && middle < 0) ? 1 : 0;
+      code += reaches_level(units, next) ? 1 : 0;
     }
     return code;
   }
 
+  [[nodiscard]] GTOPK_HOST_DEVICE Stored stored() const { return stored_of(unit_); }
+  [[nodiscard]] GTOPK_HOST_DEVICE Value inverse() const { return inverse_; }
   /// To the nearest whole number of units, ties to even.
   [[nodiscard]] GTOPK_HOST_DEVICE unsigned code(Value value) const {
     constexpr Value kToWhole = Value{3} * (Value{1} / std::numeric_limits<Value>::epsilon()) / 2;
@@ -86,7 +93,7 @@ class FourBits {
   }
   /// +0 for level 0, whatever the unit's sign.
   [[nodiscard]] GTOPK_HOST_DEVICE Value value(unsigned code) const {
-    return static_cast<Value>(level(code)) * unit_ + Value{0};
+    return static_cast<Value>(four_bit_level(code)) * unit_ + Value{0};
   }
 
  private:

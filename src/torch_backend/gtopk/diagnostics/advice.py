@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import torch.distributed as dist
 
 from gtopk.core.groups import backend_of
+from gtopk.ops.options import codes_dense
 from gtopk.state.auto import plan_of
 from gtopk.state.config import Config
 from gtopk.state.units import Unit
@@ -31,6 +32,9 @@ def warn_of_dear_phases(
     unit = max(units, key=lambda each: each.selected_numel)
     if not densities or not unit.selected_numel or dist.get_world_size(group) == 1:
         return
+    # On a wire that codes its values, dense is predicted with them coded.
+    wire = f', "{config.wire}"' if codes_dense(config.wire) else ""
+    phase = f'("dense", steps{wire})'
     texts = []
     for density in densities:
         predictions = plan_of(config, unit.selected_numel, unit.dtype, density, group)[
@@ -43,7 +47,7 @@ def warn_of_dear_phases(
             texts.append(
                 f"gtopk: density={density} in the warm-up is predicted to cost more than dense: "
                 f"{1e3 * sparse:.3g} ms and not {1e3 * dense:.3g} for {unit.selected_numel} "
-                'elements: use ("dense", steps) for that phase, or a lower density'
+                f"elements: use {phase} for that phase, or a lower density"
             )
     for text in texts:
         # If warnings are errors, stay silent: an error on one rank would leave the others waiting.
@@ -52,7 +56,7 @@ def warn_of_dear_phases(
 
 
 def _densities_left(config: Config, step: int) -> Iterator[float]:
-    ends = itertools.accumulate(steps for _, steps in config.warmup)
-    for (density, steps), end in zip(config.warmup, ends, strict=True):
+    ends = itertools.accumulate(phase[1] for phase in config.warmup)
+    for (density, steps, *_), end in zip(config.warmup, ends, strict=True):
         if density != "dense" and steps and end > step:
             yield density

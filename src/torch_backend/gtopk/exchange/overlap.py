@@ -352,8 +352,7 @@ class Overlap:
         if elements:
             density = state.unit_density(exchange.index)
             algorithm = state.unit_algorithm(exchange.index)
-            # Dense from the first step on leaves no residual: none to read, or to allocate.
-            none = algorithm == "dense" and state.unit_residual_is_zero(exchange.index)
+            none = algorithm == "dense" and state.dense_needs_no_residual(exchange.index)
             probe = self._probe(exchange, algorithm)
             note = None
             if backend.rank() == 0 or probe is not None:
@@ -369,7 +368,7 @@ class Overlap:
                 0,
                 algorithm,
                 config.select,
-                wire_named(config.wire),
+                wire_named(state.wire),
                 config.put_back,
                 ReduceOp(ReduceOp.AVG),
                 delivered=delivered,

@@ -28,6 +28,10 @@ class State(Protocol):
     diagnostics: Diagnostics
 
     @property
+    def wire(self) -> str | None:
+        """Wire of the next backward."""
+
+    @property
     def units(self) -> tuple[Unit, ...]:
         """Each is covered by one selection."""
 
@@ -46,6 +50,9 @@ class State(Protocol):
 
     def unit_residual_is_zero(self, index: int) -> bool:
         """Whether nothing has been left undelivered yet."""
+
+    def dense_needs_no_residual(self, index: int) -> bool:
+        """Whether "dense" has nothing to read there, and leaves nothing."""
 
     def unit_selector_state(self, index: int) -> torch.Tensor:
         """Return what the selector of ``units[index]`` keeps."""

@@ -18,7 +18,7 @@ PUT_BACKS = ("own", "merged")
 WITHOUT_SELECTION = ("dense", "sketch", "random-k", "true-topk")
 # Algorithms of which nobody predicts what they cost.
 WITHOUT_PREDICTION = ("sketch", "random-k", "true-topk")
-SEMANTICS = ("exact_sum", "gtopk", "any")
+SEMANTICS = ("dense", "exact_sum", "gtopk", "any")
 
 
 def algorithms() -> tuple[str, ...]:
@@ -86,6 +86,11 @@ def check_wire(wire: str | None) -> None:
 def wire_named(wire: str | None) -> str:
     """Return the core's name of a wire; None is the lossless one."""
     return "lossless" if wire is None else wire
+
+
+def codes_dense(wire: str | None) -> bool:
+    """Whether "dense" rounds its values on this wire, and keeps what that loses."""
+    return wire_named(wire) not in ("lossless", "raw")
 
 
 def check_density(density: object, name: str = "density") -> float:

@@ -75,6 +75,7 @@ def sparse_all_reduce(
             A list of tensors of one dtype and device, each contiguous, is one vector of all their
             elements, in this order: nothing is copied, and ranks may split it differently.
         k: entries that each rank selects, k >= 1; at most all of the d = ``tensor.numel()``.
+            "dense" needs neither k nor a density.
         density: instead of k, a fraction in (0, 1]; k = min(d, max(1, floor(density * d + 1/2))).
         residual: of the tensor's shape (for a list: one dimension, all elements), on its device, of
             the accumulation type (float64 for float64, else float32). Becomes what was not
@@ -84,8 +85,9 @@ def sparse_all_reduce(
             if the step happened; other selectors write zeros. None: each step starts afresh.
         algorithm: "gtopk" (recursive doubling), "gtopk-tree" (binomial tree and broadcast: the same
             bits, less traffic in total, a longer path), "topk" (the exact sum of all selections, up
-            to k entries of each rank), "dense" (all of acc; clears the residual), "rs-ag" (regions
-            reduced, re-selected and gathered: O(k) on the wire whatever the number of ranks),
+            to k entries of each rank), "dense" (all of acc; the residual becomes what the
+            wire's rounding lost, or zero), "rs-ag" (regions reduced, re-selected and gathered: O(k)
+            on the wire whatever the number of ranks),
             "exact" (the exact top k of the sum of all selections), "hierarchical" (the exact sum of
             the selections inside each host, then gTop-k between hosts: one list of k entries leaves
             a host, however many ranks it has; GTOPK_HOST in the environment names a rank's host),
@@ -108,16 +110,19 @@ def sparse_all_reduce(
         put_back: where a value goes that was selected but not delivered. "own": back to the
             residual of the rank that selected it; "merged": summed, to the residual of the lowest
             rank of the tree node that dropped it.
-        wire: how lists are encoded; indices are always coded losslessly, except by "raw". None:
-            values unchanged, in the accumulation type. "bf16", "fp16" (saturating), "int8", "2bit"
-            or "sign" (the last three with scales for each 256 entries): values are rounded, and the
-            rounding error goes to a residual. "2bit" and "sign" make many values equal, so only
-            "topk" and "exact" accept them, which never select from rounded values. "raw": nothing
+        wire: how lists, and the values of "dense", are encoded; indices are always coded
+            losslessly, except by "raw". None:
+            values unchanged, in the accumulation type. "bf16", "fp16" (saturating), "int8", "4bit",
+            "2bit" or "sign" (the last four with scales for each 256 entries, "4bit" for each 64):
+            values are rounded, and the rounding error goes to a residual. "4bit", "2bit" and "sign"
+            make many values equal, so of the algorithms with lists only "topk" and "exact" accept
+            them, which never select from rounded values. "raw": nothing
             is coded, for networks faster than coding.
-        semantics: what the result must guarantee. "exact_sum": at each delivered index, the sum of
-            all values selected there ("topk", "exact", "dense"); "gtopk": the same, or partial sums
-            as in gTop-k; "any": no gradient mass is lost. "auto" picks only algorithms that satisfy
-            it; an explicit algorithm must satisfy it.
+        semantics: what the result must guarantee. "dense": every element is sent in every step, on
+            any wire; "exact_sum": at each delivered index, the sum of all values selected there
+            ("topk", "exact", and "dense" on a wire that does not round); "gtopk": the same, or
+            partial sums as in gTop-k; "any": no gradient mass is lost. "auto" picks only algorithms
+            that satisfy it; an explicit algorithm must satisfy it.
         op: SUM, or AVG: the final sum divided by the number of ranks in the accumulation type, then
             rounded once. Residuals are never averaged.
         group: a process group of backend gtopk; None is the default group.
@@ -155,7 +160,8 @@ def sparse_all_reduce(
         _check_residual(residual, pieces, pieces[0].shape if one else torch.Size([d]))
     if state is not None:
         _check_state(state, [*pieces, *([] if residual is None else [residual])])
-    entries, share = entries_wanted(k, density)
+    sends_all = algorithm == "dense" and k is None and density is None
+    entries, share = (0, 0.0) if sends_all else entries_wanted(k, density)
     work = backend_of(group).sparse_all_reduce(
         pieces,
         residual,

@@ -26,18 +26,21 @@ from gtopk.ops.options import (
 )
 from gtopk.state.units import Parameter, UnitSize, check_unit
 
+DEFAULT_DENSITY = 0.001
 # The density of a warm-up phase: a fraction, or everything.
 Density = float | Literal["dense"]
 # What a state is given: a share, or one that is found for each unit (adaptive.py).
 Share = float | Literal["adaptive"]
-Warmup = Sequence[tuple[Density, int]]
+# A phase of "dense" may have a wire of its own; without one its values are not coded.
+Phase = tuple[Density, int] | tuple[Literal["dense"], int, str | None]
+Warmup = Sequence[Phase]
 
 
 @dataclass(frozen=True)
 class Config:
     """The arguments of SparseState that affect results; see there."""
 
-    density: Share
+    density: Share | Literal["dense"] | None  # None for the algorithm "dense": becomes "dense"
     density_bounds: tuple[float, float]
     unit: UnitSize
     algorithm: str
@@ -46,7 +49,7 @@ class Config:
     block: int
     put_back: str
     wire: str | None
-    warmup: tuple[tuple[Density, int], ...]
+    warmup: tuple[Phase, ...]
     min_numel: int
     momentum: float
     nesterov: bool
@@ -58,8 +61,7 @@ class Config:
         """Raise ValueError, or NotImplementedError for what is not implemented."""
         # Numbers of NumPy's become Python's, which can be saved and compared anywhere.
         object.__setattr__(self, "density_bounds", check_density_bounds(self.density_bounds))
-        if not self.adaptive:
-            object.__setattr__(self, "density", _checked_density(self.density))
+        object.__setattr__(self, "density", _checked_density(self.density, self.algorithm))
         object.__setattr__(self, "unit", check_unit(self.unit))
         check_algorithm(self.algorithm)
         check_semantics(self.semantics)
@@ -135,11 +137,22 @@ class Config:
 
     def density_at(self, step: int) -> Density | Share:
         """Return the density of the step-th backward (from 0), through the warm-up and after it."""
-        for density, steps in self.warmup:
-            if step < steps:
-                return density
-            step -= steps
-        return self.density
+        phase = self._phase_at(step)
+        return self.density if phase is None else phase[0]
+
+    def wire_at(self, step: int) -> str | None:
+        """Return the wire of the step-th backward: dense phases have their own."""
+        phase = self._phase_at(step)
+        if phase is None or phase[0] != "dense":
+            return self.wire
+        return phase[2] if len(phase) == 3 else None
+
+    def _phase_at(self, step: int) -> Phase | None:
+        for phase in self.warmup:
+            if step < phase[1]:
+                return phase
+            step -= phase[1]
+        return None
 
     def with_density(self, density: Share) -> Config:
         """Return the same with this density in every step: no warm-up is left."""
@@ -154,27 +167,43 @@ class Config:
         }
 
 
-def _checked_density(density: object) -> float:
+def _checked_density(density: object, algorithm: str) -> Share | Literal["dense"]:
+    dense = isinstance(density, str) and density == "dense"
+    if algorithm == "dense":
+        if density is None or dense:
+            return "dense"
+        raise ValueError(
+            f"gtopk: algorithm='dense' sends every element and takes no density, given {density!r}"
+        )
+    if isinstance(density, str) and density == "adaptive":
+        return "adaptive"
     try:
         return check_density(density)
     except ValueError:
-        dense = isinstance(density, str) and density == "dense"
         raise ValueError(
             f"gtopk: density must be a number in (0, 1] or 'adaptive', given {density!r}"
             + (": use algorithm='dense', or ('dense', steps) in the warmup" if dense else "")
         ) from None
 
 
-def _checked_warmup(warmup: object) -> tuple[tuple[Density, int], ...]:
+def _checked_warmup(warmup: object) -> tuple[Phase, ...]:
     try:
-        phases = [(density, steps) for density, steps in warmup]  # type: ignore[attr-defined]
+        phases = [(density, steps, *wire) for density, steps, *wire in warmup]  # type: ignore[attr-defined]
+        fit = all(len(phase) == 2 or (len(phase) == 3 and phase[0] == "dense") for phase in phases)
     except (TypeError, ValueError):
+        fit = False
+    if not fit:
         raise ValueError(
-            f"gtopk: warmup must be pairs (density, steps) or ('dense', steps), given {warmup!r}"
-        ) from None
-    return tuple(
-        (_phase(density), check_whole(steps, "warmup's steps", 0)) for density, steps in phases
-    )
+            "gtopk: warmup must be pairs (density, steps) or ('dense', steps), or ('dense', steps, "
+            f"wire), given {warmup!r}"
+        )
+    return tuple(_checked_phase(*phase) for phase in phases)
+
+
+def _checked_phase(density: object, steps: object, *wire: str | None) -> Phase:
+    for each in wire:
+        check_wire(each)
+    return (_phase(density), check_whole(steps, "warmup's steps", 0), *wire)  # type: ignore[return-value]
 
 
 def _phase(density: object) -> Density:

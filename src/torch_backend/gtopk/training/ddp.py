@@ -52,7 +52,9 @@ def sparse_hook(state: SparseState, bucket: dist.GradBucket) -> torch.futures.Fu
     return overlap.arrive(bucket)
 
 
-def attach(ddp: DistributedDataParallel, density: Share = 0.001, **arguments: Any) -> SparseState:
+def attach(
+    ddp: DistributedDataParallel, density: Share | None = None, **arguments: Any
+) -> SparseState:
     """Exchange the gradients of `ddp` sparsely from now on.
 
     ``state = gtopk.attach(DistributedDataParallel(model), density=0.001)``

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def fsdp_hook(
     model: nn.Module,
     replicate_group: dist.ProcessGroup | DeviceMesh,
-    density: Share = 0.001,
+    density: Share | None = None,
     *,
     find_unused_modules: bool = False,
     **arguments: Any,
@@ -129,7 +129,7 @@ class ShardState(SparseState):
         modules: Sequence[tuple[nn.Module, FsdpGroup]],
         names: Mapping[int, str],
         group: dist.ProcessGroup,
-        density: Share,
+        density: Share | None,
         arguments: Mapping[str, Any],
         finds_unused: bool,
     ) -> None:

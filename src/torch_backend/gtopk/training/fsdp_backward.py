@@ -17,6 +17,7 @@ from gtopk.core.tracing import untraced
 from gtopk.exchange.clipping import clip, norm_of
 from gtopk.exchange.overlap import Overlap
 from gtopk.exchange.places import layout_of
+from gtopk.ops.options import codes_dense
 from gtopk.ops.sparse_all_reduce import ACCUMULATION
 from gtopk.state.fingerprint import check_alike
 from gtopk.training.fsdp_internals import (
@@ -354,7 +355,8 @@ class ShardOverlap(Overlap):
         assert self._backend is not None
         index = exchange.index
         parts = [each for each in (*exchange.large, exchange.small) if each.numel()]
-        terms = 2.0 * self._backend.size()
+        # What coding a sum loses stays with what coding its owner's part lost.
+        terms = (4.0 if codes_dense(self._state.wire) else 2.0) * self._backend.size()
         if exchange.large and not self._state.unit_residual_is_zero(index):
             parts.append(self._state.unit_residual(index))
         if self._state.unit_algorithm(index) in ("sketch", "auto"):

@@ -64,7 +64,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self,
         optimizer: torch.optim.Optimizer,
         named_parameters: NamedParameters,
-        density: Share = 0.001,
+        density: Share | None = None,
         *,
         backward_passes_per_step: int = 1,
         group: dist.ProcessGroup | None = None,

@@ -14,9 +14,10 @@ import torch.distributed as dist
 
 from gtopk.diagnostics.diagnose import Diagnostics
 from gtopk.exchange.overlap import Overlap
+from gtopk.ops.options import codes_dense
 from gtopk.state.adaptive import Layer
 from gtopk.state.auto import Choice
-from gtopk.state.config import Config, Density, Share, Warmup
+from gtopk.state.config import DEFAULT_DENSITY, Config, Density, Share, Warmup
 from gtopk.state.cuts import Cut
 from gtopk.state.fingerprint import Line, description
 from gtopk.state.kept import Kept
@@ -62,28 +63,30 @@ class SparseState:
         named_parameters: ``model.named_parameters()`` of the model that DDP wraps, or the model.
             Covers those that require a gradient, tied ones once: float32, float64, bfloat16 or
             float16, all on the CPU or all on one CUDA device.
-        density: the fraction of each unit's elements that is sent, in (0, 1]; or "adaptive"
-            (LAGS-SGD, Shi et al., arXiv 1911.08727): each unit sends as much as is predicted to
-            travel while the backward computes the next one, and units are merged if waiting for
-            the next costs less than starting an exchange (OMGS-SGD). After two backwards five are
-            measured, in the warm-up if there is one; until the choice is made, backwards after the
-            warm-up use the smallest density. The choice (see `layers`) is the same on all ranks,
-            kept, and saved with the residuals; setting the density to "adaptive" chooses again.
+        density: the fraction of each unit's elements that is sent, in (0, 1], by default 0.001;
+            algorithm="dense" sends all of them, and takes none. Or "adaptive" (LAGS-SGD, Shi et
+            al., arXiv 1911.08727): each unit sends as much as is predicted to travel while the
+            backward computes the next one, and units are merged if waiting for the next costs less
+            than starting an exchange (OMGS-SGD). After two backwards five are measured, in the
+            warm-up if there is one; until the choice is made, backwards after the warm-up use the
+            smallest density. The choice (see `layers`) is the same on all ranks, kept, and saved
+            with the residuals; setting the density to "adaptive" chooses again.
         density_bounds: the smallest and the largest density that "adaptive" chooses.
         unit: bytes of consecutive parameters in reverse registration order; or "parameter"; or
             "model".
         algorithm: see ``gtopk.sparse_all_reduce``, also for `semantics`, `put_back`, `select`,
             `block` and `wire`. "auto" chooses for each unit at the first backward of each density;
             its `choices` are kept and saved with the residuals.
-        semantics: "exact_sum", "gtopk" or "any".
+        semantics: "dense", "exact_sum", "gtopk" or "any".
         put_back: "own" or "merged".
         select: "exact", "gaussian", "sampled", "threshold" or "block". The per-unit state of
             "threshold" is saved with the residuals.
         block: for select="block": elements per block, counted from the start of each unit.
-        wire: None, "bf16", "fp16", "int8", "2bit", "sign" or "raw".
+        wire: None, "bf16", "fp16", "int8", "4bit", "2bit", "sign" or "raw".
         warmup: pairs (density, steps), used one after the other before `density`. A density of
-            "dense" is the algorithm "dense": all of acc travels, the residual is cleared. A step is
-            one backward through the hook; those under ``no_sync()`` do not count. The first
+            "dense" is the algorithm "dense": all of acc travels, uncoded, and the residual is
+            cleared. ("dense", steps, wire) codes it, and keeps what rounding loses. A step is one
+            backward through the hook; those under ``no_sync()`` do not count. The first
             backward warns, on the first rank, of densities that are predicted to cost more than
             "dense" (``gtopk.plan``).
         min_numel: parameters with fewer elements are averaged densely, see above.
@@ -120,7 +123,7 @@ class SparseState:
     def __init__(
         self,
         named_parameters: NamedParameters,
-        density: Share = 0.001,
+        density: Share | None = None,
         *,
         density_bounds: tuple[float, float] = (0.001, 0.1),
         unit: UnitSize = 25 * 2**20,
@@ -143,7 +146,7 @@ class SparseState:
     ) -> None:
         """See the class."""
         self.config = Config(
-            density=density,
+            density=DEFAULT_DENSITY if density is None and algorithm != "dense" else density,
             density_bounds=density_bounds,
             unit=unit,
             algorithm=algorithm,
@@ -195,7 +198,7 @@ class SparseState:
 
     @property
     def density(self) -> Density | Share:
-        """Density of the next backward: in (0, 1], "adaptive", or "dense" in the warm-up.
+        """Density of the next backward: in (0, 1], "adaptive", or "dense": all elements.
 
         Setting it, to the same value on all ranks, applies to all later backwards and ends the
         warm-up. Raises ValueError unless it is in (0, 1] or "adaptive".
@@ -207,6 +210,11 @@ class SparseState:
         self._settle()
         self.config = self.config.with_density(density)
         self._adopt([])
+
+    @property
+    def wire(self) -> str | None:
+        """Wire of the next backward: that of the configuration, or of a dense warm-up phase."""
+        return self.config.wire_at(self.step)
 
     def unit_density(self, index: int) -> Density:
         """Return the density of ``units[index]`` in the next backward."""
@@ -288,6 +296,10 @@ class SparseState:
     def unit_residual_is_zero(self, index: int) -> bool:
         """Whether everything was delivered so far, so that no memory is allocated for it."""
         return self._kept.residuals.is_zero(index)
+
+    def dense_needs_no_residual(self, index: int) -> bool:
+        """Whether "dense" has nothing to read there, and leaves nothing."""
+        return self.unit_residual_is_zero(index) and not codes_dense(self.wire)
 
     def unit_selector_state(self, index: int) -> torch.Tensor:
         """Return what the selector of ``units[index]`` keeps, which the native part writes."""

@@ -1,0 +1,58 @@
+// Sparse, algorithms room: the arithmetic of `dense` on a wire that codes blocks: one rank's acc
+// coded, its region summed, and what is written in the end. Nothing is sent here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "src/gtopk/algorithms/algorithm.hpp"
+#include "src/gtopk/algorithms/coded_regions.hpp"
+
+namespace gtopk::sparse {
+
+/// Where one call has its codes.
+struct CodedSums {
+  CodedRegions regions;
+  std::uint32_t rank = 0;
+  /// Of this rank's acc, region after region.
+  std::span<std::byte> own;
+  /// For each rank room for the code of a region: first of this rank's region of that rank's acc,
+  /// then of the sum of that rank's region.
+  std::span<std::byte> others;
+  /// The values that this rank's region sums to, before they are coded.
+  std::span<std::byte> sums;
+
+  [[nodiscard]] std::span<std::byte> own_code(std::uint32_t region) const {
+    return own.subspan(regions.bytes_of(regions.begin(region)), regions.bytes(region));
+  }
+  /// Room for another rank's code of this rank's region.
+  [[nodiscard]] std::span<std::byte> contribution(std::uint32_t from) const {
+    return room_of(from).first(regions.bytes(rank));
+  }
+  [[nodiscard]] std::span<std::byte> sum_code(std::uint32_t region) const {
+    return room_of(region).first(regions.bytes(region));
+  }
+
+ private:
+  [[nodiscard]] std::span<std::byte> room_of(std::uint32_t of) const {
+    const std::size_t each = others.size() / regions.ranks();
+    return others.subspan(of * each, each);
+  }
+};
+
+/// Codes acc.
+void code_acc(const SparseCall& call, const CodedSums& codes);
+
+/// Adds up the contributions to this rank's region in rank order, its own among them, and codes the
+/// sum. The code is of NaN where a sum, or what remains of it in the residual, is not finite.
+void code_sum(const SparseCall& call, const CodedSums& codes);
+
+/// Whether every sum, divided and rounded to the tensor's type, is finite.
+[[nodiscard]] bool sums_are_finite(const SparseCall& call, const CodedSums& codes);
+
+/// Writes the sums to the tensor, and to the residual what coding lost: of acc, and of the sum of
+/// this rank's region.
+void commit_sums(const SparseCall& call, const CodedSums& codes);
+
+}  // namespace gtopk::sparse

@@ -1,0 +1,16 @@
+// Sparse, algorithms room: the two ways of `dense`.
+#pragma once
+
+#include <memory>
+
+#include "src/engine/group_view.hpp"
+#include "src/engine/task.hpp"
+#include "src/gtopk/algorithms/algorithm.hpp"
+
+namespace gtopk::sparse {
+
+/// See AlgorithmRow::coded.
+engine::Task<void> dense_coded(engine::GroupView& group, SparseCall call, const BlockCoder& coder,
+                               std::unique_ptr<engine::Turn> turn);
+
+}  // namespace gtopk::sparse

@@ -1,0 +1,36 @@
+// Sparse, wire room: codes a dense vector, or a part of it that begins with a block: no indices,
+// every value of it. Pure; it knows no ranks.
+#pragma once
+
+#include <cstddef>
+
+#include "gtopk/types.hpp"
+
+namespace gtopk::sparse {
+
+/// Of every block, coding what decode() has written gives the same bytes. A block of zeros decodes
+/// to +0, and no value to -0; one in which something is not finite, or overflows, to NaN.
+class BlockCoder {
+ public:
+  virtual ~BlockCoder() = default;
+
+  /// Elements of a block; the last one of a vector may be shorter.
+  [[nodiscard]] virtual std::size_t block() const = 0;
+  /// Of so many elements, float32 or float64.
+  [[nodiscard]] virtual std::size_t bytes(DataType value, std::size_t count) const = 0;
+
+  virtual void encode(const float* values, std::size_t count, std::byte* out) const = 0;
+  virtual void encode(const double* values, std::size_t count, std::byte* out) const = 0;
+  virtual void decode(const std::byte* in, std::size_t count, float* values) const = 0;
+  virtual void decode(const std::byte* in, std::size_t count, double* values) const = 0;
+};
+
+/// Those of the wires of the same names (docs/algorithms.md, Dense, coded).
+[[nodiscard]] const BlockCoder& bf16_blocks();
+[[nodiscard]] const BlockCoder& fp16_blocks();
+[[nodiscard]] const BlockCoder& int8_blocks();
+[[nodiscard]] const BlockCoder& four_bit_blocks();
+[[nodiscard]] const BlockCoder& two_bit_blocks();
+[[nodiscard]] const BlockCoder& sign_blocks();
+
+}  // namespace gtopk::sparse
