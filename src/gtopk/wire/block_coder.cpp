@@ -1,8 +1,10 @@
 #include "src/gtopk/wire/block_coder.hpp"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "src/gtopk/wire/block_formats.hpp"
+#include "src/gtopk/wire/code_blocks.hpp"
 #include "src/numbers/keep_denormals.hpp"
 
 namespace gtopk::sparse {
@@ -37,10 +39,25 @@ class Blocks final : public BlockCoder {
     return count / kBlock * Format::template bytes<Value>(kBlock) +
            (rest == 0 ? 0 : Format::template bytes<Value>(rest));
   }
+  /// Whole blocks of float32 are coded in SIMD where the format has that.
+  template <class Value>
+  static constexpr bool kEncodesInSimd =
+      std::is_same_v<Value, float> && requires { Format::encode_blocks; };
+  template <class Value>
+  static constexpr bool kDecodesInSimd =
+      std::is_same_v<Value, float> && requires { Format::decode_blocks; };
+
   template <class Value>
   static void encode_all(const Value* values, std::size_t count, std::byte* out) {
     const KeepDenormals guard;
-    for (std::size_t begin = 0; begin < count; begin += kBlock) {
+    std::size_t begin = 0;
+    if constexpr (kEncodesInSimd<Value>) {
+      const std::size_t blocks = count / kBlock;
+      Format::encode_blocks(values, blocks, out);
+      begin = blocks * kBlock;
+      out += blocks * Format::template bytes<Value>(kBlock);
+    }
+    for (; begin < count; begin += kBlock) {
       Format::encode(values + begin, std::min(kBlock, count - begin), out);
       out += Format::template bytes<Value>(kBlock);
     }
@@ -48,19 +65,48 @@ class Blocks final : public BlockCoder {
   template <class Value>
   static void decode_all(const std::byte* in, std::size_t count, Value* values) {
     const KeepDenormals guard;
-    for (std::size_t begin = 0; begin < count; begin += kBlock) {
+    std::size_t begin = 0;
+    if constexpr (kDecodesInSimd<Value>) {
+      const std::size_t blocks = count / kBlock;
+      Format::decode_blocks(in, blocks, values);
+      begin = blocks * kBlock;
+      in += blocks * Format::template bytes<Value>(kBlock);
+    }
+    for (; begin < count; begin += kBlock) {
       Format::decode(in, std::min(kBlock, count - begin), values + begin);
       in += Format::template bytes<Value>(kBlock);
     }
   }
 };
 
-const Blocks<HalfBlocks<Bfloat16>> kBf16Blocks;
-const Blocks<HalfBlocks<Float16>> kFp16Blocks;
-const Blocks<Int8Blocks> kInt8Blocks;
-const Blocks<FourBitBlocks> kFourBitBlocks;
-const Blocks<LevelBlocks<2>> kTwoBitBlocks;
-const Blocks<LevelBlocks<1>> kSignBlocks;
+struct Bf16InSimd : HalfBlocks<Bfloat16> {
+  static constexpr auto* encode_blocks = encode_bf16_blocks;
+};
+struct Fp16InSimd : HalfBlocks<Float16> {
+  static constexpr auto* encode_blocks = encode_fp16_blocks;
+};
+struct Int8InSimd : Int8Blocks {
+  static constexpr auto* encode_blocks = encode_int8_blocks;
+  static constexpr auto* decode_blocks = decode_int8_blocks;
+};
+struct FourBitsInSimd : FourBitBlocks {
+  static constexpr auto* encode_blocks = encode_four_bit_blocks;
+  static constexpr auto* decode_blocks = decode_four_bit_blocks;
+};
+
+struct TwoBitsInSimd : LevelBlocks<2> {
+  static constexpr auto* encode_blocks = encode_two_bit_blocks;
+};
+struct SignInSimd : LevelBlocks<1> {
+  static constexpr auto* encode_blocks = encode_sign_blocks;
+};
+
+const Blocks<Bf16InSimd> kBf16Blocks;
+const Blocks<Fp16InSimd> kFp16Blocks;
+const Blocks<Int8InSimd> kInt8Blocks;
+const Blocks<FourBitsInSimd> kFourBitBlocks;
+const Blocks<TwoBitsInSimd> kTwoBitBlocks;
+const Blocks<SignInSimd> kSignBlocks;
 
 }  // namespace
 

@@ -147,7 +147,6 @@ struct LevelRules {
     Scales<Value> levels_;
   };
 
- private:
   /// Its 24 highest bits, as many as float32 has: sums of a block of them are exact, so that
   /// rounding what is rounded changes nothing.
   template <class Value>

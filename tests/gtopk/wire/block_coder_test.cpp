@@ -14,6 +14,7 @@
 
 #include "src/gtopk/value/selection_order.hpp"
 #include "src/gtopk/wire/codec.hpp"
+#include "tests/gtopk/value/simd_targets.hpp"
 #include "tests/reference/reference_coded.hpp"
 #include "tests/support/cases.hpp"
 
@@ -101,11 +102,13 @@ void expect_the_reference(const std::string& wire) {
   }
 }
 
-TEST(BlockCoder, GivesTheReferencesValuesAndTheSameBytesForThem) {
-  for (const std::string& wire : kWires) {
-    expect_the_reference<float>(wire);
-    expect_the_reference<double>(wire);
-  }
+TEST(BlockCoder, GivesTheReferencesValuesAndTheSameBytesForThemOnEverySimdTarget) {
+  testing::for_each_simd_target([] {
+    for (const std::string& wire : kWires) {
+      expect_the_reference<float>(wire);
+      expect_the_reference<double>(wire);
+    }
+  });
 }
 
 // Whatever a vector is cut into, as long as parts begin with a block.

@@ -1,0 +1,207 @@
+// Sparse, wire room: whole blocks of `2bit` and `sign` in SIMD, compiled once per target. Where all
+// sums of a block are exact, their order does not matter; other blocks go value by value.
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "src/gtopk/wire/code_blocks.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "src/gtopk/wire/code_levels.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "src/gtopk/wire/block_formats.hpp"
+#include "src/gtopk/wire/block_lanes-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace gtopk::sparse::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+#if HWY_TARGET == HWY_SCALAR
+
+template <std::size_t Levels>
+void encode_levels(const float* values, std::size_t blocks, std::byte* out) {
+  using Format = LevelBlocks<Levels>;
+  for (std::size_t block = 0; block < blocks; ++block) {
+    Format::encode(values + block * Format::kBlock, Format::kBlock,
+                   out + block * Format::template bytes<float>(Format::kBlock));
+  }
+}
+
+#else
+
+using Doubles = hn::RepartitionToWide<Floats>;
+using FewFloats = hn::Rebind<float, Doubles>;
+
+/// Whether sums of a block's magnitudes have the same bits in whatever order: they are exact in
+/// double if the largest has an exponent of at most 21 more than the smallest that is not zero. A
+/// magnitude has 24 bits, and a sum of 256 of them 8 more.
+HWY_INLINE bool sums_are_exact(const float* values, std::uint32_t largest) {
+  constexpr std::uint32_t kFraction = std::numeric_limits<float>::digits - 1;
+  const Int32s di;
+  const hn::RebindToUnsigned<Int32s> du;
+  const auto signless = hn::Set(du, MagnitudeKey<float>::kSignless);
+  // Of zeros the largest number.
+  auto smallest = hn::Set(du, ~std::uint32_t{0});
+  for (std::size_t i = 0; i < LevelBlocks<1>::kBlock; i += hn::Lanes(di)) {
+    const auto bits = hn::LoadU(du, reinterpret_cast<const std::uint32_t*>(values) + i);
+    smallest = hn::Min(smallest, hn::Sub(hn::And(bits, signless), hn::Set(du, 1)));
+  }
+  const std::uint32_t least = hn::GetLane(hn::MinOfLanes(du, smallest)) + 1;
+  const auto exponent = [](std::uint32_t key) { return std::max(key >> kFraction, 1U); };
+  return exponent(largest) - exponent(least) <= 21;
+}
+
+/// Magnitudes up to a limit, and those above it, in sums that are exact.
+struct ExactSums {
+  double small = 0;
+  double large = 0;
+  double larger = 0;  ///< how many are above
+};
+HWY_INLINE ExactSums exact_sums(const float* values, double limit) {
+  const Doubles dd;
+  const FewFloats few;
+  const auto above = hn::Set(dd, limit);
+  const auto one = hn::Set(dd, 1.0);
+  auto small = hn::Zero(dd);
+  auto large = hn::Zero(dd);
+  auto larger = hn::Zero(dd);
+  for (std::size_t i = 0; i < LevelBlocks<1>::kBlock; i += hn::Lanes(dd)) {
+    const auto magnitude = hn::Abs(hn::PromoteTo(dd, hn::LoadU(few, values + i)));
+    const auto is_larger = hn::Gt(magnitude, above);
+    small = hn::Add(small, hn::IfThenZeroElse(is_larger, magnitude));
+    large = hn::Add(large, hn::IfThenElseZero(is_larger, magnitude));
+    larger = hn::Add(larger, hn::IfThenElseZero(is_larger, one));
+  }
+  return {.small = hn::GetLane(hn::SumOfLanes(dd, small)),
+          .large = hn::GetLane(hn::SumOfLanes(dd, large)),
+          .larger = hn::GetLane(hn::SumOfLanes(dd, larger))};
+}
+
+/// A bit for each of eight values: whether it is less than a limit.
+HWY_INLINE unsigned bits_below(const float* values, float limit) {
+  const Floats df;
+  unsigned bits = 0;
+  for (std::size_t i = 0; i < 8; i += hn::Lanes(df)) {
+    std::array<std::uint8_t, 8> some{};
+    hn::StoreMaskBits(df, hn::Lt(hn::LoadU(df, values + i), hn::Set(df, limit)), some.data());
+    bits |= static_cast<unsigned>(some[0]) << i;
+  }
+  return bits;
+}
+
+/// The same of magnitudes above it.
+HWY_INLINE unsigned bits_above(const float* values, float limit) {
+  const Floats df;
+  unsigned bits = 0;
+  for (std::size_t i = 0; i < 8; i += hn::Lanes(df)) {
+    std::array<std::uint8_t, 8> some{};
+    const auto magnitudes = hn::Abs(hn::LoadU(df, values + i));
+    hn::StoreMaskBits(df, hn::Gt(magnitudes, hn::Set(df, limit)), some.data());
+    bits |= static_cast<unsigned>(some[0]) << i;
+  }
+  return bits;
+}
+
+/// A zero behind each of eight bits.
+constexpr std::array<std::uint16_t, 256> spread_bits() {
+  std::array<std::uint16_t, 256> spread{};
+  for (unsigned bits = 0; bits < spread.size(); ++bits) {
+    for (unsigned i = 0; i < 8; ++i) {
+      spread[bits] |= static_cast<std::uint16_t>((bits >> i & 1U) << 2 * i);
+    }
+  }
+  return spread;
+}
+constexpr std::array<std::uint16_t, 256> kSpread = spread_bits();
+
+/// The levels of a block whose sums are exact; as LevelRules::Block has them.
+template <std::size_t Levels>
+struct LevelsOfBlock {
+  std::array<float, Levels> scales;
+  /// Magnitudes above it have the larger level.
+  float limit = std::numeric_limits<float>::infinity();
+};
+template <std::size_t Levels>
+HWY_INLINE LevelsOfBlock<Levels> levels_of(const float* values, float largest) {
+  using Rules = LevelRules<Levels>;
+  constexpr auto kCount = static_cast<double>(Rules::kBlock);
+  const double mean = exact_sums(values, std::numeric_limits<double>::infinity()).small / kCount;
+  LevelsOfBlock<Levels> levels;
+  levels.scales.fill(Rules::template level_of<float>(mean));
+  if (Levels == 2 && mean < largest) {
+    const ExactSums sums = exact_sums(values, mean);
+    levels.scales.front() =
+        Rules::template level_of<float>(std::clamp(sums.small / (kCount - sums.larger), 0.0, mean));
+    levels.scales.back() = Rules::template level_of<float>(
+        std::clamp(sums.large / sums.larger, mean, double{largest}));
+    // The largest float32 that is not above the mean.
+    levels.limit = static_cast<float>(mean);
+    if (levels.limit > mean) {
+      levels.limit = std::nextafter(levels.limit, 0.0F);
+    }
+  }
+  return levels;
+}
+
+template <std::size_t Levels>
+HWY_INLINE void encode_levels(const float* values, std::size_t blocks, std::byte* out) {
+  using Format = LevelBlocks<Levels>;
+  for (std::size_t block = 0; block < blocks; ++block) {
+    const std::uint32_t key = largest_key_of(values, Format::kBlock);
+    if (key != 0 && is_finite_key<float>(key) && sums_are_exact(values, key)) {
+      const auto levels = levels_of<Levels>(values, std::bit_cast<float>(key));
+      std::memcpy(out, levels.scales.data(), sizeof levels.scales);
+      std::byte* codes = out + sizeof levels.scales;
+      const bool differ = levels.scales.front() < levels.scales.back();
+      for (std::size_t i = 0; i < Format::kBlock; i += 8) {
+        const unsigned larger = differ ? bits_above(values + i, levels.limit) : 0;
+        unsigned negative = bits_below(values + i, 0);
+        negative &= levels.scales.front() > 0 ? 255U : larger;
+        if (Levels == 1) {
+          codes[i / 8] = static_cast<std::byte>(negative);
+        } else {
+          const auto both = static_cast<std::uint16_t>(kSpread[negative] | kSpread[larger] << 1U);
+          std::memcpy(codes + i / 4, &both, sizeof both);
+        }
+      }
+    } else {
+      Format::encode(values, Format::kBlock, out);
+    }
+    values += Format::kBlock;
+    out += Format::template bytes<float>(Format::kBlock);
+  }
+}
+
+#endif  // HWY_TARGET == HWY_SCALAR
+
+void encode_two_bits(const float* values, std::size_t blocks, std::byte* out) {
+  encode_levels<2>(values, blocks, out);
+}
+void encode_signs(const float* values, std::size_t blocks, std::byte* out) {
+  encode_levels<1>(values, blocks, out);
+}
+
+}  // namespace gtopk::sparse::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace gtopk::sparse {
+
+HWY_EXPORT(encode_two_bits);
+HWY_EXPORT(encode_signs);
+
+void encode_two_bit_blocks(const float* values, std::size_t blocks, std::byte* out) {
+  HWY_DYNAMIC_DISPATCH(encode_two_bits)(values, blocks, out);
+}
+void encode_sign_blocks(const float* values, std::size_t blocks, std::byte* out) {
+  HWY_DYNAMIC_DISPATCH(encode_signs)(values, blocks, out);
+}
+
+}  // namespace gtopk::sparse
+#endif  // HWY_ONCE
