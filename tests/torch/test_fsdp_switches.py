@@ -315,11 +315,11 @@ def check_a_backward_that_raised_takes_what_was_pending_with_it(me: Rank) -> Non
     training.model.set_requires_all_reduce(False)
     training.backward()
     loss = training.loss()
-    hook = training.model[0].weight.register_hook(broken)
-    training.model[0].bias.register_hook(broken)
+    hooks = [each.register_hook(broken) for each in training.model[0].parameters()]
     with pytest.raises(RuntimeError, match="broken on purpose"):
         loss.backward()
-    hook.remove()
+    for hook in hooks:
+        hook.remove()
     training.model.reset_iter_state()
     training.model.set_requires_all_reduce(True)
     expected.at = training.at

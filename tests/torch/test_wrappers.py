@@ -18,6 +18,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import _apply_optimizer_in_backward
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
+from torch.utils.checkpoint import checkpoint
 from training import Training, batch, network, replicas_are_bitwise_equal
 
 import gtopk
@@ -305,6 +306,62 @@ def check_join_divides_by_all_ranks_or_says_that_it_does_not(me: Rank) -> None:
     refused = pytest.raises(NotImplementedError, match="means over all ranks")
     with refused, training.ddp.join(divide_by_initial_world_size=False):
         training.step()
+    dist.barrier()
+
+
+class Shared(nn.Module):
+    """One layer in two checkpoints."""
+
+    def __init__(self, reentrant: bool | None) -> None:
+        super().__init__()
+        torch.manual_seed(8)
+        self.reentrant = reentrant
+        self.first, self.shared, self.last = (nn.Linear(24, 24) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for _ in range(2):
+            if self.reentrant is None:
+                x = self.shared(x)
+            else:
+                x = checkpoint(self.shared, x, use_reentrant=self.reentrant)
+        return self.last(x)
+
+
+def check_a_shared_weight_that_is_recomputed_names_two_remedies(me: Rank) -> None:
+    """Which work: its gradient is that without checkpoints."""
+
+    def trained(reentrant: bool | None, static_graph: bool = False) -> list[torch.Tensor]:
+        model = forward = Shared(reentrant)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        if static_graph:
+            forward = DistributedDataParallel(model, static_graph=True)
+            gtopk.attach(forward, density=1.0)
+        else:
+            optimizer = gtopk.DistributedOptimizer(optimizer, model, density=1.0)
+        for step in range(3):
+            optimizer.zero_grad()
+            forward(batch(me.rank, step)[0]).square().mean().backward()
+            optimizer.step()
+        return [each.detach() for each in model.parameters()]
+
+    expected = trained(None)
+    for remedy in (trained(False), trained(True, static_graph=True)):
+        for one, other in zip(expected, remedy, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    says = r"'shared\.\w+' .* set use_reentrant=False, or use .*\(model, static_graph=True\)"
+    with pytest.raises(RuntimeError, match=says):
+        trained(True)
+    plain = Shared(None)
+    optimizer = gtopk.DistributedOptimizer(
+        torch.optim.SGD(plain.parameters(), lr=0.05), plain, density=1.0
+    )
+    # Not of checkpoints: what is wrong there is another thing.
+    losses = [plain.first(batch(me.rank, step)[0]).square().mean() for step in range(2)]
+    losses[0].backward()
+    with pytest.raises(RuntimeError, match=r"before step\(\) or synchronize\(\), or again"):
+        losses[1].backward()
+    optimizer.zero_grad()
     dist.barrier()
 
 

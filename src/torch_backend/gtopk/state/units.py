@@ -32,6 +32,8 @@ class Parameter:
     """None is the CPU. Ranks need not be alike in it, nor is it saved."""
     order: tuple[int, ...] | None = None
     """Its dimensions as they lie in memory, the innermost last; None: as in the shape."""
+    dense: bool = False
+    """Whether it is small, however many elements it has."""
 
     @property
     def numel(self) -> int:
@@ -96,7 +98,8 @@ class _Open:
         return self.nbytes == 0 or self.nbytes + parameter.nbytes <= unit
 
     def add(self, parameter: Parameter, min_numel: int) -> None:
-        (self.small if parameter.numel < min_numel else self.large).append(parameter)
+        is_small = parameter.dense or parameter.numel < min_numel
+        (self.small if is_small else self.large).append(parameter)
         self.nbytes += parameter.nbytes
 
     def close(self) -> Unit:
@@ -130,8 +133,8 @@ def units_of(parameters: Iterable[Parameter], unit: UnitSize, min_numel: int) ->
     gradients arrive in a backward, up to `unit` bytes; a parameter that is larger than that is a
     unit of its own.
     With "parameter" each parameter of at least `min_numel` elements closes a unit. Parameters of
-    fewer elements than `min_numel` are small: see Unit. Units are in the order of their first
-    parameters.
+    fewer elements than `min_numel`, and dense ones, are small: see Unit. Units are in the order of
+    their first parameters.
     """
     filling: dict[tuple[torch.dtype, torch.device | None], _Open] = {}
     units: list[_Open] = []

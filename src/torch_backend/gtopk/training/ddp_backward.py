@@ -27,6 +27,7 @@ from gtopk.training.ddp_internals import (
     version,
     why_cast,
 )
+from gtopk.training.parameters import as_real
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,7 +77,7 @@ class BucketOverlap(Overlap):
         if bucket.buffer().layout == torch.strided:
             layout = self._layout(bucket)
             waiting = Bucket(bucket.buffer(), len(layout.shares))
-            self._take(layout, bucket.buffer(), waiting)
+            self._take(layout, bucket.buffer().view(-1), waiting)
             if not layout.shares:
                 waiting.complete()
             future = waiting.future
@@ -150,14 +151,15 @@ class BucketOverlap(Overlap):
         layout = self._layouts.get(ids)
         if layout is None:
             layout = self._layouts[ids] = self._new_layout(parameters)
-        if parameters and buffer.dtype != parameters[0].dtype:  # a bucket has one type
+        # A bucket has one type. DDP hands over complex numbers as pairs.
+        if parameters and buffer.dtype != as_real(parameters[0].detach()).dtype:
             why = why_cast([ddp for each in self._ddps if (ddp := each()) is not None])
             raise NotImplementedError(
                 f"gtopk: the gradient of '{self._places[ids[0]].name}' is reduced as "
                 f"{buffer.dtype}, its parameter is {parameters[0].dtype}: {why}"
             )
         self._check_new(layout, "in one backward: every DDP needs a SparseState of its own")
-        if self._may_drop:
+        if self._may_drop and not any(each.is_complex() for each in parameters):
             for parameter, gradient in zip(parameters, bucket.gradients(), strict=True):
                 place = self._places[id(parameter)]
                 exchange = self._exchanges[place.unit]

@@ -5,6 +5,7 @@ It knows parameters and their hooks; the optimizer that uses the results is in o
 
 from __future__ import annotations
 
+import sys
 import weakref
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,11 @@ from gtopk.core.tracing import untraced
 from gtopk.exchange.overlap import Overlap
 from gtopk.exchange.places import layout_of
 from gtopk.exchange.unit_exchange import flat
+from gtopk.training.parameters import as_real
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from types import FrameType
 
     from torch.utils.hooks import RemovableHandle
 
@@ -111,11 +114,7 @@ class GradientOverlap(Overlap):
             engine.queue_callback(lambda: self._end(backward))
         self._seen[name] += 1
         if self._seen[name] > self._passes:
-            raise RuntimeError(
-                f"gtopk: the gradient of '{name}' was computed more than "
-                f"backward_passes_per_step={self._passes} times before step() or synchronize(), or "
-                "again after a backward that raised, without zero_grad()"
-            )
+            raise RuntimeError(_too_often(name, self._passes))
         if self._seen[name] == self._passes:
             self._exchange(name)
 
@@ -211,10 +210,38 @@ class GradientOverlap(Overlap):
                 f"gtopk: the gradient of '{name}' is sparse ({gradient.layout}), which is not "
                 "implemented: make its module with sparse=False"
             )
-        if gradient.stride() != self._strides[name]:
+        lazy = gradient.is_conj() or gradient.is_neg()  # of a value, not of its memory
+        if lazy or gradient.stride() != self._strides[name]:
             laid_out = torch.empty_like(parameter.detach())
             gradient = parameter.grad = laid_out.copy_(gradient.detach())
-        return flat(gradient.detach())
+        return flat(as_real(gradient.detach()))
+
+
+def _too_often(name: str, passes: int) -> str:
+    if _recomputes():
+        return (
+            f"gtopk: the gradient of '{name}' was computed more than once in a backward, as parts "
+            "of the model that share it are recomputed by torch.utils.checkpoint("
+            "use_reentrant=True): set use_reentrant=False, or use gtopk.attach with "
+            "DistributedDataParallel(model, static_graph=True)"
+        )
+    return (
+        f"gtopk: the gradient of '{name}' was computed more than backward_passes_per_step={passes} "
+        "times before step() or synchronize(), or again after a backward that raised, without "
+        "zero_grad()"
+    )
+
+
+def _recomputes() -> bool:
+    """Whether re-entrant checkpointing runs this backward, by its frame on the stack."""
+    checkpoint = sys.modules.get("torch.utils.checkpoint")
+    code = getattr(getattr(checkpoint, "CheckpointFunction", None), "backward", None)
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and code is not None:
+        if frame.f_code is code.__code__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _arrive_at(overlap: weakref.ref[GradientOverlap], name: str) -> None:

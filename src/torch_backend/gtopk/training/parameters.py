@@ -27,12 +27,12 @@ def trained_parameters(named_parameters: NamedParameters) -> dict[str, torch.Ten
             continue
         if is_sharded(parameter):
             raise ValueError(
-                f"gtopk: parameter '{name}' is sharded by FSDP ({type(parameter).__name__}): its "
-                "gradient is reduced in pieces. Between replicas of FSDP2's shards use "
-                "gtopk.fsdp_hook(model, replicate_group, density=…); without FSDP, "
+                f"gtopk: parameter '{name}' is sharded by FSDP or tensor parallelism "
+                f"({type(parameter).__name__}): its gradient is reduced in pieces. Between replicas of "
+                "FSDP2's shards use gtopk.fsdp_hook(model, replicate_group, density=…); without FSDP, "
                 "DistributedDataParallel with gtopk.attach"
             )
-        check_tensor(parameter, f"parameter '{name}'")
+        check_tensor(as_real(parameter.detach()), f"parameter '{name}'")
         if name in found:
             raise ValueError(f"gtopk: two parameters have the name '{name}'")
         found[name] = parameter
@@ -40,6 +40,11 @@ def trained_parameters(named_parameters: NamedParameters) -> dict[str, torch.Ten
     if not found:
         raise ValueError("gtopk: named_parameters holds no parameter that requires a gradient")
     return found
+
+
+def as_real(tensor: torch.Tensor) -> torch.Tensor:
+    """View complex numbers as pairs of real ones, in a last dimension; others as they are."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def pairs_of(given: NamedParameters) -> Iterable[tuple[str, torch.Tensor]]:

@@ -38,7 +38,7 @@ from gtopk.state.saved import (
 from gtopk.state.scaling import Scaler, check_scaler
 from gtopk.state.units import Parameter, Unit, UnitSize, order_of, units_of
 from gtopk.training.ddp_backward import BucketOverlap
-from gtopk.training.parameters import NamedParameters, pairs_of, trained_parameters
+from gtopk.training.parameters import NamedParameters, as_real, pairs_of, trained_parameters
 
 
 class SparseState:
@@ -49,7 +49,8 @@ class SparseState:
     Gradients are exchanged in units, which follow from the parameters alone (units.py) and start
     as soon as their last gradient has arrived. Parameters of fewer than `min_numel` elements are
     averaged densely, one all-reduce per unit, and have no residual. Memory per rank: the residuals
-    (of each large parameter, in the accumulation type: 4 bytes per element, 8 for float64). Large
+    (of each large parameter, in the accumulation type: 4 bytes per element, 8 for float64). Complex
+    parameters are averaged densely as well, as pairs of real numbers, whatever their size. Large
     gradients are read and written in place, in DDP's buckets; small ones are packed. The first rank
     records what was delivered, k entries per unit, until the backward has ended.
 
@@ -419,8 +420,16 @@ class SparseState:
         """Make units of the parameters, and the Overlap that receives their gradients."""
         parameters = trained_parameters(named_parameters)
         described = [
-            Parameter(n, tuple(p.shape), p.dtype, p.device, order_of(p.shape, p.stride()))
-            for n, p in parameters.items()
+            Parameter(
+                name,
+                tuple(real.shape),
+                real.dtype,
+                real.device,
+                order_of(real.shape, real.stride()),
+                dense=parameter.is_complex(),
+            )
+            for name, parameter in parameters.items()
+            for real in (as_real(parameter.detach()),)
         ]
         self.config.check_parameters(described)
         units = units_of(described, self.config.unit, self.config.min_numel)
