@@ -294,6 +294,17 @@ def check_modules_that_are_recomputed_are_one_step(me: Rank) -> None:
     dist.barrier()
 
 
+def check_several_meshes_in_a_module_are_refused(me: Rank) -> None:
+    """FSDP2 has them since torch 2.12."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    model = fully_shard(network(), mesh=mesh["shard"])
+    state = model._get_fsdp_state()
+    state._fsdp_param_groups = 2 * [state._fsdp_param_group]
+    with pytest.raises(NotImplementedError, match="sharded over several meshes"):
+        gtopk.fsdp_hook(model, mesh["replicate"])
+    dist.barrier()
+
+
 def check_replicate_is_refused(me: Rank) -> None:
     from torch.distributed._composable.replicate_with_fsdp import replicate
 

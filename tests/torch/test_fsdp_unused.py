@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
 from gtopk.core.groups import backend_of
-from ranks import Rank, RankSet
+from ranks import Rank, RankError, RankSet
 from test_fsdp import Training
 from test_fsdp_parts import CASES, Beside, grad_scaler
 from test_parallel import batch
@@ -115,3 +118,25 @@ def check_hooks_of_parameters_are_refused(me: Rank) -> None:
 
 def test_on_four_ranks(four: RankSet, check) -> None:
     four.run(check)
+
+
+def killed(me: Rank) -> None:
+    """The second replica, after a step."""
+    training = Training(me, model=Chooses(), density=0.1)
+    training.step()
+    backend_of(training.replicas).set_timeout(timedelta(seconds=20))
+    dist.barrier()
+    if me.rank >= 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(dist.DistBackendError) as raised:
+        training.step()
+    assert "find_unused_modules" not in str(raised.value)
+
+
+def test_a_replica_that_was_killed_is_not_taken_for_one_with_other_modules() -> None:
+    with RankSet(4) as ranks, pytest.raises(RankError) as raised:
+        ranks.run(killed)
+    assert re.findall(r"--- rank (\d): ended with code -9|--- rank", str(raised.value)) == [
+        "2",
+        "3",
+    ]

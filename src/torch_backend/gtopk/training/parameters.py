@@ -28,9 +28,9 @@ def trained_parameters(named_parameters: NamedParameters) -> dict[str, torch.Ten
         if is_sharded(parameter):
             raise ValueError(
                 f"gtopk: parameter '{name}' is sharded by FSDP or tensor parallelism "
-                f"({type(parameter).__name__}): its gradient is reduced in pieces. Between replicas of "
-                "FSDP2's shards use gtopk.fsdp_hook(model, replicate_group, density=…); without FSDP, "
-                "DistributedDataParallel with gtopk.attach"
+                f"({type(parameter).__name__}): its gradient is reduced in pieces. Use "
+                "gtopk.fsdp_hook(model, replicate_group, density=…) between replicas of FSDP2's "
+                "shards; without FSDP, DistributedDataParallel with gtopk.attach"
             )
         check_tensor(as_real(parameter.detach()), f"parameter '{name}'")
         if name in found:
