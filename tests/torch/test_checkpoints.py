@@ -154,7 +154,8 @@ def check_momenta_come_back_where_nothing_has_a_residual(me: Rank) -> None:
 def check_other_ranks_share_what_was_saved(me: Rank) -> None:
     """4 -> 3 -> 4 and 2 -> 4 ranks: the sums over ranks are kept, and training continues."""
     groups = {ranks: dist.new_group(list(range(ranks))) for ranks in (2, 3, 4)}
-    for chain in ((4, 3, 4), (2, 4)):
+    sparse, dense = {"density": 0.02}, {"algorithm": "dense", "wire": "4bit"}
+    for chain, arguments in (((4, 3, 4), sparse), ((2, 4), sparse), ((4, 3), dense)):
         folder = shared_folder(me)
         model = network().state_dict()
         for number, ranks in enumerate(chain):
@@ -162,7 +163,7 @@ def check_other_ranks_share_what_was_saved(me: Rank) -> None:
             if me.rank < ranks:
                 training = Training(me.rank, group=group)
                 training.model.load_state_dict(model)
-                state = training.hooked(density=0.02, momentum=0.9, group=group)
+                state = training.hooked(**arguments, momentum=0.9, group=group)
                 if number:
                     before = {
                         kind: torch.load(path_of(folder) / kind)

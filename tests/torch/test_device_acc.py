@@ -47,6 +47,16 @@ def _steps(me: Rank, device: str, d: int, **arguments: Any) -> list[torch.Tensor
     return seen
 
 
+def check_dense_on_a_coded_wire_is_staged(me: Rank) -> None:
+    for arguments in ({"wire": "int8"}, {"wire": "4bit", "dtype": torch.bfloat16}):
+        expected = _steps(me, "cpu", 9000, algorithm="dense", **arguments)
+        before = torch.ops.fake.counts()
+        seen = _steps(me, FAKE, 9000, algorithm="dense", **arguments)
+        assert all(torch.equal(*pair) for pair in zip(expected, seen, strict=True)), arguments
+        after = torch.ops.fake.counts()
+        assert after.get("accumulate", 0) == before.get("accumulate", 0)
+
+
 def check_results_are_those_of_the_cpu(me: Rank) -> None:
     for algorithm in ALGORITHMS:
         for more in (

@@ -139,6 +139,7 @@ ARGUMENTS: list[dict[str, Any]] = [
     {"scaler": True, "momentum": 0.9},
     {"scaler": True, "broken": (1, 2), "clip_norm": 0.5, "clip": "model"},
     {"scaler": True, "accumulate": "update", "algorithm": "dense"},
+    {"scaler": True, "momentum": 0.9, "algorithm": "dense", "wire": "4bit"},
     {"broken": (0, 1), "select": "threshold"},
     {"momentum": 0.9, "select": "gaussian"},
     {"scaler": True, "broken": (0, 2), "algorithm": "topk", "select": "block", "block": 64},

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <type_traits>
 
 #include "src/gtopk/algorithms/delivery.hpp"
 #include "src/gtopk/residual/commit.hpp"
@@ -58,17 +59,15 @@ void for_each_stretch(const CodedRegions& regions, std::uint32_t region, Visit v
 }
 
 template <class T>
-void code_acc_as(const SparseCall& call, const CodedSums& codes) {
+void code_acc_as(const SparseCall& call, const CodedSums& codes, std::uint32_t region) {
   Acc<T> reading(call);
   Stretch<Accumulation<T>> acc;
-  for (std::uint32_t region = 0; region < codes.regions.ranks(); ++region) {
-    std::byte* const code = codes.own_code(region).data();
-    for_each_stretch(codes.regions, region,
-                     [&](std::size_t begin, std::size_t count, std::size_t at) {
-                       reading.read(begin, count, acc.data());
-                       codes.regions.coder().encode(acc.data(), count, code + at);
-                     });
-  }
+  std::byte* const code = codes.own_code(region).data();
+  for_each_stretch(codes.regions, region,
+                   [&](std::size_t begin, std::size_t count, std::size_t at) {
+                     reading.read(begin, count, acc.data());
+                     codes.regions.coder().encode(acc.data(), count, code + at);
+                   });
 }
 
 template <class Value>
@@ -122,6 +121,21 @@ void code_sum_as(const SparseCall& call, const CodedSums& codes) {
   });
 }
 
+/// Whether no block of a region's sum is NaN: one that is, is as a whole.
+template <class Value>
+bool no_block_is_nan(const CodedRegions& regions, std::uint32_t region, const std::byte* code) {
+  const std::size_t block = regions.coder().block();
+  const std::size_t bytes = regions.bytes_of(block);
+  bool finite = true;
+  for (std::size_t begin = 0; begin < regions.size(region); begin += block) {
+    Value first = 0;
+    regions.coder().decode(code, 1, &first);
+    finite &= is_finite_key<Value>(magnitude_key(first));
+    code += bytes;
+  }
+  return finite;
+}
+
 template <class T>
 bool sums_are_finite_as(const SparseCall& call, const CodedSums& codes) {
   using Value = Accumulation<T>;
@@ -130,6 +144,10 @@ bool sums_are_finite_as(const SparseCall& call, const CodedSums& codes) {
   bool finite = true;
   for (std::uint32_t region = 0; region < codes.regions.ranks(); ++region) {
     const std::byte* const code = codes.sum_code(region).data();
+    if (std::is_same_v<T, Value> && divisor >= 1) {
+      finite &= no_block_is_nan<Value>(codes.regions, region, code);
+      continue;
+    }
     for_each_stretch(codes.regions, region,
                      [&](std::size_t /*begin*/, std::size_t count, std::size_t at) {
                        codes.regions.coder().decode(code + at, count, sums.data());
@@ -193,9 +211,9 @@ void commit_as(const SparseCall& call, const CodedSums& codes) {
 
 }  // namespace
 
-void code_acc(const SparseCall& call, const CodedSums& codes) {
+void code_acc(const SparseCall& call, const CodedSums& codes, std::uint32_t region) {
   const KeepDenormals guard;
-  visit_floating(call.dtype, [&]<class T>() { code_acc_as<T>(call, codes); });
+  visit_floating(call.dtype, [&]<class T>() { code_acc_as<T>(call, codes, region); });
 }
 
 void code_sum(const SparseCall& call, const CodedSums& codes) {

@@ -41,8 +41,8 @@ struct CodedSums {
   }
 };
 
-/// Codes acc.
-void code_acc(const SparseCall& call, const CodedSums& codes);
+/// Codes one region of acc.
+void code_acc(const SparseCall& call, const CodedSums& codes, std::uint32_t region);
 
 /// Adds up the contributions to this rank's region in rank order, its own among them, and codes the
 /// sum. The code is of NaN where a sum, or what remains of it in the residual, is not finite.

@@ -11,6 +11,7 @@
 // one. Long messages wait until the one before has arrived: one at a time on each link.
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -54,17 +55,23 @@ class Swap {
     }
   }
 
-  /// Short codes all at once, long ones each after the one before has arrived.
-  Task<void> run(bool paced) {
+  /// Short codes all at once, long ones each after the one before has arrived. meanwhile(i), or
+  /// null: what there is to compute while long code i - 1 is on its way.
+  Task<void> run(bool paced, const std::function<Computation(std::size_t)>& meanwhile) {
     if (!paced) {
       for (const Round& round : rounds_) {
         send(round);
       }
     }
-    for (Round& round : rounds_) {
+    for (std::size_t i = 0; i < rounds_.size(); ++i) {
+      Round& round = rounds_[i];
       std::optional<Departure> leaving;
       if (paced && !round.sent.empty()) {
         leaving.emplace(group_, round.to, step_, round.sent, 1);
+      }
+      if (paced && meanwhile) {
+        Computation computing = meanwhile(i + 1);
+        co_await computing;
       }
       if (round.incoming) {
         Message& incoming = *round.incoming;
@@ -109,6 +116,14 @@ CodedSums codes_of(GroupView& group, const SparseCall& call, const BlockCoder& c
           .sums = group.buffer(regions.size(group.rank()) * size_of(value))};
 }
 
+/// Codes what goes to the `round`-th other rank, or, behind all of these, this rank's own region.
+Computation code_round(GroupView& group, const SparseCall& call, const CodedSums& codes,
+                       std::size_t round) {
+  const auto region = static_cast<std::uint32_t>((group.rank() + round + 1) % group.size());
+  return group.compute(codes.regions.size(region),
+                       [&call, &codes, region] { code_acc(call, codes, region); });
+}
+
 Task<void> exchange(GroupView& group, const SparseCall& call, const CodedSums& codes,
                     engine::Turn* turn) {
   const std::uint32_t first_step = collectives::Tree(group.size()).end_step();
@@ -122,7 +137,10 @@ Task<void> exchange(GroupView& group, const SparseCall& call, const CodedSums& c
     engine::Turn& mine = *turn;
     co_await mine;
   }
-  Task<void> contributing = contributions.run(paced);
+  const std::function<Computation(std::size_t)> code_next = [&](std::size_t round) {
+    return code_round(group, call, codes, round);
+  };
+  Task<void> contributing = contributions.run(paced, code_next);
   co_await contributing;
   Computation summing =
       group.compute(codes.regions.size(group.rank()), [&] { code_sum(call, codes); });
@@ -132,7 +150,8 @@ Task<void> exchange(GroupView& group, const SparseCall& call, const CodedSums& c
   Swap sums(
       group, first_step + 1, [&](std::uint32_t /*to*/) { return own; },
       [&](std::uint32_t from) { return codes.sum_code(from); });
-  Task<void> spreading = sums.run(paced);
+  const std::function<Computation(std::size_t)> nothing;
+  Task<void> spreading = sums.run(paced, nothing);
   co_await spreading;
 }
 
@@ -147,8 +166,11 @@ Task<void> dense_coded(GroupView& group, SparseCall call, const BlockCoder& code
     turn = std::make_unique<engine::Turn>(group);
   }
   group.enter("compress");
-  Computation coding = group.compute(call.d, [&] { code_acc(call, codes); });
-  co_await coding;
+  // Where codes are paced, only the first: the others are coded while the one before travels.
+  for (std::size_t round = 0; round < (turn ? 1 : group.size()); ++round) {
+    Computation coding = code_round(group, call, codes, round);
+    co_await coding;
+  }
 
   group.enter("exchange");
   Task<void> exchanging = exchange(group, call, codes, turn.get());

@@ -133,6 +133,7 @@ reference::Problem finite_problem(std::uint64_t seed, std::uint32_t ranks) {
     const std::string& algorithm = reference::one_of(reference::algorithms(), seed);
     const DataType type = reference::one_of(reference::kFloatingTypes, seed / 8);
     reference::Problem problem = reference::random_case(seed, type, ranks, algorithm).problem;
+    problem.options.wire = reference::one_of(reference::wires(algorithm), seed / 3);
     if (problem.d != 0 && reference::all_reduce(problem).happened) {
       return problem;
     }

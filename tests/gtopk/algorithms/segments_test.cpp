@@ -79,7 +79,8 @@ TEST(TensorInPieces, GivesTheReferencesTensorResidualsAndDeliveredEntries) {
     const DataType type = reference::one_of(reference::kFloatingTypes, seed / 4);
     const DataType acc_type = accumulation_type(type);
     const std::uint32_t size = std::vector{1U, 2U, 3U, 4U, 6U}[seed / 16 % 5];
-    const reference::Case drawn = reference::random_case(seed, type, size, algorithm);
+    reference::Case drawn = reference::random_case(seed, type, size, algorithm);
+    drawn.problem.options.wire = reference::one_of(reference::wires(algorithm), seed / 5);
     const reference::Problem& problem = drawn.problem;
     const reference::Outcome expected = reference::all_reduce(problem);
     std::mt19937_64 random(seed);

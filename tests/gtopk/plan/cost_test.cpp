@@ -153,6 +153,20 @@ INSTANTIATE_TEST_SUITE_P(Every, CostOf,
                          ::testing::Combine(::testing::ValuesIn(reference::kRankCounts),
                                             ::testing::ValuesIn(priced())));
 
+// Regions of two blocks, and of so many that their codes are acknowledged.
+TEST(CostOfDense, OnACodedWireIsWhatTheNetworkCounts) {
+  for (const std::uint32_t size : {1U, 2U, 4U, 8U}) {
+    for (const std::uint64_t blocks : {2U, 100U}) {
+      reference::Problem problem = disjoint(size, "dense", 1, size * blocks * 256);
+      problem.options.wire = "int8";
+      const Work work = predicted(problem);
+      const Counted path = counted(problem);
+      EXPECT_EQ(work.messages(), path.messages) << size;
+      EXPECT_EQ(work.bytes(), static_cast<double>(path.bytes)) << size;
+    }
+  }
+}
+
 /// The same with eight blocks, of which each rank has as many entries of every one.
 TEST(CostOfBlocks, IsWhatTheNetworkCounts) {
   for (const std::uint32_t size : {1U, 2U, 3U, 4U, 6U, 8U}) {

@@ -76,7 +76,9 @@ bool Report::begin(const std::vector<std::string>& lines) {
 
 std::optional<double> Report::dense_over(const Row& row, double p50) {
   const std::pair key(row.setting.n, row.setting.dtype);
-  if (row.setting.sparse.algorithm == "dense") {
+  const SparseOptions& sparse = row.setting.sparse;
+  const bool plain = sparse.wire == "raw" || sparse.wire == "lossless";
+  if (sparse.algorithm == "dense" && plain) {
     dense_.emplace(key, p50);
   }
   const auto found = dense_.find(key);
