@@ -114,6 +114,8 @@ def check_a_density_is_not_taken(me: Rank) -> None:
     message = "algorithm='dense' sends every element and takes no density, given 0.1"
     with pytest.raises(ValueError, match=message):
         gtopk.attach(Training(me.rank).ddp, density=0.1, algorithm="dense")
+    with pytest.raises(ValueError, match=r"takes only \('dense', steps\) and .* in the warmup"):
+        gtopk.attach(Training(me.rank).ddp, algorithm="dense", warmup=[(0.1, 2)])
     state = gtopk.attach(Training(me.rank).ddp, algorithm="dense", wire="int8")
     with pytest.raises(ValueError, match=message):
         state.density = 0.1

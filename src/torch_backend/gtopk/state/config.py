@@ -74,6 +74,11 @@ class Config:
             1, 1, self.density_bounds[0], "topk" if self.automatic else self.algorithm
         )
         object.__setattr__(self, "warmup", _checked_warmup(self.warmup))
+        if self.algorithm == "dense" and any(phase[0] != "dense" for phase in self.warmup):
+            raise ValueError(
+                "gtopk: algorithm='dense' sends every element, and takes only ('dense', steps) and "
+                f"('dense', steps, wire) in the warmup, given {self.warmup!r}"
+            )
         object.__setattr__(self, "min_numel", check_whole(self.min_numel, "min_numel", 0))
         object.__setattr__(self, "momentum", check_momentum(self.momentum))
         object.__setattr__(self, "nesterov", bool(self.nesterov))
