@@ -57,8 +57,8 @@ def sharded_modules(model: nn.Module) -> list[tuple[nn.Module, FsdpGroup]]:
     return found[::-1]
 
 
-def _group_of(name: str, module: nn.Module) -> FsdpGroup | None:
-    state = module._get_fsdp_state()  # type: ignore[operator]
+def _group_of(name: str, module: Any) -> FsdpGroup | None:
+    state = module._get_fsdp_state()
     if len(getattr(state, "_fsdp_param_groups", ())) > 1:  # since torch 2.12
         raise NotImplementedError(
             f"gtopk: the parameters of module '{name}' are sharded over several meshes "
