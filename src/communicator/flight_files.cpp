@@ -13,6 +13,7 @@
 
 #include "gtopk/error.hpp"
 #include "src/transport/base/log.hpp"
+#include "src/transport/base/shortage.hpp"
 
 namespace gtopk {
 namespace {
@@ -46,7 +47,7 @@ FlightFiles::FlightFiles(const FlightFilesSpec& spec, const std::string& file,
     throw Error(ErrorKind::kTransport,
                 "the flight recorder has no eventfd: " + std::generic_category().message(errno));
   }
-  thread_ = std::thread([this] { loop(); });
+  thread_ = transport::start_thread("gtopk-flight", [this] { loop(); });
   if (spec_.signal != 0) {
     take_signal();
   }

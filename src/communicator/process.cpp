@@ -9,6 +9,7 @@
 #include "src/communicator/flight_recording.hpp"
 #include "src/engine/engine_thread.hpp"
 #include "src/transport/base/log.hpp"
+#include "src/transport/base/shortage.hpp"
 #include "src/transport/topology/placement.hpp"
 #include "src/transport/ucx/ucx_transport.hpp"
 
@@ -17,6 +18,7 @@ namespace gtopk {
 std::shared_ptr<Process> Process::start() { return std::shared_ptr<Process>(new Process()); }
 
 Process::Process() : started_by_(getpid()) {
+  transport::raise_open_file_limit();
   const topology::Placement placement = topology::placement_here();
   placement_ = placement.text;
   thread_ = std::make_unique<engine::EngineThread>([&placement] {

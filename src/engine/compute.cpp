@@ -1,14 +1,13 @@
 #include "src/engine/compute.hpp"
 
-#include <pthread.h>
-
 #include <utility>
+
+#include "src/transport/base/shortage.hpp"
 
 namespace gtopk::engine {
 
-ComputeThread::ComputeThread(const char* name) : thread_([this] { loop(); }) {
-  pthread_setname_np(thread_.native_handle(), name);
-}
+ComputeThread::ComputeThread(const char* name)
+    : thread_(transport::start_thread(name, [this] { loop(); })) {}
 
 ComputeThread::~ComputeThread() {
   {

@@ -147,7 +147,14 @@ void Engine::look_up(PeerId peer) {
 }
 
 bool Engine::handle_failures() {
-  const std::vector<transport::PeerFailure> failures = transport_.take_failures();
+  std::vector<transport::PeerFailure> failures = transport_.take_failures();
+  // Only of one, as this thread waits for it: what fails together mostly has one cause.
+  if (!failures.empty() && failures.front().diagnose) {
+    transport::PeerFailure& first = failures.front();
+    if (const std::string found = first.diagnose(); !found.empty()) {
+      first.reason += ". " + found;
+    }
+  }
   for (const transport::PeerFailure& failure : failures) {
     failures_.peer_failed(failure);
   }

@@ -1,6 +1,5 @@
 #include "src/engine/engine_thread.hpp"
 
-#include <pthread.h>
 #include <sched.h>
 #include <sys/prctl.h>
 
@@ -8,7 +7,7 @@
 #include <exception>
 #include <future>
 
-#include "src/transport/base/log.hpp"
+#include "src/transport/base/shortage.hpp"
 
 namespace gtopk::engine {
 namespace {
@@ -39,7 +38,7 @@ constexpr Duration kLeastFarewell = std::chrono::milliseconds(100);
 EngineThread::EngineThread(const std::function<std::unique_ptr<transport::Transport>()>& make) {
   std::promise<void> made;
   std::future<void> ready = made.get_future();
-  thread_ = std::thread([this, &make, &made] {
+  thread_ = transport::start_thread("gtopk-engine", [this, &make, &made] {
     try {
       transport_ = make();
       engine_ = std::make_unique<Engine>(*transport_, clock_, compute_, &lookups_);
@@ -57,7 +56,6 @@ EngineThread::EngineThread(const std::function<std::unique_ptr<transport::Transp
     prctl(PR_SET_TIMERSLACK, kTimerSlack);
     loop();
   });
-  pthread_setname_np(thread_.native_handle(), "gtopk-engine");
   try {
     ready.get();
   } catch (...) {

@@ -34,13 +34,22 @@ void Failures::announce(Group& group, const Notice& notice) {
 void Failures::peer_failed(const transport::PeerFailure& failure) {
   membership_.departed(failure.peer);
   for (const auto& group : groups_.all()) {
-    if (const auto rank = group->rank_of(failure.peer)) {
-      fail_group(*group,
-                 Error(ErrorKind::kPeerFailed,
-                       fmt::format("{} is gone: {} (noticed by rank {})", group->member(*rank),
-                                   failure.reason, group->rank())),
-                 true);
+    const auto rank = group->rank_of(failure.peer);
+    if (!rank) {
+      continue;
     }
+    const std::string& member = group->member(*rank);
+    if (*rank == group->rank()) {
+      fail_group(*group,
+                 Error(ErrorKind::kTransport, fmt::format("{}: {}", member, failure.reason)), true);
+      continue;
+    }
+    fail_group(*group,
+               Error(ErrorKind::kPeerFailed,
+                     fmt::format("{} {}: {} (noticed by rank {})", member,
+                                 failure.never_reached ? "cannot be reached" : "is gone",
+                                 failure.reason, group->rank())),
+               true);
   }
 }
 

@@ -4,11 +4,18 @@
 #include <memory>
 #include <utility>
 
+#include "gtopk/error.hpp"
+
 namespace gtopk::engine {
 
 void Lookups::run(Find find, Found found) {
   if (!thread_) {
-    thread_.emplace("gtopk-lookup");
+    try {
+      thread_.emplace("gtopk-lookup");
+    } catch (const Error& no_thread) {
+      found({}, no_thread.what());
+      return;
+    }
   }
   struct Outcome {
     std::string address;

@@ -15,7 +15,8 @@ class Lookups {
  public:
   /// Finds an address or throws; returns soon after a stop is requested.
   using Find = std::function<std::string(const std::stop_token&)>;
-  /// Called on the lookup thread with the address, or with the reason why it was not found.
+  /// Called on the lookup thread with the address, or with the reason why it was not found. Called
+  /// on the engine thread if no lookup thread can be started.
   using Found = std::function<void(std::string address, std::string error)>;
 
   /// Engine thread.

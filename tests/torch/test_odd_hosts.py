@@ -173,6 +173,65 @@ def test_of_two_interfaces_the_one_that_leads_nowhere_is_named(devices):
         assert "UCX_NET_DEVICES names the one that does" in complaint
 
 
+# --- hosts that cannot connect: the address and port are named, and the setting that helps
+
+PORTS = "30000-30100"
+NO_ANSWER = (
+    r"10\.77\.0\.\d:30\d{3} does not answer: a firewall may drop packets to that port "
+    r"\(UCX_TCP_PORT_RANGE"
+)
+NO_ROUTE = (
+    r"no route from here to 10\.77\.0\.\d:30\d{3} \(.*\): the address may not lead to its host "
+    r"\(UCX_NET_DEVICES says .*\), or a firewall rejects connections \(UCX_TCP_PORT_RANGE"
+)
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("iif eth0 blackhole", NO_ANSWER),  # as a firewall that drops
+        ("iif eth0 unreachable", NO_ROUTE),  # that rejects
+        ("iif eth0 prohibit", NO_ROUTE),
+        ("iif lo unreachable", NO_ROUTE),  # no route for what is sent from here
+        ("iif lo prohibit", NO_ROUTE),
+    ],
+)
+def test_a_first_connection_that_fails_names_address_port_and_setting(rule, said):
+    where, what = rule.rsplit(" ", 1)
+    with Lab(2, None) as lab:
+        for host in range(2):
+            for words in (
+                f"rule add {where} ipproto tcp dport {PORTS} priority 1 {what}",
+                "rule add priority 2 table local",  # else first, for what comes in
+                "rule del priority 0",
+            ):
+                subprocess.run([*lab.enter(host), "ip", *words.split()], check=True)
+            forward = "echo 1 > /proc/sys/net/ipv4/ip_forward"  # else it rejects without a word
+            subprocess.run([*lab.enter(host), "sh", "-c", forward], check=True)
+        env = {"UCX_TCP_PORT_RANGE": PORTS, "UCX_TCP_SYN_CNT": "1"}
+        outcome = run(lab, "host0:29500", "--timeout", "60", env=env)
+    assert [rank.returncode for rank in outcome.ranks] == [1, 1], outcome.report()
+    for rank in outcome.ranks:
+        (complaint,) = complaints(rank.output)
+        assert re.search(r"rank \d \(.*\) cannot be reached: ", complaint), complaint
+        assert re.search(said, complaint), complaint
+
+
+def test_hosts_of_different_address_families_are_both_named_with_the_setting():
+    with Lab(2, None, ipv6=True) as lab:
+        words = ["ip", "addr", "add", "10.77.0.2/24", "dev", "eth0"]
+        subprocess.run([*lab.enter(1), *words], check=True)
+        outcome = run(lab, "[fd77::1]:29500")
+        helped = run(lab, "[fd77::1]:29500", env={"UCX_TCP_AF_PRIO": "inet6,inet"})
+    assert [rank.returncode for rank in outcome.ranks] == [1, 1], outcome.report()
+    for rank in outcome.ranks:
+        (complaint,) = complaints(rank.output)
+        assert re.search(r"\[fd77::1\]:\d+", complaint), complaint
+        assert "10.77.0.2:" in complaint
+        assert "Set UCX_TCP_AF_PRIO=inet6,inet on all ranks" in complaint
+    assert helped.ok, helped.report()
+
+
 # --- two sockets with a NIC each, as far as the ranks can tell
 
 TWO_SOCKETS = ROOT / "tests/transport/topology/two_sockets.xml"

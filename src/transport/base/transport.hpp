@@ -37,10 +37,15 @@ struct PeerInfo {
   Place place{};
 };
 
-/// A peer's failure, detected outside any request. Reported once per peer.
+/// A peer's failure, detected outside any request. Reported once per peer; of this process itself
+/// if the others cannot reach it.
 struct PeerFailure {
   PeerId peer = 0;
   std::string reason;
+  /// No message has ever passed between this process and the peer.
+  bool never_reached = false;
+  /// Finds out why a connection cannot be made; may be empty. Any thread; takes 0.2 s at most.
+  std::function<std::string()> diagnose{};
 };
 
 /// Finds addresses of peers that are known only by their card.
@@ -92,7 +97,8 @@ class Transport {
   /// Messages that wait for the address, and receives that would connect, complete with
   /// kPeerFailed; the next one asks again.
   virtual void no_address(PeerId /*peer*/, const std::string& /*reason*/) {}
-  /// The last no_address() reason; empty if the peer's address is known or was not asked for.
+  /// Why the last message to the peer could not be sent at all: the reason of no_address(), or what
+  /// this process is out of. The next message tries again. Empty if there was no such reason.
   [[nodiscard]] virtual std::string why_unreachable(PeerId /*peer*/) const { return {}; }
   /// The peer's address is being looked up; messages to it wait.
   [[nodiscard]] virtual bool awaits_address(PeerId /*peer*/) const { return false; }

@@ -3,7 +3,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -18,6 +17,7 @@
 
 #include "gtopk/error.hpp"
 #include "src/transport/base/log.hpp"
+#include "src/transport/base/shortage.hpp"
 
 namespace gtopk::bootstrap {
 namespace {
@@ -30,21 +30,6 @@ constexpr std::size_t kMaxRequest = kRequestHeader + kMaxKey + kMaxValue;
 constexpr milliseconds kAcceptPause{100};
 /// A connection silent for this long may be dropped if descriptors run out.
 constexpr std::chrono::seconds kSilence{1};
-
-/// False if the system's limit allows this process no more descriptors.
-bool raise_descriptor_limit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) {
-    return false;
-  }
-  const rlim_t before = limit.rlim_cur;
-  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, before * 2);
-  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) {
-    return false;
-  }
-  transport::log().info("rendezvous: RLIMIT_NOFILE raised from {} to {}", before, limit.rlim_cur);
-  return true;
-}
 
 /// Logged at 1, 2, 4 ... so that strangers cannot fill the log.
 void log_refusal(std::string_view address, std::size_t so_far) {
@@ -75,7 +60,7 @@ RendezvousServer::RendezvousServer(RendezvousListener listener, std::string secr
     throw Error(ErrorKind::kBootstrap,
                 "the rendezvous has no eventfd: " + std::generic_category().message(errno));
   }
-  thread_ = std::thread([this] { serve(); });
+  thread_ = transport::start_thread("gtopk-store", [this] { serve(); });
 }
 
 RendezvousServer::~RendezvousServer() {
@@ -215,7 +200,7 @@ void RendezvousServer::accept_all() {
 
 bool RendezvousServer::make_room() {
   const int cause = errno;
-  if (cause == EMFILE && raise_descriptor_limit()) {
+  if (cause == EMFILE && transport::raise_open_file_limit()) {
     return true;
   }
   if (drop_stranger(steady_clock::now() - kSilence)) {

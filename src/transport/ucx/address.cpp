@@ -10,7 +10,7 @@ namespace gtopk::transport {
 namespace {
 
 constexpr std::string_view kMagic = "GTUX";
-constexpr std::uint8_t kVersion = 4;
+constexpr std::uint8_t kVersion = 5;
 
 template <typename Integer>
 void put(std::string& bytes, Integer value) {
@@ -85,6 +85,11 @@ std::string encode(const UcxAddress& address) {
   put(bytes, std::string_view(address.process.host));
   put(bytes, address.process.place);
   put(bytes, address.key);
+  put(bytes, static_cast<std::uint16_t>(address.tcp.size()));
+  for (const TcpAddress& each : address.tcp) {
+    put(bytes, std::string_view(each.host));
+    put(bytes, each.port);
+  }
   put(bytes, static_cast<std::uint32_t>(address.worker.size()));
   return bytes += address.worker;
 }
@@ -110,6 +115,12 @@ UcxAddress decode_ucx_address(std::string_view blob) {
   address.process.host = reader.bytes(reader.integer<std::uint16_t>("host length"), "host");
   address.process.place = reader.place();
   address.key = reader.integer<Tag>("key");
+  const auto addresses = reader.integer<std::uint16_t>("number of TCP addresses");
+  for (std::uint16_t i = 0; i < addresses; ++i) {
+    TcpAddress& each = address.tcp.emplace_back();
+    each.host = reader.bytes(reader.integer<std::uint16_t>("TCP host length"), "TCP host");
+    each.port = reader.integer<std::uint16_t>("TCP port");
+  }
   address.worker =
       reader.bytes(reader.integer<std::uint32_t>("worker address length"), "worker address");
   if (reader.left() != 0) {

@@ -1,22 +1,26 @@
 // Transport over UCX: what a process tells the others about itself. Little-endian:
 //   "GTUX" 4 | version 1 | identity 8 | pid 8 | host length 2 | host | boot length 2 | boot |
 //   process namespace 8 | network namespace 8 | IPC namespace 8 | started 8 | key 8 |
+//   number of TCP addresses 2 | for each: host length 2 | host | port 2 |
 //   worker address length 4 | worker address
-// A card has no worker address, an address no key (0): cards are shown to the members of a group
-// that meets, addresses lie in a directory for as long as the process lives.
+// A card has no TCP and worker address, an address no key (0): cards are shown to the members of a
+// group that meets, addresses lie in a directory for as long as the process lives.
 #pragma once
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "src/transport/base/transport.hpp"
+#include "src/transport/ucx/tcp_address.hpp"
 
 namespace gtopk::transport {
 
 struct UcxAddress {
   PeerInfo process;
-  Tag key = 0;         ///< that tags of messages to it are sent under; 0 in an address
-  std::string worker;  ///< UCX's own blob; empty in a card
+  Tag key = 0;                    ///< that tags of messages to it are sent under; 0 in an address
+  std::vector<TcpAddress> tcp{};  ///< where the worker takes connections; none in a card
+  std::string worker;             ///< UCX's own blob; empty in a card
 };
 
 [[nodiscard]] std::string encode(const UcxAddress& address);

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include "gtopk/error.hpp"
 #include "src/transport/base/log.hpp"
 #include "src/transport/base/transport.hpp"
+#include "src/transport/ucx/posix_space.hpp"
 #include "src/transport/ucx/status.hpp"
 
 namespace gtopk::transport {
@@ -26,20 +26,20 @@ namespace {
 constexpr std::uint64_t kRoomForPosix = std::uint64_t{1} << 30U;
 
 /// Shared memory without its third part, cma: it has no error handling, so that UCX would only
-/// probe it. POSIX's only where /dev/shm has room: each rank takes 4.2 MiB of it, and UCX does not
-/// notice that it is full: with a container's usual 64 MiB the sixteenth rank's first access ends
-/// every rank by a signal. System V's has no such limit.
+/// probe it. POSIX's only where /dev/shm has room: each rank takes 4.2 MiB of it, which a
+/// container's usual 64 MiB have for fifteen. System V's has no such limit.
 const char* default_transports() {
-  struct statvfs file_system {};
-  const bool known = statvfs("/dev/shm", &file_system) == 0;
-  const std::uint64_t room = known ? file_system.f_bavail * file_system.f_frsize : 0;
-  return room < kRoomForPosix ? "tcp,sysv,self" : "tcp,posix,sysv,self";
+  return posix_room() < kRoomForPosix ? "tcp,sysv,self" : "tcp,posix,sysv,self";
 }
 
 // Measured in docs/ucx.md.
-constexpr std::array<std::pair<const char*, const char*>, 4> kDefaults = {{
+constexpr std::array<std::pair<const char*, const char*>, 7> kDefaults = {{
     // Without it, error mode PEER silently moves shared-memory traffic to TCP on loopback.
     {"MM_ERROR_HANDLING", "y"},
+    // Else UCX takes buffers from the heap where there is no room for shared memory, and the peer
+    // that writes to them is ended by a signal.
+    {"POSIX_ALLOC", "md"},
+    {"SYSV_ALLOC", "md"},
     // Room for 256 KiB and a header in one segment: what fits is sent in one piece, four times as
     // fast as with 64K.
     {"TCP_TX_SEG_SIZE", "272K"},
@@ -47,6 +47,8 @@ constexpr std::array<std::pair<const char*, const char*>, 4> kDefaults = {{
     // A blocking connect stops progress for every other peer; and if it is reset before its first
     // message, UCX 1.22 destroys an endpoint that it goes on using.
     {"TCP_CONN_NB", "y"},
+    // Half a minute until a host that drops packets is reported, instead of two.
+    {"TCP_SYN_CNT", "4"},
 }};
 
 }  // namespace
@@ -165,6 +167,12 @@ std::string UcxConfig::value(const std::string& key) const {
   return found == settings_.end() ? std::string() : found->value;
 }
 
+std::string UcxConfig::network_devices() const {
+  const char* const user = std::getenv("UCX_NET_DEVICES");
+  const std::string chosen = value("NET_DEVICES");
+  return chosen.empty() && user != nullptr ? std::string(user) : chosen;
+}
+
 std::string UcxConfig::said_of_transports() const {
   std::vector<std::string> all;
   for (const Setting& setting : settings_) {
@@ -172,9 +180,8 @@ std::string UcxConfig::said_of_transports() const {
       all.push_back(fmt::format("UCX_{}={} ({})", setting.key, setting.value, setting.source));
     }
   }
-  const char* const devices = std::getenv("UCX_NET_DEVICES");
-  if (devices != nullptr && value("NET_DEVICES").empty()) {
-    all.push_back(fmt::format("UCX_NET_DEVICES={}", devices));
+  if (!network_devices().empty() && value("NET_DEVICES").empty()) {
+    all.push_back(fmt::format("UCX_NET_DEVICES={}", network_devices()));
   }
   return fmt::format("{}", fmt::join(all, ", "));
 }

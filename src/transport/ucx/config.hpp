@@ -47,6 +47,8 @@ class UcxConfig {
   [[nodiscard]] const std::vector<Setting>& settings() const { return settings_; }
   /// The effective value of one of the settings above; empty if not set.
   [[nodiscard]] std::string value(const std::string& key) const;
+  /// UCX_NET_DEVICES, whoever has set it; empty if nobody has.
+  [[nodiscard]] std::string network_devices() const;
   /// What decides which transports and devices there are: "UCX_TLS=tcp,self (GTOPK_UCX_TLS)".
   [[nodiscard]] std::string said_of_transports() const;
 

@@ -2,14 +2,50 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <net/if.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <string>
 
 #include "gtopk/error.hpp"
 #include "src/transport/base/log.hpp"
 #include "src/transport/base/request.hpp"
+#include "src/transport/base/shortage.hpp"
+#include "src/transport/ucx/descriptor_reserve.hpp"
 #include "src/transport/ucx/status.hpp"
 
 namespace gtopk::transport {
 namespace {
+
+/// What UCX opens when it starts, and per network interface. Measured: 11, and 2 or 3.
+constexpr std::size_t kDescriptorsAtStart = 16;
+constexpr std::size_t kDescriptorsPerInterface = 3;
+
+/// At most: it uses those that are up.
+std::size_t count_interfaces(const UcxConfig& config) {
+  const std::string named = config.network_devices();
+  if (!named.empty() && named != "all") {
+    return 1 + static_cast<std::size_t>(std::ranges::count(named, ','));
+  }
+  const std::unique_ptr<struct if_nameindex, decltype(&if_freenameindex)> all(if_nameindex(),
+                                                                              &if_freenameindex);
+  std::size_t count = 0;
+  while (all != nullptr && all.get()[count].if_index != 0) {
+    ++count;
+  }
+  return count;
+}
+
+/// Without enough of them UCX may end the process by a signal.
+void check_descriptors(const UcxConfig& config) {
+  const std::size_t needed = kDescriptorsAtStart + DescriptorReserve::kSize +
+                             kDescriptorsPerInterface * count_interfaces(config);
+  if (const std::string shortage = descriptor_shortage(needed); !shortage.empty()) {
+    throw Error(ErrorKind::kTransport, fmt::format("UCX cannot start: {}", shortage));
+  }
+}
 
 /// The path from which UCX was loaded: the wheel's, Debian's and a user's own have the same SONAME.
 std::string loaded_library() {
@@ -34,6 +70,7 @@ UcxContext::UcxContext(const UcxConfig& config) : library_(loaded_library()) {
             "LD_LIBRARY_PATH; in Python, libucx.load_library() before anything that loads another)",
             library_, UCP_API_MAJOR, UCP_API_MINOR));
   }
+  check_descriptors(config);
   ucp_params_t params{};
   params.field_mask =
       UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME | UCP_PARAM_FIELD_MT_WORKERS_SHARED;

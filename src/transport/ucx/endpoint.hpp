@@ -69,7 +69,11 @@ class UcxEndpoint {
 
   /// False while the peer is known only by its card.
   [[nodiscard]] bool has_address() const { return !address_.worker.empty(); }
-  void set_worker(std::string worker) { address_.worker = std::move(worker); }
+  void set_address(UcxAddress address) {
+    address_.worker = std::move(address.worker);
+    address_.tcp = std::move(address.tcp);
+  }
+  [[nodiscard]] const std::vector<TcpAddress>& tcp_addresses() const { return address_.tcp; }
 
   /// Connects an unconnected endpoint, whose address must be known: so many times where that is by
   /// TCP, else once. False if it cannot even begin.
@@ -82,6 +86,8 @@ class UcxEndpoint {
   /// "posix/memory, tcp/eth0": what UCX has chosen for it; empty before it connects.
   [[nodiscard]] const std::string& lanes() const { return lanes_; }
   [[nodiscard]] bool shares_memory() const { return shares_memory_; }
+  /// UCX could not begin to connect, as neither end has what the other needs.
+  [[nodiscard]] bool has_no_route() const { return failure_ == UCS_ERR_UNREACHABLE; }
   /// Whether the peer's messages end this process's sleep. Shared memory itself has no wake-ups,
   /// and those that UCX sends with it do not cross network namespaces.
   [[nodiscard]] bool wakes() const { return wakes_; }
@@ -115,7 +121,8 @@ class UcxEndpoint {
   PendingRequests pending;
   std::vector<HeldSend> held;  ///< oldest first; pending too
   bool asked = false;          ///< its address is being looked up
-  std::string unreachable;     ///< why the last lookup failed
+  bool reached = false;        ///< a message has been sent or received
+  std::string unreachable;     ///< why no connection could be begun, last time
   bool departure_expected = false;
   TimePoint ended_at{};
 

@@ -118,14 +118,9 @@ void visit_listeners(const Visit& visit) {
       continue;
     }
     struct stat facts {};
-    in_port_t port = 0;  // at the same offset in both address families
-    if (address.ss_family == AF_INET) {
-      port = reinterpret_cast<const sockaddr_in*>(&address)->sin_port;
-    } else if (address.ss_family == AF_INET6) {
-      port = reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port;
-    }
-    if (port != 0 && fstat(descriptor, &facts) == 0) {
-      visit(descriptor, facts.st_ino, port);
+    const std::optional<TcpAddress> tcp = to_tcp_address(address);
+    if (tcp && fstat(descriptor, &facts) == 0) {
+      visit(descriptor, facts.st_ino, *tcp);
     }
   }
 }
@@ -148,7 +143,7 @@ void close_in_child() {
 
 std::vector<ino_t> listening_sockets() {
   std::vector<ino_t> inodes;
-  visit_listeners([&](int, ino_t inode, in_port_t) { inodes.push_back(inode); });
+  visit_listeners([&](int, ino_t inode, const TcpAddress&) { inodes.push_back(inode); });
   return inodes;
 }
 
@@ -156,13 +151,14 @@ OwnSockets::OwnSockets(int event_descriptor, const std::vector<ino_t>& before,
                        std::string_view address)
     : event_descriptor_(event_descriptor) {
   close_on_exec(event_descriptor);
-  visit_listeners([&](int descriptor, ino_t inode, in_port_t port) {
+  visit_listeners([&](int descriptor, ino_t inode, const TcpAddress& tcp) {
     // Another thread may have started listening meanwhile, for something else.
+    const in_port_t port = htons(tcp.port);
     const std::string_view bytes(reinterpret_cast<const char*>(&port), sizeof(port));
     if (std::find(before.begin(), before.end(), inode) == before.end() &&
         address.find(bytes) != std::string_view::npos) {
       close_on_exec(descriptor);
-      listeners_.push_back({.descriptor = descriptor, .inode = inode});
+      listeners_.push_back({.descriptor = descriptor, .inode = inode, .address = tcp});
     }
   });
   static const int registered = pthread_atfork(nullptr, nullptr, &close_in_child);
@@ -183,11 +179,24 @@ OwnSockets::~OwnSockets() {
   }
 }
 
+std::vector<TcpAddress> OwnSockets::addresses() const {
+  std::vector<TcpAddress> addresses;
+  for (const Listener& listener : listeners_) {
+    addresses.push_back(listener.address);
+  }
+  std::ranges::sort(addresses);
+  return addresses;
+}
+
 void OwnSockets::mark(TimePoint now) {
   if (now < next_look_ && pause_ != Duration::zero()) {
     return;
   }
   visit_members(event_descriptor_, kNesting, [](int member, bool) { close_on_exec(member); });
+  lost_listener_ = std::ranges::any_of(listeners_, [](const Listener& listener) {
+    struct stat entry {};
+    return !is_file(listener.descriptor, listener.inode, entry);
+  });
   pause_ = std::clamp(2 * pause_, kShortestPause, kLongestPause);
   next_look_ = now + pause_;
 }
@@ -198,7 +207,7 @@ void OwnSockets::close_all() const {
       close(member);
     }
   });
-  for (const auto& [descriptor, inode] : listeners_) {
+  for (const auto& [descriptor, inode, address] : listeners_) {
     struct stat entry {};
     if (is_file(descriptor, inode, entry)) {
       close(descriptor);

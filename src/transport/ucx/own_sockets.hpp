@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "src/transport/base/clock.hpp"
+#include "src/transport/ucx/tcp_address.hpp"
 
 namespace gtopk::transport {
 
@@ -36,6 +37,10 @@ class OwnSockets {
   void expect_another() { pause_ = {}; }
   /// Marks the sockets found as close-on-exec, if it is time to look. Too slow for every message.
   void mark(TimePoint now);
+  /// Where UCX takes connections.
+  [[nodiscard]] std::vector<TcpAddress> addresses() const;
+  /// Whether a listener had been closed when mark() last looked.
+  [[nodiscard]] bool has_lost_listener() const { return lost_listener_; }
   /// Called in a forked child: neither allocates nor locks.
   void close_all() const;
 
@@ -43,10 +48,12 @@ class OwnSockets {
   struct Listener {
     int descriptor;
     ino_t inode;
+    TcpAddress address;
   };
 
   int event_descriptor_;
   std::vector<Listener> listeners_;
+  bool lost_listener_ = false;
   Duration pause_{};
   TimePoint next_look_{};
 };

@@ -1,12 +1,26 @@
 // Transport over UCX: peers introduced by card or address, and addresses that come later.
+#include <algorithm>
+#include <cstddef>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "gtopk/error.hpp"
+#include "src/transport/base/shortage.hpp"
+#include "src/transport/ucx/posix_space.hpp"
 #include "src/transport/ucx/transport_state.hpp"
 
 namespace gtopk::transport {
+namespace {
+
+// A socket or two, a timer, and those that UCX opens for a moment.
+constexpr std::size_t kDescriptorsOfConnection = 7;
+
+/// Hosts that answer at all do so in a few milliseconds.
+constexpr Duration kDiagnosisBound = std::chrono::milliseconds(200);
+
+}  // namespace
 
 std::string UcxTransport::card() const {
   return encode(UcxAddress{.process = self_, .key = key_, .worker = {}});
@@ -61,9 +75,17 @@ void UcxTransport::set_address(PeerId peer, std::string_view blob) {
   if (closed_ || endpoint.has_address() || endpoint.state() == UcxEndpoint::State::kEnded) {
     return;
   }
-  endpoint.set_worker(std::move(address.worker));
-  if (!wanted || !connect(peer)) {
-    return;  // not yet; or it is marked broken, and its messages fail with it
+  endpoint.set_address(std::move(address));
+  if (!wanted) {
+    return;
+  }
+  bool begun = connect(peer, false);
+  if (!begun && !endpoint.unreachable.empty()) {
+    fail_waiting(endpoint, false);
+    begun = !endpoint.held.empty() && connect(peer, true);
+  }
+  if (!begun) {
+    return;  // it is marked broken, and its messages fail with it
   }
   for (const HeldSend& send : std::exchange(endpoint.held, {})) {
     post_send(send);
@@ -74,7 +96,36 @@ void UcxTransport::no_address(PeerId peer, const std::string& reason) {
   UcxEndpoint& endpoint = endpoints_.at(peer);
   endpoint.asked = false;
   endpoint.unreachable = fmt::format("its address could not be looked up: {}", reason);
-  fail_held(endpoint);
+  fail_waiting(endpoint, true);
+}
+
+bool UcxTransport::has_descriptors(UcxEndpoint& endpoint, bool for_notice) {
+  const std::size_t needed = kDescriptorsOfConnection + connections_;
+  const std::string shortage = descriptor_shortage(needed);
+  if (shortage.empty()) {
+    endpoint.unreachable.clear();
+    if (!reserve_.is_full() && descriptor_shortage(needed + DescriptorReserve::kSize).empty()) {
+      reserve_.fill();
+    }
+    return true;
+  }
+  endpoint.unreachable = fmt::format("no connection to it: {}", shortage);
+  if (for_notice) {
+    reserve_.release();
+  }
+  return for_notice && descriptor_shortage(needed).empty();
+}
+
+/// Fails the messages that wait for a connection to begin.
+void UcxTransport::fail_waiting(UcxEndpoint& endpoint, bool notices_too) {
+  const auto stays = [notices_too](const HeldSend& send) {
+    return !notices_too && kind_of(send.request->tag) == TagKind::kControl;
+  };
+  std::vector<HeldSend> held = std::exchange(endpoint.held, {});
+  const auto failing = std::stable_partition(held.begin(), held.end(), stays);
+  endpoint.held.assign(held.begin(), failing);
+  std::for_each(failing, held.end(),
+                [this](const HeldSend& send) { finish(*send.request, Status::kPeerFailed, 0); });
   // Otherwise receives from the peer might wait until their deadlines, as the peer may be unable to
   // send, too.
   for (Request* request = endpoint.pending.first(); request != nullptr;) {
@@ -94,6 +145,54 @@ void UcxTransport::fail_held(UcxEndpoint& endpoint) {
 
 std::string UcxTransport::why_unreachable(PeerId peer) const {
   return endpoints_.at(peer).unreachable;
+}
+
+PeerFailure UcxTransport::failure_of(PeerId peer) const {
+  const UcxEndpoint& endpoint = endpoints_[peer];
+  PeerFailure failure{.peer = peer,
+                      .reason = endpoint.failure_reason(),
+                      .never_reached = !endpoint.reached && !endpoint.process_ended()};
+  if (endpoint.has_no_route()) {
+    const std::string families =
+        diagnose_families(worker_.tcp_addresses(), endpoint.tcp_addresses());
+    if (!families.empty()) {
+      failure.reason = families;
+      return failure;
+    }
+    if (const std::string no_room = posix_shortage(config_.value("TLS")); !no_room.empty()) {
+      failure.reason += fmt::format(". Here {}", no_room);
+    }
+  }
+  if (failure.never_reached && !endpoint.shares_memory()) {
+    const bool same_network =
+        endpoint.info().place.network_namespace == self_.place.network_namespace &&
+        endpoint.info().place.boot == self_.place.boot;
+    std::vector<TcpAddress> there = endpoint.tcp_addresses();
+    std::erase_if(there,
+                  [&](const TcpAddress& each) { return each.is_loopback() && !same_network; });
+    failure.diagnose = [there = std::move(there)] {
+      return diagnose_connections(there, kDiagnosisBound);
+    };
+  }
+  return failure;
+}
+
+/// UCX closes its port for good if it cannot accept a connection.
+void UcxTransport::check_listeners() {
+  const auto self = known_.find(self_.identity);
+  if (deaf_ || self == known_.end() || !worker_.has_lost_listener()) {
+    return;
+  }
+  deaf_ = true;
+  spent_ = true;
+  const std::string shortage = descriptor_shortage(kDescriptorsOfConnection);
+  failures_.push_back(
+      {.peer = self->second,
+       .reason = fmt::format(
+           "UCX could not accept a connection, and no rank can connect to this "
+           "process any more: {}",
+           shortage.empty() ? "had it no file descriptors left (ulimit -n)?" : shortage),
+       .never_reached = true});
 }
 
 }  // namespace gtopk::transport

@@ -2,14 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <string>
+
 #include "gtopk/error.hpp"
+#include "src/transport/base/shortage.hpp"
 
 namespace gtopk::transport {
 
 void throw_unless_ok(ucs_status_t status, std::string_view what) {
   if (status != UCS_OK) {
+    const std::string shortage = any_shortage();
     throw Error(ErrorKind::kTransport,
-                fmt::format("UCX failed at {}: {}", what, ucs_status_string(status)));
+                fmt::format("UCX failed at {}: {}{}{}", what, ucs_status_string(status),
+                            shortage.empty() ? "" : ": ", shortage));
   }
 }
 

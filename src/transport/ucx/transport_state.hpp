@@ -15,6 +15,7 @@
 #include "src/transport/base/transport.hpp"
 #include "src/transport/ucx/config.hpp"
 #include "src/transport/ucx/context.hpp"
+#include "src/transport/ucx/descriptor_reserve.hpp"
 #include "src/transport/ucx/endpoint.hpp"
 #include "src/transport/ucx/fork_mark.hpp"
 #include "src/transport/ucx/neighbours.hpp"
@@ -71,10 +72,14 @@ class UcxTransport final : public Transport {
   static void on_sent(void* ucx_request, ucs_status_t status, void* user_data);
   static void on_received(void* ucx_request, ucs_status_t status, const ucp_tag_recv_info_t* info,
                           void* user_data);
-  [[nodiscard]] bool connect(PeerId peer);
+  [[nodiscard]] bool connect(PeerId peer, bool for_notice);
+  [[nodiscard]] bool has_descriptors(UcxEndpoint& endpoint, bool for_notice);
   [[nodiscard]] bool begin(PeerId peer, Tag tag, bool is_receive, Request& request);
   void ask_for_address(PeerId peer);
   void fail_held(UcxEndpoint& endpoint);
+  void fail_waiting(UcxEndpoint& endpoint, bool notices_too);
+  void check_listeners();
+  [[nodiscard]] PeerFailure failure_of(PeerId peer) const;
   void post_send(const HeldSend& send);
   [[nodiscard]] ucp_request_param_t parameters(Request& request, Memory memory) const;
   void finish(Request& request, Status status, std::size_t length);
@@ -104,6 +109,7 @@ class UcxTransport final : public Transport {
   /// is shown to the members of its groups alone, fit no receive.
   const Tag key_;
   std::string address_;
+  DescriptorReserve reserve_;
   UnexpectedMessages unexpected_;
   Neighbours neighbours_;
   std::vector<PeerId> ended_neighbours_;  ///< what they have sent is still received
@@ -113,6 +119,7 @@ class UcxTransport final : public Transport {
   bool napping_ = false;                  ///< nothing has moved since the first of a row of naps
   TimePoint napping_since_{};
   bool closed_ = false;
+  bool deaf_ = false;  ///< others can no longer connect
   bool spent_ = false;
   bool attention_ = false;         ///< an endpoint broke
   bool some_half_broken_ = false;  ///< of several connections to a peer one has ended

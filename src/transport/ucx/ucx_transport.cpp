@@ -50,13 +50,16 @@ UcxTransport::UcxTransport(const UcxOptions& options)
       connections_(options.connections != 0 ? options.connections : connections_of_environment()),
       device_pointers_(device_pointers_of_environment()),
       context_(config_),
-      worker_(context_),
+      worker_(context_, config_.value("TLS")),
       self_{.identity = random_number(),
             .host = host_name(),
             .process = getpid(),
             .place = place_of_this_process()},
       key_(random_number()),
-      address_(encode(UcxAddress{.process = self_, .key = 0, .worker = worker_.address()})),
+      address_(encode(UcxAddress{.process = self_,
+                                 .key = 0,
+                                 .tcp = worker_.tcp_addresses(),
+                                 .worker = worker_.address()})),
       unexpected_(worker_, key_),
       neighbours_(self_) {
   if (device_pointers_ == DevicePointers::kAlways && !context_.knows_cuda()) {
@@ -192,7 +195,8 @@ bool UcxTransport::begin(PeerId peer, Tag tag, bool is_receive, Request& request
       waits = true;
     }
   }
-  if (!closed_ && (waits || endpoint.usable(is_receive) || connect(peer))) {
+  const bool notice = kind_of(tag) == TagKind::kControl;
+  if (!closed_ && (waits || endpoint.usable(is_receive) || connect(peer, notice))) {
     return true;
   }
   // What a peer sent before its connection ended is still received. If only a part of it has come,
@@ -205,10 +209,12 @@ bool UcxTransport::begin(PeerId peer, Tag tag, bool is_receive, Request& request
   return false;
 }
 
-/// False if the peer is gone.
-bool UcxTransport::connect(PeerId peer) {
+/// False if the peer is gone, or this process has no descriptors for a connection to it. A notice
+/// may use the reserve.
+bool UcxTransport::connect(PeerId peer, bool for_notice) {
   UcxEndpoint& endpoint = endpoints_[peer];
-  if (endpoint.state() != UcxEndpoint::State::kUnconnected || endpoint.broke()) {
+  if (endpoint.state() != UcxEndpoint::State::kUnconnected || endpoint.broke() ||
+      !has_descriptors(endpoint, for_notice)) {
     return false;
   }
   if (!neighbours_.watch(peer, endpoint.info())) {
@@ -227,9 +233,11 @@ bool UcxTransport::connect(PeerId peer) {
 void UcxTransport::finish(Request& request, Status status, std::size_t length) {
   UcxEndpoint& endpoint = endpoints_[request.peer];
   endpoint.pending.remove(request);
+  endpoint.reached = endpoint.reached || status == Status::kOk;
   // Whatever status UCX gives a request on an endpoint that has ended, the cause is the peer's.
   const bool ended =
-      endpoint.state() == UcxEndpoint::State::kEnded || !endpoint.unreachable.empty();
+      endpoint.state() == UcxEndpoint::State::kEnded ||
+      (endpoint.state() == UcxEndpoint::State::kUnconnected && !endpoint.unreachable.empty());
   if (ended && (status == Status::kCancelled || status == Status::kFailed)) {
     status = Status::kPeerFailed;
   }
@@ -291,7 +299,7 @@ void UcxTransport::act_on_failures() {
     }
     if (!endpoint.departure_expected) {
       spent_ = spent_ || !endpoint.process_ended();
-      failures_.push_back({.peer = peer, .reason = endpoint.failure_reason()});
+      failures_.push_back(failure_of(peer));
       log().info("the endpoint to {} pid {} broke: {}", endpoint.info().host,
                  endpoint.info().process, endpoint.failure_reason());
     }

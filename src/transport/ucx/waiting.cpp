@@ -60,6 +60,7 @@ void UcxTransport::wait(Duration at_most) {
   if (worker_.sleep(nap(at_most), neighbours_.descriptor())) {
     look_at_neighbours();
   }
+  check_listeners();
 }
 
 /// How long to sleep: briefly if this process waits for a peer that cannot wake it.

@@ -1,5 +1,6 @@
 #include "src/transport/ucx/worker.hpp"
 
+#include <fmt/format.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/eventfd.h>
@@ -13,6 +14,8 @@
 #include <utility>
 
 #include "gtopk/error.hpp"
+#include "src/transport/base/shortage.hpp"
+#include "src/transport/ucx/posix_space.hpp"
 #include "src/transport/ucx/status.hpp"
 
 namespace gtopk::transport {
@@ -33,20 +36,25 @@ timespec to_timespec(Duration duration) {
 
 }  // namespace
 
-UcxWorker::UcxWorker(const UcxContext& context) {
+UcxWorker::UcxWorker(const UcxContext& context, std::string_view tls) {
   const std::vector<ino_t> listened_before = listening_sockets();
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   params.thread_mode = UCS_THREAD_MODE_SINGLE;
   ucp_worker_h worker = nullptr;
-  throw_unless_ok(ucp_worker_create(context.get(), &params, &worker), "ucp_worker_create");
+  const ucs_status_t status = ucp_worker_create(context.get(), &params, &worker);
+  const std::string no_room = status == UCS_OK ? "" : posix_shortage(tls);
+  throw_unless_ok(status, no_room.empty() ? "ucp_worker_create"
+                                          : fmt::format("ucp_worker_create: {}", no_room));
   worker_.reset(worker);
   throw_unless_ok(ucp_worker_get_efd(worker, &event_descriptor_), "ucp_worker_get_efd");
   // Our own descriptor instead of ucp_worker_signal: it outlives the worker, so a late wake() is
   // harmless.
   wake_descriptor_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake_descriptor_ < 0) {
-    throw Error(ErrorKind::kTransport, "eventfd: " + std::generic_category().message(errno));
+    const std::string reason = std::generic_category().message(errno);
+    throw Error(ErrorKind::kTransport,
+                fmt::format("eventfd: {}: {}", reason, descriptor_shortage(1)));
   }
   sockets_.emplace(event_descriptor_, listened_before, address());
 }

@@ -7,6 +7,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "src/transport/base/clock.hpp"
 #include "src/transport/ucx/context.hpp"
@@ -16,7 +18,8 @@ namespace gtopk::transport {
 
 class UcxWorker {
  public:
-  explicit UcxWorker(const UcxContext& context);
+  /// tls: UCX_TLS, for the text of an error.
+  UcxWorker(const UcxContext& context, std::string_view tls);
   UcxWorker(const UcxWorker&) = delete;
   UcxWorker& operator=(const UcxWorker&) = delete;
   UcxWorker(UcxWorker&&) = delete;
@@ -26,6 +29,11 @@ class UcxWorker {
   [[nodiscard]] ucp_worker_h get() const { return worker_.get(); }
   /// What another process needs to reach this worker.
   [[nodiscard]] std::string address() const;
+
+  /// Where it takes connections by TCP; none after close().
+  [[nodiscard]] std::vector<TcpAddress> tcp_addresses() const {
+    return sockets_ ? sockets_->addresses() : std::vector<TcpAddress>();
+  }
 
   /// True if something moved. Like sleep(), may be called after close(), and is then a no-op.
   bool progress();
@@ -38,6 +46,9 @@ class UcxWorker {
   /// Thread-safe, for as long as this object lives.
   void wake();
 
+  /// Whether UCX has closed a port on which others connect to this worker. Noticed in sleep(),
+  /// within a second.
+  [[nodiscard]] bool has_lost_listener() const { return sockets_ && sockets_->has_lost_listener(); }
   /// A connection is being made.
   void expect_connection();
 

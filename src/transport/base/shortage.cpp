@@ -1,0 +1,138 @@
+#include "src/transport/base/shortage.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "gtopk/error.hpp"
+#include "src/transport/base/log.hpp"
+
+namespace gtopk::transport {
+namespace {
+
+constexpr rlim_t kMostOpenFiles = rlim_t{1} << 20U;
+/// What opening a connection takes, for any_shortage().
+constexpr std::size_t kFewDescriptors = 4;
+constexpr std::size_t kSomeMemory = std::size_t{16} << 20U;
+
+std::string error_text(int code) { return std::generic_category().message(code); }
+
+std::string soft_limit(__rlimit_resource resource) {
+  rlimit limit{};
+  if (getrlimit(resource, &limit) != 0) {
+    return "unknown";
+  }
+  return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : std::to_string(limit.rlim_cur);
+}
+
+std::string describe_thread_limits(int error) {
+  return fmt::format(
+      "{} (limit of this user's processes and threads {}, ulimit -u; a container may have a limit "
+      "of its own, pids.max)",
+      error_text(error), soft_limit(RLIMIT_NPROC));
+}
+
+std::string thread_shortage() {
+  try {
+    std::thread([] {}).join();
+  } catch (const std::system_error& error) {
+    return fmt::format("this process can start no more threads: {}",
+                       describe_thread_limits(error.code().value()));
+  }
+  return {};
+}
+
+std::string memory_shortage() {
+  void* const memory =
+      mmap(nullptr, kSomeMemory, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    return fmt::format(
+        "this process gets no more memory: {} (limit of its address space {} bytes, "
+        "ulimit -v)",
+        error_text(errno), soft_limit(RLIMIT_AS));
+  }
+  munmap(memory, kSomeMemory);
+  return {};
+}
+
+}  // namespace
+
+bool raise_open_file_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    return false;
+  }
+  const rlim_t before = limit.rlim_cur;
+  const rlim_t wanted = std::min(limit.rlim_max, kMostOpenFiles);
+  if (before >= wanted) {
+    return false;
+  }
+  limit.rlim_cur = wanted;
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    return false;
+  }
+  log().info("the limit of open files (ulimit -n) was {}, and is now {}", before, wanted);
+  return true;
+}
+
+std::string descriptor_shortage(std::size_t count) {
+  std::vector<int> opened;
+  int error = 0;
+  while (opened.size() < count && error == 0) {
+    const int descriptor = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (descriptor >= 0) {
+      opened.push_back(descriptor);
+    } else if (errno != EINTR) {
+      error = errno;
+    }
+  }
+  std::ranges::for_each(opened, [](int descriptor) { close(descriptor); });
+  const std::string left =
+      opened.empty()
+          ? std::string("no file descriptors left")
+          : fmt::format("too few file descriptors left, {} of the {} needed", opened.size(), count);
+  switch (error) {
+    case EMFILE:
+      return fmt::format("this process has {} (limit {}, ulimit -n)", left,
+                         soft_limit(RLIMIT_NOFILE));
+    case ENFILE:
+      return fmt::format("this machine has {} (sysctl fs.file-max)", left);
+    default:
+      return {};  // there may be no /dev/null
+  }
+}
+
+std::string any_shortage() {
+  for (std::string (*const find)() :
+       {+[] { return descriptor_shortage(kFewDescriptors); }, &thread_shortage, &memory_shortage}) {
+    if (std::string found = find(); !found.empty()) {
+      return found;
+    }
+  }
+  return {};
+}
+
+std::thread start_thread(const char* name, std::function<void()> run) {
+  std::optional<std::thread> thread;
+  try {
+    thread.emplace(std::move(run));
+  } catch (const std::system_error& error) {
+    throw Error(ErrorKind::kTransport,
+                fmt::format("this process cannot start the thread {}: {}", name,
+                            describe_thread_limits(error.code().value())));
+  }
+  pthread_setname_np(thread->native_handle(), name);
+  return *std::move(thread);
+}
+
+}  // namespace gtopk::transport

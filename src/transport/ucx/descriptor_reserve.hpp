@@ -1,0 +1,31 @@
+// Transport over UCX: file descriptors held back for the notices of a process that has run out of
+// them.
+#pragma once
+
+#include <vector>
+
+namespace gtopk::transport {
+
+class DescriptorReserve {
+ public:
+  /// For that many new connections: the peers that hear of a failure pass it on.
+  static constexpr unsigned kSize = 16;
+
+  DescriptorReserve() { fill(); }
+  DescriptorReserve(const DescriptorReserve&) = delete;
+  DescriptorReserve& operator=(const DescriptorReserve&) = delete;
+  DescriptorReserve(DescriptorReserve&&) = delete;
+  DescriptorReserve& operator=(DescriptorReserve&&) = delete;
+  ~DescriptorReserve() { release(); }
+
+  [[nodiscard]] bool is_full() const { return held_.size() == kSize; }
+  /// Opens what is missing, as far as there are any.
+  void fill();
+  /// Gives all to whoever opens a file next.
+  void release();
+
+ private:
+  std::vector<int> held_;
+};
+
+}  // namespace gtopk::transport

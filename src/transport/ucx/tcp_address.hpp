@@ -1,0 +1,42 @@
+// Transport over UCX: the TCP addresses at which workers take connections, and what a plain
+// connection to one finds out where UCX only says that it has failed.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <compare>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/transport/base/clock.hpp"
+
+namespace gtopk::transport {
+
+struct TcpAddress {
+  std::string host;  ///< in numbers
+  std::uint16_t port = 0;
+
+  [[nodiscard]] bool is_ipv6() const { return host.find(':') != std::string::npos; }
+  [[nodiscard]] bool is_loopback() const { return host.starts_with("127.") || host == "::1"; }
+  auto operator<=>(const TcpAddress&) const = default;
+};
+
+/// nullopt if it is neither IPv4 nor IPv6.
+[[nodiscard]] std::optional<TcpAddress> to_tcp_address(const sockaddr_storage& address);
+
+/// "10.0.0.1:4000, [fd77::1]:4001"
+[[nodiscard]] std::string to_string(const std::vector<TcpAddress>& addresses);
+
+/// Connects to each, at the same time, and says how that ended and which setting helps; "" for no
+/// address. Any thread; takes `at_most`.
+[[nodiscard]] std::string diagnose_connections(const std::vector<TcpAddress>& addresses,
+                                               Duration at_most);
+
+/// If all of `here` are of one address family and all of `there` of the other: says so, and which
+/// setting helps; else "".
+[[nodiscard]] std::string diagnose_families(const std::vector<TcpAddress>& here,
+                                            const std::vector<TcpAddress>& there);
+
+}  // namespace gtopk::transport
