@@ -9,7 +9,7 @@
 #include <vector>
 
 int main() try {
-  const auto job = gtopk::launch_environment();  // of torchrun, mpirun, prterun, srun --mpi=pmix
+  const auto job = gtopk::launch_environment();  // of torchrun, mpirun, prterun, srun
   const auto directory = gtopk::join_job(job, std::chrono::seconds(60));
   std::vector<float> gradient(1'000'000, 0.5F), residual(gradient.size());
   gradient[42] = 1;

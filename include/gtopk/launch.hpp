@@ -1,6 +1,6 @@
-// Public surface: what a launcher tells each process, by environment variables (torchrun) or by
-// PMIx (mpirun, prterun, srun --mpi=pmix), and the TCP store that rank 0 then serves. For programs
-// without torch.
+// Public surface: what a launcher tells each process, by environment variables (torchrun, srun) or
+// by PMIx (mpirun, prterun, srun --mpi=pmix), and the TCP store that rank 0 then serves. For
+// programs without torch.
 #pragma once
 
 #include <chrono>
@@ -20,20 +20,27 @@ struct LaunchEnvironment {
   std::string host;        ///< rank 0's
   std::uint16_t port = 0;  ///< of its store
   bool pmix = false;       ///< host and port come from PMIx, once rank 0 has joined
-  /// This rank's number on its host, and how many ranks run there, if PMIx provides them.
+  /// This rank's number on its host, and how many ranks run there, if the launcher says so.
   std::optional<std::uint32_t> local_rank{};
   std::optional<std::uint32_t> local_world_size{};
 };
 
 /// Reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; the port is MASTER_PORT + 2 if torchrun's
 /// agent serves torch's store at MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE=True). If RANK is not
-/// set, asks the PMIx server that started this process, if there is one. Throws Error{kBootstrap}
-/// naming the missing or invalid variable, and why PMIx could not be asked.
+/// set, asks the launcher. Throws Error{kBootstrap} naming the missing or invalid variable, and why
+/// the launcher could not be asked.
 [[nodiscard]] LaunchEnvironment launch_environment();
 
-/// The same from PMIx alone, ignoring the variables. Throws Error{kBootstrap} if no PMIx server
-/// started this process.
-[[nodiscard]] LaunchEnvironment pmix_environment();
+/// The same from the launcher alone, ignoring RANK and WORLD_SIZE: from the PMIx server that
+/// started this process, or, where none did, from the variables that srun sets for a step's tasks.
+/// In a step the host is the first of the step's, and the port follows from the numbers of job and
+/// step; MASTER_ADDR and MASTER_PORT override them. Throws Error{kBootstrap} if no launcher has
+/// numbered this process.
+[[nodiscard]] LaunchEnvironment launcher_environment();
+
+/// Whether there are signs of such a launcher. Throws Error{kBootstrap} for srun's variables that
+/// contradict one another.
+[[nodiscard]] bool has_launcher();
 
 /// The job's store. Rank 0 serves it at `environment.port`. If its store is destroyed while others
 /// are connected, the server stays until the process ends, which then waits at most `at_most` for

@@ -1,5 +1,6 @@
-// Torch backend: what Python asks the launcher's PMIx server and its environment, as operators
-// torch.ops.gtopk.*. The Python side is gtopk/core/launch.py and, for the secret, gtopk/core/_native.py.
+// Torch backend: what Python asks the launcher and the environment, as operators
+// torch.ops.gtopk.*. The Python side is gtopk/core/launch.py and, for the secret,
+// gtopk/core/_native.py.
 #include "gtopk/launch.hpp"
 
 #include <chrono>
@@ -19,15 +20,20 @@ std::optional<std::int64_t> integer(std::optional<std::uint32_t> number) {
   return number ? std::optional<std::int64_t>(*number) : std::nullopt;
 }
 
-/// Rank and size and, if PMIx knows them, rank and size on this host.
+/// Rank and size; rank and size on this host, if the launcher says so; host and port of rank 0's
+/// store, which are empty and 0 where PMIx will say them.
 using Place = std::tuple<std::int64_t, std::int64_t, std::optional<std::int64_t>,
-                         std::optional<std::int64_t>>;
+                         std::optional<std::int64_t>, std::string, std::int64_t>;
 
-Place pmix_place() {
+Place launcher_place() {
   try {
-    const LaunchEnvironment environment = pmix_environment();
-    return {environment.rank, environment.world_size, integer(environment.local_rank),
-            integer(environment.local_world_size)};
+    const LaunchEnvironment environment = launcher_environment();
+    return {environment.rank,
+            environment.world_size,
+            integer(environment.local_rank),
+            integer(environment.local_world_size),
+            environment.host,
+            environment.port};
   } catch (const Error& error) {
     rethrow_for_python(error);
   }
@@ -54,7 +60,7 @@ bool has_secret() {
 
 TORCH_LIBRARY_FRAGMENT(gtopk, library) {
   library.def("has_job_secret() -> bool", &has_secret);
-  library.def("pmix_place() -> (int, int, int?, int?)", &pmix_place);
+  library.def("launcher_place() -> (int, int, int?, int?, str, int)", &launcher_place);
   library.def("find_torch_store(int port, int timeout_ms) -> (str, int)", &find_torch_store);
 }
 

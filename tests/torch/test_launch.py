@@ -1,15 +1,18 @@
-"""Room: tests/torch. Start-up by PMIx: a plain `mpirun python train.py`, and its errors."""
+"""Room: tests/torch. Start-up by PMIx or Slurm's variables: a plain `mpirun python train.py`."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import socket
 import subprocess
 import sys
 
 import pytest
 import slurm
 import torch.distributed as dist
-from ranks import HERE, environment
+from gtopk.core import launch
+from ranks import HERE, environment, free_port
 
 import gtopk
 
@@ -29,12 +32,36 @@ def test_a_plain_mpirun_trains(ranks: int):
 
 @pytest.mark.long
 @pytest.mark.parametrize("ranks", [1, 4])
-def test_a_plain_srun_trains(ranks: int):
+@pytest.mark.parametrize("mpi", ["pmix", "none"])
+def test_a_plain_srun_trains(mpi: str, ranks: int):
     if slurm.why_not():
         pytest.skip(f"no Slurm can be started: {slurm.why_not()}")
     with slurm.one_machine() as variables:
-        srun = ["srun", "--mpi=pmix", "--overcommit", "-n", str(ranks)]
+        srun = ["srun", f"--mpi={mpi}", "--overcommit", "-n", str(ranks)]
         expect_training(srun, ranks, variables)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", [["salloc", "-n", "3"], ["srun", "--mpi=none", "-n", "1"]])
+def test_a_process_that_srun_did_not_start_is_no_rank_of_many(command: list[str]):
+    """salloc's shell has srun's variables for three tasks, and is none of them."""
+    if slurm.why_not():
+        pytest.skip(f"no Slurm can be started: {slurm.why_not()}")
+    script = "import gtopk; print(gtopk.launch_env()['WORLD_SIZE'])"
+    with slurm.one_machine() as variables:
+        for name in TORCHRUNS:
+            variables.pop(name, None)
+        done = subprocess.run(
+            [*command, "--overcommit", sys.executable, "-c", script],
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+    if command[0] == "srun":
+        assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    else:
+        assert "but srun did not start it: put srun before the command" in done.stderr
 
 
 def expect_training(launcher: list[str], ranks: int, variables: dict[str, str]) -> None:
@@ -75,3 +102,113 @@ def test_what_a_launcher_has_set_stays(monkeypatch: pytest.MonkeyPatch):
     for name, value in torchruns.items():
         monkeypatch.setenv(name, value)
     assert gtopk.launch_env() == torchruns
+
+
+TASK = {
+    "SLURM_JOB_ID": "4711",
+    "SLURM_STEP_ID": "2",
+    "SLURM_STEP_NUM_TASKS": "5",
+    "SLURM_STEP_NODELIST": "node[01-02],gpu7",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2),1",
+    "SLURM_NTASKS": "8",  # of the job, whose step is smaller
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+}
+PLACE = {"RANK": "3", "WORLD_SIZE": "5", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+PORT = str(10000 + (4711 * 101 + 2) % 19000)
+NO_TASK = "but srun did not start it: put srun before the command"
+
+# What is set besides; and what launch_env() returns, or its error.
+STEPS = {
+    "a task": ({}, {**PLACE, "MASTER_ADDR": "node01", "MASTER_PORT": PORT}),
+    "with the script's address": (
+        {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29600"},
+        {**PLACE, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29600"},
+    ),
+    "under torchrun": (
+        {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1"},
+        {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1"},
+    ),
+    "without a place on its host": (
+        {"SLURM_LOCALID": "", "SLURM_STEP_TASKS_PER_NODE": ""},
+        {"RANK": "3", "WORLD_SIZE": "5", "MASTER_ADDR": "node01", "MASTER_PORT": PORT},
+    ),
+    "a batch script": ({"SLURM_STEP_ID": "", "SLURM_PROCID": "0"}, NO_TASK),
+    "a batch step": ({"SLURM_STEP_ID": "4294967291", "SLURM_PROCID": "0"}, NO_TASK),
+    "a rank of mpirun": (
+        {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "5"},
+        r"it is not srun's task \(SLURM_PROCID\), as OMPI_COMM_WORLD_RANK differs",
+    ),
+    "too high a rank": ({"SLURM_PROCID": "5"}, "SLURM_PROCID is '5': expected a number from 0 to"),
+    "no number of tasks": ({"SLURM_STEP_NUM_TASKS": ""}, "SLURM_STEP_NUM_TASKS is not"),
+    "no hosts": ({"SLURM_STEP_NODELIST": ""}, "4711.2 has no SLURM_STEP_NODELIST: set MASTER_ADDR"),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_slurm_step_without_pmix_sets_what_torchrun_would_set(
+    name: str, monkeypatch: pytest.MonkeyPatch
+):
+    changes, expected = STEPS[name]
+    launchers = ("PMIX_NAMESPACE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK")
+    monkeypatch.setattr(launch, "_served", None)
+    for variable in (*TORCHRUNS, *launchers):
+        monkeypatch.setenv(variable, "")  # and removed again afterwards
+        monkeypatch.delenv(variable)
+    for variable, value in {**TASK, **changes}.items():
+        monkeypatch.setenv(variable, value)
+    if isinstance(expected, str):
+        with pytest.raises(dist.DistBackendError, match=expected):
+            gtopk.launch_env()
+        with pytest.raises(dist.DistBackendError, match=expected):
+            next(dist.rendezvous("pmix://"))
+    else:
+        assert gtopk.launch_env() == expected
+        assert gtopk.launch_env() == expected  # a no-op
+
+
+def test_two_tasks_of_a_step_meet_without_pmix():
+    script = """
+import torch, torch.distributed as dist, gtopk
+for way in ("pmix://", None):
+    if way is None:
+        gtopk.launch_env()
+    dist.init_process_group("gtopk", init_method=way)
+    one = torch.ones(1)
+    dist.all_reduce(one)
+    print(dist.get_rank(), dist.get_world_size(), one.item(), flush=True)
+    dist.destroy_process_group()
+"""
+    step = {
+        "SLURM_JOB_ID": str(os.getpid()),
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_NODELIST": "localhost",
+        "MASTER_PORT": str(free_port()),
+    }
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", script],
+            env={**environment(), **step, "SLURM_PROCID": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for rank, process in enumerate(ranks):
+        printed, _ = process.communicate(timeout=240)
+        assert printed == f"{rank} 2 2.0\n" * 2
+
+
+def test_a_port_that_is_taken_is_named_with_the_variable(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(launch, "_served", None)
+    for name in (*TORCHRUNS, "PMIX_NAMESPACE", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    with socket.create_server(("", 0)) as taken:
+        place = {"SLURM_PROCID": "0", "MASTER_PORT": str(taken.getsockname()[1])}
+        for variable, value in {**TASK, **place}.items():
+            monkeypatch.setenv(variable, value)
+        with pytest.raises(dist.DistNetworkError, match="set MASTER_PORT to a free one"):
+            gtopk.launch_env()

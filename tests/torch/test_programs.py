@@ -89,12 +89,20 @@ def test_srun_gives_the_same_bits(by_hand, tmp_path):
     path = tmp_path / "out.json"
     told = ["--rendezvous", f"127.0.0.1:{free_port()}"]
     with slurm.one_machine() as variables:
-        for mpi, place in (("pmix", []), ("pmix", told), ("none", told)):
+        for mpi, place in (("pmix", []), ("pmix", told), ("none", []), ("none", told)):
             srun = ["srun", f"--mpi={mpi}", "--overcommit", "-n", "2"]
             done = run([*srun, ALLREDUCE, *SHORT, "--json", str(path), *place], variables)
             assert done.returncode == 0, done.stdout + done.stderr
             assert results(path) == by_hand
             path.unlink()
+
+
+def test_a_command_of_a_batch_script_is_one_rank():
+    """Its environment speaks of four tasks, which srun would start."""
+    script = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+    done = run([ALLREDUCE, *SHORT], script)
+    assert done.returncode == 0, done.stderr
+    assert "# 1 rank on 1 host" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,6 @@ struct LauncherVariables {
 constexpr std::array kLaunchers = {
     LauncherVariables{"RANK", "WORLD_SIZE", "torchrun"},
     LauncherVariables{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "mpirun"},
-    LauncherVariables{"SLURM_PROCID", "SLURM_NTASKS", "srun"},
 };
 
 std::optional<std::string> variable(const char* name) {
@@ -53,6 +52,9 @@ std::uint32_t number(std::string_view what, std::string_view text, std::uint32_t
   }
   return value;
 }
+
+/// The library asks it: by PMIx, or by the variables of a Slurm step.
+constexpr auto kLauncher = "the launcher";
 
 struct Place {
   std::uint32_t rank = 0;
@@ -76,13 +78,13 @@ Place place_of(const JobOptions& options) {
     return {number(launcher.rank, *rank, transport::kMaxRanks),
             number(launcher.ranks, *ranks, transport::kMaxRanks), launcher.launcher};
   }
-  return {.said_by = variable("PMIX_NAMESPACE") ? "PMIx" : ""};
+  return {.said_by = has_launcher() ? kLauncher : ""};
 }
 
-/// The rendezvous through PMIx, if a PMIx server started this process.
-LaunchEnvironment told_by_pmix(const Place& place) {
+/// The rendezvous as the launcher says, by PMIx.
+LaunchEnvironment told_by_launcher(const Place& place) {
   try {
-    return pmix_environment();
+    return launcher_environment();
   } catch (const Error& error) {
     throw UsageError(
         fmt::format("{} says that there are {} ranks: --rendezvous HOST:PORT says where they meet, "
@@ -146,8 +148,8 @@ LaunchEnvironment launched(const JobOptions& options) {
   LaunchEnvironment environment;
   if (!options.rendezvous.empty()) {
     environment = rendezvous_at(options.rendezvous);
-    if (place.said_by == "PMIx") {  // it has not been asked for the rank yet
-      const LaunchEnvironment told = pmix_environment();
+    if (place.said_by == kLauncher) {  // it has not been asked for the rank yet
+      const LaunchEnvironment told = launcher_environment();
       environment.rank = told.rank;
       environment.world_size = told.world_size;
       return environment;
@@ -157,10 +159,10 @@ LaunchEnvironment launched(const JobOptions& options) {
   } else if (place.said_by == "--ranks" && place.ranks > 1) {
     throw UsageError(
         fmt::format("{} ranks: --rendezvous HOST:PORT says where they meet", place.ranks));
-  } else if (place.said_by == "PMIx") {
-    return pmix_environment();
+  } else if (place.said_by == kLauncher) {
+    return launcher_environment();
   } else if (place.ranks > 1) {
-    return told_by_pmix(place);
+    return told_by_launcher(place);
   }
   environment.rank = place.rank;
   environment.world_size = place.ranks;

@@ -4,34 +4,52 @@
 
 #include <charconv>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "gtopk/error.hpp"
 #include "src/transport/base/log.hpp"
 #include "src/transport/base/tag.hpp"
 #include "src/transport/bootstrap/pmix_client.hpp"
+#include "src/transport/bootstrap/slurm_step.hpp"
 
 namespace gtopk {
 namespace {
 
-bool is_set(const char* name) {
+constexpr const char* kPmixServer = "PMIX_NAMESPACE";
+
+std::optional<std::string> variable(const char* name) {
   const char* const value = std::getenv(name);
-  return value != nullptr && *value != '\0';
+  return value != nullptr && *value != '\0' ? std::optional<std::string>(value) : std::nullopt;
 }
 
-std::string why_no_pmix() {
+bool is_set(const char* name) { return variable(name).has_value(); }
+
+/// The step that srun started this process in, if no PMIx server did. Where there is one, it must
+/// be asked on every rank: Slurm's own, or that of an mpirun whose helpers srun started.
+std::optional<bootstrap::SlurmStep> step_without_pmix() {
+  return is_set(kPmixServer) ? std::nullopt : bootstrap::slurm_step(variable);
+}
+
+/// What to add to an error if there are signs of a launcher; else empty.
+std::string why_no_launcher() {
   const std::string why = bootstrap::PmixClient::why_not();
-  return why.empty() ? "" : fmt::format(", and PMIx cannot be asked ({})", why);
+  if (!why.empty()) {
+    return fmt::format(", and PMIx cannot be asked ({}){}", why,
+                       bootstrap::slurm_step(variable) ? "; srun --mpi=none does without it" : "");
+  }
+  return is_set("SLURM_JOB_ID") ? ", and " + bootstrap::why_no_slurm_step(variable) : "";
 }
 
 std::string_view required(const char* name) {
   if (!is_set(name)) {
     throw Error(
         ErrorKind::kBootstrap,
-        fmt::format("{} is not set{}: start the ranks with torchrun, mpirun, prterun or srun "
-                    "--mpi=pmix, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each",
-                    name, why_no_pmix()));
+        fmt::format("{} is not set{}: start the ranks with torchrun, mpirun, prterun or srun, or "
+                    "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each",
+                    name, is_set("RANK") ? "" : why_no_launcher()));
   }
   return std::getenv(name);
 }
@@ -59,6 +77,38 @@ LaunchEnvironment told_by(bootstrap::PmixClient& pmix) {
   return environment;
 }
 
+/// Rank 0's host and the port are the step's, unless the job's script has set others.
+LaunchEnvironment told_by(bootstrap::SlurmStep step) {
+  LaunchEnvironment environment;
+  environment.rank = step.rank;
+  environment.world_size = step.size;
+  environment.local_rank = step.local_rank;
+  environment.local_world_size = step.local_size;
+  environment.host = variable("MASTER_ADDR").value_or(std::move(step.first_host));
+  environment.port = is_set("MASTER_PORT")
+                         ? static_cast<std::uint16_t>(required_number("MASTER_PORT", 1, 65535))
+                         : step.port;
+  if (environment.host.empty()) {
+    throw Error(ErrorKind::kBootstrap,
+                fmt::format("{} has no SLURM_STEP_NODELIST: set MASTER_ADDR to the name of the "
+                            "host of rank 0",
+                            step.description));
+  }
+  transport::log().info("launch: rank {} of {} by {}, rendezvous at {}:{}", step.rank, step.size,
+                        step.description, environment.host, environment.port);
+  return environment;
+}
+
+std::optional<LaunchEnvironment> by_launcher() {
+  if (bootstrap::PmixClient* const pmix = bootstrap::PmixClient::get()) {
+    return told_by(*pmix);
+  }
+  if (std::optional<bootstrap::SlurmStep> step = step_without_pmix()) {
+    return told_by(*std::move(step));
+  }
+  return std::nullopt;
+}
+
 /// torchrun's agent may serve a torch store at MASTER_PORT, which it then says. Linux gives
 /// listeners and outgoing connections ports of different parity, so the next port but one is rarely
 /// taken.
@@ -69,12 +119,27 @@ bool agent_serves_store() {
 
 }  // namespace
 
-LaunchEnvironment pmix_environment() { return told_by(bootstrap::PmixClient::required()); }
+bool has_launcher() { return is_set(kPmixServer) || step_without_pmix(); }
+
+LaunchEnvironment launcher_environment() {
+  if (std::optional<LaunchEnvironment> found = by_launcher()) {
+    return *std::move(found);
+  }
+  std::string why = why_no_launcher();
+  if (!is_set(kPmixServer)) {
+    why = fmt::format(": no PMIx server started it ({} is not set), and {}", kPmixServer,
+                      bootstrap::why_no_slurm_step(variable));
+  }
+  throw Error(ErrorKind::kBootstrap,
+              fmt::format("no launcher says which rank this process is{}. Start the ranks with "
+                          "mpirun, prterun or srun",
+                          why));
+}
 
 LaunchEnvironment launch_environment() {
   if (!is_set("RANK")) {
-    if (bootstrap::PmixClient* const pmix = bootstrap::PmixClient::get()) {
-      return told_by(*pmix);
+    if (std::optional<LaunchEnvironment> found = by_launcher()) {
+      return *std::move(found);
     }
   }
   LaunchEnvironment environment;

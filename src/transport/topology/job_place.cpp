@@ -11,15 +11,18 @@
 namespace gtopk::topology {
 namespace {
 
-struct Pair {
+struct LauncherVariables {
   const char* rank;
   const char* size;
+  const char* needs;  ///< what else must be set
 };
+// Slurm sets its variables for batch scripts too, whose commands are no tasks.
 constexpr std::array kLaunchers = {
-    Pair{"LOCAL_RANK", "LOCAL_WORLD_SIZE"},
-    Pair{"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
-    Pair{"MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
-    Pair{"SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"},
+    LauncherVariables{"LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_RANK"},
+    LauncherVariables{"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
+                      "OMPI_COMM_WORLD_LOCAL_RANK"},
+    LauncherVariables{"MPI_LOCALRANKID", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"},
+    LauncherVariables{"SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", "SLURM_STEP_ID"},
 };
 
 std::optional<std::uint32_t> number(std::string_view text) {
@@ -98,8 +101,8 @@ JobPlace job_place(const Variables& variables) {
                  .interfaces_set = ucx_setting(variables, "NET_DEVICES").has_value(),
                  .beyond_tcp = beyond_tcp(variables),
                  .gpus = gpus(variables)};
-  for (const Pair& launcher : kLaunchers) {
-    const auto rank = variables(launcher.rank);
+  for (const LauncherVariables& launcher : kLaunchers) {
+    const auto rank = variables(launcher.needs) ? variables(launcher.rank) : std::nullopt;
     const auto value = rank ? number(*rank) : std::nullopt;
     if (!value) {
       continue;

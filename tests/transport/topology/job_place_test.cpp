@@ -35,10 +35,14 @@ TEST(JobPlace, IsWhatTheLauncherSays) {
            {{{"LOCAL_RANK", "3"}, {"LOCAL_WORLD_SIZE", "4"}}, 3, 4},
            {{{"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}, 1, 2},
            {{{"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "8"}}, 1, 8},
-           {{{"SLURM_LOCALID", "2"}, {"SLURM_NTASKS_PER_NODE", "4"}}, 2, 4},
-           {{{"SLURM_LOCALID", "2"}}, 2, 3},                             // at least 3
-           {{{"LOCAL_RANK", "5"}, {"LOCAL_WORLD_SIZE", "many"}}, 5, 6},  // likewise
-           {{{"LOCAL_RANK", "x"}, {"SLURM_LOCALID", "1"}}, 1, 2},        // skipped: no number
+           {{{"SLURM_STEP_ID", "0"}, {"SLURM_LOCALID", "2"}, {"SLURM_NTASKS_PER_NODE", "4"}}, 2, 4},
+           // At least 3.
+           {{{"SLURM_STEP_ID", "0"}, {"SLURM_LOCALID", "2"}}, 2, 3},
+           // A batch script's command: no task.
+           {{{"SLURM_LOCALID", "0"}, {"SLURM_NTASKS_PER_NODE", "4"}}, 0, 1},
+           {{{"LOCAL_RANK", "5"}, {"LOCAL_WORLD_SIZE", "many"}}, 5, 6},  // likewise at least
+           // Skipped: no number.
+           {{{"LOCAL_RANK", "x"}, {"SLURM_STEP_ID", "0"}, {"SLURM_LOCALID", "1"}}, 1, 2},
            {{{"LOCAL_RANK", "-1"}, {"LOCAL_WORLD_SIZE", "4"}}, 0, 1}}) {
     const JobPlace place = place_by(each.environment);
     EXPECT_EQ(place.local_rank, each.rank) << testing::PrintToString(each.environment);

@@ -1,6 +1,8 @@
-"""Start-up under mpirun, prterun or srun --mpi=pmix: this rank and torch's store, through PMIx.
+"""Start-up under mpirun, prterun or srun: this rank and torch's store, as the launcher says.
 
-Rank 0 serves a TCPStore at a port that the system chooses; the others get its address from PMIx.
+Rank 0 serves a TCPStore as long as its process lives. With PMIx it is at a port that the system
+chooses, and the others get its address from PMIx. In a Slurm step without PMIx address and port
+follow from the step's variables.
 """
 
 from __future__ import annotations
@@ -29,15 +31,20 @@ class _Place(NamedTuple):
 
 
 def launch_env(timeout: timedelta = _TIMEOUT) -> dict[str, str]:
-    """Set the environment variables that torchrun would set, from PMIx; return them.
+    """Set the environment variables that torchrun would set, as the launcher says; return them.
 
     Call it on every rank, before ``init_process_group("gtopk")``. Sets RANK, WORLD_SIZE,
     MASTER_ADDR and MASTER_PORT, and LOCAL_RANK and LOCAL_WORLD_SIZE if the launcher provides them.
     A no-op if RANK is already set (torchrun, a second call).
 
-    Blocks until rank 0 has called it, at most for `timeout`. Raises
-    torch.distributed.DistBackendError if no PMIx server started this process, or rank 0 is not
-    found in time.
+    mpirun, prterun and srun --mpi=pmix are asked through PMIx: blocks until rank 0 has called it,
+    at most for `timeout`. Without PMIx the variables of srun's step are read (SLURM_PROCID and
+    others): MASTER_ADDR is then the first host of the step, and MASTER_PORT follows from the
+    numbers of job and step, unless they are set already. A batch script and a shell of salloc are
+    no step: put srun before the command.
+
+    Raises torch.distributed.DistBackendError if no launcher has numbered this process, or rank 0 is
+    not found in time.
     """
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     if not os.environ.get("RANK"):
@@ -53,8 +60,10 @@ def meet_by_pmix(
 ) -> Iterator[tuple[Store, int, int]]:
     """Handle torch's rendezvous ``pmix://``: the store, this rank, the number of ranks.
 
-    Raises ValueError if rank or world_size were passed to init_process_group and differ from
-    PMIx's, torch.distributed.DistBackendError as launch_env() does.
+    In a Slurm step without PMIx it goes by the step's variables, as launch_env() does.
+
+    Raises ValueError if rank or world_size were passed to init_process_group and differ from the
+    launcher's, torch.distributed.DistBackendError as launch_env() does.
     """
     from torch.distributed import TCPStore
 
@@ -62,7 +71,7 @@ def meet_by_pmix(
     for name, given in parse_qs(urlsplit(url).query).items():
         if given != [str(getattr(place, name, None))]:
             raise ValueError(
-                f"gtopk: pmix:// was given {name}={given[0]}, and PMIx says "
+                f"gtopk: pmix:// was given {name}={given[0]}, and the launcher says "
                 f"{getattr(place, name, 'nothing of it')}: leave it out"
             )
     store = TCPStore(
@@ -80,21 +89,37 @@ def meet_by_pmix(
 def _find(timeout: timedelta) -> tuple[_Place, str, int]:
     """Return this rank's place, and the address at which it reaches rank 0's store."""
     operators = _native.load()
-    place = _Place(*operators.pmix_place())
+    *numbers, host, port = operators.launcher_place()
+    place = _Place(*numbers)
+    if host:
+        if place.rank == 0:
+            _serve(place.world_size, port)
+        return place, host, port
     port = _serve(place.world_size) if place.rank == 0 else 0
     milliseconds = round(timeout.total_seconds() * 1000)
     host, port = operators.find_torch_store(port, milliseconds)
     return place, host, port
 
 
-def _serve(world_size: int) -> int:
-    """Keep a store at one port; torch's stores at that port in this process share it."""
+def _serve(world_size: int, port: int = 0) -> int:
+    """Keep a store at one port, 0: any; torch's stores at that port in this process share it."""
     global _served
-    from torch.distributed import TCPStore
+    from torch.distributed import DistNetworkError, TCPStore
 
     if _served is None:
-        _served = TCPStore(
-            "localhost", 0, world_size, is_master=True, wait_for_workers=False, multi_tenant=True
-        )
-    port: int = _served.port
-    return port
+        try:
+            _served = TCPStore(
+                "localhost",
+                port,
+                world_size,
+                is_master=True,
+                wait_for_workers=False,
+                multi_tenant=True,
+            )
+        except DistNetworkError as error:
+            raise DistNetworkError(
+                f"gtopk: rank 0 cannot serve its store at port {port}, which follows from Slurm's "
+                f"job and step or is MASTER_PORT: set MASTER_PORT to a free one ({error})"
+            ) from error
+    served: int = _served.port
+    return served
