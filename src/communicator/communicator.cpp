@@ -8,6 +8,7 @@
 #include "src/collectives/way_costs.hpp"
 #include "src/communicator/host_name.hpp"
 #include "src/communicator/member_card.hpp"
+#include "src/communicator/statistics_ledger.hpp"
 #include "src/engine/engine_thread.hpp"
 #include "src/engine/group.hpp"
 #include "src/engine/operation.hpp"
@@ -128,6 +129,7 @@ Communicator::Communicator(std::shared_ptr<Process> process, const Meeting& meet
     }
     throw;
   }
+  begin_counting(group_);
   const engine::HostMap& hosts = group_->hosts();
   transport::log().info("group '{}': rank {} of {}, id {}, on host {} of {} ('{}'), {}", name(),
                         rank(), size(), group_->id(), hosts.host_of(rank()), hosts.hosts(),
@@ -141,6 +143,7 @@ Communicator::~Communicator() {
   engine::EngineThread& thread = *process_->thread_;
   thread.let_end(group_);
   thread.call([&] { thread.engine().remove_group(*group_); });
+  end_counting(*group_);
 }
 
 std::uint32_t Communicator::rank() const { return group_->rank(); }

@@ -15,6 +15,7 @@
 
 #include "gtopk/collectives.hpp"
 #include "gtopk/gate.hpp"
+#include "gtopk/process_statistics.hpp"
 #include "src/torch_backend/backend.hpp"
 #include "src/torch_backend/completer.hpp"
 #include "src/torch_backend/errors.hpp"
@@ -121,20 +122,35 @@ c10::intrusive_ptr<c10d::Work> sparse_all_reduce(
 using Counts = c10::Dict<std::string, std::int64_t>;
 using Seconds = c10::Dict<std::string, double>;
 
-std::tuple<Counts, Seconds, std::string> statistics(std::int64_t number) {
-  const BackendPointer backend = GtopkBackend::numbered(number);
-  const Statistics s = backend->statistics();
+/// Of the groups that live; empty if none does.
+std::string transport_here() {
+  for (const BackendPointer& backend : GtopkBackend::living()) {
+    try {
+      return backend->transport();
+    } catch (const c10::Error&) {  // it has left its group
+    }
+  }
+  return {};
+}
+
+/// Of a backend, or of all of the process. Without figures if the process has been in no group.
+std::tuple<Counts, Seconds, std::string> statistics(std::optional<std::int64_t> number) {
   Counts counts;
   Seconds seconds;
+  const BackendPointer backend = number ? GtopkBackend::numbered(*number) : BackendPointer();
+  const std::optional<Statistics> found = backend ? backend->statistics() : process_statistics();
+  if (!found) {
+    return {std::move(counts), std::move(seconds), ""};
+  }
   for (const MetricInfo& metric : kMetrics) {
     const std::string name(metric.name);
     if (metric.count != nullptr) {
-      counts.insert(name, static_cast<std::int64_t>(s.*metric.count));
+      counts.insert(name, static_cast<std::int64_t>((*found).*metric.count));
     } else {
-      seconds.insert(name, s.*metric.seconds);
+      seconds.insert(name, (*found).*metric.seconds);
     }
   }
-  return {std::move(counts), std::move(seconds), backend->transport()};
+  return {std::move(counts), std::move(seconds), backend ? backend->transport() : transport_here()};
 }
 
 /// Algorithm ("" if there is no plan), reason; by algorithm seconds, messages, bytes and bytes of a
@@ -249,7 +265,7 @@ TORCH_LIBRARY(gtopk, library) {
       "most_delivered(int d, int ranks, int k, float density, int block, str algorithm, "
       "str select, str wire, str semantics) -> int",
       &most);
-  library.def("statistics(int backend) -> (Dict(str, int), Dict(str, float), str)", &statistics);
+  library.def("statistics(int? backend) -> (Dict(str, int), Dict(str, float), str)", &statistics);
   library.def(
       "plan(int backend, int d, Tensor like, int k, float density, int block, str select, "
       "str wire, str semantics, bool anew) "

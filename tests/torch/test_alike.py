@@ -138,7 +138,7 @@ def check_a_ddp_of_a_subgroup_needs_a_state_of_it(me: Rank) -> None:
     """Otherwise all ranks, in two DDPs of two, would exchange gradients with one another."""
     half = halves()[me.rank // 2]
     mine = "0, 1" if me.rank < 2 else "2, 3"
-    operations = gtopk.stats()["operations"]
+    operations = gtopk.stats(dist.group.WORLD)["operations"]
     for by_state in (True, False):
         ddp = DistributedDataParallel(network(), process_group=half)
         state = gtopk.SparseState(ddp.module.named_parameters())
@@ -152,7 +152,7 @@ def check_a_ddp_of_a_subgroup_needs_a_state_of_it(me: Rank) -> None:
             ValueError, match=rf"over ranks {mine}, .* over ranks 0, 1, 2, 3: .*attach"
         ):
             ddp(torch.ones(2, 24)).sum().backward()
-    assert gtopk.stats()["operations"] == operations
+    assert gtopk.stats(dist.group.WORLD)["operations"] == operations
     # Over another backend but the same ranks: DDP's own messages may use it.
     training = Training(me.rank, group=gloo())
     training.hooked(density=0.05)

@@ -1,4 +1,4 @@
-"""What a group has done so far, counted by the engine."""
+"""What this process has done in its groups so far, counted by the engine."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, TypedDict, cast
 
 import torch.distributed as dist
 
+from gtopk.core import _native
 from gtopk.core.groups import backend_of
 from gtopk.ops.plan import Plan, told
 
 if TYPE_CHECKING:
+    from gtopk.core.backend import GtopkBackend
     from gtopk.diagnostics.diagnose import Diagnosis
 
 
 class Statistics(TypedDict):
-    """What this rank did in a group since it was created. Bytes include headers."""
+    """What this rank did in all its groups, or in one. Bytes include headers."""
 
     operations: int
     """Operations begun: collectives, sends and receives."""
@@ -25,7 +27,7 @@ class Statistics(TypedDict):
     notices_sent: int
     """Messages that told other ranks of an error."""
     most_in_flight: int
-    """The largest number of operations in flight at one time."""
+    """The largest number of operations of one group in flight at one time."""
     queue_seconds: float
     """Time between call and start, summed over operations."""
     run_seconds: float
@@ -37,19 +39,49 @@ class Statistics(TypedDict):
     commit_seconds: float
     """Time spent writing results and residuals."""
     transport: str
-    """The transport that carries the messages, as loaded and configured."""
+    """The transport that carries the messages, as loaded and configured; "" if no group lives."""
     plan: Plan | None
-    """Of the last algorithm="auto" to end: what it chose, why, and how long it took."""
+    """Of the last algorithm="auto" of the group to end: what it chose, why, how long it took."""
     diagnosis: Diagnosis | None
     """What gtopk.diagnose measured last in this group: contraction, recall, delta; see there."""
 
 
 def stats(group: dist.ProcessGroup | None = None) -> Statistics:
-    """Return what this rank did in `group` (None: the default group) since it was created.
+    """Return what this rank did in all gtopk groups of this process, or in one of them.
 
-    Reads counters, sends nothing. Raises RuntimeError if no process group is initialised, and
-    ValueError if the group is not a gtopk group.
+    Without `group` the figures of all groups that this process has been in are added up, also of
+    those that have ended, whoever made them: torch.distributed, a framework that makes groups of
+    its own, a ReplicaGroup with its former ranks, create_backend. ``most_in_flight`` is the largest
+    of any. ``plan`` and ``diagnosis`` are then those of the default group, and None if there is
+    none or it is not gtopk's. A forked child begins anew.
+
+    With `group` they are that group's, since it was created.
+
+    Reads counters, sends nothing. Raises RuntimeError if this process has been in no gtopk group,
+    and ValueError if `group` is not a gtopk group.
     """
-    backend = backend_of(group)
-    others = {"plan": told(backend.last_plan()), "diagnosis": backend.diagnosis}
-    return cast("Statistics", {**backend.statistics(), **others})
+    backend = _default() if group is None else backend_of(group)
+    plan = None if backend is None else told(backend.last_plan())
+    diagnosis = None if backend is None else backend.diagnosis
+    if group is None:
+        counts, seconds, transport = _native.load().statistics(None)
+        if not counts:
+            raise RuntimeError(
+                "gtopk: there are no statistics, as this process has been in no gtopk group"
+            )
+        figures = {**counts, **seconds, "transport": transport}
+    else:
+        assert backend is not None
+        figures = backend.statistics()
+    return cast("Statistics", {**figures, "plan": plan, "diagnosis": diagnosis})
+
+
+def _default() -> GtopkBackend | None:
+    """Return the default group's backend; None if there is none, or it is not gtopk's."""
+    if not dist.is_available() or not dist.is_initialized():
+        return None
+    group = dist.distributed_c10d._get_default_group()
+    try:
+        return backend_of(group)
+    except ValueError:
+        return None

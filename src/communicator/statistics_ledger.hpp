@@ -1,0 +1,17 @@
+// Communicator: the groups that count for process_statistics(), and what those did that have ended.
+#pragma once
+
+#include <memory>
+
+namespace gtopk {
+
+namespace engine {
+class Group;
+}  // namespace engine
+
+/// Counts a new group of this process.
+void begin_counting(std::shared_ptr<const engine::Group> group);
+/// The group has ended: what it has done by now counts, and the group itself is released.
+void end_counting(const engine::Group& group);
+
+}  // namespace gtopk
