@@ -88,6 +88,31 @@ def warnings_of_a_warmup(me: Rank) -> list[str]:
     return [str(each.message) for each in seen if "gtopk:" in str(each.message)]
 
 
+def bytes_of_two_dense_steps(me: Rank, warmup: list) -> int:
+    """What this rank sends in a group of its own, in which nothing has been measured."""
+    group = dist.new_group(list(range(me.size)))
+    training = Training(me.rank, group=group)
+    training.hooked(density=0.01, unit="model", warmup=warmup, group=group)
+    before = gtopk.stats(group)["bytes_sent"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        training.steps(2)
+    return gtopk.stats(group)["bytes_sent"] - before
+
+
+def check_a_warmups_prediction_sends_less_than_an_eighth_of_a_dense_step(me: Rank) -> None:
+    """A short run with a warm-up: two dense steps, before which the next density is looked at."""
+    dense = bytes_of_two_dense_steps(me, [("dense", 4)])
+    looked = bytes_of_two_dense_steps(me, [("dense", 2), (0.1, 2)])
+    numel = sum(each.numel() for each in Training(me.rank).model.parameters())
+    tensor = 4 * numel
+    links = 2  # of four ranks of one host, in two rounds
+    few = 4096  # for what all ranks agree on
+    least = links * 3 * 4096
+    assert dense > 2 * tensor
+    assert 0 < looked - dense <= max(tensor // 8, least) + links * (48 * 64 + 8) + few
+
+
 def trains_where_warnings_are_errors(me: Rank) -> int:
     training = Training(me.rank)
     state = training.hooked(density=0.05, unit="model", warmup=[(1.0, 1), (0.5, 1)])

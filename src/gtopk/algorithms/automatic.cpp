@@ -52,6 +52,8 @@ Decision decide(const std::vector<Plan>& plans, const Planner& planner) {
   return decision;
 }
 
+std::uint64_t tensor_bytes(const SparseCall& call) { return call.d * size_of(call.dtype); }
+
 /// The agreement before anything is chosen. k is the list algorithms'; d and the like are the same
 /// for all.
 Agreement asked(const SparseCall& call, const std::vector<Plan>& plans) {
@@ -67,7 +69,7 @@ Task<void> reduce_automatically(GroupView& group, SparseCall call, std::vector<P
                                 std::optional<Detached> selected) {
   const GiveUpGate unless_it_arrives(call.gate.get());
   std::unique_ptr<engine::Turn> turn;
-  Task<void> knowing = know_costs(group, turn, false, asked(call, plans));
+  Task<void> knowing = know_costs(group, turn, tensor_bytes(call), false, asked(call, plans));
   co_await knowing;
   const Planner& planner = planner_of(group);
   Decision decision = decide(plans, planner);
@@ -83,10 +85,10 @@ Task<void> reduce_automatically(GroupView& group, SparseCall call, std::vector<P
   group.keepsakes().of<PlanReport>() = std::move(decision.report);  // Communicator::last_plan()
 }
 
-Task<void> plan_only(GroupView& group, std::vector<Plan> plans, PlanReport& report, bool anew,
-                     Agreement asked) {
+Task<void> plan_only(GroupView& group, std::vector<Plan> plans, std::uint64_t bytes,
+                     PlanReport& report, bool anew, Agreement asked) {
   std::unique_ptr<engine::Turn> turn;
-  Task<void> knowing = know_costs(group, turn, anew, asked);
+  Task<void> knowing = know_costs(group, turn, bytes, anew, asked);
   co_await knowing;
   group.agree_on(with_costs(asked, planner_of(group)));
   // Ranks that ask for different plans get an error, whether or not anything was measured.
@@ -183,8 +185,9 @@ Collective planning(const SparseCall& call, PlanReport& report, bool anew) {
   collective.name = "plan";
   // How errors print it: the planned call, and that it is only planned.
   collective.agreement = asked(call, plans).word("only", anew ? "plan, anew" : "plan");
-  collective.body = [plans, &report, anew, asked = collective.agreement](GroupView& group) {
-    return plan_only(group, plans, report, anew, asked);
+  collective.body = [plans, bytes = tensor_bytes(call), &report, anew,
+                     asked = collective.agreement](GroupView& group) {
+    return plan_only(group, plans, bytes, report, anew, asked);
   };
   collective.failed = forget_costs;
   return collective;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -35,14 +36,19 @@ constexpr std::size_t kSamplesPerOutlier = 8;
 constexpr std::size_t kLeastLongSwaps = 3;
 constexpr std::size_t kMostLongSwaps = 12;
 constexpr double kAllLongNanoseconds = 1e7;
-/// A long message is as long as the links carry in a millisecond, within these bounds.
-constexpr std::size_t kLeastLongBytes = 65536;
+/// A long message is as long as the links carry in a millisecond, but at least as long as the
+/// first ones, and at most this long.
 constexpr std::size_t kMostLongBytes = std::size_t{1} << 20U;
+/// The first ones, where they may be so long.
+constexpr std::size_t kFirstLongBytes = 65536;
+constexpr std::size_t kLeastLongBytes = 4096;
+/// Long messages are this part of the tensor that is planned for.
+constexpr std::uint64_t kTensorsPerMeasurement = 8;
 constexpr double kLongNanoseconds = 1e6;
 /// Lists and their acknowledgements are chunks 0 and 1 of the same steps.
 constexpr std::uint32_t kFirstChunk = 2;
 /// Less than any clock resolves; no cost may be zero.
-constexpr double kLeast = 1e-3;
+constexpr double kLeastCost = 1e-3;
 
 struct Pair {
   std::uint32_t partner = 0;
@@ -130,48 +136,69 @@ struct Measured {
   std::vector<double> betas;
 };
 
-/// alpha and beta of the link to one partner.
-Task<void> measure_link(GroupView& group, Pair pair, std::uint32_t batches, double& alpha,
-                        double& beta) {
+/// How long the first long messages of a link are, of which all together may send so many bytes: at
+/// most half of them.
+std::size_t first_bytes(std::uint64_t all) {
+  const std::uint64_t each = all / (2 * kLeastLongSwaps);
+  return std::bit_floor(std::clamp<std::uint64_t>(each, kLeastLongBytes, kFirstLongBytes));
+}
+
+/// alpha and beta of the link to one partner; long messages have `all` bytes together.
+Task<void> measure_link(GroupView& group, Pair pair, std::uint32_t batches, std::uint64_t all,
+                        double& alpha, double& beta) {
   Task<ShortTime> short_ones = short_time(group, pair, batches);
   const ShortTime of_short = co_await short_ones;
   alpha = of_short.usual;
-  Task<double> first_ones = long_time(group, pair, kLeastLongBytes, kLeastLongSwaps);
+  std::size_t bytes = first_bytes(all);
+  const std::uint64_t rest = all - std::min(all, kLeastLongSwaps * bytes);
+  Task<double> first_ones = long_time(group, pair, bytes, kLeastLongSwaps);
   double taken = co_await first_ones;
-  std::size_t bytes = kLeastLongBytes;
   // Both must take the same: what the slower of the two has seen.
   double longest = taken;
   Task<void> telling = tell_longest(group, pair, longest);
   co_await telling;
-  while (bytes < kMostLongBytes && 2 * longest <= kLongNanoseconds) {
+  while (bytes < kMostLongBytes && 2 * longest <= kLongNanoseconds &&
+         kLeastLongSwaps * 2 * bytes <= rest) {
     bytes *= 2;
     longest *= 2;
   }
-  const auto swaps = static_cast<std::size_t>(
+  const auto in_time = static_cast<std::uint64_t>(
       std::clamp(kAllLongNanoseconds / longest, double{kLeastLongSwaps}, double{kMostLongSwaps}));
-  if (bytes > kLeastLongBytes || swaps > kLeastLongSwaps) {
+  const std::size_t swaps = std::min(in_time, rest / bytes);
+  if (swaps >= kLeastLongSwaps) {
     Task<double> long_ones = long_time(group, pair, bytes, swaps);
     taken = co_await long_ones;
   }
   beta = std::max(0.0, taken - of_short.fastest) / static_cast<double>(bytes - kShortBytes);
 }
 
-/// Measures from the member at `place` of a tree to each of its partners. RankOf: place -> rank.
+/// The links of a tree's member that has most.
+std::uint32_t links_of(const Tree& tree) {
+  return tree.rounds() + (tree.ranks() > tree.leaves() ? 1 : 0);
+}
+
+/// The links of a rank that has most; the same on all ranks.
+std::uint64_t links_of(const Routes& routes) {
+  return links_of(Tree(routes.largest_host())) + links_of(Tree(routes.hosts()));
+}
+
+/// Measures from the member at `place` of a tree to each of its partners, with `all` bytes of long
+/// messages each. RankOf: place -> rank.
 template <class RankOf>
 Task<void> measure_tree(GroupView& group, Tree tree, std::uint32_t place, RankOf rank_of,
-                        Measured& measured) {
-  const std::uint32_t steps = tree.rounds() + (tree.ranks() > tree.leaves() ? 1 : 0);
+                        std::uint64_t all, Measured& measured) {
+  const std::uint32_t steps = links_of(tree);
   const std::uint32_t batches = std::max(2U, kBatches / std::max(1U, steps));
   if (tree.folds(place)) {
     const Pair pair{rank_of(Tree::fold_partner(place)), Tree::fold_step()};
     Task<void> measuring =
-        measure_link(group, pair, batches, measured.alphas.back(), measured.betas.back());
+        measure_link(group, pair, batches, all, measured.alphas.back(), measured.betas.back());
     co_await measuring;
   }
   for (std::uint32_t round = 0; round < tree.rounds() && !tree.folded_away(place); ++round) {
     const Pair pair{rank_of(tree.partner(place, round)), Tree::round_step(round)};
     Task<void> measuring =
-        measure_link(group, pair, batches, measured.alphas[round], measured.betas[round]);
+        measure_link(group, pair, batches, all, measured.alphas[round], measured.betas[round]);
     co_await measuring;
   }
 }
@@ -184,12 +211,24 @@ double average(std::span<const double> costs) {
     sum += cost;
     count += cost > 0 ? 1 : 0;
   }
-  return std::max(kLeast, count == 0 ? 0 : sum / static_cast<double>(count));
+  return std::max(kLeastCost, count == 0 ? 0 : sum / static_cast<double>(count));
 }
 
 }  // namespace
 
-Task<Costs> measure_costs(GroupView& group, const Routes& routes) {
+std::uint64_t long_bytes_for(std::uint64_t tensor_bytes, const Routes& routes) {
+  const std::uint64_t links = links_of(routes);
+  constexpr std::uint64_t kLeast = kLeastLongSwaps * kLeastLongBytes;
+  return std::max(tensor_bytes / kTensorsPerMeasurement, links * kLeast);
+}
+
+bool measures_all(std::uint64_t tensor_bytes, const Routes& routes) {
+  constexpr std::uint64_t kMost =
+      2 * kLeastLongSwaps * kFirstLongBytes + kMostLongSwaps * kMostLongBytes;
+  return long_bytes_for(tensor_bytes, routes) >= links_of(routes) * kMost;
+}
+
+Task<Costs> measure_costs(GroupView& group, const Routes& routes, std::uint64_t tensor_bytes) {
   const HostMap& hosts = group.hosts();
   const std::uint32_t rank = group.rank();
   const std::uint32_t host = hosts.host_of(rank);
@@ -204,18 +243,20 @@ Task<Costs> measure_costs(GroupView& group, const Routes& routes) {
   Task<void> gathering = collectives::agree(group);
   co_await gathering;
 
+  const std::uint64_t of_link =
+      long_bytes_for(tensor_bytes, routes) / std::max<std::uint64_t>(1, links_of(routes));
   const auto members = hosts.ranks_of(host);
   const auto place = static_cast<std::uint32_t>(std::ranges::find(members, rank) - members.begin());
   Measured within{Tree(routes.largest_host())};
   Task<void> inside = measure_tree(
       group, Tree(static_cast<std::uint32_t>(members.size())), place,
-      [members](std::uint32_t of_host) { return members[of_host]; }, within);
+      [members](std::uint32_t of_host) { return members[of_host]; }, of_link, within);
   co_await inside;
   Measured between{Tree(routes.hosts())};
   if (place == 0) {
     Task<void> outside = measure_tree(
         group, Tree(hosts.hosts()), host,
-        [&hosts](std::uint32_t other) { return hosts.leader(other); }, between);
+        [&hosts](std::uint32_t other) { return hosts.leader(other); }, of_link, between);
     co_await outside;
   }
 
@@ -252,7 +293,7 @@ Task<Costs> measure_costs(GroupView& group, const Routes& routes) {
     costs.between = between_hosts;
   }
   for (const NamedCost& each : kArithmeticCosts) {
-    costs.*each.cost = std::max(kLeast, next(1)[0]);
+    costs.*each.cost = std::max(kLeastCost, next(1)[0]);
   }
   co_return costs;
 }

@@ -1,5 +1,6 @@
 #include "src/gtopk/plan/planner.hpp"
 
+#include <limits>
 #include <string_view>
 #include <utility>
 
@@ -27,16 +28,16 @@ bool says_that_costs_differ(const Error& error) {
 }
 
 /// While it lives, later collectives do not go by the costs known so far.
-class MeasuresAnew {
+class MayMeasure {
  public:
-  MeasuresAnew(Planner& planner, std::uint64_t number) : planner_(planner), number_(number) {
-    planner_.anew.insert(number_);
+  MayMeasure(Planner& planner, std::uint64_t number) : planner_(planner), number_(number) {
+    planner_.measuring.insert(number_);
   }
-  MeasuresAnew(const MeasuresAnew&) = delete;
-  MeasuresAnew& operator=(const MeasuresAnew&) = delete;
-  MeasuresAnew(MeasuresAnew&&) = delete;
-  MeasuresAnew& operator=(MeasuresAnew&&) = delete;
-  ~MeasuresAnew() { planner_.anew.erase(number_); }
+  MayMeasure(const MayMeasure&) = delete;
+  MayMeasure& operator=(const MayMeasure&) = delete;
+  MayMeasure(MayMeasure&&) = delete;
+  MayMeasure& operator=(MayMeasure&&) = delete;
+  ~MayMeasure() { planner_.measuring.erase(number_); }
 
  private:
   Planner& planner_;
@@ -53,28 +54,29 @@ Planner& planner_of(engine::GroupView& group) {
   return planner;
 }
 
-Task<void> know_costs(engine::GroupView& group, std::unique_ptr<engine::Turn>& turn, bool anew,
-                      Agreement asked) {
+Task<void> know_costs(engine::GroupView& group, std::unique_ptr<engine::Turn>& turn,
+                      std::uint64_t tensor_bytes, bool anew, Agreement asked) {
   Planner& planner = planner_of(group);
-  std::optional<MeasuresAnew> later_ones_wait;
-  if (anew) {
-    later_ones_wait.emplace(planner, group.sequence());
-  }
-  if (!anew && planner.knows(group.sequence())) {
+  const std::uint64_t number = group.sequence();
+  if (!anew && planner.knows(number, tensor_bytes)) {
     co_return;
   }
+  const MayMeasure later_ones_wait(planner, number);
   group.enter("plan");
   turn = std::make_unique<engine::Turn>(group);
   engine::Turn& mine = *turn;
   co_await mine;
   // An operation before this one may have measured them.
-  if (!anew && planner.knows(group.sequence())) {
+  if (!anew && planner.knows(number, tensor_bytes)) {
     co_return;
   }
   group.agree_on(asked.word(kCostsOf, "none"));
-  Task<Costs> measuring = measure_costs(group, *planner.routes);
+  Task<Costs> measuring = measure_costs(group, *planner.routes, tensor_bytes);
   planner.costs = co_await measuring;
-  planner.measured_by = group.sequence();
+  planner.measured_by = number;
+  planner.good_for = measures_all(tensor_bytes, *planner.routes)
+                         ? std::numeric_limits<std::uint64_t>::max()
+                         : Planner::kGrowth * tensor_bytes;
 }
 
 Agreement with_costs(Agreement asked, const Planner& planner) {

@@ -1,9 +1,10 @@
 // Sparse, plan room: the costs that a group's ranks have agreed on, and when they are measured. The
 // first operation that needs them measures; those that start meanwhile wait for it in call order. A
-// later one measures again once the costs are old.
+// later one measures again once the costs are old, or its tensor is much larger.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <set>
@@ -24,33 +25,40 @@ using collectives::Routes;
 struct Planner {
   /// Collectives of the group, of whatever kind, after which costs are measured again.
   static constexpr std::uint64_t kRefreshAfter = 10000;
+  /// Costs are measured again for a tensor more than this many times as large as the one that they
+  /// were measured for, as what is sent to measure them is a part of the tensor.
+  static constexpr std::uint64_t kGrowth = 8;
 
   std::optional<Costs> costs;
   /// Which links the group's messages take.
   std::optional<Routes> routes;
   /// The number of the collective that measured them.
   std::uint64_t measured_by = 0;
-  /// The collectives under way that measure in any case; later ones wait for their costs.
-  std::set<std::uint64_t> anew;
+  /// The most bytes of a tensor that they are good for.
+  std::uint64_t good_for = std::numeric_limits<std::uint64_t>::max();
+  /// The collectives under way that may measure; later ones wait for their costs.
+  std::set<std::uint64_t> measuring;
 
-  /// Whether the group's collective of that number may use these costs. The same on all ranks.
-  [[nodiscard]] bool knows(std::uint64_t sequence) const {
-    return costs && sequence < measured_by + kRefreshAfter &&
-           (anew.empty() || sequence <= *anew.begin());
+  /// Whether the group's collective of that number, whose tensor has so many bytes, may use these
+  /// costs. The same on all ranks.
+  [[nodiscard]] bool knows(std::uint64_t sequence, std::uint64_t tensor_bytes) const {
+    return costs && sequence < measured_by + kRefreshAfter && tensor_bytes <= good_for &&
+           (measuring.empty() || sequence <= *measuring.begin());
   }
 };
 
 /// With its routes.
 [[nodiscard]] Planner& planner_of(engine::GroupView& group);
 
-/// Completes when the planner has costs for this operation. Must be awaited before anything else.
-/// If it had to wait, `turn` is this operation's place in line, taken when it began: keep it for
-/// long lists, or else release it. `anew`: measures in any case. `asked`: what the ranks agree on
-/// before and while they measure. The caller then agrees on with_costs(). If the operation fails at
-/// the very end of measuring, ranks may know costs that others do not know. Then the next operation
-/// that needs them fails on every rank, and all have forgotten them.
+/// Completes when the planner has costs for this operation, whose tensor has so many bytes. Must be
+/// awaited before anything else. If it had to wait, `turn` is this operation's place in line, taken
+/// when it began: keep it for long lists, or else release it. `anew`: measures in any case.
+/// `asked`: what the ranks agree on before and while they measure. The caller then agrees on
+/// with_costs(). If the operation fails at the very end of measuring, ranks may know costs that
+/// others do not know. Then the next operation that needs them fails on every rank, and all have
+/// forgotten them.
 engine::Task<void> know_costs(engine::GroupView& group, std::unique_ptr<engine::Turn>& turn,
-                              bool anew, Agreement asked);
+                              std::uint64_t tensor_bytes, bool anew, Agreement asked);
 
 /// Of an operation that goes by these costs.
 [[nodiscard]] Agreement with_costs(Agreement asked, const Planner& planner);

@@ -224,12 +224,12 @@ TEST(Plan, IsTheSameReportOnEveryRankAndMeasuresAnewOnDemand) {
 
 TEST(Planner, CostsAgeByTheNumberOfTheCollective) {
   Planner planner;
-  EXPECT_FALSE(planner.knows(0));
+  EXPECT_FALSE(planner.knows(0, 0));
   planner.costs = kEthernet;
   planner.measured_by = 7;
-  EXPECT_TRUE(planner.knows(8));
-  EXPECT_TRUE(planner.knows(7 + Planner::kRefreshAfter - 1));
-  EXPECT_FALSE(planner.knows(7 + Planner::kRefreshAfter));
+  EXPECT_TRUE(planner.knows(8, 0));
+  EXPECT_TRUE(planner.knows(7 + Planner::kRefreshAfter - 1, 0));
+  EXPECT_FALSE(planner.knows(7 + Planner::kRefreshAfter, 0));
 }
 
 TEST(Plan, OldCostsAreMeasuredAgain) {

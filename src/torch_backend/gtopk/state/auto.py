@@ -84,15 +84,22 @@ class Pinned:
         Collective if there is such a unit: all ranks call it with the same arguments, and have the
         same choices.
         """
-        by_shape: dict[tuple[object, ...], Choice] = {}  # units of a shape have one plan
-        for index, (unit, density) in enumerate(zip(units, densities, strict=True)):
-            if not unit.selected_numel or (index, density) in self._choices:
-                continue
+        new = [
+            (index, unit, density)
+            for index, (unit, density) in enumerate(zip(units, densities, strict=True))
+            if unit.selected_numel and (index, density) not in self._choices
+        ]
+        plans: dict[tuple[object, ...], Plan] = {}  # units of a shape have one
+        # The largest first: costs that were measured for it are good for all others.
+        for _, unit, density in sorted(new, key=lambda each: -each[1].selected_numel):
             shape = (unit.selected_numel, unit.dtype, density)
-            if shape not in by_shape:
-                planned = plan_of(config, unit.selected_numel, unit.dtype, density, group)
-                by_shape[shape] = Choice(index, density, planned["algorithm"], planned["reason"])
-            self._choices[index, density] = by_shape[shape]._replace(unit=index)
+            if shape not in plans:
+                plans[shape] = plan_of(config, unit.selected_numel, unit.dtype, density, group)
+        for index, unit, density in new:
+            planned = plans[unit.selected_numel, unit.dtype, density]
+            self._choices[index, density] = Choice(
+                index, density, planned["algorithm"], planned["reason"]
+            )
 
     def algorithm(self, unit: int, density: float) -> str:
         """Return what was chosen."""

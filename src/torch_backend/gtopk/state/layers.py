@@ -46,6 +46,9 @@ def adapt(
         assert isinstance(dtype, torch.dtype)
         return predicted_seconds(config, elements, dtype, density, group)
 
+    # The largest first: links that were measured for it need not be measured for the others.
+    whole = sum(unit.selected_numel for unit in units)
+    cost(whole, units[0].dtype, config.density_bounds[0])
     # What an exchange takes whatever it sends: that of one element is all messages.
     startup = cost(1, units[0].dtype, config.density_bounds[0])
     chosen = choose(pieces, startup, cost, config.density_bounds, merges=merges)
