@@ -17,8 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from records import Record, read
-from sweep import final
+from records import Record, final, read
 from table import mean_of
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pathlib
 from typing import Any
 
@@ -23,3 +24,9 @@ def append(path: pathlib.Path, record: Record) -> None:
             if file.read() != b"\n":
                 file.write(b"\n")
         file.write(json.dumps(record).encode() + b"\n")
+
+
+def final(record: Record) -> float:
+    """The last score; infinite of a run that diverged."""
+    score = record["points"][-1]["score"]
+    return score if math.isfinite(score) else math.inf

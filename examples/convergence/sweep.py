@@ -11,14 +11,13 @@ already has are not repeated, so a stopped series continues.
 from __future__ import annotations
 
 import argparse
-import math
 import pathlib
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from records import append, read
+from records import append, final, read
 from simulate import train
 from simulated import PLAIN, SPARSE, method_of
 from tasks import SHARDS, TASKS
@@ -61,12 +60,6 @@ def named(text: str) -> Named:
 def run_of(record: dict[str, Any]) -> Run:
     """What defines the run that wrote this line."""
     return Run(*(record[name] for name in Run._fields))
-
-
-def final(record: dict[str, Any]) -> float:
-    """The last score; infinite of a run that diverged."""
-    score = record["points"][-1]["score"]
-    return score if math.isfinite(score) else math.inf
 
 
 def scores_by_rate(
