@@ -212,18 +212,16 @@ class ShardOverlap(Overlap):
         self._check(index, output, names)
         self._check_new(layout, "in one backward: a module was called twice, or a backward raised")
         group = self._groups[index]
-        whole = len(names) == len(self._orders[index])
-        pending = index in self._separate.pending
+        whole = len(names) == len(self._orders[index]) and index not in self._separate.pending
         what = ""
         if self._gate is not None or self._waits_for_norm or self._finds_unused:
             what = "scaler=, clip_norm= and find_unused_modules="
-        elif not whole or pending:
+        elif not whole:
             what = "parameters of it that got no gradient, or that of another backward"
         if what:
             check_separable(group, divisor, names[0], what)
         at_once = math.isnan(divisor) or has_hooks(group)
-        alike = whole and divisor == 1 and not pending
-        if not at_once and not (alike and stays_a_view(group, output)):
+        if not at_once and not (whole and divisor == 1 and stays_a_view(group, output)):
             self._separate.accumulate(index, output, names, divisor / times)
             output = self._separate.begin_exchange(index, output.dtype)
         elif times != 1:
