@@ -231,8 +231,8 @@ class Seat {
       return HasSubstr(fmt::format(": {} {}", named_, what));
     };
     if (job_.noticed_at_once()) {
-      EXPECT_THAT(ending.text,
-                  AnyOf(says("has left or its connection is closed"), says("is gone")));
+      EXPECT_THAT(ending.text, AnyOf(says("has left or its connection is closed"), says("is gone"),
+                                     says("cannot be reached")));
     } else if (job_.tls == kSharedMemory && job_.moment == Moment::kInTheStream) {
       // A rank that stops in the middle of a write to another's shared memory can leave a gap in
       // the one queue through which the other rank hears everybody: it is deaf from then on, and
