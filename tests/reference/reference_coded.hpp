@@ -14,7 +14,10 @@
 namespace gtopk::reference {
 
 /// Whether `dense` is coded on that wire.
-inline bool codes_blocks(const std::string& wire) { return wire != "raw" && wire != "lossless"; }
+inline bool codes_blocks(const std::string& wire) {
+  return wire == "bf16" || wire == "fp16" || wire == "int8" || wire == "4bit" || wire == "2bit" ||
+         wire == "sign";
+}
 
 /// What a wire has of a block: zeros are +0, all is NaN if anything is not finite.
 template <class Value>
