@@ -25,7 +25,7 @@ using support::SharedEnding;
 
 constexpr std::uint64_t kKiB = 1024;
 /// Of each link: 12 batches of four short messages, and the longest time.
-constexpr std::uint64_t kShortBytes = 48 * 64 + 8;
+constexpr std::uint64_t kShortBytes = 48ULL * 64 + 8;
 /// What ranks agree on and reduce, which takes short messages only.
 constexpr std::uint64_t kMostAgreed = 4 * kKiB;
 
@@ -99,7 +99,7 @@ TEST(Measuring, OfTwoRanks_SendsTheseBytes) {
     const std::uint64_t measuring = sent_to_plan(ranks, each.d)[0];
     const std::uint64_t agreeing = sent_to_plan(ranks, each.d)[0];
     // Two agreements, and a reduction of 17 costs behind a header.
-    constexpr std::uint64_t kAgreed = 2 * 64 + 64 + 17 * 8;
+    constexpr std::uint64_t kAgreed = 2ULL * 64 + 64 + 17ULL * 8;
     EXPECT_EQ(measuring - agreeing, each.long_bytes + kShortBytes + kAgreed) << each.d;
     EXPECT_TRUE(ranks.close().empty());
   }
@@ -115,7 +115,7 @@ TEST(Measuring, IsRepeatedForMuchLargerTensorsOnly) {
   EXPECT_EQ(after(8000), 1U);
   EXPECT_EQ(after(8001), 3U);
   EXPECT_EQ(after(10), 3U);
-  EXPECT_EQ(after(8 * 8001), 3U);
+  EXPECT_EQ(after(64'008), 3U);
   EXPECT_EQ(after(100'000'000), 6U);  // with all messages
   EXPECT_EQ(after(1'000'000'000), 6U);
   EXPECT_EQ(after(10, true), 8U);  // on demand
