@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "gtopk/error.hpp"
+#include "src/transport/base/shortage.hpp"
 
 namespace gtopk::bootstrap {
 namespace {
@@ -118,6 +119,11 @@ Descriptor try_all_addresses(const Endpoint& endpoint, Duration patience, TimePo
     Descriptor socket;
     const int error = try_connect(*address, until, socket);
     reason = error != 0 ? error_text(error) : "";
+    if (error == EMFILE || error == ENFILE) {
+      // No other address and no other moment is likely to help, and rank 0 is not to blame.
+      reason = transport::descriptor_shortage(1);
+      round.final = true;
+    }
     if (error == 0) {
       const std::optional<Refusal> refusal = greet ? greet(socket, until) : std::nullopt;
       if (!refusal) {

@@ -252,6 +252,24 @@ TEST(RendezvousServer, DropsStrangersBeforeItLetsARankWaitForADescriptor) {
   });
 }
 
+TEST(RendezvousServer, ClientWithoutDescriptorsSaysSoAtOnce) {
+  play_short_of_descriptors([](bool rehearsal) {
+    RendezvousServer server(loopback());
+    if (!rehearsal) {
+      leave_one_descriptor(true);
+    }
+    const Descriptor last(dup(0));
+    TcpStore store(at(server), kLimit);
+    try {
+      store.set("key", "value");
+      EXPECT_TRUE(rehearsal);
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(),
+                  testing::HasSubstr("this process has no file descriptors left (limit "));
+    }
+  });
+}
+
 TEST(RendezvousServer, RaisesItsOwnLimitOfDescriptorsWhereTheSystemLetsIt) {
   play_short_of_descriptors([](bool rehearsal) {
     RendezvousServer server(loopback());
