@@ -7,7 +7,12 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdio>
+#include <string>
+
+#include "gtopk/error.hpp"
 
 namespace gtopk::transport {
 namespace {
@@ -78,6 +83,31 @@ TEST(StartThread, RunsUnderItsName) {
   std::atomic<bool> ran{false};
   start_thread("gtopk-test", [&] { ran = true; }).join();
   EXPECT_TRUE(ran);
+}
+
+/// Exits with 3 if no thread can be started, and prints why.
+[[noreturn]] void start_a_thread_beyond_the_limit() {
+  const rlimit one = {.rlim_cur = 1, .rlim_max = 1};
+  setrlimit(RLIMIT_NPROC, &one);
+  constexpr uid_t kNobodyElse = 54321;  // root has no limit
+  if (setuid(kNobodyElse) != 0) {
+    _exit(1);
+  }
+  try {
+    start_thread("gtopk-test", [] {}).join();
+  } catch (const Error& error) {
+    std::fputs(error.what(), stderr);
+    _exit(3);
+  }
+  _exit(0);
+}
+
+TEST(StartThread, NoMoreThreads_NamesTheLimit) {
+  if (geteuid() != 0) {
+    GTEST_SKIP() << "changes the user, which needs root";
+  }
+  EXPECT_EXIT(start_a_thread_beyond_the_limit(), testing::ExitedWithCode(3),
+              "cannot start the thread gtopk-test: .*processes and threads 1, ulimit -u");
 }
 
 }  // namespace
