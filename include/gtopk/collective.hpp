@@ -2,7 +2,6 @@
 // and its body. collectives.hpp makes the built-in ones; yours are made the same way.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -66,8 +65,7 @@ class Agreement {
   [[nodiscard]] const Field* find(std::string_view name) const;
 
   std::string_view collective_;
-  std::array<Field, kMaxFields> fields_{};
-  std::size_t size_ = 0;
+  std::vector<Field> fields_;
   std::shared_ptr<const std::vector<std::uint64_t>> list_;
 };
 

@@ -11,10 +11,15 @@ namespace {
 constexpr std::size_t kTouched = 64 << 10U;
 constexpr std::size_t kPage = 4096;
 
+/// Buffers of one size that are kept at most: each small one may be all that keeps a page from the
+/// kernel.
+constexpr std::size_t kMostPerClass = 256;
+
 }  // namespace
 
 BufferPool::Buffer BufferPool::take(std::size_t bytes) {
   const std::size_t capacity = std::bit_ceil(std::max(bytes, kAlignment));
+  taken_bytes_ += capacity;
   if (++taken_ % kLookAfter == 0) {
     free_idle();
   }
@@ -38,12 +43,13 @@ BufferPool::Buffer BufferPool::take(std::size_t bytes) {
 }
 
 void BufferPool::give_back(Buffer buffer) {
+  taken_bytes_ -= buffer.capacity;
   const auto number = static_cast<std::size_t>(std::countr_zero(buffer.capacity));
   if (number >= kClasses) {
     return;
   }
   std::vector<Buffer>& kept = classes_[number].kept;
-  if (kept.size() < std::max(kKeptPerClass, kKeptBytes / buffer.capacity)) {
+  if (kept.size() < std::clamp(kKeptBytes / buffer.capacity, kKeptPerClass, kMostPerClass)) {
     kept.push_back(std::move(buffer));
   }
 }

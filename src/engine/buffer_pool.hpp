@@ -32,6 +32,8 @@ class BufferPool {
 
   /// How often take() had to allocate.
   [[nodiscard]] std::size_t allocations() const { return allocations_; }
+  /// Bytes that operations have now.
+  [[nodiscard]] std::size_t taken_bytes() const { return taken_bytes_; }
   /// Bytes that are kept for the next operations.
   [[nodiscard]] std::size_t kept_bytes() const;
 
@@ -53,6 +55,7 @@ class BufferPool {
   std::array<Class, kClasses> classes_;                             // by log2 of the capacity
   std::uint32_t allocations_ = 0;
   std::uint32_t taken_ = 0;
+  std::size_t taken_bytes_ = 0;
 };
 
 }  // namespace gtopk::engine

@@ -45,11 +45,12 @@ std::string text_of(std::span<const std::uint64_t> list, std::uint64_t fingerpri
 }  // namespace
 
 Agreement& Agreement::add(const Field& field) {
-  if (size_ == kMaxFields) {
+  if (fields_.size() == kMaxFields) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("{} has more than {} fields to agree on", collective_, kMaxFields));
   }
-  fields_[size_++] = field;
+  fields_.reserve(kMaxFields);
+  fields_.push_back(field);
   return *this;
 }
 
@@ -90,16 +91,15 @@ Agreement& Agreement::type(std::string_view name, DataType value) {
 
 std::uint64_t Agreement::fingerprint() const {
   std::uint64_t state = mix(0, collective_);
-  for (const Field& field : std::span(fields_).first(size_)) {
+  for (const Field& field : fields_) {
     state = mix(mix(mix(state, field.name), field.word), field.number);
   }
   return state;
 }
 
 const Agreement::Field* Agreement::find(std::string_view name) const {
-  const auto fields = std::span(fields_).first(size_);
-  const auto at = std::ranges::find(fields, name, &Field::name);
-  return at == fields.end() ? nullptr : &*at;
+  const auto at = std::ranges::find(fields_, name, &Field::name);
+  return at == fields_.end() ? nullptr : &*at;
 }
 
 std::vector<std::uint64_t> Agreement::numbers_of(std::string_view name) const {
@@ -121,7 +121,7 @@ std::string_view Agreement::word_of(std::string_view name) const {
 std::string Agreement::text() const {
   std::string text(collective_);
   const char* separator = "(";
-  for (const Field& field : std::span(fields_).first(size_)) {
+  for (const Field& field : fields_) {
     text += fmt::format("{}{}=", separator, field.name);
     if (field.has_list) {
       text += text_of(*list_, field.number);
@@ -134,7 +134,7 @@ std::string Agreement::text() const {
     }
     separator = ", ";
   }
-  return text + (size_ == 0 ? "()" : ")");
+  return text + (fields_.empty() ? "()" : ")");
 }
 
 void GroupShape::check_rank(std::uint32_t other, std::string_view role) const {

@@ -10,6 +10,13 @@ using transport::PeerId;
 using transport::Request;
 using transport::Status;
 
+namespace {
+
+/// Senders that are kept for the next notices.
+constexpr std::size_t kKeptSenders = 64;
+
+}  // namespace
+
 void Control::watch(PeerId peer) {
   for (const Slot& slot : listeners_) {
     if (slot.peer == peer) {
@@ -88,6 +95,10 @@ std::vector<std::pair<PeerId, Notice>> Control::take() {
     }
   }
   arrived_.clear();
+  if (sending_ == 0 && senders_.size() > kKeptSenders) {
+    free_senders_.clear();
+    senders_.clear();
+  }
   return notices;
 }
 

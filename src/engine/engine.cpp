@@ -20,6 +20,7 @@ Engine::Engine(transport::Transport& transport, const transport::Clock& clock, E
       stale_(transport),
       membership_(transport, clock),
       failure_acks_(transport, clock, membership_),
+      flow_control_(membership_),
       strangers_(transport, groups_, membership_),
       scheduler_(clock, groups_,
                  {.called = [this](Scheduler::Queued& call) { admit(call); },
@@ -28,8 +29,8 @@ Engine::Engine(transport::Transport& transport, const transport::Clock& clock, E
                         probes_.begin_lingering(operation);
                         failures_.operation_ended(operation, outcome);
                       }}),
-      failures_(clock, groups_, scheduler_, membership_, failure_acks_, stale_),
-      probes_(transport, clock, groups_, scheduler_, membership_, failures_) {
+      failures_(clock, groups_, scheduler_, membership_, failure_acks_, flow_control_, stale_),
+      probes_(transport, clock, groups_, scheduler_, membership_, flow_control_, failures_) {
   observers_.add(meter_);
   if (lookups_ != nullptr) {
     transport_.use(this);
@@ -200,6 +201,8 @@ void Engine::hand_on(PeerId from, const Notice& notice) {
     probes_.answer(*group, from, notice.sequence);
   } else if (notice.kind == NoticeKind::kReply) {
     probes_.take_answer(*group, from, notice);
+  } else if (FlowControl::takes(notice.kind)) {
+    flow_control_.handle(*group, *rank, notice);
   } else {
     failures_.handle(*group, from, notice);
   }
@@ -207,6 +210,7 @@ void Engine::hand_on(PeerId from, const Notice& notice) {
 
 void Engine::handle_goodbye(PeerId from) {
   membership_.departed(from);
+  flow_control_.peer_left(from);
   transport_.expect_departure(from);
   for (const auto& operation : scheduler_.operations()) {
     if (const auto rank = operation->group().rank_of(from)) {
@@ -219,14 +223,16 @@ void Engine::handle_goodbye(PeerId from) {
 
 void Engine::check_timers() {
   const transport::TimePoint now = clock_.now();
-  probes_.check_deadlines(now);
+  if (now >= scheduler_.next_timer()) {
+    probes_.check_deadlines(now);
+    scheduler_.forget_quiet();  // whose deadlines would be due for ever
+    scheduler_.plan_timers(now);
+  }
   stale_.sweep(now, [this](std::uint32_t id) {
     const std::shared_ptr<Group> group = groups_.find(id);
     return group == nullptr ? 0 : group->arrived();
   });
   strangers_.look(now);
-  scheduler_.forget_quiet();  // whose deadlines would be due for ever
-  scheduler_.plan_timers(now);
 }
 
 bool Engine::is_watched_like(const AnySender& sender) const {
@@ -260,6 +266,7 @@ Engine::Step Engine::step() {
   worked |= failures_.fail_deserted();
   failures_.ask_questions();
   worked |= scheduler_.resume_ready();
+  flow_control_.flush();
   failure_acks_.settle();
   if (moved || worked) {
     scheduler_.forget_quiet();
@@ -280,13 +287,18 @@ void Engine::give_up_pending() {
   for (const auto& operation : scheduler_.operations()) {
     for (const bool sends : {false, true}) {
       for (const std::uint32_t rank : operation->waits_for(sends)) {
-        transport_.give_up(operation->group().peer(rank));
+        give_up(operation->group().peer(rank));
       }
     }
   }
   for (const PeerId peer : membership_.unsent()) {
-    transport_.give_up(peer);
+    give_up(peer);
   }
+}
+
+void Engine::give_up(PeerId peer) {
+  flow_control_.drop_peer(peer);
+  transport_.give_up(peer);
 }
 
 void Engine::make_current(Memory memory) {

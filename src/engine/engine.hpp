@@ -1,8 +1,9 @@
 // Engine: runs every collective of a process as a coroutine over one transport, on one thread. It
 // puts its parts together: what runs when (scheduler.hpp), who is there (membership.hpp), what
-// breaks (failures.hpp) and who has heard of it (failure_acks.hpp), what is late (probes.hpp), what
-// arrives too late (stale_messages.hpp) or from outside (strangers.hpp). The thread and its sleep
-// are in engine_thread.hpp.
+// breaks (failures.hpp) and who has heard of it (failure_acks.hpp), how far messages run ahead of
+// their receives (flow_control.hpp), what is late (probes.hpp), what arrives too late
+// (stale_messages.hpp) or from outside (strangers.hpp). The thread and its sleep are in
+// engine_thread.hpp.
 #pragma once
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include "src/engine/compute.hpp"
 #include "src/engine/failure_acks.hpp"
 #include "src/engine/failures.hpp"
+#include "src/engine/flow_control.hpp"
 #include "src/engine/group.hpp"
 #include "src/engine/group_table.hpp"
 #include "src/engine/lookup.hpp"
@@ -122,6 +124,7 @@ class Engine final : public transport::AddressBook {
   /// Storage of finished operations, for reuse.
   [[nodiscard]] std::vector<std::unique_ptr<OperationStorage>>& storages() { return storages_; }
   [[nodiscard]] Scheduler& scheduler() { return scheduler_; }
+  [[nodiscard]] FlowControl& flow_control() { return flow_control_; }
   /// The observers of operations. They do not see the end of operations that the destructor ends.
   [[nodiscard]] Observers& observers() { return observers_; }
   void make_ready(std::coroutine_handle<> handle, Operation& operation) {
@@ -156,6 +159,7 @@ class Engine final : public transport::AddressBook {
   /// To the notice's group, or to what is kept for groups to come.
   void hand_on(transport::PeerId from, const Notice& notice);
   void handle_goodbye(transport::PeerId from);
+  void give_up(transport::PeerId peer);
   void check_timers();
 
   transport::Transport& transport_;
@@ -177,6 +181,7 @@ class Engine final : public transport::AddressBook {
   StaleMessages stale_;
   Membership membership_;
   FailureAcks failure_acks_;
+  FlowControl flow_control_;
   Strangers strangers_;
   Scheduler scheduler_;
   Failures failures_;

@@ -42,6 +42,7 @@ EngineThread::EngineThread(const std::function<std::unique_ptr<transport::Transp
     try {
       transport_ = make();
       engine_ = std::make_unique<Engine>(*transport_, clock_, compute_, &lookups_);
+      engine_->flow_control().set_window(send_window_of_environment());
       address_ = transport_->address();
       card_ = transport_->card();
       self_ = transport_->self();

@@ -23,6 +23,7 @@ void Failures::fail_group(Group& group, const Error& cause, bool tell_others) {
     announce(group, {NoticeKind::kGroupFailure, cause.kind(), 0, 0, cause.what()});
   }
   scheduler_.fail(group, cause);
+  flow_control_.drop_group(group);
   stale_.add_group(group.id(), clock_.now());
 }
 
@@ -122,6 +123,9 @@ void Failures::handle(Group& group, PeerId from, const Notice& notice) {
     case NoticeKind::kGoodbye:
     case NoticeKind::kHeard:
     case NoticeKind::kAllHeard:
+    case NoticeKind::kClear:
+    case NoticeKind::kCredit:
+    case NoticeKind::kUnmatched:
       return;
   }
 }
@@ -162,6 +166,7 @@ void Failures::handle_ask(Group& group, PeerId from, const Notice& notice) {
 void Failures::handle_early(PeerId from, const Notice& notice) {
   const transport::TimePoint now = clock_.now();
   const bool gone = groups_.find(notice.group) == nullptr;  // else an earlier group is meant
+  const bool joining = gone && groups_.taken(notice.group);
   std::erase_if(early_, [&](const Early& early) { return now - early.came >= kEarlyBound; });
   switch (notice.kind) {
     case NoticeKind::kProbe:
@@ -184,8 +189,13 @@ void Failures::handle_early(PeerId from, const Notice& notice) {
       const Withdrawal withdrawal = Withdrawal::unpacked(notice.sequence);
       const transport::Tag tag =
           transport::payload_tag(notice.group, withdrawal.source, withdrawal.serial);
-      if (gone) {
+      if (gone && !withdrawal.held) {
         stale_.add_payload(notice.group, tag, now);
+      } else if (withdrawal.held && !joining) {
+        Notice answer = unmatched(withdrawal);
+        answer.group = notice.answer_group;
+        answer.answer_group = notice.group;
+        membership_.tell_peer(from, answer);
       }
       break;
     }
@@ -195,9 +205,11 @@ void Failures::handle_early(PeerId from, const Notice& notice) {
     case NoticeKind::kCall:
     case NoticeKind::kHeard:
     case NoticeKind::kAllHeard:
+    case NoticeKind::kClear:
+    case NoticeKind::kCredit:
+    case NoticeKind::kUnmatched:
       return;
   }
-  const bool joining = gone && groups_.taken(notice.group);
   if (joining && early_.size() < transport::kMaxGroups) {
     early_.push_back({from, notice, now});
   }
@@ -220,7 +232,8 @@ void Failures::forget_group(std::uint32_t id) {
 }
 
 void Failures::withdraw(Group& group, const Transfer& transfer) {
-  const Withdrawal withdrawal{group.rank(), transfer.serial};
+  const Withdrawal withdrawal{group.rank(), transfer.serial,
+                              flow_control_.holds(group, transfer.to, transfer.serial)};
   if (transfer.to == group.rank()) {
     handle_withdrawal(group, withdrawal);
   } else if (!membership_.has_left(group.peer(transfer.to))) {
@@ -240,7 +253,17 @@ void Failures::handle_withdrawal(Group& group, const Withdrawal& withdrawal) {
     return;
   }
   group.withdrawn.emplace(withdrawal.source, withdrawal.serial);
-  stale_.add_payload(group.id(), tag, clock_.now());
+  if (!withdrawal.held) {
+    stale_.add_payload(group.id(), tag, clock_.now());
+  } else if (withdrawal.source == group.rank()) {
+    flow_control_.drop(group, group.rank(), withdrawal.serial);
+  } else {
+    membership_.tell(group, withdrawal.source, unmatched(withdrawal));
+  }
+}
+
+Notice Failures::unmatched(const Withdrawal& withdrawal) {
+  return {NoticeKind::kUnmatched, ErrorKind::kAborted, 0, withdrawal.serial, {}};
 }
 
 void Failures::ask_questions() {

@@ -10,6 +10,7 @@
 
 #include "gtopk/error.hpp"
 #include "src/engine/failure_acks.hpp"
+#include "src/engine/flow_control.hpp"
 #include "src/engine/group_table.hpp"
 #include "src/engine/membership.hpp"
 #include "src/engine/notice.hpp"
@@ -21,12 +22,14 @@ namespace gtopk::engine {
 class Failures {
  public:
   Failures(const transport::Clock& clock, GroupTable& groups, Scheduler& scheduler,
-           Membership& membership, FailureAcks& failure_acks, StaleMessages& stale)
+           Membership& membership, FailureAcks& failure_acks, FlowControl& flow_control,
+           StaleMessages& stale)
       : clock_(clock),
         groups_(groups),
         scheduler_(scheduler),
         membership_(membership),
         failure_acks_(failure_acks),
+        flow_control_(flow_control),
         stale_(stale) {}
 
   /// Fails the group here, and on the other ranks if `tell_others`. The first cause wins.
@@ -72,6 +75,7 @@ class Failures {
   void handle_ask(Group& group, transport::PeerId from, const Notice& notice);
   void withdraw(Group& group, const Transfer& transfer);
   void handle_withdrawal(Group& group, const Withdrawal& withdrawal);
+  [[nodiscard]] static Notice unmatched(const Withdrawal& withdrawal);
   void discard_when_it_comes(const Group& group, std::uint64_t sequence);
 
   const transport::Clock& clock_;
@@ -79,6 +83,7 @@ class Failures {
   Scheduler& scheduler_;
   Membership& membership_;
   FailureAcks& failure_acks_;
+  FlowControl& flow_control_;
   StaleMessages& stale_;
   std::vector<Operation*> asking_;
   /// And by which rank.

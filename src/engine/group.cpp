@@ -10,7 +10,8 @@
 namespace gtopk::engine {
 
 Group::Group(GroupSpec spec, std::vector<transport::PeerId> peers, transport::Transport& transport)
-    : find_address(std::move(spec.find_address)),
+    : credits(peers.size()),
+      find_address(std::move(spec.find_address)),
       ids_(std::move(spec.ids)),
       peers_(std::move(peers)),
       hosts_(spec.hosts.empty() ? HostMap::apart(size()) : HostMap(spec.hosts)) {

@@ -87,6 +87,13 @@ class Group {
   /// Messages withdrawn by their senders that no receive has matched yet, by sender and serial.
   std::set<std::pair<std::uint32_t, std::uint32_t>> withdrawn;
 
+  // FlowControl's, by rank.
+  struct Credit {
+    std::uint64_t ahead = 0;    ///< bytes sent there that no receive is known to have matched
+    std::uint64_t matched = 0;  ///< bytes from there, matched here, that it has not been told of
+  };
+  std::vector<Credit> credits;
+
   Keepsakes keepsakes;
   ReceiveLines receive_lines;
   /// See GroupSpec; empty once the group is removed.

@@ -27,6 +27,9 @@ std::size_t Message::await_resume() {
     case Status::kOk:
       return request.length();
     case Status::kTruncated: {
+      if (slot_->any_length) {
+        return request.length();
+      }
       const std::string sent =
           fmt::format("{} sent {} bytes, more than {} expects", other, request.length(),
                       operation.group().member(operation.group().rank()));
@@ -265,8 +268,34 @@ Message GroupView::send_header(std::uint32_t to, std::int32_t tag, ConstBytes da
 }
 
 Message GroupView::recv_header(std::uint32_t from, std::int32_t tag, Bytes room) {
-  return Message(operation_.recv(
-      from, transport::point_to_point_tag(operation_.group().id(), from, tag), room));
+  MessageSlot& slot = operation_.recv(
+      from, transport::point_to_point_tag(operation_.group().id(), from, tag), room);
+  slot.any_length = true;
+  return Message(slot);
+}
+
+bool GroupView::may_send_ahead(std::uint32_t to, std::uint64_t bytes) {
+  return operation_.engine().flow_control().charge(operation_.group(), to, bytes);
+}
+
+std::uint64_t GroupView::send_window() const { return operation_.engine().flow_control().window(); }
+
+void GroupView::matched(std::uint32_t from, std::uint64_t bytes, std::uint64_t window) {
+  operation_.engine().flow_control().matched(operation_.group(), from, bytes, window);
+}
+
+Message GroupView::hold_payload(std::uint32_t to, std::uint32_t serial, ConstBytes data) {
+  const Group& group = operation_.group();
+  return Message(operation_.hold(
+      to, serial, transport::payload_tag(group.id_at(to), group.rank(), serial), data));
+}
+
+void GroupView::clear_payload(std::uint32_t from, std::uint32_t serial) {
+  Engine& engine = operation_.engine();
+  const transport::Tag tag = transport::payload_tag(operation_.group().id(), from, serial);
+  if (!engine.transport().lies_there(tag)) {  // it has been sent as soon as it fitted
+    engine.flow_control().clear(operation_.shared_group(), from, serial);
+  }
 }
 
 Message GroupView::send_payload(std::uint32_t to, std::uint32_t serial, ConstBytes data) {

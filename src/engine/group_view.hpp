@@ -233,9 +233,18 @@ class GroupView {
   /// The serial number of a message to that rank. If the operation fails before the message is
   /// taken, the receiver is told to skip it.
   [[nodiscard]] std::uint32_t begin_transfer(std::uint32_t to);
+  /// See FlowControl.
+  [[nodiscard]] bool may_send_ahead(std::uint32_t to, std::uint64_t bytes);
+  [[nodiscard]] std::uint64_t send_window() const;
   [[nodiscard]] Message send_header(std::uint32_t to, std::int32_t tag, ConstBytes data);
+  /// Awaiting returns the length of what was sent, which may be more than there is room for.
   [[nodiscard]] Message recv_header(std::uint32_t from, std::int32_t tag, Bytes room);
+  /// Tells the sender in time, if it had the window, how much of it is free again.
+  void matched(std::uint32_t from, std::uint64_t bytes, std::uint64_t window);
   [[nodiscard]] Message send_payload(std::uint32_t to, std::uint32_t serial, ConstBytes data);
+  /// The same once the receiver clears it.
+  [[nodiscard]] Message hold_payload(std::uint32_t to, std::uint32_t serial, ConstBytes data);
+  void clear_payload(std::uint32_t from, std::uint32_t serial);
   [[nodiscard]] Message recv_payload(std::uint32_t from, std::uint32_t serial, Bytes room);
   /// If the operation fails before it has that payload, the payload is discarded on arrival.
   void expect_payload(std::uint32_t from, std::uint32_t serial);

@@ -24,7 +24,8 @@ struct MessageSlot {
   std::uint32_t rank = 0;           ///< the peer, in the group
   bool orphaned = false;            ///< nobody will await its result
   bool unexplained = false;         ///< truncated, and its sender has not yet said what it called
-  bool deserted = false;            ///< cancelled, as its sender has left
+  bool deserted = false;            ///< ended, as the peer has left
+  bool any_length = false;          ///< its awaiter takes the length of a truncated message
   MessageSlot* previous = nullptr;  ///< in the list of slots in use
   MessageSlot* next = nullptr;
 };

@@ -30,6 +30,10 @@ enum class NoticeKind : std::uint8_t {
   /// group.
   kHeard = 9,
   kAllHeard = 10,  ///< every member has answered the sender; `sequence` as in kHeard
+  // Of point-to-point messages, see FlowControl.
+  kClear = 11,      ///< send these payloads: their receives wait; `text`: serial numbers
+  kCredit = 12,     ///< receives have matched that many bytes more; `sequence`: how many
+  kUnmatched = 13,  ///< the answer to a kWithdraw of a held message; `sequence`: its serial number
 };
 
 struct Notice {
@@ -47,14 +51,17 @@ struct Notice {
 
 /// Which message was withdrawn, in the 64 bits of Notice::sequence.
 struct Withdrawal {
-  std::uint32_t source;  ///< rank of the sender in the group
+  std::uint32_t source;  ///< rank of the sender in the group, of at most 31 bits
   std::uint32_t serial;
+  bool held;  ///< the sender has its payload: answered by kUnmatched unless it has been cleared
 
   [[nodiscard]] std::uint64_t packed() const {
-    return (static_cast<std::uint64_t>(source) << 32U) | serial;
+    return (static_cast<std::uint64_t>(held) << 63U) | (static_cast<std::uint64_t>(source) << 32U) |
+           serial;
   }
   [[nodiscard]] static Withdrawal unpacked(std::uint64_t bits) {
-    return {static_cast<std::uint32_t>(bits >> 32U), static_cast<std::uint32_t>(bits)};
+    return {static_cast<std::uint32_t>(bits >> 32U) & 0x7fffffffU, static_cast<std::uint32_t>(bits),
+            bits >> 63U != 0};
   }
 };
 

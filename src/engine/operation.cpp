@@ -8,6 +8,7 @@
 #include "src/engine/engine.hpp"
 #include "src/engine/group.hpp"
 #include "src/engine/group_view.hpp"
+#include "src/transport/base/log.hpp"
 
 namespace gtopk::engine {
 namespace {
@@ -56,17 +57,17 @@ Operation::Operation(Engine& engine, std::shared_ptr<Group> group, std::uint64_t
       queued_(queued),
       spec_(std::move(spec)),
       fingerprint_(spec_.agreement.fingerprint()),
-      view_(std::make_unique<GroupView>(*this)),
-      storage_(take_storage(engine)),
-      slots_(storage_->slots),
-      buffers_(storage_->buffers) {}
+      view_(std::make_unique<GroupView>(*this)) {}
 
 Operation::~Operation() {
   for (const std::shared_ptr<ErrandState>& errand : errands_) {
     leave_alone(*errand);
   }
   body_ = {};
-  for (BufferPool::Buffer& buffer : buffers_) {
+  if (!storage_) {
+    return;
+  }
+  for (BufferPool::Buffer& buffer : storage_->buffers) {
     engine_.pool().give_back(std::move(buffer));
   }
   if (engine_.storages().size() < kKeptStorages && storage_->recycle()) {
@@ -87,7 +88,7 @@ std::vector<std::uint32_t> Operation::waits_for(bool sends) const {
   if (in_line_for && !sends) {
     ranks.push_back(*in_line_for);
   }
-  slots_.for_each([&](const MessageSlot& slot) {
+  for_each_slot([&](const MessageSlot& slot) {
     if (slot.request.pending() && slot.request.is_receive != sends) {
       ranks.push_back(slot.rank);
     }
@@ -127,7 +128,7 @@ void Operation::fail(const Error& cause) {
   if (answer_waiter_) {
     engine_.make_ready(std::exchange(answer_waiter_, {}), *this);
   }
-  slots_.for_each([&](MessageSlot& slot) {
+  for_each_slot([&](MessageSlot& slot) {
     if (slot.waiter) {
       engine_.make_ready(std::exchange(slot.waiter, {}), *this);
     }
@@ -148,7 +149,7 @@ void Operation::answer(std::uint32_t rank, const std::string& call) {
     others_call = call;
     engine_.make_ready(std::exchange(answer_waiter_, {}), *this);
   }
-  slots_.for_each([&](MessageSlot& slot) {
+  for_each_slot([&](MessageSlot& slot) {
     if (!slot.unexplained || slot.rank != rank) {
       return;
     }
@@ -166,7 +167,7 @@ std::string Operation::departure_of(std::uint32_t rank) const {
 }
 
 void Operation::sender_left(std::uint32_t rank) {
-  slots_.for_each([&](MessageSlot& slot) {
+  for_each_slot([&](MessageSlot& slot) {
     if (slot.rank == rank && slot.request.is_receive) {
       withdraw_from_departed(slot);
     }
@@ -184,17 +185,24 @@ void Operation::withdraw_from_departed(MessageSlot& slot) {
 
 bool Operation::receives(transport::Tag tag) const {
   bool found = false;
-  slots_.for_each([&](const MessageSlot& slot) {
+  for_each_slot([&](const MessageSlot& slot) {
     found = found || (slot.request.pending() && slot.request.is_receive && slot.request.tag == tag);
   });
   return found;
+}
+
+OperationStorage& Operation::storage() {
+  if (!storage_) {
+    storage_ = take_storage(engine_);
+  }
+  return *storage_;
 }
 
 MessageSlot& Operation::take_slot(bool receive, std::uint32_t rank) {
   if (cause_) {
     throw Error(*cause_);
   }
-  MessageSlot& slot = slots_.take(*this);
+  MessageSlot& slot = storage().slots.take(*this);
   slot.rank = rank;
   slot.request.is_receive = receive;
   slot.request.prepare(&Operation::completed, &slot);
@@ -212,20 +220,53 @@ void Operation::enter(Memory memory, std::uint32_t rank) {
   engine_.make_current(memory);
 }
 
+void Operation::expect_member(std::uint32_t rank) const {
+  if (engine_.has_left(group_->peer(rank))) {
+    throw Error(ErrorKind::kPeerFailed, departure_of(rank));
+  }
+}
+
+void Operation::post(MessageSlot& slot, transport::Tag tag, ConstBytes data) {
+  group_->metrics.add(Metric::kMessagesSent);
+  group_->metrics.add(Metric::kBytesSent, data.size());
+  engine_.transport().send(group_->peer(slot.rank), tag, data, slot.request);
+}
+
 MessageSlot& Operation::send(std::uint32_t to, transport::Tag tag, ConstBytes data,
                              std::uint32_t connection) {
-  if (engine_.has_left(group_->peer(to))) {
-    throw Error(ErrorKind::kPeerFailed, departure_of(to));
-  }
+  expect_member(to);
   if (!data.memory().is_host()) {
     enter(data.memory(), to);
   }
   MessageSlot& slot = take_slot(false, to);
   slot.request.connection = connection;
-  group_->metrics.add(Metric::kMessagesSent);
-  group_->metrics.add(Metric::kBytesSent, data.size());
-  engine_.transport().send(group_->peer(to), tag, data, slot.request);
+  post(slot, tag, data);
   return slot;
+}
+
+MessageSlot& Operation::hold(std::uint32_t to, std::uint32_t serial, transport::Tag tag,
+                             ConstBytes data) {
+  expect_member(to);
+  if (!data.memory().is_host()) {
+    enter(data.memory(), to);
+  }
+  MessageSlot& slot = take_slot(false, to);
+  slot.request.connection = 0;
+  engine_.flow_control().hold(slot, serial, tag, data);
+  return slot;
+}
+
+void Operation::post_held(MessageSlot& slot, transport::Tag tag, ConstBytes data) {
+  try {
+    if (!data.memory().is_host()) {
+      enter(data.memory(), slot.rank);
+    }
+  } catch (const std::exception& error) {
+    transport::log().error("{}: {}", label(), error.what());
+    slot.request.complete(transport::Status::kFailed, 0);
+    return;
+  }
+  post(slot, tag, data);
 }
 
 MessageSlot& Operation::recv(std::uint32_t from, transport::Tag tag, Bytes room) {
@@ -267,7 +308,7 @@ void Operation::completed(transport::Request& request) {
     operation.engine_.make_ready(std::exchange(slot.waiter, {}), operation);
   }
   if (slot.orphaned) {
-    operation.slots_.give_back(slot);
+    operation.storage_->slots.give_back(slot);
   }
 }
 
@@ -278,11 +319,11 @@ void Operation::release(MessageSlot& slot) {
     slot.waiter = {};
     return;
   }
-  slots_.give_back(slot);
+  storage_->slots.give_back(slot);
 }
 
 std::byte* Operation::buffer(std::size_t bytes) {
-  return buffers_.emplace_back(engine_.pool().take(bytes)).memory.get();
+  return storage().buffers.emplace_back(engine_.pool().take(bytes)).memory.get();
 }
 
 void Operation::compute(std::coroutine_handle<> waiter, std::function<void()> work) {
@@ -322,7 +363,7 @@ std::optional<Error> Operation::take_result() {
     thrown = Error(ErrorKind::kTransport, error.what());
   }
   body_ = {};  // releases its messages; the slab keeps those still in the network
-  slots_.for_each([&](MessageSlot& slot) {
+  for_each_slot([&](MessageSlot& slot) {
     // Nobody will read the received data, and it may never come: its sender may have failed, too.
     if (slot.request.pending() && slot.request.is_receive) {
       engine_.transport().cancel(slot.request);

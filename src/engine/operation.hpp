@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -107,6 +108,9 @@ class Operation {
   MessageSlot& send(std::uint32_t to, transport::Tag tag, ConstBytes data,
                     std::uint32_t connection = 0);
   MessageSlot& recv(std::uint32_t from, transport::Tag tag, Bytes room);
+  /// A message that is posted when its receiver clears it: see FlowControl.
+  MessageSlot& hold(std::uint32_t to, std::uint32_t serial, transport::Tag tag, ConstBytes data);
+  void post_held(MessageSlot& slot, transport::Tag tag, ConstBytes data);
   void release(MessageSlot& slot);
   std::optional<Transfer> transfer;
   /// The payload announced by the header that the operation received.
@@ -160,6 +164,7 @@ class Operation {
   /// The operation as observers see it, at a time.
   [[nodiscard]] OperationEvent event(transport::TimePoint at) const;
   State state = State::kWaiting;
+  std::list<std::unique_ptr<Operation>>::iterator place;  ///< among those in flight
   transport::TimePoint called{};
   transport::TimePoint deadline{};
   transport::Duration waited{};  ///< from the call to the probe
@@ -171,7 +176,17 @@ class Operation {
   bool took = false;                 ///< `takes`, when the probe began
 
  private:
+  [[nodiscard]] OperationStorage& storage();
+  template <class F>
+  void for_each_slot(F f) const {
+    if (storage_) {
+      storage_->slots.for_each(f);
+    }
+  }
   MessageSlot& take_slot(bool receive, std::uint32_t rank);
+  /// Throws Error{kPeerFailed} if the rank has left.
+  void expect_member(std::uint32_t rank) const;
+  void post(MessageSlot& slot, transport::Tag tag, ConstBytes data);
   /// Makes it ready for a message; throws Error{kUnsupported} where the transport does not take it.
   void enter(Memory memory, std::uint32_t rank);
   static void completed(transport::Request& request);
@@ -192,9 +207,8 @@ class Operation {
   std::unique_ptr<GroupView> view_;
   Task<void> body_;
   std::optional<Error> cause_;
+  /// Null before the first message or buffer: many receives may wait behind each other.
   std::unique_ptr<OperationStorage> storage_;
-  MessageSlots& slots_;
-  std::vector<BufferPool::Buffer>& buffers_;
   std::vector<std::uint32_t> questions_;
   std::coroutine_handle<> answer_waiter_;
   std::size_t pending_ = 0;

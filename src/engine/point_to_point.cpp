@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "gtopk/error.hpp"
+#include "src/engine/flow_control.hpp"
 
 namespace gtopk::engine {
 namespace {
@@ -17,19 +18,37 @@ struct TransferHeader {
 
   std::uint32_t magic = kMagic;
   std::uint32_t serial = 0;
-  std::uint64_t bytes = 0;  ///< of the payload, wherever it travels
-  std::uint64_t reserved[2] = {};
+  std::uint64_t bytes = 0;   ///< of the payload, wherever it travels
+  std::uint64_t window = 0;  ///< the sender's, see FlowControl
+  std::uint32_t held = 0;    ///< 1: the sender has the payload until it is cleared
+  std::uint32_t reserved = 0;
 };
 static_assert(sizeof(TransferHeader) == kTransferHeaderBytes);
 
-constexpr bool travels_with_header(std::uint64_t bytes) { return bytes <= kShortPayloadBytes; }
+constexpr bool is_short(std::uint64_t bytes) { return bytes <= kShortPayloadBytes; }
+
+bool travels_with_header(const TransferHeader& header) {
+  return header.held == 0 && is_short(header.bytes);
+}
+
+/// Room for a header, and for what may travel with it, of a message of that many bytes.
+std::span<std::byte> room_for_header(GroupView& group, std::size_t bytes) {
+  return group.buffer(sizeof(TransferHeader) + (is_short(bytes) ? bytes : 0));
+}
+
+[[noreturn]] void throw_does_not_fit(const GroupView& group, std::uint32_t from, std::uint64_t sent,
+                                     std::size_t expected) {
+  throw Error(ErrorKind::kMismatch,
+              fmt::format("{} sent {} bytes, {} expects {}", group.member(from), sent,
+                          group.member(group.rank()), expected));
+}
 
 TransferHeader read_header(std::span<const std::byte> message, const GroupView& group,
                            std::uint32_t from) {
   TransferHeader header;
   if (message.size() >= sizeof header) {
     std::memcpy(&header, message.data(), sizeof header);
-    const std::uint64_t with_it = travels_with_header(header.bytes) ? header.bytes : 0;
+    const std::uint64_t with_it = travels_with_header(header) ? header.bytes : 0;
     const bool whole = message.size() == sizeof header + with_it;
     if (header.magic == TransferHeader::kMagic && whole) {
       return header;
@@ -41,21 +60,44 @@ TransferHeader read_header(std::span<const std::byte> message, const GroupView& 
                           group.member(from), message.size()));
 }
 
+/// The header of a message of `received` bytes from that rank, of which `message` is the room: a
+/// receive has matched it.
+TransferHeader accept_header(GroupView& group, std::uint32_t from, std::size_t received,
+                             std::span<const std::byte> message, std::size_t expected) {
+  if (received > message.size()) {  // what travels with a header is longer than expected
+    const std::size_t sent = received - sizeof(TransferHeader);
+    group.matched(from, sent, FlowControl::kUnknownWindow);
+    throw_does_not_fit(group, from, sent, expected);
+  }
+  const TransferHeader header = read_header(message.first(received), group, from);
+  if (header.held == 0) {
+    group.matched(from, header.bytes, header.window);
+  }
+  return header;
+}
+
 /// What a header announces: the payload is in `message`, too, or follows.
 Task<void> take_payload(GroupView& group, std::uint32_t from, TransferHeader header,
                         std::span<const std::byte> message, Bytes room) {
-  const bool follows = !travels_with_header(header.bytes);
+  const bool follows = !travels_with_header(header);
   if (follows) {
     group.expect_payload(from, header.serial);
   }
+  if (header.held != 0) {
+    group.clear_payload(from, header.serial);
+  }
   if (header.bytes != room.size()) {
-    throw Error(ErrorKind::kMismatch,
-                fmt::format("{} sent {} bytes, {} expects {}", group.member(from), header.bytes,
-                            group.member(group.rank()), room.size()));
+    if (header.held != 0) {
+      group.matched(from, header.bytes, header.window);  // discarded when it comes
+    }
+    throw_does_not_fit(group, from, header.bytes, room.size());
   }
   if (follows) {
     Message payload = group.recv_payload(from, header.serial, room);
     const std::size_t received = co_await payload;
+    if (header.held != 0) {
+      group.matched(from, header.bytes, header.window);
+    }
     if (received == room.size()) {
       co_return;
     }
@@ -73,7 +115,9 @@ Task<void> send(GroupView& group, std::uint32_t to, std::int32_t tag, ConstBytes
   TransferHeader header;
   header.serial = group.begin_transfer(to);
   header.bytes = data.size();
-  const bool one_message = travels_with_header(data.size());
+  header.window = group.send_window();
+  header.held = group.may_send_ahead(to, data.size()) ? 0 : 1;
+  const bool one_message = travels_with_header(header);
   const std::span<std::byte> message =
       group.buffer(sizeof header + (one_message ? data.size() : 0));
   std::memcpy(message.data(), &header, sizeof header);
@@ -85,22 +129,31 @@ Task<void> send(GroupView& group, std::uint32_t to, std::int32_t tag, ConstBytes
     co_await whole;
     co_return;
   }
-  Message head = group.send_header(to, tag, message);
-  Message payload = group.send_payload(to, header.serial, data);
-  co_await head;
+  std::optional<Message> head(group.send_header(to, tag, message));
+  Message& first = *head;
+  if (first.await_ready()) {
+    co_await first;
+    head.reset();  // its slot is the payload's
+  }
+  Message payload = header.held != 0 ? group.hold_payload(to, header.serial, data)
+                                     : group.send_payload(to, header.serial, data);
+  if (head) {
+    co_await first;
+  }
   co_await payload;
 }
 
 Task<void> recv(GroupView& group, std::uint32_t from, std::int32_t tag, Bytes room) {
-  const std::span<std::byte> message = group.buffer(kShortMessageBytes);
   std::optional<ReceiveTurn> turn(std::in_place, group, from, tag);
   ReceiveTurn& mine = *turn;
   co_await mine;
+  // Only now: many receives may wait behind each other.
+  const std::span<std::byte> message = room_for_header(group, room.size());
   TransferHeader header;
   do {
     Message head = group.recv_header(from, tag, message);
     const std::size_t received = co_await head;
-    header = read_header(message.first(received), group, from);
+    header = accept_header(group, from, received, message, room.size());
   } while (group.take_withdrawn(from, header.serial));
   turn.reset();
   Task<void> receiving = take_payload(group, from, header, message, room);
@@ -108,7 +161,7 @@ Task<void> recv(GroupView& group, std::uint32_t from, std::int32_t tag, Bytes ro
 }
 
 Task<std::uint32_t> recv_any(GroupView& group, std::int32_t tag, Bytes room) {
-  const std::span<std::byte> message = group.buffer(kShortMessageBytes);
+  std::span<std::byte> message;
   for (;;) {
     std::optional<AnySender> place(std::in_place, group, tag);
     AnySender& sender = *place;
@@ -121,9 +174,12 @@ Task<std::uint32_t> recv_any(GroupView& group, std::int32_t tag, Bytes room) {
     std::optional<ReceiveTurn> turn(std::in_place, group, from, tag);
     ReceiveTurn& mine = *turn;
     co_await mine;
+    if (message.empty()) {
+      message = room_for_header(group, room.size());
+    }
     Message head = group.recv_header(from, tag, message);
     const std::size_t received = co_await head;
-    const TransferHeader header = read_header(message.first(received), group, from);
+    const TransferHeader header = accept_header(group, from, received, message, room.size());
     turn.reset();
     if (group.take_withdrawn(from, header.serial)) {
       continue;

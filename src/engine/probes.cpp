@@ -158,7 +158,8 @@ void Probes::probe(Operation& operation) {
     }
   }
   for (const std::uint32_t rank : asked) {
-    if (rank == group.rank()) {
+    if (rank == group.rank() ||
+        (operation.spec().point_to_point() && !asked_.emplace(&group, rank).second)) {
       continue;
     }
     membership_.tell(group, rank,
@@ -230,7 +231,7 @@ void Probes::conclude(Operation& operation) {
         true);
     for (std::uint32_t rank = 0; rank < group.size(); ++rank) {
       if (!operation.answered[rank]) {
-        transport_.give_up(group.peer(rank));
+        give_up(group.peer(rank));
       }
     }
     return;
@@ -247,10 +248,10 @@ void Probes::conclude(Operation& operation) {
 }
 
 void Probes::check_deadlines(transport::TimePoint now) {
+  asked_.clear();
   // Concluding may fail other operations in the list, but never shortens it.
-  const auto& operations = scheduler_.operations();
-  for (std::size_t at = 0; at < operations.size(); ++at) {
-    Operation& operation = *operations[at];
+  for (const auto& each : scheduler_.operations()) {
+    Operation& operation = *each;
     switch (operation.state) {
       case Operation::State::kWaiting:
         break;
@@ -327,6 +328,11 @@ void Probes::take_answer(const Group& group, PeerId from, const Notice& notice) 
   scheduler_.wake_by(clock_.now());
 }
 
+void Probes::give_up(PeerId peer) {
+  flow_control_.drop_peer(peer);
+  transport_.give_up(peer);
+}
+
 /// A living rank, told that the message is stale, sooner or later takes or discards it; a stopped
 /// or dead one never does.
 void Probes::check_lingering(Operation& operation, transport::TimePoint now) {
@@ -352,7 +358,7 @@ void Probes::check_lingering(Operation& operation, transport::TimePoint now) {
     }
     transport::log().warn("{}: closing the connection to {}, which does not take our message",
                           operation.label(), group.member(rank));
-    transport_.give_up(peer);
+    give_up(peer);
   }
   operation.asked.reset();
   operation.deadline = now + kLingerBound - kProbeGrace;

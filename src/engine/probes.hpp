@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "src/engine/failures.hpp"
+#include "src/engine/flow_control.hpp"
 #include "src/engine/group_table.hpp"
 #include "src/engine/membership.hpp"
 #include "src/engine/scheduler.hpp"
@@ -25,12 +28,14 @@ class Probes {
   static constexpr transport::Duration kLingerBound = std::chrono::seconds(5);
 
   Probes(transport::Transport& transport, const transport::Clock& clock, const GroupTable& groups,
-         Scheduler& scheduler, Membership& membership, Failures& failures)
+         Scheduler& scheduler, Membership& membership, FlowControl& flow_control,
+         Failures& failures)
       : transport_(transport),
         clock_(clock),
         groups_(groups),
         scheduler_(scheduler),
         membership_(membership),
+        flow_control_(flow_control),
         failures_(failures) {}
 
   /// How long a message may still be on its way to a rank after that rank's goodbye: the end of a
@@ -52,6 +57,7 @@ class Probes {
   void take_answer(const Group& group, transport::PeerId from, const Notice& notice);
 
  private:
+  void give_up(transport::PeerId peer);
   void check_lingering(Operation& operation, transport::TimePoint now);
   void check_waiting(Group& group, transport::TimePoint now);
   void act_on_deadline(Operation& operation, transport::TimePoint now);
@@ -69,7 +75,11 @@ class Probes {
   const GroupTable& groups_;
   Scheduler& scheduler_;
   Membership& membership_;
+  FlowControl& flow_control_;
   Failures& failures_;
+  /// Ranks of groups that have been asked in this turn what they are doing: their answer is for all
+  /// messages that are late now.
+  std::set<std::pair<const Group*, std::uint32_t>> asked_;
 };
 
 }  // namespace gtopk::engine

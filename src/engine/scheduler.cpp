@@ -1,6 +1,9 @@
 #include "src/engine/scheduler.hpp"
 
+#include <malloc.h>
+
 #include <algorithm>
+#include <iterator>
 
 #include <fmt/format.h>
 
@@ -11,6 +14,22 @@ namespace {
 
 /// How often timers are looked at while nothing is due.
 constexpr transport::Duration kIdleTimer = std::chrono::seconds(1);
+
+/// Entries of a queue, and nodes of a list, that are kept for reuse.
+constexpr std::size_t kKeptEntries = 1024;
+constexpr std::size_t kKeptNodes = 64;
+/// After so many operations at once their memory goes back to the kernel: malloc() keeps what lies
+/// below anything still in use. That takes milliseconds, so it must be rare.
+constexpr std::size_t kBurst = 4096;
+
+/// Empties a queue, and frees what only a burst needed.
+template <class Entry>
+void empty(std::vector<Entry>& queue) {
+  queue.clear();
+  if (queue.capacity() > kKeptEntries) {
+    queue.shrink_to_fit();
+  }
+}
 
 /// "; it was waiting for rank 3 (host b, pid 17)", or empty.
 std::string waited_for(const Operation& operation) {
@@ -81,7 +100,7 @@ bool Scheduler::take_queue() {
     hooks_.called(entry.call);
   }
   const bool any = !taking_.empty();
-  taking_.clear();
+  empty(taking_);
   return any;
 }
 
@@ -160,7 +179,12 @@ void Scheduler::start_those_that_may(Group& group) {
 
 void Scheduler::start(std::unique_ptr<Operation> held) {
   Operation& operation = *held;
-  operations_.push_back(std::move(held));
+  if (spare_.empty()) {
+    spare_.emplace_back();
+  }
+  spare_.front() = std::move(held);
+  operations_.splice(operations_.end(), spare_, spare_.begin());
+  operation.place = std::prev(operations_.end());
   ++operation.group().in_flight_;
   operation.start();
   if (operation.body_done()) {
@@ -180,7 +204,7 @@ bool Scheduler::resume_ready() {
         finish(*ready.operation);
       }
     }
-    resuming_.clear();
+    empty(resuming_);
   }
   return true;
 }
@@ -193,6 +217,7 @@ void Scheduler::finish(Operation& operation) {
   outcome.caused_here = !operation.cause().has_value();
   outcome.error = operation.take_result();
   operation.state = Operation::State::kLingering;
+  lingering_.push_back(operation.place);
   --group.in_flight_;
   if (!operation.spec().point_to_point()) {
     group.running_.erase(operation.sequence());
@@ -220,9 +245,23 @@ void Scheduler::when_idle(const std::shared_ptr<Group>& group, std::function<voi
 }
 
 void Scheduler::forget_quiet() {
-  std::erase_if(operations_, [](const std::unique_ptr<Operation>& operation) {
-    return operation->state == Operation::State::kLingering && operation->quiet();
+  most_operations_ = std::max(most_operations_, operations_.size());
+  std::erase_if(lingering_, [&](const Operations::iterator place) {
+    if (!(*place)->quiet()) {
+      return false;
+    }
+    const std::unique_ptr<Operation> ended = std::move(*place);
+    if (spare_.size() < kKeptNodes) {
+      spare_.splice(spare_.end(), operations_, place);
+    } else {
+      operations_.erase(place);
+    }
+    return true;
   });
+  if (most_operations_ >= kBurst && operations_.size() < kKeptNodes) {
+    most_operations_ = 0;
+    malloc_trim(0);
+  }
   std::erase_if(idle_waiters_, [&](const auto& waiter) {
     if (!idle(*waiter.first)) {
       return false;

@@ -6,6 +6,7 @@
 #include <coroutine>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -87,10 +88,9 @@ class Scheduler {
   void when_idle(const std::shared_ptr<Group>& group, std::function<void()> then);
   [[nodiscard]] bool idle(const Group& group) const;
 
+  using Operations = std::list<std::unique_ptr<Operation>>;  ///< in the order of their starts
   /// Operations in flight, including those that only wait for the network to release their memory.
-  [[nodiscard]] const std::vector<std::unique_ptr<Operation>>& operations() const {
-    return operations_;
-  }
+  [[nodiscard]] const Operations& operations() const { return operations_; }
   /// The running collective of that number, or null.
   [[nodiscard]] static Operation* running(const Group& group, std::uint64_t sequence);
   [[nodiscard]] static Operation* oldest_running(const Group& group);
@@ -140,7 +140,10 @@ class Scheduler {
   const transport::Clock& clock_;
   const GroupTable& groups_;
   Hooks hooks_;
-  std::vector<std::unique_ptr<Operation>> operations_;
+  Operations operations_;
+  Operations spare_;  ///< nodes without an operation, so that the steady state does not allocate
+  std::size_t most_operations_ = 0;              ///< in flight at once, since memory was given back
+  std::vector<Operations::iterator> lingering_;  ///< those that have ended
   std::vector<Ready> ready_;
   std::vector<Ready> resuming_;
   std::vector<std::pair<std::shared_ptr<Group>, std::function<void()>>> idle_waiters_;

@@ -5,6 +5,7 @@
 #include <array>
 #include <coroutine>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <new>
@@ -19,20 +20,24 @@ class Task;
 namespace detail {
 
 /// Memory of finished coroutine frames, kept per thread for reuse: a collective's frames have the
-/// same few sizes every time.
+/// same few sizes every time. What many operations at once needed is freed with them.
 class FramePool {
  public:
+  /// Frames of one size that are kept.
+  static constexpr std::uint32_t kKept = 256;
+
   static void* take(std::size_t bytes) {
     FramePool& pool = of_this_thread();
     const std::size_t size_class = class_of(bytes);
     if (size_class >= kClasses) {
       return ::operator new(bytes);
     }
-    Frame*& first = pool.free_[size_class];
-    if (first == nullptr) {
+    Frames& frames = pool.free_[size_class];
+    if (frames.first == nullptr) {
       return ::operator new((size_class + 1) * kGrain);
     }
-    return std::exchange(first, first->next);
+    --frames.count;
+    return std::exchange(frames.first, frames.first->next);
   }
   static void give_back(void* memory, std::size_t bytes) noexcept {
     const std::size_t size_class = class_of(bytes);
@@ -40,8 +45,13 @@ class FramePool {
       ::operator delete(memory);
       return;
     }
-    Frame*& first = of_this_thread().free_[size_class];
-    first = std::construct_at(static_cast<Frame*>(memory), Frame{first});
+    Frames& frames = of_this_thread().free_[size_class];
+    if (frames.count == kKept) {
+      ::operator delete(memory);
+      return;
+    }
+    ++frames.count;
+    frames.first = std::construct_at(static_cast<Frame*>(memory), Frame{frames.first});
   }
 
   FramePool() = default;
@@ -50,9 +60,9 @@ class FramePool {
   FramePool(FramePool&&) = delete;
   FramePool& operator=(FramePool&&) = delete;
   ~FramePool() {
-    for (Frame*& first : free_) {
-      while (first != nullptr) {
-        ::operator delete(std::exchange(first, first->next));
+    for (Frames& frames : free_) {
+      while (frames.first != nullptr) {
+        ::operator delete(std::exchange(frames.first, frames.first->next));
       }
     }
   }
@@ -61,6 +71,10 @@ class FramePool {
   struct Frame {
     Frame* next;
   };
+  struct Frames {
+    Frame* first = nullptr;
+    std::uint32_t count = 0;
+  };
   static constexpr std::size_t kGrain = 64;
   static constexpr std::size_t kClasses = 64;  // up to 4 KiB
   static std::size_t class_of(std::size_t bytes) { return (bytes - 1) / kGrain; }
@@ -68,7 +82,7 @@ class FramePool {
     static thread_local FramePool pool;
     return pool;
   }
-  std::array<Frame*, kClasses> free_{};
+  std::array<Frames, kClasses> free_{};
 };
 
 struct PromiseBase {

@@ -349,10 +349,11 @@ void run_job(const char* tls, std::uint64_t seed) {
     return seat == of(seat).first_seat + static_cast<int>(of(seat).victim);
   };
   const int seats = failures.back().first_seat + static_cast<int>(failures.back().ranks);
-  ForkedRanks ranks(
-      seats, [&](ForkedRank& self) { Seat(self, of(self.rank())).play(); },
-      {.limit = std::chrono::seconds(kSanitized ? 240 : 120),
-       .environment = {{"UCX_TLS", tls}, {"GTOPK_CONNECTIONS", std::to_string(1 + seed / 2 % 3)}}});
+  ForkedRanks ranks(seats, [&](ForkedRank& self) { Seat(self, of(self.rank())).play(); },
+                    {.limit = std::chrono::seconds(kSanitized ? 240 : 120),
+                     .environment = {{"UCX_TLS", tls},
+                                     {"GTOPK_CONNECTIONS", std::to_string(1 + seed / 2 % 3)},
+                                     {"GTOPK_SEND_WINDOW", seed % 3 == 0 ? "0" : "16M"}}});
   long latest = 0;
   for (int seat = 0; seat < seats; ++seat) {
     const bool dies = is_victim(seat) && of(seat).dies();

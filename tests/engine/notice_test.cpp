@@ -17,7 +17,8 @@ TEST(Notice, ComesBackAsItWasSent) {
   for (const NoticeKind kind :
        {NoticeKind::kAbort, NoticeKind::kGroupFailure, NoticeKind::kProbe, NoticeKind::kReply,
         NoticeKind::kGoodbye, NoticeKind::kAsk, NoticeKind::kCall, NoticeKind::kWithdraw,
-        NoticeKind::kHeard, NoticeKind::kAllHeard}) {
+        NoticeKind::kHeard, NoticeKind::kAllHeard, NoticeKind::kClear, NoticeKind::kCredit,
+        NoticeKind::kUnmatched}) {
     const Notice sent{kind, ErrorKind::kUnsupported, 4095, 0xffffffffffffffff, "why \xc3\xa9",
                       4094};
     Notice::Wire wire{};
@@ -34,10 +35,13 @@ TEST(Notice, ComesBackAsItWasSent) {
 }
 
 TEST(Notice, HoldsAWithdrawalInItsSequence) {
-  const Withdrawal sent{(1U << 18U) - 1, 0xfffffffeU};
-  const Withdrawal received = Withdrawal::unpacked(sent.packed());
-  EXPECT_EQ(received.source, sent.source);
-  EXPECT_EQ(received.serial, sent.serial);
+  for (const bool held : {false, true}) {
+    const Withdrawal sent{(1U << 18U) - 1, 0xfffffffeU, held};
+    const Withdrawal received = Withdrawal::unpacked(sent.packed());
+    EXPECT_EQ(received.source, sent.source);
+    EXPECT_EQ(received.serial, sent.serial);
+    EXPECT_EQ(received.held, held);
+  }
 }
 
 TEST(Notice, CutsATextThatIsTooLong) {

@@ -1,0 +1,108 @@
+// Engine: how far point-to-point messages may run ahead of their receives.
+//
+// What is sent before a receive has matched it lies in the receiver's memory. So each member of a
+// group has a window of bytes at each other member. A message that fits is sent at once, and counts
+// until a receive matches it; the receiver returns what has been matched, in one notice per half a
+// window. Of a message that does not fit, only the header is sent, which gives it its place in the
+// order. The payload is held in the sender's memory until it fits, or until a receive has matched
+// the header and clears it. So a full window delays no other message, whatever its tag.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "gtopk/memory.hpp"
+#include "src/engine/group.hpp"
+#include "src/engine/membership.hpp"
+#include "src/engine/message_slots.hpp"
+#include "src/engine/notice.hpp"
+#include "src/transport/base/status.hpp"
+#include "src/transport/base/tag.hpp"
+
+namespace gtopk::engine {
+
+class FlowControl {
+ public:
+  static constexpr std::uint64_t kDefaultWindow = std::uint64_t{16} << 20U;
+  /// What a message counts beside its payload: what the network keeps with it at its receiver.
+  static constexpr std::uint64_t kPerMessage = 1024;
+
+  explicit FlowControl(Membership& membership) : membership_(membership) {}
+
+  /// Of what this process sends to each member of each group. 0: nothing is sent ahead.
+  void set_window(std::uint64_t bytes) { window_ = bytes; }
+  [[nodiscard]] std::uint64_t window() const { return window_; }
+
+  // As a sender.
+  /// Whether a message of that many bytes may be sent ahead; if so, it counts from now on. One may
+  /// be, however long it is, where nothing else is ahead of its receive.
+  [[nodiscard]] bool charge(Group& group, std::uint32_t to, std::uint64_t bytes) const;
+  /// Posts that message of the slot's operation later. The slot is pending from now on.
+  void hold(MessageSlot& slot, std::uint32_t serial, transport::Tag tag, ConstBytes payload);
+  [[nodiscard]] bool holds(const Group& group, std::uint32_t to, std::uint32_t serial) const {
+    return held_.contains({&group, to, serial});
+  }
+  /// Ends a held message that was withdrawn: no receive will match its header.
+  void drop(const Group& group, std::uint32_t to, std::uint32_t serial);
+  /// The same for all messages of a group that has failed.
+  void drop_group(const Group& group);
+  /// The peer will clear nothing more: its connection has ended.
+  void drop_peer(transport::PeerId peer);
+  /// The same where it has left in order, which is what the operations' errors say.
+  void peer_left(transport::PeerId peer);
+  [[nodiscard]] std::size_t held() const { return held_.size(); }
+
+  // As a receiver.
+  /// A receive has a message, by a sender with that window, or with kUnknownWindow.
+  static constexpr std::uint64_t kUnknownWindow = 1;
+  void matched(Group& group, std::uint32_t from, std::uint64_t bytes, std::uint64_t window);
+  /// A receive has matched the header of a held message, and awaits its payload.
+  void clear(const std::shared_ptr<Group>& group, std::uint32_t from, std::uint32_t serial);
+  /// Sends clearances that wait for others to travel with.
+  void flush();
+
+  [[nodiscard]] static bool takes(NoticeKind kind) {
+    return kind == NoticeKind::kClear || kind == NoticeKind::kCredit ||
+           kind == NoticeKind::kUnmatched;
+  }
+  void handle(Group& group, std::uint32_t from, const Notice& notice);
+
+ private:
+  struct Held {
+    MessageSlot* slot;
+    transport::Tag tag;
+    ConstBytes payload;
+  };
+  /// Messages of one sender that are cleared in the same step.
+  struct Clearances {
+    std::shared_ptr<Group> group;
+    std::uint32_t sender = 0;
+    std::string serials;  ///< as they travel in a notice
+  };
+
+  /// Its group, receiver and serial number.
+  using Key = std::tuple<const Group*, std::uint32_t, std::uint32_t>;
+  using AllHeld = std::map<Key, Held>;
+
+  void cleared(Group& group, std::uint32_t by, std::uint32_t serial);
+  void returned(Group& group, std::uint32_t by, std::uint64_t bytes);
+  void post(AllHeld::iterator held);
+  static void end(const Held& held, transport::Status status, bool deserted = false);
+  template <class Matches>
+  [[nodiscard]] std::vector<Held> take_those(Matches matches);
+
+  Membership& membership_;
+  std::uint64_t window_ = kDefaultWindow;
+  AllHeld held_;  ///< those of one receiver in the order of their calls
+  Clearances clearances_;
+};
+
+/// GTOPK_SEND_WINDOW, or the default. Throws Error{kInvalidArgument} if it is no number of bytes.
+[[nodiscard]] std::uint64_t send_window_of_environment();
+
+}  // namespace gtopk::engine
