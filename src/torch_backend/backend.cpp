@@ -79,49 +79,6 @@ SelectorState* numbers_of(const at::Tensor& state) {
 
 }  // namespace
 
-WorkPointer GtopkBackend::run(c10::intrusive_ptr<GtopkWork> work, std::chrono::milliseconds timeout,
-                              const Start& start) {
-  check_not_forked();
-  const bool collective = !c10d::isP2POp(work->retrieveOpType());
-  Works let_go;  // freed without the lock
-  const std::lock_guard lock(mutex_);
-  check_member();
-  if (timeout == c10d::kUnsetTimeout) {
-    timeout = options_->timeout;
-  }
-  Call call = work->call(membership_->runtime->completer, timeout,
-                         collective ? sequence_.load() + 1 : 0, state_, unseen_);
-  try {
-    work->watch_device(ending_group());
-    if (work->retrieveOpType() == OpType::SEND) {
-      keep_order(call, last_sent_);
-    } else if (!collective) {
-      keep_order(call, last_received_);
-    }
-    start(membership_->communicator, std::move(call));
-  } catch (const Error& error) {
-    work->not_taken();
-    rethrow_for_python(error);
-  } catch (...) {
-    work->not_taken();
-    throw;
-  }
-  if (collective) {
-    ++sequence_;  // as the core has: begin() may throw
-  }
-  work->begin(membership_->communicator.polling_pays());
-  let_go = window_.note(work);
-  return work;
-}
-
-void GtopkBackend::keep_order(Call& call, std::shared_ptr<Gate>& last) {
-  if (call.input) {
-    last = call.input;
-  } else if (last && !last->verdict()) {
-    call.input = last;
-  }
-}
-
 bool GtopkBackend::takes_devices(std::optional<int64_t> other) {
   const auto member = membership();
   const auto takes = [&](int64_t rank) {
@@ -154,9 +111,7 @@ WorkPointer GtopkBackend::allreduce(std::vector<at::Tensor>& tensors,
   const auto [op, factor] = reduction(opts.reduceOp);
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLREDUCE, "gtopk:all_reduce", tensors,
                                              std::vector{at}, tensors);
-  return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(all_reduce(data, op, factor), std::move(call));
-  });
+  return run(std::move(work), opts.timeout, [&] { return all_reduce(data, op, factor); });
 }
 
 WorkPointer GtopkBackend::broadcast(std::vector<at::Tensor>& tensors,
@@ -168,10 +123,9 @@ WorkPointer GtopkBackend::broadcast(std::vector<at::Tensor>& tensors,
   const Contiguous at = reads ? writable(tensor, "broadcast") : room(tensor, "broadcast", way);
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::BROADCAST, "gtopk:broadcast", tensors,
                                              std::vector{at}, tensors);
-  return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(gtopk::broadcast(at.buffer(type_to_move(tensor)),
-                                      static_cast<std::uint32_t>(opts.rootRank)),
-                     std::move(call));
+  return run(std::move(work), opts.timeout, [&] {
+    return gtopk::broadcast(at.buffer(type_to_move(tensor)),
+                            static_cast<std::uint32_t>(opts.rootRank));
   });
 }
 
@@ -202,9 +156,7 @@ WorkPointer GtopkBackend::allgather(std::vector<std::vector<at::Tensor>>& output
   copy_elements(own, input);
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLGATHER, "gtopk:all_gather", inputs,
                                              std::move(at), outputs[0]);
-  return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(all_gather(rooms), std::move(call));
-  });
+  return run(std::move(work), opts.timeout, [&] { return all_gather(rooms); });
 }
 
 WorkPointer GtopkBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
@@ -234,9 +186,7 @@ WorkPointer GtopkBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
   auto work =
       c10::make_intrusive<GtopkWork>(rank_, OpType::_ALLGATHER_BASE, "gtopk:_all_gather_base",
                                      std::vector{input}, std::vector{at}, std::vector{output});
-  return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(all_gather(rooms), std::move(call));
-  });
+  return run(std::move(work), opts.timeout, [&] { return all_gather(rooms); });
 }
 
 WorkPointer GtopkBackend::barrier(const c10d::BarrierOptions& opts) {
@@ -245,9 +195,7 @@ WorkPointer GtopkBackend::barrier(const c10d::BarrierOptions& opts) {
                                              std::vector<at::Tensor>{}, std::vector<Contiguous>{},
                                              std::vector<at::Tensor>{});
   work->end_after_earlier();
-  return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(gtopk::barrier(), std::move(call));
-  });
+  return run(std::move(work), opts.timeout, [&] { return gtopk::barrier(); });
 }
 
 void GtopkBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait_all_ranks*/) {
@@ -255,9 +203,7 @@ void GtopkBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wai
                                              std::vector<at::Tensor>{}, std::vector<Contiguous>{},
                                              std::vector<at::Tensor>{});
   const WorkPointer running =
-      run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-        communicator.run(monitored_barrier(), std::move(call));
-      });
+      run(std::move(work), opts.timeout, [&] { return monitored_barrier(); });
   const WithoutGil without_gil;
   running->wait();
 }
@@ -276,10 +222,8 @@ WorkPointer GtopkBackend::send(std::vector<at::Tensor>& tensors, int to, int tag
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::SEND, "gtopk:send", tensors,
                                              std::vector{Contiguous{at.memory, at.memory}},
                                              std::vector<at::Tensor>{});
-  return run(std::move(work), c10d::kUnsetTimeout, [&](Communicator& communicator, Call call) {
-    communicator.run(
-        gtopk::send(at.read(type_to_move(tensor)), static_cast<std::uint32_t>(to), tag),
-        std::move(call));
+  return run(std::move(work), c10d::kUnsetTimeout, [&] {
+    return gtopk::send(at.read(type_to_move(tensor)), static_cast<std::uint32_t>(to), tag);
   });
 }
 
@@ -290,10 +234,8 @@ WorkPointer GtopkBackend::recv(std::vector<at::Tensor>& tensors, int from, int t
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::RECV, "gtopk:recv", tensors,
                                              std::vector{at}, tensors);
   work->source() = static_cast<std::uint32_t>(from);
-  return run(std::move(work), c10d::kUnsetTimeout, [&](Communicator& communicator, Call call) {
-    communicator.run(
-        gtopk::recv(at.buffer(type_to_move(tensor)), static_cast<std::uint32_t>(from), tag),
-        std::move(call));
+  return run(std::move(work), c10d::kUnsetTimeout, [&] {
+    return gtopk::recv(at.buffer(type_to_move(tensor)), static_cast<std::uint32_t>(from), tag);
   });
 }
 
@@ -304,9 +246,8 @@ WorkPointer GtopkBackend::recvAnysource(std::vector<at::Tensor>& tensors, int ta
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::RECVANYSOURCE, "gtopk:recvAnySource",
                                              tensors, std::vector{at}, tensors);
   std::uint32_t& source = work->source();  // the engine keeps the Work until the operation is gone
-  return run(std::move(work), c10d::kUnsetTimeout, [&](Communicator& communicator, Call call) {
-    communicator.run(recv_any(at.buffer(type_to_move(tensor)), tag, source), std::move(call));
-  });
+  return run(std::move(work), c10d::kUnsetTimeout,
+             [&] { return recv_any(at.buffer(type_to_move(tensor)), tag, source); });
 }
 
 WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tensors,
@@ -375,10 +316,7 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
     work->copy_late();
   }
   return run(std::move(work), timeout.value_or(c10d::kUnsetTimeout),
-             [&](Communicator& communicator, Call call) {
-               communicator.run(gtopk::sparse_all_reduce(pieces, kept, options, note),
-                                std::move(call));
-             });
+             [&] { return gtopk::sparse_all_reduce(pieces, kept, options, note); });
 }
 
 std::shared_ptr<SparseOnDevice> GtopkBackend::on_device(const DeviceTensors& tensors,
@@ -410,9 +348,8 @@ WorkPointer GtopkBackend::sparse_all_reduce_on_device(const std::shared_ptr<Spar
   work->also_run(SparseOnDevice::meanwhile(step));
   const auto number = std::make_shared<std::uint64_t>(0);
   work->also_read([step, number](bool ahead) { step->follow(*number, ahead); });
-  return run(std::move(work), timeout, [&](Communicator& communicator, Call call) {
-    *number = communicator.run(step->collective(options, note), std::move(call));
-  });
+  return run(std::move(work), timeout, [&] { return step->collective(options, note); },
+             {.number = number.get()});
 }
 
 PlanReport GtopkBackend::plan(std::uint64_t d, const at::Tensor& like, const SparseOptions& options,
@@ -424,11 +361,8 @@ PlanReport GtopkBackend::plan(std::uint64_t d, const at::Tensor& like, const Spa
                                              std::vector<at::Tensor>{}, std::vector<Contiguous>{},
                                              std::vector<at::Tensor>{});
   const WorkPointer running =
-      run(std::move(work), c10d::kUnsetTimeout, [&](Communicator& communicator, Call call) {
-        call.keepalive = std::make_shared<std::pair<std::shared_ptr<void>, decltype(report)>>(
-            std::move(call.keepalive), report);
-        communicator.run(gtopk::plan(d, type, options, *report, anew), std::move(call));
-      });
+      run(std::move(work), c10d::kUnsetTimeout,
+          [&] { return gtopk::plan(d, type, options, *report, anew); }, {.keepalive = report});
   running->wait();
   return *report;
 }

@@ -25,6 +25,12 @@ namespace gtopk::torch_backend {
 class SparseOnDevice;
 struct DeviceTensors;
 
+/// What goes along with a call of the core.
+struct CallExtras {
+  std::uint64_t* number = nullptr;    ///< becomes the collective's; of tensors on a device only
+  std::shared_ptr<void> keepalive{};  ///< owns memory, beside the Work
+};
+
 class GtopkBackend final : public c10d::Backend {
  public:
   /// Of a new backend.
@@ -236,10 +242,22 @@ class GtopkBackend final : public c10d::Backend {
   /// A message from or to host memory waits for earlier ones whose device's memory is not ready;
   /// `last`: the gate of the last one of a device in this direction.
   static void keep_order(Call& call, std::shared_ptr<Gate>& last);
-  using Start = std::function<void(Communicator&, Call)>;
-  /// Runs `start` with the Call of a new Work; translates what it throws.
+  using Make = std::function<Collective()>;
+  /// Runs what `make` returns as a new Work, in its turn: see CallOrder. Translates errors.
   c10::intrusive_ptr<c10d::Work> run(c10::intrusive_ptr<GtopkWork> work,
-                                     std::chrono::milliseconds timeout, const Start& start);
+                                     std::chrono::milliseconds timeout, const Make& make,
+                                     const CallExtras& extras = {});
+  // With mutex_ held.
+  std::uint64_t start(GtopkWork& work, std::chrono::milliseconds timeout, Collective collective,
+                      const CallExtras& extras);
+  void defer(const c10::intrusive_ptr<GtopkWork>& work, std::chrono::milliseconds timeout,
+             Collective collective, const CallExtras& extras);
+  /// Waits for its turn, without the lock meanwhile.
+  std::uint64_t start_in_turn(std::unique_lock<std::mutex>& lock, GtopkWork& work,
+                              std::chrono::milliseconds timeout, Collective collective,
+                              const CallExtras& extras);
+  /// Ends the group for that reason.
+  void abort_because(ErrorKind kind, const std::string& reason);
 
   const std::int64_t number_;
   std::mutex mutex_;  // also numbers operations in the order in which the core does

@@ -161,9 +161,8 @@ WorkPointer GtopkBackend::allreduce_coalesced(std::vector<at::Tensor>& tensors,
   const auto d = static_cast<std::uint64_t>(all.memory.numel());
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLREDUCE_COALESCED, "gtopk:all_reduce",
                                              tensors, std::move(all.at), tensors);
-  return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(coalesced(gtopk::all_reduce(data, d, type, op, factor), sizes_of(tensors)),
-                     std::move(call));
+  return run(std::move(work), opts.timeout, [&] {
+    return coalesced(gtopk::all_reduce(data, d, type, op, factor), sizes_of(tensors));
   });
 }
 
@@ -196,10 +195,8 @@ WorkPointer GtopkBackend::allgather_coalesced(std::vector<std::vector<at::Tensor
   }
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLGATHER_COALESCED, "gtopk:all_gather",
                                              inputs, std::move(at), std::move(result));
-  return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(
-        coalesced(all_gather(Buffers(rooms.spans(), type_of_all(inputs))), bytes_of(inputs)),
-        std::move(call));
+  return run(std::move(work), opts.timeout, [&] {
+    return coalesced(all_gather(Buffers(rooms.spans(), type_of_all(inputs))), bytes_of(inputs));
   });
 }
 
@@ -226,10 +223,8 @@ WorkPointer GtopkBackend::allgather_into_tensor_coalesced(std::vector<at::Tensor
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::COALESCED,
                                              "gtopk:all_gather_into_tensor_coalesced", inputs,
                                              std::move(at), outputs);
-  return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(
-        coalesced(all_gather(Buffers(rooms.spans(), type_of_all(inputs))), bytes_of(inputs)),
-        std::move(call));
+  return run(std::move(work), opts.timeout, [&] {
+    return coalesced(all_gather(Buffers(rooms.spans(), type_of_all(inputs))), bytes_of(inputs));
   });
 }
 
@@ -269,9 +264,8 @@ WorkPointer GtopkBackend::reduce_scatter_tensor_coalesced(std::vector<at::Tensor
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::COALESCED,
                                              "gtopk:reduce_scatter_tensor_coalesced", inputs,
                                              std::move(at), outputs);
-  return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(coalesced(gtopk::reduce_scatter(parts, own, op, factor), sizes_of(outputs)),
-                     std::move(call));
+  return run(std::move(work), opts.timeout, [&] {
+    return coalesced(gtopk::reduce_scatter(parts, own, op, factor), sizes_of(outputs));
   });
 }
 

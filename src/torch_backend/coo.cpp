@@ -104,9 +104,8 @@ WorkPointer GtopkBackend::allreduce_coo(std::vector<at::Tensor>& tensors,
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLREDUCE, "gtopk:sparse_all_reduce",
                                              tensors, std::vector<Contiguous>{}, tensors);
   work->at_end([entries] { entries->write(); });
-  return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(coo_all_reduce(entries->read(), shape, entries->sum), std::move(call));
-  });
+  return run(std::move(work), opts.timeout,
+             [&] { return coo_all_reduce(entries->read(), shape, entries->sum); });
 }
 
 }  // namespace gtopk::torch_backend

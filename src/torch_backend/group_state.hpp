@@ -1,5 +1,5 @@
-// Torch backend: what a group's backend and its Works share: how the group ended, the hooks, and
-// temporary extensions of timeouts. Any thread.
+// Torch backend: what a group's backend and its Works share: how the group ended, the hooks, the
+// order of calls, and temporary extensions of timeouts. Any thread.
 #pragma once
 
 #include <chrono>
@@ -13,6 +13,7 @@
 #include <optional>
 #include <vector>
 
+#include "src/torch_backend/call_order.hpp"
 #include "src/torch_backend/completer.hpp"
 #include "src/torch_backend/torch_headers.hpp"
 
@@ -50,6 +51,8 @@ class GroupState {
   static void tell_end_hook(const std::shared_ptr<GroupState>& group,
                             std::shared_ptr<c10d::WorkInfo> ended, Completer& completer);
 
+  [[nodiscard]] CallOrder& order() const { return *order_; }
+
   // Works in flight, or whose end hook has not run.
   enum class Kind : std::uint8_t { kMessage, kCollective, kBarrier };
   /// Returns a collective's stretch, from a barrier to the next; a barrier is the first of its own.
@@ -83,6 +86,7 @@ class GroupState {
     bool has_a_work = false;
   };
 
+  const std::shared_ptr<CallOrder> order_ = std::make_shared<CallOrder>();
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   c10d::ErrorType error_ = c10d::ErrorType::SUCCESS;

@@ -122,8 +122,15 @@ void GtopkBackend::shutdown() {
     return;  // the child's copy of the mutex may stay locked for ever
   }
   std::shared_ptr<Membership> last;
-  const std::lock_guard lock(mutex_);
-  last.swap(membership_);
+  {
+    const std::lock_guard lock(mutex_);
+    last.swap(membership_);
+  }
+  if (last) {
+    state_->order().close(std::make_exception_ptr(
+        Error(ErrorKind::kAborted,
+              "the process group '" + options_->group_name + "' has been destroyed")));
+  }
 }
 
 void GtopkBackend::release_resources() {
@@ -135,6 +142,10 @@ void GtopkBackend::release_resources() {
 void GtopkBackend::abort() {
   const WithoutGil without_gil;
   check_not_forked();
+  abort_because(ErrorKind::kAborted, "abort() was called");
+}
+
+void GtopkBackend::abort_because(ErrorKind kind, const std::string& reason) {
   std::shared_ptr<Membership> held;
   {
     const std::lock_guard lock(mutex_);
@@ -144,10 +155,11 @@ void GtopkBackend::abort() {
     return;
   }
   const std::optional<ErrorKind> failure = held->communicator.failure();
-  if (state_->note(failure ? error_type(*failure) : c10d::ErrorType::COMM_ERROR)) {
+  if (state_->note(error_type(failure.value_or(kind)))) {
     state_->run_abort_hooks();
   }
-  held->communicator.abort("abort() was called");
+  held->communicator.abort(reason);
+  state_->order().close(std::make_exception_ptr(Error(kind, reason)));
 }
 
 gpu::Watch::Failed GtopkBackend::ending_group() const {
@@ -292,6 +304,8 @@ c10::intrusive_ptr<c10d::Work> GtopkBackend::reconfigure(const c10d::Reconfigure
   const std::shared_ptr<Runtime> runtime = last ? last->runtime : nullptr;
   if (last) {
     last->communicator.abort("the group is reconfigured");
+    state_->order().close(
+        std::make_exception_ptr(Error(ErrorKind::kAborted, "the group is reconfigured")));
   }
   last.reset();
   const auto rank = static_cast<int>(mine - handles.begin());
@@ -315,6 +329,7 @@ c10::intrusive_ptr<c10d::Work> GtopkBackend::reconfigure(const c10d::Reconfigure
   size_ = size;
   sequence_ = 0;
   state_->forget_error();
+  state_->order().reopen();
   unseen_ = std::make_shared<UnseenError>();  // Works of the group before have the other one
   last_sent_.reset();
   last_received_.reset();

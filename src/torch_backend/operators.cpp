@@ -223,6 +223,13 @@ std::int64_t sequence_number(const c10::intrusive_ptr<c10d::Work>& work) {
   return static_cast<std::int64_t>(work->getSequencenumber());
 }
 
+/// The Work's callbacks have no place in the group's order of calls.
+void leave_order(const c10::intrusive_ptr<c10d::Work>& work) {
+  if (auto* const ours = dynamic_cast<GtopkWork*>(work.get())) {
+    ours->leave_order();
+  }
+}
+
 /// Leaves every group, so that the process can exit even if they were not destroyed. In a forked
 /// child it leaves the parent's alone.
 void shut_down() {
@@ -281,6 +288,7 @@ TORCH_LIBRARY(gtopk, library) {
   library.def("get_error(int backend) -> int", &get_error);
   library.def("set_timeout(int backend, int timeout_ms) -> ()", &set_timeout);
   library.def("sequence_number(__torch__.torch.classes.c10d.Work work) -> int", &sequence_number);
+  library.def("leave_order(__torch__.torch.classes.c10d.Work work) -> ()", &leave_order);
   library.def("shutdown() -> ()", &shut_down);
   library.def("algorithms() -> Dict(str, str)", +[] { return described(algorithms()); });
   library.def("selectors() -> Dict(str, str)", +[] { return described(selectors()); });

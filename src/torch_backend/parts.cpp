@@ -138,10 +138,8 @@ WorkPointer GtopkBackend::reduce_scatter(std::vector<at::Tensor>& outputs,
   }
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::REDUCE_SCATTER, "gtopk:reduce_scatter",
                                              inputs[0], std::move(at), outputs);
-  return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(gtopk::reduce_scatter(parts, result.buffer(type), op, factor),
-                     std::move(call));
-  });
+  return run(std::move(work), opts.timeout,
+             [&] { return gtopk::reduce_scatter(parts, result.buffer(type), op, factor); });
 }
 
 WorkPointer GtopkBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -160,10 +158,9 @@ WorkPointer GtopkBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& i
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::_REDUCE_SCATTER_BASE,
                                              "gtopk:_reduce_scatter_base", std::vector{input},
                                              std::vector{result, whole}, std::vector{output});
-  return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(gtopk::reduce_scatter(equal_parts(whole.buffer(type), size_),
-                                           result.buffer(type), op, factor),
-                     std::move(call));
+  return run(std::move(work), opts.timeout, [&] {
+    return gtopk::reduce_scatter(equal_parts(whole.buffer(type), size_), result.buffer(type), op,
+                                 factor);
   });
 }
 
@@ -191,9 +188,7 @@ WorkPointer GtopkBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLTOALL_BASE, "gtopk:all_to_all",
                                              std::vector{input}, std::vector{sent, received},
                                              std::vector{output});
-  return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(all_to_all(parts, rooms), std::move(call));
-  });
+  return run(std::move(work), opts.timeout, [&] { return all_to_all(parts, rooms); });
 }
 
 WorkPointer GtopkBackend::alltoall(std::vector<at::Tensor>& outputs,
@@ -222,9 +217,7 @@ WorkPointer GtopkBackend::alltoall(std::vector<at::Tensor>& outputs,
   }
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::ALLTOALL, "gtopk:all_to_all", inputs,
                                              std::move(at), outputs);
-  return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(all_to_all(parts, rooms), std::move(call));
-  });
+  return run(std::move(work), opts.timeout, [&] { return all_to_all(parts, rooms); });
 }
 
 WorkPointer GtopkBackend::reduce(std::vector<at::Tensor>& tensors,
@@ -238,9 +231,8 @@ WorkPointer GtopkBackend::reduce(std::vector<at::Tensor>& tensors,
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::REDUCE, "gtopk:reduce", tensors,
                                              std::vector{at}, tensors);
   const Buffer data = at.buffer(type);
-  return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(gtopk::reduce(data, static_cast<std::uint32_t>(opts.rootRank), op, factor),
-                     std::move(call));
+  return run(std::move(work), opts.timeout, [&] {
+    return gtopk::reduce(data, static_cast<std::uint32_t>(opts.rootRank), op, factor);
   });
 }
 
@@ -270,10 +262,8 @@ WorkPointer GtopkBackend::gather(std::vector<std::vector<at::Tensor>>& outputs,
   }
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::GATHER, "gtopk:gather", inputs,
                                              std::move(at), list);
-  return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(gtopk::gather(data, rooms, static_cast<std::uint32_t>(opts.rootRank)),
-                     std::move(call));
-  });
+  return run(std::move(work), opts.timeout,
+             [&] { return gtopk::gather(data, rooms, static_cast<std::uint32_t>(opts.rootRank)); });
 }
 
 #if TORCH_VERSION_MINOR >= 14
@@ -317,9 +307,8 @@ WorkPointer GtopkBackend::scatter(std::vector<at::Tensor>& outputs,
   }
   auto work = c10::make_intrusive<GtopkWork>(rank_, OpType::SCATTER, "gtopk:scatter", list,
                                              std::move(at), outputs);
-  return run(std::move(work), opts.timeout, [&](Communicator& communicator, Call call) {
-    communicator.run(gtopk::scatter(parts, into, static_cast<std::uint32_t>(opts.rootRank)),
-                     std::move(call));
+  return run(std::move(work), opts.timeout, [&] {
+    return gtopk::scatter(parts, into, static_cast<std::uint32_t>(opts.rootRank));
   });
 }
 

@@ -166,6 +166,9 @@ FuturePointer CoalescedWork::getFuture() {
     }
   }
   future_ = c10::make_intrusive<Future>(c10::ListType::ofTensors(), std::move(devices));
+  for (const auto& work : works_) {
+    work->is_part_of(future_);
+  }
   when_all(std::move(parts), [whole = future_](const Futures& each) { concatenate(each, *whole); });
   return future_;
 }

@@ -95,6 +95,7 @@ struct GtopkWork::Held {
   std::vector<at::Tensor> result;
   std::function<void()> finish;
   c10::intrusive_ptr<Future> future;
+  CallOrder::EntryPointer entry;
   std::unique_ptr<DeviceCall> device;
 
   void let_go() noexcept {
@@ -124,12 +125,13 @@ struct GtopkWork::Held {
 
 GtopkWork::~GtopkWork() {
   Completer* const completer = let_go_through();
-  const bool empty = memory_.empty() && result_.empty() && !finish_ && !future_ && !device_;
+  const bool empty =
+      memory_.empty() && result_.empty() && !finish_ && !future_ && !entry_ && !device_;
   if (empty || (completer == nullptr && !device_)) {
     return;
   }
-  Held held{std::move(memory_), std::move(result_), std::move(finish_), std::move(future_),
-            std::move(device_)};
+  Held held{std::move(memory_), std::move(result_), std::move(finish_),
+            std::move(future_), std::move(entry_),  std::move(device_)};
   if (completer == nullptr) {
     held.let_go();
   } else {
@@ -138,6 +140,7 @@ GtopkWork::~GtopkWork() {
 }
 
 bool GtopkWork::isCompleted() {
+  want();
   const std::lock_guard lock(ending_->mutex);
   return ended() && (!device_ || exception_ || device_->has_results());
 }
@@ -187,6 +190,7 @@ void GtopkWork::raise() const {
 }
 
 bool GtopkWork::wait(std::chrono::milliseconds timeout) {
+  want();
   const bool asks_who = opType_ == c10d::OpType::RECVANYSOURCE;  // the caller asks right afterwards
   if (device_ && timeout == kNoTimeout && !asks_who && wait_on_stream()) {
     return true;
@@ -233,7 +237,8 @@ Call GtopkWork::call(Completer& completer, std::chrono::milliseconds timeout, ui
   unseen_ = std::move(unseen);
   completer_ = &completer;
   GroupState::Extended extended = group_->extended();
-  timeout_ = std::min(timeout, kLongestTimeout) + std::min(extended.by, kLongestTimeout);
+  const auto longest = std::min(timeout, kLongestTimeout) + std::min(extended.by, kLongestTimeout);
+  timeout_ = longest;
   extensions_ = std::move(extended.first_of);
   using Kind = GroupState::Kind;
   stretch_ = group_->begin(after_earlier_           ? Kind::kBarrier
@@ -255,7 +260,10 @@ Call GtopkWork::call(Completer& completer, std::chrono::milliseconds timeout, ui
     const LetGo let_go(completer);
     self.reset();
   });
-  call.timeout = timeout_;
+  call.timeout = longest;
+  if (caller_) {
+    ++caller_->in_flight;
+  }
   return call;
 }
 
@@ -266,7 +274,15 @@ void GtopkWork::begin(bool polling_pays) {
   }
 }
 
+void GtopkWork::deferred(CallOrder::EntryPointer entry) {
+  const std::lock_guard lock(ending_->mutex);
+  entry_ = std::move(entry);
+}
+
 void GtopkWork::not_taken() {
+  if (caller_) {
+    --caller_->in_flight;
+  }
   group_->end_extensions(extensions_);
   group_->end(stretch_);
 }
@@ -283,9 +299,7 @@ void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& 
     // belong.
     completer.run([self = std::move(self)]() mutable {
       self->group_->wait_for_those_before(*self->stretch_);
-      if (const Self kept = end(std::move(self), nullptr)) {
-        kept->complete();
-      }
+      finish(end(std::move(self), nullptr));
     });
     return;
   }
@@ -305,24 +319,18 @@ void GtopkWork::operation_ended(Completer& completer, const std::exception_ptr& 
     // They run before waiters go on, and may take any time.
     completer.run([self = std::move(self), seen]() mutable {
       self->group_->run_abort_hooks();
-      if (const Self kept = end(std::move(self), seen)) {
-        kept->complete();
-      }
+      finish(end(std::move(self), seen));
     });
     return;
   }
   if (recordFunctionEndCallback_) {
     // The profiler's. It brings back the caller's state, for which it may wait for the GIL.
-    completer.run([self = std::move(self), seen]() mutable {
-      if (const Self kept = end(std::move(self), seen)) {
-        kept->complete();
-      }
-    });
+    completer.run([self = std::move(self), seen]() mutable { finish(end(std::move(self), seen)); });
     return;
   }
   const LetGo let_go(completer);
   if (Self kept = end(std::move(self), seen)) {
-    completer.run([kept = std::move(kept)] { kept->complete(); });
+    completer.run([kept = std::move(kept)]() mutable { finish(std::move(kept)); });
   }
 }
 
@@ -346,15 +354,14 @@ void GtopkWork::copy_back(Self self) {
     error = std::current_exception();
     outcome_ = c10d::WorkResult::UNKNOWN;
   }
-  if (const Self kept = end(std::move(self), error)) {
-    kept->complete();
-  }
+  finish(end(std::move(self), error));
 }
 
 GtopkWork::Self GtopkWork::end(Self self, std::exception_ptr error) {
   const std::shared_ptr<Ending> ending = self->ending_;
   const std::shared_ptr<GroupState> group = self->group_;
   const std::optional<std::uint64_t> stretch = self->stretch_;
+  const CallOrder::EntryPointer caller = self->caller_;
   const Clock::time_point over_at = Clock::now();
   self->tell_group(error != nullptr, over_at);
   // Before anybody who waits goes on and calls what ends next.
@@ -389,6 +396,9 @@ GtopkWork::Self GtopkWork::end(Self self, std::exception_ptr error) {
   }
   ending->told.notify_all();
   group->end(stretch);
+  if (caller) {
+    --caller->in_flight;
+  }
   return self;
 }
 

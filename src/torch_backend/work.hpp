@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "gtopk/communicator.hpp"
+#include "src/torch_backend/call_order.hpp"
 #include "src/torch_backend/completer.hpp"
 #include "src/torch_backend/contiguous.hpp"
 #include "src/torch_backend/device_call.hpp"
@@ -40,6 +41,10 @@ class TimedWork : public c10d::Work {
     }
   };
   using Work::Work;
+  /// Callbacks of `whole`, which its future's callbacks complete, count as its future's.
+  virtual void is_part_of(const c10::intrusive_ptr<c10::ivalue::Future>& whole) {
+    static_cast<void>(whole);
+  }
   /// From the call to the end; throws before that.
   [[nodiscard]] virtual Span span() const = 0;
   float getDuration() const final { return span().milliseconds(); }
@@ -47,6 +52,8 @@ class TimedWork : public c10d::Work {
 
 class GtopkWork final : public TimedWork {
  public:
+  using Future = c10::ivalue::Future;
+
   /// `memory` must live until the network no longer uses it, and is copied back on success;
   /// `result` is the future's value.
   GtopkWork(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs,
@@ -70,11 +77,12 @@ class GtopkWork final : public TimedWork {
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
   /// Of a receive.
   int sourceRank() const override;
-  /// As in error texts: 1 for a group's first collective; 0 for a message.
+  /// As in error texts: 1 for a group's first collective; 0 for a message, and until a deferred
+  /// collective starts.
   uint64_t getSequencenumber() const override { return sequence_; }
   [[nodiscard]] Span span() const override;
 #if TORCH_VERSION_MINOR >= 14
-  std::chrono::milliseconds getTimeout() const override { return timeout_; }
+  std::chrono::milliseconds getTimeout() const override { return timeout_.load(); }
 #endif
 #if TORCH_VERSION_MINOR >= 15
   uint64_t getCompletionKey() const override { return key_; }
@@ -105,6 +113,10 @@ class GtopkWork final : public TimedWork {
   }
   /// On success it ends after all earlier collectives of the group, their results included.
   void end_after_earlier() { after_earlier_ = true; }
+  /// Callbacks of its future have no place in the group's order: they call no collectives of it.
+  /// Call before its future is requested.
+  void leave_order() { in_order_ = false; }
+  [[nodiscard]] bool on_device() const { return device_ != nullptr; }
   /// See DeviceCall::works_meanwhile().
   void works_meanwhile() { device_->works_meanwhile(); }
   /// Where the core stores the sender of a receive; set in advance if the sender is known.
@@ -119,10 +131,11 @@ class GtopkWork final : public TimedWork {
   void not_taken();
   /// The core has been called. `polling_pays`: see Communicator.
   void begin(bool polling_pays);
+  /// It is called later, in its turn.
+  void deferred(CallOrder::EntryPointer entry);
+  void is_part_of(const c10::intrusive_ptr<Future>& whole) override;
 
  private:
-  using Future = c10::ivalue::Future;
-
   [[nodiscard]] bool ended() const {
     return ending_->completed && (!future_ || future_->completed());
   }
@@ -147,7 +160,14 @@ class GtopkWork final : public TimedWork {
   /// Wakes waiters. Returns `self` if its future is to be completed next; else this Work may be
   /// gone.
   [[nodiscard]] static Self end(Self self, std::exception_ptr error);
+  /// Completes the future of a Work that has ended: now or, if callbacks of others come first,
+  /// later. Not on the engine's thread.
+  static void finish(Self self);
   void complete() const;
+  /// Its future has been made: its callbacks get their place in the group's order.
+  void follow();
+  /// A callback waits for it.
+  void want();
   /// Its extended timeouts and completion hooks, before anybody sees the end.
   void tell_group(bool failed, Clock::time_point over_at);
   /// What the end hook is told after that; null where there is none.
@@ -171,14 +191,17 @@ class GtopkWork final : public TimedWork {
   std::shared_ptr<GroupState> group_;
   Completer* completer_ = nullptr;
   std::vector<std::uint64_t> extensions_;  ///< that end with this Work
-  std::chrono::milliseconds timeout_{0};
+  std::atomic<std::chrono::milliseconds> timeout_{std::chrono::milliseconds(0)};
   Clock::time_point began_;
   Clock::time_point over_at_;  ///< under the mutex
   const std::uint64_t key_;    ///< no other Work of this process has it
-  uint64_t sequence_ = 0;
+  std::atomic<uint64_t> sequence_ = 0;
+  const CallOrder::EntryPointer caller_ = CallOrder::calling();  ///< whose callback called it
+  CallOrder::EntryPointer entry_;                                ///< under the mutex
+  bool in_order_ = true;
   c10d::WorkResult outcome_ = c10d::WorkResult::SUCCESS;  ///< written before the end
   std::uint32_t source_ = 0;
-  bool polls_ = false;
+  std::atomic<bool> polls_ = false;
   bool after_earlier_ = false;
   std::optional<std::uint64_t> stretch_;  ///< of a collective: see GroupState
   int forks_;

@@ -8,6 +8,7 @@
 namespace gtopk::torch_backend {
 
 c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::getFuture() {
+  want();  // it may be to wait for the future, which is not seen
   const std::lock_guard lock(ending_->mutex);
   if (!future_) {
     std::vector<c10::Device> devices;
@@ -28,15 +29,70 @@ c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::getFuture() {
             ending->told.notify_all();
           },
           false);
+      follow();
     }
   }
   return future_;
 }
 
+void GtopkWork::follow() {
+  if (!in_order_ || c10d::isP2POp(opType_)) {
+    return;
+  }
+  if (!entry_ || !CallOrder::also_track(entry_, future_, 0)) {
+    entry_ = group_->order().track(sequence_, caller_, future_);
+  }
+}
+
+void GtopkWork::is_part_of(const c10::intrusive_ptr<Future>& whole) {
+  const std::lock_guard lock(ending_->mutex);
+  if (entry_ && !ending_->completed) {
+    static_cast<void>(CallOrder::also_track(entry_, whole, 1));
+  }
+}
+
+void GtopkWork::want() {
+  if (!CallOrder::calling()) {
+    return;
+  }
+  CallOrder::EntryPointer entry;
+  {
+    const std::lock_guard lock(ending_->mutex);
+    entry = ended() ? nullptr : entry_;
+  }
+  if (entry) {
+    entry->order->wanted(entry);
+  }
+}
+
+void GtopkWork::finish(Self self) {
+  if (!self) {
+    return;
+  }
+  if (self->entry_) {
+    const CallOrder::EntryPointer entry = self->entry_;
+    Completer& completer = *self->completer_;
+    entry->order->ended(entry, completer, [self = std::move(self)] { self->complete(); });
+    return;
+  }
+  // What its callbacks call comes in the place of the callback that has called it.
+  const CallOrder::EntryPointer& caller = self->caller_;
+  const CallOrder::Within within(caller);
+  if (caller) {
+    ++caller->in_flight;
+  }
+  self->complete();
+  if (caller) {
+    --caller->in_flight;
+  }
+}
+
 c10::intrusive_ptr<c10::ivalue::Future> GtopkWork::getFutureResult() {
   auto result = c10::make_intrusive<Future>(c10::IntType::get());
   auto self = c10::intrusive_ptr<GtopkWork>::unsafe_reclaim_from_nonowning(this);
-  getFuture()->addCallback(
+  const c10::intrusive_ptr<Future> future = getFuture();
+  is_part_of(result);
+  future->addCallback(
       [self, result](Future&) {
         result->markCompleted(c10::IValue(static_cast<std::int64_t>(self->outcome_)));
       },

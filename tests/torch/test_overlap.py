@@ -52,6 +52,9 @@ class Backend:
         self.works.append(Work(tensors))
         return self.works[-1]
 
+    def end_of(self, work: Work) -> torch.futures.Future:
+        return work.get_future()
+
     def allreduce(self, tensors: list[torch.Tensor], _: object) -> Work:
         return self.sparse_all_reduce(tensors)
 

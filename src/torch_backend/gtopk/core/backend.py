@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch
     from torch._C._distributed_c10d import Backend
     from torch.distributed import ReduceOp
+    from torch.futures import Future
 
 
 class GtopkBackend:
@@ -105,6 +106,14 @@ class GtopkBackend:
             self._number, d, like, k, density, block, select, wire, semantics, anew
         )
         return told
+
+    def end_of(self, work: Work) -> Future[list[torch.Tensor]]:
+        """Return the future of a Work whose callbacks call no collectives of the group.
+
+        They run as soon as it ends; those of other futures run in the order of the collectives.
+        """
+        self._operators.leave_order(work.boxed())
+        return work.get_future()
 
     def last_plan(self) -> tuple[Any, ...]:
         """Return the plan of the last "auto" to end, as plan() does; begins with "" if none."""

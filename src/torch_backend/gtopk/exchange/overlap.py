@@ -323,6 +323,8 @@ class Overlap:
 
     def _start(self, exchange: Exchange) -> None:
         works: list[Work] = []
+        backend = self._backend
+        assert backend is not None
         try:
             self._submit(exchange, works)
         except Exception as error:
@@ -331,7 +333,7 @@ class Overlap:
             raise
         finally:
             exchange.works = works
-            exchange.results = [work.get_future() for work in works]
+            exchange.results = [backend.end_of(work) for work in works]
             exchange.under_way = len(works)
             exchange.ended = not works
             # After the bookkeeping: if a Work is already done, its callback runs here, at once.

@@ -121,7 +121,7 @@ class BucketOverlap(Overlap):
         work = self._backend.allreduce([bucket.gradient], AllreduceOptions())
         bucket.works, bucket.ended = [work], False
         self._exact_started.append(bucket)
-        work.get_future().add_done_callback(lambda done: self._exact_done(bucket, done))
+        self._backend.end_of(work).add_done_callback(lambda done: self._exact_done(bucket, done))
 
     def _exact_done(
         self, bucket: ExactBucket, done: torch.futures.Future[list[torch.Tensor]]

@@ -1,0 +1,362 @@
+#include "src/torch_backend/call_order.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "src/torch_backend/future_callbacks.hpp"
+#include "src/torch_backend/gil.hpp"
+#include "src/torch_backend/signals.hpp"
+
+namespace gtopk::torch_backend {
+namespace {
+
+CallOrder::EntryPointer& calling_here() {
+  thread_local CallOrder::EntryPointer entry;
+  return entry;
+}
+
+}  // namespace
+
+struct CallOrder::Trash {
+  std::vector<Entry::Tracked> futures;
+  std::vector<Deferred> deferred;
+};
+
+class CallOrder::Lock {
+ public:
+  explicit Lock(CallOrder& order) : order_(order), lock_(order.mutex_) {}
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+  Lock(Lock&&) = delete;
+  Lock& operator=(Lock&&) = delete;
+  ~Lock() {
+    const Trash trash = std::exchange(*order_.trash_, {});
+    lock_.unlock();
+  }
+
+ private:
+  CallOrder& order_;
+  std::unique_lock<std::mutex> lock_;
+};
+
+CallOrder::CallOrder() : trash_(std::make_unique<Trash>()) {}
+CallOrder::~CallOrder() = default;
+
+const CallOrder::EntryPointer& CallOrder::calling() { return calling_here(); }
+
+CallOrder::Within::Within(EntryPointer entry)
+    : before_(std::exchange(calling_here(), std::move(entry))) {}
+
+CallOrder::Within::~Within() { calling_here() = std::move(before_); }
+
+CallOrder::Entries& CallOrder::called_by(const EntryPointer& parent) {
+  return parent ? parent->called : root_;
+}
+
+CallOrder::EntryPointer CallOrder::caller_of(EntryPointer entry) const {
+  while (entry && (entry->order.get() != this || !entry->place)) {
+    entry = entry->caller;
+  }
+  return entry;
+}
+
+bool CallOrder::has_callbacks(const Entry& entry) {
+  if (entry.running || entry.is_parked()) {
+    return true;
+  }
+  const auto attached = [](const Entry::Tracked& each) {
+    return callbacks_of(*each.future) > each.ours;
+  };
+  const auto pending = [](const EntryPointer& each) {
+    return each->is_deferred() || has_callbacks(*each);
+  };
+  return std::ranges::any_of(entry.futures, attached) || std::ranges::any_of(entry.called, pending);
+}
+
+bool CallOrder::waits(const EntryPointer& parent, const Entry* entry) const {
+  for (const EntryPointer& each : parent ? parent->called : root_) {
+    if (each.get() == entry) {
+      break;
+    }
+    const bool released = entry != nullptr && entry->released;
+    if (each->is_deferred() || (!released && has_callbacks(*each))) {
+      return true;
+    }
+  }
+  return parent && is_behind(*parent);
+}
+
+bool CallOrder::is_behind(const Entry& entry) {
+  for (const EntryPointer& each : entry.parent ? entry.parent->called : entry.order->root_) {
+    if (each.get() == &entry) {
+      break;
+    }
+    const bool excused = entry.excused && each->thread && each->thread->still_asleep();
+    if (has_callbacks(*each) && !excused) {
+      return true;
+    }
+  }
+  return entry.parent && is_behind(*entry.parent);
+}
+
+bool CallOrder::has_to_wait() {
+  if (tracked_.load(std::memory_order_acquire) == 0) {
+    return false;
+  }
+  const std::lock_guard lock(mutex_);
+  return !closed_ && waits(caller_of(calling()), nullptr);
+}
+
+CallOrder::EntryPointer CallOrder::append(Completer& completer) {
+  auto entry = std::make_shared<Entry>();
+  entry->order = shared_from_this();
+  entry->caller = calling();
+  entry->parent = caller_of(entry->caller);
+  entry->completer = &completer;
+  Entries& siblings = called_by(entry->parent);
+  entry->place = siblings.insert(siblings.end(), entry);
+  ++tracked_;
+  start_watch(completer);
+  return entry;
+}
+
+CallOrder::EntryPointer CallOrder::defer(Completer& completer, Deferred deferred) {
+  EntryPointer entry;
+  {
+    const std::lock_guard lock(mutex_);
+    entry = append(completer);
+    entry->deferred = std::move(deferred);
+  }
+  return entry;
+}
+
+CallOrder::EntryPointer CallOrder::wait_for_turn(Completer& completer, Clock::time_point deadline) {
+  const WithoutGil without_gil;
+  std::unique_lock lock(mutex_);
+  const EntryPointer entry = append(completer);
+  entry->holds_thread = true;
+  const auto give_up = [&] {
+    lock.unlock();
+    started(entry, 0);
+    advance();
+  };
+  bool in_time = false;
+  try {
+    in_time = wait_until(changed_, lock, deadline,
+                         [&] { return closed_ || !waits(entry->parent, entry.get()); });
+  } catch (...) {  // a signal's handler has raised, without the lock
+    started(entry, 0);
+    advance();
+    throw;
+  }
+  entry->starting = true;
+  if (!in_time) {
+    give_up();
+    C10_THROW_ERROR(DistBackendError,
+                    "gtopk: a collective did not start within its timeout: callbacks of the future "
+                    "of an earlier one, which come first, have not returned");
+  }
+  return entry;
+}
+
+void CallOrder::started(const EntryPointer& entry, std::uint64_t number) {
+  const Lock lock(*this);
+  entry->number = number;
+  if (entry->deferred) {
+    trash_->deferred.push_back(std::move(*entry->deferred));
+    entry->deferred.reset();
+  }
+  entry->holds_thread = entry->starting = false;
+  if (entry->futures.empty()) {
+    untrack(*entry);
+    if (entry->parent) {
+      settle(entry->parent);
+    }
+  }
+}
+
+CallOrder::EntryPointer CallOrder::track(std::uint64_t number, const EntryPointer& caller,
+                                         c10::intrusive_ptr<Future> future) {
+  const std::lock_guard lock(mutex_);
+  if (closed_) {
+    return nullptr;
+  }
+  auto entry = std::make_shared<Entry>();
+  entry->order = shared_from_this();
+  entry->caller = caller;
+  entry->parent = caller_of(caller);
+  entry->number = number;
+  entry->futures.push_back({std::move(future), 1});
+  Entries& siblings = called_by(entry->parent);
+  auto at = siblings.end();
+  while (at != siblings.begin() &&
+         ((*std::prev(at))->is_deferred() || (*std::prev(at))->number > number)) {
+    --at;
+  }
+  entry->place = siblings.insert(at, entry);
+  ++tracked_;
+  return entry;
+}
+
+bool CallOrder::also_track(const EntryPointer& entry, c10::intrusive_ptr<Future> future,
+                           std::size_t ours) {
+  const std::lock_guard lock(entry->order->mutex_);
+  if (!entry->place) {
+    return false;
+  }
+  if (!entry->futures.empty()) {
+    entry->futures.front().ours += ours;
+  }
+  entry->futures.push_back({std::move(future), entry->futures.empty() ? 1U : 0U});
+  return true;
+}
+
+void CallOrder::untrack(Entry& entry) {
+  if (!entry.place) {
+    return;
+  }
+  std::ranges::move(std::exchange(entry.futures, {}), std::back_inserter(trash_->futures));
+  const Entries::iterator place = *std::exchange(entry.place, std::nullopt);
+  called_by(entry.parent).erase(place);
+  --tracked_;
+}
+
+void CallOrder::settle(const EntryPointer& entry) {
+  if (entry->returned && !entry->running && !has_callbacks(*entry)) {
+    const EntryPointer held = entry;  // the list may be the last to hold it
+    untrack(*held);
+    if (held->parent) {
+      settle(held->parent);
+    }
+  }
+}
+
+void CallOrder::ended(const EntryPointer& entry, Completer& completer,
+                      std::function<void()> complete) {
+  {
+    const std::lock_guard lock(mutex_);
+    entry->completer = &completer;
+    const bool alone = !closed_ && has_callbacks(*entry);
+    if (alone && waits(entry->parent, entry.get())) {
+      entry->complete = std::move(complete);
+      start_watch(completer);
+      return;
+    }
+    entry->running = true;
+  }
+  run(entry, complete);
+}
+
+void CallOrder::run(const EntryPointer& entry, const std::function<void()>& complete) {
+  {
+    const std::lock_guard lock(mutex_);
+    entry->thread.emplace();
+  }
+  {
+    const Within within(entry);
+    complete();
+  }
+  {
+    const Lock lock(*this);
+    entry->thread.reset();
+    entry->running = false;
+    entry->returned = true;
+    settle(entry);
+  }
+  advance();
+}
+
+void CallOrder::find_ready(const EntryPointer& parent, Ready& ready, EntryPointer& next) {
+  for (const EntryPointer& each : called_by(parent)) {
+    if (each->is_parked() && !waits(parent, each.get())) {
+      each->running = true;
+      ready.emplace_back(each, std::exchange(each->complete, nullptr));
+    } else if (each->deferred && !each->starting && !next && !waits(parent, each.get())) {
+      each->starting = true;
+      next = each;
+    }
+    find_ready(each, ready, next);
+  }
+}
+
+void CallOrder::run_soon(Ready ready) {
+  for (auto& [entry, complete] : ready) {
+    Completer& completer = *entry->completer;
+    completer.run([entry = std::move(entry), complete = std::move(complete)] {
+      entry->order->run(entry, complete);
+    });
+  }
+}
+
+void CallOrder::advance() {
+  if (tracked_.load(std::memory_order_acquire) == 0) {
+    changed_.notify_all();
+    return;
+  }
+  for (;;) {
+    Ready ready;
+    EntryPointer next;
+    {
+      const std::lock_guard lock(mutex_);
+      find_ready(nullptr, ready, next);
+    }
+    run_soon(std::move(ready));
+    if (!next) {
+      break;
+    }
+    started(next, next->deferred->start(nullptr));
+  }
+  changed_.notify_all();
+}
+
+void CallOrder::wanted(const EntryPointer& entry) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!entry->place || entry->parent == caller_of(calling())) {
+      return;
+    }
+    entry->released = true;
+    for (const EntryPointer& each : called_by(entry->parent)) {
+      if (each == entry) {
+        break;
+      }
+      each->released = each->released || each->is_deferred();
+    }
+  }
+  advance();
+}
+
+void CallOrder::close(const std::exception_ptr& error) {
+  Entries deferred;
+  Ready ready;
+  const std::function<void(const Entries&)> gather = [&](const Entries& entries) {
+    for (const EntryPointer& each : entries) {
+      if (each->deferred && !each->starting) {
+        each->starting = true;
+        deferred.push_back(each);
+      } else if (each->is_parked()) {
+        each->running = true;
+        ready.emplace_back(each, std::exchange(each->complete, nullptr));
+      }
+      gather(each->called);
+    }
+  };
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    gather(root_);
+  }
+  changed_.notify_all();
+  for (const EntryPointer& each : deferred) {
+    started(each, each->deferred->start(error));
+  }
+  run_soon(std::move(ready));
+}
+
+void CallOrder::reopen() {
+  const std::lock_guard lock(mutex_);
+  closed_ = false;
+}
+
+}  // namespace gtopk::torch_backend

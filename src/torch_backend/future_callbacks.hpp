@@ -1,0 +1,13 @@
+// Torch backend: how many callbacks a future still has to run. torch has no accessor for that.
+#pragma once
+
+#include <cstddef>
+
+#include "src/torch_backend/torch_headers.hpp"
+
+namespace gtopk::torch_backend {
+
+/// 0 once the future is complete. Any thread.
+[[nodiscard]] std::size_t callbacks_of(c10::ivalue::Future& future);
+
+}  // namespace gtopk::torch_backend

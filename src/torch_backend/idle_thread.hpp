@@ -1,0 +1,36 @@
+// Torch backend: whether a thread waits for something: it sleeps, and has used no CPU time lately.
+#pragma once
+
+#include <pthread.h>
+#include <sys/types.h>
+#include <time.h>
+
+#include <cstdint>
+
+namespace gtopk::torch_backend {
+
+/// The thread that made it, seen by others while it lives. Not thread-safe.
+class IdleThread {
+ public:
+  IdleThread();
+
+  /// How many looks in a row, this one included, have found the thread asleep since the first of
+  /// them. A thread that waits for the GIL wakes every few milliseconds, so it does not count, and
+  /// neither does one that is ready to run and gets no core.
+  int look();
+  /// Whether it has slept since the last look.
+  [[nodiscard]] bool still_asleep() const;
+  /// Begins to count anew.
+  void restart() { looks_ = 0; }
+
+ private:
+  [[nodiscard]] std::int64_t cpu_nanoseconds() const;
+  [[nodiscard]] bool sleeps() const;
+
+  pid_t id_;
+  clockid_t clock_{};
+  std::int64_t used_ = -1;  ///< at the last look
+  int looks_ = 0;
+};
+
+}  // namespace gtopk::torch_backend
