@@ -230,6 +230,30 @@ void leave_order(const c10::intrusive_ptr<c10d::Work>& work) {
   }
 }
 
+/// Of the class that Python has under that name; RuntimeError for all but a few.
+std::exception_ptr exception_of(const std::string& type, const std::string& text) {
+  try {
+    if (type == "DistBackendError") {
+      C10_THROW_ERROR(DistBackendError, text);
+    }
+    TORCH_CHECK_VALUE(type != "ValueError", text);
+    TORCH_CHECK_NOT_IMPLEMENTED(type != "NotImplementedError", text);
+    TORCH_CHECK(false, text);
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+/// fail(Future future, str type, str text): completes a future with an exception that C++ sees too.
+/// What Python sets is a value in C++, and what a callback raises is a RuntimeError with a
+/// traceback in its text.
+void fail(const c10::OperatorHandle& /*schema*/, torch::jit::Stack* stack) {
+  const std::string text = torch::jit::pop(*stack).toStringRef();
+  const std::string type = torch::jit::pop(*stack).toStringRef();
+  const c10::intrusive_ptr<c10::ivalue::Future> future = torch::jit::pop(*stack).toFuture();
+  future->setError(exception_of(type, text));
+}
+
 /// Leaves every group, so that the process can exit even if they were not destroyed. In a forked
 /// child it leaves the parent's alone.
 void shut_down() {
@@ -289,6 +313,8 @@ TORCH_LIBRARY(gtopk, library) {
   library.def("set_timeout(int backend, int timeout_ms) -> ()", &set_timeout);
   library.def("sequence_number(__torch__.torch.classes.c10d.Work work) -> int", &sequence_number);
   library.def("leave_order(__torch__.torch.classes.c10d.Work work) -> ()", &leave_order);
+  library.def("fail(Future(Any) future, str type, str text) -> ()",
+              torch::CppFunction::makeFromBoxedFunction<&fail>());
   library.def("shutdown() -> ()", &shut_down);
   library.def("algorithms() -> Dict(str, str)", +[] { return described(algorithms()); });
   library.def("selectors() -> Dict(str, str)", +[] { return described(selectors()); });

@@ -58,6 +58,11 @@ def gate(arrivals: int) -> Any:
     return torch.classes.gtopk.Gate(arrivals)
 
 
+def fail(future: torch.futures.Future[Any], error: Exception) -> None:
+    """Complete a future with an error that DDP raises as it is; runs callbacks, here."""
+    load().fail(future, type(error).__name__, str(error))
+
+
 def library_for(torch: str, files: Iterable[str]) -> str:
     """The file among `files` for this version of torch.
 

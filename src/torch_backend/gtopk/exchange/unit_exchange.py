@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gtopk.core import _native
 from gtopk.ops.sparse_all_reduce import ACCUMULATION
 
 if TYPE_CHECKING:
@@ -33,16 +34,8 @@ class Bucket:
         self.error: Exception | None = None
         # On a device the buffer is ready by then, see finish(): nothing is left to order.
         devices = [] if buffer.device.type == "cpu" else [buffer.device]
-        self._begin: torch.futures.Future[None] = torch.futures.Future(devices=devices)
-
-        # Raised in a callback, which makes the future's error visible to C++: set_exception() of
-        # Python's future stores it as a value.
-        def result(_: object) -> torch.Tensor:
-            if self.error is not None:
-                raise self.error
-            return buffer
-
-        self.future: torch.futures.Future[torch.Tensor] = self._begin.then(result)
+        self._buffer = buffer
+        self.future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
 
     def ends(self, error: Exception | None) -> bool:
         """Count one unit as done; return whether it was the last. Not thread-safe."""
@@ -52,7 +45,10 @@ class Bucket:
 
     def complete(self) -> None:
         """Complete the future; runs its callbacks on this thread."""
-        self._begin.set_result(None)
+        if self.error is None:
+            self.future.set_result(self._buffer)
+        else:
+            _native.fail(self.future, self.error)
 
 
 class ExactBucket(Bucket):

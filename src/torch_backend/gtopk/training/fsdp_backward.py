@@ -429,10 +429,10 @@ class ShardOverlap(Overlap):
             met = any(each in str(error) for each in ("ranks differ", "never entered"))
             if self._finds_unused or not met:
                 raise error
-            raise RuntimeError(
+            raise type(error)(
                 f"{error}. If replicas use different modules, make the state with "
                 "gtopk.fsdp_hook(…, find_unused_modules=True)"
-            ) from error
+            ) from None
 
     def _check(self, index: int, output: torch.Tensor, names: Sequence[str]) -> None:
         unit, sizes = self._state.units[index], self._sizes[index]
