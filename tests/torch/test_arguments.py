@@ -295,11 +295,11 @@ def test_frozen_parameters_are_in_no_unit():
     assert {name for unit in state(model).units for name in unit.names} == {"1.weight", "1.bias"}
 
 
-def test_integer_parameters_cannot_be_in_a_state():
+def test_parameters_of_eight_bits_cannot_be_in_a_state():
     class Odd(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.odd = nn.Parameter(torch.ones(4, dtype=torch.complex64))
+            self.odd = nn.Parameter(torch.ones(4).to(torch.float8_e5m2))
 
     with pytest.raises(ValueError, match="parameter 'odd' must be one of"):
         state(Odd())

@@ -196,6 +196,7 @@ def test_a_sparse_gradient_of_a_backward_that_broke_off_arrives_at_its_own_gate(
     monkeypatch.setattr(backend, "allreduce", allreduce)
     monkeypatch.setattr(buckets, "ddps_around", lambda *_: [nn.Embedding(40, 1, sparse=True)])
     monkeypatch.setattr(buckets, "check_options", lambda _: None)
+    monkeypatch.setattr(buckets, "check_join", lambda _: None)
     monkeypatch.setattr(buckets, "may_drop", lambda _: False)
     monkeypatch.setattr(buckets, "sparse_gradients", lambda _: 1)
     state = gtopk.SparseState([("weight", weight)], scaler=torch.amp.GradScaler("cpu"))
