@@ -224,10 +224,11 @@ void CallOrder::untrack(Entry& entry) {
 
 void CallOrder::settle(const EntryPointer& entry) {
   if (entry->returned && !entry->running && !has_callbacks(*entry)) {
-    const EntryPointer held = entry;  // the list may be the last to hold it
-    untrack(*held);
-    if (held->parent) {
-      settle(held->parent);
+    Entry& settled = *entry;
+    const std::shared_ptr<const void> held = entry;  // the list may be the last to hold it
+    untrack(settled);
+    if (settled.parent) {
+      settle(settled.parent);
     }
   }
 }

@@ -11,11 +11,11 @@ std::size_t count_callbacks(Future& future);
 
 /// An explicit instantiation may name private members. With a torch in which they have other names
 /// this does not compile.
-template <auto kMutex, auto kCallbacks>
+template <auto Mutex, auto CallbackList>
 struct Members {
   friend std::size_t count_callbacks(Future& future) {
-    const std::lock_guard lock(future.*kMutex);
-    return (future.*kCallbacks).size();
+    const std::lock_guard lock(future.*Mutex);
+    return (future.*CallbackList).size();
   }
 };
 

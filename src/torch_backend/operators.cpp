@@ -127,7 +127,8 @@ std::string transport_here() {
   for (const BackendPointer& backend : GtopkBackend::living()) {
     try {
       return backend->transport();
-    } catch (const c10::Error&) {  // it has left its group
+    } catch (const c10::Error&) {
+      continue;  // it has left its group
     }
   }
   return {};

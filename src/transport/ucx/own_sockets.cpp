@@ -181,6 +181,7 @@ OwnSockets::~OwnSockets() {
 
 std::vector<TcpAddress> OwnSockets::addresses() const {
   std::vector<TcpAddress> addresses;
+  addresses.reserve(listeners_.size());
   for (const Listener& listener : listeners_) {
     addresses.push_back(listener.address);
   }

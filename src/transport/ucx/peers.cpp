@@ -1,5 +1,4 @@
 // Transport over UCX: peers introduced by card or address, and addresses that come later.
-#include <algorithm>
 #include <cstddef>
 #include <utility>
 #include <vector>
@@ -121,11 +120,13 @@ void UcxTransport::fail_waiting(UcxEndpoint& endpoint, bool notices_too) {
   const auto stays = [notices_too](const HeldSend& send) {
     return !notices_too && kind_of(send.request->tag) == TagKind::kControl;
   };
-  std::vector<HeldSend> held = std::exchange(endpoint.held, {});
-  const auto failing = std::stable_partition(held.begin(), held.end(), stays);
-  endpoint.held.assign(held.begin(), failing);
-  std::for_each(failing, held.end(),
-                [this](const HeldSend& send) { finish(*send.request, Status::kPeerFailed, 0); });
+  std::vector<HeldSend> failing;
+  for (const HeldSend& send : std::exchange(endpoint.held, {})) {
+    (stays(send) ? endpoint.held : failing).push_back(send);
+  }
+  for (const HeldSend& send : failing) {
+    finish(*send.request, Status::kPeerFailed, 0);
+  }
   // Otherwise receives from the peer might wait until their deadlines, as the peer may be unable to
   // send, too.
   for (Request* request = endpoint.pending.first(); request != nullptr;) {

@@ -136,6 +136,7 @@ std::optional<TcpAddress> to_tcp_address(const sockaddr_storage& address) {
 
 std::string to_string(const std::vector<TcpAddress>& addresses) {
   std::vector<std::string> texts;
+  texts.reserve(addresses.size());
   for (const TcpAddress& address : addresses) {
     texts.push_back(to_string(address));
   }
@@ -145,6 +146,7 @@ std::string to_string(const std::vector<TcpAddress>& addresses) {
 std::string diagnose_connections(const std::vector<TcpAddress>& addresses, Duration at_most) {
   const TimePoint end = std::chrono::steady_clock::now() + at_most;
   std::vector<Attempt> attempts;
+  attempts.reserve(addresses.size());
   for (const TcpAddress& address : addresses) {
     attempts.push_back(begin(address));
   }

@@ -91,10 +91,10 @@ TEST(Measuring, OfTwoRanks_SendsTheseBytes) {
     std::uint64_t long_bytes;
   };
   // In a network that takes no time: three first messages, then as many of up to 1 MiB as fit.
-  for (const Case& each : {Case{1, 3 * 4 * kKiB}, Case{49'152, 3 * 4 * kKiB + 3 * 4 * kKiB},
-                           Case{300'000, 3 * 16 * kKiB + 3 * 32 * kKiB},
-                           Case{2'500'000, 3 * 64 * kKiB + 4 * 256 * kKiB},
-                           Case{100'000'000, 3 * 64 * kKiB + 12 * 1024 * kKiB}}) {
+  for (const Case& each : {Case{1, 3 * (4 * kKiB)}, Case{49'152, 3 * (4 * kKiB) + 3 * (4 * kKiB)},
+                           Case{300'000, 3 * (16 * kKiB) + 3 * (32 * kKiB)},
+                           Case{2'500'000, 3 * (64 * kKiB) + 4 * (256 * kKiB)},
+                           Case{100'000'000, 3 * (64 * kKiB) + 12 * (1024 * kKiB)}}) {
     InprocRanks ranks(2);
     const std::uint64_t measuring = sent_to_plan(ranks, each.d)[0];
     const std::uint64_t agreeing = sent_to_plan(ranks, each.d)[0];

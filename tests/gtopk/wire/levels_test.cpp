@@ -118,7 +118,7 @@ TEST(Levels, WhatNoBlockHasIsRefused) {
 
 /// Ordinary, tiny, huge and mixed values, in several blocks.
 template <class Value>
-std::vector<Value> drawn(std::uint64_t seed) {
+std::vector<Value> mixed_values(std::uint64_t seed) {
   reference::Random random(seed);
   const std::uint64_t kind = random.below(4);
   constexpr Value kLargest = std::numeric_limits<Value>::max();
@@ -139,7 +139,7 @@ std::vector<Value> drawn(std::uint64_t seed) {
 template <class Format, class Value>
 void expect_round_trips() {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
-    const std::vector<Value> once = rounded<Format>(drawn<Value>(seed));
+    const std::vector<Value> once = rounded<Format>(mixed_values<Value>(seed));
     ASSERT_EQ(rounded<Format>(once), once) << "seed " << seed;
     ASSERT_EQ((read<Format, Value>(written<Format>(once), once.size())), once) << "seed " << seed;
   }

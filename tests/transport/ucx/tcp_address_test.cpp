@@ -26,9 +26,9 @@ class Port {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    bind(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+    EXPECT_EQ(bind(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
     if (backlog >= 0) {
-      listen(socket_, backlog);
+      EXPECT_EQ(listen(socket_, backlog), 0);
     }
   }
   Port(const Port&) = delete;

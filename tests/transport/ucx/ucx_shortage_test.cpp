@@ -26,7 +26,7 @@ namespace {
 using namespace std::chrono_literals;
 using testing::HasSubstr;
 
-constexpr auto kSoon = 15s;
+constexpr auto kShortageLimit = 15s;
 
 ForkedRanks::Options over(const std::string& tls) {
   return {.limit = 100s, .environment = {{"UCX_TLS", tls}}};
@@ -166,7 +166,7 @@ TEST(UcxShortageOverTcp, ConnectionThatCannotBeAccepted_IsThisProcesssFailure) {
             failures = job.transport->take_failures();
             return !failures.empty();
           },
-          kSoon));
+          kShortageLimit));
       ASSERT_EQ(failures.size(), 1U);
       EXPECT_EQ(failures[0].peer, job.peers[1]) << "of itself";
       EXPECT_THAT(failures[0].reason, HasSubstr("file descriptors left"));
