@@ -28,7 +28,7 @@ using testing::HasSubstr;
 
 constexpr auto kShortageLimit = 15s;
 
-ForkedRanks::Options over(const std::string& tls) {
+ForkedRanks::Options ranks_over(const std::string& tls) {
   return {.limit = 100s, .environment = {{"UCX_TLS", tls}}};
 }
 
@@ -92,7 +92,7 @@ TEST_P(UcxShortage, StartWithAnyNumberOfDescriptors_IsAnErrorUntilThereAreEnough
         }
         EXPECT_TRUE(started);
       },
-      over(GetParam()));
+      ranks_over(GetParam()));
   const auto reports = ranks.join();
   EXPECT_TRUE(reports[0].passed()) << reports[0];
 }
@@ -143,7 +143,7 @@ TEST_P(UcxShortage, FirstMessageWithoutDescriptors_FailsHereAndNoticesStillGoOut
     }
     job.leave();
   };
-  ForkedRanks ranks(3, body, over(GetParam()));
+  ForkedRanks ranks(3, body, ranks_over(GetParam()));
   for (const auto& report : ranks.join()) {
     EXPECT_TRUE(report.passed()) << report;
   }
@@ -175,7 +175,7 @@ TEST(UcxShortageOverTcp, ConnectionThatCannotBeAccepted_IsThisProcesssFailure) {
     }
     self.say("done");
   };
-  ForkedRanks ranks(2, body, over("tcp,self"));
+  ForkedRanks ranks(2, body, ranks_over("tcp,self"));
   EXPECT_EQ(ranks.hear(1), "done");
   ranks.tell(0, "go");
   for (const auto& report : ranks.join()) {
@@ -218,7 +218,7 @@ TEST(UcxShortageOfSharedMemory, DevShmFilledByOthers_IsNamedWithItsRoom) {
     EXPECT_THAT(failures[0].reason, HasSubstr("/dev/shm has 0.0 MiB left"));
     job.meet("done");
   };
-  ForkedRanks ranks(2, body, over("posix,self"));
+  ForkedRanks ranks(2, body, ranks_over("posix,self"));
   for (const auto& report : ranks.join()) {
     EXPECT_TRUE(report.passed()) << report;
   }
