@@ -66,6 +66,11 @@ class Process {
   /// throws Error, the operation fails with that. Not needed if the transport finds devices itself.
   void use(std::function<void(Memory)> make_current);
 
+  /// Sets why this process is about to leave its groups, such as an uncaught exception: errors of
+  /// other ranks that wait for it quote that. Otherwise they quote the error of its last operation,
+  /// if that failed.
+  void set_last_words(std::string text);
+
  private:
   friend class Communicator;
   Process();

@@ -39,11 +39,14 @@ class Directory {
 
   /// Makes `address` available as `name` to every process of the job, for the lifetime of this one.
   /// No other process publishes that name; this one publishes the same pair before each of its
-  /// meetings. Throws Error{kBootstrap}.
+  /// meetings, and when it leaves, in its place, that it has left. A directory that cannot replace
+  /// a value may ignore the latter: then processes that have not talked to this one before take
+  /// longer to find out. Throws Error{kBootstrap}.
   virtual void publish(std::string_view name, std::string_view address) = 0;
 
-  /// The address published under `name`; nullopt if `at_most` passes first. Called when two ranks
-  /// first talk, on a thread that may block. Throws Error{kBootstrap} if the directory fails.
+  /// What was last published under `name`; nullopt if `at_most` passes first. Called when two ranks
+  /// first talk, and again while one of them waits for the first answer of the other, on a thread
+  /// that may block. Throws Error{kBootstrap} if the directory fails.
   [[nodiscard]] virtual std::optional<std::string> lookup(std::string_view name,
                                                           std::chrono::nanoseconds at_most) = 0;
 
@@ -53,6 +56,10 @@ class Directory {
   /// group of one. Throws Error{kBootstrap} naming the missing ranks after `at_most`.
   [[nodiscard]] virtual std::vector<std::string> meet(const Presence& self,
                                                       std::chrono::nanoseconds at_most) = 0;
+
+  /// Equal for directories that share what is published, such as those of several groups over one
+  /// store: a process that leaves publishes that once.
+  [[nodiscard]] virtual const void* place() const { return this; }
 };
 
 }  // namespace gtopk

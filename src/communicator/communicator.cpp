@@ -8,6 +8,7 @@
 #include "src/collectives/way_costs.hpp"
 #include "src/communicator/host_name.hpp"
 #include "src/communicator/member_card.hpp"
+#include "src/communicator/peer_directory.hpp"
 #include "src/communicator/statistics_ledger.hpp"
 #include "src/engine/engine_thread.hpp"
 #include "src/engine/group.hpp"
@@ -18,31 +19,8 @@
 namespace gtopk {
 namespace {
 
-/// A published address can be found at once: a longer wait means a directory that is slow or gone.
-constexpr std::chrono::seconds kLookupBound{30};
-constexpr std::chrono::milliseconds kLookupSlice{500};
-
 /// A hundred years, in place of anything longer: a time that far from now is still a number.
 constexpr std::chrono::nanoseconds kLongestTimeout = std::chrono::hours(24 * 365 * 100);
-
-std::string address_name(std::uint64_t identity) {
-  return fmt::format("gtopk/address/{:016x}", identity);
-}
-
-std::string find_address(Directory& directory, std::uint64_t identity,
-                         const std::stop_token& stop) {
-  const std::string name = address_name(identity);
-  const auto end = std::chrono::steady_clock::now() + kLookupBound;
-  while (!stop.stop_requested() && std::chrono::steady_clock::now() < end) {
-    if (auto address = directory.lookup(name, kLookupSlice)) {
-      return *std::move(address);
-    }
-  }
-  throw Error(ErrorKind::kBootstrap,
-              stop.stop_requested()
-                  ? std::string("this process is leaving its process groups")
-                  : fmt::format("'{}' was not found within {} s", name, kLookupBound.count()));
-}
 
 }  // namespace
 
@@ -94,9 +72,9 @@ Communicator::Communicator(std::shared_ptr<Process> process, const Meeting& meet
                             .process = own.process,
                             .refusal = own.refusal};
     std::vector<std::string> cards{presence.card};
+    const auto peers = std::make_shared<PeerDirectory>(directory_);
     if (meeting.size > 1) {
-      // An address is published under its process's identity, which is never reused.
-      directory_->publish(address_name(self.identity), thread.address());
+      peers->publish(self.identity, thread.address());
       cards = directory_->meet(presence, std::min(meeting.timeout, kLongestTimeout));
     }
     const std::vector<MemberCard> members = read_cards(cards, presence);
@@ -110,12 +88,18 @@ Communicator::Communicator(std::shared_ptr<Process> process, const Meeting& meet
       spec.hosts.push_back(member.host);
       identities.push_back(member.identity);
     }
-    spec.find_address = [directory = directory_, identities = std::move(identities)](
-                            std::uint32_t rank, const std::stop_token& stop) {
-      return find_address(*directory, identities.at(rank), stop);
+    spec.find_peer = [peers, identities = std::move(identities)](std::uint32_t rank,
+                                                                 const std::stop_token& stop) {
+      return peers->find(identities.at(rank), stop);
     };
     thread.call([&] {
       group_ = thread.engine().add_group(std::move(spec));
+      if (meeting.size > 1) {
+        thread.announce_departure(peers->place(),
+                                  [peers, identity = self.identity](const std::string& last_words) {
+                                    peers->publish_departure(identity, last_words);
+                                  });
+      }
       group_->keepsakes.of<collectives::KnownWays>().setting = ways;
       for (std::uint32_t rank = 0; rank < group_->size(); ++rank) {
         const bool reached =

@@ -9,7 +9,7 @@ namespace gtopk {
 namespace {
 
 /// First in every card, so that other versions are recognised.
-constexpr std::uint64_t kVersion = 4;
+constexpr std::uint64_t kVersion = 5;
 
 MemberCard decode(const std::string& bytes, const Presence& self, std::size_t rank) {
   bootstrap::RecordReader reader(fmt::format("group '{}': the card of rank {}", self.group, rank),

@@ -53,6 +53,11 @@ void Process::use(std::function<void(Memory)> make_current) {
   thread_->call([&] { thread_->engine().use(std::move(make_current)); });
 }
 
+void Process::set_last_words(std::string text) {
+  check_not_forked();
+  thread_->call([&] { thread_->engine().set_last_words(std::move(text)); });
+}
+
 const std::string& Process::transport() const { return thread_->description(); }
 
 bool Process::spent() const {

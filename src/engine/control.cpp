@@ -48,6 +48,9 @@ void Control::sent(Request& request) {
   Slot& slot = *static_cast<Slot*>(request.context());
   --slot.control->pending_;
   --slot.control->sending_;
+  if (slot.is_hello && request.status() != Status::kOk) {
+    slot.control->lost_hellos_.push_back(slot.peer);
+  }
   slot.control->free_senders_.push_back(&slot);
 }
 
@@ -62,7 +65,9 @@ void Control::send(PeerId peer, const Notice& notice, std::uint32_t connection) 
   encode(notice, slot.wire);
   ++pending_;
   ++sending_;
+  slot.is_hello = notice.kind == NoticeKind::kHello;
   slot.request.is_receive = false;
+  slot.request.urgent = !slot.is_hello;
   slot.request.connection = connection;
   slot.request.prepare(&Control::sent, &slot);
   transport_.send(peer, transport::control_tag(transport_.self().identity), slot.wire,
@@ -77,7 +82,6 @@ std::vector<std::pair<PeerId, Notice>> Control::take() {
     Slot* const slot = arrived_[next];
     const Status status = slot->request.status();
     if (status == Status::kOk) {
-      slot->heard = true;
       if (auto notice = decode({slot->wire.data(), slot->request.length()})) {
         notices.emplace_back(slot->peer, std::move(*notice));
       } else {
@@ -109,11 +113,6 @@ void Control::stop() {
       transport_.cancel(slot.request);
     }
   }
-}
-
-bool Control::heard(PeerId peer) const {
-  return std::ranges::any_of(listeners_,
-                             [&](const Slot& slot) { return slot.peer == peer && slot.heard; });
 }
 
 bool Control::knows(transport::Tag tag) const {

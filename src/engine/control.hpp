@@ -27,12 +27,14 @@ class Control {
   void send(transport::PeerId peer, const Notice& notice, std::uint32_t connection = 0);
   /// Returns what has arrived since the last call, and listens again.
   [[nodiscard]] std::vector<std::pair<transport::PeerId, Notice>> take();
+  /// Peers to whom a hello could not be sent since the last call.
+  [[nodiscard]] std::vector<transport::PeerId> take_lost_hellos() {
+    return std::exchange(lost_hellos_, {});
+  }
   /// Cancels the receives. The transport must progress until quiet().
   void stop();
   [[nodiscard]] bool quiet() const { return pending_ == 0; }
   [[nodiscard]] bool sending() const { return sending_ != 0; }
-  /// Whether the peer has ever sent a notice.
-  [[nodiscard]] bool heard(transport::PeerId peer) const;
   /// Whether a notice with that tag is from a peer that was ever listened to.
   [[nodiscard]] bool knows(transport::Tag tag) const;
   /// Peers that have not taken a notice yet.
@@ -45,7 +47,7 @@ class Control {
     Control* control = nullptr;
     transport::PeerId peer = 0;
     bool ended = false;
-    bool heard = false;
+    bool is_hello = false;
     Notice::Wire wire{};
     transport::Request request;
   };
@@ -59,6 +61,7 @@ class Control {
   std::deque<Slot> senders_;
   std::vector<Slot*> free_senders_;
   std::vector<Slot*> arrived_;
+  std::vector<transport::PeerId> lost_hellos_;
   std::size_t pending_ = 0;
   std::size_t sending_ = 0;
   bool stopped_ = false;

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "src/engine/group_view.hpp"
+#include "src/transport/base/log.hpp"
 
 namespace gtopk::engine {
 
@@ -16,7 +17,6 @@ Engine::Engine(transport::Transport& transport, const transport::Clock& clock, E
     : transport_(transport),
       clock_(clock),
       executor_(executor),
-      lookups_(lookups),
       stale_(transport),
       membership_(transport, clock),
       failure_acks_(transport, clock, membership_),
@@ -30,19 +30,20 @@ Engine::Engine(transport::Transport& transport, const transport::Clock& clock, E
                         failures_.operation_ended(operation, outcome);
                       }}),
       failures_(clock, groups_, scheduler_, membership_, failure_acks_, flow_control_, stale_),
-      probes_(transport, clock, groups_, scheduler_, membership_, flow_control_, failures_) {
+      probes_(transport, clock, groups_, scheduler_, membership_, flow_control_, failures_),
+      inquiries_(
+          transport, clock, groups_, scheduler_, membership_, lookups,
+          {.left = [this](PeerId peer, const std::string& words) { peer_left(peer, words); },
+           .failed = [this](transport::PeerFailure failure) { peer_failed(std::move(failure)); },
+           .address_came = [this](PeerId peer) { probes_.address_came(peer); },
+           .post = [this](std::function<void()> work) { post(std::move(work)); }}) {
   observers_.add(meter_);
-  if (lookups_ != nullptr) {
+  if (lookups != nullptr) {
     transport_.use(this);
   }
 }
 
-Engine::~Engine() {
-  observers_.clear();
-  if (lookups_ != nullptr) {
-    transport_.use(nullptr);
-  }
-}
+Engine::~Engine() { observers_.clear(); }
 
 std::uint64_t Engine::submit(const std::shared_ptr<Group>& group, OperationSpec spec,
                              std::shared_ptr<Gate> input) {
@@ -108,7 +109,6 @@ void Engine::remove_group(Group& group) {
   const Error cause(ErrorKind::kAborted,
                     fmt::format("group '{}' was destroyed on {} while this was in progress",
                                 group.name(), group.member(group.rank())));
-  membership_.note_senders(group);
   if (!scheduler_.idle(group)) {
     // Otherwise the others would wait for this rank until their deadlines.
     failures_.fail_group(group, cause, true);
@@ -116,50 +116,33 @@ void Engine::remove_group(Group& group) {
     group.failure = cause;  // for what is called from now on
     stale_.discard_group(group.id());
   }
-  group.find_address = nullptr;
+  group.find_peer = nullptr;
   groups_.remove(group);
-}
-
-void Engine::look_up(PeerId peer) {
-  for (const auto& group : groups_.all()) {
-    const auto rank = group->rank_of(peer);
-    if (!rank || !group->find_address) {
-      continue;
-    }
-    lookups_->run([find = group->find_address,
-                   rank = *rank](const std::stop_token& stop) { return find(rank, stop); },
-                  [this, peer](std::string address, std::string error) {
-                    post([this, peer, address = std::move(address), error = std::move(error)] {
-                      if (!error.empty()) {
-                        transport_.no_address(peer, error);
-                        return;
-                      }
-                      try {
-                        transport_.set_address(peer, address);
-                        probes_.address_came(peer);
-                      } catch (const Error& unreadable) {
-                        transport_.no_address(peer, unreadable.what());
-                      }
-                    });
-                  });
-    return;
-  }
-  post([this, peer] { transport_.no_address(peer, "no group with it is left here"); });
 }
 
 bool Engine::handle_failures() {
   std::vector<transport::PeerFailure> failures = transport_.take_failures();
-  // Only of one, as this thread waits for it: what fails together mostly has one cause.
-  if (!failures.empty() && failures.front().diagnose) {
-    transport::PeerFailure& first = failures.front();
-    if (const std::string found = first.diagnose(); !found.empty()) {
-      first.reason += ". " + found;
+  const bool any = !failures.empty();
+  std::erase_if(failures, [this](const transport::PeerFailure& failure) {
+    return inquiries_.examine(failure);
+  });
+  for (std::size_t at = 0; at < failures.size(); ++at) {
+    // Only of one, as this thread waits for it: what fails together mostly has one cause.
+    if (at > 0) {
+      failures[at].diagnose = nullptr;
+    }
+    peer_failed(std::move(failures[at]));
+  }
+  return any;
+}
+
+void Engine::peer_failed(transport::PeerFailure failure) {
+  if (failure.diagnose) {
+    if (const std::string found = failure.diagnose(); !found.empty()) {
+      failure.reason += ". " + found;
     }
   }
-  for (const transport::PeerFailure& failure : failures) {
-    failures_.peer_failed(failure);
-  }
-  return !failures.empty();
+  failures_.peer_failed(failure);
 }
 
 bool Engine::handle_notices() {
@@ -173,8 +156,16 @@ bool Engine::handle_notices() {
 void Engine::handle(PeerId from, const Notice& notice) {
   if (notice.kind == NoticeKind::kGoodbye) {
     if (membership_.is_last_goodbye(from, notice)) {
-      handle_goodbye(from);
+      peer_left(from, notice.text);
+      membership_.return_goodbye(from);
     }
+    return;
+  }
+  if (membership_.in_doubt(from)) {
+    peer_answered(from);
+  }
+  if (notice.kind == NoticeKind::kHello) {
+    handle_hello(from, notice.text);
     return;
   }
   if (notice.kind == NoticeKind::kHeard || notice.kind == NoticeKind::kAllHeard) {
@@ -196,7 +187,6 @@ void Engine::hand_on(PeerId from, const Notice& notice) {
     failures_.handle_early(from, notice);
     return;
   }
-  transport_.prepare(from);  // it will wait for our goodbye, which needs its address
   if (notice.kind == NoticeKind::kProbe) {
     probes_.answer(*group, from, notice.sequence);
   } else if (notice.kind == NoticeKind::kReply) {
@@ -208,17 +198,38 @@ void Engine::hand_on(PeerId from, const Notice& notice) {
   }
 }
 
-void Engine::handle_goodbye(PeerId from) {
-  membership_.departed(from);
-  flow_control_.peer_left(from);
-  transport_.expect_departure(from);
+void Engine::handle_hello(PeerId from, const std::string& address) {
+  if (!address.empty()) {
+    try {
+      transport_.set_address(from, address);
+      inquiries_.address_came(from);
+    } catch (const Error& unreadable) {
+      transport::log().warn("the address that came with a hello: {}", unreadable.what());
+    }
+  }
+  membership_.answer_hello(from);
+}
+
+void Engine::peer_answered(PeerId peer) {
+  membership_.settle(peer);
+  inquiries_.end(peer);
   for (const auto& operation : scheduler_.operations()) {
-    if (const auto rank = operation->group().rank_of(from)) {
-      operation->sender_left(*rank);
+    if (const auto rank = operation->group().rank_of(peer)) {
+      operation->peer_lives(*rank);
+    }
+  }
+}
+
+void Engine::peer_left(PeerId peer, const std::string& last_words) {
+  membership_.departed(peer, last_words);
+  flow_control_.peer_left(peer);
+  transport_.expect_departure(peer);
+  for (const auto& operation : scheduler_.operations()) {
+    if (const auto rank = operation->group().rank_of(peer)) {
+      operation->peer_left(*rank);
       probes_.receiver_left(*operation, *rank);
     }
   }
-  membership_.return_goodbye(from);
 }
 
 void Engine::check_timers() {
@@ -228,6 +239,7 @@ void Engine::check_timers() {
     scheduler_.forget_quiet();  // whose deadlines would be due for ever
     scheduler_.plan_timers(now);
   }
+  inquiries_.check(now);
   stale_.sweep(now, [this](std::uint32_t id) {
     const std::shared_ptr<Group> group = groups_.find(id);
     return group == nullptr ? 0 : group->arrived();
@@ -255,8 +267,8 @@ Engine::Step Engine::step() {
     stale_.moved();
     strangers_.moved();
   }
-  bool worked = scheduler_.take_queue();
-  worked |= handle_notices();
+  bool worked = handle_notices();  // before the calls: a hello that was lost is said again
+  worked |= scheduler_.take_queue();
   worked |= handle_failures();
   look_for_any_sender();
   if (clock_.now() >= next_timer()) {
@@ -268,6 +280,7 @@ Engine::Step Engine::step() {
   worked |= scheduler_.resume_ready();
   flow_control_.flush();
   failure_acks_.settle();
+  inquiries_.begin();
   if (moved || worked) {
     scheduler_.forget_quiet();
   }
@@ -298,7 +311,22 @@ void Engine::give_up_pending() {
 
 void Engine::give_up(PeerId peer) {
   flow_control_.drop_peer(peer);
-  transport_.give_up(peer);
+  membership_.give_up(peer);
+}
+
+bool Engine::in_doubt(const transport::Request& request) const {
+  switch (request.status()) {
+    case transport::Status::kOk:
+      return !request.is_receive && membership_.in_doubt(request.peer);
+    case transport::Status::kPeerFailed:
+      return membership_.in_doubt(request.peer) && transport_.why_unreachable(request.peer).empty();
+    case transport::Status::kInProgress:
+    case transport::Status::kTruncated:
+    case transport::Status::kCancelled:
+    case transport::Status::kFailed:
+      return false;
+  }
+  return false;
 }
 
 void Engine::make_current(Memory memory) {

@@ -1,9 +1,9 @@
 // Engine: runs every collective of a process as a coroutine over one transport, on one thread. It
 // puts its parts together: what runs when (scheduler.hpp), who is there (membership.hpp), what
 // breaks (failures.hpp) and who has heard of it (failure_acks.hpp), how far messages run ahead of
-// their receives (flow_control.hpp), what is late (probes.hpp), what arrives too late
-// (stale_messages.hpp) or from outside (strangers.hpp). The thread and its sleep are in
-// engine_thread.hpp.
+// their receives (flow_control.hpp), who has not answered (inquiries.hpp), what is late
+// (probes.hpp), what arrives too late (stale_messages.hpp) or from outside (strangers.hpp). The
+// thread and its sleep are in engine_thread.hpp.
 #pragma once
 
 #include <algorithm>
@@ -20,6 +20,7 @@
 #include "src/engine/flow_control.hpp"
 #include "src/engine/group.hpp"
 #include "src/engine/group_table.hpp"
+#include "src/engine/inquiries.hpp"
 #include "src/engine/lookup.hpp"
 #include "src/engine/membership.hpp"
 #include "src/engine/meter.hpp"
@@ -88,7 +89,8 @@ class Engine final : public transport::AddressBook {
   Step step();
   /// When step() must be called again even if nothing arrives.
   [[nodiscard]] transport::TimePoint next_timer() const {
-    return std::min({scheduler_.next_timer(), stale_.next_sweep(), strangers_.next_look()});
+    return std::min({scheduler_.next_timer(), stale_.next_sweep(), strangers_.next_look(),
+                     inquiries_.next_check()});
   }
 
   /// Dropped messages from outside this process's groups.
@@ -98,9 +100,16 @@ class Engine final : public transport::AddressBook {
   void fail_everything(const Error& cause);
   /// Whether every member has heard of the failures that this process knows of; see FailureAcks.
   [[nodiscard]] bool all_have_heard() const { return failure_acks_.all_have_heard(); }
+  /// Why this process is about to leave, for the other ranks' errors; else that is the error of its
+  /// last operation, if that failed.
+  void set_last_words(std::string text) { last_words_ = std::move(text); }
+  [[nodiscard]] std::string last_words() const {
+    const std::string& text = last_words_.empty() ? failures_.last_error() : last_words_;
+    return text.substr(0, Notice::kMaxText);
+  }
   /// Tells every connected peer that this process leaves; farewell_said() is true once all of them
   /// have answered.
-  void say_goodbye() { membership_.say_goodbye(); }
+  void say_goodbye() { membership_.say_goodbye(last_words()); }
   [[nodiscard]] bool farewell_said() const { return membership_.farewell_said(); }
   /// Cancels posted receives; call step() until this returns true.
   [[nodiscard]] bool stop_listening() { return membership_.stop_listening(); }
@@ -112,7 +121,7 @@ class Engine final : public transport::AddressBook {
   void use(std::function<void(Memory)> make_current) { make_current_ = std::move(make_current); }
 
   // For the transport.
-  void look_up(transport::PeerId peer) override;
+  void look_up(transport::PeerId peer) override { inquiries_.look_up(peer); }
 
   // For operations.
   [[nodiscard]] transport::Transport& transport() const { return transport_; }
@@ -136,6 +145,14 @@ class Engine final : public transport::AddressBook {
   /// A number for an operation, unique in this engine.
   [[nodiscard]] std::uint64_t take_number() { return next_number_++; }
   [[nodiscard]] bool has_left(transport::PeerId peer) const { return membership_.has_left(peer); }
+  [[nodiscard]] const std::string& last_words(transport::PeerId peer) const {
+    return membership_.last_words(peer);
+  }
+  /// See Membership.
+  void contact(transport::PeerId peer) { membership_.contact(peer); }
+  /// Whether the request has been sent, or its endpoint has ended, without a sign yet of whether
+  /// the peer lives, has left or has died.
+  [[nodiscard]] bool in_doubt(const transport::Request& request) const;
   /// Checks for a message from any sender in every step, in call order.
   void watch(AnySender& sender) {
     if (std::ranges::count(any_senders_, &sender) == 0) {
@@ -158,14 +175,17 @@ class Engine final : public transport::AddressBook {
   void handle(transport::PeerId from, const Notice& notice);
   /// To the notice's group, or to what is kept for groups to come.
   void hand_on(transport::PeerId from, const Notice& notice);
-  void handle_goodbye(transport::PeerId from);
+  void handle_hello(transport::PeerId from, const std::string& address);
+  void peer_answered(transport::PeerId peer);
+  void peer_failed(transport::PeerFailure failure);
+  void peer_left(transport::PeerId peer, const std::string& last_words);
   void give_up(transport::PeerId peer);
   void check_timers();
 
   transport::Transport& transport_;
   const transport::Clock& clock_;
   Executor& executor_;
-  Lookups* lookups_;
+  std::string last_words_;
   std::uint32_t next_serial_ = 0;
   std::uint64_t next_number_ = 0;
   std::vector<AnySender*> any_senders_;
@@ -186,6 +206,7 @@ class Engine final : public transport::AddressBook {
   Scheduler scheduler_;
   Failures failures_;
   Probes probes_;
+  Inquiries inquiries_;
 };
 
 }  // namespace gtopk::engine

@@ -29,6 +29,8 @@ constexpr Duration kLongestSleep = std::chrono::milliseconds(50);
 /// Nanoseconds by which the kernel may prolong a sleep: its 50 us are longer than most rests.
 constexpr unsigned long kTimerSlack = 1000;
 constexpr Duration kCloseBound = std::chrono::seconds(2);
+/// For telling the directory that this process leaves.
+constexpr Duration kAnnounceBound = std::chrono::seconds(2);
 
 /// For goodbyes, however long what came before has taken: they are mostly under way already.
 constexpr Duration kLeastFarewell = std::chrono::milliseconds(100);
@@ -150,6 +152,36 @@ void EngineThread::step_until(const std::function<bool()>& done, Duration at_mos
   }
 }
 
+void EngineThread::announce_departure(const void* directory,
+                                      std::function<void(const std::string&)> announce) {
+  std::erase_if(announcements_, [&](const auto& each) { return each.first == directory; });
+  if (announcements_.size() == kMostDirectories) {
+    announcements_.pop_front();
+  }
+  announcements_.emplace_back(directory, std::move(announce));
+}
+
+/// For peers that contact this process from now on. Last, as whoever reads it expects nothing more
+/// of what this process has sent.
+void EngineThread::announce() {
+  if (announcements_.empty()) {
+    return;
+  }
+  lookups_.stop();
+  const auto announced = std::make_shared<bool>(false);
+  lookups_.run(
+      [this, last_words = engine_->last_words()](const std::stop_token&) {
+        for (const auto& [directory, announce] : announcements_) {
+          announce(last_words);
+        }
+        return PeerRecord{};
+      },
+      [this, announced](const PeerRecord&, const std::string&) {
+        engine_->post([announced] { *announced = true; });
+      });
+  step_until([&] { return *announced; }, kAnnounceBound);
+}
+
 void EngineThread::leave() {
   const auto nothing_under_way = [this] { return engine_->under_way() == 0; };
   const TimePoint until = grace_.begin(clock_.now(), patience);
@@ -161,6 +193,7 @@ void EngineThread::leave() {
   engine_->say_goodbye();
   step_until([this] { return engine_->farewell_said(); },
              std::max<Duration>(until - clock_.now(), kLeastFarewell));
+  announce();
   const auto released = [this] { return engine_->stop_listening() && engine_->under_way() == 0; };
   step_until(released, kCloseBound);
   if (!released()) {

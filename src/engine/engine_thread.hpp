@@ -1,10 +1,14 @@
 // Engine: the thread that runs an engine over a real transport, and how it sleeps.
 #pragma once
 
+#include <cstddef>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "src/engine/compute.hpp"
 #include "src/engine/engine.hpp"
@@ -41,6 +45,12 @@ class EngineThread {
   /// Runs `work` on the engine thread and waits for its end; rethrows what it threw.
   void call(const std::function<void()>& work);
 
+  static constexpr std::size_t kMostDirectories = 8;
+  /// Engine thread. `announce` is called with last_words() when this process leaves, on a thread
+  /// that may block; it replaces an earlier one for that `directory`. Of more than kMostDirectories
+  /// the oldest is forgotten.
+  void announce_departure(const void* directory, std::function<void(const std::string&)> announce);
+
   /// Waits until the group is idle, for `patience` at most, which stuck groups share. Never call it
   /// on the engine thread.
   void let_end(const std::shared_ptr<Group>& group);
@@ -52,6 +62,7 @@ class EngineThread {
  private:
   void loop();
   void leave();
+  void announce();
   /// Calls step() until `done` returns true or `at_most` has passed.
   void step_until(const std::function<bool()>& done, transport::Duration at_most);
   /// One step, and a pause if there was nothing to do. `worked`: when there last was.
@@ -65,6 +76,7 @@ class EngineThread {
   transport::SteadyClock clock_;
   std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<Engine> engine_;
+  std::deque<std::pair<const void*, std::function<void(const std::string&)>>> announcements_;
   ComputeThread compute_;
   Lookups lookups_;
   std::string address_;

@@ -78,10 +78,14 @@ void Failures::operation_ended(Operation& operation, const Scheduler::Outcome& o
   std::erase(asking_, &operation);
   std::erase_if(deserted_, [&](const auto& deserted) { return deserted.first == &operation; });
   if (!outcome.error) {
+    last_error_.clear();
     return;
   }
+  if (outcome.error->kind() != ErrorKind::kAborted) {
+    last_error_ = outcome.error->what();
+  }
   if (operation.spec().point_to_point()) {
-    if (operation.transfer && !operation.quiet()) {
+    if (operation.transfer && (!operation.quiet() || operation.sent_in_doubt())) {
       withdraw(group, *operation.transfer);
     }
     if (operation.announced) {
@@ -126,6 +130,7 @@ void Failures::handle(Group& group, PeerId from, const Notice& notice) {
     case NoticeKind::kClear:
     case NoticeKind::kCredit:
     case NoticeKind::kUnmatched:
+    case NoticeKind::kHello:
       return;
   }
 }
@@ -208,6 +213,7 @@ void Failures::handle_early(PeerId from, const Notice& notice) {
     case NoticeKind::kClear:
     case NoticeKind::kCredit:
     case NoticeKind::kUnmatched:
+    case NoticeKind::kHello:
       return;
   }
   if (joining && early_.size() < transport::kMaxGroups) {

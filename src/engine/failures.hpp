@@ -41,6 +41,9 @@ class Failures {
   /// Tells the other ranks of an operation's end if they must know.
   void operation_ended(Operation& operation, const Scheduler::Outcome& outcome);
 
+  /// That of the last operation, if it failed and was not aborted; else empty.
+  [[nodiscard]] const std::string& last_error() const { return last_error_; }
+
   /// kAbort, kGroupFailure, kAsk, kCall, kWithdraw.
   void handle(Group& group, transport::PeerId from, const Notice& notice);
   /// Handles a notice for a group that does not exist here yet, or no longer.
@@ -89,6 +92,7 @@ class Failures {
   /// And by which rank.
   std::vector<std::pair<Operation*, std::uint32_t>> deserted_;
   std::vector<Early> early_;
+  std::string last_error_;
 };
 
 }  // namespace gtopk::engine

@@ -11,7 +11,7 @@ namespace gtopk::engine {
 
 Group::Group(GroupSpec spec, std::vector<transport::PeerId> peers, transport::Transport& transport)
     : credits(peers.size()),
-      find_address(std::move(spec.find_address)),
+      find_peer(std::move(spec.find_peer)),
       ids_(std::move(spec.ids)),
       peers_(std::move(peers)),
       hosts_(spec.hosts.empty() ? HostMap::apart(size()) : HostMap(spec.hosts)) {

@@ -18,6 +18,7 @@
 #include "src/engine/awaited_input.hpp"
 #include "src/engine/host_map.hpp"
 #include "src/engine/keepsakes.hpp"
+#include "src/engine/lookup.hpp"
 #include "src/engine/metrics.hpp"
 #include "src/engine/receive_lines.hpp"
 #include "src/transport/base/transport.hpp"
@@ -32,9 +33,9 @@ struct GroupSpec {
   std::vector<std::string> cards;  ///< Transport::card() or address() of every member, by rank
   /// The number that each member gave the group (its Engine::reserve_group_id()), by rank.
   std::vector<std::uint32_t> ids;
-  /// Finds the Transport::address() of a member; called on a thread that may block. Throws. May be
-  /// empty if cards are addresses.
-  std::function<std::string(std::uint32_t rank, const std::stop_token& stop)> find_address;
+  /// Finds a member's address, or that it has left; called on a thread that may block. Throws. May
+  /// be empty if cards are addresses.
+  std::function<PeerRecord(std::uint32_t rank, const std::stop_token& stop)> find_peer;
   /// The name of each member's host, by rank; if empty, each is on a host of its own.
   std::vector<std::string> hosts{};
 };
@@ -97,7 +98,7 @@ class Group {
   Keepsakes keepsakes;
   ReceiveLines receive_lines;
   /// See GroupSpec; empty once the group is removed.
-  std::function<std::string(std::uint32_t rank, const std::stop_token& stop)> find_address;
+  std::function<PeerRecord(std::uint32_t rank, const std::stop_token& stop)> find_peer;
 
  private:
   std::vector<std::uint32_t> ids_;

@@ -12,7 +12,8 @@ namespace gtopk::engine {
 using transport::Status;
 
 bool Message::await_ready() const {
-  const bool settled = !slot_->request.pending() && !slot_->unexplained && !slot_->deserted;
+  const bool settled =
+      !slot_->request.pending() && !slot_->unexplained && !slot_->deserted && !slot_->in_doubt;
   return settled || slot_->operation->cause().has_value();
 }
 
@@ -43,6 +44,9 @@ std::size_t Message::await_resume() {
                               operation.sequence()));
     }
     case Status::kPeerFailed: {
+      if (operation.engine().has_left(request.peer)) {
+        throw Error(ErrorKind::kPeerFailed, operation.departure_of(slot_->rank));
+      }
       const std::string unreachable = operation.engine().transport().why_unreachable(request.peer);
       if (!unreachable.empty()) {
         throw Error(ErrorKind::kPeerFailed, fmt::format("{}: {}", other, unreachable));

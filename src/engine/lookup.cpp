@@ -1,7 +1,6 @@
 #include "src/engine/lookup.hpp"
 
 #include <exception>
-#include <memory>
 #include <utility>
 
 #include "gtopk/error.hpp"
@@ -9,29 +8,29 @@
 namespace gtopk::engine {
 
 void Lookups::run(Find find, Found found) {
-  if (!thread_) {
+  if (!executor_) {
     try {
-      thread_.emplace("gtopk-lookup");
+      executor_ = std::make_unique<ComputeThread>("gtopk-lookup");
     } catch (const Error& no_thread) {
       found({}, no_thread.what());
       return;
     }
   }
   struct Outcome {
-    std::string address;
+    PeerRecord record;
     std::string error;
   };
   const auto outcome = std::make_shared<Outcome>();
-  thread_->run({[outcome, find = std::move(find), stop = stop_.get_token()] {
-                  try {
-                    outcome->address = find(stop);
-                  } catch (const std::exception& error) {
-                    outcome->error = error.what();
-                  }
-                },
-                [outcome, found = std::move(found)] {
-                  found(std::move(outcome->address), std::move(outcome->error));
-                }});
+  executor_->run({[outcome, find = std::move(find), stop = stop_.get_token()] {
+                    try {
+                      outcome->record = find(stop);
+                    } catch (const std::exception& error) {
+                      outcome->error = error.what();
+                    }
+                  },
+                  [outcome, found = std::move(found)] {
+                    found(std::move(outcome->record), std::move(outcome->error));
+                  }});
 }
 
 }  // namespace gtopk::engine

@@ -8,13 +8,53 @@ using transport::PeerId;
 
 void Membership::watch(const Group& group) {
   for (std::uint32_t rank = 0; rank < group.size(); ++rank) {
-    if (rank != group.rank()) {
-      control_.watch(group.peer(rank));
+    const PeerId peer = group.peer(rank);
+    if (standings_.size() <= peer) {
+      standings_.resize(peer + 1);
+    }
+    if (rank == group.rank()) {
+      standings_[peer] = {.contacted = true, .settled = true, .last_words = {}};
+    } else {
+      control_.watch(peer);
     }
   }
 }
 
+void Membership::begin_contact(PeerId peer) {
+  standings_[peer].contacted = true;
+  say_hello(peer);
+  if (in_doubt(peer)) {
+    contacted_.push_back(peer);
+  }
+}
+
+// It tells the peer where this process is: the peer need not look up the address to answer.
+void Membership::say_hello(PeerId peer) {
+  Standing& standing = standings_[peer];
+  if (standing.left || std::exchange(standing.greeted, true)) {
+    return;
+  }
+  std::string address = transport_.address();
+  if (address.size() > Notice::kMaxText) {
+    address.clear();
+  }
+  control_.send(peer, {NoticeKind::kHello, ErrorKind::kAborted, 0, 0, std::move(address)});
+}
+
+void Membership::answer_hello(PeerId peer) {
+  if (leaving_) {
+    say_goodbye_to(peer);
+  } else {
+    say_hello(peer);
+  }
+}
+
 std::vector<std::pair<PeerId, Notice>> Membership::take_notices() {
+  // Where no connection could be begun, as an address was not found, the next contact tries again.
+  for (const PeerId peer : control_.take_lost_hellos()) {
+    standings_[peer].greeted = false;
+    standings_[peer].contacted = false;
+  }
   auto notices = control_.take();
   for (const auto& [from, notice] : notices) {
     heard_[from] = clock_.now();
@@ -30,7 +70,7 @@ bool Membership::heard_since(PeerId peer, transport::TimePoint time) const {
 void Membership::tell(Group& group, std::uint32_t rank, Notice notice) {
   notice.group = group.id_at(rank);
   notice.answer_group = group.id();
-  control_.send(group.peer(rank), notice);
+  tell_peer(group.peer(rank), notice);
   group.metrics.add(Metric::kNoticesSent);
 }
 
@@ -53,40 +93,40 @@ void Membership::pass_on(Group& group, PeerId from, const Notice& notice) {
   }
 }
 
-void Membership::note_senders(const Group& group) {
-  std::set<std::uint32_t> senders;
-  transport_.sift([&](transport::Tag tag) {
-    if (transport::kind_of(tag) != transport::TagKind::kControl &&
-        transport::group_of(tag) == group.id() && transport::source_of(tag) < group.size()) {
-      senders.insert(transport::source_of(tag));
-    }
-    return true;
-  });
-  for (const std::uint32_t rank : senders) {
-    const PeerId peer = group.peer(rank);
-    if (rank != group.rank() && !has_left(peer) && !transport_.connected(peer)) {
-      transport_.prepare(peer);
-      connected_only_there_.insert(peer);
-    }
+void Membership::tell_peer(PeerId peer, const Notice& notice) {
+  contact(peer);
+  control_.send(peer, notice);
+}
+
+void Membership::departed(PeerId peer, const std::string& last_words) {
+  standings_[peer].left = true;
+  settle(peer);
+  if (!last_words.empty()) {
+    standings_[peer].last_words = last_words;
   }
 }
 
-void Membership::say_goodbye() {
+void Membership::give_up(PeerId peer) {
+  settle(peer);
+  transport_.give_up(peer);
+}
+
+void Membership::say_goodbye(const std::string& last_words) {
+  leaving_ = true;
+  last_words_ = last_words;
   for (const PeerId peer : control_.peers()) {
     // Also to peers that said it before: they wait for ours, and over shared memory see no
-    // connection end. The same holds for a peer that has told or sent us something and got no
-    // answer, if only it has an endpoint.
-    const bool only_it_connects =
-        (control_.heard(peer) || connected_only_there_.contains(peer)) && !has_left(peer);
-    if (transport_.connected(peer) || only_it_connects) {
+    // connection end.
+    if (transport_.connected(peer)) {
       say_goodbye_to(peer);
     }
   }
 }
 
 void Membership::return_goodbye(PeerId peer) {
-  // It waits for ours. Without an endpoint to it, it would not see our end over shared memory.
-  if (!transport_.connected(peer)) {
+  // It waits for ours. If it has only ever been answered, it gets nothing more from this process;
+  // without an endpoint to it, it would not see our end over shared memory.
+  if (!standings_[peer].contacted || !transport_.connected(peer)) {
     say_goodbye_to(peer);
   }
 }
@@ -98,7 +138,8 @@ void Membership::say_goodbye_to(PeerId peer) {
   transport_.expect_departure(peer);
   const std::uint32_t connections = transport_.connections(peer);
   for (std::uint32_t connection = 0; connection < connections; ++connection) {
-    control_.send(peer, {NoticeKind::kGoodbye, ErrorKind::kAborted, 0, connections - 1, {}},
+    control_.send(peer,
+                  {NoticeKind::kGoodbye, ErrorKind::kAborted, 0, connections - 1, last_words_},
                   connection);
   }
 }

@@ -1,11 +1,12 @@
-// Engine: which peers are there: when they were last heard, who has left, and how this process says
-// goodbye. Notices to other engines are sent here; failures.hpp and probes.hpp define their
-// meaning.
+// Engine: which peers are there: whom this process has greeted and who has answered, when they were
+// last heard, who has left, and how this process says goodbye. Notices to other engines are sent
+// here; failures.hpp and probes.hpp define their meaning.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,25 @@ class Membership {
   /// Whether a control message with that tag can be a peer's.
   [[nodiscard]] bool knows(transport::Tag control) const { return control_.knows(control); }
 
+  /// To be called before anything is sent to the peer, or expected from it: the first time, says
+  /// hello.
+  void contact(transport::PeerId peer) {
+    if (!standings_[peer].contacted) {
+      begin_contact(peer);
+    }
+  }
+  /// Peers that were contacted since the last call and have not answered before.
+  [[nodiscard]] std::vector<transport::PeerId> take_contacted() {
+    return std::exchange(contacted_, {});
+  }
+  /// The peer has said hello: so does this process, or goodbye if it is leaving.
+  void answer_hello(transport::PeerId peer);
+  /// Whether the peer has neither answered nor left, so that it may have ended.
+  [[nodiscard]] bool in_doubt(transport::PeerId peer) const { return !standings_[peer].settled; }
+  /// The peer is no longer in doubt: it has answered, and so will say goodbye to this process, or
+  /// was given up.
+  void settle(transport::PeerId peer) { standings_[peer].settled = true; }
+
   // Notices of a group are counted as its own.
   void tell(Group& group, std::uint32_t rank, Notice notice);
   /// Tells every other member that has not left.
@@ -39,18 +59,21 @@ class Membership {
   /// Tells the members that this process is connected to, except `from`.
   void pass_on(Group& group, transport::PeerId from, const Notice& notice);
   /// Sends a notice for a group that does not exist here.
-  void tell_peer(transport::PeerId peer, const Notice& notice) { control_.send(peer, notice); }
+  void tell_peer(transport::PeerId peer, const Notice& notice);
 
-  /// Records that the peer is gone, in order or not.
-  void departed(transport::PeerId peer) { departed_.insert(peer); }
-  [[nodiscard]] bool has_left(transport::PeerId peer) const { return departed_.contains(peer); }
+  /// Records that the peer is gone, in order or not. last_words: why, if it said so.
+  void departed(transport::PeerId peer, const std::string& last_words = {});
+  [[nodiscard]] bool has_left(transport::PeerId peer) const { return standings_[peer].left; }
+  [[nodiscard]] const std::string& last_words(transport::PeerId peer) const {
+    return standings_[peer].last_words;
+  }
 
-  /// The group is about to end here: members whose messages lie here unreceived, and to whom there
-  /// is no connection yet, will be told when this process leaves.
-  void note_senders(const Group& group);
-  /// Tells every connected peer that this process leaves; farewell_said() is true once all of them
-  /// have answered.
-  void say_goodbye();
+  /// Closes the endpoint to the peer by force.
+  void give_up(transport::PeerId peer);
+
+  /// Tells every connected peer that this process leaves, and why, if there is a reason;
+  /// farewell_said() is true once all of them have answered.
+  void say_goodbye(const std::string& last_words);
   /// Whether this is the last goodbye that a peer sends, one over each connection.
   [[nodiscard]] bool is_last_goodbye(transport::PeerId peer, const Notice& goodbye) {
     return goodbyes_[peer]++ >= goodbye.sequence;
@@ -64,18 +87,29 @@ class Membership {
   [[nodiscard]] bool stop_listening();
 
  private:
+  struct Standing {
+    bool contacted = false;  ///< on this process's own account
+    bool greeted = false;    ///< this process has said hello
+    bool settled = false;    ///< no longer in doubt
+    bool left = false;
+    std::string last_words;
+  };
+
+  void begin_contact(transport::PeerId peer);
+  void say_hello(transport::PeerId peer);
   void say_goodbye_to(transport::PeerId peer);
 
   transport::Transport& transport_;
   const transport::Clock& clock_;
   Control control_;
-  std::set<transport::PeerId> departed_;
+  std::vector<Standing> standings_;  ///< by PeerId
+  std::vector<transport::PeerId> contacted_;
   /// When each peer's last notice arrived.
   std::map<transport::PeerId, transport::TimePoint> heard_;
   /// How many of a peer's goodbyes have arrived.
   std::map<transport::PeerId, std::uint64_t> goodbyes_;
-  /// Those that note_senders() has found.
-  std::set<transport::PeerId> connected_only_there_;
+  bool leaving_ = false;
+  std::string last_words_;
   /// To whom this process has said goodbye.
   std::set<transport::PeerId> farewells_;
 };

@@ -14,6 +14,7 @@ MessageSlot& MessageSlots::take(Operation& operation) {
   slot.unexplained = false;
   slot.deserted = false;
   slot.any_length = false;
+  slot.in_doubt = false;
   slot.previous = std::exchange(last_, &slot);
   slot.next = nullptr;
   (slot.previous == nullptr ? first_ : slot.previous->next) = &slot;

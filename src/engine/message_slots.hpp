@@ -21,11 +21,13 @@ struct MessageSlot {
   transport::Request request;
   Operation* operation = nullptr;
   std::coroutine_handle<> waiter;
-  std::uint32_t rank = 0;           ///< the peer, in the group
-  bool orphaned = false;            ///< nobody will await its result
-  bool unexplained = false;         ///< truncated, and its sender has not yet said what it called
-  bool deserted = false;            ///< ended, as the peer has left
-  bool any_length = false;          ///< its awaiter takes the length of a truncated message
+  std::uint32_t rank = 0;    ///< the peer, in the group
+  bool orphaned = false;     ///< nobody will await its result
+  bool unexplained = false;  ///< truncated, and its sender has not yet said what it called
+  bool deserted = false;     ///< ended or in doubt, as the peer has left
+  bool any_length = false;   ///< its awaiter takes the length of a truncated message
+  /// Sent, or ended with its endpoint, and whether the peer lives is not known yet.
+  bool in_doubt = false;
   MessageSlot* previous = nullptr;  ///< in the list of slots in use
   MessageSlot* next = nullptr;
 };

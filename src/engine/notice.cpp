@@ -48,7 +48,7 @@ std::optional<Notice> decode(std::span<const std::byte> wire) {
     return std::nullopt;
   }
   if (head.kind < static_cast<std::uint8_t>(NoticeKind::kAbort) ||
-      head.kind > static_cast<std::uint8_t>(NoticeKind::kUnmatched) ||
+      head.kind > static_cast<std::uint8_t>(NoticeKind::kHello) ||
       head.error > static_cast<std::uint8_t>(ErrorKind::kUnsupported)) {
     return std::nullopt;
   }

@@ -18,9 +18,9 @@ enum class NoticeKind : std::uint8_t {
   kGroupFailure = 2,  ///< the group has failed
   kProbe = 3,         ///< what are you doing in this operation? A living engine answers
   kReply = 4,
-  /// The sender leaves in order and sends nothing more. One goes over each connection, and
-  /// `sequence` is the number of those still to come: when the last one has arrived, everything
-  /// has.
+  /// The sender leaves in order and sends nothing more; `text`: its last error, if any. One goes
+  /// over each connection, and `sequence` is the number of those still to come: when the last one
+  /// has arrived, everything has.
   kGoodbye = 5,
   kAsk =
       6,  ///< your message does not fit: what did you call? Answered only while the operation runs
@@ -34,6 +34,9 @@ enum class NoticeKind : std::uint8_t {
   kClear = 11,      ///< send these payloads: their receives wait; `text`: serial numbers
   kCredit = 12,     ///< receives have matched that many bytes more; `sequence`: how many
   kUnmatched = 13,  ///< the answer to a kWithdraw of a held message; `sequence`: its serial number
+  /// The first that a process sends to another: the sender has an endpoint to the receiver, and
+  /// will say goodbye over it. Answered with the same. `text`: the sender's address, or empty.
+  kHello = 14,
 };
 
 struct Notice {

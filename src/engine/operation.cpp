@@ -89,7 +89,7 @@ std::vector<std::uint32_t> Operation::waits_for(bool sends) const {
     ranks.push_back(*in_line_for);
   }
   for_each_slot([&](const MessageSlot& slot) {
-    if (slot.request.pending() && slot.request.is_receive != sends) {
+    if ((slot.request.pending() || slot.in_doubt) && slot.request.is_receive != sends) {
       ranks.push_back(slot.rank);
     }
   });
@@ -162,14 +162,30 @@ void Operation::answer(std::uint32_t rank, const std::string& call) {
 }
 
 std::string Operation::departure_of(std::uint32_t rank) const {
-  return fmt::format("{} has left (it destroyed its process group or exited)",
-                     group_->member(rank));
+  const std::string& last_words = engine_.last_words(group_->peer(rank));
+  return fmt::format("{} has left (it destroyed its process group or exited){}{}",
+                     group_->member(rank),
+                     last_words.empty() ? "" : "; its last error: ", last_words);
 }
 
-void Operation::sender_left(std::uint32_t rank) {
+void Operation::peer_left(std::uint32_t rank) {
   for_each_slot([&](MessageSlot& slot) {
-    if (slot.rank == rank && slot.request.is_receive) {
+    if (slot.rank != rank) {
+      return;
+    }
+    if (std::exchange(slot.in_doubt, false)) {
+      slot.deserted = true;
+      engine_.is_deserted(*this, rank);
+    } else if (slot.request.is_receive) {
       withdraw_from_departed(slot);
+    }
+  });
+}
+
+void Operation::peer_lives(std::uint32_t rank) {
+  for_each_slot([&](MessageSlot& slot) {
+    if (slot.rank == rank && std::exchange(slot.in_doubt, false) && slot.waiter) {
+      engine_.make_ready(std::exchange(slot.waiter, {}), *this);
     }
   });
 }
@@ -229,7 +245,9 @@ void Operation::expect_member(std::uint32_t rank) const {
 void Operation::post(MessageSlot& slot, transport::Tag tag, ConstBytes data) {
   group_->metrics.add(Metric::kMessagesSent);
   group_->metrics.add(Metric::kBytesSent, data.size());
-  engine_.transport().send(group_->peer(slot.rank), tag, data, slot.request);
+  const transport::PeerId peer = group_->peer(slot.rank);
+  engine_.contact(peer);
+  engine_.transport().send(peer, tag, data, slot.request);
 }
 
 MessageSlot& Operation::send(std::uint32_t to, transport::Tag tag, ConstBytes data,
@@ -251,6 +269,7 @@ MessageSlot& Operation::hold(std::uint32_t to, std::uint32_t serial, transport::
     enter(data.memory(), to);
   }
   MessageSlot& slot = take_slot(false, to);
+  slot.request.peer = group_->peer(to);
   slot.request.connection = 0;
   engine_.flow_control().hold(slot, serial, tag, data);
   return slot;
@@ -275,6 +294,7 @@ MessageSlot& Operation::recv(std::uint32_t from, transport::Tag tag, Bytes room)
   }
   MessageSlot& slot = take_slot(true, from);
   const transport::PeerId peer = group_->peer(from);
+  engine_.contact(peer);
   engine_.transport().recv(peer, tag, room, slot.request);
   if (engine_.has_left(peer)) {
     withdraw_from_departed(slot);
@@ -299,6 +319,10 @@ void Operation::completed(transport::Request& request) {
     operation.engine_.has_question(operation);
     return;
   }
+  if (operation.engine_.in_doubt(request) && !slot.orphaned && !operation.cause_) {
+    slot.in_doubt = true;
+    return;
+  }
   slot.deserted = slot.deserted && request.status() == transport::Status::kCancelled;
   if (slot.deserted && !slot.orphaned && !operation.cause_) {
     operation.engine_.is_deserted(operation, slot.rank);
@@ -314,6 +338,8 @@ void Operation::completed(transport::Request& request) {
 
 void Operation::release(MessageSlot& slot) {
   slot.unexplained = false;
+  sent_in_doubt_ = sent_in_doubt_ || (slot.in_doubt && !slot.request.is_receive);
+  slot.in_doubt = false;
   if (slot.request.pending()) {
     slot.orphaned = true;
     slot.waiter = {};

@@ -151,8 +151,13 @@ class Operation {
     return std::exchange(questions_, {});
   }
   void answer(std::uint32_t rank, const std::string& call);
-  /// Cancels receives from that rank, which has left: everything it had sent has arrived.
-  void sender_left(std::uint32_t rank);
+  /// That rank has left: everything it had sent has arrived, so receives from it are cancelled.
+  /// Messages to it that are in doubt have not been received.
+  void peer_left(std::uint32_t rank);
+  /// Messages to and from that rank are no longer in doubt.
+  void peer_lives(std::uint32_t rank);
+  /// Whether it ended without knowing if the receiver of a message that was sent still lives.
+  [[nodiscard]] bool sent_in_doubt() const { return sent_in_doubt_; }
   /// "rank 3 (...) has left (...)"
   [[nodiscard]] std::string departure_of(std::uint32_t rank) const;
   [[nodiscard]] bool receives(transport::Tag tag) const;
@@ -211,6 +216,7 @@ class Operation {
   std::unique_ptr<OperationStorage> storage_;
   std::vector<std::uint32_t> questions_;
   std::coroutine_handle<> answer_waiter_;
+  bool sent_in_doubt_ = false;
   std::size_t pending_ = 0;
   std::size_t computing_ = 0;
   std::vector<std::shared_ptr<ErrandState>> errands_;  // of which each counts as a computation

@@ -18,6 +18,7 @@ using transport::PeerId;
 
 /// How a probed rank's reply begins if it is the rank that the others wait for.
 constexpr std::string_view kNeverEntered = "never entered";
+constexpr std::string_view kFinished = "has finished it";
 /// How many ranks' states of each kind a timeout's text shows.
 constexpr std::size_t kStatesShown = 4;
 /// Stands for a collective's number in the probe of a point-to-point message, which asks what the
@@ -104,7 +105,7 @@ std::string Probes::describe_state(const Group& group, std::uint64_t sequence) c
   }
   return Scheduler::waits(group, sequence)
              ? fmt::format("has called it but not started it; {}", describe_place(group))
-             : "has finished it";
+             : std::string(kFinished);
 }
 
 void Probes::receiver_left(Operation& operation, std::uint32_t rank) {
@@ -190,6 +191,7 @@ void Probes::conclude(Operation& operation) {
   std::vector<std::string> silent;
   States states;
   States never_entered;
+  States finished;
   for (std::uint32_t rank = 0; rank < group.size(); ++rank) {
     if (!operation.answered[rank]) {
       const PeerId peer = group.peer(rank);
@@ -210,6 +212,8 @@ void Probes::conclude(Operation& operation) {
         answer.remove_prefix(kNeverEntered.size());
         never_entered.add(rank, fmt::format("{} {} {}{}", group.member(rank), kNeverEntered,
                                             operation.title(), answer));
+      } else if (answer == kFinished) {
+        finished.add(rank, fmt::format("{} {}", group.member(rank), answer));
       } else {
         states.add(rank, fmt::format("{} {}", group.member(rank), answer));
       }
@@ -236,10 +240,12 @@ void Probes::conclude(Operation& operation) {
     }
     return;
   }
-  // The ranks that never entered matter most, and a notice has limited space.
+  // The ranks that never entered matter most, those that have finished least, and a notice has
+  // limited space.
   std::vector<std::string> told;
   never_entered.tell(told, "never entered it either");
   states.tell(told, "has called it");
+  finished.tell(told, kFinished);
   failures_.fail_group(
       group,
       Error(ErrorKind::kTimeout, fmt::format("{} on {}: every rank is alive: {}", what,
@@ -330,7 +336,7 @@ void Probes::take_answer(const Group& group, PeerId from, const Notice& notice) 
 
 void Probes::give_up(PeerId peer) {
   flow_control_.drop_peer(peer);
-  transport_.give_up(peer);
+  membership_.give_up(peer);
 }
 
 /// A living rank, told that the message is stale, sooner or later takes or discards it; a stopped

@@ -191,6 +191,8 @@ class GtopkBackend final : public c10d::Backend {
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
   void abort() override;
   void shutdown() override;
+  /// See Process::set_last_words.
+  void set_last_words(const std::string& text);
   /// When only weak references remain: numbered()'s goes, which would keep the store and hooks.
   void release_resources() override;
 

@@ -133,6 +133,16 @@ void GtopkBackend::shutdown() {
   }
 }
 
+void GtopkBackend::set_last_words(const std::string& text) {
+  if (forks_ != forks()) {
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  if (membership_) {
+    membership_->runtime->process->set_last_words(text);
+  }
+}
+
 void GtopkBackend::release_resources() {
   shutdown();
   const std::lock_guard lock(process_mutex());

@@ -256,9 +256,15 @@ void fail(const c10::OperatorHandle& /*schema*/, torch::jit::Stack* stack) {
 }
 
 /// Leaves every group, so that the process can exit even if they were not destroyed. In a forked
-/// child it leaves the parent's alone.
-void shut_down() {
+/// child it leaves the parent's alone. last_words: why, for the errors of other ranks; may be
+/// empty.
+void shut_down(const std::string& last_words) {
   std::vector<BackendPointer> backends = GtopkBackend::living();
+  for (const BackendPointer& backend : backends) {
+    if (!last_words.empty()) {
+      backend->set_last_words(last_words);
+    }
+  }
   for (const BackendPointer& backend : backends) {
     backend->shutdown();
   }
@@ -316,7 +322,7 @@ TORCH_LIBRARY(gtopk, library) {
   library.def("leave_order(__torch__.torch.classes.c10d.Work work) -> ()", &leave_order);
   library.def("fail(Future(Any) future, str type, str text) -> ()",
               torch::CppFunction::makeFromBoxedFunction<&fail>());
-  library.def("shutdown() -> ()", &shut_down);
+  library.def("shutdown(str last_words) -> ()", &shut_down);
   library.def("algorithms() -> Dict(str, str)", +[] { return described(algorithms()); });
   library.def("selectors() -> Dict(str, str)", +[] { return described(selectors()); });
   library.def("wires() -> Dict(str, str)", +[] { return described(wires()); });

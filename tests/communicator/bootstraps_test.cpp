@@ -93,6 +93,8 @@ class Job {
   [[nodiscard]] const std::shared_ptr<Process>& process(std::uint32_t rank) const {
     return seats_[rank].process;
   }
+  /// The rank, whose groups are gone, leaves.
+  void leave(std::uint32_t rank) { seats_[rank] = Seat(); }
 
  private:
   struct Seat {
@@ -198,6 +200,27 @@ TEST_P(Bootstraps, TellAllRanksOfOneThatCannotBeInTheGroup) {
   expect_to_work(works_on);
   alone.clear();
   expect_to_work(job.all_meet("too many", {0, 1, 2}));
+}
+
+TEST_P(Bootstraps, NameARankThatLeftToOneThatNeverTalkedToIt) {
+  Job job(*bootstrap_, 3);
+  auto world = job.all_meet("world", {0, 1, 2});
+  job.process(2)->set_last_words("no such dataset");
+  world[2].reset();
+  job.leave(2);
+  std::vector<std::byte> bytes(8);
+  for (const bool sends : {true, false}) {
+    const Pending ended;
+    world[sends ? 0 : 1]->run(sends ? send(Buffer(bytes.data(), 8, DataType::kUint8), 2, 5)
+                                    : recv(Buffer(bytes.data(), 8, DataType::kUint8), 2, 5),
+                              ended.call());
+    const Ending ending = ended.wait();
+    EXPECT_EQ(ending.error, ErrorKind::kPeerFailed);
+    EXPECT_THAT(ending.text,
+                AllOf(HasSubstr("rank 2 (host "),
+                      HasSubstr("has left (it destroyed its process group or exited); its last "
+                                "error: no such dataset")));
+  }
 }
 
 TEST_P(Bootstraps, KeepOneAddressPerProcessOfALifeThatIsOver) {

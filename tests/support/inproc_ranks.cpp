@@ -48,8 +48,12 @@ InprocRanks::InprocRanks(std::uint32_t ranks, FabricOptions options, std::vector
   seats_.resize(ranks);
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     addresses_.push_back(fabric_->port(rank).address());
-    seats_[rank].engine =
-        std::make_unique<Engine>(fabric_->port(rank), fabric_->clock(), executor_);
+    directory_.push_back(
+        engine::PeerRecord{.address = addresses_.back(), .left = false, .last_words = {}});
+    seats_[rank].lookups =
+        std::make_unique<engine::Lookups>(std::make_unique<engine::InlineExecutor>());
+    seats_[rank].engine = std::make_unique<Engine>(fabric_->port(rank), fabric_->clock(), executor_,
+                                                   seats_[rank].lookups.get());
     for (std::uint32_t skipped = 0; skipped < rank; ++skipped) {
       engine(rank).release_group_id(engine(rank).reserve_group_id());
     }
@@ -98,6 +102,12 @@ std::vector<std::shared_ptr<Group>> InprocRanks::make_group(
       spec.hosts.push_back(hosts_.at(member));
     }
     spec.ids = ids;
+    spec.find_peer = [this, members](std::uint32_t place, const std::stop_token&) {
+      if (const auto& record = directory_.at(members.at(place))) {
+        return *record;
+      }
+      throw Error(ErrorKind::kBootstrap, "the directory is gone");
+    };
     groups.push_back(engine(members[place]).add_group(std::move(spec)));
   }
   return groups;
@@ -180,7 +190,9 @@ void InprocRanks::settle() {
 }
 
 bool InprocRanks::step(std::uint32_t rank) {
-  return seats_[rank].running && seats_[rank].engine->step() != engine::Engine::Step::kNothing;
+  Seat& seat = seats_[rank];
+  return seat.running &&
+         (seat.engine->step() != Engine::Step::kNothing || seat.engine->has_queued());
 }
 
 void InprocRanks::act() {
@@ -235,6 +247,7 @@ void InprocRanks::thaw(std::uint32_t rank) {
 
 void InprocRanks::leave(const std::vector<std::uint32_t>& leavers) {
   struct Leaver {
+    std::uint32_t rank;
     Seat& seat;
     transport::Transport& port;
     std::size_t stage = 0;
@@ -250,7 +263,11 @@ void InprocRanks::leave(const std::vector<std::uint32_t>& leavers) {
       {idle, [](Leaver&) {}},
       {[](Leaver& leaver) { return leaver.seat.engine->all_have_heard(); },
        [](Leaver& leaver) { leaver.seat.engine->say_goodbye(); }},
-      {[](Leaver& leaver) { return leaver.seat.engine->farewell_said(); }, [](Leaver&) {}},
+      {[](Leaver& leaver) { return leaver.seat.engine->farewell_said(); },
+       [&](Leaver& leaver) {
+         directory_.at(leaver.rank) = engine::PeerRecord{
+             .address = {}, .left = true, .last_words = leaver.seat.engine->last_words()};
+       }},
       {released,
        [&](Leaver& leaver) {
          if (!released(leaver)) {
@@ -270,7 +287,7 @@ void InprocRanks::leave(const std::vector<std::uint32_t>& leavers) {
     Seat& seat = seats_[rank];
     seat.engine->fail_everything(
         Error(ErrorKind::kAborted, "this process is leaving its process groups"));
-    all.push_back({seat, fabric_->port(rank), 0, now() + kPatience});
+    all.push_back({rank, seat, fabric_->port(rank), 0, now() + kPatience});
   }
   run_until([&] {
     for (Leaver& leaver : all) {

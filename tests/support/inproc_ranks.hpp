@@ -14,6 +14,7 @@
 #include "src/engine/compute.hpp"
 #include "src/engine/engine.hpp"
 #include "src/engine/group.hpp"
+#include "src/engine/lookup.hpp"
 #include "tests/support/ending.hpp"
 #include "tests/transport/inproc/fabric.hpp"
 
@@ -56,6 +57,8 @@ class InprocRanks {
   [[nodiscard]] const std::shared_ptr<engine::Group>& group(std::uint32_t rank) const {
     return seats_.at(rank).group;
   }
+  /// What each rank has published: an address, or that it has left. Unset: lookups of it fail.
+  [[nodiscard]] std::vector<std::optional<engine::PeerRecord>>& directory() { return directory_; }
   /// The name of every rank's host.
   [[nodiscard]] const std::vector<std::string>& hosts() const { return hosts_; }
   [[nodiscard]] transport::TimePoint now() const { return fabric_->clock().now(); }
@@ -102,6 +105,7 @@ class InprocRanks {
 
  private:
   struct Seat {
+    std::unique_ptr<engine::Lookups> lookups;
     std::unique_ptr<engine::Engine> engine;
     std::shared_ptr<engine::Group> group;
     bool running = true;
@@ -117,6 +121,7 @@ class InprocRanks {
   std::unique_ptr<transport::inproc::Fabric> fabric_;
   engine::InlineExecutor executor_;
   std::vector<std::string> addresses_;
+  std::vector<std::optional<engine::PeerRecord>> directory_;
   std::vector<std::string> hosts_;
   std::vector<Seat> seats_;
   struct Submitted {

@@ -54,6 +54,7 @@ class Request {
   std::size_t bytes = 0;  ///< of the buffer of a send
   bool is_receive = false;
   bool connects = true;  ///< a receive connects its endpoint, see Transport::recv
+  bool urgent = false;   ///< a send that may use what is kept in reserve for a connection
   /// Of those to the peer, the one that a send takes, modulo their number.
   std::uint32_t connection = 0;
   Request* previous = nullptr;  ///< in the endpoint's list of pending requests

@@ -83,14 +83,13 @@ class Transport {
   [[nodiscard]] virtual std::string card() const { return address(); }
 
   /// Makes a process known by its card(); the same process (this one too) always gets the same id.
-  /// Does not connect yet. Throws Error{kBootstrap} for a blob that it cannot read.
+  /// Ids count from 0. Does not connect yet. Throws Error{kBootstrap} for a blob that it cannot
+  /// read.
   virtual PeerId add_peer(std::string_view blob) = 0;
   /// Sets whom to ask for a peer's address; asked once, when the first message needs a connection.
   /// Messages to the peer wait in order until set_address() or no_address(). Transports whose cards
   /// are addresses never ask.
   virtual void use(AddressBook* /*book*/) {}
-  /// Asks for the peer's address in advance, if it is not known.
-  virtual void prepare(PeerId /*peer*/) {}
   /// Connects where a message waits for it. Throws Error{kBootstrap} for a blob that it cannot
   /// read, or that is another process's.
   virtual void set_address(PeerId /*peer*/, std::string_view /*blob*/) {}
@@ -103,6 +102,8 @@ class Transport {
   /// The peer's address is being looked up; messages to it wait.
   [[nodiscard]] virtual bool awaits_address(PeerId /*peer*/) const { return false; }
   [[nodiscard]] virtual const PeerInfo& peer(PeerId peer) const = 0;
+  /// Whether the peer's process is known to have ended; false where this process cannot see it.
+  [[nodiscard]] virtual bool process_ended(PeerId /*peer*/) const { return false; }
 
   /// Starts one message; `request` must be prepared, and completes exactly once, possibly before
   /// the call returns. Completion of a send means that the buffer may be reused, not that the
@@ -139,7 +140,8 @@ class Transport {
   /// Whether an endpoint has ended, without a departure, whose process may live on. Endpoints end
   /// for good: the two can talk again only if this side starts a transport anew.
   [[nodiscard]] virtual bool spent() const = 0;
-  /// From here on a broken endpoint to `peer` is an orderly departure, not a failure to report.
+  /// From here on a broken endpoint to `peer` is an orderly departure, not a failure to report; one
+  /// that has broken already no longer counts for spent().
   virtual void expect_departure(PeerId peer) = 0;
 
   /// Whether there is an unexpected message with that tag.

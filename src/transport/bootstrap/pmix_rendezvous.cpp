@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -116,15 +117,27 @@ class PmixDirectory final : public Directory {
 
   void publish(std::string_view name, std::string_view address) override {
     const std::scoped_lock lock(mutex_);
-    if (own_name_ == name) {
-      return;
+    if (own_name_ != name) {
+      pmix_.put(name, address);
+      own_name_ = name;
+      own_address_ = address;
+    } else if (own_address_ != address) {
+      meetings_->publish(name, address);  // PMIx cannot replace it
     }
-    pmix_.put(name, address);
-    own_name_ = name;
   }
 
   std::optional<std::string> lookup(std::string_view name,
                                     std::chrono::nanoseconds at_most) override {
+    try {
+      if (!store_failed_) {
+        if (auto replaced = meetings_->lookup(name, std::chrono::nanoseconds::zero())) {
+          return replaced;
+        }
+      }
+    } catch (const Error& error) {
+      store_failed_ = true;  // it ends with rank 0, PMIx does not
+      transport::log().debug("{}", error.what());
+    }
     return pmix_.find(rank_of(name), name, at_most);
   }
 
@@ -166,8 +179,10 @@ class PmixDirectory final : public Directory {
 
   PmixClient& pmix_;
   std::shared_ptr<Directory> meetings_;
+  std::atomic<bool> store_failed_{false};
   std::mutex mutex_;  ///< guards what follows
   std::string own_name_;
+  std::string own_address_;
   std::map<std::string, std::uint32_t, std::less<>> ranks_;  ///< in the job, by published name
 };
 

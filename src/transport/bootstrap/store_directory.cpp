@@ -33,6 +33,8 @@ class StoreDirectory final : public Directory {
     return meeting::meet(group, self, at_most);
   }
 
+  [[nodiscard]] const void* place() const override { return job_.get(); }
+
  private:
   std::shared_ptr<KeyValueStore> group_;  ///< null: each group's keys begin with its name
   std::shared_ptr<KeyValueStore> job_;

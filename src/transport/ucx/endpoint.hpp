@@ -124,6 +124,7 @@ class UcxEndpoint {
   bool reached = false;        ///< a message has been sent or received
   std::string unreachable;     ///< why no connection could be begun, last time
   bool departure_expected = false;
+  bool lost = false;  ///< it ended without a departure, and the peer's process may live on
   TimePoint ended_at{};
 
  private:

@@ -18,9 +18,15 @@ namespace {
 // Glibc has a function for it since 2.36. The descriptor closes on exec.
 int open_process(pid_t process) { return static_cast<int>(syscall(SYS_pidfd_open, process, 0)); }
 
-bool has_ended(int process) {
+bool is_readable(int process) {
   pollfd entry = {.fd = process, .events = POLLIN, .revents = 0};
   return poll(&entry, 1, 0) > 0;
+}
+
+/// Whether the process that the descriptor was opened for by its pid has ended. The pid may have
+/// been reused by another process before.
+bool is_over(int descriptor, const PeerInfo& process, std::uint64_t started) {
+  return is_readable(descriptor) || (started != 0 && started != process.place.started);
 }
 
 }  // namespace
@@ -55,19 +61,32 @@ bool Neighbours::watch(PeerId peer, const PeerInfo& process) {
     log().debug("pid {} cannot be watched: {}", id, std::generic_category().message(errno));
     return true;
   }
-  // The pid may have been reused by another process meanwhile.
   const std::uint64_t started = start_of(id);
-  const bool ended = has_ended(descriptor) || (started != 0 && started != process.place.started);
+  const bool gone = is_over(descriptor, process, started);
   if (all_ < 0) {
     all_ = epoll_create1(EPOLL_CLOEXEC);
   }
   epoll_event event = {.events = EPOLLIN, .data = {.u32 = peer}};
-  if (ended || started == 0 || epoll_ctl(all_, EPOLL_CTL_ADD, descriptor, &event) != 0) {
+  if (gone || started == 0 || epoll_ctl(all_, EPOLL_CTL_ADD, descriptor, &event) != 0) {
     close(descriptor);
-    return !ended;
+    return !gone;
   }
   watched_.emplace(peer, descriptor);
   return true;
+}
+
+bool Neighbours::has_ended(const PeerInfo& process) const {
+  if (!visible(process)) {
+    return false;
+  }
+  const auto id = static_cast<pid_t>(process.process);
+  const int descriptor = open_process(id);
+  if (descriptor < 0) {
+    return errno == ESRCH;
+  }
+  const bool gone = is_over(descriptor, process, start_of(id));
+  close(descriptor);
+  return gone;
 }
 
 void Neighbours::forget(PeerId peer) {

@@ -26,6 +26,8 @@ class Neighbours {
   [[nodiscard]] bool watch(PeerId peer, const PeerInfo& process);
   /// Idempotent.
   void forget(PeerId peer);
+  /// Whether a process that may or may not be watched has ended, as far as it can be seen.
+  [[nodiscard]] bool has_ended(const PeerInfo& process) const;
 
   /// For polling: readable when a watched process has ended. -1 if there is none.
   [[nodiscard]] int descriptor() const { return all_; }

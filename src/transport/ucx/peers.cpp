@@ -44,13 +44,6 @@ PeerId UcxTransport::add_peer(std::string_view blob) {
   return entry->second;
 }
 
-void UcxTransport::prepare(PeerId peer) {
-  const UcxEndpoint& endpoint = endpoints_.at(peer);
-  if (!closed_ && !endpoint.has_address() && endpoint.state() == UcxEndpoint::State::kUnconnected) {
-    ask_for_address(peer);
-  }
-}
-
 void UcxTransport::ask_for_address(PeerId peer) {
   if (!std::exchange(endpoints_[peer].asked, true) && book_ != nullptr) {
     book_->look_up(peer);
@@ -118,7 +111,7 @@ bool UcxTransport::has_descriptors(UcxEndpoint& endpoint, bool for_notice) {
 /// Fails the messages that wait for a connection to begin.
 void UcxTransport::fail_waiting(UcxEndpoint& endpoint, bool notices_too) {
   const auto stays = [notices_too](const HeldSend& send) {
-    return !notices_too && kind_of(send.request->tag) == TagKind::kControl;
+    return !notices_too && send.request->urgent;
   };
   std::vector<HeldSend> failing;
   for (const HeldSend& send : std::exchange(endpoint.held, {})) {
@@ -145,7 +138,7 @@ void UcxTransport::fail_held(UcxEndpoint& endpoint) {
 }
 
 std::string UcxTransport::why_unreachable(PeerId peer) const {
-  return endpoints_.at(peer).unreachable;
+  return closed_ ? "UCX has been shut down here" : endpoints_.at(peer).unreachable;
 }
 
 PeerFailure UcxTransport::failure_of(PeerId peer) const {
@@ -185,7 +178,6 @@ void UcxTransport::check_listeners() {
     return;
   }
   deaf_ = true;
-  spent_ = true;
   const std::string shortage = descriptor_shortage(kDescriptorsOfConnection);
   failures_.push_back(
       {.peer = self->second,

@@ -39,7 +39,6 @@ class UcxTransport final : public Transport {
   [[nodiscard]] std::string card() const override;
   PeerId add_peer(std::string_view blob) override;
   void use(AddressBook* book) override { book_ = book; }
-  void prepare(PeerId peer) override;
   void set_address(PeerId peer, std::string_view blob) override;
   void no_address(PeerId peer, const std::string& reason) override;
   [[nodiscard]] std::string why_unreachable(PeerId peer) const override;
@@ -47,6 +46,7 @@ class UcxTransport final : public Transport {
     return endpoints_.at(peer).asked;
   }
   [[nodiscard]] const PeerInfo& peer(PeerId peer) const override;
+  [[nodiscard]] bool process_ended(PeerId peer) const override;
   void send(PeerId peer, Tag tag, ConstBytes data, Request& request) override;
   void recv(PeerId peer, Tag tag, Bytes data, Request& request) override;
   [[nodiscard]] bool takes(Memory::Kind kind, PeerId peer) const override;
@@ -54,7 +54,7 @@ class UcxTransport final : public Transport {
   [[nodiscard]] std::uint32_t connections(PeerId peer) const override;
   void cancel(Request& request) override;
   void give_up(PeerId peer) override;
-  [[nodiscard]] bool spent() const override { return spent_ || closed_; }
+  [[nodiscard]] bool spent() const override;
   void expect_departure(PeerId peer) override;
   [[nodiscard]] bool lies_there(Tag tag) override;
   std::size_t discard(Tag tag, Tag mask) override;
@@ -119,8 +119,7 @@ class UcxTransport final : public Transport {
   bool napping_ = false;                  ///< nothing has moved since the first of a row of naps
   TimePoint napping_since_{};
   bool closed_ = false;
-  bool deaf_ = false;  ///< others can no longer connect
-  bool spent_ = false;
+  bool deaf_ = false;              ///< others can no longer connect
   bool attention_ = false;         ///< an endpoint broke
   bool some_half_broken_ = false;  ///< of several connections to a peer one has ended
   bool half_arrived_ = false;      ///< an ended endpoint has requests that UCX has not completed

@@ -103,6 +103,11 @@ std::string UcxTransport::describe() const {
 
 const PeerInfo& UcxTransport::peer(PeerId peer) const { return endpoints_.at(peer).info(); }
 
+bool UcxTransport::process_ended(PeerId peer) const {
+  const UcxEndpoint& endpoint = endpoints_.at(peer);
+  return endpoint.process_ended() || neighbours_.has_ended(endpoint.info());
+}
+
 bool UcxTransport::takes(Memory::Kind kind, PeerId peer) const {
   if (kind == Memory::Kind::kHost) {
     return true;
@@ -195,8 +200,8 @@ bool UcxTransport::begin(PeerId peer, Tag tag, bool is_receive, Request& request
       waits = true;
     }
   }
-  const bool notice = kind_of(tag) == TagKind::kControl;
-  if (!closed_ && (waits || endpoint.usable(is_receive) || connect(peer, notice))) {
+  const bool urgent = !is_receive && request.urgent;
+  if (!closed_ && (waits || endpoint.usable(is_receive) || connect(peer, urgent))) {
     return true;
   }
   // What a peer sent before its connection ended is still received. If only a part of it has come,
@@ -280,12 +285,22 @@ void UcxTransport::give_up(PeerId peer) {
   check_process();
   UcxEndpoint& endpoint = endpoints_.at(peer);
   if (endpoint.state() != UcxEndpoint::State::kEnded) {
-    spent_ = true;
+    endpoint.lost = true;
     end(endpoint);
   }
 }
 
-void UcxTransport::expect_departure(PeerId peer) { endpoints_.at(peer).departure_expected = true; }
+void UcxTransport::expect_departure(PeerId peer) {
+  UcxEndpoint& endpoint = endpoints_.at(peer);
+  endpoint.departure_expected = true;
+  endpoint.lost = false;
+}
+
+bool UcxTransport::spent() const {
+  return closed_ || deaf_ ||
+         std::any_of(endpoints_.begin(), endpoints_.end(),
+                     [](const UcxEndpoint& endpoint) { return endpoint.lost; });
+}
 
 std::vector<PeerFailure> UcxTransport::take_failures() { return std::exchange(failures_, {}); }
 
@@ -298,7 +313,7 @@ void UcxTransport::act_on_failures() {
       continue;
     }
     if (!endpoint.departure_expected) {
-      spent_ = spent_ || !endpoint.process_ended();
+      endpoint.lost = !endpoint.process_ended();
       failures_.push_back(failure_of(peer));
       log().info("the endpoint to {} pid {} broke: {}", endpoint.info().host,
                  endpoint.info().process, endpoint.failure_reason());

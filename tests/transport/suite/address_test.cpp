@@ -154,12 +154,5 @@ TEST_P(LateAddress, ThatHasNotComeDoesNotHoldUpAClose) {
   EXPECT_EQ(out.status(), Status::kPeerFailed);
 }
 
-TEST_P(LateAddress, IsAskedForOnceByWhoPrepares) {
-  const PeerId peer = begin_with_a_card();
-  end(0).prepare(peer);
-  end(0).prepare(peer);
-  EXPECT_EQ(asked_.peers, std::vector<PeerId>{peer});
-}
-
 }  // namespace
 }  // namespace gtopk::test

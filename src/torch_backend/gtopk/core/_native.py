@@ -10,6 +10,7 @@ import functools
 import multiprocessing.util
 import os
 import re
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -142,9 +143,15 @@ def leave_at_exit() -> None:
         return
     _leaves = os.getpid()
     shutdown = load().shutdown
-    atexit.register(shutdown)
+    atexit.register(lambda: shutdown(_uncaught_error()))
     # Any priority will do: without one it would never run at exit.
-    multiprocessing.util.Finalize(None, shutdown, exitpriority=0)
+    multiprocessing.util.Finalize(None, shutdown, args=("",), exitpriority=0)
+
+
+def _uncaught_error() -> str:
+    """The exception that ends this process, if one does: Python has printed and kept it."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)  # until 3.11
+    return "" if error is None else f"{type(error).__name__}: {error}"
 
 
 def _check_secret(native: Any, rank: int, size: int) -> None:

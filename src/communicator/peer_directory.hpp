@@ -1,0 +1,38 @@
+// Communicator: what processes publish of themselves in a directory: first their address, at the
+// end that they have left.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <stop_token>
+#include <string>
+
+#include "gtopk/directory.hpp"
+#include "src/engine/lookup.hpp"
+
+namespace gtopk {
+
+/// Thread-safe.
+class PeerDirectory {
+ public:
+  explicit PeerDirectory(std::shared_ptr<Directory> directory) : directory_(std::move(directory)) {}
+
+  /// Directories of the same place share what is published.
+  [[nodiscard]] const void* place() const { return directory_->place(); }
+
+  // `identity`: of a process. It is never reused, so what earlier runs published matches nobody.
+
+  /// Throws Error{kBootstrap}.
+  void publish(std::uint64_t identity, const std::string& address);
+  /// Throws Error{kBootstrap} after 30 s, or if the directory fails or a stop is requested.
+  [[nodiscard]] engine::PeerRecord find(std::uint64_t identity, const std::stop_token& stop);
+  /// Replaces the address. Does nothing in a directory whose last lookup failed.
+  void publish_departure(std::uint64_t identity, const std::string& last_words);
+
+ private:
+  std::shared_ptr<Directory> directory_;
+  std::atomic<bool> fails_{false};
+};
+
+}  // namespace gtopk

@@ -1,0 +1,100 @@
+// Engine: what the directory knows of peers: the addresses of those that are about to be contacted,
+// and whether those that have not answered have left. A peer that has answered says goodbye itself.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/engine/group_table.hpp"
+#include "src/engine/lookup.hpp"
+#include "src/engine/membership.hpp"
+#include "src/engine/scheduler.hpp"
+#include "src/transport/base/clock.hpp"
+#include "src/transport/base/transport.hpp"
+
+namespace gtopk::engine {
+
+class Inquiries {
+ public:
+  /// From the first contact with a peer to the first question whether it has left, while an
+  /// operation waits for it; then twice as long each time, up to kLongestPause.
+  static constexpr transport::Duration kFirstPause = std::chrono::milliseconds(50);
+  static constexpr transport::Duration kLongestPause = std::chrono::seconds(1);
+  /// How long messages wait for an address after the directory has failed. It may be served by a
+  /// rank that is exiting, whose end explains more than that of the directory.
+  static constexpr transport::Duration kDirectoryPatience = std::chrono::seconds(2);
+
+  struct Hooks {
+    /// The peer has left in order, and said so in the directory.
+    std::function<void(transport::PeerId, const std::string& last_words)> left;
+    std::function<void(transport::PeerFailure)> failed;
+    /// The peer's address is known, and what waited for it is on its way.
+    std::function<void(transport::PeerId)> address_came;
+    /// Runs work on the engine thread. Any thread.
+    std::function<void(std::function<void()>)> post;
+  };
+
+  /// `lookups` may be null: then nothing is asked.
+  Inquiries(transport::Transport& transport, const transport::Clock& clock,
+            const GroupTable& groups, const Scheduler& scheduler, Membership& membership,
+            Lookups* lookups, Hooks hooks)
+      : transport_(transport),
+        clock_(clock),
+        groups_(groups),
+        scheduler_(scheduler),
+        membership_(membership),
+        lookups_(lookups),
+        hooks_(std::move(hooks)) {}
+
+  /// The transport needs the peer's address.
+  void look_up(transport::PeerId peer);
+  /// Peers were contacted, and have not answered yet.
+  void begin();
+  /// Whether the failure is of a peer that may have left in order: then the directory is asked, and
+  /// a hook called with the answer.
+  [[nodiscard]] bool examine(const transport::PeerFailure& failure);
+  /// The peer is no longer in doubt.
+  void end(transport::PeerId peer);
+  /// The peer, which is not in doubt, has sent its address.
+  void address_came(transport::PeerId peer);
+
+  void check(transport::TimePoint now);
+  /// When check() must be called.
+  [[nodiscard]] transport::TimePoint next_check() const;
+
+ private:
+  struct Inquiry {
+    transport::PeerId peer = 0;
+    bool asking = false;
+    transport::TimePoint due{};
+    transport::Duration pause = kFirstPause;
+    std::optional<transport::TimePoint> wants_address{};  ///< since when the transport does
+    std::optional<transport::PeerFailure> failure{};      ///< that is being examined
+  };
+
+  [[nodiscard]] Inquiry& found_or_made(transport::PeerId peer);
+  void ask(Inquiry& inquiry);
+  void ask_later(Inquiry inquiry);
+  /// error: why the directory did not answer, or empty.
+  void judge(transport::PeerId peer, const PeerRecord& record, const std::string& error);
+  void take_address(Inquiry& inquiry, const PeerRecord& record, const std::string& error);
+  /// Whether an operation waits for the peer.
+  [[nodiscard]] bool awaited(transport::PeerId peer) const;
+  /// A member of a group of the peer's whose process has ended.
+  [[nodiscard]] std::optional<transport::PeerId> ended_member(transport::PeerId peer) const;
+
+  transport::Transport& transport_;
+  const transport::Clock& clock_;
+  const GroupTable& groups_;
+  const Scheduler& scheduler_;
+  Membership& membership_;
+  Lookups* lookups_;
+  Hooks hooks_;
+  std::vector<Inquiry> inquiries_;
+  /// Its last answer, if that was an error: then it is asked for addresses alone.
+  std::string directory_error_;
+};
+
+}  // namespace gtopk::engine
