@@ -118,7 +118,8 @@ TEST_P(UcxShortage, FirstMessageWithoutDescriptors_FailsHereAndNoticesStillGoOut
           EXPECT_EQ(in.status(), Status::kPeerFailed);
         }
         for (const PeerId peer : {job.peers[1], job.peers[2]}) {
-          notices.emplace_back("notice").send(*job.transport, peer, kNotice);
+          notices.emplace_back("notice").request.urgent = true;
+          notices.back().send(*job.transport, peer, kNotice);
         }
         ASSERT_TRUE(job.until([&] { return notices[0].done() && notices[1].done(); }));
         EXPECT_EQ(notices[0].status(), Status::kOk);
