@@ -1,20 +1,17 @@
-// Engine: messages that run ahead of their receives: how many bytes of them may lie at a receiver,
-// and what becomes of those that are held in their sender's memory.
+// Engine: how many bytes of messages without a receive may lie at a receiver, and their order.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
-#include "src/engine/flow_control.hpp"
 #include "src/engine/point_to_point.hpp"
-#include "tests/engine/messages.hpp"
-#include "tests/support/calls.hpp"
+#include "tests/engine/flow_ranks.hpp"
 
 namespace gtopk {
 namespace {
@@ -25,85 +22,6 @@ using support::SharedEnding;
 using support::uneven_network;
 using ::testing::HasSubstr;
 using transport::TagKind;
-
-constexpr std::uint64_t kWindow = 64UL << 10U;
-
-/// Ranks with a small window.
-class FlowRanks : public InprocRanks {
- public:
-  FlowRanks(std::uint32_t ranks, std::uint64_t seed, std::uint64_t window = kWindow)
-      : FlowRanks(ranks, uneven_network(seed), window) {}
-  FlowRanks(std::uint32_t ranks, FabricOptions options, std::uint64_t window = kWindow)
-      : InprocRanks(ranks, options) {
-    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-      engine(rank).flow_control().set_window(window);
-    }
-  }
-
-  [[nodiscard]] std::size_t held(std::uint32_t rank) { return engine(rank).flow_control().held(); }
-  [[nodiscard]] std::uint64_t ahead(std::uint32_t from, std::uint32_t to) const {
-    return group(from)->credits[to].ahead;
-  }
-  [[nodiscard]] std::uint64_t messages(std::uint32_t rank, TagKind kind) {
-    return fabric().counters(rank).of(kind).messages_sent;
-  }
-  /// Bytes of point-to-point messages that the rank has sent.
-  [[nodiscard]] std::uint64_t sent_bytes(std::uint32_t rank) {
-    const auto& counters = fabric().counters(rank);
-    return counters.of(TagKind::kPointToPoint).bytes_sent +
-           counters.of(TagKind::kPayload).bytes_sent;
-  }
-};
-
-/// Messages of various sizes with the same first bytes nowhere, and room for them elsewhere.
-struct Messages {
-  explicit Messages(const std::vector<std::size_t>& sizes) {
-    for (const std::size_t bytes : sizes) {
-      const auto number = static_cast<std::byte>(sent.size() % 251);
-      received.emplace_back(bytes);
-      sent.emplace_back(bytes, number);
-    }
-  }
-  Messages(std::size_t count, std::size_t bytes)
-      : Messages(std::vector<std::size_t>(count, bytes)) {}
-
-  void send_all(InprocRanks& ranks, std::uint32_t from, std::uint32_t to, std::int32_t tag = kTag) {
-    for (const reference::Bytes& message : sent) {
-      sends.push_back(ranks.submit(from, gtopk::send(message, to, tag)));
-    }
-  }
-  void receive_all(InprocRanks& ranks, std::uint32_t from, std::uint32_t to,
-                   std::int32_t tag = kTag) {
-    for (reference::Bytes& room : received) {
-      receives.push_back(ranks.submit(to, gtopk::recv(room, from, tag)));
-    }
-  }
-  void expect_arrived() const {
-    for (const auto* endings : {&sends, &receives}) {
-      for (const SharedEnding& ending : *endings) {
-        ASSERT_TRUE(ending->good()) << ending->text();
-      }
-    }
-    EXPECT_TRUE(sent == received);
-  }
-  [[nodiscard]] bool all_received() const {
-    return std::ranges::all_of(receives, [](const SharedEnding& ending) { return ending->ended; });
-  }
-  [[nodiscard]] std::size_t sends_ended() const {
-    return static_cast<std::size_t>(
-        std::ranges::count_if(sends, [](const SharedEnding& ending) { return ending->ended; }));
-  }
-
-  std::vector<reference::Bytes> sent;
-  std::vector<reference::Bytes> received;
-  std::vector<SharedEnding> sends;
-  std::vector<SharedEnding> receives;
-};
-
-/// More of them than fit into a window.
-constexpr std::size_t many_of(std::size_t bytes) {
-  return 4 * kWindow / (FlowControl::kPerMessage + bytes) + 3;
-}
 
 TEST(FlowControl, OnlyAWindowOfUnmatchedBytesLeavesTheSender) {
   for (const std::size_t bytes : {0UL, 8UL, 4096UL, engine::kShortPayloadBytes, 20'000UL}) {
@@ -325,208 +243,6 @@ TEST(FlowControl, SevenRanksFloodOneThatReceivesFromAny) {
       }
     }
     EXPECT_TRUE(ranks.close().empty());
-  }
-}
-
-SharedEnding send_briefly(InprocRanks& ranks, const reference::Bytes& data,
-                          transport::Duration timeout = std::chrono::milliseconds(500)) {
-  engine::OperationSpec spec(gtopk::send(data, 1, kTag));
-  spec.timeout = timeout;
-  return ranks.submit(0, std::move(spec));
-}
-
-TEST(FlowControl, AHeldMessageThatTimesOutLeavesAtOnceAndIsSkipped) {
-  for (std::uint64_t seed = 0; seed < 24; ++seed) {
-    SCOPED_TRACE(fmt::format("seed {}", seed));
-    auto options = uneven_network(seed);
-    options.eager_below = 1024;  // headers leave at once
-    FlowRanks ranks(2, options, 0);
-    const reference::Bytes given_up(3000, std::byte{9});
-    Messages before(2, 3000);
-    Messages after(2, 3000);
-    before.send_all(ranks, 0, 1);
-    const SharedEnding lost = send_briefly(ranks, given_up);
-    after.send_all(ranks, 0, 1);
-    ranks.run_until([&] { return lost->ended; });
-    ASSERT_TRUE(lost->error.has_value());
-    EXPECT_EQ(lost->error->kind(), ErrorKind::kTimeout);
-    EXPECT_THAT(lost->text(), HasSubstr("is alive and has no match"));
-    ranks.run_for(std::chrono::milliseconds(5));
-    EXPECT_EQ(ranks.held(0), 4U);
-    EXPECT_EQ(ranks.engine(0).under_way(), 4U);
-    before.receive_all(ranks, 0, 1);
-    after.receive_all(ranks, 0, 1);
-    ranks.run_all();
-    before.expect_arrived();
-    after.expect_arrived();
-    EXPECT_TRUE(ranks.group(1)->withdrawn.empty());
-    EXPECT_TRUE(ranks.close().empty());
-  }
-}
-
-TEST(FlowControl, MessagesThatTimeOutTogetherAskTheirReceiverOnce) {
-  FlowRanks ranks(2, 3, 0);
-  constexpr std::size_t kMessages = 100;
-  const reference::Bytes data(3000);
-  std::vector<SharedEnding> lost;
-  for (std::size_t number = 0; number < kMessages; ++number) {
-    lost.push_back(send_briefly(ranks, data));
-  }
-  ranks.run_all();
-  for (const SharedEnding& ending : lost) {
-    EXPECT_THAT(ending->text(), HasSubstr("is alive and has no match"));
-  }
-  ranks.settle();
-  // And each message is withdrawn.
-  EXPECT_LE(ranks.messages(0, TagKind::kControl), kMessages + 3);
-  EXPECT_LE(ranks.messages(1, TagKind::kControl), kMessages + 3);
-  EXPECT_EQ(ranks.held(0), 0U);
-}
-
-TEST(FlowControl, AHeldMessageThatTimesOutWhileItIsClearedArrivesOrIsSkipped) {
-  std::size_t arrived = 0;
-  constexpr std::uint64_t kSeeds = 400;
-  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
-    SCOPED_TRACE(fmt::format("seed {}", seed));
-    // Half of them become free to go when the first is received, the others only when cleared.
-    const std::uint64_t window = seed / 4 % 2 == 0 ? 0 : 6000;
-    FlowRanks ranks(2, support::network(seed, std::chrono::milliseconds(3)), window);
-    Messages first(1, 3000);
-    const reference::Bytes given_up(3000, std::byte{2});
-    const reference::Bytes next(3000, std::byte{3});
-    first.send_all(ranks, 0, 1);
-    const SharedEnding lost = send_briefly(ranks, given_up, std::chrono::milliseconds(10));
-    reference::Bytes room(3000);
-    ranks.run_for(std::chrono::milliseconds(1 + ranks.fabric().pick(20)));
-    first.receive_all(ranks, 0, 1);
-    const SharedEnding in = ranks.submit(1, gtopk::recv(room, 0, kTag));
-    ranks.run_until([&] { return lost->ended; });
-    const SharedEnding out = ranks.submit(0, gtopk::send(next, 1, kTag));
-    ranks.run_until([&] { return in->ended; });
-    ASSERT_TRUE(in->good()) << in->text();
-    const bool whole = room == given_up;
-    ASSERT_TRUE(whole || room == next);
-    EXPECT_TRUE(whole || !lost->good());
-    lost->ignore("a message that is received whole may have been given up or not");
-    arrived += whole ? 1 : 0;
-    if (whole) {
-      const SharedEnding again = ranks.submit(1, gtopk::recv(room, 0, kTag));
-      ranks.run_all();
-      ASSERT_TRUE(again->good()) << again->text();
-      EXPECT_TRUE(room == next);
-    }
-    ranks.run_all();
-    EXPECT_TRUE(out->good()) << out->text();
-    first.expect_arrived();
-    ranks.settle();
-    EXPECT_EQ(ranks.held(0), 0U);
-    EXPECT_TRUE(ranks.close().empty());
-  }
-  EXPECT_GT(arrived, 0U);
-  EXPECT_LT(arrived, kSeeds);
-}
-
-TEST(FlowControl, AHeldMessageToADeadRankFailsWithItsGroup) {
-  for (const auto death : {transport::inproc::Death::kNoticed, transport::inproc::Death::kSilent}) {
-    for (std::uint64_t seed = 0; seed < 8; ++seed) {
-      SCOPED_TRACE(fmt::format("seed {}", seed));
-      FlowRanks ranks(2, uneven_network(seed), 0);
-      const reference::Bytes data(3000);
-      const SharedEnding out = send_briefly(ranks, data, std::chrono::seconds(5));
-      ranks.run_for(std::chrono::milliseconds(5));
-      EXPECT_EQ(ranks.held(0), 1U);
-      ranks.kill(1, death);
-      ranks.run_until([&] { return out->ended; });
-      EXPECT_THAT(out->text(), HasSubstr("rank 1 (host node1"));
-      ranks.run_for(4 * engine::Engine::kLingerBound);
-      EXPECT_EQ(ranks.held(0), 0U);
-      EXPECT_EQ(ranks.engine(0).under_way(), 0U);
-    }
-  }
-}
-
-TEST(FlowControl, AHeldMessageToARankThatLeavesFailsAtOnceAndSaysSo) {
-  for (std::uint64_t seed = 0; seed < 24; ++seed) {
-    SCOPED_TRACE(fmt::format("seed {}", seed));
-    FlowRanks ranks(3, uneven_network(seed), 0);
-    ASSERT_EQ(support::group_works(ranks), "");
-    const reference::Bytes data(3000);
-    const SharedEnding out = ranks.submit(0, gtopk::send(data, 1, kTag));
-    ranks.run_for(std::chrono::milliseconds(5));
-    const transport::TimePoint before = ranks.now();
-    ranks.leave(1);
-    ranks.run_until([&] { return out->ended; });
-    EXPECT_LT(ranks.now() - before, std::chrono::seconds(5));
-    EXPECT_THAT(out->text(), HasSubstr("rank 1 (host node1"));
-    EXPECT_THAT(out->text(), HasSubstr("has left"));
-    EXPECT_EQ(ranks.held(0), 0U);
-    ranks.settle();
-    EXPECT_EQ(ranks.engine(0).under_way(), 0U);
-  }
-}
-
-TEST(FlowControl, AHeldMessageEndsWithItsGroup) {
-  for (const std::uint32_t aborts : {0U, 1U}) {
-    for (std::uint64_t seed = 0; seed < 8; ++seed) {
-      SCOPED_TRACE(fmt::format("rank {}, seed {}", aborts, seed));
-      FlowRanks ranks(2, uneven_network(seed), 0);
-      const reference::Bytes data(3000);
-      const SharedEnding out = ranks.submit(0, gtopk::send(data, 1, kTag));
-      ranks.run_for(std::chrono::milliseconds(5));
-      ranks.engine(aborts).abort_group(*ranks.group(aborts), Error(ErrorKind::kAborted, "enough"));
-      ranks.run_until([&] { return out->ended; });
-      EXPECT_THAT(out->text(), HasSubstr("enough"));
-      ranks.settle();
-      EXPECT_EQ(ranks.held(0), 0U);
-      EXPECT_EQ(ranks.engine(0).under_way(), 0U);
-    }
-  }
-}
-
-// The receiver's process lives on.
-TEST(FlowControl, AHeldMessageToAGroupThatItsReceiverHasDestroyedTimesOutAndLeaves) {
-  for (std::uint64_t seed = 0; seed < 8; ++seed) {
-    SCOPED_TRACE(fmt::format("seed {}", seed));
-    FlowRanks ranks(2, uneven_network(seed), 0);
-    const auto side = ranks.make_group("side", {0, 1});
-    const reference::Bytes data(3000);
-    engine::OperationSpec spec(gtopk::send(data, 1, kTag));
-    spec.timeout = std::chrono::seconds(1);
-    const SharedEnding out = ranks.submit(0, side[0], std::move(spec));
-    ranks.run_for(std::chrono::milliseconds(5));
-    ranks.engine(1).remove_group(*side[1]);
-    ranks.run_until([&] { return out->ended; });
-    EXPECT_THAT(out->text(), HasSubstr("has destroyed the group"));
-    ranks.run_for(std::chrono::milliseconds(5));
-    EXPECT_EQ(ranks.held(0), 0U);
-    EXPECT_EQ(ranks.engine(0).under_way(), 0U);
-    EXPECT_EQ(support::group_works(ranks), "");
-  }
-}
-
-TEST(FlowControl, AHeldMessageThatDoesNotFitIsAnErrorAndLetsItsSenderGo) {
-  for (const auto& [sent, expected] : {std::pair{100UL, 10UL}, std::pair{10UL, 100UL},
-                                       std::pair{9000UL, 10UL}, std::pair{10UL, 9000UL}}) {
-    for (const std::uint64_t window : {std::uint64_t{0}, kWindow}) {
-      for (std::uint64_t seed = 0; seed < 8; ++seed) {
-        SCOPED_TRACE(
-            fmt::format("{} to {} bytes, window {}, seed {}", sent, expected, window, seed));
-        FlowRanks ranks(2, uneven_network(seed), window);
-        const reference::Bytes data(sent);
-        reference::Bytes room(expected);
-        const SharedEnding out = ranks.submit(0, gtopk::send(data, 1, kTag));
-        const SharedEnding in = ranks.submit(1, gtopk::recv(room, 0, kTag));
-        ranks.run_all();
-        ASSERT_TRUE(in->error.has_value());
-        EXPECT_EQ(in->error->kind(), ErrorKind::kMismatch);
-        EXPECT_THAT(in->text(), HasSubstr(fmt::format("sent {} bytes, ", sent)));
-        EXPECT_THAT(in->text(), HasSubstr(fmt::format("expects {}", expected)));
-        EXPECT_TRUE(out->good()) << out->text();
-        ranks.settle();
-        EXPECT_EQ(ranks.held(0), 0U);
-        EXPECT_EQ(support::group_works(ranks), "");
-      }
-    }
   }
 }
 
