@@ -11,7 +11,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
+import threading
 from collections.abc import Iterator
 
 from ranks import free_port
@@ -107,18 +107,23 @@ def _daemon(words: list[str], variables: dict[str, str], folder: pathlib.Path) -
 
 
 def _await_idle_node(variables: dict[str, str], folder: pathlib.Path) -> None:
-    """Asks sinfo again and again: Slurm has no command that waits for a node, and srun gives up if
-    the controller does not answer yet.
+    """Wait until sinfo, which asks again every second, prints that the node is idle.
+
+    srun gives up if the controller does not answer yet.
     """
-    end = time.monotonic() + STARTS_WITHIN
-    state = ""
-    while state != "idle":
-        if time.monotonic() > end:
-            logs = "\n".join(log.read_text() for log in folder.glob("*.log"))
-            raise RuntimeError(f"Slurm's node is '{state}' after {STARTS_WITHIN} s:\n{logs}")
-        time.sleep(0.1)
-        asked = ["sinfo", "--noheader", "--format=%t"]
-        state = subprocess.run(asked, env=variables, capture_output=True, text=True).stdout.strip()
+    # Into a pipe it would print by whole buffers.
+    words = ["stdbuf", "-oL", "sinfo", "--iterate=1", "--noheader", "--format=%t"]
+    with subprocess.Popen(words, env=variables, stdout=subprocess.PIPE, text=True) as sinfo:
+        watchdog = threading.Timer(STARTS_WITHIN, sinfo.kill)
+        watchdog.start()
+        try:
+            idle = any(line.strip() == "idle" for line in sinfo.stdout)
+        finally:
+            watchdog.cancel()
+            sinfo.kill()
+    if not idle:
+        logs = "\n".join(log.read_text() for log in folder.glob("*.log"))
+        raise RuntimeError(f"Slurm's node is not idle after {STARTS_WITHIN} s:\n{logs}")
 
 
 def _path(program: str) -> str | None:
