@@ -173,9 +173,12 @@ PeerFailure UcxTransport::failure_of(PeerId peer) const {
 
 /// UCX closes its port for good if it cannot accept a connection.
 void UcxTransport::check_listeners() {
-  const auto self = known_.find(self_.identity);
-  if (deaf_ || self == known_.end() || !worker_.has_lost_listener()) {
+  if (deaf_ || !worker_.has_lost_listener()) {
     return;
+  }
+  const auto self = known_.find(self_.identity);
+  if (self == known_.end()) {
+    return;  // it is in no group that could fail
   }
   deaf_ = true;
   const std::string shortage = descriptor_shortage(kDescriptorsOfConnection);

@@ -90,9 +90,8 @@ std::string describe(const Attempt& attempt) {
     case ETIMEDOUT:
       return fmt::format(
           "{} does not answer: a firewall may drop packets to that port (UCX_TCP_PORT_RANGE says "
-          "on "
-          "which ports UCX takes connections), or the address may not lead to its host from here "
-          "(UCX_NET_DEVICES says which interfaces UCX uses)",
+          "on which ports UCX takes connections), or the address may not lead to its host from "
+          "here (UCX_NET_DEVICES says which interfaces UCX uses)",
           address);
     case ECONNREFUSED:
       return fmt::format(
