@@ -1,4 +1,4 @@
-"""Room: tests/torch. The README's script runs as it stands, and its lines fit."""
+"""Room: tests/torch. The scripts of README.md and docs/training.md run as they stand."""
 
 from __future__ import annotations
 
@@ -15,35 +15,51 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.loopback
-def test_the_script_runs_under_torchrun_learns_and_leaves_checkpoints(tmp_path: pathlib.Path):
-    (script,) = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
-    program = tmp_path / "train.py"
+def output_of(page: str, folder: pathlib.Path) -> str:
+    """What the only script of that page prints on two ranks under torchrun."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    (script,) = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    program = folder / "train.py"
     program.write_text(script, encoding="utf-8")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     done = subprocess.run(
         [*command, "--nproc-per-node", "2", str(program)],
         env=environment(),
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=WATCHDOG,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    said = re.fullmatch(r"200 steps, loss (\d\.\d{3}), \d+\.\d MiB sent\n", done.stdout)
-    assert said, done.stdout
-    assert float(said[1]) < 0.5 * torch.tensor(8.0).log()
     assert "Error" not in done.stderr
+    return done.stdout
+
+
+@pytest.mark.loopback
+def test_the_quick_start_learns_on_both_ranks(tmp_path: pathlib.Path):
+    printed = output_of("README.md", tmp_path)
+    losses = dict(re.findall(r"rank ([01]): loss (\d\.\d{3})\n", printed))
+    assert losses.keys() == {"0", "1"}, printed
+    assert all(float(loss) < 0.75 * torch.tensor(8.0).log() for loss in losses.values()), printed
+
+
+@pytest.mark.loopback
+def test_the_complete_script_learns_and_leaves_checkpoints(tmp_path: pathlib.Path):
+    printed = output_of("docs/training.md", tmp_path)
+    found = re.fullmatch(r"200 steps, loss (\d\.\d{3}), \d+\.\d MiB sent\n", printed)
+    assert found, printed
+    assert float(found[1]) < 0.5 * torch.tensor(8.0).log()
     saved = [torch.load(tmp_path / f"checkpoint-{rank}.pt") for rank in range(2)]
     assert [each["gtopk"]["step"] for each in saved] == [200, 200]
     for name, parameter in saved[0]["net"].items():
         assert torch.equal(parameter, saved[1]["net"][name])
 
 
-def test_lines_fit_into_a_hundred_columns_but_for_tables():
-    lines = [line for line in README.splitlines() if not line.startswith("|")]
-    assert [line for line in lines if len(line) > 100] == []
+def test_the_readme_is_one_page_and_keeps_the_two_commands():
+    assert len(README.splitlines()) <= 150
+    assert len(README.split()) <= 1500
+    assert "\n    tools/demo\n    tools/test\n" in README
 
 
 @pytest.mark.loopback
