@@ -1,4 +1,4 @@
-"""Room: tests of the architecture. Which room needs which: in the sources and in the picture."""
+"""Room: tests of the architecture. Which module needs which: in the sources and on the pages."""
 
 from __future__ import annotations
 
@@ -7,28 +7,45 @@ import pathlib
 import re
 from collections.abc import Set
 
-Arrows = dict[str, set[str]]  # from each room to those that it needs
+Arrows = dict[str, set[str]]  # from each module to those that it needs
 
 ROOT = pathlib.Path(__file__).parents[2]
-PICTURE = ROOT / "docs" / "architecture.md"
+MAP = ROOT / "docs" / "architecture.md"
+PYTHON = ROOT / "docs" / "python.md"
 PACKAGE = ROOT / "src" / "torch_backend" / "gtopk"
 
 
+def blocks(name: str, page: str) -> list[str]:
+    """The fenced blocks ``name`` of a page."""
+    return re.findall(rf"^```{name}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+
+
 def picture(name: str, page: str) -> Arrows:
-    """The fenced block ``name`` of a page: "room -> room, room", or "room" if it needs none.
+    """The fenced block ``name``: "module -> module, module", or "module" if it needs none.
 
     A line that begins with a space continues the one before.
     """
-    found = re.search(rf"^```{name}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    if found is None:
-        raise ValueError(f"there is no block ```{name} in the page")
+    found = blocks(name, page)
+    if len(found) != 1:
+        raise ValueError(f"the page has {len(found)} blocks ```{name}, not one")
     arrows: Arrows = {}
-    for line in re.sub(r"\n +", " ", found[1]).splitlines():
+    for line in re.sub(r"\n +", " ", found[0]).splitlines():
         room, _, needed = (part.strip() for part in line.partition("->"))
         if room in arrows:
             raise ValueError(f"{room} has two lines in the block {name}")
         arrows[room] = {each.strip() for each in needed.split(",") if each.strip()}
     return arrows
+
+
+def floors(drawing: str) -> dict[str, int]:
+    """The modules of a drawing of boxes ("| module: what it does |"), with the line of each."""
+    found: dict[str, int] = {}
+    for number, line in enumerate(drawing.splitlines()):
+        for name in re.findall(r"\| ([\w/]+): ", line):
+            if name in found:
+                raise ValueError(f"{name} is in the drawing twice")
+            found[name] = number
+    return found
 
 
 def room_of(path: str) -> str | None:

@@ -1,19 +1,87 @@
-"""The picture of rooms and arrows in docs/architecture.md is true and has no cycle."""
+"""The arrows of docs/architecture.md and docs/python.md, and the drawings, are true."""
 
 from __future__ import annotations
 
 import ast
+import re
 
 import pytest
-from arrows import PICTURE, complaints, imported, imports, includes, picture, room_of
+from arrows import (
+    MAP,
+    PYTHON,
+    ROOT,
+    blocks,
+    complaints,
+    floors,
+    imported,
+    imports,
+    includes,
+    picture,
+    room_of,
+    sources,
+)
+
+DRAWINGS = blocks("drawing", MAP.read_text())
 
 
-def test_every_include_between_rooms_is_in_the_picture_and_none_besides() -> None:
-    assert complaints(picture("rooms", PICTURE.read_text()), includes()) == []
+def test_every_include_between_modules_is_in_the_picture_and_none_besides() -> None:
+    assert complaints(picture("cpp-modules", MAP.read_text()), includes()) == []
 
 
-def test_every_import_between_modules_is_in_the_picture_and_none_besides() -> None:
-    assert complaints(picture("modules", PICTURE.read_text()), imports()) == []
+def test_every_import_between_python_modules_is_in_the_picture_and_none_besides() -> None:
+    assert complaints(picture("python-modules", PYTHON.read_text()), imports()) == []
+
+
+def test_every_import_between_sub_packages_is_in_the_picture_and_none_besides() -> None:
+    real: dict[str, set[str]] = {}
+    for module, needed in imports().items():
+        if module != "__init__":
+            package = module.split("/")[0]
+            needs = {each.split("/")[0] for each in needed} - {package}
+            real.setdefault(package, set()).update(needs)
+    assert complaints(picture("python-packages", MAP.read_text()), real) == []
+
+
+def test_arrows_lead_downwards_in_the_drawing_of_modules() -> None:
+    line = floors(DRAWINGS[0])
+    arrows = {name: needed for name, needed in includes().items() if not name.startswith("tests/")}
+    assert line.keys() == arrows.keys()
+    upwards = [
+        (name, each)
+        for name, needed in arrows.items()
+        for each in needed
+        if line[each] <= line[name]
+    ]
+    assert upwards == []
+
+
+def test_the_files_in_the_drawing_of_a_gradient_exist() -> None:
+    named = re.findall(r"[\w/]+\.(?:cpp|hpp|py)", DRAWINGS[1])
+    assert len(named) > 5
+    files = [path.as_posix() for path in (ROOT / "src").rglob("*")]
+    assert [each for each in named if not any(path.endswith(f"/{each}") for path in files)] == []
+
+
+def started_threads() -> set[str]:
+    """The names that the sources give to threads."""
+    starts = re.compile(r'(?:start_thread|setname_np|ComputeThread)\b[^"\n]*"(gtopk-[a-z]+)"')
+    return {name for file in sources(ROOT / "src") for name in starts.findall(file.read_text())}
+
+
+def test_the_drawing_and_the_table_of_threads_have_those_that_the_sources_start() -> None:
+    assert set(re.findall(r"gtopk-[a-z]+", DRAWINGS[2])) == started_threads()
+    rows = re.findall(r"^\| `(gtopk-[a-z]+)`", MAP.read_text(), re.MULTILINE)
+    assert set(rows) == started_threads()
+
+
+def test_the_map_is_one_page() -> None:
+    assert len(MAP.read_text().splitlines()) <= 250
+
+
+def test_boxes_of_a_drawing_are_found_with_their_lines() -> None:
+    assert floors("+--+\n| a/b: x | c: y |\n+--+\n|    | d: z |\n") == {"a/b": 1, "c": 1, "d": 3}
+    with pytest.raises(ValueError, match="twice"):
+        floors("| a: x | a: y |")
 
 
 DRAWN = picture("rooms", "```rooms\nlow\nmiddle -> low\nhigh -> middle,\n        low\n```\n")
