@@ -1,4 +1,4 @@
-"""Room: tests/architecture. Links, anchors, named files and widths of the README and docs/."""
+"""Room: tests/architecture. Links, anchors, named files and widths of all Markdown files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ import re
 import pytest
 from arrows import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = sorted(
+    [*ROOT.glob("*.md")]
+    + [
+        page
+        for folder in (".github", "cmake", "docs", "examples", "src", "tests", "tools")
+        for page in (ROOT / folder).rglob("*.md")
+    ]
+)
 WIDTH = 100
 FOLDERS = ("docs", "examples", "include", "requirements", "src", "tests", "tools")
 FOREIGN = ("c10d/",)  # torch's headers
@@ -63,6 +70,20 @@ def named_files(page: str) -> set[str]:
     """Sources named with a folder, such as `engine/probes.hpp`."""
     found = set(re.findall(r"`([\w./-]+/[\w.-]+\.(?:hpp|cpp|py|toml))`", prose(page)))
     return {each for each in found if not each.startswith(FOREIGN)}
+
+
+def test_every_kind_of_page_is_checked() -> None:
+    names = {page.name for page in PAGES}
+    assert {"README.md", "CHANGELOG.md", "bug.md", "algorithms.md", "adamw.md"} <= names
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    build = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
+    (version,) = re.findall(r"^project\(gtopk VERSION (\S+)", build, re.MULTILINE)
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(rf"^## {re.escape(version)} - \d{{4}}-\d\d-\d\d$", changes, re.MULTILINE)
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {version}\n" in citation
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
