@@ -1,0 +1,74 @@
+"""Draws the demo's table of docs/notebook.md as docs/results/demo.svg, which the README shows."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+NOTEBOOK = ROOT / "docs" / "notebook.md"
+PICTURE = ROOT / "docs" / "results" / "demo.svg"
+
+PARTS = {"compute": "#4c78a8", "compress": "#f2b134", "communicate": "#d1495b"}
+LEFT, WIDTH, BAR, GAP, TOP = 190, 760, 26, 20, 64  # in pixels
+FONT = 'font-family="sans-serif" font-size="14"'
+
+Row = dict[str, str]
+
+
+def rows(notebook: str) -> list[Row]:
+    """The rows of the table below "The demo", by the names of its columns."""
+    section = notebook.split("\n## The demo\n", 1)[1]
+    table = section.split("\n\n|", 1)[1].split("\n\n", 1)[0].splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    names = ["way", *cells[0][1:]]
+    return [dict(zip(names, line, strict=True)) for line in cells[2:]]
+
+
+def number(text: str) -> float:
+    return float(text.replace(",", "")) if text else 0.0
+
+
+def bar(row: Row, top: int, scale: float) -> list[str]:
+    """One row as a label, its stacked parts, and what the whole step takes and sends."""
+    middle = top + BAR - 8
+    drawn = [f'<text x="{LEFT - 10}" y="{middle}" text-anchor="end">{row["way"]}</text>']
+    left = float(LEFT)
+    for name, color in PARTS.items():
+        width = number(row[name]) * scale
+        if width:
+            box = f'x="{left:.1f}" y="{top}" width="{width:.1f}" height="{BAR}"'
+            drawn.append(f'<rect {box} fill="{color}"/>')
+        left += width
+    sent = round(number(row["sent per step (kB)"]))
+    text = f"{number(row['step']):.0f} ms, {sent:,} kB sent"
+    return [*drawn, f'<text x="{left + 8:.1f}" y="{middle}">{text}</text>']
+
+
+def svg(table: list[Row]) -> str:
+    scale = (WIDTH - LEFT - 190) / max(number(row["step"]) for row in table)
+    height = TOP + len(table) * (BAR + GAP)
+    drawn = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" {FONT}>',
+        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
+        '<text x="10" y="24">A training step of ResNet-20, 4 hosts at 100 Mbit/s</text>',
+    ]
+    for place, (name, color) in enumerate(PARTS.items()):
+        left = LEFT + 120 * place
+        drawn.append(f'<rect x="{left}" y="38" width="12" height="12" fill="{color}"/>')
+        drawn.append(f'<text x="{left + 18}" y="49">{name}</text>')
+    for place, row in enumerate(table):
+        drawn += bar(row, TOP + place * (BAR + GAP), scale)
+    return "\n".join([*drawn, "</svg>", ""])
+
+
+def picture() -> str:
+    """The picture of the table as the notebook has it now."""
+    table = rows(NOTEBOOK.read_text(encoding="utf-8"))
+    for row in table:
+        row["way"] = re.sub("^after its", "after the", row["way"])
+    return svg(table)
+
+
+if __name__ == "__main__":
+    PICTURE.write_text(picture(), encoding="utf-8")
