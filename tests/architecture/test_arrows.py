@@ -74,10 +74,6 @@ def test_the_drawing_and_the_table_of_threads_have_those_that_the_sources_start(
     assert set(rows) == started_threads()
 
 
-def test_the_map_is_one_page() -> None:
-    assert len(MAP.read_text().splitlines()) <= 250
-
-
 def test_boxes_of_a_drawing_are_found_with_their_lines() -> None:
     assert floors("+--+\n| a/b: x | c: y |\n+--+\n|    | d: z |\n") == {"a/b": 1, "c": 1, "d": 3}
     with pytest.raises(ValueError, match="twice"):

@@ -77,6 +77,14 @@ def test_every_kind_of_page_is_checked() -> None:
     assert {"README.md", "CHANGELOG.md", "bug.md", "algorithms.md", "adamw.md"} <= names
 
 
+@pytest.mark.parametrize(
+    ("page", "most"),
+    [("README.md", 150), ("docs/architecture.md", 250), ("docs/performance.md", 150)],
+)
+def test_pages_that_are_read_at_once_stay_short(page: str, most: int) -> None:
+    assert len((ROOT / page).read_text(encoding="utf-8").splitlines()) <= most
+
+
 def test_the_version_is_the_same_everywhere() -> None:
     build = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
     (version,) = re.findall(r"^project\(gtopk VERSION (\S+)", build, re.MULTILINE)
