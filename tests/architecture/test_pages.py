@@ -59,6 +59,19 @@ def dead(page: pathlib.Path) -> list[str]:
     return wrong
 
 
+def reachable(start: pathlib.Path) -> set[pathlib.Path]:
+    """The pages that a reader finds from one by following links."""
+    found, waiting = {start.resolve()}, [start.resolve()]
+    while waiting:
+        page = waiting.pop()
+        for link in links(page.read_text(encoding="utf-8")):
+            target = (page.parent / link.partition("#")[0]).resolve()
+            if target.suffix == ".md" and target.is_file() and target not in found:
+                found.add(target)
+                waiting.append(target)
+    return found
+
+
 def undefined(page: str) -> set[str]:
     """Labels of links like [text][label] that the page does not define."""
     text = re.sub(r"`[^`]*`", "", prose(page))
@@ -100,6 +113,11 @@ def test_links_lead_somewhere(page: pathlib.Path) -> None:
     assert undefined(page.read_text(encoding="utf-8")) == set()
 
 
+def test_every_page_of_docs_is_found_from_the_readme() -> None:
+    pages = {page.resolve() for page in (ROOT / "docs").rglob("*.md")}
+    assert pages - reachable(ROOT / "README.md") == set()
+
+
 def test_the_sources_that_pages_name_exist() -> None:
     files = [
         path.as_posix()
@@ -128,6 +146,15 @@ def test_dead_links_are_found(tmp_path: pathlib.Path) -> None:
     )
     assert dead(page) == ["other.md#nowhere", "gone.md", "lost.md"]
     assert undefined(page.read_text()) == {"far"}
+
+
+def test_pages_are_reached_over_others_and_in_circles(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "first.md").write_text("[next](second.md#part) [gone](gone.md)\n")
+    (tmp_path / "second.md").write_text("[back](first.md) [third](third.md)\n")
+    (tmp_path / "third.md").write_text("no links\n")
+    (tmp_path / "lost.md").write_text("[back](first.md)\n")
+    names = {page.name for page in reachable(tmp_path / "first.md")}
+    assert names == {"first.md", "second.md", "third.md"}
 
 
 def test_named_sources_are_found() -> None:
