@@ -37,11 +37,11 @@ def output_of(page: str, folder: pathlib.Path) -> str:
 
 
 @pytest.mark.loopback
-def test_the_quick_start_learns_on_both_ranks(tmp_path: pathlib.Path):
+def test_the_quick_start_learns(tmp_path: pathlib.Path):
     printed = output_of("README.md", tmp_path)
-    losses = dict(re.findall(r"rank ([01]): loss (\d\.\d{3})\n", printed))
-    assert losses.keys() == {"0", "1"}, printed
-    assert all(float(loss) < 0.75 * torch.tensor(8.0).log() for loss in losses.values()), printed
+    found = re.fullmatch(r"loss (\d\.\d{3})\n", printed)
+    assert found, printed
+    assert float(found[1]) < 0.5 * torch.tensor(8.0).log()
 
 
 @pytest.mark.loopback
