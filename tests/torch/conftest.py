@@ -18,6 +18,18 @@ def four() -> Iterator[RankSet]:
 
 
 @pytest.fixture(scope="module")
+def one() -> Iterator[RankSet]:
+    with RankSet(1) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[RankSet]:
+    with RankSet(3) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="module")
 def two() -> Iterator[RankSet]:
     with RankSet(2) as ranks:
         yield ranks

@@ -3,7 +3,7 @@
 ``torch.distributed.init_process_group("gtopk")`` needs no import of this package; these do:
 
 - Train with DDP: attach (or SparseState and sparse_hook). Without DDP: DistributedOptimizer. With
-  FSDP2: fsdp_hook.
+  FSDP2: fsdp_hook. Over slow links, with exchanges every H steps: OuterOptimizer.
 - Checkpoints on any number of ranks: save, load.
 - Measure and choose: plan, stats, diagnose, flight_recorder.
 - The collective itself: sparse_all_reduce.
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gtopk.training.ddp import attach, sparse_hook
     from gtopk.training.fsdp import fsdp_hook
     from gtopk.training.optimizer import DistributedOptimizer
+    from gtopk.training.outer import OuterOptimizer
     from gtopk.training.sparse_state import SparseState
 
     __version__: str
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Backend",
     "DistributedOptimizer",
+    "OuterOptimizer",
     "ReplicaGroup",
     "SparseState",
     "__version__",
@@ -61,6 +63,7 @@ __all__ = [
 _PLACES = {
     "Backend": "gtopk.core.standalone",
     "DistributedOptimizer": "gtopk.training.optimizer",
+    "OuterOptimizer": "gtopk.training.outer",
     "ReplicaGroup": "gtopk.core.replicas",
     "SparseState": "gtopk.training.sparse_state",
     "attach": "gtopk.training.ddp",

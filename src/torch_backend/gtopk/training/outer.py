@@ -1,0 +1,382 @@
+"""gtopk.OuterOptimizer: replicas train alone, and exchange every H steps what they have moved."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from gtopk.core.groups import backend_of, has_ranks_that_change
+from gtopk.core.tracing import uncompiled, untraced
+from gtopk.state.fingerprint import check_alike
+from gtopk.training import outer_saved
+from gtopk.training.outer_buffers import Buffers
+from gtopk.training.outer_exchange import Exchange, Outcome, Selection, Shared
+from gtopk.training.outer_parts import parts_of
+from gtopk.training.outer_presets import Overrides, settings_of
+from gtopk.training.outer_rule import advance
+from gtopk.training.parameters import trained_parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from typing_extensions import Unpack
+
+
+class OuterStatistics(TypedDict):
+    """What this replica's outer optimizer did since it was made. Bytes include headers."""
+
+    steps: int
+    """Calls of step(); those that a GradScaler skipped count."""
+    rounds: int
+    """Exchanges that have ended."""
+    skipped: int
+    """Those of them after which the shared parameters stayed as they were."""
+    participants: int
+    """Replicas that took part in the last exchange."""
+    bytes_sent: int
+    """By exchanges, and whatever else this process sent in the group meanwhile."""
+    bytes_received: int
+    exchange_seconds: float
+    """Time in which step() waited for exchanges, other replicas included."""
+    seconds: float
+    """Time since this was made: exchange_seconds / seconds is the share that exchanges cost."""
+
+
+class OuterOptimizer(torch.optim.Optimizer):
+    """An optimizer of one replica, whose parameters meet those of the others every H steps.
+
+    ``outer = gtopk.OuterOptimizer(AdamW(model.parameters()), model, preset="sparseloco")``
+
+    Each replica trains its own copy of the model, with its own optimizer, on its own data. After
+    every H-th step() they exchange how far they have moved from the shared parameters, move those
+    by the mean, and continue from there (DiLoCo and its relatives: docs/outer.md has the rule and
+    what each preset sends). Shared parameters are bitwise equal on all replicas; a digest of them
+    is compared in each round. A replica whose movement is not finite has no part in a round, and
+    continues from the shared parameters.
+
+    Collective: construct it with the same arguments on every replica. Settings are compared, then
+    rank 0's parameters and buffers are broadcast. Every replica has to call step() equally often.
+
+    Everything else, including param_groups, state and defaults, is the inner optimizer's: learning
+    rate schedulers, gradient accumulation and closures work as on that one. A step that a
+    GradScaler skips counts, as scalers of different replicas skip different steps.
+
+    Args:
+        inner: the optimizer to wrap, of parameters of `model`. Those without requires_grad, and
+            those that it does not have, are not exchanged.
+        model: the module, which may be compiled. Its floating-point buffers are averaged in each
+            round, others are copied from the first replica.
+        preset: "localsgd" (parameters are averaged), "diloco" (all movements, outer Nesterov
+            momentum) or "sparseloco" (the largest movements in each tile, in 2 bits, with error
+            feedback).
+        group: a process group of backend gtopk, with a rank for each replica; None is the default
+            group.
+        overrides: of the preset's numbers, see ``Overrides`` in gtopk.training.outer_presets:
+            inner_steps, lr, momentum, nesterov, decay, error_decay, scale, subtract, transform, k,
+            density, algorithm, wire, mean, sign.
+
+    Raises:
+        ValueError: an argument is invalid, or could not act; `inner` has parameters that are not
+            in `model`; parameters are sharded; the replicas' settings or parameters differ.
+        NotImplementedError: what is not there yet.
+        TypeError: an unknown override.
+    """
+
+    # A scaler then calls step() for a step that it skips, which counts like the others.
+    _step_supports_amp_scaling = True
+
+    def __init__(
+        self,
+        inner: torch.optim.Optimizer,
+        model: nn.Module,
+        preset: str = "diloco",
+        group: dist.ProcessGroup | None = None,
+        **overrides: Unpack[Overrides],
+    ) -> None:
+        """See the class."""
+        self._settings = settings_of(preset, overrides)
+        self._inner = inner
+        self._group = group
+        module = _module(model, group)
+        parameters = _exchanged(inner, module)
+        self._names = list(parameters)
+        backend_of(group)
+        lines = self._settings.as_lines()
+        lines += [(f"'{name}' has", _described(each)) for name, each in parameters.items()]
+        check_alike(lines, group, _ALIKE)
+        for tensor in (*module.parameters(), *module.buffers()):
+            dist.broadcast(tensor.detach(), group=group, group_src=0)
+        self._buffers = Buffers(module, group)
+        self._selection = Selection(self._settings) if self._settings.selects else None
+        keeps = self._settings.keeps_error
+        self._parts = [
+            Shared(
+                part,
+                part.gather(),
+                part.new() if self._settings.momentum else None,
+                part.new() if keeps else None,
+            )
+            for part in parts_of(parameters, self._settings.transform)
+        ]
+        self._steps, self._rounds = 0, 0
+        self._made = time.monotonic()
+        self._statistics = OuterStatistics(
+            steps=0,
+            rounds=0,
+            skipped=0,
+            participants=0,
+            bytes_sent=0,
+            bytes_received=0,
+            exchange_seconds=0.0,
+            seconds=0.0,
+        )
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The inner optimizer's."""
+        return self._inner.param_groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        """The inner optimizer's."""
+        return self._inner.state
+
+    def __getattr__(self, name: str) -> Any:
+        """Look the name up in the inner optimizer."""
+        if name == "_inner":  # of a copy, which has none
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+    def __repr__(self) -> str:
+        """Name the preset and the inner optimizer."""
+        return f"OuterOptimizer({self._inner!r}, preset={self._settings.preset!r})"
+
+    def __reduce__(self) -> Any:
+        """Refuse to be copied or pickled: a copy would belong to no group."""
+        raise TypeError("gtopk: an OuterOptimizer cannot be copied: save its state_dict()")
+
+    @untraced
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Step the inner optimizer; after every H-th step also exchange. Collective then.
+
+        Raises RuntimeError on all replicas if their shared parameters differ, or they are in
+        different rounds, and torch.distributed.DistBackendError as sparse_all_reduce. The shared
+        parameters are then what they were.
+        """
+        if self._makes_state():
+            return self._inner.step(closure)  # type: ignore[arg-type]
+        result = self._inner_step(closure)
+        self._steps += 1
+        self._statistics["steps"] += 1
+        if self._steps % self._settings.inner_steps == 0:
+            began = time.monotonic()
+            with torch.no_grad():
+                self._exchange()
+            self._statistics["exchange_seconds"] += time.monotonic() - began
+        return result
+
+    @untraced
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """See torch."""
+        self._inner.zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuse: what is exchanged follows from the initial parameters."""
+        raise ValueError(
+            "gtopk: an OuterOptimizer takes no new parameters: add the group to the inner "
+            "optimizer, then make another OuterOptimizer of it"
+        )
+
+    def shared_parameters(self) -> dict[str, torch.Tensor]:
+        """Return a copy of the shared parameters, by name, in the type of the model's.
+
+        Between rounds they are what to evaluate or to publish; each replica's model is ahead.
+        """
+        found = {
+            slot.name: _as_parameter(tensor, slot.parameter)
+            for each in self._parts
+            for slot, tensor in each.part.tensors(each.parameters)
+        }
+        return {name: found[name] for name in self._names}
+
+    def stats(self) -> OuterStatistics:
+        """Return what this replica did so far. Sends nothing."""
+        found = self._statistics.copy()
+        found["seconds"] = time.monotonic() - self._made
+        return found
+
+    def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
+        """Return the inner optimizer's state, and this replica's own under "gtopk".
+
+        Each replica has another one, and another model between rounds: save both on every replica.
+        """
+        saved = outer_saved.write(
+            self._settings, self._steps, self._rounds, self._parts, self._group
+        )
+        return {**self._inner.state_dict(), "gtopk": saved}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # type: ignore[override]
+        """Load both; a plain optimizer's state leaves the outer state as it is.
+
+        Raises ValueError for a state of other settings, parameters, or another replica.
+        """
+        if "gtopk" in state_dict:
+            with torch.no_grad():
+                self._steps, self._rounds = outer_saved.read(
+                    state_dict["gtopk"], self._settings, self._parts, self._group
+                )
+        plain = {name: each for name, each in state_dict.items() if name != "gtopk"}
+        self._inner.load_state_dict(plain)
+
+    def _exchange(self) -> None:
+        """One round: all of it has happened, or nothing."""
+        before = backend_of(self._group).statistics()
+        exchange = Exchange(
+            self._rounds,
+            self._parts,
+            self._settings,
+            self._selection,
+            self._group,
+            finite=self._buffers.are_finite(),
+        )
+        if not exchange.takes_part:
+            warnings.warn(
+                f"gtopk: this replica's parameters are not finite in round {self._rounds}: it has "
+                "no part in it, and continues from the shared parameters. If that happens again, "
+                "lower the inner learning rate or clip gradients",
+                stacklevel=4,
+            )
+        outcome = exchange.finish()
+        if outcome.participants:
+            self._buffers.exchange(outcome.participants)
+        self._take_over(outcome)
+        after = backend_of(self._group).statistics()
+        statistics = self._statistics
+        statistics["bytes_sent"] += int(after["bytes_sent"]) - int(before["bytes_sent"])
+        statistics["bytes_received"] += int(after["bytes_received"]) - int(before["bytes_received"])
+
+    def _take_over(self, outcome: Outcome) -> None:
+        for i, each in enumerate(self._parts):
+            if outcome.means is not None:
+                each.error = outcome.errors[i]
+                if self._settings.averages_parameters:
+                    each.parameters.copy_(outcome.means[i])
+                else:
+                    advance(each.parameters, each.velocity, outcome.means[i], self._settings)
+            each.part.scatter(each.parameters)
+        self._rounds += 1
+        self._statistics["rounds"] += 1
+        self._statistics["skipped"] += outcome.means is None
+        self._statistics["participants"] = len(outcome.participants)
+        if outcome.participants and outcome.means is None:
+            warnings.warn(
+                f"gtopk: the replicas' movements overflowed when they were added in round "
+                f"{self._rounds - 1}: the shared parameters stay as they were",
+                stacklevel=5,
+            )
+
+    def _inner_step(self, closure: Callable[[], Any] | None) -> Any:
+        """Step the inner optimizer, unless a GradScaler found a gradient that is not finite."""
+        scale, found = (self.__dict__.get(name) for name in ("grad_scale", "found_inf"))
+        if found is None:
+            return self._inner.step(closure)  # type: ignore[arg-type]
+        if getattr(self._inner, "_step_supports_amp_scaling", False):
+            self._inner.grad_scale, self._inner.found_inf = scale, found  # type: ignore[attr-defined]
+            try:
+                return self._inner.step(closure)  # type: ignore[arg-type]
+            finally:
+                del self._inner.grad_scale, self._inner.found_inf  # type: ignore[attr-defined]
+        if found.item():
+            return None
+        if scale is not None:
+            _unscale(self._inner, scale)
+        return self._inner.step(closure)  # type: ignore[arg-type]
+
+    def _makes_state(self) -> bool:
+        """Whether this step is one of torch's, to make an optimizer allocate its state.
+
+        `torch.distributed.checkpoint.state_dict` sets zeros as gradients, without a backward, and
+        learning rates of zero.
+        """
+        groups = self._inner.param_groups
+        if any(float(group.get("lr", 1)) for group in groups):
+            return False
+        gradients = [each.grad for group in groups for each in group["params"]]
+        return all(each is not None and not each.any() for each in gradients)
+
+
+_ALIKE = (
+    "the replicas' OuterOptimizers are not alike",
+    "Make models and optimizers in the same way on every replica",
+)
+
+
+def _module(model: object, group: dist.ProcessGroup | None) -> nn.Module:
+    """Return the plain module that was given, compiled, or wrapped by a DDP of other ranks."""
+    if has_ranks_that_change(group):
+        raise NotImplementedError(
+            "gtopk: an OuterOptimizer over a ReplicaGroup is not implemented: give it a process "
+            "group of torch.distributed"
+        )
+    module = uncompiled(model)
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        mine = dist.distributed_c10d._get_default_group() if group is None else group
+        if module.process_group is mine:
+            raise ValueError(
+                "gtopk: DDP already averages each gradient over the OuterOptimizer's group: give "
+                "one of them another group, or leave DDP out"
+            )
+        module = uncompiled(module.module)
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"gtopk: model must be a torch.nn.Module, given {type(model).__name__}")
+    return module
+
+
+def _exchanged(inner: object, module: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the parameters that the inner optimizer trains, by name, in the model's order."""
+    if not isinstance(inner, torch.optim.Optimizer):
+        raise ValueError(
+            f"gtopk: inner must be a torch.optim.Optimizer, given {type(inner).__name__}"
+        )
+    if isinstance(inner, OuterOptimizer):
+        raise ValueError("gtopk: inner must be a plain optimizer, given an OuterOptimizer")
+    found = trained_parameters(module)
+    its = [each for group in inner.param_groups for each in group["params"]]
+    known = {id(each) for each in module.parameters()}
+    missing = [each for each in its if id(each) not in known]
+    if missing:
+        raise ValueError(
+            f"gtopk: {len(missing)} parameters of the inner optimizer are not the model's, the "
+            f"first of shape {tuple(missing[0].shape)}"
+        )
+    has = {id(each) for each in its}
+    exchanged = {name: each for name, each in found.items() if id(each) in has and each.numel()}
+    if not exchanged:
+        raise ValueError("gtopk: the inner optimizer trains no parameter of the model")
+    return exchanged
+
+
+def _described(parameter: torch.Tensor) -> str:
+    return f"shape {list(parameter.shape)} and type {parameter.dtype}"
+
+
+def _as_parameter(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """Return a copy in the parameter's type."""
+    if parameter.is_complex():
+        return torch.view_as_complex(tensor.clone(memory_format=torch.contiguous_format))
+    return tensor.to(parameter.dtype, copy=True)
+
+
+def _unscale(optimizer: torch.optim.Optimizer, scale: torch.Tensor) -> None:
+    """Divide gradients by a GradScaler's scale, with its own bits."""
+    inverse = scale.double().reciprocal().float()
+    for group in optimizer.param_groups:
+        for each in group["params"]:
+            if each.grad is not None:
+                values = each.grad._values() if each.grad.is_sparse else each.grad
+                values.mul_(inverse.to(values.device))

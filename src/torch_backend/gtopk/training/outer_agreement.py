@@ -1,0 +1,110 @@
+"""What replicas tell each other ahead of a round: which one it is, and who takes part.
+
+A digest of the shared parameters travels along, so that replicas that have drifted apart are found
+in the first round after it happened.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from gtopk.core.groups import meeting_place, ranks_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+# Elements whose weighted sum is one step of a digest.
+_CHUNK = 1 << 18
+_BASE = 0x5DEECE66D
+
+
+def digest_of(vectors: Iterable[torch.Tensor]) -> int:
+    """Return 64 bits that any difference in the vectors' bits changes, save by chance.
+
+    Sums of integers, which have one result on every device and in every order.
+    """
+    digest = 0
+    for vector in vectors:
+        bits = vector.view(torch.int32 if vector.element_size() == 4 else torch.int64)
+        weights = _weights(min(_CHUNK, len(bits)), bits.device)
+        total = torch.zeros((), dtype=torch.int64, device=bits.device)
+        for chunk in torch.split(bits, _CHUNK):
+            total.mul_(_BASE).add_((chunk * weights[: len(chunk)]).sum())
+        digest = digest * _BASE + int(total)
+    return (digest + 2**63) % 2**64 - 2**63
+
+
+def _weights(count: int, device: torch.device) -> torch.Tensor:
+    """Return odd numbers without a pattern: no change of one element goes unseen."""
+    mixed = torch.arange(1, count + 1, dtype=torch.int64, device=device) * 0x1E3779B97F4A7C15
+    mixed = (mixed ^ (mixed >> 29)) * 0x3F58476D1CE4E5B9
+    return (mixed ^ (mixed >> 32)) | 1
+
+
+class Agreement:
+    """One round's all-gather of (round, digest, whether this replica takes part)."""
+
+    def __init__(
+        self, number: int, digest: int, takes_part: bool, group: dist.ProcessGroup | None
+    ) -> None:
+        """Begin; collective."""
+        self._group = group
+        mine = torch.tensor(
+            [number, digest, int(takes_part)], dtype=torch.int64, device=meeting_place(group)
+        )
+        self._all = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+        self._work = dist.all_gather(self._all, mine, group=group, async_op=True)
+
+    def participants(self) -> list[int]:
+        """Wait; return which replicas take part, by their places in the group.
+
+        Raise RuntimeError on every replica if they are not in the same round, or have different
+        shared parameters.
+        """
+        if self._work is not None:
+            self._work.wait()
+        rounds, digests, parts = zip(*(each.tolist() for each in self._all), strict=True)
+        ranks = ranks_of(self._group)
+        if len(set(rounds)) > 1:
+            who = _differing(rounds, ranks)
+            raise RuntimeError(
+                f"gtopk: replicas are in different rounds: {_by_rank(rounds, ranks, who)}. Load "
+                "the checkpoints of one step on all of them"
+            )
+        if len(set(digests)) > 1:
+            who = _differing(digests, ranks)
+            raise RuntimeError(
+                f"gtopk: the shared parameters differ in round {rounds[0]}: those of "
+                f"{_named(who)} are not those of {_others(who, ranks)}. Load the checkpoint of one "
+                "step on all replicas"
+            )
+        return [place for place, takes_part in enumerate(parts) if takes_part]
+
+
+def _differing(values: Sequence[int], ranks: Sequence[int]) -> list[int]:
+    """Return the ranks whose value is not that of the majority; all of them if there is none."""
+    value, count = Counter(values).most_common(1)[0]
+    if 2 * count <= len(values):
+        return list(ranks)
+    return [rank for rank, each in zip(ranks, values, strict=True) if each != value]
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _others(who: Sequence[int], ranks: Sequence[int]) -> str:
+    rest = [rank for rank in ranks if rank not in who]
+    return _named(rest) if rest else "each other"
+
+
+def _by_rank(values: Sequence[int], ranks: Sequence[int], who: Sequence[int]) -> str:
+    """Name the rounds of those that differ, and that of the others."""
+    of = dict(zip(ranks, values, strict=True))
+    rest = [rank for rank in ranks if rank not in who]
+    shown = [*who, *rest[:1]]
+    return ", ".join(f"rank {rank} in round {of[rank]}" for rank in shown)

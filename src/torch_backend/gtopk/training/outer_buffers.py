@@ -1,0 +1,64 @@
+"""A module's buffers under an outer optimizer: running means are averaged, counters copied."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from gtopk.ops.sparse_all_reduce import ACCUMULATION
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import nn
+
+Together = dict[tuple[torch.dtype, torch.device], list[torch.Tensor]]
+
+
+class Buffers:
+    """The buffers that training changes: those of a module that its state_dict holds.
+
+    One that is not finite to begin with is a mask or the like, and left alone.
+    """
+
+    def __init__(self, module: nn.Module, group: dist.ProcessGroup | None) -> None:
+        """Call it when all replicas have the same buffers."""
+        self._group = group
+        self._averaged: Together = {}
+        self._copied: Together = {}
+        saved = {id(each) for each in module.state_dict(keep_vars=True).values()}
+        for each in module.buffers():
+            if id(each) not in saved or not each.numel():
+                continue
+            if each.dtype not in ACCUMULATION:
+                self._copied.setdefault((each.dtype, each.device), []).append(each)
+            elif each.isfinite().all():
+                self._averaged.setdefault((each.dtype, each.device), []).append(each)
+
+    def are_finite(self) -> bool:
+        """Whether this replica's can be averaged."""
+        return all(bool(each.isfinite().all()) for some in self._averaged.values() for each in some)
+
+    def exchange(self, participants: Sequence[int]) -> None:
+        """Average or copy those of the participants, by their places in the group; collective."""
+        takes_part = dist.get_rank(self._group) in participants
+        for (dtype, _), buffers in self._averaged.items():
+            flat = torch.cat([each.detach().reshape(-1) for each in buffers])
+            flat = flat.to(ACCUMULATION[dtype])
+            if not takes_part:
+                flat.zero_()
+            dist.all_reduce(flat, group=self._group)
+            count = torch.full((), len(participants), dtype=flat.dtype, device=flat.device)
+            _write(flat.div_(count), buffers)
+        for buffers in self._copied.values():
+            flat = torch.cat([each.detach().reshape(-1) for each in buffers])
+            dist.broadcast(flat, group=self._group, group_src=participants[0])
+            _write(flat, buffers)
+
+
+def _write(flat: torch.Tensor, buffers: Sequence[torch.Tensor]) -> None:
+    pieces = torch.split(flat, [each.numel() for each in buffers])
+    for buffer, piece in zip(buffers, pieces, strict=True):
+        buffer.detach().copy_(piece.view(buffer.shape))

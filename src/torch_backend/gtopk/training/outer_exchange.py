@@ -1,0 +1,218 @@
+"""One exchange of an outer optimizer: what each replica sends, and the mean that all receive."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+from torch.distributed import ReduceOp
+
+from gtopk.core import standalone
+from gtopk.ops.options import codes_dense, wire_named
+from gtopk.ops.sparse_all_reduce import sparse_all_reduce
+from gtopk.training.outer_agreement import Agreement, digest_of
+from gtopk.training.outer_rule import error_left, mean_of, movement, with_error
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch.distributed.distributed_c10d import Work
+
+    from gtopk.training.outer_parts import Part
+    from gtopk.training.outer_presets import Settings
+
+
+@dataclass
+class Shared:
+    """One part's vectors beside the model: the shared parameters and what belongs to them."""
+
+    part: Part
+    parameters: torch.Tensor
+    velocity: torch.Tensor | None
+    """None without momentum."""
+    error: torch.Tensor | None
+    """What this replica has not sent yet; None where it keeps none."""
+
+
+class Outcome(NamedTuple):
+    """What an exchange delivered, the same on all replicas but for the errors."""
+
+    participants: list[int]
+    """Places in the group of the replicas that took part; the others were not finite."""
+    means: list[torch.Tensor] | None
+    """One for each part; None if there is nothing to be taken over."""
+    errors: list[torch.Tensor | None]
+    """This replica's new ones."""
+
+
+class Selection:
+    """Q: what a replica sends of a vector, as the exchange itself would select and round it.
+
+    A group of this replica alone computes it: the same code, and nothing is sent.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """See Settings."""
+        self._settings = settings
+        self._alone = standalone.create_backend(
+            HashStore(), 0, 1, timedelta(minutes=1), name="an outer optimizer's selection"
+        )
+        weakref.finalize(self, self._alone.shutdown).atexit = False
+
+    def of(self, vector: torch.Tensor, block: int) -> torch.Tensor:
+        """Return the entries that are sent, rounded as on the wire; zeros elsewhere."""
+        sent = vector.clone()
+        self._alone.sparse_all_reduce(
+            [sent],
+            None,
+            0,
+            "topk",
+            "block",
+            wire_named(self._settings.wire),
+            "own",
+            ReduceOp.SUM,
+            density=self._settings.share_of(block),
+            block=block,
+        ).wait()
+        return sent
+
+
+class Exchange:
+    """One exchange of some parts: begin by making it, finish() for what it delivers."""
+
+    def __init__(
+        self,
+        number: int,
+        parts: Sequence[Shared],
+        settings: Settings,
+        selection: Selection | None,
+        group: dist.ProcessGroup | None,
+        *,
+        finite: bool = True,
+    ) -> None:
+        """Begin; collective.
+
+        number: of the round. selection: None if everything travels. finite: False if this replica
+        has to stay out, whatever its parameters are.
+        """
+        self._settings = settings
+        self._group = group
+        wanted = [_wanted(each, settings) for each in parts]
+        self.takes_part = finite and all(bool(each.isfinite().all()) for each in wanted)
+        if not self.takes_part:
+            for each in wanted:
+                each.zero_()
+        digest = digest_of(each.parameters for each in parts)
+        self._agreement = Agreement(number, digest, self.takes_part, group)
+        self._works: list[Work | None] = []
+        self._totals: list[torch.Tensor] = []
+        self._counts: list[torch.Tensor | None] = []
+        self._errors: list[torch.Tensor | None] = []
+        self._returned: list[torch.Tensor | None] = []
+        for part, vector in zip(parts, wanted, strict=True):
+            if selection is None:
+                self._send_everything(vector)
+            else:
+                self._send_selection(vector, selection, part.part.block)
+
+    def finish(self) -> Outcome:
+        """Wait for it. Raise as Agreement.participants() and sparse_all_reduce()."""
+        participants = self._agreement.participants()
+        for work in self._works:
+            if work is not None:
+                work.wait()
+        if not participants:
+            return Outcome(participants, None, self._errors)
+        means = [
+            mean_of(total, len(participants) if counts is None else counts)
+            for total, counts in zip(self._totals, self._counts, strict=True)
+        ]
+        for error, returned in zip(self._errors, self._returned, strict=True):
+            if error is not None and returned is not None:
+                error.add_(returned * self._settings.subtract)
+        # A sum that overflowed is NaN on every replica, so all of them skip the round.
+        finite = all(bool(each.isfinite().all()) for each in means)
+        return Outcome(participants, means if finite else None, self._errors)
+
+    def _send_everything(self, vector: torch.Tensor) -> None:
+        """By the algorithm "dense". What rounding loses becomes the new error."""
+        settings = self._settings
+        keeps = settings.keeps_error and codes_dense(settings.wire)
+        error = torch.zeros_like(vector) if keeps else None
+        self._add(vector, error)
+        self._works.append(
+            sparse_all_reduce(
+                vector,
+                residual=error,
+                algorithm="dense",
+                wire=settings.wire,
+                group=self._group,
+                async_op=True,
+            )
+        )
+
+    def _send_selection(self, vector: torch.Tensor, selection: Selection, block: int) -> None:
+        """As lists. Rounding what is rounded changes nothing: only algorithms that re-select leave
+        anything, which returns to the error.
+        """
+        settings = self._settings
+        sent = selection.of(vector, block)
+        counts = (sent != 0).to(sent.dtype) if settings.mean == "contributors" else None
+        error = error_left(vector, sent, settings.subtract) if settings.keeps_error else None
+        loses = error is not None and settings.algorithm != "topk"
+        returned = torch.zeros_like(sent) if loses else None
+        self._add(sent, error, counts, returned)
+        density = settings.share_of(block)
+        self._works.append(
+            sparse_all_reduce(
+                sent,
+                density=density,
+                residual=returned,
+                algorithm=settings.algorithm,
+                select="block",
+                block=block,
+                wire=settings.wire,
+                group=self._group,
+                async_op=True,
+            )
+        )
+        if counts is not None:
+            # Ones, which one bit each and their blocks' mean of 1 hold exactly.
+            self._works.append(
+                sparse_all_reduce(
+                    counts,
+                    density=density,
+                    algorithm="topk",
+                    select="block",
+                    block=block,
+                    wire="sign",
+                    group=self._group,
+                    async_op=True,
+                )
+            )
+
+    def _add(
+        self,
+        total: torch.Tensor,
+        error: torch.Tensor | None,
+        counts: torch.Tensor | None = None,
+        returned: torch.Tensor | None = None,
+    ) -> None:
+        self._totals.append(total)
+        self._errors.append(error)
+        self._counts.append(counts)
+        self._returned.append(returned)
+
+
+def _wanted(shared: Shared, settings: Settings) -> torch.Tensor:
+    """a = error_decay * e + scale * (shared parameters - own ones); or the own ones themselves."""
+    local = shared.part.gather()
+    if settings.averages_parameters:
+        return local
+    moved = movement(shared.parameters, local, shared.part.parameter_dtype)
+    return with_error(moved, shared.error, settings)

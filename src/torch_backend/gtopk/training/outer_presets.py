@@ -1,0 +1,327 @@
+"""The presets of gtopk.OuterOptimizer: named parts of one rule. Knows no tensors and no ranks.
+
+docs/outer.md has the rule, and the source of each number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import numbers
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
+
+from gtopk.ops.options import (
+    WITHOUT_SELECTION,
+    algorithms,
+    check_density,
+    check_momentum,
+    check_whole,
+    codes_dense,
+    most_delivered,
+    wires,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Elements of a tile of 64 x 64, and of a block where nothing is cut into tiles.
+TILE = 4096
+# Algorithms that deliver whole sums only, so that it is known who is in each of them.
+WHOLE_SUMS = ("topk", "exact")
+
+
+class Overrides(TypedDict, total=False):
+    """What may be given beside a preset; each replaces the preset's own."""
+
+    inner_steps: int
+    """H: steps of the inner optimizer in a round."""
+    lr: float
+    """The outer learning rate, which acts once."""
+    momentum: float
+    """Of the outer update; 0 keeps none."""
+    nesterov: bool
+    """The form of that momentum."""
+    decay: float
+    """Of the shared parameters, times lr, in each round."""
+    error_decay: float
+    """The share of its error that a replica takes into the next round; 0 keeps none."""
+    scale: float
+    """Of a replica's movement, before the error is added."""
+    subtract: float
+    """The share of what was sent that leaves the error."""
+    transform: Literal["tiles"] | None
+    """"tiles": selects in tiles of up to 64 x 64 of each matrix, and not in blocks of 4,096."""
+    k: int
+    """Entries that a replica selects in each tile or block."""
+    density: float
+    """The same as a share."""
+    algorithm: str
+    """Sums what was selected: "topk", "exact", or one that re-selects; see sparse_all_reduce."""
+    wire: str | None
+    """Rounds what travels; see sparse_all_reduce."""
+    mean: Literal["participants", "contributors"]
+    """Whom a coordinate's sum is divided by: all replicas, or those that selected it."""
+    clip: Literal["median"] | None
+    """Not implemented."""
+    sign: bool
+    """Whether only the sign of the mean moves the shared parameters."""
+    fragments: int
+    """Not implemented, but for 1."""
+    delay: int
+    """Not implemented, but for 0."""
+    mix: float
+    """Not implemented, but for 0."""
+    quorum: int
+    """Not implemented."""
+    grace: float
+    """Not implemented."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A preset with its overrides; see Overrides. k and density are both None for everything."""
+
+    preset: str
+    inner_steps: int
+    lr: float = 1.0
+    momentum: float = 0.0
+    nesterov: bool = False
+    decay: float = 0.0
+    error_decay: float = 0.0
+    scale: float = 1.0
+    subtract: float = 1.0
+    transform: str | None = None
+    k: int | None = None
+    density: float | None = None
+    algorithm: str = "topk"
+    wire: str | None = None
+    mean: str = "participants"
+    sign: bool = False
+
+    @property
+    def selects(self) -> bool:
+        """Whether a replica sends a part of its entries only."""
+        return self.k is not None or self.density is not None
+
+    @property
+    def keeps_error(self) -> bool:
+        """Whether a replica keeps what it has not sent."""
+        return self.error_decay > 0
+
+    @property
+    def averages_parameters(self) -> bool:
+        """Whether replicas exchange their parameters themselves, and not how far they moved."""
+        return self.preset == "localsgd"
+
+    def share_of(self, block: int) -> float:
+        """Return the density that selects k entries of a block of so many elements."""
+        if self.density is not None:
+            return self.density
+        assert self.k is not None
+        return min(1.0, self.k / block)
+
+    def as_lines(self) -> list[tuple[str, str]]:
+        """Describe what must be the same on every replica."""
+        return [(f"{name} is", repr(value)) for name, value in dataclasses.asdict(self).items()]
+
+
+PRESETS: dict[str, Overrides] = {
+    "localsgd": {"inner_steps": 30},
+    "diloco": {
+        "inner_steps": 500,
+        "lr": 0.7,
+        "momentum": 0.9,
+        "nesterov": True,
+    },
+    "sparseloco": {
+        "inner_steps": 30,
+        "error_decay": 0.95,
+        "transform": "tiles",
+        "k": 64,
+        "wire": "2bit",
+        "mean": "contributors",
+    },
+}
+_LATER = ("streaming-diloco", "demo", "pulseloco")
+# What an override must be for as long as it is not implemented.
+_NOT_YET: dict[str, object] = {"clip": None, "fragments": 1, "delay": 0, "mix": 0}
+_NEVER_YET = ("quorum", "grace")
+
+
+def settings_of(preset: str, overrides: Overrides) -> Settings:
+    """Return a preset's settings with the overrides in them.
+
+    Raise TypeError for an unknown override, ValueError for one that is invalid or could not act,
+    NotImplementedError for what is not there yet.
+    """
+    if preset in _LATER:
+        raise NotImplementedError(
+            f"gtopk: preset={preset!r} is not implemented; available: {_names(PRESETS)}"
+        )
+    if preset not in PRESETS:
+        raise ValueError(f"gtopk: preset={preset!r} is unknown; available: {_names(PRESETS)}")
+    given = cast("dict[str, Any]", dict(overrides))
+    unknown = given.keys() - Overrides.__annotations__.keys()
+    if unknown:
+        raise TypeError(
+            f"gtopk: OuterOptimizer got an unexpected argument {min(unknown)!r}; available: "
+            f"{_names(Overrides.__annotations__)}"
+        )
+    _refuse_what_is_not_there(given)
+    idle = given.keys() - {"inner_steps"}
+    if preset == "localsgd" and idle:
+        raise ValueError(
+            f"gtopk: preset='localsgd' averages parameters, which {min(idle)!r} cannot "
+            "change: it takes inner_steps only. preset='diloco' with lr=1 and momentum=0 exchanges "
+            "movements, and takes everything else"
+        )
+    values = _merged(PRESETS[preset], given)
+    _check_values(values)
+    settings = Settings(preset, **values)
+    _check_selection(settings, given)
+    _check_what_acts(settings, given)
+    return settings
+
+
+def _names(names: Mapping[str, Any]) -> str:
+    return ", ".join(repr(name) for name in names)
+
+
+def _refuse_what_is_not_there(given: dict[str, Any]) -> None:
+    for name in _NEVER_YET:
+        if name in given:
+            raise NotImplementedError(
+                f"gtopk: {name}= is not implemented: all replicas take part in each round"
+            )
+    for name, only in _NOT_YET.items():
+        if given.pop(name, only) != only:
+            raise NotImplementedError(f"gtopk: {name}= is not implemented, except for {only!r}")
+    if given.get("transform") == "dct":
+        raise NotImplementedError("gtopk: transform='dct' is not implemented")
+    if given.get("wire") == "statistical-2bit":
+        raise NotImplementedError(
+            "gtopk: wire='statistical-2bit' is not implemented: wire='2bit' loses less"
+        )
+
+
+def _merged(preset: Overrides, given: dict[str, Any]) -> dict[str, Any]:
+    """The preset's values with the given ones in their place, and those that follow from them."""
+    values = cast("dict[str, Any]", {**preset, **given})
+    if "density" in given and "k" not in given:
+        values.pop("k", None)
+    # A preset's form of momentum goes with its momentum.
+    if not values.get("momentum") and "nesterov" not in given:
+        values["nesterov"] = False
+    selects = values.get("k") is not None or values.get("density") is not None
+    if not selects and "transform" not in given:
+        values.pop("transform", None)
+    if not selects and "mean" not in given:
+        values.pop("mean", None)
+    if not selects and not codes_dense(values.get("wire")) and "error_decay" not in given:
+        values.pop("error_decay", None)
+    return values
+
+
+def _check_values(values: dict[str, Any]) -> None:
+    """Check each by itself; numbers of NumPy's become Python's."""
+    values["inner_steps"] = check_whole(values["inner_steps"], "inner_steps", 1)
+    for name in ("lr", "scale", "subtract"):
+        if name in values:
+            values[name] = _number(values[name], name, above=True)
+    for name in ("decay", "error_decay"):
+        if name in values:
+            values[name] = _number(values[name], name)
+    if values.get("error_decay", 0) > 1:
+        raise ValueError(
+            f"gtopk: error_decay must be at most 1, given {values['error_decay']!r}: errors would "
+            "grow from round to round"
+        )
+    values["momentum"] = check_momentum(values.get("momentum", 0.0))
+    _check_name(values, "transform", (None, "tiles"))
+    _check_name(values, "mean", ("participants", "contributors"))
+    _check_name(values, "wire", (None, *(each for each in wires() if each != "lossless")))
+    for name in ("nesterov", "sign"):
+        if not isinstance(values.get(name, False), bool):
+            raise ValueError(f"gtopk: {name} must be True or False, given {values[name]!r}")
+
+
+def _check_selection(settings: Settings, given: dict[str, Any]) -> None:
+    """Raise ValueError for a selection that nothing can make, or that no algorithm sums."""
+    if settings.k is not None and settings.density is not None:
+        raise ValueError(
+            f"gtopk: give k= or density=, not both, given k={settings.k} and "
+            f"density={settings.density}"
+        )
+    if settings.k is not None and check_whole(settings.k, "k", 1) > TILE:
+        raise ValueError(f"gtopk: k must be at most {TILE}, what a tile has, given {settings.k}")
+    if settings.density is not None:
+        check_density(settings.density)
+    if not settings.selects:
+        if "algorithm" in given and settings.algorithm != "dense":
+            raise ValueError(
+                f"gtopk: algorithm={settings.algorithm!r} needs k= or density=: without a "
+                "selection everything travels, by 'dense'"
+            )
+        return
+    sums = [each for each in algorithms() if each not in WITHOUT_SELECTION]
+    if settings.algorithm not in sums:
+        raise ValueError(
+            f"gtopk: algorithm={settings.algorithm!r} does not sum selections; available: "
+            f"{', '.join(repr(each) for each in sums)}"
+        )
+    most_delivered(  # whose error says which wires the algorithm takes
+        TILE,
+        2,
+        density=settings.share_of(TILE),
+        block=TILE,
+        algorithm=settings.algorithm,
+        select="block",
+        wire=settings.wire,
+        semantics="any",
+    )
+    if settings.mean == "contributors" and settings.algorithm not in WHOLE_SUMS:
+        raise ValueError(
+            f"gtopk: mean='contributors' needs algorithm='topk' or 'exact', given "
+            f"{settings.algorithm!r}: it delivers parts of sums, and nobody knows whose"
+        )
+
+
+def _check_what_acts(settings: Settings, given: dict[str, Any]) -> None:
+    """Raise ValueError for an argument that would change nothing."""
+    if settings.nesterov and not settings.momentum:
+        raise ValueError("gtopk: nesterov=True needs a momentum above 0")
+    rounds = codes_dense(settings.wire)
+    if settings.keeps_error and not settings.selects and not rounds:
+        raise ValueError(
+            f"gtopk: error_decay={settings.error_decay} needs a selection (k= or density=) or a "
+            "wire that rounds: without them a replica sends everything, and has no error"
+        )
+    for name, without in (("transform", None), ("mean", "participants")):
+        if getattr(settings, name) != without and not settings.selects:
+            raise ValueError(
+                f"gtopk: {name}={getattr(settings, name)!r} needs a selection: k= or density="
+            )
+    if settings.subtract != 1 and not (settings.selects and settings.keeps_error):
+        raise ValueError(
+            f"gtopk: subtract={settings.subtract} needs a selection (k= or density=) and an error "
+            "to be subtracted from (error_decay above 0)"
+        )
+
+
+def _number(value: object, name: str, *, above: bool = False) -> float:
+    """Return it as a float; raise ValueError unless it is finite, and at least or above 0."""
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    number = float(value) if is_number else math.nan  # type: ignore[arg-type]
+    if not math.isfinite(number) or number < 0 or (above and number == 0):
+        least = "above 0" if above else "of 0 or more"
+        raise ValueError(f"gtopk: {name} must be a finite number {least}, given {value!r}")
+    return number
+
+
+def _check_name(values: dict[str, Any], name: str, there: tuple[str | None, ...]) -> None:
+    if values.get(name, there[0]) not in there:
+        raise ValueError(
+            f"gtopk: {name}={values[name]!r} is unknown; available: "
+            f"{', '.join(repr(each) for each in there)}"
+        )

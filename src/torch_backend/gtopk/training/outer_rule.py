@@ -1,0 +1,62 @@
+"""The rule of an outer optimizer, equation by equation, on tensors of one replica.
+
+Every operation rounds once: nothing here is fused, so that replicas on different processors get the
+same bits, and so does numpy. Knows no ranks; docs/outer.md has the whole rule.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from gtopk.training.outer_presets import Settings
+
+
+def movement(shared: torch.Tensor, local: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return shared - local, in `local`: how far this replica has moved, as a descent.
+
+    dtype: of the parameters. What the replica took over were shared parameters of this type.
+    """
+    taken = shared if shared.dtype == dtype else shared.to(dtype).to(shared.dtype)
+    return torch.sub(taken, local, out=local)
+
+
+def with_error(moved: torch.Tensor, error: torch.Tensor | None, settings: Settings) -> torch.Tensor:
+    """Return error_decay * error + scale * moved, in `moved`."""
+    if settings.scale != 1:
+        moved.mul_(settings.scale)
+    if error is not None:
+        moved.add_(error * settings.error_decay)
+    return moved
+
+
+def error_left(wanted: torch.Tensor, sent: torch.Tensor, subtract: float) -> torch.Tensor:
+    """Return wanted - subtract * sent, in `wanted`: what later rounds still have to send."""
+    return wanted.sub_(sent if subtract == 1 else sent * subtract)
+
+
+def mean_of(total: torch.Tensor, divisor: int | torch.Tensor) -> torch.Tensor:
+    """Return total / divisor, in `total`. A tensor divides each coordinate; 0 counts as 1."""
+    if isinstance(divisor, torch.Tensor):
+        return total.div_(divisor.clamp_(min=1))
+    # A GPU multiplies by the reciprocal of a number, but divides by a tensor.
+    return total.div_(torch.full((), divisor, dtype=total.dtype, device=total.device))
+
+
+def advance(
+    shared: torch.Tensor, velocity: torch.Tensor | None, mean: torch.Tensor, settings: Settings
+) -> None:
+    """Move the shared parameters by the mean of what replicas sent, in place.
+
+    u = mean or its sign; v = momentum * v + u; d = u + momentum * v (Nesterov) or v; then shared
+    becomes (1 - lr * decay) * shared - lr * d. Uses up `mean`.
+    """
+    update = mean.sign_() if settings.sign else mean
+    if velocity is not None:
+        velocity.mul_(settings.momentum).add_(update)
+        update = update.add_(velocity * settings.momentum) if settings.nesterov else velocity
+    if settings.decay:
+        shared.mul_(1 - settings.lr * settings.decay)
+    shared.sub_(update if settings.lr == 1 else update * settings.lr)

@@ -1,0 +1,191 @@
+"""Room: tests/torch. ``gtopk.OuterOptimizer`` against the rule in numpy, bit for bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import pytest
+import torch
+from outer_reference import PRESETS, Replicas, Rule
+from ranks import Rank, RankSet
+from torch import nn
+from training import batch, flat, network, replicas_are_bitwise_equal
+
+import gtopk
+
+pytestmark = pytest.mark.loopback
+
+STEPS, INNER = 8, 3  # rounds after steps 3 and 6
+
+
+def inner_of(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def inner_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, step: int
+) -> torch.Tensor:
+    x, labels = batch(rank, step)
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x), labels)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+@functools.cache
+def expected(ranks: int, rule: tuple) -> tuple[list[torch.Tensor], dict]:
+    """Each replica's parameters after STEPS steps, and the shared ones."""
+    models = [network() for _ in range(ranks)]
+    inners = [inner_of(model) for model in models]
+    replicas = Replicas(models, Rule(*rule))
+    for step in range(STEPS):
+        for rank in range(ranks):
+            inner_step(models[rank], inners[rank], rank, step)
+        if step % INNER == INNER - 1:
+            replicas.round()
+    return [flat(model) for model in models], replicas
+
+
+class Outer:
+    """A replica; step() is one inner step, perhaps with an exchange."""
+
+    def __init__(self, rank: int, model: nn.Module | None = None, **arguments) -> None:
+        self.rank, self.at = rank, 0
+        self.model = network() if model is None else model
+        arguments = {"inner_steps": INNER, **arguments}
+        self.optimizer = gtopk.OuterOptimizer(inner_of(self.model), self.model, **arguments)
+
+    def step(self) -> torch.Tensor:
+        loss = inner_step(self.model, self.optimizer, self.rank, self.at)
+        self.at += 1
+        return loss
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.step()
+
+    def shared(self) -> torch.Tensor:
+        return torch.cat([x.flatten() for x in self.optimizer.shared_parameters().values()])
+
+
+def check_bits(me: Rank, preset: str, overrides: dict) -> None:
+    """Against the reference with the preset's rule and the overrides in it."""
+    rule = dataclasses.replace(PRESETS[preset], **overrides)
+    models, replicas = expected(me.size, dataclasses.astuple(rule))
+    outer = Outer(me.rank, preset=preset, **overrides)
+    outer.steps(STEPS)
+    assert torch.equal(flat(outer.model), models[me.rank])
+    wanted = torch.cat([torch.from_numpy(each).flatten() for each in replicas.shared])
+    assert torch.equal(outer.shared(), wanted)
+    saved = outer.optimizer.state_dict()["gtopk"]
+    for kind, vectors in (
+        ("velocity", replicas.velocity if rule.momentum else None),
+        ("error", replicas.errors[me.rank] if rule.error_decay else None),
+    ):
+        assert bool(saved[kind]) == (vectors is not None), kind
+        if vectors is not None:
+            tensors = [each.detach().numpy() * 0 for each in outer.model.parameters()]
+            for block, vector in vectors.items():
+                replicas.layout.scatter(block, vector, tensors)
+            for name, other in zip(dict(outer.model.named_parameters()), tensors, strict=True):
+                assert torch.equal(saved[kind][name], torch.from_numpy(other)), (kind, name)
+
+
+CASES = [
+    ("localsgd", {}),
+    ("diloco", {}),
+    ("diloco", {"momentum": 0.8, "nesterov": False, "lr": 0.5, "decay": 0.01}),
+    ("diloco", {"scale": 0.5, "sign": True, "lr": 0.001}),
+    ("diloco", {"wire": "bf16", "error_decay": 1.0}),
+    ("diloco", {"k": 64, "error_decay": 1.0, "momentum": 0.0, "nesterov": False}),
+    ("sparseloco", {}),
+    ("sparseloco", {"wire": "sign", "mean": "participants", "error_decay": 0.5}),
+    ("sparseloco", {"wire": None, "subtract": 0.5, "k": 16}),
+    ("sparseloco", {"wire": "bf16", "momentum": 0.6, "lr": 0.7, "transform": None}),
+    ("sparseloco", {"error_decay": 0.0}),
+]
+
+
+@pytest.mark.parametrize(("preset", "overrides"), CASES, ids=str)
+def test_every_bit_is_that_of_the_rule(four: RankSet, preset: str, overrides: dict) -> None:
+    four.run(check_bits, preset, overrides)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_bit_is_that_of_the_rule_on_other_numbers_of_replicas(
+    three: RankSet, one: RankSet, preset: str
+) -> None:
+    three.run(check_bits, preset, {})
+    one.run(check_bits, preset, {})
+
+
+def check_one_replica_trains_as_without(me: Rank) -> None:
+    """Of which the mean is its own movement: to rounding, nothing has happened."""
+    outer = Outer(me.rank, preset="diloco", momentum=0.0, lr=1.0)
+    model = network()
+    inner = inner_of(model)
+    for step in range(STEPS):
+        inner_step(model, inner, me.rank, step)
+    outer.steps(STEPS)
+    assert torch.allclose(flat(outer.model), flat(model), atol=1e-6)
+    assert not torch.equal(flat(model), flat(network()))
+
+
+def test_one_replica_trains_as_without(one: RankSet) -> None:
+    one.run(check_one_replica_trains_as_without)
+
+
+def check_each_part_of_the_rule_changes_what_it_should(me: Rank) -> None:
+    """Two rounds: what depends on an error or a momentum shows from the second on."""
+    arguments = {"preset": "sparseloco", "inner_steps": 2}
+    for override, first in (
+        ({"error_decay": 0.5}, False),
+        ({"subtract": 0.5}, False),
+        ({"momentum": 0.5}, True),
+        ({"mean": "participants"}, True),
+        ({"sign": True, "lr": 1e-3}, True),
+        ({"wire": "sign"}, True),
+        ({"k": 32}, True),
+        ({"scale": 2.0}, True),
+        ({"decay": 0.1}, True),
+        ({"lr": 0.5}, True),
+        ({"transform": None}, True),
+    ):
+        plain, other = Outer(me.rank, **arguments), Outer(me.rank, **arguments | override)
+        for each in (plain, other):
+            each.steps(2)
+        # Plain momentum first adds to nothing.
+        differs = not torch.equal(plain.shared(), other.shared())
+        assert differs == (first and "momentum" not in override), override
+        for each in (plain, other):
+            each.steps(2)
+        assert not torch.equal(plain.shared(), other.shared()), override
+        assert replicas_are_bitwise_equal(other.model)
+
+
+def check_contributors_alone_divide(me: Rank) -> None:
+    """Each replica moves an entry of its own, and one that all move."""
+    model = nn.Linear(64, 64, bias=False)
+    with torch.no_grad():
+        model.weight.zero_()
+    found = {}
+    for mean in ("participants", "contributors"):
+        with torch.no_grad():
+            model.weight.zero_()
+        inner = torch.optim.SGD(model.parameters(), lr=1.0)
+        outer = gtopk.OuterOptimizer(
+            inner, model, "sparseloco", inner_steps=1, mean=mean, wire=None, k=2
+        )
+        model.weight.grad = torch.zeros(64, 64)
+        model.weight.grad[0, 0] = model.weight.grad[1, me.rank] = -8.0
+        outer.step()
+        found[mean] = model.weight.detach().clone()
+    assert found["participants"][0, 0] == found["contributors"][0, 0] == 8
+    assert (found["participants"][1, : me.size] == 8 / me.size).all()
+    assert (found["contributors"][1, : me.size] == 8).all()
+
+
+def test_on_four_ranks(four: RankSet, check) -> None:
+    four.run(check)

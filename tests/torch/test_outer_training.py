@@ -1,0 +1,413 @@
+"""Room: tests/torch. ``gtopk.OuterOptimizer`` in loops: what they do, and what goes wrong."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Rank, RankSet
+from test_outer import INNER, STEPS, Outer, inner_of
+from test_scaler import scaler
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.nn.parallel import DistributedDataParallel
+from training import batch, flat, network, replicas_are_bitwise_equal
+
+import gtopk
+
+pytestmark = pytest.mark.loopback
+
+PRESETS = ("localsgd", "diloco", "sparseloco")
+AGREEMENT = 64 + 24  # bytes: a header, and round, digest and whether one takes part
+
+
+def check_a_run_that_is_resumed_goes_on_bit_for_bit(me: Rank) -> None:
+    for preset in PRESETS:
+        whole = Outer(me.rank, preset=preset)
+        whole.steps(4)  # one more than a round
+        saved = copy.deepcopy((whole.model.state_dict(), whole.optimizer.state_dict()))
+        saved = pickle.loads(pickle.dumps(saved))
+        resumed = Outer(me.rank, network(7), preset=preset)
+        resumed.model.load_state_dict(saved[0])
+        resumed.optimizer.load_state_dict(saved[1])
+        resumed.at = whole.at
+        for each in (whole, resumed):
+            each.steps(4)
+        assert torch.equal(flat(whole.model), flat(resumed.model)), preset
+        assert torch.equal(whole.shared(), resumed.shared()), preset
+        assert whole.optimizer.stats()["rounds"] == 2, preset
+
+
+def check_memory_beside_the_model(me: Rank) -> None:
+    """The shared parameters, a momentum if there is one, errors where something is left behind."""
+    for arguments, kept in (
+        ({"preset": "localsgd"}, ["parameters"]),
+        ({"preset": "diloco"}, ["parameters", "velocity"]),
+        ({"preset": "diloco", "momentum": 0.0}, ["parameters"]),
+        ({"preset": "diloco", "wire": "4bit", "error_decay": 1.0}, None),
+        ({"preset": "sparseloco"}, ["parameters", "error"]),
+        ({"preset": "sparseloco", "error_decay": 0.0}, ["parameters"]),
+    ):
+        saved = Outer(me.rank, **arguments).optimizer.state_dict()["gtopk"]
+        there = [name for name in ("parameters", "velocity", "error") if saved[name]]
+        assert there == (kept or ["parameters", "velocity", "error"]), arguments
+
+
+def sent(outer: Outer) -> int:
+    """Bytes of the next round."""
+    before = outer.optimizer.stats()["bytes_sent"]
+    outer.steps(INNER)
+    return outer.optimizer.stats()["bytes_sent"] - before
+
+
+def check_bytes_of_a_round_where_everything_travels(me: Rank) -> None:
+    d = flat(network()).numel()
+    for arguments, dense in (
+        ({"preset": "localsgd"}, 2 * (64 + 4 * d)),
+        ({"preset": "diloco"}, 2 * (64 + 4 * d)),
+    ):
+        assert sent(Outer(me.rank, **arguments)) == 3 * AGREEMENT + dense
+    blocks = -(-d // 256)  # the last one has d mod 256 values
+    outer = Outer(me.rank, preset="diloco", wire="int8", error_decay=1.0)
+    owned = [(rank + 1) * blocks // 4 - rank * blocks // 4 for rank in range(4)]
+    sizes = [258 * count for count in owned]
+    sizes[3] -= 256 * blocks - d
+    assert sent(outer) == 3 * AGREEMENT + 2 * 64 + sum(sizes) + 2 * sizes[me.rank]
+
+
+def check_bytes_of_a_round_of_lists(me: Rank) -> None:
+    """On two replicas: one list of each part, and one of its counts."""
+    outer = Outer(me.rank, preset="sparseloco", wire="raw", mean="participants")
+    parts = [each.part for each in outer.optimizer._parts]
+    entries = [min(64, part.block) * (part.numel // part.block) for part in parts]
+    assert sent(outer) == AGREEMENT + sum(64 + 8 * count for count in entries)
+    coded = Outer(me.rank, preset="sparseloco")
+    bare, plain = sent(coded), sent(Outer(me.rank, preset="sparseloco", mean="participants"))
+    # Of an entry: one bit in the place of two, and a scale of 4 bytes in that of 8.
+    values = sum(-(-count // 4) + 8 * -(-count // 256) for count in entries)
+    ones = sum(-(-count // 8) + 4 * -(-count // 256) for count in entries)
+    indices = plain - AGREEMENT - values - 64 * len(entries)
+    assert bare == AGREEMENT + 2 * 64 * len(entries) + values + ones + 2 * indices
+    assert 0 < 8 * indices / sum(entries) < 8
+
+
+def check_a_replica_that_is_not_finite_has_no_part(me: Rank) -> None:
+    outer = Outer(me.rank, preset="sparseloco")
+    outer.steps(5)
+    if me.rank == 1:
+        with torch.no_grad():
+            outer.model[0].weight[3, 5] = float("nan")
+        with pytest.warns(UserWarning, match=r"not finite in round 1: it has no part in it"):
+            outer.optimizer.step()
+        assert not any(x.any() for x in outer.optimizer.state_dict()["gtopk"]["error"].values())
+    else:
+        outer.optimizer.step()
+    assert outer.optimizer.stats()["participants"] == 3
+    assert flat(outer.model).isfinite().all()
+    assert replicas_are_bitwise_equal(outer.model)
+    outer.optimizer.zero_grad()
+    outer.steps(INNER)
+    assert outer.optimizer.stats()["participants"] == 4
+
+
+def check_a_round_without_replicas_changes_nothing(me: Rank) -> None:
+    outer = Outer(me.rank, preset="sparseloco")
+    outer.steps(5)
+    before, error = outer.shared(), outer.optimizer.state_dict()["gtopk"]["error"]
+    with torch.no_grad():
+        outer.model[0].weight[0, 0] = float("inf")
+    with pytest.warns(UserWarning, match="not finite"):
+        outer.optimizer.step()
+    assert torch.equal(flat(outer.model), before)
+    after = outer.optimizer.state_dict()["gtopk"]["error"]
+    assert all(torch.equal(error[name], after[name]) for name in error)
+    stats = outer.optimizer.stats()
+    assert (stats["rounds"], stats["skipped"], stats["participants"]) == (2, 1, 0)
+
+
+def check_a_sum_that_overflows_changes_nothing(me: Rank) -> None:
+    model = nn.Linear(4, 4, bias=False)
+    outer = gtopk.OuterOptimizer(torch.optim.SGD(model.parameters(), 1.0), model, inner_steps=1)
+    before = outer.shared_parameters()["weight"]
+    model.weight.grad = torch.full((4, 4), 3e38)
+    with pytest.warns(UserWarning, match="overflowed when they were added in round 0"):
+        outer.step()
+    assert torch.equal(model.weight, before)
+
+
+def check_replicas_that_differ_are_named(me: Rank) -> None:
+    outer = Outer(me.rank, preset="diloco")
+    outer.steps(4)
+    saved = outer.optimizer.state_dict()
+    if me.rank == 2:
+        outer.optimizer._parts[0].parameters[77] += 1e-6
+    outer.step()
+    before = outer.shared()
+    message = r"differ in round 1: those of rank 2 are not those of ranks 0, 1, 3\."
+    with pytest.raises(RuntimeError, match=message):
+        outer.step()
+    assert torch.equal(outer.shared(), before)
+    outer.optimizer.load_state_dict(saved)
+    outer.optimizer._rounds += me.rank == 3
+    outer.steps(1)
+    with pytest.raises(RuntimeError, match="different rounds: rank 3 in round 2, rank 0 in round"):
+        outer.step()
+
+
+def check_two_replicas_that_differ_are_both_named(me: Rank) -> None:
+    outer = Outer(me.rank, preset="diloco")
+    outer.optimizer._parts[0].parameters[0] += me.rank
+    outer.steps(2)
+    with pytest.raises(RuntimeError, match="those of ranks 0, 1 are not those of each other"):
+        outer.step()
+
+
+class Odd(nn.Module):
+    """With a frozen, a tied, an unused, an empty and a complex parameter, and buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first = nn.Linear(24, 40, bias=False)
+        self.norm = nn.BatchNorm1d(40)
+        self.last = nn.Linear(24, 40, bias=False)
+        self.last.weight = self.first.weight
+        self.frozen = nn.Parameter(torch.ones(3), requires_grad=False)
+        self.unused = nn.Parameter(torch.ones(5))
+        self.empty = nn.Parameter(torch.ones(0))
+        self.turn = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+        self.register_buffer("mask", torch.full((2,), float("-inf")))
+        self.register_buffer("scratch", torch.ones(2), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.first(x)) + self.last(x) * self.turn.real.sum() + self.turn.imag.sum()
+
+
+def check_odd_parameters_and_buffers(me: Rank) -> None:
+    for preset in PRESETS:
+        model = Odd()
+        with torch.no_grad():
+            model.frozen.fill_(me.rank)
+            model.scratch.fill_(me.rank)
+        outer = Outer(me.rank, model, preset=preset)
+        assert not model.frozen.any()  # from rank 0, once
+        with torch.no_grad():
+            model.frozen.fill_(me.rank)
+        outer.steps(2)
+        running = model.norm.running_mean.clone()
+        x, _ = batch(me.rank, 2)
+        with torch.no_grad():
+            running = 0.9 * running + 0.1 * model.first(x).mean(0)
+        dist.all_reduce(running)
+        outer.step()
+        names = [*outer.optimizer.shared_parameters()]
+        assert names == ["unused", "turn", "first.weight", "norm.weight", "norm.bias"]
+        assert (model.frozen == me.rank).all()
+        trained = [each for name, each in model.named_parameters() if name in names]
+        numbers = [x.detach() for x in trained if not x.is_complex()]
+        numbers.append(torch.view_as_real(model.turn.detach()))
+        assert replicas_are_bitwise_equal(nn.ParameterList(map(nn.Parameter, numbers)))
+        assert torch.allclose(model.norm.running_mean, running / me.size, atol=1e-6)
+        assert model.norm.num_batches_tracked == INNER
+        assert model.mask.isinf().all()
+        assert model.turn.dtype == torch.complex64
+        assert model.last.weight is model.first.weight
+
+
+def check_half_types_keep_shared_parameters_in_float32(me: Rank) -> None:
+    for preset in PRESETS:
+        model = network().bfloat16()
+        inner = torch.optim.SGD(model.parameters(), lr=0.05)
+        outer = gtopk.OuterOptimizer(inner, model, preset, inner_steps=2)
+        for step in range(6):
+            x, labels = batch(me.rank, step)
+            outer.zero_grad()
+            nn.functional.cross_entropy(model(x.bfloat16()), labels).backward()
+            outer.step()
+        saved = outer.state_dict()["gtopk"]["parameters"]
+        assert all(each.dtype == torch.float32 for each in saved.values())
+        assert all(
+            torch.equal(each, saved[name].bfloat16()) for name, each in model.named_parameters()
+        ), preset
+        assert any(not torch.equal(saved[n], saved[n].bfloat16().float()) for n in saved)
+
+
+def check_steps_are_counted_and_not_backwards(me: Rank) -> None:
+    """Accumulation, a closure and a scheduler; and the step with which torch makes a state."""
+    outer = Outer(me.rank, preset="diloco")
+    optimizer, model = outer.optimizer, outer.model
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    for step in range(INNER):
+        assert optimizer.stats()["rounds"] == 0
+        optimizer.zero_grad()
+        for micro in range(4):
+            x, labels = batch(me.rank, 4 * step + micro)
+            nn.functional.cross_entropy(model(x), labels).backward()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            optimizer.step()
+            schedule.step()
+    assert optimizer.stats()["rounds"] == 1
+    assert optimizer._inner.param_groups[0]["lr"] == 0.01 / 2**INNER
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), labels)
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() > 0
+    assert optimizer.stats()["steps"] == INNER + 1
+    fresh = Outer(me.rank, preset="diloco")
+    get_optimizer_state_dict(fresh.model, fresh.optimizer)
+    assert fresh.optimizer.stats()["steps"] == 0
+
+
+def check_a_scaler_changes_no_bit(me: Rank) -> None:
+    plain, scaled = Outer(me.rank, preset="sparseloco"), Outer(me.rank, preset="sparseloco")
+    scales = scaler()
+    plain.steps(STEPS)
+    for step in range(STEPS):
+        x, labels = batch(me.rank, step)
+        scaled.optimizer.zero_grad()
+        scales.scale(nn.functional.cross_entropy(scaled.model(x), labels)).backward()
+        if step % 2:
+            scales.unscale_(scaled.optimizer)
+        scales.step(scaled.optimizer)
+        scales.update()
+    assert torch.equal(flat(plain.model), flat(scaled.model))
+
+
+def check_a_step_that_a_scaler_skips_counts(me: Rank) -> None:
+    """On one replica only: the others do not wait for it."""
+    outer, scales = Outer(me.rank, preset="diloco"), scaler()
+    for step in range(INNER):
+        x, labels = batch(me.rank, step)
+        outer.optimizer.zero_grad()
+        scales.scale(nn.functional.cross_entropy(outer.model(x), labels)).backward()
+        if (me.rank, step) == (1, 1):
+            outer.model[0].weight.grad[0, 0] = float("inf")
+        before = flat(outer.model)
+        scales.step(outer.optimizer)
+        scales.update()
+        if step == 1:
+            assert torch.equal(before, flat(outer.model)) == (me.rank == 1)
+    assert outer.optimizer.stats()["participants"] == me.size
+    assert replicas_are_bitwise_equal(outer.model)
+
+
+def check_replicas_that_are_not_alike_are_told(me: Rank) -> None:
+    with pytest.raises(ValueError, match=r"lr is 0\.[57] here and 0\.[57] on rank"):
+        Outer(me.rank, preset="diloco", lr=0.5 if me.rank == 1 else 0.7)
+    with pytest.raises(ValueError, match=r"'weight' has shape \[\d, 2\]"):
+        Outer(me.rank, nn.Linear(2, 2 + (me.rank == 1)), preset="diloco")
+    Outer(me.rank, preset="diloco").steps(INNER)
+
+
+def check_a_state_of_another_run_is_refused(me: Rank) -> None:
+    outer = Outer(me.rank, preset="diloco")
+    saved = outer.optimizer.state_dict()
+    for damage, message in (
+        ({"format": 9}, "has format 9, not 1"),
+        ({"place": {"rank": 0, "ranks": 9}}, "one of 9 ranks, this run has 4"),
+        ({"settings": {**saved["gtopk"]["settings"], "lr": 1.0}}, "lr=1.0, .* lr=0.7"),
+        ({"velocity": {}}, "'0.bias' is here, and not saved"),
+        ({"parameters": {**saved["gtopk"]["parameters"], "0.bias": 3}}, r"shape \[64\], has 3"),
+        ({"rounds": None}, "rounds"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            outer.optimizer.load_state_dict({**saved, "gtopk": {**saved["gtopk"], **damage}})
+    with pytest.raises(ValueError, match="no saved OuterOptimizer: it is no dict"):
+        outer.optimizer.load_state_dict({**saved, "gtopk": 3})
+    plain = inner_of(network())
+    outer.optimizer.load_state_dict(plain.state_dict())
+    with pytest.raises(TypeError, match="cannot be copied"):
+        copy.deepcopy(outer.optimizer)
+
+
+REFUSED = [
+    ({"preset": "adam"}, ValueError, "preset='adam' is unknown; available: 'localsgd', 'dil"),
+    ({"preset": "demo"}, NotImplementedError, "preset='demo' is not implemented"),
+    ({"inner_step": 3}, TypeError, "unexpected argument 'inner_step'; available: 'inner_steps'"),
+    ({"quorum": 2}, NotImplementedError, "quorum= is not implemented"),
+    ({"clip": "median"}, NotImplementedError, "clip= is not implemented"),
+    ({"preset": "localsgd", "lr": 1.0}, ValueError, "averages parameters, which 'lr' cannot"),
+    ({"inner_steps": 0}, ValueError, "inner_steps must be a whole number, 1 or more"),
+    ({"lr": 0.0}, ValueError, "lr must be a finite number above 0"),
+    ({"lr": float("nan")}, ValueError, "lr must be a finite number above 0"),
+    ({"decay": -1}, ValueError, "decay must be a finite number of 0 or more"),
+    ({"momentum": 1.0}, ValueError, r"momentum must be a number in \[0, 1\)"),
+    ({"momentum": 0.0, "nesterov": True}, ValueError, "nesterov=True needs a momentum above 0"),
+    ({"nesterov": 1}, ValueError, "nesterov must be True or False"),
+    ({"error_decay": 0.9}, ValueError, "needs a selection .* or a wire that rounds"),
+    ({"wire": "int8", "error_decay": 1.5}, ValueError, "error_decay must be at most 1"),
+    ({"subtract": 0.5, "wire": "int8"}, ValueError, "subtract=0.5 needs a selection"),
+    ({"transform": "tiles"}, ValueError, "transform='tiles' needs a selection"),
+    ({"mean": "contributors"}, ValueError, "mean='contributors' needs a selection"),
+    ({"mean": "all"}, ValueError, "mean='all' is unknown; available: 'participants'"),
+    ({"wire": "3bit"}, ValueError, "wire='3bit' is unknown"),
+    ({"wire": "statistical-2bit"}, NotImplementedError, "wire='2bit' loses less"),
+    ({"algorithm": "topk"}, ValueError, "algorithm='topk' needs k= or density="),
+    ({"k": 5000}, ValueError, "k must be at most 4096"),
+    ({"k": 5, "density": 0.1}, ValueError, "give k= or density=, not both"),
+    ({"density": 2}, ValueError, r"density must be a number in \(0, 1\]"),
+    ({"preset": "sparseloco", "algorithm": "dense"}, ValueError, "does not sum selections"),
+    ({"preset": "sparseloco", "algorithm": "rs-ag"}, ValueError, "'2bit'"),
+    (
+        {"preset": "sparseloco", "algorithm": "rs-ag", "wire": "int8"},
+        ValueError,
+        "mean='contributors' needs algorithm='topk' or 'exact'",
+    ),
+]
+
+
+def check_arguments_are_refused_before_anything_is_sent(me: Rank) -> None:
+    """On one replica alone: the others do not even call it."""
+    if me.rank:
+        return
+    for arguments, kind, message in REFUSED:
+        with pytest.raises(kind, match=message):
+            Outer(me.rank, **{"preset": "diloco", **arguments})
+    model = network()
+    inner = inner_of(model)
+    for given, message in (
+        ((inner, [*model.parameters()]), "model must be a torch.nn.Module, given list"),
+        ((model, model), "inner must be a torch.optim.Optimizer, given Sequential"),
+        ((inner, network()), r"11 parameters of the inner optimizer are not the model's"),
+        ((inner, model.requires_grad_(False)), "no parameter that requires a gradient"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            gtopk.OuterOptimizer(*given)
+
+
+def check_ddp_over_the_same_replicas_is_refused(me: Rank) -> None:
+    ddp = DistributedDataParallel(network())
+    with pytest.raises(ValueError, match="DDP already averages each gradient"):
+        gtopk.OuterOptimizer(inner_of(ddp), ddp)
+    pair = dist.new_subgroups(2)[0]
+    across, _ = dist.new_subgroups_by_enumeration([[0, 2], [1, 3]])
+    ddp = DistributedDataParallel(network(), process_group=pair)
+    outer = gtopk.OuterOptimizer(inner_of(ddp), ddp, group=across, inner_steps=2)
+    for step in range(4):
+        x, labels = batch(me.rank, step)
+        outer.zero_grad()
+        nn.functional.cross_entropy(ddp(x), labels).backward()
+        outer.step()
+    assert outer.stats()["participants"] == 2
+    assert replicas_are_bitwise_equal(ddp.module)
+
+
+def test_bytes_of_a_round_of_lists(two: RankSet) -> None:
+    two.run(check_bytes_of_a_round_of_lists)
+
+
+def test_two_replicas_that_differ_are_both_named(two: RankSet) -> None:
+    two.run(check_two_replicas_that_differ_are_both_named)
+
+
+def test_on_four_ranks(four: RankSet, check) -> None:
+    four.run(check)
