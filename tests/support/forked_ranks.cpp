@@ -259,8 +259,10 @@ void ForkedRanks::read_from(Child& child) {
     } else {
       child.said.push_back(message.substr(1));
     }
-  } else if (got == 0 || errno != EINTR) {
-    child.closed = true;  // the rank has ended: it was the only holder of the other end
+  } else if (got == 0 || (errno != EINTR && errno != ECONNRESET)) {
+    // The rank has ended: it was the only holder of the other end. ECONNRESET comes first if it had
+    // not read all that it was told, and what it said is still to be read.
+    child.closed = true;
   }
 }
 
