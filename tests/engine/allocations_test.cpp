@@ -80,6 +80,7 @@ class Ranks {
       ports_.push_back(std::make_unique<Uncounted>(fabric_.port(rank)));
       engines_.push_back(
           std::make_unique<engine::Engine>(*ports_[rank], fabric_.clock(), executor_));
+      engines_[rank]->flow_control().set_window(std::uint64_t{1} << 40U);  // credits allocate, too
       engines_[rank]->observers().add(
           *recorders_.emplace_back(std::make_unique<engine::FlightRecorder>(kRecorded)));
       cards.push_back(ports_[rank]->card());

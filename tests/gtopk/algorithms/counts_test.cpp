@@ -149,6 +149,16 @@ std::vector<Expected> expected_counts(const Problem& problem) {
   return expected;
 }
 
+/// To how many others it is connected.
+std::uint64_t connections_of(InprocRanks& ranks, std::uint32_t rank) {
+  std::uint64_t connections = 0;
+  for (std::uint32_t other = 0; other < ranks.size(); ++other) {
+    const transport::PeerId peer = ranks.group(rank)->peer(other);
+    connections += ranks.fabric().port(rank).connected(peer) ? 1 : 0;
+  }
+  return connections;
+}
+
 void expect_counts(Problem problem, std::uint64_t seed) {
   problem.options.wire = "raw";  // so that bytes follow from a list's length
   const auto size = static_cast<std::uint32_t>(problem.ranks.size());
@@ -166,7 +176,9 @@ void expect_counts(Problem problem, std::uint64_t seed) {
     EXPECT_EQ((Counts{network.messages_received, network.bytes_received}), expected[rank].received);
     EXPECT_EQ(group.operations, 1U);
     EXPECT_EQ(group.notices_sent, 0U);
-    EXPECT_EQ(ranks.fabric().counters(rank).of(TagKind::kControl).messages_sent, 0U);
+    // A hello to each rank that it is connected to.
+    EXPECT_EQ(ranks.fabric().counters(rank).of(TagKind::kControl).messages_sent,
+              connections_of(ranks, rank));
   }
   EXPECT_TRUE(ranks.close().empty());
 }
@@ -271,16 +283,6 @@ INSTANTIATE_TEST_SUITE_P(Every, CountedLists,
 /// How many other ranks a rank exchanges lists with.
 std::uint64_t partners_of(const std::string& algorithm, std::uint32_t ranks, std::uint32_t rank) {
   return messages_of(algorithm == "gtopk-tree" ? algorithm : "gtopk", ranks, rank, 30);
-}
-
-/// To how many others it is connected.
-std::uint64_t connections_of(InprocRanks& ranks, std::uint32_t rank) {
-  std::uint64_t connections = 0;
-  for (std::uint32_t other = 0; other < ranks.size(); ++other) {
-    const transport::PeerId peer = ranks.group(rank)->peer(other);
-    connections += ranks.fabric().port(rank).connected(peer) ? 1 : 0;
-  }
-  return connections;
 }
 
 // log2 P of them with gtopk, and one more where a rank is folded.

@@ -171,9 +171,10 @@ TEST(ListsOnDevicesFail, ATimeOutNamesTheDeviceAndTheMemoryOutlivesIt) {
   static_cast<void>(job.ending(1)->good());
 }
 
+// Rank 0 merges, and rank 1 waits for the result.
 TEST(ListsOnDevicesFail, WhatTheDeviceCannotDoFailsEveryRank) {
-  DeviceJob job(plain(2, 5000, 400, "gtopk"), 1, all(2));
-  job.device(1).break_with(std::make_exception_ptr(std::runtime_error("cudaErrorOfATest")));
+  DeviceJob job(plain(2, 5000, 400, "gtopk-tree"), 1, all(2));
+  job.device(0).break_with(std::make_exception_ptr(std::runtime_error("cudaErrorOfATest")));
   job.call();
   job.run();
   for (std::uint32_t rank = 0; rank < 2; ++rank) {

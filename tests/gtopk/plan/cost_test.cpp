@@ -270,7 +270,8 @@ TEST(CostOfHosts, IsWhatOneOfThemSendsToTheOthers) {
     std::map<std::string, std::uint64_t> sent_by;
     ranks.fabric().set_faults([&](const transport::inproc::Sent& sent) {
       const std::string& from = problem.hosts[sent.source];
-      const bool list = sent.bytes > kHeaderBytes;
+      const bool list = sent.bytes > kHeaderBytes &&
+                        transport::kind_of(sent.tag) == transport::TagKind::kCollective;
       if (list && from != problem.hosts[sent.destination]) {
         sent_by[from] += sent.bytes;
       }
