@@ -31,6 +31,8 @@ endif()
 set(GTOPK_TEST_FLAGS "")
 if(GTOPK_SANITIZER STREQUAL "address")
   set(GTOPK_TEST_FLAGS -fno-sanitize=null,object-size)
+elseif(CMAKE_BUILD_TYPE STREQUAL "Release")
+  set(GTOPK_TEST_FLAGS -O1)  # of the tests' own code alone: what they link is as it is shipped
 endif()
 
 # What nearly every test file begins with is parsed once: it is half of what a small one takes to
