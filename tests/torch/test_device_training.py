@@ -177,8 +177,11 @@ class SmallPartsAreLate:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
+    def end_of(self, work: SimpleNamespace) -> Any:
+        return work.get_future()
+
     def sparse_all_reduce(self, *arguments: Any, **options: Any) -> Any:
-        future = self._backend.sparse_all_reduce(*arguments, **options).get_future()
+        future = self._backend.end_of(self._backend.sparse_all_reduce(*arguments, **options))
         self._small = None
 
         def add(callback: Callable) -> None:
@@ -194,7 +197,7 @@ class SmallPartsAreLate:
             torch.ops.fake.hold()
             torch.ops.fake.set_stream(before)
         threading.Timer(0.2, lambda: [torch.ops.fake.release() for _ in LANES]).start()
-        self._small = future = self._backend.allreduce(*arguments).get_future()
+        self._small = future = self._backend.end_of(self._backend.allreduce(*arguments))
 
         def add(callback: Callable) -> None:
             sparse = self._sparse

@@ -84,7 +84,7 @@ bool Neighbours::has_ended(const PeerInfo& process) const {
   if (descriptor < 0) {
     return errno == ESRCH;
   }
-  const bool gone = is_over(descriptor, process, start_of(id));
+  const bool gone = is_over(descriptor, process, start_of(id)) || is_exiting(id);
   close(descriptor);
   return gone;
 }

@@ -5,10 +5,13 @@
 #include <unistd.h>
 
 #include <array>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <sstream>
 #include <string>
+#include <system_error>
 
 namespace gtopk::transport {
 namespace {
@@ -24,6 +27,26 @@ bool proc_is_ours() {
   const ssize_t length = readlink("/proc/self", name.data(), name.size());
   return length > 0 &&
          std::string(name.data(), static_cast<std::size_t>(length)) == std::to_string(getpid());
+}
+
+/// A number in a file like /proc/PID/stat, "pid (name) state ppid …", counted from 1, after the
+/// name, which may contain anything.
+std::optional<std::uint64_t> field_of(const std::filesystem::path& path, int field) {
+  std::ifstream file(path);
+  const std::string line(std::istreambuf_iterator<char>(file), {});
+  const std::size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) {
+    return std::nullopt;
+  }
+  constexpr int kFirst = 3;
+  std::istringstream fields(line.substr(name_end + 1));
+  std::string skipped;
+  for (int at = kFirst; at < field; ++at) {
+    fields >> skipped;
+  }
+  std::uint64_t value = 0;
+  fields >> value;
+  return value;
 }
 
 }  // namespace
@@ -42,22 +65,24 @@ Place place_of_this_process() {
 }
 
 std::uint64_t start_of(pid_t process) {
-  std::ifstream file(fmt::format("/proc/{}/stat", process));
-  const std::string line(std::istreambuf_iterator<char>(file), {});
-  // "pid (name) state ppid …": the start time is the 22nd field, and a name may contain anything.
-  const std::size_t name_end = line.rfind(')');
-  if (name_end == std::string::npos) {
-    return 0;
+  constexpr int kStart = 22;
+  return field_of(fmt::format("/proc/{}/stat", process), kStart).value_or(0);
+}
+
+bool is_exiting(pid_t process) {
+  constexpr int kFlags = 9;
+  constexpr std::uint64_t kExiting = 4;  // PF_EXITING of the kernel's sched.h
+  std::error_code error;
+  bool exiting = false;
+  for (const auto& thread :
+       std::filesystem::directory_iterator(fmt::format("/proc/{}/task", process), error)) {
+    const auto flags = field_of(thread.path() / "stat", kFlags);
+    if (flags && (*flags & kExiting) == 0) {
+      return false;
+    }
+    exiting = exiting || flags;
   }
-  constexpr int kFieldsBetween = 19;
-  std::istringstream fields(line.substr(name_end + 1));
-  std::string skipped;
-  for (int i = 0; i < kFieldsBetween; ++i) {
-    fields >> skipped;
-  }
-  std::uint64_t start = 0;
-  fields >> start;
-  return start;
+  return exiting;
 }
 
 }  // namespace gtopk::transport

@@ -15,4 +15,8 @@ namespace gtopk::transport {
 /// When the process started, in clock ticks since boot; 0 if /proc does not show it.
 [[nodiscard]] std::uint64_t start_of(pid_t process);
 
+/// Whether every thread of the process is exiting: its sockets may be closed while it is not dead
+/// yet. False if /proc does not show it.
+[[nodiscard]] bool is_exiting(pid_t process);
+
 }  // namespace gtopk::transport
