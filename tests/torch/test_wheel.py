@@ -122,12 +122,12 @@ def test_its_libraries_find_each_other_and_nothing_of_the_machine_that_built_the
 
 def test_it_is_small(wheel, unpacked):
     for library in libraries(unpacked):
-        assert library.stat().st_size < 3 * 2**20, library.name
+        assert library.stat().st_size < 3.5 * 2**20, library.name
     for program in programs(unpacked):
         assert program.stat().st_size < 5 * 2**20, program.name
-    # Each of them contains the core.
+    # Each of them contains the core, and some 200 KB of libsodium.
     holders = len(libraries(unpacked)) + len(programs(unpacked))
-    assert wheel.stat().st_size < 1.25 * holders * 2**20
+    assert wheel.stat().st_size < 1.5 * holders * 2**20
 
 
 def test_the_platform_is_that_of_the_newest_symbol():
