@@ -42,6 +42,15 @@ def _sparse(**arguments: Any) -> Method:
     return attach
 
 
+def _coded(wire: str) -> Method:
+    """All gradients in few bits, the rounding errors kept."""
+
+    def attach(ddp: DistributedDataParallel, density: float, steps: int) -> gtopk.SparseState:
+        return gtopk.attach(ddp, algorithm="dense", wire=wire, min_numel=256)
+
+    return attach
+
+
 def _adaptive(ddp: DistributedDataParallel, density: float, steps: int) -> gtopk.SparseState:
     """LAGS-SGD between a quarter of the density and four times it."""
     return gtopk.attach(
@@ -55,7 +64,12 @@ def _adaptive(ddp: DistributedDataParallel, density: float, steps: int) -> gtopk
 
 
 # Without a density: what they send does not depend on one.
-PLAIN: dict[str, Method] = {"dense": _dense, "bf16": _bf16, "powersgd": _power_sgd}
+PLAIN: dict[str, Method] = {
+    "dense": _dense,
+    "bf16": _bf16,
+    "powersgd": _power_sgd,
+    **{wire: _coded(wire) for wire in ("int8", "4bit", "2bit", "sign")},
+}
 SPARSE: dict[str, Method] = {
     "gtopk": _sparse(),
     "gtopk-merged": _sparse(put_back="merged"),
