@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from gtopk.core.groups import backend_of
+from gtopk.ops.options import SparseOptions
 from ranks import Rank, RankSet
 
 import gtopk
@@ -33,9 +34,7 @@ def check_a_backend_of_its_own(me: Rank) -> None:
     backend.recv([torch.empty(5)], other, 3).wait()
     sent.wait()
     gradient = torch.tensor([0.0, 1.0 + me.rank, 0.5])
-    backend.sparse_all_reduce(
-        [gradient], None, 1, "gtopk", "exact", "lossless", "own", dist.ReduceOp.SUM
-    ).wait()
+    backend.sparse_all_reduce([gradient], SparseOptions(k=1)).wait()
     assert gradient.tolist() == [0.0, 3.0, 0.0]
     assert backend.statistics()["operations"] >= 5
     assert backend.get_error().name == "SUCCESS"

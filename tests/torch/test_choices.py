@@ -8,9 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from gtopk.core.groups import backend_of
-from gtopk.ops.options import selectors
+from gtopk.ops.options import SparseOptions, selectors
 from ranks import Rank, RankSet, works_on
-from torch.distributed import ReduceOp
 
 import gtopk
 
@@ -175,10 +174,10 @@ def check_a_threshold_is_kept_from_step_to_step(me: Rank) -> None:
     with pytest.raises(ValueError, match="share memory"):
         gtopk.sparse_all_reduce(state, **arguments)
     call = backend_of(None).sparse_all_reduce
-    names = ("topk", "threshold", "raw", "own", ReduceOp.SUM)
+    options = SparseOptions(k=1, algorithm="topk", select="threshold", wire="raw")
     for wrong in (torch.zeros(3).double(), torch.zeros(4), torch.zeros(8).double()[::2]):
         with pytest.raises(ValueError, match=r"contiguous float64 tensor of shape \[4\]"):
-            call([torch.ones(9)], None, 1, *names, state=wrong)
+            call([torch.ones(9)], options, state=wrong)
     works_on(me)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from gtopk.diagnostics.inequalities import of_rank, of_sum
-from gtopk.ops.options import WITHOUT_SELECTION, algorithms, most_delivered
+from gtopk.ops.options import WITHOUT_SELECTION, SparseOptions, algorithms
 from ranks import Rank, RankSet
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -122,8 +122,8 @@ def test_delta_is_what_random_k_leaves_on_average():
 
 def test_algorithms_without_a_selection_of_each_rank_are_named():
     """Those whose result, of one rank, has no more than k entries, whatever the selector."""
-    names = {"density": 0.03, "block": 1, "select": "sampled", "wire": None, "semantics": "any"}
-    found = {each: most_delivered(100, 1, algorithm=each, **names) for each in algorithms()}
+    options = [SparseOptions(3, algorithm=each, select="sampled") for each in algorithms()]
+    found = {each.algorithm: each.most_delivered(100, 1) for each in options}
     selecting = {each for each, most in found.items() if most == 4}
     assert selecting == set(algorithms()) - set(WITHOUT_SELECTION)
 

@@ -12,6 +12,7 @@ import sys
 import pytest
 import torch
 from gtopk.core.groups import backend_of
+from gtopk.ops.options import SparseOptions
 from ranks import WATCHDOG, Rank, RankSet, descriptors, environment, run_script, threads
 
 import gtopk
@@ -217,9 +218,7 @@ def check_use_after_destroy(me: Rank) -> None:
     backend = backend_of(group)
     dist.destroy_process_group()
     with pytest.raises(dist.DistBackendError, match="has been destroyed"):
-        backend.sparse_all_reduce(
-            [torch.ones(3)], None, 1, "gtopk", "exact", "raw", "own", dist.ReduceOp.SUM
-        )
+        backend.sparse_all_reduce([torch.ones(3)], SparseOptions(k=1))
     with pytest.raises(dist.DistBackendError, match=r"'(0|default_pg)' has been"):
         gtopk.sparse_all_reduce(torch.ones(3), k=1, group=group)
     with pytest.raises(ValueError, match=r"(?i)default process group has not been initialized"):

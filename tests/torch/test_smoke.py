@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from gtopk.core.groups import backend_of
+from gtopk.ops.options import SparseOptions
 from ranks import Rank, RankSet, run_script
 from torch.nn.parallel import DistributedDataParallel
 from training import batch, flat, network
@@ -88,14 +89,7 @@ def check_errors_keep_their_types(me: Rank) -> None:
         gtopk.sparse_all_reduce(torch.ones(3), k=1 + me.rank)
     with pytest.raises(ValueError, match="bfloat16 or float16, not complex64"):
         backend_of(None).sparse_all_reduce(
-            [torch.ones(3, dtype=torch.cfloat)],
-            None,
-            1,
-            "gtopk",
-            "exact",
-            "raw",
-            "own",
-            dist.ReduceOp.SUM,
+            [torch.ones(3, dtype=torch.cfloat)], SparseOptions(k=1, wire="raw")
         )
     with pytest.raises(NotImplementedError, match="broadcast of a Sparse"):
         backend_of(None).broadcast([torch.ones(4).to_sparse()], dist.BroadcastOptions())
@@ -127,6 +121,7 @@ def test_behind_the_wrapper_that_debugging_puts_around_a_backend():
 import torch, torch.distributed as dist, gtopk
 dist.init_process_group("gtopk", store=dist.HashStore(), rank=0, world_size=1)
 from gtopk.core.groups import backend_of
+from gtopk.ops.options import SparseOptions
 wrapper = dist.group.WORLD._get_backend(torch.device("cpu"))
 print(type(wrapper).__name__)
 tensor = torch.tensor([3.0, 1.0])

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from gtopk.core.groups import backend_of
 from gtopk.diagnostics.statistics import Statistics
-from gtopk.ops.options import PUT_BACKS, algorithms
+from gtopk.ops.options import PUT_BACKS, SparseOptions, algorithms
 from gtopk.ops.sparse_all_reduce import ACCUMULATION
 from ranks import Rank, RankSet, works_on
 from torch.distributed import ReduceOp
@@ -228,8 +228,8 @@ def check_what_was_delivered_is_noted_beside(me: Rank) -> None:
     backend = backend_of(None)
 
     def call(tensors, delivered, algorithm="topk"):
-        arguments = (None, 2, algorithm, "exact", "raw", "own", ReduceOp(ReduceOp.AVG))
-        backend.sparse_all_reduce(tensors, *arguments, delivered=delivered).wait()
+        options = SparseOptions(k=2, algorithm=algorithm, wire="raw", op=ReduceOp.AVG)
+        backend.sparse_all_reduce(tensors, options, delivered=delivered).wait()
 
     tensor = torch.zeros(20, dtype=torch.bfloat16)
     tensor[me.rank], tensor[10] = 1 + 2**-7, 1.0

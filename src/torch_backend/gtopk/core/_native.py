@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,12 +51,22 @@ def load() -> Any:
     return torch.ops.gtopk
 
 
-def gate(arrivals: int) -> Any:
-    """Make a gate for that many arrivals (gtopk/gate.hpp): arrive(happened), shut()."""
+class Gate(Protocol):
+    """torch.classes.gtopk.Gate: where the parts of a step wait for one another (gtopk/gate.hpp)."""
+
+    def arrive(self, happened: bool) -> None:
+        """One of the parts says whether it happened; the last one decides for all."""
+
+    def shut(self) -> None:
+        """The step broke off: nothing commits."""
+
+
+def gate(arrivals: int) -> Gate:
+    """Make a gate for that many arrivals."""
     import torch
 
     load()
-    return torch.classes.gtopk.Gate(arrivals)
+    return cast("Gate", torch.classes.gtopk.Gate(arrivals))
 
 
 def fail(future: torch.futures.Future[Any], error: Exception) -> None:

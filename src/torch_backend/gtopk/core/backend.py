@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch._C._distributed_c10d import ErrorType
 from torch.distributed.distributed_c10d import Work
@@ -10,13 +10,24 @@ from torch.distributed.distributed_c10d import Work
 from gtopk.core import _native
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import timedelta
 
     import torch
     from torch._C._distributed_c10d import Backend
-    from torch.distributed import ReduceOp
     from torch.futures import Future
+
+
+class Options(Protocol):
+    """What operators need of gtopk.ops.options.SparseOptions."""
+
+    @property
+    def arguments(self) -> Mapping[str, str | float]:
+        """The options as operators name and take them."""
+
+
+# Of them, those that determine a plan.
+_OF_PLANS = ("k", "density", "block", "select", "wire", "semantics")
 
 
 class GtopkBackend:
@@ -37,27 +48,17 @@ class GtopkBackend:
     def sparse_all_reduce(
         self,
         tensors: Sequence[torch.Tensor],
-        residual: torch.Tensor | None,
-        k: int,
-        algorithm: str,
-        select: str,
-        wire: str,
-        put_back: str,
-        op: ReduceOp | ReduceOp.RedOpType,
+        options: Options,
+        residual: torch.Tensor | None = None,
+        *,
         timeout: timedelta | None = None,
         delivered: Sequence[torch.Tensor] = (),
-        *,
-        density: float = 0.0,
-        block: int = 4096,
         state: torch.Tensor | None = None,
-        semantics: str = "any",
         scale: float = 1.0,
-        gate: torch.ScriptObject | None = None,
+        gate: _native.Gate | None = None,
         momentum: torch.Tensor | None = None,
     ) -> Work:
         """See gtopk.sparse_all_reduce; the future's value is `tensors`.
-
-        k: 0 if a density is given.
 
         delivered: [indices, values] (int64, the accumulation type), which receive the result's
         indices and their sums; each as long as the result may be. "dense" records all elements in
@@ -71,40 +72,20 @@ class GtopkBackend:
             self._number,
             tensors,
             residual,
-            k,
-            density,
-            block,
-            algorithm,
-            select,
-            wire,
-            put_back,
-            int(getattr(op, "op", op)),  # SUM itself is not a ReduceOp, but what one holds
-            None if timeout is None else round(timeout.total_seconds() * 1000),
-            delivered,
-            state,
-            semantics,
-            scale,
-            gate,
-            momentum,
+            timeout_ms=None if timeout is None else round(timeout.total_seconds() * 1000),
+            delivered=delivered,
+            state=state,
+            scale=scale,
+            gate=gate,
+            momentum=momentum,
+            **options.arguments,
         )
         return Work.unbox(work)
 
-    def plan(
-        self,
-        d: int,
-        like: torch.Tensor,
-        k: int,
-        density: float,
-        block: int,
-        select: str,
-        wire: str,
-        semantics: str,
-        anew: bool,
-    ) -> tuple[Any, ...]:
-        """See gtopk.plan; returns the operator's tuple. k: 0 if a density is given."""
-        told: tuple[Any, ...] = self._operators.plan(
-            self._number, d, like, k, density, block, select, wire, semantics, anew
-        )
+    def plan(self, d: int, like: torch.Tensor, options: Options, anew: bool) -> tuple[Any, ...]:
+        """See gtopk.plan; returns the operator's tuple."""
+        asked = {name: options.arguments[name] for name in _OF_PLANS}
+        told: tuple[Any, ...] = self._operators.plan(self._number, d, like, anew=anew, **asked)
         return told
 
     def end_of(self, work: Work) -> Future[list[torch.Tensor]]:

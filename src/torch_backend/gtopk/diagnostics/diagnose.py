@@ -14,12 +14,11 @@ import torch.distributed as dist
 from gtopk.core.groups import backend_of
 from gtopk.core.standalone import create_backend
 from gtopk.diagnostics.inequalities import of_rank, of_sum
-from gtopk.ops.options import WITHOUT_SELECTION, check_whole, most_delivered
+from gtopk.ops.options import WITHOUT_SELECTION, SparseOptions, check_whole
 from gtopk.ops.sparse_all_reduce import ACCUMULATION
 from gtopk.state.fingerprint import check_alike
 
 if TYPE_CHECKING:
-    from gtopk.state.config import Config
     from gtopk.state.units import Unit
 
 
@@ -94,41 +93,39 @@ class Probe:
         self,
         diagnostics: Diagnostics,
         unit: Unit,
-        config: Config,
-        density: float,
-        algorithm: str,
+        options: SparseOptions,
         large: Sequence[torch.Tensor],
         residual: torch.Tensor,
         state: torch.Tensor,
     ) -> None:
         """Copy acc, the sum of `large` and `residual`. state: the selector's."""
         self.unit = unit
-        self.config = config
-        self.density = density
-        self.algorithm = algorithm
+        self.options = options
         self.acc = torch.cat([each.flatten().to("cpu") for each in large])
         self.acc = self.acc.to(ACCUMULATION[unit.dtype]).add_(residual.to("cpu"))
         self.total = self.acc.clone()
         """To be summed over the ranks."""
-        self.selected = diagnostics.selection(self.acc, density, algorithm, config, state)
+        self.selected = diagnostics.selection(self.acc, options, state)
         """Indices; None for an algorithm without such a selection."""
         self.delivered: Sequence[torch.Tensor] = ()
         """Indices and values, which the exchange writes."""
 
     def diagnose(self, residual: torch.Tensor) -> UnitDiagnosis:
         """Diagnose after the exchange, which left this residual."""
-        unit, config = self.unit, self.config
+        unit, options = self.unit, self.options
+        assert options.density is not None
         d = unit.selected_numel
-        k = _most(d, self.density, config, "block" if config.select == "block" else "exact")
+        exact = options.select if options.select == "block" else "exact"
+        k = _selecting(options, exact).most_delivered(d, 1)
         indices, values = (each.cpu() for each in self.delivered)
         random = 1 - k / d
         return UnitDiagnosis(
             names=tuple(each.name for each in unit.large),
             elements=d,
             k=k,
-            density=self.density,
-            algorithm=self.algorithm,
-            select=config.select,
+            density=options.density,
+            algorithm=options.algorithm,
+            select=options.select,
             random=random,
             bell=random**2,
             **of_rank(self.acc, k, self.selected)._asdict(),
@@ -152,28 +149,18 @@ class Diagnostics:
         return self.every > 0 and step % self.every == 0
 
     def selection(
-        self, acc: torch.Tensor, density: float, algorithm: str, config: Config, state: torch.Tensor
+        self, acc: torch.Tensor, options: SparseOptions, state: torch.Tensor
     ) -> torch.Tensor | None:
         """Return the indices that this rank selects; None if the algorithm has no rank select."""
-        if algorithm in WITHOUT_SELECTION:
+        if options.algorithm in WITHOUT_SELECTION:
             return None
         assert self._alone is not None
-        room = _most(acc.numel(), density, config, config.select)
-        indices = torch.zeros(room, dtype=torch.int64, device=acc.device)
-        values = torch.zeros(room, dtype=acc.dtype, device=acc.device)
+        alone = _selecting(options, options.select)
+        most = alone.most_delivered(acc.numel(), 1)
+        indices = torch.zeros(most, dtype=torch.int64, device=acc.device)
+        values = torch.zeros(most, dtype=acc.dtype, device=acc.device)
         self._alone.sparse_all_reduce(
-            [acc.clone()],
-            None,
-            0,
-            "topk",
-            config.select,
-            "raw",
-            "own",
-            dist.ReduceOp.SUM,
-            delivered=[indices, values],
-            density=density,
-            block=config.block,
-            state=state.clone(),
+            [acc.clone()], alone, delivered=[indices, values], state=state.clone()
         ).wait()
         return indices[values != 0]
 
@@ -183,18 +170,9 @@ class Diagnostics:
             self._call(diagnosis)
 
 
-def _most(d: int, density: float, config: Config, select: str) -> int:
-    """Return the most entries that a rank selects."""
-    return most_delivered(
-        d,
-        1,
-        density=density,
-        block=config.block,
-        algorithm="topk",
-        select=select,
-        wire=None,
-        semantics="any",
-    )
+def _selecting(options: SparseOptions, select: str) -> SparseOptions:
+    """Return the options of a call whose result, of one rank, is what that rank selects."""
+    return SparseOptions(None, options.density, "topk", select, options.block, wire="raw")
 
 
 def diagnose(state: Diagnosed, every: int, call: Call | None = None) -> None:

@@ -27,7 +27,6 @@ from gtopk.diagnostics.diagnose import Diagnosis, Probe
 from gtopk.exchange.clipping import clip, norm_of
 from gtopk.exchange.places import places_of
 from gtopk.exchange.unit_exchange import Exchange, Note, flat, without_traceback
-from gtopk.ops.options import wire_named
 from gtopk.ops.sparse_all_reduce import ACCUMULATION
 from gtopk.state.fingerprint import check_alike
 from gtopk.state.layers import stopwatch_of
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from gtopk.exchange.overlapped import State
     from gtopk.exchange.places import Layout, Place
     from gtopk.exchange.unit_exchange import Bucket, ExactBucket
-    from gtopk.state.config import Density
+    from gtopk.ops.options import SparseOptions
     from gtopk.state.units import Unit
 
 
@@ -62,7 +61,7 @@ class Overlap:
         self._compared = False
         self._open = False  # gradients of a backward have arrived, and its end was not seen
         self._scale = 1.0  # what the gradients of this backward were multiplied by
-        self._gate: torch.ScriptObject | None = None  # at which its units wait for one another
+        self._gate: _native.Gate | None = None  # at which its units wait for one another
         self._diagnoses = False  # whether this backward is measured
         self._exact_parts = 0  # gradients of a backward that no unit has
         self._exact_started: list[ExactBucket] = []  # of them, in this backward
@@ -307,17 +306,14 @@ class Overlap:
             self._small[index] = small
         return small
 
-    def _note_of(self, exchange: Exchange, density: Density, algorithm: str) -> Note:
-        """Return a note with room for the result, cleared."""
+    def _note_of(self, exchange: Exchange, options: SparseOptions) -> Note:
+        """Return a note that can hold the result, cleared."""
         assert self._backend is not None
-        unit, config = self._state.units[exchange.index], self._state.config
-        room = unit.selected_numel
-        dense = algorithm == "dense"
-        if density != "dense":
-            room = config.most_delivered(room, self._backend.size(), density, algorithm)
+        unit, dense = self._state.units[exchange.index], options.algorithm == "dense"
+        most = options.most_delivered(unit.selected_numel, self._backend.size())
         note = self._notes[exchange.index]
-        if note is None or not note.fits(room, dense=dense):
-            note = self._notes[exchange.index] = Note(room, unit.dtype, unit.device, dense=dense)
+        if note is None or not note.fits(most, dense=dense):
+            note = self._notes[exchange.index] = Note(most, unit.dtype, unit.device, dense=dense)
         note.clear()
         return note
 
@@ -342,7 +338,7 @@ class Overlap:
 
     def _submit(self, exchange: Exchange, works: list[Work]) -> None:
         """Start the unit's operations, the sparse one first; append each to `works` at once."""
-        state, backend, config = self._state, self._backend, self._state.config
+        state, backend = self._state, self._backend
         assert backend is not None
         exchange.to_updates(state.units[exchange.index])
         exchange.spread_not_finite(backend.size())
@@ -352,13 +348,12 @@ class Overlap:
         self._look_at(exchange)
         elements = state.units[exchange.index].selected_numel
         if elements:
-            density = state.unit_density(exchange.index)
-            algorithm = state.unit_algorithm(exchange.index)
-            none = algorithm == "dense" and state.dense_needs_no_residual(exchange.index)
-            probe = self._probe(exchange, algorithm)
+            options = state.unit_options(exchange.index)
+            none = options.algorithm == "dense" and state.dense_needs_no_residual(exchange.index)
+            probe = self._probe(exchange, options)
             note = None
             if backend.rank() == 0 or probe is not None:
-                note = self._note_of(exchange, density, algorithm)
+                note = self._note_of(exchange, options)
             if backend.rank() == 0:
                 exchange.note = note
             delivered = [] if note is None else note.tensors()
@@ -366,16 +361,9 @@ class Overlap:
                 probe.delivered = delivered
             work = backend.sparse_all_reduce(
                 exchange.large,
+                options,
                 None if none else state.unit_residual(exchange.index),
-                0,
-                algorithm,
-                config.select,
-                wire_named(state.wire),
-                config.put_back,
-                ReduceOp(ReduceOp.AVG),
                 delivered=delivered,
-                density=0.0 if density == "dense" else density,
-                block=config.block,
                 state=state.unit_selector_state(exchange.index),
                 scale=exchange.scale,
                 gate=exchange.gate,
@@ -389,17 +377,15 @@ class Overlap:
             options.reduceOp = ReduceOp.AVG
             works.append(backend.allreduce([exchange.small], options))
 
-    def _probe(self, exchange: Exchange, algorithm: str) -> Probe | None:
+    def _probe(self, exchange: Exchange, options: SparseOptions) -> Probe | None:
         """Copy what a unit starts with, if it is to be measured."""
-        if not self._diagnoses or algorithm == "dense":
+        if not self._diagnoses or options.algorithm == "dense":
             return None
         state, index = self._state, exchange.index
         exchange.probe = Probe(
             state.diagnostics,
             state.units[index],
-            state.config,
-            float(state.unit_density(index)),
-            algorithm,
+            options,
             exchange.large,
             state.unit_residual(index),
             state.unit_selector_state(index),

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
     from gtopk.diagnostics.diagnose import Diagnostics
-    from gtopk.state.config import Config, Density
+    from gtopk.ops.options import SparseOptions
+    from gtopk.state.config import Config
     from gtopk.state.fingerprint import Line
     from gtopk.state.momenta import Momenta
     from gtopk.state.rates import Rates
@@ -28,19 +29,12 @@ class State(Protocol):
     diagnostics: Diagnostics
 
     @property
-    def wire(self) -> str | None:
-        """Wire of the next backward."""
-
-    @property
     def units(self) -> tuple[Unit, ...]:
         """Each is covered by one selection."""
 
     @property
     def momenta(self) -> Momenta:
         """They correct gradients, and advance with each step."""
-
-    def unit_density(self, index: int) -> Density:
-        """Return the density of ``units[index]`` in the next backward."""
 
     def residual(self, name: str) -> torch.Tensor | None:
         """Return the parameter's residual as a view."""
@@ -60,8 +54,8 @@ class State(Protocol):
     def choose(self) -> None:
         """Choose every unit's density and algorithm for the next backward, if due. Collective."""
 
-    def unit_algorithm(self, index: int) -> str:
-        """Return the algorithm of ``units[index]`` in the next backward."""
+    def unit_options(self, index: int) -> SparseOptions:
+        """Return how ``units[index]`` is exchanged in the next backward."""
 
     def description(self) -> list[Line]:
         """Describe everything that must be the same on every rank."""

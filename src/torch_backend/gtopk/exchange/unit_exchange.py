@@ -62,7 +62,7 @@ class ExactBucket(Bucket):
         self,
         gradient: torch.Tensor,
         exchanges: Sequence[Exchange],
-        gate: torch.ScriptObject | None,
+        gate: _native.Gate | None,
     ) -> None:
         """Wait for these exchanges. gate: where its all-reduce counts as one of the parts."""
         super().__init__(gradient, 1 + len(exchanges))
@@ -150,7 +150,7 @@ class Exchange:
         index: int,
         names: Collection[str],
         scale: float = 1.0,
-        gate: torch.ScriptObject | None = None,
+        gate: _native.Gate | None = None,
         rates: Mapping[str, float] | None = None,
     ) -> None:
         """Start with no gradient of the unit's parameters.

@@ -1,11 +1,19 @@
-"""The values that arguments can take."""
+"""What a sparse all-reduce is asked to do, as one value, and the values that arguments can take."""
 
 from __future__ import annotations
 
+import functools
 import numbers
 import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from torch.distributed import ReduceOp
 
 from gtopk.core import _native
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DEFAULT_BLOCK = 4096
 # The core's integers have 64 bits, and more than all elements means all.
@@ -21,60 +29,85 @@ WITHOUT_PREDICTION = ("sketch", "random-k", "true-topk")
 SEMANTICS = ("dense", "exact_sum", "gtopk", "any")
 
 
+@functools.cache
 def algorithms() -> tuple[str, ...]:
     """Return the names of all algorithms."""
     return tuple(_native.load().algorithms())
 
 
+@functools.cache
 def selectors() -> tuple[str, ...]:
     """Return the names of all selectors."""
     return tuple(_native.load().selectors())
 
 
+@functools.cache
 def wires() -> tuple[str, ...]:
     """Return the names of all wires."""
     return tuple(_native.load().wires())
 
 
-def check_algorithm(algorithm: str) -> None:
-    """Raise ValueError for an unknown name."""
-    _check("algorithm", algorithm, (*algorithms(), "auto"))
+@dataclass(frozen=True)
+class SparseOptions:
+    """The options of one sparse all-reduce: checked when made, and passed on as they are.
 
-
-def check_semantics(semantics: str) -> None:
-    """Raise ValueError for an unknown name."""
-    _check("semantics", semantics, SEMANTICS)
-
-
-def check_select(select: str) -> None:
-    """Raise ValueError for an unknown name."""
-    _check("select", select, selectors())
-
-
-def most_delivered(
-    d: int,
-    ranks: int,
-    *,
-    density: float,
-    block: int,
-    algorithm: str,
-    select: str,
-    wire: str | None,
-    semantics: str,
-) -> int:
-    """Return how many entries a result of d elements has at most.
-
-    Raise ValueError for valid names that cannot be combined.
+    docs/algorithms.md explains them. Exactly one of k and density is given, but for "dense", which
+    needs neither.
     """
-    most: int = _native.load().most_delivered(
-        d, ranks, 0, density, block, algorithm, select, wire_named(wire), semantics
-    )
-    return most
+
+    k: int | None = None
+    density: float | None = None
+    algorithm: str = "gtopk"
+    select: str = "exact"
+    block: int = DEFAULT_BLOCK
+    put_back: str = "own"
+    wire: str | None = None
+    semantics: str = "any"
+    op: ReduceOp | ReduceOp.RedOpType = ReduceOp.SUM
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for an invalid value; make Python's numbers of all others."""
+        _check("algorithm", self.algorithm, (*algorithms(), "auto"))
+        _check("select", self.select, selectors())
+        _check("put_back", self.put_back, PUT_BACKS)
+        check_wire(self.wire)
+        _check("semantics", self.semantics, SEMANTICS)
+        object.__setattr__(self, "block", _checked_block(self.block, self.select))
+        if self.op not in (ReduceOp.SUM, ReduceOp.AVG):
+            raise ValueError(f"gtopk: op must be ReduceOp.SUM or ReduceOp.AVG, given {self.op}")
+        if self.algorithm != "dense" or self.k is not None or self.density is not None:
+            object.__setattr__(self, "k", _checked_k(self.k, self.density))
+        if self.density is not None:
+            object.__setattr__(self, "density", check_density(self.density))
+
+    @functools.cached_property
+    def arguments(self) -> Mapping[str, str | float]:
+        """The same as the operators of the native library name and take them."""
+        return {
+            "k": self.k or 0,
+            "density": self.density or 0.0,
+            "block": self.block,
+            "algorithm": self.algorithm,
+            "select": self.select,
+            "wire": wire_named(self.wire),
+            "put_back": self.put_back,
+            "op": int(cast("ReduceOp.RedOpType", self.op)),
+            "semantics": self.semantics,
+        }
+
+    def most_delivered(self, d: int, ranks: int) -> int:
+        """Return how many entries a result of d elements has at most.
+
+        Raise ValueError for options that cannot be combined.
+        """
+        return _most_delivered(self, d, ranks)
 
 
-def check_put_back(put_back: str) -> None:
-    """Raise ValueError for an unknown name."""
-    _check("put_back", put_back, PUT_BACKS)
+@functools.lru_cache(maxsize=1024)
+def _most_delivered(options: SparseOptions, d: int, ranks: int) -> int:
+    ignored = ("put_back", "op")
+    asked = {name: each for name, each in options.arguments.items() if name not in ignored}
+    return cast("int", _native.load().most_delivered(d, ranks, **asked))
 
 
 def check_wire(wire: str | None) -> None:
@@ -162,7 +195,7 @@ def check_whole(number: object, name: str, least: int) -> int:
     return whole
 
 
-def check_block(block: object, select: str) -> int:
+def _checked_block(block: object, select: str) -> int:
     """Return a block's elements as the core takes them; raise ValueError unless 1 or more.
 
     For another selector than "block" it must be the default.
@@ -171,6 +204,21 @@ def check_block(block: object, select: str) -> int:
     if select != "block" and elements != DEFAULT_BLOCK:
         raise ValueError(f"gtopk: block={block} needs select='block', given select={select!r}")
     return elements
+
+
+def _checked_k(k: object, density: object) -> int | None:
+    """Return k as the core takes it, or None if a density is given in its place."""
+    if (k is None) == (density is None):
+        raise ValueError(f"gtopk: give exactly one of k and density, given k={k}, {density=}")
+    if k is None:
+        return None
+    try:
+        entries = operator.index(k)  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError(f"gtopk: k must be a whole number, given {k!r}") from None
+    if isinstance(k, bool) or entries < 1:
+        raise ValueError(f"gtopk: k must be at least 1, given {k!r}")
+    return min(entries, MOST)
 
 
 def _check(what: str, name: object, there: tuple[str | None, ...]) -> None:

@@ -11,15 +11,8 @@ import torch
 import torch.distributed as dist
 
 from gtopk.core.groups import backend_of
-from gtopk.ops.options import (
-    check_block,
-    check_select,
-    check_semantics,
-    check_whole,
-    check_wire,
-    wire_named,
-)
-from gtopk.ops.sparse_all_reduce import check_tensor, entries_wanted
+from gtopk.ops.options import SparseOptions, check_whole
+from gtopk.ops.sparse_all_reduce import check_tensor
 
 
 class Prediction(TypedDict):
@@ -94,27 +87,22 @@ def plan(
     if dist.distributed_c10d._rank_not_in_group(group):
         dist.distributed_c10d._warn_not_in_group("plan")
         return None
-    check_select(select)
-    check_wire(wire)
-    check_semantics(semantics)
-    elements = check_whole(d, "d", 1)
-    per_block = check_block(block, select)
+    options = SparseOptions(k, density, "auto", select, block, wire=wire, semantics=semantics)
+    return plan_with(options, check_whole(d, "d", 1), dtype, group, refresh=bool(refresh))
+
+
+def plan_with(
+    options: SparseOptions,
+    d: int,
+    dtype: torch.dtype,
+    group: dist.ProcessGroup | None,
+    *,
+    refresh: bool = False,
+) -> Plan | None:
+    """See plan(); on a rank of the group, for any algorithm in the options."""
     like = torch.empty(0, dtype=dtype, device="cpu")
     check_tensor(like, "a tensor of dtype")
-    entries, share = entries_wanted(k, density)
-    return told(
-        backend_of(group).plan(
-            elements,
-            like,
-            entries,
-            share,
-            per_block,
-            select,
-            wire_named(wire),
-            semantics,
-            bool(refresh),
-        )
-    )
+    return told(backend_of(group).plan(d, like, options, refresh))
 
 
 def told(by_operator: tuple[Any, ...]) -> Plan | None:

@@ -6,7 +6,6 @@ docs/algorithms.md defines the result; the native part computes it.
 from __future__ import annotations
 
 import itertools
-import operator
 import os
 from collections.abc import Sequence
 
@@ -17,17 +16,7 @@ from torch.distributed.distributed_c10d import Work
 
 from gtopk.core.groups import backend_of
 from gtopk.core.tracing import untraced
-from gtopk.ops.options import (
-    MOST,
-    check_algorithm,
-    check_block,
-    check_density,
-    check_put_back,
-    check_select,
-    check_semantics,
-    check_wire,
-    wire_named,
-)
+from gtopk.ops.options import SparseOptions
 
 # acc, merge and residual are float32 for the half types.
 ACCUMULATION = {
@@ -146,13 +135,7 @@ def sparse_all_reduce(
     if dist.distributed_c10d._rank_not_in_group(group):
         dist.distributed_c10d._warn_not_in_group("sparse_all_reduce")
         return None
-    check_algorithm(algorithm)
-    check_select(select)
-    check_put_back(put_back)
-    check_wire(wire)
-    check_semantics(semantics)
-    elements = check_block(block, select)
-    check_op(op)
+    options = SparseOptions(k, density, algorithm, select, block, put_back, wire, semantics, op)
     pieces = _pieces(tensor)
     d = sum(each.numel() for each in pieces)
     if residual is not None:
@@ -160,22 +143,7 @@ def sparse_all_reduce(
         _check_residual(residual, pieces, pieces[0].shape if one else torch.Size([d]))
     if state is not None:
         _check_state(state, [*pieces, *([] if residual is None else [residual])])
-    sends_all = algorithm == "dense" and k is None and density is None
-    entries, share = (0, 0.0) if sends_all else entries_wanted(k, density)
-    work = backend_of(group).sparse_all_reduce(
-        pieces,
-        residual,
-        entries,
-        algorithm,
-        select,
-        wire_named(wire),
-        put_back,
-        ReduceOp(op),
-        semantics=semantics,
-        density=share,
-        block=elements,
-        state=state,
-    )
+    work = backend_of(group).sparse_all_reduce(pieces, options, residual, state=state)
     if async_op:
         return work
     work.wait()
@@ -218,12 +186,6 @@ def is_served(device: torch.device) -> bool:
         return True
     mine = torch._C._get_privateuse1_backend_name()
     return device.type == mine and "GTOPK_CUDA_DRIVER" in os.environ
-
-
-def check_op(op: ReduceOp | ReduceOp.RedOpType) -> None:
-    """Raise ValueError unless `op` is SUM or AVG."""
-    if op not in (ReduceOp.SUM, ReduceOp.AVG):
-        raise ValueError(f"gtopk: op must be ReduceOp.SUM or ReduceOp.AVG, given {op}")
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
@@ -341,18 +303,3 @@ def _bytes(memory: torch.Tensor, tensor: torch.Tensor, offset: int) -> torch.Ten
     size = tensor.element_size()
     strides = [stride * size for stride in tensor.stride()]
     return memory.as_strided([*tensor.shape, size], [*strides, 1], offset)
-
-
-def entries_wanted(k: int | None, density: float | None) -> tuple[int, float]:
-    """Return k and the density as the core takes them: 0 for the one that is not given."""
-    if (k is None) == (density is None):
-        raise ValueError(f"gtopk: give exactly one of k and density, given k={k}, {density=}")
-    if density is not None:
-        return 0, check_density(density)
-    try:
-        entries = operator.index(k)  # type: ignore[arg-type]
-    except TypeError:
-        raise ValueError(f"gtopk: k must be a whole number, given {k!r}") from None
-    if isinstance(k, bool) or entries < 1:
-        raise ValueError(f"gtopk: k must be at least 1, given {k!r}")
-    return min(entries, MOST), 0.0

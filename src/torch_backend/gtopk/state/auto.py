@@ -6,9 +6,10 @@ resumed run repeats them, with the bits of an uninterrupted run.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, NamedTuple
 
-from gtopk.ops.plan import plan
+from gtopk.ops.plan import plan_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -38,16 +39,9 @@ def plan_of(
     group: dist.ProcessGroup | None,
 ) -> Plan:
     """Plan the exchange of a unit of so many elements. Collective."""
-    planned = plan(
-        elements,
-        density=density,
-        dtype=dtype,
-        select=config.select,
-        block=config.block,
-        wire=config.wire,
-        semantics=config.semantics,
-        group=group,
-    )
+    options = config.options(density, "auto", config.wire)
+    options = dataclasses.replace(options, semantics=config.semantics)
+    planned = plan_with(options, elements, dtype, group)
     assert planned is not None  # a rank of the group
     return planned
 

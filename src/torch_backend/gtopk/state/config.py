@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from torch.distributed import ReduceOp
+
 from gtopk.ops.options import (
     WITHOUT_PREDICTION,
+    SparseOptions,
     algorithms,
     check_accumulate,
-    check_algorithm,
-    check_block,
     check_clipping,
     check_density,
     check_density_bounds,
     check_momentum,
-    check_put_back,
-    check_select,
-    check_semantics,
     check_whole,
     check_wire,
-    most_delivered,
 )
 from gtopk.state.units import Parameter, UnitSize, check_unit
 
@@ -63,16 +61,20 @@ class Config:
         object.__setattr__(self, "density_bounds", check_density_bounds(self.density_bounds))
         object.__setattr__(self, "density", _checked_density(self.density, self.algorithm))
         object.__setattr__(self, "unit", check_unit(self.unit))
-        check_algorithm(self.algorithm)
-        check_semantics(self.semantics)
-        check_select(self.select)
-        check_put_back(self.put_back)
-        check_wire(self.wire)
-        object.__setattr__(self, "block", check_block(self.block, self.select))
-        # Do they go together? What `auto` may choose always has topk in it.
-        self.most_delivered(
-            1, 1, self.density_bounds[0], "topk" if self.automatic else self.algorithm
+        options = SparseOptions(
+            None,
+            self.density_bounds[0],
+            self.algorithm,
+            self.select,
+            self.block,
+            self.put_back,
+            self.wire,
+            self.semantics,
         )
+        object.__setattr__(self, "block", options.block)
+        # Do they go together? What `auto` may choose always has topk in it.
+        together = dataclasses.replace(options, algorithm="topk") if self.automatic else options
+        together.most_delivered(1, 1)
         object.__setattr__(self, "warmup", _checked_warmup(self.warmup))
         if self.algorithm == "dense" and any(phase[0] != "dense" for phase in self.warmup):
             raise ValueError(
@@ -127,18 +129,13 @@ class Config:
         """Whether algorithms are chosen per unit."""
         return self.algorithm == "auto"
 
-    def most_delivered(self, d: int, ranks: int, density: float, algorithm: str) -> int:
-        """Return how many entries a unit's result has at most; ValueError if it cannot have one."""
-        return most_delivered(
-            d,
-            ranks,
-            density=density,
-            block=self.block,
-            algorithm=algorithm,
-            select=self.select,
-            wire=self.wire,
-            semantics=self.semantics,
-        )
+    def options(self, density: Density, algorithm: str, wire: str | None) -> SparseOptions:
+        """Return how a unit is exchanged at this density, by this algorithm, on this wire.
+
+        The algorithm satisfies the configured semantics, or is that of a dense phase.
+        """
+        share = None if density == "dense" else density
+        return _options(share, algorithm, self.select, self.block, self.put_back, wire)
 
     def density_at(self, step: int) -> Density | Share:
         """Return the density of the step-th backward (from 0), through the warm-up and after it."""
@@ -170,6 +167,14 @@ class Config:
             "density_bounds": list(self.density_bounds),
             "warmup": [list(phase) for phase in self.warmup],
         }
+
+
+# Cached: they are asked for in every backward, and checked when made.
+@functools.lru_cache(maxsize=1024)
+def _options(
+    density: float | None, algorithm: str, select: str, block: int, put_back: str, wire: str | None
+) -> SparseOptions:
+    return SparseOptions(None, density, algorithm, select, block, put_back, wire, op=ReduceOp.AVG)
 
 
 def _checked_density(density: object, algorithm: str) -> Share | Literal["dense"]:

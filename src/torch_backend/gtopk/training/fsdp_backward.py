@@ -354,10 +354,11 @@ class ShardOverlap(Overlap):
         index = exchange.index
         parts = [each for each in (*exchange.large, exchange.small) if each.numel()]
         # What coding a sum loses stays with what coding its owner's part lost.
-        terms = (4.0 if codes_dense(self._state.wire) else 2.0) * self._backend.size()
+        options = self._state.unit_options(index)
+        terms = (4.0 if codes_dense(options.wire) else 2.0) * self._backend.size()
         if exchange.large and not self._state.unit_residual_is_zero(index):
             parts.append(self._state.unit_residual(index))
-        if self._state.unit_algorithm(index) in ("sketch", "auto"):
+        if options.algorithm in ("sketch", "auto"):
             terms *= sum(each.numel() for each in parts)  # which adds up elements, too
         dtype = ACCUMULATION[parts[0].dtype]
         most = torch.finfo(dtype).max / (terms * max(1.0, exchange.scale))

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
-from torch.distributed import ReduceOp
 
 from gtopk.core import standalone
-from gtopk.ops.options import codes_dense, wire_named
+from gtopk.ops.options import SparseOptions, codes_dense
 from gtopk.ops.sparse_all_reduce import sparse_all_reduce
 from gtopk.training.outer_agreement import Agreement, digest_of
 from gtopk.training.outer_rule import error_left, mean_of, movement, with_error
@@ -67,18 +66,9 @@ class Selection:
     def of(self, vector: torch.Tensor, block: int) -> torch.Tensor:
         """Return the entries that are sent, rounded as on the wire; zeros elsewhere."""
         sent = vector.clone()
-        self._alone.sparse_all_reduce(
-            [sent],
-            None,
-            0,
-            "topk",
-            "block",
-            wire_named(self._settings.wire),
-            "own",
-            ReduceOp.SUM,
-            density=self._settings.share_of(block),
-            block=block,
-        ).wait()
+        share = self._settings.share_of(block)
+        options = SparseOptions(None, share, "topk", "block", block, wire=self._settings.wire)
+        self._alone.sparse_all_reduce([sent], options).wait()
         return sent
 
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from gtopk.ops.options import (
     WITHOUT_SELECTION,
+    SparseOptions,
     algorithms,
     check_density,
     check_momentum,
     check_whole,
     codes_dense,
-    most_delivered,
     wires,
 )
 
@@ -270,16 +270,9 @@ def _check_selection(settings: Settings, given: dict[str, Any]) -> None:
             f"gtopk: algorithm={settings.algorithm!r} does not sum selections; available: "
             f"{', '.join(repr(each) for each in sums)}"
         )
-    most_delivered(  # whose error says which wires the algorithm takes
-        TILE,
-        2,
-        density=settings.share_of(TILE),
-        block=TILE,
-        algorithm=settings.algorithm,
-        select="block",
-        wire=settings.wire,
-        semantics="any",
-    )
+    share = settings.share_of(TILE)
+    options = SparseOptions(None, share, settings.algorithm, "block", TILE, wire=settings.wire)
+    options.most_delivered(TILE, 2)  # whose error says which wires the algorithm takes
     if settings.mean == "contributors" and settings.algorithm not in WHOLE_SUMS:
         raise ValueError(
             f"gtopk: mean='contributors' needs algorithm='topk' or 'exact', given "

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from gtopk.diagnostics.diagnose import Diagnostics
 from gtopk.exchange.overlap import Overlap
-from gtopk.ops.options import codes_dense
+from gtopk.ops.options import SparseOptions, codes_dense
 from gtopk.state.adaptive import Layer
 from gtopk.state.auto import Choice
 from gtopk.state.config import DEFAULT_DENSITY, Config, Density, Share, Warmup
@@ -321,6 +321,10 @@ class SparseState:
         if self.config.automatic and density != "dense":
             densities = [float(self.unit_density(i)) for i in range(len(self.units))]
             self._kept.pinned.choose(self.config, self.units, densities, self.group)
+
+    def unit_options(self, index: int) -> SparseOptions:
+        """Return how ``units[index]`` is exchanged in the next backward."""
+        return self.config.options(self.unit_density(index), self.unit_algorithm(index), self.wire)
 
     def unit_algorithm(self, index: int) -> str:
         """Return the algorithm of ``units[index]`` in the next backward."""
