@@ -8,7 +8,7 @@ import shutil
 import pytest
 import torch
 import torch.distributed as dist
-from gtopk.state.cuts import Cut
+from gtopk.state.reshard import Cut
 from ranks import Rank, RankSet
 from test_checkpoints import path_of, shared_folder
 from test_fsdp import Training

@@ -244,7 +244,7 @@ def test_parameters_of_float16_are_refused() -> None:
 
 
 def test_a_scale_that_is_no_scale_is_refused() -> None:
-    from gtopk.state.scaling import scale_of
+    from gtopk.state.rates import scale_of
 
     for wrong in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(ValueError, match="must be finite and above 0"):

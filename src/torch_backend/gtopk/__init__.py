@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from gtopk.core.replicas import ReplicaGroup
     from gtopk.core.standalone import Backend, create_backend
     from gtopk.diagnostics.diagnose import diagnose
-    from gtopk.diagnostics.recorder import flight_recorder
-    from gtopk.diagnostics.statistics import stats
+    from gtopk.diagnostics.statistics import flight_recorder, stats
     from gtopk.ops.plan import plan
     from gtopk.ops.sparse_all_reduce import sparse_all_reduce
     from gtopk.training.checkpoint import load, save
@@ -69,7 +68,7 @@ _PLACES = {
     "attach": "gtopk.training.ddp",
     "create_backend": "gtopk.core.standalone",
     "diagnose": "gtopk.diagnostics.diagnose",
-    "flight_recorder": "gtopk.diagnostics.recorder",
+    "flight_recorder": "gtopk.diagnostics.statistics",
     "fsdp_hook": "gtopk.training.fsdp",
     "launch_env": "gtopk.core.launch",
     "load": "gtopk.training.checkpoint",

@@ -28,9 +28,9 @@ from gtopk.exchange.clipping import clip, norm_of
 from gtopk.exchange.places import places_of
 from gtopk.exchange.unit_exchange import Exchange, Note, flat, without_traceback
 from gtopk.ops.sparse_all_reduce import ACCUMULATION
+from gtopk.state.adaptive import stopwatch_of
 from gtopk.state.fingerprint import check_alike
-from gtopk.state.layers import stopwatch_of
-from gtopk.state.scaling import scale_of
+from gtopk.state.rates import scale_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

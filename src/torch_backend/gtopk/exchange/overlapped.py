@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from gtopk.state.config import Config
     from gtopk.state.fingerprint import Line
     from gtopk.state.momenta import Momenta
-    from gtopk.state.rates import Rates
-    from gtopk.state.scaling import Scaler
+    from gtopk.state.rates import Rates, Scaler
     from gtopk.state.units import Unit
 
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gtopk.state.adaptive import units_of_layers
 from gtopk.state.auto import Pinned
-from gtopk.state.layers import units_of_layers
 from gtopk.state.momenta import Momenta
-from gtopk.state.residuals import Residuals
-from gtopk.state.selections import SelectorStates
+from gtopk.state.residuals import Residuals, SelectorStates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

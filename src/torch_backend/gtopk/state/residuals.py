@@ -1,4 +1,4 @@
-"""Residuals of one rank: what is not delivered yet, by unit and parameter. Knows no exchange."""
+"""What a rank keeps of its selections: residuals, and the selector's state. Knows no exchange."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gtopk.ops.sparse_all_reduce import ACCUMULATION
+from gtopk.ops.sparse_all_reduce import ACCUMULATION, new_selector_state
 from gtopk.state.saved import IncompatibleKeys
 
 if TYPE_CHECKING:
@@ -113,3 +113,32 @@ def _shaped(piece: torch.Tensor, parameter: Parameter) -> torch.Tensor:
     return piece.view([shape[i] for i in order]).permute(
         [order.index(i) for i in range(len(order))]
     )
+
+
+class SelectorStates:
+    """The selector's state of each unit.
+
+    The native part reads it when a step selects and writes it once that step has happened; the
+    meaning of the numbers is private to the selector. Zeros: the next step starts afresh.
+    """
+
+    def __init__(self, units: int) -> None:
+        """Start with zeros."""
+        self._states = [new_selector_state() for _ in range(units)]
+
+    def of_unit(self, index: int) -> torch.Tensor:
+        """Return the state of a unit, which the native part writes."""
+        return self._states[index]
+
+    def copies(self) -> list[torch.Tensor]:
+        """Return a copy of each."""
+        return [state.clone() for state in self._states]
+
+    def load(self, saved: Sequence[torch.Tensor]) -> None:
+        """Copy these states, one for each unit; if empty, start afresh."""
+        with torch.no_grad():
+            for i, state in enumerate(self._states):
+                if saved:
+                    state.copy_(saved[i])
+                else:
+                    state.zero_()

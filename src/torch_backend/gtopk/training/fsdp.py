@@ -16,8 +16,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from gtopk.core.tracing import uncompiled
 from gtopk.ops.sparse_all_reduce import ACCUMULATION, check_tensor
 from gtopk.state.config import Share
-from gtopk.state.cuts import Cut
 from gtopk.state.fingerprint import Line, check_alike
+from gtopk.state.reshard import Cut
 from gtopk.state.units import Parameter, Unit
 from gtopk.training.fsdp_backward import ShardOverlap
 from gtopk.training.fsdp_internals import Sentry, sharded_modules

@@ -15,15 +15,14 @@ import torch.distributed as dist
 from gtopk.diagnostics.diagnose import Diagnostics
 from gtopk.exchange.overlap import Overlap
 from gtopk.ops.options import SparseOptions, codes_dense
-from gtopk.state.adaptive import Layer
+from gtopk.state.adaptive import Layer, adapt
 from gtopk.state.auto import Choice
 from gtopk.state.config import DEFAULT_DENSITY, Config, Density, Share, Warmup
-from gtopk.state.cuts import Cut
 from gtopk.state.fingerprint import Line, description
 from gtopk.state.kept import Kept
-from gtopk.state.layers import adapt
 from gtopk.state.momenta import Momenta
-from gtopk.state.rates import rates_of
+from gtopk.state.rates import Scaler, check_scaler, rates_of
+from gtopk.state.reshard import Cut
 from gtopk.state.saved import (
     IncompatibleKeys,
     check_accumulate,
@@ -35,7 +34,6 @@ from gtopk.state.saved import (
     read,
     write,
 )
-from gtopk.state.scaling import Scaler, check_scaler
 from gtopk.state.units import Parameter, Unit, UnitSize, order_of, units_of
 from gtopk.training.ddp_backward import BucketOverlap
 from gtopk.training.parameters import NamedParameters, as_real, pairs_of, trained_parameters
