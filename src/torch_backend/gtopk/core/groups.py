@@ -32,7 +32,7 @@ def backend_of(group: dist.ProcessGroup | None) -> GtopkBackend:
         group = dist.distributed_c10d._get_default_group()
     if has_ranks_that_change(group):
         return group.current_backend()
-    if group is dist.GroupMember.NON_GROUP_MEMBER:
+    if group is dist.GroupMember.NON_GROUP_MEMBER:  # type: ignore[comparison-overlap]
         raise ValueError("gtopk: this rank is not a member of the group")
     if not isinstance(group, dist.ProcessGroup):
         raise ValueError(f"gtopk: group must be a ProcessGroup, given {type(group).__name__}")

@@ -17,10 +17,10 @@ from gtopk.core import _native
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch._C._distributed_c10d import Store
+    from torch.distributed import Store, TCPStore
 
 _TIMEOUT = timedelta(minutes=5)
-_served: Store | None = None  # rank 0's, which lives as long as the process
+_served: TCPStore | None = None  # rank 0's, which lives as long as the process
 
 
 class _Place(NamedTuple):
@@ -49,9 +49,8 @@ def launch_env(timeout: timedelta = _TIMEOUT) -> dict[str, str]:
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     if not os.environ.get("RANK"):
         place, host, port = _find(timeout)
-        told = dict(zip(names, (*place, host, port), strict=True))
-        told = {name: str(value) for name, value in told.items() if value is not None}
-        os.environ.update(told)
+        found = zip(names, (*place, host, port), strict=True)
+        os.environ.update({name: str(value) for name, value in found if value is not None})
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
@@ -121,5 +120,4 @@ def _serve(world_size: int, port: int = 0) -> int:
                 f"gtopk: rank 0 cannot serve its store at port {port}, which follows from Slurm's "
                 f"job and step or is MASTER_PORT: set MASTER_PORT to a free one ({error})"
             ) from error
-    served: int = _served.port
-    return served
+    return int(_served.port)

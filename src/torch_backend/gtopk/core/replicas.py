@@ -16,7 +16,8 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import BroadcastOptions, Work, _create_work_from_future
+from torch._C import _distributed_c10d as c10d
+from torch._C._distributed_c10d import BroadcastOptions, Work
 from torch.distributed import (
     DistBackendError,
     HashStore,
@@ -42,7 +43,7 @@ class ReplicaGroup(ProcessGroup):
 
     def __init__(self, timeout: timedelta = TIMEOUT) -> None:
         """timeout: of meetings, and of operations without a timeout of their own."""
-        super().__init__(0, 1)
+        super().__init__(0, 1)  # type: ignore[call-arg]  # torch's stubs lack this one
         self._timeout = timeout
         self._lock = threading.Lock()
         self._group: ProcessGroup | None = None
@@ -159,7 +160,8 @@ class ReplicaGroup(ProcessGroup):
         self._configure(address, names.index(self._name), len(names), timeout)
         done: torch.futures.Future[None] = torch.futures.Future()
         done.set_result(None)
-        return _create_work_from_future(done)
+        made: Work = c10d._create_work_from_future(done)  # type: ignore[attr-defined]
+        return made
 
     def abort(self) -> None:
         """End the group at once, on all ranks; operations in flight fail."""

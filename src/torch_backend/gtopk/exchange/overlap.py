@@ -373,9 +373,9 @@ class Overlap:
             if probe is not None:
                 works.append(backend.allreduce([probe.total], AllreduceOptions()))
         if exchange.small.numel() or not works:
-            options = AllreduceOptions()
-            options.reduceOp = ReduceOp.AVG
-            works.append(backend.allreduce([exchange.small], options))
+            mean = AllreduceOptions()
+            mean.reduceOp = ReduceOp.AVG  # type: ignore[assignment]  # as torch's own code does
+            works.append(backend.allreduce([exchange.small], mean))
 
     def _probe(self, exchange: Exchange, options: SparseOptions) -> Probe | None:
         """Copy what a unit starts with, if it is to be measured."""

@@ -33,7 +33,9 @@ class Bucket:
         self.waits_for = units
         self.error: Exception | None = None
         # On a device the buffer is ready by then, see finish(): nothing is left to order.
-        devices = [] if buffer.device.type == "cpu" else [buffer.device]
+        devices: list[int | str | torch.device] = []
+        if buffer.device.type != "cpu":
+            devices.append(buffer.device)
         self._buffer = buffer
         self.future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
 
@@ -75,7 +77,7 @@ class ExactBucket(Bucket):
     def norm(self) -> float:
         """Return the norm of this rank's gradient, in double; equal indices are added first."""
         values = self.gradient.coalesce().values()
-        return torch.linalg.vector_norm(values, dtype=torch.float64).item()
+        return float(torch.linalg.vector_norm(values, dtype=torch.float64))
 
     def multiply(self, factor: float) -> None:
         """Scale this rank's gradient."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import math
 import numbers
 import operator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from torch.distributed import ReduceOp
 
@@ -91,7 +92,7 @@ class SparseOptions:
             "select": self.select,
             "wire": wire_named(self.wire),
             "put_back": self.put_back,
-            "op": int(cast("ReduceOp.RedOpType", self.op)),
+            "op": int(cast("Any", self.op)),  # torch's stubs do not know its number
             "semantics": self.semantics,
         }
 
@@ -128,25 +129,24 @@ def codes_dense(wire: str | None) -> bool:
 
 def check_density(density: object, name: str = "density") -> float:
     """Return the density, any real type, as a float; raise ValueError unless 0 < density <= 1."""
-    # NumPy's floats are registered as numbers.Real; np.float32 is not a float.
-    if not isinstance(density, numbers.Real) or isinstance(density, bool) or not 0 < density <= 1:
+    share = _real(density)
+    if not 0 < share <= 1:
         raise ValueError(f"gtopk: {name} must be a number in (0, 1], given {density!r}")
-    return float(density)
+    return share
 
 
-def check_density_bounds(bounds: object) -> tuple[float, float]:
+def check_density_bounds(bounds: Any) -> tuple[float, float]:
     """Return them as floats; raise ValueError unless 0 < smallest <= largest <= 1."""
     try:
-        least, most = bounds  # type: ignore[misc]
-        found = check_density(least), check_density(most)
+        found = tuple(check_density(each) for each in bounds)
     except (TypeError, ValueError):
-        found = (1.0, 0.0)
-    if found[0] > found[1]:
+        found = ()
+    if len(found) != 2 or found[0] > found[1]:
         raise ValueError(
             "gtopk: density_bounds must be the smallest and the largest density, in (0, 1], given "
             f"{bounds!r}"
         )
-    return found
+    return found[0], found[1]
 
 
 def check_accumulate(accumulate: str) -> None:
@@ -156,13 +156,10 @@ def check_accumulate(accumulate: str) -> None:
 
 def check_momentum(momentum: object) -> float:
     """Return the momentum as a float; raise ValueError unless 0 <= momentum < 1."""
-    if (
-        not isinstance(momentum, numbers.Real)
-        or isinstance(momentum, bool)
-        or not 0 <= momentum < 1
-    ):
+    m = _real(momentum)
+    if not 0 <= m < 1:
         raise ValueError(f"gtopk: momentum must be a number in [0, 1), given {momentum!r}")
-    return float(momentum)
+    return m
 
 
 def check_clipping(clip_norm: object, clip: str) -> float | None:
@@ -175,13 +172,21 @@ def check_clipping(clip_norm: object, clip: str) -> float | None:
         if clip != "model":
             raise ValueError(f"gtopk: clip={clip!r} needs clip_norm=, without which nothing clips")
         return None
-    if (
-        not isinstance(clip_norm, numbers.Real)
-        or isinstance(clip_norm, bool)
-        or not 0 < clip_norm < float("inf")
-    ):
+    norm = _real(clip_norm)
+    if not 0 < norm < math.inf:
         raise ValueError(f"gtopk: clip_norm must be a finite number above 0, given {clip_norm!r}")
-    return float(clip_norm)
+    return norm
+
+
+def _real(number: object) -> float:
+    """Return any real number as a float; NaN, which is in no range, for everything else."""
+    # NumPy's floats are registered as numbers.Real; np.float32 is not a float.
+    if not isinstance(number, numbers.Real) or isinstance(number, bool):
+        return math.nan
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
 
 
 def check_whole(number: object, name: str, least: int) -> int:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+import inspect
+import typing
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, TypeVar
 
+import torch
 from torch.distributed import ReduceOp
 
 from gtopk.ops.options import (
+    DEFAULT_BLOCK,
     WITHOUT_PREDICTION,
     SparseOptions,
     algorithms,
@@ -22,6 +26,7 @@ from gtopk.ops.options import (
     check_whole,
     check_wire,
 )
+from gtopk.state.rates import Scaler
 from gtopk.state.units import Parameter, UnitSize, check_unit
 
 DEFAULT_DENSITY = 0.001
@@ -34,26 +39,89 @@ Phase = tuple[Density, int] | tuple[Literal["dense"], int, str | None]
 Warmup = Sequence[Phase]
 
 
-@dataclass(frozen=True)
-class Config:
-    """The arguments of SparseState that affect results; see there."""
+class CommonArguments(TypedDict, total=False):
+    """The arguments of SparseState that everything takes which makes one; see there."""
 
-    density: Share | Literal["dense"] | None  # None for the algorithm "dense": becomes "dense"
     density_bounds: tuple[float, float]
-    unit: UnitSize
     algorithm: str
     semantics: str
     select: str
     block: int
     put_back: str
     wire: str | None
-    warmup: tuple[Phase, ...]
+    warmup: Warmup
     min_numel: int
     momentum: float
     nesterov: bool
     clip_norm: float | None
     clip: str
     accumulate: str
+    scaler: Scaler | None
+
+
+class ShardArguments(CommonArguments, total=False):
+    """Those of fsdp_hook, whose units are FSDP's modules."""
+
+    optimizer: torch.optim.Optimizer | None
+
+
+class OptimizerArguments(CommonArguments, total=False):
+    """Those of DistributedOptimizer, which knows the optimizer."""
+
+    unit: UnitSize
+
+
+class SparseArguments(ShardArguments, OptimizerArguments, total=False):
+    """Those of SparseState itself and of attach: all."""
+
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def shows(arguments: type[CommonArguments]) -> Callable[[Function], Function]:
+    """Let help() and inspect show each of these in place of a function's **arguments."""
+
+    def show(function: Function) -> Function:
+        signature = inspect.signature(function)
+        own = [each for each in signature.parameters.values() if each.kind != each.VAR_KEYWORD]
+        defaults = {each.name: each.default for each in dataclasses.fields(Config)}
+        named = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=defaults.get(name),
+                annotation=annotation,
+            )
+            for name, annotation in typing.get_type_hints(arguments).items()
+        ]
+        function.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[*own, *named]
+        )
+        return function
+
+    return show
+
+
+@dataclass(frozen=True)
+class Config:
+    """The arguments of SparseState that affect results; see there."""
+
+    density: Share | Literal["dense"] | None  # None for the algorithm "dense": becomes "dense"
+    density_bounds: tuple[float, float] = (0.001, 0.1)
+    unit: UnitSize = 25 * 2**20
+    algorithm: str = "gtopk"
+    semantics: str = "any"
+    select: str = "exact"
+    block: int = DEFAULT_BLOCK
+    put_back: str = "own"
+    wire: str | None = None
+    warmup: Warmup = ()
+    min_numel: int = 1024
+    momentum: float = 0.0
+    nesterov: bool = False
+    clip_norm: float | None = None
+    clip: str = "model"
+    accumulate: str = "gradient"
 
     def __post_init__(self) -> None:
         """Raise ValueError, or NotImplementedError for what is not implemented."""
@@ -90,6 +158,15 @@ class Config:
         check_accumulate(self.accumulate)
         if self.adaptive:
             self._check_adaptive()
+
+    @classmethod
+    def of(cls, density: Share | None, arguments: SparseArguments) -> Config:
+        """Take those of a state's arguments that affect results."""
+        own = {each.name for each in dataclasses.fields(cls)}
+        given: dict[str, Any] = {name: each for name, each in arguments.items() if name in own}
+        if density is None and given.get("algorithm") != "dense":
+            density = DEFAULT_DENSITY
+        return cls(density, **given)
 
     def _check_adaptive(self) -> None:
         """Raise ValueError if no exchange overlaps the backward, or nobody predicts its cost."""
@@ -140,7 +217,9 @@ class Config:
     def density_at(self, step: int) -> Density | Share:
         """Return the density of the step-th backward (from 0), through the warm-up and after it."""
         phase = self._phase_at(step)
-        return self.density if phase is None else phase[0]
+        density = self.density if phase is None else phase[0]
+        assert density is not None
+        return density
 
     def wire_at(self, step: int) -> str | None:
         """Return the wire of the step-th backward: dense phases have their own."""

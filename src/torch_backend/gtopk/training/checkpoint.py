@@ -109,7 +109,9 @@ def load(
             had read.
     """
     _check_group(state)
-    path, version, failure = os.fspath(path), None, None
+    path = os.fspath(path)
+    version: str | None = None
+    failure: Exception | None = None
     while True:
         before, version = version, _from_first(lambda: folders.current(path), state)
         if failure is not None and version == before:

@@ -1,15 +1,14 @@
 """gtopk.sparse_hook, the DDP communication hook, and gtopk.attach, which registers it."""
 
 # No `from __future__ import annotations`: DDP compares a hook's annotations with these types.
-from typing import Any
-
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from typing_extensions import Unpack
 
 from gtopk.core.groups import backend_of, has_ranks_that_change
 from gtopk.core.tracing import untraced
-from gtopk.state.config import Share
+from gtopk.state.config import Share, SparseArguments, shows
 from gtopk.training.ddp_backward import BucketOverlap
 from gtopk.training.ddp_internals import check_free, check_options, note_ddp, with_sparse_gradients
 from gtopk.training.frameworks import ddp_of
@@ -52,8 +51,11 @@ def sparse_hook(state: SparseState, bucket: dist.GradBucket) -> torch.futures.Fu
     return overlap.arrive(bucket)
 
 
+@shows(SparseArguments)
 def attach(
-    ddp: DistributedDataParallel, density: Share | None = None, **arguments: Any
+    ddp: DistributedDataParallel,
+    density: Share | None = None,
+    **arguments: Unpack[SparseArguments],
 ) -> SparseState:
     """Exchange the gradients of `ddp` sparsely from now on.
 
@@ -94,7 +96,7 @@ def attach(
     return state
 
 
-def _left_out(ddp: DistributedDataParallel, arguments: dict[str, Any]) -> set[str]:
+def _left_out(ddp: DistributedDataParallel, arguments: SparseArguments) -> set[str]:
     """Return the names of parameters that DDP does not reduce, or reduces as sparse COO."""
     ids = with_sparse_gradients(ddp.module)
     sparse = {name for name, each in ddp.module.named_parameters() if id(each) in ids}

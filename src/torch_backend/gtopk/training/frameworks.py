@@ -63,7 +63,7 @@ def _where(given: object) -> str:
 
 def _within(given: object) -> str:
     """Return the name of the attribute, or submodule, that is a DDP."""
-    inside = dict(getattr(given, "__dict__", {}))
+    inside: dict[str, object] = dict(getattr(given, "__dict__", {}))
     if isinstance(given, nn.Module):
         inside |= dict(given.named_modules())
     for name, each in inside.items():

@@ -7,15 +7,17 @@ other, each padded with zeros to the size of the largest shard.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from typing_extensions import Unpack
 
 from gtopk.core.tracing import uncompiled
 from gtopk.ops.sparse_all_reduce import ACCUMULATION, check_tensor
-from gtopk.state.config import Share
+from gtopk.state.config import ShardArguments, Share, shows
 from gtopk.state.fingerprint import Line, check_alike
 from gtopk.state.reshard import Cut
 from gtopk.state.units import Parameter, Unit
@@ -26,18 +28,21 @@ from gtopk.training.sparse_state import SparseState
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from torch.distributed.fsdp import FSDPModule
+
     from gtopk.exchange.overlap import Overlap
     from gtopk.training.fsdp_internals import FsdpGroup
     from gtopk.training.parameters import NamedParameters
 
 
+@shows(ShardArguments)
 def fsdp_hook(
     model: nn.Module,
     replicate_group: dist.ProcessGroup | DeviceMesh,
     density: Share | None = None,
     *,
     find_unused_modules: bool = False,
-    **arguments: Any,
+    **arguments: Unpack[ShardArguments],
 ) -> SparseState:
     """Exchange the gradients of `model`, which FSDP2 shards, sparsely between replicas.
 
@@ -116,7 +121,7 @@ def fsdp_hook(
         local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
         dist.broadcast(local.detach(), group=group, group_src=0)
     for index, (module, _) in enumerate(modules):
-        module.set_all_reduce_hook(overlap.hook(index))
+        cast("FSDPModule", module).set_all_reduce_hook(overlap.hook(index))
     model.register_forward_pre_hook(Sentry(modules, overlap.before_forward), prepend=True)
     return state
 
@@ -130,7 +135,7 @@ class ShardState(SparseState):
         names: Mapping[int, str],
         group: dist.ProcessGroup,
         density: Share | None,
-        arguments: Mapping[str, Any],
+        arguments: ShardArguments,
         finds_unused: bool,
     ) -> None:
         """See fsdp_hook(); names: the sharded parameters' names, by id."""
@@ -151,7 +156,10 @@ class ShardState(SparseState):
             )
 
     def bind(
-        self, named_parameters: NamedParameters, group: dist.ProcessGroup | None = None
+        self,
+        named_parameters: NamedParameters,
+        group: dist.ProcessGroup | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
     ) -> NoReturn:
         """Refuse: FSDP's modules cannot be passed in."""
         raise NotImplementedError(
@@ -251,7 +259,7 @@ def _of(mesh: DeviceMesh) -> dist.ProcessGroup:
 
 def _widest(group: FsdpGroup) -> DeviceMesh:
     """Return the mesh of most dimensions over which a parameter of the module is sharded."""
-    meshes = [each.sharded_param.device_mesh for each in group.fsdp_params]
+    meshes: list[DeviceMesh] = [each.sharded_param.device_mesh for each in group.fsdp_params]
     return max(meshes, key=lambda mesh: mesh.ndim)
 
 
@@ -262,7 +270,7 @@ def _whole_mesh(modules: Sequence[tuple[nn.Module, FsdpGroup]]) -> DeviceMesh:
 
 def _copies_of(parameter: Any, whole: DeviceMesh) -> int:
     """Return how many ranks of the shards' mesh hold the same elements of the parameter."""
-    mesh = parameter.device_mesh
+    mesh: DeviceMesh = parameter.device_mesh
     sizes = zip(parameter.placements, mesh.shape, strict=True)
     copies = math.prod(size for placement, size in sizes if placement.is_replicate())
     return copies * whole.size() // mesh.size() if mesh.ndim < whole.ndim else copies

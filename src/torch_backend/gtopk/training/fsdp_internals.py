@@ -7,7 +7,7 @@ has and how they are laid out; this module finds out what FSDP does not tell a h
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -26,7 +26,7 @@ def sharded_modules(model: nn.Module) -> list[tuple[nn.Module, FsdpGroup]]:
     """Return the modules whose gradients FSDP2 reduces, last first, with FSDP's groups."""
     from torch.distributed.fsdp import FSDPModule
 
-    found = []
+    found: list[tuple[nn.Module, FsdpGroup]] = []
     for name, module in model.named_modules():
         if not isinstance(module, FSDPModule):
             continue
@@ -48,7 +48,7 @@ def sharded_modules(model: nn.Module) -> list[tuple[nn.Module, FsdpGroup]]:
                 else f"gtopk: module '{name}' has an all-reduce hook already, {_name_of(hook)}, "
                 "and FSDP2 calls only one: do not call set_all_reduce_hook()"
             )
-        found.append((module, group))
+        found.append((cast("nn.Module", module), group))
     if not found:
         raise ValueError(
             "gtopk: fsdp_hook takes a model that fully_shard was called on (FSDP2), with "

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from typing_extensions import Unpack
 
 from gtopk.core.groups import meeting_place
 from gtopk.core.tracing import untraced
 from gtopk.ops.options import check_whole
-from gtopk.state.config import Share
+from gtopk.state.config import OptimizerArguments, Share, shows
 from gtopk.training.optimizer_backward import GradientOverlap
 from gtopk.training.parameters import NamedParameters, pairs_of
 from gtopk.training.sparse_state import SparseState
@@ -60,6 +61,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     # A fused optimizer's own would read the scale from itself, where no GradScaler puts it.
     _step_supports_amp_scaling = False
 
+    @shows(OptimizerArguments)
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
@@ -68,7 +70,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         *,
         backward_passes_per_step: int = 1,
         group: dist.ProcessGroup | None = None,
-        **arguments: Any,
+        **arguments: Unpack[OptimizerArguments],
     ) -> None:
         """See the class."""
         passes = check_whole(backward_passes_per_step, "backward_passes_per_step", 1)
@@ -76,9 +78,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._exchanged: set[int] = set()
         given = dict(pairs_of(named_parameters))
         parameters = _named(optimizer, given)
-        if arguments.get("accumulate") == "update":
-            arguments.setdefault("optimizer", optimizer)
-        self.sparse_state = SparseState(parameters, density, group=group, **arguments)
+        rated = optimizer if arguments.get("accumulate") == "update" else None
+        self.sparse_state = SparseState(
+            parameters, density, group=group, optimizer=rated, **arguments
+        )
         """Residuals, step, density and skip()."""
         trained = {name: each for name, each in parameters.items() if each.requires_grad}
         self._overlap = GradientOverlap(self.sparse_state, trained, passes)
@@ -141,7 +144,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._synchronizes = True
 
     @untraced
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Synchronize, then step.
 
         With a closure the optimizer sees exchanged gradients after each call of it, and the mean of
@@ -150,6 +153,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         parameters.
         """
         self._overlap.check_listening()
+        result: Any
         if closure is not None:
             result = self._optimizer.step(lambda: self._evaluate(closure))
         else:
@@ -183,11 +187,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
             "optimizer, then make another DistributedOptimizer of it"
         )
 
-    def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
+    def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's state, and this rank's SparseState's under "gtopk"."""
         return {**self._optimizer.state_dict(), "gtopk": self.sparse_state.state_dict()}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # type: ignore[override]
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load both; a plain optimizer's state leaves the residuals unchanged."""
         if "gtopk" in state_dict:
             self.sparse_state.load_state_dict(state_dict["gtopk"])

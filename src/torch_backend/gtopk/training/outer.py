@@ -161,7 +161,7 @@ class OuterOptimizer(torch.optim.Optimizer):
         raise TypeError("gtopk: an OuterOptimizer cannot be copied: save its state_dict()")
 
     @untraced
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Step the inner optimizer; after every H-th step also exchange. Collective then.
 
         Raises RuntimeError on all replicas if their shared parameters differ, or they are in
@@ -169,7 +169,7 @@ class OuterOptimizer(torch.optim.Optimizer):
         parameters are then what they were.
         """
         if self._makes_state():
-            return self._inner.step(closure)  # type: ignore[arg-type]
+            return self._inner.step(closure)
         result = self._inner_step(closure)
         self._steps += 1
         self._statistics["steps"] += 1
@@ -210,7 +210,7 @@ class OuterOptimizer(torch.optim.Optimizer):
         found["seconds"] = time.monotonic() - self._made
         return found
 
-    def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
+    def state_dict(self) -> dict[str, Any]:
         """Return the inner optimizer's state, and this replica's own under "gtopk".
 
         Each replica has another one, and another model between rounds: save both on every replica.
@@ -220,7 +220,7 @@ class OuterOptimizer(torch.optim.Optimizer):
         )
         return {**self._inner.state_dict(), "gtopk": saved}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # type: ignore[override]
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load both; a plain optimizer's state leaves the outer state as it is.
 
         Raises ValueError for a state of other settings, parameters, or another replica.
@@ -284,18 +284,18 @@ class OuterOptimizer(torch.optim.Optimizer):
         """Step the inner optimizer, unless a GradScaler found a gradient that is not finite."""
         scale, found = (self.__dict__.get(name) for name in ("grad_scale", "found_inf"))
         if found is None:
-            return self._inner.step(closure)  # type: ignore[arg-type]
+            return self._inner.step(closure)
         if getattr(self._inner, "_step_supports_amp_scaling", False):
             self._inner.grad_scale, self._inner.found_inf = scale, found  # type: ignore[attr-defined]
             try:
-                return self._inner.step(closure)  # type: ignore[arg-type]
+                return self._inner.step(closure)
             finally:
                 del self._inner.grad_scale, self._inner.found_inf  # type: ignore[attr-defined]
         if found.item():
             return None
         if scale is not None:
             _unscale(self._inner, scale)
-        return self._inner.step(closure)  # type: ignore[arg-type]
+        return self._inner.step(closure)
 
     def _makes_state(self) -> bool:
         """Whether this step is one of torch's, to make an optimizer allocate its state.

@@ -11,17 +11,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from typing_extensions import Unpack
 
 from gtopk.diagnostics.diagnose import Diagnostics
 from gtopk.exchange.overlap import Overlap
 from gtopk.ops.options import SparseOptions, codes_dense
 from gtopk.state.adaptive import Layer, adapt
 from gtopk.state.auto import Choice
-from gtopk.state.config import DEFAULT_DENSITY, Config, Density, Share, Warmup
+from gtopk.state.config import Config, Density, Share, SparseArguments, shows
 from gtopk.state.fingerprint import Line, description
 from gtopk.state.kept import Kept
 from gtopk.state.momenta import Momenta
-from gtopk.state.rates import Scaler, check_scaler, rates_of
+from gtopk.state.rates import check_scaler, rates_of
 from gtopk.state.reshard import Cut
 from gtopk.state.saved import (
     IncompatibleKeys,
@@ -34,7 +35,7 @@ from gtopk.state.saved import (
     read,
     write,
 )
-from gtopk.state.units import Parameter, Unit, UnitSize, order_of, units_of
+from gtopk.state.units import Parameter, Unit, order_of, units_of
 from gtopk.training.ddp_backward import BucketOverlap
 from gtopk.training.parameters import NamedParameters, as_real, pairs_of, trained_parameters
 
@@ -119,49 +120,23 @@ class SparseState:
             CUDA; and combinations of arguments that are not implemented.
     """
 
+    @shows(SparseArguments)
     def __init__(
         self,
         named_parameters: NamedParameters,
         density: Share | None = None,
         *,
-        density_bounds: tuple[float, float] = (0.001, 0.1),
-        unit: UnitSize = 25 * 2**20,
-        algorithm: str = "gtopk",
-        semantics: str = "any",
-        put_back: str = "own",
-        select: str = "exact",
-        block: int = 4096,
-        wire: str | None = None,
-        warmup: Warmup = (),
-        min_numel: int = 1024,
-        momentum: float = 0.0,
-        nesterov: bool = False,
-        clip_norm: float | None = None,
-        clip: str = "model",
-        accumulate: str = "gradient",
-        optimizer: torch.optim.Optimizer | None = None,
-        scaler: Scaler | None = None,
         group: dist.ProcessGroup | None = None,
+        **arguments: Unpack[SparseArguments],
     ) -> None:
         """See the class."""
-        self.config = Config(
-            density=DEFAULT_DENSITY if density is None and algorithm != "dense" else density,
-            density_bounds=density_bounds,
-            unit=unit,
-            algorithm=algorithm,
-            semantics=semantics,
-            select=select,
-            block=block,
-            put_back=put_back,
-            wire=wire,
-            warmup=warmup,  # type: ignore[arg-type]  # the Config makes tuples of it
-            min_numel=min_numel,
-            momentum=momentum,
-            nesterov=nesterov,
-            clip_norm=clip_norm,
-            clip=clip,
-            accumulate=accumulate,
-        )
+        unknown = sorted(arguments.keys() - SparseArguments.__optional_keys__)
+        if unknown:
+            raise TypeError(
+                f"SparseState.__init__() got an unexpected keyword argument '{unknown[0]}'"
+            )
+        self.config = Config.of(density, arguments)
+        optimizer, scaler = arguments.get("optimizer"), arguments.get("scaler")
         self.step = 0
         """Backwards so far, not counting those that raised."""
         self.group = group
@@ -173,7 +148,7 @@ class SparseState:
         parameters = list(pairs_of(named_parameters))
         units, self._overlap = self._arrange(parameters)
         self._kept = Kept(self.config, units)
-        self.rates = rates_of(accumulate, optimizer, self._rated(parameters))
+        self.rates = rates_of(self.config.accumulate, optimizer, self._rated(parameters))
         """Of accumulate="update"; neither saved nor copied with the state."""
         check_scaler(scaler, units)
         self.scaler = scaler
