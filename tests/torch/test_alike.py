@@ -195,7 +195,7 @@ def check_copies_are_states_of_their_own(me: Rank) -> None:
         made.residual("0.weight").zero_()
         assert state.residual("0.weight").any()
         with pytest.raises(RuntimeError, match=r"call state\.bind"):
-            _ = made.overlap
+            _ = made.backward
         with pytest.raises(ValueError, match="the pickled state has other units"):
             made.bind(nn.Linear(64, 64))
 

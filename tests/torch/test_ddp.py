@@ -161,7 +161,7 @@ def resumed(training: Training, saved: io.BytesIO, how: str, **arguments) -> Tra
     if how == "pickle":
         state = checkpoint["state"]
         with pytest.raises(RuntimeError, match=r"bind\(model.named_parameters\(\)\)"):
-            _ = state.overlap
+            _ = state.backward
         state.bind(again.model.named_parameters())
         again.ddp.register_comm_hook(state, gtopk.sparse_hook)
     else:

@@ -218,7 +218,7 @@ def check_a_unit_waits_for_its_small_part_on_the_device(me: Rank) -> None:
         for at in range(3):
             runs[0].step(me, at)
             with patch(
-                "gtopk.exchange.overlap.backend_of", lambda of: SmallPartsAreLate(backend_of(of))
+                "gtopk.exchange.backward.backend_of", lambda of: SmallPartsAreLate(backend_of(of))
             ):
                 runs[1].step(me, at)
             for one, other in zip(*(run.gradients() for run in runs), strict=True):
@@ -276,7 +276,7 @@ def check_merged_layers_go_on_with_their_residuals_and_momenta(me: Rank) -> None
         for run in runs:
             if at == 3:
                 ready = [0.0 if i < 2 else 1e3 for i in range(len(run.state.units))]
-                run.state.overlap.stopwatch.ready = lambda ready=ready: ready
+                run.state.backward.stopwatch.ready = lambda ready=ready: ready
             run.step(me, at)
     assert len(runs[0].state.units) == len(runs[1].state.units) < 4
     for one, other in zip(*(run.kept() for run in runs), strict=True):

@@ -147,13 +147,13 @@ def check_no_gradient_mass_is_lost(me: Rank) -> None:
         training = Training(me, model=with_norm(), policy=policy, density=0.1)
         state = training.state
         arrived: dict[int, torch.Tensor] = {}
-        arrive = state.overlap.arrive
+        arrive = state.backward.source.arrive
 
         def listening(index, output, names, divisor, times, arrived=arrived, arrive=arrive) -> None:
             arrived[index] = output.double() / divisor
             arrive(index, output, names, divisor, times)
 
-        state.overlap.arrive = listening
+        state.backward.source.arrive = listening
         for _ in range(3):
             training.optimizer.zero_grad()
             given = {}

@@ -55,7 +55,8 @@ class Beside:
         )
         self.state = self.training.state
         self.sizes = [
-            {name: self.numel(name) for name in order} for order in self.state.overlap._orders
+            {name: self.numel(name) for name in order}
+            for order in self.state.backward.source._orders
         ]
         self.ddp = DistributedDataParallel(
             Given({name: n for unit in self.sizes for name, n in unit.items()}),
@@ -70,7 +71,7 @@ class Beside:
             each.selected_numel for each in self.state.units
         ]
         self.arrived: dict[str, torch.Tensor] = {}
-        arrive = self.state.overlap.arrive
+        arrive = self.state.backward.source.arrive
 
         def listening(index: int, output: torch.Tensor, names, divisor, times) -> None:
             names = list(self.sizes[index]) if names is None else names
@@ -80,7 +81,7 @@ class Beside:
                 self.arrived[name] = self.arrived.get(name, 0) + part
             arrive(index, output, names, divisor, times)
 
-        self.state.overlap.arrive = listening
+        self.state.backward.source.arrive = listening
 
     def numel(self, name: str) -> int:
         return next(

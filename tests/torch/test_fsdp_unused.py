@@ -82,7 +82,7 @@ def check_a_later_first_replica_has_its_order(me: Rank) -> None:
     orders = []
     for _ in range(3):
         training.step()
-        orders.append(training.state.overlap._order)
+        orders.append(training.state.backward.source._order)
         training.model.used = frozenset((2, 3))
     assert orders == [[0, 1, 2]] * 3
     assert training.replicas_are_bitwise_equal()

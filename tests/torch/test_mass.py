@@ -303,7 +303,7 @@ def check_what_a_broken_backward_delivered_does_not_hang_on_ddps_buckets(me: Ran
         with pytest.raises(ArithmeticError, match="broken off"):
             training.loss().backward()
         broken.remove()
-        for exchange in state.overlap._exchanges:
+        for exchange in state.backward.exchanges:
             for work in list(exchange.works):
                 work.wait()
         for buffer in ledger.buffers:

@@ -78,7 +78,7 @@ def check_passes_add_up_before_they_are_exchanged(me: Rank) -> None:
         hooked.optimizer.step()
         plain.optimizer.zero_grad()
         for _ in range(3):
-            assert not plain.optimizer._overlap.under_way
+            assert not plain.optimizer._source.under_way
             plain.loss().backward()
         plain.optimizer.step()
     assert torch.equal(flat(hooked.model), flat(plain.model))

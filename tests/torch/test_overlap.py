@@ -6,7 +6,7 @@ import threading
 
 import pytest
 import torch
-from gtopk.exchange import overlap
+from gtopk.exchange import backward as backwards
 from gtopk.training import ddp_backward as buckets
 from torch import nn
 
@@ -91,10 +91,10 @@ class Bucket:
 @pytest.fixture
 def backend(monkeypatch: pytest.MonkeyPatch) -> Backend:
     made = Backend()
-    for module in (buckets, overlap):
+    for module in (buckets, backwards):
         monkeypatch.setattr(module, "backend_of", lambda _: made)
     monkeypatch.setattr(buckets, "check_group", lambda *_: None)
-    monkeypatch.setattr(overlap, "check_alike", lambda *_: None)
+    monkeypatch.setattr(backwards, "check_alike", lambda *_: None)
     return made
 
 
@@ -107,7 +107,7 @@ def test_units_that_end_at_one_time_on_many_threads_complete_every_bucket(backen
     for step in range(50):
         handed_in = [Bucket(i, 2, parameters[i::2], step + 1.0) for i in range(2)]
         backend.works.clear()
-        futures = [state.overlap.arrive(each) for each in handed_in]
+        futures = [state.backward.source.arrive(each) for each in handed_in]
         assert len(backend.works) == 8
         together = threading.Barrier(8)
 
@@ -131,17 +131,19 @@ def test_the_late_end_of_a_backward_that_broke_off_leaves_the_next_alone(backend
     parameters = [nn.Parameter(torch.zeros(2000)) for _ in range(4)]
     named = [(f"p{i}", each) for i, each in enumerate(parameters)]
     state = gtopk.SparseState(named, unit=4000 * 4)  # two units, each in two buckets of three
-    first = state.overlap.arrive(Bucket(0, 3, parameters[2:], 1.0))
+    first = state.backward.source.arrive(Bucket(0, 3, parameters[2:], 1.0))
     (late,) = backend.works
     handed_in = [Bucket(0, 2, parameters[1:], 5.0), Bucket(1, 2, parameters[:1], 5.0)]
     futures: list[torch.futures.Future] = []
-    beginning = threading.Thread(target=lambda: futures.append(state.overlap.arrive(handed_in[0])))
+    beginning = threading.Thread(
+        target=lambda: futures.append(state.backward.source.arrive(handed_in[0]))
+    )
     beginning.start()
     late.end(ConnectionError("late"))
     beginning.join(WATCHDOG)
     with pytest.raises(RuntimeError, match="late"):
         first.wait()
-    futures.append(state.overlap.arrive(handed_in[1]))
+    futures.append(state.backward.source.arrive(handed_in[1]))
     for work in backend.works[1:]:
         work.end()
     for bucket, future in zip(handed_in, futures, strict=True):
@@ -192,7 +194,7 @@ def test_a_sparse_gradient_of_a_backward_that_broke_off_arrives_at_its_own_gate(
         sums.append(AllReduce(tensors))
         return sums[-1]
 
-    monkeypatch.setattr(overlap._native, "gate", gate)
+    monkeypatch.setattr(backwards._native, "gate", gate)
     monkeypatch.setattr(backend, "allreduce", allreduce)
     monkeypatch.setattr(buckets, "ddps_around", lambda *_: [nn.Embedding(40, 1, sparse=True)])
     monkeypatch.setattr(buckets, "check_options", lambda _: None)
@@ -200,11 +202,11 @@ def test_a_sparse_gradient_of_a_backward_that_broke_off_arrives_at_its_own_gate(
     monkeypatch.setattr(buckets, "may_drop", lambda _: False)
     monkeypatch.setattr(buckets, "sparse_gradients", lambda _: 1)
     state = gtopk.SparseState([("weight", weight)], scaler=torch.amp.GradScaler("cpu"))
-    state.overlap.arrive(Bucket(0, 2, [words], 1.0).sparse())
-    futures = [state.overlap.arrive(Bucket(0, 2, [words], 1.0).sparse())]
+    state.backward.source.arrive(Bucket(0, 2, [words], 1.0).sparse())
+    futures = [state.backward.source.arrive(Bucket(0, 2, [words], 1.0).sparse())]
     assert sums[0].future.done()
     assert not sums[1].future.done()
-    futures.append(state.overlap.arrive(Bucket(1, 2, [weight], 1.0)))
+    futures.append(state.backward.source.arrive(Bucket(1, 2, [weight], 1.0)))
     for work in (sums[1], *backend.works):
         work.end()
     for future in futures:
@@ -218,7 +220,7 @@ def test_one_part_that_fails_fails_the_buckets_of_its_unit_alone(backend: Backen
     named = [(f"p{i}", each) for i, each in enumerate(parameters)]
     state = gtopk.SparseState(named, unit=2010 * 4)
     handed_in = [Bucket(0, 2, parameters[2:], 3.0), Bucket(1, 2, parameters[:2], 3.0)]
-    futures = [state.overlap.arrive(each) for each in handed_in]
+    futures = [state.backward.source.arrive(each) for each in handed_in]
     ends = [None, ConnectionError("gone"), None, None]
     for work, error in zip(backend.works, ends, strict=True):
         work.end(error)

@@ -10,12 +10,74 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import torch
+from gtopk.exchange.shards import norm_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
+    from gtopk.exchange.shards import Shards
     from gtopk.exchange.unit_exchange import ExactBucket, Exchange
+    from gtopk.state.config import Config
+    from gtopk.state.units import Unit
+
+
+class Clipper:
+    """Clips the gradients of one backward, and holds them until their norm is known."""
+
+    def __init__(
+        self,
+        config: Config,
+        units: Sequence[Unit],
+        ranks: int,
+        scale: float,
+        parts: int,
+        shards: Shards | None,
+    ) -> None:
+        """Expect so many parts. scale: what the loss was multiplied by."""
+        self._config = config
+        self._units = units
+        self._ranks = ranks
+        self._scale = scale
+        self._parts = parts
+        self._shards = shards
+        self._ready: list[Exchange] = []  # complete, until the norm of all gradients is known
+        self._exact: list[ExactBucket] = []
+
+    def clipped(
+        self, ready: list[Exchange], exact: list[ExactBucket]
+    ) -> tuple[list[Exchange], list[ExactBucket]]:
+        """Clip what is ready; return what starts now: all or nothing with clip="model"."""
+        if self._config.clip_norm is None:
+            return ready, exact
+        if self._config.clip == "unit":
+            for exchange in ready:
+                self._clip([exchange], [])
+            for each in exact:
+                self._clip([], [each])
+            return ready, exact
+        self._ready += ready
+        self._exact += exact
+        # Of shards, only the end of the backward tells which modules took part: see held().
+        if self._shards is not None or len(self._ready) + len(self._exact) < self._parts:
+            return [], []
+        return self.held(), self._exact
+
+    def held(self) -> list[Exchange]:
+        """Clip together what was held, and return its units."""
+        ready, self._ready = self._ready, []
+        if ready or self._exact:
+            self._clip(ready, self._exact)
+        return ready
+
+    def _clip(self, exchanges: Sequence[Exchange], exact: Sequence[ExactBucket]) -> None:
+        if self._shards is not None:
+            norm = self._shards.norm(self._units, exchanges)
+        else:
+            norms = [norm_of([*each.large, each.small]) for each in exchanges]
+            # Those of units are without the loss scale.
+            norm = math.hypot(*norms, *(each.norm() / self._scale for each in exact))
+        assert self._config.clip_norm is not None
+        clip(exchanges, norm, self._config.clip_norm, self._ranks, exact)
 
 
 def clip(
@@ -39,9 +101,3 @@ def clip(
         each.clipped = most / norm
     for apart in exact:
         apart.multiply(most / norm)
-
-
-def norm_of(pieces: Iterable[torch.Tensor]) -> float:
-    """Return the norm of all elements of these tensors, in double."""
-    norms = [torch.linalg.vector_norm(each, dtype=torch.float64) for each in pieces]
-    return math.hypot(*(each.item() for each in norms))

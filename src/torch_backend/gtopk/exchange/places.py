@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a parameter belongs: its unit, and its position among its large or small ones."""
+class ParameterSlot:
+    """Where a parameter lies: its unit, and its position among its large or small ones."""
 
     name: str
     unit: int
@@ -27,7 +27,7 @@ class Place:
 
 
 @dataclass
-class Share:
+class BucketPart:
     """What one bucket holds of one unit: pieces of the bucket, each with its first position."""
 
     unit: int
@@ -43,41 +43,41 @@ class Layout:
 
     sizes: list[int]
     """Elements of each piece, in the order of the bucket."""
-    shares: list[Share]
+    parts: list[BucketPart]
     """One for each unit that is in it, in the order of the units."""
 
 
-def places_of(units: Sequence[Unit]) -> dict[str, Place]:
-    """Return the place of each parameter, by name."""
+def slots_of(units: Sequence[Unit]) -> dict[str, ParameterSlot]:
+    """Return the slot of each parameter, by name."""
     return {
-        parameter.name: Place(parameter.name, i, large, position, parameter.numel)
+        parameter.name: ParameterSlot(parameter.name, i, large, position, parameter.numel)
         for i, unit in enumerate(units)
         for large, parameters in ((True, unit.large), (False, unit.small))
         for position, parameter in enumerate(parameters)
     }
 
 
-def layout_of(bucket: Iterable[Place]) -> Layout:
+def layout_of(bucket: Iterable[ParameterSlot]) -> Layout:
     """Cut a bucket that holds these parameters, in this order.
 
     Neighbours that are also neighbours in their unit form one piece.
     """
     sizes: list[int] = []
-    shares: dict[int, Share] = {}
-    before: Place | None = None
-    for place in bucket:
-        share = shares.setdefault(place.unit, Share(place.unit))
-        share.names.add(place.name)
-        if before is not None and _follows(place, before):
-            sizes[-1] += place.numel
+    parts: dict[int, BucketPart] = {}
+    before: ParameterSlot | None = None
+    for slot in bucket:
+        part = parts.setdefault(slot.unit, BucketPart(slot.unit))
+        part.names.add(slot.name)
+        if before is not None and _follows(slot, before):
+            sizes[-1] += slot.numel
         else:
-            pieces = share.large if place.large else share.small
-            pieces.append((place.position, len(sizes)))
-            sizes.append(place.numel)
-        before = place
-    return Layout(sizes, [shares[i] for i in sorted(shares)])
+            pieces = part.large if slot.large else part.small
+            pieces.append((slot.position, len(sizes)))
+            sizes.append(slot.numel)
+        before = slot
+    return Layout(sizes, [parts[i] for i in sorted(parts)])
 
 
-def _follows(place: Place, before: Place) -> bool:
-    same = (place.unit, place.large) == (before.unit, before.large)
-    return same and place.position == before.position + 1
+def _follows(slot: ParameterSlot, before: ParameterSlot) -> bool:
+    same = (slot.unit, slot.large) == (before.unit, before.large)
+    return same and slot.position == before.position + 1

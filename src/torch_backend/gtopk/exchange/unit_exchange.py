@@ -11,17 +11,20 @@ import math
 from typing import TYPE_CHECKING
 
 import torch
+from torch.distributed import AllreduceOptions
 
 from gtopk.core import _native
 from gtopk.ops.sparse_all_reduce import ACCUMULATION
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Collection, Mapping, Sequence
 
     from torch._C._distributed_c10d import Work
 
+    from gtopk.core.backend import GtopkBackend
     from gtopk.diagnostics.diagnose import Probe
-    from gtopk.exchange.places import Share
+    from gtopk.exchange.places import BucketPart
     from gtopk.state.units import Unit
 
 
@@ -86,6 +89,42 @@ class ExactBucket(Bucket):
     def finite(self) -> bool:
         """Whether the whole gradient is finite; after the all-reduce the same on all ranks."""
         return bool(self.gradient._values().isfinite().all())
+
+    def start(self, backend: GtopkBackend, changed: threading.Condition) -> None:
+        """Start the all-reduce. changed: guards what other threads, on which units end, change."""
+        with changed:
+            for exchange in self.exchanges:
+                if exchange.finished:
+                    self.ends(exchange.error)
+                else:
+                    exchange.buckets.append(self)
+        work = backend.allreduce([self.gradient], AllreduceOptions())
+        self.works, self.ended = [work], False
+        result = backend.end_of(work)
+        result.add_done_callback(lambda done: self._done(done, backend.size(), changed))
+
+    def _done(
+        self,
+        done: torch.futures.Future[list[torch.Tensor]],
+        ranks: int,
+        changed: threading.Condition,
+    ) -> None:
+        """The sums have arrived; in a backward with a gate they count as one of its parts."""
+        error: Exception | None = None
+        try:
+            with torch.no_grad():
+                mean = done.value()[0].div_(ranks)
+            finish(mean.device)
+        except Exception as failure:
+            error = failure
+        if self.gate is not None:
+            self.gate.arrive(error is None and self.finite())
+        with changed:
+            self.works, self.ended = [], True
+            changed.notify_all()
+            last = self.ends(error)
+        if last:
+            self.complete()
 
     def complete(self) -> None:
         """Run the future's callbacks, here."""
@@ -195,13 +234,13 @@ class Exchange:
         self._large: list[tuple[int, torch.Tensor]] = []  # by the position of its first parameter
         self._small: list[tuple[int, torch.Tensor]] = []
 
-    def take(self, share: Share, pieces: Sequence[torch.Tensor], bucket: Bucket | None) -> None:
+    def take(self, part: BucketPart, pieces: Sequence[torch.Tensor], bucket: Bucket | None) -> None:
         """Record which part of the unit has arrived, and in which pieces of the buffer."""
-        self._large += [(position, pieces[i]) for position, i in share.large]
-        self._small += [(position, pieces[i]) for position, i in share.small]
+        self._large += [(position, pieces[i]) for position, i in part.large]
+        self._small += [(position, pieces[i]) for position, i in part.small]
         if bucket is not None:
             self.buckets.append(bucket)
-        self.missing -= share.names
+        self.missing -= part.names
 
     def gather(self, small: torch.Tensor) -> None:
         """Once everything has arrived: order it as in the unit; copy the small part to `small`."""

@@ -9,7 +9,7 @@ from typing_extensions import Unpack
 from gtopk.core.groups import backend_of, has_ranks_that_change
 from gtopk.core.tracing import untraced
 from gtopk.state.config import Share, SparseArguments, shows
-from gtopk.training.ddp_backward import BucketOverlap
+from gtopk.training.ddp_backward import BucketSource
 from gtopk.training.ddp_internals import check_free, check_options, note_ddp, with_sparse_gradients
 from gtopk.training.frameworks import ddp_of
 from gtopk.training.sparse_state import SparseState
@@ -42,13 +42,13 @@ def sparse_hook(state: SparseState, bucket: dist.GradBucket) -> torch.futures.Fu
             f"gtopk: the state of sparse_hook must be a SparseState, given {type(state).__name__}: "
             "call gtopk.attach(ddp, density=…), which makes one"
         )
-    overlap = state.overlap
-    if not isinstance(overlap, BucketOverlap):
+    source = state.backward.source
+    if not isinstance(source, BucketSource):
         raise ValueError(
             "gtopk: this SparseState belongs to a DistributedOptimizer or to FSDP: make another "
             "one for the DDP, with gtopk.attach(ddp, density=…)"
         )
-    return overlap.arrive(bucket)
+    return source.arrive(bucket)
 
 
 @shows(SparseArguments)
@@ -93,6 +93,9 @@ def attach(
         backend_of(ddp.process_group)
     ddp.register_comm_hook(state, sparse_hook)
     note_ddp(ddp)
+    source = state.backward.source
+    assert isinstance(source, BucketSource)
+    source.serve(ddp)
     return state
 
 

@@ -9,13 +9,13 @@ import weakref
 from typing import TYPE_CHECKING
 
 import torch
-from torch.distributed import AllreduceOptions
 
+from gtopk.core.autograd_internals import at_end_of_backward, current_backward
 from gtopk.core.groups import backend_of
 from gtopk.core.tracing import untraced
-from gtopk.exchange.overlap import Overlap
+from gtopk.exchange.backward import Backward
 from gtopk.exchange.places import layout_of
-from gtopk.exchange.unit_exchange import Bucket, ExactBucket, finish, flat
+from gtopk.exchange.unit_exchange import Bucket, flat
 from gtopk.training.ddp_internals import (
     check_group,
     check_join,
@@ -35,28 +35,46 @@ if TYPE_CHECKING:
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    from gtopk.exchange.overlapped import State
-    from gtopk.exchange.places import Layout, Place
+    from gtopk.exchange.places import Layout, ParameterSlot
+    from gtopk.exchange.source import State
     from gtopk.exchange.unit_exchange import Exchange
     from gtopk.state.units import Unit
 
 
-class BucketOverlap(Overlap):
-    """The units of the parameters of a DDP."""
+class BucketSource:
+    """The parameters of a DDP."""
+
+    merges = True
 
     def __init__(
         self, state: State, units: Sequence[Unit], parameters: Mapping[str, torch.Tensor]
     ) -> None:
         """Take the units of `state`, and their parameters by name."""
+        self._state = state
         self._parameters = dict(parameters)  # held, so that their ids stay theirs
-        super().__init__(state, units)
         self._ddps: list[weakref.ref[DistributedDataParallel]] = []
         self._may_drop = True
         self._exact_seen = 0  # of this backward
+        self.backward = Backward(state, self, units)
 
-    def _arranged(self, places: Mapping[str, Place]) -> None:
-        self._places = {id(p): places[name] for name, p in self._parameters.items()}
+    def serve(self, ddp: DistributedDataParallel) -> None:
+        """The hook of this DDP has the state: nobody needs to search for it."""
+        self._ddps = [weakref.ref(ddp)]
+
+    def arranged(self, slots: Mapping[str, ParameterSlot]) -> None:
+        """See Source."""
+        self._slots = {id(p): slots[name] for name, p in self._parameters.items()}
         self._layouts: dict[tuple[int, ...], Layout] = {}  # by the ids of a bucket's parameters
+
+    def order(self, complete: list[Exchange]) -> list[Exchange]:
+        """See Source. DDP passes buckets in the same order on all ranks."""
+        return complete
+
+    def on_close(self, *, broken: bool) -> None:
+        """See Source."""
+
+    def check_outside(self) -> None:
+        """See Source."""
 
     def arrive(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Take the gradients of a bucket; start every unit that they complete.
@@ -66,19 +84,19 @@ class BucketOverlap(Overlap):
         try:
             return self._arrive(bucket)
         except BaseException:
-            self._shut_gate()
+            self.backward.shut_gate()
             raise
 
     def _arrive(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         if bucket.index() == 0:
             self._find_ddp(bucket.parameters()[0])
-            self._begin()
+            self.backward.begin()
             self._exact_seen = 0
         if bucket.buffer().layout == torch.strided:
             layout = self._layout(bucket)
-            waiting = Bucket(bucket.buffer(), len(layout.shares))
-            self._take(layout, bucket.buffer().view(-1), waiting)
-            if not layout.shares:
+            waiting = Bucket(bucket.buffer(), len(layout.parts))
+            self.backward.take(layout, bucket.buffer().view(-1), waiting)
+            if not layout.parts:
                 waiting.complete()
             future = waiting.future
         else:
@@ -90,59 +108,21 @@ class BucketOverlap(Overlap):
     def _exact(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Average the bucket's only gradient, which is sparse COO, exactly over the ranks."""
         gradient, parameter = bucket.buffer(), bucket.parameters()[0]
-        place = self._places.get(id(parameter))
-        if place is not None:
+        slot = self._slots.get(id(parameter))
+        if slot is not None:
             raise ValueError(
-                f"gtopk: the gradient of '{place.name}' is sparse ({gradient.layout}), and its "
+                f"gtopk: the gradient of '{slot.name}' is sparse ({gradient.layout}), and its "
                 "SparseState has the parameter: make the state with gtopk.attach(ddp, density=…), "
                 "or leave the parameter out of the state"
             )
         self._exact_seen += 1
-        if self._exact_seen > self._exact_parts:  # of a DDP that was not found
+        if self._exact_seen > self.backward.exact_parts:  # of a DDP that was not found
             raise ValueError(
                 f"gtopk: DDP reduces {self._exact_seen} sparse COO gradients, but only "
-                f"{self._exact_parts} of its modules have sparse=True: set it on all modules that "
-                "make sparse gradients"
+                f"{self.backward.exact_parts} of its modules have sparse=True: set it on all "
+                "modules that make sparse gradients"
             )
-        exchanges = self._exchanges if self._gate is not None else []
-        waiting = ExactBucket(gradient, exchanges, self._gate)
-        with torch.no_grad():
-            self._start_all([], [waiting])
-        return waiting.future
-
-    def _start_exact(self, bucket: ExactBucket) -> None:
-        assert self._backend is not None
-        with self._changed:  # units end on other threads
-            for exchange in bucket.exchanges:
-                if exchange.finished:
-                    bucket.ends(exchange.error)
-                else:
-                    exchange.buckets.append(bucket)
-        work = self._backend.allreduce([bucket.gradient], AllreduceOptions())
-        bucket.works, bucket.ended = [work], False
-        self._exact_started.append(bucket)
-        self._backend.end_of(work).add_done_callback(lambda done: self._exact_done(bucket, done))
-
-    def _exact_done(
-        self, bucket: ExactBucket, done: torch.futures.Future[list[torch.Tensor]]
-    ) -> None:
-        """The sums have arrived; in a backward with a gate they count as one of its parts."""
-        assert self._backend is not None
-        error: Exception | None = None
-        try:
-            with torch.no_grad():
-                mean = done.value()[0].div_(self._backend.size())
-            finish(mean.device)
-        except Exception as failure:
-            error = failure
-        if bucket.gate is not None:
-            bucket.gate.arrive(error is None and bucket.finite())
-        with self._changed:
-            bucket.works, bucket.ended = [], True
-            self._changed.notify_all()
-            last = bucket.ends(error)
-        if last:
-            bucket.complete()
+        return self.backward.take_exact(gradient).future
 
     def _layout(self, bucket: dist.GradBucket) -> Layout:
         """Return which units' gradients the bucket holds, and where; check that it may."""
@@ -155,38 +135,40 @@ class BucketOverlap(Overlap):
         if parameters and buffer.dtype != as_real(parameters[0].detach()).dtype:
             why = why_cast([ddp for each in self._ddps if (ddp := each()) is not None])
             raise NotImplementedError(
-                f"gtopk: the gradient of '{self._places[ids[0]].name}' is reduced as "
+                f"gtopk: the gradient of '{self._slots[ids[0]].name}' is reduced as "
                 f"{buffer.dtype}, its parameter is {parameters[0].dtype}: {why}"
             )
-        self._check_new(layout, "in one backward: every DDP needs a SparseState of its own")
+        self.backward.check_new(layout, "in one backward: every DDP needs a SparseState of its own")
         if self._may_drop and not any(each.is_complex() for each in parameters):
             for parameter, gradient in zip(parameters, bucket.gradients(), strict=True):
-                place = self._places[id(parameter)]
-                exchange = self._exchanges[place.unit]
-                exchange.into[place.name] = gradient
-                exchange.versions[place.name] = version(parameter)
+                slot = self._slots[id(parameter)]
+                exchange = self.backward.exchanges[slot.unit]
+                exchange.into[slot.name] = gradient
+                exchange.versions[slot.name] = version(parameter)
         return layout
 
     def _new_layout(self, parameters: Sequence[torch.Tensor]) -> Layout:
         for parameter in parameters:
-            if id(parameter) not in self._places:
+            if id(parameter) not in self._slots:
                 raise ValueError(
                     f"gtopk: DDP reduces a parameter of shape {tuple(parameter.shape)} that its "
                     "SparseState does not know: make the state with gtopk.attach(ddp, density=…), "
                     "after requires_grad is set"
                 )
-        return layout_of(self._places[id(each)] for each in parameters)
+        return layout_of(self._slots[id(each)] for each in parameters)
 
     def _find_ddp(self, parameter: torch.Tensor) -> None:
         # A DDP that is gone has given its place to another.
-        if not self._compared or any(each() is None for each in self._ddps):
-            ddps = ddps_around(self._state, parameter)
+        gone = any(each() is None for each in self._ddps)
+        if gone or not self.backward.compared:
+            known = [ddp for each in self._ddps if (ddp := each()) is not None]
+            ddps = known if known and not gone else ddps_around(self._state, parameter)
             for each in ddps:
                 check_options(each)
             backend_of(self._state.group)
             check_group(ddps, self._state.group)
             self._may_drop = may_drop(ddps)
-            self._exact_parts = max(map(sparse_gradients, ddps), default=0)
+            self.backward.exact_parts = max(map(sparse_gradients, ddps), default=0)
             self._ddps = [weakref.ref(each) for each in ddps]
         for reference in self._ddps:
             ddp = reference()
@@ -195,31 +177,29 @@ class BucketOverlap(Overlap):
 
     def _end(self) -> None:
         """After the last bucket: every unit has been started."""
-        missing = [name for each in self._exchanges for name in sorted(each.missing)]
+        missing = [name for each in self.backward.exchanges for name in sorted(each.missing)]
         if missing:
             raise ValueError(
                 f"gtopk: DDP does not reduce {len(missing)} parameters of its SparseState: "
                 f"{', '.join(missing[:5])}{', ...' if len(missing) > 5 else ''}. Make the state "
                 "with gtopk.attach(ddp, density=…), after requires_grad is set"
             )
-        if torch._C._current_graph_task_id() == -1:
-            # Not in a backward: under DDP's join() a rank without data calls the hook for the other
-            # ranks, and drops all results.
-            self._open = False
-            self._state.step += 1
-            self.stopwatch.end()
+        if current_backward() is None:
+            # Under DDP's join() a rank without data calls the hook for the other ranks, and drops
+            # all results.
+            self.backward.count()
             return
         # DDP waits for the futures and writes .grad in a callback of the backward, which it queues
         # after this one: a callback queued by this one runs after it.
-        engine = torch.autograd.Variable._execution_engine
-        engine.queue_callback(lambda: engine.queue_callback(self._finish))
+        at_end_of_backward(lambda: at_end_of_backward(self._finish))
 
     @untraced
     def _finish(self) -> None:
         """The backward has succeeded, and DDP has written its gradients."""
-        self._close()
+        self.backward.close()
 
-    def _end_of(self, exchange: Exchange) -> None:
+    def results_to(self, exchange: Exchange) -> None:
+        """See Source. DDP drops those of parameters that no rank used."""
         if not (exchange.delivered and self._may_drop):
             return
         for parameter in self._state.units[exchange.index].large:
@@ -242,4 +222,4 @@ class BucketOverlap(Overlap):
                 mine = mine / exchange.scale * exchange.clipped * exchange.rate(name)
                 momenta = self._state.momenta
                 residual.sub_(mine, alpha=momenta.forget(name, mine) if momenta else 1)
-            self._put_back(exchange, name, flat(exchange.into[name]))
+            self.backward.return_to_residual(exchange, name, flat(exchange.into[name]))

@@ -16,11 +16,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gtopk.core.torch_versions import check_torch
 from gtopk.core.tracing import untraced
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+check_torch(__name__, (2, 11), (2, 15))
 
 _known: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
 

@@ -21,7 +21,7 @@ from gtopk.state.config import ShardArguments, Share, shows
 from gtopk.state.fingerprint import Line, check_alike
 from gtopk.state.reshard import Cut
 from gtopk.state.units import Parameter, Unit
-from gtopk.training.fsdp_backward import ShardOverlap
+from gtopk.training.fsdp_backward import ShardSource
 from gtopk.training.fsdp_internals import Sentry, sharded_modules
 from gtopk.training.sparse_state import SparseState
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from torch.distributed.fsdp import FSDPModule
 
-    from gtopk.exchange.overlap import Overlap
+    from gtopk.exchange.backward import Backward
     from gtopk.training.fsdp_internals import FsdpGroup
     from gtopk.training.parameters import NamedParameters
 
@@ -110,9 +110,7 @@ def fsdp_hook(
     modules = sharded_modules(model)
     names = {id(each): name for name, each in model.named_parameters()}
     state = ShardState(modules, names, group, density, arguments, find_unused_modules)
-    overlap = state.overlap
-    assert isinstance(overlap, ShardOverlap)
-    overlap.compare()
+    state.backward.compare()
     for shards in state.shard_groups:
         # Units may differ where shards of a second dimension are uneven.
         lines = [line for line in state.description() if not line[0].startswith("unit ")]
@@ -121,8 +119,8 @@ def fsdp_hook(
         local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
         dist.broadcast(local.detach(), group=group, group_src=0)
     for index, (module, _) in enumerate(modules):
-        cast("FSDPModule", module).set_all_reduce_hook(overlap.hook(index))
-    model.register_forward_pre_hook(Sentry(modules, overlap.before_forward), prepend=True)
+        cast("FSDPModule", module).set_all_reduce_hook(state.source.hook(index))
+    model.register_forward_pre_hook(Sentry(modules, state.source.before_forward), prepend=True)
     return state
 
 
@@ -199,7 +197,7 @@ class ShardState(SparseState):
             for name, each in sharded.items()
         }
 
-    def _arrange(self, named_parameters: NamedParameters) -> tuple[tuple[Unit, ...], Overlap]:
+    def _arrange(self, named_parameters: NamedParameters) -> tuple[tuple[Unit, ...], Backward]:
         groups = [group for _, group in self._modules]
         units = tuple(
             self._unit_of([each for each in group.fsdp_params if each.sharded_param.requires_grad])
@@ -210,10 +208,10 @@ class ShardState(SparseState):
             for name, each in self._rated(named_parameters).items()
         }
         shards = _groups_of(self._mesh)
-        overlap = ShardOverlap(
+        self.source = ShardSource(
             self, units, groups, self._names, shards, copies, finds_unused=self._finds_unused
         )
-        return units, overlap
+        return units, self.source.backward
 
     def _rated(self, named_parameters: NamedParameters) -> Mapping[str, Any]:
         return {

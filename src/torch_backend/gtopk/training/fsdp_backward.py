@@ -7,18 +7,16 @@ tell a hook is in fsdp_internals.py.
 from __future__ import annotations
 
 import math
-import sys
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
+from gtopk.core.autograd_internals import at_end_of_backward
 from gtopk.core.tracing import untraced
-from gtopk.exchange.clipping import clip, norm_of
-from gtopk.exchange.overlap import Overlap
+from gtopk.exchange.backward import Backward
 from gtopk.exchange.places import layout_of
-from gtopk.ops.options import codes_dense
-from gtopk.ops.sparse_all_reduce import ACCUMULATION
+from gtopk.exchange.shards import Shards
 from gtopk.state.fingerprint import check_alike
 from gtopk.training.fsdp_internals import (
     check_in_backward,
@@ -36,9 +34,9 @@ from gtopk.training.separate import SeparateBuffers
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gtopk.exchange.overlapped import State
-    from gtopk.exchange.places import Place
-    from gtopk.exchange.unit_exchange import ExactBucket, Exchange
+    from gtopk.exchange.places import ParameterSlot
+    from gtopk.exchange.source import State
+    from gtopk.exchange.unit_exchange import Exchange
     from gtopk.state.units import Unit
     from gtopk.training.fsdp_internals import FsdpGroup
 
@@ -49,8 +47,8 @@ _OTHER_MODULES = (
 )
 
 
-class ShardOverlap(Overlap):
-    """The units of FSDP's modules.
+class ShardSource:
+    """FSDP's modules, each of which is a unit.
 
     A unit is exchanged in FSDP's own buffer if each .grad becomes a view of that. If FSDP uses the
     buffer in another way at once, or has not reduced all of the module's parameters, the unit is
@@ -84,6 +82,7 @@ class ShardOverlap(Overlap):
         for each dimension in which a parameter is sharded; copies: how many ranks of a replica hold
         the same shard of a parameter; finds_unused: whether replicas may use different modules.
         """
+        self._state = state
         self._groups = groups
         self._parameters = [
             {names[id(each.sharded_param)]: each.sharded_param for each in group.fsdp_params}
@@ -97,33 +96,26 @@ class ShardOverlap(Overlap):
         self._sizes = [{name: numels[name] for name in names} for names in self._orders]
         self._separate = SeparateBuffers(self._sizes, units[0].device)
         self._named = names
-        self._shards = shards
-        self._copies = copies
         self._in_backward = False  # whose end was not seen
         self._without: list[torch.nn.Parameter] = []  # that had no .grad before zeros came
         self._came: list[int] = []
-        self._finite = True  # on this rank, in this backward
         self._usual: list[int] | None = None  # order in which they came first, on all replicas
         self._finds_unused = finds_unused
         self._order: list[int] | None = None  # with finds_unused: in which all replicas start units
         self._begun = 0  # of them, in this backward
-        super().__init__(state, units)
+        self._shards = Shards(shards, copies, units[0].device)
+        self.backward = Backward(state, self, units, self._shards)
 
-    def _arranged(self, places: Mapping[str, Place]) -> None:
+    def arranged(self, slots: Mapping[str, ParameterSlot]) -> None:
+        """See Source."""
         # FSDP's modules keep their numbers, in whatever order units are in by now.
-        self._layouts = [layout_of(places[name] for name in names) for names in self._orders]
-
-    def compare(self) -> None:
-        """See Overlap."""
-        if not self._compared:
-            self._order = None
-        super().compare()
+        self._layouts = [layout_of(slots[name] for name in names) for names in self._orders]
 
     def hook(self, index: int) -> Callable[[torch.Tensor], None]:
         """Return what FSDP is to call with the reduced gradients of its module."""
 
         def reduced(output: torch.Tensor) -> None:
-            parameters, divisor = reduction_of(sys._getframe(1), output)
+            parameters, divisor = reduction_of(output)
             names = None
             if output.numel() < sum(self._sizes[index].values()):
                 names = [self._named[id(each.sharded_param)] for each in known(parameters)]
@@ -159,14 +151,14 @@ class ShardOverlap(Overlap):
         if defers(self._groups[index]):
             self._defer(index, output, names, divisor, times)
             return
-        if not self._open:
-            self._begin()
-            self._came, self._finite, self._begun = [], True, 0
+        if not self.backward.is_open:
+            self.backward.begin()
+            self._came, self._begun = [], 0
             self._separate.exchanged.clear()
         try:
             self._arrive(index, output, names, divisor, times)
         except BaseException:
-            self._shut_gate()
+            self.backward.shut_gate()
             raise
 
     def _enter_backward(self) -> None:
@@ -174,7 +166,7 @@ class ShardOverlap(Overlap):
         check_in_backward()
         if not self._in_backward:
             self._in_backward = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
+            at_end_of_backward(self._end_backward)
 
     @untraced
     def _end_backward(self) -> None:
@@ -185,7 +177,7 @@ class ShardOverlap(Overlap):
         for parameter in self._without:
             parameter.grad = None
         self._without = []
-        if self._open:
+        if self.backward.is_open:
             self._finish()
 
     def before_forward(self) -> None:
@@ -210,11 +202,12 @@ class ShardOverlap(Overlap):
         layout = self._layouts[index]
         self._came.append(index)
         self._check(index, output, names)
-        self._check_new(layout, "in one backward: a module was called twice, or a backward raised")
+        again = "in one backward: a module was called twice, or a backward raised"
+        self.backward.check_new(layout, again)
         group = self._groups[index]
         whole = len(names) == len(self._orders[index]) and index not in self._separate.pending
         what = ""
-        if self._gate is not None or self._waits_for_norm or self._finds_unused:
+        if self.backward.gate is not None or self._waits_for_norm or self._finds_unused:
             what = "scaler=, clip_norm= and find_unused_modules="
         elif not whole:
             what = "parameters of it that got no gradient, or that of another backward"
@@ -226,26 +219,26 @@ class ShardOverlap(Overlap):
             output = self._separate.begin_exchange(index, output.dtype)
         elif times != 1:
             output.mul_(times)
-        self._take(layout, output)
+        self.backward.take(layout, output)
         if at_once:
-            self._wait()
+            self.backward.wait()
             self._raise_error()
 
-    def _ready(self, complete: list[Exchange]) -> list[Exchange]:
-        """With finds_unused: return what is complete and has its turn."""
+    def order(self, complete: list[Exchange]) -> list[Exchange]:
+        """See Source. With finds_unused: return what is complete and has its turn."""
         if not self._finds_unused:
             return complete
         ready: list[Exchange] = []
         for index in (self._order or [])[self._begun :]:
-            if self._exchanges[index].missing:
+            if self.backward.exchanges[index].missing:
                 break
-            ready.append(self._exchanges[index])
+            ready.append(self.backward.exchanges[index])
         self._begun += len(ready)
         return ready
 
     def _fill_in(self) -> None:
         """At the end, with finds_unused: zeros for modules that were not used on this replica."""
-        unused = [each.index for each in self._exchanges if each.missing]
+        unused = [each.index for each in self.backward.exchanges if each.missing]
         with torch.no_grad():
             for index in unused:
                 self._take_separate(index)
@@ -253,14 +246,11 @@ class ShardOverlap(Overlap):
                 order = torch.tensor([*self._came, *unused], device=self._device)
                 dist.broadcast(order, group=self._state.group, group_src=0)
                 self._order = order.tolist()
-                ready = self._ready([])
-                for exchange in ready:
-                    exchange.gather(self._small_of(exchange.index))
-                self._start_all(ready)
+                self.backward.start(self.order([]))
 
     def _drop_what_nobody_used(self) -> None:
         """With finds_unused, after the exchange: put back results of modules that nobody used."""
-        used = torch.zeros(len(self._exchanges), dtype=torch.uint8, device=self._device)
+        used = torch.zeros(len(self.backward.exchanges), dtype=torch.uint8, device=self._device)
         used[self._came] = 1
         dist.all_reduce(used, dist.ReduceOp.MAX, group=self._state.group)
         for index in (1 - used).nonzero().flatten().tolist():
@@ -282,34 +272,40 @@ class ShardOverlap(Overlap):
 
     def _return(self, index: int, name: str, piece: torch.Tensor) -> None:
         """Put a result back that reaches no .grad, if it is of a parameter with a residual."""
-        if not self._exchanges[index].delivered:
+        if not self.backward.exchanges[index].delivered:
             return
         if any(each.name == name for each in self._state.units[index].large):
-            self._put_back(self._exchanges[index], name, piece)
+            self.backward.return_to_residual(self.backward.exchanges[index], name, piece)
 
-    def settle(self) -> None:
-        """See Overlap. What was pending when a backward raised is lost, like FSDP's gradients."""
-        if self._open:
+    def results_to(self, exchange: Exchange) -> None:
+        """See Source. _finish() has put back those that reach no .grad."""
+
+    def on_close(self, *, broken: bool) -> None:
+        """See Source. What was pending when a backward raised is lost, like FSDP's gradients."""
+        if broken:
             self._separate.forget()
-        super().settle()
+
+    def check_outside(self) -> None:
+        """See Source."""
 
     def _take_separate(self, index: int) -> None:
         """Exchange what is pending of a module that FSDP has not reduced in this backward."""
         dtype = self._state.units[index].dtype
-        self._take(self._layouts[index], self._separate.begin_exchange(index, dtype))
+        self.backward.take(self._layouts[index], self._separate.begin_exchange(index, dtype))
 
     def _finish(self) -> None:
         """Everything has arrived."""
         for index in self._separate.pending:
-            if self._exchanges[index].missing and not defers(self._groups[index]):
+            if self.backward.exchanges[index].missing and not defers(self._groups[index]):
                 self._came.append(index)
                 with torch.no_grad():
                     self._take_separate(index)
         if self._finds_unused:
             self._fill_in()
-        self._start_held()
-        self._agree()
-        self._wait()
+        self.backward.start_held()
+        if self.backward.gate is not None:
+            self._shards.agree(self.backward.gate, self.backward.exchanges, self._state.group)
+        self.backward.wait()
         self._raise_error()
         with torch.no_grad():
             if self._finds_unused:
@@ -319,7 +315,7 @@ class ShardOverlap(Overlap):
             for index in self._separate.exchanged:
                 self._hand_out(index)
         self._separate.exchanged.clear()
-        self._close()
+        self.backward.close()
 
     def _check_same_modules(self) -> None:
         """Raise ValueError if another replica's exchanges were of other modules. Collective.
@@ -334,49 +330,9 @@ class ShardOverlap(Overlap):
         try:
             check_alike(lines, self._state.group, _OTHER_MODULES)
         except ValueError:
-            self.settle()
+            self.backward.settle()
             raise
         self._usual = self._usual or self._came
-
-    def _parts(self) -> int:
-        return super()._parts() + 1  # what all shards have agreed on
-
-    def _look_at(self, exchange: Exchange) -> None:
-        """With a gate: note whether sums over the replicas, or scaled results, might not be finite.
-
-        This is decided before the exchange: its outcome is known to one replica group only, which
-        would have to wait for those of the others. Values are too large if their sum over all
-        replicas might be.
-        """
-        if self._gate is None:
-            return
-        assert self._backend is not None
-        index = exchange.index
-        parts = [each for each in (*exchange.large, exchange.small) if each.numel()]
-        # What coding a sum loses stays with what coding its owner's part lost.
-        options = self._state.unit_options(index)
-        terms = (4.0 if codes_dense(options.wire) else 2.0) * self._backend.size()
-        if exchange.large and not self._state.unit_residual_is_zero(index):
-            parts.append(self._state.unit_residual(index))
-        if options.algorithm in ("sketch", "auto"):
-            terms *= sum(each.numel() for each in parts)  # which adds up elements, too
-        dtype = ACCUMULATION[parts[0].dtype]
-        most = torch.finfo(dtype).max / (terms * max(1.0, exchange.scale))
-        # Not "any above": NaN is not above anything.
-        norms = [torch.linalg.vector_norm(each, math.inf, dtype=dtype).item() for each in parts]
-        self._finite = self._finite and all(norm <= most for norm in norms)
-
-    def _agree(self) -> None:
-        """With a gate: open it if every unit was finite, on all ranks of all shards."""
-        if self._gate is None:
-            return
-        for exchange in self._exchanges:
-            if exchange.missing:  # a module that was not used
-                self._gate.arrive(True)
-        finite = torch.tensor([float(self._finite)], device=self._device)
-        for group in (*self._shards, self._state.group):
-            dist.all_reduce(finite, dist.ReduceOp.MIN, group=group)
-        self._gate.arrive(finite.item() == 1)
 
     @property
     def _device(self) -> torch.device | str:
@@ -388,48 +344,14 @@ class ShardOverlap(Overlap):
         config = self._state.config
         return config.clip_norm is not None and config.clip == "model"
 
-    def _clipped(
-        self, ready: list[Exchange], exact: list[ExactBucket]
-    ) -> tuple[list[Exchange], list[ExactBucket]]:
-        if self._waits_for_norm:
-            self._held += ready  # which modules come is known only at the end
-            return [], []
-        return super()._clipped(ready, exact)
-
-    def _start_held(self) -> None:
-        """Clip everything that has arrived together, and start it."""
-        held, self._held = self._held, []
-        if not held:
-            return
-        assert self._backend is not None
-        assert self._state.config.clip_norm is not None
-        clip(held, self._norm(held), self._state.config.clip_norm, self._backend.size())
-        for exchange in held:
-            self._start(exchange)
-
-    def _norm(self, exchanges: Sequence[Exchange], exact: Sequence[ExactBucket] = ()) -> float:
-        """Return the norm over all shards; what several ranks hold is counted once. Collective."""
-        norms = []
-        for each in exchanges:
-            small = self._state.units[each.index].small
-            norms.append(norm_of(each.large))
-            for parameter, piece in zip(
-                small, each.small.split([one.numel for one in small]), strict=True
-            ):
-                norms.append(norm_of([piece]) / math.sqrt(self._copies[parameter.name]))
-        square = torch.tensor([math.hypot(*norms) ** 2], dtype=torch.float64, device=self._device)
-        for group in self._shards:
-            dist.all_reduce(square, group=group)
-        return math.sqrt(square.item())
-
     def _raise_error(self) -> None:
-        error = next((each.error for each in self._exchanges if each.error), None)
-        if error is not None:
-            self.settle()
+        try:
+            self.backward.raise_error()
+        except Exception as error:
             # Where modules differ, exchanges meet those of other modules, or nobody's.
             met = any(each in str(error) for each in ("ranks differ", "never entered"))
             if self._finds_unused or not met:
-                raise error
+                raise
             raise type(error)(
                 f"{error}. If replicas use different modules, make the state with "
                 "gtopk.fsdp_hook(…, find_unused_modules=True)"

@@ -7,17 +7,21 @@ has and how they are laid out; this module finds out what FSDP does not tell a h
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from gtopk.core.autograd_internals import current_backward
+from gtopk.core.torch_versions import check_torch
 from gtopk.ops.sparse_all_reduce import ACCUMULATION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import FrameType
 
     from torch import nn
+
+check_torch(__name__, (2, 11), (2, 15))
 
 FsdpGroup = Any
 
@@ -85,7 +89,7 @@ class Sentry:
 
     def __call__(self, model: nn.Module, inputs: object) -> None:
         """Raise RuntimeError if the last backward broke off, or if a hook was replaced."""
-        if not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
+        if not torch.is_grad_enabled() or current_backward() is not None:
             return
         if any(_is_in_backward(each) for each in self._states):
             resets = "call reset_iter_state() on the model, or "
@@ -104,13 +108,13 @@ class Sentry:
         self._passed()
 
 
-def reduction_of(frame: FrameType, output: torch.Tensor) -> tuple[Sequence[Any] | None, float]:
-    """Return what FSDP's frame that calls a hook says of the result: parameters, and a divisor.
+def reduction_of(output: torch.Tensor) -> tuple[Sequence[Any] | None, float]:
+    """Return what FSDP says of a result: its parameters, and a divisor. Called by FSDP's hook.
 
     The parameters are those that are in it. FSDP divides by the divisor when the hook has returned;
-    NaN: it does not say. Both are local variables there from torch 2.11 to 2.15.
+    NaN: it does not say. Both are local variables of the function that calls the hook.
     """
-    variables = frame.f_locals
+    variables = sys._getframe(2).f_locals
     divisor = variables.get("postdivide_factor", math.nan)
     sums = variables.get("force_sum_reduction_for_comms", True)
     if divisor is None or not (sums or output.dtype not in (torch.float32, torch.bfloat16)):
@@ -180,7 +184,7 @@ def check_separable(group: FsdpGroup, divisor: float, name: str, what: str) -> N
 
 def check_in_backward() -> None:
     """Raise NotImplementedError unless FSDP calls a hook in a backward, which has an end."""
-    if torch._C._current_graph_task_id() == -1:
+    if current_backward() is None:
         raise NotImplementedError(
             "gtopk: FSDP reduces gradients outside of a backward, as in a stage of a pipeline or "
             "after set_manual_backward_finalization(True), which fsdp_hook does not implement: use "

@@ -15,7 +15,7 @@ from gtopk.core.groups import meeting_place
 from gtopk.core.tracing import untraced
 from gtopk.ops.options import check_whole
 from gtopk.state.config import OptimizerArguments, Share, shows
-from gtopk.training.optimizer_backward import GradientOverlap
+from gtopk.training.optimizer_backward import GradientSource
 from gtopk.training.parameters import NamedParameters, pairs_of
 from gtopk.training.sparse_state import SparseState
 
@@ -84,23 +84,23 @@ class DistributedOptimizer(torch.optim.Optimizer):
         )
         """Residuals, step, density and skip()."""
         trained = {name: each for name, each in parameters.items() if each.requires_grad}
-        self._overlap = GradientOverlap(self.sparse_state, trained, passes)
-        self.sparse_state.overlap = self._overlap
+        self._source = GradientSource(self.sparse_state, trained, passes)
+        self.sparse_state.backward = self._source.backward
         self._exchanged = {id(each) for each in trained.values()}
         self._synchronizes = True
         self._synchronized = 0  # the state's step up to which step() has used gradients
-        self._overlap.compare()
+        self._source.backward.compare()
         buffers = named_parameters.buffers() if isinstance(named_parameters, nn.Module) else ()
         for each in (*given.values(), *buffers):
             dist.broadcast(each.detach(), group=group, group_src=0)
-        self._overlap.listen()
-        # State and overlap hold each other: without this, hooks would outlive the optimizer.
-        weakref.finalize(self, self._overlap.stop).atexit = False
+        self._source.listen()
+        # State and source hold each other: without this, hooks would outlive the optimizer.
+        weakref.finalize(self, self._source.stop).atexit = False
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """The optimizer's. Code that reads gradients from here (a GradScaler) sees results."""
-        if self._is_due() and not self._overlap.in_backward:
+        if self._is_due() and not self._source.in_backward:
             self.synchronize()
         return self._optimizer.param_groups
 
@@ -130,9 +130,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Collective. A no-op if the backward has already done so. Raises RuntimeError if another
         DistributedOptimizer has been made of the same parameters.
         """
-        self._overlap.check_listening()
+        self._source.check_listening()
         if self._is_due() or self._synchronized == self.sparse_state.step:
-            self._overlap.finish()
+            self._source.finish()
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -152,7 +152,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         ranks. Raises RuntimeError if another DistributedOptimizer has been made of the same
         parameters.
         """
-        self._overlap.check_listening()
+        self._source.check_listening()
         result: Any
         if closure is not None:
             result = self._optimizer.step(lambda: self._evaluate(closure))
@@ -170,13 +170,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         Raises RuntimeError while gradients are in flight, and during a backward.
         """
-        if self._overlap.under_way and not self._overlap.in_backward:
+        if self._source.under_way and not self._source.in_backward:
             raise RuntimeError(
                 "gtopk: zero_grad() was called while gradients are in flight: call step() or "
                 "synchronize() first"
             )
-        self._overlap.check_outside()
-        self._overlap.give_up()
+        self.sparse_state.backward.check_outside()
+        self._source.give_up()
         self._synchronized = self.sparse_state.step
         self._optimizer.zero_grad(set_to_none)
 
@@ -205,8 +205,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         The latter, where a backward follows the last of the passes of a step. They are exchanged
         together with the results.
         """
-        added = self._synchronized < self.sparse_state.step and self._overlap.has_passes
-        return self._overlap.under_way or added
+        added = self._synchronized < self.sparse_state.step and self._source.has_passes
+        return self._source.under_way or added
 
     def _makes_state(self) -> bool:
         """Whether this step is one of torch's, to make an optimizer allocate its state.
@@ -217,7 +217,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         groups = self._optimizer.param_groups
         gradients = [each.grad for group in groups for each in group["params"]]
         return (
-            not self._overlap.under_way
+            not self._source.under_way
             and self._synchronized == self.sparse_state.step
             and all(float(group.get("lr", 1)) == 0 for group in groups)
             and all(each is not None and not each.any() for each in gradients)

@@ -5,44 +5,45 @@ It knows parameters and their hooks; the optimizer that uses the results is in o
 
 from __future__ import annotations
 
-import sys
 import weakref
 from typing import TYPE_CHECKING
 
 import torch
 
+from gtopk.core.autograd_internals import at_end_of_backward, current_backward, recomputes
 from gtopk.core.tracing import untraced
-from gtopk.exchange.overlap import Overlap
+from gtopk.exchange.backward import Backward
 from gtopk.exchange.places import layout_of
 from gtopk.exchange.unit_exchange import flat
 from gtopk.training.parameters import as_real
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import FrameType
 
     from torch.utils.hooks import RemovableHandle
 
-    from gtopk.exchange.overlapped import State
-    from gtopk.exchange.places import Place
+    from gtopk.exchange.places import ParameterSlot
+    from gtopk.exchange.source import State
     from gtopk.exchange.unit_exchange import Exchange
 
 
-_listening: weakref.WeakSet[GradientOverlap] = weakref.WeakSet()
+_listening: weakref.WeakSet[GradientSource] = weakref.WeakSet()
 
 
-class GradientOverlap(Overlap):
-    """The units of parameters whose gradients are exchanged in place, where autograd puts them.
+class GradientSource:
+    """Parameters whose gradients are exchanged in place, where autograd puts them.
 
     A parameter's gradient is complete after `passes` backwards have reached it; once all are, the
     backward waits for the results. finish() exchanges incomplete gradients as they are, and zeros
     for missing ones.
     """
 
+    merges = True
+
     def __init__(self, state: State, parameters: Mapping[str, torch.Tensor], passes: int) -> None:
         """Take the parameters of `state`, by name."""
+        self._state = state
         self._parameters = dict(parameters)
-        super().__init__(state, state.units)
         self._passes = passes
         self._strides = {
             name: torch.empty_like(each, device="meta").stride()
@@ -54,12 +55,14 @@ class GradientOverlap(Overlap):
         self._backwards: set[int] = set()  # autograd's numbers of those that have not ended
         self._handles: list[RemovableHandle] = []
         self._replaced = False
+        self.backward = Backward(state, self, state.units)
 
-    def _arranged(self, places: Mapping[str, Place]) -> None:
-        self._layouts = {name: layout_of([places[name]]) for name in self._parameters}
+    def arranged(self, slots: Mapping[str, ParameterSlot]) -> None:
+        """See Source."""
+        self._layouts = {name: layout_of([slots[name]]) for name in self._parameters}
 
     def listen(self) -> None:
-        """Register hooks for the parameters' gradients; another overlap of any of them stops."""
+        """Register hooks for the parameters' gradients; another source of any of them stops."""
         mine = {id(each) for each in self._parameters.values()}
         for other in list(_listening):
             if not mine.isdisjoint(map(id, other._parameters.values())):
@@ -81,7 +84,7 @@ class GradientOverlap(Overlap):
         self._handles = []
 
     def check_listening(self) -> None:
-        """Raise RuntimeError if another overlap exchanges these gradients."""
+        """Raise RuntimeError if another source exchanges these gradients."""
         if self._replaced:
             raise RuntimeError(
                 "gtopk: another DistributedOptimizer has been made of this one's parameters, and "
@@ -92,7 +95,7 @@ class GradientOverlap(Overlap):
     @property
     def under_way(self) -> bool:
         """Whether gradients of an unfinished step have arrived."""
-        return self._open
+        return self.backward.is_open
 
     @property
     def has_passes(self) -> bool:
@@ -107,11 +110,11 @@ class GradientOverlap(Overlap):
     @untraced
     def arrive(self, name: str) -> None:
         """One more backward has reached the parameter's gradient."""
-        backward = torch._C._current_graph_task_id()
+        backward = current_backward()
+        assert backward is not None
         if backward not in self._backwards:  # more than one: a backward inside another
             self._backwards.add(backward)
-            engine = torch.autograd.Variable._execution_engine
-            engine.queue_callback(lambda: self._end(backward))
+            at_end_of_backward(lambda: self._end(backward))
         self._seen[name] += 1
         if self._seen[name] > self._passes:
             raise RuntimeError(_too_often(name, self._passes))
@@ -131,15 +134,11 @@ class GradientOverlap(Overlap):
         for name, seen in self._seen.items():
             if seen < self._passes:
                 self._exchange(name)
-        self._wait()
-        error = next((each.error for each in self._exchanges if each.error), None)
-        if error is not None:
-            self.give_up()
-            raise error
-        self._forget()
-        self._close()
+        self.backward.wait()
+        self.backward.raise_error()
+        self.backward.close()
 
-    def _end_of(self, exchange: Exchange) -> None:
+    def results_to(self, exchange: Exchange) -> None:
         """Remove .grad of parameters that were frozen, and put back what was delivered for them."""
         unit = self._state.units[exchange.index]
         for each in (*unit.large, *unit.small):
@@ -148,25 +147,23 @@ class GradientOverlap(Overlap):
                 continue
             if exchange.delivered and each in unit.large:
                 with torch.no_grad():
-                    self._put_back(exchange, each.name, self._flat(each.name))
+                    self.backward.return_to_residual(exchange, each.name, self._flat(each.name))
             parameter.grad = None
 
     def give_up(self) -> None:
         """Start over: drop what has arrived, and return what was delivered to the residuals."""
-        super().settle()
-        self._forget()
+        self.backward.settle()
+        self.on_close(broken=True)
 
-    def settle(self) -> None:
-        """See Overlap. Raises RuntimeError if gradients have arrived and nothing has failed."""
-        if self._open and not self.in_backward:
+    def check_outside(self) -> None:
+        """Raise RuntimeError if gradients have arrived and nothing has failed."""
+        if self.under_way and not self.in_backward:
             raise RuntimeError(
                 "gtopk: gradients have arrived that were not exchanged yet: call step() or "
                 "synchronize() first"
             )
-        if self._open:
-            self.give_up()
 
-    def _forget(self) -> None:
+    def on_close(self, *, broken: bool) -> None:
         """Reset: the next gradient starts a new step."""
         self._seen = dict.fromkeys(self._parameters, 0)
         self._complete, self._started = {}, 0
@@ -176,21 +173,22 @@ class GradientOverlap(Overlap):
     def _end(self, backward: int) -> None:
         """A backward has succeeded."""
         self._backwards.discard(backward)
-        if self._open and self._started == len(self._exchanges) and not self._backwards:
+        all_started = self._started == len(self.backward.exchanges)
+        if self.under_way and all_started and not self._backwards:
             self.finish()
 
     def _exchange(self, name: str) -> None:
         try:
-            if not self._open:
-                self._begin()
+            if not self.under_way:
+                self.backward.begin()
             layout = self._layouts[name]
-            self._check_new(layout, "in one step")
-            self._take(layout, self._flat(name))
+            self.backward.check_new(layout, "in one step")
+            self.backward.take(layout, self._flat(name))
         except BaseException:
-            self._shut_gate()
+            self.backward.shut_gate()
             raise
 
-    def _ready(self, complete: list[Exchange]) -> list[Exchange]:
+    def order(self, complete: list[Exchange]) -> list[Exchange]:
         """Start units in their own order: gradients may arrive in different orders on the ranks."""
         self._complete.update({each.index: each for each in complete})
         ready = []
@@ -218,7 +216,7 @@ class GradientOverlap(Overlap):
 
 
 def _too_often(name: str, passes: int) -> str:
-    if _recomputes():
+    if recomputes():
         return (
             f"gtopk: the gradient of '{name}' was computed more than once in a backward, as parts "
             "of the model that share it are recomputed by torch.utils.checkpoint("
@@ -232,19 +230,7 @@ def _too_often(name: str, passes: int) -> str:
     )
 
 
-def _recomputes() -> bool:
-    """Whether re-entrant checkpointing runs this backward, by its frame on the stack."""
-    checkpoint = sys.modules.get("torch.utils.checkpoint")
-    code = getattr(getattr(checkpoint, "CheckpointFunction", None), "backward", None)
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and code is not None:
-        if frame.f_code is code.__code__:
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _arrive_at(overlap: weakref.ref[GradientOverlap], name: str) -> None:
-    alive = overlap()
+def _arrive_at(source: weakref.ref[GradientSource], name: str) -> None:
+    alive = source()
     if alive is not None:
         alive.arrive(name)

@@ -1,6 +1,6 @@
 """gtopk.SparseState: residuals and configuration of one model on one rank, keyed by parameter name.
 
-It knows arguments and steps; kept.py knows what is kept between steps, overlap.py when gradients
+It knows arguments and steps; kept.py knows what is kept between steps, backward.py when gradients
 arrive and travel.
 """
 
@@ -14,7 +14,7 @@ import torch.distributed as dist
 from typing_extensions import Unpack
 
 from gtopk.diagnostics.diagnose import Diagnostics
-from gtopk.exchange.overlap import Overlap
+from gtopk.exchange.backward import Backward
 from gtopk.ops.options import SparseOptions, codes_dense
 from gtopk.state.adaptive import Layer, adapt
 from gtopk.state.auto import Choice
@@ -36,7 +36,7 @@ from gtopk.state.saved import (
     write,
 )
 from gtopk.state.units import Parameter, Unit, order_of, units_of
-from gtopk.training.ddp_backward import BucketOverlap
+from gtopk.training.ddp_backward import BucketSource
 from gtopk.training.parameters import NamedParameters, as_real, pairs_of, trained_parameters
 
 
@@ -144,9 +144,9 @@ class SparseState:
         """Which of how many shards of the model this state is for; None if for all of the model."""
         self.shard_groups: Sequence[dist.ProcessGroup] = ()  # of the ranks that hold other shards
         self.cuts: Mapping[str, Cut] | None = None  # how shards are cut, where that is known
-        self._overlap: Overlap | None
+        self._backward: Backward | None
         parameters = list(pairs_of(named_parameters))
-        units, self._overlap = self._arrange(parameters)
+        units, self._backward = self._arrange(parameters)
         self._kept = Kept(self.config, units)
         self.rates = rates_of(self.config.accumulate, optimizer, self._rated(parameters))
         """Of accumulate="update"; neither saved nor copied with the state."""
@@ -167,7 +167,7 @@ class SparseState:
 
     @property
     def momenta(self) -> Momenta:
-        """Each unit's momentum, which overlap.py advances."""
+        """Each unit's momentum, which each backward advances."""
         return self._kept.momenta
 
     @property
@@ -198,21 +198,21 @@ class SparseState:
         return self.layers[index].density if self.layers else self.config.density_bounds[0]
 
     @property
-    def overlap(self) -> Overlap:
+    def backward(self) -> Backward:
         """Gradients in flight; replaced if they do not come from DDP.
 
         Raises RuntimeError for a copy, until bind() is called.
         """
-        if self._overlap is None:
+        if self._backward is None:
             raise RuntimeError(
                 "gtopk: this SparseState is a copy, or came out of a pickle, and does not know its "
                 "model: call state.bind(model.named_parameters()) first"
             )
-        return self._overlap
+        return self._backward
 
-    @overlap.setter
-    def overlap(self, overlap: Overlap) -> None:
-        self._overlap = overlap
+    @backward.setter
+    def backward(self, backward: Backward) -> None:
+        self._backward = backward
 
     def bind(
         self,
@@ -228,13 +228,13 @@ class SparseState:
         """
         self._settle()
         parameters = list(pairs_of(named_parameters))
-        units, overlap = self._arrange(parameters)
+        units, backward = self._arrange(parameters)
         check_units(units, layout(self._kept.unmerged), "the pickled state")
         self._kept.bind(units)
         self.rates = rates_of(self.config.accumulate, optimizer, self._rated(parameters))
         self.group = group
-        self._overlap = overlap
-        overlap.rearrange(self.units)
+        self._backward = backward
+        backward.rearrange(self.units)
 
     def skip(self) -> None:
         """Take back what the last backward delivered, for a step that you skip.
@@ -244,8 +244,8 @@ class SparseState:
         example because gradients were not finite. Small parameters have no residual; their
         gradients are lost with the step.
         """
-        self.overlap.check_outside()
-        self.overlap.skip()
+        self.backward.check_outside()
+        self.backward.skip()
 
     def residual(self, name: str) -> torch.Tensor | None:
         """Return the parameter's residual as a view: its shape and order, the accumulation type.
@@ -288,7 +288,7 @@ class SparseState:
         """Choose densities and algorithms of the next backward, if due. Collective."""
         density = self.density
         if density == "adaptive" and not self.layers:
-            ready, merges = self.overlap.stopwatch.ready(), self.overlap.merges
+            ready, merges = self.backward.stopwatch.ready(), self.backward.source.merges
             if ready is not None:
                 self._adopt(adapt(self.config, self.units, ready, self.group, merges=merges))
         if self.config.automatic and density != "dense":
@@ -387,14 +387,14 @@ class SparseState:
         self.scaler = self.rates = None
         self._kept = Kept.of_copy(self.config, pickled)
         self.diagnostics = Diagnostics()
-        self._overlap = None
+        self._backward = None
 
     def place(self) -> dict[str, int] | None:
         """Return rank and number of ranks, as saved; None if there is no process group."""
-        return self._copied_place if self._overlap is None else place(self.group, self.shard)
+        return self._copied_place if self._backward is None else place(self.group, self.shard)
 
-    def _arrange(self, named_parameters: NamedParameters) -> tuple[tuple[Unit, ...], Overlap]:
-        """Make units of the parameters, and the Overlap that receives their gradients."""
+    def _arrange(self, named_parameters: NamedParameters) -> tuple[tuple[Unit, ...], Backward]:
+        """Make units of the parameters, and the Backward that receives their gradients."""
         parameters = trained_parameters(named_parameters)
         described = [
             Parameter(
@@ -410,7 +410,7 @@ class SparseState:
         ]
         self.config.check_parameters(described)
         units = units_of(described, self.config.unit, self.config.min_numel)
-        return units, BucketOverlap(self, units, parameters)
+        return units, BucketSource(self, units, parameters).backward
 
     def _rated(self, named_parameters: NamedParameters) -> Mapping[str, torch.Tensor]:
         """Return the parameters as the optimizer has them, by the names that units have."""
@@ -418,10 +418,10 @@ class SparseState:
 
     def _adopt(self, layers: Sequence[Layer]) -> None:
         """Continue with these layers; with none, as at the beginning."""
-        if self._kept.adopt(layers) and self._overlap is not None:
-            self._overlap.rearrange(self.units)
+        if self._kept.adopt(layers) and self._backward is not None:
+            self._backward.rearrange(self.units)
 
     def _settle(self) -> None:
-        if self._overlap is not None:
-            self._overlap.check_outside()
-            self._overlap.settle()
+        if self._backward is not None:
+            self._backward.check_outside()
+            self._backward.settle()

@@ -1,8 +1,7 @@
 """One backward: gradients arrive piece by piece, units are sent as soon as they are complete.
 
-It knows when things happen; SparseState knows what is selected, and holds the residuals. Gradients
-come from, and results go to, ddp_backward.py (DDP), optimizer_backward.py (an optimizer) and
-fsdp.py (FSDP).
+It knows when things happen; SparseState knows what is selected, and holds the residuals. A Source
+(source.py) hands gradients over, says in which order units start, and ends the backward.
 
 Threads: gradients, and the end of the backward, arrive one after the other on the thread of the
 backward. Operations end on the backend's threads, possibly several at once, which copy small
@@ -13,7 +12,7 @@ future is completed: its callbacks run users' code.
 from __future__ import annotations
 
 import contextlib
-import math
+import functools
 import threading
 from typing import TYPE_CHECKING
 
@@ -21,52 +20,67 @@ import torch
 from torch.distributed import AllreduceOptions, ReduceOp
 
 from gtopk.core import _native
+from gtopk.core.autograd_internals import current_backward
 from gtopk.core.groups import backend_of
 from gtopk.diagnostics.advice import warn_of_dear_phases
 from gtopk.diagnostics.diagnose import Diagnosis, Probe
-from gtopk.exchange.clipping import clip, norm_of
-from gtopk.exchange.places import places_of
-from gtopk.exchange.unit_exchange import Exchange, Note, flat, without_traceback
+from gtopk.exchange.clipping import Clipper
+from gtopk.exchange.places import slots_of
+from gtopk.exchange.unit_exchange import (
+    ExactBucket,
+    Exchange,
+    Note,
+    flat,
+    without_traceback,
+)
 from gtopk.ops.sparse_all_reduce import ACCUMULATION
 from gtopk.state.adaptive import stopwatch_of
 from gtopk.state.fingerprint import check_alike
 from gtopk.state.rates import scale_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from torch._C._distributed_c10d import Work
 
     from gtopk.core.backend import GtopkBackend
-    from gtopk.exchange.overlapped import State
-    from gtopk.exchange.places import Layout, Place
-    from gtopk.exchange.unit_exchange import Bucket, ExactBucket
+    from gtopk.exchange.places import Layout
+    from gtopk.exchange.shards import Shards
+    from gtopk.exchange.source import Source, State
+    from gtopk.exchange.unit_exchange import Bucket
     from gtopk.ops.options import SparseOptions
     from gtopk.state.units import Unit
 
 
-class Overlap:
+class Backward:
     """The units of one SparseState, from the arrival of a gradient to that of its result."""
 
-    merges = True
-    """Whether units may be merged."""
+    def __init__(
+        self, state: State, source: Source, units: Sequence[Unit], shards: Shards | None = None
+    ) -> None:
+        """Serve the units of `state`; memory is allocated when gradients arrive.
 
-    def __init__(self, state: State, units: Sequence[Unit]) -> None:
-        """Serve the units of `state`; memory is allocated when gradients arrive."""
+        shards: the ranks with which this one decides what concerns the whole model, if it has only
+        a shard of it.
+        """
         self._state = state
-        self._exchanges: list[Exchange] = []
+        self.source = source
+        self._shards = shards
+        self.exchanges: list[Exchange] = []
         self.rearrange(units)
         self._changed = threading.Condition()  # of what threads share: see _done()
-        self._backend: GtopkBackend | None = None
-        self._compared = False
-        self._open = False  # gradients of a backward have arrived, and its end was not seen
+        self.backend: GtopkBackend | None = None
+        self.compared = False
+        self.is_open = False
+        """Whether gradients of a backward have arrived, and its end was not seen."""
         self._scale = 1.0  # what the gradients of this backward were multiplied by
-        self._gate: _native.Gate | None = None  # at which its units wait for one another
+        self.gate: _native.Gate | None = None
+        """Where the units of this backward wait for one another."""
         self._diagnoses = False  # whether this backward is measured
-        self._exact_parts = 0  # gradients of a backward that no unit has
+        self.exact_parts = 0
+        """Gradients of a backward that no unit has."""
         self._exact_started: list[ExactBucket] = []  # of them, in this backward
-        self._held: list[Exchange] = []  # complete, until the norm of all gradients is known
-        self._held_exact: list[ExactBucket] = []
+        self._clipper: Clipper | None = None  # of this backward
 
     def rearrange(self, units: Sequence[Unit]) -> None:
         """The state has these units from now on, of the same parameters; between two backwards."""
@@ -75,124 +89,105 @@ class Overlap:
         self._notes: list[Note | None] = [None] * len(units)
         self._last: list[Exchange] = []  # what the last backward delivered, noted on this rank
         self.stopwatch = stopwatch_of(units)
-        self._arranged(places_of(units))
-
-    def _arranged(self, places: Mapping[str, Place]) -> None:
-        """Work out where parameters belong."""
+        self.source.arranged(slots_of(units))
 
     def compare(self) -> None:
         """Raise ValueError on every rank unless the ranks' states are alike. Collective, once."""
-        if not self._compared:
+        if not self.compared:
             state = self._state
             backend_of(state.group)
             check_alike(state.description(), state.group)
             warn_of_dear_phases(state.config, state.units, state.step, state.group)
-            self._compared = True
+            self.compared = True
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         """The first gradient of a backward has arrived."""
         self.settle()
         state = self._state
         backend = backend_of(state.group)
-        if self._backend not in (None, backend):  # other ranks, of a ReplicaGroup
-            self._compared = False
-        self._backend = backend
+        if self.backend not in (None, backend):  # other ranks, of a ReplicaGroup
+            self.compared = False
+        self.backend = backend
         self.compare()
         state.choose()
         scaler, rates = state.scaler, state.rates
         self._scale = 1.0 if scaler is None else scale_of(scaler)
-        self._gate = None if scaler is None else _native.gate(self._parts())
+        self.gate = None if scaler is None else _native.gate(self._gate_parts())
         self._diagnoses = state.diagnostics.wanted(state.step)
-        self._last, self._held, self._held_exact = [], [], []
-        self._exchanges = [
-            Exchange(i, names, self._scale, self._gate, rates.of(names) if rates else None)
+        self._last = []
+        parts = len(self._names) + self.exact_parts
+        self._clipper = Clipper(
+            state.config, state.units, backend.size(), self._scale, parts, self._shards
+        )
+        self.exchanges = [
+            Exchange(i, names, self._scale, self.gate, rates.of(names) if rates else None)
             for i, names in enumerate(self._names)
         ]
+        if self._shards is not None:
+            self._shards.begin()
         self.stopwatch.begin()
-        self._open = True
+        self.is_open = True
 
-    def _parts(self) -> int:
-        """Count what arrives at a gate in one backward."""
-        return len(self._names) + self._exact_parts
+    def _gate_parts(self) -> int:
+        """Count what arrives at a gate in one backward; shards agree on one part more."""
+        return len(self._names) + self.exact_parts + (self._shards is not None)
 
-    def _take(self, layout: Layout, buffer: torch.Tensor, waiting: Bucket | None = None) -> None:
+    def take(self, layout: Layout, buffer: torch.Tensor, waiting: Bucket | None = None) -> None:
         """Gradients have arrived in `buffer`: start the units that they complete."""
         complete = []
         with torch.no_grad():
             if self._scale != 1:
                 buffer.div_(self._scale)
             pieces = buffer.split(layout.sizes)
-            for share in layout.shares:
-                exchange = self._exchanges[share.unit]
-                exchange.take(share, pieces, waiting)
+            for part in layout.parts:
+                exchange = self.exchanges[part.unit]
+                exchange.take(part, pieces, waiting)
                 if not exchange.missing:
                     if self._state.config.adaptive:
-                        self.stopwatch.complete(share.unit)
+                        self.stopwatch.complete(part.unit)
                     complete.append(exchange)
-            ready = self._ready(complete)
-            for exchange in ready:
-                exchange.gather(self._small_of(exchange.index))
-            self._start_all(ready)
+            self.start(self.source.order(complete))
 
-    def _ready(self, complete: list[Exchange]) -> list[Exchange]:
-        """Return which exchanges start now that these are complete, in order.
+    def take_exact(self, gradient: torch.Tensor) -> ExactBucket:
+        """A sparse COO gradient has arrived, which belongs to no unit: average it exactly."""
+        bucket = ExactBucket(gradient, self.exchanges if self.gate is not None else [], self.gate)
+        with torch.no_grad():
+            self._start_clipped([], [bucket])
+        return bucket
 
-        All ranks must call collectives in the same order: if gradients arrive in the same order on
-        all of them, units can start as they complete.
-        """
-        return complete
+    def start(self, ready: list[Exchange]) -> None:
+        """Start complete units, in this order, or hold them until their norm is known."""
+        for exchange in ready:
+            exchange.gather(self._small_of(exchange.index))
+        self._start_clipped(ready, [])
 
-    def _start_all(self, ready: list[Exchange], exact: list[ExactBucket] | None = None) -> None:
-        """Start the exchanges that are ready, after clipping them."""
-        starting, apart = self._clipped(ready, exact or [])
-        for each in apart:
-            self._start_exact(each)
+    def _start_clipped(self, ready: list[Exchange], exact: list[ExactBucket]) -> None:
+        assert self._clipper is not None
+        assert self.backend is not None
+        starting, apart = self._clipper.clipped(ready, exact)
+        for bucket in apart:
+            self._exact_started.append(bucket)
+            bucket.start(self.backend, self._changed)
         for exchange in starting:
             self._start(exchange)
 
-    def _start_exact(self, bucket: ExactBucket) -> None:
-        """Average a gradient that belongs to no unit."""
-        raise NotImplementedError
+    def start_held(self) -> None:
+        """At the end of a backward: start what waits for a norm, as nothing else comes."""
+        assert self._clipper is not None
+        for exchange in self._clipper.held():
+            self._start(exchange)
 
-    def _clipped(
-        self, ready: list[Exchange], exact: list[ExactBucket]
-    ) -> tuple[list[Exchange], list[ExactBucket]]:
-        """Clip what is ready; return what starts now: all or nothing with clip="model"."""
-        assert self._backend is not None
-        config, ranks = self._state.config, self._backend.size()
-        if config.clip_norm is None:
-            return ready, exact
-        if config.clip == "unit":
-            for exchange in ready:
-                clip([exchange], self._norm([exchange]), config.clip_norm, ranks)
-            for each in exact:
-                clip([], self._norm([], [each]), config.clip_norm, ranks, [each])
-            return ready, exact
-        self._held += ready
-        self._held_exact += exact
-        wanted = len(self._exchanges) + self._exact_parts
-        if len(self._held) + len(self._held_exact) < wanted:
-            return [], []
-        ready, exact, self._held, self._held_exact = self._held, self._held_exact, [], []
-        clip(ready, self._norm(ready, exact), config.clip_norm, ranks, exact)
-        return ready, exact
-
-    def _norm(self, exchanges: Sequence[Exchange], exact: Sequence[ExactBucket] = ()) -> float:
-        """Return the norm of the gradients of all these exchanges, without the loss scale."""
-        norms = [norm_of([*each.large, each.small]) for each in exchanges]
-        return math.hypot(*norms, *(each.norm() / self._scale for each in exact))
-
-    def _check_new(self, layout: Layout, why: str) -> None:
+    def check_new(self, layout: Layout, why: str) -> None:
         """Raise RuntimeError if a gradient has arrived before."""
-        for share in layout.shares:
-            missing = self._exchanges[share.unit].missing
-            if not share.names <= missing:
-                name = min(share.names - missing)
+        for part in layout.parts:
+            missing = self.exchanges[part.unit].missing
+            if not part.names <= missing:
+                name = min(part.names - missing)
                 raise RuntimeError(f"gtopk: the gradient of '{name}' came twice {why}")
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
         """Wait until nothing of this backward is in flight."""
-        started = [*self._exchanges, *self._exact_started]
+        started: list[Exchange | ExactBucket] = [*self.exchanges, *self._exact_started]
         for part in started:
             for work in list(part.works):
                 with contextlib.suppress(Exception):
@@ -200,26 +195,35 @@ class Overlap:
         with self._changed:
             self._changed.wait_for(lambda: all(each.ended for each in started))
 
-    def _close(self) -> None:
+    def count(self) -> None:
         """The backward has succeeded: the step counts."""
-        self._open = False
+        self.is_open = False
         self._state.step += 1
         self.stopwatch.end()
+
+    def close(self) -> None:
+        """The backward has succeeded, and its results are in .grad."""
+        self.count()
         self._keep_momenta()
-        exchanges, self._exchanges, self._exact_started = self._exchanges, [], []
+        exchanges, self.exchanges, self._exact_started = self.exchanges, [], []
+        self.source.on_close(broken=False)
         diagnosis = self._diagnosis(exchanges)
         for exchange in exchanges:
-            self._end_of(exchange)
+            self.source.results_to(exchange)
             exchange.let_go()
             if exchange.delivered and exchange.note is not None:
                 self._last.append(exchange)  # for skip()
         if diagnosis is not None:
-            assert self._backend is not None
-            self._backend.diagnosis = diagnosis
+            assert self.backend is not None
+            self.backend.diagnosis = diagnosis
             self._state.diagnostics.tell(diagnosis)  # last: the user's function may raise
 
-    def _end_of(self, exchange: Exchange) -> None:
-        """The unit is done, and .grad has its results: put back those that reach no .grad."""
+    def raise_error(self) -> None:
+        """Raise the first error of the exchanges, if there is one; the step then does not count."""
+        error = next((each.error for each in self.exchanges if each.error), None)
+        if error is not None:
+            self.settle()
+            raise error
 
     def _diagnosis(self, exchanges: Sequence[Exchange]) -> Diagnosis | None:
         """Measure what was exchanged, if this backward is to be."""
@@ -230,16 +234,16 @@ class Overlap:
         )
         return Diagnosis(self._state.step - 1, units) if units else None
 
-    def _put_back(self, exchange: Exchange, name: str, mean: torch.Tensor) -> None:
+    def return_to_residual(self, exchange: Exchange, name: str, mean: torch.Tensor) -> None:
         """Return a result that reaches no .grad to the first rank's residual.
 
         mean: the parameter's, as it was delivered; the same on all ranks.
         """
         residual = self._state.residual(name)
         assert residual is not None
-        assert self._backend is not None
-        if self._backend.rank() == 0:
-            rate = exchange.rate(name) * self._backend.size() / exchange.scale
+        assert self.backend is not None
+        if self.backend.rank() == 0:
+            rate = exchange.rate(name) * self.backend.size() / exchange.scale
             flat(residual).add_(mean.to(residual.dtype).view(-1), alpha=rate)
         if exchange.note is not None:
             large = self._state.units[exchange.index].large
@@ -249,37 +253,39 @@ class Overlap:
 
     def check_outside(self) -> None:
         """Raise RuntimeError during a backward: what is in flight would be abandoned."""
-        if self._open and torch._C._current_graph_task_id() != -1:
+        if self.is_open and current_backward() is not None:
             raise RuntimeError(
                 "gtopk: in a backward, for example in a hook of it, nobody may save, load, copy or "
                 "skip() its SparseState, set the density, or call zero_grad() of a "
                 "DistributedOptimizer: wait until it has ended"
             )
+        self.source.check_outside()
 
     def settle(self) -> None:
         """End an aborted backward: afterwards nothing of it is in flight or lost.
 
         What its units delivered was not used: it goes back to the residuals.
         """
-        if not self._exchanges and not self._exact_started:
+        if not self.exchanges and not self._exact_started:
             return
-        broken, self._open = self._open, False
+        broken, self.is_open = self.is_open, False
         if broken:
-            self._shut_gate()
-        self._wait()
+            self.shut_gate()
+        self.wait()
         self._keep_momenta()
-        for exchange in self._exchanges:
+        for exchange in self.exchanges:
             # Not from the gradients, which may have been overwritten since.
             if broken and exchange.delivered and exchange.note is not None:
                 exchange.note.add_to(self._state.unit_residual(exchange.index))
-        self._exchanges, self._exact_started = [], []  # lets go of the gradients
+        self.exchanges, self._exact_started = [], []  # lets go of the gradients
+        self.source.on_close(broken=broken)
 
     def _keep_momenta(self) -> None:
         """At the end: keep the momenta of units whose step happened; with a gate, all or none."""
         momenta = self._state.momenta
-        came = [each for each in self._exchanges if not each.missing]
-        together = self._gate is None or all(each.delivered for each in came)
-        for exchange in self._exchanges if momenta and together else ():
+        came = [each for each in self.exchanges if not each.missing]
+        together = self.gate is None or all(each.delivered for each in came)
+        for exchange in self.exchanges if momenta and together else ():
             if exchange.delivered:
                 momenta.keep(exchange.index)
 
@@ -291,10 +297,10 @@ class Overlap:
             assert exchange.note is not None
             exchange.note.add_to(self._state.unit_residual(exchange.index))
 
-    def _shut_gate(self) -> None:
+    def shut_gate(self) -> None:
         """Nothing more will arrive: units that wait for others do not commit."""
-        if self._gate is not None:
-            self._gate.shut()
+        if self.gate is not None:
+            self.gate.shut()
 
     def _small_of(self, index: int) -> torch.Tensor:
         """Return the memory of a unit's small part, reused from backward to backward."""
@@ -308,9 +314,9 @@ class Overlap:
 
     def _note_of(self, exchange: Exchange, options: SparseOptions) -> Note:
         """Return a note that can hold the result, cleared."""
-        assert self._backend is not None
+        assert self.backend is not None
         unit, dense = self._state.units[exchange.index], options.algorithm == "dense"
-        most = options.most_delivered(unit.selected_numel, self._backend.size())
+        most = options.most_delivered(unit.selected_numel, self.backend.size())
         note = self._notes[exchange.index]
         if note is None or not note.fits(most, dense=dense):
             note = self._notes[exchange.index] = Note(most, unit.dtype, unit.device, dense=dense)
@@ -319,13 +325,13 @@ class Overlap:
 
     def _start(self, exchange: Exchange) -> None:
         works: list[Work] = []
-        backend = self._backend
+        backend = self.backend
         assert backend is not None
         try:
             self._submit(exchange, works)
         except Exception as error:
             exchange.error = without_traceback(error)
-            self._shut_gate()
+            self.shut_gate()
             raise
         finally:
             exchange.works = works
@@ -334,18 +340,19 @@ class Overlap:
             exchange.ended = not works
             # After the bookkeeping: if a Work is already done, its callback runs here, at once.
             for i, result in enumerate(list(exchange.results)):
-                result.add_done_callback(lambda done, i=i: self._done(exchange, done, i == 0))
+                result.add_done_callback(functools.partial(self._done, exchange, i == 0))
 
     def _submit(self, exchange: Exchange, works: list[Work]) -> None:
         """Start the unit's operations, the sparse one first; append each to `works` at once."""
-        state, backend = self._state, self._backend
+        state, backend = self._state, self.backend
         assert backend is not None
         exchange.to_updates(state.units[exchange.index])
         exchange.spread_not_finite(backend.size())
         momentum = None
         if state.momenta:
             momentum = state.momenta.correct(exchange.index, exchange.large, exchange.small)
-        self._look_at(exchange)
+        if self._shards is not None and exchange.gate is not None:
+            self._shards.look_at(exchange, state, backend.size())
         elements = state.units[exchange.index].selected_numel
         if elements:
             options = state.unit_options(exchange.index)
@@ -392,11 +399,8 @@ class Overlap:
         )
         return exchange.probe
 
-    def _look_at(self, exchange: Exchange) -> None:
-        """Inspect the values that are about to be accumulated."""
-
     def _done(
-        self, exchange: Exchange, done: torch.futures.Future[list[torch.Tensor]], first: bool
+        self, exchange: Exchange, first: bool, done: torch.futures.Future[list[torch.Tensor]]
     ) -> None:
         """One of the unit's operations has ended; after the last, its buckets get the result."""
         error: Exception | None = None

@@ -1,0 +1,102 @@
+"""What the ranks of a sharded model decide together: its norm, and whether it is finite."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from gtopk.ops.options import codes_dense
+from gtopk.ops.sparse_all_reduce import ACCUMULATION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from gtopk.core import _native
+    from gtopk.exchange.source import State
+    from gtopk.exchange.unit_exchange import Exchange
+    from gtopk.state.units import Unit
+
+
+class Shards:
+    """The ranks that hold the shards of a replica, of which this rank is one."""
+
+    def __init__(
+        self,
+        groups: Sequence[dist.ProcessGroup],
+        copies: Mapping[str, int],
+        device: torch.device | str,
+    ) -> None:
+        """groups: one for each dimension in which a parameter is sharded.
+
+        copies: how many ranks of a replica hold the same shard of a parameter; device: where
+        gradients are, as the groups may serve no other one.
+        """
+        self._groups = groups
+        self._copies = copies
+        self._device = device
+        self._finite = True  # on this rank, in this backward
+
+    def begin(self) -> None:
+        """A backward begins."""
+        self._finite = True
+
+    def look_at(self, exchange: Exchange, state: State, replicas: int) -> None:
+        """Note whether sums over the replicas, or scaled results, might not be finite.
+
+        This is decided before the exchange: its outcome is known to one replica group only, which
+        would have to wait for those of the others. Values are too large if their sum over all
+        replicas might be.
+        """
+        index = exchange.index
+        options = state.unit_options(index)
+        parts = [each for each in (*exchange.large, exchange.small) if each.numel()]
+        # What coding a sum loses stays with what coding its owner's part lost.
+        terms = (4.0 if codes_dense(options.wire) else 2.0) * replicas
+        if exchange.large and not state.unit_residual_is_zero(index):
+            parts.append(state.unit_residual(index))
+        if options.algorithm in ("sketch", "auto"):
+            terms *= sum(each.numel() for each in parts)  # which adds up elements, too
+        dtype = ACCUMULATION[parts[0].dtype]
+        most = torch.finfo(dtype).max / (terms * max(1.0, exchange.scale))
+        # Not "any above": NaN is not above anything.
+        norms = [torch.linalg.vector_norm(each, math.inf, dtype=dtype).item() for each in parts]
+        self._finite = self._finite and all(norm <= most for norm in norms)
+
+    def agree(
+        self, gate: _native.Gate, exchanges: Sequence[Exchange], group: dist.ProcessGroup | None
+    ) -> None:
+        """At the end: open the gate if every unit was finite, on all ranks of all shards.
+
+        Collective, also over the group of the replicas.
+        """
+        for exchange in exchanges:
+            if exchange.missing:  # a module that was not used
+                gate.arrive(True)
+        finite = torch.tensor([float(self._finite)], device=self._device)
+        for each in (*self._groups, group):
+            dist.all_reduce(finite, dist.ReduceOp.MIN, group=each)
+        gate.arrive(finite.item() == 1)
+
+    def norm(self, units: Sequence[Unit], exchanges: Sequence[Exchange]) -> float:
+        """Return the norm over all shards; what several ranks hold is counted once. Collective."""
+        norms = []
+        for each in exchanges:
+            small = units[each.index].small
+            norms.append(norm_of(each.large))
+            for parameter, piece in zip(
+                small, each.small.split([one.numel for one in small]), strict=True
+            ):
+                norms.append(norm_of([piece]) / math.sqrt(self._copies[parameter.name]))
+        square = torch.tensor([math.hypot(*norms) ** 2], dtype=torch.float64, device=self._device)
+        for group in self._groups:
+            dist.all_reduce(square, group=group)
+        return math.sqrt(square.item())
+
+
+def norm_of(pieces: Iterable[torch.Tensor]) -> float:
+    """Return the norm of all elements of these tensors, in double."""
+    norms = [torch.linalg.vector_norm(each, dtype=torch.float64) for each in pieces]
+    return math.hypot(*(each.item() for each in norms))
