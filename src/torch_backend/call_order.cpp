@@ -75,6 +75,9 @@ bool CallOrder::has_callbacks(const Entry& entry) {
 }
 
 bool CallOrder::waits(const EntryPointer& parent, const Entry* entry) const {
+  if (closed_) {
+    return false;
+  }
   for (const EntryPointer& each : parent ? parent->called : root_) {
     if (each.get() == entry) {
       break;
@@ -105,7 +108,7 @@ bool CallOrder::has_to_wait() {
     return false;
   }
   const std::lock_guard lock(mutex_);
-  return !closed_ && waits(caller_of(calling()), nullptr);
+  return waits(caller_of(calling()), nullptr);
 }
 
 CallOrder::EntryPointer CallOrder::append(Completer& completer) {
@@ -143,8 +146,8 @@ CallOrder::EntryPointer CallOrder::wait_for_turn(Completer& completer, Clock::ti
   };
   bool in_time = false;
   try {
-    in_time = wait_until(changed_, lock, deadline,
-                         [&] { return closed_ || !waits(entry->parent, entry.get()); });
+    in_time =
+        wait_until(changed_, lock, deadline, [&] { return !waits(entry->parent, entry.get()); });
   } catch (...) {  // a signal's handler has raised, without the lock
     started(entry, 0);
     advance();
@@ -218,7 +221,13 @@ void CallOrder::untrack(Entry& entry) {
   }
   std::ranges::move(std::exchange(entry.futures, {}), std::back_inserter(trash_->futures));
   const Entries::iterator place = *std::exchange(entry.place, std::nullopt);
-  called_by(entry.parent).erase(place);
+  Entries& siblings = called_by(entry.parent);
+  // Futures of what its callbacks have called may still get callbacks: they take its place.
+  for (const EntryPointer& each : entry.called) {
+    each->parent = entry.parent;
+  }
+  siblings.splice(place, entry.called);
+  siblings.erase(place);
   --tracked_;
 }
 
@@ -238,8 +247,7 @@ void CallOrder::ended(const EntryPointer& entry, Completer& completer,
   {
     const std::lock_guard lock(mutex_);
     entry->completer = &completer;
-    const bool alone = !closed_ && has_callbacks(*entry);
-    if (alone && waits(entry->parent, entry.get())) {
+    if (has_callbacks(*entry) && waits(entry->parent, entry.get())) {
       entry->complete = std::move(complete);
       start_watch(completer);
       return;

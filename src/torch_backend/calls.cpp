@@ -100,6 +100,8 @@ std::uint64_t GtopkBackend::start_in_turn(std::unique_lock<std::mutex>& lock, Gt
     number = start(work, timeout, std::move(collective), extras);
   } catch (...) {
     order.started(entry, 0);
+    lock.unlock();
+    order.advance();
     throw;
   }
   order.started(entry, number);
@@ -116,10 +118,10 @@ void GtopkBackend::defer(const c10::intrusive_ptr<GtopkWork>& work,
                " ms: a callback of the future of an earlier collective of the group comes first, ",
                "and has not returned. A callback that waits for a later collective should wait for "
                "its Work");
-  CallOrder::Deferred deferred;
-  deferred.start = [itself, work, timeout, extras, runtime = membership_->runtime, state = state_,
-                    unseen = unseen_, called = std::make_shared<Collective>(std::move(collective))](
-                       const std::exception_ptr& error) -> std::uint64_t {
+  const auto start_or_end = [itself, work, timeout, extras, runtime = membership_->runtime,
+                             state = state_, unseen = unseen_,
+                             called = std::make_shared<Collective>(std::move(collective))](
+                                const std::exception_ptr& error) -> std::uint64_t {
     std::exception_ptr failure = error;
     const auto backend = itself.lock();
     if (!failure && backend) {
@@ -137,6 +139,14 @@ void GtopkBackend::defer(const c10::intrusive_ptr<GtopkWork>& work,
     }
     work->call(runtime->completer, timeout, 0, state, unseen).done(failure);
     return 0;
+  };
+  // It is under way for waitForPendingWorks() until its operation is, too.
+  static_cast<void>(state_->begin(GroupState::Kind::kMessage));
+  CallOrder::Deferred deferred;
+  deferred.start = [start_or_end, state = state_](const std::exception_ptr& error) {
+    const std::uint64_t number = start_or_end(error);
+    state->end(std::nullopt);
+    return number;
   };
   deferred.timeout = std::min(timeout, kLongestTimeout);
   deferred.late = [itself, late] {

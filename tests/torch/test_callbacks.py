@@ -171,6 +171,26 @@ def check_what_a_callback_attaches_comes_first(me: Rank) -> None:
     works_on(me)
 
 
+def check_what_a_callback_has_called_keeps_its_place_when_that_has_returned(me: Rank) -> None:
+    """Its future gets a callback only then."""
+    if is_last(me, "called", [1]):
+        assert is_last(me, "returned", [2, 3, 4, 5])
+        works_on(me)
+        return
+    called: list[Future] = []
+    result = reduced(1).get_future().then(lambda _: called.append(reduced(2).get_future()))
+    attached(me, "called")
+    result.wait()
+    attached(me, "inner")  # takes so long that the first collective has left the order by then
+    me.store.wait([f"attached/inner/{rank}" for rank in range(me.size - 1)])
+    inner = called[0].then(lambda _: reduced(3).get_future().wait()[0].sum().item())
+    later = reduced(4).get_future().then(lambda _: reduced(5).get_future().wait()[0].sum().item())
+    attached(me, "returned")
+    assert inner.wait() == 3 * me.size
+    assert later.wait() == 5 * me.size
+    works_on(me)
+
+
 def test_collectives_of_callbacks_have_one_order():
     with RankSet(3) as ranks:
         ranks.run(check_a_callback_comes_before_what_is_called_after_it_was_attached)
@@ -178,6 +198,31 @@ def test_collectives_of_callbacks_have_one_order():
         ranks.run(check_callbacks_run_one_after_the_other)
         ranks.run(check_a_window_has_the_place_of_its_collectives)
         ranks.run(check_what_a_callback_attaches_comes_first)
+        ranks.run(check_what_a_callback_has_called_keeps_its_place_when_that_has_returned)
+        ranks.run(check_what_is_deferred_is_pending)
+
+
+def check_what_is_deferred_is_pending(me: Rank) -> None:
+    if is_last(me, "pending", [1]):
+        me.store.wait([f"attached/waits/{rank}" for rank in range(me.size - 1)])
+        me.store.set("goes on", "yes")
+        reduced(2).wait()
+        works_on(me)
+        return
+    go_on = threading.Event()
+    first = reduced(1)
+    result = first.get_future().then(lambda _: wait(go_on))
+    attached(me, "pending")
+    first.wait()
+    deferred = reduced(2)
+    attached(me, "waits")
+    release = threading.Thread(target=lambda: me.store.wait(["goes on"]) or go_on.set())
+    release.start()
+    dist.group.WORLD._wait_for_pending_works()
+    assert deferred.is_completed()
+    release.join()
+    result.wait()
+    works_on(me)
 
 
 # --- what a callback may wait for
