@@ -49,7 +49,7 @@ void Control::sent(Request& request) {
   --slot.control->pending_;
   --slot.control->sending_;
   if (slot.is_hello && request.status() != Status::kOk) {
-    slot.control->lost_hellos_.push_back(slot.peer);
+    slot.control->hello_lost_(slot.peer);
   }
   slot.control->free_senders_.push_back(&slot);
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -15,7 +16,11 @@ namespace gtopk::engine {
 
 class Control {
  public:
-  explicit Control(transport::Transport& transport) : transport_(transport) {}
+  /// Called with a peer to whom a hello could not be sent, perhaps by send(); must not call this.
+  using HelloLost = std::function<void(transport::PeerId)>;
+
+  Control(transport::Transport& transport, HelloLost hello_lost)
+      : transport_(transport), hello_lost_(std::move(hello_lost)) {}
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
   Control(Control&&) = delete;
@@ -27,10 +32,6 @@ class Control {
   void send(transport::PeerId peer, const Notice& notice, std::uint32_t connection = 0);
   /// Returns what has arrived since the last call, and listens again.
   [[nodiscard]] std::vector<std::pair<transport::PeerId, Notice>> take();
-  /// Peers to whom a hello could not be sent since the last call.
-  [[nodiscard]] std::vector<transport::PeerId> take_lost_hellos() {
-    return std::exchange(lost_hellos_, {});
-  }
   /// Cancels the receives. The transport must progress until quiet().
   void stop();
   [[nodiscard]] bool quiet() const { return pending_ == 0; }
@@ -57,11 +58,11 @@ class Control {
   static void sent(transport::Request& request);
 
   transport::Transport& transport_;
+  HelloLost hello_lost_;
   std::deque<Slot> listeners_;
   std::deque<Slot> senders_;
   std::vector<Slot*> free_senders_;
   std::vector<Slot*> arrived_;
-  std::vector<transport::PeerId> lost_hellos_;
   std::size_t pending_ = 0;
   std::size_t sending_ = 0;
   bool stopped_ = false;

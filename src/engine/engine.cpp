@@ -212,7 +212,6 @@ void Engine::handle_hello(PeerId from, const std::string& address) {
 
 void Engine::peer_answered(PeerId peer) {
   membership_.settle(peer);
-  inquiries_.end(peer);
   for (const auto& operation : scheduler_.operations()) {
     if (const auto rank = operation->group().rank_of(peer)) {
       operation->peer_lives(*rank);
@@ -267,7 +266,7 @@ Engine::Step Engine::step() {
     stale_.moved();
     strangers_.moved();
   }
-  bool worked = handle_notices();  // before the calls: a hello that was lost is said again
+  bool worked = handle_notices();
   worked |= scheduler_.take_queue();
   worked |= handle_failures();
   look_for_any_sender();
@@ -300,18 +299,13 @@ void Engine::give_up_pending() {
   for (const auto& operation : scheduler_.operations()) {
     for (const bool sends : {false, true}) {
       for (const std::uint32_t rank : operation->waits_for(sends)) {
-        give_up(operation->group().peer(rank));
+        probes_.give_up(operation->group().peer(rank));
       }
     }
   }
   for (const PeerId peer : membership_.unsent()) {
-    give_up(peer);
+    probes_.give_up(peer);
   }
-}
-
-void Engine::give_up(PeerId peer) {
-  flow_control_.drop_peer(peer);
-  membership_.give_up(peer);
 }
 
 bool Engine::in_doubt(const transport::Request& request) const {

@@ -179,7 +179,6 @@ class Engine final : public transport::AddressBook {
   void peer_answered(transport::PeerId peer);
   void peer_failed(transport::PeerFailure failure);
   void peer_left(transport::PeerId peer, const std::string& last_words);
-  void give_up(transport::PeerId peer);
   void check_timers();
 
   transport::Transport& transport_;

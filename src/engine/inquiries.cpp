@@ -64,18 +64,10 @@ bool Inquiries::examine(const PeerFailure& failure) {
   return true;
 }
 
-void Inquiries::end(PeerId peer) {
-  // The address may still be wanted, to answer it.
-  std::erase_if(inquiries_, [&](const Inquiry& inquiry) {
-    return inquiry.peer == peer && !inquiry.wants_address && !inquiry.failure;
-  });
-}
-
 void Inquiries::address_came(PeerId peer) {
   const auto found = std::ranges::find(inquiries_, peer, &Inquiry::peer);
   if (found != inquiries_.end()) {
     found->wants_address.reset();
-    end(peer);
   }
 }
 
@@ -94,6 +86,7 @@ void Inquiries::ask(Inquiry& inquiry) {
                   [this, peer](PeerRecord record, std::string error) {
                     hooks_.post([this, peer, record = std::move(record), error = std::move(error)] {
                       directory_error_ = error;
+                      answered_ = clock_.now();
                       judge(peer, record, error);
                     });
                   });
@@ -120,6 +113,9 @@ void Inquiries::judge(PeerId peer, const PeerRecord& record, const std::string& 
   // Taken out of the list: the hooks may begin others.
   Inquiry inquiry = std::move(*found);
   inquiries_.erase(found);
+  if (is_over(inquiry)) {
+    return;  // a peer that has answered says goodbye itself
+  }
   if (record.left) {
     hooks_.left(peer, record.last_words);
     transport_.no_address(peer, "it has left");
@@ -170,15 +166,19 @@ void Inquiries::check(TimePoint now) {
   if (now < next_check()) {
     return;
   }
+  const bool asks = directory_error_.empty() || now - answered_ >= kDirectoryPause;
   std::vector<PeerId> judged;
   for (Inquiry& inquiry : std::exchange(inquiries_, {})) {
     const bool due = !inquiry.asking && inquiry.due <= now;
+    if (due && is_over(inquiry)) {
+      continue;
+    }
     if (due && !inquiry.wants_address && !awaited(inquiry.peer)) {
       ask_later(std::move(inquiry));
       continue;
     }
     Inquiry& kept = inquiries_.emplace_back(std::move(inquiry));
-    if (due && directory_error_.empty()) {
+    if (due && asks) {
       ask(kept);
     } else if (due) {
       judged.push_back(kept.peer);

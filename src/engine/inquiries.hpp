@@ -25,6 +25,9 @@ class Inquiries {
   /// How long messages wait for an address after the directory has failed. It may be served by a
   /// rank that is exiting, whose end explains more than that of the directory.
   static constexpr transport::Duration kDirectoryPatience = std::chrono::seconds(2);
+  /// From an error of the directory until it is asked again whether peers have left: a question
+  /// that it does not answer holds up those for addresses.
+  static constexpr transport::Duration kDirectoryPause = std::chrono::seconds(10);
 
   struct Hooks {
     /// The peer has left in order, and said so in the directory.
@@ -55,8 +58,6 @@ class Inquiries {
   /// Whether the failure is of a peer that may have left in order: then the directory is asked, and
   /// a hook called with the answer.
   [[nodiscard]] bool examine(const transport::PeerFailure& failure);
-  /// The peer is no longer in doubt.
-  void end(transport::PeerId peer);
   /// The peer, which is not in doubt, has sent its address.
   void address_came(transport::PeerId peer);
 
@@ -80,6 +81,10 @@ class Inquiries {
   /// error: why the directory did not answer, or empty.
   void judge(transport::PeerId peer, const PeerRecord& record, const std::string& error);
   void take_address(Inquiry& inquiry, const PeerRecord& record, const std::string& error);
+  /// Whether the peer has answered meanwhile, has left or was given up: then nothing is asked.
+  [[nodiscard]] bool is_over(const Inquiry& inquiry) const {
+    return !inquiry.wants_address && !inquiry.failure && !membership_.in_doubt(inquiry.peer);
+  }
   /// Whether an operation waits for the peer.
   [[nodiscard]] bool awaited(transport::PeerId peer) const;
   /// A member of a group of the peer's whose process has ended.
@@ -93,8 +98,9 @@ class Inquiries {
   Lookups* lookups_;
   Hooks hooks_;
   std::vector<Inquiry> inquiries_;
-  /// Its last answer, if that was an error: then it is asked for addresses alone.
+  /// Its last answer, if that was an error: for a while it is then asked for addresses alone.
   std::string directory_error_;
+  transport::TimePoint answered_{};  ///< when that came
 };
 
 }  // namespace gtopk::engine

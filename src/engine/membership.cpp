@@ -28,6 +28,12 @@ void Membership::begin_contact(PeerId peer) {
   }
 }
 
+/// Where no connection could be begun, as an address was not found, the next contact tries again.
+void Membership::hello_lost(PeerId peer) {
+  standings_[peer].greeted = false;
+  standings_[peer].contacted = false;
+}
+
 // It tells the peer where this process is: the peer need not look up the address to answer.
 void Membership::say_hello(PeerId peer) {
   Standing& standing = standings_[peer];
@@ -50,11 +56,6 @@ void Membership::answer_hello(PeerId peer) {
 }
 
 std::vector<std::pair<PeerId, Notice>> Membership::take_notices() {
-  // Where no connection could be begun, as an address was not found, the next contact tries again.
-  for (const PeerId peer : control_.take_lost_hellos()) {
-    standings_[peer].greeted = false;
-    standings_[peer].contacted = false;
-  }
   auto notices = control_.take();
   for (const auto& [from, notice] : notices) {
     heard_[from] = clock_.now();

@@ -21,7 +21,9 @@ namespace gtopk::engine {
 class Membership {
  public:
   Membership(transport::Transport& transport, const transport::Clock& clock)
-      : transport_(transport), clock_(clock), control_(transport) {}
+      : transport_(transport),
+        clock_(clock),
+        control_(transport, [this](transport::PeerId peer) { hello_lost(peer); }) {}
 
   /// Listens to every other member of the group.
   void watch(const Group& group);
@@ -96,6 +98,7 @@ class Membership {
   };
 
   void begin_contact(transport::PeerId peer);
+  void hello_lost(transport::PeerId peer);
   void say_hello(transport::PeerId peer);
   void say_goodbye_to(transport::PeerId peer);
 

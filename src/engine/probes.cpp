@@ -335,8 +335,8 @@ void Probes::take_answer(const Group& group, PeerId from, const Notice& notice) 
 }
 
 void Probes::give_up(PeerId peer) {
+  membership_.give_up(peer);  // first: what ends now is not in doubt
   flow_control_.drop_peer(peer);
-  membership_.give_up(peer);
 }
 
 /// A living rank, told that the message is stale, sooner or later takes or discards it; a stopped

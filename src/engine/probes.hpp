@@ -55,9 +55,10 @@ class Probes {
   void address_came(transport::PeerId peer);
   /// A peer has answered one of ours.
   void take_answer(const Group& group, transport::PeerId from, const Notice& notice);
+  /// Closes the endpoint to the peer by force, and ends what waits for that peer.
+  void give_up(transport::PeerId peer);
 
  private:
-  void give_up(transport::PeerId peer);
   void check_lingering(Operation& operation, transport::TimePoint now);
   void check_waiting(Group& group, transport::TimePoint now);
   void act_on_deadline(Operation& operation, transport::TimePoint now);

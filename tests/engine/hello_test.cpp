@@ -4,6 +4,7 @@
 #include <limits>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "tests/support/calls.hpp"
@@ -139,6 +140,26 @@ TEST(Hello, ofEveryPair_isSaidOnceEachWay) {
   }
 }
 
+// The receiver never turns to the sender by itself.
+TEST(Hello, thatCannotBeSent_isSaidWithTheNextMessage) {
+  InprocRanks ranks(2, all_eager());
+  bool refuses = true;
+  ranks.fabric().set_faults([&](const transport::inproc::Sent& sent) {
+    transport::inproc::Fault fault;
+    fault.refuse = transport::kind_of(sent.tag) == transport::TagKind::kControl &&
+                   std::exchange(refuses, false);
+    return fault;
+  });
+  const reference::Bytes bytes(8);
+  // Both are called before the engine's next step.
+  const SharedEnding first = ranks.submit(0, gtopk::send(bytes, 1, 7));
+  const SharedEnding second = ranks.submit(0, gtopk::send(bytes, 1, 7));
+  ranks.run_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(refuses);
+  EXPECT_TRUE(first->good()) << first->text();
+  EXPECT_TRUE(second->good()) << second->text();
+}
+
 TEST(Hello, ofALivingRankThatIsSlow_isWaitedForByASend) {
   InprocRanks ranks(2, all_eager());
   const reference::Bytes bytes(8);
@@ -202,15 +223,40 @@ TEST(Hello, toARankThatWasKilled_whereTheDirectoryFailsToo_namesBoth) {
       << sent->text();
 }
 
-TEST(LastError, ofARankThatLeaves_isInTheErrorsOfThoseThatWaitForIt) {
+TEST(Directory, thatFailedOnce_isAskedAgainWhetherARankHasLeft) {
   InprocRanks ranks(3, all_eager());
-  ASSERT_EQ(support::group_works(ranks), "");
+  ranks.freeze(2);
+  ranks.directory()[2].reset();
+  reference::Bytes room(8);
+  engine::OperationSpec receive(gtopk::recv(room, 2, 7));
+  receive.timeout = std::chrono::minutes(10);
+  const SharedEnding received = ranks.submit(0, std::move(receive));
+  ranks.run_for(std::chrono::seconds(1));
+  EXPECT_FALSE(received->ended);
+  ranks.directory()[2] = engine::PeerRecord{.address = {}, .left = true, .last_words = "enough"};
+  ranks.run_for(std::chrono::minutes(1));
+  ASSERT_TRUE(received->ended);
+  EXPECT_NE(received->text().find("has left (it destroyed its process group or exited); its last "
+                                  "error: enough"),
+            std::string::npos)
+      << received->text();
+}
+
+/// A receive on rank 1 that nobody serves.
+SharedEnding time_out(InprocRanks& ranks) {
   reference::Bytes room(8);
   engine::OperationSpec receive(gtopk::recv(room, 0, 7));
   receive.timeout = std::chrono::milliseconds(10);
-  const SharedEnding late = ranks.submit(1, std::move(receive));
+  SharedEnding late = ranks.submit(1, std::move(receive));
   ranks.run_all();
-  ASSERT_FALSE(late->good());
+  return late;
+}
+
+TEST(LastError, ofARankThatLeaves_isInTheErrorsOfThoseThatWaitForIt) {
+  InprocRanks ranks(3, all_eager());
+  ASSERT_EQ(support::group_works(ranks), "");
+  ASSERT_FALSE(time_out(ranks)->good());
+  reference::Bytes room(8);
   const SharedEnding waiting = ranks.submit(2, gtopk::recv(room, 1, 8));
   ranks.leave(1);
   ranks.run_all();
@@ -224,12 +270,7 @@ TEST(LastError, ofARankThatLeaves_isInTheErrorsOfThoseThatWaitForIt) {
 
 TEST(LastError, beforeAnOperationThatSucceeded_isForgotten) {
   InprocRanks ranks(3, all_eager());
-  reference::Bytes room(8);
-  engine::OperationSpec receive(gtopk::recv(room, 0, 7));
-  receive.timeout = std::chrono::milliseconds(10);
-  const SharedEnding late = ranks.submit(1, std::move(receive));
-  ranks.run_all();
-  ASSERT_FALSE(late->good());
+  ASSERT_FALSE(time_out(ranks)->good());
   ASSERT_EQ(support::group_works(ranks), "");
   EXPECT_EQ(ranks.engine(1).last_words(), "");
   ranks.engine(1).set_last_words("no such dataset");

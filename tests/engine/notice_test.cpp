@@ -18,7 +18,7 @@ TEST(Notice, ComesBackAsItWasSent) {
        {NoticeKind::kAbort, NoticeKind::kGroupFailure, NoticeKind::kProbe, NoticeKind::kReply,
         NoticeKind::kGoodbye, NoticeKind::kAsk, NoticeKind::kCall, NoticeKind::kWithdraw,
         NoticeKind::kHeard, NoticeKind::kAllHeard, NoticeKind::kClear, NoticeKind::kCredit,
-        NoticeKind::kUnmatched}) {
+        NoticeKind::kUnmatched, NoticeKind::kHello}) {
     const Notice sent{kind, ErrorKind::kUnsupported, 4095, 0xffffffffffffffff, "why \xc3\xa9",
                       4094};
     Notice::Wire wire{};

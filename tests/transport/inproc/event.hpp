@@ -25,6 +25,7 @@ struct Sent {
 /// What happens to one message beside the fabric's own reordering. By default nothing.
 struct Fault {
   bool drop = false;                    ///< never arrives; a rendezvous send stays pending
+  bool refuse = false;                  ///< cannot be sent: kPeerFailed, at once
   Duration delay{};                     ///< more of it than the others have
   std::optional<std::size_t> length{};  ///< cut to, or padded with 0xA5 to, this many bytes
   std::optional<std::size_t> flip{};    ///< the byte at this offset is inverted, if there is one

@@ -29,6 +29,11 @@ TEST_P(SpoiltMessage, ADroppedOneNeverArrives) {
   EXPECT_TRUE(receive_with({.drop = true}).pending());
 }
 
+TEST_P(SpoiltMessage, ARefusedOneEndsAtOnceAtItsSender) {
+  EXPECT_TRUE(receive_with({.refuse = true}).pending());
+  EXPECT_EQ(ranks_.send(0, 1, 5, "hello").status(), Status::kPeerFailed);
+}
+
 TEST_P(SpoiltMessage, AShortenedOneArrivesShort) {
   EXPECT_EQ(receive_with({.length = 2}).text(), "he");
 }

@@ -131,6 +131,10 @@ void Port::send(PeerId peer, Tag tag, ConstBytes data, Request& request) {
   event.connection = request.connection % fabric_.options().connections;
   seat().counters.bytes_over.at(event.connection) += bytes;
   event.fault = fabric_.fault_of({number, rank_, to.rank, tag, bytes});
+  if (event.fault.refuse) {
+    request.complete(Status::kPeerFailed, 0);
+    return;
+  }
   if (bytes < fabric_.options().eager_below) {
     event.stage = Event::Stage::kEager;
     event.payload = wire_copy(from, bytes, event.fault);
