@@ -240,6 +240,9 @@ void Failures::forget_group(std::uint32_t id) {
 void Failures::withdraw(Group& group, const Transfer& transfer) {
   const Withdrawal withdrawal{group.rank(), transfer.serial,
                               flow_control_.holds(group, transfer.to, transfer.serial)};
+  if (!withdrawal.held) {
+    flow_control_.returned(group, transfer.to, transfer.apart);
+  }
   if (transfer.to == group.rank()) {
     handle_withdrawal(group, withdrawal);
   } else if (!membership_.has_left(group.peer(transfer.to))) {

@@ -75,6 +75,7 @@ void FlowControl::matched(Group& group, std::uint32_t from, std::uint64_t bytes,
   if (window == 0 || matched < window / 2) {
     return;
   }
+  flush();
   const std::uint64_t credit = std::exchange(matched, 0);
   if (from == group.rank()) {
     returned(group, from, credit);
@@ -146,11 +147,12 @@ void FlowControl::end(const Held& held, Status status, bool deserted) {
   held.slot->request.complete(status, 0);
 }
 
-void FlowControl::drop(const Group& group, std::uint32_t to, std::uint32_t serial) {
+void FlowControl::drop(Group& group, std::uint32_t to, std::uint32_t serial) {
   const auto entry = held_.find({&group, to, serial});
   if (entry != held_.end()) {
     const Held held = entry->second;
     held_.erase(entry);
+    group.credits[to].ahead += kPerMessage;
     end(held, Status::kCancelled);
   }
 }

@@ -47,8 +47,10 @@ class FlowControl {
   [[nodiscard]] bool holds(const Group& group, std::uint32_t to, std::uint32_t serial) const {
     return held_.contains({&group, to, serial});
   }
-  /// Ends a held message that was withdrawn: no receive will match its header.
-  void drop(const Group& group, std::uint32_t to, std::uint32_t serial);
+  /// Ends a held message that was withdrawn: its header counts until a receive skips it.
+  void drop(Group& group, std::uint32_t to, std::uint32_t serial);
+  /// So many bytes count no longer: receives have matched them, or they were withdrawn.
+  void returned(Group& group, std::uint32_t by, std::uint64_t bytes);
   /// The same for all messages of a group that has failed.
   void drop_group(const Group& group);
   /// The peer will clear nothing more: its connection has ended.
@@ -58,7 +60,9 @@ class FlowControl {
   [[nodiscard]] std::size_t held() const { return held_.size(); }
 
   // As a receiver.
-  /// A receive has a message, by a sender with that window, or with kUnknownWindow.
+  /// A receive has a message, or has skipped it, by a sender with that window, or with
+  /// kUnknownWindow. If the message is held, call it after clear(), so that it counts there by
+  /// then.
   static constexpr std::uint64_t kUnknownWindow = 1;
   void matched(Group& group, std::uint32_t from, std::uint64_t bytes, std::uint64_t window);
   /// A receive has matched the header of a held message, and awaits its payload.
@@ -90,7 +94,6 @@ class FlowControl {
   using AllHeld = std::map<Key, Held>;
 
   void cleared(Group& group, std::uint32_t by, std::uint32_t serial);
-  void returned(Group& group, std::uint32_t by, std::uint64_t bytes);
   void post(AllHeld::iterator held);
   static void end(const Held& held, transport::Status status, bool deserted = false);
   template <class Matches>

@@ -259,9 +259,9 @@ Message GroupView::recv(std::uint32_t from, std::uint32_t step, Bytes room, std:
   return Message(operation_.recv(from, tag, room));
 }
 
-std::uint32_t GroupView::begin_transfer(std::uint32_t to) {
+std::uint32_t GroupView::begin_transfer(std::uint32_t to, std::uint64_t apart) {
   const std::uint32_t serial = operation_.engine().take_serial();
-  operation_.transfer = {to, serial};
+  operation_.transfer = {to, serial, apart};
   return serial;
 }
 
@@ -320,6 +320,12 @@ void GroupView::expect_payload(std::uint32_t from, std::uint32_t serial) {
 
 bool GroupView::take_withdrawn(std::uint32_t from, std::uint32_t serial) {
   return operation_.group().withdrawn.erase({from, serial}) != 0;
+}
+
+bool GroupView::any_withdrawn(std::uint32_t from) const {
+  const auto& withdrawn = operation_.group().withdrawn;
+  const auto next = withdrawn.lower_bound({from, 0});
+  return next != withdrawn.end() && next->first == from;
 }
 
 std::span<std::byte> GroupView::buffer(std::size_t bytes) {

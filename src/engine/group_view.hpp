@@ -230,9 +230,9 @@ class GroupView {
                              std::uint32_t chunk = 0);
 
   // The parts of a point-to-point message; engine/point_to_point.hpp combines them.
-  /// The serial number of a message to that rank. If the operation fails before the message is
-  /// taken, the receiver is told to skip it.
-  [[nodiscard]] std::uint32_t begin_transfer(std::uint32_t to);
+  /// The serial number of a message to that rank, with so many bytes that travel apart from its
+  /// header. If the operation fails before the message is taken, the receiver is told to skip it.
+  [[nodiscard]] std::uint32_t begin_transfer(std::uint32_t to, std::uint64_t apart);
   /// See FlowControl.
   [[nodiscard]] bool may_send_ahead(std::uint32_t to, std::uint64_t bytes);
   [[nodiscard]] std::uint64_t send_window() const;
@@ -250,6 +250,8 @@ class GroupView {
   void expect_payload(std::uint32_t from, std::uint32_t serial);
   /// Whether the sender has withdrawn that message; clears the mark.
   [[nodiscard]] bool take_withdrawn(std::uint32_t from, std::uint32_t serial);
+  /// Whether any message of that sender is so marked.
+  [[nodiscard]] bool any_withdrawn(std::uint32_t from) const;
 
   /// Memory that lives as long as the network needs it; 64-byte aligned, contents undefined.
   [[nodiscard]] std::span<std::byte> buffer(std::size_t bytes);

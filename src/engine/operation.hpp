@@ -69,6 +69,7 @@ struct OperationStorage {
 struct Transfer {
   std::uint32_t to;  ///< rank in the group
   std::uint32_t serial;
+  std::uint64_t apart;  ///< bytes that travel apart from its header
 };
 
 class Operation {

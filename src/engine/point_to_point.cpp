@@ -31,9 +31,12 @@ bool travels_with_header(const TransferHeader& header) {
   return header.held == 0 && is_short(header.bytes);
 }
 
-/// Room for a header, and for what may travel with it, of a message of that many bytes.
-std::span<std::byte> room_for_header(GroupView& group, std::size_t bytes) {
-  return group.buffer(sizeof(TransferHeader) + (is_short(bytes) ? bytes : 0));
+/// Room for a header from that rank, and for what may travel with it: of a message of that many
+/// bytes, or of any that was withdrawn, to see from its header that it was.
+std::span<std::byte> room_for_header(GroupView& group, std::uint32_t from, std::size_t bytes) {
+  const std::size_t payload = is_short(bytes) ? bytes : 0;
+  return group.buffer(sizeof(TransferHeader) +
+                      (group.any_withdrawn(from) ? kShortPayloadBytes : payload));
 }
 
 [[noreturn]] void throw_does_not_fit(const GroupView& group, std::uint32_t from, std::uint64_t sent,
@@ -61,19 +64,25 @@ TransferHeader read_header(std::span<const std::byte> message, const GroupView& 
 }
 
 /// The header of a message of `received` bytes from that rank, of which `message` is the room: a
-/// receive has matched it.
-TransferHeader accept_header(GroupView& group, std::uint32_t from, std::size_t received,
-                             std::span<const std::byte> message, std::size_t expected) {
+/// receive has matched it. Nullopt if it was withdrawn, so that the receive takes the next.
+std::optional<TransferHeader> accept_header(GroupView& group, std::uint32_t from,
+                                            std::size_t received,
+                                            std::span<const std::byte> message,
+                                            std::size_t expected) {
   if (received > message.size()) {  // what travels with a header is longer than expected
     const std::size_t sent = received - sizeof(TransferHeader);
     group.matched(from, sent, FlowControl::kUnknownWindow);
     throw_does_not_fit(group, from, sent, expected);
   }
   const TransferHeader header = read_header(message.first(received), group, from);
-  if (header.held == 0) {
-    group.matched(from, header.bytes, header.window);
+  const bool withdrawn = group.take_withdrawn(from, header.serial);
+  // The sender has taken back what a payload counts that it has withdrawn.
+  const bool counts = !withdrawn || travels_with_header(header);
+  if (header.held != 0 && !withdrawn) {
+    group.clear_payload(from, header.serial);
   }
-  return header;
+  group.matched(from, counts ? header.bytes : 0, header.window);
+  return withdrawn ? std::nullopt : std::optional(header);
 }
 
 /// What a header announces: the payload is in `message`, too, or follows.
@@ -83,21 +92,12 @@ Task<void> take_payload(GroupView& group, std::uint32_t from, TransferHeader hea
   if (follows) {
     group.expect_payload(from, header.serial);
   }
-  if (header.held != 0) {
-    group.clear_payload(from, header.serial);
-  }
   if (header.bytes != room.size()) {
-    if (header.held != 0) {
-      group.matched(from, header.bytes, header.window);  // discarded when it comes
-    }
     throw_does_not_fit(group, from, header.bytes, room.size());
   }
   if (follows) {
     Message payload = group.recv_payload(from, header.serial, room);
     const std::size_t received = co_await payload;
-    if (header.held != 0) {
-      group.matched(from, header.bytes, header.window);
-    }
     if (received == room.size()) {
       co_return;
     }
@@ -113,11 +113,11 @@ Task<void> take_payload(GroupView& group, std::uint32_t from, TransferHeader hea
 
 Task<void> send(GroupView& group, std::uint32_t to, std::int32_t tag, ConstBytes data) {
   TransferHeader header;
-  header.serial = group.begin_transfer(to);
   header.bytes = data.size();
   header.window = group.send_window();
   header.held = group.may_send_ahead(to, data.size()) ? 0 : 1;
   const bool one_message = travels_with_header(header);
+  header.serial = group.begin_transfer(to, one_message ? 0 : data.size());
   const std::span<std::byte> message =
       group.buffer(sizeof header + (one_message ? data.size() : 0));
   std::memcpy(message.data(), &header, sizeof header);
@@ -148,20 +148,19 @@ Task<void> recv(GroupView& group, std::uint32_t from, std::int32_t tag, Bytes ro
   ReceiveTurn& mine = *turn;
   co_await mine;
   // Only now: many receives may wait behind each other.
-  const std::span<std::byte> message = room_for_header(group, room.size());
-  TransferHeader header;
-  do {
+  const std::span<std::byte> message = room_for_header(group, from, room.size());
+  std::optional<TransferHeader> header;
+  while (!header) {
     Message head = group.recv_header(from, tag, message);
     const std::size_t received = co_await head;
     header = accept_header(group, from, received, message, room.size());
-  } while (group.take_withdrawn(from, header.serial));
+  }
   turn.reset();
-  Task<void> receiving = take_payload(group, from, header, message, room);
+  Task<void> receiving = take_payload(group, from, *header, message, room);
   co_await receiving;
 }
 
 Task<std::uint32_t> recv_any(GroupView& group, std::int32_t tag, Bytes room) {
-  std::span<std::byte> message;
   for (;;) {
     std::optional<AnySender> place(std::in_place, group, tag);
     AnySender& sender = *place;
@@ -174,19 +173,16 @@ Task<std::uint32_t> recv_any(GroupView& group, std::int32_t tag, Bytes room) {
     std::optional<ReceiveTurn> turn(std::in_place, group, from, tag);
     ReceiveTurn& mine = *turn;
     co_await mine;
-    if (message.empty()) {
-      message = room_for_header(group, room.size());
-    }
+    const std::span<std::byte> message = room_for_header(group, from, room.size());
     Message head = group.recv_header(from, tag, message);
     const std::size_t received = co_await head;
-    const TransferHeader header = accept_header(group, from, received, message, room.size());
+    const auto header = accept_header(group, from, received, message, room.size());
     turn.reset();
-    if (group.take_withdrawn(from, header.serial)) {
-      continue;
+    if (header) {
+      Task<void> receiving = take_payload(group, from, *header, message, room);
+      co_await receiving;
+      co_return from;
     }
-    Task<void> receiving = take_payload(group, from, header, message, room);
-    co_await receiving;
-    co_return from;
   }
 }
 

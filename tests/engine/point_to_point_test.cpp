@@ -140,6 +140,27 @@ TEST(PointToPoint, ThatItsSenderGaveUpIsPassedOver) {
   }
 }
 
+TEST(PointToPoint, ThatItsSenderGaveUpIsPassedOverByAReceiveOfFewerBytes) {
+  for (const std::size_t expected : {0UL, 10UL, kLong}) {
+    transport::inproc::FabricOptions options;
+    options.eager_below = 0;  // every message waits for its receive
+    InprocRanks ranks(2, options);
+    give_up_a_send(ranks, reference::Bytes(500, std::byte{2}));
+    if (HasFatalFailure()) {
+      return;
+    }
+    ranks.run_for(std::chrono::milliseconds(5));
+    const reference::Bytes data(expected, std::byte{3});
+    reference::Bytes room(expected);
+    const SharedEnding out = ranks.submit(0, gtopk::send(data, 1, kTag));
+    const SharedEnding in = ranks.submit(1, gtopk::recv(room, 0, kTag));
+    ranks.run_all();
+    EXPECT_TRUE(out->good() && in->good()) << in->text();
+    EXPECT_TRUE(room == data);
+    EXPECT_TRUE(ranks.close().empty());
+  }
+}
+
 TEST(PointToPoint, ThatItsSenderGaveUpChangesNotTheOrderOfTheOthers) {
   for (std::uint64_t seed = 0; seed < 24; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
