@@ -6,6 +6,7 @@ parameters, momentum and errors of real replicas must equal its own, bit for bit
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Sequence
 
@@ -34,11 +35,24 @@ class Rule:
     mean: str = "participants"
     sign: bool = False
     averages: bool = False
+    fragments: int = 1
+    delay: int = 0
+    mix: float = 0.0
 
 
 PRESETS = {
     "localsgd": Rule(averages=True),
     "diloco": Rule(lr=0.7, momentum=0.9, nesterov=True),
+    "streaming-diloco": Rule(
+        lr=0.4,
+        momentum=0.9,
+        nesterov=True,
+        error_decay=1.0,
+        wire="4bit",
+        fragments=3,
+        delay=1,
+        mix=0.5,
+    ),
     "sparseloco": Rule(error_decay=0.95, transform="tiles", k=64, wire="2bit", mean="contributors"),
 }
 
@@ -50,9 +64,9 @@ def largest_divisor(size: int) -> int:
 class Layout:
     """Which element of which parameter stands where, for one tile size (or blocks of 4,096)."""
 
-    def __init__(self, shapes: Sequence[tuple[int, ...]], transform: str | None) -> None:
+    def __init__(self, shapes: dict[int, tuple[int, ...]], transform: str | None) -> None:
         self.parts: dict[int, list[tuple[int, np.ndarray]]] = {}
-        for number, shape in enumerate(shapes):
+        for number, shape in shapes.items():
             size = int(np.prod(shape))
             places = np.arange(size)
             if transform is None:
@@ -131,81 +145,155 @@ def bf16(vector: Vector) -> Vector:
     return torch.from_numpy(vector).bfloat16().float().numpy()
 
 
+LEVELS = [-110, -85, -65, -48, -34, -21, -10, 0, 10, 20, 31, 45, 60, 79, 100, 127]
+
+
+def four_bits(vector: Vector) -> Vector:
+    result, f = np.zeros_like(vector), np.float32
+    for begin in range(0, len(vector), 64):
+        x = vector[begin : begin + 64]
+        largest = np.abs(x).max()
+        if largest == 0:
+            continue
+        unit = max(largest / f(127), np.finfo(f).tiny).reshape(1).astype(f)
+        unit = (unit.view(np.uint32) & np.uint32(0xFFFF0000)).view(f)[0]
+        unit = unit if largest in x else -unit
+        for i, whole in enumerate(np.rint(x * (f(1) / unit))):
+            level = min(LEVELS, key=lambda each, of=whole: (abs(each - of), abs(each)))
+            result[begin + i] = f(level) * unit if level else f(0)
+    return result
+
+
+CODES = {"bf16": (256, bf16), "4bit": (64, four_bits)}
+
+
 def dense(vectors: list[Vector], wire: str | None) -> tuple[Vector, list[Vector]]:
     """The sum of all, and what rounding it lost on each replica."""
     if wire is None:
         return _dense_sum(vectors), [np.zeros_like(each) for each in vectors]
-    assert wire == "bf16"
-    coded = [bf16(each) for each in vectors]
-    left = [each - code for each, code in zip(vectors, coded, strict=True)]
+    block, code = CODES[wire]
+    coded = [code(each) for each in vectors]
+    left = [each - sent for each, sent in zip(vectors, coded, strict=True)]
     total = coded[0].copy()
     for each in coded[1:]:
         total = total + each
-    code = bf16(total)
-    ranks, blocks = len(vectors), -(-len(total) // 256)
+    sent = code(total)
+    ranks, blocks = len(vectors), -(-len(total) // block)
     for rank in range(ranks):
-        owned = slice(256 * (rank * blocks // ranks), 256 * ((rank + 1) * blocks // ranks))
-        left[rank][owned] += (total - code)[owned]
-    return code, left
+        owned = slice(block * (rank * blocks // ranks), block * ((rank + 1) * blocks // ranks))
+        left[rank][owned] += (total - sent)[owned]
+    return sent, left
 
 
 class Replicas:
-    """All replicas: their models and inner optimizers, and what is shared."""
+    """All replicas: their models, and what is shared. Layers are the first parts of names."""
 
-    def __init__(self, models: Sequence[nn.Module], rule: Rule) -> None:
-        self.models, self.rule = models, rule
-        names = dict(models[0].named_parameters())
-        self.layout = Layout([tuple(each.shape) for each in names.values()], rule.transform)
-        self.shared = [each.detach().numpy().copy() for each in names.values()]
-        vectors = {block: self.layout.gather(block, self.shared) for block in self.layout.parts}
-        self.velocity = {block: np.zeros_like(each) for block, each in vectors.items()}
-        self.errors = [
-            {block: np.zeros_like(each) for block, each in vectors.items()} for _ in models
+    def __init__(self, models: Sequence[nn.Module], rule: Rule, inner_steps: int) -> None:
+        self.models, self.rule, self.inner_steps = models, rule, inner_steps
+        parameters = dict(models[0].named_parameters())
+        self.shared = [each.detach().numpy().copy() for each in parameters.values()]
+        layers = [*dict.fromkeys(name.split(".")[0] for name in parameters)]
+        self.layouts = [
+            Layout(
+                {
+                    number: tuple(each.shape)
+                    for number, (name, each) in enumerate(parameters.items())
+                    if layers.index(name.split(".")[0]) % rule.fragments == fragment
+                },
+                rule.transform,
+            )
+            for fragment in range(rule.fragments)
+        ]
+        zeros = [
+            {block: np.zeros_like(layout.gather(block, self.shared)) for block in layout.parts}
+            for layout in self.layouts
+        ]
+        self.velocity = copy.deepcopy(zeros)
+        self.errors = [copy.deepcopy(zeros) for _ in models]
+        self.waiting: list[tuple[int, int, dict]] = []
+
+    def after(self, step: int) -> None:
+        """What happens after this many steps of all replicas."""
+        while self.waiting and self.waiting[0][0] == step:
+            self.use(*self.waiting.pop(0)[1:])
+        for fragment in range(self.rule.fragments):
+            if step % self.inner_steps == fragment * self.inner_steps // self.rule.fragments:
+                sums = {block: self.sum_of(fragment, block) for block in self.blocks(fragment)}
+                if self.rule.delay:
+                    self.waiting.append((step + self.rule.delay, fragment, sums))
+                else:
+                    self.use(fragment, sums)
+
+    def blocks(self, fragment: int) -> list[int]:
+        return [*self.layouts[fragment].parts]
+
+    def local(self, fragment: int, block: int) -> list[Vector]:
+        return [
+            self.layouts[fragment].gather(
+                block, [each.detach().numpy() for each in model.parameters()]
+            )
+            for model in self.models
         ]
 
-    def round(self) -> None:
-        """One exchange, and what follows from it on all replicas."""
-        for block in self.layout.parts:
-            shared = self.layout.gather(block, self.shared)
-            local = [
-                self.layout.gather(block, [each.detach().numpy() for each in model.parameters()])
-                for model in self.models
-            ]
-            self.layout.scatter(block, self.moved(block, shared, local), self.shared)
-        for model in self.models:
-            for parameter, new in zip(model.parameters(), self.shared, strict=True):
-                parameter.data.copy_(torch.from_numpy(new))
-
-    def moved(self, block: int, shared: Vector, local: list[Vector]) -> Vector:
+    def sum_of(self, fragment: int, block: int) -> tuple[Vector, list[Vector]]:
+        """The mean of what replicas send, and their errors afterwards."""
         rule, f = self.rule, np.float32
+        local = self.local(fragment, block)
         if rule.averages:
-            return _dense_sum(local) / f(len(local))
+            return _dense_sum(local) / f(len(local)), []
+        shared = self.layouts[fragment].gather(block, self.shared)
         wanted = [
-            f(rule.error_decay) * self.errors[r][block] + f(rule.scale) * (shared - each)
+            f(rule.error_decay) * self.errors[r][fragment][block] + f(rule.scale) * (shared - each)
             for r, each in enumerate(local)
         ]
-        mean = self.mean(block, wanted)
+        return self.mean(block, wanted)
+
+    def use(self, fragment: int, sums: dict[int, tuple[Vector, list[Vector]]]) -> None:
+        """Moves a fragment's shared parameters; all replicas take them over."""
+        rule, f, layout = self.rule, np.float32, self.layouts[fragment]
+        for block, (mean, errors) in sums.items():
+            shared = layout.gather(block, self.shared)
+            layout.scatter(block, self.moved(fragment, block, shared, mean), self.shared)
+            for r, each in enumerate(errors):
+                self.errors[r][fragment][block] = each
+            shared = layout.gather(block, self.shared)
+            for model, mine in zip(self.models, self.local(fragment, block), strict=True):
+                tensors = [each.detach().numpy() for each in model.parameters()]
+                taken = f(rule.mix) * mine + f(1 - rule.mix) * shared if rule.mix else shared
+                layout.scatter(block, taken, tensors)
+
+    def moved(self, fragment: int, block: int, shared: Vector, mean: Vector) -> Vector:
+        rule, f = self.rule, np.float32
+        if rule.averages:
+            return mean
         u = np.sign(mean) if rule.sign else mean
-        v = self.velocity[block] = f(rule.momentum) * self.velocity[block] + u
+        v = f(rule.momentum) * self.velocity[fragment][block] + u
+        self.velocity[fragment][block] = v
         d = u + f(rule.momentum) * v if rule.nesterov else v
         return f(1 - rule.lr * rule.decay) * shared - f(rule.lr) * d
 
-    def mean(self, block: int, wanted: list[Vector]) -> Vector:
-        """The errors are those of the next round afterwards."""
+    def mean(self, block: int, wanted: list[Vector]) -> tuple[Vector, list[Vector]]:
         rule, f = self.rule, np.float32
         if rule.k is None:
             total, left = dense(wanted, rule.wire)
-            for r, each in enumerate(left):
-                self.errors[r][block] = each
-            return total / f(len(wanted))
+            return total / f(len(wanted)), left
         lists = [rounded(selected(each, block, rule.k), rule.wire) for each in wanted]
-        for r, entries in enumerate(lists):
-            sent = np.zeros_like(wanted[r])
+        errors = []
+        for each, entries in zip(wanted, lists, strict=True):
+            sent = np.zeros_like(each)
             sent[list(entries)] = list(entries.values())
-            self.errors[r][block] = wanted[r] - f(rule.subtract) * sent
+            errors.append(each - f(rule.subtract) * sent)
         union, _ = _walk(lists, 0, reselects=False)
         total = np.zeros_like(wanted[0])
         for i, value in union.items():
             who = sum(i in entries for entries in lists)
             total[i] = value / f(who if rule.mean == "contributors" else len(lists))
-        return total
+        return total, errors
+
+    def tensors(self, vectors: list[dict[int, Vector]]) -> list[Vector]:
+        """By parameter."""
+        found = [np.zeros_like(each) for each in self.shared]
+        for layout, some in zip(self.layouts, vectors, strict=True):
+            for block, vector in some.items():
+                layout.scatter(block, vector, found)
+        return found

@@ -35,16 +35,15 @@ def inner_step(
 
 
 @functools.cache
-def expected(ranks: int, rule: tuple) -> tuple[list[torch.Tensor], dict]:
-    """Each replica's parameters after STEPS steps, and the shared ones."""
+def expected(ranks: int, rule: tuple, inner: int) -> tuple[list[torch.Tensor], Replicas]:
+    """Each replica's parameters two steps after the second round, and what is shared."""
     models = [network() for _ in range(ranks)]
     inners = [inner_of(model) for model in models]
-    replicas = Replicas(models, Rule(*rule))
-    for step in range(STEPS):
+    replicas = Replicas(models, Rule(*rule), inner)
+    for step in range(2 * inner + 2):
         for rank in range(ranks):
             inner_step(models[rank], inners[rank], rank, step)
-        if step % INNER == INNER - 1:
-            replicas.round()
+        replicas.after(step + 1)
     return [flat(model) for model in models], replicas
 
 
@@ -72,10 +71,11 @@ class Outer:
 
 def check_bits(me: Rank, preset: str, overrides: dict) -> None:
     """Against the reference with the preset's rule and the overrides in it."""
+    inner = INNER if PRESETS[preset].fragments == 1 else 2 * INNER
     rule = dataclasses.replace(PRESETS[preset], **overrides)
-    models, replicas = expected(me.size, dataclasses.astuple(rule))
-    outer = Outer(me.rank, preset=preset, **overrides)
-    outer.steps(STEPS)
+    models, replicas = expected(me.size, dataclasses.astuple(rule), inner)
+    outer = Outer(me.rank, preset=preset, inner_steps=inner, **overrides)
+    outer.steps(2 * inner + 2)
     assert torch.equal(flat(outer.model), models[me.rank])
     wanted = torch.cat([torch.from_numpy(each).flatten() for each in replicas.shared])
     assert torch.equal(outer.shared(), wanted)
@@ -86,10 +86,8 @@ def check_bits(me: Rank, preset: str, overrides: dict) -> None:
     ):
         assert bool(saved[kind]) == (vectors is not None), kind
         if vectors is not None:
-            tensors = [each.detach().numpy() * 0 for each in outer.model.parameters()]
-            for block, vector in vectors.items():
-                replicas.layout.scatter(block, vector, tensors)
-            for name, other in zip(dict(outer.model.named_parameters()), tensors, strict=True):
+            names = dict(outer.model.named_parameters())
+            for name, other in zip(names, replicas.tensors(vectors), strict=True):
                 assert torch.equal(saved[kind][name], torch.from_numpy(other)), (kind, name)
 
 
@@ -100,6 +98,14 @@ CASES = [
     ("diloco", {"scale": 0.5, "sign": True, "lr": 0.001}),
     ("diloco", {"wire": "bf16", "error_decay": 1.0}),
     ("diloco", {"k": 64, "error_decay": 1.0, "momentum": 0.0, "nesterov": False}),
+    ("diloco", {"mix": 0.25, "delay": 2}),
+    ("streaming-diloco", {"delay": 0}),
+    (
+        "streaming-diloco",
+        {"fragments": 2, "delay": 0, "mix": 0.0, "wire": None, "error_decay": 0.0},
+    ),
+    ("sparseloco", {"fragments": 1, "delay": 2, "mix": 0.5}),
+    ("sparseloco", {"fragments": 3}),
     ("sparseloco", {}),
     ("sparseloco", {"wire": "sign", "mean": "participants", "error_decay": 0.5}),
     ("sparseloco", {"wire": None, "subtract": 0.5, "k": 16}),
@@ -152,6 +158,9 @@ def check_each_part_of_the_rule_changes_what_it_should(me: Rank) -> None:
         ({"decay": 0.1}, True),
         ({"lr": 0.5}, True),
         ({"transform": None}, True),
+        ({"fragments": 2}, True),
+        ({"delay": 1}, True),
+        ({"mix": 0.5}, False),
     ):
         plain, other = Outer(me.rank, **arguments), Outer(me.rank, **arguments | override)
         for each in (plain, other):

@@ -9,6 +9,7 @@ import warnings
 import pytest
 import torch
 import torch.distributed as dist
+from gtopk.training.outer_fragments import fragments_of, layer_of, smallest_gap, turns_of
 from ranks import Rank, RankSet
 from test_outer import INNER, STEPS, Outer, inner_of
 from test_scaler import scaler
@@ -21,17 +22,24 @@ import gtopk
 
 pytestmark = pytest.mark.loopback
 
-PRESETS = ("localsgd", "diloco", "sparseloco")
+PRESETS = {
+    "localsgd": {},
+    "diloco": {},
+    "streaming-diloco": {"inner_steps": 6},
+    "sparseloco": {},
+}
 AGREEMENT = 64 + 24  # bytes: a header, and round, digest and whether one takes part
 
 
 def check_a_run_that_is_resumed_goes_on_bit_for_bit(me: Rank) -> None:
-    for preset in PRESETS:
-        whole = Outer(me.rank, preset=preset)
-        whole.steps(4)  # one more than a round
+    """After four steps: of streaming-diloco while the exchange of a fragment is under way."""
+    for preset, arguments in PRESETS.items():
+        whole = Outer(me.rank, preset=preset, **arguments)
+        whole.steps(4)
         saved = copy.deepcopy((whole.model.state_dict(), whole.optimizer.state_dict()))
         saved = pickle.loads(pickle.dumps(saved))
-        resumed = Outer(me.rank, network(7), preset=preset)
+        assert (saved[1]["gtopk"]["pending"] is not None) == (preset == "streaming-diloco")
+        resumed = Outer(me.rank, network(7), preset=preset, **arguments)
         resumed.model.load_state_dict(saved[0])
         resumed.optimizer.load_state_dict(saved[1])
         resumed.at = whole.at
@@ -39,7 +47,25 @@ def check_a_run_that_is_resumed_goes_on_bit_for_bit(me: Rank) -> None:
             each.steps(4)
         assert torch.equal(flat(whole.model), flat(resumed.model)), preset
         assert torch.equal(whole.shared(), resumed.shared()), preset
-        assert whole.optimizer.stats()["rounds"] == 2, preset
+        assert whole.optimizer.stats()["rounds"] >= 2, preset
+
+
+def check_shared_parameters_move_when_an_exchange_is_due(me: Rank) -> None:
+    outer = Outer(me.rank, preset="streaming-diloco", inner_steps=9, delay=2)
+    first = outer.optimizer.shared_parameters()
+    outer.steps(4)  # fragment 1 has its turn after 3, and is due after 5
+    dist.barrier()  # whoever has passed it has also sent its part
+    assert outer.optimizer._rounds.pending.fragment == 1
+    outer.optimizer.state_dict()  # waits
+    now = outer.optimizer.shared_parameters()
+    assert all(torch.equal(first[name], now[name]) for name in first)
+    outer.step()
+    now = outer.optimizer.shared_parameters()
+    moved = [name for name in first if not torch.equal(first[name], now[name])]
+    # Layers 0, 2, 3, 5, 7, 9 hold parameters: the second and the fifth of them.
+    assert moved == ["2.weight", "2.bias", "7.weight", "7.bias"]
+    kept = {name: each.clone() for name, each in outer.model.named_parameters()}
+    assert any(not torch.equal(kept[name], now[name]) for name in moved)  # mix
 
 
 def check_memory_beside_the_model(me: Rank) -> None:
@@ -82,7 +108,7 @@ def check_bytes_of_a_round_where_everything_travels(me: Rank) -> None:
 def check_bytes_of_a_round_of_lists(me: Rank) -> None:
     """On two replicas: one list of each part, and one of its counts."""
     outer = Outer(me.rank, preset="sparseloco", wire="raw", mean="participants")
-    parts = [each.part for each in outer.optimizer._parts]
+    parts = [each.part for each in outer.optimizer._rounds.parts()]
     entries = [min(64, part.block) * (part.numel // part.block) for part in parts]
     assert sent(outer) == AGREEMENT + sum(64 + 8 * count for count in entries)
     coded = Outer(me.rank, preset="sparseloco")
@@ -144,7 +170,7 @@ def check_replicas_that_differ_are_named(me: Rank) -> None:
     outer.steps(4)
     saved = outer.optimizer.state_dict()
     if me.rank == 2:
-        outer.optimizer._parts[0].parameters[77] += 1e-6
+        outer.optimizer._rounds.parts()[0].parameters[77] += 1e-6
     outer.step()
     before = outer.shared()
     message = r"differ in round 1: those of rank 2 are not those of ranks 0, 1, 3\."
@@ -152,7 +178,7 @@ def check_replicas_that_differ_are_named(me: Rank) -> None:
         outer.step()
     assert torch.equal(outer.shared(), before)
     outer.optimizer.load_state_dict(saved)
-    outer.optimizer._rounds += me.rank == 3
+    outer.optimizer._rounds.number += me.rank == 3
     outer.steps(1)
     with pytest.raises(RuntimeError, match="different rounds: rank 3 in round 2, rank 0 in round"):
         outer.step()
@@ -160,7 +186,7 @@ def check_replicas_that_differ_are_named(me: Rank) -> None:
 
 def check_two_replicas_that_differ_are_both_named(me: Rank) -> None:
     outer = Outer(me.rank, preset="diloco")
-    outer.optimizer._parts[0].parameters[0] += me.rank
+    outer.optimizer._rounds.parts()[0].parameters[0] += me.rank
     outer.steps(2)
     with pytest.raises(RuntimeError, match="those of ranks 0, 1 are not those of each other"):
         outer.step()
@@ -188,7 +214,7 @@ class Odd(nn.Module):
 
 
 def check_odd_parameters_and_buffers(me: Rank) -> None:
-    for preset in PRESETS:
+    for preset in ("localsgd", "diloco", "sparseloco"):
         model = Odd()
         with torch.no_grad():
             model.frozen.fill_(me.rank)
@@ -219,7 +245,7 @@ def check_odd_parameters_and_buffers(me: Rank) -> None:
 
 
 def check_half_types_keep_shared_parameters_in_float32(me: Rank) -> None:
-    for preset in PRESETS:
+    for preset in ("localsgd", "diloco", "sparseloco"):
         model = network().bfloat16()
         inner = torch.optim.SGD(model.parameters(), lr=0.05)
         outer = gtopk.OuterOptimizer(inner, model, preset, inner_steps=2)
@@ -355,6 +381,11 @@ REFUSED = [
     ({"k": 5000}, ValueError, "k must be at most 4096"),
     ({"k": 5, "density": 0.1}, ValueError, "give k= or density=, not both"),
     ({"density": 2}, ValueError, r"density must be a number in \(0, 1\]"),
+    ({"mix": 1.0}, ValueError, "mix must be below 1"),
+    ({"fragments": 4}, ValueError, "fragments=4 need as many inner_steps in a round, given 3"),
+    ({"delay": 3}, ValueError, "delay=3 must be below 3, the fewest steps between two turns"),
+    ({"fragments": 2, "delay": 1}, ValueError, "delay=1 must be below 1, the fewest"),
+    ({"inner_steps": 9, "fragments": 8}, ValueError, "needs as many layers, .* the model has 6"),
     ({"preset": "sparseloco", "algorithm": "dense"}, ValueError, "does not sum selections"),
     ({"preset": "sparseloco", "algorithm": "rs-ag"}, ValueError, "'2bit'"),
     (
@@ -399,6 +430,20 @@ def check_ddp_over_the_same_replicas_is_refused(me: Rank) -> None:
         outer.step()
     assert outer.stats()["participants"] == 2
     assert replicas_are_bitwise_equal(ddp.module)
+
+
+def test_fragments_take_turns_evenly_and_have_layers_of_all_depths() -> None:
+    assert turns_of(30, 3) == {0: 0, 10: 1, 20: 2}
+    assert turns_of(7, 3) == {0: 0, 2: 1, 4: 2}
+    assert [smallest_gap(7, count) for count in (1, 2, 3)] == [7, 3, 2]
+    names = ["tokens.weight", *(f"blocks.{i}.{x}" for i in range(4) for x in "ab"), "head"]
+    assert fragments_of(names, 3) == [
+        ["tokens.weight", "blocks.2.a", "blocks.2.b"],
+        ["blocks.0.a", "blocks.0.b", "blocks.3.a", "blocks.3.b"],
+        ["blocks.1.a", "blocks.1.b", "head"],
+    ]
+    assert layer_of("decoder.layers.12.mlp.0.weight") == "decoder.layers.12"
+    assert layer_of("0.weight") == "0"
 
 
 def test_bytes_of_a_round_of_lists(two: RankSet) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-import warnings
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -15,36 +14,15 @@ from gtopk.core.tracing import uncompiled, untraced
 from gtopk.state.fingerprint import check_alike
 from gtopk.training import outer_saved
 from gtopk.training.outer_buffers import Buffers
-from gtopk.training.outer_exchange import Exchange, Outcome, Selection, Shared
-from gtopk.training.outer_parts import parts_of
+from gtopk.training.outer_fragments import fragments_of
 from gtopk.training.outer_presets import Overrides, settings_of
-from gtopk.training.outer_rule import advance
+from gtopk.training.outer_rounds import OuterStatistics, Rounds
 from gtopk.training.parameters import trained_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from typing_extensions import Unpack
-
-
-class OuterStatistics(TypedDict):
-    """What this replica's outer optimizer did since it was made. Bytes include headers."""
-
-    steps: int
-    """Calls of step(); those that a GradScaler skipped count."""
-    rounds: int
-    """Exchanges that have ended."""
-    skipped: int
-    """Those of them after which the shared parameters stayed as they were."""
-    participants: int
-    """Replicas that took part in the last exchange."""
-    bytes_sent: int
-    """By exchanges, and whatever else this process sent in the group meanwhile."""
-    bytes_received: int
-    exchange_seconds: float
-    """Time in which step() waited for exchanges, other replicas included."""
-    seconds: float
-    """Time since this was made: exchange_seconds / seconds is the share that exchanges cost."""
 
 
 class OuterOptimizer(torch.optim.Optimizer):
@@ -72,13 +50,14 @@ class OuterOptimizer(torch.optim.Optimizer):
         model: the module, which may be compiled. Its floating-point buffers are averaged in each
             round, others are copied from the first replica.
         preset: "localsgd" (parameters are averaged), "diloco" (all movements, outer Nesterov
-            momentum) or "sparseloco" (the largest movements in each tile, in 2 bits, with error
-            feedback).
+            momentum), "streaming-diloco" (the same in 4 bits, a fragment of the model at a time,
+            while training goes on) or "sparseloco" (the largest movements in each tile, in 2 bits,
+            with error feedback).
         group: a process group of backend gtopk, with a rank for each replica; None is the default
             group.
         overrides: of the preset's numbers, see ``Overrides`` in gtopk.training.outer_presets:
             inner_steps, lr, momentum, nesterov, decay, error_decay, scale, subtract, transform, k,
-            density, algorithm, wire, mean, sign.
+            density, algorithm, wire, mean, sign, fragments, delay, mix.
 
     Raises:
         ValueError: an argument is invalid, or could not act; `inner` has parameters that are not
@@ -105,36 +84,18 @@ class OuterOptimizer(torch.optim.Optimizer):
         module = _module(model, group)
         parameters = _exchanged(inner, module)
         self._names = list(parameters)
+        fragments = [
+            {name: parameters[name] for name in names}
+            for names in fragments_of(parameters, self._settings.fragments)
+        ]
         backend_of(group)
         lines = self._settings.as_lines()
         lines += [(f"'{name}' has", _described(each)) for name, each in parameters.items()]
         check_alike(lines, group, _ALIKE)
         for tensor in (*module.parameters(), *module.buffers()):
             dist.broadcast(tensor.detach(), group=group, group_src=0)
-        self._buffers = Buffers(module, group)
-        self._selection = Selection(self._settings) if self._settings.selects else None
-        keeps = self._settings.keeps_error
-        self._parts = [
-            Shared(
-                part,
-                part.gather(),
-                part.new() if self._settings.momentum else None,
-                part.new() if keeps else None,
-            )
-            for part in parts_of(parameters, self._settings.transform)
-        ]
-        self._steps, self._rounds = 0, 0
+        self._rounds = Rounds(fragments, Buffers(module, group), self._settings, group)
         self._made = time.monotonic()
-        self._statistics = OuterStatistics(
-            steps=0,
-            rounds=0,
-            skipped=0,
-            participants=0,
-            bytes_sent=0,
-            bytes_received=0,
-            exchange_seconds=0.0,
-            seconds=0.0,
-        )
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
@@ -162,7 +123,7 @@ class OuterOptimizer(torch.optim.Optimizer):
 
     @untraced
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Step the inner optimizer; after every H-th step also exchange. Collective then.
+        """Step the inner optimizer, and exchange what has its turn then, which is collective.
 
         Raises RuntimeError on all replicas if their shared parameters differ, or they are in
         different rounds, and torch.distributed.DistBackendError as sparse_all_reduce. The shared
@@ -171,13 +132,7 @@ class OuterOptimizer(torch.optim.Optimizer):
         if self._makes_state():
             return self._inner.step(closure)
         result = self._inner_step(closure)
-        self._steps += 1
-        self._statistics["steps"] += 1
-        if self._steps % self._settings.inner_steps == 0:
-            began = time.monotonic()
-            with torch.no_grad():
-                self._exchange()
-            self._statistics["exchange_seconds"] += time.monotonic() - began
+        self._rounds.after_step()
         return result
 
     @untraced
@@ -199,14 +154,14 @@ class OuterOptimizer(torch.optim.Optimizer):
         """
         found = {
             slot.name: _as_parameter(tensor, slot.parameter)
-            for each in self._parts
+            for each in self._rounds.parts()
             for slot, tensor in each.part.tensors(each.parameters)
         }
         return {name: found[name] for name in self._names}
 
     def stats(self) -> OuterStatistics:
         """Return what this replica did so far. Sends nothing."""
-        found = self._statistics.copy()
+        found = self._rounds.statistics.copy()
         found["seconds"] = time.monotonic() - self._made
         return found
 
@@ -214,10 +169,9 @@ class OuterOptimizer(torch.optim.Optimizer):
         """Return the inner optimizer's state, and this replica's own under "gtopk".
 
         Each replica has another one, and another model between rounds: save both on every replica.
+        Waits for an exchange that is under way; its result is saved, and used when it is due.
         """
-        saved = outer_saved.write(
-            self._settings, self._steps, self._rounds, self._parts, self._group
-        )
+        saved = outer_saved.write(self._settings, self._rounds, self._group)
         return {**self._inner.state_dict(), "gtopk": saved}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -227,58 +181,9 @@ class OuterOptimizer(torch.optim.Optimizer):
         """
         if "gtopk" in state_dict:
             with torch.no_grad():
-                self._steps, self._rounds = outer_saved.read(
-                    state_dict["gtopk"], self._settings, self._parts, self._group
-                )
+                outer_saved.read(state_dict["gtopk"], self._settings, self._rounds, self._group)
         plain = {name: each for name, each in state_dict.items() if name != "gtopk"}
         self._inner.load_state_dict(plain)
-
-    def _exchange(self) -> None:
-        """One round: all of it has happened, or nothing."""
-        before = backend_of(self._group).statistics()
-        exchange = Exchange(
-            self._rounds,
-            self._parts,
-            self._settings,
-            self._selection,
-            self._group,
-            finite=self._buffers.are_finite(),
-        )
-        if not exchange.takes_part:
-            warnings.warn(
-                f"gtopk: this replica's parameters are not finite in round {self._rounds}: it has "
-                "no part in it, and continues from the shared parameters. If that happens again, "
-                "lower the inner learning rate or clip gradients",
-                stacklevel=4,
-            )
-        outcome = exchange.finish()
-        if outcome.participants:
-            self._buffers.exchange(outcome.participants)
-        self._take_over(outcome)
-        after = backend_of(self._group).statistics()
-        statistics = self._statistics
-        statistics["bytes_sent"] += int(after["bytes_sent"]) - int(before["bytes_sent"])
-        statistics["bytes_received"] += int(after["bytes_received"]) - int(before["bytes_received"])
-
-    def _take_over(self, outcome: Outcome) -> None:
-        for i, each in enumerate(self._parts):
-            if outcome.means is not None:
-                each.error = outcome.errors[i]
-                if self._settings.averages_parameters:
-                    each.parameters.copy_(outcome.means[i])
-                else:
-                    advance(each.parameters, each.velocity, outcome.means[i], self._settings)
-            each.part.scatter(each.parameters)
-        self._rounds += 1
-        self._statistics["rounds"] += 1
-        self._statistics["skipped"] += outcome.means is None
-        self._statistics["participants"] = len(outcome.participants)
-        if outcome.participants and outcome.means is None:
-            warnings.warn(
-                f"gtopk: the replicas' movements overflowed when they were added in round "
-                f"{self._rounds - 1}: the shared parameters stay as they were",
-                stacklevel=5,
-            )
 
     def _inner_step(self, closure: Callable[[], Any] | None) -> Any:
         """Step the inner optimizer, unless a GradScaler found a gradient that is not finite."""

@@ -104,6 +104,7 @@ class Exchange:
         self._counts: list[torch.Tensor | None] = []
         self._errors: list[torch.Tensor | None] = []
         self._returned: list[torch.Tensor | None] = []
+        self._outcome: Outcome | None = None
         for part, vector in zip(parts, wanted, strict=True):
             if selection is None:
                 self._send_everything(vector)
@@ -112,6 +113,11 @@ class Exchange:
 
     def finish(self) -> Outcome:
         """Wait for it. Raise as Agreement.participants() and sparse_all_reduce()."""
+        if self._outcome is None:
+            self._outcome = self._finish()
+        return self._outcome
+
+    def _finish(self) -> Outcome:
         participants = self._agreement.participants()
         for work in self._works:
             if work is not None:

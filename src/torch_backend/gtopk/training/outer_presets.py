@@ -21,6 +21,7 @@ from gtopk.ops.options import (
     codes_dense,
     wires,
 )
+from gtopk.training.outer_fragments import smallest_gap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,11 +68,11 @@ class Overrides(TypedDict, total=False):
     sign: bool
     """Whether only the sign of the mean moves the shared parameters."""
     fragments: int
-    """Not implemented, but for 1."""
+    """Parts of the model that are exchanged in turn, each once in a round."""
     delay: int
-    """Not implemented, but for 0."""
+    """Inner steps from the begin of an exchange to its use, which it overlaps with."""
     mix: float
-    """Not implemented, but for 0."""
+    """The share of a replica's own parameters that it keeps when it takes over the shared ones."""
     quorum: int
     """Not implemented."""
     grace: float
@@ -98,6 +99,9 @@ class Settings:
     wire: str | None = None
     mean: str = "participants"
     sign: bool = False
+    fragments: int = 1
+    delay: int = 0
+    mix: float = 0.0
 
     @property
     def selects(self) -> bool:
@@ -134,6 +138,17 @@ PRESETS: dict[str, Overrides] = {
         "momentum": 0.9,
         "nesterov": True,
     },
+    "streaming-diloco": {
+        "inner_steps": 30,
+        "lr": 0.4,
+        "momentum": 0.9,
+        "nesterov": True,
+        "error_decay": 1.0,
+        "wire": "4bit",
+        "fragments": 3,
+        "delay": 1,
+        "mix": 0.5,
+    },
     "sparseloco": {
         "inner_steps": 30,
         "error_decay": 0.95,
@@ -143,9 +158,9 @@ PRESETS: dict[str, Overrides] = {
         "mean": "contributors",
     },
 }
-_LATER = ("streaming-diloco", "demo", "pulseloco")
+_LATER = ("demo", "pulseloco")
 # What an override must be for as long as it is not implemented.
-_NOT_YET: dict[str, object] = {"clip": None, "fragments": 1, "delay": 0, "mix": 0}
+_NOT_YET: dict[str, object] = {"clip": None}
 _NEVER_YET = ("quorum", "grace")
 
 
@@ -181,6 +196,7 @@ def settings_of(preset: str, overrides: Overrides) -> Settings:
     settings = Settings(preset, **values)
     _check_selection(settings, given)
     _check_what_acts(settings, given)
+    _check_turns(settings)
     return settings
 
 
@@ -237,6 +253,16 @@ def _check_values(values: dict[str, Any]) -> None:
             f"gtopk: error_decay must be at most 1, given {values['error_decay']!r}: errors would "
             "grow from round to round"
         )
+    for name, least in (("fragments", 1), ("delay", 0)):
+        if name in values:
+            values[name] = check_whole(values[name], name, least)
+    if "mix" in values:
+        values["mix"] = _number(values["mix"], "mix")
+        if values["mix"] >= 1:
+            raise ValueError(
+                f"gtopk: mix must be below 1, given {values['mix']!r}: replicas would never take "
+                "anything over"
+            )
     values["momentum"] = check_momentum(values.get("momentum", 0.0))
     _check_name(values, "transform", (None, "tiles"))
     _check_name(values, "mean", ("participants", "contributors"))
@@ -299,6 +325,22 @@ def _check_what_acts(settings: Settings, given: dict[str, Any]) -> None:
         raise ValueError(
             f"gtopk: subtract={settings.subtract} needs a selection (k= or density=) and an error "
             "to be subtracted from (error_decay above 0)"
+        )
+
+
+def _check_turns(settings: Settings) -> None:
+    """Raise ValueError for fragments without a turn, and for exchanges that would overlap."""
+    if settings.fragments > settings.inner_steps:
+        raise ValueError(
+            f"gtopk: fragments={settings.fragments} need as many inner_steps in a round, given "
+            f"{settings.inner_steps}"
+        )
+    gap = smallest_gap(settings.inner_steps, settings.fragments)
+    if settings.delay >= gap:
+        raise ValueError(
+            f"gtopk: delay={settings.delay} must be below {gap}, the fewest steps between two "
+            f"turns of {settings.fragments} fragments in {settings.inner_steps} inner_steps: an "
+            "exchange ends before the next one begins"
         )
 
 

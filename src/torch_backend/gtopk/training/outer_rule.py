@@ -60,3 +60,8 @@ def advance(
     if settings.decay:
         shared.mul_(1 - settings.lr * settings.decay)
     shared.sub_(update if settings.lr == 1 else update * settings.lr)
+
+
+def mixed(local: torch.Tensor, shared: torch.Tensor, mix: float) -> torch.Tensor:
+    """Return mix * local + (1 - mix) * shared, in `local`."""
+    return local.mul_(mix).add_(shared * (1 - mix))

@@ -10,6 +10,8 @@ import torch
 
 from gtopk.ops.options import check_whole
 from gtopk.state.saved import check_place, place
+from gtopk.training.outer_exchange import Outcome
+from gtopk.training.outer_rounds import Pending
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,67 +19,110 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
     from gtopk.training.outer_exchange import Shared
+    from gtopk.training.outer_parts import Part
     from gtopk.training.outer_presets import Settings
+    from gtopk.training.outer_rounds import Rounds
 
 _FORMAT = 1
 # What belongs to parameters, by the attribute that holds it.
 _VECTORS = ("parameters", "velocity", "error")
 
 
-def write(
-    settings: Settings,
-    steps: int,
-    rounds: int,
-    parts: Sequence[Shared],
-    group: dist.ProcessGroup | None,
-) -> dict[str, Any]:
-    """Return a copy of everything, by the parameters' names and in their shapes."""
+def write(settings: Settings, rounds: Rounds, group: dist.ProcessGroup | None) -> dict[str, Any]:
+    """Return a copy of everything, by the parameters' names and in their shapes.
+
+    Waits for an exchange that is under way.
+    """
+    parts = rounds.parts()
     return {
         "format": _FORMAT,
         "settings": dataclasses.asdict(settings),
         "place": place(group),
-        "steps": steps,
-        "rounds": rounds,
-        **{name: _tensors(parts, name) for name in _VECTORS},
+        "steps": rounds.step,
+        "rounds": rounds.number,
+        "pending": None if rounds.pending is None else _written(rounds.pending, rounds),
+        **{name: _tensors(parts, [getattr(each, name) for each in parts]) for name in _VECTORS},
     }
 
 
 def read(
-    saved: object,
-    settings: Settings,
-    parts: Sequence[Shared],
-    group: dist.ProcessGroup | None,
-) -> tuple[int, int]:
-    """Copy saved vectors into the parts; return the numbers of steps and rounds.
+    saved: object, settings: Settings, rounds: Rounds, group: dist.ProcessGroup | None
+) -> None:
+    """Copy what was saved into the rounds.
 
     Raise ValueError, before anything is written, for the state of another replica or number of
     replicas, of other settings or parameters, or for none.
     """
     _check(isinstance(saved, Mapping), "it is no dict", saved)
     assert isinstance(saved, Mapping)
-    for key in ("format", "settings", "place", "steps", "rounds", *_VECTORS):
+    for key in ("format", "settings", "place", "steps", "rounds", "pending", *_VECTORS):
         _check(key in saved, f"it has no '{key}'", list(saved))
     if saved["format"] != _FORMAT:
         raise ValueError(f"gtopk: the saved state has format {saved['format']!r}, not {_FORMAT}")
-    steps, rounds = (check_whole(saved[key], f"the saved {key}", 0) for key in ("steps", "rounds"))
+    steps, number = (check_whole(saved[key], f"the saved {key}", 0) for key in ("steps", "rounds"))
     _check_settings(saved["settings"], settings)
     check_place(saved["place"], place(group))
+    parts = rounds.parts()
     for name in _VECTORS:
-        _check_tensors(saved[name], parts, name)
+        kept = [each.part for each in parts if getattr(each, name) is not None]
+        _check_tensors(saved[name], kept, name)
+    pending = None if saved["pending"] is None else _read(saved["pending"], rounds)
     for part in parts:
         for name in _VECTORS:
             vector = getattr(part, name)
             if vector is not None:
                 part.part.fill(vector, saved[name])
-    return steps, rounds
+    rounds.resume(steps, number, pending)
 
 
-def _tensors(parts: Sequence[Shared], name: str) -> dict[str, torch.Tensor]:
+def _written(pending: Pending, rounds: Rounds) -> dict[str, Any]:
+    outcome, parts = pending.outcome(), rounds.fragments[pending.fragment]
+    return {
+        "fragment": pending.fragment,
+        "due": pending.due,
+        "takes_part": pending.takes_part,
+        "participants": list(outcome.participants),
+        "means": None if outcome.means is None else _tensors(parts, outcome.means),
+        "errors": _tensors(parts, outcome.errors),
+    }
+
+
+def _read(saved: object, rounds: Rounds) -> Pending:
+    keys = ("fragment", "due", "takes_part", "participants", "means", "errors")
+    _check(isinstance(saved, Mapping) and saved.keys() == set(keys), "its 'pending'", saved)
+    assert isinstance(saved, Mapping)
+    fragment = check_whole(saved["fragment"], "the saved fragment", 0)
+    _check(fragment < len(rounds.fragments), "its 'fragment'", fragment)
+    parts = rounds.fragments[fragment]
+    vectors: dict[str, list[torch.Tensor | None] | None] = {"means": None, "errors": None}
+    for name in vectors:
+        if saved[name] is None:
+            continue
+        # Errors are kept of all parts or of none.
+        kept = [each.part for each in parts if saved[name]]
+        _check_tensors(saved[name], kept, name)
+        vectors[name] = [_filled(each.part, saved[name]) for each in parts]
+    outcome = Outcome(list(saved["participants"]), vectors["means"], vectors["errors"] or [])  # type: ignore[arg-type]
+    due = check_whole(saved["due"], "the saved due", 0)
+    return Pending(fragment, due, bool(saved["takes_part"]), outcome)
+
+
+def _filled(part: Part, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
+    if not tensors:
+        return None
+    vector = part.new()
+    part.fill(vector, tensors)
+    return vector
+
+
+def _tensors(
+    parts: Sequence[Shared], vectors: Sequence[torch.Tensor | None]
+) -> dict[str, torch.Tensor]:
     return {
         slot.name: tensor.clone()
-        for part in parts
-        if getattr(part, name) is not None
-        for slot, tensor in part.part.tensors(getattr(part, name))
+        for part, vector in zip(parts, vectors, strict=True)
+        if vector is not None
+        for slot, tensor in part.part.tensors(vector)
     }
 
 
@@ -93,15 +138,11 @@ def _check_settings(saved: object, settings: Settings) -> None:
             )
 
 
-def _check_tensors(saved: object, parts: Sequence[Shared], name: str) -> None:
+def _check_tensors(saved: object, parts: Sequence[Part], name: str) -> None:
+    """Raise ValueError unless it has a tensor for each parameter of these parts, and no others."""
     _check(isinstance(saved, Mapping), f"'{name}' must be a dict", saved)
     assert isinstance(saved, Mapping)
-    mine = {
-        slot.name: slot.tensor.shape
-        for part in parts
-        if getattr(part, name) is not None
-        for slot in part.part.slots
-    }
+    mine = {slot.name: slot.tensor.shape for part in parts for slot in part.slots}
     if saved.keys() != mine.keys():
         odd = min(saved.keys() ^ mine.keys())
         where = "saved, and not here" if odd in saved else "here, and not saved"

@@ -1,0 +1,134 @@
+"""Trains the small GPT of examples/convergence by replicas that meet every H steps.
+
+    torchrun --nproc-per-node 4 examples/outer/train.py --preset sparseloco --inner-steps 10
+    python tools/netlab run --hosts 4 --rate 50mbit -- python examples/outer/train.py
+
+The first steps are dense: every gradient is averaged. Then each replica trains alone between the
+rounds of gtopk.OuterOptimizer (docs/outer.md). `--preset dense` stays dense, for comparison. A bar
+shows loss, bytes sent and the share of time that exchanges take; the last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import pathlib
+import sys
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from tqdm import tqdm
+
+import gtopk
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "convergence"))
+from gpt import SIZES
+from tasks import TASKS, Task
+
+DENSE = "dense"
+# Overrides of a preset that the command line takes, and their types.
+NUMBERS = {
+    **dict.fromkeys(("inner_steps", "k", "fragments", "delay"), int),
+    **dict.fromkeys(("lr", "momentum", "error_decay", "subtract", "density", "mix"), float),
+    **dict.fromkeys(("wire", "mean"), str),
+}
+
+
+def average_gradients(model: torch.nn.Module) -> None:
+    """What DDP does, in one message, and without hooks that the later steps would run into."""
+    gradients = [each.grad for each in model.parameters() if each.grad is not None]
+    flat = torch.cat([each.flatten() for each in gradients])
+    dist.all_reduce(flat, dist.ReduceOp.AVG)
+    for gradient, mean in zip(gradients, flat.split([x.numel() for x in gradients]), strict=True):
+        gradient.copy_(mean.view_as(gradient))
+
+
+def held_out_loss(task: Task, outer: gtopk.OuterOptimizer | None) -> float:
+    """Of the parameters that all replicas share."""
+    model = task.model
+    if outer is not None:
+        model = copy.deepcopy(model)
+        model.load_state_dict(outer.shared_parameters(), strict=False)
+    return task.score(model)
+
+
+def train(task: Task, options: argparse.Namespace) -> dict[str, Any]:
+    """Does all steps; returns what is to be reported."""
+    model, outer = task.model, None
+    inner, schedule = task.recipe.optimizer(model.parameters(), task.lr, options.steps)
+    for each in model.parameters():
+        dist.broadcast(each.detach(), 0)
+    dense_steps = options.steps
+    if options.preset != DENSE:
+        dense_steps = round(options.dense * options.steps)
+    began, sent, points = time.monotonic(), 0, []
+    bar = tqdm(range(1, options.steps + 1), disable=dist.get_rank() != 0, mininterval=1)
+    for step in bar:
+        if step == dense_steps + 1:
+            outer = gtopk.OuterOptimizer(inner, model, options.preset, **options.overrides)
+            began, sent = time.monotonic(), gtopk.stats()["bytes_sent"]
+        inputs, targets = task.batch()
+        loss = task.loss(model(inputs), targets)
+        inner.zero_grad()
+        loss.backward()
+        if outer is None:
+            average_gradients(model)
+        task.recipe.clip_(model.parameters())
+        (inner if outer is None else outer).step()
+        schedule.step()
+        if step % max(1, options.steps // 20) == 0 or step == options.steps:
+            points.append([step, held_out_loss(task, outer)])
+        megabytes = (gtopk.stats()["bytes_sent"] - sent) / 1e6
+        shown = {"loss": f"{loss.item():.3f}", "MB": f"{megabytes:.2f}"}
+        if outer is not None:
+            found = outer.stats()
+            shown["links"] = f"{found['exchange_seconds'] / found['seconds']:.0%}"
+        bar.set_postfix(shown, refresh=False)
+    return {
+        "preset": options.preset,
+        **options.overrides,
+        "parameters": sum(each.numel() for each in model.parameters()),
+        "dense_steps": dense_steps,
+        "held_out_loss": points[-1][1],
+        "megabytes_after_the_start": megabytes,
+        "seconds_after_the_start": time.monotonic() - began,
+        "outer": None if outer is None else outer.stats(),
+        "points": points,
+    }
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    presets = (DENSE, "localsgd", "diloco", "streaming-diloco", "sparseloco")
+    parser.add_argument("--preset", choices=presets, default="sparseloco")
+    parser.add_argument("--size", choices=SIZES, default="gpt-0.1m")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--dense", type=float, default=0.2, help="share of dense steps at first")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--shards", choices=("alike", "skewed"), default="alike")
+    for name, kind in NUMBERS.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help="overrides the preset's")
+    options = parser.parse_args(arguments)
+    given = {name: getattr(options, name) for name in NUMBERS}
+    options.overrides = {name: value for name, value in given.items() if value is not None}
+    return options
+
+
+def main() -> None:
+    """Trains, and prints the report on rank 0."""
+    options = parse()
+    torch.set_num_threads(1)
+    dist.init_process_group("gtopk")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    report = train(TASKS[options.size](rank, ranks, options.shards, options.seed), options)
+    if rank == 0:
+        print(json.dumps({"replicas": ranks, **report}), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

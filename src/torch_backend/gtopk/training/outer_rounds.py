@@ -1,0 +1,195 @@
+"""The rounds of an outer optimizer: what is shared, and when each fragment of it is exchanged."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict
+
+import torch
+
+from gtopk.core.groups import backend_of
+from gtopk.training.outer_exchange import Exchange, Outcome, Selection, Shared
+from gtopk.training.outer_fragments import turns_of
+from gtopk.training.outer_parts import parts_of
+from gtopk.training.outer_rule import advance, mixed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import torch.distributed as dist
+
+    from gtopk.training.outer_buffers import Buffers
+    from gtopk.training.outer_presets import Settings
+
+
+class OuterStatistics(TypedDict):
+    """What this replica's outer optimizer did since it was made. Bytes include headers."""
+
+    steps: int
+    """Calls of step(); those that a GradScaler skipped count."""
+    rounds: int
+    """Exchanges that have ended, of all fragments."""
+    skipped: int
+    """Those of them after which the shared parameters stayed as they were."""
+    participants: int
+    """Replicas that took part in the last exchange."""
+    bytes_sent: int
+    """By exchanges, and whatever else this process sent in the group meanwhile."""
+    bytes_received: int
+    exchange_seconds: float
+    """Time in which step() was busy with exchanges, waiting for other replicas included."""
+    seconds: float
+    """Time since this was made: exchange_seconds / seconds is the share that exchanges cost."""
+
+
+@dataclass
+class Pending:
+    """An exchange whose result has not been used yet."""
+
+    fragment: int
+    due: int
+    """The step after which it is."""
+    takes_part: bool
+    result: Exchange | Outcome
+
+    def outcome(self) -> Outcome:
+        """Wait for it."""
+        return self.result.finish() if isinstance(self.result, Exchange) else self.result
+
+
+class Rounds:
+    """The shared parameters and what belongs to them, fragment by fragment."""
+
+    def __init__(
+        self,
+        fragments: Sequence[Mapping[str, torch.Tensor]],
+        buffers: Buffers,
+        settings: Settings,
+        group: dist.ProcessGroup | None,
+    ) -> None:
+        """fragments: parameters by name, the same numbers on all replicas by now."""
+        self._settings = settings
+        self._group = group
+        self._buffers = buffers
+        self._selection = Selection(settings) if settings.selects else None
+        self._turns = turns_of(settings.inner_steps, settings.fragments)
+        self.fragments = [
+            [
+                Shared(
+                    part,
+                    part.gather(),
+                    part.new() if settings.momentum else None,
+                    part.new() if settings.keeps_error else None,
+                )
+                for part in parts_of(parameters, settings.transform)
+            ]
+            for parameters in fragments
+        ]
+        self.step = 0
+        self.number = 0
+        """Of exchanges that have begun."""
+        self.pending: Pending | None = None
+        self._before = (0, 0)
+        self.statistics = OuterStatistics(
+            steps=0,
+            rounds=0,
+            skipped=0,
+            participants=0,
+            bytes_sent=0,
+            bytes_received=0,
+            exchange_seconds=0.0,
+            seconds=0.0,
+        )
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Count a step, use the result that is due, begin the exchange whose turn it is."""
+        self.step += 1
+        self.statistics["steps"] += 1
+        turn = self._turns.get(self.step % self._settings.inner_steps)
+        due = self.pending is not None and self.pending.due <= self.step
+        if turn is None and not due:
+            return
+        began = time.monotonic()
+        if due:
+            self._use()
+        if turn is not None:
+            self._begin(turn)
+            if not self._settings.delay:
+                self._use()
+        self.statistics["exchange_seconds"] += time.monotonic() - began
+
+    def resume(self, step: int, number: int, pending: Pending | None) -> None:
+        """Continue behind this step of a run that was saved."""
+        self.step, self.number, self.pending = step, number, pending
+        self._note_bytes()
+
+    def parts(self) -> list[Shared]:
+        """Return those of all fragments."""
+        return [each for fragment in self.fragments for each in fragment]
+
+    def _begin(self, fragment: int) -> None:
+        self._note_bytes()
+        exchange = Exchange(
+            self.number,
+            self.fragments[fragment],
+            self._settings,
+            self._selection,
+            self._group,
+            finite=fragment != 0 or self._buffers.are_finite(),
+        )
+        if not exchange.takes_part:
+            warnings.warn(
+                f"gtopk: this replica's parameters are not finite in round {self.number}: it has "
+                "no part in it, and continues from the shared parameters. If that happens again, "
+                "lower the inner learning rate or clip gradients",
+                stacklevel=6,
+            )
+        due = self.step + self._settings.delay
+        self.pending = Pending(fragment, due, exchange.takes_part, exchange)
+        self.number += 1
+
+    def _use(self) -> None:
+        """Move the fragment's shared parameters and take them over: all of it, or nothing."""
+        pending = self.pending
+        assert pending is not None
+        self.pending = None  # an exchange that failed is not waited for again
+        outcome = pending.outcome()
+        if outcome.participants and pending.fragment == 0:
+            self._buffers.exchange(outcome.participants)
+        for i, each in enumerate(self.fragments[pending.fragment]):
+            if outcome.means is not None:
+                self._move(each, outcome.means[i], outcome.errors[i])
+            if self._settings.mix and pending.takes_part:
+                local = mixed(each.part.gather(), each.parameters, self._settings.mix)
+                each.part.scatter(local)
+            else:
+                each.part.scatter(each.parameters)
+        self._count(outcome)
+
+    def _move(self, shared: Shared, mean: torch.Tensor, error: torch.Tensor | None) -> None:
+        shared.error = error
+        if self._settings.averages_parameters:
+            shared.parameters.copy_(mean)
+        else:
+            advance(shared.parameters, shared.velocity, mean, self._settings)
+
+    def _note_bytes(self) -> None:
+        statistics = backend_of(self._group).statistics()
+        self._before = (int(statistics["bytes_sent"]), int(statistics["bytes_received"]))
+
+    def _count(self, outcome: Outcome) -> None:
+        counted, now = self.statistics, backend_of(self._group).statistics()
+        counted["bytes_sent"] += int(now["bytes_sent"]) - self._before[0]
+        counted["bytes_received"] += int(now["bytes_received"]) - self._before[1]
+        counted["rounds"] += 1
+        counted["skipped"] += outcome.means is None
+        counted["participants"] = len(outcome.participants)
+        if outcome.participants and outcome.means is None:
+            warnings.warn(
+                f"gtopk: the replicas' movements overflowed when they were added in round "
+                f"{self.number - 1}: the shared parameters stay as they were",
+                stacklevel=7,
+            )
