@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from gtopk.training.outer_presets import PRESETS
 from tqdm import tqdm
 
 import gtopk
@@ -103,7 +104,7 @@ def train(task: Task, options: argparse.Namespace) -> dict[str, Any]:
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    presets = (DENSE, "localsgd", "diloco", "streaming-diloco", "sparseloco")
+    presets = (DENSE, *PRESETS)
     parser.add_argument("--preset", choices=presets, default="sparseloco")
     parser.add_argument("--size", choices=SIZES, default="gpt-0.1m")
     parser.add_argument("--steps", type=int, default=300)

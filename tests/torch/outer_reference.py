@@ -35,12 +35,27 @@ class Rule:
     mean: str = "participants"
     sign: bool = False
     averages: bool = False
+    visible: bool = False
+    gradients: bool = False
     fragments: int = 1
     delay: int = 0
     mix: float = 0.0
 
 
 PRESETS = {
+    "pulseloco": Rule(lr=0.7, momentum=0.9, nesterov=True, error_decay=1.0, visible=True),
+    # With the learning rate and the weight decay of its inner optimizer, and without the transform.
+    "demo": Rule(
+        lr=0.01,
+        decay=0.01,
+        error_decay=0.999,
+        transform="tiles",
+        k=32,
+        wire="bf16",
+        mean="contributors",
+        sign=True,
+        gradients=True,
+    ),
     "localsgd": Rule(averages=True),
     "diloco": Rule(lr=0.7, momentum=0.9, nesterov=True),
     "streaming-diloco": Rule(
@@ -242,11 +257,20 @@ class Replicas:
         if rule.averages:
             return _dense_sum(local) / f(len(local)), []
         shared = self.layouts[fragment].gather(block, self.shared)
+        moved = [f(rule.scale) * (shared - each) for each in local]
+        if rule.gradients:
+            moved = [
+                f(rule.lr)
+                * self.layouts[fragment].gather(
+                    block, [each.grad.numpy() for each in model.parameters()]
+                )
+                for model in self.models
+            ]
         wanted = [
-            f(rule.error_decay) * self.errors[r][fragment][block] + f(rule.scale) * (shared - each)
-            for r, each in enumerate(local)
+            f(rule.error_decay) * self.errors[r][fragment][block] + each
+            for r, each in enumerate(moved)
         ]
-        return self.mean(block, wanted)
+        return self.mean(block, wanted, shared)
 
     def use(self, fragment: int, sums: dict[int, tuple[Vector, list[Vector]]]) -> None:
         """Moves a fragment's shared parameters; all replicas take them over."""
@@ -272,12 +296,18 @@ class Replicas:
         d = u + f(rule.momentum) * v if rule.nesterov else v
         return f(1 - rule.lr * rule.decay) * shared - f(rule.lr) * d
 
-    def mean(self, block: int, wanted: list[Vector]) -> tuple[Vector, list[Vector]]:
+    def mean(self, block: int, wanted: list[Vector], shared: Vector) -> tuple[Vector, list[Vector]]:
         rule, f = self.rule, np.float32
-        if rule.k is None:
+        if rule.k is None and not rule.visible:
             total, left = dense(wanted, rule.wire)
             return total / f(len(wanted)), left
-        lists = [rounded(selected(each, block, rule.k), rule.wire) for each in wanted]
+        if rule.visible:
+            lists = [
+                {i: each[i] for i in np.flatnonzero(bf16(shared - each) != bf16(shared))}
+                for each in wanted
+            ]
+        else:
+            lists = [rounded(selected(each, block, rule.k), rule.wire) for each in wanted]
         errors = []
         for each, entries in zip(wanted, lists, strict=True):
             sent = np.zeros_like(each)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+import numpy as np
 import pytest
+import scipy.fft
 import torch
+from gtopk.training.outer_tiles import restored, transformed
 from outer_reference import PRESETS, Replicas, Rule
 from ranks import Rank, RankSet
 from torch import nn
@@ -24,13 +27,14 @@ def inner_of(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def inner_step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, step: int
+    model: nn.Module, optimizer: torch.optim.Optimizer | None, rank: int, step: int
 ) -> torch.Tensor:
     x, labels = batch(rank, step)
-    optimizer.zero_grad()
+    model.zero_grad()
     loss = nn.functional.cross_entropy(model(x), labels)
     loss.backward()
-    optimizer.step()
+    if optimizer is not None:
+        optimizer.step()
     return loss.detach()
 
 
@@ -38,8 +42,8 @@ def inner_step(
 def expected(ranks: int, rule: tuple, inner: int) -> tuple[list[torch.Tensor], Replicas]:
     """Each replica's parameters two steps after the second round, and what is shared."""
     models = [network() for _ in range(ranks)]
-    inners = [inner_of(model) for model in models]
     replicas = Replicas(models, Rule(*rule), inner)
+    inners = [None if replicas.rule.gradients else inner_of(model) for model in models]
     for step in range(2 * inner + 2):
         for rank in range(ranks):
             inner_step(models[rank], inners[rank], rank, step)
@@ -53,7 +57,8 @@ class Outer:
     def __init__(self, rank: int, model: nn.Module | None = None, **arguments) -> None:
         self.rank, self.at = rank, 0
         self.model = network() if model is None else model
-        arguments = {"inner_steps": INNER, **arguments}
+        if arguments["preset"] != "demo":
+            arguments = {"inner_steps": INNER, **arguments}
         self.optimizer = gtopk.OuterOptimizer(inner_of(self.model), self.model, **arguments)
 
     def step(self) -> torch.Tensor:
@@ -71,10 +76,11 @@ class Outer:
 
 def check_bits(me: Rank, preset: str, overrides: dict) -> None:
     """Against the reference with the preset's rule and the overrides in it."""
-    inner = INNER if PRESETS[preset].fragments == 1 else 2 * INNER
     rule = dataclasses.replace(PRESETS[preset], **overrides)
+    inner = 1 if rule.gradients else INNER * (1 + (PRESETS[preset].fragments > 1))
     models, replicas = expected(me.size, dataclasses.astuple(rule), inner)
-    outer = Outer(me.rank, preset=preset, inner_steps=inner, **overrides)
+    arguments = {} if rule.gradients else {"inner_steps": inner}
+    outer = Outer(me.rank, preset=preset, **arguments, **overrides)
     outer.steps(2 * inner + 2)
     assert torch.equal(flat(outer.model), models[me.rank])
     wanted = torch.cat([torch.from_numpy(each).flatten() for each in replicas.shared])
@@ -104,6 +110,9 @@ CASES = [
         "streaming-diloco",
         {"fragments": 2, "delay": 0, "mix": 0.0, "wire": None, "error_decay": 0.0},
     ),
+    ("pulseloco", {}),
+    ("pulseloco", {"mean": "contributors", "momentum": 0.0, "nesterov": False, "scale": 0.1}),
+    ("demo", {"transform": "tiles"}),
     ("sparseloco", {"fragments": 1, "delay": 2, "mix": 0.5}),
     ("sparseloco", {"fragments": 3}),
     ("sparseloco", {}),
@@ -119,7 +128,7 @@ def test_every_bit_is_that_of_the_rule(four: RankSet, preset: str, overrides: di
     four.run(check_bits, preset, overrides)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", [each for each in PRESETS if each != "demo"])
 def test_every_bit_is_that_of_the_rule_on_other_numbers_of_replicas(
     three: RankSet, one: RankSet, preset: str
 ) -> None:
@@ -171,7 +180,8 @@ def check_each_part_of_the_rule_changes_what_it_should(me: Rank) -> None:
         for each in (plain, other):
             each.steps(2)
         assert not torch.equal(plain.shared(), other.shared()), override
-        assert replicas_are_bitwise_equal(other.model)
+        shared = nn.ParameterList([nn.Parameter(other.shared())])
+        assert replicas_are_bitwise_equal(shared), override
 
 
 def check_contributors_alone_divide(me: Rank) -> None:
@@ -194,6 +204,36 @@ def check_contributors_alone_divide(me: Rank) -> None:
     assert found["participants"][0, 0] == found["contributors"][0, 0] == 8
     assert (found["participants"][1, : me.size] == 8 / me.size).all()
     assert (found["contributors"][1, : me.size] == 8).all()
+
+
+def check_coefficients_of_gradients_move_replicas_alike(me: Rank) -> None:
+    """demo with its cosine transform: in the first step, by the sign of the largest of them."""
+    outer = Outer(me.rank, preset="demo")
+    model = network()
+    before = outer.optimizer.shared_parameters()["0.weight"]
+    mean = np.zeros((64, 24))
+    lists = np.zeros((me.size, 64, 24))
+    for rank in range(me.size):
+        inner_step(model, None, rank, 0)
+        coefficients = scipy.fft.dctn(model[0].weight.grad.double().numpy(), norm="ortho")
+        first = np.argsort(-np.abs(coefficients), axis=None)[:32]
+        lists[rank].flat[first] = coefficients.flat[first]
+    mean = lists.sum(0) / np.maximum((lists != 0).sum(0), 1)
+    moved = np.sign(scipy.fft.idctn(mean, norm="ortho"))
+    outer.step()
+    now = outer.optimizer.shared_parameters()["0.weight"]
+    wanted = before.double().numpy() * (1 - 0.01 * 0.01) - 0.01 * moved
+    assert np.isclose(now.double().numpy(), wanted, atol=1e-6).mean() > 0.99
+    outer.steps(5)
+    assert replicas_are_bitwise_equal(outer.model)
+    assert not outer.optimizer.state_dict()["state"]  # the inner optimizer has not stepped
+
+
+def test_a_tile_and_its_coefficients_are_each_others() -> None:
+    tiles = torch.randn(3, 48, 64, generator=torch.Generator().manual_seed(1))
+    coefficients = transformed(tiles)
+    assert np.allclose(coefficients[1], scipy.fft.dctn(tiles[1].numpy(), norm="ortho"), atol=1e-4)
+    assert torch.allclose(restored(coefficients), tiles, atol=1e-5)
 
 
 def test_on_four_ranks(four: RankSet, check) -> None:

@@ -27,6 +27,8 @@ PRESETS = {
     "diloco": {},
     "streaming-diloco": {"inner_steps": 6},
     "sparseloco": {},
+    "pulseloco": {},
+    "demo": {},
 }
 AGREEMENT = 64 + 24  # bytes: a header, and round, digest and whether one takes part
 
@@ -357,11 +359,12 @@ def check_a_state_of_another_run_is_refused(me: Rank) -> None:
 
 REFUSED = [
     ({"preset": "adam"}, ValueError, "preset='adam' is unknown; available: 'localsgd', 'dil"),
-    ({"preset": "demo"}, NotImplementedError, "preset='demo' is not implemented"),
+    ({"preset": "demo", "lr": 1.0}, ValueError, "preset='demo' takes no 'lr': it exchanges grad"),
+    ({"preset": "pulseloco", "k": 3}, ValueError, "preset='pulseloco' takes no 'k': it sends wh"),
     ({"inner_step": 3}, TypeError, "unexpected argument 'inner_step'; available: 'inner_steps'"),
     ({"quorum": 2}, NotImplementedError, "quorum= is not implemented"),
     ({"clip": "median"}, NotImplementedError, "clip= is not implemented"),
-    ({"preset": "localsgd", "lr": 1.0}, ValueError, "averages parameters, which 'lr' cannot"),
+    ({"preset": "localsgd", "lr": 1.0}, ValueError, "preset='localsgd' takes no 'lr': it averages"),
     ({"inner_steps": 0}, ValueError, "inner_steps must be a whole number, 1 or more"),
     ({"lr": 0.0}, ValueError, "lr must be a finite number above 0"),
     ({"lr": float("nan")}, ValueError, "lr must be a finite number above 0"),

@@ -51,8 +51,10 @@ class OuterOptimizer(torch.optim.Optimizer):
             round, others are copied from the first replica.
         preset: "localsgd" (parameters are averaged), "diloco" (all movements, outer Nesterov
             momentum), "streaming-diloco" (the same in 4 bits, a fragment of the model at a time,
-            while training goes on) or "sparseloco" (the largest movements in each tile, in 2 bits,
-            with error feedback).
+            while training goes on), "sparseloco" (the largest movements in each tile, in 2 bits,
+            with error feedback), "pulseloco" (the movements that are visible in bfloat16) or "demo"
+            (gradients in each step, of which the largest coefficients of each tile's cosine
+            transform; the inner optimizer only has the learning rate and the weight decay).
         group: a process group of backend gtopk, with a rank for each replica; None is the default
             group.
         overrides: of the preset's numbers, see ``Overrides`` in gtopk.training.outer_presets:
@@ -94,7 +96,17 @@ class OuterOptimizer(torch.optim.Optimizer):
         check_alike(lines, group, _ALIKE)
         for tensor in (*module.parameters(), *module.buffers()):
             dist.broadcast(tensor.detach(), group=group, group_src=0)
-        self._rounds = Rounds(fragments, Buffers(module, group), self._settings, group)
+        groups = {
+            id(each): i for i, some in enumerate(inner.param_groups) for each in some["params"]
+        }
+        self._rounds = Rounds(
+            fragments,
+            {name: groups[id(each)] for name, each in parameters.items()},
+            inner,
+            Buffers(module, group),
+            self._settings,
+            group,
+        )
         self._made = time.monotonic()
 
     @property
@@ -131,6 +143,8 @@ class OuterOptimizer(torch.optim.Optimizer):
         """
         if self._makes_state():
             return self._inner.step(closure)
+        if self._settings.takes_gradients:
+            return self._exchange_gradients(closure)
         result = self._inner_step(closure)
         self._rounds.after_step()
         return result
@@ -201,6 +215,18 @@ class OuterOptimizer(torch.optim.Optimizer):
         if scale is not None:
             _unscale(self._inner, scale)
         return self._inner.step(closure)
+
+    def _exchange_gradients(self, closure: Callable[[], Any] | None) -> Any:
+        """A step without the inner optimizer's own."""
+        result = None
+        if closure is not None:
+            with torch.enable_grad():
+                result = closure()
+        scale, found = (self.__dict__.get(name) for name in ("grad_scale", "found_inf"))
+        if scale is not None:
+            _unscale(self._inner, scale)
+        self._rounds.after_step(finite=found is None or not found.item())
+        return result
 
     def _makes_state(self) -> bool:
         """Whether this step is one of torch's, to make an optimizer allocate its state.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -15,7 +15,7 @@ from gtopk.core import standalone
 from gtopk.ops.options import SparseOptions, codes_dense
 from gtopk.ops.sparse_all_reduce import sparse_all_reduce
 from gtopk.training.outer_agreement import Agreement, digest_of
-from gtopk.training.outer_rule import error_left, mean_of, movement, with_error
+from gtopk.training.outer_rule import error_left, mean_of, movement, visible, with_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,12 +59,19 @@ class Selection:
         """See Settings."""
         self._settings = settings
         self._alone = standalone.create_backend(
-            HashStore(), 0, 1, timedelta(minutes=1), name="an outer optimizer's selection"
+            HashStore(),
+            0,
+            1,
+            timedelta(minutes=1),
+            name="an outer optimizer's selection",
         )
         weakref.finalize(self, self._alone.shutdown).atexit = False
 
-    def of(self, vector: torch.Tensor, block: int) -> torch.Tensor:
+    def of(self, vector: torch.Tensor, shared: Shared) -> torch.Tensor:
         """Return the entries that are sent, rounded as on the wire; zeros elsewhere."""
+        if self._settings.selects_visible:
+            return visible(vector, shared.parameters)
+        block = shared.part.block
         sent = vector.clone()
         share = self._settings.share_of(block)
         options = SparseOptions(None, share, "topk", "block", block, wire=self._settings.wire)
@@ -83,16 +90,19 @@ class Exchange:
         selection: Selection | None,
         group: dist.ProcessGroup | None,
         *,
-        finite: bool = True,
+        rates: Sequence[float],
+        finite: bool,
     ) -> None:
         """Begin; collective.
 
-        number: of the round. selection: None if everything travels. finite: False if this replica
+        number: of the round. selection: None if everything travels. rates: the inner optimizer's
+        learning rate of each part. finite: False if this replica
         has to stay out, whatever its parameters are.
         """
         self._settings = settings
         self._group = group
-        wanted = [_wanted(each, settings) for each in parts]
+        self._parts = parts
+        wanted = [_wanted(each, settings, rate) for each, rate in zip(parts, rates, strict=True)]
         self.takes_part = finite and all(bool(each.isfinite().all()) for each in wanted)
         if not self.takes_part:
             for each in wanted:
@@ -109,7 +119,7 @@ class Exchange:
             if selection is None:
                 self._send_everything(vector)
             else:
-                self._send_selection(vector, selection, part.part.block)
+                self._send_selection(vector, selection, part)
 
     def finish(self) -> Outcome:
         """Wait for it. Raise as Agreement.participants() and sparse_all_reduce()."""
@@ -125,8 +135,8 @@ class Exchange:
         if not participants:
             return Outcome(participants, None, self._errors)
         means = [
-            mean_of(total, len(participants) if counts is None else counts)
-            for total, counts in zip(self._totals, self._counts, strict=True)
+            part.part.restore(mean_of(total, len(participants) if counts is None else counts))
+            for part, total, counts in zip(self._parts, self._totals, self._counts, strict=True)
         ]
         for error, returned in zip(self._errors, self._returned, strict=True):
             if error is not None and returned is not None:
@@ -152,29 +162,26 @@ class Exchange:
             )
         )
 
-    def _send_selection(self, vector: torch.Tensor, selection: Selection, block: int) -> None:
+    def _send_selection(self, vector: torch.Tensor, selection: Selection, shared: Shared) -> None:
         """As lists. Rounding what is rounded changes nothing: only algorithms that re-select leave
         anything, which returns to the error.
         """
         settings = self._settings
-        sent = selection.of(vector, block)
+        sent = selection.of(vector, shared)
         counts = (sent != 0).to(sent.dtype) if settings.mean == "contributors" else None
         error = error_left(vector, sent, settings.subtract) if settings.keeps_error else None
         loses = error is not None and settings.algorithm != "topk"
         returned = torch.zeros_like(sent) if loses else None
         self._add(sent, error, counts, returned)
-        density = settings.share_of(block)
         self._works.append(
             sparse_all_reduce(
                 sent,
-                density=density,
                 residual=returned,
                 algorithm=settings.algorithm,
-                select="block",
-                block=block,
                 wire=settings.wire,
                 group=self._group,
                 async_op=True,
+                **_selector(settings, shared.part.block),
             )
         )
         if counts is not None:
@@ -182,13 +189,11 @@ class Exchange:
             self._works.append(
                 sparse_all_reduce(
                     counts,
-                    density=density,
                     algorithm="topk",
-                    select="block",
-                    block=block,
                     wire="sign",
                     group=self._group,
                     async_op=True,
+                    **_selector(settings, shared.part.block),
                 )
             )
 
@@ -205,10 +210,23 @@ class Exchange:
         self._returned.append(returned)
 
 
-def _wanted(shared: Shared, settings: Settings) -> torch.Tensor:
-    """a = error_decay * e + scale * (shared parameters - own ones); or the own ones themselves."""
-    local = shared.part.gather()
+def _selector(settings: Settings, block: int) -> Any:
+    """The arguments by which the exchange selects all of what was selected before."""
+    if settings.selects_visible:
+        return {"density": 1.0}
+    return {"density": settings.share_of(block), "select": "block", "block": block}
+
+
+def _wanted(shared: Shared, settings: Settings, rate: float) -> torch.Tensor:
+    """a = error_decay * e + scale * T(shared parameters - own ones); or the own ones themselves.
+
+    Of gradients: error_decay * e + T(learning rate * gradient).
+    """
+    part = shared.part
     if settings.averages_parameters:
-        return local
-    moved = movement(shared.parameters, local, shared.part.parameter_dtype)
-    return with_error(moved, shared.error, settings)
+        return part.gather()
+    if settings.takes_gradients:
+        moved = part.gather_gradients().mul_(rate)
+    else:
+        moved = movement(shared.parameters, part.gather(), part.parameter_dtype)
+    return with_error(part.transform(moved), shared.error, settings)

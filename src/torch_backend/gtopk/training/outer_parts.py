@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from gtopk.ops.sparse_all_reduce import ACCUMULATION
 from gtopk.training.outer_presets import TILE
-from gtopk.training.outer_tiles import Tile, from_tiles, in_tiles, tile_of
+from gtopk.training.outer_tiles import Tile, from_tiles, in_tiles, restored, tile_of, transformed
 from gtopk.training.parameters import as_real
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 
 class Slot(NamedTuple):
@@ -29,6 +29,14 @@ class Slot(NamedTuple):
         """The parameter's own numbers, as real ones."""
         return as_real(self.parameter.detach())
 
+    @property
+    def gradient(self) -> torch.Tensor:
+        """Its gradient likewise; zeros if it has none."""
+        gradient = self.parameter.grad
+        if gradient is None:
+            return torch.zeros_like(self.tensor)
+        return as_real(gradient.detach().to_dense())
+
 
 class Part:
     """Some parameters as one vector of their accumulation type.
@@ -37,14 +45,26 @@ class Part:
     parameters are cut into tiles they lie in it tile after tile, so that a block is a tile.
     """
 
-    def __init__(self, parameters: Mapping[str, torch.Tensor], *, tiled: bool, block: int) -> None:
-        """parameters: of one type and device; if tiled, all with tiles of `block` elements."""
+    def __init__(
+        self,
+        parameters: Mapping[str, torch.Tensor],
+        *,
+        transform: str | None,
+        block: int,
+        group: int,
+    ) -> None:
+        """parameters: of one type, device and group; in tiles, all with those of `block` elements.
+
+        group: its place among the inner optimizer's.
+        """
         self.block = block
+        self.group = group
+        self._has_coefficients = transform == "dct"
         self.slots: list[Slot] = []
         self.numel = 0
         for name, parameter in parameters.items():
             tensor = as_real(parameter.detach())
-            tile = tile_of(tensor.shape) if tiled else None
+            tile = None if transform is None else tile_of(tensor.shape)
             self.slots.append(Slot(name, parameter, self.numel, tile))
             self.numel += tensor.numel()
         first = self.slots[0].tensor
@@ -61,6 +81,20 @@ class Part:
         vector = torch.empty(self.numel, dtype=self.dtype, device=self.device)
         self.fill(vector, {each.name: each.tensor for each in self.slots})
         return vector
+
+    def gather_gradients(self) -> torch.Tensor:
+        """Return a vector of the parameters' gradients."""
+        vector = torch.empty(self.numel, dtype=self.dtype, device=self.device)
+        self.fill(vector, {each.name: each.gradient for each in self.slots})
+        return vector
+
+    def transform(self, vector: torch.Tensor) -> torch.Tensor:
+        """Replace a vector by what is selected from: itself, or its tiles' coefficients."""
+        return self._each_tile(vector, transformed) if self._has_coefficients else vector
+
+    def restore(self, vector: torch.Tensor) -> torch.Tensor:
+        """Undo transform()."""
+        return self._each_tile(vector, restored) if self._has_coefficients else vector
 
     def scatter(self, vector: torch.Tensor) -> None:
         """Write a vector to the parameters, rounded to their type."""
@@ -84,18 +118,38 @@ class Part:
             else:
                 yield each, piece.view(shape)
 
+    def _each_tile(
+        self, vector: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor:
+        for each in self.slots:
+            assert each.tile is not None
+            piece = self._within(vector, each)
+            tiles = piece.view(-1, each.tile.rows, each.tile.columns)
+            piece.copy_(change(tiles).reshape(-1))
+        return vector
+
     def _within(self, vector: torch.Tensor, slot: Slot) -> torch.Tensor:
         return vector[slot.begin : slot.begin + slot.tensor.numel()]
 
 
-def parts_of(parameters: Mapping[str, torch.Tensor], transform: str | None) -> list[Part]:
-    """Put parameters of one type, device and tile size together, in the order of the first ones."""
-    together: dict[tuple[torch.dtype, torch.device, int], dict[str, torch.Tensor]] = {}
+def parts_of(
+    parameters: Mapping[str, torch.Tensor],
+    transform: str | None,
+    groups: Mapping[str, int],
+    *,
+    apart: bool,
+) -> list[Part]:
+    """Put parameters of one type, device and tile size together, in the order of the first ones.
+
+    groups: each parameter's among the inner optimizer's. apart: whether parts have to be of one.
+    """
+    together: dict[tuple[Any, ...], dict[str, torch.Tensor]] = {}
     for name, parameter in parameters.items():
         tensor = as_real(parameter.detach())
         block = TILE if transform is None else tile_of(tensor.shape).numel
-        together.setdefault((tensor.dtype, tensor.device, block), {})[name] = parameter
+        group = groups[name] if apart else None
+        together.setdefault((tensor.dtype, tensor.device, block, group), {})[name] = parameter
     return [
-        Part(some, tiled=transform is not None, block=block)
-        for (_, _, block), some in together.items()
+        Part(some, transform=transform, block=block, group=groups[next(iter(some))])
+        for (_, _, block, _), some in together.items()
     ]

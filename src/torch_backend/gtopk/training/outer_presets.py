@@ -51,8 +51,9 @@ class Overrides(TypedDict, total=False):
     """Of a replica's movement, before the error is added."""
     subtract: float
     """The share of what was sent that leaves the error."""
-    transform: Literal["tiles"] | None
-    """"tiles": selects in tiles of up to 64 x 64 of each matrix, and not in blocks of 4,096."""
+    transform: Literal["tiles", "dct"] | None
+    """"tiles": selects in tiles of up to 64 x 64 of each matrix, and not in blocks of 4,096; "dct":
+    in the coefficients of their cosine transform."""
     k: int
     """Entries that a replica selects in each tile or block."""
     density: float
@@ -106,12 +107,22 @@ class Settings:
     @property
     def selects(self) -> bool:
         """Whether a replica sends a part of its entries only."""
-        return self.k is not None or self.density is not None
+        return self.k is not None or self.density is not None or self.selects_visible
+
+    @property
+    def selects_visible(self) -> bool:
+        """Whether it sends what would change a parameter in bfloat16, however much that is."""
+        return self.preset == "pulseloco"
 
     @property
     def keeps_error(self) -> bool:
         """Whether a replica keeps what it has not sent."""
         return self.error_decay > 0
+
+    @property
+    def takes_gradients(self) -> bool:
+        """Whether gradients are exchanged in each step, in the place of movements."""
+        return self.preset == "demo"
 
     @property
     def averages_parameters(self) -> bool:
@@ -149,6 +160,22 @@ PRESETS: dict[str, Overrides] = {
         "delay": 1,
         "mix": 0.5,
     },
+    "demo": {
+        "inner_steps": 1,
+        "error_decay": 0.999,
+        "transform": "dct",
+        "k": 32,
+        "wire": "bf16",
+        "mean": "contributors",
+        "sign": True,
+    },
+    "pulseloco": {
+        "inner_steps": 8,
+        "lr": 0.7,
+        "momentum": 0.9,
+        "nesterov": True,
+        "error_decay": 1.0,
+    },
     "sparseloco": {
         "inner_steps": 30,
         "error_decay": 0.95,
@@ -158,7 +185,6 @@ PRESETS: dict[str, Overrides] = {
         "mean": "contributors",
     },
 }
-_LATER = ("demo", "pulseloco")
 # What an override must be for as long as it is not implemented.
 _NOT_YET: dict[str, object] = {"clip": None}
 _NEVER_YET = ("quorum", "grace")
@@ -170,10 +196,6 @@ def settings_of(preset: str, overrides: Overrides) -> Settings:
     Raise TypeError for an unknown override, ValueError for one that is invalid or could not act,
     NotImplementedError for what is not there yet.
     """
-    if preset in _LATER:
-        raise NotImplementedError(
-            f"gtopk: preset={preset!r} is not implemented; available: {_names(PRESETS)}"
-        )
     if preset not in PRESETS:
         raise ValueError(f"gtopk: preset={preset!r} is unknown; available: {_names(PRESETS)}")
     given = cast("dict[str, Any]", dict(overrides))
@@ -184,14 +206,8 @@ def settings_of(preset: str, overrides: Overrides) -> Settings:
             f"{_names(Overrides.__annotations__)}"
         )
     _refuse_what_is_not_there(given)
-    idle = given.keys() - {"inner_steps"}
-    if preset == "localsgd" and idle:
-        raise ValueError(
-            f"gtopk: preset='localsgd' averages parameters, which {min(idle)!r} cannot "
-            "change: it takes inner_steps only. preset='diloco' with lr=1 and momentum=0 exchanges "
-            "movements, and takes everything else"
-        )
-    values = _merged(PRESETS[preset], given)
+    _refuse_what_is_fixed(preset, given)
+    values = _merged(preset, given)
     _check_values(values)
     settings = Settings(preset, **values)
     _check_selection(settings, given)
@@ -213,23 +229,45 @@ def _refuse_what_is_not_there(given: dict[str, Any]) -> None:
     for name, only in _NOT_YET.items():
         if given.pop(name, only) != only:
             raise NotImplementedError(f"gtopk: {name}= is not implemented, except for {only!r}")
-    if given.get("transform") == "dct":
-        raise NotImplementedError("gtopk: transform='dct' is not implemented")
     if given.get("wire") == "statistical-2bit":
         raise NotImplementedError(
             "gtopk: wire='statistical-2bit' is not implemented: wire='2bit' loses less"
         )
 
 
-def _merged(preset: Overrides, given: dict[str, Any]) -> dict[str, Any]:
+def _refuse_what_is_fixed(preset: str, given: dict[str, Any]) -> None:
+    """Raise ValueError for overrides that some presets cannot take."""
+    selection = {"k", "density", "transform", "algorithm", "wire"}
+    fixed, why = {
+        "localsgd": (
+            given.keys() - {"inner_steps"},
+            "averages parameters, and takes inner_steps only; preset='diloco' with lr=1 and "
+            "momentum=0 exchanges movements, and takes everything else",
+        ),
+        "pulseloco": (
+            given.keys() & selection,
+            "sends what is visible in bfloat16, as it is",
+        ),
+        "demo": (
+            given.keys() - selection - {"error_decay", "subtract", "mean", "sign"},
+            "exchanges gradients in each step, and takes learning rate and weight decay from the "
+            "inner optimizer",
+        ),
+    }.get(preset, (set(), ""))
+    if fixed:
+        raise ValueError(f"gtopk: preset={preset!r} takes no {min(fixed)!r}: it {why}")
+
+
+def _merged(preset: str, given: dict[str, Any]) -> dict[str, Any]:
     """The preset's values with the given ones in their place, and those that follow from them."""
-    values = cast("dict[str, Any]", {**preset, **given})
+    values = cast("dict[str, Any]", {**PRESETS[preset], **given})
     if "density" in given and "k" not in given:
         values.pop("k", None)
     # A preset's form of momentum goes with its momentum.
     if not values.get("momentum") and "nesterov" not in given:
         values["nesterov"] = False
-    selects = values.get("k") is not None or values.get("density") is not None
+    some = values.get("k") is not None or values.get("density") is not None
+    selects = some or preset == "pulseloco"
     if not selects and "transform" not in given:
         values.pop("transform", None)
     if not selects and "mean" not in given:
@@ -264,7 +302,7 @@ def _check_values(values: dict[str, Any]) -> None:
                 "anything over"
             )
     values["momentum"] = check_momentum(values.get("momentum", 0.0))
-    _check_name(values, "transform", (None, "tiles"))
+    _check_name(values, "transform", (None, "tiles", "dct"))
     _check_name(values, "mean", ("participants", "contributors"))
     _check_name(values, "wire", (None, *(each for each in wires() if each != "lossless")))
     for name in ("nesterov", "sign"):
@@ -289,6 +327,8 @@ def _check_selection(settings: Settings, given: dict[str, Any]) -> None:
                 f"gtopk: algorithm={settings.algorithm!r} needs k= or density=: without a "
                 "selection everything travels, by 'dense'"
             )
+        return
+    if settings.selects_visible:
         return
     sums = [each for each in algorithms() if each not in WITHOUT_SELECTION]
     if settings.algorithm not in sums:

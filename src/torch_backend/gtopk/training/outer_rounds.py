@@ -65,13 +65,19 @@ class Rounds:
     def __init__(
         self,
         fragments: Sequence[Mapping[str, torch.Tensor]],
+        groups: Mapping[str, int],
+        inner: torch.optim.Optimizer,
         buffers: Buffers,
         settings: Settings,
         group: dist.ProcessGroup | None,
     ) -> None:
-        """fragments: parameters by name, the same numbers on all replicas by now."""
+        """fragments: parameters by name, the same numbers on all replicas by now.
+
+        groups: each parameter's among the inner optimizer's.
+        """
         self._settings = settings
         self._group = group
+        self._inner = inner
         self._buffers = buffers
         self._selection = Selection(settings) if settings.selects else None
         self._turns = turns_of(settings.inner_steps, settings.fragments)
@@ -83,7 +89,9 @@ class Rounds:
                     part.new() if settings.momentum else None,
                     part.new() if settings.keeps_error else None,
                 )
-                for part in parts_of(parameters, settings.transform)
+                for part in parts_of(
+                    parameters, settings.transform, groups, apart=settings.takes_gradients
+                )
             ]
             for parameters in fragments
         ]
@@ -104,8 +112,11 @@ class Rounds:
         )
 
     @torch.no_grad()
-    def after_step(self) -> None:
-        """Count a step, use the result that is due, begin the exchange whose turn it is."""
+    def after_step(self, *, finite: bool = True) -> None:
+        """Count a step, use the result that is due, begin the exchange whose turn it is.
+
+        finite: False if this replica has to stay out, whatever its numbers are.
+        """
         self.step += 1
         self.statistics["steps"] += 1
         turn = self._turns.get(self.step % self._settings.inner_steps)
@@ -116,7 +127,7 @@ class Rounds:
         if due:
             self._use()
         if turn is not None:
-            self._begin(turn)
+            self._begin(turn, finite)
             if not self._settings.delay:
                 self._use()
         self.statistics["exchange_seconds"] += time.monotonic() - began
@@ -130,7 +141,7 @@ class Rounds:
         """Return those of all fragments."""
         return [each for fragment in self.fragments for each in fragment]
 
-    def _begin(self, fragment: int) -> None:
+    def _begin(self, fragment: int, finite: bool) -> None:
         self._note_bytes()
         exchange = Exchange(
             self.number,
@@ -138,7 +149,8 @@ class Rounds:
             self._settings,
             self._selection,
             self._group,
-            finite=fragment != 0 or self._buffers.are_finite(),
+            rates=[self._inner_number(each, "lr") for each in self.fragments[fragment]],
+            finite=finite and (fragment != 0 or self._buffers.are_finite()),
         )
         if not exchange.takes_part:
             warnings.warn(
@@ -171,14 +183,22 @@ class Rounds:
 
     def _move(self, shared: Shared, mean: torch.Tensor, error: torch.Tensor | None) -> None:
         shared.error = error
-        if self._settings.averages_parameters:
+        settings = self._settings
+        if settings.averages_parameters:
             shared.parameters.copy_(mean)
-        else:
-            advance(shared.parameters, shared.velocity, mean, self._settings)
+            return
+        lr, decay = settings.lr, settings.decay
+        if settings.takes_gradients:
+            lr, decay = (self._inner_number(shared, each) for each in ("lr", "weight_decay"))
+        advance(shared.parameters, shared.velocity, mean, settings, lr=lr, decay=decay)
 
     def _note_bytes(self) -> None:
         statistics = backend_of(self._group).statistics()
         self._before = (int(statistics["bytes_sent"]), int(statistics["bytes_received"]))
+
+    def _inner_number(self, shared: Shared, name: str) -> float:
+        # Loading a state gives an optimizer new groups: they are not to be kept.
+        return float(self._inner.param_groups[shared.part.group].get(name, 0.0))
 
     def _count(self, outcome: Outcome) -> None:
         counted, now = self.statistics, backend_of(self._group).statistics()

@@ -32,6 +32,15 @@ def with_error(moved: torch.Tensor, error: torch.Tensor | None, settings: Settin
     return moved
 
 
+def visible(wanted: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
+    """Return the entries that change a shared parameter once both are rounded to bfloat16.
+
+    Zeros elsewhere.
+    """
+    seen = (shared - wanted).bfloat16() != shared.bfloat16()
+    return torch.where(seen, wanted, torch.zeros_like(wanted))
+
+
 def error_left(wanted: torch.Tensor, sent: torch.Tensor, subtract: float) -> torch.Tensor:
     """Return wanted - subtract * sent, in `wanted`: what later rounds still have to send."""
     return wanted.sub_(sent if subtract == 1 else sent * subtract)
@@ -46,7 +55,13 @@ def mean_of(total: torch.Tensor, divisor: int | torch.Tensor) -> torch.Tensor:
 
 
 def advance(
-    shared: torch.Tensor, velocity: torch.Tensor | None, mean: torch.Tensor, settings: Settings
+    shared: torch.Tensor,
+    velocity: torch.Tensor | None,
+    mean: torch.Tensor,
+    settings: Settings,
+    *,
+    lr: float,
+    decay: float,
 ) -> None:
     """Move the shared parameters by the mean of what replicas sent, in place.
 
@@ -57,9 +72,9 @@ def advance(
     if velocity is not None:
         velocity.mul_(settings.momentum).add_(update)
         update = update.add_(velocity * settings.momentum) if settings.nesterov else velocity
-    if settings.decay:
-        shared.mul_(1 - settings.lr * settings.decay)
-    shared.sub_(update if settings.lr == 1 else update * settings.lr)
+    if decay:
+        shared.mul_(1 - lr * decay)
+    shared.sub_(update if lr == 1 else update * lr)
 
 
 def mixed(local: torch.Tensor, shared: torch.Tensor, mix: float) -> torch.Tensor:

@@ -54,6 +54,26 @@ def from_tiles(tiles: torch.Tensor, tile: Tile, shape: Sequence[int]) -> torch.T
     return cut.transpose(1, 2).reshape(torch.Size(shape))
 
 
+def transformed(tiles: torch.Tensor) -> torch.Tensor:
+    """Return the coefficients of each tile's cosine transform (DCT-II, orthonormal)."""
+    left, right = (_cosines(size, tiles) for size in tiles.shape[1:])
+    return left @ tiles @ right.T
+
+
+def restored(coefficients: torch.Tensor) -> torch.Tensor:
+    """Return the tiles with these coefficients."""
+    left, right = (_cosines(size, coefficients) for size in coefficients.shape[1:])
+    return left.T @ coefficients @ right
+
+
+def _cosines(size: int, like: torch.Tensor) -> torch.Tensor:
+    """Return the transform of a vector as a matrix, whose rows have length 1."""
+    place = torch.arange(size, dtype=torch.float64, device="cpu")
+    rows = torch.cos(torch.outer(place, place + 0.5) * (math.pi / size)) * math.sqrt(2 / size)
+    rows[0] /= math.sqrt(2)
+    return rows.to(like.device, like.dtype)
+
+
 def _matrix(shape: Sequence[int]) -> tuple[int, int]:
     if len(shape) < 2:
         return 1, math.prod(shape)
