@@ -96,8 +96,8 @@ class Exchange:
         """Begin; collective.
 
         number: of the round. selection: None if everything travels. rates: the inner optimizer's
-        learning rate of each part. finite: False if this replica
-        has to stay out, whatever its parameters are.
+        learning rate of each part. finite: False if this replica has to stay out, whatever its
+        numbers are.
         """
         self._settings = settings
         self._group = group
