@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from gtopk.core import _native
 from gtopk.core.backend import GtopkBackend
+from gtopk.core.torch_internals import backend_on, default_group, devices_of
 
 if TYPE_CHECKING:
     from typing import TypeGuard
@@ -29,7 +30,7 @@ def backend_of(group: dist.ProcessGroup | None) -> GtopkBackend:
     group or the group uses another backend, and DistBackendError for a ReplicaGroup without ranks.
     """
     if group is None:
-        group = dist.distributed_c10d._get_default_group()
+        group = default_group()
     if has_ranks_that_change(group):
         return group.current_backend()
     if group is dist.GroupMember.NON_GROUP_MEMBER:  # type: ignore[comparison-overlap]
@@ -57,16 +58,17 @@ def ranks_of(group: dist.ProcessGroup | None) -> list[int]:
 def meeting_place(group: dist.ProcessGroup | None) -> torch.device:
     """Return where tensors for the group can be: the CPU, unless it has no backend for that."""
     if group is None:
-        group = dist.distributed_c10d._get_default_group()
+        group = default_group()
     cpu = torch.device("cpu")
-    if has_ranks_that_change(group) or cpu in group._device_types:
+    if has_ranks_that_change(group):
         return cpu
-    return torch.device(min(group._device_types, key=str))
+    devices = devices_of(group)
+    return cpu if cpu in devices else devices[0]
 
 
 def _find(group: dist.ProcessGroup) -> GtopkBackend:
-    for device in sorted(group._device_types, key=str):
-        backend = group._get_backend(device)
+    for device in devices_of(group):
+        backend = backend_on(group, device)
         # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a checking wrapper around every backend.
         backend = getattr(backend, "wrapped_pg", backend)
         number = _native.number_of(group, backend, device)

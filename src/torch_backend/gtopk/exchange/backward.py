@@ -20,8 +20,8 @@ import torch
 from torch.distributed import AllreduceOptions, ReduceOp
 
 from gtopk.core import _native
-from gtopk.core.autograd_internals import current_backward
 from gtopk.core.groups import backend_of
+from gtopk.core.torch_internals import current_backward
 from gtopk.diagnostics.advice import warn_of_dear_phases
 from gtopk.diagnostics.diagnose import Diagnosis, Probe
 from gtopk.exchange.clipping import Clipper
@@ -33,6 +33,7 @@ from gtopk.exchange.unit_exchange import (
     flat,
     without_traceback,
 )
+from gtopk.ops.options import codes_dense
 from gtopk.ops.sparse_all_reduce import ACCUMULATION
 from gtopk.state.adaptive import stopwatch_of
 from gtopk.state.fingerprint import check_alike
@@ -69,7 +70,7 @@ class Backward:
         self.exchanges: list[Exchange] = []
         self.rearrange(units)
         self._changed = threading.Condition()  # of what threads share: see _done()
-        self.backend: GtopkBackend | None = None
+        self._backend: GtopkBackend | None = None
         self.compared = False
         self.is_open = False
         """Whether gradients of a backward have arrived, and its end was not seen."""
@@ -80,7 +81,12 @@ class Backward:
         self.exact_parts = 0
         """Gradients of a backward that no unit has."""
         self._exact_started: list[ExactBucket] = []  # of them, in this backward
-        self._clipper: Clipper | None = None  # of this backward
+
+    @property
+    def backend(self) -> GtopkBackend:
+        """That of the state's group, from the first backward on."""
+        assert self._backend is not None
+        return self._backend
 
     def rearrange(self, units: Sequence[Unit]) -> None:
         """The state has these units from now on, of the same parameters; between two backwards."""
@@ -105,17 +111,19 @@ class Backward:
         self.settle()
         state = self._state
         backend = backend_of(state.group)
-        if self.backend not in (None, backend):  # other ranks, of a ReplicaGroup
+        if self._backend not in (None, backend):  # other ranks, of a ReplicaGroup
             self.compared = False
-        self.backend = backend
+        self._backend = backend
         self.compare()
         state.choose()
         scaler, rates = state.scaler, state.rates
         self._scale = 1.0 if scaler is None else scale_of(scaler)
-        self.gate = None if scaler is None else _native.gate(self._gate_parts())
+        parts = len(self._names) + self.exact_parts
+        self.gate = None
+        if scaler is not None:  # shards agree on one part more
+            self.gate = _native.gate(parts + (self._shards is not None))
         self._diagnoses = state.diagnostics.wanted(state.step)
         self._last = []
-        parts = len(self._names) + self.exact_parts
         self._clipper = Clipper(
             state.config, state.units, backend.size(), self._scale, parts, self._shards
         )
@@ -127,10 +135,6 @@ class Backward:
             self._shards.begin()
         self.stopwatch.begin()
         self.is_open = True
-
-    def _gate_parts(self) -> int:
-        """Count what arrives at a gate in one backward; shards agree on one part more."""
-        return len(self._names) + self.exact_parts + (self._shards is not None)
 
     def take(self, layout: Layout, buffer: torch.Tensor, waiting: Bucket | None = None) -> None:
         """Gradients have arrived in `buffer`: start the units that they complete."""
@@ -162,8 +166,6 @@ class Backward:
         self._start_clipped(ready, [])
 
     def _start_clipped(self, ready: list[Exchange], exact: list[ExactBucket]) -> None:
-        assert self._clipper is not None
-        assert self.backend is not None
         starting, apart = self._clipper.clipped(ready, exact)
         for bucket in apart:
             self._exact_started.append(bucket)
@@ -173,7 +175,6 @@ class Backward:
 
     def start_held(self) -> None:
         """At the end of a backward: start what waits for a norm, as nothing else comes."""
-        assert self._clipper is not None
         for exchange in self._clipper.held():
             self._start(exchange)
 
@@ -214,7 +215,6 @@ class Backward:
             if exchange.delivered and exchange.note is not None:
                 self._last.append(exchange)  # for skip()
         if diagnosis is not None:
-            assert self.backend is not None
             self.backend.diagnosis = diagnosis
             self._state.diagnostics.tell(diagnosis)  # last: the user's function may raise
 
@@ -228,7 +228,7 @@ class Backward:
     def _diagnosis(self, exchanges: Sequence[Exchange]) -> Diagnosis | None:
         """Measure what was exchanged, if this backward is to be."""
         units = tuple(
-            each.probe.diagnose(self._state.unit_residual(each.index))
+            each.probe.diagnose(self._state.kept.residuals.of_unit(each.index))
             for each in exchanges
             if each.probe is not None and each.delivered
         )
@@ -239,9 +239,8 @@ class Backward:
 
         mean: the parameter's, as it was delivered; the same on all ranks.
         """
-        residual = self._state.residual(name)
+        residual = self._state.kept.residuals.of_parameter(name)
         assert residual is not None
-        assert self.backend is not None
         if self.backend.rank() == 0:
             rate = exchange.rate(name) * self.backend.size() / exchange.scale
             flat(residual).add_(mean.to(residual.dtype).view(-1), alpha=rate)
@@ -276,13 +275,13 @@ class Backward:
         for exchange in self.exchanges:
             # Not from the gradients, which may have been overwritten since.
             if broken and exchange.delivered and exchange.note is not None:
-                exchange.note.add_to(self._state.unit_residual(exchange.index))
+                exchange.note.add_to(self._state.kept.residuals.of_unit(exchange.index))
         self.exchanges, self._exact_started = [], []  # lets go of the gradients
         self.source.on_close(broken=broken)
 
     def _keep_momenta(self) -> None:
         """At the end: keep the momenta of units whose step happened; with a gate, all or none."""
-        momenta = self._state.momenta
+        momenta = self._state.kept.momenta
         came = [each for each in self.exchanges if not each.missing]
         together = self.gate is None or all(each.delivered for each in came)
         for exchange in self.exchanges if momenta and together else ():
@@ -295,7 +294,7 @@ class Backward:
         last, self._last = self._last, []
         for exchange in last:
             assert exchange.note is not None
-            exchange.note.add_to(self._state.unit_residual(exchange.index))
+            exchange.note.add_to(self._state.kept.residuals.of_unit(exchange.index))
 
     def shut_gate(self) -> None:
         """Nothing more will arrive: units that wait for others do not commit."""
@@ -314,7 +313,6 @@ class Backward:
 
     def _note_of(self, exchange: Exchange, options: SparseOptions) -> Note:
         """Return a note that can hold the result, cleared."""
-        assert self.backend is not None
         unit, dense = self._state.units[exchange.index], options.algorithm == "dense"
         most = options.most_delivered(unit.selected_numel, self.backend.size())
         note = self._notes[exchange.index]
@@ -326,7 +324,6 @@ class Backward:
     def _start(self, exchange: Exchange) -> None:
         works: list[Work] = []
         backend = self.backend
-        assert backend is not None
         try:
             self._submit(exchange, works)
         except Exception as error:
@@ -345,18 +342,19 @@ class Backward:
     def _submit(self, exchange: Exchange, works: list[Work]) -> None:
         """Start the unit's operations, the sparse one first; append each to `works` at once."""
         state, backend = self._state, self.backend
-        assert backend is not None
         exchange.to_updates(state.units[exchange.index])
         exchange.spread_not_finite(backend.size())
         momentum = None
-        if state.momenta:
-            momentum = state.momenta.correct(exchange.index, exchange.large, exchange.small)
+        if state.kept.momenta:
+            momentum = state.kept.momenta.correct(exchange.index, exchange.large, exchange.small)
         if self._shards is not None and exchange.gate is not None:
             self._shards.look_at(exchange, state, backend.size())
         elements = state.units[exchange.index].selected_numel
         if elements:
             options = state.unit_options(exchange.index)
-            none = options.algorithm == "dense" and state.dense_needs_no_residual(exchange.index)
+            # "dense" on a wire that does not round has nothing to leave in a residual.
+            leaves = options.algorithm != "dense" or codes_dense(options.wire)
+            none = state.kept.residuals.is_zero(exchange.index) and not leaves
             probe = self._probe(exchange, options)
             note = None
             if backend.rank() == 0 or probe is not None:
@@ -369,9 +367,9 @@ class Backward:
             work = backend.sparse_all_reduce(
                 exchange.large,
                 options,
-                None if none else state.unit_residual(exchange.index),
+                None if none else state.kept.residuals.of_unit(exchange.index),
                 delivered=delivered,
-                state=state.unit_selector_state(exchange.index),
+                state=state.kept.selector_states.of_unit(exchange.index),
                 scale=exchange.scale,
                 gate=exchange.gate,
                 momentum=momentum,
@@ -394,8 +392,8 @@ class Backward:
             state.units[index],
             options,
             exchange.large,
-            state.unit_residual(index),
-            state.unit_selector_state(index),
+            state.kept.residuals.of_unit(index),
+            state.kept.selector_states.of_unit(index),
         )
         return exchange.probe
 

@@ -60,7 +60,9 @@ class Clipper:
         # Of shards, only the end of the backward tells which modules took part: see held().
         if self._shards is not None or len(self._ready) + len(self._exact) < self._parts:
             return [], []
-        return self.held(), self._exact
+        starting = self.held()
+        apart, self._exact = self._exact, []
+        return starting, apart
 
     def held(self) -> list[Exchange]:
         """Clip together what was held, and return its units."""
@@ -70,6 +72,11 @@ class Clipper:
         return ready
 
     def _clip(self, exchanges: Sequence[Exchange], exact: Sequence[ExactBucket]) -> None:
+        """Scale these gradients down to ``clip_norm / sqrt(ranks)``.
+
+        A smaller norm clips nothing; nor does one that is not finite, as such a step does not
+        happen.
+        """
         if self._shards is not None:
             norm = self._shards.norm(self._units, exchanges)
         else:
@@ -77,27 +84,12 @@ class Clipper:
             # Those of units are without the loss scale.
             norm = math.hypot(*norms, *(each.norm() / self._scale for each in exact))
         assert self._config.clip_norm is not None
-        clip(exchanges, norm, self._config.clip_norm, self._ranks, exact)
-
-
-def clip(
-    exchanges: Sequence[Exchange],
-    norm: float,
-    clip_norm: float,
-    ranks: int,
-    exact: Sequence[ExactBucket] = (),
-) -> None:
-    """Scale the gradients of these exchanges, of norm `norm`, to ``clip_norm / sqrt(ranks)``.
-
-    A smaller norm clips nothing; nor does one that is not finite, as such a step does not happen.
-    exact: sparse COO gradients.
-    """
-    most = clip_norm / math.sqrt(ranks)
-    if not math.isfinite(norm) or norm <= most:
-        return
-    for each in exchanges:
-        for piece in (*each.large, each.small):
-            piece.mul_(most / norm)
-        each.clipped = most / norm
-    for apart in exact:
-        apart.multiply(most / norm)
+        most = self._config.clip_norm / math.sqrt(self._ranks)
+        if not math.isfinite(norm) or norm <= most:
+            return
+        for exchange in exchanges:
+            for piece in (*exchange.large, exchange.small):
+                piece.mul_(most / norm)
+            exchange.clipped = most / norm
+        for each in exact:
+            each.multiply(most / norm)

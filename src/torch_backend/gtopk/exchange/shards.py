@@ -55,8 +55,8 @@ class Shards:
         parts = [each for each in (*exchange.large, exchange.small) if each.numel()]
         # What coding a sum loses stays with what coding its owner's part lost.
         terms = (4.0 if codes_dense(options.wire) else 2.0) * replicas
-        if exchange.large and not state.unit_residual_is_zero(index):
-            parts.append(state.unit_residual(index))
+        if exchange.large and not state.kept.residuals.is_zero(index):
+            parts.append(state.kept.residuals.of_unit(index))
         if options.algorithm in ("sketch", "auto"):
             terms *= sum(each.numel() for each in parts)  # which adds up elements, too
         dtype = ACCUMULATION[parts[0].dtype]

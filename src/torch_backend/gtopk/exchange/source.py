@@ -1,4 +1,4 @@
-"""What a backward needs: of a SparseState, and of where gradients come from. See backward.py."""
+"""What a backward needs of a SparseState, and of where its gradients come from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import torch
     import torch.distributed as dist
 
     from gtopk.diagnostics.diagnose import Diagnostics
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from gtopk.ops.options import SparseOptions
     from gtopk.state.config import Config
     from gtopk.state.fingerprint import Line
-    from gtopk.state.momenta import Momenta
+    from gtopk.state.kept import Kept
     from gtopk.state.rates import Rates, Scaler
     from gtopk.state.units import Unit
 
@@ -36,23 +35,8 @@ class State(Protocol):
         """Each is covered by one selection."""
 
     @property
-    def momenta(self) -> Momenta:
-        """They correct gradients, and advance with each step."""
-
-    def residual(self, name: str) -> torch.Tensor | None:
-        """Return the parameter's residual as a view."""
-
-    def unit_residual(self, index: int) -> torch.Tensor:
-        """Return the flat residual of ``units[index]``."""
-
-    def unit_residual_is_zero(self, index: int) -> bool:
-        """Whether nothing has been left undelivered yet."""
-
-    def dense_needs_no_residual(self, index: int) -> bool:
-        """Whether "dense" has nothing to read there, and leaves nothing."""
-
-    def unit_selector_state(self, index: int) -> torch.Tensor:
-        """Return what the selector of ``units[index]`` keeps."""
+    def kept(self) -> Kept:
+        """Its residuals, momenta and selectors' states."""
 
     def choose(self) -> None:
         """Choose every unit's density and algorithm for the next backward, if due. Collective."""
@@ -64,18 +48,20 @@ class State(Protocol):
         """Describe everything that must be the same on every rank."""
 
 
-class Source(Protocol):
+class Source:
     """Where gradients come from and results go: DDP's buckets, .grad, the buffers of FSDP.
 
     It calls Backward: begin(), take() for each part of the gradients, wait() if nobody else does,
-    and close() when results are in .grad, or settle() if something failed.
+    and close() when results are in .grad, or settle() if something failed. This is the simplest
+    one.
     """
 
-    merges: bool
+    merges = True
     """Whether units may be merged."""
 
     def arranged(self, slots: Mapping[str, ParameterSlot]) -> None:
         """Units have been formed: work out where parameters, by name, lie in them."""
+        raise NotImplementedError
 
     def order(self, complete: list[Exchange]) -> list[Exchange]:
         """Return which exchanges start now that these are complete, in order.
@@ -83,6 +69,7 @@ class Source(Protocol):
         All ranks must call collectives in the same order: if gradients arrive in the same order on
         all of them, units can start as they complete.
         """
+        return complete
 
     def results_to(self, exchange: Exchange) -> None:
         """A unit's results are in .grad: put back those that reach none."""

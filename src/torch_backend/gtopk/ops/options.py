@@ -127,11 +127,11 @@ def codes_dense(wire: str | None) -> bool:
     return wire_named(wire) not in ("lossless", "raw")
 
 
-def check_density(density: object, name: str = "density") -> float:
+def check_density(density: object, name: str = "density", or_else: str = "") -> float:
     """Return the density, any real type, as a float; raise ValueError unless 0 < density <= 1."""
     share = _real(density)
     if not 0 < share <= 1:
-        raise ValueError(f"gtopk: {name} must be a number in (0, 1], given {density!r}")
+        raise ValueError(f"gtopk: {name} must be a number in (0, 1]{or_else}, given {density!r}")
     return share
 
 

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from gtopk.core.groups import backend_of
+from gtopk.core.torch_internals import is_outside
 from gtopk.ops.options import SparseOptions, check_whole
 from gtopk.ops.sparse_all_reduce import check_tensor
 
@@ -84,8 +85,7 @@ def plan(
         torch.distributed.DistBackendError: ranks asked for different plans, a rank died, or the
             group's timeout passed.
     """
-    if dist.distributed_c10d._rank_not_in_group(group):
-        dist.distributed_c10d._warn_not_in_group("plan")
+    if is_outside(group, "plan"):
         return None
     options = SparseOptions(k, density, "auto", select, block, wire=wire, semantics=semantics)
     return plan_with(options, check_whole(d, "d", 1), dtype, group, refresh=bool(refresh))

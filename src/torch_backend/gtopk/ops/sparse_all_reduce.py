@@ -15,6 +15,7 @@ from torch.distributed import ReduceOp
 from torch.distributed.distributed_c10d import Work
 
 from gtopk.core.groups import backend_of
+from gtopk.core.torch_internals import is_outside, overlaps_itself, private_device
 from gtopk.core.tracing import untraced
 from gtopk.ops.options import SparseOptions
 
@@ -132,8 +133,7 @@ def sparse_all_reduce(
             the group remains usable), a rank died, or the group's timeout passed. Tensor and
             residual are then unchanged.
     """
-    if dist.distributed_c10d._rank_not_in_group(group):
-        dist.distributed_c10d._warn_not_in_group("sparse_all_reduce")
+    if is_outside(group, "sparse_all_reduce"):
         return None
     options = SparseOptions(k, density, algorithm, select, block, put_back, wire, semantics, op)
     pieces = _pieces(tensor)
@@ -173,7 +173,7 @@ def check_tensor(tensor: torch.Tensor, what: str = "tensor", *, cpu: bool = Fals
     if tensor.dtype not in ACCUMULATION:
         types = ", ".join(str(dtype).removeprefix("torch.") for dtype in ACCUMULATION)
         raise ValueError(f"gtopk: {what} must be one of {types}, given {tensor.dtype}")
-    if torch._debug_has_internal_overlap(tensor) == 1:
+    if overlaps_itself(tensor):
         raise ValueError(
             f"gtopk: {what} has several elements in one place (strides {tensor.stride()}), so no "
             "result can be written to it: pass a copy (clone())"
@@ -184,8 +184,7 @@ def is_served(device: torch.device) -> bool:
     """Whether tensors on the device are accepted: the CPU, CUDA, and the fake device of tests."""
     if device.type in ("cpu", "cuda"):
         return True
-    mine = torch._C._get_privateuse1_backend_name()
-    return device.type == mine and "GTOPK_CUDA_DRIVER" in os.environ
+    return device.type == private_device() and "GTOPK_CUDA_DRIVER" in os.environ
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:

@@ -266,13 +266,12 @@ def _checked_density(density: object, algorithm: str) -> Share | Literal["dense"
         )
     if isinstance(density, str) and density == "adaptive":
         return "adaptive"
-    try:
-        return check_density(density)
-    except ValueError:
+    if dense:
         raise ValueError(
-            f"gtopk: density must be a number in (0, 1] or 'adaptive', given {density!r}"
-            + (": use algorithm='dense', or ('dense', steps) in the warmup" if dense else "")
-        ) from None
+            "gtopk: density must be a number in (0, 1] or 'adaptive', given 'dense': use "
+            "algorithm='dense', or ('dense', steps) in the warmup"
+        )
+    return check_density(density, or_else=" or 'adaptive'")
 
 
 def _checked_warmup(warmup: object) -> tuple[Phase, ...]:
@@ -292,15 +291,6 @@ def _checked_warmup(warmup: object) -> tuple[Phase, ...]:
 def _checked_phase(density: object, steps: object, *wire: str | None) -> Phase:
     for each in wire:
         check_wire(each)
-    return (_phase(density), check_whole(steps, "warmup's steps", 0), *wire)  # type: ignore[return-value]
-
-
-def _phase(density: object) -> Density:
-    if isinstance(density, str) and density == "dense":
-        return "dense"
-    try:
-        return check_density(density)
-    except ValueError:
-        raise ValueError(
-            f"gtopk: warmup's density must be a number in (0, 1] or 'dense', given {density!r}"
-        ) from None
+    if not isinstance(density, str) or density != "dense":
+        density = check_density(density, "warmup's density", " or 'dense'")
+    return (density, check_whole(steps, "warmup's steps", 0), *wire)  # type: ignore[return-value]

@@ -12,6 +12,7 @@ from gtopk.state.adaptive import units_of_layers
 from gtopk.state.auto import Pinned
 from gtopk.state.momenta import Momenta
 from gtopk.state.residuals import Residuals, SelectorStates
+from gtopk.state.saved import FORMAT, asked_of, layout
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,6 +71,31 @@ class Kept:
         self.pinned = Pinned(saved.choices_for(config, self.units))
         self.momenta.load(saved.momenta)
         return incompatible
+
+    def state_dict(
+        self, config: Config, step: int, place: Mapping[str, int] | None
+    ) -> dict[str, Any]:
+        """Return a copy of everything as plain values, which saved.read() reads.
+
+        The configuration is for information only.
+        """
+        residuals, momenta = self.residuals.by_parameter(), self.momenta.by_parameter()
+        choices = [list(each) for each in self.pinned.choices()]
+        return {
+            "format": FORMAT,
+            "config": config.as_dict(),
+            "units": layout(self.units),
+            "step": step,
+            "place": place,
+            "residuals": {name: view.clone() for name, view in residuals.items()},
+            "selector": {"select": config.select, "states": self.selector_states.copies()},
+            "auto": {"asked": asked_of(config), "choices": choices},
+            "momenta": {name: view.clone() for name, view in momenta.items()},
+            "adaptive": {
+                "bounds": list(config.density_bounds),
+                "layers": [[list(each.names), *each[1:]] for each in self.layers],
+            },
+        }
 
     def copied(self) -> dict[str, Any]:
         """Return a copy of everything, to be pickled."""

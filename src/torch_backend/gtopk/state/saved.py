@@ -1,4 +1,4 @@
-"""A saved state as plain values: written here, and validated when read."""
+"""A saved state as plain values: validated when read. kept.py writes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gtopk.state.config import Config
     from gtopk.state.units import Unit
 
-_FORMAT = 1
+FORMAT = 1
 
 
 class IncompatibleKeys(NamedTuple):
@@ -33,7 +33,7 @@ class IncompatibleKeys(NamedTuple):
 
 @dataclass(frozen=True)
 class Saved:
-    """A saved state that has been read; see write()."""
+    """A saved state that has been read; see Kept.state_dict()."""
 
     units: list[dict[str, Any]]
     step: int
@@ -66,37 +66,8 @@ class Saved:
 
     def choices_for(self, config: Config, mine: Sequence[Unit]) -> list[Choice]:
         """Return them if units and the relevant arguments are the same; else none."""
-        same = self.asked == _asked(config) and self.units == layout(mine)
+        same = self.asked == asked_of(config) and self.units == layout(mine)
         return self.choices if same else []
-
-
-def write(
-    config: Config,
-    units: Sequence[Unit],
-    step: int,
-    place: Mapping[str, int] | None,
-    residuals: Mapping[str, torch.Tensor],
-    selector_states: Sequence[torch.Tensor],
-    choices: Sequence[Choice],
-    momenta: Mapping[str, torch.Tensor],
-    layers: Sequence[Layer],
-) -> dict[str, Any]:
-    """Return a copy of everything. The configuration is for information only."""
-    return {
-        "format": _FORMAT,
-        "config": config.as_dict(),
-        "units": layout(units),
-        "step": step,
-        "place": place,
-        "residuals": {name: view.clone() for name, view in residuals.items()},
-        "selector": {"select": config.select, "states": list(selector_states)},
-        "auto": {"asked": _asked(config), "choices": [list(each) for each in choices]},
-        "momenta": {name: view.clone() for name, view in momenta.items()},
-        "adaptive": {
-            "bounds": list(config.density_bounds),
-            "layers": [[list(each.names), *each[1:]] for each in layers],
-        },
-    }
 
 
 def read(saved: object) -> Saved:
@@ -105,8 +76,8 @@ def read(saved: object) -> Saved:
     assert isinstance(saved, Mapping)
     for key in ("format", "units", "step", "place", "residuals"):
         _check(key in saved, f"it has no '{key}'", list(saved))
-    if saved["format"] != _FORMAT:
-        raise ValueError(f"gtopk: the saved state has format {saved['format']!r}, not {_FORMAT}")
+    if saved["format"] != FORMAT:
+        raise ValueError(f"gtopk: the saved state has format {saved['format']!r}, not {FORMAT}")
     units, where, residuals = saved["units"], saved["place"], saved["residuals"]
     _check(
         isinstance(units, (list, tuple)) and all(_is_unit(each) for each in units),
@@ -126,11 +97,11 @@ def read(saved: object) -> Saved:
     _check_tensors(residuals, "residual", "residuals")
     momenta = saved.get("momenta", {})  # a state saved by an older version has none
     _check_tensors(momenta, "momentum", "momenta")
-    select, states = _selector(saved.get("selector"), len(units))
-    asked, choices = _auto(saved.get("auto"), len(units))
+    select, states = _selector(saved, len(units))
+    asked, choices = _auto(saved, len(units))
     told = saved.get("config")
     accumulate = told.get("accumulate", "gradient") if isinstance(told, Mapping) else "gradient"
-    bounds, layers = _adaptive(saved.get("adaptive"))
+    bounds, layers = _adaptive(saved)
     return Saved(
         list(units),
         int(saved["step"]),
@@ -159,19 +130,27 @@ def _check_tensors(tensors: object, one: str, all_of_them: str) -> None:
         )
 
 
-def _selector(saved: object, units: int) -> tuple[str | None, list[torch.Tensor]]:
-    """Read the selector states; a state saved by an older version has none."""
-    if saved is None:
+_LIST = (list, tuple)
+
+
+def _part(saved: Mapping[str, Any], key: str, what: str, **kinds: Any) -> Any:
+    """Return a part of a state, of values of these types; None: an older version saved none."""
+    part = saved.get(key)
+    if part is not None:
+        holds = isinstance(part, Mapping) and all(
+            isinstance(part.get(name), kind) for name, kind in kinds.items()
+        )
+        _check(holds, f"'{key}' must hold {what}", part)
+    return part
+
+
+def _selector(saved: Mapping[str, Any], units: int) -> tuple[str | None, list[torch.Tensor]]:
+    """Read the selector states."""
+    what = "the name 'select' and a list 'states'"
+    part = _part(saved, "selector", what, select=str, states=_LIST)
+    if part is None:
         return None, []
-    _check(
-        isinstance(saved, Mapping)
-        and isinstance(saved.get("select"), str)
-        and isinstance(saved.get("states"), (list, tuple)),
-        "'selector' must hold the name 'select' and a list 'states'",
-        saved,
-    )
-    assert isinstance(saved, Mapping)
-    states = list(saved["states"])
+    states = list(part["states"])
     _check(
         len(states) == units,
         f"'selector' must have a state for each of {units} units, has {len(states)}",
@@ -183,28 +162,22 @@ def _selector(saved: object, units: int) -> tuple[str | None, list[torch.Tensor]
             f"the selector's state of unit {i} must be {_said(new_selector_state())}",
             _said(state),
         )
-    return saved["select"], states
+    return part["select"], states
 
 
-def _asked(config: Config) -> dict[str, object]:
+def asked_of(config: Config) -> dict[str, object]:
     """Return the part of the configuration that determines what `auto` chooses."""
     names = ("algorithm", "semantics", "select", "block", "wire")
     return {name: getattr(config, name) for name in names}
 
 
-def _auto(saved: object, units: int) -> tuple[Mapping[str, object], list[Choice]]:
-    """Read the choices of `auto`; a state saved by an older version has none."""
-    if saved is None:
+def _auto(saved: Mapping[str, Any], units: int) -> tuple[Mapping[str, object], list[Choice]]:
+    """Read the choices of `auto`."""
+    what = "a dict 'asked' and a list 'choices'"
+    part = _part(saved, "auto", what, asked=Mapping, choices=_LIST)
+    if part is None:
         return {}, []
-    _check(
-        isinstance(saved, Mapping)
-        and isinstance(saved.get("asked"), Mapping)
-        and isinstance(saved.get("choices"), (list, tuple)),
-        "'auto' must hold a dict 'asked' and a list 'choices'",
-        saved,
-    )
-    assert isinstance(saved, Mapping)
-    for choice in saved["choices"]:
+    for choice in part["choices"]:
         _check(
             isinstance(choice, (list, tuple))
             and len(choice) == len(Choice._fields)
@@ -217,20 +190,15 @@ def _auto(saved: object, units: int) -> tuple[Mapping[str, object], list[Choice]
             "and a reason",
             choice,
         )
-    return saved["asked"], [Choice(*each) for each in saved["choices"]]
+    return part["asked"], [Choice(*each) for each in part["choices"]]
 
 
-def _adaptive(saved: object) -> tuple[object, list[Layer]]:
-    """Read what an adaptive density chose; nothing, if the state was saved before it could."""
-    if saved is None:
+def _adaptive(saved: Mapping[str, Any]) -> tuple[object, list[Layer]]:
+    """Read what an adaptive density chose."""
+    part = _part(saved, "adaptive", "'bounds' and a list 'layers'", layers=_LIST)
+    if part is None:
         return None, []
-    _check(
-        isinstance(saved, Mapping) and isinstance(saved.get("layers"), (list, tuple)),
-        "'adaptive' must hold 'bounds' and a list 'layers'",
-        saved,
-    )
-    assert isinstance(saved, Mapping)
-    for layer in saved["layers"]:
+    for layer in part["layers"]:
         _check(
             isinstance(layer, (list, tuple))
             and len(layer) == len(Layer._fields)
@@ -242,7 +210,7 @@ def _adaptive(saved: object) -> tuple[object, list[Layer]]:
             "a layer of 'adaptive' must be names, elements, three times and a density in (0, 1]",
             layer,
         )
-    return saved.get("bounds"), [Layer(tuple(each[0]), *each[1:]) for each in saved["layers"]]
+    return part.get("bounds"), [Layer(tuple(each[0]), *each[1:]) for each in part["layers"]]
 
 
 def layout(units: Sequence[Unit]) -> list[dict[str, Any]]:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gtopk.core.autograd_internals import at_end_of_backward, current_backward
 from gtopk.core.groups import backend_of
+from gtopk.core.torch_internals import at_end_of_backward, current_backward
 from gtopk.core.tracing import untraced
 from gtopk.exchange.backward import Backward
 from gtopk.exchange.places import layout_of
+from gtopk.exchange.source import Source
 from gtopk.exchange.unit_exchange import Bucket, flat
 from gtopk.training.ddp_internals import (
     check_group,
@@ -41,10 +42,8 @@ if TYPE_CHECKING:
     from gtopk.state.units import Unit
 
 
-class BucketSource:
+class BucketSource(Source):
     """The parameters of a DDP."""
-
-    merges = True
 
     def __init__(
         self, state: State, units: Sequence[Unit], parameters: Mapping[str, torch.Tensor]
@@ -65,16 +64,6 @@ class BucketSource:
         """See Source."""
         self._slots = {id(p): slots[name] for name, p in self._parameters.items()}
         self._layouts: dict[tuple[int, ...], Layout] = {}  # by the ids of a bucket's parameters
-
-    def order(self, complete: list[Exchange]) -> list[Exchange]:
-        """See Source. DDP passes buckets in the same order on all ranks."""
-        return complete
-
-    def on_close(self, *, broken: bool) -> None:
-        """See Source."""
-
-    def check_outside(self) -> None:
-        """See Source."""
 
     def arrive(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Take the gradients of a bucket; start every unit that they complete.
@@ -216,10 +205,10 @@ class BucketSource:
         """
         with torch.no_grad():
             if kept is not None:
-                residual = self._state.residual(name)
+                residual = self._state.kept.residuals.of_parameter(name)
                 assert residual is not None
                 mine = kept.to(residual.dtype)
                 mine = mine / exchange.scale * exchange.clipped * exchange.rate(name)
-                momenta = self._state.momenta
+                momenta = self._state.kept.momenta
                 residual.sub_(mine, alpha=momenta.forget(name, mine) if momenta else 1)
             self.backward.return_to_residual(exchange, name, flat(exchange.into[name]))

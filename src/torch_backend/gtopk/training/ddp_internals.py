@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gtopk.core.torch_versions import check_torch
+from gtopk.core._native import check_torch
 from gtopk.core.tracing import untraced
 
 if TYPE_CHECKING:

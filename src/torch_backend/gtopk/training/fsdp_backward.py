@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from gtopk.core.autograd_internals import at_end_of_backward
+from gtopk.core.torch_internals import at_end_of_backward
 from gtopk.core.tracing import untraced
 from gtopk.exchange.backward import Backward
 from gtopk.exchange.places import layout_of
 from gtopk.exchange.shards import Shards
+from gtopk.exchange.source import Source
+from gtopk.ops.sparse_all_reduce import ACCUMULATION
 from gtopk.state.fingerprint import check_alike
 from gtopk.training.fsdp_internals import (
     check_in_backward,
@@ -29,10 +31,9 @@ from gtopk.training.fsdp_internals import (
     reduction_of,
     stays_a_view,
 )
-from gtopk.training.separate import SeparateBuffers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from gtopk.exchange.places import ParameterSlot
     from gtopk.exchange.source import State
@@ -47,7 +48,71 @@ _OTHER_MODULES = (
 )
 
 
-class ShardSource:
+class SeparateBuffers:
+    """Gradients outside FSDP's buffers, which then hold zeros, one buffer for each unit.
+
+    A buffer is as long as all of a module's gradients, and of the accumulation type: neither sums
+    nor results are rounded to the type that FSDP reduces in.
+    """
+
+    def __init__(self, sizes: Sequence[Mapping[str, int]], device: torch.device | str) -> None:
+        """sizes: for each unit, the elements of its parameters in the order of FSDP's buffer."""
+        self._sizes = sizes
+        self._device = device
+        self._pending: dict[int, torch.Tensor] = {}
+        self.exchanged: dict[int, torch.Tensor] = {}
+        """By unit: what this backward exchanges, and the results at its end."""
+
+    @property
+    def pending(self) -> list[int]:
+        """Units whose gradients wait for a backward that exchanges them."""
+        return sorted(self._pending)
+
+    def accumulate(
+        self, index: int, output: torch.Tensor, names: Sequence[str], divisor: float
+    ) -> None:
+        """Add what FSDP has reduced, divided, to the unit's pending gradients; zero FSDP's buffer.
+
+        names: of the parameters that are in it.
+        """
+        buffer = self._pending.get(index)
+        if buffer is None:
+            buffer = self._pending[index] = self._zeros(index, output.dtype)
+        arrived = output.to(buffer.dtype)
+        if divisor != 1:
+            arrived.div_(divisor)
+        parts = dict(self._split(index, buffer))
+        sizes = [parts[name].numel() for name in names]
+        for name, piece in zip(names, arrived.split(sizes), strict=True):
+            parts[name].add_(piece)
+        output.zero_()
+
+    def begin_exchange(self, index: int, dtype: torch.dtype) -> torch.Tensor:
+        """Return the unit's buffer to be exchanged: pending gradients, or zeros."""
+        buffer = self._pending.pop(index, None)
+        if buffer is None:
+            buffer = self._zeros(index, dtype)
+        self.exchanged[index] = buffer
+        return buffer
+
+    def forget(self) -> None:
+        """Drop pending gradients, of a backward that raised."""
+        self._pending.clear()
+
+    def results(self, index: int) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield each parameter's name and its part of the exchanged buffer."""
+        return self._split(index, self.exchanged[index])
+
+    def _zeros(self, index: int, dtype: torch.dtype) -> torch.Tensor:
+        size = sum(self._sizes[index].values())
+        return torch.zeros(size, dtype=ACCUMULATION[dtype], device=self._device)
+
+    def _split(self, index: int, buffer: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+        sizes = self._sizes[index]
+        return zip(sizes, buffer.split([*sizes.values()]), strict=True)
+
+
+class ShardSource(Source):
     """FSDP's modules, each of which is a unit.
 
     A unit is exchanged in FSDP's own buffer if each .grad becomes a view of that. If FSDP uses the
@@ -277,16 +342,10 @@ class ShardSource:
         if any(each.name == name for each in self._state.units[index].large):
             self.backward.return_to_residual(self.backward.exchanges[index], name, piece)
 
-    def results_to(self, exchange: Exchange) -> None:
-        """See Source. _finish() has put back those that reach no .grad."""
-
     def on_close(self, *, broken: bool) -> None:
         """See Source. What was pending when a backward raised is lost, like FSDP's gradients."""
         if broken:
             self._separate.forget()
-
-    def check_outside(self) -> None:
-        """See Source."""
 
     def _take_separate(self, index: int) -> None:
         """Exchange what is pending of a module that FSDP has not reduced in this backward."""

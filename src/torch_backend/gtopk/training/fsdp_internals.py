@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from gtopk.core.autograd_internals import current_backward
-from gtopk.core.torch_versions import check_torch
+from gtopk.core._native import check_torch
+from gtopk.core.torch_internals import current_backward
 from gtopk.ops.sparse_all_reduce import ACCUMULATION
 
 if TYPE_CHECKING:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gtopk.core.autograd_internals import at_end_of_backward, current_backward, recomputes
+from gtopk.core.torch_internals import at_end_of_backward, current_backward, recomputes
 from gtopk.core.tracing import untraced
 from gtopk.exchange.backward import Backward
 from gtopk.exchange.places import layout_of
+from gtopk.exchange.source import Source
 from gtopk.exchange.unit_exchange import flat
 from gtopk.training.parameters import as_real
 
@@ -30,15 +31,13 @@ if TYPE_CHECKING:
 _listening: weakref.WeakSet[GradientSource] = weakref.WeakSet()
 
 
-class GradientSource:
+class GradientSource(Source):
     """Parameters whose gradients are exchanged in place, where autograd puts them.
 
     A parameter's gradient is complete after `passes` backwards have reached it; once all are, the
     backward waits for the results. finish() exchanges incomplete gradients as they are, and zeros
     for missing ones.
     """
-
-    merges = True
 
     def __init__(self, state: State, parameters: Mapping[str, torch.Tensor], passes: int) -> None:
         """Take the parameters of `state`, by name."""

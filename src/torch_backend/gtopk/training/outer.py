@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from gtopk.core.groups import backend_of, has_ranks_that_change
+from gtopk.core.torch_internals import default_group
 from gtopk.core.tracing import uncompiled, untraced
 from gtopk.state.fingerprint import check_alike
 from gtopk.training import outer_saved
@@ -256,7 +257,7 @@ def _module(model: object, group: dist.ProcessGroup | None) -> nn.Module:
         )
     module = uncompiled(model)
     if isinstance(module, nn.parallel.DistributedDataParallel):
-        mine = dist.distributed_c10d._get_default_group() if group is None else group
+        mine = default_group() if group is None else group
         if module.process_group is mine:
             raise ValueError(
                 "gtopk: DDP already averages each gradient over the OuterOptimizer's group: give "

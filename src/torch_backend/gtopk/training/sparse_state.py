@@ -15,7 +15,7 @@ from typing_extensions import Unpack
 
 from gtopk.diagnostics.diagnose import Diagnostics
 from gtopk.exchange.backward import Backward
-from gtopk.ops.options import SparseOptions, codes_dense
+from gtopk.ops.options import SparseOptions
 from gtopk.state.adaptive import Layer, adapt
 from gtopk.state.auto import Choice
 from gtopk.state.config import Config, Density, Share, SparseArguments, shows
@@ -33,7 +33,6 @@ from gtopk.state.saved import (
     layout,
     place,
     read,
-    write,
 )
 from gtopk.state.units import Parameter, Unit, order_of, units_of
 from gtopk.training.ddp_backward import BucketSource
@@ -147,7 +146,7 @@ class SparseState:
         self._backward: Backward | None
         parameters = list(pairs_of(named_parameters))
         units, self._backward = self._arrange(parameters)
-        self._kept = Kept(self.config, units)
+        self.kept = Kept(self.config, units)
         self.rates = rates_of(self.config.accumulate, optimizer, self._rated(parameters))
         """Of accumulate="update"; neither saved nor copied with the state."""
         check_scaler(scaler, units)
@@ -158,17 +157,17 @@ class SparseState:
     @property
     def units(self) -> tuple[Unit, ...]:
         """Each is covered by one selection; in the order of their numbers."""
-        return self._kept.units
+        return self.kept.units
 
     @property
     def layers(self) -> list[Layer]:
         """What density="adaptive" has chosen, one for each unit; empty until then, or otherwise."""
-        return self._kept.layers
+        return self.kept.layers
 
     @property
     def momenta(self) -> Momenta:
         """Each unit's momentum, which each backward advances."""
-        return self._kept.momenta
+        return self.kept.momenta
 
     @property
     def density(self) -> Density | Share:
@@ -229,8 +228,8 @@ class SparseState:
         self._settle()
         parameters = list(pairs_of(named_parameters))
         units, backward = self._arrange(parameters)
-        check_units(units, layout(self._kept.unmerged), "the pickled state")
-        self._kept.bind(units)
+        check_units(units, layout(self.kept.unmerged), "the pickled state")
+        self.kept.bind(units)
         self.rates = rates_of(self.config.accumulate, optimizer, self._rated(parameters))
         self.group = group
         self._backward = backward
@@ -253,7 +252,7 @@ class SparseState:
         None for a small parameter, which has none. Do not access it during a backward. Raises
         KeyError for an unknown name.
         """
-        return self._kept.residuals.of_parameter(name)
+        return self.kept.residuals.of_parameter(name)
 
     def momentum(self, name: str) -> torch.Tensor | None:
         """Return the parameter's momentum as a view: its shape, the accumulation type.
@@ -265,24 +264,20 @@ class SparseState:
 
     def unit_residual(self, index: int) -> torch.Tensor:
         """Return the flat residual of ``units[index]``, which the native part writes."""
-        return self._kept.residuals.of_unit(index)
+        return self.kept.residuals.of_unit(index)
 
     def unit_residual_is_zero(self, index: int) -> bool:
         """Whether everything was delivered so far, so that no memory is allocated for it."""
-        return self._kept.residuals.is_zero(index)
-
-    def dense_needs_no_residual(self, index: int) -> bool:
-        """Whether "dense" has nothing to read there, and leaves nothing."""
-        return self.unit_residual_is_zero(index) and not codes_dense(self.wire)
+        return self.kept.residuals.is_zero(index)
 
     def unit_selector_state(self, index: int) -> torch.Tensor:
         """Return what the selector of ``units[index]`` keeps, which the native part writes."""
-        return self._kept.selector_states.of_unit(index)
+        return self.kept.selector_states.of_unit(index)
 
     @property
     def choices(self) -> list[Choice]:
         """What "auto" has chosen so far: (unit, density, algorithm, reason), same on all ranks."""
-        return self._kept.pinned.choices()
+        return self.kept.pinned.choices()
 
     def choose(self) -> None:
         """Choose densities and algorithms of the next backward, if due. Collective."""
@@ -293,7 +288,7 @@ class SparseState:
                 self._adopt(adapt(self.config, self.units, ready, self.group, merges=merges))
         if self.config.automatic and density != "dense":
             densities = [float(self.unit_density(i)) for i in range(len(self.units))]
-            self._kept.pinned.choose(self.config, self.units, densities, self.group)
+            self.kept.pinned.choose(self.config, self.units, densities, self.group)
 
     def unit_options(self, index: int) -> SparseOptions:
         """Return how ``units[index]`` is exchanged in the next backward."""
@@ -305,7 +300,7 @@ class SparseState:
         if density == "dense":
             return density
         automatic = self.config.automatic
-        return self._kept.pinned.algorithm(index, density) if automatic else self.config.algorithm
+        return self.kept.pinned.algorithm(index, density) if automatic else self.config.algorithm
 
     def description(self) -> list[Line]:
         """Describe everything that must be the same on every rank."""
@@ -318,18 +313,7 @@ class SparseState:
         Raises RuntimeError during a backward.
         """
         self._settle()
-        kept = self._kept
-        return write(
-            self.config,
-            kept.units,
-            self.step,
-            self.place(),
-            kept.residuals.by_parameter(),
-            kept.selector_states.copies(),
-            kept.pinned.choices(),
-            kept.momenta.by_parameter(),
-            kept.layers,
-        )
+        return self.kept.state_dict(self.config, self.step, self.place())
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True
@@ -363,7 +347,7 @@ class SparseState:
         check_accumulate(saved.accumulate, self.config)
         self._settle()
         self._adopt(saved.layers_for(self.config))
-        incompatible = self._kept.load(saved, self.config, strict=strict)
+        incompatible = self.kept.load(saved, self.config, strict=strict)
         self.step = saved.step
         return incompatible
 
@@ -374,7 +358,7 @@ class SparseState:
             "config": self.config,
             "step": self.step,
             "place": self.place(),
-            **self._kept.copied(),
+            **self.kept.copied(),
         }
 
     def __setstate__(self, pickled: dict[str, Any]) -> None:
@@ -385,7 +369,7 @@ class SparseState:
         self.shard, self.shard_groups, self.cuts = None, (), None
         self._copied_place = pickled.get("place")  # which a copy's state_dict() has
         self.scaler = self.rates = None
-        self._kept = Kept.of_copy(self.config, pickled)
+        self.kept = Kept.of_copy(self.config, pickled)
         self.diagnostics = Diagnostics()
         self._backward = None
 
@@ -418,7 +402,7 @@ class SparseState:
 
     def _adopt(self, layers: Sequence[Layer]) -> None:
         """Continue with these layers; with none, as at the beginning."""
-        if self._kept.adopt(layers) and self._backward is not None:
+        if self.kept.adopt(layers) and self._backward is not None:
             self._backward.rearrange(self.units)
 
     def _settle(self) -> None:
