@@ -162,5 +162,9 @@ struct Choice {
 [[nodiscard]] std::vector<Choice> algorithms();
 [[nodiscard]] std::vector<Choice> selectors();
 [[nodiscard]] std::vector<Choice> wires();
+/// The algorithms under which each rank selects entries of its own.
+[[nodiscard]] std::vector<Choice> selecting_algorithms();
+/// The algorithms whose cost is predicted: `auto` picks one of them.
+[[nodiscard]] std::vector<Choice> predicted_algorithms();
 
 }  // namespace gtopk

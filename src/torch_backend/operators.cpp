@@ -324,6 +324,12 @@ TORCH_LIBRARY(gtopk, library) {
               torch::CppFunction::makeFromBoxedFunction<&fail>());
   library.def("shutdown(str last_words) -> ()", &shut_down);
   library.def("algorithms() -> Dict(str, str)", +[] { return described(algorithms()); });
+  library.def(
+      "selecting_algorithms() -> Dict(str, str)",
+      +[] { return described(selecting_algorithms()); });
+  library.def(
+      "predicted_algorithms() -> Dict(str, str)",
+      +[] { return described(predicted_algorithms()); });
   library.def("selectors() -> Dict(str, str)", +[] { return described(selectors()); });
   library.def("wires() -> Dict(str, str)", +[] { return described(wires()); });
 }

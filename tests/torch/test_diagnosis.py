@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from gtopk.diagnostics.inequalities import of_rank, of_sum
-from gtopk.ops.options import WITHOUT_SELECTION, SparseOptions, algorithms
+from gtopk.ops.options import SparseOptions, algorithms, selecting_algorithms
 from ranks import Rank, RankSet
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -125,7 +125,7 @@ def test_algorithms_without_a_selection_of_each_rank_are_named():
     options = [SparseOptions(3, algorithm=each, select="sampled") for each in algorithms()]
     found = {each.algorithm: each.most_delivered(100, 1) for each in options}
     selecting = {each for each, most in found.items() if most == 4}
-    assert selecting == set(algorithms()) - set(WITHOUT_SELECTION)
+    assert selecting == set(selecting_algorithms())
 
 
 class Linear(nn.Module):

@@ -4,6 +4,15 @@ namespace gtopk {
 
 std::vector<Choice> algorithms() { return sparse::algorithm_registry().choices(); }
 
+std::vector<Choice> selecting_algorithms() {
+  return sparse::algorithm_registry().choices_if(&sparse::AlgorithmRow::selects);
+}
+
+std::vector<Choice> predicted_algorithms() {
+  return sparse::algorithm_registry().choices_if(
+      [](const sparse::AlgorithmRow& row) { return row.cost != nullptr; });
+}
+
 namespace sparse {
 
 Registry<AlgorithmRow>& algorithm_registry() {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <initializer_list>
 #include <mutex>
 #include <string>
@@ -36,14 +37,22 @@ class Registry {
     return **row;
   }
 
-  [[nodiscard]] std::vector<Choice> choices() const {
+  /// The rows for which `belongs` holds, in order.
+  template <class Predicate>
+  [[nodiscard]] std::vector<Choice> choices_if(Predicate belongs) const {
     const std::lock_guard lock(mutex_);
     std::vector<Choice> choices;
     choices.reserve(rows_.size());
     for (const Row* row : rows_) {
-      choices.push_back({row->name, row->description});
+      if (std::invoke(belongs, *row)) {
+        choices.push_back({row->name, row->description});
+      }
     }
     return choices;
+  }
+
+  [[nodiscard]] std::vector<Choice> choices() const {
+    return choices_if([](const Row& /*row*/) { return true; });
   }
 
   /// Adds a row, or replaces the one of the same name.

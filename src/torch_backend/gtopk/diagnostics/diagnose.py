@@ -14,7 +14,7 @@ import torch.distributed as dist
 from gtopk.core.groups import backend_of
 from gtopk.core.standalone import create_backend
 from gtopk.diagnostics.inequalities import of_rank, of_sum
-from gtopk.ops.options import WITHOUT_SELECTION, SparseOptions, check_whole
+from gtopk.ops.options import SparseOptions, check_whole, selecting_algorithms
 from gtopk.ops.sparse_all_reduce import ACCUMULATION
 from gtopk.state.fingerprint import check_alike
 
@@ -152,7 +152,7 @@ class Diagnostics:
         self, acc: torch.Tensor, options: SparseOptions, state: torch.Tensor
     ) -> torch.Tensor | None:
         """Return the indices that this rank selects; None if the algorithm has no rank select."""
-        if options.algorithm in WITHOUT_SELECTION:
+        if options.algorithm not in selecting_algorithms():
             return None
         assert self._alone is not None
         alone = _selecting(options, options.select)

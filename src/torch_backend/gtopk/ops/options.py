@@ -23,10 +23,6 @@ MOST = 2**63 - 1
 ACCUMULATES = ("gradient", "update")
 CLIPS = ("model", "unit")
 PUT_BACKS = ("own", "merged")
-# Algorithms under which no rank selects entries of its own.
-WITHOUT_SELECTION = ("dense", "sketch", "random-k", "true-topk")
-# Algorithms of which nobody predicts what they cost.
-WITHOUT_PREDICTION = ("sketch", "random-k", "true-topk")
 SEMANTICS = ("dense", "exact_sum", "gtopk", "any")
 
 
@@ -34,6 +30,18 @@ SEMANTICS = ("dense", "exact_sum", "gtopk", "any")
 def algorithms() -> tuple[str, ...]:
     """Return the names of all algorithms."""
     return tuple(_native.load().algorithms())
+
+
+@functools.cache
+def selecting_algorithms() -> tuple[str, ...]:
+    """Return the names of the algorithms under which each rank selects entries of its own."""
+    return tuple(_native.load().selecting_algorithms())
+
+
+@functools.cache
+def predicted_algorithms() -> tuple[str, ...]:
+    """Return the names of the algorithms whose cost is predicted."""
+    return tuple(_native.load().predicted_algorithms())
 
 
 @functools.cache

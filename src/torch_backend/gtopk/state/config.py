@@ -15,9 +15,7 @@ from torch.distributed import ReduceOp
 
 from gtopk.ops.options import (
     DEFAULT_BLOCK,
-    WITHOUT_PREDICTION,
     SparseOptions,
-    algorithms,
     check_accumulate,
     check_clipping,
     check_density,
@@ -25,6 +23,7 @@ from gtopk.ops.options import (
     check_momentum,
     check_whole,
     check_wire,
+    predicted_algorithms,
 )
 from gtopk.state.rates import Scaler
 from gtopk.state.units import Parameter, UnitSize, check_unit
@@ -170,8 +169,8 @@ class Config:
 
     def _check_adaptive(self) -> None:
         """Raise ValueError if no exchange overlaps the backward, or nobody predicts its cost."""
-        if self.algorithm in WITHOUT_PREDICTION:
-            there = ", ".join(each for each in algorithms() if each not in WITHOUT_PREDICTION)
+        if not self.automatic and self.algorithm not in predicted_algorithms():
+            there = ", ".join(predicted_algorithms())
             raise ValueError(
                 "gtopk: density='adaptive' needs to know what an exchange costs, and "
                 f"{self.algorithm!r} has no prediction; available: {there}, auto"

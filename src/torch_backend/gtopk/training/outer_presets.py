@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from gtopk.ops.options import (
-    WITHOUT_SELECTION,
     SparseOptions,
-    algorithms,
     check_density,
     check_momentum,
     check_whole,
     codes_dense,
+    selecting_algorithms,
     wires,
 )
 from gtopk.training.outer_fragments import smallest_gap
@@ -330,7 +329,7 @@ def _check_selection(settings: Settings, given: dict[str, Any]) -> None:
         return
     if settings.selects_visible:
         return
-    sums = [each for each in algorithms() if each not in WITHOUT_SELECTION]
+    sums = selecting_algorithms()
     if settings.algorithm not in sums:
         raise ValueError(
             f"gtopk: algorithm={settings.algorithm!r} does not sum selections; available: "
