@@ -176,6 +176,7 @@ def test_of_two_interfaces_the_one_that_leads_nowhere_is_named(devices):
 # --- hosts that cannot connect: the address and port are named, and the setting that helps
 
 PORTS = "30000-30100"
+TCP = 6  # a bare Debian has no /etc/protocols, where its name would stand
 NO_ANSWER = (
     r"10\.77\.0\.\d:30\d{3} does not answer: a firewall may drop packets to that port "
     r"\(UCX_TCP_PORT_RANGE"
@@ -201,7 +202,7 @@ def test_a_first_connection_that_fails_names_address_port_and_setting(rule, said
     with Lab(2, None) as lab:
         for host in range(2):
             for words in (
-                f"rule add {where} ipproto tcp dport {PORTS} priority 1 {what}",
+                f"rule add {where} ipproto {TCP} dport {PORTS} priority 1 {what}",
                 "rule add priority 2 table local",  # else first, for what comes in
                 "rule del priority 0",
             ):
