@@ -78,7 +78,7 @@ TEST_P(DescriptorShortageOf, OneRank_IsNamedOnAllAndThenOver) {
     ASSERT_FALSE(ending.good());
     EXPECT_THAT(ending.text,
                 AllOf(HasSubstr(fmt::format("#1 of group 'default' on rank {}: ", victim)),
-                      ContainsRegex("this process has (no|too few) file descriptors left"),
+                      testing::ContainsRegex("this process has (no|too few) file descriptors left"),
                       HasSubstr(", ulimit -n)")));
     wait_for_all(*store, "heard", kRanks);
     ending = reduce(member);
