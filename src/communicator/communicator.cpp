@@ -95,10 +95,10 @@ Communicator::Communicator(std::shared_ptr<Process> process, const Meeting& meet
     thread.call([&] {
       group_ = thread.engine().add_group(std::move(spec));
       if (meeting.size > 1) {
-        thread.announce_departure(peers->place(),
-                                  [peers, identity = self.identity](const std::string& last_words) {
-                                    peers->publish_departure(identity, last_words);
-                                  });
+        thread.announce_departure(
+            peers->place(), [peers, identity = self.identity](const auto& departure) {
+              peers->publish_departure(identity, departure.last_words, !departure.first);
+            });
       }
       group_->keepsakes.of<collectives::KnownWays>().setting = ways;
       for (std::uint32_t rank = 0; rank < group_->size(); ++rank) {

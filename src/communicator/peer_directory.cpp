@@ -54,15 +54,19 @@ engine::PeerRecord PeerDirectory::find(std::uint64_t identity, const std::stop_t
                   : fmt::format("'{}' was not found within {} s", name, kLookupBound.count()));
 }
 
-void PeerDirectory::publish_departure(std::uint64_t identity, const std::string& last_words) {
+void PeerDirectory::publish_departure(std::uint64_t identity, const std::string& last_words,
+                                      bool may_be_gone) {
   if (fails_) {
     return;  // it may be gone, and to find that out again may take long
   }
   try {
     const std::string name = name_of(identity);
     directory_->publish(name, fmt::format("{}{}", kLeft, last_words));
-    // Not all stores confirm that a value is set: read it, so that it is there for others too.
-    static_cast<void>(directory_->lookup(name, std::chrono::nanoseconds::zero()));
+    // Not all stores confirm that a value is set: read it, so that it is there for others too. A
+    // question that nobody answers would make torch's TCPStore write a stack trace to stderr.
+    if (!may_be_gone) {
+      static_cast<void>(directory_->lookup(name, std::chrono::nanoseconds::zero()));
+    }
   } catch (const std::exception& error) {
     transport::log().debug("the directory was not told that this process leaves: {}", error.what());
   }

@@ -28,7 +28,9 @@ class PeerDirectory {
   /// Throws Error{kBootstrap} after 30 s, or if the directory fails or a stop is requested.
   [[nodiscard]] engine::PeerRecord find(std::uint64_t identity, const std::stop_token& stop);
   /// Replaces the address. Does nothing in a directory whose last lookup failed.
-  void publish_departure(std::uint64_t identity, const std::string& last_words);
+  /// may_be_gone: whether a process that served the directory may have left, so that it is not
+  /// asked to confirm.
+  void publish_departure(std::uint64_t identity, const std::string& last_words, bool may_be_gone);
 
  private:
   std::shared_ptr<Directory> directory_;

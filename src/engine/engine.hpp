@@ -111,6 +111,9 @@ class Engine final : public transport::AddressBook {
   /// have answered.
   void say_goodbye() { membership_.say_goodbye(last_words()); }
   [[nodiscard]] bool farewell_said() const { return membership_.farewell_said(); }
+  /// After say_goodbye(): see Membership.
+  [[nodiscard]] bool unaware_peer() const { return membership_.unaware_peer(); }
+  [[nodiscard]] bool anyone_has_left() const { return membership_.anyone_has_left(); }
   /// Cancels posted receives; call step() until this returns true.
   [[nodiscard]] bool stop_listening() { return membership_.stop_listening(); }
   /// Force-closes the endpoints that still hold a request of an operation, or a notice.

@@ -152,8 +152,7 @@ void EngineThread::step_until(const std::function<bool()>& done, Duration at_mos
   }
 }
 
-void EngineThread::announce_departure(const void* directory,
-                                      std::function<void(const std::string&)> announce) {
+void EngineThread::announce_departure(const void* directory, Announce announce) {
   std::erase_if(announcements_, [&](const auto& each) { return each.first == directory; });
   if (announcements_.size() == kMostDirectories) {
     announcements_.pop_front();
@@ -164,15 +163,16 @@ void EngineThread::announce_departure(const void* directory,
 /// For peers that contact this process from now on. Last, as whoever reads it expects nothing more
 /// of what this process has sent.
 void EngineThread::announce() {
-  if (announcements_.empty()) {
+  if (announcements_.empty() || !engine_->unaware_peer()) {
     return;
   }
   lookups_.stop();
   const auto announced = std::make_shared<bool>(false);
   lookups_.run(
-      [this, last_words = engine_->last_words()](const std::stop_token&) {
+      [this, departure = Departure{engine_->last_words(), !engine_->anyone_has_left()}](
+          const std::stop_token&) {
         for (const auto& [directory, announce] : announcements_) {
-          announce(last_words);
+          announce(departure);
         }
         return PeerRecord{};
       },

@@ -46,10 +46,17 @@ class EngineThread {
   void call(const std::function<void()>& work);
 
   static constexpr std::size_t kMostDirectories = 8;
-  /// Engine thread. `announce` is called with last_words() when this process leaves, on a thread
-  /// that may block; it replaces an earlier one for that `directory`. Of more than kMostDirectories
-  /// the oldest is forgotten.
-  void announce_departure(const void* directory, std::function<void(const std::string&)> announce);
+  /// How this process has left.
+  struct Departure {
+    std::string last_words;
+    bool first = true;  ///< no peer has left before
+  };
+  using Announce = std::function<void(const Departure&)>;
+
+  /// Engine thread. `announce` is called when this process leaves, on a thread that may block,
+  /// unless every peer has left before or was told; it replaces an earlier one for that
+  /// `directory`. Of more than kMostDirectories the oldest is forgotten.
+  void announce_departure(const void* directory, Announce announce);
 
   /// Waits until the group is idle, for `patience` at most, which stuck groups share. Never call it
   /// on the engine thread.
@@ -76,7 +83,7 @@ class EngineThread {
   transport::SteadyClock clock_;
   std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<Engine> engine_;
-  std::deque<std::pair<const void*, std::function<void(const std::string&)>>> announcements_;
+  std::deque<std::pair<const void*, Announce>> announcements_;
   ComputeThread compute_;
   Lookups lookups_;
   std::string address_;

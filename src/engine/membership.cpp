@@ -153,6 +153,15 @@ bool Membership::farewell_said() const {
       control_.peers(), [&](PeerId peer) { return has_left(peer) || !transport_.connected(peer); });
 }
 
+bool Membership::unaware_peer() const {
+  return std::ranges::any_of(
+      control_.peers(), [&](PeerId peer) { return !has_left(peer) && !farewells_.contains(peer); });
+}
+
+bool Membership::anyone_has_left() const {
+  return std::ranges::any_of(control_.peers(), [&](PeerId peer) { return has_left(peer); });
+}
+
 bool Membership::stop_listening() {
   control_.stop();
   return control_.quiet();

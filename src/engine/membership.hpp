@@ -83,6 +83,10 @@ class Membership {
   /// Answers a peer's goodbye if the peer would not notice the end of this process.
   void return_goodbye(transport::PeerId peer);
   [[nodiscard]] bool farewell_said() const;
+  /// Whether there is a peer that has neither left nor been told goodbye: it may yet contact this
+  /// process.
+  [[nodiscard]] bool unaware_peer() const;
+  [[nodiscard]] bool anyone_has_left() const;
   /// Peers that have not taken a notice yet.
   [[nodiscard]] std::vector<transport::PeerId> unsent() const { return control_.unsent(); }
   /// Cancels posted receives; the transport must progress until this returns true.

@@ -16,24 +16,16 @@ namespace {
 constexpr std::chrono::microseconds kFirstPause{200};
 constexpr std::chrono::milliseconds kLongestPause{100};
 
-/// Calls torch's store; its errors become ours, naming the key.
-template <class F>
-auto calling(std::string_view what, std::string_view key, F f) {
-  try {
-    return f();
-  } catch (const HandlerRaised&) {
-    throw;
-  } catch (const std::exception& error) {
-    throw Error(ErrorKind::kBootstrap,
-                c10::str("torch's Store: ", what, " '", key, "': ", error.what()));
-  }
-}
-
 struct Client {
-  explicit Client(const c10::intrusive_ptr<c10d::Store>& store)
-      : of(store), client(store->clone()) {}
+  Client(const c10::intrusive_ptr<c10d::Store>& store, c10d::TCPStore& tcp)
+      : of(store),
+        connection(std::make_shared<StoreConnection>(tcp.getPort())),
+        client(tcp.clone(), connection) {
+    connection->made();
+  }
 
   c10::intrusive_ptr<c10d::Store> of;
+  std::shared_ptr<StoreConnection> connection;
   TorchStore client;
 };
 
@@ -42,7 +34,8 @@ struct Client {
 /// even that of a rank that asks whether it lives. All groups over a store share one; it goes with
 /// the last of them. (A weak reference of c10's to a store would keep its server and its socket.)
 std::shared_ptr<TorchStore> for_lookups(const c10::intrusive_ptr<c10d::Store>& store) {
-  if (dynamic_cast<const c10d::TCPStore*>(store.get()) == nullptr) {
+  auto* const tcp = dynamic_cast<c10d::TCPStore*>(store.get());
+  if (tcp == nullptr) {
     return std::make_shared<TorchStore>(store);
   }
   static std::mutex mutex;
@@ -55,7 +48,7 @@ std::shared_ptr<TorchStore> for_lookups(const c10::intrusive_ptr<c10d::Store>& s
     }
   }
   try {
-    const auto shared = std::make_shared<Client>(store);
+    const auto shared = std::make_shared<Client>(store, *tcp);
     clients.push_back(shared);
     return {shared, &shared->client};
   } catch (const std::exception& error) {
@@ -67,6 +60,22 @@ std::shared_ptr<TorchStore> for_lookups(const c10::intrusive_ptr<c10d::Store>& s
 }
 
 }  // namespace
+
+template <class F>
+auto TorchStore::calling(std::string_view what, std::string_view key, F f) {
+  if (connection_ && connection_->closed()) {
+    throw Error(ErrorKind::kBootstrap,
+                c10::str("torch's Store: ", what, " '", key, "': its server has gone"));
+  }
+  try {
+    return f();
+  } catch (const HandlerRaised&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw Error(ErrorKind::kBootstrap,
+                c10::str("torch's Store: ", what, " '", key, "': ", error.what()));
+  }
+}
 
 void TorchStore::set(std::string_view key, std::string_view value) {
   calling("setting", key, [&] {

@@ -8,13 +8,17 @@
 #include <string_view>
 
 #include "gtopk/key_value_store.hpp"
+#include "src/torch_backend/store_connection.hpp"
 #include "src/torch_backend/torch_headers.hpp"
 
 namespace gtopk::torch_backend {
 
 class TorchStore final : public KeyValueStore {
  public:
-  explicit TorchStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
+  /// connection: of a TCPStore's client; null where it is not known.
+  explicit TorchStore(c10::intrusive_ptr<c10d::Store> store,
+                      std::shared_ptr<const StoreConnection> connection = nullptr)
+      : store_(std::move(store)), connection_(std::move(connection)) {}
 
   void set(std::string_view key, std::string_view value) override;
   [[nodiscard]] std::optional<std::string> find(std::string_view key,
@@ -23,7 +27,12 @@ class TorchStore final : public KeyValueStore {
   void remove(std::string_view key) override;
 
  private:
+  /// Calls torch's store; its errors become ours, naming the key.
+  template <class F>
+  auto calling(std::string_view what, std::string_view key, F f);
+
   c10::intrusive_ptr<c10d::Store> store_;
+  std::shared_ptr<const StoreConnection> connection_;
 };
 
 /// Where a torch group meets: its store, and the whole job's store under its prefixes.

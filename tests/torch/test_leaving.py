@@ -93,6 +93,15 @@ if rank == leaver:
 heard("collective", lambda: dist.all_reduce(torch.ones(2)))
 """
 
+WORKED_TOGETHER = f"""{PRELUDE}
+os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", os.environ["FREE_PORT"]
+join(init_method="env://")
+dist.all_reduce(torch.ones(2))
+if rank != leaver:
+    store.wait(["gone"])
+dist.destroy_process_group()
+"""
+
 
 class Job:
     """Ranks that run a script, one of which leaves."""
@@ -119,7 +128,7 @@ class Job:
             self.store.set("gone", "")
         stayers = [rank for rank in range(len(self.programs)) if rank != self.leaver]
         for rank in stayers:
-            assert self.programs[rank].wait(WATCHDOG) == 0, self._log(2 * rank + 1)
+            assert self.programs[rank].wait(WATCHDOG) == 0, self.stderr(rank)
         self.store.set("done", "")
         self.programs[self.leaver].wait(WATCHDOG)
         for rank in stayers:
@@ -129,6 +138,9 @@ class Job:
 
     def text(self, pattern: str) -> re.Pattern[str]:
         return re.compile(pattern.format(self.leaver, self.programs[self.leaver].pid))
+
+    def stderr(self, rank: int) -> str:
+        return self._log(2 * rank + 1)
 
     def _log(self, number: int) -> str:
         self._logs[number].seek(0)
@@ -192,3 +204,10 @@ def test_a_rank_that_takes_the_store_with_it_is_named_all_the_same(
         for rank, _, error, seconds in errors:
             assert job.text(GONE).search(error) or job.text(LEFT).search(error), (rank, error)
             assert seconds < SOON, (rank, seconds)
+
+
+@pytest.mark.parametrize("size", [2, 6])  # ranks 1 and 4 of 6 have not met
+def test_ranks_that_leave_after_the_one_with_the_store_leave_quietly(size: int) -> None:
+    with Job(WORKED_TOGETHER, "exited", "tcp", size=size, leaver=0) as job:
+        assert list(job.heard()) == []
+        assert [job.stderr(rank) for rank in range(size)] == [""] * size

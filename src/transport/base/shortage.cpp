@@ -112,9 +112,10 @@ std::string descriptor_shortage(std::size_t count) {
   }
 }
 
+// Memory before threads: without memory no thread starts either.
 std::string any_shortage() {
   for (std::string (*const find)() :
-       {+[] { return descriptor_shortage(kFewDescriptors); }, &thread_shortage, &memory_shortage}) {
+       {+[] { return descriptor_shortage(kFewDescriptors); }, &memory_shortage, &thread_shortage}) {
     if (std::string found = find(); !found.empty()) {
       return found;
     }

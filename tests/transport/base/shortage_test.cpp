@@ -66,8 +66,8 @@ TEST(DescriptorShortage, TooFewLeft_SaysHowMany) {
 TEST(AnyShortage, NoMoreMemory_NamesTheLimit) {
   EXPECT_THAT(any_shortage(), IsEmpty());
   const SoftLimit none(RLIMIT_AS, 1 << 20);
-  EXPECT_THAT(any_shortage(), HasSubstr("this process"));
-  EXPECT_THAT(any_shortage(), HasSubstr("1048576"));
+  EXPECT_THAT(any_shortage(), HasSubstr("this process gets no more memory"));
+  EXPECT_THAT(any_shortage(), HasSubstr("address space 1048576 bytes"));
 }
 
 TEST(RaiseOpenFileLimit, SoftLimit_BecomesTheHardOneOnce) {
