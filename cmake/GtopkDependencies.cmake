@@ -1,6 +1,7 @@
 # Finds the libraries of the core. UCX comes from the libucx-cu13 wheel or from the system
 # (GTOPK_UCX); either way the targets are ucx::ucp and ucx::ucs. It knows no torch.
-# fmt and spdlog as compiled libraries: header-only they take two thirds of every compilation.
+# fmt as a compiled library: header-only it takes two thirds of every compilation. spdlog, which one
+# file includes, header-only: Debian's library needs a newer libstdc++ than we do.
 find_package(Threads REQUIRED)
 find_package(fmt 9 REQUIRED)
 find_package(spdlog 1.10 REQUIRED)

@@ -69,3 +69,10 @@ function(gtopk_units target)
     endforeach()
   endforeach()
 endfunction()
+
+# gtopk_old_symbols(<target>): binds what it calls of libstdc++ to versions that systems older than
+# the compiler have, too.
+function(gtopk_old_symbols target)
+  target_compile_options(${target} PRIVATE
+      "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-include ${PROJECT_SOURCE_DIR}/cmake/old_symbols.hpp>")
+endfunction()

@@ -48,6 +48,7 @@ function(gtopk_torch_libraries)
     # torch's errors tell the file: by its name in the project or in torch, not on this machine.
     target_compile_options(gtopk_${name} PRIVATE "-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/="
                                                  "-fmacro-prefix-map=${include}/=")
+    gtopk_old_symbols(gtopk_${name})
     target_link_libraries(gtopk_${name} PRIVATE gtopk::core -Wl,--no-as-needed
                           gtopk_stand_in_torch_cpu gtopk_stand_in_c10)
     set_target_properties(gtopk_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
@@ -74,4 +75,4 @@ function(gtopk_bundle)
     endif()
   endforeach()
 endfunction()
-gtopk_bundle(fmt::fmt spdlog::spdlog hwy::hwy)
+gtopk_bundle(fmt::fmt hwy::hwy)

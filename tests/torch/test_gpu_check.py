@@ -83,7 +83,7 @@ def test_what_is_packed_can_be_carried_and_is_all_that_is_needed(packed: pathlib
     tests = packed / "bin" / "test_kernels"
     assert tests.stat().st_size < TEST_KERNELS.stat().st_size, "it is stripped"
     needs = subprocess.run(["ldd", tests], capture_output=True, text=True, check=True).stdout
-    for library in ("libfmt", "libspdlog", "libhwy"):
+    for library in ("libfmt", "libhwy"):
         assert f"=> {packed}/bin/../site/gtopk/{library}" in needs
     assert "libucp" not in needs
     assert "libgtest" not in needs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import email
 import pathlib
+import platform as machine
 import re
 import subprocess
 import zipfile
@@ -17,7 +18,7 @@ from wheel_platform import manylinux, platform, wanted
 import gtopk
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUNDLED = {"libfmt", "libspdlog", "libhwy"}
+BUNDLED = {"libfmt", "libhwy"}
 # What is present wherever it runs: torch, UCX, and what manylinux promises.
 FOUND = {"libtorch_cpu", "libc10", "libucp", "libucs"}
 PROMISED = {"libstdc++", "libm", "libgcc_s", "libc", "ld-linux-x86-64", "ld-linux-aarch64"}
@@ -141,3 +142,11 @@ def test_symbols_of_all_its_libraries_count(wheel):
     newest = wanted(wheel)
     assert newest["GLIBC"] >= (2, 14)
     assert newest["GLIBCXX"] >= (3, 4, 21)
+
+
+@pytest.mark.skipif(machine.libc_ver() > ("glibc", "2.36"), reason="built on a newer system")
+def test_red_hat_9_has_all_that_it_needs(wheel):
+    newest = wanted(wheel)
+    assert newest["GLIBC"] <= (2, 34)
+    assert newest["GLIBCXX"] <= (3, 4, 29)
+    assert platform(wheel).startswith("manylinux_2_34_")
