@@ -55,11 +55,16 @@ int open_description(int descriptor) {
   return open(path.data(), O_RDONLY | O_CLOEXEC);
 }
 
-/// UCX may have closed a descriptor, and its number may have been reused. fstat() cannot be used:
-/// ThreadSanitizer treats a descriptor as memory written by the thread that opened it, and does not
-/// know about the epoll set through which this thread found it.
-bool is_file(int descriptor, ino_t inode, struct stat& entry) {
-  return fstatat(descriptor, "", &entry, AT_EMPTY_PATH) == 0 && entry.st_ino == inode;
+/// As fstat(), for which ThreadSanitizer treats a descriptor as memory that the thread which opened
+/// it has written, and the one which closes it will: it knows neither the epoll set nor the
+/// directory through which this thread found it.
+bool read_facts(int descriptor, struct stat& facts) {
+  return fstatat(descriptor, "", &facts, AT_EMPTY_PATH) == 0;
+}
+
+/// UCX may have closed a descriptor, and its number may have been reused.
+bool is_file(int descriptor, ino_t inode, struct stat& facts) {
+  return read_facts(descriptor, facts) && facts.st_ino == inode;
 }
 
 /// Calls `visit` with each of this process's descriptors in the epoll set `set`, and with those of
@@ -119,7 +124,7 @@ void visit_listeners(const Visit& visit) {
     }
     struct stat facts {};
     const std::optional<TcpAddress> tcp = to_tcp_address(address);
-    if (tcp && fstat(descriptor, &facts) == 0) {
+    if (tcp && read_facts(descriptor, facts)) {
       visit(descriptor, facts.st_ino, *tcp);
     }
   }
