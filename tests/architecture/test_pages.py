@@ -17,7 +17,7 @@ PAGES = sorted(
     ]
 )
 WIDTH = 100
-FOLDERS = ("docs", "examples", "include", "requirements", "src", "tests", "tools")
+FOLDERS = ("cmake", "docs", "examples", "include", "requirements", "src", "tests", "tools")
 FOREIGN = ("c10d/",)  # torch's headers
 
 

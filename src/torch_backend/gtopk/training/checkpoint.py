@@ -13,28 +13,31 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from gtopk.core.groups import has_ranks_that_change, ranks_of
-from gtopk.state.fingerprint import check_alike, check_nobody_failed, gathered_texts
+from gtopk.state.fingerprint import check_alike
 from gtopk.state.reshard import cut_anew, told
 from gtopk.state.saved import IncompatibleKeys
-from gtopk.training import folders
+from gtopk.training import folders, outer_checkpoint
+from gtopk.training.outer import OuterOptimizer
 from gtopk.training.sparse_state import SparseState
+from gtopk.training.versions import Votes, load_version, save_version
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.metadata import Metadata
 
-T = TypeVar("T")
 _SHARED = "gtopk"
 _TENSORS = ("residuals", "momenta")
 
 
-def save(state: SparseState, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:
+def save(
+    state: SparseState | OuterOptimizer, path: str | os.PathLike[str], *, overwrite: bool = True
+) -> None:
     """Write the states of all ranks into the folder `path`; collective over the state's group.
 
     Saving into a folder again replaces what is there once all of it has been written: if a rank is
@@ -47,8 +50,13 @@ def save(state: SparseState, path: str | os.PathLike[str], *, overwrite: bool = 
     checks that it sees what the others have written. One job at a time may save into a folder;
     others may load from it meanwhile. Do not call it during a backward.
 
+    Of an OuterOptimizer the folder has all that a replica needs to go on: its model and its inner
+    optimizer's state, too, which differ between replicas. If a replica has several ranks, call it
+    on one rank of each, those of one group.
+
     Args:
-        state: the state; its group must be a process group of torch.distributed.
+        state: the state, or an OuterOptimizer; its group must be a process group of
+            torch.distributed.
         path: the folder, the same on all ranks; made if it is not there.
         overwrite: False refuses a folder that holds a checkpoint.
 
@@ -61,24 +69,20 @@ def save(state: SparseState, path: str | os.PathLike[str], *, overwrite: bool = 
         RuntimeError: a file could not be written, or another rank failed, whose error is named: no
             rank has then saved.
     """
-    _check_group(state)
     path = os.fspath(path)
-    _all_succeed(lambda: _check_path(path, state), state)
+    if isinstance(state, OuterOptimizer):
+        outer_checkpoint.save(state, path, overwrite=overwrite)
+        return
+    _check_group(state)
+    votes = _votes(state)
+    votes.all_succeed(lambda: votes.check_path(path))
     _check_states(state)
-    version = _from_first(lambda: folders.begin(path, overwrite=overwrite), state)
-    try:
-        _write(state, os.path.join(path, version))
-        _all_succeed(lambda: folders.commit(path, version) if _is_first(state) else None, state)
-    except BaseException:
-        if _is_first(state):
-            folders.discard(path, version)
-        raise
-    if _is_first(state):
-        folders.remove_others(path, version, _is_ours)
+    write = functools.partial(_write, state, votes)
+    save_version(path, votes, write, _is_ours, overwrite=overwrite)
 
 
 def load(
-    state: SparseState, path: str | os.PathLike[str], *, strict: bool = True
+    state: SparseState | OuterOptimizer, path: str | os.PathLike[str], *, strict: bool = True
 ) -> IncompatibleKeys:
     """Resume from a gtopk.save; collective over the state's group.
 
@@ -93,10 +97,15 @@ def load(
     or the model has none, a rank reads all shards and takes its part. In all these cases "ranks"
     above means replicas, and the sums of residuals over the replicas are kept.
 
+    An OuterOptimizer's replicas take their model and their inner optimizer's state as well. If R
+    replicas saved and R' load, errors fall to them as residuals do, replicas from the R-th on begin
+    with the shared parameters and the inner state of replica r mod R, and what replicas that are
+    gone had moved since their last round is lost.
+
     Args:
-        state: the state to load into; its configuration stays as it is.
+        state: what to load into; its configuration stays as it is.
         path: the folder that gtopk.save wrote, readable on all ranks.
-        strict: see ``state.load_state_dict``.
+        strict: see ``state.load_state_dict``; an OuterOptimizer's is always strict.
 
     Returns:
         ``(missing_keys, unexpected_keys)``, as ``state.load_state_dict``.
@@ -108,22 +117,15 @@ def load(
             error is named: then no rank has loaded it. Or another rank alone could not load what it
             had read.
     """
-    _check_group(state)
     path = os.fspath(path)
-    version: str | None = None
-    failure: Exception | None = None
-    while True:
-        before, version = version, _from_first(lambda: folders.current(path), state)
-        if failure is not None and version == before:
-            raise failure
-        try:
-            found = functools.partial(_found, state, os.path.join(path, version), strict=strict)
-            saved = _all_succeed(found, state)
-            break
-        except Exception as error:  # Another job's save may have replaced what was being read.
-            failure = error
+    if isinstance(state, OuterOptimizer):
+        outer_checkpoint.load(state, path)
+        return IncompatibleKeys([], [])
+    _check_group(state)
+    votes = _votes(state)
+    saved = load_version(path, votes, functools.partial(_found, state, strict=strict))
     _check_states(state)
-    incompatible = _all_succeed(lambda: state.load_state_dict(saved, strict), state)
+    incompatible = votes.all_succeed(lambda: state.load_state_dict(saved, strict))
     _check_states(state)
     return incompatible
 
@@ -140,25 +142,11 @@ def _check_group(state: SparseState) -> None:
         )
 
 
-def _groups(state: SparseState) -> list[dist.ProcessGroup | None]:
-    """Return the groups that connect all ranks of all shards; none without processes."""
-    return [state.group, *state.shard_groups] if dist.is_initialized() else []
-
-
-def _check_path(path: str, state: SparseState) -> None:
-    """Raise an error if ranks, also of other shards, were given other paths. Collective."""
-    failure = None
-    for group in _groups(state):
-        said = (
-            f"gtopk.save got another path on rank {dist.get_rank()} than on other ranks",
-            "Give all ranks one path, on a file system that they share",
-        )
-        try:
-            check_alike([("it is", repr(os.path.abspath(path)))], group, said)
-        except ValueError as error:
-            failure = error
-    if failure is not None:
-        raise failure
+def _votes(state: SparseState) -> Votes:
+    """Return those of all ranks of all shards."""
+    where = _place(state)
+    groups = [state.group, *state.shard_groups] if dist.is_initialized() else []
+    return Votes(groups, first=where["rank"] == where.get("shard", 0) == 0)
 
 
 def _check_states(state: SparseState) -> None:
@@ -167,43 +155,12 @@ def _check_states(state: SparseState) -> None:
         check_alike(state.description(), state.group)
 
 
-def _all_succeed(do: Callable[[], T], state: SparseState) -> T:
-    """Do this; raise on every rank, also of other shards, if a rank has failed. Collective."""
-    failure: Exception | None = None
-    try:
-        done = do()
-    except Exception as error:
-        failure = error
-    for group in _groups(state):
-        try:
-            check_nobody_failed(failure, group)
-        except Exception as error:
-            failure = error
-    if failure is not None:
-        raise failure
-    return done
-
-
-def _from_first(do: Callable[[], str], state: SparseState) -> str:
-    """Do this on the first rank of the first shard; return its result everywhere. Collective."""
-    text = _all_succeed(do if _is_first(state) else str, state)
-    for group in _groups(state):
-        texts = (each.decode().strip() for each in gathered_texts(text.encode(), group))
-        text = next(filter(None, texts), "")
-    return text
-
-
-def _is_first(state: SparseState) -> bool:
-    where = _place(state)
-    return where["rank"] == where.get("shard", 0) == 0
-
-
-def _write(state: SparseState, root: str) -> None:
+def _write(state: SparseState, votes: Votes, root: str) -> None:
     """Write this rank's part of a checkpoint. Collective."""
     where, folder = _place(state), folders.folder_of(root, state.shard)
-    tensors = _all_succeed(lambda: _tensors_of(state, where), state)
-    _all_succeed(lambda: _save(state, tensors, folder), state)
-    _all_succeed(lambda: _check_seen(root, state) if where["rank"] == 0 else None, state)
+    tensors = votes.all_succeed(lambda: _tensors_of(state, where))
+    votes.all_succeed(lambda: _save(state, tensors, folder))
+    votes.all_succeed(lambda: _check_seen(root, state, votes) if where["rank"] == 0 else None)
 
 
 def _save(state: SparseState, tensors: dict[str, torch.Tensor], folder: str) -> None:
@@ -224,11 +181,11 @@ def _save(state: SparseState, tensors: dict[str, torch.Tensor], folder: str) -> 
         raise RuntimeError(f"gtopk: {folder} could not be written: {why}") from error
 
 
-def _check_seen(root: str, state: SparseState) -> None:
+def _check_seen(root: str, state: SparseState, votes: Votes) -> None:
     """Raise an error if files of this rank's shard, or other shards' checkpoints, are not there."""
     folder = folders.folder_of(root, state.shard)
     lost = _lost(folder)
-    if not lost and _is_first(state) and state.shard is not None:
+    if not lost and votes.first and state.shard is not None:
         every = [folders.folder_of(root, (i, state.shard[1])) for i in range(state.shard[1])]
         lost = [each for each in every if not folders.is_checkpoint(each)]
     if lost:
@@ -332,6 +289,11 @@ def _add(sums: dict[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> 
 def _metadata(path: str | os.PathLike[str]) -> Metadata:
     from torch.distributed.checkpoint import FileSystemReader
 
+    if outer_checkpoint.is_in(os.fspath(path)):
+        raise ValueError(
+            f"gtopk: {path} is an OuterOptimizer's checkpoint: give gtopk.load that, not a "
+            "SparseState"
+        )
     if not folders.is_checkpoint(os.fspath(path)):
         raise FileNotFoundError(
             f"gtopk: {path} holds no complete checkpoint: there is no .metadata in it. Not all of "

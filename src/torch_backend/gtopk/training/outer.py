@@ -84,7 +84,7 @@ class OuterOptimizer(torch.optim.Optimizer):
         self._settings = settings_of(preset, overrides)
         self._inner = inner
         self._group = group
-        module = _module(model, group)
+        self._model = module = _module(model, group)
         parameters = _exchanged(inner, module)
         self._names = list(parameters)
         fragments = [
@@ -119,6 +119,26 @@ class OuterOptimizer(torch.optim.Optimizer):
     def state(self) -> Any:  # type: ignore[override]
         """The inner optimizer's."""
         return self._inner.state
+
+    @property
+    def group(self) -> dist.ProcessGroup | None:
+        """Has a rank for each replica; None is the default group."""
+        return self._group
+
+    @property
+    def model(self) -> nn.Module:
+        """The plain module whose parameters are exchanged."""
+        return self._model
+
+    @property
+    def steps(self) -> int:
+        """How often step() was called, in earlier runs that were resumed, too."""
+        return self._rounds.step
+
+    @property
+    def pending(self) -> bool:
+        """Whether an exchange has begun whose result is not used yet."""
+        return self._rounds.pending is not None
 
     def __getattr__(self, name: str) -> Any:
         """Look the name up in the inner optimizer."""

@@ -1,0 +1,176 @@
+"""gtopk.save and gtopk.load of an OuterOptimizer: all replicas in one folder.
+
+What replicas share, the parameters and the momentum, is written once, by the first one. Each writes
+what is its own: the error, the inner optimizer's state, the model, and the result of an exchange
+that is under way. If R' replicas load what R saved, the errors of replica r go to replica r mod R',
+as residuals do.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from gtopk.state.fingerprint import check_alike
+from gtopk.training import folders
+from gtopk.training.versions import Votes, load_version, save_version
+
+if TYPE_CHECKING:
+    from gtopk.training.outer import OuterOptimizer
+
+_SHARED_FILE = "outer.pt"
+_SHARED = ("format", "settings", "steps", "rounds", "parameters", "velocity")
+_OWN = ("pending", "error")
+_REPLICA = {"outer", "inner", "model"}
+
+
+def save(outer: OuterOptimizer, path: str, *, overwrite: bool) -> None:
+    """Write all replicas' states into the folder; collective. See gtopk.save."""
+    votes = _votes(outer)
+    votes.all_succeed(lambda: votes.check_path(path))
+    _check_steps(outer)
+    write = functools.partial(_write, outer, votes)
+    save_version(path, votes, write, lambda _: False, overwrite=overwrite)
+
+
+def load(outer: OuterOptimizer, path: str) -> None:
+    """Resume from what save() wrote; collective. See gtopk.load."""
+    votes = _votes(outer)
+    saved = load_version(path, votes, functools.partial(_found, outer))
+    votes.all_succeed(lambda: _take(outer, saved))
+    _check_steps(outer)
+
+
+def is_in(folder: str) -> bool:
+    """Whether a folder of a version is of an OuterOptimizer."""
+    return os.path.exists(os.path.join(folder, _SHARED_FILE))
+
+
+def _votes(outer: OuterOptimizer) -> Votes:
+    return Votes([outer.group], first=dist.get_rank(outer.group) == 0)
+
+
+def _check_steps(outer: OuterOptimizer) -> None:
+    """Raise ValueError on every replica if their numbers of steps differ. Collective."""
+    said = (
+        "the replicas' OuterOptimizers are not at the same step",
+        "Call gtopk.save and gtopk.load behind the same step on every replica",
+    )
+    check_alike([("the number of steps is", str(outer.steps))], outer.group, said)
+
+
+def _write(outer: OuterOptimizer, votes: Votes, root: str) -> None:
+    replicas, rank = dist.get_world_size(outer.group), dist.get_rank(outer.group)
+
+    def write() -> None:
+        inner = outer.state_dict()
+        all_of_it = inner.pop("gtopk")
+        if votes.first:
+            shared = {**{key: all_of_it[key] for key in _SHARED}, "replicas": replicas}
+            _put(shared, os.path.join(root, _SHARED_FILE))
+        own = {key: all_of_it[key] for key in _OWN}
+        saved = {"outer": own, "inner": inner, "model": outer.model.state_dict()}
+        _put(saved, _file_of(root, rank))
+
+    votes.all_succeed(write)
+    votes.first_succeeds(lambda: _check_seen(root, replicas))
+
+
+def _put(saved: Mapping[str, Any], path: str) -> None:
+    with open(path, "wb") as file:
+        torch.save(saved, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _file_of(root: str, rank: int) -> str:
+    return os.path.join(root, f"replica-{rank}.pt")
+
+
+def _check_seen(root: str, replicas: int) -> None:
+    for rank in range(replicas):
+        if not os.path.exists(_file_of(root, rank)):
+            raise FileNotFoundError(
+                f"gtopk: rank {dist.get_rank()} does not see {_file_of(root, rank)}, which another "
+                "replica has written: gtopk.save needs a file system that all replicas share. "
+                "Without one, save each replica's state_dict() and its model's"
+            )
+
+
+def _found(outer: OuterOptimizer, root: str) -> dict[str, Any]:
+    """Return what _take() needs: this replica's own, or what falls to it of other numbers."""
+    if not is_in(root):
+        what = "is one of a SparseState" if folders.shards_in(root) else "is not complete"
+        raise ValueError(f"gtopk: the checkpoint {root} {what}: there is no {_SHARED_FILE} in it")
+    shared = _get(os.path.join(root, _SHARED_FILE), {*_SHARED, "replicas"})
+    there, here = shared.pop("replicas"), dist.get_world_size(outer.group)
+    rank = dist.get_rank(outer.group)
+    replica = _get(_file_of(root, rank % there), _REPLICA)
+    if there != here:
+        replica["outer"] = _own_of_others(root, rank, there, here)
+    place = {"rank": rank, "ranks": here}
+    inner = {**replica["inner"], "gtopk": {**shared, **replica["outer"], "place": place}}
+    return {"inner": inner, "model": replica["model"], "joins": rank >= there}
+
+
+def _own_of_others(root: str, rank: int, there: int, here: int) -> dict[str, Any]:
+    """Return the sum of the errors of the replicas r, r + R', ... of R; zeros if there are none."""
+    own = [_get(_file_of(root, i), _REPLICA)["outer"] for i in range(rank, there, here)]
+    first = own[0] if own else _get(_file_of(root, 0), _REPLICA)["outer"]
+    if first["pending"] is not None:
+        raise ValueError(
+            f"gtopk: {root} was saved by {there} replicas with an exchange under way, whose result "
+            f"is theirs alone, so that {here} cannot load it: save behind a step without one, "
+            "which outer.pending tells"
+        )
+    errors = first["error"]
+    for tensor in [] if own else errors.values():
+        tensor.zero_()
+    for each in own[1:]:
+        for name, tensor in each["error"].items():
+            errors[name] += tensor
+    return {"pending": None, "error": errors}
+
+
+def _get(path: str, keys: set[str]) -> dict[str, Any]:
+    """Read a file, on the CPU."""
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"gtopk: {path} is not there, or this replica does not see it: load another checkpoint"
+        ) from None
+    except Exception as error:
+        raise RuntimeError(
+            f"gtopk: {path} is damaged or could not be read ({type(error).__name__}: "
+            f"{error!s:.300}): load another checkpoint"
+        ) from error
+    if not isinstance(found, dict) or found.keys() != keys:
+        raise ValueError(f"gtopk: {path} is no file of gtopk.save, given {found!r:.200}")
+    return found
+
+
+def _take(outer: OuterOptimizer, saved: Mapping[str, Any]) -> None:
+    mine = outer.model.state_dict()
+    for name in sorted(mine.keys() ^ saved["model"].keys()):
+        where = "here, and not saved" if name in mine else "saved, and not here"
+        raise ValueError(f"gtopk: the saved model is another one: '{name}' is {where}")
+    for name, tensor in saved["model"].items():
+        if isinstance(tensor, torch.Tensor) and tensor.shape != mine[name].shape:
+            raise ValueError(
+                f"gtopk: the saved model is another one: '{name}' has shape {list(tensor.shape)}, "
+                f"and {list(mine[name].shape)} here"
+            )
+    outer.load_state_dict(saved["inner"])
+    outer.model.load_state_dict(saved["model"])
+    if saved["joins"]:
+        shared = outer.shared_parameters()
+        with torch.no_grad():
+            for name, parameter in outer.model.named_parameters():
+                if name in shared:
+                    parameter.copy_(shared[name])

@@ -1,0 +1,109 @@
+"""Ranks that save or load together: what they agree on, and the folder's version that counts."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch.distributed as dist
+
+from gtopk.state.fingerprint import check_alike, check_nobody_failed, gathered_texts
+from gtopk.training import folders
+
+T = TypeVar("T")
+
+
+class Votes:
+    """Those of the ranks that these groups connect; of this process alone without groups.
+
+    Every method is collective.
+    """
+
+    def __init__(self, groups: Sequence[dist.ProcessGroup | None], *, first: bool) -> None:
+        """first: whether this is the one rank that decides for all."""
+        self._groups = groups
+        self.first = first
+
+    def check_path(self, path: str) -> None:
+        """Raise ValueError if ranks were given other paths."""
+        failure = None
+        for group in self._groups:
+            said = (
+                f"gtopk.save got another path on rank {dist.get_rank()} than on other ranks",
+                "Give all ranks one path, on a file system that they share",
+            )
+            try:
+                check_alike([("it is", repr(os.path.abspath(path)))], group, said)
+            except ValueError as error:
+                failure = error
+        if failure is not None:
+            raise failure
+
+    def all_succeed(self, do: Callable[[], T]) -> T:
+        """Do this; raise on every rank if one has failed: its error there, elsewhere its name."""
+        failure: Exception | None = None
+        try:
+            done = do()
+        except Exception as error:
+            failure = error
+        for group in self._groups:
+            try:
+                check_nobody_failed(failure, group)
+            except Exception as error:
+                failure = error
+        if failure is not None:
+            raise failure
+        return done
+
+    def first_succeeds(self, do: Callable[[], object]) -> None:
+        """Do this on the first rank; raise on every rank if it failed."""
+        self.all_succeed(lambda: do() if self.first else None)
+
+    def from_first(self, do: Callable[[], str]) -> str:
+        """Do this on the first rank; return its result everywhere."""
+        text = self.all_succeed(do if self.first else str)
+        for group in self._groups:
+            texts = (each.decode().strip() for each in gathered_texts(text.encode(), group))
+            text = next(filter(None, texts), "")
+        return text
+
+
+def save_version(
+    path: str,
+    votes: Votes,
+    write: Callable[[str], None],
+    is_ours: Callable[[str], bool],
+    *,
+    overwrite: bool,
+) -> None:
+    """Write a new version and make it count, or leave the folder as it is; collective.
+
+    write: this rank's part, into the folder of the version that it is given; collective. is_ours,
+    overwrite: see folders.remove_others, folders.begin.
+    """
+    version = votes.from_first(lambda: folders.begin(path, overwrite=overwrite))
+    try:
+        write(os.path.join(path, version))
+        votes.first_succeeds(lambda: folders.commit(path, version))
+    except BaseException:
+        if votes.first:
+            folders.discard(path, version)
+        raise
+    if votes.first:
+        folders.remove_others(path, version, is_ours)
+
+
+def load_version(path: str, votes: Votes, read: Callable[[str], T]) -> T:
+    """Return what `read` finds on this rank, given the folder that counts; collective."""
+    version: str | None = None
+    failure: Exception | None = None
+    while True:
+        before, version = version, votes.from_first(lambda: folders.current(path))
+        if failure is not None and version == before:
+            raise failure
+        try:
+            return votes.all_succeed(functools.partial(read, os.path.join(path, version)))
+        except Exception as error:  # Another job's save may have replaced what was being read.
+            failure = error
