@@ -5,7 +5,7 @@
 - Train with DDP: attach (or SparseState and sparse_hook). Without DDP: DistributedOptimizer. With
   FSDP2: fsdp_hook. Over slow links, with exchanges every H steps: OuterOptimizer.
 - Checkpoints on any number of ranks: save, load.
-- Measure and choose: plan, stats, diagnose, flight_recorder.
+- Measure and choose: advise, plan, stats, diagnose, flight_recorder.
 - The collective itself: sparse_all_reduce.
 - Groups: launch_env (mpirun, prterun, srun), ReplicaGroup (ranks that change), create_backend and
   Backend (without torch's registry).
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gtopk.diagnostics.statistics import flight_recorder, stats
     from gtopk.ops.plan import plan
     from gtopk.ops.sparse_all_reduce import sparse_all_reduce
+    from gtopk.training.advise import advise
     from gtopk.training.checkpoint import load, save
     from gtopk.training.ddp import attach, sparse_hook
     from gtopk.training.fsdp import fsdp_hook
@@ -45,6 +46,7 @@ __all__ = [
     "ReplicaGroup",
     "SparseState",
     "__version__",
+    "advise",
     "attach",
     "create_backend",
     "diagnose",
@@ -65,6 +67,7 @@ _PLACES = {
     "OuterOptimizer": "gtopk.training.outer",
     "ReplicaGroup": "gtopk.core.replicas",
     "SparseState": "gtopk.training.sparse_state",
+    "advise": "gtopk.training.advise",
     "attach": "gtopk.training.ddp",
     "create_backend": "gtopk.core.standalone",
     "diagnose": "gtopk.diagnostics.diagnose",

@@ -1,0 +1,186 @@
+"""gtopk.advise: what each way to exchange a model's gradients would take in this job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from gtopk.core.groups import ranks_of
+from gtopk.core.tracing import uncompiled
+from gtopk.ops.options import SparseOptions
+from gtopk.ops.plan import plan_with
+from gtopk.state.fingerprint import check_alike
+from gtopk.training.parameters import as_real, trained_parameters
+
+
+class Row(TypedDict):
+    """One way to exchange all gradients."""
+
+    arguments: dict[str, Any]
+    """Of gtopk.attach; none for a DDP that is left dense."""
+    seconds: float
+    """Predicted for the exchange of a step, all gradients as one tensor of each type."""
+    bytes: float
+    """Of messages on the critical path, headers included."""
+    step_seconds: float | None
+    """Of a step whose exchange overlaps with nothing, which is the most; None if not known."""
+    loss: str
+    """Against dense, as measured on a small net of this kind; "not measured"."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What advise() found, the same on all ranks. str() is a table."""
+
+    kind: str
+    """One of "transformer", "convolutional" and "other"."""
+    parameters: int
+    """Elements of the gradients."""
+    ranks: int
+    rows: list[Row]
+
+    def __str__(self) -> str:
+        """Return the table."""
+        lines = [
+            f"{self.parameters:,} parameters ({_KINDS[self.kind]}) on {self.ranks} ranks",
+            f"{'arguments of gtopk.attach':<34} {'exchange':>11} {'step':>11} {'bytes':>15}  "
+            "loss against dense",
+        ]
+        for each in self.rows:
+            called = ", ".join(f"{name}={value!r}" for name, value in each["arguments"].items())
+            size = f"{each['bytes']:,.0f}"
+            lines.append(
+                f"{called or 'none (dense)':<34} {_in_ms(each['seconds']):>11} "
+                f"{_in_ms(each['step_seconds']):>11} {size:>15}  {each['loss']}"
+            )
+        lines.append("Predicted from this job's links. Where the losses come from: docs/tuning.md")
+        return "\n".join(lines)
+
+
+_KINDS = {
+    "transformer": "a transformer, it seems",
+    "convolutional": "a convolutional net, it seems",
+    "other": "neither convolutional nor a transformer, it seems",
+}
+# Arguments, and what they cost on each kind of net: docs/tuning.md has the same figures.
+_WAYS: tuple[tuple[dict[str, Any], Mapping[str, str]], ...] = (
+    ({}, {"transformer": "", "convolutional": "", "other": ""}),
+    ({"algorithm": "dense", "wire": "int8"}, {"transformer": "−0.4 ± 1.2 % (AdamW)"}),
+    ({"algorithm": "dense", "wire": "4bit"}, {"transformer": "1.2 ± 2.8 % worse (AdamW)"}),
+    ({"algorithm": "topk", "density": 0.05}, {"transformer": "8.8 % worse (AdamW)"}),
+    (
+        {"algorithm": "gtopk", "density": 0.01},
+        {
+            "transformer": "24.7 % worse (AdamW), 17 % worse (SGD)",
+            "convolutional": "0.2 ± 1.0 points better",
+            "other": "0.2 ± 1.4 points better",
+        },
+    ),
+)
+_NOT_MEASURED = "not measured"
+
+
+def advise(
+    model: nn.Module,
+    *,
+    step_seconds: float | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> Advice:
+    """Predict what a step would take with each way to exchange the gradients.
+
+    ``print(gtopk.advise(ddp, step_seconds=…))``, once and before training.
+
+    Collective: every rank calls it, with models of the same parameters. It measures the job's links
+    if nothing has yet, as gtopk.plan does. Predictions are of all gradients at once: DDP sends them
+    in buckets, some of them while the backward goes on.
+
+    Args:
+        model: a DDP, or the module that it will wrap.
+        step_seconds: how long a step takes without any exchange: under ``ddp.no_sync()``, on the
+            slowest rank. None leaves the steps out.
+        group: a process group of backend gtopk; None is the model's, if it is a DDP, or else the
+            default group.
+
+    Returns:
+        The advice; print it, or take its rows. Losses are those that small nets of this kind had in
+        docs/tuning.md, which are no promise for yours.
+
+    Raises:
+        ValueError: an invalid argument, parameters that cannot be exchanged, or ranks with other
+            parameters.
+        torch.distributed.DistBackendError: a rank died, or the group's timeout passed.
+    """
+    if step_seconds is not None and not step_seconds >= 0:
+        raise ValueError(f"gtopk: step_seconds must be 0 or more, given {step_seconds!r}")
+    module = uncompiled(model)
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        group = module.process_group if group is None else group
+        module = uncompiled(module.module)
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"gtopk: model must be a torch.nn.Module, given {type(model).__name__}")
+    sizes: dict[torch.dtype, int] = {}
+    for each in trained_parameters(module).values():
+        real = as_real(each)
+        sizes[real.dtype] = sizes.get(real.dtype, 0) + real.numel()
+    # Dictionaries keep the order of parameters, which ranks of another model may not share.
+    said = sorted((f"elements of {dtype} are", str(size)) for dtype, size in sizes.items())
+    check_alike(said, group, _ALIKE)
+    kind = kind_of(module)
+    rows = []
+    for arguments, losses in _WAYS:
+        costs = [_cost(arguments, size, dtype, group) for dtype, size in sizes.items()]
+        seconds = sum(each[0] for each in costs)
+        rows.append(
+            Row(
+                arguments=arguments,
+                seconds=seconds,
+                bytes=sum(each[1] for each in costs),
+                step_seconds=None if step_seconds is None else step_seconds + seconds,
+                loss=losses.get(kind, _NOT_MEASURED),
+            )
+        )
+    return Advice(kind, sum(sizes.values()), len(ranks_of(group)), rows)
+
+
+_ALIKE = (
+    "the ranks' models are not alike",
+    "Make models in the same way on every rank",
+)
+
+
+def kind_of(module: nn.Module) -> str:
+    """Guess what a module is from the modules in it."""
+    inside = list(module.modules())
+    if any(isinstance(each, nn.modules.conv._ConvNd) for each in inside):
+        return "convolutional"
+    attends = (nn.MultiheadAttention, nn.Embedding)
+    return "transformer" if any(isinstance(each, attends) for each in inside) else "other"
+
+
+def _cost(
+    arguments: Mapping[str, Any], size: int, dtype: torch.dtype, group: dist.ProcessGroup | None
+) -> tuple[float, float]:
+    """Return predicted seconds and bytes for a tensor of that many elements."""
+    algorithm = arguments.get("algorithm", "dense")
+    options = SparseOptions(
+        None,
+        arguments.get("density", 1.0),
+        "auto",
+        "exact",
+        4096,
+        wire=arguments.get("wire"),
+        semantics="dense" if algorithm == "dense" else "any",
+    )
+    plan = plan_with(options, size, dtype, group)
+    assert plan is not None
+    predicted = plan["predictions"][algorithm]
+    return predicted["seconds"], predicted["bytes"]
+
+
+def _in_ms(seconds: float | None) -> str:
+    return "" if seconds is None else f"{1e3 * seconds:,.1f} ms"
