@@ -58,6 +58,8 @@ class OuterOptimizer(torch.optim.Optimizer):
             transform; the inner optimizer only has the learning rate and the weight decay).
         group: a process group of backend gtopk, with a rank for each replica; None is the default
             group.
+        state_device: where what is kept beside the model is, and what is exchanged; None is where
+            the parameters are. "cpu" leaves a full GPU its memory.
         overrides: of the preset's numbers, see ``Overrides`` in gtopk.training.outer_presets:
             inner_steps, lr, momentum, nesterov, decay, error_decay, scale, subtract, transform, k,
             density, algorithm, wire, mean, sign, fragments, delay, mix.
@@ -78,6 +80,8 @@ class OuterOptimizer(torch.optim.Optimizer):
         model: nn.Module,
         preset: str = "diloco",
         group: dist.ProcessGroup | None = None,
+        *,
+        state_device: torch.device | str | None = None,
         **overrides: Unpack[Overrides],
     ) -> None:
         """See the class."""
@@ -107,6 +111,7 @@ class OuterOptimizer(torch.optim.Optimizer):
             Buffers(module, group),
             self._settings,
             group,
+            None if state_device is None else torch.device(state_device),
         )
         self._made = time.monotonic()
 
@@ -320,8 +325,9 @@ def _described(parameter: torch.Tensor) -> str:
 def _as_parameter(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     """Return a copy in the parameter's type."""
     if parameter.is_complex():
-        return torch.view_as_complex(tensor.clone(memory_format=torch.contiguous_format))
-    return tensor.to(parameter.dtype, copy=True)
+        real = tensor.to(parameter.device, copy=True, memory_format=torch.contiguous_format)
+        return torch.view_as_complex(real)
+    return tensor.to(parameter.device, parameter.dtype, copy=True)
 
 
 def _unscale(optimizer: torch.optim.Optimizer, scale: torch.Tensor) -> None:

@@ -52,10 +52,12 @@ class Part:
         transform: str | None,
         block: int,
         group: int,
+        device: torch.device | None = None,
     ) -> None:
         """parameters: of one type, device and group; in tiles, all with those of `block` elements.
 
-        group: its place among the inner optimizer's.
+        group: its place among the inner optimizer's. device: of the vectors; None is that of the
+        parameters.
         """
         self.block = block
         self.group = group
@@ -70,7 +72,7 @@ class Part:
         first = self.slots[0].tensor
         self.parameter_dtype = first.dtype
         self.dtype = ACCUMULATION[first.dtype]
-        self.device = first.device
+        self.device = first.device if device is None else device
 
     def new(self) -> torch.Tensor:
         """Return a vector of zeros."""
@@ -138,10 +140,12 @@ def parts_of(
     groups: Mapping[str, int],
     *,
     apart: bool,
+    device: torch.device | None = None,
 ) -> list[Part]:
     """Put parameters of one type, device and tile size together, in the order of the first ones.
 
     groups: each parameter's among the inner optimizer's. apart: whether parts have to be of one.
+    device: of the vectors.
     """
     together: dict[tuple[Any, ...], dict[str, torch.Tensor]] = {}
     for name, parameter in parameters.items():
@@ -150,6 +154,6 @@ def parts_of(
         group = groups[name] if apart else None
         together.setdefault((tensor.dtype, tensor.device, block, group), {})[name] = parameter
     return [
-        Part(some, transform=transform, block=block, group=groups[next(iter(some))])
+        Part(some, transform=transform, block=block, group=groups[next(iter(some))], device=device)
         for (_, _, block, _), some in together.items()
     ]

@@ -70,10 +70,12 @@ class Rounds:
         buffers: Buffers,
         settings: Settings,
         group: dist.ProcessGroup | None,
+        device: torch.device | None,
     ) -> None:
         """fragments: parameters by name, the same numbers on all replicas by now.
 
-        groups: each parameter's among the inner optimizer's.
+        groups: each parameter's among the inner optimizer's. device: where vectors are kept and
+        exchanged; None is that of the parameters.
         """
         self._settings = settings
         self._group = group
@@ -90,7 +92,11 @@ class Rounds:
                     part.new() if settings.keeps_error else None,
                 )
                 for part in parts_of(
-                    parameters, settings.transform, groups, apart=settings.takes_gradients
+                    parameters,
+                    settings.transform,
+                    groups,
+                    apart=settings.takes_gradients,
+                    device=device,
                 )
             ]
             for parameters in fragments
