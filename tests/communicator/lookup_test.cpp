@@ -58,12 +58,13 @@ class Job {
   /// All at once, since each waits a little for the others' goodbyes.
   void leave() {
     std::vector<std::jthread> threads;
-    for (Seat& seat : seats_) {
-      threads.emplace_back([&seat] {
-        seat.group.reset();
-        seat.process.reset();
-      });
+    for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
+      threads.emplace_back([this, rank] { leave(rank); });
     }
+  }
+  void leave(std::size_t rank) {
+    seats_[rank].group.reset();
+    seats_[rank].process.reset();
   }
 
   /// All ranks meet as a group of that name; `error` is set if one fails to.
@@ -158,15 +159,35 @@ TEST(Lookup, EachRankLooksUpThoseItTalksToAndNobodyElse) {
   std::vector<std::unique_ptr<Communicator>> kept;
   job.meet("second", &kept);
   auto expected = job.each(calls);
-  // A leaving rank sets that it has left, and reads it, in the store of either group.
+  // A leaving rank sets that it has left in the store of either group. It does not read that, as
+  // its partners have left.
   for (auto& group : kept) {
     group.reset();
   }
   job.leave();
   for (int& number : expected) {
-    number += 4;
+    number += 2;
   }
   EXPECT_EQ(job.each(calls), expected);
+}
+
+TEST(Departure, OfRanksThatAllKnowOneAnotherIsNotToldToTheStore) {
+  Job job(2);
+  job.meet("group");
+  for (const Ending& ending : job.all_reduce("gtopk")) {
+    EXPECT_TRUE(ending.good()) << ending.text;
+  }
+  const auto expected = job.each(calls);
+  job.leave();
+  EXPECT_EQ(job.each(calls), expected);
+}
+
+TEST(Departure, OfARankThatHasMetNobodyIsSetAndRead) {
+  Job job(2);
+  job.meet("group");
+  const int before = job.seats()[0].calls;
+  job.leave(0);
+  EXPECT_EQ(job.seats()[0].calls, before + 2);
 }
 
 TEST(Lookup, InAStoreThatIsGoneIsAnErrorThatSaysSo) {
