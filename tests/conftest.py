@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-# Of tools, the wheel, the lab and the tests themselves: run with one torch alone.
+# Of tools, the wheel, the lab, the tests themselves, and the core behind tensors and a store: run
+# with one torch alone.
 ONCE = {
+    "test_advise",
     "test_checks",
     "test_convergence",
     "test_count_tests",
     "test_gpu_check",
+    "test_hosts",
     "test_install",
+    "test_mass",
+    "test_meeting",
     "test_netlab",
     "test_nursery",
     "test_odd_hosts",
+    "test_other_ucx",
     "test_plot",
     "test_programs",
     "test_simulation",
