@@ -22,6 +22,7 @@ ONCE = {
     "test_other_ucx",
     "test_plot",
     "test_programs",
+    "test_reproduce",
     "test_simulation",
     "test_wheel",
 }

@@ -1,0 +1,93 @@
+"""Room: tests/torch. tools/reproduce: pages from committed records, and entries run for real."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import matplotlib
+import pytest
+import torch
+from arrows import ROOT
+from reproduce_entries.codec_error import error, linear, statistical
+from reproduce_entries.command import main, parse
+from reproduce_entries.gtopk_model import MODELS, costs
+from reproduce_entries.page import wrapped
+from reproduce_entries.table import ENTRIES
+from reproduce_entries.volumes import PARAMETERS, demo_megabytes, fewest_bits, link_seconds
+
+RESULTS = ROOT / "docs" / "results"
+WATCHDOG = 600
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+def test_pages_are_those_of_the_committed_records(entry, tmp_path):
+    (tmp_path / "records").mkdir()
+    records = RESULTS / "records" / f"{entry.name}.jsonl"
+    (tmp_path / "records" / records.name).write_bytes(records.read_bytes())
+    assert main(["--pages", "--into", str(tmp_path), entry.name]) == 0
+    made = f"{entry.name}.md"
+    assert (tmp_path / made).read_text() == (RESULTS / made).read_text()
+    drawn = f"{entry.name}.svg"
+    if f"Matplotlib v{matplotlib.__version__}," in (RESULTS / drawn).read_text():
+        assert (tmp_path / drawn).read_text() == (RESULTS / drawn).read_text()
+
+
+@pytest.mark.loopback
+@pytest.mark.parametrize("name", ["bytes", "theorem1"])
+def test_entry_runs_and_does_not_repeat_what_has_a_record(name, tmp_path):
+    command = [sys.executable, str(ROOT / "tools" / "reproduce"), "--quick", name]
+    for _ in range(2):
+        subprocess.run([*command, "--into", str(tmp_path)], check=True, timeout=WATCHDOG)
+    lines = (tmp_path / "records" / f"{name}.jsonl").read_text().splitlines()
+    cells = [json.loads(line)["cell"] for line in lines]
+    (entry,) = (each for each in ENTRIES if each.name == name)
+    assert cells == entry.cells(True)
+    assert "**Quick" in (tmp_path / f"{name}.md").read_text()
+
+
+def test_page_of_cells_without_records_is_not_made(tmp_path, capsys):
+    assert main(["--pages", "--into", str(tmp_path), "bytes"]) == 1
+    assert "bytes has cells without a record" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+def test_list_prints_the_plan_alone(capsys):
+    assert main(["--list"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("**Refuted if**") == said.count("**Claim.**") == len(ENTRIES)
+    assert "$" not in said
+
+
+def test_unknown_entry_names_the_known_ones(capsys):
+    with pytest.raises(SystemExit):
+        parse(["nothing"])
+    assert "no entry 'nothing': there are bytes" in capsys.readouterr().err
+
+
+def test_published_arithmetic():
+    assert demo_megabytes(PARAMETERS["1B"], 16) == pytest.approx(55.16, abs=0.005)
+    assert demo_megabytes(1e6, 0) == 2
+    assert fewest_bits(64) == pytest.approx(7.36, abs=0.005)
+    assert fewest_bits(1) == pytest.approx(12)
+    assert link_seconds(8e6, 10, 3, 1e6) == pytest.approx((10 / 110, 20 / 500))
+    tree = {name: 1e3 * costs(model.parameters, 32, 8)["tree"] for name, model in MODELS.items()}
+    assert tree == pytest.approx(
+        {"VGG-16": 14.9, "ResNet-20": 4.6, "AlexNet": 48.4, "ResNet-50": 22.8}, rel=0.02
+    )
+
+
+def test_statistical_two_bits_of_two_magnitudes_lose_nothing_in_two_bins():
+    x = torch.tensor([1.0, -1.0] * 50)
+    decoded, bins = statistical(x)
+    torch.testing.assert_close(decoded, x)
+    assert bins == [0, 0.5, 0, 0.5]  # 0 is offset to the third bin
+    wide = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    assert 0 < error(statistical(wide)[0], wide) < error(linear(wide), wide) < 1
+
+
+def test_prose_is_wrapped_and_tables_are_not():
+    assert wrapped("- a\n  b\n- " + "c " * 80).splitlines()[0] == "- a b"
+    assert all(len(line) <= 100 for line in wrapped("word " * 100).splitlines())
+    assert wrapped("| a  b |") == "| a  b |"

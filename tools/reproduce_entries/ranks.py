@@ -1,0 +1,88 @@
+"""Two real ranks that count what they send, over loopback. Started by counted(), under torchrun."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+RANKS = 2
+SIDE, MATRICES = 512, 4  # of what an OuterOptimizer exchanges
+
+Request = dict[str, Any]
+
+
+def counted(requests: Sequence[Request]) -> list[dict[str, Any]]:
+    """Sends each request's message; returns bytes that a rank sent, and of how many elements.
+
+    {"list": arguments of sparse_all_reduce, "d": elements}: one call, of normally distributed
+    values. {"outer": arguments of OuterOptimizer}: one round, of normally distributed gradients.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        into = pathlib.Path(folder) / "counted.json"
+        launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS))
+        subprocess.run(
+            [sys.executable, *launch, __file__, json.dumps(requests), str(into)],
+            check=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        found: list[dict[str, Any]] = json.loads(into.read_text())
+        return found
+
+
+def _of_list(arguments: dict[str, Any], d: int) -> dict[str, Any]:
+    import gtopk
+
+    draws = torch.Generator().manual_seed(dist.get_rank())
+    for _ in range(2):  # the first call also exchanges what ranks know of each other
+        tensor = torch.randn(d, generator=draws)
+        residual = torch.zeros(d)
+        before = gtopk.stats()["bytes_sent"]
+        gtopk.sparse_all_reduce(tensor, residual=residual, **arguments)
+        sent = gtopk.stats()["bytes_sent"] - before
+    return {"bytes": sent, "elements": d}
+
+
+def _of_round(arguments: dict[str, Any]) -> dict[str, Any]:
+    import gtopk
+
+    draws = torch.Generator().manual_seed(dist.get_rank())
+    matrices = [torch.nn.Linear(SIDE, SIDE, bias=False) for _ in range(MATRICES)]
+    model = torch.nn.Sequential(*matrices)
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    outer = gtopk.OuterOptimizer(inner, model, **arguments)
+    steps, rounds, counts = arguments.get("inner_steps", 1), 4, []
+    for step in range(1, (1 + rounds) * steps + 2):
+        for each in model.parameters():
+            each.grad = torch.randn(each.shape, generator=draws)
+        outer.step()
+        # A step after a round's end, when no fragment is under way.
+        if step in (steps + 1, (1 + rounds) * steps + 1):
+            counts.append(outer.stats()["bytes_sent"])
+    return {"bytes": (counts[1] - counts[0]) / rounds, "elements": MATRICES * SIDE * SIDE}
+
+
+def main(requests: Sequence[Request], into: pathlib.Path) -> None:
+    dist.init_process_group("gtopk")
+    found = []
+    for each in requests:
+        if "list" in each:
+            found.append(_of_list(each["list"], each["d"]))
+        else:
+            found.append(_of_round(each["outer"]))
+        dist.barrier()
+    if dist.get_rank() == 0:
+        into.write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]), pathlib.Path(sys.argv[2]))

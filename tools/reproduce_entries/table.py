@@ -1,0 +1,10 @@
+"""All entries, in the order in which they run."""
+
+from __future__ import annotations
+
+from reproduce_entries.codec_error import CODEC_ERROR
+from reproduce_entries.gtopk_model import GTOPK_MODEL
+from reproduce_entries.theorem1 import THEOREM1
+from reproduce_entries.volumes import BYTES
+
+ENTRIES = (BYTES, THEOREM1, GTOPK_MODEL, CODEC_ERROR)
