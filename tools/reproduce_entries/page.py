@@ -79,7 +79,9 @@ def page(entry: Entry, records: Records, quick: bool) -> str:
 
 def plot(entry: Entry, records: Records) -> str:
     """An SVG, without a date, and with names that do not depend on the run."""
-    with matplotlib.rc_context({"svg.hashsalt": entry.name, "font.size": 9}):
+    with matplotlib.rc_context(
+        {"svg.hashsalt": entry.name, "svg.fonttype": "none", "font.size": 9}
+    ):
         figure = Figure(figsize=(8, 3.6), layout="constrained")
         entry.draw(records, figure)
         into = io.StringIO()

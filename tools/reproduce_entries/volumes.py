@@ -74,7 +74,7 @@ OUTERS: dict[str, Request] = {
 }
 
 
-# By how many of a parameter's bits are an entry's; what is published of a parameter and round.
+# Parameters for each entry, and what is published of a parameter and round, in bits.
 SPARSE = (64, "0.219 (14 an entry), 0.313 (20)", "SparseLoCo, paper and code, as above")
 PRESETS = {
     "sparseloco": SPARSE,
@@ -280,13 +280,14 @@ def draw(records: Records, figure: Figure) -> None:
     bits = bits_of(records)
     axes = figure.subplots()
     names = [("paper", 14.0), ("code", 20.0)]
-    names += [(f"ours, {wire}", of) for (k, wire), of in bits.items() if k == 64]
+    names += [(f"ours,\n{wire}", of) for (k, wire), of in bits.items() if k == 64]
     presets = bits_a_parameter(records)
     names += [("our preset,\nwith counts", presets["sparseloco"] * 64)]
     for i, (name, of) in enumerate(names):
         axes.bar(name, of, color=COLOURS[0 if i > 1 else 1])
         axes.annotate(f"{of:.1f}", (i, of), ha="center", va="bottom")
     axes.axhline(fewest_bits(64), color=COLOURS[3], linestyle="--")
+    axes.margins(y=0.1)
     axes.set_ylabel("bits of an entry, 64 of 4,096")
     axes.set_title("dashed: the fewest that an index alone can take")
 
