@@ -10,12 +10,12 @@ import matplotlib
 import pytest
 import torch
 from arrows import ROOT
+from reproduce_entries.bytes_sent import PARAMETERS, demo_megabytes, fewest_bits, link_seconds
 from reproduce_entries.codec_error import error, linear, statistical
 from reproduce_entries.command import main, parse
 from reproduce_entries.gtopk_model import MODELS, costs
 from reproduce_entries.page import wrapped
 from reproduce_entries.table import ENTRIES
-from reproduce_entries.volumes import PARAMETERS, demo_megabytes, fewest_bits, link_seconds
 
 RESULTS = ROOT / "docs" / "results"
 WATCHDOG = 600

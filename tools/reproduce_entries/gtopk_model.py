@@ -175,6 +175,7 @@ def draw(records: Records, figure: Figure) -> None:
             axes.plot(RANKS, said, "o:", color=COLOURS[i], markersize=3)
             axes.plot(RANKS, replayed, "-", color=COLOURS[i], label=label)
         axes.set_xscale("log", base=2)
+        axes.set_xticks(RANKS, [str(ranks) for ranks in RANKS])
         axes.set_ylim(bottom=0)
         axes.set_title(name)
         axes.set_xlabel("ranks")

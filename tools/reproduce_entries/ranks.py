@@ -1,4 +1,4 @@
-"""Two real ranks that count what they send, over loopback. Started by counted(), under torchrun."""
+"""Real ranks that count what they send, over loopback. Started by counted(), under torchrun."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-RANKS = 2
 SIDE, MATRICES = 512, 4  # of what an OuterOptimizer exchanges
 
 Request = dict[str, Any]
 
 
-def counted(requests: Sequence[Request]) -> list[dict[str, Any]]:
-    """Sends each request's message; returns bytes that a rank sent, and of how many elements.
+def counted(requests: Sequence[Request], ranks: int = 2) -> list[dict[str, Any]]:
+    """Does each request; returns the bytes that ranks sent on average, and of how many elements.
 
     {"list": arguments of sparse_all_reduce, "d": elements}: one call, of normally distributed
-    values. {"outer": arguments of OuterOptimizer}: one round, of normally distributed gradients.
+    values; with "alike" true, these plus some that all ranks share.
+    {"outer": arguments of OuterOptimizer}: one round, of normally distributed gradients.
     """
     with tempfile.TemporaryDirectory() as folder:
         into = pathlib.Path(folder) / "counted.json"
-        launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS))
+        launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
         subprocess.run(
             [sys.executable, *launch, __file__, json.dumps(requests), str(into)],
             check=True,
@@ -38,12 +38,17 @@ def counted(requests: Sequence[Request]) -> list[dict[str, Any]]:
         return found
 
 
-def _of_list(arguments: dict[str, Any], d: int) -> dict[str, Any]:
+def _of_list(arguments: dict[str, Any], d: int, alike: bool) -> dict[str, Any]:
     import gtopk
 
+    if arguments.get("wire") == "lossless":
+        arguments = {**arguments, "wire": None}
     draws = torch.Generator().manual_seed(dist.get_rank())
+    shared = torch.Generator().manual_seed(1000)
     for _ in range(2):  # the first call also exchanges what ranks know of each other
         tensor = torch.randn(d, generator=draws)
+        if alike:
+            tensor += torch.randn(d, generator=shared)
         residual = torch.zeros(d)
         before = gtopk.stats()["bytes_sent"]
         gtopk.sparse_all_reduce(tensor, residual=residual, **arguments)
@@ -75,10 +80,12 @@ def main(requests: Sequence[Request], into: pathlib.Path) -> None:
     found = []
     for each in requests:
         if "list" in each:
-            found.append(_of_list(each["list"], each["d"]))
+            found.append(_of_list(each["list"], each["d"], each.get("alike", False)))
         else:
             found.append(_of_round(each["outer"]))
-        dist.barrier()
+        sent = torch.tensor([found[-1]["bytes"]], dtype=torch.float64)
+        dist.all_reduce(sent)
+        found[-1]["bytes"] = sent.item() / dist.get_world_size()
     if dist.get_rank() == 0:
         into.write_text(json.dumps(found))
     dist.destroy_process_group()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from reproduce_entries.bytes_sent import BYTES
 from reproduce_entries.codec_error import CODEC_ERROR
 from reproduce_entries.gtopk_model import GTOPK_MODEL
 from reproduce_entries.theorem1 import THEOREM1
-from reproduce_entries.volumes import BYTES
+from reproduce_entries.volume import VOLUME
 
-ENTRIES = (BYTES, THEOREM1, GTOPK_MODEL, CODEC_ERROR)
+ENTRIES = (BYTES, VOLUME, THEOREM1, GTOPK_MODEL, CODEC_ERROR)

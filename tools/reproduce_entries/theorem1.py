@@ -183,6 +183,7 @@ def draw(records: Records, figure: Figure) -> None:
     left.axhline(1, color="black", linewidth=0.8)
     left.set_ylabel("Top-k leaves, over the bound")
     right.axhline(1, color="black", linewidth=0.8)
+    right.set_yscale("symlog", linthresh=1)
     right.set_ylabel("normal quantile selects, over k")
     for axes in (left, right):
         axes.set_xlabel("share of the training (dotted: gradients alone)")

@@ -127,14 +127,7 @@ def run(cell: Cell) -> Result:
     if cell["part"] == "lists":
         fixed = {"algorithm": "topk", "select": "block"}
         asked = [
-            {
-                "list": {
-                    "density": each["k"] / TILE,
-                    "wire": None if each["wire"] == "lossless" else each["wire"],
-                    **fixed,
-                },
-                "d": each["d"],
-            }
+            {"list": {"density": each["k"] / TILE, "wire": each["wire"], **fixed}, "d": each["d"]}
             for each in cell["lists"]
         ]
         found = counted(asked)
