@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from codes import code
+from matplotlib.ticker import MaxNLocator
 from tasks import TASKS
 
 from reproduce_entries.entry import Cell, Check, Entry, Records, Result
@@ -228,7 +229,7 @@ def draw(records: Records, figure: Figure) -> None:
         errors = [100 * each["errors"][name] for each in found["rounds"]]
         axes.plot(range(1, len(errors) + 1), errors, color=COLOURS[i], label=name)
     axes.set_yscale("log")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("round of the training under 2bit")
     axes.set_ylabel("error, % of the square")
     axes.legend(fontsize=7)

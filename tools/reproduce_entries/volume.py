@@ -68,7 +68,7 @@ def checks(records: Records) -> list[Check]:
             record.result[f"{algorithm} raw"] / FORMULAS[formula](record.cell["ranks"])
             for record in records
         )
-        said = f"`{algorithm}` sends at most {over:.2f} of {formula.removesuffix(', at most')}'s."
+        said = f"`{algorithm}` sends at most {over:.3f} of {formula.removesuffix(', at most')}'s."
         found.append(Check(over <= SLACK, said))
     return found
 
