@@ -53,7 +53,7 @@ Task<Header> read_header(std::span<const std::byte> message, GroupView& group, s
   if (header.magic != expected.magic || header.version != expected.version) {
     throw Error(ErrorKind::kMismatch,
                 fmt::format("{} speaks wire format {:08x} version {}, this rank {:08x} version {}: "
-                            "use one gtopk version on all ranks",
+                            "use the same gtopk version on all ranks",
                             group.member(from), header.magic, header.version, expected.magic,
                             expected.version));
   }

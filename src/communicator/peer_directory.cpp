@@ -40,14 +40,14 @@ void PeerDirectory::publish(std::uint64_t identity, const std::string& address) 
 engine::PeerRecord PeerDirectory::find(std::uint64_t identity, const std::stop_token& stop) {
   const std::string name = name_of(identity);
   const auto end = std::chrono::steady_clock::now() + kLookupBound;
-  fails_ = true;
+  const bool failed_before = fails_.exchange(true);
   while (!stop.stop_requested() && std::chrono::steady_clock::now() < end) {
     if (auto published = directory_->lookup(name, kLookupSlice)) {
       fails_ = false;
       return record_of(*std::move(published));
     }
   }
-  fails_ = !stop.stop_requested();
+  fails_ = failed_before || !stop.stop_requested();
   throw Error(ErrorKind::kBootstrap,
               stop.stop_requested()
                   ? std::string("this process is leaving its process groups")
@@ -68,7 +68,8 @@ void PeerDirectory::publish_departure(std::uint64_t identity, const std::string&
       static_cast<void>(directory_->lookup(name, std::chrono::nanoseconds::zero()));
     }
   } catch (const std::exception& error) {
-    transport::log().debug("the directory was not told that this process leaves: {}", error.what());
+    transport::log().debug("could not tell the directory that this process is leaving: {}",
+                           error.what());
   }
 }
 

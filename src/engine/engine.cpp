@@ -50,7 +50,7 @@ std::uint64_t Engine::submit(const std::shared_ptr<Group>& group, OperationSpec 
   if (input) {
     spec.body = [input, body = std::move(spec.body)](GroupView& view) {
       if (!input->shut()) {
-        throw Error(ErrorKind::kAborted, "its input has not come from the device");
+        throw Error(ErrorKind::kAborted, "its input did not arrive from the device");
       }
       return body(view);
     };
@@ -89,7 +89,7 @@ std::uint32_t Engine::reserve_group_id() {
   const std::optional<std::uint32_t> id = groups_.reserve();
   if (!id) {
     throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("a process can be in {} groups at a time: destroy some first",
+                fmt::format("a process can be in at most {} groups at a time: destroy one first",
                             transport::kMaxGroups));
   }
   failures_.forget_group(*id);
@@ -126,18 +126,19 @@ bool Engine::handle_failures() {
   std::erase_if(failures, [this](const transport::PeerFailure& failure) {
     return inquiries_.examine(failure);
   });
-  for (std::size_t at = 0; at < failures.size(); ++at) {
-    // Only of one, as this thread waits for it: what fails together mostly has one cause.
-    if (at > 0) {
-      failures[at].diagnose = nullptr;
-    }
-    peer_failed(std::move(failures[at]));
+  for (transport::PeerFailure& failure : failures) {
+    peer_failed(std::move(failure));
   }
   return any;
 }
 
 void Engine::peer_failed(transport::PeerFailure failure) {
-  if (failure.diagnose) {
+  // This thread waits for the diagnosis, so only where it is told: what fails next to the first of
+  // a group's peers mostly has the same cause.
+  const bool is_told = std::ranges::any_of(groups_.all(), [&](const auto& group) {
+    return !group->failure && group->rank_of(failure.peer);
+  });
+  if (failure.diagnose && is_told) {
     if (const std::string found = failure.diagnose(); !found.empty()) {
       failure.reason += ". " + found;
     }
@@ -203,8 +204,9 @@ void Engine::handle_hello(PeerId from, const std::string& address) {
     try {
       transport_.set_address(from, address);
       inquiries_.address_came(from);
+      probes_.address_came(from);
     } catch (const Error& unreadable) {
-      transport::log().warn("the address that came with a hello: {}", unreadable.what());
+      transport::log().warn("ignoring the unreadable address in a hello: {}", unreadable.what());
     }
   }
   membership_.answer_hello(from);

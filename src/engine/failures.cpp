@@ -149,7 +149,7 @@ void Failures::handle_abort(Group& group, PeerId from, const Notice& notice) {
     discard_when_it_comes(group, notice.sequence);
   } else if (Scheduler::waits(group, notice.sequence)) {
     membership_.pass_on(group, from, notice);
-    Scheduler::end_waiting(group, notice.sequence, cause);
+    scheduler_.end_waiting(group, notice.sequence, cause);
     discard_when_it_comes(group, notice.sequence);
   }
 }

@@ -9,7 +9,7 @@ namespace gtopk {
 
 Gate::Gate(std::uint32_t arrivals) : arrivals_(arrivals), missing_(arrivals) {
   if (arrivals == 0) {
-    throw Error(ErrorKind::kInvalidArgument, "a gate needs arrivals >= 1, seen 0");
+    throw Error(ErrorKind::kInvalidArgument, "a gate needs at least one arrival, got 0");
   }
 }
 

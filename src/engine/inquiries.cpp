@@ -94,7 +94,7 @@ void Inquiries::ask(Inquiry& inquiry) {
   }
   hooks_.post([this, peer] {
     std::erase_if(inquiries_, [&](const Inquiry& each) { return each.peer == peer; });
-    transport_.no_address(peer, "no group with it is left here");
+    transport_.no_address(peer, "this process shares no group with it any more");
   });
 }
 

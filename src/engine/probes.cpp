@@ -177,7 +177,7 @@ void Probes::conclude_transfer(Operation& operation, const std::vector<std::stri
     return;
   }
   const bool of_any = operation.waits_for(false).empty() && operation.waits_for(true).empty();
-  const std::string why = of_any ? std::string("no rank has sent a match")
+  const std::string why = of_any ? std::string("no rank has sent a matching message")
                           : silent.empty()
                               ? fmt::format("{}", fmt::join(alive, "; "))
                               : fmt::format("{} does not answer", fmt::join(silent, ", "));

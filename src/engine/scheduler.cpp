@@ -297,6 +297,7 @@ void Scheduler::end_waiting(Group& group, std::uint64_t sequence, const Error& c
     (*waiting)->tell(cause);
     group.waiting_.erase(waiting);
     group.inputs_.erase(sequence);
+    start_waiting(group);  // the next may have waited for that one alone
   }
 }
 

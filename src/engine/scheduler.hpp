@@ -99,7 +99,7 @@ class Scheduler {
   /// Whether a collective that waits for a place in flight is past its deadline.
   [[nodiscard]] static bool any_waits_too_long(const Group& group, transport::TimePoint now);
   /// Ends a collective that waits for a place in flight.
-  static void end_waiting(Group& group, std::uint64_t sequence, const Error& cause);
+  void end_waiting(Group& group, std::uint64_t sequence, const Error& cause);
   /// Fails the group's running operations, and ends those that wait.
   void fail(Group& group, const Error& cause);
 

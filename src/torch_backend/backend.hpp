@@ -222,6 +222,8 @@ class GtopkBackend final : public c10d::Backend {
   [[nodiscard]] std::shared_ptr<Membership> membership();
   /// Throws unless this rank is still a member; call with mutex_ held.
   void check_member() const;
+  /// The same for a call that has waited: also unless the group is the one it was called in.
+  void check_same_member(const std::shared_ptr<Membership>& member) const;
   void check_not_forked() const;
   /// All-reduces sparse COO tensors.
   c10::intrusive_ptr<c10d::Work> allreduce_coo(std::vector<at::Tensor>& tensors,

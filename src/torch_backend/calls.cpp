@@ -25,7 +25,6 @@ c10::intrusive_ptr<c10d::Work> GtopkBackend::run(c10::intrusive_ptr<GtopkWork> w
                                                  const Make& make, const CallExtras& extras) {
   check_not_forked();
   const bool numbered = !c10d::isP2POp(work->retrieveOpType());
-  Works let_go;  // freed without the lock
   std::unique_lock lock(mutex_);
   check_member();
   if (timeout == c10d::kUnsetTimeout) {
@@ -45,8 +44,8 @@ c10::intrusive_ptr<c10d::Work> GtopkBackend::run(c10::intrusive_ptr<GtopkWork> w
   } catch (const Error& error) {
     rethrow_for_python(error);
   }
-  let_go = window_.note(work);
   lock.unlock();
+  const Works let_go = window_.note(work);  // may start what was deferred, which takes the lock
   if (in_turn) {
     state_->order().advance();
   }
@@ -96,7 +95,7 @@ std::uint64_t GtopkBackend::start_in_turn(std::unique_lock<std::mutex>& lock, Gt
   lock.lock();
   std::uint64_t number = 0;
   try {
-    check_member();
+    check_same_member(member);
     number = start(work, timeout, std::move(collective), extras);
   } catch (...) {
     order.started(entry, 0);
@@ -119,7 +118,7 @@ void GtopkBackend::defer(const c10::intrusive_ptr<GtopkWork>& work,
                "and has not returned. A callback that waits for a later collective should wait for "
                "its Work");
   const auto start_or_end = [itself, work, timeout, extras, runtime = membership_->runtime,
-                             state = state_, unseen = unseen_,
+                             state = state_, unseen = unseen_, member = std::weak_ptr(membership_),
                              called = std::make_shared<Collective>(std::move(collective))](
                                 const std::exception_ptr& error) -> std::uint64_t {
     std::exception_ptr failure = error;
@@ -127,7 +126,7 @@ void GtopkBackend::defer(const c10::intrusive_ptr<GtopkWork>& work,
     if (!failure && backend) {
       try {
         const std::lock_guard lock(backend->mutex_);
-        backend->check_member();
+        backend->check_same_member(member.lock());
         return backend->start(*work, timeout, std::move(*called), extras);
       } catch (...) {
         failure = std::current_exception();

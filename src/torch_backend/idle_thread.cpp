@@ -18,7 +18,8 @@ std::int64_t IdleThread::cpu_nanoseconds() const {
 
 bool IdleThread::sleeps() const {
   std::ifstream file("/proc/self/task/" + std::to_string(id_) + "/stat");
-  const std::string stat(std::istreambuf_iterator<char>(file), {});
+  std::string stat;
+  std::getline(file, stat, '\0');
   const std::size_t name_end = stat.rfind(')');  // the state follows the name: "12 (name) S 1 ..."
   return name_end != std::string::npos && stat.compare(name_end, 4, ") S ") == 0;
 }

@@ -203,6 +203,15 @@ void GtopkBackend::check_member() const {
                                                                : "been destroyed")));
 }
 
+void GtopkBackend::check_same_member(const std::shared_ptr<Membership>& member) const {
+  check_member();
+  if (membership_ != member) {
+    rethrow_for_python(
+        Error(ErrorKind::kAborted, "the process group '" + options_->group_name +
+                                       "' was reconfigured before this collective could start"));
+  }
+}
+
 std::shared_ptr<GtopkBackend::Membership> GtopkBackend::membership() {
   check_not_forked();
   const std::lock_guard lock(mutex_);

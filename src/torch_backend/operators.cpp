@@ -88,7 +88,7 @@ std::int64_t most(std::int64_t d, std::int64_t ranks, std::int64_t k, double den
 struct TorchGate : torch::CustomClassHolder {
   explicit TorchGate(std::int64_t arrivals) {
     TORCH_CHECK_VALUE(arrivals >= 1 && arrivals <= std::numeric_limits<std::uint32_t>::max(),
-                      "gtopk: a gate needs arrivals >= 1, given ", arrivals);
+                      "gtopk: a gate needs at least one arrival, got ", arrivals);
     gate = std::make_shared<Gate>(static_cast<std::uint32_t>(arrivals));
   }
   std::shared_ptr<Gate> gate;

@@ -154,7 +154,7 @@ TEST(AnySource, ThatNobodyServesEndsInTimeAndTheGroupWorksOn) {
   ASSERT_TRUE(in->error.has_value());
   EXPECT_EQ(in->error->kind(), ErrorKind::kTimeout);
   EXPECT_THAT(in->text(), HasSubstr("recv(from any rank, tag 7) of group 'default' on rank 0"));
-  EXPECT_THAT(in->text(), HasSubstr("no rank has sent a match"));
+  EXPECT_THAT(in->text(), HasSubstr("no rank has sent a matching message"));
   EXPECT_EQ(support::group_works(ranks), "");
   EXPECT_TRUE(ranks.close().empty());
 }

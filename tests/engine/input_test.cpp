@@ -79,6 +79,29 @@ TEST(Input, LaterCollectivesStartBehindIt) {
   EXPECT_TRUE(ranks.close().empty());
 }
 
+TEST(Input, OfACallThatIsAbortedIsNotWaitedForByTheNext) {
+  InprocRanks ranks(kRanks, support::network(2));
+  std::vector<std::int64_t> first(kRanks, 1);
+  std::vector<std::int64_t> second(kRanks, 10);
+  const auto never = on_its_way();
+  std::vector<SharedEnding> failing;
+  std::vector<SharedEnding> endings;
+  for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+    failing.push_back(rank == 2
+                          ? ranks.submit(rank, barrier())
+                          : ranks.submit(rank, sum(first[rank]), rank == 2 ? never : nullptr));
+    endings.push_back(ranks.submit(rank, sum(second[rank])));
+  }
+  ranks.run_for(std::chrono::seconds(1));
+  for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+    ASSERT_TRUE(failing[rank]->ended) << rank;
+    EXPECT_EQ(failing[rank]->error->kind(), ErrorKind::kMismatch) << failing[rank]->text();
+    ASSERT_TRUE(endings[rank]->ended) << rank;
+    EXPECT_TRUE(endings[rank]->good()) << endings[rank]->text();
+    EXPECT_EQ(second[rank], 30);
+  }
+}
+
 TEST(Input, MessagesPassIt) {
   InprocRanks ranks(2, support::network(3));
   std::int64_t reduced[2] = {1, 2};
@@ -121,7 +144,7 @@ TEST(Input, ThatCannotBeReadFailsTheOperationOnEveryRankAndTheGroupWorksOn) {
   ranks.run_all();
   for (const SharedEnding& ending : endings) {
     EXPECT_FALSE(ending->good());
-    EXPECT_THAT(ending->text(), HasSubstr("its input has not come from the device"));
+    EXPECT_THAT(ending->text(), HasSubstr("its input did not arrive from the device"));
   }
   EXPECT_EQ(support::group_works(ranks), "");
 }
@@ -139,7 +162,7 @@ TEST(Input, ThatNeverComesIsATimeOutThatSaysSo) {
   ranks.run_all();
   for (const SharedEnding& ending : endings) {
     EXPECT_FALSE(ending->good());
-    EXPECT_THAT(ending->text(), HasSubstr("its input has not come from the device"));
+    EXPECT_THAT(ending->text(), HasSubstr("its input did not arrive from the device"));
   }
   EXPECT_FALSE(behind->good());
   input->arrive(true);  // too late: nothing waits for it any more

@@ -39,7 +39,7 @@ bool equal(std::string_view proof, std::string_view expected) {
 
 std::string draw_secret(std::size_t bytes) {
   if (sodium_init() < 0) {  // again does no harm
-    throw Error(ErrorKind::kBootstrap, "libsodium finds no source of random numbers");
+    throw Error(ErrorKind::kBootstrap, "libsodium found no source of randomness");
   }
   std::string secret(bytes, '\0');
   randombytes_buf(secret.data(), secret.size());

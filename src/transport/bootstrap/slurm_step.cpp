@@ -45,7 +45,7 @@ Number required(const Variables& variables, const char* name, Number least, Numb
   const std::optional<std::string> text = variables(name);
   if (!text) {
     throw Error(ErrorKind::kBootstrap,
-                fmt::format("SLURM_STEP_ID is set, and {} is not: start the ranks with srun, or "
+                fmt::format("SLURM_STEP_ID is set, but {} is not: start the ranks with srun, or "
                             "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each",
                             name));
   }

@@ -8,7 +8,7 @@ namespace gtopk::transport {
 
 class DescriptorReserve {
  public:
-  /// For that many new connections: the peers that hear of a failure pass it on.
+  /// Enough for two or three connections: the peers that hear of a failure pass it on.
   static constexpr unsigned kSize = 16;
 
   DescriptorReserve() { fill(); }

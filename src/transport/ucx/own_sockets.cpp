@@ -172,7 +172,7 @@ OwnSockets::OwnSockets(int event_descriptor, const std::vector<ino_t>& before,
     return place.compare_exchange_strong(nobody, this);
   });
   if (registered != 0 || !kept) {
-    log().warn("forked children of this process will hold its connections: {}",
+    log().warn("forked children of this process will keep its connections open: {}",
                kept ? "no fork handler" : "too many workers");
   }
 }

@@ -77,7 +77,10 @@ void UcxTransport::set_address(PeerId peer, std::string_view blob) {
     begun = !endpoint.held.empty() && connect(peer, true);
   }
   if (!begun) {
-    return;  // it is marked broken, and its messages fail with it
+    if (!endpoint.broke()) {  // then its messages would fail with it
+      fail_waiting(endpoint, true);
+    }
+    return;
   }
   for (const HeldSend& send : std::exchange(endpoint.held, {})) {
     post_send(send);
@@ -101,7 +104,7 @@ bool UcxTransport::has_descriptors(UcxEndpoint& endpoint, bool for_notice) {
     }
     return true;
   }
-  endpoint.unreachable = fmt::format("no connection to it: {}", shortage);
+  endpoint.unreachable = fmt::format("cannot connect to it: {}", shortage);
   if (for_notice) {
     reserve_.release();
   }
@@ -184,10 +187,10 @@ void UcxTransport::check_listeners() {
   const std::string shortage = descriptor_shortage(kDescriptorsOfConnection);
   failures_.push_back(
       {.peer = self->second,
-       .reason = fmt::format(
-           "UCX could not accept a connection, and no rank can connect to this "
-           "process any more: {}",
-           shortage.empty() ? "had it no file descriptors left (ulimit -n)?" : shortage),
+       .reason =
+           fmt::format("UCX could not accept a connection, and no rank can connect to this "
+                       "process any more: {}",
+                       shortage.empty() ? "was it out of file descriptors (ulimit -n)?" : shortage),
        .never_reached = true});
 }
 

@@ -33,7 +33,9 @@ bool proc_is_ours() {
 /// name, which may contain anything.
 std::optional<std::uint64_t> field_of(const std::filesystem::path& path, int field) {
   std::ifstream file(path);
-  const std::string line(std::istreambuf_iterator<char>(file), {});
+  std::string line;
+  // Where the process ends meanwhile, reading fails; a bare iterator would throw then.
+  std::getline(file, line, '\0');
   const std::size_t name_end = line.rfind(')');
   if (name_end == std::string::npos) {
     return std::nullopt;

@@ -111,7 +111,7 @@ std::string describe(const Attempt& attempt) {
           "(UCX_TCP_PORT_RANGE says on which ports UCX takes them)",
           address, std::generic_category().message(attempt.error));
     default:
-      return fmt::format("connecting to {} fails: {}", address,
+      return fmt::format("connecting to {} failed: {}", address,
                          std::generic_category().message(attempt.error));
   }
 }

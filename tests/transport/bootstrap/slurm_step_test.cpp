@@ -111,7 +111,7 @@ TEST(SlurmStep, WithVariablesThatMakeNoSense_NamesThem) {
   const std::vector<std::pair<Environment, std::string>> cases = {
       {{{"SLURM_PROCID", "4"}}, "SLURM_PROCID is '4': expected a number from 0 to 3"},
       {{{"SLURM_PROCID", "x"}}, "SLURM_PROCID is 'x'"},
-      {{{"SLURM_PROCID", ""}}, "SLURM_STEP_ID is set, and SLURM_PROCID is not"},
+      {{{"SLURM_PROCID", ""}}, "SLURM_STEP_ID is set, but SLURM_PROCID is not"},
       {{{"SLURM_STEP_NUM_TASKS", "0"}}, "SLURM_STEP_NUM_TASKS is '0'"},
       {{{"SLURM_STEP_NUM_TASKS", ""}}, "SLURM_STEP_NUM_TASKS is not"},
       {{{"SLURM_STEP_ID", "one"}}, "SLURM_STEP_ID is 'one'"},

@@ -152,10 +152,10 @@ TEST_P(UcxShortage, FirstMessageWithoutDescriptors_FailsHereAndNoticesStillGoOut
 
 TEST(UcxShortageOverTcp, ConnectionThatCannotBeAccepted_IsThisProcesssFailure) {
   const auto body = [](ForkedRank& self) {
+    Message out("lost");  // may still be on its way when the job ends
     Job job(self);
     if (self.rank() == 0) {
       job.meet("start");
-      Message out("lost");
       out.send(*job.transport, job.peers[1], 1);
       job.serve(self);
     } else {
@@ -203,11 +203,11 @@ TEST(UcxShortageOfSharedMemory, DevShmFilledByOthers_IsNamedWithItsRoom) {
     GTEST_SKIP() << "mounts a file system, which needs root";
   }
   const auto body = [](ForkedRank& self) {
+    Message out("lost");  // may still be on its way when the job ends
     Job job(self, [] {
       mount_small_dev_shm();
       fill_dev_shm();
     });
-    Message out("lost");
     out.send(*job.transport, job.peers[1 - self.rank()], 1);
     std::vector<transport::PeerFailure> failures;
     EXPECT_TRUE(job.until([&] {
