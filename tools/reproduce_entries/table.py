@@ -7,5 +7,6 @@ from reproduce_entries.codec_error import CODEC_ERROR
 from reproduce_entries.gtopk_model import GTOPK_MODEL
 from reproduce_entries.theorem1 import THEOREM1
 from reproduce_entries.volume import VOLUME
+from reproduce_entries.where_it_pays import WHERE_IT_PAYS
 
-ENTRIES = (BYTES, VOLUME, THEOREM1, GTOPK_MODEL, CODEC_ERROR)
+ENTRIES = (BYTES, VOLUME, THEOREM1, GTOPK_MODEL, CODEC_ERROR, WHERE_IT_PAYS)

@@ -1,0 +1,181 @@
+"""Entry `where-it-pays`: when a step with gTop-k is shorter than one that sends everything."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from reproduce_entries.entry import Cell, Check, Entry, Records, Result
+from reproduce_entries.page import COLOURS, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RANKS = (4, 16, 64, 256)
+LINKS = (0.1, 1, 10, 100)  # Gbit/s
+ALPHA = 31e-6  # seconds, between the lab's hosts
+BACKWARD = 2 / 3  # of a step's computing
+MARGIN = 0.95  # who wins takes less than this of the other's time
+# Nanoseconds of one CPU thread, docs/notebook.md (a) and (g): selecting and committing an element;
+# coding, decoding and merging an entry.
+SELECT, ENTRY = 1.05, 5.6 + 6.7
+ENTRY_BYTES = {0.01: 5.03, 0.001: 5.44}  # entries `volume` and `gtopk-model`
+
+
+class Work(NamedTuple):
+    """Parameters, and seconds of computing in a step; both published."""
+
+    d: float
+    seconds: float
+
+
+WORKS = {
+    "VGG-16": Work(14.7e6, 0.140),
+    "ResNet-20": Work(0.272e6, 0.146),
+    "AlexNet": Work(61.1e6, 0.257),
+    "ResNet-50": Work(25.6e6, 4.882),
+    "1B": Work(1e9, 0.1),
+    "10B": Work(10e9, 0.8),
+    "100B": Work(100e9, 4.9),
+}
+
+
+def dense(work: Work, ranks: int, link: float, value_bytes: int = 4) -> float:
+    """A step whose ring overlaps with the backward as well as it can."""
+    wire = 2 * (ranks - 1) * (ALPHA + work.d / ranks * value_bytes * 8e-9 / link)
+    return (1 - BACKWARD) * work.seconds + max(BACKWARD * work.seconds, wire)
+
+
+def sparse(work: Work, ranks: int, link: float, density: float, free: bool = False) -> float:
+    """One whose gTop-k begins after the backward; free: that costs nothing and overlaps."""
+    k, rounds = density * work.d, math.log2(ranks)
+    wire = rounds * (ALPHA + k * ENTRY_BYTES[density] * 8e-9 / link)
+    if free:
+        return (1 - BACKWARD) * work.seconds + max(BACKWARD * work.seconds, wire)
+    return work.seconds + wire + 1e-9 * (SELECT * work.d + rounds * ENTRY * k)
+
+
+def cells(quick: bool) -> list[Cell]:
+    ranks = RANKS[:1] if quick else RANKS
+    return [{"part": "steps", "kind": "replayed", "ranks": list(ranks), "links": list(LINKS)}]
+
+
+def run(cell: Cell) -> Result:
+    rows: list[dict[str, Any]] = []
+    for name, work in WORKS.items():
+        for link in cell["links"]:
+            for ranks in cell["ranks"]:
+                at = (work, ranks, link)
+                seconds = {
+                    "fp32": dense(*at),
+                    "bf16": dense(*at, value_bytes=2),
+                    "0.01": sparse(*at, density=0.01),
+                    "0.001": sparse(*at, density=0.001),
+                    "free": sparse(*at, density=0.01, free=True),
+                }
+                rows.append({"model": name, "link": link, "ranks": ranks, "seconds": seconds})
+    return {"rows": rows}
+
+
+def wins(rows: list[dict[str, Any]], ours: str, other: str) -> int:
+    return sum(row["seconds"][ours] < MARGIN * row["seconds"][other] for row in rows)
+
+
+def checks(records: Records) -> list[Check]:
+    rows = records[0].result["rows"]
+    fast = [row for row in rows if row["link"] >= 10]
+    said = {
+        ours: f"{wins(fast, ours, 'bf16')} of {len(fast)} set-ups of at least 10 Gbit/s"
+        for ours in ("0.01", "free")
+    }
+    return [
+        Check(
+            wins(fast, "0.01", "bf16") <= 0.03 * len(fast),
+            f"gTop-k at 0.01 on a CPU thread is ahead of bf16 in {said['0.01']}.",
+        ),
+        Check(
+            wins(fast, "free", "bf16") <= 0.03 * len(fast),
+            f"gTop-k that costs no computing would be ahead in {said['free']}.",
+        ),
+    ]
+
+
+def fields(records: Records) -> dict[str, str]:
+    rows = records[0].result["rows"]
+    pairs = [(ours, other) for ours in ("0.01", "0.001", "free") for other in ("fp32", "bf16")]
+    counts = []
+    for link in LINKS:
+        some = [row for row in rows if row["link"] == link]
+        won = (f"{wins(some, *pair)} of {len(some)}" for pair in pairs)
+        counts.append((f"{link:g} Gbit/s", *won))
+    ranks = records[0].cell["ranks"][:2][-1]
+    steps = [
+        (
+            f"{row['model']}, {row['link']:g}",
+            *(f"{1e3 * row['seconds'][name]:.4g}" for name in row["seconds"]),
+        )
+        for row in rows
+        if row["ranks"] == ranks
+    ]
+    head = [f"{ours} over {other}" for ours, other in pairs]
+    return {
+        "counts": table(("link", *head), counts),
+        "steps": table(("model, Gbit/s", "fp32", "bf16", "0.01", "0.001", "0.01 free"), steps),
+        "ranks": str(ranks),
+        "losses": "[convergence](convergence.md), [adamw](adamw.md)",
+        "checked": table(
+            ("10 M parameters, 4 hosts", "model (ms)", "measured (ms)", "measured over model"),
+            _checked(),
+        ),
+    }
+
+
+def _checked() -> list[tuple[str, ...]]:
+    """The model beside docs/notebook.md (d), whose backward hardly computes."""
+    work, rows = Work(10e6, 0.0), []
+    ways: tuple[tuple[str, Callable[[float], float], tuple[float, float]], ...] = (
+        ("dense", lambda link: dense(work, 4, link), (5352, 717)),
+        ("0.01", lambda link: sparse(work, 4, link, 0.01), (258, 148)),
+        ("0.001", lambda link: sparse(work, 4, link, 0.001), (108, 88)),
+    )
+    for name, seconds, measured in ways:
+        for link, real in zip((0.1, 1), measured, strict=True):
+            ms = 1e3 * seconds(link)
+            figures = (f"{ms:.4g}", f"{real:,}", f"{real / ms:.2f}")
+            rows.append((f"{name}, {link:g} Gbit/s", *figures))
+    return rows
+
+
+def draw(records: Records, figure: Figure) -> None:
+    """Which is best with 16 ranks, over bandwidth and computing; all grow with d alike."""
+    axes = figure.subplots()
+    links = [10 ** (-1.5 + i / 8) for i in range(33)]  # Gbit/s
+    loads = [10 ** (-2 + i / 8) for i in range(49)]  # seconds a step for 1e9 parameters
+    best = []
+    for load in loads:
+        at = [(Work(1e9, load), 16, link) for link in links]
+        best.append([_best(dense(*x), dense(*x, value_bytes=2), sparse(*x, 0.01)) for x in at])
+    axes.contourf(links, loads, best, levels=[-0.5, 0.5, 1.5, 2.5], colors=COLOURS[:3], alpha=0.4)
+    for name, link, load in (("fp32", 25, 1e3), ("bf16", 1.2, 40), ("gTop-k at 0.01", 0.1, 0.3)):
+        axes.text(link, load, name, ha="center", weight="bold")
+    for i, (name, work) in enumerate(WORKS.items()):
+        load = work.seconds / work.d * 1e9
+        axes.axhline(load, color="black", linewidth=0.5, linestyle=":")
+        axes.text(links[-1 if i % 2 else -5], load, name, fontsize=7, ha="right", va="bottom")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("Gbit/s")
+    axes.set_ylabel("seconds a step for 1e9 parameters")
+
+
+def _best(*seconds: float) -> int:
+    """The first that no later one beats by the margin."""
+    chosen = 0
+    for i, each in enumerate(seconds):
+        if each < MARGIN * seconds[chosen]:
+            chosen = i
+    return chosen
+
+
+WHERE_IT_PAYS = Entry("where-it-pays", cells, run, checks, fields, draw)
