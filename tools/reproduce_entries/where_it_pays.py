@@ -20,6 +20,7 @@ MARGIN = 0.95  # who wins takes less than this of the other's time
 # Nanoseconds of one CPU thread, docs/notebook.md (a) and (g): selecting and committing an element;
 # coding, decoding and merging an entry.
 SELECT, ENTRY = 1.05, 5.6 + 6.7
+SLOW = 7.0  # 0.01 with 4 hosts at 1 Gbit/s in docs/notebook.md (d), over this model
 ENTRY_BYTES = {0.01: 5.03, 0.001: 5.44}  # entries `volume` and `gtopk-model`
 
 
@@ -73,6 +74,7 @@ def run(cell: Cell) -> Result:
                     "0.01": sparse(*at, density=0.01),
                     "0.001": sparse(*at, density=0.001),
                     "free": sparse(*at, density=0.01, free=True),
+                    "slow": work.seconds + SLOW * (sparse(*at, density=0.01) - work.seconds),
                 }
                 rows.append({"model": name, "link": link, "ranks": ranks, "seconds": seconds})
     return {"rows": rows}
@@ -85,25 +87,29 @@ def wins(rows: list[dict[str, Any]], ours: str, other: str) -> int:
 def checks(records: Records) -> list[Check]:
     rows = records[0].result["rows"]
     fast = [row for row in rows if row["link"] >= 10]
-    said = {
-        ours: f"{wins(fast, ours, 'bf16')} of {len(fast)} set-ups of at least 10 Gbit/s"
-        for ours in ("0.01", "free")
-    }
-    return [
-        Check(
-            wins(fast, "0.01", "bf16") <= 0.03 * len(fast),
-            f"gTop-k at 0.01 on a CPU thread is ahead of bf16 in {said['0.01']}.",
-        ),
-        Check(
-            wins(fast, "free", "bf16") <= 0.03 * len(fast),
-            f"gTop-k that costs no computing would be ahead in {said['free']}.",
-        ),
-    ]
+    found = []
+    for ours, said in (
+        ("0.01", "gTop-k at 0.01 on a CPU thread is"),
+        ("slow", "taking as much longer than modelled as it did at worst when measured, it is"),
+        ("free", "if it cost no computing, it would be"),
+    ):
+        ahead = [row for row in fast if wins([row], ours, "bf16")]
+        models = ", ".join(dict.fromkeys(row["model"] for row in ahead))
+        found.append(
+            Check(
+                len(ahead) <= 0.03 * len(fast),
+                f"{said} ahead of bf16 in {len(ahead)} of {len(fast)} set-ups of at least 10 "
+                f"Gbit/s{f' ({models})' if ahead else ''}.",
+            )
+        )
+    return found
 
 
 def fields(records: Records) -> dict[str, str]:
     rows = records[0].result["rows"]
-    pairs = [(ours, other) for ours in ("0.01", "0.001", "free") for other in ("fp32", "bf16")]
+    pairs = [
+        (ours, other) for ours in ("0.01", "0.001", "free", "slow") for other in ("fp32", "bf16")
+    ]
     counts = []
     for link in LINKS:
         some = [row for row in rows if row["link"] == link]
@@ -121,7 +127,7 @@ def fields(records: Records) -> dict[str, str]:
     head = [f"{ours} over {other}" for ours, other in pairs]
     return {
         "counts": table(("link", *head), counts),
-        "steps": table(("model, Gbit/s", "fp32", "bf16", "0.01", "0.001", "0.01 free"), steps),
+        "steps": table(("model, Gbit/s", "fp32", "bf16", "0.01", "0.001", "free", "slow"), steps),
         "ranks": str(ranks),
         "losses": "[convergence](convergence.md), [adamw](adamw.md)",
         "checked": table(
@@ -131,9 +137,9 @@ def fields(records: Records) -> dict[str, str]:
     }
 
 
-def _checked() -> list[tuple[str, ...]]:
+def _checked() -> list[list[str]]:
     """The model beside docs/notebook.md (d), whose backward hardly computes."""
-    work, rows = Work(10e6, 0.0), []
+    work, rows = Work(10e6, 0.0), list[list[str]]()
     ways: tuple[tuple[str, Callable[[float], float], tuple[float, float]], ...] = (
         ("dense", lambda link: dense(work, 4, link), (5352, 717)),
         ("0.01", lambda link: sparse(work, 4, link, 0.01), (258, 148)),
@@ -142,8 +148,8 @@ def _checked() -> list[tuple[str, ...]]:
     for name, seconds, measured in ways:
         for link, real in zip((0.1, 1), measured, strict=True):
             ms = 1e3 * seconds(link)
-            figures = (f"{ms:.4g}", f"{real:,}", f"{real / ms:.2f}")
-            rows.append((f"{name}, {link:g} Gbit/s", *figures))
+            label = f"{name}, {link:g} Gbit/s"
+            rows.append([label, f"{ms:.4g}", f"{real:,}", f"{real / ms:.2f}"])
     return rows
 
 
