@@ -81,25 +81,27 @@ TEST(Input, LaterCollectivesStartBehindIt) {
 
 TEST(Input, OfACallThatIsAbortedIsNotWaitedForByTheNext) {
   InprocRanks ranks(kRanks, support::network(2));
-  std::vector<std::int64_t> first(kRanks, 1);
-  std::vector<std::int64_t> second(kRanks, 10);
+  std::vector<std::int64_t> values(kRanks, 10);
+  std::int64_t unread = 1;
   const auto never = on_its_way();
-  std::vector<SharedEnding> failing;
-  std::vector<SharedEnding> endings;
-  for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
-    failing.push_back(rank == 2
-                          ? ranks.submit(rank, barrier())
-                          : ranks.submit(rank, sum(first[rank]), rank == 2 ? never : nullptr));
-    endings.push_back(ranks.submit(rank, sum(second[rank])));
+  std::vector<SharedEnding> failing{ranks.submit(2, sum(unread), never)};
+  std::vector<SharedEnding> endings{ranks.submit(2, sum(values[2]))};
+  ranks.run_for(std::chrono::seconds(1));
+  failing.push_back(ranks.submit(0, sum(unread)));
+  failing.push_back(ranks.submit(1, barrier()));
+  for (const std::uint32_t rank : {0U, 1U}) {
+    endings.push_back(ranks.submit(rank, sum(values[rank])));
   }
   ranks.run_for(std::chrono::seconds(1));
-  for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
-    ASSERT_TRUE(failing[rank]->ended) << rank;
-    EXPECT_EQ(failing[rank]->error->kind(), ErrorKind::kMismatch) << failing[rank]->text();
-    ASSERT_TRUE(endings[rank]->ended) << rank;
-    EXPECT_TRUE(endings[rank]->good()) << endings[rank]->text();
-    EXPECT_EQ(second[rank], 30);
+  for (const SharedEnding& ending : failing) {
+    ASSERT_TRUE(ending->ended);
+    EXPECT_EQ(ending->error->kind(), ErrorKind::kMismatch) << ending->text();
   }
+  for (const SharedEnding& ending : endings) {
+    ASSERT_TRUE(ending->ended);
+    EXPECT_TRUE(ending->good()) << ending->text();
+  }
+  EXPECT_EQ(values, std::vector<std::int64_t>(kRanks, 30));
 }
 
 TEST(Input, MessagesPassIt) {
