@@ -1,9 +1,11 @@
 // Engine: long arithmetic off the engine thread, so that messages of other operations keep moving.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -46,14 +48,13 @@ class ComputeThread final : public Executor {
   ComputeThread& operator=(ComputeThread&&) = delete;
   ~ComputeThread() override;
   void run(Job job) override;
+  /// Drops queued jobs, and leaves one that does not end in that time to itself.
+  void end_within(std::chrono::nanoseconds at_most);
 
  private:
-  void loop();
+  struct State;
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Job> jobs_;
-  bool ending_ = false;
+  std::shared_ptr<State> state_;  ///< the thread owns it as well: it may outlive this
   std::thread thread_;
 };
 

@@ -169,9 +169,10 @@ void EngineThread::announce() {
   lookups_.stop();
   const auto announced = std::make_shared<bool>(false);
   lookups_.run(
-      [this, departure = Departure{engine_->last_words(), !engine_->anyone_has_left()}](
-          const std::stop_token&) {
-        for (const auto& [directory, announce] : announcements_) {
+      [announcements = announcements_,
+       departure =
+           Departure{engine_->last_words(), !engine_->anyone_has_left()}](const std::stop_token&) {
+        for (const auto& [directory, announce] : announcements) {
           announce(departure);
         }
         return PeerRecord{};

@@ -7,10 +7,22 @@
 
 namespace gtopk::engine {
 
+Lookups::~Lookups() {
+  stop();
+  if (thread_ == nullptr) {
+    return;
+  }
+  thread_->end_within(kLastLookup);
+  const std::lock_guard lock(listener_->mutex);
+  listener_->listens = false;
+}
+
 void Lookups::run(Find find, Found found) {
   if (!executor_) {
     try {
-      executor_ = std::make_unique<ComputeThread>("gtopk-lookup");
+      auto thread = std::make_unique<ComputeThread>("gtopk-lookup");
+      thread_ = thread.get();
+      executor_ = std::move(thread);
     } catch (const Error& no_thread) {
       found({}, no_thread.what());
       return;
@@ -28,8 +40,11 @@ void Lookups::run(Find find, Found found) {
                       outcome->error = error.what();
                     }
                   },
-                  [outcome, found = std::move(found)] {
-                    found(std::move(outcome->record), std::move(outcome->error));
+                  [outcome, found = std::move(found), listener = listener_] {
+                    const std::lock_guard lock(listener->mutex);
+                    if (listener->listens) {
+                      found(std::move(outcome->record), std::move(outcome->error));
+                    }
                   }});
 }
 

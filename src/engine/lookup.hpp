@@ -2,8 +2,10 @@
 // question.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <stop_token>
 #include <string>
 
@@ -20,7 +22,7 @@ struct PeerRecord {
 
 class Lookups {
  public:
-  /// Finds a record or throws; returns soon after a stop is requested.
+  /// Finds a record or throws; returns soon after a stop is requested, if it can.
   using Find = std::function<PeerRecord(const std::stop_token&)>;
   /// Called on the lookup thread with the record, or with the reason why it was not found.
   /// Called on the engine thread if no lookup thread can be started.
@@ -28,6 +30,13 @@ class Lookups {
 
   /// executor: null for a thread of its own.
   explicit Lookups(std::unique_ptr<Executor> executor = nullptr) : executor_(std::move(executor)) {}
+  Lookups(const Lookups&) = delete;
+  Lookups& operator=(const Lookups&) = delete;
+  Lookups(Lookups&&) = delete;
+  Lookups& operator=(Lookups&&) = delete;
+  /// A lookup that does not return, as torch's TCPStore waits for a server that is stopped, is left
+  /// to itself after kLastLookup; nobody hears of it.
+  ~Lookups();
 
   /// Engine thread.
   void run(Find find, Found found);
@@ -35,8 +44,17 @@ class Lookups {
   void stop() { stop_.request_stop(); }
 
  private:
+  static constexpr std::chrono::seconds kLastLookup{1};
+
+  struct Listener {
+    std::mutex mutex;
+    bool listens = true;
+  };
+
   std::stop_source stop_;
-  std::unique_ptr<Executor> executor_;  ///< last: its jobs use the above
+  std::shared_ptr<Listener> listener_ = std::make_shared<Listener>();
+  std::unique_ptr<Executor> executor_;
+  ComputeThread* thread_ = nullptr;  ///< the executor, if it is a thread of its own
 };
 
 }  // namespace gtopk::engine

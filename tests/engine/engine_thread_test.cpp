@@ -1,10 +1,13 @@
 // Engine: the thread that runs it, with one rank, as a fabric has one thread.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <future>
 #include <memory>
+#include <stop_token>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -13,6 +16,7 @@
 #include "gtopk/gate.hpp"
 #include "src/engine/engine_thread.hpp"
 #include "src/engine/errand.hpp"
+#include "src/engine/lookup.hpp"
 #include "tests/support/calls.hpp"
 #include "tests/transport/inproc/fabric.hpp"
 
@@ -54,6 +58,31 @@ class Alone {
   engine::EngineThread thread_{[this] { return fabric_.take_port(0); }};
   std::shared_ptr<engine::Group> group_;
 };
+
+TEST(Lookups, ThatDoNotReturnAreLeftToThemselvesAndNobodyHearsOfThem) {
+  std::promise<void> released;
+  std::promise<void> done;
+  std::promise<void> asked;
+  std::atomic<int> heard{0};
+  {
+    engine::Lookups lookups;
+    const auto found = [&](const engine::PeerRecord&, const std::string&) { ++heard; };
+    lookups.run(
+        [&](const std::stop_token& stop) {
+          asked.set_value();
+          released.get_future().wait();
+          EXPECT_TRUE(stop.stop_requested());
+          done.set_value();
+          return engine::PeerRecord{};
+        },
+        found);
+    lookups.run([](const std::stop_token&) { return engine::PeerRecord{}; }, found);
+    asked.get_future().wait();
+  }
+  released.set_value();
+  done.get_future().wait();
+  EXPECT_EQ(heard, 0);
+}
 
 TEST(EngineThread, RunsWhatIsSubmittedAndEndsWithNothingUnderWay) {
   for (int round = 0; round < 10; ++round) {
