@@ -25,9 +25,10 @@ def file_of(entry: Entry, into: pathlib.Path) -> pathlib.Path:
 
 
 def records_of(entry: Entry, into: pathlib.Path, cells: Sequence[Cell]) -> list[Record]:
-    """Those of these cells, in their order."""
+    """The last one of each of these cells that has any, in the order of the cells."""
     found = [Record(**line) for line in read(file_of(entry, into))]
-    return [record for cell in cells for record in found if record.cell == cell]
+    each = ([record for record in found if record.cell == cell] for cell in cells)
+    return [same[-1] for same in each if same]
 
 
 def run(entry: Entry, into: pathlib.Path, quick: bool) -> None:

@@ -82,15 +82,10 @@ def figures(u: torch.Tensor, k: int) -> dict[str, Any]:
 
 
 def cells(quick: bool) -> list[Cell]:
-    some = (
-        [("digits", 40, 0.01)]
-        if quick
-        else [
-            (task, steps, density)
-            for task, steps in (("digits", 240), ("gpt-0.1m", 300))
-            for density in (0.001, 0.01, 0.1)
-        ]
-    )
+    trainings = (("digits", 240), ("gpt-0.1m", 300))
+    some = [(*each, density) for each in trainings for density in (0.001, 0.01, 0.1)]
+    if quick:
+        some = [("digits", 40, 0.01)]
     return [
         {
             "part": task,
@@ -108,7 +103,8 @@ def cells(quick: bool) -> list[Cell]:
 
 def run(cell: Cell) -> Result:
     torch.set_num_threads(1)
-    tasks = [TASKS[cell["part"]](rank, cell["ranks"], "alike", cell["seed"]) for rank in range(4)]
+    ranks = cell["ranks"]
+    tasks = [TASKS[cell["part"]](rank, ranks, "alike", cell["seed"]) for rank in range(ranks)]
     recorder = Recorder(cell["density"])
     training = Training(tasks, Method(lambda: recorder), cell["lr"], cell["steps"])
     points = []
