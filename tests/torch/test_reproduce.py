@@ -13,9 +13,11 @@ from arrows import ROOT
 from reproduce_entries.bytes_sent import PARAMETERS, demo_megabytes, fewest_bits, link_seconds
 from reproduce_entries.codec_error import error, linear, statistical
 from reproduce_entries.command import main, parse
+from reproduce_entries.demo_ablation import largest, restored, transformed
 from reproduce_entries.gtopk_model import MODELS, costs
 from reproduce_entries.page import wrapped
 from reproduce_entries.table import ENTRIES
+from reproduce_entries.where_it_pays import Work, dense, sparse
 
 RESULTS = ROOT / "docs" / "results"
 WATCHDOG = 600
@@ -35,7 +37,7 @@ def test_pages_are_those_of_the_committed_records(entry, tmp_path):
 
 
 @pytest.mark.loopback
-@pytest.mark.parametrize("name", ["bytes", "theorem1"])
+@pytest.mark.parametrize("name", ["bytes", "theorem1", "where-it-pays"])
 def test_entry_runs_and_does_not_repeat_what_has_a_record(name, tmp_path):
     command = [sys.executable, str(ROOT / "tools" / "reproduce"), "--quick", name]
     for _ in range(2):
@@ -85,6 +87,30 @@ def test_statistical_two_bits_of_two_magnitudes_lose_nothing_in_two_bins():
     assert bins == [0, 0.5, 0, 0.5]  # 0 is offset to the third bin
     wide = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     assert 0 < error(statistical(wide)[0], wide) < error(linear(wide), wide) < 1
+
+
+@pytest.mark.parametrize("kind", ["dct", "random", "none"])
+def test_transforms_are_orthogonal(kind):
+    tiles = torch.randn(3, 64, 16, generator=torch.Generator().manual_seed(1))
+    there = transformed(tiles, kind)
+    torch.testing.assert_close(restored(there, kind), tiles)
+    torch.testing.assert_close(there.norm(), tiles.norm())
+    assert torch.equal(there, tiles) == (kind == "none")
+
+
+def test_largest_of_each_tile():
+    tiles = torch.tensor([[[1.0, -3.0], [2.0, 0.5]], [[0.0, 5.0], [6.0, -7.0]]])
+    assert largest(tiles, 2).tolist() == [[[0, -3], [2, 0]], [[0, 0], [6, -7]]]
+    assert torch.equal(largest(tiles, 9), tiles)
+
+
+def test_steps_hide_what_fits_behind_the_backward():
+    work = Work(1e9, 3.0)  # a backward of 2 s; a ring of 4 ranks sends 48 Gbit
+    assert dense(work, 4, 10) == pytest.approx(1 + 4.8, rel=1e-3)
+    assert dense(work, 4, 100) == dense(work, 4, 100, value_bytes=2) == 3
+    assert sparse(work, 4, 100, 0.01, free=True) == 3
+    # 1.05 s of selecting, and two rounds of 10 M entries: 5.03 bytes and 12.3 ns each.
+    assert sparse(work, 4, 10, 0.01) == pytest.approx(3 + 1.05 + 2 * (0.04024 + 0.123), rel=1e-3)
 
 
 def test_prose_is_wrapped_and_tables_are_not():

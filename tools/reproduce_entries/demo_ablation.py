@@ -154,6 +154,8 @@ def draw(records: Records, figure: Figure) -> None:
         rates = [each.cell["lr"] for each in some]
         axes.plot(rates, [each.result["loss"] for each in some], "o", color=COLOURS[i], label=name)
     axes.set_xscale("log")
+    axes.set_xticks(sorted(rates), [f"{rate:g}" for rate in sorted(rates)], minor=False)
+    axes.minorticks_off()
     axes.set_xlabel("learning rate (each point is a seed)")
     axes.set_ylabel("loss, nats a character")
     axes.legend(fontsize=7)
