@@ -14,20 +14,11 @@ import pathlib
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from records import Record, final, read
-from table import mean_of
-
-
-class Cell(NamedTuple):
-    """What methods are compared on."""
-
-    task: str
-    ranks: int
-    shards: str
-    steps: int
+from table import Cell, cells_of, mean_of
 
 
 class Row(NamedTuple):
@@ -49,14 +40,6 @@ def label(record: Record) -> str:
     """The method as sweep.py is told it."""
     density = record["density"]
     return record["method"] if density is None else f"{record['method']}@{density:g}"
-
-
-def cells_of(records: Iterable[Record]) -> dict[Cell, list[Record]]:
-    """Sorts the runs into cells."""
-    cells: dict[Cell, list[Record]] = defaultdict(list)
-    for record in records:
-        cells[Cell(*(record[name] for name in Cell._fields))].append(record)
-    return dict(sorted(cells.items()))
 
 
 def row_of(name: str, runs: Sequence[Record]) -> Row:

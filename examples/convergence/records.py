@@ -5,9 +5,28 @@ from __future__ import annotations
 import json
 import math
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
 Record = dict[str, Any]
+
+
+class Run(NamedTuple):
+    """What defines a run. density: None for methods that have none."""
+
+    task: str
+    ranks: int
+    shards: str
+    method: str
+    density: float | None
+    seed: int
+    steps: int
+    lr: float | None = None
+    """None: the task's."""
+
+
+def run_of(record: Record) -> Run:
+    """The run that a record is of."""
+    return Run(*(record.get(name) for name in Run._fields))
 
 
 def read(path: pathlib.Path) -> list[Record]:

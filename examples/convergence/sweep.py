@@ -14,10 +14,10 @@ import argparse
 import pathlib
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from records import append, final, read
+from records import Run, append, final, read, run_of
 from simulate import train
 from simulated import PLAIN, SPARSE, method_of
 from tasks import SHARDS, TASKS
@@ -31,19 +31,6 @@ class Named(NamedTuple):
     density: float | None
 
 
-class Run(NamedTuple):
-    """What defines a run."""
-
-    task: str
-    ranks: int
-    shards: str
-    method: str
-    density: float | None
-    seed: int
-    steps: int
-    lr: float
-
-
 def named(text: str) -> Named:
     """Reads name or name@density."""
     name, _, density = text.partition("@")
@@ -55,11 +42,6 @@ def named(text: str) -> Named:
         f"no method {text!r}; there are {', '.join(PLAIN)}, "
         f"and with a density, as topk@0.05: {', '.join(SPARSE)}"
     )
-
-
-def run_of(record: dict[str, Any]) -> Run:
-    """What defines the run that wrote this line."""
-    return Run(*(record[name] for name in Run._fields))
 
 
 def scores_by_rate(

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from methods import METHODS, OWN_MOMENTUM, PLAIN
 from recipes import WARMUP
-from records import append, read
+from records import Run, append, read, run_of
 from tasks import SHARDS, TASKS, Task
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
@@ -31,20 +31,6 @@ from tqdm import tqdm
 import gtopk
 
 DENSE_SHARE = WARMUP  # of all steps, at the start
-
-
-class Run(NamedTuple):
-    """What defines a run. density: None for methods that have none."""
-
-    task: str
-    ranks: int
-    shards: str
-    method: str
-    density: float | None
-    seed: int
-    steps: int
-    lr: float | None = None
-    """None: the task's."""
 
 
 class Quality(NamedTuple):
@@ -137,7 +123,7 @@ def runs(options: argparse.Namespace, ranks: int) -> Iterator[Run]:
 
 def done(into: pathlib.Path) -> set[Run]:
     """The runs that the file already has."""
-    return {Run(*(record.get(name) for name in Run._fields)) for record in read(into)}
+    return {run_of(record) for record in read(into)}
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
