@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from gtopk.training.sparse_state import SparseState
 
     __version__: str
+    """Version of the package that is installed."""
 
 __all__ = [
     "Backend",

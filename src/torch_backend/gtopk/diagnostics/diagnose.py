@@ -34,25 +34,41 @@ class UnitDiagnosis(NamedTuple):
     elements: int
     """d: the number of elements that the selection covers."""
     k: int
+    """Entries that each rank selects."""
     density: float
+    """k/d."""
     algorithm: str
+    """The algorithm in use."""
     select: str
+    """The selector in use."""
     random: float
     """1 - k/d: what Random-k leaves of a square, in expectation."""
     bell: float
     """(1 - k/d)^2: what Top-k leaves of a bell-shaped u, at most (arXiv 1911.08772, Theorem 1)."""
     norm: float
+    """Norm of u."""
     contraction: float | None
+    """The share of the square of u that Top-k leaves; at most `random`."""
     above_chord: float | None
+    """How far the sorted squares of u exceed a straight line to 0; `bell` holds for 0."""
     selected: int | None
+    """Entries that the selector in use selects."""
     selected_contraction: float | None
+    """The share of the square of u that it leaves."""
     recall: float | None
+    """The share of Top-k that it selects."""
     histogram: list[int]
+    """Of u over its root mean square: 64 bins from -8 to 8."""
     sum_norm: float
+    """Norm of the sum of all ranks' u."""
     lost_norm: float
+    """Norm of the sum less the result."""
     delivered: int
+    """Entries of the result."""
     delivered_recall: float | None
+    """The share of the sum's Top-k that is among them."""
     delta: float | None
+    """The square of what was lost over what Random-k leaves of the sum's square; holds if <= 1."""
     residual_norm: float
     """Norm of what this rank keeps after the exchange."""
 

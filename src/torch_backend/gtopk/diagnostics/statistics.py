@@ -22,9 +22,13 @@ class Statistics(TypedDict):
     operations: int
     """Operations begun: collectives, sends and receives."""
     messages_sent: int
+    """Messages of operations that this rank sent."""
     messages_received: int
+    """Messages of operations that this rank received."""
     bytes_sent: int
+    """Bytes of the messages sent."""
     bytes_received: int
+    """Bytes of the messages received."""
     notices_sent: int
     """Messages that told other ranks of an error."""
     most_in_flight: int

@@ -20,6 +20,7 @@ class Prediction(TypedDict):
     """What a call would cost with one algorithm."""
 
     seconds: float
+    """Duration of the call."""
     messages: int
     """Messages on the critical path."""
     bytes: float
@@ -32,7 +33,9 @@ class Plan(TypedDict):
     """What was chosen for a call, and why; the same on all ranks except for `actual_seconds`."""
 
     algorithm: str
+    """The one that was chosen."""
     reason: str
+    """Its predicted milliseconds, in parts, and those of the runner-up, in words."""
     predictions: dict[str, Prediction]
     """By algorithm, for all that the semantics allow."""
     costs: dict[str, float]

@@ -42,7 +42,9 @@ class Advice:
     parameters: int
     """Elements of the gradients."""
     ranks: int
+    """Ranks of the group."""
     rows: list[Row]
+    """A row for each way to exchange the gradients."""
 
     def __str__(self) -> str:
         """Return the table."""

@@ -38,6 +38,7 @@ class OuterStatistics(TypedDict):
     bytes_sent: int
     """By exchanges, and whatever else this process sent in the group meanwhile."""
     bytes_received: int
+    """The same of what it received."""
     exchange_seconds: float
     """Time in which step() was busy with exchanges, waiting for other replicas included."""
     seconds: float
