@@ -136,6 +136,24 @@ def _pages_of_docs() -> Iterator[pathlib.Path]:
     return (ROOT / "docs").rglob("*.md")
 
 
+def entries(reference: str) -> list[str]:
+    """The names, without gtopk's, that the reference has docstrings of."""
+    return re.findall(r"(?m)^::: gtopk\.(\S+)$", reference)
+
+
+def with_names(html: str, reference: str) -> str:
+    """The page with public names in code linked to the reference, where no link is already."""
+    public = entries((ROOT / "docs" / API).read_text(encoding="utf-8"))
+
+    def link(match: re.Match[str]) -> str:
+        if match[1] not in public:
+            return match[0]
+        return f'<a href="{reference}#gtopk.{match[1]}">{match[0]}</a>'
+
+    # Code at the begin of a link or a heading follows the end of an attribute.
+    return re.sub(r'(?<!">)<code>gtopk\.(\w+)\b[^<]*</code>', link, html)
+
+
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Headings get the anchors that GitHub gives them."""
     config.mdx_configs["toc"]["slugify"] = anchor
@@ -164,8 +182,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Link the pages that docstrings name, such as docs/tuning.md, and mark letters with hats."""
+    """Mark letters with hats, link public names, and the pages that docstrings name."""
     html = re.sub(r">[^<]+<", lambda text: HAT.sub(MARKED, text[0]), html)
+    reference = files.get_file_from_path(API)
+    assert reference is not None
+    html = with_names(html, reference.url_relative_to(page.file))
     if page.file.src_uri != API:
         return html
 

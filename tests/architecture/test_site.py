@@ -13,18 +13,13 @@ from test_pages import prose
 
 DOCS = ROOT / "docs"
 NAMES = sorted(f"docs/{page.relative_to(DOCS).as_posix()}" for page in DOCS.rglob("*.md"))
-REFERENCE = (DOCS / site_pages.API).read_text(encoding="utf-8")
+ENTRIES = site_pages.entries((DOCS / site_pages.API).read_text(encoding="utf-8"))
 
 
 def nav(config: str) -> list[str]:
     """The pages that mkdocs.yml lists."""
     (block,) = re.findall(r"(?m)^nav:\n((?:  .*\n)+)", config)
     return re.findall(r"(\S+\.md)$", block, re.MULTILINE)
-
-
-def entries(reference: str) -> list[str]:
-    """The names that the reference has docstrings of."""
-    return re.findall(r"(?m)^::: gtopk\.(\S+)$", reference)
 
 
 def exported(source: str) -> list[str]:
@@ -70,11 +65,11 @@ def test_the_site_lists_every_page_once() -> None:
 
 def test_the_reference_has_every_public_name_once() -> None:
     public = exported((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
-    assert sorted(each for each in entries(REFERENCE) if "." not in each) == sorted(public)
+    assert sorted(each for each in ENTRIES if "." not in each) == sorted(public)
     assert {*public} - {"__version__"} == public_names().keys()
 
 
-@pytest.mark.parametrize("name", [each for each in entries(REFERENCE) if "." in each])
+@pytest.mark.parametrize("name", [each for each in ENTRIES if "." in each])
 def test_each_field_of_a_type_in_the_reference_has_a_docstring(name: str) -> None:
     *module, type_name = name.split(".")
     source = PACKAGE.joinpath(*module).with_suffix(".py").read_text(encoding="utf-8")
@@ -123,6 +118,18 @@ def test_code_keeps_its_language_alone() -> None:
     assert site_pages.for_site(page, "README.md") == "```python\nimport torch\n```\n"
 
 
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [("gtopk.plan", "plan"), ("gtopk.stats()[0]", "stats"), ("gtopk.core", ""), ("gtopk", "")],
+)
+def test_public_names_in_code_lead_to_the_reference(code: str, name: str) -> None:
+    page = f'<p>a <code>{code}</code> <a href="b"><code>{code}</code></a></p>'
+    linked = page.replace(" <code", f' <a href="r.html#gtopk.{name}"><code').replace(
+        "</code> ", "</code></a> "
+    )
+    assert site_pages.with_names(page, "r.html") == (linked if name else page)
+
+
 def test_folders_become_lists_and_files_code() -> None:
     assert "- [plan.hpp](plan.hpp.md)\n" in site_pages.source_page("include/gtopk")
     assert "\n``````cpp\n" in site_pages.source_page("include/gtopk/plan.hpp")
@@ -133,7 +140,7 @@ def test_what_is_missing_is_found() -> None:
         "a.md",
         "b/c.md",
     ]
-    assert entries("::: gtopk.a\n\ntext ::: gtopk.b\n") == ["a"]
+    assert site_pages.entries("::: gtopk.a\n\ntext ::: gtopk.b\n") == ["a"]
     source = 'class A:\n    """Text."""\n    a: int\n    """Text."""\n    b: int\n    c: int\n'
     assert undocumented_fields(definition(source, "A")) == ["b", "c"]
     assert read_differently(
