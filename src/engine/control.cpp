@@ -85,10 +85,9 @@ std::vector<std::pair<PeerId, Notice>> Control::take() {
       if (auto notice = decode({slot->wire.data(), slot->request.length()})) {
         notices.emplace_back(slot->peer, std::move(*notice));
       } else {
-        transport::log().error(
-            "a notice of {} bytes that this version cannot read came from pid {} on {}",
-            slot->request.length(), transport_.peer(slot->peer).process,
-            transport_.peer(slot->peer).host);
+        transport::log().error("received an unreadable notice of {} bytes from pid {} on {}",
+                               slot->request.length(), transport_.peer(slot->peer).process,
+                               transport_.peer(slot->peer).host);
       }
     }
     const bool again = !stopped_ && (status == Status::kOk || status == Status::kTruncated);

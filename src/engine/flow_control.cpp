@@ -9,7 +9,6 @@
 #include <string_view>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 
@@ -158,38 +157,30 @@ void FlowControl::drop(Group& group, std::uint32_t to, std::uint32_t serial) {
 }
 
 template <class Matches>
-std::vector<FlowControl::Held> FlowControl::take_those(Matches matches) {
-  std::vector<Held> taken;
+void FlowControl::end_those(Matches matches, Status status, bool deserted) {
   std::erase_if(held_, [&](const auto& entry) {
     const auto& [group, to, serial] = entry.first;
-    const bool taking = matches(*group, to);
-    if (taking) {
-      taken.push_back(entry.second);
+    const bool ends = matches(*group, to);
+    if (ends) {
+      end(entry.second, status, deserted);
     }
-    return taking;
+    return ends;
   });
-  return taken;
 }
 
 void FlowControl::drop_group(const Group& group) {
-  for (const Held& held :
-       take_those([&](const Group& its, std::uint32_t) { return &its == &group; })) {
-    end(held, Status::kCancelled);
-  }
+  end_those([&](const Group& its, std::uint32_t) { return &its == &group; }, Status::kCancelled,
+            false);
 }
 
 void FlowControl::drop_peer(PeerId peer) {
-  for (const Held& held :
-       take_those([&](const Group& its, std::uint32_t to) { return its.peer(to) == peer; })) {
-    end(held, Status::kPeerFailed);
-  }
+  end_those([&](const Group& its, std::uint32_t to) { return its.peer(to) == peer; },
+            Status::kPeerFailed, false);
 }
 
 void FlowControl::peer_left(PeerId peer) {
-  for (const Held& held :
-       take_those([&](const Group& its, std::uint32_t to) { return its.peer(to) == peer; })) {
-    end(held, Status::kCancelled, true);
-  }
+  end_those([&](const Group& its, std::uint32_t to) { return its.peer(to) == peer; },
+            Status::kCancelled, true);
 }
 
 std::uint64_t send_window_of_environment() {

@@ -14,7 +14,6 @@
 #include <memory>
 #include <string>
 #include <tuple>
-#include <vector>
 
 #include "gtopk/memory.hpp"
 #include "src/engine/group.hpp"
@@ -97,7 +96,7 @@ class FlowControl {
   void post(AllHeld::iterator held);
   static void end(const Held& held, transport::Status status, bool deserted = false);
   template <class Matches>
-  [[nodiscard]] std::vector<Held> take_those(Matches matches);
+  void end_those(Matches matches, transport::Status status, bool deserted);
 
   Membership& membership_;
   std::uint64_t window_ = kDefaultWindow;

@@ -123,6 +123,12 @@ void Inquiries::judge(PeerId peer, const PeerRecord& record, const std::string& 
   }
   take_address(inquiry, record, error);
   const bool dead = membership_.in_doubt(peer) && transport_.process_ended(peer);
+  if (dead && error.empty() && !std::exchange(inquiry.ended, true)) {
+    // It may have told the directory that it leaves, and why, after that answer.
+    inquiry.asking = false;
+    ask(inquiries_.emplace_back(std::move(inquiry)));
+    return;
+  }
   if (inquiry.failure || dead) {
     PeerFailure failure{.peer = peer, .reason = kProcessEnded};
     if (!dead) {

@@ -73,6 +73,7 @@ class Inquiries {
     transport::Duration pause = kFirstPause;
     std::optional<transport::TimePoint> wants_address{};  ///< since when the transport does
     std::optional<transport::PeerFailure> failure{};      ///< that is being examined
+    bool ended = false;  ///< its process had, when it was last asked about
   };
 
   [[nodiscard]] Inquiry& found_or_made(transport::PeerId peer);

@@ -204,10 +204,10 @@ void Probes::conclude(Operation& operation) {
     } else if (!operation.answers[rank].empty()) {
       std::string_view answer = operation.answers[rank];
       if (operation.spec().point_to_point()) {
-        states.add(rank, fmt::format(
-                             "{} is alive and {}; {}", group.member(rank),
-                             operation.takes ? "its message has not arrived whole" : "has no match",
-                             answer));
+        states.add(rank, fmt::format("{} is alive and {}; {}", group.member(rank),
+                                     operation.takes ? "its message has not fully arrived"
+                                                     : "has made no matching call",
+                                     answer));
       } else if (answer.starts_with(kNeverEntered)) {
         answer.remove_prefix(kNeverEntered.size());
         never_entered.add(rank, fmt::format("{} {} {}{}", group.member(rank), kNeverEntered,

@@ -52,8 +52,8 @@ std::shared_ptr<TorchStore> for_lookups(const c10::intrusive_ptr<c10d::Store>& s
     clients.push_back(shared);
     return {shared, &shared->client};
   } catch (const std::exception& error) {
-    LOG(WARNING) << "gtopk: no client of its own for the store, so that a thread that waits in the "
-                    "store delays lookups of addresses: "
+    LOG(WARNING) << "gtopk: could not open a separate connection to the store, so a thread that "
+                    "waits in the store delays lookups of addresses: "
                  << error.what();
     return std::make_shared<TorchStore>(store);
   }
@@ -111,7 +111,7 @@ void TorchStore::remove(std::string_view key) {
   try {
     store_->deleteKey(std::string(key));
   } catch (const std::exception& error) {  // not every store supports it
-    LOG(INFO) << "gtopk: the store keeps '" << key << "': " << error.what();
+    LOG(INFO) << "gtopk: could not delete '" << key << "' from the store: " << error.what();
   }
 }
 

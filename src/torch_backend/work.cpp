@@ -226,7 +226,8 @@ int GtopkWork::sourceRank() const {
 
 TimedWork::Span GtopkWork::span() const {
   const std::lock_guard lock(ending_->mutex);
-  TORCH_CHECK(ending_->completed, "gtopk: the duration of an operation is known when it has ended");
+  TORCH_CHECK(ending_->completed,
+              "gtopk: the duration of an operation is known only once it has ended");
   return {began_, over_at_};
 }
 

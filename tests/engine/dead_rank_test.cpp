@@ -415,7 +415,8 @@ TEST(LateRank, OfAPointToPointTransferFailsThatTransferAlone) {
   EXPECT_EQ(ending->error->kind(), ErrorKind::kTimeout) << ending->text();
   EXPECT_EQ(ending->text(),
             "recv(from 1, tag 7) of group 'default' on rank 0: timed out after 10 s: rank 1 (host "
-            "node1, pid 1001) is alive and has no match; it has called no collective of the group "
+            "node1, pid 1001) is alive and has made no matching call; it has called no collective "
+            "of the group "
             "yet");
   EXPECT_EQ(support::group_works(ranks), "");
   EXPECT_TRUE(ranks.close().empty());

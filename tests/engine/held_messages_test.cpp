@@ -35,7 +35,7 @@ TEST(HeldMessages, AHeldMessageThatTimesOutLeavesAtOnceAndIsSkipped) {
     ranks.run_until([&] { return lost->ended; });
     ASSERT_TRUE(lost->error.has_value());
     EXPECT_EQ(lost->error->kind(), ErrorKind::kTimeout);
-    EXPECT_THAT(lost->text(), HasSubstr("is alive and has no match"));
+    EXPECT_THAT(lost->text(), HasSubstr("is alive and has made no matching call"));
     ranks.run_for(std::chrono::milliseconds(5));
     EXPECT_EQ(ranks.held(0), 4U);
     EXPECT_EQ(ranks.engine(0).under_way(), 4U);
@@ -59,7 +59,7 @@ TEST(HeldMessages, MessagesThatTimeOutTogetherAskTheirReceiverOnce) {
   }
   ranks.run_all();
   for (const SharedEnding& ending : lost) {
-    EXPECT_THAT(ending->text(), HasSubstr("is alive and has no match"));
+    EXPECT_THAT(ending->text(), HasSubstr("is alive and has made no matching call"));
   }
   ranks.settle();
   // And each message is withdrawn.

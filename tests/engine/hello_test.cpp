@@ -223,6 +223,35 @@ TEST(Hello, toARankThatWasKilled_whereTheDirectoryFailsToo_namesBoth) {
       << sent->text();
 }
 
+TEST(Hello, toARankThatEnds_quotesTheLastErrorThatItToldAfterItWasLookedUp) {
+  InprocRanks ranks(3, all_eager());
+  ranks.freeze(2);
+  ranks.after_lookup([&](std::uint32_t rank) {
+    ranks.directory()[rank] =
+        engine::PeerRecord{.address = {}, .left = true, .last_words = "no route to rank 0"};
+    ranks.fabric().show_end(rank);
+  });
+  reference::Bytes room(8);
+  const SharedEnding received = ranks.submit(0, gtopk::recv(room, 2, 7));
+  ranks.run_until([&] { return received->ended; });
+  EXPECT_NE(received->text().find("rank 2 (host node2, pid 1002) has left (it destroyed its "
+                                  "process group or exited); its last error: no route to rank 0"),
+            std::string::npos)
+      << received->text();
+}
+
+TEST(Hello, toARankWhoseProcessHasEnded_saysSoIfItToldTheDirectoryNothing) {
+  InprocRanks ranks(3, all_eager());
+  ranks.freeze(2);
+  ranks.fabric().show_end(2);
+  reference::Bytes room(8);
+  const SharedEnding received = ranks.submit(0, gtopk::recv(room, 2, 7));
+  ranks.run_until([&] { return received->ended; });
+  EXPECT_NE(received->text().find("rank 2 (host node2, pid 1002) is gone: its process has ended"),
+            std::string::npos)
+      << received->text();
+}
+
 TEST(Directory, thatFailedOnce_isAskedAgainWhetherARankHasLeft) {
   InprocRanks ranks(3, all_eager());
   ranks.freeze(2);

@@ -168,7 +168,7 @@ TEST(WithoutALauncher, AProgramSaysSoAtOnce) {
                                  Not(HasSubstr("PMIx cannot"))));
   // Left over from a finished job, or from one unrelated to this process.
   EXPECT_THAT(text_of({{"PMIX_NAMESPACE", "nobody's"}, {"PMIX_RANK", "0"}}),
-              HasSubstr("WORLD_SIZE is not set, and PMIx cannot be asked ("));
+              HasSubstr("WORLD_SIZE is not set, and PMIx is not usable ("));
   EXPECT_THAT(text_of({{"PMIX_NAMESPACE", "nobody's"}, {"GTOPK_PMIX_LIBRARY", "/nowhere.so"}}),
               AllOf(HasSubstr("/nowhere.so cannot be used"), HasSubstr("GTOPK_PMIX_LIBRARY")));
 }

@@ -103,7 +103,8 @@ std::vector<std::shared_ptr<Group>> InprocRanks::make_group(
     }
     spec.ids = ids;
     spec.find_peer = [this, members](std::uint32_t place, const std::stop_token&) {
-      if (const auto& record = directory_.at(members.at(place))) {
+      if (const auto record = directory_.at(members.at(place))) {
+        after_lookup_(members.at(place));
         return *record;
       }
       throw Error(ErrorKind::kBootstrap, "the directory is gone");

@@ -59,6 +59,10 @@ class InprocRanks {
   }
   /// What each rank has published: an address, or that it has left. Unset: lookups of it fail.
   [[nodiscard]] std::vector<std::optional<engine::PeerRecord>>& directory() { return directory_; }
+  /// What happens right after a rank was looked up in the directory.
+  void after_lookup(std::function<void(std::uint32_t)> happens) {
+    after_lookup_ = std::move(happens);
+  }
   /// The name of every rank's host.
   [[nodiscard]] const std::vector<std::string>& hosts() const { return hosts_; }
   [[nodiscard]] transport::TimePoint now() const { return fabric_->clock().now(); }
@@ -122,6 +126,7 @@ class InprocRanks {
   engine::InlineExecutor executor_;
   std::vector<std::string> addresses_;
   std::vector<std::optional<engine::PeerRecord>> directory_;
+  std::function<void(std::uint32_t)> after_lookup_ = [](std::uint32_t) {};
   std::vector<std::string> hosts_;
   std::vector<Seat> seats_;
   struct Submitted {

@@ -138,7 +138,7 @@ STEPS = {
     "a batch step": ({"SLURM_STEP_ID": "4294967291", "SLURM_PROCID": "0"}, NO_TASK),
     "a rank of mpirun": (
         {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "5"},
-        r"it is not srun's task \(SLURM_PROCID\), as OMPI_COMM_WORLD_RANK differs",
+        r"it is not one of srun's tasks: OMPI_COMM_WORLD_RANK differs from SLURM_PROCID",
     ),
     "too high a rank": ({"SLURM_PROCID": "5"}, "SLURM_PROCID is '5': expected a number from 0 to"),
     "no number of tasks": ({"SLURM_STEP_NUM_TASKS": ""}, "SLURM_STEP_NUM_TASKS is not"),

@@ -57,7 +57,7 @@ std::string memory_shortage() {
       mmap(nullptr, kSomeMemory, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     return fmt::format(
-        "this process gets no more memory: {} (limit of its address space {} bytes, "
+        "this process cannot get more memory: {} (limit of its address space: {} bytes, "
         "ulimit -v)",
         error_text(errno), soft_limit(RLIMIT_AS));
   }

@@ -37,8 +37,8 @@ std::optional<bootstrap::SlurmStep> step_without_pmix() {
 std::string why_no_launcher() {
   const std::string why = bootstrap::PmixClient::why_not();
   if (!why.empty()) {
-    return fmt::format(", and PMIx cannot be asked ({}){}", why,
-                       bootstrap::slurm_step(variable) ? "; srun --mpi=none does without it" : "");
+    return fmt::format(", and PMIx is not usable ({}){}", why,
+                       bootstrap::slurm_step(variable) ? "; srun --mpi=none works without it" : "");
   }
   return is_set("SLURM_JOB_ID") ? ", and " + bootstrap::why_no_slurm_step(variable) : "";
 }

@@ -149,7 +149,7 @@ std::string why_no_slurm_step(const Variables& variables) {
     return "srun did not start it either (SLURM_STEP_ID is not set)";
   }
   if (has_step(variables)) {
-    return fmt::format("it is not srun's task (SLURM_PROCID), as {} differs",
+    return fmt::format("it is not one of srun's tasks: {} differs from SLURM_PROCID",
                        other_rank(variables));
   }
   return fmt::format(

@@ -41,8 +41,8 @@ class Reader {
     if (rest_.size() < count) {
       throw Error(
           ErrorKind::kBootstrap,
-          fmt::format("a peer's UCX address ends inside its {}: {} bytes expected, {} there", field,
-                      count, rest_.size()));
+          fmt::format("a peer's UCX address is cut off in its {}: expected {} bytes, found {}",
+                      field, count, rest_.size()));
     }
     const std::string_view taken = rest_.substr(0, count);
     rest_.remove_prefix(count);

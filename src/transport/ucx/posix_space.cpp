@@ -44,7 +44,8 @@ std::string posix_shortage(std::string_view tls) {
     return {};
   }
   return fmt::format(
-      "{} has {:.1f} MiB left, and UCX uses POSIX's shared memory only where there are {}: delete "
+      "{} has {:.1f} MiB left, and UCX uses POSIX shared memory only if at least {} MiB are free: "
+      "delete "
       "what is not needed there, make it larger (docker run --shm-size), or leave posix out of "
       "UCX_TLS (tcp,sysv,self uses System V's)",
       posix_directory(), static_cast<double>(posix_room()) / kMebibyte, kLeast / kMebibyte);

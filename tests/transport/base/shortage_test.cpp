@@ -76,8 +76,8 @@ TEST(AnyShortage, NoMoreMemory_NamesTheLimit) {
   const rlim_t limit =
       address_space_in_use() + (rlim_t{8} << 20U);  // a sanitizer needs some itself
   const SoftLimit little(RLIMIT_AS, limit);
-  EXPECT_THAT(any_shortage(), HasSubstr("this process gets no more memory"));
-  EXPECT_THAT(any_shortage(), HasSubstr("address space " + std::to_string(limit) + " bytes"));
+  EXPECT_THAT(any_shortage(), HasSubstr("this process cannot get more memory"));
+  EXPECT_THAT(any_shortage(), HasSubstr("address space: " + std::to_string(limit) + " bytes"));
 }
 
 TEST(RaiseOpenFileLimit, SoftLimit_BecomesTheHardOneOnce) {

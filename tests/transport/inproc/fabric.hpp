@@ -17,6 +17,7 @@
 #include <functional>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -120,6 +121,9 @@ class Fabric {
   /// connected peer's port fails its requests and reports it. Every request of the rank itself ends
   /// with kPeerFailed in progress().
   void kill(std::uint32_t rank, Death death = Death::kNoticed);
+  /// From now on others see that its process has ended, as on one host.
+  void show_end(std::uint32_t rank) { shown_ends_.insert(rank); }
+  [[nodiscard]] bool shows_end(std::uint32_t rank) const { return shown_ends_.contains(rank); }
   /// SIGSTOP: nothing is delivered to the rank and its progress() does nothing; nobody is told.
   void freeze(std::uint32_t rank) { seats_.at(rank).frozen = true; }
   /// SIGCONT.
@@ -168,6 +172,7 @@ class Fabric {
   VirtualClock clock_;
   std::mt19937_64 random_;
   std::uint64_t messages_ = 0;
+  std::set<std::uint32_t> shown_ends_;
   std::function<Fault(const Sent&)> rule_;
   std::deque<Event> under_way_;  ///< in the order in which they were posted
   std::vector<std::deque<Event>::iterator> candidates_;

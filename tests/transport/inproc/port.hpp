@@ -42,6 +42,9 @@ class Port final : public Transport {
     return kind == Memory::Kind::kHost || fabric_.options().takes_devices;
   }
   [[nodiscard]] const PeerInfo& peer(PeerId peer) const override;
+  [[nodiscard]] bool process_ended(PeerId peer) const override {
+    return fabric_.shows_end(peers_.at(peer).rank);
+  }
 
   void send(PeerId peer, Tag tag, ConstBytes data, Request& request) override;
   void recv(PeerId peer, Tag tag, Bytes data, Request& request) override;
