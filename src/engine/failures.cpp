@@ -33,7 +33,7 @@ void Failures::announce(Group& group, const Notice& notice) {
 }
 
 void Failures::peer_failed(const transport::PeerFailure& failure) {
-  membership_.departed(failure.peer);
+  membership_.failed(failure.peer);
   for (const auto& group : groups_.all()) {
     const auto rank = group->rank_of(failure.peer);
     if (!rank) {

@@ -15,6 +15,7 @@ void Membership::watch(const Group& group) {
     if (rank == group.rank()) {
       standings_[peer] = {.contacted = true, .settled = true, .last_words = {}};
     } else {
+      standings_[peer].member = true;
       control_.watch(peer);
     }
   }
@@ -107,6 +108,11 @@ void Membership::departed(PeerId peer, const std::string& last_words) {
   }
 }
 
+void Membership::failed(PeerId peer) {
+  standings_[peer].left = standings_[peer].failed = true;
+  settle(peer);
+}
+
 void Membership::give_up(PeerId peer) {
   settle(peer);
   transport_.give_up(peer);
@@ -154,12 +160,18 @@ bool Membership::farewell_said() const {
 }
 
 bool Membership::unaware_peer() const {
-  return std::ranges::any_of(
-      control_.peers(), [&](PeerId peer) { return !has_left(peer) && !farewells_.contains(peer); });
+  for (PeerId peer = 0; peer < standings_.size(); ++peer) {
+    const Standing& standing = standings_[peer];
+    const bool knows = standing.left ? !standing.failed : farewells_.contains(peer);
+    if (standing.member && !knows) {
+      return true;
+    }
+  }
+  return false;
 }
 
 bool Membership::anyone_has_left() const {
-  return std::ranges::any_of(control_.peers(), [&](PeerId peer) { return has_left(peer); });
+  return std::ranges::any_of(standings_, &Standing::left);
 }
 
 bool Membership::stop_listening() {

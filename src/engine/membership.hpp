@@ -63,8 +63,10 @@ class Membership {
   /// Sends a notice for a group that does not exist here.
   void tell_peer(transport::PeerId peer, const Notice& notice);
 
-  /// Records that the peer is gone, in order or not. last_words: why, if it said so.
-  void departed(transport::PeerId peer, const std::string& last_words = {});
+  /// Records that the peer has left in order. last_words: why, if it said so.
+  void departed(transport::PeerId peer, const std::string& last_words);
+  /// Records that the peer is gone, or cannot be reached from here.
+  void failed(transport::PeerId peer);
   [[nodiscard]] bool has_left(transport::PeerId peer) const { return standings_[peer].left; }
   [[nodiscard]] const std::string& last_words(transport::PeerId peer) const {
     return standings_[peer].last_words;
@@ -83,8 +85,8 @@ class Membership {
   /// Answers a peer's goodbye if the peer would not notice the end of this process.
   void return_goodbye(transport::PeerId peer);
   [[nodiscard]] bool farewell_said() const;
-  /// Whether there is a peer that has neither left nor been told goodbye: it may yet contact this
-  /// process.
+  /// Whether there is a peer that cannot be told goodbye, or has neither left nor been told: it may
+  /// yet contact this process.
   [[nodiscard]] bool unaware_peer() const;
   [[nodiscard]] bool anyone_has_left() const;
   /// Peers that have not taken a notice yet.
@@ -94,10 +96,12 @@ class Membership {
 
  private:
   struct Standing {
+    bool member = false;     ///< of a group, and not this process
     bool contacted = false;  ///< on this process's own account
     bool greeted = false;    ///< this process has said hello
     bool settled = false;    ///< no longer in doubt
     bool left = false;
+    bool failed = false;  ///< left, but may live, and know nothing of this process
     std::string last_words;
   };
 
