@@ -347,7 +347,7 @@ TEST(PointToPoint, WhosePayloadIsLostIsSaidNotToHaveArrivedWhole) {
       ranks.submit(1, within(gtopk::recv(room, 0, kTag), std::chrono::seconds(1)));
   ranks.run_until([&] { return in->ended; });
   EXPECT_NE(in->text().find("rank 0 (host node0, pid 1000) is alive and its message has not "
-                            "arrived whole"),
+                            "fully arrived"),
             std::string::npos)
       << in->text();
 }
