@@ -142,7 +142,10 @@ class Job {
   std::vector<Seat> seats_;
 };
 
-int lookups(const Seat& seat) { return static_cast<int>(seat.looked_up.size()); }
+int lookups(Seat& seat) {
+  const std::lock_guard lock(seat.mutex);
+  return static_cast<int>(seat.looked_up.size());
+}
 int calls(const Seat& seat) { return seat.calls; }
 
 // A rank that was greeted first has the other's address already.
