@@ -160,7 +160,7 @@ def check_durations_of_windows(me: Rank) -> None:
         me.store.wait(["durations/asked"])
     window = window_of(lambda: group.allreduce([torch.ones(3)]))
     if me.rank != 0:
-        with pytest.raises(RuntimeError, match="known when it has ended"):
+        with pytest.raises(RuntimeError, match="known only once it has ended"):
             window._get_duration()
         me.store.set("durations/asked", "yes")
     window.wait()
