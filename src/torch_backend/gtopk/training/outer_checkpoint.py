@@ -161,10 +161,13 @@ def _take(outer: OuterOptimizer, saved: Mapping[str, Any]) -> None:
         where = "here, and not saved" if name in mine else "saved, and not here"
         raise ValueError(f"gtopk: the saved model is another one: '{name}' is {where}")
     for name, tensor in saved["model"].items():
-        if isinstance(tensor, torch.Tensor) and tensor.shape != mine[name].shape:
+        own = mine[name]
+        if not isinstance(tensor, torch.Tensor) or not isinstance(own, torch.Tensor):
+            continue  # a module's extra state, which it judges itself
+        if tensor.shape != own.shape:
             raise ValueError(
                 f"gtopk: the saved model is another one: '{name}' has shape {list(tensor.shape)}, "
-                f"and {list(mine[name].shape)} here"
+                f"and {list(own.shape)} here"
             )
     outer.load_state_dict(saved["inner"])
     outer.model.load_state_dict(saved["model"])
