@@ -49,7 +49,7 @@ class Advice:
     def __str__(self) -> str:
         """Return the table."""
         lines = [
-            f"{self.parameters:,} parameters ({_KINDS[self.kind]}) on {self.ranks} ranks",
+            f"{self.parameters:,} parameters ({_KINDS[self.kind]}), ranks: {self.ranks}",
             f"{'arguments of gtopk.attach':<34} {'exchange':>11} {'step':>11} {'bytes':>15}  "
             "loss against dense",
         ]
