@@ -13,7 +13,6 @@
 #include "gtopk/collective.hpp"
 #include "gtopk/detached.hpp"
 #include "gtopk/device_acc.hpp"
-#include "gtopk/device_lists.hpp"
 #include "gtopk/plan.hpp"
 #include "gtopk/types.hpp"
 
@@ -157,18 +156,6 @@ inline constexpr std::size_t kShortAllGather = 65536;
 /// Like sparse_all_reduce() on a tensor; options.momentum is ignored.
 [[nodiscard]] Collective sparse_all_reduce(const Detached& step, std::uint64_t d, DataType dtype,
                                            const SparseOptions& options,
-                                           const Delivered& delivered = {});
-
-/// The room of a call whose lists stay on a device; `noted`: its result is to be recorded. nullopt
-/// if they cannot: see docs/devices.md. Throws Error{kInvalidArgument} for an invalid call.
-[[nodiscard]] std::optional<DeviceListRoom> device_list_room(std::uint64_t d, DataType dtype,
-                                                             const SparseOptions& options,
-                                                             std::uint32_t ranks,
-                                                             bool noted = false);
-
-/// Like the detached one, where the transport takes the device's memory between all ranks.
-[[nodiscard]] Collective sparse_all_reduce(const ListsOnDevice& step, std::uint64_t d,
-                                           DataType dtype, const SparseOptions& options,
                                            const Delivered& delivered = {});
 
 /// The room of a call in which no rank selects, and whose tensor stays on a device. nullopt if it

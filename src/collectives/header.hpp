@@ -18,13 +18,11 @@ struct Header {
   /// Values are unrounded even though the call's wire rounds: they are sums, which it does not
   /// round.
   static constexpr std::uint16_t kUnrounded = 2;
-  /// Nothing follows in this message: values and indices come in one each, from a device's memory.
-  static constexpr std::uint16_t kApart = 4;
   /// The sender goes the other way: not along a tree (ways.hpp).
   static constexpr std::uint16_t kOtherWay = 8;
   /// The sender measures first what messages cost (way_costs.hpp).
   static constexpr std::uint16_t kMeasures = 16;
-  static constexpr std::uint16_t kFlags = kNonFinite | kUnrounded | kApart | kOtherWay | kMeasures;
+  static constexpr std::uint16_t kFlags = kNonFinite | kUnrounded | kOtherWay | kMeasures;
 
   std::uint32_t magic = 0x324b5447;  // "GTK2", little-endian
   std::uint16_t version = 2;

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "gtopk/device_lists.hpp"
+#include "gtopk/detached.hpp"
 #include "gtopk/selection_rule.hpp"
 #include "gtopk/types.hpp"
 
@@ -64,72 +64,6 @@ struct CommitCall {
   double divisor = 1;
   /// Or null. If it is not 0, nothing is done; nothing has happened then, as counts say.
   const std::uint64_t* unless = nullptr;
-};
-
-/// device/decode.hpp: the entries of a message.
-struct DecodeCall {
-  DataType values = DataType::kFloat32;
-  std::uint32_t index_bytes = 4;
-  CodedList coded;
-  std::uint64_t d = 0;
-  /// coding_room() bytes.
-  void* room = nullptr;
-  ListOf list;                     ///< room for `size` entries, as many as there are; at least one
-  std::uint64_t* sound = nullptr;  ///< 1 beforehand, and 0 if it is damaged
-};
-
-/// device/round.hpp, device/encode.hpp: the message of a list.
-struct CloseCall {
-  DataType values = DataType::kFloat32;
-  std::uint32_t index_bytes = 4;
-  DeviceClosing closing;
-  /// coding_room() bytes.
-  void* room = nullptr;
-};
-
-/// device/merge.hpp.
-struct MergeCall {
-  DataType values = DataType::kFloat32;
-  std::uint32_t index_bytes = 4;
-  ListOf a;
-  ListOf b;
-  std::uint64_t k = 0;
-  /// merge_room() bytes.
-  void* room = nullptr;
-  ListOf kept;
-  ListOf dropped;  ///< null: nobody wants it
-  void* report = nullptr;
-  /// Nothing is selected: `kept` has room for all, `k` means nothing, and report->finite is 1
-  /// beforehand.
-  std::uint32_t unites = 0;
-  /// Null: `b` is not checked. Else 1 beforehand, and 0 if its indices do not ascend below d.
-  std::uint64_t* sound = nullptr;
-  std::uint64_t d = 0;
-  /// `sound` has been found by an earlier launch.
-  std::uint32_t checked = 0;
-};
-
-/// device/lists.hpp: whether a list may be the result. Both reports are 1 beforehand, and may lie
-/// in pinned memory.
-struct InspectCall {
-  DataType dtype = DataType::kFloat32;
-  std::uint32_t index_bytes = 4;
-  ListOf list;
-  std::uint64_t d = 0;
-  double divisor = 1;
-  std::uint64_t* sound = nullptr;
-  std::uint64_t* fits = nullptr;
-  ListOf copy;                ///< null: nobody wants it
-  std::uint32_t checked = 0;  ///< `sound` has been found by an earlier launch
-};
-
-/// device/lists.hpp. The edits may lie in pinned memory, and are read when the stream gets there.
-struct CommitListsCall {
-  VectorOf acc;
-  void* momentum = nullptr;
-  const ListEdits* edits = nullptr;
-  std::uint32_t most_dropped = 0;
-  double divisor = 1;
 };
 
 /// device/sums.hpp: writes acc to `to`, which may be pinned memory.
@@ -191,20 +125,16 @@ struct CommitWholeCall {
 /// success.
 struct Calls {
   /// Of this struct and all others here.
-  static constexpr std::uint32_t kVersion = 7;
+  static constexpr std::uint32_t kVersion = 8;
 
   std::uint32_t version;
   /// Fills in begin and first_tile of pieces in host memory; returns the number of tiles.
   std::uint64_t (*number_tiles)(PieceOf* pieces, std::uint32_t count);
   std::size_t (*select_room)(const VectorOf& acc, const SelectionRule& rule);
-  std::size_t (*merge_room)(DataType values, std::uint32_t index_bytes, std::uint64_t entries);
   int (*select)(const SelectCall& call, void* stream);
   int (*commit)(const CommitCall& call, void* stream);
-  int (*merge)(const MergeCall& call, void* stream);
   int (*accumulate)(const AccumulateCall& call, void* stream);
   const char* (*error_name)(int error);
-  int (*inspect)(const InspectCall& call, void* stream);
-  int (*commit_lists)(const CommitListsCall& call, void* stream);
   int (*gather)(const GatherCall& call, void* stream);
   int (*commit_whole)(const CommitWholeCall& call, void* stream);
   /// Of both calls, for so many columns of d elements, of which `most` are found.
@@ -214,10 +144,6 @@ struct Calls {
   int (*find)(const FindCall& call, void* stream);
   /// Loads all kernels on the current device.
   int (*load)();
-  /// For lists of up to so many entries, and messages of up to so many bytes.
-  std::size_t (*coding_room)(std::uint64_t entries, std::uint64_t bytes);
-  int (*decode)(const DecodeCall& call, void* stream);
-  int (*close)(const CloseCall& call, void* stream);
 };
 
 }  // namespace gtopk::cuda

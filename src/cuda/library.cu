@@ -37,11 +37,6 @@ std::size_t room_to_select(const VectorOf& acc, const SelectionRule& rule) {
                                          : select_room<float>(acc, rule);
 }
 
-std::size_t room_to_merge(DataType values, std::uint32_t index_bytes, std::uint64_t entries) {
-  return values == DataType::kFloat64 ? merge_room<double>(index_bytes, entries)
-                                      : merge_room<float>(index_bytes, entries);
-}
-
 int select_on(const SelectCall& call, void* stream) {
   return visit_element(call.acc.dtype,
                        [&]<class T>() -> int { return OfType<T>::select(call, stream); });
@@ -55,16 +50,6 @@ int commit_on(const CommitCall& call, void* stream) {
 int accumulate_on(const AccumulateCall& call, void* stream) {
   return visit_element(call.acc.dtype,
                        [&]<class T>() -> int { return OfType<T>::accumulate(call, stream); });
-}
-
-int inspect_on(const InspectCall& call, void* stream) {
-  return visit_element(call.dtype,
-                       [&]<class T>() -> int { return OfType<T>::inspect(call, stream); });
-}
-
-int commit_lists_on(const CommitListsCall& call, void* stream) {
-  return visit_element(call.acc.dtype,
-                       [&]<class T>() -> int { return OfType<T>::commit_lists(call, stream); });
 }
 
 int gather_on(const GatherCall& call, void* stream) {
@@ -89,56 +74,18 @@ std::size_t room_to_sketch(DataType values, std::uint64_t columns, std::uint64_t
 }
 
 int find_on(const FindCall& call, void* stream) {
-  return call.values == DataType::kFloat64 ? OfLists<double>::find(call, stream)
-                                           : OfLists<float>::find(call, stream);
-}
-
-int merge_on(const MergeCall& call, void* stream) {
-  switch (call.values) {
-    case DataType::kFloat32:
-      return OfLists<float>::merge(call, stream);
-    case DataType::kFloat64:
-      return OfLists<double>::merge(call, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return call.values == DataType::kFloat64 ? OfValues<double>::find(call, stream)
+                                           : OfValues<float>::find(call, stream);
 }
 
 int load_all() {
   for (const auto load : {OfType<float>::load, OfType<double>::load, OfType<Bfloat16>::load,
-                          OfType<Float16>::load, OfLists<float>::load, OfLists<double>::load,
-                          OfLists<float>::load_coding, OfLists<double>::load_coding}) {
+                          OfType<Float16>::load, OfValues<float>::load, OfValues<double>::load}) {
     if (const int error = load(); error != cudaSuccess) {
       return error;
     }
   }
   return cudaSuccess;
-}
-
-std::size_t room_to_code(std::uint64_t entries, std::uint64_t bytes) {
-  return coding_room(entries, bytes);
-}
-
-int decode_on(const DecodeCall& call, void* stream) {
-  switch (call.values) {
-    case DataType::kFloat32:
-      return OfLists<float>::decode(call, stream);
-    case DataType::kFloat64:
-      return OfLists<double>::decode(call, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
-}
-
-int close_on(const CloseCall& call, void* stream) {
-  switch (call.values) {
-    case DataType::kFloat32:
-      return OfLists<float>::close(call, stream);
-    case DataType::kFloat64:
-      return OfLists<double>::close(call, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
 }
 
 const char* error_name(int error) { return cudaGetErrorName(static_cast<cudaError_t>(error)); }
@@ -148,10 +95,9 @@ const char* error_name(int error) { return cudaGetErrorName(static_cast<cudaErro
 
 extern "C" __attribute__((visibility("default"))) const gtopk::cuda::Calls* gtopk_cuda_calls() {
   using namespace gtopk::cuda;
-  static constexpr Calls kCalls{Calls::kVersion, number_tiles,   room_to_select,  room_to_merge,
-                                select_on,       commit_on,      merge_on,        accumulate_on,
-                                error_name,      inspect_on,     commit_lists_on, gather_on,
-                                commit_whole_on, room_to_sketch, sketch_on,       find_on,
-                                load_all,        room_to_code,   decode_on,       close_on};
+  static constexpr Calls kCalls{Calls::kVersion, number_tiles, room_to_select,  select_on,
+                                commit_on,       accumulate_on, error_name,     gather_on,
+                                commit_whole_on, room_to_sketch, sketch_on,     find_on,
+                                load_all};
   return &kCalls;
 }

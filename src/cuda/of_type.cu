@@ -28,20 +28,6 @@ int OfType<T>::accumulate(const AccumulateCall& call, void* stream) {
 }
 
 template <class T>
-int OfType<T>::inspect(const InspectCall& call, void* stream) {
-  GpuExecutor executor(stream);
-  cuda::inspect<T>(executor, call);
-  return executor.error();
-}
-
-template <class T>
-int OfType<T>::commit_lists(const CommitListsCall& call, void* stream) {
-  GpuExecutor executor(stream);
-  cuda::commit_lists<T>(executor, call);
-  return executor.error();
-}
-
-template <class T>
 int OfType<T>::gather(const GatherCall& call, void* stream) {
   GpuExecutor executor(stream);
   cuda::gather<T>(executor, call);

@@ -14,8 +14,6 @@ struct OfType {
   static int select(const SelectCall& call, void* stream);
   static int commit(const CommitCall& call, void* stream);
   static int accumulate(const AccumulateCall& call, void* stream);
-  static int inspect(const InspectCall& call, void* stream);
-  static int commit_lists(const CommitListsCall& call, void* stream);
   static int gather(const GatherCall& call, void* stream);
   static int commit_whole(const CommitWholeCall& call, void* stream);
   static int sketch(const SketchCall& call, void* stream);
@@ -23,14 +21,9 @@ struct OfType {
 };
 
 template <class Value>
-struct OfLists {
-  static int merge(const MergeCall& call, void* stream);
+struct OfValues {
   static int find(const FindCall& call, void* stream);
   static int load();
-  static int decode(const DecodeCall& call, void* stream);
-  static int close(const CloseCall& call, void* stream);
-  /// Of decode() and close() alone.
-  static int load_coding();
 };
 
 }  // namespace gtopk::cuda

@@ -10,11 +10,6 @@
 
 #include "src/cuda/calls.hpp"
 #include "src/gtopk/device/commit.hpp"
-#include "src/gtopk/device/decode.hpp"
-#include "src/gtopk/device/encode.hpp"
-#include "src/gtopk/device/lists.hpp"
-#include "src/gtopk/device/merge.hpp"
-#include "src/gtopk/device/round.hpp"
 #include "src/gtopk/device/selection.hpp"
 #include "src/gtopk/device/sketch.hpp"
 #include "src/gtopk/device/sums.hpp"
@@ -146,62 +141,6 @@ void find(Executor& executor, const FindCall& call) {
   });
 }
 
-template <class T, class Executor>
-void inspect(Executor& executor, const InspectCall& call) {
-  using Value = Accumulation<T>;
-  visit_index(call.index_bytes, [&]<class Index>() {
-    const auto list = entries_in<Value, Index>(call.list);
-    if (call.checked == 0) {
-      executor.launch(executor.wide(),
-                      device::CheckIndices<Index>{list.indices, list.size, call.d, call.sound});
-    }
-    executor.launch(executor.wide(),
-                    device::CheckValues<T>{list.values, list.size, static_cast<Value>(call.divisor),
-                                           call.fits});
-    if (call.copy.indices != nullptr) {
-      executor.launch(executor.wide(),
-                      device::CopyEntries<Value, Index>{list, room_in<Value, Index>(call.copy)});
-    }
-  });
-}
-
-template <class T, class Executor>
-void commit_lists(Executor& executor, const CommitListsCall& call) {
-  using Value = Accumulation<T>;
-  visit_index(call.acc.index_bytes, [&]<class Index>() {
-    device::commit_lists<T, Index>(executor, pieces_of<T>(call.acc),
-                                   static_cast<Value*>(call.momentum), call.edits,
-                                   call.most_dropped, static_cast<Value>(call.divisor));
-  });
-}
-
-template <class Value>
-[[nodiscard]] std::size_t merge_room(std::uint32_t index_bytes, std::uint64_t entries) {
-  device::Room measured(nullptr);
-  visit_index(index_bytes,
-              [&]<class Index>() { (void)device::MergeRoom<Value, Index>::in(measured, entries); });
-  return measured.taken();
-}
-
-template <class Value, class Executor>
-void merge(Executor& executor, const MergeCall& call) {
-  visit_index(call.index_bytes, [&]<class Index>() {
-    device::Room memory(static_cast<std::byte*>(call.room));
-    auto room = device::MergeRoom<Value, Index>::in(memory, call.a.size + call.b.size);
-    const auto a = entries_in<Value, Index>(call.a);
-    const auto b = entries_in<Value, Index>(call.b);
-    auto* const report = static_cast<device::Report*>(call.report);
-    const device::Soundness sound{call.sound, call.checked != 0 ? 0 : call.d};
-    if (call.unites != 0) {
-      room.sum.entries = room_in<Value, Index>(call.kept);
-      device::unite(executor, a, b, room, report, sound);
-      return;
-    }
-    device::merge(executor, a, b, call.k, room, room_in<Value, Index>(call.kept),
-                  room_in<Value, Index>(call.dropped), report, sound);
-  });
-}
-
 /// So many elements that an exact selection looks for candidates first (device/select.hpp).
 inline constexpr std::uint64_t kMany = std::uint64_t{1} << 40U;
 
@@ -211,7 +150,6 @@ template <class T, class Executor>
 void launch_all_of_type(Executor& executor) {
   using Kind = SelectionRule::Kind;
   const EditCounts counts;
-  const ListEdits edits;
   for (const std::uint32_t index_bytes : {4U, 8U}) {
     VectorOf acc;
     acc.index_bytes = index_bytes;
@@ -228,15 +166,6 @@ void launch_all_of_type(Executor& executor) {
     commits.acc = acc;
     commits.counts = &counts;
     commit<T>(executor, commits);
-    CommitListsCall of_lists;
-    of_lists.acc = acc;
-    of_lists.edits = &edits;
-    of_lists.most_dropped = 1;
-    commit_lists<T>(executor, of_lists);
-    InspectCall looks;
-    looks.index_bytes = index_bytes;
-    looks.copy.indices = &looks;
-    inspect<T>(executor, looks);
     accumulate<T>(executor, AccumulateCall{acc});
     gather<T>(executor, GatherCall{acc});
     CommitWholeCall whole;
@@ -249,98 +178,16 @@ void launch_all_of_type(Executor& executor) {
   }
 }
 
-/// The same of calls on lists of such values.
+/// The same of calls that know no element type but that of values.
 template <class Value, class Executor>
-void launch_all_of_lists(Executor& executor) {
-  std::uint64_t sound = 1;
+void launch_all_of_values(Executor& executor) {
   for (const std::uint32_t index_bytes : {4U, 8U}) {
-    for (const std::uint32_t unites : {0U, 1U}) {
-      for (const std::uint32_t checked : {0U, 1U}) {
-        MergeCall call;
-        call.index_bytes = index_bytes;
-        call.unites = unites;
-        call.d = 1;
-        call.sound = &sound;
-        call.checked = checked;
-        call.dropped.indices = &sound;
-        merge<Value>(executor, call);
-      }
-    }
     for (const std::uint64_t d : {std::uint64_t{0}, kMany}) {
       FindCall call;
       call.index_bytes = index_bytes;
       call.d = d;
       call.most = 1;
       find<Value>(executor, call);
-    }
-  }
-}
-
-template <class Value, class Index>
-[[nodiscard]] sparse::EntriesOut<Value, Index> room_in(const DetachedEntries& entries) {
-  return {static_cast<Index*>(entries.indices), static_cast<Value*>(entries.values)};
-}
-
-[[nodiscard]] inline std::size_t coding_room(std::uint64_t entries, std::uint64_t bytes) {
-  device::Room decoding(nullptr);
-  (void)device::DecodeRoom::in(decoding, entries, bytes);
-  device::Room closing(nullptr);
-  (void)device::RoundRoom::in(closing, entries);
-  (void)device::EncodeRoom::in(closing, entries);
-  return std::max(decoding.taken(), closing.taken());
-}
-
-template <class Value, class Executor>
-void decode(Executor& executor, const DecodeCall& call) {
-  visit_index(call.index_bytes, [&]<class Index>() {
-    const device::CodedBody body{call.coded.bytes, call.coded.size, call.list.size,
-                                 call.coded.format};
-    device::Room memory(static_cast<std::byte*>(call.room));
-    const auto room = device::DecodeRoom::in(memory, body.count, body.size);
-    device::decode(executor, body, call.d, room, room_in<Value, Index>(call.list), call.sound);
-  });
-}
-
-template <class Value, class Executor>
-void close(Executor& executor, const CloseCall& call) {
-  const DeviceClosing& closing = call.closing;
-  visit_index(call.index_bytes, [&]<class Index>() {
-    device::Room memory(static_cast<std::byte*>(call.room));
-    const auto room = device::RoundRoom::in(memory, closing.most);
-    const auto list = room_in<Value, Index>(closing.list);
-    device::Encoding<Value, Index> to{.list = {list.indices, list.values},
-                                      .count = &room.state->kept,
-                                      .most = closing.most,
-                                      .format = closing.format,
-                                      .bytes = closing.message,
-                                      .room = device::EncodeRoom::in(memory, closing.most)};
-    executor.launch(1, device::BeginRounding{room.state, closing.made});
-    if (device::rounds(closing.format)) {
-      const auto kept = room_in<Value, Index>(closing.kept);
-      device::round(executor, closing.format, closing.zeros_are_lost, to.list, closing.most, room,
-                    kept, room_in<Value, Index>(closing.lost), closing.report);
-      to.list = {kept.indices, kept.values};
-    }
-    device::encode(executor, to, closing.message_bytes, closing.report);
-  });
-}
-
-/// The same of calls that decode or code lists of such values.
-template <class Value, class Executor>
-void launch_all_of_coding(Executor& executor) {
-  std::vector<std::uint64_t> room(coding_room(0, 0) / sizeof(std::uint64_t) + 1);
-  for (const std::uint32_t index_bytes : {4U, 8U}) {
-    DecodeCall decodes;
-    decodes.index_bytes = index_bytes;
-    decodes.coded.format = ListFormat::kLossless;
-    decodes.room = room.data();
-    decode<Value>(executor, decodes);
-    for (const ListFormat format : {ListFormat::kLossless, ListFormat::kInt8, ListFormat::k2Bit}) {
-      CloseCall closes;
-      closes.index_bytes = index_bytes;
-      closes.closing.format = format;
-      closes.room = room.data();
-      close<Value>(executor, closes);
     }
   }
 }

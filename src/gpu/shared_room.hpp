@@ -8,7 +8,6 @@
 
 #include "gtopk/detached.hpp"
 #include "gtopk/device_acc.hpp"
-#include "gtopk/device_lists.hpp"
 #include "gtopk/types.hpp"
 #include "src/cuda/calls.hpp"
 #include "src/gpu/way.hpp"
@@ -54,7 +53,6 @@ struct SharedRoom {
   std::uint64_t* whole = nullptr;
   Detached lists;
   AccOnDevice sums;
-  ListsOnDevice stay;  ///< but for what is on the device
   std::size_t bytes = 0;
 
   /// From null it only measures.
@@ -73,10 +71,7 @@ struct SharedRoom {
     all.whole = deal.one<std::uint64_t>();
     all.table_at = deal.taken();
     all.table = reinterpret_cast<cuda::PieceOf*>(deal.take(way.pieces * sizeof(cuda::PieceOf)));
-    if (way.lists) {
-      all.stay.edits = deal.one<ListEdits>();
-      all.stay.pinned = deal.take(way.lists->pinned_bytes);
-    } else if (way.rule) {
+    if (way.rule) {
       all.lists.counts = deal.one<EditCounts>();
       all.lists.selected = entries(way.edits.selected);
       all.lists.cleared = deal.take(way.edits.cleared * way.index_bytes);
@@ -89,8 +84,8 @@ struct SharedRoom {
       all.sums.candidates = entries(way.sums->candidates);
       all.sums.delivered = entries(way.sums->delivered);
     }
-    all.stay.report = all.lists.report = all.sums.report = all.report;
-    all.stay.next = all.lists.next = all.next;
+    all.lists.report = all.sums.report = all.report;
+    all.lists.next = all.next;
     all.sums.finite = all.finite;
     all.bytes = deal.taken();
     return all;
@@ -108,9 +103,6 @@ struct SharedRoom {
       if (counts != nullptr) {
         *counts = EditCounts();
       }
-    }
-    if (stay.edits != nullptr) {
-      *stay.edits = ListEdits();
     }
   }
 };

@@ -12,9 +12,6 @@ namespace {
 /// The device's memory of a step.
 struct DeviceRoom {
   cuda::PieceOf* table = nullptr;
-  DetachedEntries selected;
-  std::byte* work = nullptr;
-  std::byte* lists = nullptr;
   std::byte* sketch = nullptr;
   std::size_t bytes = 0;
 
@@ -22,12 +19,6 @@ struct DeviceRoom {
     Deal deal(begin, 256);
     DeviceRoom all;
     all.table = reinterpret_cast<cuda::PieceOf*>(deal.take(way.pieces * sizeof(cuda::PieceOf)));
-    if (way.lists) {
-      all.selected =
-          deal.entries(way.lists->selected, size_of(accumulation_type(way.dtype)), way.index_bytes);
-      all.work = deal.take(ListKernels::work_bytes(kernels, *way.lists, way.dtype));
-      all.lists = deal.take(way.lists->device_bytes);
-    }
     if (way.has_sketch()) {
       all.sketch = deal.take(kernels.sketch_room(accumulation_type(way.dtype), way.sums->columns,
                                                  way.d, way.sums->candidates));
@@ -36,14 +27,6 @@ struct DeviceRoom {
     return all;
   }
 };
-
-/// Whether lists that can stay on the device do: not short ones, nor if they need more memory there
-/// than a residual.
-bool worth_it(const cuda::Calls& kernels, const Way& way) {
-  return way.lists->message_bytes > kShortMessage &&
-         DeviceRoom::in(nullptr, kernels, way).bytes <=
-             way.d * size_of(accumulation_type(way.dtype));
-}
 
 }  // namespace
 
@@ -55,8 +38,7 @@ void check_kernels(const cuda::Calls& kernels, int error, const std::string& dev
   }
 }
 
-std::optional<Way> way_of(const cuda::Calls& kernels, const Asked& asked,
-                          const SparseOptions& options) {
+std::optional<Way> way_of(const Asked& asked, const SparseOptions& options) {
   if (asked.d == 0) {
     return std::nullopt;
   }
@@ -81,12 +63,6 @@ std::optional<Way> way_of(const cuda::Calls& kernels, const Asked& asked,
   way.rule = selection_rule(asked.d, asked.dtype, options).value();
   way.edits = *edits;
   way.index_bytes = edits->index_bytes;
-  if (asked.lists_may_stay) {
-    way.lists = device_list_room(asked.d, asked.dtype, options, asked.ranks, asked.noted);
-  }
-  if (way.lists && !worth_it(kernels, way)) {
-    way.lists.reset();
-  }
   return way;
 }
 
@@ -116,18 +92,6 @@ void Step::lay_out(const StepMemory& memory, std::span<const cuda::PieceOf> piec
   acc_.count = static_cast<std::uint32_t>(pieces.size());
   acc_.d = way_.d;
   acc_.tiles = kernels_.number_tiles(shared_.table, acc_.count);
-  if (way_.lists) {
-    list_kernels_ =
-        std::make_unique<ListKernels>(kernels_, launcher_,
-                                      ListKernels::Numbers{.dtype = way_.dtype,
-                                                           .d = way_.d,
-                                                           .divisor = way_.divisor,
-                                                           .index_bytes = way_.index_bytes},
-                                      memory, there.work);
-    shared_.stay.device = list_kernels_.get();
-    shared_.stay.selected = there.selected;
-    shared_.stay.room = there.lists;
-  }
   if (way_.asks()) {
     acc_kernels_ = std::make_unique<AccKernels>(kernels_, launcher_, memory.owner, *shared_.asked,
                                                 *shared_.whole);
@@ -155,7 +119,7 @@ SelectorState* Step::last_state() const {
 }
 
 void Step::select(void* scratch, Driver::Stream stream) const {
-  const DetachedEntries& kept = way_.lists ? shared_.stay.selected : shared_.lists.selected;
+  const DetachedEntries& kept = shared_.lists.selected;
   cuda::SelectCall call;
   call.acc = acc_;
   call.rule = *way_.rule;
@@ -231,9 +195,6 @@ void Step::follow(std::uint64_t seed, Driver::Stream stream) {
 }
 
 Collective Step::collective(const SparseOptions& options, const Delivered& delivered) const {
-  if (way_.lists) {
-    return sparse_all_reduce(shared_.stay, way_.d, way_.dtype, options, delivered);
-  }
   if (way_.is_auto()) {
     return sparse_all_reduce(AutoOnDevice{shared_.lists, shared_.sums}, way_.d, way_.dtype,
                              options);
@@ -264,15 +225,7 @@ void Step::commit_sums(Driver::Stream stream) const {
 
 void Step::commit(Driver::Stream stream) const {
   const AccOnDevice& sums = shared_.sums;
-  if (way_.lists) {
-    cuda::CommitListsCall call;
-    call.acc = acc_;
-    call.momentum = momentum_;
-    call.edits = shared_.stay.edits;
-    call.most_dropped = way_.lists->most_dropped;
-    call.divisor = way_.divisor;
-    check(kernels_.commit_lists(call, stream), "commit");
-  } else if (way_.rule) {
+  if (way_.rule) {
     commit_edits(shared_.lists, stream);
     if (way_.is_auto() && way_.asks()) {
       commit_sums(stream);  // one of the two does nothing, as `auto` has chosen

@@ -3,9 +3,8 @@
 // Memory and streams are the caller's.
 //
 // Ahead of the operation the kernels write to pinned memory what it starts from: the entries that
-// the rank selects (gtopk/detached.hpp), which may also stay on the device
-// (gtopk/device_lists.hpp), or sums of acc (gtopk/device_acc.hpp). What follows from the
-// operation's number is enqueued once it has one, ahead of its start.
+// the rank selects (gtopk/detached.hpp), or sums of acc (gtopk/device_acc.hpp). What follows from
+// the operation's number is enqueued once it has one, ahead of its start.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +17,6 @@
 #include "src/cuda/calls.hpp"
 #include "src/gpu/acc_kernels.hpp"
 #include "src/gpu/launcher.hpp"
-#include "src/gpu/list_kernels.hpp"
 #include "src/gpu/shared_room.hpp"
 #include "src/gpu/way.hpp"
 
@@ -27,6 +25,14 @@ namespace gtopk::gpu {
 /// Throws Failure unless a call of the kernels was a success: "DEVICE cannot WHAT: ...".
 void check_kernels(const cuda::Calls& kernels, int error, const std::string& device,
                    const char* what);
+
+/// The blocks of memory of a step, which somebody else owns.
+struct StepMemory {
+  std::byte* pinned = nullptr;
+  std::byte* device = nullptr;
+  /// Owns both; a launcher lets it go.
+  std::shared_ptr<void> owner;
+};
 
 class Step {
  public:
@@ -69,7 +75,7 @@ class Step {
   /// Whether the operation asks for more while it runs: of a launcher, unless that is enqueued
   /// ahead, on the stream of the commit.
   [[nodiscard]] bool asks_a_launcher(bool ahead) const {
-    return way_.lists || (way_.asks() && !ahead);
+    return way_.asks() && !ahead;
   }
   /// After follow(), whether or not the operation has started.
   void answer_ahead(Driver::Stream stream) {
@@ -112,7 +118,6 @@ class Step {
   cuda::VectorOf acc_;
   void* momentum_ = nullptr;
   void* sketch_room_ = nullptr;
-  std::unique_ptr<ListKernels> list_kernels_;
   std::unique_ptr<AccKernels> acc_kernels_;
 };
 

@@ -9,7 +9,6 @@
 #include "gtopk/collectives.hpp"
 #include "gtopk/selection_rule.hpp"
 #include "gtopk/types.hpp"
-#include "src/cuda/calls.hpp"
 
 namespace gtopk::gpu {
 
@@ -22,8 +21,6 @@ struct Way {
   /// It begins with a selection, unless there is none.
   std::optional<SelectionRule> rule;
   DetachedRoom edits;
-  /// Its lists stay.
-  std::optional<DeviceListRoom> lists;
   /// There is no selection; or the algorithm is `auto`'s choice, and may be to sum all of acc.
   std::optional<AccRoom> sums;
 
@@ -39,15 +36,10 @@ struct Asked {
   DataType dtype = DataType::kFloat32;
   std::size_t pieces = 1;
   std::uint32_t ranks = 1;
-  /// The network takes the device's memory between all ranks.
-  bool lists_may_stay = false;
-  /// The result's entries are to be recorded.
-  bool noted = false;
 };
 
 /// nullopt if the call has to be staged: algorithm or selector have no kernel, or the lists would
 /// be longer than the tensor. Throws Error{kInvalidArgument} for an invalid call.
-[[nodiscard]] std::optional<Way> way_of(const cuda::Calls& kernels, const Asked& asked,
-                                        const SparseOptions& options);
+[[nodiscard]] std::optional<Way> way_of(const Asked& asked, const SparseOptions& options);
 
 }  // namespace gtopk::gpu

@@ -289,9 +289,7 @@ WorkPointer GtopkBackend::sparse_all_reduce(const std::vector<at::Tensor>& tenso
     options.state = numbers_of(*state);
     at.push_back({*state, *state});
   }
-  const bool there = !tensors.front().device().is_cpu();
-  const DeviceTensors all{
-      tensors, residual, momentum, state, d, type, there && takes_devices(), !delivered.empty()};
+  const DeviceTensors all{tensors, residual, momentum, state, d, type, !delivered.empty()};
   if (const auto step = on_device(all, options)) {
     return sparse_all_reduce_on_device(step, all, options, timeout.value_or(c10d::kUnsetTimeout),
                                        delivered, std::move(at));

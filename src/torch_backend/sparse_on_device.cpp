@@ -79,13 +79,11 @@ std::shared_ptr<SparseOnDevice> SparseOnDevice::of(const DeviceTensors& tensors,
   if (options.algorithm == "auto" && tensors.noted) {
     return nullptr;  // an error, of the ordinary call
   }
-  const auto way = gpu::way_of(*kernels,
-                               {.d = tensors.d,
+  const auto way = gpu::way_of({.d = tensors.d,
                                 .dtype = tensors.dtype,
                                 .pieces = tensors.pieces.size(),
                                 .ranks = ranks,
-                                .lists_may_stay = tensors.lists_may_stay,
-                                .noted = tensors.noted},
+                               },
                                options);
   return way ? std::make_shared<SparseOnDevice>(*kernels, tensors, *way, options.seed) : nullptr;
 }
@@ -123,7 +121,6 @@ void SparseOnDevice::lay_out() {
   gpu::StepMemory memory;
   memory.pinned = bytes_of(blocks_->pinned);
   memory.device = bytes_of(blocks_->on_device);
-  memory.ordinal = std::int16_t{device.index()};
   memory.owner = blocks_;
   step_.lay_out(memory, pieces, tensors_.momentum ? bytes_of(*tensors_.momentum) : nullptr);
 }

@@ -34,8 +34,6 @@ struct DeviceTensors {
   std::optional<at::Tensor> state;
   std::uint64_t d = 0;
   DataType dtype = DataType::kFloat32;
-  /// The network takes the device's memory between all ranks.
-  bool lists_may_stay = false;
   /// The result's entries are to be recorded.
   bool noted = false;
 };

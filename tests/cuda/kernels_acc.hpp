@@ -6,7 +6,6 @@
 #include <random>
 #include <vector>
 
-#include "gtopk/device_lists.hpp"
 #include "tests/cuda/kernels_gpu.hpp"
 #include "tests/gtopk/value/all_types.hpp"
 #include "tests/gtopk/value/cut.hpp"
@@ -82,9 +81,6 @@ class ListThere {
       : indices_(place, list.indices), values_(place, list.values) {}
 
   [[nodiscard]] cuda::ListOf of() const {
-    return {indices_.data(), values_.data(), indices_.size()};
-  }
-  [[nodiscard]] DeviceList device_list() const {
     return {indices_.data(), values_.data(), indices_.size()};
   }
   [[nodiscard]] DetachedEntries room() const { return {indices_.data(), values_.data()}; }

@@ -23,8 +23,6 @@ WHY = r"fake:0 has failed: .*CUDA_ERROR_ILLEGAL_ADDRESS \(700\)"
 TOLD = rf"of group '.*' on rank {{}}: group '.*' was aborted by rank 0 \(.*\): {WHY}"
 # Streams: the launcher's, and the one of the third operation's result. The input stream is 33.
 LAUNCHING, FOUND = 34, 37
-D = 160_000
-LISTS = {"k": 2500, "wire": "raw"}  # long enough for them to stay on the device
 
 
 def test_on_two_ranks(two_with_device: RankSet, check: Callable) -> None:
@@ -126,12 +124,12 @@ def test_all_ranks_are_told_and_end(fake_library: str, destroys: bool) -> None:
 
 def check_what_is_under_way_is_told(me: Rank) -> None:
     """Rank 0's device has read the inputs, and then does nothing of what follows."""
-    merges = _sparse(me, D, **LISTS)
-    merges(None).get_future().wait()
-    calls = [_dense(me), _message(me, sender=1), _sketch(me), merges]
-    dense, message, sketch, merge = zip(calls, [dist.new_group() for _ in calls], strict=True)
+    sketches = _sketch(me)
+    sketches(None).get_future().wait()
+    calls = [_dense(me), _message(me, sender=1), sketches]
+    dense, message, sketch = zip(calls, [dist.new_group() for _ in calls], strict=True)
     meet(me, "kernels are loaded")
-    called = torch.ops.fake.counts()["merge"]
+    called = torch.ops.fake.counts()["find"]
     early = [dense, message] if me.rank == 0 else []
     works = [call(group) for call, group in early]
     if me.rank == 0:
@@ -139,8 +137,8 @@ def check_what_is_under_way_is_told(me: Rank) -> None:
             torch.ops.fake.set_stream(stream)
             torch.ops.fake.hold()
         torch.ops.fake.set_stream(0)
-    works += [call(group) for call, group in (sketch, merge)]
-    while torch.ops.fake.counts()["merge"] == called:
+    works.append(sketch[0](sketch[1]))
+    while torch.ops.fake.counts()["find"] == called:
         os.sched_yield()
     if me.rank == 0:
         torch.ops.fake.await_standstill()
@@ -154,7 +152,6 @@ def check_what_is_under_way_is_told(me: Rank) -> None:
             with pytest.raises(RuntimeError, match=r"illegal memory access|has failed"):
                 future.wait()
         is_told(me, works[2])
-        is_told(me, works[3])
     else:
         for call, group in (dense, message):
             call(group)

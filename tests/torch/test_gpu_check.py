@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import re
 import select
 import shutil
 import subprocess
@@ -18,7 +17,6 @@ import time
 import pytest
 import torch
 from gpu_check.errors import CheckError
-from gpu_check.figures import VERSIONS, check_version
 from gpu_check.machine import BUILT_TEST_KERNELS, Machine
 from gpu_check.pack import MIB, bytes_of
 from gpu_check.page import page
@@ -203,11 +201,11 @@ def test_cases_of_the_kernels_tests_that_fail_are_named(fake_gpu: str, tmp_path)
         *("--out", tmp_path),
         GTOPK_CUDA_DRIVER=fake_gpu,
         GTOPK_CUDA_KERNELS=fake_gpu,
-        FAKE_DEVICE_FAILS="merge",
+        FAKE_DEVICE_FAILS="commit",
     )
     assert done.returncode == 1
     failed = json.loads((tmp_path / "results.json").read_text())["parts"]["kernels"]["failed"]
-    named = "1 of 188 cases failed: KernelsMerge/0.GiveWhatTheCpuGives. The first: "
+    named = "1 of 188 cases failed: KernelsCommit/0.WriteWhatTheCpuWrites. The first: "
     assert failed.startswith(named)
     assert "the kernels: an error of a fake's (1)" in failed
 
@@ -274,7 +272,7 @@ def test_all_that_a_part_starts_has_one_deadline(tmp_path, monkeypatch) -> None:
         part.run(machine, True, 17.0)
         assert {*machine.deadlines} == {17.0}, name
         started[name] = len(machine.deadlines)
-    several = {"bits": 3, "staging": 2, "lists": 2, "programs": 2, "memcheck": 2, "racecheck": 2}
+    several = {"bits": 3, "staging": 2, "programs": 2, "memcheck": 2, "racecheck": 2}
     assert started == {name: several.get(name, 1) for name in PARTS}
 
 
@@ -297,25 +295,10 @@ def test_what_a_process_has_started_ends_with_it_when_the_time_is_up(tmp_path) -
     assert said == b"started\n"
 
 
-def test_the_version_of_the_kernels_is_one_whose_layout_is_known() -> None:
-    calls = (ROOT / "src" / "cuda" / "calls.hpp").read_text()
-    (version,) = re.findall(r"kVersion = (\d+);", calls)
-    assert int(version) in VERSIONS
-    check_version(int(version), "here")
-    with pytest.raises(
-        RuntimeError, match=f"the kernels in here are of version {VERSIONS[-1] + 1}"
-    ):
-        check_version(VERSIONS[-1] + 1, "here")
-
-
 @pytest.mark.long
 def test_all_of_its_parts_do(fake_library: str, tmp_path: pathlib.Path) -> None:
-    parts = run_on_the_fake(fake_library, tmp_path, "bits,training,profile,compress,merge,lists")
-    ways = [(row["algorithm"], row["wire"]) for row in parts["lists"]["pinned"]]
-    assert ways[0] == ("gtopk", "raw")
-    assert ways[-1] == ("topk", "int8")
+    parts = run_on_the_fake(fake_library, tmp_path, "bits,training,profile,compress")
     assert parts["bits"]["sparse"] == {"1": 60, "2": 60}
-    assert parts["merge"] == {"not_measured": "fake has no merge", **took(parts["merge"])}
     assert {*parts["compress"]["rows"][0]["seconds"]} == {"gtopk", "topk_and_masking"}
 
 
@@ -325,14 +308,14 @@ def took(answer: dict) -> dict:
 
 def test_a_part_that_fails_is_told_with_its_reason_and_the_others_run(tmp_path) -> None:
     done = ran(
-        *(*INSTALLED, "--small", "--device", "fake", "--parts", "profile,merge", "--minutes", 60),
-        *("--out", tmp_path),
+        *(*INSTALLED, "--small", "--device", "fake", "--parts", "profile,compress"),
+        *("--minutes", 60, "--out", tmp_path),
         GTOPK_CUDA_DRIVER="/nowhere/libcuda.so.1",
     )
     assert done.returncode == 1
     parts = json.loads((tmp_path / "results.json").read_text())["parts"]
     assert "fake" in parts["profile"]["failed"]
-    assert "fake" in parts["merge"]["failed"]
+    assert "fake" in parts["compress"]["failed"]
 
 
 def test_the_page_holds_figures_against_what_was_aimed_at() -> None:
@@ -353,7 +336,6 @@ def test_the_page_holds_figures_against_what_was_aimed_at() -> None:
                     }
                 ],
             },
-            "merge": {"pairs": 25_557, "seconds": 21e-6},
             "staging": {
                 "pinned": [{"bytes": 8192, "seconds": 20e-6}],
                 "ucx": [{"bytes": 8192, "seconds": 10e-6}],
@@ -376,7 +358,6 @@ def test_the_page_holds_figures_against_what_was_aimed_at() -> None:
     }
     text = page(results)
     assert "| 25,000,000 | 25,000 | 2.000 | 0.400 | 0.300 | 0.150 | 5.0 | 2.00 |" in text
-    assert "25,557 pairs: 21.0 us (aim: at most 30)" in text
     assert "| 8,192 | 20.0 | 10.0 | 2.00 |" in text
     assert "| topk | exact | 9,000 | device | 1000.0 | 0 |" in text
     assert "| calls | 64 | 20.0 | 1 |" in text

@@ -3,4 +3,3 @@
 BYTES_PER_ELEMENT = 24  # a selection reads gradient and residual, a commit reads and writes both
 TIMES_TOPK = 5
 TIMES_MEMORY = 2
-MERGE_SECONDS = 30e-6

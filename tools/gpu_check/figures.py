@@ -3,9 +3,6 @@ of another one (tests) they say nothing."""
 
 from __future__ import annotations
 
-import ctypes
-import os
-import pathlib
 import statistics
 from typing import Any
 
@@ -88,124 +85,6 @@ def _kernels(step: Any, refill: Any) -> float | str:
     return total / times
 
 
-class _List(ctypes.Structure):
-    _fields_ = [
-        ("indices", ctypes.c_void_p),
-        ("values", ctypes.c_void_p),
-        ("size", ctypes.c_uint64),
-    ]
-
-
-class _MergeCall(ctypes.Structure):
-    """src/cuda/calls.hpp."""
-
-    _fields_ = [
-        ("values", ctypes.c_uint8),
-        ("index_bytes", ctypes.c_uint32),
-        ("a", _List),
-        ("b", _List),
-        ("k", ctypes.c_uint64),
-        ("room", ctypes.c_void_p),
-        ("kept", _List),
-        ("dropped", _List),
-        ("report", ctypes.c_void_p),
-        ("unites", ctypes.c_uint32),  # from version 3 on
-        ("sound", ctypes.c_void_p),
-        ("d", ctypes.c_uint64),
-        ("checked", ctypes.c_uint32),  # from version 4 on
-    ]
-
-
-class _Calls(ctypes.Structure):
-    _fields_ = [
-        ("version", ctypes.c_uint32),
-        ("number_tiles", ctypes.c_void_p),
-        ("select_room", ctypes.c_void_p),
-        (
-            "merge_room",
-            ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_uint8, ctypes.c_uint32, ctypes.c_uint64),
-        ),
-        ("select", ctypes.c_void_p),
-        ("commit", ctypes.c_void_p),
-        ("merge", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)),
-    ]
-
-
-VERSIONS = (1, 2, 3, 4, 5, 6, 7)  # of the table of calls, as far as it is used here
-FLOAT32 = 0
-
-
-def check_version(version: int, path: str) -> None:
-    """Raises RuntimeError for a table of calls that is not known to be laid out as above."""
-    if version not in VERSIONS:
-        raise RuntimeError(
-            f"the kernels in {path} are of version {version}, and gpu-check knows versions "
-            f"{VERSIONS[0]} to {VERSIONS[-1]}: compare _MergeCall and _Calls with "
-            "src/cuda/calls.hpp, then add it to VERSIONS in tools/gpu_check/figures.py"
-        )
-
-
-def merge(place: Place) -> dict[str, Any]:
-    """Two lists of 25,557 pairs into the 25,557 largest, on the device; checked against torch."""
-    n = 1000 if place.small else 25_557
-    package = pathlib.Path(gtopk.__file__).parent
-    path = os.environ.get("GTOPK_CUDA_KERNELS") or str(package / "libgtopk_cuda.so")
-    library = ctypes.CDLL(path)
-    library.gtopk_cuda_calls.restype = ctypes.POINTER(_Calls)
-    calls = library.gtopk_cuda_calls().contents
-    check_version(calls.version, path)
-    if place.device != "cuda":
-        return {"not_measured": f"{place.device} has no merge"}
-    d = 25_557_032
-    lists = []
-    for seed in (1, 2):
-        torch.manual_seed(seed)
-        indices = torch.randperm(d, device="cuda")[:n].sort().values.to(torch.int32)
-        lists.append((indices, torch.randn(n, device="cuda")))
-    room = torch.empty(calls.merge_room(FLOAT32, 4, 2 * n), dtype=torch.uint8, device="cuda")
-    kept = (
-        torch.zeros(2 * n, dtype=torch.int32, device="cuda"),
-        torch.zeros(2 * n, device="cuda"),
-    )
-    report = torch.zeros(8, dtype=torch.int64, device="cuda")
-
-    def listed(pair: tuple[torch.Tensor, torch.Tensor], size: int) -> _List:
-        return _List(pair[0].data_ptr(), pair[1].data_ptr(), size)
-
-    call = _MergeCall(
-        FLOAT32,
-        4,
-        listed(lists[0], n),
-        listed(lists[1], n),
-        n,
-        room.data_ptr(),
-        listed(kept, n),
-        _List(None, None, 0),
-        report.data_ptr(),
-    )
-    stream = torch.cuda.current_stream().cuda_stream
-    times = 200
-    for each in range(2):  # the first warms up
-        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        first.record()
-        for _ in range(times):
-            error = calls.merge(ctypes.addressof(call), stream)
-            assert error == 0, f"cudaError {error}"
-        last.record()
-        torch.cuda.synchronize()
-        seconds = first.elapsed_time(last) / 1000 / times
-        del each
-    summed = torch.zeros(d, device="cuda")
-    for indices, values in lists:
-        summed[indices.long()] += values
-    largest = torch.topk(summed.abs(), n).indices.sort().values
-    found = int(report[0])
-    assert found == n, f"{found} kept"
-    assert torch.equal(kept[0][:n].long(), largest), "other entries than torch's"
-    assert torch.equal(kept[1][:n], summed[largest]), "other values than torch's"
-    return {"pairs": n, "seconds": seconds}
-
-
 def messages(place: Place) -> dict[str, Any]:
     """Half of a round trip of tensors on the device, between ranks 0 and 1."""
     rounds = 5 if place.small else 50
@@ -226,42 +105,4 @@ def messages(place: Place) -> dict[str, Any]:
         place.seconds(round_trip, 3)
         taken = place.seconds(round_trip, rounds)
         rows.append({"bytes": 1 << power, "seconds": statistics.median(taken) / 2})
-    return {"rows": rows}
-
-
-def lists(place: Place) -> dict[str, Any]:
-    """Sparse all-reduces with several wires: the CPU's bits, and how long they take."""
-    rows = []
-    sizes = ((60_000, 2500),) if place.small else ((1_000_000, 10_000), (25_557_032, 25_557))
-    ways = [("gtopk", wire) for wire in ("raw", "lossless", "bf16", "fp16", "int8")]
-    ways += [("gtopk-tree", "lossless"), ("topk", "raw"), ("topk", "int8")]
-    for d, k in sizes:
-        for algorithm, wire in ways:
-            generator = torch.Generator().manual_seed(place.rank)
-            here, residual = torch.randn(d, generator=generator), torch.zeros(d)
-            there, kept = place.to(here), place.to(residual)
-            options: dict[str, Any] = {"k": k, "wire": wire, "algorithm": algorithm}
-            gtopk.sparse_all_reduce(here, residual=residual, **options)
-            gtopk.sparse_all_reduce(there, residual=kept, **options)
-            assert torch.equal(here, there.cpu()), f"{options}, {d=}: another result"
-            assert torch.equal(residual, kept.cpu()), f"{options}, {d=}: another residual"
-
-            def step(
-                tensor: torch.Tensor = there,
-                left: torch.Tensor = kept,
-                chosen: dict[str, Any] = options,
-            ) -> None:
-                gtopk.sparse_all_reduce(tensor, residual=left, **chosen)
-
-            place.seconds(step, 3)
-            taken = place.seconds(step, 3 if place.small else 30)
-            rows.append(
-                {
-                    "algorithm": algorithm,
-                    "wire": wire,
-                    "d": d,
-                    "k": k,
-                    "seconds": statistics.median(taken),
-                }
-            )
     return {"rows": rows}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpu_check.aims import BYTES_PER_ELEMENT, MERGE_SECONDS, TIMES_MEMORY, TIMES_TOPK
+from gpu_check.aims import BYTES_PER_ELEMENT, TIMES_MEMORY, TIMES_TOPK
 
 
 def page(results: dict[str, Any]) -> str:
@@ -56,13 +56,6 @@ def _compress(answer: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _merge(answer: dict[str, Any]) -> list[str]:
-    return [
-        f"Two lists of {answer['pairs']:,} pairs: {answer['seconds'] * 1e6:.1f} us "
-        f"(aim: at most {MERGE_SECONDS * 1e6:.0f})."
-    ]
-
-
 def _seconds_through(ucx: list[dict[str, Any]] | str, i: int) -> float | None:
     """Of row `i`; None where UCX does not take the memory, and `ucx` says why."""
     return None if isinstance(ucx, str) else ucx[i]["seconds"]
@@ -84,21 +77,6 @@ def _staging(answer: dict[str, Any]) -> list[str]:
     return lines + _why_not(answer["ucx"])
 
 
-def _lists(answer: dict[str, Any]) -> list[str]:
-    lines = [
-        "| algorithm | wire | d | k | lists in pinned memory (us) | on the device (us) |",
-        "| --- " * 6 + "|",
-    ]
-    for i, row in enumerate(answer["pinned"]):
-        direct = _seconds_through(answer["ucx"], i)
-        lines.append(
-            f"| {row['algorithm']} | {row['wire']} | {row['d']:,} | {row['k']:,} | "
-            f"{row['seconds'] * 1e6:.1f} | "
-            f"{f'{direct * 1e6:.1f}' if direct else '-'} |"
-        )
-    return lines + _why_not(answer["ucx"])
-
-
 def _programs(answer: dict[str, Any]) -> list[str]:
     lines = ["| algorithm | select | n | place | p50 (us) | #wrong |", "| --- " * 6 + "|"]
     for row in answer["allreduce"]:
@@ -116,8 +94,6 @@ def _programs(answer: dict[str, Any]) -> list[str]:
 
 _ROWS = {
     "compress": _compress,
-    "lists": _lists,
-    "merge": _merge,
     "programs": _programs,
     "staging": _staging,
 }

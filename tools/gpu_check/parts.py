@@ -43,10 +43,6 @@ def _compress(machine: Machine, small: bool, deadline: float) -> Answer:
     return _plain(machine.ranks("compress", 1, deadline, small=small)[0])
 
 
-def _merge(machine: Machine, small: bool, deadline: float) -> Answer:
-    return _plain(machine.ranks("merge", 1, deadline, small=small)[0])
-
-
 # Whose native library knows it can hand pointers of the device to UCX.
 POINTERS = "GTOPK_DEVICE_POINTERS"
 
@@ -69,10 +65,6 @@ def _both_ways(machine: Machine, part: str, small: bool, deadline: float) -> Ans
 
 def _staging(machine: Machine, small: bool, deadline: float) -> Answer:
     return _both_ways(machine, "messages", small, deadline)
-
-
-def _lists(machine: Machine, small: bool, deadline: float) -> Answer:
-    return _both_ways(machine, "lists", small, deadline)
 
 
 def _programs(machine: Machine, small: bool, deadline: float) -> Answer:
@@ -161,9 +153,7 @@ PARTS = {
     "training": Part(_training, 60),
     "profile": Part(_profile, 40),
     "compress": Part(_compress, 90),
-    "merge": Part(_merge, 30),
     "staging": Part(_staging, 60),
-    "lists": Part(_lists, 60),
     "programs": Part(_programs, 60),
     "memcheck": Part(_sanitized("memcheck"), 120),
     "racecheck": Part(_sanitized("racecheck"), 120),

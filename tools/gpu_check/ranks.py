@@ -21,8 +21,6 @@ PARTS = {
     "training": checks.training,
     "profile": checks.profile,
     "compress": figures.compress,
-    "lists": figures.lists,
-    "merge": figures.merge,
     "messages": figures.messages,
 }
 

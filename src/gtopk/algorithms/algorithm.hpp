@@ -66,8 +66,6 @@ struct AlgorithmRow {
   /// The result has at most k entries; else up to k from every rank, or all d if there is no k.
   bool bounded = true;
   Walk walk = nullptr;
-  /// The walk does nothing but swap, receive, send and merge: its lists may lie on a device.
-  bool only_merges = false;
   /// Draws from options.seed, which ranks then agree on.
   bool draws = false;
   /// Set if there is no walk: no rank selects its own entries.

@@ -10,7 +10,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <optional>
 #include <span>
 #include <utility>
@@ -31,17 +30,6 @@ class [[nodiscard]] Departure {
     for (std::uint32_t part = 0; part < parts; ++part) {
       parts_.at(part).emplace(
           group.send_over(part, to, step, part_at(list, bytes, part), chunk_of_part(part)));
-    }
-  }
-
-  /// Of a list on a device: its header and what follows, a message each.
-  Departure(engine::GroupView& group, std::uint32_t to, std::uint32_t step,
-            std::initializer_list<ConstBytes> parts)
-      : acknowledgement_(expect_acknowledgement(group, to, step, bytes_of(parts))) {
-    std::uint32_t part = 0;
-    for (const ConstBytes& each : parts) {
-      parts_.at(part).emplace(group.send_over(part, to, step, each, chunk_of_part(part)));
-      ++part;
     }
   }
 
@@ -74,14 +62,6 @@ class [[nodiscard]] Departure {
 
  private:
   static constexpr std::uint32_t kAcknowledgement = 1;  // its chunk
-
-  static std::size_t bytes_of(std::initializer_list<ConstBytes> parts) {
-    std::size_t bytes = 0;
-    for (const ConstBytes& each : parts) {
-      bytes += each.size();
-    }
-    return bytes;
-  }
 
   static std::optional<engine::Message> expect_acknowledgement(engine::GroupView& group,
                                                                std::uint32_t to, std::uint32_t step,

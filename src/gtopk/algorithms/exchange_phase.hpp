@@ -18,10 +18,9 @@ namespace gtopk::sparse {
 /// last list has left.
 class ExchangePhase {
  public:
-  ExchangePhase(engine::GroupView& group, const Plan& plan, std::unique_ptr<engine::Turn> turn,
-                DeviceNodes* device = nullptr)
+  ExchangePhase(engine::GroupView& group, const Plan& plan, std::unique_ptr<engine::Turn> turn)
       : plan_(plan),
-        exchange_(group, plan.lists, scratch_of_this_thread(), device),
+        exchange_(group, plan.lists, scratch_of_this_thread()),
         handed_in_(std::move(turn)) {
     if (!exchange_.long_lists()) {
       handed_in_.reset();
@@ -39,10 +38,6 @@ class ExchangePhase {
     }
     engine::Task<List> walking = plan_.algorithm->walk(exchange_, own);
     const List result = co_await walking;
-    if (exchange_.on_device()) {
-      engine::Task<void> making = exchange_.made();
-      co_await making;
-    }
     engine::Task<void> departing = exchange_.departed();
     co_await departing;
     turn_.reset();

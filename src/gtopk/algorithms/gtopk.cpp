@@ -57,7 +57,6 @@ void topk_cost(CriticalPath& path) {
 const AlgorithmRow kGtopk{.name = "gtopk",
                           .description = "gTop-k by recursive doubling: log2 P rounds of k entries",
                           .walk = recursive_doubling,
-                          .only_merges = true,
                           .cost = gtopk_cost,
                           .keeps = Semantics::kGtopk};
 
@@ -66,7 +65,6 @@ const AlgorithmRow kTopk{.name = "topk",
                          .reselects = false,
                          .bounded = false,
                          .walk = recursive_doubling,
-                         .only_merges = true,
                          .cost = topk_cost,
                          .keeps = Semantics::kExactSum};
 

@@ -41,7 +41,6 @@ const AlgorithmRow kGtopkTree{
     .name = "gtopk-tree",
     .description = "gTop-k by a binomial tree and a broadcast: less total traffic, twice the steps",
     .walk = binomial_tree,
-    .only_merges = true,
     .cost = tree_cost,
     .keeps = Semantics::kGtopk};
 

@@ -60,10 +60,6 @@ Task<List> ListExchange::swap(std::uint32_t partner, Steps steps, List mine, std
   co_await departing;
   const std::span<std::byte> room = message_room(ranks);
   Message incoming = group_.recv(partner, steps.received, room);
-  if (on_device()) {
-    Task<void> making = made();
-    co_await making;
-  }
   post(partner, steps.sent, mine);
   const std::size_t received = co_await incoming;
   Task<List> opening = open(room, received, partner, steps.received, ranks);
@@ -77,20 +73,12 @@ Task<List> ListExchange::receive(std::uint32_t from, std::uint32_t step, std::ui
   const std::size_t received = co_await incoming;
   Task<List> opening = open(room, received, from, step, ranks);
   const List theirs = co_await opening;
-  if (on_device()) {
-    Task<void> making = made();
-    co_await making;
-  }
   co_return theirs;
 }
 
 Task<void> ListExchange::send(std::uint32_t to, std::uint32_t step, List list) {
   Task<void> departing = departed();
   co_await departing;
-  if (on_device()) {
-    Task<void> making = made();
-    co_await making;
-  }
   post(to, step, list);
 }
 
@@ -102,40 +90,7 @@ Task<void> ListExchange::departed() {
   }
 }
 
-void ListExchange::post_from_device(std::uint32_t to, std::uint32_t step, const List& list) {
-  using Parts = std::initializer_list<ConstBytes>;
-  const List ready = device_->settled(list);
-  const std::span<std::byte> header = group_.buffer(collectives::kHeaderBytes);
-  const bool apart = ready.size != 0;
-  const bool codes = plan_.codec->codes();
-  const bool unrounded = plan_.codec->rounds() && !ready.rounded;
-  const auto flags = static_cast<std::uint16_t>((ready.finite ? 0 : Header::kNonFinite) |
-                                                (unrounded ? Header::kUnrounded : 0) |
-                                                (apart ? Header::kApart : 0));
-  const std::uint32_t parts = codes ? kPartsCoded : kPartsApart;
-  collectives::write_header(header, group_,
-                            {.count = ready.size,
-                             .flags = flags,
-                             .index_bytes = plan_.type.index_bytes,
-                             .parts = apart ? parts : 0});
-  if (!apart) {
-    leaving_.emplace(group_, to, step, header, 1);
-  } else if (codes) {
-    leaving_.emplace(group_, to, step, Parts{header, device_->message_of(list)});
-  } else {
-    const std::size_t value_bytes = ready.size * plan_.type.value_bytes();
-    const std::size_t index_bytes = ready.size * plan_.type.index_bytes;
-    leaving_.emplace(group_, to, step,
-                     Parts{header, ConstBytes(ready.values, value_bytes, device_->memory()),
-                           ConstBytes(ready.indices, index_bytes, device_->memory())});
-  }
-}
-
 void ListExchange::post(std::uint32_t to, std::uint32_t step, const List& list) {
-  if (list.there != 0) {
-    post_from_device(to, step, list);
-    return;
-  }
   const bool unrounded = plan_.codec->rounds() && !list.rounded;
   const Codec& codec = unrounded ? kLossless.codec : *plan_.codec;
   const std::span<std::byte> message = codec.encode(plan_.type, list, plan_.d, *this);
@@ -177,85 +132,13 @@ void ListExchange::refuse(std::uint32_t from, std::string_view why) const {
               fmt::format("{} sent a damaged list: {}", group_.member(from), why));
 }
 
-void ListExchange::check_apart(collectives::Payload header, std::uint32_t from,
-                               std::uint64_t ranks) const {
-  const EntryType type = plan_.type;
-  const std::uint32_t parts = plan_.codec->codes() ? kPartsCoded : kPartsApart;
-  const unsigned known = Header::kApart | (plan_.codec->rounds() ? Header::kUnrounded : 0U);
-  if (!plan_.codec->on_device() || header.parts != parts ||
-      header.index_bytes != type.index_bytes || (header.flags & ~known) != 0 || header.count == 0 ||
-      header.count > plan_.entries_of(ranks)) {
-    refuse(from, fmt::format("{} entries with {}-byte indices and flags {:04x} in {} messages; a "
-                             "device sends at most {} with {}-byte indices in {}",
-                             header.count, header.index_bytes, header.flags, header.parts,
-                             plan_.entries_of(ranks), type.index_bytes, parts));
-  }
-}
-
-Task<List> ListExchange::receive_apart(std::span<std::byte> room, collectives::Payload header,
-                                       std::uint32_t from, std::uint32_t step) {
-  const EntryType type = plan_.type;
-  List list;
-  if (device_ != nullptr) {
-    list = device_->received(from, header.count);
-  } else {
-    list.memory = room.first(kFrontBytes + header.count * type.bytes());
-    list.size = header.count;
-    lay_out(type, list, list.memory.data() + kFrontBytes, header.count);
-  }
-  const Memory memory = list.there != 0 ? device_->memory() : Memory{};
-  const Bytes values(list.values, header.count * type.value_bytes(), memory);
-  const Bytes indices(list.indices, header.count * type.index_bytes, memory);
-  Message first = group_.recv(from, step, values, Departure::chunk_of_part(1));
-  Message second = group_.recv(from, step, indices, Departure::chunk_of_part(2));
-  const std::size_t of_values = co_await first;
-  const std::size_t of_indices = co_await second;
-  if (of_values != values.size() || of_indices != indices.size()) {
-    refuse(from, fmt::format("{} bytes of values and {} of indices, expected {} and {}", of_values,
-                             of_indices, values.size(), indices.size()));
-  }
-  co_return list;
-}
-
-Task<Bytes> ListExchange::receive_coded(std::span<std::byte> room, std::uint32_t from,
-                                        std::uint32_t step) {
-  const std::span<std::byte> here = room.subspan(kFrontBytes);
-  const Bytes all = device_ != nullptr ? device_->coded_room(here.size()) : Bytes(here);
-  Message rest = group_.recv(from, step, all, Departure::chunk_of_part(1));
-  const std::size_t bytes = co_await rest;
-  co_return all.subspan(0, bytes);
-}
-
 Task<List> ListExchange::open(std::span<std::byte> room, std::size_t received, std::uint32_t from,
                               std::uint32_t step, std::uint64_t ranks) {
   Task<Header> reading = collectives::read_header(room.first(received), group_, from, kMostParts);
   const Header header = co_await reading;
-  const std::span<std::byte> behind = room.subspan(kFrontBytes);
-  Bytes coded(behind.first(received - kFrontBytes));
-  if ((header.flags & Header::kApart) != 0) {
-    if (received != kFrontBytes) {
-      refuse(from, fmt::format("{} bytes behind the header of one that comes apart",
-                               received - kFrontBytes));
-    }
-    const collectives::Payload says{header.count, header.flags, header.index_bytes, header.parts};
-    check_apart(says, from, ranks);
-    if (plan_.codec->codes()) {
-      Task<Bytes> receiving = receive_coded(room, from, step);
-      coded = co_await receiving;
-      received = kFrontBytes + coded.size();
-    } else {
-      Task<List> receiving = receive_apart(room, says, from, step);
-      const List apart = co_await receiving;
-      received = kFrontBytes + header.count * plan_.type.bytes();
-      if (apart.there != 0) {
-        Departure::acknowledge(group_, from, step, received);
-        co_return apart;
-      }
-    }
-  } else if (header.parts != 0) {
+  if (header.parts != 0) {
     Task<std::size_t> receiving = receive_parts(room, received, header.parts, from, step);
     received = co_await receiving;
-    coded = behind.first(received - kFrontBytes);
   }
   List list;
   try {
@@ -269,15 +152,10 @@ Task<List> ListExchange::open(std::span<std::byte> room, std::size_t received, s
     }
     const Codec& codec = unrounded ? kLossless.codec : *plan_.codec;
     const ListHeader says{header.count, header.index_bytes, finite};
-    if (device_ != nullptr && codec.codes() && header.count != 0) {
-      codec.check(plan_.type, says, received, plan_.entries_of(ranks));
-      list = device_->received_coded(from, header.count, coded, unrounded);
-    } else {
-      list = codec.decode(plan_.type, says, room.first(received), plan_.entries_of(ranks), plan_.d,
-                          *this);
-      list.finite = finite;
-      list.rounded = !unrounded;
-    }
+    list = codec.decode(plan_.type, says, room.first(received), plan_.entries_of(ranks), plan_.d,
+                        *this);
+    list.finite = finite;
+    list.rounded = !unrounded;
   } catch (const Damaged& damaged) {
     refuse(from, damaged.what());
   }
@@ -309,9 +187,6 @@ List ListExchange::merge(const List& one, const List& other, std::uint32_t speak
                          std::uint64_t keep) {
   const List left = one;
   const List right = other;
-  if (device_ != nullptr) {
-    return device_->merge(left, right, keep, speaker == group_.rank());
-  }
   if (!plan_.reselects) {
     return unite(left, right);
   }

@@ -14,7 +14,6 @@
 #include "src/engine/group_view.hpp"
 #include "src/engine/task.hpp"
 #include "src/gtopk/algorithms/departure.hpp"
-#include "src/gtopk/algorithms/device_nodes.hpp"
 #include "src/gtopk/algorithms/list_plan.hpp"
 #include "src/gtopk/merge/merge.hpp"
 #include "src/gtopk/value/list.hpp"
@@ -31,11 +30,8 @@ inline constexpr std::size_t kMostDropped = 1 + 2 * (1 + transport::TagBits::kSo
 
 class ListExchange final : private Rooms {
  public:
-  /// `device`: where the lists are and nodes are made; null: here. Walks do not see which, if they
-  /// do nothing but swap, receive, send and merge.
-  ListExchange(engine::GroupView& group, const ListPlan& plan, MergeScratch& scratch,
-               DeviceNodes* device = nullptr)
-      : group_(group), plan_(plan), scratch_(scratch), device_(device) {}
+  ListExchange(engine::GroupView& group, const ListPlan& plan, MergeScratch& scratch)
+      : group_(group), plan_(plan), scratch_(scratch) {}
 
   [[nodiscard]] engine::GroupView& group() const { return group_; }
   [[nodiscard]] const ListPlan& plan() const { return plan_; }
@@ -63,9 +59,6 @@ class ListExchange final : private Rooms {
   engine::Task<void> send(std::uint32_t to, std::uint32_t step, List list);
   /// Completes when the last send has left this rank, as far as can be known.
   engine::Task<void> departed();
-  [[nodiscard]] bool on_device() const { return device_ != nullptr; }
-  /// On a device: completes when the last node is made.
-  engine::Task<void> made() { return device_->merged(); }
 
   /// The node above two lists; the same bits in either order. `speaker`, the lowest rank below it,
   /// is responsible for what the node drops and what its rounding loses. Sums that are not selected
@@ -101,15 +94,13 @@ class ListExchange final : private Rooms {
  private:
   std::span<std::byte> room(std::size_t bytes) override { return group_.buffer(bytes); }
   [[nodiscard]] std::span<std::byte> message_room(std::uint64_t ranks) {
-    const std::size_t bytes = plan_.message_bytes(ranks);
-    return device_ == nullptr ? group_.buffer(bytes) : device_->message_room(bytes);
+    return group_.buffer(plan_.message_bytes(ranks));
   }
   /// Rounds a finite list before it is closed; puts the error back if this rank is responsible for
   /// it.
   [[nodiscard]] Rounded round(const List& list, std::size_t count, bool answers,
                               bool zeros_are_lost);
   void post(std::uint32_t to, std::uint32_t step, const List& list);
-  void post_from_device(std::uint32_t to, std::uint32_t step, const List& list);
   /// What `divide` keeps of a list; this rank is responsible for what it drops. divide:
   /// Merged operator()<Value, Index>(entries, room to keep, room to drop).
   template <class Divide>
@@ -123,21 +114,12 @@ class ListExchange final : private Rooms {
                                           std::uint32_t parts, std::uint32_t from,
                                           std::uint32_t step);
 
-  /// Of a list that comes apart, from a device. Throws Error{kMismatch} for what none sends.
-  void check_apart(collectives::Payload header, std::uint32_t from, std::uint64_t ranks) const;
-  /// Its values and indices, into a message's room or onto the device.
-  engine::Task<List> receive_apart(std::span<std::byte> room, collectives::Payload header,
-                                   std::uint32_t from, std::uint32_t step);
-  /// If it is coded: all but its header, which may be shorter.
-  engine::Task<Bytes> receive_coded(std::span<std::byte> room, std::uint32_t from,
-                                    std::uint32_t step);
   /// Throws Error{kMismatch}.
   [[noreturn]] void refuse(std::uint32_t from, std::string_view why) const;
 
   engine::GroupView& group_;
   ListPlan plan_;
   MergeScratch& scratch_;
-  DeviceNodes* device_;
   std::optional<Departure> leaving_;
   std::array<List, kMostDropped> dropped_{};
   std::size_t lists_dropped_ = 0;

@@ -17,11 +17,6 @@ namespace gtopk::sparse {
 inline constexpr std::size_t kAcknowledgedBytes = 16384;
 
 inline constexpr std::uint32_t kMostParts = transport::kMostConnections;
-/// Of a list on a device: its header, which lies in host memory, its values, its indices; or, if it
-/// is coded, its header and the rest.
-inline constexpr std::uint32_t kPartsApart = 3;
-inline constexpr std::uint32_t kPartsCoded = 2;
-static_assert(kPartsApart <= kMostParts);
 
 /// The number of parts of a message of so many bytes over so many connections.
 [[nodiscard]] constexpr std::uint32_t parts_of(std::size_t bytes, std::uint32_t connections) {

@@ -47,6 +47,15 @@ template <unsigned Size>
 #endif
 }
 
+/// The lowest bit that is set; there is one.
+[[nodiscard]] GTOPK_HOST_DEVICE inline unsigned lowest_bit(std::uint32_t bits) {
+#ifdef __CUDA_ARCH__
+  return static_cast<unsigned>(__ffs(static_cast<int>(bits))) - 1;
+#else
+  return static_cast<unsigned>(std::countr_zero(bits));
+#endif
+}
+
 /// Atomic across threads and blocks; returns the previous value.
 GTOPK_HOST_DEVICE inline std::uint32_t add(std::uint32_t& number, std::uint32_t more) {
 #ifdef __CUDA_ARCH__

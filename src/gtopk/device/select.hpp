@@ -7,7 +7,6 @@
 
 #include <cstdint>
 
-#include "src/gtopk/device/bits.hpp"
 #include "src/gtopk/device/block.hpp"
 #include "src/gtopk/device/ending.hpp"
 #include "src/gtopk/device/find_key.hpp"
@@ -134,7 +133,7 @@ struct SweepCandidates {
             at += shared.groups[group];
           }
           for (; bits != 0 && at < found.room; bits &= bits - 1, ++at) {
-            const unsigned i = word * 32 + lowest_bit(std::uint64_t{bits});
+            const unsigned i = word * 32 + lowest_bit(bits);
             found.offsets[at] = static_cast<std::uint16_t>(i);
             found.values[at] = here.acc(i);
           }

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <stdexcept>
-#include <utility>
 #include <vector>
 
 #include "gtopk/types.hpp"
@@ -16,45 +16,71 @@
 
 namespace gtopk::sparse {
 
+/// Whether ascending indices contain those that it is asked for, which ascend too.
+template <class Index>
+class AscendingLookup {
+ public:
+  AscendingLookup(const Index* indices, std::size_t size)
+      : next_(indices), end_(indices + size) {}
+
+  [[nodiscard]] bool contains(Index index) {
+    while (next_ != end_ && *next_ < index) {
+      ++next_;
+    }
+    return next_ != end_ && *next_ == index;
+  }
+
+ private:
+  const Index* next_;
+  const Index* end_;
+};
+
 /// Writes what commit() and mask() (commit.hpp) would apply. Room: |own| in `cleared`, |result| in
 /// `delivered`, `most_returned` in `returned`. Throws std::length_error where that is not enough.
+/// Each list is read once, from front to back.
 template <class Value, class Index>
 [[nodiscard]] EditCounts make_edits(Entries<Value, Index> own, Entries<Value, Index> result,
                                     std::span<const Entries<Value, Index>> dropped,
                                     PutBack put_back, std::size_t most_returned,
                                     const Edits<Value, Index>& edits) {
-  const Index* const result_end = result.indices + result.size;
-  const auto applies = [&](Index index) {
-    return put_back == PutBack::kMerged || std::binary_search(result.indices, result_end, index);
-  };
+  const bool all = put_back == PutBack::kMerged;
   EditCounts counts;
   counts.happened = 1;
+  AscendingLookup<Index> in_result(result.indices, result.size);
   for (std::size_t i = 0; i < own.size; ++i) {
-    if (applies(own.indices[i])) {
+    if (all || in_result.contains(own.indices[i])) {
       edits.cleared[counts.cleared++] = own.indices[i];
     }
   }
-  struct Back {
-    Index index;
-    std::size_t list;
-    Value value;
-  };
-  std::vector<Back> back;
-  for (std::size_t list = 0; list < dropped.size(); ++list) {
-    const Entries<Value, Index>& entries = dropped[list];
-    for (std::size_t i = 0; i < entries.size; ++i) {
-      if (applies(entries.indices[i])) {
-        back.push_back({entries.indices[i], list, entries.values[i]});
+  // What is left of each list that has anything left, in the order of the lists.
+  std::vector<Entries<Value, Index>> left;
+  left.reserve(dropped.size());
+  std::ranges::copy_if(dropped, std::back_inserter(left),
+                       [](const auto& list) { return list.size != 0; });
+  in_result = {result.indices, result.size};
+  while (!left.empty()) {
+    const Index index = std::ranges::min(left, {}, [](const auto& list) {
+                          return list.indices[0];
+                        }).indices[0];
+    const bool applies = all || in_result.contains(index);
+    bool ended = false;
+    for (Entries<Value, Index>& list : left) {
+      if (list.indices[0] != index) {
+        continue;
       }
+      if (applies) {
+        if (counts.returned == most_returned) {
+          throw std::length_error("more entries come back to the residual than were ever selected");
+        }
+        edits.returned.indices[counts.returned] = index;
+        edits.returned.values[counts.returned++] = list.values[0];
+      }
+      list = {list.indices + 1, list.values + 1, list.size - 1};
+      ended |= list.size == 0;
     }
-  }
-  if (back.size() > most_returned) {
-    throw std::length_error("more entries come back to the residual than were ever selected");
-  }
-  std::ranges::sort(back, {}, [](const Back& one) { return std::pair(one.index, one.list); });
-  for (const Back& one : back) {
-    edits.returned.indices[counts.returned] = one.index;
-    edits.returned.values[counts.returned++] = one.value;
+    if (ended) {
+      std::erase_if(left, [](const auto& list) { return list.size == 0; });
+    }
   }
   counts.delivered = result.size;
   std::copy_n(result.indices, result.size, edits.delivered.indices);

@@ -45,9 +45,6 @@ struct List {
   bool finite = true;
   /// Its values are already rounded for the wire.
   bool rounded = false;
-  /// Its number among the lists on a device, from 1 on; there it may still be in the making, and
-  /// only the exchange knows its size. 0: it is here.
-  std::uint32_t there = 0;
 
   template <class Value, class Index>
   [[nodiscard]] Entries<Value, Index> entries() const {

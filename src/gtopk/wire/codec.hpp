@@ -9,7 +9,6 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "gtopk/device_lists.hpp"
 #include "src/gtopk/value/list.hpp"
 #include "src/gtopk/value/registry.hpp"
 #include "src/gtopk/wire/block_coder.hpp"
@@ -80,8 +79,6 @@ class Codec {
   [[nodiscard]] virtual bool codes() const { return true; }
   /// How `dense` codes its values on this wire; null: it sends them as they are.
   [[nodiscard]] virtual const BlockCoder* blocks() const { return nullptr; }
-  /// The same format on a device; nullopt if none has it.
-  [[nodiscard]] virtual std::optional<ListFormat> on_device() const { return std::nullopt; }
   /// The expected bytes of a message of that many entries with random indices, for planning.
   [[nodiscard]] virtual double expected_bytes(EntryType type, std::uint64_t entries,
                                               std::uint64_t d) const {
@@ -90,11 +87,6 @@ class Codec {
   /// The message of a closed list, with kFrontBytes in front for the caller to fill.
   [[nodiscard]] virtual std::span<std::byte> encode(EntryType type, const List& list,
                                                     std::uint64_t d, Rooms& rooms) const = 0;
-  /// Of a message that a device decodes: what can be said of so many bytes without reading them, as
-  /// decode() does. Throws Damaged for indices of another width, more than `capacity` entries, or
-  /// fewer bytes than their values take.
-  virtual void check(EntryType /*type*/, const ListHeader& /*says*/, std::size_t /*message_bytes*/,
-                     std::size_t /*capacity*/) const {}
   /// The list in a message (kFrontBytes in front), whose memory it may keep using. Throws Damaged
   /// for more than `capacity` entries, indices that do not ascend below d, or bytes that encode()
   /// would not have written; it has then written only to memory of its own.

@@ -26,7 +26,6 @@ namespace {
 /// `pack` loses nothing of a value that is already rounded.
 struct AsTheyAre {
   static constexpr bool kRounds = false;
-  static constexpr ListFormat kOnDevice = ListFormat::kLossless;
   template <class Value>
   using Stored = Value;
   template <class Value>
@@ -43,8 +42,6 @@ struct AsTheyAre {
 template <class Half>
 struct Rounded16 {
   static constexpr bool kRounds = true;
-  static constexpr ListFormat kOnDevice =
-      std::is_same_v<Half, Bfloat16> ? ListFormat::kBf16 : ListFormat::kFp16;
   template <class Value>
   using Stored = Half;
   template <class Value>
@@ -61,7 +58,6 @@ struct Rounded16 {
 template <class Each>
 struct OneByOne {
   static constexpr bool kRounds = Each::kRounds;
-  static constexpr ListFormat kOnDevice = Each::kOnDevice;
   static constexpr bool kByBlocks = false;
   static constexpr bool kTies = false;
   template <class Value>
@@ -126,7 +122,6 @@ class Int8Grid {
 /// last may be shorter; an entry rounded to zero belongs to the block that it would have been in.
 struct AsInt8 {
   static constexpr bool kRounds = true;
-  static constexpr ListFormat kOnDevice = ListFormat::kInt8;
   static constexpr bool kByBlocks = true;
   static constexpr bool kTies = false;
   static constexpr std::size_t kBlock = kInt8Block;
@@ -212,14 +207,6 @@ class Coded final : public Codec {
   [[nodiscard]] const BlockCoder* blocks() const override { return blocks_; }
   [[nodiscard]] bool parts_are_rounded() const override { return !Values::kByBlocks; }
   [[nodiscard]] bool ties() const override { return Values::kTies; }
-  [[nodiscard]] std::optional<ListFormat> on_device() const override {
-    if constexpr (requires { Values::kOnDevice; }) {
-      return Values::kOnDevice;
-    } else {
-      return std::nullopt;
-    }
-  }
-
   Rounded round(EntryType type, const List& list, std::size_t count, const List* lost,
                 bool zeros_are_lost) const override {
     if constexpr (!Values::kRounds) {
@@ -267,22 +254,6 @@ class Coded final : public Codec {
     return room.first(static_cast<std::size_t>(code - room.data()) + code_bytes);
   }
 
-  void check(EntryType type, const ListHeader& says, std::size_t message_bytes,
-             std::size_t capacity) const override {
-    if (says.index_bytes != type.index_bytes) {
-      throw Damaged(
-          fmt::format("{}-byte indices, expected {}", says.index_bytes, type.index_bytes));
-    }
-    // The count first: its product below must not wrap around.
-    if (says.count > capacity || message_bytes < kFrontBytes + value_bytes(type, says.count)) {
-      throw Damaged(
-          fmt::format("{} entries in {} bytes, expected at most {} entries and {} bytes "
-                      "for their values",
-                      says.count, message_bytes, capacity,
-                      says.count > capacity ? 0 : value_bytes(type, says.count)));
-    }
-  }
-
   List decode(EntryType type, const ListHeader& says, std::span<std::byte> message,
               std::size_t capacity, std::uint64_t d, Rooms& rooms) const override {
     check(type, says, message.size(), capacity);
@@ -301,6 +272,23 @@ class Coded final : public Codec {
   }
 
  private:
+  /// Throws Damaged for what can be told without reading the body.
+  static void check(EntryType type, const ListHeader& says, std::size_t message_bytes,
+             std::size_t capacity) {
+    if (says.index_bytes != type.index_bytes) {
+      throw Damaged(
+          fmt::format("{}-byte indices, expected {}", says.index_bytes, type.index_bytes));
+    }
+    // The count first: its product below must not wrap around.
+    if (says.count > capacity || message_bytes < kFrontBytes + value_bytes(type, says.count)) {
+      throw Damaged(
+          fmt::format("{} entries in {} bytes, expected at most {} entries and {} bytes "
+                      "for their values",
+                      says.count, message_bytes, capacity,
+                      says.count > capacity ? 0 : value_bytes(type, says.count)));
+    }
+  }
+
   static std::size_t value_bytes(EntryType type, std::size_t count) {
     std::size_t bytes = 0;
     visit_entry(type,

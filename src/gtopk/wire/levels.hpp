@@ -35,7 +35,6 @@ struct AsLevels : LevelRules<Levels> {
   using Scales = typename Rules::template Scales<Value>;
 
   static constexpr bool kRounds = true;
-  static constexpr ListFormat kOnDevice = Levels == 1 ? ListFormat::kSign : ListFormat::k2Bit;
   static constexpr bool kByBlocks = true;
   static constexpr bool kTies = true;
 

@@ -46,7 +46,6 @@ class Raw final : public Codec {
   }
 
   [[nodiscard]] bool codes() const override { return false; }
-  [[nodiscard]] std::optional<ListFormat> on_device() const override { return ListFormat::kRaw; }
 
   std::size_t message_bytes(EntryType type, std::size_t capacity,
                             std::uint64_t /*d*/) const override {
@@ -56,19 +55,6 @@ class Raw final : public Codec {
   std::span<std::byte> encode(EntryType type, const List& list, std::uint64_t /*d*/,
                               Rooms& /*rooms*/) const override {
     return list.memory.first(kFrontBytes + list.size * type.bytes());
-  }
-
-  void check(EntryType type, const ListHeader& says, std::size_t message_bytes,
-             std::size_t capacity) const override {
-    if (says.index_bytes != type.index_bytes) {
-      throw Damaged(
-          fmt::format("{}-byte indices, expected {}", says.index_bytes, type.index_bytes));
-    }
-    // The count first: its product below must not wrap around.
-    if (says.count > capacity || message_bytes != kFrontBytes + says.count * type.bytes()) {
-      throw Damaged(fmt::format("{} entries in {} bytes, expected at most {} entries of {} bytes",
-                                says.count, message_bytes, capacity, type.bytes()));
-    }
   }
 
   List decode(EntryType type, const ListHeader& says, std::span<std::byte> message,
@@ -87,6 +73,21 @@ class Raw final : public Codec {
       throw Damaged(fmt::format("indices not ascending below {}", d));
     }
     return list;
+  }
+
+ private:
+  /// Throws Damaged for what can be told without reading the body.
+  static void check(EntryType type, const ListHeader& says, std::size_t message_bytes,
+             std::size_t capacity) {
+    if (says.index_bytes != type.index_bytes) {
+      throw Damaged(
+          fmt::format("{}-byte indices, expected {}", says.index_bytes, type.index_bytes));
+    }
+    // The count first: its product below must not wrap around.
+    if (says.count > capacity || message_bytes != kFrontBytes + says.count * type.bytes()) {
+      throw Damaged(fmt::format("{} entries in {} bytes, expected at most {} entries of {} bytes",
+                                says.count, message_bytes, capacity, type.bytes()));
+    }
   }
 };
 

@@ -1,5 +1,5 @@
-// Tests of the algorithms room: the ranks of a sparse all-reduce, some of which have their lists or
-// acc on a device, and what became of them.
+// Tests of the algorithms room: the ranks of a sparse all-reduce, some of which have acc on a
+// device, and what became of them.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,6 @@
 #include <fmt/format.h>
 
 #include "src/engine/engine.hpp"
-#include "tests/gtopk/algorithms/host_lists.hpp"
 #include "tests/support/cases.hpp"
 #include "tests/support/inproc_ranks.hpp"
 
@@ -117,8 +116,6 @@ class JobOnDevices {
   std::vector<std::shared_ptr<Device>> devices_;
   std::vector<support::SharedEnding> endings_;
 };
-
-using DeviceJob = JobOnDevices<HostLists>;
 
 inline std::vector<bool> all(std::uint32_t ranks) { return std::vector<bool>(ranks, true); }
 

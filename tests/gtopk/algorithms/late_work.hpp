@@ -27,7 +27,7 @@ class LateWork {
   void break_with(std::exception_ptr error) { broken_ = std::move(error); }
 
  protected:
-  /// done: as of AccDevice and of ListDevice.
+  /// done: as of AccDevice.
   void ask(std::function<void(std::exception_ptr)> done, std::function<void()> work) {
     asked_.push_back([this, done = std::move(done), work = std::move(work)] {
       if (broken_) {

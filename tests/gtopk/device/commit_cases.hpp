@@ -94,25 +94,4 @@ void expect_same(const CommitCase<T, Index>& seen, const CommitCase<T, Index>& e
   EXPECT_TRUE(same_bits(seen.momentum, expected.momentum));
 }
 
-/// A list that may be the result: of every three seeds one has a value that is too large for some
-/// types, or for all, and one a value that is large.
-template <class Value, class Index>
-struct ResultCase {
-  List<Value, Index> list;
-  Value divisor = 1;
-
-  static ResultCase random(std::uint64_t seed, std::mt19937_64& random) {
-    ResultCase one;
-    one.list = random_list_below<Value, Index>(1 + random() % 9'000, 3, random);
-    if (seed % 3 != 0 && !one.list.values.empty()) {
-      Value& value = one.list.values[random() % one.list.values.size()];
-      const Value limits[] = {std::numeric_limits<Value>::max() / 2,
-                              std::numeric_limits<Value>::infinity()};
-      value = seed % 3 == 1 ? limits[seed / 3 % 2] : value * 1000;
-    }
-    one.divisor = static_cast<Value>(1 + random() % 3);
-    return one;
-  }
-};
-
 }  // namespace gtopk::sparse::testing

@@ -10,7 +10,6 @@
 #include <random>
 #include <vector>
 
-#include "src/gtopk/device/lists.hpp"
 #include "src/gtopk/residual/edits.hpp"
 #include "tests/gtopk/device/commit_cases.hpp"
 #include "tests/gtopk/device/pieces_of.hpp"
@@ -52,26 +51,6 @@ class DeviceCommit : public ::testing::Test {
     return one;
   }
 
-  /// The same from the lists where they lie.
-  static Case from_lists(Case one, bool happened, std::mt19937_64& random) {
-    const InPieces<T> pieces(one.tensor, one.residual, random() % 2 == 0, random);
-    const auto place = [](testing::List<Value, Index>& list) {
-      return DeviceList{list.indices.data(), list.values.data(), list.indices.size()};
-    };
-    ListEdits edits;
-    edits.happened = happened ? 1 : 0;
-    edits.put_back_own = one.put_back == PutBack::kOwn ? 1 : 0;
-    edits.own = place(one.own);
-    edits.result = place(one.result);
-    edits.dropped_lists = one.dropped.size();
-    std::ranges::transform(one.dropped, std::begin(edits.dropped), place);
-    HostExecutor executor(random(), 1 + random() % 4);
-    const auto most = static_cast<std::uint32_t>(one.dropped.size() + random() % 3);
-    device::commit_lists<T, Index>(executor, pieces.view(), Case::data(one.momentum), &edits, most,
-                                   one.divisor);
-    one.tensor = pieces.joined();
-    return one;
-  }
 };
 
 TYPED_TEST_SUITE(DeviceCommit, testing::AllTypes);
@@ -82,7 +61,6 @@ TYPED_TEST(DeviceCommit, WritesWhatTheCpuWrites) {
     const auto one = TestFixture::Case::random(random, seed % 4 == 0 ? 15'000 : 600);
     const auto expected = testing::committed_on_the_cpu(one, true);
     testing::expect_same(TestFixture::on_the_device(one, true, random), expected);
-    testing::expect_same(TestFixture::from_lists(one, true, random), expected);
   });
 }
 
@@ -92,26 +70,7 @@ TYPED_TEST(DeviceCommit, AStepThatDidNotHappenLeavesNanAndTheResidual) {
     const auto one = TestFixture::Case::random(random, 9'000);
     const auto expected = testing::committed_on_the_cpu(one, false);
     testing::expect_same(TestFixture::on_the_device(one, false, random), expected);
-    testing::expect_same(TestFixture::from_lists(one, false, random), expected);
   });
-}
-
-TYPED_TEST(DeviceCommit, ChecksValuesAsTheCpuDoes) {
-  using T = typename TestFixture::T;
-  using Index = typename TestFixture::Index;
-  using Value = typename TestFixture::Value;
-  int fitted = 0;
-  testing::for_each_seed(60, [&](std::uint64_t seed) {
-    std::mt19937_64 random(seed);
-    const auto [list, divisor] = testing::ResultCase<Value, Index>::random(seed, random);
-    std::uint64_t fits = 1;
-    HostExecutor executor(random(), 1 + random() % 4);
-    executor.launch(executor.wide(),
-                    device::CheckValues<T>{list.values.data(), list.values.size(), divisor, &fits});
-    EXPECT_EQ(fits != 0, (representable<T, Value, Index>(list.view(), divisor)));
-    fitted += fits != 0 ? 1 : 0;
-  });
-  EXPECT_GE(fitted, 20);
 }
 
 }  // namespace

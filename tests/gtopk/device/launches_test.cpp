@@ -14,10 +14,7 @@
 #include "src/cuda/typed_calls.hpp"
 #include "src/gtopk/device/block.hpp"
 #include "src/gtopk/device/ending.hpp"
-#include "src/gtopk/device/merge.hpp"
-#include "tests/gtopk/value/random_lists.hpp"
 #include "tests/gtopk/value/reference.hpp"
-#include "tests/gtopk/value/seeds.hpp"
 #include "tests/support/host_executor.hpp"
 
 namespace gtopk::sparse {
@@ -64,42 +61,6 @@ TEST(Launches, OfSelectionsAreFew) {
   EXPECT_EQ(launches_of_selection(Kind::kBlocks), 3);
 }
 
-TEST(Launches, OfMergesAreFew) {
-  std::uint64_t sound = 1;
-  cuda::MergeCall call;
-  call.d = 1;
-  call.sound = &sound;
-  const auto merge = [&]<class Value>(Value) {
-    return launches_of([&](auto& executor) { cuda::merge<Value>(executor, call); });
-  };
-  for (const std::uint32_t checked : {0U, 1U}) {  // checking the received list costs none
-    call.checked = checked;
-    call.unites = 0;
-    EXPECT_EQ(merge(float{}), 8);
-    EXPECT_EQ(merge(double{}), 11);
-    call.unites = 1;
-    EXPECT_EQ(merge(float{}), 3);
-  }
-}
-
-TEST(Launches, OfCodingAreFew) {
-  std::vector<std::uint64_t> room(cuda::coding_room(0, 0) / sizeof(std::uint64_t) + 1);
-  cuda::DecodeCall decodes;
-  decodes.room = room.data();
-  decodes.coded.format = ListFormat::kLossless;
-  EXPECT_EQ(launches_of([&](auto& executor) { cuda::decode<float>(executor, decodes); }), 5);
-  const auto close = [&](ListFormat format) {
-    cuda::CloseCall call;
-    call.room = room.data();
-    call.closing.format = format;
-    return launches_of([&](auto& executor) { cuda::close<float>(executor, call); });
-  };
-  EXPECT_EQ(close(ListFormat::kLossless), 4);
-  EXPECT_EQ(close(ListFormat::kInt8), 7);
-  EXPECT_EQ(close(ListFormat::kSign), 7);
-  EXPECT_EQ(close(ListFormat::k2Bit), 7);
-}
-
 /// Notes the kernels, and launches nothing.
 class NotingExecutor {
  public:
@@ -120,7 +81,7 @@ TEST(Launches, AreOfKernelsThatWereLoaded) {
   using Kind = SelectionRule::Kind;
   NotingExecutor loaded;
   cuda::launch_all_of_type<float>(loaded);
-  cuda::launch_all_of_lists<float>(loaded);
+  cuda::launch_all_of_values<float>(loaded);
   NotingExecutor launched;
   for (const std::uint64_t d : {std::uint64_t{1000}, std::uint64_t{600'000}}) {
     for (const std::uint32_t index_bytes : {4U, 8U}) {
@@ -136,20 +97,9 @@ TEST(Launches, AreOfKernelsThatWereLoaded) {
       find.d = d;
       find.most = 800;
       cuda::find<float>(launched, find);
-      std::uint64_t sound = 1;
-      cuda::MergeCall merge;
-      merge.index_bytes = index_bytes;
-      merge.d = d;
-      for (const std::uint32_t unites : {0U, 1U}) {
-        merge.unites = unites;
-        merge.sound = nullptr;
-        cuda::merge<float>(launched, merge);
-        merge.sound = &sound;
-        cuda::merge<float>(launched, merge);
-      }
     }
   }
-  EXPECT_EQ(launched.kernels().size(), 38U);
+  EXPECT_EQ(launched.kernels().size(), 26U);
   for (const std::type_index& kernel : launched.kernels()) {
     EXPECT_TRUE(loaded.kernels().contains(kernel)) << kernel.name();
   }
@@ -248,50 +198,6 @@ TEST(EachLoaded, VisitsEveryElementOnceWithItsValue) {
     EXPECT_EQ(visited_as(float{}), values);
     EXPECT_EQ(visited_as(double{}), values);
   }
-}
-
-struct FindsTwoPlaces {
-  using Shared = device::FindPlaces::Shared;
-
-  Entries<float, std::uint32_t> a;
-  Entries<float, std::uint32_t> b;
-  std::uint64_t first;
-  std::uint64_t second;
-  device::OnPath* places;
-
-  template <class Block>
-  void operator()(Block& block, Shared& shared) const {
-    device::FindPlaces::run(block, shared, a, b, first, second);
-    places[0] = block.read(shared.places[0]);
-    places[1] = block.read(shared.places[1]);
-  }
-};
-
-TEST(FindPlaces, FindsWhatBisectionFinds) {
-  testing::for_each_seed(60, [](std::uint64_t seed) {
-    std::mt19937_64 random(seed);
-    const auto list = [&] {
-      // Beyond 128 * 128 a third round is needed.
-      const std::size_t sizes[] = {0, 1, random() % 300, 20'000 + random() % 30'000};
-      return testing::random_list_from<float, std::uint32_t>(random() % 1000, sizes[random() % 4],
-                                                             1 + seed % 4, random);
-    };
-    const auto a = list();
-    const auto b = seed % 5 == 0 ? a : list();
-    const std::uint64_t all = a.indices.size() + b.indices.size();
-    for (int i = 0; i < 20; ++i) {
-      const std::uint64_t first = random() % (all + 1);
-      const std::uint64_t second = first + random() % (all - first + 1);
-      HostExecutor executor(random(), 1);
-      device::OnPath found[2];
-      executor.launch(1, FindsTwoPlaces{a.view(), b.view(), first, second, found});
-      for (int which = 0; which < 2; ++which) {
-        const auto expected = device::on_path(a.view(), b.view(), which == 0 ? first : second);
-        ASSERT_EQ(found[which].a, expected.a);
-        ASSERT_EQ(found[which].b, expected.b);
-      }
-    }
-  });
 }
 
 }  // namespace

@@ -18,16 +18,11 @@ namespace {
 
 using gtopk::DataType;
 using gtopk::cuda::AccumulateCall;
-using gtopk::cuda::CloseCall;
 using gtopk::cuda::CommitCall;
-using gtopk::cuda::CommitListsCall;
 using gtopk::cuda::CommitWholeCall;
-using gtopk::cuda::DecodeCall;
 using gtopk::cuda::FindCall;
 using gtopk::cuda::GatherCall;
-using gtopk::cuda::InspectCall;
 using gtopk::cuda::ListOf;
-using gtopk::cuda::MergeCall;
 using gtopk::cuda::PieceOf;
 using gtopk::cuda::SelectCall;
 using gtopk::cuda::SketchCall;
@@ -152,78 +147,6 @@ int commit(const CommitCall& call, void* stream) {
   });
 }
 
-std::size_t merge_room(DataType type, std::uint32_t index_bytes, std::uint64_t entries) {
-  return type == DataType::kFloat64 ? gtopk::cuda::merge_room<double>(index_bytes, entries)
-                                    : gtopk::cuda::merge_room<float>(index_bytes, entries);
-}
-
-int merge(const MergeCall& call, void* stream) {
-  return on_stream("merge", stream, call.values, [call]<class T>(Executor& executor) {
-    MergeCall here = call;
-    here.a = reachable_list(call.a);
-    here.b = reachable_list(call.b);
-    here.room = reachable(call.room);
-    here.kept = reachable_list(call.kept);
-    here.dropped = reachable_list(call.dropped);
-    gtopk::cuda::merge<gtopk::Accumulation<T>>(executor, here);
-  });
-}
-
-std::size_t coding_room(std::uint64_t entries, std::uint64_t bytes) {
-  return gtopk::cuda::coding_room(entries, bytes);
-}
-
-int decode(const DecodeCall& call, void* stream) {
-  return on_stream("decode", stream, call.values, [call]<class T>(Executor& executor) {
-    DecodeCall here = call;
-    here.coded.bytes = reachable(const_cast<std::byte*>(call.coded.bytes));
-    here.room = reachable(call.room);
-    here.list = reachable_list(call.list);
-    gtopk::cuda::decode<gtopk::Accumulation<T>>(executor, here);
-  });
-}
-
-int close(const CloseCall& call, void* stream) {
-  return on_stream("close", stream, call.values, [call]<class T>(Executor& executor) {
-    const auto reach = [](gtopk::DetachedEntries& entries) {
-      entries = {reachable(entries.indices), reachable(entries.values)};
-    };
-    CloseCall here = call;
-    reach(here.closing.list);
-    reach(here.closing.kept);
-    reach(here.closing.lost);
-    here.closing.message = reachable(call.closing.message);
-    here.room = reachable(call.room);
-    gtopk::cuda::close<gtopk::Accumulation<T>>(executor, here);
-  });
-}
-
-int inspect(const InspectCall& call, void* stream) {
-  return on_stream("inspect", stream, call.dtype, [call]<class T>(Executor& executor) {
-    InspectCall here = call;
-    here.list = reachable_list(call.list);
-    gtopk::cuda::inspect<T>(executor, here);
-  });
-}
-
-int commit_lists(const CommitListsCall& call, void* stream) {
-  return on_stream("commit_lists", stream, call.acc.dtype, [call]<class T>(Executor& executor) {
-    const Reachable acc(call.acc);
-    gtopk::ListEdits edits = *call.edits;
-    const auto reach = [](gtopk::DeviceList& list) {
-      list = {reachable(list.indices), reachable(list.values), list.size};
-    };
-    reach(edits.own);
-    reach(edits.result);
-    std::for_each_n(edits.dropped, edits.dropped_lists, reach);
-    CommitListsCall here = call;
-    here.acc = acc.view();
-    here.momentum = reachable(call.momentum);
-    here.edits = &edits;
-    gtopk::cuda::commit_lists<T>(executor, here);
-  });
-}
-
 int accumulate(const AccumulateCall& call, void* stream) {
   return on_stream("accumulate", stream, call.acc.dtype, [call]<class T>(Executor& executor) {
     const Reachable acc(call.acc);
@@ -284,10 +207,8 @@ int load() {
   gtopk::cuda::launch_all_of_type<double>(loader);
   gtopk::cuda::launch_all_of_type<gtopk::Bfloat16>(loader);
   gtopk::cuda::launch_all_of_type<gtopk::Float16>(loader);
-  gtopk::cuda::launch_all_of_lists<float>(loader);
-  gtopk::cuda::launch_all_of_lists<double>(loader);
-  gtopk::cuda::launch_all_of_coding<float>(loader);
-  gtopk::cuda::launch_all_of_coding<double>(loader);
+  gtopk::cuda::launch_all_of_values<float>(loader);
+  gtopk::cuda::launch_all_of_values<double>(loader);
   return 0;
 }
 
@@ -299,22 +220,15 @@ extern "C" const gtopk::cuda::Calls* gtopk_cuda_calls() {
   static constexpr gtopk::cuda::Calls kCalls{gtopk::cuda::Calls::kVersion,
                                              number_tiles,
                                              select_room,
-                                             merge_room,
                                              select,
                                              commit,
-                                             merge,
                                              accumulate,
                                              error_name,
-                                             inspect,
-                                             commit_lists,
                                              gather,
                                              commit_whole,
                                              sketch_room,
                                              sketch,
                                              find,
-                                             load,
-                                             coding_room,
-                                             decode,
-                                             close};
+                                             load};
   return &kCalls;
 }

@@ -224,12 +224,7 @@ std::unique_ptr<Subject> subject(const Job& job, const Setting& setting, const D
   options.state = &state;
   std::optional<gpu::Way> way;
   if (device->kernels != nullptr) {
-    way = gpu::way_of(*device->kernels,
-                      {.d = setting.n,
-                       .dtype = setting.dtype,
-                       .ranks = job.size(),
-                       .lists_may_stay = job.takes(Memory::Kind::kCuda)},
-                      options);
+    way = gpu::way_of({.d = setting.n, .dtype = setting.dtype, .ranks = job.size()}, options);
   }
   if (!way) {
     return std::make_unique<StagedSubject>(job, setting, *device);
