@@ -95,9 +95,9 @@ const char* error_name(int error) { return cudaGetErrorName(static_cast<cudaErro
 
 extern "C" __attribute__((visibility("default"))) const gtopk::cuda::Calls* gtopk_cuda_calls() {
   using namespace gtopk::cuda;
-  static constexpr Calls kCalls{Calls::kVersion, number_tiles, room_to_select,  select_on,
-                                commit_on,       accumulate_on, error_name,     gather_on,
-                                commit_whole_on, room_to_sketch, sketch_on,     find_on,
+  static constexpr Calls kCalls{Calls::kVersion, number_tiles,   room_to_select, select_on,
+                                commit_on,       accumulate_on,  error_name,     gather_on,
+                                commit_whole_on, room_to_sketch, sketch_on,      find_on,
                                 load_all};
   return &kCalls;
 }

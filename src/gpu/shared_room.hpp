@@ -2,7 +2,6 @@
 // of the tensor's pieces, lists, sums, reports, and what is to be applied.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -48,7 +47,6 @@ struct SharedRoom {
   SelectorState* last = nullptr;      ///< to be written before the selection, which reads it
   SelectorState* next = nullptr;
   std::uint64_t* finite = nullptr;
-  std::atomic<std::uint32_t>* asked = nullptr;
   /// Of `auto`: 1 once all of acc is asked for, so that its sums are committed, and no lists.
   std::uint64_t* whole = nullptr;
   Detached lists;
@@ -67,7 +65,6 @@ struct SharedRoom {
     all.last = deal.one<SelectorState>();
     all.next = deal.one<SelectorState>();
     all.finite = deal.one<std::uint64_t>();
-    all.asked = deal.one<std::atomic<std::uint32_t>>();
     all.whole = deal.one<std::uint64_t>();
     all.table_at = deal.taken();
     all.table = reinterpret_cast<cuda::PieceOf*>(deal.take(way.pieces * sizeof(cuda::PieceOf)));
@@ -97,7 +94,6 @@ struct SharedRoom {
     *last = SelectorState();
     *next = SelectorState();
     *finite = 1;
-    asked->store(0, std::memory_order_relaxed);
     *whole = 0;
     for (EditCounts* const counts : {lists.counts, sums.counts}) {
       if (counts != nullptr) {

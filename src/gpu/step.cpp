@@ -93,8 +93,7 @@ void Step::lay_out(const StepMemory& memory, std::span<const cuda::PieceOf> piec
   acc_.d = way_.d;
   acc_.tiles = kernels_.number_tiles(shared_.table, acc_.count);
   if (way_.asks()) {
-    acc_kernels_ = std::make_unique<AccKernels>(kernels_, launcher_, memory.owner, *shared_.asked,
-                                                *shared_.whole);
+    acc_kernels_ = std::make_unique<AccKernels>(kernels_, launcher_, memory.owner, *shared_.whole);
     shared_.sums.device = acc_kernels_.get();
   }
   if (way_.is_auto() && way_.asks()) {
@@ -140,21 +139,8 @@ void Step::begin(void* scratch, Driver::Stream stream) const {
 }
 
 void Step::draw_and_gather(std::uint64_t seed, Driver::Stream stream) const {
-  struct Drawing {
-    AccRoom room;
-    std::uint64_t d;
-    std::uint64_t seed;
-    void* indices;
-  };
   const AccOnDevice& sums = shared_.sums;
-  auto held = std::make_unique<Drawing>(Drawing{*way_.sums, way_.d, seed, sums.delivered.indices});
-  const auto draw = [](void* argument) {
-    const std::unique_ptr<Drawing> of(static_cast<Drawing*>(argument));
-    draw_indices(of->room, of->d, of->seed, of->indices);
-  };
-  const Driver& driver = launcher_.driver();
-  driver.check(driver.launch_host_function(stream, draw, held.get()), "call back");
-  static_cast<void>(held.release());
+  draw_indices(*way_.sums, way_.d, seed, sums.delivered.indices);
   check(kernels_.gather(cuda::GatherCall{acc_, sums.delivered.indices, way_.sums->delivered,
                                          sums.delivered.values, shared_.finite},
                         stream),

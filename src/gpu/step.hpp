@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <span>
 
@@ -66,36 +65,6 @@ class Step {
   /// Once the operation has its number in its group, which is the seed unless options name one, and
   /// before it starts.
   void follow(std::uint64_t seed, Driver::Stream stream);
-  /// Before the operation starts: answer_ahead() will be called.
-  void expect_answer_ahead() {
-    if (way_.asks()) {
-      acc_kernels_->expect_answer_ahead();
-    }
-  }
-  /// Whether the operation asks for more while it runs: of a launcher, unless that is enqueued
-  /// ahead, on the stream of the commit.
-  [[nodiscard]] bool asks_a_launcher(bool ahead) const {
-    return way_.asks() && !ahead;
-  }
-  /// After follow(), whether or not the operation has started.
-  void answer_ahead(Driver::Stream stream) {
-    if (way_.asks()) {
-      acc_kernels_->answer_ahead(stream);
-    }
-  }
-  /// answer_ahead() has failed, or will not be called: what the operation asks for fails, with
-  /// that.
-  void broken(const std::exception_ptr& why) {
-    if (way_.asks()) {
-      acc_kernels_->broken(why);
-    }
-  }
-  /// The operation has ended: no stream waits for its questions any more. Does not call the driver.
-  void ended() noexcept {
-    if (acc_kernels_) {
-      acc_kernels_->let_go();
-    }
-  }
 
   /// The operation.
   [[nodiscard]] Collective collective(const SparseOptions& options,

@@ -340,12 +340,11 @@ WorkPointer GtopkBackend::sparse_all_reduce_on_device(const std::shared_ptr<Spar
   if (options.gate) {
     work->copy_late();
   }
-  if (step->asks_a_launcher(work->runs_ahead())) {
+  if (step->asks()) {
     work->works_meanwhile();
   }
-  work->also_run(SparseOnDevice::meanwhile(step));
   const auto number = std::make_shared<std::uint64_t>(0);
-  work->also_read([step, number](bool ahead) { step->follow(*number, ahead); });
+  work->also_read([step, number] { step->follow(*number); });
   return run(std::move(work), timeout, [&] { return step->collective(options, note); },
              {.number = number.get()});
 }

@@ -83,7 +83,7 @@ std::unique_ptr<DeviceCall> DeviceCall::of(const std::vector<at::Tensor>& inputs
 
 DeviceCall::DeviceCall(c10::Device device)
     : lanes_(outside_of_captures(device)),
-      copying_(!blocking_wait() && lanes_.may_wait_ahead() ? Copying::kAhead : Copying::kLate),
+      copying_(!blocking_wait() && lanes_.may_wait() ? Copying::kOpen : Copying::kLate),
       ticket_(lanes_.take_ticket()),
       called_(device.type()),
       written_(device.type()) {
@@ -108,13 +108,7 @@ void DeviceCall::works_meanwhile() {
 }
 
 void DeviceCall::watch(gpu::Watch::Failed failed) {
-  watched_ = lanes_.watch().expect(
-      [failed = std::move(failed), broken = meanwhile_.broken](const std::string& why) {
-        failed(why);
-        if (broken) {
-          broken(std::make_exception_ptr(gpu::Failure(why)));
-        }
-      });
+  watched_ = lanes_.watch().expect(std::move(failed));
 }
 
 void DeviceCall::redeem() noexcept {
@@ -122,46 +116,28 @@ void DeviceCall::redeem() noexcept {
   if (watched_) {
     lanes_.watch().forget(*watched_);
   }
-  if (meanwhile_.let_go) {
-    meanwhile_.let_go();
-  }
   lanes_.redeem(ticket_);
   if (works_) {
     lanes_.works_no_more();
   }
 }
 
-void DeviceCall::begin(const std::vector<Contiguous>& memory) {
+void DeviceCall::begin() {
   c10::OptionalDeviceGuard now_current;
   try {
     now_current.reset_device(lanes_.device());
     if (also_read_) {
-      also_read_(runs_ahead());
+      also_read_();
     }
   } catch (...) {
     input_->arrive(false);
     throw;
   }
   lanes_.arrive_behind_reads(input_);
-  if (copies_ahead()) {
-    write_ahead(memory);
-  }
 }
 
 void DeviceCall::write_ahead(const std::vector<Contiguous>& memory) {
-  const c10::Stream writing = stream();
-  try {
-    called_.block(writing);
-    if (meanwhile_.run && runs_ahead()) {
-      const c10::StreamGuard on_writing(writing);
-      meanwhile_.run(writing);
-    }
-  } catch (...) {
-    if (meanwhile_.broken) {
-      meanwhile_.broken(std::current_exception());
-    }
-    throw;
-  }
+  called_.block(stream());
   lanes_.wait_for(ticket_);
   write(memory);
   enqueued_ = true;
@@ -169,7 +145,7 @@ void DeviceCall::write_ahead(const std::vector<Contiguous>& memory) {
 
 bool DeviceCall::await(const std::vector<Contiguous>& memory) {
   Copying open = Copying::kOpen;
-  if (lanes_.may_wait_ahead()) {
+  if (lanes_.may_wait()) {
     copying_.compare_exchange_strong(open, Copying::kAhead);
   }
   if (!copies_ahead()) {

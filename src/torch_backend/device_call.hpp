@@ -1,11 +1,14 @@
 // Torch backend: one operation on device tensors: its input is copied to pinned memory, its results
 // are copied back from there, and a stream waits for them.
 //
-// All copies are enqueued when the operation is called. Those of the results wait, on the device,
-// for a flag in host memory, which the engine's thread sets when the network part is done. So
-// nobody has to call the driver later, and `wait()` blocks the current stream rather than the host.
-// With GTOPK_BLOCKING_WAIT=1 a thread copies the results when they are there, and `wait()` blocks
-// and raises errors, as on the CPU.
+// The copies of the inputs are enqueued when the operation is called. Those of the results are
+// enqueued when somebody waits for them: they wait, on the device, for a flag in host memory, which
+// the engine's thread sets when the network part is done. So `wait()` blocks the current stream
+// rather than the host. If the operation ends before anybody waits, a thread copies the results.
+// Before somebody waits, no stream does: streams may share a hardware queue, and what the caller or
+// another group enqueues could be behind that wait.
+// With GTOPK_BLOCKING_WAIT=1, and where streams cannot wait (Lanes::may_wait()), a thread always
+// copies the results, and `wait()` blocks and raises errors, as on the CPU.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -59,44 +62,23 @@ class DeviceCall {
     also_write_ = std::move(write);
   }
   /// Enqueues more work behind the operation's input, once it has been queued; the operation starts
-  /// after that. `ahead`: runs_ahead(). Before begin().
-  void also_read(std::function<void(bool ahead)> read) { also_read_ = std::move(read); }
+  /// after that. Before begin().
+  void also_read(std::function<void()> read) { also_read_ = std::move(read); }
   /// `failed` is called, on a thread that may block, if the device fails before the operation has
-  /// ended: what that waits for never comes. After also_run(), and before it is queued.
+  /// ended: what that waits for never comes. Before it is queued.
   void watch(gpu::Watch::Failed failed);
   /// Whether it is known that the device has failed.
   [[nodiscard]] bool has_failed() const { return lanes_.watch().has_failed(); }
-  /// Work that the operation waits for.
-  struct Meanwhile {
-    /// Enqueues it on the result stream, which is current meanwhile, ahead of the operation's end.
-    std::function<void(const c10::Stream& stream)> run;
-    /// It could not be enqueued, or not all of it, or the device has failed: whoever asks for it is
-    /// told why. Any thread; also when the call is gone.
-    std::function<void(const std::exception_ptr& why)> broken;
-    /// The operation has ended: ends all waits in it. Does not call the driver.
-    std::function<void()> let_go;
-  };
-  /// If runs_ahead(). Before begin().
-  void also_run(Meanwhile meanwhile) { meanwhile_ = std::move(meanwhile); }
   /// Results are copied when the operation has ended, by a thread: no stream waits for that. For
   /// operations that end after others which are still to be read. Before begin().
   void copy_late() { copying_ = Copying::kLate; }
-  /// The copies of results are enqueued when somebody waits for them, or else when the operation
-  /// has ended: for messages. Before that a stream must not wait for one. What the device has yet
-  /// to do for the other one, which this rank sends in return, could be behind the wait, in the
-  /// same hardware queue. Before begin().
-  void copy_when_awaited() {
-    if (copying_ == Copying::kAhead) {
-      copying_ = Copying::kOpen;
-    }
-  }
   /// The operation enqueues more work while it runs: no stream waits for its results, nor for those
   /// of operations that begin before it has ended. Before begin().
   void works_meanwhile();
   /// What the operation waits for.
   [[nodiscard]] const std::shared_ptr<Gate>& input() const { return input_; }
   /// The operation has been queued: enqueues the copies. Decides the gate in any case.
-  void begin(const std::vector<Contiguous>& memory);
+  void begin();
   /// Somebody waits. Returns whether the copies of the results are enqueued now, so that a stream
   /// can wait for them; else they are copied late.
   [[nodiscard]] bool await(const std::vector<Contiguous>& memory);
@@ -108,11 +90,9 @@ class DeviceCall {
   /// The operation has succeeded or failed. Call once, on any thread; does not call the driver.
   void ended() noexcept;
 
-  /// Whether the copies of the results are enqueued before the operation ends.
+  /// Whether the copies of the results were enqueued before the operation ended, as somebody
+  /// waited.
   [[nodiscard]] bool copies_ahead() const { return copying_ == Copying::kAhead; }
-  /// Whether work that the operation waits for can be enqueued then, too: not behind the result of
-  /// another operation, which may wait for this one.
-  [[nodiscard]] bool runs_ahead() const { return copies_ahead() && ticket_.alone; }
   /// Work enqueued on the caller's current stream after this finds the results in place.
   void block_current_stream() const;
   /// Whether the device has got that far. Throws torch's error if the device has failed.
@@ -128,9 +108,9 @@ class DeviceCall {
   void write_ahead(const std::vector<Contiguous>& memory);
 
   enum class Copying : std::uint8_t {
-    kAhead,  ///< before the operation ends
-    kLate,   ///< after that
-    kOpen    ///< whichever comes first: somebody who waits, or the end
+    kOpen,   ///< whichever comes first: somebody who waits, or the end
+    kAhead,  ///< somebody waits: before the operation ends
+    kLate    ///< after that
   };
 
   Lanes& lanes_;
@@ -143,8 +123,7 @@ class DeviceCall {
   const Lanes::Ticket ticket_;
   c10::Event called_;   // on the caller's stream
   c10::Event written_;  // on the ticket's
-  std::function<void(bool)> also_read_;
-  Meanwhile meanwhile_;
+  std::function<void()> also_read_;
   std::function<void(const c10::Stream&)> also_write_;
   bool redeemed_ = false;
 };

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <new>
+#include <string_view>
 #include <utility>
 
 #include "src/torch_backend/contiguous.hpp"
@@ -16,8 +17,9 @@
 namespace gtopk::torch_backend {
 namespace {
 
-/// Operations whose results wait on streams of their own; more share them.
-constexpr std::size_t kLanes = 8;
+/// Operations whose results wait on streams of their own; more share them. With the input's and
+/// the launcher's stream fewer than a GPU's eight hardware queues.
+constexpr std::size_t kLanes = 4;
 /// A page of flags.
 constexpr std::int64_t kFlagsAtOnce = 1024;
 
@@ -72,6 +74,34 @@ Lanes::Lanes(c10::Device device)
   while (lanes_.size() < kLanes) {
     lanes_.push_back({guard_.getStreamFromGlobalPool(device, /*isHighPriority=*/true)});
   }
+  streams_can_wait_ = can_wait();
+}
+
+bool Lanes::can_wait() {
+  const auto is_set_to_one = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return value != nullptr && std::string_view(value) == "1";
+  };
+  for (const char* const name : {"CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING"}) {
+    if (is_set_to_one(name)) {
+      LOG(INFO) << "gtopk: " << name << "=1: no stream of " << device_
+                << " waits for a message, and wait() blocks the host";
+      return false;
+    }
+  }
+  // Of a number that is there already: nothing waits.
+  const Ticket probe = take_ticket();
+  redeem(probe);
+  const c10::DeviceGuard now_current(device_);
+  const gpu::Driver::Result result =
+      driver_.wait_value(guard_.getStreamNativeHandle(probe.stream),
+                         reinterpret_cast<std::uint64_t>(probe.flag), probe.value, 0);
+  if (result != 0) {
+    LOG(WARNING) << "gtopk: the driver of " << device_ << " cannot let a stream wait for a number "
+                 << "in memory: " << driver_.name_of(result) << " (" << result
+                 << "); wait() blocks the host";
+  }
+  return result == 0;
 }
 
 void Lanes::check(gpu::Driver::Result result, const char* what) const {
@@ -165,11 +195,11 @@ Lanes::Ticket Lanes::take_ticket() {
     }
   }
   const auto lane = std::ranges::min_element(lanes_, {}, &Lane::operations);
-  const bool alone = lane->operations++ == 0;
+  ++lane->operations;
   const Flag flag = free_flags_.back();
   free_flags_.pop_back();
-  return {flag.number, flag.last + 1, lane->stream, static_cast<std::size_t>(lane - lanes_.begin()),
-          alone};
+  return {flag.number, flag.last + 1, lane->stream,
+          static_cast<std::size_t>(lane - lanes_.begin())};
 }
 
 void Lanes::redeem(const Ticket& ticket) noexcept {

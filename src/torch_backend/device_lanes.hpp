@@ -48,8 +48,6 @@ class Lanes {
     std::uint32_t value = 0;
     c10::Stream stream;
     std::size_t lane = 0;
-    /// No other operation in flight uses the stream: nothing on it is behind another's result.
-    bool alone = false;
   };
 
   /// Lets `give` enqueue work on the input stream, which is current meanwhile, after the work of
@@ -81,7 +79,9 @@ class Lanes {
   /// then wait for a result: that work could be behind the wait in the same hardware queue.
   void works() noexcept { ++working_; }
   void works_no_more() noexcept { --working_; }
-  [[nodiscard]] bool may_wait_ahead() const { return working_ == 0; }
+  /// Whether a stream may wait for a result now. Never where the driver cannot let one wait, or
+  /// where all streams are one hardware queue.
+  [[nodiscard]] bool may_wait() const { return streams_can_wait_ && working_ == 0; }
 
   /// Of the device: who waits for it is told if it fails.
   [[nodiscard]] gpu::Watch& watch() { return watch_; }
@@ -98,6 +98,9 @@ class Lanes {
 
  private:
   void check(gpu::Driver::Result result, const char* what) const;
+  /// Whether streams of this device can wait for a number in memory without holding up others; the
+  /// log says why not.
+  [[nodiscard]] bool can_wait();
   /// The same on a thread that has called the runtime.
   void refuse_capture_here() const;
 
@@ -115,6 +118,7 @@ class Lanes {
   const gpu::Driver& driver_;
   const c10::Stream reading_;
   const c10::Stream launching_;
+  bool streams_can_wait_ = false;
   std::atomic<int> working_ = 0;
   gpu::Watch watch_;
 

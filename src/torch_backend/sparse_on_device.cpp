@@ -79,12 +79,14 @@ std::shared_ptr<SparseOnDevice> SparseOnDevice::of(const DeviceTensors& tensors,
   if (options.algorithm == "auto" && tensors.noted) {
     return nullptr;  // an error, of the ordinary call
   }
-  const auto way = gpu::way_of({.d = tensors.d,
-                                .dtype = tensors.dtype,
-                                .pieces = tensors.pieces.size(),
-                                .ranks = ranks,
-                               },
-                               options);
+  const auto way = gpu::way_of(
+      {
+          .d = tensors.d,
+          .dtype = tensors.dtype,
+          .pieces = tensors.pieces.size(),
+          .ranks = ranks,
+      },
+      options);
   return way ? std::make_shared<SparseOnDevice>(*kernels, tensors, *way, options.seed) : nullptr;
 }
 
@@ -165,10 +167,7 @@ void SparseOnDevice::begin() {
   });
 }
 
-void SparseOnDevice::follow(std::uint64_t number, bool ahead) {
-  if (ahead) {
-    step_.expect_answer_ahead();
-  }
+void SparseOnDevice::follow(std::uint64_t number) {
   if (!step_.needs_seed()) {
     return;
   }
@@ -179,29 +178,6 @@ void SparseOnDevice::follow(std::uint64_t number, bool ahead) {
     in_use_on(stream);
     laid_.record(stream);
   });
-}
-
-DeviceCall::Meanwhile SparseOnDevice::meanwhile(const std::shared_ptr<SparseOnDevice>& step) {
-  return {.run = [step](const c10::Stream& stream) { step->answer_ahead(stream); },
-          .broken =
-              [weak = std::weak_ptr(step)](const std::exception_ptr& why) {
-                if (const auto held = weak.lock()) {
-                  held->step_.broken(why);
-                }
-              },
-          .let_go = [step] { step->step_.ended(); }};
-}
-
-void SparseOnDevice::answer_ahead(const c10::Stream& stream) {
-  if (!step_.way().asks()) {
-    return;
-  }
-  const BelowAutograd below;
-  laid_.block(stream);
-  // Before the wait: should something fail behind that, the memory is still the stream's.
-  hold(blocks_->pinned);
-  in_use_on(stream);
-  rethrow_failures([&] { step_.answer_ahead(lanes_.native(stream)); });
 }
 
 void SparseOnDevice::commit(const c10::Stream& stream) const {

@@ -2,9 +2,9 @@
 // streams of a gpu::Step (src/gpu/step.hpp). Nothing of the tensor's size is copied, unless ranks
 // sum all of it.
 //
-// As with copies, everything is enqueued when the operation is called, unless it asks a launcher
-// for more while it runs: the commit waits on the device for the operation's end, and then reads
-// what the core has written.
+// The selection is enqueued when the operation is called; what it asks for while it runs, by a
+// launcher; the commit as copies of results are (device_call.hpp). It reads what the core has
+// written.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -59,14 +59,10 @@ class SparseOnDevice {
   /// current stream. Throws NotImplementedError while a graph is captured, before it takes
   /// anything.
   void begin();
-  /// What is between begin() and the operation's start, once it has its number. `ahead`:
-  /// answer_ahead() will be called.
-  void follow(std::uint64_t number, bool ahead);
-  /// Whether the operation asks a launcher for more while it runs. `ahead`: its results are
-  /// enqueued ahead, and so is what it asks for, by answer_ahead().
-  [[nodiscard]] bool asks_a_launcher(bool ahead) const { return step_.asks_a_launcher(ahead); }
-  /// What the operation waits for.
-  [[nodiscard]] static DeviceCall::Meanwhile meanwhile(const std::shared_ptr<SparseOnDevice>& step);
+  /// What is between begin() and the operation's start, once it has its number.
+  void follow(std::uint64_t number);
+  /// Whether the operation asks a launcher for more while it runs.
+  [[nodiscard]] bool asks() const { return step_.way().asks(); }
   /// The operation, which starts once what begin() and follow() have enqueued is done.
   [[nodiscard]] Collective collective(const SparseOptions& options,
                                       const Delivered& delivered) const {
@@ -82,8 +78,6 @@ class SparseOnDevice {
     at::Tensor on_device;
   };
 
-  /// On the current stream, ahead of the operation's end.
-  void answer_ahead(const c10::Stream& stream);
   void lay_out();
   /// Has the selector's state read when the input stream gets there: the step before this one
   /// writes it when it ends.

@@ -84,11 +84,7 @@ GtopkWork::GtopkWork(int rank, c10d::OpType type, const char* title,
       result_(std::move(result)),
       device_(DeviceCall::of(inputs, memory_, result_)),
       key_(works_made++),
-      forks_(forks()) {
-  if (device_ && c10d::isP2POp(type)) {
-    device_->copy_when_awaited();
-  }
-}
+      forks_(forks()) {}
 
 struct GtopkWork::Held {
   std::vector<Contiguous> memory;
@@ -213,6 +209,7 @@ bool GtopkWork::wait(std::chrono::milliseconds timeout) {
   leave_registry();
   raise();
   if (device_) {
+    unseen_->raise();
     device_->block_current_stream();
   }
   return true;
@@ -271,7 +268,7 @@ Call GtopkWork::call(Completer& completer, std::chrono::milliseconds timeout, ui
 void GtopkWork::begin(bool polling_pays) {
   polls_ = polling_pays;
   if (device_) {
-    device_->begin(memory_);
+    device_->begin();
   }
 }
 

@@ -95,10 +95,8 @@ class GtopkWork final : public TimedWork {
   void also_write(std::function<void(const c10::Stream& stream)> write) {
     device_->also_write(std::move(write));
   }
-  /// See DeviceCall::also_read() and also_run().
-  void also_read(std::function<void(bool ahead)> read) { device_->also_read(std::move(read)); }
-  void also_run(DeviceCall::Meanwhile meanwhile) { device_->also_run(std::move(meanwhile)); }
-  [[nodiscard]] bool runs_ahead() const { return device_->runs_ahead(); }
+  /// See DeviceCall::also_read().
+  void also_read(std::function<void()> read) { device_->also_read(std::move(read)); }
   /// See DeviceCall::copy_late(); a no-op for tensors of the CPU.
   void copy_late() {
     if (device_) {

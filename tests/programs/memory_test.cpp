@@ -157,36 +157,6 @@ TEST(AllreduceOnAGpu, HasTheSameBitsAsOnTheHost) {
   EXPECT_EQ(rows[1][1]["place"], "device");
 }
 
-TEST(AllreduceOnAGpu, KeepsListsThereWhereTheNetworkTakesThem) {
-  const Record record;
-  const JsonOutput output;
-  Program::Variables environment = record.with_gpu();
-  environment.emplace_back("GTOPK_DEVICE_POINTERS", "host");
-  environment.emplace_back("FAKE_DEVICE_OPEN", "1");  // UCX reads and writes it where it is
-  run(ALLREDUCE, 3, {"-m",         "cuda",
-                     "-b",         "200000",
-                     "-e",         "200000",
-                     "-n",         "2",
-                     "-w",         "1",
-                     "-a",         "dense,gtopk,gtopk-tree,topk,sketch",
-                     "--wire",     "raw,lossless,int8",
-                     "--density",  "0.01",
-                     "--put-back", "merged",
-                     "--check",    "--json",
-                     output.path()},
-      environment);
-  const nlohmann::json json = output.read();
-  std::size_t there = 0;
-  for (const auto& row : json["rows"]) {
-    EXPECT_EQ(row["wrong"], 0) << row;
-    const bool sums = row["algorithm"] == "dense" || row["algorithm"] == "sketch";
-    const bool coded = row["algorithm"] == "dense" && row["wire"] == "int8";  // on the host
-    EXPECT_EQ(row["place"], coded ? "staged" : sums ? "device" : "lists") << row;
-    there += sums ? 0 : 1;
-  }
-  EXPECT_GE(there, 6U);
-}
-
 TEST(AllreduceOnAGpu, CopiesNothingOfTheTensorsSizeInAStep) {
   const Record record;
   constexpr std::size_t kSteps = 3;

@@ -253,7 +253,8 @@ def check_nothing_is_synchronised(me: Rank) -> None:
     }
     copies = 10 * (2 + 3 + (2 if me.rank == 0 else 1))
     launched = {"select": 10, "commit": 10}
-    assert made == {"copy": copies, "wait_value": 30, "host_function": 30} | launched
+    assert made.pop("wait_value", 0) <= 30  # none for what ends before it is waited for
+    assert made == {"copy": copies, "host_function": 30} | launched
     synchronize()
 
 
@@ -291,7 +292,10 @@ def check_a_message_of_the_hosts_does_not_overtake_one_of_the_device(me: Rank) -
 
 def check_an_error_that_nobody_waits_for_is_raised_by_the_next_wait(me: Rank) -> None:
     wrong = torch.ones(10 + me.rank).to(FAKE)
-    work = dist.all_reduce(wrong, async_op=True)
+    torch.ops.fake.hold()
+    work = dist.all_reduce(wrong.clone(), async_op=True)
+    work.wait()  # returns: the operation cannot have failed yet
+    torch.ops.fake.release()
     late = dist.all_reduce(torch.ones(3).to(FAKE), async_op=True)
     dist.barrier()  # it starts when both have ended
     with pytest.raises(dist.DistBackendError, match=r"d=1[01].*d=1[01]"):

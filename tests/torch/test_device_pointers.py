@@ -212,10 +212,8 @@ def check_nothing_is_synchronised_and_the_device_is_made_current_once(me: Rank) 
         dist.broadcast(tensor, 0)
     after = torch.ops.fake.counts()
     made = {name: after[name] - before.get(name, 0) for name in after}
-    assert {name: count for name, count in made.items() if count} == {
-        "wait_value": 10,
-        "host_function": 10,
-    }
+    assert made.pop("wait_value", 0) <= 10  # none for what ends before it is waited for
+    assert {name: count for name, count in made.items() if count} == {"host_function": 10}
     assert after["set_current"] == 1
     assert tensor.cpu().tolist() == [1.0] * N
 

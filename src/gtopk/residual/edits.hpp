@@ -20,8 +20,7 @@ namespace gtopk::sparse {
 template <class Index>
 class AscendingLookup {
  public:
-  AscendingLookup(const Index* indices, std::size_t size)
-      : next_(indices), end_(indices + size) {}
+  AscendingLookup(const Index* indices, std::size_t size) : next_(indices), end_(indices + size) {}
 
   [[nodiscard]] bool contains(Index index) {
     while (next_ != end_ && *next_ < index) {
@@ -59,9 +58,8 @@ template <class Value, class Index>
                        [](const auto& list) { return list.size != 0; });
   in_result = {result.indices, result.size};
   while (!left.empty()) {
-    const Index index = std::ranges::min(left, {}, [](const auto& list) {
-                          return list.indices[0];
-                        }).indices[0];
+    const Index index =
+        std::ranges::min(left, {}, [](const auto& list) { return list.indices[0]; }).indices[0];
     const bool applies = all || in_result.contains(index);
     bool ended = false;
     for (Entries<Value, Index>& list : left) {

@@ -274,7 +274,7 @@ class Coded final : public Codec {
  private:
   /// Throws Damaged for what can be told without reading the body.
   static void check(EntryType type, const ListHeader& says, std::size_t message_bytes,
-             std::size_t capacity) {
+                    std::size_t capacity) {
     if (says.index_bytes != type.index_bytes) {
       throw Damaged(
           fmt::format("{}-byte indices, expected {}", says.index_bytes, type.index_bytes));

@@ -50,7 +50,6 @@ class DeviceCommit : public ::testing::Test {
     one.tensor = pieces.joined();
     return one;
   }
-
 };
 
 TYPED_TEST_SUITE(DeviceCommit, testing::AllTypes);

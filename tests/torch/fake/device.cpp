@@ -27,6 +27,7 @@ class Stream {
   struct Task {
     std::function<void()> run;
     std::function<bool()> may_run;
+    std::uint64_t number = 0;  ///< of all tasks, in the order in which they were given
   };
   std::deque<Task> tasks;  // under the device's mutex
   std::atomic<std::uint64_t> given{0};
@@ -58,8 +59,15 @@ struct Device {
   std::atomic<bool> failed{false};
   std::atomic<std::int64_t> queries{0};
   std::minstd_rand random{1};
+  std::uint64_t tasks_given = 0;
+  /// Streams share so many hardware queues, each of which runs its tasks in the order in which they
+  /// were given. 0: every stream has its own.
+  std::size_t queues = 0;
 
   Device() {
+    if (const char* const shared = std::getenv("FAKE_DEVICE_QUEUES")) {
+      queues = std::strtoul(shared, nullptr, 10);
+    }
     if (const char* const named = std::getenv("FAKE_DEVICE_FAILS")) {
       failing[named] = 0;
     }
@@ -73,6 +81,21 @@ struct Device {
   [[nodiscard]] bool has_done_all() const {
     return failed ||
            std::ranges::all_of(streams, [](const Stream& each) { return each.tasks.empty(); });
+  }
+
+  /// With the mutex held; the stream has tasks.
+  [[nodiscard]] bool is_next_of_its_queue(const Stream& stream) const {
+    if (queues == 0) {
+      return true;
+    }
+    const auto number = static_cast<std::size_t>(&stream - streams.data());
+    for (std::size_t other = number % queues; other < streams.size(); other += queues) {
+      const auto& tasks = streams[other].tasks;
+      if (!tasks.empty() && tasks.front().number < stream.tasks.front().number) {
+        return false;
+      }
+    }
+    return true;
   }
 
   /// Runs tasks one after the other, each from a random stream among those whose next task may run.
@@ -89,7 +112,7 @@ struct Device {
             continue;
           }
           const auto& may_run = each.tasks.front().may_run;
-          if (!may_run || may_run()) {
+          if (is_next_of_its_queue(each) && (!may_run || may_run())) {
             chosen = &each;
           }
         }
@@ -192,7 +215,7 @@ int number_of(const Stream& stream) { return static_cast<int>(&stream - device()
 void enqueue(Stream& stream, std::function<void()> task, std::function<bool()> may_run) {
   const std::lock_guard lock(device().mutex);
   ++stream.given;
-  stream.tasks.push_back({std::move(task), std::move(may_run)});
+  stream.tasks.push_back({std::move(task), std::move(may_run), device().tasks_given++});
   device().changed.notify_one();
 }
 

@@ -24,8 +24,7 @@ namespace {
 std::string about(const Device& device) {
   return fmt::format("{}: {}", device.gpu.name(),
                      device.kernels != nullptr
-                         ? "selects, sums and commits, where the column place says device; merges, "
-                           "too, where it says lists"
+                         ? "selects, sums and commits, where the column place says device"
                          : "no kernels (GTOPK_CUDA_KERNELS): all is copied to the host and back");
 }
 

@@ -128,7 +128,6 @@ class StaysSubject final : public GpuSubject {
     memory.pinned = room_->pinned.bytes().data();
     memory.device = static_cast<std::byte*>(room_->on_device.data());
     memory.owner = room_;
-    memory.ordinal = gpu().memory().device;
     const cuda::PieceOf all{
         .tensor = there_->values.data(), .residual = there_->residual.data(), .size = setting.n};
     step_.lay_out(memory, std::span(&all, 1), nullptr);
@@ -179,9 +178,7 @@ class StaysSubject final : public GpuSubject {
     step_.commit(gpu().stream());
     gpu().synchronize();
   }
-  [[nodiscard]] std::string place() const override {
-    return step_.way().lists ? "lists" : "device";
-  }
+  [[nodiscard]] std::string place() const override { return "device"; }
 
  private:
   gpu::Step step_;

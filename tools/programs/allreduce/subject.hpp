@@ -44,8 +44,7 @@ class Subject {
   virtual void step(Job& job, std::optional<std::uint64_t> seed);
   /// Tensor and residual, where the host can read them.
   [[nodiscard]] virtual const Tensor& fetched() { return host_; }
-  /// Where the step is done: "host"; "device"; "lists", if lists, too, stay on it; "staged", if all
-  /// that is on a GPU is copied.
+  /// Where the step is done: "host"; "device"; "staged", if all that is on a GPU is copied.
   [[nodiscard]] virtual std::string place() const { return "host"; }
 
  protected:
